@@ -1,0 +1,18 @@
+"""Any other array-API library (array-api-strict, mparray, ...), differentiated by the tape."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from .tape import TapeAdapter
+
+
+def adapter(namespace_of: Callable[[Any], Any], library: str) -> TapeAdapter:
+    """The adapter for the arrays of the importable array-API module `library`."""
+    module = sys.modules[library]
+    devices: tuple[str, ...] = ()
+    if hasattr(module, "__array_namespace_info__"):
+        devices = tuple(map(str, module.__array_namespace_info__().devices()))
+    return TapeAdapter(library, namespace_of, version=getattr(module, "__version__", "unknown"), devices=devices)

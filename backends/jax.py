@@ -1,0 +1,71 @@
+"""JAX: its own transformations, under the verbs' names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+Arrays = tuple[Any, ...]
+
+
+class JaxAdapter:
+    """The adapter for JAX arrays and tracers."""
+
+    name = "jax"
+    version = jax.__version__
+    half_precision = ("float16", "bfloat16")
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        return tuple(str(device) for device in jax.devices())
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        wide = ("float64",) if jnp.zeros((), dtype=float).dtype == jnp.float64 else ()
+        return (*wide, "float32", *self.half_precision)
+
+    def stop_gradient(self, x: Any) -> Any:
+        return jax.lax.stop_gradient(x)
+
+    def value_and_grad(
+        self, fn: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False
+    ) -> Callable[..., Any]:
+        return jax.value_and_grad(fn, argnums=argnums, has_aux=has_aux)
+
+    def custom_vjp(
+        self, forward: Callable[..., Arrays], backward: Callable[..., Sequence[Any]]
+    ) -> Callable[..., Arrays]:
+        # Compiled once per shape and static argument; without jit an eager call would retrace its scans every time.
+        forward = jax.jit(forward, static_argnums=0)
+        backward = jax.jit(backward, static_argnums=0)
+
+        @partial(jax.custom_vjp, nondiff_argnums=(0,))
+        def bound(static: Any, *arrays: Any) -> Arrays:
+            return forward(static, *arrays)
+
+        def fwd(static: Any, *arrays: Any) -> tuple[Arrays, tuple[Arrays, Arrays]]:
+            outputs = forward(static, *arrays)
+            return outputs, (arrays, outputs)
+
+        def bwd(static: Any, residuals: tuple[Arrays, Arrays], cotangents: Arrays) -> Arrays:
+            arrays, outputs = residuals
+            found = backward(static, arrays, outputs, cotangents)
+            return (*found, *(None for _ in range(len(arrays) - len(found))))
+
+        bound.defvjp(fwd, bwd)
+        return bound
+
+    def scan(
+        self, step: Callable[[Arrays, Arrays], tuple[Arrays, Arrays]], init: Arrays, xs: Arrays
+    ) -> tuple[Arrays, Arrays]:
+        return jax.lax.scan(step, init, xs)
+
+
+def adapter(namespace_of: Callable[[Any], Any]) -> JaxAdapter:
+    """The adapter for JAX arrays and tracers."""
+    del namespace_of
+    return JaxAdapter()

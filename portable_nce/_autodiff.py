@@ -1,0 +1,208 @@
+"""Differentiation on every backend, with JAX's conventions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import wraps
+from typing import Any
+
+from ._namespace import is_array, namespace_of
+from ._protocol import Array
+from ._registry import adapter_of
+
+__all__ = ["grad", "stop_gradient", "value_and_grad"]
+
+
+def stop_gradient(x: Array, /) -> Array:
+    """Return an array with the same values that differentiation takes for a constant.
+
+    Parameters
+    ----------
+    x : array
+        Array of any library.
+
+    Returns
+    -------
+    array
+        The same values, without a derivative.
+
+    Raises
+    ------
+    TypeError
+        If no backend is registered for the array's library.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> pnce.grad(lambda x: (x * pnce.stop_gradient(x)).sum())(np.asarray([2.0, 3.0]))
+    array([2., 3.])
+    """
+    return adapter_of(x).stop_gradient(x)
+
+
+def value_and_grad(
+    fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
+) -> Callable[..., Any]:
+    """Return a function that computes the value of `fn` and its gradient, on any backend.
+
+    NumPy, CuPy and other libraries without autodiff are differentiated by a reverse-mode tape over the array API;
+    PyTorch and JAX by their own transformations, with which the result composes.
+
+    Parameters
+    ----------
+    fn : callable
+        Function of arrays that returns a real 0-d array, or with `has_aux` a pair of that and anything else. Its array
+        code uses the namespace of its arguments (``xp = x.__array_namespace__()`` or array-api-compat's) or operators
+        and indexing; on NumPy and CuPy, functions such as ``np.tanh`` work too.
+    argnums : int or sequence of int, default: 0
+        Which positional arguments to differentiate. Each may be an array or a nested tuple, list or dict of arrays.
+    has_aux : bool, default: False
+        Whether `fn` returns ``(value, aux)``.
+
+    Returns
+    -------
+    callable
+        Takes the arguments of `fn` and returns ``(value, gradient)``, or ``((value, aux), gradient)``. The gradient
+        has the structure of the argument; a tuple of them if `argnums` is a sequence.
+
+    Raises
+    ------
+    TypeError
+        When called: if a differentiated argument is not made of real floating-point arrays, `fn` does not return a 0-d
+        array, or no backend is registered for the arrays' library.
+    ValueError
+        When called: if `argnums` names an argument that is not there.
+
+    Notes
+    -----
+    Derivatives of any order: `fn` may itself call `grad`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> def energy(w, x):
+    ...     return np.sum(np.tanh(x @ w) ** 2)
+    >>> value, gradient = pnce.value_and_grad(energy)(np.asarray([0.5, -1.0]), np.asarray([[1.0, 0.0], [0.0, 1.0]]))
+    >>> value
+    array(0.79356...)
+    >>> gradient
+    array([ 0.72686..., -0.63970...])
+    """
+    if not callable(fn):
+        message = f"value_and_grad: expected a function, got {type(fn).__name__}"
+        raise TypeError(message)
+    chosen = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+
+    @wraps(fn)
+    def checked(*arguments: Any, **options: Any) -> Any:
+        result = fn(*arguments, **options)
+        if has_aux and not (isinstance(result, tuple) and len(result) == 2):  # noqa: PLR2004  (a pair)
+            message = (
+                f"value_and_grad: with has_aux=True, expected the function to return a pair, got "
+                f"{type(result).__name__}"
+            )
+            raise TypeError(message)
+        value = result[0] if has_aux else result
+        if not is_array(value) or tuple(value.shape) != ():
+            got = f"an array of shape {tuple(value.shape)}" if is_array(value) else type(value).__name__
+            message = f"value_and_grad: expected the function to return a 0-d array, got {got}; reduce it with sum"
+            raise TypeError(message)
+        return result
+
+    @wraps(fn)
+    def value_and_gradient(*arguments: Any, **options: Any) -> Any:
+        positions = _positions(chosen, len(arguments))
+        leaves = [leaf for position in positions for leaf in _leaves(arguments[position])]
+        for leaf in leaves:
+            _check_leaf(leaf)
+        if not leaves:
+            message = "value_and_grad: expected arrays in the differentiated arguments, got none"
+            raise TypeError(message)
+        transformed = adapter_of(leaves[0]).value_and_grad(
+            checked, positions[0] if isinstance(argnums, int) else positions, has_aux=has_aux
+        )
+        return transformed(*arguments, **options)
+
+    return value_and_gradient
+
+
+def grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
+    """Return a function that computes the gradient of `fn`, on any backend.
+
+    Parameters
+    ----------
+    fn : callable
+        As in `value_and_grad`.
+    argnums : int or sequence of int, default: 0
+        As in `value_and_grad`.
+    has_aux : bool, default: False
+        Whether `fn` returns ``(value, aux)``.
+
+    Returns
+    -------
+    callable
+        Takes the arguments of `fn` and returns the gradient, or ``(gradient, aux)``.
+
+    Raises
+    ------
+    TypeError
+        As in `value_and_grad`.
+    ValueError
+        As in `value_and_grad`.
+
+    See Also
+    --------
+    value_and_grad : The value as well.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> scores = np.asarray([[2.0, 0.0], [0.0, 2.0]])
+    >>> pnce.grad(pnce.from_scores.info_nce)(scores).round(3)
+    array([[-0.06,  0.06],
+           [ 0.06, -0.06]])
+    """
+    both = value_and_grad(fn, argnums, has_aux)
+
+    @wraps(fn)
+    def gradient(*arguments: Any, **options: Any) -> Any:
+        value, found = both(*arguments, **options)
+        return (found, value[1]) if has_aux else found
+
+    return gradient
+
+
+def _positions(chosen: tuple[int, ...], count: int) -> tuple[int, ...]:
+    for position in chosen:
+        if not -count <= position < count:
+            message = f"value_and_grad: argnums={position} names no positional argument; the call has {count}"
+            raise ValueError(message)
+    return tuple(position % count for position in chosen)
+
+
+def _leaves(tree: Any) -> Iterator[Any]:
+    if isinstance(tree, dict):
+        tree = tuple(tree.values())
+    if isinstance(tree, (tuple, list)):
+        for item in tree:
+            yield from _leaves(item)
+    elif tree is not None:
+        yield tree
+
+
+def _check_leaf(leaf: Any) -> None:
+    if not is_array(leaf):
+        message = (
+            f"value_and_grad: expected arrays in the differentiated arguments, got {type(leaf).__name__}; convert it "
+            f"with asarray"
+        )
+        raise TypeError(message)
+    if not namespace_of(leaf).isdtype(leaf.dtype, "real floating"):
+        message = (
+            f"value_and_grad: expected real floating-point arrays in the differentiated arguments, got dtype "
+            f"{leaf.dtype}; convert it with astype or leave it out of argnums"
+        )
+        raise TypeError(message)

@@ -1,0 +1,89 @@
+"""The one door to array-api-compat: which namespace an array belongs to, and whether several belong together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import array_api_compat
+
+from ._protocol import Array, Namespace
+
+__all__ = ["device_of", "enter", "is_array", "library_namespace", "namespace_of"]
+
+_namespaces: dict[type, Namespace] = {}
+
+
+def library_namespace(array: Array) -> Namespace:
+    """The namespace of the library that made `array`, with array-api-compat's corrections."""
+    return array_api_compat.array_namespace(array)
+
+
+def namespace_of(array: Array) -> Namespace:
+    """The namespace to compute with: the library's own, or the recording one of an array on the tape."""
+    found = _namespaces.get(type(array))  # a plain lookup, which torch.compile can follow
+    if found is not None:
+        return found
+    if hasattr(array, "__recorded__"):
+        return array.__array_namespace__()  # depends on the array inside, not on the type
+    found = library_namespace(array)
+    _namespaces[type(array)] = found
+    return found
+
+
+def is_array(x: Any) -> bool:
+    """Whether `x` is an array of some library (a NumPy scalar counts as one)."""
+    return hasattr(x, "shape") and hasattr(x, "dtype")
+
+
+def device_of(array: Array) -> Any:
+    """The device of `array`, or None where there is none to speak of (a tracer, a sharded array)."""
+    return getattr(array, "device", None)
+
+
+def enter(**arrays: Array | None) -> tuple[Namespace, list[Array | None]]:
+    """Return the common namespace of the named arguments, and the arguments as arrays of it; None passes through.
+
+    Raises
+    ------
+    TypeError
+        If an argument is no array, or two belong to different libraries.
+    ValueError
+        If two arrays live on different devices.
+    """
+    named = [(name, x) for name, x in arrays.items() if x is not None]
+    for name, x in named:
+        if not is_array(x):
+            message = (
+                f"{name}: expected an array (NumPy, PyTorch, JAX, CuPy or another array-API library), got "
+                f"{type(x).__name__}; convert it with asarray first"
+            )
+            raise TypeError(message)
+    first_name, first = named[0]
+    spaces = [namespace_of(x) for _, x in named]
+    space = next((s for s in spaces if hasattr(s, "base_namespace")), spaces[0])
+    base = getattr(space, "base_namespace", space)
+    for (name, _), other in zip(named, spaces, strict=True):
+        if getattr(other, "base_namespace", other) is not base:
+            message = (
+                f"{name}: expected an array of the same library as {first_name}, got {_title(other)} beside "
+                f"{_title(spaces[0])}; convert one of them"
+            )
+            raise TypeError(message)
+    device = device_of(first)
+    for name, x in named[1:]:
+        other_device = device_of(x)
+        if device is not None and other_device is not None and other_device != device:
+            message = (
+                f"{name}: expected an array on the device of {first_name}, {device}, got one on {other_device}; "
+                f"move one of them with to_device"
+            )
+            raise ValueError(message)
+    if space is base:
+        return space, list(arrays.values())
+    lifted = iter(space.lift_like(*(x for _, x in named)))
+    return space, [None if x is None else next(lifted) for x in arrays.values()]
+
+
+def _title(space: Namespace) -> str:
+    name = str(getattr(space, "base_namespace", space).__name__)
+    return name.removeprefix("array_api_compat.").partition(".")[0]

@@ -1,0 +1,93 @@
+"""The numerics that every loss stands on: shifted exponential sums, softplus, safe normalisation, the 16-bit rule."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from ._autodiff import stop_gradient
+from ._namespace import device_of
+from ._protocol import Array, Namespace
+
+__all__ = [
+    "ExpSum",
+    "accumulate",
+    "exp_sum",
+    "normalize",
+    "safe_sqrt",
+    "softplus",
+    "sum_to_scalar",
+    "zeros",
+]
+
+
+def accumulate(xp: Namespace, x: Array) -> Array:
+    """`x` in the dtype to compute in: float32 for 16-bit floats, else its own."""
+    return xp.astype(x, xp.float32) if "float16" in str(x.dtype) else x  # bfloat16 too
+
+
+def zeros(xp: Namespace, shape: tuple[int, ...], like: Array) -> Array:
+    """Zeros of the dtype and device of `like`."""
+    return xp.zeros(shape, dtype=like.dtype, device=device_of(like))
+
+
+def sum_to_scalar(xp: Namespace, x: Array) -> Array:
+    """The sum of all entries as an array of one entry; NumPy's sum without axes would be a scalar and no array."""
+    return xp.sum(xp.reshape(x, (-1,)), axis=0, keepdims=True)
+
+
+class ExpSum(NamedTuple):
+    """``Σ exp(g)`` over a set, as ``exp(top) * total``.
+
+    `top` is the largest score, a constant to differentiation; `total` is the sum of ``exp(g - top)``, with gradient.
+    Where the set is empty, or its largest score infinite, `total` is 0 and `top` says which: -inf or +inf.
+    """
+
+    top: Array
+    total: Array
+
+    def log_total(self, xp: Namespace) -> Array:
+        """The logarithm of `total`, 0 where it is 0."""
+        return xp.log(xp.where(self.total == 0, xp.ones_like(self.total), self.total))  # NaN stays NaN
+
+
+def exp_sum(xp: Namespace, scores: Array, members: Array) -> ExpSum:
+    """The exponential sum of each row of `scores` over the entries that the boolean array `members` marks."""
+    top = stop_gradient(xp.max(xp.where(members, scores, -math.inf), axis=1))
+    return ExpSum(top, xp.sum(shifted_exp(xp, scores, members, top), axis=1))
+
+
+def shifted_exp(xp: Namespace, scores: Array, members: Array, top: Array) -> Array:
+    """``exp(g - top)`` at the members, 0 elsewhere and in rows whose `top` is infinite.
+
+    The operand is guarded as well as the result, or the branch not taken would make the gradient NaN.
+    """
+    infinite = xp.isinf(top)
+    shift = xp.expand_dims(xp.where(infinite, xp.zeros_like(top), top), axis=1)
+    live = xp.logical_and(members, xp.expand_dims(xp.logical_not(infinite), axis=1))
+    differences = scores - shift
+    nothing = xp.zeros_like(differences)
+    return xp.where(live, xp.exp(xp.where(live, differences, nothing)), nothing)
+
+
+def softplus(xp: Namespace, t: Array) -> Array:
+    """``log(1 + exp(t))``, with derivatives of every order that neither cancel nor overflow."""
+    positive = t > 0
+    return xp.where(positive, t, xp.zeros_like(t)) + xp.log1p(xp.exp(xp.where(positive, -t, t)))
+
+
+def safe_sqrt(xp: Namespace, x: Array) -> Array:
+    """The square root, with derivative 0 at 0."""
+    positive = x > 0
+    return xp.where(positive, xp.sqrt(xp.where(positive, x, xp.ones_like(x))), xp.zeros_like(x))
+
+
+def normalize(xp: Namespace, x: Array) -> Array:
+    """Rows of unit length; a zero row stays zero, with gradient 0.
+
+    Dividing by the largest entry first keeps the squares in range, whatever the magnitude of the row.
+    """
+    largest = stop_gradient(xp.max(xp.abs(x), axis=-1, keepdims=True))
+    scaled = x / xp.where(largest > 0, largest, xp.ones_like(largest))
+    length = safe_sqrt(xp, xp.sum(scaled * scaled, axis=-1, keepdims=True))
+    return scaled / xp.where(length > 0, length, xp.ones_like(length))

@@ -1,0 +1,155 @@
+"""Which adapter serves which array library: the built-in table, registrations, entry points.
+
+An adapter is imported when an array of its library first arrives, never before.
+"""
+
+from __future__ import annotations
+
+import warnings
+from importlib import import_module
+from importlib.util import find_spec
+
+from ._namespace import library_namespace
+from ._protocol import Adapter, Array
+
+__all__ = ["adapter_of", "backends_available", "load_backend", "register_backend"]
+
+ENTRY_POINT_GROUP = "portable_nce.backends"
+
+# Top-level module of an array type -> file in backends/ that serves it.
+_BUILT_IN = {
+    "numpy": "numpy",
+    "torch": "torch",
+    "jax": "jax",
+    "jaxlib": "jax",
+    "cupy": "cupy",
+    "array_api_strict": "generic",
+    "mparray": "generic",
+}
+_ALIASES = {"jaxlib": "jax"}
+
+_registered: dict[str, Adapter | None] = {}  # by module; None asks for the tape
+_loaded: dict[str, Adapter] = {}
+_by_type: dict[type, Adapter] = {}
+
+
+def register_backend(module: str, adapter: Adapter | None = None) -> None:
+    """Register the adapter that differentiates the arrays of a module.
+
+    Parameters
+    ----------
+    module : str
+        Top-level module in which the array type is defined, such as ``"numpy"``.
+    adapter : Adapter, optional
+        Object with the verbs of `portable_nce.Adapter`. None takes the package's own reverse-mode tape, which serves
+        any library that follows the array API.
+
+    Raises
+    ------
+    TypeError
+        If `module` is not a string or `adapter` lacks a verb.
+
+    Notes
+    -----
+    A distribution can register its adapter without being imported, by an entry point in the group
+    ``portable_nce.backends`` whose name is the module and whose object is the adapter. It is loaded only when an array
+    of that module arrives.
+
+    Examples
+    --------
+    >>> import portable_nce as pnce
+    >>> pnce.register_backend("some_array_library")
+    """
+    if not isinstance(module, str):
+        message = f"register_backend: expected the name of a module, got {type(module).__name__}"
+        raise TypeError(message)
+    if adapter is not None and not isinstance(adapter, Adapter):
+        needed = [name for name in dir(Adapter) if not name.startswith("_")] + ["name", "version"]
+        missing = sorted({name for name in needed if not hasattr(adapter, name)})
+        message = f"register_backend: expected an adapter, got {type(adapter).__name__} without {', '.join(missing)}"
+        raise TypeError(message)
+    _registered[module] = adapter
+    _loaded.pop(module, None)
+    _by_type.clear()
+
+
+def backends_available() -> tuple[str, ...]:
+    """Return the names of the array libraries that are installed and have an adapter.
+
+    Returns
+    -------
+    tuple of str
+        Module names: the built-in ones first, then what was registered or announced by an entry point.
+
+    Examples
+    --------
+    >>> import portable_nce as pnce
+    >>> "numpy" in pnce.backends_available()
+    True
+    """
+    known = dict.fromkeys(_ALIASES.get(name, name) for name in _BUILT_IN)
+    known |= dict.fromkeys([*_registered, *_entry_points()])
+    return tuple(name for name in known if find_spec(name) is not None)
+
+
+def adapter_of(array: Array) -> Adapter:
+    """The adapter of the library that `array` belongs to."""
+    found = _by_type.get(type(array))
+    if found is not None:
+        return found
+    inside = getattr(array, "__recorded__", None)
+    if inside is not None:
+        return adapter_of(inside)
+    for base in type(array).__mro__:
+        module = base.__module__.partition(".")[0]
+        if module in _registered or module in _BUILT_IN or module in _entry_points():
+            found = load_backend(_ALIASES.get(module, module))
+            _by_type[type(array)] = found
+            return found
+    module = type(array).__module__.partition(".")[0]
+    message = (
+        f"no backend is registered for {type(array).__module__}.{type(array).__qualname__} arrays; "
+        f'portable_nce.register_backend("{module}") serves them with the built-in tape'
+    )
+    raise TypeError(message)
+
+
+def load_backend(module: str) -> Adapter:
+    """The adapter for the arrays of a module, imported on first use."""
+    if module not in _loaded:
+        _loaded[module] = _load(module)
+    return _loaded[module]
+
+
+def _load(module: str) -> Adapter:
+    registered = _registered.get(module)
+    if registered is not None:
+        return registered
+    if module not in _registered:
+        file = _BUILT_IN.get(module)
+        if file is not None and file != "generic":
+            loaded: Adapter = import_module(f".backends.{file}", __package__).adapter(library_namespace)
+            return loaded
+        if file is None:
+            found = _load_entry_point(module)
+            if found is not None:
+                return found
+    generic: Adapter = import_module(".backends.generic", __package__).adapter(library_namespace, module)
+    return generic
+
+
+def _entry_points() -> dict[str, object]:
+    from importlib.metadata import entry_points  # noqa: PLC0415  (slow to import, and seldom needed)
+
+    return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
+
+
+def _load_entry_point(module: str) -> Adapter | None:
+    """The announced adapter, or None with a warning where it is broken."""
+    point = _entry_points()[module]
+    try:
+        adapter = point.load()  # type: ignore[attr-defined]
+    except Exception as error:  # noqa: BLE001  (a third party's module may fail in any way)
+        warnings.warn(f"the adapter that {point} announces does not load: {error!r}", RuntimeWarning, stacklevel=4)
+        return None
+    return adapter() if isinstance(adapter, type) else adapter

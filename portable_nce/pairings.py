@@ -1,0 +1,328 @@
+"""Pairings: which entries of the score matrix are positive, negative, or take no part.
+
+A pairing is a rule for a tile of the matrix, and the arrays that the rule reads. No N × K mask exists unless the rule
+itself is one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from ._namespace import enter, namespace_of
+from ._protocol import Array
+from ._validate import boolean, integer, shape_of
+
+__all__ = ["Pairing", "Tile", "diagonal", "explicit", "index", "labels", "queue", "two_views"]
+
+
+class Tile(NamedTuple):
+    """What a rule sees of a tile of the score matrix.
+
+    Everything broadcasts to the tile: what belongs to rows has shape (n, 1), what belongs to columns (1, k), and what
+    belongs to pairs (n, k). A rule uses elementwise operations only.
+
+    Attributes
+    ----------
+    i, j : array
+        Row and column numbers.
+    n_rows, n_columns : int
+        Shape of the whole matrix.
+    rows, columns, pairs : tuple of array
+        The tile's part of the pairing's arrays.
+    """
+
+    i: Array
+    j: Array
+    n_rows: int
+    n_columns: int
+    rows: tuple[Array, ...] = ()
+    columns: tuple[Array, ...] = ()
+    pairs: tuple[Array, ...] = ()
+
+    def transposed(self) -> Tile:
+        """Return the same tile with rows and columns exchanged."""
+        return Tile(self.j, self.i, self.n_columns, self.n_rows, self.columns, self.rows, self.pairs)
+
+
+@dataclass(frozen=True)
+class Pairing:
+    """A rule and its arrays.
+
+    Parameters
+    ----------
+    rule : callable
+        Takes a `Tile`, returns two boolean arrays of its shape: the positives and the negatives.
+    rows, columns, pairs : tuple of array, default: ()
+        Arrays that the rule reads, of shapes (N,), (K,) and (N, K).
+    one_per_row, one_per_column : bool, default: False
+        Whether no row, or no column, can have more than one positive.
+    least : int, default: 1
+        The least number of columns with which a row can have a negative; fewer are an error.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> frame = np.arange(6)
+    >>> def near_in_time(tile):
+    ...     gap = abs(tile.rows[0] - tile.columns[0])
+    ...     return gap == 1, gap > 2
+    >>> pairing = pnce.pairings.Pairing(near_in_time, rows=(frame,), columns=(frame,))
+    >>> pnce.contrast(np.eye(6), objective="info_nce", pairing=pairing).round(6)
+    np.float64(1.41989)
+    """
+
+    rule: Callable[[Tile], tuple[Array, Array]]
+    rows: tuple[Array, ...] = ()
+    columns: tuple[Array, ...] = ()
+    pairs: tuple[Array, ...] = ()
+    one_per_row: bool = False
+    one_per_column: bool = False
+    least: int = 1
+
+    def transposed(self) -> Pairing:
+        """Return the pairing of columns with rows."""
+        flipped = _Transposed(self.rule) if not isinstance(self.rule, _Transposed) else self.rule.rule
+        return replace(
+            self,
+            rule=flipped,
+            rows=self.columns,
+            columns=self.rows,
+            pairs=tuple(namespace_of(p).matrix_transpose(p) for p in self.pairs),
+            one_per_row=self.one_per_column,
+            one_per_column=self.one_per_row,
+        )
+
+
+@dataclass(frozen=True)
+class _Transposed:
+    """A rule seen from the columns; equal rules give equal transposes, so that compiled code is found again."""
+
+    rule: Callable[[Tile], tuple[Array, Array]]
+
+    def __call__(self, tile: Tile) -> tuple[Array, Array]:
+        return self.rule(tile.transposed())
+
+
+def diagonal() -> Pairing:
+    """Row i is positive with column i; every other column is its negative.
+
+    Columns beyond the rows are negatives of all.
+
+    Returns
+    -------
+    Pairing
+        The pairing of in-batch negatives.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> x = np.eye(3)
+    >>> pnce.contrast(x, x, objective="info_nce", pairing=pnce.pairings.diagonal(), temperature=0.5).round(6)
+    np.float64(0.239543)
+    """
+    return _DIAGONAL
+
+
+def queue() -> Pairing:
+    """Row i is positive with column i; the columns beyond the rows are the negatives of all.
+
+    Other columns that belong to rows take no part.
+
+    Returns
+    -------
+    Pairing
+        The pairing of shared negatives.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> queries, keys = np.eye(2), np.concatenate([np.eye(2), -np.eye(2)])
+    >>> pnce.contrast(queries, keys, objective="info_nce", pairing=pnce.pairings.queue()).round(6)
+    np.float64(0.407606)
+    """
+    return _QUEUE
+
+
+def two_views() -> Pairing:
+    """Rows are two views of a batch, one after the other: i is positive with i + N/2, itself takes no part.
+
+    Returns
+    -------
+    Pairing
+        NT-Xent's pairing of 2N views.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> views = np.concatenate([np.eye(2), np.eye(2)])
+    >>> pnce.contrast(views, objective="info_nce", pairing=pnce.pairings.two_views()).round(6)
+    np.float64(0.551445)
+    """
+    return _TWO_VIEWS
+
+
+def index(positives: Array, /) -> Pairing:
+    """Row i is positive with column ``positives[i]``; every other column is its negative.
+
+    Parameters
+    ----------
+    positives : array of int, shape (N,)
+        Column number of each row's positive; a row whose number is out of range has none and does not count.
+
+    Returns
+    -------
+    Pairing
+        The pairing.
+
+    Raises
+    ------
+    TypeError
+        If `positives` is not an integer array.
+    ValueError
+        If `positives` is not one-dimensional.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> x = np.eye(3)
+    >>> pairing = pnce.pairings.index(np.asarray([2, 0, 1]))
+    >>> pnce.contrast(x, x[np.asarray([1, 2, 0])], objective="info_nce", pairing=pairing).round(6)
+    np.float64(0.551445)
+    """
+    xp, _ = enter(positives=positives)
+    integer(xp, "positives", positives, shape_of("positives", positives, "(N)"))
+    return Pairing(_index_rule, rows=(positives,), one_per_row=True, least=2)
+
+
+def labels(rows: Array, columns: Array | None = None, /) -> Pairing:
+    """Equal labels are positives, different labels negatives.
+
+    Parameters
+    ----------
+    rows : array of int, shape (N,)
+        Labels of the rows.
+    columns : array of int, shape (K,), optional
+        Labels of the columns. None takes the rows' labels and leaves out each row's pair with itself.
+
+    Returns
+    -------
+    Pairing
+        The pairing.
+
+    Raises
+    ------
+    TypeError
+        If the labels are not integer arrays.
+    ValueError
+        If the labels are not one-dimensional.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> x = np.eye(4)
+    >>> same_class = pnce.pairings.labels(np.asarray([0, 0, 1, 1]))
+    >>> pnce.contrast(x, objective="info_nce", pairing=same_class).round(6)
+    np.float64(1.098612)
+    """
+    xp, _ = enter(rows=rows, columns=columns)
+    integer(xp, "rows", rows, shape_of("rows", rows, "(N)"))
+    if columns is None:
+        return Pairing(_own_labels_rule, rows=(rows,), columns=(rows,))
+    integer(xp, "columns", columns, shape_of("columns", columns, "(K)"))
+    return Pairing(_labels_rule, rows=(rows,), columns=(columns,))
+
+
+def explicit(positives: Array, /) -> Pairing:
+    """The positives are where a boolean matrix is True, the negatives where it is False.
+
+    Parameters
+    ----------
+    positives : array of bool, shape (N, K)
+        The positives. A `mask` says which pairs take no part.
+
+    Returns
+    -------
+    Pairing
+        The pairing.
+
+    Raises
+    ------
+    TypeError
+        If `positives` is not a boolean array.
+    ValueError
+        If `positives` is not a matrix.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> x = np.eye(3)
+    >>> pairing = pnce.pairings.explicit(np.asarray([[1, 1, 0], [0, 1, 0], [0, 0, 1]]) > 0)
+    >>> pnce.contrast(x, x, objective="info_nce", pairing=pairing).round(6)
+    np.float64(0.718111)
+    """
+    xp, _ = enter(positives=positives)
+    boolean(xp, "positives", positives, shape_of("positives", positives, "(N, K)"))
+    return Pairing(_explicit_rule, pairs=(positives,))
+
+
+def _not(x: Array) -> Array:
+    return namespace_of(x).logical_not(x)
+
+
+def _and(a: Array, b: Array) -> Array:
+    return namespace_of(a).logical_and(a, b)
+
+
+def _diagonal_rule(tile: Tile) -> tuple[Array, Array]:
+    return tile.i == tile.j, tile.i != tile.j
+
+
+def _queue_rule(tile: Tile) -> tuple[Array, Array]:
+    own = tile.i == tile.j
+    return own, _and(_not(own), tile.j >= tile.n_rows)
+
+
+def _two_views_rule(tile: Tile) -> tuple[Array, Array]:
+    half, odd = divmod(tile.n_rows, 2)
+    if odd or tile.n_rows != tile.n_columns:
+        message = (
+            f"pairing: two views expect a square matrix of an even number of rows (the first view, then the second), "
+            f"got shape {(tile.n_rows, tile.n_columns)}"
+        )
+        raise ValueError(message)
+    apart = tile.i - tile.j
+    partner = namespace_of(apart).logical_or(apart == half, apart == -half)
+    return partner, _and(_not(partner), apart != 0)
+
+
+def _index_rule(tile: Tile) -> tuple[Array, Array]:
+    own = tile.rows[0] == tile.j
+    return own, _not(own)
+
+
+def _labels_rule(tile: Tile) -> tuple[Array, Array]:
+    same = tile.rows[0] == tile.columns[0]
+    return same, _not(same)
+
+
+def _own_labels_rule(tile: Tile) -> tuple[Array, Array]:
+    same = tile.rows[0] == tile.columns[0]
+    return _and(same, tile.i != tile.j), _not(same)
+
+
+def _explicit_rule(tile: Tile) -> tuple[Array, Array]:
+    return tile.pairs[0], _not(tile.pairs[0])
+
+
+_DIAGONAL = Pairing(_diagonal_rule, one_per_row=True, one_per_column=True, least=2)
+_QUEUE = Pairing(_queue_rule, one_per_row=True, one_per_column=True, least=2)
+_TWO_VIEWS = Pairing(_two_views_rule, one_per_row=True, one_per_column=True, least=3)

@@ -1,0 +1,274 @@
+r"""Similarities: from embeddings to scores.
+
+A similarity is named by a string, made by a function of this module, or is any function of two arrays (N, D) and
+(K, D') that returns the scores (N, K): a critic. What streams without an N × K matrix is a `Similarity`, which knows
+its own pullback.
+
+================== ===================================================
+name               score of rows x, y at temperature τ
+================== ===================================================
+"dot"              :math:`x^\top y / \tau`
+"cosine"           :math:`x^\top y / (\lVert x \rVert \lVert y \rVert \tau)`; 0 if either is zero
+"neg_sq_euclidean" :math:`-\lVert x - y \rVert^2 / \tau`
+"neg_euclidean"    :math:`-\lVert x - y \rVert / \tau`, with gradient 0 at distance 0
+================== ===================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+from ._namespace import device_of, enter, is_array, namespace_of
+from ._numerics import accumulate, normalize, safe_sqrt
+from ._protocol import Array
+from ._validate import floating, one_of, shape_of
+
+__all__ = ["NAMES", "Operands", "Similarity", "bilinear", "resolve"]
+
+Operands: TypeAlias = tuple[Array, ...]
+
+
+@dataclass(frozen=True)
+class Similarity:
+    """Scores of rows against columns, in two steps, with the closed-form pullback of the second.
+
+    Parameters
+    ----------
+    prepare : callable
+        ``prepare(x, y, scale) -> (rows, columns)``: everything that costs O(N D): normalisation, projection, the scale
+        (a Python float or a 0-d array). Differentiated as it stands. Each of the two tuples holds arrays whose second
+        axis from the end runs over the rows, or over the columns, of the score matrix.
+    scores : callable
+        ``scores(rows, columns) -> array``: the scores, shape (..., N, K). A function of the operands alone.
+    pullback : callable
+        ``pullback(rows, columns, cotangent) -> (rows, columns)``: the cotangents of the operands (2-D), for the
+        cotangent (N, K) of the scores. Array-API code, so that it can be differentiated again.
+    wide : bool, default: False
+        Whether `scores` holds an intermediate array of shape (N, K, D); tiles are chosen smaller.
+
+    See Also
+    --------
+    bilinear : A similarity with a learned matrix.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> dot = pnce.similarities.Similarity(
+    ...     prepare=lambda x, y, scale: ((x * scale,), (y,)),
+    ...     scores=lambda rows, columns: rows[0] @ columns[0].mT,
+    ...     pullback=lambda rows, columns, g: ((g @ columns[0],), (g.mT @ rows[0],)),
+    ... )
+    >>> x = np.eye(3)
+    >>> own = pnce.info_nce(x, x, temperature=1.0, similarity=dot, block_size=2)
+    >>> bool(abs(own - pnce.info_nce(x, x, temperature=1.0, similarity="dot")) < 1e-15)
+    True
+    """
+
+    prepare: Callable[[Array, Array, Any], tuple[Operands, Operands]]
+    scores: Callable[[Operands, Operands], Array]
+    pullback: Callable[[Operands, Operands, Array], tuple[Operands, Operands]] | None
+    wide: bool = False
+
+    def transposed(self) -> Similarity:
+        """Return the similarity of columns with rows, whose scores are the transpose."""
+        pullback = None if self.pullback is None else _TransposedPullback(self.pullback)
+        return replace(self, scores=_TransposedScores(self.scores), pullback=pullback)
+
+
+@dataclass(frozen=True)
+class _TransposedScores:
+    """Scores with rows and columns exchanged; equal functions give equal ones, so that compiled code is found again."""
+
+    scores: Callable[[Operands, Operands], Array]
+
+    def __call__(self, rows: Operands, columns: Operands) -> Array:
+        scores = self.scores(columns, rows)
+        return namespace_of(scores).matrix_transpose(scores)
+
+
+@dataclass(frozen=True)
+class _TransposedPullback:
+    """The pullback of `_TransposedScores`."""
+
+    pullback: Callable[[Operands, Operands, Array], tuple[Operands, Operands]]
+
+    def __call__(self, rows: Operands, columns: Operands, cotangent: Array) -> tuple[Operands, Operands]:
+        to_columns, to_rows = self.pullback(columns, rows, namespace_of(cotangent).matrix_transpose(cotangent))
+        return to_rows, to_columns
+
+
+def bilinear(weight: Array, /) -> Similarity:
+    r"""Return the bilinear similarity :math:`x^\top W y / \tau`.
+
+    Parameters
+    ----------
+    weight : array, shape (D, D')
+        The matrix W; differentiable.
+
+    Returns
+    -------
+    Similarity
+        The similarity, for the `similarity` argument of any loss.
+
+    Raises
+    ------
+    TypeError
+        If `weight` is not a real floating-point array.
+    ValueError
+        If `weight` is not a matrix, or (when called) does not fit the embeddings.
+
+    References
+    ----------
+    van den Oord, Li and Vinyals (2018), "Representation Learning with Contrastive Predictive Coding",
+    arXiv:1807.03748, equation 3.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> x = np.eye(3)
+    >>> pnce.info_nce(x, x, similarity=pnce.similarities.bilinear(5 * np.eye(3)), temperature=1.0).round(6)
+    np.float64(0.013386)
+    """
+    xp, _ = enter(weight=weight)
+    floating(xp, weight=weight)
+    shape_of("weight", weight, "(D, D')")
+
+    def prepare(x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:
+        xp, (x, y, matrix) = enter(x=x, y=y, weight=weight)
+        if (x.shape[-1], y.shape[-1]) != tuple(matrix.shape):
+            message = (
+                f"weight: expected shape {(x.shape[-1], y.shape[-1])} for embeddings of these widths, got "
+                f"{tuple(matrix.shape)}"
+            )
+            raise ValueError(message)
+        return (xp.matmul(x, xp.astype(matrix, x.dtype)) * scale,), (y,)
+
+    return Similarity(prepare, _dot_scores, _dot_pullback)
+
+
+def resolve(similarity: str | Similarity | Callable[[Array, Array], Array]) -> Similarity:
+    """The similarity that a `similarity` argument means.
+
+    Parameters
+    ----------
+    similarity : str, Similarity or callable
+        A name, a similarity, or a function from (N, D), (K, D') to scores (N, K).
+
+    Returns
+    -------
+    Similarity
+        The similarity.
+
+    Raises
+    ------
+    ValueError
+        If the name is unknown.
+
+    Examples
+    --------
+    >>> import portable_nce as pnce
+    >>> pnce.similarities.resolve("neg_euclidean").wide
+    True
+    """
+    if isinstance(similarity, Similarity):
+        return similarity
+    if callable(similarity) and not isinstance(similarity, str):
+        critic = similarity
+
+        def prepare(x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:
+            return (x, _per_row(x, scale)), (y,)
+
+        def scores(rows: Operands, columns: Operands) -> Array:
+            found = critic(rows[0], columns[0])
+            expected = (*rows[0].shape[:-1], columns[0].shape[-2])
+            if not is_array(found) or tuple(found.shape) != expected:
+                got = f"shape {tuple(found.shape)}" if is_array(found) else type(found).__name__
+                message = f"similarity: expected a function that returns scores of shape {expected}, got {got}"
+                raise ValueError(message)
+            return accumulate(namespace_of(found), found) * rows[1]
+
+        return Similarity(prepare, scores, None)
+    one_of("similarity", similarity, NAMES)
+    return _NAMED[str(similarity)]
+
+
+def _per_row(x: Array, scale: Any) -> Array:
+    """The scale as a column, so that each row of a tile brings its own and its gradient is summed with the rows'."""
+    xp = namespace_of(x)
+    shape = (*x.shape[:-1], 1)
+    if is_array(scale):
+        return xp.broadcast_to(xp.reshape(scale, (1,) * len(shape)), shape)
+    return xp.full(shape, scale, dtype=x.dtype, device=device_of(x))
+
+
+def _dot(x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:
+    return (x * scale,), (y,)
+
+
+def _cosine(x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:
+    xp = namespace_of(x)
+    return (normalize(xp, x) * scale,), (normalize(xp, y),)
+
+
+def _dot_scores(rows: Operands, columns: Operands) -> Array:
+    xp = namespace_of(rows[0])
+    return xp.matmul(rows[0], xp.matrix_transpose(columns[0]))
+
+
+def _dot_pullback(rows: Operands, columns: Operands, cotangent: Array) -> tuple[Operands, Operands]:
+    xp = namespace_of(cotangent)
+    return (xp.matmul(cotangent, columns[0]),), (xp.matmul(xp.matrix_transpose(cotangent), rows[0]),)
+
+
+def _euclidean(x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:
+    return (x, _per_row(x, scale)), (y,)
+
+
+def _differences(rows: Operands, columns: Operands) -> Array:
+    """``x - y`` for every pair. The expansion 2xy - x² - y² would cancel for close pairs and miss zero distances."""
+    xp = namespace_of(rows[0])
+    return xp.expand_dims(rows[0], axis=-2) - xp.expand_dims(columns[0], axis=-3)
+
+
+def _sq_euclidean_scores(rows: Operands, columns: Operands) -> Array:
+    xp = namespace_of(rows[0])
+    differences = _differences(rows, columns)
+    return -xp.sum(differences * differences, axis=-1) * rows[1]
+
+
+def _sq_euclidean_pullback(rows: Operands, columns: Operands, cotangent: Array) -> tuple[Operands, Operands]:
+    xp = namespace_of(cotangent)
+    differences = _differences(rows, columns)
+    squares = xp.sum(differences * differences, axis=-1)
+    pull = xp.expand_dims(cotangent * rows[1] * -2.0, axis=-1) * differences
+    scale = xp.sum(-squares * cotangent, axis=1, keepdims=True)
+    return (xp.sum(pull, axis=1), scale), (-xp.sum(pull, axis=0),)
+
+
+def _euclidean_scores(rows: Operands, columns: Operands) -> Array:
+    xp = namespace_of(rows[0])
+    differences = _differences(rows, columns)
+    return -safe_sqrt(xp, xp.sum(differences * differences, axis=-1)) * rows[1]
+
+
+def _euclidean_pullback(rows: Operands, columns: Operands, cotangent: Array) -> tuple[Operands, Operands]:
+    xp = namespace_of(cotangent)
+    differences = _differences(rows, columns)
+    distances = safe_sqrt(xp, xp.sum(differences * differences, axis=-1))
+    apart = xp.where(distances > 0, distances, xp.ones_like(distances))
+    pull = xp.expand_dims(-cotangent * rows[1] / apart, axis=-1) * differences
+    scale = xp.sum(-distances * cotangent, axis=1, keepdims=True)
+    return (xp.sum(pull, axis=1), scale), (-xp.sum(pull, axis=0),)
+
+
+_NAMED = {
+    "dot": Similarity(_dot, _dot_scores, _dot_pullback),
+    "cosine": Similarity(_cosine, _dot_scores, _dot_pullback),
+    "neg_sq_euclidean": Similarity(_euclidean, _sq_euclidean_scores, _sq_euclidean_pullback, wide=True),
+    "neg_euclidean": Similarity(_euclidean, _euclidean_scores, _euclidean_pullback, wide=True),
+}
+NAMES = tuple(_NAMED)
