@@ -45,7 +45,8 @@ class JaxAdapter:
 
         @partial(jax.custom_vjp, nondiff_argnums=(0,))
         def bound(static: Any, *arrays: Any) -> Arrays:
-            return forward(static, *arrays)
+            outputs: Arrays = forward(static, *arrays)
+            return outputs
 
         def fwd(static: Any, *arrays: Any) -> tuple[Arrays, tuple[Arrays, Arrays]]:
             outputs = forward(static, *arrays)

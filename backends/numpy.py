@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy
+import numpy as np
 
 from .tape import TapeAdapter
 
 
 def adapter(namespace_of: Callable[[Any], Any]) -> TapeAdapter:
     """The adapter for NumPy arrays."""
-    return TapeAdapter("numpy", namespace_of, version=numpy.__version__, devices=("cpu",), half_precision=("float16",))
+    return TapeAdapter("numpy", namespace_of, version=np.__version__, devices=("cpu",), half_precision=("float16",))

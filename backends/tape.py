@@ -23,9 +23,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 __all__ = [
+    "TapeAdapter",
     "TapeArray",
     "TapeNamespace",
-    "TapeAdapter",
     "flatten",
     "restore",
 ]
@@ -72,7 +72,7 @@ class TapeArray:
         self.index = index
 
     # The protocol.
-    def __array_namespace__(self, *, api_version: str | None = None) -> TapeNamespace:  # noqa: PLW3201
+    def __array_namespace__(self, *, api_version: str | None = None) -> TapeNamespace:
         del api_version
         return self.namespace
 
@@ -97,19 +97,19 @@ class TapeArray:
         return self.value.device
 
     @property
-    def T(self) -> TapeArray:  # noqa: N802  (the standard's name)
+    def T(self) -> Any:  # noqa: N802  (the standard's name)
         return self.namespace.matrix_transpose(self)
 
     @property
-    def mT(self) -> TapeArray:  # noqa: N802  (the standard's name)
+    def mT(self) -> Any:  # noqa: N802  (the standard's name)
         return self.namespace.matrix_transpose(self)
 
     @property
-    def __recorded__(self) -> Array:  # noqa: PLW3201
+    def __recorded__(self) -> Array:
         """The plain array, by which the registry knows the library."""
         return strip(self)
 
-    def to_device(self, device: Any, /, *, stream: Any = None) -> TapeArray:
+    def to_device(self, device: Any, /, *, stream: Any = None) -> Any:
         return self.namespace.apply(_TO_DEVICE, self, device=device, stream=stream)
 
     def __repr__(self) -> str:
@@ -127,7 +127,7 @@ class TapeArray:
     def __int__(self) -> int:
         return int(self.value)
 
-    def __getitem__(self, key: Any) -> TapeArray:
+    def __getitem__(self, key: Any) -> Any:
         plain = tuple(map(strip, key)) if isinstance(key, tuple) else strip(key)
         return self.namespace.apply(_GETITEM, self, key=plain)
 
@@ -139,27 +139,25 @@ class TapeArray:
         raise TypeError(message)
 
     # Operators. NumPy and CuPy hand theirs over through `__array_ufunc__`, the same door as np.tanh(x) and the like.
-    def __neg__(self) -> TapeArray:
+    def __neg__(self) -> Any:
         return self.namespace.negative(self)
 
     def __pos__(self) -> TapeArray:
         return self
 
-    def __abs__(self) -> TapeArray:
+    def __abs__(self) -> Any:
         return self.namespace.abs(self)
 
-    def __invert__(self) -> TapeArray:
+    def __invert__(self) -> Any:
         return self.namespace.bitwise_invert(self)
 
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:  # noqa: PLW3201
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         if method != "__call__" or options:
             return NotImplemented
         name = _UFUNCS.get(ufunc.__name__, ufunc.__name__)
         return getattr(self.namespace, name)(*inputs)
 
-    def __array_function__(  # noqa: PLW3201
-        self, function: Any, types: Any, arguments: tuple[Any, ...], options: dict[str, Any]
-    ) -> Any:
+    def __array_function__(self, function: Any, types: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
         del types
         name = _FUNCTIONS.get(function.__name__, function.__name__)
         return getattr(self.namespace, name)(*arguments, **options)
@@ -225,7 +223,7 @@ def strip(x: Any) -> Any:
 
 
 class Primitive(NamedTuple):
-    """`forward(xp, *arrays, **options)` in the base library; `pullbacks[k](xp, g, out, *arrays, **options)` recorded."""
+    """`forward(xp, *arrays, **options)` in the library, and `pullbacks[k](xp, g, out, *arrays, **options)`, recorded."""
 
     forward: Callable[..., Array]
     pullbacks: Sequence[Callable[..., Array]]
@@ -492,11 +490,49 @@ def _concat(axis: int, sizes: Sequence[int]) -> Primitive:
 
 # Functions whose derivative is zero almost everywhere or has no meaning: their results are constants.
 _CONSTANT = frozenset(
-    """
-    equal not_equal less less_equal greater greater_equal logical_and logical_or logical_not logical_xor
-    bitwise_and bitwise_or bitwise_xor bitwise_invert isfinite isinf isnan signbit sign floor ceil round trunc floor_divide argmax argmin argsort count_nonzero nonzero
-    all any isdtype result_type can_cast finfo iinfo zeros_like ones_like full_like empty_like searchsorted
-    """.split()
+    {
+        "all",
+        "any",
+        "argmax",
+        "argmin",
+        "argsort",
+        "bitwise_and",
+        "bitwise_invert",
+        "bitwise_or",
+        "bitwise_xor",
+        "can_cast",
+        "ceil",
+        "count_nonzero",
+        "empty_like",
+        "equal",
+        "finfo",
+        "floor",
+        "floor_divide",
+        "full_like",
+        "greater",
+        "greater_equal",
+        "iinfo",
+        "isdtype",
+        "isfinite",
+        "isinf",
+        "isnan",
+        "less",
+        "less_equal",
+        "logical_and",
+        "logical_not",
+        "logical_or",
+        "logical_xor",
+        "nonzero",
+        "not_equal",
+        "ones_like",
+        "result_type",
+        "round",
+        "searchsorted",
+        "sign",
+        "signbit",
+        "trunc",
+        "zeros_like",
+    }
 )
 
 

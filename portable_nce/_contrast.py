@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ._namespace import device_of, enter, is_array, namespace_of
+from ._namespace import device_of, enter, is_array
 from ._numerics import accumulate
 from ._protocol import Array, Namespace
 from ._reduction import REDUCTIONS, average, reduce_rows
@@ -100,7 +100,7 @@ def contrast(
         message = f"pairing: expected a name or a portable_nce.pairings.Pairing, got {type(pairing).__name__}"
         raise TypeError(message)
     return contrast_embeddings(
-        {"x": x, "y": x if y is None else y},
+        {"x": x} if y is None else {"x": x, "y": y},
         objective=resolve_objective(objective),
         pairing=pairing,
         similarity=similarity,
@@ -116,6 +116,7 @@ def contrast(
 def contrast_embeddings(
     embeddings: dict[str, Array],
     *,
+    dtype: Any = None,
     objective: Objective,
     pairing: Pairing,
     similarity: str | Similarity | Callable[[Array, Array], Array],
@@ -127,17 +128,19 @@ def contrast_embeddings(
     reduction: str,
     block_size: int | str | None,
 ) -> Array:
-    """The loss of two named arrays of embeddings, checked, computed and finished."""
+    """The loss of two named arrays of embeddings, or of one with itself: checked, computed and finished.
+
+    The result has the dtype of the rows, or `dtype`.
+    """
     one_of("reduction", reduction, REDUCTIONS)
     block_size_of(block_size)
     chosen = resolve_similarity(similarity)
-    (row_name, rows), (column_name, columns) = embeddings.items()
+    row_name, column_name = next(iter(embeddings)), next(reversed(embeddings))
     option = {"temperature": temperature} if scale is None else {"logit_scale": scale}
     parameters = {name: value for name, value in option.items() if is_array(value)}
-    xp, (x, y, mask, weights, *parameter) = enter(
-        **{row_name: rows, column_name: columns, "mask": mask, "weights": weights}, **parameters
-    )
-    floating(xp, **{row_name: x, column_name: y})
+    xp, (mask, weights, *entered) = enter(mask=mask, weights=weights, **embeddings, **parameters)
+    x, y = entered[0], entered[len(embeddings) - 1]
+    floating(xp, **dict(zip(embeddings, entered, strict=False)))
     n_rows, _ = shape_of(row_name, x, "(N, D)")
     n_columns, _ = shape_of(column_name, y, "(K, D)")
     same_width(similarity, row_name, x, column_name, y)
@@ -148,10 +151,11 @@ def contrast_embeddings(
         message = f"symmetric: expected as many rows as columns, got {row_name} {n_rows} and {column_name} {n_columns}"
         raise ValueError(message)
 
-    dtype = x.dtype
-    x, y = accumulate(xp, x), accumulate(xp, y)
+    dtype = x.dtype if dtype is None else dtype
+    x = accumulate(xp, x)
+    y = x if len(embeddings) == 1 else accumulate(xp, y)  # once: a 16-bit gradient is rounded once
     ((name, value),) = option.items()
-    factor = positive_scalar(xp, name, parameter[0] if parameter else value, x)
+    factor = positive_scalar(xp, name, entered[-1] if parameters else value, x)
     weights = row_weights(xp, weights, n_rows, x)
     operands = chosen.prepare(x, y, inverse(factor) if scale is None else factor)
 
@@ -264,10 +268,10 @@ def _statistics(
             transposed = (xp.matrix_transpose(m) for m in (scores, positives, negatives))
             found.append(dense_sums(*transposed, single=pairing.one_per_column))
     else:
-        found = [streamed_sums(similarity, rows, columns, pairing, mask, block)]
+        found = [streamed_sums(similarity, operands, pairing, mask, block)]
         if symmetric:
             mask = None if mask is None else xp.matrix_transpose(mask)
-            found.append(streamed_sums(similarity.transposed(), columns, rows, pairing.transposed(), mask, block))
+            found.append(streamed_sums(similarity.transposed(), (columns, rows), pairing.transposed(), mask, block))
     return [row_statistics(sums) for sums in found]
 
 
@@ -285,7 +289,7 @@ def _block(similarity: Similarity, rows: Operands, columns: Operands, block_size
         raise ValueError(message)
     if isinstance(block_size, int):
         return block_size
-    per_column = rows[0].shape[0] * (rows[0].shape[1] if similarity.wide else 1)
+    per_column: int = rows[0].shape[0] * (rows[0].shape[1] if similarity.wide else 1)
     if per_column * columns[0].shape[0] <= _DENSE_LIMIT:
         return None
     return max(1, _DENSE_LIMIT // per_column)

@@ -203,9 +203,11 @@ def _two_views(view_a: Array, view_b: Array, objective: Objective, weights: Arra
         raise ValueError(message)
     if weights is not None and tuple(weights.shape) == (n_pairs,):
         weights = xp.concat([weights, weights], axis=0)
-    views = xp.concat([view_a, view_b], axis=0)
+    # Accumulated before they are joined: a 16-bit gradient is rounded once, not once for each use.
+    views = xp.concat([accumulate(xp, view_a), accumulate(xp, view_b)], axis=0)
     return contrast_embeddings(
-        {"views": views, "views (as columns)": views},
+        {"views": views},
+        dtype=view_a.dtype,
         objective=objective,
         pairing=two_views(),
         symmetric=False,
@@ -231,7 +233,7 @@ def flat_nce(
     r"""Return the FlatNCE loss of two views (FlatCLR): the log-odds of the negatives.
 
     .. math:: \ell_i = u_i = \mathrm{lse}_{j \in Q(i)}\, g_{ij} - g_{i p(i)}, \qquad
-        g_{ij} = s(z_i, z_j) / 	au,
+        g_{ij} = s(z_i, z_j) / \tau,
 
     over 2N views, each positive with its partner p(i) and negative to the other 2(N - 1). Unlike InfoNCE's, its
     gradient does not vanish when the positive wins. The value is no measure of progress; watch `nt_xent` beside it.
@@ -258,8 +260,8 @@ def flat_nce(
         Weighted mean over the views that have a positive and a negative, weighted sum, or the weighted losses of the
         views.
     block_size : int, None or "auto", default: "auto"
-        Columns per tile of the streamed execution; None holds the whole score matrix; ``"auto"`` does so up to about
-        four million entries.
+        Columns per tile of the streamed execution; None holds the whole score matrix; ``"auto"`` does so up to
+        about four million entries.
 
     Returns
     -------
@@ -315,55 +317,54 @@ def nt_xent(
 ) -> Array:
     r"""Return the NT-Xent loss of two views (SimCLR): InfoNCE over all 2N views.
 
-        .. math:: \ell_i = -\log rac{e^{g_{i p(i)}}}{\sum_{j
-    e i} e^{g_{ij}}}, \qquad g_{ij} = s(z_i, z_j) / 	au,
+    .. math:: \ell_i = -\log \frac{e^{g_{i p(i)}}}{\sum_{j \ne i} e^{g_{ij}}}, \qquad g_{ij} = s(z_i, z_j) / \tau,
 
-        over 2N views, each positive with its partner p(i); a view's pair with itself takes no part.
+    over 2N views, each positive with its partner p(i); a view's pair with itself takes no part.
 
-        Parameters
-        ----------
-        view_a, view_b : array, shape (N, D)
-            Embeddings of two views of a batch; row i of one belongs to row i of the other.
-        temperature : float or array of one entry, default: 0.1
-            Temperature τ > 0; differentiable as an array.
-        similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
-            How embeddings are compared; see `portable_nce.similarities`.
-        mask : array of bool, shape (2N, 2N), optional
-            Pairs that take part; all by default.
-        weights : array, shape (N,) or (2N,), optional
-            Weights of the pairs, or of the views.
-        reduction : {"mean", "sum", "none"}, default: "mean"
-            Weighted mean over the 2N views (the sum over both views, divided by N, is twice this), weighted sum, or the
-            weighted losses of the views.
-        block_size : int, None or "auto", default: "auto"
-            Columns per tile of the streamed execution; None holds the whole score matrix; ``"auto"`` does so up to about
-            four million entries.
+    Parameters
+    ----------
+    view_a, view_b : array, shape (N, D)
+        Embeddings of two views of a batch; row i of one belongs to row i of the other.
+    temperature : float or array of one entry, default: 0.1
+        Temperature τ > 0; differentiable as an array.
+    similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
+        How embeddings are compared; see `portable_nce.similarities`.
+    mask : array of bool, shape (2N, 2N), optional
+        Pairs that take part; all by default.
+    weights : array, shape (N,) or (2N,), optional
+        Weights of the pairs, or of the views.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Weighted mean over the 2N views (the sum over both views, divided by N, is twice this), weighted sum, or the
+        weighted losses of the views.
+    block_size : int, None or "auto", default: "auto"
+        Columns per tile of the streamed execution; None holds the whole score matrix; ``"auto"`` does so up to
+        about four million entries.
 
-        Returns
-        -------
-        array
-            Loss in nats: 0-d, or shape (2N,) for reduction "none", of the library, dtype and device of `view_a`.
+    Returns
+    -------
+    array
+        Loss in nats: 0-d, or shape (2N,) for reduction "none", of the library, dtype and device of `view_a`.
 
-        Raises
-        ------
-        TypeError
-            If an argument is of the wrong type or dtype, or of another library.
-        ValueError
-            If a shape, device or option does not fit, or there is only one pair.
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape, device or option does not fit, or there is only one pair.
 
-        References
-        ----------
-        Chen, Kornblith, Norouzi and Hinton (2020), "A Simple Framework for Contrastive Learning of Visual
-        Representations", arXiv:2002.05709, section 2.1.
+    References
+    ----------
+    Chen, Kornblith, Norouzi and Hinton (2020), "A Simple Framework for Contrastive Learning of Visual
+    Representations", arXiv:2002.05709, section 2.1.
 
-        Examples
-        --------
-        >>> import numpy as np
-        >>> import portable_nce as pnce
-        >>> view_a = np.asarray([[1.0, 0.0], [0.0, 1.0]])
-        >>> view_b = np.asarray([[0.8, 0.6], [0.6, 0.8]])
-        >>> pnce.nt_xent(view_a, view_b)
-        array(1.13219...)
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> view_a = np.asarray([[1.0, 0.0], [0.0, 1.0]])
+    >>> view_b = np.asarray([[0.8, 0.6], [0.6, 0.8]])
+    >>> pnce.nt_xent(view_a, view_b)
+    array(1.13219...)
     """
     return _two_views(
         view_a,
@@ -392,7 +393,7 @@ def dcl(
 ) -> Array:
     r"""Return the decoupled contrastive loss of two views: NT-Xent without the positive in the denominator.
 
-    .. math:: \ell_i = -g_{i p(i)} + \mathrm{lse}_{j \in Q(i)}\, g_{ij}, \qquad g_{ij} = s(z_i, z_j) / 	au,
+    .. math:: \ell_i = -g_{i p(i)} + \mathrm{lse}_{j \in Q(i)}\, g_{ij}, \qquad g_{ij} = s(z_i, z_j) / \tau,
 
     over 2N views, each positive with its partner p(i) and negative to the 2(N - 1) views of other pairs. The same
     function as `flat_nce` without the positive.
@@ -413,8 +414,8 @@ def dcl(
         Weighted mean over the views that have a positive and a negative, weighted sum, or the weighted losses of the
         views.
     block_size : int, None or "auto", default: "auto"
-        Columns per tile of the streamed execution; None holds the whole score matrix; ``"auto"`` does so up to about
-        four million entries.
+        Columns per tile of the streamed execution; None holds the whole score matrix; ``"auto"`` does so up to
+        about four million entries.
 
     Returns
     -------
@@ -470,8 +471,8 @@ def clip(
 ) -> Array:
     r"""Return the CLIP loss of images and texts: symmetric InfoNCE with a learned scale.
 
-    .. math:: 	frac12 \Big(rac1N \sum_i -\log \mathrm{softmax}_j(g_{ij})_i
-        + rac1N \sum_j -\log \mathrm{softmax}_i(g_{ij})_j\Big), \qquad g_{ij} = \mathrm{scale} \cdot s(x_i, y_j).
+    .. math:: \tfrac12 \Big(\frac1N \sum_i -\log \mathrm{softmax}_j(g_{ij})_i
+        + \frac1N \sum_j -\log \mathrm{softmax}_i(g_{ij})_j\Big), \qquad g_{ij} = \mathrm{scale} \cdot s(x_i, y_j).
 
     Parameters
     ----------
@@ -491,8 +492,8 @@ def clip(
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean, weighted sum, or the weighted losses of the pairs; each the mean of both directions.
     block_size : int, None or "auto", default: "auto"
-        Columns per tile of the streamed execution; None holds the whole score matrix; ``"auto"`` does so up to about
-        four million entries.
+        Columns per tile of the streamed execution; None holds the whole score matrix; ``"auto"`` does so up to
+        about four million entries.
 
     Returns
     -------

@@ -10,6 +10,8 @@ from ._protocol import Array, Namespace
 
 __all__ = ["device_of", "enter", "is_array", "library_namespace", "namespace_of"]
 
+_OPTIONAL = frozenset({"columns", "mask", "positives", "weights"})
+
 _namespaces: dict[type, Namespace] = {}
 
 
@@ -40,8 +42,10 @@ def device_of(array: Array) -> Any:
     return getattr(array, "device", None)
 
 
-def enter(**arrays: Array | None) -> tuple[Namespace, list[Array | None]]:
-    """Return the common namespace of the named arguments, and the arguments as arrays of it; None passes through.
+def enter(**arrays: Array | None) -> tuple[Namespace, list[Any]]:
+    """Return the common namespace of the named arguments, and the arguments as arrays of it.
+
+    None passes through where the argument of that name is optional.
 
     Raises
     ------
@@ -50,7 +54,7 @@ def enter(**arrays: Array | None) -> tuple[Namespace, list[Array | None]]:
     ValueError
         If two arrays live on different devices.
     """
-    named = [(name, x) for name, x in arrays.items() if x is not None]
+    named: list[tuple[str, Array]] = [(name, x) for name, x in arrays.items() if x is not None or name not in _OPTIONAL]
     for name, x in named:
         if not is_array(x):
             message = (

@@ -78,8 +78,8 @@ def softplus(xp: Namespace, t: Array) -> Array:
 
 def safe_sqrt(xp: Namespace, x: Array) -> Array:
     """The square root, with derivative 0 at 0."""
-    positive = x > 0
-    return xp.where(positive, xp.sqrt(xp.where(positive, x, xp.ones_like(x))), xp.zeros_like(x))
+    zero = x == 0
+    return xp.where(zero, xp.zeros_like(x), xp.sqrt(xp.where(zero, xp.ones_like(x), x)))
 
 
 def normalize(xp: Namespace, x: Array) -> Array:
@@ -88,6 +88,7 @@ def normalize(xp: Namespace, x: Array) -> Array:
     Dividing by the largest entry first keeps the squares in range, whatever the magnitude of the row.
     """
     largest = stop_gradient(xp.max(xp.abs(x), axis=-1, keepdims=True))
-    scaled = x / xp.where(largest > 0, largest, xp.ones_like(largest))
-    length = safe_sqrt(xp, xp.sum(scaled * scaled, axis=-1, keepdims=True))
-    return scaled / xp.where(length > 0, length, xp.ones_like(length))
+    zero = largest == 0
+    scaled = xp.where(zero, xp.zeros_like(x), x) / xp.where(zero, xp.ones_like(largest), largest)
+    squares = xp.sum(scaled * scaled, axis=-1, keepdims=True)
+    return scaled / xp.sqrt(xp.where(zero, xp.ones_like(squares), squares))

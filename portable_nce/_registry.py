@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from importlib import import_module
-from importlib.util import find_spec
+from typing import Any
 
 from ._namespace import library_namespace
 from ._protocol import Adapter, Array
@@ -87,6 +87,8 @@ def backends_available() -> tuple[str, ...]:
     >>> "numpy" in pnce.backends_available()
     True
     """
+    from importlib.util import find_spec  # noqa: PLC0415  (not needed to compute anything)
+
     known = dict.fromkeys(_ALIASES.get(name, name) for name in _BUILT_IN)
     known |= dict.fromkeys([*_registered, *_entry_points()])
     return tuple(name for name in known if find_spec(name) is not None)
@@ -138,7 +140,7 @@ def _load(module: str) -> Adapter:
     return generic
 
 
-def _entry_points() -> dict[str, object]:
+def _entry_points() -> dict[str, Any]:
     from importlib.metadata import entry_points  # noqa: PLC0415  (slow to import, and seldom needed)
 
     return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
@@ -148,8 +150,9 @@ def _load_entry_point(module: str) -> Adapter | None:
     """The announced adapter, or None with a warning where it is broken."""
     point = _entry_points()[module]
     try:
-        adapter = point.load()  # type: ignore[attr-defined]
+        announced = point.load()
     except Exception as error:  # noqa: BLE001  (a third party's module may fail in any way)
         warnings.warn(f"the adapter that {point} announces does not load: {error!r}", RuntimeWarning, stacklevel=4)
         return None
-    return adapter() if isinstance(adapter, type) else adapter
+    adapter: Adapter = announced() if isinstance(announced, type) else announced
+    return adapter

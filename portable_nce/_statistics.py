@@ -83,9 +83,9 @@ def row_statistics(sums: RowSums) -> RowStatistics:
     has_positive = sums.positive.top != -math.inf
     log_negative = sums.negative.log_total(xp)
     log_positive = sums.positive.log_total(xp)
-    equal = sums.negative.top == sums.positive.top
-    shift = xp.where(equal, nothing, sums.negative.top - sums.positive.top)
     both = xp.logical_and(has_negative, has_positive)
+    apart = xp.logical_and(both, sums.negative.top != sums.positive.top)
+    shift = xp.where(apart, sums.negative.top, nothing) - xp.where(apart, sums.positive.top, nothing)
     spread = nothing
     if sums.centred is not None and sums.number is not None:
         several = sums.number > 1

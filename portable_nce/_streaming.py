@@ -2,8 +2,8 @@
 
 The columns pass by in blocks. The forward sweep keeps a running maximum and rescales the sums when it grows; the
 backward sweep computes each tile again and hands its cotangent to the similarity's pullback. The maxima are constants
-to differentiation, as in the dense execution, so the sums, their gradients and the gradients of those are the same
-functions in both.
+to differentiation, as in the dense execution, also inside the forward sweep, which JAX differentiates for derivatives
+of second order; so the sums, their gradients and the gradients of those are the same functions in both.
 """
 
 from __future__ import annotations
@@ -48,9 +48,10 @@ class _Tiles(NamedTuple):
 
 
 def streamed_sums(
-    similarity: Similarity, rows: Operands, columns: Operands, pairing: Pairing, mask: Array | None, block: int
+    similarity: Similarity, operands: tuple[Operands, Operands], pairing: Pairing, mask: Array | None, block: int
 ) -> RowSums:
-    """The sums of each row of the score matrix of two tuples of operands, `block` columns at a time."""
+    """The sums of each row of the score matrix of the operands of rows and columns, `block` columns at a time."""
+    rows, columns = operands
     adapter = adapter_of(rows[0])
     if adapter not in _bound:
         _bound[adapter] = adapter.custom_vjp(_forward, _backward)
@@ -111,9 +112,10 @@ def _unpack(plan: _Plan, flat: tuple[Array, ...]) -> _Tiles:
 
 
 def _tile(
-    xp: Namespace, plan: _Plan, rows: Operands, row_labels: tuple[Array, ...], tiles: _Tiles, n_columns: int
+    plan: _Plan, rows: Operands, row_labels: tuple[Array, ...], tiles: _Tiles, n_columns: int
 ) -> tuple[Array, Array, Array]:
     """The scores of one tile, its positives and its negatives."""
+    xp = namespace_of(rows[0])
     scores = accumulate(xp, plan.scores(rows, tiles.columns))
     n_rows = rows[0].shape[0]
     tile = Tile(
@@ -138,7 +140,7 @@ def _forward(plan: _Plan, *arrays: Array) -> tuple[Array, ...]:
     xs, n_columns = _tiles(xp, plan, arrays)
 
     def step(carry: tuple[Array, ...], flat: tuple[Array, ...]) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        scores, positives, negatives = _tile(xp, plan, rows, row_labels, _unpack(plan, flat), n_columns)
+        scores, positives, negatives = _tile(plan, rows, row_labels, _unpack(plan, flat), n_columns)
         top, factor = _raise(xp, carry[0], scores, negatives)
         total = carry[1] * factor + xp.sum(shifted_exp(xp, scores, negatives, top), axis=1)
         positive_top, factor = _raise(xp, carry[2], scores, positives)
@@ -165,7 +167,7 @@ def _difference(xp: Namespace, a: Array, b: Array) -> Array:
 
 def _raise(xp: Namespace, top: Array, scores: Array, members: Array) -> tuple[Array, Array]:
     """The maximum so far, and the factor that brings sums relative to the old one to the new one."""
-    new = xp.maximum(top, xp.max(xp.where(members, scores, -math.inf), axis=1))
+    new = stop_gradient(xp.maximum(top, xp.max(xp.where(members, scores, -math.inf), axis=1)))
     gone = xp.logical_or(xp.isinf(top), xp.isinf(new))
     factor = xp.exp(_difference(xp, top, new))
     return new, xp.where(gone, xp.zeros_like(factor), factor)
@@ -175,14 +177,14 @@ def _backward(
     plan: _Plan, arrays: tuple[Array, ...], outputs: tuple[Array, ...], cotangents: tuple[Array, ...]
 ) -> tuple[Array, ...]:
     xp = namespace_of(arrays[0])
-    rows, columns, row_labels, _, _ = _split(plan, arrays)
+    rows, _, row_labels, _, _ = _split(plan, arrays)
     xs, n_columns = _tiles(xp, plan, arrays)
     top, positive_top = stop_gradient(outputs[0]), stop_gradient(outputs[2])
     negative_pull, positive_pull = (xp.expand_dims(cotangents[k], axis=1) for k in (1, 3))
 
     def step(carry: tuple[Array, ...], flat: tuple[Array, ...]) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
         tiles = _unpack(plan, flat)
-        scores, positives, negatives = _tile(xp, plan, rows, row_labels, tiles, n_columns)
+        scores, positives, negatives = _tile(plan, rows, row_labels, tiles, n_columns)
         pull = shifted_exp(xp, scores, negatives, top) * negative_pull
         pull = pull + shifted_exp(xp, scores, positives, positive_top) * positive_pull
         if not plan.single:

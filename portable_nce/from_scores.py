@@ -73,7 +73,8 @@ def info_nce(
     >>> pnce.from_scores.info_nce(np.asarray([[40.0, 0.0], [0.0, 40.0]]))
     array(4.248354...e-18)
     """
-    return _loss(scores, info_nce_objective(multi_positive=multi_positive), positives, mask, weights, reduction)
+    objective = info_nce_objective(multi_positive=multi_positive)
+    return _loss(scores, objective, positives=positives, mask=mask, weights=weights, reduction=reduction)
 
 
 def flat_nce(
@@ -139,7 +140,7 @@ def flat_nce(
     array(-40.)
     """
     objective = flat_nce_objective(include_positive=include_positive, form=form, multi_positive=multi_positive)
-    return _loss(scores, objective, positives, mask, weights, reduction)
+    return _loss(scores, objective, positives=positives, mask=mask, weights=weights, reduction=reduction)
 
 
 def dcl(
@@ -195,12 +196,14 @@ def dcl(
     >>> pnce.from_scores.dcl(np.asarray([[2.0, 0.0], [0.0, 1.0]]))
     array(-1.5)
     """
-    return _loss(scores, flat_nce_objective(multi_positive=multi_positive), positives, mask, weights, reduction)
+    objective = flat_nce_objective(multi_positive=multi_positive)
+    return _loss(scores, objective, positives=positives, mask=mask, weights=weights, reduction=reduction)
 
 
 def _loss(
     scores: Array,
     objective: Objective,
+    *,
     positives: Array | None,
     mask: Array | None,
     weights: Array | None,

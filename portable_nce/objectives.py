@@ -7,7 +7,6 @@ produced the statistics, the similarity and the pairing are none of its business
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from ._autodiff import stop_gradient
 from ._namespace import namespace_of
@@ -19,7 +18,6 @@ from ._validate import one_of
 __all__ = ["Objective", "RowStatistics", "flat_nce", "info_nce", "resolve"]
 
 
-@dataclass(frozen=True)
 class Objective:
     """A loss per row, and which rows count.
 
@@ -39,8 +37,11 @@ class Objective:
     array(0.)
     """
 
-    rows: Callable[[RowStatistics], Array]
-    needs_negative: bool = False
+    __slots__ = ("needs_negative", "rows")
+
+    def __init__(self, rows: Callable[[RowStatistics], Array], *, needs_negative: bool = False) -> None:
+        self.rows = rows
+        self.needs_negative = needs_negative
 
     def counted(self, statistics: RowStatistics) -> Array:
         """Return the boolean array (N,) of the rows that count.

@@ -7,8 +7,7 @@ itself is one.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from ._namespace import enter, namespace_of
 from ._protocol import Array
@@ -46,7 +45,9 @@ class Tile(NamedTuple):
         return Tile(self.j, self.i, self.n_columns, self.n_rows, self.columns, self.rows, self.pairs)
 
 
-@dataclass(frozen=True)
+Rule: TypeAlias = Callable[[Tile], tuple[Array, Array]]
+
+
 class Pairing:
     """A rule and its arrays.
 
@@ -74,33 +75,59 @@ class Pairing:
     np.float64(1.41989)
     """
 
-    rule: Callable[[Tile], tuple[Array, Array]]
-    rows: tuple[Array, ...] = ()
-    columns: tuple[Array, ...] = ()
-    pairs: tuple[Array, ...] = ()
-    one_per_row: bool = False
-    one_per_column: bool = False
-    least: int = 1
+    __slots__ = ("columns", "least", "one_per_column", "one_per_row", "pairs", "rows", "rule")
+
+    def __init__(
+        self,
+        rule: Rule,
+        *,
+        rows: tuple[Array, ...] = (),
+        columns: tuple[Array, ...] = (),
+        pairs: tuple[Array, ...] = (),
+        one_per_row: bool = False,
+        one_per_column: bool = False,
+        least: int = 1,
+    ) -> None:
+        self.rule = rule
+        self.rows = rows
+        self.columns = columns
+        self.pairs = pairs
+        self.one_per_row = one_per_row
+        self.one_per_column = one_per_column
+        self.least = least
 
     def transposed(self) -> Pairing:
-        """Return the pairing of columns with rows."""
-        flipped = _Transposed(self.rule) if not isinstance(self.rule, _Transposed) else self.rule.rule
-        return replace(
-            self,
-            rule=flipped,
+        """Return the pairing of columns with rows.
+
+        Returns
+        -------
+        Pairing
+            The pairing.
+        """
+        return Pairing(
+            self.rule.rule if isinstance(self.rule, _Transposed) else _Transposed(self.rule),
             rows=self.columns,
             columns=self.rows,
             pairs=tuple(namespace_of(p).matrix_transpose(p) for p in self.pairs),
             one_per_row=self.one_per_column,
             one_per_column=self.one_per_row,
+            least=self.least,
         )
 
 
-@dataclass(frozen=True)
 class _Transposed:
     """A rule seen from the columns; equal rules give equal transposes, so that compiled code is found again."""
 
-    rule: Callable[[Tile], tuple[Array, Array]]
+    __slots__ = ("rule",)
+
+    def __init__(self, rule: Rule) -> None:
+        self.rule = rule
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Transposed) and self.rule == other.rule
+
+    def __hash__(self) -> int:
+        return hash((_Transposed, self.rule))
 
     def __call__(self, tile: Tile) -> tuple[Array, Array]:
         return self.rule(tile.transposed())

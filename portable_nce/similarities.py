@@ -17,7 +17,6 @@ name               score of rows x, y at temperature τ
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from ._namespace import device_of, enter, is_array, namespace_of
@@ -28,9 +27,11 @@ from ._validate import floating, one_of, shape_of
 __all__ = ["NAMES", "Operands", "Similarity", "bilinear", "resolve"]
 
 Operands: TypeAlias = tuple[Array, ...]
+Prepare: TypeAlias = Callable[[Array, Array, Any], tuple[Operands, Operands]]
+Scores: TypeAlias = Callable[[Operands, Operands], Array]
+Pullback: TypeAlias = Callable[[Operands, Operands, Array], tuple[Operands, Operands]]
 
 
-@dataclass(frozen=True)
 class Similarity:
     """Scores of rows against columns, in two steps, with the closed-form pullback of the second.
 
@@ -67,33 +68,58 @@ class Similarity:
     True
     """
 
-    prepare: Callable[[Array, Array, Any], tuple[Operands, Operands]]
-    scores: Callable[[Operands, Operands], Array]
-    pullback: Callable[[Operands, Operands, Array], tuple[Operands, Operands]] | None
-    wide: bool = False
+    __slots__ = ("prepare", "pullback", "scores", "wide")
+
+    def __init__(self, prepare: Prepare, scores: Scores, pullback: Pullback | None, *, wide: bool = False) -> None:
+        self.prepare = prepare
+        self.scores = scores
+        self.pullback = pullback
+        self.wide = wide
 
     def transposed(self) -> Similarity:
-        """Return the similarity of columns with rows, whose scores are the transpose."""
+        """Return the similarity of columns with rows, whose scores are the transpose.
+
+        Returns
+        -------
+        Similarity
+            The similarity, with the same preparation; its rows are the columns of this one.
+        """
         pullback = None if self.pullback is None else _TransposedPullback(self.pullback)
-        return replace(self, scores=_TransposedScores(self.scores), pullback=pullback)
+        return Similarity(self.prepare, _TransposedScores(self.scores), pullback, wide=self.wide)
 
 
-@dataclass(frozen=True)
 class _TransposedScores:
     """Scores with rows and columns exchanged; equal functions give equal ones, so that compiled code is found again."""
 
-    scores: Callable[[Operands, Operands], Array]
+    __slots__ = ("scores",)
+
+    def __init__(self, scores: Scores) -> None:
+        self.scores = scores
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _TransposedScores) and self.scores == other.scores
+
+    def __hash__(self) -> int:
+        return hash((_TransposedScores, self.scores))
 
     def __call__(self, rows: Operands, columns: Operands) -> Array:
         scores = self.scores(columns, rows)
         return namespace_of(scores).matrix_transpose(scores)
 
 
-@dataclass(frozen=True)
 class _TransposedPullback:
     """The pullback of `_TransposedScores`."""
 
-    pullback: Callable[[Operands, Operands, Array], tuple[Operands, Operands]]
+    __slots__ = ("pullback",)
+
+    def __init__(self, pullback: Pullback) -> None:
+        self.pullback = pullback
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _TransposedPullback) and self.pullback == other.pullback
+
+    def __hash__(self) -> int:
+        return hash((_TransposedPullback, self.pullback))
 
     def __call__(self, rows: Operands, columns: Operands, cotangent: Array) -> tuple[Operands, Operands]:
         to_columns, to_rows = self.pullback(columns, rows, namespace_of(cotangent).matrix_transpose(cotangent))
@@ -136,6 +162,7 @@ def bilinear(weight: Array, /) -> Similarity:
     xp, _ = enter(weight=weight)
     floating(xp, weight=weight)
     shape_of("weight", weight, "(D, D')")
+    weight = accumulate(xp, weight)
 
     def prepare(x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:
         xp, (x, y, matrix) = enter(x=x, y=y, weight=weight)
@@ -259,7 +286,7 @@ def _euclidean_pullback(rows: Operands, columns: Operands, cotangent: Array) -> 
     xp = namespace_of(cotangent)
     differences = _differences(rows, columns)
     distances = safe_sqrt(xp, xp.sum(differences * differences, axis=-1))
-    apart = xp.where(distances > 0, distances, xp.ones_like(distances))
+    apart = xp.where(distances == 0, xp.ones_like(distances), distances)
     pull = xp.expand_dims(-cotangent * rows[1] / apart, axis=-1) * differences
     scale = xp.sum(-distances * cotangent, axis=1, keepdims=True)
     return (xp.sum(pull, axis=1), scale), (-xp.sum(pull, axis=0),)

@@ -84,7 +84,8 @@ def _call(loss: str, names: tuple[str, ...], options: Mapping[str, Any], *arrays
         _name_axes(package, keywords)
     result = function(*positional, **keywords)
     if loss == "bounds.dual_critic":
-        result = importlib.import_module(f"{package}._namespace").array_namespace(result).sum(result)
+        xp = importlib.import_module(f"{package}._namespace").namespace_of(result)
+        result = xp.reshape(xp.sum(result, axis=0, keepdims=True), ())
     return result
 
 

@@ -1,0 +1,274 @@
+"""What PyTorch and JAX can do with a function, they can do with a loss: compile, batch, differentiate again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from jax.test_util import check_grads
+
+import portable_nce as pnce
+
+jax.config.update("jax_enable_x64", True)  # noqa: FBT003  (JAX's interface)
+
+pytestmark = [
+    # torch's own forward-mode formulas are compiled by torch.jit.script, which warns of its own deprecation.
+    pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning"),
+    # torch.compile makes an instance of autograd.Function for itself, and torch warns of it.
+    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
+]
+
+Loss = Callable[..., Any]
+
+EMBEDDING_LOSSES: dict[str, Loss] = {
+    "info_nce": lambda x, y, t, **options: pnce.info_nce(x, y, temperature=t, **options),
+    "info_nce symmetric": lambda x, y, t, **options: pnce.info_nce(x, y, temperature=t, symmetric=True, **options),
+    "info_nce shared": lambda x, y, t, **options: pnce.info_nce(x, y, x + y, temperature=t, **options),
+    "info_nce own": lambda x, y, t, **options: pnce.info_nce(x, y, x[:, None, :] * y, temperature=t, **options),
+    "info_nce dot": lambda x, y, t, **options: pnce.info_nce(x, y, temperature=t, similarity="dot", **options),
+    "info_nce squared": lambda x, y, t, **o: pnce.info_nce(x, y, temperature=t, similarity="neg_sq_euclidean", **o),
+    "info_nce distance": lambda x, y, t, **o: pnce.info_nce(x, y, temperature=t, similarity="neg_euclidean", **o),
+    "flat_nce": lambda x, y, t, **options: pnce.flat_nce(x, y, temperature=t, **options),
+    "flat_nce plus": lambda x, y, t, **o: pnce.flat_nce(x, y, temperature=t, include_positive=True, **o),
+    "nt_xent": lambda x, y, t, **options: pnce.nt_xent(x, y, temperature=t, **options),
+    "dcl": lambda x, y, t, **options: pnce.dcl(x, y, temperature=t, **options),
+    "clip": lambda x, y, t, **options: pnce.clip(x, y, logit_scale=1 / t, **options),
+    "labels": lambda x, y, t, **options: pnce.contrast(
+        x, y, objective="info_nce", pairing=_same_class(x), temperature=t, **options
+    ),
+}
+SCORE_LOSSES: dict[str, Loss] = {
+    "scores info_nce": pnce.from_scores.info_nce,
+    "scores flat_nce": pnce.from_scores.flat_nce,
+    "scores dcl": pnce.from_scores.dcl,
+    "bound info_nce": pnce.bounds.info_nce,
+    "bound dual": lambda g: pnce.bounds.dual(g, g[:, 0]),
+    "dual critic": lambda g: pnce.bounds.dual_critic(g).sum(),
+    "ess": pnce.diagnostics.effective_sample_size,
+}
+BLOCKS = [None, 2]
+
+losses = pytest.mark.parametrize("loss", EMBEDDING_LOSSES.values(), ids=EMBEDDING_LOSSES.keys())
+score_losses = pytest.mark.parametrize("loss", SCORE_LOSSES.values(), ids=SCORE_LOSSES.keys())
+blocks = pytest.mark.parametrize("block_size", BLOCKS)
+
+
+def _same_class(x: Any) -> pnce.pairings.Pairing:
+    numbers = torch.arange(x.shape[0]) if isinstance(x, torch.Tensor) else jnp.arange(x.shape[0])
+    return pnce.pairings.labels(numbers // 2, numbers // 2)
+
+
+def _numbers(batch: tuple[int, ...] = ()) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(7)
+    return rng.normal(size=(*batch, 4, 3)), rng.normal(size=(*batch, 4, 3)), np.full(batch, 0.4)
+
+
+def _torch(*, batch: tuple[int, ...] = (), requires_grad: bool = False) -> list[torch.Tensor]:
+    return [torch.tensor(x, requires_grad=requires_grad) for x in _numbers(batch)]
+
+
+def _jax(*, batch: tuple[int, ...] = ()) -> list[jax.Array]:
+    return [jnp.asarray(x) for x in _numbers(batch)]
+
+
+def _reference(loss: Loss) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
+    return pnce.value_and_grad(_numpy(loss), argnums=(0, 1, 2))(*_numbers())
+
+
+def _numpy(loss: Loss) -> Loss:
+    if loss is not EMBEDDING_LOSSES["labels"]:
+        return lambda x, y, t: loss(x, y, t, block_size=None)
+    pairing = pnce.pairings.labels(np.arange(4) // 2, np.arange(4) // 2)
+    return lambda x, y, t: pnce.contrast(x, y, objective="info_nce", pairing=pairing, temperature=t, block_size=None)
+
+
+def _close(ours: Any, theirs: Any) -> None:
+    np.testing.assert_allclose(np.asarray(ours), np.asarray(theirs), rtol=1e-12, atol=1e-12)
+
+
+# ------------------------------------------------------------------------------------------------------------- torch
+
+
+@losses
+@blocks
+def test_torch_backward(loss: Loss, block_size: int | None) -> None:
+    arguments = _torch(requires_grad=True)
+    value = loss(*arguments, block_size=block_size)
+    value.backward()
+    expected, gradients = _reference(loss)
+    _close(value.detach(), expected)
+    for argument, gradient in zip(arguments, gradients, strict=True):
+        _close(argument.grad, gradient)
+
+
+@losses
+@blocks
+def test_torch_gradcheck_to_second_order(loss: Loss, block_size: int | None) -> None:
+    arguments = _torch(requires_grad=True)
+
+    def function(x: torch.Tensor, y: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        return loss(x, y, t, block_size=block_size)
+
+    assert torch.autograd.gradcheck(function, arguments, check_forward_ad=block_size is None)
+    assert torch.autograd.gradgradcheck(function, arguments)
+
+
+@losses
+@blocks
+def test_torch_func(loss: Loss, block_size: int | None) -> None:
+    def function(x: torch.Tensor, y: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        return loss(x, y, t, block_size=block_size)
+
+    _, gradients = _reference(loss)
+    for ours, expected in zip(torch.func.grad(function, (0, 1, 2))(*_torch()), gradients, strict=True):
+        _close(ours, expected)
+    batched = _torch(batch=(3,))
+    each = [torch.func.grad(function)(*(x[k] for x in batched)) for k in range(3)]
+    _close(torch.func.vmap(torch.func.grad(function))(*batched), torch.stack(each))
+    _close(torch.func.vmap(function)(*batched), torch.stack([function(*(x[k] for x in batched)) for k in range(3)]))
+    hessian = torch.func.jacrev(torch.func.grad(function))(*_torch())
+    double = torch.autograd.functional.hessian(lambda x: function(x, *_torch()[1:]), _torch()[0])
+    _close(hessian, double)
+
+
+@losses
+def test_torch_jvp_and_hessian(loss: Loss) -> None:
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return loss(x, *_torch()[1:], block_size=None)
+
+    x, tangent, _ = _torch()
+    value, derivative = torch.func.jvp(function, (x,), (tangent,))
+    _close(value, function(x))
+    _close(derivative, (torch.func.grad(function)(x) * tangent).sum())
+    _close(torch.func.hessian(function)(x), torch.autograd.functional.hessian(function, x))
+
+
+@losses
+@blocks
+def test_torch_compile_fullgraph(loss: Loss, block_size: int | None) -> None:
+    torch.compiler.reset()
+
+    @torch.compile(fullgraph=True, backend="aot_eager")
+    def compiled(x: torch.Tensor, y: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+        return loss(x, y, t, block_size=block_size)
+
+    arguments = _torch(requires_grad=True)
+    value = compiled(*arguments)
+    value.backward()
+    expected, gradients = _reference(loss)
+    _close(value.detach(), expected)
+    for argument, gradient in zip(arguments, gradients, strict=True):
+        _close(argument.grad, gradient)
+
+
+def test_torch_compile_with_inductor() -> None:
+    torch.compiler.reset()
+    compiled = torch.compile(lambda x, y, t: pnce.info_nce(x, y, temperature=t), fullgraph=True)
+    arguments = _torch(requires_grad=True)
+    compiled(*arguments).backward()
+    _, gradients = _reference(EMBEDDING_LOSSES["info_nce"])
+    for argument, gradient in zip(arguments, gradients, strict=True):
+        _close(argument.grad, gradient)
+
+
+@score_losses
+def test_torch_scores(loss: Loss) -> None:
+    torch.compiler.reset()
+    scores = torch.tensor(np.random.default_rng(3).normal(size=(4, 5)), requires_grad=True)
+    assert torch.autograd.gradcheck(loss, (scores,), check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(loss, (scores,))
+    _close(torch.compile(loss, fullgraph=True, backend="aot_eager")(scores).detach(), loss(scores).detach())
+
+
+def test_value_and_grad_composes_with_autograd() -> None:
+    x, y, t = _torch()
+    x.requires_grad_()
+    value, gradient = pnce.value_and_grad(lambda a: pnce.info_nce(a, y, temperature=t))(x)
+    assert value.requires_grad
+    (second,) = torch.autograd.grad((gradient**2).sum(), x)
+    expected = torch.func.grad(lambda a: (torch.func.grad(lambda b: pnce.info_nce(b, y, temperature=t))(a) ** 2).sum())
+    _close(second, expected(x).detach())
+    inner = torch.func.vmap(lambda a: pnce.grad(lambda b: pnce.info_nce(b, y, temperature=t))(a))
+    _close(inner(torch.stack([x, x]))[1].detach(), gradient.detach())
+
+
+def test_torch_stop_gradient_also_stops_tangents() -> None:
+    x = torch.tensor(3.0)
+    _, tangent = torch.func.jvp(lambda a: a * pnce.stop_gradient(a), (x,), (torch.tensor(1.0),))
+    assert float(tangent) == 3.0
+
+
+def test_torch_parameters_and_subclasses() -> None:
+    weight = torch.nn.Parameter(torch.eye(3, dtype=torch.float64))
+    temperature = torch.nn.Parameter(torch.tensor([0.5], dtype=torch.float64))
+    x, y, _ = _torch()
+    pnce.info_nce(x @ weight, y, temperature=temperature).backward()
+    assert weight.grad is not None
+    assert temperature.grad is not None
+    assert temperature.grad.shape == (1,)
+
+
+# --------------------------------------------------------------------------------------------------------------- JAX
+
+
+@losses
+@blocks
+def test_jax_grad_and_jit(loss: Loss, block_size: int | None) -> None:
+    def function(x: jax.Array, y: jax.Array, t: jax.Array) -> jax.Array:
+        return loss(x, y, t, block_size=block_size)
+
+    expected, gradients = _reference(loss)
+    for transformed in (jax.value_and_grad(function, (0, 1, 2)), pnce.value_and_grad(function, (0, 1, 2))):
+        for call in (transformed, jax.jit(transformed)):
+            value, ours = call(*_jax())
+            _close(value, expected)
+            for a, b in zip(ours, gradients, strict=True):
+                _close(a, b)
+
+
+@losses
+@blocks
+def test_jax_vmap_and_second_order(loss: Loss, block_size: int | None) -> None:
+    @jax.jit
+    def function(x: jax.Array, y: jax.Array, t: jax.Array) -> jax.Array:
+        return loss(x, y, t, block_size=block_size)
+
+    batched = _jax(batch=(3,))
+    each = jnp.stack([jax.grad(function)(*(x[k] for x in batched)) for k in range(3)])
+    _close(jax.vmap(jax.grad(function))(*batched), each)
+    check_grads(function, _jax(), order=2, modes=["rev"], atol=1e-4, rtol=1e-4)
+
+
+@losses
+def test_jax_forward_mode_and_hessian(loss: Loss) -> None:
+    @jax.jit
+    def function(x: jax.Array, y: jax.Array, t: jax.Array) -> jax.Array:
+        return loss(x, y, t, block_size=None)
+
+    check_grads(function, _jax(), order=2, modes=["fwd", "rev"], atol=1e-4, rtol=1e-4)
+    x, y, t = _jax()
+    _close(jax.jit(jax.hessian(function))(x, y, t), jax.jit(jax.jacrev(jax.grad(function)))(x, y, t))
+
+
+@score_losses
+def test_jax_scores(loss: Loss) -> None:
+    scores = jnp.asarray(np.random.default_rng(3).normal(size=(4, 5)))
+    check_grads(jax.jit(loss), (scores,), order=2, modes=["fwd", "rev"], atol=1e-4, rtol=1e-4)
+    _close(jax.jit(loss)(scores), loss(scores))
+
+
+def test_jax_streamed_forward_mode_is_refused_not_wrong() -> None:
+    x, y, t = _jax()
+    with pytest.raises(TypeError, match="custom_vjp"):
+        jax.jvp(lambda a: pnce.info_nce(a, y, temperature=t, block_size=2), (x,), (y,))
+
+
+def test_torch_streamed_forward_mode_is_refused_not_wrong() -> None:
+    x, y, t = _torch()
+    with pytest.raises(RuntimeError, match="forward"):
+        torch.func.jvp(lambda a: pnce.info_nce(a, y, temperature=t, block_size=2), (x,), (y,))
