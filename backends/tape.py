@@ -223,7 +223,7 @@ def strip(x: Any) -> Any:
 
 
 class Primitive(NamedTuple):
-    """`forward(xp, *arrays, **options)` in the library, and `pullbacks[k](xp, g, out, *arrays, **options)`, recorded."""
+    """`forward(xp, *arrays, **options)` in the library; `pullbacks[k](xp, g, out, *arrays, **options)` on the tape."""
 
     forward: Callable[..., Array]
     pullbacks: Sequence[Callable[..., Array]]

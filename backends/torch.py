@@ -9,6 +9,68 @@ import torch
 
 Arrays = tuple[Any, ...]
 
+# The two classes stand at module level, and take the functions as arguments, because torch.compile cannot follow the
+# making of a class.
+
+
+class _ClosedForm(torch.autograd.Function):
+    """`forward(static, *arrays)`, whose gradient is `backward(static, arrays, outputs, cotangents)`."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(forward: Callable[..., Arrays], backward: Callable[..., Arrays], static: Any, *arrays: Any) -> Arrays:
+        return forward(static, *arrays)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Arrays, output: Arrays) -> None:
+        _, ctx.adjoint, ctx.static, *arrays = inputs
+        ctx.count = len(arrays)
+        ctx.save_for_backward(*arrays, *output)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Any) -> Arrays:
+        cuts = (ctx.count, len(ctx.saved_tensors))
+        tensors = (*ctx.saved_tensors, *cotangents)
+        if torch.compiler.is_compiling():  # a compiled backward pass is never recorded, nor can it hold a Function
+            found = _Adjoint.forward(ctx.adjoint, ctx.static, cuts, *tensors)
+        else:
+            found = _Adjoint.apply(ctx.adjoint, ctx.static, cuts, *tensors)
+        return (None, None, None, *found, *(None for _ in range(ctx.count - len(found))))
+
+
+class _Adjoint(torch.autograd.Function):
+    """A backward pass that keeps nothing for a derivative of second order, but computes itself again for it.
+
+    torch.func records every backward pass; recorded, a streamed one would hold the whole score matrix after all.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(backward: Callable[..., Arrays], static: Any, cuts: tuple[int, int], *tensors: Any) -> Arrays:
+        return tuple(backward(static, tensors[: cuts[0]], tensors[cuts[0] : cuts[1]], tensors[cuts[1] :]))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Arrays, output: Arrays) -> None:
+        del output
+        ctx.backward_function, ctx.static, ctx.cuts, *tensors = inputs
+        ctx.save_for_backward(*tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Any) -> Arrays:
+        tensors = ctx.saved_tensors
+        places = [k for k, tensor in enumerate(tensors) if tensor.is_floating_point()]
+
+        def again(*floating: Any) -> Arrays:
+            replaced = dict(zip(places, floating, strict=True))
+            merged = (replaced.get(k, tensor) for k, tensor in enumerate(tensors))
+            return _Adjoint.forward(ctx.backward_function, ctx.static, ctx.cuts, *merged)
+
+        _, pullback = torch.func.vjp(again, *(tensors[k] for k in places))
+        found = dict(zip(places, pullback(cotangents), strict=True))
+        return (None, None, None, *(found.get(k) for k in range(len(tensors))))
+
 
 class TorchAdapter:
     """The adapter for torch tensors."""
@@ -43,27 +105,11 @@ class TorchAdapter:
     def custom_vjp(
         self, forward: Callable[..., Arrays], backward: Callable[..., Sequence[Any]]
     ) -> Callable[..., Arrays]:
-        closed_form, adjoint = forward, backward
+        def bound(static: Any, *arrays: Any) -> Arrays:
+            outputs: Arrays = _ClosedForm.apply(forward, backward, static, *arrays)
+            return outputs
 
-        class Bound(torch.autograd.Function):
-            generate_vmap_rule = True
-
-            @staticmethod
-            def forward(static: Any, *arrays: Any) -> Arrays:
-                return closed_form(static, *arrays)
-
-            @staticmethod
-            def setup_context(ctx: Any, inputs: Arrays, output: Arrays) -> None:
-                ctx.static, ctx.count = inputs[0], len(inputs) - 1
-                ctx.save_for_backward(*inputs[1:], *output)
-
-            @staticmethod
-            def backward(ctx: Any, *cotangents: Any) -> Arrays:
-                saved = ctx.saved_tensors
-                found = adjoint(ctx.static, saved[: ctx.count], saved[ctx.count :], cotangents)
-                return (None, *found, *(None for _ in range(ctx.count - len(found))))
-
-        return Bound.apply
+        return bound
 
     def scan(
         self, step: Callable[[Arrays, Arrays], tuple[Arrays, Arrays]], init: Arrays, xs: Arrays

@@ -22,6 +22,7 @@ __all__ = ["contrast", "contrast_embeddings", "contrast_scores", "finish", "inve
 
 # Entries of the largest array that the dense execution, or a tile of the streamed one, holds under block_size="auto".
 _DENSE_LIMIT = 2**22
+_TILE_LIMIT = 2**20
 
 
 def contrast(
@@ -292,4 +293,4 @@ def _block(similarity: Similarity, rows: Operands, columns: Operands, block_size
     per_column: int = rows[0].shape[0] * (rows[0].shape[1] if similarity.wide else 1)
     if per_column * columns[0].shape[0] <= _DENSE_LIMIT:
         return None
-    return max(1, _DENSE_LIMIT // per_column)
+    return max(1, _TILE_LIMIT // per_column)

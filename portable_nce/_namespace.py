@@ -17,6 +17,11 @@ _namespaces: dict[type, Namespace] = {}
 
 def library_namespace(array: Array) -> Namespace:
     """The namespace of the library that made `array`, with array-api-compat's corrections."""
+    if type(array).__module__.partition(".")[0] == "torch":
+        # What array_namespace finds too, but through caches that torch.compile warns of.
+        from array_api_compat import torch  # noqa: PLC0415
+
+        return torch
     return array_api_compat.array_namespace(array)
 
 

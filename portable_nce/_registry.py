@@ -130,14 +130,22 @@ def _load(module: str) -> Adapter:
     if module not in _registered:
         file = _BUILT_IN.get(module)
         if file is not None and file != "generic":
-            loaded: Adapter = import_module(f".backends.{file}", __package__).adapter(library_namespace)
+            loaded: Adapter = _import_backend(file).adapter(library_namespace)
             return loaded
         if file is None:
             found = _load_entry_point(module)
             if found is not None:
                 return found
-    generic: Adapter = import_module(".backends.generic", __package__).adapter(library_namespace, module)
+    generic: Adapter = _import_backend("generic").adapter(library_namespace, module)
     return generic
+
+
+def _import_backend(file: str) -> Any:
+    if file == "torch":
+        from .backends import torch  # noqa: PLC0415  (torch.compile can follow an import statement, but no function)
+
+        return torch
+    return import_module(f".backends.{file}", __package__)
 
 
 def _entry_points() -> dict[str, Any]:

@@ -8,7 +8,7 @@ It names no framework: whoever runs a case turns the lists into arrays of the fr
 >>> list(case.arguments), list(case.constants)
 (['scores'], [])
 >>> len(case.arguments["scores"])
-4
+3
 """
 
 from __future__ import annotations
@@ -131,10 +131,9 @@ class _Draw:
         return weights
 
     def mask(self, rows: int, columns: int) -> list[list[bool]]:
-        """Draw truth values, most of them True; every row keeps its diagonal and its last column but one."""
+        """Draw truth values; every row keeps its diagonal and the column after."""
         return [
-            [self._random.randrange(4) > 0 or j in {i, columns - 1, columns - 2} for j in range(columns)]
-            for i in range(rows)
+            [j in {i, (i + 1) % columns} or self._random.random() < 1 / 2 for j in range(columns)] for i in range(rows)
         ]
 
     def positives(self, rows: int, columns: int) -> list[list[bool]]:
@@ -154,7 +153,7 @@ def _float32(x: float) -> float:
     return float(struct.unpack("<f", struct.pack("<f", x))[0])
 
 
-def make_cases(rows: int = 4, features: int = 3, seed: int = 20260) -> tuple[Case, ...]:
+def make_cases(rows: int = 3, features: int = 3, seed: int = 20287) -> tuple[Case, ...]:
     """Make the table of cases.
 
     Parameters
@@ -164,7 +163,8 @@ def make_cases(rows: int = 4, features: int = 3, seed: int = 20260) -> tuple[Cas
     features : int
         How many components an embedding has.
     seed : int
-        Where the random numbers start.
+        Where the random numbers start. By default one at which no gradient with respect to a temperature is the small
+        difference of large terms, so that errors relative to the gradient say something about the arithmetic.
 
     Returns
     -------
@@ -338,19 +338,18 @@ def _contrast(draw: _Draw, rows: int, features: int) -> Iterator[Case]:
         },
     }
     alone: dict[str, dict[str, Nested]] = {
-        "labels among themselves": {"pairing": "labels", "labels": labels},
+        "labels among themselves": {"pairing": "labels", "labels": [i % 2 for i in range(2 * (1 + rows // 2))]},
         "two views": {"pairing": "two_views"},
     }
     for arguments, table in (
         ({"x": x, "y": draw.vectors(rows + 2, features)}, against),
         ({"x": x, "y": draw.vectors(rows, features)}, square),
-        ({"x": draw.vectors(2 * (rows // 2), features)}, alone),
+        ({"x": draw.vectors(2 * (1 + rows // 2), features)}, alone),
     ):
         for objective in ("info_nce", "flat_nce"):
             named = {
                 f"{objective}, {name}": {
                     **options,
-                    **({"labels": options["labels"][: len(arguments["x"])]} if "labels" in options else {}),
                     "objective": objective,
                     "temperature": 0.5,
                 }
@@ -406,4 +405,4 @@ def _bounds(draw: _Draw, rows: int) -> Iterator[Case]:
 
 
 CASES: tuple[Case, ...] = make_cases()
-"""The table at its usual size: four rows of three features."""
+"""The table at its usual size: three rows of three features."""

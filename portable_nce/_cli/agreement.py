@@ -1,0 +1,178 @@
+"""``python -m portable_nce check``: how far each backend is from exact arithmetic.
+
+The unit in the last place of a result is ``eps * scale``: the gap between 1 and the next number of the dtype, times the
+largest magnitude of the exact result, which is the exact value itself, or the largest entry of the exact gradient with
+respect to one argument. An error is divided by that unit. A cell of the table is the worst over the cases of
+`portable_nce.testing` that call the loss, and over their arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from .._autodiff import value_and_grad
+from .._registry import backends_available
+from ..testing import make_cases
+from .libraries import Library, Unavailable, open_library
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from ..testing import Case
+
+__all__ = ["LIMITS", "check", "errors"]
+
+ROWS = 4
+"""Rows of the examples: exact arithmetic is slow."""
+
+DIGITS = 50
+
+EXACT = "mparray"
+"""The library of the exact oracle, which is no backend to check."""
+
+EPS = {"float64": 2.0**-52, "float32": 2.0**-23}
+
+LIMITS = {"value": 64.0, "gradient": 256.0}
+"""The largest error, in units in the last place, that counts as agreement.
+
+The similarities, a sum over a row and the division by a small temperature each lose a few units; a gradient with
+respect to a temperature is a sum whose terms have either sign, and can lose more.
+"""
+
+Results = list["np.ndarray[Any, Any]"]
+"""The value and the gradients of a case, as NumPy arrays: of floats, or of mpmath numbers."""
+
+
+@dataclass
+class Column:
+    """The errors of one backend in one dtype: worst by loss and kind, in units in the last place."""
+
+    library: Library
+    dtype: str
+    worst: dict[tuple[str, str], float] = field(default_factory=dict)
+
+    def add(self, case: Case, exact: Results) -> None:
+        """Compute a case and keep its errors where they are the worst of its loss."""
+        found = differentiate(self.library.asarray, case, self.dtype)
+        numbers = [self.library.to_numpy(x) for x in found]
+        for kind, error in errors(numbers, exact, EPS[self.dtype]):
+            key = (case.loss, kind)
+            self.worst[key] = max(self.worst.get(key, 0.0), error)
+
+
+def check(backends: Sequence[str] | None = None) -> int:
+    """Print the table of agreement; 0 if every error is within the limits, else 1."""
+    libraries = _libraries(backends)
+    oracle, title = _oracle()
+    columns = [
+        Column(library, dtype)
+        for library in libraries
+        for dtype in EPS
+        if dtype in library.adapter.dtypes
+    ]
+    cases = make_cases(ROWS)
+    for case in cases:
+        exact = oracle(case)
+        for column in columns:
+            column.add(case, exact)
+    _show(columns, list(dict.fromkeys(case.loss for case in cases)), len(cases), title)
+    beyond = [
+        f"{column.library.name} {column.dtype}: {loss}, {kind}: {error:.3g}"
+        for column in columns
+        for (loss, kind), error in column.worst.items()
+        if not error <= LIMITS[kind]  # a NaN is no agreement
+    ]
+    limits = ", ".join(f"{kind} {limit:g}" for kind, limit in LIMITS.items())
+    if beyond:
+        print(f"\nBeyond the limits ({limits}):", *beyond, sep="\n  ")
+        return 1
+    print(f"\nEvery error is within the limits ({limits}).")
+    return 0
+
+
+def errors(found: Results, exact: Results, eps: float) -> Iterator[tuple[str, float]]:
+    """The error of the value and of each gradient, in units in the last place."""
+    for kind, numbers, wanted in zip(["value", *["gradient"] * (len(exact) - 1)], found, exact, strict=True):
+        difference = max(abs(x - y) for x, y in zip(_exactly(numbers), _exactly(wanted), strict=True))
+        scale = max(map(abs, _exactly(wanted)))
+        unit = eps * (scale or 1)  # a result that is exactly 0 has no last place: against 1
+        yield kind, float(difference / unit)
+
+
+def _exactly(numbers: np.ndarray[Any, Any]) -> list[Any]:
+    """The numbers of an array, none of them rounded: Python floats or mpmath numbers."""
+    numbers = numbers if numbers.dtype == object else numbers.astype("float64")
+    return [*numbers.reshape(-1).tolist()]
+
+
+def differentiate(asarray: Callable[[Any, str], Any], case: Case, dtype: str) -> list[Any]:
+    """The value and the gradients of a case."""
+    arguments = [asarray(nested, dtype) for nested in case.arguments.values()]
+    constants = [asarray(nested, _kind(nested) or dtype) for nested in case.constants.values()]
+    value, gradients = value_and_grad(case.function, argnums=tuple(range(len(arguments))))(*arguments, *constants)
+    return [value, *gradients]
+
+
+def _kind(nested: Any) -> str | None:
+    """The dtype of truth values and of integers, None for floats."""
+    while isinstance(nested, list):
+        nested = nested[0]
+    return "bool" if isinstance(nested, bool) else "int64" if isinstance(nested, int) else None
+
+
+def _oracle() -> tuple[Callable[[Case], Results], str]:
+    """The function that gives the exact results of a case, and what it is."""
+    if EXACT in backends_available():
+        import mpmath
+
+        library = open_library(EXACT)
+        mpmath.mp.dps = DIGITS
+
+        def exact(case: Case) -> Results:
+            return [x._data for x in differentiate(library.asarray, case, "float64")]  # noqa: SLF001  (no public way)
+
+        return exact, f"the same code in {DIGITS} digits (mparray {library.adapter.version})"
+    library = open_library("numpy")
+
+    def double(case: Case) -> Results:
+        return [library.to_numpy(x) for x in differentiate(library.asarray, case, "float64")]
+
+    return double, f"NumPy {library.adapter.version} in float64; mparray, which is not installed, would be exact"
+
+
+def _libraries(backends: Sequence[str] | None) -> list[Library]:
+    """The libraries to check: those asked for, each of which must work; or all that work."""
+    if backends:
+        if EXACT in backends:
+            message = f"--backend {EXACT}: it is the exact arithmetic that the others are checked against"
+            raise Unavailable(message)
+        return [open_library(name) for name in dict.fromkeys(backends)]
+    found = []
+    for name in backends_available():
+        if name != EXACT:
+            try:
+                found.append(open_library(name))
+            except Unavailable as error:
+                print(f"left out: {error}")
+    if not found:
+        message = 'no backend to check is installed; pip install "portable_nce[numpy]"'
+        raise Unavailable(message)
+    return found
+
+
+def _show(columns: list[Column], losses: list[str], count: int, title: str) -> None:
+    print(f"Worst error in units in the last place (ulp), over {count} cases of {ROWS} rows.")
+    print("1 ulp = eps(dtype) * largest magnitude of the exact value, or of the exact gradient of an argument.")
+    print(f"Reference: {title}.\n")
+    width = max(map(len, losses))
+    cell = max(len("float64"), *(len(column.library.name) for column in columns)) + 2
+    names = "".join(column.library.name.rjust(cell) for column in columns)
+    print(" " * (width + 10) + names)
+    print("loss".ljust(width + 10) + "".join(column.dtype.rjust(cell) for column in columns))
+    print("-" * (width + 10 + cell * len(columns)))
+    for loss in losses:
+        for kind in LIMITS:
+            cells = "".join(f"{column.worst[loss, kind]:.1f}".rjust(cell) for column in columns)
+            print(f"{loss if kind == 'value' else '':<{width}}  {kind:<8}{cells}")

@@ -1,0 +1,127 @@
+"""The array libraries as the commands use them: opened by name, filled from nested lists, read back as NumPy arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from .._protocol import Adapter
+from .._registry import load_backend
+
+if TYPE_CHECKING:
+    import numpy as np
+
+__all__ = ["Library", "Unavailable", "load_adapter", "open_library", "require"]
+
+EXTRAS = ("numpy", "torch", "jax", "cupy")
+
+
+class Unavailable(Exception):  # noqa: N818  (it says so without the word)
+    """Something that the command needs cannot be used here; the message says what and how to mend it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """An array library that works here.
+
+    Attributes
+    ----------
+    name : str
+        The name of its backend.
+    adapter : Adapter
+        The backend.
+    namespace : module
+        Where its functions and dtypes are.
+    """
+
+    name: str
+    adapter: Adapter
+    namespace: Any
+
+    def dtype(self, name: str) -> Any:
+        """The dtype of that name."""
+        return getattr(self.namespace, name) if hasattr(self.namespace, name) else getattr(self.namespace, f"{name}_")
+
+    def asarray(self, values: Any, dtype: str) -> Any:
+        """An array of nested lists or of a NumPy array, on the library's default device."""
+        return self.namespace.asarray(values, dtype=self.dtype(dtype))
+
+    def to_numpy(self, x: Any) -> np.ndarray[Any, Any]:
+        """A NumPy array of the same values."""
+        import numpy as np
+
+        match self.name:
+            case "cupy":
+                return np.asarray(x.get())
+            case "torch":
+                return np.asarray(x.detach().cpu())
+            case "numpy" | "jax":
+                return np.asarray(x)
+            case _:
+                return np.from_dlpack(x)
+
+    def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function compiled, where that is how the library is used."""
+        if self.name != "jax":
+            return function
+        compiled: Callable[..., Any] = import_module("jax").jit(function)
+        return compiled
+
+
+def open_library(name: str) -> Library:
+    """Import a library and its backend; JAX is switched to 64-bit numbers, in this process.
+
+    Raises
+    ------
+    Unavailable
+        If it is not installed, does not import, or has no device to run on.
+    """
+    try:
+        found = find_spec(name)
+    except (ImportError, ValueError):
+        found = None
+    if found is None:
+        package = f'"portable_nce[{name}]"' if name in EXTRAS else name
+        message = f"the backend {name!r} is not installed; pip install {package}"
+        raise Unavailable(message)
+    try:
+        if name == "jax":
+            import_module("jax").config.update("jax_enable_x64", True)  # noqa: FBT003  (JAX's signature)
+        adapter = load_adapter(name)
+        namespace = import_module("jax.numpy" if name == "jax" else name)
+        if not adapter.devices and name == "cupy":
+            message = "CuPy finds no CUDA device"
+            raise RuntimeError(message)  # noqa: TRY301  (the same report as where the framework itself raises)
+    except Exception as error:
+        message = f"the backend {name!r} is installed but does not work: {reason(error)}"
+        raise Unavailable(message) from error
+    return Library(name, adapter, namespace)
+
+
+def load_adapter(name: str) -> Adapter:
+    """The backend of that name, with the library itself imported before."""
+    import_module(name)
+    return load_backend(name)
+
+
+def reason(error: BaseException) -> str:
+    """One line of an exception."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
+
+
+def require(modules: dict[str, str], extra: str) -> None:
+    """Check that modules, given as module -> distribution, are installed.
+
+    Raises
+    ------
+    Unavailable
+        If some are not: which, and the extra that brings them.
+    """
+    missing = [distribution for module, distribution in modules.items() if find_spec(module) is None]
+    if missing:
+        message = f'{", ".join(missing)} not installed; pip install "portable_nce[{extra}]"'
+        raise Unavailable(message)

@@ -1,0 +1,47 @@
+"""``python -m portable_nce``: the backends found on this machine."""
+
+from __future__ import annotations
+
+import re
+
+from .. import __version__
+from .._registry import _ALIASES, _BUILT_IN, backends_available
+from .libraries import load_adapter, reason
+
+__all__ = ["aligned", "listing"]
+
+
+def listing() -> int:
+    """Print the backends found: version, devices, dtypes; those that do not work; those that are not installed."""
+    rows, broken, notes = [["backend", "version", "dtypes", "devices"]], [], []
+    available = backends_available()
+    for name in available:
+        try:
+            adapter = load_adapter(name)
+            devices = ", ".join(map(_plain, adapter.devices)) or "-"
+            rows.append([name, adapter.version, ", ".join(adapter.dtypes), devices])
+            if name == "jax" and "float64" not in adapter.dtypes:
+                notes.append("jax: float64 with JAX_ENABLE_X64=1 in the environment")
+        except Exception as error:  # noqa: BLE001  (a broken installation may fail in any way, and is reported)
+            broken.append(f"{name}: installed, but does not work: {reason(error)}")
+    print(f"portable_nce {__version__}\n")
+    print("\n".join(aligned(rows)) if len(rows) > 1 else "no backend found")
+    absent = dict.fromkeys(found for name in _BUILT_IN if (found := _ALIASES.get(name, name)) not in available)
+    if absent:
+        notes.append(f"not installed: {', '.join(absent)}")
+    if broken or notes:
+        print("", *broken, *notes, sep="\n")
+    return 0
+
+
+def _plain(device: str) -> str:
+    """The name in the text of a device: ``CPU_DEVICE`` of ``array_api_strict.Device('CPU_DEVICE')``."""
+    found = re.search(r"'(.*)'", device)
+    return found[1] if found else device
+
+
+def aligned(rows: list[list[str]]) -> list[str]:
+    """Lines of text with the cells of each column below each other, a rule below the first."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return [lines[0], "-" * max(map(len, lines)), *lines[1:]]
