@@ -128,8 +128,19 @@ class TapeArray:
         return int(self.value)
 
     def __getitem__(self, key: Any) -> Any:
-        plain = tuple(map(strip, key)) if isinstance(key, tuple) else strip(key)
-        return self.namespace.apply(_GETITEM, self, key=plain)
+        plain = tuple(map(strip, key)) if isinstance(key, tuple) else (strip(key),)
+        taken = self.namespace.apply(_GETITEM, self, key=tuple(k for k in plain if k is not None))
+        if None not in plain:
+            return taken
+        return self.namespace.reshape(taken, tuple(strip(self)[plain].shape))
+
+    def __getattr__(self, name: str) -> Any:
+        """Return the methods by which NumPy's and CuPy's users call functions, if the array inside has them."""
+        method = _METHODS.get(name)
+        if method is None or not hasattr(strip(self), name):
+            message = f"a recorded array has no attribute {name!r}; use the functions of its __array_namespace__()"
+            raise AttributeError(message)
+        return lambda *arguments, **options: method(self.namespace, self, *arguments, **options)
 
     def __iter__(self) -> Any:
         return (self[i] for i in range(len(self)))
@@ -160,6 +171,8 @@ class TapeArray:
     def __array_function__(self, function: Any, types: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
         del types
         name = _FUNCTIONS.get(function.__name__, function.__name__)
+        if not hasattr(self.namespace, name):
+            raise NotImplementedError(_no_pullback(name))
         return getattr(self.namespace, name)(*arguments, **options)
 
 
@@ -209,7 +222,39 @@ _UFUNCS = {
     "power": "pow",
     "true_divide": "divide",
 }
-_FUNCTIONS = {"concatenate": "concat", "transpose": "permute_dims", "amax": "max", "amin": "min"}
+_FUNCTIONS = {"concatenate": "concat", "transpose": "permute_dims", "amax": "max", "amin": "min", "dot": "matmul"}
+
+
+def _reduction(name: str) -> Callable[..., Any]:
+    return lambda xp, x, axis=None, **options: getattr(xp, name)(x, axis=axis, **options)
+
+
+def _shape(sizes: tuple[Any, ...]) -> tuple[int, ...]:
+    """The shape in both spellings, x.reshape(2, 3) and x.reshape((2, 3))."""
+    return tuple(sizes[0]) if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)) else sizes
+
+
+_METHODS: dict[str, Callable[..., Any]] = {
+    **{
+        name: _reduction(name)
+        for name in ("sum", "mean", "max", "min", "std", "var", "all", "any", "argmax", "argmin", "squeeze")
+    },
+    "astype": lambda xp, x, dtype: xp.astype(x, dtype),
+    "clip": lambda xp, x, *bounds, **options: xp.clip(x, *bounds, **options),
+    "dot": lambda xp, x, other: xp.matmul(x, other),
+    "flatten": lambda xp, x: xp.reshape(x, (-1,)),
+    "item": lambda xp, x: strip(x).item(),
+    "ravel": lambda xp, x: xp.reshape(x, (-1,)),
+    "reshape": lambda xp, x, *sizes: xp.reshape(x, _shape(sizes)),
+    "transpose": lambda xp, x, *axes: xp.permute_dims(x, _shape(axes) or tuple(range(x.ndim))[::-1]),
+}
+
+
+def _no_pullback(name: str) -> str:
+    return (
+        f"{name} has no pullback on the tape, so its derivative cannot be computed here; write it with other "
+        f"array-API functions, or apply it to portable_nce.stop_gradient(x)"
+    )
 
 
 def strip(x: Any) -> Any:
@@ -335,7 +380,7 @@ _BINARY: dict[str, Primitive] = {
     "pow": _binary(
         lambda xp, a, b: operator.pow(a, b),
         lambda xp, g, y, a, b: xp.multiply(g, xp.multiply(b, xp.pow(a, xp.subtract(b, 1.0)))),
-        lambda xp, g, y, a, b: xp.multiply(g, xp.multiply(y, xp.log(a))),
+        lambda xp, g, y, a, b: xp.multiply(g, xp.multiply(y, xp.log(a) if hasattr(a, "dtype") else math.log(a))),
     ),
     "atan2": _binary(
         lambda xp, a, b: xp.atan2(a, b),
@@ -586,11 +631,7 @@ class TapeNamespace:
         def refuse_recorded(*arguments: Any, **options: Any) -> Any:
             leaves, _ = flatten((arguments, tuple(options.values())))
             if any(isinstance(leaf, TapeArray) for leaf in leaves):
-                message = (
-                    f"{name} has no pullback on the tape, so its derivative cannot be computed here; write it with "
-                    f"other array-API functions, or apply it to portable_nce.stop_gradient(x)"
-                )
-                raise NotImplementedError(message)
+                raise NotImplementedError(_no_pullback(name))
             return member(*arguments, **options)
 
         return refuse_recorded
@@ -666,8 +707,9 @@ class TapeNamespace:
         shape.insert(axis if axis >= 0 else axis + len(shape) + 1, 1)
         return self.reshape(x, tuple(shape))
 
-    def squeeze(self, x: Array, /, axis: int | tuple[int, ...]) -> Any:
-        gone = _axes(axis, len(x.shape))
+    def squeeze(self, x: Array, /, axis: int | tuple[int, ...] | None) -> Any:
+        ones = tuple(k for k, n in enumerate(x.shape) if n == 1)
+        gone = ones if axis is None else _axes(axis, len(x.shape))
         if any(x.shape[k] != 1 for k in gone):
             message = f"squeeze: expected axes of length 1, got axis={axis} of an array of shape {tuple(x.shape)}"
             raise ValueError(message)
@@ -709,16 +751,16 @@ class TapeNamespace:
     def positive(self, x: Array, /) -> Any:
         return x
 
-    def mean(self, x: Array, /, *, axis: Any = None, keepdims: bool = False) -> Any:
+    def mean(self, x: Array, /, axis: Any = None, *, keepdims: bool = False) -> Any:
         count = math.prod(x.shape[k] for k in _axes(axis, len(x.shape)))
         return self.divide(self.sum(x, axis=axis, keepdims=keepdims), float(count))
 
-    def var(self, x: Array, /, *, axis: Any = None, correction: float = 0.0, keepdims: bool = False) -> Any:
+    def var(self, x: Array, /, axis: Any = None, *, correction: float = 0.0, keepdims: bool = False) -> Any:
         count = math.prod(x.shape[k] for k in _axes(axis, len(x.shape)))
         centred = self.subtract(x, self.mean(x, axis=axis, keepdims=True))
         return self.divide(self.sum(self.square(centred), axis=axis, keepdims=keepdims), count - correction)
 
-    def std(self, x: Array, /, *, axis: Any = None, correction: float = 0.0, keepdims: bool = False) -> Any:
+    def std(self, x: Array, /, axis: Any = None, *, correction: float = 0.0, keepdims: bool = False) -> Any:
         return self.sqrt(self.var(x, axis=axis, correction=correction, keepdims=keepdims))
 
     def vector_norm(self, x: Array, /, *, axis: Any = None, keepdims: bool = False) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_flatten, tree_unflatten
 
 Arrays = tuple[Any, ...]
 
@@ -20,6 +21,7 @@ class _ClosedForm(torch.autograd.Function):
 
     @staticmethod
     def forward(forward: Callable[..., Arrays], backward: Callable[..., Arrays], static: Any, *arrays: Any) -> Arrays:
+        del backward
         return forward(static, *arrays)
 
     @staticmethod
@@ -94,13 +96,33 @@ class TorchAdapter:
         self, fn: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False
     ) -> Callable[..., Any]:
         chosen = argnums if isinstance(argnums, int) else tuple(argnums)
-        transformed = torch.func.grad_and_value(fn, argnums=chosen, has_aux=has_aux)
+        if not has_aux:
+            transformed = torch.func.grad_and_value(fn, argnums=chosen)
 
-        def value_and_gradient(*arguments: Any, **options: Any) -> tuple[Any, Any]:
-            gradient, value = transformed(*arguments, **options)
-            return value, gradient
+            def value_and_gradient(*arguments: Any, **options: Any) -> tuple[Any, Any]:
+                gradient, value = transformed(*arguments, **options)
+                return value, gradient
 
-        return value_and_gradient
+            return value_and_gradient
+
+        def with_aux(*arguments: Any, **options: Any) -> tuple[Any, Any]:
+            rest: list[Any] = []  # torch.func lets tensors through alone; whatever else aux holds goes round it
+
+            def tensors_only(*arguments: Any, **options: Any) -> tuple[Any, list[Any]]:
+                value, aux = fn(*arguments, **options)
+                leaves, shape = tree_flatten(aux)
+                tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
+                rest[:] = [[None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], shape]
+                return value, tensors
+
+            transformed = torch.func.grad_and_value(tensors_only, argnums=chosen, has_aux=True)
+            gradient, (value, tensors) = transformed(*arguments, **options)
+            leaves, shape = rest
+            supply = iter(tensors)
+            filled = [next(supply) if leaf is None else leaf for leaf in leaves]
+            return (value, tree_unflatten(filled, shape)), gradient
+
+        return with_aux
 
     def custom_vjp(
         self, forward: Callable[..., Arrays], backward: Callable[..., Sequence[Any]]

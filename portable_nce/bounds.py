@@ -72,7 +72,7 @@ def info_nce(scores: Array, /) -> Array:
         weights=None,
         reduction="none",
     )
-    return _mean(xp, math.log(scores.shape[1]) - loss, dtype)
+    return _mean(xp, _log(xp, scores.shape[1], loss) - loss, dtype)
 
 
 def dual_critic(scores: Array, /, *, include_positive: bool = False) -> Array:
@@ -118,7 +118,10 @@ def dual_critic(scores: Array, /, *, include_positive: bool = False) -> Array:
     xp, scores, dtype = _enter(scores, least=2)
     log_odds = _log_odds(xp, scores)
     n_columns = scores.shape[1]
-    critic = softplus(xp, log_odds) - math.log(n_columns) if include_positive else log_odds - math.log(n_columns - 1)
+    if include_positive:
+        critic = softplus(xp, log_odds) - _log(xp, n_columns, log_odds)
+    else:
+        critic = log_odds - _log(xp, n_columns - 1, log_odds)
     return finish(xp, critic, dtype, "none")
 
 
@@ -164,7 +167,7 @@ def dual(scores: Array, u: Array, /) -> Array:
     floating(xp, scores=finish(xp, scores, dtype, "none"), u=u)
     same_shape("u", u, (scores.shape[0],))
     u = accumulate(xp, u)
-    ratio = xp.exp(_log_odds(xp, scores) - math.log(scores.shape[1] - 1) - u)
+    ratio = xp.exp(_log_odds(xp, scores) - _log(xp, scores.shape[1] - 1, u) - u)
     return _mean(xp, 1.0 - u - ratio, dtype)
 
 
@@ -208,7 +211,7 @@ def log_n_ceiling(scores: Array | int, /) -> Array | float:
         message = f"scores: expected an array or an integer, got {type(scores).__name__}"
         raise TypeError(message)
     xp, scores, dtype = _enter(scores)
-    return finish(xp, xp.zeros_like(scores[:1, 0]) + math.log(scores.shape[1]), dtype, "mean")
+    return finish(xp, _log(xp, scores.shape[1], scores[:1, 0]), dtype, "mean")
 
 
 def _enter(scores: Array, least: int = 1) -> tuple[Namespace, Array, object]:
@@ -223,6 +226,11 @@ def _enter(scores: Array, least: int = 1) -> tuple[Namespace, Array, object]:
 def _log_odds(xp: Namespace, scores: Array) -> Array:
     positives, negatives = whole_tile(xp, diagonal(), scores, None)
     return row_statistics(dense_sums(scores, positives, negatives, single=True)).log_odds
+
+
+def _log(xp: Namespace, number: int, like: Array) -> Array:
+    """The logarithm of an integer in the precision of `like`, which may be more than a Python float's."""
+    return xp.log(xp.zeros_like(like) + number)
 
 
 def _mean(xp: Namespace, rows: Array, dtype: object) -> Array:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from ._contrast import finish, whole_tile
 from ._numerics import accumulate, exp_sum, shifted_exp
 from ._protocol import Array
@@ -82,6 +84,6 @@ def effective_sample_size(
     counted = squares != 0
     size = sums.total * sums.total / xp.where(counted, squares, xp.ones_like(squares))
     if normalized:
-        number = xp.sum(xp.astype(negatives, scores.dtype), axis=1)
+        number = xp.sum(xp.astype(xp.logical_and(negatives, scores != -math.inf), scores.dtype), axis=1)
         size = size / xp.where(number > 0, number, xp.ones_like(number))
     return finish(xp, reduce_values(size, counted, weights, reduction), dtype, reduction)

@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             case "check":
                 from .agreement import check
 
-                return check(options.backend)
+                return check(options.backend, every=options.all)
             case "demo":
                 from .demo import demo
 
@@ -54,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     check.add_argument(
         "--backend", action="append", metavar="NAME", help="a backend to check (may be repeated; default: all)"
     )
+    check.add_argument("--all", action="store_true", help="every case of the conformance suite, not a selection")
     demo = commands.add_parser(
         "demo",
         help="train two encoders on halves of handwritten digits",

@@ -1,0 +1,344 @@
+"""``python -m portable_nce demo``: two encoders learn which halves of handwritten digits belong together.
+
+The left and the right half of a digit are two views of one thing. Two small networks, one for each side, are trained
+so that the embeddings of the halves of one digit are similar and those of different digits are not. What they then
+know of digits that they never saw is measured: how often the right half belonging to a left half is found among all,
+and the bound on the mutual information of the two halves.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+from .. import _losses as losses
+from .. import bounds
+from .._autodiff import value_and_grad
+from .._namespace import namespace_of
+from .libraries import Library, open_library, require
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Vector = np.ndarray[Any, Any]
+
+__all__ = ["Course", "Digits", "demo", "load_digits", "train"]
+
+DTYPE = "float64"
+TEMPERATURE = 0.1
+HIDDEN, EMBEDDING = 128, 32
+DECAY = 0.003
+"""Weight of the sum of the squared weights in what is minimised."""
+BATCHES = 4
+"""Fixed batches: the score matrices are 300 × 300 instead of 1200 × 1200."""
+PATIENCE = 15
+"""Iterations without a better bound on the validation digits, after which the training stops."""
+HELD_OUT, VALIDATION = 400, 197
+"""How many of the 1797 digits are held out, and how many choose when to stop; the others train."""
+
+NEEDED = {
+    "numpy": "NumPy",
+    "scipy": "SciPy",
+    "sklearn": "scikit-learn",
+    "threadpoolctl": "threadpoolctl",
+    "matplotlib": "Matplotlib",
+    "tqdm": "tqdm",
+}
+
+Tree = Any
+"""Nested tuples of arrays: the layers of the left and of the right encoder, and what else is learned."""
+
+Loss = Callable[[Any, Any, Tree], Any]
+
+
+def _info_nce(left: Any, right: Any, _: Tree) -> Any:
+    return losses.info_nce(left, right, temperature=TEMPERATURE, symmetric=True)
+
+
+def _nt_xent(left: Any, right: Any, _: Tree) -> Any:
+    return losses.nt_xent(left, right, temperature=TEMPERATURE)
+
+
+def _flat_nce(left: Any, right: Any, _: Tree) -> Any:
+    return losses.flat_nce(left, right, temperature=TEMPERATURE)
+
+
+def _dcl(left: Any, right: Any, _: Tree) -> Any:
+    return losses.dcl(left, right, temperature=TEMPERATURE)
+
+
+def _clip(left: Any, right: Any, extra: Tree) -> Any:
+    return losses.clip(left, right, logit_scale=namespace_of(extra[0]).exp(extra[0]))
+
+
+LOSSES: dict[str, tuple[str, Loss]] = {
+    "info_nce": ("InfoNCE", _info_nce),
+    "nt_xent": ("NT-Xent", _nt_xent),
+    "flat_nce": ("FlatNCE", _flat_nce),
+    "dcl": ("DCL", _dcl),
+    "clip": ("CLIP", _clip),
+}
+"""The title of a loss, and the loss of two arrays of embeddings and of what is learned besides."""
+
+UNNORMALISED = {"flat_nce", "dcl"}
+"""Losses whose value says little by itself: InfoNCE with the same positives and negatives is shown beside it."""
+
+
+@dataclass(frozen=True)
+class Digits:
+    """Halves of digits, standardised, and how they are divided.
+
+    Attributes
+    ----------
+    left, right : array, shape (1797, 32)
+        Pixels of the two halves.
+    images : array, shape (1797, 8, 8)
+        Brightness between 0 and 1.
+    classes : array, shape (1797,)
+        Which digits they are; no part in the training.
+    training, validation, held_out : array of int
+        Their numbers.
+    """
+
+    left: Vector
+    right: Vector
+    images: Vector
+    classes: Vector
+    training: Vector
+    validation: Vector
+    held_out: Vector
+
+
+@dataclass
+class Course:
+    """What happened in a training.
+
+    Attributes
+    ----------
+    losses, companions, bounds : list of float
+        After each iteration, and before the first: the training loss, InfoNCE beside it (or nothing), and the
+        bound on the validation digits; in nats.
+    best : int
+        The iteration with the best bound, whose parameters count.
+    scores : array
+        Scores of the held-out digits, left halves × right halves.
+    bound : float
+        The bound on the held-out digits, in nats.
+    seconds : float
+        How long the training took.
+    """
+
+    losses: list[float] = field(default_factory=list)
+    companions: list[float] = field(default_factory=list)
+    bounds: list[float] = field(default_factory=list)
+    best: int = 0
+    scores: Any = None
+    bound: float = math.nan
+    seconds: float = 0.0
+
+
+def demo(backend: str, loss: str, output: Path, iterations: int, seed: int) -> int:
+    """Train, print what the encoders know of held-out digits, and draw it."""
+    require(NEEDED, "demo")
+    library = open_library(backend)
+    digits = load_digits()
+    title = LOSSES[loss][0]
+    print(f"Matching left with right halves of handwritten digits by {title}")
+    print(f"backend {library.name} {library.adapter.version}, {DTYPE}; optimiser L-BFGS")
+    print(f"{len(digits.training)} digits train in {BATCHES} batches, {len(digits.validation)} choose when to stop")
+    course = train(library, loss, digits, iterations, seed)
+    _report(course, loss, digits)
+
+    from .picture import draw
+
+    draw(course, digits, title, library.name, output)
+    print(f"\npicture: {output}")
+    return 0
+
+
+def load_digits() -> Digits:
+    """The digits of scikit-learn, divided at random but always alike."""
+    import numpy as np
+    from sklearn import datasets
+
+    bunch = datasets.load_digits()
+    images = bunch.images / 16.0
+    order = np.random.default_rng(0).permutation(len(images))
+    held_out, validation, training = np.split(order, [HELD_OUT, HELD_OUT + VALIDATION])
+
+    def standardised(half: Vector) -> Vector:
+        pixels = half.reshape(len(half), -1)
+        return np.asarray((pixels - pixels[training].mean(axis=0)) / pixels[training].std())
+
+    left, right = standardised(images[:, :, :4]), standardised(images[:, :, 4:])
+    return Digits(left, right, images, bunch.target, training, validation, held_out)
+
+
+def train(library: Library, loss: str, digits: Digits, iterations: int, seed: int) -> Course:
+    """Minimise the loss on the training digits; the parameters that are best on the validation digits count."""
+    import numpy as np
+    from scipy.optimize import minimize
+    from threadpoolctl import threadpool_limits
+    from tqdm import tqdm
+
+    generator = np.random.default_rng(seed)
+    start = _initial(generator, digits.left.shape[1], loss)
+    order = generator.permutation(digits.training)
+    course = Course()
+
+    def pair(numbers: Vector) -> tuple[Any, Any]:
+        return library.asarray(digits.left[numbers], DTYPE), library.asarray(digits.right[numbers], DTYPE)
+
+    def tree(vector: Vector) -> Tree:
+        leaves = iter(_split(vector, start))
+        return _rebuild(start, lambda _: library.asarray(next(leaves), DTYPE))
+
+    def of_batches(value: Loss) -> Callable[[Tree, Any, Any], Any]:
+        def mean(parameters: Tree, left: Any, right: Any) -> Any:
+            encoded, size = encode(parameters, left, right), left.shape[0] // BATCHES
+            cuts = [slice(k * size, (k + 1) * size) for k in range(BATCHES)]
+            return sum(value(encoded[0][cut, :], encoded[1][cut, :], parameters[2]) for cut in cuts) / BATCHES
+
+        return mean
+
+    def penalised(parameters: Tree, left: Any, right: Any) -> tuple[Any, Any]:
+        value = batch_loss(parameters, left, right)
+        return value + DECAY * _squares(parameters), value
+
+    batch_loss = of_batches(LOSSES[loss][1])
+    differentiated = library.compiled(value_and_grad(penalised, has_aux=True))
+    companion = library.compiled(of_batches(_nt_xent))
+    critic = library.compiled(_scores)
+    training, validation = pair(order), pair(digits.validation)
+
+    def objective(vector: Vector) -> tuple[float, Vector]:
+        (value, course_loss), gradient = differentiated(tree(vector), *training)
+        latest[:] = [float(course_loss)]
+        flat = [library.to_numpy(leaf).reshape(-1) for leaf in _leaves(gradient)]
+        return float(value), np.concatenate(flat)
+
+    def record(vector: Vector) -> None:
+        parameters = tree(vector)
+        course.losses.append(latest[0])
+        if loss in UNNORMALISED:
+            course.companions.append(float(companion(parameters, *training)))
+        course.bounds.append(float(bounds.info_nce(critic(parameters, *validation))))
+        if course.bounds[-1] >= max(course.bounds):
+            course.best, chosen[:] = len(course.bounds) - 1, vector
+
+    def after(vector: Vector) -> None:
+        record(vector)
+        progress.set_postfix(loss=f"{course.losses[-1]:.3f}", bound=f"{course.bounds[-1]:.3f}", refresh=False)
+        progress.update()
+        if len(course.bounds) - 1 >= course.best + PATIENCE:
+            raise StopIteration
+
+    latest: list[float] = []
+    begin = np.concatenate([leaf.reshape(-1) for leaf in _leaves(start)])
+    chosen = begin.copy()
+    started = perf_counter()
+    limits = {"maxiter": iterations, "maxfun": 20 * iterations}
+    bar = tqdm(total=iterations, unit="it", file=sys.stderr, disable=None, leave=False)
+    # The matrices are small: threads would wait for each other most of the time, the more so on a busy machine.
+    with bar as progress, threadpool_limits(limits=1):
+        objective(begin)
+        record(begin)
+        minimize(objective, begin, jac=True, method="L-BFGS-B", callback=after, options=limits)
+    course.seconds = perf_counter() - started
+    scores = critic(tree(chosen), *pair(digits.held_out))
+    course.bound = float(bounds.info_nce(scores))
+    course.scores = library.to_numpy(scores)
+    return course
+
+
+# The encoders, in array-API code
+
+
+def encode(parameters: Tree, left: Any, right: Any) -> tuple[Any, Any]:
+    """The embeddings of both halves."""
+    return _perceptron(parameters[0], left), _perceptron(parameters[1], right)
+
+
+def _perceptron(layers: Tree, x: Any) -> Any:
+    """Linear layers with x σ(x) between them: smooth, so that L-BFGS may trust its curvature."""
+    for k, (weight, bias) in enumerate(layers):
+        x = x @ weight + bias
+        if k < len(layers) - 1:
+            x = 0.5 * x * (1.0 + namespace_of(x).tanh(0.5 * x))
+    return x
+
+
+def _scores(parameters: Tree, left: Any, right: Any) -> Any:
+    """Cosines of all left with all right halves, over the temperature."""
+    left, right = encode(parameters, left, right)
+    xp = namespace_of(left)
+    left, right = (x / xp.sqrt(xp.sum(x * x, axis=1, keepdims=True)) for x in (left, right))
+    scale = xp.exp(parameters[2][0]) if parameters[2] else 1.0 / TEMPERATURE
+    return (left @ xp.matrix_transpose(right)) * scale
+
+
+def _squares(parameters: Tree) -> Any:
+    """The sum of the squared weights, biases left out."""
+    weights = [weight for layers in parameters[:2] for weight, _ in layers]
+    return sum(namespace_of(weight).sum(weight * weight) for weight in weights)
+
+
+# Parameters: a tree of arrays for the encoders, a vector for the optimiser
+
+
+def _initial(generator: np.random.Generator, pixels: int, loss: str) -> Tree:
+    import numpy as np
+
+    def layers() -> Tree:
+        sizes = (pixels, HIDDEN, EMBEDDING)
+        return tuple(
+            (generator.standard_normal((before, after)) / math.sqrt(before), np.zeros(after))
+            for before, after in zip(sizes, sizes[1:], strict=False)
+        )
+
+    # CLIP learns the logarithm of its scale too; it starts like the fixed one of the other losses.
+    return layers(), layers(), (np.asarray(-math.log(TEMPERATURE)),) if loss == "clip" else ()
+
+
+def _leaves(tree: Tree) -> list[Any]:
+    return [leaf for item in tree for leaf in _leaves(item)] if isinstance(tree, tuple) else [tree]
+
+
+def _rebuild(tree: Tree, function: Callable[[Any], Any]) -> Tree:
+    return tuple(_rebuild(item, function) for item in tree) if isinstance(tree, tuple) else function(tree)
+
+
+def _split(vector: Vector, like: Tree) -> list[Vector]:
+    import numpy as np
+
+    leaves = _leaves(like)
+    ends = np.cumsum([leaf.size for leaf in leaves])
+    return [part.reshape(leaf.shape) for part, leaf in zip(np.split(vector, ends[:-1]), leaves, strict=True)]
+
+
+# The report
+
+
+def _report(course: Course, loss: str, digits: Digits) -> None:
+    import numpy as np
+
+    count = len(course.scores)
+    winners = course.scores.argmax(axis=1)
+    classes = digits.classes[digits.held_out]
+    title = LOSSES[loss][0]
+    print(f"{len(course.losses) - 1} iterations in {course.seconds:.1f} s; the parameters of iteration {course.best}")
+    print(f"training loss ({title}): {course.losses[0]:.3f} -> {course.losses[course.best]:.3f}")
+    if course.companions:
+        print(f"  InfoNCE beside it: {course.companions[0]:.3f} -> {course.companions[course.best]:.3f} nats")
+    print(f"\non {count} digits held out:")
+    share, same = np.mean(winners == np.arange(count)), np.mean(classes[winners] == classes)
+    chance = float(np.sum((np.bincount(classes) / count) ** 2))
+    ceiling = bounds.log_n_ceiling(count)
+    print(f"  top-1 retrieval     {share:6.1%}       chance {1 / count:.2%}")
+    print(f"  same digit          {same:6.1%}       chance {chance:.1%}")
+    print(f"  mutual information  {course.bound:6.3f} nats   InfoNCE bound; ceiling log {count} = {ceiling:.3f} nats")

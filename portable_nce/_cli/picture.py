@@ -1,0 +1,94 @@
+"""The picture of the demonstration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .. import bounds
+
+if TYPE_CHECKING:
+    from .demo import Course, Digits
+
+__all__ = ["draw"]
+
+SHOWN = 10
+"""How many held-out digits are shown with what was found for them: the first ones, whether they are right or not."""
+
+
+def draw(course: Course, digits: Digits, title: str, backend: str, output: Path) -> None:
+    """Draw the learning curve, examples and the score matrix into a PNG file."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(12.5, 6.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle(f"Left and right halves of handwritten digits, matched by {title} ({backend}, float64)")
+    left, right = figure.subfigures(1, 2, width_ratios=(1.0, 1.15))
+    upper, lower = left.subfigures(2, 1, height_ratios=(2.6, 1.0))
+    _curve(upper.subplots(), course, title)
+    _examples(lower, course, digits)
+    _matrix(right, course, digits)
+    figure.savefig(output, dpi=110)
+
+
+def _curve(axes: Any, course: Course, title: str) -> None:
+    iterations = range(len(course.losses))
+    axes.plot(iterations, course.losses, color="C0", label=f"training loss ({title})")
+    if course.companions:
+        axes.plot(iterations, course.companions, color="C0", linestyle=":", label="InfoNCE of the same batches")
+    axes.plot(iterations, course.bounds, color="C1", label="bound on mutual information, validation digits")
+    ceiling = bounds.log_n_ceiling(len(course.scores))
+    axes.axhline(ceiling, color="0.4", linestyle="--", linewidth=1, label=f"ceiling log {len(course.scores)}, held out")
+    axes.plot(
+        course.best, course.bound, "o", color="C3", label=f"bound, held-out digits: {course.bound:.2f} nats", zorder=3
+    )
+    axes.axvline(course.best, color="0.8", linewidth=1, zorder=0)
+    axes.set(xlabel="iteration of L-BFGS", ylabel="nats", xlim=(0, max(1, len(course.losses) - 1)))
+    axes.set_ylim(min(0.0, *course.losses, *course.bounds), 1.4 * max(ceiling, *course.losses))
+    axes.legend(loc="upper right", fontsize="small", frameon=False, ncols=1)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _examples(figure: Any, course: Course, digits: Digits) -> None:
+    import numpy as np
+
+    winners = course.scores.argmax(axis=1)
+    grid = figure.subplots(2, SHOWN)
+    for i in range(SHOWN):
+        truth, found = (digits.images[digits.held_out[k]] for k in (i, winners[i]))
+        joined = np.concatenate([truth[:, :4], found[:, 4:]], axis=1)
+        for axes, image in zip(grid[:, i], (truth, joined), strict=True):
+            axes.imshow(image, cmap="gray_r", vmin=0.0, vmax=1.0)
+            axes.axvline(3.5, color="C1", linewidth=0.8)
+            axes.set(xticks=[], yticks=[])
+        grid[1, i].set_xlabel("its own" if winners[i] == i else "another's", fontsize="small")
+    grid[0, 0].set_ylabel("digit", fontsize="small")
+    grid[1, 0].set_ylabel("found", fontsize="small")
+    figure.suptitle(
+        "The first held-out digits; below, the left half with the right half found for it", fontsize="small"
+    )
+
+
+def _matrix(figure: Any, course: Course, digits: Digits) -> None:
+    import numpy as np
+
+    classes = digits.classes[digits.held_out]
+    order = np.argsort(classes, kind="stable")
+    edges = np.concatenate([[0], np.cumsum(np.bincount(classes))])
+    axes = figure.subplots()
+    image = axes.imshow(course.scores[np.ix_(order, order)], cmap="viridis", interpolation="nearest")
+    for edge in edges[1:-1]:
+        axes.axhline(edge - 0.5, color="white", linewidth=0.5)
+        axes.axvline(edge - 0.5, color="white", linewidth=0.5)
+    centres = (edges[:-1] + edges[1:] - 1) / 2
+    axes.set_xticks(centres, range(len(centres)))
+    axes.set_yticks(centres, range(len(centres)))
+    axes.tick_params(length=0)
+    axes.set(xlabel="right half of a digit, by class", ylabel="left half of a digit, by class")
+    share = np.mean(course.scores.argmax(axis=1) == np.arange(len(classes)))
+    axes.set_title(
+        f"Scores of {len(classes)} held-out digits; top-1 retrieval {share:.1%}, chance {1 / len(classes):.2%}",
+        fontsize="medium",
+    )
+    figure.colorbar(image, ax=axes, label="score: cosine / temperature (nats)", shrink=0.85)

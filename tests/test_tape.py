@@ -1,0 +1,281 @@
+"""The tape against the autodiff of torch and JAX, function by function; and what it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import array_api_compat
+import array_api_strict
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+import portable_nce as pnce
+
+jax.config.update("jax_enable_x64", True)  # noqa: FBT003  (JAX's interface)
+
+Function = Callable[..., Any]
+
+A = np.asarray([[0.3, -0.7, 0.2], [0.9, 0.1, -0.4]])
+B = np.asarray([[0.5, 0.6, -0.8], [-0.2, 0.4, 0.7]])
+COLUMN = np.asarray([[0.4], [-0.6]])
+ROW = np.asarray([0.2, -0.3, 0.9])
+SQUARE = np.asarray([[1.0, 0.5, -0.3], [0.2, -0.8, 0.4], [0.6, 0.1, 0.7]])
+BATCH = np.arange(24.0).reshape(4, 2, 3) / 10 - 1
+POSITIVE = np.abs(A) + 0.5
+TIES = np.asarray([[1.0, 1.0, 0.0], [2.0, -1.0, 2.0]])
+
+# name -> (function of the namespace and arrays, arrays)
+FUNCTIONS: dict[str, tuple[Function, tuple[np.ndarray, ...]]] = {
+    **{name: (lambda xp, x, name=name: getattr(xp, name)(x), (A,)) for name in (
+        "abs", "exp", "expm1", "negative", "square", "sin", "cos", "tan", "asin", "acos", "atan", "sinh", "cosh",
+        "tanh", "asinh", "atanh", "positive", "floor", "sign",
+    )},
+    **{name: (lambda xp, x, name=name: getattr(xp, name)(x), (POSITIVE,)) for name in (
+        "log", "log1p", "log2", "log10", "sqrt", "reciprocal",
+    )},
+    "acosh": (lambda xp, x: xp.acosh(x + 1), (POSITIVE,)),
+    **{f"{name} {label}": (lambda xp, x, y, name=name: getattr(xp, name)(x, y), pair) for name in (
+        "add", "subtract", "multiply", "divide", "maximum", "minimum", "hypot", "atan2", "logaddexp",
+    ) for label, pair in (("same", (A, B)), ("column", (A, COLUMN)), ("row", (ROW, A)))},
+    "pow": (lambda xp, x, y: xp.pow(x, y), (POSITIVE, B)),
+    "pow scalar": (lambda xp, x: x**3 + 2.0**x, (A,)),
+    "scalars": (lambda xp, x: 2.0 * x - x / 3.0 + (1.0 - x) + 1.0 / (x + 2.0) - -x + +x + abs(x), (A,)),
+    "maximum ties": (lambda xp, x, y: xp.maximum(x, y), (TIES, np.ones((2, 3)))),
+    "matmul": (lambda xp, x, y: x @ y, (A, SQUARE)),
+    "matmul vector": (lambda xp, x, y: xp.matmul(x, y), (A, ROW)),
+    "matmul vector matrix": (lambda xp, x, y: xp.matmul(x, y), (ROW, SQUARE)),
+    "matmul vectors": (lambda xp, x, y: xp.matmul(x, y), (ROW, ROW + 1)),
+    "matmul batch": (lambda xp, x, y: xp.matmul(x, y), (BATCH, SQUARE)),
+    "matmul batches": (lambda xp, x, y: xp.matmul(x, xp.matrix_transpose(y)), (BATCH, A)),
+    "matrix_transpose": (lambda xp, x: x.mT, (BATCH,)),
+    "tensordot": (lambda xp, x, y: xp.tensordot(x, y, axes=1), (BATCH, SQUARE)),
+    "tensordot axes": (lambda xp, x, y: xp.tensordot(x, y, axes=((1, 2), (0, 1))), (BATCH, A)),
+    "vecdot": (lambda xp, x, y: xp.vecdot(x, y), (A, B)),
+    "sum": (lambda xp, x: xp.sum(x), (A,)),
+    "sum axis": (lambda xp, x: xp.sum(x, axis=0), (A,)),
+    "sum axes": (lambda xp, x: xp.sum(x, axis=(0, -1), keepdims=True), (BATCH,)),
+    "mean": (lambda xp, x: xp.mean(x, axis=1), (A,)),
+    "var": (lambda xp, x: xp.var(x, axis=1, correction=1), (A,)),
+    "std": (lambda xp, x: xp.std(x, axis=0), (A,)),
+    "max": (lambda xp, x: xp.max(x, axis=1), (A,)),
+    "max ties": (lambda xp, x: xp.max(x, axis=1, keepdims=True), (TIES,)),
+    "min": (lambda xp, x: xp.min(x), (A,)),
+    "cumulative_sum": (lambda xp, x: xp.cumulative_sum(x, axis=1), (A,)),
+    "reshape": (lambda xp, x: xp.reshape(x, (3, -1)), (A,)),
+    "permute_dims": (lambda xp, x: xp.permute_dims(x, (2, 0, 1)), (BATCH,)),
+    "moveaxis": (lambda xp, x: xp.moveaxis(x, 0, -1), (BATCH,)),
+    "expand_dims": (lambda xp, x: xp.expand_dims(x, axis=-1), (A,)),
+    "squeeze": (lambda xp, x: xp.squeeze(x, axis=1), (COLUMN,)),
+    "broadcast_to": (lambda xp, x: xp.broadcast_to(x, (4, 2, 3)), (COLUMN,)),
+    "broadcast_arrays": (lambda xp, x, y: xp.broadcast_arrays(x, y)[0], (COLUMN, ROW)),
+    "concat": (lambda xp, x, y: xp.concat([x, y, x], axis=1), (A, COLUMN)),
+    "concat flat": (lambda xp, x, y: xp.concat([x, y], axis=None), (A, ROW)),
+    "stack": (lambda xp, x, y: xp.stack([x, y], axis=-1), (A, B)),
+    "unstack": (lambda xp, x: xp.unstack(x, axis=1)[2], (A,)),
+    "flip": (lambda xp, x: xp.flip(x, axis=0), (A,)),
+    "tril": (lambda xp, x: xp.tril(x, k=-1), (SQUARE,)),
+    "triu": (lambda xp, x: xp.triu(x), (SQUARE,)),
+    "take": (lambda xp, x: xp.take(x, xp.asarray([2, 0, 2]), axis=1), (A,)),
+    "where": (lambda xp, x, y: xp.where(x > 0, x * 2, y), (A, B)),
+    "where scalar": (lambda xp, x: xp.where(x > 0, x, 0.0) + xp.where(x > 0, 1.0, x), (A,)),
+    "clip": (lambda xp, x: xp.clip(x, -0.5, 0.25), (A,)),
+    "slice": (lambda xp, x: x[1:, ::2], (A,)),
+    "index": (lambda xp, x: x[1, ...], (A,)),
+    "newaxis": (lambda xp, x: x[:, None, 1], (A,)),
+    "astype": (lambda xp, x: xp.astype(xp.astype(x, xp.float32), xp.float64), (A,)),
+    "comparison": (lambda xp, x, y: xp.astype(x < y, xp.float64) * x + xp.astype(~(x >= y), xp.float64), (A, B)),
+}  # fmt: skip
+
+every = pytest.mark.parametrize("name", FUNCTIONS)
+
+
+def _scalar(function: Function, arrays: tuple[Any, ...]) -> Any:
+    xp = array_api_compat.array_namespace(*arrays)
+    out = function(xp, *arrays)
+    # A weight that differs from entry to entry, so that a misplaced cotangent shows.
+    weight = xp.reshape(
+        xp.cos(xp.arange(out.size if not callable(out.size) else out.numel(), dtype=xp.float64)), out.shape
+    )
+    return xp.sum(out * weight) + xp.sum(xp.tanh(out) ** 2)
+
+
+def _gradients(name: str, convert: Function, differentiate: Function) -> list[np.ndarray]:
+    function, arrays = FUNCTIONS[name]
+    found = differentiate(lambda *x: _scalar(function, x), tuple(range(len(arrays))))(*map(convert, arrays))
+    return [np.asarray(g) for g in found]
+
+
+@every
+def test_against_jax(name: str) -> None:
+    for ours, theirs in zip(
+        _gradients(name, np.asarray, pnce.grad), _gradients(name, jnp.asarray, jax.grad), strict=True
+    ):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-14)
+
+
+@every
+def test_against_torch(name: str) -> None:
+    for ours, theirs in zip(
+        _gradients(name, np.asarray, pnce.grad), _gradients(name, torch.asarray, torch.func.grad), strict=True
+    ):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-14)
+
+
+@every
+def test_strict_arrays_take_the_same_path(name: str) -> None:
+    def convert(x: np.ndarray) -> Any:
+        return array_api_strict.asarray(x)
+
+    for ours, theirs in zip(_gradients(name, convert, pnce.grad), _gradients(name, np.asarray, pnce.grad), strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+@every
+def test_second_order_against_jax(name: str) -> None:
+    function, arrays = FUNCTIONS[name]
+
+    def curvature(differentiate: Function, convert: Function) -> np.ndarray:
+        def squared(*x: Any) -> Any:
+            xp = array_api_compat.array_namespace(*x)
+            return xp.sum(differentiate(lambda *y: _scalar(function, y))(*x) ** 2)
+
+        return np.asarray(differentiate(squared)(*map(convert, arrays)))
+
+    np.testing.assert_allclose(
+        curvature(pnce.grad, np.asarray), curvature(jax.grad, jnp.asarray), rtol=1e-11, atol=1e-13
+    )
+
+
+def test_a_users_own_critic() -> None:
+    def critic(parameters: dict[str, Any], x: Any, y: Any) -> Any:
+        xp = array_api_compat.array_namespace(x, parameters["first"])
+        pairs = xp.concat(
+            [
+                xp.broadcast_to(x[:, None, :], (x.shape[0], y.shape[0], x.shape[1])),
+                xp.broadcast_to(y[None, :, :], (x.shape[0], y.shape[0], y.shape[1])),
+            ],
+            axis=2,
+        )
+        hidden = xp.tanh(pairs @ parameters["first"] + parameters["bias"])
+        gated = xp.where(hidden > 0, hidden, 0.1 * hidden)
+        return pnce.from_scores.info_nce(xp.sum(gated * parameters["last"][None, None, :], axis=2))
+
+    rng = np.random.default_rng(0)
+    parameters = {"first": rng.normal(size=(6, 5)), "bias": rng.normal(size=5), "last": rng.normal(size=5)}
+    x, y = rng.normal(size=(4, 3)), rng.normal(size=(4, 3))
+    results = []
+    for convert in (np.asarray, torch.asarray, jnp.asarray, array_api_strict.asarray):
+        value, gradient = pnce.value_and_grad(critic)(
+            {key: convert(p) for key, p in parameters.items()}, convert(x), convert(y)
+        )
+        assert sorted(gradient) == sorted(parameters)
+        results.append([float(value), *(np.asarray(gradient[key]) for key in sorted(parameters))])
+    for other in results[1:]:
+        for ours, theirs in zip(results[0], other, strict=True):
+            np.testing.assert_allclose(ours, theirs, rtol=1e-13, atol=1e-14)
+
+
+def test_numpy_functions_reach_the_tape() -> None:
+    def function(x: Any) -> Any:
+        joined = np.concatenate([np.tanh(x), np.transpose(x, (0, 1))], axis=1)
+        return np.sum(np.maximum(joined, 0.1) * ROW[0]) + np.mean(np.abs(x)) + np.amax(x) + np.power(x, 2).sum()
+
+    def same(x: Any) -> Any:
+        joined = jnp.concatenate([jnp.tanh(x), x], axis=1)
+        return jnp.sum(jnp.maximum(joined, 0.1) * ROW[0]) + jnp.mean(jnp.abs(x)) + jnp.max(x) + (x**2).sum()
+
+    np.testing.assert_allclose(pnce.grad(function)(A), jax.grad(same)(jnp.asarray(A)), rtol=1e-13)
+
+
+def test_hessian_vector_product_on_numpy() -> None:
+    rng = np.random.default_rng(1)
+    x, y, v = rng.normal(size=(5, 3)), rng.normal(size=(5, 3)), rng.normal(size=(5, 3))
+    for block_size in (None, 2):
+
+        def loss(a: Any, block_size: int | None = block_size) -> Any:
+            return pnce.info_nce(a, y, temperature=0.5, block_size=block_size)
+
+        product = pnce.grad(lambda a: (pnce.grad(loss)(a) * v).sum())(x)
+        step = 1e-6
+        numeric = (pnce.grad(loss)(x + step * v) - pnce.grad(loss)(x - step * v)) / (2 * step)
+        np.testing.assert_allclose(product, numeric, rtol=1e-6, atol=1e-8)
+
+
+def test_results_share_no_memory() -> None:
+    x, y = np.ones(3), np.ones(3)
+    _, (first, second) = pnce.value_and_grad(lambda a, b: (a + b).sum(), argnums=(0, 1))(x, y)
+    first += 1.0
+    np.testing.assert_array_equal(second, np.ones(3))
+    np.testing.assert_array_equal(x, np.ones(3))
+
+
+def test_aux_structures_and_unused_arguments() -> None:
+    def function(parameters: dict[str, Any], unused: Any) -> Any:
+        value = (parameters["a"] * parameters["b"][0]).sum()
+        return value, {"double": 2 * value, "name": "kept", "none": None}
+
+    parameters = {"a": np.asarray([1.0, 2.0]), "b": (np.asarray(3.0), None)}
+    (value, aux), (gradient, nothing) = pnce.value_and_grad(function, argnums=(0, -1), has_aux=True)(
+        parameters, np.ones(2)
+    )
+    assert float(value) == 9.0
+    assert float(aux["double"]) == 18.0
+    assert isinstance(aux["double"], np.ndarray | np.floating)
+    assert aux["name"] == "kept"
+    np.testing.assert_array_equal(gradient["a"], [3.0, 3.0])
+    assert gradient["b"][1] is None
+    assert float(gradient["b"][0]) == 3.0
+    np.testing.assert_array_equal(nothing, np.zeros(2))
+
+
+def test_refusals() -> None:
+    with pytest.raises(NotImplementedError, match="no pullback"):
+        pnce.grad(lambda x: x.__array_namespace__().prod(x))(np.ones(3))
+
+    def assigns(x: Any) -> Any:
+        x[0] = 1.0
+        return x.sum()
+
+    with pytest.raises(TypeError, match="in place"):
+        pnce.grad(assigns)(np.ones(3))
+    with pytest.raises(TypeError, match="0-d array"):
+        pnce.grad(lambda x: x)(np.ones(3))
+    with pytest.raises(TypeError, match="real floating-point"):
+        pnce.grad(lambda x: x.sum())(np.ones(3, dtype=np.int64))
+    with pytest.raises(TypeError, match="expected arrays"):
+        pnce.grad(lambda x: x)(1.0)
+    with pytest.raises(TypeError, match="got none"):
+        pnce.grad(lambda x: x)({})
+    with pytest.raises(ValueError, match="argnums=3"):
+        pnce.grad(lambda x: x.sum(), argnums=3)(np.ones(3))
+    with pytest.raises(TypeError, match="expected a function"):
+        pnce.grad(3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="pair"):
+        pnce.grad(lambda x: x.sum(), has_aux=True)(np.ones(3))
+    with pytest.raises(ValueError, match="axes of length 1"):
+        pnce.grad(lambda x: x.__array_namespace__().squeeze(x, axis=0).sum())(np.ones(3))
+    with pytest.raises(TypeError):
+        pnce.grad(lambda x: np.add(x, x, out=np.ones(3)).sum())(np.ones(3))
+
+
+def test_a_recorded_array_behaves_like_an_array() -> None:
+    def function(x: Any) -> Any:
+        assert x.ndim == 2
+        assert x.size == 6
+        assert len(x) == 2
+        assert x.T.shape == (3, 2)
+        assert "TapeArray" in repr(x)
+        assert hash(x) == hash(x)
+        assert float(x[0, 0]) == A[0, 0]
+        assert int(x[0, 0] * 10) == 3
+        assert bool(x[0, 0] > 0)
+        assert bool(((x > 0) | (x <= 0)).all())
+        first, second = x
+        moved = x.to_device(x.device) if hasattr(A, "to_device") else x
+        return (first * second).sum() + (moved * 0).sum()
+
+    np.testing.assert_allclose(pnce.grad(function)(A), A[::-1])
