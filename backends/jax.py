@@ -58,7 +58,8 @@ class JaxAdapter:
             return (*found, *(None for _ in range(len(arrays) - len(found))))
 
         bound.defvjp(fwd, bwd)
-        return bound
+        result: Any = bound
+        return result  # type: ignore[no-any-return]
 
     def scan(
         self, step: Callable[[Arrays, Arrays], tuple[Arrays, Arrays]], init: Arrays, xs: Arrays

@@ -165,12 +165,12 @@ class TapeArray:
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
         if method != "__call__" or options:
             return NotImplemented
-        name = _UFUNCS.get(ufunc.__name__, ufunc.__name__)
+        name = str(_UFUNCS.get(ufunc.__name__, ufunc.__name__))
         return getattr(self.namespace, name)(*inputs)
 
     def __array_function__(self, function: Any, types: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
         del types
-        name = _FUNCTIONS.get(function.__name__, function.__name__)
+        name = str(_FUNCTIONS.get(function.__name__, function.__name__))
         if not hasattr(self.namespace, name):
             raise NotImplementedError(_no_pullback(name))
         return getattr(self.namespace, name)(*arguments, **options)

@@ -37,7 +37,7 @@ class _ClosedForm(torch.autograd.Function):
         if torch.compiler.is_compiling():  # a compiled backward pass is never recorded, nor can it hold a Function
             found = _Adjoint.forward(ctx.adjoint, ctx.static, cuts, *tensors)
         else:
-            found = _Adjoint.apply(ctx.adjoint, ctx.static, cuts, *tensors)
+            found = _Adjoint.apply(ctx.adjoint, ctx.static, cuts, *tensors)  # type: ignore[no-untyped-call]
         return (None, None, None, *found, *(None for _ in range(ctx.count - len(found))))
 
 
@@ -69,8 +69,8 @@ class _Adjoint(torch.autograd.Function):
             merged = (replaced.get(k, tensor) for k, tensor in enumerate(tensors))
             return _Adjoint.forward(ctx.backward_function, ctx.static, ctx.cuts, *merged)
 
-        _, pullback = torch.func.vjp(again, *(tensors[k] for k in places))
-        found = dict(zip(places, pullback(cotangents), strict=True))
+        result: Any = torch.func.vjp(again, *(tensors[k] for k in places))
+        found = dict(zip(places, result[1](cotangents), strict=True))
         return (None, None, None, *(found.get(k) for k in range(len(tensors))))
 
 
@@ -100,8 +100,8 @@ class TorchAdapter:
             transformed = torch.func.grad_and_value(fn, argnums=chosen)
 
             def value_and_gradient(*arguments: Any, **options: Any) -> tuple[Any, Any]:
-                gradient, value = transformed(*arguments, **options)
-                return value, gradient
+                result: Any = transformed(*arguments, **options)
+                return result[1], result[0]
 
             return value_and_gradient
 
@@ -116,7 +116,8 @@ class TorchAdapter:
                 return value, tensors
 
             transformed = torch.func.grad_and_value(tensors_only, argnums=chosen, has_aux=True)
-            gradient, (value, tensors) = transformed(*arguments, **options)
+            result: Any = transformed(*arguments, **options)
+            gradient, (value, tensors) = result
             leaves, shape = rest
             supply = iter(tensors)
             filled = [next(supply) if leaf is None else leaf for leaf in leaves]
@@ -128,7 +129,7 @@ class TorchAdapter:
         self, forward: Callable[..., Arrays], backward: Callable[..., Sequence[Any]]
     ) -> Callable[..., Arrays]:
         def bound(static: Any, *arrays: Any) -> Arrays:
-            outputs: Arrays = _ClosedForm.apply(forward, backward, static, *arrays)
+            outputs: Arrays = _ClosedForm.apply(forward, backward, static, *arrays)  # type: ignore[no-untyped-call]
             return outputs
 
         return bound

@@ -52,7 +52,7 @@ def worst_errors(loss: Loss, scores: torch.Tensor) -> tuple[float, float]:
 
 def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rows", type=int, default=8, help="rows and columns of the score matrix (default: 8)")
     options = parser.parse_args()
     print("| dtype | margin | value: cross_entropy | value: info_nce | gradient: cross_entropy | gradient: info_nce |")

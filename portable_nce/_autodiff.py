@@ -86,7 +86,7 @@ def value_and_grad(
     ...     return np.sum(np.tanh(x @ w) ** 2)
     >>> value, gradient = pnce.value_and_grad(energy)(np.asarray([0.5, -1.0]), np.asarray([[1.0, 0.0], [0.0, 1.0]]))
     >>> value
-    array(0.79356...)
+    array(0.79357...)
     >>> gradient
     array([ 0.72686..., -0.63970...])
     """
@@ -104,7 +104,7 @@ def value_and_grad(
                 f"{type(result).__name__}"
             )
             raise TypeError(message)
-        value = result[0] if has_aux else result
+        value: Any = result[0] if has_aux else result
         if not is_array(value) or tuple(value.shape) != ():
             got = f"an array of shape {tuple(value.shape)}" if is_array(value) else type(value).__name__
             message = f"value_and_grad: expected the function to return a 0-d array, got {got}; reduce it with sum"

@@ -125,28 +125,28 @@ def info_nce(
         if value is not default:
             message = f"{name}: expected {default} with negative_keys, got {value!r}; it needs in-batch negatives"
             raise ValueError(message)
-    xp, (query, positive_key, negative_keys, mask, weights) = enter(
+    xp, (query, positive_key, negatives, mask, weights) = enter(
         query=query, positive_key=positive_key, negative_keys=negative_keys, mask=mask, weights=weights
     )
     shared["weights"] = weights
-    floating(xp, query=query, positive_key=positive_key, negative_keys=negative_keys)
+    floating(xp, query=query, positive_key=positive_key, negative_keys=negatives)
     n_rows, _ = shape_of("query", query, "(N, D)")
     _, width = shape_of("positive_key", positive_key, "(N, D)")
     same_shape("positive_key", positive_key, (n_rows, width))
-    if len(negative_keys.shape) not in {2, 3}:
-        message = f"negative_keys: expected shape (M, D) or (N, M, D), got {tuple(negative_keys.shape)}"
+    if len(negatives.shape) not in {2, 3}:
+        message = f"negative_keys: expected shape (M, D) or (N, M, D), got {tuple(negatives.shape)}"
         raise ValueError(message)
-    axes = "(M, D)" if len(negative_keys.shape) == 2 else "(N, M, D)"  # noqa: PLR2004  (a matrix)
-    *leading, n_negatives, _ = shape_of("negative_keys", negative_keys, axes)
-    same_shape("negative_keys", negative_keys, (*([n_rows] if leading else []), n_negatives, width))
+    axes = "(M, D)" if len(negatives.shape) == 2 else "(N, M, D)"  # noqa: PLR2004  (a matrix)
+    *leading, n_negatives, _ = shape_of("negative_keys", negatives, axes)
+    same_shape("negative_keys", negatives, (*([n_rows] if leading else []), n_negatives, width))
     if mask is not None:
         boolean(xp, "mask", mask, (n_rows, n_negatives))
     if leading:
-        return _own_negatives(query, positive_key, negative_keys, mask=mask, block_size=block_size, **shared)
+        return _own_negatives(query, positive_key, negatives, mask=mask, block_size=block_size, **shared)
     if mask is not None:
         own = xp.ones((n_rows, n_rows), dtype=mask.dtype, device=device_of(mask))
         mask = xp.concat([own, mask], axis=1)
-    keys = xp.concat([positive_key, negative_keys], axis=0)
+    keys = xp.concat([positive_key, negatives], axis=0)
     return contrast_embeddings(
         {"query": query, "keys": keys}, pairing=queue(), mask=mask, symmetric=False, block_size=block_size, **shared
     )
@@ -288,7 +288,7 @@ def flat_nce(
     >>> view_a = np.asarray([[1.0, 0.0], [0.0, 1.0]])
     >>> view_b = np.asarray([[0.8, 0.6], [0.6, 0.8]])
     >>> pnce.flat_nce(view_a, view_b)
-    array(0.07232...)
+    array(-0.18528...)
     """
     return _two_views(
         view_a,
@@ -364,7 +364,7 @@ def nt_xent(
     >>> view_a = np.asarray([[1.0, 0.0], [0.0, 1.0]])
     >>> view_b = np.asarray([[0.8, 0.6], [0.6, 0.8]])
     >>> pnce.nt_xent(view_a, view_b)
-    array(1.13219...)
+    array(0.96680...)
     """
     return _two_views(
         view_a,
@@ -441,7 +441,7 @@ def dcl(
     >>> view_a = np.asarray([[1.0, 0.0], [0.0, 1.0]])
     >>> view_b = np.asarray([[0.8, 0.6], [0.6, 0.8]])
     >>> pnce.dcl(view_a, view_b)
-    array(0.07232...)
+    array(-0.18528...)
     """
     return _two_views(
         view_a,

@@ -94,5 +94,6 @@ def enter(**arrays: Array | None) -> tuple[Namespace, list[Any]]:
 
 
 def _title(space: Namespace) -> str:
-    name = str(getattr(space, "base_namespace", space).__name__)
+    library: Any = getattr(space, "base_namespace", space)
+    name = str(library.__name__)
     return name.removeprefix("array_api_compat.").partition(".")[0]

@@ -27,18 +27,22 @@ class Adapter(Protocol):
     @property
     def devices(self) -> Sequence[str]:
         """Names of the devices that arrays can live on, the default first."""
+        ...
 
     @property
     def dtypes(self) -> Sequence[str]:
         """Names of the real floating-point dtypes that the losses accept."""
+        ...
 
     def stop_gradient(self, x: Array) -> Array:
         """Return `x` as a constant."""
+        ...
 
     def value_and_grad(
         self, fn: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False
     ) -> Callable[..., Any]:
         """Return the function of value and gradient; the conventions are those of ``jax.value_and_grad``."""
+        ...
 
     def custom_vjp(
         self, forward: Callable[..., tuple[Array, ...]], backward: Callable[..., Sequence[Array]]
@@ -49,6 +53,7 @@ class Adapter(Protocol):
         returns the cotangents of the first arrays (those left out at the end have none). `static` is hashable. Both
         are array-API code, so that the backward pass can be differentiated again.
         """
+        ...
 
     def scan(
         self,
@@ -57,3 +62,4 @@ class Adapter(Protocol):
         xs: tuple[Array, ...],
     ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
         """Fold `step` over the leading axis of `xs`; return the last carry and the stacked outputs of the steps."""
+        ...

@@ -142,7 +142,7 @@ def _load(module: str) -> Adapter:
 
 def _import_backend(file: str) -> Any:
     if file == "torch":
-        from .backends import torch  # noqa: PLC0415  (torch.compile can follow an import statement, but no function)
+        from .backends import torch  # pyright: ignore[reportMissingImports]  # noqa: PLC0415  (torch.compile can follow an import statement, but no function)
 
         return torch
     return import_module(f".backends.{file}", __package__)

@@ -210,8 +210,8 @@ def log_n_ceiling(scores: Array | int, /) -> Array | float:
     if not is_array(scores):
         message = f"scores: expected an array or an integer, got {type(scores).__name__}"
         raise TypeError(message)
-    xp, scores, dtype = _enter(scores)
-    return finish(xp, _log(xp, scores.shape[1], scores[:1, 0]), dtype, "mean")
+    xp, matrix, dtype = _enter(scores)
+    return finish(xp, _log(xp, matrix.shape[1], matrix[:1, 0]), dtype, "mean")
 
 
 def _enter(scores: Array, least: int = 1) -> tuple[Namespace, Array, object]:

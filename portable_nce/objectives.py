@@ -90,8 +90,8 @@ def info_nce(*, multi_positive: str = "each") -> Objective:
     >>> import numpy as np
     >>> import portable_nce as pnce
     >>> x = np.eye(3)
-    >>> pnce.contrast(x, x, objective=pnce.objectives.info_nce(), temperature=0.5).round(6)
-    np.float64(0.239543)
+    >>> round(float(pnce.contrast(x, x, objective=pnce.objectives.info_nce(), temperature=0.5)), 6)
+    0.239545
     """
     one_of("multi_positive", multi_positive, ("each", "pooled"))
     return _INFO_NCE[multi_positive]
@@ -130,8 +130,8 @@ def flat_nce(*, include_positive: bool = False, form: str = "log", multi_positiv
     >>> import numpy as np
     >>> import portable_nce as pnce
     >>> x = np.eye(3)
-    >>> pnce.contrast(x, x, objective=pnce.objectives.flat_nce(), temperature=0.5).round(6)
-    np.float64(-1.306853)
+    >>> round(float(pnce.contrast(x, x, objective=pnce.objectives.flat_nce(), temperature=0.5)), 6)
+    -1.306853
     """
     one_of("form", form, ("log", "detach"))
     one_of("multi_positive", multi_positive, ("each", "pooled"))

@@ -71,8 +71,8 @@ class Pairing:
     ...     gap = abs(tile.rows[0] - tile.columns[0])
     ...     return gap == 1, gap > 2
     >>> pairing = pnce.pairings.Pairing(near_in_time, rows=(frame,), columns=(frame,))
-    >>> pnce.contrast(np.eye(6), objective="info_nce", pairing=pairing).round(6)
-    np.float64(1.41989)
+    >>> round(float(pnce.contrast(np.eye(6), objective="info_nce", pairing=pairing)), 6)
+    1.2904
     """
 
     __slots__ = ("columns", "least", "one_per_column", "one_per_row", "pairs", "rows", "rule")
@@ -148,8 +148,8 @@ def diagonal() -> Pairing:
     >>> import numpy as np
     >>> import portable_nce as pnce
     >>> x = np.eye(3)
-    >>> pnce.contrast(x, x, objective="info_nce", pairing=pnce.pairings.diagonal(), temperature=0.5).round(6)
-    np.float64(0.239543)
+    >>> round(float(pnce.contrast(x, x, objective="info_nce", pairing=pnce.pairings.diagonal(), temperature=0.5)), 6)
+    0.239545
     """
     return _DIAGONAL
 
@@ -169,8 +169,8 @@ def queue() -> Pairing:
     >>> import numpy as np
     >>> import portable_nce as pnce
     >>> queries, keys = np.eye(2), np.concatenate([np.eye(2), -np.eye(2)])
-    >>> pnce.contrast(queries, keys, objective="info_nce", pairing=pnce.pairings.queue()).round(6)
-    np.float64(0.407606)
+    >>> round(float(pnce.contrast(queries, keys, objective="info_nce", pairing=pnce.pairings.queue())), 6)
+    0.407606
     """
     return _QUEUE
 
@@ -188,8 +188,8 @@ def two_views() -> Pairing:
     >>> import numpy as np
     >>> import portable_nce as pnce
     >>> views = np.concatenate([np.eye(2), np.eye(2)])
-    >>> pnce.contrast(views, objective="info_nce", pairing=pnce.pairings.two_views()).round(6)
-    np.float64(0.551445)
+    >>> round(float(pnce.contrast(views, objective="info_nce", pairing=pnce.pairings.two_views())), 6)
+    0.551445
     """
     return _TWO_VIEWS
 
@@ -220,8 +220,8 @@ def index(positives: Array, /) -> Pairing:
     >>> import portable_nce as pnce
     >>> x = np.eye(3)
     >>> pairing = pnce.pairings.index(np.asarray([2, 0, 1]))
-    >>> pnce.contrast(x, x[np.asarray([1, 2, 0])], objective="info_nce", pairing=pairing).round(6)
-    np.float64(0.551445)
+    >>> round(float(pnce.contrast(x, x[np.asarray([1, 2, 0])], objective="info_nce", pairing=pairing)), 6)
+    0.551445
     """
     xp, _ = enter(positives=positives)
     integer(xp, "positives", positives, shape_of("positives", positives, "(N)"))
@@ -256,8 +256,8 @@ def labels(rows: Array, columns: Array | None = None, /) -> Pairing:
     >>> import portable_nce as pnce
     >>> x = np.eye(4)
     >>> same_class = pnce.pairings.labels(np.asarray([0, 0, 1, 1]))
-    >>> pnce.contrast(x, objective="info_nce", pairing=same_class).round(6)
-    np.float64(1.098612)
+    >>> round(float(pnce.contrast(x, objective="info_nce", pairing=same_class)), 6)
+    1.098612
     """
     xp, _ = enter(rows=rows, columns=columns)
     integer(xp, "rows", rows, shape_of("rows", rows, "(N)"))
@@ -293,8 +293,8 @@ def explicit(positives: Array, /) -> Pairing:
     >>> import portable_nce as pnce
     >>> x = np.eye(3)
     >>> pairing = pnce.pairings.explicit(np.asarray([[1, 1, 0], [0, 1, 0], [0, 0, 1]]) > 0)
-    >>> pnce.contrast(x, x, objective="info_nce", pairing=pairing).round(6)
-    np.float64(0.718111)
+    >>> round(float(pnce.contrast(x, x, objective="info_nce", pairing=pairing)), 6)
+    0.718111
     """
     xp, _ = enter(positives=positives)
     boolean(xp, "positives", positives, shape_of("positives", positives, "(N, K)"))

@@ -167,7 +167,7 @@ def test_a_users_own_critic() -> None:
     rng = np.random.default_rng(0)
     parameters = {"first": rng.normal(size=(6, 5)), "bias": rng.normal(size=5), "last": rng.normal(size=5)}
     x, y = rng.normal(size=(4, 3)), rng.normal(size=(4, 3))
-    results = []
+    results: list[list[Any]] = []
     for convert in (np.asarray, torch.asarray, jnp.asarray, array_api_strict.asarray):
         value, gradient = pnce.value_and_grad(critic)(
             {key: convert(p) for key, p in parameters.items()}, convert(x), convert(y)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["LIMITS", "check", "errors"]
 
-ROWS = 4
+ROWS = 3
 """Rows of the examples: exact arithmetic is slow."""
 
 DIGITS = 50
@@ -41,8 +41,8 @@ EPS = {"float64": 2.0**-52, "float32": 2.0**-23}
 LIMITS = {"value": 64.0, "gradient": 64.0}
 """The largest error, in units in the last place, that counts as agreement.
 
-Rounding the embeddings' similarity costs a unit or so of the similarity, which the temperature multiplies: 1/0.03 in the
-saturated cases. The rest is that of sums of a few terms.
+Rounding a similarity costs a unit or so of the similarity, which a temperature of 0.03 in the saturated cases makes 30
+of the score. The rest is that of sums of a few terms.
 """
 
 Results = list["np.ndarray[Any, Any]"]

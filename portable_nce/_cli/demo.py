@@ -12,6 +12,8 @@ import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
@@ -166,7 +168,7 @@ def load_digits() -> Digits:
     import numpy as np
     from sklearn import datasets
 
-    bunch = datasets.load_digits()
+    bunch: Any = datasets.load_digits()
     images = bunch.images / 16.0
     order = np.random.default_rng(0).permutation(len(images))
     held_out, validation, training = np.split(order, [HELD_OUT, HELD_OUT + VALIDATION])
@@ -188,72 +190,80 @@ def train(library: Library, loss: str, digits: Digits, iterations: int, seed: in
 
     generator = np.random.default_rng(seed)
     start = _initial(generator, digits.left.shape[1], loss)
-    order = generator.permutation(digits.training)
-    course = Course()
-
-    def pair(numbers: Vector) -> tuple[Any, Any]:
-        return library.asarray(digits.left[numbers], DTYPE), library.asarray(digits.right[numbers], DTYPE)
-
-    def tree(vector: Vector) -> Tree:
-        leaves = iter(_split(vector, start))
-        return _rebuild(start, lambda _: library.asarray(next(leaves), DTYPE))
-
-    def of_batches(value: Loss) -> Callable[[Tree, Any, Any], Any]:
-        def mean(parameters: Tree, left: Any, right: Any) -> Any:
-            encoded, size = encode(parameters, left, right), left.shape[0] // BATCHES
-            cuts = [slice(k * size, (k + 1) * size) for k in range(BATCHES)]
-            return sum(value(encoded[0][cut, :], encoded[1][cut, :], parameters[2]) for cut in cuts) / BATCHES
-
-        return mean
-
-    def penalised(parameters: Tree, left: Any, right: Any) -> tuple[Any, Any]:
-        value = batch_loss(parameters, left, right)
-        return value + DECAY * _squares(parameters), value
-
-    batch_loss = of_batches(LOSSES[loss][1])
-    differentiated = library.compiled(value_and_grad(penalised, has_aux=True))
-    companion = library.compiled(of_batches(_nt_xent))
-    critic = library.compiled(_scores)
-    training, validation = pair(order), pair(digits.validation)
-
-    def objective(vector: Vector) -> tuple[float, Vector]:
-        (value, course_loss), gradient = differentiated(tree(vector), *training)
-        latest[:] = [float(course_loss)]
-        flat = [library.to_numpy(leaf).reshape(-1) for leaf in _leaves(gradient)]
-        return float(value), np.concatenate(flat)
-
-    def record(vector: Vector) -> None:
-        parameters = tree(vector)
-        course.losses.append(latest[0])
-        if loss in UNNORMALISED:
-            course.companions.append(float(companion(parameters, *training)))
-        course.bounds.append(float(bounds.info_nce(critic(parameters, *validation))))
-        if course.bounds[-1] >= max(course.bounds):
-            course.best, chosen[:] = len(course.bounds) - 1, vector
+    task = _Task(library, loss, digits, start, generator.permutation(digits.training))
+    begin = np.concatenate([leaf.reshape(-1) for leaf in _leaves(start)])
+    limits = {"maxiter": iterations, "maxfun": 20 * iterations}
+    bar = tqdm(total=iterations, unit="it", file=sys.stderr, disable=None, leave=False)
+    started = perf_counter()
 
     def after(vector: Vector) -> None:
-        record(vector)
-        progress.set_postfix(loss=f"{course.losses[-1]:.3f}", bound=f"{course.bounds[-1]:.3f}", refresh=False)
-        progress.update()
+        course = task.record(vector)
+        bar.set_postfix(loss=f"{course.losses[-1]:.3f}", bound=f"{course.bounds[-1]:.3f}", refresh=False)
+        bar.update()
         if len(course.bounds) - 1 >= course.best + PATIENCE:
             raise StopIteration
 
-    latest: list[float] = []
-    begin = np.concatenate([leaf.reshape(-1) for leaf in _leaves(start)])
-    chosen = begin.copy()
-    started = perf_counter()
-    limits = {"maxiter": iterations, "maxfun": 20 * iterations}
-    bar = tqdm(total=iterations, unit="it", file=sys.stderr, disable=None, leave=False)
     # The matrices are small: threads would wait for each other most of the time, the more so on a busy machine.
-    with bar as progress, threadpool_limits(limits=1):
-        objective(begin)
-        record(begin)
-        minimize(objective, begin, jac=True, method="L-BFGS-B", callback=after, options=limits)
-    course.seconds = perf_counter() - started
-    scores = critic(tree(chosen), *pair(digits.held_out))
-    course.bound = float(bounds.info_nce(scores))
-    course.scores = library.to_numpy(scores)
-    return course
+    with bar, threadpool_limits(limits=1):
+        task.objective(begin)
+        task.record(begin)
+        minimize(task.objective, begin, jac=True, method="L-BFGS-B", callback=after, options=limits)
+    return task.finish(perf_counter() - started)
+
+
+class _Task:
+    """What is minimised, between the vectors of the optimiser and the arrays of the library, and what came of it."""
+
+    def __init__(self, library: Library, loss: str, digits: Digits, start: Tree, training: Vector) -> None:
+        self.library, self.digits, self.start = library, digits, start
+        self.training, self.validation = self.pair(training), self.pair(digits.validation)
+        value = LOSSES[loss][1]
+
+        def penalised(parameters: Tree, left: Any, right: Any) -> tuple[Any, Any]:
+            mean = _of_batches(value, parameters, left, right)
+            return mean + DECAY * _squares(parameters), mean
+
+        self.differentiated = library.compiled(value_and_grad(penalised, has_aux=True))
+        self.companion = library.compiled(partial(_of_batches, _nt_xent)) if loss in UNNORMALISED else None
+        self.scores = library.compiled(_scores)
+        self.latest = math.nan
+        self.course, self.chosen = Course(), start
+
+    def pair(self, numbers: Vector) -> tuple[Any, Any]:
+        """The halves of digits."""
+        left, right = (half[numbers] for half in (self.digits.left, self.digits.right))
+        return self.library.asarray(left, DTYPE), self.library.asarray(right, DTYPE)
+
+    def tree(self, vector: Vector) -> Tree:
+        """The parameters in a vector."""
+        parts = iter(_split(vector, self.start))
+        return _rebuild(self.start, lambda _: self.library.asarray(next(parts), DTYPE))
+
+    def objective(self, vector: Vector) -> tuple[float, Vector]:
+        """The penalised loss and its gradient."""
+        import numpy as np
+
+        (value, mean), gradient = self.differentiated(self.tree(vector), *self.training)
+        self.latest = float(mean)
+        return float(value), np.concatenate([self.library.to_numpy(leaf).reshape(-1) for leaf in _leaves(gradient)])
+
+    def record(self, vector: Vector) -> Course:
+        """Note the loss, which was computed last at these parameters, and the bound; keep the best parameters."""
+        parameters, course = self.tree(vector), self.course
+        course.losses.append(self.latest)
+        if self.companion is not None:
+            course.companions.append(float(self.companion(parameters, *self.training)))
+        course.bounds.append(float(bounds.info_nce(self.scores(parameters, *self.validation))))
+        if course.bounds[-1] >= max(course.bounds):
+            course.best, self.chosen = len(course.bounds) - 1, parameters
+        return course
+
+    def finish(self, seconds: float) -> Course:
+        """Measure the best parameters on the digits held out."""
+        scores = self.scores(self.chosen, *self.pair(self.digits.held_out))
+        self.course.scores, self.course.bound = self.library.to_numpy(scores), float(bounds.info_nce(scores))
+        self.course.seconds = seconds
+        return self.course
 
 
 # The encoders, in array-API code
@@ -282,6 +292,13 @@ def _scores(parameters: Tree, left: Any, right: Any) -> Any:
     return (left @ xp.matrix_transpose(right)) * scale
 
 
+def _of_batches(value: Loss, parameters: Tree, left: Any, right: Any) -> Any:
+    """The mean of a loss over the batches."""
+    encoded, size = encode(parameters, left, right), left.shape[0] // BATCHES
+    cuts = [slice(k * size, (k + 1) * size) for k in range(BATCHES)]
+    return sum(value(encoded[0][cut, :], encoded[1][cut, :], parameters[2]) for cut in cuts) / BATCHES
+
+
 def _squares(parameters: Tree) -> Any:
     """The sum of the squared weights, biases left out."""
     weights = [weight for layers in parameters[:2] for weight, _ in layers]
@@ -298,7 +315,7 @@ def _initial(generator: np.random.Generator, pixels: int, loss: str) -> Tree:
         sizes = (pixels, HIDDEN, EMBEDDING)
         return tuple(
             (generator.standard_normal((before, after)) / math.sqrt(before), np.zeros(after))
-            for before, after in zip(sizes, sizes[1:], strict=False)
+            for before, after in pairwise(sizes)
         )
 
     # CLIP learns the logarithm of its scale too; it starts like the fixed one of the other losses.

@@ -24,11 +24,11 @@ def draw(course: Course, digits: Digits, title: str, backend: str, output: Path)
     figure = Figure(figsize=(12.5, 6.4), layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(f"Left and right halves of handwritten digits, matched by {title} ({backend}, float64)")
-    left, right = figure.subfigures(1, 2, width_ratios=(1.0, 1.15))
-    upper, lower = left.subfigures(2, 1, height_ratios=(2.6, 1.0))
-    _curve(upper.subplots(), course, title)
-    _examples(lower, course, digits)
-    _matrix(right, course, digits)
+    columns: Any = figure.subfigures(1, 2, width_ratios=(1.0, 1.15))
+    rows: Any = columns[0].subfigures(2, 1, height_ratios=(2.6, 1.0))
+    _curve(rows[0].subplots(), course, title)
+    _examples(rows[1], course, digits)
+    _matrix(columns[1], course, digits)
     figure.savefig(output, dpi=110)
 
 
@@ -62,11 +62,11 @@ def _examples(figure: Any, course: Course, digits: Digits) -> None:
             axes.imshow(image, cmap="gray_r", vmin=0.0, vmax=1.0)
             axes.axvline(3.5, color="C1", linewidth=0.8)
             axes.set(xticks=[], yticks=[])
-        grid[1, i].set_xlabel("its own" if winners[i] == i else "another's", fontsize="small")
+        grid[1, i].set_xlabel("own" if winners[i] == i else "other", fontsize="small")
     grid[0, 0].set_ylabel("digit", fontsize="small")
     grid[1, 0].set_ylabel("found", fontsize="small")
     figure.suptitle(
-        "The first held-out digits; below, the left half with the right half found for it", fontsize="small"
+        "The first held-out digits, and their left halves with the right halves found for them", fontsize="small"
     )
 
 

@@ -1,0 +1,355 @@
+"""Everything that is checked here, each check in an environment of its own.
+
+``python -m nox`` runs all that can run on this machine and names the rest; ``nox -l`` lists the sessions. Environments
+are shared between sessions that need the same packages, live under ``.nox/env`` and are kept until their list of
+packages changes; delete ``.nox`` to begin afresh.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import runpy
+import shutil
+import sys
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from xml.etree import ElementTree as ET
+
+import nox
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+nox.needs_version = ">=2025.2"
+
+ROOT: Final = Path(__file__).parent
+WORK: Final = ROOT / ".nox"
+NAME: Final = "portable_nce"
+
+TORCH: Final = "torch==2.13.0"
+"""One version for all environments, so that the conformance, type and demo sessions speak of the same PyTorch."""
+
+CUPY: Final = "cupy-cuda12x[ctk]"
+"""CuPy with the CUDA libraries, so that a machine needs no more than the driver."""
+
+COVERAGE_FLOOR: Final = 95.0
+"""Percent of the lines, and of the branches, that the tests of portable_nce/ and of backends/ must reach."""
+
+PYPROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def group(name: str) -> tuple[str, ...]:
+    """Give the requirements of a dependency group of pyproject.toml that includes no other."""
+    return tuple(PYPROJECT["dependency-groups"][name])
+
+
+def extras(*names: str) -> tuple[str, ...]:
+    """Give the requirements of the project's extras."""
+    return tuple(requirement for name in names for requirement in PYPROJECT["project"]["optional-dependencies"][name])
+
+
+TESTING: Final = (*extras("test"), *group("coverage"), *group("speed"))
+ARRAYS: Final = group("arrays")
+
+ENVIRONMENTS: Final[Mapping[str, tuple[str, ...]]] = {
+    # For one library each, so that a session shows that the project needs no other.
+    "arrays": (*TESTING, *ARRAYS),
+    "torch": (*TESTING, TORCH, "numpy"),
+    "jax": (*TESTING, *extras("jax")),
+    "jax-cuda": (*TESTING, "jax[cuda12]"),
+    "cupy": (*TESTING, CUPY),
+    # For what concerns several of them.
+    "all": (*TESTING, *ARRAYS, TORCH, *extras("jax", "demo"), *group("distribution"), *group("docstrings")),
+    # For tools.
+    "build": group("distribution"),
+    "lint": group("lint"),
+    "demo": extras("demo"),
+    "demo-torch": (*extras("demo"), TORCH),
+    "demo-jax": extras("demo", "jax"),
+    "demo-cupy": (*extras("demo"), CUPY),
+}
+"""What pip installs beside the project, by environment."""
+
+ENVIRONMENT_OF: Final[Mapping[str, str]] = {
+    "numpy": "arrays",
+    "array-api-strict": "arrays",
+    "mparray": "arrays",
+    "torch": "torch",
+    "jax": "jax",
+    "cupy": "cupy",
+}
+"""The environment of a variant, by its library."""
+
+
+def gpu_obstacle() -> str | None:
+    """Say why nothing can run on an NVIDIA GPU here, or None if it can."""
+    if shutil.which("nvidia-smi") or Path("/dev/nvidia0").exists():
+        return None
+    return "it needs an NVIDIA GPU, and there is neither nvidia-smi nor /dev/nvidia0 on this machine"
+
+
+VARIANTS: Final[Mapping[str, Any]] = runpy.run_path(str(ROOT / "tests" / "variants.py"))["VARIANTS"]
+"""The table of variants; it needs the standard library alone."""
+
+OBSTACLE: Final = gpu_obstacle()
+NOT_RUN: Final = {name: OBSTACLE for name, variant in VARIANTS.items() if variant.gpu and OBSTACLE is not None}
+"""The variants that cannot run on this machine, and why."""
+
+MEASURED: Final = {"numpy", "array-api-strict", "torch", "jax-x64"}
+"""The variants whose coverage is measured, which takes twice the time: one for each adapter."""
+
+nox.options.sessions = [
+    "lint",
+    "types",
+    "demo",
+    "doctest",
+    *(f"conformance({name})" for name in VARIANTS if name not in NOT_RUN),
+    "tests",
+    "coverage",
+    "summary",
+]
+
+
+# Environments
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A virtual environment, and the session that uses it now."""
+
+    session: nox.Session
+    folder: Path
+
+    def run(self, program: str, *args: str, env: Mapping[str, str] | None = None, silent: bool = False) -> None:
+        """Run a program of this environment in the root of the project; silent: shown only if it fails."""
+        # Safe path: the working directory must not shadow the installed package by the source tree.
+        settings = {"PYTHONSAFEPATH": "1", "VIRTUAL_ENV": str(self.folder), **(env or {})}
+        self.session.run(str(self.programs / program), *args, env=settings, silent=silent, external=True)
+
+    @property
+    def programs(self) -> Path:
+        """The folder with python, pip and pytest."""
+        return self.folder / ("Scripts" if os.name == "nt" else "bin")
+
+    def install(self, *args: str) -> None:
+        """Let pip install."""
+        pip = str(self.programs / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"
+        self.session.run_install(*pip, *args, external=True)
+
+
+def environment(session: nox.Session, name: str, *, project: bool = True) -> Environment:
+    """Give the environment of that name with its packages and, as a wheel, the project."""
+    environment = Environment(session, WORK / "env" / name)
+    stamp = environment.folder / "requirements.txt"
+    wanted = "\n".join((f"# {sys.version}", *ENVIRONMENTS[name], ""))
+    if not stamp.exists() or stamp.read_text(encoding="utf-8") != wanted:
+        shutil.rmtree(environment.folder, ignore_errors=True)
+        session.run_install(sys.executable, "-m", "virtualenv", "--quiet", str(environment.folder), external=True)
+        environment.install(*ENVIRONMENTS[name])
+        stamp.write_text(wanted, encoding="utf-8")
+    if project and name not in READY:
+        wheel = built(session)
+        environment.install("--force-reinstall", "--no-deps", str(wheel))
+        environment.install(str(wheel))  # what it depends on
+        READY.add(name)
+    return environment
+
+
+READY: Final[set[str]] = set()
+"""The environments that have this run's wheel."""
+
+WHEELS: Final[list[Path]] = []
+"""The project's wheel, once it is built: the tree is read once in a run."""
+
+
+def built(session: nox.Session) -> Path:
+    """Build the project's wheel by way of its sdist, once in a run of nox."""
+    if not WHEELS:
+        folder = WORK / "dist"
+        shutil.rmtree(folder, ignore_errors=True)
+        builder = environment(session, "build", project=False)
+        builder.run("python", "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT), silent=True)
+        WHEELS.extend(folder.glob("*.whl"))
+    return WHEELS[0]
+
+
+# Tests
+
+
+def results(name: str) -> Path:
+    """Make an empty folder for what a session leaves to `coverage` and to `summary`."""
+    folder = WORK / "results" / name
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    return folder
+
+
+def pytest(environment: Environment, name: str, *args: str, measured: bool = True, processes: str = "auto") -> None:
+    """Run pytest and keep the outcome and, if asked for, the coverage."""
+    folder = results(name)
+    command = ["coverage", "run", "-m", "pytest"] if measured else ["pytest"]
+    outcome = f"--junit-xml={folder / 'junit.xml'}"
+    # One thread for each process, and no further processes: the arrays of the tests are small.
+    env = {"COVERAGE_FILE": str(folder / "coverage"), "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    environment.run(
+        *command, *args, "-n", processes, "--maxprocesses=8", outcome, *environment.session.posargs, env=env
+    )
+
+
+@nox.session(venv_backend="none")
+@nox.parametrize("variant", [nox.param(name, id=name) for name in VARIANTS])
+def conformance(session: nox.Session, variant: str) -> None:
+    """Run the conformance suite on one variant: framework, device, mode and dtype."""
+    if (reason := NOT_RUN.get(variant)) is not None:
+        session.error(f"conformance({variant}) cannot run: {reason}")
+    library = VARIANTS[variant].library
+    name = "jax-cuda" if variant == "jax-cuda" else ENVIRONMENT_OF[library]
+    pytest(
+        environment(session, name),
+        f"conformance-{variant}",
+        "tests/conformance",
+        f"--variant={variant}",
+        measured=variant in MEASURED or VARIANTS[variant].gpu,
+        processes="0" if VARIANTS[variant].gpu else "auto",  # a GPU's memory is not shared out
+    )
+
+
+@nox.session(venv_backend="none")
+def tests(session: nox.Session) -> None:
+    """Run the project's own tests: distribution, architecture, import, and the frameworks against each other."""
+    pytest(environment(session, "all"), "tests", "tests", "--ignore=tests/conformance")
+
+
+@nox.session(venv_backend="none")
+def doctest(session: nox.Session) -> None:
+    """Run the examples of the docstrings and of the documents."""
+    cupy = () if OBSTACLE is None else ("--ignore-glob=*/backends/cupy.py",)  # needs CuPy to be imported
+    documents = [str(path.relative_to(ROOT)) for path in (ROOT / "README.md", ROOT / "docs") if path.exists()]
+    arguments = "--doctest-modules", "--doctest-glob=*.md", "--pyargs", NAME, *documents, *cupy
+    pytest(environment(session, "all"), "doctest", *arguments)
+
+
+# Tools
+
+
+@nox.session(venv_backend="none")
+def lint(session: nox.Session) -> None:
+    """Check style and formatting by ruff."""
+    linter = environment(session, "lint", project=False)
+    linter.run("ruff", "check", *session.posargs)
+    linter.run("ruff", "format", "--check", "--diff")
+
+
+@nox.session(venv_backend="none")
+def types(session: nox.Session) -> None:
+    """Check types by mypy, strict, and by pyright."""
+    checker = environment(session, "all")
+    checker.install(*group("types"), "nox")
+    try:
+        checker.run("mypy")
+    finally:
+        checker.run("pyright", "--pythonpath", str(checker.programs / "python"))
+
+
+@nox.session(venv_backend="none")
+def demo(session: nox.Session) -> None:
+    """Train two encoders on handwritten digits; options after ``--``, such as ``--backend torch``."""
+    backend = chosen(session.posargs)
+    if backend == "cupy" and OBSTACLE is not None:
+        session.error(f"the demo cannot run on CuPy: {OBSTACLE}")
+    name = f"demo-{backend}" if f"demo-{backend}" in ENVIRONMENTS else "demo"
+    environment(session, name).run("python", "-m", NAME, "demo", *session.posargs)
+
+
+def chosen(options: Sequence[str]) -> str:
+    """Find the backend among the demo's options."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--backend", default="numpy")
+    backend: str = parser.parse_known_args(options)[0].backend
+    return backend
+
+
+# The end of a run
+
+
+def percent(part: int, whole: int) -> float:
+    """Give a share in percent; nothing measured is nothing reached."""
+    return 100.0 * part / whole if whole else 0.0
+
+
+@nox.session(venv_backend="none")
+def coverage(session: nox.Session) -> None:
+    """Combine the coverage of the sessions that ran before, show it, and hold it to the floor."""
+    measurer = environment(session, "arrays")
+    folder = results("coverage")
+    env = {"COVERAGE_FILE": str(folder / "coverage")}
+    data = sorted(
+        str(path) for path in (WORK / "results").glob("*/coverage*") if path.is_file() and path.parent != folder
+    )
+    if not data:
+        session.error("no session has left coverage data: run conformance, tests and doctest first")
+    measurer.run("coverage", "combine", "--keep", "--quiet", *data, env=env)
+    # Only its own variant can run CuPy's adapter.
+    omit = () if OBSTACLE is None else ("--omit=backends/cupy.py",)
+    measurer.run("coverage", "report", *omit, env=env)
+    measurer.run("coverage", "json", "--quiet", "-o", str(folder / "coverage.json"), *omit, env=env)
+    report = json.loads((folder / "coverage.json").read_text(encoding="utf-8"))["files"]
+    low = []
+    print(f"\n{'':14} {'lines':>8} {'branches':>9}")
+    for room in ("portable_nce", "backends"):
+        files = [file["summary"] for path, file in report.items() if Path(path).parts[0] == room]
+        lines, branches = (
+            percent(sum(file[f"covered_{what}"] for file in files), sum(file[number] for file in files))
+            for what, number in (("lines", "num_statements"), ("branches", "num_branches"))
+        )
+        print(f"{room + '/':14} {lines:7.1f}% {branches:8.1f}%")
+        low += [
+            f"{room}/ {share:.1f} % of the {what}"
+            for what, share in (("lines", lines), ("branches", branches))
+            if share < COVERAGE_FLOOR
+        ]
+    if OBSTACLE is not None:
+        print(f"backends/cupy.py is left out: {OBSTACLE}")
+    if low:
+        session.error(f"below {COVERAGE_FLOOR:g} %: {', '.join(low)}")
+
+
+def outcomes(path: Path) -> dict[str, float]:
+    """Read what pytest counted."""
+    suite = ET.parse(path).getroot().find("testsuite")  # noqa: S314  written by our own pytest a moment ago
+    assert suite is not None  # noqa: S101  pytest writes one
+    counts = {key: float(suite.get(key, 0)) for key in ("tests", "failures", "errors", "skipped", "time")}
+    counts["passed"] = counts["tests"] - counts["failures"] - counts["errors"] - counts["skipped"]
+    return counts
+
+
+@nox.session(venv_backend="none")
+def summary(session: nox.Session) -> None:
+    """Say what each session of tests counted, and by name what could not run."""
+    del session
+    total: dict[str, float] = {}
+    reports = sorted((WORK / "results").glob("*/junit.xml"), key=lambda path: path.stat().st_mtime)
+    print("\nTests, by session:")
+    for path in reports:
+        counts = outcomes(path)
+        total = {key: total.get(key, 0.0) + value for key, value in counts.items()}
+        print(f"  {path.parent.name:38} {closing(counts)}")
+    for name, reason in NOT_RUN.items():
+        print(f"  {'conformance-' + name:38} NOT RUN: {reason}")
+    print(f"\n===== {closing(total)} =====")
+
+
+def closing(counts: Mapping[str, float]) -> str:
+    """Word the counts as pytest does."""
+    words = (
+        ("failures", "failed"),
+        ("passed", "passed"),
+        ("skipped", "skipped"),
+        ("errors", "in error"),
+    )
+    parts = [f"{counts[key]:.0f} {word}" for key, word in words if counts.get(key)]
+    return f"{', '.join(parts) or 'no tests ran'} in {counts.get('time', 0.0):.1f} s"

@@ -1,0 +1,462 @@
+"""Inputs at the edge: every one has a finite value and finite gradients, and where mathematics says which, those.
+
+The published traps come first: a mask that multiplies leaves exp(0) in the sum, the log-sum-exp of nothing has no
+gradient, neither has a norm at zero, infinity times zero is no number, and so on.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from mpmath import mp, mpf
+
+import portable_nce as pnce
+
+import oracles
+from variants import EPS, differentiate, flatten, generator
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from variants import Nested, Variant
+
+INF, NAN = math.inf, math.nan
+DTYPES = [None, "float16"]
+"""The widest dtype of the variant, and the one with the narrowest range."""
+
+SCORE_LOSSES: dict[str, Callable[..., Any]] = {
+    "info_nce": pnce.from_scores.info_nce,
+    "info_nce pooled": lambda s, **options: pnce.from_scores.info_nce(s, multi_positive="pooled", **options),
+    "flat_nce": pnce.from_scores.flat_nce,
+    "flat_nce detach": lambda s, **options: pnce.from_scores.flat_nce(s, form="detach", **options),
+    "flat_nce include_positive": lambda s, **options: pnce.from_scores.flat_nce(s, include_positive=True, **options),
+    "dcl": pnce.from_scores.dcl,
+    "dcl pooled": lambda s, **options: pnce.from_scores.dcl(s, multi_positive="pooled", **options),
+}
+
+
+def oracle_of(loss: str) -> tuple[str, dict[str, Any]]:
+    """Name the oracle of a loss of scores, and the options that make it this one."""
+    special: dict[str, tuple[str, Any]] = {
+        "pooled": ("multi_positive", "pooled"),
+        "detach": ("form", "detach"),
+        "include_positive": ("include_positive", True),
+    }
+    name, *words = loss.split()
+    return f"from_scores.{name}", dict(special[word] for word in words)
+
+
+SIMILARITIES = ["dot", "cosine", "neg_sq_euclidean", "neg_euclidean"]
+EMBEDDING_LOSSES: dict[str, Callable[..., Any]] = {
+    "info_nce": lambda a, b, **options: pnce.info_nce(a, b, temperature=0.5, **options),
+    "info_nce symmetric": lambda a, b, **options: pnce.info_nce(a, b, temperature=0.5, symmetric=True, **options),
+    "info_nce shared": lambda a, b, **options: pnce.info_nce(a, b, b, temperature=0.5, **options),
+    "flat_nce": lambda a, b, **options: pnce.flat_nce(a, b, temperature=0.5, **options),
+    "flat_nce detach": lambda a, b, **options: pnce.flat_nce(a, b, temperature=0.5, form="detach", **options),
+    "nt_xent": lambda a, b, **options: pnce.nt_xent(a, b, temperature=0.5, **options),
+    "dcl": lambda a, b, **options: pnce.dcl(a, b, temperature=0.5, **options),
+    "clip": lambda a, b, **options: pnce.clip(a, b, logit_scale=2.0, **options),
+}
+BLOCKS = [None, 2]
+EMBEDDING_CALLS = [
+    *((loss, name, None, dtype) for loss in ("info_nce", "nt_xent") for name in SIMILARITIES for dtype in DTYPES),
+    *((loss, name, 2, None) for loss in ("info_nce", "nt_xent") for name in SIMILARITIES),
+    *(
+        pytest.param(loss, name, block, None, marks=pytest.mark.exhaustive)
+        for loss in EMBEDDING_LOSSES
+        for name in SIMILARITIES
+        for block in BLOCKS
+        if loss not in {"info_nce", "nt_xent"}
+    ),
+]
+
+
+def vectors(rows: int, columns: int, seed: int = 5) -> list[list[float]]:
+    """Draw numbers that every dtype holds."""
+    numbers = generator(seed)
+    return [[numbers.randint(-24, 24) / 16 for _ in range(columns)] for _ in range(rows)]
+
+
+def assert_finite(variant: Variant, *arrays: Any) -> None:
+    """Every number is finite."""
+    for array in arrays:
+        listed = flatten(variant.to_list(array))
+        assert all(mp.isfinite(number) for number in listed), listed
+
+
+def assert_loss(
+    variant: Variant, loss: str, scores: Nested, dtype: str | None, *, clean: Nested = None, **options: Nested
+) -> None:
+    """Compare a loss of scores with its oracle at clean scores, where the gradient of what was cleaned is 0."""
+    clean = scores if clean is None else clean
+    arrays = {key: variant.array(nested, dtype) for key, nested in options.items()}
+    value, (gradient,) = differentiate(lambda s: SCORE_LOSSES[loss](s, **arrays), [variant.floats(scores, dtype)])
+    assert_finite(variant, value, gradient)
+    name, special = oracle_of(loss)
+    wanted, slopes = oracles.value_and_gradients(name, {"scores": clean}, {**options, **special})
+    tolerance = 8 * variant.eps(dtype)
+    assert oracles.error(variant.to_list(value), wanted) <= tolerance
+    assert oracles.error(variant.to_list(gradient), slopes["scores"]) <= max(tolerance, 1e-48)
+
+
+# --- masks and empty sets -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("loss", list(SCORE_LOSSES))
+def test_masked_entries_leave_nothing(variant: Variant, loss: str, dtype: str | None) -> None:
+    """Scores far below zero: an exp(0) left behind by a mask that multiplies would outweigh them all."""
+    scores = [[s - 24.0 for s in row] for row in vectors(4, 4)]
+    mask = [[True, False, True, True], [True, True, False, True], [False, True, True, False], [True, False, True, True]]
+    assert_loss(variant, loss, scores, dtype, mask=mask)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("dirt", [INF, -INF, NAN], ids=["inf", "-inf", "nan"])
+@pytest.mark.parametrize("loss", list(SCORE_LOSSES))
+def test_masked_entries_may_hold_anything(variant: Variant, loss: str, dirt: float, dtype: str | None) -> None:
+    """Infinities and NaN that take no part reach neither the value nor the gradient."""
+    clean = vectors(4, 4)
+    mask = [[(i, j) not in {(0, 1), (1, 3), (2, 0), (2, 1)} for j in range(4)] for i in range(4)]
+    scores = [[s if m else dirt for s, m in zip(row, bits, strict=True)] for row, bits in zip(clean, mask, strict=True)]
+    assert_loss(variant, loss, scores, dtype, clean=clean, mask=mask)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("loss", list(SCORE_LOSSES))
+def test_minus_infinity_as_mask(variant: Variant, loss: str, dtype: str | None) -> None:
+    """A score of minus infinity takes no part, and has gradient 0."""
+    clean = vectors(4, 4)
+    mask = [[(i, j) not in {(0, 1), (1, 3), (2, 0), (2, 1)} for j in range(4)] for i in range(4)]
+    scores = [[s if m else -INF for s, m in zip(row, bits, strict=True)] for row, bits in zip(clean, mask, strict=True)]
+    value, (gradient,) = differentiate(SCORE_LOSSES[loss], [variant.floats(scores, dtype)])
+    masked = variant.array(mask)
+    wanted, (slope,) = differentiate(lambda s: SCORE_LOSSES[loss](s, mask=masked), [variant.floats(clean, dtype)])
+    assert variant.to_list(value) == variant.to_list(wanted)
+    assert variant.to_list(gradient) == variant.to_list(slope)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("loss", list(SCORE_LOSSES))
+@pytest.mark.parametrize("kept", ["nothing", "negatives", "positives"])
+def test_no_row_counts(variant: Variant, kept: str, loss: str, dtype: str | None) -> None:
+    """All masked, no positive anywhere, or no negative anywhere: loss 0, gradient 0."""
+    mask = [[{"nothing": False, "negatives": i != j, "positives": i == j}[kept] for j in range(4)] for i in range(4)]
+    masked = variant.array(mask)
+    value, (gradient,) = differentiate(
+        lambda s: SCORE_LOSSES[loss](s, mask=masked), [variant.floats(vectors(4, 4), dtype)]
+    )
+    assert variant.to_list(value) == 0.0
+    assert variant.to_list(gradient) == [[0.0] * 4] * 4
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("loss", list(SCORE_LOSSES))
+def test_rows_without_positives(variant: Variant, loss: str, reduction: str, dtype: str | None) -> None:
+    """They contribute neither to the sum nor to the count."""
+    nested = vectors(4, 4)
+    mask = [[i != j or i in {0, 3} for j in range(4)] for i in range(4)]
+    got = SCORE_LOSSES[loss](variant.floats(nested, dtype), mask=variant.array(mask), reduction=reduction)
+    name, special = oracle_of(loss)
+    wanted = oracles.evaluate(name, {"scores": nested}, {"mask": mask, "reduction": reduction, **special})
+    assert oracles.error(variant.to_list(got), wanted) <= 8 * variant.eps(dtype)
+    if reduction == "none":
+        assert variant.to_list(got)[1:3] == [0.0, 0.0]
+    else:
+        weights = [1.0, 0.5, 0.25, 2.0]
+        assert_loss(variant, loss, nested, dtype, mask=mask, weights=weights)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("loss", list(SCORE_LOSSES))
+def test_one_column(variant: Variant, loss: str, dtype: str | None) -> None:
+    """One column, all positives: no negatives, so nothing to learn."""
+    scores = variant.floats([[1.0], [-2.0], [3.0]], dtype)
+    positives = variant.array([0, 0, 0])
+    value, (gradient,) = differentiate(lambda s: SCORE_LOSSES[loss](s, positives=positives), [scores])
+    assert variant.to_list(value) == 0.0
+    assert variant.to_list(gradient) == [[0.0]] * 3
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("multi_positive", ["each", "pooled"])
+def test_every_column_positive(variant: Variant, multi_positive: str, dtype: str | None) -> None:
+    """Positives only: the pooled loss is 0, the mean over each is the entropy-like spread; all is finite."""
+    nested = vectors(3, 4)
+    positives = variant.array([[True] * 4] * 3)
+    value, (gradient,) = differentiate(
+        lambda s: pnce.from_scores.info_nce(s, positives=positives, multi_positive=multi_positive),
+        [variant.floats(nested, dtype)],
+    )
+    wanted, slopes = oracles.value_and_gradients(
+        "from_scores.info_nce", {"scores": nested}, {"positives": [[True] * 4] * 3, "multi_positive": multi_positive}
+    )
+    assert_finite(variant, value, gradient)
+    if multi_positive == "pooled":
+        assert variant.to_list(value) == 0.0
+        assert variant.to_list(gradient) == [[0.0] * 4] * 3
+    else:
+        assert oracles.error(variant.to_list(value), wanted) <= 8 * variant.eps(dtype)
+        assert oracles.error(variant.to_list(gradient), slopes["scores"]) <= max(8 * variant.eps(dtype), 1e-48)
+
+
+@pytest.mark.parametrize("kept", ["nothing", "negatives", "positives"])
+@pytest.mark.parametrize("block_size", BLOCKS)
+@pytest.mark.parametrize(
+    "loss",
+    [
+        *("info_nce symmetric", "dcl"),
+        *(pytest.param(loss, marks=pytest.mark.exhaustive) for loss in ("info_nce", "nt_xent", "flat_nce", "clip")),
+    ],
+)
+def test_no_row_counts_among_embeddings(variant: Variant, loss: str, kept: str, block_size: int | None) -> None:
+    """The same for embeddings, for their temperature too, dense and streamed."""
+    two_views = loss in {"nt_xent", "dcl", "flat_nce"}
+    n, size = 3, 6 if two_views else 3
+
+    def takes_part(i: int, j: int) -> bool:
+        positive = (i + n) % size == j if two_views else i == j
+        return {"nothing": False, "negatives": not positive, "positives": positive}[kept]
+
+    mask = variant.array([[takes_part(i, j) for j in range(size)] for i in range(size)])
+    a, b = variant.floats(vectors(n, 2, 1)), variant.floats(vectors(n, 2, 2))
+    value, gradients = differentiate(
+        lambda x, y: EMBEDDING_LOSSES[loss](x, y, mask=mask, block_size=block_size), [a, b]
+    )
+    assert variant.to_list(value) == 0.0
+    for gradient in gradients:
+        assert variant.to_list(gradient) == [[0.0] * 2] * n
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("block_size", BLOCKS)
+def test_learned_temperature_under_a_mask(variant: Variant, block_size: int | None, dtype: str | None) -> None:
+    """Minus infinity divided by a learned temperature would make its gradient NaN."""
+    nested_a, nested_b = vectors(4, 2, 1), vectors(4, 2, 2)
+    mask = [[i == j or i % 2 == 0 for j in range(4)] for i in range(4)]
+    masked = variant.array(mask)
+    arrays = [variant.floats(nested_a, dtype), variant.floats(nested_b, dtype), variant.floats(0.5, dtype)]
+    value, gradients = differentiate(
+        lambda a, b, t: pnce.info_nce(a, b, temperature=t, mask=masked, block_size=block_size), arrays
+    )
+    assert_finite(variant, value, *gradients)
+    wanted, slopes = oracles.value_and_gradients(
+        "info_nce", {"query": nested_a, "positive_key": nested_b, "temperature": 0.5}, {"mask": mask}
+    )
+    tolerance = max(16 * variant.eps(dtype), 1e-45)
+    assert oracles.error(variant.to_list(value), wanted) <= tolerance
+    for gradient, slope in zip(gradients, slopes.values(), strict=True):
+        assert oracles.error(variant.to_list(gradient), slope) <= tolerance
+
+
+@pytest.mark.parametrize("dirt", [INF, NAN], ids=["inf", "nan"])
+@pytest.mark.parametrize("block_size", BLOCKS)
+def test_masked_keys_may_hold_anything(variant: Variant, block_size: int | None, dirt: float) -> None:
+    """A key that no query looks at does not reach the value."""
+    query, key = [[1.0, 0.5], [-0.5, 2.0], [1.5, -1.0], [0.25, 1.0]], vectors(4, 2)
+    mask = variant.array([[j != 3 for j in range(4)] for _ in range(4)])
+    values = [
+        pnce.info_nce(
+            variant.floats(query),
+            variant.floats([*key[:3], last]),
+            similarity="neg_sq_euclidean",
+            temperature=0.5,
+            mask=mask,
+            block_size=block_size,
+        )
+        for last in ([dirt, 1.0], key[3])
+    ]
+    assert variant.to_list(values[0]) == variant.to_list(values[1])
+
+
+# --- awkward vectors ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("loss", "similarity", "block_size", "dtype"), EMBEDDING_CALLS)
+def test_zero_vectors(variant: Variant, loss: str, similarity: str, block_size: int | None, dtype: str | None) -> None:
+    """A vector of length 0 has no direction: cosine 0, gradient finite; likewise where every vector is 0."""
+    for zero in ({1}, {0, 1, 2}):
+        a = [[0.0, 0.0] if i in zero else row for i, row in enumerate(vectors(3, 2, 1))]
+        b = [[0.0, 0.0] if i in zero else row for i, row in enumerate(vectors(3, 2, 2))]
+        value, gradients = differentiate(
+            lambda x, y: EMBEDDING_LOSSES[loss](x, y, similarity=similarity, block_size=block_size),
+            [variant.floats(a, dtype), variant.floats(b, dtype)],
+        )
+        assert_finite(variant, value, *gradients)
+        if loss == "info_nce":
+            options = {"similarity": similarity, "temperature": 0.5}
+            wanted = oracles.evaluate("info_nce", {"query": a, "positive_key": b}, options)
+            assert oracles.error(variant.to_list(value), wanted) <= 8 * variant.eps(dtype)
+        if similarity == "cosine":
+            assert all(variant.to_list(gradient)[i] == [0.0, 0.0] for gradient in gradients for i in zero)
+
+
+@pytest.mark.parametrize(("loss", "similarity", "block_size", "dtype"), EMBEDDING_CALLS)
+def test_identical_rows(
+    variant: Variant, loss: str, similarity: str, block_size: int | None, dtype: str | None
+) -> None:
+    """Distance 0, where the distance has a kink: finite gradients. Log 3 where all scores are the same."""
+    rows = [[0.5, -1.25]] * 3
+    value, gradients = differentiate(
+        lambda x, y: EMBEDDING_LOSSES[loss](x, y, similarity=similarity, block_size=block_size),
+        [variant.floats(rows, dtype), variant.floats(rows, dtype)],
+    )
+    assert_finite(variant, value, *gradients)
+    if loss in {"info_nce", "info_nce symmetric", "clip"}:
+        assert oracles.error(variant.to_list(value), mp.log(3)) <= 4 * variant.eps(dtype)
+    if similarity == "neg_euclidean":
+        assert all(number == 0 for gradient in gradients for number in flatten(variant.to_list(gradient)))
+
+
+@pytest.mark.parametrize("block_size", BLOCKS)
+@pytest.mark.parametrize("similarity", ["neg_euclidean", "neg_sq_euclidean"])
+def test_positives_at_distance_zero(variant: Variant, similarity: str, block_size: int | None) -> None:
+    """Every query is its key: value exact, gradients finite."""
+    nested = vectors(4, 3)
+    x = variant.floats(nested)
+    value, gradients = differentiate(
+        lambda a, b: pnce.info_nce(a, b, similarity=similarity, temperature=0.5, block_size=block_size), [x, x]
+    )
+    assert_finite(variant, value, *gradients)
+    options = {"similarity": similarity, "temperature": 0.5}
+    wanted = oracles.evaluate("info_nce", {"query": nested, "positive_key": nested}, options)
+    assert oracles.error(variant.to_list(value), wanted) <= 16 * variant.eps()
+
+
+@pytest.mark.parametrize("dtype", ["float32"])
+@pytest.mark.parametrize("magnitude", [1e-30, 1e30])
+@pytest.mark.parametrize("block_size", BLOCKS)
+@pytest.mark.parametrize("loss", ["info_nce", "nt_xent", "clip"])
+def test_extreme_lengths(variant: Variant, loss: str, block_size: int | None, magnitude: float, dtype: str) -> None:
+    """The cosine does not care for the length of a vector, and its gradient is divided by it."""
+    power = 2.0 ** round(math.log2(magnitude))  # scaling by a power of two rounds nothing
+    a, b = vectors(3, 2, 1), vectors(3, 2, 2)
+
+    def run(scale: float) -> tuple[Nested, list[list[Any]]]:
+        arrays = [variant.floats([[scale * x for x in row] for row in nested], dtype) for nested in (a, b)]
+        value, gradients = differentiate(lambda x, y: EMBEDDING_LOSSES[loss](x, y, block_size=block_size), arrays)
+        return variant.to_list(value), [variant.to_list(gradient) for gradient in gradients]
+
+    value, gradients = run(power)
+    wanted, slopes = run(1.0)
+    tolerance = 8 * variant.eps(dtype)
+    assert oracles.error(value, oracles.exact(wanted)) <= tolerance
+    for gradient, slope in zip(gradients, slopes, strict=True):
+        rescaled = [[mpf(x) * power for x in row] for row in gradient]
+        assert oracles.error(rescaled, oracles.exact(slope)) <= tolerance
+
+
+@pytest.mark.parametrize("dtype", ["float32"])
+@pytest.mark.parametrize("similarity", ["neg_euclidean", "neg_sq_euclidean"])
+@pytest.mark.parametrize("block_size", BLOCKS)
+def test_tiny_distances(variant: Variant, block_size: int | None, similarity: str, dtype: str) -> None:
+    """Distances whose squares underflow in float32: finite, and the loss that of equal scores."""
+    a, b = ([[x * 2.0**-100 for x in row] for row in vectors(3, 2, seed)] for seed in (1, 2))
+    value, gradients = differentiate(
+        lambda x, y: pnce.info_nce(x, y, similarity=similarity, temperature=0.5, block_size=block_size),
+        [variant.floats(a, dtype), variant.floats(b, dtype)],
+    )
+    assert_finite(variant, value, *gradients)
+    assert oracles.error(float(value), mp.log(3)) <= 4 * EPS[dtype]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_tiny_vectors_in_sixteen_bits(variant: Variant, dtype: str) -> None:
+    """An epsilon of 1e-12 would be 0 here, and one of 1e-3 would drown these."""
+    a, b = ([[x * 2.0**-12 for x in row] for row in vectors(3, 2, seed)] for seed in (1, 2))
+    value, gradients = differentiate(
+        lambda x, y: pnce.info_nce(x, y, temperature=0.5), [variant.floats(a, dtype), variant.floats(b, dtype)]
+    )
+    wanted, slopes = oracles.value_and_gradients("info_nce", {"query": a, "positive_key": b}, {"temperature": 0.5})
+    assert oracles.error(variant.to_list(value), wanted) <= EPS[dtype]
+    for gradient, slope in zip(gradients, slopes.values(), strict=True):
+        assert oracles.error(variant.to_list(gradient), slope) <= EPS[dtype]
+
+
+# --- extreme scores -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [None, "float32"])
+@pytest.mark.parametrize("loss", list(SCORE_LOSSES))
+def test_extreme_scores(variant: Variant, loss: str, dtype: str | None) -> None:
+    """Plus and minus 1e4: rows that are won, lost, and tied by far more than the exponential can hold."""
+    high, low = 1e4, -1e4
+    scores = [[high, low, 0.0], [high, low, 0.0], [low, low, low], [high, high, high]]
+    assert_loss(variant, loss, scores, dtype, positives=[0, 1, 2, 2])
+
+
+@pytest.mark.parametrize("dtype", [None, "float32"])
+def test_extreme_bounds(variant: Variant, dtype: str | None) -> None:
+    """The bound of lost and won rows, and its gradient."""
+    nested = [[1e4, -1e4, 0.0], [1e4, -1e4, 0.0], [-1e4, -1e4, -1e4]]
+    value, (gradient,) = differentiate(pnce.bounds.info_nce, [variant.floats(nested, dtype)])
+    assert_finite(variant, value, gradient)
+    wanted = oracles.evaluate("bounds.info_nce", {"scores": nested}, {})
+    assert oracles.error(variant.to_list(value), wanted) <= 8 * variant.eps(dtype)
+    slopes = [[-entry for entry in row] for row in oracles.info_nce_score_gradient(nested)]
+    assert oracles.error(variant.to_list(gradient), slopes) <= 8 * variant.eps(dtype)
+    assert_finite(variant, pnce.bounds.dual_critic(variant.floats(nested, dtype)))
+    assert_finite(variant, pnce.diagnostics.effective_sample_size(variant.floats(nested, dtype)))
+
+
+@pytest.mark.parametrize("dtype", ["float16"])
+def test_many_columns_in_sixteen_bits(variant: Variant, dtype: str) -> None:
+    """Seventy thousand ones overflow a sum in float16; their logarithm is small."""
+    count = 70_000
+    scores = variant.floats([[0.0] * count], dtype)
+    value, (gradient,) = differentiate(pnce.from_scores.info_nce, [scores])
+    assert oracles.error(variant.to_list(value), mp.log(count)) <= EPS[dtype]
+    assert oracles.error(variant.to_list(gradient)[0][0], mpf(1) / count - 1) <= EPS[dtype]
+
+
+@pytest.mark.parametrize("dtype", ["float16"])
+def test_many_rows_in_sixteen_bits(variant: Variant, dtype: str) -> None:
+    """The mean over seventy thousand rows, whose count overflows in float16."""
+    count = 70_000
+    scores = variant.floats([[0.0, 0.0]] * count, dtype)
+    positives = variant.array([0] * count)
+    weights = variant.floats([1.0] * count, dtype)
+    for options in ({}, {"weights": weights}):
+        value = pnce.from_scores.info_nce(scores, positives=positives, **options)
+        assert oracles.error(variant.to_list(value), mp.log(2)) <= EPS[dtype]
+
+
+def test_logit_scale_at_its_largest(variant: Variant) -> None:
+    """Beyond the largest scale the loss stays, and the scale has gradient 0; below, neither."""
+    a, b = variant.floats(vectors(3, 2, 1)), variant.floats(vectors(3, 2, 2))
+
+    def at(scale: float, largest: float | None) -> tuple[float, float]:
+        value, slope = pnce.value_and_grad(lambda s: pnce.clip(a, b, logit_scale=s, max_logit_scale=largest))(
+            variant.floats(scale)
+        )
+        return float(value), float(slope)
+
+    value, slope = at(8.0, 4.0)
+    assert slope == 0.0
+    assert value == pytest.approx(at(4.0, None)[0], rel=4 * variant.eps())
+    assert at(8.0, None)[1] != 0.0
+    assert at(3.0, 4.0)[1] != 0.0
+
+
+def test_swapping_the_views_changes_nothing(variant: Variant) -> None:
+    """An anchor's own score is left out in both directions, however large it is."""
+    a, b = variant.floats([[30.0, 1.0], [0.5, -20.0]]), variant.floats([[0.25, 1.0], [0.5, 0.75]])
+    for loss in (pnce.nt_xent, pnce.dcl, pnce.flat_nce):
+        forward, turned = (loss(*views, similarity="dot", temperature=8.0) for views in ((a, b), (b, a)))
+        wanted = oracles.exact(variant.to_list(turned))
+        assert oracles.error(variant.to_list(forward), wanted) <= 8 * variant.eps(variant.dtypes[0])
+
+
+def test_rows_are_not_columns(variant: Variant) -> None:
+    """A critic that returned the transposed orientation would give the loss of the columns."""
+    nested = vectors(4, 4)
+    forward = oracles.evaluate("from_scores.info_nce", {"scores": nested}, {})
+    turned = oracles.evaluate("from_scores.info_nce", {"scores": oracles.transpose(nested)}, {})
+    assert abs(forward - turned) > 0.01
+    query, key = vectors(3, 2, 1), vectors(3, 2, 2)
+    wanted = oracles.evaluate("info_nce", {"query": query, "positive_key": key}, {"temperature": 0.5})
+    got = pnce.info_nce(variant.floats(query), variant.floats(key), temperature=0.5)
+    assert oracles.error(variant.to_list(got), wanted) <= 8 * variant.eps(variant.dtypes[0])

@@ -1,0 +1,228 @@
+"""The rooms and the directions between them, read from the syntax trees: nothing is imported here."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from dataclasses import dataclass
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+CORE = ROOT / "portable_nce"
+BACKENDS = ROOT / "backends"
+
+FRAMEWORKS = {"numpy", "torch", "jax", "cupy", "array_api_strict", "mparray", "dask", "tensorflow", "mlx"}
+
+APPLICATION = {"__main__", "_cli"}
+"""Rooms of the package where scientific libraries may be used, by commands that ask for them."""
+
+LAYERS = (
+    ("_namespace", "_protocol"),
+    ("_registry", "_validate"),
+    ("_autodiff",),
+    ("_numerics",),
+    ("pairings", "similarities"),
+    ("_statistics",),
+    ("_streaming",),
+    ("objectives",),
+    ("_reduction",),
+    ("_contrast",),
+    ("from_scores",),
+    ("_losses", "bounds", "diagnostics"),
+    ("__init__",),
+    ("testing",),
+    ("_cli",),
+    ("__main__",),
+)
+"""The modules of the core, lowest first: each may import from lower layers and from its own."""
+
+ADAPTER_MAY_IMPORT = {
+    "__init__": set[str](),
+    "tape": {"array_api_compat"},
+    "generic": {"array_api_compat"},
+    "numpy": {"numpy"},
+    "torch": {"torch"},
+    "jax": {"jax"},
+    "cupy": {"cupy"},
+}
+"""What each adapter may import beside the standard library and the other files of its folder."""
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import: the dotted name, and whether it happens when the module is imported, at all, or for types alone."""
+
+    name: str
+    line: int
+    at_run_time: bool
+    at_module_level: bool
+
+
+def is_type_checking(node: ast.AST) -> bool:
+    """Tell whether a statement is `if TYPE_CHECKING:`."""
+    return isinstance(node, ast.If) and ast.unparse(node.test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}
+
+
+def imports(path: Path, package: str) -> list[Import]:
+    """List the imports of a file; relative ones become absolute in the given package."""
+    found: list[Import] = []
+
+    def visit(node: ast.AST, *, run_time: bool, module_level: bool) -> None:
+        if isinstance(node, ast.Import):
+            found.extend(Import(alias.name, node.lineno, run_time, module_level) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parents = package.split(".")[: len(package.split(".")) + 1 - node.level] if node.level else []
+            base = ".".join([*parents, *([node.module] if node.module else [])])
+            found.extend(Import(f"{base}.{alias.name}", node.lineno, run_time, module_level) for alias in node.names)
+        elif is_type_checking(node):
+            assert isinstance(node, ast.If)
+            for types_alone, children in ((True, node.body), (False, node.orelse)):
+                for statement in children:
+                    visit(statement, run_time=run_time and not types_alone, module_level=module_level)
+        else:
+            inside = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            for child in ast.iter_child_nodes(node):
+                visit(child, run_time=run_time, module_level=module_level and not inside)
+
+    visit(ast.parse(path.read_text(encoding="utf-8")), run_time=True, module_level=True)
+    return found
+
+
+def module_of(path: Path) -> str:
+    """Give the name of a file's layer: the first folder or the module below portable_nce."""
+    first = path.relative_to(CORE).parts[0]
+    return first.removesuffix(".py")
+
+
+def package_of(path: Path) -> str:
+    """Give the dotted package in which a file of the core resolves relative imports."""
+    return ".".join(path.relative_to(ROOT).parent.parts)
+
+
+CORE_FILES = sorted(CORE.rglob("*.py"))
+MATHEMATICS = [path for path in CORE_FILES if module_of(path) not in APPLICATION]
+ADAPTERS = sorted(BACKENDS.glob("*.py"))
+
+
+def top(name: str) -> str:
+    """Give the distribution's part of a dotted name."""
+    return name.partition(".")[0]
+
+
+def label(path: Path) -> str:
+    """Name a file as the tests' parameters show it."""
+    return str(path.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("path", MATHEMATICS, ids=label)
+def test_the_core_imports_the_standard_library_and_array_api_compat_alone(path: Path) -> None:
+    allowed = {*sys.stdlib_module_names, "portable_nce", "array_api_compat"}
+    strangers = [found for found in imports(path, package_of(path)) if top(found.name) not in allowed]
+    assert not strangers, f"{label(path)} imports {strangers}"
+
+
+@pytest.mark.parametrize("path", CORE_FILES, ids=label)
+def test_there_is_one_door_to_array_api_compat(path: Path) -> None:
+    if path.name == "_namespace.py":
+        assert any(top(found.name) == "array_api_compat" for found in imports(path, package_of(path)))
+        return
+    if module_of(path) in APPLICATION:
+        return  # the command line reports the version of what is installed
+    doors = [found for found in imports(path, package_of(path)) if top(found.name) == "array_api_compat"]
+    assert not doors, f"{label(path)} imports {doors}; go through _namespace.py"
+
+
+def docstrings(tree: ast.AST) -> set[ast.Constant]:
+    """Collect the strings that stand as statements: documentation, which may name what it likes."""
+    return {
+        node.value for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+
+
+@pytest.mark.parametrize("path", MATHEMATICS, ids=label)
+def test_only_the_registry_names_frameworks(path: Path) -> None:
+    if path.name == "_registry.py":
+        return  # the built-in table of adapters
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    documentation = docstrings(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in documentation:
+            assert top(node.value) not in FRAMEWORKS, f"{label(path)}:{node.lineno} names {node.value!r}"
+        if isinstance(node, ast.Name | ast.Attribute):
+            name = node.id if isinstance(node, ast.Name) else node.attr
+            helpers = {f"is_{framework}_{what}" for framework in FRAMEWORKS for what in ("array", "namespace")}
+            assert name not in FRAMEWORKS | helpers, f"{label(path)}:{node.lineno} names {name}"
+
+
+def test_every_module_of_the_core_has_a_layer() -> None:
+    assert {module_of(path) for path in CORE_FILES} == {name for layer in LAYERS for name in layer}
+
+
+def layer(name: str) -> int:
+    """Give the height of a module of the core."""
+    return next(height for height, names in enumerate(LAYERS) if name in names)
+
+
+def core_dependencies(path: Path) -> set[str]:
+    """Give the modules of the core that a file imports at run time."""
+    modules = {module_of(other) for other in CORE_FILES} - {"__init__"}
+    found = set()
+    for item in imports(path, package_of(path)):
+        if top(item.name) == "portable_nce" and item.at_run_time:
+            second = item.name.split(".")[1] if "." in item.name else "__init__"
+            found.add(second if second in {*modules, "backends"} else "__init__")
+    return found - {module_of(path)}
+
+
+@pytest.mark.parametrize("path", CORE_FILES, ids=label)
+def test_lower_layers_do_not_import_upper_ones(path: Path) -> None:
+    height = layer(module_of(path))
+    upward = {name for name in core_dependencies(path) - {"backends"} if layer(name) > height}
+    assert not upward, f"{label(path)} imports {upward} from above"
+
+
+def test_only_the_registry_reaches_the_adapters() -> None:
+    users = {label(path) for path in CORE_FILES if "backends" in core_dependencies(path)}
+    assert users <= {"portable_nce/_registry.py"}
+
+
+def test_the_core_is_free_of_cycles() -> None:
+    graph: dict[str, set[str]] = {}
+    for path in CORE_FILES:
+        graph.setdefault(module_of(path), set()).update(core_dependencies(path))
+    TopologicalSorter(graph).prepare()  # raises CycleError, with the cycle
+
+
+@pytest.mark.parametrize("path", ADAPTERS, ids=label)
+def test_an_adapter_imports_its_framework_and_nothing_of_the_core(path: Path) -> None:
+    own = ADAPTER_MAY_IMPORT[path.stem]
+    for found in imports(path, "portable_nce.backends"):
+        if not found.at_run_time:
+            continue
+        if found.name.startswith("portable_nce.backends."):
+            continue
+        assert top(found.name) != "portable_nce", f"{label(path)}:{found.line} imports {found.name} of the core"
+        allowed = {*sys.stdlib_module_names, *own}
+        assert top(found.name) in allowed, f"{label(path)}:{found.line} imports {found.name}"
+
+
+@pytest.mark.parametrize("path", ADAPTERS, ids=label)
+def test_adapters_reach_each_other_by_relative_imports_and_the_core_by_absolute_ones(path: Path) -> None:
+    # So they work under portable_nce.backends and in any package that takes both folders over.
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom):
+            assert node.level <= 1, f"{label(path)}:{node.lineno} reaches above its folder"
+            if node.level == 0:
+                assert not str(node.module).startswith("portable_nce.backends"), f"{label(path)}:{node.lineno}"
+
+
+def test_every_adapter_has_its_allowance() -> None:
+    assert {path.stem for path in ADAPTERS} == set(ADAPTER_MAY_IMPORT)
+
+
+def test_testing_is_never_imported_by_the_core() -> None:
+    users = {label(path) for path in CORE_FILES if "testing" in core_dependencies(path)}
+    assert all(user.startswith("portable_nce/_cli/") for user in users), users

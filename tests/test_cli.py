@@ -1,0 +1,165 @@
+"""The command line, run as its users run it: in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+import portable_nce
+from portable_nce._cli import main
+from portable_nce._cli.agreement import LIMITS, errors
+from portable_nce._cli.libraries import Unavailable, open_library, require
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from portable_nce._protocol import Adapter
+
+
+def run(*arguments: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the command line; modules in the folder ``path`` come before those that are installed."""
+    env = dict(os.environ)
+    if path is not None:
+        env["PYTHONPATH"] = os.pathsep.join([str(path), *filter(None, [env.get("PYTHONPATH")])])
+    command = [sys.executable, "-m", "portable_nce", *arguments]
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=300)  # noqa: S603
+
+
+def test_the_listing_names_what_is_found_and_what_is_not() -> None:
+    result = run()
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert lines[0] == f"portable_nce {portable_nce.__version__}"
+    numpy = __import__("numpy")
+    assert re.search(rf"(?m)^numpy +{re.escape(numpy.__version__)} +float64, float32, float16 +cpu$", result.stdout)
+    known = {"numpy", "torch", "jax", "cupy", "array_api_strict", "mparray"}
+    absent = known - set(portable_nce.backends_available())
+    listed = re.search(r"(?m)^not installed: (.*)$", result.stdout)
+    assert set(listed[1].split(", ") if listed else []) == absent
+
+
+def test_a_backend_that_does_not_import_is_listed_with_the_reason(tmp_path: Path) -> None:
+    (tmp_path / "cupy.py").write_text("raise ImportError('libcuda.so.1 cannot be opened')\n", encoding="utf-8")
+    result = run(path=tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "cupy: installed, but does not work: ImportError: libcuda.so.1 cannot be opened" in result.stdout
+    assert re.search(r"(?m)^numpy ", result.stdout)
+
+
+def test_the_version() -> None:
+    assert run("--version").stdout == f"portable_nce {portable_nce.__version__}\n"
+
+
+def test_check_of_one_backend() -> None:
+    result = run("check", "--backend", "numpy")
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "Every error is within the limits" in result.stdout
+    for loss in ("info_nce", "flat_nce", "clip", "from_scores.dcl", "bounds.dual"):
+        assert re.search(rf"(?m)^{re.escape(loss)} +value +\d+\.\d +\d+\.\d$", result.stdout), result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["unknown"], "invalid choice"),
+        (["demo", "--loss", "triplet"], "invalid choice"),
+        (["demo", "--iterations", "0"], "expected at least 1, got 0"),
+        (["demo", "--seed", "-1"], "expected 0 or more, got -1"),
+        (["demo", "--output", "picture.jpg"], "expected a name that ends in .png"),
+        (["demo", "--output", "no/such/folder/demo.png"], "expected a file in an existing folder"),
+    ],
+)
+def test_bad_arguments(arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(arguments)
+    assert caught.value.code == 2
+    assert expected in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["check", "demo"])
+def test_a_backend_that_is_not_installed(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "--backend", "no_such_library"]) == 1
+    output = capsys.readouterr()
+    expected = "the backend 'no_such_library' is not installed; pip install no_such_library"
+    assert output.err == f"python -m portable_nce: {expected}\n"
+
+
+def test_a_framework_that_is_not_installed_comes_by_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("portable_nce._cli.libraries.find_spec", lambda _: None)
+    with pytest.raises(Unavailable, match=r'pip install "portable_nce\[torch\]"'):
+        open_library("torch")
+
+
+def test_a_backend_that_does_not_work_is_left_out_or_refused(tmp_path: Path) -> None:
+    (tmp_path / "cupy.py").write_text("raise ImportError('no CUDA')\n", encoding="utf-8")
+    result = run("demo", "--backend", "cupy", path=tmp_path)
+    assert result.returncode == 1
+    assert result.stderr.splitlines() == [
+        "python -m portable_nce: the backend 'cupy' is installed but does not work: ImportError: no CUDA"
+    ]
+
+
+def test_packages_that_the_demo_needs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("portable_nce._cli.libraries.find_spec", lambda name: None if name == "sklearn" else name)
+    assert main(["demo"]) == 1
+    expected = 'scikit-learn not installed; pip install "portable_nce[demo]"'
+    assert capsys.readouterr().err == f"python -m portable_nce: {expected}\n"
+    require({"sys": "Python"}, "demo")
+
+
+def test_the_exact_oracle_is_no_backend_to_check(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["check", "--backend", "mparray"]) == 1
+    assert "exact arithmetic" in capsys.readouterr().err
+
+
+def test_check_without_the_exact_oracle(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("portable_nce._cli.agreement.backends_available", lambda: ("numpy",))
+    assert main(["check", "--all"]) == 0
+    assert "in float64; mparray, which is not installed, would be exact" in capsys.readouterr().out
+
+
+def test_check_fails_beyond_the_limits(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr("portable_nce._cli.agreement.backends_available", lambda: ("numpy",))
+    monkeypatch.setitem(LIMITS, "gradient", 0.0)
+    assert main(["check", "--backend", "numpy"]) == 1
+    output = capsys.readouterr().out
+    assert "Beyond the limits (value 64, gradient 0):\n  numpy float32: info_nce, gradient: " in output
+
+
+def test_check_leaves_out_what_does_not_work(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("portable_nce._cli.agreement.backends_available", lambda: ("no_such_library",))
+    assert main(["check"]) == 1
+    output = capsys.readouterr()
+    assert output.out == "left out: the backend 'no_such_library' is not installed; pip install no_such_library\n"
+    assert "no backend to check is installed" in output.err
+
+
+def test_an_error_is_measured_in_units_of_the_largest_entry() -> None:
+    numpy = __import__("numpy")
+    exact = [numpy.asarray(4.0), numpy.asarray([0.5, -8.0]), numpy.asarray([0.0])]
+    found = [numpy.asarray(4.0 + 2.0**-50), numpy.asarray([0.5 + 2.0**-48, -8.0]), numpy.asarray([2.0**-52])]
+    assert list(errors(found, exact, 2.0**-52)) == [("value", 1.0), ("gradient", 2.0), ("gradient", 1.0)]
+    broken = [numpy.asarray(numpy.nan), *found[1:]]
+    assert not next(errors(broken, exact, 2.0**-52))[1] <= LIMITS["value"]
+
+
+def test_a_gpu_backend_without_a_device_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Deviceless:
+        devices = ()
+
+    def load(name: str) -> Adapter | Deviceless:
+        assert name == "cupy"
+        return Deviceless()
+
+    monkeypatch.setattr("portable_nce._cli.libraries.find_spec", lambda _: True)
+    monkeypatch.setattr("portable_nce._cli.libraries.load_adapter", load)
+    monkeypatch.setattr("portable_nce._cli.libraries.import_module", lambda _: None)
+    with pytest.raises(Unavailable, match="CuPy finds no CUDA device"):
+        open_library("cupy")

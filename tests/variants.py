@@ -1,0 +1,410 @@
+"""The table of variants: one framework on one device in one mode, and what a test needs to know about it.
+
+A test asks its variant for arrays and turns results back into nested Python lists; it imports no framework itself.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from portable_nce.testing import Case
+
+Nested: TypeAlias = Any
+"""A number, or a list of nested numbers."""
+
+EXACT_DIGITS = 50
+"""The decimal digits of the mparray variant."""
+
+EPS: Mapping[str, float] = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+"""The gap between 1 and the next number, by dtype."""
+
+SMALLEST_NORMAL: Mapping[str, float] = {
+    "float64": 2.0**-1022,
+    "float32": 2.0**-126,
+    "float16": 2.0**-14,
+    "bfloat16": 2.0**-126,
+}
+"""The smallest positive number of full precision, by dtype."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Variant:
+    """One framework on one device in one mode.
+
+    Attributes
+    ----------
+    name
+        What ``--variant`` is given.
+    module
+        The module that has to be installed.
+    library
+        The distribution that brings the module, as nox installs it.
+    gpu
+        Whether it needs a GPU.
+    dtypes
+        The floating-point dtypes that the suite runs in, by name, widest first.
+    further_dtypes
+        Others that exist here, and that another variant of the same library runs in.
+    compiles
+        Whether every operation is compiled for every new shape and dtype, so that variety costs far more than numbers.
+    index_dtype
+        The integer dtype of indices and labels.
+    largest
+        The most rows that a test should use: exact arithmetic is slow.
+    """
+
+    name: str
+    module: str
+    library: str
+    gpu: bool = False
+    dtypes: tuple[str, ...] = ("float64", "float32")
+    further_dtypes: tuple[str, ...] = ()
+    compiles: bool = False
+    index_dtype: str = "int64"
+    largest: int = 65
+
+    def obstacle(self) -> str | None:
+        """Why this variant cannot run here, or None if it can."""
+        if importlib.util.find_spec(self.module) is None:
+            return f"the module {self.module!r} is not installed"
+        return None
+
+    def start(self) -> None:
+        """Configure the framework; once in a process, before its first array."""
+
+    @property
+    def xp(self) -> Any:
+        """The framework's own namespace."""
+        return importlib.import_module(self.module)
+
+    @property
+    def device(self) -> Any:
+        """The device of every array of this variant; None where the framework has no such thing."""
+        return None
+
+    @property
+    def other_device(self) -> Any:
+        """A second device for tests of mismatches; None where there is only one."""
+        return None
+
+    def dtype(self, name: str) -> Any:
+        """Give the framework's dtype of that name."""
+        return getattr(self.xp, "bool_" if name == "bool" and not hasattr(self.xp, "bool") else name)
+
+    def array(self, nested: Nested, dtype: str | None = None, *, device: Any = None) -> Any:
+        """Make an array: floats in ``dtype`` (default: the widest), truth values and integers in their own."""
+        kind = kind_of(nested)
+        name = {"bool": "bool", "int": self.index_dtype}.get(kind, dtype or self.dtypes[0])
+        if kind == "int" and dtype is not None and dtype not in EPS:
+            name = dtype
+        return self.place(nested, name, self.device if device is None else device)
+
+    def place(self, nested: Nested, dtype: str, device: Any) -> Any:
+        """Make an array of exactly this dtype on exactly this device."""
+        return self.xp.asarray(nested, dtype=self.dtype(dtype), device=device)
+
+    def floats(self, nested: Nested, dtype: str | None = None) -> Any:
+        """Make a floating-point array, also of numbers that happen to be integers."""
+        return self.place(nested, dtype or self.dtypes[0], self.device)
+
+    def to_list(self, x: Any) -> Nested:
+        """Nested Python numbers of an array: floats, or mpf where the array holds more digits."""
+        return x.tolist()
+
+    def eps(self, dtype: str | None = None) -> float:
+        """The gap between 1 and the next number, in the arithmetic that this dtype (default: the widest) gets here."""
+        return EPS[dtype or self.dtypes[0]]
+
+    def device_of(self, x: Any) -> Any:
+        """The device on which an array lies, comparable with ``device``."""
+        return x.device
+
+
+def kind_of(nested: Nested) -> str:
+    """Tell whether nested numbers are truth values, integers or floats, by the first of them."""
+    while isinstance(nested, Sequence):
+        if not nested:
+            return "float"
+        nested = nested[0]
+    return "bool" if isinstance(nested, bool) else "int" if isinstance(nested, int) else "float"
+
+
+@dataclass(frozen=True, kw_only=True)
+class NumPy(Variant):
+    """NumPy, on request with arrays that nobody may write to."""
+
+    module: str = "numpy"
+    library: str = "numpy"
+    dtypes: tuple[str, ...] = ("float64", "float32", "float16")
+    writeable: bool = True
+
+    @property
+    def device(self) -> Any:
+        return "cpu"
+
+    def place(self, nested: Nested, dtype: str, device: Any) -> Any:
+        del device
+        x = self.xp.array(nested, dtype=self.dtype(dtype))
+        x.flags.writeable = self.writeable
+        return x
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strict(Variant):
+    """array-api-strict: what the standard does not promise does not exist."""
+
+    module: str = "array_api_strict"
+    library: str = "array-api-strict"
+    device_name: str = "CPU_DEVICE"
+    flags: Mapping[str, Any] | None = None
+
+    def start(self) -> None:
+        if self.flags is not None:
+            latest = importlib.import_module("array_api_strict._flags").supported_versions[-1]
+            self.xp.set_array_api_strict_flags(api_version=latest, **self.flags)
+
+    @property
+    def device(self) -> Any:
+        return self.xp.Device(self.device_name)
+
+    @property
+    def other_device(self) -> Any:
+        return self.xp.Device("device2")
+
+    def to_list(self, x: Any) -> Nested:
+        numpy = importlib.import_module("numpy")
+        return numpy.asarray(x.to_device(self.xp.Device("CPU_DEVICE"))).tolist()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Torch(Variant):
+    """PyTorch, eager."""
+
+    module: str = "torch"
+    library: str = "torch"
+    dtypes: tuple[str, ...] = ("float64", "float32", "float16", "bfloat16")
+    device_type: str = "cpu"
+
+    def obstacle(self) -> str | None:
+        if (reason := super().obstacle()) is not None:
+            return reason
+        if self.device_type == "cuda" and not self.xp.cuda.is_available():
+            return "PyTorch finds no CUDA device (torch.cuda.is_available() is False)"
+        return None
+
+    def start(self) -> None:
+        self.xp.set_float32_matmul_precision("highest")
+        self.xp.set_num_threads(1)  # thousands of small operations
+
+    @property
+    def device(self) -> Any:
+        return self.xp.device(self.device_type, 0) if self.device_type == "cuda" else self.xp.device(self.device_type)
+
+    @property
+    def other_device(self) -> Any:
+        return self.xp.device("cpu" if self.device_type == "cuda" else "meta")
+
+    def to_list(self, x: Any) -> Nested:
+        return x.detach().cpu().tolist()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Jax(Variant):
+    """JAX, eager, with 64-bit numbers or without; on the host it takes the second of two devices."""
+
+    module: str = "jax"
+    library: str = "jax"
+    dtypes: tuple[str, ...] = ("float64",)
+    further_dtypes: tuple[str, ...] = ("float32", "float16", "bfloat16")
+    compiles: bool = True
+    platform: str = "cpu"
+    x64: bool = True
+
+    def obstacle(self) -> str | None:
+        if (reason := super().obstacle()) is not None:
+            return reason
+        try:
+            self.xp.devices(self.platform)
+        except RuntimeError as error:
+            return f"JAX finds no {self.platform} device ({error})"
+        return None
+
+    def start(self) -> None:
+        self.xp.config.update("jax_enable_x64", self.x64)
+        self.xp.config.update("jax_default_matmul_precision", "highest")
+
+    @property
+    def xp(self) -> Any:
+        # Two host devices, so that one of them is not the default; read by JAX when it first looks for devices.
+        if self.platform == "cpu" and "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
+            os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
+        return importlib.import_module("jax")
+
+    def dtype(self, name: str) -> Any:
+        return self.xp.numpy.dtype(name)
+
+    @property
+    def device(self) -> Any:
+        return self.xp.devices(self.platform)[-1]
+
+    @property
+    def other_device(self) -> Any:
+        return self.xp.devices("cpu")[0]
+
+    def place(self, nested: Nested, dtype: str, device: Any) -> Any:
+        return self.xp.device_put(self.xp.numpy.asarray(nested, dtype=self.dtype(dtype)), device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CuPy(Variant):
+    """CuPy, on a GPU by nature."""
+
+    module: str = "cupy"
+    library: str = "cupy"
+    gpu: bool = True
+    dtypes: tuple[str, ...] = ("float64", "float32", "float16")
+
+    def obstacle(self) -> str | None:
+        if (reason := super().obstacle()) is not None:
+            return reason
+        try:
+            count = self.xp.cuda.runtime.getDeviceCount()
+        except self.xp.cuda.runtime.CUDARuntimeError as error:
+            return f"CuPy finds no CUDA device ({error})"
+        return None if count else "CuPy finds no CUDA device"
+
+    @property
+    def device(self) -> Any:
+        return self.xp.cuda.Device(0)
+
+    def place(self, nested: Nested, dtype: str, device: Any) -> Any:
+        with device:
+            return self.xp.asarray(nested, dtype=self.dtype(dtype))
+
+
+@dataclass(frozen=True, kw_only=True)
+class MPArray(Variant):
+    """mparray: numbers of as many digits as one asks for, under the name of float64."""
+
+    module: str = "mparray"
+    library: str = "mparray"
+    dtypes: tuple[str, ...] = ("float64",)
+    largest: int = 8
+
+    def start(self) -> None:
+        importlib.import_module("mpmath").mp.dps = EXACT_DIGITS
+
+    @property
+    def device(self) -> Any:
+        return "cpu"
+
+    def place(self, nested: Nested, dtype: str, device: Any) -> Any:
+        # A list that holds mpf numbers is an object array to NumPy: the dtype has to be said.
+        return self.xp.asarray(nested, dtype=importlib.import_module("numpy").dtype(dtype), device=device)
+
+    def to_list(self, x: Any) -> Nested:
+        return x._data.tolist()  # noqa: SLF001  (the library has no public way to its digits)
+
+    def eps(self, dtype: str | None = None) -> float:
+        del dtype
+        return 10.0 ** (1 - EXACT_DIGITS)
+
+
+STRICTEST: Mapping[str, Any] = {"boolean_indexing": False, "data_dependent_shapes": False, "enabled_extensions": ()}
+
+VARIANTS: Mapping[str, Variant] = {
+    variant.name: variant
+    for variant in (
+        NumPy(name="numpy"),
+        NumPy(name="numpy-readonly", writeable=False),
+        Strict(name="array-api-strict"),
+        Strict(name="array-api-strict-strictest", flags=STRICTEST),
+        Strict(name="array-api-strict-device", device_name="device1"),
+        Torch(name="torch"),
+        Torch(name="torch-cuda", device_type="cuda", gpu=True),
+        Jax(name="jax-x64"),
+        Jax(
+            name="jax-x32",
+            x64=False,
+            dtypes=("float32", "float16", "bfloat16"),
+            further_dtypes=(),
+            index_dtype="int32",
+        ),
+        Jax(name="jax-cuda", platform="cuda", gpu=True),
+        CuPy(name="cupy"),
+        MPArray(name="mparray"),
+    )
+}
+"""Every variant that the suite knows, by the name that ``--variant`` takes."""
+
+
+@cache
+def started(name: str) -> Variant:
+    """Give the variant of that name, its framework configured."""
+    variant = VARIANTS[name]
+    variant.start()
+    return variant
+
+
+def generator(seed: int) -> random.Random:
+    """Give the random numbers of a seed."""
+    return random.Random(seed)
+
+
+def foreign_array(variant: Variant, nested: Nested) -> Any:
+    """Make an array of another library than the variant's, for tests of mixed namespaces."""
+    return started("numpy" if variant.module == "mparray" else "mparray").floats(nested, "float64")
+
+
+def flatten(nested: Nested) -> list[Any]:
+    """List the numbers of a nested list in row-major order."""
+    if isinstance(nested, Sequence):
+        return [number for item in nested for number in flatten(item)]
+    return [nested]
+
+
+def case_arrays(variant: Variant, case: Case, dtype: str) -> list[Any]:
+    """Make the arrays of a case, in the order in which its function takes them."""
+    arguments = [variant.floats(nested, dtype) for nested in case.arguments.values()]
+    return arguments + [variant.array(nested, dtype) for nested in case.constants.values()]
+
+
+@cache
+def _differentiate(variant_name: str, rows: int, case_name: str, dtype: str) -> tuple[Any, tuple[Any, ...]]:
+    variant, case = started(variant_name), case_named(case_name, rows)
+    return differentiate(case.function, case_arrays(variant, case, dtype), len(case.arguments))
+
+
+def differentiate_case(variant: Variant, case_name: str, dtype: str, rows: int = 3) -> tuple[Any, tuple[Any, ...]]:
+    """Give value and gradients of a case as arrays; computed once, however many tests look at them."""
+    return _differentiate(variant.name, rows, case_name, dtype)
+
+
+def differentiate(
+    function: Callable[..., Any], arrays: Sequence[Any], count: int | None = None
+) -> tuple[Any, tuple[Any, ...]]:
+    """Give value and gradients of a function with respect to its first arguments (default: to all)."""
+    argnums = tuple(range(len(arrays) if count is None else count))
+    value, gradients = importlib.import_module("portable_nce").value_and_grad(function, argnums=argnums)(*arrays)
+    return value, gradients
+
+
+@cache
+def _case_table(rows: int) -> Mapping[str, Case]:
+    make_cases = importlib.import_module("portable_nce.testing").make_cases
+    return {case.name: case for case in make_cases(rows)}
+
+
+def case_named(name: str, rows: int = 3) -> Case:
+    """Give the case of that name, at a size."""
+    return _case_table(rows)[name]
