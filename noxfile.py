@@ -99,8 +99,8 @@ OBSTACLE: Final = gpu_obstacle()
 NOT_RUN: Final = {name: OBSTACLE for name, variant in VARIANTS.items() if variant.gpu and OBSTACLE is not None}
 """The variants that cannot run on this machine, and why."""
 
-MEASURED: Final = {"numpy", "array-api-strict", "torch", "jax-x64"}
-"""The variants whose coverage is measured, which takes twice the time: one for each adapter."""
+MEASURED: Final = {"numpy", "array-api-strict", "torch"}
+"""The variants whose coverage is measured, which takes twice the time. JAX's adapter is measured by `tests`."""
 
 nox.options.sessions = [
     "lint",

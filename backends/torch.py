@@ -137,11 +137,16 @@ class TorchAdapter:
     def scan(
         self, step: Callable[[Arrays, Arrays], tuple[Arrays, Arrays]], init: Arrays, xs: Arrays
     ) -> tuple[Arrays, Arrays]:
-        carry, emitted = init, []
-        for k in range(xs[0].shape[0]):
+        carry, length = init, xs[0].shape[0]
+        stacked: Arrays = ()
+        for k in range(length):
             carry, out = step(carry, tuple(x[k] for x in xs))
-            emitted.append(out)
-        return carry, tuple(torch.stack(column) for column in zip(*emitted, strict=True))
+            if not k:
+                # Filled as they come: kept in a list, the small outputs would pin the heap between the large tiles.
+                stacked = tuple(x.new_empty((length, *x.shape)) for x in out)
+            for whole, x in zip(stacked, out, strict=True):
+                whole[k] = x
+        return carry, stacked
 
 
 def adapter(namespace_of: Callable[[Any], Any]) -> TorchAdapter:

@@ -15,6 +15,7 @@ __all__ = [
     "exp_sum",
     "normalize",
     "safe_sqrt",
+    "single_exp_sum",
     "softplus",
     "sum_to_scalar",
     "zeros",
@@ -51,6 +52,15 @@ class ExpSum(NamedTuple):
         return xp.log(xp.where(self.total == 0, xp.ones_like(self.total), self.total))  # NaN stays NaN
 
 
+def single_exp_sum(xp: Namespace, score: Array, present: Array) -> ExpSum:
+    """The exponential sum over the one member of each row, whose score it is; nothing where it is not present."""
+    top = xp.where(present, stop_gradient(score), xp.full_like(score, -math.inf))
+    infinite = xp.isinf(top)
+    nothing = xp.zeros_like(score)
+    difference = xp.where(infinite, nothing, score) - xp.where(infinite, nothing, top)
+    return ExpSum(top, xp.where(infinite, nothing, xp.exp(difference)))
+
+
 def exp_sum(xp: Namespace, scores: Array, members: Array) -> ExpSum:
     """The exponential sum of each row of `scores` over the entries that the boolean array `members` marks."""
     top = stop_gradient(xp.max(xp.where(members, scores, -math.inf), axis=1))
@@ -60,14 +70,12 @@ def exp_sum(xp: Namespace, scores: Array, members: Array) -> ExpSum:
 def shifted_exp(xp: Namespace, scores: Array, members: Array, top: Array) -> Array:
     """``exp(g - top)`` at the members, 0 elsewhere and in rows whose `top` is infinite.
 
-    The operand is guarded as well as the result, or the branch not taken would make the gradient NaN.
+    What takes no part is -inf before the exponential, whose value and derivatives there are 0 whatever it held.
     """
     infinite = xp.isinf(top)
     shift = xp.expand_dims(xp.where(infinite, xp.zeros_like(top), top), axis=1)
     live = xp.logical_and(members, xp.expand_dims(xp.logical_not(infinite), axis=1))
-    differences = scores - shift
-    nothing = xp.zeros_like(differences)
-    return xp.where(live, xp.exp(xp.where(live, differences, nothing)), nothing)
+    return xp.exp(xp.where(live, scores, -math.inf) - shift)
 
 
 def softplus(xp: Namespace, t: Array) -> Array:

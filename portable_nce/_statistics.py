@@ -6,7 +6,7 @@ import math
 from typing import NamedTuple
 
 from ._namespace import namespace_of
-from ._numerics import ExpSum, exp_sum
+from ._numerics import ExpSum, exp_sum, single_exp_sum
 from ._protocol import Array, Namespace
 
 __all__ = ["RowStatistics", "RowSums", "dense_sums", "row_statistics"]
@@ -56,9 +56,10 @@ def dense_sums(scores: Array, positives: Array, negatives: Array, *, single: boo
     """The sums of each row of a score matrix, given boolean matrices of positives and negatives."""
     xp = namespace_of(scores)
     negative = exp_sum(xp, scores, negatives)
-    positive = exp_sum(xp, scores, positives)
     if single:
-        return RowSums(negative, positive)
+        score = xp.sum(xp.where(positives, scores, xp.zeros_like(scores)), axis=1)
+        return RowSums(negative, single_exp_sum(xp, score, xp.any(positives, axis=1)))
+    positive = exp_sum(xp, scores, positives)
     return RowSums(negative, positive, *centred_sum(xp, scores, positives, positive.top))
 
 

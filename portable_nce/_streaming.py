@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from ._autodiff import stop_gradient
 from ._namespace import device_of, namespace_of
-from ._numerics import ExpSum, accumulate, shifted_exp, zeros
+from ._numerics import ExpSum, accumulate, shifted_exp, single_exp_sum, zeros
 from ._protocol import Array, Namespace
 from ._registry import adapter_of
 from ._statistics import RowSums, centred_sum
@@ -68,9 +68,10 @@ def streamed_sums(
     )
     found = _bound[adapter](plan, *(x for group in arrays for x in group))
     negative = ExpSum(stop_gradient(found[0]), found[1])
-    positive = ExpSum(stop_gradient(found[2]), found[3])
     if pairing.one_per_row:
-        return RowSums(negative, positive)
+        xp = namespace_of(found[0])
+        return RowSums(negative, single_exp_sum(xp, found[2], stop_gradient(found[3]) > 0))
+    positive = ExpSum(stop_gradient(found[2]), found[3])
     return RowSums(negative, positive, found[4], stop_gradient(found[5]))
 
 
@@ -128,10 +129,13 @@ def _tile(
         pairs=tiles.pairs[:-1] if plan.masked else tiles.pairs,
     )
     positives, negatives = plan.rule(tile)
-    within = tile.j < n_columns
+    if n_columns % plan.block:
+        within = tile.j < n_columns
+        positives, negatives = xp.logical_and(positives, within), xp.logical_and(negatives, within)
     if plan.masked:
-        within = xp.logical_and(within, tiles.pairs[-1])
-    return scores, xp.logical_and(positives, within), xp.logical_and(negatives, within)
+        positives = xp.logical_and(positives, tiles.pairs[-1])
+        negatives = xp.logical_and(negatives, tiles.pairs[-1])
+    return scores, positives, negatives
 
 
 def _forward(plan: _Plan, *arrays: Array) -> tuple[Array, ...]:
@@ -143,17 +147,19 @@ def _forward(plan: _Plan, *arrays: Array) -> tuple[Array, ...]:
         scores, positives, negatives = _tile(plan, rows, row_labels, _unpack(plan, flat), n_columns)
         top, factor = _raise(xp, carry[0], scores, negatives)
         total = carry[1] * factor + xp.sum(shifted_exp(xp, scores, negatives, top), axis=1)
+        if plan.single:
+            score = xp.sum(xp.where(positives, scores, xp.zeros_like(scores)), axis=1)
+            present = xp.astype(xp.any(positives, axis=1), scores.dtype)
+            return (top, total, carry[2] + score, carry[3] + present), ()
         positive_top, factor = _raise(xp, carry[2], scores, positives)
         positive_total = carry[3] * factor + xp.sum(shifted_exp(xp, scores, positives, positive_top), axis=1)
-        if plan.single:
-            return (top, total, positive_top, positive_total), ()
         centred, count = centred_sum(xp, scores, positives, positive_top)
         moved = xp.where(carry[5] > 0, carry[5] * _difference(xp, carry[2], positive_top), carry[4] * 0)
         return (top, total, positive_top, positive_total, carry[4] + moved + centred, carry[5] + count), ()
 
     nothing = zeros(xp, (rows[0].shape[0],), accumulate(xp, rows[0]))
     empty = nothing - math.inf
-    init = (empty, nothing, empty, nothing) if plan.single else (empty, nothing, empty, nothing, nothing, nothing)
+    init = (empty, nothing, nothing, nothing) if plan.single else (empty, nothing, empty, nothing, nothing, nothing)
     carry, _ = adapter_of(arrays[0]).scan(step, init, xs)
     return carry
 
@@ -179,17 +185,21 @@ def _backward(
     xp = namespace_of(arrays[0])
     rows, _, row_labels, _, _ = _split(plan, arrays)
     xs, n_columns = _tiles(xp, plan, arrays)
-    top, positive_top = stop_gradient(outputs[0]), stop_gradient(outputs[2])
-    negative_pull, positive_pull = (xp.expand_dims(cotangents[k], axis=1) for k in (1, 3))
+    top, positive_top = stop_gradient(outputs[0]), stop_gradient(outputs[2])  # the latter without `plan.single`
+    negative_pull = xp.expand_dims(cotangents[1], axis=1)
+    positive_pull = xp.expand_dims(cotangents[2 if plan.single else 3], axis=1)
+    mean_pull = None if plan.single else xp.expand_dims(cotangents[4], axis=1)
 
     def step(carry: tuple[Array, ...], flat: tuple[Array, ...]) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
         tiles = _unpack(plan, flat)
         scores, positives, negatives = _tile(plan, rows, row_labels, tiles, n_columns)
         pull = shifted_exp(xp, scores, negatives, top) * negative_pull
-        pull = pull + shifted_exp(xp, scores, positives, positive_top) * positive_pull
-        if not plan.single:
+        if plan.single:
+            pull = xp.where(positives, positive_pull, pull)
+        else:
+            pull = pull + shifted_exp(xp, scores, positives, positive_top) * positive_pull
             finite = xp.logical_and(positives, xp.logical_not(xp.isinf(scores)))
-            pull = pull + xp.where(finite, xp.expand_dims(cotangents[4], axis=1), xp.zeros_like(pull))
+            pull = pull + xp.where(finite, mean_pull, xp.zeros_like(pull))
         to_rows, to_columns = plan.pullback(rows, tiles.columns, pull)
         return tuple(a + b for a, b in zip(carry, to_rows, strict=True)), to_columns
 
