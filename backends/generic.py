@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
 from .tape import TapeAdapter
@@ -11,7 +11,7 @@ from .tape import TapeAdapter
 
 def adapter(namespace_of: Callable[[Any], Any], library: str) -> TapeAdapter:
     """The adapter for the arrays of the importable array-API module `library`."""
-    module = sys.modules[library]
+    module = import_module(library)
     devices: tuple[str, ...] = ()
     if hasattr(module, "__array_namespace_info__"):
         devices = tuple(map(str, module.__array_namespace_info__().devices()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ._namespace import device_of, enter, is_array
+from ._namespace import device_of, enter, is_array, is_number
 from ._numerics import accumulate
 from ._protocol import Array, Namespace
 from ._reduction import REDUCTIONS, average, reduce_rows
@@ -138,7 +138,7 @@ def contrast_embeddings(
     chosen = resolve_similarity(similarity)
     row_name, column_name = next(iter(embeddings)), next(reversed(embeddings))
     option = {"temperature": temperature} if scale is None else {"logit_scale": scale}
-    parameters = {name: value for name, value in option.items() if is_array(value)}
+    parameters = {name: value for name, value in option.items() if is_array(value) and not is_number(value)}
     xp, (mask, weights, *entered) = enter(mask=mask, weights=weights, **embeddings, **parameters)
     x, y = entered[0], entered[len(embeddings) - 1]
     floating(xp, **dict(zip(embeddings, entered, strict=False)))

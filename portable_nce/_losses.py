@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ._contrast import contrast_embeddings, contrast_scores, inverse, same_width
-from ._namespace import device_of, enter, is_array
+from ._namespace import device_of, enter, is_array, is_number
 from ._numerics import accumulate
 from ._protocol import Array
 from ._validate import block_size_of, boolean, floating, positive_scalar, same_shape, shape_of
@@ -171,7 +171,7 @@ def _own_negatives(
 ) -> Array:
     """InfoNCE with negatives (N, M, D) of each query: a score matrix (N, 1 + M) with the positives in front."""
     block_size_of(block_size)
-    parameter = {"temperature": temperature} if is_array(temperature) else {}
+    parameter = {"temperature": temperature} if is_array(temperature) and not is_number(temperature) else {}
     xp, (query, positive_key, negative_keys, *found) = enter(
         query=query, positive_key=positive_key, negative_keys=negative_keys, **parameter
     )
@@ -543,7 +543,9 @@ def clip(
 
 def _at_most(value: Any, limit: Any) -> Any:
     """`value`, or the limit where it is larger; nothing that is no number or array is judged here."""
+    if is_number(value):
+        return min(value, limit)  # NaN stays, to be refused
     if is_array(value):
         xp, (value,) = enter(logit_scale=value)
         return xp.where(value > limit, xp.zeros_like(value) + limit, value)
-    return min(value, limit) if isinstance(value, (int, float)) and value == value else value  # noqa: PLR0124  (NaN)
+    return value

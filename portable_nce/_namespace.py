@@ -8,7 +8,7 @@ import array_api_compat
 
 from ._protocol import Array, Namespace
 
-__all__ = ["device_of", "enter", "is_array", "library_namespace", "namespace_of"]
+__all__ = ["device_of", "enter", "is_array", "is_number", "library_namespace", "namespace_of"]
 
 _OPTIONAL = frozenset({"columns", "mask", "positives", "weights"})
 
@@ -40,6 +40,11 @@ def namespace_of(array: Array) -> Namespace:
 def is_array(x: Any) -> bool:
     """Whether `x` is an array of some library (a NumPy scalar counts as one)."""
     return hasattr(x, "shape") and hasattr(x, "dtype")
+
+
+def is_number(x: Any) -> bool:
+    """Whether `x` is a Python number; NumPy's float64 scalar is one, to be used with the arrays of any library."""
+    return isinstance(x, (int, float)) and not isinstance(x, bool)
 
 
 def device_of(array: Array) -> Any:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Collection
 from typing import Any
 
-from ._namespace import is_array, namespace_of
+from ._namespace import is_array, is_number, namespace_of
 from ._protocol import Array, Namespace
 
 __all__ = [
@@ -82,6 +82,11 @@ def shape_of(name: str, x: Array, axes: str) -> tuple[int, ...]:
 
 def positive_scalar(xp: Namespace, name: str, value: Any, like: Array) -> Any:
     """A Python number greater than zero as it is, or an array of one entry as a 0-d array of the dtype of `like`."""
+    if is_number(value):
+        if not (value > 0 and math.isfinite(value)):
+            message = f"{name}: expected a finite number greater than 0, got {value}"
+            raise ValueError(message)
+        return float(value)
     if is_array(value):
         if math.prod(value.shape) != 1:
             message = f"{name}: expected a number or an array of one entry, got shape {tuple(value.shape)}"
@@ -90,13 +95,8 @@ def positive_scalar(xp: Namespace, name: str, value: Any, like: Array) -> Any:
             message = f"{name}: expected a real floating-point dtype, got {value.dtype}; convert it with astype"
             raise TypeError(message)
         return xp.astype(xp.reshape(value, ()), like.dtype)
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        message = f"{name}: expected a number or an array of one entry, got {type(value).__name__}"
-        raise TypeError(message)
-    if not (value > 0 and math.isfinite(value)):
-        message = f"{name}: expected a finite number greater than 0, got {value}"
-        raise ValueError(message)
-    return float(value)
+    message = f"{name}: expected a number or an array of one entry, got {type(value).__name__}"
+    raise TypeError(message)
 
 
 def row_weights(xp: Namespace, weights: Array | None, rows: int, like: Array) -> Array | None:

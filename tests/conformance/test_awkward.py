@@ -108,8 +108,8 @@ def assert_loss(
 @pytest.mark.parametrize("loss", list(SCORE_LOSSES))
 def test_masked_entries_leave_nothing(variant: Variant, loss: str, dtype: str | None) -> None:
     """Scores far below zero: an exp(0) left behind by a mask that multiplies would outweigh them all."""
-    scores = [[s - 24.0 for s in row] for row in vectors(4, 4)]
-    mask = [[True, False, True, True], [True, True, False, True], [False, True, True, False], [True, False, True, True]]
+    scores = [[s - 24.0 for s in row] for row in vectors(3, 3)]
+    mask = [[True, False, True], [True, True, False], [True, True, True]]
     assert_loss(variant, loss, scores, dtype, mask=mask)
 
 
@@ -118,8 +118,8 @@ def test_masked_entries_leave_nothing(variant: Variant, loss: str, dtype: str | 
 @pytest.mark.parametrize("loss", list(SCORE_LOSSES))
 def test_masked_entries_may_hold_anything(variant: Variant, loss: str, dirt: float, dtype: str | None) -> None:
     """Infinities and NaN that take no part reach neither the value nor the gradient."""
-    clean = vectors(4, 4)
-    mask = [[(i, j) not in {(0, 1), (1, 3), (2, 0), (2, 1)} for j in range(4)] for i in range(4)]
+    clean = vectors(3, 3)
+    mask = [[(i, j) not in {(0, 1), (1, 2), (2, 0)} for j in range(3)] for i in range(3)]
     scores = [[s if m else dirt for s, m in zip(row, bits, strict=True)] for row, bits in zip(clean, mask, strict=True)]
     assert_loss(variant, loss, scores, dtype, clean=clean, mask=mask)
 
@@ -128,8 +128,8 @@ def test_masked_entries_may_hold_anything(variant: Variant, loss: str, dirt: flo
 @pytest.mark.parametrize("loss", list(SCORE_LOSSES))
 def test_minus_infinity_as_mask(variant: Variant, loss: str, dtype: str | None) -> None:
     """A score of minus infinity takes no part, and has gradient 0."""
-    clean = vectors(4, 4)
-    mask = [[(i, j) not in {(0, 1), (1, 3), (2, 0), (2, 1)} for j in range(4)] for i in range(4)]
+    clean = vectors(3, 3)
+    mask = [[(i, j) not in {(0, 1), (1, 2), (2, 0)} for j in range(3)] for i in range(3)]
     scores = [[s if m else -INF for s, m in zip(row, bits, strict=True)] for row, bits in zip(clean, mask, strict=True)]
     value, (gradient,) = differentiate(SCORE_LOSSES[loss], [variant.floats(scores, dtype)])
     masked = variant.array(mask)
@@ -143,13 +143,13 @@ def test_minus_infinity_as_mask(variant: Variant, loss: str, dtype: str | None) 
 @pytest.mark.parametrize("kept", ["nothing", "negatives", "positives"])
 def test_no_row_counts(variant: Variant, kept: str, loss: str, dtype: str | None) -> None:
     """All masked, no positive anywhere, or no negative anywhere: loss 0, gradient 0."""
-    mask = [[{"nothing": False, "negatives": i != j, "positives": i == j}[kept] for j in range(4)] for i in range(4)]
+    mask = [[{"nothing": False, "negatives": i != j, "positives": i == j}[kept] for j in range(3)] for i in range(3)]
     masked = variant.array(mask)
     value, (gradient,) = differentiate(
-        lambda s: SCORE_LOSSES[loss](s, mask=masked), [variant.floats(vectors(4, 4), dtype)]
+        lambda s: SCORE_LOSSES[loss](s, mask=masked), [variant.floats(vectors(3, 3), dtype)]
     )
     assert variant.to_list(value) == 0.0
-    assert variant.to_list(gradient) == [[0.0] * 4] * 4
+    assert variant.to_list(gradient) == [[0.0] * 3] * 3
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -157,16 +157,16 @@ def test_no_row_counts(variant: Variant, kept: str, loss: str, dtype: str | None
 @pytest.mark.parametrize("loss", list(SCORE_LOSSES))
 def test_rows_without_positives(variant: Variant, loss: str, reduction: str, dtype: str | None) -> None:
     """They contribute neither to the sum nor to the count."""
-    nested = vectors(4, 4)
-    mask = [[i != j or i in {0, 3} for j in range(4)] for i in range(4)]
+    nested = vectors(3, 3)
+    mask = [[i != j or i != 1 for j in range(3)] for i in range(3)]
     got = SCORE_LOSSES[loss](variant.floats(nested, dtype), mask=variant.array(mask), reduction=reduction)
     name, special = oracle_of(loss)
     wanted = oracles.evaluate(name, {"scores": nested}, {"mask": mask, "reduction": reduction, **special})
     assert oracles.error(variant.to_list(got), wanted) <= 8 * variant.eps(dtype)
     if reduction == "none":
-        assert variant.to_list(got)[1:3] == [0.0, 0.0]
+        assert variant.to_list(got)[1] == 0.0
     else:
-        weights = [1.0, 0.5, 0.25, 2.0]
+        weights = [1.0, 0.5, 2.0]
         assert_loss(variant, loss, nested, dtype, mask=mask, weights=weights)
 
 
@@ -185,19 +185,19 @@ def test_one_column(variant: Variant, loss: str, dtype: str | None) -> None:
 @pytest.mark.parametrize("multi_positive", ["each", "pooled"])
 def test_every_column_positive(variant: Variant, multi_positive: str, dtype: str | None) -> None:
     """Positives only: the pooled loss is 0, the mean over each is the entropy-like spread; all is finite."""
-    nested = vectors(3, 4)
-    positives = variant.array([[True] * 4] * 3)
+    nested = vectors(3, 3)
+    positives = variant.array([[True] * 3] * 3)
     value, (gradient,) = differentiate(
         lambda s: pnce.from_scores.info_nce(s, positives=positives, multi_positive=multi_positive),
         [variant.floats(nested, dtype)],
     )
     wanted, slopes = oracles.value_and_gradients(
-        "from_scores.info_nce", {"scores": nested}, {"positives": [[True] * 4] * 3, "multi_positive": multi_positive}
+        "from_scores.info_nce", {"scores": nested}, {"positives": [[True] * 3] * 3, "multi_positive": multi_positive}
     )
     assert_finite(variant, value, gradient)
     if multi_positive == "pooled":
         assert variant.to_list(value) == 0.0
-        assert variant.to_list(gradient) == [[0.0] * 4] * 3
+        assert variant.to_list(gradient) == [[0.0] * 3] * 3
     else:
         assert oracles.error(variant.to_list(value), wanted) <= 8 * variant.eps(dtype)
         assert oracles.error(variant.to_list(gradient), slopes["scores"]) <= max(8 * variant.eps(dtype), 1e-48)
@@ -222,21 +222,21 @@ def test_no_row_counts_among_embeddings(variant: Variant, loss: str, kept: str, 
         return {"nothing": False, "negatives": not positive, "positives": positive}[kept]
 
     mask = variant.array([[takes_part(i, j) for j in range(size)] for i in range(size)])
-    a, b = variant.floats(vectors(n, 2, 1)), variant.floats(vectors(n, 2, 2))
+    a, b = variant.floats(vectors(n, 3, 1)), variant.floats(vectors(n, 3, 2))
     value, gradients = differentiate(
         lambda x, y: EMBEDDING_LOSSES[loss](x, y, mask=mask, block_size=block_size), [a, b]
     )
     assert variant.to_list(value) == 0.0
     for gradient in gradients:
-        assert variant.to_list(gradient) == [[0.0] * 2] * n
+        assert variant.to_list(gradient) == [[0.0] * 3] * n
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("block_size", BLOCKS)
 def test_learned_temperature_under_a_mask(variant: Variant, block_size: int | None, dtype: str | None) -> None:
     """Minus infinity divided by a learned temperature would make its gradient NaN."""
-    nested_a, nested_b = vectors(4, 2, 1), vectors(4, 2, 2)
-    mask = [[i == j or i % 2 == 0 for j in range(4)] for i in range(4)]
+    nested_a, nested_b = vectors(3, 3, 1), vectors(3, 3, 2)
+    mask = [[i == j or i % 2 == 0 for j in range(3)] for i in range(3)]
     masked = variant.array(mask)
     arrays = [variant.floats(nested_a, dtype), variant.floats(nested_b, dtype), variant.floats(0.5, dtype)]
     value, gradients = differentiate(
@@ -256,18 +256,18 @@ def test_learned_temperature_under_a_mask(variant: Variant, block_size: int | No
 @pytest.mark.parametrize("block_size", BLOCKS)
 def test_masked_keys_may_hold_anything(variant: Variant, block_size: int | None, dirt: float) -> None:
     """A key that no query looks at does not reach the value."""
-    query, key = [[1.0, 0.5], [-0.5, 2.0], [1.5, -1.0], [0.25, 1.0]], vectors(4, 2)
-    mask = variant.array([[j != 3 for j in range(4)] for _ in range(4)])
+    query, key = vectors(3, 3, 1), vectors(3, 3, 2)
+    mask = variant.array([[j != 2 for j in range(3)] for _ in range(3)])
     values = [
         pnce.info_nce(
             variant.floats(query),
-            variant.floats([*key[:3], last]),
+            variant.floats([*key[:2], last]),
             similarity="neg_sq_euclidean",
             temperature=0.5,
             mask=mask,
             block_size=block_size,
         )
-        for last in ([dirt, 1.0], key[3])
+        for last in ([dirt, 1.0, 0.5], key[2])
     ]
     assert variant.to_list(values[0]) == variant.to_list(values[1])
 
@@ -279,8 +279,8 @@ def test_masked_keys_may_hold_anything(variant: Variant, block_size: int | None,
 def test_zero_vectors(variant: Variant, loss: str, similarity: str, block_size: int | None, dtype: str | None) -> None:
     """A vector of length 0 has no direction: cosine 0, gradient finite; likewise where every vector is 0."""
     for zero in ({1}, {0, 1, 2}):
-        a = [[0.0, 0.0] if i in zero else row for i, row in enumerate(vectors(3, 2, 1))]
-        b = [[0.0, 0.0] if i in zero else row for i, row in enumerate(vectors(3, 2, 2))]
+        a = [[0.0] * 3 if i in zero else row for i, row in enumerate(vectors(3, 3, 1))]
+        b = [[0.0] * 3 if i in zero else row for i, row in enumerate(vectors(3, 3, 2))]
         value, gradients = differentiate(
             lambda x, y: EMBEDDING_LOSSES[loss](x, y, similarity=similarity, block_size=block_size),
             [variant.floats(a, dtype), variant.floats(b, dtype)],
@@ -291,7 +291,7 @@ def test_zero_vectors(variant: Variant, loss: str, similarity: str, block_size: 
             wanted = oracles.evaluate("info_nce", {"query": a, "positive_key": b}, options)
             assert oracles.error(variant.to_list(value), wanted) <= 8 * variant.eps(dtype)
         if similarity == "cosine":
-            assert all(variant.to_list(gradient)[i] == [0.0, 0.0] for gradient in gradients for i in zero)
+            assert all(variant.to_list(gradient)[i] == [0.0] * 3 for gradient in gradients for i in zero)
 
 
 @pytest.mark.parametrize(("loss", "similarity", "block_size", "dtype"), EMBEDDING_CALLS)
@@ -299,7 +299,7 @@ def test_identical_rows(
     variant: Variant, loss: str, similarity: str, block_size: int | None, dtype: str | None
 ) -> None:
     """Distance 0, where the distance has a kink: finite gradients. Log 3 where all scores are the same."""
-    rows = [[0.5, -1.25]] * 3
+    rows = [[0.5, -1.25, 0.75]] * 3
     value, gradients = differentiate(
         lambda x, y: EMBEDDING_LOSSES[loss](x, y, similarity=similarity, block_size=block_size),
         [variant.floats(rows, dtype), variant.floats(rows, dtype)],
@@ -315,7 +315,7 @@ def test_identical_rows(
 @pytest.mark.parametrize("similarity", ["neg_euclidean", "neg_sq_euclidean"])
 def test_positives_at_distance_zero(variant: Variant, similarity: str, block_size: int | None) -> None:
     """Every query is its key: value exact, gradients finite."""
-    nested = vectors(4, 3)
+    nested = vectors(3, 3)
     x = variant.floats(nested)
     value, gradients = differentiate(
         lambda a, b: pnce.info_nce(a, b, similarity=similarity, temperature=0.5, block_size=block_size), [x, x]
@@ -333,7 +333,7 @@ def test_positives_at_distance_zero(variant: Variant, similarity: str, block_siz
 def test_extreme_lengths(variant: Variant, loss: str, block_size: int | None, magnitude: float, dtype: str) -> None:
     """The cosine does not care for the length of a vector, and its gradient is divided by it."""
     power = 2.0 ** round(math.log2(magnitude))  # scaling by a power of two rounds nothing
-    a, b = vectors(3, 2, 1), vectors(3, 2, 2)
+    a, b = vectors(3, 3, 1), vectors(3, 3, 2)
 
     def run(scale: float) -> tuple[Nested, list[list[Any]]]:
         arrays = [variant.floats([[scale * x for x in row] for row in nested], dtype) for nested in (a, b)]
@@ -354,7 +354,7 @@ def test_extreme_lengths(variant: Variant, loss: str, block_size: int | None, ma
 @pytest.mark.parametrize("block_size", BLOCKS)
 def test_tiny_distances(variant: Variant, block_size: int | None, similarity: str, dtype: str) -> None:
     """Distances whose squares underflow in float32: finite, and the loss that of equal scores."""
-    a, b = ([[x * 2.0**-100 for x in row] for row in vectors(3, 2, seed)] for seed in (1, 2))
+    a, b = ([[x * 2.0**-100 for x in row] for row in vectors(3, 3, seed)] for seed in (1, 2))
     value, gradients = differentiate(
         lambda x, y: pnce.info_nce(x, y, similarity=similarity, temperature=0.5, block_size=block_size),
         [variant.floats(a, dtype), variant.floats(b, dtype)],
@@ -366,7 +366,7 @@ def test_tiny_distances(variant: Variant, block_size: int | None, similarity: st
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_tiny_vectors_in_sixteen_bits(variant: Variant, dtype: str) -> None:
     """An epsilon of 1e-12 would be 0 here, and one of 1e-3 would drown these."""
-    a, b = ([[x * 2.0**-12 for x in row] for row in vectors(3, 2, seed)] for seed in (1, 2))
+    a, b = ([[x * 2.0**-12 for x in row] for row in vectors(3, 3, seed)] for seed in (1, 2))
     value, gradients = differentiate(
         lambda x, y: pnce.info_nce(x, y, temperature=0.5), [variant.floats(a, dtype), variant.floats(b, dtype)]
     )
@@ -384,8 +384,8 @@ def test_tiny_vectors_in_sixteen_bits(variant: Variant, dtype: str) -> None:
 def test_extreme_scores(variant: Variant, loss: str, dtype: str | None) -> None:
     """Plus and minus 1e4: rows that are won, lost, and tied by far more than the exponential can hold."""
     high, low = 1e4, -1e4
-    scores = [[high, low, 0.0], [high, low, 0.0], [low, low, low], [high, high, high]]
-    assert_loss(variant, loss, scores, dtype, positives=[0, 1, 2, 2])
+    scores = [[high, low, 0.0], [high, low, 0.0], [high, high, high]]
+    assert_loss(variant, loss, scores, dtype, positives=[0, 1, 2])
 
 
 @pytest.mark.parametrize("dtype", [None, "float32"])
@@ -426,7 +426,7 @@ def test_many_rows_in_sixteen_bits(variant: Variant, dtype: str) -> None:
 
 def test_logit_scale_at_its_largest(variant: Variant) -> None:
     """Beyond the largest scale the loss stays, and the scale has gradient 0; below, neither."""
-    a, b = variant.floats(vectors(3, 2, 1)), variant.floats(vectors(3, 2, 2))
+    a, b = variant.floats(vectors(3, 3, 1)), variant.floats(vectors(3, 3, 2))
 
     def at(scale: float, largest: float | None) -> tuple[float, float]:
         value, slope = pnce.value_and_grad(lambda s: pnce.clip(a, b, logit_scale=s, max_logit_scale=largest))(
@@ -452,11 +452,11 @@ def test_swapping_the_views_changes_nothing(variant: Variant) -> None:
 
 def test_rows_are_not_columns(variant: Variant) -> None:
     """A critic that returned the transposed orientation would give the loss of the columns."""
-    nested = vectors(4, 4)
+    nested = vectors(3, 3)
     forward = oracles.evaluate("from_scores.info_nce", {"scores": nested}, {})
     turned = oracles.evaluate("from_scores.info_nce", {"scores": oracles.transpose(nested)}, {})
     assert abs(forward - turned) > 0.01
-    query, key = vectors(3, 2, 1), vectors(3, 2, 2)
+    query, key = vectors(3, 3, 1), vectors(3, 3, 2)
     wanted = oracles.evaluate("info_nce", {"query": query, "positive_key": key}, {"temperature": 0.5})
     got = pnce.info_nce(variant.floats(query), variant.floats(key), temperature=0.5)
     assert oracles.error(variant.to_list(got), wanted) <= 8 * variant.eps(variant.dtypes[0])

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from variants import Nested, Variant
 
-ROWS = 4
+ROWS = 3
 
 
 def draw(*shape: int) -> Nested:

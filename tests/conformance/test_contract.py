@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from variants import Variant
 
-ROWS, FEATURES = 4, 3
+ROWS, FEATURES = 3, 3
 NAMES = [case.name for case in CASES]
 FEW = {"info_nce", "info_nce mask", "nt_xent bilinear", "clip", "dcl streamed", "from_scores.info_nce", "bounds.dual"}
 """Cases for a second look, where looking costs."""
@@ -123,13 +123,13 @@ LOSSES_OF_EMBEDDINGS: dict[str, tuple[Callable[..., Any], int]] = {
 def test_reduction_none_gives_the_rows(variant: Variant, loss: str, block_size: int | None, dtype: str) -> None:
     function, rows = LOSSES_OF_EMBEDDINGS[loss]
     a, b = draw_vectors(variant, dtype, seed=1), draw_vectors(variant, dtype, seed=2)
-    weights = variant.floats([0.5, 1.0, 0.0, 2.0], dtype)
+    weights = variant.floats([0.5, 0.0, 2.0], dtype)
     results = function(a, b, weights=weights, reduction="none", block_size=block_size)
     assert_belongs(variant, results, a, (rows,))
     total = function(a, b, weights=weights, reduction="sum", block_size=block_size)
     mean = function(a, b, weights=weights, reduction="mean", block_size=block_size)
     listed = [mpf(x) for x in variant.to_list(results)]
-    assert listed[2] == 0
+    assert listed[1] == 0
     scale = sum(variant.to_list(weights)) * (rows // ROWS)
     assert oracles.error(variant.to_list(total), sum(listed)) <= 8 * variant.eps(dtype)
     assert oracles.error(variant.to_list(mean), sum(listed) / scale) <= 8 * variant.eps(dtype)

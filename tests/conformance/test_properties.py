@@ -16,14 +16,14 @@ from variants import differentiate
 if TYPE_CHECKING:
     from variants import Nested, Variant
 
-ROWS, COLUMNS = 3, 4
+ROWS, COLUMNS = 3, 5
 
 # Multiples of 1/64, so that shifting a row by another one rounds nothing, in float32 either.
 numbers = st.integers(-640, 640).map(lambda k: k / 64)
 matrices = st.lists(st.lists(numbers, min_size=COLUMNS, max_size=COLUMNS), min_size=ROWS, max_size=ROWS)
 shifts = st.lists(numbers, min_size=ROWS, max_size=ROWS)
 views = st.lists(
-    st.lists(st.integers(-32, 32).map(lambda k: k / 16), min_size=2, max_size=2), min_size=ROWS, max_size=ROWS
+    st.lists(st.integers(-32, 32).map(lambda k: k / 16), min_size=3, max_size=3), min_size=ROWS, max_size=ROWS
 )
 LOSSES = (pnce.from_scores.info_nce, pnce.from_scores.flat_nce, pnce.from_scores.dcl)
 

@@ -63,7 +63,7 @@ SIZES = [(5, 1, None), (5, 5, None), (65, 1, None), (65, 7, None), (65, 64, None
 
 def is_exhaustive(name: str, size: tuple[int, int, str | None]) -> bool:
     """Tell whether a combination can be spared: one case has every size, and another one of them."""
-    return name != "info_nce symmetric, weights, mask" and (name, size) != (
+    return (name != "info_nce symmetric, weights, mask" or size[0] < 65) and (name, size) != (
         "nt_xent weights of rows, mask",
         (65, 7, None),
     )
@@ -105,7 +105,7 @@ ROW_LOSSES: dict[str, Callable[..., Any]] = {
 )
 def test_reduction_none(variant: Variant, loss: str) -> None:
     """Rows, and the gradient that a user's own combination of them sends back."""
-    rows, block_size, dtype = 5, 2, variant.dtypes[0]
+    rows, block_size, dtype = 3, 2, variant.dtypes[0]
     numbers = generator(rows)
     a, b = (
         variant.floats([[numbers.gauss(0.0, 1.0) for _ in range(FEATURES)] for _ in range(rows)], dtype) for _ in "ab"

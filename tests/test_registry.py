@@ -1,0 +1,176 @@
+"""Who differentiates whose arrays: the built-in table, registrations, entry points."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import array_api_strict
+import numpy as np
+import pytest
+
+import portable_nce as pnce
+from portable_nce import _namespace, _registry
+
+
+class Foreign:
+    """An array of a library that nobody has heard of: a NumPy array in other clothes."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = np.asarray(value)
+
+    shape = property(lambda self: self.value.shape)
+    dtype = property(lambda self: self.value.dtype)
+    device = "cpu"
+
+    def __array_namespace__(self, api_version: str | None = None) -> Any:
+        del api_version
+        return np
+
+
+class Adapter:
+    """An adapter that stops gradients by doing nothing."""
+
+    name = "foreign"
+    version = "1"
+    devices = ("cpu",)
+    dtypes = ("float64",)
+
+    def stop_gradient(self, x: Any) -> Any:
+        return x.value
+
+    def value_and_grad(self, fn: Any, argnums: Any = 0, *, has_aux: bool = False) -> Any:
+        del argnums, has_aux
+        return lambda *arguments: (fn(*arguments), "its gradient")
+
+    def custom_vjp(self, forward: Any, backward: Any) -> Any:
+        del backward
+        return forward
+
+    def scan(self, step: Any, init: Any, xs: Any) -> Any:
+        raise NotImplementedError
+
+
+@pytest.fixture(autouse=True)
+def fresh_registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    for name in ("_registered", "_loaded", "_by_type"):
+        monkeypatch.setattr(_registry, name, {})
+    monkeypatch.setattr(_namespace, "_namespaces", {})
+    monkeypatch.setattr(Foreign, "__module__", "foreign_arrays.core")
+    yield
+
+
+def test_an_unknown_library_is_refused_with_the_line_that_registers_it() -> None:
+    with pytest.raises(TypeError, match=r'foreign_arrays.*register_backend\("foreign_arrays"\)'):
+        pnce.stop_gradient(Foreign([1.0]))
+
+
+def test_a_registered_adapter_is_used() -> None:
+    pnce.register_backend("foreign_arrays", Adapter())
+    np.testing.assert_array_equal(pnce.stop_gradient(Foreign([1.0])), [1.0])
+    assert pnce.value_and_grad(lambda x: np.sum(x.value))(Foreign([1.0, 2.0])) == (3.0, "its gradient")
+
+
+def test_a_registered_library_can_have_the_tape(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "foreign_arrays", ModuleType("foreign_arrays"))
+    pnce.register_backend("foreign_arrays")
+    adapter = _registry.adapter_of(Foreign([1.0]))
+    assert (adapter.name, adapter.version, tuple(adapter.devices)) == ("foreign_arrays", "unknown", ())
+
+
+def test_registration_replaces_a_built_in_adapter() -> None:
+    assert _registry.adapter_of(np.ones(1)).name == "numpy"
+    pnce.register_backend("numpy", Adapter())
+    assert _registry.adapter_of(np.ones(1)).name == "foreign"
+
+
+def test_a_subclass_is_served_like_its_base() -> None:
+    class Matrix(np.ndarray):
+        pass
+
+    Matrix.__module__ = "somewhere.else"
+    assert _registry.adapter_of(np.ones((2, 2)).view(Matrix)).name == "numpy"
+
+
+@pytest.mark.parametrize("bad", [object(), "tape", Foreign([1.0])])
+def test_what_is_no_adapter_is_refused(bad: Any) -> None:
+    with pytest.raises(TypeError, match="custom_vjp"):
+        pnce.register_backend("foreign_arrays", bad)
+
+
+def test_the_module_is_a_name() -> None:
+    with pytest.raises(TypeError, match="name of a module"):
+        pnce.register_backend(np)  # type: ignore[arg-type]
+
+
+class Point:
+    """An entry point, as importlib.metadata gives it."""
+
+    def __init__(self, name: str, loaded: Any) -> None:
+        self.name = name
+        self.loaded = loaded
+        self.loads = 0
+
+    def load(self) -> Any:
+        self.loads += 1
+        if isinstance(self.loaded, Exception):
+            raise self.loaded
+        return self.loaded
+
+
+def announce(monkeypatch: pytest.MonkeyPatch, *points: Point) -> None:
+    def entry_points(*, group: str) -> tuple[Point, ...]:
+        assert group == "portable_nce.backends"
+        return points
+
+    monkeypatch.setattr(importlib.metadata, "entry_points", entry_points)
+
+
+@pytest.mark.parametrize("announced", [Adapter, Adapter()])
+def test_an_entry_point_is_loaded_when_its_module_matches(monkeypatch: pytest.MonkeyPatch, announced: Any) -> None:
+    ours, other = Point("foreign_arrays", announced), Point("other_arrays", announced)
+    announce(monkeypatch, ours, other)
+    assert _registry.adapter_of(np.ones(1)).name == "numpy"
+    assert (ours.loads, other.loads) == (0, 0)
+    assert _registry.adapter_of(Foreign([1.0])).name == "foreign"
+    assert _registry.adapter_of(Foreign([2.0])).name == "foreign"
+    assert (ours.loads, other.loads) == (1, 0)
+
+
+def test_a_broken_entry_point_warns_and_leaves_the_tape(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "foreign_arrays", ModuleType("foreign_arrays"))
+    announce(monkeypatch, Point("foreign_arrays", ImportError("no such file")))
+    with pytest.warns(RuntimeWarning, match="does not load.*no such file"):
+        assert _registry.adapter_of(Foreign([1.0])).name == "foreign_arrays"
+
+
+def test_backends_available_names_what_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    announce(monkeypatch, Point("no_such_library", Adapter))
+    available = pnce.backends_available()
+    assert {"numpy", "torch", "jax", "array_api_strict"} <= set(available)
+    assert not {"jaxlib", "no_such_library"} & set(available)
+
+
+def test_the_adapters_describe_themselves() -> None:
+    for name in ("numpy", "torch", "jax", "array_api_strict", "mparray"):
+        adapter = _registry.load_backend(name)
+        assert isinstance(adapter, pnce.Adapter)
+        assert adapter.version[0].isdigit()
+        assert {"float32"} <= set(adapter.dtypes)
+        assert isinstance(tuple(adapter.devices), tuple)
+    assert _registry.adapter_of(array_api_strict.ones(2)).name == "array_api_strict"
+
+
+def test_a_numpy_scalar_is_a_number_to_every_library() -> None:
+    import torch
+
+    x = torch.eye(3, dtype=torch.float64)
+    expected = pnce.info_nce(x, x, temperature=0.5)
+    assert torch.equal(pnce.info_nce(x, x, temperature=np.float64(0.5)), expected)
+    assert torch.equal(
+        pnce.info_nce(x, x, x[:, None, :] * x, temperature=np.float64(0.5)).isfinite(), torch.tensor(True)
+    )
+    assert torch.equal(pnce.clip(x, x, logit_scale=np.float64(2.0)), expected)
