@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -30,6 +31,10 @@ class JaxAdapter:
 
     def stop_gradient(self, x: Any) -> Any:
         return jax.lax.stop_gradient(x)
+
+    def full_precision(self, x: Any) -> AbstractContextManager[Any]:
+        del x
+        return nullcontext()
 
     def value_and_grad(
         self, fn: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False

@@ -20,6 +20,7 @@ import itertools
 import math
 import operator
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 __all__ = [
@@ -864,6 +865,10 @@ class TapeAdapter:
 
     def stop_gradient(self, x: Array) -> Array:
         return TapeArray(strip(x), x.namespace, x.level) if isinstance(x, TapeArray) else x
+
+    def full_precision(self, x: Array) -> AbstractContextManager[Any]:
+        del x
+        return nullcontext()
 
     def value_and_grad(
         self, fn: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False

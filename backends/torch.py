@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 Arrays = tuple[Any, ...]
+
+
+def _without_autocast(device: str) -> AbstractContextManager[Any]:
+    """A loss is computed in float32 under autocast too, as torch's own losses are."""
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        return torch.autocast(device, enabled=False)
+    return nullcontext()
+
 
 # The two classes stand at module level, and take the functions as arguments, because torch.compile cannot follow the
 # making of a class.
@@ -34,10 +43,11 @@ class _ClosedForm(torch.autograd.Function):
     def backward(ctx: Any, *cotangents: Any) -> Arrays:
         cuts = (ctx.count, len(ctx.saved_tensors))
         tensors = (*ctx.saved_tensors, *cotangents)
-        if torch.compiler.is_compiling():  # a compiled backward pass is never recorded, nor can it hold a Function
-            found = _Adjoint.forward(ctx.adjoint, ctx.static, cuts, *tensors)
-        else:
-            found = _Adjoint.apply(ctx.adjoint, ctx.static, cuts, *tensors)  # type: ignore[no-untyped-call]
+        with _without_autocast(tensors[0].device.type):
+            if torch.compiler.is_compiling():  # a compiled backward pass is never recorded, nor can it hold a Function
+                found = _Adjoint.forward(ctx.adjoint, ctx.static, cuts, *tensors)
+            else:
+                found = _Adjoint.apply(ctx.adjoint, ctx.static, cuts, *tensors)  # type: ignore[no-untyped-call]
         return (None, None, None, *found, *(None for _ in range(ctx.count - len(found))))
 
 
@@ -91,6 +101,9 @@ class TorchAdapter:
 
     def stop_gradient(self, x: Any) -> Any:
         return x.detach()
+
+    def full_precision(self, x: Any) -> AbstractContextManager[Any]:
+        return _without_autocast(x.device.type)
 
     def value_and_grad(
         self, fn: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False

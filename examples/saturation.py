@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from typing import Any
 
 import mpmath
 import torch
@@ -15,6 +16,7 @@ import torch
 import portable_nce as pnce
 
 Loss = Callable[[torch.Tensor], torch.Tensor]
+Exact = Any  # mpmath's numbers, which have no annotations
 
 
 def cross_entropy(scores: torch.Tensor) -> torch.Tensor:
@@ -22,7 +24,7 @@ def cross_entropy(scores: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.cross_entropy(scores, torch.arange(scores.shape[0]))
 
 
-def exact(scores: torch.Tensor) -> tuple[mpmath.mpf, list[list[mpmath.mpf]]]:
+def exact(scores: torch.Tensor) -> tuple[Exact, list[list[Exact]]]:
     """Value and gradient in 50 digits, from the sums of the definition."""
     rows = [[mpmath.mpf(g) for g in row] for row in scores.tolist()]
     n, value, gradient = len(rows), mpmath.mpf(0), []

@@ -9,6 +9,7 @@ from ._namespace import device_of, enter, is_array, is_number
 from ._numerics import accumulate
 from ._protocol import Array, Namespace
 from ._reduction import REDUCTIONS, average, reduce_rows
+from ._registry import adapter_of
 from ._statistics import RowStatistics, dense_sums, row_statistics
 from ._streaming import streamed_sums
 from ._validate import block_size_of, boolean, floating, one_of, positive_scalar, row_weights, same_shape, shape_of
@@ -158,9 +159,9 @@ def contrast_embeddings(
     ((name, value),) = option.items()
     factor = positive_scalar(xp, name, entered[-1] if parameters else value, x)
     weights = row_weights(xp, weights, n_rows, x)
-    operands = chosen.prepare(x, y, inverse(factor) if scale is None else factor)
-
-    directions = _statistics(xp, chosen, operands, pairing, mask, symmetric=symmetric, block_size=block_size)
+    with adapter_of(x).full_precision(x):
+        operands = chosen.prepare(x, y, inverse(factor) if scale is None else factor)
+        directions = _statistics(xp, chosen, operands, pairing, mask, symmetric=symmetric, block_size=block_size)
     results = [reduce_rows(statistics, objective, weights, reduction) for statistics in directions]
     return finish(xp, average(*results) if symmetric else results[0], dtype, reduction)
 

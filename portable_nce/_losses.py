@@ -9,6 +9,7 @@ from ._contrast import contrast_embeddings, contrast_scores, inverse, same_width
 from ._namespace import device_of, enter, is_array, is_number
 from ._numerics import accumulate
 from ._protocol import Array
+from ._registry import adapter_of
 from ._validate import block_size_of, boolean, floating, positive_scalar, same_shape, shape_of
 from .from_scores import pairing_of
 from .objectives import Objective
@@ -181,7 +182,8 @@ def _own_negatives(
     chosen = resolve(similarity)
     same_width(similarity, "query", x, "positive_key", y)
     x, y = xp.expand_dims(x, axis=1), xp.expand_dims(y, axis=1)
-    scores = xp.concat([chosen.scores(*chosen.prepare(x, keys, scale)) for keys in (y, z)], axis=2)
+    with adapter_of(x).full_precision(x):
+        scores = xp.concat([chosen.scores(*chosen.prepare(x, keys, scale)) for keys in (y, z)], axis=2)
     scores = xp.reshape(scores, (scores.shape[0], scores.shape[2]))
     if mask is not None:
         mask = xp.concat([xp.ones((mask.shape[0], 1), dtype=mask.dtype, device=device_of(mask)), mask], axis=1)

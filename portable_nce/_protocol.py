@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 __all__ = ["Adapter", "Array", "Namespace"]
@@ -42,6 +43,10 @@ class Adapter(Protocol):
         self, fn: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False
     ) -> Callable[..., Any]:
         """Return the function of value and gradient; the conventions are those of ``jax.value_and_grad``."""
+        ...
+
+    def full_precision(self, x: Array) -> AbstractContextManager[Any]:
+        """Return a context in which products of arrays like `x` are not rounded to fewer bits than they have."""
         ...
 
     def custom_vjp(

@@ -35,7 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Refuse a variant that is unknown or cannot run: a suite that skips itself would look like one that passed."""
-    name = config.getoption("--variant")
+    name = str(config.getoption("--variant"))
     if name not in VARIANTS:
         message = f"--variant {name}: no such variant; expected one of: {', '.join(VARIANTS)}"
         raise pytest.UsageError(message)
@@ -49,13 +49,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_report_header(config: pytest.Config) -> str:
     """Say which variant this is."""
-    variant = VARIANTS[config.getoption("--variant")]
+    variant = VARIANTS[str(config.getoption("--variant"))]
     return f"variant: {variant.name} ({', '.join(variant.dtypes)})"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what the variant's row of the table does not have: dtypes, sizes, and time for more of the same."""
-    variant = VARIANTS[config.getoption("--variant")]
+    variant = VARIANTS[str(config.getoption("--variant"))]
     kept: list[pytest.Item] = []
     left: list[pytest.Item] = []
     for item in items:

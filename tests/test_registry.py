@@ -45,6 +45,9 @@ class Adapter:
         del argnums, has_aux
         return lambda *arguments: (fn(*arguments), "its gradient")
 
+    def full_precision(self, x: Any) -> Any:
+        raise NotImplementedError
+
     def custom_vjp(self, forward: Any, backward: Any) -> Any:
         del backward
         return forward

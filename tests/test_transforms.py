@@ -213,6 +213,24 @@ def test_value_and_grad_composes_with_autograd() -> None:
     _close(inner(torch.stack([x, x]))[1].detach(), gradient.detach())
 
 
+@blocks
+def test_torch_autocast_does_not_touch_the_loss(block_size: int | None) -> None:
+    x, y = (v.detach().float() for v in _torch()[:2])
+    x.requires_grad_()
+    negatives = y[:, None, :] * y
+
+    def loss() -> torch.Tensor:
+        own = pnce.info_nce(x, y, negatives, temperature=0.05)
+        return own + pnce.info_nce(x, y, temperature=0.05, block_size=block_size)
+
+    (expected,) = torch.autograd.grad(loss(), x)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        values = loss(), torch.compile(loss, fullgraph=True, backend="eager")()
+    for value in values:
+        (gradient,) = torch.autograd.grad(value, x)
+        torch.testing.assert_close(gradient, expected)
+
+
 def test_torch_stop_gradient_also_stops_tangents() -> None:
     x = torch.tensor(3.0)
     result: Any = torch.func.jvp(lambda a: a * pnce.stop_gradient(a), (x,), (torch.tensor(1.0),))
