@@ -99,8 +99,8 @@ OBSTACLE: Final = gpu_obstacle()
 NOT_RUN: Final = {name: OBSTACLE for name, variant in VARIANTS.items() if variant.gpu and OBSTACLE is not None}
 """The variants that cannot run on this machine, and why."""
 
-MEASURED: Final = {"numpy", "array-api-strict", "torch"}
-"""The variants whose coverage is measured, which takes twice the time. JAX's adapter is measured by `tests`."""
+MEASURED: Final = {"numpy", "torch"}
+"""The variants whose coverage is measured, which takes twice the time. The other adapters are measured by `tests`."""
 
 nox.options.sessions = [
     "lint",

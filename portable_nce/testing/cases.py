@@ -242,7 +242,7 @@ def _info_nce(draw: _Draw, rows: int, features: int) -> Iterator[Case]:
         "saturated": {
             "positive_key": draw.near(query, 2.0**-6),
             "similarity": "neg_sq_euclidean",
-            "temperature": 0.03125,
+            "temperature": 0.0625,
         },
         "sum": {"reduction": "sum", "temperature": 0.5},
         "weights": {"weights": weights, "temperature": 0.5},
