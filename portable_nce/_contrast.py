@@ -140,7 +140,7 @@ def contrast_embeddings(
     row_name, column_name = next(iter(embeddings)), next(reversed(embeddings))
     option = {"temperature": temperature} if scale is None else {"logit_scale": scale}
     parameters = {name: value for name, value in option.items() if is_array(value) and not is_number(value)}
-    xp, (mask, weights, *entered) = enter(mask=mask, weights=weights, **embeddings, **parameters)
+    xp, (*entered, mask, weights) = enter(**embeddings, **parameters, mask=mask, weights=weights)
     x, y = entered[0], entered[len(embeddings) - 1]
     floating(xp, **dict(zip(embeddings, entered, strict=False)))
     n_rows, _ = shape_of(row_name, x, "(N, D)")
@@ -160,7 +160,7 @@ def contrast_embeddings(
     factor = positive_scalar(xp, name, entered[-1] if parameters else value, x)
     weights = row_weights(xp, weights, n_rows, x)
     with adapter_of(x).full_precision(x):
-        operands = chosen.prepare(x, y, inverse(factor) if scale is None else factor)
+        operands = chosen.prepare(x, y, inverse(xp, factor, x) if scale is None else factor)
         directions = _statistics(xp, chosen, operands, pairing, mask, symmetric=symmetric, block_size=block_size)
     results = [reduce_rows(statistics, objective, weights, reduction) for statistics in directions]
     return finish(xp, average(*results) if symmetric else results[0], dtype, reduction)
@@ -186,8 +186,10 @@ def contrast_scores(
     return finish(xp, reduce_rows(statistics, objective, weights, reduction), dtype, reduction)
 
 
-def inverse(temperature: Any) -> Any:
-    """The factor that a temperature means."""
+def inverse(xp: Namespace, temperature: Any, like: Array) -> Array:
+    """The factor that a temperature means, in the precision of `like`, which may be more than a Python float's."""
+    if is_number(temperature):
+        temperature = xp.full((), temperature, dtype=like.dtype, device=device_of(like))
     return 1.0 / temperature
 
 

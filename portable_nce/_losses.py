@@ -178,7 +178,7 @@ def _own_negatives(
     )
     dtype = query.dtype
     x, y, z = (accumulate(xp, embedding) for embedding in (query, positive_key, negative_keys))
-    scale = inverse(positive_scalar(xp, "temperature", found[0] if found else temperature, x))
+    scale = inverse(xp, positive_scalar(xp, "temperature", found[0] if found else temperature, x), x)
     chosen = resolve(similarity)
     same_width(similarity, "query", x, "positive_key", y)
     x, y = xp.expand_dims(x, axis=1), xp.expand_dims(y, axis=1)

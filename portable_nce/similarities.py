@@ -39,8 +39,8 @@ class Similarity:
     ----------
     prepare : callable
         ``prepare(x, y, scale) -> (rows, columns)``: everything that costs O(N D): normalisation, projection, the scale
-        (a Python float or a 0-d array). Differentiated as it stands. Each of the two tuples holds arrays whose second
-        axis from the end runs over the rows, or over the columns, of the score matrix.
+        (a Python float or a 0-d array, the inverse of the temperature). Differentiated as it stands. Each of the two
+        tuples holds arrays whose second axis from the end runs over the rows, or over the columns, of the score matrix.
     scores : callable
         ``scores(rows, columns) -> array``: the scores, shape (..., N, K). A function of the operands alone.
     pullback : callable
