@@ -232,7 +232,42 @@ def test_aux_structures_and_unused_arguments() -> None:
     np.testing.assert_array_equal(nothing, np.zeros(2))
 
 
+def test_methods_and_conversions() -> None:
+    def function(x: Any, untouched: float, constant: Any) -> Any:
+        xp = x.__array_namespace__()
+        parts = x.reshape(3, 2).sum() + x.reshape((3, 2)).mean(1).sum() + x.transpose(1, 0).flatten().max()
+        parts = parts + x.ravel().dot(constant) + x.clip(max=0.15).sum() + xp.clip(x, min=-0.1).std()
+        parts = parts + xp.asarray(x, dtype=xp.float32).astype(xp.float64).var() + xp.vector_norm(x)
+        parts = parts + xp.asarray(constant).sum() + x.argmax() * 0 + xp.positive(x)[0, 0]
+        parts = parts + x[None, 0:1, 0].squeeze().sum()
+        return parts * untouched + x[0, 0].item()
+
+    def same(x: Any, untouched: float, constant: Any) -> Any:
+        parts = x.sum() + x.reshape(3, 2).mean(1).sum() + x.max() + x.ravel() @ constant + x.clip(max=0.15).sum()
+        parts = parts + x.clip(min=-0.1).std() + x.astype(jnp.float32).astype(jnp.float64).var() + jnp.linalg.norm(x)
+        return (parts + 2 * x[0, 0]) * untouched
+
+    constant = np.arange(6.0)
+    ours = pnce.grad(function)(A, 2.0, constant)
+    np.testing.assert_allclose(ours, jax.grad(same)(jnp.asarray(A), 2.0, jnp.asarray(constant)), rtol=1e-6)
+
+
+def test_a_function_that_does_not_depend_on_its_argument() -> None:
+    value, gradient = pnce.value_and_grad(lambda x: pnce.stop_gradient(x).sum())(A)
+    assert float(value) == pytest.approx(A.sum())
+    np.testing.assert_array_equal(gradient, np.zeros((2, 3)))
+    value, gradient = pnce.value_and_grad(lambda x: np.asarray(3.0))(A)
+    assert float(value) == 3.0
+    np.testing.assert_array_equal(gradient, np.zeros((2, 3)))
+
+
 def test_refusals() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'cumprod'"):
+        pnce.grad(lambda x: x.cumprod())(np.ones(3))
+    with pytest.raises(NotImplementedError, match="einsum has no pullback"):
+        pnce.grad(lambda x: np.einsum("i,i->", x, x))(np.ones(3))
+    with pytest.raises(NotImplementedError, match="nanmean has no pullback"):
+        pnce.grad(lambda x: np.nanmean(x + 1))(np.ones(3))
     with pytest.raises(NotImplementedError, match="no pullback"):
         pnce.grad(lambda x: x.__array_namespace__().prod(x))(np.ones(3))
 

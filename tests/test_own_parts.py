@@ -1,0 +1,169 @@
+"""A user's own similarity, pairing and objective, with every execution; and what the general entry refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+import portable_nce as pnce
+from portable_nce.objectives import Objective
+from portable_nce.pairings import Pairing
+from portable_nce.similarities import Similarity
+
+jax.config.update("jax_enable_x64", True)  # noqa: FBT003  (JAX's interface)
+
+RNG = np.random.default_rng(5)
+X, Y = RNG.normal(size=(6, 4)), RNG.normal(size=(6, 4))
+LIBRARIES = {"numpy": np.asarray, "torch": torch.asarray, "jax": jnp.asarray}
+
+libraries = pytest.mark.parametrize("convert", LIBRARIES.values(), ids=LIBRARIES.keys())
+
+
+def squared_distance(x: Any, y: Any) -> Any:
+    differences = x[..., :, None, :] - y[..., None, :, :]
+    return -(differences * differences).sum(-1)
+
+
+@libraries
+def test_a_critic_is_a_similarity(convert: Any) -> None:
+    def gradients(similarity: Any, negatives: Any = None) -> Any:
+        def loss(x: Any, y: Any, t: Any) -> Any:
+            return pnce.info_nce(x, y, negatives, temperature=t, similarity=similarity)
+
+        value, found = pnce.value_and_grad(loss, argnums=(0, 1, 2))(convert(X), convert(Y), convert(np.asarray(0.7)))
+        return [np.asarray(g) for g in (value, *found)]
+
+    negatives = convert(RNG.normal(size=(6, 5, 4)))
+    for keys in (None, negatives[0], negatives):
+        for ours, built_in in zip(gradients(squared_distance, keys), gradients("neg_sq_euclidean", keys), strict=True):
+            np.testing.assert_allclose(ours, built_in, rtol=1e-12, atol=1e-14)
+
+
+def test_a_critic_does_not_stream() -> None:
+    with pytest.raises(ValueError, match="block_size=None"):
+        pnce.info_nce(X, Y, similarity=squared_distance, block_size=2)
+    big = np.zeros((2100, 1))
+    assert pnce.info_nce(big, big, similarity=lambda x, y: x @ y.T) == pytest.approx(np.log(2100))
+
+
+@pytest.mark.parametrize("critic", [lambda x, y: x @ y.T[:, :3], lambda x, y: float(x.shape == y.shape)])
+def test_a_critic_of_the_wrong_shape_is_refused(critic: Any) -> None:
+    with pytest.raises(ValueError, match=r"similarity: expected a function that returns scores of shape \(6, 6\), got"):
+        pnce.info_nce(X, Y, similarity=critic)
+
+
+def test_the_gradient_of_a_critics_own_parameters() -> None:
+    def loss(weight: Any) -> Any:
+        return pnce.info_nce(X, Y, similarity=lambda x, y: np.tanh(x @ weight) @ y.T, temperature=1.0)
+
+    weight, step = RNG.normal(size=(4, 4)), 1e-6
+    direction = RNG.normal(size=(4, 4))
+    numeric = (loss(weight + step * direction) - loss(weight - step * direction)) / (2 * step)
+    assert np.sum(pnce.grad(loss)(weight) * direction) == pytest.approx(numeric, rel=1e-7)
+
+
+# A similarity with its pullback: the dot product, of absolute values.
+ABSOLUTE = Similarity(
+    prepare=lambda x, y, scale: ((abs(x) * scale,), (abs(y),)),
+    scores=lambda rows, columns: rows[0] @ columns[0].T,
+    pullback=lambda rows, columns, g: ((g @ columns[0],), (g.T @ rows[0],)),
+)
+
+
+def near(tile: pnce.pairings.Tile) -> tuple[Any, Any]:
+    gap = abs(tile.rows[0] - tile.columns[0])
+    return gap == 1, (gap > 1) & tile.pairs[0]
+
+
+@libraries
+@pytest.mark.parametrize("block_size", [1, 4, 6])
+def test_own_parts_stream(convert: Any, block_size: int) -> None:
+    times = convert(np.asarray([0, 1, 3, 4, 7, 8]))
+    allowed = convert(RNG.random((6, 6)) < 0.8)
+    pairing = Pairing(near, rows=(times,), columns=(times,), pairs=(allowed,))
+    objective = Objective(lambda row: row.log_odds * row.log_odds + row.spread + row.negative - row.positive)
+
+    def loss(x: Any, y: Any, block_size: int | None) -> Any:
+        return pnce.contrast(
+            x, y, objective=objective, pairing=pairing, similarity=ABSOLUTE, symmetric=True, block_size=block_size
+        )
+
+    results = [
+        pnce.value_and_grad(lambda x, y, b=block: loss(x, y, b), (0, 1))(convert(X), convert(Y))
+        for block in (None, block_size, block_size)  # the second time, compiled code must be found again
+    ]
+    for value, gradients in results[1:]:
+        np.testing.assert_allclose(np.asarray(value), np.asarray(results[0][0]), rtol=1e-12)
+        for ours, dense in zip(gradients, results[0][1], strict=True):
+            np.testing.assert_allclose(np.asarray(ours), np.asarray(dense), rtol=1e-12, atol=1e-13)
+
+
+def test_an_objective_is_a_function_of_the_statistics() -> None:
+    expected = pnce.contrast(X, Y, objective="flat_nce", reduction="none")
+    np.testing.assert_array_equal(pnce.contrast(X, Y, objective=lambda row: row.log_odds, reduction="none"), expected)
+    resolved = pnce.objectives.resolve(pnce.objectives.info_nce())
+    assert resolved is pnce.objectives.info_nce()
+    with pytest.raises(ValueError, match=r"objective: expected shape \(6,\), got \(\)"):
+        pnce.contrast(X, Y, objective=lambda row: row.log_odds.sum() + np.zeros(()))
+    with pytest.raises(TypeError, match="objective: expected a function that returns an array, got float"):
+        pnce.contrast(X, Y, objective=lambda row: float(row.log_odds.shape[0]))
+
+
+def test_pairings_and_similarities_transpose_and_return() -> None:
+    pairing = pnce.pairings.index(np.asarray([1, 0, 2]))
+    assert pairing.transposed().transposed().rule is pairing.rule
+    assert pairing.transposed().rule == pairing.transposed().rule
+    assert pairing.transposed().rule != pnce.pairings.diagonal().transposed().rule
+    assert hash(pairing.transposed().rule) == hash(pairing.transposed().rule)
+    first, second = ABSOLUTE.transposed(), ABSOLUTE.transposed()
+    assert (first.scores, first.pullback) == (second.scores, second.pullback)
+    assert hash((first.scores, first.pullback)) == hash((second.scores, second.pullback))
+    assert pnce.similarities.resolve(squared_distance).transposed().pullback is None
+
+
+def test_the_general_entry_refuses() -> None:
+    with pytest.raises(ValueError, match="pairing: expected one of"):
+        pnce.contrast(X, Y, objective="info_nce", pairing="all")
+    with pytest.raises(TypeError, match="pairing: expected a name"):
+        pnce.contrast(X, Y, objective="info_nce", pairing=3)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="even number of rows"):
+        pnce.contrast(X[:5], objective="info_nce", pairing="two_views")
+    with pytest.raises(ValueError, match="symmetric: expected as many rows as columns"):
+        pnce.contrast(X[:4], Y, objective="info_nce", symmetric=True)
+    with pytest.raises(ValueError, match="at least as many rows as x, 6, got 4"):
+        pnce.contrast(X, Y[:4], objective="info_nce")
+    with pytest.raises(ValueError, match=r"pairing.rows: expected shape \(6,\)"):
+        pnce.contrast(X, Y, objective="info_nce", pairing=pnce.pairings.index(np.asarray([0, 1])))
+    with pytest.raises(ValueError, match="y: expected 4 features"):
+        pnce.contrast(X, Y[:, :3], objective="info_nce")
+    similarity = pnce.similarities.bilinear(np.eye(4))
+    with pytest.raises(ValueError, match=r"weight: expected shape \(4, 3\)"):
+        pnce.contrast(X, Y[:, :3], objective="info_nce", similarity=similarity)
+    with pytest.raises(TypeError, match="weights: expected a real dtype"):
+        pnce.contrast(X, Y, objective="info_nce", weights=np.ones(6, dtype=complex))
+    with pytest.raises(TypeError, match="logit_scale: expected a number"):
+        pnce.clip(X, Y, logit_scale="large")
+    with pytest.raises(ValueError, match="at least one column, got 0"):
+        pnce.bounds.log_n_ceiling(0)
+    with pytest.raises(TypeError, match="an array or an integer, got str"):
+        pnce.bounds.log_n_ceiling("many")
+
+
+def test_wide_similarities_stream_by_themselves() -> None:
+    x, y = RNG.normal(size=(300, 64)), RNG.normal(size=(300, 64))
+    streamed = pnce.info_nce(x, y, similarity="neg_sq_euclidean", temperature=9.0)
+    dense = pnce.info_nce(x, y, similarity="neg_sq_euclidean", temperature=9.0, block_size=None)
+    np.testing.assert_allclose(streamed, dense, rtol=1e-13)
+
+
+def test_a_large_batch_streams_by_itself() -> None:
+    x, y = RNG.normal(size=(2100, 3)), RNG.normal(size=(2100, 3))
+    value, gradient = pnce.value_and_grad(pnce.info_nce)(x, y)
+    dense, expected = pnce.value_and_grad(lambda a, b: pnce.info_nce(a, b, block_size=None))(x, y)
+    np.testing.assert_allclose(value, dense, rtol=1e-13)
+    np.testing.assert_allclose(gradient, expected, rtol=1e-11, atol=1e-15)
