@@ -99,8 +99,8 @@ OBSTACLE: Final = gpu_obstacle()
 NOT_RUN: Final = {name: OBSTACLE for name, variant in VARIANTS.items() if variant.gpu and OBSTACLE is not None}
 """The variants that cannot run on this machine, and why."""
 
-MEASURED: Final = {"numpy", "torch"}
-"""The variants whose coverage is measured, which takes twice the time. The other adapters are measured by `tests`."""
+MEASURED: Final = {"numpy"}
+"""The variants whose coverage is measured, which takes twice the time. `tests` measures the adapters of the others."""
 
 nox.options.sessions = [
     "lint",
