@@ -15,7 +15,7 @@ from ._streaming import streamed_sums
 from ._validate import block_size_of, boolean, floating, one_of, positive_scalar, row_weights, same_shape, shape_of
 from .objectives import Objective
 from .objectives import resolve as resolve_objective
-from .pairings import Pairing, Tile, diagonal, two_views
+from .pairings import Pairing, diagonal, split, two_views
 from .similarities import Operands, Similarity
 from .similarities import resolve as resolve_similarity
 
@@ -235,20 +235,15 @@ def _check_pairing(pairing: Pairing, n_rows: int, n_columns: int, row_name: str,
 def whole_tile(xp: Namespace, pairing: Pairing, scores: Array, mask: Array | None) -> tuple[Array, Array]:
     """The positives and negatives of the whole matrix."""
     n_rows, n_columns = scores.shape
-    device = device_of(scores)
-    tile = Tile(
-        i=xp.expand_dims(xp.arange(n_rows, device=device), axis=1),
-        j=xp.expand_dims(xp.arange(n_columns, device=device), axis=0),
-        n_rows=n_rows,
-        n_columns=n_columns,
-        rows=tuple(xp.expand_dims(x, axis=1) for x in pairing.rows),
-        columns=tuple(xp.expand_dims(x, axis=0) for x in pairing.columns),
+    return split(
+        xp,
+        pairing.rule,
+        numbers=(xp.arange(n_rows, device=device_of(scores)), xp.arange(n_columns, device=device_of(scores))),
+        shape=(n_rows, n_columns),
+        labels=(pairing.rows, pairing.columns),
         pairs=pairing.pairs,
+        mask=mask,
     )
-    positives, negatives = pairing.rule(tile)
-    if mask is None:
-        return positives, negatives
-    return xp.logical_and(positives, mask), xp.logical_and(negatives, mask)
 
 
 def _statistics(

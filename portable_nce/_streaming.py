@@ -18,7 +18,7 @@ from ._numerics import ExpSum, accumulate, shifted_exp, single_exp_sum, zeros
 from ._protocol import Array, Namespace
 from ._registry import adapter_of
 from ._statistics import RowSums, centred_sum
-from .pairings import Pairing, Tile
+from .pairings import Pairing, Tile, split
 from .similarities import Operands, Similarity
 
 __all__ = ["streamed_sums"]
@@ -119,22 +119,18 @@ def _tile(
     xp = namespace_of(rows[0])
     scores = accumulate(xp, plan.scores(rows, tiles.columns))
     n_rows = rows[0].shape[0]
-    tile = Tile(
-        i=xp.expand_dims(xp.arange(n_rows, device=device_of(rows[0])), axis=1),
-        j=xp.expand_dims(tiles.j, axis=0),
-        n_rows=n_rows,
-        n_columns=n_columns,
-        rows=tuple(xp.expand_dims(x, axis=1) for x in row_labels),
-        columns=tuple(xp.expand_dims(x, axis=0) for x in tiles.labels),
+    positives, negatives = split(
+        xp,
+        plan.rule,
+        numbers=(xp.arange(n_rows, device=device_of(rows[0])), tiles.j),
+        shape=(n_rows, n_columns),
+        labels=(row_labels, tiles.labels),
         pairs=tiles.pairs[:-1] if plan.masked else tiles.pairs,
+        mask=tiles.pairs[-1] if plan.masked else None,
     )
-    positives, negatives = plan.rule(tile)
     if n_columns % plan.block:
-        within = tile.j < n_columns
+        within = xp.expand_dims(tiles.j < n_columns, axis=0)
         positives, negatives = xp.logical_and(positives, within), xp.logical_and(negatives, within)
-    if plan.masked:
-        positives = xp.logical_and(positives, tiles.pairs[-1])
-        negatives = xp.logical_and(negatives, tiles.pairs[-1])
     return scores, positives, negatives
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 from ._namespace import enter, namespace_of
-from ._protocol import Array
+from ._protocol import Array, Namespace
 from ._validate import boolean, integer, shape_of
 
 __all__ = ["Pairing", "Tile", "diagonal", "explicit", "index", "labels", "queue", "two_views"]
@@ -131,6 +131,36 @@ class _Transposed:
 
     def __call__(self, tile: Tile) -> tuple[Array, Array]:
         return self.rule(tile.transposed())
+
+
+def split(
+    xp: Namespace,
+    rule: Rule,
+    *,
+    numbers: tuple[Array, Array],
+    shape: tuple[int, int],
+    labels: tuple[tuple[Array, ...], tuple[Array, ...]],
+    pairs: tuple[Array, ...],
+    mask: Array | None,
+) -> tuple[Array, Array]:
+    """The positives and negatives of a tile: a rule, applied where the mask lets pairs take part.
+
+    `numbers` and `labels` belong to the tile's rows and to its columns, of shapes (n,) and (k,); `shape` is that of the
+    whole matrix.
+    """
+    tile = Tile(
+        i=xp.expand_dims(numbers[0], axis=1),
+        j=xp.expand_dims(numbers[1], axis=0),
+        n_rows=shape[0],
+        n_columns=shape[1],
+        rows=tuple(xp.expand_dims(x, axis=1) for x in labels[0]),
+        columns=tuple(xp.expand_dims(x, axis=0) for x in labels[1]),
+        pairs=pairs,
+    )
+    positives, negatives = rule(tile)
+    if mask is None:
+        return positives, negatives
+    return xp.logical_and(positives, mask), xp.logical_and(negatives, mask)
 
 
 def diagonal() -> Pairing:
