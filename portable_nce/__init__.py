@@ -10,29 +10,51 @@ from __future__ import annotations
 from . import bounds, diagnostics, from_scores, objectives, pairings, similarities
 from ._autodiff import grad, stop_gradient, value_and_grad
 from ._contrast import contrast
-from ._losses import clip, dcl, flat_nce, info_nce, nt_xent
+from ._in_batch import clip, cpc, info_nce, n_tuple, relic, siglip
+from ._memory import Queue, concentrations, moco, moco_v3, nnclr, proto_nce, queue_init, queue_push
 from ._protocol import Adapter
 from ._registry import backends_available, register_backend
+from ._supervised import contrastive, nca, soft_nearest_neighbor, supcon, triplet, triplet_from_labels
+from ._views import dcl, dclw, flat_nce, nt_xent
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Adapter",
+    "Queue",
     "backends_available",
     "bounds",
     "clip",
+    "concentrations",
     "contrast",
+    "contrastive",
+    "cpc",
     "dcl",
+    "dclw",
     "diagnostics",
     "flat_nce",
     "from_scores",
     "grad",
     "info_nce",
+    "moco",
+    "moco_v3",
+    "n_tuple",
+    "nca",
+    "nnclr",
     "nt_xent",
     "objectives",
     "pairings",
+    "proto_nce",
+    "queue_init",
+    "queue_push",
     "register_backend",
+    "relic",
+    "siglip",
     "similarities",
+    "soft_nearest_neighbor",
     "stop_gradient",
+    "supcon",
+    "triplet",
+    "triplet_from_labels",
     "value_and_grad",
 ]

@@ -2,28 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from ._namespace import device_of, enter, is_array, is_number
+from ._execution import dense_of, execution_of
+from ._namespace import device_of, enter, is_array, is_number, namespace_of
 from ._numerics import accumulate
 from ._protocol import Array, Namespace
-from ._reduction import REDUCTIONS, average, reduce_rows
+from ._reduction import REDUCTIONS, average, reduce_losses
 from ._registry import adapter_of
-from ._statistics import RowStatistics, dense_sums, row_statistics
-from ._streaming import streamed_sums
-from ._validate import block_size_of, boolean, floating, one_of, positive_scalar, row_weights, same_shape, shape_of
-from .objectives import Objective
+from ._statistics import RowStatistics
+from ._validate import (
+    block_size_of,
+    boolean,
+    floating,
+    one_of,
+    positive_scalar,
+    row_weights,
+    same_shape,
+    scalar,
+    shape_of,
+)
+from .objectives import AnyObjective, Objective, Pairwise
 from .objectives import resolve as resolve_objective
-from .pairings import Pairing, diagonal, split, two_views
-from .similarities import Operands, Similarity
+from .pairings import Pairing, diagonal, two_views
+from .similarities import Similarity
 from .similarities import resolve as resolve_similarity
 
-__all__ = ["contrast", "contrast_embeddings", "contrast_scores", "finish", "inverse", "same_width", "whole_tile"]
-
-# Entries of the largest array that the dense execution, or a tile of the streamed one, holds under block_size="auto".
-_DENSE_LIMIT = 2**22
-_TILE_LIMIT = 2**20
+__all__ = [
+    "accumulated",
+    "add",
+    "contrast",
+    "contrast_embeddings",
+    "contrast_scores",
+    "finish",
+    "inverse",
+    "same_width",
+]
 
 
 def contrast(
@@ -31,7 +46,7 @@ def contrast(
     y: Array | None = None,
     /,
     *,
-    objective: str | Objective | Callable[[RowStatistics], Array],
+    objective: str | AnyObjective | Callable[[RowStatistics], Array],
     pairing: str | Pairing = "diagonal",
     similarity: str | Similarity | Callable[[Array, Array], Array] = "cosine",
     temperature: float | Array = 1.0,
@@ -55,7 +70,7 @@ def contrast(
         Embeddings of the rows.
     y : array, shape (K, D), optional
         Embeddings of the columns; None contrasts `x` with itself.
-    objective : {"info_nce", "flat_nce"}, Objective or callable
+    objective : {"info_nce", "flat_nce", "logistic"}, Objective, Pairwise or callable
         A name, an objective of `portable_nce.objectives`, or a function from `RowStatistics` to losses (N,).
     pairing : {"diagonal", "two_views"} or Pairing, default: "diagonal"
         A name, or a pairing of `portable_nce.pairings`.
@@ -119,12 +134,13 @@ def contrast_embeddings(
     embeddings: dict[str, Array],
     *,
     dtype: Any = None,
-    objective: Objective,
+    objective: AnyObjective | Callable[[dict[str, Any]], AnyObjective],
     pairing: Pairing,
     similarity: str | Similarity | Callable[[Array, Array], Array],
     temperature: Any = None,
     scale: Any = None,
-    symmetric: bool,
+    further: dict[str, Any] | None = None,
+    symmetric: bool = False,
     mask: Array | None,
     weights: Array | None,
     reduction: str,
@@ -132,21 +148,22 @@ def contrast_embeddings(
 ) -> Array:
     """The loss of two named arrays of embeddings, or of one with itself: checked, computed and finished.
 
-    The result has the dtype of the rows, or `dtype`.
+    The objective may be a function of the temperature (or scale) and of the `further` numbers or arrays of one entry,
+    by name. The result has the dtype of the rows, or `dtype`.
     """
     one_of("reduction", reduction, REDUCTIONS)
     block_size_of(block_size)
     chosen = resolve_similarity(similarity)
     row_name, column_name = next(iter(embeddings)), next(reversed(embeddings))
-    option = {"temperature": temperature} if scale is None else {"logit_scale": scale}
-    parameters = {name: value for name, value in option.items() if is_array(value) and not is_number(value)}
-    xp, (*entered, mask, weights) = enter(**embeddings, **parameters, mask=mask, weights=weights)
+    options = {**({"temperature": temperature} if scale is None else {"logit_scale": scale}), **(further or {})}
+    arrays = {name: value for name, value in options.items() if is_array(value) and not is_number(value)}
+    xp, (*entered, mask, weights) = enter(**embeddings, **arrays, mask=mask, weights=weights)
     x, y = entered[0], entered[len(embeddings) - 1]
+    options.update(zip(arrays, entered[len(embeddings) :], strict=True))
     floating(xp, **dict(zip(embeddings, entered, strict=False)))
     n_rows, _ = shape_of(row_name, x, "(N, D)")
     n_columns, _ = shape_of(column_name, y, "(K, D)")
     same_width(similarity, row_name, x, column_name, y)
-    _check_pairing(pairing, n_rows, n_columns, row_name, column_name)
     if mask is not None:
         boolean(xp, "mask", mask, (n_rows, n_columns))
     if symmetric and n_rows != n_columns:
@@ -156,13 +173,19 @@ def contrast_embeddings(
     dtype = x.dtype if dtype is None else dtype
     x = accumulate(xp, x)
     y = x if len(embeddings) == 1 else accumulate(xp, y)  # once: a 16-bit gradient is rounded once
-    ((name, value),) = option.items()
-    factor = positive_scalar(xp, name, entered[-1] if parameters else value, x)
+    factor_name = "temperature" if scale is None else "logit_scale"
+    for name, value in options.items():
+        options[name] = (positive_scalar if name == factor_name else scalar)(xp, name, value, x)
+    factor = options[factor_name]
     weights = row_weights(xp, weights, n_rows, x)
+    if not isinstance(objective, (Objective, Pairwise)):
+        objective = objective(options)
+    _check_pairing(pairing, n_rows, n_columns, row_name, column_name, alone=isinstance(objective, Pairwise))
     with adapter_of(x).full_precision(x):
         operands = chosen.prepare(x, y, inverse(xp, factor, x) if scale is None else factor)
-        directions = _statistics(xp, chosen, operands, pairing, mask, symmetric=symmetric, block_size=block_size)
-    results = [reduce_rows(statistics, objective, weights, reduction) for statistics in directions]
+        rows = execution_of(chosen, operands, pairing, mask, block_size)
+        directions = [rows, rows.transposed()] if symmetric else [rows]
+        results = [reduce_losses(objective.losses(one), weights, reduction) for one in directions]
     return finish(xp, average(*results) if symmetric else results[0], dtype, reduction)
 
 
@@ -170,20 +193,24 @@ def contrast_scores(
     xp: Namespace,
     scores: Array,
     *,
-    objective: Objective,
+    objective: AnyObjective,
     pairing: Pairing,
     mask: Array | None,
     weights: Array | None,
     reduction: str,
+    symmetric: bool = False,
 ) -> Array:
     """The loss of a score matrix whose arguments have been checked."""
     one_of("reduction", reduction, REDUCTIONS)
     dtype = scores.dtype
     scores = accumulate(xp, scores)
-    positives, negatives = whole_tile(xp, pairing, scores, mask)
-    statistics = row_statistics(dense_sums(scores, positives, negatives, single=pairing.one_per_row))
     weights = row_weights(xp, weights, scores.shape[0], scores)
-    return finish(xp, reduce_rows(statistics, objective, weights, reduction), dtype, reduction)
+    rows = dense_of(xp, scores, pairing, mask)
+    results = [
+        reduce_losses(objective.losses(one), weights, reduction)
+        for one in ([rows, rows.transposed()] if symmetric else [rows])
+    ]
+    return finish(xp, average(*results) if symmetric else results[0], dtype, reduction)
 
 
 def inverse(xp: Namespace, temperature: Any, like: Array) -> Array:
@@ -199,6 +226,20 @@ def finish(xp: Namespace, result: Array, dtype: Any, reduction: str) -> Array:
     return result if reduction == "none" else xp.reshape(result, ())
 
 
+def accumulated(option: Any) -> Any:
+    """A number as it is, and an array in the dtype to compute in: its 16-bit gradient is rounded once for all uses."""
+    return accumulate(namespace_of(option), option) if is_array(option) and not is_number(option) else option
+
+
+def add(parts: Sequence[Array], dtype: Any, reduction: str, *, divide_by: int = 1) -> Array:
+    """The sum of finished results, or their mean, in the dtype of the input."""
+    xp, entered = enter(**{f"part {k}": part for k, part in enumerate(parts)})
+    total, *others = (xp.reshape(part, (-1,)) for part in entered)  # the sum of two 0-d arrays would be a NumPy scalar
+    for other in others:
+        total = total + other
+    return finish(xp, total / divide_by if divide_by > 1 else total, dtype, reduction)
+
+
 def same_width(similarity: object, row_name: str, x: Array, column_name: str, y: Array) -> None:
     """The named similarities compare embeddings of the same width; others check for themselves."""
     if isinstance(similarity, str) and x.shape[-1] != y.shape[-1]:
@@ -209,9 +250,11 @@ def same_width(similarity: object, row_name: str, x: Array, column_name: str, y:
         raise ValueError(message)
 
 
-def _check_pairing(pairing: Pairing, n_rows: int, n_columns: int, row_name: str, column_name: str) -> None:
-    """The pairing's arrays must fit the matrix, and a row must be able to have a negative."""
-    if n_columns < pairing.least:
+def _check_pairing(
+    pairing: Pairing, n_rows: int, n_columns: int, row_name: str, column_name: str, *, alone: bool
+) -> None:
+    """The pairing's arrays must fit the matrix, and a row must be able to have a negative, unless it may be alone."""
+    if n_columns < pairing.least and not alone:
         message = (
             f"{column_name}: expected at least {pairing.least} rows, got {n_columns}: with fewer, {row_name} has no "
             f"negatives to be contrasted with; use a larger batch, or give negatives"
@@ -230,65 +273,3 @@ def _check_pairing(pairing: Pairing, n_rows: int, n_columns: int, row_name: str,
     ):
         for array in arrays:
             same_shape(f"pairing.{part}", array, shape)
-
-
-def whole_tile(xp: Namespace, pairing: Pairing, scores: Array, mask: Array | None) -> tuple[Array, Array]:
-    """The positives and negatives of the whole matrix."""
-    n_rows, n_columns = scores.shape
-    return split(
-        xp,
-        pairing.rule,
-        numbers=(xp.arange(n_rows, device=device_of(scores)), xp.arange(n_columns, device=device_of(scores))),
-        shape=(n_rows, n_columns),
-        labels=(pairing.rows, pairing.columns),
-        pairs=pairing.pairs,
-        mask=mask,
-    )
-
-
-def _statistics(
-    xp: Namespace,
-    similarity: Similarity,
-    operands: tuple[Operands, Operands],
-    pairing: Pairing,
-    mask: Array | None,
-    *,
-    symmetric: bool,
-    block_size: int | str | None,
-) -> list[RowStatistics]:
-    """The row statistics, and with `symmetric` those of the columns, by the execution that `block_size` asks for."""
-    rows, columns = operands
-    block = _block(similarity, rows, columns, block_size)
-    if block is None:
-        scores = accumulate(xp, similarity.scores(rows, columns))
-        positives, negatives = whole_tile(xp, pairing, scores, mask)
-        found = [dense_sums(scores, positives, negatives, single=pairing.one_per_row)]
-        if symmetric:
-            transposed = (xp.matrix_transpose(m) for m in (scores, positives, negatives))
-            found.append(dense_sums(*transposed, single=pairing.one_per_column))
-    else:
-        found = [streamed_sums(similarity, operands, pairing, mask, block)]
-        if symmetric:
-            mask = None if mask is None else xp.matrix_transpose(mask)
-            found.append(streamed_sums(similarity.transposed(), (columns, rows), pairing.transposed(), mask, block))
-    return [row_statistics(sums) for sums in found]
-
-
-def _block(similarity: Similarity, rows: Operands, columns: Operands, block_size: int | str | None) -> int | None:
-    """Columns per tile, or None for the dense execution."""
-    if block_size is None:
-        return None
-    if similarity.pullback is None:
-        if block_size == "auto":
-            return None
-        message = (
-            f"block_size: expected None or 'auto' with a similarity that is a plain function, got {block_size}; to "
-            f"stream it, make it a portable_nce.similarities.Similarity with a pullback, or pass block_size=None"
-        )
-        raise ValueError(message)
-    if isinstance(block_size, int):
-        return block_size
-    per_column: int = rows[0].shape[0] * (rows[0].shape[1] if similarity.wide else 1)
-    if per_column * columns[0].shape[0] <= _DENSE_LIMIT:
-        return None
-    return max(1, _TILE_LIMIT // per_column)

@@ -8,7 +8,7 @@ import array_api_compat
 
 from ._protocol import Array, Namespace
 
-__all__ = ["device_of", "enter", "is_array", "is_number", "library_namespace", "namespace_of"]
+__all__ = ["device_of", "enter", "is_array", "is_number", "library_namespace", "namespace_of", "together"]
 
 _OPTIONAL = frozenset({"columns", "mask", "positives", "weights"})
 
@@ -25,8 +25,11 @@ def library_namespace(array: Array) -> Namespace:
     return array_api_compat.array_namespace(array)
 
 
-def namespace_of(array: Array) -> Namespace:
-    """The namespace to compute with: the library's own, or the recording one of an array on the tape."""
+def namespace_of(array: Array, *others: Array) -> Namespace:
+    """The namespace to compute with: the library's own, or the recording one if an array is on the tape."""
+    for other in others:
+        if not hasattr(array, "__recorded__"):
+            array = other if hasattr(other, "__recorded__") else array
     found = _namespaces.get(type(array))  # a plain lookup, which torch.compile can follow
     if found is not None:
         return found
@@ -96,6 +99,16 @@ def enter(**arrays: Array | None) -> tuple[Namespace, list[Any]]:
         return space, list(arrays.values())
     lifted = iter(space.lift_like(*(x for _, x in named)))
     return space, [None if x is None else next(lifted) for x in arrays.values()]
+
+
+def together(*groups: tuple[Array, ...]) -> list[tuple[Array, ...]]:
+    """The groups of arrays, all on the tape if one of them is."""
+    spaces = (namespace_of(x) for group in groups for x in group)
+    space = next((s for s in spaces if hasattr(s, "base_namespace")), None)
+    if space is None:
+        return list(groups)
+    lifted = iter(space.lift_like(*(x for group in groups for x in group)))
+    return [tuple(next(lifted) for _ in group) for group in groups]
 
 
 def _title(space: Namespace) -> str:

@@ -15,6 +15,7 @@ __all__ = [
     "exp_sum",
     "normalize",
     "safe_sqrt",
+    "sigmoid",
     "single_exp_sum",
     "softplus",
     "sum_to_scalar",
@@ -82,6 +83,13 @@ def softplus(xp: Namespace, t: Array) -> Array:
     """``log(1 + exp(t))``, with derivatives of every order that neither cancel nor overflow."""
     positive = t > 0
     return xp.where(positive, t, xp.zeros_like(t)) + xp.log1p(xp.exp(xp.where(positive, -t, t)))
+
+
+def sigmoid(xp: Namespace, t: Array) -> Array:
+    """``1 / (1 + exp(-t))``, relatively exact on both sides."""
+    positive = t > 0
+    small = xp.exp(xp.where(positive, -t, t))
+    return xp.where(positive, xp.ones_like(t), small) / (1.0 + small)
 
 
 def safe_sqrt(xp: Namespace, x: Array) -> Array:

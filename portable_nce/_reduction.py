@@ -2,36 +2,50 @@
 
 from __future__ import annotations
 
-from ._namespace import is_array, namespace_of
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from ._namespace import namespace_of, together
 from ._numerics import sum_to_scalar
 from ._protocol import Array
-from ._statistics import RowStatistics
-from ._validate import same_shape
-from .objectives import Objective
 
-__all__ = ["REDUCTIONS", "average", "reduce_rows", "reduce_values"]
+__all__ = ["REDUCTIONS", "Losses", "average", "reduce_losses", "reduce_values"]
 
 REDUCTIONS = ("mean", "sum", "none")
 
 
-def reduce_rows(statistics: RowStatistics, objective: Objective, weights: Array | None, reduction: str) -> Array:
-    """The losses of the rows by an objective, reduced over the rows that count."""
-    losses = objective.rows(statistics)
-    if not is_array(losses):
-        message = f"objective: expected a function that returns an array, got {type(losses).__name__}"
-        raise TypeError(message)
-    same_shape("objective", losses, tuple(statistics.log_odds.shape))
-    return reduce_values(losses, objective.counted(statistics), weights, reduction)
+class Losses(NamedTuple):
+    """The losses of the rows, which rows count, and how many times each counts in a mean (None: once).
+
+    Arrays of shape (N,).
+    """
+
+    values: Array
+    counted: Array
+    number: Array | None = None
 
 
-def reduce_values(values: Array, counted: Array, weights: Array | None, reduction: str) -> Array:
+def reduce_losses(losses: Iterable[Losses], weights: Array | None, reduction: str) -> Array:
+    """The sum of what each of the losses is reduced to."""
+    first, *others = (reduce_values(part.values, part.counted, weights, reduction, part.number) for part in losses)
+    for other in others:
+        first = first + other
+    return first
+
+
+def reduce_values(
+    values: Array, counted: Array, weights: Array | None, reduction: str, number: Array | None = None
+) -> Array:
     """The weighted mean or sum of the values that count, of shape (1,), or the weighted values (N,).
 
-    The mean divides by the weights of the values that count; without any, it is 0.
+    The mean divides by the weights of the values that count, each times its number; without any, it is 0.
     """
+    given = (values, counted, *(x for x in (weights, number) if x is not None))
+    ((values, counted, *further),) = together(given)
     xp = namespace_of(values)
     weight = xp.astype(counted, values.dtype)
     if weights is not None:
+        weights = further.pop(0)
         weight = weight * weights
     # An infinite value without weight is no contribution, not NaN.
     dead = xp.logical_or(xp.logical_not(counted), xp.logical_and(xp.isinf(values), weight == 0))
@@ -41,7 +55,7 @@ def reduce_values(values: Array, counted: Array, weights: Array | None, reductio
     total = sum_to_scalar(xp, weighted)
     if reduction == "sum":
         return total
-    norm = sum_to_scalar(xp, weight)
+    norm = sum_to_scalar(xp, weight * further[0] if further else weight)
     return total / xp.where(norm == 0, xp.ones_like(norm), norm)
 
 

@@ -14,10 +14,12 @@ __all__ = [
     "boolean",
     "floating",
     "integer",
+    "number_of",
     "one_of",
     "positive_scalar",
     "row_weights",
     "same_shape",
+    "scalar",
     "shape_of",
 ]
 
@@ -80,12 +82,28 @@ def shape_of(name: str, x: Array, axes: str) -> tuple[int, ...]:
     return shape
 
 
+def number_of(name: str, value: Any, *, above: float = -math.inf) -> None:
+    """`value` must be a finite Python number greater than `above`."""
+    if not is_number(value):
+        message = f"{name}: expected a number, got {type(value).__name__}"
+        raise TypeError(message)
+    if not (value > above and math.isfinite(value)):
+        limit = "" if above == -math.inf else f" greater than {above:g}"
+        message = f"{name}: expected a finite number{limit}, got {value}"
+        raise ValueError(message)
+
+
 def positive_scalar(xp: Namespace, name: str, value: Any, like: Array) -> Any:
     """A Python number greater than zero as it is, or an array of one entry as a 0-d array of the dtype of `like`."""
     if is_number(value):
-        if not (value > 0 and math.isfinite(value)):
-            message = f"{name}: expected a finite number greater than 0, got {value}"
-            raise ValueError(message)
+        number_of(name, value, above=0.0)
+    return scalar(xp, name, value, like)
+
+
+def scalar(xp: Namespace, name: str, value: Any, like: Array) -> Any:
+    """A Python number as it is, or an array of one entry as a 0-d array of the dtype of `like`."""
+    if is_number(value):
+        number_of(name, value)
         return float(value)
     if is_array(value):
         if math.prod(value.shape) != 1:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 
-from ._contrast import contrast_scores, finish, whole_tile
+from ._contrast import contrast_scores, finish
+from ._execution import whole_tile
 from ._namespace import enter, is_array
 from ._numerics import accumulate, softplus, sum_to_scalar
 from ._protocol import Array, Namespace

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from ._contrast import finish, whole_tile
+from ._contrast import finish
+from ._execution import whole_tile
 from ._numerics import accumulate, exp_sum, shifted_exp
 from ._protocol import Array
 from ._reduction import REDUCTIONS, reduce_values

@@ -7,15 +7,33 @@ array (N, K) any number. `mask` says which pairs take part.
 from __future__ import annotations
 
 from ._contrast import contrast_scores
-from ._namespace import enter
+from ._namespace import enter, is_array, is_number
+from ._numerics import accumulate
 from ._protocol import Array, Namespace
-from ._validate import boolean, floating, integer, shape_of
-from .objectives import Objective
+from ._validate import boolean, floating, integer, positive_scalar, shape_of
+from .objectives import AnyObjective
+from .objectives import contrastive as contrastive_objective
+from .objectives import dclw as dclw_objective
 from .objectives import flat_nce as flat_nce_objective
 from .objectives import info_nce as info_nce_objective
+from .objectives import logistic as logistic_objective
+from .objectives import relic as relic_objective
+from .objectives import triplet as triplet_objective
 from .pairings import Pairing, diagonal, explicit, index
 
-__all__ = ["dcl", "flat_nce", "info_nce"]
+__all__ = [
+    "clip",
+    "contrastive",
+    "dcl",
+    "dclw",
+    "flat_nce",
+    "info_nce",
+    "logistic",
+    "nca",
+    "relic",
+    "supcon",
+    "triplet",
+]
 
 
 def info_nce(
@@ -46,7 +64,7 @@ def info_nce(
         Weights of the rows.
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the rows that have a positive, weighted sum, or the weighted losses of the rows.
-    multi_positive : {"each", "pooled"}, default: "each"
+    multi_positive : {"each", "pooled", "separate"}, default: "each"
         What several positives mean; see `portable_nce.objectives.info_nce`.
 
     Returns
@@ -111,7 +129,7 @@ def flat_nce(
         Weights of the rows.
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the rows that have a positive and a negative, weighted sum, or the weighted losses.
-    multi_positive : {"each", "pooled"}, default: "each"
+    multi_positive : {"each", "pooled", "separate"}, default: "each"
         What several positives mean; see `portable_nce.objectives.flat_nce`.
 
     Returns
@@ -169,7 +187,7 @@ def dcl(
         Weights of the rows.
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the rows that have a positive and a negative, weighted sum, or the weighted losses.
-    multi_positive : {"each", "pooled"}, default: "each"
+    multi_positive : {"each", "pooled", "separate"}, default: "each"
         What several positives mean; see `portable_nce.objectives.flat_nce`.
 
     Returns
@@ -200,9 +218,528 @@ def dcl(
     return _loss(scores, objective, positives=positives, mask=mask, weights=weights, reduction=reduction)
 
 
+def supcon(
+    scores: Array,
+    /,
+    *,
+    positives: Array | None = None,
+    mask: Array | None = None,
+    weights: Array | None = None,
+    reduction: str = "mean",
+    multi_positive: str = "each",
+) -> Array:
+    r"""Return the supervised contrastive loss of a score matrix: `info_nce` with several positives.
+
+    .. math:: \ell_i = \frac{-1}{|P(i)|} \sum_{p \in P(i)}
+        \log \frac{e^{g_{ip}}}{\sum_{j \in P(i) \cup Q(i)} e^{g_{ij}}}
+
+    Parameters
+    ----------
+    scores : array, shape (N, K)
+        Scores g, temperature included.
+    positives : array of int (N,) or of bool (N, K), optional
+        The positives of each row; the diagonal by default, for which K must be at least N.
+    mask : array of bool, shape (N, K), optional
+        Pairs that take part; all by default. A matrix of embeddings with themselves wants its diagonal
+        False.
+    weights : array, shape (N,), optional
+        Weights of the rows.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Weighted mean over the rows that have a positive, weighted sum, or the weighted losses of the rows.
+    multi_positive : {"each", "pooled", "separate"}, default: "each"
+        What several positives mean; see `portable_nce.objectives.info_nce`.
+
+    Returns
+    -------
+    array
+        Loss in nats: 0-d, or shape (N,) for reduction "none", of the library, dtype and device of `scores`.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape, device or option does not fit.
+
+    References
+    ----------
+    Khosla et al. (2020), "Supervised Contrastive Learning", arXiv:2004.11362, section 3.2.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> scores = np.asarray([[0.0, 2.0, 0.0], [2.0, 0.0, 1.0], [0.0, 1.0, 0.0]])
+    >>> labels = np.asarray([0, 0, 1])
+    >>> same = labels[:, None] == labels[None, :]
+    >>> pnce.from_scores.supcon(scores, positives=same, mask=~np.eye(3, dtype=bool))
+    array(0.22009...)
+    """
+    objective = info_nce_objective(multi_positive=multi_positive)
+    return _loss(scores, objective, positives=positives, mask=mask, weights=weights, reduction=reduction)
+
+
+def nca(
+    scores: Array,
+    /,
+    *,
+    positives: Array | None = None,
+    mask: Array | None = None,
+    weights: Array | None = None,
+    reduction: str = "mean",
+) -> Array:
+    r"""Return the loss of neighbourhood components analysis, also the soft nearest neighbour loss, of a score matrix.
+
+    .. math:: \ell_i = -\log \frac{\sum_{j \in P(i)} e^{g_{ij}}}{\sum_{j \in P(i) \cup Q(i)} e^{g_{ij}}}
+
+    Parameters
+    ----------
+    scores : array, shape (N, K)
+        Scores g, such as minus squared distances, temperature included.
+    positives : array of int (N,) or of bool (N, K), optional
+        The positives of each row; the diagonal by default, for which K must be at least N.
+    mask : array of bool, shape (N, K), optional
+        Pairs that take part; all by default.
+    weights : array, shape (N,), optional
+        Weights of the rows.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Weighted mean over the rows that have a positive, weighted sum, or the weighted losses of the rows.
+
+    Returns
+    -------
+    array
+        Loss in nats: 0-d, or shape (N,) for reduction "none", of the library, dtype and device of `scores`.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape, device or option does not fit.
+
+    References
+    ----------
+    Goldberger, Roweis, Hinton and Salakhutdinov (2004), "Neighbourhood Components Analysis", NeurIPS 17.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> positives = np.asarray([[True, True, False], [False, True, True]])
+    >>> pnce.from_scores.nca(np.asarray([[0.0, 1.0, 2.0], [1.0, 0.0, 2.0]]), positives=positives)
+    array(0.68751...)
+    """
+    objective = info_nce_objective(multi_positive="pooled")
+    return _loss(scores, objective, positives=positives, mask=mask, weights=weights, reduction=reduction)
+
+
+def dclw(
+    scores: Array,
+    /,
+    *,
+    temperature: float | Array = 1.0,
+    sigma: float = 0.5,
+    detach_weights: bool = False,
+    positives: Array | None = None,
+    mask: Array | None = None,
+    weights: Array | None = None,
+    reduction: str = "mean",
+) -> Array:
+    r"""Return the weighted decoupled contrastive loss of a score matrix.
+
+    .. math:: \ell_i = -w_i\, g_{i p(i)} + \mathrm{lse}_{j \in Q(i)}\, g_{ij}, \qquad
+        w_i = 2 - n\, \mathrm{softmax}_i(\tau g_{i p(i)} / \sigma)
+
+    over the n rows that count.
+
+    Parameters
+    ----------
+    scores : array, shape (N, K)
+        Scores g, temperature included.
+    temperature : float or array of one entry, default: 1.0
+        Temperature τ > 0 by which the scores were divided; differentiable as an array.
+    sigma : float, default: 0.5
+        Concentration σ > 0 of the weights.
+    detach_weights : bool, default: False
+        Whether the weights are constants, as in lightly; in the authors' code they are not.
+    positives : array of int (N,) or of bool (N, K), optional
+        The positives of each row; the diagonal by default, for which K must be at least N.
+    mask : array of bool, shape (N, K), optional
+        Pairs that take part; all by default.
+    weights : array, shape (N,), optional
+        Weights of the rows.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Weighted mean over the rows that have a positive and a negative, weighted sum, or the weighted losses.
+
+    Returns
+    -------
+    array
+        Loss in nats (may be negative): 0-d, or shape (N,) for reduction "none", of the library, dtype and device of
+        `scores`.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape, device or option does not fit.
+
+    References
+    ----------
+    Yeh et al. (2022), "Decoupled Contrastive Learning", arXiv:2110.06848, section 3.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> pnce.from_scores.dclw(np.asarray([[2.0, 0.0], [0.0, 1.0]]))
+    array(-1.11920...)
+    """
+    parameter = {"temperature": temperature} if is_array(temperature) and not is_number(temperature) else {}
+    xp, (scores, *found) = enter(scores=scores, **parameter)
+    floating(xp, scores=scores)
+    temperature = positive_scalar(xp, "temperature", found[0] if found else temperature, accumulate(xp, scores))
+    objective = dclw_objective(temperature=temperature, sigma=sigma, detach_weights=detach_weights)
+    return _loss(scores, objective, positives=positives, mask=mask, weights=weights, reduction=reduction)
+
+
+def clip(
+    scores: Array,
+    /,
+    *,
+    mask: Array | None = None,
+    weights: Array | None = None,
+    reduction: str = "mean",
+) -> Array:
+    r"""Return the CLIP loss of a score matrix: the mean of InfoNCE over the rows and over the columns.
+
+    .. math:: \tfrac12 \Big(\frac1N \sum_i -\log \mathrm{softmax}_j(g_{ij})_i
+        + \frac1N \sum_j -\log \mathrm{softmax}_i(g_{ij})_j\Big)
+
+    Parameters
+    ----------
+    scores : array, shape (N, N)
+        Scores g, scale included; the positives are on the diagonal.
+    mask : array of bool, shape (N, N), optional
+        Pairs that take part; all by default.
+    weights : array, shape (N,), optional
+        Weights of the pairs.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Weighted mean, weighted sum, or the weighted losses of the pairs; each the mean of both directions.
+
+    Returns
+    -------
+    array
+        Loss in nats: 0-d, or shape (N,) for reduction "none", of the library, dtype and device of `scores`.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape, device or option does not fit.
+
+    References
+    ----------
+    Radford et al. (2021), "Learning Transferable Visual Models From Natural Language Supervision",
+    arXiv:2103.00020, figure 3.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> pnce.from_scores.clip(np.asarray([[4.0, 1.0], [0.0, 3.0]]))
+    array(0.06...)
+    """
+    xp, scores, pairing, mask, weights = enter_scores(scores, None, mask, weights)
+    _square(scores)
+    return contrast_scores(
+        xp,
+        scores,
+        objective=info_nce_objective(),
+        pairing=pairing,
+        mask=mask,
+        weights=weights,
+        reduction=reduction,
+        symmetric=True,
+    )
+
+
+def relic(
+    scores: Array,
+    /,
+    *,
+    alpha: float = 1.0,
+    direction: str = "a_to_b",
+    stop_gradient: str | None = None,
+    symmetric: bool = False,
+    mask: Array | None = None,
+    weights: Array | None = None,
+    reduction: str = "mean",
+) -> Array:
+    r"""Return the RELIC loss of a score matrix: InfoNCE, and how much the rows' and columns' distributions differ.
+
+    .. math:: \ell_i = -\log p^a_{ii} + \alpha\, \mathrm{KL}(p^a_i \,\Vert\, p^b_i), \qquad
+        p^a_{ij} = \mathrm{softmax}_j(g_{ij}), \quad p^b_{ij} = \mathrm{softmax}_j(g_{ji})
+
+    Parameters
+    ----------
+    scores : array, shape (N, N)
+        Scores g, temperature included; the positives are on the diagonal.
+    alpha : float, default: 1.0
+        Weight α of the divergence.
+    direction : {"a_to_b", "b_to_a"}, default: "a_to_b"
+        ``"b_to_a"`` takes :math:`\mathrm{KL}(p^b_i \,\Vert\, p^a_i)`.
+    stop_gradient : {None, "first", "second"}, default: None
+        Which of the divergence's two distributions is a constant.
+    symmetric : bool, default: False
+        Whether to average this loss with that of the transposed scores.
+    mask : array of bool, shape (N, N), optional
+        Pairs that take part; all by default. Entry (i, j) says whether row i sees sample j, in both distributions.
+    weights : array, shape (N,), optional
+        Weights of the rows.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Weighted mean over the rows that have a positive, weighted sum, or the weighted losses of the rows.
+
+    Returns
+    -------
+    array
+        Loss in nats: 0-d, or shape (N,) for reduction "none", of the library, dtype and device of `scores`.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape, device or option does not fit.
+
+    References
+    ----------
+    Mitrovic, McWilliams, Walker, Buesing and Blundell (2021), "Representation Learning via Invariant Causal
+    Mechanisms", arXiv:2010.07922, section 3.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> pnce.from_scores.relic(np.asarray([[4.0, 1.0], [0.0, 3.0]]))
+    array(0.07253...)
+    """
+    objective = relic_objective(alpha=alpha, direction=direction, stop_gradient=stop_gradient, symmetric=symmetric)
+    xp, scores, pairing, mask, weights = enter_scores(scores, None, mask, weights)
+    _square(scores)
+    return contrast_scores(
+        xp, scores, objective=objective, pairing=pairing, mask=mask, weights=weights, reduction=reduction
+    )
+
+
+def logistic(
+    scores: Array,
+    /,
+    *,
+    positives: Array | None = None,
+    mask: Array | None = None,
+    weights: Array | None = None,
+    reduction: str = "mean",
+) -> Array:
+    r"""Return the logistic loss of a score matrix (SigLIP): every pair is a decision of its own.
+
+    .. math:: \ell_i = \sum_{j \in P(i)} \log(1 + e^{-g_{ij}}) + \sum_{j \in Q(i)} \log(1 + e^{g_{ij}})
+
+    Parameters
+    ----------
+    scores : array, shape (N, K)
+        Scores g, scale and bias included.
+    positives : array of int (N,) or of bool (N, K), optional
+        The positives of each row; the diagonal by default, for which K must be at least N.
+    mask : array of bool, shape (N, K), optional
+        Pairs that take part; all by default.
+    weights : array, shape (N,), optional
+        Weights of the rows.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Weighted mean over the rows (the sum over all pairs divided by N), weighted sum, or the weighted losses of the
+        rows.
+
+    Returns
+    -------
+    array
+        Loss in nats: 0-d, or shape (N,) for reduction "none", of the library, dtype and device of `scores`.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape, device or option does not fit.
+
+    References
+    ----------
+    Zhai, Mustafa, Kolesnikov and Beyer (2023), "Sigmoid Loss for Language Image Pre-Training", arXiv:2303.15343,
+    equation 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> pnce.from_scores.logistic(np.asarray([[4.0, -2.0], [-3.0, 2.0]]))
+    array(0.16...)
+    """
+    objective = logistic_objective()
+    return _loss(scores, objective, positives=positives, mask=mask, weights=weights, reduction=reduction)
+
+
+def contrastive(
+    scores: Array,
+    /,
+    *,
+    margin: float = 1.0,
+    positive_margin: float = 0.0,
+    positive_power: int = 2,
+    negative_power: int = 2,
+    average: str = "all",
+    balance: bool = False,
+    positives: Array | None = None,
+    mask: Array | None = None,
+    weights: Array | None = None,
+    reduction: str = "mean",
+) -> Array:
+    r"""Return the contrastive loss with a margin of a matrix of distances.
+
+    .. math:: \ell_i = \sum_{j \in P(i)} \max(d_{ij} - m^+, 0)^a + \sum_{j \in Q(i)} \max(m - d_{ij}, 0)^b,
+        \qquad d_{ij} = -g_{ij}
+
+    Parameters
+    ----------
+    scores : array, shape (N, K)
+        Scores g, which are minus the distances d.
+    margin : float, default: 1.0
+        Margin m beyond which negatives are left alone.
+    positive_margin : float, default: 0.0
+        Margin m⁺ within which positives are left alone.
+    positive_power, negative_power : {1, 2}, default: 2
+        Powers a and b.
+    average : {"all", "nonzero"}, default: "all"
+        Whether the mean is over all pairs, or over those whose term is not 0.
+    balance : bool, default: False
+        Whether the mean is that over the positives plus that over the negatives.
+    positives : array of int (N,) or of bool (N, K), optional
+        The positives of each row; the diagonal by default, for which K must be at least N.
+    mask : array of bool, shape (N, K), optional
+        Pairs that take part; all by default.
+    weights : array, shape (N,), optional
+        Weights of the rows.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Weighted mean over the pairs, weighted sum, or the weighted sums of the rows.
+
+    Returns
+    -------
+    array
+        Loss: 0-d, or shape (N,) for reduction "none", of the library, dtype and device of `scores`.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape, device or option does not fit.
+
+    References
+    ----------
+    Hadsell, Chopra and LeCun (2006), "Dimensionality Reduction by Learning an Invariant Mapping", CVPR, equation 4.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> pnce.from_scores.contrastive(-np.asarray([[0.5, 0.75], [2.0, 0.25]]))
+    array(0.09375)
+    """
+    objective = contrastive_objective(
+        margin=margin,
+        positive_margin=positive_margin,
+        positive_power=positive_power,
+        negative_power=negative_power,
+        average=average,
+        balance=balance,
+    )
+    return _loss(scores, objective, positives=positives, mask=mask, weights=weights, reduction=reduction)
+
+
+def triplet(
+    scores: Array,
+    /,
+    *,
+    margin: float = 0.2,
+    mining: str = "batch_all",
+    form: str = "margin",
+    average: str = "all",
+    positives: Array | None = None,
+    mask: Array | None = None,
+    weights: Array | None = None,
+    reduction: str = "mean",
+) -> Array:
+    r"""Return the triplet loss of a matrix of distances: a positive is to be nearer than a negative, by a margin.
+
+    .. math:: \ell_i = \sum_{p \in P(i)} \sum_{n \in Q(i)} \max(d_{ip} - d_{in} + m, 0), \qquad d_{ij} = -g_{ij}
+
+    Parameters
+    ----------
+    scores : array, shape (N, K)
+        Scores g, which are minus the distances d.
+    margin : float, default: 0.2
+        Margin m.
+    mining : {"batch_all", "batch_hard"}, default: "batch_all"
+        All triples of a row, or only that of its farthest positive and its nearest negative.
+    form : {"margin", "soft"}, default: "margin"
+        ``"soft"`` takes :math:`\log(1 + e^t)` in place of :math:`\max(t, 0)`.
+    average : {"all", "nonzero"}, default: "all"
+        Whether the mean is over all triples, or over those whose loss is not 0.
+    positives : array of int (N,) or of bool (N, K), optional
+        The positives of each row; the diagonal by default, for which K must be at least N.
+    mask : array of bool, shape (N, K), optional
+        Pairs that take part; all by default.
+    weights : array, shape (N,), optional
+        Weights of the rows.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Weighted mean over the triples, weighted sum, or the weighted sums of the rows.
+
+    Returns
+    -------
+    array
+        Loss: 0-d, or shape (N,) for reduction "none", of the library, dtype and device of `scores`.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape, device or option does not fit.
+
+    References
+    ----------
+    Hermans, Beyer and Leibe (2017), "In Defense of the Triplet Loss for Person Re-Identification", arXiv:1703.07737,
+    equations 5 and 6.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> pnce.from_scores.triplet(-np.asarray([[0.5, 0.625], [2.0, 0.25]]))
+    array(0.0375)
+    """
+    objective = triplet_objective(margin=margin, mining=mining, form=form, average=average)
+    return _loss(scores, objective, positives=positives, mask=mask, weights=weights, reduction=reduction)
+
+
+def _square(scores: Array) -> None:
+    if scores.shape[0] != scores.shape[1]:
+        message = f"scores: expected a square matrix, got shape {tuple(scores.shape)}"
+        raise ValueError(message)
+
+
 def _loss(
     scores: Array,
-    objective: Objective,
+    objective: AnyObjective,
     *,
     positives: Array | None,
     mask: Array | None,

@@ -1,21 +1,42 @@
-"""Objectives: what a row's statistics are worth.
+"""Objectives: what the scores of a row are worth.
 
-An objective is a function of `RowStatistics` that returns the loss of each row, of shape (N,). The execution that
-produced the statistics, the similarity and the pairing are none of its business. `Objective` adds which rows count.
+An objective asks an execution for what it needs to know of a score matrix, and says what each row is worth. Most are an
+`Objective`: a function of `RowStatistics` that returns the loss of each row, of shape (N,). A `Pairwise` sums one
+function over the positives and another over the negatives. The execution, the similarity and the pairing are none of
+their business.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from typing import Any, TypeAlias
 
 from ._autodiff import stop_gradient
-from ._namespace import namespace_of
-from ._numerics import softplus
-from ._protocol import Array
-from ._statistics import RowStatistics
-from ._validate import one_of
+from ._execution import Execution
+from ._namespace import enter, is_array, is_number, namespace_of, together
+from ._numerics import sigmoid, softplus
+from ._pairs import Term
+from ._protocol import Array, Namespace
+from ._reduction import Losses
+from ._statistics import RowStatistics, RowSums, row_statistics
+from ._triples import excess, triple_sums
+from ._validate import number_of, one_of, same_shape
 
-__all__ = ["Objective", "RowStatistics", "flat_nce", "info_nce", "resolve"]
+__all__ = [
+    "Objective",
+    "Pairwise",
+    "RowStatistics",
+    "Term",
+    "contrastive",
+    "dclw",
+    "flat_nce",
+    "info_nce",
+    "logistic",
+    "relic",
+    "resolve",
+    "triplet",
+]
 
 
 class Objective:
@@ -27,6 +48,8 @@ class Objective:
         Takes `RowStatistics`, returns the losses of the rows, shape (N,).
     needs_negative : bool, default: False
         Whether a row without a negative is left out, like every row without a positive, rather than counted.
+    label : str, optional
+        What it is called in a representation; the name of `rows` by default.
 
     Examples
     --------
@@ -37,11 +60,38 @@ class Objective:
     array(0.)
     """
 
-    __slots__ = ("needs_negative", "rows")
+    __slots__ = ("label", "needs_negative", "rows")
 
-    def __init__(self, rows: Callable[[RowStatistics], Array], *, needs_negative: bool = False) -> None:
+    def __init__(
+        self, rows: Callable[[RowStatistics], Array], *, needs_negative: bool = False, label: str | None = None
+    ) -> None:
         self.rows = rows
         self.needs_negative = needs_negative
+        self.label = label or getattr(rows, "__name__", type(rows).__name__)
+
+    def __repr__(self) -> str:
+        return f"<objective {self.label}>"
+
+    def losses(self, execution: Execution) -> tuple[Losses, ...]:
+        """Return the losses of the rows.
+
+        Parameters
+        ----------
+        execution : Execution
+            The score matrix and its pairing, as an execution knows them.
+
+        Returns
+        -------
+        tuple of Losses
+            The values, which rows count, and how often each counts in a mean.
+        """
+        statistics = execution.statistics()
+        values = self.rows(statistics)
+        if not is_array(values):
+            message = f"objective: expected a function that returns an array, got {type(values).__name__}"
+            raise TypeError(message)
+        same_shape("objective", values, tuple(statistics.log_odds.shape))
+        return (Losses(values, self.counted(statistics)),)
 
     def counted(self, statistics: RowStatistics) -> Array:
         """Return the boolean array (N,) of the rows that count.
@@ -62,6 +112,124 @@ class Objective:
         return xp.logical_and(statistics.has_positive, statistics.has_negative)
 
 
+class Pairwise:
+    r"""A sum over the pairs of a row: one function of the scores of positives, another of those of negatives.
+
+    .. math:: \ell_i = \sum_{j \in P(i)} a(g_{ij}) + \sum_{j \in Q(i)} b(g_{ij})
+
+    Parameters
+    ----------
+    positive, negative : Term, callable or None
+        The functions a and b. A plain function has no slopes, and does not stream; None is 0.
+    parameters : tuple of float or array, default: ()
+        Further arguments of both functions: numbers, or arrays of one entry or of shape (N,); differentiable as arrays.
+    divide_by : {"rows", "pairs", "active"}, default: "rows"
+        What a mean divides the sum of all rows by: the number of rows that have a pair, of pairs, or of pairs whose
+        term is not 0.
+    balance : bool, default: False
+        Whether a mean is that over the positives plus that over the negatives.
+    label : str, optional
+        What it is called in a representation.
+
+    Raises
+    ------
+    ValueError
+        If `divide_by` is none of these.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> hinge = pnce.objectives.Pairwise(
+    ...     lambda score: np.maximum(1.0 - score, 0.0), lambda score: np.maximum(1.0 + score, 0.0), divide_by="pairs"
+    ... )
+    >>> pnce.contrast(np.eye(2), np.eye(2), objective=hinge, temperature=0.5)
+    array(0.5)
+    """
+
+    __slots__ = ("balance", "divide_by", "label", "parameters", "terms")
+
+    def __init__(
+        self,
+        positive: Term | Callable[..., Array] | None,
+        negative: Term | Callable[..., Array] | None,
+        *,
+        parameters: tuple[Any, ...] = (),
+        divide_by: str = "rows",
+        balance: bool = False,
+        label: str | None = None,
+    ) -> None:
+        one_of("divide_by", divide_by, ("rows", "pairs", "active"))
+        self.terms = (_term(positive), _term(negative))
+        self.parameters = parameters
+        self.divide_by = divide_by
+        self.balance = balance
+        self.label = label or "pairwise"
+
+    def __repr__(self) -> str:
+        return f"<objective {self.label}>"
+
+    def losses(self, execution: Execution) -> tuple[Losses, ...]:
+        """Return the sums of the rows.
+
+        Parameters
+        ----------
+        execution : Execution
+            The score matrix and its pairing, as an execution knows them.
+
+        Returns
+        -------
+        tuple of Losses
+            The values, which rows count, and how often each counts in a mean.
+        """
+        sums = execution.pair_sums(self.terms, _per_row(execution, self.parameters))
+        pairs = (sums.number_positive, sums.number_negative)
+        numbers = (sums.active_positive, sums.active_negative) if self.divide_by == "active" else pairs
+        if self.balance:
+            if self.divide_by == "rows":
+                xp = namespace_of(sums.positive)
+                numbers = tuple(xp.astype(number > 0, number.dtype) for number in pairs)
+            return (
+                Losses(sums.positive, pairs[0] > 0, numbers[0]),
+                Losses(sums.negative, pairs[1] > 0, numbers[1]),
+            )
+        number = None if self.divide_by == "rows" else numbers[0] + numbers[1]
+        return (Losses(sums.positive + sums.negative, pairs[0] + pairs[1] > 0, number),)
+
+
+class Derived(Objective):
+    """An objective whose values are changed, each in its place."""
+
+    __slots__ = ("base", "change")
+
+    def __init__(self, base: AnyObjective, change: Callable[[Array], Array]) -> None:
+        super().__init__(change, label=base.label)
+        self.base = base
+        self.change = change
+
+    def losses(self, execution: Execution) -> tuple[Losses, ...]:
+        return tuple(part._replace(values=self.change(part.values)) for part in self.base.losses(execution))
+
+
+AnyObjective: TypeAlias = Objective | Pairwise
+
+
+def _term(term: Term | Callable[..., Array] | None) -> Term | None:
+    return term if term is None or isinstance(term, Term) else Term(term)
+
+
+def _per_row(execution: Execution, parameters: tuple[Any, ...]) -> tuple[Array, ...]:
+    """The parameters as arrays of one number a row, in the dtype of the scores."""
+    nothing = execution.zeros()
+    if not parameters:
+        return ()
+    arrays = {f"parameters[{k}]": p for k, p in enumerate(parameters) if not is_number(p)}
+    xp, (nothing, *entered) = enter(scores=nothing, **arrays)
+    supply = iter(entered)
+    rows = (p if is_number(p) else xp.astype(next(supply), nothing.dtype) for p in parameters)
+    return tuple(nothing + (p if is_number(p) or len(p.shape) == 1 else xp.reshape(p, (1,))) for p in rows)
+
+
 def info_nce(*, multi_positive: str = "each") -> Objective:
     r"""Return the InfoNCE objective: the softplus of the log-odds.
 
@@ -70,10 +238,12 @@ def info_nce(*, multi_positive: str = "each") -> Objective:
 
     Parameters
     ----------
-    multi_positive : {"each", "pooled"}, default: "each"
+    multi_positive : {"each", "pooled", "separate"}, default: "each"
         With several positives, ``"each"`` is the mean over the positives of the negative log-softmax over all
         (SupCon's L_out), :math:`\mathrm{lse}_{P \cup Q} - \mathrm{mean}_P`; ``"pooled"`` takes their probabilities
-        together, :math:`\log(1 + e^{u_i})` with :math:`u_i = \mathrm{lse}_Q - \mathrm{lse}_P`.
+        together (L_in up to a constant, NCA), :math:`\log(1 + e^{u_i})` with
+        :math:`u_i = \mathrm{lse}_Q - \mathrm{lse}_P`; ``"separate"`` is the mean over the positives, each against the
+        negatives alone (NT-Xent with several views), :math:`\mathrm{mean}_p \log(1 + e^{\mathrm{lse}_Q - g_{ip}})`.
 
     Returns
     -------
@@ -83,7 +253,7 @@ def info_nce(*, multi_positive: str = "each") -> Objective:
     Raises
     ------
     ValueError
-        If `multi_positive` is neither.
+        If `multi_positive` is none of these.
 
     Examples
     --------
@@ -93,7 +263,7 @@ def info_nce(*, multi_positive: str = "each") -> Objective:
     >>> round(float(pnce.contrast(x, x, objective=pnce.objectives.info_nce(), temperature=0.5)), 6)
     0.239545
     """
-    one_of("multi_positive", multi_positive, ("each", "pooled"))
+    one_of("multi_positive", multi_positive, MULTI_POSITIVE)
     return _INFO_NCE[multi_positive]
 
 
@@ -111,9 +281,9 @@ def flat_nce(*, include_positive: bool = False, form: str = "log", multi_positiv
         Whether the positive stands in the denominator.
     form : {"log", "detach"}, default: "log"
         Which of two functions with the same gradient.
-    multi_positive : {"each", "pooled"}, default: "each"
+    multi_positive : {"each", "pooled", "separate"}, default: "each"
         With several positives, ``"each"`` contrasts the negatives with the mean of the positives, ``"pooled"`` with
-        their log-sum-exp.
+        their log-sum-exp; ``"separate"`` differs from ``"each"`` only with `include_positive`, as in `info_nce`.
 
     Returns
     -------
@@ -134,7 +304,7 @@ def flat_nce(*, include_positive: bool = False, form: str = "log", multi_positiv
     -1.306853
     """
     one_of("form", form, ("log", "detach"))
-    one_of("multi_positive", multi_positive, ("each", "pooled"))
+    one_of("multi_positive", multi_positive, MULTI_POSITIVE)
     return _FLAT_NCE[bool(include_positive), form, multi_positive]
 
 
@@ -167,8 +337,72 @@ def _detached(loss: Callable[[RowStatistics], Array]) -> Callable[[RowStatistics
     return rows
 
 
+def _separate(xp: Namespace, sums: RowSums, execution: Execution, *, detach: bool) -> Array:
+    """The mean over the positives of the softplus of the negatives' log-sum-exp minus the positive's score.
+
+    The maximum and the logarithm of the rest are handed over apart, so that a constant added to a row cancels exactly.
+    """
+    top = sums.negative.top
+    finite = xp.where(xp.isinf(top), xp.zeros_like(top), top)
+    term = _ONE_AGAINST_NEGATIVES_DETACHED if detach else _ONE_AGAINST_NEGATIVES
+    found = execution.pair_sums((term, None), (finite, sums.negative.log_total(xp)))
+    number = found.number_positive
+    mean = found.positive / xp.where(number > 0, number, xp.ones_like(number))
+    return xp.where(top == math.inf, xp.full_like(mean, math.inf), mean)
+
+
+def _against(score: Array, top: Array, rest: Array) -> Array:
+    return softplus(namespace_of(score), (top - score) + rest)
+
+
+def _against_slopes(score: Array, top: Array, rest: Array) -> tuple[Array, ...]:
+    slope = sigmoid(namespace_of(score), (top - score) + rest)
+    return -slope, slope, slope
+
+
+def _against_detached(score: Array, top: Array, rest: Array) -> Array:
+    value = _against(score, top, rest)
+    return namespace_of(value).exp(value - stop_gradient(value))
+
+
+def _against_detached_slopes(score: Array, top: Array, rest: Array) -> tuple[Array, ...]:
+    one = _against_detached(score, top, rest)
+    return tuple(one * slope for slope in _against_slopes(score, top, rest))
+
+
+_ONE_AGAINST_NEGATIVES = Term(_against, _against_slopes)
+_ONE_AGAINST_NEGATIVES_DETACHED = Term(_against_detached, _against_detached_slopes)
+
+
+class _Separate(Objective):
+    """Each positive against the negatives alone; where there is one at most, the other objective is the same."""
+
+    __slots__ = ("detach", "one")
+
+    def __init__(self, one: Objective, *, detach: bool) -> None:
+        super().__init__(one.rows, needs_negative=one.needs_negative, label=str(one.label).replace("each", "separate"))
+        self.one = one
+        self.detach = detach
+
+    def losses(self, execution: Execution) -> tuple[Losses, ...]:
+        sums = execution.sums()
+        if sums.number is None:
+            return self.one.losses(execution)
+        statistics = row_statistics(sums)
+        xp = namespace_of(statistics.log_odds)
+        values = _separate(xp, sums, execution, detach=self.detach)
+        values = xp.where(statistics.has_negative, values, xp.zeros_like(values))
+        return (Losses(values, self.counted(statistics)),)
+
+
+MULTI_POSITIVE = ("each", "pooled", "separate")
+
 # Built once, so that equal objectives are the same object and compiled code is found again.
-_INFO_NCE = {"each": Objective(_each), "pooled": Objective(_pooled)}
+_INFO_NCE = {
+    "each": Objective(_each, label="info_nce, each"),
+    "pooled": Objective(_pooled, label="info_nce, pooled"),
+}
+_INFO_NCE["separate"] = _Separate(_INFO_NCE["each"], detach=False)
 _LOG_FORMS = {
     (False, "each"): _log_odds_each,
     (False, "pooled"): _log_odds,
@@ -176,24 +410,492 @@ _LOG_FORMS = {
     (True, "pooled"): _pooled,
 }
 _FLAT_NCE = {
-    (include, form, multi): Objective(rows if form == "log" else _detached(rows), needs_negative=True)
+    (include, form, multi): Objective(
+        rows if form == "log" else _detached(rows),
+        needs_negative=True,
+        label=f"flat_nce{' with the positive' if include else ''}{', detached' if form == 'detach' else ''}, {multi}",
+    )
     for (include, multi), rows in _LOG_FORMS.items()
     for form in ("log", "detach")
 }
-_NAMED = {"info_nce": _INFO_NCE["each"], "flat_nce": _FLAT_NCE[False, "log", "each"]}
+_FLAT_NCE |= {
+    (True, form, "separate"): _Separate(_FLAT_NCE[True, form, "each"], detach=form == "detach")
+    for form in ("log", "detach")
+} | {(False, form, "separate"): _FLAT_NCE[False, form, "each"] for form in ("log", "detach")}
 
 
-def resolve(objective: str | Objective | Callable[[RowStatistics], Array]) -> Objective:
-    """Return the objective that an `objective` argument means.
+def dclw(*, temperature: float | Array, sigma: float = 0.5, detach_weights: bool = False) -> Objective:
+    r"""Return the weighted decoupled objective: positives that are hard to find count more.
+
+    .. math:: \ell_i = \mathrm{lse}_{Q(i)}\, g_{ij} - w_i\, g_{ii}, \qquad
+        w_i = 2 - n\, \mathrm{softmax}_i(\tau g_{ii} / \sigma)
+
+    over the n rows that count.
 
     Parameters
     ----------
-    objective : str, Objective or callable
-        ``"info_nce"``, ``"flat_nce"``, an objective, or a function from `RowStatistics` to the losses (N,).
+    temperature : float or array of one entry
+        Temperature τ by which the scores were divided.
+    sigma : float, default: 0.5
+        Concentration σ > 0 of the weights.
+    detach_weights : bool, default: False
+        Whether the weights are constants.
 
     Returns
     -------
     Objective
+        The objective, for `contrast`. Rows without a negative do not count.
+
+    Raises
+    ------
+    ValueError
+        If `sigma` is not a finite number greater than 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> weighted = pnce.objectives.dclw(temperature=0.5)
+    >>> round(float(pnce.contrast(np.eye(3), np.eye(3), objective=weighted, temperature=0.5)), 6)
+    -1.306853
+    """
+    number_of("sigma", sigma, above=0.0)
+
+    def rows(row: RowStatistics) -> Array:
+        xp, (positive, ratio) = enter(scores=row.positive, temperature=_like(row.positive, temperature))
+        counted = xp.logical_and(row.has_positive, row.has_negative)
+        logits = positive * (ratio / sigma)
+        top = stop_gradient(xp.max(xp.where(counted, logits, -math.inf), axis=0, keepdims=True))
+        top = xp.where(xp.isinf(top), xp.zeros_like(top), top)
+        shares = xp.exp(xp.where(counted, logits, -math.inf) - top)
+        total = xp.sum(shares, axis=0, keepdims=True)
+        number = xp.sum(xp.astype(counted, positive.dtype), axis=0, keepdims=True)
+        weight = 2.0 - number * shares / xp.where(total == 0, xp.ones_like(total), total)
+        weight = stop_gradient(weight) if detach_weights else weight
+        return row.log_odds + (1.0 - weight) * positive
+
+    return Objective(rows, needs_negative=True, label="dclw")
+
+
+def _like(example: Array, value: Any) -> Array:
+    """A number or an array of one entry as an array of one entry, in the dtype of the example."""
+    xp = namespace_of(example)
+    if is_number(value):
+        return xp.full_like(example[0:1], value)
+    return namespace_of(value).astype(namespace_of(value).reshape(value, (1,)), example.dtype)
+
+
+def logistic(*, bias: float | Array = 0.0, divide_by: str = "rows", balance: bool = False) -> Pairwise:
+    r"""Return the logistic objective: every pair is a decision of its own, positive or not.
+
+    .. math:: \ell_i = \sum_{j \in P(i)} \log(1 + e^{-z_{ij}}) + \sum_{j \in Q(i)} \log(1 + e^{z_{ij}}),
+        \qquad z_{ij} = g_{ij} + b
+
+    Parameters
+    ----------
+    bias : float or array of one entry, default: 0.0
+        Bias b; differentiable as an array.
+    divide_by : {"rows", "pairs", "active"}, default: "rows"
+        What a mean divides by: the rows (SigLIP), the pairs, or the pairs whose term is not 0.
+    balance : bool, default: False
+        Whether a mean is that over the positives plus that over the negatives.
+
+    Returns
+    -------
+    Pairwise
+        The objective, for `contrast`.
+
+    Raises
+    ------
+    ValueError
+        If `divide_by` is none of these.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> pnce.contrast(np.eye(3), np.eye(3), objective=pnce.objectives.logistic(bias=-1.0), temperature=0.5)
+    array(0.93978...)
+    """
+    return Pairwise(
+        _LOGISTIC[0], _LOGISTIC[1], parameters=(bias,), divide_by=divide_by, balance=balance, label="logistic"
+    )
+
+
+def _logistic_positive(score: Array, bias: Array) -> Array:
+    return softplus(namespace_of(score), -(score + bias))
+
+
+def _logistic_positive_slopes(score: Array, bias: Array) -> tuple[Array, ...]:
+    slope = -sigmoid(namespace_of(score), -(score + bias))
+    return slope, slope
+
+
+def _logistic_negative(score: Array, bias: Array) -> Array:
+    return softplus(namespace_of(score), score + bias)
+
+
+def _logistic_negative_slopes(score: Array, bias: Array) -> tuple[Array, ...]:
+    slope = sigmoid(namespace_of(score), score + bias)
+    return slope, slope
+
+
+_LOGISTIC = (
+    Term(_logistic_positive, _logistic_positive_slopes),
+    Term(_logistic_negative, _logistic_negative_slopes),
+)
+
+
+def contrastive(
+    *,
+    margin: float = 1.0,
+    positive_margin: float = 0.0,
+    positive_power: int = 2,
+    negative_power: int = 2,
+    average: str = "all",
+    balance: bool = False,
+) -> Pairwise:
+    r"""Return the contrastive objective with a margin: positives attract, negatives repel within reach.
+
+    .. math:: \ell_i = \sum_{j \in P(i)} \max(d_{ij} - m^+, 0)^a + \sum_{j \in Q(i)} \max(m - d_{ij}, 0)^b,
+        \qquad d_{ij} = -g_{ij}
+
+    Parameters
+    ----------
+    margin : float, default: 1.0
+        Margin m beyond which negatives are left alone.
+    positive_margin : float, default: 0.0
+        Margin m⁺ within which positives are left alone.
+    positive_power, negative_power : {1, 2}, default: 2
+        Powers a and b.
+    average : {"all", "nonzero"}, default: "all"
+        Whether a mean is over all pairs, or over those whose term is not 0.
+    balance : bool, default: False
+        Whether a mean is that over the positives plus that over the negatives.
+
+    Returns
+    -------
+    Pairwise
+        The objective, for `contrast` with a similarity that is minus a distance.
+
+    Raises
+    ------
+    ValueError
+        If an option is none of the values named.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> x, y = np.asarray([[0.0, 0.0], [1.0, 0.0]]), np.asarray([[0.5, 0.0], [1.0, 0.5]])
+    >>> apart = pnce.objectives.contrastive(margin=1.0)
+    >>> pnce.contrast(x, y, objective=apart, similarity="neg_euclidean")
+    array(0.1875)
+    """
+    number_of("margin", margin)
+    number_of("positive_margin", positive_margin)
+    for name, power in (("positive_power", positive_power), ("negative_power", negative_power)):
+        if power not in {1, 2}:
+            message = f"{name}: expected 1 or 2, got {power!r}"
+            raise ValueError(message)
+    one_of("average", average, AVERAGES)
+    return Pairwise(
+        _ATTRACT[positive_power],
+        _REPEL[negative_power],
+        parameters=(float(positive_margin), float(margin)),
+        divide_by="pairs" if average == "all" else "active",
+        balance=balance,
+        label="contrastive",
+    )
+
+
+AVERAGES = ("all", "nonzero")
+
+
+def _above_zero(x: Array) -> Array:
+    xp = namespace_of(x)
+    return xp.where(x > 0, x, xp.zeros_like(x))
+
+
+def _step(x: Array) -> Array:
+    return namespace_of(x).astype(x > 0, x.dtype)
+
+
+def _attract(score: Array, positive_margin: Array, margin: Array) -> Array:
+    del margin
+    return _above_zero(-score - positive_margin)
+
+
+def _attract_slopes(score: Array, positive_margin: Array, margin: Array) -> tuple[Array, ...]:
+    slope = -_step(-score - positive_margin)
+    return slope, slope, namespace_of(margin).zeros_like(margin)
+
+
+def _attract_squared(score: Array, positive_margin: Array, margin: Array) -> Array:
+    excess = _attract(score, positive_margin, margin)
+    return excess * excess
+
+
+def _attract_squared_slopes(score: Array, positive_margin: Array, margin: Array) -> tuple[Array, ...]:
+    slope = -2.0 * _attract(score, positive_margin, margin)
+    return slope, slope, namespace_of(margin).zeros_like(margin)
+
+
+def _repel(score: Array, positive_margin: Array, margin: Array) -> Array:
+    del positive_margin
+    return _above_zero(margin + score)
+
+
+def _repel_slopes(score: Array, positive_margin: Array, margin: Array) -> tuple[Array, ...]:
+    slope = _step(margin + score)
+    return slope, namespace_of(margin).zeros_like(positive_margin), slope
+
+
+def _repel_squared(score: Array, positive_margin: Array, margin: Array) -> Array:
+    excess = _repel(score, positive_margin, margin)
+    return excess * excess
+
+
+def _repel_squared_slopes(score: Array, positive_margin: Array, margin: Array) -> tuple[Array, ...]:
+    slope = 2.0 * _repel(score, positive_margin, margin)
+    return slope, namespace_of(margin).zeros_like(positive_margin), slope
+
+
+_ATTRACT = {1: Term(_attract, _attract_slopes), 2: Term(_attract_squared, _attract_squared_slopes)}
+_REPEL = {1: Term(_repel, _repel_slopes), 2: Term(_repel_squared, _repel_squared_slopes)}
+
+
+class _Triplet(Objective):
+    """All triples of a row, or its hardest one."""
+
+    __slots__ = ("average", "margin", "mining", "soft")
+
+    def __init__(self, *, margin: float, mining: str, soft: bool, average: str) -> None:
+        super().__init__(_log_odds, label=f"triplet, {mining}")
+        self.margin = margin
+        self.mining = mining
+        self.soft = soft
+        self.average = average
+
+    def losses(self, execution: Execution) -> tuple[Losses, ...]:
+        (margin,) = _per_row(execution, (self.margin,))
+        xp = namespace_of(margin)
+        if self.mining == "batch_all":
+            matrix = execution.dense()
+            live = matrix.scores != -math.inf
+            xp = namespace_of(matrix.scores)
+            positives, negatives = (xp.logical_and(members, live) for members in (matrix.positives, matrix.negatives))
+            sums = triple_sums(_finite(xp, matrix.scores), positives, negatives, margin[0:1], soft=self.soft)
+            number = sums.number if self.average == "all" else sums.active
+            return (Losses(sums.total, sums.number > 0, number),)
+        farthest, has_positive = execution.extreme(of_positives=True, largest=False)
+        nearest, has_negative = execution.extreme(of_positives=False, largest=True)
+        counted = namespace_of(has_positive, has_negative).logical_and(has_positive, has_negative)
+        difference = execution.pick(nearest) - execution.pick(farthest) + margin
+        xp = namespace_of(difference)
+        values = excess(xp, xp.where(counted, difference, xp.zeros_like(difference)), soft=self.soft)
+        number = None if self.average == "all" else xp.astype(stop_gradient(values) != 0, values.dtype)
+        return (Losses(values, counted, number),)
+
+
+def _finite(xp: Namespace, scores: Array) -> Array:
+    return xp.where(scores == -math.inf, xp.zeros_like(scores), scores)
+
+
+def triplet(*, margin: float = 0.2, mining: str = "batch_all", form: str = "margin", average: str = "all") -> Objective:
+    r"""Return the triplet objective: a positive is to be nearer than a negative, by a margin.
+
+    .. math:: \ell_i = \sum_{p \in P(i)} \sum_{n \in Q(i)} \max(d_{ip} - d_{in} + m, 0), \qquad d_{ij} = -g_{ij}
+
+    Parameters
+    ----------
+    margin : float, default: 0.2
+        Margin m.
+    mining : {"batch_all", "batch_hard"}, default: "batch_all"
+        All triples of a row, or only that of its farthest positive and its nearest negative.
+    form : {"margin", "soft"}, default: "margin"
+        ``"soft"`` takes :math:`\log(1 + e^t)` in place of :math:`\max(t, 0)`.
+    average : {"all", "nonzero"}, default: "all"
+        Whether a mean is over all triples, or over those whose loss is not 0.
+
+    Returns
+    -------
+    Objective
+        The objective, for `contrast` with a similarity that is minus a distance. Rows without a triple do not count.
+
+    Raises
+    ------
+    ValueError
+        If an option is none of the values named.
+
+    References
+    ----------
+    Hermans, Beyer and Leibe (2017), "In Defense of the Triplet Loss for Person Re-Identification", arXiv:1703.07737.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> x, y = np.asarray([[0.0, 0.0], [1.0, 0.0]]), np.asarray([[0.5, 0.0], [1.0, 0.5]])
+    >>> hinge = pnce.objectives.triplet(margin=0.75)
+    >>> round(float(pnce.contrast(x, y, objective=hinge, similarity="neg_euclidean")), 6)
+    0.440983
+    """
+    number_of("margin", margin)
+    one_of("mining", mining, ("batch_all", "batch_hard"))
+    one_of("form", form, ("margin", "soft"))
+    one_of("average", average, AVERAGES)
+    return _Triplet(margin=float(margin), mining=mining, soft=form == "soft", average=average)
+
+
+class _Relic(Objective):
+    """InfoNCE and the divergence of the distributions over the columns, of a row and of the same row mirrored."""
+
+    __slots__ = ("alpha", "direction", "held", "symmetric")
+
+    def __init__(self, *, alpha: float, direction: str, held: str | None, symmetric: bool) -> None:
+        super().__init__(_each, label="relic")
+        self.alpha = alpha
+        self.direction = direction
+        self.held = held
+        self.symmetric = symmetric
+
+    def losses(self, execution: Execution) -> tuple[Losses, ...]:
+        other = execution.mirrored()
+        (first,) = self._one(execution, other)
+        if not self.symmetric:
+            return (first,)
+        (second,) = self._one(other, execution)
+        return (Losses(0.5 * first.values + 0.5 * second.values, first.counted),)
+
+    def _one(self, own: Execution, other: Execution) -> tuple[Losses, ...]:
+        (plain,) = super().losses(own)
+        first, second = (own, other) if self.direction == "a_to_b" else (other, own)
+        if self.held == "first":
+            first = first.constant()
+        if self.held == "second":
+            second = second.constant()
+        return (Losses(plain.values + self.alpha * _divergence(first, second), plain.counted),)
+
+
+def _divergence(first: Execution, second: Execution) -> Array:
+    """The Kullback-Leibler divergence of the softmax distributions of two score matrices, row by row.
+
+    The positive's share comes from the log-odds, which do not cancel; those of the negatives from the pairs.
+    """
+    (p, q) = together(_log_shares(first), _log_shares(second))
+    of_negatives = first.pair_sums((None, _DIVERGENCE), (*p[1:], *q[1:]), beside=second).negative
+    return _divergence_of(namespace_of(p[0]), p[0], q[0]) + of_negatives
+
+
+def _log_shares(execution: Execution) -> tuple[Array, Array, Array]:
+    """Of each row: the log-probability of the positive, and two numbers to be taken from a negative's score for its."""
+    sums = execution.sums()
+    row = row_statistics(sums)
+    xp = namespace_of(row.log_odds)
+    both = xp.logical_and(row.has_positive, row.has_negative)
+    top = sums.negative.top
+    finite = xp.where(xp.isinf(top), xp.zeros_like(top), top)
+    rest = sums.negative.log_total(xp) + xp.where(row.has_positive, softplus(xp, -row.log_odds), 0.0 * row.log_odds)
+    return -xp.where(both, softplus(xp, row.log_odds), 0.0 * row.log_odds), finite, rest
+
+
+def _divergence_of(xp: Namespace, log_p: Array, log_q: Array) -> Array:
+    """``p log(p / q) - p + q``, which adds up to the divergence and of which no part cancels against another."""
+    ratio = log_p - log_q
+    p = xp.exp(log_p)
+    near = xp.abs(ratio) < 1
+    small = xp.where(near, ratio, xp.zeros_like(ratio))
+    large = xp.where(near, xp.zeros_like(ratio), ratio)
+    return xp.where(near, p * (small + xp.expm1(-small)), p * (large - 1.0) + xp.exp(log_q))
+
+
+def _divergence_value(score: Array, other: Array, *shares: Array) -> Array:
+    top, rest, other_top, other_rest = shares
+    return _divergence_of(namespace_of(score), (score - top) - rest, (other - other_top) - other_rest)
+
+
+def _divergence_slopes(score: Array, other: Array, *shares: Array) -> tuple[Array, ...]:
+    top, rest, other_top, other_rest = shares
+    xp = namespace_of(score)
+    log_p, log_q = (score - top) - rest, (other - other_top) - other_rest
+    ratio, p = log_p - log_q, xp.exp(log_p)
+    near = xp.abs(ratio) < 1
+    difference = xp.where(near, p * xp.expm1(-xp.where(near, ratio, xp.zeros_like(ratio))), xp.exp(log_q) - p)
+    by_p = p * ratio
+    return by_p, difference, -by_p, -by_p, -difference, -difference
+
+
+_DIVERGENCE = Term(_divergence_value, _divergence_slopes)
+
+
+def relic(
+    *,
+    alpha: float = 1.0,
+    direction: str = "a_to_b",
+    stop_gradient: str | None = None,
+    symmetric: bool = False,
+) -> Objective:
+    r"""Return RELIC's objective: InfoNCE, and how far the two views' distributions over the batch are apart.
+
+    .. math:: \ell_i = -\log p^a_{ii} + \alpha\, \mathrm{KL}(p^a_i \,\Vert\, p^b_i), \qquad
+        p^a_{ij} = \mathrm{softmax}_j(g_{ij}), \quad p^b_{ij} = \mathrm{softmax}_j(g_{ji})
+
+    Parameters
+    ----------
+    alpha : float, default: 1.0
+        Weight α of the divergence.
+    direction : {"a_to_b", "b_to_a"}, default: "a_to_b"
+        ``"b_to_a"`` takes :math:`\mathrm{KL}(p^b_i \,\Vert\, p^a_i)`.
+    stop_gradient : {None, "first", "second"}, default: None
+        Which of the divergence's two distributions is a constant.
+    symmetric : bool, default: False
+        Whether to average with the same of the transposed scores.
+
+    Returns
+    -------
+    Objective
+        The objective, for `contrast` with as many rows as columns. A mask's entry (i, j) holds for both distributions.
+
+    Raises
+    ------
+    ValueError
+        If an option is none of the values named.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> x, y = np.asarray([[1.0, 0.0], [0.0, 1.0]]), np.asarray([[0.8, 0.6], [0.0, 1.0]])
+    >>> round(float(pnce.contrast(x, y, objective=pnce.objectives.relic())), 6)
+    0.483086
+    """
+    number_of("alpha", alpha)
+    one_of("direction", direction, ("a_to_b", "b_to_a"))
+    if stop_gradient is not None:
+        one_of("stop_gradient", stop_gradient, ("first", "second"))
+    return _Relic(alpha=float(alpha), direction=direction, held=stop_gradient, symmetric=bool(symmetric))
+
+
+_NAMED: dict[str, AnyObjective] = {
+    "info_nce": _INFO_NCE["each"],
+    "flat_nce": _FLAT_NCE[False, "log", "each"],
+    "logistic": logistic(),
+}
+
+
+def resolve(objective: str | AnyObjective | Callable[[RowStatistics], Array]) -> AnyObjective:
+    """Return the objective that an `objective` argument means.
+
+    Parameters
+    ----------
+    objective : str, Objective, Pairwise or callable
+        ``"info_nce"``, ``"flat_nce"``, ``"logistic"``, an objective, or a function from `RowStatistics` to the losses
+        (N,).
+
+    Returns
+    -------
+    Objective or Pairwise
         The objective.
 
     Raises
@@ -207,7 +909,7 @@ def resolve(objective: str | Objective | Callable[[RowStatistics], Array]) -> Ob
     >>> pnce.objectives.resolve("flat_nce") is pnce.objectives.flat_nce()
     True
     """
-    if isinstance(objective, Objective):
+    if isinstance(objective, (Objective, Pairwise)):
         return objective
     if callable(objective) and not isinstance(objective, str):
         return Objective(objective)

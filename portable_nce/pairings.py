@@ -160,7 +160,7 @@ def split(
     positives, negatives = rule(tile)
     if mask is None:
         return positives, negatives
-    return xp.logical_and(positives, mask), xp.logical_and(negatives, mask)
+    return _and(positives, mask), _and(negatives, mask)
 
 
 def diagonal() -> Pairing:
@@ -184,15 +184,27 @@ def diagonal() -> Pairing:
     return _DIAGONAL
 
 
-def queue() -> Pairing:
+def queue(valid: Array | None = None, /) -> Pairing:
     """Row i is positive with column i; the columns beyond the rows are the negatives of all.
 
     Other columns that belong to rows take no part.
+
+    Parameters
+    ----------
+    valid : array of bool, shape (K,), optional
+        Columns that take part; all by default.
 
     Returns
     -------
     Pairing
         The pairing of shared negatives.
+
+    Raises
+    ------
+    TypeError
+        If `valid` is not a boolean array.
+    ValueError
+        If `valid` is not one-dimensional.
 
     Examples
     --------
@@ -202,7 +214,11 @@ def queue() -> Pairing:
     >>> round(float(pnce.contrast(queries, keys, objective="info_nce", pairing=pnce.pairings.queue())), 6)
     0.407606
     """
-    return _QUEUE
+    if valid is None:
+        return _QUEUE
+    xp, _ = enter(valid=valid)
+    boolean(xp, "valid", valid, shape_of("valid", valid, "(K)"))
+    return Pairing(_valid_queue_rule, columns=(valid,), one_per_row=True, one_per_column=True, least=2)
 
 
 def two_views() -> Pairing:
@@ -336,7 +352,7 @@ def _not(x: Array) -> Array:
 
 
 def _and(a: Array, b: Array) -> Array:
-    return namespace_of(a).logical_and(a, b)
+    return namespace_of(a, b).logical_and(a, b)
 
 
 def _diagonal_rule(tile: Tile) -> tuple[Array, Array]:
@@ -346,6 +362,11 @@ def _diagonal_rule(tile: Tile) -> tuple[Array, Array]:
 def _queue_rule(tile: Tile) -> tuple[Array, Array]:
     own = tile.i == tile.j
     return own, _and(_not(own), tile.j >= tile.n_rows)
+
+
+def _valid_queue_rule(tile: Tile) -> tuple[Array, Array]:
+    own, further = _queue_rule(tile)
+    return _and(own, tile.columns[0]), _and(further, tile.columns[0])
 
 
 def _two_views_rule(tile: Tile) -> tuple[Array, Array]:

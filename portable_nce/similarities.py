@@ -22,9 +22,19 @@ from typing import Any, TypeAlias
 from ._namespace import device_of, enter, is_array, namespace_of
 from ._numerics import accumulate, normalize, safe_sqrt
 from ._protocol import Array
-from ._validate import floating, one_of, shape_of
+from ._validate import floating, one_of, same_shape, shape_of
 
-__all__ = ["NAMES", "Operands", "Similarity", "bilinear", "resolve"]
+__all__ = [
+    "NAMES",
+    "Operands",
+    "Pullback",
+    "Scores",
+    "Similarity",
+    "bilinear",
+    "normalized",
+    "resolve",
+    "scaled_columns",
+]
 
 Operands: TypeAlias = tuple[Array, ...]
 Prepare: TypeAlias = Callable[[Array, Array, Any], tuple[Operands, Operands]]
@@ -88,42 +98,55 @@ class Similarity:
         return Similarity(self.prepare, _TransposedScores(self.scores), pullback, wide=self.wide)
 
 
-class _TransposedScores:
-    """Scores with rows and columns exchanged; equal functions give equal ones, so that compiled code is found again."""
+class _Around:
+    """A function made of others; those made of equal ones are equal, so that compiled code is found again."""
 
-    __slots__ = ("scores",)
+    __slots__ = ("inner",)
 
-    def __init__(self, scores: Scores) -> None:
-        self.scores = scores
+    def __init__(self, *inner: Any) -> None:
+        self.inner = inner
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _TransposedScores) and self.scores == other.scores
+        return type(other) is type(self) and other.inner == self.inner
 
     def __hash__(self) -> int:
-        return hash((_TransposedScores, self.scores))
+        return hash((type(self), self.inner))
+
+
+class _TransposedScores(_Around):
+    """Scores with rows and columns exchanged."""
 
     def __call__(self, rows: Operands, columns: Operands) -> Array:
-        scores = self.scores(columns, rows)
+        scores = self.inner[0](columns, rows)
         return namespace_of(scores).matrix_transpose(scores)
 
 
-class _TransposedPullback:
+class _TransposedPullback(_Around):
     """The pullback of `_TransposedScores`."""
 
-    __slots__ = ("pullback",)
+    def __call__(self, rows: Operands, columns: Operands, cotangent: Array) -> tuple[Operands, Operands]:
+        to_columns, to_rows = self.inner[0](columns, rows, namespace_of(cotangent).matrix_transpose(cotangent))
+        return to_rows, to_columns
 
-    def __init__(self, pullback: Pullback) -> None:
-        self.pullback = pullback
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _TransposedPullback) and self.pullback == other.pullback
+class _ScaledScores(_Around):
+    """Scores times the last operand of the columns."""
 
-    def __hash__(self) -> int:
-        return hash((_TransposedPullback, self.pullback))
+    def __call__(self, rows: Operands, columns: Operands) -> Array:
+        scores = self.inner[0](rows, columns[:-1])
+        return scores * namespace_of(scores).matrix_transpose(columns[-1])
+
+
+class _ScaledPullback(_Around):
+    """The pullback of `_ScaledScores`, of the scores and their pullback."""
 
     def __call__(self, rows: Operands, columns: Operands, cotangent: Array) -> tuple[Operands, Operands]:
-        to_columns, to_rows = self.pullback(columns, rows, namespace_of(cotangent).matrix_transpose(cotangent))
-        return to_rows, to_columns
+        xp = namespace_of(cotangent)
+        scores, pullback = self.inner
+        own, factors = columns[:-1], xp.matrix_transpose(columns[-1])
+        to_rows, to_columns = pullback(rows, own, cotangent * factors)
+        to_factors = xp.sum(cotangent * scores(rows, own), axis=0)
+        return to_rows, (*to_columns, xp.expand_dims(to_factors, axis=1))
 
 
 def bilinear(weight: Array, /) -> Similarity:
@@ -175,6 +198,102 @@ def bilinear(weight: Array, /) -> Similarity:
         return (xp.matmul(x, xp.astype(matrix, x.dtype)) * scale,), (y,)
 
     return Similarity(prepare, _dot_scores, _dot_pullback)
+
+
+def normalized(similarity: str | Similarity | Callable[[Array, Array], Array], /) -> Similarity:
+    r"""Return a similarity of the directions alone: embeddings are scaled to unit length before it sees them.
+
+    .. math:: s\Big(\frac{x}{\lVert x \rVert}, \frac{y}{\lVert y \rVert}\Big)
+
+    FaceNet's distance is ``normalized("neg_sq_euclidean")``, that of most metric-learning code
+    ``normalized("neg_euclidean")``. A zero vector stays zero.
+
+    Parameters
+    ----------
+    similarity : str, Similarity or callable
+        A name, a similarity, or a function from (N, D), (K, D') to scores (N, K).
+
+    Returns
+    -------
+    Similarity
+        The similarity, for the `similarity` argument of any loss.
+
+    Raises
+    ------
+    ValueError
+        If the name is unknown.
+
+    References
+    ----------
+    Schroff, Kalenichenko and Philbin (2015), "FaceNet: A Unified Embedding for Face Recognition and Clustering",
+    arXiv:1503.03832, section 3.1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> x, y, z = np.asarray([[3.0, 4.0]]), np.asarray([[0.6, 0.8]]), np.asarray([[0.0, 2.0]])
+    >>> chordal = pnce.similarities.normalized("neg_sq_euclidean")
+    >>> round(float(pnce.triplet(x, y, z, similarity=chordal, margin=0.5)), 6)
+    0.1
+    """
+    inner = resolve(similarity)
+
+    def prepare(x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:
+        return inner.prepare(normalize(namespace_of(x), x), normalize(namespace_of(y), y), scale)
+
+    return Similarity(prepare, inner.scores, inner.pullback, wide=inner.wide)
+
+
+def scaled_columns(similarity: str | Similarity | Callable[[Array, Array], Array], factors: Array, /) -> Similarity:
+    r"""Return a similarity whose score against column j is multiplied by a factor of that column.
+
+    .. math:: s(x_i, y_j)\, f_j
+
+    A factor is the inverse of a temperature of the column's own, as ProtoNCE's concentrations are.
+
+    Parameters
+    ----------
+    similarity : str, Similarity or callable
+        A name, a similarity, or a function from (N, D), (K, D') to scores (N, K).
+    factors : array, shape (K,)
+        Factor of each column; differentiable.
+
+    Returns
+    -------
+    Similarity
+        The similarity, for the `similarity` argument of any loss.
+
+    Raises
+    ------
+    TypeError
+        If `factors` is not a real floating-point array.
+    ValueError
+        If the name is unknown, `factors` is not one-dimensional, or (when called) does not fit the columns.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> x = np.eye(3)
+    >>> twice = pnce.similarities.scaled_columns("dot", np.asarray([2.0, 2.0, 2.0]))
+    >>> round(float(pnce.info_nce(x, x, similarity=twice, temperature=1.0)), 6)
+    0.239545
+    """
+    inner = resolve(similarity)
+    xp, _ = enter(factors=factors)
+    floating(xp, factors=factors)
+    shape_of("factors", factors, "(K)")
+    factors = accumulate(xp, factors)
+
+    def prepare(x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:
+        xp, (x, y, own) = enter(x=x, y=y, factors=factors)
+        same_shape("factors", own, (y.shape[-2],))
+        rows, columns = inner.prepare(x, y, scale)
+        return rows, (*columns, xp.expand_dims(xp.astype(own, x.dtype), axis=1))
+
+    pullback = None if inner.pullback is None else _ScaledPullback(inner.scores, inner.pullback)
+    return Similarity(prepare, _ScaledScores(inner.scores), pullback, wide=inner.wide)
 
 
 def resolve(similarity: str | Similarity | Callable[[Array, Array], Array]) -> Similarity:

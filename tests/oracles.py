@@ -64,12 +64,29 @@ def neg_euclidean(x: Row, y: Row) -> Number:
     return -mp.sqrt(-neg_sq_euclidean(x, y))
 
 
-SIMILARITIES: Mapping[str, Callable[[Row, Row], Number]] = {
+def unit(x: Row) -> Row:
+    """Scale a vector to length 1; a vector of length 0 stays."""
+    length = mp.sqrt(dot(x, x))
+    return [a / length for a in x] if length else x
+
+
+def _of_units(similarity: Callable[[Row, Row], Number]) -> Callable[[Row, Row], Number]:
+    """Compare vectors after scaling both to length 1."""
+    return lambda x, y: similarity(unit(x), unit(y))
+
+
+_NAMED: Mapping[str, Callable[[Row, Row], Number]] = {
     "dot": dot,
     "cosine": cosine,
     "neg_sq_euclidean": neg_sq_euclidean,
     "neg_euclidean": neg_euclidean,
 }
+
+SIMILARITIES: Mapping[str, Callable[[Row, Row], Number]] = {
+    **_NAMED,
+    **{f"normalized {name}": _of_units(similarity) for name, similarity in _NAMED.items()},
+}
+"""By the name that cases give: "normalized dot" is what the library calls similarities.normalized("dot")."""
 
 
 def score_matrix(x: Matrix, y: Matrix, similarity: str, scale: Number, bilinear: Matrix | None = None) -> Matrix:
@@ -108,6 +125,11 @@ class _Held:
 _held = _Held()
 
 
+def _constant(matrix: Matrix) -> Matrix:
+    """Hold every number of a matrix fixed."""
+    return [[_held(x) for x in row] for row in matrix]
+
+
 # --- pairings: for every row, the columns that are positive and those that are negative -----------------------------
 
 Pairs: TypeAlias = list[tuple[list[int], list[int]]]
@@ -133,15 +155,21 @@ def pairs_of(rows: int, columns: int, positives: Nested = None, mask: Nested = N
     return pairs
 
 
-def two_view_pairs(n: int, mask: Nested = None) -> Pairs:
-    """Two views of n things, one after the other: the positive is the other view, oneself is left out."""
-    mask = mask or [[True] * (2 * n) for _ in range(2 * n)]
+def view_pairs(n: int, mask: Nested = None, views: int = 2) -> Pairs:
+    """Views of n things, one after the other: positive are the other views, oneself is left out."""
+    return label_pairs([i % n for i in range(views * n)], mask)
+
+
+def label_pairs(labels: list[int], mask: Nested = None) -> Pairs:
+    """Things among themselves: positive are the others of the same label, oneself is left out."""
+    size = len(labels)
+    mask = mask or [[True] * size for _ in range(size)]
     return [
         (
-            [j for j in [(i + n) % (2 * n)] if mask[i][j]],
-            [j for j in range(2 * n) if j not in {i, (i + n) % (2 * n)} and mask[i][j]],
+            [j for j in range(size) if labels[j] == labels[i] and j != i and mask[i][j]],
+            [j for j in range(size) if labels[j] != labels[i] and mask[i][j]],
         )
-        for i in range(2 * n)
+        for i in range(size)
     ]
 
 
@@ -150,6 +178,8 @@ def two_view_pairs(n: int, mask: Nested = None) -> Pairs:
 
 def info_nce_row(scores: Row, positives: list[int], negatives: list[int], multi_positive: str) -> Number:
     """Minus the log of the positive's share of the sum over positives and negatives."""
+    if multi_positive == "separate":
+        return mp.fsum(info_nce_row(scores, [j], negatives, "each") for j in positives) / len(positives)
     total = mp.fsum(mp.exp(scores[j]) for j in positives + negatives)
     if multi_positive == "pooled":
         return -mp.log(mp.fsum(mp.exp(scores[j]) for j in positives) / total)
@@ -157,7 +187,7 @@ def info_nce_row(scores: Row, positives: list[int], negatives: list[int], multi_
 
 
 def dcl_row(scores: Row, positives: list[int], negatives: list[int], multi_positive: str) -> Number:
-    """The same, without the positive in the sum."""
+    """The same, without the positive in the sum; positives apart are then no different from each in turn."""
     total = mp.fsum(mp.exp(scores[j]) for j in negatives)
     if multi_positive == "pooled":
         return -mp.log(mp.fsum(mp.exp(scores[j]) for j in positives) / total)
@@ -182,18 +212,177 @@ def reduce_rows(
     needs_negative: bool = False,
 ) -> Nested:
     """Weight and reduce the losses of the rows that count."""
-    weights = weights or [mpf(1)] * len(scores)
     counts = [bool(p) and (bool(q) or not needs_negative) for p, q in pairs]
     losses = [
-        weight * row_loss(row, p, q) if count else mpf(0)
-        for row, (p, q), weight, count in zip(scores, pairs, weights, counts, strict=True)
+        row_loss(row, p, q) if count else mpf(0) for row, (p, q), count in zip(scores, pairs, counts, strict=True)
     ]
+    return reduce_losses(losses, counts, weights, reduction)
+
+
+def reduce_losses(losses: Row, sizes: Sequence[int], weights: Nested, reduction: str) -> Nested:
+    """Weight and reduce the losses of rows, 0 where a row does not count; each is a sum of so many terms."""
+    weights = weights or [mpf(1)] * len(losses)
+    weighted = [weight * loss for weight, loss in zip(weights, losses, strict=True)]
     if reduction == "none":
-        return losses
+        return weighted
     if reduction == "sum":
-        return mp.fsum(losses)
-    total = mp.fsum(weight for weight, count in zip(weights, counts, strict=True) if count)
-    return mp.fsum(losses) / total if total else mpf(0)
+        return mp.fsum(weighted)
+    total = mp.fsum(weight * int(size) for weight, size in zip(weights, sizes, strict=True))
+    return mp.fsum(weighted) / total if total else mpf(0)
+
+
+def add(*losses: Nested) -> Nested:
+    """Add losses of the same rows, reduced in the same way."""
+    return [mp.fsum(terms) for terms in zip(*losses, strict=True)] if isinstance(losses[0], list) else mp.fsum(losses)
+
+
+def multiply(factor: Number, loss: Nested) -> Nested:
+    """Multiply a loss, reduced or not."""
+    return [factor * term for term in loss] if isinstance(loss, list) else factor * loss
+
+
+# --- weighted positives, pairs, triplets, divergences ---------------------------------------------------------------
+
+
+def reduce_dclw(
+    scores: Matrix,
+    pairs: Pairs,
+    *,
+    temperature: Number,
+    sigma: Number,
+    detach_weights: bool,
+    weights: Nested,
+    reduction: str,
+) -> Nested:
+    """DCL with the positive times 2 minus the exponential of its similarity over sigma, relative to the mean of all."""
+    counts = [bool(p) and bool(q) for p, q in pairs]
+    own = [
+        mp.fsum(row[j] for j in p) / len(p) if count else None
+        for row, (p, _), count in zip(scores, pairs, counts, strict=True)
+    ]
+    sizes = [mp.exp(mpf(temperature) * s / mpf(sigma)) for s in own if s is not None]
+    losses = []
+    for row, (_, q), s in zip(scores, pairs, own, strict=True):
+        if s is None:
+            losses.append(mpf(0))
+            continue
+        factor = 2 - mp.exp(mpf(temperature) * s / mpf(sigma)) / (mp.fsum(sizes) / len(sizes))
+        factor = _held(factor) if detach_weights else factor
+        losses.append(-mp.log(mp.exp(factor * s) / mp.fsum(mp.exp(row[j]) for j in q)))
+    return reduce_losses(losses, counts, weights, reduction)
+
+
+def logistic_row(scores: Row, positives: list[int], negatives: list[int]) -> Number:
+    """Minus the log of the probability that every pair is called what it is."""
+    return -mp.fsum(mp.log(1 / (1 + mp.exp(-scores[j]))) for j in positives) - mp.fsum(
+        mp.log(1 / (1 + mp.exp(scores[j]))) for j in negatives
+    )
+
+
+def hinge(x: Number) -> Number:
+    """Positive part."""
+    return max(x, mpf(0))
+
+
+def reduce_contrastive(
+    scores: Matrix,
+    pairs: Pairs,
+    *,
+    margin: Number = 1.0,
+    positive_margin: Number = 0.0,
+    positive_power: int = 2,
+    negative_power: int = 2,
+    average: str = "all",
+    balance: bool = False,
+    weights: Nested = None,
+    reduction: str = "mean",
+) -> Nested:
+    """Pull positives within a distance, push negatives beyond another one; the distance is minus the score."""
+    near, far = [], []
+    for row, (p, q) in zip(scores, pairs, strict=True):
+        near.append([hinge(-row[j] - positive_margin) ** positive_power for j in p])
+        far.append([hinge(margin + row[j]) ** negative_power for j in q])
+
+    def reduced(rows: Matrix) -> Nested:
+        sizes = [sum(average == "all" or term > 0 for term in row) for row in rows]
+        return reduce_losses([mp.fsum(row) for row in rows], sizes, weights, reduction)
+
+    if balance and reduction == "mean":
+        return reduced(near) + reduced(far)
+    return reduced([p + q for p, q in zip(near, far, strict=True)])
+
+
+def triplet_term(to_positive: Number, to_negative: Number, margin: Number, form: str) -> Number:
+    """How far the positive is from being nearer than the negative by the margin, cut at 0 or smoothly."""
+    behind = to_positive - to_negative + margin
+    return mp.log(1 + mp.exp(behind)) if form == "soft" else hinge(behind)
+
+
+def reduce_triplets(
+    scores: Matrix,
+    pairs: Pairs,
+    *,
+    margin: Number = 0.2,
+    mining: str = "batch_all",
+    form: str = "margin",
+    average: str = "all",
+    weights: Nested = None,
+    reduction: str = "mean",
+) -> Nested:
+    """Triplets of every row with its positives and negatives, or with the farthest and the nearest of them."""
+    rows = []
+    for row, (p, q) in zip(scores, pairs, strict=True):
+        to_positives, to_negatives = [-row[j] for j in p], [-row[j] for j in q]
+        if mining == "batch_hard":
+            to_positives, to_negatives = to_positives and [max(to_positives)], to_negatives and [min(to_negatives)]
+        rows.append([triplet_term(a, b, margin, form) for a in to_positives for b in to_negatives])
+    sizes = [sum(average == "all" or term > 0 for term in row) for row in rows]
+    return reduce_losses([mp.fsum(row) for row in rows], sizes, weights, reduction)
+
+
+def divergence(first: Row, second: Row) -> Number:
+    """Kullback-Leibler divergence of two distributions."""
+    return mp.fsum(p * mp.log(p / q) for p, q in zip(first, second, strict=True))
+
+
+def shares(row: Row) -> Row:
+    """Softmax."""
+    total = mp.fsum(mp.exp(s) for s in row)
+    return [mp.exp(s) / total for s in row]
+
+
+def reduce_relic(
+    forward: Matrix,
+    backward: Matrix,
+    *,
+    alpha: Number = 1.0,
+    direction: str = "a_to_b",
+    stop_gradient: str | None = None,
+    symmetric: bool = False,
+    mask: Nested = None,
+    weights: Nested = None,
+    reduction: str = "mean",
+) -> Nested:
+    """InfoNCE of the first view against the second, and how far the second's distribution is from the first's."""
+    mask = mask or [[True] * len(forward) for _ in forward]
+
+    def one_order(own: Matrix, other: Matrix) -> Nested:
+        losses = []
+        for i, bits in enumerate(mask):
+            columns = [j for j, takes_part in enumerate(bits) if takes_part]
+            if i not in columns:
+                losses.append(mpf(0))
+                continue
+            p_a, p_b = shares([own[i][j] for j in columns]), shares([other[i][j] for j in columns])
+            first, second = (p_a, p_b) if direction == "a_to_b" else (p_b, p_a)
+            first = [_held(p) for p in first] if stop_gradient == "first" else first
+            second = [_held(p) for p in second] if stop_gradient == "second" else second
+            losses.append(-mp.log(p_a[columns.index(i)]) + alpha * divergence(first, second))
+        return reduce_losses(losses, [bits[i] for i, bits in enumerate(mask)], weights, reduction)
+
+    if not symmetric:
+        return one_order(forward, backward)
+    return _half_sum(one_order(forward, backward), one_order(backward, forward))
 
 
 # --- losses of scores -----------------------------------------------------------------------------------------------
@@ -260,6 +449,69 @@ def from_scores_flat_nce(
     )
 
 
+def from_scores_nca(
+    scores: Matrix, *, positives: Nested = None, mask: Nested = None, weights: Nested = None, reduction: str = "mean"
+) -> Nested:
+    """NCA of a score matrix: the share of all positives together."""
+    return from_scores_info_nce(
+        scores, positives=positives, mask=mask, weights=weights, reduction=reduction, multi_positive="pooled"
+    )
+
+
+def from_scores_dclw(
+    scores: Matrix,
+    *,
+    temperature: Number = 1.0,
+    sigma: Number = 0.5,
+    detach_weights: bool = False,
+    positives: Nested = None,
+    mask: Nested = None,
+    weights: Nested = None,
+    reduction: str = "mean",
+) -> Nested:
+    """DCLW of a score matrix."""
+    return reduce_dclw(
+        scores,
+        pairs_of(len(scores), len(scores[0]), positives, mask),
+        temperature=temperature,
+        sigma=sigma,
+        detach_weights=detach_weights,
+        weights=weights,
+        reduction=reduction,
+    )
+
+
+def from_scores_clip(scores: Matrix, *, mask: Nested = None, weights: Nested = None, reduction: str = "mean") -> Nested:
+    """Mean of InfoNCE along the rows and along the columns of a square score matrix."""
+    options: dict[str, Any] = {"weights": weights, "reduction": reduction}
+    return _half_sum(
+        from_scores_info_nce(scores, mask=mask, **options),
+        from_scores_info_nce(transpose(scores), mask=transpose(mask) if mask else None, **options),
+    )
+
+
+def from_scores_relic(scores: Matrix, **options: Any) -> Nested:
+    """RELIC of a score matrix, whose columns are the rows of the other order."""
+    return reduce_relic(scores, transpose(scores), **options)
+
+
+def from_scores_logistic(
+    scores: Matrix, *, positives: Nested = None, mask: Nested = None, weights: Nested = None, reduction: str = "mean"
+) -> Nested:
+    """SigLIP's objective of a score matrix."""
+    return reduce_rows(scores, pairs_of(len(scores), len(scores[0]), positives, mask), weights, reduction, logistic_row)
+
+
+def from_scores_contrastive(scores: Matrix, *, positives: Nested = None, mask: Nested = None, **options: Any) -> Nested:
+    """Contrastive loss of a matrix of negative distances."""
+    return reduce_contrastive(scores, pairs_of(len(scores), len(scores[0]), positives, mask), **options)
+
+
+def from_scores_triplet(scores: Matrix, *, positives: Nested = None, mask: Nested = None, **options: Any) -> Nested:
+    """Triplet loss of a matrix of negative distances."""
+    return reduce_triplets(scores, pairs_of(len(scores), len(scores[0]), positives, mask), **options)
+
+
 def effective_sample_size(
     scores: Matrix,
     *,
@@ -323,11 +575,9 @@ def _half_sum(a: Nested, b: Nested) -> Nested:
     return [(p + q) / 2 for p, q in zip(a, b, strict=True)] if isinstance(a, list) else (a + b) / 2
 
 
-def _two_views(
+def _views(
     row_loss: Callable[[Row, list[int], list[int]], Number],
-    view_a: Matrix,
-    view_b: Matrix,
-    *,
+    *views: Matrix,
     needs_negative: bool = True,
     temperature: Number = 0.1,
     similarity: str = "cosine",
@@ -336,31 +586,68 @@ def _two_views(
     weights: Nested = None,
     reduction: str = "mean",
 ) -> Nested:
-    """Reduce a loss of the 2N rows of two views."""
-    n = len(view_a)
-    scores = score_matrix(view_a + view_b, view_a + view_b, similarity, 1 / mpf(temperature), bilinear)
-    if weights and len(weights) == n:
-        weights = weights + weights
-    return reduce_rows(scores, two_view_pairs(n, mask), weights, reduction, row_loss, needs_negative=needs_negative)
-
-
-def nt_xent(view_a: Matrix, view_b: Matrix, **options: Any) -> Nested:
-    """NT-Xent: 2N views, oneself left out, mean over the 2N."""
-    return _two_views(
-        lambda row, p, q: info_nce_row(row, p, q, "each"), view_a, view_b, needs_negative=False, **options
+    """Reduce a loss of all the rows of views of N things."""
+    n, stacked = len(views[0]), [row for view in views for row in view]
+    scores = score_matrix(stacked, stacked, similarity, 1 / mpf(temperature), bilinear)
+    return reduce_rows(
+        scores,
+        view_pairs(n, mask, len(views)),
+        _for_every_view(weights, n, len(views)),
+        reduction,
+        row_loss,
+        needs_negative=needs_negative,
     )
+
+
+def _for_every_view(weights: Nested, n: int, views: int = 2) -> Nested:
+    """Repeat the weights of things for every view of them; leave the weights of views."""
+    return weights * views if weights and len(weights) == n else weights
+
+
+def nt_xent(
+    view_a: Matrix, view_b: Matrix, view_c: Nested = None, *, multi_positive: str = "separate", **options: Any
+) -> Nested:
+    """NT-Xent: all views, oneself left out, mean over them all; every other view is a positive of its own."""
+    views = [view_a, view_b] if view_c is None else [view_a, view_b, view_c]
+    return _views(lambda row, p, q: info_nce_row(row, p, q, multi_positive), *views, needs_negative=False, **options)
 
 
 def dcl(view_a: Matrix, view_b: Matrix, **options: Any) -> Nested:
     """DCL: NT-Xent without the positive in the denominator."""
-    return _two_views(lambda row, p, q: dcl_row(row, p, q, "each"), view_a, view_b, **options)
+    return _views(lambda row, p, q: dcl_row(row, p, q, "each"), view_a, view_b, **options)
+
+
+def dclw(
+    view_a: Matrix,
+    view_b: Matrix,
+    *,
+    temperature: Number = 0.1,
+    sigma: Number = 0.5,
+    detach_weights: bool = False,
+    similarity: str = "cosine",
+    bilinear: Matrix | None = None,
+    mask: Nested = None,
+    weights: Nested = None,
+    reduction: str = "mean",
+) -> Nested:
+    """DCLW: DCL with weighted positives."""
+    stacked = view_a + view_b
+    return reduce_dclw(
+        score_matrix(stacked, stacked, similarity, 1 / mpf(temperature), bilinear),
+        view_pairs(len(view_a), mask),
+        temperature=temperature,
+        sigma=sigma,
+        detach_weights=detach_weights,
+        weights=_for_every_view(weights, len(view_a)),
+        reduction=reduction,
+    )
 
 
 def flat_nce(
     view_a: Matrix, view_b: Matrix, *, include_positive: bool = False, form: str = "log", **options: Any
 ) -> Nested:
     """FlatNCE with NT-Xent's pairs."""
-    return _two_views(
+    return _views(
         lambda row, p, q: flat_nce_row(row, p, q, "each", form, include_positive=include_positive),
         view_a,
         view_b,
@@ -383,11 +670,290 @@ def clip(
     """CLIP: mean of InfoNCE along the rows and along the columns."""
     scale = logit_scale if max_logit_scale is None else min(logit_scale, mpf(max_logit_scale))
     scores = score_matrix(image, text, similarity, scale, bilinear)
+    return from_scores_clip(scores, mask=mask, weights=weights, reduction=reduction)
+
+
+def siglip(
+    image: Matrix,
+    text: Matrix,
+    *,
+    logit_scale: Number,
+    logit_bias: Number,
+    similarity: str = "cosine",
+    bilinear: Matrix | None = None,
+    mask: Nested = None,
+    weights: Nested = None,
+    reduction: str = "mean",
+) -> Nested:
+    """SigLIP: every pair on its own, summed along the rows."""
+    logits = [[s + logit_bias for s in row] for row in score_matrix(image, text, similarity, logit_scale, bilinear)]
+    return from_scores_logistic(logits, mask=mask, weights=weights, reduction=reduction)
+
+
+def n_tuple(
+    query: Matrix,
+    key: Matrix,
+    *,
+    l2: Number = 0.0,
+    temperature: Number = 1.0,
+    similarity: str = "dot",
+    bilinear: Matrix | None = None,
+    mask: Nested = None,
+    weights: Nested = None,
+    reduction: str = "mean",
+) -> Nested:
+    """InfoNCE of embeddings of any length, and their squared lengths."""
+    scores = score_matrix(query, key, similarity, 1 / mpf(temperature), bilinear)
+    pairs = pairs_of(len(query), len(key), mask=mask)
+    losses = [
+        info_nce_row(row, p, q, "each") + l2 * (dot(x, x) + dot(y, y)) if p else mpf(0)
+        for row, (p, q), x, y in zip(scores, pairs, query, key, strict=True)
+    ]
+    return reduce_losses(losses, [len(p) for p, _ in pairs], weights, reduction)
+
+
+def cpc(
+    context: Matrix,
+    targets: Nested,
+    projections: Nested,
+    *,
+    temperature: Number = 1.0,
+    similarity: str = "dot",
+    bilinear: Matrix | None = None,
+    **options: Any,
+) -> Nested:
+    """CPC: a projection of the contexts for every step; mean of the steps."""
+    steps = []
+    for target, projection in zip(targets, projections, strict=True):
+        predicted = [[dot(row, c) for row in projection] for c in context]
+        scores = score_matrix(predicted, target, similarity, 1 / mpf(temperature), bilinear)
+        steps.append(from_scores_info_nce(scores, **options))
+    return multiply(mpf(1) / len(steps), add(*steps))
+
+
+def _latest(queue: Matrix, slots: int | None) -> Matrix:
+    """Hold what a queue of so many slots keeps of all that was pushed; None for an array."""
+    return _constant(queue if slots is None else queue[-slots:])
+
+
+def moco(
+    query: Matrix, key: Matrix, queue: Matrix, *, slots: int | None = None, mask: Nested = None, **options: Any
+) -> Nested:
+    """Negatives from the queue only, pushed in one go to a queue of so many slots, whose last ones they take."""
+    rows = _latest(queue, slots)
+    takes_part = [row[-len(rows) :] for row in mask] if mask else None
+    return info_nce(query, key, rows, mask=takes_part, **options)
+
+
+def moco_v3(
+    query_a: Matrix, query_b: Matrix, key_a: Matrix, key_b: Matrix, *, temperature: Number = 0.2, **options: Any
+) -> Nested:
+    """Queries of each view against keys of the other, times twice the temperature."""
+    first = info_nce(query_a, _constant(key_b), temperature=temperature, **options)
+    second = info_nce(query_b, _constant(key_a), temperature=temperature, **options)
+    return multiply(2 * mpf(temperature), add(first, second))
+
+
+def nnclr(
+    view_a: Matrix,
+    view_b: Matrix,
+    support: Matrix,
+    *,
+    slots: int | None = None,
+    temperature: Number = 0.1,
+    similarity: str = "cosine",
+    **options: Any,
+) -> Nested:
+    """InfoNCE of the support row most similar to each row of the first view."""
+    rows = _latest(support, slots)
+    compare = SIMILARITIES[similarity]
+    nearest = [rows[max(range(len(rows)), key=[compare(x, row) for row in rows].__getitem__)] for x in view_a]
+    return info_nce(nearest, view_b, temperature=temperature, similarity=similarity, **options)
+
+
+def relic(
+    view_a: Matrix,
+    view_b: Matrix,
+    *,
+    temperature: Number = 0.1,
+    similarity: str = "cosine",
+    bilinear: Matrix | None = None,
+    **options: Any,
+) -> Nested:
+    """RELIC: InfoNCE, and the divergence of one view's distribution from the other's."""
+    scale = 1 / mpf(temperature)
+    forward = score_matrix(view_a, view_b, similarity, scale, bilinear)
+    return reduce_relic(forward, score_matrix(view_b, view_a, similarity, scale, bilinear), **options)
+
+
+def proto_nce(
+    embeddings: Matrix,
+    prototypes: Matrix,
+    assignments: list[int],
+    concentrations: Row,
+    *,
+    prototypes_2: Nested = None,
+    assignments_2: Nested = None,
+    concentrations_2: Nested = None,
+    key: Nested = None,
+    queue: Nested = None,
+    slots: int | None = None,
+    temperature: Number = 0.1,
+    similarity: str = "cosine",
+    mask: Nested = None,
+    weights: Nested = None,
+    reduction: str = "mean",
+) -> Nested:
+    """ProtoNCE: mean over one or two clusterings of the cross-entropy of the own prototype; InfoNCE of the keys."""
+    clusterings = [(prototypes, assignments, concentrations)]
+    if prototypes_2 is not None:
+        clusterings.append((prototypes_2, assignments_2, concentrations_2))
     options: dict[str, Any] = {"weights": weights, "reduction": reduction}
-    return _half_sum(
-        from_scores_info_nce(scores, mask=mask, **options),
-        from_scores_info_nce(transpose(scores), mask=transpose(mask) if mask else None, **options),
+    terms = []
+    for centres, own, widths in clusterings:
+        similarities = score_matrix(embeddings, _constant(centres), similarity, mpf(1))
+        held = [_held(width) for width in widths]
+        scores = [[s / width for s, width in zip(row, held, strict=True)] for row in similarities]
+        terms.append(from_scores_info_nce(scores, positives=own, mask=mask, **options))
+    loss = multiply(mpf(1) / len(terms), add(*terms))
+    if key is None:
+        return loss
+    options |= {"temperature": temperature, "similarity": similarity}
+    if queue is None:
+        return add(loss, info_nce(embeddings, key, **options))
+    return add(loss, moco(embeddings, key, queue, slots=slots, **options))
+
+
+def concentrations(
+    embeddings: Matrix,
+    prototypes: Matrix,
+    assignments: list[int],
+    *,
+    temperature: Number = 0.1,
+    smoothing: Number = 10.0,
+    percentiles: tuple[Number, Number] = (10.0, 90.0),
+) -> Row:
+    """Widths of clusters: mean distance over log of the size, cut at two percentiles, scaled to a given mean."""
+    with mp.workdps(DIGITS):
+        embeddings, prototypes = exact(embeddings), exact(prototypes)
+        members = [
+            [v for v, own in zip(embeddings, assignments, strict=True) if own == r] for r in range(len(prototypes))
+        ]
+        raw = [
+            -mp.fsum(neg_euclidean(v, centre) for v in own) / (len(own) * mp.log(len(own) + mpf(smoothing)))
+            if len(own) > 1
+            else None
+            for own, centre in zip(members, prototypes, strict=True)
+        ]
+        largest = max(width for width in raw if width is not None)
+        widths = [largest if width is None else width for width in raw]
+        low, high = (percentile(widths, at) for at in percentiles)
+        clipped = [min(max(width, low), high) for width in widths]
+        return [width * mpf(temperature) / (mp.fsum(clipped) / len(clipped)) for width in clipped]
+
+
+def percentile(numbers: Row, at: Number) -> Number:
+    """Interpolate linearly between the two nearest of the sorted numbers."""
+    position = mpf(at) / 100 * (len(numbers) - 1)
+    below = int(mp.floor(position))
+    ordered = sorted(numbers)
+    return ordered[below] + (position - below) * (ordered[min(below + 1, len(numbers) - 1)] - ordered[below])
+
+
+# --- losses of labelled embeddings ----------------------------------------------------------------------------------
+
+
+def supcon(
+    embeddings: Matrix,
+    labels: list[int],
+    *,
+    temperature: Number = 0.1,
+    base_temperature: Nested = None,
+    multi_positive: str = "each",
+    similarity: str = "cosine",
+    bilinear: Matrix | None = None,
+    mask: Nested = None,
+    weights: Nested = None,
+    reduction: str = "mean",
+) -> Nested:
+    """SupCon: positive are the others of the same label."""
+    loss = reduce_rows(
+        score_matrix(embeddings, embeddings, similarity, 1 / mpf(temperature), bilinear),
+        label_pairs(labels, mask),
+        weights,
+        reduction,
+        lambda row, p, q: info_nce_row(row, p, q, multi_positive),
     )
+    return loss if base_temperature is None else multiply(mpf(temperature) / mpf(base_temperature), loss)
+
+
+def nca(
+    embeddings: Matrix,
+    labels: list[int],
+    *,
+    temperature: Number = 1.0,
+    similarity: str = "neg_sq_euclidean",
+    **options: Any,
+) -> Nested:
+    """NCA: the share of all that have the same label."""
+    return supcon(
+        embeddings, labels, temperature=temperature, similarity=similarity, multi_positive="pooled", **options
+    )
+
+
+def contrastive(
+    embeddings: Matrix,
+    labels: list[int],
+    *,
+    similarity: str = "neg_euclidean",
+    temperature: Number = 1.0,
+    bilinear: Matrix | None = None,
+    mask: Nested = None,
+    **options: Any,
+) -> Nested:
+    """Contrastive loss of all pairs."""
+    scores = score_matrix(embeddings, embeddings, similarity, 1 / mpf(temperature), bilinear)
+    return reduce_contrastive(scores, label_pairs(labels, mask), **options)
+
+
+def triplet_from_labels(
+    embeddings: Matrix,
+    labels: list[int],
+    *,
+    similarity: str = "neg_euclidean",
+    temperature: Number = 1.0,
+    bilinear: Matrix | None = None,
+    mask: Nested = None,
+    **options: Any,
+) -> Nested:
+    """Triplet loss of triplets that the labels make."""
+    scores = score_matrix(embeddings, embeddings, similarity, 1 / mpf(temperature), bilinear)
+    return reduce_triplets(scores, label_pairs(labels, mask), **options)
+
+
+def triplet(
+    anchor: Matrix,
+    positive: Matrix,
+    negative: Matrix,
+    *,
+    margin: Number = 0.2,
+    form: str = "margin",
+    average: str = "all",
+    similarity: str = "neg_euclidean",
+    temperature: Number = 1.0,
+    bilinear: Matrix | None = None,
+    mask: Nested = None,
+    weights: Nested = None,
+    reduction: str = "mean",
+) -> Nested:
+    """Triplet loss of given triplets."""
+    mask = mask or [True] * len(anchor)
+    losses = []
+    for takes_part, x, y, z in zip(mask, anchor, positive, negative, strict=True):
+        ((own, other),) = score_matrix([x], [y, z], similarity, 1 / mpf(temperature), bilinear)
+        losses.append(triplet_term(-own, -other, margin, form) if takes_part else mpf(0))
+    sizes = [int(takes_part and (average == "all" or loss > 0)) for takes_part, loss in zip(mask, losses, strict=True)]
+    return reduce_losses(losses, sizes, weights, reduction)
 
 
 def contrast(
@@ -433,7 +999,7 @@ def contrast(
         )
 
     if pairing == "two_views":
-        return reduced(scores, two_view_pairs(len(x) // 2, mask))
+        return reduced(scores, view_pairs(len(x) // 2, mask))
     forward = reduced(scores, pairs_of(len(scores), len(scores[0]), positives, mask))
     if not symmetric:
         return forward
@@ -472,11 +1038,34 @@ ORACLES: Mapping[str, Callable[..., Nested]] = {
     "flat_nce": flat_nce,
     "nt_xent": nt_xent,
     "dcl": dcl,
+    "dclw": dclw,
     "clip": clip,
+    "siglip": siglip,
+    "n_tuple": n_tuple,
+    "cpc": cpc,
+    "moco": moco,
+    "moco_v3": moco_v3,
+    "nnclr": nnclr,
+    "relic": relic,
+    "proto_nce": proto_nce,
+    "supcon": supcon,
+    "nca": nca,
+    "soft_nearest_neighbor": nca,
+    "contrastive": contrastive,
+    "triplet": triplet,
+    "triplet_from_labels": triplet_from_labels,
     "contrast": contrast,
     "from_scores.info_nce": from_scores_info_nce,
     "from_scores.flat_nce": from_scores_flat_nce,
     "from_scores.dcl": from_scores_dcl,
+    "from_scores.dclw": from_scores_dclw,
+    "from_scores.supcon": from_scores_info_nce,
+    "from_scores.nca": from_scores_nca,
+    "from_scores.clip": from_scores_clip,
+    "from_scores.relic": from_scores_relic,
+    "from_scores.logistic": from_scores_logistic,
+    "from_scores.contrastive": from_scores_contrastive,
+    "from_scores.triplet": from_scores_triplet,
     "bounds.info_nce": bounds_info_nce,
     "bounds.dual": bounds_dual,
     "bounds.dual_critic": bounds_dual_critic,

@@ -18,8 +18,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from .. import _losses as losses
-from .. import bounds
+from .. import _in_batch, _views, bounds
 from .._autodiff import value_and_grad
 from .._namespace import namespace_of
 from .libraries import Library, open_library, require
@@ -59,23 +58,23 @@ Loss = Callable[[Any, Any, Tree], Any]
 
 
 def _info_nce(left: Any, right: Any, _: Tree) -> Any:
-    return losses.info_nce(left, right, temperature=TEMPERATURE, symmetric=True)
+    return _in_batch.info_nce(left, right, temperature=TEMPERATURE, symmetric=True)
 
 
 def _nt_xent(left: Any, right: Any, _: Tree) -> Any:
-    return losses.nt_xent(left, right, temperature=TEMPERATURE)
+    return _views.nt_xent(left, right, temperature=TEMPERATURE)
 
 
 def _flat_nce(left: Any, right: Any, _: Tree) -> Any:
-    return losses.flat_nce(left, right, temperature=TEMPERATURE)
+    return _views.flat_nce(left, right, temperature=TEMPERATURE)
 
 
 def _dcl(left: Any, right: Any, _: Tree) -> Any:
-    return losses.dcl(left, right, temperature=TEMPERATURE)
+    return _views.dcl(left, right, temperature=TEMPERATURE)
 
 
 def _clip(left: Any, right: Any, extra: Tree) -> Any:
-    return losses.clip(left, right, logit_scale=namespace_of(extra[0]).exp(extra[0]))
+    return _in_batch.clip(left, right, logit_scale=namespace_of(extra[0]).exp(extra[0]))
 
 
 LOSSES: dict[str, tuple[str, Loss]] = {

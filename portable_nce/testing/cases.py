@@ -21,7 +21,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 __all__ = ["CASES", "Case", "Nested", "make_cases"]
 
@@ -31,8 +31,19 @@ Nested: TypeAlias = Any
 Regime = Literal["normal", "saturated"]
 
 _POSITIONAL = frozenset(
-    {"query", "positive_key", "negative_keys", "view_a", "view_b", "image", "text", "scores", "u", "x", "y"}
+    {
+        *("query", "positive_key", "negative_keys", "key", "queue", "query_a", "query_b", "key_a", "key_b"),
+        *("view_a", "view_b", "view_c", "support", "image", "text", "context", "targets", "projections"),
+        *("embeddings", "labels", "prototypes", "assignments", "concentrations", "anchor", "positive", "negative"),
+        *("scores", "u", "x", "y"),
+    }
 )
+
+_KEYWORDS: Mapping[str, frozenset[str]] = {
+    "contrast": frozenset({"labels"}),
+    "proto_nce": frozenset({"key", "queue"}),
+}
+"""Of these names, those that a loss takes as keywords."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,11 +86,20 @@ def _call(loss: str, names: tuple[str, ...], options: Mapping[str, Any], *arrays
     topic, _, name = loss.rpartition(".")
     function = getattr(importlib.import_module(f"{package}.{topic}" if topic else package), name)
     named = dict(zip(names, arrays, strict=True))
-    positional = [array for key, array in named.items() if key in _POSITIONAL]
-    keywords = {**options, **{key: array for key, array in named.items() if key not in _POSITIONAL}}
+    further = dict(options)
+    if "slots" in further:
+        rows = "support" if "support" in named else "queue"
+        named[rows] = _pushed(package, named[rows], further.pop("slots"))
+    for key in [key for key in named if f"{key}_2" in named]:
+        named[key] = (named[key], named.pop(f"{key}_2"))
+    positional_names = _POSITIONAL - _KEYWORDS.get(loss, frozenset())
+    positional = [array for key, array in named.items() if key in positional_names]
+    keywords = {**further, **{key: array for key, array in named.items() if key not in positional_names}}
+    similarities = importlib.import_module(f"{package}.similarities")
     if "bilinear" in keywords:
-        similarities = importlib.import_module(f"{package}.similarities")
         keywords["similarity"] = similarities.bilinear(keywords.pop("bilinear"))
+    elif keywords.get("similarity", "").startswith("normalized "):
+        keywords["similarity"] = similarities.normalized(keywords["similarity"].removeprefix("normalized "))
     if loss == "contrast":
         _name_axes(package, keywords)
     result = function(*positional, **keywords)
@@ -87,6 +107,12 @@ def _call(loss: str, names: tuple[str, ...], options: Mapping[str, Any], *arrays
         xp = importlib.import_module(f"{package}._namespace").namespace_of(result)
         result = xp.reshape(xp.sum(result, axis=0, keepdims=True), ())
     return result
+
+
+def _pushed(package: str, rows: Any, slots: int) -> Any:
+    """Push rows to a new queue of so many slots."""
+    module = importlib.import_module(package)
+    return module.queue_push(module.queue_init(rows, slots), rows)
 
 
 def _name_axes(package: str, keywords: dict[str, Any]) -> None:
@@ -179,6 +205,14 @@ def make_cases(rows: int = 3, features: int = 3, seed: int = 20268) -> tuple[Cas
         *_contrast(draw, rows, features),
         *_from_scores(draw, rows),
         *_bounds(draw, rows),
+        *_separate(draw, rows, features),
+        *_queues(draw, rows, features),
+        *_of_two_views(draw, rows, features),
+        *_predictions(draw, rows, features),
+        *_prototypes(draw, rows, features),
+        *_labelled(draw, rows, features),
+        *_distances(draw, rows, features),
+        *_further_scores(draw, rows),
     )
 
 
@@ -209,7 +243,8 @@ def _variations(
 
 def _is_differentiable(key: str, value: Nested) -> bool:
     """Tell whether a further input is one that gradients flow to."""
-    return key in {"negative_keys", "bilinear", "temperature", "logit_scale"} and isinstance(value, (list, float))
+    names = {"negative_keys", "bilinear", "temperature", "logit_scale", "logit_bias", "key"}
+    return key in names and isinstance(value, (list, float))
 
 
 def _similarities(draw: _Draw, features: int) -> dict[str, dict[str, Nested]]:
@@ -402,6 +437,449 @@ def _bounds(draw: _Draw, rows: int) -> Iterator[Case]:
     yield from _variations("bounds.dual", {"scores": square, "u": draw.vectors(1, rows)[0]}, {"": {}})
     critics: dict[str, dict[str, Nested]] = {**table, "include_positive": {"include_positive": True}}
     yield from _variations("bounds.dual_critic", {"scores": square}, critics)
+
+
+def _separate(draw: _Draw, rows: int, features: int) -> Iterator[Case]:
+    """Draw what the losses of old have learned: positives apart, further views, embeddings of unit length."""
+    arguments = {"query": draw.vectors(rows, features), "positive_key": draw.vectors(rows + 1, features)}
+    positives = draw.positives(rows, rows + 1)
+    table: dict[str, dict[str, Nested]] = {
+        "positives separate": {"positives": positives, "multi_positive": "separate", "temperature": 0.5},
+        "positives separate, weights, mask": {
+            "positives": positives,
+            "multi_positive": "separate",
+            "weights": draw.weights(rows),
+            "mask": draw.mask(rows, rows + 1),
+            "temperature": 0.25,
+        },
+    }
+    yield from _variations("info_nce", arguments, table | _streamed(table, ["positives separate, weights, mask"]))
+    units: dict[str, dict[str, Nested]] = {
+        "unit dot": {"similarity": "normalized dot", "temperature": 0.5},
+        "unit neg_euclidean": {"similarity": "normalized neg_euclidean", "temperature": 0.5},
+        "unit neg_sq_euclidean": {"similarity": "normalized neg_sq_euclidean", "temperature": 0.5},
+    }
+    arguments = {"query": draw.vectors(rows, features), "positive_key": draw.vectors(rows, features)}
+    yield from _variations("info_nce", arguments, units | _streamed(units, list(units)[-1:]))
+    views = {name: draw.vectors(rows, features) for name in ("view_a", "view_b", "view_c")}
+    table = {
+        "three views": {},
+        "three views, each, weights of views": {
+            "multi_positive": "each",
+            "weights": draw.weights(3 * rows),
+            "temperature": 0.5,
+        },
+        "three views, pooled, weights of samples, mask": {
+            "multi_positive": "pooled",
+            "weights": draw.weights(rows),
+            "mask": draw.mask(3 * rows, 3 * rows),
+            "temperature": 0.5,
+        },
+        "three views, separate, mask": {"mask": draw.mask(3 * rows, 3 * rows), "temperature": 0.5},
+    }
+    yield from _variations("nt_xent", views, table | _streamed(table, list(table)[-2:]))
+    labels = {"labels": [i % 2 for i in range(rows)], "columns": [i % 2 for i in range(rows + 2)]}
+    arguments = {"x": draw.vectors(rows, features), "y": draw.vectors(rows + 2, features)}
+    for objective in ("info_nce", "flat_nce"):
+        table = {
+            f"{objective}, labels separate": {
+                **labels,
+                "pairing": "labels",
+                "objective": objective,
+                "multi_positive": "separate",
+                "temperature": 0.5,
+            }
+        }
+        yield from _variations("contrast", arguments, table)
+
+
+def _queues(draw: _Draw, rows: int, features: int) -> Iterator[Case]:
+    query = draw.vectors(rows, features)
+    queue = {"queue": draw.vectors(rows + 2, features)}
+    table: dict[str, dict[str, Nested]] = {
+        "": queue,
+        "dot": {**queue, "similarity": "dot", "temperature": 0.75},
+        "saturated": {
+            **queue,
+            "key": draw.near(query, 2.0**-6),
+            "similarity": "neg_sq_euclidean",
+            "temperature": 0.0625,
+        },
+        "a full queue, sum": {**queue, "slots": rows, "temperature": 0.5, "reduction": "sum"},
+        "a queue not full yet, weights, mask": {
+            **queue,
+            "slots": rows + 4,
+            "weights": draw.weights(rows),
+            "mask": [[i % 2 == j % 2 or j % 4 == 1 for j in range(rows + 4)] for i in range(rows)],
+            "temperature": 0.5,
+        },
+    }
+    table |= _streamed(table, list(table)[-1:])
+    yield from _variations("moco", {"query": query, "key": draw.vectors(rows, features)}, table)
+    queries = {name: draw.vectors(rows, features) for name in ("query_a", "query_b")}
+    keys = {name: draw.vectors(rows, features) for name in ("key_a", "key_b")}
+    table = {
+        "": keys,
+        "weights, mask": {**keys, "weights": draw.weights(rows), "mask": draw.mask(rows, rows), "temperature": 0.5},
+        "saturated": {
+            "similarity": "neg_sq_euclidean",
+            "temperature": 0.125,
+            "key_a": draw.near(queries["query_b"], 2.0**-6),
+            "key_b": draw.near(queries["query_a"], 2.0**-6),
+        },
+    }
+    yield from _variations("moco_v3", queries, table | _streamed(table, ["weights, mask"]))
+    support = {"support": draw.vectors(rows + 3, features)}
+    table = {
+        "": support,
+        "neg_euclidean": {**support, "similarity": "neg_euclidean", "temperature": 0.75},
+        "symmetric": {**support, "symmetric": True, "temperature": 0.5},
+        "symmetric, weights, mask, a queue not full yet": {
+            **support,
+            "slots": rows + 5,
+            "symmetric": True,
+            "weights": draw.weights(rows),
+            "mask": draw.mask(rows, rows),
+            "temperature": 0.5,
+        },
+    }
+    table |= _streamed(table, ["symmetric, weights, mask, a queue not full yet"])
+    yield from _variations(
+        "nnclr", {"view_a": draw.vectors(rows, features), "view_b": draw.vectors(rows, features)}, table
+    )
+
+
+def _of_two_views(draw: _Draw, rows: int, features: int) -> Iterator[Case]:
+    view_a = draw.vectors(rows, features)
+    arguments = {"view_a": view_a, "view_b": draw.vectors(rows, features)}
+    near = {"view_b": draw.near(view_a, 2.0**-6), "similarity": "neg_sq_euclidean", "temperature": 0.0625}
+    table: dict[str, dict[str, Nested]] = {
+        "": {},
+        "sigma": {"sigma": 0.25, "temperature": 0.5},
+        "detach_weights": {"detach_weights": True, "temperature": 0.5},
+        "saturated": near,
+        "sum": {"reduction": "sum", "temperature": 0.25},
+        "weights of pairs": {"weights": draw.weights(rows), "temperature": 0.25},
+        "weights of rows, mask, dot": {
+            "weights": draw.weights(2 * rows),
+            "mask": draw.mask(2 * rows, 2 * rows),
+            "similarity": "dot",
+            "sigma": 2.0,
+            "temperature": 0.5,
+        },
+    }
+    yield from _variations("dclw", arguments, table | _streamed(table, ["weights of rows, mask, dot"]))
+    arguments = {"view_a": draw.vectors(rows, features), "view_b": draw.vectors(rows, features)}
+    apart = draw.near(_axes(rows, features), 0.125)
+    table = {
+        "": {},
+        "alpha": {"alpha": 0.25, "temperature": 0.5},
+        "b_to_a, neg_sq_euclidean": {
+            "direction": "b_to_a",
+            "similarity": "neg_sq_euclidean",
+            "temperature": 2.0,
+            "reduction": "sum",
+        },
+        "stop_gradient first": {"stop_gradient": "first", "temperature": 0.5},
+        "b_to_a, stop_gradient second, mask": {
+            "direction": "b_to_a",
+            "stop_gradient": "second",
+            "mask": draw.mask(rows, rows),
+            "temperature": 0.5,
+        },
+        "symmetric, stop_gradient second, weights, mask": {
+            "symmetric": True,
+            "stop_gradient": "second",
+            "weights": draw.weights(rows),
+            "mask": draw.mask(rows, rows),
+            "temperature": 0.5,
+        },
+        "saturated": {
+            "view_a": apart,
+            "view_b": draw.near(apart, 0.125),
+            "temperature": 0.0625,
+        },
+    }
+    table |= _streamed(table, ["symmetric, stop_gradient second, weights, mask"])
+    yield from _variations("relic", arguments, table)
+    image = draw.vectors(rows, features)
+    table = {
+        "": {"logit_scale": 10.0, "logit_bias": -10.0},
+        "dot, sum": {"logit_scale": 1.5, "logit_bias": -0.5, "similarity": "dot", "reduction": "sum"},
+        "saturated": {
+            "logit_scale": 32.0,
+            "logit_bias": -16.0,
+            "image": apart,
+            "text": draw.near(apart, 0.0625),
+        },
+        "weights, mask": {
+            "logit_scale": 8.0,
+            "logit_bias": -4.0,
+            "weights": draw.weights(rows),
+            "mask": draw.mask(rows, rows),
+        },
+    }
+    table |= _streamed(table, ["weights, mask"])
+    yield from _variations("siglip", {"image": image, "text": draw.vectors(rows, features)}, table)
+
+
+def _predictions(draw: _Draw, rows: int, features: int) -> Iterator[Case]:
+    query = draw.vectors(rows, features)
+    table: dict[str, dict[str, Nested]] = {
+        "": {},
+        "l2": {"l2": 0.125, "temperature": 0.5},
+        "saturated": {
+            "key": draw.near(query, 2.0**-6),
+            "similarity": "neg_sq_euclidean",
+            "temperature": 0.25,
+        },
+        "l2, weights, mask": {
+            "l2": 0.125,
+            "weights": draw.weights(rows),
+            "mask": draw.mask(rows, rows),
+            "temperature": 0.5,
+        },
+    }
+    table |= _streamed(table, ["l2, weights, mask"])
+    yield from _variations("n_tuple", {"query": query, "key": draw.vectors(rows, features)}, table)
+    arguments: dict[str, Nested] = {
+        "context": draw.vectors(rows, features),
+        "targets": [draw.vectors(rows, features + 1) for _ in range(2)],
+        "projections": [draw.vectors(features + 1, features) for _ in range(2)],
+    }
+    predicted = [_products(arguments["context"], projection) for projection in arguments["projections"]]
+    table = {
+        "": {},
+        "cosine": {"similarity": "cosine", "temperature": 0.5},
+        "saturated": {
+            "targets": [draw.near(step, 2.0**-6) for step in predicted],
+            "similarity": "neg_sq_euclidean",
+            "temperature": 2.0,
+        },
+        "weights, mask": {"weights": draw.weights(rows), "mask": draw.mask(rows, rows), "temperature": 1.0},
+    }
+    yield from _variations("cpc", arguments, table | _streamed(table, ["weights, mask"]))
+
+
+def _axes(rows: int, features: int) -> list[list[float]]:
+    """List the unit vectors of the axes, over and over."""
+    return [[float(i % features == j) for j in range(features)] for i in range(rows)]
+
+
+def _products(x: Sequence[Sequence[float]], y: Sequence[Sequence[float]]) -> list[list[float]]:
+    """Multiply every row of one matrix by every row of another."""
+    return [[_float32(sum(a * b for a, b in zip(p, q, strict=True))) for q in y] for p in x]
+
+
+def _prototypes(draw: _Draw, rows: int, features: int) -> Iterator[Case]:
+    embeddings = draw.vectors(rows, features)
+    clusters: dict[str, Nested] = {
+        "prototypes": draw.vectors(rows + 1, features),
+        "assignments": draw.index(rows, rows + 1),
+        "concentrations": [_float32(0.25 + weight) for weight in draw.weights(rows + 1)],
+    }
+    coarser: dict[str, Nested] = {
+        "prototypes_2": draw.vectors(2, features),
+        "assignments_2": [i % 2 for i in range(rows)],
+        "concentrations_2": [0.5, 0.75],
+    }
+    weights = draw.weights(rows)
+    mask = [
+        [takes_part or j == own for j, takes_part in enumerate(row)]
+        for row, own in zip(draw.mask(rows, rows + 1), clusters["assignments"], strict=True)
+    ]
+    key = {"key": draw.vectors(rows, features)}
+    table: dict[str, dict[str, Nested]] = {
+        "": clusters,
+        "two clusterings, sum": {**clusters, **coarser, "reduction": "sum"},
+        "weights, mask, dot": {**clusters, "weights": weights, "mask": mask, "similarity": "dot"},
+        "saturated": {
+            **clusters,
+            "embeddings": draw.near([clusters["prototypes"][own] for own in clusters["assignments"]], 2.0**-6),
+            "concentrations": [0.125 + 0.03125 * (j % 2) for j in range(rows + 1)],
+            "similarity": "neg_sq_euclidean",
+        },
+        "keys": {**clusters, **key, "temperature": 0.5},
+        "two clusterings, keys, queue, weights": {
+            **clusters,
+            **coarser,
+            **key,
+            "queue": draw.vectors(rows + 2, features),
+            "weights": weights,
+            "temperature": 0.5,
+        },
+    }
+    table |= _streamed(table, ["weights, mask, dot", "two clusterings, keys, queue, weights"])
+    yield from _variations("proto_nce", {"embeddings": embeddings}, table)
+
+
+def _labelled(draw: _Draw, rows: int, features: int) -> Iterator[Case]:
+    arguments = {"embeddings": draw.vectors(2 * rows, features)}
+    halves = {"labels": [i % 2 for i in range(2 * rows)]}
+    alone = {"labels": [*halves["labels"][:-1], 2]}
+    pairs = {"labels": [i % rows for i in range(2 * rows)]}
+    base = draw.near(_axes(rows, features), 0.125)
+    table: dict[str, dict[str, Nested]] = {
+        "": halves,
+        "saturated": {
+            **pairs,
+            "embeddings": [*base, *draw.near(base, 2.0**-6)],
+            "similarity": "neg_sq_euclidean",
+            "temperature": 0.125,
+        },
+        "sum": {**halves, "reduction": "sum", "temperature": 0.5},
+        "one label alone, weights, mask": {
+            **alone,
+            "weights": draw.weights(2 * rows),
+            "mask": draw.mask(2 * rows, 2 * rows),
+            "temperature": 0.25,
+        },
+    }
+    supervised: dict[str, dict[str, Nested]] = {
+        "base_temperature": {**halves, "base_temperature": 0.125, "temperature": 0.5},
+        "pooled": {**halves, "multi_positive": "pooled", "temperature": 0.5},
+        "separate": {**halves, "multi_positive": "separate", "temperature": 0.5},
+    }
+    table |= _streamed(table, ["one label alone, weights, mask"])
+    supervised |= _streamed(supervised, ["separate"])
+    yield from _variations("supcon", arguments, {**table, **supervised})
+    yield from _variations("nca", arguments, table)
+    yield from _variations("soft_nearest_neighbor", arguments, {"": halves})
+
+
+def _distances(draw: _Draw, rows: int, features: int) -> Iterator[Case]:
+    triplets = {name: draw.vectors(rows, features) for name in ("anchor", "positive", "negative")}
+    table: dict[str, dict[str, Nested]] = {
+        "": {},
+        "soft": {"form": "soft", "temperature": 0.5},
+        "nonzero": {"average": "nonzero", "margin": 0.5, "temperature": 2.0},
+        "neg_sq_euclidean, sum": {"similarity": "neg_sq_euclidean", "margin": 1.5, "reduction": "sum"},
+        "cosine, weights, mask": {
+            "similarity": "cosine",
+            "margin": 0.75,
+            "weights": [0.5 + 0.25 * (i % 4) for i in range(rows)],
+            "mask": [i != 1 for i in range(rows)],
+        },
+    }
+    yield from _variations("triplet", triplets, table | _streamed(table, ["nonzero"]))
+    halves = {"labels": [i % 2 for i in range(2 * rows)]}
+    alone = {"labels": [*halves["labels"][:-1], 2]}
+    weights, mask = draw.weights(2 * rows), draw.mask(2 * rows, 2 * rows)
+    arguments = {"embeddings": draw.vectors(2 * rows, features)}
+    hard = {"mining": "batch_hard"}
+    table = {
+        "": halves,
+        "soft": {**halves, "form": "soft", "temperature": 0.5},
+        "nonzero": {**halves, "average": "nonzero", "margin": 0.5, "temperature": 2.0},
+        "sum, neg_sq_euclidean": {**halves, "similarity": "neg_sq_euclidean", "margin": 1.5, "reduction": "sum"},
+        "one label alone, weights, mask": {**alone, "weights": weights, "mask": mask, "margin": 0.5},
+        "batch_hard": {**halves, **hard},
+        "batch_hard, nonzero": {**halves, **hard, "average": "nonzero", "margin": -0.75, "temperature": 2.0},
+        "batch_hard, soft, one label alone, weights, mask": {
+            **alone,
+            **hard,
+            "form": "soft",
+            "weights": weights,
+            "mask": mask,
+            "temperature": 0.5,
+        },
+    }
+    table |= _streamed(table, ["one label alone, weights, mask", "batch_hard, soft, one label alone, weights, mask"])
+    yield from _variations("triplet_from_labels", arguments, table)
+    powers = {"positive_power": 1, "negative_power": 1}
+    table = {
+        "": halves,
+        "margins": {**halves, "margin": 3.0, "positive_margin": 1.0},
+        "powers of one": {**halves, **powers, "margin": 3.0, "positive_margin": 1.0, "temperature": 2.0},
+        "nonzero, powers apart": {
+            **halves,
+            "positive_power": 1,
+            "average": "nonzero",
+            "margin": 2.5,
+            "positive_margin": 2.0,
+        },
+        "balance, sum": {**halves, "balance": True, "margin": 3.0, "reduction": "sum"},
+        "balance": {**halves, "balance": True, "margin": 3.0, "temperature": 0.75},
+        "balance, nonzero, one label alone, weights, mask": {
+            **alone,
+            "balance": True,
+            "average": "nonzero",
+            "margin": 3.0,
+            "positive_margin": 1.0,
+            "weights": weights,
+            "mask": mask,
+        },
+        "unit neg_sq_euclidean": {**halves, "similarity": "normalized neg_sq_euclidean", "margin": 2.5},
+        "one label alone, weights, mask": {**alone, "weights": weights, "mask": mask, "margin": 3.0},
+    }
+    table |= _streamed(table, ["balance, nonzero, one label alone, weights, mask"])
+    yield from _variations("contrastive", arguments, table)
+
+
+def _further_scores(draw: _Draw, rows: int) -> Iterator[Case]:
+    square = draw.vectors(rows, rows)
+    saturated = {"scores": [[_float32(s + 40.0 * (i == j)) for j, s in enumerate(row)] for i, row in enumerate(square)]}
+    wide: dict[str, Nested] = {"scores": draw.vectors(rows, rows + 2)}
+    positives = {**wide, "positives": draw.positives(rows, rows + 2)}
+    weights, mask = draw.weights(rows), draw.mask(rows, rows)
+    weighted: dict[str, Nested] = {"weights": weights, "mask": mask}
+    separate: dict[str, Nested] = {"positives separate": {**positives, "multi_positive": "separate"}}
+    flat: dict[str, Nested] = {
+        "positives separate, include_positive": {**separate["positives separate"], "include_positive": True}
+    }
+    pooled: dict[str, dict[str, Nested]] = {
+        "": positives,
+        "saturated": saturated,
+        "weights, mask": {**positives, "weights": weights, "mask": draw.mask(rows, rows + 2)},
+    }
+    dclw: dict[str, dict[str, Nested]] = {
+        "": {},
+        "index": {**wide, "positives": draw.index(rows, rows + 2), "temperature": 0.5},
+        "detach_weights, weights, mask": {**weighted, "detach_weights": True, "sigma": 2.0},
+    }
+    clip: dict[str, dict[str, Nested]] = {"": {}, "saturated": saturated, "weights, mask": weighted}
+    relic: dict[str, dict[str, Nested]] = {
+        "": {},
+        "stop_gradient first": {"stop_gradient": "first", "alpha": 0.5},
+        "b_to_a, saturated": {**saturated, "direction": "b_to_a"},
+        "b_to_a, symmetric, weights, mask": {**weighted, "direction": "b_to_a", "symmetric": True},
+    }
+    logistic: dict[str, dict[str, Nested]] = {
+        "": {},
+        "saturated": {
+            "scores": [
+                [_float32(s + 40.0 * (i == j) - 20.0) for j, s in enumerate(row)] for i, row in enumerate(square)
+            ]
+        },
+        "positives": positives,
+        "weights, mask": weighted,
+    }
+    contrastive: dict[str, dict[str, Nested]] = {
+        "": {},
+        "positives, nonzero": {**positives, "average": "nonzero", "margin": 0.5, "positive_power": 1},
+        "balance, weights, mask": {**weighted, "balance": True, "margin": 2.0},
+    }
+    triplet: dict[str, dict[str, Nested]] = {
+        "": wide,
+        "positives, nonzero": {**positives, "average": "nonzero", "margin": 0.5},
+        "positives, batch_hard, soft": {**positives, "mining": "batch_hard", "form": "soft"},
+        "weights, mask": {**weighted, "margin": 2.0},
+    }
+    arguments = {"scores": square}
+    yield from _variations("from_scores.info_nce", arguments, separate)
+    yield from _variations("from_scores.flat_nce", arguments, {**separate, **flat})
+    yield from _variations(
+        "from_scores.supcon",
+        arguments,
+        {"": positives, "positives pooled, weights": {**positives, "weights": weights, "multi_positive": "pooled"}},
+    )
+    yield from _variations("from_scores.nca", arguments, pooled)
+    yield from _variations("from_scores.dclw", arguments, dclw)
+    yield from _variations("from_scores.clip", arguments, clip)
+    yield from _variations("from_scores.relic", arguments, relic)
+    yield from _variations("from_scores.logistic", arguments, logistic)
+    yield from _variations("from_scores.contrastive", arguments, contrastive)
+    yield from _variations("from_scores.triplet", arguments, triplet)
 
 
 CASES: tuple[Case, ...] = make_cases()

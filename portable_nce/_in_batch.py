@@ -1,0 +1,645 @@
+"""Losses of queries and keys: the positives are the pairs of a batch, the negatives its other rows or further keys."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ._contrast import accumulated, add, contrast_embeddings, contrast_scores, inverse, same_width
+from ._namespace import device_of, enter, is_array, is_number
+from ._numerics import accumulate
+from ._protocol import Array
+from ._registry import adapter_of
+from ._validate import block_size_of, boolean, floating, number_of, positive_scalar, same_shape, shape_of
+from .from_scores import pairing_of
+from .objectives import AnyObjective, Derived, logistic
+from .objectives import info_nce as info_nce_objective
+from .objectives import relic as relic_objective
+from .pairings import Pairing, Tile, diagonal, queue
+from .similarities import Similarity, resolve
+
+__all__ = ["clip", "cpc", "info_nce", "n_tuple", "relic", "siglip"]
+
+
+def info_nce(
+    query: Array,
+    positive_key: Array,
+    negative_keys: Array | None = None,
+    /,
+    *,
+    temperature: float | Array = 0.07,
+    symmetric: bool = False,
+    similarity: str | Similarity | Callable[[Array, Array], Array] = "cosine",
+    positives: Array | None = None,
+    mask: Array | None = None,
+    weights: Array | None = None,
+    reduction: str = "mean",
+    multi_positive: str = "each",
+    block_size: int | str | None = "auto",
+) -> Array:
+    r"""Return the InfoNCE loss of queries and keys.
+
+    .. math:: \ell_i = \log(1 + e^{u_i}), \qquad u_i = \mathrm{lse}_{j \in Q(i)}\, g_{ij} - g_{ii},
+        \qquad g_{ij} = s(q_i, k_j) / \tau,
+
+    which is the cross-entropy :math:`-\log \mathrm{softmax}(g_i)_i`, computed so that neither the value nor the
+    gradient cancels when the positive wins by far.
+
+    Parameters
+    ----------
+    query : array, shape (N, D)
+        Embeddings of the queries.
+    positive_key : array, shape (N, D), or (K, D) with `positives`
+        Embeddings of the keys; key i belongs to query i.
+    negative_keys : array, shape (M, D) or (N, M, D), optional
+        Negatives shared by all queries, or of each query. None takes the other rows of `positive_key`.
+    temperature : float or array of one entry, default: 0.07
+        Temperature τ > 0; differentiable as an array.
+    symmetric : bool, default: False
+        Whether to average the losses of queries against keys and of keys against queries.
+    similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
+        How embeddings are compared; see `portable_nce.similarities`. With negatives of each query, a callable gets
+        arrays (N, 1, D) and (N, M, D) and returns (N, 1, M).
+    positives : array of int (N,) or of bool (N, K), optional
+        Which rows of `positive_key` belong to each query, in place of the row of the same number.
+    mask : array of bool, shape (N, K), or (N, M) with `negative_keys`, optional
+        Pairs (with `negative_keys`: negatives) that take part; all by default.
+    weights : array, shape (N,), optional
+        Weights of the queries.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Weighted mean over the queries that have a positive, weighted sum, or the weighted losses of the queries.
+    multi_positive : {"each", "pooled", "separate"}, default: "each"
+        What several positives mean; see `portable_nce.objectives.info_nce`.
+    block_size : int, None or "auto", default: "auto"
+        Keys per tile of the streamed execution; None holds the whole score matrix; ``"auto"`` does so up to about four
+        million entries. Negatives of each query are never streamed: their scores are smaller than they are.
+
+    Returns
+    -------
+    array
+        Loss in nats: 0-d, or shape (N,) for reduction "none", of the library, dtype and device of `query`.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape, device or option does not fit, or one query alone has no negatives.
+
+    References
+    ----------
+    van den Oord, Li and Vinyals (2018), "Representation Learning with Contrastive Predictive Coding",
+    arXiv:1807.03748, equation 4.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> query = np.asarray([[1.0, 0.0], [0.0, 1.0]])
+    >>> key = np.asarray([[0.8, 0.6], [0.6, 0.8]])
+    >>> pnce.info_nce(query, key, temperature=0.1)
+    array(0.12692...)
+    """
+    objective = info_nce_objective(multi_positive=multi_positive)
+    shared: dict[str, Any] = {
+        "objective": objective,
+        "similarity": similarity,
+        "temperature": temperature,
+        "weights": weights,
+        "reduction": reduction,
+    }
+    if negative_keys is None:
+        embeddings = {"query": query, "positive_key": positive_key}
+        pairing = diagonal()
+        if positives is not None:
+            xp, (query, positive_key, positives) = enter(**embeddings, positives=positives)
+            shape = (shape_of("query", query, "(N, D)")[0], shape_of("positive_key", positive_key, "(K, D)")[0])
+            pairing = pairing_of(xp, positives, shape)
+        else:
+            enter(**embeddings)
+            rows, _ = shape_of("query", query, "(N, D)")
+            same_shape("positive_key", positive_key, (rows, *positive_key.shape[1:]))
+        return contrast_embeddings(
+            embeddings, pairing=pairing, mask=mask, symmetric=symmetric, block_size=block_size, **shared
+        )
+    for name, value, default in (("symmetric", symmetric, False), ("positives", positives, None)):
+        if value is not default:
+            message = f"{name}: expected {default} with negative_keys, got {value!r}; it needs in-batch negatives"
+            raise ValueError(message)
+    xp, (query, positive_key, negatives, mask, weights) = enter(
+        query=query, positive_key=positive_key, negative_keys=negative_keys, mask=mask, weights=weights
+    )
+    shared["weights"] = weights
+    floating(xp, query=query, positive_key=positive_key, negative_keys=negatives)
+    n_rows, _ = shape_of("query", query, "(N, D)")
+    _, width = shape_of("positive_key", positive_key, "(N, D)")
+    same_shape("positive_key", positive_key, (n_rows, width))
+    if len(negatives.shape) not in {2, 3}:
+        message = f"negative_keys: expected shape (M, D) or (N, M, D), got {tuple(negatives.shape)}"
+        raise ValueError(message)
+    axes = "(M, D)" if len(negatives.shape) == 2 else "(N, M, D)"  # noqa: PLR2004  (a matrix)
+    *leading, n_negatives, _ = shape_of("negative_keys", negatives, axes)
+    same_shape("negative_keys", negatives, (*([n_rows] if leading else []), n_negatives, width))
+    if mask is not None:
+        boolean(xp, "mask", mask, (n_rows, n_negatives))
+    if leading:
+        return _own_negatives(query, positive_key, negatives, mask=mask, block_size=block_size, **shared)
+    if mask is not None:
+        own = xp.ones((n_rows, n_rows), dtype=mask.dtype, device=device_of(mask))
+        mask = xp.concat([own, mask], axis=1)
+    keys = xp.concat([positive_key, negatives], axis=0)
+    return contrast_embeddings(
+        {"query": query, "keys": keys}, pairing=queue(), mask=mask, symmetric=False, block_size=block_size, **shared
+    )
+
+
+def n_tuple(
+    query: Array,
+    key: Array,
+    /,
+    *,
+    l2: float = 0.0,
+    temperature: float | Array = 1.0,
+    similarity: str | Similarity | Callable[[Array, Array], Array] = "dot",
+    mask: Array | None = None,
+    weights: Array | None = None,
+    reduction: str = "mean",
+    block_size: int | str | None = "auto",
+) -> Array:
+    r"""Return the (N+1)-tuple loss (multi-class N-pair loss): InfoNCE of unnormalised embeddings, kept short.
+
+    .. math:: \ell_i = \log\Big(1 + \sum_{j \ne i} e^{q_i^\top k_j - q_i^\top k_i}\Big)
+        + \beta\, (\lVert q_i \rVert^2 + \lVert k_i \rVert^2)
+
+    Parameters
+    ----------
+    query, key : array, shape (N, D)
+        Embeddings; row i of one belongs to row i of the other.
+    l2 : float, default: 0.0
+        Factor β of the squared lengths. TensorFlow's ``npairs_loss(reg_lambda=λ)`` has β = λ / 4.
+    temperature : float or array of one entry, default: 1.0
+        Temperature τ > 0; differentiable as an array.
+    similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "dot"
+        How embeddings are compared; see `portable_nce.similarities`.
+    mask : array of bool, shape (N, N), optional
+        Pairs that take part; all by default.
+    weights : array, shape (N,), optional
+        Weights of the pairs.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Weighted mean over the queries that have a positive, weighted sum, or the weighted losses of the queries.
+    block_size : int, None or "auto", default: "auto"
+        Columns per tile of the streamed execution; None holds the whole score matrix; ``"auto"`` does so up to
+        about four million entries.
+
+    Returns
+    -------
+    array
+        Loss in nats: 0-d, or shape (N,) for reduction "none", of the library, dtype and device of `query`.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape, device or option does not fit, or there is only one pair.
+
+    References
+    ----------
+    Sohn (2016), "Improved Deep Metric Learning with Multi-class N-pair Loss Objective", NeurIPS 29, equation 6 and
+    section 3.2.2.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> query = np.asarray([[1.0, 0.0], [0.0, 1.0]])
+    >>> key = np.asarray([[0.8, 0.6], [0.6, 0.8]])
+    >>> pnce.n_tuple(query, key, l2=0.01)
+    array(0.61813...)
+    """
+    number_of("l2", l2)
+    xp, (query, key) = enter(query=query, key=key)
+    floating(xp, query=query, key=key)
+    rows, _ = shape_of("query", query, "(N, D)")
+    same_shape("key", key, (rows, *key.shape[1:]))
+    dtype = query.dtype
+    query, key = accumulate(xp, query), accumulate(xp, key)
+    objective: AnyObjective = info_nce_objective()
+    if l2:
+        lengths = xp.sum(query * query, axis=-1) + xp.sum(key * key, axis=-1)
+        objective = Derived(objective, lambda values: values + l2 * lengths)
+    return contrast_embeddings(
+        {"query": query, "key": key},
+        dtype=dtype,
+        objective=objective,
+        pairing=diagonal(),
+        similarity=similarity,
+        temperature=temperature,
+        mask=mask,
+        weights=weights,
+        reduction=reduction,
+        block_size=block_size,
+    )
+
+
+def cpc(
+    context: Array,
+    targets: Array,
+    projections: Array,
+    /,
+    *,
+    temperature: float | Array = 1.0,
+    similarity: str | Similarity | Callable[[Array, Array], Array] = "dot",
+    mask: Array | None = None,
+    weights: Array | None = None,
+    reduction: str = "mean",
+    block_size: int | str | None = "auto",
+) -> Array:
+    r"""Return the loss of contrastive predictive coding: each context predicts its targets, some steps ahead.
+
+    .. math:: \frac1S \sum_{s=1}^S -\log \mathrm{softmax}_j\big(g^s_{ij}\big)_i, \qquad
+        g^s_{ij} = z_{sj}^\top W_s\, c_i / \tau
+
+    Parameters
+    ----------
+    context : array, shape (N, D)
+        Contexts c.
+    targets : array, shape (S, N, E)
+        Targets z of each step; row i of each belongs to context i.
+    projections : array, shape (S, E, D)
+        Matrix W of each step.
+    temperature : float or array of one entry, default: 1.0
+        Temperature τ > 0; differentiable as an array.
+    similarity : {"dot", "cosine", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "dot"
+        How a target is compared with its prediction :math:`W_s\, c_i`; see `portable_nce.similarities`.
+    mask : array of bool, shape (N, N), optional
+        Pairs of context and target that take part, at every step; all by default.
+    weights : array, shape (N,), optional
+        Weights of the contexts.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Weighted mean over the contexts that have a positive, weighted sum, or the weighted losses of the contexts; each
+        the mean over the steps.
+    block_size : int, None or "auto", default: "auto"
+        Columns per tile of the streamed execution; None holds the whole score matrix; ``"auto"`` does so up to
+        about four million entries.
+
+    Returns
+    -------
+    array
+        Loss in nats: 0-d, or shape (N,) for reduction "none", of the library, dtype and device of `context`.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape, device or option does not fit, or there is only one context.
+
+    References
+    ----------
+    van den Oord, Li and Vinyals (2018), "Representation Learning with Contrastive Predictive Coding",
+    arXiv:1807.03748, equations 3 and 4.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> context = np.asarray([[1.0, 0.0], [0.0, 1.0]])
+    >>> targets = np.asarray([[[1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [1.0, 0.0]]])
+    >>> projections = np.asarray([[[2.0, 0.0], [0.0, 2.0]], [[0.0, 1.0], [1.0, 0.0]]])
+    >>> pnce.cpc(context, targets, projections)
+    array(0.22009...)
+    """
+    xp, (context, targets, projections) = enter(context=context, targets=targets, projections=projections)
+    floating(xp, context=context, targets=targets, projections=projections)
+    rows, width = shape_of("context", context, "(N, D)")
+    steps, _, target_width = shape_of("targets", targets, "(S, N, E)")
+    same_shape("targets", targets, (steps, rows, target_width))
+    same_shape("projections", projections, (steps, target_width, width))
+    dtype = context.dtype
+    context, targets, projections = (accumulate(xp, x) for x in (context, targets, projections))
+    temperature = accumulated(temperature)
+    parts = []
+    for step in range(steps):
+        with adapter_of(context).full_precision(context):
+            prediction = xp.matmul(context, xp.matrix_transpose(projections[step, ...]))
+        part = contrast_embeddings(
+            {"context": prediction, "targets": targets[step, ...]},
+            objective=info_nce_objective(),
+            pairing=diagonal(),
+            similarity=similarity,
+            temperature=temperature,
+            mask=mask,
+            weights=weights,
+            reduction=reduction,
+            block_size=block_size,
+        )
+        parts.append(part)
+    return add(parts, dtype, reduction, divide_by=steps)
+
+
+def clip(
+    image: Array,
+    text: Array,
+    /,
+    *,
+    logit_scale: float | Array,
+    max_logit_scale: float | None = 100.0,
+    similarity: str | Similarity | Callable[[Array, Array], Array] = "cosine",
+    mask: Array | None = None,
+    weights: Array | None = None,
+    reduction: str = "mean",
+    block_size: int | str | None = "auto",
+) -> Array:
+    r"""Return the CLIP loss of images and texts: symmetric InfoNCE with a learned scale.
+
+    .. math:: \tfrac12 \Big(\frac1N \sum_i -\log \mathrm{softmax}_j(g_{ij})_i
+        + \frac1N \sum_j -\log \mathrm{softmax}_i(g_{ij})_j\Big), \qquad g_{ij} = \mathrm{scale} \cdot s(x_i, y_j).
+
+    Parameters
+    ----------
+    image, text : array, shape (N, D)
+        Embeddings; row i of one belongs to row i of the other.
+    logit_scale : float or array of one entry
+        Factor of the similarities, the inverse of a temperature: :math:`e^t` where the model learns t, starting at
+        ``1 / 0.07``. Differentiable as an array.
+    max_logit_scale : float or None, default: 100.0
+        Larger scales are taken for this one (with gradient 0 to the scale); None leaves them.
+    similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
+        How embeddings are compared; see `portable_nce.similarities`.
+    mask : array of bool, shape (N, N), optional
+        Pairs that take part; all by default.
+    weights : array, shape (N,), optional
+        Weights of the pairs.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Weighted mean, weighted sum, or the weighted losses of the pairs; each the mean of both directions.
+    block_size : int, None or "auto", default: "auto"
+        Columns per tile of the streamed execution; None holds the whole score matrix; ``"auto"`` does so up to
+        about four million entries.
+
+    Returns
+    -------
+    array
+        Loss in nats: 0-d, or shape (N,) for reduction "none", of the library, dtype and device of `image`.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape, device or option does not fit, or there is only one pair.
+
+    References
+    ----------
+    Radford et al. (2021), "Learning Transferable Visual Models From Natural Language Supervision",
+    arXiv:2103.00020, figure 3.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> image = np.asarray([[1.0, 0.0], [0.0, 1.0]])
+    >>> text = np.asarray([[0.8, 0.6], [0.6, 0.8]])
+    >>> pnce.clip(image, text, logit_scale=10.0)
+    array(0.12692...)
+    """
+    xp, _ = enter(image=image, text=text)
+    rows, _ = shape_of("image", image, "(N, D)")
+    same_shape("text", text, (rows, *text.shape[1:]))
+    if max_logit_scale is not None:
+        limit = positive_scalar(xp, "max_logit_scale", max_logit_scale, image)
+        logit_scale = _at_most(logit_scale, limit)
+    return contrast_embeddings(
+        {"image": image, "text": text},
+        objective=info_nce_objective(),
+        pairing=diagonal(),
+        similarity=similarity,
+        scale=logit_scale,
+        symmetric=True,
+        mask=mask,
+        weights=weights,
+        reduction=reduction,
+        block_size=block_size,
+    )
+
+
+def siglip(
+    image: Array,
+    text: Array,
+    /,
+    *,
+    logit_scale: float | Array,
+    logit_bias: float | Array,
+    similarity: str | Similarity | Callable[[Array, Array], Array] = "cosine",
+    mask: Array | None = None,
+    weights: Array | None = None,
+    reduction: str = "mean",
+    block_size: int | str | None = "auto",
+) -> Array:
+    r"""Return the SigLIP loss of images and texts: every pair is a decision of its own.
+
+    .. math:: \frac1N \sum_i \Big(\log(1 + e^{-z_{ii}}) + \sum_{j \ne i} \log(1 + e^{z_{ij}})\Big), \qquad
+        z_{ij} = \mathrm{scale} \cdot s(x_i, y_j) + \mathrm{bias}
+
+    Parameters
+    ----------
+    image, text : array, shape (N, D)
+        Embeddings; row i of one belongs to row i of the other.
+    logit_scale : float or array of one entry
+        Factor of the similarities: :math:`e^t` where the model learns t, starting at 10. Differentiable as an array.
+    logit_bias : float or array of one entry
+        What is added to the scaled similarities, starting at -10. Differentiable as an array.
+    similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
+        How embeddings are compared; see `portable_nce.similarities`.
+    mask : array of bool, shape (N, N), optional
+        Pairs that take part; all by default.
+    weights : array, shape (N,), optional
+        Weights of the images.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Weighted mean over the images (the sum over all pairs divided by N, not by N²), weighted sum, or the weighted
+        losses of the images.
+    block_size : int, None or "auto", default: "auto"
+        Columns per tile of the streamed execution; None holds the whole score matrix; ``"auto"`` does so up to
+        about four million entries.
+
+    Returns
+    -------
+    array
+        Loss in nats: 0-d, or shape (N,) for reduction "none", of the library, dtype and device of `image`.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape, device or option does not fit.
+
+    References
+    ----------
+    Zhai, Mustafa, Kolesnikov and Beyer (2023), "Sigmoid Loss for Language Image Pre-Training", arXiv:2303.15343,
+    equation 1 and algorithm 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> image = np.asarray([[1.0, 0.0], [0.0, 1.0]])
+    >>> text = np.asarray([[0.8, 0.6], [0.6, 0.8]])
+    >>> pnce.siglip(image, text, logit_scale=10.0, logit_bias=-7.0)
+    array(0.62652...)
+    """
+    enter(image=image, text=text)
+    rows, _ = shape_of("image", image, "(N, D)")
+    same_shape("text", text, (rows, *text.shape[1:]))
+    return contrast_embeddings(
+        {"image": image, "text": text},
+        objective=lambda options: logistic(bias=options["logit_bias"]),
+        pairing=diagonal(),
+        similarity=similarity,
+        scale=logit_scale,
+        further={"logit_bias": logit_bias},
+        mask=mask,
+        weights=weights,
+        reduction=reduction,
+        block_size=block_size,
+    )
+
+
+def relic(
+    view_a: Array,
+    view_b: Array,
+    /,
+    *,
+    temperature: float | Array = 0.1,
+    alpha: float = 1.0,
+    direction: str = "a_to_b",
+    stop_gradient: str | None = None,
+    symmetric: bool = False,
+    similarity: str | Similarity | Callable[[Array, Array], Array] = "cosine",
+    mask: Array | None = None,
+    weights: Array | None = None,
+    reduction: str = "mean",
+    block_size: int | str | None = "auto",
+) -> Array:
+    r"""Return the RELIC loss of two views: InfoNCE, and a penalty where the views see the batch differently.
+
+    .. math:: \ell_i = -\log p^a_{ii} + \alpha\, \mathrm{KL}(p^a_i \,\Vert\, p^b_i), \qquad
+        p^a_{ij} = \mathrm{softmax}_j\, s(a_i, b_j) / \tau, \quad p^b_{ij} = \mathrm{softmax}_j\, s(a_j, b_i) / \tau
+
+    Parameters
+    ----------
+    view_a, view_b : array, shape (N, D)
+        Embeddings of two views of a batch; row i of one belongs to row i of the other.
+    temperature : float or array of one entry, default: 0.1
+        Temperature τ > 0; differentiable as an array.
+    alpha : float, default: 1.0
+        Weight α of the divergence.
+    direction : {"a_to_b", "b_to_a"}, default: "a_to_b"
+        ``"b_to_a"`` takes :math:`\mathrm{KL}(p^b_i \,\Vert\, p^a_i)`.
+    stop_gradient : {None, "first", "second"}, default: None
+        Which of the divergence's two distributions is a constant.
+    symmetric : bool, default: False
+        Whether to average this loss with that of the views exchanged.
+    similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
+        How embeddings are compared; see `portable_nce.similarities`.
+    mask : array of bool, shape (N, N), optional
+        Pairs that take part; all by default. Entry (i, j) says whether row i sees sample j, in both distributions.
+    weights : array, shape (N,), optional
+        Weights of the pairs.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Weighted mean over the rows that have a positive, weighted sum, or the weighted losses of the rows.
+    block_size : int, None or "auto", default: "auto"
+        Columns per tile of the streamed execution; None holds the whole score matrix; ``"auto"`` does so up to
+        about four million entries.
+
+    Returns
+    -------
+    array
+        Loss in nats: 0-d, or shape (N,) for reduction "none", of the library, dtype and device of `view_a`.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape, device or option does not fit, or there is only one pair.
+
+    References
+    ----------
+    Mitrovic, McWilliams, Walker, Buesing and Blundell (2021), "Representation Learning via Invariant Causal
+    Mechanisms", arXiv:2010.07922, section 3.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> view_a = np.asarray([[1.0, 0.0], [0.0, 1.0]])
+    >>> view_b = np.asarray([[0.8, 0.6], [0.0, 1.0]])
+    >>> pnce.relic(view_a, view_b, temperature=1.0)
+    array(0.48308...)
+    """
+    enter(view_a=view_a, view_b=view_b)
+    rows, _ = shape_of("view_a", view_a, "(N, D)")
+    same_shape("view_b", view_b, (rows, *view_b.shape[1:]))
+    return contrast_embeddings(
+        {"view_a": view_a, "view_b": view_b},
+        objective=relic_objective(alpha=alpha, direction=direction, stop_gradient=stop_gradient, symmetric=symmetric),
+        pairing=diagonal(),
+        similarity=similarity,
+        temperature=temperature,
+        mask=mask,
+        weights=weights,
+        reduction=reduction,
+        block_size=block_size,
+    )
+
+
+def _first_column(tile: Tile) -> tuple[Array, Array]:
+    return tile.j == 0, tile.j > 0
+
+
+def _own_negatives(
+    query: Array,
+    positive_key: Array,
+    negative_keys: Array,
+    *,
+    objective: AnyObjective,
+    similarity: str | Similarity | Callable[[Array, Array], Array],
+    temperature: Any,
+    mask: Array | None,
+    weights: Array | None,
+    reduction: str,
+    block_size: int | str | None,
+) -> Array:
+    """InfoNCE with negatives (N, M, D) of each query: a score matrix (N, 1 + M) with the positives in front."""
+    block_size_of(block_size)
+    parameter = {"temperature": temperature} if is_array(temperature) and not is_number(temperature) else {}
+    xp, (query, positive_key, negative_keys, *found) = enter(
+        query=query, positive_key=positive_key, negative_keys=negative_keys, **parameter
+    )
+    dtype = query.dtype
+    x, y, z = (accumulate(xp, embedding) for embedding in (query, positive_key, negative_keys))
+    scale = inverse(xp, positive_scalar(xp, "temperature", found[0] if found else temperature, x), x)
+    chosen = resolve(similarity)
+    same_width(similarity, "query", x, "positive_key", y)
+    x, y = xp.expand_dims(x, axis=1), xp.expand_dims(y, axis=1)
+    with adapter_of(x).full_precision(x):
+        scores = xp.concat([chosen.scores(*chosen.prepare(x, keys, scale)) for keys in (y, z)], axis=2)
+    scores = xp.reshape(scores, (scores.shape[0], scores.shape[2]))
+    if mask is not None:
+        mask = xp.concat([xp.ones((mask.shape[0], 1), dtype=mask.dtype, device=device_of(mask)), mask], axis=1)
+    pairing = Pairing(_first_column, one_per_row=True)
+    result = contrast_scores(
+        xp, scores, objective=objective, pairing=pairing, mask=mask, weights=weights, reduction=reduction
+    )
+    return result if result.dtype == dtype else xp.astype(result, dtype)
+
+
+def _at_most(value: Any, limit: Any) -> Any:
+    """`value`, or the limit where it is larger; nothing that is no number or array is judged here."""
+    if is_number(value):
+        return min(value, limit)  # NaN stays, to be refused
+    if is_array(value):
+        xp, (value,) = enter(logit_scale=value)
+        return xp.where(value > limit, xp.zeros_like(value) + limit, value)
+    return value

@@ -1,0 +1,758 @@
+"""Losses with a memory, and the memory: queues of keys, supports of neighbours, prototypes. None carries a gradient."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+from ._autodiff import stop_gradient
+from ._contrast import accumulated, add, contrast_embeddings, finish, same_width
+from ._execution import execution_of
+from ._namespace import device_of, enter, is_array, namespace_of
+from ._numerics import accumulate, safe_sqrt, zeros
+from ._protocol import Array, Namespace
+from ._registry import adapter_of
+from ._validate import block_size_of, boolean, floating, integer, number_of, same_shape, shape_of
+from .objectives import AnyObjective, Derived
+from .objectives import info_nce as info_nce_objective
+from .pairings import Pairing, Tile, diagonal, index
+from .pairings import queue as pairing_of_queue
+from .similarities import Similarity, resolve, scaled_columns
+
+__all__ = ["Queue", "concentrations", "moco", "moco_v3", "nnclr", "proto_nce", "queue_init", "queue_push"]
+
+
+class Queue(NamedTuple):
+    """A first-in, first-out memory of embeddings, made by `queue_init` and filled by `queue_push`.
+
+    Attributes
+    ----------
+    rows : array
+        The embeddings, oldest first; shape (M, D).
+    valid : array
+        Boolean, shape (M,): whether a slot was ever written. The others take no part in any loss.
+    """
+
+    rows: Array
+    valid: Array
+
+
+def queue_init(example: Array, /, size: int) -> Queue:
+    """Return an empty queue for embeddings like those of an example.
+
+    Parameters
+    ----------
+    example : array, shape (B, D)
+        A batch of embeddings, which gives the width, dtype, library and device.
+    size : int
+        Number M of slots.
+
+    Returns
+    -------
+    Queue
+        Rows of zeros, none of them valid.
+
+    Raises
+    ------
+    TypeError
+        If `example` is not a real floating-point array, or `size` is no integer.
+    ValueError
+        If `example` is not a matrix, or `size` is not positive.
+
+    References
+    ----------
+    He, Fan, Wu, Xie and Girshick (2020), "Momentum Contrast for Unsupervised Visual Representation Learning",
+    arXiv:1911.05722, section 3.2.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> pnce.queue_init(np.ones((2, 3)), size=4).valid
+    array([False, False, False, False])
+    """
+    xp, _ = enter(example=example)
+    floating(xp, example=example)
+    _, width = shape_of("example", example, "(B, D)")
+    if isinstance(size, bool) or not isinstance(size, int):
+        message = f"size: expected an integer, got {type(size).__name__}"
+        raise TypeError(message)
+    if size < 1:
+        message = f"size: expected at least 1, got {size}"
+        raise ValueError(message)
+    example = stop_gradient(example)
+    empty = xp.zeros((size,), dtype=xp.bool, device=device_of(example))
+    return Queue(zeros(xp, (size, width), example), empty)
+
+
+def queue_push(queue: Queue, rows: Array, /) -> Queue:
+    """Return the queue with further rows at its end, and as many of its oldest gone.
+
+    Any number of rows may come at once; the queue always holds the last M. Nothing is changed in place, and shapes do
+    not depend on values, so that it compiles.
+
+    Parameters
+    ----------
+    queue : Queue
+        The queue.
+    rows : array, shape (B, D)
+        What enters, the oldest first; without gradient.
+
+    Returns
+    -------
+    Queue
+        The new queue, of the same size.
+
+    Raises
+    ------
+    TypeError
+        If `queue` is no queue, or `rows` is of another library or dtype.
+    ValueError
+        If `rows` has another width, or is on another device.
+
+    References
+    ----------
+    He, Fan, Wu, Xie and Girshick (2020), "Momentum Contrast for Unsupervised Visual Representation Learning",
+    arXiv:1911.05722, section 3.2.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> queue = pnce.queue_init(np.ones((1, 1)), size=3)
+    >>> queue = pnce.queue_push(queue, np.asarray([[1.0], [2.0]]))
+    >>> queue.rows[:, 0], queue.valid
+    (array([0., 1., 2.]), array([False,  True,  True]))
+    >>> pnce.queue_push(queue, np.asarray([[3.0], [4.0]])).rows[:, 0]
+    array([2., 3., 4.])
+    """
+    if not isinstance(queue, Queue):
+        message = f"queue: expected a Queue, as queue_init makes it, got {type(queue).__name__}"
+        raise TypeError(message)
+    xp, (held, valid, rows) = enter(queue=queue.rows, valid=queue.valid, rows=rows)
+    floating(xp, queue=held, rows=rows)
+    count, _ = shape_of("rows", rows, "(B, D)")
+    same_shape("rows", rows, (count, held.shape[1]))
+    written = xp.ones((count,), dtype=xp.bool, device=device_of(held))
+    return Queue(
+        xp.concat([stop_gradient(held), stop_gradient(rows)], axis=0)[count:, ...],
+        xp.concat([valid, written], axis=0)[count:],
+    )
+
+
+def _slots(name: str, memory: Array | Queue) -> tuple[Array, Array | None]:
+    """The rows of a memory, and which of them are valid, if not all."""
+    if isinstance(memory, Queue):
+        return memory.rows, memory.valid
+    if not is_array(memory):
+        message = f"{name}: expected an array (M, D) or a Queue, got {type(memory).__name__}"
+        raise TypeError(message)
+    return memory, None
+
+
+def moco(
+    query: Array,
+    key: Array,
+    queue: Array | Queue,
+    /,
+    *,
+    temperature: float | Array = 0.07,
+    similarity: str | Similarity | Callable[[Array, Array], Array] = "cosine",
+    mask: Array | None = None,
+    weights: Array | None = None,
+    reduction: str = "mean",
+    block_size: int | str | None = "auto",
+) -> Array:
+    r"""Return the MoCo loss: InfoNCE of a query with its key, against a queue of earlier keys alone.
+
+    .. math:: \ell_i = -\log \frac{e^{s(q_i, k_i) / \tau}}{e^{s(q_i, k_i) / \tau} + \sum_m e^{s(q_i, c_m) / \tau}}
+
+    Parameters
+    ----------
+    query, key : array, shape (N, D)
+        Embeddings; row i of one belongs to row i of the other. In MoCo the key comes from the momentum encoder, through
+        which no gradient flows.
+    queue : array, shape (M, D), or Queue
+        Earlier keys c, without gradient. Slots of a `Queue` that were never written take no part.
+    temperature : float or array of one entry, default: 0.07
+        Temperature τ > 0; differentiable as an array.
+    similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
+        How embeddings are compared; see `portable_nce.similarities`.
+    mask : array of bool, shape (N, M), optional
+        Pairs of query and queue that take part; all by default.
+    weights : array, shape (N,), optional
+        Weights of the queries.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Weighted mean over the queries, weighted sum, or the weighted losses of the queries.
+    block_size : int, None or "auto", default: "auto"
+        Columns per tile of the streamed execution; None holds the whole score matrix; ``"auto"`` does so up to
+        about four million entries.
+
+    Returns
+    -------
+    array
+        Loss in nats: 0-d, or shape (N,) for reduction "none", of the library, dtype and device of `query`.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape, device or option does not fit.
+
+    See Also
+    --------
+    queue_init, queue_push : The queue.
+
+    References
+    ----------
+    He, Fan, Wu, Xie and Girshick (2020), "Momentum Contrast for Unsupervised Visual Representation Learning",
+    arXiv:1911.05722, equation 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> query = np.asarray([[1.0, 0.0], [0.0, 1.0]])
+    >>> key = np.asarray([[0.8, 0.6], [0.6, 0.8]])
+    >>> pnce.moco(query, key, np.asarray([[0.6, -0.8], [-1.0, 0.0]]), temperature=0.5)
+    array(0.37324...)
+    """
+    slots, valid = _slots("queue", queue)
+    xp, (query, key, slots, *written, mask) = enter(
+        query=query, key=key, queue=slots, **({} if valid is None else {"valid": valid}), mask=mask
+    )
+    floating(xp, query=query, key=key, queue=slots)
+    n_rows, _ = shape_of("query", query, "(N, D)")
+    _, width = shape_of("key", key, "(N, D)")
+    same_shape("key", key, (n_rows, width))
+    n_slots, _ = shape_of("queue", slots, "(M, D)")
+    same_shape("queue", slots, (n_slots, width))
+    device = device_of(query)
+    if mask is not None:
+        boolean(xp, "mask", mask, (n_rows, n_slots))
+        mask = xp.concat([xp.ones((n_rows, n_rows), dtype=xp.bool, device=device), mask], axis=1)
+    own = xp.ones((n_rows,), dtype=xp.bool, device=device)
+    dtype = query.dtype
+    query, key, slots = (accumulate(xp, x) for x in (query, key, slots))
+    return contrast_embeddings(
+        {"query": query, "keys": xp.concat([key, stop_gradient(slots)], axis=0)},
+        dtype=dtype,
+        objective=info_nce_objective(),
+        pairing=pairing_of_queue(xp.concat([own, *written], axis=0)) if written else pairing_of_queue(),
+        similarity=similarity,
+        temperature=temperature,
+        mask=mask,
+        weights=weights,
+        reduction=reduction,
+        block_size=block_size,
+    )
+
+
+def moco_v3(
+    query_a: Array,
+    query_b: Array,
+    key_a: Array,
+    key_b: Array,
+    /,
+    *,
+    temperature: float | Array = 0.2,
+    similarity: str | Similarity | Callable[[Array, Array], Array] = "cosine",
+    mask: Array | None = None,
+    weights: Array | None = None,
+    reduction: str = "mean",
+    block_size: int | str | None = "auto",
+) -> Array:
+    r"""Return the MoCo v3 loss: InfoNCE in the batch, of each view's queries with the other view's keys.
+
+    .. math:: \ell_i = 2\tau \Big(-\log \mathrm{softmax}_j\big(s(q^a_i, k^b_j) / \tau\big)_i
+        - \log \mathrm{softmax}_j\big(s(q^b_i, k^a_j) / \tau\big)_i\Big)
+
+    Parameters
+    ----------
+    query_a, query_b : array, shape (N, D)
+        Queries of two views of a batch.
+    key_a, key_b : array, shape (N, D)
+        Keys of the same views, without gradient.
+    temperature : float or array of one entry, default: 0.2
+        Temperature τ > 0; differentiable as an array.
+    similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
+        How embeddings are compared; see `portable_nce.similarities`.
+    mask : array of bool, shape (N, N), optional
+        Pairs of query and key that take part, in both terms; all by default.
+    weights : array, shape (N,), optional
+        Weights of the rows.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Weighted mean over the rows that have a positive, weighted sum, or the weighted losses of the rows.
+    block_size : int, None or "auto", default: "auto"
+        Columns per tile of the streamed execution; None holds the whole score matrix; ``"auto"`` does so up to
+        about four million entries.
+
+    Returns
+    -------
+    array
+        Loss in nats: 0-d, or shape (N,) for reduction "none", of the library, dtype and device of `query_a`.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape, device or option does not fit, or there is only one row.
+
+    References
+    ----------
+    Chen, Xie and He (2021), "An Empirical Study of Training Self-Supervised Vision Transformers", arXiv:2104.02057,
+    algorithm 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> view_a = np.asarray([[1.0, 0.0], [0.0, 1.0]])
+    >>> view_b = np.asarray([[0.8, 0.6], [0.6, 0.8]])
+    >>> pnce.moco_v3(view_a, view_b, view_a, view_b, temperature=0.5)
+    array(1.02603...)
+    """
+    xp, (query_a, query_b, key_a, key_b) = enter(query_a=query_a, query_b=query_b, key_a=key_a, key_b=key_b)
+    floating(xp, query_a=query_a, query_b=query_b, key_a=key_a, key_b=key_b)
+    rows, _ = shape_of("query_a", query_a, "(N, D)")
+    same_shape("query_b", query_b, tuple(query_a.shape))
+    dtype, temperature = query_a.dtype, accumulated(temperature)
+    parts = []
+    for name, query, other, key in (("query_a", query_a, "key_b", key_b), ("query_b", query_b, "key_a", key_a)):
+        same_shape(other, key, (rows, *key.shape[1:]))
+        part = contrast_embeddings(
+            {name: accumulate(xp, query), other: stop_gradient(accumulate(xp, key))},
+            objective=_twice_temperature,
+            pairing=diagonal(),
+            similarity=similarity,
+            temperature=temperature,
+            mask=mask,
+            weights=weights,
+            reduction=reduction,
+            block_size=block_size,
+        )
+        parts.append(part)
+    return add(parts, dtype, reduction)
+
+
+def _twice_temperature(options: dict[str, Any]) -> AnyObjective:
+    return Derived(info_nce_objective(), lambda values: values * (2.0 * options["temperature"]))
+
+
+def nnclr(
+    view_a: Array,
+    view_b: Array,
+    support: Array | Queue,
+    /,
+    *,
+    temperature: float | Array = 0.1,
+    symmetric: bool = False,
+    similarity: str | Similarity | Callable[[Array, Array], Array] = "cosine",
+    mask: Array | None = None,
+    weights: Array | None = None,
+    reduction: str = "mean",
+    block_size: int | str | None = "auto",
+) -> Array:
+    r"""Return the NNCLR loss: the nearest neighbour of one view, in a support set, is contrasted with the other view.
+
+    .. math:: \ell_i = -\log \frac{e^{s(n_i, b_i) / \tau}}{\sum_j e^{s(n_i, b_j) / \tau}}, \qquad
+        n_i = \arg\max_{c \in \mathrm{support}} s(a_i, c)
+
+    The neighbour is a constant, and so `view_a` has no gradient; train on the mean of this and of the same with the
+    views exchanged.
+
+    Parameters
+    ----------
+    view_a, view_b : array, shape (N, D)
+        Embeddings of two views of a batch; row i of one belongs to row i of the other.
+    support : array, shape (M, D), or Queue
+        Embeddings to choose neighbours from, without gradient. Slots of a `Queue` that were never written are not
+        chosen; while none is, no row counts.
+    temperature : float or array of one entry, default: 0.1
+        Temperature τ > 0; differentiable as an array.
+    symmetric : bool, default: False
+        Whether to average the losses of neighbours against `view_b` and of `view_b` against neighbours, as in the
+        paper's appendix.
+    similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
+        How embeddings are compared; see `portable_nce.similarities`.
+    mask : array of bool, shape (N, N), optional
+        Pairs of neighbour and row of `view_b` that take part; all by default.
+    weights : array, shape (N,), optional
+        Weights of the rows.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Weighted mean over the rows that have a positive, weighted sum, or the weighted losses of the rows.
+    block_size : int, None or "auto", default: "auto"
+        Columns per tile of the streamed execution; None holds the whole score matrix; ``"auto"`` does so up to
+        about four million entries.
+
+    Returns
+    -------
+    array
+        Loss in nats: 0-d, or shape (N,) for reduction "none", of the library, dtype and device of `view_a`.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape, device or option does not fit, or there is only one row.
+
+    References
+    ----------
+    Dwibedi, Aytar, Tompson, Sermanet and Zisserman (2021), "With a Little Help from My Friends: Nearest-Neighbor
+    Contrastive Learning of Visual Representations", arXiv:2104.14548, section 3.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> view_a = np.asarray([[1.0, 0.0], [0.0, 1.0]])
+    >>> view_b = np.asarray([[0.8, 0.6], [0.6, 0.8]])
+    >>> pnce.nnclr(view_a, view_b, np.asarray([[0.96, 0.28], [0.28, 0.96], [-1.0, 0.0]]))
+    array(0.22...)
+    """
+    slots, valid = _slots("support", support)
+    xp, (view_a, view_b, slots, *written) = enter(
+        view_a=view_a, view_b=view_b, support=slots, **({} if valid is None else {"valid": valid})
+    )
+    floating(xp, view_a=view_a, view_b=view_b, support=slots)
+    rows, _ = shape_of("view_a", view_a, "(N, D)")
+    same_shape("view_b", view_b, (rows, *view_b.shape[1:]))
+    shape_of("support", slots, "(M, D)")
+    same_width(similarity, "view_a", view_a, "support", slots)
+    block_size_of(block_size)
+    dtype = view_a.dtype
+    x, y, slots = (accumulate(xp, z) for z in (view_a, view_b, slots))
+    chosen = resolve(similarity)
+    candidates = Pairing(_candidate_rule, columns=tuple(written)) if written else Pairing(_everything_rule)
+    with adapter_of(x).full_precision(x):
+        operands = chosen.prepare(stop_gradient(x), stop_gradient(slots), 1.0)
+        search = execution_of(chosen, operands, candidates, None, block_size)
+        nearest, found = search.extreme(of_positives=False, largest=True)
+    neighbors = stop_gradient(xp.take(stop_gradient(slots), nearest, axis=0))
+    return contrast_embeddings(
+        {"neighbors": neighbors, "view_b": y},
+        dtype=dtype,
+        objective=info_nce_objective(),
+        pairing=Pairing(_found_rule, rows=(found,), one_per_row=True, one_per_column=True, least=2),
+        similarity=similarity,
+        temperature=temperature,
+        symmetric=symmetric,
+        mask=mask,
+        weights=weights,
+        reduction=reduction,
+        block_size=block_size,
+    )
+
+
+def _everything_rule(tile: Tile) -> tuple[Array, Array]:
+    xp = namespace_of(tile.i)
+    everything = xp.logical_and(tile.i >= 0, tile.j >= 0)
+    return xp.logical_not(everything), everything
+
+
+def _candidate_rule(tile: Tile) -> tuple[Array, Array]:
+    nothing, everything = _everything_rule(tile)
+    return nothing, namespace_of(everything, *tile.columns).logical_and(everything, tile.columns[0])
+
+
+def _found_rule(tile: Tile) -> tuple[Array, Array]:
+    (found,) = tile.rows
+    xp = namespace_of(tile.i, found)
+    return xp.logical_and(tile.i == tile.j, found), xp.logical_and(tile.i != tile.j, found)
+
+
+def proto_nce(
+    embeddings: Array,
+    prototypes: Array | Sequence[Array],
+    assignments: Array | Sequence[Array],
+    concentrations: Array | Sequence[Array],
+    /,
+    *,
+    key: Array | None = None,
+    queue: Array | Queue | None = None,
+    temperature: float | Array = 0.1,
+    similarity: str | Similarity | Callable[[Array, Array], Array] = "cosine",
+    mask: Array | Sequence[Array] | None = None,
+    weights: Array | None = None,
+    reduction: str = "mean",
+    block_size: int | str | None = "auto",
+) -> Array:
+    r"""Return the ProtoNCE loss (PCL): embeddings are classified among the prototypes of one or more clusterings.
+
+    .. math:: \ell_i = \ell^{\mathrm{InfoNCE}}_i + \frac1M \sum_{m=1}^M
+        -\log \frac{e^{s(v_i, c^m_{a(i)}) / \phi^m_{a(i)}}}{\sum_j e^{s(v_i, c^m_j) / \phi^m_j}}
+
+    with the InfoNCE term if `key` is given.
+
+    Parameters
+    ----------
+    embeddings : array, shape (N, D)
+        Embeddings v.
+    prototypes : array, shape (R, D), or sequence of such
+        Prototypes c of each clustering, without gradient.
+    assignments : array of int, shape (N,), or sequence of such
+        Each embedding's prototype a, in each clustering. A number that is out of range has none.
+    concentrations : array, shape (R,), or sequence of such
+        Concentration φ > 0 of each prototype, its temperature, without gradient; see `concentrations`.
+    key : array, shape (N, D), optional
+        Keys for the InfoNCE term; row i belongs to embedding i.
+    queue : array, shape (M, D), or Queue, optional
+        Negatives of the InfoNCE term, as in `moco`; the other keys by default.
+    temperature : float or array of one entry, default: 0.1
+        Temperature τ > 0 of the InfoNCE term; differentiable as an array.
+    similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
+        How embeddings are compared; see `portable_nce.similarities`.
+    mask : array of bool, shape (N, R), or sequence of such, optional
+        Pairs of embedding and prototype that take part; all by default.
+    weights : array, shape (N,), optional
+        Weights of the embeddings.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Weighted mean over the embeddings that have a positive, weighted sum, or the weighted losses of the embeddings.
+    block_size : int, None or "auto", default: "auto"
+        Columns per tile of the streamed execution; None holds the whole score matrix; ``"auto"`` does so up to
+        about four million entries.
+
+    Returns
+    -------
+    array
+        Loss in nats: 0-d, or shape (N,) for reduction "none", of the library, dtype and device of `embeddings`.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape, device or option does not fit.
+
+    See Also
+    --------
+    concentrations : The concentrations.
+
+    References
+    ----------
+    Li, Zhou, Xiong and Hoi (2021), "Prototypical Contrastive Learning of Unsupervised Representations",
+    arXiv:2005.04966, section 3.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> embeddings = np.asarray([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]])
+    >>> prototypes, assignments = np.asarray([[0.9, 0.3], [0.0, 1.0]]), np.asarray([0, 0, 1])
+    >>> pnce.proto_nce(embeddings, prototypes, assignments, np.asarray([0.2, 0.1]))
+    array(0.50531...)
+    """
+    clusterings = _clusterings(
+        {"prototypes": prototypes, "assignments": assignments, "concentrations": concentrations, "mask": mask}
+    )
+    xp, (embeddings,) = enter(embeddings=embeddings)
+    dtype = embeddings.dtype
+    embeddings = accumulate(xp, embeddings)
+    shared: dict[str, Any] = {"weights": weights, "reduction": reduction, "block_size": block_size}
+    losses = [
+        _prototype_loss(embeddings, *clustering, dtype=dtype, similarity=similarity, mask=part, **shared)
+        for *clustering, part in clusterings
+    ]
+    total = add(losses, embeddings.dtype, reduction, divide_by=len(losses))
+    if queue is not None and key is None:
+        message = "queue: expected None without key; give the keys too"
+        raise ValueError(message)
+    if key is not None:
+        xp, (embeddings, key) = enter(embeddings=embeddings, key=key)
+        if key.dtype != dtype:
+            message = f"key: expected the dtype of embeddings, {dtype}, got {key.dtype}; convert one with astype"
+            raise TypeError(message)
+        key = accumulate(xp, key)
+        shared |= {"temperature": temperature, "similarity": similarity}
+        if queue is None:
+            same_shape("key", key, (embeddings.shape[0], *key.shape[1:]))
+            instance = contrast_embeddings(
+                {"embeddings": embeddings, "key": key},
+                objective=info_nce_objective(),
+                pairing=diagonal(),
+                mask=None,
+                **shared,
+            )
+        else:
+            slots, valid = _slots("queue", queue)
+            slots = accumulate(namespace_of(slots), slots)
+            instance = moco(embeddings, key, slots if valid is None else Queue(slots, valid), **shared)
+        return add((total, instance), dtype, reduction)
+    return add((total,), dtype, reduction)
+
+
+def _clusterings(arguments: dict[str, Any]) -> list[tuple[Any, ...]]:
+    """The prototypes, assignments, concentrations and mask of each clustering."""
+    count = len(arguments["prototypes"]) if isinstance(arguments["prototypes"], (tuple, list)) else None
+    columns = []
+    for name, argument in arguments.items():
+        if argument is None and name == "mask":
+            columns.append([None] * (count or 1))
+        elif count is None:
+            columns.append([argument])
+        elif not isinstance(argument, (tuple, list)) or len(argument) != count:
+            got = f"{len(argument)}" if isinstance(argument, (tuple, list)) else type(argument).__name__
+            message = f"{name}: expected a sequence of {count} arrays, one for each array of prototypes, got {got}"
+            raise ValueError(message)
+        else:
+            columns.append(list(argument))
+    if not columns[0]:
+        message = "prototypes: expected at least one clustering, got none"
+        raise ValueError(message)
+    return list(zip(*columns, strict=True))
+
+
+def _prototype_loss(
+    embeddings: Array,
+    prototypes: Array,
+    assignments: Array,
+    concentrations: Array,
+    *,
+    dtype: Any,
+    similarity: str | Similarity | Callable[[Array, Array], Array],
+    **options: Any,
+) -> Array:
+    """The cross-entropy of one clustering; the embeddings are accumulated, and were of the given dtype."""
+    xp, (embeddings, prototypes, assignments, phi) = enter(
+        embeddings=embeddings, prototypes=prototypes, assignments=assignments, concentrations=concentrations
+    )
+    rows, _ = shape_of("embeddings", embeddings, "(N, D)")
+    floating(xp, prototypes=prototypes, concentrations=phi)
+    if prototypes.dtype != dtype:
+        message = (
+            f"prototypes: expected the dtype of embeddings, {dtype}, got {prototypes.dtype}; convert one with astype"
+        )
+        raise TypeError(message)
+    number, _ = shape_of("prototypes", prototypes, "(R, D)")
+    same_width(similarity, "embeddings", embeddings, "prototypes", prototypes)
+    integer(xp, "assignments", assignments, (rows,))
+    same_shape("concentrations", phi, (number,))
+    prototypes, phi = (stop_gradient(accumulate(xp, x)) for x in (prototypes, phi))
+    pairing = index(assignments)
+    return contrast_embeddings(
+        {"embeddings": embeddings, "prototypes": prototypes},
+        objective=info_nce_objective(),
+        # One prototype alone is no contrast, but no error either: the clustering says so.
+        pairing=Pairing(pairing.rule, rows=pairing.rows, one_per_row=True),
+        similarity=scaled_columns(similarity, 1.0 / phi),
+        temperature=1.0,
+        **options,
+    )
+
+
+def concentrations(
+    embeddings: Array,
+    prototypes: Array,
+    assignments: Array,
+    /,
+    *,
+    temperature: float = 0.1,
+    smoothing: float = 10.0,
+    percentiles: tuple[float, float] = (10.0, 90.0),
+) -> Array:
+    r"""Return the concentration of each prototype's cluster, for `proto_nce`.
+
+    .. math:: \phi_r = \frac{\sum_{i \in r} \lVert v_i - c_r \rVert}{Z_r \log(Z_r + \alpha)}
+
+    with the number Z of embeddings in the cluster. Clusters of one embedding or none get the largest φ; all are clipped
+    to two percentiles, and scaled so that their mean is the temperature.
+
+    Parameters
+    ----------
+    embeddings : array, shape (N, D)
+        Embeddings v, taken as they are.
+    prototypes : array, shape (R, D)
+        Prototypes c.
+    assignments : array of int, shape (N,)
+        Each embedding's prototype.
+    temperature : float, default: 0.1
+        Mean of the concentrations.
+    smoothing : float, default: 10.0
+        The number α, which keeps small clusters from too small a φ.
+    percentiles : tuple of two floats, default: (10.0, 90.0)
+        Percentiles to which the concentrations are clipped, interpolated linearly.
+
+    Returns
+    -------
+    array
+        Concentrations, shape (R,), without gradient, of the library, dtype and device of `embeddings`.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape, device or option does not fit.
+
+    References
+    ----------
+    Li, Zhou, Xiong and Hoi (2021), "Prototypical Contrastive Learning of Unsupervised Representations",
+    arXiv:2005.04966, section 3, and the authors' code.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> embeddings = np.asarray([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0], [0.0, 1.0], [0.6, 0.8]])
+    >>> prototypes, assignments = np.asarray([[0.9, 0.3], [0.0, 1.0]]), np.asarray([0, 0, 1, 1, 1])
+    >>> pnce.concentrations(embeddings, prototypes, assignments).round(4)
+    array([0.1172, 0.0828])
+    """
+    number_of("temperature", temperature, above=0.0)
+    number_of("smoothing", smoothing, above=0.0)
+    low, high = percentiles
+    if not 0 <= low <= high <= 100:  # noqa: PLR2004  (percent)
+        message = f"percentiles: expected two numbers between 0 and 100, the lower first, got {percentiles}"
+        raise ValueError(message)
+    xp, (embeddings, prototypes, assignments) = enter(
+        embeddings=embeddings, prototypes=prototypes, assignments=assignments
+    )
+    floating(xp, embeddings=embeddings, prototypes=prototypes)
+    rows, width = shape_of("embeddings", embeddings, "(N, D)")
+    number, _ = shape_of("prototypes", prototypes, "(R, D)")
+    same_shape("prototypes", prototypes, (number, width))
+    integer(xp, "assignments", assignments, (rows,))
+    dtype = embeddings.dtype
+    x, centres = (stop_gradient(accumulate(xp, z)) for z in (embeddings, prototypes))
+    totals, sizes = _cluster_sums(xp, x, centres, assignments)
+    several = sizes > 1
+    safe = xp.where(several, sizes, xp.ones_like(sizes))
+    phi = xp.where(several, totals / (safe * xp.log(safe + smoothing)), xp.zeros_like(totals))
+    phi = xp.where(several, phi, xp.max(phi, axis=0, keepdims=True))
+    ordered = xp.sort(phi, axis=0)
+    lowest, highest = (_percentile(ordered, q) for q in (low, high))
+    phi = xp.where(phi < lowest, lowest, xp.where(phi > highest, highest, phi))
+    mean = xp.mean(phi, axis=0, keepdims=True)
+    # Clusters of identical points alone: all alike.
+    phi = xp.where(mean == 0, xp.ones_like(phi), phi) / xp.where(mean == 0, xp.ones_like(mean), mean)
+    return finish(xp, temperature * phi, dtype, "none")
+
+
+def _cluster_sums(xp: Namespace, x: Array, centres: Array, assignments: Array) -> tuple[Array, Array]:
+    """The sum of the distances of each cluster's members from its centre, and their number."""
+    number = centres.shape[0]
+    inside = xp.logical_and(assignments >= 0, assignments < number)
+    own = xp.where(inside, assignments, xp.zeros_like(assignments))
+    differences = x - xp.take(centres, own, axis=0)
+    distances = safe_sqrt(xp, xp.sum(differences * differences, axis=1))
+    clusters = xp.arange(number, dtype=assignments.dtype, device=device_of(x))
+
+    def step(carry: tuple[Array, ...], cluster: tuple[Array, ...]) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        member = assignments == cluster[0]
+        total = xp.sum(xp.where(member, distances, xp.zeros_like(distances)), axis=0, keepdims=True)
+        return carry, (total, xp.sum(xp.astype(member, x.dtype), axis=0, keepdims=True))
+
+    _, (totals, sizes) = adapter_of(x).scan(step, (zeros(xp, (1,), x),), (clusters,))
+    return xp.reshape(totals, (number,)), xp.reshape(sizes, (number,))
+
+
+def _percentile(ordered: Array, percent: float) -> Array:
+    """The percentile of an array in ascending order, interpolated linearly; shape (1,)."""
+    position = percent / 100.0 * (ordered.shape[0] - 1)
+    below = min(int(position), ordered.shape[0] - 1)
+    above = min(below + 1, ordered.shape[0] - 1)
+    part = position - below
+    return ordered[below : below + 1] * (1.0 - part) + ordered[above : above + 1] * part

@@ -1,0 +1,596 @@
+"""Losses of labelled embeddings, and of triples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ._contrast import contrast_embeddings, finish, inverse, same_width
+from ._namespace import device_of, enter, is_array, is_number
+from ._numerics import accumulate
+from ._protocol import Array
+from ._reduction import REDUCTIONS, reduce_values
+from ._registry import adapter_of
+from ._triples import excess
+from ._validate import (
+    block_size_of,
+    boolean,
+    floating,
+    integer,
+    number_of,
+    one_of,
+    positive_scalar,
+    row_weights,
+    same_shape,
+    shape_of,
+)
+from .objectives import AVERAGES, AnyObjective, Derived
+from .objectives import contrastive as contrastive_objective
+from .objectives import info_nce as info_nce_objective
+from .objectives import triplet as triplet_objective
+from .pairings import labels as pairing_of_labels
+from .similarities import Similarity, resolve
+
+__all__ = ["contrastive", "nca", "soft_nearest_neighbor", "supcon", "triplet", "triplet_from_labels"]
+
+
+def supcon(
+    embeddings: Array,
+    labels: Array,
+    /,
+    *,
+    temperature: float | Array = 0.1,
+    base_temperature: float | None = None,
+    similarity: str | Similarity | Callable[[Array, Array], Array] = "cosine",
+    mask: Array | None = None,
+    weights: Array | None = None,
+    reduction: str = "mean",
+    multi_positive: str = "each",
+    block_size: int | str | None = "auto",
+) -> Array:
+    r"""Return the supervised contrastive loss: embeddings of the same label are positives.
+
+    .. math:: \ell_i = \frac{-1}{|P(i)|} \sum_{p \in P(i)} \log \frac{e^{g_{ip}}}{\sum_{j \ne i} e^{g_{ij}}},
+        \qquad g_{ij} = s(z_i, z_j) / \tau,
+
+    over the rows with a positive; a row's pair with itself takes no part.
+
+    Parameters
+    ----------
+    embeddings : array, shape (N, D)
+        Embeddings.
+    labels : array of int, shape (N,)
+        Labels.
+    temperature : float or array of one entry, default: 0.1
+        Temperature τ > 0; differentiable as an array.
+    base_temperature : float, optional
+        If given, the loss is multiplied by ``temperature / base_temperature``, as in the authors' code (0.07 there).
+    similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
+        How embeddings are compared; see `portable_nce.similarities`.
+    mask : array of bool, shape (N, N), optional
+        Pairs that take part; all by default.
+    weights : array, shape (N,), optional
+        Weights of the rows. The numbers of their positives make a mean over rows one over positive pairs.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Weighted mean over the rows that have a positive, weighted sum, or the weighted losses of the rows.
+    multi_positive : {"each", "pooled", "separate"}, default: "each"
+        ``"each"`` is the paper's L_out, ``"pooled"`` its L_in up to the logarithm of the number of positives, and
+        ``"separate"`` leaves the other positives out of the denominator (NT-Xent of labels in optax and
+        pytorch-metric-learning); see `portable_nce.objectives.info_nce`.
+    block_size : int, None or "auto", default: "auto"
+        Columns per tile of the streamed execution; None holds the whole score matrix; ``"auto"`` does so up to
+        about four million entries.
+
+    Returns
+    -------
+    array
+        Loss in nats: 0-d, or shape (N,) for reduction "none", of the library, dtype and device of `embeddings`.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape, device or option does not fit.
+
+    References
+    ----------
+    Khosla et al. (2020), "Supervised Contrastive Learning", arXiv:2004.11362, section 3.2.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> embeddings = np.asarray([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0], [0.6, 0.8]])
+    >>> pnce.supcon(embeddings, np.asarray([0, 0, 1, 1]), temperature=0.5)
+    array(0.87071...)
+    """
+    objective: Any = info_nce_objective(multi_positive=multi_positive)
+    if base_temperature is not None:
+        number_of("base_temperature", base_temperature, above=0.0)
+        objective = _at_base(objective, base_temperature)
+    return _of_labels(
+        embeddings,
+        labels,
+        objective,
+        temperature=temperature,
+        similarity=similarity,
+        mask=mask,
+        weights=weights,
+        reduction=reduction,
+        block_size=block_size,
+    )
+
+
+def _at_base(objective: AnyObjective, base: float) -> Callable[[dict[str, Any]], AnyObjective]:
+    def scaled(options: dict[str, Any]) -> AnyObjective:
+        return Derived(objective, lambda values: values * (options["temperature"] / base))
+
+    return scaled
+
+
+def nca(
+    embeddings: Array,
+    labels: Array,
+    /,
+    *,
+    temperature: float | Array = 1.0,
+    similarity: str | Similarity | Callable[[Array, Array], Array] = "neg_sq_euclidean",
+    mask: Array | None = None,
+    weights: Array | None = None,
+    reduction: str = "mean",
+    block_size: int | str | None = "auto",
+) -> Array:
+    r"""Return the loss of neighbourhood components analysis: how surely a random neighbour has the same label.
+
+    .. math:: \ell_i = -\log \frac{\sum_{j \in P(i)} e^{-\lVert z_i - z_j \rVert^2 / \tau}}
+        {\sum_{j \ne i} e^{-\lVert z_i - z_j \rVert^2 / \tau}}
+
+    over the rows with a positive; the logarithmic form of the two in the paper.
+
+    Parameters
+    ----------
+    embeddings : array, shape (N, D)
+        Embeddings.
+    labels : array of int, shape (N,)
+        Labels.
+    temperature : float or array of one entry, default: 1.0
+        Temperature τ > 0; differentiable as an array.
+    similarity : str, Similarity or callable, default: "neg_sq_euclidean"
+        How embeddings are compared; see `portable_nce.similarities`.
+    mask : array of bool, shape (N, N), optional
+        Pairs that take part; all by default.
+    weights : array, shape (N,), optional
+        Weights of the rows.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Weighted mean over the rows that have a positive, weighted sum, or the weighted losses of the rows.
+    block_size : int, None or "auto", default: "auto"
+        Columns per tile of the streamed execution; None holds the whole score matrix; ``"auto"`` does so up to
+        about four million entries.
+
+    Returns
+    -------
+    array
+        Loss in nats: 0-d, or shape (N,) for reduction "none", of the library, dtype and device of `embeddings`.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape, device or option does not fit.
+
+    See Also
+    --------
+    soft_nearest_neighbor : The same function under its later name.
+
+    References
+    ----------
+    Goldberger, Roweis, Hinton and Salakhutdinov (2004), "Neighbourhood Components Analysis", NeurIPS 17.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> embeddings = np.asarray([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0], [0.6, 0.8]])
+    >>> pnce.nca(embeddings, np.asarray([0, 0, 1, 1]))
+    array(0.87071...)
+    """
+    return _of_labels(
+        embeddings,
+        labels,
+        info_nce_objective(multi_positive="pooled"),
+        temperature=temperature,
+        similarity=similarity,
+        mask=mask,
+        weights=weights,
+        reduction=reduction,
+        block_size=block_size,
+    )
+
+
+def soft_nearest_neighbor(
+    embeddings: Array,
+    labels: Array,
+    /,
+    *,
+    temperature: float | Array = 1.0,
+    similarity: str | Similarity | Callable[[Array, Array], Array] = "neg_sq_euclidean",
+    mask: Array | None = None,
+    weights: Array | None = None,
+    reduction: str = "mean",
+    block_size: int | str | None = "auto",
+) -> Array:
+    r"""Return the soft nearest neighbour loss: how entangled the classes are, at a temperature.
+
+    .. math:: \ell_i = -\log \frac{\sum_{j \in P(i)} e^{-\lVert z_i - z_j \rVert^2 / \tau}}
+        {\sum_{j \ne i} e^{-\lVert z_i - z_j \rVert^2 / \tau}}
+
+    over the rows with a positive. The same function as `nca`, with a temperature that is mostly learned.
+
+    Parameters
+    ----------
+    embeddings : array, shape (N, D)
+        Embeddings.
+    labels : array of int, shape (N,)
+        Labels.
+    temperature : float or array of one entry, default: 1.0
+        Temperature τ > 0; differentiable as an array.
+    similarity : str, Similarity or callable, default: "neg_sq_euclidean"
+        How embeddings are compared; see `portable_nce.similarities`.
+    mask : array of bool, shape (N, N), optional
+        Pairs that take part; all by default.
+    weights : array, shape (N,), optional
+        Weights of the rows.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Weighted mean over the rows that have a positive, weighted sum, or the weighted losses of the rows.
+    block_size : int, None or "auto", default: "auto"
+        Columns per tile of the streamed execution; None holds the whole score matrix; ``"auto"`` does so up to
+        about four million entries.
+
+    Returns
+    -------
+    array
+        Loss in nats: 0-d, or shape (N,) for reduction "none", of the library, dtype and device of `embeddings`.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape, device or option does not fit.
+
+    See Also
+    --------
+    nca : The same function under its earlier name.
+
+    References
+    ----------
+    Frosst, Papernot and Hinton (2019), "Analyzing and Improving Representations with the Soft Nearest Neighbor Loss",
+    arXiv:1902.01889, equation 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> embeddings = np.asarray([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0], [0.6, 0.8]])
+    >>> pnce.soft_nearest_neighbor(embeddings, np.asarray([0, 0, 1, 1]), temperature=2.0)
+    array(0.95747...)
+    """
+    return nca(
+        embeddings,
+        labels,
+        temperature=temperature,
+        similarity=similarity,
+        mask=mask,
+        weights=weights,
+        reduction=reduction,
+        block_size=block_size,
+    )
+
+
+def contrastive(
+    embeddings: Array,
+    labels: Array,
+    /,
+    *,
+    margin: float = 1.0,
+    positive_margin: float = 0.0,
+    positive_power: int = 2,
+    negative_power: int = 2,
+    average: str = "all",
+    balance: bool = False,
+    temperature: float | Array = 1.0,
+    similarity: str | Similarity | Callable[[Array, Array], Array] = "neg_euclidean",
+    mask: Array | None = None,
+    weights: Array | None = None,
+    reduction: str = "mean",
+    block_size: int | str | None = "auto",
+) -> Array:
+    r"""Return the contrastive loss with a margin: equal labels attract, different labels repel within reach.
+
+    .. math:: \ell_i = \sum_{j \in P(i)} \max(d_{ij} - m^+, 0)^a + \sum_{j \in Q(i)} \max(m - d_{ij}, 0)^b,
+        \qquad d_{ij} = \lVert z_i - z_j \rVert / \tau
+
+    By default Hadsell's squares, without the factor ½; pytorch-metric-learning's ``ContrastiveLoss`` is
+    ``positive_power=1, negative_power=1, average="nonzero", balance=True`` on normalised embeddings.
+
+    Parameters
+    ----------
+    embeddings : array, shape (N, D)
+        Embeddings.
+    labels : array of int, shape (N,)
+        Labels.
+    margin : float, default: 1.0
+        Margin m beyond which negatives are left alone.
+    positive_margin : float, default: 0.0
+        Margin m⁺ within which positives are left alone.
+    positive_power, negative_power : {1, 2}, default: 2
+        Powers a and b.
+    average : {"all", "nonzero"}, default: "all"
+        Whether the mean is over all pairs, or over those whose term is not 0.
+    balance : bool, default: False
+        Whether the mean is that over the positives plus that over the negatives.
+    temperature : float or array of one entry, default: 1.0
+        What distances are divided by, τ > 0; differentiable as an array.
+    similarity : str, Similarity or callable, default: "neg_euclidean"
+        Minus the distance d; see `portable_nce.similarities`. Embeddings are taken as they are: with
+        ``similarities.normalized("neg_euclidean")``, their directions alone.
+    mask : array of bool, shape (N, N), optional
+        Pairs that take part; all by default.
+    weights : array, shape (N,), optional
+        Weights of the rows.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Weighted mean over the pairs (each in both orders), weighted sum, or the weighted sums of the rows.
+    block_size : int, None or "auto", default: "auto"
+        Columns per tile of the streamed execution; None holds the whole score matrix; ``"auto"`` does so up to
+        about four million entries.
+
+    Returns
+    -------
+    array
+        Loss: 0-d, or shape (N,) for reduction "none", of the library, dtype and device of `embeddings`.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape, device or option does not fit.
+
+    References
+    ----------
+    Chopra, Hadsell and LeCun (2005), "Learning a Similarity Metric Discriminatively, with Application to Face
+    Verification", CVPR. Hadsell, Chopra and LeCun (2006), "Dimensionality Reduction by Learning an Invariant Mapping",
+    CVPR, equation 4.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> embeddings = np.asarray([[0.0, 0.0], [0.5, 0.0], [0.0, 0.75]])
+    >>> pnce.contrastive(embeddings, np.asarray([0, 0, 1]))
+    array(0.10...)
+    """
+    return _of_labels(
+        embeddings,
+        labels,
+        contrastive_objective(
+            margin=margin,
+            positive_margin=positive_margin,
+            positive_power=positive_power,
+            negative_power=negative_power,
+            average=average,
+            balance=balance,
+        ),
+        temperature=temperature,
+        similarity=similarity,
+        mask=mask,
+        weights=weights,
+        reduction=reduction,
+        block_size=block_size,
+    )
+
+
+def triplet_from_labels(
+    embeddings: Array,
+    labels: Array,
+    /,
+    *,
+    margin: float = 0.2,
+    mining: str = "batch_all",
+    form: str = "margin",
+    average: str = "all",
+    temperature: float | Array = 1.0,
+    similarity: str | Similarity | Callable[[Array, Array], Array] = "neg_euclidean",
+    mask: Array | None = None,
+    weights: Array | None = None,
+    reduction: str = "mean",
+    block_size: int | str | None = "auto",
+) -> Array:
+    r"""Return the triplet loss of labelled embeddings: an equal label is to be nearer than another, by a margin.
+
+    .. math:: \ell_i = \sum_{p \in P(i)} \sum_{n \in Q(i)} \max(d_{ip} - d_{in} + m, 0), \qquad
+        d_{ij} = \lVert z_i - z_j \rVert / \tau
+
+    Parameters
+    ----------
+    embeddings : array, shape (N, D)
+        Embeddings.
+    labels : array of int, shape (N,)
+        Labels.
+    margin : float, default: 0.2
+        Margin m.
+    mining : {"batch_all", "batch_hard"}, default: "batch_all"
+        All triples of a row, or only that of its farthest positive and its nearest negative.
+    form : {"margin", "soft"}, default: "margin"
+        ``"soft"`` takes :math:`\log(1 + e^t)` in place of :math:`\max(t, 0)`.
+    average : {"all", "nonzero"}, default: "all"
+        Whether the mean is over all triples, or over those whose loss is not 0.
+    temperature : float or array of one entry, default: 1.0
+        What distances are divided by, τ > 0; differentiable as an array.
+    similarity : str, Similarity or callable, default: "neg_euclidean"
+        Minus the distance d; see `portable_nce.similarities`. Embeddings are taken as they are: with
+        ``similarities.normalized("neg_euclidean")``, their directions alone.
+    mask : array of bool, shape (N, N), optional
+        Pairs that take part; all by default.
+    weights : array, shape (N,), optional
+        Weights of the rows.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Weighted mean over the triples, weighted sum, or the weighted sums of the rows.
+    block_size : int, None or "auto", default: "auto"
+        Columns per tile of the search for the hardest pairs; None holds all distances; ``"auto"`` does so up to about
+        four million. With all triples, of which there are O(N³), the N × N distances are always held.
+
+    Returns
+    -------
+    array
+        Loss: 0-d, or shape (N,) for reduction "none", of the library, dtype and device of `embeddings`.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape, device or option does not fit.
+
+    References
+    ----------
+    Hermans, Beyer and Leibe (2017), "In Defense of the Triplet Loss for Person Re-Identification", arXiv:1703.07737,
+    equations 5 and 6.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> embeddings = np.asarray([[0.0, 0.0], [0.5, 0.0], [0.0, 0.75]])
+    >>> pnce.triplet_from_labels(embeddings, np.asarray([0, 0, 1]), margin=0.5)
+    array(0.17...)
+    """
+    return _of_labels(
+        embeddings,
+        labels,
+        triplet_objective(margin=margin, mining=mining, form=form, average=average),
+        temperature=temperature,
+        similarity=similarity,
+        mask=mask,
+        weights=weights,
+        reduction=reduction,
+        block_size=block_size,
+    )
+
+
+def _of_labels(
+    embeddings: Array, labels: Array, objective: AnyObjective | Callable[[dict[str, Any]], AnyObjective], **options: Any
+) -> Array:
+    """A loss whose positives are the other rows of the same label, and whose negatives are those of other labels."""
+    xp, (embeddings, labels) = enter(embeddings=embeddings, labels=labels)
+    rows, _ = shape_of("embeddings", embeddings, "(N, D)")
+    integer(xp, "labels", labels, (rows,))
+    return contrast_embeddings(
+        {"embeddings": embeddings}, objective=objective, pairing=pairing_of_labels(labels), **options
+    )
+
+
+def triplet(
+    anchor: Array,
+    positive: Array,
+    negative: Array,
+    /,
+    *,
+    margin: float = 0.2,
+    form: str = "margin",
+    average: str = "all",
+    temperature: float | Array = 1.0,
+    similarity: str | Similarity | Callable[[Array, Array], Array] = "neg_euclidean",
+    mask: Array | None = None,
+    weights: Array | None = None,
+    reduction: str = "mean",
+    block_size: int | str | None = "auto",
+) -> Array:
+    r"""Return the triplet loss: an anchor is to be nearer to its positive than to its negative, by a margin.
+
+    .. math:: \ell_i = \max(d(a_i, p_i) - d(a_i, n_i) + m, 0), \qquad d(x, y) = \lVert x - y \rVert / \tau
+
+    Parameters
+    ----------
+    anchor, positive, negative : array, shape (N, D)
+        Embeddings of N triples.
+    margin : float, default: 0.2
+        Margin m.
+    form : {"margin", "soft"}, default: "margin"
+        ``"soft"`` takes :math:`\log(1 + e^t)` in place of :math:`\max(t, 0)`.
+    average : {"all", "nonzero"}, default: "all"
+        Whether the mean is over all triples, or over those whose loss is not 0.
+    temperature : float or array of one entry, default: 1.0
+        What distances are divided by, τ > 0; differentiable as an array.
+    similarity : str, Similarity or callable, default: "neg_euclidean"
+        Minus the distance d; see `portable_nce.similarities`. Embeddings are taken as they are: with
+        ``similarities.normalized("neg_euclidean")``, their directions alone.
+    mask : array of bool, shape (N,), optional
+        Triples that take part; all by default.
+    weights : array, shape (N,), optional
+        Weights of the triples.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Weighted mean, weighted sum, or the weighted losses of the triples.
+    block_size : int, None or "auto", default: "auto"
+        Without effect: triples make no matrix. It is here so that losses can be exchanged.
+
+    Returns
+    -------
+    array
+        Loss: 0-d, or shape (N,) for reduction "none", of the library, dtype and device of `anchor`.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape, device or option does not fit.
+
+    See Also
+    --------
+    triplet_from_labels : Makes the triples from labels.
+
+    References
+    ----------
+    Weinberger and Saul (2009), "Distance Metric Learning for Large Margin Nearest Neighbor Classification", JMLR 10.
+    Schroff, Kalenichenko and Philbin (2015), "FaceNet: A Unified Embedding for Face Recognition and Clustering",
+    arXiv:1503.03832, equation 3, whose distance is ``similarities.normalized("neg_sq_euclidean")``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> anchor, positive = np.asarray([[0.0, 0.0]]), np.asarray([[0.5, 0.0]])
+    >>> pnce.triplet(anchor, positive, np.asarray([[0.0, 0.625]]))
+    array(0.075)
+    """
+    number_of("margin", margin)
+    one_of("form", form, ("margin", "soft"))
+    one_of("average", average, AVERAGES)
+    one_of("reduction", reduction, REDUCTIONS)
+    block_size_of(block_size)
+    parameter = {"temperature": temperature} if is_array(temperature) and not is_number(temperature) else {}
+    xp, (anchor, positive, negative, *found, mask, weights) = enter(
+        anchor=anchor, positive=positive, negative=negative, **parameter, mask=mask, weights=weights
+    )
+    floating(xp, anchor=anchor, positive=positive, negative=negative)
+    rows, _ = shape_of("anchor", anchor, "(N, D)")
+    for name, other in (("positive", positive), ("negative", negative)):
+        same_shape(name, other, (rows, *shape_of(name, other, "(N, D)")[1:]))
+        same_width(similarity, "anchor", anchor, name, other)
+    if mask is not None:
+        boolean(xp, "mask", mask, (rows,))
+    dtype = anchor.dtype
+    a, p, n = (xp.expand_dims(accumulate(xp, x), axis=1) for x in (anchor, positive, negative))
+    scale = inverse(xp, positive_scalar(xp, "temperature", found[0] if found else temperature, a), a)
+    weights = row_weights(xp, weights, rows, a)
+    chosen = resolve(similarity)
+    with adapter_of(a).full_precision(a):
+        near, far = (xp.reshape(chosen.scores(*chosen.prepare(a, other, scale)), (rows,)) for other in (p, n))
+    counted = xp.ones((rows,), dtype=xp.bool, device=device_of(a)) if mask is None else mask
+    difference = xp.where(counted, far - near + margin, xp.zeros_like(near))
+    values = excess(xp, difference, soft=form == "soft")
+    number = None if average == "all" else xp.astype(values != 0, values.dtype)
+    return finish(xp, reduce_values(values, counted, weights, reduction, number), dtype, reduction)

@@ -1,0 +1,104 @@
+"""Triple sums: a function of the difference of a negative's and a positive's score, over all such pairs of a row.
+
+There are O(N³) triples; they are visited some positives at a time, in memory of a few score matrices.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ._autodiff import stop_gradient
+from ._namespace import namespace_of, together
+from ._numerics import sigmoid, softplus, zeros
+from ._protocol import Array, Namespace
+from ._registry import adapter_of
+from ._tiles import ClosedForm
+
+__all__ = ["TripleSums", "excess", "triple_sums"]
+
+_LIMIT = 2**22  # entries of the largest array
+
+
+class TripleSums(NamedTuple):
+    """Sums over the triples of each row, of shape (N,); how many there are, and how many are not 0, are constants."""
+
+    total: Array
+    number: Array
+    active: Array
+
+
+class _Plan(NamedTuple):
+    soft: bool
+    block: int
+
+
+def excess(xp: Namespace, difference: Array, *, soft: bool) -> Array:
+    """The loss of a triple: the part of the difference above 0, or its softplus."""
+    return softplus(xp, difference) if soft else xp.where(difference > 0, difference, xp.zeros_like(difference))
+
+
+def triple_sums(scores: Array, positives: Array, negatives: Array, margin: Array, *, soft: bool) -> TripleSums:
+    """The sums of each row of a score matrix, over its positives p and negatives n, of the excess ``s_n - s_p + m``."""
+    block = max(1, _LIMIT // (scores.shape[0] * scores.shape[1]))
+    total, number, active = _sums(_Plan(soft, min(block, scores.shape[1])), scores, margin, positives, negatives)
+    return TripleSums(total, stop_gradient(number), stop_gradient(active))
+
+
+def _blocks(xp: Namespace, plan: _Plan, scores: Array, positives: Array) -> tuple[Array, Array]:
+    """The columns and whether they are positives, a block at a time: shapes (blocks, N, block)."""
+    n_rows, n_columns = scores.shape
+    short = -n_columns % plan.block
+    found = []
+    for x in (scores, positives):
+        filled = xp.concat([x, zeros(xp, (n_rows, short), x)], axis=1) if short else x
+        found.append(xp.permute_dims(xp.reshape(filled, (n_rows, -1, plan.block)), (1, 0, 2)))
+    return found[0], found[1]
+
+
+def _triples(
+    xp: Namespace, scores: Array, margin: Array, negatives: Array, block: tuple[Array, ...]
+) -> tuple[Array, Array]:
+    """The differences of a block of positives, shape (N, block, K), and which of them are triples."""
+    own, chosen = (xp.expand_dims(x, axis=2) for x in block)
+    members = xp.logical_and(chosen, xp.expand_dims(negatives, axis=1))
+    differences = xp.expand_dims(scores, axis=1) - own + margin
+    return xp.where(members, differences, xp.zeros_like(differences)), members
+
+
+def _forward(plan: _Plan, scores: Array, margin: Array, positives: Array, negatives: Array) -> tuple[Array, ...]:
+    xp = namespace_of(scores)
+
+    def step(carry: tuple[Array, ...], block: tuple[Array, ...]) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        differences, members = _triples(xp, scores, margin, negatives, block)
+        losses = xp.where(members, excess(xp, differences, soft=plan.soft), xp.zeros_like(differences))
+        counts = (xp.astype(x, scores.dtype) for x in (members, losses != 0))
+        return tuple(a + xp.sum(x, axis=(1, 2)) for a, x in zip(carry, (losses, *counts), strict=True)), ()
+
+    nothing = zeros(xp, scores.shape[:1], scores)
+    carry, _ = adapter_of(scores).scan(step, (nothing,) * 3, _blocks(xp, plan, scores, positives))
+    return carry
+
+
+def _backward(
+    plan: _Plan, arrays: tuple[Array, ...], outputs: tuple[Array, ...], cotangents: tuple[Array, ...]
+) -> tuple[Array, ...]:
+    del outputs
+    arrays, cotangents = together(arrays, cotangents)
+    scores, margin, positives, negatives = arrays
+    xp = namespace_of(scores)
+    factor = xp.reshape(cotangents[0], (-1, 1, 1))
+
+    def step(carry: tuple[Array, ...], block: tuple[Array, ...]) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        differences, members = _triples(xp, scores, margin, negatives, block)
+        slopes = sigmoid(xp, differences) if plan.soft else xp.astype(differences > 0, scores.dtype)
+        pull = xp.where(members, slopes * factor, xp.zeros_like(differences))
+        to_margin = xp.sum(xp.reshape(pull, (-1,)), axis=0, keepdims=True)
+        return (carry[0] + xp.sum(pull, axis=1), carry[1] + to_margin), (-xp.sum(pull, axis=2),)
+
+    init = (xp.zeros_like(scores), zeros(xp, (1,), scores))
+    (to_negatives, to_margin), (stacked,) = adapter_of(scores).scan(step, init, _blocks(xp, plan, scores, positives))
+    to_positives = xp.reshape(xp.permute_dims(stacked, (1, 0, 2)), (scores.shape[0], -1))
+    return to_negatives + to_positives[:, : scores.shape[1]], xp.reshape(to_margin, margin.shape)
+
+
+_sums = ClosedForm(_forward, _backward)

@@ -1,0 +1,379 @@
+"""Losses of views of a batch: every view is contrasted with all views of the other samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from ._contrast import contrast_embeddings
+from ._namespace import device_of, enter
+from ._numerics import accumulate
+from ._protocol import Array
+from ._validate import floating, same_shape, shape_of
+from .objectives import AnyObjective
+from .objectives import dclw as dclw_objective
+from .objectives import flat_nce as flat_nce_objective
+from .objectives import info_nce as info_nce_objective
+from .pairings import labels, two_views
+from .similarities import Similarity
+
+__all__ = ["dcl", "dclw", "flat_nce", "nt_xent"]
+
+
+def nt_xent(
+    view_a: Array,
+    view_b: Array,
+    /,
+    *further_views: Array,
+    temperature: float | Array = 0.1,
+    similarity: str | Similarity | Callable[[Array, Array], Array] = "cosine",
+    mask: Array | None = None,
+    weights: Array | None = None,
+    reduction: str = "mean",
+    multi_positive: str = "separate",
+    block_size: int | str | None = "auto",
+) -> Array:
+    r"""Return the NT-Xent loss of two or more views (SimCLR): InfoNCE over all views of all samples.
+
+    .. math:: \ell_i = -\log \frac{e^{g_{i p(i)}}}{\sum_{j \ne i} e^{g_{ij}}}, \qquad g_{ij} = s(z_i, z_j) / \tau,
+
+    over 2N views, each positive with its partner p(i); a view's pair with itself takes no part. With V > 2 views, each
+    has V - 1 partners, and `multi_positive` says what that means.
+
+    Parameters
+    ----------
+    view_a, view_b : array, shape (N, D)
+        Embeddings of two views of a batch; row i of one belongs to row i of the other.
+    *further_views : array, shape (N, D)
+        Embeddings of further views.
+    temperature : float or array of one entry, default: 0.1
+        Temperature τ > 0; differentiable as an array.
+    similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
+        How embeddings are compared; see `portable_nce.similarities`.
+    mask : array of bool, shape (V N, V N), optional
+        Pairs that take part; all by default.
+    weights : array, shape (N,) or (V N,), optional
+        Weights of the samples, or of the views.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Weighted mean over the V N views (Google's code for two views, the sum over both divided by N, is twice this),
+        weighted sum, or the weighted losses of the views.
+    multi_positive : {"separate", "each", "pooled"}, default: "separate"
+        What several partners mean: each against the negatives alone (NT-Xent in optax and pytorch-metric-learning),
+        each against the negatives and all partners (SupCon), or all together; see `portable_nce.objectives.info_nce`.
+    block_size : int, None or "auto", default: "auto"
+        Columns per tile of the streamed execution; None holds the whole score matrix; ``"auto"`` does so up to
+        about four million entries.
+
+    Returns
+    -------
+    array
+        Loss in nats: 0-d, or shape (V N,) for reduction "none", of the library, dtype and device of `view_a`.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape, device or option does not fit, or there is only one pair.
+
+    References
+    ----------
+    Chen, Kornblith, Norouzi and Hinton (2020), "A Simple Framework for Contrastive Learning of Visual
+    Representations", arXiv:2002.05709, section 2.1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> view_a = np.asarray([[1.0, 0.0], [0.0, 1.0]])
+    >>> view_b = np.asarray([[0.8, 0.6], [0.6, 0.8]])
+    >>> pnce.nt_xent(view_a, view_b)
+    array(0.96680...)
+    """
+    return _of_views(
+        (view_a, view_b, *further_views),
+        info_nce_objective(multi_positive=multi_positive),
+        weights,
+        temperature=temperature,
+        similarity=similarity,
+        mask=mask,
+        reduction=reduction,
+        block_size=block_size,
+    )
+
+
+def flat_nce(
+    view_a: Array,
+    view_b: Array,
+    /,
+    *,
+    temperature: float | Array = 0.1,
+    include_positive: bool = False,
+    form: str = "log",
+    similarity: str | Similarity | Callable[[Array, Array], Array] = "cosine",
+    mask: Array | None = None,
+    weights: Array | None = None,
+    reduction: str = "mean",
+    block_size: int | str | None = "auto",
+) -> Array:
+    r"""Return the FlatNCE loss of two views (FlatCLR): the log-odds of the negatives.
+
+    .. math:: \ell_i = u_i = \mathrm{lse}_{j \in Q(i)}\, g_{ij} - g_{i p(i)}, \qquad
+        g_{ij} = s(z_i, z_j) / \tau,
+
+    over 2N views, each positive with its partner p(i) and negative to the other 2(N - 1). Unlike InfoNCE's, its
+    gradient does not vanish when the positive wins. The value is no measure of progress; watch `nt_xent` beside it.
+
+    Parameters
+    ----------
+    view_a, view_b : array, shape (N, D)
+        Embeddings of two views of a batch; row i of one belongs to row i of the other.
+    temperature : float or array of one entry, default: 0.1
+        Temperature τ > 0; differentiable as an array.
+    include_positive : bool, default: False
+        Whether the positive stands in the denominator (FlatNCE⊕, whose gradient is InfoNCE's).
+    form : {"log", "detach"}, default: "log"
+        ``"log"`` is :math:`u_i`, with `include_positive` :math:`\log(1 + e^{u_i})`. ``"detach"`` is
+        :math:`e^{u_i - \mathrm{sg}\,u_i}`, with `include_positive`
+        :math:`(1 + e^{u_i}) / (1 + \mathrm{sg}\,e^{u_i})`: always 1, with the same gradient.
+    similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
+        How embeddings are compared; see `portable_nce.similarities`.
+    mask : array of bool, shape (2N, 2N), optional
+        Pairs that take part; all by default.
+    weights : array, shape (N,) or (2N,), optional
+        Weights of the pairs, or of the views.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Weighted mean over the views that have a positive and a negative, weighted sum, or the weighted losses of the
+        views.
+    block_size : int, None or "auto", default: "auto"
+        Columns per tile of the streamed execution; None holds the whole score matrix; ``"auto"`` does so up to
+        about four million entries.
+
+    Returns
+    -------
+    array
+        Loss in nats (may be negative): 0-d, or shape (2N,) for reduction "none", of the library, dtype and device of
+        `view_a`.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape, device or option does not fit, or there is only one pair.
+
+    References
+    ----------
+    Chen et al. (2021), "Simpler, Faster, Stronger: Breaking The log-K Curse On Contrastive Learners With FlatNCE",
+    arXiv:2107.01152.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> view_a = np.asarray([[1.0, 0.0], [0.0, 1.0]])
+    >>> view_b = np.asarray([[0.8, 0.6], [0.6, 0.8]])
+    >>> pnce.flat_nce(view_a, view_b)
+    array(-0.18528...)
+    """
+    return _of_views(
+        (view_a, view_b),
+        flat_nce_objective(include_positive=include_positive, form=form),
+        weights,
+        temperature=temperature,
+        similarity=similarity,
+        mask=mask,
+        reduction=reduction,
+        block_size=block_size,
+    )
+
+
+def dcl(
+    view_a: Array,
+    view_b: Array,
+    /,
+    *,
+    temperature: float | Array = 0.1,
+    similarity: str | Similarity | Callable[[Array, Array], Array] = "cosine",
+    mask: Array | None = None,
+    weights: Array | None = None,
+    reduction: str = "mean",
+    block_size: int | str | None = "auto",
+) -> Array:
+    r"""Return the decoupled contrastive loss of two views: NT-Xent without the positive in the denominator.
+
+    .. math:: \ell_i = -g_{i p(i)} + \mathrm{lse}_{j \in Q(i)}\, g_{ij}, \qquad g_{ij} = s(z_i, z_j) / \tau,
+
+    over 2N views, each positive with its partner p(i) and negative to the 2(N - 1) views of other pairs. The same
+    function as `flat_nce` without the positive.
+
+    Parameters
+    ----------
+    view_a, view_b : array, shape (N, D)
+        Embeddings of two views of a batch; row i of one belongs to row i of the other.
+    temperature : float or array of one entry, default: 0.1
+        Temperature τ > 0; differentiable as an array.
+    similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
+        How embeddings are compared; see `portable_nce.similarities`.
+    mask : array of bool, shape (2N, 2N), optional
+        Pairs that take part; all by default.
+    weights : array, shape (N,) or (2N,), optional
+        Weights of the pairs, or of the views.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Weighted mean over the views that have a positive and a negative, weighted sum, or the weighted losses of the
+        views.
+    block_size : int, None or "auto", default: "auto"
+        Columns per tile of the streamed execution; None holds the whole score matrix; ``"auto"`` does so up to
+        about four million entries.
+
+    Returns
+    -------
+    array
+        Loss in nats (may be negative): 0-d, or shape (2N,) for reduction "none", of the library, dtype and device of
+        `view_a`.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape, device or option does not fit, or there is only one pair.
+
+    References
+    ----------
+    Yeh et al. (2022), "Decoupled Contrastive Learning", arXiv:2110.06848.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> view_a = np.asarray([[1.0, 0.0], [0.0, 1.0]])
+    >>> view_b = np.asarray([[0.8, 0.6], [0.6, 0.8]])
+    >>> pnce.dcl(view_a, view_b)
+    array(-0.18528...)
+    """
+    return _of_views(
+        (view_a, view_b),
+        flat_nce_objective(),
+        weights,
+        temperature=temperature,
+        similarity=similarity,
+        mask=mask,
+        reduction=reduction,
+        block_size=block_size,
+    )
+
+
+def dclw(
+    view_a: Array,
+    view_b: Array,
+    /,
+    *,
+    temperature: float | Array = 0.1,
+    sigma: float = 0.5,
+    detach_weights: bool = False,
+    similarity: str | Similarity | Callable[[Array, Array], Array] = "cosine",
+    mask: Array | None = None,
+    weights: Array | None = None,
+    reduction: str = "mean",
+    block_size: int | str | None = "auto",
+) -> Array:
+    r"""Return the weighted decoupled contrastive loss of two views: positives that are hard to find count more.
+
+    .. math:: \ell_i = -w_i\, g_{i p(i)} + \mathrm{lse}_{j \in Q(i)}\, g_{ij}, \qquad
+        w_i = 2 - n\, \mathrm{softmax}_i(\tau g_{i p(i)} / \sigma), \qquad g_{ij} = s(z_i, z_j) / \tau,
+
+    over n = 2N views, each positive with its partner p(i) and negative to the 2(N - 1) views of other pairs. (Both
+    views of a pair have the same weight, which is that of the softmax over the N pairs.)
+
+    Parameters
+    ----------
+    view_a, view_b : array, shape (N, D)
+        Embeddings of two views of a batch; row i of one belongs to row i of the other.
+    temperature : float or array of one entry, default: 0.1
+        Temperature τ > 0; differentiable as an array.
+    sigma : float, default: 0.5
+        Concentration σ > 0 of the weights.
+    detach_weights : bool, default: False
+        Whether the weights are constants, as in lightly; in the authors' code they are not.
+    similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
+        How embeddings are compared; see `portable_nce.similarities`.
+    mask : array of bool, shape (2N, 2N), optional
+        Pairs that take part; all by default.
+    weights : array, shape (N,) or (2N,), optional
+        Weights of the pairs, or of the views, beside those of the loss.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Weighted mean over the views that have a positive and a negative, weighted sum, or the weighted losses of the
+        views.
+    block_size : int, None or "auto", default: "auto"
+        Columns per tile of the streamed execution; None holds the whole score matrix; ``"auto"`` does so up to
+        about four million entries.
+
+    Returns
+    -------
+    array
+        Loss in nats: 0-d, or shape (2N,) for reduction "none", of the library, dtype and device of `view_a`.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape, device or option does not fit, or there is only one pair.
+
+    References
+    ----------
+    Yeh et al. (2022), "Decoupled Contrastive Learning", arXiv:2110.06848, section 3.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> view_a = np.asarray([[1.0, 0.0], [0.0, 1.0]])
+    >>> view_b = np.asarray([[0.8, 0.6], [0.0, 1.0]])
+    >>> pnce.dclw(view_a, view_b)
+    array(-3.95481...)
+    """
+    return _of_views(
+        (view_a, view_b),
+        lambda options: dclw_objective(temperature=options["temperature"], sigma=sigma, detach_weights=detach_weights),
+        weights,
+        temperature=temperature,
+        similarity=similarity,
+        mask=mask,
+        reduction=reduction,
+        block_size=block_size,
+    )
+
+
+def _of_views(
+    views: tuple[Array, ...],
+    objective: AnyObjective | Callable[[dict[str, Any]], AnyObjective],
+    weights: Array | None,
+    **options: Any,
+) -> Array:
+    """A loss of V N views, each positive with its partners and negative to all others but itself."""
+    names = ("view_a", "view_b", *(f"further_views[{k}]" for k in range(len(views) - 2)))
+    xp, (*entered, weights) = enter(**dict(zip(names, views, strict=True)), weights=weights)
+    named = dict(zip(names, entered, strict=True))
+    floating(xp, **named)
+    n_samples, _ = shape_of("view_a", entered[0], "(N, D)")
+    for name, view in named.items():
+        same_shape(name, view, tuple(entered[0].shape))
+    if n_samples == 1:
+        message = "view_a: expected at least 2 rows, got 1: with one pair there are no negatives; use a larger batch"
+        raise ValueError(message)
+    if weights is not None and tuple(weights.shape) == (n_samples,):
+        weights = xp.concat([weights] * len(views), axis=0)
+    two = len(views) == 2  # noqa: PLR2004  (a pair)
+    numbers = xp.arange(n_samples, device=device_of(entered[0]))
+    # Accumulated before they are joined: a 16-bit gradient is rounded once, not once for each use.
+    stacked = xp.concat([accumulate(xp, view) for view in entered], axis=0)
+    return contrast_embeddings(
+        {"views": stacked},
+        dtype=entered[0].dtype,
+        objective=objective,
+        pairing=two_views() if two else labels(xp.concat([numbers] * len(views), axis=0)),
+        weights=weights,
+        **options,
+    )

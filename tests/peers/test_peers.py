@@ -1,0 +1,203 @@
+"""Value and gradients of the losses of other libraries and of ours, line by line of the table; and the page of it."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.metadata
+import importlib.util
+import sys
+import warnings
+from contextlib import nullcontext
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+from peers.table import INPUTS, PEERS, ROWS, page
+
+import portable_nce as pnce
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from peers.table import Row
+
+# Annotated in part, or not at all: they are Any here.
+jax: Any = importlib.import_module("jax")
+jnp: Any = importlib.import_module("jax.numpy")
+optax: Any = importlib.import_module("optax")
+
+jax.config.update("jax_enable_x64", True)  # noqa: FBT003  (JAX's interface)
+
+TOLERANCE = 1e-6
+"""How far value and gradients may be apart, relative to the largest entry."""
+
+SHELLS: Mapping[str, Mapping[str, str]] = {
+    "lightly": {},
+    "lightly.loss": {
+        "NTXentLoss": "ntx_ent_loss",
+        "DCLLoss": "dcl_loss",
+        "DCLWLoss": "dcl_loss",
+    },
+    "lightly.models": {},
+    "lightly.models.modules": {"NNMemoryBankModule": "nn_memory_bank"},
+    "solo": {},
+    "solo.losses": {
+        "simclr_loss_func": "simclr",
+        "manual_simclr_loss_func": "simclr",
+        "moco_loss_func": "moco",
+        "nnclr_loss_func": "nnclr",
+    },
+    "open_clip": {},
+}
+"""Packages whose own __init__ wants what their losses do not need: which module has which name."""
+
+BLANKS = ("lightly.models.utils",)
+"""Modules that a loss imports and does not use here."""
+
+
+def shell(name: str, contents: Mapping[str, str]) -> ModuleType:
+    """Make the package of that name without running its __init__; its modules are imported when they are asked for."""
+    top, _, below = name.partition(".")
+    spec = importlib.util.find_spec(top)
+    assert spec is not None, f"{top} is not installed"
+    assert spec.submodule_search_locations is not None
+    package = ModuleType(name)
+    package.__path__ = [str(Path(folder, *below.split("."))) for folder in spec.submodule_search_locations]
+
+    def find(attribute: str) -> Any:
+        if attribute not in contents:
+            raise AttributeError(attribute)
+        return getattr(importlib.import_module(f"{name}.{contents[attribute]}"), attribute)
+
+    package.__getattr__ = find  # type: ignore[method-assign]
+    return package
+
+
+@pytest.fixture(scope="module", autouse=True)
+def packages() -> Iterator[None]:
+    shells = {name: shell(name, contents) for name, contents in SHELLS.items()}
+    with pytest.MonkeyPatch.context() as patch:
+        for name, module in {**shells, **{name: ModuleType(name) for name in BLANKS}}.items():
+            patch.setitem(sys.modules, name, module)
+        yield
+
+
+def inputs() -> dict[str, Any]:
+    """Make the inputs of the table, in float64 what is not integer."""
+    rng = np.random.default_rng(3)
+    rows, batch, width = 6, 12, 5
+
+    def near(x: Any) -> Any:
+        return 0.7 * x + 0.7 * rng.normal(size=x.shape)
+
+    query, view_a, image, anchor = rng.normal(size=(4, rows, width))
+    labels = np.asarray([0, 1, 2, 0, 1, 2, 0, 1, 3, 0, 2, 1])
+    centres = rng.normal(size=(4, width))
+    queue = rng.normal(size=(9, width))
+    return {
+        "query": query,
+        "key": near(query),
+        "view_a": view_a,
+        "view_b": near(view_a),
+        "view_c": near(view_a),
+        "image": image,
+        "text": near(image),
+        "anchor": anchor,
+        "positive": near(anchor),
+        "negative": rng.normal(size=(rows, width)),
+        "negatives": rng.normal(size=(7, width)),
+        "own_negatives": rng.normal(size=(rows, 4, width)),
+        "embeddings": centres[labels] + 1.2 * rng.normal(size=(batch, width)),
+        "labels": labels,
+        "classes": np.where(labels == 3, 0, labels),
+        "queue": queue / np.linalg.norm(queue, axis=1, keepdims=True),
+        "earlier": rng.normal(size=(8, width)),
+        "earlier_labels": np.asarray([2, 1, 0, 0, 1, 2, 3, 1]),
+        "same": np.asarray([1, 0, 1, 0, 0, 1]),
+        "scores": 2 * rng.normal(size=(rows, rows)),
+        "target": np.asarray([2, 0, 0, 5, 3, 1]),
+        "class_weights": rng.uniform(0.5, 2.0, size=rows),
+        "logit_scale": np.asarray(9.0),
+        "logit_bias": np.asarray(-3.0),
+    }
+
+
+VALUES = inputs()
+CONSTANT = {"queue", "earlier", "class_weights"}
+DIFFERENTIATED = {name for name, value in VALUES.items() if value.dtype == np.float64} - CONSTANT
+TORCH = {"torch": torch, "F": torch.nn.functional, "pnce": pnce, "model": None}
+JAX = {"jnp": jnp, "optax": optax, "pnce": pnce}
+
+
+def used(*sources: str) -> set[str]:
+    """Find the names that the lines use."""
+    return {node.id for source in sources for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)}
+
+
+def outcome(source: str, row: Row) -> tuple[Any, dict[str, Any]]:
+    """Execute one side of a row: the loss, and its gradients by name."""
+    names = used(row.there, row.here)
+    wanted = sorted(names & DIFFERENTIATED)
+
+    def execute(space: dict[str, Any]) -> Any:
+        exec(source, space)  # noqa: S102  (the lines of the table, as the page shows them)
+        return space["loss"]
+
+    if row.framework == "jax":
+        fixed = {name: jnp.asarray(VALUES[name]) for name in names & VALUES.keys() - set(wanted)}
+
+        def loss(floats: dict[str, Any]) -> Any:
+            return execute({**JAX, **fixed, **floats})
+
+        value, gradients = jax.jit(jax.value_and_grad(loss))({name: jnp.asarray(VALUES[name]) for name in wanted})
+        return value, gradients
+    # Every side has arrays of its own, so that none can spoil the other's.
+    space = {name: torch.tensor(VALUES[name], requires_grad=name in wanted) for name in names & VALUES.keys()}
+    value = execute({**TORCH, **space})
+    value.backward()
+    zeros = {name: torch.zeros_like(space[name]) for name in wanted}
+    gradients = {name: zeros[name] if space[name].grad is None else space[name].grad for name in wanted}
+    return value.detach(), gradients
+
+
+def quiet(*, peer: bool) -> Any:
+    """Ignore the warnings of a peer; ours are errors."""
+    return warnings.catch_warnings(action="ignore") if peer else nullcontext()
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.peer}: {row.name}")
+def test_value_and_gradients_are_the_same(row: Row) -> None:
+    with quiet(peer=True):
+        there, slopes_there = outcome(row.there, row)
+    here, slopes_here = outcome(row.here, row)
+    assert here.shape == there.shape == ()
+    assert here.dtype == there.dtype
+    assert float(here) == pytest.approx(float(there), rel=TOLERANCE, abs=0.0)
+    assert any(np.any(np.asarray(slope) != 0) for slope in slopes_there.values())
+    assert slopes_here.keys() == slopes_there.keys() != set()
+    for name, expected in slopes_there.items():
+        bound = TOLERANCE * float(abs(expected).max())
+        np.testing.assert_allclose(
+            np.asarray(slopes_here[name]), np.asarray(expected), rtol=0, atol=bound, err_msg=name
+        )
+
+
+@pytest.mark.parametrize("name", PEERS)
+def test_the_versions_are_those_of_the_page(name: str) -> None:
+    assert importlib.metadata.version(name).partition("+")[0] == PEERS[name].version
+    assert any(row.peer == name for row in ROWS)
+
+
+def test_the_page_is_made_from_the_table() -> None:
+    document = Path(__file__).parents[2] / "docs" / "coming-from.md"
+    assert document.read_text(encoding="utf-8") == page(), "python tests/peers/table.py > docs/coming-from.md"
+
+
+def test_the_page_explains_the_names_that_the_lines_use() -> None:
+    explained = {name.strip() for names in INPUTS for name in names.replace(";", ",").split(",")}
+    assert explained == VALUES.keys()
+    assert VALUES.keys() <= used(*(row.there for row in ROWS))
