@@ -55,6 +55,15 @@ def extras(*names: str) -> tuple[str, ...]:
 TESTING: Final = (*extras("test"), *group("coverage"), *group("speed"))
 ARRAYS: Final = group("arrays")
 
+PEERS: Final[Mapping[str, Any]] = runpy.run_path(str(ROOT / "tests" / "peers" / "table.py"))["PEERS"]
+"""The libraries whose losses are compared with ours, by distribution; it needs the standard library alone."""
+
+
+def peers_with(*, dependencies: bool) -> tuple[str, ...]:
+    """Give the pinned requirements of the peers that are installed with what they depend on, or of the others."""
+    return tuple(f"{name}=={peer.version}" for name, peer in PEERS.items() if peer.dependencies is dependencies)
+
+
 ENVIRONMENTS: Final[Mapping[str, tuple[str, ...]]] = {
     # For one library each, so that a session shows that the project needs no other.
     "arrays": (*TESTING, *ARRAYS),
@@ -64,6 +73,7 @@ ENVIRONMENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "cupy": (*TESTING, CUPY),
     # For what concerns several of them.
     "all": (*TESTING, *ARRAYS, TORCH, *extras("jax", "demo"), *group("distribution"), *group("docstrings")),
+    "peers": (*TESTING, *peers_with(dependencies=True), *extras("jax"), "numpy"),
     # For tools.
     "build": group("distribution"),
     "lint": group("lint"),
@@ -109,6 +119,7 @@ nox.options.sessions = [
     "doctest",
     *(f"conformance({name})" for name in VARIANTS if name not in NOT_RUN),
     "tests",
+    "peers",
     "coverage",
     "summary",
 ]
@@ -129,6 +140,11 @@ class Environment:
         # Safe path: the working directory must not shadow the installed package by the source tree.
         settings = {"PYTHONSAFEPATH": "1", "VIRTUAL_ENV": str(self.folder), **(env or {})}
         self.session.run(str(self.programs / program), *args, env=settings, silent=silent, external=True)
+
+    def capture(self, program: str, *args: str, env: Mapping[str, str] | None = None) -> str:
+        """Run a program of this environment in the root of the project, and give what it prints."""
+        settings = {"PYTHONSAFEPATH": "1", "VIRTUAL_ENV": str(self.folder), **(env or {})}
+        return str(self.session.run(str(self.programs / program), *args, env=settings, silent=True, external=True))
 
     @property
     def programs(self) -> Path:
@@ -221,7 +237,7 @@ def conformance(session: nox.Session, variant: str) -> None:
 @nox.session(venv_backend="none")
 def tests(session: nox.Session) -> None:
     """Run the project's own tests: distribution, architecture, import, and the frameworks against each other."""
-    pytest(environment(session, "all"), "tests", "tests", "--ignore=tests/conformance")
+    pytest(environment(session, "all"), "tests", "tests", "--ignore=tests/conformance", "--ignore=tests/peers")
 
 
 @nox.session(venv_backend="none")
@@ -231,6 +247,15 @@ def doctest(session: nox.Session) -> None:
     documents = [str(path.relative_to(ROOT)) for path in (ROOT / "README.md", ROOT / "docs") if path.exists()]
     arguments = "--doctest-modules", "--doctest-glob=*.md", "--pyargs", NAME, *documents, *cupy
     pytest(environment(session, "all"), "doctest", *arguments)
+
+
+@nox.session(venv_backend="none")
+def peers(session: nox.Session) -> None:
+    """Compare value and gradients with the losses of other libraries, line by line of docs/coming-from.md."""
+    comparer = environment(session, "peers")
+    # As a whole they want torchvision and more; their loss modules need nothing but PyTorch.
+    comparer.install("--no-deps", *peers_with(dependencies=False))
+    pytest(comparer, "peers", "tests/peers", measured=False, processes="0")  # importing them is most of the time
 
 
 # Tools
@@ -316,6 +341,14 @@ def coverage(session: nox.Session) -> None:
         print(f"backends/cupy.py is left out: {OBSTACLE}")
     if low:
         session.error(f"below {COVERAGE_FLOOR:g} %: {', '.join(low)}")
+
+
+@nox.session(venv_backend="none")
+def catalogue(session: nox.Session) -> None:
+    """Write docs/catalogue.md anew, from the code and from the reports of the sessions of tests that ran before."""
+    writer = environment(session, "all")
+    page = writer.capture("python", "tests/catalogue.py", str(WORK / "results"), env={"PYTHONPATH": "tests"})
+    (ROOT / "docs" / "catalogue.md").write_text(page, encoding="utf-8")
 
 
 def outcomes(path: Path) -> dict[str, float]:

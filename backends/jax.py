@@ -13,6 +13,14 @@ import jax.numpy as jnp
 Arrays = tuple[Any, ...]
 
 
+def _beside(gradient: Any, argument: Any) -> Any:
+    """The gradient on the argument's device: that of an unused argument is made on JAX's default device."""
+    here = getattr(argument, "sharding", None)
+    if isinstance(gradient, jax.core.Tracer) or isinstance(argument, jax.core.Tracer) or gradient.sharding == here:
+        return gradient
+    return jax.device_put(gradient, here)
+
+
 class JaxAdapter:
     """The adapter for JAX arrays and tracers."""
 
@@ -39,7 +47,14 @@ class JaxAdapter:
     def value_and_grad(
         self, fn: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False
     ) -> Callable[..., Any]:
-        return jax.value_and_grad(fn, argnums=argnums, has_aux=has_aux)
+        transformed = jax.value_and_grad(fn, argnums=argnums, has_aux=has_aux)
+
+        def value_and_gradient(*arguments: Any, **options: Any) -> tuple[Any, Any]:
+            value, gradient = transformed(*arguments, **options)
+            chosen = arguments[argnums] if isinstance(argnums, int) else tuple(arguments[n] for n in argnums)
+            return value, jax.tree.map(_beside, gradient, chosen)
+
+        return value_and_gradient
 
     def custom_vjp(
         self, forward: Callable[..., Arrays], backward: Callable[..., Sequence[Any]]

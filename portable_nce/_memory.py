@@ -436,7 +436,7 @@ def nnclr(
         {"neighbors": neighbors, "view_b": y},
         dtype=dtype,
         objective=info_nce_objective(),
-        pairing=Pairing(_found_rule, rows=(found,), one_per_row=True, one_per_column=True, least=2),
+        pairing=Pairing(_diagonal_if_found_rule, rows=(found,), one_per_row=True, one_per_column=True, least=2),
         similarity=similarity,
         temperature=temperature,
         symmetric=symmetric,
@@ -458,7 +458,7 @@ def _candidate_rule(tile: Tile) -> tuple[Array, Array]:
     return nothing, namespace_of(everything, *tile.columns).logical_and(everything, tile.columns[0])
 
 
-def _found_rule(tile: Tile) -> tuple[Array, Array]:
+def _diagonal_if_found_rule(tile: Tile) -> tuple[Array, Array]:
     (found,) = tile.rows
     xp = namespace_of(tile.i, found)
     return xp.logical_and(tile.i == tile.j, found), xp.logical_and(tile.i != tile.j, found)

@@ -96,6 +96,10 @@ class Pairing:
         self.one_per_column = one_per_column
         self.least = least
 
+    def __repr__(self) -> str:
+        name = getattr(self.rule, "__name__", type(self.rule).__name__)
+        return f"<pairing {name.removesuffix('_rule').strip('_').replace('_', ' ')}>"
+
     def transposed(self) -> Pairing:
         """Return the pairing of columns with rows.
 

@@ -61,6 +61,8 @@ class Variant:
         The integer dtype of indices and labels.
     largest
         The most rows that a test should use: exact arithmetic is slow.
+    repeats
+        Whether it runs the streamed repetitions of dense cases, or leaves them to another variant of the library.
     """
 
     name: str
@@ -72,6 +74,7 @@ class Variant:
     compiles: bool = False
     index_dtype: str = "int64"
     largest: int = 65
+    repeats: bool = True
 
     def obstacle(self) -> str | None:
         """Why this variant cannot run here, or None if it can."""
@@ -339,6 +342,7 @@ VARIANTS: Mapping[str, Variant] = {
             dtypes=("float32", "float16", "bfloat16"),
             further_dtypes=(),
             index_dtype="int32",
+            repeats=False,
         ),
         Jax(name="jax-cuda", platform="cuda", gpu=True),
         CuPy(name="cupy"),

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
-from peers.table import INPUTS, PEERS, ROWS, page
 
 import portable_nce as pnce
+
+from peers.table import INPUTS, PEERS, ROWS, page
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

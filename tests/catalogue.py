@@ -1,0 +1,283 @@
+"""The catalogue of losses, made from the code and from what the last run of nox has passed.
+
+``python tests/catalogue.py .nox/results > docs/catalogue.md`` writes the page. What a loss is made of is watched while
+it runs; its source is the reference in its docstring; what it passed is read from the reports that pytest left.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree as ET
+
+import numpy as np
+
+import portable_nce as pnce
+from portable_nce import _contrast, from_scores, objectives
+from portable_nce.testing import CASES
+
+from variants import VARIANTS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from portable_nce.testing import Case
+
+PAGE = Path(__file__).parents[1] / "docs" / "catalogue.md"
+
+NO_LOSSES = {
+    "Adapter",
+    "Queue",
+    "backends_available",
+    "concentrations",
+    "contrast",
+    "grad",
+    "queue_init",
+    "queue_push",
+    "register_backend",
+    "stop_gradient",
+    "value_and_grad",
+}
+"""Public names at the top level that are no published loss."""
+
+TRANSFORMS: Mapping[str, tuple[str, ...]] = {
+    "torch: backward": ("test_torch_backward", "test_torch_scores"),
+    "gradcheck, twice": ("test_torch_gradcheck_to_second_order", "test_torch_scores"),
+    "torch.func: grad, vmap": ("test_torch_func", "test_torch_scores"),
+    "jvp, Hessian": ("test_torch_jvp_and_hessian", "test_torch_scores"),
+    "torch.compile": ("test_torch_compile_fullgraph",),
+    "JAX: jit": ("test_jax_jit", "test_jax_scores"),
+    "vmap, grad of grad": ("test_jax_vmap_and_second_order", "test_jax_scores"),
+    "forward mode, Hessian of JAX": ("test_jax_forward_mode_and_hessian", "test_jax_scores"),
+}
+"""The columns of the table of transforms, and the tests that fill them."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What a loss is made of."""
+
+    name: str
+    similarity: str
+    pairing: str
+    objective: str
+    source: str
+
+
+def losses() -> list[str]:
+    """List the public losses, by their dotted names: of embeddings first, then of scores."""
+    embeddings = [name for name in pnce.__all__ if name not in NO_LOSSES and inspect.isfunction(getattr(pnce, name))]
+    return [*embeddings, *(f"from_scores.{name}" for name in from_scores.__all__)]
+
+
+def function_of(name: str) -> Callable[..., Any]:
+    """Give the function of a dotted name."""
+    found: Any = pnce
+    for part in name.split("."):
+        found = getattr(found, part)
+    function: Callable[..., Any] = found
+    return function
+
+
+def source_of(name: str) -> str:
+    """Give the first reference of the docstring, on one line."""
+    doc = inspect.getdoc(function_of(name)) or ""
+    references = doc.split("References\n----------\n")[1].split("\n\n")[0]
+    line = " ".join(references.split())
+    return re.sub(
+        r"arXiv:(\d+\.\d+)", r"[arXiv:\1](https://arxiv.org/abs/\1)", re.split(r"\. (?=[A-Z])", line)[0].rstrip(".")
+    )
+
+
+def all_objectives() -> Iterator[type]:
+    """Walk the classes of objectives."""
+    classes: list[type] = [objectives.Objective, objectives.Pairwise]
+    while classes:
+        found = classes.pop()
+        yield found
+        classes += found.__subclasses__()
+
+
+class Watch:
+    """Notes of the pairings and objectives that a loss uses, taken while it runs."""
+
+    def __init__(self) -> None:
+        self.pairings: list[str] = []
+        self.objectives: list[str] = []
+        self.depth = 0
+
+    def note(self, notes: list[str], thing: object) -> None:
+        """Write down what a thing calls itself, once."""
+        name = re.sub(r"^<\w+ |>$", "", repr(thing))
+        if name not in notes:
+            notes.append(name)
+
+    def run(self, case: Case) -> None:
+        """Run a case of NumPy arrays under observation."""
+        kept = {cls: cls.__dict__["losses"] for cls in all_objectives() if "losses" in cls.__dict__}
+        execution_of, dense_of = _contrast.execution_of, _contrast.dense_of
+
+        def watched(losses_of: Any) -> Any:
+            def losses(objective: Any, execution: Any) -> Any:
+                if not self.depth:
+                    self.note(self.objectives, objective)
+                self.depth += 1
+                try:
+                    return losses_of(objective, execution)
+                finally:
+                    self.depth -= 1
+
+            return losses
+
+        def with_pairing(original: Any) -> Any:
+            def wrapped(first: Any, second: Any, pairing: Any, *rest: Any) -> Any:
+                self.note(self.pairings, pairing)
+                return original(first, second, pairing, *rest)
+
+            return wrapped
+
+        try:
+            for cls, method in kept.items():
+                cls.losses = watched(method)  # type: ignore[attr-defined]
+            _contrast.execution_of = with_pairing(execution_of)
+            _contrast.dense_of = with_pairing(dense_of)
+            arrays = [np.asarray(x) for x in (*case.arguments.values(), *case.constants.values())]
+            case.function(*arrays)
+        finally:
+            for cls, method in kept.items():
+                cls.losses = method  # type: ignore[attr-defined]
+            _contrast.execution_of, _contrast.dense_of = execution_of, dense_of
+
+
+def row_of(name: str) -> Row:
+    """Watch the first case of a loss, with its defaults as far as it has them."""
+    case = next(case for case in CASES if case.loss == name)
+    watch = Watch()
+    watch.run(case)
+    parameters = inspect.signature(function_of(name)).parameters
+    similarity = str(parameters["similarity"].default) if "similarity" in parameters else ""
+    return Row(
+        name=name,
+        similarity=similarity,
+        pairing=" and ".join(watch.pairings) or "triples",
+        objective=" and ".join(watch.objectives) or "margin",
+        source=source_of(name),
+    )
+
+
+def composition() -> str:
+    """Write the tables of what each loss is made of."""
+    rows = [row_of(name) for name in losses()]
+    lines = ["| loss | similarity | pairing | objective | source |", "|---|---|---|---|---|"]
+    lines += [
+        f"| `{row.name}` | {row.similarity} | {row.pairing} | {row.objective} | {row.source} |"
+        for row in rows
+        if row.similarity
+    ]
+    lines += ["", "| loss of scores | positives | objective | source |", "|---|---|---|---|"]
+    lines += [
+        f"| `{row.name}` | {row.pairing} | {row.objective} | {row.source} |" for row in rows if not row.similarity
+    ]
+    return "\n".join(lines)
+
+
+# What the last run has passed.
+
+
+def loss_of(test: str) -> str | None:
+    """Tell which loss the parameters of a test speak of: the longest public name that they begin with."""
+    match = re.match(r"\w+\[(.*)\]$", test)
+    if match is None:
+        return None
+    label = re.sub(r"^(?:None-|\d+-)?(scores )?", lambda found: "from_scores." if found[1] else "", match[1])
+    found = [name for name in losses() if re.match(rf"{re.escape(name)}(\W|$)", label)]
+    return max(found, key=len, default=None)
+
+
+def outcomes(report: Path) -> Iterator[tuple[str, bool]]:
+    """Read the tests of a report, and whether each passed."""
+    for case in ET.parse(report).getroot().iter("testcase"):  # noqa: S314  written by our own pytest
+        yield str(case.get("name")), not any(child.tag in {"failure", "error", "skipped"} for child in case)
+
+
+def cell(passed: int, failed: int) -> str:
+    """Word a cell: how many tests passed, or how many did not."""
+    if failed:
+        return f"**{failed} failed**"
+    return str(passed) if passed else "–"
+
+
+def counted(report: Path, chosen: Callable[[str], bool]) -> dict[str, tuple[int, int]]:
+    """Count, for each loss, the tests of a report that passed and that did not."""
+    counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    for test, passed in outcomes(report):
+        if chosen(test) and (loss := loss_of(test)) is not None:
+            counts[loss][0 if passed else 1] += 1
+    return {loss: (passed, failed) for loss, (passed, failed) in counts.items()}
+
+
+def conformance(results: Path) -> str:
+    """Write the table of the conformance suite: how many tests of each loss passed on each variant."""
+    reports = {name: results / f"conformance-{name}" / "junit.xml" for name in VARIANTS}
+    found = {name: counted(path, lambda _: True) for name, path in reports.items() if path.exists()}
+    lines = ["| loss | " + " | ".join(VARIANTS) + " |", "|---" * (len(VARIANTS) + 1) + "|"]
+    for loss in losses():
+        cells = (cell(*found[name].get(loss, (0, 0))) if name in found else "not run" for name in VARIANTS)
+        lines.append(f"| `{loss}` | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def transforms(results: Path) -> str:
+    """Write the table of what PyTorch's and JAX's transformations do with each loss."""
+    report = results / "tests" / "junit.xml"
+    found = {
+        title: counted(report, lambda test, tests=tests: test.split("[")[0] in tests)  # type: ignore[misc]
+        for title, tests in TRANSFORMS.items()
+    }
+    lines = ["| loss | " + " | ".join(TRANSFORMS) + " |", "|---" * (len(TRANSFORMS) + 1) + "|"]
+    for loss in losses():
+        cells = (cell(*counts.get(loss, (0, 0))) for counts in found.values())
+        lines.append(f"| `{loss}` | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+HEAD = """# The catalogue
+
+Every loss is one choice on each of three axes; how it is executed, dense or streamed, is a fourth that changes no
+number. This page is made from the code and from the reports of the last full run: `python -m nox -s catalogue`.
+
+## What each loss is made of
+
+A pairing says which columns are positive and negative; of what the objectives do with several positives, `each`,
+`pooled` and `separate` are explained in `portable_nce.objectives.info_nce`. `n_tuple` adds the squared lengths of its
+embeddings, `supcon` a factor if asked for, `moco_v3` the factor 2τ; `cpc` averages over steps and `proto_nce` over
+clusterings.
+"""
+
+RUN = """
+## What each has passed
+
+The number of conformance tests of each loss that passed, by variant: framework, device, mode and dtypes. `check`s of
+values and gradients are against independent oracles in 120 digits, and against the same core in 50.
+"""
+
+AGAIN = """
+What PyTorch's and JAX's transformations do with each loss, dense and streamed: the number of tests that passed. A dash
+stands where a loss runs through the same functions as another that is tested: `nca` and `soft_nearest_neighbor` are
+`supcon` with another option, the losses of scores are what those of embeddings end in. Forward mode, and with it the
+Hessian by `jvp`, needs `block_size=None`.
+"""
+
+
+def page(results: Path) -> str:
+    """Write the page."""
+    return f"{HEAD}\n{composition()}\n{RUN}\n{conformance(results)}\n{AGAIN}\n{transforms(results)}\n"
+
+
+if __name__ == "__main__":
+    sys.stdout.write(page(Path(sys.argv[1])))
