@@ -12,10 +12,10 @@ from ._namespace import device_of, enter, is_array, namespace_of
 from ._numerics import accumulate, safe_sqrt, zeros
 from ._protocol import Array, Namespace
 from ._registry import adapter_of
-from ._validate import block_size_of, boolean, floating, integer, number_of, same_shape, shape_of
+from ._validate import block_size_of, boolean, floating, integer, number_of, one_of, same_shape, shape_of
 from .objectives import AnyObjective, Derived
 from .objectives import info_nce as info_nce_objective
-from .pairings import Pairing, Tile, diagonal, index
+from .pairings import Pairing, Tile, diagonal, index, two_views
 from .pairings import queue as pairing_of_queue
 from .similarities import Similarity, resolve, scaled_columns
 
@@ -348,6 +348,7 @@ def nnclr(
     /,
     *,
     temperature: float | Array = 0.1,
+    negatives: str = "batch",
     symmetric: bool = False,
     similarity: str | Similarity | Callable[[Array, Array], Array] = "cosine",
     mask: Array | None = None,
@@ -372,13 +373,16 @@ def nnclr(
         chosen; while none is, no row counts.
     temperature : float or array of one entry, default: 0.1
         Temperature τ > 0; differentiable as an array.
+    negatives : {"batch", "views"}, default: "batch"
+        What a neighbour is contrasted with: the other rows of `view_b` (the paper), or all other neighbours too, as the
+        2N views of `nt_xent` (lightly).
     symmetric : bool, default: False
         Whether to average the losses of neighbours against `view_b` and of `view_b` against neighbours, as in the
-        paper's appendix.
+        paper's appendix; with negatives "views" both are there already.
     similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
         How embeddings are compared; see `portable_nce.similarities`.
-    mask : array of bool, shape (N, N), optional
-        Pairs of neighbour and row of `view_b` that take part; all by default.
+    mask : array of bool, shape (N, N), or (2N, 2N) with negatives "views", optional
+        Pairs of neighbour and row of `view_b` (or of views) that take part; all by default.
     weights : array, shape (N,), optional
         Weights of the rows.
     reduction : {"mean", "sum", "none"}, default: "mean"
@@ -390,7 +394,8 @@ def nnclr(
     Returns
     -------
     array
-        Loss in nats: 0-d, or shape (N,) for reduction "none", of the library, dtype and device of `view_a`.
+        Loss in nats: 0-d, or shape (N,) for reduction "none" ((2N,) with negatives "views"), of the library, dtype and
+        device of `view_a`.
 
     Raises
     ------
@@ -413,6 +418,10 @@ def nnclr(
     >>> pnce.nnclr(view_a, view_b, np.asarray([[0.96, 0.28], [0.28, 0.96], [-1.0, 0.0]]))
     array(0.22...)
     """
+    one_of("negatives", negatives, ("batch", "views"))
+    if symmetric and negatives == "views":
+        message = 'symmetric: expected False with negatives="views", which contrasts both ways already'
+        raise ValueError(message)
     slots, valid = _slots("support", support)
     xp, (view_a, view_b, slots, *written) = enter(
         view_a=view_a, view_b=view_b, support=slots, **({} if valid is None else {"valid": valid})
@@ -432,11 +441,17 @@ def nnclr(
         search = execution_of(chosen, operands, candidates, None, block_size)
         nearest, found = search.extreme(of_positives=False, largest=True)
     neighbors = stop_gradient(xp.take(stop_gradient(slots), nearest, axis=0))
+    embeddings, rule, least = {"neighbors": neighbors, "view_b": y}, _diagonal_if_found_rule, 2
+    if negatives == "views":
+        embeddings, rule, least = {"views": xp.concat([neighbors, y], axis=0)}, _two_views_if_found_rule, 3
+        found = xp.concat([found, found], axis=0)
+        if weights is not None and tuple(weights.shape) == (rows,):
+            weights = namespace_of(weights).concat([weights, weights], axis=0)
     return contrast_embeddings(
-        {"neighbors": neighbors, "view_b": y},
+        embeddings,
         dtype=dtype,
         objective=info_nce_objective(),
-        pairing=Pairing(_diagonal_if_found_rule, rows=(found,), one_per_row=True, one_per_column=True, least=2),
+        pairing=Pairing(rule, rows=(found,), one_per_row=True, one_per_column=True, least=least),
         similarity=similarity,
         temperature=temperature,
         symmetric=symmetric,
@@ -459,9 +474,19 @@ def _candidate_rule(tile: Tile) -> tuple[Array, Array]:
 
 
 def _diagonal_if_found_rule(tile: Tile) -> tuple[Array, Array]:
+    return _if_found(diagonal(), tile)
+
+
+def _two_views_if_found_rule(tile: Tile) -> tuple[Array, Array]:
+    return _if_found(two_views(), tile)
+
+
+def _if_found(pairing: Pairing, tile: Tile) -> tuple[Array, Array]:
+    """The positives and negatives of a pairing, in the rows that have a neighbour."""
     (found,) = tile.rows
-    xp = namespace_of(tile.i, found)
-    return xp.logical_and(tile.i == tile.j, found), xp.logical_and(tile.i != tile.j, found)
+    positives, negatives = pairing.rule(tile)
+    xp = namespace_of(positives, found)
+    return xp.logical_and(positives, found), xp.logical_and(negatives, found)
 
 
 def proto_nce(

@@ -120,7 +120,8 @@ class Watch:
     def run(self, case: Case) -> None:
         """Run a case of NumPy arrays under observation."""
         kept = {cls: cls.__dict__["losses"] for cls in all_objectives() if "losses" in cls.__dict__}
-        execution_of, dense_of = _contrast.execution_of, _contrast.dense_of
+        contrast: Any = _contrast
+        execution_of, dense_of = contrast.execution_of, contrast.dense_of
 
         def watched(losses_of: Any) -> Any:
             def losses(objective: Any, execution: Any) -> Any:
@@ -144,14 +145,14 @@ class Watch:
         try:
             for cls, method in kept.items():
                 cls.losses = watched(method)  # type: ignore[attr-defined]
-            _contrast.execution_of = with_pairing(execution_of)
-            _contrast.dense_of = with_pairing(dense_of)
+            contrast.execution_of = with_pairing(execution_of)
+            contrast.dense_of = with_pairing(dense_of)
             arrays = [np.asarray(x) for x in (*case.arguments.values(), *case.constants.values())]
             case.function(*arrays)
         finally:
             for cls, method in kept.items():
                 cls.losses = method  # type: ignore[attr-defined]
-            _contrast.execution_of, _contrast.dense_of = execution_of, dense_of
+            contrast.execution_of, contrast.dense_of = execution_of, dense_of
 
 
 def row_of(name: str) -> Row:

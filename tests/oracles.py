@@ -760,6 +760,7 @@ def nnclr(
     support: Matrix,
     *,
     slots: int | None = None,
+    negatives: str = "batch",
     temperature: Number = 0.1,
     similarity: str = "cosine",
     **options: Any,
@@ -768,7 +769,8 @@ def nnclr(
     rows = _latest(support, slots)
     compare = SIMILARITIES[similarity]
     nearest = [rows[max(range(len(rows)), key=[compare(x, row) for row in rows].__getitem__)] for x in view_a]
-    return info_nce(nearest, view_b, temperature=temperature, similarity=similarity, **options)
+    loss = nt_xent if negatives == "views" else info_nce
+    return loss(nearest, view_b, temperature=temperature, similarity=similarity, **options)
 
 
 def relic(

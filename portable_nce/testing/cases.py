@@ -544,6 +544,12 @@ def _queues(draw: _Draw, rows: int, features: int) -> Iterator[Case]:
         },
     }
     table |= _streamed(table, ["symmetric, weights, mask, a queue not full yet"])
+    table["among all views"] = {
+        **support,
+        "negatives": "views",
+        "weights": table["symmetric, weights, mask, a queue not full yet"]["weights"],
+        "temperature": 0.5,
+    }
     yield from _variations(
         "nnclr", {"view_a": draw.vectors(rows, features), "view_b": draw.vectors(rows, features)}, table
     )

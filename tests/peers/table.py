@@ -576,13 +576,10 @@ add(
     bank.bank = queue
     loss = NTXentLoss(temperature=0.1)(bank(view_a.detach(), update=False), view_b)
     """,
-    """
-    nearest = (F.normalize(view_a.detach()) @ F.normalize(queue).T).argmax(1)
-    loss = pnce.nt_xent(queue[nearest], view_b, temperature=0.1)
-    """,
+    'loss = pnce.nnclr(view_a, view_b, queue, temperature=0.1, negatives="views")',
     (
-        "NT-Xent over neighbours and views together. In the paper, and in `pnce.nnclr`, the neighbours are rows "
-        "and the views columns: see solo-learn."
+        "NT-Xent over neighbours and views together. In the paper the neighbours are rows and the views columns: see "
+        "solo-learn."
     ),
 )
 
