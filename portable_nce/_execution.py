@@ -19,7 +19,7 @@ from ._tiles import Tiles, constant, scan_tiles, sweep_of
 from .pairings import Pairing, split
 from .similarities import Operands, Similarity
 
-__all__ = ["Dense", "Execution", "Streamed", "execution_of", "whole_tile"]
+__all__ = ["Dense", "Execution", "Streamed", "dense_of", "execution_of", "whole_tile"]
 
 # Entries of the largest array that the dense execution, or a tile of the streamed one, holds under block_size="auto".
 _DENSE_LIMIT = 2**22

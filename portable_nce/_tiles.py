@@ -17,7 +17,17 @@ from ._registry import adapter_of
 from .pairings import Pairing, Rule, split
 from .similarities import Operands, Pullback, Scores, Similarity
 
-__all__ = ["ClosedForm", "Layout", "Source", "Tiles", "cut", "tile_of", "tiles_of"]
+__all__ = [
+    "ClosedForm",
+    "Layout",
+    "Source",
+    "Tiles",
+    "constant",
+    "scan_pullbacks",
+    "scan_tiles",
+    "source_of",
+    "sweep_of",
+]
 
 
 class ClosedForm:

@@ -499,7 +499,9 @@ def from_scores_logistic(
     scores: Matrix, *, positives: Nested = None, mask: Nested = None, weights: Nested = None, reduction: str = "mean"
 ) -> Nested:
     """SigLIP's objective of a score matrix."""
-    return reduce_rows(scores, pairs_of(len(scores), len(scores[0]), positives, mask), weights, reduction, logistic_row)
+    pairs = pairs_of(len(scores), len(scores[0]), positives, mask)
+    losses = [logistic_row(row, p, q) for row, (p, q) in zip(scores, pairs, strict=True)]
+    return reduce_losses(losses, [bool(p or q) for p, q in pairs], weights, reduction)  # every pair is a decision
 
 
 def from_scores_contrastive(scores: Matrix, *, positives: Nested = None, mask: Nested = None, **options: Any) -> Nested:

@@ -883,6 +883,10 @@ def _further_scores(draw: _Draw, rows: int) -> Iterator[Case]:
     yield from _variations("from_scores.dclw", arguments, dclw)
     yield from _variations("from_scores.clip", arguments, clip)
     yield from _variations("from_scores.relic", arguments, relic)
+    logistic["a row without positives, a row without pairs"] = {
+        "positives": [[i == j == 0 for j in range(rows)] for i in range(rows)],
+        "mask": [[i < rows - 1 for _ in range(rows)] for i in range(rows)],
+    }
     yield from _variations("from_scores.logistic", arguments, logistic)
     yield from _variations("from_scores.contrastive", arguments, contrastive)
     yield from _variations("from_scores.triplet", arguments, triplet)
