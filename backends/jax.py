@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jax.core import Tracer
 
 Arrays = tuple[Any, ...]
 
@@ -16,7 +17,7 @@ Arrays = tuple[Any, ...]
 def _beside(gradient: Any, argument: Any) -> Any:
     """The gradient on the argument's device: that of an unused argument is made on JAX's default device."""
     here = getattr(argument, "sharding", None)
-    if isinstance(gradient, jax.core.Tracer) or isinstance(argument, jax.core.Tracer) or gradient.sharding == here:
+    if isinstance(gradient, Tracer) or isinstance(argument, Tracer) or gradient.sharding == here:
         return gradient
     return jax.device_put(gradient, here)
 

@@ -585,28 +585,33 @@ def proto_nce(
     if queue is not None and key is None:
         message = "queue: expected None without key; give the keys too"
         raise ValueError(message)
-    if key is not None:
-        xp, (embeddings, key) = enter(embeddings=embeddings, key=key)
-        if key.dtype != dtype:
-            message = f"key: expected the dtype of embeddings, {dtype}, got {key.dtype}; convert one with astype"
-            raise TypeError(message)
-        key = accumulate(xp, key)
-        shared |= {"temperature": temperature, "similarity": similarity}
-        if queue is None:
-            same_shape("key", key, (embeddings.shape[0], *key.shape[1:]))
-            instance = contrast_embeddings(
-                {"embeddings": embeddings, "key": key},
-                objective=info_nce_objective(),
-                pairing=diagonal(),
-                mask=None,
-                **shared,
-            )
-        else:
-            slots, valid = _slots("queue", queue)
-            slots = accumulate(namespace_of(slots), slots)
-            instance = moco(embeddings, key, slots if valid is None else Queue(slots, valid), **shared)
-        return add((total, instance), dtype, reduction)
-    return add((total,), dtype, reduction)
+    if key is None:
+        return add((total,), dtype, reduction)
+    instance = _instance_loss(
+        embeddings, key, queue, dtype=dtype, temperature=temperature, similarity=similarity, **shared
+    )
+    return add((total, instance), dtype, reduction)
+
+
+def _instance_loss(embeddings: Array, key: Array, queue: Array | Queue | None, *, dtype: Any, **options: Any) -> Array:
+    """InfoNCE of the embeddings, which are accumulated and were of the given dtype, with their keys."""
+    xp, (embeddings, key) = enter(embeddings=embeddings, key=key)
+    if key.dtype != dtype:
+        message = f"key: expected the dtype of embeddings, {dtype}, got {key.dtype}; convert one with astype"
+        raise TypeError(message)
+    key = accumulate(xp, key)
+    if queue is not None:
+        slots, valid = _slots("queue", queue)
+        slots = accumulate(namespace_of(slots), slots)
+        return moco(embeddings, key, slots if valid is None else Queue(slots, valid), **options)
+    same_shape("key", key, (embeddings.shape[0], *key.shape[1:]))
+    return contrast_embeddings(
+        {"embeddings": embeddings, "key": key},
+        objective=info_nce_objective(),
+        pairing=diagonal(),
+        mask=None,
+        **options,
+    )
 
 
 def _clusterings(arguments: dict[str, Any]) -> list[tuple[Any, ...]]:
