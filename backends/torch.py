@@ -142,7 +142,9 @@ class TorchAdapter:
         self, forward: Callable[..., Arrays], backward: Callable[..., Sequence[Any]]
     ) -> Callable[..., Arrays]:
         def bound(static: Any, *arrays: Any) -> Arrays:
-            outputs: Arrays = _ClosedForm.apply(forward, backward, static, *arrays)  # type: ignore[no-untyped-call]
+            # torch.compile refuses a tensor that is given twice, as embeddings are that are contrasted with themselves.
+            distinct = (x.view_as(x) if any(x is y for y in arrays[:k]) else x for k, x in enumerate(arrays))
+            outputs: Arrays = _ClosedForm.apply(forward, backward, static, *distinct)  # type: ignore[no-untyped-call]
             return outputs
 
         return bound

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from ._autodiff import stop_gradient
 from ._contrast import accumulated, add, contrast_embeddings, finish, same_width
 from ._execution import execution_of
-from ._namespace import device_of, enter, is_array, namespace_of
+from ._namespace import device_of, enter, is_array, is_number, namespace_of
 from ._numerics import accumulate, safe_sqrt, zeros
 from ._protocol import Array, Namespace
 from ._registry import adapter_of
@@ -150,6 +150,12 @@ def _slots(name: str, memory: Array | Queue) -> tuple[Array, Array | None]:
     return memory, None
 
 
+def _without_unwritten(xp: Namespace, name: str, slots: Array, valid: Array) -> Array:
+    """The rows of a memory, 0 where they were never written: what took no part may hold anything, NaN too."""
+    boolean(xp, f"{name}.valid", valid, (slots.shape[0],))
+    return xp.where(xp.expand_dims(valid, axis=1), slots, xp.zeros_like(slots))
+
+
 def moco(
     query: Array,
     key: Array,
@@ -228,6 +234,8 @@ def moco(
     same_shape("key", key, (n_rows, width))
     n_slots, _ = shape_of("queue", slots, "(M, D)")
     same_shape("queue", slots, (n_slots, width))
+    if written:
+        slots = _without_unwritten(xp, "queue", slots, *written)
     device = device_of(query)
     if mask is not None:
         boolean(xp, "mask", mask, (n_rows, n_slots))
@@ -431,6 +439,8 @@ def nnclr(
     same_shape("view_b", view_b, (rows, *view_b.shape[1:]))
     shape_of("support", slots, "(M, D)")
     same_width(similarity, "view_a", view_a, "support", slots)
+    if written:
+        slots = _without_unwritten(xp, "support", slots, *written)
     block_size_of(block_size)
     dtype = view_a.dtype
     x, y, slots = (accumulate(xp, z) for z in (view_a, view_b, slots))
@@ -574,6 +584,7 @@ def proto_nce(
         {"prototypes": prototypes, "assignments": assignments, "concentrations": concentrations, "mask": mask}
     )
     xp, (embeddings,) = enter(embeddings=embeddings)
+    floating(xp, embeddings=embeddings)
     dtype = embeddings.dtype
     embeddings = accumulate(xp, embeddings)
     shared: dict[str, Any] = {"weights": weights, "reduction": reduction, "block_size": block_size}
@@ -583,7 +594,7 @@ def proto_nce(
     ]
     total = add(losses, embeddings.dtype, reduction, divide_by=len(losses))
     if queue is not None and key is None:
-        message = "queue: expected None without key; give the keys too"
+        message = f"queue: expected None without key, got {type(queue).__name__}; give the keys too"
         raise ValueError(message)
     if key is None:
         return add((total,), dtype, reduction)
@@ -733,10 +744,7 @@ def concentrations(
     """
     number_of("temperature", temperature, above=0.0)
     number_of("smoothing", smoothing, above=0.0)
-    low, high = percentiles
-    if not 0 <= low <= high <= 100:  # noqa: PLR2004  (percent)
-        message = f"percentiles: expected two numbers between 0 and 100, the lower first, got {percentiles}"
-        raise ValueError(message)
+    low, high = _two_percentiles(percentiles)
     xp, (embeddings, prototypes, assignments) = enter(
         embeddings=embeddings, prototypes=prototypes, assignments=assignments
     )
@@ -759,6 +767,18 @@ def concentrations(
     # Clusters of identical points alone: all alike.
     phi = xp.where(mean == 0, xp.ones_like(phi), phi) / xp.where(mean == 0, xp.ones_like(mean), mean)
     return finish(xp, temperature * phi, dtype, "none")
+
+
+def _two_percentiles(percentiles: Any) -> tuple[float, float]:
+    if not isinstance(percentiles, (tuple, list)):
+        message = f"percentiles: expected a pair of numbers, got {type(percentiles).__name__}"
+        raise TypeError(message)
+    if [is_number(percent) for percent in percentiles] == [True, True]:
+        low, high = percentiles
+        if 0 <= low <= high <= 100:  # noqa: PLR2004  (percent)
+            return low, high
+    message = f"percentiles: expected two numbers between 0 and 100, the lower first, got {percentiles}"
+    raise ValueError(message)
 
 
 def _cluster_sums(xp: Namespace, x: Array, centres: Array, assignments: Array) -> tuple[Array, Array]:

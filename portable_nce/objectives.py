@@ -685,7 +685,9 @@ class _Triplet(Objective):
             live = matrix.scores != -math.inf
             xp = namespace_of(matrix.scores)
             positives, negatives = (xp.logical_and(members, live) for members in (matrix.positives, matrix.negatives))
-            sums = triple_sums(_finite(xp, matrix.scores), positives, negatives, margin[0:1], soft=self.soft)
+            # What takes part in no triple may hold anything; the difference of two infinities would be no number.
+            scores = xp.where(xp.logical_or(positives, negatives), matrix.scores, xp.zeros_like(matrix.scores))
+            sums = triple_sums(scores, positives, negatives, margin[0:1], soft=self.soft)
             number = sums.number if self.average == "all" else sums.active
             return (Losses(sums.total, sums.number > 0, number),)
         farthest, has_positive = execution.extreme(of_positives=True, largest=False)
@@ -696,10 +698,6 @@ class _Triplet(Objective):
         values = excess(xp, xp.where(counted, difference, xp.zeros_like(difference)), soft=self.soft)
         number = None if self.average == "all" else xp.astype(stop_gradient(values) != 0, values.dtype)
         return (Losses(values, counted, number),)
-
-
-def _finite(xp: Namespace, scores: Array) -> Array:
-    return xp.where(scores == -math.inf, xp.zeros_like(scores), scores)
 
 
 def triplet(*, margin: float = 0.2, mining: str = "batch_all", form: str = "margin", average: str = "all") -> Objective:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import portable_nce as pnce
-from portable_nce.objectives import Objective
+from portable_nce.objectives import Objective, Pairwise, Term
 from portable_nce.pairings import Pairing
 from portable_nce.similarities import Similarity
 
@@ -167,3 +167,194 @@ def test_a_large_batch_streams_by_itself() -> None:
     dense, expected = pnce.value_and_grad(lambda a, b: pnce.info_nce(a, b, block_size=None))(x, y)
     np.testing.assert_allclose(value, dense, rtol=1e-13)
     np.testing.assert_allclose(gradient, expected, rtol=1e-11, atol=1e-15)
+
+
+# --- an objective over pairs ------------------------------------------------------------------------------------------
+
+
+def pull(score: Any, reach: Any) -> Any:
+    return (1.0 - score) * (1.0 - score) * reach
+
+
+def push(score: Any, reach: Any) -> Any:
+    return score * score * score * score * reach * reach
+
+
+PULL = Term(pull, lambda s, reach: (-2.0 * (1.0 - s) * reach, (1.0 - s) * (1.0 - s)))
+PUSH = Term(push, lambda s, reach: (4.0 * s * s * s * reach * reach, 2.0 * s * s * s * s * reach))
+NEAR = np.asarray([0, 1, 3, 4, 7, 8])
+ALLOWED = RNG.random((6, 6)) < 0.8
+REACH = RNG.random(6) + 0.5
+
+
+def pair_loss(convert: Any, *, terms: Any = (PULL, PUSH), block_size: int | None = None, **options: Any) -> Any:
+    """A function of embeddings, temperature and parameter, that gives the loss and its gradients as NumPy arrays."""
+    pairing = Pairing(near, rows=(convert(NEAR),), columns=(convert(NEAR),), pairs=(convert(ALLOWED),))
+
+    def loss(x: Any, y: Any, t: Any, reach: Any) -> Any:
+        objective = Pairwise(*terms, parameters=(reach,), **options)
+        return pnce.contrast(x, y, objective=objective, pairing=pairing, temperature=t, block_size=block_size)
+
+    arrays = [convert(array) for array in (X, Y, np.asarray(0.7), REACH)]
+    value, gradients = pnce.value_and_grad(loss, argnums=(0, 1, 2, 3))(*arrays)
+    return [np.asarray(g) for g in (value, *gradients)]
+
+
+def by_hand(divide_by: str, *, balance: bool) -> float:
+    """The same from the whole matrix."""
+    unit_x, unit_y = (z / np.linalg.norm(z, axis=1, keepdims=True) for z in (X, Y))
+    scores = unit_x @ unit_y.T / 0.7
+    gap = abs(NEAR[:, None] - NEAR[None, :])
+    sets = (gap == 1, (gap > 1) & ALLOWED)
+    sums = [np.sum(term(scores, REACH[:, None]) * members) for term, members in zip((pull, push), sets, strict=True)]
+    sizes = [
+        np.sum(np.any(members, axis=1)) if divide_by == "rows" else np.sum(members)  # no term is exactly 0
+        for members in sets
+    ]
+    if balance:
+        return float(sums[0] / sizes[0] + sums[1] / sizes[1])
+    either = np.sum(np.any(sets[0] | sets[1], axis=1)) if divide_by == "rows" else sizes[0] + sizes[1]
+    return float((sums[0] + sums[1]) / either)
+
+
+@libraries
+@pytest.mark.parametrize("balance", [False, True])
+@pytest.mark.parametrize("divide_by", ["rows", "pairs", "active"])
+def test_own_terms_stream(convert: Any, divide_by: str, *, balance: bool) -> None:
+    dense = pair_loss(convert, divide_by=divide_by, balance=balance)
+    np.testing.assert_allclose(dense[0], by_hand(divide_by, balance=balance), rtol=1e-12)
+    assert all(np.any(gradient != 0) for gradient in dense[1:])
+    plain = pair_loss(convert, terms=(pull, push), divide_by=divide_by, balance=balance)
+    for block_size in (1, 4):
+        streamed = pair_loss(convert, divide_by=divide_by, balance=balance, block_size=block_size)
+        for ours, without_slopes, expected in zip(streamed, plain, dense, strict=True):
+            np.testing.assert_allclose(ours, expected, rtol=1e-12, atol=1e-13)
+            np.testing.assert_allclose(without_slopes, expected, rtol=1e-12, atol=1e-13)
+
+
+@libraries
+@pytest.mark.parametrize("terms", [(PULL, None), (None, PUSH)], ids=["positives", "negatives"])
+def test_one_term_alone(convert: Any, terms: Any) -> None:
+    dense, streamed = (pair_loss(convert, terms=terms, divide_by="active", block_size=block) for block in (None, 4))
+    for ours, expected in zip(streamed, dense, strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("terms", [(pull, PUSH), (PULL, push), (Term(pull), None)], ids=["first", "second", "alone"])
+def test_a_term_without_slopes_does_not_stream(terms: Any) -> None:
+    with pytest.raises(ValueError, match=r"\Ablock_size: expected None with an objective whose terms have no slopes"):
+        pair_loss(np.asarray, terms=terms, block_size=2)
+
+
+def test_wrong_slopes_would_be_seen() -> None:
+    """That the streamed gradient is made of the slopes, and of nothing else."""
+    wrong = Term(pull, lambda s, reach: (0.0 * s, 0.0 * s + 0.0 * reach))
+    assert not np.any(pair_loss(np.asarray, terms=(wrong, None), block_size=2)[1])
+
+
+def test_parameters_of_an_objective() -> None:
+    """Numbers, arrays of one entry, and one for each row."""
+    losses = [
+        pnce.contrast(X, Y, objective=Pairwise(PULL, PUSH, parameters=(reach,)))
+        for reach in (1.5, np.asarray(1.5), np.asarray([1.5]), np.full(6, 1.5))
+    ]
+    np.testing.assert_allclose(losses[1:], losses[0], rtol=1e-14)
+    assert repr(Pairwise(PULL, None, label="own")) == "<objective own>"
+    resolved = Pairwise(PULL, None)
+    assert pnce.objectives.resolve(resolved) is resolved
+
+
+# --- similarities made of others --------------------------------------------------------------------------------------
+
+FACTORS = np.asarray([0.5, 2.0, 1.0, 1.5, 0.25, 3.0])
+
+
+def distance(x: Any, y: Any) -> Any:
+    differences = x[..., :, None, :] - y[..., None, :, :]
+    return -(((differences * differences).sum(-1) + 0.25) ** 0.5)
+
+
+def gradients_of(convert: Any, make: Any, block_size: int | None) -> list[np.ndarray]:
+    """Of InfoNCE, with respect to embeddings, temperature and factors."""
+
+    def loss(x: Any, y: Any, t: Any, factors: Any) -> Any:
+        return pnce.info_nce(x, y, temperature=t, similarity=make(factors), block_size=block_size)
+
+    arrays = [convert(array) for array in (X, Y, np.asarray(0.7), FACTORS)]
+    value, found = pnce.value_and_grad(loss, argnums=(0, 1, 2, 3))(*arrays)
+    return [np.asarray(g) for g in (value, *found)]
+
+
+@libraries
+@pytest.mark.parametrize("inner", [*pnce.similarities.NAMES, ABSOLUTE], ids=[*pnce.similarities.NAMES, "own"])
+@pytest.mark.parametrize("kind", ["normalized", "scaled", "both"])
+def test_similarities_around_others_stream(convert: Any, kind: str, inner: Any) -> None:
+    normalized, scaled = pnce.similarities.normalized, pnce.similarities.scaled_columns
+    make = {
+        "normalized": lambda _: normalized(inner),
+        "scaled": lambda factors: scaled(inner, factors),
+        "both": lambda factors: scaled(normalized(inner), factors),
+    }[kind]
+    dense = gradients_of(convert, make, None)
+    for ours, expected in zip(gradients_of(convert, make, 4), dense, strict=True):
+        np.testing.assert_allclose(ours, expected, rtol=1e-12, atol=1e-13)
+    assert np.any(dense[4] != 0) == (kind != "normalized")
+
+
+def scores_of(similarity: Any, x: np.ndarray = X, y: np.ndarray = Y) -> np.ndarray:
+    """The whole score matrix."""
+    chosen = pnce.similarities.resolve(similarity)
+    found: np.ndarray = chosen.scores(*chosen.prepare(x, y, 1.0))
+    return found
+
+
+@pytest.mark.parametrize(
+    "inner", [*pnce.similarities.NAMES, ABSOLUTE, distance], ids=[*pnce.similarities.NAMES, "own", "callable"]
+)
+def test_what_similarities_around_others_mean(inner: Any) -> None:
+    unit_x, unit_y = (z / np.linalg.norm(z, axis=1, keepdims=True) for z in (X, Y))
+    around = pnce.similarities.normalized(inner)
+    np.testing.assert_allclose(scores_of(around), scores_of(inner, unit_x, unit_y), rtol=1e-13, atol=1e-14)
+    np.testing.assert_allclose(scores_of(around, 9.0 * X, 0.1 * Y), scores_of(around), rtol=1e-13, atol=1e-14)
+    scaled = pnce.similarities.scaled_columns(inner, FACTORS)
+    np.testing.assert_allclose(scores_of(scaled), scores_of(inner) * FACTORS, rtol=1e-13)
+
+
+@libraries
+@pytest.mark.parametrize("kind", ["normalized", "scaled"])
+def test_a_critic_inside_is_a_critic(convert: Any, kind: str) -> None:
+    """Differentiated as it stands, not streamed; its like with a name gives the same numbers."""
+
+    def make(inner: Any) -> Any:
+        if kind == "normalized":
+            return lambda _: pnce.similarities.normalized(inner)
+        return lambda factors: pnce.similarities.scaled_columns(inner, factors)
+
+    for ours, named in zip(
+        gradients_of(convert, make(squared_distance), None),
+        gradients_of(convert, make("neg_sq_euclidean"), None),
+        strict=True,
+    ):
+        np.testing.assert_allclose(ours, named, rtol=1e-12, atol=1e-13)
+    with pytest.raises(ValueError, match=r"\Ablock_size: expected None or 'auto'"):
+        gradients_of(convert, make(squared_distance), 2)
+
+
+def test_normalizing_leaves_zero_and_the_cosine_alone() -> None:
+    around = pnce.similarities.normalized("dot")
+    np.testing.assert_allclose(scores_of(around), scores_of("cosine"), rtol=1e-14)
+    zero = np.zeros((2, 4))
+    np.testing.assert_array_equal(scores_of(around, zero, Y), np.zeros((2, 6)))
+
+
+def test_similarities_around_others_are_found_again() -> None:
+    """Those of equal parts are equal, and so is code compiled for them."""
+    scaled = [pnce.similarities.scaled_columns("dot", FACTORS) for _ in range(2)]
+    assert (scaled[0].scores, scaled[0].pullback) == (scaled[1].scores, scaled[1].pullback)
+    assert hash((scaled[0].scores, scaled[0].pullback)) == hash((scaled[1].scores, scaled[1].pullback))
+    distances = pnce.similarities.scaled_columns("neg_euclidean", FACTORS)
+    assert distances.scores != scaled[0].scores
+    assert distances.wide
+    assert pnce.similarities.normalized("neg_euclidean").wide
+    with pytest.raises(ValueError, match=r"\Afactors: expected shape \(6,\), got \(5,\)"):
+        scores_of(pnce.similarities.scaled_columns("dot", FACTORS[:5]))

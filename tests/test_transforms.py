@@ -39,24 +39,87 @@ EMBEDDING_LOSSES: dict[str, Loss] = {
     "dcl": lambda x, y, t, **options: pnce.dcl(x, y, temperature=t, **options),
     "clip": lambda x, y, t, **options: pnce.clip(x, y, logit_scale=1 / t, **options),
     "labels": lambda x, y, t, **options: pnce.contrast(
-        x, y, objective="info_nce", pairing=_same_class(x), temperature=t, **options
+        x, y, objective="info_nce", pairing=pnce.pairings.labels(_labels(x), _labels(x)), temperature=t, **options
     ),
+    "nt_xent three views": lambda x, y, t, **options: pnce.nt_xent(x, y, x * y, temperature=t, **options),
+    "dclw": lambda x, y, t, **options: pnce.dclw(x, y, temperature=t, **options),
+    "relic": lambda x, y, t, **options: pnce.relic(x, y, temperature=t, symmetric=True, **options),
+    "siglip": lambda x, y, t, **options: pnce.siglip(x, y, logit_scale=1 / t, logit_bias=-t, **options),
+    "supcon": lambda x, y, t, **o: pnce.supcon(x + y, _labels(x), temperature=t, base_temperature=0.2, **o),
+    "contrastive": lambda x, y, t, **o: pnce.contrastive(x * y, _labels(x), temperature=t, margin=9.0, **o),
+    "triplet": lambda x, y, t, **options: pnce.triplet(x, y, x * y, temperature=t, margin=1.0, **options),
+    "triplet_from_labels": lambda x, y, t, **o: pnce.triplet_from_labels(
+        x * y, _labels(x), temperature=t, margin=1.0, **o
+    ),
+    "triplet_from_labels hard": lambda x, y, t, **o: pnce.triplet_from_labels(
+        x * y, _labels(x), temperature=t, mining="batch_hard", form="soft", **o
+    ),
+    "moco": lambda x, y, t, **options: pnce.moco(x, y, _queue(x), temperature=t, **options),
+    "nnclr": lambda x, y, t, **options: pnce.nnclr(x, y, _queue(x), temperature=t, symmetric=True, **options),
+    "proto_nce": lambda x, y, t, **options: pnce.proto_nce(
+        x, _rows(x), _labels(x), _rows(x)[:, 0] ** 2 + 0.2, key=y, queue=_queue(x), temperature=t, **options
+    ),
+}
+# Put together of what those above are made of, in the same way: for these, one test of each library is enough.
+RELATED_LOSSES: dict[str, Loss] = {
+    "n_tuple": lambda x, y, t, **options: pnce.n_tuple(x, y, temperature=t, l2=0.1, **options),
+    "cpc": lambda x, y, t, **options: pnce.cpc(
+        x, _steps(y), _steps(x[:3, :]), temperature=t, similarity="cosine", **options
+    ),
+    "moco_v3": lambda x, y, t, **options: pnce.moco_v3(
+        x, y, _rows(x)[:4, :], _rows(x)[1:, :], temperature=t, **options
+    ),
+    "nca": lambda x, y, t, **options: pnce.nca(x + y, _labels(x), temperature=t, **options),
+    "soft_nearest_neighbor": lambda x, y, t, **o: pnce.soft_nearest_neighbor(x + y, _labels(x), temperature=t, **o),
+    "contrastive balance": lambda x, y, t, **o: pnce.contrastive(
+        x * y, _labels(x), temperature=t, margin=9.0, average="nonzero", balance=True, **o
+    ),
+    "relic one way": lambda x, y, t, **options: pnce.relic(x, y, temperature=t, direction="b_to_a", **options),
 }
 SCORE_LOSSES: dict[str, Loss] = {
     "scores info_nce": pnce.from_scores.info_nce,
     "scores flat_nce": pnce.from_scores.flat_nce,
     "scores dcl": pnce.from_scores.dcl,
+    "scores dclw": pnce.from_scores.dclw,
+    "scores clip": lambda g: pnce.from_scores.clip(g[:, :4]),
+    "scores relic": lambda g: pnce.from_scores.relic(g[:, :4], symmetric=True),
+    "scores supcon": lambda g: pnce.from_scores.supcon(g, positives=g < 0, multi_positive="separate"),
+    "scores nca": lambda g: pnce.from_scores.nca(g, positives=g < 0),
+    "scores logistic": pnce.from_scores.logistic,
+    "scores contrastive": lambda g: pnce.from_scores.contrastive(g, margin=4.0, positive_power=1),
+    "scores triplet": lambda g: pnce.from_scores.triplet(g, margin=4.0),
+    "scores triplet hard": lambda g: pnce.from_scores.triplet(g, mining="batch_hard", form="soft"),
     "bound info_nce": pnce.bounds.info_nce,
     "bound dual": lambda g: pnce.bounds.dual(g, g[:, 0]),
     "dual critic": lambda g: pnce.bounds.dual_critic(g).sum(),
     "ess": pnce.diagnostics.effective_sample_size,
 }
-# Where every loss would take its time to compile and show nothing new, these show it.
-FEW = ("info_nce distance", "labels")
+# Where every loss would take its time to compile and show nothing new, these show it: one for each way through the
+# library.
+FEW = (
+    "info_nce distance",
+    "labels",
+    "nt_xent three views",
+    "relic",
+    "siglip",
+    "contrastive",
+    "triplet",
+    "triplet_from_labels",
+    "triplet_from_labels hard",
+    "moco",
+    "nnclr",
+)
+# Whose triples are visited in turn, by a closed form that has no forward mode, whatever the execution.
+REVERSE_ONLY = (EMBEDDING_LOSSES["triplet_from_labels"], SCORE_LOSSES["scores triplet"])
+FORWARD = [name for name in FEW if EMBEDDING_LOSSES[name] not in REVERSE_ONLY]
 
 losses = pytest.mark.parametrize("loss", EMBEDDING_LOSSES.values(), ids=EMBEDDING_LOSSES.keys())
+all_losses = pytest.mark.parametrize(
+    "loss", [*EMBEDDING_LOSSES.values(), *RELATED_LOSSES.values()], ids=[*EMBEDDING_LOSSES, *RELATED_LOSSES]
+)
 score_losses = pytest.mark.parametrize("loss", SCORE_LOSSES.values(), ids=SCORE_LOSSES.keys())
 few_losses = pytest.mark.parametrize("loss", [EMBEDDING_LOSSES[name] for name in FEW], ids=FEW)
+forward_losses = pytest.mark.parametrize("loss", [EMBEDDING_LOSSES[name] for name in FORWARD], ids=FORWARD)
 blocks = pytest.mark.parametrize("block_size", [None, 2])
 compiled_losses = pytest.mark.parametrize(
     ("loss", "block_size", "backend"),
@@ -64,14 +127,58 @@ compiled_losses = pytest.mark.parametrize(
         *(pytest.param(loss, None, "eager", id=name) for name, loss in EMBEDDING_LOSSES.items()),
         pytest.param(EMBEDDING_LOSSES["info_nce"], None, "aot_eager", id="info_nce backward"),
         pytest.param(EMBEDDING_LOSSES["info_nce"], 2, "aot_eager", id="info_nce streamed"),
-        pytest.param(EMBEDDING_LOSSES["labels"], 2, "aot_eager", id="labels streamed"),
+        *(
+            pytest.param(EMBEDDING_LOSSES[name], 2, "aot_eager", id=f"{name} streamed")
+            for name in ("labels", "relic", "contrastive", "triplet_from_labels hard")
+        ),
     ],
 )
 
 
-def _same_class(x: Any) -> pnce.pairings.Pairing:
-    numbers = torch.arange(x.shape[0]) if isinstance(x, torch.Tensor) else jnp.arange(x.shape[0])
-    return pnce.pairings.labels(numbers // 2, numbers // 2)
+QUEUE_SIZE = 4
+MEMORY_LOSSES: dict[str, Loss] = {
+    "moco": pnce.moco,
+    # The gradient of NNCLR is that of the second view.
+    "nnclr": lambda x, y, queue: pnce.nnclr(y, x, queue),
+}
+batches = pytest.mark.parametrize("batch", [2, 3, 6])
+
+
+def _batches(batch: int) -> list[tuple[np.ndarray, np.ndarray]]:
+    rng = np.random.default_rng(batch)
+    return [(rng.normal(size=(batch, 3)), rng.normal(size=(batch, 3))) for _ in range(4)]
+
+
+def _same_queue(ours: pnce.Queue, expected: pnce.Queue) -> None:
+    _close(ours.rows, expected.rows)
+    np.testing.assert_array_equal(np.asarray(ours.valid), expected.valid)
+
+
+MEMORY = np.random.default_rng(11).normal(size=(5, 3)).tolist()
+
+
+def _like(x: Any, nested: Any, kind: str) -> Any:
+    """Numbers as an array of the library of x, or for the tape as one of NumPy."""
+    library: Any = torch if isinstance(x, torch.Tensor) else jnp if isinstance(x, jax.Array) else np
+    make = torch.tensor if library is torch else library.asarray
+    return make(nested, dtype=getattr(library, kind))
+
+
+def _labels(x: Any) -> Any:
+    return _like(x, [0, 0, 1, 1], "int64")
+
+
+def _rows(x: Any) -> Any:
+    return _like(x, MEMORY, "float64")
+
+
+def _queue(x: Any) -> pnce.Queue:
+    return pnce.Queue(_rows(x), _like(x, [False, True, True, True, True], "bool"))
+
+
+def _steps(x: Any) -> Any:
+    """Make a stack of two, one beside the other."""
+    return x[None, :, :] * _like(x, [[[1.0]], [[-0.5]]], "float64")
 
 
 def _numbers(batch: tuple[int, ...] = ()) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -88,14 +195,7 @@ def _jax(*, batch: tuple[int, ...] = ()) -> list[jax.Array]:
 
 
 def _reference(loss: Loss) -> tuple[np.ndarray, tuple[np.ndarray, ...]]:
-    return pnce.value_and_grad(_numpy(loss), argnums=(0, 1, 2))(*_numbers())
-
-
-def _numpy(loss: Loss) -> Loss:
-    if loss is not EMBEDDING_LOSSES["labels"]:
-        return lambda x, y, t: loss(x, y, t, block_size=None)
-    pairing = pnce.pairings.labels(np.arange(4) // 2, np.arange(4) // 2)
-    return lambda x, y, t: pnce.contrast(x, y, objective="info_nce", pairing=pairing, temperature=t, block_size=None)
+    return pnce.value_and_grad(lambda x, y, t: loss(x, y, t, block_size=None), argnums=(0, 1, 2))(*_numbers())
 
 
 def _check_grads(function: Loss, arguments: Any, **options: Any) -> None:
@@ -107,10 +207,15 @@ def _close(ours: Any, theirs: Any) -> None:
     np.testing.assert_allclose(np.asarray(ours), np.asarray(theirs), rtol=1e-12, atol=1e-12)
 
 
+def _gradient(argument: torch.Tensor) -> torch.Tensor:
+    """The gradient that a backward pass left, which is none where nothing flows."""
+    return torch.zeros_like(argument) if argument.grad is None else argument.grad
+
+
 # ------------------------------------------------------------------------------------------------------------- torch
 
 
-@losses
+@all_losses
 @blocks
 def test_torch_backward(loss: Loss, block_size: int | None) -> None:
     arguments = _torch(requires_grad=True)
@@ -119,7 +224,7 @@ def test_torch_backward(loss: Loss, block_size: int | None) -> None:
     expected, gradients = _reference(loss)
     _close(value.detach(), expected)
     for argument, gradient in zip(arguments, gradients, strict=True):
-        _close(argument.grad, gradient)
+        _close(_gradient(argument), gradient)
 
 
 @losses
@@ -130,7 +235,8 @@ def test_torch_gradcheck_to_second_order(loss: Loss, block_size: int | None) -> 
     def function(x: torch.Tensor, y: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
         return loss(x, y, t, block_size=block_size)
 
-    assert torch.autograd.gradcheck(function, arguments, check_forward_ad=block_size is None)
+    forward = block_size is None and loss not in REVERSE_ONLY
+    assert torch.autograd.gradcheck(function, arguments, check_forward_ad=forward)
     assert torch.autograd.gradgradcheck(function, arguments)
 
 
@@ -152,7 +258,7 @@ def test_torch_func(loss: Loss, block_size: int | None) -> None:
     _close(hessian, double)
 
 
-@few_losses
+@forward_losses
 def test_torch_jvp_and_hessian(loss: Loss) -> None:
     def function(x: torch.Tensor) -> torch.Tensor:
         return loss(x, *_torch()[1:], block_size=None)
@@ -179,7 +285,7 @@ def test_torch_compile_fullgraph(loss: Loss, block_size: int | None, backend: st
     expected, gradients = _reference(loss)
     _close(value.detach(), expected)
     for argument, gradient in zip(arguments, gradients, strict=True):
-        _close(argument.grad, gradient)
+        _close(_gradient(argument), gradient)
 
 
 def test_torch_compile_with_inductor() -> None:
@@ -196,7 +302,8 @@ def test_torch_compile_with_inductor() -> None:
 def test_torch_scores(loss: Loss) -> None:
     torch.compiler.reset()
     scores = torch.tensor(np.random.default_rng(3).normal(size=(4, 5)), requires_grad=True)
-    assert torch.autograd.gradcheck(loss, (scores,), check_forward_ad=True)
+    forward = loss not in REVERSE_ONLY
+    assert torch.autograd.gradcheck(loss, (scores,), check_forward_ad=forward)
     assert torch.autograd.gradgradcheck(loss, (scores,))
     _close(torch.compile(loss, fullgraph=True, backend="eager")(scores).detach(), loss(scores).detach())
 
@@ -231,6 +338,36 @@ def test_torch_autocast_does_not_touch_the_loss(block_size: int | None) -> None:
         torch.testing.assert_close(gradient, expected)
 
 
+@pytest.mark.parametrize("loss", MEMORY_LOSSES.values(), ids=MEMORY_LOSSES.keys())
+@batches
+def test_torch_compile_of_a_step_with_a_queue(loss: Loss, batch: int) -> None:
+    """A queue is an argument and a result like any other; one compilation serves for all steps."""
+    torch.compiler.reset()
+    graphs = []
+
+    def count(graph: Any, _: Any) -> Any:
+        graphs.append(batch)
+        return graph.forward
+
+    @torch.compile(fullgraph=True, backend=count)
+    def step(x: torch.Tensor, y: torch.Tensor, queue: pnce.Queue) -> tuple[torch.Tensor, pnce.Queue]:
+        return loss(x, y, queue), pnce.queue_push(queue, y)
+
+    queue = pnce.queue_init(torch.zeros((1, 3), dtype=torch.float64), QUEUE_SIZE)
+    expected = pnce.queue_init(np.zeros((1, 3)), QUEUE_SIZE)
+    for x, y in _batches(batch):
+        query = torch.tensor(x, requires_grad=True)
+        value, queue = step(query, torch.tensor(y), queue)
+        assert type(queue) is pnce.Queue
+        value.backward()
+        wanted, slope = pnce.value_and_grad(lambda a, y=y, held=expected: loss(a, y, held))(x)
+        expected = pnce.queue_push(expected, y)
+        _close(value.detach(), wanted)
+        _close(_gradient(query), slope)
+        _same_queue(queue, expected)
+    assert graphs == [batch]
+
+
 def test_torch_stop_gradient_also_stops_tangents() -> None:
     x = torch.tensor(3.0)
     result: Any = torch.func.jvp(lambda a: a * pnce.stop_gradient(a), (x,), (torch.tensor(1.0),))
@@ -250,7 +387,7 @@ def test_torch_parameters_and_subclasses() -> None:
 # --------------------------------------------------------------------------------------------------------------- JAX
 
 
-@losses
+@all_losses
 @blocks
 def test_jax_jit(loss: Loss, block_size: int | None) -> None:
     def function(x: jax.Array, y: jax.Array, t: jax.Array) -> jax.Array:
@@ -284,7 +421,7 @@ def test_jax_vmap_and_second_order(loss: Loss, block_size: int | None) -> None:
     _check_grads(function, _jax(), order=2, modes=["rev"])
 
 
-@few_losses
+@forward_losses
 def test_jax_forward_mode_and_hessian(loss: Loss) -> None:
     @jax.jit
     def function(x: jax.Array, y: jax.Array, t: jax.Array) -> jax.Array:
@@ -298,8 +435,52 @@ def test_jax_forward_mode_and_hessian(loss: Loss) -> None:
 @score_losses
 def test_jax_scores(loss: Loss) -> None:
     scores = jnp.asarray(np.random.default_rng(3).normal(size=(4, 5)))
-    _check_grads(jax.jit(loss), (scores,), order=1, modes=["fwd", "rev"])
+    forward = loss not in REVERSE_ONLY
+    _check_grads(jax.jit(loss), (scores,), order=1, modes=["fwd", "rev"] if forward else ["rev"])
     _close(jax.jit(loss)(scores), loss(scores))
+
+
+@pytest.mark.parametrize("loss", MEMORY_LOSSES.values(), ids=MEMORY_LOSSES.keys())
+@batches
+def test_jax_jit_of_a_step_with_a_queue(loss: Loss, batch: int) -> None:
+    """A queue is an argument and a result like any other; one compilation serves for all steps."""
+    traced = []
+
+    @jax.jit
+    def step(x: jax.Array, y: jax.Array, queue: pnce.Queue) -> Any:
+        traced.append(batch)
+
+        def function(a: jax.Array) -> Any:
+            return loss(a, y, queue), pnce.queue_push(queue, y)
+
+        return jax.value_and_grad(function, has_aux=True)(x)
+
+    queue, expected = pnce.queue_init(jnp.zeros((1, 3)), QUEUE_SIZE), pnce.queue_init(np.zeros((1, 3)), QUEUE_SIZE)
+    for x, y in _batches(batch):
+        (value, queue), gradient = step(jnp.asarray(x), jnp.asarray(y), queue)
+        assert type(queue) is pnce.Queue
+        wanted, slope = pnce.value_and_grad(lambda a, y=y, held=expected: loss(a, y, held))(x)
+        expected = pnce.queue_push(expected, y)
+        _close(value, wanted)
+        _close(gradient, slope)
+        _same_queue(queue, expected)
+    assert traced == [batch]
+
+
+@batches
+def test_jax_scan_carries_a_queue(batch: int) -> None:
+    """Static shapes: the queue is the carry of a loop."""
+    batch_of_each = jnp.stack([jnp.asarray(y) for _, y in _batches(batch)])
+
+    def step(queue: pnce.Queue, y: jax.Array) -> tuple[pnce.Queue, jax.Array]:
+        return pnce.queue_push(queue, y), pnce.moco(y, y, queue)
+
+    queue, values = jax.lax.scan(step, pnce.queue_init(batch_of_each[0, ...], QUEUE_SIZE), batch_of_each)
+    expected = pnce.queue_init(np.zeros((1, 3)), QUEUE_SIZE)
+    for value, (_, y) in zip(values, _batches(batch), strict=True):
+        _close(value, pnce.moco(y, y, expected))
+        expected = pnce.queue_push(expected, y)
+    _same_queue(queue, expected)
 
 
 def test_jax_streamed_forward_mode_is_refused_not_wrong() -> None:
@@ -312,3 +493,14 @@ def test_torch_streamed_forward_mode_is_refused_not_wrong() -> None:
     x, y, t = _torch()
     with pytest.raises(RuntimeError, match="forward"):
         torch.func.jvp(lambda a: pnce.info_nce(a, y, temperature=t, block_size=2), (x,), (y,))
+
+
+@blocks
+def test_forward_mode_of_all_triples_is_refused_not_wrong(block_size: int | None) -> None:
+    loss = EMBEDDING_LOSSES["triplet_from_labels"]
+    x, y, t = _jax()
+    with pytest.raises(TypeError, match="custom_vjp"):
+        jax.jvp(lambda a: loss(a, y, t, block_size=block_size), (x,), (y,))
+    a, b, temperature = _torch()
+    with pytest.raises(RuntimeError, match="forward"):
+        torch.func.jvp(lambda x: loss(x, b, temperature, block_size=block_size), (a,), (b,))

@@ -1,0 +1,221 @@
+"""The queue: what it holds, in which order, and that what was never written is as good as absent."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import portable_nce as pnce
+
+import oracles
+from variants import differentiate, flatten, generator
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from variants import Nested, Variant
+
+D = 3
+DIRT = [math.inf, math.nan, 1e30, 0.0]
+WRITTEN = [False, True, False, True, True, False]
+"""Not as queue_push leaves them, which is no reason to go wrong."""
+
+
+def vectors(rows: int, seed: int) -> list[list[float]]:
+    """Draw numbers that every dtype holds."""
+    numbers = generator(seed)
+    return [[numbers.randint(-24, 24) / 16 for _ in range(D)] for _ in range(rows)]
+
+
+def contents(variant: Variant, queue: pnce.Queue) -> tuple[Nested, Nested]:
+    """List the rows of a queue, and which are valid."""
+    return variant.to_list(queue.rows), variant.to_list(queue.valid)
+
+
+def assert_belongs(variant: Variant, queue: pnce.Queue, example: Any, size: int) -> None:
+    """The queue is one of that size, of the example's library, dtype and device."""
+    assert type(queue) is pnce.Queue
+    assert (tuple(queue.rows.shape), tuple(queue.valid.shape)) == ((size, D), (size,))
+    assert type(queue.rows) is type(queue.valid) is type(example)
+    assert queue.rows.dtype == example.dtype
+    assert queue.valid.dtype == variant.dtype("bool")
+    assert variant.device_of(queue.rows) == variant.device_of(queue.valid) == variant.device
+
+
+# --- what it holds --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
+def test_an_empty_queue(variant: Variant, dtype: str) -> None:
+    example = variant.floats(vectors(2, 1), dtype)
+    queue = pnce.queue_init(example, size=4)
+    assert_belongs(variant, queue, example, 4)
+    assert contents(variant, queue) == ([[0.0] * D] * 4, [False] * 4)
+    pushed = pnce.queue_push(queue, example)
+    assert_belongs(variant, pushed, example, 4)
+
+
+@given(size=st.integers(1, 5), batches=st.lists(st.integers(1, 7), min_size=1, max_size=4))
+def test_it_holds_the_last_that_were_pushed(variant: Variant, size: int, batches: list[int]) -> None:
+    """In the order of a list that grows, whatever the sizes of the batches: nothing is lost, nothing comes twice."""
+    queue = pnce.queue_init(variant.floats([[0.0] * D]), size)
+    model: list[tuple[list[float], bool]] = [([0.0] * D, False)] * size
+    for batch in batches:
+        rows = [[float(len(model) + k), float(-k), 0.5] for k in range(batch)]
+        queue = pnce.queue_push(queue, variant.floats(rows))
+        model += [(row, True) for row in rows]
+        held = model[-size:]
+        assert contents(variant, queue) == ([row for row, _ in held], [valid for _, valid in held])
+
+
+@pytest.mark.parametrize("batch", [1, 3, 4, 5, 9])
+def test_nothing_is_changed_in_place(variant: Variant, batch: int) -> None:
+    first = pnce.queue_push(pnce.queue_init(variant.floats(vectors(1, 0)), size=4), variant.floats(vectors(3, 1)))
+    before = contents(variant, first)
+    rows = variant.floats(vectors(batch, 2))
+    pnce.queue_push(first, rows)
+    assert contents(variant, first) == before
+    assert variant.to_list(rows) == vectors(batch, 2)
+
+
+def test_one_batch_or_two_are_the_same(variant: Variant) -> None:
+    queue = pnce.queue_init(variant.floats(vectors(1, 0)), size=4)
+    rows = vectors(6, 3)
+    at_once = pnce.queue_push(queue, variant.floats(rows))
+    in_turn = pnce.queue_push(pnce.queue_push(queue, variant.floats(rows[:1])), variant.floats(rows[1:]))
+    assert contents(variant, at_once) == contents(variant, in_turn)
+
+
+def test_no_gradient_is_kept(variant: Variant) -> None:
+    """Negatives have a gradient, but not through a queue: neither what enters, nor what was there, nor the example."""
+    query, key = variant.floats(vectors(3, 1)), variant.floats(vectors(3, 2))
+
+    def loss(held: Any, entering: Any) -> Any:
+        queue = pnce.queue_push(pnce.Queue(held, valid), entering)
+        return pnce.info_nce(query, key, queue.rows)
+
+    valid = variant.array([True] * 5)
+    value, gradients = differentiate(loss, [variant.floats(vectors(5, 3)), variant.floats(vectors(2, 4))])
+    assert float(value) > 0
+    assert [set(flatten(variant.to_list(gradient))) for gradient in gradients] == [{0.0}, {0.0}]
+    value, (gradient,) = differentiate(
+        lambda example: pnce.info_nce(query, key, pnce.queue_init(example, size=2).rows), [query]
+    )
+    assert set(flatten(variant.to_list(gradient))) == {0.0}
+
+
+# --- what takes no part ---------------------------------------------------------------------------------------------
+
+
+def memories(variant: Variant, rows: list[list[float]], dirt: float) -> tuple[pnce.Queue, Any]:
+    """Make a queue with dirt in the slots that were not written, and the array of the others alone."""
+    supply = iter(rows)
+    slots = [next(supply) if written else [dirt] * D for written in WRITTEN]
+    return pnce.Queue(variant.floats(slots), variant.array(WRITTEN)), variant.floats(rows)
+
+
+LOSSES: dict[str, Callable[..., Any]] = {
+    "moco": pnce.moco,
+    "nnclr": pnce.nnclr,
+    "nnclr symmetric": lambda *arrays, **options: pnce.nnclr(*arrays, symmetric=True, **options),
+}
+CALLS = [
+    pytest.param(loss, similarity, block, marks=[] if similarity == "cosine" else [pytest.mark.exhaustive])
+    for loss in LOSSES
+    for similarity in pnce.similarities.NAMES
+    for block in (None, 2)
+]
+
+
+def run(variant: Variant, loss: Callable[..., Any], queue: Any, **options: Any) -> list[Nested]:
+    """Give the loss with a memory, and its gradients with respect to both embeddings and the temperature."""
+    arrays = [variant.floats(vectors(3, 1)), variant.floats(vectors(3, 2)), variant.floats(0.5)]
+    value, gradients = differentiate(lambda a, b, t: loss(a, b, queue, temperature=t, **options), arrays)
+    return [variant.to_list(x) for x in (value, *gradients)]
+
+
+def assert_same(variant: Variant, got: list[Nested], wanted: list[Nested]) -> None:
+    """Equal up to a few roundings of the largest number."""
+    for ours, theirs in zip(got, wanted, strict=True):
+        exact = oracles.exact(theirs)
+        scale = max([1.0, *(abs(number) for number in oracles.numbers_of(exact))])
+        pairs = zip(oracles.numbers_of(oracles.exact(ours)), oracles.numbers_of(exact), strict=True)
+        assert all(abs(a - b) <= 8 * variant.eps() * scale for a, b in pairs), (ours, theirs)
+
+
+@pytest.mark.parametrize(("loss", "similarity", "block_size"), CALLS)
+def test_unwritten_slots_change_nothing(variant: Variant, loss: str, similarity: str, block_size: int | None) -> None:
+    """Whatever they hold, and wherever they are."""
+    wanted: list[Nested] | None = None
+    for dirt in DIRT if similarity == "cosine" else DIRT[1:2]:
+        queue, written = memories(variant, vectors(sum(WRITTEN), 3), dirt)
+        options = {"similarity": similarity, "block_size": block_size}
+        if wanted is None:
+            wanted = run(variant, LOSSES[loss], written, **options)
+        assert_same(variant, run(variant, LOSSES[loss], queue, **options), wanted)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("dirt", DIRT)
+@pytest.mark.parametrize("block_size", [None, 2])
+@pytest.mark.parametrize("loss", list(LOSSES))
+def test_no_slot_is_written(variant: Variant, loss: str, block_size: int | None, dirt: float) -> None:
+    """Nothing to contrast with, and no neighbour: nothing to learn."""
+    queue = pnce.Queue(variant.floats([[dirt] * D] * 4), variant.array([False] * 4))
+    found = run(variant, LOSSES[loss], queue, block_size=block_size)
+    assert found == [0.0, [[0.0] * D] * 3, [[0.0] * D] * 3, 0.0]
+
+
+@pytest.mark.parametrize("size", [2, 5])
+@pytest.mark.parametrize("loss", list(LOSSES))
+def test_a_pushed_queue_is_the_array_of_its_rows(variant: Variant, loss: str, size: int) -> None:
+    """Partly written or full: the loss is that of the rows it holds."""
+    rows = vectors(3, 4)
+    queue = pnce.queue_push(pnce.queue_init(variant.floats(rows), size), variant.floats(rows))
+    assert_same(variant, run(variant, LOSSES[loss], queue), run(variant, LOSSES[loss], variant.floats(rows[-size:])))
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("block_size", [None, 2])
+def test_a_mask_comes_on_top(variant: Variant, block_size: int | None) -> None:
+    """A slot takes part if it was written and the mask has it."""
+    queue, written = memories(variant, vectors(sum(WRITTEN), 3), math.nan)
+    mask = [[(i + j) % 3 > 0 for j in range(len(WRITTEN))] for i in range(3)]
+    among = [[bit for bit, held in zip(row, WRITTEN, strict=True) if held] for row in mask]
+    assert_same(
+        variant,
+        run(variant, pnce.moco, queue, mask=variant.array(mask), block_size=block_size),
+        run(variant, pnce.moco, written, mask=variant.array(among), block_size=block_size),
+    )
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("block_size", [None, 2])
+def test_the_queue_of_proto_nce(variant: Variant, block_size: int | None) -> None:
+    queue, written = memories(variant, vectors(sum(WRITTEN), 3), math.nan)
+    prototypes = variant.floats(vectors(2, 5)), variant.array([0, 1, 0]), variant.floats([0.5, 0.25])
+
+    def loss(embeddings: Any, key: Any, memory: Any, **options: Any) -> Any:
+        return pnce.proto_nce(embeddings, *prototypes, key=key, queue=memory, **options)
+
+    assert_same(
+        variant,
+        run(variant, loss, queue, block_size=block_size),
+        run(variant, loss, written, block_size=block_size),
+    )
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("similarity", pnce.similarities.NAMES)
+def test_the_neighbour_is_the_nearest(variant: Variant, similarity: str) -> None:
+    """NNCLR is InfoNCE of the neighbours; of two alike, of the older."""
+    view_a, view_b, support = vectors(3, 1), vectors(3, 2), [*vectors(4, 3), vectors(4, 3)[1]]
+    scores = oracles.score_matrix(oracles.exact(view_a), oracles.exact(support), similarity, oracles.exact(1.0))
+    neighbours = [support[row.index(max(row))] for row in scores]
+    got = pnce.nnclr(*(variant.floats(nested) for nested in (view_a, view_b, support)), similarity=similarity)
+    wanted = pnce.info_nce(variant.floats(neighbours), variant.floats(view_b), temperature=0.1, similarity=similarity)
+    assert_same(variant, [variant.to_list(got)], [variant.to_list(wanted)])
