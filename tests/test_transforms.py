@@ -129,7 +129,7 @@ compiled_losses = pytest.mark.parametrize(
         pytest.param(EMBEDDING_LOSSES["info_nce"], 2, "aot_eager", id="info_nce streamed"),
         *(
             pytest.param(EMBEDDING_LOSSES[name], 2, "aot_eager", id=f"{name} streamed")
-            for name in ("labels", "relic", "contrastive", "triplet_from_labels hard")
+            for name in ("labels", "contrastive", "triplet_from_labels hard")
         ),
     ],
 )

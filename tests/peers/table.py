@@ -657,10 +657,8 @@ add(
     )
     """,
     """
-    loss = (
-        pnce.nnclr(view_a, view_b, queue, temperature=0.1) / 2
-        + pnce.nnclr(view_b, view_a, queue, temperature=0.1) / 2
-    )
+    one_way = pnce.nnclr(view_a, view_b, queue, temperature=0.1)
+    loss = (one_way + pnce.nnclr(view_b, view_a, queue, temperature=0.1)) / 2
     """,
     (
         "Neighbours of both views. This is not our `symmetric`, which is the mean of the two directions of one score "
