@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 from ._autodiff import stop_gradient
-from ._contrast import contrast_scores, finish
+from ._contrast import finish
 from ._execution import whole_tile
 from ._namespace import device_of, enter, is_array, is_number, namespace_of
 from ._numerics import accumulate, exp_sum, softplus, sum_to_scalar
@@ -18,7 +18,6 @@ from ._protocol import Array, Namespace
 from ._statistics import dense_sums, row_statistics
 from ._validate import floating, number_of, same_shape, scalar, shape_of
 from .from_scores import enter_scores
-from .objectives import info_nce as info_nce_objective
 from .pairings import diagonal
 
 __all__ = [
@@ -85,16 +84,8 @@ def info_nce(scores: Array, /) -> Array:
     array(1.38528...)
     """
     xp, scores, dtype = _enter(scores)
-    loss = contrast_scores(
-        xp,
-        scores,
-        objective=info_nce_objective(),
-        pairing=diagonal(),
-        mask=None,
-        weights=None,
-        reduction="none",
-    )
-    return _finish(xp, _row_mean(xp, _log(xp, scores.shape[1], loss) - loss), dtype)
+    log_odds = diagonal_log_odds(xp, scores)
+    return _finish(xp, _row_mean(xp, _log(xp, scores.shape[1], log_odds) - softplus(xp, log_odds)), dtype)
 
 
 def dual_critic(scores: Array, /, *, include_positive: bool = False) -> Array:
@@ -104,7 +95,8 @@ def dual_critic(scores: Array, /, *, include_positive: bool = False) -> Array:
         \hat u^\oplus_i = \mathrm{lse}_{j}\, g_{ij} - g_{ii} - \log N.
 
     Plugged into `dual`, :math:`\hat u` gives the FlatNCE value, which is **not** a bound, since it uses the sampled
-    negatives; :math:`\hat u^\oplus` gives the InfoNCE bound: its negated mean is that bound.
+    negatives. The negated mean of :math:`\hat u^\oplus` is the InfoNCE bound; plugged into `dual`, which leaves the
+    positive out, it gives another number.
 
     Parameters
     ----------
@@ -138,7 +130,7 @@ def dual_critic(scores: Array, /, *, include_positive: bool = False) -> Array:
     array([-8., -8., -8., -8.])
     """
     xp, scores, dtype = _enter(scores, least=2)
-    log_odds = _log_odds(xp, scores)
+    log_odds = diagonal_log_odds(xp, scores)
     n_columns = scores.shape[1]
     if include_positive:
         critic = softplus(xp, log_odds) - _log(xp, n_columns, log_odds)
@@ -270,7 +262,7 @@ def fdv(scores: Array, /) -> Array:
     array(1.38528...)
     """
     xp, scores, dtype = _enter(scores, least=2)
-    log_odds = _log_odds(xp, scores)
+    log_odds = diagonal_log_odds(xp, scores)
     value = _log(xp, scores.shape[1], log_odds) - softplus(xp, log_odds)
     return _finish(xp, _instead(_row_mean(xp, value), -_row_mean(xp, log_odds)), dtype)
 
@@ -373,12 +365,14 @@ def mine(scores: Array, /, log_mean: Array | None = None, *, rate: float = 0.01)
     xp, scores, dtype = _enter(scores, least=2)
     now = _log_mean(xp, scores)
     state = stop_gradient(now)
-    if log_mean is not None and rate < 1.0:
-        before = xp.reshape(stop_gradient(scalar(xp, "log_mean", log_mean, scores)), (1,))
+    before = None if log_mean is None else xp.zeros_like(state) + scalar(xp, "log_mean", log_mean, scores)
+    if before is not None and rate < 1.0:
+        before = stop_gradient(before)
         share = xp.zeros_like(before) + rate
         state = _log_add(xp, before + xp.log1p(-share), state + xp.log(share))
     positive = _row_mean(xp, _positive(xp, scores))
-    surrogate = positive - _mean_exp(xp, scores - state)
+    shift = xp.where(xp.isinf(state), xp.zeros_like(state), state)
+    surrogate = positive - _mean_exp(xp, scores - shift)
     return _finish(xp, _instead(positive - now, surrogate), dtype), _finish(xp, state, dtype)
 
 
@@ -521,7 +515,7 @@ def interpolated(scores: Array, /, alpha: float, log_baseline: float | Array) ->
     if alpha == 1.0:
         mixed = without
     elif alpha == 0.0:
-        mixed = without * 0.0 + column
+        mixed = xp.zeros_like(without) + column
     else:
         share = xp.zeros_like(column) + alpha
         mixed = _log_add(xp, without + xp.log(share), column + xp.log1p(-share))
@@ -755,7 +749,7 @@ def leave_one_out(scores: Array, /) -> Array:
     if scores.shape[0] != scores.shape[1]:
         message = f"scores: expected a square matrix, got shape {tuple(scores.shape)}; further columns have no positive"
         raise ValueError(message)
-    log_odds = _log_odds(xp, xp.matrix_transpose(scores))
+    log_odds = diagonal_log_odds(xp, xp.matrix_transpose(scores))
     return _finish(xp, _row_mean(xp, _log(xp, scores.shape[0] - 1, log_odds) - log_odds), dtype)
 
 
@@ -937,9 +931,12 @@ def _positive(xp: Namespace, scores: Array) -> Array:
     return xp.sum(xp.where(own, scores, xp.zeros_like(scores)), axis=1)
 
 
-def _log_odds(xp: Namespace, scores: Array) -> Array:
+def diagonal_log_odds(xp: Namespace, scores: Array) -> Array:
+    """The log-odds against the positive of each row: -inf without a negative, inf where the positive is impossible."""
     positives, negatives = whole_tile(xp, diagonal(), scores, None)
-    return row_statistics(dense_sums(scores, positives, negatives, single=True)).log_odds
+    rows = row_statistics(dense_sums(scores, positives, negatives, single=True))
+    odds = xp.where(rows.has_positive, rows.log_odds, math.inf)
+    return xp.where(rows.has_negative, odds, -math.inf)
 
 
 def _log_mean(xp: Namespace, scores: Array) -> Array:
@@ -976,7 +973,7 @@ def _leave_one_out_sums(xp: Namespace, scores: Array) -> Array:
     """
     columns = xp.expand_dims(xp.arange(scores.shape[1], device=device_of(scores)), axis=0)
     largest = xp.expand_dims(xp.argmax(stop_gradient(scores), axis=1), axis=1)
-    is_largest = columns == xp.astype(largest, columns.dtype)
+    is_largest = xp.equal(columns, xp.astype(largest, columns.dtype))
     sums = exp_sum(xp, scores, xp.logical_or(is_largest, xp.logical_not(is_largest)))
     top = xp.expand_dims(sums.top, axis=1)
     parts = xp.where(is_largest, xp.zeros_like(scores), xp.exp(scores - top))
@@ -987,15 +984,18 @@ def _leave_one_out_sums(xp: Namespace, scores: Array) -> Array:
 
 
 def _log_add(xp: Namespace, a: Array, b: Array) -> Array:
-    """``log(exp(a) + exp(b))``."""
-    return b + softplus(xp, a - b)
+    """``log(exp(a) + exp(b))``; one of the two may be -inf."""
+    larger = a > b
+    top = xp.where(larger, a, b)
+    return top + xp.log1p(xp.exp(xp.where(larger, b, a) - top))
 
 
 def _instead(value: Array, surrogate: Array) -> Array:
     """The value of one function with the gradient of another."""
     constant = stop_gradient(surrogate)
     xp = namespace_of(surrogate)
-    difference = xp.where(xp.isinf(constant), xp.zeros_like(surrogate), surrogate - constant)
+    infinite, nothing = xp.isinf(constant), xp.zeros_like(constant)
+    difference = xp.where(infinite, nothing, surrogate) - xp.where(infinite, nothing, constant)
     return stop_gradient(value) + difference
 
 

@@ -71,7 +71,7 @@ def local_nce(
     noise_log_q : float or array, shape (N, k) or (k,)
         Log-density of the noise distribution at the samples.
     mask : array of bool, shape (N, k), optional
-        Samples that take part; all by default.
+        Samples that take part; all by default. Their number in a context is its k.
     weights : array, shape (N,), optional
         Weights of the contexts.
     reduction : {"mean", "sum", "none"}, default: "mean"
@@ -104,7 +104,9 @@ def local_nce(
     array(1.58799...)
     """
     xp, data, noise, q, rest = _enter(data_scores, noise_scores, (data_log_q, noise_log_q), mask, weights, reduction)
-    log_k = _log(xp, noise_scores.shape[1], data)
+    number = xp.sum(xp.astype(rest.members, data.dtype), axis=1)
+    some = number > 0
+    log_k = xp.where(some, xp.log(xp.where(some, number, xp.ones_like(number))), -math.inf)
     own = data - log_k - q[0]
     other = noise - xp.expand_dims(log_k, axis=1) - q[1]
     return _binary(xp, own, other, rest)
@@ -276,7 +278,8 @@ def log_partition(noise_scores: Array, noise_log_q: float | Array, /, *, mask: A
     >>> pnce.density.log_partition(np.asarray([[-2.0, -1.0], [-3.0, -0.5]]), -1.5)
     array([0.12..., 0.38...])
     """
-    xp, _, noise, q, rest = _enter(None, noise_scores, (0.0, noise_log_q), mask, None, "none")
+    names = ("", "noise_scores", "", "noise_log_q")
+    xp, _, noise, q, rest = _enter(None, noise_scores, (0.0, noise_log_q), mask, names=names)
     return finish(xp, _log_mean(xp, noise - q[1], rest), rest.dtype, "none")
 
 
@@ -565,14 +568,12 @@ def _enter(  # noqa: PLR0917  (as its callers have them)
     *,
     names: tuple[str, str, str, str] = ("data_scores", "noise_scores", "data_log_q", "noise_log_q"),
 ) -> tuple[Namespace, Any, Array, tuple[Any, Any], _Rest]:
-    """The checked arguments in the dtype to compute in; numbers become log-densities of all."""
+    """The checked arguments in the dtype to compute in; a number is a log-density of all, no name no argument."""
     one_of("reduction", reduction, REDUCTIONS)
-    given = {names[0]: data_scores, names[1]: noise_scores, names[2]: log_q[0], names[3]: log_q[1]}
-    scores = {name: x for name, x in given.items() if x is not None and not is_number(x) and name}
-    first = scores.pop(names[0]) if data_scores is not None else None
-    order = {**({names[0]: first} if data_scores is not None else {}), **scores}
-    xp, (*entered, mask, weights) = enter(**order, mask=mask, weights=weights)
-    arrays = dict(zip(order, entered, strict=True))
+    named = zip(names, (data_scores, noise_scores, *log_q), strict=True)
+    given = {name: x for name, x in named if name and (name in names[:2] or not is_number(x))}
+    xp, (*entered, mask, weights) = enter(**given, mask=mask, weights=weights)
+    arrays = dict(zip(given, entered, strict=True))
     floating(xp, **arrays)
     noise = arrays[names[1]]
     rows, samples = shape_of(names[1], noise, "(N, k)")
@@ -610,7 +611,7 @@ def _reduce(xp: Namespace, losses: Array, rest: _Rest) -> Array:
 
 def _binary(xp: Namespace, own: Array, other: Array, rest: _Rest) -> Array:
     """One decision for the data and one for each sample; a sample of score -inf is certain to be noise."""
-    noise = xp.where(rest.members, softplus(xp, other), xp.zeros_like(other))
+    noise = softplus(xp, xp.where(rest.members, other, -math.inf))  # masked before: what stands there may be NaN
     return _reduce(xp, softplus(xp, -own) + xp.sum(noise, axis=1), rest)
 
 
@@ -633,8 +634,3 @@ def _log_of(xp: Namespace, sums: ExpSum) -> Array:
 def _log_mean(xp: Namespace, noise: Array, rest: _Rest) -> Array:
     number = xp.sum(xp.astype(rest.members, noise.dtype), axis=1)
     return _log_of(xp, exp_sum(xp, noise, rest.members)) - xp.log(xp.where(number > 0, number, xp.ones_like(number)))
-
-
-def _log(xp: Namespace, number: int, like: Array) -> Array:
-    """The logarithm of an integer in the precision of `like`, which may be more than a Python float's."""
-    return xp.log(xp.zeros_like(like) + number)

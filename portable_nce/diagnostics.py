@@ -8,12 +8,13 @@ from ._autodiff import stop_gradient
 from ._contrast import finish
 from ._execution import execution_of, whole_tile
 from ._namespace import device_of, enter
-from ._numerics import accumulate, exp_sum, normalize, shifted_exp, sum_to_scalar
+from ._numerics import accumulate, exp_sum, normalize, shifted_exp, softplus, sum_to_scalar
 from ._protocol import Array
 from ._reduction import REDUCTIONS, reduce_values
 from ._registry import adapter_of
 from ._validate import block_size_of, floating, number_of, one_of, row_weights, same_shape, shape_of
-from .from_scores import enter_scores, info_nce
+from .bounds import diagonal_log_odds
+from .from_scores import enter_scores
 from .pairings import Pairing, Tile
 from .similarities import resolve
 
@@ -131,7 +132,11 @@ def headroom(scores: Array, /) -> Array:
     >>> pnce.diagnostics.headroom(8.0 * np.eye(4))
     array(0.00100...)
     """
-    return info_nce(scores)  # that is the difference, without the two logarithms that cancel
+    xp, scores, _, _, _ = enter_scores(scores, None, None, None)
+    dtype = scores.dtype
+    scores = accumulate(xp, scores)
+    losses = softplus(xp, diagonal_log_odds(xp, scores))  # the difference, without the two logarithms that cancel
+    return finish(xp, sum_to_scalar(xp, losses) / scores.shape[0], dtype, "mean")
 
 
 def alignment(x: Array, y: Array, /, *, power: float = 2.0, weights: Array | None = None) -> Array:
@@ -312,7 +317,8 @@ def top_k_accuracy(
     >>> round(float(pnce.diagnostics.top_k_accuracy(scores, k=2)), 6)
     0.666667
     """
-    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+    given: object = k
+    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
         message = f"k: expected a positive integer, got {k!r}"
         raise ValueError(message)
     one_of("reduction", reduction, REDUCTIONS)
@@ -322,7 +328,7 @@ def top_k_accuracy(
     weights = row_weights(xp, weights, scores.shape[0], scores)
     own, negatives = whole_tile(xp, pairing, scores, mask)
     best = xp.max(xp.where(own, scores, -math.inf), axis=1, keepdims=True)
-    ahead = xp.logical_and(negatives, scores >= best)
+    ahead = xp.logical_and(negatives, xp.logical_not(scores < best))  # NaN is no hit
     hit = xp.sum(xp.astype(ahead, scores.dtype), axis=1) < k
     counted = xp.reshape(best, (-1,)) != -math.inf
     return finish(xp, reduce_values(xp.astype(hit, scores.dtype), counted, weights, reduction), dtype, reduction)
