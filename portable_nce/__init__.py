@@ -1,13 +1,14 @@
 """Noise-contrastive losses and mutual-information bounds, on any array library.
 
-The losses of embeddings are here, those of a score matrix in `from_scores`, bounds on mutual information in `bounds`.
+The losses of embeddings are here, those of a score matrix in `from_scores`, bounds on mutual information in `bounds`,
+estimators of densities in `density`.
 Similarities, pairings and objectives can be combined freely by `contrast`; `value_and_grad` differentiates any
 function of arrays, also where the library cannot.
 """
 
 from __future__ import annotations
 
-from . import bounds, diagnostics, from_scores, objectives, pairings, similarities
+from . import bounds, density, diagnostics, from_scores, objectives, pairings, similarities
 from ._autodiff import grad, stop_gradient, value_and_grad
 from ._contrast import contrast
 from ._in_batch import clip, cpc, info_nce, n_tuple, relic, siglip
@@ -31,6 +32,7 @@ __all__ = [
     "cpc",
     "dcl",
     "dclw",
+    "density",
     "diagnostics",
     "flat_nce",
     "from_scores",

@@ -7,19 +7,39 @@ Each docstring says whether the number is a lower bound, an upper bound or neith
 from __future__ import annotations
 
 import math
+from typing import Any
 
-from ._contrast import contrast_scores, finish
+from ._autodiff import stop_gradient
+from ._contrast import finish
 from ._execution import whole_tile
-from ._namespace import enter, is_array
-from ._numerics import accumulate, softplus, sum_to_scalar
+from ._namespace import device_of, enter, is_array, is_number, namespace_of
+from ._numerics import accumulate, exp_sum, softplus, sum_to_scalar
 from ._protocol import Array, Namespace
 from ._statistics import dense_sums, row_statistics
-from ._validate import floating, same_shape
+from ._validate import floating, number_of, same_shape, scalar, shape_of
 from .from_scores import enter_scores
-from .objectives import info_nce as info_nce_objective
 from .pairings import diagonal
 
-__all__ = ["dual", "dual_critic", "info_nce", "log_n_ceiling"]
+__all__ = [
+    "barber_agakov",
+    "club",
+    "dual",
+    "dual_critic",
+    "dv",
+    "fdv",
+    "flo",
+    "info_nce",
+    "interpolated",
+    "js",
+    "js_mi",
+    "leave_one_out",
+    "log_n_ceiling",
+    "mine",
+    "nwj",
+    "smile",
+    "tuba",
+    "vub",
+]
 
 
 def info_nce(scores: Array, /) -> Array:
@@ -64,16 +84,8 @@ def info_nce(scores: Array, /) -> Array:
     array(1.38528...)
     """
     xp, scores, dtype = _enter(scores)
-    loss = contrast_scores(
-        xp,
-        scores,
-        objective=info_nce_objective(),
-        pairing=diagonal(),
-        mask=None,
-        weights=None,
-        reduction="none",
-    )
-    return _mean(xp, _log(xp, scores.shape[1], loss) - loss, dtype)
+    log_odds = diagonal_log_odds(xp, scores)
+    return _finish(xp, _row_mean(xp, _log(xp, scores.shape[1], log_odds) - softplus(xp, log_odds)), dtype)
 
 
 def dual_critic(scores: Array, /, *, include_positive: bool = False) -> Array:
@@ -83,7 +95,8 @@ def dual_critic(scores: Array, /, *, include_positive: bool = False) -> Array:
         \hat u^\oplus_i = \mathrm{lse}_{j}\, g_{ij} - g_{ii} - \log N.
 
     Plugged into `dual`, :math:`\hat u` gives the FlatNCE value, which is **not** a bound, since it uses the sampled
-    negatives; :math:`\hat u^\oplus` gives the InfoNCE bound: its negated mean is that bound.
+    negatives. The negated mean of :math:`\hat u^\oplus` is the InfoNCE bound; plugged into `dual`, which leaves the
+    positive out, it gives another number.
 
     Parameters
     ----------
@@ -117,7 +130,7 @@ def dual_critic(scores: Array, /, *, include_positive: bool = False) -> Array:
     array([-8., -8., -8., -8.])
     """
     xp, scores, dtype = _enter(scores, least=2)
-    log_odds = _log_odds(xp, scores)
+    log_odds = diagonal_log_odds(xp, scores)
     n_columns = scores.shape[1]
     if include_positive:
         critic = softplus(xp, log_odds) - _log(xp, n_columns, log_odds)
@@ -163,13 +176,666 @@ def dual(scores: Array, u: Array, /) -> Array:
     >>> pnce.bounds.dual(scores, np.full(4, -1.0))
     array(1.99908...)
     """
-    _, (scores, u) = enter(scores=scores, u=u)
+    return _dual(scores, u)
+
+
+def flo(scores: Array, u: Array, /) -> Array:
+    r"""Return the Fenchel-Legendre bound: a lower bound if `u` does not use the sampled negatives.
+
+    .. math:: \hat I = -\frac1K \sum_i \big(u_i + R_i - 1\big), \qquad
+        R_i = \frac{1}{N - 1} \sum_{j \ne i} e^{g_{ij} - g_{ii} - u_i},
+
+    where :math:`u_i = u(x_i, y_i)` is learned along with the scores. It is the mutual information where u is minus the
+    pointwise mutual information. The same function as `dual`.
+
+    Parameters
+    ----------
+    scores : array, shape (K, N)
+        Scores g of K rows against N ≥ K columns, positives on the diagonal.
+    u : array, shape (K,)
+        Critic u of the positive pairs.
+
+    Returns
+    -------
+    array
+        Bound in nats, 0-d, of the library, dtype and device of `scores`.
+
+    Raises
+    ------
+    TypeError
+        If an argument is not a real floating-point array, or of another library or dtype.
+    ValueError
+        If `scores` is not a matrix with at least as many columns as rows, and at least two, or `u` does not fit.
+
+    See Also
+    --------
+    dual_critic : The best u in closed form, which does use the negatives.
+
+    References
+    ----------
+    Guo et al. (2022), "Tight Mutual Information Estimation With Contrastive Fenchel-Legendre Optimization",
+    arXiv:2107.01131, equation 9.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> pnce.bounds.flo(8.0 * np.eye(4), np.full(4, -1.0))
+    array(1.99908...)
+    """
+    return _dual(scores, u)
+
+
+def fdv(scores: Array, /) -> Array:
+    r"""Return the InfoNCE bound with FlatNCE's gradient: a lower bound whose gradient does not vanish at the ceiling.
+
+    .. math:: \hat I = \mathrm{sg}\big(\hat I_{\mathrm{InfoNCE}}\big) + \hat F - \mathrm{sg}\,\hat F, \qquad
+        \hat F = -\frac1K \sum_i u_i
+
+    Parameters
+    ----------
+    scores : array, shape (K, N)
+        Scores g of K rows against N ≥ K columns, positives on the diagonal.
+
+    Returns
+    -------
+    array
+        Bound in nats, 0-d, of the library, dtype and device of `scores`.
+
+    Raises
+    ------
+    TypeError
+        If `scores` is not a real floating-point array.
+    ValueError
+        If `scores` is not a matrix with at least as many columns as rows, and at least two.
+
+    References
+    ----------
+    Guo et al. (2022), "Tight Mutual Information Estimation With Contrastive Fenchel-Legendre Optimization",
+    arXiv:2107.01131, section 3.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> pnce.bounds.fdv(8.0 * np.eye(4))
+    array(1.38528...)
+    """
     xp, scores, dtype = _enter(scores, least=2)
-    floating(xp, scores=finish(xp, scores, dtype, "none"), u=u)
-    same_shape("u", u, (scores.shape[0],))
-    u = accumulate(xp, u)
-    ratio = xp.exp(_log_odds(xp, scores) - _log(xp, scores.shape[1] - 1, u) - u)
-    return _mean(xp, 1.0 - u - ratio, dtype)
+    log_odds = diagonal_log_odds(xp, scores)
+    value = _log(xp, scores.shape[1], log_odds) - softplus(xp, log_odds)
+    return _finish(xp, _instead(_row_mean(xp, value), -_row_mean(xp, log_odds)), dtype)
+
+
+def dv(scores: Array, /) -> Array:
+    r"""Return the Donsker-Varadhan estimate: a lower bound in the population, on a finite batch neither.
+
+    .. math:: \hat I = \frac1K \sum_i g_{ii} - \log \frac{1}{K (N - 1)} \sum_i \sum_{j \ne i} e^{g_{ij}}
+
+    The logarithm of a sample mean makes it too large on average.
+
+    Parameters
+    ----------
+    scores : array, shape (K, N)
+        Scores g of K rows against N ≥ K columns, positives on the diagonal.
+
+    Returns
+    -------
+    array
+        Estimate in nats, 0-d, of the library, dtype and device of `scores`.
+
+    Raises
+    ------
+    TypeError
+        If `scores` is not a real floating-point array.
+    ValueError
+        If `scores` is not a matrix with at least as many columns as rows, and at least two.
+
+    See Also
+    --------
+    mine : The same with a less biased gradient.
+
+    References
+    ----------
+    Donsker and Varadhan (1983), "Asymptotic Evaluation of Certain Markov Process Expectations for Large Time IV",
+    Communications on Pure and Applied Mathematics 36.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> pnce.bounds.dv(8.0 * np.eye(4))
+    array(8.)
+    """
+    xp, scores, dtype = _enter(scores, least=2)
+    return _finish(xp, _row_mean(xp, _positive(xp, scores)) - _log_mean(xp, scores), dtype)
+
+
+def mine(scores: Array, /, log_mean: Array | None = None, *, rate: float = 0.01) -> tuple[Array, Array]:
+    r"""Return MINE's estimate, `dv` with the gradient of a moving average, and the new average.
+
+    .. math:: \hat I = \frac1K \sum_i g_{ii} - \log \mathrm{mean}_{i,\, j \ne i}\, e^{g_{ij}}, \qquad
+        \nabla \hat I = \frac1K \sum_i \nabla g_{ii} - \frac{\mathrm{mean}_{i,\, j \ne i}\,
+        e^{g_{ij}} \nabla g_{ij}}{Z}, \qquad Z = (1 - r)\, Z_{\mathrm{old}} + r\, \mathrm{mean}\, e^{g_{ij}}
+
+    A lower bound in the population, on a finite batch neither. The average is kept as its logarithm.
+
+    Parameters
+    ----------
+    scores : array, shape (K, N)
+        Scores g of K rows against N ≥ K columns, positives on the diagonal.
+    log_mean : array of one entry, optional
+        Logarithm of the moving average so far; at the first step None, which takes the batch's.
+    rate : float, default: 0.01
+        Share r of the batch in the new average, in (0, 1].
+
+    Returns
+    -------
+    value : array
+        Estimate in nats, 0-d, of the library, dtype and device of `scores`.
+    log_mean : array
+        Logarithm of the new average, 0-d, without gradient.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape does not fit, or `rate` is not in (0, 1].
+
+    References
+    ----------
+    Belghazi et al. (2018), "Mutual Information Neural Estimation", arXiv:1801.04062, section 3.2.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> value, state = pnce.bounds.mine(8.0 * np.eye(4))
+    >>> value, state = pnce.bounds.mine(4.0 * np.eye(4), state)
+    >>> value, state
+    (array(4.), array(0.))
+    """
+    number_of("rate", rate, above=0.0)
+    if rate > 1.0:
+        message = f"rate: expected a number in (0, 1], got {rate}"
+        raise ValueError(message)
+    if log_mean is not None:
+        _, (scores, log_mean) = enter(scores=scores, log_mean=log_mean)
+    xp, scores, dtype = _enter(scores, least=2)
+    now = _log_mean(xp, scores)
+    state = stop_gradient(now)
+    before = None if log_mean is None else xp.zeros_like(state) + scalar(xp, "log_mean", log_mean, scores)
+    if before is not None and rate < 1.0:
+        before = stop_gradient(before)
+        share = xp.zeros_like(before) + rate
+        state = _log_add(xp, before + xp.log1p(-share), state + xp.log(share))
+    positive = _row_mean(xp, _positive(xp, scores))
+    shift = xp.where(xp.isinf(state), xp.zeros_like(state), state)
+    surrogate = positive - _mean_exp(xp, scores - shift)
+    return _finish(xp, _instead(positive - now, surrogate), dtype), _finish(xp, state, dtype)
+
+
+def nwj(scores: Array, /) -> Array:
+    r"""Return the bound of Nguyen, Wainwright and Jordan (MINE-f): a lower bound for any scores, unbiased.
+
+    .. math:: \hat I = \frac1K \sum_i g_{ii} - \frac{1}{K (N - 1)} \sum_i \sum_{j \ne i} e^{g_{ij} - 1}
+
+    The best scores are 1 + the logarithm of the density ratio. Its variance grows like the exponential of the mutual
+    information.
+
+    Parameters
+    ----------
+    scores : array, shape (K, N)
+        Scores g of K rows against N ≥ K columns, positives on the diagonal.
+
+    Returns
+    -------
+    array
+        Bound in nats, 0-d, of the library, dtype and device of `scores`.
+
+    Raises
+    ------
+    TypeError
+        If `scores` is not a real floating-point array.
+    ValueError
+        If `scores` is not a matrix with at least as many columns as rows, and at least two.
+
+    References
+    ----------
+    Nguyen, Wainwright and Jordan (2010), "Estimating Divergence Functionals and the Likelihood Ratio by Convex Risk
+    Minimization", arXiv:0809.0853.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> pnce.bounds.nwj(2.0 * np.eye(4))
+    array(1.63212...)
+    """
+    xp, scores, dtype = _enter(scores, least=2)
+    return _finish(xp, _row_mean(xp, _positive(xp, scores)) - _mean_exp(xp, scores - 1.0), dtype)
+
+
+def tuba(scores: Array, /, log_baseline: float | Array) -> Array:
+    r"""Return the tractable unnormalised bound: a lower bound for any scores and baseline, unbiased.
+
+    .. math:: \hat I = 1 + \frac1K \sum_i (g_{ii} - \log a_i)
+        - \frac{1}{K (N - 1)} \sum_i \sum_{j \ne i} e^{g_{ij} - \log a_i}
+
+    With log a = 1 it is `nwj`.
+
+    Parameters
+    ----------
+    scores : array, shape (K, N)
+        Scores g of K rows against N ≥ K columns, positives on the diagonal.
+    log_baseline : float or array, shape (K,) or of one entry
+        Logarithm of the baseline a of each row, a function of the row alone; differentiable as an array.
+
+    Returns
+    -------
+    array
+        Bound in nats, 0-d, of the library, dtype and device of `scores`.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape or device does not fit.
+
+    References
+    ----------
+    Poole, Ozair, van den Oord, Alemi and Tucker (2019), "On Variational Bounds of Mutual Information",
+    arXiv:1905.06922, equation 8.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> pnce.bounds.tuba(2.0 * np.eye(4), 1.0)
+    array(1.63212...)
+    """
+    xp, scores, baseline, dtype = _with_baseline(scores, log_baseline)
+    first = _row_mean(xp, _positive(xp, scores) - baseline)
+    return _finish(xp, 1.0 + first - _mean_exp(xp, scores - xp.expand_dims(baseline, axis=1)), dtype)
+
+
+def interpolated(scores: Array, /, alpha: float, log_baseline: float | Array) -> Array:
+    r"""Return the interpolated bound: a lower bound between InfoNCE's small variance and TUBA's small bias.
+
+    .. math:: \hat I_\alpha = 1 + \mathrm{mean}_{i,\, j \ne i} (g_{ii} - b_{ij})
+        - \mathrm{mean}_{i,\, j \ne i}\, e^{g_{ij} - b_{ii}}, \qquad
+        b_{ij} = \log\Big(\frac{\alpha}{N - 1} \sum_{l \ne j} e^{g_{il}} + (1 - \alpha)\, a_i\Big)
+
+    A lower bound for any scores, α and baseline: what stands in a denominator never depends on the sample that it is
+    the denominator of, which is why the first mean leaves out one negative at a time.
+
+    Parameters
+    ----------
+    scores : array, shape (K, N)
+        Scores g of K rows against N ≥ K columns, positives on the diagonal.
+    alpha : float
+        Weight α of the batch in the baseline, in [0, 1]: 0 is `tuba`, 1 is like `info_nce`.
+    log_baseline : float or array, shape (K,) or of one entry
+        Logarithm of the baseline a of each row, a function of the row alone; differentiable as an array.
+
+    Returns
+    -------
+    array
+        Bound in nats, 0-d, of the library, dtype and device of `scores`.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape or device does not fit, or `alpha` is not in [0, 1].
+
+    References
+    ----------
+    Poole, Ozair, van den Oord, Alemi and Tucker (2019), "On Variational Bounds of Mutual Information",
+    arXiv:1905.06922, equation 13.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> pnce.bounds.interpolated(2.0 * np.eye(4), 0.5, 1.0)
+    array(1.38917...)
+    """
+    number_of("alpha", alpha)
+    if not 0.0 <= alpha <= 1.0:
+        message = f"alpha: expected a number in [0, 1], got {alpha}"
+        raise ValueError(message)
+    xp, scores, baseline, dtype = _with_baseline(scores, log_baseline)
+    column = xp.expand_dims(baseline, axis=1)
+    number = scores.shape[1] - 1
+    without = _leave_one_out_sums(xp, scores) - _log(xp, number, baseline[0:1])  # of each entry: the others' log-mean
+    if alpha == 1.0:
+        mixed = without
+    elif alpha == 0.0:
+        mixed = xp.zeros_like(without) + column
+    else:
+        share = xp.zeros_like(column) + alpha
+        mixed = _log_add(xp, without + xp.log(share), column + xp.log1p(-share))
+    own, off = whole_tile(xp, diagonal(), scores, None)
+    positive = xp.expand_dims(_positive(xp, scores), axis=1)
+    first = xp.where(off, positive - mixed, xp.zeros_like(scores))
+    own_baseline = xp.sum(xp.where(own, mixed, xp.zeros_like(mixed)), axis=1, keepdims=True)
+    mean = sum_to_scalar(xp, first) / (scores.shape[0] * number)
+    return _finish(xp, 1.0 + mean - _mean_exp(xp, scores - own_baseline), dtype)
+
+
+def js(scores: Array, /) -> Array:
+    r"""Return the Jensen-Shannon bound (f-GAN): of 2 JSD - 2 log 2 a lower bound, of mutual information none.
+
+    .. math:: \hat J = -\frac1K \sum_i \log(1 + e^{-g_{ii}})
+        - \frac{1}{K (N - 1)} \sum_i \sum_{j \ne i} \log(1 + e^{g_{ij}})
+
+    Its best scores are the logarithm of the density ratio, and its gradient is bounded.
+
+    Parameters
+    ----------
+    scores : array, shape (K, N)
+        Scores g of K rows against N ≥ K columns, positives on the diagonal.
+
+    Returns
+    -------
+    array
+        Bound in nats, 0-d, of the library, dtype and device of `scores`.
+
+    Raises
+    ------
+    TypeError
+        If `scores` is not a real floating-point array.
+    ValueError
+        If `scores` is not a matrix with at least as many columns as rows, and at least two.
+
+    See Also
+    --------
+    js_mi : An estimate of mutual information with this gradient.
+
+    References
+    ----------
+    Nowozin, Cseke and Tomioka (2016), "f-GAN: Training Generative Neural Samplers using Variational Divergence
+    Minimization", arXiv:1606.00709.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> pnce.bounds.js(2.0 * np.eye(4))
+    array(-0.82007...)
+    """
+    xp, scores, dtype = _enter(scores, least=2)
+    return _finish(xp, _js(xp, scores), dtype)
+
+
+def js_mi(scores: Array, /) -> Array:
+    r"""Return an estimate of mutual information with the Jensen-Shannon gradient: a lower bound for any scores.
+
+    .. math:: \hat I = \frac1K \sum_i (g_{ii} + 1) - \frac{1}{K (N - 1)} \sum_i \sum_{j \ne i} e^{g_{ij}},
+
+    which is `nwj` of the scores plus 1, since those that are best for `js` are by 1 smaller than those for `nwj`. The
+    gradient is that of `js`.
+
+    Parameters
+    ----------
+    scores : array, shape (K, N)
+        Scores g of K rows against N ≥ K columns, positives on the diagonal.
+
+    Returns
+    -------
+    array
+        Bound in nats, 0-d, of the library, dtype and device of `scores`.
+
+    Raises
+    ------
+    TypeError
+        If `scores` is not a real floating-point array.
+    ValueError
+        If `scores` is not a matrix with at least as many columns as rows, and at least two.
+
+    References
+    ----------
+    Poole, Ozair, van den Oord, Alemi and Tucker (2019), "On Variational Bounds of Mutual Information",
+    arXiv:1905.06922, section 2.3.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> pnce.bounds.js_mi(2.0 * np.eye(4))
+    array(2.)
+    """
+    xp, scores, dtype = _enter(scores, least=2)
+    value = _row_mean(xp, _positive(xp, scores)) + 1.0 - _mean_exp(xp, scores)
+    return _finish(xp, _instead(value, _js(xp, scores)), dtype)
+
+
+def smile(scores: Array, /, clip: float | None = 5.0) -> Array:
+    r"""Return the smoothed estimate SMILE: neither a lower nor an upper bound.
+
+    .. math:: \hat I = \frac1K \sum_i g_{ii}
+        - \log \mathrm{mean}_{i,\, j \ne i}\, e^{\max(\min(g_{ij},\, \tau),\, -\tau)}
+
+    with the gradient of `js`. Clipping the negatives trades variance for bias; without it, it is `dv` with that
+    gradient.
+
+    Parameters
+    ----------
+    scores : array, shape (K, N)
+        Scores g of K rows against N ≥ K columns, positives on the diagonal.
+    clip : float or None, default: 5.0
+        Limit τ > 0 of the negatives' scores; None clips none.
+
+    Returns
+    -------
+    array
+        Estimate in nats, 0-d, of the library, dtype and device of `scores`.
+
+    Raises
+    ------
+    TypeError
+        If `scores` is not a real floating-point array.
+    ValueError
+        If `scores` is not a matrix with at least as many columns as rows, and at least two, or `clip` is not positive.
+
+    References
+    ----------
+    Song and Ermon (2020), "Understanding the Limitations of Variational Mutual Information Estimators",
+    arXiv:1910.06222, equation 15.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> pnce.bounds.smile(8.0 * np.eye(4), clip=5.0)
+    array(8.)
+    """
+    if clip is not None:
+        number_of("clip", clip, above=0.0)
+    xp, scores, dtype = _enter(scores, least=2)
+    clipped = scores
+    if clip is not None:
+        limit = xp.zeros_like(scores) + clip
+        clipped = xp.where(scores > clip, limit, xp.where(scores < -clip, -limit, scores))
+    value = _row_mean(xp, _positive(xp, scores)) - _log_mean(xp, stop_gradient(clipped))
+    return _finish(xp, _instead(value, _js(xp, scores)), dtype)
+
+
+def club(scores: Array, /) -> Array:
+    r"""Return the contrastive log-ratio bound: an upper bound if the scores are the true conditional log-densities.
+
+    .. math:: \hat I = \frac1K \sum_i L_{ii} - \frac{1}{K (N - 1)} \sum_i \sum_{j \ne i} L_{ij}, \qquad
+        L_{ij} = \log p(y_j \mid x_i)
+
+    With a learned conditional it is neither.
+
+    Parameters
+    ----------
+    scores : array, shape (K, N)
+        Log-densities L of N ≥ K columns given each of K rows, positives on the diagonal.
+
+    Returns
+    -------
+    array
+        Bound in nats, 0-d, of the library, dtype and device of `scores`.
+
+    Raises
+    ------
+    TypeError
+        If `scores` is not a real floating-point array.
+    ValueError
+        If `scores` is not a matrix with at least as many columns as rows, and at least two.
+
+    References
+    ----------
+    Cheng et al. (2020), "CLUB: A Contrastive Log-ratio Upper Bound of Mutual Information",
+    arXiv:2006.12013, equation 8.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> pnce.bounds.club(np.asarray([[-1.0, -3.0], [-5.0, -1.0]]))
+    array(3.)
+    """
+    xp, scores, dtype = _enter(scores, least=2)
+    _, off = whole_tile(xp, diagonal(), scores, None)
+    negative = xp.sum(xp.where(off, scores, xp.zeros_like(scores)), axis=1) / (scores.shape[1] - 1)
+    return _finish(xp, _row_mean(xp, _positive(xp, scores) - negative), dtype)
+
+
+def leave_one_out(scores: Array, /) -> Array:
+    r"""Return the leave-one-out bound: an upper bound if the scores are the true conditional log-densities.
+
+    .. math:: \hat I = \frac1K \sum_j \Big(L_{jj} - \log \frac{1}{K - 1} \sum_{i \ne j} e^{L_{ij}}\Big), \qquad
+        L_{ij} = \log p(y_j \mid x_i)
+
+    The sum runs over the rows x: the marginal density of a column is estimated from the other rows.
+
+    Parameters
+    ----------
+    scores : array, shape (K, K)
+        Log-densities L of K columns given each of K rows, positives on the diagonal.
+
+    Returns
+    -------
+    array
+        Bound in nats, 0-d, of the library, dtype and device of `scores`.
+
+    Raises
+    ------
+    TypeError
+        If `scores` is not a real floating-point array.
+    ValueError
+        If `scores` is not a square matrix of at least two rows.
+
+    References
+    ----------
+    Poole, Ozair, van den Oord, Alemi and Tucker (2019), "On Variational Bounds of Mutual Information",
+    arXiv:1905.06922, equation 15.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> pnce.bounds.leave_one_out(np.asarray([[-1.0, -3.0], [-5.0, -1.0]]))
+    array(3.)
+    """
+    xp, scores, dtype = _enter(scores, least=2)
+    if scores.shape[0] != scores.shape[1]:
+        message = f"scores: expected a square matrix, got shape {tuple(scores.shape)}; further columns have no positive"
+        raise ValueError(message)
+    log_odds = diagonal_log_odds(xp, xp.matrix_transpose(scores))
+    return _finish(xp, _row_mean(xp, _log(xp, scores.shape[0] - 1, log_odds) - log_odds), dtype)
+
+
+def barber_agakov(scores: Array, /, entropy: float | Array) -> Array:
+    r"""Return the bound of Barber and Agakov: a lower bound for any conditional density, given the entropy.
+
+    .. math:: \hat I = H(Y) + \frac1K \sum_i \log q(y_i \mid x_i)
+
+    Parameters
+    ----------
+    scores : array, shape (K,) or (K, N)
+        Log-densities :math:`\log q(y_i \mid x_i)` of the pairs, or a matrix with those on the diagonal.
+    entropy : float or array of one entry
+        Entropy of Y in nats; differentiable as an array.
+
+    Returns
+    -------
+    array
+        Bound in nats, 0-d, of the library, dtype and device of `scores`.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape or device does not fit.
+
+    References
+    ----------
+    Barber and Agakov (2003), "The IM Algorithm: A Variational Approach to Information Maximization", NeurIPS 16.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> round(float(pnce.bounds.barber_agakov(np.log(np.asarray([0.8, 0.9])), np.log(2.0))), 6)
+    0.528895
+    """
+    given = {"entropy": entropy} if is_array(entropy) and not is_number(entropy) else {}
+    _, (scores, *found) = enter(scores=scores, **given)
+    xp, positive, dtype = _pairs(scores)
+    entropy = scalar(xp, "entropy", found[0] if found else entropy, positive)
+    return _finish(xp, entropy + _row_mean(xp, positive), dtype)
+
+
+def vub(scores: Array, log_marginal: Array, /) -> Array:
+    r"""Return the variational upper bound: an upper bound for any marginal density, if the conditional is the true one.
+
+    .. math:: \hat I = \frac1K \sum_i \log \frac{p(y_i \mid x_i)}{r(y_i)}
+
+    Parameters
+    ----------
+    scores : array, shape (K,) or (K, N)
+        Log-densities :math:`\log p(y_i \mid x_i)` of the pairs, or a matrix with those on the diagonal.
+    log_marginal : array, shape (K,)
+        Log-densities :math:`\log r(y_i)`.
+
+    Returns
+    -------
+    array
+        Bound in nats, 0-d, of the library, dtype and device of `scores`.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape or device does not fit.
+
+    References
+    ----------
+    Poole, Ozair, van den Oord, Alemi and Tucker (2019), "On Variational Bounds of Mutual Information",
+    arXiv:1905.06922, equation 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> round(float(pnce.bounds.vub(np.log(np.asarray([0.8, 0.9])), np.log(np.asarray([0.5, 0.5])))), 6)
+    0.528895
+    """
+    xp, (scores, log_marginal) = enter(scores=scores, log_marginal=log_marginal)
+    floating(xp, scores=scores, log_marginal=log_marginal)
+    xp, positive, dtype = _pairs(scores)
+    same_shape("log_marginal", log_marginal, tuple(positive.shape))
+    return _finish(xp, _row_mean(xp, positive - accumulate(xp, log_marginal)), dtype)
 
 
 def log_n_ceiling(scores: Array | int, /) -> Array | float:
@@ -224,9 +890,113 @@ def _enter(scores: Array, least: int = 1) -> tuple[Namespace, Array, object]:
     return xp, accumulate(xp, scores), scores.dtype
 
 
-def _log_odds(xp: Namespace, scores: Array) -> Array:
+def _with_baseline(scores: Array, log_baseline: Any) -> tuple[Namespace, Array, Array, object]:
+    """The checked scores, the baseline of each row, and the dtype of the scores."""
+    given = {"log_baseline": log_baseline} if is_array(log_baseline) and not is_number(log_baseline) else {}
+    _, (scores, *found) = enter(scores=scores, **given)
+    xp, scores, dtype = _enter(scores, least=2)
+    rows = xp.zeros_like(scores[:, 0])
+    if found and len(found[0].shape) == 1 and found[0].shape[0] != 1:
+        floating(xp, log_baseline=found[0])
+        same_shape("log_baseline", found[0], tuple(rows.shape))
+        return xp, scores, rows + xp.astype(found[0], rows.dtype), dtype
+    return xp, scores, rows + scalar(xp, "log_baseline", found[0] if found else log_baseline, scores), dtype
+
+
+def _pairs(scores: Array) -> tuple[Namespace, Array, object]:
+    """The numbers of the pairs, given alone or on the diagonal of a matrix."""
+    if len(scores.shape) != 1:
+        xp, scores, dtype = _enter(scores)
+        return xp, _positive(xp, scores), dtype
+    xp, _ = enter(scores=scores)
+    floating(xp, scores=scores)
+    shape_of("scores", scores, "(K)")
+    return xp, accumulate(xp, scores), scores.dtype
+
+
+def _dual(scores: Array, u: Array) -> Array:
+    """The bound of a critic of rows. Term by term, so that an overflow is infinite and never NaN."""
+    _, (scores, u) = enter(scores=scores, u=u)
+    xp, scores, dtype = _enter(scores, least=2)
+    floating(xp, scores=finish(xp, scores, dtype, "none"), u=u)
+    same_shape("u", u, (scores.shape[0],))
+    u = accumulate(xp, u)
+    own = xp.expand_dims(_positive(xp, scores), axis=1)
+    return _finish(xp, 1.0 - _row_mean(xp, u) - _mean_exp(xp, scores - own - xp.expand_dims(u, axis=1)), dtype)
+
+
+def _positive(xp: Namespace, scores: Array) -> Array:
+    """The diagonal."""
+    own, _ = whole_tile(xp, diagonal(), scores, None)
+    return xp.sum(xp.where(own, scores, xp.zeros_like(scores)), axis=1)
+
+
+def diagonal_log_odds(xp: Namespace, scores: Array) -> Array:
+    """The log-odds against the positive of each row: -inf without a negative, inf where the positive is impossible."""
     positives, negatives = whole_tile(xp, diagonal(), scores, None)
-    return row_statistics(dense_sums(scores, positives, negatives, single=True)).log_odds
+    rows = row_statistics(dense_sums(scores, positives, negatives, single=True))
+    odds = xp.where(rows.has_positive, rows.log_odds, math.inf)
+    return xp.where(rows.has_negative, odds, -math.inf)
+
+
+def _log_mean(xp: Namespace, scores: Array) -> Array:
+    """The logarithm of the mean of the exponentials off the diagonal, shape (1,)."""
+    n_rows, n_columns = scores.shape
+    _, off = whole_tile(xp, diagonal(), scores, None)
+    sums = exp_sum(xp, xp.reshape(scores, (1, -1)), xp.reshape(off, (1, -1)))
+    lowest = xp.where(sums.total == 0, sums.top, xp.zeros_like(sums.top))  # -inf or inf where there is no finite sum
+    top = xp.where(xp.isinf(sums.top), lowest, sums.top)
+    return top + sums.log_total(xp) - _log(xp, n_rows * (n_columns - 1), sums.total)
+
+
+def _mean_exp(xp: Namespace, exponents: Array) -> Array:
+    """The mean of the exponentials off the diagonal, term by term: what overflows is infinite, and nothing NaN."""
+    n_rows, n_columns = exponents.shape
+    _, off = whole_tile(xp, diagonal(), exponents, None)
+    return sum_to_scalar(xp, xp.exp(xp.where(off, exponents, -math.inf))) / (n_rows * (n_columns - 1))
+
+
+def _js(xp: Namespace, scores: Array) -> Array:
+    n_rows, n_columns = scores.shape
+    _, off = whole_tile(xp, diagonal(), scores, None)
+    negative = xp.where(off, softplus(xp, scores), xp.zeros_like(scores))
+    return -_row_mean(xp, softplus(xp, -_positive(xp, scores))) - sum_to_scalar(xp, negative) / (
+        n_rows * (n_columns - 1)
+    )
+
+
+def _leave_one_out_sums(xp: Namespace, scores: Array) -> Array:
+    """Of each entry, the log-sum-exp of the others in its row.
+
+    Taking one exponential from the sum of all is exact to rounding unless it is the largest; the row without its
+    largest entry has a sum of its own.
+    """
+    columns = xp.expand_dims(xp.arange(scores.shape[1], device=device_of(scores)), axis=0)
+    largest = xp.expand_dims(xp.argmax(stop_gradient(scores), axis=1), axis=1)
+    is_largest = xp.equal(columns, xp.astype(largest, columns.dtype))
+    sums = exp_sum(xp, scores, xp.logical_or(is_largest, xp.logical_not(is_largest)))
+    top = xp.expand_dims(sums.top, axis=1)
+    parts = xp.where(is_largest, xp.zeros_like(scores), xp.exp(scores - top))
+    rest = top + xp.log(xp.expand_dims(sums.total, axis=1) - parts)
+    others = exp_sum(xp, scores, xp.logical_not(is_largest))
+    own = xp.expand_dims(others.top + others.log_total(xp), axis=1)
+    return xp.where(is_largest, own, rest)
+
+
+def _log_add(xp: Namespace, a: Array, b: Array) -> Array:
+    """``log(exp(a) + exp(b))``; one of the two may be -inf."""
+    larger = a > b
+    top = xp.where(larger, a, b)
+    return top + xp.log1p(xp.exp(xp.where(larger, b, a) - top))
+
+
+def _instead(value: Array, surrogate: Array) -> Array:
+    """The value of one function with the gradient of another."""
+    constant = stop_gradient(surrogate)
+    xp = namespace_of(surrogate)
+    infinite, nothing = xp.isinf(constant), xp.zeros_like(constant)
+    difference = xp.where(infinite, nothing, surrogate) - xp.where(infinite, nothing, constant)
+    return stop_gradient(value) + difference
 
 
 def _log(xp: Namespace, number: int, like: Array) -> Array:
@@ -234,5 +1004,9 @@ def _log(xp: Namespace, number: int, like: Array) -> Array:
     return xp.log(xp.zeros_like(like) + number)
 
 
-def _mean(xp: Namespace, rows: Array, dtype: object) -> Array:
-    return finish(xp, sum_to_scalar(xp, rows) / rows.shape[0], dtype, "mean")
+def _row_mean(xp: Namespace, rows: Array) -> Array:
+    return sum_to_scalar(xp, rows) / rows.shape[0]
+
+
+def _finish(xp: Namespace, result: Array, dtype: object) -> Array:
+    return finish(xp, result, dtype, "mean")

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import math
 
+from ._autodiff import stop_gradient
 from ._contrast import finish
-from ._execution import whole_tile
-from ._numerics import accumulate, exp_sum, shifted_exp
+from ._execution import execution_of, whole_tile
+from ._namespace import device_of, enter
+from ._numerics import accumulate, exp_sum, normalize, shifted_exp, softplus, sum_to_scalar
 from ._protocol import Array
 from ._reduction import REDUCTIONS, reduce_values
-from ._validate import one_of, row_weights
+from ._registry import adapter_of
+from ._validate import block_size_of, floating, number_of, one_of, row_weights, same_shape, shape_of
+from .bounds import diagonal_log_odds
 from .from_scores import enter_scores
+from .pairings import Pairing, Tile
+from .similarities import resolve
 
-__all__ = ["effective_sample_size"]
+__all__ = ["alignment", "effective_sample_size", "headroom", "top_k_accuracy", "uniformity"]
 
 
 def effective_sample_size(
@@ -88,3 +94,241 @@ def effective_sample_size(
         number = xp.sum(xp.astype(xp.logical_and(negatives, scores != -math.inf), scores.dtype), axis=1)
         size = size / xp.where(number > 0, number, xp.ones_like(number))
     return finish(xp, reduce_values(size, counted, weights, reduction), dtype, reduction)
+
+
+def headroom(scores: Array, /) -> Array:
+    r"""Return how far the InfoNCE bound is below its ceiling: what it could still show.
+
+    .. math:: \log N - \hat I_{\mathrm{InfoNCE}}
+
+    Near 0 the bound says nothing more about mutual information, and a larger batch is needed.
+
+    Parameters
+    ----------
+    scores : array, shape (K, N)
+        Scores g of K rows against N ≥ K columns, positives on the diagonal.
+
+    Returns
+    -------
+    array
+        Headroom in nats, 0-d, of the library, dtype and device of `scores`.
+
+    Raises
+    ------
+    TypeError
+        If `scores` is not a real floating-point array.
+    ValueError
+        If `scores` is not a matrix with at least as many columns as rows.
+
+    References
+    ----------
+    van den Oord, Li and Vinyals (2018), "Representation Learning with Contrastive Predictive Coding",
+    arXiv:1807.03748, appendix A.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> pnce.diagnostics.headroom(8.0 * np.eye(4))
+    array(0.00100...)
+    """
+    xp, scores, _, _, _ = enter_scores(scores, None, None, None)
+    dtype = scores.dtype
+    scores = accumulate(xp, scores)
+    losses = softplus(xp, diagonal_log_odds(xp, scores))  # the difference, without the two logarithms that cancel
+    return finish(xp, sum_to_scalar(xp, losses) / scores.shape[0], dtype, "mean")
+
+
+def alignment(x: Array, y: Array, /, *, power: float = 2.0, weights: Array | None = None) -> Array:
+    r"""Return how far apart positive pairs are on the unit sphere.
+
+    .. math:: \frac1N \sum_i \lVert \hat x_i - \hat y_i \rVert^\alpha, \qquad \hat x = x / \lVert x \rVert
+
+    Parameters
+    ----------
+    x, y : array, shape (N, D)
+        Embeddings; row i of one belongs to row i of the other.
+    power : float, default: 2.0
+        Power α > 0 of the distance.
+    weights : array, shape (N,), optional
+        Weights of the pairs.
+
+    Returns
+    -------
+    array
+        Alignment, 0-d, of the library, dtype and device of `x`; 0 is best.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape, device or option does not fit.
+
+    References
+    ----------
+    Wang and Isola (2020), "Understanding Contrastive Representation Learning through Alignment and Uniformity on the
+    Hypersphere", arXiv:2005.10242, section 4.1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> pnce.diagnostics.alignment(np.eye(2), np.asarray([[0.8, 0.6], [0.0, 2.0]]))
+    array(0.2)
+    """
+    number_of("power", power, above=0.0)
+    xp, (x, y, weights) = enter(x=x, y=y, weights=weights)
+    floating(xp, x=x, y=y)
+    rows, _ = shape_of("x", x, "(N, D)")
+    same_shape("y", y, tuple(x.shape))
+    dtype = x.dtype
+    x, y = (normalize(xp, accumulate(xp, z)) for z in (x, y))
+    differences = x - y
+    squares = xp.sum(differences * differences, axis=1)
+    values = squares
+    if power != 2.0:  # noqa: PLR2004  (a square needs no root)
+        apart = squares > 0
+        safe = xp.where(apart, squares, xp.ones_like(squares))
+        values = xp.where(apart, xp.exp(0.5 * power * xp.log(safe)), xp.zeros_like(squares))
+    counted = xp.ones((rows,), dtype=xp.bool, device=device_of(x))
+    return finish(xp, reduce_values(values, counted, row_weights(xp, weights, rows, x), "mean"), dtype, "mean")
+
+
+def uniformity(x: Array, /, *, t: float = 2.0, block_size: int | str | None = "auto") -> Array:
+    r"""Return how evenly embeddings spread over the unit sphere.
+
+    .. math:: \log \frac{1}{N (N - 1)} \sum_i \sum_{j \ne i} e^{-t \lVert \hat x_i - \hat x_j \rVert^2}, \qquad
+        \hat x = x / \lVert x \rVert
+
+    Parameters
+    ----------
+    x : array, shape (N, D)
+        Embeddings.
+    t : float, default: 2.0
+        Sharpness t > 0 of the kernel.
+    block_size : int, None or "auto", default: "auto"
+        Columns per tile of the streamed execution; None holds the whole matrix; ``"auto"`` does so up to about four
+        million entries.
+
+    Returns
+    -------
+    array
+        Uniformity, 0-d, of the library, dtype and device of `x`: 0 where all coincide, lower where they spread.
+
+    Raises
+    ------
+    TypeError
+        If `x` is not a real floating-point array.
+    ValueError
+        If `x` has fewer than two rows, or an option does not fit.
+
+    References
+    ----------
+    Wang and Isola (2020), "Understanding Contrastive Representation Learning through Alignment and Uniformity on the
+    Hypersphere", arXiv:2005.10242, section 4.1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> pnce.diagnostics.uniformity(np.asarray([[1.0, 0.0], [-1.0, 0.0]]))
+    array(-8.)
+    """
+    number_of("t", t, above=0.0)
+    block_size_of(block_size)
+    xp, (x,) = enter(x=x)
+    floating(xp, x=x)
+    rows, _ = shape_of("x", x, "(N, D)")
+    if rows < 2:  # noqa: PLR2004  (a pair)
+        message = f"x: expected at least 2 rows, got {rows}: there is no pair"
+        raise ValueError(message)
+    dtype = x.dtype
+    x = accumulate(xp, x)
+    # On the sphere the squared distance is 2 - 2 cos. Its cancellation at close pairs is harmless: exp is 1 there.
+    cosine = resolve("cosine")
+    with adapter_of(x).full_precision(x):
+        operands = cosine.prepare(x, x, 2.0 * t)
+        sums = execution_of(cosine, operands, Pairing(_others_rule), None, block_size).sums().negative
+    top = xp.max(sums.top, axis=0, keepdims=True)
+    total = sum_to_scalar(xp, sums.total * xp.exp(sums.top - top))
+    number = xp.zeros_like(total) + rows * (rows - 1)
+    return finish(xp, top - 2.0 * t + (xp.log(total) - xp.log(number)), dtype, "mean")
+
+
+def _others_rule(tile: Tile) -> tuple[Array, Array]:
+    return tile.i != tile.i, tile.i != tile.j
+
+
+def top_k_accuracy(
+    scores: Array,
+    /,
+    *,
+    k: int = 1,
+    positives: Array | None = None,
+    mask: Array | None = None,
+    weights: Array | None = None,
+    reduction: str = "mean",
+) -> Array:
+    r"""Return how often the positive is among the k highest scores of its row.
+
+    .. math:: \mathrm{acc}_i = \big[\, |\{j \in Q(i) : g_{ij} \ge \max_{p \in P(i)} g_{ip}\}| < k \,\big]
+
+    A negative with the same score counts against the row, so that embeddings that have all collapsed are at 0.
+
+    Parameters
+    ----------
+    scores : array, shape (N, K)
+        Scores g, temperature included.
+    k : int, default: 1
+        How many of the highest scores count.
+    positives : array of int (N,) or of bool (N, K), optional
+        The positives of each row; the diagonal by default, for which K must be at least N.
+    mask : array of bool, shape (N, K), optional
+        Pairs that take part; all by default.
+    weights : array, shape (N,), optional
+        Weights of the rows.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Weighted mean over the rows that have a positive, weighted sum, or the weighted values of the rows.
+
+    Returns
+    -------
+    array
+        Accuracy between 0 and 1: 0-d, or shape (N,) for reduction "none", of the library, dtype and device of `scores`;
+        without gradient.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape, device or option does not fit.
+
+    References
+    ----------
+    Chen, Kornblith, Norouzi and Hinton (2020), "A Simple Framework for Contrastive Learning of Visual
+    Representations", arXiv:2002.05709.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> scores = np.asarray([[2.0, 1.0, 0.0], [2.0, 1.0, 0.0], [2.0, 1.0, 0.0]])
+    >>> round(float(pnce.diagnostics.top_k_accuracy(scores, k=2)), 6)
+    0.666667
+    """
+    given: object = k
+    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
+        message = f"k: expected a positive integer, got {k!r}"
+        raise ValueError(message)
+    one_of("reduction", reduction, REDUCTIONS)
+    xp, scores, pairing, mask, weights = enter_scores(scores, positives, mask, weights)
+    dtype = scores.dtype
+    scores = stop_gradient(accumulate(xp, scores))
+    weights = row_weights(xp, weights, scores.shape[0], scores)
+    own, negatives = whole_tile(xp, pairing, scores, mask)
+    best = xp.max(xp.where(own, scores, -math.inf), axis=1, keepdims=True)
+    ahead = xp.logical_and(negatives, xp.logical_not(scores < best))  # NaN is no hit
+    hit = xp.sum(xp.astype(ahead, scores.dtype), axis=1) < k
+    counted = xp.reshape(best, (-1,)) != -math.inf
+    return finish(xp, reduce_values(xp.astype(hit, scores.dtype), counted, weights, reduction), dtype, reduction)

@@ -1037,6 +1037,254 @@ def bounds_dual_critic(scores: Matrix, *, include_positive: bool = False) -> Row
     return result
 
 
+def bounds_fdv(scores: Matrix) -> Number:
+    """Value of the InfoNCE bound, gradient of the mean of minus the log of the odds against the positive."""
+    return _instead(bounds_info_nce(scores), -from_scores_flat_nce(scores))
+
+
+def bounds_dv(scores: Matrix) -> Number:
+    """Donsker-Varadhan: mean of the scores of pairs, minus log of the mean of the exponentials of the others."""
+    return mean(_diagonal(scores)) - mp.log(mean([mp.exp(s) for s in _off_diagonal(scores)]))
+
+
+def bounds_mine(scores: Matrix, log_mean: Number = None, *, rate: Number = 0.01) -> Number:
+    """Donsker-Varadhan, with a moving average in the denominator of the gradient; without the new average."""
+    now = mean([mp.exp(s) for s in _off_diagonal(scores)])
+    average = now if log_mean is None else (1 - rate) * mp.exp(log_mean) + rate * now
+    return _instead(bounds_dv(scores), mean(_diagonal(scores)) - now / _held(average))
+
+
+def bounds_nwj(scores: Matrix) -> Number:
+    """Nguyen, Wainwright and Jordan: mean of the scores of pairs, minus the mean of exp(g - 1) of the others."""
+    return mean(_diagonal(scores)) - mean([mp.exp(s - 1) for s in _off_diagonal(scores)])
+
+
+def bounds_tuba(scores: Matrix, log_baseline: Nested) -> Number:
+    """Equation 8 of Poole et al.: 1 + mean of log(e^g / a) of pairs, minus the mean of e^g / a of the others."""
+    a = _baseline(scores, log_baseline)
+    own = [mp.log(mp.exp(row[i]) / a[i]) for i, row in enumerate(scores)]
+    return 1 + mean(own) - mean([mp.exp(s) / a[i] for i, row in enumerate(scores) for j, s in enumerate(row) if j != i])
+
+
+def bounds_interpolated(scores: Matrix, log_baseline: Nested, *, alpha: Number) -> Number:
+    """Equation 13 of Poole et al.: the baseline mixed with the mean over the row without one of its entries."""
+    a = _baseline(scores, log_baseline)
+    first, second = [], []
+    for i, row in enumerate(scores):
+        mixed = [
+            alpha * mean([mp.exp(s) for m, s in enumerate(row) if m != j]) + (1 - alpha) * a[i] for j in range(len(row))
+        ]
+        first += [mp.log(mp.exp(row[i]) / mixed[j]) for j in range(len(row)) if j != i]
+        second += [mp.exp(s) / mixed[i] for j, s in enumerate(row) if j != i]
+    return 1 + mean(first) - mean(second)
+
+
+def bounds_js(scores: Matrix) -> Number:
+    """The logarithms of the probabilities, a logistic function of the scores, that pairs and others are called so."""
+    pairs = [mp.log(1 / (1 + mp.exp(-s))) for s in _diagonal(scores)]
+    return mean(pairs) + mean([mp.log(1 / (1 + mp.exp(s))) for s in _off_diagonal(scores)])
+
+
+def bounds_js_mi(scores: Matrix) -> Number:
+    """Value of Nguyen, Wainwright and Jordan at the scores plus 1, gradient of Jensen and Shannon."""
+    return _instead(bounds_nwj([[s + 1 for s in row] for row in scores]), bounds_js(scores))
+
+
+def bounds_smile(scores: Matrix, *, clip: Nested = 5.0) -> Number:
+    """Donsker-Varadhan with the scores of the others between two limits, gradient of Jensen and Shannon."""
+    others = [s if clip is None else min(max(s, -clip), clip) for s in _off_diagonal(scores)]
+    value = mean(_diagonal(scores)) - mp.log(mean([mp.exp(s) for s in others]))
+    return _instead(value, bounds_js(scores))
+
+
+def bounds_club(scores: Matrix) -> Number:
+    """Mean log-density of the pairs minus that of the others."""
+    return mean(_diagonal(scores)) - mean(_off_diagonal(scores))
+
+
+def bounds_leave_one_out(scores: Matrix) -> Number:
+    """Log-density of each y given its x, over the mean of its densities given the other x."""
+    return mean(
+        [
+            mp.log(mp.exp(scores[j][j]) / mean([mp.exp(row[j]) for i, row in enumerate(scores) if i != j]))
+            for j in range(len(scores))
+        ]
+    )
+
+
+def bounds_barber_agakov(scores: Nested, entropy: Number) -> Number:
+    """Entropy plus the mean log-density of the pairs, given alone or on the diagonal."""
+    return entropy + mean(_diagonal(scores) if isinstance(scores[0], list) else scores)
+
+
+def bounds_vub(scores: Nested, log_marginal: Row) -> Number:
+    """Mean log of the conditional over the marginal density of the pairs."""
+    pairs = _diagonal(scores) if isinstance(scores[0], list) else scores
+    return mean([mp.log(mp.exp(p) / mp.exp(r)) for p, r in zip(pairs, log_marginal, strict=True)])
+
+
+def mean(numbers: Row) -> Number:
+    """Arithmetic mean."""
+    return mp.fsum(numbers) / len(numbers)
+
+
+def _diagonal(scores: Matrix) -> Row:
+    """List the scores of the pairs."""
+    return [row[i] for i, row in enumerate(scores)]
+
+
+def _off_diagonal(scores: Matrix) -> Row:
+    """List the scores of all that are no pairs."""
+    return [s for i, row in enumerate(scores) for j, s in enumerate(row) if j != i]
+
+
+def _baseline(scores: Matrix, log_baseline: Nested) -> Row:
+    """The baseline of every row, given for each or once for all."""
+    each = log_baseline if isinstance(log_baseline, list) else [log_baseline]
+    return [mp.exp(b) for b in (each * len(scores) if len(each) == 1 else each)]
+
+
+def _instead(value: Number, surrogate: Number) -> Number:
+    """The value of one function with the gradient of another."""
+    return _held(value) + surrogate - _held(surrogate)
+
+
+# --- densities ------------------------------------------------------------------------------------------------------
+
+
+def density_local_nce(
+    data_scores: Row,
+    noise_scores: Matrix,
+    data_log_q: Row,
+    noise_log_q: Nested,
+    *,
+    mask: Nested = None,
+    weights: Nested = None,
+    reduction: str = "mean",
+) -> Nested:
+    """Minus the logs of the probabilities, e^s / (e^s + k q), that data are data, and their rests for the noise."""
+    losses = []
+    for s, own_q, samples in zip(data_scores, data_log_q, _samples(noise_scores, noise_log_q, mask), strict=True):
+        k = len(samples)
+        loss = -mp.log(mp.exp(s) / (mp.exp(s) + k * mp.exp(own_q)))
+        losses.append(loss - mp.fsum(mp.log(k * mp.exp(q) / (mp.exp(t) + k * mp.exp(q))) for t, q in samples))
+    return reduce_losses(losses, [1] * len(losses), weights, reduction)
+
+
+def density_negative_sampling(
+    data_scores: Row, noise_scores: Matrix, *, mask: Nested = None, weights: Nested = None, reduction: str = "mean"
+) -> Nested:
+    """Minus log of the logistic function of the data's score, and of minus the noise's."""
+    losses = [
+        logistic_row([s, *(t for t, _ in samples)], [0], list(range(1, len(samples) + 1)))
+        for s, samples in zip(data_scores, _samples(noise_scores, None, mask), strict=True)
+    ]
+    return reduce_losses(losses, [1] * len(losses), weights, reduction)
+
+
+def density_ranking_nce(
+    data_scores: Row,
+    noise_scores: Matrix,
+    data_log_q: Nested = None,
+    noise_log_q: Nested = None,
+    *,
+    mask: Nested = None,
+    weights: Nested = None,
+    reduction: str = "mean",
+) -> Nested:
+    """Minus log of the data's share of the ratios e^s / q of data and noise."""
+    data_log_q = data_log_q or [mpf(0)] * len(data_scores)
+    losses = []
+    for s, own_q, samples in zip(data_scores, data_log_q, _samples(noise_scores, noise_log_q, mask), strict=True):
+        own = mp.exp(s) / mp.exp(own_q)
+        losses.append(-mp.log(own / (own + mp.fsum(mp.exp(t) / mp.exp(q) for t, q in samples))))
+    return reduce_losses(losses, [1] * len(losses), weights, reduction)
+
+
+def density_log_partition(noise_scores: Matrix, noise_log_q: Nested, *, mask: Nested = None) -> Row:
+    """Log of the mean of the importance weights e^s / q."""
+    return [
+        mp.log(mean([mp.exp(t) / mp.exp(q) for t, q in samples]))
+        for samples in _samples(noise_scores, noise_log_q, mask)
+    ]
+
+
+def density_sampled_softmax(
+    data_scores: Row,
+    noise_scores: Matrix,
+    data_log_q: Nested,
+    noise_log_q: Nested,
+    *,
+    include_positive: bool = True,
+    mask: Nested = None,
+    weights: Nested = None,
+    reduction: str = "mean",
+) -> Nested:
+    """Minus log of e^s over the mean of the importance weights, of the data too unless they are left out."""
+    losses = []
+    for i, samples in enumerate(_samples(noise_scores, noise_log_q, mask)):
+        drawn = [*samples, *([(data_scores[i], data_log_q[i])] if include_positive else [])]
+        losses.append(-mp.log(mp.exp(data_scores[i]) / mean([mp.exp(t) / mp.exp(q) for t, q in drawn])))
+    return reduce_losses(losses, [1] * len(losses), weights, reduction)
+
+
+def density_full_softmax(scores: Matrix, targets: list[int], **options: Any) -> Nested:
+    """Minus log of the target's share of all exponentials."""
+    return from_scores_info_nce(scores, positives=targets, **options)
+
+
+def density_recover_log_prob(scores: Matrix, log_q: Nested) -> Row:
+    """Log of q e^g over its sum; of all contexts in one list."""
+    rows = [[mp.exp(g) * mp.exp(q) for g, q in samples] for samples in _samples(scores, log_q)]
+    return [mp.log(p / mp.fsum(row)) for row in rows for p in row]
+
+
+def density_self_normalization(scores: Matrix, log_q: Nested = None, *, mask: Nested = None, field: str) -> Number:
+    """Mean or standard deviation over contexts of log Z, or the mean number of samples that carry it."""
+    rows = [[mp.exp(t) / mp.exp(q) for t, q in samples] for samples in _samples(scores, log_q, mask)]
+    log_z = [mp.log(mp.fsum(row) / (1 if log_q is None else len(row))) for row in rows]
+    if field == "mean":
+        return mean(log_z)
+    if field == "std":
+        return mp.sqrt(mean([z * z for z in log_z]) - mean(log_z) ** 2)
+    if log_q is None:
+        return mean([mpf(len(row)) for row in rows])
+    return mean([mp.fsum(row) ** 2 / mp.fsum(w * w for w in row) for row in rows])
+
+
+def _samples(scores: Matrix, log_q: Nested, mask: Nested = None) -> list[list[tuple[Number, Number]]]:
+    """Score and log-density of every sample that takes part, by context."""
+    if log_q is None:
+        log_q = [mpf(0)] * len(scores[0])
+    if not isinstance(log_q[0], list):
+        log_q = [log_q] * len(scores)
+    mask = mask or [[True] * len(row) for row in scores]
+    return [
+        [(s, q) for s, q, takes_part in zip(*rows, strict=True) if takes_part]
+        for rows in zip(scores, log_q, mask, strict=True)
+    ]
+
+
+# --- diagnostics ----------------------------------------------------------------------------------------------------
+
+
+def headroom(scores: Matrix) -> Number:
+    """Log of the number of columns minus the InfoNCE bound."""
+    return mp.log(len(scores[0])) - bounds_info_nce(scores)
+
+
+def alignment(x: Matrix, y: Matrix, *, power: Number = 2.0, weights: Nested = None) -> Number:
+    """Mean power of the distance of the pairs on the unit sphere."""
+    apart = [-neg_sq_euclidean(unit(a), unit(b)) for a, b in zip(x, y, strict=True)]
+    return reduce_losses([mp.sqrt(d) ** mpf(power) for d in apart], [1] * len(x), weights, "mean")
+
+
+def uniformity(x: Matrix, *, t: Number = 2.0) -> Number:
+    """Log of the mean over all others of the Gaussian kernel of the distance on the unit sphere."""
+    kernel = [[mp.exp(mpf(t) * neg_sq_euclidean(unit(a), unit(b))) for b in x] for a in x]
+    return mp.log(mean(_off_diagonal(kernel)))
+
+
 ORACLES: Mapping[str, Callable[..., Nested]] = {
     "info_nce": info_nce,
     "flat_nce": flat_nce,
@@ -1073,7 +1321,32 @@ ORACLES: Mapping[str, Callable[..., Nested]] = {
     "bounds.info_nce": bounds_info_nce,
     "bounds.dual": bounds_dual,
     "bounds.dual_critic": bounds_dual_critic,
+    "bounds.flo": bounds_dual,
+    "bounds.fdv": bounds_fdv,
+    "bounds.dv": bounds_dv,
+    "bounds.mine": bounds_mine,
+    "bounds.nwj": bounds_nwj,
+    "bounds.tuba": bounds_tuba,
+    "bounds.interpolated": bounds_interpolated,
+    "bounds.js": bounds_js,
+    "bounds.js_mi": bounds_js_mi,
+    "bounds.smile": bounds_smile,
+    "bounds.club": bounds_club,
+    "bounds.leave_one_out": bounds_leave_one_out,
+    "bounds.barber_agakov": bounds_barber_agakov,
+    "bounds.vub": bounds_vub,
+    "density.local_nce": density_local_nce,
+    "density.negative_sampling": density_negative_sampling,
+    "density.ranking_nce": density_ranking_nce,
+    "density.log_partition": density_log_partition,
+    "density.sampled_softmax": density_sampled_softmax,
+    "density.full_softmax": density_full_softmax,
+    "density.recover_log_prob": density_recover_log_prob,
+    "density.self_normalization": density_self_normalization,
     "diagnostics.effective_sample_size": effective_sample_size,
+    "diagnostics.headroom": headroom,
+    "diagnostics.alignment": alignment,
+    "diagnostics.uniformity": uniformity,
 }
 """The oracle of every loss, by its public name."""
 

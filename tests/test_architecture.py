@@ -31,7 +31,7 @@ LAYERS = (
     ("objectives",),
     ("_contrast",),
     ("from_scores",),
-    ("_in_batch", "_memory", "_supervised", "_views", "bounds", "diagnostics"),
+    ("_in_batch", "_memory", "_supervised", "_views", "bounds", "density", "diagnostics"),
     ("__init__",),
     ("testing",),
     ("_cli",),

@@ -15,9 +15,9 @@ import portable_nce
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ROOMS = ("from_scores", "bounds", "diagnostics", "similarities", "pairings", "objectives")
+ROOMS = ("from_scores", "bounds", "density", "diagnostics", "similarities", "pairings", "objectives")
 
-LOSSES = ("info_nce", "flat_nce", "nt_xent", "dcl", "clip", "from_scores.", "bounds.", "diagnostics.")
+LOSSES = ("info_nce", "flat_nce", "nt_xent", "dcl", "clip", "from_scores.", "bounds.", "density.", "diagnostics.")
 """What comes from the literature, and says from where."""
 
 NOT_ASKED = {

@@ -93,6 +93,20 @@ SCORE_LOSSES: dict[str, Loss] = {
     "bound dual": lambda g: pnce.bounds.dual(g, g[:, 0]),
     "dual critic": lambda g: pnce.bounds.dual_critic(g).sum(),
     "ess": pnce.diagnostics.effective_sample_size,
+    "bound dv": pnce.bounds.dv,
+    "bound nwj": pnce.bounds.nwj,
+    "bound tuba": lambda g: pnce.bounds.tuba(g, g[:, 1]),
+    "bound interpolated": lambda g: pnce.bounds.interpolated(g, 0.5, g[:, 1]),
+    "bound js": pnce.bounds.js,
+    "bound club": pnce.bounds.club,
+    "bound leave_one_out": lambda g: pnce.bounds.leave_one_out(g[:, :4]),
+    "local_nce": lambda g: pnce.density.local_nce(g[:, 0], g, g[:, 1], g[0, :]),
+    "ranking_nce": lambda g: pnce.density.ranking_nce(g[:, 0], g, g[:, 1], g[0, :]),
+    "sampled_softmax": lambda g: pnce.density.sampled_softmax(g[:, 0], g, g[:, 1], g[0, :]),
+    "recovered": lambda g: (pnce.density.recover_log_prob(g, g[0, :]) * g).sum(),
+    "self_normalization": lambda g: pnce.density.self_normalization(g, g[0, :]).std,
+    "uniformity": pnce.diagnostics.uniformity,
+    "alignment": lambda g: pnce.diagnostics.alignment(g, g[:, ::2].sum(1)[:, None] - g, power=1.0),
 }
 # Where every loss would take its time to compile and show nothing new, these show it: one for each way through the
 # library.

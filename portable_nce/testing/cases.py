@@ -35,7 +35,8 @@ _POSITIONAL = frozenset(
         *("query", "positive_key", "negative_keys", "key", "queue", "query_a", "query_b", "key_a", "key_b"),
         *("view_a", "view_b", "view_c", "support", "image", "text", "context", "targets", "projections"),
         *("embeddings", "labels", "prototypes", "assignments", "concentrations", "anchor", "positive", "negative"),
-        *("scores", "u", "x", "y"),
+        *("scores", "u", "x", "y", "log_marginal", "log_q"),
+        *("data_scores", "noise_scores", "data_log_q", "noise_log_q"),
     }
 )
 
@@ -44,6 +45,9 @@ _KEYWORDS: Mapping[str, frozenset[str]] = {
     "proto_nce": frozenset({"key", "queue"}),
 }
 """Of these names, those that a loss takes as keywords."""
+
+_NOT_REDUCED = frozenset({"bounds.dual_critic", "density.log_partition", "density.recover_log_prob"})
+"""What gives an array of numbers, which a case sums."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +91,7 @@ def _call(loss: str, names: tuple[str, ...], options: Mapping[str, Any], *arrays
     function = getattr(importlib.import_module(f"{package}.{topic}" if topic else package), name)
     named = dict(zip(names, arrays, strict=True))
     further = dict(options)
+    part = further.pop("field", None)
     if "slots" in further:
         rows = "support" if "support" in named else "queue"
         named[rows] = _pushed(package, named[rows], further.pop("slots"))
@@ -103,10 +108,12 @@ def _call(loss: str, names: tuple[str, ...], options: Mapping[str, Any], *arrays
     if loss == "contrast":
         _name_axes(package, keywords)
     result = function(*positional, **keywords)
-    if loss == "bounds.dual_critic":
+    if loss in _NOT_REDUCED:
         xp = importlib.import_module(f"{package}._namespace").namespace_of(result)
-        result = xp.reshape(xp.sum(result, axis=0, keepdims=True), ())
-    return result
+        result = xp.reshape(xp.sum(xp.reshape(result, (-1,)), axis=0, keepdims=True), ())
+    if loss == "bounds.mine":
+        result, _ = result
+    return result if part is None else getattr(result, part)
 
 
 def _pushed(package: str, rows: Any, slots: int) -> Any:
@@ -213,6 +220,10 @@ def make_cases(rows: int = 3, features: int = 3, seed: int = 20268) -> tuple[Cas
         *_labelled(draw, rows, features),
         *_distances(draw, rows, features),
         *_further_scores(draw, rows),
+        *_lower_bounds(draw, rows),
+        *_other_bounds(draw, rows),
+        *_densities(draw, rows),
+        *_diagnostics(draw, rows, features),
     )
 
 
@@ -890,6 +901,124 @@ def _further_scores(draw: _Draw, rows: int) -> Iterator[Case]:
     yield from _variations("from_scores.logistic", arguments, logistic)
     yield from _variations("from_scores.contrastive", arguments, contrastive)
     yield from _variations("from_scores.triplet", arguments, triplet)
+
+
+def _lower_bounds(draw: _Draw, rows: int) -> Iterator[Case]:
+    square, wide = draw.vectors(rows, rows), {"scores": draw.vectors(rows, rows + 2)}
+    saturated = {"scores": [[_float32(s + 40.0 * (i == j)) for j, s in enumerate(row)] for i, row in enumerate(square)]}
+    own: dict[str, dict[str, Nested]] = {"": {}}
+    more: dict[str, dict[str, Nested]] = {"more columns than rows": wide}
+    baseline, critic = draw.vectors(1, rows)[0], draw.vectors(1, rows)[0]
+    arguments = {"scores": square}
+    with_baseline = {**arguments, "log_baseline": baseline}
+    yield from _variations("bounds.flo", {**arguments, "u": critic}, more)
+    yield from _variations("bounds.fdv", arguments, {**own, **more, "saturated": saturated})
+    yield from _variations("bounds.dv", arguments, {**own, **more, "saturated": saturated})
+    yield from _variations("bounds.mine", arguments, own)
+    yield from _variations(
+        "bounds.mine", {**arguments, "log_mean": -0.75}, {"second step, more columns than rows": {**wide, "rate": 0.25}}
+    )
+    yield from _variations("bounds.nwj", arguments, {**own, **more})
+    yield from _variations("bounds.tuba", with_baseline, {**own, "one baseline": {**wide, "log_baseline": 0.5}})
+    yield from _variations(
+        "bounds.interpolated",
+        with_baseline,
+        {
+            "": {"alpha": 0.5},
+            "alpha 0": {"alpha": 0.0},
+            "alpha 1": {"alpha": 1.0},
+            "one baseline, more columns than rows": {**wide, "alpha": 0.125, "log_baseline": [0.5]},
+        },
+    )
+    yield from _variations("bounds.js_mi", arguments, {**own, **more})
+    densities = [_float32(-1.0 - s * s) for s in draw.vectors(1, rows)[0]]
+    yield from _variations("bounds.barber_agakov", {"scores": densities, "entropy": 1.5}, own)
+    yield from _variations("bounds.barber_agakov", {**wide, "entropy": 4.5}, {"matrix": {}})
+
+
+def _other_bounds(draw: _Draw, rows: int) -> Iterator[Case]:
+    square, wide = draw.vectors(rows, rows), {"scores": draw.vectors(rows, rows + 2)}
+    saturated = {"scores": [[_float32(s + 40.0 * (i == j)) for j, s in enumerate(row)] for i, row in enumerate(square)]}
+    arguments = {"scores": square}
+    more: dict[str, dict[str, Nested]] = {"": {}, "more columns than rows": wide}
+    yield from _variations("bounds.js", arguments, {**more, "saturated": saturated})
+    yield from _variations(
+        "bounds.smile", arguments, {"saturated": saturated, "clip": {**wide, "clip": 0.75}, "no clip": {"clip": None}}
+    )
+    yield from _variations("bounds.club", arguments, more)
+    yield from _variations("bounds.leave_one_out", arguments, {"": {}, "saturated": saturated})
+    densities = {
+        name: [_float32(-1.0 - s * s) for s in draw.vectors(1, rows)[0]] for name in ("scores", "log_marginal")
+    }
+    yield from _variations("bounds.vub", densities, {"": {}})
+    yield from _variations("bounds.vub", {**wide, "log_marginal": densities["log_marginal"]}, {"matrix": {}})
+
+
+def _densities(draw: _Draw, rows: int) -> Iterator[Case]:
+    samples = rows + 1
+    scores: dict[str, Nested] = {
+        "data_scores": draw.vectors(1, rows)[0],
+        "noise_scores": draw.vectors(rows, samples),
+    }
+    densities: dict[str, Nested] = {
+        "data_log_q": [_float32(-0.5 - s * s) for s in draw.vectors(1, rows)[0]],
+        "noise_log_q": [[_float32(-0.5 - s * s) for s in row] for row in draw.vectors(rows, samples)],
+    }
+    weights, mask = draw.weights(rows), draw.mask(rows, samples)
+    corrected = {**scores, **densities}
+    alike = {"noise_log_q": densities["noise_log_q"][0]}
+    ahead = {"data_scores": [_float32(40.0 + s) for s in scores["data_scores"]]}
+    usual: dict[str, dict[str, Nested]] = {
+        "": {},
+        "one log_q for all contexts, saturated": {**alike, **ahead},
+        "weights, mask": {"weights": weights, "mask": mask, "reduction": "sum"},
+    }
+    yield from _variations("density.local_nce", corrected, usual)
+    bare: dict[str, dict[str, Nested]] = {"": {}, "weights, mask": {"weights": weights, "mask": mask}}
+    yield from _variations("density.negative_sampling", scores, bare)
+    yield from _variations("density.ranking_nce", scores, {"without log_q": {}})
+    yield from _variations("density.ranking_nce", corrected, usual)
+    yield from _variations(
+        "density.sampled_softmax",
+        corrected,
+        {**usual, "without positive": {**alike, "include_positive": False, "weights": weights, "mask": mask}},
+    )
+    noise: dict[str, Nested] = {"noise_scores": scores["noise_scores"], "noise_log_q": densities["noise_log_q"]}
+    yield from _variations("density.log_partition", noise, {"": {}, "mask": {**alike, "mask": mask}})
+    values = {"scores": draw.vectors(rows, samples)}
+    found = {"targets": draw.index(rows, samples)}
+    kept = [
+        [takes_part or j == target for j, takes_part in enumerate(row)]
+        for row, target in zip(draw.mask(rows, samples), found["targets"], strict=True)
+    ]
+    yield from _variations(
+        "density.full_softmax", values, {"": found, "weights, mask": {**found, "weights": weights, "mask": kept}}
+    )
+    log_q = {"log_q": densities["noise_log_q"]}
+    one = {"log_q": alike["noise_log_q"]}
+    yield from _variations("density.recover_log_prob", {**values, **log_q}, {"": {}, "one log_q for all contexts": one})
+    yield from _variations("density.self_normalization", values, {"exact, std": {"field": "std"}})
+    yield from _variations(
+        "density.self_normalization",
+        {**values, **log_q},
+        {
+            "mean": {"field": "mean"},
+            "std, mask": {**one, "field": "std", "mask": mask},
+            "effective_sample_size, mask": {"field": "effective_sample_size", "mask": mask},
+        },
+    )
+
+
+def _diagnostics(draw: _Draw, rows: int, features: int) -> Iterator[Case]:
+    square = draw.vectors(rows, rows)
+    saturated = {"scores": [[_float32(s + 40.0 * (i == j)) for j, s in enumerate(row)] for i, row in enumerate(square)]}
+    yield from _variations("diagnostics.headroom", {"scores": square}, {"": {}, "saturated": saturated})
+    pairs = {name: draw.vectors(rows, features) for name in ("x", "y")}
+    yield from _variations(
+        "diagnostics.alignment", pairs, {"": {}, "power, weights": {"power": 1.5, "weights": draw.weights(rows)}}
+    )
+    table: dict[str, dict[str, Nested]] = {"": {}, "t": {"t": 0.75}}
+    yield from _variations("diagnostics.uniformity", {"x": pairs["x"]}, table | _streamed(table, ["t"]))
 
 
 CASES: tuple[Case, ...] = make_cases()

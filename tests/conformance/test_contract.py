@@ -24,8 +24,8 @@ NAMES = [case.name for case in CASES]
 FEW = {"info_nce", "info_nce mask", "nt_xent bilinear", "clip", "dcl streamed", "from_scores.info_nce", "bounds.dual"}
 """Cases for a second look, where looking costs."""
 
-OWN_ARITHMETIC = "bounds.dual_critic"
-"""The cases of this function sum its results themselves, in the dtype of the result."""
+OWN_ARITHMETIC = ("bounds.dual_critic", "density.log_partition", "density.recover_log_prob")
+"""The cases of these functions sum their results themselves, in the dtype of the result."""
 DTYPES = ["float64", "float32", "float16", "bfloat16"]
 
 

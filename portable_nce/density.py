@@ -1,0 +1,636 @@
+r"""Estimating a conditional density p(x | c) from samples and noise.
+
+``s(x, c)`` is a model's unnormalised log-probability of ``x`` in the context ``c``, and ``q`` the density that noise is
+drawn from; both densities are with respect to the same measure. Sampling is the caller's, and so are the noise's
+log-densities. What each loss has its optimum at:
+
+==================== ==========================================================================
+loss                 best scores
+==================== ==========================================================================
+`local_nce`          :math:`\log p(x \mid c)`: normalised by itself
+`ranking_nce`        :math:`\log p(x \mid c)` plus any function of the context
+`negative_sampling`  :math:`\log p(x \mid c) - \log q(x) - \log k`
+`sampled_softmax`    :math:`\log p(x \mid c)` plus any function of the context, as k grows
+`full_softmax`       :math:`\log p(x \mid c)` plus any function of the context
+==================== ==========================================================================
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from ._contrast import finish
+from ._namespace import device_of, enter, is_array, is_number
+from ._numerics import ExpSum, accumulate, exp_sum, safe_sqrt, shifted_exp, softplus, sum_to_scalar
+from ._protocol import Array, Namespace
+from ._reduction import REDUCTIONS, reduce_values
+from ._validate import boolean, floating, integer, one_of, row_weights, same_shape, shape_of
+from .from_scores import info_nce
+
+__all__ = [
+    "SelfNormalization",
+    "full_softmax",
+    "local_nce",
+    "log_partition",
+    "negative_sampling",
+    "ranking_nce",
+    "recover_log_prob",
+    "sampled_softmax",
+    "self_normalization",
+]
+
+
+def local_nce(
+    data_scores: Array,
+    noise_scores: Array,
+    data_log_q: float | Array,
+    noise_log_q: float | Array,
+    /,
+    *,
+    mask: Array | None = None,
+    weights: Array | None = None,
+    reduction: str = "mean",
+) -> Array:
+    r"""Return the loss of local (binary) noise-contrastive estimation: data or noise, decided sample by sample.
+
+    .. math:: \ell_i = \log(1 + e^{-\Delta_i}) + \sum_{j=1}^k \log(1 + e^{\Delta_{ij}}), \qquad
+        \Delta = s - \log k - \log q
+
+    Its optimum is :math:`s = \log p(x \mid c)`, normalised by itself; as k grows its gradient tends to
+    :math:`e^s - p`.
+
+    Parameters
+    ----------
+    data_scores : array, shape (N,)
+        Scores s of the data, one for each context: unnormalised log-probabilities.
+    noise_scores : array, shape (N, k)
+        Scores of k noise samples for each context.
+    data_log_q : float or array, shape (N,)
+        Log-density of the noise distribution at the data; a number where it is uniform.
+    noise_log_q : float or array, shape (N, k) or (k,)
+        Log-density of the noise distribution at the samples.
+    mask : array of bool, shape (N, k), optional
+        Samples that take part; all by default. Their number in a context is its k.
+    weights : array, shape (N,), optional
+        Weights of the contexts.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Weighted mean over the contexts, weighted sum, or the weighted losses of the contexts.
+
+    Returns
+    -------
+    array
+        Loss in nats: 0-d, or shape (N,) for reduction "none", of the library, dtype and device of `data_scores`.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape, device or option does not fit.
+
+    References
+    ----------
+    Gutmann and Hyvärinen (2010), "Noise-contrastive estimation: A new estimation principle for unnormalized statistical
+    models", AISTATS, equation 3. Mnih and Teh (2012), "A Fast and Simple Algorithm for Training Neural
+    Probabilistic Language Models", arXiv:1206.6426.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> data, noise = np.asarray([-1.0, -0.5]), np.asarray([[-2.0, -1.0], [-3.0, -0.5]])
+    >>> pnce.density.local_nce(data, noise, -1.5, -1.5)
+    array(1.58799...)
+    """
+    xp, data, noise, q, rest = _enter(data_scores, noise_scores, (data_log_q, noise_log_q), mask, weights, reduction)
+    number = xp.sum(xp.astype(rest.members, data.dtype), axis=1)
+    some = number > 0
+    log_k = xp.where(some, xp.log(xp.where(some, number, xp.ones_like(number))), -math.inf)
+    own = data - log_k - q[0]
+    other = noise - xp.expand_dims(log_k, axis=1) - q[1]
+    return _binary(xp, own, other, rest)
+
+
+def negative_sampling(
+    data_scores: Array,
+    noise_scores: Array,
+    /,
+    *,
+    mask: Array | None = None,
+    weights: Array | None = None,
+    reduction: str = "mean",
+) -> Array:
+    r"""Return the loss of negative sampling (word2vec): local NCE that leaves the noise's density out.
+
+    .. math:: \ell_i = \log(1 + e^{-s_i}) + \sum_{j=1}^k \log(1 + e^{s_{ij}})
+
+    It is `local_nce` exactly where :math:`k\, q(x) = 1` for every x; otherwise its optimum is
+    :math:`\log p(x \mid c) - \log q(x) - \log k`, and no density.
+
+    Parameters
+    ----------
+    data_scores : array, shape (N,)
+        Scores s of the data, one for each context: unnormalised log-probabilities.
+    noise_scores : array, shape (N, k)
+        Scores of k noise samples for each context.
+    mask : array of bool, shape (N, k), optional
+        Samples that take part; all by default.
+    weights : array, shape (N,), optional
+        Weights of the contexts.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Weighted mean over the contexts, weighted sum, or the weighted losses of the contexts.
+
+    Returns
+    -------
+    array
+        Loss in nats: 0-d, or shape (N,) for reduction "none", of the library, dtype and device of `data_scores`.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape, device or option does not fit.
+
+    References
+    ----------
+    Mikolov, Sutskever, Chen, Corrado and Dean (2013), "Distributed Representations of Words and Phrases and their
+    Compositionality", arXiv:1310.4546, equation 4.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> pnce.density.negative_sampling(np.asarray([2.0, 1.0]), np.asarray([[-1.0, 0.0], [-2.0, 0.5]]))
+    array(1.27380...)
+    """
+    xp, data, noise, _, rest = _enter(data_scores, noise_scores, (0.0, 0.0), mask, weights, reduction)
+    return _binary(xp, data, noise, rest)
+
+
+def ranking_nce(
+    data_scores: Array,
+    noise_scores: Array,
+    data_log_q: float | Array | None = None,
+    noise_log_q: float | Array | None = None,
+    /,
+    *,
+    mask: Array | None = None,
+    weights: Array | None = None,
+    reduction: str = "mean",
+) -> Array:
+    r"""Return the loss of ranking (global) noise-contrastive estimation: which of k + 1 samples is the data.
+
+    .. math:: \ell_i = \mathrm{lse}\big(\bar s_i, \bar s_{i1}, \dots, \bar s_{ik}\big) - \bar s_i, \qquad
+        \bar s = s - \log q
+
+    Its optimum is :math:`\log p(x \mid c)` plus any function of the context; as k grows its gradient tends to that of
+    `full_softmax`. Without the densities it is InfoNCE, whose optimum is :math:`\log p / q` plus any function of the
+    context.
+
+    Parameters
+    ----------
+    data_scores : array, shape (N,)
+        Scores s of the data, one for each context: unnormalised log-probabilities.
+    noise_scores : array, shape (N, k)
+        Scores of k noise samples for each context.
+    data_log_q : float or array, shape (N,), optional
+        Log-density of the noise distribution at the data; a number where it is uniform. None, for
+        both, leaves the correction out.
+    noise_log_q : float or array, shape (N, k) or (k,), optional
+        Log-density of the noise distribution at the samples.
+    mask : array of bool, shape (N, k), optional
+        Samples that take part; all by default.
+    weights : array, shape (N,), optional
+        Weights of the contexts.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Weighted mean over the contexts, weighted sum, or the weighted losses of the contexts.
+
+    Returns
+    -------
+    array
+        Loss in nats: 0-d, or shape (N,) for reduction "none", of the library, dtype and device of `data_scores`.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape, device or option does not fit.
+
+    References
+    ----------
+    Ma and Collins (2018), "Noise Contrastive Estimation and Negative Sampling for Conditional Models: Consistency and
+    Statistical Efficiency", arXiv:1809.01812, equation 3. Jozefowicz et al. (2016), "Exploring the Limits of Language
+    Modeling", arXiv:1602.02410.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> data, noise = np.asarray([-1.0, -0.5]), np.asarray([[-2.0, -1.0], [-3.0, -0.5]])
+    >>> pnce.density.ranking_nce(data, noise, -1.5, -1.5)
+    array(0.79...)
+    """
+    log_q = _both(data_log_q, noise_log_q)
+    xp, data, noise, q, rest = _enter(data_scores, noise_scores, log_q, mask, weights, reduction)
+    return _reduce(xp, _ranking(xp, data - q[0], _log_sum(xp, noise - q[1], rest)), rest)
+
+
+def log_partition(noise_scores: Array, noise_log_q: float | Array, /, *, mask: Array | None = None) -> Array:
+    r"""Return the logarithm of the partition function of each context, estimated by importance sampling.
+
+    .. math:: \log \hat Z = \mathrm{lse}_{j=1}^k (s_j - \log q_j) - \log k
+
+    The estimate of Z is unbiased; its logarithm is too small on average.
+
+    Parameters
+    ----------
+    noise_scores : array, shape (N, k)
+        Scores s of k samples for each context.
+    noise_log_q : float or array, shape (N, k) or (k,)
+        Log-density of the distribution that they were drawn from.
+    mask : array of bool, shape (N, k), optional
+        Samples that take part; all by default. The mean is over those.
+
+    Returns
+    -------
+    array
+        Logarithm of the partition function in nats, shape (N,), of the library, dtype and device of `noise_scores`;
+        -inf where no sample takes part.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape, device or option does not fit.
+
+    References
+    ----------
+    Bengio and Senécal (2003), "Quick Training of Probabilistic Neural Nets by Importance Sampling", AISTATS.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> pnce.density.log_partition(np.asarray([[-2.0, -1.0], [-3.0, -0.5]]), -1.5)
+    array([0.12..., 0.38...])
+    """
+    names = ("", "noise_scores", "", "noise_log_q")
+    xp, _, noise, q, rest = _enter(None, noise_scores, (0.0, noise_log_q), mask, names=names)
+    return finish(xp, _log_mean(xp, noise - q[1], rest), rest.dtype, "none")
+
+
+def sampled_softmax(
+    data_scores: Array,
+    noise_scores: Array,
+    data_log_q: float | Array | None,
+    noise_log_q: float | Array,
+    /,
+    *,
+    include_positive: bool = True,
+    mask: Array | None = None,
+    weights: Array | None = None,
+    reduction: str = "mean",
+) -> Array:
+    r"""Return minus the log-probability of the data, with a sampled partition function.
+
+    .. math:: \ell_i = \log \hat Z_i - s_i, \qquad \log \hat Z_i = \mathrm{lse}_j (s_{ij} - \log q_{ij}) - \log k
+
+    With `include_positive` the data stand among the samples, k + 1 in all, and the gradient is that of `ranking_nce`.
+    **Without it, the loss has no lower bound**: the model can raise the scores of the data alone.
+
+    Parameters
+    ----------
+    data_scores : array, shape (N,)
+        Scores s of the data, one for each context: unnormalised log-probabilities.
+    noise_scores : array, shape (N, k)
+        Scores of k noise samples for each context.
+    data_log_q : float or array, shape (N,), or None
+        Log-density of the noise distribution at the data; a number where it is uniform. Not used
+        without `include_positive`, where it may be None.
+    noise_log_q : float or array, shape (N, k) or (k,)
+        Log-density of the noise distribution at the samples.
+    include_positive : bool, default: True
+        Whether the data are among the samples.
+    mask : array of bool, shape (N, k), optional
+        Samples that take part; all by default.
+    weights : array, shape (N,), optional
+        Weights of the contexts.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Weighted mean over the contexts, weighted sum, or the weighted losses of the contexts.
+
+    Returns
+    -------
+    array
+        Loss in nats: 0-d, or shape (N,) for reduction "none", of the library, dtype and device of `data_scores`.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape, device or option does not fit.
+
+    References
+    ----------
+    Bengio and Senécal (2003), "Quick Training of Probabilistic Neural Nets by Importance Sampling", AISTATS. Jean, Cho,
+    Memisevic and Bengio (2015), "On Using Very Large Target Vocabulary for Neural Machine Translation",
+    arXiv:1412.2007, section 3.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> data, noise = np.asarray([-1.0, -0.5]), np.asarray([[-2.0, -1.0], [-3.0, -0.5]])
+    >>> pnce.density.sampled_softmax(data, noise, -1.5, -1.5)
+    array(1.19...)
+    """
+    if include_positive and data_log_q is None:
+        message = "data_log_q: expected a number or an array with include_positive, got None"
+        raise TypeError(message)
+    log_q = (0.0 if data_log_q is None else data_log_q, noise_log_q)
+    xp, data, noise, q, rest = _enter(data_scores, noise_scores, log_q, mask, weights, reduction)
+    if not include_positive:
+        return _reduce(xp, _log_mean(xp, noise - q[1], rest) - data, rest)
+    number = xp.sum(xp.astype(rest.members, data.dtype), axis=1)
+    loss = _ranking(xp, data - q[0], _log_sum(xp, noise - q[1], rest))
+    return _reduce(xp, loss - q[0] - xp.log(number + 1.0), rest)
+
+
+def full_softmax(
+    scores: Array,
+    targets: Array,
+    /,
+    *,
+    mask: Array | None = None,
+    weights: Array | None = None,
+    reduction: str = "mean",
+) -> Array:
+    r"""Return minus the log-probability of the data, with the exact partition function.
+
+    .. math:: \ell_i = \mathrm{lse}_x\, s(x, c_i) - s(x_i, c_i)
+
+    Parameters
+    ----------
+    scores : array, shape (N, V)
+        Scores s of all V values of x, for each context.
+    targets : array of int, shape (N,)
+        The value found in each context.
+    mask : array of bool, shape (N, V), optional
+        Values that take part; all by default.
+    weights : array, shape (N,), optional
+        Weights of the contexts.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Weighted mean over the contexts, weighted sum, or the weighted losses of the contexts.
+
+    Returns
+    -------
+    array
+        Loss in nats: 0-d, or shape (N,) for reduction "none", of the library, dtype and device of `scores`.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape, device or option does not fit.
+
+    References
+    ----------
+    Bengio, Ducharme, Vincent and Jauvin (2003), "A Neural Probabilistic Language Model", JMLR 3.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> pnce.density.full_softmax(np.asarray([[0.0, 1.0, 2.0]]), np.asarray([2]))
+    array(0.40760...)
+    """
+    xp, _ = enter(scores=scores, targets=targets)
+    rows, _ = shape_of("scores", scores, "(N, V)")
+    integer(xp, "targets", targets, (rows,))
+    return info_nce(scores, positives=targets, mask=mask, weights=weights, reduction=reduction)
+
+
+def recover_log_prob(scores: Array, log_q: float | Array, /) -> Array:
+    r"""Return the log-probabilities that a ranking or InfoNCE score without correction means.
+
+    .. math:: \log p(x \mid c) = g(x, c) + \log q(x) - \mathrm{lse}_{x'}\big(g(x', c) + \log q(x')\big)
+
+    Parameters
+    ----------
+    scores : array, shape (N, V)
+        Scores g of all V values of x, for each context.
+    log_q : float or array, shape (V,) or (N, V)
+        Log-density of the noise that they were trained against; a number where it is uniform.
+
+    Returns
+    -------
+    array
+        Log-probabilities in nats, shape (N, V), of the library, dtype and device of `scores`.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape, device or option does not fit.
+
+    References
+    ----------
+    Ma and Collins (2018), "Noise Contrastive Estimation and Negative Sampling for Conditional Models: Consistency and
+    Statistical Efficiency", arXiv:1809.01812.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> pnce.density.recover_log_prob(np.zeros((1, 2)), np.log(np.asarray([0.25, 0.75])))
+    array([[-1.38629436, -0.28768207]])
+    """
+    xp, _, noise, q, rest = _enter(None, scores, (0.0, log_q), None, None, "none", names=("", "scores", "", "log_q"))
+    joint = noise + q[1]
+    total = exp_sum(xp, joint, rest.members)
+    log_total = xp.expand_dims(total.log_total(xp), axis=1)
+    top = xp.where(xp.isinf(total.top), xp.zeros_like(total.top), total.top)
+    return finish(xp, (joint - xp.expand_dims(top, axis=1)) - log_total, rest.dtype, "none")
+
+
+class SelfNormalization(NamedTuple):
+    """How far a model is from being normalised by itself; 0-d arrays.
+
+    Attributes
+    ----------
+    mean : array
+        Mean of log Z over the contexts, in nats; 0 for a normalised model.
+    std : array
+        Standard deviation of log Z over the contexts, in nats.
+    effective_sample_size : array
+        Mean number of samples that carry the estimate; the number of values where Z is exact.
+    """
+
+    mean: Array
+    std: Array
+    effective_sample_size: Array
+
+
+def self_normalization(
+    scores: Array, log_q: float | Array | None = None, /, *, mask: Array | None = None
+) -> SelfNormalization:
+    r"""Return mean and standard deviation of the log-partition function over contexts.
+
+    .. math:: \log Z_c = \mathrm{lse}_x\, s(x, c) \qquad \text{or} \qquad
+        \log \hat Z_c = \mathrm{lse}_j (s_{cj} - \log q_{cj}) - \log k,
+
+    with the effective sample size :math:`(\sum_j w_j)^2 / \sum_j w_j^2` of the weights :math:`w = e^s / q`.
+
+    Parameters
+    ----------
+    scores : array, shape (N, V) or (N, k)
+        Scores of all V values for each context; with `log_q`, of k samples.
+    log_q : float or array, shape (N, k) or (k,), optional
+        Log-density of the distribution that the samples were drawn from; None if the scores are of all values.
+    mask : array of bool, shape (N, V) or (N, k), optional
+        Values or samples that take part; all by default.
+
+    Returns
+    -------
+    SelfNormalization
+        Mean, standard deviation and effective sample size, of the library, dtype and device of `scores`.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape, device or option does not fit.
+
+    References
+    ----------
+    Mnih and Teh (2012), "A Fast and Simple Algorithm for Training Neural Probabilistic Language Models",
+    arXiv:1206.6426, section 3.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> scores = np.asarray([[0.0, -np.inf], [2.0, -np.inf]])
+    >>> pnce.density.self_normalization(scores)
+    SelfNormalization(mean=array(1.), std=array(1.), effective_sample_size=array(2.))
+    """
+    names = ("", "scores", "", "log_q")
+    given = (0.0, 0.0 if log_q is None else log_q)
+    xp, _, noise, q, rest = _enter(None, scores, given, mask, None, "none", names=names)
+    joint = noise - q[1]
+    number = xp.sum(xp.astype(rest.members, noise.dtype), axis=1)
+    sums = exp_sum(xp, joint, rest.members)
+    log_z = _log_of(xp, sums)
+    size = number
+    if log_q is not None:
+        log_z = log_z - xp.log(xp.where(number > 0, number, xp.ones_like(number)))
+        weights = shifted_exp(xp, joint, rest.members, sums.top)
+        squares = xp.sum(weights * weights, axis=1)
+        size = sums.total * sums.total / xp.where(squares == 0, xp.ones_like(squares), squares)
+    rows = log_z.shape[0]
+    mean = sum_to_scalar(xp, log_z) / rows
+    deviation = log_z - mean
+    std = safe_sqrt(xp, sum_to_scalar(xp, deviation * deviation) / rows)
+    return SelfNormalization(*(finish(xp, x, rest.dtype, "mean") for x in (mean, std, sum_to_scalar(xp, size) / rows)))
+
+
+class _Rest(NamedTuple):
+    """What the losses have in common beside the scores: which samples take part, the reduction, the dtype."""
+
+    members: Array
+    weights: Array | None
+    reduction: str
+    dtype: Any
+
+
+def _both(data_log_q: Any, noise_log_q: Any) -> tuple[Any, Any]:
+    if (data_log_q is None) != (noise_log_q is None):
+        name = "data_log_q" if data_log_q is None else "noise_log_q"
+        message = f"{name}: expected the log-density of the noise as in the other argument, or None in both; got None"
+        raise TypeError(message)
+    return (0.0, 0.0) if data_log_q is None else (data_log_q, noise_log_q)
+
+
+def _enter(  # noqa: PLR0917  (as its callers have them)
+    data_scores: Array | None,
+    noise_scores: Array,
+    log_q: tuple[Any, Any],
+    mask: Array | None,
+    weights: Array | None = None,
+    reduction: str = "none",
+    *,
+    names: tuple[str, str, str, str] = ("data_scores", "noise_scores", "data_log_q", "noise_log_q"),
+) -> tuple[Namespace, Any, Array, tuple[Any, Any], _Rest]:
+    """The checked arguments in the dtype to compute in; a number is a log-density of all, no name no argument."""
+    one_of("reduction", reduction, REDUCTIONS)
+    named = zip(names, (data_scores, noise_scores, *log_q), strict=True)
+    given = {name: x for name, x in named if name and (name in names[:2] or not is_number(x))}
+    xp, (*entered, mask, weights) = enter(**given, mask=mask, weights=weights)
+    arrays = dict(zip(given, entered, strict=True))
+    floating(xp, **arrays)
+    noise = arrays[names[1]]
+    rows, samples = shape_of(names[1], noise, "(N, k)")
+    dtype = noise.dtype
+    arrays = {name: accumulate(xp, x) for name, x in arrays.items()}
+    noise = arrays[names[1]]
+    data = arrays.get(names[0])
+    if data is not None:
+        same_shape(names[0], data, (rows,))
+    data_q, noise_q = (arrays.get(name, value) for name, value in zip(names[2:], log_q, strict=True))
+    if is_array(data_q) and not is_number(data_q):
+        same_shape(names[2], data_q, (rows,))
+    if is_array(noise_q) and not is_number(noise_q):
+        if len(noise_q.shape) == 1:
+            same_shape(names[3], noise_q, (samples,))
+            noise_q = xp.expand_dims(noise_q, axis=0)
+        else:
+            same_shape(names[3], noise_q, (rows, samples))
+    if mask is None:
+        mask = xp.ones((rows, samples), dtype=xp.bool, device=device_of(noise))
+    else:
+        boolean(xp, "mask", mask, (rows, samples))
+    weights = row_weights(xp, weights, rows, noise)
+    return xp, data, noise, (data_q, noise_q), _Rest(mask, weights, reduction, dtype)
+
+
+def _reduce(xp: Namespace, losses: Array, rest: _Rest) -> Array:
+    return finish(
+        xp,
+        reduce_values(losses, xp.ones_like(losses, dtype=xp.bool), rest.weights, rest.reduction),
+        rest.dtype,
+        rest.reduction,
+    )
+
+
+def _binary(xp: Namespace, own: Array, other: Array, rest: _Rest) -> Array:
+    """One decision for the data and one for each sample; a sample of score -inf is certain to be noise."""
+    noise = softplus(xp, xp.where(rest.members, other, -math.inf))  # masked before: what stands there may be NaN
+    return _reduce(xp, softplus(xp, -own) + xp.sum(noise, axis=1), rest)
+
+
+def _log_sum(xp: Namespace, noise: Array, rest: _Rest) -> ExpSum:
+    return exp_sum(xp, noise, rest.members)
+
+
+def _ranking(xp: Namespace, own: Array, sums: ExpSum) -> Array:
+    """The softplus of the log-odds against the data; 0 where there is no sample."""
+    some = sums.top != -math.inf
+    top = xp.where(some, sums.top, xp.zeros_like(sums.top))
+    odds = xp.where(some, (top - own) + sums.log_total(xp), xp.zeros_like(own))
+    return xp.where(some, softplus(xp, odds), xp.zeros_like(odds))
+
+
+def _log_of(xp: Namespace, sums: ExpSum) -> Array:
+    return sums.top + sums.log_total(xp)
+
+
+def _log_mean(xp: Namespace, noise: Array, rest: _Rest) -> Array:
+    number = xp.sum(xp.astype(rest.members, noise.dtype), axis=1)
+    return _log_of(xp, exp_sum(xp, noise, rest.members)) - xp.log(xp.where(number > 0, number, xp.ones_like(number)))
