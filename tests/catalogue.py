@@ -216,7 +216,7 @@ def cell(passed: int, failed: int) -> str:
 def counted(report: Path, chosen: Callable[[str], bool]) -> dict[str, tuple[int, int]]:
     """Count, for each loss, the tests of a report that passed and that did not."""
     counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
-    for test, passed in outcomes(report):
+    for test, passed in outcomes(report) if report.exists() else ():
         if chosen(test) and (loss := loss_of(test)) is not None:
             counts[loss][0 if passed else 1] += 1
     return {loss: (passed, failed) for loss, (passed, failed) in counts.items()}
@@ -263,7 +263,7 @@ clusterings.
 RUN = """
 ## What each has passed
 
-The number of conformance tests of each loss that passed, by variant: framework, device, mode and dtypes. `check`s of
+The number of conformance tests of each loss that passed, by variant: framework, device, mode and dtypes. Checks of
 values and gradients are against independent oracles in 120 digits, and against the same core in 50.
 """
 
@@ -271,7 +271,8 @@ AGAIN = """
 What PyTorch's and JAX's transformations do with each loss, dense and streamed: the number of tests that passed. A dash
 stands where a loss runs through the same functions as another that is tested: `nca` and `soft_nearest_neighbor` are
 `supcon` with another option, the losses of scores are what those of embeddings end in. Forward mode, and with it the
-Hessian by `jvp`, needs `block_size=None`.
+Hessian by `jvp`, needs `block_size=None`; `triplet_from_labels` with all triples, whose gradient is always a closed form,
+has none.
 """
 
 
