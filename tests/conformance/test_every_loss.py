@@ -125,7 +125,8 @@ def of_labels(temperature: float, similarity: str, **options: Any) -> Loss:
 
 def of_scores(**options: Any) -> Loss:
     """Describe a loss of a score matrix."""
-    return Loss(arguments=("scores",), **({"parameters": {}} | options))
+    merged: dict[str, Any] = {"parameters": {}, **options}
+    return Loss(arguments=("scores",), **merged)
 
 
 def of_two(first: str, second: str, temperature: float | None, similarity: str = "cosine", **options: Any) -> Loss:
