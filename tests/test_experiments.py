@@ -1,0 +1,122 @@
+"""The experiments of benchmarks/, shortened: that they run, and what must hold even so."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+LEVELS = (2.0, 4.0, 6.0, 8.0, 10.0)
+MEASURES = ("bias", "variance", "squared error")
+
+
+@cache
+def printed(name: str) -> list[list[list[str]]]:
+    """Run an experiment from another folder, and give the tables it prints: their rows, cell by cell."""
+    before = files()
+    command = [sys.executable, str(ROOT / "benchmarks" / f"{name}.py"), "--quick"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  (what stands above)
+    assert result.returncode == 0, result.stderr
+    assert files() == before
+    tables: list[list[list[str]]] = []
+    inside = False
+    for line in result.stdout.splitlines():
+        if line.startswith("|"):
+            tables += [] if inside else [[]]
+            tables[-1].append([cell.strip() for cell in line.strip("|").split("|")])
+        inside = line.startswith("|")
+    return [table[2:] for table in tables]  # less the head and the rule under it
+
+
+def files() -> dict[str, int]:
+    """Give the documents, and when they were written."""
+    return {path.name: path.stat().st_mtime_ns for path in (ROOT / "docs").iterdir()}
+
+
+def first_number(cell: str) -> float:
+    """Read the number that a cell begins with."""
+    return float(cell.split(maxsplit=1)[0])
+
+
+def gaussians(measure: str) -> dict[str, list[float]]:
+    """Give a measure by level, by estimator."""
+    table = printed("gaussians")[MEASURES.index(measure)]
+    return {row[0]: [first_number(cell) for cell in row[2:]] for row in table}
+
+
+def toy_language(k: str) -> dict[str, tuple[float, float, float]]:
+    """Give divergence, and mean and deviation of log Z, by estimator."""
+    (table,) = printed("toy_language")
+    rows = ((row[0], [first_number(cell) for cell in row[2:]]) for row in table if row[1] == k)
+    return {name: (numbers[0], numbers[1], numbers[2]) for name, numbers in rows}
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_every_estimator_has_a_finite_number_at_every_level(measure: str) -> None:
+    table = gaussians(measure)
+    assert len(table) == 18
+    assert all(len(row) == len(LEVELS) and all(map(math.isfinite, row)) for row in table.values())
+    assert measure == "bias" or all(number >= 0.0 for row in table.values() for number in row)
+
+
+def test_the_kinds_of_the_bounds_are_printed() -> None:
+    kinds = {row[0]: row[1] for row in printed("gaussians")[0]}
+    assert set(kinds.values()) == {"lower", "upper", "neither"}
+    assert [name for name, kind in kinds.items() if kind == "upper"] == [
+        "leave_one_out, known density",
+        "club, known density",
+    ]
+    assert {kinds[name] for name in ("dv", "mine", "smile, clip 5", "dual, alternating")} == {"neither"}
+
+
+@pytest.mark.parametrize("name", ["info_nce", "fdv", "fdv, cosine critic", "info_nce, best critic"])
+def test_info_nce_is_never_above_log_n(name: str) -> None:
+    estimates = [bias + truth for bias, truth in zip(gaussians("bias")[name], LEVELS, strict=True)]
+    assert max(estimates) <= math.log(64) + 0.005  # as printed
+
+
+def test_the_best_critic_nearly_reaches_the_ceiling() -> None:
+    assert gaussians("bias")["info_nce, best critic"][-1] > math.log(64) - 10.0 - 0.1
+
+
+def test_the_upper_bounds_are_in_order() -> None:
+    # Leave-one-out is below CLUB batch by batch, by Jensen's inequality. CLUB's excess is known: dρ² / (1 − ρ²) − I.
+    table = gaussians("bias")
+    leave_one_out, club = table["leave_one_out, known density"], table["club, known density"]
+    assert all(low < high for low, high in zip(leave_one_out, club, strict=True))
+    for truth, excess in zip(LEVELS, club, strict=True):
+        assert excess == pytest.approx(20.0 * math.expm1(truth / 10.0) - truth, rel=0.3)
+
+
+def test_alternating_is_fdv_that_reports_another_number() -> None:
+    # The same networks, by the same gradient. u is below the critic that counts the positive where it is negative.
+    table = gaussians("bias")
+    pairs = list(zip(table["dual, alternating"], table["fdv"], strict=True))
+    assert all(flat >= bound - 0.005 for flat, bound in pairs)
+    assert all(flat == pytest.approx(bound, abs=0.05) for flat, bound in pairs)
+
+
+def test_every_loss_has_finite_numbers() -> None:
+    few, many, every = (toy_language(k) for k in ("5", "50", "all"))
+    assert list(few) == list(many)
+    assert len(few) == 7
+    assert list(every) == ["full_softmax"]
+    assert all(math.isfinite(x) for table in (few, many, every) for row in table.values() for x in row)
+    assert all(row[0] >= 0.0 for table in (few, many, every) for row in table.values())
+
+
+@pytest.mark.parametrize("k", ["5", "50"])
+def test_what_holds_of_the_losses_from_the_first_steps(k: str) -> None:
+    table = toy_language(k)
+    assert table["sampled_softmax"] == pytest.approx(table["ranking_nce"], abs=1e-3)
+    assert table["ranking_nce"][0] < math.log(300)
+    for name in ("ranking_nce without q", "negative_sampling"):
+        assert table[f"{name}, recovered"][0] < 0.5 * table[name][0]
+        assert table[f"{name}, recovered"][1:] == (0.0, 0.0)
+    # Local NCE brings log Z down, of which ranking sees nothing.
+    assert table["local_nce"][1] < table["ranking_nce"][1] - 0.3
