@@ -682,7 +682,7 @@ def stopped(results: Results) -> str:
     """How often nothing was learned at all."""
     all_courses = [*results.courses.values(), *(one.own for one in results.saturations.values())]
     most = max(course.zero_steps for course in all_courses)
-    return f"Steps at which the gradient was zero in every entry: at most {100 * most:.2g} % in any training."
+    return f"Steps at which the gradient was zero in every entry: {100 * most:.2g} % at most, of all trainings above."
 
 
 def versions() -> str:
@@ -779,7 +779,7 @@ def draw(results: Results, output: Path) -> None:
         axes.grid(visible=True, color="0.92", linewidth=0.7)
         axes.set_axisbelow(True)
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=3, frameon=False)
-    figure.savefig(output, dpi=100, pil_kwargs={"optimize": True}, metadata={"Software": None})
+    figure.savefig(output, dpi=92, pil_kwargs={"optimize": True}, metadata={"Software": None})
 
 
 def write(results: Results) -> None:
