@@ -232,8 +232,8 @@ def fdv(scores: Array, /) -> Array:
     .. math:: \hat I = \mathrm{sg}\big(\hat I_{\mathrm{InfoNCE}}\big) + \hat F - \mathrm{sg}\,\hat F, \qquad
         \hat F = -\frac1K \sum_i u_i
 
-    FlatNCE's gradient always pays for larger scores once they rank the positives first: bound the critic (a cosine over a
-    temperature), or it runs away.
+    FlatNCE's gradient always pays for larger scores once they rank the positives first: bound the critic (a cosine over
+    a temperature), or it runs away.
 
     Parameters
     ----------
