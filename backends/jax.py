@@ -26,6 +26,7 @@ class JaxAdapter:
     """The adapter for JAX arrays and tracers."""
 
     name = "jax"
+    unrolled = False
     version = jax.__version__
     half_precision = ("float16", "bfloat16")
 
@@ -60,32 +61,52 @@ class JaxAdapter:
     def custom_vjp(
         self, forward: Callable[..., Arrays], backward: Callable[..., Sequence[Any]]
     ) -> Callable[..., Arrays]:
-        # Compiled once per shape and static argument; without jit an eager call would retrace its scans every time.
-        forward = jax.jit(forward, static_argnums=0)
-        backward = jax.jit(backward, static_argnums=0)
+        # The closed form is for those who cannot do without: JAX differentiates the scan itself, in either mode, and as
+        # the steps are computed again on the way back, in the same memory.
+        del backward
+        bound: Any = jax.jit(forward, static_argnums=0)  # without it an eager call would retrace its scans every time
+        return bound  # type: ignore[no-any-return]
 
-        @partial(jax.custom_vjp, nondiff_argnums=(0,))
-        def bound(static: Any, *arrays: Any) -> Arrays:
-            outputs: Arrays = forward(static, *arrays)
-            return outputs
+    def with_gradient(self, function: Callable[..., Arrays]) -> Callable[..., tuple[Any, Any]]:
+        run = jax.jit(function, static_argnums=(0, 1))
 
-        def fwd(static: Any, *arrays: Any) -> tuple[Arrays, tuple[Arrays, Arrays]]:
-            outputs = forward(static, *arrays)
-            return outputs, (arrays, outputs)
+        @partial(jax.custom_jvp, nondiff_argnums=(0,))
+        def bound(static: Any, *arrays: Any) -> tuple[Any, Any]:
+            value, constant = run(static, False, *arrays)  # noqa: FBT003
+            return value, constant
 
-        def bwd(static: Any, residuals: tuple[Arrays, Arrays], cotangents: Arrays) -> Arrays:
-            arrays, outputs = residuals
-            found = backward(static, arrays, outputs, cotangents)
-            return (*found, *(None for _ in range(len(arrays) - len(found))))
+        @bound.defjvp
+        def jvp(static: Any, arrays: Arrays, tangents: Arrays) -> tuple[Any, Any]:
+            value, constant, *gradients = run(static, True, *arrays)  # noqa: FBT003
+            constant = jax.lax.stop_gradient(constant)
+            products = [jnp.vdot(g, t) for g, t in zip(gradients, tangents, strict=False)]
+            return (value, constant), (jnp.reshape(sum(products), value.shape), jnp.zeros_like(constant))
 
-        bound.defvjp(fwd, bwd)
-        result: Any = bound
-        return result  # type: ignore[no-any-return]
+        return bound
+
+    def known(self, x: Any) -> float | None:
+        del x
+        return None
 
     def scan(
-        self, step: Callable[[Arrays, Arrays], tuple[Arrays, Arrays]], init: Arrays, xs: Arrays
+        self, step: Callable[[Arrays, Arrays, Any], tuple[Arrays, Arrays]], init: Arrays, xs: Arrays, block: int
     ) -> tuple[Arrays, Arrays]:
-        return jax.lax.scan(step, init, xs)
+        length = xs[0].shape[0]
+        count = length // block
+        if length <= block:
+            return step(init, xs, 0)
+
+        @partial(jax.checkpoint, prevent_cse=False)
+        def body(carry: Arrays, item: Arrays) -> tuple[Arrays, Arrays]:
+            return step(carry, item[1:], item[0])
+
+        blocks = tuple(jnp.reshape(x[: count * block], (count, block, *x.shape[1:])) for x in xs)
+        carry, stacked = jax.lax.scan(body, init, (jnp.arange(count) * block, *blocks))
+        found = tuple(jnp.reshape(x, (-1, *x.shape[2:])) for x in stacked)
+        if length % block:
+            carry, rest = step(carry, tuple(x[count * block :] for x in xs), count * block)
+            found = tuple(jnp.concatenate(pair) for pair in zip(found, rest, strict=True))
+        return carry, found
 
 
 def adapter(namespace_of: Callable[[Any], Any]) -> JaxAdapter:

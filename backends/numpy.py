@@ -12,4 +12,6 @@ from .tape import TapeAdapter
 
 def adapter(namespace_of: Callable[[Any], Any]) -> TapeAdapter:
     """The adapter for NumPy arrays."""
-    return TapeAdapter("numpy", namespace_of, version=np.__version__, devices=("cpu",), half_precision=("float16",))
+    return TapeAdapter(
+        "numpy", namespace_of, version=np.__version__, devices=("cpu",), half_precision=("float16",), at_hand=True
+    )

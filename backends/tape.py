@@ -16,6 +16,7 @@ Three rules make it small:
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 import operator
@@ -838,6 +839,8 @@ def _backward(namespace: TapeNamespace, output: TapeArray, wanted: Sequence[Node
 class TapeAdapter:
     """The adapter of a library without autodiff, given the function that finds an array's own namespace."""
 
+    unrolled = True
+
     def __init__(
         self,
         name: str,
@@ -846,9 +849,11 @@ class TapeAdapter:
         version: str,
         devices: tuple[str, ...],
         half_precision: tuple[str, ...] = (),
+        at_hand: bool = False,
     ) -> None:
         self.name = name
         self.version = version
+        self.at_hand = at_hand  # whether it costs nothing to look at a number in an array
         self.devices = devices
         self.dtypes = ("float64", "float32", *half_precision)
         self._namespace_of = namespace_of
@@ -957,16 +962,77 @@ class TapeAdapter:
 
         return bound
 
+    def with_gradient(self, function: Callable[..., tuple[Array, ...]]) -> Callable[..., tuple[Array, Array]]:
+        def run(static: Any, wanted: bool, arrays: Sequence[Array]) -> tuple[Array, ...]:  # noqa: FBT001
+            level = max((a.level for a in arrays if isinstance(a, TapeArray)), default=0)
+            if not level:
+                return function(static, wanted, *arrays)
+            mine = [isinstance(a, TapeArray) and a.level == level for a in arrays]
+            values = [a.value if m else a for a, m in zip(arrays, mine, strict=True)]
+            space = next(a.namespace for a in arrays if isinstance(a, TapeArray))
+            parents = [a if m and a.node is not None else None for a, m in zip(arrays, mine, strict=True)]
+            variable = any(p is not None for p in parents)
+            outputs = run(static, wanted or variable, values)
+            gradients = outputs[2:]
+
+            def pullback(cotangents: Sequence[Array | None]) -> list[Array | None]:
+                first, _, *second = cotangents
+                found: list[Array | None] = [None] * len(values)
+                if first is not None:
+                    found[: len(gradients)] = [space.multiply(first, g) for g in gradients]
+                if any(g is not None for g in second):
+                    products = self._products(space, functools.partial(function, static), values, second)
+                    found[: len(products)] = [
+                        a if b is None else space.add(a, b) for a, b in zip(products, found, strict=False)
+                    ]
+                return found
+
+            node = Node(parents, pullback, len(outputs)) if variable else None
+            kept = outputs if wanted else outputs[:2]
+            return tuple(TapeArray(out, space, level, node, k) for k, out in enumerate(kept))
+
+        def bound(static: Any, *arrays: Array) -> tuple[Array, Array]:
+            value, constant = run(static, False, arrays)[:2]  # noqa: FBT003
+            return value, self.stop_gradient(constant)
+
+        return bound
+
+    def _products(
+        self,
+        space: TapeNamespace,
+        function: Callable[..., tuple[Array, ...]],
+        values: Sequence[Array],
+        vectors: Sequence[Array | None],
+    ) -> tuple[Array, ...]:
+        """The products of the Hessian with vectors: the gradient of the gradients' products with them."""
+
+        def total(*arrays: Array) -> Array:
+            found = function(True, *arrays)[2:]  # noqa: FBT003
+            terms = [
+                space.sum(space.reshape(space.multiply(g, v), (-1,)), axis=0, keepdims=True)
+                for g, v in zip(found, vectors, strict=True)
+                if v is not None
+            ]
+            return functools.reduce(space.add, terms)
+
+        products: tuple[Array, ...] = self.value_and_grad(total, argnums=tuple(range(len(vectors))))(*values)[1]
+        return products
+
+    def known(self, x: Array) -> float | None:
+        return float(strip(x)) if self.at_hand else None
+
     def scan(
         self,
-        step: Callable[[tuple[Array, ...], tuple[Array, ...]], tuple[tuple[Array, ...], tuple[Array, ...]]],
+        step: Callable[[tuple[Array, ...], tuple[Array, ...], int], tuple[tuple[Array, ...], tuple[Array, ...]]],
         init: tuple[Array, ...],
         xs: tuple[Array, ...],
+        block: int,
     ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        """A left fold over the leading axis of `xs`, stacking what each step emits."""
+        length = xs[0].shape[0]
+        if length <= block:
+            return step(init, xs, 0)
         carry, emitted = init, []
-        for k in range(xs[0].shape[0]):
-            carry, out = step(carry, tuple(x[k, ...] for x in xs))
+        for start in range(0, length, block):
+            carry, out = step(carry, tuple(x[start : start + block, ...] for x in xs), start)
             emitted.append(out)
-        space = self.namespace(carry[0])
-        return carry, tuple(space.stack(list(column)) for column in zip(*emitted, strict=True))
+        return carry, tuple(self.namespace(column[0]).concat(list(column)) for column in zip(*emitted, strict=True))

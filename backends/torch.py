@@ -7,6 +7,8 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+from torch._C._functorch import is_functorch_wrapped_tensor
+from torch.autograd.forward_ad import unpack_dual
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 Arrays = tuple[Any, ...]
@@ -19,8 +21,30 @@ def _without_autocast(device: str) -> AbstractContextManager[Any]:
     return nullcontext()
 
 
-# The two classes stand at module level, and take the functions as arguments, because torch.compile cannot follow the
-# making of a class.
+# The classes stand at module level, and take the functions as arguments, because torch.compile cannot follow the making
+# of a class. It follows none that has a rule for forward mode or for vmap either: hence a plain one for it.
+
+
+def _floating(tensors: Sequence[Any]) -> list[int]:
+    return [k for k, x in enumerate(tensors) if x.is_floating_point()]
+
+
+def _filled(tensors: Sequence[Any], places: Sequence[int], values: Sequence[Any]) -> tuple[Any, ...]:
+    """The tensors, with those at the places replaced."""
+    replaced = dict(zip(places, values, strict=True))
+    return tuple(replaced.get(k, x) for k, x in enumerate(tensors))
+
+
+def _directional(function: Callable[..., Arrays], tensors: Sequence[Any], tangents: Sequence[Any]) -> Arrays:
+    """The derivative of a function of tensors in a direction, in which None and tensors without a place stand still."""
+    places = _floating(tensors)
+    tangents = [*tangents, *[None] * (len(tensors) - len(tangents))]
+    directions = tuple(torch.zeros_like(tensors[k]) if tangents[k] is None else tangents[k] for k in places)
+    found: Any = torch.func.jvp(
+        lambda *values: function(*_filled(tensors, places, values)), tuple(tensors[k] for k in places), directions
+    )
+    derivatives: Arrays = found[1]
+    return derivatives
 
 
 class _ClosedForm(torch.autograd.Function):
@@ -51,6 +75,22 @@ class _ClosedForm(torch.autograd.Function):
         return (None, None, None, *found, *(None for _ in range(ctx.count - len(found))))
 
 
+class _ClosedFormForward(_ClosedForm):
+    """The same with forward mode."""
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Arrays, output: Arrays) -> None:
+        _ClosedForm.setup_context(ctx, inputs, output)
+        ctx.function = inputs[0]
+        ctx.save_for_forward(*inputs[3:], *output)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Arrays:
+        arrays = ctx.saved_tensors[: ctx.count]
+        with _without_autocast(arrays[0].device.type):
+            return _directional(lambda *values: ctx.function(ctx.static, *values), arrays, tangents[3:])
+
+
 class _Adjoint(torch.autograd.Function):
     """A backward pass that keeps nothing for a derivative of second order, but computes itself again for it.
 
@@ -68,26 +108,119 @@ class _Adjoint(torch.autograd.Function):
         del output
         ctx.backward_function, ctx.static, ctx.cuts, *tensors = inputs
         ctx.save_for_backward(*tensors)
+        ctx.save_for_forward(*tensors)
+
+    @staticmethod
+    def function(ctx: Any) -> Callable[..., Arrays]:
+        return lambda *tensors: _Adjoint.forward(ctx.backward_function, ctx.static, ctx.cuts, *tensors)
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> Arrays:
-        tensors = ctx.saved_tensors
-        places = [k for k, tensor in enumerate(tensors) if tensor.is_floating_point()]
-
-        def again(*floating: Any) -> Arrays:
-            replaced = dict(zip(places, floating, strict=True))
-            merged = (replaced.get(k, tensor) for k, tensor in enumerate(tensors))
-            return _Adjoint.forward(ctx.backward_function, ctx.static, ctx.cuts, *merged)
-
-        result: Any = torch.func.vjp(again, *(tensors[k] for k in places))
+        tensors, function = ctx.saved_tensors, _Adjoint.function(ctx)
+        places = _floating(tensors)
+        result: Any = torch.func.vjp(
+            lambda *values: function(*_filled(tensors, places, values)), *(tensors[k] for k in places)
+        )
         found = dict(zip(places, result[1](cotangents), strict=True))
         return (None, None, None, *(found.get(k) for k in range(len(tensors))))
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Arrays:
+        return _directional(_Adjoint.function(ctx), ctx.saved_tensors, tangents[3:])
+
+
+class _WithGradient(torch.autograd.Function):
+    """`function(static, True, *arrays)`: a value, a constant, and the gradients of the value.
+
+    The derivative of the gradients is the Hessian, which is symmetric: its products with cotangents are those with
+    tangents, and are computed as such, in forward mode, block by block.
+    """
+
+    @staticmethod
+    def forward(function: Callable[..., Arrays], static: Any, *arrays: Any) -> Arrays:
+        return function(static, True, *arrays)  # noqa: FBT003
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Arrays, output: Arrays) -> None:
+        ctx.function, ctx.static, *arrays = inputs
+        ctx.count = len(arrays)
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(*arrays, *output[2:])
+        ctx.save_for_forward(*arrays, *output[2:])
+
+    @staticmethod
+    def products(ctx: Any, directions: Sequence[Any]) -> Arrays:
+        """The products of the Hessian with vectors, any of which may be None."""
+        arrays = ctx.saved_tensors[: ctx.count]
+        with _without_autocast(arrays[0].device.type):
+            return _directional(lambda *values: ctx.function(ctx.static, True, *values)[2:], arrays, directions)  # noqa: FBT003
+
+    @staticmethod
+    def backward(ctx: Any, first: Any, constant: Any, *second: Any) -> Arrays:
+        del constant
+        gradients = ctx.saved_tensors[ctx.count :]
+        found: list[Any] = [None] * ctx.count
+        if first is not None:
+            found[: len(gradients)] = [first * g for g in gradients]
+        if any(g is not None for g in second):
+            products = _WithGradient.products(ctx, second)
+            found[: len(products)] = [a if b is None else a + b for a, b in zip(products, found, strict=False)]
+        return (None, None, *found)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Arrays:
+        gradients = ctx.saved_tensors[ctx.count :]
+        own = tangents[2 : 2 + len(gradients)]
+        slope: Any = sum((g * t).sum() for g, t in zip(gradients, own, strict=True) if t is not None)
+        return (slope.reshape(1), None, *_WithGradient.products(ctx, own))
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Arrays, *inputs: Any) -> tuple[Arrays, Arrays]:
+        function, static, *arrays = inputs
+        each = []
+        for k in range(info.batch_size):
+            own = (x if d is None else x.select(d, k) for x, d in zip(arrays, in_dims[2:], strict=True))
+            each.append(_WithGradient.apply(function, static, *own))  # type: ignore[no-untyped-call]
+        outputs = tuple(torch.stack(column) for column in zip(*each, strict=True))
+        return outputs, (0,) * len(outputs)
+
+
+class _Compiled(torch.autograd.Function):
+    """The same for torch.compile, which differentiates once and in reverse."""
+
+    @staticmethod
+    def forward(ctx: Any, function: Callable[..., Arrays], static: Any, *arrays: Any) -> Arrays:
+        value, constant, *gradients = function(static, True, *arrays)  # noqa: FBT003
+        ctx.count = len(arrays)
+        ctx.save_for_backward(*gradients)
+        ctx.mark_non_differentiable(constant)
+        return value, constant
+
+    @staticmethod
+    def backward(ctx: Any, first: Any, constant: Any) -> Arrays:
+        del constant
+        gradients = ctx.saved_tensors
+        return (None, None, *(first * g for g in gradients), *(None for _ in range(ctx.count - len(gradients))))
+
+
+def _plain(arrays: Arrays) -> bool:
+    """Whether nothing differentiates these tensors, nor maps over them."""
+    if torch.is_grad_enabled() and any(x.requires_grad for x in arrays):
+        return False
+    return not any(is_functorch_wrapped_tensor(x) or unpack_dual(x).tangent is not None for x in arrays)
+
+
+def _distinct(arrays: Arrays) -> list[Any]:
+    """Tensors, none twice: torch.compile refuses that, as of embeddings that are contrasted with themselves."""
+    return [x.view_as(x) if any(x is y for y in arrays[:k]) else x for k, x in enumerate(arrays)]
 
 
 class TorchAdapter:
     """The adapter for torch tensors."""
 
     name = "torch"
+    unrolled = True
     version = torch.__version__
     half_precision = ("float16", "bfloat16")
     dtypes = ("float64", "float32", *half_precision)
@@ -142,26 +275,47 @@ class TorchAdapter:
         self, forward: Callable[..., Arrays], backward: Callable[..., Sequence[Any]]
     ) -> Callable[..., Arrays]:
         def bound(static: Any, *arrays: Any) -> Arrays:
-            # torch.compile refuses a tensor that is given twice, as embeddings are that are contrasted with themselves.
-            distinct = (x.view_as(x) if any(x is y for y in arrays[:k]) else x for k, x in enumerate(arrays))
-            outputs: Arrays = _ClosedForm.apply(forward, backward, static, *distinct)  # type: ignore[no-untyped-call]
+            chosen: Any = _ClosedForm if torch.compiler.is_compiling() else _ClosedFormForward
+            outputs: Arrays = chosen.apply(forward, backward, static, *_distinct(arrays))
             return outputs
 
         return bound
 
+    def with_gradient(self, function: Callable[..., Arrays]) -> Callable[..., tuple[Any, Any]]:
+        def bound(static: Any, *arrays: Any) -> tuple[Any, Any]:
+            if torch.compiler.is_compiling():
+                result: Arrays = _Compiled.apply(function, static, *_distinct(arrays))  # type: ignore[no-untyped-call]
+            elif _plain(arrays):
+                result = function(static, False, *arrays)  # noqa: FBT003
+            else:
+                result = _WithGradient.apply(function, static, *arrays)  # type: ignore[no-untyped-call]
+            return result[0], result[1]
+
+        return bound
+
+    def known(self, x: Any) -> float | None:
+        if x.device.type != "cpu" or torch.compiler.is_compiling():
+            return None
+        try:
+            return float(x.detach())
+        except RuntimeError:  # one number for each element of a batch, under vmap
+            return None
+
     def scan(
-        self, step: Callable[[Arrays, Arrays], tuple[Arrays, Arrays]], init: Arrays, xs: Arrays
+        self, step: Callable[[Arrays, Arrays, int], tuple[Arrays, Arrays]], init: Arrays, xs: Arrays, block: int
     ) -> tuple[Arrays, Arrays]:
-        carry, length = init, xs[0].shape[0]
-        stacked: Arrays = ()
-        for k in range(length):
-            carry, out = step(carry, tuple(x[k] for x in xs))
-            if not k:
+        length = xs[0].shape[0]
+        if length <= block:
+            return step(init, xs, 0)
+        carry, found = init, ()
+        for start in range(0, length, block):
+            carry, out = step(carry, tuple(x[start : start + block] for x in xs), start)
+            if not start:
                 # Filled as they come: kept in a list, the small outputs would pin the heap between the large tiles.
-                stacked = tuple(x.new_empty((length, *x.shape)) for x in out)
-            for whole, x in zip(stacked, out, strict=True):
-                whole[k] = x
-        return carry, stacked
+                found = tuple(x.new_empty((length, *x.shape[1:])) for x in out)
+            for whole, x in zip(found, out, strict=True):
+                whole[start : start + block] = x
+        return carry, found
 
 
 def adapter(namespace_of: Callable[[Any], Any]) -> TorchAdapter:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ._execution import dense_of, execution_of
+from ._execution import dense_of, execution_of, streamed_of
 from ._namespace import device_of, enter, is_array, is_number, namespace_of
 from ._numerics import accumulate
 from ._protocol import Array, Namespace
-from ._reduction import REDUCTIONS, average, reduce_losses
+from ._reduction import REDUCTIONS, average, reduce_losses, reduce_sum
 from ._registry import adapter_of
 from ._statistics import RowStatistics
 from ._validate import (
@@ -183,10 +183,17 @@ def contrast_embeddings(
     _check_pairing(pairing, n_rows, n_columns, row_name, column_name, alone=isinstance(objective, Pairwise))
     with adapter_of(x).full_precision(x):
         operands = chosen.prepare(x, y, inverse(xp, factor, x) if scale is None else factor)
-        rows = execution_of(chosen, operands, pairing, mask, block_size)
-        directions = [rows, rows.transposed()] if symmetric else [rows]
-        results = [reduce_losses(objective.losses(one), weights, reduction) for one in directions]
-    return finish(xp, average(*results) if symmetric else results[0], dtype, reduction)
+        streamed = streamed_of(chosen, operands, pairing, mask, block_size, own=len(embeddings) == 1)
+        sums = None
+        if streamed is not None and reduction != "none":
+            sums = objective.fused(streamed, weights, symmetric=symmetric)
+        if sums is not None:
+            results = [reduce_sum(value, number, weights, reduction) for value, number in sums]
+        else:
+            rows = execution_of(chosen, operands, pairing, mask, block_size)
+            directions = [rows, rows.transposed()] if symmetric else [rows]
+            results = [reduce_losses(objective.losses(one), weights, reduction) for one in directions]
+    return finish(xp, average(*results) if len(results) > 1 else results[0], dtype, reduction)
 
 
 def contrast_scores(

@@ -9,23 +9,35 @@ import math
 from typing import Any, Protocol
 
 from ._autodiff import stop_gradient
+from ._fused import RowLoss, fused_pairs, fused_rows
 from ._namespace import device_of, namespace_of
 from ._numerics import accumulate, zeros
 from ._pairs import PairSums, Term, dense_pair_sums, streamed_pair_sums
+from ._products import Frame, product_pairs, product_rows, product_sides
 from ._protocol import Array, Namespace
+from ._registry import adapter_of
+from ._rows import Block, constant, scan_rows, sweep_of, tile_of
 from ._statistics import RowStatistics, RowSums, dense_sums, row_statistics
 from ._streaming import streamed_sums
-from ._tiles import Tiles, constant, scan_tiles, sweep_of
-from .pairings import Pairing, split
-from .similarities import Operands, Similarity
+from .pairings import Pairing, Shifts, split
+from .similarities import Operands, Similarity, is_product
 
-__all__ = ["Dense", "Execution", "Streamed", "dense_of", "execution_of", "whole_tile"]
+__all__ = ["Dense", "Execution", "Streamed", "Sums", "dense_of", "execution_of", "streamed_of", "whole_tile"]
 
-# Entries of the largest array that the dense execution, or a tile of the streamed one, holds under block_size="auto".
+# Entries of the largest array that the dense execution, or a block of the streamed one, holds under block_size="auto".
 _DENSE_LIMIT = 2**22
 _TILE_LIMIT = 2**20
+# For products: numbers in a block, its rows, and the columns of a tile, by measurement; the exponentials that a
+# two-sided loss may keep; and the size from which it is worth while to look how large the scores can be.
+_BLOCK_LIMIT = 2**22
+_LEAST_ROWS, _MOST_ROWS = 256, 1024
+_TILE_COLUMNS = 2048
+_KEPT_LIMIT = 2**26
+_WORTH_A_LOOK = 2**17
+_SMALL = 30.0  # the exponentials of what is between -30 and 30 add up without loss, in float32 too
 
 Terms = tuple[Term | None, Term | None]
+Sums = tuple[tuple[Array, Array], ...]
 
 
 class Execution(Protocol):
@@ -133,9 +145,9 @@ class Dense:
 
 
 class Streamed:
-    """A score matrix that is computed tile by tile, whenever something is asked of it."""
+    """A score matrix that is computed some rows at a time, whenever something is asked of it."""
 
-    __slots__ = ("_sums", "block", "mask", "operands", "pairing", "similarity")
+    __slots__ = ("_sums", "block", "mask", "operands", "own", "pairing", "similarity")
 
     def __init__(
         self,
@@ -143,18 +155,107 @@ class Streamed:
         operands: tuple[Operands, Operands],
         pairing: Pairing,
         mask: Array | None,
-        block: int,
+        block: int | None,
+        *,
+        own: bool = False,
     ) -> None:
         self.similarity = similarity
         self.operands = operands
         self.pairing = pairing
         self.mask = mask
-        self.block = block
+        self.block = block  # rows at a time; None leaves it to what is computed
+        self.own = own  # whether rows and columns are the same embeddings, and all of one another
         self._sums: RowSums | None = None
+
+    def rows(self, most: int = _TILE_LIMIT) -> int:
+        """Give the rows of a block, which is to hold `most` numbers, or as many as were asked for."""
+        if self.block is not None:
+            return self.block
+        columns = self.operands[1][0]
+        per_row = columns.shape[0] * (columns.shape[1] if self.similarity.wide else 1)
+        return max(1, most // per_row)
+
+    def fused_rows(self, loss: RowLoss, weights: Array | None, *, symmetric: bool) -> Sums:
+        """Give the sums of the losses of the rows, and with `symmetric` of the columns, along with their gradients."""
+        shifts = self._shifts()
+        if shifts is not None:
+            (rows,), (columns,) = self.operands
+            if symmetric or self.own:
+                frame = self._square(shifts)
+                if frame is not None:
+                    kept = frame.small and self.block is None and rows.shape[0] ** 2 <= _KEPT_LIMIT
+                    return (product_sides(loss, frame, rows, columns, weights, own=self.own, kept=kept),)
+            found = (product_rows(loss, self._frame(shifts), rows, columns, weights),)
+            if not symmetric:
+                return found
+            return (*found, product_rows(loss, self._frame(shifts), columns, rows, weights))
+        return tuple(
+            fused_rows(loss, one.similarity, one.operands, one.pairing, one.mask, weights, one.rows())
+            for one in ((self, self.transposed()) if symmetric else (self,))
+        )
+
+    def fused_pairs(
+        self, terms: Terms, parameters: tuple[Array, ...], divide_by: str, weights: Array | None, *, symmetric: bool
+    ) -> Sums:
+        """Give the sums of the terms of all pairs along with their gradients."""
+        shifts = self._shifts()
+        if shifts is not None and not symmetric:
+            (rows,), (columns,) = self.operands
+            frame = self._frame(shifts, parameters)
+            return (product_pairs(terms, parameters, divide_by, frame, rows, columns, weights),)
+        return tuple(
+            fused_pairs(
+                terms, parameters, divide_by, one.similarity, one.operands, one.pairing, one.mask, weights, one.rows()
+            )
+            for one in ((self, self.transposed()) if symmetric else (self,))
+        )
+
+    def _shifts(self) -> Shifts | None:
+        """Give the pairing's shifts if this is a matrix of products, all of which take part."""
+        if self.pairing.shifts is None or self.mask is not None or not is_product(self.similarity):
+            return None
+        rows, columns = (x.shape[0] for (x,) in self.operands)
+        return self.pairing.shifts(rows, columns) if columns > 1 else None
+
+    def _frame(self, shifts: Shifts, parameters: tuple[Array, ...] = ()) -> Frame:
+        """Give the blocks and tiles of a one-sided sweep."""
+        (rows,), (columns,) = self.operands
+        tile = max(self.block or 0, _TILE_COLUMNS)
+        if not adapter_of(rows).unrolled:
+            tile = columns.shape[0]
+        block = self.block or min(max(_BLOCK_LIMIT // columns.shape[0], _LEAST_ROWS), _MOST_ROWS)
+        return Frame(shifts, block, tile, self._small(parameters))
+
+    def _square(self, shifts: Shifts) -> Frame | None:
+        """Give the blocks and tiles of a two-sided sweep, or None where it has no use."""
+        (rows,), (columns,) = self.operands
+        if rows.shape[0] != columns.shape[0] or not adapter_of(rows).unrolled:
+            return None
+        size = self.block or _MOST_ROWS
+        return Frame(shifts, size, max(size, _TILE_COLUMNS), self._small(()))
+
+    def _small(self, parameters: tuple[Array, ...]) -> bool:
+        """Tell whether it is known that the scores are so small that their exponentials need no shift."""
+        operands = [stop_gradient(x) for (x,) in self.operands]
+        if operands[0].shape[0] * operands[1].shape[0] < _WORTH_A_LOOK:
+            return False
+        known = adapter_of(operands[0]).known
+        product = 1.0
+        for x in operands:
+            xp = namespace_of(x)
+            longest = known(xp.max(xp.sum(x * x, axis=1)))
+            if longest is None:
+                return False
+            product *= longest
+        bound = math.sqrt(product)
+        for x in parameters:
+            largest = known(namespace_of(x).max(namespace_of(x).abs(stop_gradient(x))))
+            bound += math.inf if largest is None else largest
+        return bound <= _SMALL
 
     def sums(self) -> RowSums:
         if self._sums is None:
-            self._sums = streamed_sums(self.similarity, self.operands, self.pairing, self.mask, self.block)
+            self._sums = streamed_sums(self.similarity, self.operands, self.pairing, self.mask, self.rows())
         return self._sums
 
     def statistics(self) -> RowStatistics:
@@ -167,24 +268,18 @@ class Streamed:
             message = "block_size: expected None with an objective whose terms have no slopes; add them, or pass None"
             raise ValueError(message)
         channels = [(one.similarity, one.operands) for one in (self, beside) if one is not None]
-        return streamed_pair_sums(channels, self.pairing, self.mask, self.block, terms=terms, parameters=parameters)
+        return streamed_pair_sums(channels, self.pairing, self.mask, self.rows(), terms=terms, parameters=parameters)
 
     def extreme(self, *, of_positives: bool, largest: bool) -> tuple[Array, Array]:
-        layout, source = sweep_of([(self.similarity, self.operands)], self.pairing, self.mask, self.block)
+        layout, source = sweep_of([(self.similarity, self.operands)], self.pairing, self.mask, self.rows())
         source = constant(layout, source)
         xp = namespace_of(source.operands[0][0][0])
 
-        def step(
-            carry: tuple[Array, ...], tiles: Tiles, tile: tuple[Array, ...], positives: Array, negatives: Array
-        ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-            best, where = _extreme(xp, tile[0], positives if of_positives else negatives, largest=largest)
-            better = best > carry[0]
-            where = xp.astype(xp.add(tiles.j[0:1], where), carry[1].dtype)
-            return (xp.where(better, best, carry[0]), xp.where(better, where, carry[1])), ()
+        def step(carry: tuple[Array, ...], block: Block) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+            (scores,), positives, negatives = tile_of(xp, layout, source, block)
+            return carry, _extreme(xp, scores, positives if of_positives else negatives, largest=largest)
 
-        nothing = zeros(xp, source.shape[:1], accumulate(xp, source.operands[0][0][0]))
-        init = (nothing - math.inf, xp.argmax(xp.expand_dims(nothing, axis=1), axis=1))
-        (best, where), _ = scan_tiles(layout, source, step, init)
+        _, (best, where) = scan_rows(layout, source, step)
         return where, best != -math.inf
 
     def pick(self, columns: Array) -> Array:
@@ -224,6 +319,30 @@ def _extreme(xp: Namespace, scores: Array, members: Array, *, largest: bool) -> 
     return xp.max(candidates, axis=1), xp.argmax(candidates, axis=1)
 
 
+def streamed_of(
+    similarity: Similarity,
+    operands: tuple[Operands, Operands],
+    pairing: Pairing,
+    mask: Array | None,
+    block_size: int | str | None,
+    *,
+    own: bool = False,
+) -> Streamed | None:
+    """The streamed execution, if `block_size` and the similarity allow it."""
+    if block_size is None:
+        return None
+    if similarity.pullback is None:
+        if block_size == "auto":
+            return None
+        message = (
+            f"block_size: expected None or 'auto' with a similarity that is a plain function, got {block_size}; to "
+            f"stream it, make it a portable_nce.similarities.Similarity with a pullback, or pass block_size=None"
+        )
+        raise ValueError(message)
+    own = own and similarity.symmetric and mask is None
+    return Streamed(similarity, operands, pairing, mask, block_size if isinstance(block_size, int) else None, own=own)
+
+
 def execution_of(
     similarity: Similarity,
     operands: tuple[Operands, Operands],
@@ -231,10 +350,10 @@ def execution_of(
     mask: Array | None,
     block_size: int | str | None,
 ) -> Dense | Streamed:
-    """The execution that `block_size` asks for."""
-    block = _block(similarity, *operands, block_size)
-    if block is not None:
-        return Streamed(similarity, operands, pairing, mask, block)
+    """The streamed execution where `block_size` asks for it or the matrix is large, and the dense one elsewhere."""
+    streamed = streamed_of(similarity, operands, pairing, mask, block_size)
+    if streamed is not None and (streamed.block is not None or streamed.rows(_DENSE_LIMIT) < operands[0][0].shape[0]):
+        return streamed
     xp = namespace_of(operands[0][0])
     return dense_of(xp, accumulate(xp, similarity.scores(*operands)), pairing, mask)
 
@@ -257,23 +376,3 @@ def whole_tile(xp: Namespace, pairing: Pairing, scores: Array, mask: Array | Non
         pairs=pairing.pairs,
         mask=mask,
     )
-
-
-def _block(similarity: Similarity, rows: Operands, columns: Operands, block_size: int | str | None) -> int | None:
-    """Columns per tile, or None for the dense execution."""
-    if block_size is None:
-        return None
-    if similarity.pullback is None:
-        if block_size == "auto":
-            return None
-        message = (
-            f"block_size: expected None or 'auto' with a similarity that is a plain function, got {block_size}; to "
-            f"stream it, make it a portable_nce.similarities.Similarity with a pullback, or pass block_size=None"
-        )
-        raise ValueError(message)
-    if isinstance(block_size, int):
-        return block_size
-    per_column: int = rows[0].shape[0] * (rows[0].shape[1] if similarity.wide else 1)
-    if per_column * columns[0].shape[0] <= _DENSE_LIMIT:
-        return None
-    return max(1, _TILE_LIMIT // per_column)

@@ -781,6 +781,9 @@ def _two_percentiles(percentiles: Any) -> tuple[float, float]:
     raise ValueError(message)
 
 
+_LIMIT = 2**20  # entries of the largest array
+
+
 def _cluster_sums(xp: Namespace, x: Array, centres: Array, assignments: Array) -> tuple[Array, Array]:
     """The sum of the distances of each cluster's members from its centre, and their number."""
     number = centres.shape[0]
@@ -790,13 +793,15 @@ def _cluster_sums(xp: Namespace, x: Array, centres: Array, assignments: Array) -
     distances = safe_sqrt(xp, xp.sum(differences * differences, axis=1))
     clusters = xp.arange(number, dtype=assignments.dtype, device=device_of(x))
 
-    def step(carry: tuple[Array, ...], cluster: tuple[Array, ...]) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        member = assignments == cluster[0]
-        total = xp.sum(xp.where(member, distances, xp.zeros_like(distances)), axis=0, keepdims=True)
-        return carry, (total, xp.sum(xp.astype(member, x.dtype), axis=0, keepdims=True))
+    def step(
+        carry: tuple[Array, ...], block: tuple[Array, ...], _start: Array | int
+    ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        member = xp.expand_dims(block[0], axis=1) == xp.expand_dims(assignments, axis=0)
+        own = xp.where(member, xp.expand_dims(distances, axis=0), zeros(xp, (1, 1), x))
+        return carry, (xp.sum(own, axis=1), xp.sum(xp.astype(member, x.dtype), axis=1))
 
-    _, (totals, sizes) = adapter_of(x).scan(step, (zeros(xp, (1,), x),), (clusters,))
-    return xp.reshape(totals, (number,)), xp.reshape(sizes, (number,))
+    _, (totals, sizes) = adapter_of(x).scan(step, (), (clusters,), max(1, _LIMIT // x.shape[0]))
+    return totals, sizes
 
 
 def _percentile(ordered: Array, percent: float) -> Array:

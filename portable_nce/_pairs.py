@@ -12,13 +12,12 @@ from typing import NamedTuple
 
 from ._autodiff import stop_gradient
 from ._namespace import namespace_of, together
-from ._numerics import accumulate, zeros
 from ._protocol import Array, Namespace
-from ._tiles import ClosedForm, Layout, Tiles, scan_pullbacks, scan_tiles, source_of, sweep_of
+from ._rows import Block, ClosedForm, Layout, scan_pullbacks, scan_rows, source_of, sweep_of, tile_of
 from .pairings import Pairing
 from .similarities import Operands, Similarity
 
-__all__ = ["PairSums", "Term", "dense_pair_sums", "streamed_pair_sums"]
+__all__ = ["PairSums", "Term", "add_terms", "dense_pair_sums", "pull_terms", "streamed_pair_sums"]
 
 
 class Term(NamedTuple):
@@ -32,6 +31,9 @@ class Term(NamedTuple):
     slopes : callable, optional
         ``slopes(score, *parameters) -> tuple of array``: the derivative with respect to each argument. Array-API code,
         so that it can be differentiated again. Without it, the term does not stream.
+    both : callable, optional
+        ``both(score, *parameters, small) -> (value, slopes)``: the two together, where they have parts in common. With
+        `small`, no sum of a score and the parameters is beyond 60 in magnitude.
 
     Examples
     --------
@@ -45,6 +47,7 @@ class Term(NamedTuple):
 
     value: Callable[..., Array]
     slopes: Callable[..., tuple[Array, ...]] | None = None
+    both: Callable[..., tuple[Array, tuple[Array, ...]]] | None = None
 
 
 class PairSums(NamedTuple):
@@ -72,7 +75,7 @@ def dense_pair_sums(
     """The sums of the terms over the positives and over the negatives, from whole score matrices."""
     scores, parameters = together(scores, parameters)
     xp = namespace_of(scores[0])
-    return PairSums(*_add(xp, terms, scores, (positives, negatives), _columns(xp, parameters)))
+    return PairSums(*add_terms(xp, terms, scores, (positives, negatives), _columns(xp, parameters)))
 
 
 def streamed_pair_sums(
@@ -84,7 +87,7 @@ def streamed_pair_sums(
     terms: tuple[Term | None, Term | None],
     parameters: tuple[Array, ...],
 ) -> PairSums:
-    """The same tile by tile, memory O(N · block), with the closed-form gradient."""
+    """The same some rows at a time, memory O(block · K), with the closed-form gradient."""
     layout, source = sweep_of(channels, pairing, mask, block, parameters)
     found = _sums(_Plan(layout, terms), *source.flat())
     return PairSums(*found[:2], *(stop_gradient(x) for x in found[2:]))
@@ -113,7 +116,7 @@ def _inputs(
     return (*(xp.where(members, score, xp.zeros_like(score)) for score in scores), *parameters)
 
 
-def _add(
+def add_terms(
     xp: Namespace,
     terms: tuple[Term | None, Term | None],
     scores: tuple[Array, ...],
@@ -136,21 +139,36 @@ def _add(
     return (*sums, *numbers, *active)
 
 
+def pull_terms(
+    xp: Namespace,
+    terms: tuple[Term | None, Term | None],
+    scores: tuple[Array, ...],
+    sets: tuple[Array, Array],
+    parameters: tuple[Array, ...],
+    cotangents: tuple[Array, ...],
+) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+    """The cotangents of the scores and of the parameters, for those of the sums over positives and negatives."""
+    found = [xp.zeros_like(scores[0]) for _ in (*scores, *parameters)]
+    for term, chosen, cotangent in zip(terms, sets, cotangents, strict=True):
+        if term is None or term.slopes is None:
+            continue
+        members = _live(xp, scores, chosen)
+        slopes = term.slopes(*_inputs(xp, scores, members, parameters))
+        factor = xp.where(members, xp.expand_dims(cotangent, axis=1), xp.zeros_like(scores[0]))
+        found = [a + factor * slope for a, slope in zip(found, slopes, strict=True)]
+    return tuple(found[: len(scores)]), tuple(xp.sum(x, axis=1) for x in found[len(scores) :])
+
+
 def _forward(plan: _Plan, *arrays: Array) -> tuple[Array, ...]:
     (arrays,) = together(arrays)
     xp = namespace_of(arrays[0])
     source = source_of(plan.layout, arrays)
-    parameters = _columns(xp, source.parameters)
 
-    def step(
-        carry: tuple[Array, ...], _tiles: Tiles, scores: tuple[Array, ...], positives: Array, negatives: Array
-    ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        found = _add(xp, plan.terms, scores, (positives, negatives), parameters)
-        return tuple(a + b for a, b in zip(carry, found, strict=True)), ()
+    def step(carry: tuple[Array, ...], block: Block) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        scores, positives, negatives = tile_of(xp, plan.layout, source, block)
+        return carry, add_terms(xp, plan.terms, scores, (positives, negatives), _columns(xp, block.parameters))
 
-    nothing = zeros(xp, source.shape[:1], accumulate(xp, arrays[0]))
-    carry, _ = scan_tiles(plan.layout, source, step, (nothing,) * len(PairSums._fields))
-    return carry
+    return scan_rows(plan.layout, source, step)[1]
 
 
 def _backward(
@@ -159,23 +177,14 @@ def _backward(
     del outputs
     arrays, cotangents = together(arrays, cotangents)
     xp = namespace_of(arrays[0])
-    source = source_of(plan.layout, arrays)
-    parameters = _columns(xp, source.parameters)
 
     def pull(
-        scores: tuple[Array, ...], positives: Array, negatives: Array
+        block: Block, scores: tuple[Array, ...], positives: Array, negatives: Array
     ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        found = [xp.zeros_like(scores[0]) for _ in (*scores, *parameters)]
-        for term, chosen, cotangent in zip(plan.terms, (positives, negatives), cotangents[:2], strict=True):
-            if term is None or term.slopes is None:
-                continue
-            members = _live(xp, scores, chosen)
-            slopes = term.slopes(*_inputs(xp, scores, members, parameters))
-            factor = xp.where(members, xp.expand_dims(cotangent, axis=1), xp.zeros_like(scores[0]))
-            found = [a + factor * slope for a, slope in zip(found, slopes, strict=True)]
-        return tuple(found[: len(scores)]), tuple(xp.sum(x, axis=1) for x in found[len(scores) :])
+        columns = _columns(xp, block.parameters)
+        return pull_terms(xp, plan.terms, scores, (positives, negatives), columns, block.further)
 
-    return scan_pullbacks(plan.layout, source, pull)
+    return scan_pullbacks(plan.layout, source_of(plan.layout, arrays), pull, tuple(cotangents[:2]))
 
 
 _sums = ClosedForm(_forward, _backward)

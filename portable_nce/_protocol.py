@@ -25,6 +25,9 @@ class Adapter(Protocol):
     name: str
     version: str
 
+    unrolled: bool
+    """Whether `scan` calls its steps one by one, with numbers that are known, rather than trace one of them."""
+
     @property
     def devices(self) -> Sequence[str]:
         """Names of the devices that arrays can live on, the default first."""
@@ -60,11 +63,31 @@ class Adapter(Protocol):
         """
         ...
 
+    def with_gradient(self, function: Callable[..., tuple[Array, ...]]) -> Callable[..., tuple[Array, Array]]:
+        """Bind a function that computes its own gradient as it goes.
+
+        ``function(static, wanted, *arrays)`` returns ``(value, constant, *gradients)``: an array of one entry, an array
+        that is constant to differentiation, and, if `wanted`, the gradients of the value with respect to the first
+        arrays (those left out at the end have none). The result, ``bound(static, *arrays)``, is the pair of value and
+        constant. `static` is hashable. The function is array-API code, and its gradients are differentiated as they
+        stand for derivatives of higher order.
+        """
+        ...
+
+    def known(self, x: Array) -> float | None:
+        """Return the number in an array of one entry if it is at hand, or None where it is traced or far away."""
+        ...
+
     def scan(
         self,
-        step: Callable[[tuple[Array, ...], tuple[Array, ...]], tuple[tuple[Array, ...], tuple[Array, ...]]],
+        step: Callable[[tuple[Array, ...], tuple[Array, ...], Any], tuple[tuple[Array, ...], tuple[Array, ...]]],
         init: tuple[Array, ...],
         xs: tuple[Array, ...],
+        block: int,
     ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        """Fold `step` over the leading axis of `xs`; return the last carry and the stacked outputs of the steps."""
+        """Fold ``step(carry, blocks, start)`` over blocks of the leading axis of `xs`; the last may be shorter.
+
+        `start` is the number of a block's first row: a Python number where it is known. Return the last carry, and the
+        concatenated outputs of the steps.
+        """
         ...

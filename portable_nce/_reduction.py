@@ -9,7 +9,7 @@ from ._namespace import namespace_of, together
 from ._numerics import sum_to_scalar
 from ._protocol import Array
 
-__all__ = ["REDUCTIONS", "Losses", "average", "reduce_losses", "reduce_values"]
+__all__ = ["REDUCTIONS", "Losses", "average", "reduce_losses", "reduce_sum", "reduce_values"]
 
 REDUCTIONS = ("mean", "sum", "none")
 
@@ -55,7 +55,22 @@ def reduce_values(
     total = sum_to_scalar(xp, weighted)
     if reduction == "sum":
         return total
-    norm = sum_to_scalar(xp, weight * further[0] if further else weight)
+    return divided(total, sum_to_scalar(xp, weight * further[0] if further else weight))
+
+
+def reduce_sum(total: Array, number: Array, weights: Array | None, reduction: str) -> Array:
+    """A weighted sum of losses, or their mean, in which each row counts so many times."""
+    if reduction == "sum":
+        return total
+    given = (total, number) if weights is None else (total, number, weights)
+    ((total, number, *further),) = together(given)
+    xp = namespace_of(total)
+    return divided(total, sum_to_scalar(xp, number * further[0] if further else number))
+
+
+def divided(total: Array, norm: Array) -> Array:
+    """The total divided by the norm, by 1 where that is 0."""
+    xp = namespace_of(norm)
     return total / xp.where(norm == 0, xp.ones_like(norm), norm)
 
 

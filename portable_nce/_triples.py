@@ -12,7 +12,7 @@ from ._namespace import namespace_of, together
 from ._numerics import sigmoid, softplus, zeros
 from ._protocol import Array, Namespace
 from ._registry import adapter_of
-from ._tiles import ClosedForm
+from ._rows import ClosedForm
 
 __all__ = ["TripleSums", "excess", "triple_sums"]
 
@@ -44,38 +44,33 @@ def triple_sums(scores: Array, positives: Array, negatives: Array, margin: Array
     return TripleSums(total, stop_gradient(number), stop_gradient(active))
 
 
-def _blocks(xp: Namespace, plan: _Plan, scores: Array, positives: Array) -> tuple[Array, Array]:
-    """The columns and whether they are positives, a block at a time: shapes (blocks, N, block)."""
-    n_rows, n_columns = scores.shape
-    short = -n_columns % plan.block
-    found = []
-    for x in (scores, positives):
-        filled = xp.concat([x, zeros(xp, (n_rows, short), x)], axis=1) if short else x
-        found.append(xp.permute_dims(xp.reshape(filled, (n_rows, -1, plan.block)), (1, 0, 2)))
-    return found[0], found[1]
-
-
 def _triples(
     xp: Namespace, scores: Array, margin: Array, negatives: Array, block: tuple[Array, ...]
 ) -> tuple[Array, Array]:
-    """The differences of a block of positives, shape (N, block, K), and which of them are triples."""
+    """The differences of a block of positives, shape (block, N, K), and which of them are triples.
+
+    The blocks are cut from the transposed scores and positives, whose rows are the positives.
+    """
     own, chosen = (xp.expand_dims(x, axis=2) for x in block)
-    members = xp.logical_and(chosen, xp.expand_dims(negatives, axis=1))
-    differences = xp.expand_dims(scores, axis=1) - own + margin
+    members = xp.logical_and(chosen, xp.expand_dims(negatives, axis=0))
+    differences = xp.expand_dims(scores, axis=0) - own + margin
     return xp.where(members, differences, xp.zeros_like(differences)), members
 
 
 def _forward(plan: _Plan, scores: Array, margin: Array, positives: Array, negatives: Array) -> tuple[Array, ...]:
     xp = namespace_of(scores)
 
-    def step(carry: tuple[Array, ...], block: tuple[Array, ...]) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+    def step(
+        carry: tuple[Array, ...], block: tuple[Array, ...], _start: Array | int
+    ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
         differences, members = _triples(xp, scores, margin, negatives, block)
         losses = xp.where(members, excess(xp, differences, soft=plan.soft), xp.zeros_like(differences))
         counts = (xp.astype(x, scores.dtype) for x in (members, losses != 0))
-        return tuple(a + xp.sum(x, axis=(1, 2)) for a, x in zip(carry, (losses, *counts), strict=True)), ()
+        return tuple(a + xp.sum(x, axis=(0, 2)) for a, x in zip(carry, (losses, *counts), strict=True)), ()
 
     nothing = zeros(xp, scores.shape[:1], scores)
-    carry, _ = adapter_of(scores).scan(step, (nothing,) * 3, _blocks(xp, plan, scores, positives))
+    columns = (xp.matrix_transpose(scores), xp.matrix_transpose(positives))
+    carry, _ = adapter_of(scores).scan(step, (nothing,) * 3, columns, plan.block)
     return carry
 
 
@@ -86,19 +81,21 @@ def _backward(
     arrays, cotangents = together(arrays, cotangents)
     scores, margin, positives, negatives = arrays
     xp = namespace_of(scores)
-    factor = xp.reshape(cotangents[0], (-1, 1, 1))
+    factor = xp.reshape(cotangents[0], (1, -1, 1))
 
-    def step(carry: tuple[Array, ...], block: tuple[Array, ...]) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+    def step(
+        carry: tuple[Array, ...], block: tuple[Array, ...], _start: Array | int
+    ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
         differences, members = _triples(xp, scores, margin, negatives, block)
         slopes = sigmoid(xp, differences) if plan.soft else xp.astype(differences > 0, scores.dtype)
         pull = xp.where(members, slopes * factor, xp.zeros_like(differences))
         to_margin = xp.sum(xp.reshape(pull, (-1,)), axis=0, keepdims=True)
-        return (carry[0] + xp.sum(pull, axis=1), carry[1] + to_margin), (-xp.sum(pull, axis=2),)
+        return (carry[0] + xp.sum(pull, axis=0), carry[1] + to_margin), (-xp.sum(pull, axis=2),)
 
     init = (xp.zeros_like(scores), zeros(xp, (1,), scores))
-    (to_negatives, to_margin), (stacked,) = adapter_of(scores).scan(step, init, _blocks(xp, plan, scores, positives))
-    to_positives = xp.reshape(xp.permute_dims(stacked, (1, 0, 2)), (scores.shape[0], -1))
-    return to_negatives + to_positives[:, : scores.shape[1]], xp.reshape(to_margin, margin.shape)
+    columns = (xp.matrix_transpose(scores), xp.matrix_transpose(positives))
+    (to_negatives, to_margin), (to_positives,) = adapter_of(scores).scan(step, init, columns, plan.block)
+    return to_negatives + xp.matrix_transpose(to_positives), xp.reshape(to_margin, margin.shape)
 
 
 _sums = ClosedForm(_forward, _backward)

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from ._autodiff import stop_gradient
-from ._execution import Execution
+from ._execution import Execution, Streamed, Sums
+from ._fused import RowLoss, Slopes
 from ._namespace import enter, is_array, is_number, namespace_of, together
 from ._numerics import sigmoid, softplus
 from ._pairs import Term
@@ -48,6 +49,11 @@ class Objective:
         Takes `RowStatistics`, returns the losses of the rows, shape (N,).
     needs_negative : bool, default: False
         Whether a row without a negative is left out, like every row without a positive, rather than counted.
+    slopes : callable, optional
+        The derivatives of each row's loss with respect to its own statistics: takes `RowStatistics`, returns those by
+        `log_odds`, `spread`, `negative` and `positive`, each of shape (N,), or None for one that is 0 everywhere.
+        Array-API code, so that it can be differentiated again. With it, a streamed loss computes its gradient along
+        with its value, in one pass instead of two.
     label : str, optional
         What it is called in a representation; the name of `rows` by default.
 
@@ -60,13 +66,19 @@ class Objective:
     array(0.)
     """
 
-    __slots__ = ("label", "needs_negative", "rows")
+    __slots__ = ("label", "needs_negative", "rows", "slopes")
 
     def __init__(
-        self, rows: Callable[[RowStatistics], Array], *, needs_negative: bool = False, label: str | None = None
+        self,
+        rows: Callable[[RowStatistics], Array],
+        *,
+        needs_negative: bool = False,
+        slopes: Callable[[RowStatistics], Slopes] | None = None,
+        label: str | None = None,
     ) -> None:
         self.rows = rows
         self.needs_negative = needs_negative
+        self.slopes = slopes
         self.label = label or getattr(rows, "__name__", type(rows).__name__)
 
     def __repr__(self) -> str:
@@ -92,6 +104,27 @@ class Objective:
             raise TypeError(message)
         same_shape("objective", values, tuple(statistics.log_odds.shape))
         return (Losses(values, self.counted(statistics)),)
+
+    def fused(self, execution: Streamed, weights: Array | None, *, symmetric: bool) -> Sums | None:
+        """Return the weighted sums of the losses of the rows, computed along with their gradients.
+
+        Parameters
+        ----------
+        execution : Streamed
+            The score matrix and its pairing.
+        weights : array, shape (N,), optional
+            Weights of the rows.
+        symmetric : bool
+            Whether the sum over the columns is wanted too.
+
+        Returns
+        -------
+        tuple of pair of array, or None
+            For each direction the sum, and how often each row counts in a mean; None if the objective cannot.
+        """
+        if self.slopes is None:
+            return None
+        return execution.fused_rows(RowLoss(self.rows, self.slopes, self.needs_negative), weights, symmetric=symmetric)
 
     def counted(self, statistics: RowStatistics) -> Array:
         """Return the boolean array (N,) of the rows that count.
@@ -195,6 +228,29 @@ class Pairwise:
             )
         number = None if self.divide_by == "rows" else numbers[0] + numbers[1]
         return (Losses(sums.positive + sums.negative, pairs[0] + pairs[1] > 0, number),)
+
+
+    def fused(self, execution: Streamed, weights: Array | None, *, symmetric: bool) -> Sums | None:
+        """Return the weighted sums of the rows, computed along with their gradients.
+
+        Parameters
+        ----------
+        execution : Streamed
+            The score matrix and its pairing.
+        weights : array, shape (N,), optional
+            Weights of the rows.
+        symmetric : bool
+            Whether the sum over the columns is wanted too.
+
+        Returns
+        -------
+        tuple of pair of array, or None
+            For each direction the sum, and how often each row counts in a mean; None if the objective cannot.
+        """
+        if self.balance or any(term is not None and term.slopes is None for term in self.terms):
+            return None
+        parameters = _per_row(execution, self.parameters)
+        return execution.fused_pairs(self.terms, parameters, self.divide_by, weights, symmetric=symmetric)
 
 
 class Derived(Objective):
@@ -326,6 +382,45 @@ def _log_odds_each(row: RowStatistics) -> Array:
     return row.log_odds + row.spread
 
 
+def _pooled_slopes(row: RowStatistics) -> Slopes:
+    xp = namespace_of(row.log_odds)
+    return sigmoid(xp, row.log_odds), None, None, None
+
+
+def _each_slopes(row: RowStatistics) -> Slopes:
+    xp = namespace_of(row.log_odds)
+    return sigmoid(xp, row.log_odds), xp.ones_like(row.log_odds), None, None
+
+
+def _log_odds_slopes(row: RowStatistics) -> Slopes:
+    return namespace_of(row.log_odds).ones_like(row.log_odds), None, None, None
+
+
+def _log_odds_each_slopes(row: RowStatistics) -> Slopes:
+    one = namespace_of(row.log_odds).ones_like(row.log_odds)
+    return one, one, None, None
+
+
+_SLOPES = {
+    _pooled: _pooled_slopes,
+    _each: _each_slopes,
+    _log_odds: _log_odds_slopes,
+    _log_odds_each: _log_odds_each_slopes,
+}
+
+
+def _detached_slopes(loss: Callable[[RowStatistics], Array]) -> Callable[[RowStatistics], Slopes]:
+    """The slopes times the value, which is 1, but for the derivative of second order."""
+    value, slopes = _detached(loss), _SLOPES[loss]
+
+    def rows(row: RowStatistics) -> Slopes:
+        one = value(row)
+        of_odds, of_spread, _, _ = slopes(row)
+        return one * of_odds, None if of_spread is None else one * of_spread, None, None
+
+    return rows
+
+
 def _detached(loss: Callable[[RowStatistics], Array]) -> Callable[[RowStatistics], Array]:
     def rows(row: RowStatistics) -> Array:
         value = loss(row)
@@ -384,6 +479,10 @@ class _Separate(Objective):
         self.one = one
         self.detach = detach
 
+    def fused(self, execution: Streamed, weights: Array | None, *, symmetric: bool) -> Sums | None:
+        single = execution.pairing.one_per_row and (execution.pairing.one_per_column or not symmetric)
+        return self.one.fused(execution, weights, symmetric=symmetric) if single else None
+
     def losses(self, execution: Execution) -> tuple[Losses, ...]:
         sums = execution.sums()
         if sums.number is None:
@@ -399,8 +498,8 @@ MULTI_POSITIVE = ("each", "pooled", "separate")
 
 # Built once, so that equal objectives are the same object and compiled code is found again.
 _INFO_NCE = {
-    "each": Objective(_each, label="info_nce, each"),
-    "pooled": Objective(_pooled, label="info_nce, pooled"),
+    "each": Objective(_each, slopes=_each_slopes, label="info_nce, each"),
+    "pooled": Objective(_pooled, slopes=_pooled_slopes, label="info_nce, pooled"),
 }
 _INFO_NCE["separate"] = _Separate(_INFO_NCE["each"], detach=False)
 _LOG_FORMS = {
@@ -413,6 +512,7 @@ _FLAT_NCE = {
     (include, form, multi): Objective(
         rows if form == "log" else _detached(rows),
         needs_negative=True,
+        slopes=_SLOPES[rows] if form == "log" else _detached_slopes(rows),
         label=f"flat_nce{' with the positive' if include else ''}{', detached' if form == 'detach' else ''}, {multi}",
     )
     for (include, multi), rows in _LOG_FORMS.items()
@@ -535,6 +635,20 @@ def _logistic_negative(score: Array, bias: Array) -> Array:
     return softplus(namespace_of(score), score + bias)
 
 
+def _logistic_negative_both(score: Array, bias: Array, *, small: bool) -> tuple[Array, tuple[Array, ...]]:
+    xp = namespace_of(score)
+    logit = score + bias
+    if small:
+        odds = xp.exp(logit)
+        slope = odds / (odds + 1.0)
+        return xp.log1p(odds), (slope, slope)
+    positive = logit > 0
+    odds = xp.exp(xp.where(positive, -logit, logit))
+    value = xp.where(positive, logit, xp.zeros_like(logit)) + xp.log1p(odds)
+    slope = xp.where(positive, xp.ones_like(logit), odds) / (odds + 1.0)
+    return value, (slope, slope)
+
+
 def _logistic_negative_slopes(score: Array, bias: Array) -> tuple[Array, ...]:
     slope = sigmoid(namespace_of(score), score + bias)
     return slope, slope
@@ -542,7 +656,7 @@ def _logistic_negative_slopes(score: Array, bias: Array) -> tuple[Array, ...]:
 
 _LOGISTIC = (
     Term(_logistic_positive, _logistic_positive_slopes),
-    Term(_logistic_negative, _logistic_negative_slopes),
+    Term(_logistic_negative, _logistic_negative_slopes, _logistic_negative_both),
 )
 
 

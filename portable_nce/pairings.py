@@ -13,7 +13,7 @@ from ._namespace import enter, namespace_of
 from ._protocol import Array, Namespace
 from ._validate import boolean, integer, shape_of
 
-__all__ = ["Pairing", "Tile", "diagonal", "explicit", "index", "labels", "queue", "two_views"]
+__all__ = ["Pairing", "Shifts", "Tile", "diagonal", "explicit", "index", "labels", "queue", "two_views"]
 
 
 class Tile(NamedTuple):
@@ -48,6 +48,18 @@ class Tile(NamedTuple):
 Rule: TypeAlias = Callable[[Tile], tuple[Array, Array]]
 
 
+class Shifts(NamedTuple):
+    """A pairing of one positive a row that numbers alone describe.
+
+    Row i is positive with column ``i + positive``, from the first column again after the last, and has all others for
+    negatives, but for column i where it is its `own`, and for those before the `first`.
+    """
+
+    positive: int = 0
+    own: bool = False
+    first: int = 0
+
+
 class Pairing:
     """A rule and its arrays.
 
@@ -75,7 +87,7 @@ class Pairing:
     1.2904
     """
 
-    __slots__ = ("columns", "least", "one_per_column", "one_per_row", "pairs", "rows", "rule")
+    __slots__ = ("columns", "least", "one_per_column", "one_per_row", "pairs", "rows", "rule", "shifts")
 
     def __init__(
         self,
@@ -95,6 +107,7 @@ class Pairing:
         self.one_per_row = one_per_row
         self.one_per_column = one_per_column
         self.least = least
+        self.shifts: Callable[[int, int], Shifts] | None = None  # of the shape of a matrix
 
     def __repr__(self) -> str:
         name = getattr(self.rule, "__name__", type(self.rule).__name__)
@@ -405,6 +418,18 @@ def _explicit_rule(tile: Tile) -> tuple[Array, Array]:
     return tile.pairs[0], _not(tile.pairs[0])
 
 
-_DIAGONAL = Pairing(_diagonal_rule, one_per_row=True, one_per_column=True, least=2)
-_QUEUE = Pairing(_queue_rule, one_per_row=True, one_per_column=True, least=2)
-_TWO_VIEWS = Pairing(_two_views_rule, one_per_row=True, one_per_column=True, least=3)
+def _shifted(pairing: Pairing, shifts: Callable[[int, int], Shifts]) -> Pairing:
+    pairing.shifts = shifts
+    return pairing
+
+
+_DIAGONAL = _shifted(
+    Pairing(_diagonal_rule, one_per_row=True, one_per_column=True, least=2), lambda _rows, _columns: Shifts()
+)
+_QUEUE = _shifted(
+    Pairing(_queue_rule, one_per_row=True, one_per_column=True, least=2), lambda rows, _columns: Shifts(first=rows)
+)
+_TWO_VIEWS = _shifted(
+    Pairing(_two_views_rule, one_per_row=True, one_per_column=True, least=3),
+    lambda rows, _columns: Shifts(positive=rows // 2, own=True),
+)

@@ -31,6 +31,7 @@ __all__ = [
     "Scores",
     "Similarity",
     "bilinear",
+    "is_product",
     "normalized",
     "resolve",
     "scaled_columns",
@@ -78,13 +79,14 @@ class Similarity:
     True
     """
 
-    __slots__ = ("prepare", "pullback", "scores", "wide")
+    __slots__ = ("prepare", "pullback", "scores", "symmetric", "wide")
 
     def __init__(self, prepare: Prepare, scores: Scores, pullback: Pullback | None, *, wide: bool = False) -> None:
         self.prepare = prepare
         self.scores = scores
         self.pullback = pullback
         self.wide = wide
+        self.symmetric = False  # whether the score of x with y is that of y with x
 
     def transposed(self) -> Similarity:
         """Return the similarity of columns with rows, whose scores are the transpose.
@@ -365,6 +367,11 @@ def _dot_scores(rows: Operands, columns: Operands) -> Array:
     return xp.matmul(rows[0], xp.matrix_transpose(columns[0]))
 
 
+def is_product(similarity: Similarity) -> bool:
+    """Whether the scores are the matrix product of the operands."""
+    return similarity.scores is _dot_scores
+
+
 def _dot_pullback(rows: Operands, columns: Operands, cotangent: Array) -> tuple[Operands, Operands]:
     xp = namespace_of(cotangent)
     return (xp.matmul(cotangent, columns[0]),), (xp.matmul(xp.matrix_transpose(cotangent), rows[0]),)
@@ -417,4 +424,6 @@ _NAMED = {
     "neg_sq_euclidean": Similarity(_euclidean, _sq_euclidean_scores, _sq_euclidean_pullback, wide=True),
     "neg_euclidean": Similarity(_euclidean, _euclidean_scores, _euclidean_pullback, wide=True),
 }
+for _name in ("dot", "cosine"):
+    _NAMED[_name].symmetric = True
 NAMES = tuple(_NAMED)

@@ -1,6 +1,7 @@
-"""Tiles of score matrices: how a sweep cuts its arrays into blocks of columns, and what it sees of each block.
+"""Blocks of rows of score matrices: how a sweep cuts its arrays, and what it sees of each block.
 
-A sweep passes over one score matrix, or over several of one shape and pairing. Everything that is no array is in its
+A sweep passes over one score matrix, or over several of one shape and pairing, some rows at a time, each with all of
+its columns: so what a row adds up to is final when its block is left. Everything that is no array is in the sweep's
 `Layout`, by which compiled code is found again; everything that is, in its `Source`.
 """
 
@@ -18,15 +19,19 @@ from .pairings import Pairing, Rule, split
 from .similarities import Operands, Pullback, Scores, Similarity
 
 __all__ = [
+    "Block",
     "ClosedForm",
     "Layout",
     "Source",
-    "Tiles",
+    "WithGradient",
     "constant",
+    "no_cotangents",
+    "pulled_back",
     "scan_pullbacks",
-    "scan_tiles",
+    "scan_rows",
     "source_of",
     "sweep_of",
+    "tile_of",
 ]
 
 
@@ -48,6 +53,25 @@ class ClosedForm:
         adapter = adapter_of(arrays[0])
         if adapter not in self.bound:
             self.bound[adapter] = adapter.custom_vjp(self.forward, self.backward)
+        return self.bound[adapter](static, *arrays)
+
+
+class WithGradient:
+    """A function that computes its own gradient as it goes, bound once for each adapter.
+
+    ``function(static, wanted, *arrays)`` is that of `Adapter.with_gradient`.
+    """
+
+    __slots__ = ("bound", "function")
+
+    def __init__(self, function: Callable[..., tuple[Array, ...]]) -> None:
+        self.function = function
+        self.bound: dict[object, Callable[..., tuple[Array, Array]]] = {}
+
+    def __call__(self, static: object, *arrays: Array) -> tuple[Array, Array]:
+        adapter = adapter_of(arrays[0])
+        if adapter not in self.bound:
+            self.bound[adapter] = adapter.with_gradient(self.function)
         return self.bound[adapter](static, *arrays)
 
 
@@ -97,13 +121,15 @@ class Source(NamedTuple):
         return (*rows, *columns, *self.parameters, *self.labels[0], *self.labels[1], *self.pairs)
 
 
-class Tiles(NamedTuple):
-    """One block of columns: the operands of each channel, the pairing's arrays, the column numbers."""
+class Block(NamedTuple):
+    """Some rows: their operands in each channel, parameters, the pairing's arrays, others handed over, and numbers."""
 
-    columns: tuple[Operands, ...]
+    rows: tuple[Operands, ...]
+    parameters: tuple[Array, ...]
     labels: tuple[Array, ...]
     pairs: tuple[Array, ...]
-    j: Array
+    further: tuple[Array, ...]
+    i: Array
 
 
 def sweep_of(
@@ -127,7 +153,7 @@ def sweep_of(
         pairs=len(pairs),
         masked=mask is not None,
         parameters=len(parameters),
-        block=min(block, source.shape[1]),
+        block=min(block, source.shape[0]),
     )
     return layout, source
 
@@ -160,110 +186,88 @@ def constant(layout: Layout, source: Source) -> Source:
     return source_of(layout, arrays)
 
 
-def tiles_of(xp: Namespace, layout: Layout, source: Source) -> tuple[Array, ...]:
-    """The blocks of columns as one flat tuple of arrays, stacked on a new first axis, as `Adapter.scan` takes them."""
-    columns = [x for _, operands in source.operands for x in operands]
-    flat = [_blocks(xp, x, 0, layout.block) for x in (*columns, *source.labels[1])]
-    flat += [_blocks(xp, x, 1, layout.block) for x in source.pairs]
-    # The columns that fill up the last block have numbers beyond the end.
-    blocks = -(-source.shape[1] // layout.block)
-    j = xp.arange(blocks * layout.block, device=device_of(columns[0]))
-    return (*flat, xp.reshape(j, (blocks, layout.block)))
-
-
-def _blocks(xp: Namespace, x: Array, axis: int, block: int) -> Array:
-    """`x` with its column axis cut into blocks, stacked on a new first axis; the last is filled up with zeros."""
-    short = -x.shape[axis] % block
-    if short:
-        shape = tuple(short if k == axis else n for k, n in enumerate(x.shape))
-        x = xp.concat([x, zeros(xp, shape, x)], axis=axis)
-    count = x.shape[axis] // block
-    x = xp.reshape(x, (*x.shape[:axis], count, block, *x.shape[axis + 1 :]))
-    return x if axis == 0 else xp.permute_dims(x, (1, 0, 2))
-
-
-def unpack(layout: Layout, flat: tuple[Array, ...]) -> Tiles:
-    """One block of what `tiles_of` stacked."""
-    counts = (*(c.columns for c in layout.channels), layout.labels[1], layout.pairs)
-    *columns, labels, pairs = cut(flat, counts)
-    return Tiles(tuple(columns), labels, pairs, flat[-1])
-
-
-def tile_of(xp: Namespace, layout: Layout, source: Source, tiles: Tiles) -> tuple[tuple[Array, ...], Array, Array]:
-    """The scores of one tile in each channel, its positives and its negatives."""
-    n_rows, n_columns = source.shape
+def scan_rows(
+    layout: Layout,
+    source: Source,
+    step: Callable[[tuple[Array, ...], Block], tuple[tuple[Array, ...], tuple[Array, ...]]],
+    init: tuple[Array, ...] = (),
+    further: tuple[Array, ...] = (),
+) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+    """Fold ``step(carry, block)`` over the blocks of rows, with further arrays of one entry a row cut like the rest."""
     rows = [operands for operands, _ in source.operands]
+    xs = (*(x for operands in rows for x in operands), *source.parameters, *source.labels[0], *source.pairs, *further)
+    counts = (*(len(operands) for operands in rows), layout.parameters, layout.labels[0], layout.pairs, len(further))
+    xp, device = namespace_of(xs[0]), device_of(xs[0])
+
+    def each(
+        carry: tuple[Array, ...], own: tuple[Array, ...], start: Array | int
+    ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        *operands, parameters, labels, pairs, others = cut(own, counts)
+        i = xp.arange(own[0].shape[-2], device=device) + start
+        return step(carry, Block(tuple(operands), parameters, labels, pairs, others, i))
+
+    return adapter_of(xs[0]).scan(each, init, xs, layout.block)
+
+
+def tile_of(
+    xp: Namespace, layout: Layout, source: Source, block: Block
+) -> tuple[tuple[Array, ...], Array, Array]:
+    """The scores of a block of rows in each channel, its positives and its negatives."""
     scores = tuple(
         accumulate(xp, channel.scores(own, columns))
-        for channel, own, columns in zip(layout.channels, rows, tiles.columns, strict=True)
+        for channel, own, (_, columns) in zip(layout.channels, block.rows, source.operands, strict=True)
     )
+    n_columns = source.shape[1]
     positives, negatives = split(
         xp,
         layout.rule,
-        numbers=(xp.arange(n_rows, device=device_of(rows[0][0])), tiles.j),
-        shape=(n_rows, n_columns),
-        labels=(source.labels[0], tiles.labels),
-        pairs=tiles.pairs[:-1] if layout.masked else tiles.pairs,
-        mask=tiles.pairs[-1] if layout.masked else None,
+        numbers=(block.i, xp.arange(n_columns, device=device_of(scores[0]))),
+        shape=source.shape,
+        labels=(block.labels, source.labels[1]),
+        pairs=block.pairs[:-1] if layout.masked else block.pairs,
+        mask=block.pairs[-1] if layout.masked else None,
     )
-    if n_columns % layout.block:
-        within = xp.expand_dims(tiles.j < n_columns, axis=0)
-        positives, negatives = xp.logical_and(positives, within), xp.logical_and(negatives, within)
     return scores, positives, negatives
 
 
-def pull_back(
-    layout: Layout, source: Source, tiles: Tiles, cotangents: tuple[Array, ...]
+def pulled_back(
+    layout: Layout, source: Source, block: Block, cotangents: tuple[Array, ...]
 ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-    """The cotangents of all rows' and all columns' operands, for those of the scores of a tile in each channel."""
+    """The cotangents of a block's and of all columns' operands, for those of the block's scores in each channel."""
     to_rows: tuple[Array, ...] = ()
     to_columns: tuple[Array, ...] = ()
-    for channel, (rows, _), columns, cotangent in zip(
-        layout.channels, source.operands, tiles.columns, cotangents, strict=True
+    for channel, own, (_, columns), cotangent in zip(
+        layout.channels, block.rows, source.operands, cotangents, strict=True
     ):
-        more_rows, more_columns = channel.pullback(rows, columns, cotangent)
+        more_rows, more_columns = channel.pullback(own, columns, cotangent)
         to_rows, to_columns = (*to_rows, *more_rows), (*to_columns, *more_columns)
     return to_rows, to_columns
 
 
-def scan_tiles(
-    layout: Layout,
-    source: Source,
-    step: Callable[..., tuple[tuple[Array, ...], tuple[Array, ...]]],
-    init: tuple[Array, ...],
-) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-    """Fold ``step(carry, tiles, scores, positives, negatives)`` over the blocks of columns."""
-    xp = namespace_of(source.operands[0][0][0])
-
-    def each(carry: tuple[Array, ...], flat: tuple[Array, ...]) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        tiles = unpack(layout, flat)
-        return step(carry, tiles, *tile_of(xp, layout, source, tiles))
-
-    return adapter_of(source.operands[0][0][0]).scan(each, init, tiles_of(xp, layout, source))
+def no_cotangents(source: Source) -> tuple[Array, ...]:
+    """Zeros for the operands of the columns, to which the blocks add."""
+    columns = tuple(x for _, operands in source.operands for x in operands)
+    return tuple(zeros(namespace_of(x), x.shape, x) for x in columns)
 
 
 def scan_pullbacks(
     layout: Layout,
     source: Source,
     pull: Callable[..., tuple[tuple[Array, ...], tuple[Array, ...]]],
+    further: tuple[Array, ...],
 ) -> tuple[Array, ...]:
     """The cotangents of the operands of rows and columns, and of the parameters.
 
-    ``pull(scores, positives, negatives)`` gives the cotangents of the scores of a tile in each channel, and what it
-    adds to those of the parameters.
+    ``pull(block, scores, positives, negatives)`` gives the cotangents of the scores of a block in each channel, and
+    those of its parameters.
     """
-    rows = tuple(x for operands, _ in source.operands for x in operands)
-    init = tuple(namespace_of(x).zeros_like(x) for x in (*rows, *source.parameters))
+    xp = namespace_of(source.operands[0][0][0])
 
-    def step(
-        carry: tuple[Array, ...], tiles: Tiles, scores: tuple[Array, ...], positives: Array, negatives: Array
-    ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        cotangents, to_parameters = pull(scores, positives, negatives)
-        to_rows, to_columns = pull_back(layout, source, tiles, cotangents)
-        return tuple(a + b for a, b in zip(carry, (*to_rows, *to_parameters), strict=True)), to_columns
+    def step(carry: tuple[Array, ...], block: Block) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        cotangents, to_parameters = pull(block, *tile_of(xp, layout, source, block))
+        to_rows, to_columns = pulled_back(layout, source, block, cotangents)
+        return tuple(a + b for a, b in zip(carry, to_columns, strict=True)), (*to_rows, *to_parameters)
 
-    carry, stacked = scan_tiles(layout, source, step, init)
-    xp = namespace_of(rows[0])
-    n_columns = source.shape[1]
-    to_columns = (xp.reshape(x, (-1, *x.shape[2:]))[:n_columns, ...] for x in stacked)
-    return (*carry[: len(rows)], *to_columns, *carry[len(rows) :])
+    to_columns, found = scan_rows(layout, source, step, no_cotangents(source), further)
+    n_rows = sum(channel.rows for channel in layout.channels)
+    return (*found[:n_rows], *to_columns, *found[n_rows:])

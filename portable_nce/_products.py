@@ -1,0 +1,518 @@
+"""Fused losses of matrix products: scores that are products of operands, one positive a row, at a fixed distance.
+
+This is what in-batch losses of cosines and dot products are made of. A row's positive is found by its number, so that
+its score is a product of two vectors, and a tile of the matrix has negatives alone, but for those tiles that the line
+of the positives crosses. A tile costs a product and an exponential, and two products more for the gradients; whatever
+is one number for each row is multiplied into operands of D columns instead of tiles of a thousand.
+
+*One-sided* losses take three products. *Two-sided* ones, of rows and of columns (CLIP), share the scores and, where
+these are small, the exponentials, and need four, or three if the exponentials are kept. A matrix of *own* scores
+(NT-Xent) is symmetric: a tile above its diagonal serves its rows as well as, transposed, its columns; half as many
+tiles do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from ._autodiff import stop_gradient
+from ._fused import RowLoss, weighted_rows
+from ._namespace import device_of, namespace_of, together
+from ._numerics import sum_to_scalar, zeros
+from ._pairs import Term
+from ._protocol import Array, Namespace
+from ._registry import adapter_of
+from ._rows import WithGradient
+from ._statistics import RowStatistics
+from .pairings import Shifts
+
+__all__ = ["Frame", "product_pairs", "product_rows", "product_sides"]
+
+
+class Frame(NamedTuple):
+    """How a matrix of products is cut, and what is known of it.
+
+    `small` says that no score is so large that its exponential needs a shift.
+    """
+
+    shifts: Shifts
+    block: int
+    tile: int
+    small: bool
+
+
+class Sum(NamedTuple):
+    """A sum of exponentials for each row of a tile: ``exp(top) * total``; no `top` is one of 0."""
+
+    top: Array | None
+    total: Array
+
+
+# ----------------------------------------------------------------------------------------------------------- the tiles
+
+
+def cuts(start: int, stop: int, size: int) -> list[tuple[int, int]]:
+    """The bounds of pieces of a range."""
+    return [(a, min(a + size, stop)) for a in range(start, stop, size)]
+
+
+def pieces(x: Array, bounds: list[tuple[int, int]]) -> list[Array]:
+    """The rows of `x` in pieces."""
+    if len(bounds) == 1 and bounds[0] == (0, x.shape[0]):
+        return [x]
+    return [x[a:b, ...] for a, b in bounds]
+
+
+def partners(xp: Namespace, shifts: Shifts, columns: Array, n_rows: int) -> Array:
+    """The column that is positive with each row."""
+    if not shifts.positive:
+        return columns if n_rows == columns.shape[0] else columns[:n_rows, ...]
+    return xp.concat([columns[shifts.positive :, ...], columns[: shifts.positive, ...]], axis=0)
+
+
+def add_partners(xp: Namespace, shifts: Shifts, to_columns: Array, to_partners: Array) -> Array:
+    """The cotangent of the columns, with that of the partners each in its place."""
+    if shifts.positive:
+        back = to_partners.shape[0] - shifts.positive
+        to_partners = xp.concat([to_partners[back:, ...], to_partners[:back, ...]], axis=0)
+    n_rows = to_partners.shape[0]
+    if n_rows == to_columns.shape[0]:
+        return to_columns + to_partners
+    return xp.concat([to_columns[:n_rows, ...] + to_partners, to_columns[n_rows:, ...]], axis=0)
+
+
+def columns_of(xp: Namespace, shifts: Shifts, parts: tuple[Array, ...], to_partners: Array) -> Array:
+    """The cotangent of the columns, of those of its tiles and that of the partners."""
+    to_columns = one(xp, parts)
+    if shifts.first:
+        return xp.concat([to_partners, to_columns], axis=0)
+    return add_partners(xp, shifts, to_columns, to_partners)
+
+
+def one(xp: Namespace, parts: Sequence[Array]) -> Array:
+    """The parts of an array in one."""
+    return parts[0] if len(parts) == 1 else xp.concat(list(parts), axis=0)
+
+
+def excluded(
+    xp: Namespace, shifts: Shifts, like: Array, rows: tuple[Array | int, int], bounds: tuple[int, int], n_columns: int
+) -> Array | None:
+    """Which entries of a tile are no negatives: None if it is known that there are none.
+
+    `rows` are the first row's number and how many there are.
+    """
+    if shifts.first:
+        return None
+    start, count = rows
+    found = None
+    device = device_of(like)
+    for distance in (shifts.positive, 0) if shifts.own else (shifts.positive,):
+        wraps = distance > 0
+        if isinstance(start, int):
+            first = (start + distance) % n_columns
+            wraps = first + count > n_columns
+            if not wraps and (first >= bounds[1] or first + count <= bounds[0]):
+                continue
+            number = xp.arange(first, first + count, dtype=xp.int32, device=device)
+        else:
+            number = xp.arange(count, dtype=xp.int32, device=device) + (start + distance)
+        if wraps:
+            number = xp.where(number >= n_columns, number - n_columns, number)
+        own = xp.expand_dims(number, axis=1) == xp.expand_dims(
+            xp.arange(*bounds, dtype=number.dtype, device=device), axis=0
+        )
+        found = own if found is None else xp.logical_or(found, own)
+    return found
+
+
+def products(
+    xp: Namespace,
+    frame: Frame,
+    own: Array,
+    columns: Array,
+    start: Array | int,
+    bounds: tuple[int, int],
+    n_columns: int,
+) -> Array:
+    """The scores of a tile, -inf for what is no negative."""
+    scores = xp.matmul(own, xp.matrix_transpose(columns))
+    without = excluded(xp, frame.shifts, own, (start, own.shape[0]), bounds, n_columns)
+    return scores if without is None else xp.where(without, -math.inf, scores)
+
+
+def exponentials(xp: Namespace, frame: Frame, scores: Array, axis: int = 1, *, spare: bool = True) -> tuple[Array, Sum]:
+    """The exponentials of a tile's scores, and their sums along an axis; `spare` scores may be overwritten."""
+    if frame.small:
+        weights = xp.exp(scores)
+        return weights, Sum(None, xp.sum(weights, axis=axis))
+    top = stop_gradient(xp.max(scores, axis=axis))
+    weights = xp.exp(shifted(xp, scores, top, axis, spare=spare))
+    return weights, Sum(top, xp.sum(weights, axis=axis))
+
+
+def shifted(xp: Namespace, scores: Array, top: Array, axis: int, *, spare: bool) -> Array:
+    """The scores minus their largest, if that is finite."""
+    shift = xp.expand_dims(xp.where(xp.isinf(top), xp.zeros_like(top), top), axis=axis)
+    if not spare:
+        return scores - shift
+    scores -= shift
+    return scores
+
+
+def merged(xp: Namespace, parts: list[Sum]) -> tuple[Sum, list[Array | None]]:
+    """The sum of several sums, and the factors that bring the exponentials of each to the common shift."""
+    if len(parts) == 1:
+        return parts[0], [None]
+    tops = [part.top for part in parts if part.top is not None]
+    total = parts[0].total
+    if not tops:
+        for part in parts[1:]:
+            total = total + part.total
+        return Sum(None, total), [None] * len(parts)
+    top = tops[0]
+    for other in tops[1:]:
+        top = xp.maximum(top, other)
+    factors = [xp.exp(own - top) for own in tops]
+    total = total * factors[0]
+    for part, factor in zip(parts[1:], factors[1:], strict=True):
+        total = total + part.total * factor
+    return Sum(top, total), list(factors)
+
+
+def statistics(xp: Namespace, total: Sum, positive: Array) -> RowStatistics:
+    """The row statistics, of the sum over the negatives and of the positive's score; there is one of each."""
+    logarithm = xp.log(total.total)
+    there = xp.ones_like(positive, dtype=xp.bool)
+    if total.top is None:
+        odds, negative = logarithm - positive, logarithm
+    else:
+        odds, negative = (total.top - positive) + logarithm, total.top + logarithm
+    return RowStatistics(odds, xp.zeros_like(positive), negative, positive, there, there)
+
+
+class Worth(NamedTuple):
+    """What some rows are worth: losses, and coefficients of the exponentials, the positives and the weights."""
+
+    values: Array
+    of_negatives: Array | None = None
+    of_positive: Array | None = None
+    to_weights: Array | None = None
+
+
+def worth(
+    xp: Namespace, loss: RowLoss, total: Sum, positive: Array, weights: Array | None, *, wanted: bool
+) -> Worth:
+    """Let the objective say what the rows are worth."""
+    row = statistics(xp, total, positive)
+    values, to_weights, factor = loss.rows(row), None, None
+    if weights is not None:
+        values, factor, to_weights = weighted_rows(xp, values, row.has_positive, weights)
+    if not wanted:
+        return Worth(values)
+    of_odds, _, of_negative, of_positive = loss.slopes(row)
+    if of_odds is None:
+        of_odds = xp.zeros_like(positive)
+    to_negatives = of_odds if of_negative is None else of_odds + of_negative
+    to_positive = -of_odds if of_positive is None else of_positive - of_odds
+    if factor is not None:
+        to_negatives, to_positive = to_negatives * factor, to_positive * factor
+    return Worth(values, to_negatives / total.total, to_positive, to_weights)
+
+
+def column(xp: Namespace, x: Array) -> Array:
+    """A number for each row, to be multiplied with rows."""
+    return xp.expand_dims(x, axis=1)
+
+
+def grown(total: Array | None, part: Array) -> Array:
+    """A sum that grows in place where the library has that."""
+    if total is None:
+        return part
+    total += part
+    return total
+
+
+# -------------------------------------------------------------------------------------------------------- one-sided
+
+
+class _RowsPlan(NamedTuple):
+    frame: Frame
+    loss: RowLoss
+    weighted: bool
+
+
+def product_rows(loss: RowLoss, frame: Frame, rows: Array, columns: Array, weights: Array | None) -> tuple[Array, Array]:
+    """The weighted sum of the losses of the rows, of shape (1,), and ones: every row counts."""
+    arrays = (rows, columns) if weights is None else (rows, columns, weights)
+    return _rows(_RowsPlan(frame, loss, weights is not None), *arrays)
+
+
+def _rows_with_gradient(plan: _RowsPlan, wanted: bool, *arrays: Array) -> tuple[Array, ...]:  # noqa: FBT001
+    (arrays,) = together(arrays)
+    rows, columns, *weights = arrays
+    xp = namespace_of(rows)
+    frame, loss = plan.frame, plan.loss
+    shape = (rows.shape[0], columns.shape[0])
+    bounds = cuts(frame.shifts.first, shape[1], frame.tile)
+    tiles = pieces(columns, bounds)
+
+    def step(
+        carry: tuple[Array, ...], block: tuple[Array, ...], start: Array | int
+    ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        own, partner, *weight = block
+        found = []
+        for own_columns, ends in zip(tiles, bounds, strict=True):
+            scores = products(xp, frame, own, own_columns, start, ends, shape[1])
+            found.append(exponentials(xp, frame, scores))
+        total, factors = merged(xp, [part for _, part in found])
+        positive = xp.sum(own * partner, axis=1)
+        of = worth(xp, loss, total, positive, weight[0] if weight else None, wanted=wanted)
+        if not wanted:
+            return carry, (of.values,)
+        attracted = column(xp, of.of_positive)
+        to_rows, to_columns = attracted * partner, []
+        for sum_so_far, own_columns, (exponential, _), factor in zip(carry, tiles, found, factors, strict=True):
+            share = column(xp, of.of_negatives if factor is None else of.of_negatives * factor)
+            to_rows = grown(to_rows, share * xp.matmul(exponential, own_columns))
+            to_columns.append(grown(sum_so_far, xp.matmul(xp.matrix_transpose(exponential), share * own)))
+        further = () if of.to_weights is None else (of.to_weights,)
+        return tuple(to_columns), (of.values, to_rows, attracted * own, *further)
+
+    init = tuple(zeros(xp, x.shape, x) for x in tiles) if wanted else ()
+    xs = (rows, partners(xp, frame.shifts, columns, shape[0]), *weights)
+    carry, found = adapter_of(rows).scan(step, init, xs, frame.block)
+    values, *gradients = found
+    counts = xp.ones_like(values)
+    if not wanted:
+        return sum_to_scalar(xp, values), counts
+    to_rows, to_partners, *further = gradients
+    to_columns = columns_of(xp, frame.shifts, carry, to_partners)
+    return sum_to_scalar(xp, values), counts, to_rows, to_columns, *further
+
+
+_rows = WithGradient(_rows_with_gradient)
+
+
+# ---------------------------------------------------------------------------------------------------------- two-sided
+
+
+class _SidesPlan(NamedTuple):
+    frame: Frame
+    loss: RowLoss
+    weighted: bool
+    own: bool
+    kept: bool
+
+
+def product_sides(
+    loss: RowLoss, frame: Frame, rows: Array, columns: Array, weights: Array | None, *, own: bool, kept: bool
+) -> tuple[Array, Array]:
+    """The weighted losses of a square matrix, of shape (1,), and ones: the mean of that of rows and that of columns.
+
+    With `own` scores, which are symmetric, the two are the same. `kept` exponentials take N² numbers of memory.
+    """
+    arrays = (rows, columns) if weights is None else (rows, columns, weights)
+    return _sides(_SidesPlan(frame, loss, weights is not None, own, kept), *arrays)
+
+
+def _sides_with_gradient(plan: _SidesPlan, wanted: bool, *arrays: Array) -> tuple[Array, ...]:  # noqa: FBT001
+    (arrays,) = together(arrays)
+    rows, columns, *weights = arrays
+    xp = namespace_of(rows)
+    frame, number = plan.frame, rows.shape[0]
+    row_bounds = cuts(0, number, frame.block)
+    column_bounds = row_bounds if plan.own else cuts(0, number, frame.tile)
+    row_pieces, column_pieces = pieces(rows, row_bounds), pieces(columns, column_bounds)
+    places = [(i, j) for i in range(len(row_bounds)) for j in range(i if plan.own else 0, len(column_bounds))]
+
+    def scores_of(i: int, j: int) -> Array:
+        start = row_bounds[i][0]
+        return products(xp, frame, row_pieces[i], column_pieces[j], start, column_bounds[j], number)
+
+    # The sums. Those of columns belong to rows too where the scores are their own.
+    of_rows: list[list[Sum]] = [[] for _ in row_bounds]
+    of_columns = of_rows if plan.own else [[] for _ in column_bounds]
+    kept = {}
+    for i, j in places:
+        scores = scores_of(i, j)
+        alone = plan.own and i == j
+        exponential, part = exponentials(xp, frame, scores, spare=alone)
+        of_rows[i].append(part)
+        if not alone:
+            part = (
+                Sum(None, xp.sum(exponential, axis=0))
+                if frame.small
+                else exponentials(xp, frame, scores, axis=0)[1]
+            )
+            of_columns[j].append(part)
+        if plan.kept and wanted:
+            kept[i, j] = exponential
+
+    partner = partners(xp, frame.shifts, columns, number)
+    positive = xp.sum(rows * partner, axis=1)
+    sides = [joined(xp, [merged(xp, parts)[0] for parts in side]) for side in (of_rows, of_columns)]
+    weight = weights[0] if weights else None
+    found = [worth(xp, plan.loss, side, positive, weight, wanted=wanted) for side in sides[: 1 if plan.own else 2]]
+    values = mean_of(found, "values")
+    value, counts = sum_to_scalar(xp, values), xp.ones_like(positive)
+    if not wanted:
+        return value, counts
+
+    # The gradients.
+    half = 1.0 if plan.own else 0.5
+    factors = [
+        [column[a:b] for a, b in bounds]
+        for column, bounds in (
+            (half * found[0].of_negatives, row_bounds),
+            (half * found[-1].of_negatives, column_bounds),
+        )
+    ]
+    tops = [
+        None if side.top is None else [side.top[a:b] for a, b in bounds]
+        for side, bounds in zip(sides, (row_bounds, column_bounds), strict=True)
+    ]
+    to_rows: list[Array | None] = [None] * len(row_bounds)
+    to_columns: list[Array | None] = [None] * len(column_bounds)
+    for i, j in places:
+        alone = plan.own and i == j
+        by_row, by_column = xp.expand_dims(factors[0][i], axis=1), xp.expand_dims(factors[1][j], axis=0)
+        if tops[0] is None or tops[1] is None:
+            exponential = kept.pop((i, j)) if plan.kept else xp.exp(scores_of(i, j))
+            pull = exponential * (by_row if alone else by_row + by_column)
+        else:
+            scores = scores_of(i, j)
+            pull = xp.exp(shifted(xp, scores, tops[0][i], 1, spare=alone)) * by_row
+            if not alone:
+                pull = pull + xp.exp(shifted(xp, scores, tops[1][j], 0, spare=True)) * by_column
+        to_rows[i] = grown(to_rows[i], xp.matmul(pull, column_pieces[j]))
+        to_columns[j] = grown(to_columns[j], xp.matmul(xp.matrix_transpose(pull), row_pieces[i]))
+    attracted = column(xp, mean_of(found, "of_positive"))
+    by_partner = attracted * rows
+    further = (mean_of(found, "to_weights"),) if weights else ()
+    return (
+        value,
+        counts,
+        grown(attracted * partner, one(xp, to_rows)),
+        add_partners(xp, frame.shifts, one(xp, to_columns), by_partner),
+        *further,
+    )
+
+
+def joined(xp: Namespace, sums: list[Sum]) -> Sum:
+    """The sums of all blocks in one."""
+    tops = [part.top for part in sums if part.top is not None]
+    return Sum(one(xp, tops) if tops else None, one(xp, [part.total for part in sums]))
+
+
+def mean_of(found: list[Worth], field: str) -> Array:
+    """The mean over the directions."""
+    first, *second = (getattr(one, field) for one in found)
+    return 0.5 * first + 0.5 * second[0] if second else first
+
+
+_sides = WithGradient(_sides_with_gradient)
+
+
+# -------------------------------------------------------------------------------------------------------------- pairs
+
+
+class _PairsPlan(NamedTuple):
+    frame: Frame
+    terms: tuple[Term | None, Term | None]
+    divide_by: str
+    weighted: bool
+
+
+def product_pairs(
+    terms: tuple[Term | None, Term | None],
+    parameters: tuple[Array, ...],
+    divide_by: str,
+    frame: Frame,
+    rows: Array,
+    columns: Array,
+    weights: Array | None,
+) -> tuple[Array, Array]:
+    """The weighted sum of the terms of all pairs, of shape (1,), and how often each row counts in a mean."""
+    arrays = (rows, columns, *parameters, *(() if weights is None else (weights,)))
+    return _pairs(_PairsPlan(frame, terms, divide_by, weights is not None), *arrays)
+
+
+def _pairs_with_gradient(plan: _PairsPlan, wanted: bool, *arrays: Array) -> tuple[Array, ...]:  # noqa: FBT001
+    (arrays,) = together(arrays)
+    rows, columns, *by_row = arrays
+    xp = namespace_of(rows)
+    frame, (attract, repel) = plan.frame, plan.terms
+    shape = (rows.shape[0], columns.shape[0])
+    bounds = cuts(frame.shifts.first, shape[1], frame.tile)
+    tiles = pieces(columns, bounds)
+    n_negatives = float(shape[1] - (frame.shifts.first or 1 + frame.shifts.own))
+
+    def step(
+        carry: tuple[Array, ...], block: tuple[Array, ...], start: Array | int
+    ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        own, partner, *parameters = block
+        weight = parameters.pop() if plan.weighted else None
+        beside = [xp.expand_dims(x, axis=1) for x in parameters]
+        factor = None if weight is None else column(xp, weight)
+        scaled = own if factor is None else own * factor
+        positive = xp.sum(own * partner, axis=1)
+        value, (slope, *to_parameters) = both(xp, attract, positive, parameters, small=frame.small)
+        active = xp.astype(value != 0, value.dtype)
+        attracted = column(xp, slope)
+        to_rows, to_columns = attracted * partner, []
+        for k, (own_columns, ends) in enumerate(zip(tiles, bounds, strict=True)):
+            scores = xp.matmul(own, xp.matrix_transpose(own_columns))
+            without = excluded(xp, frame.shifts, own, (start, own.shape[0]), ends, shape[1])
+            if without is not None:
+                scores = xp.where(without, xp.zeros_like(scores), scores)
+            repelled, slopes = both(xp, repel, scores, beside, small=frame.small)
+            if without is not None:
+                masked = {id(x): xp.where(without, xp.zeros_like(scores), x) for x in (repelled, *slopes)}
+                repelled, *slopes = (masked[id(x)] for x in (repelled, *slopes))
+            value = value + xp.sum(repelled, axis=1)
+            if plan.divide_by == "active":
+                active = active + xp.sum(xp.astype(repelled != 0, value.dtype), axis=1)
+            if wanted:
+                sums = {id(x): xp.sum(x, axis=1) for x in slopes[1:]}
+                to_parameters = [a + sums[id(x)] for a, x in zip(to_parameters, slopes[1:], strict=True)]
+                to_rows = grown(to_rows, xp.matmul(slopes[0], own_columns))
+                to_columns.append(grown(carry[k], xp.matmul(xp.matrix_transpose(slopes[0]), scaled)))
+        number = xp.ones_like(value)
+        if plan.divide_by == "active":
+            number = active
+        elif plan.divide_by == "pairs":
+            number = number * (n_negatives + 1.0)
+        weighted = value if weight is None else value * weight
+        if not wanted:
+            return carry, (weighted, number)
+        to_partners = attracted * scaled
+        if weight is None:
+            return tuple(to_columns), (weighted, number, to_rows, to_partners, *to_parameters)
+        further = (*(x * weight for x in to_parameters), value)
+        return tuple(to_columns), (weighted, number, to_rows * factor, to_partners, *further)
+
+    init = tuple(zeros(xp, x.shape, x) for x in tiles) if wanted else ()
+    xs = (rows, partners(xp, frame.shifts, columns, shape[0]), *by_row)
+    carry, (values, numbers, *gradients) = adapter_of(rows).scan(step, init, xs, frame.block)
+    if not wanted:
+        return sum_to_scalar(xp, values), numbers
+    to_rows, to_partners, *further = gradients
+    to_columns = columns_of(xp, frame.shifts, carry, to_partners)
+    return sum_to_scalar(xp, values), numbers, to_rows, to_columns, *further
+
+
+def both(
+    xp: Namespace, term: Term | None, scores: Array, parameters: list[Array], *, small: bool
+) -> tuple[Array, tuple[Array, ...]]:
+    """The value of a term and its slopes."""
+    if term is None:
+        nothing = xp.zeros_like(scores)
+        return nothing, (nothing,) * (1 + len(parameters))
+    if term.both is not None:
+        return term.both(scores, *parameters, small=small)
+    return term.value(scores, *parameters), term.slopes(scores, *parameters)
+
+
+_pairs = WithGradient(_pairs_with_gradient)
