@@ -30,6 +30,9 @@ class JaxAdapter:
     version = jax.__version__
     half_precision = ("float16", "bfloat16")
 
+    def __init__(self) -> None:
+        self._bound: dict[Callable[..., Any], Any] = {}  # what has been compiled, by function
+
     @property
     def devices(self) -> tuple[str, ...]:
         return tuple(str(device) for device in jax.devices())
@@ -61,13 +64,20 @@ class JaxAdapter:
     def custom_vjp(
         self, forward: Callable[..., Arrays], backward: Callable[..., Sequence[Any]]
     ) -> Callable[..., Arrays]:
+        kept: Callable[..., Arrays] | None = self._bound.get(forward)
+        if kept is not None:
+            return kept
         # The closed form is for those who cannot do without: JAX differentiates the scan itself, in either mode, and as
         # the steps are computed again on the way back, in the same memory.
         del backward
         bound: Any = jax.jit(forward, static_argnums=0)  # without it an eager call would retrace its scans every time
+        self._bound[forward] = bound
         return bound  # type: ignore[no-any-return]
 
     def with_gradient(self, function: Callable[..., Arrays]) -> Callable[..., tuple[Any, Any]]:
+        kept: Callable[..., tuple[Any, Any]] | None = self._bound.get(function)
+        if kept is not None:
+            return kept
         run = jax.jit(function, static_argnums=(0, 1))
 
         @partial(jax.custom_jvp, nondiff_argnums=(0,))
@@ -82,11 +92,16 @@ class JaxAdapter:
             products = [jnp.vdot(g, t) for g, t in zip(gradients, tangents, strict=False)]
             return (value, constant), (jnp.reshape(sum(products), value.shape), jnp.zeros_like(constant))
 
+        self._bound[function] = bound
         return bound
 
     def known(self, x: Any) -> float | None:
         del x
         return None
+
+    def fill_diagonal(self, x: Any, row: int, column: int, count: int, value: float) -> Any:
+        k = jnp.arange(count)
+        return x.at[row + k, column + k].set(value)
 
     def scan(
         self, step: Callable[[Arrays, Arrays, Any], tuple[Arrays, Arrays]], init: Arrays, xs: Arrays, block: int

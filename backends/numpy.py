@@ -10,8 +10,24 @@ import numpy as np
 from .tape import TapeAdapter
 
 
+def keep_memory() -> None:
+    """Let the C library keep the memory of tiles between them.
+
+    It gives large pieces back to the system as they are freed, and the system clears the next ones page by page, which
+    costs more than what is computed on them; until a piece has been freed that is as large as any it deals with itself.
+    """
+    np.empty(2**25 - 2**14, dtype=np.uint8)
+
+
 def adapter(namespace_of: Callable[[Any], Any]) -> TapeAdapter:
     """The adapter for NumPy arrays."""
+    keep_memory()
     return TapeAdapter(
-        "numpy", namespace_of, version=np.__version__, devices=("cpu",), half_precision=("float16",), at_hand=True
+        "numpy",
+        namespace_of,
+        version=np.__version__,
+        devices=("cpu",),
+        half_precision=("float16",),
+        at_hand=True,
+        fill=np.fill_diagonal,
     )

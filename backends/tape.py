@@ -850,10 +850,12 @@ class TapeAdapter:
         devices: tuple[str, ...],
         half_precision: tuple[str, ...] = (),
         at_hand: bool = False,
+        fill: Callable[[Array, float], None] | None = None,
     ) -> None:
         self.name = name
         self.version = version
         self.at_hand = at_hand  # whether it costs nothing to look at a number in an array
+        self.fill = fill  # the diagonal of a matrix, in place
         self.devices = devices
         self.dtypes = ("float64", "float32", *half_precision)
         self._namespace_of = namespace_of
@@ -1020,6 +1022,18 @@ class TapeAdapter:
 
     def known(self, x: Array) -> float | None:
         return float(strip(x)) if self.at_hand else None
+
+    def fill_diagonal(self, x: Array, row: int, column: int, count: int, value: float) -> Array:
+        if self.fill is not None and not isinstance(x, TapeArray):
+            self.fill(x[row : row + count, column : column + count], value)
+            return x
+        plain, space = strip(x), self.namespace(x)
+        xp = space.base_namespace
+        i, j = (xp.arange(n, device=plain.device) for n in plain.shape)
+        away = xp.expand_dims(i - row, axis=1) - xp.expand_dims(j - column, axis=0)
+        inside = xp.logical_and(i >= row, i < row + count)
+        chosen = xp.logical_and(away == 0, xp.expand_dims(inside, axis=1))
+        return space.where(chosen, xp.full_like(plain, value), x)
 
     def scan(
         self,

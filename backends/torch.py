@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch._C._functorch import is_functorch_wrapped_tensor
+from torch._C._functorch import TransformType, get_interpreter_stack, is_functorch_wrapped_tensor
 from torch.autograd.forward_ad import unpack_dual
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
@@ -25,6 +25,15 @@ def _without_autocast(device: str) -> AbstractContextManager[Any]:
 # of a class. It follows none that has a rule for forward mode or for vmap either: hence a plain one for it.
 
 
+class _Opaque:
+    """What torch's rules for vmap are not to take apart, as they do tuples."""
+
+    __slots__ = ("inside",)
+
+    def __init__(self, *inside: Any) -> None:
+        self.inside = inside
+
+
 def _floating(tensors: Sequence[Any]) -> list[int]:
     return [k for k, x in enumerate(tensors) if x.is_floating_point()]
 
@@ -40,11 +49,25 @@ def _directional(function: Callable[..., Arrays], tensors: Sequence[Any], tangen
     places = _floating(tensors)
     tangents = [*tangents, *[None] * (len(tensors) - len(tangents))]
     directions = tuple(torch.zeros_like(tensors[k]) if tangents[k] is None else tangents[k] for k in places)
-    found: Any = torch.func.jvp(
-        lambda *values: function(*_filled(tensors, places, values)), tuple(tensors[k] for k in places), directions
-    )
-    derivatives: Arrays = found[1]
-    return derivatives
+    # Contiguous: a tangent takes the strides of its tensor, and cannot if these are those of a broadcast.
+    primals = tuple(tensors[k].contiguous() for k in places)
+
+    def of_places(*values: Any) -> Arrays:
+        return function(*_filled(tensors, places, values))
+
+    found: Any
+    try:
+        found = torch.func.jvp(of_places, primals, directions)
+    except RuntimeError as error:
+        if "Nested forward mode" not in str(error):
+            raise
+    else:
+        return tuple(found[1])
+    # Within torch.autograd.forward_ad: the product with cotangents is linear in them, and its transpose is the answer.
+    found = torch.func.vjp(of_places, *primals)
+    outputs, pullback = found
+    found = torch.func.vjp(pullback, tuple(torch.zeros_like(x) for x in outputs))
+    return tuple(found[1](directions)[0])
 
 
 class _ClosedForm(torch.autograd.Function):
@@ -53,13 +76,14 @@ class _ClosedForm(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(forward: Callable[..., Arrays], backward: Callable[..., Arrays], static: Any, *arrays: Any) -> Arrays:
-        del backward
-        return forward(static, *arrays)
+    def forward(form: _Opaque, *arrays: Any) -> Arrays:
+        forward, _, static = form.inside
+        found: Arrays = forward(static, *arrays)
+        return found
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Arrays, output: Arrays) -> None:
-        _, ctx.adjoint, ctx.static, *arrays = inputs
+        ctx.form, *arrays = inputs
         ctx.count = len(arrays)
         ctx.save_for_backward(*arrays, *output)
 
@@ -67,12 +91,14 @@ class _ClosedForm(torch.autograd.Function):
     def backward(ctx: Any, *cotangents: Any) -> Arrays:
         cuts = (ctx.count, len(ctx.saved_tensors))
         tensors = (*ctx.saved_tensors, *cotangents)
+        _, backward, static = ctx.form.inside
+        pass_back = _Opaque(backward, static, cuts)
         with _without_autocast(tensors[0].device.type):
             if torch.compiler.is_compiling():  # a compiled backward pass is never recorded, nor can it hold a Function
-                found = _Adjoint.forward(ctx.adjoint, ctx.static, cuts, *tensors)
+                found = _Adjoint.forward(pass_back, *tensors)
             else:
-                found = _Adjoint.apply(ctx.adjoint, ctx.static, cuts, *tensors)  # type: ignore[no-untyped-call]
-        return (None, None, None, *found, *(None for _ in range(ctx.count - len(found))))
+                found = _Adjoint.apply(pass_back, *tensors)  # type: ignore[no-untyped-call]
+        return (None, *found, *(None for _ in range(ctx.count - len(found))))
 
 
 class _ClosedFormForward(_ClosedForm):
@@ -81,14 +107,13 @@ class _ClosedFormForward(_ClosedForm):
     @staticmethod
     def setup_context(ctx: Any, inputs: Arrays, output: Arrays) -> None:
         _ClosedForm.setup_context(ctx, inputs, output)
-        ctx.function = inputs[0]
-        ctx.save_for_forward(*inputs[3:], *output)
+        ctx.save_for_forward(*inputs[1:], *output)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Arrays:
         arrays = ctx.saved_tensors[: ctx.count]
         with _without_autocast(arrays[0].device.type):
-            return _directional(lambda *values: ctx.function(ctx.static, *values), arrays, tangents[3:])
+            return _directional(lambda *values: _ClosedForm.forward(ctx.form, *values), arrays, tangents[1:])
 
 
 class _Adjoint(torch.autograd.Function):
@@ -100,33 +125,31 @@ class _Adjoint(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(backward: Callable[..., Arrays], static: Any, cuts: tuple[int, int], *tensors: Any) -> Arrays:
-        return tuple(backward(static, tensors[: cuts[0]], tensors[cuts[0] : cuts[1]], tensors[cuts[1] :]))
+    def forward(form: _Opaque, *tensors: Any) -> Arrays:
+        backward, static, (first, second) = form.inside
+        return tuple(backward(static, tensors[:first], tensors[first:second], tensors[second:]))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Arrays, output: Arrays) -> None:
         del output
-        ctx.backward_function, ctx.static, ctx.cuts, *tensors = inputs
+        ctx.form, *tensors = inputs
         ctx.save_for_backward(*tensors)
         ctx.save_for_forward(*tensors)
 
     @staticmethod
-    def function(ctx: Any) -> Callable[..., Arrays]:
-        return lambda *tensors: _Adjoint.forward(ctx.backward_function, ctx.static, ctx.cuts, *tensors)
-
-    @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> Arrays:
-        tensors, function = ctx.saved_tensors, _Adjoint.function(ctx)
+        tensors = ctx.saved_tensors
         places = _floating(tensors)
         result: Any = torch.func.vjp(
-            lambda *values: function(*_filled(tensors, places, values)), *(tensors[k] for k in places)
+            lambda *values: _Adjoint.forward(ctx.form, *_filled(tensors, places, values)),
+            *(tensors[k] for k in places),
         )
         found = dict(zip(places, result[1](cotangents), strict=True))
-        return (None, None, None, *(found.get(k) for k in range(len(tensors))))
+        return (None, *(found.get(k) for k in range(len(tensors))))
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Arrays:
-        return _directional(_Adjoint.function(ctx), ctx.saved_tensors, tangents[3:])
+        return _directional(lambda *values: _Adjoint.forward(ctx.form, *values), ctx.saved_tensors, tangents[1:])
 
 
 class _WithGradient(torch.autograd.Function):
@@ -157,7 +180,7 @@ class _WithGradient(torch.autograd.Function):
             return _directional(lambda *values: ctx.function(ctx.static, True, *values)[2:], arrays, directions)  # noqa: FBT003
 
     @staticmethod
-    def backward(ctx: Any, first: Any, constant: Any, *second: Any) -> Arrays:
+    def backward(ctx: Any, first: Any, constant: Any, *second: Any) -> Arrays:  # pyright: ignore[reportIncompatibleMethodOverride]
         del constant
         gradients = ctx.saved_tensors[ctx.count :]
         found: list[Any] = [None] * ctx.count
@@ -198,7 +221,7 @@ class _Compiled(torch.autograd.Function):
         return value, constant
 
     @staticmethod
-    def backward(ctx: Any, first: Any, constant: Any) -> Arrays:
+    def backward(ctx: Any, first: Any, constant: Any) -> Arrays:  # pyright: ignore[reportIncompatibleMethodOverride]
         del constant
         gradients = ctx.saved_tensors
         return (None, None, *(first * g for g in gradients), *(None for _ in range(ctx.count - len(gradients))))
@@ -208,7 +231,18 @@ def _plain(arrays: Arrays) -> bool:
     """Whether nothing differentiates these tensors, nor maps over them."""
     if torch.is_grad_enabled() and any(x.requires_grad for x in arrays):
         return False
-    return not any(is_functorch_wrapped_tensor(x) or unpack_dual(x).tangent is not None for x in arrays)
+    return not any(is_functorch_wrapped_tensor(x) or unpack_dual(x).tangent is not None for x in arrays)  # type: ignore[no-untyped-call]
+
+
+def _refuse_nested_forward_mode() -> None:
+    """torch.func gives a Function no way to see the outer of two tangents: the derivative would be 0, or half."""
+    stack = get_interpreter_stack() or ()
+    if sum(interpreter.key() == TransformType.Jvp for interpreter in stack) > 1:
+        message = (
+            "forward mode inside forward mode does not pass through a loss that is computed block by block; use "
+            "torch.func.hessian or jacfwd of jacrev, or pass block_size=None"
+        )
+        raise NotImplementedError(message)
 
 
 def _distinct(arrays: Arrays) -> list[Any]:
@@ -237,6 +271,10 @@ class TorchAdapter:
 
     def full_precision(self, x: Any) -> AbstractContextManager[Any]:
         return _without_autocast(x.device.type)
+
+    def __init__(self) -> None:
+        # As for NumPy: a large piece of memory, freed, and the C library keeps those of tiles for the next ones.
+        torch.empty(2**25 - 2**14, dtype=torch.uint8)
 
     def value_and_grad(
         self, fn: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False
@@ -275,8 +313,11 @@ class TorchAdapter:
         self, forward: Callable[..., Arrays], backward: Callable[..., Sequence[Any]]
     ) -> Callable[..., Arrays]:
         def bound(static: Any, *arrays: Any) -> Arrays:
-            chosen: Any = _ClosedForm if torch.compiler.is_compiling() else _ClosedFormForward
-            outputs: Arrays = chosen.apply(forward, backward, static, *_distinct(arrays))
+            chosen: Any = _ClosedForm
+            if not torch.compiler.is_compiling():
+                _refuse_nested_forward_mode()
+                chosen = _ClosedFormForward
+            outputs: Arrays = chosen.apply(_Opaque(forward, backward, static), *_distinct(arrays))
             return outputs
 
         return bound
@@ -288,6 +329,7 @@ class TorchAdapter:
             elif _plain(arrays):
                 result = function(static, False, *arrays)  # noqa: FBT003
             else:
+                _refuse_nested_forward_mode()
                 result = _WithGradient.apply(function, static, *arrays)  # type: ignore[no-untyped-call]
             return result[0], result[1]
 
@@ -301,21 +343,33 @@ class TorchAdapter:
         except RuntimeError:  # one number for each element of a batch, under vmap
             return None
 
+    def fill_diagonal(self, x: Any, row: int, column: int, count: int, value: float) -> Any:
+        if torch.compiler.is_compiling():  # the compiler's own code for a diagonal warns of its deprecation
+            i, j = (torch.arange(n, device=x.device) for n in x.shape)
+            inside = (i >= row) & (i < row + count)
+            return torch.where(((i - row)[:, None] == j - column) & inside[:, None], value, x)
+        x[row : row + count, column : column + count].diagonal().fill_(value)
+        return x
+
     def scan(
         self, step: Callable[[Arrays, Arrays, int], tuple[Arrays, Arrays]], init: Arrays, xs: Arrays, block: int
     ) -> tuple[Arrays, Arrays]:
         length = xs[0].shape[0]
         if length <= block:
             return step(init, xs, 0)
-        carry, found = init, ()
+        carry, parts = init, []
+        found: Arrays = ()
         for start in range(0, length, block):
             carry, out = step(carry, tuple(x[start : start + block] for x in xs), start)
+            if torch.compiler.is_compiling() or not _plain(out):
+                parts.append(out)
+                continue
             if not start:
                 # Filled as they come: kept in a list, the small outputs would pin the heap between the large tiles.
                 found = tuple(x.new_empty((length, *x.shape[1:])) for x in out)
             for whole, x in zip(found, out, strict=True):
                 whole[start : start + block] = x
-        return carry, found
+        return carry, tuple(torch.cat(column) for column in zip(*parts, strict=True)) if parts else found
 
 
 def adapter(namespace_of: Callable[[Any], Any]) -> TorchAdapter:

@@ -223,6 +223,8 @@ def contrast_scores(
 def inverse(xp: Namespace, temperature: Any, like: Array) -> Array:
     """The factor that a temperature means, in the precision of `like`, which may be more than a Python float's."""
     if is_number(temperature):
+        if like.dtype == xp.float32:
+            return 1.0 / float(temperature)
         temperature = xp.full((), temperature, dtype=like.dtype, device=device_of(like))
     return 1.0 / temperature
 

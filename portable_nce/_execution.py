@@ -20,7 +20,7 @@ from ._rows import Block, constant, scan_rows, sweep_of, tile_of
 from ._statistics import RowStatistics, RowSums, dense_sums, row_statistics
 from ._streaming import streamed_sums
 from .pairings import Pairing, Shifts, split
-from .similarities import Operands, Similarity, is_product
+from .similarities import Operands, Similarity
 
 __all__ = ["Dense", "Execution", "Streamed", "Sums", "dense_of", "execution_of", "streamed_of", "whole_tile"]
 
@@ -33,11 +33,11 @@ _BLOCK_LIMIT = 2**22
 _LEAST_ROWS, _MOST_ROWS = 256, 1024
 _TILE_COLUMNS = 2048
 _KEPT_LIMIT = 2**26
-_WORTH_A_LOOK = 2**17
+_WORTH_A_LOOK = 2**20
 _SMALL = 30.0  # the exponentials of what is between -30 and 30 add up without loss, in float32 too
 
 Terms = tuple[Term | None, Term | None]
-Sums = tuple[tuple[Array, Array], ...]
+Sums = tuple[tuple[Array, Array | int], ...]
 
 
 class Execution(Protocol):
@@ -172,7 +172,7 @@ class Streamed:
         if self.block is not None:
             return self.block
         columns = self.operands[1][0]
-        per_row = columns.shape[0] * (columns.shape[1] if self.similarity.wide else 1)
+        per_row: int = columns.shape[0] * (columns.shape[1] if self.similarity.wide else 1)
         return max(1, most // per_row)
 
     def fused_rows(self, loss: RowLoss, weights: Array | None, *, symmetric: bool) -> Sums:
@@ -190,7 +190,7 @@ class Streamed:
                 return found
             return (*found, product_rows(loss, self._frame(shifts), columns, rows, weights))
         return tuple(
-            fused_rows(loss, one.similarity, one.operands, one.pairing, one.mask, weights, one.rows())
+            fused_rows(loss, one.similarity, one.operands, one.pairing, one.mask, weights=weights, block=one.rows())
             for one in ((self, self.transposed()) if symmetric else (self,))
         )
 
@@ -202,17 +202,27 @@ class Streamed:
         if shifts is not None and not symmetric:
             (rows,), (columns,) = self.operands
             frame = self._frame(shifts, parameters)
-            return (product_pairs(terms, parameters, divide_by, frame, rows, columns, weights),)
+            return (
+                product_pairs(terms, frame, rows, columns, parameters=parameters, divide_by=divide_by, weights=weights),
+            )
         return tuple(
             fused_pairs(
-                terms, parameters, divide_by, one.similarity, one.operands, one.pairing, one.mask, weights, one.rows()
+                terms,
+                one.similarity,
+                one.operands,
+                one.pairing,
+                one.mask,
+                parameters=parameters,
+                divide_by=divide_by,
+                weights=weights,
+                block=one.rows(),
             )
             for one in ((self, self.transposed()) if symmetric else (self,))
         )
 
     def _shifts(self) -> Shifts | None:
         """Give the pairing's shifts if this is a matrix of products, all of which take part."""
-        if self.pairing.shifts is None or self.mask is not None or not is_product(self.similarity):
+        if self.pairing.shifts is None or self.mask is not None or not self.similarity.product:
             return None
         rows, columns = (x.shape[0] for (x,) in self.operands)
         return self.pairing.shifts(rows, columns) if columns > 1 else None

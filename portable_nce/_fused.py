@@ -18,13 +18,13 @@ from ._protocol import Array, Namespace
 from ._rows import (
     Block,
     Layout,
-    WithGradient,
     no_cotangents,
     pulled_back,
     scan_rows,
     source_of,
     sweep_of,
     tile_of,
+    with_gradient,
 )
 from ._statistics import RowStatistics, RowSums, dense_sums, row_statistics
 from .pairings import Pairing
@@ -36,11 +36,16 @@ Slopes = tuple[Array | None, Array | None, Array | None, Array | None]
 
 
 class RowLoss(NamedTuple):
-    """An objective whose rows are each on their own: losses, slopes, and which rows count."""
+    """An objective whose rows are each on their own: losses, slopes, and which rows count.
+
+    `of_odds` gives the loss and its slope by the log-odds, where these are all that it asks for, for rows that have one
+    positive and some negatives.
+    """
 
     rows: Callable[[RowStatistics], Array]
     slopes: Callable[[RowStatistics], Slopes]
     needs_negative: bool
+    of_odds: Callable[[Array], tuple[Array, Array]] | None = None
 
 
 class _RowPlan(NamedTuple):
@@ -63,29 +68,33 @@ def fused_rows(
     operands: tuple[Operands, Operands],
     pairing: Pairing,
     mask: Array | None,
+    *,
     weights: Array | None,
     block: int,
 ) -> tuple[Array, Array]:
     """The weighted sum of the losses of the rows, of shape (1,), and which rows count, as numbers."""
     layout, source = sweep_of([(similarity, operands)], pairing, mask, block, () if weights is None else (weights,))
-    return _rows(_RowPlan(layout, pairing.one_per_row, loss, weights is not None), *source.flat())
+    return with_gradient(
+        _rows_with_gradient, _RowPlan(layout, pairing.one_per_row, loss, weights is not None), *source.flat()
+    )
 
 
 def fused_pairs(
     terms: tuple[Term | None, Term | None],
-    parameters: tuple[Array, ...],
-    divide_by: str,
     similarity: Similarity,
     operands: tuple[Operands, Operands],
     pairing: Pairing,
     mask: Array | None,
+    *,
+    parameters: tuple[Array, ...],
+    divide_by: str,
     weights: Array | None,
     block: int,
 ) -> tuple[Array, Array]:
     """The weighted sum of the terms of all pairs, of shape (1,), and how often each row counts in a mean."""
     further = parameters if weights is None else (*parameters, weights)
     layout, source = sweep_of([(similarity, operands)], pairing, mask, block, further)
-    return _pairs(_PairPlan(layout, terms, divide_by, weights is not None), *source.flat())
+    return with_gradient(_pairs_with_gradient, _PairPlan(layout, terms, divide_by, weights is not None), *source.flat())
 
 
 def weighted_rows(
@@ -119,7 +128,9 @@ def _rows_with_gradient(plan: _RowPlan, wanted: bool, *arrays: Array) -> tuple[A
         found = (values, xp.astype(counted, values.dtype))
         if not wanted:
             return carry, found
-        cotangent = score_cotangents(xp, scores, (positives, negatives), sums, row, loss.slopes(row), factor)
+        cotangent = score_cotangents(
+            xp, scores, (positives, negatives), sums, row, slopes=loss.slopes(row), factor=factor
+        )
         to_rows, to_columns = pulled_back(layout, source, block, (cotangent,))
         carry = tuple(a + b for a, b in zip(carry, to_columns, strict=True))
         return carry, (*found, *to_rows, *(() if to_weights is None else (to_weights,)))
@@ -142,6 +153,7 @@ def score_cotangents(
     sets: tuple[Array, Array],
     sums: RowSums,
     row: RowStatistics,
+    *,
     slopes: Slopes,
     factor: Array,
 ) -> Array:
@@ -181,7 +193,7 @@ def _pairs_with_gradient(plan: _PairPlan, wanted: bool, *arrays: Array) -> tuple
         scores, positives, negatives = tile_of(xp, layout, source, block)
         parameters, weights = block.parameters, None
         if plan.weighted:
-            *parameters, weights = parameters
+            parameters, weights = parameters[:-1], parameters[-1]
         columns = tuple(xp.expand_dims(x, axis=1) for x in parameters)
         sums = add_terms(xp, plan.terms, scores, (positives, negatives), columns)
         number = sums[2] + sums[3]
@@ -194,7 +206,7 @@ def _pairs_with_gradient(plan: _PairPlan, wanted: bool, *arrays: Array) -> tuple
         if not wanted:
             return carry, (values, number)
         cotangents, to_parameters = pull_terms(
-            xp, plan.terms, scores, (positives, negatives), columns, (factor, factor)
+            xp, plan.terms, scores, (positives, negatives), columns, cotangents=(factor, factor)
         )
         to_rows, to_columns = pulled_back(layout, source, block, cotangents)
         carry = tuple(a + b for a, b in zip(carry, to_columns, strict=True))
@@ -202,7 +214,3 @@ def _pairs_with_gradient(plan: _PairPlan, wanted: bool, *arrays: Array) -> tuple
         return carry, (values, number, *to_rows, *further)
 
     return _finished(xp, layout, *scan_rows(layout, source, step, no_cotangents(source) if wanted else ()))
-
-
-_rows = WithGradient(_rows_with_gradient)
-_pairs = WithGradient(_pairs_with_gradient)

@@ -67,6 +67,9 @@ def enter(**arrays: Array | None) -> tuple[Namespace, list[Any]]:
     ValueError
         If two arrays live on different devices.
     """
+    present = [x for x in arrays.values() if x is not None]
+    if _alike(present) and len(present) == len(arrays):
+        return namespace_of(present[0]), present
     named: list[tuple[str, Array]] = [(name, x) for name, x in arrays.items() if x is not None or name not in _OPTIONAL]
     for name, x in named:
         if not is_array(x):
@@ -101,12 +104,28 @@ def enter(**arrays: Array | None) -> tuple[Namespace, list[Any]]:
     return space, [None if x is None else next(lifted) for x in arrays.values()]
 
 
+def _alike(arrays: list[Any]) -> bool:
+    """Whether these are arrays of a type seen before, on one device and, if recorded, by the same recording."""
+    first = arrays[0]
+    kind = type(first)
+    if kind not in _namespaces and not hasattr(first, "__recorded__"):
+        return False
+    device = device_of(first)
+    level = getattr(first, "level", None)
+    return all(
+        type(x) is kind
+        and device_of(x) == device
+        and (level is None or (x.level == level and x.namespace is first.namespace))
+        for x in arrays[1:]
+    )
+
+
 def together(*groups: tuple[Array, ...]) -> list[tuple[Array, ...]]:
     """The groups of arrays, all on the tape if one of them is."""
-    spaces = (namespace_of(x) for group in groups for x in group)
-    space = next((s for s in spaces if hasattr(s, "base_namespace")), None)
-    if space is None:
+    recorded = [x for group in groups for x in group if type(x) not in _namespaces and hasattr(x, "__recorded__")]
+    if not recorded:
         return list(groups)
+    space = namespace_of(recorded[0])
     lifted = iter(space.lift_like(*(x for group in groups for x in group)))
     return [tuple(next(lifted) for _ in group) for group in groups]
 

@@ -18,6 +18,7 @@ __all__ = [
     "sigmoid",
     "single_exp_sum",
     "softplus",
+    "softplus_and_sigmoid",
     "sum_to_scalar",
     "zeros",
 ]
@@ -25,6 +26,8 @@ __all__ = [
 
 def accumulate(xp: Namespace, x: Array) -> Array:
     """`x` in the dtype to compute in: float32 for 16-bit floats, else its own."""
+    if x.dtype in (xp.float32, xp.float64):
+        return x
     return xp.astype(x, xp.float32) if "float16" in str(x.dtype) else x  # bfloat16 too
 
 
@@ -35,7 +38,7 @@ def zeros(xp: Namespace, shape: tuple[int, ...], like: Array) -> Array:
 
 def sum_to_scalar(xp: Namespace, x: Array) -> Array:
     """The sum of all entries as an array of one entry; NumPy's sum without axes would be a scalar and no array."""
-    return xp.sum(xp.reshape(x, (-1,)), axis=0, keepdims=True)
+    return xp.sum(x if len(x.shape) == 1 else xp.reshape(x, (-1,)), axis=0, keepdims=True)
 
 
 class ExpSum(NamedTuple):
@@ -90,6 +93,14 @@ def sigmoid(xp: Namespace, t: Array) -> Array:
     positive = t > 0
     small = xp.exp(xp.where(positive, -t, t))
     return xp.where(positive, xp.ones_like(t), small) / (1.0 + small)
+
+
+def softplus_and_sigmoid(xp: Namespace, t: Array) -> tuple[Array, Array]:
+    """The softplus and its derivative, of one exponential."""
+    positive = t > 0
+    small = xp.exp(xp.where(positive, -t, t))
+    value = xp.where(positive, t, xp.zeros_like(t)) + xp.log1p(small)
+    return value, xp.where(positive, xp.ones_like(t), small) / (small + 1.0)
 
 
 def safe_sqrt(xp: Namespace, x: Array) -> Array:

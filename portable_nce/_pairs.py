@@ -13,7 +13,7 @@ from typing import NamedTuple
 from ._autodiff import stop_gradient
 from ._namespace import namespace_of, together
 from ._protocol import Array, Namespace
-from ._rows import Block, ClosedForm, Layout, scan_pullbacks, scan_rows, source_of, sweep_of, tile_of
+from ._rows import Block, Layout, closed_form, scan_pullbacks, scan_rows, source_of, sweep_of, tile_of
 from .pairings import Pairing
 from .similarities import Operands, Similarity
 
@@ -89,7 +89,7 @@ def streamed_pair_sums(
 ) -> PairSums:
     """The same some rows at a time, memory O(block · K), with the closed-form gradient."""
     layout, source = sweep_of(channels, pairing, mask, block, parameters)
-    found = _sums(_Plan(layout, terms), *source.flat())
+    found = closed_form(_forward, _backward, _Plan(layout, terms), *source.flat())
     return PairSums(*found[:2], *(stop_gradient(x) for x in found[2:]))
 
 
@@ -145,6 +145,7 @@ def pull_terms(
     scores: tuple[Array, ...],
     sets: tuple[Array, Array],
     parameters: tuple[Array, ...],
+    *,
     cotangents: tuple[Array, ...],
 ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
     """The cotangents of the scores and of the parameters, for those of the sums over positives and negatives."""
@@ -182,9 +183,6 @@ def _backward(
         block: Block, scores: tuple[Array, ...], positives: Array, negatives: Array
     ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
         columns = _columns(xp, block.parameters)
-        return pull_terms(xp, plan.terms, scores, (positives, negatives), columns, block.further)
+        return pull_terms(xp, plan.terms, scores, (positives, negatives), columns, cotangents=block.further)
 
     return scan_pullbacks(plan.layout, source_of(plan.layout, arrays), pull, tuple(cotangents[:2]))
-
-
-_sums = ClosedForm(_forward, _backward)

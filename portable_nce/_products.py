@@ -20,11 +20,11 @@ from typing import NamedTuple
 from ._autodiff import stop_gradient
 from ._fused import RowLoss, weighted_rows
 from ._namespace import device_of, namespace_of, together
-from ._numerics import sum_to_scalar, zeros
+from ._numerics import sum_to_scalar
 from ._pairs import Term
 from ._protocol import Array, Namespace
 from ._registry import adapter_of
-from ._rows import WithGradient
+from ._rows import with_gradient
 from ._statistics import RowStatistics
 from .pairings import Shifts
 
@@ -41,6 +41,14 @@ class Frame(NamedTuple):
     block: int
     tile: int
     small: bool
+
+
+class Place(NamedTuple):
+    """Where a tile lies: its first row, its first column and the one after its last, and how many columns there are."""
+
+    start: Array | int
+    bounds: tuple[int, int]
+    n_columns: int
 
 
 class Sum(NamedTuple):
@@ -96,50 +104,31 @@ def one(xp: Namespace, parts: Sequence[Array]) -> Array:
     return parts[0] if len(parts) == 1 else xp.concat(list(parts), axis=0)
 
 
-def excluded(
-    xp: Namespace, shifts: Shifts, like: Array, rows: tuple[Array | int, int], bounds: tuple[int, int], n_columns: int
-) -> Array | None:
-    """Which entries of a tile are no negatives: None if it is known that there are none.
-
-    `rows` are the first row's number and how many there are.
-    """
+def without_others(xp: Namespace, shifts: Shifts, x: Array, place: Place, value: float) -> Array:
+    """A tile with `value` where no negative is; it may be overwritten."""
     if shifts.first:
-        return None
-    start, count = rows
-    found = None
-    device = device_of(like)
+        return x
+    start, bounds, n_columns = place
+    count = x.shape[0]
     for distance in (shifts.positive, 0) if shifts.own else (shifts.positive,):
-        wraps = distance > 0
         if isinstance(start, int):
+            # Along the diagonal through (start, first), and on from column 0 where it leaves the matrix.
             first = (start + distance) % n_columns
-            wraps = first + count > n_columns
-            if not wraps and (first >= bounds[1] or first + count <= bounds[0]):
-                continue
-            number = xp.arange(first, first + count, dtype=xp.int32, device=device)
-        else:
-            number = xp.arange(count, dtype=xp.int32, device=device) + (start + distance)
-        if wraps:
-            number = xp.where(number >= n_columns, number - n_columns, number)
-        own = xp.expand_dims(number, axis=1) == xp.expand_dims(
-            xp.arange(*bounds, dtype=number.dtype, device=device), axis=0
-        )
-        found = own if found is None else xp.logical_or(found, own)
-    return found
+            for shift in (0, n_columns) if first + count > n_columns else (0,):
+                low, high = max(bounds[0], first - shift), min(bounds[1], first - shift + count)
+                if low < high:
+                    x = adapter_of(x).fill_diagonal(x, low - first + shift, low - bounds[0], high - low, value)
+            continue
+        number = xp.arange(count, dtype=xp.int32, device=device_of(x)) + (start + distance)
+        number = xp.expand_dims(xp.where(number >= n_columns, number - n_columns, number), axis=1)
+        own = number == xp.expand_dims(xp.arange(*bounds, dtype=number.dtype, device=device_of(x)), axis=0)
+        x = xp.where(own, value, x)
+    return x
 
 
-def products(
-    xp: Namespace,
-    frame: Frame,
-    own: Array,
-    columns: Array,
-    start: Array | int,
-    bounds: tuple[int, int],
-    n_columns: int,
-) -> Array:
+def products(xp: Namespace, frame: Frame, own: Array, columns: Array, place: Place) -> Array:
     """The scores of a tile, -inf for what is no negative."""
-    scores = xp.matmul(own, xp.matrix_transpose(columns))
-    without = excluded(xp, frame.shifts, own, (start, own.shape[0]), bounds, n_columns)
-    return scores if without is None else xp.where(without, -math.inf, scores)
+    return without_others(xp, frame.shifts, own @ columns.T, place, -math.inf)
 
 
 def exponentials(xp: Namespace, frame: Frame, scores: Array, axis: int = 1, *, spare: bool = True) -> tuple[Array, Sum]:
@@ -154,7 +143,8 @@ def exponentials(xp: Namespace, frame: Frame, scores: Array, axis: int = 1, *, s
 
 def shifted(xp: Namespace, scores: Array, top: Array, axis: int, *, spare: bool) -> Array:
     """The scores minus their largest, if that is finite."""
-    shift = xp.expand_dims(xp.where(xp.isinf(top), xp.zeros_like(top), top), axis=axis)
+    shift = xp.where(xp.isinf(top), xp.zeros_like(top), top)
+    shift = shift[:, None] if axis == 1 else shift[None, :]
     if not spare:
         return scores - shift
     scores -= shift
@@ -196,34 +186,32 @@ class Worth(NamedTuple):
     """What some rows are worth: losses, and coefficients of the exponentials, the positives and the weights."""
 
     values: Array
-    of_negatives: Array | None = None
-    of_positive: Array | None = None
+    of_negatives: Array = None
+    of_positive: Array = None
     to_weights: Array | None = None
 
 
-def worth(
-    xp: Namespace, loss: RowLoss, total: Sum, positive: Array, weights: Array | None, *, wanted: bool
-) -> Worth:
+def worth(xp: Namespace, loss: RowLoss, total: Sum, positive: Array, weights: Array | None, *, wanted: bool) -> Worth:
     """Let the objective say what the rows are worth."""
-    row = statistics(xp, total, positive)
-    values, to_weights, factor = loss.rows(row), None, None
+    to_weights = factor = of_negative = of_positive = None
+    if loss.of_odds is not None:
+        logarithm = xp.log(total.total)
+        odds = logarithm - positive if total.top is None else (total.top - positive) + logarithm
+        values, of_odds = loss.of_odds(odds)
+    else:
+        row = statistics(xp, total, positive)
+        values = loss.rows(row)
+        of_odds, _, of_negative, of_positive = loss.slopes(row)
+        of_odds = xp.zeros_like(positive) if of_odds is None else of_odds
     if weights is not None:
-        values, factor, to_weights = weighted_rows(xp, values, row.has_positive, weights)
+        values, factor, to_weights = weighted_rows(xp, values, xp.ones_like(values, dtype=xp.bool), weights)
     if not wanted:
         return Worth(values)
-    of_odds, _, of_negative, of_positive = loss.slopes(row)
-    if of_odds is None:
-        of_odds = xp.zeros_like(positive)
     to_negatives = of_odds if of_negative is None else of_odds + of_negative
     to_positive = -of_odds if of_positive is None else of_positive - of_odds
     if factor is not None:
         to_negatives, to_positive = to_negatives * factor, to_positive * factor
     return Worth(values, to_negatives / total.total, to_positive, to_weights)
-
-
-def column(xp: Namespace, x: Array) -> Array:
-    """A number for each row, to be multiplied with rows."""
-    return xp.expand_dims(x, axis=1)
 
 
 def grown(total: Array | None, part: Array) -> Array:
@@ -243,10 +231,10 @@ class _RowsPlan(NamedTuple):
     weighted: bool
 
 
-def product_rows(loss: RowLoss, frame: Frame, rows: Array, columns: Array, weights: Array | None) -> tuple[Array, Array]:
-    """The weighted sum of the losses of the rows, of shape (1,), and ones: every row counts."""
+def product_rows(loss: RowLoss, frame: Frame, rows: Array, columns: Array, weights: Array | None) -> tuple[Array, int]:
+    """The weighted sum of the losses of the rows, of shape (1,), and their number."""
     arrays = (rows, columns) if weights is None else (rows, columns, weights)
-    return _rows(_RowsPlan(frame, loss, weights is not None), *arrays)
+    return with_gradient(_rows_with_gradient, _RowsPlan(frame, loss, weights is not None), *arrays)[0], rows.shape[0]
 
 
 def _rows_with_gradient(plan: _RowsPlan, wanted: bool, *arrays: Array) -> tuple[Array, ...]:  # noqa: FBT001
@@ -264,35 +252,32 @@ def _rows_with_gradient(plan: _RowsPlan, wanted: bool, *arrays: Array) -> tuple[
         own, partner, *weight = block
         found = []
         for own_columns, ends in zip(tiles, bounds, strict=True):
-            scores = products(xp, frame, own, own_columns, start, ends, shape[1])
+            scores = products(xp, frame, own, own_columns, Place(start, ends, shape[1]))
             found.append(exponentials(xp, frame, scores))
         total, factors = merged(xp, [part for _, part in found])
         positive = xp.sum(own * partner, axis=1)
         of = worth(xp, loss, total, positive, weight[0] if weight else None, wanted=wanted)
         if not wanted:
             return carry, (of.values,)
-        attracted = column(xp, of.of_positive)
+        attracted = of.of_positive[:, None]
         to_rows, to_columns = attracted * partner, []
         for sum_so_far, own_columns, (exponential, _), factor in zip(carry, tiles, found, factors, strict=True):
-            share = column(xp, of.of_negatives if factor is None else of.of_negatives * factor)
-            to_rows = grown(to_rows, share * xp.matmul(exponential, own_columns))
-            to_columns.append(grown(sum_so_far, xp.matmul(xp.matrix_transpose(exponential), share * own)))
+            share = (of.of_negatives if factor is None else of.of_negatives * factor)[:, None]
+            to_rows = grown(to_rows, share * (exponential @ own_columns))
+            to_columns.append(grown(sum_so_far, exponential.T @ (share * own)))
         further = () if of.to_weights is None else (of.to_weights,)
         return tuple(to_columns), (of.values, to_rows, attracted * own, *further)
 
-    init = tuple(zeros(xp, x.shape, x) for x in tiles) if wanted else ()
+    init = tuple(xp.zeros_like(x) for x in tiles) if wanted else ()
     xs = (rows, partners(xp, frame.shifts, columns, shape[0]), *weights)
     carry, found = adapter_of(rows).scan(step, init, xs, frame.block)
     values, *gradients = found
-    counts = xp.ones_like(values)
+    total = sum_to_scalar(xp, values)
     if not wanted:
-        return sum_to_scalar(xp, values), counts
+        return total, values
     to_rows, to_partners, *further = gradients
     to_columns = columns_of(xp, frame.shifts, carry, to_partners)
-    return sum_to_scalar(xp, values), counts, to_rows, to_columns, *further
-
-
-_rows = WithGradient(_rows_with_gradient)
+    return total, values, to_rows, to_columns, *further
 
 
 # ---------------------------------------------------------------------------------------------------------- two-sided
@@ -308,13 +293,15 @@ class _SidesPlan(NamedTuple):
 
 def product_sides(
     loss: RowLoss, frame: Frame, rows: Array, columns: Array, weights: Array | None, *, own: bool, kept: bool
-) -> tuple[Array, Array]:
-    """The weighted losses of a square matrix, of shape (1,), and ones: the mean of that of rows and that of columns.
+) -> tuple[Array, int]:
+    """The weighted losses of a square matrix, of shape (1,), and their number: the mean of rows and columns.
 
     With `own` scores, which are symmetric, the two are the same. `kept` exponentials take N² numbers of memory.
     """
     arrays = (rows, columns) if weights is None else (rows, columns, weights)
-    return _sides(_SidesPlan(frame, loss, weights is not None, own, kept), *arrays)
+    return with_gradient(_sides_with_gradient, _SidesPlan(frame, loss, weights is not None, own, kept), *arrays)[
+        0
+    ], rows.shape[0]
 
 
 def _sides_with_gradient(plan: _SidesPlan, wanted: bool, *arrays: Array) -> tuple[Array, ...]:  # noqa: FBT001
@@ -328,8 +315,8 @@ def _sides_with_gradient(plan: _SidesPlan, wanted: bool, *arrays: Array) -> tupl
     places = [(i, j) for i in range(len(row_bounds)) for j in range(i if plan.own else 0, len(column_bounds))]
 
     def scores_of(i: int, j: int) -> Array:
-        start = row_bounds[i][0]
-        return products(xp, frame, row_pieces[i], column_pieces[j], start, column_bounds[j], number)
+        place = Place(row_bounds[i][0], column_bounds[j], number)
+        return products(xp, frame, row_pieces[i], column_pieces[j], place)
 
     # The sums. Those of columns belong to rows too where the scores are their own.
     of_rows: list[list[Sum]] = [[] for _ in row_bounds]
@@ -341,11 +328,7 @@ def _sides_with_gradient(plan: _SidesPlan, wanted: bool, *arrays: Array) -> tupl
         exponential, part = exponentials(xp, frame, scores, spare=alone)
         of_rows[i].append(part)
         if not alone:
-            part = (
-                Sum(None, xp.sum(exponential, axis=0))
-                if frame.small
-                else exponentials(xp, frame, scores, axis=0)[1]
-            )
+            part = Sum(None, xp.sum(exponential, axis=0)) if frame.small else exponentials(xp, frame, scores, axis=0)[1]
             of_columns[j].append(part)
         if plan.kept and wanted:
             kept[i, j] = exponential
@@ -356,15 +339,15 @@ def _sides_with_gradient(plan: _SidesPlan, wanted: bool, *arrays: Array) -> tupl
     weight = weights[0] if weights else None
     found = [worth(xp, plan.loss, side, positive, weight, wanted=wanted) for side in sides[: 1 if plan.own else 2]]
     values = mean_of(found, "values")
-    value, counts = sum_to_scalar(xp, values), xp.ones_like(positive)
+    value = sum_to_scalar(xp, values)
     if not wanted:
-        return value, counts
+        return value, values
 
     # The gradients.
     half = 1.0 if plan.own else 0.5
     factors = [
-        [column[a:b] for a, b in bounds]
-        for column, bounds in (
+        [x[a:b] for a, b in bounds]
+        for x, bounds in (
             (half * found[0].of_negatives, row_bounds),
             (half * found[-1].of_negatives, column_bounds),
         )
@@ -377,7 +360,7 @@ def _sides_with_gradient(plan: _SidesPlan, wanted: bool, *arrays: Array) -> tupl
     to_columns: list[Array | None] = [None] * len(column_bounds)
     for i, j in places:
         alone = plan.own and i == j
-        by_row, by_column = xp.expand_dims(factors[0][i], axis=1), xp.expand_dims(factors[1][j], axis=0)
+        by_row, by_column = factors[0][i][:, None], factors[1][j][None, :]
         if tops[0] is None or tops[1] is None:
             exponential = kept.pop((i, j)) if plan.kept else xp.exp(scores_of(i, j))
             pull = exponential * (by_row if alone else by_row + by_column)
@@ -386,14 +369,14 @@ def _sides_with_gradient(plan: _SidesPlan, wanted: bool, *arrays: Array) -> tupl
             pull = xp.exp(shifted(xp, scores, tops[0][i], 1, spare=alone)) * by_row
             if not alone:
                 pull = pull + xp.exp(shifted(xp, scores, tops[1][j], 0, spare=True)) * by_column
-        to_rows[i] = grown(to_rows[i], xp.matmul(pull, column_pieces[j]))
-        to_columns[j] = grown(to_columns[j], xp.matmul(xp.matrix_transpose(pull), row_pieces[i]))
-    attracted = column(xp, mean_of(found, "of_positive"))
+        to_rows[i] = grown(to_rows[i], pull @ column_pieces[j])
+        to_columns[j] = grown(to_columns[j], pull.T @ row_pieces[i])
+    attracted = mean_of(found, "of_positive")[:, None]
     by_partner = attracted * rows
     further = (mean_of(found, "to_weights"),) if weights else ()
     return (
         value,
-        counts,
+        values,
         grown(attracted * partner, one(xp, to_rows)),
         add_partners(xp, frame.shifts, one(xp, to_columns), by_partner),
         *further,
@@ -412,9 +395,6 @@ def mean_of(found: list[Worth], field: str) -> Array:
     return 0.5 * first + 0.5 * second[0] if second else first
 
 
-_sides = WithGradient(_sides_with_gradient)
-
-
 # -------------------------------------------------------------------------------------------------------------- pairs
 
 
@@ -427,16 +407,17 @@ class _PairsPlan(NamedTuple):
 
 def product_pairs(
     terms: tuple[Term | None, Term | None],
-    parameters: tuple[Array, ...],
-    divide_by: str,
     frame: Frame,
     rows: Array,
     columns: Array,
+    *,
+    parameters: tuple[Array, ...],
+    divide_by: str,
     weights: Array | None,
 ) -> tuple[Array, Array]:
     """The weighted sum of the terms of all pairs, of shape (1,), and how often each row counts in a mean."""
     arrays = (rows, columns, *parameters, *(() if weights is None else (weights,)))
-    return _pairs(_PairsPlan(frame, terms, divide_by, weights is not None), *arrays)
+    return with_gradient(_pairs_with_gradient, _PairsPlan(frame, terms, divide_by, weights is not None), *arrays)
 
 
 def _pairs_with_gradient(plan: _PairsPlan, wanted: bool, *arrays: Array) -> tuple[Array, ...]:  # noqa: FBT001
@@ -454,31 +435,30 @@ def _pairs_with_gradient(plan: _PairsPlan, wanted: bool, *arrays: Array) -> tupl
     ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
         own, partner, *parameters = block
         weight = parameters.pop() if plan.weighted else None
-        beside = [xp.expand_dims(x, axis=1) for x in parameters]
-        factor = None if weight is None else column(xp, weight)
+        beside = [x[:, None] for x in parameters]
+        factor = None if weight is None else weight[:, None]
         scaled = own if factor is None else own * factor
         positive = xp.sum(own * partner, axis=1)
         value, (slope, *to_parameters) = both(xp, attract, positive, parameters, small=frame.small)
         active = xp.astype(value != 0, value.dtype)
-        attracted = column(xp, slope)
+        attracted = slope[:, None]
         to_rows, to_columns = attracted * partner, []
         for k, (own_columns, ends) in enumerate(zip(tiles, bounds, strict=True)):
-            scores = xp.matmul(own, xp.matrix_transpose(own_columns))
-            without = excluded(xp, frame.shifts, own, (start, own.shape[0]), ends, shape[1])
-            if without is not None:
-                scores = xp.where(without, xp.zeros_like(scores), scores)
+            scores = own @ own_columns.T
+            place = Place(start, ends, shape[1])
+            scores = without_others(xp, frame.shifts, scores, place, 0.0)
             repelled, slopes = both(xp, repel, scores, beside, small=frame.small)
-            if without is not None:
-                masked = {id(x): xp.where(without, xp.zeros_like(scores), x) for x in (repelled, *slopes)}
-                repelled, *slopes = (masked[id(x)] for x in (repelled, *slopes))
+            distinct = {id(x): x for x in (repelled, *slopes)}
+            cleared = {k: without_others(xp, frame.shifts, x, place, 0.0) for k, x in distinct.items()}
+            repelled, slopes = cleared[id(repelled)], tuple(cleared[id(x)] for x in slopes)
             value = value + xp.sum(repelled, axis=1)
             if plan.divide_by == "active":
                 active = active + xp.sum(xp.astype(repelled != 0, value.dtype), axis=1)
             if wanted:
                 sums = {id(x): xp.sum(x, axis=1) for x in slopes[1:]}
                 to_parameters = [a + sums[id(x)] for a, x in zip(to_parameters, slopes[1:], strict=True)]
-                to_rows = grown(to_rows, xp.matmul(slopes[0], own_columns))
-                to_columns.append(grown(carry[k], xp.matmul(xp.matrix_transpose(slopes[0]), scaled)))
+                to_rows = grown(to_rows, slopes[0] @ own_columns)
+                to_columns.append(grown(carry[k], slopes[0].T @ scaled))
         number = xp.ones_like(value)
         if plan.divide_by == "active":
             number = active
@@ -493,7 +473,7 @@ def _pairs_with_gradient(plan: _PairsPlan, wanted: bool, *arrays: Array) -> tupl
         further = (*(x * weight for x in to_parameters), value)
         return tuple(to_columns), (weighted, number, to_rows * factor, to_partners, *further)
 
-    init = tuple(zeros(xp, x.shape, x) for x in tiles) if wanted else ()
+    init = tuple(xp.zeros_like(x) for x in tiles) if wanted else ()
     xs = (rows, partners(xp, frame.shifts, columns, shape[0]), *by_row)
     carry, (values, numbers, *gradients) = adapter_of(rows).scan(step, init, xs, frame.block)
     if not wanted:
@@ -512,7 +492,5 @@ def both(
         return nothing, (nothing,) * (1 + len(parameters))
     if term.both is not None:
         return term.both(scores, *parameters, small=small)
+    assert term.slopes is not None  # noqa: S101  (an objective whose terms have none is not fused)
     return term.value(scores, *parameters), term.slopes(scores, *parameters)
-
-
-_pairs = WithGradient(_pairs_with_gradient)

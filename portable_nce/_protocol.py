@@ -59,7 +59,8 @@ class Adapter(Protocol):
 
         ``forward(static, *arrays)`` returns a tuple of arrays; ``backward(static, arrays, outputs, cotangents)``
         returns the cotangents of the first arrays (those left out at the end have none). `static` is hashable. Both
-        are array-API code, so that the backward pass can be differentiated again.
+        are array-API code, so that the backward pass can be differentiated again. An adapter that compiles keeps what
+        it has compiled of a function.
         """
         ...
 
@@ -76,6 +77,10 @@ class Adapter(Protocol):
 
     def known(self, x: Array) -> float | None:
         """Return the number in an array of one entry if it is at hand, or None where it is traced or far away."""
+        ...
+
+    def fill_diagonal(self, x: Array, row: int, column: int, count: int, value: float) -> Array:
+        """Return a matrix with `value` at (row, column), (row + 1, column + 1), and so on; it may overwrite `x`."""
         ...
 
     def scan(

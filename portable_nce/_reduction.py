@@ -58,14 +58,22 @@ def reduce_values(
     return divided(total, sum_to_scalar(xp, weight * further[0] if further else weight))
 
 
-def reduce_sum(total: Array, number: Array, weights: Array | None, reduction: str) -> Array:
-    """A weighted sum of losses, or their mean, in which each row counts so many times."""
+def reduce_sum(total: Array, number: Array | int, weights: Array | None, reduction: str) -> Array:
+    """A weighted sum of losses, or their mean.
+
+    `number` says how often each row counts; a Python number says how many rows there are, each of which counts once.
+    """
     if reduction == "sum":
         return total
-    given = (total, number) if weights is None else (total, number, weights)
-    ((total, number, *further),) = together(given)
-    xp = namespace_of(total)
-    return divided(total, sum_to_scalar(xp, number * further[0] if further else number))
+    if isinstance(number, int):
+        if weights is None:
+            return total / float(number)
+        ((total, norm),) = together((total, weights))
+    else:
+        given = (total, number) if weights is None else (total, number, weights)
+        ((total, norm, *further),) = together(given)
+        norm = norm * further[0] if further else norm
+    return divided(total, sum_to_scalar(namespace_of(norm), norm))
 
 
 def divided(total: Array, norm: Array) -> Array:

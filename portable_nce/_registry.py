@@ -64,7 +64,7 @@ def register_backend(module: str, adapter: Adapter | None = None) -> None:
         message = f"register_backend: expected the name of a module, got {type(module).__name__}"
         raise TypeError(message)
     if adapter is not None and not isinstance(adapter, Adapter):
-        needed = [name for name in dir(Adapter) if not name.startswith("_")] + ["name", "version"]
+        needed = [name for name in dir(Adapter) if not name.startswith("_")] + ["name", "version", "unrolled"]
         missing = sorted({name for name in needed if not hasattr(adapter, name)})
         message = f"register_backend: expected an adapter, got {type(adapter).__name__} without {', '.join(missing)}"
         raise TypeError(message)

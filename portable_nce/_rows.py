@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ._autodiff import stop_gradient
 from ._namespace import device_of, namespace_of, together
-from ._numerics import accumulate, zeros
+from ._numerics import accumulate
 from ._protocol import Array, Namespace
 from ._registry import adapter_of
 from .pairings import Pairing, Rule, split
@@ -20,10 +20,9 @@ from .similarities import Operands, Pullback, Scores, Similarity
 
 __all__ = [
     "Block",
-    "ClosedForm",
     "Layout",
     "Source",
-    "WithGradient",
+    "closed_form",
     "constant",
     "no_cotangents",
     "pulled_back",
@@ -32,47 +31,23 @@ __all__ = [
     "source_of",
     "sweep_of",
     "tile_of",
+    "with_gradient",
 ]
 
 
-class ClosedForm:
-    """A function of arrays with its closed-form gradient, bound once for each adapter.
-
-    ``forward(static, *arrays)`` and ``backward(static, arrays, outputs, cotangents)`` are those of
-    `Adapter.custom_vjp`.
-    """
-
-    __slots__ = ("backward", "bound", "forward")
-
-    def __init__(self, forward: Callable[..., tuple[Array, ...]], backward: Callable[..., tuple[Array, ...]]) -> None:
-        self.forward = forward
-        self.backward = backward
-        self.bound: dict[object, Callable[..., tuple[Array, ...]]] = {}
-
-    def __call__(self, static: object, *arrays: Array) -> tuple[Array, ...]:
-        adapter = adapter_of(arrays[0])
-        if adapter not in self.bound:
-            self.bound[adapter] = adapter.custom_vjp(self.forward, self.backward)
-        return self.bound[adapter](static, *arrays)
+def closed_form(
+    forward: Callable[..., tuple[Array, ...]],
+    backward: Callable[..., tuple[Array, ...]],
+    static: object,
+    *arrays: Array,
+) -> tuple[Array, ...]:
+    """Compute a function that has a closed-form gradient, those of `Adapter.custom_vjp`."""
+    return adapter_of(arrays[0]).custom_vjp(forward, backward)(static, *arrays)
 
 
-class WithGradient:
-    """A function that computes its own gradient as it goes, bound once for each adapter.
-
-    ``function(static, wanted, *arrays)`` is that of `Adapter.with_gradient`.
-    """
-
-    __slots__ = ("bound", "function")
-
-    def __init__(self, function: Callable[..., tuple[Array, ...]]) -> None:
-        self.function = function
-        self.bound: dict[object, Callable[..., tuple[Array, Array]]] = {}
-
-    def __call__(self, static: object, *arrays: Array) -> tuple[Array, Array]:
-        adapter = adapter_of(arrays[0])
-        if adapter not in self.bound:
-            self.bound[adapter] = adapter.with_gradient(self.function)
-        return self.bound[adapter](static, *arrays)
+def with_gradient(function: Callable[..., tuple[Array, ...]], static: object, *arrays: Array) -> tuple[Array, Array]:
+    """Compute a function that brings its gradient, that of `Adapter.with_gradient`."""
+    return adapter_of(arrays[0]).with_gradient(function)(static, *arrays)
 
 
 class Channel(NamedTuple):
@@ -209,9 +184,7 @@ def scan_rows(
     return adapter_of(xs[0]).scan(each, init, xs, layout.block)
 
 
-def tile_of(
-    xp: Namespace, layout: Layout, source: Source, block: Block
-) -> tuple[tuple[Array, ...], Array, Array]:
+def tile_of(xp: Namespace, layout: Layout, source: Source, block: Block) -> tuple[tuple[Array, ...], Array, Array]:
     """The scores of a block of rows in each channel, its positives and its negatives."""
     scores = tuple(
         accumulate(xp, channel.scores(own, columns))
@@ -247,7 +220,7 @@ def pulled_back(
 def no_cotangents(source: Source) -> tuple[Array, ...]:
     """Zeros for the operands of the columns, to which the blocks add."""
     columns = tuple(x for _, operands in source.operands for x in operands)
-    return tuple(zeros(namespace_of(x), x.shape, x) for x in columns)
+    return tuple(namespace_of(x).zeros_like(x) for x in columns)
 
 
 def scan_pullbacks(

@@ -13,7 +13,7 @@ from ._autodiff import stop_gradient
 from ._namespace import namespace_of, together
 from ._numerics import ExpSum, exp_sum, shifted_exp, single_exp_sum
 from ._protocol import Array
-from ._rows import Block, ClosedForm, Layout, scan_pullbacks, scan_rows, source_of, sweep_of, tile_of
+from ._rows import Block, Layout, closed_form, scan_pullbacks, scan_rows, source_of, sweep_of, tile_of
 from ._statistics import RowSums, dense_sums
 from .pairings import Pairing
 from .similarities import Operands, Similarity
@@ -31,7 +31,7 @@ def streamed_sums(
 ) -> RowSums:
     """The sums of each row of the score matrix of the operands of rows and columns, `block` rows at a time."""
     layout, source = sweep_of([(similarity, operands)], pairing, mask, block)
-    found = _sums(_Plan(layout, pairing.one_per_row), *source.flat())
+    found = closed_form(_forward, _backward, _Plan(layout, pairing.one_per_row), *source.flat())
     negative = ExpSum(stop_gradient(found[0]), found[1])
     if pairing.one_per_row:
         xp = namespace_of(found[0])
@@ -81,6 +81,3 @@ def _backward(
         return (found + xp.where(finite, xp.expand_dims(mean_pull, axis=1), xp.zeros_like(found)),), ()
 
     return scan_pullbacks(plan.layout, source_of(plan.layout, arrays), pull, further)
-
-
-_sums = ClosedForm(_forward, _backward)

@@ -12,7 +12,7 @@ from ._namespace import namespace_of, together
 from ._numerics import sigmoid, softplus, zeros
 from ._protocol import Array, Namespace
 from ._registry import adapter_of
-from ._rows import ClosedForm
+from ._rows import closed_form
 
 __all__ = ["TripleSums", "excess", "triple_sums"]
 
@@ -40,7 +40,9 @@ def excess(xp: Namespace, difference: Array, *, soft: bool) -> Array:
 def triple_sums(scores: Array, positives: Array, negatives: Array, margin: Array, *, soft: bool) -> TripleSums:
     """The sums of each row of a score matrix, over its positives p and negatives n, of the excess ``s_n - s_p + m``."""
     block = max(1, _LIMIT // (scores.shape[0] * scores.shape[1]))
-    total, number, active = _sums(_Plan(soft, min(block, scores.shape[1])), scores, margin, positives, negatives)
+    total, number, active = closed_form(
+        _forward, _backward, _Plan(soft, min(block, scores.shape[1])), scores, margin, positives, negatives
+    )
     return TripleSums(total, stop_gradient(number), stop_gradient(active))
 
 
@@ -96,6 +98,3 @@ def _backward(
     columns = (xp.matrix_transpose(scores), xp.matrix_transpose(positives))
     (to_negatives, to_margin), (to_positives,) = adapter_of(scores).scan(step, init, columns, plan.block)
     return to_negatives + xp.matrix_transpose(to_positives), xp.reshape(to_margin, margin.shape)
-
-
-_sums = ClosedForm(_forward, _backward)

@@ -16,7 +16,7 @@ from ._autodiff import stop_gradient
 from ._execution import Execution, Streamed, Sums
 from ._fused import RowLoss, Slopes
 from ._namespace import enter, is_array, is_number, namespace_of, together
-from ._numerics import sigmoid, softplus
+from ._numerics import sigmoid, softplus, softplus_and_sigmoid
 from ._pairs import Term
 from ._protocol import Array, Namespace
 from ._reduction import Losses
@@ -38,6 +38,9 @@ __all__ = [
     "resolve",
     "triplet",
 ]
+
+
+_OF_ODDS: dict[Callable[[RowStatistics], Array], Callable[[Array], tuple[Array, Array]]] = {}
 
 
 class Objective:
@@ -66,7 +69,7 @@ class Objective:
     array(0.)
     """
 
-    __slots__ = ("label", "needs_negative", "rows", "slopes")
+    __slots__ = ("label", "needs_negative", "of_odds", "rows", "slopes")
 
     def __init__(
         self,
@@ -79,6 +82,7 @@ class Objective:
         self.rows = rows
         self.needs_negative = needs_negative
         self.slopes = slopes
+        self.of_odds = None if slopes is None else _OF_ODDS.get(rows)
         self.label = label or getattr(rows, "__name__", type(rows).__name__)
 
     def __repr__(self) -> str:
@@ -124,7 +128,9 @@ class Objective:
         """
         if self.slopes is None:
             return None
-        return execution.fused_rows(RowLoss(self.rows, self.slopes, self.needs_negative), weights, symmetric=symmetric)
+        return execution.fused_rows(
+            RowLoss(self.rows, self.slopes, self.needs_negative, self.of_odds), weights, symmetric=symmetric
+        )
 
     def counted(self, statistics: RowStatistics) -> Array:
         """Return the boolean array (N,) of the rows that count.
@@ -228,7 +234,6 @@ class Pairwise:
             )
         number = None if self.divide_by == "rows" else numbers[0] + numbers[1]
         return (Losses(sums.positive + sums.negative, pairs[0] + pairs[1] > 0, number),)
-
 
     def fused(self, execution: Streamed, weights: Array | None, *, symmetric: bool) -> Sums | None:
         """Return the weighted sums of the rows, computed along with their gradients.
@@ -401,7 +406,19 @@ def _log_odds_each_slopes(row: RowStatistics) -> Slopes:
     return one, one, None, None
 
 
-_SLOPES = {
+def _softplus_of_odds(odds: Array) -> tuple[Array, Array]:
+    return softplus_and_sigmoid(namespace_of(odds), odds)
+
+
+def _odds_of_odds(odds: Array) -> tuple[Array, Array]:
+    return odds, namespace_of(odds).ones_like(odds)
+
+
+# With one positive a row and negatives, these need the log-odds alone.
+_OF_ODDS.update(
+    {_pooled: _softplus_of_odds, _each: _softplus_of_odds, _log_odds: _odds_of_odds, _log_odds_each: _odds_of_odds}
+)
+_SLOPES: dict[Callable[[RowStatistics], Array], Callable[[RowStatistics], Slopes]] = {
     _pooled: _pooled_slopes,
     _each: _each_slopes,
     _log_odds: _log_odds_slopes,
@@ -642,10 +659,7 @@ def _logistic_negative_both(score: Array, bias: Array, *, small: bool) -> tuple[
         odds = xp.exp(logit)
         slope = odds / (odds + 1.0)
         return xp.log1p(odds), (slope, slope)
-    positive = logit > 0
-    odds = xp.exp(xp.where(positive, -logit, logit))
-    value = xp.where(positive, logit, xp.zeros_like(logit)) + xp.log1p(odds)
-    slope = xp.where(positive, xp.ones_like(logit), odds) / (odds + 1.0)
+    value, slope = softplus_and_sigmoid(xp, logit)
     return value, (slope, slope)
 
 

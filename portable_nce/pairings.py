@@ -386,14 +386,20 @@ def _valid_queue_rule(tile: Tile) -> tuple[Array, Array]:
     return _and(own, tile.columns[0]), _and(further, tile.columns[0])
 
 
-def _two_views_rule(tile: Tile) -> tuple[Array, Array]:
-    half, odd = divmod(tile.n_rows, 2)
-    if odd or tile.n_rows != tile.n_columns:
+def _half(n_rows: int, n_columns: int) -> int:
+    """How many rows each of two views has."""
+    half, odd = divmod(n_rows, 2)
+    if odd or n_rows != n_columns:
         message = (
             f"pairing: two views expect a square matrix of an even number of rows (the first view, then the second), "
-            f"got shape {(tile.n_rows, tile.n_columns)}"
+            f"got shape {(n_rows, n_columns)}"
         )
         raise ValueError(message)
+    return half
+
+
+def _two_views_rule(tile: Tile) -> tuple[Array, Array]:
+    half = _half(tile.n_rows, tile.n_columns)
     apart = tile.i - tile.j
     partner = namespace_of(apart).logical_or(apart == half, apart == -half)
     return partner, _and(_not(partner), apart != 0)
@@ -431,5 +437,5 @@ _QUEUE = _shifted(
 )
 _TWO_VIEWS = _shifted(
     Pairing(_two_views_rule, one_per_row=True, one_per_column=True, least=3),
-    lambda rows, _columns: Shifts(positive=rows // 2, own=True),
+    lambda rows, columns: Shifts(positive=_half(rows, columns), own=True),
 )

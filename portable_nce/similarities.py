@@ -31,7 +31,6 @@ __all__ = [
     "Scores",
     "Similarity",
     "bilinear",
-    "is_product",
     "normalized",
     "resolve",
     "scaled_columns",
@@ -79,13 +78,14 @@ class Similarity:
     True
     """
 
-    __slots__ = ("prepare", "pullback", "scores", "symmetric", "wide")
+    __slots__ = ("prepare", "product", "pullback", "scores", "symmetric", "wide")
 
     def __init__(self, prepare: Prepare, scores: Scores, pullback: Pullback | None, *, wide: bool = False) -> None:
         self.prepare = prepare
         self.scores = scores
         self.pullback = pullback
         self.wide = wide
+        self.product = scores is _dot_scores  # whether the scores are the matrix product of the operands
         self.symmetric = False  # whether the score of x with y is that of y with x
 
     def transposed(self) -> Similarity:
@@ -365,11 +365,6 @@ def _cosine(x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:
 def _dot_scores(rows: Operands, columns: Operands) -> Array:
     xp = namespace_of(rows[0])
     return xp.matmul(rows[0], xp.matrix_transpose(columns[0]))
-
-
-def is_product(similarity: Similarity) -> bool:
-    """Whether the scores are the matrix product of the operands."""
-    return similarity.scores is _dot_scores
 
 
 def _dot_pullback(rows: Operands, columns: Operands, cotangent: Array) -> tuple[Operands, Operands]:

@@ -121,7 +121,7 @@ class Watch:
         """Run a case of NumPy arrays under observation."""
         kept = {cls: cls.__dict__["losses"] for cls in all_objectives() if "losses" in cls.__dict__}
         contrast: Any = _contrast
-        execution_of, dense_of = contrast.execution_of, contrast.dense_of
+        execution_of, dense_of, streamed_of = contrast.execution_of, contrast.dense_of, contrast.streamed_of
 
         def watched(losses_of: Any) -> Any:
             def losses(objective: Any, execution: Any) -> Any:
@@ -147,12 +147,13 @@ class Watch:
                 cls.losses = watched(method)  # type: ignore[attr-defined]
             contrast.execution_of = with_pairing(execution_of)
             contrast.dense_of = with_pairing(dense_of)
+            contrast.streamed_of = lambda *_, **__: None  # so that every objective is asked for its losses
             arrays = [np.asarray(x) for x in (*case.arguments.values(), *case.constants.values())]
             case.function(*arrays)
         finally:
             for cls, method in kept.items():
                 cls.losses = method  # type: ignore[attr-defined]
-            contrast.execution_of, contrast.dense_of = execution_of, dense_of
+            contrast.execution_of, contrast.dense_of, contrast.streamed_of = execution_of, dense_of, streamed_of
 
 
 def row_of(name: str) -> Row:

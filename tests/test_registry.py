@@ -34,6 +34,7 @@ class Adapter:
     """An adapter that stops gradients by doing nothing."""
 
     name = "foreign"
+    unrolled = True
     version = "1"
     devices = ("cpu",)
     dtypes = ("float64",)
@@ -52,7 +53,16 @@ class Adapter:
         del backward
         return forward
 
-    def scan(self, step: Any, init: Any, xs: Any) -> Any:
+    def with_gradient(self, function: Any) -> Any:
+        raise NotImplementedError
+
+    def known(self, x: Any) -> Any:
+        raise NotImplementedError
+
+    def fill_diagonal(self, x: Any, row: int, column: int, count: int, value: float) -> Any:
+        raise NotImplementedError
+
+    def scan(self, step: Any, init: Any, xs: Any, block: int) -> Any:
         raise NotImplementedError
 
 
