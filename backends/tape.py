@@ -657,14 +657,23 @@ class TapeNamespace:
 
     def apply(self, primitive: Primitive, *arrays: Any, **options: Any) -> Any:
         """Compute, and record at the highest level among the arguments."""
-        level = max((a.level for a in arrays if isinstance(a, TapeArray)), default=0)
+        level = 0
+        for a in arrays:
+            if isinstance(a, TapeArray) and a.level > level:
+                level = a.level
         if not level:
             return primitive.forward(self.base_namespace, *arrays, **options)
-        mine = [isinstance(a, TapeArray) and a.level == level for a in arrays]
-        values = [a.value if m else a for a, m in zip(arrays, mine, strict=True)]
+        values, parents, recorded = [], [], False
+        for a in arrays:
+            if isinstance(a, TapeArray) and a.level == level:
+                values.append(a.value)
+                parents.append(None if a.node is None else a)
+                recorded = recorded or a.node is not None
+            else:
+                values.append(a)
+                parents.append(None)
         out = self.apply(primitive, *values, **options)
-        parents = [a if m and a.node is not None else None for a, m in zip(arrays, mine, strict=True)]
-        if not any(p is not None for p in parents):
+        if not recorded:
             return TapeArray(out, self, level)
 
         def pullback(cotangents: Sequence[Array]) -> list[Array | None]:
@@ -851,11 +860,13 @@ class TapeAdapter:
         half_precision: tuple[str, ...] = (),
         at_hand: bool = False,
         fill: Callable[[Array, float], None] | None = None,
+        copy: Callable[[Array], Array] | None = None,
     ) -> None:
         self.name = name
         self.version = version
         self.at_hand = at_hand  # whether it costs nothing to look at a number in an array
         self.fill = fill  # the diagonal of a matrix, in place
+        self.copy = copy  # as asarray(x, copy=True) does, but faster
         self.devices = devices
         self.dtypes = ("float64", "float32", *half_precision)
         self._namespace_of = namespace_of
@@ -932,10 +943,11 @@ class TapeAdapter:
     def _unbox(leaf: Any, level: int) -> Any:
         return leaf.value if isinstance(leaf, TapeArray) and leaf.level == level else leaf
 
-    @staticmethod
-    def _own(space: TapeNamespace, x: Array) -> Array:
+    def _own(self, space: TapeNamespace, x: Array) -> Array:
         """An array that shares no memory with another result and is not a NumPy scalar."""
-        return x if isinstance(x, TapeArray) else space.base_namespace.asarray(x, copy=True)
+        if isinstance(x, TapeArray):
+            return x
+        return space.base_namespace.asarray(x, copy=True) if self.copy is None else self.copy(x)
 
     def custom_vjp(
         self,
@@ -1047,6 +1059,7 @@ class TapeAdapter:
             return step(init, xs, 0)
         carry, emitted = init, []
         for start in range(0, length, block):
-            carry, out = step(carry, tuple(x[start : start + block, ...] for x in xs), start)
+            stop = min(start + block, length)
+            carry, out = step(carry, tuple(x[start:stop, ...] for x in xs), start)
             emitted.append(out)
         return carry, tuple(self.namespace(column[0]).concat(list(column)) for column in zip(*emitted, strict=True))

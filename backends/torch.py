@@ -209,6 +209,20 @@ class _WithGradient(torch.autograd.Function):
         return outputs, (0,) * len(outputs)
 
 
+class _Plainly(torch.autograd.Function):
+    """The same in reverse mode alone, and without torch's bookkeeping for the transforms, which takes its time."""
+
+    @staticmethod
+    def forward(ctx: Any, function: Callable[..., Arrays], static: Any, *arrays: Any) -> Arrays:
+        output = function(static, True, *arrays)  # noqa: FBT003
+        _WithGradient.setup_context(ctx, (function, static, *arrays), output)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Any) -> Arrays:
+        return _WithGradient.backward(ctx, *cotangents)
+
+
 class _Compiled(torch.autograd.Function):
     """The same for torch.compile, which differentiates once and in reverse."""
 
@@ -227,11 +241,14 @@ class _Compiled(torch.autograd.Function):
         return (None, None, *(first * g for g in gradients), *(None for _ in range(ctx.count - len(gradients))))
 
 
-def _plain(arrays: Arrays) -> bool:
-    """Whether nothing differentiates these tensors, nor maps over them."""
-    if torch.is_grad_enabled() and any(x.requires_grad for x in arrays):
-        return False
-    return not any(is_functorch_wrapped_tensor(x) or unpack_dual(x).tangent is not None for x in arrays)  # type: ignore[no-untyped-call]
+def _transformed(arrays: Arrays) -> bool:
+    """Whether a transform of torch.func or forward mode sees these tensors."""
+    return any(is_functorch_wrapped_tensor(x) or unpack_dual(x).tangent is not None for x in arrays)  # type: ignore[no-untyped-call]
+
+
+def _recorded(arrays: Arrays) -> bool:
+    """Whether what is done with these tensors is recorded for a backward pass."""
+    return torch.is_grad_enabled() and any(x.requires_grad for x in arrays)
 
 
 def _refuse_nested_forward_mode() -> None:
@@ -326,11 +343,13 @@ class TorchAdapter:
         def bound(static: Any, *arrays: Any) -> tuple[Any, Any]:
             if torch.compiler.is_compiling():
                 result: Arrays = _Compiled.apply(function, static, *_distinct(arrays))  # type: ignore[no-untyped-call]
-            elif _plain(arrays):
-                result = function(static, False, *arrays)  # noqa: FBT003
-            else:
+            elif _transformed(arrays):
                 _refuse_nested_forward_mode()
                 result = _WithGradient.apply(function, static, *arrays)  # type: ignore[no-untyped-call]
+            elif _recorded(arrays):
+                result = _Plainly.apply(function, static, *arrays)  # type: ignore[no-untyped-call]
+            else:
+                result = function(static, False, *arrays)  # noqa: FBT003
             return result[0], result[1]
 
         return bound
@@ -361,7 +380,7 @@ class TorchAdapter:
         found: Arrays = ()
         for start in range(0, length, block):
             carry, out = step(carry, tuple(x[start : start + block] for x in xs), start)
-            if torch.compiler.is_compiling() or not _plain(out):
+            if torch.compiler.is_compiling() or _recorded(out) or _transformed(out):
                 parts.append(out)
                 continue
             if not start:

@@ -200,7 +200,8 @@ def _check_leaf(leaf: Any) -> None:
             f"with asarray"
         )
         raise TypeError(message)
-    if not namespace_of(leaf).isdtype(leaf.dtype, "real floating"):
+    xp = namespace_of(leaf)
+    if leaf.dtype != xp.float32 and not xp.isdtype(leaf.dtype, "real floating"):
         message = (
             f"value_and_grad: expected real floating-point arrays in the differentiated arguments, got dtype "
             f"{leaf.dtype}; convert it with astype or leave it out of argnums"

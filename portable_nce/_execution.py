@@ -27,14 +27,12 @@ __all__ = ["Dense", "Execution", "Streamed", "Sums", "dense_of", "execution_of",
 # Entries of the largest array that the dense execution, or a block of the streamed one, holds under block_size="auto".
 _DENSE_LIMIT = 2**22
 _TILE_LIMIT = 2**20
-# For products: numbers in a block, its rows, and the columns of a tile, by measurement; the exponentials that a
-# two-sided loss may keep; and the size from which it is worth while to look how large the scores can be.
+# For products: numbers in a block, its rows, and the columns of a tile, by measurement; and the exponentials that a
+# two-sided loss may keep.
 _BLOCK_LIMIT = 2**22
-_LEAST_ROWS, _MOST_ROWS = 256, 1024
+_LEAST_ROWS, _MOST_ROWS = 512, 1024
 _TILE_COLUMNS = 2048
 _KEPT_LIMIT = 2**26
-_WORTH_A_LOOK = 2**20
-_SMALL = 30.0  # the exponentials of what is between -30 and 30 add up without loss, in float32 too
 
 Terms = tuple[Term | None, Term | None]
 Sums = tuple[tuple[Array, Array | int], ...]
@@ -183,7 +181,7 @@ class Streamed:
             if symmetric or self.own:
                 frame = self._square(shifts)
                 if frame is not None:
-                    kept = frame.small and self.block is None and rows.shape[0] ** 2 <= _KEPT_LIMIT
+                    kept = self.block is None and rows.shape[0] ** 2 <= _KEPT_LIMIT
                     return (product_sides(loss, frame, rows, columns, weights, own=self.own, kept=kept),)
             found = (product_rows(loss, self._frame(shifts), rows, columns, weights),)
             if not symmetric:
@@ -201,7 +199,7 @@ class Streamed:
         shifts = self._shifts()
         if shifts is not None and not symmetric:
             (rows,), (columns,) = self.operands
-            frame = self._frame(shifts, parameters)
+            frame = self._frame(shifts)
             return (
                 product_pairs(terms, frame, rows, columns, parameters=parameters, divide_by=divide_by, weights=weights),
             )
@@ -227,14 +225,14 @@ class Streamed:
         rows, columns = (x.shape[0] for (x,) in self.operands)
         return self.pairing.shifts(rows, columns) if columns > 1 else None
 
-    def _frame(self, shifts: Shifts, parameters: tuple[Array, ...] = ()) -> Frame:
+    def _frame(self, shifts: Shifts) -> Frame:
         """Give the blocks and tiles of a one-sided sweep."""
         (rows,), (columns,) = self.operands
         tile = max(self.block or 0, _TILE_COLUMNS)
         if not adapter_of(rows).unrolled:
             tile = columns.shape[0]
         block = self.block or min(max(_BLOCK_LIMIT // columns.shape[0], _LEAST_ROWS), _MOST_ROWS)
-        return Frame(shifts, block, tile, self._small(parameters))
+        return Frame(shifts, block, tile)
 
     def _square(self, shifts: Shifts) -> Frame | None:
         """Give the blocks and tiles of a two-sided sweep, or None where it has no use."""
@@ -242,26 +240,7 @@ class Streamed:
         if rows.shape[0] != columns.shape[0] or not adapter_of(rows).unrolled:
             return None
         size = self.block or _MOST_ROWS
-        return Frame(shifts, size, max(size, _TILE_COLUMNS), self._small(()))
-
-    def _small(self, parameters: tuple[Array, ...]) -> bool:
-        """Tell whether it is known that the scores are so small that their exponentials need no shift."""
-        operands = [stop_gradient(x) for (x,) in self.operands]
-        if operands[0].shape[0] * operands[1].shape[0] < _WORTH_A_LOOK:
-            return False
-        known = adapter_of(operands[0]).known
-        product = 1.0
-        for x in operands:
-            xp = namespace_of(x)
-            longest = known(xp.max(xp.sum(x * x, axis=1)))
-            if longest is None:
-                return False
-            product *= longest
-        bound = math.sqrt(product)
-        for x in parameters:
-            largest = known(namespace_of(x).max(namespace_of(x).abs(stop_gradient(x))))
-            bound += math.inf if largest is None else largest
-        return bound <= _SMALL
+        return Frame(shifts, size, max(size, _TILE_COLUMNS))
 
     def sums(self) -> RowSums:
         if self._sums is None:

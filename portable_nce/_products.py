@@ -32,15 +32,11 @@ __all__ = ["Frame", "product_pairs", "product_rows", "product_sides"]
 
 
 class Frame(NamedTuple):
-    """How a matrix of products is cut, and what is known of it.
-
-    `small` says that no score is so large that its exponential needs a shift.
-    """
+    """How a matrix of products is cut."""
 
     shifts: Shifts
     block: int
     tile: int
-    small: bool
 
 
 class Place(NamedTuple):
@@ -104,36 +100,62 @@ def one(xp: Namespace, parts: Sequence[Array]) -> Array:
     return parts[0] if len(parts) == 1 else xp.concat(list(parts), axis=0)
 
 
-def without_others(xp: Namespace, shifts: Shifts, x: Array, place: Place, value: float) -> Array:
+def filled(distance: int, x: Array, place: Place, value: float) -> Array:
+    """A tile with `value` at each row's column of that distance; it may be overwritten."""
+    start, bounds, n_columns = place
+    count = x.shape[0]
+    if isinstance(start, int):
+        # Along the diagonal through (start, first), and on from column 0 where it leaves the matrix.
+        first = (start + distance) % n_columns
+        for shift in (0, n_columns) if first + count > n_columns else (0,):
+            low, high = max(bounds[0], first - shift), min(bounds[1], first - shift + count)
+            if low < high:
+                x = adapter_of(x).fill_diagonal(x, low - first + shift, low - bounds[0], high - low, value)
+        return x
+    xp, device = namespace_of(x), device_of(x)
+    number = xp.arange(count, dtype=xp.int32, device=device) + (start + distance)
+    number = xp.where(number >= n_columns, number - n_columns, number)[:, None]
+    own = number == xp.arange(*bounds, dtype=number.dtype, device=device)[None, :]
+    return xp.where(own, value, x)
+
+
+def without_others(shifts: Shifts, x: Array, place: Place, value: float) -> Array:
     """A tile with `value` where no negative is; it may be overwritten."""
     if shifts.first:
         return x
-    start, bounds, n_columns = place
-    count = x.shape[0]
-    for distance in (shifts.positive, 0) if shifts.own else (shifts.positive,):
-        if isinstance(start, int):
-            # Along the diagonal through (start, first), and on from column 0 where it leaves the matrix.
-            first = (start + distance) % n_columns
-            for shift in (0, n_columns) if first + count > n_columns else (0,):
-                low, high = max(bounds[0], first - shift), min(bounds[1], first - shift + count)
-                if low < high:
-                    x = adapter_of(x).fill_diagonal(x, low - first + shift, low - bounds[0], high - low, value)
-            continue
-        number = xp.arange(count, dtype=xp.int32, device=device_of(x)) + (start + distance)
-        number = xp.expand_dims(xp.where(number >= n_columns, number - n_columns, number), axis=1)
-        own = number == xp.expand_dims(xp.arange(*bounds, dtype=number.dtype, device=device_of(x)), axis=0)
-        x = xp.where(own, value, x)
-    return x
+    x = filled(shifts.positive, x, place, value)
+    return filled(0, x, place, value) if shifts.own else x
 
 
-def products(xp: Namespace, frame: Frame, own: Array, columns: Array, place: Place) -> Array:
+def products(frame: Frame, own: Array, columns: Array, place: Place) -> Array:
     """The scores of a tile, -inf for what is no negative."""
-    return without_others(xp, frame.shifts, own @ columns.T, place, -math.inf)
+    return without_others(frame.shifts, own @ columns.T, place, -math.inf)
 
 
-def exponentials(xp: Namespace, frame: Frame, scores: Array, axis: int = 1, *, spare: bool = True) -> tuple[Array, Sum]:
+SMALL = 30.0
+"""The exponentials of what is between -30 and 30 add up without loss, in float32 too."""
+
+
+def are_small(xp: Namespace, rows: Array, columns: Array, parameters: Sequence[Array] = ()) -> bool:
+    """Whether it is known that no score, nor its sum with parameters, is so large that exponentials need a shift.
+
+    By the inequality of Cauchy and Schwarz; it costs two products of D columns, and saves two passes over the matrix.
+    """
+    known = adapter_of(rows).known
+    rows, columns = stop_gradient(rows), stop_gradient(columns)
+    longest = known(xp.max(xp.sum(rows * rows, axis=1)) * xp.max(xp.sum(columns * columns, axis=1)))
+    if longest is None:
+        return False
+    bound = math.sqrt(longest) if longest >= 0 else math.inf
+    for x in parameters:
+        largest = known(xp.max(xp.abs(stop_gradient(x))))
+        bound += math.inf if largest is None else largest
+    return bound <= SMALL
+
+
+def exponentials(xp: Namespace, scores: Array, axis: int = 1, *, small: bool, spare: bool = True) -> tuple[Array, Sum]:
     """The exponentials of a tile's scores, and their sums along an axis; `spare` scores may be overwritten."""
-    if frame.small:
+    if small:
         weights = xp.exp(scores)
         return weights, Sum(None, xp.sum(weights, axis=axis))
     top = stop_gradient(xp.max(scores, axis=axis))
@@ -245,6 +267,7 @@ def _rows_with_gradient(plan: _RowsPlan, wanted: bool, *arrays: Array) -> tuple[
     shape = (rows.shape[0], columns.shape[0])
     bounds = cuts(frame.shifts.first, shape[1], frame.tile)
     tiles = pieces(columns, bounds)
+    small = are_small(xp, rows, columns)
 
     def step(
         carry: tuple[Array, ...], block: tuple[Array, ...], start: Array | int
@@ -252,8 +275,8 @@ def _rows_with_gradient(plan: _RowsPlan, wanted: bool, *arrays: Array) -> tuple[
         own, partner, *weight = block
         found = []
         for own_columns, ends in zip(tiles, bounds, strict=True):
-            scores = products(xp, frame, own, own_columns, Place(start, ends, shape[1]))
-            found.append(exponentials(xp, frame, scores))
+            scores = products(frame, own, own_columns, Place(start, ends, shape[1]))
+            found.append(exponentials(xp, scores, small=small))
         total, factors = merged(xp, [part for _, part in found])
         positive = xp.sum(own * partner, axis=1)
         of = worth(xp, loss, total, positive, weight[0] if weight else None, wanted=wanted)
@@ -311,12 +334,14 @@ def _sides_with_gradient(plan: _SidesPlan, wanted: bool, *arrays: Array) -> tupl
     frame, number = plan.frame, rows.shape[0]
     row_bounds = cuts(0, number, frame.block)
     column_bounds = row_bounds if plan.own else cuts(0, number, frame.tile)
+    small = are_small(xp, rows, columns)
+    keep = plan.kept and small and wanted
     row_pieces, column_pieces = pieces(rows, row_bounds), pieces(columns, column_bounds)
     places = [(i, j) for i in range(len(row_bounds)) for j in range(i if plan.own else 0, len(column_bounds))]
 
     def scores_of(i: int, j: int) -> Array:
         place = Place(row_bounds[i][0], column_bounds[j], number)
-        return products(xp, frame, row_pieces[i], column_pieces[j], place)
+        return products(frame, row_pieces[i], column_pieces[j], place)
 
     # The sums. Those of columns belong to rows too where the scores are their own.
     of_rows: list[list[Sum]] = [[] for _ in row_bounds]
@@ -325,12 +350,16 @@ def _sides_with_gradient(plan: _SidesPlan, wanted: bool, *arrays: Array) -> tupl
     for i, j in places:
         scores = scores_of(i, j)
         alone = plan.own and i == j
-        exponential, part = exponentials(xp, frame, scores, spare=alone)
+        exponential, part = exponentials(xp, scores, small=small, spare=alone)
         of_rows[i].append(part)
         if not alone:
-            part = Sum(None, xp.sum(exponential, axis=0)) if frame.small else exponentials(xp, frame, scores, axis=0)[1]
+            part = (
+                Sum(None, xp.sum(exponential, axis=0))
+                if frame.small
+                else exponentials(xp, scores, axis=0, small=False)[1]
+            )
             of_columns[j].append(part)
-        if plan.kept and wanted:
+        if keep:
             kept[i, j] = exponential
 
     partner = partners(xp, frame.shifts, columns, number)
@@ -362,7 +391,7 @@ def _sides_with_gradient(plan: _SidesPlan, wanted: bool, *arrays: Array) -> tupl
         alone = plan.own and i == j
         by_row, by_column = factors[0][i][:, None], factors[1][j][None, :]
         if tops[0] is None or tops[1] is None:
-            exponential = kept.pop((i, j)) if plan.kept else xp.exp(scores_of(i, j))
+            exponential = kept.pop((i, j)) if keep else xp.exp(scores_of(i, j))
             pull = exponential * (by_row if alone else by_row + by_column)
         else:
             scores = scores_of(i, j)
@@ -428,6 +457,7 @@ def _pairs_with_gradient(plan: _PairsPlan, wanted: bool, *arrays: Array) -> tupl
     shape = (rows.shape[0], columns.shape[0])
     bounds = cuts(frame.shifts.first, shape[1], frame.tile)
     tiles = pieces(columns, bounds)
+    small = are_small(xp, rows, columns, by_row[:-1] if plan.weighted else by_row)
     n_negatives = float(shape[1] - (frame.shifts.first or 1 + frame.shifts.own))
 
     def step(
@@ -439,17 +469,17 @@ def _pairs_with_gradient(plan: _PairsPlan, wanted: bool, *arrays: Array) -> tupl
         factor = None if weight is None else weight[:, None]
         scaled = own if factor is None else own * factor
         positive = xp.sum(own * partner, axis=1)
-        value, (slope, *to_parameters) = both(xp, attract, positive, parameters, small=frame.small)
+        value, (slope, *to_parameters) = both(xp, attract, positive, parameters, small=small)
         active = xp.astype(value != 0, value.dtype)
         attracted = slope[:, None]
         to_rows, to_columns = attracted * partner, []
         for k, (own_columns, ends) in enumerate(zip(tiles, bounds, strict=True)):
             scores = own @ own_columns.T
             place = Place(start, ends, shape[1])
-            scores = without_others(xp, frame.shifts, scores, place, 0.0)
-            repelled, slopes = both(xp, repel, scores, beside, small=frame.small)
+            scores = without_others(frame.shifts, scores, place, 0.0)
+            repelled, slopes = both(xp, repel, scores, beside, small=small)
             distinct = {id(x): x for x in (repelled, *slopes)}
-            cleared = {k: without_others(xp, frame.shifts, x, place, 0.0) for k, x in distinct.items()}
+            cleared = {k: without_others(frame.shifts, x, place, 0.0) for k, x in distinct.items()}
             repelled, slopes = cleared[id(repelled)], tuple(cleared[id(x)] for x in slopes)
             value = value + xp.sum(repelled, axis=1)
             if plan.divide_by == "active":

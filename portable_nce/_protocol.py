@@ -80,7 +80,7 @@ class Adapter(Protocol):
         ...
 
     def fill_diagonal(self, x: Array, row: int, column: int, count: int, value: float) -> Array:
-        """Return a matrix with `value` at (row, column), (row + 1, column + 1), and so on; it may overwrite `x`."""
+        """Return a matrix with `value` at (row, column), (row + 1, column + 1), and so on; `x` may be overwritten."""
         ...
 
     def scan(

@@ -1,0 +1,452 @@
+"""What `speed.py` measures, one process for each: losses of ours and of others, value and all gradients.
+
+Embeddings have unit length and scores are their products over a temperature, so that every contestant does the same
+work. The formulas of others are written as their users write them; where a library has the loss, it is called.
+
+A process, `python contestants.py LOSS NAME ROWS WIDTH DEVICE`, gets ready, says so, and then measures on demand: a line
+`time` is answered by the seconds of a run, `memory` by the bytes that a run takes above its inputs and gradients.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import re
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+TEMPERATURE: Final = 0.1
+BIAS: Final = -10.0
+"""Of SigLIP, as it starts."""
+QUEUE: Final = 4
+"""MoCo has a queue of so many times its batch."""
+CLASSES: Final = 100
+"""Of SupCon."""
+LEAST_SECONDS: Final = 0.05
+"""Short runs are repeated until they take so long."""
+
+Run = Callable[[], object]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A size of the problem: rows N, width D, and the device."""
+
+    rows: int
+    width: int
+    device: str = "cpu"
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """A loss somewhere: in which library, and the function that gets a run ready."""
+
+    loss: str
+    name: str
+    library: str
+    prepare: Callable[[str, Setting], Run]
+
+
+CONTESTANTS: Final[dict[tuple[str, str], Contestant]] = {}
+
+
+def contestant(*losses: str, name: str, library: str) -> Callable[[Callable[[str, Setting], Run]], None]:
+    """Enter a function of loss and setting for some losses."""
+
+    def enter(prepare: Callable[[str, Setting], Run]) -> None:
+        for loss in losses:
+            CONTESTANTS[loss, name] = Contestant(loss, name, library, prepare)
+
+    return enter
+
+
+def numbers(setting: Setting) -> tuple[Any, Any, Any, Any]:
+    """Draw two views of unit length, a queue and labels."""
+    import numpy as np  # noqa: PLC0415  (a contestant's process imports its own library alone)
+
+    rng = np.random.default_rng(0)
+
+    def unit(x: Any) -> Any:
+        return (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
+
+    x = unit(rng.standard_normal((setting.rows, setting.width), dtype=np.float32))
+    y = unit(x + 0.05 * rng.standard_normal(x.shape, dtype=np.float32))
+    queue = unit(rng.standard_normal((QUEUE * setting.rows, setting.width), dtype=np.float32))
+    return x, y, queue, rng.integers(0, CLASSES, setting.rows)
+
+
+# ---------------------------------------------------------------------------------------------------------------- ours
+
+
+def our_loss(loss: str, block_size: int | str = "auto") -> Callable[..., Any]:
+    """Give a loss of ours as a function of two views, a queue and labels."""
+    import portable_nce as pnce  # noqa: PLC0415
+
+    dot: dict[str, Any] = {"similarity": "dot", "block_size": block_size}
+    found: dict[str, Callable[..., Any]] = {
+        "info_nce": lambda x, y, _queue, _labels: pnce.info_nce(x, y, temperature=TEMPERATURE, **dot),
+        "flat_nce": lambda x, y, _queue, _labels: pnce.flat_nce(x, y, temperature=TEMPERATURE, **dot),
+        "dcl": lambda x, y, _queue, _labels: pnce.dcl(x, y, temperature=TEMPERATURE, **dot),
+        "nt_xent": lambda x, y, _queue, _labels: pnce.nt_xent(x, y, temperature=TEMPERATURE, **dot),
+        "clip": lambda x, y, _queue, _labels: pnce.clip(x, y, logit_scale=1 / TEMPERATURE, **dot),
+        "siglip": lambda x, y, _queue, _labels: pnce.siglip(x, y, logit_scale=1 / TEMPERATURE, logit_bias=BIAS, **dot),
+        "supcon": lambda x, _y, _queue, labels: pnce.supcon(x, labels, temperature=TEMPERATURE, **dot),
+        "moco": lambda x, y, queue, _labels: pnce.info_nce(x, y, queue, temperature=TEMPERATURE, **dot),
+    }
+    return found[loss]
+
+
+HALVES: Final = ("nt_xent", "flat_nce", "dcl")
+"""Losses of two views in one batch: the rows are counted over both."""
+LOSSES: Final = ("info_nce", "clip", "siglip", *HALVES, "supcon", "moco")
+
+
+def views(loss: str, setting: Setting) -> tuple[Any, Any, Any, Any]:
+    """Draw the inputs of a loss."""
+    if loss in HALVES:
+        return numbers(Setting(setting.rows // 2, setting.width))
+    return numbers(setting)
+
+
+def ours_on_numpy(loss: str, setting: Setting, block_size: int | str = "auto") -> Run:
+    import portable_nce as pnce  # noqa: PLC0415
+
+    x, y, queue, labels = views(loss, setting)
+    function = our_loss(loss, block_size)
+    gradient = pnce.value_and_grad(lambda a, b: function(a, b, queue, labels), argnums=(0, 1))
+    return lambda: gradient(x, y)
+
+
+def on_torch(loss: str, setting: Setting, function: Callable[..., Any]) -> Run:
+    """Run a function of tensors and its backward pass."""
+    import torch  # noqa: PLC0415
+
+    x, y, queue, labels = (torch.asarray(a, device=setting.device) for a in views(loss, setting))
+    x.requires_grad_()
+    y.requires_grad_()
+
+    def run() -> tuple[Any, Any]:
+        function(x, y, queue, labels).backward()
+        gradients = x.grad, y.grad
+        x.grad = y.grad = None
+        if setting.device != "cpu":
+            torch.cuda.synchronize()
+        return gradients
+
+    return run
+
+
+def on_jax(loss: str, setting: Setting, function: Callable[..., Any]) -> Run:
+    """Run the compiled value and gradient of a function of arrays."""
+    import jax  # noqa: PLC0415
+
+    x, y, queue, labels = (jax.numpy.asarray(a) for a in views(loss, setting))
+    gradient = jax.jit(jax.value_and_grad(function, argnums=(0, 1))).lower(x, y, queue, labels).compile()
+    return lambda: jax.block_until_ready(gradient(x, y, queue, labels))
+
+
+@contestant(*LOSSES, name="portable_nce, NumPy", library="numpy")
+def _ours_numpy(loss: str, setting: Setting) -> Run:
+    return ours_on_numpy(loss, setting)
+
+
+@contestant(*LOSSES, name="portable_nce, torch", library="torch")
+def _ours_torch(loss: str, setting: Setting) -> Run:
+    return on_torch(loss, setting, our_loss(loss))
+
+
+@contestant(*LOSSES, name="portable_nce, JAX", library="jax")
+def _ours_jax(loss: str, setting: Setting) -> Run:
+    return on_jax(loss, setting, our_loss(loss))
+
+
+@contestant("clip", "nt_xent", name="portable_nce, NumPy, recomputed", library="numpy")
+def _ours_numpy_recomputed(loss: str, setting: Setting) -> Run:
+    return ours_on_numpy(loss, setting, 1024)
+
+
+@contestant("clip", "nt_xent", name="portable_nce, torch, recomputed", library="torch")
+def _ours_torch_recomputed(loss: str, setting: Setting) -> Run:
+    return on_torch(loss, setting, our_loss(loss, 1024))
+
+
+@contestant(*LOSSES, name="portable_nce, CuPy", library="cupy")
+def _ours_cupy(loss: str, setting: Setting) -> Run:
+    import cupy  # noqa: PLC0415
+
+    import portable_nce as pnce  # noqa: PLC0415
+
+    x, y, queue, labels = (cupy.asarray(a) for a in views(loss, setting))
+    function = our_loss(loss)
+    gradient = pnce.value_and_grad(lambda a, b: function(a, b, queue, labels), argnums=(0, 1))
+
+    def run() -> None:
+        gradient(x, y)
+        cupy.cuda.Device().synchronize()
+
+    return run
+
+
+# ------------------------------------------------------------------------------------------------------------ the roof
+
+
+@contestant(*LOSSES, name="roofline, NumPy", library="numpy")
+def _roof_numpy(loss: str, setting: Setting) -> Run:
+    """Three products and the exponentials of a square matrix, in scratch of its own, in blocks of rows."""
+    del loss
+    import numpy as np  # noqa: PLC0415
+
+    x, y, _, _ = numbers(setting)
+    rows = min(512, setting.rows)
+    scores = np.empty((rows, setting.rows), np.float32)
+    to_rows, to_columns = np.empty((rows, setting.width), np.float32), np.empty_like(y)
+
+    def run() -> None:
+        for start in range(0, setting.rows, rows):
+            own = x[start : start + rows]
+            np.matmul(own, y.T, out=scores)
+            np.exp(scores, out=scores)
+            np.matmul(scores, y, out=to_rows)
+            np.matmul(scores.T, own, out=to_columns)
+
+    return run
+
+
+@contestant(*LOSSES, name="roofline, torch", library="torch")
+def _roof_torch(loss: str, setting: Setting) -> Run:
+    del loss
+    import torch  # noqa: PLC0415
+
+    x, y, _, _ = (torch.asarray(a, device=setting.device) for a in numbers(setting))
+    rows = min(512 if setting.device == "cpu" else 8192, setting.rows)
+    scores = x.new_empty((rows, setting.rows))
+    to_rows, to_columns = x.new_empty((rows, setting.width)), torch.empty_like(y)
+
+    def run() -> None:
+        for start in range(0, setting.rows, rows):
+            own = x[start : start + rows]
+            torch.mm(own, y.T, out=scores)
+            scores.exp_()
+            torch.mm(scores, y, out=to_rows)
+            torch.mm(scores.T, own, out=to_columns)
+        if setting.device != "cpu":
+            torch.cuda.synchronize()
+
+    return run
+
+
+# -------------------------------------------------------------------------------------------------------------- others
+
+
+def torch_formula(loss: str) -> Callable[..., Any]:
+    """Write a loss as it is usually written in torch."""
+    import torch  # noqa: PLC0415
+    from torch.nn.functional import cross_entropy, logsigmoid  # noqa: PLC0415
+
+    def info_nce(x: Any, y: Any, _queue: Any, _labels: Any) -> Any:
+        return cross_entropy(x @ y.T / TEMPERATURE, torch.arange(len(x), device=x.device))
+
+    def clip(x: Any, y: Any, _queue: Any, _labels: Any) -> Any:
+        logits = x @ y.T / TEMPERATURE
+        labels = torch.arange(len(x), device=x.device)
+        return (cross_entropy(logits, labels) + cross_entropy(logits.T, labels)) / 2
+
+    def siglip(x: Any, y: Any, _queue: Any, _labels: Any) -> Any:
+        logits = x @ y.T / TEMPERATURE + BIAS
+        signs = 2 * torch.eye(len(x), device=x.device) - 1
+        return -logsigmoid(signs * logits).sum() / len(x)
+
+    def both_views(x: Any, y: Any) -> tuple[Any, Any]:
+        z = torch.cat([x, y])
+        scores = z @ z.T / TEMPERATURE
+        own = torch.eye(len(z), dtype=torch.bool, device=z.device)
+        partner = torch.arange(len(z), device=z.device).roll(len(x))
+        return scores.masked_fill(own, float("-inf")), partner
+
+    def nt_xent(x: Any, y: Any, _queue: Any, _labels: Any) -> Any:
+        return cross_entropy(*both_views(x, y))
+
+    def decoupled(x: Any, y: Any, _queue: Any, _labels: Any) -> Any:
+        scores, partner = both_views(x, y)
+        positive = scores.gather(1, partner[:, None])
+        negatives = scores.scatter(1, partner[:, None], float("-inf"))
+        return (negatives.logsumexp(1) - positive[:, 0]).mean()
+
+    def supcon(x: Any, _y: Any, _queue: Any, labels: Any) -> Any:
+        scores = x @ x.T / TEMPERATURE
+        own = torch.eye(len(x), dtype=torch.bool, device=x.device)
+        log_p = scores - scores.masked_fill(own, float("-inf")).logsumexp(1, keepdim=True)
+        same = (labels[:, None] == labels) & ~own
+        return -(torch.where(same, log_p, 0).sum(1) / same.sum(1)).mean()
+
+    def moco(x: Any, y: Any, queue: Any, _labels: Any) -> Any:
+        logits = torch.cat([(x * y).sum(1, keepdim=True), x @ queue.T], 1) / TEMPERATURE
+        return cross_entropy(logits, torch.zeros(len(x), dtype=torch.long, device=x.device))
+
+    return {
+        "info_nce": info_nce,
+        "clip": clip,
+        "siglip": siglip,
+        "nt_xent": nt_xent,
+        "flat_nce": decoupled,
+        "dcl": decoupled,
+        "supcon": supcon,
+        "moco": moco,
+    }[loss]
+
+
+@contestant(*LOSSES, name="formula, torch", library="torch")
+def _torch_eager(loss: str, setting: Setting) -> Run:
+    return on_torch(loss, setting, torch_formula(loss))
+
+
+@contestant(*LOSSES, name="formula, torch.compile", library="torch")
+def _torch_compiled(loss: str, setting: Setting) -> Run:
+    import torch  # noqa: PLC0415
+
+    return on_torch(loss, setting, torch.compile(torch_formula(loss), fullgraph=True))
+
+
+@contestant("info_nce", "clip", name="linear_cross_entropy, torch", library="torch")
+def _torch_linear_cross_entropy(loss: str, setting: Setting) -> Run:
+    import torch  # noqa: PLC0415
+    from torch.nn import LinearCrossEntropyOptions  # noqa: PLC0415
+    from torch.nn.functional import linear_cross_entropy  # noqa: PLC0415
+
+    def one_way(x: Any, y: Any) -> Any:
+        labels = torch.arange(len(x), device=x.device)
+        return linear_cross_entropy(x / TEMPERATURE, y, labels, options=LinearCrossEntropyOptions())
+
+    def function(x: Any, y: Any, _queue: Any, _labels: Any) -> Any:
+        return (one_way(x, y) + one_way(y, x)) / 2 if loss == "clip" else one_way(x, y)
+
+    return on_torch(loss, setting, function)
+
+
+@contestant("siglip", name="in chunks, torch", library="torch")
+def _torch_siglip_in_chunks(loss: str, setting: Setting) -> Run:
+    from torch.nn.functional import logsigmoid  # noqa: PLC0415
+    from torch.utils.checkpoint import checkpoint  # noqa: PLC0415
+
+    def chunk(x: Any, y: Any) -> Any:
+        return -logsigmoid(-(x @ y.T / TEMPERATURE + BIAS)).sum()
+
+    def function(x: Any, y: Any, _queue: Any, _labels: Any) -> Any:
+        own = (x * y).sum(1) / TEMPERATURE + BIAS
+        total = (logsigmoid(-own) - logsigmoid(own)).sum()
+        for part in x.split(512):
+            total = total + checkpoint(chunk, part, y, use_reentrant=False)
+        return total / len(x)
+
+    return on_torch(loss, setting, function)
+
+
+@contestant("nt_xent", "supcon", name="pytorch-metric-learning", library="torch")
+def _metric_learning(loss: str, setting: Setting) -> Run:
+    import torch  # noqa: PLC0415
+    from pytorch_metric_learning import losses  # noqa: PLC0415
+
+    chosen: Any = (losses.NTXentLoss if loss == "nt_xent" else losses.SupConLoss)(temperature=TEMPERATURE)
+
+    def function(x: Any, y: Any, _queue: Any, labels: Any) -> Any:
+        if loss == "supcon":
+            return chosen(x, labels)
+        return chosen(torch.cat([x, y]), torch.arange(len(x), device=x.device).repeat(2))
+
+    return on_torch(loss, setting, function)
+
+
+@contestant("info_nce", "clip", "siglip", name="formula, jax.jit", library="jax")
+def _jax_formula(loss: str, setting: Setting) -> Run:
+    import jax  # noqa: PLC0415
+    import jax.numpy as jnp  # noqa: PLC0415
+
+    def function(x: Any, y: Any, _queue: Any, _labels: Any) -> Any:
+        logits = x @ y.T / TEMPERATURE
+        if loss == "siglip":
+            signs = 2 * jnp.eye(len(x)) - 1
+            return -jax.nn.log_sigmoid(signs * (logits + BIAS)).sum() / len(x)
+        rows = (jax.nn.logsumexp(logits, axis=1) - jnp.diagonal(logits)).mean()
+        if loss == "info_nce":
+            return rows
+        return (rows + (jax.nn.logsumexp(logits, axis=0) - jnp.diagonal(logits)).mean()) / 2
+
+    return on_jax(loss, setting, function)
+
+
+@contestant("nt_xent", name="optax, jax.jit", library="jax")
+def _optax(loss: str, setting: Setting) -> Run:
+    import jax.numpy as jnp  # noqa: PLC0415
+    import optax  # noqa: PLC0415
+
+    def function(x: Any, y: Any, _queue: Any, _labels: Any) -> Any:
+        return optax.ntxent(jnp.concatenate([x, y]), jnp.tile(jnp.arange(len(x)), 2), temperature=TEMPERATURE)
+
+    return on_jax(loss, setting, function)
+
+
+# ----------------------------------------------------------------------------------------------------------- measuring
+
+
+def resident(field: str) -> int:
+    """Read how many bytes of memory this process has, or has had at most."""
+    found = re.search(rf"{field}:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="ascii"))
+    assert found is not None  # noqa: S101  (Linux)
+    return int(found[1]) * 1024
+
+
+def memory_of(run: Run, gradients: int) -> int:
+    """Measure how much memory a run takes at most, above what there is before it and above its gradients."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    before = resident("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    kept = run()
+    peak = resident("VmHWM")
+    del kept
+    return peak - before - gradients
+
+
+def device_memory_of(run: Run, gradients: int) -> int:
+    """Measure the same on a GPU, by torch's count."""
+    import torch  # noqa: PLC0415
+
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    run()
+    return torch.cuda.max_memory_allocated() - before - gradients
+
+
+def main() -> None:
+    """Measure on demand."""
+    loss, name, rows, width, device = sys.argv[1:]
+    setting = Setting(int(rows), int(width), device)
+    run = CONTESTANTS[loss, name].prepare(loss, setting)
+    run()
+    started = time.perf_counter()
+    run()
+    repeats = max(1, int(LEAST_SECONDS / (time.perf_counter() - started)))
+    print("ready", flush=True)
+    for line in sys.stdin:
+        if line.strip() == "memory":
+            gradients = 4 * setting.rows * setting.width * (1 if loss in (*HALVES, "supcon") else 2)
+            on_device = device != "cpu" and CONTESTANTS[loss, name].library == "torch"
+            print((device_memory_of if on_device else memory_of)(run, gradients), flush=True)
+            continue
+        seconds = []
+        for _ in range(repeats):
+            started = time.perf_counter()
+            run()
+            seconds.append(time.perf_counter() - started)
+        print(statistics.median(seconds), flush=True)
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "1")
+    main()

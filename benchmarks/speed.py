@@ -1,0 +1,362 @@
+"""Speed and memory of the losses, against the roofline and against others, on this machine.
+
+Each figure is a ratio within one interleaved run: every contestant sits in a process of its own, and they take turns,
+one at a time, several times round; what is quoted is the median over the rounds of a contestant's time divided by the
+roofline's in the same round. The roofline is three matrix products and the exponentials of a square matrix, in
+preallocated memory: what InfoNCE with all gradients cannot do without. Memory is the peak above inputs and gradients.
+
+`python benchmarks/speed.py` measures everything (the better part of an hour) and writes docs/speed.md and
+docs/speed.png; `--only info_nce` measures some losses anew; `--quick` measures small sizes once and writes nothing;
+`--device cuda` measures torch, JAX and CuPy on a GPU, and writes docs/speed-cuda.md. Needs torch, JAX,
+optax, pytorch-metric-learning and matplotlib.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Final
+
+from contestants import CONTESTANTS, Contestant, Setting
+
+HERE: Final = Path(__file__).parent
+DOCS: Final = HERE.parent / "docs"
+WORK: Final = HERE.parent / ".nox" / "results" / "bench"
+MARK: Final = "<!-- What follows is written by benchmarks/speed.py. -->\n"
+
+PACKAGES: Final = ("portable_nce", "numpy", "torch", "jax", "optax", "pytorch-metric-learning", "array-api-compat")
+ROOF: Final = {"numpy": "roofline, NumPy"}
+"""The roofline of each library; torch's for the others."""
+WHOLE_MATRIX: Final = ("formula, torch", "formula, jax.jit", "optax, jax.jit", "pytorch-metric-learning")
+"""Contestants that hold several N x N matrices, which do not fit from 32768 rows on."""
+LARGE: Final = 32768
+LARGEST: Final = 131072
+TIMEOUT: Final = 3600.0
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Sizes of a loss, and how many rounds are measured of each."""
+
+    loss: str
+    sizes: tuple[tuple[int, int, int], ...]
+
+
+GRID: Final = (
+    Grid(
+        "info_nce",
+        (
+            (128, 128, 15),
+            (512, 128, 15),
+            (2048, 128, 11),
+            (8192, 128, 7),
+            (32768, 128, 3),
+            (131072, 128, 1),
+            (512, 512, 15),
+            (2048, 512, 9),
+            (8192, 512, 5),
+        ),
+    ),
+    *(Grid(loss, ((8192, 128, 7), (8192, 512, 5))) for loss in ("nt_xent", "clip", "siglip")),
+    *(Grid(loss, ((8192, 128, 5),)) for loss in ("supcon", "moco", "dcl", "flat_nce")),
+)
+QUICK: Final = tuple(Grid(grid.loss, ((64, 16, 1),)) for grid in GRID)
+
+
+def entered(loss: str, setting: Setting) -> list[Contestant]:
+    """Choose the contestants of a loss that can take part."""
+    found = []
+    for (own, name), contestant in CONTESTANTS.items():
+        if own != loss:
+            continue
+        if setting.device == "cpu" and contestant.library == "cupy":
+            continue
+        if setting.device != "cpu" and contestant.library == "numpy":
+            continue
+        if setting.rows >= LARGE and name in WHOLE_MATRIX:
+            continue
+        if setting.rows >= LARGEST and not name.startswith(("portable_nce", "roofline")):
+            continue
+        found.append(contestant)
+    return found
+
+
+@contextmanager
+def process(contestant: Contestant, setting: Setting) -> Iterator[subprocess.Popen[str]]:
+    """Start the process of a contestant and wait until it is ready."""
+    command = [sys.executable, str(HERE / "contestants.py"), contestant.loss, contestant.name]
+    command += [str(setting.rows), str(setting.width), setting.device]
+    env = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
+    env["JAX_PLATFORMS"] = "cpu" if setting.device == "cpu" else "cuda"
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env) as started:
+        try:
+            assert started.stdout is not None  # noqa: S101  (a pipe was asked for)
+            line = started.stdout.readline()
+            if line.strip() != "ready":
+                message = f"{contestant.name} did not get ready for {setting}"
+                raise RuntimeError(message)
+            yield started
+        finally:
+            started.kill()
+
+
+def ask(started: subprocess.Popen[str], what: str) -> float:
+    """Let a process measure something once."""
+    assert started.stdin is not None  # noqa: S101
+    assert started.stdout is not None  # noqa: S101
+    print(what, file=started.stdin, flush=True)
+    return float(started.stdout.readline())
+
+
+def measure(loss: str, setting: Setting, rounds: int) -> dict[str, Any]:
+    """Let the contestants take turns."""
+    contestants = entered(loss, setting)
+    seconds: dict[str, list[float]] = {contestant.name: [] for contestant in contestants}
+    memory: dict[str, float] = {}
+    with ExitStack() as stack:
+        if setting.rows < LARGEST:
+            running = {c.name: stack.enter_context(process(c, setting)) for c in contestants}
+            for _ in range(rounds):
+                for name, started in running.items():
+                    seconds[name].append(ask(started, "time"))
+                    time.sleep(0.02)  # the threads of one library come to rest before the next one's are wanted
+    for contestant in contestants:
+        with process(contestant, setting) as started:
+            if setting.rows >= LARGEST:
+                seconds[contestant.name].append(ask(started, "time"))
+            memory[contestant.name] = ask(started, "memory")
+    return {
+        "loss": loss,
+        "rows": setting.rows,
+        "width": setting.width,
+        "device": setting.device,
+        "seconds": seconds,
+        "memory": memory,
+        "library": {contestant.name: contestant.library for contestant in contestants},
+    }
+
+
+def roof_of(result: Mapping[str, Any], name: str) -> list[float]:
+    """Find the times of the roofline to compare a contestant with."""
+    times: list[float] = result["seconds"][ROOF.get(result["library"][name], "roofline, torch")]
+    return times
+
+
+def ratio(result: Mapping[str, Any], name: str) -> float:
+    """Divide a contestant's times by the roofline's, round by round."""
+    pairs = zip(result["seconds"][name], roof_of(result, name), strict=True)
+    return statistics.median(own / roof for own, roof in pairs)
+
+
+def milliseconds(seconds: float) -> str:
+    """Write a time with three digits."""
+    value = seconds * 1000
+    return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"  # noqa: PLR2004
+
+
+def mebibytes(count: float) -> str:
+    """Write an amount of memory."""
+    return f"{max(0.0, count) / 2**20:.0f}"
+
+
+def table(results: Sequence[Mapping[str, Any]]) -> str:
+    """Write one loss: a row for each contestant, a column for each size."""
+    names = list(dict.fromkeys(name for result in results for name in result["seconds"]))
+    names.sort(key=lambda name: (not name.startswith("roofline"), not name.startswith("portable_nce")))
+    sizes = [f"{result['rows']} × {result['width']}" for result in results]
+    lines = [f"| | {' | '.join(sizes)} |", f"|---|{'---:|' * len(sizes)}"]
+    for name in names:
+        cells = []
+        for result in results:
+            if name not in result["seconds"]:
+                cells.append("")
+                continue
+            time_of = milliseconds(statistics.median(result["seconds"][name]))
+            cells.append(time_of if name.startswith("roofline") else f"{time_of} ({ratio(result, name):.2f})")
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def memory_table(results: Sequence[Mapping[str, Any]]) -> str:
+    """Write the peak memory of one loss."""
+    names = [name for name in dict.fromkeys(n for r in results for n in r["memory"]) if not name.startswith("roofline")]
+    names.sort(key=lambda name: not name.startswith("portable_nce"))
+    sizes = [f"{result['rows']} × {result['width']}" for result in results]
+    lines = [f"| MiB | {' | '.join(sizes)} |", f"|---|{'---:|' * len(sizes)}"]
+    for name in names:
+        cells = [mebibytes(result["memory"][name]) if name in result["memory"] else "" for result in results]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+TITLES: Final = {
+    "info_nce": "InfoNCE",
+    "nt_xent": "NT-Xent (N views in all)",
+    "clip": "CLIP",
+    "siglip": "SigLIP",
+    "supcon": "SupCon (100 classes)",
+    "moco": "MoCo (a queue of 4 N keys)",
+    "dcl": "DCL (N views in all)",
+    "flat_nce": "FlatNCE (N views in all)",
+}
+
+
+def processor() -> str:
+    """Find out what the processor calls itself."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def versions() -> str:
+    """Write the versions of all that took part."""
+    found = []
+    for name in PACKAGES:
+        try:
+            found.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            continue
+    return ", ".join(found)
+
+
+def gpu() -> str:
+    """Describe the GPU, and the precision of matrix products on it."""
+    import torch  # noqa: PLC0415  (for a GPU alone)
+
+    precision = torch.get_float32_matmul_precision()
+    return f"{torch.cuda.get_device_name()}, float32 products in torch's precision `{precision}`"
+
+
+def page(results: Sequence[Mapping[str, Any]], device: str) -> str:
+    """Write the measured part of the page."""
+    machine = f"{processor()}, {os.cpu_count()} cores" if device == "cpu" else gpu()
+    parts = [
+        f"Measured on {datetime.now(UTC):%Y-%m-%d}: {machine}, Python {platform.python_version()}, {versions()}.\n",
+        "Milliseconds, the median of the rounds; in parentheses the ratio to the roofline of the same library (for JAX,"
+        " torch's), the median of the ratios of each round. Float32; value and all gradients.\n",
+    ]
+    for loss, title in TITLES.items():
+        own = sorted((r for r in results if r["loss"] == loss), key=lambda r: (r["width"], r["rows"]))
+        if own:
+            parts += [
+                f"### {title}\n",
+                table(own),
+                "\nPeak memory above inputs and gradients:\n",
+                memory_table(own),
+                "",
+            ]
+    return "\n".join(parts)
+
+
+def plot(results: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Draw time and memory of InfoNCE against the number of rows."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415  (not needed to measure)
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    own = sorted((r for r in results if r["loss"] == "info_nce" and r["width"] == 128), key=lambda r: r["rows"])  # noqa: PLR2004
+    names = list(dict.fromkeys(name for result in own for name in result["seconds"]))
+    figure = Figure(figsize=(11, 4.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    time_axes, memory_axes = figure.subplots(1, 2)
+    palette = ("#1f77b4", "#ff7f0e", "#2ca02c", "#9467bd", "#8c564b", "#d62728", "#7f7f7f")
+    others = iter(palette[3:])
+    colours = {"portable_nce, NumPy": palette[0], "portable_nce, torch": palette[1], "portable_nce, JAX": palette[2]}
+    for name in names:
+        if name.startswith("roofline"):
+            continue
+        ours = name in colours
+        style = {
+            "color": colours[name] if ours else next(others),
+            "marker": "o" if ours else "s",
+            "markersize": 4,
+            "linewidth": 2 if ours else 1.2,
+            "linestyle": "-" if ours else "--",
+            "label": name,
+        }
+        there = [result for result in own if name in result["seconds"]]
+        time_axes.plot([r["rows"] for r in there], [ratio(r, name) for r in there], **style)
+        memory_axes.plot([r["rows"] for r in there], [max(0.05, r["memory"][name] / 2**20) for r in there], **style)
+    time_axes.axhline(1.0, color="black", linewidth=0.8)
+    time_axes.text(own[0]["rows"], 1.02, "roofline", fontsize=8, va="bottom")
+    time_axes.set(
+        xscale="log", xlabel="rows N", ylabel="time / roofline", title="InfoNCE, value and gradients, D = 128"
+    )
+    time_axes.set_ylim(0.8, min(8.0, time_axes.get_ylim()[1]))
+    memory_axes.set(
+        xscale="log", yscale="log", xlabel="rows N", ylabel="MiB", title="Peak memory above inputs and gradients"
+    )
+    for axes in (time_axes, memory_axes):
+        axes.set_xticks([r["rows"] for r in own], [str(r["rows"]) for r in own])
+        axes.minorticks_off()
+        axes.grid(alpha=0.3)
+    memory_axes.legend(fontsize=8, frameon=False)
+    figure.savefig(path, dpi=130)
+
+
+def kept(device: str) -> list[dict[str, Any]]:
+    """Read what has been measured."""
+    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted((WORK / device).glob("*.json"))]
+
+
+def run(grids: Iterable[Grid], device: str, *, keep: bool) -> list[dict[str, Any]]:
+    """Measure, and print as it goes."""
+    results = []
+    for grid in grids:
+        for rows, width, rounds in grid.sizes:
+            result = measure(grid.loss, Setting(rows, width, device), rounds)
+            results.append(result)
+            print(f"\n{TITLES[grid.loss]}, {rows} × {width}\n{table([result])}\n\n{memory_table([result])}", flush=True)
+            if keep:
+                (WORK / device).mkdir(parents=True, exist_ok=True)
+                path = WORK / device / f"{grid.loss}-{rows}-{width}.json"
+                path.write_text(json.dumps(result), encoding="utf-8")
+    return results
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
+    parser.add_argument("--quick", action="store_true", help="small sizes, once; nothing is written")
+    parser.add_argument("--only", nargs="*", default=[], metavar="LOSS", help="measure these losses, keep the others")
+    parser.add_argument("--sizes", nargs="*", default=[], metavar="ROWSxWIDTH", help="measure these sizes alone")
+    parser.add_argument("--report", action="store_true", help="write the page from what has been measured")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    options = parser.parse_args(arguments)
+    if options.quick:
+        run(QUICK, options.device, keep=False)
+        return
+    if not options.report:
+        wanted = {tuple(map(int, size.split("x"))) for size in options.sizes}
+        run(
+            (
+                Grid(grid.loss, tuple(size for size in grid.sizes if not wanted or size[:2] in wanted))
+                for grid in GRID
+                if not options.only or grid.loss in options.only
+            ),
+            options.device,
+            keep=True,
+        )
+    results = kept(options.device)
+    name = "speed" if options.device == "cpu" else f"speed-{options.device}"
+    path = DOCS / f"{name}.md"
+    text = path.read_text(encoding="utf-8") if path.exists() else f"# Speed and memory\n\n{MARK}"
+    path.write_text(text.partition(MARK)[0] + MARK + "\n" + page(results, options.device), encoding="utf-8")
+    plot(results, DOCS / f"{name}.png")
+
+
+if __name__ == "__main__":
+    main()
