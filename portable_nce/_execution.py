@@ -228,19 +228,24 @@ class Streamed:
     def _frame(self, shifts: Shifts) -> Frame:
         """Give the blocks and tiles of a one-sided sweep."""
         (rows,), (columns,) = self.operands
-        tile = max(self.block or 0, _TILE_COLUMNS)
+        tile = self._tile()
         if not adapter_of(rows).unrolled:
             tile = columns.shape[0]
         block = self.block or min(max(_BLOCK_LIMIT // columns.shape[0], _LEAST_ROWS), _MOST_ROWS)
         return Frame(shifts, block, tile)
+
+    def _tile(self) -> int:
+        """Give the columns of a tile."""
+        if self.block is None:
+            return _TILE_COLUMNS
+        return max(self.block, min(_TILE_COLUMNS, 8 * self.block))
 
     def _square(self, shifts: Shifts) -> Frame | None:
         """Give the blocks and tiles of a two-sided sweep, or None where it has no use."""
         (rows,), (columns,) = self.operands
         if rows.shape[0] != columns.shape[0] or not adapter_of(rows).unrolled:
             return None
-        size = self.block or _MOST_ROWS
-        return Frame(shifts, size, max(size, _TILE_COLUMNS))
+        return Frame(shifts, self.block or _MOST_ROWS, self._tile())
 
     def sums(self) -> RowSums:
         if self._sums is None:

@@ -322,94 +322,106 @@ def product_sides(
     With `own` scores, which are symmetric, the two are the same. `kept` exponentials take N² numbers of memory.
     """
     arrays = (rows, columns) if weights is None else (rows, columns, weights)
-    return with_gradient(_sides_with_gradient, _SidesPlan(frame, loss, weights is not None, own, kept), *arrays)[
-        0
-    ], rows.shape[0]
+    plan = _SidesPlan(frame, loss, weights is not None, own, kept)
+    return with_gradient(_sides_with_gradient, plan, *arrays)[0], rows.shape[0]
+
+
+class _Square(NamedTuple):
+    """A square matrix cut along both axes; with `own` scores, of which those below the diagonal are left out."""
+
+    frame: Frame
+    row_bounds: list[tuple[int, int]]
+    column_bounds: list[tuple[int, int]]
+    rows: list[Array]
+    columns: list[Array]
+    own: bool
+
+    def places(self) -> list[tuple[int, int]]:
+        """Give the tiles by the numbers of their rows' and their columns' pieces."""
+        return [(i, j) for i in range(len(self.rows)) for j in range(i if self.own else 0, len(self.columns))]
+
+    def serves_columns(self, i: int, j: int) -> bool:
+        """Tell whether a tile's sums over its rows are wanted too: not if it holds each pair both ways."""
+        return not self.own or i != j
+
+    def scores(self, i: int, j: int) -> Array:
+        """Compute a tile."""
+        place = Place(self.row_bounds[i][0], self.column_bounds[j], self.column_bounds[-1][1])
+        return products(self.frame, self.rows[i], self.columns[j], place)
 
 
 def _sides_with_gradient(plan: _SidesPlan, wanted: bool, *arrays: Array) -> tuple[Array, ...]:  # noqa: FBT001
     (arrays,) = together(arrays)
     rows, columns, *weights = arrays
     xp = namespace_of(rows)
-    frame, number = plan.frame, rows.shape[0]
-    row_bounds = cuts(0, number, frame.block)
-    column_bounds = row_bounds if plan.own else cuts(0, number, frame.tile)
-    small = are_small(xp, rows, columns)
-    keep = plan.kept and small and wanted
-    row_pieces, column_pieces = pieces(rows, row_bounds), pieces(columns, column_bounds)
-    places = [(i, j) for i in range(len(row_bounds)) for j in range(i if plan.own else 0, len(column_bounds))]
-
-    def scores_of(i: int, j: int) -> Array:
-        place = Place(row_bounds[i][0], column_bounds[j], number)
-        return products(frame, row_pieces[i], column_pieces[j], place)
-
-    # The sums. Those of columns belong to rows too where the scores are their own.
-    of_rows: list[list[Sum]] = [[] for _ in row_bounds]
-    of_columns = of_rows if plan.own else [[] for _ in column_bounds]
-    kept = {}
-    for i, j in places:
-        scores = scores_of(i, j)
-        alone = plan.own and i == j
-        exponential, part = exponentials(xp, scores, small=small, spare=alone)
-        of_rows[i].append(part)
-        if not alone:
-            part = (
-                Sum(None, xp.sum(exponential, axis=0))
-                if frame.small
-                else exponentials(xp, scores, axis=0, small=False)[1]
-            )
-            of_columns[j].append(part)
-        if keep:
-            kept[i, j] = exponential
-
-    partner = partners(xp, frame.shifts, columns, number)
-    positive = xp.sum(rows * partner, axis=1)
-    sides = [joined(xp, [merged(xp, parts)[0] for parts in side]) for side in (of_rows, of_columns)]
-    weight = weights[0] if weights else None
-    found = [worth(xp, plan.loss, side, positive, weight, wanted=wanted) for side in sides[: 1 if plan.own else 2]]
-    values = mean_of(found, "values")
-    value = sum_to_scalar(xp, values)
-    if not wanted:
-        return value, values
-
-    # The gradients.
-    half = 1.0 if plan.own else 0.5
-    factors = [
-        [x[a:b] for a, b in bounds]
-        for x, bounds in (
-            (half * found[0].of_negatives, row_bounds),
-            (half * found[-1].of_negatives, column_bounds),
-        )
-    ]
-    tops = [
-        None if side.top is None else [side.top[a:b] for a, b in bounds]
-        for side, bounds in zip(sides, (row_bounds, column_bounds), strict=True)
-    ]
-    to_rows: list[Array | None] = [None] * len(row_bounds)
-    to_columns: list[Array | None] = [None] * len(column_bounds)
-    for i, j in places:
-        alone = plan.own and i == j
-        by_row, by_column = factors[0][i][:, None], factors[1][j][None, :]
-        if tops[0] is None or tops[1] is None:
-            exponential = kept.pop((i, j)) if keep else xp.exp(scores_of(i, j))
-            pull = exponential * (by_row if alone else by_row + by_column)
-        else:
-            scores = scores_of(i, j)
-            pull = xp.exp(shifted(xp, scores, tops[0][i], 1, spare=alone)) * by_row
-            if not alone:
-                pull = pull + xp.exp(shifted(xp, scores, tops[1][j], 0, spare=True)) * by_column
-        to_rows[i] = grown(to_rows[i], pull @ column_pieces[j])
-        to_columns[j] = grown(to_columns[j], pull.T @ row_pieces[i])
-    attracted = mean_of(found, "of_positive")[:, None]
-    by_partner = attracted * rows
-    further = (mean_of(found, "to_weights"),) if weights else ()
-    return (
-        value,
-        values,
-        grown(attracted * partner, one(xp, to_rows)),
-        add_partners(xp, frame.shifts, one(xp, to_columns), by_partner),
-        *further,
+    row_bounds = cuts(0, rows.shape[0], plan.frame.block)
+    column_bounds = row_bounds if plan.own else cuts(0, rows.shape[0], plan.frame.tile)
+    square = _Square(
+        plan.frame, row_bounds, column_bounds, pieces(rows, row_bounds), pieces(columns, column_bounds), plan.own
     )
+    small = are_small(xp, rows, columns)
+    kept: dict[tuple[int, int], Array] | None = {} if plan.kept and small and wanted else None
+    sides = _sums(xp, square, small=small, kept=kept)
+    partner = partners(xp, plan.frame.shifts, columns, rows.shape[0])
+    positive = xp.sum(rows * partner, axis=1)
+    weight = weights[0] if weights else None
+    found = [worth(xp, plan.loss, side, positive, weight, wanted=wanted) for side in sides]
+    values = mean_of(found, "values")
+    if not wanted:
+        return sum_to_scalar(xp, values), values
+    to_rows, to_columns = _gradients(xp, square, sides, [of.of_negatives for of in found], kept=kept)
+    attracted = mean_of(found, "of_positive")[:, None]
+    to_columns = add_partners(xp, plan.frame.shifts, to_columns, attracted * rows)
+    further = (mean_of(found, "to_weights"),) if weights else ()
+    return sum_to_scalar(xp, values), values, grown(to_rows, attracted * partner), to_columns, *further
+
+
+def _sums(xp: Namespace, square: _Square, *, small: bool, kept: dict[tuple[int, int], Array] | None) -> list[Sum]:
+    """The sums of the rows, and those of the columns; with own scores they are the same, and both parts of one."""
+    of_rows: list[list[Sum]] = [[] for _ in square.rows]
+    of_columns = of_rows if square.own else [[] for _ in square.columns]
+    for i, j in square.places():
+        scores, both_ways = square.scores(i, j), square.serves_columns(i, j)
+        exponential, part = exponentials(xp, scores, small=small, spare=not both_ways)
+        of_rows[i].append(part)
+        if both_ways and small:
+            of_columns[j].append(Sum(None, xp.sum(exponential, axis=0)))
+        elif both_ways:
+            of_columns[j].append(exponentials(xp, scores, axis=0, small=False)[1])
+        if kept is not None:
+            kept[i, j] = exponential
+    sides = (of_rows,) if square.own else (of_rows, of_columns)
+    return [joined(xp, [merged(xp, parts)[0] for parts in side]) for side in sides]
+
+
+def _gradients(
+    xp: Namespace,
+    square: _Square,
+    sides: list[Sum],
+    coefficients: list[Array],
+    *,
+    kept: dict[tuple[int, int], Array] | None,
+) -> tuple[Array, Array]:
+    """The cotangents of rows and columns, for the coefficients of the exponentials of each side."""
+    half = 1.0 if square.own else 0.5
+    by_row = [half * coefficients[0][a:b][:, None] for a, b in square.row_bounds]
+    by_column = [half * coefficients[-1][a:b][None, :] for a, b in square.column_bounds]
+    row_top, column_top = sides[0].top, sides[-1].top
+    to_rows: list[Array | None] = [None] * len(square.rows)
+    to_columns: list[Array | None] = [None] * len(square.columns)
+    for i, j in square.places():
+        both_ways = square.serves_columns(i, j)
+        if row_top is None or column_top is None:
+            pull = xp.exp(square.scores(i, j)) if kept is None else kept.pop((i, j))
+            pull = pull * (by_row[i] + by_column[j] if both_ways else by_row[i])
+        else:
+            scores, (a, b), (c, d) = square.scores(i, j), square.row_bounds[i], square.column_bounds[j]
+            pull = xp.exp(shifted(xp, scores, row_top[a:b], 1, spare=not both_ways)) * by_row[i]
+            if both_ways:
+                pull = pull + xp.exp(shifted(xp, scores, column_top[c:d], 0, spare=True)) * by_column[j]
+        to_rows[i] = grown(to_rows[i], pull @ square.columns[j])
+        to_columns[j] = grown(to_columns[j], pull.T @ square.rows[i])
+    return one(xp, to_rows), one(xp, to_columns)
 
 
 def joined(xp: Namespace, sums: list[Sum]) -> Sum:
