@@ -73,6 +73,12 @@ ENVIRONMENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "cupy": (*TESTING, CUPY),
     # For what concerns several of them.
     "all": (*TESTING, *ARRAYS, TORCH, *extras("jax", "demo"), *group("distribution"), *group("docstrings")),
+    "bench": (
+        TORCH,
+        *extras("jax", "demo"),
+        *(f"{name}=={PEERS[name].version}" for name in ("optax", "pytorch-metric-learning")),
+        "numpy",
+    ),
     "peers": (*TESTING, *peers_with(dependencies=True), *extras("jax"), "numpy"),
     # For tools.
     "build": group("distribution"),
@@ -256,6 +262,12 @@ def peers(session: nox.Session) -> None:
     # As a whole they want torchvision and more; their loss modules need nothing but PyTorch.
     comparer.install("--no-deps", *peers_with(dependencies=False))
     pytest(comparer, "peers", "tests/peers", measured=False, processes="0")  # importing them is most of the time
+
+
+@nox.session(venv_backend="none")
+def bench(session: nox.Session) -> None:
+    """Measure speed and memory against the roofline and others; options after ``--``, such as ``--only clip``."""
+    environment(session, "bench").run("python", "benchmarks/speed.py", *session.posargs)
 
 
 # Tools

@@ -4,7 +4,8 @@ Embeddings have unit length and scores are their products over a temperature, so
 work. The formulas of others are written as their users write them; where a library has the loss, it is called.
 
 A process, `python contestants.py LOSS NAME ROWS WIDTH DEVICE`, gets ready, says so, and then measures on demand: a line
-`time` is answered by the seconds of a run, `memory` by the bytes that a run takes above its inputs and gradients.
+`time` is answered by the seconds of a run, `memory` by the bytes that a run takes above its inputs and gradients, and
+`both` by the two of a single run, the first of all.
 """
 
 from __future__ import annotations
@@ -115,6 +116,7 @@ def views(loss: str, setting: Setting) -> tuple[Any, Any, Any, Any]:
 
 
 def ours_on_numpy(loss: str, setting: Setting, block_size: int | str = "auto") -> Run:
+    """Run our value and gradient of arrays of NumPy."""
     import portable_nce as pnce  # noqa: PLC0415
 
     x, y, queue, labels = views(loss, setting)
@@ -331,26 +333,39 @@ def _torch_linear_cross_entropy(loss: str, setting: Setting) -> Run:
 
 @contestant("siglip", name="in chunks, torch", library="torch")
 def _torch_siglip_in_chunks(loss: str, setting: Setting) -> Run:
-    from torch.nn.functional import logsigmoid  # noqa: PLC0415
-    from torch.utils.checkpoint import checkpoint  # noqa: PLC0415
+    return on_torch(loss, setting, _in_chunks())
 
-    def chunk(x: Any, y: Any) -> Any:
-        return -logsigmoid(-(x @ y.T / TEMPERATURE + BIAS)).sum()
+
+@contestant("siglip", name="in chunks, torch.compile", library="torch")
+def _torch_siglip_in_compiled_chunks(loss: str, setting: Setting) -> Run:
+    import torch  # noqa: PLC0415
+
+    return on_torch(loss, setting, _in_chunks(lambda function: torch.compile(function, fullgraph=True)))
+
+
+def _in_chunks(change: Callable[[Any], Any] = lambda function: function) -> Callable[..., Any]:
+    """Write SigLIP as a sum over blocks of rows."""
+    from torch.nn.functional import logsigmoid, softplus  # noqa: PLC0415
+
+    def all_negatives(x: Any, y: Any) -> Any:
+        return softplus(x @ y.T / TEMPERATURE + BIAS).sum()
+
+    chunk = change(all_negatives)
 
     def function(x: Any, y: Any, _queue: Any, _labels: Any) -> Any:
         own = (x * y).sum(1) / TEMPERATURE + BIAS
         total = (logsigmoid(-own) - logsigmoid(own)).sum()
         for part in x.split(512):
-            total = total + checkpoint(chunk, part, y, use_reentrant=False)
+            total = total + chunk(part, y)
         return total / len(x)
 
-    return on_torch(loss, setting, function)
+    return function
 
 
 @contestant("nt_xent", "supcon", name="pytorch-metric-learning", library="torch")
 def _metric_learning(loss: str, setting: Setting) -> Run:
     import torch  # noqa: PLC0415
-    from pytorch_metric_learning import losses  # noqa: PLC0415
+    from pytorch_metric_learning import losses  # pyright: ignore[reportMissingImports]  # noqa: PLC0415
 
     chosen: Any = (losses.NTXentLoss if loss == "nt_xent" else losses.SupConLoss)(temperature=TEMPERATURE)
 
@@ -383,7 +398,7 @@ def _jax_formula(loss: str, setting: Setting) -> Run:
 @contestant("nt_xent", name="optax, jax.jit", library="jax")
 def _optax(loss: str, setting: Setting) -> Run:
     import jax.numpy as jnp  # noqa: PLC0415
-    import optax  # noqa: PLC0415
+    import optax  # pyright: ignore[reportMissingImports]  # noqa: PLC0415
 
     def function(x: Any, y: Any, _queue: Any, _labels: Any) -> Any:
         return optax.ntxent(jnp.concatenate([x, y]), jnp.tile(jnp.arange(len(x)), 2), temperature=TEMPERATURE)
@@ -401,16 +416,18 @@ def resident(field: str) -> int:
     return int(found[1]) * 1024
 
 
-def memory_of(run: Run, gradients: int) -> int:
-    """Measure how much memory a run takes at most, above what there is before it and above its gradients."""
+def memory_of(run: Run, gradients: int) -> tuple[int, float]:
+    """Measure how much memory a run takes at most, above what there is before it and above its gradients; and time."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     before = resident("VmRSS")
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    started = time.perf_counter()
     kept = run()
+    seconds = time.perf_counter() - started
     peak = resident("VmHWM")
     del kept
-    return peak - before - gradients
+    return peak - before - gradients, seconds
 
 
 def device_memory_of(run: Run, gradients: int) -> int:
@@ -423,28 +440,40 @@ def device_memory_of(run: Run, gradients: int) -> int:
     return torch.cuda.max_memory_allocated() - before - gradients
 
 
+def repeats_of(run: Run) -> int:
+    """Get a run going, and find out how often to repeat it."""
+    run()
+    started = time.perf_counter()
+    run()
+    return max(1, int(LEAST_SECONDS / (time.perf_counter() - started)))
+
+
+def seconds_of(run: Run) -> float:
+    """Measure how long a run takes."""
+    started = time.perf_counter()
+    run()
+    return time.perf_counter() - started
+
+
 def main() -> None:
     """Measure on demand."""
     loss, name, rows, width, device = sys.argv[1:]
     setting = Setting(int(rows), int(width), device)
     run = CONTESTANTS[loss, name].prepare(loss, setting)
-    run()
-    started = time.perf_counter()
-    run()
-    repeats = max(1, int(LEAST_SECONDS / (time.perf_counter() - started)))
+    gradients = 4 * setting.rows * setting.width * (1 if loss in {*HALVES, "supcon"} else 2)
+    on_device = device != "cpu" and CONTESTANTS[loss, name].library == "torch"
+    repeats = 0
     print("ready", flush=True)
     for line in sys.stdin:
-        if line.strip() == "memory":
-            gradients = 4 * setting.rows * setting.width * (1 if loss in (*HALVES, "supcon") else 2)
-            on_device = device != "cpu" and CONTESTANTS[loss, name].library == "torch"
-            print((device_memory_of if on_device else memory_of)(run, gradients), flush=True)
+        what = line.strip()
+        if what == "both":
+            print(*memory_of(run, gradients), flush=True)
             continue
-        seconds = []
-        for _ in range(repeats):
-            started = time.perf_counter()
-            run()
-            seconds.append(time.perf_counter() - started)
-        print(statistics.median(seconds), flush=True)
+        repeats = repeats or repeats_of(run)
+        if what == "time":
+            print(statistics.median(seconds_of(run) for _ in range(repeats)), flush=True)
+        else:
+            print(device_memory_of(run, gradients) if on_device else memory_of(run, gradients)[0], flush=True)
 
 
 if __name__ == "__main__":

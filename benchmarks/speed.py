@@ -17,6 +17,7 @@ import argparse
 import json
 import os
 import platform
+import signal
 import statistics
 import subprocess
 import sys
@@ -94,30 +95,31 @@ def entered(loss: str, setting: Setting) -> list[Contestant]:
 
 
 @contextmanager
-def process(contestant: Contestant, setting: Setting) -> Iterator[subprocess.Popen[str]]:
-    """Start the process of a contestant and wait until it is ready."""
+def process(contestant: Contestant, setting: Setting) -> Iterator[subprocess.Popen[str] | None]:
+    """Start the process of a contestant and wait until it is ready, or None if it has failed."""
     command = [sys.executable, str(HERE / "contestants.py"), contestant.loss, contestant.name]
     command += [str(setting.rows), str(setting.width), setting.device]
     env = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     env["JAX_PLATFORMS"] = "cpu" if setting.device == "cpu" else "cuda"
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env) as started:
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env) as started:  # noqa: S603  (our own)
         try:
             assert started.stdout is not None  # noqa: S101  (a pipe was asked for)
-            line = started.stdout.readline()
-            if line.strip() != "ready":
-                message = f"{contestant.name} did not get ready for {setting}"
-                raise RuntimeError(message)
-            yield started
+            yield started if started.stdout.readline().strip() == "ready" else None
         finally:
             started.kill()
 
 
-def ask(started: subprocess.Popen[str], what: str) -> float:
-    """Let a process measure something once."""
+def ask(started: subprocess.Popen[str] | None, what: str) -> list[float]:
+    """Let a process measure something; give nothing if it cannot."""
+    if started is None or started.poll() is not None:
+        return []
     assert started.stdin is not None  # noqa: S101
     assert started.stdout is not None  # noqa: S101
+    started.send_signal(signal.SIGCONT)
     print(what, file=started.stdin, flush=True)
-    return float(started.stdout.readline())
+    answer = [float(word) for word in started.stdout.readline().split()]
+    started.send_signal(signal.SIGSTOP)  # threads that wait by spinning would take the processors from the others
+    return answer
 
 
 def measure(loss: str, setting: Setting, rounds: int) -> dict[str, Any]:
@@ -125,24 +127,26 @@ def measure(loss: str, setting: Setting, rounds: int) -> dict[str, Any]:
     contestants = entered(loss, setting)
     seconds: dict[str, list[float]] = {contestant.name: [] for contestant in contestants}
     memory: dict[str, float] = {}
-    with ExitStack() as stack:
-        if setting.rows < LARGEST:
+    if setting.rows >= LARGEST:
+        for contestant in contestants:
+            with process(contestant, setting) as started:
+                memory[contestant.name], took = ask(started, "both")
+                seconds[contestant.name].append(took)
+    else:
+        with ExitStack() as stack:
             running = {c.name: stack.enter_context(process(c, setting)) for c in contestants}
             for _ in range(rounds):
                 for name, started in running.items():
-                    seconds[name].append(ask(started, "time"))
+                    seconds[name] += ask(started, "time")
                     time.sleep(0.02)  # the threads of one library come to rest before the next one's are wanted
-    for contestant in contestants:
-        with process(contestant, setting) as started:
-            if setting.rows >= LARGEST:
-                seconds[contestant.name].append(ask(started, "time"))
-            memory[contestant.name] = ask(started, "memory")
+            for name, started in running.items():
+                memory.update((name, found) for found in ask(started, "memory"))
     return {
         "loss": loss,
         "rows": setting.rows,
         "width": setting.width,
         "device": setting.device,
-        "seconds": seconds,
+        "seconds": seconds,  # none for what has failed
         "memory": memory,
         "library": {contestant.name: contestant.library for contestant in contestants},
     }
@@ -157,7 +161,7 @@ def roof_of(result: Mapping[str, Any], name: str) -> list[float]:
 def ratio(result: Mapping[str, Any], name: str) -> float:
     """Divide a contestant's times by the roofline's, round by round."""
     pairs = zip(result["seconds"][name], roof_of(result, name), strict=True)
-    return statistics.median(own / roof for own, roof in pairs)
+    return float(statistics.median(own / roof for own, roof in pairs))
 
 
 def milliseconds(seconds: float) -> str:
@@ -180,8 +184,8 @@ def table(results: Sequence[Mapping[str, Any]]) -> str:
     for name in names:
         cells = []
         for result in results:
-            if name not in result["seconds"]:
-                cells.append("")
+            if not result["seconds"].get(name):
+                cells.append("does not fit" if name in result["seconds"] else "")
                 continue
             time_of = milliseconds(statistics.median(result["seconds"][name]))
             cells.append(time_of if name.startswith("roofline") else f"{time_of} ({ratio(result, name):.2f})")
@@ -244,11 +248,12 @@ def gpu() -> str:
 def page(results: Sequence[Mapping[str, Any]], device: str) -> str:
     """Write the measured part of the page."""
     machine = f"{processor()}, {os.cpu_count()} cores" if device == "cpu" else gpu()
-    parts = [
-        f"Measured on {datetime.now(UTC):%Y-%m-%d}: {machine}, Python {platform.python_version()}, {versions()}.\n",
+    reading = (
         "Milliseconds, the median of the rounds; in parentheses the ratio to the roofline of the same library (for JAX,"
-        " torch's), the median of the ratios of each round. Float32; value and all gradients.\n",
-    ]
+        " torch's), the median of the ratios of each round. Float32; value and all gradients.\n"
+    )
+    measured = f"{datetime.now(UTC):%Y-%m-%d}: {machine}, Python {platform.python_version()}, {versions()}"
+    parts = [f"Measured on {measured}.\n", reading]
     for loss, title in TITLES.items():
         own = sorted((r for r in results if r["loss"] == loss), key=lambda r: (r["width"], r["rows"]))
         if own:
@@ -287,7 +292,7 @@ def plot(results: Sequence[Mapping[str, Any]], path: Path) -> None:
             "linestyle": "-" if ours else "--",
             "label": name,
         }
-        there = [result for result in own if name in result["seconds"]]
+        there = [result for result in own if result["seconds"].get(name)]
         time_axes.plot([r["rows"] for r in there], [ratio(r, name) for r in there], **style)
         memory_axes.plot([r["rows"] for r in there], [max(0.05, r["memory"][name] / 2**20) for r in there], **style)
     time_axes.axhline(1.0, color="black", linewidth=0.8)
@@ -329,7 +334,7 @@ def run(grids: Iterable[Grid], device: str, *, keep: bool) -> list[dict[str, Any
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Measure and write the page."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n\n", maxsplit=1)[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
     parser.add_argument("--quick", action="store_true", help="small sizes, once; nothing is written")
     parser.add_argument("--only", nargs="*", default=[], metavar="LOSS", help="measure these losses, keep the others")
     parser.add_argument("--sizes", nargs="*", default=[], metavar="ROWSxWIDTH", help="measure these sizes alone")

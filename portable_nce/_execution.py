@@ -32,7 +32,8 @@ _TILE_LIMIT = 2**20
 _BLOCK_LIMIT = 2**22
 _LEAST_ROWS, _MOST_ROWS = 512, 1024
 _TILE_COLUMNS = 2048
-_KEPT_LIMIT = 2**26
+_OWN_ROWS = 512
+_KEPT_LIMIT, _OWN_KEPT_LIMIT = 2**26, 2**24
 
 Terms = tuple[Term | None, Term | None]
 Sums = tuple[tuple[Array, Array | int], ...]
@@ -181,8 +182,8 @@ class Streamed:
             if symmetric or self.own:
                 frame = self._square(shifts)
                 if frame is not None:
-                    kept = self.block is None and rows.shape[0] ** 2 <= _KEPT_LIMIT
-                    return (product_sides(loss, frame, rows, columns, weights, own=self.own, kept=kept),)
+                    sums = product_sides(loss, frame, rows, columns, weights, own=self.own, kept=self._kept())
+                    return (sums,)
             found = (product_rows(loss, self._frame(shifts), rows, columns, weights),)
             if not symmetric:
                 return found
@@ -197,7 +198,8 @@ class Streamed:
     ) -> Sums:
         """Give the sums of the terms of all pairs along with their gradients."""
         shifts = self._shifts()
-        if shifts is not None and not symmetric:
+        repel = terms[1]
+        if shifts is not None and not symmetric and repel is not None and repel.both is not None:
             (rows,), (columns,) = self.operands
             frame = self._frame(shifts)
             return (
@@ -243,9 +245,25 @@ class Streamed:
     def _square(self, shifts: Shifts) -> Frame | None:
         """Give the blocks and tiles of a two-sided sweep, or None where it has no use."""
         (rows,), (columns,) = self.operands
-        if rows.shape[0] != columns.shape[0] or not adapter_of(rows).unrolled:
+        number: int = rows.shape[0]
+        traced = not adapter_of(rows).unrolled
+        if number != columns.shape[0] or (traced and self.own):
             return None
-        return Frame(shifts, self.block or _MOST_ROWS, self._tile())
+        if traced:
+            return Frame(shifts, self.block or max(_LEAST_ROWS // 2, _BLOCK_LIMIT // number // 2), number)
+        if self.block is not None:
+            return Frame(shifts, self.block, self._tile())
+        if self.own:
+            return Frame(shifts, _OWN_ROWS, _OWN_ROWS)
+        if self._kept():
+            size = min(_TILE_COLUMNS, max(_OWN_ROWS, number // 4))
+            return Frame(shifts, size, size)
+        return Frame(shifts, _MOST_ROWS, _TILE_COLUMNS)
+
+    def _kept(self) -> bool:
+        """Tell whether a two-sided sweep may keep exponentials: half of them if rows and columns are the same."""
+        number: int = self.operands[0][0].shape[0]
+        return self.block is None and number * number <= (_OWN_KEPT_LIMIT if self.own else _KEPT_LIMIT)
 
     def sums(self) -> RowSums:
         if self._sums is None:

@@ -32,8 +32,9 @@ class Term(NamedTuple):
         ``slopes(score, *parameters) -> tuple of array``: the derivative with respect to each argument. Array-API code,
         so that it can be differentiated again. Without it, the term does not stream.
     both : callable, optional
-        ``both(score, *parameters, small) -> (value, slopes)``: the two together, where they have parts in common. With
-        `small`, no sum of a score and the parameters is beyond 60 in magnitude.
+        ``both(score, *parameters, small=...) -> (value, slopes)``: the two together, where they have parts in common,
+        as arrays of the shape of the scores, of which no part of the caller's is one. With `small`, no sum of a score
+        and the parameters is beyond 30 in magnitude.
 
     Examples
     --------

@@ -236,10 +236,8 @@ def worth(xp: Namespace, loss: RowLoss, total: Sum, positive: Array, weights: Ar
     return Worth(values, to_negatives / total.total, to_positive, to_weights)
 
 
-def grown(total: Array | None, part: Array) -> Array:
+def grown(total: Array, part: Array) -> Array:
     """A sum that grows in place where the library has that."""
-    if total is None:
-        return part
     total += part
     return total
 
@@ -319,7 +317,8 @@ def product_sides(
 ) -> tuple[Array, int]:
     """The weighted losses of a square matrix, of shape (1,), and their number: the mean of rows and columns.
 
-    With `own` scores, which are symmetric, the two are the same. `kept` exponentials take N² numbers of memory.
+    With `own` scores, which are symmetric, the two are the same. `kept` exponentials take N² numbers of memory. Neither
+    is of use where blocks are traced.
     """
     arrays = (rows, columns) if weights is None else (rows, columns, weights)
     plan = _SidesPlan(frame, loss, weights is not None, own, kept)
@@ -361,7 +360,8 @@ def _sides_with_gradient(plan: _SidesPlan, wanted: bool, *arrays: Array) -> tupl
     )
     small = are_small(xp, rows, columns)
     kept: dict[tuple[int, int], Array] | None = {} if plan.kept and small and wanted else None
-    sides = _sums(xp, square, small=small, kept=kept)
+    traced = not adapter_of(rows).unrolled
+    sides = _traced_sums(xp, plan, rows, columns) if traced else _sums(xp, square, small=small, kept=kept)
     partner = partners(xp, plan.frame.shifts, columns, rows.shape[0])
     positive = xp.sum(rows * partner, axis=1)
     weight = weights[0] if weights else None
@@ -369,7 +369,11 @@ def _sides_with_gradient(plan: _SidesPlan, wanted: bool, *arrays: Array) -> tupl
     values = mean_of(found, "values")
     if not wanted:
         return sum_to_scalar(xp, values), values
-    to_rows, to_columns = _gradients(xp, square, sides, [of.of_negatives for of in found], kept=kept)
+    coefficients = [of.of_negatives for of in found]
+    if traced:
+        to_rows, to_columns = _traced_gradients(plan, rows, columns, sides, coefficients)
+    else:
+        to_rows, to_columns = _gradients(xp, square, sides, coefficients, kept=kept)
     attracted = mean_of(found, "of_positive")[:, None]
     to_columns = add_partners(xp, plan.frame.shifts, to_columns, attracted * rows)
     further = (mean_of(found, "to_weights"),) if weights else ()
@@ -378,20 +382,34 @@ def _sides_with_gradient(plan: _SidesPlan, wanted: bool, *arrays: Array) -> tupl
 
 def _sums(xp: Namespace, square: _Square, *, small: bool, kept: dict[tuple[int, int], Array] | None) -> list[Sum]:
     """The sums of the rows, and those of the columns; with own scores they are the same, and both parts of one."""
-    of_rows: list[list[Sum]] = [[] for _ in square.rows]
-    of_columns = of_rows if square.own else [[] for _ in square.columns]
+    of_rows = [_nothing(xp, x, small=small) for x in square.rows]
+    of_columns = of_rows if square.own else [_nothing(xp, x, small=small) for x in square.columns]
     for i, j in square.places():
         scores, both_ways = square.scores(i, j), square.serves_columns(i, j)
         exponential, part = exponentials(xp, scores, small=small, spare=not both_ways)
-        of_rows[i].append(part)
+        of_rows[i] = _added(xp, of_rows[i], part)
         if both_ways and small:
-            of_columns[j].append(Sum(None, xp.sum(exponential, axis=0)))
+            of_columns[j] = _added(xp, of_columns[j], Sum(None, xp.sum(exponential, axis=0)))
         elif both_ways:
-            of_columns[j].append(exponentials(xp, scores, axis=0, small=False)[1])
+            of_columns[j] = _added(xp, of_columns[j], exponentials(xp, scores, axis=0, small=False)[1])
         if kept is not None:
             kept[i, j] = exponential
-    sides = (of_rows,) if square.own else (of_rows, of_columns)
-    return [joined(xp, [merged(xp, parts)[0] for parts in side]) for side in sides]
+    return [joined(xp, side) for side in ((of_rows,) if square.own else (of_rows, of_columns))]
+
+
+def _nothing(xp: Namespace, piece: Array, *, small: bool) -> Sum:
+    """The sums of no tile yet: made before the first, so that they do not lie between those in memory."""
+    zeros = xp.zeros_like(piece[:, 0])
+    return Sum(None if small else zeros - math.inf, zeros)
+
+
+def _added(xp: Namespace, total: Sum, part: Sum) -> Sum:
+    """The sum of two."""
+    if total.top is None or part.top is None:
+        return Sum(None, grown(total.total, part.total))
+    top = xp.maximum(total.top, part.top)
+    shift = xp.where(xp.isinf(top), xp.zeros_like(top), top)
+    return Sum(top, total.total * xp.exp(total.top - shift) + part.total * xp.exp(part.top - shift))
 
 
 def _gradients(
@@ -407,13 +425,16 @@ def _gradients(
     by_row = [half * coefficients[0][a:b][:, None] for a, b in square.row_bounds]
     by_column = [half * coefficients[-1][a:b][None, :] for a, b in square.column_bounds]
     row_top, column_top = sides[0].top, sides[-1].top
-    to_rows: list[Array | None] = [None] * len(square.rows)
-    to_columns: list[Array | None] = [None] * len(square.columns)
+    to_rows, to_columns = ([xp.zeros_like(x) for x in side] for side in (square.rows, square.columns))
     for i, j in square.places():
         both_ways = square.serves_columns(i, j)
         if row_top is None or column_top is None:
-            pull = xp.exp(square.scores(i, j)) if kept is None else kept.pop((i, j))
-            pull = pull * (by_row[i] + by_column[j] if both_ways else by_row[i])
+            exponential = xp.exp(square.scores(i, j)) if kept is None else kept.pop((i, j))
+            if both_ways:
+                pull = by_row[i] + by_column[j]
+                pull *= exponential
+            else:
+                pull = exponential * by_row[i]
         else:
             scores, (a, b), (c, d) = square.scores(i, j), square.row_bounds[i], square.column_bounds[j]
             pull = xp.exp(shifted(xp, scores, row_top[a:b], 1, spare=not both_ways)) * by_row[i]
@@ -422,6 +443,45 @@ def _gradients(
         to_rows[i] = grown(to_rows[i], pull @ square.columns[j])
         to_columns[j] = grown(to_columns[j], pull.T @ square.rows[i])
     return one(xp, to_rows), one(xp, to_columns)
+
+
+def _traced_sums(xp: Namespace, plan: _SidesPlan, rows: Array, columns: Array) -> list[Sum]:
+    """The same where the number of a block is traced, so that all blocks must be alike, with all columns."""
+    whole = (0, columns.shape[0])
+
+    def step(
+        carry: tuple[Array, ...], block: tuple[Array, ...], start: Array | int
+    ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        scores = products(plan.frame, block[0], columns, Place(start, whole, whole[1]))
+        _, part = exponentials(xp, scores, axis=0, small=False, spare=False)
+        total = _added(xp, Sum(*carry), part)
+        _, own = exponentials(xp, scores, small=False)
+        return (total.top, total.total), (own.top, own.total)
+
+    nothing = _nothing(xp, columns, small=False)
+    of_columns, of_rows = adapter_of(rows).scan(step, (nothing.top, nothing.total), (rows,), plan.frame.block)
+    return [Sum(*of_rows), Sum(*of_columns)]
+
+
+def _traced_gradients(
+    plan: _SidesPlan, rows: Array, columns: Array, sides: list[Sum], coefficients: list[Array]
+) -> tuple[Array, Array]:
+    """The same for the gradients."""
+    xp = namespace_of(rows)
+    whole = (0, columns.shape[0])
+
+    def step(
+        carry: tuple[Array, ...], block: tuple[Array, ...], start: Array | int
+    ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+        own, top, coefficient = block
+        scores = products(plan.frame, own, columns, Place(start, whole, whole[1]))
+        pull = xp.exp(shifted(xp, scores, top, 1, spare=False)) * (0.5 * coefficient[:, None])
+        pull = pull + xp.exp(shifted(xp, scores, sides[1].top, 0, spare=True)) * (0.5 * coefficients[1][None, :])
+        return (grown(carry[0], pull.T @ own),), (pull @ columns,)
+
+    xs = (rows, sides[0].top, coefficients[0])
+    (to_columns,), (to_rows,) = adapter_of(rows).scan(step, (xp.zeros_like(columns),), xs, plan.frame.block)
+    return to_rows, to_columns
 
 
 def joined(xp: Namespace, sums: list[Sum]) -> Sum:
@@ -465,34 +525,23 @@ def _pairs_with_gradient(plan: _PairsPlan, wanted: bool, *arrays: Array) -> tupl
     (arrays,) = together(arrays)
     rows, columns, *by_row = arrays
     xp = namespace_of(rows)
-    frame, (attract, repel) = plan.frame, plan.terms
-    shape = (rows.shape[0], columns.shape[0])
+    frame, shape = plan.frame, (rows.shape[0], columns.shape[0])
     bounds = cuts(frame.shifts.first, shape[1], frame.tile)
     tiles = pieces(columns, bounds)
     small = are_small(xp, rows, columns, by_row[:-1] if plan.weighted else by_row)
-    n_negatives = float(shape[1] - (frame.shifts.first or 1 + frame.shifts.own))
 
     def step(
         carry: tuple[Array, ...], block: tuple[Array, ...], start: Array | int
     ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
         own, partner, *parameters = block
         weight = parameters.pop() if plan.weighted else None
-        beside = [x[:, None] for x in parameters]
-        factor = None if weight is None else weight[:, None]
-        scaled = own if factor is None else own * factor
-        positive = xp.sum(own * partner, axis=1)
-        value, (slope, *to_parameters) = both(xp, attract, positive, parameters, small=small)
+        scaled = own if weight is None else own * weight[:, None]
+        value, slope, to_parameters = _attracted(xp, plan.terms[0], xp.sum(own * partner, axis=1), parameters)
         active = xp.astype(value != 0, value.dtype)
-        attracted = slope[:, None]
-        to_rows, to_columns = attracted * partner, []
+        to_rows, to_columns = slope[:, None] * partner, []
         for k, (own_columns, ends) in enumerate(zip(tiles, bounds, strict=True)):
-            scores = own @ own_columns.T
             place = Place(start, ends, shape[1])
-            scores = without_others(frame.shifts, scores, place, 0.0)
-            repelled, slopes = both(xp, repel, scores, beside, small=small)
-            distinct = {id(x): x for x in (repelled, *slopes)}
-            cleared = {k: without_others(frame.shifts, x, place, 0.0) for k, x in distinct.items()}
-            repelled, slopes = cleared[id(repelled)], tuple(cleared[id(x)] for x in slopes)
+            repelled, slopes = _repelled(plan, own @ own_columns.T, place, parameters, small=small)
             value = value + xp.sum(repelled, axis=1)
             if plan.divide_by == "active":
                 active = active + xp.sum(xp.astype(repelled != 0, value.dtype), axis=1)
@@ -501,38 +550,52 @@ def _pairs_with_gradient(plan: _PairsPlan, wanted: bool, *arrays: Array) -> tupl
                 to_parameters = [a + sums[id(x)] for a, x in zip(to_parameters, slopes[1:], strict=True)]
                 to_rows = grown(to_rows, slopes[0] @ own_columns)
                 to_columns.append(grown(carry[k], slopes[0].T @ scaled))
-        number = xp.ones_like(value)
-        if plan.divide_by == "active":
-            number = active
-        elif plan.divide_by == "pairs":
-            number = number * (n_negatives + 1.0)
-        weighted = value if weight is None else value * weight
         if not wanted:
-            return carry, (weighted, number)
-        to_partners = attracted * scaled
-        if weight is None:
-            return tuple(to_columns), (weighted, number, to_rows, to_partners, *to_parameters)
-        further = (*(x * weight for x in to_parameters), value)
-        return tuple(to_columns), (weighted, number, to_rows * factor, to_partners, *further)
+            return carry, (_weighted(xp, value, weight), active)
+        to_partner = slope[:, None] * scaled
+        if weight is not None:
+            to_rows = to_rows * weight[:, None]
+            to_parameters = [*(x * weight for x in to_parameters), value]
+        return tuple(to_columns), (_weighted(xp, value, weight), active, to_rows, to_partner, *to_parameters)
 
     init = tuple(xp.zeros_like(x) for x in tiles) if wanted else ()
     xs = (rows, partners(xp, frame.shifts, columns, shape[0]), *by_row)
-    carry, (values, numbers, *gradients) = adapter_of(rows).scan(step, init, xs, frame.block)
+    carry, (values, active, *gradients) = adapter_of(rows).scan(step, init, xs, frame.block)
+    number = active
+    if plan.divide_by != "active":
+        pairs = shape[1] - frame.shifts.first + (1 if frame.shifts.first else 0) - (1 if frame.shifts.own else 0)
+        number = xp.ones_like(active) * float(pairs if plan.divide_by == "pairs" else 1)
     if not wanted:
-        return sum_to_scalar(xp, values), numbers
+        return sum_to_scalar(xp, values), number
     to_rows, to_partners, *further = gradients
     to_columns = columns_of(xp, frame.shifts, carry, to_partners)
-    return sum_to_scalar(xp, values), numbers, to_rows, to_columns, *further
+    return sum_to_scalar(xp, values), number, to_rows, to_columns, *further
 
 
-def both(
-    xp: Namespace, term: Term | None, scores: Array, parameters: list[Array], *, small: bool
-) -> tuple[Array, tuple[Array, ...]]:
-    """The value of a term and its slopes."""
-    if term is None:
+def _weighted(xp: Namespace, value: Array, weight: Array | None) -> Array:
+    """Values times weights; an infinite value without weight is no contribution, not NaN."""
+    return value if weight is None else xp.where(weight == 0, xp.zeros_like(value), value) * weight
+
+
+def _attracted(
+    xp: Namespace, term: Term | None, scores: Array, parameters: list[Array]
+) -> tuple[Array, Array, list[Array]]:
+    """The term of the positives, its slope, and those of its parameters."""
+    if term is None or term.slopes is None:
         nothing = xp.zeros_like(scores)
-        return nothing, (nothing,) * (1 + len(parameters))
-    if term.both is not None:
-        return term.both(scores, *parameters, small=small)
-    assert term.slopes is not None  # noqa: S101  (an objective whose terms have none is not fused)
-    return term.value(scores, *parameters), term.slopes(scores, *parameters)
+        return nothing, nothing, [nothing for _ in parameters]
+    slope, *to_parameters = term.slopes(scores, *parameters)
+    return term.value(scores, *parameters), slope, to_parameters
+
+
+def _repelled(
+    plan: _PairsPlan, scores: Array, place: Place, parameters: list[Array], *, small: bool
+) -> tuple[Array, tuple[Array, ...]]:
+    """The term of the negatives and its slopes, 0 where there is none."""
+    term, shifts = plan.terms[1], plan.frame.shifts
+    assert term is not None  # noqa: S101  (others have no use for this way of computing)
+    assert term.both is not None  # noqa: S101
+    scores = without_others(shifts, scores, place, 0.0)
+    value, slopes = term.both(scores, *(x[:, None] for x in parameters), small=small)
+    cleared = {id(x): without_others(shifts, x, place, 0.0) for x in (value, *slopes)}
+    return cleared[id(value)], tuple(cleared[id(x)] for x in slopes)
