@@ -180,7 +180,7 @@ def _ours_torch_recomputed(loss: str, setting: Setting) -> Run:
 
 @contestant(*LOSSES, name="portable_nce, CuPy", library="cupy")
 def _ours_cupy(loss: str, setting: Setting) -> Run:
-    import cupy  # noqa: PLC0415
+    import cupy  # pyright: ignore[reportMissingImports]  # noqa: PLC0415
 
     import portable_nce as pnce  # noqa: PLC0415
 

@@ -87,8 +87,8 @@ def contrast(
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the rows that count, weighted sum, or the weighted losses of the rows.
     block_size : int, None or "auto", default: "auto"
-        Columns per tile of the streamed execution, which holds no N × K matrix; None computes the whole matrix;
-        ``"auto"`` does so up to about four million entries.
+        Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
+        gradient come in one pass, and elsewhere from about four million entries on.
 
     Returns
     -------

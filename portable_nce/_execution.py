@@ -33,6 +33,7 @@ _BLOCK_LIMIT = 2**22
 _LEAST_ROWS, _MOST_ROWS = 512, 1024
 _TILE_COLUMNS = 2048
 _OWN_ROWS = 512
+_FAR_LIMIT, _FAR_ROWS = 2**26, 8192  # of a device that is not the processor; not measured yet
 _KEPT_LIMIT, _OWN_KEPT_LIMIT = 2**26, 2**24
 
 Terms = tuple[Term | None, Term | None]
@@ -230,10 +231,12 @@ class Streamed:
     def _frame(self, shifts: Shifts) -> Frame:
         """Give the blocks and tiles of a one-sided sweep."""
         (rows,), (columns,) = self.operands
+        far = _is_far(rows)
         tile = self._tile()
-        if not adapter_of(rows).unrolled:
+        if far or not adapter_of(rows).unrolled:
             tile = columns.shape[0]
-        block = self.block or min(max(_BLOCK_LIMIT // columns.shape[0], _LEAST_ROWS), _MOST_ROWS)
+        limit, most = (_FAR_LIMIT, _FAR_ROWS) if far else (_BLOCK_LIMIT, _MOST_ROWS)
+        block = self.block or min(max(limit // columns.shape[0], _LEAST_ROWS), most)
         return Frame(shifts, block, tile)
 
     def _tile(self) -> int:
@@ -253,12 +256,12 @@ class Streamed:
             return Frame(shifts, self.block or max(_LEAST_ROWS // 2, _BLOCK_LIMIT // number // 2), number)
         if self.block is not None:
             return Frame(shifts, self.block, self._tile())
-        if self.own:
-            return Frame(shifts, _OWN_ROWS, _OWN_ROWS)
-        if self._kept():
-            size = min(_TILE_COLUMNS, max(_OWN_ROWS, number // 4))
-            return Frame(shifts, size, size)
-        return Frame(shifts, _MOST_ROWS, _TILE_COLUMNS)
+        size = _FAR_ROWS // 2 if _is_far(rows) else _OWN_ROWS
+        if not self.own and self._kept():
+            size = max(size, min(_TILE_COLUMNS, number // 4))
+        elif not self.own:
+            return Frame(shifts, max(size, _MOST_ROWS), max(size, _TILE_COLUMNS))
+        return Frame(shifts, size, size)
 
     def _kept(self) -> bool:
         """Tell whether a two-sided sweep may keep exponentials: half of them if rows and columns are the same."""
@@ -322,6 +325,12 @@ class Streamed:
     def constant(self) -> Streamed:
         rows, columns = (tuple(stop_gradient(x) for x in operands) for operands in self.operands)
         return Streamed(self.similarity, (rows, columns), self.pairing, self.mask, self.block)
+
+
+def _is_far(x: Array) -> bool:
+    """Whether an array is not on the processor, where a call costs more, and a cache is no measure."""
+    device = device_of(x)
+    return device is not None and "cpu" not in str(device).lower()
 
 
 def _extreme(xp: Namespace, scores: Array, members: Array, *, largest: bool) -> tuple[Array, Array]:

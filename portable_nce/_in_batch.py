@@ -71,8 +71,9 @@ def info_nce(
     multi_positive : {"each", "pooled", "separate"}, default: "each"
         What several positives mean; see `portable_nce.objectives.info_nce`.
     block_size : int, None or "auto", default: "auto"
-        Keys per tile of the streamed execution; None holds the whole score matrix; ``"auto"`` does so up to about four
-        million entries. Negatives of each query are never streamed: their scores are smaller than they are.
+        Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
+        gradient come in one pass, and elsewhere from about four million entries on. Negatives of each query are never
+        streamed: their scores are smaller than they are.
 
     Returns
     -------
@@ -188,8 +189,8 @@ def n_tuple(
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the queries that have a positive, weighted sum, or the weighted losses of the queries.
     block_size : int, None or "auto", default: "auto"
-        Columns per tile of the streamed execution; None holds the whole score matrix; ``"auto"`` does so up to
-        about four million entries.
+        Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
+        gradient come in one pass, and elsewhere from about four million entries on.
 
     Returns
     -------
@@ -280,8 +281,8 @@ def cpc(
         Weighted mean over the contexts that have a positive, weighted sum, or the weighted losses of the contexts; each
         the mean over the steps.
     block_size : int, None or "auto", default: "auto"
-        Columns per tile of the streamed execution; None holds the whole score matrix; ``"auto"`` does so up to
-        about four million entries.
+        Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
+        gradient come in one pass, and elsewhere from about four million entries on.
 
     Returns
     -------
@@ -374,8 +375,8 @@ def clip(
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean, weighted sum, or the weighted losses of the pairs; each the mean of both directions.
     block_size : int, None or "auto", default: "auto"
-        Columns per tile of the streamed execution; None holds the whole score matrix; ``"auto"`` does so up to
-        about four million entries.
+        Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams, but keeps the
+        exponentials of batches of up to 8192 where one serves both directions, which saves a product in four.
 
     Returns
     -------
@@ -459,8 +460,8 @@ def siglip(
         Weighted mean over the images (the sum over all pairs divided by N, not by N²), weighted sum, or the weighted
         losses of the images.
     block_size : int, None or "auto", default: "auto"
-        Columns per tile of the streamed execution; None holds the whole score matrix; ``"auto"`` does so up to
-        about four million entries.
+        Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
+        gradient come in one pass, and elsewhere from about four million entries on.
 
     Returns
     -------
@@ -549,8 +550,8 @@ def relic(
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the rows that have a positive, weighted sum, or the weighted losses of the rows.
     block_size : int, None or "auto", default: "auto"
-        Columns per tile of the streamed execution; None holds the whole score matrix; ``"auto"`` does so up to
-        about four million entries.
+        Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
+        gradient come in one pass, and elsewhere from about four million entries on.
 
     Returns
     -------

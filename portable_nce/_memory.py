@@ -191,8 +191,8 @@ def moco(
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the queries, weighted sum, or the weighted losses of the queries.
     block_size : int, None or "auto", default: "auto"
-        Columns per tile of the streamed execution; None holds the whole score matrix; ``"auto"`` does so up to
-        about four million entries.
+        Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
+        gradient come in one pass, and elsewhere from about four million entries on.
 
     Returns
     -------
@@ -293,8 +293,8 @@ def moco_v3(
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the rows that have a positive, weighted sum, or the weighted losses of the rows.
     block_size : int, None or "auto", default: "auto"
-        Columns per tile of the streamed execution; None holds the whole score matrix; ``"auto"`` does so up to
-        about four million entries.
+        Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
+        gradient come in one pass, and elsewhere from about four million entries on.
 
     Returns
     -------
@@ -396,8 +396,8 @@ def nnclr(
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the rows that have a positive, weighted sum, or the weighted losses of the rows.
     block_size : int, None or "auto", default: "auto"
-        Columns per tile of the streamed execution; None holds the whole score matrix; ``"auto"`` does so up to
-        about four million entries.
+        Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
+        gradient come in one pass, and elsewhere from about four million entries on.
 
     Returns
     -------
@@ -547,8 +547,8 @@ def proto_nce(
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the embeddings that have a positive, weighted sum, or the weighted losses of the embeddings.
     block_size : int, None or "auto", default: "auto"
-        Columns per tile of the streamed execution; None holds the whole score matrix; ``"auto"`` does so up to
-        about four million entries.
+        Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
+        gradient come in one pass, and elsewhere from about four million entries on.
 
     Returns
     -------

@@ -78,8 +78,8 @@ def supcon(
         ``"separate"`` leaves the other positives out of the denominator (NT-Xent of labels in optax and
         pytorch-metric-learning); see `portable_nce.objectives.info_nce`.
     block_size : int, None or "auto", default: "auto"
-        Columns per tile of the streamed execution; None holds the whole score matrix; ``"auto"`` does so up to
-        about four million entries.
+        Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
+        gradient come in one pass, and elsewhere from about four million entries on.
 
     Returns
     -------
@@ -165,8 +165,8 @@ def nca(
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the rows that have a positive, weighted sum, or the weighted losses of the rows.
     block_size : int, None or "auto", default: "auto"
-        Columns per tile of the streamed execution; None holds the whole score matrix; ``"auto"`` does so up to
-        about four million entries.
+        Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
+        gradient come in one pass, and elsewhere from about four million entries on.
 
     Returns
     -------
@@ -245,8 +245,8 @@ def soft_nearest_neighbor(
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the rows that have a positive, weighted sum, or the weighted losses of the rows.
     block_size : int, None or "auto", default: "auto"
-        Columns per tile of the streamed execution; None holds the whole score matrix; ``"auto"`` does so up to
-        about four million entries.
+        Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
+        gradient come in one pass, and elsewhere from about four million entries on.
 
     Returns
     -------
@@ -343,8 +343,8 @@ def contrastive(
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the pairs (each in both orders), weighted sum, or the weighted sums of the rows.
     block_size : int, None or "auto", default: "auto"
-        Columns per tile of the streamed execution; None holds the whole score matrix; ``"auto"`` does so up to
-        about four million entries.
+        Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
+        gradient come in one pass, and elsewhere from about four million entries on.
 
     Returns
     -------
@@ -439,7 +439,7 @@ def triplet_from_labels(
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the triples, weighted sum, or the weighted sums of the rows.
     block_size : int, None or "auto", default: "auto"
-        Columns per tile of the search for the hardest pairs; None holds all distances; ``"auto"`` does so up to about
+        Rows per block of the search for the hardest pairs; None holds all distances; ``"auto"`` does so up to about
         four million. With all triples, of which there are O(N³), the N × N distances are always held.
 
     Returns

@@ -61,8 +61,8 @@ def nt_xent(
         What several partners mean: each against the negatives alone (NT-Xent in optax and pytorch-metric-learning),
         each against the negatives and all partners (SupCon), or all together; see `portable_nce.objectives.info_nce`.
     block_size : int, None or "auto", default: "auto"
-        Columns per tile of the streamed execution; None holds the whole score matrix; ``"auto"`` does so up to
-        about four million entries.
+        Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
+        gradient come in one pass, and elsewhere from about four million entries on.
 
     Returns
     -------
@@ -146,8 +146,8 @@ def flat_nce(
         Weighted mean over the views that have a positive and a negative, weighted sum, or the weighted losses of the
         views.
     block_size : int, None or "auto", default: "auto"
-        Columns per tile of the streamed execution; None holds the whole score matrix; ``"auto"`` does so up to
-        about four million entries.
+        Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
+        gradient come in one pass, and elsewhere from about four million entries on.
 
     Returns
     -------
@@ -223,8 +223,8 @@ def dcl(
         Weighted mean over the views that have a positive and a negative, weighted sum, or the weighted losses of the
         views.
     block_size : int, None or "auto", default: "auto"
-        Columns per tile of the streamed execution; None holds the whole score matrix; ``"auto"`` does so up to
-        about four million entries.
+        Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
+        gradient come in one pass, and elsewhere from about four million entries on.
 
     Returns
     -------
@@ -306,8 +306,8 @@ def dclw(
         Weighted mean over the views that have a positive and a negative, weighted sum, or the weighted losses of the
         views.
     block_size : int, None or "auto", default: "auto"
-        Columns per tile of the streamed execution; None holds the whole score matrix; ``"auto"`` does so up to
-        about four million entries.
+        Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
+        gradient come in one pass, and elsewhere from about four million entries on.
 
     Returns
     -------

@@ -208,7 +208,7 @@ def uniformity(x: Array, /, *, t: float = 2.0, block_size: int | str | None = "a
     t : float, default: 2.0
         Sharpness t > 0 of the kernel.
     block_size : int, None or "auto", default: "auto"
-        Columns per tile of the streamed execution; None holds the whole matrix; ``"auto"`` does so up to about four
+        Rows per block of the streamed execution; None holds the whole matrix; ``"auto"`` does so up to about four
         million entries.
 
     Returns

@@ -1,0 +1,95 @@
+"""What the benchmarks compare is the same, and streaming takes as little memory as it says."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+sys.path.insert(0, str(BENCHMARKS))
+
+import contestants  # noqa: E402
+import speed  # noqa: E402
+
+SETTING = contestants.Setting(rows=96, width=8)
+NOT_HERE = ("optax, jax.jit", "pytorch-metric-learning", "portable_nce, CuPy")
+"""What this environment lacks; the first two are compared among the peers."""
+
+pytestmark = [
+    # JAX and PyTorch in one process: what each warns of is no matter of ours.
+    pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
+]
+
+
+def gradients_of(name: str, loss: str) -> list[np.ndarray]:
+    """Run a contestant, and give its gradients; there is none for what a loss does not look at."""
+    result: Any = contestants.CONTESTANTS[loss, name].prepare(loss, SETTING)()
+    found = result if name.startswith(("formula, torch", "linear", "in chunks", "portable_nce, torch")) else result[1]
+    return [np.asarray(g) for g in found if g is not None]
+
+
+@pytest.mark.parametrize("loss", contestants.LOSSES)
+def test_contestants_compute_the_same(loss: str) -> None:
+    names = [name for own, name in contestants.CONTESTANTS if own == loss and not name.startswith("roofline")]
+    names = [name for name in names if name not in NOT_HERE and "torch.compile" not in name]
+    assert {"portable_nce, NumPy", "portable_nce, torch", "portable_nce, JAX", "formula, torch"} <= set(names)
+    expected = gradients_of("formula, torch", loss)
+    assert all(np.any(gradient != 0) for gradient in expected)
+    for name in names:
+        for ours, theirs in zip(gradients_of(name, loss), expected, strict=False):
+            np.testing.assert_allclose(ours, theirs, rtol=2e-4, atol=2e-6, err_msg=name)
+
+
+MEMORY = """
+import sys
+sys.path.insert(0, {folder!r})
+import contestants
+setting = contestants.Setting({rows}, 16)
+run = contestants.CONTESTANTS[{loss!r}, {name!r}].prepare({loss!r}, setting)
+run()
+print(contestants.memory_of(run, 0)[0])
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the peak of a process's memory is read from Linux")
+@pytest.mark.parametrize("name", ["portable_nce, NumPy", "portable_nce, torch", "portable_nce, JAX"])
+@pytest.mark.parametrize("loss", ["info_nce", "nt_xent", "siglip", "supcon", "moco"])
+def test_no_score_matrix_is_held(loss: str, name: str) -> None:
+    """A quarter of one score matrix is never reached."""
+    rows = 8192
+    script = MEMORY.format(folder=str(BENCHMARKS), rows=rows, loss=loss, name=name)
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)  # noqa: S603
+    assert int(result.stdout) < rows * rows
+
+
+def test_the_page_is_made_of_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    result = {
+        "loss": "info_nce",
+        "rows": 64,
+        "width": 128,
+        "device": "cpu",
+        "seconds": {"roofline, NumPy": [0.5, 0.1], "portable_nce, NumPy": [0.6, 0.11], "formula, torch": []},
+        "memory": {"roofline, NumPy": 0.0, "portable_nce, NumPy": 3.0 * 2**20},
+        "library": {"roofline, NumPy": "numpy", "portable_nce, NumPy": "numpy", "formula, torch": "torch"},
+    }
+    monkeypatch.setattr(speed, "WORK", tmp_path / "work")
+    monkeypatch.setattr(speed, "DOCS", tmp_path)
+    (tmp_path / "work" / "cpu").mkdir(parents=True)
+    (tmp_path / "work" / "cpu" / "info_nce-64-128.json").write_text(json.dumps(result), encoding="utf-8")
+    (tmp_path / "speed.md").write_text(f"# By hand\n\n{speed.MARK}\nold", encoding="utf-8")
+    speed.main(["--report"])
+    page = (tmp_path / "speed.md").read_text(encoding="utf-8")
+    assert page.startswith("# By hand\n\n")
+    assert "old" not in page
+    assert "| roofline, NumPy | 300 |\n" in page
+    assert "| portable_nce, NumPy | 355 (1.15) |\n" in page
+    assert "| formula, torch | does not fit |\n" in page
+    assert "| portable_nce, NumPy | 3 |\n" in page
+    assert (tmp_path / "speed.png").stat().st_size > 0
