@@ -180,7 +180,7 @@ class Streamed:
         shifts = self._shifts()
         if shifts is not None:
             (rows,), (columns,) = self.operands
-            if symmetric or self.own:
+            if self.own or (symmetric and shifts == Shifts()):
                 frame = self._square(shifts)
                 if frame is not None:
                     sums = product_sides(loss, frame, rows, columns, weights, own=self.own, kept=self._kept())
@@ -226,7 +226,8 @@ class Streamed:
         if self.pairing.shifts is None or self.mask is not None or not self.similarity.product:
             return None
         rows, columns = (x.shape[0] for (x,) in self.operands)
-        return self.pairing.shifts(rows, columns) if columns > 1 else None
+        shifts = self.pairing.shifts(rows, columns)
+        return shifts if columns - shifts.first - shifts.own > (not shifts.first) else None  # there are negatives
 
     def _frame(self, shifts: Shifts) -> Frame:
         """Give the blocks and tiles of a one-sided sweep."""

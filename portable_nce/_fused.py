@@ -38,14 +38,14 @@ Slopes = tuple[Array | None, Array | None, Array | None, Array | None]
 class RowLoss(NamedTuple):
     """An objective whose rows are each on their own: losses, slopes, and which rows count.
 
-    `of_odds` gives the loss and its slope by the log-odds, where these are all that it asks for, for rows that have one
-    positive and some negatives.
+    ``of_odds(log_odds, small=...)`` gives the loss and its slope by the log-odds, where these are all that it asks for,
+    for rows that have one positive and some negatives; with `small`, their exponentials are in range.
     """
 
     rows: Callable[[RowStatistics], Array]
     slopes: Callable[[RowStatistics], Slopes]
     needs_negative: bool
-    of_odds: Callable[[Array], tuple[Array, Array]] | None = None
+    of_odds: Callable[..., tuple[Array, Array]] | None = None
 
 
 class _RowPlan(NamedTuple):

@@ -95,8 +95,11 @@ def sigmoid(xp: Namespace, t: Array) -> Array:
     return xp.where(positive, xp.ones_like(t), small) / (1.0 + small)
 
 
-def softplus_and_sigmoid(xp: Namespace, t: Array) -> tuple[Array, Array]:
-    """The softplus and its derivative, of one exponential."""
+def softplus_and_sigmoid(xp: Namespace, t: Array, *, small: bool = False) -> tuple[Array, Array]:
+    """The softplus and its derivative, of one exponential; with `small`, those of all numbers are in range."""
+    if small:
+        odds = xp.exp(t)
+        return xp.log1p(odds), odds / (odds + 1.0)
     positive = t > 0
     small = xp.exp(xp.where(positive, -t, t))
     value = xp.where(positive, t, xp.zeros_like(t)) + xp.log1p(small)

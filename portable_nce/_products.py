@@ -219,7 +219,7 @@ def worth(xp: Namespace, loss: RowLoss, total: Sum, positive: Array, weights: Ar
     if loss.of_odds is not None:
         logarithm = xp.log(total.total)
         odds = logarithm - positive if total.top is None else (total.top - positive) + logarithm
-        values, of_odds = loss.of_odds(odds)
+        values, of_odds = loss.of_odds(odds, small=total.top is None)
     else:
         row = statistics(xp, total, positive)
         values = loss.rows(row)

@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 
-_OF_ODDS: dict[Callable[[RowStatistics], Array], Callable[[Array], tuple[Array, Array]]] = {}
+_OF_ODDS: dict[Callable[[RowStatistics], Array], Callable[..., tuple[Array, Array]]] = {}
 
 
 class Objective:
@@ -126,7 +126,11 @@ class Objective:
         tuple of pair of array, or None
             For each direction the sum, and how often each row counts in a mean; None if the objective cannot.
         """
-        if self.slopes is None:
+        if (
+            self.slopes is None
+            or type(self).losses is not Objective.losses
+            or type(self).counted is not Objective.counted
+        ):
             return None
         return execution.fused_rows(
             RowLoss(self.rows, self.slopes, self.needs_negative, self.of_odds), weights, symmetric=symmetric
@@ -252,7 +256,8 @@ class Pairwise:
         tuple of pair of array, or None
             For each direction the sum, and how often each row counts in a mean; None if the objective cannot.
         """
-        if self.balance or any(term is not None and term.slopes is None for term in self.terms):
+        without = any(term is not None and term.slopes is None for term in self.terms)
+        if without or self.balance or type(self).losses is not Pairwise.losses:
             return None
         parameters = _per_row(execution, self.parameters)
         return execution.fused_pairs(self.terms, parameters, self.divide_by, weights, symmetric=symmetric)
@@ -406,11 +411,12 @@ def _log_odds_each_slopes(row: RowStatistics) -> Slopes:
     return one, one, None, None
 
 
-def _softplus_of_odds(odds: Array) -> tuple[Array, Array]:
-    return softplus_and_sigmoid(namespace_of(odds), odds)
+def _softplus_of_odds(odds: Array, *, small: bool) -> tuple[Array, Array]:
+    return softplus_and_sigmoid(namespace_of(odds), odds, small=small)
 
 
-def _odds_of_odds(odds: Array) -> tuple[Array, Array]:
+def _odds_of_odds(odds: Array, *, small: bool) -> tuple[Array, Array]:
+    del small
     return odds, namespace_of(odds).ones_like(odds)
 
 
@@ -655,11 +661,7 @@ def _logistic_negative(score: Array, bias: Array) -> Array:
 def _logistic_negative_both(score: Array, bias: Array, *, small: bool) -> tuple[Array, tuple[Array, ...]]:
     xp = namespace_of(score)
     logit = score + bias
-    if small:
-        odds = xp.exp(logit)
-        slope = odds / (odds + 1.0)
-        return xp.log1p(odds), (slope, slope)
-    value, slope = softplus_and_sigmoid(xp, logit)
+    value, slope = softplus_and_sigmoid(xp, logit, small=small)
     return value, (slope, slope)
 
 

@@ -114,6 +114,86 @@ def test_an_objective_is_a_function_of_the_statistics() -> None:
         pnce.contrast(X, Y, objective=lambda row: float(row.log_odds.shape[0]))
 
 
+SQUARED_ODDS = Objective(
+    lambda row: row.log_odds * row.log_odds + row.spread * row.negative - row.positive,
+    slopes=lambda row: (2.0 * row.log_odds, row.negative, row.spread, -1.0 + 0.0 * row.positive),
+)
+
+
+@libraries
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("pairing", ["diagonal", "labels", "two views"])
+@pytest.mark.parametrize("similarity", ["dot", "neg_sq_euclidean"])
+def test_an_objective_with_slopes(
+    convert: Any, similarity: str, pairing: str, *, weighted: bool, symmetric: bool
+) -> None:
+    """Value and gradient in one pass, in blocks and tiles of every size, and with scores small and large."""
+    if pairing == "two views":
+        chosen = pnce.pairings.two_views()
+    else:
+        times = convert(np.asarray([0, 1, 1, 0, 2, 2]))
+        chosen = pnce.pairings.labels(times, times) if pairing == "labels" else pnce.pairings.diagonal()
+
+    def loss(x: Any, y: Any, t: Any, w: Any, block_size: int | str | None) -> Any:
+        return pnce.contrast(
+            x,
+            y,
+            objective=SQUARED_ODDS,
+            pairing=chosen,
+            similarity=similarity,
+            temperature=t,
+            symmetric=symmetric,
+            weights=w if weighted else None,
+            block_size=block_size,
+        )
+
+    for temperature in (0.01, 1.0):
+        arrays = [convert(x) for x in (X, Y, np.asarray(temperature), np.asarray([1.0, 0.0, 2.0, 0.5, 1.0, 3.0]))]
+        dense, *streamed = (
+            pnce.value_and_grad(lambda *a, b=block: loss(*a, b), (0, 1, 2, 3))(*arrays)
+            for block in (None, "auto", 1, 2, 4)
+        )
+        for value, gradients in streamed:
+            np.testing.assert_allclose(np.asarray(value), np.asarray(dense[0]), rtol=1e-11)
+            for ours, expected in zip(gradients, dense[1], strict=True):
+                scale = np.max(np.abs(np.asarray(expected)))
+                np.testing.assert_allclose(np.asarray(ours), np.asarray(expected), rtol=1e-10, atol=1e-12 * scale)
+
+
+def test_a_queue_without_further_columns() -> None:
+    """No row has a negative: every loss is 0, in one pass or two."""
+    for block_size in (None, "auto", 2):
+        value, gradient = pnce.value_and_grad(
+            lambda x, b=block_size: pnce.contrast(
+                x, Y, objective="info_nce", pairing=pnce.pairings.queue(), symmetric=True, block_size=b
+            )
+        )(X)
+        assert value == 0
+        assert not np.any(gradient)
+
+
+def test_wrong_slopes_of_an_objective_would_be_seen() -> None:
+    """That the gradient in one pass is made of the slopes; and that an objective of one's own making is obeyed."""
+    wrong = Objective(lambda row: row.log_odds, slopes=lambda row: (0.0 * row.log_odds, None, None, None))
+    assert not np.any(pnce.grad(lambda x: pnce.contrast(x, Y, objective=wrong))(X))
+
+    class Twice(Objective):
+        def losses(self, execution: Any) -> Any:
+            return tuple(part._replace(values=2.0 * part.values) for part in super().losses(execution))
+
+    class TwicePairs(Pairwise):
+        def losses(self, execution: Any) -> Any:
+            return tuple(part._replace(values=2.0 * part.values) for part in super().losses(execution))
+
+    plain = pnce.objectives.info_nce()
+    twice = Twice(plain.rows, slopes=plain.slopes)
+    pairs = pnce.objectives.logistic(bias=-1.0)
+    for own, once in ((twice, plain), (TwicePairs(*pairs.terms, parameters=pairs.parameters), pairs)):
+        expected = 2.0 * pnce.contrast(X, Y, objective=once, block_size=2)
+        np.testing.assert_allclose(pnce.contrast(X, Y, objective=own, block_size=2), expected, rtol=1e-13)
+
+
 def test_pairings_and_similarities_transpose_and_return() -> None:
     pairing = pnce.pairings.index(np.asarray([1, 0, 2]))
     assert pairing.transposed().transposed().rule is pairing.rule

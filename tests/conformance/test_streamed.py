@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from array_api_compat import array_namespace
+from hypothesis import given
+from hypothesis import strategies as st
 
 import portable_nce as pnce
 
@@ -129,6 +131,62 @@ def test_reduction_none(variant: Variant, loss: str) -> None:
         results.append([variant.to_list(x) for x in (total, rows_, *gradients)])
     errors = [oracles.error(got, oracles.exact(wanted)) for got, wanted in zip(*results, strict=True)]
     assert max(errors) <= tolerance_of(variant, dtype), errors
+
+
+ANY_LOSS: dict[str, Callable[..., Any]] = {
+    **ROW_LOSSES,
+    "info_nce weights": lambda a, b, *, weights, **options: pnce.info_nce(a, b, weights=weights, **options),
+    "info_nce shared": lambda a, b, **options: pnce.info_nce(a, b, a * b, **options),
+    "clip weights": lambda a, b, *, weights, temperature, **options: pnce.clip(
+        a, b, logit_scale=1 / temperature, max_logit_scale=None, weights=weights, **options
+    ),
+    "siglip": lambda a, b, *, temperature, **options: pnce.siglip(
+        a, b, logit_scale=1 / temperature, logit_bias=-1.0, **options
+    ),
+}
+
+
+@pytest.mark.exhaustive
+@given(
+    loss=st.sampled_from(sorted(ANY_LOSS)),
+    rows=st.integers(2, 9),
+    block_size=st.one_of(st.integers(1, 10), st.just("auto")),
+    temperature=st.sampled_from([0.01, 0.3, 5.0]),
+    similarity=st.sampled_from(["cosine", "dot", "neg_sq_euclidean"]),
+    seed=st.integers(0, 2**16),
+)
+def test_any_block_size(
+    variant: Variant,
+    loss: str,
+    *,
+    rows: int,
+    block_size: int | str,
+    temperature: float,
+    similarity: str,
+    seed: int,
+) -> None:
+    """Value and gradients are those of the dense execution, with scores small, large and saturated."""
+    numbers = generator(seed)
+    dtype = variant.dtypes[0]
+    a, b = (
+        variant.floats([[numbers.gauss(0.0, 1.0) for _ in range(FEATURES)] for _ in range(rows)], dtype) for _ in "ab"
+    )
+    options: dict[str, Any] = {"similarity": similarity}
+    if loss.endswith("weights"):
+        options["weights"] = variant.floats([numbers.uniform(0.0, 2.0) for _ in range(rows)], dtype)
+    t = variant.floats(temperature, dtype)
+    (value, got), (wanted_value, wanted) = (
+        differentiate(
+            lambda x, y, tau, size=size: ANY_LOSS[loss](x, y, temperature=tau, block_size=size, **options), [a, b, t]
+        )
+        for size in (block_size, None)
+    )
+    for ours, dense in zip([value, *got], [wanted_value, *wanted], strict=True):
+        expected = oracles.exact(variant.to_list(dense))
+        # The rounding of scores of that size, which a saturated loss does not show.
+        scale = max([1.0, *(abs(float(x)) for x in oracles.numbers_of(expected))]) / min(1.0, temperature)
+        flat = zip(oracles.numbers_of(oracles.exact(variant.to_list(ours))), oracles.numbers_of(expected), strict=True)
+        assert max(abs(x - y) for x, y in flat) <= 200 * variant.eps(dtype) * scale / min(1.0, temperature)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
