@@ -36,7 +36,8 @@ def gradients_of(name: str, loss: str) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("loss", contestants.LOSSES)
-def test_contestants_compute_the_same(loss: str) -> None:
+def test_contestants_compute_the_same(loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contestants, "CLASSES", 8)  # so few that no row is alone in its own
     names = [name for own, name in contestants.CONTESTANTS if own == loss and not name.startswith("roofline")]
     names = [name for name in names if name not in NOT_HERE and "torch.compile" not in name]
     assert {"portable_nce, NumPy", "portable_nce, torch", "portable_nce, JAX", "formula, torch"} <= set(names)
@@ -62,11 +63,12 @@ print(contestants.memory_of(run, 0)[0])
 @pytest.mark.parametrize("name", ["portable_nce, NumPy", "portable_nce, torch", "portable_nce, JAX"])
 @pytest.mark.parametrize("loss", ["info_nce", "nt_xent", "siglip", "supcon", "moco"])
 def test_no_score_matrix_is_held(loss: str, name: str) -> None:
-    """A quarter of one score matrix is never reached."""
+    """Half of one score matrix is never reached."""
     rows = 8192
     script = MEMORY.format(folder=str(BENCHMARKS), rows=rows, loss=loss, name=name)
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)  # noqa: S603
-    assert int(result.stdout) < rows * rows
+    columns = contestants.QUEUE * rows if loss == "moco" else rows
+    assert int(result.stdout) < 2 * rows * columns
 
 
 def test_the_page_is_made_of_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
