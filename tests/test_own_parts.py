@@ -151,7 +151,7 @@ def test_an_objective_with_slopes(
     for temperature in (0.01, 1.0):
         arrays = [convert(x) for x in (X, Y, np.asarray(temperature), np.asarray([1.0, 0.0, 2.0, 0.5, 1.0, 3.0]))]
         dense, *streamed = (
-            pnce.value_and_grad(lambda *a, b=block: loss(*a, b), (0, 1, 2, 3))(*arrays)
+            pnce.value_and_grad(lambda x, y, t, w, b=block: loss(x, y, t, w, b), (0, 1, 2, 3))(*arrays)
             for block in (None, "auto", 1, 2, 4)
         )
         for value, gradients in streamed:
