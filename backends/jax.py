@@ -70,24 +70,25 @@ class JaxAdapter:
         # The closed form is for those who cannot do without: JAX differentiates the scan itself, in either mode, and as
         # the steps are computed again on the way back, in the same memory.
         del backward
-        bound: Any = jax.jit(forward, static_argnums=0)  # without it an eager call would retrace its scans every time
+        # Without jit an eager call would retrace its scans every time.
+        bound: Callable[..., Arrays] = jax.jit(forward, static_argnums=0)
         self._bound[forward] = bound
-        return bound  # type: ignore[no-any-return]
+        return bound
 
     def with_gradient(self, function: Callable[..., Arrays]) -> Callable[..., tuple[Any, Any]]:
         kept: Callable[..., tuple[Any, Any]] | None = self._bound.get(function)
         if kept is not None:
             return kept
-        run = jax.jit(function, static_argnums=(0, 1))
+        run = jax.jit(function, static_argnums=0, static_argnames="wanted")
 
         @partial(jax.custom_jvp, nondiff_argnums=(0,))
         def bound(static: Any, *arrays: Any) -> tuple[Any, Any]:
-            value, constant = run(static, False, *arrays)  # noqa: FBT003
+            value, constant = run(static, *arrays, wanted=False)
             return value, constant
 
         @bound.defjvp
         def jvp(static: Any, arrays: Arrays, tangents: Arrays) -> tuple[Any, Any]:
-            value, constant, *gradients = run(static, True, *arrays)  # noqa: FBT003
+            value, constant, *gradients = run(static, *arrays, wanted=True)
             constant = jax.lax.stop_gradient(constant)
             products = [jnp.vdot(g, t) for g, t in zip(gradients, tangents, strict=False)]
             return (value, constant), (jnp.reshape(sum(products), value.shape), jnp.zeros_like(constant))

@@ -259,6 +259,23 @@ def _no_pullback(name: str) -> str:
     )
 
 
+def opened(arrays: Sequence[Any]) -> tuple[int, Sequence[Any], Sequence[TapeArray | None]]:
+    """The highest level among the arrays, the arrays with those of that level opened, and the variables among these."""
+    level = 0
+    for a in arrays:
+        if isinstance(a, TapeArray) and a.level > level:
+            level = a.level
+    if not level:
+        return 0, arrays, ()
+    values: list[Any] = []
+    parents: list[TapeArray | None] = []
+    for a in arrays:
+        mine = isinstance(a, TapeArray) and a.level == level
+        values.append(a.value if mine else a)
+        parents.append(a if mine and a.node is not None else None)
+    return level, values, parents
+
+
 def strip(x: Any) -> Any:
     """The plain array inside, whatever the number of levels around it."""
     while isinstance(x, TapeArray):
@@ -657,23 +674,11 @@ class TapeNamespace:
 
     def apply(self, primitive: Primitive, *arrays: Any, **options: Any) -> Any:
         """Compute, and record at the highest level among the arguments."""
-        level = 0
-        for a in arrays:
-            if isinstance(a, TapeArray) and a.level > level:
-                level = a.level
+        level, values, parents = opened(arrays)
         if not level:
             return primitive.forward(self.base_namespace, *arrays, **options)
-        values, parents, recorded = [], [], False
-        for a in arrays:
-            if isinstance(a, TapeArray) and a.level == level:
-                values.append(a.value)
-                parents.append(None if a.node is None else a)
-                recorded = recorded or a.node is not None
-            else:
-                values.append(a)
-                parents.append(None)
         out = self.apply(primitive, *values, **options)
-        if not recorded:
+        if not any(p is not None for p in parents):
             return TapeArray(out, self, level)
 
         def pullback(cotangents: Sequence[Array]) -> list[Array | None]:
@@ -955,14 +960,11 @@ class TapeAdapter:
         backward: Callable[..., tuple[Array | None, ...]],
     ) -> Callable[..., tuple[Array, ...]]:
         def bound(static: Any, *arrays: Array) -> tuple[Array, ...]:
-            level = max((a.level for a in arrays if isinstance(a, TapeArray)), default=0)
+            level, values, parents = opened(arrays)
             if not level:
                 return forward(static, *arrays)
-            mine = [isinstance(a, TapeArray) and a.level == level for a in arrays]
-            values = [a.value if m else a for a, m in zip(arrays, mine, strict=True)]
             space = next(a.namespace for a in arrays if isinstance(a, TapeArray))
             outputs = bound(static, *values)
-            parents = [a if m and a.node is not None else None for a, m in zip(arrays, mine, strict=True)]
 
             def pullback(cotangents: Sequence[Array | None]) -> list[Array | None]:
                 filled = [space.zeros_like(out) if g is None else g for g, out in zip(cotangents, outputs, strict=True)]
@@ -977,16 +979,13 @@ class TapeAdapter:
         return bound
 
     def with_gradient(self, function: Callable[..., tuple[Array, ...]]) -> Callable[..., tuple[Array, Array]]:
-        def run(static: Any, wanted: bool, arrays: Sequence[Array]) -> tuple[Array, ...]:  # noqa: FBT001
-            level = max((a.level for a in arrays if isinstance(a, TapeArray)), default=0)
+        def run(static: Any, arrays: Sequence[Array], *, wanted: bool) -> tuple[Array, ...]:
+            level, values, parents = opened(arrays)
             if not level:
-                return function(static, wanted, *arrays)
-            mine = [isinstance(a, TapeArray) and a.level == level for a in arrays]
-            values = [a.value if m else a for a, m in zip(arrays, mine, strict=True)]
+                return function(static, *arrays, wanted=wanted)
             space = next(a.namespace for a in arrays if isinstance(a, TapeArray))
-            parents = [a if m and a.node is not None else None for a, m in zip(arrays, mine, strict=True)]
             variable = any(p is not None for p in parents)
-            outputs = run(static, wanted or variable, values)
+            outputs = run(static, values, wanted=wanted or variable)
             gradients = outputs[2:]
 
             def pullback(cotangents: Sequence[Array | None]) -> list[Array | None]:
@@ -995,7 +994,7 @@ class TapeAdapter:
                 if first is not None:
                     found[: len(gradients)] = [space.multiply(first, g) for g in gradients]
                 if any(g is not None for g in second):
-                    products = self._products(space, functools.partial(function, static), values, second)
+                    products = self._products(space, functools.partial(function, static, wanted=True), values, second)
                     found[: len(products)] = [
                         a if b is None else space.add(a, b) for a, b in zip(products, found, strict=False)
                     ]
@@ -1006,7 +1005,7 @@ class TapeAdapter:
             return tuple(TapeArray(out, space, level, node, k) for k, out in enumerate(kept))
 
         def bound(static: Any, *arrays: Array) -> tuple[Array, Array]:
-            value, constant = run(static, False, arrays)[:2]  # noqa: FBT003
+            value, constant = run(static, arrays, wanted=False)
             return value, self.stop_gradient(constant)
 
         return bound
@@ -1021,7 +1020,7 @@ class TapeAdapter:
         """The products of the Hessian with vectors: the gradient of the gradients' products with them."""
 
         def total(*arrays: Array) -> Array:
-            found = function(True, *arrays)[2:]  # noqa: FBT003
+            found = function(*arrays)[2:]
             terms = [
                 space.sum(space.reshape(space.multiply(g, v), (-1,)), axis=0, keepdims=True)
                 for g, v in zip(found, vectors, strict=True)

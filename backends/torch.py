@@ -153,7 +153,7 @@ class _Adjoint(torch.autograd.Function):
 
 
 class _WithGradient(torch.autograd.Function):
-    """`function(static, True, *arrays)`: a value, a constant, and the gradients of the value.
+    """`function(static, *arrays, wanted=True)`: a value, a constant, and the gradients of the value.
 
     The derivative of the gradients is the Hessian, which is symmetric: its products with cotangents are those with
     tangents, and are computed as such, in forward mode, block by block.
@@ -161,7 +161,7 @@ class _WithGradient(torch.autograd.Function):
 
     @staticmethod
     def forward(function: Callable[..., Arrays], static: Any, *arrays: Any) -> Arrays:
-        return function(static, True, *arrays)  # noqa: FBT003
+        return function(static, *arrays, wanted=True)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Arrays, output: Arrays) -> None:
@@ -177,7 +177,7 @@ class _WithGradient(torch.autograd.Function):
         """The products of the Hessian with vectors, any of which may be None."""
         arrays = ctx.saved_tensors[: ctx.count]
         with _without_autocast(arrays[0].device.type):
-            return _directional(lambda *values: ctx.function(ctx.static, True, *values)[2:], arrays, directions)  # noqa: FBT003
+            return _directional(lambda *values: ctx.function(ctx.static, *values, wanted=True)[2:], arrays, directions)
 
     @staticmethod
     def backward(ctx: Any, first: Any, constant: Any, *second: Any) -> Arrays:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -214,7 +214,7 @@ class _Plainly(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, function: Callable[..., Arrays], static: Any, *arrays: Any) -> Arrays:
-        output = function(static, True, *arrays)  # noqa: FBT003
+        output = function(static, *arrays, wanted=True)
         _WithGradient.setup_context(ctx, (function, static, *arrays), output)
         return output
 
@@ -228,7 +228,7 @@ class _Compiled(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, function: Callable[..., Arrays], static: Any, *arrays: Any) -> Arrays:
-        value, constant, *gradients = function(static, True, *arrays)  # noqa: FBT003
+        value, constant, *gradients = function(static, *arrays, wanted=True)
         ctx.count = len(arrays)
         ctx.save_for_backward(*gradients)
         ctx.mark_non_differentiable(constant)
@@ -276,6 +276,10 @@ class TorchAdapter:
     half_precision = ("float16", "bfloat16")
     dtypes = ("float64", "float32", *half_precision)
 
+    def __init__(self) -> None:
+        # As for NumPy: a large piece of memory, freed, and the C library keeps those of tiles for the next ones.
+        torch.empty(2**25 - 2**14, dtype=torch.uint8)
+
     @property
     def devices(self) -> tuple[str, ...]:
         found = ["cpu", *(f"cuda:{k}" for k in range(torch.cuda.device_count()))]
@@ -288,10 +292,6 @@ class TorchAdapter:
 
     def full_precision(self, x: Any) -> AbstractContextManager[Any]:
         return _without_autocast(x.device.type)
-
-    def __init__(self) -> None:
-        # As for NumPy: a large piece of memory, freed, and the C library keeps those of tiles for the next ones.
-        torch.empty(2**25 - 2**14, dtype=torch.uint8)
 
     def value_and_grad(
         self, fn: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False
@@ -341,15 +341,16 @@ class TorchAdapter:
 
     def with_gradient(self, function: Callable[..., Arrays]) -> Callable[..., tuple[Any, Any]]:
         def bound(static: Any, *arrays: Any) -> tuple[Any, Any]:
+            chosen: Any = _Plainly
             if torch.compiler.is_compiling():
-                result: Arrays = _Compiled.apply(function, static, *_distinct(arrays))  # type: ignore[no-untyped-call]
+                chosen, arrays = _Compiled, tuple(_distinct(arrays))
             elif _transformed(arrays):
                 _refuse_nested_forward_mode()
-                result = _WithGradient.apply(function, static, *arrays)  # type: ignore[no-untyped-call]
-            elif _recorded(arrays):
-                result = _Plainly.apply(function, static, *arrays)  # type: ignore[no-untyped-call]
-            else:
-                result = function(static, False, *arrays)  # noqa: FBT003
+                chosen = _WithGradient
+            elif not _recorded(arrays):
+                value, constant = function(static, *arrays, wanted=False)
+                return value, constant
+            result: Arrays = chosen.apply(function, static, *arrays)
             return result[0], result[1]
 
         return bound

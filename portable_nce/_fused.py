@@ -98,21 +98,26 @@ def fused_pairs(
 
 
 def weighted_rows(
-    xp: Namespace, values: Array, counted: Array, weights: Array | None
-) -> tuple[Array, Array, Array | None]:
-    """The values times their weights, the factor of their slopes, and the slopes of the weights.
+    xp: Namespace, values: Array, weights: Array | None, counted: Array | None = None
+) -> tuple[Array, Array | None, Array | None]:
+    """The values of the rows that count times their weights, the factor of their slopes, and the slopes of the weights.
 
-    An infinite value without weight is no contribution, not NaN.
+    Without `counted` all rows count; a factor of None is 1. An infinite value without weight is no contribution, not
+    NaN.
     """
-    nothing = xp.zeros_like(values)
     if weights is None:
-        return xp.where(counted, values, nothing), xp.astype(counted, values.dtype), None
-    dead = xp.logical_or(xp.logical_not(counted), xp.logical_and(xp.isinf(values), weights == 0))
+        if counted is None:
+            return values, None, None
+        return xp.where(counted, values, xp.zeros_like(values)), xp.astype(counted, values.dtype), None
+    dead = xp.logical_and(xp.isinf(values), weights == 0)
+    if counted is not None:
+        dead = xp.logical_or(xp.logical_not(counted), dead)
+    nothing = xp.zeros_like(values)
     values = xp.where(dead, nothing, values)
     return values * weights, xp.where(dead, nothing, weights), values
 
 
-def _rows_with_gradient(plan: _RowPlan, wanted: bool, *arrays: Array) -> tuple[Array, ...]:  # noqa: FBT001
+def _rows_with_gradient(plan: _RowPlan, *arrays: Array, wanted: bool) -> tuple[Array, ...]:
     (arrays,) = together(arrays)
     xp = namespace_of(arrays[0])
     layout, loss = plan.layout, plan.loss
@@ -124,7 +129,7 @@ def _rows_with_gradient(plan: _RowPlan, wanted: bool, *arrays: Array) -> tuple[A
         row = row_statistics(sums)
         counted = xp.logical_and(row.has_positive, row.has_negative) if loss.needs_negative else row.has_positive
         weights = block.parameters[0] if plan.weighted else None
-        values, factor, to_weights = weighted_rows(xp, loss.rows(row), counted, weights)
+        values, factor, to_weights = weighted_rows(xp, loss.rows(row), weights, counted)
         found = (values, xp.astype(counted, values.dtype))
         if not wanted:
             return carry, found
@@ -183,7 +188,7 @@ def share(xp: Namespace, slope: Array, total: ExpSum) -> Array:
     return slope / xp.where(empty, xp.ones_like(slope), total.total)
 
 
-def _pairs_with_gradient(plan: _PairPlan, wanted: bool, *arrays: Array) -> tuple[Array, ...]:  # noqa: FBT001
+def _pairs_with_gradient(plan: _PairPlan, *arrays: Array, wanted: bool) -> tuple[Array, ...]:
     (arrays,) = together(arrays)
     xp = namespace_of(arrays[0])
     layout = plan.layout
@@ -202,7 +207,7 @@ def _pairs_with_gradient(plan: _PairPlan, wanted: bool, *arrays: Array) -> tuple
             number = xp.astype(counted, number.dtype)
         elif plan.divide_by == "active":
             number = sums[4] + sums[5]
-        values, factor, to_weights = weighted_rows(xp, sums[0] + sums[1], counted, weights)
+        values, factor, to_weights = weighted_rows(xp, sums[0] + sums[1], weights, counted)
         if not wanted:
             return carry, (values, number)
         cotangents, to_parameters = pull_terms(

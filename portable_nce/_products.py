@@ -143,6 +143,8 @@ def are_small(xp: Namespace, rows: Array, columns: Array, parameters: Sequence[A
     """
     known = adapter_of(rows).known
     rows, columns = stop_gradient(rows), stop_gradient(columns)
+    if known(rows[0, 0]) is None:  # nor will the lengths be
+        return False
     longest = known(xp.max(xp.sum(rows * rows, axis=1)) * xp.max(xp.sum(columns * columns, axis=1)))
     if longest is None:
         return False
@@ -215,7 +217,7 @@ class Worth(NamedTuple):
 
 def worth(xp: Namespace, loss: RowLoss, total: Sum, positive: Array, weights: Array | None, *, wanted: bool) -> Worth:
     """Let the objective say what the rows are worth."""
-    to_weights = factor = of_negative = of_positive = None
+    of_negative = of_positive = None
     if loss.of_odds is not None:
         logarithm = xp.log(total.total)
         odds = logarithm - positive if total.top is None else (total.top - positive) + logarithm
@@ -225,8 +227,7 @@ def worth(xp: Namespace, loss: RowLoss, total: Sum, positive: Array, weights: Ar
         values = loss.rows(row)
         of_odds, _, of_negative, of_positive = loss.slopes(row)
         of_odds = xp.zeros_like(positive) if of_odds is None else of_odds
-    if weights is not None:
-        values, factor, to_weights = weighted_rows(xp, values, xp.ones_like(values, dtype=xp.bool), weights)
+    values, factor, to_weights = weighted_rows(xp, values, weights)
     if not wanted:
         return Worth(values)
     to_negatives = of_odds if of_negative is None else of_odds + of_negative
@@ -257,7 +258,7 @@ def product_rows(loss: RowLoss, frame: Frame, rows: Array, columns: Array, weigh
     return with_gradient(_rows_with_gradient, _RowsPlan(frame, loss, weights is not None), *arrays)[0], rows.shape[0]
 
 
-def _rows_with_gradient(plan: _RowsPlan, wanted: bool, *arrays: Array) -> tuple[Array, ...]:  # noqa: FBT001
+def _rows_with_gradient(plan: _RowsPlan, *arrays: Array, wanted: bool) -> tuple[Array, ...]:
     (arrays,) = together(arrays)
     rows, columns, *weights = arrays
     xp = namespace_of(rows)
@@ -349,7 +350,7 @@ class _Square(NamedTuple):
         return products(self.frame, self.rows[i], self.columns[j], place)
 
 
-def _sides_with_gradient(plan: _SidesPlan, wanted: bool, *arrays: Array) -> tuple[Array, ...]:  # noqa: FBT001
+def _sides_with_gradient(plan: _SidesPlan, *arrays: Array, wanted: bool) -> tuple[Array, ...]:
     (arrays,) = together(arrays)
     rows, columns, *weights = arrays
     xp = namespace_of(rows)
@@ -521,7 +522,7 @@ def product_pairs(
     return with_gradient(_pairs_with_gradient, _PairsPlan(frame, terms, divide_by, weights is not None), *arrays)
 
 
-def _pairs_with_gradient(plan: _PairsPlan, wanted: bool, *arrays: Array) -> tuple[Array, ...]:  # noqa: FBT001
+def _pairs_with_gradient(plan: _PairsPlan, *arrays: Array, wanted: bool) -> tuple[Array, ...]:
     (arrays,) = together(arrays)
     rows, columns, *by_row = arrays
     xp = namespace_of(rows)
@@ -550,13 +551,14 @@ def _pairs_with_gradient(plan: _PairsPlan, wanted: bool, *arrays: Array) -> tupl
                 to_parameters = [a + sums[id(x)] for a, x in zip(to_parameters, slopes[1:], strict=True)]
                 to_rows = grown(to_rows, slopes[0] @ own_columns)
                 to_columns.append(grown(carry[k], slopes[0].T @ scaled))
+        value, factor, to_weight = weighted_rows(xp, value, weight)
         if not wanted:
-            return carry, (_weighted(xp, value, weight), active)
+            return carry, (value, active)
         to_partner = slope[:, None] * scaled
-        if weight is not None:
-            to_rows = to_rows * weight[:, None]
-            to_parameters = [*(x * weight for x in to_parameters), value]
-        return tuple(to_columns), (_weighted(xp, value, weight), active, to_rows, to_partner, *to_parameters)
+        if factor is not None:
+            to_rows = to_rows * factor[:, None]
+            to_parameters = [*(x * factor for x in to_parameters), to_weight]
+        return tuple(to_columns), (value, active, to_rows, to_partner, *to_parameters)
 
     init = tuple(xp.zeros_like(x) for x in tiles) if wanted else ()
     xs = (rows, partners(xp, frame.shifts, columns, shape[0]), *by_row)
@@ -570,11 +572,6 @@ def _pairs_with_gradient(plan: _PairsPlan, wanted: bool, *arrays: Array) -> tupl
     to_rows, to_partners, *further = gradients
     to_columns = columns_of(xp, frame.shifts, carry, to_partners)
     return sum_to_scalar(xp, values), number, to_rows, to_columns, *further
-
-
-def _weighted(xp: Namespace, value: Array, weight: Array | None) -> Array:
-    """Values times weights; an infinite value without weight is no contribution, not NaN."""
-    return value if weight is None else xp.where(weight == 0, xp.zeros_like(value), value) * weight
 
 
 def _attracted(

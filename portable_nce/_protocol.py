@@ -67,7 +67,7 @@ class Adapter(Protocol):
     def with_gradient(self, function: Callable[..., tuple[Array, ...]]) -> Callable[..., tuple[Array, Array]]:
         """Bind a function that computes its own gradient as it goes.
 
-        ``function(static, wanted, *arrays)`` returns ``(value, constant, *gradients)``: an array of one entry, an array
+        ``function(static, *arrays, wanted=...)`` returns ``(value, constant, *gradients)``: an array of one entry, one
         that is constant to differentiation, and, if `wanted`, the gradients of the value with respect to the first
         arrays (those left out at the end have none). The result, ``bound(static, *arrays)``, is the pair of value and
         constant. `static` is hashable. The function is array-API code, and its gradients are differentiated as they

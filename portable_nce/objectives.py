@@ -446,24 +446,27 @@ def _detached_slopes(loss: Callable[[RowStatistics], Array]) -> Callable[[RowSta
 
 def _detached(loss: Callable[[RowStatistics], Array]) -> Callable[[RowStatistics], Array]:
     def rows(row: RowStatistics) -> Array:
-        value = loss(row)
-        xp = namespace_of(value)
-        constant = stop_gradient(value)
-        # The difference of two infinities is no number; the value of such a row is 1 all the same.
-        return xp.exp(xp.where(xp.isinf(constant), xp.zeros_like(value), value - constant))
+        return _one(loss(row))
 
     return rows
 
 
-def _separate(xp: Namespace, sums: RowSums, execution: Execution, *, detach: bool) -> Array:
+def _one(value: Array) -> Array:
+    """1, with the gradient of the value."""
+    xp = namespace_of(value)
+    constant = stop_gradient(value)
+    # The difference of two infinities is no number; the value of such a row is 1 all the same.
+    return xp.exp(xp.where(xp.isinf(constant), xp.zeros_like(value), value - constant))
+
+
+def _separate(xp: Namespace, sums: RowSums, execution: Execution) -> Array:
     """The mean over the positives of the softplus of the negatives' log-sum-exp minus the positive's score.
 
     The maximum and the logarithm of the rest are handed over apart, so that a constant added to a row cancels exactly.
     """
     top = sums.negative.top
     finite = xp.where(xp.isinf(top), xp.zeros_like(top), top)
-    term = _ONE_AGAINST_NEGATIVES_DETACHED if detach else _ONE_AGAINST_NEGATIVES
-    found = execution.pair_sums((term, None), (finite, sums.negative.log_total(xp)))
+    found = execution.pair_sums((_ONE_AGAINST_NEGATIVES, None), (finite, sums.negative.log_total(xp)))
     number = found.number_positive
     mean = found.positive / xp.where(number > 0, number, xp.ones_like(number))
     return xp.where(top == math.inf, xp.full_like(mean, math.inf), mean)
@@ -478,18 +481,7 @@ def _against_slopes(score: Array, top: Array, rest: Array) -> tuple[Array, ...]:
     return -slope, slope, slope
 
 
-def _against_detached(score: Array, top: Array, rest: Array) -> Array:
-    value = _against(score, top, rest)
-    return namespace_of(value).exp(value - stop_gradient(value))
-
-
-def _against_detached_slopes(score: Array, top: Array, rest: Array) -> tuple[Array, ...]:
-    one = _against_detached(score, top, rest)
-    return tuple(one * slope for slope in _against_slopes(score, top, rest))
-
-
 _ONE_AGAINST_NEGATIVES = Term(_against, _against_slopes)
-_ONE_AGAINST_NEGATIVES_DETACHED = Term(_against_detached, _against_detached_slopes)
 
 
 class _Separate(Objective):
@@ -512,7 +504,9 @@ class _Separate(Objective):
             return self.one.losses(execution)
         statistics = row_statistics(sums)
         xp = namespace_of(statistics.log_odds)
-        values = _separate(xp, sums, execution, detach=self.detach)
+        values = _separate(xp, sums, execution)
+        if self.detach:
+            values = _one(values)
         values = xp.where(statistics.has_negative, values, xp.zeros_like(values))
         return (Losses(values, self.counted(statistics)),)
 

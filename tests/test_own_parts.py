@@ -438,3 +438,23 @@ def test_similarities_around_others_are_found_again() -> None:
     assert pnce.similarities.normalized("neg_euclidean").wide
     with pytest.raises(ValueError, match=r"\Afactors: expected shape \(6,\), got \(5,\)"):
         scores_of(pnce.similarities.scaled_columns("dot", FACTORS[:5]))
+
+
+@libraries
+@pytest.mark.parametrize("weights", [None, RNG.uniform(0.5, 1.0, size=6)], ids=["plain", "weights"])
+@pytest.mark.parametrize("divide_by", ["rows", "pairs", "active"])
+def test_pairs_streamed_as_products_are_those_of_the_matrix(divide_by: str, weights: Any, convert: Any) -> None:
+    def found(block_size: int | None) -> list[np.ndarray]:
+        def loss(x: Any, y: Any, bias: Any, weights: Any) -> Any:
+            objective = pnce.objectives.logistic(bias=bias, divide_by=divide_by)
+            return pnce.contrast(
+                x, y, objective=objective, temperature=0.5, similarity="dot", weights=weights, block_size=block_size
+            )
+
+        argnums = (0, 1, 2) if weights is None else (0, 1, 2, 3)
+        arrays = [convert(X), convert(Y), convert(np.asarray(-0.5)), None if weights is None else convert(weights)]
+        value, gradients = pnce.value_and_grad(loss, argnums=argnums)(*arrays)
+        return [np.asarray(x) for x in (value, *gradients)]
+
+    for streamed, dense in zip(found(2), found(None), strict=True):
+        np.testing.assert_allclose(streamed, dense, rtol=1e-12, atol=1e-14)

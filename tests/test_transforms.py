@@ -13,6 +13,7 @@ import torch
 from jax import test_util
 
 import portable_nce as pnce
+from portable_nce._registry import load_backend
 
 jax.config.update("jax_enable_x64", True)  # noqa: FBT003  (JAX's interface)
 
@@ -317,6 +318,31 @@ def test_torch_compile_with_inductor() -> None:
     _, gradients = _reference(EMBEDDING_LOSSES["info_nce"])
     for argument, gradient in zip(arguments, gradients, strict=True):
         _close(argument.grad, gradient)
+
+
+@pytest.mark.parametrize("name", ["info_nce", "clip", "siglip", "nt_xent", "labels", "relic"])
+def test_what_torch_compile_traces(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same statements, one by one: the compiler runs them out of a debugger's and of the coverage's sight."""
+    loss, arguments = EMBEDDING_LOSSES[name], _torch(requires_grad=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.compiler, "is_compiling", lambda: True)
+        value = loss(*arguments, block_size=2)
+        value.backward()
+    expected, gradients = _reference(loss)
+    _close(value.detach(), expected)
+    for argument, gradient in zip(arguments, gradients, strict=True):
+        _close(_gradient(argument), gradient)
+
+
+def test_no_number_is_known_of_a_batch() -> None:
+    adapter = load_backend("torch")
+
+    def of_one(x: torch.Tensor) -> torch.Tensor:
+        assert adapter.known(x) is None
+        return x
+
+    torch.vmap(of_one)(torch.ones(3))
+    assert adapter.known(torch.tensor(2.0)) == 2.0
 
 
 @score_losses

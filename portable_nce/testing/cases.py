@@ -629,6 +629,7 @@ def _of_two_views(draw: _Draw, rows: int, features: int) -> Iterator[Case]:
             "image": apart,
             "text": draw.near(apart, 0.0625),
         },
+        "weights": {"logit_scale": 8.0, "logit_bias": -4.0, "weights": draw.weights(rows)},
         "weights, mask": {
             "logit_scale": 8.0,
             "logit_bias": -4.0,
@@ -844,6 +845,7 @@ def _further_scores(draw: _Draw, rows: int) -> Iterator[Case]:
     flat: dict[str, Nested] = {
         "positives separate, include_positive": {**separate["positives separate"], "include_positive": True}
     }
+    flat["positives separate, include_positive, detach"] = {**flat[next(iter(flat))], "form": "detach"}
     pooled: dict[str, dict[str, Nested]] = {
         "": positives,
         "saturated": saturated,
