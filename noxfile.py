@@ -276,10 +276,12 @@ def bench(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def lint(session: nox.Session) -> None:
-    """Check style and formatting by ruff."""
+    """Check style and formatting by ruff, and the workflows by zizmor."""
     linter = environment(session, "lint", project=False)
     linter.run("ruff", "check", *session.posargs)
     linter.run("ruff", "format", "--check", "--diff")
+    if (ROOT / ".github").exists():  # an sdist has none
+        linter.run("zizmor", "--offline", "--persona=auditor", "--collect=all", "--strict-collection", ".github")
 
 
 @nox.session(venv_backend="none")
