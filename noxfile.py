@@ -108,8 +108,11 @@ def gpu_obstacle() -> str | None:
     return "it needs an NVIDIA GPU, and there is neither nvidia-smi nor /dev/nvidia0 on this machine"
 
 
-VARIANTS: Final[Mapping[str, Any]] = runpy.run_path(str(ROOT / "tests" / "variants.py"))["VARIANTS"]
+VARIANTS: Final[Mapping[str, Any]] = runpy.run_path(str(ROOT / "portable_nce" / "testing" / "variants.py"))["VARIANTS"]
 """The table of variants; it needs the standard library alone."""
+
+SUITE: Final = ("-p", f"{NAME}.testing.plugin", "--pyargs", f"{NAME}.testing.suite")
+"""How pytest is told to run the conformance suite, which is a part of the package."""
 
 OBSTACLE: Final = gpu_obstacle()
 NOT_RUN: Final = {name: OBSTACLE for name, variant in VARIANTS.items() if variant.gpu and OBSTACLE is not None}
@@ -233,7 +236,7 @@ def conformance(session: nox.Session, variant: str) -> None:
     pytest(
         environment(session, name),
         f"conformance-{variant}",
-        "tests/conformance",
+        *SUITE,
         f"--variant={variant}",
         measured=variant in MEASURED or VARIANTS[variant].gpu,
         processes="0" if VARIANTS[variant].gpu else "auto",  # a GPU's memory is not shared out
@@ -243,7 +246,7 @@ def conformance(session: nox.Session, variant: str) -> None:
 @nox.session(venv_backend="none")
 def tests(session: nox.Session) -> None:
     """Run the project's own tests: distribution, architecture, import, and the frameworks against each other."""
-    pytest(environment(session, "all"), "tests", "tests", "--ignore=tests/conformance", "--ignore=tests/peers")
+    pytest(environment(session, "all"), "tests", "tests", "--ignore=tests/peers")
 
 
 @nox.session(venv_backend="none")
@@ -251,7 +254,8 @@ def doctest(session: nox.Session) -> None:
     """Run the examples of the docstrings and of the documents."""
     cupy = () if OBSTACLE is None else ("--ignore-glob=*/backends/cupy.py",)  # needs CuPy to be imported
     documents = [str(path.relative_to(ROOT)) for path in (ROOT / "README.md", ROOT / "docs") if path.exists()]
-    arguments = "--doctest-modules", "--doctest-glob=*.md", "--pyargs", NAME, *documents, *cupy
+    suite = "--ignore-glob=*/testing/suite/*"
+    arguments = "--doctest-modules", "--doctest-glob=*.md", "--pyargs", NAME, *documents, *cupy, suite
     pytest(environment(session, "all"), "doctest", *arguments)
 
 

@@ -19,9 +19,7 @@ import numpy as np
 
 import portable_nce as pnce
 from portable_nce import _contrast, from_scores, objectives
-from portable_nce.testing import CASES
-
-from variants import VARIANTS
+from portable_nce.testing import CASES, VARIANTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

@@ -19,6 +19,9 @@ FRAMEWORKS = {"numpy", "torch", "jax", "cupy", "array_api_strict", "mparray", "d
 APPLICATION = {"__main__", "_cli"}
 """Rooms of the package where scientific libraries may be used, by commands that ask for them."""
 
+SUITE = {"hypothesis", "mpmath", "pytest"}
+"""What the shipped conformance suite needs beside what it tests."""
+
 LAYERS = (
     ("_namespace", "_protocol"),
     ("_registry", "_validate"),
@@ -105,7 +108,8 @@ def package_of(path: Path) -> str:
 
 
 CORE_FILES = sorted(CORE.rglob("*.py"))
-MATHEMATICS = [path for path in CORE_FILES if module_of(path) not in APPLICATION]
+CONFORMANCE = [path for path in CORE_FILES if module_of(path) == "testing" and path.name != "cases.py"]
+MATHEMATICS = [path for path in CORE_FILES if module_of(path) not in APPLICATION and path not in CONFORMANCE]
 ADAPTERS = sorted(BACKENDS.glob("*.py"))
 
 
@@ -124,6 +128,27 @@ def test_the_core_imports_the_standard_library_and_array_api_compat_alone(path: 
     allowed = {*sys.stdlib_module_names, "portable_nce", "array_api_compat"}
     strangers = [found for found in imports(path, package_of(path)) if top(found.name) not in allowed]
     assert not strangers, f"{label(path)} imports {strangers}"
+
+
+@pytest.mark.parametrize("path", CONFORMANCE, ids=label)
+def test_the_suite_imports_no_framework(path: Path) -> None:
+    allowed = {*sys.stdlib_module_names, *SUITE, "portable_nce"}
+    strangers = [found for found in imports(path, package_of(path)) if top(found.name) not in allowed]
+    assert not strangers, f"{label(path)} imports {strangers}"
+
+
+@pytest.mark.parametrize("path", CONFORMANCE, ids=label)
+def test_the_suite_reaches_what_it_tests_by_relative_imports(path: Path) -> None:
+    # So it tests the package that it is a part of, under whatever name that was taken over.
+    absolute = [
+        node.lineno
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and node.level == 0 and top(str(node.module)) == "portable_nce"
+    ]
+    assert not absolute, f"{label(path)}: lines {absolute}"
+    assert path.name == "_package.py" or not [
+        found for found in imports(path, "relative." + package_of(path)) if top(found.name) == "portable_nce"
+    ]
 
 
 @pytest.mark.parametrize("path", CORE_FILES, ids=label)

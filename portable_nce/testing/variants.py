@@ -1,6 +1,7 @@
 """The table of variants: one framework on one device in one mode, and what a test needs to know about it.
 
-A test asks its variant for arrays and turns results back into nested Python lists; it imports no framework itself.
+A test asks its variant for arrays and turns results back into nested Python lists; it imports no framework itself. The
+module needs nothing but the standard library until a variant is started: whoever plans runs can read the table.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from portable_nce.testing import Case
+    from .cases import Case
 
 Nested: TypeAlias = Any
 """A number, or a list of nested numbers."""
@@ -325,7 +326,7 @@ class MPArray(Variant):
 
 STRICTEST: Mapping[str, Any] = {"boolean_indexing": False, "data_dependent_shapes": False, "enabled_extensions": ()}
 
-VARIANTS: Mapping[str, Variant] = {
+VARIANTS: dict[str, Variant] = {
     variant.name: variant
     for variant in (
         NumPy(name="numpy"),
@@ -352,10 +353,35 @@ VARIANTS: Mapping[str, Variant] = {
 """Every variant that the suite knows, by the name that ``--variant`` takes."""
 
 
+class UnknownVariantError(LookupError):
+    """A name that belongs to no variant, and why."""
+
+
+def find_variant(name: str) -> Variant:
+    """Give the variant of a name in the table, or of a third party's ``module:attribute``, which joins the table."""
+    if name in VARIANTS:
+        return VARIANTS[name]
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        message = f"no such variant; expected module:attribute or one of: {', '.join(VARIANTS)}"
+        raise UnknownVariantError(message)
+    try:
+        variant = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise UnknownVariantError(str(error)) from error
+    if not isinstance(variant, Variant):
+        message = f"expected an instance of portable_nce.testing.Variant, got {type(variant).__name__}"
+        raise UnknownVariantError(message)
+    if VARIANTS.setdefault(variant.name, variant) is not variant:
+        message = f"its name, {variant.name!r}, is that of another variant"
+        raise UnknownVariantError(message)
+    return variant
+
+
 @cache
 def started(name: str) -> Variant:
     """Give the variant of that name, its framework configured."""
-    variant = VARIANTS[name]
+    variant = find_variant(name)
     variant.start()
     return variant
 
@@ -399,13 +425,16 @@ def differentiate(
 ) -> tuple[Any, tuple[Any, ...]]:
     """Give value and gradients of a function with respect to its first arguments (default: to all)."""
     argnums = tuple(range(len(arrays) if count is None else count))
-    value, gradients = importlib.import_module("portable_nce").value_and_grad(function, argnums=argnums)(*arrays)
+    from ._package import pnce
+
+    value, gradients = pnce.value_and_grad(function, argnums=argnums)(*arrays)
     return value, gradients
 
 
 @cache
 def _case_table(rows: int) -> Mapping[str, Case]:
-    make_cases = importlib.import_module("portable_nce.testing").make_cases
+    from .cases import make_cases
+
     return {case.name: case for case in make_cases(rows)}
 
 

@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from portable_nce.testing import CASES
-
-import oracles
-from variants import case_named, differentiate_case, started
+from .. import oracles
+from ..cases import CASES
+from ..variants import case_named, differentiate_case, started
 
 if TYPE_CHECKING:
-    from variants import Variant
+    from ..variants import Variant
 
 NAMES = [case.name for case in CASES]
 TOLERANCE = {

@@ -1,4 +1,4 @@
-"""Run the suite on one variant: ``pytest --variant NAME``."""
+"""The pytest plugin that runs the suite on one variant; see `portable_nce.testing`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 import hypothesis
 import pytest
 
-from variants import VARIANTS, started
+from .variants import VARIANTS, UnknownVariantError, find_variant, started
 
 if TYPE_CHECKING:
-    from variants import Variant
+    from .variants import Variant
 
 for profile, examples in (("conformance", 25), ("conformance-compiled", 8)):
     hypothesis.settings.register_profile(
@@ -29,36 +29,45 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--variant",
         default="numpy",
         metavar="NAME",
-        help=f"the variant to run the suite on, one of: {', '.join(VARIANTS)} (default: numpy)",
+        help=(
+            f"the variant to run the suite on, one of: {', '.join(VARIANTS)} (default: numpy); or a third party's, as "
+            f"module:attribute"
+        ),
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Refuse a variant that is unknown or cannot run: a suite that skips itself would look like one that passed."""
     name = str(config.getoption("--variant"))
-    if name not in VARIANTS:
-        message = f"--variant {name}: no such variant; expected one of: {', '.join(VARIANTS)}"
-        raise pytest.UsageError(message)
-    if (reason := VARIANTS[name].obstacle()) is not None:
+    try:
+        variant = find_variant(name)
+    except UnknownVariantError as error:
+        message = f"--variant {name}: {error}"
+        raise pytest.UsageError(message) from None
+    if (reason := variant.obstacle()) is not None:
         message = f"--variant {name}: cannot run here: {reason}"
         raise pytest.UsageError(message)
-    variant = started(name)
+    started(name)
     hypothesis.settings.load_profile("conformance-compiled" if variant.compiles else "conformance")
     config.addinivalue_line("markers", "exhaustive: more of the same; left out where every new shape is compiled")
 
 
 def pytest_report_header(config: pytest.Config) -> str:
     """Say which variant this is."""
-    variant = VARIANTS[str(config.getoption("--variant"))]
+    variant = find_variant(str(config.getoption("--variant")))
     return f"variant: {variant.name} ({', '.join(variant.dtypes)})"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what the variant's row of the table does not have: dtypes, sizes, and time for more of the same."""
-    variant = VARIANTS[str(config.getoption("--variant"))]
+    """Leave out what the variant does not have: dtypes, sizes, and time for more of the same. Warnings are errors."""
+    variant = find_variant(str(config.getoption("--variant")))
     kept: list[pytest.Item] = []
     left: list[pytest.Item] = []
     for item in items:
+        if "variant" not in getattr(item, "fixturenames", ()):
+            kept.append(item)  # a test of somebody else
+            continue
+        item.add_marker(pytest.mark.filterwarnings("error"), append=False)
         params: dict[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
         fits = (
             params.get("dtype") in {None, *variant.dtypes}

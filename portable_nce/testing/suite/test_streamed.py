@@ -6,19 +6,18 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from array_api_compat import array_namespace
 from hypothesis import given
 from hypothesis import strategies as st
 
-import portable_nce as pnce
-
-import oracles
-from variants import case_arrays, case_named, differentiate, generator
+from ..._namespace import library_namespace
+from .. import oracles
+from .._package import pnce
+from ..variants import case_arrays, case_named, differentiate, generator
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from variants import Variant
+    from ..variants import Variant
 
 FEATURES = 3
 TOLERANCE = {"float64": 1e-12, "float32": 2e-6}
@@ -118,7 +117,7 @@ def test_reduction_none(variant: Variant, loss: str) -> None:
     def square_sum(size: int | None) -> Callable[..., Any]:
         def function(x: Any, y: Any, t: Any) -> tuple[Any, Any]:
             rows_ = ROW_LOSSES[loss](x, y, temperature=t, weights=weights, reduction="none", block_size=size)
-            xp = rows_.__array_namespace__() if hasattr(rows_, "__array_namespace__") else array_namespace(rows_)
+            xp = rows_.__array_namespace__() if hasattr(rows_, "__array_namespace__") else library_namespace(rows_)
             return xp.sum(rows_ * rows_), rows_
 
         return function

@@ -5,18 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from array_api_compat import array_namespace
 from mpmath import mp, mpf
 
-import portable_nce as pnce
-
-import oracles
-from variants import EPS, EXACT_DIGITS, SMALLEST_NORMAL, differentiate, generator
+from ..._namespace import library_namespace
+from .. import oracles
+from .._package import pnce
+from ..variants import EPS, EXACT_DIGITS, SMALLEST_NORMAL, differentiate, generator
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from variants import Variant
+    from ..variants import Variant
 
 MARGINS = [0.0, 5.0, 10.0, 20.0, 40.0, 60.0, 80.0]
 GRID = [(rows, margin) for rows in (2, 8) for margin in MARGINS] + [(64, margin) for margin in (0.0, 40.0, 80.0)]
@@ -134,7 +133,7 @@ def test_dual_bound(variant: Variant, rows: int, margin: float, dtype: str) -> N
 def test_cross_entropy_would_fail(variant: Variant, margin: float, dtype: str) -> None:
     """The textbook gradient, softmax minus one-hot, has lost every digit: these tests can fail."""
     scores, nested = make_scores(variant, 8, margin, dtype)
-    xp = array_namespace(scores)
+    xp = library_namespace(scores)
     exponentials = xp.exp(scores - xp.max(scores, axis=1, keepdims=True))
     probabilities = exponentials / xp.sum(exponentials, axis=1, keepdims=True)
     textbook = (probabilities - variant.floats([[float(i == j) for j in range(8)] for i in range(8)], dtype)) / 8

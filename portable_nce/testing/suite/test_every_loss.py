@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from mpmath import mp, mpf
 
-import portable_nce as pnce
-
-import oracles
-from variants import differentiate, flatten, generator
+from .. import oracles
+from .._package import pnce
+from ..variants import differentiate, flatten, generator
 
 if TYPE_CHECKING:
-    from variants import Nested, Variant
+    from ..variants import Nested, Variant
 
 N, D, SLOTS, CLUSTERS, STEPS, WIDTH = 4, 3, 5, 3, 2, 2
 """Samples, features, rows of a memory, prototypes, steps ahead, and features of a target."""

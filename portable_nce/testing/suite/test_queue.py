@@ -9,15 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import portable_nce as pnce
-
-import oracles
-from variants import differentiate, flatten, generator
+from .. import oracles
+from .._package import pnce
+from ..variants import differentiate, flatten, generator
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from variants import Nested, Variant
+    from ..variants import Nested, Variant
 
 D = 3
 DIRT = [math.inf, math.nan, 1e30, 0.0]

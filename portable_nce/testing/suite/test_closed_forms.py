@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from mpmath import mp
 
-import portable_nce as pnce
-
-import oracles
-from variants import differentiate, generator
+from .. import oracles
+from .._package import pnce
+from ..variants import differentiate, generator
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from variants import Nested, Variant
+    from ..variants import Nested, Variant
 
 ROWS = 3
 

@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from mpmath import mp, mpf
 
-import portable_nce as pnce
-
-import oracles
-from variants import EPS, differentiate, flatten, generator
+from .. import oracles
+from .._package import pnce
+from ..variants import EPS, differentiate, flatten, generator
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from variants import Nested, Variant
+    from ..variants import Nested, Variant
 
 INF, NAN = math.inf, math.nan
 DTYPES = [None, "float16"]

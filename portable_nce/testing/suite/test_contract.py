@@ -5,19 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from array_api_compat import array_namespace
 from mpmath import mp, mpf
 
-import portable_nce as pnce
-from portable_nce.testing import CASES
-
-import oracles
-from variants import EPS, case_arrays, case_named, differentiate, differentiate_case, generator
+from ..._namespace import library_namespace
+from .. import oracles
+from .._package import pnce
+from ..cases import CASES
+from ..variants import EPS, case_arrays, case_named, differentiate, differentiate_case, generator
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from variants import Variant
+    from ..variants import Variant
 
 ROWS, FEATURES = 3, 3
 NAMES = [case.name for case in CASES]
@@ -31,7 +30,7 @@ DTYPES = ["float64", "float32", "float16", "bfloat16"]
 
 def assert_belongs(variant: Variant, result: Any, example: Any, shape: tuple[int, ...]) -> None:
     """The result is an array of the example's library, dtype and device, and of this shape."""
-    assert array_namespace(result) is array_namespace(example)
+    assert library_namespace(result) is library_namespace(example)
     assert type(result) is type(example)
     assert tuple(result.shape) == shape
     assert result.dtype == example.dtype
@@ -187,7 +186,7 @@ def test_temperature_as_float_and_as_array(variant: Variant, temperature: float,
 
 def product(x: Any, y: Any) -> Any:
     """Sum of x squared times y."""
-    xp = array_namespace(x) if not hasattr(x, "__array_namespace__") else x.__array_namespace__()
+    xp = library_namespace(x) if not hasattr(x, "__array_namespace__") else x.__array_namespace__()
     return xp.sum(x * x * y)
 
 

@@ -8,13 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from mpmath import mp, mpf
 
-import portable_nce as pnce
-
-import oracles
-from variants import differentiate
+from .. import oracles
+from .._package import pnce
+from ..variants import differentiate
 
 if TYPE_CHECKING:
-    from variants import Nested, Variant
+    from ..variants import Nested, Variant
 
 ROWS, COLUMNS = 3, 5
 

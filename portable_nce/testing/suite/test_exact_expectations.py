@@ -16,16 +16,15 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pytest
 from mpmath import mp, mpf
 
-from portable_nce import bounds, density
-from portable_nce._namespace import namespace_of
-
-import oracles
-from variants import differentiate, generator
+from ... import bounds, density
+from ..._namespace import namespace_of
+from .. import oracles
+from ..variants import differentiate, generator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from variants import Nested, Variant
+    from ..variants import Nested, Variant
 
 Table = list[list[Any]]
 """Of each x a row, of each y a column."""

@@ -19,7 +19,7 @@ from mpmath import mp, mpf
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from portable_nce.testing import Case
+    from .cases import Case
 
 Number: TypeAlias = Any
 Nested: TypeAlias = Any

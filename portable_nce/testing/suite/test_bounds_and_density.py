@@ -10,20 +10,18 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from array_api_compat import array_namespace
 from mpmath import mp, mpf
 
-import portable_nce as pnce
-from portable_nce import bounds, density, diagnostics
-from portable_nce._namespace import namespace_of
-
-import oracles
-from variants import differentiate, flatten, foreign_array, generator
+from ... import bounds, density, diagnostics
+from ..._namespace import library_namespace, namespace_of
+from .. import oracles
+from .._package import pnce
+from ..variants import differentiate, flatten, foreign_array, generator
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from variants import Nested, Variant
+    from ..variants import Nested, Variant
 
 # What is not representable becomes infinite, and NumPy says so.
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
@@ -356,7 +354,7 @@ def test_vectors_belong_to_the_input(variant: Variant, dtype: str) -> None:
 
 def assert_belongs(variant: Variant, result: Any, example: Any, shape: tuple[int, ...]) -> None:
     """The result is an array of the example's library, dtype and device, and of this shape."""
-    assert array_namespace(result) is array_namespace(example)
+    assert library_namespace(result) is library_namespace(example)
     assert type(result) is type(example)
     assert tuple(result.shape) == shape
     assert result.dtype == example.dtype

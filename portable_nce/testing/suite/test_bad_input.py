@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-import portable_nce as pnce
-
-from variants import Variant, foreign_array
+from .._package import pnce
+from ..variants import Variant, foreign_array
 
 N, D = 4, 3
 

@@ -1,0 +1,13 @@
+"""The package that this folder is a part of, under whatever name it was taken over."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import portable_nce as pnce
+else:
+    pnce = import_module(__package__.rpartition(".")[0])
+
+__all__ = ["pnce"]
