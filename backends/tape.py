@@ -476,8 +476,13 @@ def _permute_back(xp: TapeNamespace, g: Array, _x: Array, axes: Sequence[int]) -
     return xp.permute_dims(g, _inverse(axes))
 
 
+def _device_of(x: Array) -> Any:
+    """The device of an array, or None where its library knows of none (Dask)."""
+    return getattr(x, "device", None)
+
+
 def _scatter(xp: Namespace, g: Array, key: Any, shape: tuple[int, ...]) -> Array:
-    out = xp.zeros(shape, dtype=g.dtype, device=g.device)
+    out = xp.zeros(shape, dtype=g.dtype, device=_device_of(g))
     out[key] = g
     return out
 
@@ -492,7 +497,7 @@ _GETITEM = _linear(
 def _take_back(xp: TapeNamespace, g: Array, x: Array, indices: Array, axis: int) -> Array:
     """The adjoint of `take`: a product with the one-hot matrix of the indices, so that repeated ones add up."""
     n = x.shape[axis]
-    columns = xp.expand_dims(xp.arange(n, dtype=indices.dtype, device=indices.device), axis=1)
+    columns = xp.expand_dims(xp.arange(n, dtype=indices.dtype, device=_device_of(indices)), axis=1)
     wrapped = xp.where(xp.less(indices, 0), xp.add(indices, n), indices)
     one_hot = xp.astype(xp.equal(columns, xp.expand_dims(wrapped, axis=0)), g.dtype)
     return xp.moveaxis(xp.tensor_first(one_hot, xp.moveaxis(g, axis, 0)), 0, axis)
@@ -1040,7 +1045,7 @@ class TapeAdapter:
             return x
         plain, space = strip(x), self.namespace(x)
         xp = space.base_namespace
-        i, j = (xp.arange(n, device=plain.device) for n in plain.shape)
+        i, j = (xp.arange(n, device=_device_of(plain)) for n in plain.shape)
         away = xp.expand_dims(i - row, axis=1) - xp.expand_dims(j - column, axis=0)
         inside = xp.logical_and(i >= row, i < row + count)
         chosen = xp.logical_and(away == 0, xp.expand_dims(inside, axis=1))
