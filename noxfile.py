@@ -79,6 +79,7 @@ ENVIRONMENTS: Final[Mapping[str, tuple[str, ...]]] = {
         *(f"{name}=={PEERS[name].version}" for name in ("optax", "pytorch-metric-learning")),
         "numpy",
     ),
+    "plugin": (*TESTING, "dask[array]>=2025.1", "numpy>=2.0"),
     "peers": (*TESTING, *peers_with(dependencies=True), *extras("jax"), "numpy"),
     # For tools.
     "build": group("distribution"),
@@ -128,6 +129,7 @@ nox.options.sessions = [
     "doctest",
     *(f"conformance({name})" for name in VARIANTS if name not in NOT_RUN),
     "tests",
+    "plugin",
     "peers",
     "coverage",
     "summary",
@@ -205,6 +207,14 @@ def built(session: nox.Session) -> Path:
 # Tests
 
 
+def copied(source: Path) -> Path:
+    """Copy a distribution away from the tree, in which a build would leave its traces."""
+    target = WORK / "dist" / source.name
+    shutil.rmtree(target, ignore_errors=True)
+    shutil.copytree(source, target)
+    return target
+
+
 def results(name: str) -> Path:
     """Make an empty folder for what a session leaves to `coverage` and to `summary`."""
     folder = WORK / "results" / name
@@ -246,7 +256,7 @@ def conformance(session: nox.Session, variant: str) -> None:
 @nox.session(venv_backend="none")
 def tests(session: nox.Session) -> None:
     """Run the project's own tests: distribution, architecture, import, and the frameworks against each other."""
-    pytest(environment(session, "all"), "tests", "tests", "--ignore=tests/peers")
+    pytest(environment(session, "all"), "tests", "tests", "--ignore=tests/peers", "--ignore=tests/plugin")
 
 
 @nox.session(venv_backend="none")
@@ -266,6 +276,19 @@ def peers(session: nox.Session) -> None:
     # As a whole they want torchvision and more; their loss modules need nothing but PyTorch.
     comparer.install("--no-deps", *peers_with(dependencies=False))
     pytest(comparer, "peers", "tests/peers", measured=False, processes="0")  # importing them is most of the time
+
+
+@nox.session(venv_backend="none")
+def plugin(session: nox.Session) -> None:
+    """Run the suite on two libraries that the package does not know: a distribution in miniature, and Dask."""
+    party = environment(session, "plugin")
+    folder = ROOT / "tests" / "plugin"
+    party.install("--force-reinstall", "--no-deps", str(copied(folder / "metered")))
+    pytest(party, "plugin", "tests/plugin", measured=False)
+    pytest(party, "plugin-metered", *SUITE, "--variant=metered.conformance:VARIANT", measured=False)
+    # Each operation of Dask makes a task: of the suite, the cases against the independent oracles.
+    slice_ = "--variant=dask_arrays:VARIANT", "-k", "test_independent_oracle and float64"
+    pytest(party, "plugin-dask", *SUITE, *slice_, measured=False)
 
 
 @nox.session(venv_backend="none")

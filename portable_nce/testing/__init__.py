@@ -12,7 +12,8 @@ Then, with the extra ``portable-nce[test]`` installed::
     pytest -p portable_nce.testing.plugin --pyargs portable_nce.testing.suite --variant mylib.conformance:VARIANT
 
 Nothing is skipped: a test that the library cannot pass fails, and a variant that cannot run at all is an error. Only
-tests of dtypes that the variant does not have, or of sizes above its ``largest``, are deselected.
+tests of dtypes that the variant does not have, of a second device where it names none, or of sizes above its
+``largest``, are deselected.
 """
 
 from .cases import CASES, Case, make_cases

@@ -50,6 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
     started(name)
     hypothesis.settings.load_profile("conformance-compiled" if variant.compiles else "conformance")
     config.addinivalue_line("markers", "exhaustive: more of the same; left out where every new shape is compiled")
+    config.addinivalue_line("markers", "two_devices: left out where the variant has one device alone")
 
 
 def pytest_report_header(config: pytest.Config) -> str:
@@ -59,7 +60,7 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what the variant does not have: dtypes, sizes, and time for more of the same. Warnings are errors."""
+    """Leave out what the variant does not have: dtypes, sizes, devices, time for more. Warnings are errors."""
     variant = find_variant(str(config.getoption("--variant")))
     kept: list[pytest.Item] = []
     left: list[pytest.Item] = []
@@ -73,6 +74,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             params.get("dtype") in {None, *variant.dtypes}
             and params.get("rows", 0) <= variant.largest
             and not (variant.compiles and item.get_closest_marker("exhaustive"))
+            and not (variant.other_device is None and item.get_closest_marker("two_devices"))
             and (variant.repeats or not str(params.get("name", "")).endswith("streamed"))
         )
         (kept if fits else left).append(item)

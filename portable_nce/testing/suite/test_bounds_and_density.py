@@ -1141,11 +1141,9 @@ def test_kinds_that_do_not_fit(variant: Variant, what: str) -> None:
         call(variant)
 
 
+@pytest.mark.two_devices
 def test_two_devices(variant: Variant) -> None:
     """Arrays on two devices are not moved behind the caller's back."""
-    if variant.other_device is None:
-        assert variant.module in {"numpy", "cupy", "mparray"}
-        return
     there = variant.array([0.5] * K, device=variant.other_device)
     with pytest.raises(ValueError, match=r"^u: expected.*device.*got"):
         bounds.flo(matrix(variant), there)
