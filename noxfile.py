@@ -52,6 +52,11 @@ def extras(*names: str) -> tuple[str, ...]:
     return tuple(requirement for name in names for requirement in PYPROJECT["project"]["optional-dependencies"][name])
 
 
+def floors(requirements: Sequence[str]) -> tuple[str, ...]:
+    """Pin requirements of the form name>=version to their lowest versions."""
+    return tuple(requirement.replace(">=", "==") for requirement in requirements)
+
+
 TESTING: Final = (*extras("test"), *group("coverage"), *group("speed"))
 ARRAYS: Final = group("arrays")
 
@@ -71,6 +76,13 @@ ENVIRONMENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "jax": (*TESTING, *extras("jax")),
     "jax-cuda": (*TESTING, "jax[cuda12]"),
     "cupy": (*TESTING, CUPY),
+    # For the lowest versions that are declared. On Linux the lowest PyTorch comes with gigabytes of CUDA.
+    "minimums": (
+        *floors(PYPROJECT["project"]["dependencies"]),
+        *floors((*extras("test", "numpy", "jax"), *ARRAYS)),
+        *(() if sys.platform == "linux" else floors(extras("torch"))),
+        *group("speed"),
+    ),
     # For what concerns several of them.
     "all": (*TESTING, *ARRAYS, TORCH, *extras("jax", "demo"), *group("distribution"), *group("docstrings")),
     "bench": (
@@ -79,6 +91,7 @@ ENVIRONMENTS: Final[Mapping[str, tuple[str, ...]]] = {
         *(f"{name}=={PEERS[name].version}" for name in ("optax", "pytorch-metric-learning")),
         "numpy",
     ),
+    "vendored": (*TESTING, TORCH, "numpy"),
     "plugin": (*TESTING, "dask[array]>=2025.1", "numpy>=2.0"),
     "peers": (*TESTING, *peers_with(dependencies=True), *extras("jax"), "numpy"),
     # For tools.
@@ -130,6 +143,8 @@ nox.options.sessions = [
     *(f"conformance({name})" for name in VARIANTS if name not in NOT_RUN),
     "tests",
     "plugin",
+    "vendored",
+    "minimums",
     "peers",
     "coverage",
     "summary",
@@ -223,16 +238,22 @@ def results(name: str) -> Path:
     return folder
 
 
-def pytest(environment: Environment, name: str, *args: str, measured: bool = True, processes: str = "auto") -> None:
+def pytest(
+    environment: Environment,
+    name: str,
+    *args: str,
+    measured: bool = True,
+    processes: str = "auto",
+    env: Mapping[str, str] | None = None,
+) -> None:
     """Run pytest and keep the outcome and, if asked for, the coverage."""
     folder = results(name)
     command = ["coverage", "run", "-m", "pytest"] if measured else ["pytest"]
     outcome = f"--junit-xml={folder / 'junit.xml'}"
     # One thread for each process, and no further processes: the arrays of the tests are small.
-    env = {"COVERAGE_FILE": str(folder / "coverage"), "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
-    environment.run(
-        *command, *args, "-n", processes, "--maxprocesses=8", outcome, *environment.session.posargs, env=env
-    )
+    settings = {"COVERAGE_FILE": str(folder / "coverage"), "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    workers = "-n", processes, "--maxprocesses=8"
+    environment.run(*command, *args, *workers, outcome, *environment.session.posargs, env=settings | dict(env or {}))
 
 
 @nox.session(venv_backend="none")
@@ -256,7 +277,12 @@ def conformance(session: nox.Session, variant: str) -> None:
 @nox.session(venv_backend="none")
 def tests(session: nox.Session) -> None:
     """Run the project's own tests: distribution, architecture, import, and the frameworks against each other."""
-    pytest(environment(session, "all"), "tests", "tests", "--ignore=tests/peers", "--ignore=tests/plugin")
+    pytest(
+        environment(session, "all"),
+        "tests",
+        "tests",
+        *(f"--ignore=tests/{name}" for name in ("peers", "plugin", "vendored")),
+    )
 
 
 @nox.session(venv_backend="none")
@@ -289,6 +315,40 @@ def plugin(session: nox.Session) -> None:
     # Each operation of Dask makes a task: of the suite, the cases against the independent oracles.
     slice_ = "--variant=dask_arrays:VARIANT", "-k", "test_independent_oracle and float64"
     pytest(party, "plugin-dask", *SUITE, *slice_, measured=False)
+
+
+@nox.session(venv_backend="none")
+def vendored(session: nox.Session) -> None:
+    """Take the two folders over into other packages, with and without array-api-compat, and run a slice there."""
+    home = WORK / "vendored"
+    shutil.rmtree(home, ignore_errors=True)
+    for package in (home / "dummy" / "_vendor", home / "plain"):
+        shutil.copytree(ROOT / NAME, package / NAME, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / "backends", package / NAME / "backends", ignore=shutil.ignore_patterns("__pycache__"))
+        (package / "__init__.py").touch()
+    (home / "dummy" / "__init__.py").touch()
+    env = {"PYTHONPATH": str(home)}
+    alone = environment(session, "vendored", project=False)
+    alone.install("--no-deps", "--target", str(home / "dummy" / "_vendor"), *PYPROJECT["project"]["dependencies"])
+    pytest(alone, "vendored", "tests/vendored/test_alone.py", measured=False, env=env)
+    suite = (argument.replace(NAME, f"dummy._vendor.{NAME}") for argument in SUITE)
+    pytest(alone, "vendored-suite", *suite, "-k", "oracle or contract or bad_input", measured=False, env=env)
+    beside = environment(session, "torch")
+    pytest(beside, "vendored-beside", "tests/vendored/test_beside.py", measured=False, env=env)
+
+
+@nox.session(venv_backend="none")
+def minimums(session: nox.Session) -> None:
+    """Run a slice of the suite on the lowest versions that are declared."""
+    lowest = environment(session, "minimums")
+    # Exact arithmetic is left out: mparray asks for more than the lowest NumPy has.
+    pytest(lowest, "minimums-numpy", *SUITE, "-k", "independent_oracle or contract or saturation", measured=False)
+    strictest = "--variant=array-api-strict-strictest", "-k", "independent_oracle"
+    pytest(lowest, "minimums-array-api-strict", *SUITE, *strictest, measured=False)
+    few = "independent_oracle and float64 and (clip or dcl or siglip or moco) and not streamed"
+    pytest(lowest, "minimums-jax", *SUITE, "--variant=jax-x64", "-k", few, measured=False)
+    if sys.platform != "linux":
+        pytest(lowest, "minimums-torch", *SUITE, "--variant=torch", "-k", "independent_oracle", measured=False)
 
 
 @nox.session(venv_backend="none")

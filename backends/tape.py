@@ -280,7 +280,7 @@ def strip(x: Any) -> Any:
     """The plain array inside, whatever the number of levels around it."""
     while isinstance(x, TapeArray):
         x = x.value
-    return x
+    return getattr(x, "__recorded__", x)  # of another copy of this tape, in a package that has taken it over
 
 
 # ------------------------------------------------------------------------------------------------------ the primitives
@@ -892,7 +892,7 @@ class TapeAdapter:
         return self._namespaces[base]
 
     def stop_gradient(self, x: Array) -> Array:
-        return TapeArray(strip(x), x.namespace, x.level) if isinstance(x, TapeArray) else x
+        return type(x)(x.__recorded__, x.namespace, x.level) if hasattr(x, "__recorded__") else x
 
     def full_precision(self, x: Array) -> AbstractContextManager[Any]:
         del x
@@ -955,7 +955,7 @@ class TapeAdapter:
 
     def _own(self, space: TapeNamespace, x: Array) -> Array:
         """An array that shares no memory with another result and is not a NumPy scalar."""
-        if isinstance(x, TapeArray):
+        if hasattr(x, "__recorded__"):
             return x
         return space.base_namespace.asarray(x, copy=True) if self.copy is None else self.copy(x)
 
@@ -1040,10 +1040,11 @@ class TapeAdapter:
         return float(strip(x)) if self.at_hand else None
 
     def fill_diagonal(self, x: Array, row: int, column: int, count: int, value: float) -> Array:
-        if self.fill is not None and not isinstance(x, TapeArray):
+        recorded = hasattr(x, "__recorded__")
+        if self.fill is not None and not recorded:
             self.fill(x[row : row + count, column : column + count], value)
             return x
-        plain, space = strip(x), self.namespace(x)
+        plain, space = strip(x), x.namespace if recorded else self.namespace(x)
         xp = space.base_namespace
         i, j = (xp.arange(n, device=_device_of(plain)) for n in plain.shape)
         away = xp.expand_dims(i - row, axis=1) - xp.expand_dims(j - column, axis=0)

@@ -9,6 +9,7 @@ from typing import Any
 from ._namespace import is_array, namespace_of
 from ._protocol import Array
 from ._registry import adapter_of
+from ._validate import flag, function
 
 __all__ = ["grad", "stop_gradient", "value_and_grad"]
 
@@ -90,10 +91,9 @@ def value_and_grad(
     >>> gradient
     array([ 0.72686..., -0.63970...])
     """
-    if not callable(fn):
-        message = f"value_and_grad: expected a function, got {type(fn).__name__}"
-        raise TypeError(message)
-    chosen = (argnums,) if isinstance(argnums, int) else tuple(argnums)
+    function("fn", fn)
+    flag("has_aux", has_aux)
+    chosen = _chosen(argnums)
 
     @wraps(fn)
     def checked(*arguments: Any, **options: Any) -> Any:
@@ -175,12 +175,24 @@ def grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool
     return gradient
 
 
+def _chosen(argnums: Any) -> tuple[int, ...]:
+    chosen = tuple(argnums) if isinstance(argnums, (tuple, list, range)) else (argnums,)
+    if not chosen or any(isinstance(position, bool) or not isinstance(position, int) for position in chosen):
+        message = f"argnums: expected an integer or a sequence of integers, got {argnums!r}"
+        raise TypeError(message)
+    return chosen
+
+
 def _positions(chosen: tuple[int, ...], count: int) -> tuple[int, ...]:
     for position in chosen:
         if not -count <= position < count:
-            message = f"value_and_grad: argnums={position} names no positional argument; the call has {count}"
+            message = f"argnums={position}: expected the position of an argument, got a call with {count}"
             raise ValueError(message)
-    return tuple(position % count for position in chosen)
+    positions = tuple(position % count for position in chosen)
+    if len(set(positions)) < len(positions):
+        message = f"argnums: expected different positions, got {chosen} of {count} arguments"
+        raise ValueError(message)
+    return positions
 
 
 def _leaves(tree: Any) -> Iterator[Any]:
@@ -200,6 +212,7 @@ def _check_leaf(leaf: Any) -> None:
             f"with asarray"
         )
         raise TypeError(message)
+    adapter_of(leaf)  # which knows what to say of an unknown library
     xp = namespace_of(leaf)
     if leaf.dtype != xp.float32 and not xp.isdtype(leaf.dtype, "real floating"):
         message = (

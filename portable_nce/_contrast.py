@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ._execution import dense_of, execution_of, streamed_of
-from ._namespace import device_of, enter, is_array, is_number, namespace_of
+from ._namespace import device_of, enter, is_array, is_number
 from ._numerics import accumulate
 from ._protocol import Array, Namespace
 from ._reduction import REDUCTIONS, average, reduce_losses, reduce_sum
@@ -15,6 +15,7 @@ from ._statistics import RowStatistics
 from ._validate import (
     block_size_of,
     boolean,
+    flag,
     floating,
     one_of,
     positive_scalar,
@@ -130,6 +131,9 @@ def contrast(
     )
 
 
+_NONE: Any = object()  # where None is what the caller was given
+
+
 def contrast_embeddings(
     embeddings: dict[str, Array],
     *,
@@ -138,7 +142,7 @@ def contrast_embeddings(
     pairing: Pairing,
     similarity: str | Similarity | Callable[[Array, Array], Array],
     temperature: Any = None,
-    scale: Any = None,
+    scale: Any = _NONE,
     further: dict[str, Any] | None = None,
     symmetric: bool = False,
     mask: Array | None,
@@ -152,10 +156,12 @@ def contrast_embeddings(
     by name. The result has the dtype of the rows, or `dtype`.
     """
     one_of("reduction", reduction, REDUCTIONS)
+    flag("symmetric", symmetric)
     block_size_of(block_size)
     chosen = resolve_similarity(similarity)
     row_name, column_name = next(iter(embeddings)), next(reversed(embeddings))
-    options = {**({"temperature": temperature} if scale is None else {"logit_scale": scale}), **(further or {})}
+    scaled = scale is not _NONE
+    options = {**({"logit_scale": scale} if scaled else {"temperature": temperature}), **(further or {})}
     arrays = {name: value for name, value in options.items() if is_array(value) and not is_number(value)}
     xp, (*entered, mask, weights) = enter(**embeddings, **arrays, mask=mask, weights=weights)
     x, y = entered[0], entered[len(embeddings) - 1]
@@ -173,7 +179,7 @@ def contrast_embeddings(
     dtype = x.dtype if dtype is None else dtype
     x = accumulate(xp, x)
     y = x if len(embeddings) == 1 else accumulate(xp, y)  # once: a 16-bit gradient is rounded once
-    factor_name = "temperature" if scale is None else "logit_scale"
+    factor_name = "logit_scale" if scaled else "temperature"
     for name, value in options.items():
         options[name] = (positive_scalar if name == factor_name else scalar)(xp, name, value, x)
     factor = options[factor_name]
@@ -181,8 +187,9 @@ def contrast_embeddings(
     if not isinstance(objective, (Objective, Pairwise)):
         objective = objective(options)
     _check_pairing(pairing, n_rows, n_columns, row_name, column_name, alone=isinstance(objective, Pairwise))
+    _check_arrays(pairing, row_name, x, n_columns)
     with adapter_of(x).full_precision(x):
-        operands = chosen.prepare(x, y, inverse(xp, factor, x) if scale is None else factor)
+        operands = chosen.prepare(x, y, factor if scaled else inverse(xp, factor, x))
         streamed = streamed_of(chosen, operands, pairing, mask, block_size, own=len(embeddings) == 1)
         sums = None
         if streamed is not None and reduction != "none":
@@ -235,9 +242,12 @@ def finish(xp: Namespace, result: Array, dtype: Any, reduction: str) -> Array:
     return result if reduction == "none" else xp.reshape(result, ())
 
 
-def accumulated(option: Any) -> Any:
+def accumulated(temperature: Any) -> Any:
     """A number as it is, and an array in the dtype to compute in: its 16-bit gradient is rounded once for all uses."""
-    return accumulate(namespace_of(option), option) if is_array(option) and not is_number(option) else option
+    if is_number(temperature) or not is_array(temperature):
+        return temperature
+    xp, (temperature,) = enter(temperature=temperature)
+    return accumulate(xp, temperature)
 
 
 def add(parts: Sequence[Array], dtype: Any, reduction: str, *, divide_by: int = 1) -> Array:
@@ -262,7 +272,7 @@ def same_width(similarity: object, row_name: str, x: Array, column_name: str, y:
 def _check_pairing(
     pairing: Pairing, n_rows: int, n_columns: int, row_name: str, column_name: str, *, alone: bool
 ) -> None:
-    """The pairing's arrays must fit the matrix, and a row must be able to have a negative, unless it may be alone."""
+    """A row must be able to have a negative, unless it may be alone, and a column of its own where it needs one."""
     if n_columns < pairing.least and not alone:
         message = (
             f"{column_name}: expected at least {pairing.least} rows, got {n_columns}: with fewer, {row_name} has no "
@@ -275,10 +285,15 @@ def _check_pairing(
             f"with row i; name the pairs by positives or another pairing"
         )
         raise ValueError(message)
+
+
+def _check_arrays(pairing: Pairing, row_name: str, x: Array, n_columns: int) -> None:
+    """The pairing's arrays must fit the matrix, and belong to the library of the rows."""
     for part, arrays, shape in (
-        ("rows", pairing.rows, (n_rows,)),
+        ("rows", pairing.rows, x.shape[:1]),
         ("columns", pairing.columns, (n_columns,)),
-        ("pairs", pairing.pairs, (n_rows, n_columns)),
+        ("pairs", pairing.pairs, (x.shape[0], n_columns)),
     ):
         for array in arrays:
-            same_shape(f"pairing.{part}", array, shape)
+            enter(**{row_name: x, f"pairing.{part}": array})
+            same_shape(f"pairing.{part}", array, tuple(shape))

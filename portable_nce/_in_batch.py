@@ -222,7 +222,7 @@ def n_tuple(
     xp, (query, key) = enter(query=query, key=key)
     floating(xp, query=query, key=key)
     rows, _ = shape_of("query", query, "(N, D)")
-    same_shape("key", key, (rows, *key.shape[1:]))
+    same_shape("key", key, (rows, *shape_of("key", key, "(N, D)")[1:]))
     dtype = query.dtype
     query, key = accumulate(xp, query), accumulate(xp, key)
     objective: AnyObjective = info_nce_objective()
@@ -404,12 +404,12 @@ def clip(
     >>> pnce.clip(image, text, logit_scale=10.0)
     array(0.12692...)
     """
-    xp, _ = enter(image=image, text=text)
+    enter(image=image, text=text)
     rows, _ = shape_of("image", image, "(N, D)")
     same_shape("text", text, (rows, *text.shape[1:]))
     if max_logit_scale is not None:
-        limit = positive_scalar(xp, "max_logit_scale", max_logit_scale, image)
-        logit_scale = _at_most(logit_scale, limit)
+        number_of("max_logit_scale", max_logit_scale, above=0.0)
+        logit_scale = _at_most(logit_scale, float(max_logit_scale))
     return contrast_embeddings(
         {"image": image, "text": text},
         objective=info_nce_objective(),
@@ -642,5 +642,6 @@ def _at_most(value: Any, limit: Any) -> Any:
         return min(value, limit)  # NaN stays, to be refused
     if is_array(value):
         xp, (value,) = enter(logit_scale=value)
+        floating(xp, logit_scale=value)
         return xp.where(value > limit, xp.zeros_like(value) + limit, value)
     return value

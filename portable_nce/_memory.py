@@ -12,7 +12,7 @@ from ._namespace import device_of, enter, is_array, is_number, namespace_of
 from ._numerics import accumulate, safe_sqrt, zeros
 from ._protocol import Array, Namespace
 from ._registry import adapter_of
-from ._validate import block_size_of, boolean, floating, integer, number_of, one_of, same_shape, shape_of
+from ._validate import block_size_of, boolean, flag, floating, integer, number_of, one_of, same_shape, shape_of
 from .objectives import AnyObjective, Derived
 from .objectives import info_nce as info_nce_objective
 from .pairings import Pairing, Tile, diagonal, index, two_views
@@ -129,10 +129,12 @@ def queue_push(queue: Queue, rows: Array, /) -> Queue:
     if not isinstance(queue, Queue):
         message = f"queue: expected a Queue, as queue_init makes it, got {type(queue).__name__}"
         raise TypeError(message)
-    xp, (held, valid, rows) = enter(queue=queue.rows, valid=queue.valid, rows=rows)
+    xp, (held, valid, rows) = enter(queue=queue.rows, **{"queue.valid": queue.valid}, rows=rows)
     floating(xp, queue=held, rows=rows)
+    slots, width = shape_of("queue", held, "(M, D)")
+    boolean(xp, "queue.valid", valid, (slots,))
     count, _ = shape_of("rows", rows, "(B, D)")
-    same_shape("rows", rows, (count, held.shape[1]))
+    same_shape("rows", rows, (count, width))
     written = xp.ones((count,), dtype=xp.bool, device=device_of(held))
     return Queue(
         xp.concat([stop_gradient(held), stop_gradient(rows)], axis=0)[count:, ...],
@@ -143,10 +145,13 @@ def queue_push(queue: Queue, rows: Array, /) -> Queue:
 def _slots(name: str, memory: Array | Queue) -> tuple[Array, Array | None]:
     """The rows of a memory, and which of them are valid, if not all."""
     if isinstance(memory, Queue):
+        for part, array in (("rows", memory.rows), ("valid", memory.valid)):
+            enter(**{f"{name}.{part}": array})
         return memory.rows, memory.valid
     if not is_array(memory):
         message = f"{name}: expected an array (M, D) or a Queue, got {type(memory).__name__}"
         raise TypeError(message)
+    enter(**{name: memory})
     return memory, None
 
 
@@ -226,7 +231,7 @@ def moco(
     """
     slots, valid = _slots("queue", queue)
     xp, (query, key, slots, *written, mask) = enter(
-        query=query, key=key, queue=slots, **({} if valid is None else {"valid": valid}), mask=mask
+        query=query, key=key, queue=slots, **({} if valid is None else {"queue.valid": valid}), mask=mask
     )
     floating(xp, query=query, key=key, queue=slots)
     n_rows, _ = shape_of("query", query, "(N, D)")
@@ -427,17 +432,22 @@ def nnclr(
     array(0.22...)
     """
     one_of("negatives", negatives, ("batch", "views"))
+    flag("symmetric", symmetric)
     if symmetric and negatives == "views":
         message = 'symmetric: expected False with negatives="views", which contrasts both ways already'
         raise ValueError(message)
     slots, valid = _slots("support", support)
-    xp, (view_a, view_b, slots, *written) = enter(
-        view_a=view_a, view_b=view_b, support=slots, **({} if valid is None else {"valid": valid})
+    xp, (view_a, view_b, slots, *written, weights) = enter(
+        view_a=view_a,
+        view_b=view_b,
+        support=slots,
+        **({} if valid is None else {"support.valid": valid}),
+        weights=weights,
     )
     floating(xp, view_a=view_a, view_b=view_b, support=slots)
     rows, _ = shape_of("view_a", view_a, "(N, D)")
-    same_shape("view_b", view_b, (rows, *view_b.shape[1:]))
-    shape_of("support", slots, "(M, D)")
+    _, width = shape_of("support", slots, "(M, D)")
+    same_shape("view_b", view_b, (rows, width if negatives == "views" else shape_of("view_b", view_b, "(N, D)")[1]))
     same_width(similarity, "view_a", view_a, "support", slots)
     if written:
         slots = _without_unwritten(xp, "support", slots, *written)
@@ -456,7 +466,7 @@ def nnclr(
         embeddings, rule, least = {"views": xp.concat([neighbors, y], axis=0)}, _two_views_if_found_rule, 3
         found = xp.concat([found, found], axis=0)
         if weights is not None and tuple(weights.shape) == (rows,):
-            weights = namespace_of(weights).concat([weights, weights], axis=0)
+            weights = xp.concat([weights, weights], axis=0)
     return contrast_embeddings(
         embeddings,
         dtype=dtype,
@@ -757,7 +767,7 @@ def concentrations(
     x, centres = (stop_gradient(accumulate(xp, z)) for z in (embeddings, prototypes))
     totals, sizes = _cluster_sums(xp, x, centres, assignments)
     several = sizes > 1
-    safe = xp.where(several, sizes, xp.ones_like(sizes))
+    safe = xp.where(several, sizes, xp.ones_like(sizes) + 1.0)
     phi = xp.where(several, totals / (safe * xp.log(safe + smoothing)), xp.zeros_like(totals))
     phi = xp.where(several, phi, xp.max(phi, axis=0, keepdims=True))
     ordered = xp.sort(phi, axis=0)

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import array_api_compat
+from typing import TYPE_CHECKING, Any
 
 from ._protocol import Array, Namespace
+
+if TYPE_CHECKING:
+    import array_api_compat
+
+    _BESIDE = False
+else:
+    try:  # beside this package, in one that has taken both over
+        from .. import array_api_compat
+    except ImportError:
+        import array_api_compat
+
+        _BESIDE = False
+    else:
+        _BESIDE = True
 
 __all__ = ["device_of", "enter", "is_array", "is_number", "library_namespace", "namespace_of", "together"]
 
@@ -19,8 +31,10 @@ def library_namespace(array: Array) -> Namespace:
     """The namespace of the library that made `array`, with array-api-compat's corrections."""
     if type(array).__module__.partition(".")[0] == "torch":
         # What array_namespace finds too, but through caches that torch.compile warns of.
-        from array_api_compat import torch  # noqa: PLC0415
-
+        if _BESIDE and not TYPE_CHECKING:
+            from ..array_api_compat import torch  # noqa: PLC0415
+        else:
+            from array_api_compat import torch  # noqa: PLC0415
         return torch
     return array_api_compat.array_namespace(array)
 
@@ -71,19 +85,14 @@ def enter(**arrays: Array | None) -> tuple[Namespace, list[Any]]:
     if _alike(present) and len(present) == len(arrays):
         return namespace_of(present[0]), present
     named: list[tuple[str, Array]] = [(name, x) for name, x in arrays.items() if x is not None or name not in _OPTIONAL]
-    for name, x in named:
-        if not is_array(x):
-            message = (
-                f"{name}: expected an array (NumPy, PyTorch, JAX, CuPy or another array-API library), got "
-                f"{type(x).__name__}; convert it with asarray first"
-            )
-            raise TypeError(message)
+    named = named or list(arrays.items())  # an argument alone is not optional, whatever its name
     first_name, first = named[0]
-    spaces = [namespace_of(x) for _, x in named]
+    spaces = [_space_of(name, x) for name, x in named]
     space = next((s for s in spaces if hasattr(s, "base_namespace")), spaces[0])
     base = getattr(space, "base_namespace", space)
     for (name, _), other in zip(named, spaces, strict=True):
-        if getattr(other, "base_namespace", other) is not base:
+        # By name if need be: the namespace may come from another copy of array-api-compat.
+        if getattr(other, "base_namespace", other) is not base and _title(other) != _title(base):
             message = (
                 f"{name}: expected an array of the same library as {first_name}, got {_title(other)} beside "
                 f"{_title(spaces[0])}; convert one of them"
@@ -104,8 +113,25 @@ def enter(**arrays: Array | None) -> tuple[Namespace, list[Any]]:
     return space, [None if x is None else next(lifted) for x in arrays.values()]
 
 
+def _space_of(name: str, x: Any) -> Namespace:
+    """The namespace of an argument, which must be an array."""
+    reason: Exception | None = None
+    if is_array(x):
+        try:
+            return namespace_of(x)
+        except TypeError as error:  # it has a shape and a dtype, and is no array for all that
+            reason = error
+    message = (
+        f"{name}: expected an array (NumPy, PyTorch, JAX, CuPy or another array-API library), got {type(x).__name__}; "
+        f"convert it with asarray first"
+    )
+    raise TypeError(message) from reason
+
+
 def _alike(arrays: list[Any]) -> bool:
     """Whether these are arrays of a type seen before, on one device and, if recorded, by the same recording."""
+    if not arrays:
+        return False
     first = arrays[0]
     kind = type(first)
     if kind not in _namespaces and not hasattr(first, "__recorded__"):
@@ -131,6 +157,8 @@ def together(*groups: tuple[Array, ...]) -> list[tuple[Array, ...]]:
 
 
 def _title(space: Namespace) -> str:
-    library: Any = getattr(space, "base_namespace", space)
+    library: Any = space
+    while hasattr(library, "base_namespace"):
+        library = library.base_namespace
     name = str(library.__name__)
-    return name.removeprefix("array_api_compat.").partition(".")[0]
+    return name.rpartition("array_api_compat.")[2].partition(".")[0]

@@ -5,11 +5,12 @@ An adapter is imported when an array of its library first arrives, never before.
 
 from __future__ import annotations
 
+import sys
 import warnings
 from importlib import import_module
 from typing import Any
 
-from ._namespace import library_namespace
+from ._namespace import is_array, library_namespace
 from ._protocol import Adapter, Array
 
 __all__ = ["adapter_of", "backends_available", "load_backend", "register_backend"]
@@ -48,6 +49,8 @@ def register_backend(module: str, adapter: Adapter | None = None) -> None:
     ------
     TypeError
         If `module` is not a string or `adapter` lacks a verb.
+    ValueError
+        If `module` is not the name of a top-level module.
 
     Notes
     -----
@@ -62,6 +65,12 @@ def register_backend(module: str, adapter: Adapter | None = None) -> None:
     """
     if not isinstance(module, str):
         message = f"register_backend: expected the name of a module, got {type(module).__name__}"
+        raise TypeError(message)
+    if not module.isidentifier():
+        message = f"register_backend: expected the name of a top-level module, got {module!r}"
+        raise ValueError(message)
+    if isinstance(adapter, type):
+        message = f"register_backend: expected an adapter, got the class {adapter.__name__}; make an instance of it"
         raise TypeError(message)
     if adapter is not None and not isinstance(adapter, Adapter):
         needed = [name for name in dir(Adapter) if not name.startswith("_")] + ["name", "version", "unrolled"]
@@ -91,7 +100,7 @@ def backends_available() -> tuple[str, ...]:
 
     known = dict.fromkeys(_ALIASES.get(name, name) for name in _BUILT_IN)
     known |= dict.fromkeys([*_registered, *_entry_points()])
-    return tuple(name for name in known if find_spec(name) is not None)
+    return tuple(name for name in known if sys.modules.get(name) is not None or find_spec(name) is not None)
 
 
 def adapter_of(array: Array) -> Adapter:
@@ -108,6 +117,9 @@ def adapter_of(array: Array) -> Adapter:
             found = load_backend(_ALIASES.get(module, module))
             _by_type[type(array)] = found
             return found
+    if not is_array(array):
+        message = f"x: expected an array, got {type(array).__name__}; convert it with asarray first"
+        raise TypeError(message)
     module = type(array).__module__.partition(".")[0]
     message = (
         f"no backend is registered for {type(array).__module__}.{type(array).__qualname__} arrays; "
@@ -118,9 +130,9 @@ def adapter_of(array: Array) -> Adapter:
 
 def load_backend(module: str) -> Adapter:
     """The adapter for the arrays of a module, imported on first use."""
-    if module not in _loaded:
-        _loaded[module] = _load(module)
-    return _loaded[module]
+    found = _loaded.get(module)
+    # Of threads that come here at once, each loads it, and all take the first.
+    return _loaded.setdefault(module, _load(module)) if found is None else found
 
 
 def _load(module: str) -> Adapter:

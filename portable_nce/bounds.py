@@ -16,7 +16,7 @@ from ._namespace import device_of, enter, is_array, is_number, namespace_of
 from ._numerics import accumulate, exp_sum, softplus, sum_to_scalar
 from ._protocol import Array, Namespace
 from ._statistics import dense_sums, row_statistics
-from ._validate import floating, number_of, same_shape, scalar, shape_of
+from ._validate import flag, floating, number_of, same_shape, scalar, shape_of
 from .from_scores import enter_scores
 from .pairings import diagonal
 
@@ -129,6 +129,7 @@ def dual_critic(scores: Array, /, *, include_positive: bool = False) -> Array:
     >>> pnce.bounds.dual_critic(8.0 * np.eye(4))
     array([-8., -8., -8., -8.])
     """
+    flag("include_positive", include_positive)
     xp, scores, dtype = _enter(scores, least=2)
     log_odds = diagonal_log_odds(xp, scores)
     n_columns = scores.shape[1]

@@ -25,7 +25,7 @@ from ._namespace import device_of, enter, is_array, is_number
 from ._numerics import ExpSum, accumulate, exp_sum, safe_sqrt, shifted_exp, softplus, sum_to_scalar
 from ._protocol import Array, Namespace
 from ._reduction import REDUCTIONS, reduce_values
-from ._validate import boolean, floating, integer, one_of, row_weights, same_shape, shape_of
+from ._validate import boolean, flag, floating, integer, number_of, one_of, row_weights, same_shape, shape_of
 from .from_scores import info_nce
 
 __all__ = [
@@ -348,6 +348,7 @@ def sampled_softmax(
     >>> pnce.density.sampled_softmax(data, noise, -1.5, -1.5)
     array(1.19...)
     """
+    flag("include_positive", include_positive)
     if include_positive and data_log_q is None:
         message = "data_log_q: expected a number or an array with include_positive, got None"
         raise TypeError(message)
@@ -570,6 +571,9 @@ def _enter(  # noqa: PLR0917  (as its callers have them)
 ) -> tuple[Namespace, Any, Array, tuple[Any, Any], _Rest]:
     """The checked arguments in the dtype to compute in; a number is a log-density of all, no name no argument."""
     one_of("reduction", reduction, REDUCTIONS)
+    for name, log_density in zip(names[2:], log_q, strict=True):
+        if is_number(log_density):
+            number_of(name, log_density)
     named = zip(names, (data_scores, noise_scores, *log_q), strict=True)
     given = {name: x for name, x in named if name and (name in names[:2] or not is_number(x))}
     xp, (*entered, mask, weights) = enter(**given, mask=mask, weights=weights)

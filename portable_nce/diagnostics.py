@@ -12,7 +12,7 @@ from ._numerics import accumulate, exp_sum, normalize, shifted_exp, softplus, su
 from ._protocol import Array
 from ._reduction import REDUCTIONS, reduce_values
 from ._registry import adapter_of
-from ._validate import block_size_of, floating, number_of, one_of, row_weights, same_shape, shape_of
+from ._validate import block_size_of, flag, floating, number_of, one_of, row_weights, same_shape, shape_of
 from .bounds import diagonal_log_odds
 from .from_scores import enter_scores
 from .pairings import Pairing, Tile
@@ -80,6 +80,7 @@ def effective_sample_size(
     array(4.)
     """
     one_of("reduction", reduction, REDUCTIONS)
+    flag("normalized", normalized)
     xp, scores, pairing, mask, weights = enter_scores(scores, positives, mask, weights)
     dtype = scores.dtype
     scores = accumulate(xp, scores)
@@ -329,6 +330,6 @@ def top_k_accuracy(
     own, negatives = whole_tile(xp, pairing, scores, mask)
     best = xp.max(xp.where(own, scores, -math.inf), axis=1, keepdims=True)
     ahead = xp.logical_and(negatives, xp.logical_not(scores < best))  # NaN is no hit
-    hit = xp.sum(xp.astype(ahead, scores.dtype), axis=1) < k
+    hit = xp.sum(xp.astype(ahead, scores.dtype), axis=1) < min(k, scores.shape[1])
     counted = xp.reshape(best, (-1,)) != -math.inf
     return finish(xp, reduce_values(xp.astype(hit, scores.dtype), counted, weights, reduction), dtype, reduction)

@@ -22,7 +22,7 @@ from ._protocol import Array, Namespace
 from ._reduction import Losses
 from ._statistics import RowStatistics, RowSums, row_statistics
 from ._triples import excess, triple_sums
-from ._validate import number_of, one_of, same_shape
+from ._validate import flag, floating, function, number_of, one_of, same_shape, scalar_like
 
 __all__ = [
     "Objective",
@@ -79,6 +79,10 @@ class Objective:
         slopes: Callable[[RowStatistics], Slopes] | None = None,
         label: str | None = None,
     ) -> None:
+        function("rows", rows)
+        flag("needs_negative", needs_negative)
+        if slopes is not None:
+            function("slopes", slopes)
         self.rows = rows
         self.needs_negative = needs_negative
         self.slopes = slopes
@@ -106,7 +110,11 @@ class Objective:
         if not is_array(values):
             message = f"objective: expected a function that returns an array, got {type(values).__name__}"
             raise TypeError(message)
-        same_shape("objective", values, tuple(statistics.log_odds.shape))
+        odds = statistics.log_odds
+        if type(values) is not type(odds) or values.dtype != odds.dtype:
+            xp, _ = enter(statistics=odds, objective=values)
+            floating(xp, objective=values)
+        same_shape("objective", values, tuple(odds.shape))
         return (Losses(values, self.counted(statistics)),)
 
     def fused(self, execution: Streamed, weights: Array | None, *, symmetric: bool) -> Sums | None:
@@ -203,6 +211,13 @@ class Pairwise:
         label: str | None = None,
     ) -> None:
         one_of("divide_by", divide_by, ("rows", "pairs", "active"))
+        flag("balance", balance)
+        if not isinstance(parameters, tuple):
+            message = f"parameters: expected a tuple, got {type(parameters).__name__}; write (parameter,)"
+            raise TypeError(message)
+        for name, term in (("positive", positive), ("negative", negative)):
+            if term is not None and not isinstance(term, Term):
+                function(name, term)
         self.terms = (_term(positive), _term(negative))
         self.parameters = parameters
         self.divide_by = divide_by
@@ -291,6 +306,9 @@ def _per_row(execution: Execution, parameters: tuple[Any, ...]) -> tuple[Array, 
         return ()
     arrays = {f"parameters[{k}]": p for k, p in enumerate(parameters) if not is_number(p)}
     xp, (nothing, *entered) = enter(scores=nothing, **arrays)
+    for name, array in arrays.items():
+        if tuple(array.shape) != tuple(nothing.shape):
+            scalar_like(name, array)
     supply = iter(entered)
     rows = (p if is_number(p) else xp.astype(next(supply), nothing.dtype) for p in parameters)
     return tuple(nothing + (p if is_number(p) or len(p.shape) == 1 else xp.reshape(p, (1,))) for p in rows)
@@ -369,9 +387,10 @@ def flat_nce(*, include_positive: bool = False, form: str = "log", multi_positiv
     >>> round(float(pnce.contrast(x, x, objective=pnce.objectives.flat_nce(), temperature=0.5)), 6)
     -1.306853
     """
+    flag("include_positive", include_positive)
     one_of("form", form, ("log", "detach"))
     one_of("multi_positive", multi_positive, MULTI_POSITIVE)
-    return _FLAT_NCE[bool(include_positive), form, multi_positive]
+    return _FLAT_NCE[include_positive, form, multi_positive]
 
 
 def _pooled(row: RowStatistics) -> Array:
@@ -456,7 +475,8 @@ def _one(value: Array) -> Array:
     xp = namespace_of(value)
     constant = stop_gradient(value)
     # The difference of two infinities is no number; the value of such a row is 1 all the same.
-    return xp.exp(xp.where(xp.isinf(constant), xp.zeros_like(value), value - constant))
+    infinite, nothing = xp.isinf(constant), xp.zeros_like(value)
+    return xp.exp(xp.where(infinite, nothing, value) - xp.where(infinite, nothing, constant))
 
 
 def _separate(xp: Namespace, sums: RowSums, execution: Execution) -> Array:
@@ -576,7 +596,9 @@ def dclw(*, temperature: float | Array, sigma: float = 0.5, detach_weights: bool
     >>> round(float(pnce.contrast(np.eye(3), np.eye(3), objective=weighted, temperature=0.5)), 6)
     -1.306853
     """
+    scalar_like("temperature", temperature, above=0.0)
     number_of("sigma", sigma, above=0.0)
+    flag("detach_weights", detach_weights)
 
     def rows(row: RowStatistics) -> Array:
         xp, (positive, ratio) = enter(scores=row.positive, temperature=_like(row.positive, temperature))
@@ -634,6 +656,7 @@ def logistic(*, bias: float | Array = 0.0, divide_by: str = "rows", balance: boo
     >>> pnce.contrast(np.eye(3), np.eye(3), objective=pnce.objectives.logistic(bias=-1.0), temperature=0.5)
     array(0.93978...)
     """
+    scalar_like("bias", bias)
     return Pairwise(
         _LOGISTIC[0], _LOGISTIC[1], parameters=(bias,), divide_by=divide_by, balance=balance, label="logistic"
     )
@@ -719,7 +742,7 @@ def contrastive(
     number_of("margin", margin)
     number_of("positive_margin", positive_margin)
     for name, power in (("positive_power", positive_power), ("negative_power", negative_power)):
-        if power not in {1, 2}:
+        if not is_number(power) or power not in {1, 2}:
             message = f"{name}: expected 1 or 2, got {power!r}"
             raise ValueError(message)
     one_of("average", average, AVERAGES)
@@ -817,9 +840,12 @@ class _Triplet(Objective):
         farthest, has_positive = execution.extreme(of_positives=True, largest=False)
         nearest, has_negative = execution.extreme(of_positives=False, largest=True)
         counted = namespace_of(has_positive, has_negative).logical_and(has_positive, has_negative)
-        difference = execution.pick(nearest) - execution.pick(farthest) + margin
-        xp = namespace_of(difference)
-        values = excess(xp, xp.where(counted, difference, xp.zeros_like(difference)), soft=self.soft)
+        picked = (execution.pick(nearest), execution.pick(farthest))
+        xp = namespace_of(*picked)
+        # Of a row that does not count, anything may have been picked; the difference of two infinities is no number.
+        near, far = (xp.where(counted, score, xp.zeros_like(score)) for score in picked)
+        difference = xp.where(counted, near - far + margin, xp.zeros_like(near))
+        values = excess(xp, difference, soft=self.soft)
         number = None if self.average == "all" else xp.astype(stop_gradient(values) != 0, values.dtype)
         return (Losses(values, counted, number),)
 
@@ -932,15 +958,20 @@ def _divergence_of(xp: Namespace, log_p: Array, log_q: Array) -> Array:
     return xp.where(near, p * (small + xp.expm1(-small)), p * (large - 1.0) + xp.exp(log_q))
 
 
+def _log_share(score: Array, top: Array, rest: Array) -> Array:
+    """The logarithm of a negative's share, at most 0; so too of what takes no part, whose score is 0 here."""
+    share = (score - top) - rest
+    xp = namespace_of(share)
+    return xp.where(share > 0, xp.zeros_like(share), share)
+
+
 def _divergence_value(score: Array, other: Array, *shares: Array) -> Array:
-    top, rest, other_top, other_rest = shares
-    return _divergence_of(namespace_of(score), (score - top) - rest, (other - other_top) - other_rest)
+    return _divergence_of(namespace_of(score), _log_share(score, *shares[:2]), _log_share(other, *shares[2:]))
 
 
 def _divergence_slopes(score: Array, other: Array, *shares: Array) -> tuple[Array, ...]:
-    top, rest, other_top, other_rest = shares
     xp = namespace_of(score)
-    log_p, log_q = (score - top) - rest, (other - other_top) - other_rest
+    log_p, log_q = _log_share(score, *shares[:2]), _log_share(other, *shares[2:])
     ratio, p = log_p - log_q, xp.exp(log_p)
     near = xp.abs(ratio) < 1
     difference = xp.where(near, p * xp.expm1(-xp.where(near, ratio, xp.zeros_like(ratio))), xp.exp(log_q) - p)
@@ -994,9 +1025,10 @@ def relic(
     """
     number_of("alpha", alpha)
     one_of("direction", direction, ("a_to_b", "b_to_a"))
+    flag("symmetric", symmetric)
     if stop_gradient is not None:
         one_of("stop_gradient", stop_gradient, ("first", "second"))
-    return _Relic(alpha=float(alpha), direction=direction, held=stop_gradient, symmetric=bool(symmetric))
+    return _Relic(alpha=float(alpha), direction=direction, held=stop_gradient, symmetric=symmetric)
 
 
 _NAMED: dict[str, AnyObjective] = {

@@ -7,11 +7,11 @@ itself is one.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from ._namespace import enter, namespace_of
 from ._protocol import Array, Namespace
-from ._validate import boolean, integer, shape_of
+from ._validate import boolean, flag, function, integer, shape_of
 
 __all__ = ["Pairing", "Shifts", "Tile", "diagonal", "explicit", "index", "labels", "queue", "two_views"]
 
@@ -100,6 +100,16 @@ class Pairing:
         one_per_column: bool = False,
         least: int = 1,
     ) -> None:
+        function("rule", rule)
+        for name, given in (("rows", rows), ("columns", columns), ("pairs", pairs)):
+            if not isinstance(given, tuple):
+                message = f"{name}: expected a tuple of arrays, got {type(given).__name__}; write ({name},)"
+                raise TypeError(message)
+        flag("one_per_row", one_per_row)
+        flag("one_per_column", one_per_column)
+        if isinstance(least, bool) or not isinstance(least, int):
+            message = f"least: expected an integer, got {type(least).__name__}"
+            raise TypeError(message)
         self.rule = rule
         self.rows = rows
         self.columns = columns
@@ -174,10 +184,29 @@ def split(
         columns=tuple(xp.expand_dims(x, axis=0) for x in labels[1]),
         pairs=pairs,
     )
-    positives, negatives = rule(tile)
+    found: Any = rule(tile)
+    if not isinstance(found, (tuple, list)) or len(found) != 2:  # noqa: PLR2004  (positives and negatives)
+        message = f"pairing: expected a rule that returns a pair of boolean arrays, got {type(found).__name__}"
+        raise TypeError(message)
+    positives, negatives = found
+    whole = (tile.i.shape[0], tile.j.shape[1])
+    for members in found:
+        if type(members) is not type(tile.i) or members.dtype != xp.bool or tuple(members.shape) != whole:
+            _check_members(members, whole)
     if mask is None:
         return positives, negatives
     return _and(positives, mask), _and(negatives, mask)
+
+
+def _check_members(members: Array, shape: tuple[int, int]) -> None:
+    """What a rule returns must be boolean arrays that broadcast to the tile."""
+    xp, _ = enter(pairing=members)
+    if not xp.isdtype(members.dtype, "bool"):
+        message = f"pairing: expected a rule that returns boolean arrays, got dtype {members.dtype}"
+        raise TypeError(message)
+    if len(members.shape) != 2 or any(n not in {1, m} for n, m in zip(members.shape, shape, strict=True)):  # noqa: PLR2004  (a matrix)
+        message = f"pairing: expected a rule that returns arrays of shape {shape}, got {tuple(members.shape)}"
+        raise ValueError(message)
 
 
 def diagonal() -> Pairing:

@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 from ._namespace import device_of, enter, is_array, namespace_of
 from ._numerics import accumulate, normalize, safe_sqrt
 from ._protocol import Array
-from ._validate import floating, one_of, same_shape, shape_of
+from ._validate import flag, floating, function, one_of, same_shape, shape_of
 
 __all__ = [
     "NAMES",
@@ -81,6 +81,11 @@ class Similarity:
     __slots__ = ("prepare", "product", "pullback", "scores", "symmetric", "wide")
 
     def __init__(self, prepare: Prepare, scores: Scores, pullback: Pullback | None, *, wide: bool = False) -> None:
+        function("prepare", prepare)
+        function("scores", scores)
+        if pullback is not None:
+            function("pullback", pullback)
+        flag("wide", wide)
         self.prepare = prepare
         self.scores = scores
         self.pullback = pullback
@@ -337,6 +342,8 @@ def resolve(similarity: str | Similarity | Callable[[Array, Array], Array]) -> S
                 got = f"shape {tuple(found.shape)}" if is_array(found) else type(found).__name__
                 message = f"similarity: expected a function that returns scores of shape {expected}, got {got}"
                 raise ValueError(message)
+            xp, _ = enter(embeddings=rows[0], similarity=found)
+            floating(xp, similarity=found)
             return accumulate(namespace_of(found), found) * rows[1]
 
         return Similarity(prepare, scores, None)

@@ -81,7 +81,9 @@ def imports(path: Path, package: str) -> list[Import]:
         elif isinstance(node, ast.ImportFrom):
             parents = package.split(".")[: len(package.split(".")) + 1 - node.level] if node.level else []
             base = ".".join([*parents, *([node.module] if node.module else [])])
-            found.extend(Import(f"{base}.{alias.name}", node.lineno, run_time, module_level) for alias in node.names)
+            # A name above the package is that of a neighbour, where another package has taken both over.
+            names = (f"{base}.{alias.name}".lstrip(".") for alias in node.names)
+            found.extend(Import(name, node.lineno, run_time, module_level) for name in names)
         elif is_type_checking(node):
             assert isinstance(node, ast.If)
             for types_alone, children in ((True, node.body), (False, node.orelse)):

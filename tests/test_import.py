@@ -84,6 +84,28 @@ def test_importing_the_package_costs_little_beside_array_api_compat(run: Callabl
     assert min(costs) <= LIMIT_MS, f"expected at most {LIMIT_MS} ms, got {sorted(costs)}"
 
 
+RATIO = """
+import json
+from time import process_time
+start = process_time()
+import numpy
+numpy_too = process_time() - start
+import array_api_compat
+start = process_time()
+import portable_nce
+print(json.dumps((process_time() - start) / numpy_too))
+"""
+PART = 0.3
+
+
+def test_importing_the_package_costs_a_small_part_of_importing_numpy(run: Callable[[str], Any]) -> None:
+    run(RATIO)  # compiles
+    parts: list[float] = []
+    while len(parts) < ATTEMPTS and min(parts, default=PART + 1) > PART:
+        parts.append(run(RATIO))
+    assert min(parts) <= PART, f"expected at most {PART}, got {sorted(parts)}"
+
+
 @pytest.mark.parametrize("name", ["__version__", "__all__"])
 def test_the_package_has(run: Callable[[str], Any], name: str) -> None:
     assert run(f"import json, portable_nce; print(json.dumps(bool(portable_nce.{name})))")

@@ -86,7 +86,7 @@ class Case:
 
 def _call(loss: str, names: tuple[str, ...], options: Mapping[str, Any], *arrays: Any) -> Any:
     """Look the loss up and hand it the arrays by name."""
-    package = __name__.partition(".")[0]
+    package = __name__.rpartition(".testing.")[0]
     topic, _, name = loss.rpartition(".")
     function = getattr(importlib.import_module(f"{package}.{topic}" if topic else package), name)
     named = dict(zip(names, arrays, strict=True))
