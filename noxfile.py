@@ -146,6 +146,7 @@ nox.options.sessions = [
     "vendored",
     "minimums",
     "peers",
+    "agreement",
     "coverage",
     "summary",
 ]
@@ -219,6 +220,11 @@ def built(session: nox.Session) -> Path:
     return WHEELS[0]
 
 
+def tested(session: nox.Session, variant: str) -> Environment:
+    """Give the environment in which a variant is tested."""
+    return environment(session, "jax-cuda" if variant == "jax-cuda" else ENVIRONMENT_OF[VARIANTS[variant].library])
+
+
 # Tests
 
 
@@ -245,15 +251,17 @@ def pytest(
     measured: bool = True,
     processes: str = "auto",
     env: Mapping[str, str] | None = None,
+    options: bool = True,
 ) -> None:
-    """Run pytest and keep the outcome and, if asked for, the coverage."""
+    """Run pytest, with the options of the command line, and keep the outcome and, if asked for, the coverage."""
     folder = results(name)
     command = ["coverage", "run", "-m", "pytest"] if measured else ["pytest"]
     outcome = f"--junit-xml={folder / 'junit.xml'}"
     # One thread for each process, and no further processes: the arrays of the tests are small.
     settings = {"COVERAGE_FILE": str(folder / "coverage"), "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
     workers = "-n", processes, "--maxprocesses=8"
-    environment.run(*command, *args, *workers, outcome, *environment.session.posargs, env=settings | dict(env or {}))
+    further = environment.session.posargs if options else ()
+    environment.run(*command, *args, *workers, outcome, *further, env=settings | dict(env or {}))
 
 
 @nox.session(venv_backend="none")
@@ -262,10 +270,8 @@ def conformance(session: nox.Session, variant: str) -> None:
     """Run the conformance suite on one variant: framework, device, mode and dtype."""
     if (reason := NOT_RUN.get(variant)) is not None:
         session.error(f"conformance({variant}) cannot run: {reason}")
-    library = VARIANTS[variant].library
-    name = "jax-cuda" if variant == "jax-cuda" else ENVIRONMENT_OF[library]
     pytest(
-        environment(session, name),
+        tested(session, variant),
         f"conformance-{variant}",
         *SUITE,
         f"--variant={variant}",
@@ -443,6 +449,20 @@ def coverage(session: nox.Session) -> None:
         print(f"backends/cupy.py is left out: {OBSTACLE}")
     if low:
         session.error(f"below {COVERAGE_FLOOR:g} %: {', '.join(low)}")
+
+
+@nox.session(venv_backend="none")
+def agreement(session: nox.Session) -> None:
+    """Report how far variants are from exact arithmetic, and fail beyond the bounds; ``-- --record`` renews them."""
+    for name, variant in VARIANTS.items():
+        ran = (WORK / "results" / f"conformance-{name}" / "junit.xml").exists()
+        if not ran and name not in NOT_RUN and variant.library != "mparray":
+            only = f"--variant={name}", "-k", "exact_core"
+            pytest(tested(session, name), f"conformance-{name}", *SUITE, *only, measured=False, options=False)
+    folder = results("agreement")
+    reporter = environment(session, "all")
+    reporter.run("python", "tests/agreement.py", str(WORK / "results"), str(folder), *session.posargs)
+    print(f"The report is {folder / 'agreement.html'}")
 
 
 @nox.session(venv_backend="none")

@@ -46,7 +46,7 @@ _KEYWORDS: Mapping[str, frozenset[str]] = {
 }
 """Of these names, those that a loss takes as keywords."""
 
-_NOT_REDUCED = frozenset({"bounds.dual_critic", "density.log_partition", "density.recover_log_prob"})
+NOT_REDUCED = frozenset({"bounds.dual_critic", "density.log_partition", "density.recover_log_prob"})
 """What gives an array of numbers, which a case sums."""
 
 
@@ -108,7 +108,7 @@ def _call(loss: str, names: tuple[str, ...], options: Mapping[str, Any], *arrays
     if loss == "contrast":
         _name_axes(package, keywords)
     result = function(*positional, **keywords)
-    if loss in _NOT_REDUCED:
+    if loss in NOT_REDUCED:
         xp = importlib.import_module(f"{package}._namespace").namespace_of(result)
         result = xp.reshape(xp.sum(xp.reshape(result, (-1,)), axis=0, keepdims=True), ())
     if loss == "bounds.mine":

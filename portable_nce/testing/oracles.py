@@ -1416,14 +1416,17 @@ def case_value_and_gradients(case: Case) -> tuple[Nested, dict[str, Nested]]:
 # --- measuring ------------------------------------------------------------------------------------------------------
 
 
-def error(got: Nested, wanted: Nested) -> float:
-    """Give the largest difference relative to the largest magnitude that is wanted; infinite if a NaN turns up."""
+def error(got: Nested, wanted: Nested, smallest: float = 0.0) -> float:
+    """Give the largest difference relative to the largest magnitude that is wanted; infinite if a NaN turns up.
+
+    Below the smallest number of full precision, numbers are no closer together than there.
+    """
     pairs = list(zip(numbers_of(got), numbers_of(wanted), strict=True))
     with mp.workdps(DIGITS):
         differences_ = [abs(mpf(a) - b) for a, b in pairs]
         if any(mp.isnan(d) for d in differences_):
             return float("inf")
-        worst, scale = max(differences_), max(abs(mpf(b)) for _, b in pairs)
+        worst, scale = max(differences_), max(smallest, *(abs(mpf(b)) for _, b in pairs))
         return float(worst / scale) if scale else (0.0 if worst == 0 else float("inf"))
 
 
