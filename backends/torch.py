@@ -94,7 +94,9 @@ class _ClosedForm(torch.autograd.Function):
         _, backward, static = ctx.form.inside
         pass_back = _Opaque(backward, static, cuts)
         with _without_autocast(tensors[0].device.type):
-            if torch.compiler.is_compiling():  # a compiled backward pass is never recorded, nor can it hold a Function
+            if (
+                torch.compiler.is_dynamo_compiling()
+            ):  # a compiled backward pass is never recorded, nor can it hold a Function
                 found = _Adjoint.forward(pass_back, *tensors)
             else:
                 found = _Adjoint.apply(pass_back, *tensors)  # type: ignore[no-untyped-call]
@@ -331,7 +333,7 @@ class TorchAdapter:
     ) -> Callable[..., Arrays]:
         def bound(static: Any, *arrays: Any) -> Arrays:
             chosen: Any = _ClosedForm
-            if not torch.compiler.is_compiling():
+            if not torch.compiler.is_dynamo_compiling():
                 _refuse_nested_forward_mode()
                 chosen = _ClosedFormForward
             outputs: Arrays = chosen.apply(_Opaque(forward, backward, static), *_distinct(arrays))
@@ -342,7 +344,7 @@ class TorchAdapter:
     def with_gradient(self, function: Callable[..., Arrays]) -> Callable[..., tuple[Any, Any]]:
         def bound(static: Any, *arrays: Any) -> tuple[Any, Any]:
             chosen: Any = _Plainly
-            if torch.compiler.is_compiling():
+            if torch.compiler.is_dynamo_compiling():
                 chosen, arrays = _Compiled, tuple(_distinct(arrays))
             elif _transformed(arrays):
                 _refuse_nested_forward_mode()
@@ -356,6 +358,7 @@ class TorchAdapter:
         return bound
 
     def known(self, x: Any) -> float | None:
+        # Unlike the other question, this one is answered for all threads at once; it errs to the safe side.
         if x.device.type != "cpu" or torch.compiler.is_compiling():
             return None
         try:
@@ -364,7 +367,7 @@ class TorchAdapter:
             return None
 
     def fill_diagonal(self, x: Any, row: int, column: int, count: int, value: float) -> Any:
-        if torch.compiler.is_compiling():  # the compiler's own code for a diagonal warns of its deprecation
+        if torch.compiler.is_dynamo_compiling():  # the compiler's own code for a diagonal warns of its deprecation
             i, j = (torch.arange(n, device=x.device) for n in x.shape)
             inside = (i >= row) & (i < row + count)
             return torch.where(((i - row)[:, None] == j - column) & inside[:, None], value, x)
@@ -381,7 +384,7 @@ class TorchAdapter:
         found: Arrays = ()
         for start in range(0, length, block):
             carry, out = step(carry, tuple(x[start : start + block] for x in xs), start)
-            if torch.compiler.is_compiling() or _recorded(out) or _transformed(out):
+            if torch.compiler.is_dynamo_compiling() or _recorded(out) or _transformed(out):
                 parts.append(out)
                 continue
             if not start:

@@ -336,8 +336,9 @@ def _is_far(x: Array) -> bool:
 
 def _extreme(xp: Namespace, scores: Array, members: Array, *, largest: bool) -> tuple[Array, Array]:
     """The largest (or, negated, smallest) score of each row among the members, -inf without any, and its column."""
-    scores = stop_gradient(scores if largest else -scores)
-    candidates = xp.where(members, scores, -math.inf)
+    scores = stop_gradient(scores)
+    members = xp.logical_and(members, scores != -math.inf)  # which takes no part, also where the smallest is wanted
+    candidates = xp.where(members, scores if largest else -scores, -math.inf)
     return xp.max(candidates, axis=1), xp.argmax(candidates, axis=1)
 
 

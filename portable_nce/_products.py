@@ -136,6 +136,10 @@ SMALL = 30.0
 """The exponentials of what is between -30 and 30 add up without loss, in float32 too."""
 
 
+LENGTHS = 1e9
+"""Numbers up to here can be squared, and some squares added up, in any dtype that is computed in."""
+
+
 def are_small(xp: Namespace, rows: Array, columns: Array, parameters: Sequence[Array] = ()) -> bool:
     """Whether it is known that no score, nor its sum with parameters, is so large that exponentials need a shift.
 
@@ -143,12 +147,12 @@ def are_small(xp: Namespace, rows: Array, columns: Array, parameters: Sequence[A
     """
     known = adapter_of(rows).known
     rows, columns = stop_gradient(rows), stop_gradient(columns)
-    if known(rows[0, 0]) is None:  # nor will the lengths be
-        return False
+    for x in (rows, columns):
+        largest = known(xp.max(xp.abs(x)))
+        if largest is None or not largest <= LENGTHS:
+            return False
     longest = known(xp.max(xp.sum(rows * rows, axis=1)) * xp.max(xp.sum(columns * columns, axis=1)))
-    if longest is None:
-        return False
-    bound = math.sqrt(longest) if longest >= 0 else math.inf
+    bound = math.inf if longest is None else math.sqrt(longest)
     for x in parameters:
         largest = known(xp.max(xp.abs(stop_gradient(x))))
         bound += math.inf if largest is None else largest

@@ -326,6 +326,7 @@ def test_what_torch_compile_traces(name: str, monkeypatch: pytest.MonkeyPatch) -
     loss, arguments = EMBEDDING_LOSSES[name], _torch(requires_grad=True)
     with monkeypatch.context() as patch:
         patch.setattr(torch.compiler, "is_compiling", lambda: True)
+        patch.setattr(torch.compiler, "is_dynamo_compiling", lambda: True)
         value = loss(*arguments, block_size=2)
         value.backward()
     expected, gradients = _reference(loss)
