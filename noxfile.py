@@ -92,6 +92,7 @@ ENVIRONMENTS: Final[Mapping[str, tuple[str, ...]]] = {
         "numpy",
     ),
     "vendored": (*TESTING, TORCH, "numpy"),
+    "mutation": (*TESTING, *ARRAYS, TORCH, *extras("jax"), *group("mutation")),
     "plugin": (*TESTING, "dask[array]>=2025.1", "numpy>=2.0"),
     "peers": (*TESTING, *peers_with(dependencies=True), *extras("jax"), "numpy"),
     # For tools.
@@ -288,6 +289,7 @@ def tests(session: nox.Session) -> None:
         "tests",
         "tests",
         *(f"--ignore=tests/{name}" for name in ("peers", "plugin", "vendored")),
+        env={"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"},  # compiling is most of the time; the conformance suite has them
     )
 
 
@@ -358,6 +360,14 @@ def minimums(session: nox.Session) -> None:
 
 
 @nox.session(venv_backend="none")
+def mutation(session: nox.Session) -> None:
+    """Test the tests by mutants of the code; options after ``--``, such as ``--sample 200 --budget 3``."""
+    env = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "tests")}
+    tester = environment(session, "mutation")
+    tester.run("python", "-m", "mutation.run", str(WORK / "mutation"), *session.posargs, env=env)
+
+
+@nox.session(venv_backend="none")
 def bench(session: nox.Session) -> None:
     """Measure speed and memory against the roofline and others; options after ``--``, such as ``--only clip``."""
     env = {"PYTHONPATH": str(ROOT / "benchmarks")}  # the safe path leaves out the script's own folder
@@ -381,7 +391,7 @@ def lint(session: nox.Session) -> None:
 def types(session: nox.Session) -> None:
     """Check types by mypy, strict, and by pyright."""
     checker = environment(session, "all")
-    checker.install(*group("types"), "nox")
+    checker.install(*group("types"), *group("mutation"), "nox")
     try:
         checker.run("mypy")
     finally:

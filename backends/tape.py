@@ -276,6 +276,15 @@ def opened(arrays: Sequence[Any]) -> tuple[int, Sequence[Any], Sequence[TapeArra
     return level, values, parents
 
 
+def varies(x: Any) -> bool:
+    """Whether a derivative with respect to something passes through `x`."""
+    while isinstance(x, TapeArray):
+        if x.node is not None:
+            return True
+        x = x.value
+    return hasattr(x, "__recorded__")  # another copy of this tape knows
+
+
 def strip(x: Any) -> Any:
     """The plain array inside, whatever the number of levels around it."""
     while isinstance(x, TapeArray):
@@ -654,9 +663,9 @@ class TapeNamespace:
 
         def refuse_recorded(*arguments: Any, **options: Any) -> Any:
             leaves, _ = flatten((arguments, tuple(options.values())))
-            if any(isinstance(leaf, TapeArray) for leaf in leaves):
+            if any(map(varies, leaves)):
                 raise NotImplementedError(_no_pullback(name))
-            return member(*arguments, **options)
+            return self._constant(member, arguments, options)
 
         return refuse_recorded
 

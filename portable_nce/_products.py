@@ -253,13 +253,12 @@ def grown(total: Array, part: Array) -> Array:
 class _RowsPlan(NamedTuple):
     frame: Frame
     loss: RowLoss
-    weighted: bool
 
 
 def product_rows(loss: RowLoss, frame: Frame, rows: Array, columns: Array, weights: Array | None) -> tuple[Array, int]:
     """The weighted sum of the losses of the rows, of shape (1,), and their number."""
     arrays = (rows, columns) if weights is None else (rows, columns, weights)
-    return with_gradient(_rows_with_gradient, _RowsPlan(frame, loss, weights is not None), *arrays)[0], rows.shape[0]
+    return with_gradient(_rows_with_gradient, _RowsPlan(frame, loss), *arrays)[0], rows.shape[0]
 
 
 def _rows_with_gradient(plan: _RowsPlan, *arrays: Array, wanted: bool) -> tuple[Array, ...]:
@@ -312,7 +311,6 @@ def _rows_with_gradient(plan: _RowsPlan, *arrays: Array, wanted: bool) -> tuple[
 class _SidesPlan(NamedTuple):
     frame: Frame
     loss: RowLoss
-    weighted: bool
     own: bool
     kept: bool
 
@@ -326,7 +324,7 @@ def product_sides(
     is of use where blocks are traced.
     """
     arrays = (rows, columns) if weights is None else (rows, columns, weights)
-    plan = _SidesPlan(frame, loss, weights is not None, own, kept)
+    plan = _SidesPlan(frame, loss, own, kept)
     return with_gradient(_sides_with_gradient, plan, *arrays)[0], rows.shape[0]
 
 

@@ -80,7 +80,8 @@ def measured(results: Path) -> dict[str, Column]:
             column = columns.setdefault(found["variant"], Column(found["library"], found["device"], date))
             cell = column.cells.setdefault((found["loss"], found["regime"], found["dtype"]), dict.fromkeys(KINDS, 0.0))
             for kind in KINDS:
-                cell[kind] = max(cell[kind], found[kind])  # a NaN stays
+                if found[kind] > cell[kind] or math.isnan(found[kind]):
+                    cell[kind] = found[kind]
     return {name: columns[name] for name in VARIANTS if name in columns and name != REFERENCE}
 
 

@@ -45,6 +45,7 @@ class Junk(NamedTuple):
     label: str
     value: Any
     verdict: Verdict
+    found: bool = False  # by Hypothesis: of an array, several things may be wrong
 
 
 # ------------------------------------------------------------------------------------------------------------ the world
@@ -1114,7 +1115,8 @@ def check(call: Call, junk: Mapping[str, Junk]) -> None:
         return
     assert refused or "either" in verdicts.values() or len(junk) > 1, f"{told}: refused by {error!r}"
     # Where only lengths do not fit, or a choice is another, the error may name the argument that does not fit to it.
-    certain = refused and "either" not in verdicts.values() and not (call.name == "proto_nce" and CLUSTERED & {*junk})
+    vague = any(j.found for j in junk.values()) or (call.name == "proto_nce" and CLUSTERED & {*junk})
+    certain = refused and "either" not in verdicts.values() and not vague
     names = [*(junk if certain else call.kinds), *(part for name in junk for part in PARTS.get(name, ()))]
     assert is_named(call, names, str(error)), f"{told}: not named by {error!r}"
 
@@ -1229,8 +1231,8 @@ def test_any_arguments(data: st.DataObject, name: str, world: World) -> None:
         if isinstance(found, int) and 0 <= found < len(known) and not isinstance(found, bool):
             junk[parameter] = known[found]
         elif not isinstance(kind, Listed) or not kind.unless(found):
-            junk[parameter] = Junk(repr(found), found, kind.judge(world, found, example))
-    for parameter, (_, value, _) in junk.items():
+            junk[parameter] = Junk(repr(found), found, kind.judge(world, found, example), found=True)
+    for parameter, (_, value, *_) in junk.items():
         kind = call.kinds[parameter]
         if isinstance(kind, Whole) and is_number(value) and value > 100:
             return  # of which an array would be made

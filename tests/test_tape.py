@@ -314,3 +314,19 @@ def test_a_recorded_array_behaves_like_an_array() -> None:
         return (first * second).sum() + (moved * 0).sum()
 
     np.testing.assert_allclose(pnce.grad(function)(A), A[::-1])
+
+
+def test_a_constant_goes_through_what_has_no_pullback() -> None:
+    """Only what varies is refused; `concentrations` sorts distances, and has no gradient."""
+    x, centres, members = np.random.default_rng(0).normal(size=(6, 2)), np.eye(2), np.asarray([0, 1, 0, 1, 0, 1])
+
+    def loss(x: Any) -> Any:
+        widths = pnce.concentrations(x, centres, members)
+        assert widths.shape == (2,)
+        return (x * x).sum() + widths.sum()
+
+    value, gradient = pnce.value_and_grad(loss)(x)
+    np.testing.assert_allclose(value, np.sum(x * x) + np.sum(pnce.concentrations(x, centres, members)))
+    np.testing.assert_allclose(gradient, 2 * x)
+    with pytest.raises(NotImplementedError, match="sort has no pullback"):
+        pnce.grad(lambda x: x.__array_namespace__().sort(x).sum())(x)

@@ -1,0 +1,141 @@
+"""What the adapters promise beside the values that the conformance suite compares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+import portable_nce as pnce
+from portable_nce._registry import adapter_of
+
+jax.config.update("jax_enable_x64", True)  # type: ignore[no-untyped-call]  # noqa: FBT003  (JAX's interface)
+
+A = np.asarray([[0.3, -0.7, 0.2], [0.9, 0.1, -0.4]])
+B = np.asarray([[0.5, 0.6], [-0.2, 0.4], [0.25, -0.75]])
+
+# Methods of recorded arrays, which are those of NumPy's users; JAX's arrays have them too.
+METHODS: dict[str, Callable[[Any], Any]] = {
+    "astype": lambda x: x.astype(np.float32).astype(np.float64),
+    "clip": lambda x: x.clip(-0.5, 0.5),
+    "clip by keyword": lambda x: x.clip(min=-0.5, max=0.25),
+    "dot": lambda x: x.dot(B),
+    "flatten": lambda x: x.flatten(),
+    "max": lambda x: x.max(axis=0),
+    "mean": lambda x: x.mean(axis=1),
+    "mean of all": lambda x: x.mean(),
+    "min": lambda x: x.min(axis=1, keepdims=True),
+    "ravel": lambda x: x.ravel(),
+    "reshape": lambda x: x.reshape(3, 2),
+    "reshape to a tuple": lambda x: x.reshape((3, 2)),
+    "reshape to a list": lambda x: x.reshape([6]),
+    "reshape to one axis": lambda x: x.reshape(-1),
+    "squeeze": lambda x: x[None, ...].squeeze(axis=0),
+    "std": lambda x: x.std(axis=1),
+    "sum": lambda x: x.sum(axis=1),
+    "transpose": lambda x: x.transpose(),
+    "transpose by axes": lambda x: x[None, ...].transpose(2, 0, 1),
+    "transpose by a tuple": lambda x: x[None, ...].transpose((2, 0, 1)),
+    "var": lambda x: x.var(axis=0),
+}
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+def test_the_methods_of_a_recorded_array_have_values_and_gradients(method: Callable[[Any], Any]) -> None:
+    weights = np.cos(np.arange(method(A).size, dtype=np.float64)).reshape(method(A).shape)
+    shapes: list[tuple[int, ...]] = []
+
+    def loss(x: Any) -> Any:
+        shapes.append(method(x).shape)
+        return (method(x) * weights).sum()
+
+    value, gradient = pnce.value_and_grad(loss)(A)
+    expected, slope = jax.value_and_grad(loss)(jnp.asarray(A))
+    assert shapes[0] == method(A).shape
+    np.testing.assert_allclose(value, expected, rtol=1e-14)
+    np.testing.assert_allclose(gradient, slope, rtol=1e-13, atol=1e-15)
+
+
+def test_the_methods_of_a_recorded_array_that_give_constants() -> None:
+    def loss(x: Any) -> Any:
+        assert [int(k) for k in x.argmax(axis=1)] == [0, 0]
+        assert [int(k) for k in x.argmin(axis=0)] == [0, 0, 1]
+        assert not bool((x > 0).all())
+        assert bool((x > 0).any())
+        assert x.sum().item() == pytest.approx(A.sum())
+        assert isinstance(x.sum().item(), float)
+        return x.sum()
+
+    np.testing.assert_array_equal(pnce.grad(loss)(A), np.ones_like(A))
+
+
+def test_a_recorded_array_taken_as_an_array_keeps_its_gradient() -> None:
+    def loss(x: Any) -> Any:
+        xp = x.__array_namespace__()
+        assert xp.asarray(x) is x
+        assert xp.asarray(x, dtype=np.float64) is x
+        single = xp.asarray(x, dtype=np.float32)
+        assert single.dtype == np.float32
+        return xp.sum(xp.astype(single, np.float64) * A)
+
+    np.testing.assert_allclose(pnce.grad(loss)(A), A, rtol=1e-7)
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (3,), (1, 3), (2, 1), (1, 1)])
+def test_a_gradient_has_shape_and_dtype_of_its_argument_whatever_it_met(shape: tuple[int, ...]) -> None:
+    narrow = np.ones(shape, dtype=np.float32)
+    for loss in (
+        lambda x: np.sum(x * A),
+        lambda x: np.sum(A - x),
+        lambda x: np.sum(np.matmul(np.broadcast_to(x, (2, 3)), B)),
+        lambda x: np.sum(np.sum(x, dtype=np.float64) * A),
+    ):
+        gradient = pnce.grad(loss)(narrow)
+        assert gradient.dtype == np.float32
+        assert gradient.shape == shape
+
+
+def test_the_adapters_know_their_dtypes() -> None:
+    narrow = {"float16"}
+    for x, sixteen in (
+        (np.ones(2), narrow),
+        (torch.ones(2), narrow | {"bfloat16"}),
+        (jnp.ones(2), narrow | {"bfloat16"}),
+    ):
+        assert set(adapter_of(x).dtypes) == {"float64", "float32"} | sixteen
+
+
+def test_a_recorded_array_can_be_a_key() -> None:
+    def loss(x: Any) -> Any:
+        assert {x: "found"}[x] == "found"  # whatever == is, elementwise
+        return x.sum()
+
+    np.testing.assert_array_equal(pnce.grad(loss)(A), np.ones_like(A))
+
+
+def test_negative_argument_numbers_count_from_the_end() -> None:
+    gradients = pnce.grad(lambda x, y: np.sum(x * y * y), argnums=(-1, 0))(A, A + 1.0)
+    np.testing.assert_allclose(gradients[0], 2.0 * A * (A + 1.0))
+    np.testing.assert_allclose(gradients[1], (A + 1.0) ** 2)
+
+
+@pytest.mark.parametrize("convert", [np.asarray, torch.asarray, jnp.asarray], ids=["numpy", "torch", "jax"])
+def test_what_comes_beside_the_value_comes_back_as_it_was(convert: Any) -> None:
+    def loss(x: Any, y: Any) -> Any:
+        return (x * y * y).sum(), {"twice": 2.0 * x, "rest": (y, "name", 3)}
+
+    (value, aux), gradients = pnce.value_and_grad(loss, argnums=(1, 0), has_aux=True)(convert(A), convert(A + 1.0))
+    np.testing.assert_allclose(np.asarray(value), np.sum(A * (A + 1.0) ** 2))
+    np.testing.assert_allclose(np.asarray(gradients[0]), 2.0 * A * (A + 1.0))
+    np.testing.assert_allclose(np.asarray(gradients[1]), (A + 1.0) ** 2)
+    np.testing.assert_allclose(np.asarray(aux["twice"]), 2.0 * A)
+    np.testing.assert_allclose(np.asarray(aux["rest"][0]), A + 1.0)
+    assert aux["rest"][1:] == ("name", 3)
+    gradient, again = pnce.grad(loss, has_aux=True)(convert(A), convert(A + 1.0))
+    np.testing.assert_allclose(np.asarray(gradient), (A + 1.0) ** 2)
+    assert again["rest"][1] == "name"

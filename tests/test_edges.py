@@ -1,0 +1,371 @@
+"""Corners of the core that the conformance suite, whose cases are general, does not turn."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import portable_nce as pnce
+from portable_nce import _execution
+from portable_nce.objectives import Objective, Pairwise, Term
+from portable_nce.pairings import queue
+from portable_nce.testing import oracles
+
+RNG = np.random.default_rng(11)
+
+# Concentrations of clusters.
+
+MEMBERS = {
+    "of several": [0, 1, 2, 3] * 3 + [3, 3],
+    "of one": [0] * 5 + [1] + [2] * 4 + [3] * 4,
+    "of none": [0] * 7 + [2] * 4 + [3] * 3,
+}
+
+
+def numbers(row: list[Any]) -> list[float]:
+    return [float(number) for number in row]
+
+
+@pytest.mark.parametrize("members", MEMBERS.values(), ids=MEMBERS)
+@pytest.mark.parametrize("percentiles", [(10.0, 90.0), (0.0, 100.0), (30.0, 35.0), (50.0, 50.0), (0.0, 0.0)])
+@pytest.mark.parametrize("smoothing", [10.0, 0.5])
+def test_concentrations_are_those_of_the_definition(
+    members: list[int], percentiles: tuple[float, float], smoothing: float
+) -> None:
+    points, centres = RNG.normal(size=(14, 3)), RNG.normal(size=(4, 3))
+    options: dict[str, Any] = {"temperature": 0.3, "smoothing": smoothing, "percentiles": percentiles}
+    found = pnce.concentrations(points, centres, np.asarray(members), **options)
+    expected = oracles.concentrations(points.tolist(), centres.tolist(), members, **options)
+    np.testing.assert_allclose(found, numbers(expected), rtol=1e-13)
+    assert found.mean() == pytest.approx(0.3, rel=1e-13)
+
+
+def test_concentrations_by_default() -> None:
+    points, centres, members = RNG.normal(size=(12, 3)), RNG.normal(size=(4, 3)), [0, 1, 2, 3] * 2 + [3, 3, 3, 2]
+    expected = oracles.concentrations(points.tolist(), centres.tolist(), members)
+    found = pnce.concentrations(points, centres, np.asarray(members))
+    np.testing.assert_allclose(found, numbers(expected), rtol=1e-13)
+
+
+def test_concentrations_of_more_clusters_than_a_block_holds() -> None:
+    number = 1100  # squared, more than 2**20
+    points, members = RNG.normal(size=(2 * number, 2)), np.concatenate([np.arange(number)] * 2)
+    found = pnce.concentrations(points, np.zeros((number, 2)), members, percentiles=(0.0, 100.0))
+    lengths = np.sqrt(np.sum(points * points, axis=1))
+    sums = lengths[:number] + lengths[number:]
+    np.testing.assert_allclose(found, 0.1 * sums / sums.mean(), rtol=1e-12)
+
+
+def test_concentrations_of_clusters_of_identical_points_are_all_alike() -> None:
+    centres = np.asarray([[1.0, 2.0], [3.0, 4.0]])
+    found = pnce.concentrations(np.repeat(centres, 2, axis=0), centres, np.asarray([0, 0, 1, 1]), temperature=0.25)
+    np.testing.assert_array_equal(found, [0.25, 0.25])
+
+
+def test_an_assignment_to_no_cluster_does_not_count() -> None:
+    points, centres = RNG.normal(size=(8, 3)), RNG.normal(size=(2, 3))
+    members = np.asarray([0, 1, 0, 1, 0, -1, 2, 7])
+    np.testing.assert_array_equal(
+        pnce.concentrations(points, centres, members), pnce.concentrations(points[:5], centres, members[:5])
+    )
+
+
+def test_concentrations_have_the_dtype_of_the_embeddings() -> None:
+    points, members = RNG.normal(size=(6, 2)), np.asarray([0, 1, 0, 1, 0, 1])
+    for dtype in (np.float16, np.float32, np.float64):
+        assert pnce.concentrations(points.astype(dtype), points[:2].astype(dtype), members).dtype == dtype
+
+
+# Streamed products of embeddings, against the dense execution of the same.
+
+
+def squared_odds(*, of_odds_alone: bool = False) -> Any:
+    """An objective of the row statistics, with slopes; of all of them or of the log-odds alone."""
+    if of_odds_alone:
+        return Objective(
+            lambda row: row.log_odds * row.log_odds, slopes=lambda row: (2.0 * row.log_odds, None, None, None)
+        )
+    return Objective(
+        lambda row: row.log_odds * row.log_odds + 0.5 * row.negative - 0.25 * row.positive,
+        slopes=lambda row: (2.0 * row.log_odds, None, 0.5 + 0.0 * row.negative, -0.25 + 0.0 * row.positive),
+    )
+
+
+def square(*, both: bool = True) -> Term:
+    """A term of a score and of one parameter, with what streaming asks for."""
+
+    def value(score: Any, centre: Any) -> Any:
+        return np.maximum(score - centre, 0.0) ** 2
+
+    def slopes(score: Any, centre: Any) -> tuple[Any, ...]:
+        slope = 2.0 * np.maximum(score - centre, 0.0)
+        return slope, -slope
+
+    def together(score: Any, centre: Any, *, small: bool) -> tuple[Any, tuple[Any, ...]]:
+        del small
+        return value(score, centre), slopes(score, centre)
+
+    return Term(value, slopes, together if both else None)
+
+
+def streams_like_the_dense(loss: Callable[..., Any], *arrays: Any, block_sizes: tuple[int, ...] = (1, 3, 8)) -> None:
+    """Hold value and gradients of a loss that takes a block size to those without one."""
+    where = tuple(range(len(arrays)))
+    value, gradients = pnce.value_and_grad(lambda *x: loss(*x, block_size=None), where)(*arrays)
+    assert np.isfinite(value)
+    for size in block_sizes:
+        again, found = pnce.value_and_grad(lambda *x, size=size: loss(*x, block_size=size), where)(*arrays)
+        np.testing.assert_allclose(again, value, rtol=1e-11)
+        for ours, dense in zip(found, gradients, strict=True):
+            np.testing.assert_allclose(ours, dense, rtol=1e-9, atol=1e-11 * np.max(np.abs(dense)))
+
+
+ROWS, COLUMNS = RNG.normal(size=(8, 3)), RNG.normal(size=(8, 3))
+WEIGHTS = np.asarray([1.0, 0.0, 2.0, 0.5, 1.0, 0.0, 1.5, 1.0])
+
+
+@pytest.mark.parametrize("temperature", [2.0, 0.02], ids=["small scores", "large scores"])
+@pytest.mark.parametrize("of_odds_alone", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("pairing", ["diagonal", "two_views"])
+def test_products_stream_for_every_statistic(
+    temperature: float, pairing: str, *, of_odds_alone: bool, weighted: bool, symmetric: bool
+) -> None:
+    objective = squared_odds(of_odds_alone=of_odds_alone)
+
+    def loss(x: Any, y: Any, weights: Any, *, block_size: int | None) -> Any:
+        arrays = (x, y) if pairing == "diagonal" else (x,)
+        return pnce.contrast(
+            *arrays,
+            objective=objective,
+            pairing=pairing,
+            similarity="dot",
+            temperature=temperature,
+            symmetric=symmetric,
+            weights=weights if weighted else None,
+            block_size=block_size,
+        )
+
+    streams_like_the_dense(loss, ROWS, COLUMNS, WEIGHTS)
+
+
+@pytest.mark.parametrize("attract", [None, square(), square(both=False)], ids=["nothing", "a term", "a plain term"])
+@pytest.mark.parametrize("divide_by", ["rows", "pairs", "active"])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("pairing", ["diagonal", "two_views", "queue"])
+def test_sums_of_products_stream_for_every_term(
+    attract: Term | None, divide_by: str, pairing: str, *, weighted: bool
+) -> None:
+    def loss(x: Any, y: Any, weights: Any, centre: Any, *, block_size: int | None) -> Any:
+        arrays = (x,) if pairing == "two_views" else (x, np.concatenate([y, x * y]) if pairing == "queue" else y)
+        return pnce.contrast(
+            *arrays,
+            objective=Pairwise(attract, square(), parameters=(centre,), divide_by=divide_by),
+            pairing=queue() if pairing == "queue" else pairing,
+            similarity="dot",
+            weights=weights if weighted else None,
+            block_size=block_size,
+        )
+
+    streams_like_the_dense(loss, ROWS, COLUMNS, WEIGHTS, np.asarray(0.25))
+
+
+def test_an_infinite_loss_without_weight_is_no_contribution() -> None:
+    rows, columns, weights = ROWS.copy(), COLUMNS.copy(), np.ones(8)
+    rows[0], columns[1], weights[0] = 1e200, 1e200, 0.0  # their product is infinite
+    options: dict[str, Any] = {"objective": "info_nce", "similarity": "dot"}
+    with np.errstate(over="ignore"):
+        assert pnce.contrast(rows, columns, reduction="none", **options)[0] == np.inf
+        for labels in (None, pnce.pairings.labels(np.arange(8))):
+            values = [
+                pnce.contrast(
+                    rows, columns, pairing=labels or "diagonal", weights=weights, block_size=block_size, **options
+                )
+                for block_size in (None, 3)
+            ]
+            assert np.isfinite(values[0])
+            assert values[1] == pytest.approx(values[0], rel=1e-12)
+
+
+def test_slopes_may_leave_out_the_log_odds() -> None:
+    objective = Objective(
+        lambda row: row.negative * row.negative, slopes=lambda row: (None, None, 2.0 * row.negative, None)
+    )
+
+    def loss(x: Any, y: Any, *, block_size: int | None) -> Any:
+        return pnce.contrast(x, y, objective=objective, similarity="dot", block_size=block_size)
+
+    streams_like_the_dense(loss, ROWS, COLUMNS)
+
+
+# What a mean is over.
+
+
+def test_the_mean_of_hardest_triples_is_over_all_rows_or_over_those_with_a_loss() -> None:
+    scores = np.asarray([[0.0, -1.0, -3.0], [-4.0, 0.0, -0.5], [-0.25, -5.0, 0.0]])  # row 0 has no loss
+    expected = np.asarray([0.0, 0.5, 0.75])
+    options: dict[str, Any] = {"margin": 1.0, "mining": "batch_hard"}
+    np.testing.assert_allclose(pnce.from_scores.triplet(scores, reduction="none", **options), expected, rtol=1e-14)
+    assert pnce.from_scores.triplet(scores, average="all", **options) == pytest.approx(expected.sum() / 3)
+    assert pnce.from_scores.triplet(scores, **options) == pytest.approx(expected.sum() / 3)
+    assert pnce.from_scores.triplet(scores, average="nonzero", **options) == pytest.approx(expected.sum() / 2)
+
+
+def test_the_accuracy_weighs_rows() -> None:
+    scores = np.asarray([[1.0, 0.0, 0.0, 2.0], [0.0, 1.0, 0.0, 0.0], [3.0, 2.0, 1.0, 0.0]])
+    weights = np.asarray([0.5, 1.5, 2.0])
+    accuracy = pnce.diagnostics.top_k_accuracy
+    np.testing.assert_array_equal(accuracy(scores, weights=weights, reduction="none"), [0.0, 1.5, 0.0])
+    assert accuracy(scores, weights=weights, reduction="sum") == 1.5
+    assert accuracy(scores, weights=weights) == pytest.approx(1.5 / 4.0)
+    assert accuracy(scores, k=2, weights=weights) == pytest.approx(2.0 / 4.0)
+
+
+# Derivatives of second order, where the value and its gradient are differentiated together.
+
+
+def losses_of_every_execution() -> dict[str, Callable[..., Any]]:
+    """Losses whose streamed execution has a gradient of its own."""
+    kinds = np.asarray([0, 1, 0, 2, 1, 2, 0, 1])
+    return {
+        "products": lambda x, w, **o: pnce.info_nce(x, COLUMNS, weights=w, similarity="dot", **o),
+        "both sides": lambda x, w, **o: pnce.clip(x, COLUMNS, logit_scale=5.0, weights=w, **o),
+        "own scores": lambda x, w, **o: pnce.nt_xent(x, COLUMNS, weights=w, **o),
+        "rows": lambda x, w, **o: pnce.supcon(x, kinds, weights=w, **o),
+        "pairs of products": lambda x, w, **o: pnce.siglip(
+            x, COLUMNS, logit_scale=3.0, logit_bias=-1.0, weights=w, **o
+        ),
+        "pairs": lambda x, w, **o: pnce.contrastive(x, kinds, margin=3.0, positive_margin=0.5, weights=w, **o),
+    }
+
+
+@pytest.mark.parametrize("loss", losses_of_every_execution().values(), ids=losses_of_every_execution())
+def test_a_value_and_its_gradient_are_differentiated_together(loss: Callable[..., Any]) -> None:
+    def penalised(x: Any, w: Any, *, block_size: int | None) -> Any:
+        value, gradients = pnce.value_and_grad(lambda *args: loss(*args, block_size=block_size), (0, 1))(x, w)
+        return value * value + sum(np.sum(g * g) for g in gradients)
+
+    streams_like_the_dense(penalised, ROWS, WEIGHTS + 0.25, block_sizes=(3,))
+
+
+# Defaults.
+
+FACTORIES = [
+    getattr(module, name)
+    for module in (pnce.objectives, pnce.pairings, pnce.similarities)
+    for name in module.__all__
+    if inspect.isfunction(getattr(module, name))
+]
+
+
+@pytest.mark.parametrize("factory", FACTORIES, ids=lambda factory: f"{factory.__module__}.{factory.__name__}")
+def test_the_parts_of_a_loss_have_the_defaults_that_they_document(factory: Callable[..., Any]) -> None:
+    for name, parameter in inspect.signature(factory).parameters.items():
+        said = re.search(rf"^    [\w, ]*\b{name}\b[\w, ]* : (.*)$", str(factory.__doc__), re.MULTILINE)
+        assert said is not None
+        if parameter.default is inspect.Parameter.empty:
+            assert "default" not in said[1]
+        elif parameter.default is None:
+            assert said[1].endswith(("optional", "default: None"))
+        else:
+            assert said[1].partition("default: ")[2].replace('"', "'") == repr(parameter.default)
+
+
+# What is computed at once under block_size="auto", which small arrays would not show.
+
+SIZES: dict[str, dict[str, int]] = {
+    "few rows": {"_BLOCK_LIMIT": 1, "_LEAST_ROWS": 3, "_TILE_COLUMNS": 3, "_OWN_ROWS": 3},
+    "one row": {"_BLOCK_LIMIT": 1, "_LEAST_ROWS": 1, "_TILE_COLUMNS": 1, "_OWN_ROWS": 1, "_MOST_ROWS": 1},
+    "rows by columns": {"_BLOCK_LIMIT": 20, "_LEAST_ROWS": 1, "_MOST_ROWS": 5, "_TILE_COLUMNS": 5, "_OWN_ROWS": 2},
+    "nothing kept": {"_KEPT_LIMIT": 0, "_OWN_KEPT_LIMIT": 0, "_OWN_ROWS": 4, "_MOST_ROWS": 5, "_TILE_COLUMNS": 6},
+    "far away": {"_FAR_LIMIT": 60, "_FAR_ROWS": 6, "_LEAST_ROWS": 1},
+}
+
+
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
+@pytest.mark.parametrize("loss", losses_of_every_execution().values(), ids=losses_of_every_execution())
+def test_the_sizes_of_what_is_computed_at_once_change_no_loss(
+    monkeypatch: pytest.MonkeyPatch, loss: Callable[..., Any], sizes: dict[str, int]
+) -> None:
+    expected, slopes = pnce.value_and_grad(lambda x, w: loss(x, w, block_size=None), (0, 1))(ROWS, WEIGHTS)
+    for name, size in {"_DENSE_LIMIT": 8, "_TILE_LIMIT": 24, **sizes}.items():
+        monkeypatch.setattr(_execution, name, size)
+    if "_FAR_ROWS" in sizes:
+        monkeypatch.setattr(_execution, "_is_far", lambda _: True)
+    assert_like = np.testing.assert_allclose
+    for options in ({}, {"block_size": "auto"}):
+        value, gradients = pnce.value_and_grad(lambda x, w, o=options: loss(x, w, **o), (0, 1))(ROWS, WEIGHTS)
+        assert_like(value, expected, rtol=1e-12)
+        for ours, slope in zip(gradients, slopes, strict=True):
+            assert_like(ours, slope, rtol=1e-10, atol=1e-13)
+
+
+# Parts of losses.
+
+
+@pytest.mark.parametrize("include_positive", [False, True])
+@pytest.mark.parametrize("multi_positive", ["each", "pooled"])
+def test_the_detached_forms_stream_with_several_positives(multi_positive: str, *, include_positive: bool) -> None:
+    objective = pnce.objectives.flat_nce(
+        form="detach", include_positive=include_positive, multi_positive=multi_positive
+    )
+    kinds = np.asarray([0, 1, 0, 2, 1, 2, 0, 1])
+
+    def loss(x: Any, y: Any, w: Any, *, block_size: int | None) -> Any:
+        pairing = pnce.pairings.labels(kinds, kinds[::-1].copy())
+        return pnce.contrast(x, y, objective=objective, pairing=pairing, weights=w, block_size=block_size)
+
+    streams_like_the_dense(loss, ROWS, COLUMNS, WEIGHTS)
+
+
+@pytest.mark.parametrize("form", ["log", "detach"])
+@pytest.mark.parametrize("include_positive", [False, True])
+def test_a_row_without_negatives_is_not_counted(form: str, *, include_positive: bool) -> None:
+    objective = pnce.objectives.flat_nce(form=form, include_positive=include_positive)
+    mask = np.ones((8, 8), dtype=bool)
+    mask[2], mask[2, 2] = False, True  # no negative
+    whole = pnce.contrast(ROWS, COLUMNS, objective=objective, mask=mask, reduction="none")
+    assert whole[2] == 0.0
+    for block_size in (None, 3):
+        mean = pnce.contrast(ROWS, COLUMNS, objective=objective, mask=mask, block_size=block_size)
+        assert mean == pytest.approx(whole.sum() / 7.0, rel=1e-12)
+
+
+def test_a_queue_needs_two_columns() -> None:
+    row, valid = ROWS[:1], np.asarray([True])
+    for pairing in (queue(), queue(valid)):
+        with pytest.raises(ValueError, match="y: expected at least 2 rows, got 1"):
+            pnce.contrast(row, row, objective="info_nce", pairing=pairing)
+
+
+def test_a_queue_has_one_positive_a_row() -> None:
+    pairing = queue(np.asarray([True] * 8))
+    assert (pairing.one_per_row, pairing.one_per_column) == (True, True)
+
+
+class Scaled:
+    """A rule for the rows that has no name of its own."""
+
+    def __call__(self, row: Any) -> Any:
+        return 2.0 * row.log_odds
+
+
+def test_objectives_have_names() -> None:
+    def doubled(row: Any) -> Any:
+        return 2.0 * row.log_odds
+
+    assert repr(Objective(doubled)) == "<objective doubled>"
+    assert repr(Objective(Scaled())) == "<objective Scaled>"
+    assert repr(Objective(doubled, label="mine")) == "<objective mine>"
+    assert repr(pnce.objectives.logistic()) == "<objective logistic>"
+    assert repr(pnce.objectives.contrastive()) == "<objective contrastive>"
+    assert repr(pnce.objectives.dclw(temperature=0.1)) == "<objective dclw>"
+    assert repr(pnce.objectives.info_nce(multi_positive="separate")) == "<objective info_nce, separate>"
+    assert repr(pnce.objectives.flat_nce(include_positive=True)) == "<objective flat_nce with the positive, each>"
+    assert repr(Pairwise(None, square())) == "<objective pairwise>"
