@@ -257,3 +257,22 @@ def test_every_adapter_has_its_allowance() -> None:
 def test_testing_is_never_imported_by_the_core() -> None:
     users = {label(path) for path in CORE_FILES if "testing" in core_dependencies(path)}
     assert all(user.startswith("portable_nce/_cli/") for user in users), users
+
+
+UNSAFE_MODULES = {
+    *("ctypes", "ftplib", "http", "marshal", "multiprocessing", "pickle", "requests", "shelve", "socket", "ssl"),
+    *("subprocess", "urllib"),
+}
+UNSAFE_CALLS = {"__import__", "compile", "eval", "exec"}
+
+
+@pytest.mark.parametrize("path", [*CORE_FILES, *ADAPTERS], ids=label)
+def test_nothing_that_is_installed_runs_text_or_unpickles_or_opens_connections(path: Path) -> None:
+    package = "portable_nce.backends" if path in ADAPTERS else package_of(path)
+    assert not [found for found in imports(path, package) if top(found.name) in UNSAFE_MODULES]
+    called = {
+        node.func.id
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+    }
+    assert not called & UNSAFE_CALLS

@@ -16,7 +16,6 @@ import importlib
 import json
 import math
 import os
-import pickle
 import resource
 import signal
 import sys
@@ -54,7 +53,7 @@ def forked(
         with os.fdopen(reader, "rb") as pipe:
             answer = pipe.read()
         if answer:
-            result = pickle.loads(answer)  # noqa: S301  from our own process
+            result = json.loads(answer)
         elif os.waitstatus_to_exitcode(status) == BROKEN:
             raise SystemExit(BROKEN)
         else:
@@ -77,8 +76,8 @@ def forked(
             os.close(reader)
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             resource.setrlimit(resource.RLIMIT_DATA, (GIGABYTES << 30, GIGABYTES << 30))
-            answer = pickle.dumps(work(job))
-            with os.fdopen(writer, "wb") as pipe:
+            answer = json.dumps(work(job))
+            with os.fdopen(writer, "w", encoding="utf-8") as pipe:
                 pipe.write(answer)
         except BaseException:  # noqa: BLE001  whatever it is, it must not get out of this process
             traceback.print_exc()
@@ -102,10 +101,15 @@ class Run:
         self.budget = budget
         self.processes = processes
         self.kills: dict[str, Counter[str]] = defaultdict(Counter)
-        path = work / f"{stage}-{state()}.pickle"
+        path = work / f"{stage}-{state()}.json"
         if not path.exists():
-            list(forked([path], lambda path: {"size": path.write_bytes(pickle.dumps(profiled(stage)))}, 1))
-        self.profile: Profile = pickle.loads(path.read_bytes())  # noqa: S301  our own
+
+            def profile(path: Path) -> dict[str, Any]:
+                profiled(stage).write(path)
+                return {"status": "written"}
+
+            list(forked([path], profile, 1))
+        self.profile = Profile.read(path)
 
     def tests_of(self, mutant: Mutant) -> list[str]:
         """Give the tests to run for a mutant."""

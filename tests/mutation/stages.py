@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib
+import json
 import signal
 import sys
 import types
@@ -18,6 +19,7 @@ from .patches import Key, key_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from pathlib import Path
 
 SUITE: Final = "portable_nce.testing.suite"
 CONTRACT: Final = tuple(f"{SUITE}.test_{name}" for name in ("contract", "queue"))
@@ -44,6 +46,30 @@ class Profile(NamedTuple):
     seconds: dict[str, float]
     lines: dict[str, dict[int, set[str]]]
     ran: set[Key]
+
+    @classmethod
+    def read(cls, path: Path) -> Profile:
+        """Read what `write` has written."""
+        found = json.loads(path.read_text(encoding="utf-8"))
+        names: list[str] = found["names"]
+        lines = {
+            file: {int(line): {names[k] for k in tests} for line, tests in of.items()}
+            for file, of in found["lines"].items()
+        }
+        return cls(found["seconds"], lines, {(place, code) for place, code in found["ran"]})
+
+    def write(self, path: Path) -> None:
+        """Write JSON, in which tests are numbers: they run many lines."""
+        names = sorted(
+            {*self.seconds, *(test for of in self.lines.values() for tests in of.values() for test in tests)}
+        )
+        number = {name: k for k, name in enumerate(names)}
+        lines = {
+            file: {line: sorted(number[test] for test in tests) for line, tests in of.items()}
+            for file, of in self.lines.items()
+        }
+        found = {"names": names, "seconds": self.seconds, "lines": lines, "ran": sorted(self.ran)}
+        path.write_text(json.dumps(found), encoding="utf-8")
 
     def tests_of(self, mutant: Mutant) -> set[str]:
         """Give the tests that run a line of the mutant's; of code that runs at import, all that run its module.
