@@ -91,11 +91,10 @@ def read(path: Path) -> dict[str, Column]:
         return {}
     columns = {}
     for name, column in json.loads(path.read_text(encoding="utf-8")).items():
-        cells = {
-            (loss, regime, dtype): dict(zip(KINDS, pair, strict=True))
-            for text, pair in column["cells"].items()
-            for loss, regime, dtype in [text.split("|")]
-        }
+        cells: dict[Key, dict[str, float]] = {}
+        for text, pair in column["cells"].items():
+            loss, regime, dtype = text.split("|")
+            cells[loss, regime, dtype] = dict(zip(map(str, KINDS), pair, strict=True))
         columns[name] = Column(column["library"], column["device"], column["date"], cells)
     return columns
 
@@ -278,6 +277,7 @@ def picture(columns: Mapping[str, Column], path: Path) -> None:
     """Draw the heat map."""
     import matplotlib as mpl
     import numpy as np
+    from matplotlib.colors import LogNorm
 
     mpl.use("agg")
     import matplotlib.pyplot as plt
@@ -297,7 +297,7 @@ def picture(columns: Mapping[str, Column], path: Path) -> None:
             ]
         )
         axis.set_facecolor("0.88")
-        colours = mpl.colors.LogNorm(0.25, 64)
+        colours = LogNorm(0.25, 64)
         image = axis.imshow(np.maximum(grid, 0.25), cmap="YlOrRd", norm=colours, aspect="auto", interpolation="nearest")
         axis.set_title(f"{kind}, {regime}", fontsize=10)
         axis.set_xticks(
@@ -322,7 +322,7 @@ def short(dtype: str) -> str:
 
 def main(arguments: Sequence[str]) -> int:
     """Run the command."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).partition("\n")[0])
     parser.add_argument("results", type=Path, help="the folder in which the sessions have left their reports")
     parser.add_argument("report", type=Path, help="the folder for the pages")
     parser.add_argument("--record", action="store_true", help="bring docs/ and the bounds up to date")

@@ -7,7 +7,7 @@ from portable_nce.backends.tape import TapeAdapter
 import metered
 
 
-class MeteredAdapter(TapeAdapter):  # type: ignore[misc]  # the folder of adapters has this name when installed
+class MeteredAdapter(TapeAdapter):  # type: ignore[misc, unused-ignore]  # its name when installed
     """The tape of portable_nce, which differentiates any library of the standard."""
 
     def __init__(self) -> None:
