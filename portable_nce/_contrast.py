@@ -242,12 +242,12 @@ def finish(xp: Namespace, result: Array, dtype: Any, reduction: str) -> Array:
     return result if reduction == "none" else xp.reshape(result, ())
 
 
-def accumulated(temperature: Any) -> Any:
+def accumulated(name: str, option: Any) -> Any:
     """A number as it is, and an array in the dtype to compute in: its 16-bit gradient is rounded once for all uses."""
-    if is_number(temperature) or not is_array(temperature):
-        return temperature
-    xp, (temperature,) = enter(temperature=temperature)
-    return accumulate(xp, temperature)
+    if is_number(option) or not is_array(option):
+        return option
+    xp, (option,) = enter(**{name: option})
+    return accumulate(xp, option)
 
 
 def add(parts: Sequence[Array], dtype: Any, reduction: str, *, divide_by: int = 1) -> Array:

@@ -319,7 +319,7 @@ def cpc(
     same_shape("projections", projections, (steps, target_width, width))
     dtype = context.dtype
     context, targets, projections = (accumulate(xp, x) for x in (context, targets, projections))
-    temperature = accumulated(temperature)
+    temperature, weights = accumulated("temperature", temperature), accumulated("weights", weights)
     parts = []
     for step in range(steps):
         with adapter_of(context).full_precision(context):

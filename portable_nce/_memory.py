@@ -331,7 +331,8 @@ def moco_v3(
     floating(xp, query_a=query_a, query_b=query_b, key_a=key_a, key_b=key_b)
     rows, _ = shape_of("query_a", query_a, "(N, D)")
     same_shape("query_b", query_b, tuple(query_a.shape))
-    dtype, temperature = query_a.dtype, accumulated(temperature)
+    dtype = query_a.dtype
+    temperature, weights = accumulated("temperature", temperature), accumulated("weights", weights)
     parts = []
     for name, query, other, key in (("query_a", query_a, "key_b", key_b), ("query_b", query_b, "key_a", key_a)):
         same_shape(other, key, (rows, *key.shape[1:]))
@@ -597,6 +598,7 @@ def proto_nce(
     floating(xp, embeddings=embeddings)
     dtype = embeddings.dtype
     embeddings = accumulate(xp, embeddings)
+    weights = accumulated("weights", weights)
     shared: dict[str, Any] = {"weights": weights, "reduction": reduction, "block_size": block_size}
     losses = [
         _prototype_loss(embeddings, *clustering, dtype=dtype, similarity=similarity, mask=part, **shared)

@@ -17,7 +17,7 @@ import json, sys, threading, warnings
 
 warnings.simplefilter("error")
 sys.setswitchinterval(1e-6)
-library, when, rounds = sys.argv[1], sys.argv[2], int(sys.argv[3])
+library, when, repeats = sys.argv[1], sys.argv[2], int(sys.argv[3])
 THREADS = 8
 
 import numpy as np
@@ -47,33 +47,33 @@ if when == "after the first call":
     pnce.grad(pnce.bounds.info_nce)(array(np.eye(3)))
 
 
-def normal(seed, *shape):
-    return array(np.random.default_rng(seed).normal(size=shape))
+def jobs(pnce, number):
+    # The same for all threads, on numbers of their own.
+    def normal(seed, *shape):
+        return array(np.random.default_rng([number, seed]).normal(size=shape))
 
+    def integers(seed, most, *shape):
+        return array(np.random.default_rng([number, seed]).integers(0, most, size=shape))
 
-def integers(seed, most, *shape):
-    return array(np.random.default_rng(seed).integers(0, most, size=shape))
-
-
-def jobs(pnce):
     # Products in line, in blocks and of both sides; masks; labels; terms of pairs; triples; memories; scores alone.
     def clustered(x, c):
-        return pnce.proto_nce(x, c, integers(1, 4, 33), array(np.full(4, 0.3)), key=x * 2.0, block_size=5)
+        return pnce.proto_nce(x, c, members, array(np.full(4, 0.3)), key=x * 2.0, block_size=5)
 
     def slope(x, y):  # a derivative of second order
         found = pnce.grad(lambda a: pnce.info_nce(a, y, block_size=7))(x)
         return found.__array_namespace__().sum(found * found)
 
-    mask = array(np.random.default_rng(5).random((40, 40)) < 0.7)
+    mask, labels, few, members = normal(25, 40, 40) > -0.5, integers(9, 5, 45), integers(15, 3, 16), integers(1, 4, 33)
     return [
         (pnce.info_nce, normal(1, 64, 8), normal(2, 64, 8)),
+        (lambda x, y: pnce.info_nce(x, y, similarity="dot", temperature=0.1), normal(23, 64, 8), normal(24, 64, 8)),
         (lambda x, y: pnce.nt_xent(x, y, similarity="dot", block_size=16), normal(3, 30, 5), normal(4, 30, 5)),
         (lambda x, y: pnce.clip(x, y, logit_scale=array(np.asarray(7.0))), normal(5, 50, 3), normal(6, 50, 3)),
         (lambda x, y: pnce.info_nce(x, y, mask=mask, symmetric=True), normal(7, 40, 6), normal(8, 40, 6)),
-        (lambda x: pnce.supcon(x, integers(9, 5, 45), block_size=8), normal(10, 45, 4)),
+        (lambda x: pnce.supcon(x, labels, block_size=8), normal(10, 45, 4)),
         (lambda x, y: pnce.siglip(x, y, logit_scale=3.0, logit_bias=-2.0), normal(11, 25, 6), normal(12, 25, 6)),
         (lambda x, y: pnce.relic(x, y, symmetric=True, block_size=6), normal(13, 20, 4), normal(14, 20, 4)),
-        (lambda x: pnce.triplet_from_labels(x, integers(15, 3, 16)), normal(16, 16, 3)),
+        (lambda x: pnce.triplet_from_labels(x, few), normal(16, 16, 3)),
         (clustered, normal(17, 33, 4), normal(18, 4, 4)),
         (lambda g: pnce.from_scores.dclw(g, temperature=0.3), normal(19, 12, 15)),
         (lambda g: pnce.bounds.mine(g)[0], normal(20, 14, 14)),
@@ -97,11 +97,11 @@ def work(number):
     try:
         together.wait()
         import portable_nce as own
-        for turn in range(rounds):
-            table = jobs(own)
-            for k in range(len(table)):
-                k = (k + number * 5 + turn) % len(table)
-                results[number, turn, k] = run(own, table[k])
+        table = jobs(own, number)
+        for k in range(len(table)):
+            # Every second thread does the same as the others of these, at the same time.
+            k = (k + (number * 5 if number % 2 else 0)) % len(table)
+            results[number, k] = [run(own, table[k]) for _ in range(repeats)]
     except BaseException as error:
         errors.append(f"thread {number}: {error!r}")
         together.abort()
@@ -138,11 +138,15 @@ if when == "while backends are registered":
 
 import portable_nce
 
-alone = [run(portable_nce, job) for job in jobs(portable_nce)]
-different = sorted({k for (_, _, k), found in results.items() if found != alone[k]})
-print(json.dumps({"errors": errors, "results": len(results), "jobs": len(alone), "different": different}))
+different = []
+for number in range(THREADS):
+    for k, job in enumerate(jobs(portable_nce, number)):
+        alone = run(portable_nce, job)
+        if any(found != alone for found in results.get((number, k), [])):
+            different.append([number, k])
+print(json.dumps({"errors": errors, "results": len(results), "different": different}))
 """
-"""Takes a library, when the threads come, and how often each computes everything."""
+"""Takes a library, when the threads come, and how often each computes each loss."""
 
 LEVELS = r"""
 import json, sys, threading
@@ -212,11 +216,11 @@ def run(script: str, *arguments: str) -> Any:
     "when", ["at the first import", "at the first call", "after the first call", "while backends are registered"]
 )
 def test_threads_compute_what_one_computes(library: str, when: str) -> None:
-    """Eight threads, each with all losses in another order, that change places as often as they can."""
-    rounds = 1 if when.startswith("at") else 2
-    found = run(SCRIPT, library, when, str(rounds))
+    """Eight threads with all losses, in the same order and in others, that change places as often as they can."""
+    repeats = 1 if when.startswith("at") else {"numpy": 8, "torch": 3}.get(library, 1)
+    found = run(SCRIPT, library, when, str(repeats))
     assert found["errors"] == []
-    assert found["results"] == 8 * rounds * found["jobs"]
+    assert found["results"] == 8 * (12 if library == "torch" else 13)
     assert found["different"] == []
 
 
