@@ -256,10 +256,11 @@ def pytest(
 ) -> None:
     """Run pytest, with the options of the command line, and keep the outcome and, if asked for, the coverage."""
     folder = results(name)
-    command = ["coverage", "run", "-m", "pytest"] if measured else ["pytest"]
+    command = ["coverage", "run", "-m", "pytest", "-p", "keep_coverage"] if measured else ["pytest"]
     outcome = f"--junit-xml={folder / 'junit.xml'}"
     # One thread for each process, and no further processes: the arrays of the tests are small.
-    settings = {"COVERAGE_FILE": str(folder / "coverage"), "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+    settings = {"COVERAGE_FILE": str(folder / "coverage"), "PYTHONPATH": str(ROOT / "tests")}
+    settings |= {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
     workers = "-n", processes, "--maxprocesses=8"
     further = environment.session.posargs if options else ()
     environment.run(*command, *args, *workers, outcome, *further, env=settings | dict(env or {}))
