@@ -100,7 +100,7 @@ class JaxAdapter:
         del x
         return None
 
-    def fill_diagonal(self, x: Any, row: int, column: int, count: int, value: float) -> Any:
+    def fill_diagonal(self, x: Any, row: int, column: int, count: int, value: Any) -> Any:
         k = jnp.arange(count)
         return x.at[row + k, column + k].set(value)
 

@@ -270,9 +270,12 @@ def opened(arrays: Sequence[Any]) -> tuple[int, Sequence[Any], Sequence[TapeArra
     values: list[Any] = []
     parents: list[TapeArray | None] = []
     for a in arrays:
-        mine = isinstance(a, TapeArray) and a.level == level
-        values.append(a.value if mine else a)
-        parents.append(a if mine and a.node is not None else None)
+        if isinstance(a, TapeArray) and a.level == level:
+            values.append(a.value)
+            parents.append(None if a.node is None else a)
+        else:
+            values.append(a)
+            parents.append(None)
     return level, values, parents
 
 
@@ -304,14 +307,14 @@ class Primitive(NamedTuple):
 
 def _fit(xp: TapeNamespace, g: Array, like: Array) -> Array:
     """Undo broadcasting and promotion: sum `g` down to the shape of `like`, in its dtype."""
-    extra = len(g.shape) - len(like.shape)
-    axes = tuple(range(extra)) + tuple(
-        k + extra for k, n in enumerate(like.shape) if n == 1 and g.shape[k + extra] != 1
-    )
-    if axes:
-        g = xp.sum(g, axis=axes, keepdims=True)
-    if tuple(g.shape) != tuple(like.shape):
-        g = xp.reshape(g, tuple(like.shape))
+    shape = like.shape
+    if g.shape != shape:
+        extra = len(g.shape) - len(shape)
+        axes = tuple(range(extra)) + tuple(k + extra for k, n in enumerate(shape) if n == 1 and g.shape[k + extra] != 1)
+        if axes:
+            g = xp.sum(g, axis=axes, keepdims=True)
+        if extra:
+            g = xp.reshape(g, tuple(shape))
     return g if g.dtype == like.dtype else xp.astype(g, like.dtype)
 
 
@@ -634,7 +637,9 @@ class TapeNamespace:
         if arity == 1:
 
             def one(x: Any, /, *arguments: Any, **options: Any) -> Any:
-                return self.apply(primitive, x, **self._named(primitive, arguments), **options)
+                if arguments:
+                    options = {**self._named(primitive, arguments), **options}
+                return self.apply(primitive, x, **options)
 
             return one
         return lambda a, b, /: self.apply(primitive, a, b)
@@ -642,8 +647,6 @@ class TapeNamespace:
     @staticmethod
     def _named(primitive: Primitive, arguments: tuple[Any, ...]) -> dict[str, Any]:
         """Positional options (`reshape(x, shape)`, `sum(x, 0)`) under the names the pullbacks know."""
-        if not arguments:
-            return {}
         for name, options in (
             ("astype", ("dtype",)),
             ("reshape", ("shape",)),
@@ -691,8 +694,14 @@ class TapeNamespace:
         level, values, parents = opened(arrays)
         if not level:
             return primitive.forward(self.base_namespace, *arrays, **options)
-        out = self.apply(primitive, *values, **options)
-        if not any(p is not None for p in parents):
+        if not any(isinstance(x, TapeArray) for x in values):
+            out = primitive.forward(self.base_namespace, *values, **options)
+        else:
+            out = self.apply(primitive, *values, **options)
+        for parent in parents:
+            if parent is not None:
+                break
+        else:
             return TapeArray(out, self, level)
 
         def pullback(cotangents: Sequence[Array]) -> list[Array | None]:
@@ -890,15 +899,18 @@ class TapeAdapter:
         self.dtypes = ("float64", "float32", *half_precision)
         self._namespace_of = namespace_of
         self._namespaces: dict[Namespace, TapeNamespace] = {}
+        self._by_type: dict[type, TapeNamespace] = {}
 
     def namespace(self, array: Array) -> TapeNamespace:
         """The recording namespace over the library of `array`."""
         if isinstance(array, TapeArray):
             return array.namespace
-        base = self._namespace_of(array)
-        if base not in self._namespaces:
-            self._namespaces.setdefault(base, TapeNamespace(base))
-        return self._namespaces[base]
+        found = self._by_type.get(type(array))
+        if found is None:
+            base = self._namespace_of(array)
+            found = self._namespaces.setdefault(base, TapeNamespace(base))
+            self._by_type[type(array)] = found
+        return found
 
     def stop_gradient(self, x: Array) -> Array:
         return type(x)(x.__recorded__, x.namespace, x.level) if hasattr(x, "__recorded__") else x
@@ -915,36 +927,28 @@ class TapeAdapter:
         def value_and_gradient(*arguments: Any, **options: Any) -> Any:
             level = next(_levels)
             positions = [n + len(arguments) if n < 0 else n for n in chosen]
-            lifted = list(arguments)
-            variables: list[list[TapeArray]] = []
-            shapes = []
+            lifted, trees = [], []
             for position, argument in enumerate(arguments):
                 leaves, shape = flatten(argument)
-                variable = position in positions
-                boxed = [self._box(leaf, level, variable=variable) for leaf in leaves]
-                lifted[position] = restore(boxed, shape)
-                variables.append(boxed)
-                shapes.append(shape)
+                boxed = [self._box(leaf, level, variable=position in positions) for leaf in leaves]
+                lifted.append(boxed[0] if shape is ... else restore(boxed, shape))
+                trees.append((boxed, shape))
             result = fn(*lifted, **options)
             output, aux = result if has_aux else (result, None)
-            space = self.namespace(variables[positions[0]][0])
-            leaves = [leaf for position in positions for leaf in variables[position]]
+            space = self.namespace(trees[positions[0]][0][0])
+            wanted = [leaf for position in positions for leaf in trees[position][0]]
             if isinstance(output, TapeArray) and output.level == level:
-                found = _backward(space, output, [leaf.node for leaf in leaves if leaf.node is not None])
+                found = _backward(space, output, [leaf.node for leaf in wanted])
                 output = output.value
             else:
-                found = [None] * len(leaves)
-            gradients = [
+                found = [None] * len(wanted)
+            gradients = iter(
                 self._own(space, space.zeros_like(leaf.value) if g is None else g)
-                for leaf, g in zip(leaves, found, strict=True)
-            ]
-            trees = []
-            for position in positions:
-                count = len(variables[position])
-                trees.append(restore(gradients[:count], shapes[position]))
-                gradients = gradients[count:]
+                for leaf, g in zip(wanted, found, strict=True)
+            )
             value = self._own(space, output)
-            gradient = trees[0] if isinstance(argnums, int) else tuple(trees)
+            gradient = tuple(_restore(gradients, trees[position][1]) for position in positions)
+            gradient = gradient[0] if isinstance(argnums, int) else gradient
             if not has_aux:
                 return value, gradient
             aux_leaves, aux_shape = flatten(aux)
@@ -956,7 +960,7 @@ class TapeAdapter:
     def _box(self, leaf: Any, level: int, *, variable: bool) -> Any:
         if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
             return leaf
-        return self.namespace(leaf).lift(leaf, level, Node() if variable else None)
+        return TapeArray(leaf, self.namespace(leaf), level, Node() if variable else None)
 
     @staticmethod
     def _unbox(leaf: Any, level: int) -> Any:
@@ -1048,18 +1052,19 @@ class TapeAdapter:
     def known(self, x: Array) -> float | None:
         return float(strip(x)) if self.at_hand else None
 
-    def fill_diagonal(self, x: Array, row: int, column: int, count: int, value: float) -> Array:
-        recorded = hasattr(x, "__recorded__")
+    def fill_diagonal(self, x: Array, row: int, column: int, count: int, value: float | Array) -> Array:
+        recorded = [a for a in (x, value) if hasattr(a, "__recorded__")]
         if self.fill is not None and not recorded:
             self.fill(x[row : row + count, column : column + count], value)
             return x
-        plain, space = strip(x), x.namespace if recorded else self.namespace(x)
+        plain, space = strip(x), recorded[0].namespace if recorded else self.namespace(x)
         xp = space.base_namespace
         i, j = (xp.arange(n, device=_device_of(plain)) for n in plain.shape)
         away = xp.expand_dims(i - row, axis=1) - xp.expand_dims(j - column, axis=0)
         inside = xp.logical_and(i >= row, i < row + count)
         chosen = xp.logical_and(away == 0, xp.expand_dims(inside, axis=1))
-        return space.where(chosen, xp.full_like(plain, value), x)
+        filling = space.expand_dims(value, axis=1) if hasattr(value, "shape") else xp.full_like(plain, value)
+        return space.where(chosen, filling, x)
 
     def scan(
         self,

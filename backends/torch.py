@@ -94,9 +94,8 @@ class _ClosedForm(torch.autograd.Function):
         _, backward, static = ctx.form.inside
         pass_back = _Opaque(backward, static, cuts)
         with _without_autocast(tensors[0].device.type):
-            if (
-                torch.compiler.is_dynamo_compiling()
-            ):  # a compiled backward pass is never recorded, nor can it hold a Function
+            # A compiled backward pass is never recorded, nor can it hold a Function.
+            if torch.compiler.is_dynamo_compiling() or not (_recorded(tensors) or _transformed(tensors)):
                 found = _Adjoint.forward(pass_back, *tensors)
             else:
                 found = _Adjoint.apply(pass_back, *tensors)  # type: ignore[no-untyped-call]
@@ -116,6 +115,20 @@ class _ClosedFormForward(_ClosedForm):
         arrays = ctx.saved_tensors[: ctx.count]
         with _without_autocast(arrays[0].device.type):
             return _directional(lambda *values: _ClosedForm.forward(ctx.form, *values), arrays, tangents[1:])
+
+
+class _ClosedFormPlainly(torch.autograd.Function):
+    """The same without torch's bookkeeping for the transforms, which takes its time."""
+
+    @staticmethod
+    def forward(ctx: Any, form: _Opaque, *arrays: Any) -> Arrays:
+        output = _ClosedForm.forward(form, *arrays)
+        _ClosedForm.setup_context(ctx, (form, *arrays), output)
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Any) -> Arrays:
+        return _ClosedForm.backward(ctx, *cotangents)
 
 
 class _Adjoint(torch.autograd.Function):
@@ -332,10 +345,14 @@ class TorchAdapter:
         self, forward: Callable[..., Arrays], backward: Callable[..., Sequence[Any]]
     ) -> Callable[..., Arrays]:
         def bound(static: Any, *arrays: Any) -> Arrays:
-            chosen: Any = _ClosedForm
-            if not torch.compiler.is_dynamo_compiling():
+            chosen: Any = _ClosedFormPlainly
+            if torch.compiler.is_dynamo_compiling():
+                chosen = _ClosedForm
+            elif _transformed(arrays):
                 _refuse_nested_forward_mode()
                 chosen = _ClosedFormForward
+            elif not _recorded(arrays):
+                return forward(static, *arrays)
             outputs: Arrays = chosen.apply(_Opaque(forward, backward, static), *_distinct(arrays))
             return outputs
 
@@ -366,12 +383,15 @@ class TorchAdapter:
         except RuntimeError:  # one number for each element of a batch, under vmap
             return None
 
-    def fill_diagonal(self, x: Any, row: int, column: int, count: int, value: float) -> Any:
+    def fill_diagonal(self, x: Any, row: int, column: int, count: int, value: Any) -> Any:
+        several = isinstance(value, torch.Tensor)
         if torch.compiler.is_dynamo_compiling():  # the compiler's own code for a diagonal warns of its deprecation
             i, j = (torch.arange(n, device=x.device) for n in x.shape)
             inside = (i >= row) & (i < row + count)
-            return torch.where(((i - row)[:, None] == j - column) & inside[:, None], value, x)
-        x[row : row + count, column : column + count].diagonal().fill_(value)
+            filling = value[:, None] if several else value
+            return torch.where(((i - row)[:, None] == j - column) & inside[:, None], filling, x)
+        diagonal = (x[row : row + count] if row or count < x.shape[0] else x).diagonal(column)[:count]
+        diagonal.copy_(value) if several else diagonal.fill_(value)
         return x
 
     def scan(

@@ -238,7 +238,7 @@ class Streamed:
             tile = columns.shape[0]
         limit, most = (_FAR_LIMIT, _FAR_ROWS) if far else (_BLOCK_LIMIT, _MOST_ROWS)
         block = self.block or min(max(limit // columns.shape[0], _LEAST_ROWS), most)
-        return Frame(shifts, block, tile)
+        return Frame(shifts, min(block, rows.shape[0]), min(tile, columns.shape[0]))
 
     def _tile(self) -> int:
         """Give the columns of a tile."""

@@ -81,9 +81,9 @@ def enter(**arrays: Array | None) -> tuple[Namespace, list[Any]]:
     ValueError
         If two arrays live on different devices.
     """
-    present = [x for x in arrays.values() if x is not None]
-    if _alike(present) and len(present) == len(arrays):
-        return namespace_of(present[0]), present
+    present = [x for name, x in arrays.items() if x is not None or name not in _OPTIONAL]
+    if _alike(present):
+        return namespace_of(present[0]), [*arrays.values()]
     named: list[tuple[str, Array]] = [(name, x) for name, x in arrays.items() if x is not None or name not in _OPTIONAL]
     named = named or list(arrays.items())  # an argument alone is not optional, whatever its name
     first_name, first = named[0]

@@ -6,8 +6,9 @@ import math
 from typing import NamedTuple
 
 from ._autodiff import stop_gradient
-from ._namespace import device_of
+from ._namespace import device_of, namespace_of
 from ._protocol import Array, Namespace
+from ._registry import adapter_of
 
 __all__ = [
     "ExpSum",
@@ -112,13 +113,33 @@ def safe_sqrt(xp: Namespace, x: Array) -> Array:
     return xp.where(zero, xp.zeros_like(x), xp.sqrt(xp.where(zero, xp.ones_like(x), x)))
 
 
-def normalize(xp: Namespace, x: Array) -> Array:
-    """Rows of unit length; a zero row stays zero, with gradient 0.
+def normalize(x: Array) -> Array:
+    """Rows of unit length; a zero row stays zero, with gradient 0."""
+    return adapter_of(x).custom_vjp(_unit_rows, _pull_unit_rows)(None, x)[0]
+
+
+def _unit_rows(static: object, x: Array) -> tuple[Array, ...]:
+    """The rows of unit length, and the two factors that make them so: 1 / largest entry, 1 / length of what is left.
 
     Dividing by the largest entry first keeps the squares in range, whatever the magnitude of the row.
     """
+    del static
+    xp = namespace_of(x)
     largest = stop_gradient(xp.max(xp.abs(x), axis=-1, keepdims=True))
     zero = largest == 0
-    scaled = xp.where(zero, xp.zeros_like(x), x) / xp.where(zero, xp.ones_like(largest), largest)
-    squares = xp.sum(scaled * scaled, axis=-1, keepdims=True)
-    return scaled / xp.sqrt(xp.where(zero, xp.ones_like(squares), squares))
+    largest = xp.where(zero, 1.0, largest)
+    scaled = x / largest
+    length = xp.sqrt(xp.where(zero, math.inf, xp.sum(scaled * scaled, axis=-1, keepdims=True)))
+    return scaled / length, 1.0 / length, largest
+
+
+def _pull_unit_rows(
+    static: object, arrays: tuple[Array, ...], outputs: tuple[Array, ...], cotangents: tuple[Array, ...]
+) -> tuple[Array, ...]:
+    """The adjoint of `_unit_rows`, to which the largest entry is a constant."""
+    del static, arrays
+    unit, inverse, largest = outputs
+    to_unit, to_inverse, _ = cotangents
+    xp = namespace_of(unit)
+    along = xp.sum(to_unit * unit, axis=-1, keepdims=True) + inverse * to_inverse
+    return ((to_unit - unit * along) * inverse / largest,)

@@ -268,6 +268,8 @@ def _rows_with_gradient(plan: _RowsPlan, *arrays: Array, wanted: bool) -> tuple[
     frame, loss = plan.frame, plan.loss
     shape = (rows.shape[0], columns.shape[0])
     bounds = cuts(frame.shifts.first, shape[1], frame.tile)
+    if frame == Frame(Shifts(), shape[0], shape[1]) and adapter_of(rows).unrolled:
+        return _whole(xp, loss, rows, columns, *weights, wanted=wanted)
     tiles = pieces(columns, bounds)
     small = are_small(xp, rows, columns)
 
@@ -303,6 +305,25 @@ def _rows_with_gradient(plan: _RowsPlan, *arrays: Array, wanted: bool) -> tuple[
     to_rows, to_partners, *further = gradients
     to_columns = columns_of(xp, frame.shifts, carry, to_partners)
     return total, values, to_rows, to_columns, *further
+
+
+def _whole(
+    xp: Namespace, loss: RowLoss, rows: Array, columns: Array, weights: Array | None = None, *, wanted: bool
+) -> tuple[Array, ...]:
+    """The same in one tile that is not much larger than its operands: what is cheapest is fewest calls."""
+    number = rows.shape[0]
+    put = adapter_of(rows).fill_diagonal
+    positive = xp.sum(rows * partners(xp, Shifts(), columns, number), axis=1)
+    scores = put(rows @ columns.T, 0, 0, number, -math.inf)
+    exponential, total = exponentials(xp, scores, small=False)
+    of = worth(xp, loss, total, positive, weights, wanted=wanted)
+    value = sum_to_scalar(xp, of.values)
+    if not wanted:
+        return value, of.values
+    exponential *= of.of_negatives[:, None]
+    pull = put(exponential, 0, 0, number, of.of_positive)
+    further = () if of.to_weights is None else (of.to_weights,)
+    return value, of.values, pull @ columns, pull.T @ rows, *further
 
 
 # ---------------------------------------------------------------------------------------------------------- two-sided

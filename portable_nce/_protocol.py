@@ -79,8 +79,11 @@ class Adapter(Protocol):
         """Return the number in an array of one entry if it is at hand, or None where it is traced or far away."""
         ...
 
-    def fill_diagonal(self, x: Array, row: int, column: int, count: int, value: float) -> Array:
-        """Return a matrix with `value` at (row, column), (row + 1, column + 1), and so on; `x` may be overwritten."""
+    def fill_diagonal(self, x: Array, row: int, column: int, count: int, value: float | Array) -> Array:
+        """Return a matrix with `value` at (row, column), (row + 1, column + 1), and so on; `x` may be overwritten.
+
+        The value is a number, or an array of one number for each row of the matrix, whose first is at (row, column).
+        """
         ...
 
     def scan(

@@ -184,7 +184,7 @@ def alignment(x: Array, y: Array, /, *, power: float = 2.0, weights: Array | Non
     rows, _ = shape_of("x", x, "(N, D)")
     same_shape("y", y, tuple(x.shape))
     dtype = x.dtype
-    x, y = (normalize(xp, accumulate(xp, z)) for z in (x, y))
+    x, y = (normalize(accumulate(xp, z)) for z in (x, y))
     differences = x - y
     squares = xp.sum(differences * differences, axis=1)
     values = squares

@@ -247,7 +247,8 @@ def normalized(similarity: str | Similarity | Callable[[Array, Array], Array], /
     inner = resolve(similarity)
 
     def prepare(x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:
-        return inner.prepare(normalize(namespace_of(x), x), normalize(namespace_of(y), y), scale)
+        unit = normalize(x)
+        return inner.prepare(unit, unit if y is x else normalize(y), scale)
 
     return Similarity(prepare, inner.scores, inner.pullback, wide=inner.wide)
 
@@ -365,8 +366,8 @@ def _dot(x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:
 
 
 def _cosine(x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:
-    xp = namespace_of(x)
-    return (normalize(xp, x) * scale,), (normalize(xp, y),)
+    unit = normalize(x)
+    return (unit * scale,), (unit if y is x else normalize(y),)
 
 
 def _dot_scores(rows: Operands, columns: Operands) -> Array:
