@@ -7,7 +7,13 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch._C._functorch import TransformType, get_interpreter_stack, is_functorch_wrapped_tensor
+from torch._C._functorch import (
+    TransformType,
+    get_dynamic_layer_stack_depth,
+    get_interpreter_stack,
+    is_functorch_wrapped_tensor,
+)
+from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
 from torch.autograd.forward_ad import unpack_dual
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
@@ -266,15 +272,16 @@ def _recorded(arrays: Arrays) -> bool:
     return torch.is_grad_enabled() and any(x.requires_grad for x in arrays)
 
 
-def _refuse_nested_forward_mode() -> None:
-    """torch.func gives a Function no way to see the outer of two tangents: the derivative would be 0, or half."""
+def _in_nested_forward_mode() -> bool:
+    """Whether one forward mode is inside another, of which torch.func shows a Function the inner tangents alone."""
     stack = get_interpreter_stack() or ()
-    if sum(interpreter.key() == TransformType.Jvp for interpreter in stack) > 1:
-        message = (
-            "forward mode inside forward mode does not pass through a loss that is computed block by block; use "
-            "torch.func.hessian or jacfwd of jacrev, or pass block_size=None"
-        )
-        raise NotImplementedError(message)
+    return sum(interpreter.key() == TransformType.Jvp for interpreter in stack) > 1
+
+
+def _compiled_once() -> bool:
+    """Whether torch.compile traces no transform but one gradient: what it can compile a Function for."""
+    depth = get_dynamic_layer_stack_depth()
+    return depth == 0 or (depth == 1 and retrieve_current_functorch_interpreter().key() == TransformType.Grad)
 
 
 def _distinct(arrays: Arrays) -> list[Any]:
@@ -347,9 +354,12 @@ class TorchAdapter:
         def bound(static: Any, *arrays: Any) -> Arrays:
             chosen: Any = _ClosedFormPlainly
             if torch.compiler.is_dynamo_compiling():
+                if not (_recorded(arrays) and _compiled_once()):
+                    return forward(static, *arrays)
                 chosen = _ClosedForm
             elif _transformed(arrays):
-                _refuse_nested_forward_mode()
+                if _in_nested_forward_mode():
+                    return forward(static, *arrays)
                 chosen = _ClosedFormForward
             elif not _recorded(arrays):
                 return forward(static, *arrays)
@@ -360,13 +370,15 @@ class TorchAdapter:
 
     def with_gradient(self, function: Callable[..., Arrays]) -> Callable[..., tuple[Any, Any]]:
         def bound(static: Any, *arrays: Any) -> tuple[Any, Any]:
-            chosen: Any = _Plainly
+            chosen: Any = _Plainly  # None: the function itself is differentiated, or nothing is
             if torch.compiler.is_dynamo_compiling():
-                chosen, arrays = _Compiled, tuple(_distinct(arrays))
+                chosen = _Compiled if _recorded(arrays) and _compiled_once() else None
+                arrays = tuple(_distinct(arrays))
             elif _transformed(arrays):
-                _refuse_nested_forward_mode()
-                chosen = _WithGradient
+                chosen = None if _in_nested_forward_mode() else _WithGradient
             elif not _recorded(arrays):
+                chosen = None
+            if chosen is None:
                 value, constant = function(static, *arrays, wanted=False)
                 return value, constant
             result: Arrays = chosen.apply(function, static, *arrays)

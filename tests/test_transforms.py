@@ -285,12 +285,8 @@ def test_torch_jvp_and_hessian(loss: Loss, block_size: int | None) -> None:
     expected = torch.autograd.functional.hessian(dense, x)
     _close(torch.func.hessian(function)(x), expected)
     _close(torch.autograd.functional.hessian(function, x), expected)
-    try:
-        nested = torch.func.jacfwd(torch.func.jacfwd(function))(x)
-    except NotImplementedError as error:
-        assert "block_size=None" in str(error)  # noqa: PT017  (it may work as well)
-    else:
-        _close(nested, expected)
+    _close(torch.func.jacfwd(torch.func.jacfwd(function))(x), expected)
+    _close(torch.func.jacrev(torch.func.jacfwd(function))(x), expected)
 
 
 @compiled_losses
@@ -308,6 +304,33 @@ def test_torch_compile_fullgraph(loss: Loss, block_size: int | None, backend: st
     _close(value.detach(), expected)
     for argument, gradient in zip(arguments, gradients, strict=True):
         _close(_gradient(argument), gradient)
+
+
+@pytest.mark.parametrize(("name", "reduction"), [("info_nce", "mean"), ("info_nce", "none"), ("siglip", "mean")])
+def test_torch_compile_of_transforms(name: str, reduction: str) -> None:
+    """Whatever is compiled: no gradient at all, one, or transforms of it."""
+    x, tangent, _ = _torch()
+    rest = _torch()[1:]
+
+    def function(a: torch.Tensor) -> torch.Tensor:
+        return EMBEDDING_LOSSES[name](a, *rest, block_size=2, reduction=reduction).sum()
+
+    def forward(a: torch.Tensor) -> torch.Tensor:
+        result: Any = torch.func.jvp(function, (a,), (tangent,))
+        return result[1]
+
+    each = torch.stack([x, -x])
+    for transformed, argument in (
+        (function, x),
+        (torch.func.grad(function), x),
+        (torch.func.vmap(function), each),
+        (torch.func.vmap(torch.func.grad(function)), each),
+        (forward, x),
+        (torch.func.hessian(function), x),
+    ):
+        torch.compiler.reset()
+        compiled = torch.compile(transformed, fullgraph=True, backend="eager")
+        _close(compiled(argument), transformed(argument))
 
 
 def test_torch_compile_with_inductor() -> None:
