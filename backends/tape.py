@@ -352,6 +352,7 @@ _UNARY: dict[str, Primitive] = {
     for name, derivative in {
         "abs": lambda xp, y, x: xp.sign(x),
         "exp": lambda xp, y, x: y,
+        "exp2": lambda xp, y, x: xp.multiply(math.log(2.0), y),
         "expm1": lambda xp, y, x: xp.add(y, 1.0),
         "log": lambda xp, y, x: xp.divide(1.0, x),
         "log1p": lambda xp, y, x: xp.divide(1.0, xp.add(x, 1.0)),
@@ -1053,7 +1054,7 @@ class TapeAdapter:
         return float(strip(x)) if self.at_hand else None
 
     def fill_diagonal(self, x: Array, row: int, column: int, count: int, value: float | Array) -> Array:
-        recorded = [a for a in (x, value) if hasattr(a, "__recorded__")]
+        recorded: list[Any] = [a for a in (x, value) if hasattr(a, "__recorded__")]
         if self.fill is not None and not recorded:
             self.fill(x[row : row + count, column : column + count], value)
             return x

@@ -27,14 +27,12 @@ __all__ = ["Dense", "Execution", "Streamed", "Sums", "dense_of", "execution_of",
 # Entries of the largest array that the dense execution, or a block of the streamed one, holds under block_size="auto".
 _DENSE_LIMIT = 2**22
 _TILE_LIMIT = 2**20
-# For products: numbers in a block, its rows, and the columns of a tile, by measurement; and the exponentials that a
-# two-sided loss may keep.
+# For products: rows of a block and columns of a tile, by measurement; numbers in a block of whole rows, where they are
+# not cut into tiles; and the exponentials that a two-sided loss may keep.
+_ROWS, _TILE_COLUMNS = 512, 2048
 _BLOCK_LIMIT = 2**22
-_LEAST_ROWS, _MOST_ROWS = 512, 1024
-_TILE_COLUMNS = 2048
-_OWN_ROWS = 512
 _FAR_LIMIT, _FAR_ROWS = 2**26, 8192  # of a device that is not the processor; not measured yet
-_KEPT_LIMIT, _OWN_KEPT_LIMIT = 2**26, 2**24
+_KEPT_LIMIT = 2**26
 
 Terms = tuple[Term | None, Term | None]
 Sums = tuple[tuple[Array, Array | int], ...]
@@ -233,18 +231,15 @@ class Streamed:
         """Give the blocks and tiles of a one-sided sweep."""
         (rows,), (columns,) = self.operands
         far = _is_far(rows)
-        tile = self._tile()
-        if far or not adapter_of(rows).unrolled:
-            tile = columns.shape[0]
-        limit, most = (_FAR_LIMIT, _FAR_ROWS) if far else (_BLOCK_LIMIT, _MOST_ROWS)
-        block = self.block or min(max(limit // columns.shape[0], _LEAST_ROWS), most)
+        block = self.block or (max(min(_FAR_LIMIT // columns.shape[0], _FAR_ROWS), _ROWS) if far else _ROWS)
+        tile = self._tile() if adapter_of(rows).unrolled and not far else columns.shape[0]
         return Frame(shifts, min(block, rows.shape[0]), min(tile, columns.shape[0]))
 
     def _tile(self) -> int:
-        """Give the columns of a tile."""
+        """Give the columns of a tile, a multiple of the rows that were asked for."""
         if self.block is None:
             return _TILE_COLUMNS
-        return max(self.block, min(_TILE_COLUMNS, 8 * self.block))
+        return self.block * max(1, min(_TILE_COLUMNS // self.block, 8))
 
     def _square(self, shifts: Shifts) -> Frame | None:
         """Give the blocks and tiles of a two-sided sweep, or None where it has no use."""
@@ -254,20 +249,19 @@ class Streamed:
         if number != columns.shape[0] or (traced and self.own):
             return None
         if traced:
-            return Frame(shifts, self.block or max(_LEAST_ROWS // 2, _BLOCK_LIMIT // number // 2), number)
+            return Frame(shifts, self.block or max(_ROWS // 2, _BLOCK_LIMIT // number // 2), number)
         if self.block is not None:
             return Frame(shifts, self.block, self._tile())
-        size = _FAR_ROWS // 2 if _is_far(rows) else _OWN_ROWS
-        if not self.own and self._kept():
-            size = max(size, min(_TILE_COLUMNS, number // 4))
-        elif not self.own:
-            return Frame(shifts, max(size, _MOST_ROWS), max(size, _TILE_COLUMNS))
-        return Frame(shifts, size, size)
+        if self.own:  # whose columns are a multiple of the rows, too
+            size = _FAR_ROWS // 2 if _is_far(rows) else _ROWS
+            return Frame(shifts, size, 2 * size)
+        size = max(_FAR_ROWS // 2 if _is_far(rows) else 2 * _ROWS, min(_TILE_COLUMNS, number // 4))
+        return Frame(shifts, size, max(size, _TILE_COLUMNS) if not self._kept() else size)
 
     def _kept(self) -> bool:
         """Tell whether a two-sided sweep may keep exponentials: half of them if rows and columns are the same."""
         number: int = self.operands[0][0].shape[0]
-        return self.block is None and number * number <= (_OWN_KEPT_LIMIT if self.own else _KEPT_LIMIT)
+        return self.block is None and number * number <= _KEPT_LIMIT
 
     def sums(self) -> RowSums:
         if self._sums is None:

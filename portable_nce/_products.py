@@ -14,7 +14,7 @@ tiles do.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ._autodiff import stop_gradient
@@ -48,10 +48,32 @@ class Place(NamedTuple):
 
 
 class Sum(NamedTuple):
-    """A sum of exponentials for each row of a tile: ``exp(top) * total``; no `top` is one of 0."""
+    """A sum of powers for each row of a tile: that of `top` times `total`; no `top` is one of 0."""
 
     top: Array | None
     total: Array
+
+
+class Powers(NamedTuple):
+    """Powers of e, or of 2, which take half the time: then scores have its `unit`, in tiles and at the `top` of sums."""
+
+    of: Callable[[Array], Array]
+    unit: float = 1.0
+
+    def operand(self, x: Array) -> Array:
+        """Scale an operand, so that its products with others are scores in the unit."""
+        return x if self.unit == 1.0 else x * self.unit
+
+    def in_nats(self, total: Sum) -> Sum:
+        """Give a sum whose `top` is a score as it is."""
+        return total if total.top is None or self.unit == 1.0 else Sum(total.top / self.unit, total.total)
+
+
+def powers_of(xp: Namespace, x: Array) -> Powers:
+    """The powers to use: a compiler that traces knows best, and not every library has those of 2."""
+    if adapter_of(x).unrolled and hasattr(getattr(xp, "base_namespace", xp), "exp2"):
+        return Powers(xp.exp2, 1.0 / math.log(2.0))
+    return Powers(xp.exp)
 
 
 # ----------------------------------------------------------------------------------------------------------- the tiles
@@ -129,7 +151,19 @@ def without_others(shifts: Shifts, x: Array, place: Place, value: float) -> Arra
 
 def products(frame: Frame, own: Array, columns: Array, place: Place) -> Array:
     """The scores of a tile, -inf for what is no negative."""
-    return without_others(frame.shifts, own @ columns.T, place, -math.inf)
+    return without_others(frame.shifts, product(own, columns), place, -math.inf)
+
+
+def product(own: Array, columns: Array) -> Array:
+    """The scores of a tile; of a wide one as the transpose of a tall one, which takes OpenBLAS up to half the time."""
+    return own @ columns.T if own.shape[0] >= columns.shape[0] else (columns @ own.T).T
+
+
+def outer_sum(of_rows: Array, of_columns: Array) -> Array:
+    """The sum of a number of each row and one of each column of a tile, in the order in memory that a product has."""
+    if of_rows.shape[0] >= of_columns.shape[0]:
+        return of_rows[:, None] + of_columns[None, :]
+    return (of_columns[:, None] + of_rows[None, :]).T
 
 
 SMALL = 30.0
@@ -159,13 +193,14 @@ def are_small(xp: Namespace, rows: Array, columns: Array, parameters: Sequence[A
     return bound <= SMALL
 
 
-def exponentials(xp: Namespace, scores: Array, axis: int = 1, *, small: bool, spare: bool = True) -> tuple[Array, Sum]:
+def exponentials(powers: Powers, scores: Array, axis: int = 1, *, small: bool, spare: bool = True) -> tuple[Array, Sum]:
     """The exponentials of a tile's scores, and their sums along an axis; `spare` scores may be overwritten."""
+    xp = namespace_of(scores)
     if small:
-        weights = xp.exp(scores)
+        weights = powers.of(scores)
         return weights, Sum(None, xp.sum(weights, axis=axis))
     top = stop_gradient(xp.max(scores, axis=axis))
-    weights = xp.exp(shifted(xp, scores, top, axis, spare=spare))
+    weights = powers.of(shifted(xp, scores, top, axis, spare=spare))
     return weights, Sum(top, xp.sum(weights, axis=axis))
 
 
@@ -179,7 +214,7 @@ def shifted(xp: Namespace, scores: Array, top: Array, axis: int, *, spare: bool)
     return scores
 
 
-def merged(xp: Namespace, parts: list[Sum]) -> tuple[Sum, list[Array | None]]:
+def merged(xp: Namespace, powers: Powers, parts: list[Sum]) -> tuple[Sum, list[Array | None]]:
     """The sum of several sums, and the factors that bring the exponentials of each to the common shift."""
     if len(parts) == 1:
         return parts[0], [None]
@@ -192,7 +227,7 @@ def merged(xp: Namespace, parts: list[Sum]) -> tuple[Sum, list[Array | None]]:
     top = tops[0]
     for other in tops[1:]:
         top = xp.maximum(top, other)
-    factors = [xp.exp(own - top) for own in tops]
+    factors = [powers.of(own - top) for own in tops]
     total = total * factors[0]
     for part, factor in zip(parts[1:], factors[1:], strict=True):
         total = total + part.total * factor
@@ -271,19 +306,19 @@ def _rows_with_gradient(plan: _RowsPlan, *arrays: Array, wanted: bool) -> tuple[
     if frame == Frame(Shifts(), shape[0], shape[1]) and adapter_of(rows).unrolled:
         return _whole(xp, loss, rows, columns, *weights, wanted=wanted)
     tiles = pieces(columns, bounds)
-    small = are_small(xp, rows, columns)
+    small, powers = are_small(xp, rows, columns), powers_of(xp, rows)
 
     def step(
         carry: tuple[Array, ...], block: tuple[Array, ...], start: Array | int
     ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
         own, partner, *weight = block
-        found = []
+        operand, found = powers.operand(own), []
         for own_columns, ends in zip(tiles, bounds, strict=True):
-            scores = products(frame, own, own_columns, Place(start, ends, shape[1]))
-            found.append(exponentials(xp, scores, small=small))
-        total, factors = merged(xp, [part for _, part in found])
+            scores = products(frame, operand, own_columns, Place(start, ends, shape[1]))
+            found.append(exponentials(powers, scores, small=small))
+        total, factors = merged(xp, powers, [part for _, part in found])
         positive = xp.sum(own * partner, axis=1)
-        of = worth(xp, loss, total, positive, weight[0] if weight else None, wanted=wanted)
+        of = worth(xp, loss, powers.in_nats(total), positive, weight[0] if weight else None, wanted=wanted)
         if not wanted:
             return carry, (of.values,)
         attracted = of.of_positive[:, None]
@@ -312,11 +347,11 @@ def _whole(
 ) -> tuple[Array, ...]:
     """The same in one tile that is not much larger than its operands: what is cheapest is fewest calls."""
     number = rows.shape[0]
-    put = adapter_of(rows).fill_diagonal
+    put, powers = adapter_of(rows).fill_diagonal, powers_of(xp, rows)
     positive = xp.sum(rows * partners(xp, Shifts(), columns, number), axis=1)
-    scores = put(rows @ columns.T, 0, 0, number, -math.inf)
-    exponential, total = exponentials(xp, scores, small=False)
-    of = worth(xp, loss, total, positive, weights, wanted=wanted)
+    scores = put(product(powers.operand(rows), columns), 0, 0, number, -math.inf)
+    exponential, total = exponentials(powers, scores, small=False)
+    of = worth(xp, loss, powers.in_nats(total), positive, weights, wanted=wanted)
     value = sum_to_scalar(xp, of.values)
     if not wanted:
         return value, of.values
@@ -350,27 +385,36 @@ def product_sides(
 
 
 class _Square(NamedTuple):
-    """A square matrix cut along both axes; with `own` scores, of which those below the diagonal are left out."""
+    """A square matrix cut along both axes, columns into pieces of several of rows.
+
+    With `own` scores the tiles below the diagonal are left out. Those that it crosses hold each pair both ways.
+    """
 
     frame: Frame
+    powers: Powers
     row_bounds: list[tuple[int, int]]
     column_bounds: list[tuple[int, int]]
     rows: list[Array]
+    operands: list[Array]  # the rows, scaled for the powers
     columns: list[Array]
     own: bool
 
     def places(self) -> list[tuple[int, int]]:
         """Give the tiles by the numbers of their rows' and their columns' pieces."""
-        return [(i, j) for i in range(len(self.rows)) for j in range(i if self.own else 0, len(self.columns))]
+        return [(i, j) for i in range(len(self.rows)) for j in range(self.first(i), len(self.columns))]
+
+    def first(self, i: int) -> int:
+        """Give the first piece of columns that some rows need."""
+        return self.row_bounds[i][0] // self.frame.tile if self.own else 0
 
     def serves_columns(self, i: int, j: int) -> bool:
         """Tell whether a tile's sums over its rows are wanted too: not if it holds each pair both ways."""
-        return not self.own or i != j
+        return not self.own or j != self.first(i)
 
     def scores(self, i: int, j: int) -> Array:
         """Compute a tile."""
         place = Place(self.row_bounds[i][0], self.column_bounds[j], self.column_bounds[-1][1])
-        return products(self.frame, self.rows[i], self.columns[j], place)
+        return products(self.frame, self.operands[i], self.columns[j], place)
 
 
 def _sides_with_gradient(plan: _SidesPlan, *arrays: Array, wanted: bool) -> tuple[Array, ...]:
@@ -378,18 +422,26 @@ def _sides_with_gradient(plan: _SidesPlan, *arrays: Array, wanted: bool) -> tupl
     rows, columns, *weights = arrays
     xp = namespace_of(rows)
     row_bounds = cuts(0, rows.shape[0], plan.frame.block)
-    column_bounds = row_bounds if plan.own else cuts(0, rows.shape[0], plan.frame.tile)
+    column_bounds = cuts(0, rows.shape[0], plan.frame.tile)
+    powers = powers_of(xp, rows)
     square = _Square(
-        plan.frame, row_bounds, column_bounds, pieces(rows, row_bounds), pieces(columns, column_bounds), plan.own
+        plan.frame,
+        powers,
+        row_bounds,
+        column_bounds,
+        pieces(rows, row_bounds),
+        pieces(powers.operand(rows), row_bounds),
+        pieces(columns, column_bounds),
+        plan.own,
     )
     small = are_small(xp, rows, columns)
     kept: dict[tuple[int, int], Array] | None = {} if plan.kept and small and wanted else None
     traced = not adapter_of(rows).unrolled
-    sides = _traced_sums(xp, plan, rows, columns) if traced else _sums(xp, square, small=small, kept=kept)
+    sides = _traced_sums(xp, powers, plan, rows, columns) if traced else _sums(xp, square, small=small, kept=kept)
     partner = partners(xp, plan.frame.shifts, columns, rows.shape[0])
     positive = xp.sum(rows * partner, axis=1)
     weight = weights[0] if weights else None
-    found = [worth(xp, plan.loss, side, positive, weight, wanted=wanted) for side in sides]
+    found = [worth(xp, plan.loss, powers.in_nats(side), positive, weight, wanted=wanted) for side in sides]
     values = mean_of(found, "values")
     if not wanted:
         return sum_to_scalar(xp, values), values
@@ -406,19 +458,21 @@ def _sides_with_gradient(plan: _SidesPlan, *arrays: Array, wanted: bool) -> tupl
 
 def _sums(xp: Namespace, square: _Square, *, small: bool, kept: dict[tuple[int, int], Array] | None) -> list[Sum]:
     """The sums of the rows, and those of the columns; with own scores they are the same, and both parts of one."""
+    powers = square.powers
     of_rows = [_nothing(xp, x, small=small) for x in square.rows]
-    of_columns = of_rows if square.own else [_nothing(xp, x, small=small) for x in square.columns]
+    of_columns = [_nothing(xp, x, small=small) for x in square.columns]
     for i, j in square.places():
         scores, both_ways = square.scores(i, j), square.serves_columns(i, j)
-        exponential, part = exponentials(xp, scores, small=small, spare=not both_ways)
-        of_rows[i] = _added(xp, of_rows[i], part)
+        exponential, part = exponentials(powers, scores, small=small, spare=not both_ways)
+        of_rows[i] = _added(xp, powers, of_rows[i], part)
         if both_ways and small:
-            of_columns[j] = _added(xp, of_columns[j], Sum(None, xp.sum(exponential, axis=0)))
+            of_columns[j] = _added(xp, powers, of_columns[j], Sum(None, xp.sum(exponential, axis=0)))
         elif both_ways:
-            of_columns[j] = _added(xp, of_columns[j], exponentials(xp, scores, axis=0, small=False)[1])
+            of_columns[j] = _added(xp, powers, of_columns[j], exponentials(powers, scores, axis=0, small=False)[1])
         if kept is not None:
             kept[i, j] = exponential
-    return [joined(xp, side) for side in ((of_rows,) if square.own else (of_rows, of_columns))]
+    sides = [joined(xp, side) for side in (of_rows, of_columns)]
+    return [_added(xp, powers, *sides)] if square.own else sides
 
 
 def _nothing(xp: Namespace, piece: Array, *, small: bool) -> Sum:
@@ -427,13 +481,13 @@ def _nothing(xp: Namespace, piece: Array, *, small: bool) -> Sum:
     return Sum(None if small else zeros - math.inf, zeros)
 
 
-def _added(xp: Namespace, total: Sum, part: Sum) -> Sum:
+def _added(xp: Namespace, powers: Powers, total: Sum, part: Sum) -> Sum:
     """The sum of two."""
     if total.top is None or part.top is None:
         return Sum(None, grown(total.total, part.total))
     top = xp.maximum(total.top, part.top)
     shift = xp.where(xp.isinf(top), xp.zeros_like(top), top)
-    return Sum(top, total.total * xp.exp(total.top - shift) + part.total * xp.exp(part.top - shift))
+    return Sum(top, total.total * powers.of(total.top - shift) + part.total * powers.of(part.top - shift))
 
 
 def _gradients(
@@ -445,31 +499,31 @@ def _gradients(
     kept: dict[tuple[int, int], Array] | None,
 ) -> tuple[Array, Array]:
     """The cotangents of rows and columns, for the coefficients of the exponentials of each side."""
-    half = 1.0 if square.own else 0.5
-    by_row = [half * coefficients[0][a:b][:, None] for a, b in square.row_bounds]
-    by_column = [half * coefficients[-1][a:b][None, :] for a, b in square.column_bounds]
+    powers, half = square.powers, 1.0 if square.own else 0.5
+    by_row = [half * coefficients[0][a:b] for a, b in square.row_bounds]
+    by_column = [half * coefficients[-1][a:b] for a, b in square.column_bounds]
     row_top, column_top = sides[0].top, sides[-1].top
     to_rows, to_columns = ([xp.zeros_like(x) for x in side] for side in (square.rows, square.columns))
     for i, j in square.places():
         both_ways = square.serves_columns(i, j)
         if row_top is None or column_top is None:
-            exponential = xp.exp(square.scores(i, j)) if kept is None else kept.pop((i, j))
+            exponential = powers.of(square.scores(i, j)) if kept is None else kept.pop((i, j))
             if both_ways:
-                pull = by_row[i] + by_column[j]
+                pull = outer_sum(by_row[i], by_column[j])
                 pull *= exponential
             else:
-                pull = exponential * by_row[i]
+                pull = exponential * by_row[i][:, None]
         else:
             scores, (a, b), (c, d) = square.scores(i, j), square.row_bounds[i], square.column_bounds[j]
-            pull = xp.exp(shifted(xp, scores, row_top[a:b], 1, spare=not both_ways)) * by_row[i]
+            pull = powers.of(shifted(xp, scores, row_top[a:b], 1, spare=not both_ways)) * by_row[i][:, None]
             if both_ways:
-                pull = pull + xp.exp(shifted(xp, scores, column_top[c:d], 0, spare=True)) * by_column[j]
+                pull = pull + powers.of(shifted(xp, scores, column_top[c:d], 0, spare=True)) * by_column[j][None, :]
         to_rows[i] = grown(to_rows[i], pull @ square.columns[j])
         to_columns[j] = grown(to_columns[j], pull.T @ square.rows[i])
     return one(xp, to_rows), one(xp, to_columns)
 
 
-def _traced_sums(xp: Namespace, plan: _SidesPlan, rows: Array, columns: Array) -> list[Sum]:
+def _traced_sums(xp: Namespace, powers: Powers, plan: _SidesPlan, rows: Array, columns: Array) -> list[Sum]:
     """The same where the number of a block is traced, so that all blocks must be alike, with all columns."""
     whole = (0, columns.shape[0])
 
@@ -477,9 +531,9 @@ def _traced_sums(xp: Namespace, plan: _SidesPlan, rows: Array, columns: Array) -
         carry: tuple[Array, ...], block: tuple[Array, ...], start: Array | int
     ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
         scores = products(plan.frame, block[0], columns, Place(start, whole, whole[1]))
-        _, part = exponentials(xp, scores, axis=0, small=False, spare=False)
-        total = _added(xp, Sum(*carry), part)
-        _, own = exponentials(xp, scores, small=False)
+        _, part = exponentials(powers, scores, axis=0, small=False, spare=False)
+        total = _added(xp, powers, Sum(*carry), part)
+        _, own = exponentials(powers, scores, small=False)
         return (total.top, total.total), (own.top, own.total)
 
     nothing = _nothing(xp, columns, small=False)
@@ -565,7 +619,7 @@ def _pairs_with_gradient(plan: _PairsPlan, *arrays: Array, wanted: bool) -> tupl
         to_rows, to_columns = slope[:, None] * partner, []
         for k, (own_columns, ends) in enumerate(zip(tiles, bounds, strict=True)):
             place = Place(start, ends, shape[1])
-            repelled, slopes = _repelled(plan, own @ own_columns.T, place, parameters, small=small)
+            repelled, slopes = _repelled(plan, product(own, own_columns), place, parameters, small=small)
             value = value + xp.sum(repelled, axis=1)
             if plan.divide_by == "active":
                 active = active + xp.sum(xp.astype(repelled != 0, value.dtype), axis=1)

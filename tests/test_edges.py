@@ -280,11 +280,11 @@ def test_the_parts_of_a_loss_have_the_defaults_that_they_document(factory: Calla
 # What is computed at once under block_size="auto", which small arrays would not show.
 
 SIZES: dict[str, dict[str, int]] = {
-    "few rows": {"_BLOCK_LIMIT": 1, "_LEAST_ROWS": 3, "_TILE_COLUMNS": 3, "_OWN_ROWS": 3},
-    "one row": {"_BLOCK_LIMIT": 1, "_LEAST_ROWS": 1, "_TILE_COLUMNS": 1, "_OWN_ROWS": 1, "_MOST_ROWS": 1},
-    "rows by columns": {"_BLOCK_LIMIT": 20, "_LEAST_ROWS": 1, "_MOST_ROWS": 5, "_TILE_COLUMNS": 5, "_OWN_ROWS": 2},
-    "nothing kept": {"_KEPT_LIMIT": 0, "_OWN_KEPT_LIMIT": 0, "_OWN_ROWS": 4, "_MOST_ROWS": 5, "_TILE_COLUMNS": 6},
-    "far away": {"_FAR_LIMIT": 60, "_FAR_ROWS": 6, "_LEAST_ROWS": 1},
+    "few rows": {"_BLOCK_LIMIT": 1, "_ROWS": 3, "_TILE_COLUMNS": 3},
+    "one row": {"_BLOCK_LIMIT": 1, "_ROWS": 1, "_TILE_COLUMNS": 1},
+    "rows by columns": {"_BLOCK_LIMIT": 20, "_ROWS": 2, "_TILE_COLUMNS": 5},
+    "nothing kept": {"_KEPT_LIMIT": 0, "_ROWS": 4, "_TILE_COLUMNS": 6},
+    "far away": {"_FAR_LIMIT": 60, "_FAR_ROWS": 6, "_ROWS": 1},
 }
 
 
