@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from ._namespace import namespace_of, together
-from ._numerics import ExpSum, shifted_exp, sum_to_scalar
+from ._numerics import ExpSum, sum_to_scalar
 from ._pairs import Term, add_terms, pull_terms
 from ._protocol import Array, Namespace
 from ._rows import (
@@ -26,7 +26,7 @@ from ._rows import (
     tile_of,
     with_gradient,
 )
-from ._statistics import RowStatistics, RowSums, dense_sums, row_statistics
+from ._statistics import RowStatistics, RowSums, row_statistics, sums_and_exponentials
 from .pairings import Pairing
 from .similarities import Operands, Similarity
 
@@ -125,17 +125,15 @@ def _rows_with_gradient(plan: _RowPlan, *arrays: Array, wanted: bool) -> tuple[A
 
     def step(carry: tuple[Array, ...], block: Block) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
         (scores,), positives, negatives = tile_of(xp, layout, source, block)
-        sums = dense_sums(scores, positives, negatives, single=plan.single)
-        row = row_statistics(sums)
+        found_sums = sums_and_exponentials(scores, positives, negatives, single=plan.single)
+        row = row_statistics(found_sums[0])
         counted = xp.logical_and(row.has_positive, row.has_negative) if loss.needs_negative else row.has_positive
         weights = block.parameters[0] if plan.weighted else None
         values, factor, to_weights = weighted_rows(xp, loss.rows(row), weights, counted)
         found = (values, xp.astype(counted, values.dtype))
         if not wanted:
             return carry, found
-        cotangent = score_cotangents(
-            xp, scores, (positives, negatives), sums, row, slopes=loss.slopes(row), factor=factor
-        )
+        cotangent = score_cotangents(xp, scores, positives, found_sums, row, slopes=loss.slopes(row), factor=factor)
         to_rows, to_columns = pulled_back(layout, source, block, (cotangent,))
         carry = tuple(a + b for a, b in zip(carry, to_columns, strict=True))
         return carry, (*found, *to_rows, *(() if to_weights is None else (to_weights,)))
@@ -155,28 +153,30 @@ def _finished(
 def score_cotangents(
     xp: Namespace,
     scores: Array,
-    sets: tuple[Array, Array],
-    sums: RowSums,
+    positives: Array,
+    found: tuple[RowSums, tuple[Array, Array | None]],
     row: RowStatistics,
     *,
     slopes: Slopes,
     factor: Array,
 ) -> Array:
-    """The cotangents of the scores, for the slopes of the losses with respect to the row statistics."""
-    positives, negatives = sets
+    """The cotangents of the scores, for the slopes of the losses with respect to the row statistics.
+
+    `found` is what `sums_and_exponentials` gives; its exponentials are overwritten.
+    """
+    sums, (cotangent, of_each_positive) = found
     nothing = xp.zeros_like(factor)
     of_odds, of_spread, of_negative, of_positive = (nothing if s is None else s * factor for s in slopes)
     of_odds = xp.where(xp.logical_and(row.has_negative, row.has_positive), of_odds, nothing)
-    to_negative = share(xp, of_odds + of_negative, sums.negative)
-    cotangent = shifted_exp(xp, scores, negatives, sums.negative.top) * xp.expand_dims(to_negative, axis=1)
-    if sums.centred is None or sums.number is None:
+    cotangent *= xp.expand_dims(share(xp, of_odds + of_negative, sums.negative), axis=1)
+    if of_each_positive is None or sums.number is None:
         to_positive = xp.where(sums.positive.total == 0, nothing, of_positive - of_odds)
         return xp.where(positives, xp.expand_dims(to_positive, axis=1), cotangent)
     several = sums.number > 1
     of_spread = xp.where(several, of_spread, nothing)
-    to_positive = share(xp, of_spread + of_positive - of_odds, sums.positive)
     of_each = of_spread / xp.where(several, sums.number, xp.ones_like(factor))
-    cotangent = cotangent + shifted_exp(xp, scores, positives, sums.positive.top) * xp.expand_dims(to_positive, axis=1)
+    of_each_positive *= xp.expand_dims(share(xp, of_spread + of_positive - of_odds, sums.positive), axis=1)
+    cotangent += of_each_positive
     finite = xp.logical_and(positives, xp.logical_not(xp.isinf(scores)))
     return cotangent - xp.where(finite, xp.expand_dims(of_each, axis=1), xp.zeros_like(scores))
 

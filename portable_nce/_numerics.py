@@ -14,6 +14,7 @@ __all__ = [
     "ExpSum",
     "accumulate",
     "exp_sum",
+    "exponentials_summed",
     "normalize",
     "safe_sqrt",
     "sigmoid",
@@ -68,8 +69,14 @@ def single_exp_sum(xp: Namespace, score: Array, present: Array) -> ExpSum:
 
 def exp_sum(xp: Namespace, scores: Array, members: Array) -> ExpSum:
     """The exponential sum of each row of `scores` over the entries that the boolean array `members` marks."""
+    return exponentials_summed(xp, scores, members)[0]
+
+
+def exponentials_summed(xp: Namespace, scores: Array, members: Array) -> tuple[ExpSum, Array]:
+    """The same, and what it is the sum of: `shifted_exp`."""
     top = stop_gradient(xp.max(xp.where(members, scores, -math.inf), axis=1))
-    return ExpSum(top, xp.sum(shifted_exp(xp, scores, members, top), axis=1))
+    found = shifted_exp(xp, scores, members, top)
+    return ExpSum(top, xp.sum(found, axis=1)), found
 
 
 def shifted_exp(xp: Namespace, scores: Array, members: Array, top: Array) -> Array:

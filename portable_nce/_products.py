@@ -55,7 +55,7 @@ class Sum(NamedTuple):
 
 
 class Powers(NamedTuple):
-    """Powers of e, or of 2, which take half the time: then scores have its `unit`, in tiles and at the `top` of sums."""
+    """Powers of e, or of 2, which take half the time: then scores, and the `top` of sums, are in its `unit`."""
 
     of: Callable[[Array], Array]
     unit: float = 1.0

@@ -6,10 +6,10 @@ import math
 from typing import NamedTuple
 
 from ._namespace import namespace_of
-from ._numerics import ExpSum, exp_sum, single_exp_sum
+from ._numerics import ExpSum, exponentials_summed, single_exp_sum
 from ._protocol import Array, Namespace
 
-__all__ = ["RowStatistics", "RowSums", "dense_sums", "row_statistics"]
+__all__ = ["RowStatistics", "RowSums", "dense_sums", "row_statistics", "sums_and_exponentials"]
 
 
 class RowSums(NamedTuple):
@@ -54,13 +54,21 @@ class RowStatistics(NamedTuple):
 
 def dense_sums(scores: Array, positives: Array, negatives: Array, *, single: bool) -> RowSums:
     """The sums of each row of a score matrix, given boolean matrices of positives and negatives."""
+    return sums_and_exponentials(scores, positives, negatives, single=single)[0]
+
+
+def sums_and_exponentials(
+    scores: Array, positives: Array, negatives: Array, *, single: bool
+) -> tuple[RowSums, tuple[Array, Array | None]]:
+    """The same, and the exponentials of the negatives and of the positives; None for these if they are `single`."""
     xp = namespace_of(scores)
-    negative = exp_sum(xp, scores, negatives)
+    negative, of_negatives = exponentials_summed(xp, scores, negatives)
     if single:
         score = xp.sum(xp.where(positives, scores, xp.zeros_like(scores)), axis=1)
-        return RowSums(negative, single_exp_sum(xp, score, xp.any(positives, axis=1)))
-    positive = exp_sum(xp, scores, positives)
-    return RowSums(negative, positive, *centred_sum(xp, scores, positives, positive.top))
+        return RowSums(negative, single_exp_sum(xp, score, xp.any(positives, axis=1))), (of_negatives, None)
+    positive, of_positives = exponentials_summed(xp, scores, positives)
+    sums = RowSums(negative, positive, *centred_sum(xp, scores, positives, positive.top))
+    return sums, (of_negatives, of_positives)
 
 
 def centred_sum(xp: Namespace, scores: Array, positives: Array, top: Array) -> tuple[Array, Array]:

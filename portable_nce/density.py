@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from ._contrast import finish
 from ._namespace import device_of, enter, is_array, is_number
-from ._numerics import ExpSum, accumulate, exp_sum, safe_sqrt, shifted_exp, softplus, sum_to_scalar
+from ._numerics import ExpSum, accumulate, exp_sum, exponentials_summed, safe_sqrt, softplus, sum_to_scalar
 from ._protocol import Array, Namespace
 from ._reduction import REDUCTIONS, reduce_values
 from ._validate import boolean, flag, floating, integer, number_of, one_of, row_weights, same_shape, shape_of
@@ -527,12 +527,11 @@ def self_normalization(
     xp, _, noise, q, rest = _enter(None, scores, given, mask, None, "none", names=names)
     joint = noise - q[1]
     number = xp.sum(xp.astype(rest.members, noise.dtype), axis=1)
-    sums = exp_sum(xp, joint, rest.members)
+    sums, weights = exponentials_summed(xp, joint, rest.members)
     log_z = _log_of(xp, sums)
     size = number
     if log_q is not None:
         log_z = log_z - xp.log(xp.where(number > 0, number, xp.ones_like(number)))
-        weights = shifted_exp(xp, joint, rest.members, sums.top)
         squares = xp.sum(weights * weights, axis=1)
         size = sums.total * sums.total / xp.where(squares == 0, xp.ones_like(squares), squares)
     rows = log_z.shape[0]

@@ -8,7 +8,7 @@ from ._autodiff import stop_gradient
 from ._contrast import finish
 from ._execution import execution_of, whole_tile
 from ._namespace import device_of, enter
-from ._numerics import accumulate, exp_sum, normalize, shifted_exp, softplus, sum_to_scalar
+from ._numerics import accumulate, exponentials_summed, normalize, softplus, sum_to_scalar
 from ._protocol import Array
 from ._reduction import REDUCTIONS, reduce_values
 from ._registry import adapter_of
@@ -86,8 +86,7 @@ def effective_sample_size(
     scores = accumulate(xp, scores)
     weights = row_weights(xp, weights, scores.shape[0], scores)
     _, negatives = whole_tile(xp, pairing, scores, mask)
-    sums = exp_sum(xp, scores, negatives)
-    exponentials = shifted_exp(xp, scores, negatives, sums.top)
+    sums, exponentials = exponentials_summed(xp, scores, negatives)
     squares = xp.sum(exponentials * exponentials, axis=1)
     counted = squares != 0
     size = sums.total * sums.total / xp.where(counted, squares, xp.ones_like(squares))
