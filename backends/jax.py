@@ -101,8 +101,10 @@ class JaxAdapter:
         return None
 
     def fill_diagonal(self, x: Any, row: int, column: int, count: int, value: Any) -> Any:
-        k = jnp.arange(count)
-        return x.at[row + k, column + k].set(value)
+        # Not a scatter, which a compiler could not fuse with what is done to the matrix next.
+        i, j = (jax.lax.broadcasted_iota(jnp.int32, x.shape, axis) for axis in (0, 1))
+        inside = (i >= row) & (i < row + count)
+        return jnp.where(inside & (i - row == j - column), jnp.reshape(jnp.asarray(value, x.dtype), (-1, 1)), x)
 
     def scan(
         self, step: Callable[[Arrays, Arrays, Any], tuple[Arrays, Arrays]], init: Arrays, xs: Arrays, block: int

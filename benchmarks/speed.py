@@ -252,8 +252,13 @@ def page(results: Sequence[Mapping[str, Any]], device: str) -> str:
         "Milliseconds, the median of the rounds; in parentheses the ratio to the roofline of the same library (for JAX,"
         " torch's), the median of the ratios of each round. Float32; value and all gradients.\n"
     )
-    measured = f"{datetime.now(UTC):%Y-%m-%d}: {machine}, Python {platform.python_version()}, {versions()}"
+    last = max(result["day"] for result in results)
+    measured = f"{last}: {machine}, Python {platform.python_version()}, {versions()}"
     parts = [f"Measured on {measured}.\n", reading]
+    before = [r for r in results if r["day"] != last]
+    if before:
+        listed = ", ".join(f"{TITLES[r['loss']].partition(' (')[0]} {r['rows']} × {r['width']}" for r in before)
+        parts.append(f"Of days before, and of the code and the roofline as they were then: {listed}.\n")
     for loss, title in TITLES.items():
         own = sorted((r for r in results if r["loss"] == loss), key=lambda r: (r["width"], r["rows"]))
         if own:
@@ -313,8 +318,14 @@ def plot(results: Sequence[Mapping[str, Any]], path: Path) -> None:
 
 
 def kept(device: str) -> list[dict[str, Any]]:
-    """Read what has been measured."""
-    return [json.loads(path.read_text(encoding="utf-8")) for path in sorted((WORK / device).glob("*.json"))]
+    """Read what has been measured, and on which days."""
+    return [
+        {
+            **json.loads(path.read_text(encoding="utf-8")),
+            "day": datetime.fromtimestamp(path.stat().st_mtime, UTC).date(),
+        }
+        for path in sorted((WORK / device).glob("*.json"))
+    ]
 
 
 def run(grids: Iterable[Grid], device: str, *, keep: bool) -> list[dict[str, Any]]:

@@ -250,11 +250,11 @@ class Streamed:
             return None
         if traced:
             return Frame(shifts, self.block or max(_ROWS // 2, _BLOCK_LIMIT // number // 2), number)
+        if self.own:  # tiles on the diagonal are computed whole: small ones
+            size = self.block or (_FAR_ROWS // 2 if _is_far(rows) else _ROWS)
+            return Frame(shifts, size, 2 * size if size <= _ROWS else size)
         if self.block is not None:
             return Frame(shifts, self.block, self._tile())
-        if self.own:  # whose columns are a multiple of the rows, too
-            size = _FAR_ROWS // 2 if _is_far(rows) else _ROWS
-            return Frame(shifts, size, 2 * size)
         size = max(_FAR_ROWS // 2 if _is_far(rows) else 2 * _ROWS, min(_TILE_COLUMNS, number // 4))
         return Frame(shifts, size, max(size, _TILE_COLUMNS) if not self._kept() else size)
 

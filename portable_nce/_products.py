@@ -303,7 +303,7 @@ def _rows_with_gradient(plan: _RowsPlan, *arrays: Array, wanted: bool) -> tuple[
     frame, loss = plan.frame, plan.loss
     shape = (rows.shape[0], columns.shape[0])
     bounds = cuts(frame.shifts.first, shape[1], frame.tile)
-    if frame == Frame(Shifts(), shape[0], shape[1]) and adapter_of(rows).unrolled:
+    if frame == Frame(Shifts(), *shape):
         return _whole(xp, loss, rows, columns, *weights, wanted=wanted)
     tiles = pieces(columns, bounds)
     small, powers = are_small(xp, rows, columns), powers_of(xp, rows)

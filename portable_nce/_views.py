@@ -62,7 +62,8 @@ def nt_xent(
         each against the negatives and all partners (SupCon), or all together; see `portable_nce.objectives.info_nce`.
     block_size : int, None or "auto", default: "auto"
         Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
-        gradient come in one pass, and elsewhere from about four million entries on.
+        gradient come in one pass (of up to 8192 views, of similarities that are products, it keeps half a matrix of
+        exponentials, which saves half a product), and elsewhere from about four million entries on.
 
     Returns
     -------
@@ -147,7 +148,8 @@ def flat_nce(
         views.
     block_size : int, None or "auto", default: "auto"
         Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
-        gradient come in one pass, and elsewhere from about four million entries on.
+        gradient come in one pass (of up to 8192 views, of similarities that are products, it keeps half a matrix of
+        exponentials, which saves half a product), and elsewhere from about four million entries on.
 
     Returns
     -------
@@ -224,7 +226,8 @@ def dcl(
         views.
     block_size : int, None or "auto", default: "auto"
         Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
-        gradient come in one pass, and elsewhere from about four million entries on.
+        gradient come in one pass (of up to 8192 views, of similarities that are products, it keeps half a matrix of
+        exponentials, which saves half a product), and elsewhere from about four million entries on.
 
     Returns
     -------

@@ -269,9 +269,7 @@ values and gradients are against independent oracles in 120 digits, and against 
 AGAIN = """
 What PyTorch's and JAX's transformations do with each loss, dense and streamed: the number of tests that passed. A dash
 stands where a loss runs through the same functions as another that is tested: `nca` and `soft_nearest_neighbor` are
-`supcon` with another option, the losses of scores are what those of embeddings end in. Forward mode, and with it the
-Hessian by `jvp`, needs `block_size=None`; `triplet_from_labels` with all triples, whose gradient is always a closed
-form, has none.
+`supcon` with another option, the losses of scores are what those of embeddings end in.
 """
 
 
