@@ -70,8 +70,11 @@ class Powers(NamedTuple):
 
 
 def powers_of(xp: Namespace, x: Array) -> Powers:
-    """The powers to use: a compiler that traces knows best, and not every library has those of 2."""
-    if adapter_of(x).unrolled and hasattr(getattr(xp, "base_namespace", xp), "exp2"):
+    """The powers to use: those of 2 in float32, where the library has them; in float64 they are not as exact.
+
+    A compiler that traces knows best.
+    """
+    if x.dtype == xp.float32 and adapter_of(x).unrolled and hasattr(getattr(xp, "base_namespace", xp), "exp2"):
         return Powers(xp.exp2, 1.0 / math.log(2.0))
     return Powers(xp.exp)
 
