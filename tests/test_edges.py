@@ -369,3 +369,31 @@ def test_objectives_have_names() -> None:
     assert repr(pnce.objectives.info_nce(multi_positive="separate")) == "<objective info_nce, separate>"
     assert repr(pnce.objectives.flat_nce(include_positive=True)) == "<objective flat_nce with the positive, each>"
     assert repr(Pairwise(None, square())) == "<objective pairwise>"
+
+
+@pytest.mark.parametrize("block_size", ["auto", 2])
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda x, y, **o: pnce.info_nce(x, y, temperature=0.5, **o),
+        lambda x, y, **o: pnce.nt_xent(x, y, temperature=0.5, **o),
+        lambda x, y, **o: pnce.clip(x, y, logit_scale=2.0, **o),
+        lambda x, y, **o: pnce.clip(x, y, logit_scale=60.0, **o),
+    ],
+    ids=["info_nce", "nt_xent", "clip", "clip shifted"],
+)
+def test_second_derivatives_of_powers_of_two(loss: Callable[..., Any], block_size: int | str) -> None:
+    """Which are those of float32 alone, where other tests of derivatives take float64."""
+
+    def twice(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+        def slope(a: Any) -> Any:
+            found = pnce.grad(lambda b: loss(b, y, block_size=block_size))(a)
+            return (found**2).sum()
+
+        return np.asarray(pnce.grad(slope)(x))
+
+    x, y = np.random.default_rng(5).normal(size=(2, 6, 3))
+    expected = twice(x, y)
+    found = twice(x.astype(np.float32), y.astype(np.float32))
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, expected, atol=2e-4 * np.abs(expected).max())
