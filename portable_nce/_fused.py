@@ -162,21 +162,21 @@ def score_cotangents(
 ) -> Array:
     """The cotangents of the scores, for the slopes of the losses with respect to the row statistics.
 
-    `found` is what `sums_and_exponentials` gives; its exponentials are overwritten.
+    `found` is what `sums_and_exponentials` gives.
     """
     sums, (cotangent, of_each_positive) = found
     nothing = xp.zeros_like(factor)
     of_odds, of_spread, of_negative, of_positive = (nothing if s is None else s * factor for s in slopes)
     of_odds = xp.where(xp.logical_and(row.has_negative, row.has_positive), of_odds, nothing)
-    cotangent *= xp.expand_dims(share(xp, of_odds + of_negative, sums.negative), axis=1)
+    cotangent = cotangent * xp.expand_dims(share(xp, of_odds + of_negative, sums.negative), axis=1)
     if of_each_positive is None or sums.number is None:
         to_positive = xp.where(sums.positive.total == 0, nothing, of_positive - of_odds)
         return xp.where(positives, xp.expand_dims(to_positive, axis=1), cotangent)
     several = sums.number > 1
     of_spread = xp.where(several, of_spread, nothing)
     of_each = of_spread / xp.where(several, sums.number, xp.ones_like(factor))
-    of_each_positive *= xp.expand_dims(share(xp, of_spread + of_positive - of_odds, sums.positive), axis=1)
-    cotangent += of_each_positive
+    to_positive = share(xp, of_spread + of_positive - of_odds, sums.positive)
+    cotangent += of_each_positive * xp.expand_dims(to_positive, axis=1)
     finite = xp.logical_and(positives, xp.logical_not(xp.isinf(scores)))
     return cotangent - xp.where(finite, xp.expand_dims(of_each, axis=1), xp.zeros_like(scores))
 

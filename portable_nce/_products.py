@@ -358,8 +358,7 @@ def _whole(
     value = sum_to_scalar(xp, of.values)
     if not wanted:
         return value, of.values
-    exponential *= of.of_negatives[:, None]
-    pull = put(exponential, 0, 0, number, of.of_positive)
+    pull = put(exponential * of.of_negatives[:, None], 0, 0, number, of.of_positive)
     further = () if of.to_weights is None else (of.to_weights,)
     return value, of.values, pull @ columns, pull.T @ rows, *further
 

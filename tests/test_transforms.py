@@ -250,6 +250,14 @@ def test_torch_gradcheck_to_second_order(loss: Loss, block_size: int | None) -> 
     assert torch.autograd.gradgradcheck(function, arguments)
 
 
+@pytest.mark.parametrize("name", ["info_nce", "clip", "nt_xent", "siglip", "supcon"])
+def test_torch_gradcheck_of_what_is_chosen(name: str) -> None:
+    """The same for what "auto" takes in small batches."""
+    arguments = _torch(requires_grad=True)
+    assert torch.autograd.gradcheck(EMBEDDING_LOSSES[name], arguments, check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(EMBEDDING_LOSSES[name], arguments, check_fwd_over_rev=True)
+
+
 @losses
 @blocks
 def test_torch_func(loss: Loss, block_size: int | None) -> None:
