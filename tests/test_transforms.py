@@ -360,8 +360,13 @@ def test_what_torch_compile_traces(name: str, monkeypatch: pytest.MonkeyPatch) -
         patch.setattr(torch.compiler, "is_dynamo_compiling", lambda: True)
         value = loss(*arguments, block_size=2)
         value.backward()
+        without = loss(*_torch(), block_size=2)
+        each = loss(*_torch(), block_size=2, reduction="none")
     expected, gradients = _reference(loss)
-    _close(value.detach(), expected)
+    for found in (value.detach(), without):
+        _close(found, expected)
+    assert not without.requires_grad
+    assert bool(torch.isfinite(each).all())
     for argument, gradient in zip(arguments, gradients, strict=True):
         _close(_gradient(argument), gradient)
 
