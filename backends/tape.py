@@ -695,14 +695,8 @@ class TapeNamespace:
         level, values, parents = opened(arrays)
         if not level:
             return primitive.forward(self.base_namespace, *arrays, **options)
-        if not any(isinstance(x, TapeArray) for x in values):
-            out = primitive.forward(self.base_namespace, *values, **options)
-        else:
-            out = self.apply(primitive, *values, **options)
-        for parent in parents:
-            if parent is not None:
-                break
-        else:
+        out = self.apply(primitive, *values, **options)
+        if not any(p is not None for p in parents):
             return TapeArray(out, self, level)
 
         def pullback(cotangents: Sequence[Array]) -> list[Array | None]:
@@ -900,18 +894,15 @@ class TapeAdapter:
         self.dtypes = ("float64", "float32", *half_precision)
         self._namespace_of = namespace_of
         self._namespaces: dict[Namespace, TapeNamespace] = {}
-        self._by_type: dict[type, TapeNamespace] = {}
 
     def namespace(self, array: Array) -> TapeNamespace:
         """The recording namespace over the library of `array`."""
         if isinstance(array, TapeArray):
             return array.namespace
-        found = self._by_type.get(type(array))
-        if found is None:
-            base = self._namespace_of(array)
-            found = self._namespaces.setdefault(base, TapeNamespace(base))
-            self._by_type[type(array)] = found
-        return found
+        base = self._namespace_of(array)
+        if base not in self._namespaces:
+            self._namespaces.setdefault(base, TapeNamespace(base))
+        return self._namespaces[base]
 
     def stop_gradient(self, x: Array) -> Array:
         return type(x)(x.__recorded__, x.namespace, x.level) if hasattr(x, "__recorded__") else x
@@ -932,7 +923,7 @@ class TapeAdapter:
             for position, argument in enumerate(arguments):
                 leaves, shape = flatten(argument)
                 boxed = [self._box(leaf, level, variable=position in positions) for leaf in leaves]
-                lifted.append(boxed[0] if shape is ... else restore(boxed, shape))
+                lifted.append(restore(boxed, shape))
                 trees.append((boxed, shape))
             result = fn(*lifted, **options)
             output, aux = result if has_aux else (result, None)
@@ -943,12 +934,13 @@ class TapeAdapter:
                 output = output.value
             else:
                 found = [None] * len(wanted)
-            gradients = iter(
+            gradients = [
                 self._own(space, space.zeros_like(leaf.value) if g is None else g)
                 for leaf, g in zip(wanted, found, strict=True)
-            )
+            ]
             value = self._own(space, output)
-            gradient = tuple(_restore(gradients, trees[position][1]) for position in positions)
+            supply = iter(gradients)
+            gradient = tuple(_restore(supply, trees[position][1]) for position in positions)
             gradient = gradient[0] if isinstance(argnums, int) else gradient
             if not has_aux:
                 return value, gradient
@@ -961,7 +953,7 @@ class TapeAdapter:
     def _box(self, leaf: Any, level: int, *, variable: bool) -> Any:
         if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
             return leaf
-        return TapeArray(leaf, self.namespace(leaf), level, Node() if variable else None)
+        return self.namespace(leaf).lift(leaf, level, Node() if variable else None)
 
     @staticmethod
     def _unbox(leaf: Any, level: int) -> Any:

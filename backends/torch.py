@@ -284,6 +284,15 @@ def _compiled_once() -> bool:
     return depth == 0 or (depth == 1 and retrieve_current_functorch_interpreter().key() == TransformType.Grad)
 
 
+def _way(arrays: Arrays) -> str | None:
+    """Which kind of Function serves: None where the function itself is differentiated, or nothing is."""
+    if torch.compiler.is_dynamo_compiling():
+        return "compiled" if _recorded(arrays) and _compiled_once() else None
+    if _transformed(arrays):
+        return None if _in_nested_forward_mode() else "transformed"
+    return "recorded" if _recorded(arrays) else None
+
+
 def _distinct(arrays: Arrays) -> list[Any]:
     """Tensors, none twice: torch.compile refuses that, as of embeddings that are contrasted with themselves."""
     return [x.view_as(x) if any(x is y for y in arrays[:k]) else x for k, x in enumerate(arrays)]
@@ -352,17 +361,14 @@ class TorchAdapter:
         self, forward: Callable[..., Arrays], backward: Callable[..., Sequence[Any]]
     ) -> Callable[..., Arrays]:
         def bound(static: Any, *arrays: Any) -> Arrays:
-            chosen: Any = _ClosedFormPlainly
-            if torch.compiler.is_dynamo_compiling():
-                if not (_recorded(arrays) and _compiled_once()):
-                    return forward(static, *arrays)
-                chosen = _ClosedForm
-            elif _transformed(arrays):
-                if _in_nested_forward_mode():
-                    return forward(static, *arrays)
-                chosen = _ClosedFormForward
-            elif not _recorded(arrays):
+            way = _way(arrays)
+            if way is None:
                 return forward(static, *arrays)
+            chosen: Any = _ClosedFormPlainly
+            if way == "compiled":
+                chosen = _ClosedForm
+            elif way == "transformed":
+                chosen = _ClosedFormForward
             outputs: Arrays = chosen.apply(_Opaque(forward, backward, static), *_distinct(arrays))
             return outputs
 
@@ -370,17 +376,15 @@ class TorchAdapter:
 
     def with_gradient(self, function: Callable[..., Arrays]) -> Callable[..., tuple[Any, Any]]:
         def bound(static: Any, *arrays: Any) -> tuple[Any, Any]:
-            chosen: Any = _Plainly  # None: the function itself is differentiated, or nothing is
-            if torch.compiler.is_dynamo_compiling():
-                chosen = _Compiled if _recorded(arrays) and _compiled_once() else None
-                arrays = tuple(_distinct(arrays))
-            elif _transformed(arrays):
-                chosen = None if _in_nested_forward_mode() else _WithGradient
-            elif not _recorded(arrays):
-                chosen = None
-            if chosen is None:
+            way = _way(arrays)
+            if way is None:
                 value, constant = function(static, *arrays, wanted=False)
                 return value, constant
+            chosen: Any = _Plainly
+            if way == "compiled":
+                chosen, arrays = _Compiled, tuple(_distinct(arrays))
+            elif way == "transformed":
+                chosen = _WithGradient
             result: Arrays = chosen.apply(function, static, *arrays)
             return result[0], result[1]
 

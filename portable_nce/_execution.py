@@ -236,10 +236,10 @@ class Streamed:
         return Frame(shifts, min(block, rows.shape[0]), min(tile, columns.shape[0]))
 
     def _tile(self) -> int:
-        """Give the columns of a tile, a multiple of the rows that were asked for."""
+        """Give the columns of a tile."""
         if self.block is None:
             return _TILE_COLUMNS
-        return self.block * max(1, min(_TILE_COLUMNS // self.block, 8))
+        return max(self.block, min(_TILE_COLUMNS, 8 * self.block))
 
     def _square(self, shifts: Shifts) -> Frame | None:
         """Give the blocks and tiles of a two-sided sweep, or None where it has no use."""

@@ -81,10 +81,9 @@ def enter(**arrays: Array | None) -> tuple[Namespace, list[Any]]:
     ValueError
         If two arrays live on different devices.
     """
-    present = [x for name, x in arrays.items() if x is not None or name not in _OPTIONAL]
-    if _alike(present):
-        return namespace_of(present[0]), [*arrays.values()]
     named: list[tuple[str, Array]] = [(name, x) for name, x in arrays.items() if x is not None or name not in _OPTIONAL]
+    if _alike([x for _, x in named]):
+        return namespace_of(named[0][1]), list(arrays.values())
     named = named or list(arrays.items())  # an argument alone is not optional, whatever its name
     first_name, first = named[0]
     spaces = [_space_of(name, x) for name, x in named]

@@ -126,7 +126,7 @@ def normalize(x: Array) -> Array:
 
 
 def _unit_rows(static: object, x: Array) -> tuple[Array, ...]:
-    """The rows of unit length, and the two factors that make them so: 1 / largest entry, 1 / length of what is left.
+    """The rows of unit length, the inverse length of rows divided by their largest entry, and that entry.
 
     Dividing by the largest entry first keeps the squares in range, whatever the magnitude of the row.
     """

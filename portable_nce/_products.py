@@ -305,9 +305,9 @@ def _rows_with_gradient(plan: _RowsPlan, *arrays: Array, wanted: bool) -> tuple[
     xp = namespace_of(rows)
     frame, loss = plan.frame, plan.loss
     shape = (rows.shape[0], columns.shape[0])
-    bounds = cuts(frame.shifts.first, shape[1], frame.tile)
     if frame == Frame(Shifts(), *shape):
         return _whole(xp, loss, rows, columns, *weights, wanted=wanted)
+    bounds = cuts(frame.shifts.first, shape[1], frame.tile)
     tiles = pieces(columns, bounds)
     small, powers = are_small(xp, rows, columns), powers_of(xp, rows)
 
@@ -348,7 +348,7 @@ def _rows_with_gradient(plan: _RowsPlan, *arrays: Array, wanted: bool) -> tuple[
 def _whole(
     xp: Namespace, loss: RowLoss, rows: Array, columns: Array, weights: Array | None = None, *, wanted: bool
 ) -> tuple[Array, ...]:
-    """The same in one tile that is not much larger than its operands: what is cheapest is fewest calls."""
+    """The same in one tile, with the fewest calls: the positives' share stands on its diagonal."""
     number = rows.shape[0]
     put, powers = adapter_of(rows).fill_diagonal, powers_of(xp, rows)
     positive = xp.sum(rows * partners(xp, Shifts(), columns, number), axis=1)
@@ -449,7 +449,7 @@ def _sides_with_gradient(plan: _SidesPlan, *arrays: Array, wanted: bool) -> tupl
         return sum_to_scalar(xp, values), values
     coefficients = [of.of_negatives for of in found]
     if traced:
-        to_rows, to_columns = _traced_gradients(plan, rows, columns, sides, coefficients)
+        to_rows, to_columns = _traced_gradients(plan, rows, columns, sides, coefficients, powers=powers)
     else:
         to_rows, to_columns = _gradients(xp, square, sides, coefficients, kept=kept)
     attracted = mean_of(found, "of_positive")[:, None]
@@ -544,7 +544,7 @@ def _traced_sums(xp: Namespace, powers: Powers, plan: _SidesPlan, rows: Array, c
 
 
 def _traced_gradients(
-    plan: _SidesPlan, rows: Array, columns: Array, sides: list[Sum], coefficients: list[Array]
+    plan: _SidesPlan, rows: Array, columns: Array, sides: list[Sum], coefficients: list[Array], *, powers: Powers
 ) -> tuple[Array, Array]:
     """The same for the gradients."""
     xp = namespace_of(rows)
@@ -555,8 +555,8 @@ def _traced_gradients(
     ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
         own, top, coefficient = block
         scores = products(plan.frame, own, columns, Place(start, whole, whole[1]))
-        pull = xp.exp(shifted(xp, scores, top, 1, spare=False)) * (0.5 * coefficient[:, None])
-        pull = pull + xp.exp(shifted(xp, scores, sides[1].top, 0, spare=True)) * (0.5 * coefficients[1][None, :])
+        pull = powers.of(shifted(xp, scores, top, 1, spare=False)) * (0.5 * coefficient[:, None])
+        pull = pull + powers.of(shifted(xp, scores, sides[1].top, 0, spare=True)) * (0.5 * coefficients[1][None, :])
         return (grown(carry[0], pull.T @ own),), (pull @ columns,)
 
     xs = (rows, sides[0].top, coefficients[0])

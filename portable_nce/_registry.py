@@ -10,7 +10,7 @@ import warnings
 from importlib import import_module
 from typing import Any
 
-from ._namespace import is_array, library_namespace
+from ._namespace import is_array, namespace_of
 from ._protocol import Adapter, Array
 
 __all__ = ["adapter_of", "backends_available", "load_backend", "register_backend"]
@@ -142,13 +142,13 @@ def _load(module: str) -> Adapter:
     if module not in _registered:
         file = _BUILT_IN.get(module)
         if file is not None and file != "generic":
-            loaded: Adapter = _import_backend(file).adapter(library_namespace)
+            loaded: Adapter = _import_backend(file).adapter(namespace_of)
             return loaded
         if file is None:
             found = _load_entry_point(module)
             if found is not None:
                 return found
-    generic: Adapter = _import_backend("generic").adapter(library_namespace, module)
+    generic: Adapter = _import_backend("generic").adapter(namespace_of, module)
     return generic
 
 

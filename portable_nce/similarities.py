@@ -247,8 +247,7 @@ def normalized(similarity: str | Similarity | Callable[[Array, Array], Array], /
     inner = resolve(similarity)
 
     def prepare(x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:
-        unit = normalize(x)
-        return inner.prepare(unit, unit if y is x else normalize(y), scale)
+        return inner.prepare(*_unit_rows(x, y), scale)
 
     return Similarity(prepare, inner.scores, inner.pullback, wide=inner.wide)
 
@@ -366,8 +365,13 @@ def _dot(x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:
 
 
 def _cosine(x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:
+    return _dot(*_unit_rows(x, y), scale)
+
+
+def _unit_rows(x: Array, y: Array) -> tuple[Array, Array]:
+    """Both normalized, and what is contrasted with itself once."""
     unit = normalize(x)
-    return (unit * scale,), (unit if y is x else normalize(y),)
+    return unit, unit if y is x else normalize(y)
 
 
 def _dot_scores(rows: Operands, columns: Operands) -> Array:
