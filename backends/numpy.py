@@ -24,6 +24,12 @@ def fill_diagonal(x: Any, value: Any) -> None:
     np.einsum("ii->i", x)[...] = value
 
 
+def add_at(xp: Any, g: Any, numbers: Any, size: int) -> Any:
+    """Add up the entries of `g` by their numbers, from 1 to `size`; those of number 0 go nowhere."""
+    del xp
+    return np.bincount(numbers, weights=g, minlength=size + 1)[1:].astype(g.dtype)  # added up in float64
+
+
 def adapter(namespace_of: Callable[[Any], Any]) -> TapeAdapter:
     """The adapter for NumPy arrays."""
     keep_memory()
@@ -36,4 +42,5 @@ def adapter(namespace_of: Callable[[Any], Any]) -> TapeAdapter:
         at_hand=True,
         fill=fill_diagonal,
         copy=np.array,
+        add_at=add_at,
     )

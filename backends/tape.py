@@ -3,7 +3,8 @@
 A `TapeArray` holds an array of any array-API library and remembers how it was made. Its `__array_namespace__` is a
 `TapeNamespace`, which offers the functions of the library's own namespace: differentiable ones record a pullback,
 functions whose derivative is zero or undefined (comparisons, `isfinite`, `argmax`, ...) return constants, and
-anything else refuses a recorded array with an error, so that a derivative is never silently lost.
+anything else, any other keyword of these, and whatever would make a plain number of an array that varies, is refused by
+name: a derivative is never silently lost. NumPy's own spellings, with NumPy's meanings, are in `numpy_functions`.
 
 Three rules make it small:
 
@@ -20,9 +21,11 @@ import functools
 import itertools
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
+
+from .numpy_functions import CONSTANT, CONSTANT_METHODS, METHODS, MOVING_METHODS, call_function, call_method, call_ufunc
 
 __all__ = [
     "TapeAdapter",
@@ -100,7 +103,9 @@ class TapeArray:
 
     @property
     def T(self) -> Any:  # noqa: N802  (the standard's name)
-        return self.namespace.matrix_transpose(self)
+        if len(self.shape) == 2:  # noqa: PLR2004  (a matrix)
+            return self.namespace.matrix_transpose(self)
+        return self.namespace.rearranged(operator.attrgetter("T"), self)  # whatever the library means by it
 
     @property
     def mT(self) -> Any:  # noqa: N802  (the standard's name)
@@ -117,19 +122,43 @@ class TapeArray:
     def __repr__(self) -> str:
         return f"TapeArray({self.value!r})"
 
+    def __format__(self, specification: str) -> str:
+        return format(strip(self), specification)
+
     def __len__(self) -> int:
+        if not self.shape:
+            message = "len() of an array without axes"
+            raise TypeError(message)
         return int(self.shape[0])
 
     def __bool__(self) -> bool:
         return bool(self.value)
 
-    def __float__(self) -> float:
-        return float(self.value)
+    def __index__(self) -> int:
+        return operator.index(self.value)
 
     def __int__(self) -> int:
         return int(self.value)
 
+    def __float__(self) -> float:
+        return float(_as_constant(self, "a Python number"))
+
+    def __complex__(self) -> complex:
+        return complex(_as_constant(self, "a Python number"))
+
+    def item(self, *index: Any) -> Any:
+        """Return a number of the array, which must be a constant."""
+        return _as_constant(self, "a Python number").item(*index)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:  # noqa: FBT001  (NumPy's protocol)
+        plain = _as_constant(self, "a plain array")
+        found = plain.__array__() if dtype is None else plain.__array__(dtype)
+        return found.copy() if copy else found
+
     def __getitem__(self, key: Any) -> Any:
+        if not all(map(_is_basic, key if isinstance(key, tuple) else (key,))):
+            plain = self.namespace.stripped(key)
+            return self.namespace.rearranged(lambda x: x[plain], self)
         plain = tuple(map(strip, key)) if isinstance(key, tuple) else (strip(key),)
         taken = self.namespace.apply(_GETITEM, self, key=tuple(k for k in plain if k is not None))
         if None not in plain:
@@ -137,12 +166,19 @@ class TapeArray:
         return self.namespace.reshape(taken, tuple(strip(self)[plain].shape))
 
     def __getattr__(self, name: str) -> Any:
-        """Return the methods by which NumPy's and CuPy's users call functions, if the array inside has them."""
-        method = _METHODS.get(name)
-        if method is None or not hasattr(strip(self), name):
-            message = f"a recorded array has no attribute {name!r}; use the functions of its __array_namespace__()"
-            raise AttributeError(message)
-        return lambda *arguments, **options: method(self.namespace, self, *arguments, **options)
+        """Return what NumPy's and CuPy's arrays have beside the standard's, if the array inside has it."""
+        if not name.startswith("_") and hasattr(strip(self), name):
+            if name in METHODS or name in MOVING_METHODS or name in CONSTANT_METHODS:
+                return lambda *arguments, **options: call_method(self.namespace, self, name, arguments, options)
+            if name == "real":
+                return self
+            if name in {"itemsize", "nbytes"}:
+                return getattr(strip(self), name)
+        message = (
+            f"a recorded array has no attribute {name!r}; use the functions of its __array_namespace__(), or "
+            f"portable_nce.stop_gradient(x) for what is to be a constant"
+        )
+        raise AttributeError(message)
 
     def __iter__(self) -> Any:
         return (self[i] for i in range(len(self)))
@@ -164,34 +200,46 @@ class TapeArray:
     def __invert__(self) -> Any:
         return self.namespace.bitwise_invert(self)
 
+    def __divmod__(self, other: Any) -> tuple[Any, Any]:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: Any) -> tuple[Any, Any]:
+        return other // self, other % self
+
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        if method != "__call__" or options:
-            return NotImplemented
-        name = str(_UFUNCS.get(ufunc.__name__, ufunc.__name__))
-        return getattr(self.namespace, name)(*inputs)
+        return call_ufunc(self.namespace, ufunc, method, inputs, options)
 
     def __array_function__(self, function: Any, types: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
         del types
-        name = str(_FUNCTIONS.get(function.__name__, function.__name__))
-        if not hasattr(self.namespace, name):
-            raise NotImplementedError(_no_pullback(name))
-        return getattr(self.namespace, name)(*arguments, **options)
+        return call_function(self.namespace, function, arguments, options)
+
+
+def _operand(x: TapeArray, other: Any) -> Any:
+    """The other operand of an operator: nested lists are arrays."""
+    return x.namespace.asarray(other) if isinstance(other, (list, tuple)) else other
 
 
 def _install_operators() -> None:
     def forward(name: str) -> Callable[[Any, Any], Any]:
-        return lambda self, other: getattr(self.namespace, name)(self, other)
+        return lambda self, other: getattr(self.namespace, name)(self, _operand(self, other))
 
     def reflected(name: str) -> Callable[[Any, Any], Any]:
-        return lambda self, other: getattr(self.namespace, name)(other, self)
+        return lambda self, other: getattr(self.namespace, name)(_operand(self, other), self)
 
     for symbol, name in {
         "add": "add",
         "sub": "subtract",
         "mul": "multiply",
         "truediv": "divide",
+        "floordiv": "floor_divide",
+        "mod": "remainder",
         "pow": "pow",
         "matmul": "matmul",
+        "and": "bitwise_and",
+        "or": "bitwise_or",
+        "xor": "bitwise_xor",
+        "lshift": "bitwise_left_shift",
+        "rshift": "bitwise_right_shift",
     }.items():
         setattr(TapeArray, f"__{symbol}__", forward(name))
         setattr(TapeArray, f"__r{symbol}__", reflected(name))
@@ -202,9 +250,6 @@ def _install_operators() -> None:
         "ge": "greater_equal",
         "eq": "equal",
         "ne": "not_equal",
-        "and": "bitwise_and",
-        "or": "bitwise_or",
-        "xor": "bitwise_xor",
     }.items():
         setattr(TapeArray, f"__{symbol}__", forward(name))
     TapeArray.__hash__ = object.__hash__  # type: ignore[method-assign]  # elementwise == must not cost hashability
@@ -212,44 +257,26 @@ def _install_operators() -> None:
 
 _install_operators()
 
-_UFUNCS = {
-    "absolute": "abs",
-    "arccos": "acos",
-    "arccosh": "acosh",
-    "arcsin": "asin",
-    "arcsinh": "asinh",
-    "arctan": "atan",
-    "arctan2": "atan2",
-    "arctanh": "atanh",
-    "power": "pow",
-    "true_divide": "divide",
-}
-_FUNCTIONS = {"concatenate": "concat", "transpose": "permute_dims", "amax": "max", "amin": "min", "dot": "matmul"}
+
+def _is_basic(key: Any) -> bool:
+    """Whether an index takes no entry twice, and can be assigned to in any library."""
+    return (
+        key is None
+        or key is ...
+        or isinstance(key, slice)
+        or (not isinstance(key, bool) and hasattr(key, "__index__") and not getattr(key, "shape", ()))
+    )
 
 
-def _reduction(name: str) -> Callable[..., Any]:
-    return lambda xp, x, axis=None, **options: getattr(xp, name)(x, axis=axis, **options)
-
-
-def _shape(sizes: tuple[Any, ...]) -> tuple[int, ...]:
-    """The shape in both spellings, x.reshape(2, 3) and x.reshape((2, 3))."""
-    return tuple(sizes[0]) if len(sizes) == 1 and isinstance(sizes[0], (tuple, list)) else sizes
-
-
-_METHODS: dict[str, Callable[..., Any]] = {
-    **{
-        name: _reduction(name)
-        for name in ("sum", "mean", "max", "min", "std", "var", "all", "any", "argmax", "argmin", "squeeze")
-    },
-    "astype": lambda xp, x, dtype: xp.astype(x, dtype),
-    "clip": lambda xp, x, *bounds, **options: xp.clip(x, *bounds, **options),
-    "dot": lambda xp, x, other: xp.matmul(x, other),
-    "flatten": lambda xp, x: xp.reshape(x, (-1,)),
-    "item": lambda xp, x: strip(x).item(),
-    "ravel": lambda xp, x: xp.reshape(x, (-1,)),
-    "reshape": lambda xp, x, *sizes: xp.reshape(x, _shape(sizes)),
-    "transpose": lambda xp, x, *axes: xp.permute_dims(x, _shape(axes) or tuple(range(x.ndim))[::-1]),
-}
+def _as_constant(x: TapeArray, what: str) -> Array:
+    """The plain array inside, if no derivative passes through it."""
+    if varies(x):
+        message = (
+            f"a recorded array cannot be made into {what}: its derivative would be lost. Compute with array functions "
+            f"(np.sqrt for math.sqrt, np.stack for np.array), or take portable_nce.stop_gradient(x) for a constant"
+        )
+        raise TypeError(message)
+    return strip(x)
 
 
 def _no_pullback(name: str) -> str:
@@ -346,7 +373,6 @@ def _share(xp: TapeNamespace, mask: Array, g: Array) -> Array:
     return xp.where(mask, g, xp.zeros_like(g))
 
 
-_half = 0.5
 _UNARY: dict[str, Primitive] = {
     name: _unary(name, derivative)
     for name, derivative in {
@@ -358,7 +384,7 @@ _UNARY: dict[str, Primitive] = {
         "log1p": lambda xp, y, x: xp.divide(1.0, xp.add(x, 1.0)),
         "log2": lambda xp, y, x: xp.divide(1.0 / math.log(2.0), x),
         "log10": lambda xp, y, x: xp.divide(1.0 / math.log(10.0), x),
-        "sqrt": lambda xp, y, x: xp.divide(_half, y),
+        "sqrt": lambda xp, y, x: xp.divide(0.5, y),
         "reciprocal": lambda xp, y, x: xp.negative(xp.multiply(y, y)),
         "negative": lambda xp, y, x: xp.full_like(x, -1.0),
         "square": lambda xp, y, x: xp.multiply(2.0, x),
@@ -385,13 +411,35 @@ def _select(better: str) -> Primitive:
     """`maximum` and `minimum`; a tie shares the cotangent, as in JAX and torch."""
 
     def left(xp: TapeNamespace, g: Array, y: Array, a: Array, b: Array) -> Array:
-        weight = xp.where(xp.equal(a, b), xp.full_like(g, _half), xp.ones_like(g))
+        weight = xp.where(xp.equal(a, b), xp.full_like(g, 0.5), xp.ones_like(g))
         return _share(xp, xp.equal(a, y), xp.multiply(g, weight))
 
     def right(xp: TapeNamespace, g: Array, y: Array, a: Array, b: Array) -> Array:
         return left(xp, g, y, b, a)
 
     return _binary(lambda xp, a, b: getattr(xp, better)(a, b), left, right)
+
+
+def _nonzero(xp: TapeNamespace, x: Array) -> Array:
+    """The array with 1 in place of 0, to divide what is 0 there."""
+    return xp.where(xp.equal(x, 0.0), xp.ones_like(x), x)
+
+
+def _pow_left(xp: TapeNamespace, g: Array, _y: Array, a: Array, b: Array) -> Array:
+    """``g b a^(b - 1)``; 0 for b = 0, where a^(b - 1) may be infinite."""
+    if not hasattr(b, "dtype"):
+        return xp.multiply(g, xp.multiply(b, xp.pow(a, b - 1.0))) if b else xp.zeros_like(g)
+    safe = _nonzero(xp, b)
+    return xp.where(
+        xp.equal(b, 0), xp.zeros_like(g), xp.multiply(g, xp.multiply(safe, xp.pow(a, xp.subtract(safe, 1))))
+    )
+
+
+def _pow_right(xp: TapeNamespace, g: Array, y: Array, a: Array, _b: Array) -> Array:
+    """``g a^b log a``; 0 for a = 0."""
+    if not hasattr(a, "dtype"):
+        return xp.multiply(g, xp.multiply(y, math.log(a))) if a else xp.zeros_like(g)
+    return xp.multiply(g, xp.multiply(y, xp.log(_nonzero(xp, a))))
 
 
 _BINARY: dict[str, Primitive] = {
@@ -409,10 +457,16 @@ _BINARY: dict[str, Primitive] = {
         lambda xp, g, y, a, b: xp.divide(g, b),
         lambda xp, g, y, a, b: xp.negative(xp.divide(xp.multiply(g, y), b)),
     ),
-    "pow": _binary(
-        lambda xp, a, b: operator.pow(a, b),
-        lambda xp, g, y, a, b: xp.multiply(g, xp.multiply(b, xp.pow(a, xp.subtract(b, 1.0)))),
-        lambda xp, g, y, a, b: xp.multiply(g, xp.multiply(y, xp.log(a) if hasattr(a, "dtype") else math.log(a))),
+    "pow": _binary(lambda xp, a, b: operator.pow(a, b), _pow_left, _pow_right),
+    "remainder": _binary(
+        lambda xp, a, b: operator.mod(a, b),
+        lambda xp, g, y, a, b: g,
+        lambda xp, g, y, a, b: xp.negative(xp.multiply(g, xp.floor_divide(a, b))),
+    ),
+    "copysign": _binary(
+        lambda xp, a, b: xp.copysign(a, b),
+        lambda xp, g, y, a, b: xp.multiply(g, xp.where(xp.equal(xp.sign(a), xp.sign(y)), 1.0, -1.0)),
+        lambda xp, g, y, a, b: xp.zeros_like(g),
     ),
     "atan2": _binary(
         lambda xp, a, b: xp.atan2(a, b),
@@ -421,8 +475,8 @@ _BINARY: dict[str, Primitive] = {
     ),
     "hypot": _binary(
         lambda xp, a, b: xp.hypot(a, b),
-        lambda xp, g, y, a, b: xp.multiply(g, xp.divide(a, y)),
-        lambda xp, g, y, a, b: xp.multiply(g, xp.divide(b, y)),
+        lambda xp, g, y, a, b: xp.multiply(g, xp.divide(a, _nonzero(xp, y))),
+        lambda xp, g, y, a, b: xp.multiply(g, xp.divide(b, _nonzero(xp, y))),
     ),
     "logaddexp": _binary(
         lambda xp, a, b: xp.logaddexp(a, b),
@@ -434,10 +488,22 @@ _BINARY: dict[str, Primitive] = {
 }
 
 
-def _axes(axis: int | tuple[int, ...] | None, ndim: int) -> tuple[int, ...]:
-    if axis is None:
+def _several(axes: Any) -> Sequence[Any]:
+    return (axes,) if hasattr(axes, "__index__") else axes
+
+
+def _axis(axis: Any) -> Any:
+    """An `axis` argument in Python numbers."""
+    if axis is None or isinstance(axis, int):
+        return axis
+    return operator.index(axis) if hasattr(axis, "__index__") else tuple(map(operator.index, axis))
+
+
+def _axes(axis: Any, ndim: int) -> tuple[int, ...]:
+    """The axes that an `axis` argument means, counted from 0."""
+    if axis is None or not ndim:
         return tuple(range(ndim))
-    return tuple(a % ndim for a in ((axis,) if isinstance(axis, int) else axis))
+    return tuple(operator.index(a) % ndim for a in _several(axis))
 
 
 def _keep(xp: TapeNamespace, y: Array, x: Array, axis: int | tuple[int, ...] | None) -> Array:
@@ -449,6 +515,11 @@ def _keep(xp: TapeNamespace, y: Array, x: Array, axis: int | tuple[int, ...] | N
 def _sum_back(xp: TapeNamespace, g: Array, x: Array, axis: Any = None, **_: Any) -> Array:
     g = g if g.dtype == x.dtype else xp.astype(g, x.dtype)
     return xp.broadcast_to(_keep(xp, g, x, axis), tuple(x.shape))
+
+
+def _mean_back(xp: TapeNamespace, g: Array, x: Array, axis: Any, **options: Any) -> Array:
+    count = math.prod(x.shape[k] for k in _axes(axis, len(x.shape)))
+    return xp.divide(_sum_back(xp, g, x, axis=axis, **options), float(count))
 
 
 def _extreme(name: str) -> Primitive:
@@ -503,17 +574,61 @@ def _scatter(xp: Namespace, g: Array, key: Any, shape: tuple[int, ...]) -> Array
 _SCATTER = _linear(_scatter, lambda xp, g, _x, key, shape: g[key])
 _GETITEM = _linear(
     lambda xp, x, key: x[key],
-    lambda xp, g, x, key: xp.scatter(g, key, tuple(x.shape)),
+    lambda xp, g, x, key: xp.apply(_SCATTER, g, key=key, shape=tuple(x.shape)),
 )
 
 
-def _take_back(xp: TapeNamespace, g: Array, x: Array, indices: Array, axis: int) -> Array:
-    """The adjoint of `take`: a product with the one-hot matrix of the indices, so that repeated ones add up."""
-    n = x.shape[axis]
-    columns = xp.expand_dims(xp.arange(n, dtype=indices.dtype, device=_device_of(indices)), axis=1)
-    wrapped = xp.where(xp.less(indices, 0), xp.add(indices, n), indices)
-    one_hot = xp.astype(xp.equal(columns, xp.expand_dims(wrapped, axis=0)), g.dtype)
-    return xp.moveaxis(xp.tensor_first(one_hot, xp.moveaxis(g, axis, 0)), 0, axis)
+def _add_at(xp: Namespace, g: Array, numbers: Array, size: int) -> Array:
+    """The entries of `g` added up by their numbers, from 1 to `size`; those of number 0 go nowhere.
+
+    A product with the one-hot matrix: libraries that have something better bring it along.
+    """
+    columns = xp.expand_dims(xp.arange(1, size + 1, dtype=numbers.dtype, device=_device_of(numbers)), axis=1)
+    return xp.matmul(xp.astype(columns == xp.expand_dims(numbers, axis=0), g.dtype), g)
+
+
+def _gather(xp: Namespace, x: Array, numbers: Array) -> Array:
+    """The entries of these numbers, counted from 1, and 0 for number 0: the adjoint of `_add_at`."""
+    zero = xp.zeros((1,), dtype=x.dtype, device=_device_of(x))
+    return xp.take(xp.concat([zero, x]), numbers, axis=0)
+
+
+_GATHER = _linear(_gather, lambda xp, g, x, numbers: xp.add_at(g, numbers, x.shape[0]))
+
+
+@functools.cache
+def _rearrangement(count: int) -> Primitive:
+    """A function of `count` arrays that moves, repeats or drops their entries, and adds none but 0.
+
+    Its derivative follows from the same function of the entries' numbers.
+    """
+
+    def forward(xp: Namespace, *leaves: Any, function: Callable[[Any], Array], tree: Any) -> Array:
+        del xp
+        return function(restore(leaves, tree))
+
+    def back(k: int) -> Callable[..., Array]:
+        def pullback(
+            xp: TapeNamespace, g: Array, _y: Array, *leaves: Any, function: Callable[[Any], Array], tree: Any
+        ) -> Array:
+            base, shape = xp.base_namespace, tuple(leaves[k].shape)
+            size = math.prod(shape)
+            numbers: list[Any] = [0] * len(leaves)
+            for j, leaf in enumerate(leaves):
+                if hasattr(leaf, "shape"):
+                    device = _device_of(strip(leaf))
+                    own = base.arange(1, size + 1, device=device) if j == k else None
+                    numbers[j] = (
+                        base.zeros(tuple(leaf.shape), dtype=base.int64, device=device)
+                        if own is None
+                        else (base.reshape(base.astype(own, base.int64), shape))
+                    )
+            found = base.reshape(function(restore(numbers, tree)), (-1,))
+            return _fit(xp, xp.reshape(xp.add_at(xp.reshape(g, (-1,)), found, size), shape), leaves[k])
+
+        return pullback
+
+    return Primitive(forward, [back(k) for k in range(count)])
 
 
 def _to_device_back(xp: TapeNamespace, g: Array, x: Array, **_: Any) -> Array:
@@ -522,31 +637,22 @@ def _to_device_back(xp: TapeNamespace, g: Array, x: Array, **_: Any) -> Array:
 
 _TO_DEVICE = _linear(lambda xp, x, device, stream: x.to_device(device, stream=stream), _to_device_back)
 
-_STRUCTURAL: dict[str, Primitive] = {
-    "sum": _linear(lambda xp, x, **options: xp.sum(x, **options), _sum_back),
-    "max": _extreme("max"),
-    "min": _extreme("min"),
-    "matmul": Primitive(lambda xp, a, b: operator.matmul(a, b), (_matmul_left, _matmul_right)),
-    "astype": _linear(
-        lambda xp, x, dtype, **options: xp.astype(x, dtype, **options),
-        lambda xp, g, x, dtype, **_: xp.astype(g, x.dtype),
-    ),
-    "reshape": _linear(
-        lambda xp, x, shape, **options: xp.reshape(x, shape, **options),
-        lambda xp, g, x, shape, **_: xp.reshape(g, tuple(x.shape)),
-    ),
-    "permute_dims": _linear(lambda xp, x, axes: xp.permute_dims(x, axes), _permute_back),
-    "matrix_transpose": _linear(lambda xp, x: xp.matrix_transpose(x), lambda xp, g, x: xp.matrix_transpose(g)),
-    "broadcast_to": _linear(lambda xp, x, shape: xp.broadcast_to(x, shape), lambda xp, g, x, shape: _fit(xp, g, x)),
-    "flip": _linear(lambda xp, x, **options: xp.flip(x, **options), lambda xp, g, x, **options: xp.flip(g, **options)),
-    "cumulative_sum": _linear(
-        lambda xp, x, axis: xp.cumulative_sum(x, axis=axis),
-        lambda xp, g, x, axis: xp.flip(xp.cumulative_sum(xp.flip(g, axis=axis), axis=axis), axis=axis),
-    ),
-    "tril": _linear(lambda xp, x, **options: xp.tril(x, **options), lambda xp, g, x, **options: xp.tril(g, **options)),
-    "triu": _linear(lambda xp, x, **options: xp.triu(x, **options), lambda xp, g, x, **options: xp.triu(g, **options)),
-}
-_TAKE = _linear(lambda xp, x, indices, axis: xp.take(x, indices, axis=axis), _take_back)
+_SUM = _linear(lambda xp, x, **options: xp.sum(x, **options), _sum_back)
+_MEAN = _linear(lambda xp, x, **options: xp.mean(x, **options), _mean_back)
+_MAX, _MIN = _extreme("max"), _extreme("min")
+_MATMUL = Primitive(lambda xp, a, b: operator.matmul(a, b), (_matmul_left, _matmul_right))
+_ASTYPE = _linear(lambda xp, x, dtype: xp.astype(x, dtype), lambda xp, g, x, dtype: xp.astype(g, x.dtype))
+_RESHAPE = _linear(lambda xp, x, shape: xp.reshape(x, shape), lambda xp, g, x, shape: xp.reshape(g, tuple(x.shape)))
+_PERMUTE_DIMS = _linear(lambda xp, x, axes: xp.permute_dims(x, axes), _permute_back)
+_TRANSPOSE = _linear(lambda xp, x: xp.matrix_transpose(x), lambda xp, g, x: xp.matrix_transpose(g))
+_BROADCAST_TO = _linear(lambda xp, x, shape: xp.broadcast_to(x, shape), lambda xp, g, x, shape: _fit(xp, g, x))
+_FLIP = _linear(lambda xp, x, axis: xp.flip(x, axis=axis), lambda xp, g, x, axis: xp.flip(g, axis=axis))
+_CUMULATIVE_SUM = _linear(
+    lambda xp, x, axis: xp.cumulative_sum(x, axis=axis),
+    lambda xp, g, x, axis: xp.flip(xp.cumulative_sum(xp.flip(g, axis=axis), axis=axis), axis=axis),
+)
+_TRIL = _linear(lambda xp, x, k: xp.tril(x, k=k), lambda xp, g, x, k: xp.tril(g, k=k))
+_TRIU = _linear(lambda xp, x, k: xp.triu(x, k=k), lambda xp, g, x, k: xp.triu(g, k=k))
 
 _WHERE = Primitive(
     lambda xp, a, b, condition: xp.where(condition, a, b),
@@ -570,113 +676,85 @@ def _concat(axis: int, sizes: Sequence[int]) -> Primitive:
     return Primitive(lambda xp, *arrays: xp.concat(arrays, axis=axis), [piece(k) for k in range(len(sizes))])
 
 
-# Functions whose derivative is zero almost everywhere or has no meaning: their results are constants.
-_CONSTANT = frozenset(
-    {
-        "all",
-        "any",
-        "argmax",
-        "argmin",
-        "argsort",
-        "bitwise_and",
-        "bitwise_invert",
-        "bitwise_or",
-        "bitwise_xor",
-        "can_cast",
-        "ceil",
-        "count_nonzero",
-        "empty_like",
-        "equal",
-        "finfo",
-        "floor",
-        "floor_divide",
-        "full_like",
-        "greater",
-        "greater_equal",
-        "iinfo",
-        "isdtype",
-        "isfinite",
-        "isinf",
-        "isnan",
-        "less",
-        "less_equal",
-        "logical_and",
-        "logical_not",
-        "logical_or",
-        "logical_xor",
-        "nonzero",
-        "not_equal",
-        "ones_like",
-        "result_type",
-        "round",
-        "searchsorted",
-        "sign",
-        "signbit",
-        "trunc",
-        "zeros_like",
-    }
-)
+# Functions of the standard whose derivative is zero almost everywhere or has no meaning: their results are constants.
+_CONSTANT = CONSTANT | {
+    *("bitwise_and", "bitwise_invert", "bitwise_left_shift", "bitwise_or", "bitwise_right_shift", "bitwise_xor"),
+    *("ceil", "equal", "finfo", "floor", "floor_divide", "greater", "greater_equal", "iinfo", "isdtype", "isfinite"),
+    *("isinf", "isnan", "less", "less_equal", "logical_and", "logical_not", "logical_or", "logical_xor", "not_equal"),
+    *("sign", "signbit", "trunc"),
+}
 
 
 # ------------------------------------------------------------------------------------------------------- the namespace
 
 
 class TapeNamespace:
-    """The array namespace of recorded arrays over one library; `base_namespace` is that library's own."""
+    """The array namespace of recorded arrays over one library; `base_namespace` is that library's own.
 
-    def __init__(self, base: Namespace) -> None:
+    Functions take the standard's arguments, of which `axis` may also be given by position.
+    """
+
+    def __init__(self, base: Namespace, add_at: Callable[..., Array] | None = None) -> None:
         self.base_namespace = base
         self.__name__ = f"{__name__}[{base.__name__}]"
-        for table in (_UNARY, _BINARY, _STRUCTURAL):
+        for table in (_UNARY, _BINARY):
             for name, primitive in table.items():
                 setattr(self, name, self._bind(primitive))
         self.power = self.pow
-        self.linalg = self
+        self.matmul = self._bind(_MATMUL)
+        self.matrix_transpose = self._bind(_TRANSPOSE)
+        self.linalg = TapeLinalg(self)
+        self._add_at = _linear(
+            add_at or _add_at,
+            lambda xp, g, x, numbers, size: xp.apply(_GATHER, g, numbers=numbers),
+        )
+        self._differentiable: dict[Any, bool] = {}  # by dtype
 
     def _bind(self, primitive: Primitive) -> Callable[..., Any]:
-        arity = len(primitive.pullbacks)
-        if arity == 1:
-
-            def one(x: Any, /, *arguments: Any, **options: Any) -> Any:
-                if arguments:
-                    options = {**self._named(primitive, arguments), **options}
-                return self.apply(primitive, x, **options)
-
-            return one
+        if len(primitive.pullbacks) == 1:
+            return lambda x, /: self.apply(primitive, x)
         return lambda a, b, /: self.apply(primitive, a, b)
 
-    @staticmethod
-    def _named(primitive: Primitive, arguments: tuple[Any, ...]) -> dict[str, Any]:
-        """Positional options (`reshape(x, shape)`, `sum(x, 0)`) under the names the pullbacks know."""
-        for name, options in (
-            ("astype", ("dtype",)),
-            ("reshape", ("shape",)),
-            ("permute_dims", ("axes",)),
-            ("broadcast_to", ("shape",)),
-        ):
-            if _STRUCTURAL[name] is primitive:
-                return dict(zip(options, arguments, strict=True))
-        return dict(zip(("axis",), arguments, strict=True))
-
     def __getattr__(self, name: str) -> Any:
-        member = getattr(self.base_namespace, name)
+        return self._member(self.base_namespace, name)
+
+    def _member(self, module: Any, name: str) -> Any:
+        """What a library has beside the standard's functions that stand here."""
+        member = getattr(module, name)
         if isinstance(member, type) or not callable(member):
             return member  # dtypes and constants
-        if name in _CONSTANT:
-            return lambda *arguments, **options: self._constant(member, arguments, options)
 
-        def refuse_recorded(*arguments: Any, **options: Any) -> Any:
-            leaves, _ = flatten((arguments, tuple(options.values())))
-            if any(map(varies, leaves)):
-                raise NotImplementedError(_no_pullback(name))
-            return self._constant(member, arguments, options)
+        def guarded(*arguments: Any, **options: Any) -> Any:
+            if name in _CONSTANT or not self.varies((arguments, options)):
+                return self.constant(member, arguments, options)
+            if hasattr(member, "reduce"):
+                return call_ufunc(self, member, "__call__", arguments, options)
+            return call_function(self, member, arguments, options)
 
-        return refuse_recorded
+        return guarded
 
-    def _constant(self, function: Callable[..., Any], arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        level = max((a.level for a in arguments if isinstance(a, TapeArray)), default=0)
-        result = function(*map(strip, arguments), **options)
-        return self.lift(result, level) if level and hasattr(result, "shape") else result
+    # What recorded arrays are, and what is not differentiated.
+    @staticmethod
+    def varies(tree: Any) -> bool:
+        """Whether a derivative passes through an array in a nested container."""
+        return any(map(varies, flatten(tree)[0]))
+
+    @staticmethod
+    def stripped(tree: Any) -> Any:
+        """A nested container with the plain arrays in it."""
+        leaves, shape = flatten(tree)
+        return restore([strip(leaf) for leaf in leaves], shape)
+
+    no_pullback = staticmethod(_no_pullback)
+
+    def constant(self, function: Callable[..., Any], arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
+        """The results of a function as constants."""
+        leaves, _ = flatten((tuple(arguments), dict(options)))
+        level = max((leaf.level for leaf in leaves if isinstance(leaf, TapeArray)), default=0)
+        result = function(*map(self.stripped, arguments), **{key: self.stripped(x) for key, x in options.items()})
+        found, shape = flatten(result)
+        lifted = [self.lift(x, level) if level and hasattr(x, "shape") and hasattr(x, "dtype") else x for x in found]
+        return restore(lifted, shape)
 
     # Recording.
     def lift(self, x: Array, level: int, node: Node | None = None) -> TapeArray:
@@ -696,7 +774,13 @@ class TapeNamespace:
         if not level:
             return primitive.forward(self.base_namespace, *arrays, **options)
         out = self.apply(primitive, *values, **options)
-        if not any(p is not None for p in parents):
+        for parent in parents:
+            if parent is not None:
+                break
+        else:
+            return TapeArray(out, self, level)
+        known = self._differentiable.get(out.dtype)
+        if not (self._is_differentiable(out.dtype) if known is None else known):
             return TapeArray(out, self, level)
 
         def pullback(cotangents: Sequence[Array]) -> list[Array | None]:
@@ -707,62 +791,140 @@ class TapeNamespace:
 
         return TapeArray(out, self, level, Node(parents, pullback))
 
-    def scatter(self, g: Array, key: Any, shape: tuple[int, ...]) -> Array:
-        """Zeros of `shape` with `g` at `key`: the adjoint of indexing."""
-        return self.apply(_SCATTER, g, key=key, shape=shape)
+    def _is_differentiable(self, dtype: Any) -> bool:
+        """Whether arrays of this dtype have derivatives: real floating-point numbers; integers are constants."""
+        name = str(dtype)
+        if "complex" in name:
+            message = (
+                f"complex numbers ({name}) are not differentiated on the tape; compute with real and imaginary parts"
+            )
+            raise NotImplementedError(message)
+        self._differentiable[dtype] = found = "float" in name
+        return found
 
-    # Functions that take their arrays in another order, or are made of others.
-    def asarray(self, x: Any, /, **options: Any) -> Any:
-        if isinstance(x, TapeArray):
-            dtype = options.get("dtype")
-            return x if dtype is None or dtype == x.dtype else self.astype(x, dtype)
-        return self.base_namespace.asarray(x, **options)
+    def rearranged(self, function: Callable[[Any], Any], data: Any) -> Any:
+        """The result of a function of plain arrays that moves, repeats or drops entries of a container of arrays."""
+        leaves, tree = flatten(data)
+        outputs, shape = flatten(function(self.stripped(data)))
+        primitive = _rearrangement(len(leaves))
+        if shape is ...:
+            return self.apply(primitive, *leaves, function=function, tree=tree)
+        parts = [
+            self.apply(primitive, *leaves, function=lambda x, k=k: flatten(function(x))[0][k], tree=tree)
+            for k in range(len(outputs))
+        ]
+        return restore(parts, shape)
+
+    def add_at(self, g: Array, numbers: Array, size: int) -> Array:
+        """The entries of `g` added up by their numbers, from 1 to `size`."""
+        return self.apply(self._add_at, g, numbers=numbers, size=size)
+
+    # The standard's functions, but for the elementwise ones of the tables above.
+    def asarray(self, x: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None) -> Any:
+        if not isinstance(x, TapeArray):
+            given = {
+                key: value for key, value in (("dtype", dtype), ("device", device), ("copy", copy)) if value is not None
+            }
+            return self.base_namespace.asarray(x, **given)
+        x = x if dtype is None or dtype == x.dtype else self.astype(x, dtype)
+        return x if device is None or device == x.device else x.to_device(device)
+
+    def astype(self, x: Array, dtype: Any, /, *, copy: bool = True, device: Any = None) -> Any:
+        del copy
+        x = self.apply(_ASTYPE, x, dtype=dtype)
+        return x if device is None or device == x.device else x.to_device(device)
+
+    def full(self, shape: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Any:
+        if varies(fill_value):
+            return self._spread(
+                fill_value, (shape,) if isinstance(shape, int) else tuple(shape), dtype or fill_value.dtype
+            )
+        return self.base_namespace.full(shape, strip(fill_value), dtype=dtype, device=device)
+
+    def full_like(self, x: Array, /, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Any:
+        if varies(fill_value):
+            return self._spread(fill_value, tuple(x.shape), dtype or x.dtype)
+        options = {key: value for key, value in (("dtype", dtype), ("device", device)) if value is not None}
+        return self.constant(self.base_namespace.full_like, (x, fill_value), options)
+
+    def _spread(self, value: Array, shape: tuple[int, ...], dtype: Any) -> Array:
+        return self.broadcast_to(value if value.dtype == dtype else self.astype(value, dtype), shape)
 
     def where(self, condition: Array, a: Any, b: Any, /) -> Any:
         return self.apply(_WHERE, a, b, condition=strip(condition))
 
-    def take(self, x: Array, indices: Array, /, *, axis: int | None = None) -> Any:
-        return self.apply(_TAKE, x, indices=strip(indices), axis=0 if axis is None else axis)
+    def clip(self, x: Array, /, min: Any = None, max: Any = None) -> Any:  # noqa: A002  (the standard's names)
+        for bound, better in ((min, self.maximum), (max, self.minimum)):
+            if bound is not None:
+                x = better(x, bound if hasattr(bound, "dtype") else self._bound(x, bound))
+        return x
 
-    def concat(self, arrays: Sequence[Array], /, *, axis: int | None = 0) -> Any:
-        if axis is None:
-            arrays, axis = [self.reshape(a, (-1,)) for a in arrays], 0
-        return self.apply(_concat(axis, [a.shape[axis] for a in arrays]), *arrays)
+    def _bound(self, x: Array, bound: Any) -> Array:
+        return self.asarray(bound) if isinstance(bound, (list, tuple)) else self.full_like(x, bound)
 
-    def stack(self, arrays: Sequence[Array], /, *, axis: int = 0) -> Any:
-        return self.concat([self.expand_dims(a, axis=axis) for a in arrays], axis=axis)
+    def positive(self, x: Array, /) -> Any:
+        return x
 
-    def unstack(self, x: Array, /, *, axis: int = 0) -> tuple[Any, ...]:
-        moved = self.moveaxis(x, axis, 0)
-        return tuple(moved[k, ...] for k in range(moved.shape[0]))
+    # Reductions.
+    def sum(self, x: Array, /, axis: Any = None, *, dtype: Any = None, keepdims: bool = False) -> Any:
+        x = x if dtype is None or dtype == x.dtype else self.astype(x, dtype)
+        return self.apply(_SUM, x, axis=_axis(axis), keepdims=keepdims)
 
-    def expand_dims(self, x: Array, /, axis: int = 0) -> Any:
-        shape = list(x.shape)
-        shape.insert(axis if axis >= 0 else axis + len(shape) + 1, 1)
-        return self.reshape(x, tuple(shape))
+    def max(self, x: Array, /, axis: Any = None, *, keepdims: bool = False) -> Any:
+        return self.apply(_MAX, x, axis=_axis(axis), keepdims=keepdims)
 
-    def squeeze(self, x: Array, /, axis: int | tuple[int, ...] | None) -> Any:
-        ones = tuple(k for k, n in enumerate(x.shape) if n == 1)
-        gone = ones if axis is None else _axes(axis, len(x.shape))
-        if any(x.shape[k] != 1 for k in gone):
-            message = f"squeeze: expected axes of length 1, got axis={axis} of an array of shape {tuple(x.shape)}"
+    def min(self, x: Array, /, axis: Any = None, *, keepdims: bool = False) -> Any:
+        return self.apply(_MIN, x, axis=_axis(axis), keepdims=keepdims)
+
+    def mean(self, x: Array, /, axis: Any = None, *, keepdims: bool = False) -> Any:
+        return self.apply(_MEAN, x, axis=_axis(axis), keepdims=keepdims)
+
+    def var(self, x: Array, /, axis: Any = None, *, correction: float = 0.0, keepdims: bool = False) -> Any:
+        count = math.prod(x.shape[k] for k in _axes(axis, len(x.shape)))
+        centred = self.subtract(x, self.mean(x, axis=axis, keepdims=True))
+        return self.divide(self.sum(self.square(centred), axis=axis, keepdims=keepdims), count - correction)
+
+    def std(self, x: Array, /, axis: Any = None, *, correction: float = 0.0, keepdims: bool = False) -> Any:
+        return self._root(self.var(x, axis=axis, correction=correction, keepdims=keepdims))
+
+    def _root(self, x: Array) -> Array:
+        """The square root of what is not negative, with derivative 0 at 0."""
+        zero = self.equal(x, 0.0)
+        return self.where(zero, self.zeros_like(x), self.sqrt(self.where(zero, self.ones_like(x), x)))
+
+    def prod(self, x: Array, /, axis: Any = None, *, dtype: Any = None, keepdims: bool = False) -> Any:
+        """The product, by halves: so its derivatives of any order hold where factors are 0 too."""
+        x = x if dtype is None or dtype == x.dtype else self.astype(x, dtype)
+        gone = _axes(axis, len(x.shape))
+        kept = tuple(k for k in range(len(x.shape)) if k not in gone)
+        shape = tuple(x.shape[k] for k in kept)
+        y = self.reshape(self.permute_dims(x, kept + gone), (*shape, math.prod(x.shape[k] for k in gone)))
+        if not y.shape[-1]:
+            y = self.ones_like(self.sum(y, axis=-1, keepdims=True))
+        while (count := y.shape[-1]) > 1:
+            half = count // 2
+            halves = [self.multiply(y[..., :half], y[..., half : 2 * half])]
+            y = self.concat([*halves, y[..., 2 * half :]] if count % 2 else halves, axis=-1)
+        full = tuple(1 if k in gone else n for k, n in enumerate(x.shape))
+        return self.reshape(y, full if keepdims else shape)
+
+    def cumulative_sum(
+        self, x: Array, /, axis: int | None = None, *, dtype: Any = None, include_initial: bool = False
+    ) -> Any:
+        if not x.shape:
+            x, axis = self.reshape(x, (1,)), 0
+        if axis is None and len(x.shape) != 1:
+            message = f"cumulative_sum: expected an axis for an array of shape {tuple(x.shape)}"
             raise ValueError(message)
-        return self.reshape(x, tuple(n for k, n in enumerate(x.shape) if k not in gone))
+        where = 0 if axis is None else operator.index(axis) % len(x.shape)
+        x = x if dtype is None or dtype == x.dtype else self.astype(x, dtype)
+        out = self.apply(_CUMULATIVE_SUM, x, axis=where)
+        if not include_initial:
+            return out
+        return self.concat([self.zeros_like(out[(slice(None),) * where + (slice(0, 1), ...)]), out], axis=where)
 
-    def moveaxis(self, x: Array, source: int, destination: int, /) -> Any:
-        ndim = len(x.shape)
-        axes = [k for k in range(ndim) if k != source % ndim]
-        axes.insert(destination % ndim, source % ndim)
-        return self.permute_dims(x, tuple(axes))
-
-    def broadcast_arrays(self, *arrays: Array) -> list[Any]:
-        template = self.base_namespace.broadcast_arrays(*map(strip, arrays))
-        return [self.broadcast_to(a, tuple(t.shape)) for a, t in zip(arrays, template, strict=True)]
-
-    def tensor_first(self, a: Array, b: Array) -> Any:
-        """Contract the last axis of the matrix `a` with the first of `b`."""
-        flat = self.matmul(a, self.reshape(b, (b.shape[0], -1)))
-        return self.reshape(flat, (a.shape[0], *b.shape[1:]))
+    def vecdot(self, a: Array, b: Array, /, *, axis: int = -1) -> Any:
+        return self.sum(self.multiply(self.moveaxis(a, axis, -1), self.moveaxis(b, axis, -1)), axis=-1)
 
     def tensordot(self, a: Array, b: Array, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2) -> Any:
         left, right = (
@@ -779,33 +941,151 @@ class TapeNamespace:
         )
         return self.reshape(flat, tuple(a.shape[k] for k in free_a) + tuple(b.shape[k] for k in free_b))
 
-    def vecdot(self, a: Array, b: Array, /, *, axis: int = -1) -> Any:
-        return self.sum(self.multiply(a, b), axis=axis)
+    # Shapes and places.
+    def reshape(self, x: Array, /, shape: Any, *, copy: bool | None = None) -> Any:
+        del copy
+        sizes = (shape,) if hasattr(shape, "__index__") else shape
+        return self.apply(_RESHAPE, x, shape=tuple(map(operator.index, sizes)))
 
-    def positive(self, x: Array, /) -> Any:
+    def permute_dims(self, x: Array, /, axes: Sequence[int]) -> Any:
+        return self.apply(_PERMUTE_DIMS, x, axes=tuple(map(operator.index, axes)))
+
+    def broadcast_to(self, x: Array, /, shape: Any) -> Any:
+        return self.apply(_BROADCAST_TO, x, shape=(shape,) if isinstance(shape, int) else tuple(shape))
+
+    def broadcast_arrays(self, *arrays: Array) -> list[Any]:
+        template = self.base_namespace.broadcast_arrays(*map(strip, arrays))
+        return [self.broadcast_to(a, tuple(t.shape)) for a, t in zip(arrays, template, strict=True)]
+
+    def concat(self, arrays: Sequence[Array], /, *, axis: int | None = 0) -> Any:
+        if axis is None:
+            arrays, axis = [self.reshape(a, (-1,)) for a in arrays], 0
+        return self.apply(_concat(axis, [a.shape[axis] for a in arrays]), *arrays)
+
+    def stack(self, arrays: Sequence[Array], /, *, axis: int = 0) -> Any:
+        return self.concat([self.expand_dims(a, axis=axis) for a in arrays], axis=axis)
+
+    def unstack(self, x: Array, /, *, axis: int = 0) -> tuple[Any, ...]:
+        moved = self.moveaxis(x, axis, 0)
+        return tuple(moved[k, ...] for k in range(moved.shape[0]))
+
+    def expand_dims(self, x: Array, /, axis: int = 0) -> Any:
+        shape = list(x.shape)
+        where = operator.index(axis)
+        if not -len(shape) - 1 <= where <= len(shape):
+            message = f"expand_dims: axis {axis} is out of bounds for an array of {len(shape)} axes"
+            raise IndexError(message)
+        shape.insert(where if where >= 0 else where + len(shape) + 1, 1)
+        return self.reshape(x, tuple(shape))
+
+    def squeeze(self, x: Array, /, axis: int | tuple[int, ...] | None = None) -> Any:
+        ones = tuple(k for k, n in enumerate(x.shape) if n == 1)
+        gone = ones if axis is None else _axes(axis, len(x.shape))
+        if any(x.shape[k] != 1 for k in gone):
+            message = f"squeeze: expected axes of length 1, got axis={axis} of an array of shape {tuple(x.shape)}"
+            raise ValueError(message)
+        return self.reshape(x, tuple(n for k, n in enumerate(x.shape) if k not in gone))
+
+    def moveaxis(self, x: Array, source: int | Sequence[int], destination: int | Sequence[int], /) -> Any:
+        ndim = len(x.shape)
+        sources, destinations = ([operator.index(k) % ndim for k in _several(axes)] for axes in (source, destination))
+        order = [k for k in range(ndim) if k not in sources]
+        for place, axis in sorted(zip(destinations, sources, strict=True)):
+            order.insert(place, axis)
+        return self.permute_dims(x, tuple(order))
+
+    def flip(self, x: Array, /, axis: Any = None) -> Any:
+        return self.apply(_FLIP, x, axis=_axis(axis))
+
+    def tril(self, x: Array, /, *, k: int = 0) -> Any:
+        return self.apply(_TRIL, x, k=k)
+
+    def triu(self, x: Array, /, *, k: int = 0) -> Any:
+        return self.apply(_TRIU, x, k=k)
+
+    def take(self, x: Array, indices: Array, /, *, axis: int | None = None) -> Any:
+        return self._moved("take", x, strip(indices), axis=axis)
+
+    def take_along_axis(self, x: Array, indices: Array, /, *, axis: int = -1) -> Any:
+        return self._moved("take_along_axis", x, strip(indices), axis=axis)
+
+    def repeat(self, x: Array, repeats: Any, /, *, axis: int | None = None) -> Any:
+        return self._moved("repeat", x, strip(repeats), axis=axis)
+
+    def roll(self, x: Array, /, shift: Any, *, axis: Any = None) -> Any:
+        return self._moved("roll", x, shift, axis=axis)
+
+    def tile(self, x: Array, repetitions: tuple[int, ...], /) -> Any:
+        return self._moved("tile", x, repetitions)
+
+    def _moved(self, name: str, x: Array, *arguments: Any, **options: Any) -> Any:
+        function = getattr(self.base_namespace, name)
+        return self.rearranged(lambda plain: function(plain, *arguments, **options), x)
+
+    def sort(self, x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Any:
+        order = self.base_namespace.argsort(strip(x), axis=axis, descending=descending, stable=stable)
+        return self.take_along_axis(x, order, axis=axis)
+
+    def diff(self, x: Array, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append: Any = None) -> Any:
+        parts = [part for part in (prepend, x, append) if part is not None]
+        x = self.concat(parts, axis=axis) if len(parts) > 1 else x
+        ahead = (slice(None),) * (operator.index(axis) % len(x.shape))
+        for _ in range(n):
+            x = self.subtract(x[(*ahead, slice(1, None), ...)], x[(*ahead, slice(None, -1), ...)])
         return x
 
-    def mean(self, x: Array, /, axis: Any = None, *, keepdims: bool = False) -> Any:
-        count = math.prod(x.shape[k] for k in _axes(axis, len(x.shape)))
-        return self.divide(self.sum(x, axis=axis, keepdims=keepdims), float(count))
 
-    def var(self, x: Array, /, axis: Any = None, *, correction: float = 0.0, keepdims: bool = False) -> Any:
-        count = math.prod(x.shape[k] for k in _axes(axis, len(x.shape)))
-        centred = self.subtract(x, self.mean(x, axis=axis, keepdims=True))
-        return self.divide(self.sum(self.square(centred), axis=axis, keepdims=keepdims), count - correction)
+class TapeLinalg:
+    """The extension `linalg` of recorded arrays: norms and products; factorizations are refused."""
 
-    def std(self, x: Array, /, axis: Any = None, *, correction: float = 0.0, keepdims: bool = False) -> Any:
-        return self.sqrt(self.var(x, axis=axis, correction=correction, keepdims=keepdims))
+    def __init__(self, space: TapeNamespace) -> None:
+        self._space = space
+        self.matmul = space.matmul
+        self.matrix_transpose = space.matrix_transpose
+        self.tensordot = space.tensordot
+        self.vecdot = space.vecdot
 
-    def vector_norm(self, x: Array, /, *, axis: Any = None, keepdims: bool = False) -> Any:
-        return self.sqrt(self.sum(self.square(x), axis=axis, keepdims=keepdims))
+    def __getattr__(self, name: str) -> Any:
+        space = self._space
+        return space._member(space.base_namespace.linalg, name)  # noqa: SLF001  (its own)
 
-    def clip(self, x: Array, /, min: Any = None, max: Any = None) -> Any:  # noqa: A002  (the standard's names)
-        if min is not None:
-            x = self.where(self.less(x, min), self.add(self.zeros_like(x), strip(min)), x)
-        if max is not None:
-            x = self.where(self.greater(x, max), self.add(self.zeros_like(x), strip(max)), x)
-        return x
+    def outer(self, a: Array, b: Array, /) -> Any:
+        return self._space.multiply(self._space.expand_dims(a, axis=1), self._space.expand_dims(b, axis=0))
+
+    def diagonal(self, x: Array, /, *, offset: int = 0) -> Any:
+        diagonal = self._space.base_namespace.linalg.diagonal
+        return self._space.rearranged(lambda plain: diagonal(plain, offset=offset), x)
+
+    def trace(self, x: Array, /, *, offset: int = 0, dtype: Any = None) -> Any:
+        return self._space.sum(self.diagonal(x, offset=offset), axis=-1, dtype=dtype)
+
+    def vector_norm(self, x: Array, /, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Any:  # noqa: A002  (the standard's name)
+        """The norm of vectors, with derivative 0 where it is 0."""
+        xp, over = self._space, {"axis": axis, "keepdims": keepdims}
+        if abs(ord) == math.inf:
+            return (xp.max if ord > 0 else xp.min)(xp.abs(x), **over)
+        if ord == 0:
+            return xp.sum(xp.astype(xp.not_equal(x, 0.0), x.dtype), **over)
+        if ord == 1:
+            return xp.sum(xp.abs(x), **over)
+        if ord == 2:  # noqa: PLR2004  (Euclid's)
+            return xp._root(xp.sum(xp.square(x), **over))  # noqa: SLF001  (its own)
+        total = xp.sum(xp.pow(xp.abs(x), float(ord)), **over)
+        zero = xp.equal(total, 0.0)
+        root = xp.pow(xp.where(zero, xp.ones_like(total), total), 1.0 / float(ord))
+        return xp.where(zero, xp.zeros_like(total), root)
+
+    def matrix_norm(self, x: Array, /, *, axis: Any = (-2, -1), keepdims: bool = False, ord: Any = "fro") -> Any:  # noqa: A002  (the standard's name)
+        if ord == "fro":
+            return self.vector_norm(x, axis=axis, keepdims=keepdims)
+        if ord not in {1, -1, math.inf, -math.inf}:
+            message = f"matrix_norm: ord={ord!r} is not differentiated on the tape; 'fro', 1, -1, inf and -inf are"
+            raise NotImplementedError(message)
+        xp, rows, columns = self._space, *_axes(axis, len(x.shape))
+        inner, outer = (rows, columns) if abs(ord) == 1 else (columns, rows)
+        sums = xp.sum(xp.abs(x), axis=inner, keepdims=True)
+        out = (xp.max if ord > 0 else xp.min)(sums, axis=outer, keepdims=True)
+        return out if keepdims else xp.squeeze(out, axis=(rows, columns))
 
 
 # -------------------------------------------------------------------------------------------------- nested containers
@@ -884,12 +1164,14 @@ class TapeAdapter:
         at_hand: bool = False,
         fill: Callable[[Array, float], None] | None = None,
         copy: Callable[[Array], Array] | None = None,
+        add_at: Callable[[Namespace, Array, Array, int], Array] | None = None,
     ) -> None:
         self.name = name
         self.version = version
         self.at_hand = at_hand  # whether it costs nothing to look at a number in an array
         self.fill = fill  # the diagonal of a matrix, in place
         self.copy = copy  # as asarray(x, copy=True) does, but faster
+        self.add_at = add_at  # as `_add_at` does, but without a matrix
         self.devices = devices
         self.dtypes = ("float64", "float32", *half_precision)
         self._namespace_of = namespace_of
@@ -901,7 +1183,7 @@ class TapeAdapter:
             return array.namespace
         base = self._namespace_of(array)
         if base not in self._namespaces:
-            self._namespaces.setdefault(base, TapeNamespace(base))
+            self._namespaces.setdefault(base, TapeNamespace(base, self.add_at))
         return self._namespaces[base]
 
     def stop_gradient(self, x: Array) -> Array:

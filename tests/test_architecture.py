@@ -49,6 +49,7 @@ ADAPTER_MAY_IMPORT = {
     "tape": {"array_api_compat"},
     "generic": {"array_api_compat"},
     "numpy": {"numpy"},
+    "numpy_functions": set[str](),
     "torch": {"torch"},
     "jax": {"jax"},
     "cupy": {"cupy"},

@@ -86,6 +86,19 @@ FUNCTIONS: dict[str, tuple[Function, tuple[np.ndarray, ...]]] = {
     "clip": (lambda xp, x: xp.clip(x, -0.5, 0.25), (A,)),
     "slice": (lambda xp, x: x[1:, ::2], (A,)),
     "index": (lambda xp, x: x[1, ...], (A,)),
+    "prod": (lambda xp, x: xp.prod(x, axis=1), (A,)),
+    "prod of zeros": (lambda xp, x: xp.prod(x), (TIES,)),
+    "sort": (lambda xp, x: xp.sort(x, axis=0), (A,)),
+    "take_along_axis": (lambda xp, x: xp.take_along_axis(x, xp.argsort(x, axis=1), axis=1), (A,)),
+    "roll": (lambda xp, x: xp.roll(x, 1, axis=1), (A,)),
+    "tile": (lambda xp, x: xp.tile(x, (2, 1)), (A,)),
+    "diff": (lambda xp, x: xp.diff(x, axis=1, n=2), (A,)),
+    "remainder": (lambda xp, x, y: xp.remainder(x, y), (A, B)),
+    "vector_norm": (lambda xp, x: xp.linalg.vector_norm(x, axis=1), (A,)),
+    "matrix_norm": (lambda xp, x: xp.linalg.matrix_norm(x), (BATCH,)),
+    "outer": (lambda xp, x, y: xp.linalg.outer(x, y), (ROW, ROW + 1)),
+    "trace": (lambda xp, x: xp.linalg.trace(x), (SQUARE,)),
+    "integers": (lambda xp, x: x[xp.asarray([0, 1, 1, 0]), xp.asarray([2, 0, 0, 2])], (A,)),
     "newaxis": (lambda xp, x: x[:, None, 1], (A,)),
     "astype": (lambda xp, x: xp.astype(xp.astype(x, xp.float32), xp.float64), (A,)),
     "comparison": (lambda xp, x, y: xp.astype(x < y, xp.float64) * x + xp.astype(~(x >= y), xp.float64), (A, B)),
@@ -238,10 +251,10 @@ def test_methods_and_conversions() -> None:
         xp = x.__array_namespace__()
         parts = x.reshape(3, 2).sum() + x.reshape((3, 2)).mean(1).sum() + x.transpose(1, 0).flatten().max()
         parts = parts + x.ravel().dot(constant) + x.clip(max=0.15).sum() + xp.clip(x, min=-0.1).std()
-        parts = parts + xp.asarray(x, dtype=xp.float32).astype(xp.float64).var() + xp.vector_norm(x)
+        parts = parts + xp.asarray(x, dtype=xp.float32).astype(xp.float64).var() + xp.linalg.vector_norm(x)
         parts = parts + xp.asarray(constant).sum() + x.argmax() * 0 + xp.positive(x)[0, 0]
         parts = parts + x[None, 0:1, 0].squeeze().sum()
-        return parts * untouched + x[0, 0].item()
+        return parts * untouched + pnce.stop_gradient(x[0, 0]).item()
 
     def same(x: Any, untouched: float, constant: Any) -> Any:
         parts = x.sum() + x.reshape(3, 2).mean(1).sum() + x.max() + x.ravel() @ constant + x.clip(max=0.15).sum()
@@ -265,12 +278,14 @@ def test_a_function_that_does_not_depend_on_its_argument() -> None:
 def test_refusals() -> None:
     with pytest.raises(AttributeError, match="no attribute 'cumprod'"):
         pnce.grad(lambda x: x.cumprod())(np.ones(3))
-    with pytest.raises(NotImplementedError, match="einsum has no pullback"):
-        pnce.grad(lambda x: np.einsum("i,i->", x, x))(np.ones(3))
+    with pytest.raises(NotImplementedError, match="cumprod has no pullback"):
+        pnce.grad(lambda x: np.cumprod(x).sum())(np.ones(3))
+    with pytest.raises(NotImplementedError, match="where= is not differentiated"):
+        pnce.grad(lambda x: np.sum(x, where=x > 0))(np.ones(3))
     with pytest.raises(NotImplementedError, match="nanmean has no pullback"):
         pnce.grad(lambda x: np.nanmean(x + 1))(np.ones(3))
     with pytest.raises(NotImplementedError, match="no pullback"):
-        pnce.grad(lambda x: x.__array_namespace__().prod(x))(np.ones(3))
+        pnce.grad(lambda x: x.__array_namespace__().linalg.det(x))(np.eye(3))
 
     def assigns(x: Any) -> Any:
         x[0] = 1.0
@@ -294,7 +309,7 @@ def test_refusals() -> None:
         pnce.grad(lambda x: x.sum(), has_aux=True)(np.ones(3))
     with pytest.raises(ValueError, match="axes of length 1"):
         pnce.grad(lambda x: x.__array_namespace__().squeeze(x, axis=0).sum())(np.ones(3))
-    with pytest.raises(TypeError):
+    with pytest.raises(TypeError, match="out= would write"):
         pnce.grad(lambda x: np.add(x, x, out=np.ones(3)).sum())(np.ones(3))
 
 
@@ -306,7 +321,7 @@ def test_a_recorded_array_behaves_like_an_array() -> None:
         assert x.T.shape == (3, 2)
         assert "TapeArray" in repr(x)
         assert hash(x) == hash(x)
-        assert float(x[0, 0]) == A[0, 0]
+        assert float(pnce.stop_gradient(x)[0, 0]) == A[0, 0]
         assert int(x[0, 0] * 10) == 3
         assert bool(x[0, 0] > 0)
         assert bool(((x > 0) | (x <= 0)).all())
@@ -329,5 +344,5 @@ def test_a_constant_goes_through_what_has_no_pullback() -> None:
     value, gradient = pnce.value_and_grad(loss)(x)
     np.testing.assert_allclose(value, np.sum(x * x) + np.sum(pnce.concentrations(x, centres, members)))
     np.testing.assert_allclose(gradient, 2 * x)
-    with pytest.raises(NotImplementedError, match="sort has no pullback"):
-        pnce.grad(lambda x: x.__array_namespace__().sort(x).sum())(x)
+    with pytest.raises(NotImplementedError, match="quantile has no pullback"):
+        pnce.grad(lambda x: np.quantile(x, 0.5))(x)

@@ -1,0 +1,595 @@
+"""NumPy's spellings of what the tape differentiates: functions, ufuncs and methods, with NumPy's own meanings.
+
+NumPy and CuPy hand calls such as ``np.sum(x, keepdims=True)`` to the tape by two protocols, `__array_function__` and
+`__array_ufunc__`. A name that stands in a table here is differentiated, with the keywords that its entry takes; any
+other name, and any other keyword, is refused by name, so that a derivative is never wrong without a word.
+
+Each entry takes the recording namespace first. `MOVES` names functions that only move, repeat or drop entries: their
+derivative follows from the same call on the numbers of the entries, with whatever keywords.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+__all__ = ["CONSTANT", "FUNCTIONS", "METHODS", "MOVES", "UFUNCS", "call_function", "call_method", "call_ufunc"]
+
+Array = Any
+Namespace = Any
+
+MOVES = frozenset(
+    {
+        *("array_split", "atleast_1d", "atleast_2d", "atleast_3d", "block", "broadcast_to", "column_stack", "compress"),
+        *("concatenate", "copy", "delete", "diag", "diagflat", "diagonal", "dsplit", "dstack", "expand_dims", "flip"),
+        *("fliplr", "flipud", "hsplit", "hstack", "linalg.diagonal", "linalg.matrix_transpose", "matrix_transpose"),
+        *("moveaxis", "ravel", "repeat", "reshape", "resize", "roll", "rollaxis", "rot90", "split", "squeeze", "stack"),
+        *("swapaxes", "take", "take_along_axis", "tile", "transpose", "tril", "triu", "unstack", "vsplit", "vstack"),
+    }
+)
+"""Functions that move, repeat or drop the entries of their first argument; what they add of their own is 0."""
+
+MOVING_METHODS = frozenset(
+    {
+        *("compress", "copy", "diagonal", "flatten", "ravel", "repeat", "reshape", "squeeze", "swapaxes", "take"),
+        *("transpose",),
+    }
+)
+"""The same among the methods of an array."""
+
+CONSTANT = frozenset(
+    {
+        *("all", "allclose", "any", "argmax", "argmin", "argpartition", "argsort", "argwhere", "around", "array_equal"),
+        *("array_equiv", "can_cast", "common_type", "count_nonzero", "digitize", "empty_like", "fix", "flatnonzero"),
+        *(
+            "iscomplexobj",
+            "iscomplex",
+            "isclose",
+            "isin",
+            "isneginf",
+            "isposinf",
+            "isreal",
+            "isrealobj",
+            "may_share_memory",
+        ),
+        *("min_scalar_type", "ndim", "nonzero", "ones_like", "result_type", "round", "searchsorted", "shape"),
+        *("shares_memory", "size", "zeros_like", "array_repr", "array_str", "array2string"),
+    }
+)
+"""Functions whose derivative is zero almost everywhere, or has no meaning: their results are constants."""
+
+_UFUNC_NAMES: Mapping[str, str] = {
+    "absolute": "abs",
+    "arccos": "acos",
+    "arccosh": "acosh",
+    "arcsin": "asin",
+    "arcsinh": "asinh",
+    "arctan": "atan",
+    "arctan2": "atan2",
+    "arctanh": "atanh",
+    "power": "pow",
+    "true_divide": "divide",
+}
+"""The standard's names of ufuncs that NumPy knows by an older one."""
+
+_UFUNC_STANDARD = (
+    *("abs", "acos", "acosh", "add", "asin", "asinh", "atan", "atan2", "atanh", "copysign", "cos", "cosh", "divide"),
+    *("exp", "exp2", "expm1", "hypot", "log", "log10", "log1p", "log2", "logaddexp", "matmul", "maximum", "minimum"),
+    *(
+        "multiply",
+        "negative",
+        "positive",
+        "pow",
+        "reciprocal",
+        "remainder",
+        "sin",
+        "sinh",
+        "sqrt",
+        "square",
+        "subtract",
+    ),
+    *("tan", "tanh"),
+)
+
+_UFUNC_CONSTANT = (
+    *("bitwise_and", "bitwise_or", "bitwise_xor", "ceil", "equal", "floor", "floor_divide", "greater", "greater_equal"),
+    *("heaviside", "invert", "isfinite", "isinf", "isnan", "left_shift", "less", "less_equal", "logical_and"),
+    *("logical_not", "logical_or", "logical_xor", "not_equal", "right_shift", "rint", "sign", "signbit", "trunc"),
+)
+
+
+def _fmod(xp: Namespace, a: Array, b: Array) -> Array:
+    return xp.subtract(a, xp.multiply(xp.trunc(xp.divide(a, b)), b))
+
+
+def _larger(xp: Namespace, a: Array, b: Array) -> Array:
+    """What fmax does with NaN: the other argument."""
+    return xp.maximum(xp.where(xp.isnan(a), b, a), xp.where(xp.isnan(b), a, b))
+
+
+def _smaller(xp: Namespace, a: Array, b: Array) -> Array:
+    return xp.negative(_larger(xp, xp.negative(a), xp.negative(b)))
+
+
+UFUNCS: dict[str, Callable[..., Any] | None] = {
+    **{name: functools.partial(lambda name, xp, *x: getattr(xp, name)(*x), name) for name in _UFUNC_STANDARD},
+    **dict.fromkeys(_UFUNC_CONSTANT),
+    "conjugate": lambda xp, x: xp.positive(x),
+    "deg2rad": lambda xp, x: xp.multiply(x, math.pi / 180.0),
+    "radians": lambda xp, x: xp.multiply(x, math.pi / 180.0),
+    "degrees": lambda xp, x: xp.multiply(x, 180.0 / math.pi),
+    "rad2deg": lambda xp, x: xp.multiply(x, 180.0 / math.pi),
+    "fabs": lambda xp, x: xp.abs(x),
+    "fmax": _larger,
+    "fmin": _smaller,
+    "fmod": _fmod,
+    "divmod": lambda xp, a, b: (xp.floor_divide(a, b), xp.remainder(a, b)),
+    "vecdot": lambda xp, a, b: xp.vecdot(a, b),
+}
+"""Ufuncs by name; None stands for one whose result is a constant."""
+UFUNCS |= {old: UFUNCS[new] for old, new in _UFUNC_NAMES.items()}
+
+
+# Functions that compute. The order of the arguments and the names of the options are NumPy's.
+
+
+def _of(name: str) -> Callable[..., Any]:
+    """The standard's reduction of the same meaning."""
+
+    def reduction(xp: Namespace, a: Array, axis: Any = None, *, keepdims: bool = False) -> Any:
+        return getattr(xp, name)(a, axis=axis, keepdims=keepdims)
+
+    return reduction
+
+
+def _sum(xp: Namespace, a: Array, axis: Any = None, dtype: Any = None, *, keepdims: bool = False) -> Any:
+    return xp.sum(a, axis=axis, dtype=dtype, keepdims=keepdims)
+
+
+def _prod(xp: Namespace, a: Array, axis: Any = None, dtype: Any = None, *, keepdims: bool = False) -> Any:
+    return xp.prod(a, axis=axis, dtype=dtype, keepdims=keepdims)
+
+
+def _mean(xp: Namespace, a: Array, axis: Any = None, *, keepdims: bool = False) -> Any:
+    return xp.mean(a, axis=axis, keepdims=keepdims)
+
+
+def _deviation(name: str) -> Callable[..., Any]:
+    def deviation(
+        xp: Namespace, a: Array, axis: Any = None, *, ddof: float = 0, correction: float = 0, keepdims: bool = False
+    ) -> Any:
+        if ddof and correction:
+            message = f"{name}: expected ddof or correction, got both"
+            raise ValueError(message)
+        return getattr(xp, name)(a, axis=axis, correction=ddof or correction, keepdims=keepdims)
+
+    return deviation
+
+
+def _average(xp: Namespace, a: Array, axis: Any = None, weights: Array | None = None, *, keepdims: bool = False) -> Any:
+    if weights is None:
+        return xp.mean(a, axis=axis, keepdims=keepdims)
+    if tuple(weights.shape) != tuple(a.shape):
+        if axis is None or isinstance(axis, tuple) or len(weights.shape) != 1:
+            message = "average: weights of another shape than the array take one axis"
+            raise ValueError(message)
+        where = int(axis) % len(a.shape)
+        weights = xp.reshape(weights, tuple(n if k == where else 1 for k, n in enumerate(a.shape)))
+        weights = xp.broadcast_to(weights, tuple(a.shape))
+    total = xp.sum(xp.multiply(a, weights), axis=axis, keepdims=keepdims)
+    return xp.divide(total, xp.sum(weights, axis=axis, keepdims=keepdims))
+
+
+def _ptp(xp: Namespace, a: Array, axis: Any = None, *, keepdims: bool = False) -> Any:
+    return xp.subtract(xp.max(a, axis=axis, keepdims=keepdims), xp.min(a, axis=axis, keepdims=keepdims))
+
+
+def _cumsum(xp: Namespace, a: Array, axis: int | None = None) -> Any:
+    return xp.cumulative_sum(xp.reshape(a, (-1,)) if axis is None else a, axis=0 if axis is None else axis)
+
+
+def _cumulative_sum(xp: Namespace, x: Array, *, axis: int | None = None, include_initial: bool = False) -> Any:
+    return xp.cumulative_sum(x, axis=axis, include_initial=include_initial)
+
+
+def _sort(xp: Namespace, a: Array, axis: int | None = -1, *, kind: Any = None, stable: Any = None) -> Any:
+    del kind, stable  # ties have the same value
+    return xp.sort(xp.reshape(a, (-1,)) if axis is None else a, axis=-1 if axis is None else axis)
+
+
+def _diff(xp: Namespace, a: Array, n: int = 1, axis: int = -1, *, prepend: Any = None, append: Any = None) -> Any:
+    ends = [None if end is None else _end(xp, a, end, axis) for end in (prepend, append)]
+    return xp.diff(a, n=n, axis=axis, prepend=ends[0], append=ends[1])
+
+
+def _end(xp: Namespace, a: Array, end: Any, axis: int) -> Any:
+    """What stands before or after an array: a number stands for a slice of it."""
+    if len(getattr(end, "shape", ())):
+        return end
+    shape = tuple(1 if k == axis % len(a.shape) else n for k, n in enumerate(a.shape))
+    return xp.broadcast_to(end, shape) if hasattr(end, "shape") else xp.full(shape, end, dtype=a.dtype)
+
+
+def _trace(xp: Namespace, a: Array, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Any:
+    diagonal = xp.rearranged(lambda plain: plain.diagonal(offset, axis1, axis2), a)
+    return xp.sum(diagonal, axis=-1)
+
+
+def _clip(xp: Namespace, a: Array, a_min: Any = None, a_max: Any = None, *, min: Any = None, max: Any = None) -> Any:  # noqa: A002  (NumPy's names)
+    return xp.clip(a, a_min if min is None else min, a_max if max is None else max)
+
+
+def _clip_method(xp: Namespace, a: Array, min: Any = None, max: Any = None) -> Any:  # noqa: A002  (NumPy's names)
+    return xp.clip(a, min, max)
+
+
+def _dot(xp: Namespace, a: Array, b: Array) -> Any:
+    """The sum over the last axis of `a` and the last but one of `b`."""
+    dimensions = [len(getattr(x, "shape", ())) for x in (a, b)]
+    if not all(dimensions):
+        return xp.multiply(a, b)
+    return xp.tensordot(a, b, axes=((-1,), (-1 if dimensions[1] == 1 else -2,)))
+
+
+def _inner(xp: Namespace, a: Array, b: Array) -> Any:
+    if not (len(getattr(a, "shape", ())) and len(getattr(b, "shape", ()))):
+        return xp.multiply(a, b)
+    return xp.tensordot(a, b, axes=((-1,), (-1,)))
+
+
+def _vdot(xp: Namespace, a: Array, b: Array) -> Any:
+    return xp.tensordot(xp.reshape(a, (-1,)), xp.reshape(b, (-1,)), axes=1)
+
+
+def _outer(xp: Namespace, a: Array, b: Array) -> Any:
+    return xp.multiply(xp.reshape(a, (-1, 1)), xp.reshape(b, (1, -1)))
+
+
+def _tensordot(xp: Namespace, a: Array, b: Array, axes: Any = 2) -> Any:
+    if not isinstance(axes, int):
+        axes = tuple((int(k),) if isinstance(k, int) else tuple(map(int, k)) for k in axes)
+    return xp.tensordot(a, b, axes=axes)
+
+
+def _where(xp: Namespace, condition: Array, x: Any = None, y: Any = None) -> Any:
+    if x is None or y is None:
+        return xp.nonzero(condition)
+    return xp.where(condition, x, y)
+
+
+def _order(a: Array, axes: Any) -> tuple[int, ...]:
+    return tuple(range(len(a.shape)))[::-1] if axes is None else tuple(axes)
+
+
+def _full_like(xp: Namespace, a: Array, fill_value: Any) -> Any:
+    return xp.full_like(a, fill_value)
+
+
+def _norm(xp: Namespace, x: Array, ord: Any = None, axis: Any = None, *, keepdims: bool = False) -> Any:  # noqa: A002  (NumPy's name)
+    matrix = len(axis) == 2 if isinstance(axis, tuple) else axis is None and ord is not None and len(x.shape) == 2  # noqa: PLR2004  (a matrix)
+    if matrix:
+        return xp.linalg.matrix_norm(x, axis=axis or (-2, -1), ord="fro" if ord is None else ord, keepdims=keepdims)
+    return xp.linalg.vector_norm(x, axis=axis, ord=2 if ord is None else ord, keepdims=keepdims)
+
+
+def _vector_norm(xp: Namespace, x: Array, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Any:  # noqa: A002  (NumPy's name)
+    return xp.linalg.vector_norm(x, axis=axis, keepdims=keepdims, ord=ord)
+
+
+def _matrix_norm(xp: Namespace, x: Array, *, keepdims: bool = False, ord: Any = "fro") -> Any:  # noqa: A002  (NumPy's name)
+    return xp.linalg.matrix_norm(x, keepdims=keepdims, ord=ord)
+
+
+def _einsum(xp: Namespace, *operands: Any, optimize: Any = False) -> Any:
+    """Contract two operands at a time, each by one matrix product."""
+    del optimize
+    subscripts, *arrays = operands
+    if not isinstance(subscripts, str) or "." in subscripts:
+        message = "einsum is differentiated on the tape with subscripts in letters alone, such as 'ij,jk->ik'"
+        raise NotImplementedError(message)
+    left, arrow, result = subscripts.replace(" ", "").partition("->")
+    terms = left.split(",")
+    if len(terms) != len(arrays):
+        message = f"einsum: expected {len(terms)} operands for {subscripts!r}, got {len(arrays)}"
+        raise ValueError(message)
+    if not arrow:
+        result = "".join(sorted(letter for letter, times in Counter(left.replace(",", "")).items() if times == 1))
+    pairs = [_without_repeats(xp, array, term) for array, term in zip(arrays, terms, strict=True)]
+    x, letters = pairs[0]
+    for k, (other, term) in enumerate(pairs[1:], 1):
+        later = set(result).union(*(t for _, t in pairs[k + 1 :]))
+        x, letters = _contracted(xp, x, letters, other, term, later)
+    x, letters = _summed(xp, x, letters, set(result))
+    return xp.permute_dims(x, tuple(letters.index(letter) for letter in result)) if len(result) > 1 else x
+
+
+def _without_repeats(xp: Namespace, x: Array, letters: str) -> tuple[Array, str]:
+    """The diagonals of an operand with a repeated letter, and its letters."""
+    repeated = next((letter for letter in letters if letters.count(letter) > 1), None)
+    if repeated is None:
+        return x, letters
+    first = letters.index(repeated)
+    second = letters.index(repeated, first + 1)
+    x = xp.rearranged(lambda plain: plain.diagonal(0, first, second), x)
+    rest = "".join(letter for k, letter in enumerate(letters) if k not in {first, second})
+    return _without_repeats(xp, x, rest + repeated)
+
+
+def _summed(xp: Namespace, x: Array, letters: str, kept: set[str]) -> tuple[Array, str]:
+    gone = tuple(k for k, letter in enumerate(letters) if letter not in kept)
+    if gone:
+        x = xp.sum(x, axis=gone)
+    return x, "".join(letter for letter in letters if letter in kept)
+
+
+def _contracted(xp: Namespace, x: Array, s: str, y: Array, t: str, later: set[str]) -> tuple[Array, str]:  # noqa: PLR0917  (two operands with their letters)
+    x, s = _summed(xp, x, s, later.union(t))
+    y, t = _summed(xp, y, t, later.union(s))
+    batch = [letter for letter in s if letter in t and letter in later]
+    gone = [letter for letter in s if letter in t and letter not in later]
+    own, others = ([letter for letter in a if letter not in b] for a, b in ((s, t), (t, s)))
+    sizes = dict(zip(s, x.shape, strict=True)) | dict(zip(t, y.shape, strict=True))
+    count = [math.prod(sizes[letter] for letter in group) for group in (own, gone, others)]
+    shape = [sizes[letter] for letter in batch]
+    x = xp.permute_dims(x, tuple(s.index(letter) for letter in (*batch, *own, *gone))) if len(s) > 1 else x
+    y = xp.permute_dims(y, tuple(t.index(letter) for letter in (*batch, *gone, *others))) if len(t) > 1 else y
+    product = xp.matmul(xp.reshape(x, (*shape, count[0], count[1])), xp.reshape(y, (*shape, count[1], count[2])))
+    letters = (*batch, *own, *others)
+    return xp.reshape(product, tuple(sizes[letter] for letter in letters)), "".join(letters)
+
+
+def _joined(name: str) -> Callable[..., Any]:
+    """The standard's function of the same meaning, for arrays alone."""
+
+    def join(xp: Namespace, arrays: Sequence[Any], axis: int | None = 0) -> Any:
+        if not (isinstance(arrays, (list, tuple)) and all(hasattr(x, "shape") for x in arrays)):
+            message = f"{name}: expected arrays"
+            raise NotImplementedError(message)
+        return getattr(xp, name)(list(arrays), axis=axis)
+
+    return join
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "amax": _of("max"),
+    "amin": _of("min"),
+    "astype": lambda xp, x, dtype, *, copy=True: xp.astype(x, dtype, copy=copy),
+    "average": _average,
+    "broadcast_arrays": lambda xp, *arrays: tuple(xp.broadcast_arrays(*arrays)),
+    "broadcast_to": lambda xp, array, shape: xp.broadcast_to(array, shape),
+    "clip": _clip,
+    "concatenate": _joined("concat"),
+    "cumsum": _cumsum,
+    "cumulative_sum": _cumulative_sum,
+    "diff": _diff,
+    "dot": _dot,
+    "einsum": _einsum,
+    "expand_dims": lambda xp, a, axis: xp.expand_dims(a, axis=axis),
+    "full_like": _full_like,
+    "inner": _inner,
+    "linalg.matmul": lambda xp, x1, x2: xp.matmul(x1, x2),
+    "linalg.matrix_norm": _matrix_norm,
+    "linalg.norm": _norm,
+    "linalg.outer": _outer,
+    "linalg.tensordot": _tensordot,
+    "linalg.trace": lambda xp, x, *, offset=0: _trace(xp, x, offset, -2, -1),
+    "linalg.vecdot": lambda xp, x1, x2, *, axis=-1: xp.vecdot(x1, x2, axis=axis),
+    "linalg.vector_norm": _vector_norm,
+    "max": _of("max"),
+    "mean": _mean,
+    "min": _of("min"),
+    "outer": _outer,
+    "prod": _prod,
+    "ptp": _ptp,
+    "ravel": lambda xp, a: xp.reshape(a, (-1,)),
+    "real": lambda xp, val: xp.positive(val),
+    "reshape": lambda xp, a, shape: xp.reshape(a, shape),
+    "sort": _sort,
+    "stack": _joined("stack"),
+    "std": _deviation("std"),
+    "sum": _sum,
+    "tensordot": _tensordot,
+    "trace": _trace,
+    "transpose": lambda xp, a, axes=None: xp.permute_dims(a, _order(a, axes)),
+    "var": _deviation("var"),
+    "vdot": _vdot,
+    "where": _where,
+}
+"""Functions that compute, by name; those of `linalg` with that in front."""
+
+
+METHODS: dict[str, Callable[..., Any]] = {
+    **{name: FUNCTIONS[name] for name in ("cumsum", "dot", "max", "mean", "min", "prod", "std", "trace", "var")},
+    "astype": lambda xp, a, dtype, *, copy=True: xp.astype(a, dtype, copy=copy),
+    "clip": _clip_method,
+    "conj": lambda xp, a: xp.positive(a),
+    "conjugate": lambda xp, a: xp.positive(a),
+    "ravel": lambda xp, a: xp.reshape(a, (-1,)),
+    "reshape": lambda xp, a, *shape: xp.reshape(a, shape[0] if len(shape) == 1 else shape),
+    "sum": _sum,
+    "transpose": lambda xp, a, *axes: xp.permute_dims(a, _order(a, axes[0] if len(axes) == 1 else axes or None)),
+}
+"""Methods that compute, by name; the array itself comes first."""
+
+CONSTANT_METHODS = frozenset(
+    {"all", "any", "argmax", "argmin", "argpartition", "argsort", "nonzero", "round", "searchsorted"}
+)
+"""Methods whose results are constants."""
+
+
+# Calls.
+
+
+def call_function(
+    space: Namespace, function: Callable[..., Any], arguments: Sequence[Any], options: Mapping[str, Any]
+) -> Any:
+    """What `__array_function__` is to return."""
+    name = _qualified(function)
+    if name in CONSTANT or not space.varies((arguments, options)):
+        _refuse_out(space, name, options)
+        return space.constant(function, arguments, options)
+    return _call(space, name, function, FUNCTIONS.get(name), name in MOVES, arguments, options)
+
+
+def call_method(space: Namespace, x: Array, name: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
+    """What a method of a recorded array is to return."""
+    function: Callable[..., Any] = functools.partial(_method, name)
+    if name in CONSTANT_METHODS or not space.varies((x, arguments, options)):
+        _refuse_out(space, name, options)
+        return space.constant(function, (x, *arguments), options)
+    return _call(space, name, function, METHODS.get(name), name in MOVING_METHODS, (x, *arguments), options)
+
+
+def _method(name: str, x: Array, *arguments: Any, **options: Any) -> Any:
+    return getattr(x, name)(*arguments, **options)
+
+
+def call_ufunc(space: Namespace, ufunc: Any, method: str, inputs: Sequence[Any], options: Mapping[str, Any]) -> Any:
+    """What `__array_ufunc__` is to return."""
+    name = str(ufunc.__name__)
+    inputs = [space.asarray(x) if isinstance(x, (list, tuple)) else x for x in inputs]
+    options = {key: value for key, value in options.items() if not _is_usual(key, value)}
+    spelled = UFUNCS.get(name)
+    if method != "__call__":
+        name = f"{name}.{method}"
+    _refuse_out(space, name, options)
+    _refuse(name, {key: value for key, value in options.items() if key == "where"}, set())
+    if not space.varies((inputs, options)) or (spelled is None and name in UFUNCS):
+        return space.constant(ufunc if method == "__call__" else getattr(ufunc, method), inputs, options)
+    if spelled is None or method != "__call__":
+        raise NotImplementedError(space.no_pullback(name))
+    _refuse(name, options, set())
+    return spelled(space, *inputs)
+
+
+def _call(  # noqa: PLR0917  (what is called, by which entry, with what)
+    space: Namespace,
+    name: str,
+    function: Callable[..., Any],
+    spelled: Callable[..., Any] | None,
+    moves: bool,  # noqa: FBT001  (passed on)
+    arguments: Sequence[Any],
+    options: Mapping[str, Any],
+) -> Any:
+    if spelled is None and not moves:
+        raise NotImplementedError(space.no_pullback(name))
+    if spelled is not None:
+        try:
+            positional, named = _matched(name, function, spelled, arguments, options)
+            return spelled(space, *positional, **named)
+        except (NotImplementedError, TypeError):
+            if not moves:
+                raise
+    return _move(space, name, function, arguments, options)
+
+
+def _matched(
+    name: str,
+    function: Callable[..., Any],
+    spelled: Callable[..., Any],
+    arguments: Sequence[Any],
+    options: Mapping[str, Any],
+) -> tuple[list[Any], dict[str, Any]]:
+    """A call of NumPy's function as one of its entry here: what is required by position, the rest by name."""
+    taken = _signature(spelled)
+    signature = _signature(function)
+    assert taken is not None  # noqa: S101  (written in Python)
+    known = {key for key, parameter in taken.parameters.items() if parameter.kind is not parameter.VAR_POSITIONAL}
+    if signature is None:
+        _refuse(name, {key: value for key, value in options.items() if not _is_usual(key, value)}, known)
+        options = {key: value for key, value in options.items() if key in known}
+        signature = taken.replace(parameters=list(taken.parameters.values())[1:])  # without the namespace
+    positional: list[Any] = []
+    named: dict[str, Any] = {}
+    for key, value in _bound(name, signature, arguments, options).items():
+        parameter = signature.parameters[key]
+        if parameter.kind is parameter.VAR_POSITIONAL:
+            positional += value
+        elif parameter.kind is parameter.VAR_KEYWORD:
+            named |= value
+        elif parameter.default is parameter.empty:
+            positional.append(value)
+        elif not (_is_usual(key, value) or _is_default(value, parameter.default)):
+            named[key] = value
+    _refuse(name, named, known)
+    return positional, named
+
+
+def _bound(
+    name: str, signature: inspect.Signature, arguments: Sequence[Any], options: Mapping[str, Any]
+) -> dict[str, Any]:
+    try:
+        return signature.bind(*arguments, **options).arguments
+    except TypeError as error:
+        message = f"{name}: {error}"
+        raise TypeError(message) from None
+
+
+def _move(
+    space: Namespace,
+    name: str,
+    function: Callable[..., Any],
+    arguments: Sequence[Any],
+    options: Mapping[str, Any],
+) -> Any:
+    """A function that moves entries of its first argument, as the same on their numbers shows."""
+    options = dict(options)
+    signature = _signature(function)
+    if signature is not None:
+        call = _bound(name, signature, arguments, options)
+        first = next(iter(signature.parameters))
+        if not arguments:
+            arguments = (options.pop(first),)
+        _refuse_out(space, name, call)
+    _refuse(name, {key: value for key, value in options.items() if key in {"casting", "dtype", "out"}}, set())
+    if space.varies((arguments[1:], options)):
+        message = f"{name}: expected constants beside the array whose entries it moves, got an array that varies"
+        raise NotImplementedError(message)
+    rest, named = space.stripped((tuple(arguments[1:]), options))
+    return space.rearranged(lambda data: function(data, *rest, **named), arguments[0])
+
+
+@functools.cache
+def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
+    if isinstance(function, functools.partial):  # a method: those of arrays have none everywhere
+        return None
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError):  # some that are written in C have none
+        return None
+
+
+def _refuse(name: str, options: Mapping[str, Any], known: set[str]) -> None:
+    """Refuse the options that are not known, by name."""
+    for key in options:
+        if key not in known:
+            message = f"{name}: {key}= is not differentiated on the tape; write it with other array functions"
+            raise NotImplementedError(message)
+
+
+def _refuse_out(space: Namespace, name: str, options: Mapping[str, Any]) -> None:
+    del space
+    if options.get("out") is not None:
+        message = f"{name}: out= would write a recorded array into a plain one, which has no derivative; leave it out"
+        raise TypeError(message)
+
+
+def _is_usual(key: str, value: Any) -> bool:
+    """Whether an option says what holds without it."""
+    return (key == "out" and value is None) or (key == "where" and value is True)
+
+
+def _is_default(value: Any, default: Any) -> bool:
+    return value is default or (
+        isinstance(value, (bool, int, str)) and type(value) is type(default) and value == default
+    )
+
+
+def _qualified(function: Callable[..., Any]) -> str:
+    """The name of a NumPy function, with ``linalg.`` where it is one of those."""
+    name = str(function.__name__)
+    return f"linalg.{name}" if str(function.__module__).rpartition(".")[2] in {"linalg", "_linalg"} else name
