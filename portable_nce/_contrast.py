@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ._execution import dense_of, execution_of, streamed_of
-from ._namespace import device_of, enter, is_array, is_number
-from ._numerics import accumulate
-from ._protocol import Array, Namespace
-from ._reduction import REDUCTIONS, average, reduce_losses, reduce_sum
-from ._registry import adapter_of
-from ._statistics import RowStatistics
-from ._validate import (
+from ._core.checks import (
     block_size_of,
     boolean,
     flag,
@@ -24,6 +17,13 @@ from ._validate import (
     scalar,
     shape_of,
 )
+from ._core.namespace import device_of, enter, is_array, is_number
+from ._core.numerics import accumulate
+from ._core.protocol import Array, Namespace
+from ._core.reduction import REDUCTIONS, average, reduce_losses, reduce_sum
+from ._core.registry import adapter_of
+from ._execution import dense_of, execution_of, streamed_of
+from ._statistics import RowStatistics
 from .objectives import AnyObjective, Objective, Pairwise
 from .objectives import resolve as resolve_objective
 from .pairings import Pairing, diagonal, two_views

@@ -8,14 +8,14 @@ from __future__ import annotations
 import math
 from typing import Any, Protocol
 
-from ._autodiff import stop_gradient
+from ._core.autodiff import stop_gradient
+from ._core.namespace import device_of, namespace_of
+from ._core.numerics import accumulate, zeros
+from ._core.protocol import Array, Namespace
+from ._core.registry import adapter_of
 from ._fused import RowLoss, fused_pairs, fused_rows
-from ._namespace import device_of, namespace_of
-from ._numerics import accumulate, zeros
 from ._pairs import PairSums, Term, dense_pair_sums, streamed_pair_sums
 from ._products import Frame, product_pairs, product_rows, product_sides
-from ._protocol import Array, Namespace
-from ._registry import adapter_of
 from ._rows import Block, constant, scan_rows, sweep_of, tile_of
 from ._statistics import RowStatistics, RowSums, dense_sums, row_statistics
 from ._streaming import streamed_sums

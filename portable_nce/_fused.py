@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ._namespace import namespace_of, together
-from ._numerics import ExpSum, sum_to_scalar
+from ._core.namespace import namespace_of, together
+from ._core.numerics import ExpSum, sum_to_scalar
+from ._core.protocol import Array, Namespace
 from ._pairs import Term, add_terms, pull_terms
-from ._protocol import Array, Namespace
 from ._rows import (
     Block,
     Layout,

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from ._contrast import accumulated, add, contrast_embeddings, contrast_scores, inverse, same_width
-from ._namespace import device_of, enter, is_array, is_number
-from ._numerics import accumulate
-from ._protocol import Array
-from ._registry import adapter_of
-from ._validate import block_size_of, boolean, floating, number_of, positive_scalar, same_shape, shape_of
+from ._core.checks import block_size_of, boolean, floating, number_of, positive_scalar, same_shape, shape_of
+from ._core.namespace import device_of, enter, is_array, is_number
+from ._core.numerics import accumulate
+from ._core.protocol import Array
+from ._core.registry import adapter_of
 from .from_scores import pairing_of
 from .objectives import AnyObjective, Derived, logistic
 from .objectives import info_nce as info_nce_objective

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from ._autodiff import stop_gradient
 from ._contrast import accumulated, add, contrast_embeddings, finish, same_width
+from ._core.autodiff import stop_gradient
+from ._core.checks import block_size_of, boolean, flag, floating, integer, number_of, one_of, same_shape, shape_of
+from ._core.namespace import device_of, enter, is_array, is_number, namespace_of
+from ._core.numerics import accumulate, safe_sqrt, zeros
+from ._core.protocol import Array, Namespace
+from ._core.registry import adapter_of
 from ._execution import execution_of
-from ._namespace import device_of, enter, is_array, is_number, namespace_of
-from ._numerics import accumulate, safe_sqrt, zeros
-from ._protocol import Array, Namespace
-from ._registry import adapter_of
-from ._validate import block_size_of, boolean, flag, floating, integer, number_of, one_of, same_shape, shape_of
 from .objectives import AnyObjective, Derived
 from .objectives import info_nce as info_nce_objective
 from .pairings import Pairing, Tile, diagonal, index, two_views

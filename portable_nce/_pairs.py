@@ -10,9 +10,9 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from ._autodiff import stop_gradient
-from ._namespace import namespace_of, together
-from ._protocol import Array, Namespace
+from ._core.autodiff import stop_gradient
+from ._core.namespace import namespace_of, together
+from ._core.protocol import Array, Namespace
 from ._rows import Block, Layout, closed_form, scan_pullbacks, scan_rows, source_of, sweep_of, tile_of
 from .pairings import Pairing
 from .similarities import Operands, Similarity

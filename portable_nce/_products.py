@@ -17,13 +17,13 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from ._autodiff import stop_gradient
+from ._core.autodiff import stop_gradient
+from ._core.namespace import device_of, namespace_of, together
+from ._core.numerics import sum_to_scalar
+from ._core.protocol import Array, Namespace
+from ._core.registry import adapter_of
 from ._fused import RowLoss, weighted_rows
-from ._namespace import device_of, namespace_of, together
-from ._numerics import sum_to_scalar
 from ._pairs import Term
-from ._protocol import Array, Namespace
-from ._registry import adapter_of
 from ._rows import with_gradient
 from ._statistics import RowStatistics
 from .pairings import Shifts

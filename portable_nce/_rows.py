@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from ._autodiff import stop_gradient
-from ._namespace import device_of, namespace_of, together
-from ._numerics import accumulate
-from ._protocol import Array, Namespace
-from ._registry import adapter_of
+from ._core.autodiff import stop_gradient
+from ._core.namespace import device_of, namespace_of, together
+from ._core.numerics import accumulate
+from ._core.protocol import Array, Namespace
+from ._core.registry import adapter_of
 from .pairings import Pairing, Rule, split
 from .similarities import Operands, Pullback, Scores, Similarity
 

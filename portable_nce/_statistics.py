@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from ._namespace import namespace_of
-from ._numerics import ExpSum, exponentials_summed, single_exp_sum
-from ._protocol import Array, Namespace
+from ._core.namespace import namespace_of
+from ._core.numerics import ExpSum, exponentials_summed, single_exp_sum
+from ._core.protocol import Array, Namespace
 
 __all__ = ["RowStatistics", "RowSums", "dense_sums", "row_statistics", "sums_and_exponentials"]
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ._autodiff import stop_gradient
-from ._namespace import namespace_of, together
-from ._numerics import ExpSum, exp_sum, shifted_exp, single_exp_sum
-from ._protocol import Array
+from ._core.autodiff import stop_gradient
+from ._core.namespace import namespace_of, together
+from ._core.numerics import ExpSum, exp_sum, shifted_exp, single_exp_sum
+from ._core.protocol import Array
 from ._rows import Block, Layout, closed_form, scan_pullbacks, scan_rows, source_of, sweep_of, tile_of
 from ._statistics import RowSums, dense_sums
 from .pairings import Pairing

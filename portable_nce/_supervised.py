@@ -6,13 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from ._contrast import contrast_embeddings, finish, inverse, same_width
-from ._namespace import device_of, enter, is_array, is_number
-from ._numerics import accumulate
-from ._protocol import Array
-from ._reduction import REDUCTIONS, reduce_values
-from ._registry import adapter_of
-from ._triples import excess
-from ._validate import (
+from ._core.checks import (
     block_size_of,
     boolean,
     floating,
@@ -24,6 +18,12 @@ from ._validate import (
     same_shape,
     shape_of,
 )
+from ._core.namespace import device_of, enter, is_array, is_number
+from ._core.numerics import accumulate
+from ._core.protocol import Array
+from ._core.reduction import REDUCTIONS, reduce_values
+from ._core.registry import adapter_of
+from ._triples import excess
 from .objectives import AVERAGES, AnyObjective, Derived
 from .objectives import contrastive as contrastive_objective
 from .objectives import info_nce as info_nce_objective

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ._autodiff import stop_gradient
-from ._namespace import namespace_of, together
-from ._numerics import sigmoid, softplus, zeros
-from ._protocol import Array, Namespace
-from ._registry import adapter_of
+from ._core.autodiff import stop_gradient
+from ._core.namespace import namespace_of, together
+from ._core.numerics import sigmoid, softplus, zeros
+from ._core.protocol import Array, Namespace
+from ._core.registry import adapter_of
 from ._rows import closed_form
 
 __all__ = ["TripleSums", "excess", "triple_sums"]

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from ._contrast import contrast_embeddings
-from ._namespace import device_of, enter
-from ._numerics import accumulate
-from ._protocol import Array
-from ._validate import floating, same_shape, shape_of
+from ._core.checks import floating, same_shape, shape_of
+from ._core.namespace import device_of, enter
+from ._core.numerics import accumulate
+from ._core.protocol import Array
 from .objectives import AnyObjective
 from .objectives import dclw as dclw_objective
 from .objectives import flat_nce as flat_nce_objective

@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ._autodiff import stop_gradient
 from ._contrast import finish
+from ._core.autodiff import stop_gradient
+from ._core.checks import flag, floating, number_of, same_shape, scalar, shape_of
+from ._core.namespace import device_of, enter, is_array, is_number, namespace_of
+from ._core.numerics import accumulate, exp_sum, softplus, sum_to_scalar
+from ._core.protocol import Array, Namespace
 from ._execution import whole_tile
-from ._namespace import device_of, enter, is_array, is_number, namespace_of
-from ._numerics import accumulate, exp_sum, softplus, sum_to_scalar
-from ._protocol import Array, Namespace
 from ._statistics import dense_sums, row_statistics
-from ._validate import flag, floating, number_of, same_shape, scalar, shape_of
 from .from_scores import enter_scores
 from .pairings import diagonal
 

@@ -21,11 +21,11 @@ import math
 from typing import Any, NamedTuple
 
 from ._contrast import finish
-from ._namespace import device_of, enter, is_array, is_number
-from ._numerics import ExpSum, accumulate, exp_sum, exponentials_summed, safe_sqrt, softplus, sum_to_scalar
-from ._protocol import Array, Namespace
-from ._reduction import REDUCTIONS, reduce_values
-from ._validate import boolean, flag, floating, integer, number_of, one_of, row_weights, same_shape, shape_of
+from ._core.checks import boolean, flag, floating, integer, number_of, one_of, row_weights, same_shape, shape_of
+from ._core.namespace import device_of, enter, is_array, is_number
+from ._core.numerics import ExpSum, accumulate, exp_sum, exponentials_summed, safe_sqrt, softplus, sum_to_scalar
+from ._core.protocol import Array, Namespace
+from ._core.reduction import REDUCTIONS, reduce_values
 from .from_scores import info_nce
 
 __all__ = [

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 
-from ._autodiff import stop_gradient
 from ._contrast import finish
+from ._core.autodiff import stop_gradient
+from ._core.checks import block_size_of, flag, floating, number_of, one_of, row_weights, same_shape, shape_of
+from ._core.namespace import device_of, enter
+from ._core.numerics import accumulate, exponentials_summed, normalize, softplus, sum_to_scalar
+from ._core.protocol import Array
+from ._core.reduction import REDUCTIONS, reduce_values
+from ._core.registry import adapter_of
 from ._execution import execution_of, whole_tile
-from ._namespace import device_of, enter
-from ._numerics import accumulate, exponentials_summed, normalize, softplus, sum_to_scalar
-from ._protocol import Array
-from ._reduction import REDUCTIONS, reduce_values
-from ._registry import adapter_of
-from ._validate import block_size_of, flag, floating, number_of, one_of, row_weights, same_shape, shape_of
 from .bounds import diagonal_log_odds
 from .from_scores import enter_scores
 from .pairings import Pairing, Tile

@@ -7,10 +7,10 @@ array (N, K) any number. `mask` says which pairs take part.
 from __future__ import annotations
 
 from ._contrast import contrast_scores
-from ._namespace import enter, is_array, is_number
-from ._numerics import accumulate
-from ._protocol import Array, Namespace
-from ._validate import boolean, floating, integer, positive_scalar, shape_of
+from ._core.checks import boolean, floating, integer, positive_scalar, shape_of
+from ._core.namespace import enter, is_array, is_number
+from ._core.numerics import accumulate
+from ._core.protocol import Array, Namespace
 from .objectives import AnyObjective
 from .objectives import contrastive as contrastive_objective
 from .objectives import dclw as dclw_objective

@@ -12,17 +12,17 @@ import math
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from ._autodiff import stop_gradient
+from ._core.autodiff import stop_gradient
+from ._core.checks import flag, floating, function, number_of, one_of, same_shape, scalar_like
+from ._core.namespace import enter, is_array, is_number, namespace_of, together
+from ._core.numerics import sigmoid, softplus, softplus_and_sigmoid
+from ._core.protocol import Array, Namespace
+from ._core.reduction import Losses
 from ._execution import Execution, Streamed, Sums
 from ._fused import RowLoss, Slopes
-from ._namespace import enter, is_array, is_number, namespace_of, together
-from ._numerics import sigmoid, softplus, softplus_and_sigmoid
 from ._pairs import Term
-from ._protocol import Array, Namespace
-from ._reduction import Losses
 from ._statistics import RowStatistics, RowSums, row_statistics
 from ._triples import excess, triple_sums
-from ._validate import flag, floating, function, number_of, one_of, same_shape, scalar_like
 
 __all__ = [
     "Objective",

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
-from ._namespace import enter, namespace_of
-from ._protocol import Array, Namespace
-from ._validate import boolean, flag, function, integer, shape_of
+from ._core.checks import boolean, flag, function, integer, shape_of
+from ._core.namespace import enter, namespace_of
+from ._core.protocol import Array, Namespace
 
 __all__ = ["Pairing", "Shifts", "Tile", "diagonal", "explicit", "index", "labels", "queue", "two_views"]
 

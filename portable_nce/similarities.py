@@ -19,10 +19,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from ._namespace import device_of, enter, is_array, namespace_of
-from ._numerics import accumulate, normalize, safe_sqrt
-from ._protocol import Array
-from ._validate import flag, floating, function, one_of, same_shape, shape_of
+from ._core.checks import flag, floating, function, one_of, same_shape, shape_of
+from ._core.namespace import device_of, enter, is_array, namespace_of
+from ._core.numerics import accumulate, normalize, safe_sqrt
+from ._core.protocol import Array
 
 __all__ = [
     "NAMES",

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import portable_nce as pnce
-from portable_nce._registry import adapter_of
+from portable_nce._core.registry import adapter_of
 
 jax.config.update("jax_enable_x64", True)  # type: ignore[no-untyped-call]  # noqa: FBT003  (JAX's interface)
 

@@ -23,12 +23,9 @@ SUITE = {"hypothesis", "mpmath", "pytest"}
 """What the shipped conformance suite needs beside what it tests."""
 
 LAYERS = (
-    ("_namespace", "_protocol"),
-    ("_registry", "_validate"),
-    ("_autodiff",),
-    ("_numerics",),
+    ("_core",),
     ("pairings", "similarities"),
-    ("_reduction", "_statistics", "_rows"),
+    ("_statistics", "_rows"),
     ("_pairs", "_streaming", "_triples"),
     ("_fused",),
     ("_products",),
@@ -156,13 +153,13 @@ def test_the_suite_reaches_what_it_tests_by_relative_imports(path: Path) -> None
 
 @pytest.mark.parametrize("path", CORE_FILES, ids=label)
 def test_there_is_one_door_to_array_api_compat(path: Path) -> None:
-    if path.name == "_namespace.py":
+    if label(path) == "portable_nce/_core/namespace.py":
         assert any(top(found.name) == "array_api_compat" for found in imports(path, package_of(path)))
         return
     if module_of(path) in APPLICATION:
         return  # the command line reports the version of what is installed
     doors = [found for found in imports(path, package_of(path)) if top(found.name) == "array_api_compat"]
-    assert not doors, f"{label(path)} imports {doors}; go through _namespace.py"
+    assert not doors, f"{label(path)} imports {doors}; go through _core/namespace.py"
 
 
 def docstrings(tree: ast.AST) -> set[ast.Constant]:
@@ -174,10 +171,10 @@ def docstrings(tree: ast.AST) -> set[ast.Constant]:
 
 @pytest.mark.parametrize("path", MATHEMATICS, ids=label)
 def test_only_the_registry_names_frameworks(path: Path) -> None:
-    if path.name == "_registry.py":
+    if label(path) == "portable_nce/_core/registry.py":
         return  # the built-in table of adapters
     # torch.compile can follow array-api-compat to the namespace by an import statement only.
-    frameworks = FRAMEWORKS - {"torch"} if path.name == "_namespace.py" else FRAMEWORKS
+    frameworks = FRAMEWORKS - {"torch"} if label(path) == "portable_nce/_core/namespace.py" else FRAMEWORKS
     tree = ast.parse(path.read_text(encoding="utf-8"))
     documentation = docstrings(tree)
     for node in ast.walk(tree):
@@ -218,7 +215,7 @@ def test_lower_layers_do_not_import_upper_ones(path: Path) -> None:
 
 def test_only_the_registry_reaches_the_adapters() -> None:
     users = {label(path) for path in CORE_FILES if "backends" in core_dependencies(path)}
-    assert users <= {"portable_nce/_registry.py"}
+    assert users <= {"portable_nce/_core/registry.py"}
 
 
 def test_the_core_is_free_of_cycles() -> None:

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import portable_nce as pnce
-from portable_nce import _registry
+from portable_nce._core import registry as _registry
 
 FUZZ = settings(
     derandomize=True,

@@ -18,7 +18,7 @@ from portable_nce._cli.libraries import Unavailable, open_library, require
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from portable_nce._protocol import Adapter
+    from portable_nce._core.protocol import Adapter
 
 
 def run(*arguments: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 import portable_nce as pnce
-from portable_nce import _namespace, _registry
+from portable_nce._core import namespace as _namespace
+from portable_nce._core import registry as _registry
 
 
 class Foreign:

@@ -109,7 +109,7 @@ def work(number):
 
 def register():
     try:
-        from portable_nce import _registry
+        from portable_nce._core import registry as _registry
         module = {"array_api_strict": "array_api_strict"}.get(library, library)
         own = _registry.load_backend(module)
         together.wait()

@@ -13,7 +13,7 @@ import torch
 from jax import test_util
 
 import portable_nce as pnce
-from portable_nce._registry import load_backend
+from portable_nce._core.registry import load_backend
 
 jax.config.update("jax_enable_x64", True)  # noqa: FBT003  (JAX's interface)
 

@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from .._autodiff import value_and_grad
-from .._registry import backends_available
+from .._core.autodiff import value_and_grad
+from .._core.registry import backends_available
 from ..testing import make_cases
 from .libraries import Library, Unavailable, open_library
 

@@ -19,8 +19,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from .. import _in_batch, _views, bounds
-from .._autodiff import value_and_grad
-from .._namespace import namespace_of
+from .._core.autodiff import value_and_grad
+from .._core.namespace import namespace_of
 from .libraries import Library, open_library, require
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from .._protocol import Adapter
-from .._registry import load_backend
+from .._core.protocol import Adapter
+from .._core.registry import load_backend
 
 if TYPE_CHECKING:
     import numpy as np

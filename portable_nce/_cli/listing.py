@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from .. import __version__
-from .._registry import _ALIASES, _BUILT_IN, backends_available
+from .._core.registry import _ALIASES, _BUILT_IN, backends_available
 from .libraries import load_adapter, reason
 
 __all__ = ["aligned", "listing"]

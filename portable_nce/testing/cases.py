@@ -109,7 +109,7 @@ def _call(loss: str, names: tuple[str, ...], options: Mapping[str, Any], *arrays
         _name_axes(package, keywords)
     result = function(*positional, **keywords)
     if loss in NOT_REDUCED:
-        xp = importlib.import_module(f"{package}._namespace").namespace_of(result)
+        xp = importlib.import_module(f"{package}._core.namespace").namespace_of(result)
         result = xp.reshape(xp.sum(xp.reshape(result, (-1,)), axis=0, keepdims=True), ())
     if loss == "bounds.mine":
         result, _ = result

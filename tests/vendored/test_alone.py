@@ -22,7 +22,7 @@ def test_the_package_is_not_installed_here() -> None:
 
 
 def test_the_namespaces_come_from_the_neighbour() -> None:
-    door: Any = import_module(f"{VENDOR}.portable_nce._namespace")
+    door: Any = import_module(f"{VENDOR}.portable_nce._core.namespace")
     for x in (X, torch.tensor(X)):
         assert door.library_namespace(x).__name__.startswith(f"{VENDOR}.array_api_compat")
     assert not [name for name in sys.modules if name.partition(".")[0] == "portable_nce"]

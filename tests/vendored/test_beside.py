@@ -22,7 +22,7 @@ theirs = pytest.mark.parametrize("outer", PACKAGES.values(), ids=PACKAGES)
 
 
 def door(package: Any) -> Any:
-    return import_module(f"{package.__name__}._namespace")
+    return import_module(f"{package.__name__}._core.namespace")
 
 
 def test_each_goes_through_its_own_door() -> None:
@@ -84,6 +84,6 @@ def test_one_differentiates_the_gradient_of_another(inner: Any, outer: Any) -> N
 
 
 def test_a_registration_here_is_none_there() -> None:
-    registries = [import_module(f"{package.__name__}._registry") for package in PACKAGES.values()]
+    registries = [import_module(f"{package.__name__}._core.registry") for package in PACKAGES.values()]
     with_compat.register_backend("some_library")
     assert ["some_library" in registry._registered for registry in registries] == [False, True, False]  # noqa: SLF001

@@ -13,7 +13,7 @@ import pytest
 from mpmath import mp, mpf
 
 from ... import bounds, density, diagnostics
-from ..._namespace import library_namespace, namespace_of
+from ..._core.namespace import library_namespace, namespace_of
 from .. import oracles
 from .._package import pnce
 from ..variants import differentiate, flatten, foreign_array, generator

@@ -17,7 +17,7 @@ import pytest
 from mpmath import mp, mpf
 
 from ... import bounds, density
-from ..._namespace import namespace_of
+from ..._core.namespace import namespace_of
 from .. import oracles
 from ..variants import differentiate, generator
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from mpmath import mp, mpf
 
-from ..._namespace import library_namespace
+from ..._core.namespace import library_namespace
 from .. import oracles
 from .._package import pnce
 from ..variants import EPS, EXACT_DIGITS, SMALLEST_NORMAL, differentiate, generator

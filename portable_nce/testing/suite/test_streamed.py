@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ..._namespace import library_namespace
+from ..._core.namespace import library_namespace
 from .. import oracles
 from .._package import pnce
 from ..variants import case_arrays, case_named, differentiate, generator

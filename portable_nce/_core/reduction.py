@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from ._namespace import namespace_of, together
-from ._numerics import sum_to_scalar
-from ._protocol import Array
+from .namespace import namespace_of, together
+from .numerics import sum_to_scalar
+from .protocol import Array
 
 __all__ = ["REDUCTIONS", "Losses", "average", "reduce_losses", "reduce_sum", "reduce_values"]
 

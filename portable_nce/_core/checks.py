@@ -7,8 +7,8 @@ import sys
 from collections.abc import Collection
 from typing import Any
 
-from ._namespace import enter, is_array, is_number
-from ._protocol import Array, Namespace
+from .namespace import enter, is_array, is_number
+from .protocol import Array, Namespace
 
 __all__ = [
     "block_size_of",

@@ -10,8 +10,8 @@ import warnings
 from importlib import import_module
 from typing import Any
 
-from ._namespace import is_array, namespace_of
-from ._protocol import Adapter, Array
+from .namespace import is_array, namespace_of
+from .protocol import Adapter, Array
 
 __all__ = ["adapter_of", "backends_available", "load_backend", "register_backend"]
 
@@ -154,10 +154,10 @@ def _load(module: str) -> Adapter:
 
 def _import_backend(file: str) -> Any:
     if file == "torch":
-        from .backends import torch  # pyright: ignore[reportMissingImports]  # noqa: PLC0415  (torch.compile can follow an import statement, but no function)
+        from ..backends import torch  # pyright: ignore[reportMissingImports]  # noqa: PLC0415  (torch.compile can follow an import statement, but no function)
 
         return torch
-    return import_module(f".backends.{file}", __package__)
+    return import_module(f"..backends.{file}", __package__)
 
 
 def _entry_points() -> dict[str, Any]:

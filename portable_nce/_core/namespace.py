@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ._protocol import Array, Namespace
+from .protocol import Array, Namespace
 
 if TYPE_CHECKING:
     import array_api_compat
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     _BESIDE = False
 else:
     try:  # beside this package, in one that has taken both over
-        from .. import array_api_compat
+        from ... import array_api_compat
     except ImportError:
         import array_api_compat
 
@@ -32,7 +32,7 @@ def library_namespace(array: Array) -> Namespace:
     if type(array).__module__.partition(".")[0] == "torch":
         # What array_namespace finds too, but through caches that torch.compile warns of.
         if _BESIDE and not TYPE_CHECKING:
-            from ..array_api_compat import torch  # noqa: PLC0415
+            from ...array_api_compat import torch  # noqa: PLC0415
         else:
             from array_api_compat import torch  # noqa: PLC0415
         return torch

@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
 from typing import Any
 
-from ._namespace import is_array, namespace_of
-from ._protocol import Array
-from ._registry import adapter_of
-from ._validate import flag, function
+from .checks import flag, function
+from .namespace import is_array, namespace_of
+from .protocol import Array
+from .registry import adapter_of
 
 __all__ = ["grad", "stop_gradient", "value_and_grad"]
 

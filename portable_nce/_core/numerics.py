@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from ._autodiff import stop_gradient
-from ._namespace import device_of, namespace_of
-from ._protocol import Array, Namespace
-from ._registry import adapter_of
+from .autodiff import stop_gradient
+from .namespace import device_of, namespace_of
+from .protocol import Array, Namespace
+from .registry import adapter_of
 
 __all__ = [
     "ExpSum",
