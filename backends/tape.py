@@ -1193,6 +1193,10 @@ class TapeAdapter:
         del x
         return nullcontext()
 
+    def loss_dtype(self, x: Array, dtype: Any) -> Any:
+        del x
+        return dtype
+
     def value_and_grad(
         self, fn: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False
     ) -> Callable[..., Any]:

@@ -324,6 +324,12 @@ class TorchAdapter:
     def full_precision(self, x: Any) -> AbstractContextManager[Any]:
         return _without_autocast(x.device.type)
 
+    def loss_dtype(self, x: Any, dtype: Any) -> Any:
+        # As torch's own losses: under autocast a loss of 16 bits could not show what it changes by.
+        device = x.device.type
+        enabled = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+        return torch.float32 if enabled else dtype
+
     def value_and_grad(
         self, fn: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False
     ) -> Callable[..., Any]:

@@ -6,19 +6,20 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from ._core.checks import (
-    block_size_of,
-    boolean,
-    flag,
-    floating,
-    one_of,
+    check_block_size,
+    check_bool,
+    check_choice,
+    check_floating,
+    check_mask,
+    check_shape,
+    is_half,
     positive_scalar,
     row_weights,
-    same_shape,
     scalar,
     shape_of,
 )
 from ._core.namespace import device_of, enter, is_array, is_number
-from ._core.numerics import accumulate
+from ._core.numerics import upcast
 from ._core.protocol import Array, Namespace
 from ._core.reduction import REDUCTIONS, average, reduce_losses, reduce_sum
 from ._core.registry import adapter_of
@@ -112,7 +113,7 @@ def contrast(
     0.175136
     """
     if isinstance(pairing, str):
-        one_of("pairing", pairing, ("diagonal", "two_views"))
+        check_choice("pairing", pairing, ("diagonal", "two_views"))
         pairing = diagonal() if pairing == "diagonal" else two_views()
     elif not isinstance(pairing, Pairing):
         message = f"pairing: expected a name or a portable_nce.pairings.Pairing, got {type(pairing).__name__}"
@@ -155,9 +156,9 @@ def contrast_embeddings(
     The objective may be a function of the temperature (or scale) and of the `further` numbers or arrays of one entry,
     by name. The result has the dtype of the rows, or `dtype`.
     """
-    one_of("reduction", reduction, REDUCTIONS)
-    flag("symmetric", symmetric)
-    block_size_of(block_size)
+    check_choice("reduction", reduction, REDUCTIONS)
+    symmetric = check_bool("symmetric", symmetric)
+    block_size = check_block_size(block_size)
     chosen = resolve_similarity(similarity)
     row_name, column_name = next(iter(embeddings)), next(reversed(embeddings))
     scaled = scale is not _NONE
@@ -166,19 +167,19 @@ def contrast_embeddings(
     xp, (*entered, mask, weights) = enter(**embeddings, **arrays, mask=mask, weights=weights)
     x, y = entered[0], entered[len(embeddings) - 1]
     options.update(zip(arrays, entered[len(embeddings) :], strict=True))
-    floating(xp, **dict(zip(embeddings, entered, strict=False)))
+    check_floating(xp, **dict(zip(embeddings, entered, strict=False)))
     n_rows, _ = shape_of(row_name, x, "(N, D)")
     n_columns, _ = shape_of(column_name, y, "(K, D)")
     same_width(similarity, row_name, x, column_name, y)
     if mask is not None:
-        boolean(xp, "mask", mask, (n_rows, n_columns))
+        check_mask(xp, "mask", mask, (n_rows, n_columns))
     if symmetric and n_rows != n_columns:
         message = f"symmetric: expected as many rows as columns, got {row_name} {n_rows} and {column_name} {n_columns}"
         raise ValueError(message)
 
     dtype = x.dtype if dtype is None else dtype
-    x = accumulate(xp, x)
-    y = x if len(embeddings) == 1 else accumulate(xp, y)  # once: a 16-bit gradient is rounded once
+    x = upcast(xp, x)
+    y = x if len(embeddings) == 1 else upcast(xp, y)  # once: a 16-bit gradient is rounded once
     factor_name = "logit_scale" if scaled else "temperature"
     for name, value in options.items():
         options[name] = (positive_scalar if name == factor_name else scalar)(xp, name, value, x)
@@ -186,7 +187,7 @@ def contrast_embeddings(
     weights = row_weights(xp, weights, n_rows, x)
     if not isinstance(objective, (Objective, Pairwise)):
         objective = objective(options)
-    _check_pairing(pairing, n_rows, n_columns, row_name, column_name, alone=isinstance(objective, Pairwise))
+    _check_pairing(pairing, n_rows, n_columns, row_name, column_name)
     _check_arrays(pairing, row_name, x, n_columns)
     with adapter_of(x).full_precision(x):
         operands = chosen.prepare(x, y, factor if scaled else inverse(xp, factor, x))
@@ -215,9 +216,9 @@ def contrast_scores(
     symmetric: bool = False,
 ) -> Array:
     """The loss of a score matrix whose arguments have been checked."""
-    one_of("reduction", reduction, REDUCTIONS)
+    check_choice("reduction", reduction, REDUCTIONS)
     dtype = scores.dtype
-    scores = accumulate(xp, scores)
+    scores = upcast(xp, scores)
     weights = row_weights(xp, weights, scores.shape[0], scores)
     rows = dense_of(xp, scores, pairing, mask)
     results = [
@@ -238,6 +239,8 @@ def inverse(xp: Namespace, temperature: Any, like: Array) -> Array:
 
 def finish(xp: Namespace, result: Array, dtype: Any, reduction: str) -> Array:
     """The result in the dtype of the input, and 0-d unless it is one value per row."""
+    if is_half(dtype):
+        dtype = adapter_of(result).loss_dtype(result, dtype)
     result = result if result.dtype == dtype else xp.astype(result, dtype)
     return result if reduction == "none" else xp.reshape(result, ())
 
@@ -247,7 +250,7 @@ def accumulated(name: str, option: Any) -> Any:
     if is_number(option) or not is_array(option):
         return option
     xp, (option,) = enter(**{name: option})
-    return accumulate(xp, option)
+    return upcast(xp, option)
 
 
 def add(parts: Sequence[Array], dtype: Any, reduction: str, *, divide_by: int = 1) -> Array:
@@ -269,16 +272,8 @@ def same_width(similarity: object, row_name: str, x: Array, column_name: str, y:
         raise ValueError(message)
 
 
-def _check_pairing(
-    pairing: Pairing, n_rows: int, n_columns: int, row_name: str, column_name: str, *, alone: bool
-) -> None:
-    """A row must be able to have a negative, unless it may be alone, and a column of its own where it needs one."""
-    if n_columns < pairing.least and not alone:
-        message = (
-            f"{column_name}: expected at least {pairing.least} rows, got {n_columns}: with fewer, {row_name} has no "
-            f"negatives to be contrasted with; use a larger batch, or give negatives"
-        )
-        raise ValueError(message)
+def _check_pairing(pairing: Pairing, n_rows: int, n_columns: int, row_name: str, column_name: str) -> None:
+    """Each row must have a column of its own where the pairing needs one."""
     if pairing.one_per_column and n_columns < n_rows:
         message = (
             f"{column_name}: expected at least as many rows as {row_name}, {n_rows}, got {n_columns}: row i is paired "
@@ -296,4 +291,4 @@ def _check_arrays(pairing: Pairing, row_name: str, x: Array, n_columns: int) -> 
     ):
         for array in arrays:
             enter(**{row_name: x, f"pairing.{part}": array})
-            same_shape(f"pairing.{part}", array, tuple(shape))
+            check_shape(f"pairing.{part}", array, tuple(shape))

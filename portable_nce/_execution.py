@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from ._core.autodiff import stop_gradient
 from ._core.namespace import device_of, namespace_of
-from ._core.numerics import accumulate, zeros
+from ._core.numerics import upcast, zeros
 from ._core.protocol import Array, Namespace
 from ._core.registry import adapter_of
 from ._fused import RowLoss, fused_pairs, fused_rows
@@ -297,16 +297,16 @@ class Streamed:
         xp = namespace_of(rows[0])
         chosen = (xp.take(x, columns, axis=0) for x in candidates)
         pairs = (tuple(xp.expand_dims(x, axis=1) for x in operands) for operands in (rows, chosen))
-        return xp.reshape(accumulate(xp, self.similarity.scores(*pairs)), (-1,))
+        return xp.reshape(upcast(xp, self.similarity.scores(*pairs)), (-1,))
 
     def zeros(self) -> Array:
         x = self.operands[0][0]
         xp = namespace_of(x)
-        return zeros(xp, x.shape[:1], accumulate(xp, x))
+        return zeros(xp, x.shape[:1], upcast(xp, x))
 
     def dense(self) -> Dense:
         xp = namespace_of(self.operands[0][0])
-        return dense_of(xp, accumulate(xp, self.similarity.scores(*self.operands)), self.pairing, self.mask)
+        return dense_of(xp, upcast(xp, self.similarity.scores(*self.operands)), self.pairing, self.mask)
 
     def transposed(self) -> Streamed:
         rows, columns = self.operands
@@ -372,7 +372,7 @@ def execution_of(
     if streamed is not None and (streamed.block is not None or streamed.rows(_DENSE_LIMIT) < operands[0][0].shape[0]):
         return streamed
     xp = namespace_of(operands[0][0])
-    return dense_of(xp, accumulate(xp, similarity.scores(*operands)), pairing, mask)
+    return dense_of(xp, upcast(xp, similarity.scores(*operands)), pairing, mask)
 
 
 def dense_of(xp: Namespace, scores: Array, pairing: Pairing, mask: Array | None) -> Dense:

@@ -6,9 +6,17 @@ from collections.abc import Callable
 from typing import Any
 
 from ._contrast import accumulated, add, contrast_embeddings, contrast_scores, inverse, same_width
-from ._core.checks import block_size_of, boolean, floating, number_of, positive_scalar, same_shape, shape_of
+from ._core.checks import (
+    check_block_size,
+    check_floating,
+    check_mask,
+    check_number,
+    check_shape,
+    positive_scalar,
+    shape_of,
+)
 from ._core.namespace import device_of, enter, is_array, is_number
-from ._core.numerics import accumulate
+from ._core.numerics import upcast
 from ._core.protocol import Array
 from ._core.registry import adapter_of
 from .from_scores import pairing_of
@@ -85,7 +93,7 @@ def info_nce(
     TypeError
         If an argument is of the wrong type or dtype, or of another library.
     ValueError
-        If a shape, device or option does not fit, or one query alone has no negatives.
+        If a shape, device or option does not fit.
 
     References
     ----------
@@ -119,7 +127,7 @@ def info_nce(
         else:
             enter(**embeddings)
             rows, _ = shape_of("query", query, "(N, D)")
-            same_shape("positive_key", positive_key, (rows, *positive_key.shape[1:]))
+            check_shape("positive_key", positive_key, (rows, *positive_key.shape[1:]))
         return contrast_embeddings(
             embeddings, pairing=pairing, mask=mask, symmetric=symmetric, block_size=block_size, **shared
         )
@@ -131,18 +139,18 @@ def info_nce(
         query=query, positive_key=positive_key, negative_keys=negative_keys, mask=mask, weights=weights
     )
     shared["weights"] = weights
-    floating(xp, query=query, positive_key=positive_key, negative_keys=negatives)
+    check_floating(xp, query=query, positive_key=positive_key, negative_keys=negatives)
     n_rows, _ = shape_of("query", query, "(N, D)")
     _, width = shape_of("positive_key", positive_key, "(N, D)")
-    same_shape("positive_key", positive_key, (n_rows, width))
+    check_shape("positive_key", positive_key, (n_rows, width))
     if len(negatives.shape) not in {2, 3}:
         message = f"negative_keys: expected shape (M, D) or (N, M, D), got {tuple(negatives.shape)}"
         raise ValueError(message)
     axes = "(M, D)" if len(negatives.shape) == 2 else "(N, M, D)"  # noqa: PLR2004  (a matrix)
     *leading, n_negatives, _ = shape_of("negative_keys", negatives, axes)
-    same_shape("negative_keys", negatives, (*([n_rows] if leading else []), n_negatives, width))
+    check_shape("negative_keys", negatives, (*([n_rows] if leading else []), n_negatives, width))
     if mask is not None:
-        boolean(xp, "mask", mask, (n_rows, n_negatives))
+        check_mask(xp, "mask", mask, (n_rows, n_negatives))
     if leading:
         return _own_negatives(query, positive_key, negatives, mask=mask, block_size=block_size, **shared)
     if mask is not None:
@@ -202,7 +210,7 @@ def n_tuple(
     TypeError
         If an argument is of the wrong type or dtype, or of another library.
     ValueError
-        If a shape, device or option does not fit, or there is only one pair.
+        If a shape, device or option does not fit.
 
     References
     ----------
@@ -218,13 +226,13 @@ def n_tuple(
     >>> pnce.n_tuple(query, key, l2=0.01)
     array(0.61813...)
     """
-    number_of("l2", l2)
+    l2 = check_number("l2", l2)
     xp, (query, key) = enter(query=query, key=key)
-    floating(xp, query=query, key=key)
+    check_floating(xp, query=query, key=key)
     rows, _ = shape_of("query", query, "(N, D)")
-    same_shape("key", key, (rows, *shape_of("key", key, "(N, D)")[1:]))
+    check_shape("key", key, (rows, *shape_of("key", key, "(N, D)")[1:]))
     dtype = query.dtype
-    query, key = accumulate(xp, query), accumulate(xp, key)
+    query, key = upcast(xp, query), upcast(xp, key)
     objective: AnyObjective = info_nce_objective()
     if l2:
         lengths = xp.sum(query * query, axis=-1) + xp.sum(key * key, axis=-1)
@@ -312,13 +320,13 @@ def cpc(
     array(0.22009...)
     """
     xp, (context, targets, projections) = enter(context=context, targets=targets, projections=projections)
-    floating(xp, context=context, targets=targets, projections=projections)
+    check_floating(xp, context=context, targets=targets, projections=projections)
     rows, width = shape_of("context", context, "(N, D)")
     steps, _, target_width = shape_of("targets", targets, "(S, N, E)")
-    same_shape("targets", targets, (steps, rows, target_width))
-    same_shape("projections", projections, (steps, target_width, width))
+    check_shape("targets", targets, (steps, rows, target_width))
+    check_shape("projections", projections, (steps, target_width, width))
     dtype = context.dtype
-    context, targets, projections = (accumulate(xp, x) for x in (context, targets, projections))
+    context, targets, projections = (upcast(xp, x) for x in (context, targets, projections))
     temperature, weights = accumulated("temperature", temperature), accumulated("weights", weights)
     parts = []
     for step in range(steps):
@@ -388,7 +396,7 @@ def clip(
     TypeError
         If an argument is of the wrong type or dtype, or of another library.
     ValueError
-        If a shape, device or option does not fit, or there is only one pair.
+        If a shape, device or option does not fit.
 
     References
     ----------
@@ -406,9 +414,9 @@ def clip(
     """
     enter(image=image, text=text)
     rows, _ = shape_of("image", image, "(N, D)")
-    same_shape("text", text, (rows, *text.shape[1:]))
+    check_shape("text", text, (rows, *text.shape[1:]))
     if max_logit_scale is not None:
-        number_of("max_logit_scale", max_logit_scale, above=0.0)
+        max_logit_scale = check_number("max_logit_scale", max_logit_scale, above=0.0)
         logit_scale = _at_most(logit_scale, float(max_logit_scale))
     return contrast_embeddings(
         {"image": image, "text": text},
@@ -491,7 +499,7 @@ def siglip(
     """
     enter(image=image, text=text)
     rows, _ = shape_of("image", image, "(N, D)")
-    same_shape("text", text, (rows, *text.shape[1:]))
+    check_shape("text", text, (rows, *text.shape[1:]))
     return contrast_embeddings(
         {"image": image, "text": text},
         objective=lambda options: logistic(bias=options["logit_bias"]),
@@ -563,7 +571,7 @@ def relic(
     TypeError
         If an argument is of the wrong type or dtype, or of another library.
     ValueError
-        If a shape, device or option does not fit, or there is only one pair.
+        If a shape, device or option does not fit.
 
     References
     ----------
@@ -581,7 +589,7 @@ def relic(
     """
     enter(view_a=view_a, view_b=view_b)
     rows, _ = shape_of("view_a", view_a, "(N, D)")
-    same_shape("view_b", view_b, (rows, *view_b.shape[1:]))
+    check_shape("view_b", view_b, (rows, *view_b.shape[1:]))
     return contrast_embeddings(
         {"view_a": view_a, "view_b": view_b},
         objective=relic_objective(alpha=alpha, direction=direction, stop_gradient=stop_gradient, symmetric=symmetric),
@@ -613,13 +621,13 @@ def _own_negatives(
     block_size: int | str | None,
 ) -> Array:
     """InfoNCE with negatives (N, M, D) of each query: a score matrix (N, 1 + M) with the positives in front."""
-    block_size_of(block_size)
+    check_block_size(block_size)
     parameter = {"temperature": temperature} if is_array(temperature) and not is_number(temperature) else {}
     xp, (query, positive_key, negative_keys, *found) = enter(
         query=query, positive_key=positive_key, negative_keys=negative_keys, **parameter
     )
     dtype = query.dtype
-    x, y, z = (accumulate(xp, embedding) for embedding in (query, positive_key, negative_keys))
+    x, y, z = (upcast(xp, embedding) for embedding in (query, positive_key, negative_keys))
     scale = inverse(xp, positive_scalar(xp, "temperature", found[0] if found else temperature, x), x)
     chosen = resolve(similarity)
     same_width(similarity, "query", x, "positive_key", y)
@@ -642,6 +650,6 @@ def _at_most(value: Any, limit: Any) -> Any:
         return min(value, limit)  # NaN stays, to be refused
     if is_array(value):
         xp, (value,) = enter(logit_scale=value)
-        floating(xp, logit_scale=value)
+        check_floating(xp, logit_scale=value)
         return xp.where(value > limit, xp.zeros_like(value) + limit, value)
     return value

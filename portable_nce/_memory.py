@@ -7,9 +7,20 @@ from typing import Any, NamedTuple
 
 from ._contrast import accumulated, add, contrast_embeddings, finish, same_width
 from ._core.autodiff import stop_gradient
-from ._core.checks import block_size_of, boolean, flag, floating, integer, number_of, one_of, same_shape, shape_of
+from ._core.checks import (
+    check_block_size,
+    check_bool,
+    check_choice,
+    check_floating,
+    check_integers,
+    check_mask,
+    check_number,
+    check_shape,
+    check_whole_number,
+    shape_of,
+)
 from ._core.namespace import device_of, enter, is_array, is_number, namespace_of
-from ._core.numerics import accumulate, safe_sqrt, zeros
+from ._core.numerics import safe_sqrt, upcast, zeros
 from ._core.protocol import Array, Namespace
 from ._core.registry import adapter_of
 from ._execution import execution_of
@@ -72,14 +83,9 @@ def queue_init(example: Array, /, size: int) -> Queue:
     array([False, False, False, False])
     """
     xp, _ = enter(example=example)
-    floating(xp, example=example)
+    check_floating(xp, example=example)
     _, width = shape_of("example", example, "(B, D)")
-    if isinstance(size, bool) or not isinstance(size, int):
-        message = f"size: expected an integer, got {type(size).__name__}"
-        raise TypeError(message)
-    if size < 1:
-        message = f"size: expected at least 1, got {size}"
-        raise ValueError(message)
+    size = check_whole_number("size", size)
     example = stop_gradient(example)
     empty = xp.zeros((size,), dtype=xp.bool, device=device_of(example))
     return Queue(zeros(xp, (size, width), example), empty)
@@ -130,11 +136,11 @@ def queue_push(queue: Queue, rows: Array, /) -> Queue:
         message = f"queue: expected a Queue, as queue_init makes it, got {type(queue).__name__}"
         raise TypeError(message)
     xp, (held, valid, rows) = enter(queue=queue.rows, **{"queue.valid": queue.valid}, rows=rows)
-    floating(xp, queue=held, rows=rows)
+    check_floating(xp, queue=held, rows=rows)
     slots, width = shape_of("queue", held, "(M, D)")
-    boolean(xp, "queue.valid", valid, (slots,))
+    check_mask(xp, "queue.valid", valid, (slots,))
     count, _ = shape_of("rows", rows, "(B, D)")
-    same_shape("rows", rows, (count, width))
+    check_shape("rows", rows, (count, width))
     written = xp.ones((count,), dtype=xp.bool, device=device_of(held))
     return Queue(
         xp.concat([stop_gradient(held), stop_gradient(rows)], axis=0)[count:, ...],
@@ -157,7 +163,7 @@ def _slots(name: str, memory: Array | Queue) -> tuple[Array, Array | None]:
 
 def _without_unwritten(xp: Namespace, name: str, slots: Array, valid: Array) -> Array:
     """The rows of a memory, 0 where they were never written: what took no part may hold anything, NaN too."""
-    boolean(xp, f"{name}.valid", valid, (slots.shape[0],))
+    check_mask(xp, f"{name}.valid", valid, (slots.shape[0],))
     return xp.where(xp.expand_dims(valid, axis=1), slots, xp.zeros_like(slots))
 
 
@@ -233,21 +239,21 @@ def moco(
     xp, (query, key, slots, *written, mask) = enter(
         query=query, key=key, queue=slots, **({} if valid is None else {"queue.valid": valid}), mask=mask
     )
-    floating(xp, query=query, key=key, queue=slots)
+    check_floating(xp, query=query, key=key, queue=slots)
     n_rows, _ = shape_of("query", query, "(N, D)")
     _, width = shape_of("key", key, "(N, D)")
-    same_shape("key", key, (n_rows, width))
+    check_shape("key", key, (n_rows, width))
     n_slots, _ = shape_of("queue", slots, "(M, D)")
-    same_shape("queue", slots, (n_slots, width))
+    check_shape("queue", slots, (n_slots, width))
     if written:
         slots = _without_unwritten(xp, "queue", slots, *written)
     device = device_of(query)
     if mask is not None:
-        boolean(xp, "mask", mask, (n_rows, n_slots))
+        check_mask(xp, "mask", mask, (n_rows, n_slots))
         mask = xp.concat([xp.ones((n_rows, n_rows), dtype=xp.bool, device=device), mask], axis=1)
     own = xp.ones((n_rows,), dtype=xp.bool, device=device)
     dtype = query.dtype
-    query, key, slots = (accumulate(xp, x) for x in (query, key, slots))
+    query, key, slots = (upcast(xp, x) for x in (query, key, slots))
     return contrast_embeddings(
         {"query": query, "keys": xp.concat([key, stop_gradient(slots)], axis=0)},
         dtype=dtype,
@@ -311,7 +317,7 @@ def moco_v3(
     TypeError
         If an argument is of the wrong type or dtype, or of another library.
     ValueError
-        If a shape, device or option does not fit, or there is only one row.
+        If a shape, device or option does not fit.
 
     References
     ----------
@@ -328,16 +334,16 @@ def moco_v3(
     array(1.02603...)
     """
     xp, (query_a, query_b, key_a, key_b) = enter(query_a=query_a, query_b=query_b, key_a=key_a, key_b=key_b)
-    floating(xp, query_a=query_a, query_b=query_b, key_a=key_a, key_b=key_b)
+    check_floating(xp, query_a=query_a, query_b=query_b, key_a=key_a, key_b=key_b)
     rows, _ = shape_of("query_a", query_a, "(N, D)")
-    same_shape("query_b", query_b, tuple(query_a.shape))
+    check_shape("query_b", query_b, tuple(query_a.shape))
     dtype = query_a.dtype
     temperature, weights = accumulated("temperature", temperature), accumulated("weights", weights)
     parts = []
     for name, query, other, key in (("query_a", query_a, "key_b", key_b), ("query_b", query_b, "key_a", key_a)):
-        same_shape(other, key, (rows, *key.shape[1:]))
+        check_shape(other, key, (rows, *key.shape[1:]))
         part = contrast_embeddings(
-            {name: accumulate(xp, query), other: stop_gradient(accumulate(xp, key))},
+            {name: upcast(xp, query), other: stop_gradient(upcast(xp, key))},
             objective=_twice_temperature,
             pairing=diagonal(),
             similarity=similarity,
@@ -416,7 +422,7 @@ def nnclr(
     TypeError
         If an argument is of the wrong type or dtype, or of another library.
     ValueError
-        If a shape, device or option does not fit, or there is only one row.
+        If a shape, device or option does not fit.
 
     References
     ----------
@@ -432,8 +438,8 @@ def nnclr(
     >>> pnce.nnclr(view_a, view_b, np.asarray([[0.96, 0.28], [0.28, 0.96], [-1.0, 0.0]]))
     array(0.22...)
     """
-    one_of("negatives", negatives, ("batch", "views"))
-    flag("symmetric", symmetric)
+    check_choice("negatives", negatives, ("batch", "views"))
+    symmetric = check_bool("symmetric", symmetric)
     if symmetric and negatives == "views":
         message = 'symmetric: expected False with negatives="views", which contrasts both ways already'
         raise ValueError(message)
@@ -445,16 +451,16 @@ def nnclr(
         **({} if valid is None else {"support.valid": valid}),
         weights=weights,
     )
-    floating(xp, view_a=view_a, view_b=view_b, support=slots)
+    check_floating(xp, view_a=view_a, view_b=view_b, support=slots)
     rows, _ = shape_of("view_a", view_a, "(N, D)")
     _, width = shape_of("support", slots, "(M, D)")
-    same_shape("view_b", view_b, (rows, width if negatives == "views" else shape_of("view_b", view_b, "(N, D)")[1]))
+    check_shape("view_b", view_b, (rows, width if negatives == "views" else shape_of("view_b", view_b, "(N, D)")[1]))
     same_width(similarity, "view_a", view_a, "support", slots)
     if written:
         slots = _without_unwritten(xp, "support", slots, *written)
-    block_size_of(block_size)
+    block_size = check_block_size(block_size)
     dtype = view_a.dtype
-    x, y, slots = (accumulate(xp, z) for z in (view_a, view_b, slots))
+    x, y, slots = (upcast(xp, z) for z in (view_a, view_b, slots))
     chosen = resolve(similarity)
     candidates = Pairing(_candidate_rule, columns=tuple(written)) if written else Pairing(_everything_rule)
     with adapter_of(x).full_precision(x):
@@ -462,9 +468,9 @@ def nnclr(
         search = execution_of(chosen, operands, candidates, None, block_size)
         nearest, found = search.extreme(of_positives=False, largest=True)
     neighbors = stop_gradient(xp.take(stop_gradient(slots), nearest, axis=0))
-    embeddings, rule, least = {"neighbors": neighbors, "view_b": y}, _diagonal_if_found_rule, 2
+    embeddings, rule = {"neighbors": neighbors, "view_b": y}, _diagonal_if_found_rule
     if negatives == "views":
-        embeddings, rule, least = {"views": xp.concat([neighbors, y], axis=0)}, _two_views_if_found_rule, 3
+        embeddings, rule = {"views": xp.concat([neighbors, y], axis=0)}, _two_views_if_found_rule
         found = xp.concat([found, found], axis=0)
         if weights is not None and tuple(weights.shape) == (rows,):
             weights = xp.concat([weights, weights], axis=0)
@@ -472,7 +478,7 @@ def nnclr(
         embeddings,
         dtype=dtype,
         objective=info_nce_objective(),
-        pairing=Pairing(rule, rows=(found,), one_per_row=True, one_per_column=True, least=least),
+        pairing=Pairing(rule, rows=(found,), one_per_row=True, one_per_column=True),
         similarity=similarity,
         temperature=temperature,
         symmetric=symmetric,
@@ -595,9 +601,9 @@ def proto_nce(
         {"prototypes": prototypes, "assignments": assignments, "concentrations": concentrations, "mask": mask}
     )
     xp, (embeddings,) = enter(embeddings=embeddings)
-    floating(xp, embeddings=embeddings)
+    check_floating(xp, embeddings=embeddings)
     dtype = embeddings.dtype
-    embeddings = accumulate(xp, embeddings)
+    embeddings = upcast(xp, embeddings)
     weights = accumulated("weights", weights)
     shared: dict[str, Any] = {"weights": weights, "reduction": reduction, "block_size": block_size}
     losses = [
@@ -622,12 +628,12 @@ def _instance_loss(embeddings: Array, key: Array, queue: Array | Queue | None, *
     if key.dtype != dtype:
         message = f"key: expected the dtype of embeddings, {dtype}, got {key.dtype}; convert one with astype"
         raise TypeError(message)
-    key = accumulate(xp, key)
+    key = upcast(xp, key)
     if queue is not None:
         slots, valid = _slots("queue", queue)
-        slots = accumulate(namespace_of(slots), slots)
+        slots = upcast(namespace_of(slots), slots)
         return moco(embeddings, key, slots if valid is None else Queue(slots, valid), **options)
-    same_shape("key", key, (embeddings.shape[0], *key.shape[1:]))
+    check_shape("key", key, (embeddings.shape[0], *key.shape[1:]))
     return contrast_embeddings(
         {"embeddings": embeddings, "key": key},
         objective=info_nce_objective(),
@@ -673,7 +679,7 @@ def _prototype_loss(
         embeddings=embeddings, prototypes=prototypes, assignments=assignments, concentrations=concentrations
     )
     rows, _ = shape_of("embeddings", embeddings, "(N, D)")
-    floating(xp, prototypes=prototypes, concentrations=phi)
+    check_floating(xp, prototypes=prototypes, concentrations=phi)
     if prototypes.dtype != dtype:
         message = (
             f"prototypes: expected the dtype of embeddings, {dtype}, got {prototypes.dtype}; convert one with astype"
@@ -681,15 +687,13 @@ def _prototype_loss(
         raise TypeError(message)
     number, _ = shape_of("prototypes", prototypes, "(R, D)")
     same_width(similarity, "embeddings", embeddings, "prototypes", prototypes)
-    integer(xp, "assignments", assignments, (rows,))
-    same_shape("concentrations", phi, (number,))
-    prototypes, phi = (stop_gradient(accumulate(xp, x)) for x in (prototypes, phi))
-    pairing = index(assignments)
+    check_integers(xp, "assignments", assignments, (rows,))
+    check_shape("concentrations", phi, (number,))
+    prototypes, phi = (stop_gradient(upcast(xp, x)) for x in (prototypes, phi))
     return contrast_embeddings(
         {"embeddings": embeddings, "prototypes": prototypes},
         objective=info_nce_objective(),
-        # One prototype alone is no contrast, but no error either: the clustering says so.
-        pairing=Pairing(pairing.rule, rows=pairing.rows, one_per_row=True),
+        pairing=index(assignments),
         similarity=scaled_columns(similarity, 1.0 / phi),
         temperature=1.0,
         **options,
@@ -754,19 +758,19 @@ def concentrations(
     >>> pnce.concentrations(embeddings, prototypes, assignments).round(4)
     array([0.1172, 0.0828])
     """
-    number_of("temperature", temperature, above=0.0)
-    number_of("smoothing", smoothing, above=0.0)
+    temperature = check_number("temperature", temperature, above=0.0)
+    smoothing = check_number("smoothing", smoothing, above=0.0)
     low, high = _two_percentiles(percentiles)
     xp, (embeddings, prototypes, assignments) = enter(
         embeddings=embeddings, prototypes=prototypes, assignments=assignments
     )
-    floating(xp, embeddings=embeddings, prototypes=prototypes)
+    check_floating(xp, embeddings=embeddings, prototypes=prototypes)
     rows, width = shape_of("embeddings", embeddings, "(N, D)")
     number, _ = shape_of("prototypes", prototypes, "(R, D)")
-    same_shape("prototypes", prototypes, (number, width))
-    integer(xp, "assignments", assignments, (rows,))
+    check_shape("prototypes", prototypes, (number, width))
+    check_integers(xp, "assignments", assignments, (rows,))
     dtype = embeddings.dtype
-    x, centres = (stop_gradient(accumulate(xp, z)) for z in (embeddings, prototypes))
+    x, centres = (stop_gradient(upcast(xp, z)) for z in (embeddings, prototypes))
     totals, sizes = _cluster_sums(xp, x, centres, assignments)
     several = sizes > 1
     safe = xp.where(several, sizes, xp.ones_like(sizes) + 1.0)

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ._core.autodiff import stop_gradient
 from ._core.namespace import device_of, namespace_of, together
-from ._core.numerics import accumulate
+from ._core.numerics import upcast
 from ._core.protocol import Array, Namespace
 from ._core.registry import adapter_of
 from .pairings import Pairing, Rule, split
@@ -187,7 +187,7 @@ def scan_rows(
 def tile_of(xp: Namespace, layout: Layout, source: Source, block: Block) -> tuple[tuple[Array, ...], Array, Array]:
     """The scores of a block of rows in each channel, its positives and its negatives."""
     scores = tuple(
-        accumulate(xp, channel.scores(own, columns))
+        upcast(xp, channel.scores(own, columns))
         for channel, own, (_, columns) in zip(layout.channels, block.rows, source.operands, strict=True)
     )
     n_columns = source.shape[1]

@@ -7,19 +7,19 @@ from typing import Any
 
 from ._contrast import contrast_embeddings, finish, inverse, same_width
 from ._core.checks import (
-    block_size_of,
-    boolean,
-    floating,
-    integer,
-    number_of,
-    one_of,
+    check_block_size,
+    check_choice,
+    check_floating,
+    check_integers,
+    check_mask,
+    check_number,
+    check_shape,
     positive_scalar,
     row_weights,
-    same_shape,
     shape_of,
 )
 from ._core.namespace import device_of, enter, is_array, is_number
-from ._core.numerics import accumulate
+from ._core.numerics import upcast
 from ._core.protocol import Array
 from ._core.reduction import REDUCTIONS, reduce_values
 from ._core.registry import adapter_of
@@ -107,7 +107,7 @@ def supcon(
     """
     objective: Any = info_nce_objective(multi_positive=multi_positive)
     if base_temperature is not None:
-        number_of("base_temperature", base_temperature, above=0.0)
+        base_temperature = check_number("base_temperature", base_temperature, above=0.0)
         objective = _at_base(objective, base_temperature)
     return _of_labels(
         embeddings,
@@ -486,7 +486,7 @@ def _of_labels(
     """A loss whose positives are the other rows of the same label, and whose negatives are those of other labels."""
     xp, (embeddings, labels) = enter(embeddings=embeddings, labels=labels)
     rows, _ = shape_of("embeddings", embeddings, "(N, D)")
-    integer(xp, "labels", labels, (rows,))
+    check_integers(xp, "labels", labels, (rows,))
     return contrast_embeddings(
         {"embeddings": embeddings}, objective=objective, pairing=pairing_of_labels(labels), **options
     )
@@ -566,24 +566,24 @@ def triplet(
     >>> pnce.triplet(anchor, positive, np.asarray([[0.0, 0.625]]))
     array(0.075)
     """
-    number_of("margin", margin)
-    one_of("form", form, ("margin", "soft"))
-    one_of("average", average, AVERAGES)
-    one_of("reduction", reduction, REDUCTIONS)
-    block_size_of(block_size)
+    margin = check_number("margin", margin)
+    check_choice("form", form, ("margin", "soft"))
+    check_choice("average", average, AVERAGES)
+    check_choice("reduction", reduction, REDUCTIONS)
+    check_block_size(block_size)
     parameter = {"temperature": temperature} if is_array(temperature) and not is_number(temperature) else {}
     xp, (anchor, positive, negative, *found, mask, weights) = enter(
         anchor=anchor, positive=positive, negative=negative, **parameter, mask=mask, weights=weights
     )
-    floating(xp, anchor=anchor, positive=positive, negative=negative)
+    check_floating(xp, anchor=anchor, positive=positive, negative=negative)
     rows, _ = shape_of("anchor", anchor, "(N, D)")
     for name, other in (("positive", positive), ("negative", negative)):
-        same_shape(name, other, (rows, *shape_of(name, other, "(N, D)")[1:]))
+        check_shape(name, other, (rows, *shape_of(name, other, "(N, D)")[1:]))
         same_width(similarity, "anchor", anchor, name, other)
     if mask is not None:
-        boolean(xp, "mask", mask, (rows,))
+        check_mask(xp, "mask", mask, (rows,))
     dtype = anchor.dtype
-    a, p, n = (xp.expand_dims(accumulate(xp, x), axis=1) for x in (anchor, positive, negative))
+    a, p, n = (xp.expand_dims(upcast(xp, x), axis=1) for x in (anchor, positive, negative))
     scale = inverse(xp, positive_scalar(xp, "temperature", found[0] if found else temperature, a), a)
     weights = row_weights(xp, weights, rows, a)
     chosen = resolve(similarity)

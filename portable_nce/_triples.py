@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ._core.autodiff import stop_gradient
 from ._core.namespace import namespace_of, together
-from ._core.numerics import sigmoid, softplus, zeros
+from ._core.numerics import relu, relu_slope, sigmoid, softplus, zeros
 from ._core.protocol import Array, Namespace
 from ._core.registry import adapter_of
 from ._rows import closed_form
@@ -34,7 +34,7 @@ class _Plan(NamedTuple):
 
 def excess(xp: Namespace, difference: Array, *, soft: bool) -> Array:
     """The loss of a triple: the part of the difference above 0, or its softplus."""
-    return softplus(xp, difference) if soft else xp.where(difference > 0, difference, xp.zeros_like(difference))
+    return softplus(xp, difference) if soft else relu(xp, difference)
 
 
 def triple_sums(scores: Array, positives: Array, negatives: Array, margin: Array, *, soft: bool) -> TripleSums:
@@ -89,7 +89,7 @@ def _backward(
         carry: tuple[Array, ...], block: tuple[Array, ...], _start: Array | int
     ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
         differences, members = _triples(xp, scores, margin, negatives, block)
-        slopes = sigmoid(xp, differences) if plan.soft else xp.astype(differences > 0, scores.dtype)
+        slopes = sigmoid(xp, differences) if plan.soft else relu_slope(xp, differences)
         pull = xp.where(members, slopes * factor, xp.zeros_like(differences))
         to_margin = xp.sum(xp.reshape(pull, (-1,)), axis=0, keepdims=True)
         return (carry[0] + xp.sum(pull, axis=0), carry[1] + to_margin), (-xp.sum(pull, axis=2),)

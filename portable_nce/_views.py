@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from ._contrast import contrast_embeddings
-from ._core.checks import floating, same_shape, shape_of
+from ._core.checks import check_floating, check_shape, shape_of
 from ._core.namespace import device_of, enter
-from ._core.numerics import accumulate
+from ._core.numerics import upcast
 from ._core.protocol import Array
 from .objectives import AnyObjective
 from .objectives import dclw as dclw_objective
@@ -75,7 +75,7 @@ def nt_xent(
     TypeError
         If an argument is of the wrong type or dtype, or of another library.
     ValueError
-        If a shape, device or option does not fit, or there is only one pair.
+        If a shape, device or option does not fit.
 
     References
     ----------
@@ -162,7 +162,7 @@ def flat_nce(
     TypeError
         If an argument is of the wrong type or dtype, or of another library.
     ValueError
-        If a shape, device or option does not fit, or there is only one pair.
+        If a shape, device or option does not fit.
 
     References
     ----------
@@ -240,7 +240,7 @@ def dcl(
     TypeError
         If an argument is of the wrong type or dtype, or of another library.
     ValueError
-        If a shape, device or option does not fit, or there is only one pair.
+        If a shape, device or option does not fit.
 
     References
     ----------
@@ -322,7 +322,7 @@ def dclw(
     TypeError
         If an argument is of the wrong type or dtype, or of another library.
     ValueError
-        If a shape, device or option does not fit, or there is only one pair.
+        If a shape, device or option does not fit.
 
     References
     ----------
@@ -359,19 +359,16 @@ def _of_views(
     names = ("view_a", "view_b", *(f"further_views[{k}]" for k in range(len(views) - 2)))
     xp, (*entered, weights) = enter(**dict(zip(names, views, strict=True)), weights=weights)
     named = dict(zip(names, entered, strict=True))
-    floating(xp, **named)
+    check_floating(xp, **named)
     n_samples, _ = shape_of("view_a", entered[0], "(N, D)")
     for name, view in named.items():
-        same_shape(name, view, tuple(entered[0].shape))
-    if n_samples == 1:
-        message = "view_a: expected at least 2 rows, got 1: with one pair there are no negatives; use a larger batch"
-        raise ValueError(message)
+        check_shape(name, view, tuple(entered[0].shape))
     if weights is not None and tuple(weights.shape) == (n_samples,):
         weights = xp.concat([weights] * len(views), axis=0)
     two = len(views) == 2  # noqa: PLR2004  (a pair)
     numbers = xp.arange(n_samples, device=device_of(entered[0]))
     # Accumulated before they are joined: a 16-bit gradient is rounded once, not once for each use.
-    stacked = xp.concat([accumulate(xp, view) for view in entered], axis=0)
+    stacked = xp.concat([upcast(xp, view) for view in entered], axis=0)
     return contrast_embeddings(
         {"views": stacked},
         dtype=entered[0].dtype,

@@ -11,9 +11,9 @@ from typing import Any
 
 from ._contrast import finish
 from ._core.autodiff import stop_gradient
-from ._core.checks import flag, floating, number_of, same_shape, scalar, shape_of
+from ._core.checks import as_integer, check_bool, check_floating, check_number, check_shape, scalar, shape_of
 from ._core.namespace import device_of, enter, is_array, is_number, namespace_of
-from ._core.numerics import accumulate, exp_sum, softplus, sum_to_scalar
+from ._core.numerics import exp_sum, softplus, sum_to_scalar, upcast
 from ._core.protocol import Array, Namespace
 from ._execution import whole_tile
 from ._statistics import dense_sums, row_statistics
@@ -129,7 +129,7 @@ def dual_critic(scores: Array, /, *, include_positive: bool = False) -> Array:
     >>> pnce.bounds.dual_critic(8.0 * np.eye(4))
     array([-8., -8., -8., -8.])
     """
-    flag("include_positive", include_positive)
+    include_positive = check_bool("include_positive", include_positive)
     xp, scores, dtype = _enter(scores, least=2)
     log_odds = diagonal_log_odds(xp, scores)
     n_columns = scores.shape[1]
@@ -328,7 +328,7 @@ def mine(scores: Array, /, log_mean: Array | None = None, *, rate: float = 0.01)
     ----------
     scores : array, shape (K, N)
         Scores g of K rows against N ≥ K columns, positives on the diagonal.
-    log_mean : array of one entry, optional
+    log_mean : float or array of one entry, optional
         Logarithm of the moving average so far; at the first step None, which takes the batch's.
     rate : float, default: 0.01
         Share r of the batch in the new average, in (0, 1].
@@ -360,11 +360,11 @@ def mine(scores: Array, /, log_mean: Array | None = None, *, rate: float = 0.01)
     >>> value, state
     (array(4.), array(0.))
     """
-    number_of("rate", rate, above=0.0)
+    rate = check_number("rate", rate, above=0.0)
     if rate > 1.0:
         message = f"rate: expected a number in (0, 1], got {rate}"
         raise ValueError(message)
-    if log_mean is not None:
+    if log_mean is not None and not is_number(log_mean):
         _, (scores, log_mean) = enter(scores=scores, log_mean=log_mean)
     xp, scores, dtype = _enter(scores, least=2)
     now = _log_mean(xp, scores)
@@ -508,7 +508,7 @@ def interpolated(scores: Array, /, alpha: float, log_baseline: float | Array) ->
     >>> pnce.bounds.interpolated(2.0 * np.eye(4), 0.5, 1.0)
     array(1.38917...)
     """
-    number_of("alpha", alpha)
+    alpha = check_number("alpha", alpha)
     if not 0.0 <= alpha <= 1.0:
         message = f"alpha: expected a number in [0, 1], got {alpha}"
         raise ValueError(message)
@@ -659,7 +659,7 @@ def smile(scores: Array, /, clip: float | None = 5.0) -> Array:
     array(8.)
     """
     if clip is not None:
-        number_of("clip", clip, above=0.0)
+        clip = check_number("clip", clip, above=0.0)
     xp, scores, dtype = _enter(scores, least=2)
     clipped = scores
     if clip is not None:
@@ -836,10 +836,10 @@ def vub(scores: Array, log_marginal: Array, /) -> Array:
     0.528895
     """
     xp, (scores, log_marginal) = enter(scores=scores, log_marginal=log_marginal)
-    floating(xp, scores=scores, log_marginal=log_marginal)
+    check_floating(xp, scores=scores, log_marginal=log_marginal)
     xp, positive, dtype = _pairs(scores)
-    same_shape("log_marginal", log_marginal, tuple(positive.shape))
-    return _finish(xp, _row_mean(xp, positive - accumulate(xp, log_marginal)), dtype)
+    check_shape("log_marginal", log_marginal, tuple(positive.shape))
+    return _finish(xp, _row_mean(xp, positive - upcast(xp, log_marginal)), dtype)
 
 
 def log_n_ceiling(scores: Array | int, /) -> Array | float:
@@ -873,11 +873,12 @@ def log_n_ceiling(scores: Array | int, /) -> Array | float:
     >>> round(pnce.bounds.log_n_ceiling(512), 4)
     6.2383
     """
-    if isinstance(scores, int) and not isinstance(scores, bool):
-        if scores < 1:
-            message = f"scores: expected at least one column, got {scores}"
+    number = as_integer(scores)
+    if number is not None:
+        if number < 1:
+            message = f"scores: expected at least one column, got {number}"
             raise ValueError(message)
-        return math.log(scores)
+        return math.log(number)
     if not is_array(scores):
         message = f"scores: expected an array or an integer, got {type(scores).__name__}"
         raise TypeError(message)
@@ -891,7 +892,7 @@ def _enter(scores: Array, least: int = 1) -> tuple[Namespace, Array, object]:
     if scores.shape[1] < least:
         message = f"scores: expected at least {least} columns, got shape {tuple(scores.shape)}: there is no negative"
         raise ValueError(message)
-    return xp, accumulate(xp, scores), scores.dtype
+    return xp, upcast(xp, scores), scores.dtype
 
 
 def _with_baseline(scores: Array, log_baseline: Any) -> tuple[Namespace, Array, Array, object]:
@@ -901,8 +902,8 @@ def _with_baseline(scores: Array, log_baseline: Any) -> tuple[Namespace, Array, 
     xp, scores, dtype = _enter(scores, least=2)
     rows = xp.zeros_like(scores[:, 0])
     if found and len(found[0].shape) == 1 and found[0].shape[0] != 1:
-        floating(xp, log_baseline=found[0])
-        same_shape("log_baseline", found[0], tuple(rows.shape))
+        check_floating(xp, log_baseline=found[0])
+        check_shape("log_baseline", found[0], tuple(rows.shape))
         return xp, scores, rows + xp.astype(found[0], rows.dtype), dtype
     return xp, scores, rows + scalar(xp, "log_baseline", found[0] if found else log_baseline, scores), dtype
 
@@ -913,18 +914,18 @@ def _pairs(scores: Array) -> tuple[Namespace, Array, object]:
         xp, scores, dtype = _enter(scores)
         return xp, _positive(xp, scores), dtype
     xp, _ = enter(scores=scores)
-    floating(xp, scores=scores)
+    check_floating(xp, scores=scores)
     shape_of("scores", scores, "(K)")
-    return xp, accumulate(xp, scores), scores.dtype
+    return xp, upcast(xp, scores), scores.dtype
 
 
 def _dual(scores: Array, u: Array) -> Array:
     """The bound of a critic of rows. Term by term, so that an overflow is infinite and never NaN."""
     _, (scores, u) = enter(scores=scores, u=u)
     xp, scores, dtype = _enter(scores, least=2)
-    floating(xp, scores=finish(xp, scores, dtype, "none"), u=u)
-    same_shape("u", u, (scores.shape[0],))
-    u = accumulate(xp, u)
+    check_floating(xp, scores=finish(xp, scores, dtype, "none"), u=u)
+    check_shape("u", u, (scores.shape[0],))
+    u = upcast(xp, u)
     own = xp.expand_dims(_positive(xp, scores), axis=1)
     return _finish(xp, 1.0 - _row_mean(xp, u) - _mean_exp(xp, scores - own - xp.expand_dims(u, axis=1)), dtype)
 

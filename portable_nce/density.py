@@ -21,9 +21,20 @@ import math
 from typing import Any, NamedTuple
 
 from ._contrast import finish
-from ._core.checks import boolean, flag, floating, integer, number_of, one_of, row_weights, same_shape, shape_of
+from ._core.checks import (
+    check_bool,
+    check_choice,
+    check_floating,
+    check_indices,
+    check_integers,
+    check_mask,
+    check_number,
+    check_shape,
+    row_weights,
+    shape_of,
+)
 from ._core.namespace import device_of, enter, is_array, is_number
-from ._core.numerics import ExpSum, accumulate, exp_sum, exponentials_summed, safe_sqrt, softplus, sum_to_scalar
+from ._core.numerics import ExpSum, exp_sum, exponentials_summed, safe_sqrt, softplus, upcast
 from ._core.protocol import Array, Namespace
 from ._core.reduction import REDUCTIONS, reduce_values
 from .from_scores import info_nce
@@ -300,7 +311,8 @@ def sampled_softmax(
     .. math:: \ell_i = \log \hat Z_i - s_i, \qquad \log \hat Z_i = \mathrm{lse}_j (s_{ij} - \log q_{ij}) - \log k
 
     With `include_positive` the data stand among the samples, k + 1 in all, and the gradient is that of `ranking_nce`.
-    **Without it, the loss has no lower bound**: the model can raise the scores of the data alone.
+    **Without it, the loss has no lower bound**: the model can raise the scores of the data alone; and a context without
+    samples does not count.
 
     Parameters
     ----------
@@ -348,17 +360,28 @@ def sampled_softmax(
     >>> pnce.density.sampled_softmax(data, noise, -1.5, -1.5)
     array(1.19...)
     """
-    flag("include_positive", include_positive)
+    include_positive = check_bool("include_positive", include_positive)
     if include_positive and data_log_q is None:
         message = "data_log_q: expected a number or an array with include_positive, got None"
         raise TypeError(message)
     log_q = (0.0 if data_log_q is None else data_log_q, noise_log_q)
     xp, data, noise, q, rest = _enter(data_scores, noise_scores, log_q, mask, weights, reduction)
-    if not include_positive:
-        return _reduce(xp, _log_mean(xp, noise - q[1], rest) - data, rest)
+    sums = exp_sum(xp, noise - q[1], rest.members)
     number = xp.sum(xp.astype(rest.members, data.dtype), axis=1)
-    loss = _ranking(xp, data - q[0], _log_sum(xp, noise - q[1], rest))
-    return _reduce(xp, loss - q[0] - xp.log(number + 1.0), rest)
+    some = sums.top != -math.inf
+    if not include_positive:
+        log_z = xp.where(some, _log_of(xp, sums) - xp.log(xp.where(some, number, xp.ones_like(number))), data)
+        return _reduce(xp, log_z - data, rest, some)
+    # log(e^L + e^(s - log q)) - s with the log-odds u = L - (s - log q) of the samples is softplus(u) - log q, and also
+    # softplus(-u) + L - s: of the slopes sigmoid(u) - 1 by log q and sigmoid(-u) - 1 by s neither is to cancel.
+    log_q = xp.zeros_like(data) + q[0]
+    top = xp.where(some, sums.top, xp.zeros_like(data))
+    rest_of_sum = sums.log_total(xp)
+    odds = xp.where(some, (top - (data - log_q)) + rest_of_sum, xp.zeros_like(data))
+    behind = odds > 0
+    ahead_loss = xp.where(some, softplus(xp, xp.where(behind, xp.zeros_like(odds), odds)), xp.zeros_like(odds)) - log_q
+    behind_loss = softplus(xp, -xp.where(behind, odds, xp.zeros_like(odds))) + ((top - data) + rest_of_sum)
+    return _reduce(xp, xp.where(behind, behind_loss, ahead_loss) - xp.log(number + 1.0), rest)
 
 
 def full_softmax(
@@ -379,7 +402,8 @@ def full_softmax(
     scores : array, shape (N, V)
         Scores s of all V values of x, for each context.
     targets : array of int, shape (N,)
-        The value found in each context.
+        The value found in each context, from 0 to V - 1. Others are an error where the values are at hand (NumPy,
+        PyTorch's CPU tensors outside of transforms); elsewhere such a context does not count.
     mask : array of bool, shape (N, V), optional
         Values that take part; all by default.
     weights : array, shape (N,), optional
@@ -411,8 +435,9 @@ def full_softmax(
     array(0.40760...)
     """
     xp, _ = enter(scores=scores, targets=targets)
-    rows, _ = shape_of("scores", scores, "(N, V)")
-    integer(xp, "targets", targets, (rows,))
+    rows, values = shape_of("scores", scores, "(N, V)")
+    check_integers(xp, "targets", targets, (rows,))
+    check_indices(xp, "targets", targets, values, "the columns of scores")
     return info_nce(scores, positives=targets, mask=mask, weights=weights, reduction=reduction)
 
 
@@ -486,7 +511,8 @@ def self_normalization(
     .. math:: \log Z_c = \mathrm{lse}_x\, s(x, c) \qquad \text{or} \qquad
         \log \hat Z_c = \mathrm{lse}_j (s_{cj} - \log q_{cj}) - \log k,
 
-    with the effective sample size :math:`(\sum_j w_j)^2 / \sum_j w_j^2` of the weights :math:`w = e^s / q`.
+    with the effective sample size :math:`(\sum_j w_j)^2 / \sum_j w_j^2` of the weights :math:`w = e^s / q`. A
+    context in which nothing takes part does not count.
 
     Parameters
     ----------
@@ -528,17 +554,18 @@ def self_normalization(
     joint = noise - q[1]
     number = xp.sum(xp.astype(rest.members, noise.dtype), axis=1)
     sums, weights = exponentials_summed(xp, joint, rest.members)
-    log_z = _log_of(xp, sums)
+    some = sums.top != -math.inf
+    log_z = xp.where(some, _log_of(xp, sums), xp.zeros_like(number))
     size = number
     if log_q is not None:
-        log_z = log_z - xp.log(xp.where(number > 0, number, xp.ones_like(number)))
+        log_z = log_z - xp.where(some, xp.log(xp.where(some, number, xp.ones_like(number))), xp.zeros_like(number))
         squares = xp.sum(weights * weights, axis=1)
         size = sums.total * sums.total / xp.where(squares == 0, xp.ones_like(squares), squares)
-    rows = log_z.shape[0]
-    mean = sum_to_scalar(xp, log_z) / rows
-    deviation = log_z - mean
-    std = safe_sqrt(xp, sum_to_scalar(xp, deviation * deviation) / rows)
-    return SelfNormalization(*(finish(xp, x, rest.dtype, "mean") for x in (mean, std, sum_to_scalar(xp, size) / rows)))
+    mean = reduce_values(log_z, some, None, "mean")
+    deviation = xp.where(some, log_z - mean, xp.zeros_like(log_z))
+    std = safe_sqrt(xp, reduce_values(deviation * deviation, some, None, "mean"))
+    number_of_samples = reduce_values(size, some, None, "mean")
+    return SelfNormalization(*(finish(xp, x, rest.dtype, "mean") for x in (mean, std, number_of_samples)))
 
 
 class _Rest(NamedTuple):
@@ -569,44 +596,44 @@ def _enter(  # noqa: PLR0917  (as its callers have them)
     names: tuple[str, str, str, str] = ("data_scores", "noise_scores", "data_log_q", "noise_log_q"),
 ) -> tuple[Namespace, Any, Array, tuple[Any, Any], _Rest]:
     """The checked arguments in the dtype to compute in; a number is a log-density of all, no name no argument."""
-    one_of("reduction", reduction, REDUCTIONS)
-    for name, log_density in zip(names[2:], log_q, strict=True):
-        if is_number(log_density):
-            number_of(name, log_density)
+    check_choice("reduction", reduction, REDUCTIONS)
+    log_q = tuple(check_number(name, q) if is_number(q) else q for name, q in zip(names[2:], log_q, strict=True))
     named = zip(names, (data_scores, noise_scores, *log_q), strict=True)
     given = {name: x for name, x in named if name and (name in names[:2] or not is_number(x))}
     xp, (*entered, mask, weights) = enter(**given, mask=mask, weights=weights)
     arrays = dict(zip(given, entered, strict=True))
-    floating(xp, **arrays)
+    check_floating(xp, **arrays)
     noise = arrays[names[1]]
     rows, samples = shape_of(names[1], noise, "(N, k)")
     dtype = noise.dtype
-    arrays = {name: accumulate(xp, x) for name, x in arrays.items()}
+    arrays = {name: upcast(xp, x) for name, x in arrays.items()}
     noise = arrays[names[1]]
     data = arrays.get(names[0])
     if data is not None:
-        same_shape(names[0], data, (rows,))
+        check_shape(names[0], data, (rows,))
     data_q, noise_q = (arrays.get(name, value) for name, value in zip(names[2:], log_q, strict=True))
     if is_array(data_q) and not is_number(data_q):
-        same_shape(names[2], data_q, (rows,))
+        check_shape(names[2], data_q, (rows,))
     if is_array(noise_q) and not is_number(noise_q):
         if len(noise_q.shape) == 1:
-            same_shape(names[3], noise_q, (samples,))
+            check_shape(names[3], noise_q, (samples,))
             noise_q = xp.expand_dims(noise_q, axis=0)
         else:
-            same_shape(names[3], noise_q, (rows, samples))
+            check_shape(names[3], noise_q, (rows, samples))
     if mask is None:
         mask = xp.ones((rows, samples), dtype=xp.bool, device=device_of(noise))
     else:
-        boolean(xp, "mask", mask, (rows, samples))
+        check_mask(xp, "mask", mask, (rows, samples))
     weights = row_weights(xp, weights, rows, noise)
     return xp, data, noise, (data_q, noise_q), _Rest(mask, weights, reduction, dtype)
 
 
-def _reduce(xp: Namespace, losses: Array, rest: _Rest) -> Array:
+def _reduce(xp: Namespace, losses: Array, rest: _Rest, counted: Array | None = None) -> Array:
+    """The reduced losses of the contexts, of all or of those that count."""
+    counted = xp.ones_like(losses, dtype=xp.bool) if counted is None else counted
     return finish(
         xp,
-        reduce_values(losses, xp.ones_like(losses, dtype=xp.bool), rest.weights, rest.reduction),
+        reduce_values(losses, counted, rest.weights, rest.reduction),
         rest.dtype,
         rest.reduction,
     )

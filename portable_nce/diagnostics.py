@@ -6,9 +6,19 @@ import math
 
 from ._contrast import finish
 from ._core.autodiff import stop_gradient
-from ._core.checks import block_size_of, flag, floating, number_of, one_of, row_weights, same_shape, shape_of
+from ._core.checks import (
+    check_block_size,
+    check_bool,
+    check_choice,
+    check_floating,
+    check_number,
+    check_shape,
+    check_whole_number,
+    row_weights,
+    shape_of,
+)
 from ._core.namespace import device_of, enter
-from ._core.numerics import accumulate, exponentials_summed, normalize, softplus, sum_to_scalar
+from ._core.numerics import exponentials_summed, normalize, softplus, sum_to_scalar, upcast
 from ._core.protocol import Array
 from ._core.reduction import REDUCTIONS, reduce_values
 from ._core.registry import adapter_of
@@ -79,11 +89,11 @@ def effective_sample_size(
     >>> pnce.diagnostics.effective_sample_size(np.eye(5))
     array(4.)
     """
-    one_of("reduction", reduction, REDUCTIONS)
-    flag("normalized", normalized)
+    check_choice("reduction", reduction, REDUCTIONS)
+    normalized = check_bool("normalized", normalized)
     xp, scores, pairing, mask, weights = enter_scores(scores, positives, mask, weights)
     dtype = scores.dtype
-    scores = accumulate(xp, scores)
+    scores = upcast(xp, scores)
     weights = row_weights(xp, weights, scores.shape[0], scores)
     _, negatives = whole_tile(xp, pairing, scores, mask)
     sums, exponentials = exponentials_summed(xp, scores, negatives)
@@ -134,7 +144,7 @@ def headroom(scores: Array, /) -> Array:
     """
     xp, scores, _, _, _ = enter_scores(scores, None, None, None)
     dtype = scores.dtype
-    scores = accumulate(xp, scores)
+    scores = upcast(xp, scores)
     losses = softplus(xp, diagonal_log_odds(xp, scores))  # the difference, without the two logarithms that cancel
     return finish(xp, sum_to_scalar(xp, losses) / scores.shape[0], dtype, "mean")
 
@@ -177,13 +187,13 @@ def alignment(x: Array, y: Array, /, *, power: float = 2.0, weights: Array | Non
     >>> pnce.diagnostics.alignment(np.eye(2), np.asarray([[0.8, 0.6], [0.0, 2.0]]))
     array(0.2)
     """
-    number_of("power", power, above=0.0)
+    power = check_number("power", power, above=0.0)
     xp, (x, y, weights) = enter(x=x, y=y, weights=weights)
-    floating(xp, x=x, y=y)
+    check_floating(xp, x=x, y=y)
     rows, _ = shape_of("x", x, "(N, D)")
-    same_shape("y", y, tuple(x.shape))
+    check_shape("y", y, tuple(x.shape))
     dtype = x.dtype
-    x, y = (normalize(accumulate(xp, z)) for z in (x, y))
+    x, y = (normalize(upcast(xp, z)) for z in (x, y))
     differences = x - y
     squares = xp.sum(differences * differences, axis=1)
     values = squares
@@ -204,7 +214,7 @@ def uniformity(x: Array, /, *, t: float = 2.0, block_size: int | str | None = "a
     Parameters
     ----------
     x : array, shape (N, D)
-        Embeddings.
+        Embeddings. A zero vector stays zero, as in `alignment`: its squared distance to a unit vector is 1.
     t : float, default: 2.0
         Sharpness t > 0 of the kernel.
     block_size : int, None or "auto", default: "auto"
@@ -235,25 +245,32 @@ def uniformity(x: Array, /, *, t: float = 2.0, block_size: int | str | None = "a
     >>> pnce.diagnostics.uniformity(np.asarray([[1.0, 0.0], [-1.0, 0.0]]))
     array(-8.)
     """
-    number_of("t", t, above=0.0)
-    block_size_of(block_size)
+    t = check_number("t", t, above=0.0)
+    block_size = check_block_size(block_size)
     xp, (x,) = enter(x=x)
-    floating(xp, x=x)
+    check_floating(xp, x=x)
     rows, _ = shape_of("x", x, "(N, D)")
     if rows < 2:  # noqa: PLR2004  (a pair)
         message = f"x: expected at least 2 rows, got {rows}: there is no pair"
         raise ValueError(message)
     dtype = x.dtype
-    x = accumulate(xp, x)
-    # On the sphere the squared distance is 2 - 2 cos. Its cancellation at close pairs is harmless: exp is 1 there.
-    cosine = resolve("cosine")
+    x = upcast(xp, x)
+    # The squared distance is |x|² + |y|² - 2 x·y, where |x|² is 1, or 0 for a zero row: that of the columns is one more
+    # column of the product, that of the rows is added to what they sum up to. (The cancellation at close pairs is
+    # harmless: exp is 1 there.)
     with adapter_of(x).full_precision(x):
-        operands = cosine.prepare(x, x, 2.0 * t)
-        sums = execution_of(cosine, operands, Pairing(_others_rule), None, block_size).sums().negative
-    top = xp.max(sums.top, axis=0, keepdims=True)
-    total = sum_to_scalar(xp, sums.total * xp.exp(sums.top - top))
+        unit = normalize(x)
+        square = xp.astype(xp.max(xp.abs(x), axis=1, keepdims=True) > 0, x.dtype)
+        dot = resolve("dot")
+        operands = dot.prepare(
+            xp.concat([2.0 * t * unit, xp.ones_like(square)], axis=1), xp.concat([unit, -t * square], axis=1), 1.0
+        )
+        sums = execution_of(dot, operands, Pairing(_others_rule), None, block_size).sums().negative
+    tops = sums.top - t * square[:, 0]
+    top = stop_gradient(xp.max(tops, axis=0, keepdims=True))
+    total = sum_to_scalar(xp, sums.total * xp.exp(tops - top))
     number = xp.zeros_like(total) + rows * (rows - 1)
-    return finish(xp, top - 2.0 * t + (xp.log(total) - xp.log(number)), dtype, "mean")
+    return finish(xp, top + (xp.log(total) - xp.log(number)), dtype, "mean")
 
 
 def _others_rule(tile: Tile) -> tuple[Array, Array]:
@@ -317,14 +334,11 @@ def top_k_accuracy(
     >>> round(float(pnce.diagnostics.top_k_accuracy(scores, k=2)), 6)
     0.666667
     """
-    given: object = k
-    if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-        message = f"k: expected a positive integer, got {k!r}"
-        raise ValueError(message)
-    one_of("reduction", reduction, REDUCTIONS)
+    k = check_whole_number("k", k)
+    check_choice("reduction", reduction, REDUCTIONS)
     xp, scores, pairing, mask, weights = enter_scores(scores, positives, mask, weights)
     dtype = scores.dtype
-    scores = stop_gradient(accumulate(xp, scores))
+    scores = stop_gradient(upcast(xp, scores))
     weights = row_weights(xp, weights, scores.shape[0], scores)
     own, negatives = whole_tile(xp, pairing, scores, mask)
     best = xp.max(xp.where(own, scores, -math.inf), axis=1, keepdims=True)

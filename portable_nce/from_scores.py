@@ -7,9 +7,9 @@ array (N, K) any number. `mask` says which pairs take part.
 from __future__ import annotations
 
 from ._contrast import contrast_scores
-from ._core.checks import boolean, floating, integer, positive_scalar, shape_of
+from ._core.checks import check_floating, check_integers, check_mask, positive_scalar, shape_of
 from ._core.namespace import enter, is_array, is_number
-from ._core.numerics import accumulate
+from ._core.numerics import upcast
 from ._core.protocol import Array, Namespace
 from .objectives import AnyObjective
 from .objectives import contrastive as contrastive_objective
@@ -397,8 +397,8 @@ def dclw(
     """
     parameter = {"temperature": temperature} if is_array(temperature) and not is_number(temperature) else {}
     xp, (scores, *found) = enter(scores=scores, **parameter)
-    floating(xp, scores=scores)
-    temperature = positive_scalar(xp, "temperature", found[0] if found else temperature, accumulate(xp, scores))
+    check_floating(xp, scores=scores)
+    temperature = positive_scalar(xp, "temperature", found[0] if found else temperature, upcast(xp, scores))
     objective = dclw_objective(temperature=temperature, sigma=sigma, detach_weights=detach_weights)
     return _loss(scores, objective, positives=positives, mask=mask, weights=weights, reduction=reduction)
 
@@ -757,7 +757,7 @@ def enter_scores(
 ) -> tuple[Namespace, Array, Pairing, Array | None, Array | None]:
     """The checked arguments of a function of a score matrix, with the pairing that `positives` means."""
     xp, (scores, positives, mask, weights) = enter(scores=scores, positives=positives, mask=mask, weights=weights)
-    floating(xp, scores=scores)
+    check_floating(xp, scores=scores)
     shape = shape_of("scores", scores, "(N, K)")
     pairing = pairing_of(xp, positives, shape)
     if positives is None and shape[0] > shape[1]:
@@ -767,7 +767,7 @@ def enter_scores(
         )
         raise ValueError(message)
     if mask is not None:
-        boolean(xp, "mask", mask, shape)
+        check_mask(xp, "mask", mask, shape)
     return xp, scores, pairing, mask, weights
 
 
@@ -776,10 +776,10 @@ def pairing_of(xp: Namespace, positives: Array | None, shape: tuple[int, ...]) -
     if positives is None:
         return diagonal()
     if xp.isdtype(positives.dtype, "bool"):
-        boolean(xp, "positives", positives, shape)
+        check_mask(xp, "positives", positives, shape)
         return explicit(positives)
     if not xp.isdtype(positives.dtype, "integral"):
         message = f"positives: expected integers (N,) or booleans (N, K), got dtype {positives.dtype}"
         raise TypeError(message)
-    integer(xp, "positives", positives, shape[:1])
+    check_integers(xp, "positives", positives, shape[:1])
     return index(positives)

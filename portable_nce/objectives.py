@@ -13,9 +13,17 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from ._core.autodiff import stop_gradient
-from ._core.checks import flag, floating, function, number_of, one_of, same_shape, scalar_like
-from ._core.namespace import enter, is_array, is_number, namespace_of, together
-from ._core.numerics import sigmoid, softplus, softplus_and_sigmoid
+from ._core.checks import (
+    check_bool,
+    check_callable,
+    check_choice,
+    check_floating,
+    check_number,
+    check_scalar,
+    check_shape,
+)
+from ._core.namespace import device_of, enter, is_array, is_number, namespace_of, together
+from ._core.numerics import relu, relu_slope, sigmoid, softplus, softplus_and_sigmoid
 from ._core.protocol import Array, Namespace
 from ._core.reduction import Losses
 from ._execution import Execution, Streamed, Sums
@@ -79,10 +87,10 @@ class Objective:
         slopes: Callable[[RowStatistics], Slopes] | None = None,
         label: str | None = None,
     ) -> None:
-        function("rows", rows)
-        flag("needs_negative", needs_negative)
+        check_callable("rows", rows)
+        needs_negative = check_bool("needs_negative", needs_negative)
         if slopes is not None:
-            function("slopes", slopes)
+            check_callable("slopes", slopes)
         self.rows = rows
         self.needs_negative = needs_negative
         self.slopes = slopes
@@ -113,8 +121,8 @@ class Objective:
         odds = statistics.log_odds
         if type(values) is not type(odds) or values.dtype != odds.dtype:
             xp, _ = enter(statistics=odds, objective=values)
-            floating(xp, objective=values)
-        same_shape("objective", values, tuple(odds.shape))
+            check_floating(xp, objective=values)
+        check_shape("objective", values, tuple(odds.shape))
         return (Losses(values, self.counted(statistics)),)
 
     def fused(self, execution: Streamed, weights: Array | None, *, symmetric: bool) -> Sums | None:
@@ -210,14 +218,14 @@ class Pairwise:
         balance: bool = False,
         label: str | None = None,
     ) -> None:
-        one_of("divide_by", divide_by, ("rows", "pairs", "active"))
-        flag("balance", balance)
+        check_choice("divide_by", divide_by, ("rows", "pairs", "active"))
+        balance = check_bool("balance", balance)
         if not isinstance(parameters, tuple):
             message = f"parameters: expected a tuple, got {type(parameters).__name__}; write (parameter,)"
             raise TypeError(message)
         for name, term in (("positive", positive), ("negative", negative)):
             if term is not None and not isinstance(term, Term):
-                function(name, term)
+                check_callable(name, term)
         self.terms = (_term(positive), _term(negative))
         self.parameters = parameters
         self.divide_by = divide_by
@@ -308,7 +316,7 @@ def _per_row(execution: Execution, parameters: tuple[Any, ...]) -> tuple[Array, 
     xp, (nothing, *entered) = enter(scores=nothing, **arrays)
     for name, array in arrays.items():
         if tuple(array.shape) != tuple(nothing.shape):
-            scalar_like(name, array)
+            check_scalar(name, array)
     supply = iter(entered)
     rows = (p if is_number(p) else xp.astype(next(supply), nothing.dtype) for p in parameters)
     return tuple(nothing + (p if is_number(p) or len(p.shape) == 1 else xp.reshape(p, (1,))) for p in rows)
@@ -347,7 +355,7 @@ def info_nce(*, multi_positive: str = "each") -> Objective:
     >>> round(float(pnce.contrast(x, x, objective=pnce.objectives.info_nce(), temperature=0.5)), 6)
     0.239545
     """
-    one_of("multi_positive", multi_positive, MULTI_POSITIVE)
+    check_choice("multi_positive", multi_positive, MULTI_POSITIVE)
     return _INFO_NCE[multi_positive]
 
 
@@ -387,9 +395,9 @@ def flat_nce(*, include_positive: bool = False, form: str = "log", multi_positiv
     >>> round(float(pnce.contrast(x, x, objective=pnce.objectives.flat_nce(), temperature=0.5)), 6)
     -1.306853
     """
-    flag("include_positive", include_positive)
-    one_of("form", form, ("log", "detach"))
-    one_of("multi_positive", multi_positive, MULTI_POSITIVE)
+    include_positive = check_bool("include_positive", include_positive)
+    check_choice("form", form, ("log", "detach"))
+    check_choice("multi_positive", multi_positive, MULTI_POSITIVE)
     return _FLAT_NCE[include_positive, form, multi_positive]
 
 
@@ -596,22 +604,30 @@ def dclw(*, temperature: float | Array, sigma: float = 0.5, detach_weights: bool
     >>> round(float(pnce.contrast(np.eye(3), np.eye(3), objective=weighted, temperature=0.5)), 6)
     -1.306853
     """
-    scalar_like("temperature", temperature, above=0.0)
-    number_of("sigma", sigma, above=0.0)
-    flag("detach_weights", detach_weights)
+    check_scalar("temperature", temperature, above=0.0)
+    sigma = check_number("sigma", sigma, above=0.0)
+    detach_weights = check_bool("detach_weights", detach_weights)
 
     def rows(row: RowStatistics) -> Array:
         xp, (positive, ratio) = enter(scores=row.positive, temperature=_like(row.positive, temperature))
         counted = xp.logical_and(row.has_positive, row.has_negative)
         logits = positive * (ratio / sigma)
-        top = stop_gradient(xp.max(xp.where(counted, logits, -math.inf), axis=0, keepdims=True))
+        logits_or_none = xp.where(counted, logits, -math.inf)
+        top = stop_gradient(xp.max(logits_or_none, axis=0, keepdims=True))
         top = xp.where(xp.isinf(top), xp.zeros_like(top), top)
-        shares = xp.exp(xp.where(counted, logits, -math.inf) - top)
+        shares = xp.exp(logits_or_none - top)
         total = xp.sum(shares, axis=0, keepdims=True)
         number = xp.sum(xp.astype(counted, positive.dtype), axis=0, keepdims=True)
-        weight = 2.0 - number * shares / xp.where(total == 0, xp.ones_like(total), total)
+        # 2 - n p is (2 - n) + n (1 - p): of a share p near 1, what the others have is summed, not subtracted from 1.
+        largest = xp.argmax(logits_or_none, axis=0, keepdims=True) == xp.arange(
+            shares.shape[0], device=device_of(shares)
+        )
+        others = xp.sum(xp.where(largest, xp.zeros_like(shares), shares), axis=0, keepdims=True)
+        rest = xp.where(largest, others, total - shares) / xp.where(total == 0, xp.ones_like(total), total)
+        weight = (2.0 - number) + number * rest
         weight = stop_gradient(weight) if detach_weights else weight
-        return row.log_odds + (1.0 - weight) * positive
+        # lse - w s as w u + (1 - w) lse, so that the slopes by the positive's score do not cancel either.
+        return weight * row.log_odds + (1.0 - weight) * row.negative
 
     return Objective(rows, needs_negative=True, label="dclw")
 
@@ -656,7 +672,7 @@ def logistic(*, bias: float | Array = 0.0, divide_by: str = "rows", balance: boo
     >>> pnce.contrast(np.eye(3), np.eye(3), objective=pnce.objectives.logistic(bias=-1.0), temperature=0.5)
     array(0.93978...)
     """
-    scalar_like("bias", bias)
+    check_scalar("bias", bias)
     return Pairwise(
         _LOGISTIC[0], _LOGISTIC[1], parameters=(bias,), divide_by=divide_by, balance=balance, label="logistic"
     )
@@ -739,13 +755,13 @@ def contrastive(
     >>> pnce.contrast(x, y, objective=apart, similarity="neg_euclidean")
     array(0.1875)
     """
-    number_of("margin", margin)
-    number_of("positive_margin", positive_margin)
+    margin = check_number("margin", margin)
+    positive_margin = check_number("positive_margin", positive_margin)
     for name, power in (("positive_power", positive_power), ("negative_power", negative_power)):
         if not is_number(power) or power not in {1, 2}:
             message = f"{name}: expected 1 or 2, got {power!r}"
             raise ValueError(message)
-    one_of("average", average, AVERAGES)
+    check_choice("average", average, AVERAGES)
     return Pairwise(
         _ATTRACT[positive_power],
         _REPEL[negative_power],
@@ -759,22 +775,13 @@ def contrastive(
 AVERAGES = ("all", "nonzero")
 
 
-def _above_zero(x: Array) -> Array:
-    xp = namespace_of(x)
-    return xp.where(x > 0, x, xp.zeros_like(x))
-
-
-def _step(x: Array) -> Array:
-    return namespace_of(x).astype(x > 0, x.dtype)
-
-
 def _attract(score: Array, positive_margin: Array, margin: Array) -> Array:
     del margin
-    return _above_zero(-score - positive_margin)
+    return relu(namespace_of(score), -score - positive_margin)
 
 
 def _attract_slopes(score: Array, positive_margin: Array, margin: Array) -> tuple[Array, ...]:
-    slope = -_step(-score - positive_margin)
+    slope = -relu_slope(namespace_of(score), -score - positive_margin)
     return slope, slope, namespace_of(margin).zeros_like(margin)
 
 
@@ -790,11 +797,11 @@ def _attract_squared_slopes(score: Array, positive_margin: Array, margin: Array)
 
 def _repel(score: Array, positive_margin: Array, margin: Array) -> Array:
     del positive_margin
-    return _above_zero(margin + score)
+    return relu(namespace_of(score), margin + score)
 
 
 def _repel_slopes(score: Array, positive_margin: Array, margin: Array) -> tuple[Array, ...]:
-    slope = _step(margin + score)
+    slope = relu_slope(namespace_of(score), margin + score)
     return slope, namespace_of(margin).zeros_like(positive_margin), slope
 
 
@@ -889,10 +896,10 @@ def triplet(*, margin: float = 0.2, mining: str = "batch_all", form: str = "marg
     >>> round(float(pnce.contrast(x, y, objective=hinge, similarity="neg_euclidean")), 6)
     0.440983
     """
-    number_of("margin", margin)
-    one_of("mining", mining, ("batch_all", "batch_hard"))
-    one_of("form", form, ("margin", "soft"))
-    one_of("average", average, AVERAGES)
+    margin = check_number("margin", margin)
+    check_choice("mining", mining, ("batch_all", "batch_hard"))
+    check_choice("form", form, ("margin", "soft"))
+    check_choice("average", average, AVERAGES)
     return _Triplet(margin=float(margin), mining=mining, soft=form == "soft", average=average)
 
 
@@ -1023,11 +1030,11 @@ def relic(
     >>> round(float(pnce.contrast(x, y, objective=pnce.objectives.relic())), 6)
     0.483086
     """
-    number_of("alpha", alpha)
-    one_of("direction", direction, ("a_to_b", "b_to_a"))
-    flag("symmetric", symmetric)
+    alpha = check_number("alpha", alpha)
+    check_choice("direction", direction, ("a_to_b", "b_to_a"))
+    symmetric = check_bool("symmetric", symmetric)
     if stop_gradient is not None:
-        one_of("stop_gradient", stop_gradient, ("first", "second"))
+        check_choice("stop_gradient", stop_gradient, ("first", "second"))
     return _Relic(alpha=float(alpha), direction=direction, held=stop_gradient, symmetric=symmetric)
 
 
@@ -1067,5 +1074,5 @@ def resolve(objective: str | AnyObjective | Callable[[RowStatistics], Array]) ->
         return objective
     if callable(objective) and not isinstance(objective, str):
         return Objective(objective)
-    one_of("objective", objective, tuple(_NAMED))
+    check_choice("objective", objective, tuple(_NAMED))
     return _NAMED[str(objective)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
-from ._core.checks import boolean, flag, function, integer, shape_of
+from ._core.checks import check_bool, check_callable, check_integers, check_mask, shape_of
 from ._core.namespace import enter, namespace_of
 from ._core.protocol import Array, Namespace
 
@@ -71,8 +71,6 @@ class Pairing:
         Arrays that the rule reads, of shapes (N,), (K,) and (N, K).
     one_per_row, one_per_column : bool, default: False
         Whether no row, or no column, can have more than one positive.
-    least : int, default: 1
-        The least number of columns with which a row can have a negative; fewer are an error.
 
     Examples
     --------
@@ -87,7 +85,7 @@ class Pairing:
     1.2904
     """
 
-    __slots__ = ("columns", "least", "one_per_column", "one_per_row", "pairs", "rows", "rule", "shifts")
+    __slots__ = ("columns", "one_per_column", "one_per_row", "pairs", "rows", "rule", "shifts")
 
     def __init__(
         self,
@@ -98,25 +96,20 @@ class Pairing:
         pairs: tuple[Array, ...] = (),
         one_per_row: bool = False,
         one_per_column: bool = False,
-        least: int = 1,
     ) -> None:
-        function("rule", rule)
+        check_callable("rule", rule)
         for name, given in (("rows", rows), ("columns", columns), ("pairs", pairs)):
             if not isinstance(given, tuple):
                 message = f"{name}: expected a tuple of arrays, got {type(given).__name__}; write ({name},)"
                 raise TypeError(message)
-        flag("one_per_row", one_per_row)
-        flag("one_per_column", one_per_column)
-        if isinstance(least, bool) or not isinstance(least, int):
-            message = f"least: expected an integer, got {type(least).__name__}"
-            raise TypeError(message)
+        one_per_row = check_bool("one_per_row", one_per_row)
+        one_per_column = check_bool("one_per_column", one_per_column)
         self.rule = rule
         self.rows = rows
         self.columns = columns
         self.pairs = pairs
         self.one_per_row = one_per_row
         self.one_per_column = one_per_column
-        self.least = least
         self.shifts: Callable[[int, int], Shifts] | None = None  # of the shape of a matrix
 
     def __repr__(self) -> str:
@@ -138,7 +131,6 @@ class Pairing:
             pairs=tuple(namespace_of(p).matrix_transpose(p) for p in self.pairs),
             one_per_row=self.one_per_column,
             one_per_column=self.one_per_row,
-            least=self.least,
         )
 
 
@@ -263,8 +255,8 @@ def queue(valid: Array | None = None, /) -> Pairing:
     if valid is None:
         return _QUEUE
     xp, _ = enter(valid=valid)
-    boolean(xp, "valid", valid, shape_of("valid", valid, "(K)"))
-    return Pairing(_valid_queue_rule, columns=(valid,), one_per_row=True, one_per_column=True, least=2)
+    check_mask(xp, "valid", valid, shape_of("valid", valid, "(K)"))
+    return Pairing(_valid_queue_rule, columns=(valid,), one_per_row=True, one_per_column=True)
 
 
 def two_views() -> Pairing:
@@ -316,8 +308,8 @@ def index(positives: Array, /) -> Pairing:
     0.551445
     """
     xp, _ = enter(positives=positives)
-    integer(xp, "positives", positives, shape_of("positives", positives, "(N)"))
-    return Pairing(_index_rule, rows=(positives,), one_per_row=True, least=2)
+    check_integers(xp, "positives", positives, shape_of("positives", positives, "(N)"))
+    return Pairing(_index_rule, rows=(positives,), one_per_row=True)
 
 
 def labels(rows: Array, columns: Array | None = None, /) -> Pairing:
@@ -352,10 +344,10 @@ def labels(rows: Array, columns: Array | None = None, /) -> Pairing:
     1.098612
     """
     xp, _ = enter(rows=rows, columns=columns)
-    integer(xp, "rows", rows, shape_of("rows", rows, "(N)"))
+    check_integers(xp, "rows", rows, shape_of("rows", rows, "(N)"))
     if columns is None:
         return Pairing(_own_labels_rule, rows=(rows,), columns=(rows,))
-    integer(xp, "columns", columns, shape_of("columns", columns, "(K)"))
+    check_integers(xp, "columns", columns, shape_of("columns", columns, "(K)"))
     return Pairing(_labels_rule, rows=(rows,), columns=(columns,))
 
 
@@ -389,7 +381,7 @@ def explicit(positives: Array, /) -> Pairing:
     0.718111
     """
     xp, _ = enter(positives=positives)
-    boolean(xp, "positives", positives, shape_of("positives", positives, "(N, K)"))
+    check_mask(xp, "positives", positives, shape_of("positives", positives, "(N, K)"))
     return Pairing(_explicit_rule, pairs=(positives,))
 
 
@@ -458,13 +450,11 @@ def _shifted(pairing: Pairing, shifts: Callable[[int, int], Shifts]) -> Pairing:
     return pairing
 
 
-_DIAGONAL = _shifted(
-    Pairing(_diagonal_rule, one_per_row=True, one_per_column=True, least=2), lambda _rows, _columns: Shifts()
-)
+_DIAGONAL = _shifted(Pairing(_diagonal_rule, one_per_row=True, one_per_column=True), lambda _rows, _columns: Shifts())
 _QUEUE = _shifted(
-    Pairing(_queue_rule, one_per_row=True, one_per_column=True, least=2), lambda rows, _columns: Shifts(first=rows)
+    Pairing(_queue_rule, one_per_row=True, one_per_column=True), lambda rows, _columns: Shifts(first=rows)
 )
 _TWO_VIEWS = _shifted(
-    Pairing(_two_views_rule, one_per_row=True, one_per_column=True, least=3),
+    Pairing(_two_views_rule, one_per_row=True, one_per_column=True),
     lambda rows, columns: Shifts(positive=_half(rows, columns), own=True),
 )

@@ -19,9 +19,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from ._core.checks import flag, floating, function, one_of, same_shape, shape_of
+from ._core.checks import check_bool, check_callable, check_choice, check_floating, check_shape, shape_of
 from ._core.namespace import device_of, enter, is_array, namespace_of
-from ._core.numerics import accumulate, normalize, safe_sqrt
+from ._core.numerics import normalize, safe_sqrt, upcast
 from ._core.protocol import Array
 
 __all__ = [
@@ -81,11 +81,11 @@ class Similarity:
     __slots__ = ("prepare", "product", "pullback", "scores", "symmetric", "wide")
 
     def __init__(self, prepare: Prepare, scores: Scores, pullback: Pullback | None, *, wide: bool = False) -> None:
-        function("prepare", prepare)
-        function("scores", scores)
+        check_callable("prepare", prepare)
+        check_callable("scores", scores)
         if pullback is not None:
-            function("pullback", pullback)
-        flag("wide", wide)
+            check_callable("pullback", pullback)
+        wide = check_bool("wide", wide)
         self.prepare = prepare
         self.scores = scores
         self.pullback = pullback
@@ -190,9 +190,9 @@ def bilinear(weight: Array, /) -> Similarity:
     0.013386
     """
     xp, _ = enter(weight=weight)
-    floating(xp, weight=weight)
+    check_floating(xp, weight=weight)
     shape_of("weight", weight, "(D, D')")
-    weight = accumulate(xp, weight)
+    weight = upcast(xp, weight)
 
     def prepare(x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:
         xp, (x, y, matrix) = enter(x=x, y=y, weight=weight)
@@ -289,13 +289,13 @@ def scaled_columns(similarity: str | Similarity | Callable[[Array, Array], Array
     """
     inner = resolve(similarity)
     xp, _ = enter(factors=factors)
-    floating(xp, factors=factors)
+    check_floating(xp, factors=factors)
     shape_of("factors", factors, "(K)")
-    factors = accumulate(xp, factors)
+    factors = upcast(xp, factors)
 
     def prepare(x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:
         xp, (x, y, own) = enter(x=x, y=y, factors=factors)
-        same_shape("factors", own, (y.shape[-2],))
+        check_shape("factors", own, (y.shape[-2],))
         rows, columns = inner.prepare(x, y, scale)
         return rows, (*columns, xp.expand_dims(xp.astype(own, x.dtype), axis=1))
 
@@ -343,11 +343,11 @@ def resolve(similarity: str | Similarity | Callable[[Array, Array], Array]) -> S
                 message = f"similarity: expected a function that returns scores of shape {expected}, got {got}"
                 raise ValueError(message)
             xp, _ = enter(embeddings=rows[0], similarity=found)
-            floating(xp, similarity=found)
-            return accumulate(namespace_of(found), found) * rows[1]
+            check_floating(xp, similarity=found)
+            return upcast(namespace_of(found), found) * rows[1]
 
         return Similarity(prepare, scores, None)
-    one_of("similarity", similarity, NAMES)
+    check_choice("similarity", similarity, NAMES)
     return _NAMED[str(similarity)]
 
 

@@ -50,6 +50,9 @@ class Adapter:
     def full_precision(self, x: Any) -> Any:
         raise NotImplementedError
 
+    def loss_dtype(self, x: Any, dtype: Any) -> Any:
+        raise NotImplementedError
+
     def custom_vjp(self, forward: Any, backward: Any) -> Any:
         del backward
         return forward

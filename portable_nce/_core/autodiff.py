@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
 from typing import Any
 
-from .checks import flag, function
+from .checks import as_integer, cast_hint, check_bool, check_callable, is_floating
 from .namespace import is_array, namespace_of
 from .protocol import Array
 from .registry import adapter_of
@@ -91,8 +91,8 @@ def value_and_grad(
     >>> gradient
     array([ 0.72686..., -0.63970...])
     """
-    function("fn", fn)
-    flag("has_aux", has_aux)
+    check_callable("fn", fn)
+    check_bool("has_aux", has_aux)
     chosen = _chosen(argnums)
 
     @wraps(fn)
@@ -121,7 +121,7 @@ def value_and_grad(
             message = "value_and_grad: expected arrays in the differentiated arguments, got none"
             raise TypeError(message)
         transformed = adapter_of(leaves[0]).value_and_grad(
-            checked, positions[0] if isinstance(argnums, int) else positions, has_aux=has_aux
+            checked, positions[0] if as_integer(argnums) is not None else positions, has_aux=has_aux
         )
         return transformed(*arguments, **options)
 
@@ -177,10 +177,11 @@ def grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool
 
 def _chosen(argnums: Any) -> tuple[int, ...]:
     chosen = tuple(argnums) if isinstance(argnums, (tuple, list, range)) else (argnums,)
-    if not chosen or any(isinstance(position, bool) or not isinstance(position, int) for position in chosen):
+    integers = [as_integer(position) for position in chosen]
+    if not chosen or any(position is None for position in integers):
         message = f"argnums: expected an integer or a sequence of integers, got {argnums!r}"
         raise TypeError(message)
-    return chosen
+    return tuple(position for position in integers if position is not None)
 
 
 def _positions(chosen: tuple[int, ...], count: int) -> tuple[int, ...]:
@@ -213,10 +214,9 @@ def _check_leaf(leaf: Any) -> None:
         )
         raise TypeError(message)
     adapter_of(leaf)  # which knows what to say of an unknown library
-    xp = namespace_of(leaf)
-    if leaf.dtype != xp.float32 and not xp.isdtype(leaf.dtype, "real floating"):
+    if not is_floating(namespace_of(leaf), leaf.dtype):
         message = (
             f"value_and_grad: expected real floating-point arrays in the differentiated arguments, got dtype "
-            f"{leaf.dtype}; convert it with astype or leave it out of argnums"
+            f"{leaf.dtype}; convert it with {cast_hint(leaf)} or leave it out of argnums"
         )
         raise TypeError(message)

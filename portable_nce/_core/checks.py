@@ -1,34 +1,43 @@
-"""Checks of arguments. They look at shapes, dtypes and Python numbers, never at the values in an array."""
+"""Checks of arguments: shapes, dtypes, Python numbers; and values in arrays, where they are at hand."""
 
 from __future__ import annotations
 
 import math
+import operator
 import sys
 from collections.abc import Collection
 from typing import Any
 
 from .namespace import enter, is_array, is_number
 from .protocol import Array, Namespace
+from .registry import adapter_of
 
 __all__ = [
-    "block_size_of",
-    "boolean",
-    "flag",
-    "floating",
-    "function",
-    "integer",
-    "number_of",
-    "one_of",
+    "as_integer",
+    "cast_hint",
+    "check_block_size",
+    "check_bool",
+    "check_callable",
+    "check_choice",
+    "check_floating",
+    "check_indices",
+    "check_integers",
+    "check_mask",
+    "check_number",
+    "check_scalar",
+    "check_shape",
+    "check_whole_number",
+    "common_dtype",
+    "is_floating",
+    "is_half",
     "positive_scalar",
     "row_weights",
-    "same_shape",
     "scalar",
-    "scalar_like",
     "shape_of",
 ]
 
 
-def one_of(name: str, value: object, allowed: Collection[str]) -> None:
+def check_choice(name: str, value: object, allowed: Collection[str]) -> None:
     """`value` must be one of the strings `allowed`."""
     if not isinstance(value, str) or value not in allowed:
         choices = ", ".join(repr(choice) for choice in allowed)
@@ -36,51 +45,115 @@ def one_of(name: str, value: object, allowed: Collection[str]) -> None:
         raise ValueError(message)
 
 
-def flag(name: str, value: object) -> None:
-    """`value` must be True or False."""
-    if not isinstance(value, bool):
-        message = f"{name}: expected True or False, got {value!r}"
+def check_bool(name: str, value: object) -> bool:
+    """Return `value`, which must be True or False, as Python's own."""
+    if value is True or value is False:
+        return value
+    if "bool" in type(value).__name__ and any(base.__name__ == "generic" for base in type(value).__mro__):
+        return bool(value)  # a scalar of NumPy's
+    message = f"{name}: expected True or False, got {value!r}"
+    raise TypeError(message)
+
+
+def as_integer(value: Any) -> int | None:
+    """An integer of any library that is no array, as Python's own, or None."""
+    if isinstance(value, (bool, type)) or not hasattr(value, "__index__") or (is_array(value) and not is_number(value)):
+        return None
+    return operator.index(value)
+
+
+def check_whole_number(name: str, value: Any, *, least: int = 1) -> int:
+    """Return `value`, which must be an integer of any library, but no array, and not less than `least`."""
+    number = as_integer(value)
+    if number is None:
+        message = f"{name}: expected an integer, got {type(value).__name__}"
         raise TypeError(message)
+    if number < least:
+        message = f"{name}: expected at least {least}, got {number}"
+        raise ValueError(message)
+    return number
 
 
-def function(name: str, value: object) -> None:
+def check_callable(name: str, value: object) -> None:
     """`value` must be callable."""
     if not callable(value):
         message = f"{name}: expected a function, got {type(value).__name__}"
         raise TypeError(message)
 
 
-def floating(xp: Namespace, **arrays: Array) -> None:
-    """The arrays must have a real floating-point dtype, and all the same."""
+def is_half(dtype: Any) -> bool:
+    """Whether `dtype` is float16 or bfloat16, of any library."""
+    return "float16" in str(dtype)
+
+
+def is_floating(xp: Namespace, dtype: Any) -> bool:
+    """Whether `dtype` is one of real floating-point numbers that losses are computed of."""
+    if dtype in (xp.float32, xp.float64) or is_half(dtype):
+        return True
+    return bool(xp.isdtype(dtype, "real floating"))
+
+
+def cast_hint(x: Array) -> str:
+    """How arrays of this library are converted to another dtype."""
+    return "to(dtype)" if hasattr(x, "to") else "astype"
+
+
+def check_floating(xp: Namespace, **arrays: Array) -> None:
+    """The arrays must have a real floating-point dtype, and all the same, but that 16 bits may meet float32."""
     first_name, first = next(iter(arrays.items()))
     for name, x in arrays.items():
-        if x.dtype != xp.float32 and not xp.isdtype(x.dtype, "real floating"):
-            message = f"{name}: expected a real floating-point dtype, got {x.dtype}; convert it with astype"
+        if x.dtype == first.dtype and (x.dtype == xp.float32 or is_floating(xp, x.dtype)):
+            continue
+        if not is_floating(xp, x.dtype):
+            message = f"{name}: expected a real floating-point dtype, got {x.dtype}; convert it with {cast_hint(x)}"
             raise TypeError(message)
-        if x.dtype != first.dtype:
+        if not all(is_half(y.dtype) or y.dtype == xp.float32 for y in (x, first)):
             message = (
-                f"{name}: expected the dtype of {first_name}, {first.dtype}, got {x.dtype}; convert one with astype"
+                f"{name}: expected the dtype of {first_name}, {first.dtype}, got {x.dtype}; convert one with "
+                f"{cast_hint(x)}"
             )
             raise TypeError(message)
 
 
-def boolean(xp: Namespace, name: str, x: Array, shape: tuple[int, ...]) -> None:
+def common_dtype(xp: Namespace, *arrays: Array) -> Any:
+    """The dtype of a result of these arrays: that of all, or float32 where 16 bits meet it or one another."""
+    first = arrays[0].dtype
+    return first if all(x.dtype == first for x in arrays[1:]) else xp.float32
+
+
+def check_mask(xp: Namespace, name: str, x: Array, shape: tuple[int, ...]) -> None:
     """`x` must be a boolean array of the given shape."""
     if not xp.isdtype(x.dtype, "bool"):
         message = f"{name}: expected a boolean array (True takes part), got dtype {x.dtype}; compare, as in {name} != 0"
         raise TypeError(message)
-    same_shape(name, x, shape)
+    check_shape(name, x, shape)
 
 
-def integer(xp: Namespace, name: str, x: Array, shape: tuple[int, ...]) -> None:
+def check_integers(xp: Namespace, name: str, x: Array, shape: tuple[int, ...]) -> None:
     """`x` must be an integer array of the given shape."""
     if not xp.isdtype(x.dtype, "integral"):
-        message = f"{name}: expected an integer dtype, got {x.dtype}; convert it with astype"
+        message = f"{name}: expected an integer dtype, got {x.dtype}; convert it with {cast_hint(x)}"
         raise TypeError(message)
-    same_shape(name, x, shape)
+    check_shape(name, x, shape)
 
 
-def same_shape(name: str, x: Array, shape: tuple[int, ...]) -> None:
+def check_indices(xp: Namespace, name: str, x: Array, count: int, of_what: str) -> None:
+    """`x` must hold numbers from 0 to below `count`, where its values are at hand."""
+    adapter = adapter_of(x)
+    flat = xp.reshape(x, (-1,))
+    for extreme in (xp.min(flat), xp.max(flat)):
+        number = adapter.known(extreme)
+        if number is None:
+            return
+        if not 0 <= number < count:
+            message = (
+                f"{name}: expected indices from 0 to {count - 1}, of {of_what}, got {int(number)}; leave rows out by "
+                f"weights or a mask"
+            )
+            raise ValueError(message)
+
+
+def check_shape(name: str, x: Array, shape: tuple[int, ...]) -> None:
     """`x` must have the given shape."""
     if tuple(x.shape) != shape:
         message = f"{name}: expected shape {shape}, got {tuple(x.shape)}"
@@ -108,11 +181,12 @@ _SINGLE = (2.0**-126, (2.0 - 2.0**-23) * 2.0**127)
 """The least positive number of full precision, whose inverse is finite, and the largest, of float64 and of float32."""
 
 
-def number_of(name: str, value: Any, *, above: float = -math.inf, limits: tuple[float, float] = _DOUBLE) -> None:
-    """`value` must be a finite Python number greater than `above`, and within the limits of a dtype."""
+def check_number(name: str, value: Any, *, above: float = -math.inf, limits: tuple[float, float] = _DOUBLE) -> float:
+    """Return `value`, which must be a finite number greater than `above`, and within the limits of a dtype."""
     if not is_number(value):
         message = f"{name}: expected a number, got {type(value).__name__}"
         raise TypeError(message)
+    value = value if isinstance(value, (int, float)) else float(value)
     low, high = limits if above == 0 else (-limits[1], limits[1])
     if not (above < value and low <= value <= high):
         got = value if isinstance(value, float) or abs(value) < 2**64 else "a longer integer"
@@ -121,23 +195,24 @@ def number_of(name: str, value: Any, *, above: float = -math.inf, limits: tuple[
         if above < value and abs(value) < math.inf:
             message = f"{name}: expected a number between {low:.3g} and {high:.3g}, got {got}"
         raise ValueError(message)
+    return float(value)
 
 
 def positive_scalar(xp: Namespace, name: str, value: Any, like: Array) -> Any:
-    """A Python number greater than zero as it is, or an array of one entry as a 0-d array of the dtype of `like`."""
+    """A number greater than zero as a Python float, or an array of one entry as a 0-d array of the dtype of `like`."""
     return scalar(xp, name, value, like, above=0.0)
 
 
 def scalar(xp: Namespace, name: str, value: Any, like: Array, *, above: float = -math.inf) -> Any:
-    """A Python number as it is, or an array of one entry as a 0-d array of the dtype of `like`."""
-    scalar_like(name, value, above=above, limits=_SINGLE if like.dtype == xp.float32 else _DOUBLE)
+    """A number as a Python float, or an array of one entry as a 0-d array of the dtype of `like`."""
+    check_scalar(name, value, above=above, limits=_SINGLE if like.dtype == xp.float32 else _DOUBLE)
     return float(value) if is_number(value) else xp.astype(xp.reshape(value, ()), like.dtype)
 
 
-def scalar_like(name: str, value: Any, *, above: float = -math.inf, limits: tuple[float, float] = _DOUBLE) -> None:
-    """`value` must be a Python number greater than `above`, or a real floating-point array of one entry."""
+def check_scalar(name: str, value: Any, *, above: float = -math.inf, limits: tuple[float, float] = _DOUBLE) -> None:
+    """`value` must be a number greater than `above`, or a real floating-point array of one entry."""
     if is_number(value):
-        number_of(name, value, above=above, limits=limits)
+        check_number(name, value, above=above, limits=limits)
         return
     if not is_array(value):
         message = f"{name}: expected a number or an array of one entry, got {type(value).__name__}"
@@ -146,24 +221,26 @@ def scalar_like(name: str, value: Any, *, above: float = -math.inf, limits: tupl
     if math.prod(value.shape) != 1:
         message = f"{name}: expected a number or an array of one entry, got shape {tuple(value.shape)}"
         raise ValueError(message)
-    floating(xp, **{name: value})
+    check_floating(xp, **{name: value})
 
 
 def row_weights(xp: Namespace, weights: Array | None, rows: int, like: Array) -> Array | None:
     """The weights of the rows in the dtype of `like`, or None."""
     if weights is None:
         return None
-    if not xp.isdtype(weights.dtype, ("real floating", "integral", "bool")):
-        message = f"weights: expected a real dtype, got {weights.dtype}; convert it with astype"
+    if not (is_floating(xp, weights.dtype) or xp.isdtype(weights.dtype, ("integral", "bool"))):
+        message = f"weights: expected a real dtype, got {weights.dtype}; convert it with {cast_hint(weights)}"
         raise TypeError(message)
-    same_shape("weights", weights, (rows,))
+    check_shape("weights", weights, (rows,))
     return xp.astype(weights, like.dtype)
 
 
-def block_size_of(block_size: Any) -> None:
-    """`block_size` must be "auto", None, or a positive integer."""
+def check_block_size(block_size: Any) -> int | str | None:
+    """Return `block_size`, which must be "auto", None, or a positive integer."""
     if block_size is None or (isinstance(block_size, str) and block_size == "auto"):
-        return
-    if isinstance(block_size, bool) or not isinstance(block_size, int) or block_size < 1:
+        return block_size
+    number = as_integer(block_size)
+    if number is None or number < 1:
         message = f'block_size: expected a positive integer, "auto" or None, got {block_size!r}'
         raise ValueError(message)
+    return number

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from typing import TYPE_CHECKING, Any
 
 from .protocol import Array, Namespace
@@ -36,7 +37,18 @@ def library_namespace(array: Array) -> Namespace:
         else:
             from array_api_compat import torch  # noqa: PLC0415
         return torch
-    return array_api_compat.array_namespace(array)
+    try:
+        return array_api_compat.array_namespace(array)
+    except TypeError as error:
+        message = (
+            f"{_name_of(array)} arrays do not say which namespace they belong to (__array_namespace__): their library "
+            f"does not follow the array API; convert them to one that does"
+        )
+        raise TypeError(message) from error
+
+
+def _name_of(array: Array) -> str:
+    return f"{type(array).__module__}.{type(array).__qualname__}"
 
 
 def namespace_of(array: Array, *others: Array) -> Namespace:
@@ -49,6 +61,12 @@ def namespace_of(array: Array, *others: Array) -> Namespace:
         return found
     if hasattr(array, "__recorded__"):
         return array.__array_namespace__()  # depends on the array inside, not on the type
+    if hasattr(array, "device_mesh") and hasattr(array, "placements"):
+        message = (
+            f"expected an array that is whole in this process, got a {type(array).__name__} with placements "
+            f"{array.placements}; take its to_local(), the rows of this process, or its full_tensor()"
+        )
+        raise TypeError(message)
     found = library_namespace(array)
     _namespaces[type(array)] = found
     return found
@@ -60,8 +78,10 @@ def is_array(x: Any) -> bool:
 
 
 def is_number(x: Any) -> bool:
-    """Whether `x` is a Python number; NumPy's float64 scalar is one, to be used with the arrays of any library."""
-    return isinstance(x, (int, float)) and not isinstance(x, bool)
+    """Whether `x` is a real number and no array; NumPy's scalars are, to be used with the arrays of any library."""
+    if isinstance(x, (int, float)):
+        return not isinstance(x, bool)
+    return isinstance(x, numbers.Real)
 
 
 def device_of(array: Array) -> Any:
@@ -103,7 +123,7 @@ def enter(**arrays: Array | None) -> tuple[Namespace, list[Any]]:
         if device is not None and other_device is not None and other_device != device:
             message = (
                 f"{name}: expected an array on the device of {first_name}, {device}, got one on {other_device}; "
-                f"move one of them with to_device"
+                f"move one of them with {'to(device)' if hasattr(x, 'to') else 'to_device'}"
             )
             raise ValueError(message)
     if space is base:
@@ -114,17 +134,18 @@ def enter(**arrays: Array | None) -> tuple[Namespace, list[Any]]:
 
 def _space_of(name: str, x: Any) -> Namespace:
     """The namespace of an argument, which must be an array."""
-    reason: Exception | None = None
-    if is_array(x):
-        try:
-            return namespace_of(x)
-        except TypeError as error:  # it has a shape and a dtype, and is no array for all that
-            reason = error
-    message = (
-        f"{name}: expected an array (NumPy, PyTorch, JAX, CuPy or another array-API library), got {type(x).__name__}; "
-        f"convert it with asarray first"
-    )
-    raise TypeError(message) from reason
+    if not is_array(x):
+        message = (
+            f"{name}: expected an array (NumPy, PyTorch, JAX, CuPy or another array-API library), got "
+            f"{type(x).__name__}; convert it with asarray first"
+        )
+        raise TypeError(message)
+    try:
+        return namespace_of(x)
+    except TypeError as error:  # it has a shape and a dtype, and is no array, or none that is whole, for all that
+        expected = "expected an array of a library that follows the array API, got one of another"
+        message = f"{name}: {error}" if str(error).startswith("expected") else f"{name}: {expected}: {error}"
+        raise TypeError(message) from error
 
 
 def _alike(arrays: list[Any]) -> bool:

@@ -6,31 +6,32 @@ import math
 from typing import NamedTuple
 
 from .autodiff import stop_gradient
+from .checks import is_half
 from .namespace import device_of, namespace_of
 from .protocol import Array, Namespace
 from .registry import adapter_of
 
 __all__ = [
     "ExpSum",
-    "accumulate",
     "exp_sum",
     "exponentials_summed",
     "normalize",
+    "relu",
+    "relu_slope",
     "safe_sqrt",
     "sigmoid",
     "single_exp_sum",
     "softplus",
     "softplus_and_sigmoid",
     "sum_to_scalar",
+    "upcast",
     "zeros",
 ]
 
 
-def accumulate(xp: Namespace, x: Array) -> Array:
+def upcast(xp: Namespace, x: Array) -> Array:
     """`x` in the dtype to compute in: float32 for 16-bit floats, else its own."""
-    if x.dtype in (xp.float32, xp.float64):
-        return x
-    return xp.astype(x, xp.float32) if "float16" in str(x.dtype) else x  # bfloat16 too
+    return xp.astype(x, xp.float32) if x.dtype not in (xp.float32, xp.float64) and is_half(x.dtype) else x
 
 
 def zeros(xp: Namespace, shape: tuple[int, ...], like: Array) -> Array:
@@ -112,6 +113,16 @@ def softplus_and_sigmoid(xp: Namespace, t: Array, *, small: bool = False) -> tup
     small = xp.exp(xp.where(positive, -t, t))
     value = xp.where(positive, t, xp.zeros_like(t)) + xp.log1p(small)
     return value, xp.where(positive, xp.ones_like(t), small) / (small + 1.0)
+
+
+def relu(xp: Namespace, x: Array) -> Array:
+    """``max(x, 0)``; NaN stays NaN."""
+    return xp.where(x <= 0, xp.zeros_like(x), x)
+
+
+def relu_slope(xp: Namespace, x: Array) -> Array:
+    """The derivative of `relu`, 0 at 0; NaN stays NaN."""
+    return xp.where(x > 0, xp.ones_like(x), relu(xp, x))
 
 
 def safe_sqrt(xp: Namespace, x: Array) -> Array:

@@ -52,6 +52,10 @@ class Adapter(Protocol):
         """Return a context in which products of arrays like `x` are not rounded to fewer bits than they have."""
         ...
 
+    def loss_dtype(self, x: Array, dtype: Any) -> Any:
+        """Return the dtype of a loss of 16-bit arrays like `x`: `dtype`, or what a context such as autocast asks."""
+        ...
+
     def custom_vjp(
         self, forward: Callable[..., tuple[Array, ...]], backward: Callable[..., Sequence[Array]]
     ) -> Callable[..., tuple[Array, ...]]:

@@ -47,8 +47,8 @@ def reduce_values(
     if weights is not None:
         weights = further.pop(0)
         weight = weight * weights
-    # An infinite value without weight is no contribution, not NaN.
-    dead = xp.logical_or(xp.logical_not(counted), xp.logical_and(xp.isinf(values), weight == 0))
+    # A value without weight is no contribution, whatever it is.
+    dead = xp.logical_or(xp.logical_not(counted), xp.logical_and(xp.logical_not(xp.isfinite(values)), weight == 0))
     weighted = xp.where(dead, xp.zeros_like(values), values) * weight
     if reduction == "none":
         return weighted
@@ -77,9 +77,10 @@ def reduce_sum(total: Array, number: Array | int, weights: Array | None, reducti
 
 
 def divided(total: Array, norm: Array) -> Array:
-    """The total divided by the norm, by 1 where that is 0."""
+    """The total divided by the norm; 0, with gradient 0, where that is 0."""
     xp = namespace_of(norm)
-    return total / xp.where(norm == 0, xp.ones_like(norm), norm)
+    nothing = norm == 0
+    return xp.where(nothing, xp.zeros_like(total), total) / xp.where(nothing, xp.ones_like(norm), norm)
 
 
 def average(first: Array, second: Array) -> Array:

@@ -50,7 +50,7 @@ def register_backend(module: str, adapter: Adapter | None = None) -> None:
     TypeError
         If `module` is not a string or `adapter` lacks a verb.
     ValueError
-        If `module` is not the name of a top-level module.
+        If `module` is not the name of a top-level module, or without an adapter cannot be imported.
 
     Notes
     -----
@@ -61,13 +61,16 @@ def register_backend(module: str, adapter: Adapter | None = None) -> None:
     Examples
     --------
     >>> import portable_nce as pnce
-    >>> pnce.register_backend("some_array_library")
+    >>> pnce.register_backend("array_api_strict")
     """
     if not isinstance(module, str):
         message = f"register_backend: expected the name of a module, got {type(module).__name__}"
         raise TypeError(message)
     if not module.isidentifier():
         message = f"register_backend: expected the name of a top-level module, got {module!r}"
+        raise ValueError(message)
+    if adapter is None and not _is_importable(module):
+        message = f"register_backend: expected a module that can be imported, got {module!r}, which is not installed"
         raise ValueError(message)
     if isinstance(adapter, type):
         message = f"register_backend: expected an adapter, got the class {adapter.__name__}; make an instance of it"
@@ -96,11 +99,15 @@ def backends_available() -> tuple[str, ...]:
     >>> "numpy" in pnce.backends_available()
     True
     """
-    from importlib.util import find_spec  # noqa: PLC0415  (not needed to compute anything)
-
     known = dict.fromkeys(_ALIASES.get(name, name) for name in _BUILT_IN)
     known |= dict.fromkeys([*_registered, *_entry_points()])
-    return tuple(name for name in known if sys.modules.get(name) is not None or find_spec(name) is not None)
+    return tuple(name for name in known if _is_importable(name))
+
+
+def _is_importable(module: str) -> bool:
+    from importlib.util import find_spec  # noqa: PLC0415  (not needed to compute anything)
+
+    return sys.modules.get(module) is not None or (module not in sys.modules and find_spec(module) is not None)
 
 
 def adapter_of(array: Array) -> Adapter:
@@ -121,10 +128,11 @@ def adapter_of(array: Array) -> Adapter:
         message = f"x: expected an array, got {type(array).__name__}; convert it with asarray first"
         raise TypeError(message)
     module = type(array).__module__.partition(".")[0]
-    message = (
-        f"no backend is registered for {type(array).__module__}.{type(array).__qualname__} arrays; "
-        f'portable_nce.register_backend("{module}") serves them with the built-in tape'
-    )
+    message = f"no backend is registered for {type(array).__module__}.{type(array).__qualname__} arrays"
+    if hasattr(array, "__array_namespace__"):
+        message += f'; portable_nce.register_backend("{module}") serves them with the built-in tape'
+    else:
+        message += ", and their library does not follow the array API: they have no __array_namespace__"
     raise TypeError(message)
 
 
@@ -153,11 +161,20 @@ def _load(module: str) -> Adapter:
 
 
 def _import_backend(file: str) -> Any:
-    if file == "torch":
-        from ..backends import torch  # pyright: ignore[reportMissingImports]  # noqa: PLC0415  (torch.compile can follow an import statement, but no function)
+    try:
+        if file == "torch":
+            from ..backends import torch  # pyright: ignore[reportMissingImports]  # noqa: PLC0415  (torch.compile can follow an import statement, but no function)
 
-        return torch
-    return import_module(f"..backends.{file}", __package__)
+            return torch
+        return import_module(f"..backends.{file}", __package__)
+    except ModuleNotFoundError as error:
+        if str(error.name).rpartition(".")[2] != "backends":
+            raise
+        message = (
+            "portable_nce was imported from its source tree, where the adapters lie in a folder beside it: install it "
+            "(python -m pip install -e .), or run pytest itself rather than python -m pytest"
+        )
+        raise ImportError(message) from error
 
 
 def _entry_points() -> dict[str, Any]:

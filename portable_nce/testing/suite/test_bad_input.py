@@ -86,11 +86,6 @@ SHAPES: dict[str, tuple[str, Call]] = {
     "other feature count": ("positive_key", lambda v: pnce.info_nce(embeddings(v), embeddings(v, N, D + 1))),
     "fewer keys than queries": ("positive_key", lambda v: pnce.info_nce(embeddings(v), embeddings(v, N - 1))),
     "no rows": ("query", lambda v: pnce.info_nce(embeddings(v)[:0, :], embeddings(v))),
-    "one row": ("positive_key", lambda v: pnce.info_nce(embeddings(v, 1), embeddings(v, 1))),
-    "one row, nt_xent": ("view_a", lambda v: pnce.nt_xent(embeddings(v, 1), embeddings(v, 1))),
-    "one row, dcl": ("view_a", lambda v: pnce.dcl(embeddings(v, 1), embeddings(v, 1))),
-    "one row, flat_nce": ("view_a", lambda v: pnce.flat_nce(embeddings(v, 1), embeddings(v, 1))),
-    "one row, clip": ("text|image", lambda v: pnce.clip(embeddings(v, 1), embeddings(v, 1), logit_scale=1.0)),
     "negatives of other width": (
         "negative_keys",
         lambda v: pnce.info_nce(*two(v), embeddings(v, 5, D + 1)),
@@ -180,8 +175,6 @@ SHAPES: dict[str, tuple[str, Call]] = {
         "mask",
         lambda v: pnce.nt_xent(*two(v), embeddings(v), mask=truths(v, 2 * N, 2 * N)),
     ),
-    "one row, three views": ("view_a", lambda v: pnce.nt_xent(*(embeddings(v, 1) for _ in range(3)))),
-    "one row, dclw": ("view_a", lambda v: pnce.dclw(embeddings(v, 1), embeddings(v, 1))),
     "views of unequal size, dclw": ("view_b", lambda v: pnce.dclw(embeddings(v), embeddings(v, N + 1))),
     "views of unequal size, relic": ("view_b", lambda v: pnce.relic(embeddings(v), embeddings(v, N + 1))),
     "views of unequal width, relic": ("view_b", lambda v: pnce.relic(embeddings(v), embeddings(v, N, D + 1))),
@@ -234,7 +227,6 @@ SHAPES: dict[str, tuple[str, Call]] = {
         "view_b",
         lambda v: pnce.nnclr(embeddings(v), embeddings(v, N + 1), embeddings(v, 5)),
     ),
-    "one row, nnclr": ("view_b", lambda v: pnce.nnclr(embeddings(v, 1), embeddings(v, 1), embeddings(v, 5))),
     "mask of the support": ("mask", lambda v: pnce.nnclr(*two(v), embeddings(v, 5), mask=truths(v, N, 5))),
     "prototypes of other width": (
         "prototypes",
