@@ -22,11 +22,41 @@ def _beside(gradient: Any, argument: Any) -> Any:
     return jax.device_put(gradient, here)
 
 
+def _full_precision() -> AbstractContextManager[Any]:
+    """Products of all bits on a GPU or a TPU too, unless the user has chosen otherwise.
+
+    A rule for a derivative enters it anew: JAX may call it after the loss has been left.
+    """
+    chosen = getattr(jax.config, "jax_default_matmul_precision")  # noqa: B009  (made at run time, unknown to mypy)
+    return jax.default_matmul_precision("highest") if chosen is None else nullcontext()
+
+
+def _by_rule(forward: Callable[..., Arrays], backward: Callable[..., Sequence[Any]]) -> Callable[..., Arrays]:
+    """A function whose gradient is not its own, by a rule for reverse mode alone."""
+
+    @partial(jax.custom_vjp, nondiff_argnums=(0,))
+    def bound(static: Any, *arrays: Any) -> Arrays:
+        return forward(static, *arrays)
+
+    def forth(static: Any, *arrays: Any) -> tuple[Arrays, tuple[Arrays, Arrays]]:
+        outputs = forward(static, *arrays)
+        return outputs, (arrays, outputs)
+
+    def back(static: Any, held: tuple[Arrays, Arrays], cotangents: Arrays) -> Arrays:
+        arrays, outputs = held
+        with _full_precision():
+            found = tuple(backward(static, arrays, outputs, cotangents))
+        return (*found, *(jnp.zeros_like(x) for x in arrays[len(found) :]))
+
+    bound.defvjp(forth, back)
+    return bound
+
+
 class JaxAdapter:
     """The adapter for JAX arrays and tracers."""
 
     name = "jax"
-    unrolled = False
+    mode = "traced"
     version = jax.__version__
     half_precision = ("float16", "bfloat16")
 
@@ -47,7 +77,7 @@ class JaxAdapter:
 
     def full_precision(self, x: Any) -> AbstractContextManager[Any]:
         del x
-        return nullcontext()
+        return _full_precision()
 
     def loss_dtype(self, x: Any, dtype: Any) -> Any:
         del x
@@ -65,11 +95,18 @@ class JaxAdapter:
 
         return value_and_gradient
 
+    def exponential(self, x: Any) -> tuple[Callable[[Any], Any], bool]:
+        del x
+        return jnp.exp, False  # under tracing, XLA chooses the lowering of exp
+
     def custom_vjp(
-        self, forward: Callable[..., Arrays], backward: Callable[..., Sequence[Any]]
+        self, forward: Callable[..., Arrays], backward: Callable[..., Sequence[Any]], *, exact: bool = True
     ) -> Callable[..., Arrays]:
         kept: Callable[..., Arrays] | None = self._bound.get(forward)
         if kept is not None:
+            return kept
+        if not exact:
+            kept = self._bound[forward] = _by_rule(forward, backward)
             return kept
         # The closed form is for those who cannot do without: JAX differentiates the scan itself, in either mode, and as
         # the steps are computed again on the way back, in the same memory.
@@ -79,20 +116,21 @@ class JaxAdapter:
         self._bound[forward] = bound
         return bound
 
-    def with_gradient(self, function: Callable[..., Arrays]) -> Callable[..., tuple[Any, Any]]:
+    def value_and_vjp(self, function: Callable[..., Arrays]) -> Callable[..., tuple[Any, Any]]:
         kept: Callable[..., tuple[Any, Any]] | None = self._bound.get(function)
         if kept is not None:
             return kept
-        run = jax.jit(function, static_argnums=0, static_argnames="wanted")
+        run = jax.jit(function, static_argnums=0, static_argnames="need_grad")
 
         @partial(jax.custom_jvp, nondiff_argnums=(0,))
         def bound(static: Any, *arrays: Any) -> tuple[Any, Any]:
-            value, constant = run(static, *arrays, wanted=False)
+            value, constant = run(static, *arrays, need_grad=False)
             return value, constant
 
         @bound.defjvp
         def jvp(static: Any, arrays: Arrays, tangents: Arrays) -> tuple[Any, Any]:
-            value, constant, *gradients = run(static, *arrays, wanted=True)
+            with _full_precision():
+                value, constant, *gradients = run(static, *arrays, need_grad=True)
             constant = jax.lax.stop_gradient(constant)
             products = [jnp.vdot(g, t) for g, t in zip(gradients, tangents, strict=False)]
             return (value, constant), (jnp.reshape(sum(products), value.shape), jnp.zeros_like(constant))
@@ -100,7 +138,11 @@ class JaxAdapter:
         self._bound[function] = bound
         return bound
 
-    def known(self, x: Any) -> float | None:
+    def concrete_value(self, x: Any) -> float | None:
+        del x
+        return None
+
+    def concrete_values(self, x: Any) -> Sequence[float] | None:
         del x
         return None
 
@@ -111,7 +153,7 @@ class JaxAdapter:
         return jnp.where(inside & (i - row == j - column), jnp.reshape(jnp.asarray(value, x.dtype), (-1, 1)), x)
 
     def scan(
-        self, step: Callable[[Arrays, Arrays, Any], tuple[Arrays, Arrays]], init: Arrays, xs: Arrays, block: int
+        self, step: Callable[[Arrays, Arrays, Any], tuple[Arrays, Arrays]], init: Arrays, xs: Arrays, block: Any
     ) -> tuple[Arrays, Arrays]:
         length = xs[0].shape[0]
         count = length // block

@@ -24,6 +24,13 @@ def fill_diagonal(x: Any, value: Any) -> None:
     np.einsum("ii->i", x)[...] = value
 
 
+def exponential(x: Any) -> tuple[Callable[[Any], Any], bool]:
+    """Powers of 2 in float32, which take half the time; in float64 they are not as exact. Both overwrite."""
+    if x.dtype == np.float32:
+        return lambda x: np.exp2(x, out=x), True
+    return lambda x: np.exp(x, out=x), False
+
+
 def add_at(xp: Any, g: Any, numbers: Any, size: int) -> Any:
     """Add up the entries of `g` by their numbers, from 1 to `size`; those of number 0 go nowhere."""
     del xp
@@ -43,4 +50,5 @@ def adapter(namespace_of: Callable[[Any], Any]) -> TapeAdapter:
         fill=fill_diagonal,
         copy=np.array,
         add_at=add_at,
+        exponential=exponential,
     )

@@ -1151,7 +1151,7 @@ def _backward(namespace: TapeNamespace, output: TapeArray, wanted: Sequence[Node
 class TapeAdapter:
     """The adapter of a library without autodiff, given the function that finds an array's own namespace."""
 
-    unrolled = True
+    mode = "eager"
 
     def __init__(
         self,
@@ -1165,12 +1165,14 @@ class TapeAdapter:
         fill: Callable[[Array, float], None] | None = None,
         copy: Callable[[Array], Array] | None = None,
         add_at: Callable[[Namespace, Array, Array, int], Array] | None = None,
+        exponential: Callable[[Array], tuple[Callable[[Array], Array], bool]] | None = None,
     ) -> None:
         self.name = name
         self.version = version
         self.at_hand = at_hand  # whether it costs nothing to look at a number in an array
         self.fill = fill  # the diagonal of a matrix, in place
         self.copy = copy  # as asarray(x, copy=True) does, but faster
+        self.fast_exponential = exponential  # of arrays that are not recorded
         self.add_at = add_at  # as `_add_at` does, but without a matrix
         self.devices = devices
         self.dtypes = ("float64", "float32", *half_precision)
@@ -1251,11 +1253,20 @@ class TapeAdapter:
             return x
         return space.base_namespace.asarray(x, copy=True) if self.copy is None else self.copy(x)
 
+    def exponential(self, x: Array) -> tuple[Callable[[Array], Array], bool]:
+        if self.fast_exponential is None or hasattr(x, "__recorded__"):
+            return self.namespace(x).exp, False
+        return self.fast_exponential(x)
+
     def custom_vjp(
         self,
         forward: Callable[..., tuple[Array, ...]],
         backward: Callable[..., tuple[Array | None, ...]],
+        *,
+        exact: bool = True,
     ) -> Callable[..., tuple[Array, ...]]:
+        del exact
+
         def bound(static: Any, *arrays: Array) -> tuple[Array, ...]:
             level, values, parents = opened(arrays)
             if not level:
@@ -1275,14 +1286,14 @@ class TapeAdapter:
 
         return bound
 
-    def with_gradient(self, function: Callable[..., tuple[Array, ...]]) -> Callable[..., tuple[Array, Array]]:
-        def run(static: Any, arrays: Sequence[Array], *, wanted: bool) -> tuple[Array, ...]:
+    def value_and_vjp(self, function: Callable[..., tuple[Array, ...]]) -> Callable[..., tuple[Array, Array]]:
+        def run(static: Any, arrays: Sequence[Array], *, need_grad: bool) -> tuple[Array, ...]:
             level, values, parents = opened(arrays)
             if not level:
-                return function(static, *arrays, wanted=wanted)
+                return function(static, *arrays, need_grad=need_grad)
             space = next(a.namespace for a in arrays if isinstance(a, TapeArray))
             variable = any(p is not None for p in parents)
-            outputs = run(static, values, wanted=wanted or variable)
+            outputs = run(static, values, need_grad=need_grad or variable)
             gradients = outputs[2:]
 
             def pullback(cotangents: Sequence[Array | None]) -> list[Array | None]:
@@ -1291,18 +1302,20 @@ class TapeAdapter:
                 if first is not None:
                     found[: len(gradients)] = [space.multiply(first, g) for g in gradients]
                 if any(g is not None for g in second):
-                    products = self._products(space, functools.partial(function, static, wanted=True), values, second)
+                    products = self._products(
+                        space, functools.partial(function, static, need_grad=True), values, second
+                    )
                     found[: len(products)] = [
                         a if b is None else space.add(a, b) for a, b in zip(products, found, strict=False)
                     ]
                 return found
 
             node = Node(parents, pullback, len(outputs)) if variable else None
-            kept = outputs if wanted else outputs[:2]
+            kept = outputs if need_grad else outputs[:2]
             return tuple(TapeArray(out, space, level, node, k) for k, out in enumerate(kept))
 
         def bound(static: Any, *arrays: Array) -> tuple[Array, Array]:
-            value, constant = run(static, arrays, wanted=False)
+            value, constant = run(static, arrays, need_grad=False)
             return value, self.stop_gradient(constant)
 
         return bound
@@ -1328,13 +1341,18 @@ class TapeAdapter:
         products: tuple[Array, ...] = self.value_and_grad(total, argnums=tuple(range(len(vectors))))(*values)[1]
         return products
 
-    def known(self, x: Array) -> float | None:
+    def concrete_value(self, x: Array) -> float | None:
         return float(strip(x)) if self.at_hand else None
+
+    def concrete_values(self, x: Array) -> Sequence[float] | None:
+        return strip(x).tolist() if self.at_hand else None
 
     def fill_diagonal(self, x: Array, row: int, column: int, count: int, value: float | Array) -> Array:
         recorded: list[Any] = [a for a in (x, value) if hasattr(a, "__recorded__")]
         if self.fill is not None and not recorded:
-            self.fill(x[row : row + count, column : column + count], value)
+            here: Any = value
+            here = here[row : row + count] if hasattr(value, "shape") else here
+            self.fill(x[row : row + count, column : column + count], here)
             return x
         plain, space = strip(x), recorded[0].namespace if recorded else self.namespace(x)
         xp = space.base_namespace
@@ -1350,14 +1368,15 @@ class TapeAdapter:
         step: Callable[[tuple[Array, ...], tuple[Array, ...], int], tuple[tuple[Array, ...], tuple[Array, ...]]],
         init: tuple[Array, ...],
         xs: tuple[Array, ...],
-        block: int,
+        block: int | Sequence[tuple[int, int]],
     ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
         length = xs[0].shape[0]
-        if length <= block:
+        if isinstance(block, int):
+            block = [(start, min(start + block, length)) for start in range(0, length, block)]
+        if len(block) == 1:
             return step(init, xs, 0)
         carry, emitted = init, []
-        for start in range(0, length, block):
-            stop = min(start + block, length)
+        for start, stop in block:
             carry, out = step(carry, tuple(x[start:stop, ...] for x in xs), start)
             emitted.append(out)
         return carry, tuple(self.namespace(column[0]).concat(list(column)) for column in zip(*emitted, strict=True))

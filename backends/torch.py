@@ -95,8 +95,9 @@ class _ClosedForm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> Arrays:
-        cuts = (ctx.count, len(ctx.saved_tensors))
-        tensors = (*ctx.saved_tensors, *cotangents)
+        saved = ctx.saved_tensors  # read once: checkpointing computes them anew for each look, and allows one
+        cuts = (ctx.count, len(saved))
+        tensors = (*saved, *cotangents)
         _, backward, static = ctx.form.inside
         pass_back = _Opaque(backward, static, cuts)
         with _without_autocast(tensors[0].device.type):
@@ -174,7 +175,7 @@ class _Adjoint(torch.autograd.Function):
 
 
 class _WithGradient(torch.autograd.Function):
-    """`function(static, *arrays, wanted=True)`: a value, a constant, and the gradients of the value.
+    """`function(static, *arrays, need_grad=True)`: a value, a constant, and the gradients of the value.
 
     The derivative of the gradients is the Hessian, which is symmetric: its products with cotangents are those with
     tangents, and are computed as such, in forward mode, block by block.
@@ -182,7 +183,7 @@ class _WithGradient(torch.autograd.Function):
 
     @staticmethod
     def forward(function: Callable[..., Arrays], static: Any, *arrays: Any) -> Arrays:
-        return function(static, *arrays, wanted=True)
+        return function(static, *arrays, need_grad=True)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Arrays, output: Arrays) -> None:
@@ -194,30 +195,33 @@ class _WithGradient(torch.autograd.Function):
         ctx.save_for_forward(*arrays, *output[2:])
 
     @staticmethod
-    def products(ctx: Any, directions: Sequence[Any]) -> Arrays:
+    def products(ctx: Any, arrays: Arrays, directions: Sequence[Any]) -> Arrays:
         """The products of the Hessian with vectors, any of which may be None."""
-        arrays = ctx.saved_tensors[: ctx.count]
         with _without_autocast(arrays[0].device.type):
-            return _directional(lambda *values: ctx.function(ctx.static, *values, wanted=True)[2:], arrays, directions)
+            return _directional(
+                lambda *values: ctx.function(ctx.static, *values, need_grad=True)[2:], arrays, directions
+            )
 
     @staticmethod
     def backward(ctx: Any, first: Any, constant: Any, *second: Any) -> Arrays:  # pyright: ignore[reportIncompatibleMethodOverride]
         del constant
-        gradients = ctx.saved_tensors[ctx.count :]
+        saved = ctx.saved_tensors
+        gradients = saved[ctx.count :]
         found: list[Any] = [None] * ctx.count
         if first is not None:
             found[: len(gradients)] = [first * g for g in gradients]
         if any(g is not None for g in second):
-            products = _WithGradient.products(ctx, second)
+            products = _WithGradient.products(ctx, saved[: ctx.count], second)
             found[: len(products)] = [a if b is None else a + b for a, b in zip(products, found, strict=False)]
         return (None, None, *found)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Arrays:
-        gradients = ctx.saved_tensors[ctx.count :]
+        saved = ctx.saved_tensors
+        gradients = saved[ctx.count :]
         own = tangents[2 : 2 + len(gradients)]
         slope: Any = sum((g * t).sum() for g, t in zip(gradients, own, strict=True) if t is not None)
-        return (slope.reshape(1), None, *_WithGradient.products(ctx, own))
+        return (slope.reshape(1), None, *_WithGradient.products(ctx, saved[: ctx.count], own))
 
     @staticmethod
     def vmap(info: Any, in_dims: Arrays, *inputs: Any) -> tuple[Arrays, Arrays]:
@@ -235,7 +239,7 @@ class _Plainly(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, function: Callable[..., Arrays], static: Any, *arrays: Any) -> Arrays:
-        output = function(static, *arrays, wanted=True)
+        output = function(static, *arrays, need_grad=True)
         _WithGradient.setup_context(ctx, (function, static, *arrays), output)
         return output
 
@@ -249,7 +253,7 @@ class _Compiled(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, function: Callable[..., Arrays], static: Any, *arrays: Any) -> Arrays:
-        value, constant, *gradients = function(static, *arrays, wanted=True)
+        value, constant, *gradients = function(static, *arrays, need_grad=True)
         ctx.count = len(arrays)
         ctx.save_for_backward(*gradients)
         ctx.mark_non_differentiable(constant)
@@ -302,7 +306,6 @@ class TorchAdapter:
     """The adapter for torch tensors."""
 
     name = "torch"
-    unrolled = True
     version = torch.__version__
     half_precision = ("float16", "bfloat16")
     dtypes = ("float64", "float32", *half_precision)
@@ -310,6 +313,12 @@ class TorchAdapter:
     def __init__(self) -> None:
         # As for NumPy: a large piece of memory, freed, and the C library keeps those of tiles for the next ones.
         torch.empty(2**25 - 2**14, dtype=torch.uint8)
+
+    @property
+    def mode(self) -> str:
+        if torch.compiler.is_compiling():
+            return "whole" if torch.compiler.is_exporting() else "compiled"
+        return "eager"
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -363,9 +372,19 @@ class TorchAdapter:
 
         return with_aux
 
+    def exponential(self, x: Any) -> tuple[Callable[[Any], Any], bool]:
+        # Powers of 2 in float32, which take half the time; in float64 they are not as exact. A compiler chooses itself.
+        if torch.compiler.is_compiling():
+            return torch.exp, False
+        if x.requires_grad or _transformed((x,)):
+            return (torch.exp2, True) if x.dtype == torch.float32 else (torch.exp, False)
+        return (torch.exp2_, True) if x.dtype == torch.float32 else (torch.exp_, False)
+
     def custom_vjp(
-        self, forward: Callable[..., Arrays], backward: Callable[..., Sequence[Any]]
+        self, forward: Callable[..., Arrays], backward: Callable[..., Sequence[Any]], *, exact: bool = True
     ) -> Callable[..., Arrays]:
+        del exact
+
         def bound(static: Any, *arrays: Any) -> Arrays:
             way = _way(arrays)
             if way is None:
@@ -380,11 +399,11 @@ class TorchAdapter:
 
         return bound
 
-    def with_gradient(self, function: Callable[..., Arrays]) -> Callable[..., tuple[Any, Any]]:
+    def value_and_vjp(self, function: Callable[..., Arrays]) -> Callable[..., tuple[Any, Any]]:
         def bound(static: Any, *arrays: Any) -> tuple[Any, Any]:
             way = _way(arrays)
             if way is None:
-                value, constant = function(static, *arrays, wanted=False)
+                value, constant = function(static, *arrays, need_grad=False)
                 return value, constant
             chosen: Any = _Plainly
             if way == "compiled":
@@ -396,7 +415,13 @@ class TorchAdapter:
 
         return bound
 
-    def known(self, x: Any) -> float | None:
+    def concrete_values(self, x: Any) -> Sequence[float] | None:
+        if x.device.type != "cpu" or torch.compiler.is_compiling() or _transformed((x,)):
+            return None
+        numbers: list[float] = x.tolist()
+        return numbers
+
+    def concrete_value(self, x: Any) -> float | None:
         # Unlike the other question, this one is answered for all threads at once; it errs to the safe side.
         if x.device.type != "cpu" or torch.compiler.is_compiling():
             return None
@@ -407,33 +432,38 @@ class TorchAdapter:
 
     def fill_diagonal(self, x: Any, row: int, column: int, count: int, value: Any) -> Any:
         several = isinstance(value, torch.Tensor)
-        if torch.compiler.is_dynamo_compiling():  # the compiler's own code for a diagonal warns of its deprecation
+        if torch.compiler.is_compiling():  # the compiler's own code for a diagonal warns of its deprecation
             i, j = (torch.arange(n, device=x.device) for n in x.shape)
             inside = (i >= row) & (i < row + count)
             filling = value[:, None] if several else value
             return torch.where(((i - row)[:, None] == j - column) & inside[:, None], filling, x)
         diagonal = (x[row : row + count] if row or count < x.shape[0] else x).diagonal(column)[:count]
-        diagonal.copy_(value) if several else diagonal.fill_(value)
+        diagonal.copy_(value[row : row + count]) if several else diagonal.fill_(value)
         return x
 
     def scan(
-        self, step: Callable[[Arrays, Arrays, int], tuple[Arrays, Arrays]], init: Arrays, xs: Arrays, block: int
+        self, step: Callable[[Arrays, Arrays, int], tuple[Arrays, Arrays]], init: Arrays, xs: Arrays, block: Any
     ) -> tuple[Arrays, Arrays]:
         length = xs[0].shape[0]
-        if length <= block:
+        compiled = torch.compiler.is_compiling()
+        if compiled and not isinstance(block, tuple):
+            return step(init, xs, 0)
+        if not isinstance(block, tuple):
+            block = [(start, min(start + block, length)) for start in range(0, length, block)]
+        if len(block) == 1:
             return step(init, xs, 0)
         carry, parts = init, []
         found: Arrays = ()
-        for start in range(0, length, block):
-            carry, out = step(carry, tuple(x[start : start + block] for x in xs), start)
-            if torch.compiler.is_dynamo_compiling() or _recorded(out) or _transformed(out):
+        for start, stop in block:
+            carry, out = step(carry, tuple(x[start:stop] for x in xs), start)
+            if compiled or _recorded(out) or _transformed(out):
                 parts.append(out)
                 continue
             if not start:
                 # Filled as they come: kept in a list, the small outputs would pin the heap between the large tiles.
                 found = tuple(x.new_empty((length, *x.shape[1:])) for x in out)
             for whole, x in zip(found, out, strict=True):
-                whole[start : start + block] = x
+                whole[start:stop] = x
         return carry, tuple(torch.cat(column) for column in zip(*parts, strict=True)) if parts else found
 
 

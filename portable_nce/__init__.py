@@ -9,14 +9,14 @@ function of arrays, also where the library cannot.
 from __future__ import annotations
 
 from . import bounds, density, diagnostics, from_scores, objectives, pairings, similarities
-from ._contrast import contrast
+from ._call import contrast
 from ._core.autodiff import grad, stop_gradient, value_and_grad
 from ._core.protocol import Adapter
 from ._core.registry import backends_available, register_backend
-from ._in_batch import clip, cpc, info_nce, n_tuple, relic, siglip
-from ._memory import Queue, concentrations, moco, moco_v3, nnclr, proto_nce, queue_init, queue_push
-from ._supervised import contrastive, nca, soft_nearest_neighbor, supcon, triplet, triplet_from_labels
-from ._views import dcl, dclw, flat_nce, nt_xent
+from ._losses.in_batch import clip, cpc, info_nce, n_tuple, relic, siglip
+from ._losses.labels import contrastive, nca, soft_nearest_neighbor, supcon, triplet, triplet_from_labels
+from ._losses.memory import Queue, concentrations, moco, moco_v3, nnclr, proto_nce, queue_init, queue_push
+from ._losses.views import dcl, dclw, flat_nce, nt_xent
 
 __version__ = "0.1.0"
 

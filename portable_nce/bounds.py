@@ -2,6 +2,10 @@
 
 Rows are K samples of one variable, columns N ≥ K samples of the other; columns beyond the rows are further negatives.
 Each docstring says whether the number is a lower bound, an upper bound or neither.
+
+A score of -inf is a number here, and no mask as in `portable_nce.from_scores`: the pair stays in the counts K and N.
+Each docstring says what it gives. As a negative it adds 0 to a sum of exponentials; as a positive it makes most values
+-inf.
 """
 
 from __future__ import annotations
@@ -9,14 +13,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ._contrast import finish
+from ._call import finish
 from ._core.autodiff import stop_gradient
 from ._core.checks import as_integer, check_bool, check_floating, check_number, check_shape, scalar, shape_of
+from ._core.logsumexp import exp_sum
 from ._core.namespace import device_of, enter, is_array, is_number, namespace_of
-from ._core.numerics import exp_sum, softplus, sum_to_scalar, upcast
+from ._core.numerics import softplus, sum_to_scalar, upcast
 from ._core.protocol import Array, Namespace
-from ._execution import whole_tile
-from ._statistics import dense_sums, row_statistics
+from ._execution.matrix import given
 from .from_scores import enter_scores
 from .pairings import diagonal
 
@@ -53,7 +57,8 @@ def info_nce(scores: Array, /) -> Array:
     Parameters
     ----------
     scores : array, shape (K, N)
-        Scores g of K rows against N ≥ K columns, positives on the diagonal.
+        Scores g of K rows against N ≥ K columns, positives on the diagonal. A negative of -inf adds 0 to the sum. A
+        positive of -inf makes the bound -inf, except where all of its row is -inf: such a row is worth log N.
 
     Returns
     -------
@@ -101,7 +106,9 @@ def dual_critic(scores: Array, /, *, include_positive: bool = False) -> Array:
     Parameters
     ----------
     scores : array, shape (K, N)
-        Scores g of K rows against N ≥ K columns, positives on the diagonal.
+        Scores g of K rows against N ≥ K columns, positives on the diagonal. A negative of -inf adds 0 to the sum. The
+        critic is inf for a positive of -inf, unless all negatives of its row are -inf as well: then it is -inf, or -log
+        N with `include_positive`.
     include_positive : bool, default: False
         Whether to return :math:`\hat u^\oplus`.
 
@@ -148,7 +155,8 @@ def dual(scores: Array, u: Array, /) -> Array:
     Parameters
     ----------
     scores : array, shape (K, N)
-        Scores g of K rows against N ≥ K columns, positives on the diagonal.
+        Scores g of K rows against N ≥ K columns, positives on the diagonal. A negative of -inf adds 0 to the sum. A
+        positive of -inf makes the bound -inf, with an infinite gradient, or NaN if a negative of its row is -inf too.
     u : array, shape (K,)
         Dual critic of each row, as learned, or from `dual_critic`.
 
@@ -186,13 +194,15 @@ def flo(scores: Array, u: Array, /) -> Array:
     .. math:: \hat I = -\frac1K \sum_i \big(u_i + R_i - 1\big), \qquad
         R_i = \frac{1}{N - 1} \sum_{j \ne i} e^{g_{ij} - g_{ii} - u_i},
 
-    where :math:`u_i = u(x_i, y_i)` is learned along with the scores. It is the mutual information where u is minus the
-    pointwise mutual information. The same function as `dual`.
+    where :math:`u_i = u(x_i, y_i)` is learned along with the scores. It is the mutual information in expectation if u
+    is minus the pointwise mutual information (PMI) and the scores are the PMI too, up to any function of x alone:
+    :math:`g(x, y) = \mathrm{PMI}(x, y) + c(x)`. With other scores it is smaller. The same function as `dual`.
 
     Parameters
     ----------
     scores : array, shape (K, N)
-        Scores g of K rows against N ≥ K columns, positives on the diagonal.
+        Scores g of K rows against N ≥ K columns, positives on the diagonal. A negative of -inf adds 0 to the sum. A
+        positive of -inf makes the bound -inf, with an infinite gradient, or NaN if a negative of its row is -inf too.
     u : array, shape (K,)
         Critic u of the positive pairs.
 
@@ -239,7 +249,8 @@ def fdv(scores: Array, /) -> Array:
     Parameters
     ----------
     scores : array, shape (K, N)
-        Scores g of K rows against N ≥ K columns, positives on the diagonal.
+        Scores g of K rows against N ≥ K columns, positives on the diagonal. Values for -inf are those of `info_nce`;
+        the gradient is 0 everywhere if a positive, or all negatives of a row, are -inf.
 
     Returns
     -------
@@ -281,7 +292,8 @@ def dv(scores: Array, /) -> Array:
     Parameters
     ----------
     scores : array, shape (K, N)
-        Scores g of K rows against N ≥ K columns, positives on the diagonal.
+        Scores g of K rows against N ≥ K columns, positives on the diagonal. A negative of -inf adds 0 to the sum. A
+        positive of -inf makes the estimate -inf; without a finite negative it is inf, and with both NaN.
 
     Returns
     -------
@@ -327,7 +339,9 @@ def mine(scores: Array, /, log_mean: Array | None = None, *, rate: float = 0.01)
     Parameters
     ----------
     scores : array, shape (K, N)
-        Scores g of K rows against N ≥ K columns, positives on the diagonal.
+        Scores g of K rows against N ≥ K columns, positives on the diagonal. A negative of -inf adds 0 to the sum. A
+        positive of -inf makes the estimate -inf, with gradient 0; without a finite negative it is inf, and with both
+        NaN.
     log_mean : float or array of one entry, optional
         Logarithm of the moving average so far; at the first step None, which takes the batch's.
     rate : float, default: 0.01
@@ -391,7 +405,8 @@ def nwj(scores: Array, /) -> Array:
     Parameters
     ----------
     scores : array, shape (K, N)
-        Scores g of K rows against N ≥ K columns, positives on the diagonal.
+        Scores g of K rows against N ≥ K columns, positives on the diagonal. A negative of -inf adds 0 to the sum. A
+        positive of -inf makes the bound -inf.
 
     Returns
     -------
@@ -432,7 +447,8 @@ def tuba(scores: Array, /, log_baseline: float | Array) -> Array:
     Parameters
     ----------
     scores : array, shape (K, N)
-        Scores g of K rows against N ≥ K columns, positives on the diagonal.
+        Scores g of K rows against N ≥ K columns, positives on the diagonal. A negative of -inf adds 0 to the sum. A
+        positive of -inf makes the bound -inf.
     log_baseline : float or array, shape (K,) or of one entry
         Logarithm of the baseline a of each row, a function of the row alone; differentiable as an array.
 
@@ -478,7 +494,9 @@ def interpolated(scores: Array, /, alpha: float, log_baseline: float | Array) ->
     Parameters
     ----------
     scores : array, shape (K, N)
-        Scores g of K rows against N ≥ K columns, positives on the diagonal.
+        Scores g of K rows against N ≥ K columns, positives on the diagonal. A negative of -inf adds 0 to the sums. A
+        positive of -inf makes the bound -inf. It is NaN if a row has no finite score and α > 0, or fewer than two and
+        α = 1.
     alpha : float
         Weight α of the batch in the baseline, in [0, 1]: 0 is `tuba`, 1 is like `info_nce`.
     log_baseline : float or array, shape (K,) or of one entry
@@ -523,7 +541,7 @@ def interpolated(scores: Array, /, alpha: float, log_baseline: float | Array) ->
     else:
         share = xp.zeros_like(column) + alpha
         mixed = _log_add(xp, without + xp.log(share), column + xp.log1p(-share))
-    own, off = whole_tile(xp, diagonal(), scores, None)
+    own, off = _split(scores)
     positive = xp.expand_dims(_positive(xp, scores), axis=1)
     first = xp.where(off, positive - mixed, xp.zeros_like(scores))
     own_baseline = xp.sum(xp.where(own, mixed, xp.zeros_like(mixed)), axis=1, keepdims=True)
@@ -542,7 +560,8 @@ def js(scores: Array, /) -> Array:
     Parameters
     ----------
     scores : array, shape (K, N)
-        Scores g of K rows against N ≥ K columns, positives on the diagonal.
+        Scores g of K rows against N ≥ K columns, positives on the diagonal. A negative of -inf adds 0 to the sum. A
+        positive of -inf makes the bound -inf.
 
     Returns
     -------
@@ -587,7 +606,8 @@ def js_mi(scores: Array, /) -> Array:
     Parameters
     ----------
     scores : array, shape (K, N)
-        Scores g of K rows against N ≥ K columns, positives on the diagonal.
+        Scores g of K rows against N ≥ K columns, positives on the diagonal. A negative of -inf adds 0 to the sum. A
+        positive of -inf makes the bound -inf, with gradient 0.
 
     Returns
     -------
@@ -630,7 +650,9 @@ def smile(scores: Array, /, clip: float | None = 5.0) -> Array:
     Parameters
     ----------
     scores : array, shape (K, N)
-        Scores g of K rows against N ≥ K columns, positives on the diagonal.
+        Scores g of K rows against N ≥ K columns, positives on the diagonal. A negative of -inf is clipped like any
+        other, and adds 0 to the sum if `clip` is None. A positive of -inf makes the estimate -inf, with gradient 0;
+        with `clip` None, it is inf without a finite negative, and NaN with both.
     clip : float or None, default: 5.0
         Limit τ > 0 of the negatives' scores; None clips none.
 
@@ -675,12 +697,14 @@ def club(scores: Array, /) -> Array:
     .. math:: \hat I = \frac1K \sum_i L_{ii} - \frac{1}{K (N - 1)} \sum_i \sum_{j \ne i} L_{ij}, \qquad
         L_{ij} = \log p(y_j \mid x_i)
 
-    With a learned conditional it is neither.
+    With a learned conditional it is neither. The negatives are the pairs j ≠ i, which makes it unbiased. In the paper's
+    equation 8 the mean over j includes the positive, j = i: that estimate is :math:`(N - 1) / N` of this one.
 
     Parameters
     ----------
     scores : array, shape (K, N)
-        Log-densities L of N ≥ K columns given each of K rows, positives on the diagonal.
+        Log-densities L of N ≥ K columns given each of K rows, positives on the diagonal. Log-densities are averaged as
+        they are: a negative of -inf makes the bound inf, a positive of -inf makes it -inf, and both make it NaN.
 
     Returns
     -------
@@ -707,7 +731,7 @@ def club(scores: Array, /) -> Array:
     array(3.)
     """
     xp, scores, dtype = _enter(scores, least=2)
-    _, off = whole_tile(xp, diagonal(), scores, None)
+    _, off = _split(scores)
     negative = xp.sum(xp.where(off, scores, xp.zeros_like(scores)), axis=1) / (scores.shape[1] - 1)
     return _finish(xp, _row_mean(xp, _positive(xp, scores) - negative), dtype)
 
@@ -723,7 +747,8 @@ def leave_one_out(scores: Array, /) -> Array:
     Parameters
     ----------
     scores : array, shape (K, K)
-        Log-densities L of K columns given each of K rows, positives on the diagonal.
+        Log-densities L of K columns given each of K rows, positives on the diagonal. A negative of -inf adds 0 to the
+        sum. A positive of -inf makes the bound -inf; a column whose other entries are all -inf makes it inf.
 
     Returns
     -------
@@ -765,7 +790,8 @@ def barber_agakov(scores: Array, /, entropy: float | Array) -> Array:
     Parameters
     ----------
     scores : array, shape (K,) or (K, N)
-        Log-densities :math:`\log q(y_i \mid x_i)` of the pairs, or a matrix with those on the diagonal.
+        Log-densities :math:`\log q(y_i \mid x_i)` of the pairs, or a matrix with those on the diagonal. One of -inf
+        makes the bound -inf.
     entropy : float or array of one entry
         Entropy of Y in nats; differentiable as an array.
 
@@ -807,7 +833,8 @@ def vub(scores: Array, log_marginal: Array, /) -> Array:
     Parameters
     ----------
     scores : array, shape (K,) or (K, N)
-        Log-densities :math:`\log p(y_i \mid x_i)` of the pairs, or a matrix with those on the diagonal.
+        Log-densities :math:`\log p(y_i \mid x_i)` of the pairs, or a matrix with those on the diagonal. One of -inf
+        makes the bound -inf.
     log_marginal : array, shape (K,)
         Log-densities :math:`\log r(y_i)`.
 
@@ -930,16 +957,20 @@ def _dual(scores: Array, u: Array) -> Array:
     return _finish(xp, 1.0 - _row_mean(xp, u) - _mean_exp(xp, scores - own - xp.expand_dims(u, axis=1)), dtype)
 
 
+def _split(scores: Array) -> tuple[Array, Array]:
+    """Which entries are on the diagonal, and which are not."""
+    return given(scores, diagonal()).sets()
+
+
 def _positive(xp: Namespace, scores: Array) -> Array:
     """The diagonal."""
-    own, _ = whole_tile(xp, diagonal(), scores, None)
+    own, _ = _split(scores)
     return xp.sum(xp.where(own, scores, xp.zeros_like(scores)), axis=1)
 
 
 def diagonal_log_odds(xp: Namespace, scores: Array) -> Array:
     """The log-odds against the positive of each row: -inf without a negative, inf where the positive is impossible."""
-    positives, negatives = whole_tile(xp, diagonal(), scores, None)
-    rows = row_statistics(dense_sums(scores, positives, negatives, single=True))
+    rows = given(scores, diagonal()).statistics().row
     odds = xp.where(rows.has_positive, rows.log_odds, math.inf)
     return xp.where(rows.has_negative, odds, -math.inf)
 
@@ -947,7 +978,7 @@ def diagonal_log_odds(xp: Namespace, scores: Array) -> Array:
 def _log_mean(xp: Namespace, scores: Array) -> Array:
     """The logarithm of the mean of the exponentials off the diagonal, shape (1,)."""
     n_rows, n_columns = scores.shape
-    _, off = whole_tile(xp, diagonal(), scores, None)
+    _, off = _split(scores)
     sums = exp_sum(xp, xp.reshape(scores, (1, -1)), xp.reshape(off, (1, -1)))
     lowest = xp.where(sums.total == 0, sums.top, xp.zeros_like(sums.top))  # -inf or inf where there is no finite sum
     top = xp.where(xp.isinf(sums.top), lowest, sums.top)
@@ -957,13 +988,13 @@ def _log_mean(xp: Namespace, scores: Array) -> Array:
 def _mean_exp(xp: Namespace, exponents: Array) -> Array:
     """The mean of the exponentials off the diagonal, term by term: what overflows is infinite, and nothing NaN."""
     n_rows, n_columns = exponents.shape
-    _, off = whole_tile(xp, diagonal(), exponents, None)
+    _, off = _split(exponents)
     return sum_to_scalar(xp, xp.exp(xp.where(off, exponents, -math.inf))) / (n_rows * (n_columns - 1))
 
 
 def _js(xp: Namespace, scores: Array) -> Array:
     n_rows, n_columns = scores.shape
-    _, off = whole_tile(xp, diagonal(), scores, None)
+    _, off = _split(scores)
     negative = xp.where(off, softplus(xp, scores), xp.zeros_like(scores))
     return -_row_mean(xp, softplus(xp, -_positive(xp, scores))) - sum_to_scalar(xp, negative) / (
         n_rows * (n_columns - 1)

@@ -13,6 +13,10 @@ loss                 best scores
 `sampled_softmax`    :math:`\log p(x \mid c)` plus any function of the context, as k grows
 `full_softmax`       :math:`\log p(x \mid c)` plus any function of the context
 ==================== ==========================================================================
+
+A score of -inf is a probability of 0. A noise sample of that score adds 0 to the loss or to the sum, and still counts
+in k; to leave it out of k as well, use `mask`. Data of that score have infinite loss, with a finite gradient.
+`full_softmax` alone takes -inf for a mask, as the losses of `portable_nce.from_scores` do.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from ._contrast import finish
+from ._call import finish
 from ._core.checks import (
     check_bool,
     check_choice,
@@ -33,8 +37,9 @@ from ._core.checks import (
     row_weights,
     shape_of,
 )
+from ._core.logsumexp import ExpSum, exp_sum, exponentials
 from ._core.namespace import device_of, enter, is_array, is_number
-from ._core.numerics import ExpSum, exp_sum, exponentials_summed, safe_sqrt, softplus, upcast
+from ._core.numerics import safe_sqrt, softplus, upcast
 from ._core.protocol import Array, Namespace
 from ._core.reduction import REDUCTIONS, reduce_values
 from .from_scores import info_nce
@@ -74,9 +79,9 @@ def local_nce(
     Parameters
     ----------
     data_scores : array, shape (N,)
-        Scores s of the data, one for each context: unnormalised log-probabilities.
+        Scores s of the data, one for each context: unnormalised log-probabilities. A score of -inf makes the loss inf.
     noise_scores : array, shape (N, k)
-        Scores of k noise samples for each context.
+        Scores of k noise samples for each context. A sample of score -inf adds nothing to the loss, and counts in k.
     data_log_q : float or array, shape (N,)
         Log-density of the noise distribution at the data; a number where it is uniform.
     noise_log_q : float or array, shape (N, k) or (k,)
@@ -142,9 +147,9 @@ def negative_sampling(
     Parameters
     ----------
     data_scores : array, shape (N,)
-        Scores s of the data, one for each context: unnormalised log-probabilities.
+        Scores s of the data, one for each context: unnormalised log-probabilities. A score of -inf makes the loss inf.
     noise_scores : array, shape (N, k)
-        Scores of k noise samples for each context.
+        Scores of k noise samples for each context. A sample of score -inf adds nothing to the loss.
     mask : array of bool, shape (N, k), optional
         Samples that take part; all by default.
     weights : array, shape (N,), optional
@@ -203,9 +208,10 @@ def ranking_nce(
     Parameters
     ----------
     data_scores : array, shape (N,)
-        Scores s of the data, one for each context: unnormalised log-probabilities.
+        Scores s of the data, one for each context: unnormalised log-probabilities. A score of -inf makes the loss inf,
+        unless no sample has a finite score: then it is 0.
     noise_scores : array, shape (N, k)
-        Scores of k noise samples for each context.
+        Scores of k noise samples for each context. A sample of score -inf adds nothing to the sum.
     data_log_q : float or array, shape (N,), optional
         Log-density of the noise distribution at the data; a number where it is uniform. None, for
         both, leaves the correction out.
@@ -259,7 +265,7 @@ def log_partition(noise_scores: Array, noise_log_q: float | Array, /, *, mask: A
     Parameters
     ----------
     noise_scores : array, shape (N, k)
-        Scores s of k samples for each context.
+        Scores s of k samples for each context. One of -inf adds nothing to the sum, and counts in k.
     noise_log_q : float or array, shape (N, k) or (k,)
         Log-density of the distribution that they were drawn from.
     mask : array of bool, shape (N, k), optional
@@ -269,7 +275,7 @@ def log_partition(noise_scores: Array, noise_log_q: float | Array, /, *, mask: A
     -------
     array
         Logarithm of the partition function in nats, shape (N,), of the library, dtype and device of `noise_scores`;
-        -inf where no sample takes part.
+        -inf where no sample takes part or all have a score of -inf.
 
     Raises
     ------
@@ -317,9 +323,12 @@ def sampled_softmax(
     Parameters
     ----------
     data_scores : array, shape (N,)
-        Scores s of the data, one for each context: unnormalised log-probabilities.
+        Scores s of the data, one for each context: unnormalised log-probabilities. A score of -inf makes the loss inf,
+        unless no sample has a finite score.
     noise_scores : array, shape (N, k)
-        Scores of k noise samples for each context.
+        Scores of k noise samples for each context. A sample of score -inf adds nothing to the sum, and counts in k.
+        With no finite score among the samples, the loss of a context is :math:`-\log q - \log(k + 1)`, or without
+        `include_positive` the context does not count.
     data_log_q : float or array, shape (N,), or None
         Log-density of the noise distribution at the data; a number where it is uniform. Not used
         without `include_positive`, where it may be None.
@@ -400,7 +409,8 @@ def full_softmax(
     Parameters
     ----------
     scores : array, shape (N, V)
-        Scores s of all V values of x, for each context.
+        Scores s of all V values of x, for each context. A value whose score is -inf takes no part, as if it were
+        masked: a target too, and its context then does not count.
     targets : array of int, shape (N,)
         The value found in each context, from 0 to V - 1. Others are an error where the values are at hand (NumPy,
         PyTorch's CPU tensors outside of transforms); elsewhere such a context does not count.
@@ -449,7 +459,8 @@ def recover_log_prob(scores: Array, log_q: float | Array, /) -> Array:
     Parameters
     ----------
     scores : array, shape (N, V)
-        Scores g of all V values of x, for each context.
+        Scores g of all V values of x, for each context. One of -inf has log-probability -inf; where all are, all
+        log-probabilities of the context are -inf.
     log_q : float or array, shape (V,) or (N, V)
         Log-density of the noise that they were trained against; a number where it is uniform.
 
@@ -517,7 +528,8 @@ def self_normalization(
     Parameters
     ----------
     scores : array, shape (N, V) or (N, k)
-        Scores of all V values for each context; with `log_q`, of k samples.
+        Scores of all V values for each context; with `log_q`, of k samples. One of -inf adds nothing to Z, and counts
+        in k and, without `log_q`, in the effective sample size; a context of these alone does not count.
     log_q : float or array, shape (N, k) or (k,), optional
         Log-density of the distribution that the samples were drawn from; None if the scores are of all values.
     mask : array of bool, shape (N, V) or (N, k), optional
@@ -553,7 +565,7 @@ def self_normalization(
     xp, _, noise, q, rest = _enter(None, scores, given, mask, None, "none", names=names)
     joint = noise - q[1]
     number = xp.sum(xp.astype(rest.members, noise.dtype), axis=1)
-    sums, weights = exponentials_summed(xp, joint, rest.members)
+    sums, weights = exponentials(xp, joint, rest.members)
     some = sums.top != -math.inf
     log_z = xp.where(some, _log_of(xp, sums), xp.zeros_like(number))
     size = number
@@ -597,7 +609,8 @@ def _enter(  # noqa: PLR0917  (as its callers have them)
 ) -> tuple[Namespace, Any, Array, tuple[Any, Any], _Rest]:
     """The checked arguments in the dtype to compute in; a number is a log-density of all, no name no argument."""
     check_choice("reduction", reduction, REDUCTIONS)
-    log_q = tuple(check_number(name, q) if is_number(q) else q for name, q in zip(names[2:], log_q, strict=True))
+    checked = [check_number(name, q) if is_number(q) else q for name, q in zip(names[2:], log_q, strict=True)]
+    log_q = (checked[0], checked[1])
     named = zip(names, (data_scores, noise_scores, *log_q), strict=True)
     given = {name: x for name, x in named if name and (name in names[:2] or not is_number(x))}
     xp, (*entered, mask, weights) = enter(**given, mask=mask, weights=weights)

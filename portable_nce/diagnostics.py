@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from ._contrast import finish
+from ._call import finish
 from ._core.autodiff import stop_gradient
 from ._core.checks import (
     check_block_size,
@@ -17,12 +17,13 @@ from ._core.checks import (
     row_weights,
     shape_of,
 )
+from ._core.logsumexp import exponentials
 from ._core.namespace import device_of, enter
-from ._core.numerics import exponentials_summed, normalize, softplus, sum_to_scalar, upcast
+from ._core.numerics import normalize, softplus, sum_to_scalar, upcast
 from ._core.protocol import Array
 from ._core.reduction import REDUCTIONS, reduce_values
 from ._core.registry import adapter_of
-from ._execution import execution_of, whole_tile
+from ._execution.matrix import ScoreMatrix, given
 from .bounds import diagonal_log_odds
 from .from_scores import enter_scores
 from .pairings import Pairing, Tile
@@ -51,9 +52,10 @@ def effective_sample_size(
     Parameters
     ----------
     scores : array, shape (N, K)
-        Scores g, temperature included.
+        Scores g, temperature included. A pair whose score is -inf takes no part, as if it were masked: a positive too.
     positives : array of int (N,) or of bool (N, K), optional
-        The positives of each row; the diagonal by default, for which K must be at least N.
+        The positives of each row; the diagonal by default, for which K must be at least N. Numbers that are no columns
+        are an error where the values are at hand; elsewhere such a row has no positive.
     mask : array of bool, shape (N, K), optional
         Pairs that take part; all by default.
     weights : array, shape (N,), optional
@@ -95,9 +97,9 @@ def effective_sample_size(
     dtype = scores.dtype
     scores = upcast(xp, scores)
     weights = row_weights(xp, weights, scores.shape[0], scores)
-    _, negatives = whole_tile(xp, pairing, scores, mask)
-    sums, exponentials = exponentials_summed(xp, scores, negatives)
-    squares = xp.sum(exponentials * exponentials, axis=1)
+    _, negatives = given(scores, pairing, mask).sets()
+    sums, terms = exponentials(xp, scores, negatives)
+    squares = xp.sum(terms * terms, axis=1)
     counted = squares != 0
     size = sums.total * sums.total / xp.where(counted, squares, xp.ones_like(squares))
     if normalized:
@@ -249,9 +251,9 @@ def uniformity(x: Array, /, *, t: float = 2.0, block_size: int | str | None = "a
     block_size = check_block_size(block_size)
     xp, (x,) = enter(x=x)
     check_floating(xp, x=x)
-    rows, _ = shape_of("x", x, "(N, D)")
-    if rows < 2:  # noqa: PLR2004  (a pair)
-        message = f"x: expected at least 2 rows, got {rows}: there is no pair"
+    number, _ = shape_of("x", x, "(N, D)")
+    if number < 2:  # noqa: PLR2004  (a pair)
+        message = f"x: expected at least 2 rows, got {number}: there is no pair"
         raise ValueError(message)
     dtype = x.dtype
     x = upcast(xp, x)
@@ -262,15 +264,15 @@ def uniformity(x: Array, /, *, t: float = 2.0, block_size: int | str | None = "a
         unit = normalize(x)
         square = xp.astype(xp.max(xp.abs(x), axis=1, keepdims=True) > 0, x.dtype)
         dot = resolve("dot")
-        operands = dot.prepare(
+        rows, columns = dot.prepare(
             xp.concat([2.0 * t * unit, xp.ones_like(square)], axis=1), xp.concat([unit, -t * square], axis=1), 1.0
         )
-        sums = execution_of(dot, operands, Pairing(_others_rule), None, block_size).sums().negative
-    tops = sums.top - t * square[:, 0]
-    top = stop_gradient(xp.max(tops, axis=0, keepdims=True))
-    total = sum_to_scalar(xp, sums.total * xp.exp(tops - top))
-    number = xp.zeros_like(total) + rows * (rows - 1)
-    return finish(xp, top + (xp.log(total) - xp.log(number)), dtype, "mean")
+        matrix = ScoreMatrix(dot, rows, columns, Pairing(_others_rule), block_size=block_size)
+        logarithms = matrix.statistics().row.negative - t * square[:, 0]
+    top = stop_gradient(xp.max(logarithms, axis=0, keepdims=True))
+    total = sum_to_scalar(xp, xp.exp(logarithms - top))
+    pairs = xp.zeros_like(total) + number * (number - 1)
+    return finish(xp, top + (xp.log(total) - xp.log(pairs)), dtype, "mean")
 
 
 def _others_rule(tile: Tile) -> tuple[Array, Array]:
@@ -296,11 +298,12 @@ def top_k_accuracy(
     Parameters
     ----------
     scores : array, shape (N, K)
-        Scores g, temperature included.
+        Scores g, temperature included. A pair whose score is -inf takes no part, as if it were masked: a positive too.
     k : int, default: 1
         How many of the highest scores count.
     positives : array of int (N,) or of bool (N, K), optional
-        The positives of each row; the diagonal by default, for which K must be at least N.
+        The positives of each row; the diagonal by default, for which K must be at least N. Numbers that are no columns
+        are an error where the values are at hand; elsewhere such a row has no positive.
     mask : array of bool, shape (N, K), optional
         Pairs that take part; all by default.
     weights : array, shape (N,), optional
@@ -340,7 +343,7 @@ def top_k_accuracy(
     dtype = scores.dtype
     scores = stop_gradient(upcast(xp, scores))
     weights = row_weights(xp, weights, scores.shape[0], scores)
-    own, negatives = whole_tile(xp, pairing, scores, mask)
+    own, negatives = given(scores, pairing, mask).sets()
     best = xp.max(xp.where(own, scores, -math.inf), axis=1, keepdims=True)
     ahead = xp.logical_and(negatives, xp.logical_not(scores < best))  # NaN is no hit
     hit = xp.sum(xp.astype(ahead, scores.dtype), axis=1) < min(k, scores.shape[1])

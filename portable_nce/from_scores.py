@@ -6,8 +6,10 @@ array (N, K) any number. `mask` says which pairs take part.
 
 from __future__ import annotations
 
-from ._contrast import contrast_scores
-from ._core.checks import check_floating, check_integers, check_mask, positive_scalar, shape_of
+import math
+
+from ._call import contrast_scores
+from ._core.checks import check_floating, check_indices, check_integers, check_mask, positive_scalar, shape_of
 from ._core.namespace import enter, is_array, is_number
 from ._core.numerics import upcast
 from ._core.protocol import Array, Namespace
@@ -50,14 +52,18 @@ def info_nce(
 
     .. math:: \ell_i = \log(1 + e^{u_i}), \qquad u_i = \mathrm{lse}_{j \in Q(i)}\, g_{ij} - g_{i p(i)}
 
-    which is the cross-entropy of row i with class p(i). A row without negatives is worth 0.
+    which is the cross-entropy of row i with class p(i). A row without negatives has loss 0; but with several positives
+    and ``multi_positive="each"`` it is :math:`\mathrm{lse}_{P(i)}\, g_{ij} - \mathrm{mean}_{P(i)}\, g_{ij}`, which is 0
+    for one positive and at least :math:`\log |P(i)|` for several.
 
     Parameters
     ----------
     scores : array, shape (N, K)
-        Scores g, temperature included.
+        Scores g, temperature included. A pair whose score is -inf takes no part, as if it were masked: a positive too,
+        and a row that has no other positive does not count.
     positives : array of int (N,) or of bool (N, K), optional
-        The positives of each row; the diagonal by default, for which K must be at least N.
+        The positives of each row; the diagonal by default, for which K must be at least N. Numbers that are no columns
+        are an error where the values are at hand; elsewhere such a row has no positive.
     mask : array of bool, shape (N, K), optional
         Pairs that take part; all by default.
     weights : array, shape (N,), optional
@@ -114,7 +120,8 @@ def flat_nce(
     Parameters
     ----------
     scores : array, shape (N, K)
-        Scores g, temperature included.
+        Scores g, temperature included. A pair whose score is -inf takes no part, as if it were masked: a positive too,
+        and a row that has no other positive does not count.
     include_positive : bool, default: False
         Whether the positive stands in the denominator (FlatNCE⊕, whose gradient is InfoNCE's).
     form : {"log", "detach"}, default: "log"
@@ -122,7 +129,8 @@ def flat_nce(
         :math:`e^{u_i - \mathrm{sg}\,u_i}`, with `include_positive`
         :math:`(1 + e^{u_i}) / (1 + \mathrm{sg}\,e^{u_i})`: always 1, with the same gradient.
     positives : array of int (N,) or of bool (N, K), optional
-        The positives of each row; the diagonal by default, for which K must be at least N.
+        The positives of each row; the diagonal by default, for which K must be at least N. Numbers that are no columns
+        are an error where the values are at hand; elsewhere such a row has no positive.
     mask : array of bool, shape (N, K), optional
         Pairs that take part; all by default.
     weights : array, shape (N,), optional
@@ -178,9 +186,11 @@ def dcl(
     Parameters
     ----------
     scores : array, shape (N, K)
-        Scores g, temperature included.
+        Scores g, temperature included. A pair whose score is -inf takes no part, as if it were masked: a positive too,
+        and a row that has no other positive does not count.
     positives : array of int (N,) or of bool (N, K), optional
-        The positives of each row; the diagonal by default, for which K must be at least N.
+        The positives of each row; the diagonal by default, for which K must be at least N. Numbers that are no columns
+        are an error where the values are at hand; elsewhere such a row has no positive.
     mask : array of bool, shape (N, K), optional
         Pairs that take part; all by default.
     weights : array, shape (N,), optional
@@ -233,12 +243,17 @@ def supcon(
     .. math:: \ell_i = \frac{-1}{|P(i)|} \sum_{p \in P(i)}
         \log \frac{e^{g_{ip}}}{\sum_{j \in P(i) \cup Q(i)} e^{g_{ij}}}
 
+    The positives of a row compete with each other: without negatives the loss is at least :math:`\log |P(i)|`, and 0
+    for one positive.
+
     Parameters
     ----------
     scores : array, shape (N, K)
-        Scores g, temperature included.
+        Scores g, temperature included. A pair whose score is -inf takes no part, as if it were masked: a positive too,
+        and a row that has no other positive does not count.
     positives : array of int (N,) or of bool (N, K), optional
-        The positives of each row; the diagonal by default, for which K must be at least N.
+        The positives of each row; the diagonal by default, for which K must be at least N. Numbers that are no columns
+        are an error where the values are at hand; elsewhere such a row has no positive.
     mask : array of bool, shape (N, K), optional
         Pairs that take part; all by default. A matrix of embeddings with themselves wants its diagonal
         False.
@@ -295,9 +310,11 @@ def nca(
     Parameters
     ----------
     scores : array, shape (N, K)
-        Scores g, such as minus squared distances, temperature included.
+        Scores g, such as minus squared distances, temperature included. A pair whose score is -inf takes no part, as if
+        it were masked: a positive too, and a row that has no other positive does not count.
     positives : array of int (N,) or of bool (N, K), optional
-        The positives of each row; the diagonal by default, for which K must be at least N.
+        The positives of each row; the diagonal by default, for which K must be at least N. Numbers that are no columns
+        are an error where the values are at hand; elsewhere such a row has no positive.
     mask : array of bool, shape (N, K), optional
         Pairs that take part; all by default.
     weights : array, shape (N,), optional
@@ -338,7 +355,7 @@ def dclw(
     /,
     *,
     temperature: float | Array = 1.0,
-    sigma: float = 0.5,
+    sigma: float | Array = 0.5,
     detach_weights: bool = False,
     positives: Array | None = None,
     mask: Array | None = None,
@@ -350,20 +367,23 @@ def dclw(
     .. math:: \ell_i = -w_i\, g_{i p(i)} + \mathrm{lse}_{j \in Q(i)}\, g_{ij}, \qquad
         w_i = 2 - n\, \mathrm{softmax}_i(\tau g_{i p(i)} / \sigma)
 
-    over the n rows that count.
+    over the n rows that count. With several positives, the log-sum-exp of their scores stands for :math:`g_{i p(i)}`,
+    in the loss and in the weight.
 
     Parameters
     ----------
     scores : array, shape (N, K)
-        Scores g, temperature included.
+        Scores g, temperature included. A pair whose score is -inf takes no part, as if it were masked: a positive too,
+        and a row that has no other positive does not count.
     temperature : float or array of one entry, default: 1.0
         Temperature τ > 0 by which the scores were divided; differentiable as an array.
-    sigma : float, default: 0.5
+    sigma : float or array of one entry, default: 0.5
         Concentration σ > 0 of the weights.
     detach_weights : bool, default: False
         Whether the weights are constants, as in lightly; in the authors' code they are not.
     positives : array of int (N,) or of bool (N, K), optional
-        The positives of each row; the diagonal by default, for which K must be at least N.
+        The positives of each row; the diagonal by default, for which K must be at least N. Numbers that are no columns
+        are an error where the values are at hand; elsewhere such a row has no positive.
     mask : array of bool, shape (N, K), optional
         Pairs that take part; all by default.
     weights : array, shape (N,), optional
@@ -419,7 +439,8 @@ def clip(
     Parameters
     ----------
     scores : array, shape (N, N)
-        Scores g, scale included; the positives are on the diagonal.
+        Scores g, scale included; the positives are on the diagonal. A pair whose score is -inf takes no part, as if it
+        were masked: a positive too, which then counts in neither direction.
     mask : array of bool, shape (N, N), optional
         Pairs that take part; all by default.
     weights : array, shape (N,), optional
@@ -469,7 +490,7 @@ def relic(
     scores: Array,
     /,
     *,
-    alpha: float = 1.0,
+    alpha: float | Array = 1.0,
     direction: str = "a_to_b",
     stop_gradient: str | None = None,
     symmetric: bool = False,
@@ -485,8 +506,9 @@ def relic(
     Parameters
     ----------
     scores : array, shape (N, N)
-        Scores g, temperature included; the positives are on the diagonal.
-    alpha : float, default: 1.0
+        Scores g, temperature included; the positives are on the diagonal. A score of -inf masks its pair and the
+        transposed one, since each is looked at in both directions.
+    alpha : float or array of one entry, default: 1.0
         Weight α of the divergence.
     direction : {"a_to_b", "b_to_a"}, default: "a_to_b"
         ``"b_to_a"`` takes :math:`\mathrm{KL}(p^b_i \,\Vert\, p^a_i)`.
@@ -528,6 +550,9 @@ def relic(
     objective = relic_objective(alpha=alpha, direction=direction, stop_gradient=stop_gradient, symmetric=symmetric)
     xp, scores, pairing, mask, weights = enter_scores(scores, None, mask, weights)
     _square(scores)
+    live = scores != -math.inf
+    live = xp.logical_and(live, xp.matrix_transpose(live))
+    mask = live if mask is None else xp.logical_and(mask, live)
     return contrast_scores(
         xp, scores, objective=objective, pairing=pairing, mask=mask, weights=weights, reduction=reduction
     )
@@ -549,9 +574,11 @@ def logistic(
     Parameters
     ----------
     scores : array, shape (N, K)
-        Scores g, scale and bias included.
+        Scores g, scale and bias included. A pair whose score is -inf takes no part, as if it were masked: the term of a
+        positive too is left out.
     positives : array of int (N,) or of bool (N, K), optional
-        The positives of each row; the diagonal by default, for which K must be at least N.
+        The positives of each row; the diagonal by default, for which K must be at least N. Numbers that are no columns
+        are an error where the values are at hand; elsewhere such a row has no positive.
     mask : array of bool, shape (N, K), optional
         Pairs that take part; all by default.
     weights : array, shape (N,), optional
@@ -592,8 +619,8 @@ def contrastive(
     scores: Array,
     /,
     *,
-    margin: float = 1.0,
-    positive_margin: float = 0.0,
+    margin: float | Array = 1.0,
+    positive_margin: float | Array = 0.0,
     positive_power: int = 2,
     negative_power: int = 2,
     average: str = "all",
@@ -611,10 +638,11 @@ def contrastive(
     Parameters
     ----------
     scores : array, shape (N, K)
-        Scores g, which are minus the distances d.
-    margin : float, default: 1.0
+        Scores g, which are minus the distances d. A pair whose score is -inf takes no part, as if it were masked: the
+        term of a positive too is left out, of the sum and of the number of pairs.
+    margin : float or array of one entry, default: 1.0
         Margin m beyond which negatives are left alone.
-    positive_margin : float, default: 0.0
+    positive_margin : float or array of one entry, default: 0.0
         Margin m⁺ within which positives are left alone.
     positive_power, negative_power : {1, 2}, default: 2
         Powers a and b.
@@ -623,7 +651,8 @@ def contrastive(
     balance : bool, default: False
         Whether the mean is that over the positives plus that over the negatives.
     positives : array of int (N,) or of bool (N, K), optional
-        The positives of each row; the diagonal by default, for which K must be at least N.
+        The positives of each row; the diagonal by default, for which K must be at least N. Numbers that are no columns
+        are an error where the values are at hand; elsewhere such a row has no positive.
     mask : array of bool, shape (N, K), optional
         Pairs that take part; all by default.
     weights : array, shape (N,), optional
@@ -669,7 +698,7 @@ def triplet(
     scores: Array,
     /,
     *,
-    margin: float = 0.2,
+    margin: float | Array = 0.2,
     mining: str = "batch_all",
     form: str = "margin",
     average: str = "all",
@@ -685,8 +714,9 @@ def triplet(
     Parameters
     ----------
     scores : array, shape (N, K)
-        Scores g, which are minus the distances d.
-    margin : float, default: 0.2
+        Scores g, which are minus the distances d. A pair whose score is -inf takes no part, as if it were masked: the
+        triples of a positive too are left out, of the sum and of their number.
+    margin : float or array of one entry, default: 0.2
         Margin m.
     mining : {"batch_all", "batch_hard"}, default: "batch_all"
         All triples of a row, or only that of its farthest positive and its nearest negative.
@@ -695,7 +725,8 @@ def triplet(
     average : {"all", "nonzero"}, default: "all"
         Whether the mean is over all triples, or over those whose loss is not 0.
     positives : array of int (N,) or of bool (N, K), optional
-        The positives of each row; the diagonal by default, for which K must be at least N.
+        The positives of each row; the diagonal by default, for which K must be at least N. Numbers that are no columns
+        are an error where the values are at hand; elsewhere such a row has no positive.
     mask : array of bool, shape (N, K), optional
         Pairs that take part; all by default.
     weights : array, shape (N,), optional
@@ -782,4 +813,5 @@ def pairing_of(xp: Namespace, positives: Array | None, shape: tuple[int, ...]) -
         message = f"positives: expected integers (N,) or booleans (N, K), got dtype {positives.dtype}"
         raise TypeError(message)
     check_integers(xp, "positives", positives, shape[:1])
+    check_indices(xp, "positives", positives, shape[1], "columns")
     return index(positives)

@@ -13,7 +13,7 @@ from ._core.checks import check_bool, check_callable, check_integers, check_mask
 from ._core.namespace import enter, namespace_of
 from ._core.protocol import Array, Namespace
 
-__all__ = ["Pairing", "Shifts", "Tile", "diagonal", "explicit", "index", "labels", "queue", "two_views"]
+__all__ = ["Pairing", "Tile", "diagonal", "explicit", "index", "labels", "queue", "two_views"]
 
 
 class Tile(NamedTuple):
@@ -48,18 +48,6 @@ class Tile(NamedTuple):
 Rule: TypeAlias = Callable[[Tile], tuple[Array, Array]]
 
 
-class Shifts(NamedTuple):
-    """A pairing of one positive a row that numbers alone describe.
-
-    Row i is positive with column ``i + positive``, from the first column again after the last, and has all others for
-    negatives, but for column i where it is its `own`, and for those before the `first`.
-    """
-
-    positive: int = 0
-    own: bool = False
-    first: int = 0
-
-
 class Pairing:
     """A rule and its arrays.
 
@@ -85,7 +73,7 @@ class Pairing:
     1.2904
     """
 
-    __slots__ = ("columns", "one_per_column", "one_per_row", "pairs", "rows", "rule", "shifts")
+    __slots__ = ("columns", "one_per_column", "one_per_row", "pairs", "rows", "rule", "structure")
 
     def __init__(
         self,
@@ -110,7 +98,9 @@ class Pairing:
         self.pairs = pairs
         self.one_per_row = one_per_row
         self.one_per_column = one_per_column
-        self.shifts: Callable[[int, int], Shifts] | None = None  # of the shape of a matrix
+        # What the rule of one of this module's pairings means, so that no mask of the matrix is needed to compute
+        # with it.
+        self.structure: str | None = None
 
     def __repr__(self) -> str:
         name = getattr(self.rule, "__name__", type(self.rule).__name__)
@@ -124,7 +114,7 @@ class Pairing:
         Pairing
             The pairing.
         """
-        return Pairing(
+        turned = Pairing(
             self.rule.rule if isinstance(self.rule, _Transposed) else _Transposed(self.rule),
             rows=self.columns,
             columns=self.rows,
@@ -132,6 +122,13 @@ class Pairing:
             one_per_row=self.one_per_column,
             one_per_column=self.one_per_row,
         )
+        same = self.structure in {"labels", "own_labels"} or (self.structure == "diagonal" and len(self.rows) == 0)
+        return _structured(turned, self.structure if same else None)
+
+
+def _structured(pairing: Pairing, structure: str | None) -> Pairing:
+    pairing.structure = structure
+    return pairing
 
 
 class _Transposed:
@@ -196,7 +193,7 @@ def _check_members(members: Array, shape: tuple[int, int]) -> None:
     if not xp.isdtype(members.dtype, "bool"):
         message = f"pairing: expected a rule that returns boolean arrays, got dtype {members.dtype}"
         raise TypeError(message)
-    if len(members.shape) != 2 or any(n not in {1, m} for n, m in zip(members.shape, shape, strict=True)):  # noqa: PLR2004  (a matrix)
+    if len(members.shape) != 2 or any(n not in (1, m) for n, m in zip(members.shape, shape, strict=True)):  # noqa: PLR2004  (a matrix)
         message = f"pairing: expected a rule that returns arrays of shape {shape}, got {tuple(members.shape)}"
         raise ValueError(message)
 
@@ -256,7 +253,8 @@ def queue(valid: Array | None = None, /) -> Pairing:
         return _QUEUE
     xp, _ = enter(valid=valid)
     check_mask(xp, "valid", valid, shape_of("valid", valid, "(K)"))
-    return Pairing(_valid_queue_rule, columns=(valid,), one_per_row=True, one_per_column=True)
+    pairing = Pairing(_valid_queue_rule, columns=(valid,), one_per_row=True, one_per_column=True)
+    return _structured(pairing, "queue")
 
 
 def two_views() -> Pairing:
@@ -284,7 +282,8 @@ def index(positives: Array, /) -> Pairing:
     Parameters
     ----------
     positives : array of int, shape (N,)
-        Column number of each row's positive; a row whose number is out of range has none and does not count.
+        Column number of each row's positive, from 0 to K - 1. Others are an error where the values are at hand (NumPy,
+        PyTorch's CPU tensors outside of transforms); elsewhere such a row has no positive and does not count.
 
     Returns
     -------
@@ -309,7 +308,7 @@ def index(positives: Array, /) -> Pairing:
     """
     xp, _ = enter(positives=positives)
     check_integers(xp, "positives", positives, shape_of("positives", positives, "(N)"))
-    return Pairing(_index_rule, rows=(positives,), one_per_row=True)
+    return _structured(Pairing(_index_rule, rows=(positives,), one_per_row=True), "index")
 
 
 def labels(rows: Array, columns: Array | None = None, /) -> Pairing:
@@ -346,9 +345,9 @@ def labels(rows: Array, columns: Array | None = None, /) -> Pairing:
     xp, _ = enter(rows=rows, columns=columns)
     check_integers(xp, "rows", rows, shape_of("rows", rows, "(N)"))
     if columns is None:
-        return Pairing(_own_labels_rule, rows=(rows,), columns=(rows,))
+        return _structured(Pairing(_own_labels_rule, rows=(rows,), columns=(rows,)), "own_labels")
     check_integers(xp, "columns", columns, shape_of("columns", columns, "(K)"))
-    return Pairing(_labels_rule, rows=(rows,), columns=(columns,))
+    return _structured(Pairing(_labels_rule, rows=(rows,), columns=(columns,)), "labels")
 
 
 def explicit(positives: Array, /) -> Pairing:
@@ -407,23 +406,43 @@ def _valid_queue_rule(tile: Tile) -> tuple[Array, Array]:
     return _and(own, tile.columns[0]), _and(further, tile.columns[0])
 
 
-def _half(n_rows: int, n_columns: int) -> int:
+def half(n_rows: int, n_columns: int) -> int:
     """How many rows each of two views has."""
-    half, odd = divmod(n_rows, 2)
-    if odd or n_rows != n_columns:
+    rows = n_rows // 2
+    if 2 * rows != n_rows or n_rows != n_columns:
         message = (
             f"pairing: two views expect a square matrix of an even number of rows (the first view, then the second), "
             f"got shape {(n_rows, n_columns)}"
         )
         raise ValueError(message)
-    return half
+    return rows
 
 
 def _two_views_rule(tile: Tile) -> tuple[Array, Array]:
-    half = _half(tile.n_rows, tile.n_columns)
+    rows = half(tile.n_rows, tile.n_columns)
     apart = tile.i - tile.j
-    partner = namespace_of(apart).logical_or(apart == half, apart == -half)
+    partner = namespace_of(apart).logical_or(apart == rows, apart == -rows)
     return partner, _and(_not(partner), apart != 0)
+
+
+def where_found(pairing: Pairing, found: Array) -> Pairing:
+    """The diagonal pairing or that of two views, for the rows that the boolean array `found` (N,) marks."""
+    rule = _diagonal_if_found_rule if pairing is _DIAGONAL else _two_views_if_found_rule
+    made = Pairing(rule, rows=(found,), one_per_row=True, one_per_column=True)
+    return _structured(made, pairing.structure)
+
+
+def _diagonal_if_found_rule(tile: Tile) -> tuple[Array, Array]:
+    return _if_found(_diagonal_rule, tile)
+
+
+def _two_views_if_found_rule(tile: Tile) -> tuple[Array, Array]:
+    return _if_found(_two_views_rule, tile)
+
+
+def _if_found(rule: Rule, tile: Tile) -> tuple[Array, Array]:
+    positives, negatives = rule(tile)
+    return _and(positives, tile.rows[0]), _and(negatives, tile.rows[0])
 
 
 def _index_rule(tile: Tile) -> tuple[Array, Array]:
@@ -445,16 +464,6 @@ def _explicit_rule(tile: Tile) -> tuple[Array, Array]:
     return tile.pairs[0], _not(tile.pairs[0])
 
 
-def _shifted(pairing: Pairing, shifts: Callable[[int, int], Shifts]) -> Pairing:
-    pairing.shifts = shifts
-    return pairing
-
-
-_DIAGONAL = _shifted(Pairing(_diagonal_rule, one_per_row=True, one_per_column=True), lambda _rows, _columns: Shifts())
-_QUEUE = _shifted(
-    Pairing(_queue_rule, one_per_row=True, one_per_column=True), lambda rows, _columns: Shifts(first=rows)
-)
-_TWO_VIEWS = _shifted(
-    Pairing(_two_views_rule, one_per_row=True, one_per_column=True),
-    lambda rows, columns: Shifts(positive=_half(rows, columns), own=True),
-)
+_DIAGONAL = _structured(Pairing(_diagonal_rule, one_per_row=True, one_per_column=True), "diagonal")
+_QUEUE = _structured(Pairing(_queue_rule, one_per_row=True, one_per_column=True), "queue")
+_TWO_VIEWS = _structured(Pairing(_two_views_rule, one_per_row=True, one_per_column=True), "two_views")

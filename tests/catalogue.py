@@ -16,15 +16,16 @@ from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET
 
 import numpy as np
+import pytest
 
 import portable_nce as pnce
-from portable_nce import _contrast, from_scores, objectives
+from portable_nce import _call, from_scores, testing
+from portable_nce._execution import evaluate, masked, matrix, one_sided, two_sided
 from portable_nce.testing import CASES, VARIANTS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from portable_nce.testing import Case
 
 PAGE = Path(__file__).parents[1] / "docs" / "catalogue.md"
 
@@ -92,22 +93,13 @@ def source_of(name: str) -> str:
     )
 
 
-def all_objectives() -> Iterator[type]:
-    """Walk the classes of objectives."""
-    classes: list[type] = [objectives.Objective, objectives.Pairwise]
-    while classes:
-        found = classes.pop()
-        yield found
-        classes += found.__subclasses__()
-
-
 class Watch:
-    """Notes of the pairings and objectives that a loss uses, taken while it runs."""
+    """Notes of the pairings and objectives that a loss uses and of the sweeps that it takes, made while it runs."""
 
     def __init__(self) -> None:
         self.pairings: list[str] = []
         self.objectives: list[str] = []
-        self.depth = 0
+        self.roads: list[str] = []
 
     def note(self, notes: list[str], thing: object) -> None:
         """Write down what a thing calls itself, once."""
@@ -115,50 +107,45 @@ class Watch:
         if name not in notes:
             notes.append(name)
 
-    def run(self, case: Case) -> None:
-        """Run a case of NumPy arrays under observation."""
-        kept = {cls: cls.__dict__["losses"] for cls in all_objectives() if "losses" in cls.__dict__}
-        contrast: Any = _contrast
-        execution_of, dense_of, streamed_of = contrast.execution_of, contrast.dense_of, contrast.streamed_of
+    def evaluated(self, objective: Any, matrix: Any, *arguments: Any, **options: Any) -> Any:
+        """Evaluate an objective on a matrix, and note both."""
+        self.note(self.objectives, objective)
+        self.note(self.pairings, matrix.pairing)
+        return evaluate.evaluate(objective, matrix, *arguments, **options)
 
-        def watched(losses_of: Any) -> Any:
-            def losses(objective: Any, execution: Any) -> Any:
-                if not self.depth:
-                    self.note(self.objectives, objective)
-                self.depth += 1
-                try:
-                    return losses_of(objective, execution)
-                finally:
-                    self.depth -= 1
+    def passed(self, passes: str, run: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Wrap a function that runs a sweep, and note which."""
 
-            return losses
+        def noted(prepared: Any) -> Any:
+            road = f"{passes}, {ROADS[prepared.function]}"
+            if road not in self.roads:
+                self.roads.append(road)
+            return run(prepared)
 
-        def with_pairing(original: Any) -> Any:
-            def wrapped(first: Any, second: Any, pairing: Any, *rest: Any) -> Any:
-                self.note(self.pairings, pairing)
-                return original(first, second, pairing, *rest)
+        return noted
 
-            return wrapped
+    def run(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        """Call a loss under observation."""
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(_call, "evaluate", self.evaluated)
+            patch.setattr(evaluate, "in_one_pass", self.passed("one pass", matrix.in_one_pass))
+            patch.setattr(matrix, "in_two_passes", self.passed("two passes", matrix.in_two_passes))
+            return function(*arguments, **options)
 
-        try:
-            for cls, method in kept.items():
-                cls.losses = watched(method)  # type: ignore[attr-defined]
-            contrast.execution_of = with_pairing(execution_of)
-            contrast.dense_of = with_pairing(dense_of)
-            contrast.streamed_of = lambda *_, **__: None  # so that every objective is asked for its losses
-            arrays = [np.asarray(x) for x in (*case.arguments.values(), *case.constants.values())]
-            case.function(*arrays)
-        finally:
-            for cls, method in kept.items():
-                cls.losses = method  # type: ignore[attr-defined]
-            contrast.execution_of, contrast.dense_of, contrast.streamed_of = execution_of, dense_of, streamed_of
+
+ROADS = {
+    one_sided.product_sweep: "products",
+    two_sided.square_sweep: "products of both sides",
+    masked.masked_sweep: "masks",
+}
+"""What the sweeps go by."""
 
 
 def row_of(name: str) -> Row:
     """Watch the first case of a loss, with its defaults as far as it has them."""
     case = next(case for case in CASES if case.loss == name)
     watch = Watch()
-    watch.run(case)
+    watch.run(case.function, *(np.asarray(x) for x in (*case.arguments.values(), *case.constants.values())))
     parameters = inspect.signature(function_of(name)).parameters
     similarity = str(parameters["similarity"].default) if "similarity" in parameters else ""
     return Row(
@@ -221,6 +208,25 @@ def counted(report: Path, chosen: Callable[[str], bool]) -> dict[str, tuple[int,
     return {loss: (passed, failed) for loss, (passed, failed) in counts.items()}
 
 
+def lacking(results: Path) -> list[str]:
+    """Say which reports are missing and what others lack; variants for GPUs may be without one."""
+    suite = {path.stem for path in (Path(str(testing.__file__)).parent / "suite").glob("test_*.py")}
+    wanted = {f"conformance-{name}": (suite, variant.gpu) for name, variant in VARIANTS.items()}
+    wanted["tests"] = ({test for tests in TRANSFORMS.values() for test in tests}, False)
+    reasons = []
+    for name, (parts, optional) in wanted.items():
+        report = results / name / "junit.xml"
+        if not report.exists():
+            reasons += [] if optional else [f"{name}: no report"]
+            continue
+        cases = list(ET.parse(report).getroot().iter("testcase"))  # noqa: S314  written by our own pytest
+        there = {str(case.get("classname")).rpartition(".")[2] for case in cases}
+        there |= {str(case.get("name")).partition("[")[0] for case in cases}
+        if parts - there:
+            reasons.append(f"{name}: a partial run, without {', '.join(sorted(parts - there))}")
+    return reasons
+
+
 def conformance(results: Path) -> str:
     """Write the table of the conformance suite: how many tests of each loss passed on each variant."""
     reports = {name: results / f"conformance-{name}" / "junit.xml" for name in VARIANTS}
@@ -250,6 +256,7 @@ HEAD = """# The catalogue
 
 Every loss is one choice on each of three axes; how it is executed, dense or streamed, is a fourth that changes no
 number. This page is made from the code and from the reports of the last full run: `python -m nox -s catalogue`.
+Variants for GPUs, which not every machine can run, may be "not run".
 
 ## What each loss is made of
 
@@ -278,5 +285,12 @@ def page(results: Path) -> str:
     return f"{HEAD}\n{composition()}\n{RUN}\n{conformance(results)}\n{AGAIN}\n{transforms(results)}\n"
 
 
+def main(results: Path) -> None:
+    """Print the page, or end with what keeps it from being true."""
+    if reasons := lacking(results):
+        sys.exit("\n  ".join(["the catalogue needs the reports of a full run, from `python -m nox`:", *reasons]))
+    sys.stdout.write(page(results))
+
+
 if __name__ == "__main__":
-    sys.stdout.write(page(Path(sys.argv[1])))
+    main(Path(sys.argv[1]))

@@ -444,6 +444,13 @@ class Whole(Kind):
         return (junk for junk in super().junk(world, example) if not is_number(junk.value) or junk.value <= self.most)
 
 
+class Columns(Whole):
+    """A number of columns, for which a score matrix is taken too."""
+
+    def judge(self, world: World, value: Any, example: Any) -> Verdict:
+        return "either" if is_matrix(value) else super().judge(world, value, example)
+
+
 class Listed(Kind):
     """A good value, others that are taken, others that are refused, and those of which either can happen."""
 
@@ -769,10 +776,12 @@ KINDS: Mapping[str, Kind] = {
     "mining": Choice("batch_all", "batch_hard"),
     "negatives": Choice("batch", "views"),
     "divide_by": Choice("rows", "pairs", "active"),
-    **dict.fromkeys(("margin", "positive_margin", "alpha"), Number(0.25)),
-    "l2": Number(0.125),
+    **dict.fromkeys(("margin", "alpha"), Number(0.25, array=True)),
+    "positive_margin": Number(0.25, array=True),
+    "l2": Number(0.125, array=True),
     **dict.fromkeys(("positive_power", "negative_power"), Power()),
-    **dict.fromkeys(("sigma", "smoothing", "power", "t"), Number(1.5, 0.0)),
+    "sigma": Number(1.5, 0.0, array=True),
+    **dict.fromkeys(("smoothing", "power", "t"), Number(1.5, 0.0)),
     **dict.fromkeys(("clip", "base_temperature"), Number(1.5, 0.0, optional=True)),
     "rate": Number(0.25, 0.0, 1.0),
     "logit_scale": Number(2.0, 0.0, array=True),
@@ -797,7 +806,9 @@ KINDS: Mapping[str, Kind] = {
     "adapter": ADAPTER,
     # the classes
     "rule": functional(good_rule),
-    **dict.fromkeys(("one_per_row", "one_per_column", "needs_negative", "wide"), Flag()),
+    **dict.fromkeys(
+        ("one_per_row", "one_per_column", "needs_negative", "couples_rows", "wide", "inner_product"), Flag()
+    ),
     "prepare": functional(lambda x, y, scale: ((x * scale,), (y,))),
     "pullback": functional(lambda rows, columns, g: ((g @ columns[0],), (g.T @ rows[0],)), optional=True),
     "slopes": functional(lambda row: (row.log_odds, None, None, None), optional=True),
@@ -877,7 +888,7 @@ SITUATIONS: Mapping[str, Sequence[Situation]] = {
                 unless=lambda x: is_matrix(x) or (is_whole(x) and x > 0),
             )
         },
-        {"scores": Whole(5)},
+        {"scores": Columns(5)},
     ),
     **{f"density.{name}": (WIDE,) for name in ("local_nce", "negative_sampling", "log_partition")},
     "density.ranking_nce": (
@@ -922,7 +933,7 @@ SITUATIONS: Mapping[str, Sequence[Situation]] = {
 
 RECORDS = {
     *("Adapter", "Queue", "density.SelfNormalization", "objectives.RowStatistics", "objectives.Term"),
-    *("pairings.Shifts", "pairings.Tile"),
+    "pairings.Tile",
 }
 """Named tuples, and the protocol: they hold what they are given, and who takes them looks into them."""
 
@@ -1038,6 +1049,11 @@ VALUES: Mapping[str, tuple[str, ...]] = {
 }
 """The axes of what a function without a `reduction` gives."""
 
+OBJECTIVES = (
+    *(pnce.objectives.Objective, pnce.objectives.Pairwise),
+    *(type(make()) for make in (pnce.objectives.relic, pnce.objectives.triplet)),
+)
+
 TYPES_OF_RESULTS: Mapping[str, type | tuple[type, ...]] = {
     "queue_init": pnce.Queue,
     "register_backend": type(None),
@@ -1046,7 +1062,7 @@ TYPES_OF_RESULTS: Mapping[str, type | tuple[type, ...]] = {
     "value_and_grad": tuple,
     **{f"similarities.{name}": pnce.similarities.Similarity for name in pnce.similarities.__all__},
     **{f"pairings.{name}": pnce.pairings.Pairing for name in pnce.pairings.__all__},
-    **{f"objectives.{name}": (pnce.objectives.Objective, pnce.objectives.Pairwise) for name in pnce.objectives.__all__},
+    **{f"objectives.{name}": OBJECTIVES for name in pnce.objectives.__all__},
 }
 """The types of what a function gives that makes something else than numbers."""
 

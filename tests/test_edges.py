@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import portable_nce as pnce
-from portable_nce import _execution
+from portable_nce._execution import one_sided, tiling, two_sided
 from portable_nce.objectives import Objective, Pairwise, Term
 from portable_nce.pairings import queue
 from portable_nce.testing import oracles
@@ -67,12 +67,11 @@ def test_concentrations_of_clusters_of_identical_points_are_all_alike() -> None:
     np.testing.assert_array_equal(found, [0.25, 0.25])
 
 
-def test_an_assignment_to_no_cluster_does_not_count() -> None:
-    points, centres = RNG.normal(size=(8, 3)), RNG.normal(size=(2, 3))
-    members = np.asarray([0, 1, 0, 1, 0, -1, 2, 7])
-    np.testing.assert_array_equal(
-        pnce.concentrations(points, centres, members), pnce.concentrations(points[:5], centres, members[:5])
-    )
+@pytest.mark.parametrize("outside", [-1, 2, 7])
+def test_an_assignment_to_no_cluster_is_refused(outside: int) -> None:
+    points, centres = RNG.normal(size=(5, 3)), RNG.normal(size=(2, 3))
+    with pytest.raises(ValueError, match="assignments"):
+        pnce.concentrations(points, centres, np.asarray([0, 1, 0, 1, outside]))
 
 
 def test_concentrations_have_the_dtype_of_the_embeddings() -> None:
@@ -96,7 +95,7 @@ def squared_odds(*, of_odds_alone: bool = False) -> Any:
     )
 
 
-def square(*, both: bool = True) -> Term:
+def square(*, own_slopes: bool = True) -> Term:
     """A term of a score and of one parameter, with what streaming asks for."""
 
     def value(score: Any, centre: Any) -> Any:
@@ -106,11 +105,7 @@ def square(*, both: bool = True) -> Term:
         slope = 2.0 * np.maximum(score - centre, 0.0)
         return slope, -slope
 
-    def together(score: Any, centre: Any, *, small: bool) -> tuple[Any, tuple[Any, ...]]:
-        del small
-        return value(score, centre), slopes(score, centre)
-
-    return Term(value, slopes, together if both else None)
+    return Term(value, slopes if own_slopes else None)
 
 
 def streams_like_the_dense(loss: Callable[..., Any], *arrays: Any, block_sizes: tuple[int, ...] = (1, 3, 8)) -> None:
@@ -155,7 +150,9 @@ def test_products_stream_for_every_statistic(
     streams_like_the_dense(loss, ROWS, COLUMNS, WEIGHTS)
 
 
-@pytest.mark.parametrize("attract", [None, square(), square(both=False)], ids=["nothing", "a term", "a plain term"])
+@pytest.mark.parametrize(
+    "attract", [None, square(), square(own_slopes=False)], ids=["nothing", "a term", "a plain term"]
+)
 @pytest.mark.parametrize("divide_by", ["rows", "pairs", "active"])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("pairing", ["diagonal", "two_views", "queue"])
@@ -280,11 +277,11 @@ def test_the_parts_of_a_loss_have_the_defaults_that_they_document(factory: Calla
 # What is computed at once under block_size="auto", which small arrays would not show.
 
 SIZES: dict[str, dict[str, int]] = {
-    "few rows": {"_BLOCK_LIMIT": 1, "_ROWS": 3, "_TILE_COLUMNS": 3},
-    "one row": {"_BLOCK_LIMIT": 1, "_ROWS": 1, "_TILE_COLUMNS": 1},
-    "rows by columns": {"_BLOCK_LIMIT": 20, "_ROWS": 2, "_TILE_COLUMNS": 5},
-    "nothing kept": {"_KEPT_LIMIT": 0, "_ROWS": 4, "_TILE_COLUMNS": 6},
-    "far away": {"_FAR_LIMIT": 60, "_FAR_ROWS": 6, "_ROWS": 1},
+    "few rows": {"_MASKED_ENTRIES": 1, "_ROWS": 3, "_COLUMNS": 3},
+    "one row": {"_MASKED_ENTRIES": 1, "_ROWS": 1, "_COLUMNS": 1},
+    "rows by columns": {"_MASKED_ENTRIES": 20, "_ROWS": 2, "_COLUMNS": 5},
+    "nothing kept": {"_KEPT_ENTRIES": 0, "_ROWS": 2, "_COLUMNS": 6},
+    "far away": {"_FAR_ENTRIES": 60, "_FAR_ROWS": 6, "_ROWS": 1},
 }
 
 
@@ -294,10 +291,11 @@ def test_the_sizes_of_what_is_computed_at_once_change_no_loss(
     monkeypatch: pytest.MonkeyPatch, loss: Callable[..., Any], sizes: dict[str, int]
 ) -> None:
     expected, slopes = pnce.value_and_grad(lambda x, w: loss(x, w, block_size=None), (0, 1))(ROWS, WEIGHTS)
-    for name, size in {"_DENSE_LIMIT": 8, "_TILE_LIMIT": 24, **sizes}.items():
-        monkeypatch.setattr(_execution, name, size)
+    for name, size in sizes.items():
+        monkeypatch.setattr(tiling, name, size)
     if "_FAR_ROWS" in sizes:
-        monkeypatch.setattr(_execution, "_is_far", lambda _: True)
+        for module in (one_sided, two_sided):
+            monkeypatch.setattr(module, "is_far", lambda _: True)
     assert_like = np.testing.assert_allclose
     for options in ({}, {"block_size": "auto"}):
         value, gradients = pnce.value_and_grad(lambda x, w, o=options: loss(x, w, **o), (0, 1))(ROWS, WEIGHTS)

@@ -365,9 +365,9 @@ class Draft:
         self.add(key, axes, embeddings(self.numbers, shape, self.style))
 
     def positives(self, kind: str | None, axes: str, rows: int, columns: int) -> None:
-        """Add positives: one a row, some of whom are out of range, or any number."""
+        """Add positives: one a row, or any number."""
         if kind == "index":
-            self.add("positives", axes[0], self.numbers.integers(-1, columns + 1, size=rows))
+            self.add("positives", axes[0], self.numbers.integers(0, columns, size=rows))
         elif kind == "explicit":
             self.add("positives", axes, self.numbers.random((rows, columns)) < 0.4)
 
@@ -432,7 +432,7 @@ class Draft:
         suffixes = ("", "_2") if self.chance() else ("",)
         for suffix in suffixes:
             self.embed(f"prototypes{suffix}", "RD", number, features)
-            self.add(f"assignments{suffix}", "N", self.numbers.integers(0, number + 1, size=rows))
+            self.add(f"assignments{suffix}", "N", self.numbers.integers(0, number, size=rows))
             self.add(f"concentrations{suffix}", "R", self.numbers.random(number) + 0.2)
             if len(suffixes) > 1:
                 self.add(f"mask{suffix}", "NR", masked(self.numbers, (rows, number), "some"))

@@ -35,7 +35,6 @@ class Adapter:
     """An adapter that stops gradients by doing nothing."""
 
     name = "foreign"
-    unrolled = True
     version = "1"
     devices = ("cpu",)
     dtypes = ("float64",)
@@ -53,20 +52,28 @@ class Adapter:
     def loss_dtype(self, x: Any, dtype: Any) -> Any:
         raise NotImplementedError
 
-    def custom_vjp(self, forward: Any, backward: Any) -> Any:
-        del backward
+    def custom_vjp(self, forward: Any, backward: Any, *, exact: bool = True) -> Any:
+        del backward, exact
         return forward
 
-    def with_gradient(self, function: Any) -> Any:
+    mode = "eager"
+
+    def exponential(self, x: Any) -> Any:
         raise NotImplementedError
 
-    def known(self, x: Any) -> Any:
+    def value_and_vjp(self, function: Any) -> Any:
+        raise NotImplementedError
+
+    def concrete_value(self, x: Any) -> Any:
+        raise NotImplementedError
+
+    def concrete_values(self, x: Any) -> Any:
         raise NotImplementedError
 
     def fill_diagonal(self, x: Any, row: int, column: int, count: int, value: float) -> Any:
         raise NotImplementedError
 
-    def scan(self, step: Any, init: Any, xs: Any, block: int) -> Any:
+    def scan(self, step: Any, init: Any, xs: Any, block: Any) -> Any:
         raise NotImplementedError
 
 

@@ -375,11 +375,11 @@ def test_no_number_is_known_of_a_batch() -> None:
     adapter = load_backend("torch")
 
     def of_one(x: torch.Tensor) -> torch.Tensor:
-        assert adapter.known(x) is None
+        assert adapter.concrete_value(x) is None
         return x
 
     torch.vmap(of_one)(torch.ones(3))
-    assert adapter.known(torch.tensor(2.0)) == 2.0
+    assert adapter.concrete_value(torch.tensor(2.0)) == 2.0
 
 
 @score_losses

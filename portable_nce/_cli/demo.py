@@ -18,9 +18,10 @@ from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
-from .. import _in_batch, _views, bounds
+from .. import bounds
 from .._core.autodiff import value_and_grad
 from .._core.namespace import namespace_of
+from .._losses import in_batch, views
 from .libraries import Library, open_library, require
 
 if TYPE_CHECKING:
@@ -58,23 +59,23 @@ Loss = Callable[[Any, Any, Tree], Any]
 
 
 def _info_nce(left: Any, right: Any, _: Tree) -> Any:
-    return _in_batch.info_nce(left, right, temperature=TEMPERATURE, symmetric=True)
+    return in_batch.info_nce(left, right, temperature=TEMPERATURE, symmetric=True)
 
 
 def _nt_xent(left: Any, right: Any, _: Tree) -> Any:
-    return _views.nt_xent(left, right, temperature=TEMPERATURE)
+    return views.nt_xent(left, right, temperature=TEMPERATURE)
 
 
 def _flat_nce(left: Any, right: Any, _: Tree) -> Any:
-    return _views.flat_nce(left, right, temperature=TEMPERATURE)
+    return views.flat_nce(left, right, temperature=TEMPERATURE)
 
 
 def _dcl(left: Any, right: Any, _: Tree) -> Any:
-    return _views.dcl(left, right, temperature=TEMPERATURE)
+    return views.dcl(left, right, temperature=TEMPERATURE)
 
 
 def _clip(left: Any, right: Any, extra: Tree) -> Any:
-    return _in_batch.clip(left, right, logit_scale=namespace_of(extra[0]).exp(extra[0]))
+    return in_batch.clip(left, right, logit_scale=namespace_of(extra[0]).exp(extra[0]))
 
 
 LOSSES: dict[str, tuple[str, Loss]] = {

@@ -137,20 +137,21 @@ def check_integers(xp: Namespace, name: str, x: Array, shape: tuple[int, ...]) -
     check_shape(name, x, shape)
 
 
-def check_indices(xp: Namespace, name: str, x: Array, count: int, of_what: str) -> None:
-    """`x` must hold numbers from 0 to below `count`, where its values are at hand."""
+def check_indices(xp: Namespace, name: str, x: Array, count: int, of_what: str) -> bool:
+    """`x` must hold numbers from 0 to below `count`; tell whether that could be seen, its values being at hand."""
     adapter = adapter_of(x)
     flat = xp.reshape(x, (-1,))
     for extreme in (xp.min(flat), xp.max(flat)):
-        number = adapter.known(extreme)
+        number = adapter.concrete_value(extreme)
         if number is None:
-            return
+            return False
         if not 0 <= number < count:
             message = (
                 f"{name}: expected indices from 0 to {count - 1}, of {of_what}, got {int(number)}; leave rows out by "
                 f"weights or a mask"
             )
             raise ValueError(message)
+    return True
 
 
 def check_shape(name: str, x: Array, shape: tuple[int, ...]) -> None:

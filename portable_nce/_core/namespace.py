@@ -21,7 +21,7 @@ else:
     else:
         _BESIDE = True
 
-__all__ = ["device_of", "enter", "is_array", "is_number", "library_namespace", "namespace_of", "together"]
+__all__ = ["device_of", "enter", "is_array", "is_number", "library_namespace", "lift_to_tape", "namespace_of"]
 
 _OPTIONAL = frozenset({"columns", "mask", "positives", "weights"})
 
@@ -166,7 +166,7 @@ def _alike(arrays: list[Any]) -> bool:
     )
 
 
-def together(*groups: tuple[Array, ...]) -> list[tuple[Array, ...]]:
+def lift_to_tape(*groups: tuple[Array, ...]) -> list[tuple[Array, ...]]:
     """The groups of arrays, all on the tape if one of them is."""
     recorded = [x for group in groups for x in group if type(x) not in _namespaces and hasattr(x, "__recorded__")]
     if not recorded:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 from .autodiff import stop_gradient
 from .checks import is_half
@@ -12,15 +11,11 @@ from .protocol import Array, Namespace
 from .registry import adapter_of
 
 __all__ = [
-    "ExpSum",
-    "exp_sum",
-    "exponentials_summed",
     "normalize",
     "relu",
     "relu_slope",
     "safe_sqrt",
     "sigmoid",
-    "single_exp_sum",
     "softplus",
     "softplus_and_sigmoid",
     "sum_to_scalar",
@@ -44,53 +39,6 @@ def sum_to_scalar(xp: Namespace, x: Array) -> Array:
     return xp.sum(x if len(x.shape) == 1 else xp.reshape(x, (-1,)), axis=0, keepdims=True)
 
 
-class ExpSum(NamedTuple):
-    """``Σ exp(g)`` over a set, as ``exp(top) * total``.
-
-    `top` is the largest score, a constant to differentiation; `total` is the sum of ``exp(g - top)``, with gradient.
-    Where the set is empty, or its largest score infinite, `total` is 0 and `top` says which: -inf or +inf.
-    """
-
-    top: Array
-    total: Array
-
-    def log_total(self, xp: Namespace) -> Array:
-        """The logarithm of `total`, 0 where it is 0."""
-        return xp.log(xp.where(self.total == 0, xp.ones_like(self.total), self.total))  # NaN stays NaN
-
-
-def single_exp_sum(xp: Namespace, score: Array, present: Array) -> ExpSum:
-    """The exponential sum over the one member of each row, whose score it is; nothing where it is not present."""
-    top = xp.where(present, stop_gradient(score), xp.full_like(score, -math.inf))
-    infinite = xp.isinf(top)
-    nothing = xp.zeros_like(score)
-    difference = xp.where(infinite, nothing, score) - xp.where(infinite, nothing, top)
-    return ExpSum(top, xp.where(infinite, nothing, xp.exp(difference)))
-
-
-def exp_sum(xp: Namespace, scores: Array, members: Array) -> ExpSum:
-    """The exponential sum of each row of `scores` over the entries that the boolean array `members` marks."""
-    return exponentials_summed(xp, scores, members)[0]
-
-
-def exponentials_summed(xp: Namespace, scores: Array, members: Array) -> tuple[ExpSum, Array]:
-    """The same, and what it is the sum of: `shifted_exp`."""
-    top = stop_gradient(xp.max(xp.where(members, scores, -math.inf), axis=1))
-    found = shifted_exp(xp, scores, members, top)
-    return ExpSum(top, xp.sum(found, axis=1)), found
-
-
-def shifted_exp(xp: Namespace, scores: Array, members: Array, top: Array) -> Array:
-    """``exp(g - top)`` at the members, 0 elsewhere and in rows whose `top` is infinite.
-
-    What takes no part is -inf before the exponential, whose value and derivatives there are 0 whatever it held.
-    """
-    infinite = xp.isinf(top)
-    shift = xp.expand_dims(xp.where(infinite, xp.zeros_like(top), top), axis=1)
-    live = xp.logical_and(members, xp.expand_dims(xp.logical_not(infinite), axis=1))
-    return xp.exp(xp.where(live, scores, -math.inf) - shift)
-
-
 def softplus(xp: Namespace, t: Array) -> Array:
     """``log(1 + exp(t))``, with derivatives of every order that neither cancel nor overflow."""
     positive = t > 0
@@ -104,9 +52,9 @@ def sigmoid(xp: Namespace, t: Array) -> Array:
     return xp.where(positive, xp.ones_like(t), small) / (1.0 + small)
 
 
-def softplus_and_sigmoid(xp: Namespace, t: Array, *, small: bool = False) -> tuple[Array, Array]:
-    """The softplus and its derivative, of one exponential; with `small`, those of all numbers are in range."""
-    if small:
+def softplus_and_sigmoid(xp: Namespace, t: Array, *, bounded: bool = False) -> tuple[Array, Array]:
+    """The softplus and its derivative, of one exponential; with `bounded`, those of all numbers are in range."""
+    if bounded:
         odds = xp.exp(t)
         return xp.log1p(odds), odds / (odds + 1.0)
     positive = t > 0

@@ -25,8 +25,14 @@ class Adapter(Protocol):
     name: str
     version: str
 
-    unrolled: bool
-    """Whether `scan` calls its steps one by one, with numbers that are known, rather than trace one of them."""
+    @property
+    def mode(self) -> str:
+        """How blocks are visited just now.
+
+        ``"eager"``: one by one, their numbers known; ``"traced"``: a step is traced once for all blocks; ``"whole"``:
+        all at once, since a compiler traces everything and lengths may be symbols.
+        """
+        ...
 
     @property
     def devices(self) -> Sequence[str]:
@@ -56,37 +62,53 @@ class Adapter(Protocol):
         """Return the dtype of a loss of 16-bit arrays like `x`: `dtype`, or what a context such as autocast asks."""
         ...
 
+    def exponential(self, x: Array) -> tuple[Callable[[Array], Array], bool]:
+        """Return the fastest exponential that is exact for arrays like `x`, and whether it is that of 2 rather than e.
+
+        It may overwrite its argument.
+        """
+        ...
+
     def custom_vjp(
-        self, forward: Callable[..., tuple[Array, ...]], backward: Callable[..., Sequence[Array]]
+        self,
+        forward: Callable[..., tuple[Array, ...]],
+        backward: Callable[..., Sequence[Array]],
+        *,
+        exact: bool = True,
     ) -> Callable[..., tuple[Array, ...]]:
         """Bind a closed-form gradient.
 
         ``forward(static, *arrays)`` returns a tuple of arrays; ``backward(static, arrays, outputs, cotangents)``
         returns the cotangents of the first arrays (those left out at the end have none). `static` is hashable. Both
-        are array-API code, so that the backward pass can be differentiated again. An adapter that compiles keeps what
-        it has compiled of a function.
+        are array-API code, so that the backward pass can be differentiated again. `exact`: the gradient is that of
+        `forward`, which an adapter may differentiate itself instead. An adapter that compiles keeps what it has
+        compiled of a function.
         """
         ...
 
-    def with_gradient(self, function: Callable[..., tuple[Array, ...]]) -> Callable[..., tuple[Array, Array]]:
-        """Bind a function that computes its own gradient as it goes.
+    def value_and_vjp(self, function: Callable[..., tuple[Array, ...]]) -> Callable[..., tuple[Array, Array]]:
+        """Bind a function of which the forward pass also computes the gradient.
 
-        ``function(static, *arrays, wanted=...)`` returns ``(value, constant, *gradients)``: an array of one entry, one
-        that is constant to differentiation, and, if `wanted`, the gradients of the value with respect to the first
-        arrays (those left out at the end have none). The result, ``bound(static, *arrays)``, is the pair of value and
-        constant. `static` is hashable. The function is array-API code, and its gradients are differentiated as they
-        stand for derivatives of higher order.
+        ``function(static, *arrays, need_grad=...)`` returns ``(value, constant, *gradients)``: an array of one entry,
+        one that is constant to differentiation, and, if `need_grad`, the gradients of the value with respect to the
+        first arrays (those left out at the end have none). The result, ``bound(static, *arrays)``, is the pair of
+        value and constant. `static` is hashable. The function is array-API code, and its gradients are differentiated
+        as they stand for derivatives of higher order.
         """
         ...
 
-    def known(self, x: Array) -> float | None:
+    def concrete_value(self, x: Array) -> float | None:
         """Return the number in an array of one entry if it is at hand, or None where it is traced or far away."""
+        ...
+
+    def concrete_values(self, x: Array) -> Sequence[float] | None:
+        """Return the numbers in a 1-D array likewise."""
         ...
 
     def fill_diagonal(self, x: Array, row: int, column: int, count: int, value: float | Array) -> Array:
         """Return a matrix with `value` at (row, column), (row + 1, column + 1), and so on; `x` may be overwritten.
 
-        The value is a number, or an array of one number for each row of the matrix, whose first is at (row, column).
+        The value is a number, or an array of one number for each row of the matrix.
         """
         ...
 
@@ -95,11 +117,12 @@ class Adapter(Protocol):
         step: Callable[[tuple[Array, ...], tuple[Array, ...], Any], tuple[tuple[Array, ...], tuple[Array, ...]]],
         init: tuple[Array, ...],
         xs: tuple[Array, ...],
-        block: int,
+        block: int | Sequence[tuple[int, int]],
     ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
         """Fold ``step(carry, blocks, start)`` over blocks of the leading axis of `xs`; the last may be shorter.
 
-        `start` is the number of a block's first row: a Python number where it is known. Return the last carry, and the
+        `start` is the number of a block's first row: a Python number where the mode is not ``"traced"``. Where it is
+        ``"eager"``, the bounds of all blocks may be given instead of their length. Return the last carry, and the
         concatenated outputs of the steps.
         """
         ...

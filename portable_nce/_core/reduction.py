@@ -2,35 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
-
-from .namespace import namespace_of, together
+from .namespace import lift_to_tape, namespace_of
 from .numerics import sum_to_scalar
 from .protocol import Array
 
-__all__ = ["REDUCTIONS", "Losses", "average", "reduce_losses", "reduce_sum", "reduce_values"]
+__all__ = ["REDUCTIONS", "average", "divided", "reduce_sum", "reduce_values"]
 
 REDUCTIONS = ("mean", "sum", "none")
-
-
-class Losses(NamedTuple):
-    """The losses of the rows, which rows count, and how many times each counts in a mean (None: once).
-
-    Arrays of shape (N,).
-    """
-
-    values: Array
-    counted: Array
-    number: Array | None = None
-
-
-def reduce_losses(losses: Iterable[Losses], weights: Array | None, reduction: str) -> Array:
-    """The sum of what each of the losses is reduced to."""
-    first, *others = (reduce_values(part.values, part.counted, weights, reduction, part.number) for part in losses)
-    for other in others:
-        first = first + other
-    return first
 
 
 def reduce_values(
@@ -41,7 +19,7 @@ def reduce_values(
     The mean divides by the weights of the values that count, each times its number; without any, it is 0.
     """
     given = (values, counted, *(x for x in (weights, number) if x is not None))
-    ((values, counted, *further),) = together(given)
+    ((values, counted, *further),) = lift_to_tape(given)
     xp = namespace_of(values)
     weight = xp.astype(counted, values.dtype)
     if weights is not None:
@@ -68,10 +46,10 @@ def reduce_sum(total: Array, number: Array | int, weights: Array | None, reducti
     if isinstance(number, int):
         if weights is None:
             return total / float(number)
-        ((total, norm),) = together((total, weights))
+        ((total, norm),) = lift_to_tape((total, weights))
     else:
         given = (total, number) if weights is None else (total, number, weights)
-        ((total, norm, *further),) = together(given)
+        ((total, norm, *further),) = lift_to_tape(given)
         norm = norm * further[0] if further else norm
     return divided(total, sum_to_scalar(namespace_of(norm), norm))
 

@@ -351,7 +351,7 @@ def _two_views(draw: _Draw, rows: int, features: int) -> Iterator[Case]:
 def _clip(draw: _Draw, rows: int, features: int) -> Iterator[Case]:
     table: dict[str, dict[str, Nested]] = {
         "": {"logit_scale": 8.0},
-        "above the largest scale": {"logit_scale": 128.0},
+        "above the largest scale": {"logit_scale": 128},  # of an array the gradient is not that of the value
         "no largest scale": {"logit_scale": 128.0, "max_logit_scale": None},
         "dot": {"logit_scale": 1.5, "similarity": "dot"},
         "sum": {"logit_scale": 8.0, "reduction": "sum"},

@@ -424,20 +424,23 @@ def test_many_rows_in_sixteen_bits(variant: Variant, dtype: str) -> None:
 
 
 def test_logit_scale_at_its_largest(variant: Variant) -> None:
-    """Beyond the largest scale the loss stays, and the scale has gradient 0; below, neither."""
+    """Beyond the largest scale the loss stays, and of the gradient what leads back passes; below, all of it."""
     a, b = variant.floats(vectors(3, 3, 1)), variant.floats(vectors(3, 3, 2))
 
-    def at(scale: float, largest: float | None) -> tuple[float, float]:
-        value, slope = pnce.value_and_grad(lambda s: pnce.clip(a, b, logit_scale=s, max_logit_scale=largest))(
+    def at(text: Any, scale: float, largest: float | None) -> tuple[float, float]:
+        value, slope = pnce.value_and_grad(lambda s: pnce.clip(a, text, logit_scale=s, max_logit_scale=largest))(
             variant.floats(scale)
         )
         return float(value), float(slope)
 
-    value, slope = at(8.0, 4.0)
-    assert slope == 0.0
-    assert value == pytest.approx(at(4.0, None)[0], rel=4 * variant.eps())
-    assert at(8.0, None)[1] != 0.0
-    assert at(3.0, 4.0)[1] != 0.0
+    # Of unrelated pairs a smaller scale has the smaller loss, of equal ones a larger.
+    for text, passes in ((b, True), (a, False)):
+        value, slope = at(text, 8.0, 4.0)
+        plain, plain_slope = at(text, 4.0, None)
+        assert (plain_slope > 0.0) == passes
+        assert value == pytest.approx(plain, rel=4 * variant.eps())
+        assert slope == (pytest.approx(plain_slope, rel=8 * variant.eps()) if passes else 0.0)
+        assert at(text, 3.0, 4.0)[1] == pytest.approx(at(text, 3.0, None)[1], rel=8 * variant.eps())
 
 
 def test_swapping_the_views_changes_nothing(variant: Variant) -> None:

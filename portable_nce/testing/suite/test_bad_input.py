@@ -528,7 +528,7 @@ KINDS: dict[str, tuple[str, Call]] = {
         "base_temperature",
         lambda v: pnce.supcon(embeddings(v), classes(v), base_temperature=v.floats([1.0])),
     ),
-    "array as margin": ("margin", lambda v: pnce.contrastive(embeddings(v), classes(v), margin=v.floats([1.0]))),
+    "two margins": ("margin", lambda v: pnce.contrastive(embeddings(v), classes(v), margin=v.floats([1.0, 2.0]))),
     "text margin": ("margin", thrice(margin="wide")),
     "boolean sigma": ("sigma", lambda v: pnce.dclw(*two(v), sigma=True)),
     "text alpha": ("alpha", paired(pnce.relic, alpha="much")),

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from ._contrast import accumulated, add, contrast_embeddings, finish, same_width
-from ._core.autodiff import stop_gradient
-from ._core.checks import (
+from .._call import accumulated, add, contrast_embeddings, finish, same_width
+from .._core.autodiff import stop_gradient
+from .._core.checks import (
     check_block_size,
     check_bool,
     check_choice,
     check_floating,
+    check_indices,
     check_integers,
     check_mask,
     check_number,
@@ -19,16 +20,15 @@ from ._core.checks import (
     check_whole_number,
     shape_of,
 )
-from ._core.namespace import device_of, enter, is_array, is_number, namespace_of
-from ._core.numerics import safe_sqrt, upcast, zeros
-from ._core.protocol import Array, Namespace
-from ._core.registry import adapter_of
-from ._execution import execution_of
-from .objectives import AnyObjective, Derived
-from .objectives import info_nce as info_nce_objective
-from .pairings import Pairing, Tile, diagonal, index, two_views
-from .pairings import queue as pairing_of_queue
-from .similarities import Similarity, resolve, scaled_columns
+from .._core.namespace import device_of, enter, is_array, is_number, namespace_of
+from .._core.numerics import safe_sqrt, upcast, zeros
+from .._core.protocol import Array, Namespace
+from .._core.registry import adapter_of
+from .._execution.matrix import ScoreMatrix
+from ..objectives import info_nce as info_nce_objective
+from ..pairings import Pairing, Tile, diagonal, index, two_views, where_found
+from ..pairings import queue as pairing_of_queue
+from ..similarities import Similarity, resolve, scaled_columns
 
 __all__ = ["Queue", "concentrations", "moco", "moco_v3", "nnclr", "proto_nce", "queue_init", "queue_push"]
 
@@ -344,7 +344,8 @@ def moco_v3(
         check_shape(other, key, (rows, *key.shape[1:]))
         part = contrast_embeddings(
             {name: upcast(xp, query), other: stop_gradient(upcast(xp, key))},
-            objective=_twice_temperature,
+            objective=info_nce_objective(),
+            factor=_twice_temperature,
             pairing=diagonal(),
             similarity=similarity,
             temperature=temperature,
@@ -357,8 +358,8 @@ def moco_v3(
     return add(parts, dtype, reduction)
 
 
-def _twice_temperature(options: dict[str, Any]) -> AnyObjective:
-    return Derived(info_nce_objective(), lambda values: values * (2.0 * options["temperature"]))
+def _twice_temperature(options: dict[str, Any]) -> Any:
+    return 2.0 * options["temperature"]
 
 
 def nnclr(
@@ -465,12 +466,13 @@ def nnclr(
     candidates = Pairing(_candidate_rule, columns=tuple(written)) if written else Pairing(_everything_rule)
     with adapter_of(x).full_precision(x):
         operands = chosen.prepare(stop_gradient(x), stop_gradient(slots), 1.0)
-        search = execution_of(chosen, operands, candidates, None, block_size)
-        nearest, found = search.extreme(of_positives=False, largest=True)
+        search = ScoreMatrix(chosen, *operands, candidates, block_size=block_size)
+        search = search.dense() if chosen.pullback is None else search
+        nearest, found = search.argextreme(of_positives=False, largest=True)
     neighbors = stop_gradient(xp.take(stop_gradient(slots), nearest, axis=0))
-    embeddings, rule = {"neighbors": neighbors, "view_b": y}, _diagonal_if_found_rule
+    embeddings, pairing = {"neighbors": neighbors, "view_b": y}, diagonal()
     if negatives == "views":
-        embeddings, rule = {"views": xp.concat([neighbors, y], axis=0)}, _two_views_if_found_rule
+        embeddings, pairing = {"views": xp.concat([neighbors, y], axis=0)}, two_views()
         found = xp.concat([found, found], axis=0)
         if weights is not None and tuple(weights.shape) == (rows,):
             weights = xp.concat([weights, weights], axis=0)
@@ -478,7 +480,7 @@ def nnclr(
         embeddings,
         dtype=dtype,
         objective=info_nce_objective(),
-        pairing=Pairing(rule, rows=(found,), one_per_row=True, one_per_column=True),
+        pairing=where_found(pairing, found) if written else pairing,
         similarity=similarity,
         temperature=temperature,
         symmetric=symmetric,
@@ -498,22 +500,6 @@ def _everything_rule(tile: Tile) -> tuple[Array, Array]:
 def _candidate_rule(tile: Tile) -> tuple[Array, Array]:
     nothing, everything = _everything_rule(tile)
     return nothing, namespace_of(everything, *tile.columns).logical_and(everything, tile.columns[0])
-
-
-def _diagonal_if_found_rule(tile: Tile) -> tuple[Array, Array]:
-    return _if_found(diagonal(), tile)
-
-
-def _two_views_if_found_rule(tile: Tile) -> tuple[Array, Array]:
-    return _if_found(two_views(), tile)
-
-
-def _if_found(pairing: Pairing, tile: Tile) -> tuple[Array, Array]:
-    """The positives and negatives of a pairing, in the rows that have a neighbour."""
-    (found,) = tile.rows
-    positives, negatives = pairing.rule(tile)
-    xp = namespace_of(positives, found)
-    return xp.logical_and(positives, found), xp.logical_and(negatives, found)
 
 
 def proto_nce(
@@ -546,9 +532,12 @@ def proto_nce(
     prototypes : array, shape (R, D), or sequence of such
         Prototypes c of each clustering, without gradient.
     assignments : array of int, shape (N,), or sequence of such
-        Each embedding's prototype a, in each clustering. A number that is out of range has none.
+        Number a of each embedding's prototype, from 0 to R - 1, in each clustering. Others are an error where the
+        values are at hand (NumPy, PyTorch's CPU tensors outside of transforms); elsewhere such a row does not count.
+        Leave rows out by `weights`.
     concentrations : array, shape (R,), or sequence of such
-        Concentration φ > 0 of each prototype, its temperature, without gradient; see `concentrations`.
+        Concentration φ > 0 of each prototype, its temperature, without gradient; see `concentrations`, which for
+        clusters of equal embeddings may return 0. With a concentration of 0, the loss is NaN.
     key : array, shape (N, D), optional
         Keys for the InfoNCE term; row i belongs to embedding i.
     queue : array, shape (M, D), or Queue, optional
@@ -688,6 +677,7 @@ def _prototype_loss(
     number, _ = shape_of("prototypes", prototypes, "(R, D)")
     same_width(similarity, "embeddings", embeddings, "prototypes", prototypes)
     check_integers(xp, "assignments", assignments, (rows,))
+    check_indices(xp, "assignments", assignments, number, "prototypes")
     check_shape("concentrations", phi, (number,))
     prototypes, phi = (stop_gradient(upcast(xp, x)) for x in (prototypes, phi))
     return contrast_embeddings(
@@ -717,6 +707,11 @@ def concentrations(
     with the number Z of embeddings in the cluster. Clusters of one embedding or none get the largest φ; all are clipped
     to two percentiles, and scaled so that their mean is the temperature.
 
+    A cluster of several embeddings that all equal the prototype has φ = 0. Clipping at the lower percentile raises it
+    as long as no more than about that percentage of the clusters are such; otherwise the result holds zeros, with which
+    `proto_nce` is NaN: raise them to a positive number first. If every φ is 0, or no cluster has two embeddings, all
+    results are the temperature.
+
     Parameters
     ----------
     embeddings : array, shape (N, D)
@@ -724,7 +719,8 @@ def concentrations(
     prototypes : array, shape (R, D)
         Prototypes c.
     assignments : array of int, shape (N,)
-        Each embedding's prototype.
+        Number of each embedding's prototype, from 0 to R - 1. Others are an error where the values are at hand, as in
+        `proto_nce`; elsewhere such a row belongs to no prototype.
     temperature : float, default: 0.1
         Mean of the concentrations.
     smoothing : float, default: 10.0
@@ -769,6 +765,7 @@ def concentrations(
     number, _ = shape_of("prototypes", prototypes, "(R, D)")
     check_shape("prototypes", prototypes, (number, width))
     check_integers(xp, "assignments", assignments, (rows,))
+    check_indices(xp, "assignments", assignments, number, "prototypes")
     dtype = embeddings.dtype
     x, centres = (stop_gradient(upcast(xp, z)) for z in (embeddings, prototypes))
     totals, sizes = _cluster_sums(xp, x, centres, assignments)

@@ -5,26 +5,31 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ._contrast import accumulated, add, contrast_embeddings, contrast_scores, inverse, same_width
-from ._core.checks import (
+from .._call import accumulated, add, contrast_embeddings, contrast_scores, inverse, same_width
+from .._core.checks import (
     check_block_size,
     check_floating,
     check_mask,
     check_number,
+    check_scalar,
     check_shape,
+    common_dtype,
     positive_scalar,
+    row_weights,
+    scalar,
     shape_of,
 )
-from ._core.namespace import device_of, enter, is_array, is_number
-from ._core.numerics import upcast
-from ._core.protocol import Array
-from ._core.registry import adapter_of
-from .from_scores import pairing_of
-from .objectives import AnyObjective, Derived, logistic
-from .objectives import info_nce as info_nce_objective
-from .objectives import relic as relic_objective
-from .pairings import Pairing, Tile, diagonal, queue
-from .similarities import Similarity, resolve
+from .._core.namespace import device_of, enter, is_array, is_number, namespace_of
+from .._core.numerics import upcast
+from .._core.protocol import Array
+from .._core.reduction import reduce_values
+from .._core.registry import adapter_of
+from ..from_scores import pairing_of
+from ..objectives import AnyObjective, logistic
+from ..objectives import info_nce as info_nce_objective
+from ..objectives import relic as relic_objective
+from ..pairings import Pairing, Tile, diagonal, queue
+from ..similarities import Similarity, resolve
 
 __all__ = ["clip", "cpc", "info_nce", "n_tuple", "relic", "siglip"]
 
@@ -69,7 +74,8 @@ def info_nce(
         How embeddings are compared; see `portable_nce.similarities`. With negatives of each query, a callable gets
         arrays (N, 1, D) and (N, M, D) and returns (N, 1, M).
     positives : array of int (N,) or of bool (N, K), optional
-        Which rows of `positive_key` belong to each query, in place of the row of the same number.
+        Which rows of `positive_key` belong to each query, in place of the row of the same number. Numbers that are no
+        rows are an error where the values are at hand; elsewhere such a query has no positive.
     mask : array of bool, shape (N, K), or (N, M) with `negative_keys`, optional
         Pairs (with `negative_keys`: negatives) that take part; all by default.
     weights : array, shape (N,), optional
@@ -167,7 +173,7 @@ def n_tuple(
     key: Array,
     /,
     *,
-    l2: float = 0.0,
+    l2: float | Array = 0.0,
     temperature: float | Array = 1.0,
     similarity: str | Similarity | Callable[[Array, Array], Array] = "dot",
     mask: Array | None = None,
@@ -184,7 +190,7 @@ def n_tuple(
     ----------
     query, key : array, shape (N, D)
         Embeddings; row i of one belongs to row i of the other.
-    l2 : float, default: 0.0
+    l2 : float or array of one entry, default: 0.0
         Factor β of the squared lengths. TensorFlow's ``npairs_loss(reg_lambda=λ)`` has β = λ / 4.
     temperature : float or array of one entry, default: 1.0
         Temperature τ > 0; differentiable as an array.
@@ -226,21 +232,17 @@ def n_tuple(
     >>> pnce.n_tuple(query, key, l2=0.01)
     array(0.61813...)
     """
-    l2 = check_number("l2", l2)
-    xp, (query, key) = enter(query=query, key=key)
+    check_scalar("l2", l2)
+    parameter = {} if is_number(l2) else {"l2": l2}
+    xp, (query, key, *entered, mask, weights) = enter(query=query, key=key, **parameter, mask=mask, weights=weights)
     check_floating(xp, query=query, key=key)
     rows, _ = shape_of("query", query, "(N, D)")
     check_shape("key", key, (rows, *shape_of("key", key, "(N, D)")[1:]))
-    dtype = query.dtype
+    dtype = common_dtype(xp, query, key)
     query, key = upcast(xp, query), upcast(xp, key)
-    objective: AnyObjective = info_nce_objective()
-    if l2:
-        lengths = xp.sum(query * query, axis=-1) + xp.sum(key * key, axis=-1)
-        objective = Derived(objective, lambda values: values + l2 * lengths)
-    return contrast_embeddings(
+    loss = contrast_embeddings(
         {"query": query, "key": key},
-        dtype=dtype,
-        objective=objective,
+        objective=info_nce_objective(),
         pairing=diagonal(),
         similarity=similarity,
         temperature=temperature,
@@ -249,6 +251,17 @@ def n_tuple(
         reduction=reduction,
         block_size=block_size,
     )
+    if is_number(l2) and not l2:
+        return add((loss,), dtype, reduction)
+    counted = xp.ones((rows,), dtype=xp.bool, device=device_of(query))
+    if mask is not None:
+        number = xp.arange(rows, device=device_of(query))
+        counted = xp.any(xp.logical_and(mask, number[:, None] == number[None, :]), axis=1)
+    query, key = (xp.where(counted[:, None], x, xp.zeros_like(x)) for x in (query, key))
+    lengths = xp.sum(query * query, axis=-1) + xp.sum(key * key, axis=-1)
+    penalty = lengths * (float(l2) if is_number(l2) else scalar(xp, "l2", entered[0], query))
+    penalty = reduce_values(penalty, counted, row_weights(xp, weights, rows, query), reduction)
+    return add((loss, penalty), dtype, reduction)
 
 
 def cpc(
@@ -373,7 +386,10 @@ def clip(
         Factor of the similarities, the inverse of a temperature: :math:`e^t` where the model learns t, starting at
         ``1 / 0.07``. Differentiable as an array.
     max_logit_scale : float or None, default: 100.0
-        Larger scales are taken for this one (with gradient 0 to the scale); None leaves them.
+        Larger scales are taken for this one; None leaves them. The gradient to a larger scale is that at the limit
+        where a step of descent along it leads back, and 0 where it leads away; so a scale that has grown too large
+        returns. (open_clip sets the parameter itself to at most 100 after each step, which the caller of this
+        function may do too.) JAX differentiates such a scale in reverse mode only.
     similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
         How embeddings are compared; see `portable_nce.similarities`.
     mask : array of bool, shape (N, N), optional
@@ -416,8 +432,7 @@ def clip(
     rows, _ = shape_of("image", image, "(N, D)")
     check_shape("text", text, (rows, *text.shape[1:]))
     if max_logit_scale is not None:
-        max_logit_scale = check_number("max_logit_scale", max_logit_scale, above=0.0)
-        logit_scale = _at_most(logit_scale, float(max_logit_scale))
+        logit_scale = _at_most(logit_scale, check_number("max_logit_scale", max_logit_scale, above=0.0))
     return contrast_embeddings(
         {"image": image, "text": text},
         objective=info_nce_objective(),
@@ -520,7 +535,7 @@ def relic(
     /,
     *,
     temperature: float | Array = 0.1,
-    alpha: float = 1.0,
+    alpha: float | Array = 1.0,
     direction: str = "a_to_b",
     stop_gradient: str | None = None,
     symmetric: bool = False,
@@ -541,7 +556,7 @@ def relic(
         Embeddings of two views of a batch; row i of one belongs to row i of the other.
     temperature : float or array of one entry, default: 0.1
         Temperature τ > 0; differentiable as an array.
-    alpha : float, default: 1.0
+    alpha : float or array of one entry, default: 1.0
         Weight α of the divergence.
     direction : {"a_to_b", "b_to_a"}, default: "a_to_b"
         ``"b_to_a"`` takes :math:`\mathrm{KL}(p^b_i \,\Vert\, p^a_i)`.
@@ -644,12 +659,31 @@ def _own_negatives(
     return result if result.dtype == dtype else xp.astype(result, dtype)
 
 
-def _at_most(value: Any, limit: Any) -> Any:
-    """`value`, or the limit where it is larger; nothing that is no number or array is judged here."""
+def _at_most(value: Any, limit: float) -> Any:
+    """`value`, or the limit where it is larger; nothing that is no number or array is judged here.
+
+    Beyond the limit the value stays, and of the gradient that part passes that leads back: a step of descent along it
+    makes a scale that is too large smaller.
+    """
     if is_number(value):
         return min(value, limit)  # NaN stays, to be refused
-    if is_array(value):
-        xp, (value,) = enter(logit_scale=value)
-        check_floating(xp, logit_scale=value)
-        return xp.where(value > limit, xp.zeros_like(value) + limit, value)
-    return value
+    if not is_array(value):
+        return value
+    xp, (value,) = enter(logit_scale=value)
+    check_floating(xp, logit_scale=value)
+    return adapter_of(value).custom_vjp(_clamp, _pull_clamp, exact=False)(limit, value)[0]
+
+
+def _clamp(limit: float, value: Array) -> tuple[Array, ...]:
+    xp = namespace_of(value)
+    return (xp.where(value > limit, xp.full_like(value, limit), value),)
+
+
+def _pull_clamp(
+    limit: float, arrays: tuple[Array, ...], outputs: tuple[Array, ...], cotangents: tuple[Array, ...]
+) -> tuple[Array, ...]:
+    del outputs
+    (value,), (cotangent,) = arrays, cotangents
+    xp = namespace_of(value, cotangent)
+    outward = xp.logical_and(value > limit, cotangent < 0)
+    return (xp.where(outward, xp.zeros_like(cotangent), cotangent),)

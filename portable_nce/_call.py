@@ -10,24 +10,28 @@ from ._core.checks import (
     check_bool,
     check_choice,
     check_floating,
+    check_indices,
     check_mask,
     check_shape,
+    common_dtype,
     is_half,
     positive_scalar,
     row_weights,
     scalar,
     shape_of,
 )
-from ._core.namespace import device_of, enter, is_array, is_number
+from ._core.namespace import device_of, enter, is_array, is_number, namespace_of
 from ._core.numerics import upcast
 from ._core.protocol import Array, Namespace
-from ._core.reduction import REDUCTIONS, average, reduce_losses, reduce_sum
+from ._core.reduction import REDUCTIONS
 from ._core.registry import adapter_of
-from ._execution import dense_of, execution_of, streamed_of
-from ._statistics import RowStatistics
-from .objectives import AnyObjective, Objective, Pairwise
+from ._execution.evaluate import evaluate
+from ._execution.matrix import ScoreMatrix, given
+from .objectives import AnyObjective, Objective, Pairwise, RowStatistics
 from .objectives import resolve as resolve_objective
-from .pairings import Pairing, diagonal, two_views
+from .objectives.relic import Relic
+from .objectives.triplet import Triplet
+from .pairings import Pairing, diagonal, half, two_views
 from .similarities import Similarity
 from .similarities import resolve as resolve_similarity
 
@@ -145,6 +149,7 @@ def contrast_embeddings(
     temperature: Any = None,
     scale: Any = _NONE,
     further: dict[str, Any] | None = None,
+    factor: Callable[[dict[str, Any]], Any] | None = None,
     symmetric: bool = False,
     mask: Array | None,
     weights: Array | None,
@@ -154,7 +159,7 @@ def contrast_embeddings(
     """The loss of two named arrays of embeddings, or of one with itself: checked, computed and finished.
 
     The objective may be a function of the temperature (or scale) and of the `further` numbers or arrays of one entry,
-    by name. The result has the dtype of the rows, or `dtype`.
+    by name; so is the `factor` of the loss. The result has the dtype of the embeddings, or `dtype`.
     """
     check_choice("reduction", reduction, REDUCTIONS)
     symmetric = check_bool("symmetric", symmetric)
@@ -177,31 +182,61 @@ def contrast_embeddings(
         message = f"symmetric: expected as many rows as columns, got {row_name} {n_rows} and {column_name} {n_columns}"
         raise ValueError(message)
 
-    dtype = x.dtype if dtype is None else dtype
+    dtype = common_dtype(xp, x, y) if dtype is None else dtype
+    alone = len(embeddings) == 1
     x = upcast(xp, x)
-    y = x if len(embeddings) == 1 else upcast(xp, y)  # once: a 16-bit gradient is rounded once
+    y = x if alone else upcast(xp, y)  # once: a 16-bit gradient is rounded once
     factor_name = "logit_scale" if scaled else "temperature"
     for name, value in options.items():
         options[name] = (positive_scalar if name == factor_name else scalar)(xp, name, value, x)
-    factor = options[factor_name]
+    scale = options[factor_name] if scaled else inverse(xp, options[factor_name], x)
     weights = row_weights(xp, weights, n_rows, x)
-    if not isinstance(objective, (Objective, Pairwise)):
+    if not isinstance(objective, (Objective, Pairwise, Relic, Triplet)):
         objective = objective(options)
-    _check_pairing(pairing, n_rows, n_columns, row_name, column_name)
-    _check_arrays(pairing, row_name, x, n_columns)
+    checked = _check_pairing(pairing, row_name, x, column_name, n_columns)
+    x, y = _without_idle(xp, x, y, pairing, mask, alone=alone, both=isinstance(objective, Relic))
     with adapter_of(x).full_precision(x):
-        operands = chosen.prepare(x, y, factor if scaled else inverse(xp, factor, x))
-        streamed = streamed_of(chosen, operands, pairing, mask, block_size, own=len(embeddings) == 1)
-        sums = None
-        if streamed is not None and reduction != "none":
-            sums = objective.fused(streamed, weights, symmetric=symmetric)
-        if sums is not None:
-            results = [reduce_sum(value, number, weights, reduction) for value, number in sums]
-        else:
-            rows = execution_of(chosen, operands, pairing, mask, block_size)
-            directions = [rows, rows.transposed()] if symmetric else [rows]
-            results = [reduce_losses(objective.losses(one), weights, reduction) for one in directions]
-    return finish(xp, average(*results) if len(results) > 1 else results[0], dtype, reduction)
+        rows, columns = chosen.prepare(x, y, scale)
+        matrix = ScoreMatrix(
+            chosen,
+            rows,
+            columns,
+            pairing,
+            mask,
+            block_size,
+            self_contrast=alone,
+            indices_checked=checked,
+        )
+        if chosen.pullback is None:
+            if isinstance(block_size, int):
+                message = (
+                    f"block_size: expected None or 'auto' with a similarity that is a plain function, got {block_size};"
+                    f" to stream it, make it a portable_nce.similarities.Similarity with a pullback, or pass None"
+                )
+                raise ValueError(message)
+            matrix = matrix.dense()
+        result = evaluate(objective, matrix, weights, reduction, symmetric=symmetric)
+    if factor is not None:
+        result = result * factor(options)
+    return finish(xp, result, dtype, reduction)
+
+
+def _without_idle(
+    xp: Namespace, x: Array, y: Array, pairing: Pairing, mask: Array | None, *, alone: bool, both: bool
+) -> tuple[Array, Array]:
+    """The embeddings, 0 where a mask leaves no pair: what takes no part may hold anything, NaN too.
+
+    With `both`, the score of a pair is looked at in both directions.
+    """
+    if mask is not None:
+        rows, columns = (xp.any(mask, axis=axis) for axis in (1, 0))
+        if alone or both:
+            rows = columns = xp.logical_or(rows, columns)
+        x = xp.where(rows[:, None], x, xp.zeros_like(x))
+        y = x if alone else xp.where(columns[:, None], y, xp.zeros_like(y))
+    if pairing.structure == "queue" and pairing.columns and not alone:
+        y = xp.where(pairing.columns[0][:, None], y, xp.zeros_like(y))
+    return x, y
 
 
 def contrast_scores(
@@ -220,12 +255,8 @@ def contrast_scores(
     dtype = scores.dtype
     scores = upcast(xp, scores)
     weights = row_weights(xp, weights, scores.shape[0], scores)
-    rows = dense_of(xp, scores, pairing, mask)
-    results = [
-        reduce_losses(objective.losses(one), weights, reduction)
-        for one in ([rows, rows.transposed()] if symmetric else [rows])
-    ]
-    return finish(xp, average(*results) if symmetric else results[0], dtype, reduction)
+    result = evaluate(objective, given(scores, pairing, mask), weights, reduction, symmetric=symmetric)
+    return finish(xp, result, dtype, reduction)
 
 
 def inverse(xp: Namespace, temperature: Any, like: Array) -> Array:
@@ -272,23 +303,26 @@ def same_width(similarity: object, row_name: str, x: Array, column_name: str, y:
         raise ValueError(message)
 
 
-def _check_pairing(pairing: Pairing, n_rows: int, n_columns: int, row_name: str, column_name: str) -> None:
-    """Each row must have a column of its own where the pairing needs one."""
+def _check_pairing(pairing: Pairing, row_name: str, x: Array, column_name: str, n_columns: int) -> bool:
+    """Check that the pairing fits the matrix and its library; tell whether its indices are known to be in range."""
+    n_rows = x.shape[0]
+    if pairing.structure == "two_views":
+        half(n_rows, n_columns)
     if pairing.one_per_column and n_columns < n_rows:
         message = (
             f"{column_name}: expected at least as many rows as {row_name}, {n_rows}, got {n_columns}: row i is paired "
             f"with row i; name the pairs by positives or another pairing"
         )
         raise ValueError(message)
-
-
-def _check_arrays(pairing: Pairing, row_name: str, x: Array, n_columns: int) -> None:
-    """The pairing's arrays must fit the matrix, and belong to the library of the rows."""
     for part, arrays, shape in (
-        ("rows", pairing.rows, x.shape[:1]),
+        ("rows", pairing.rows, (n_rows,)),
         ("columns", pairing.columns, (n_columns,)),
-        ("pairs", pairing.pairs, (x.shape[0], n_columns)),
+        ("pairs", pairing.pairs, (n_rows, n_columns)),
     ):
         for array in arrays:
             enter(**{row_name: x, f"pairing.{part}": array})
-            check_shape(f"pairing.{part}", array, tuple(shape))
+            check_shape(f"pairing.{part}", array, shape)
+    if pairing.structure != "index":
+        return False
+    (index,) = pairing.rows
+    return check_indices(namespace_of(index), "positives", index, n_columns, f"the rows of {column_name}")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ._contrast import contrast_embeddings, finish, inverse, same_width
-from ._core.checks import (
+from .._call import contrast_embeddings, finish, inverse, same_width
+from .._core.checks import (
     check_block_size,
     check_choice,
     check_floating,
@@ -16,20 +16,22 @@ from ._core.checks import (
     check_shape,
     positive_scalar,
     row_weights,
+    scalar,
     shape_of,
 )
-from ._core.namespace import device_of, enter, is_array, is_number
-from ._core.numerics import upcast
-from ._core.protocol import Array
-from ._core.reduction import REDUCTIONS, reduce_values
-from ._core.registry import adapter_of
-from ._triples import excess
-from .objectives import AVERAGES, AnyObjective, Derived
-from .objectives import contrastive as contrastive_objective
-from .objectives import info_nce as info_nce_objective
-from .objectives import triplet as triplet_objective
-from .pairings import labels as pairing_of_labels
-from .similarities import Similarity, resolve
+from .._core.namespace import device_of, enter, is_array, is_number
+from .._core.numerics import upcast
+from .._core.protocol import Array
+from .._core.reduction import REDUCTIONS, reduce_values
+from .._core.registry import adapter_of
+from .._execution.triples import excess
+from ..objectives import AnyObjective
+from ..objectives import contrastive as contrastive_objective
+from ..objectives import info_nce as info_nce_objective
+from ..objectives import triplet as triplet_objective
+from ..objectives.pairwise import AVERAGES
+from ..pairings import labels as pairing_of_labels
+from ..similarities import Similarity, resolve
 
 __all__ = ["contrastive", "nca", "soft_nearest_neighbor", "supcon", "triplet", "triplet_from_labels"]
 
@@ -74,9 +76,9 @@ def supcon(
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the rows that have a positive, weighted sum, or the weighted losses of the rows.
     multi_positive : {"each", "pooled", "separate"}, default: "each"
-        ``"each"`` is the paper's L_out, ``"pooled"`` its L_in up to the logarithm of the number of positives, and
-        ``"separate"`` leaves the other positives out of the denominator (NT-Xent of labels in optax and
-        pytorch-metric-learning); see `portable_nce.objectives.info_nce`.
+        ``"each"`` is the paper's L_out, which is at least the logarithm of the number of positives, ``"pooled"`` its
+        L_in up to the logarithm of the number of positives, and ``"separate"`` leaves the other positives out of the
+        denominator (NT-Xent of labels in optax and pytorch-metric-learning); see `portable_nce.objectives.info_nce`.
     block_size : int, None or "auto", default: "auto"
         Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
         gradient come in one pass, and elsewhere from about four million entries on.
@@ -105,14 +107,15 @@ def supcon(
     >>> pnce.supcon(embeddings, np.asarray([0, 0, 1, 1]), temperature=0.5)
     array(0.87071...)
     """
-    objective: Any = info_nce_objective(multi_positive=multi_positive)
+    factor = None
     if base_temperature is not None:
-        base_temperature = check_number("base_temperature", base_temperature, above=0.0)
-        objective = _at_base(objective, base_temperature)
+        base = check_number("base_temperature", base_temperature, above=0.0)
+        factor = lambda options: options["temperature"] / base  # noqa: E731  (as short as it is)
     return _of_labels(
         embeddings,
         labels,
-        objective,
+        info_nce_objective(multi_positive=multi_positive),
+        factor=factor,
         temperature=temperature,
         similarity=similarity,
         mask=mask,
@@ -120,13 +123,6 @@ def supcon(
         reduction=reduction,
         block_size=block_size,
     )
-
-
-def _at_base(objective: AnyObjective, base: float) -> Callable[[dict[str, Any]], AnyObjective]:
-    def scaled(options: dict[str, Any]) -> AnyObjective:
-        return Derived(objective, lambda values: values * (options["temperature"] / base))
-
-    return scaled
 
 
 def nca(
@@ -294,8 +290,8 @@ def contrastive(
     labels: Array,
     /,
     *,
-    margin: float = 1.0,
-    positive_margin: float = 0.0,
+    margin: float | Array = 1.0,
+    positive_margin: float | Array = 0.0,
     positive_power: int = 2,
     negative_power: int = 2,
     average: str = "all",
@@ -321,9 +317,9 @@ def contrastive(
         Embeddings.
     labels : array of int, shape (N,)
         Labels.
-    margin : float, default: 1.0
+    margin : float or array of one entry, default: 1.0
         Margin m beyond which negatives are left alone.
-    positive_margin : float, default: 0.0
+    positive_margin : float or array of one entry, default: 0.0
         Margin m⁺ within which positives are left alone.
     positive_power, negative_power : {1, 2}, default: 2
         Powers a and b.
@@ -397,7 +393,7 @@ def triplet_from_labels(
     labels: Array,
     /,
     *,
-    margin: float = 0.2,
+    margin: float | Array = 0.2,
     mining: str = "batch_all",
     form: str = "margin",
     average: str = "all",
@@ -419,7 +415,7 @@ def triplet_from_labels(
         Embeddings.
     labels : array of int, shape (N,)
         Labels.
-    margin : float, default: 0.2
+    margin : float or array of one entry, default: 0.2
         Margin m.
     mining : {"batch_all", "batch_hard"}, default: "batch_all"
         All triples of a row, or only that of its farthest positive and its nearest negative.
@@ -498,7 +494,7 @@ def triplet(
     negative: Array,
     /,
     *,
-    margin: float = 0.2,
+    margin: float | Array = 0.2,
     form: str = "margin",
     average: str = "all",
     temperature: float | Array = 1.0,
@@ -516,7 +512,7 @@ def triplet(
     ----------
     anchor, positive, negative : array, shape (N, D)
         Embeddings of N triples.
-    margin : float, default: 0.2
+    margin : float or array of one entry, default: 0.2
         Margin m.
     form : {"margin", "soft"}, default: "margin"
         ``"soft"`` takes :math:`\log(1 + e^t)` in place of :math:`\max(t, 0)`.
@@ -566,15 +562,16 @@ def triplet(
     >>> pnce.triplet(anchor, positive, np.asarray([[0.0, 0.625]]))
     array(0.075)
     """
-    margin = check_number("margin", margin)
     check_choice("form", form, ("margin", "soft"))
     check_choice("average", average, AVERAGES)
     check_choice("reduction", reduction, REDUCTIONS)
     check_block_size(block_size)
-    parameter = {"temperature": temperature} if is_array(temperature) and not is_number(temperature) else {}
+    options = {"temperature": temperature, "margin": margin}
+    arrays = {name: value for name, value in options.items() if is_array(value) and not is_number(value)}
     xp, (anchor, positive, negative, *found, mask, weights) = enter(
-        anchor=anchor, positive=positive, negative=negative, **parameter, mask=mask, weights=weights
+        anchor=anchor, positive=positive, negative=negative, **arrays, mask=mask, weights=weights
     )
+    options.update(zip(arrays, found, strict=True))
     check_floating(xp, anchor=anchor, positive=positive, negative=negative)
     rows, _ = shape_of("anchor", anchor, "(N, D)")
     for name, other in (("positive", positive), ("negative", negative)):
@@ -583,8 +580,13 @@ def triplet(
     if mask is not None:
         check_mask(xp, "mask", mask, (rows,))
     dtype = anchor.dtype
+    if mask is not None:  # what takes no part may hold anything
+        anchor, positive, negative = (
+            xp.where(mask[:, None], x, xp.zeros_like(x)) for x in (anchor, positive, negative)
+        )
     a, p, n = (xp.expand_dims(upcast(xp, x), axis=1) for x in (anchor, positive, negative))
-    scale = inverse(xp, positive_scalar(xp, "temperature", found[0] if found else temperature, a), a)
+    scale = inverse(xp, positive_scalar(xp, "temperature", options["temperature"], a), a)
+    margin = scalar(xp, "margin", options["margin"], a)
     weights = row_weights(xp, weights, rows, a)
     chosen = resolve(similarity)
     with adapter_of(a).full_precision(a):

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ._contrast import contrast_embeddings
-from ._core.checks import check_floating, check_shape, shape_of
-from ._core.namespace import device_of, enter
-from ._core.numerics import upcast
-from ._core.protocol import Array
-from .objectives import AnyObjective
-from .objectives import dclw as dclw_objective
-from .objectives import flat_nce as flat_nce_objective
-from .objectives import info_nce as info_nce_objective
-from .pairings import labels, two_views
-from .similarities import Similarity
+from .._call import contrast_embeddings
+from .._core.checks import check_floating, check_shape, shape_of
+from .._core.namespace import device_of, enter
+from .._core.numerics import upcast
+from .._core.protocol import Array
+from ..objectives import AnyObjective
+from ..objectives import dclw as dclw_objective
+from ..objectives import flat_nce as flat_nce_objective
+from ..objectives import info_nce as info_nce_objective
+from ..pairings import labels, two_views
+from ..similarities import Similarity
 
 __all__ = ["dcl", "dclw", "flat_nce", "nt_xent"]
 
@@ -273,7 +273,7 @@ def dclw(
     /,
     *,
     temperature: float | Array = 0.1,
-    sigma: float = 0.5,
+    sigma: float | Array = 0.5,
     detach_weights: bool = False,
     similarity: str | Similarity | Callable[[Array, Array], Array] = "cosine",
     mask: Array | None = None,
@@ -295,7 +295,7 @@ def dclw(
         Embeddings of two views of a batch; row i of one belongs to row i of the other.
     temperature : float or array of one entry, default: 0.1
         Temperature τ > 0; differentiable as an array.
-    sigma : float, default: 0.5
+    sigma : float or array of one entry, default: 0.5
         Concentration σ > 0 of the weights.
     detach_weights : bool, default: False
         Whether the weights are constants, as in lightly; in the authors' code they are not.

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ._core.autodiff import stop_gradient
-from ._core.namespace import namespace_of, together
-from ._core.numerics import relu, relu_slope, sigmoid, softplus, zeros
-from ._core.protocol import Array, Namespace
-from ._core.registry import adapter_of
-from ._rows import closed_form
+from .._core.autodiff import stop_gradient
+from .._core.namespace import lift_to_tape, namespace_of
+from .._core.numerics import relu, relu_slope, sigmoid, softplus, zeros
+from .._core.protocol import Array, Namespace
+from .._core.registry import adapter_of
 
 __all__ = ["TripleSums", "excess", "triple_sums"]
 
@@ -40,8 +39,8 @@ def excess(xp: Namespace, difference: Array, *, soft: bool) -> Array:
 def triple_sums(scores: Array, positives: Array, negatives: Array, margin: Array, *, soft: bool) -> TripleSums:
     """The sums of each row of a score matrix, over its positives p and negatives n, of the excess ``s_n - s_p + m``."""
     block = max(1, _LIMIT // (scores.shape[0] * scores.shape[1]))
-    total, number, active = closed_form(
-        _forward, _backward, _Plan(soft, min(block, scores.shape[1])), scores, margin, positives, negatives
+    total, number, active = adapter_of(scores).custom_vjp(_forward, _backward)(
+        _Plan(soft, min(block, scores.shape[1])), scores, margin, positives, negatives
     )
     return TripleSums(total, stop_gradient(number), stop_gradient(active))
 
@@ -80,7 +79,7 @@ def _backward(
     plan: _Plan, arrays: tuple[Array, ...], outputs: tuple[Array, ...], cotangents: tuple[Array, ...]
 ) -> tuple[Array, ...]:
     del outputs
-    arrays, cotangents = together(arrays, cotangents)
+    arrays, cotangents = lift_to_tape(arrays, cotangents)
     scores, margin, positives, negatives = arrays
     xp = namespace_of(scores)
     factor = xp.reshape(cotangents[0], (1, -1, 1))

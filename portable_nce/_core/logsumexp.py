@@ -1,0 +1,84 @@
+"""Sums of exponentials, shifted by their largest exponent, of sets that may be empty."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+from .autodiff import stop_gradient
+from .protocol import Array, Namespace
+
+__all__ = ["ExpSum", "exp_sum", "exponentials", "merge", "of_one", "shifted_exp"]
+
+
+class ExpSum(NamedTuple):
+    """``Σ exp(g)`` over a set of scores for each row, as ``exp(top) * total``.
+
+    `top` is the largest score, a constant to differentiation, or None for a shift of 0; `total` is the sum of
+    ``exp(g - top)``, with gradient. Where the set is empty, or its largest score infinite, `total` is 0 and `top` says
+    which: -inf or +inf.
+    """
+
+    top: Array | None
+    total: Array
+
+    def log_total(self, xp: Namespace) -> Array:
+        """The logarithm of `total`, 0 where it is 0."""
+        return xp.log(xp.where(self.total == 0, xp.ones_like(self.total), self.total))  # NaN stays NaN
+
+
+def exp_sum(xp: Namespace, scores: Array, members: Array) -> ExpSum:
+    """The exponential sum of each row of `scores` over the entries that the boolean array `members` marks."""
+    return exponentials(xp, scores, members)[0]
+
+
+def exponentials(xp: Namespace, scores: Array, members: Array) -> tuple[ExpSum, Array]:
+    """The same, and what it is the sum of: ``exp(g - top)`` at the members, 0 elsewhere."""
+    top = stop_gradient(xp.max(xp.where(members, scores, -math.inf), axis=1))
+    terms = shifted_exp(xp, scores, members, top)
+    return ExpSum(top, xp.sum(terms, axis=1)), terms
+
+
+def shifted_exp(xp: Namespace, scores: Array, members: Array, top: Array) -> Array:
+    """``exp(g - top)`` at the members, 0 elsewhere and in rows whose `top` is infinite.
+
+    What takes no part is -inf before the exponential, whose value and derivatives there are 0 whatever it held.
+    """
+    infinite = xp.isinf(top)
+    shift = xp.where(infinite, xp.zeros_like(top), top)[:, None]
+    live = xp.logical_and(members, xp.logical_not(infinite)[:, None])
+    return xp.exp(xp.where(live, scores, -math.inf) - shift)
+
+
+def of_one(xp: Namespace, score: Array, present: Array) -> ExpSum:
+    """The exponential sum over the one member of each row, whose score it is; nothing where it is not present."""
+    top = xp.where(present, stop_gradient(score), xp.full_like(score, -math.inf))
+    infinite = xp.isinf(top)
+    nothing = xp.zeros_like(score)
+    difference = xp.where(infinite, nothing, score) - xp.where(infinite, nothing, top)
+    return ExpSum(top, xp.where(infinite, nothing, xp.exp(difference)))
+
+
+def merge(xp: Namespace, parts: list[ExpSum]) -> tuple[ExpSum, list[Array | None]]:
+    """The sum of several sums, and the factors that bring the terms of each to the common shift (None: 1).
+
+    All parts have a shift, or none has.
+    """
+    tops = [part.top for part in parts if part.top is not None]
+    if len(parts) == 1:
+        return parts[0], [None]
+    total = parts[0].total
+    if not tops:
+        for part in parts[1:]:
+            total = total + part.total
+        return ExpSum(None, total), [None] * len(parts)
+    top = tops[0]
+    for other in tops[1:]:
+        top = xp.maximum(top, other)
+    infinite = xp.isinf(top)
+    shift = xp.where(infinite, xp.zeros_like(top), top)
+    factors = [xp.exp(xp.where(infinite, -math.inf, own) - shift) for own in tops]
+    total = total * factors[0]
+    for part, factor in zip(parts[1:], factors[1:], strict=True):
+        total = total + part.total * factor
+    return ExpSum(top, total), list(factors)

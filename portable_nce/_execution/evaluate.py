@@ -1,0 +1,232 @@
+"""An objective on a score matrix: which sweep it takes, and the reduction of what the rows are worth."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from .._core.autodiff import stop_gradient
+from .._core.checks import check_scalar
+from .._core.namespace import enter, is_number, lift_to_tape, namespace_of
+from .._core.numerics import softplus, upcast, zeros
+from .._core.protocol import Array
+from .._core.reduction import average, reduce_sum, reduce_values
+from ..objectives.base import Objective, Pairwise, Weighted
+from ..objectives.relic import DIVERGENCE, Relic, divergence
+from ..objectives.triplet import Triplet
+from .families import PairsPlan, SoftmaxPlan
+from .matrix import ScoreMatrix, in_one_pass
+from .products import lines_of, partners
+from .triples import excess, triple_sums
+
+__all__ = ["evaluate"]
+
+Arrays = tuple[Array, ...]
+
+
+def evaluate(
+    objective: Any, matrix: ScoreMatrix, weights: Array | None, reduction: str, *, symmetric: bool = False
+) -> Array:
+    """The loss of a score matrix: of shape (1,), or the losses of the rows (N,)."""
+    if isinstance(objective, Objective) and symmetric and reduction != "none":
+        both = _two_sided(objective, matrix, weights, reduction, symmetric=True)
+        if both is not None:
+            return both
+    rows = _evaluate(objective, matrix, weights, reduction)
+    return average(rows, _evaluate(objective, matrix.transposed(), weights, reduction)) if symmetric else rows
+
+
+def _evaluate(objective: Any, matrix: ScoreMatrix, weights: Array | None, reduction: str) -> Array:
+    if isinstance(objective, Pairwise):
+        return _pairwise(objective, matrix, weights, reduction)
+    if isinstance(objective, Triplet):
+        values, counted, number = _triplets(objective, matrix)
+        return reduce_values(values, counted, weights, reduction, number)
+    if isinstance(objective, Relic):
+        return reduce_values(*_relic(objective, matrix), weights, reduction)
+    if isinstance(objective, Weighted) and _positives_are_known(matrix):
+        return _weighted(objective, matrix, weights, reduction)
+    if objective.couples_rows:
+        found = matrix.statistics()
+        values = objective.values(found.row)
+        return reduce_values(values, objective.counted(found.row), weights, reduction)
+    both = None if reduction == "none" else _two_sided(objective, matrix, weights, reduction, symmetric=False)
+    return _reduced(SoftmaxPlan(objective), matrix, (), weights, reduction) if both is None else both
+
+
+def _reduced(
+    plan: SoftmaxPlan | PairsPlan, matrix: ScoreMatrix, parameters: Arrays, weights: Array | None, reduction: str
+) -> Array:
+    """The reduced loss of the rows of a matrix, in one pass if they are added up."""
+    plan = plan._replace(parameters=len(parameters))
+    if reduction == "none":
+        values, number = matrix.row_losses(plan, parameters)
+        return reduce_values(values, number > 0, weights, reduction)
+    by_row = parameters if weights is None else (*parameters, weights)
+    mean = reduction == "mean" and weights is None
+    prepared = matrix.prepared(plan._replace(weighted=weights is not None), by_row, mean=mean)
+    value, number = in_one_pass(prepared)
+    if mean or reduction == "sum":
+        return value
+    if prepared.inverse is not None:
+        number = namespace_of(number).take(number, prepared.inverse, axis=0)
+    return reduce_sum(value, number, weights, reduction)
+
+
+def _two_sided(
+    objective: Objective, matrix: ScoreMatrix, weights: Array | None, reduction: str, *, symmetric: bool
+) -> Array | None:
+    """The same of rows and columns at once, or None where that has no use."""
+    if objective.couples_rows:
+        return None
+    by_row = () if weights is None else (weights,)
+    plan = SoftmaxPlan(objective, weighted=weights is not None)
+    mean = reduction == "mean" and weights is None
+    prepared = matrix.two_sided(plan, by_row, symmetric=symmetric, mean=mean)
+    if prepared is None:
+        return None
+    value, number = in_one_pass(prepared)
+    if mean or reduction == "sum":
+        return value
+    if prepared.inverse is not None:
+        number = namespace_of(number).take(number, prepared.inverse, axis=0)
+    return reduce_sum(value, number, weights, reduction)
+
+
+def _positives_are_known(matrix: ScoreMatrix) -> bool:
+    """Whether each row has one positive, whose score is known before those of the negatives."""
+    plan = SoftmaxPlan(_ANY)
+    structure = matrix.pairing.structure
+    return (
+        structure in {"diagonal", "two_views", "queue"}
+        and len(matrix.pairing.rows) == len(matrix.pairing.columns) == 0
+        and matrix.by_products(plan, (), {}) is not None
+    )
+
+
+_ANY = Objective(lambda row: row.log_odds)
+
+
+def _weighted(objective: Weighted, matrix: ScoreMatrix, weights: Array | None, reduction: str) -> Array:
+    """An objective with a parameter for each row that is a function of all positives."""
+    (rows,), (columns,) = matrix.rows, matrix.columns
+    xp = namespace_of(rows, columns)
+    lines = lines_of(str(matrix.pairing.structure), rows.shape[0])
+    positive = xp.sum(rows * partners(xp, lines, columns, rows.shape[0]), axis=1)
+    parameter = objective.parameter(positive, xp.ones_like(positive, dtype=xp.bool))
+    return _reduced(SoftmaxPlan(objective.inner), matrix, (parameter,), weights, reduction)
+
+
+# -------------------------------------------------------------------------------------------------------------- pairs
+
+
+def _pairwise(objective: Pairwise, matrix: ScoreMatrix, weights: Array | None, reduction: str) -> Array:
+    parameters = _per_row(matrix, objective.parameters, objective.names)
+    positive, negative = objective.terms
+    plan = PairsPlan((positive, negative), objective.divide_by)
+    if not objective.balance:
+        return _reduced(plan, matrix, parameters, weights, reduction)
+    # The mean over the positives, plus that over the negatives: each divides by its own number.
+    plans = (
+        plan._replace(terms=(positive, None), counts=(True, False)),
+        plan._replace(terms=(None, negative), counts=(False, True)),
+    )
+    first, second = (_reduced(one, matrix, parameters, weights, reduction) for one in plans)
+    return first + second
+
+
+def _per_row(matrix: ScoreMatrix, parameters: tuple[Any, ...], names: tuple[str, ...]) -> Arrays:
+    """Parameters as arrays of one number a row, in the dtype of the scores."""
+    first = matrix.rows[0]
+    xp = namespace_of(first)
+    nothing = zeros(xp, first.shape[:1], upcast(xp, first))
+    arrays = {name: value for name, value in zip(names, parameters, strict=True) if not is_number(value)}
+    _, (_, *entered) = enter(scores=first, **arrays)
+    for key, array in arrays.items():
+        if tuple(array.shape) != tuple(nothing.shape):
+            check_scalar(key, array)
+    supply = iter(entered)
+    rows = []
+    for parameter in parameters:
+        if is_number(parameter):
+            rows.append(nothing + float(parameter))
+            continue
+        array, zero = lift_to_tape((next(supply), nothing))[0]
+        space = namespace_of(array)
+        array = space.astype(array, zero.dtype)
+        rows.append(zero + (array if len(array.shape) == 1 else space.reshape(array, (1,))))
+    return tuple(rows)
+
+
+# ------------------------------------------------------------------------------------------------------------ triplets
+
+
+def _triplets(objective: Triplet, matrix: ScoreMatrix) -> tuple[Array, Array, Array | None]:
+    """The losses of the rows, which rows count, and how often each counts in a mean (None: once)."""
+    (margin,) = _per_row(matrix, (objective.margin,), ("margin",))
+    if objective.mining == "batch_all":
+        dense = matrix.dense()
+        (scores,), sets = dense.rows, dense.sets()
+        (scores, margin, *members), *_ = lift_to_tape((scores, margin, *sets))
+        xp = namespace_of(scores)
+        live = scores != -math.inf
+        positives, negatives = (xp.logical_and(x, live) for x in members)
+        # What takes part in no triple may hold anything; the difference of two infinities would be no number.
+        scores = xp.where(xp.logical_or(positives, negatives), scores, xp.zeros_like(scores))
+        sums = triple_sums(scores, positives, negatives, margin[0:1], soft=objective.soft)
+        return sums.total, sums.number > 0, sums.number if objective.average == "all" else sums.active
+    farthest, has_positive = matrix.argextreme(of_positives=True, largest=False)
+    nearest, has_negative = matrix.argextreme(of_positives=False, largest=True)
+    near, far, margin, has_positive, has_negative = lift_to_tape(
+        (matrix.gather(nearest), matrix.gather(farthest), margin, has_positive, has_negative)
+    )[0]
+    xp = namespace_of(near)
+    counted = xp.logical_and(has_positive, has_negative)
+    # Of a row that does not count, anything may have been picked; the difference of two infinities is no number.
+    near, far = (xp.where(counted, score, xp.zeros_like(score)) for score in (near, far))
+    difference = xp.where(counted, near - far + margin, xp.zeros_like(near))
+    values = excess(xp, difference, soft=objective.soft)
+    number = None if objective.average == "all" else xp.astype(stop_gradient(values) != 0, values.dtype)
+    return values, counted, number
+
+
+# --------------------------------------------------------------------------------------------------------------- RELIC
+
+
+def _relic(objective: Relic, matrix: ScoreMatrix) -> tuple[Array, Array]:
+    """The losses of the rows, and which rows count."""
+    other = matrix.transposed_scores()
+    (alpha,) = _per_row(matrix, (objective.alpha,), ("alpha",))
+    values, counted = _relic_of(objective, alpha, matrix, other)
+    if objective.symmetric:
+        values = average(values, _relic_of(objective, alpha, other, matrix)[0])
+    return values, counted
+
+
+def _relic_of(objective: Relic, alpha: Array, matrix: ScoreMatrix, other: ScoreMatrix) -> tuple[Array, Array]:
+    first, second = (matrix, other) if objective.direction == "a_to_b" else (other, matrix)
+    first = first.constant() if objective.constant == "first" else first
+    second = second.constant() if objective.constant == "second" else second
+    own, p, q = matrix.statistics(), _log_shares(first), _log_shares(second)
+    plan = PairsPlan((None, DIVERGENCE), parameters=4, counts=(False, True))
+    of_negatives, _ = first.row_losses(plan, (*p[1:], *q[1:]), beside=second)
+    plain, of_negatives, alpha, log_p, log_q = lift_to_tape(
+        (objective.base.values(own.row), of_negatives, alpha, p[0], q[0])
+    )[0]
+    xp = namespace_of(plain)
+    return plain + alpha * (divergence(xp, log_p, log_q) + of_negatives), own.row.has_positive
+
+
+def _log_shares(matrix: ScoreMatrix) -> tuple[Array, Array, Array]:
+    """Of each row: the log-probability of the positive, and two numbers to be taken from a negative's score for its.
+
+    With the log-odds u, log p of the positive is -softplus(u), which does not cancel; of a negative it is
+    ``g - lse(negatives) - softplus(-u)``.
+    """
+    row, top, rest = matrix.statistics()
+    xp = namespace_of(row.log_odds)
+    both = xp.logical_and(row.has_positive, row.has_negative)
+    nothing = xp.zeros_like(row.log_odds)
+    finite = xp.where(xp.isinf(top), xp.zeros_like(top), top)
+    rest = rest + xp.where(row.has_positive, softplus(xp, -row.log_odds), nothing)
+    return -xp.where(both, softplus(xp, row.log_odds), nothing), finite, rest

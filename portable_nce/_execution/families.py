@@ -1,0 +1,479 @@
+"""What rows add up to: exponentials for an objective of the softmax family, or the terms of pairs.
+
+A family is asked for each tile (what it adds to its rows, and a *residual* of its shape), for all tiles of a row
+(`merge`), and for the row (`finish`: losses, and the numbers with which residuals and positives go back to the
+scores). The cotangent of a tile is ``(coefficient × factor of the part)[:, None] * residual``: a matrix times a
+number for each row, which can be multiplied into operands of D columns instead.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from .._core.autodiff import stop_gradient
+from .._core.logsumexp import ExpSum, exponentials, merge
+from .._core.protocol import Array, Namespace
+from .._core.registry import adapter_of
+from ..objectives.base import Objective, RowStatistics, Term
+from .statistics import Positives, RowSums, each_positive, of_line, of_members, row_statistics, score_cotangents
+from .tiling import MAX_UNSHIFTED_LOGIT
+
+__all__ = [
+    "ExpBase",
+    "Finished",
+    "Pairs",
+    "PairsPlan",
+    "Softmax",
+    "SoftmaxPlan",
+    "divided",
+    "divisor_of",
+    "exp_base",
+    "family_of",
+]
+
+Exclude = Callable[[Array, float], Array]
+"""Puts a number where a tile has no negative; the tile may be overwritten."""
+
+
+class Finished(NamedTuple):
+    """What some rows are worth: weighted losses, how often each row counts in a mean, and what goes back.
+
+    `coefficient` (n,) belongs to the residuals, `to_positive` to the positives' scores, `to_rows` to the
+    parameters and weights of the rows, in their order.
+    """
+
+    values: Array
+    number: Array
+    coefficient: Array = None
+    to_positive: Array = None
+    to_rows: tuple[Array, ...] = ()
+
+
+class ExpBase(NamedTuple):
+    """The exponential to use, which may overwrite its argument, and what scores are multiplied by for it."""
+
+    exp: Callable[[Array], Array]
+    unit: float = 1.0
+
+
+def exp_base(x: Array) -> ExpBase:
+    """The fastest exponential that is exact for arrays like `x`: powers of 2 take half the time of powers of e."""
+    exp, binary = adapter_of(x).exponential(x)
+    return ExpBase(exp, 1.0 / math.log(2.0) if binary else 1.0)
+
+
+def family_of(
+    xp: Namespace,
+    plan: SoftmaxPlan | PairsPlan,
+    bound: float,
+    *,
+    rows: Array,
+    need_grad: bool,
+    finite: bool = False,
+    complete: bool = False,
+    absent: float | None = None,
+    negatives: int = 0,
+    divisor: int = 1,
+) -> Softmax | Pairs:
+    """The family of a plan, for scores whose magnitude has a known bound."""
+    bounded = bound <= MAX_UNSHIFTED_LOGIT
+    if isinstance(plan, PairsPlan):
+        return Pairs(xp, plan, bounded=bounded, need_grad=need_grad, negatives=negatives, divisor=divisor)
+    base = exp_base(rows)
+    return Softmax(xp, plan, base, unshifted=bounded, finite=finite, complete=complete, absent=absent, divisor=divisor)
+
+
+def divided(x: Array, divisor: int) -> Array:
+    """`x` divided by a whole number, which is exact in any dtype where its inverse is not."""
+    return x / divisor if divisor != 1 else x
+
+
+def divisor_of(plan: SoftmaxPlan | PairsPlan, n_rows: int, negatives: int) -> int | None:
+    """What the mean of all rows divides by, where each has one positive and so many negatives; None: not known yet."""
+    if isinstance(plan, SoftmaxPlan) or plan.divide_by == "rows":
+        return n_rows
+    if plan.divide_by == "active":
+        return None
+    return n_rows * (int(plan.counts[0]) + (negatives if plan.counts[1] else 0))
+
+
+def weigh(
+    xp: Namespace, values: Array, weights: Array | None, counted: Array | None
+) -> tuple[Array, Array | None, Array | None]:
+    """The weighted values of the rows that count, the factor of their slopes, and the slopes of the weights.
+
+    Without `counted` all rows count; a factor of None is 1. A value without weight is no contribution, whatever it is.
+    """
+    if weights is None:
+        if counted is None:
+            return values, None, None
+        return xp.where(counted, values, xp.zeros_like(values)), xp.astype(counted, values.dtype), None
+    dead = xp.logical_and(xp.logical_not(xp.isfinite(values)), weights == 0)
+    if counted is not None:
+        dead = xp.logical_or(xp.logical_not(counted), dead)
+    nothing = xp.zeros_like(values)
+    values = xp.where(dead, nothing, values)
+    return values * weights, xp.where(dead, nothing, weights), values
+
+
+# ------------------------------------------------------------------------------------------------------------ softmax
+
+
+class SoftmaxPlan(NamedTuple):
+    """An objective of the softmax family, how many parameters each row has, and whether a weight comes after them.
+
+    With `statistics`, the values are the row statistics themselves, in an array (n, 7): the log-odds, the spread, the
+    lse of the negatives without its shift, that of the positives, the shift, and which rows have negatives and
+    positives. The arrays of a number for each row are then the cotangents of the first four.
+    """
+
+    objective: Objective
+    parameters: int = 0
+    weighted: bool = False
+    statistics: bool = False
+
+
+class Softmax:
+    """Sums of exponentials.
+
+    `unshifted`: no score is large; `finite`: none overflows; `complete`: every row has a positive and negatives;
+    `absent`: the score that says that a column takes no part, if there is one; `divisor`: what all slopes are divided
+    by.
+    """
+
+    def __init__(
+        self,
+        xp: Namespace,
+        plan: SoftmaxPlan,
+        base: ExpBase,
+        *,
+        unshifted: bool,
+        finite: bool,
+        complete: bool,
+        absent: float | None = None,
+        divisor: int = 1,
+    ) -> None:
+        self.xp = xp
+        self.plan = plan
+        self.base = base
+        self.unshifted = unshifted
+        self.finite = finite
+        self.absent = absent
+        self.divisor = divisor
+        # Whether the log-odds are all that the objective needs.
+        self.simple = finite and complete and plan.objective.of_odds is not None and not plan.statistics
+
+    def plain(self, scores: Array, exclude: Exclude, by_row: tuple[Array, ...]) -> tuple[ExpSum, Array]:
+        """The exponentials of a tile of negatives and their sums; scores are in units of the base."""
+        del by_row
+        return self.accumulate(exclude(scores, -math.inf))
+
+    def accumulate(self, scores: Array, axis: int = 1, *, spare: bool = True) -> tuple[ExpSum, Array]:
+        """The same along any axis; `spare` scores may be overwritten."""
+        xp = self.xp
+        top = None if self.unshifted else stop_gradient(xp.max(scores, axis=axis))
+        if top is not None and self.absent is not None:
+            top = xp.where(top <= self.absent * self.base.unit, -math.inf, top)
+        terms = self.terms(scores, top, axis, spare=spare)
+        return ExpSum(
+            top if top is None or self.base.unit == 1.0 else top / self.base.unit, xp.sum(terms, axis=axis)
+        ), terms
+
+    def terms(self, scores: Array, top: Array | None, axis: int = 1, *, spare: bool = True) -> Array:
+        """``exp(g - top)``, and 0 in rows whose `top`, in the unit of the scores, is infinite."""
+        xp = self.xp
+        if top is None:
+            return self.base.exp(scores if spare else scores + 0.0)
+        infinite = xp.isinf(top)
+        shift = xp.expand_dims(xp.where(infinite, xp.zeros_like(top), top), axis=axis)
+        if spare:
+            scores -= shift
+        else:
+            scores = scores - shift
+        if not self.finite:
+            scores = xp.where(xp.expand_dims(infinite, axis=axis), -math.inf, scores)
+        return self.base.exp(scores)
+
+    def masked(
+        self, scores: tuple[Array, ...], sets: tuple[Array, Array], by_row: tuple[Array, ...], *, single: bool
+    ) -> tuple[ExpSum, Array, Positives]:
+        """The exponentials of the negatives of a tile, their sums, and the positives; scores are as they are."""
+        del by_row
+        if self.unshifted:
+            terms = self.xp.exp(self.xp.where(sets[1], scores[0], -math.inf))
+            sums = ExpSum(None, self.xp.sum(terms, axis=1))
+        else:
+            sums, terms = exponentials(self.xp, scores[0], sets[1])
+        return sums, terms, of_members(self.xp, scores[0], sets[0], single=single)
+
+    def line(self, scores: Array, present: Array | None, by_row: tuple[Array, ...]) -> Array | Positives:
+        """The positives of rows that have one each."""
+        del by_row
+        return scores if self.simple and present is None else of_line(self.xp, scores, present)
+
+    def merge(self, parts: list[ExpSum]) -> tuple[ExpSum, list[Array | None]]:
+        """The sums of a row, and the factors of the parts."""
+        if any(part.top is None for part in parts) and any(part.top is not None for part in parts):
+            nothing = self.xp.zeros_like(parts[0].total)
+            parts = [part if part.top is not None else ExpSum(nothing, part.total) for part in parts]
+        return merge(self.xp, parts)
+
+    def finish(
+        self, total: ExpSum, positive: Array | Positives, by_row: tuple[Array, ...], *, need_grad: bool
+    ) -> Finished:
+        """The losses of rows."""
+        xp, plan = self.xp, self.plan
+        if not isinstance(positive, Positives):
+            return self._finish_simple(total, positive, by_row[0] if plan.weighted else None, need_grad=need_grad)
+        sums = RowSums(total, positive)
+        row = row_statistics(xp, sums)
+        if plan.statistics:
+            return self._finish_statistics(sums, row, by_row, need_grad=need_grad)
+        objective = plan.objective
+        parameters, weights = by_row[: plan.parameters], by_row[plan.parameters] if plan.weighted else None
+        counted = objective.counted(row)
+        if objective.separate and positive.number is not None:
+            return self._finish_separate(sums, counted, weights, need_grad=need_grad)
+        values, factor, to_weights = weigh(xp, objective.values(row, *parameters), weights, counted)
+        number = xp.astype(counted, values.dtype)
+        if not need_grad:
+            return Finished(values, number)
+        slopes = objective.pulled(row, self._scaled(number if factor is None else factor), *parameters)
+        coefficient, to_positive = score_cotangents(xp, sums, row, slopes[:4])
+        further = [xp.zeros_like(values) if x is None else x for x in slopes[4:]]
+        return Finished(values, number, coefficient, to_positive, (*further, *self._of_weights(to_weights)))
+
+    def _scaled(self, slope: Array) -> Array:
+        return divided(slope, self.divisor)
+
+    def _of_weights(self, to_weights: Array | None) -> tuple[Array, ...]:
+        return () if to_weights is None else (self._scaled(to_weights),)
+
+    def _finish_simple(self, total: ExpSum, positive: Array, weights: Array | None, *, need_grad: bool) -> Finished:
+        """With one positive and some negatives, from the log-odds alone.
+
+        With the log-odds u, the slope u' = dl/du and the weight w, the cotangents of the scores are
+
+            negatives: w u' e^(g - top) / total        positive: -w u'
+        """
+        xp = self.xp
+        logarithm = xp.log(total.total)
+        odds = logarithm - positive if total.top is None else (total.top - positive) + logarithm
+        of_odds: Any = self.plan.objective.of_odds
+        values, slope = of_odds(odds, bounded=self.unshifted)
+        values, factor, to_weights = weigh(xp, values, weights, None)
+        number = xp.ones_like(values)
+        if not need_grad:
+            return Finished(values, number)
+        slope = self._scaled(slope if factor is None else slope * factor)
+        return Finished(values, number, slope / total.total, -slope, self._of_weights(to_weights))
+
+    def _finish_separate(self, sums: RowSums, counted: Array, weights: Array | None, *, need_grad: bool) -> Finished:
+        """The mean over the positives of what each is worth against the negatives alone."""
+        xp, objective = self.xp, self.plan.objective
+        each = each_positive(xp, sums)
+        nothing = xp.zeros_like(each.log_odds)
+        live = xp.logical_and(each.has_positive, each.has_negative)
+        number = xp.sum(xp.astype(each.has_positive, nothing.dtype), axis=1)
+        number = xp.where(number > 0, number, xp.ones_like(number))
+        values = xp.sum(xp.where(live, objective.values(each), nothing), axis=1) / number
+        values, factor, to_weights = weigh(xp, values, weights, counted)
+        count = xp.astype(counted, values.dtype)
+        if not need_grad:
+            return Finished(values, count)
+        share = self._scaled(count if factor is None else factor) / number
+        slope = objective.pulled(each, xp.where(live, share[:, None], nothing))[0]
+        to_each = xp.where(live, slope, nothing)
+        empty = sums.negative.total == 0
+        of_odds = xp.where(empty, xp.zeros_like(number), xp.sum(to_each, axis=1))
+        coefficient = of_odds / xp.where(empty, xp.ones_like(number), sums.negative.total)
+        return Finished(values, count, coefficient, -to_each, self._of_weights(to_weights))
+
+    def _finish_statistics(
+        self, sums: RowSums, row: RowStatistics, by_row: tuple[Array, ...], *, need_grad: bool
+    ) -> Finished:
+        xp = self.xp
+        flags = (xp.astype(x, row.log_odds.dtype) for x in row[4:])
+        top = xp.zeros_like(row.log_odds) if sums.negative.top is None else sums.negative.top
+        top = xp.where(row.has_negative, stop_gradient(top), xp.zeros_like(top))
+        rest = xp.where(row.has_negative, sums.negative.log_total(xp), xp.zeros_like(top))
+        values = xp.stack([row.log_odds, row.spread, rest, row.positive, top, *flags], axis=1)
+        if not need_grad:
+            return Finished(values, row.log_odds)
+        coefficient, to_positive = score_cotangents(xp, sums, row, by_row[:4])
+        return Finished(values, row.log_odds, coefficient, to_positive, tuple(xp.zeros_like(x) for x in by_row))
+
+    def cotangents(
+        self,
+        residual: Array,
+        positive: Positives,
+        done: Finished,
+        sets: tuple[Array, Array],
+        share: Array | None = None,
+    ) -> tuple[Array]:
+        """The cotangents of a masked tile's scores."""
+        coefficient = done.coefficient if share is None else done.coefficient * share
+        negative = residual * coefficient[:, None]
+        if positive.number is None:
+            return (self.xp.where(sets[0], done.to_positive[:, None], negative),)
+        return (negative + done.to_positive,)
+
+
+# -------------------------------------------------------------------------------------------------------------- pairs
+
+
+class PairsPlan(NamedTuple):
+    """The terms of positives and of negatives, what a mean divides by, and the arrays of a number for each row.
+
+    `counts` says whether positives, and whether negatives, count as pairs.
+    """
+
+    terms: tuple[Term | None, Term | None]
+    divide_by: str = "rows"
+    parameters: int = 0
+    weighted: bool = False
+    counts: tuple[bool, bool] = (True, True)
+
+
+class PairSum(NamedTuple):
+    """What pairs add to their rows: terms, pairs, terms that are not 0 if anybody asks, and slopes of parameters."""
+
+    value: Array
+    number: Array
+    active: Array | None
+    to_parameters: tuple[Array, ...] = ()
+
+
+class Pairs:
+    """Sums of elementwise terms. Several matrices of scores may be given, of whose entries a term is a function.
+
+    `bounded`: no sum of a score and the parameters is large; `negatives`: how many a row has, where that is known.
+    """
+
+    unshifted = False
+
+    def __init__(
+        self, xp: Namespace, plan: PairsPlan, *, bounded: bool, need_grad: bool, negatives: int = 0, divisor: int = 1
+    ) -> None:
+        self.xp = xp
+        self.plan = plan
+        self.bounded = bounded
+        self.need_grad = need_grad
+        self.negatives = negatives
+        self.divisor = divisor
+        self.base = ExpBase(xp.exp)
+
+    def plain(self, scores: Array, exclude: Exclude, by_row: tuple[Array, ...]) -> tuple[PairSum, Array]:
+        """The terms of a tile of negatives, and their slopes."""
+        term = self.plan.terms[1]
+        assert term is not None  # noqa: S101  (without, a tile is not asked for)
+        sums, residual = self._summed(term, (exclude(scores, 0.0),), by_row, lambda x: exclude(x, 0.0))
+        return sums, residual[0] if residual else scores
+
+    def _summed(
+        self, term: Term, scores: tuple[Array, ...], by_row: tuple[Array, ...], clear: Callable[[Array], Array]
+    ) -> Any:
+        """The sums of a term over the entries that are not cleared, and the slopes by the scores of each matrix."""
+        xp, shape = self.xp, tuple(scores[0].shape)
+        parameters = tuple(x[:, None] for x in by_row[: self.plan.parameters])
+        value, slopes = term.value_and_slopes(*scores, *parameters, bounded=self.bounded, need_grad=self.need_grad)
+        slopes = slopes if self.need_grad else ()
+        done: dict[int, tuple[Array, Array]] = {}  # what is the same array is cleared and added up once
+        for x in (value, *slopes):
+            if id(x) not in done:
+                whole = clear(x if tuple(x.shape) == shape else xp.broadcast_to(x, shape) + xp.zeros_like(scores[0]))
+                done[id(x)] = whole, xp.sum(whole, axis=1)
+        active = None
+        if self.plan.divide_by == "active":
+            active = xp.sum(xp.astype(done[id(value)][0] != 0, value.dtype), axis=1)
+        total = done[id(value)][1]
+        sums = PairSum(total, xp.zeros_like(total), active, tuple(done[id(x)][1] for x in slopes[len(scores) :]))
+        return sums, tuple(done[id(x)][0] for x in slopes[: len(scores)])
+
+    def masked(
+        self, scores: tuple[Array, ...], sets: tuple[Array, Array], by_row: tuple[Array, ...], *, single: bool
+    ) -> tuple[PairSum, Any, None]:
+        """The terms of the positives and negatives of a tile, and their slopes. A score of -inf takes no part."""
+        del single
+        xp = self.xp
+        first = scores[0]
+        sums, residuals = [], []
+        for term, members, counts in zip(self.plan.terms, sets, self.plan.counts, strict=True):
+            for score in scores:
+                members = xp.logical_and(members, score != -math.inf)  # noqa: PLW2901  (narrowed)
+            inputs = tuple(xp.where(members, score, xp.zeros_like(score)) for score in scores)
+            number = xp.sum(xp.astype(members, first.dtype), axis=1)
+            zero = xp.zeros_like(number)
+            if term is None:
+                part = self._no_term(zero, by_row)
+            else:
+
+                def clear(x: Array, members: Array = members) -> Array:
+                    return xp.where(members, x, xp.zeros_like(x))
+
+                part, residual = self._summed(term, inputs, by_row, clear)
+                residuals.append(residual)
+            sums.append(part._replace(number=number if counts else zero))
+        added: tuple[Array, ...] = ()
+        if self.need_grad and residuals:
+            added = tuple(a + b for a, b in zip(*residuals, strict=True)) if len(residuals) > 1 else tuple(residuals[0])
+        elif self.need_grad:
+            added = tuple(xp.zeros_like(score) for score in scores)
+        return self.merge(sums)[0], added, None
+
+    def line(self, scores: Array, present: Array | None, by_row: tuple[Array, ...]) -> tuple[PairSum, Array]:
+        """The terms of rows that have one positive each, and their slopes."""
+        del present
+        xp, term = self.xp, self.plan.terms[0]
+        zero = xp.zeros_like(scores)
+        if term is None:
+            part = self._no_term(zero, by_row)
+            slope = zero
+        else:
+            part, residual = self._summed(term, (scores[:, None],), by_row, lambda x: x)
+            slope = residual[0][:, 0] if residual else zero
+        pairs = int(self.plan.counts[0]) + (self.negatives if self.plan.counts[1] else 0)
+        return part._replace(number=zero + float(pairs)), slope
+
+    def _no_term(self, zero: Array, by_row: tuple[Array, ...]) -> PairSum:
+        slopes = tuple(zero for _ in by_row[: self.plan.parameters]) if self.need_grad else ()
+        return PairSum(zero, zero, zero if self.plan.divide_by == "active" else None, slopes)
+
+    def merge(self, parts: list[PairSum]) -> tuple[PairSum, list[None]]:
+        """The sums of a row."""
+        total = parts[0]
+        for part in parts[1:]:
+            active = None if total.active is None or part.active is None else total.active + part.active
+            further = tuple(a + b for a, b in zip(total.to_parameters, part.to_parameters, strict=True))
+            total = PairSum(total.value + part.value, total.number + part.number, active, further)
+        return total, [None] * len(parts)
+
+    def finish(self, total: PairSum, positive: Any, by_row: tuple[Array, ...], *, need_grad: bool) -> Finished:
+        """The sums of rows."""
+        xp, plan = self.xp, self.plan
+        slope = None
+        if positive is not None:
+            part, slope = positive
+            total = self.merge([part, total])[0]
+        weights = by_row[plan.parameters] if plan.weighted else None
+        counted = total.number > 0
+        values, factor, to_weights = weigh(xp, total.value, weights, counted)
+        number: Array | None = xp.astype(counted, values.dtype)
+        if plan.divide_by != "rows":
+            number = total.number if plan.divide_by == "pairs" else total.active
+        if not need_grad:
+            return Finished(values, number)
+        assert factor is not None  # noqa: S101  (which rows count is given)
+        factor = divided(factor, self.divisor)
+        to_weights = () if to_weights is None else (divided(to_weights, self.divisor),)
+        further = (*(x * factor for x in total.to_parameters), *to_weights)
+        return Finished(values, number, factor, None if slope is None else slope * factor, further)
+
+    def cotangents(
+        self, residual: Any, positive: Any, done: Finished, sets: tuple[Array, Array], share: None = None
+    ) -> tuple[Array, ...]:
+        """The cotangents of a masked tile's scores, of each matrix."""
+        del positive, sets, share
+        return tuple(x * done.coefficient[:, None] for x in residual)

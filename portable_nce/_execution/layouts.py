@@ -1,0 +1,86 @@
+"""What the sweeps are told beside arrays, and the reduction that they share.
+
+Each sweep is a function for `Adapter.value_and_vjp`: it returns a sum of losses, how often each row counts, and the
+gradients of the sum. With `values` in its layout it returns the losses of the rows instead, for those who need two
+passes: the gradient of ``Σ c_i l_i`` is that of the same sweep with the cotangents c for weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from .._core.numerics import sum_to_scalar
+from .._core.protocol import Array, Namespace
+from ..pairings import Rule
+from ..similarities import Pullback, Scores
+from .families import PairsPlan, SoftmaxPlan
+from .tiling import Bounds
+
+__all__ = ["Arrays", "MaskedLayout", "ProductLayout", "reduced"]
+
+Arrays = tuple[Array, ...]
+
+
+class ProductLayout(NamedTuple):
+    """Everything about a sweep over inner products that is not an array.
+
+    The arrays are those of rows (N, D) and columns (K, D); of index lines also the partners (N, D); numbers for each
+    row (parameters and weights); then, without a gradient, the index (N,), which rows are present (N,), what is added
+    to columns (K,), and the labels of rows and of columns.
+
+    `structure` is the pairing's; of labels, rows and columns are sorted by them, and `blocks` and `tiles` cut both
+    between classes, so that the positives of a block of rows are in the tile of the same number. `own`: rows and
+    columns are the same. `unit`: no score can overflow. `mean`: the sum is divided by the number of rows.
+    """
+
+    plan: SoftmaxPlan | PairsPlan
+    structure: str
+    by_row: int = 0
+    present: bool = False
+    biased: bool = False
+    own: bool = False
+    unit: bool = False
+    mean: bool = False
+    values: bool = False
+    block_size: int | str | None = None
+    blocks: Bounds = ()
+    tiles: Bounds = ()
+
+
+class MaskedLayout(NamedTuple):
+    """Everything about a sweep over scores of any kind, with a rule for its pairs, that is not an array.
+
+    The arrays are the operands of rows and then of columns, of each similarity in turn; numbers for each row; then,
+    without a gradient, the rule's arrays of rows, of columns and of pairs, and the mask. `given`: the operand of the
+    rows is the score matrix itself.
+    """
+
+    plan: SoftmaxPlan | PairsPlan
+    similarities: tuple[tuple[Scores, Pullback], ...]
+    operands: tuple[tuple[int, int], ...]
+    rule: Rule
+    rule_arrays: tuple[int, int, int]
+    masked: bool
+    single: bool
+    by_row: int = 0
+    wide: bool = False
+    given: bool = False
+    mean: bool = False
+    values: bool = False
+    block_size: int | str | None = None
+
+
+def reduced(
+    xp: Namespace, layout: ProductLayout | MaskedLayout, values: Array, number: Array, gradients: Sequence[Array]
+) -> Arrays:
+    """The result of a sweep: the sum of the losses, or their mean over the rows that count, and its gradient."""
+    if layout.values:
+        return values, number, *gradients
+    total = sum_to_scalar(xp, values)
+    if not layout.mean:
+        return total, number, *gradients
+    count = sum_to_scalar(xp, number)
+    nothing = count == 0
+    inverse = xp.where(nothing, xp.zeros_like(count), 1.0 / xp.where(nothing, xp.ones_like(count), count))
+    return total * inverse, number, *(x * xp.reshape(inverse, (1,) * len(x.shape)) for x in gradients)

@@ -1,0 +1,116 @@
+"""The sweep over the scores of any similarity, of whose pairs a rule says what they are, in blocks of whole rows."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from .._core.namespace import device_of, lift_to_tape, namespace_of
+from .._core.numerics import upcast
+from .._core.protocol import Array
+from .._core.registry import adapter_of
+from ..pairings import split
+from . import products as p
+from .families import SoftmaxPlan, family_of
+from .layouts import Arrays, MaskedLayout, reduced
+from .tiling import masked
+
+__all__ = ["masked_sweep", "search_sweep"]
+
+
+def _split(arrays: Arrays, counts: list[int]) -> list[Arrays]:
+    """The arrays in groups of the given sizes, and the rest."""
+    groups, start = [], 0
+    for count in counts:
+        groups.append(tuple(arrays[start : start + count]))
+        start += count
+    return [*groups, tuple(arrays[start:])]
+
+
+class _Masked:
+    """The arrays of a sweep with masks in their places, and the scores and sets of a block of rows."""
+
+    def __init__(self, layout: MaskedLayout, arrays: Arrays) -> None:
+        self.layout = layout
+        self.xp, self.device = namespace_of(arrays[0]), device_of(arrays[0])
+        self.of_rows, of_columns = ([counts[k] for counts in layout.operands] for k in (0, 1))
+        groups = _split(arrays, [*self.of_rows, *of_columns, layout.by_row, *layout.rule_arrays[:2]])
+        channels = len(layout.operands)
+        rows, self.columns = groups[:channels], groups[channels : 2 * channels]
+        by_row, row_labels, self.column_labels, pairs = groups[2 * channels :]
+        self.n_rows: int = rows[0][0].shape[-2]
+        self.n_columns: int = rows[0][0].shape[-1] if layout.given else self.columns[0][0].shape[-2]
+        self.column_numbers = self.xp.arange(self.n_columns, device=self.device)
+        self.xs = (*(x for group in rows for x in group), *by_row, *row_labels, *pairs)
+        width = self.columns[0][0].shape[1] if layout.wide else 1
+        mode = adapter_of(arrays[0]).mode
+        self.block = masked(self.n_rows, self.n_columns, layout.block_size, mode=mode, width=width).block
+
+    def open(self, block: Arrays, start: Array | int) -> tuple[list[Arrays], Arrays, Arrays, tuple[Array, Array]]:
+        """The operands of a block, its numbers, its scores in each channel, and its positives and negatives."""
+        xp, layout = self.xp, self.layout
+        *own, here, labels, pairs = _split(block, [*self.of_rows, layout.by_row, layout.rule_arrays[0]])
+        scores = tuple(
+            upcast(xp, of(x, y)) for (of, _), x, y in zip(layout.similarities, own, self.columns, strict=True)
+        )
+        sets = split(
+            xp,
+            layout.rule,
+            numbers=(xp.arange(own[0][0].shape[-2], device=self.device) + start, self.column_numbers),
+            shape=(self.n_rows, self.n_columns),
+            labels=(labels, self.column_labels),
+            pairs=pairs[: layout.rule_arrays[2]],
+            mask=pairs[-1] if layout.masked else None,
+        )
+        return own, here, scores, sets
+
+
+def masked_sweep(layout: MaskedLayout, *arrays: Array, need_grad: bool) -> Arrays:
+    """A one-sided sweep over the scores of similarities, of which a rule says what is positive and negative."""
+    (arrays,) = lift_to_tape(arrays)
+    matrix = _Masked(layout, arrays)
+    xp, adapter = matrix.xp, adapter_of(arrays[0])
+    family: Any = family_of(xp, layout.plan, math.inf, rows=arrays[0], need_grad=need_grad)
+    skips = isinstance(layout.plan, SoftmaxPlan) and not layout.plan.statistics and not layout.given
+
+    def step(carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
+        own, here, scores, sets = matrix.open(block, start)
+        if skips:
+            # A row without positives does not count: what it holds is to reach nobody, NaN neither.
+            live = xp.any(sets[0], axis=1)[:, None]
+            sets = (sets[0], xp.logical_and(sets[1], live))
+            own = [tuple(xp.where(live, x, xp.zeros_like(x)) for x in group) for group in own]
+        total, residual, positive = family.masked(scores, sets, here, single=layout.single)
+        done = family.finish(total, positive, here, need_grad=need_grad)
+        if not need_grad:
+            return carry, (done.values, done.number)
+        to_rows: Arrays = ()
+        to_columns: Arrays = ()
+        cotangents = family.cotangents(residual, positive, done, sets)
+        for (_, pullback), x, y, cotangent in zip(layout.similarities, own, matrix.columns, cotangents, strict=True):
+            more_rows, more_columns = pullback(x, y, cotangent)
+            to_rows, to_columns = (*to_rows, *more_rows), (*to_columns, *more_columns)
+        carry = tuple(p.plus(a, b) for a, b in zip(carry, to_columns, strict=True))
+        return carry, (done.values, done.number, *to_rows, *done.to_rows)
+
+    init = p.empty_sums([x for group in matrix.columns for x in group]) if need_grad else ()
+    carry, (values, number, *gradients) = adapter.scan(step, init, matrix.xs, matrix.block)
+    count = sum(matrix.of_rows)
+    return reduced(xp, layout, values, number, (*gradients[:count], *carry, *gradients[count:]))
+
+
+def search_sweep(layout: MaskedLayout, *arrays: Array, of_positives: bool, largest: bool) -> tuple[Array, Array]:
+    """The column of each row's largest or smallest score among the positives or negatives, and whether there is one."""
+    (arrays,) = lift_to_tape(arrays)
+    matrix = _Masked(layout, arrays)
+    xp = matrix.xp
+
+    def step(carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
+        _, _, (scores,), sets = matrix.open(block, start)
+        # A score of -inf takes no part, also where the smallest is wanted.
+        members = xp.logical_and(sets[0 if of_positives else 1], scores != -math.inf)
+        candidates = xp.where(members, scores if largest else -scores, -math.inf)
+        return carry, (xp.max(candidates, axis=1), xp.argmax(candidates, axis=1))
+
+    _, (best, where) = adapter_of(arrays[0]).scan(step, (), matrix.xs, matrix.block)
+    return where, best != -math.inf

@@ -1,0 +1,373 @@
+"""A score matrix: what it is made of, which sweep it takes, and its sums for those who need more than one number.
+
+One pass
+    Value and gradient in one sweep over blocks of rows.
+Two sides
+    The same, of rows and columns at once: symmetric losses, and own scores.
+Two passes
+    The losses of the rows themselves are wanted, or depend on one another: a second pass for the gradient.
+
+Each goes by *products* where the scores are inner products and the pairing's structure says where positives are, and by
+*masks* of the tiles elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from .._core.autodiff import stop_gradient
+from .._core.namespace import device_of, namespace_of
+from .._core.numerics import upcast
+from .._core.protocol import Array
+from .._core.registry import adapter_of
+from ..objectives.base import Objective, RowStatistics
+from ..pairings import Pairing, split
+from ..similarities import Operands, Similarity
+from .families import PairsPlan, SoftmaxPlan
+from .layouts import Arrays, MaskedLayout, ProductLayout
+from .masked import masked_sweep, search_sweep
+from .one_sided import product_sweep
+from .products import ABSENT, lines_of
+from .tiling import is_large, is_positive, label_blocks
+from .two_sided import square_sweep
+
+__all__ = ["Prepared", "ScoreMatrix", "Statistics", "given", "in_one_pass", "in_two_passes"]
+
+
+class Statistics(NamedTuple):
+    """The statistics of all rows; and ``lse(negatives)`` as a constant shift `top` and the `rest`."""
+
+    row: RowStatistics
+    top: Array
+    rest: Array
+
+
+class Prepared(NamedTuple):
+    """What a sweep is given: its function, its layout and its arrays, with those of a number for each row apart.
+
+    `inverse`: the place of each row among those that the sweep sees, if that is another.
+    """
+
+    function: Callable[..., Arrays]
+    layout: Any
+    operands: Arrays
+    by_row: Arrays
+    constants: Arrays
+    order: Array | None = None
+    inverse: Array | None = None
+
+    @property
+    def arrays(self) -> Arrays:
+        """All arrays, in the order of the sweep."""
+        xp = namespace_of(self.operands[0])
+        by_row = self.by_row
+        if self.order is not None:
+            by_row = tuple(xp.take(x, self.order, axis=0) for x in by_row)
+        return (*self.operands, *by_row, *self.constants)
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreMatrix:
+    """Scores of rows against columns, and which pairs are positive, negative, or nothing."""
+
+    similarity: Similarity
+    rows: Operands
+    columns: Operands
+    pairing: Pairing
+    mask: Array | None = None
+    block_size: int | str | None = "auto"
+    self_contrast: bool = False  # whether rows and columns are the same embeddings
+    indices_checked: bool = False  # whether the pairing's indices are known to be those of columns
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Numbers of rows and of columns."""
+        first = self.rows[0]
+        return first.shape[-2], self.columns[0].shape[-2] if self.columns else first.shape[-1]
+
+    def transposed(self) -> ScoreMatrix:
+        """The columns against the rows."""
+        mask = None if self.mask is None else namespace_of(self.mask).matrix_transpose(self.mask)
+        pairing = self.pairing.transposed()
+        if len(self.columns) == 0:
+            scores = namespace_of(self.rows[0]).matrix_transpose(self.rows[0])
+            return replace(self, rows=(scores,), pairing=pairing, mask=mask)
+        similarity = self.similarity.transposed()
+        return replace(self, similarity=similarity, rows=self.columns, columns=self.rows, pairing=pairing, mask=mask)
+
+    def transposed_scores(self) -> ScoreMatrix:
+        """The transposed scores of a square matrix, with positives and negatives where they were."""
+        turned = self.transposed()
+        return replace(turned, pairing=self.pairing, mask=self.mask)
+
+    def constant(self) -> ScoreMatrix:
+        """The same without a gradient."""
+        rows, columns = (tuple(map(stop_gradient, x)) for x in (self.rows, self.columns))
+        return replace(self, rows=rows, columns=columns)
+
+    def dense(self) -> ScoreMatrix:
+        """The same with the score matrix in memory."""
+        if len(self.columns) == 0:
+            return self
+        return given(self.scores(), self.pairing, self.mask)
+
+    def scores(self) -> Array:
+        """The score matrix."""
+        scores = self.similarity.scores(self.rows, self.columns)
+        return upcast(namespace_of(scores), scores)
+
+    # Where sums come from.
+
+    def prepared(
+        self, plan: SoftmaxPlan | PairsPlan, by_row: Arrays, *, beside: ScoreMatrix | None = None, **options: Any
+    ) -> Prepared:
+        """The one-sided sweep over this matrix, by products if it can be; with `beside`, over both at once."""
+        found = None if beside is not None else self.by_products(plan, by_row, options)
+        return self.by_masks(plan, by_row, beside, options) if found is None else found
+
+    def by_products(self, plan: SoftmaxPlan | PairsPlan, by_row: Arrays, options: dict[str, Any]) -> Prepared | None:
+        """The sweep over inner products, or None where the matrix or its pairing has none."""
+        structure = self.pairing.structure
+        if structure is None or not self.similarity.inner_product or self.mask is not None:
+            return None
+        if isinstance(plan, PairsPlan) and (plan.terms[1] is None or self.pairing.columns):
+            return None
+        layout = ProductLayout(
+            plan, structure, by_row=len(by_row), unit=self.similarity.unit, block_size=self.block_size, **options
+        )
+        if structure in {"labels", "own_labels"}:
+            return None if isinstance(plan, PairsPlan) else self._by_classes(layout, by_row)
+        n_rows, n_columns = self.shape
+        lines = lines_of(structure, n_rows)
+        if not is_positive(n_columns - lines.first - int(lines.own) - int(not lines.first)):
+            return None
+        (rows,), (columns,) = self.rows, self.columns
+        xp = namespace_of(rows)
+        partners: Arrays = ()
+        constants: Arrays = ()
+        present = self.pairing.rows[0] if self.pairing.rows and not lines.by_index else None
+        valid = self.pairing.columns[0] if self.pairing.columns else None
+        if valid is not None:
+            present = valid[:n_rows]
+        if lines.by_index:
+            (index,) = self.pairing.rows
+            at = index
+            if not self.indices_checked:
+                present = xp.logical_and(index >= 0, index < n_columns)
+                at = xp.where(present, index, xp.zeros_like(index))
+            partners, constants = (xp.take(columns, at, axis=0),), (index,)
+        if present is not None:
+            constants = (*constants, present)
+            # What a row holds that does not count is to reach nobody, NaN neither.
+            rows = xp.where(present[:, None], rows, xp.zeros_like(rows))
+        if valid is not None:
+            zero = xp.zeros_like(columns[:, 0])
+            constants = (*constants, stop_gradient(xp.where(valid, zero, zero + ABSENT * xp.finfo(zero.dtype).max)))
+        layout = layout._replace(present=present is not None, biased=valid is not None)
+        return Prepared(product_sweep, layout, (rows, columns, *partners), by_row, constants)
+
+    def _by_classes(self, layout: ProductLayout, by_row: Arrays) -> Prepared | None:
+        """The sweep over rows and columns that are sorted by their labels, where the values of these are at hand.
+
+        Blocks of rows end where classes end, and so do tiles: the positives of a block are in the tile of its number.
+        """
+        (of_rows,), (of_columns,) = self.pairing.rows, self.pairing.columns
+        n_rows, n_columns = self.shape
+        adapter = adapter_of(of_rows)
+        if adapter.mode != "eager" or not is_large(n_rows, n_columns) or self.block_size is None:
+            return None
+        xp = namespace_of(of_rows)
+        size, most = label_blocks(self.block_size)
+        order = xp.argsort(of_rows, stable=True)
+        ordered = xp.take(of_rows, order, axis=0)
+        ends = xp.take(ordered, xp.arange(size, n_rows, size, device=device_of(of_rows)), axis=0)
+        starts = adapter.concrete_values(xp.searchsorted(ordered, ends))
+        if starts is None:
+            return None
+        firsts = sorted({0, *(int(start) for start in starts)})
+        blocks = tuple(zip(firsts, [*firsts[1:], n_rows], strict=True))
+        tiles, column_order, column_labels = blocks, order, ordered
+        if layout.structure == "labels":
+            column_order = xp.argsort(of_columns, stable=True)
+            column_labels = xp.take(of_columns, column_order, axis=0)
+            at = xp.take(ordered, xp.asarray(firsts[1:], dtype=order.dtype, device=device_of(order)), axis=0)
+            ends = adapter.concrete_values(xp.searchsorted(column_labels, at)) or ()
+            bounds = [0, *map(int, ends), n_columns]
+            tiles = tuple(pairwise(bounds))
+        if max(high - low for low, high in (*blocks, *tiles)) > most:
+            return None
+        (rows,), (columns,) = self.rows, self.columns
+        space = namespace_of(rows)
+        operands = (space.take(rows, order, axis=0), space.take(columns, column_order, axis=0))
+        layout = layout._replace(own=layout.structure == "own_labels", blocks=blocks, tiles=tiles)
+        inverse = xp.argsort(order, stable=True)
+        return Prepared(product_sweep, layout, operands, by_row, (ordered, column_labels), order, inverse)
+
+    def by_masks(
+        self, plan: SoftmaxPlan | PairsPlan, by_row: Arrays, beside: ScoreMatrix | None, options: dict[str, Any]
+    ) -> Prepared:
+        """The sweep over scores of any kind."""
+        channels = [self] if beside is None else [self, beside]
+        pairs = self.pairing.pairs if self.mask is None else (*self.pairing.pairs, self.mask)
+        layout = MaskedLayout(
+            plan,
+            similarities=tuple((one.similarity.scores, one.similarity.pullback) for one in channels),  # type: ignore[misc]
+            operands=tuple((len(one.rows), len(one.columns)) for one in channels),
+            rule=self.pairing.rule,
+            rule_arrays=(len(self.pairing.rows), len(self.pairing.columns), len(self.pairing.pairs)),
+            masked=self.mask is not None,
+            single=self.pairing.one_per_row,
+            by_row=len(by_row),
+            wide=self.similarity.wide,
+            given=len(self.columns) == 0,
+            block_size=self.block_size,
+            **options,
+        )
+        operands = (*(x for one in channels for x in one.rows), *(x for one in channels for x in one.columns))
+        return Prepared(masked_sweep, layout, operands, by_row, (*self.pairing.rows, *self.pairing.columns, *pairs))
+
+    def two_sided(self, plan: SoftmaxPlan, by_row: Arrays, *, symmetric: bool, mean: bool) -> Prepared | None:
+        """The two-sided sweep over this matrix, or None where it has no use."""
+        n_rows, n_columns = self.shape
+        structure, eager = self.pairing.structure, adapter_of(self.rows[0]).mode == "eager"
+        if self.mask is not None or not self.similarity.inner_product or plan.objective.separate:
+            return None
+        layout = ProductLayout(
+            plan, str(structure), len(by_row), unit=self.similarity.unit, mean=mean, block_size=self.block_size
+        )
+        if symmetric:
+            fits = structure == "diagonal" and len(self.pairing.rows) == 0 and n_rows == n_columns
+            fits = fits and is_positive(n_rows - 1)
+            return Prepared(square_sweep, layout, (*self.rows, *self.columns), by_row, ()) if fits else None
+        if not (self.self_contrast and self.similarity.symmetric and eager and is_large(n_rows, n_columns)):
+            return None
+        if structure == "two_views" and len(self.pairing.rows) == 0:
+            layout = layout._replace(own=True)
+            return Prepared(square_sweep, layout, (*self.rows, *self.columns), by_row, ())
+        if structure == "own_labels":
+            by_classes = self._by_classes(layout, by_row)
+            return None if by_classes is None else by_classes._replace(function=square_sweep)
+        return None
+
+    # Sums.
+
+    def row_losses(
+        self, plan: SoftmaxPlan | PairsPlan, parameters: Arrays = (), *, beside: ScoreMatrix | None = None
+    ) -> tuple[Array, Array]:
+        """The losses of the rows, and how often each counts."""
+        prepared = self.prepared(plan, parameters, beside=beside, values=True)
+        return in_two_passes(prepared)
+
+    def statistics(self) -> Statistics:
+        """The statistics of the rows, in two passes."""
+        plan = SoftmaxPlan(_NO_OBJECTIVE, statistics=True)
+        found, _ = self.row_losses(plan)
+        odds, spread, rest, positive, top, has_negative, has_positive = (found[:, k] for k in range(7))
+        flags = (stop_gradient(x) > 0 for x in (has_negative, has_positive))
+        top = stop_gradient(top)
+        return Statistics(RowStatistics(odds, spread, top + rest, positive, *flags), top, rest)
+
+    def argextreme(self, *, of_positives: bool, largest: bool) -> tuple[Array, Array]:
+        """The column of each row's largest or smallest score, and whether there is one.
+
+        The search is among the positives or among the negatives; both arrays are constants.
+        """
+        prepared = self.constant().by_masks(PairsPlan((None, None)), (), None, {})
+        return search_sweep(prepared.layout, *prepared.arrays, of_positives=of_positives, largest=largest)
+
+    def gather(self, columns: Array) -> Array:
+        """The score of each row against one column."""
+        xp = namespace_of(self.rows[0])
+        if len(self.columns) == 0:
+            (scores,) = self.rows
+            numbers = xp.arange(scores.shape[1], dtype=columns.dtype, device=device_of(scores))
+            chosen = columns[:, None] == numbers[None, :]
+            return xp.sum(xp.where(chosen, scores, xp.zeros_like(scores)), axis=1)
+        taken = tuple(xp.take(x, columns, axis=0)[:, None, ...] for x in self.columns)
+        scores = self.similarity.scores(tuple(x[:, None, ...] for x in self.rows), taken)
+        return xp.reshape(upcast(xp, scores), (-1,))
+
+    def sets(self) -> tuple[Array, Array]:
+        """The boolean matrices of positives and negatives."""
+        first = self.rows[0]
+        xp, device = namespace_of(first), device_of(first)
+        n_rows, n_columns = self.shape
+        return split(
+            xp,
+            self.pairing.rule,
+            numbers=(xp.arange(n_rows, device=device), xp.arange(n_columns, device=device)),
+            shape=self.shape,
+            labels=(self.pairing.rows, self.pairing.columns),
+            pairs=self.pairing.pairs,
+            mask=self.mask,
+        )
+
+
+_NO_OBJECTIVE = Objective(lambda row: row.log_odds, label="statistics")
+
+
+def in_one_pass(prepared: Prepared) -> tuple[Array, Array]:
+    """The sum of the losses of the rows and how often each counts, with the gradient of the sum."""
+    adapter = adapter_of(prepared.operands[0])
+    value, number = adapter.value_and_vjp(prepared.function)(prepared.layout, *prepared.arrays)
+    return value, number
+
+
+def in_two_passes(prepared: Prepared) -> tuple[Array, Array]:
+    """The losses of the rows, and how often each counts; the second pass is for the gradient."""
+    static = (prepared.function, prepared.layout, len(prepared.operands) + len(prepared.by_row))
+    adapter = adapter_of(prepared.operands[0])
+    values, number = adapter.custom_vjp(_first_pass, _second_pass)(static, *prepared.arrays)
+    if prepared.inverse is not None:
+        xp = namespace_of(values)
+        values, number = (xp.take(x, prepared.inverse, axis=0) for x in (values, number))
+    return values, stop_gradient(number)
+
+
+def _first_pass(static: tuple[Any, ...], *arrays: Array) -> Arrays:
+    function, layout, _ = static
+    return tuple(function(layout, *arrays, need_grad=False)[:2])
+
+
+def _second_pass(static: tuple[Any, ...], arrays: Arrays, outputs: Arrays, cotangents: Arrays) -> Arrays:
+    """The gradient of ``Σ c_i l_i``: that of the sum of the losses with the cotangents c for weights.
+
+    Of statistics, the cotangents of each are given, and taken for the slopes of an objective.
+    """
+    del outputs
+    function, layout, before = static
+    xp = namespace_of(*arrays, *cotangents)
+    plan = layout.plan
+    if isinstance(plan, SoftmaxPlan) and plan.statistics:
+        weights = tuple(cotangents[0][:, k] for k in range(4))
+    else:
+        weights, layout = (cotangents[0],), layout._replace(plan=plan._replace(weighted=True))
+    layout = layout._replace(by_row=layout.by_row + len(weights))
+    del xp
+    gradients = function(layout, *arrays[:before], *weights, *arrays[before:], need_grad=True)[2:]
+    return tuple(gradients[:before])
+
+
+def given(scores: Array, pairing: Pairing, mask: Array | None = None) -> ScoreMatrix:
+    """A score matrix in memory."""
+    return ScoreMatrix(_GIVEN, (scores,), (), pairing, mask)
+
+
+def _prepare_scores(x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:
+    raise NotImplementedError  # a matrix that is given is not made
+
+
+def _given_scores(rows: Operands, columns: Operands) -> Array:
+    del columns
+    return rows[0]
+
+
+def _given_pullback(rows: Operands, columns: Operands, cotangent: Array) -> tuple[Operands, Operands]:
+    del rows, columns
+    return (cotangent,), ()
+
+
+_GIVEN = Similarity(_prepare_scores, _given_scores, _given_pullback)

@@ -1,0 +1,195 @@
+"""The sweep over inner products that adds up rows: each block is summed up, judged and pulled back before the next.
+
+The sums of a block of rows are final as soon as its scores are there; the objective says what the rows are worth and
+with what slopes, and the cotangents go back to the operands before the block is left. Nothing is computed twice, and
+nothing of the size of the matrix is kept.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from .._core.namespace import device_of, lift_to_tape, namespace_of
+from .._core.protocol import Array, Namespace
+from .._core.registry import adapter_of
+from . import products as p
+from .families import PairsPlan, Softmax, divided, divisor_of, family_of
+from .layouts import Arrays, ProductLayout, reduced
+from .products import ABSENT
+from .tiling import is_far, one_sided
+
+__all__ = ["label_sets", "product_sweep"]
+
+_IN_ONE_TILE = ("diagonal", "two_views")
+
+
+def product_sweep(layout: ProductLayout, *arrays: Array, need_grad: bool) -> Arrays:
+    """A one-sided sweep over a matrix of inner products."""
+    (arrays,) = lift_to_tape(arrays)
+    sweep = _OneSided(layout, arrays, need_grad=need_grad)
+    return sweep.as_one_tile() if sweep.is_one_tile() else sweep.by_tiles()
+
+
+def label_sets(xp: Namespace, rows: Array, columns: Array, *, own: bool) -> tuple[Array, Array]:
+    """Positives and negatives by labels; an own column, on the diagonal, is neither."""
+    same = rows[:, None] == columns[None, :]
+    negatives = xp.logical_not(same)
+    if own:
+        number = xp.arange(rows.shape[0], device=device_of(rows))
+        same = xp.logical_and(same, number[:, None] != number[None, :])
+    return same, negatives
+
+
+class _OneSided:
+    """The arrays of a sweep in their places, and the family that sums them up."""
+
+    def __init__(self, layout: ProductLayout, arrays: Arrays, *, need_grad: bool) -> None:
+        self.need_grad = need_grad
+        rows, columns, *further = arrays
+        self.rows, self.columns = rows, columns
+        self.xp, self.adapter = xp, adapter = namespace_of(rows), adapter_of(rows)
+        self.mode = adapter.mode
+        n_rows, n_columns = rows.shape[0], columns.shape[0]
+        self.lines = lines = p.lines_of(layout.structure, n_rows)
+        self.partners: Arrays = ()
+        if lines.by_index:
+            self.partners = (further.pop(0),)
+        elif not layout.blocks:
+            self.partners = (p.partners(xp, lines, columns, n_rows),)
+        self.by_row = tuple(further[: layout.by_row])
+        constants = further[layout.by_row :]
+        self.index = (constants.pop(0),) if lines.by_index else ()
+        self.present = (constants.pop(0),) if layout.present else ()
+        self.bias = constants.pop(0) if layout.biased else None
+        self.labels = tuple(constants)
+
+        plan = layout.plan
+        self.tiling = one_sided(n_rows, n_columns - lines.first, layout.block_size, mode=self.mode, far=is_far(rows))
+        parameters = self.by_row[: plan.parameters] if isinstance(plan, PairsPlan) else ()
+        bound = p.largest_logit(xp, rows, columns, parameters)
+        finite = layout.unit or bound < math.inf
+        complete = not (layout.biased or layout.present or layout.blocks)
+        negatives = n_columns - lines.first - int(lines.own) - int(not lines.first)
+        # Where all rows count, what the mean divides by goes into their slopes.
+        divisor = divisor_of(plan, n_rows, negatives) if layout.mean and finite and complete else None
+        self.layout = layout._replace(mean=layout.mean and divisor is None)
+        self.family: Any = family_of(
+            xp,
+            plan,
+            bound,
+            rows=rows,
+            need_grad=need_grad,
+            finite=finite,
+            complete=complete,
+            absent=ABSENT * xp.finfo(rows.dtype).max if layout.biased else None,
+            negatives=negatives,
+            divisor=divisor or 1,
+        )
+        self.unit: float = self.family.base.unit
+
+    # A small matrix.
+
+    def is_one_tile(self) -> bool:
+        """Whether the matrix is one tile of exponentials, with its positives on lines."""
+        whole = self.tiling == (self.rows.shape[0], self.columns.shape[0], False)
+        return whole and isinstance(self.family, Softmax) and self.layout.structure in _IN_ONE_TILE
+
+    def as_one_tile(self) -> Arrays:
+        """The sweep in the fewest calls: the positives' cotangents stand in that of the tile."""
+        xp, family, rows, columns = self.xp, self.family, self.rows, self.columns
+        eager, n_columns = self.mode == "eager", columns.shape[0]
+        tile = p.Tile(0, 0, n_columns, n_columns)
+        scores = p.product(rows if self.unit == 1.0 else rows * self.unit, columns)
+        total, residual = family.plain(
+            scores, lambda x, value: p.exclude(self.lines, x, value, tile, None, eager=eager), self.by_row
+        )
+        positive = family.line(
+            xp.sum(rows * self.partners[0], axis=1), self.present[0] if self.present else None, self.by_row
+        )
+        done = family.finish(total, positive, self.by_row, need_grad=self.need_grad)
+        values = divided(done.values, family.divisor)
+        if not self.need_grad:
+            return reduced(xp, self.layout, values, done.number, ())
+        residual = residual * done.coefficient[:, None]
+        cotangent = p.put_line(residual, self.lines.positive, done.to_positive, tile, eager=eager)
+        gradients = (cotangent @ columns, cotangent.T @ rows, *done.to_rows)
+        return reduced(xp, self.layout, values, done.number, gradients)
+
+    # Any other.
+
+    def by_tiles(self) -> Arrays:
+        """The sweep over blocks of rows and tiles of columns."""
+        xp, layout = self.xp, self.layout
+        self.bounds = layout.tiles or p.cut(self.lines.first, self.columns.shape[0], self.tiling.tile)
+        self.tiles = self.factors = p.pieces(self.columns, self.bounds)
+        self.tile_labels = p.pieces(self.labels[1], self.bounds) if self.labels else []
+        if self.bias is not None:
+            # What is added to a column is one more number of its operand, and 1 of those of rows: [x, 1]·[y, b].
+            further = (self.bias * self.unit)[:, None]
+            self.factors = p.pieces(xp.concat([self.columns, further], axis=1), self.bounds)
+        init = p.empty_sums(self.tiles) if self.need_grad else ()
+        xs = (self.rows, *self.partners, *self.by_row, *self.index, *self.present, *self.labels[:1])
+        carry, (values, number, *gradients) = self.adapter.scan(
+            self._step, init, xs, layout.blocks or self.tiling.block
+        )
+        values = divided(values, self.family.divisor)
+        if not self.need_grad:
+            return reduced(xp, layout, values, number, ())
+        to_rows, *to_others = gradients
+        to_columns = p.concat_rows(xp, carry)
+        if self.partners and not self.lines.by_index:
+            to_columns = p.add_partners(xp, self.lines, to_columns, to_others.pop(0))
+        return reduced(xp, layout, values, number, (to_rows, to_columns, *to_others))
+
+    def _step(self, carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
+        xp, family, layout = self.xp, self.family, self.layout
+        own, *numbers = block
+        partner = numbers.pop(0) if self.partners else None
+        here = tuple(numbers[: layout.by_row])
+        at = numbers[layout.by_row] if self.lines.by_index else None
+        scaled = own if self.unit == 1.0 else own * self.unit
+        if self.bias is not None:
+            scaled = xp.concat([scaled, xp.ones_like(own[:, :1])], axis=1)
+        own_tile = next((k for k, (low, _) in enumerate(layout.blocks) if low == start), -1)
+        positive: Any = None
+        sets: Any = None
+        parts, residuals = [], []
+        for k, factor in enumerate(self.factors):
+            if k == own_tile:
+                sets = label_sets(xp, numbers[-1], self.tile_labels[k], own=layout.own)
+                part, residual, positive = family.masked((p.product(own, factor),), sets, here, single=False)
+            else:
+                part, residual = family.plain(p.product(scaled, factor), self._exclude(start, k, at), here)
+            parts.append(part)
+            residuals.append(residual)
+        total, shares = family.merge(parts)
+        if partner is not None:
+            positive = family.line(xp.sum(own * partner, axis=1), numbers[-1] if layout.present else None, here)
+        done = family.finish(total, positive, here, need_grad=self.need_grad)
+        if not self.need_grad:
+            return carry, (done.values, done.number)
+        to_rows: Array = None
+        to_columns = []
+        to_partner: Arrays = ()
+        if partner is not None:
+            to_positive = done.to_positive[:, None]
+            to_rows, to_partner = to_positive * partner, (to_positive * own,)
+        for k, (residual, share) in enumerate(zip(residuals, shares, strict=True)):
+            if k == own_tile:
+                (cotangent,) = family.cotangents(residual, positive, done, sets, share)
+                back, forth = cotangent @ self.tiles[k], cotangent.T @ own
+            else:
+                # The factor of each row goes into operands of D columns, not into the tile.
+                coefficient = (done.coefficient if share is None else done.coefficient * share)[:, None]
+                back, forth = coefficient * (residual @ self.tiles[k]), residual.T @ (coefficient * own)
+            to_rows = p.plus(to_rows, back)
+            to_columns.append(p.plus(carry[k], forth))
+        return tuple(to_columns), (done.values, done.number, to_rows, *to_partner, *done.to_rows)
+
+    def _exclude(self, start: Array | int, k: int, index: Array | None) -> Any:
+        """The function that puts a number where rows of a tile have no negative; by labels, all are negatives."""
+        if self.layout.blocks:
+            return lambda x, _: x
+        tile = p.Tile(start, *self.bounds[k], self.columns.shape[0])
+        return lambda x, value: p.exclude(self.lines, x, value, tile, index, eager=self.mode == "eager")

@@ -1,0 +1,204 @@
+"""Matrices of inner products: where positives lie in their tiles, and the operations on tiles and operands.
+
+A row's positive is found by its number, so that its score is the product of two vectors, and a tile has negatives
+alone, but for those entries that a line of positives, or of own columns, crosses. Whatever is one number for each row
+is multiplied into operands of D columns instead of tiles of a thousand.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from .._core.autodiff import stop_gradient
+from .._core.namespace import device_of, namespace_of
+from .._core.protocol import Array, Namespace
+from .._core.registry import adapter_of
+
+__all__ = [
+    "ABSENT",
+    "Lines",
+    "Tile",
+    "add_partners",
+    "concat_rows",
+    "cut",
+    "empty_sums",
+    "exclude",
+    "largest_logit",
+    "lines_of",
+    "outer_sum",
+    "partners",
+    "pieces",
+    "plus",
+    "product",
+    "put_line",
+]
+
+
+class Lines(NamedTuple):
+    """Where rows have their positives: row i in column ``i + positive``, from the first again after the last.
+
+    All other columns are its negatives, but column i where that is its `own`, and those before the `first`; with
+    `index`, an array says where the positives are.
+    """
+
+    positive: int = 0
+    own: bool = False
+    first: int = 0
+    by_index: bool = False
+
+
+class Tile(NamedTuple):
+    """Where a tile lies: its first row, its first column, the one after its last, and how many the matrix has."""
+
+    start: Array | int
+    low: int
+    high: int
+    n_columns: int
+
+
+def lines_of(structure: str, n_rows: int) -> Lines:
+    """The lines of a pairing's structure."""
+    if structure == "two_views":
+        return Lines(positive=n_rows // 2, own=True)
+    return Lines(first=n_rows if structure == "queue" else 0, by_index=structure == "index")
+
+
+def partners(xp: Namespace, lines: Lines, columns: Array, n_rows: int) -> Array:
+    """The column that is positive with each row."""
+    if not lines.positive:
+        return columns if n_rows == columns.shape[0] else columns[:n_rows, ...]
+    return xp.concat([columns[lines.positive :, ...], columns[: lines.positive, ...]], axis=0)
+
+
+def add_partners(xp: Namespace, lines: Lines, to_columns: Array, to_partners: Array) -> Array:
+    """The cotangent of the columns, with that of the partners each in its place."""
+    if lines.first:
+        return xp.concat([to_partners, to_columns], axis=0)
+    if lines.positive:
+        back = to_partners.shape[0] - lines.positive
+        to_partners = xp.concat([to_partners[back:, ...], to_partners[:back, ...]], axis=0)
+    n_rows = to_partners.shape[0]
+    if n_rows == to_columns.shape[0]:
+        return to_columns + to_partners
+    return xp.concat([to_columns[:n_rows, ...] + to_partners, to_columns[n_rows:, ...]], axis=0)
+
+
+def exclude(lines: Lines, x: Array, value: float, tile: Tile, index: Array | None, *, eager: bool) -> Array:
+    """A tile, which may be overwritten, with `value` where a row has no negative."""
+    if lines.first:
+        return x
+    if lines.by_index:
+        assert index is not None  # noqa: S101  (it comes with the lines)
+        return _fill_columns(x, index, value, tile)
+    x = put_line(x, lines.positive, value, tile, eager=eager)
+    return put_line(x, 0, value, tile, eager=eager) if lines.own else x
+
+
+def put_line(x: Array, distance: int, value: float | Array, tile: Tile, *, eager: bool) -> Array:
+    """A tile, which may be overwritten, with a number, or one for each row, at each row's column of that distance."""
+    if not eager:
+        return _fill_columns(x, _line(x, distance, tile), value, tile)
+    start, low, high, n_columns = tile
+    assert isinstance(start, int)  # noqa: S101  (known where blocks are visited one by one)
+    first, count = (start + distance) % n_columns, x.shape[0]
+    # Along the diagonal through (start, first), and on from column 0 where it leaves the matrix.
+    for shift in (0, n_columns) if first + count > n_columns else (0,):
+        a, b = max(low, first - shift), min(high, first - shift + count)
+        if a < b:
+            x = adapter_of(x).fill_diagonal(x, a - first + shift, a - low, b - a, value)
+    return x
+
+
+def _line(x: Array, distance: int, tile: Tile) -> Array:
+    """The column of that distance for each row of a tile."""
+    xp = namespace_of(x)
+    number = xp.arange(x.shape[0], dtype=xp.int32, device=device_of(x)) + (tile.start + distance)
+    return xp.where(number >= tile.n_columns, number - tile.n_columns, number)
+
+
+def _fill_columns(x: Array, columns: Array, value: float | Array, tile: Tile) -> Array:
+    """A tile with `value` at the column of each row that an array names, if the tile has it."""
+    value = value if isinstance(value, float) else value[:, None]
+    numbers = namespace_of(columns).arange(tile.low, tile.high, dtype=columns.dtype, device=device_of(columns))
+    chosen = columns[:, None] == numbers[None, :]
+    return namespace_of(x, chosen).where(chosen, value, x)
+
+
+# ---------------------------------------------------------------------------------------------------------- arithmetic
+
+
+def cut(start: int, stop: int, size: int) -> list[tuple[int, int]]:
+    """The bounds of pieces of a range."""
+    if size == stop - start:
+        return [(start, stop)]
+    return [(a, min(a + size, stop)) for a in range(start, stop, size)]
+
+
+def pieces(x: Array, bounds: Sequence[tuple[int, int]]) -> list[Array]:
+    """The rows of `x` in pieces."""
+    if len(bounds) == 1 and bounds[0] == (0, x.shape[0]):
+        return [x]
+    return [x[a:b, ...] for a, b in bounds]
+
+
+def concat_rows(xp: Namespace, parts: Sequence[Array]) -> Array:
+    """The pieces of an array in one."""
+    return parts[0] if len(parts) == 1 else xp.concat(list(parts), axis=0)
+
+
+def product(rows: Array, columns: Array) -> Array:
+    """The scores of a tile; of a wide one as the transpose of a tall one, which takes OpenBLAS up to half the time."""
+    return rows @ columns.T if rows.shape[0] >= columns.shape[0] else (columns @ rows.T).T
+
+
+def outer_sum(of_rows: Array, of_columns: Array) -> Array:
+    """The sum of a number of each row and one of each column of a tile, in the order in memory that a product has."""
+    if of_rows.shape[0] >= of_columns.shape[0]:
+        return of_rows[:, None] + of_columns[None, :]
+    return (of_columns[:, None] + of_rows[None, :]).T
+
+
+def plus(total: Array, part: Array) -> Array:
+    """A sum that begins with its first part, and grows in place where the library has that."""
+    if total is None:
+        return part
+    total += part
+    return total
+
+
+def empty_sums(arrays: Sequence[Array]) -> tuple[Array, ...]:
+    """What sums of the shapes of these arrays begin with: zeros for a scan that is traced, which has no first block."""
+    if len(arrays) == 0 or adapter_of(arrays[0]).mode != "traced":
+        return (None,) * len(arrays)
+    return tuple(namespace_of(x).zeros_like(x) for x in arrays)
+
+
+ABSENT = -0.5
+"""What is added to the scores of a column that takes no part, as a share of the largest number.
+
+Not -inf: a product computes 0 times it, in places that nobody looks at, and warns of the result."""
+
+_LARGEST_SQUARED = 1e9
+"""Numbers up to here can be squared, and some squares added up, in any dtype that is computed in."""
+
+
+def largest_logit(xp: Namespace, rows: Array, columns: Array, further: Sequence[Array] = ()) -> float:
+    """A bound of the magnitude of all scores and of their sums with further numbers; infinite where none is at hand.
+
+    By the inequality of Cauchy and Schwarz; it costs two products of D columns, and can save two passes over the
+    matrix.
+    """
+    concrete = adapter_of(rows).concrete_value
+    rows, columns = stop_gradient(rows), stop_gradient(columns)
+    for x in (rows, columns):
+        largest = concrete(xp.max(xp.abs(x)))
+        if largest is None or not largest <= _LARGEST_SQUARED:
+            return math.inf
+    longest = concrete(xp.max(xp.sum(rows * rows, axis=1)) * xp.max(xp.sum(columns * columns, axis=1)))
+    bound = math.inf if longest is None else math.sqrt(longest)
+    for x in further:
+        largest = concrete(xp.max(xp.abs(stop_gradient(x))))
+        bound += math.inf if largest is None else largest
+    return bound

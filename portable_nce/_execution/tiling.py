@@ -1,0 +1,127 @@
+"""How matrices are cut: every size and every threshold of the engine, as functions of shapes, device and `block_size`.
+
+The numbers were measured: a tile of scores is to stay in the cache between the product that makes it and the two that
+use it, and to be large enough that its calls cost nothing.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .._core.namespace import device_of
+from .._core.protocol import Array
+
+__all__ = [
+    "MAX_UNSHIFTED_LOGIT",
+    "Bounds",
+    "Tiling",
+    "is_far",
+    "is_large",
+    "is_positive",
+    "label_blocks",
+    "masked",
+    "one_sided",
+    "square",
+]
+
+MAX_UNSHIFTED_LOGIT = 30.0
+"""Logits in [-30, 30] need no max-shift: their exponentials add up without loss, in float32 too."""
+
+_ROWS, _COLUMNS = 512, 2048  # of a tile of products
+_MASKED_ENTRIES = 2**20  # of a block of whole rows, with masks of its size
+_BLOCK_ENTRIES = 2**22  # of a block of whole rows, without
+_KEPT_ENTRIES = 2**26  # exponentials that a two-sided sweep may keep
+_FAR_ROWS, _FAR_ENTRIES = 8192, 2**26  # of a device that is not the processor; not measured yet
+
+
+_COMPILED_ENTRIES, _COMPILED_BLOCKS = 2**22, 16  # of a graph for any number of rows: held, and blocks of more
+
+Bounds = tuple[tuple[int, int], ...]
+
+
+class Tiling(NamedTuple):
+    """Rows of a block, or the bounds of all; columns of a tile; whether a two-sided sweep keeps its exponentials."""
+
+    block: int | Bounds
+    tile: int
+    keep: bool = False
+
+
+def is_far(x: Array) -> bool:
+    """Whether an array is not on the processor, where a call costs more, and a cache is no measure."""
+    device = device_of(x)
+    return device is not None and "cpu" not in str(device).lower()
+
+
+def is_positive(number: int) -> bool:
+    """Whether a number is greater than 0; of a symbol about which nothing is known, it is taken for granted."""
+    try:
+        return bool(number > 0)
+    except Exception:  # noqa: BLE001  (each compiler has its own for a question that it cannot answer)
+        return True
+
+
+def _is_whole(n_rows: int, block_size: int | str | None, mode: str) -> bool:
+    """Whether a matrix is held: by choice, or for want of a number of rows."""
+    return mode == "whole" or block_size is None or (mode != "compiled" and not isinstance(n_rows, int))
+
+
+def _compiled(n_rows: int, n_columns: int) -> int | Bounds:
+    """Blocks for a graph that serves any number of rows: a number of them that does not depend on it."""
+    if n_rows * n_columns <= _COMPILED_ENTRIES or n_rows < _COMPILED_BLOCKS:
+        return n_rows
+    size = n_rows // _COMPILED_BLOCKS
+    starts = [k * size for k in range(_COMPILED_BLOCKS)]
+    return tuple(zip(starts, [*starts[1:], n_rows], strict=True))
+
+
+def one_sided(n_rows: int, n_columns: int, block_size: int | str | None, *, mode: str, far: bool) -> Tiling:
+    """Of a matrix of products that is swept once, for its rows."""
+    if _is_whole(n_rows, block_size, mode):
+        return Tiling(n_rows, n_columns)
+    if mode == "compiled":
+        return Tiling(_compiled(n_rows, n_columns), n_columns)
+    asked = block_size if isinstance(block_size, int) else None
+    block = asked or (max(min(_FAR_ENTRIES // n_columns, _FAR_ROWS), _ROWS) if far else _ROWS)
+    tile = n_columns if far or mode == "traced" else _columns(asked)
+    return Tiling(min(block, n_rows), min(tile, n_columns))
+
+
+def _columns(block: int | None) -> int:
+    return _COLUMNS if block is None else max(block, min(_COLUMNS, 8 * block))
+
+
+def square(n_rows: int, block_size: int | str | None, *, mode: str, far: bool, symmetric: bool) -> Tiling:
+    """Of a square matrix of products whose tiles serve rows and columns; `symmetric` ones half of the tiles alone."""
+    if _is_whole(n_rows, block_size, mode):
+        return Tiling(n_rows, n_rows, keep=True)
+    if mode == "compiled":
+        blocks = _compiled(n_rows, n_rows)
+        return Tiling(blocks, n_rows, keep=not isinstance(blocks, tuple))
+    asked = block_size if isinstance(block_size, int) else None
+    if mode == "traced":
+        return Tiling(min(asked or max(_ROWS // 2, _BLOCK_ENTRIES // n_rows // 2), n_rows), n_rows)
+    keep = asked is None and n_rows * n_rows <= _KEPT_ENTRIES
+    size = asked or (_FAR_ROWS // 2 if far else 2 * _ROWS)
+    return Tiling(min(size, n_rows), min(size if keep or symmetric else _columns(asked), n_rows), keep)
+
+
+def is_large(n_rows: int, n_columns: int) -> bool:
+    """Whether it pays to sort a matrix by labels, or to sum up rows and columns at once."""
+    return n_rows * n_columns > _ROWS * _ROWS
+
+
+def masked(n_rows: int, n_columns: int, block_size: int | str | None, *, mode: str, width: int = 1) -> Tiling:
+    """Of a matrix of any scores, with masks; `width` is that of an array of differences, if there is one."""
+    if _is_whole(n_rows, block_size, mode):
+        return Tiling(n_rows, n_columns)
+    if mode == "compiled":
+        return Tiling(_compiled(n_rows, n_columns), n_columns)
+    asked = block_size if isinstance(block_size, int) else None
+    return Tiling(min(asked or max(1, _MASKED_ENTRIES // (n_columns * width)), n_rows), n_columns)
+
+
+def label_blocks(block_size: int | str | None) -> tuple[int, int]:
+    """Rows of a block of whole classes, and how many it may have at most before masks cost less."""
+    block = block_size if isinstance(block_size, int) else 2 * _ROWS
+    return block, 2 * block + 16

@@ -1,0 +1,251 @@
+"""The sweep over inner products that adds up rows and columns from the same tiles.
+
+It visits the tiles again, kept or computed anew, once both sums are final.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from .._core.logsumexp import ExpSum, merge
+from .._core.namespace import lift_to_tape, namespace_of
+from .._core.protocol import Array, Namespace
+from .._core.registry import adapter_of
+from . import products as p
+from .families import Finished, Softmax, divided, family_of
+from .layouts import Arrays, ProductLayout, reduced
+from .one_sided import label_sets
+from .statistics import Positives
+from .tiling import is_far, square
+
+__all__ = ["square_sweep"]
+
+
+def square_sweep(layout: ProductLayout, *arrays: Array, need_grad: bool) -> Arrays:
+    """A two-sided sweep over a square matrix of inner products; its plan is of the softmax family.
+
+    Of `own` scores, which are symmetric, rows and columns have the same sums: tiles above the diagonal serve both, and
+    those that it crosses hold each pair both ways. Otherwise the loss is the mean of both directions.
+    """
+    (arrays,) = lift_to_tape(arrays)
+    square = _Square(layout, arrays, need_grad=need_grad)
+    square.add_up()
+    values, number, to_by_row = square.finish()
+    gradients = (*square.pull(), *to_by_row) if need_grad else ()
+    return reduced(square.xp, square.layout, values, number, gradients)
+
+
+class _Square:
+    """The state of a two-sided sweep."""
+
+    def __init__(self, layout: ProductLayout, arrays: Arrays, *, need_grad: bool) -> None:
+        self.need_grad = need_grad
+        self.rows, self.columns, *further = arrays
+        self.by_row, self.labels = tuple(further[: layout.by_row]), further[layout.by_row :]
+        self.xp, self.adapter = namespace_of(self.rows), adapter_of(self.rows)
+        self.n: int = self.rows.shape[0]
+        self.lines = p.lines_of(layout.structure, self.n)
+        mode, far = self.adapter.mode, is_far(self.rows)
+        tiling = square(self.n, layout.block_size, mode=mode, far=far, symmetric=layout.own)
+        self.eager = mode == "eager"
+        bound = p.largest_logit(self.xp, self.rows, self.columns)
+        finite, complete = layout.unit or bound < math.inf, not layout.blocks
+        folds = layout.mean and finite and complete
+        self.layout = layout._replace(mean=layout.mean and not folds)
+        family = family_of(
+            self.xp,
+            layout.plan,
+            bound,
+            rows=self.rows,
+            need_grad=need_grad,
+            finite=finite,
+            complete=complete,
+            divisor=self.n if folds else 1,
+        )
+        assert isinstance(family, Softmax)  # noqa: S101  (its plan is one)
+        self.family = family
+        self.blocks = layout.blocks or tiling.block
+        self.bounds = layout.tiles or p.cut(0, self.n, tiling.tile)
+        self.tiles = p.pieces(self.columns, self.bounds)
+        self.tile_labels = p.pieces(self.labels[1], self.bounds) if self.labels else []
+        self.keep = tiling.keep and family.unshifted and need_grad
+        self.kept: dict[tuple[Array | int, int], Array] = {}
+        self.sides: list[ExpSum] = []
+        self.done: list[Finished] = []
+        self.to_positive: Array = None
+
+    def visited(self, start: Array | int) -> range:
+        """The tiles that a block of rows is to see."""
+        first = next(k for k, (low, _) in enumerate(self.bounds) if low == start) if self.layout.own else 0
+        return range(first, len(self.bounds))
+
+    def serves_columns(self, start: Array | int, k: int) -> bool:
+        """Whether a tile's sums over its rows are wanted too: not if it holds each pair both ways."""
+        return not self.layout.own or self.bounds[k][0] != start
+
+    def scores(self, own: Array, start: Array | int, k: int) -> Array:
+        """A tile, in the unit of the base of exponentials."""
+        unit = self.family.base.unit
+        scores = p.product(own if unit == 1.0 else own * unit, self.tiles[k])
+        if self.labels:
+            return scores
+        return p.exclude(self.lines, scores, -math.inf, p.Tile(start, *self.bounds[k], self.n), None, eager=self.eager)
+
+    def among_classes(
+        self, own: Array, own_labels: Array, k: int
+    ) -> tuple[ExpSum, Array, Positives, tuple[Array, Array]]:
+        """The tile of a block's own classes: its sums, its exponentials, its positives, and which are which."""
+        sets = label_sets(self.xp, own_labels, self.tile_labels[k], own=True)
+        return *self.family.masked((p.product(own, self.tiles[k]),), sets, (), single=False), sets
+
+    # The sums.
+
+    def add_up(self) -> None:
+        """Add up rows and columns."""
+        xp, unshifted = self.xp, self.family.unshifted
+
+        def step(carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
+            own, *labels = block
+            so_far, parts = self._sums(carry), []
+            for k in self.visited(start):
+                both = self.serves_columns(start, k)
+                if self.labels and not both:
+                    parts.append(self.among_classes(own, labels[0], k)[0])
+                    continue
+                scores = self.scores(own, start, k)
+                if both and not unshifted:
+                    so_far[k] = merge(xp, [so_far[k], self.family.accumulate(scores, 0, spare=False)[0]])[0]
+                part, terms = self.family.accumulate(scores)
+                parts.append(part)
+                if both and unshifted:
+                    so_far[k] = ExpSum(None, so_far[k].total + xp.sum(terms, axis=0))
+                if self.keep:
+                    self.kept[start, k] = terms
+            return _flat(so_far), _flat([merge(xp, parts)[0]])
+
+        empty = [_empty_sum(xp, tile, unshifted=unshifted) for tile in self.tiles]
+        carry, found = self.adapter.scan(step, _flat(empty), (self.rows, *self.labels[:1]), self.blocks)
+        (of_rows,), by_tile = self._sums(found), self._sums(carry)
+        tops = [part.top for part in by_tile if part.top is not None]
+        top = p.concat_rows(xp, tops) if tops else None
+        of_columns = ExpSum(top, p.concat_rows(xp, [part.total for part in by_tile]))
+        self.sides = [merge(xp, [of_rows, of_columns])[0]] if self.layout.own else [of_rows, of_columns]
+
+    def _sums(self, flat: Arrays) -> list[ExpSum]:
+        if self.family.unshifted:
+            return [ExpSum(None, total) for total in flat]
+        return [ExpSum(top, total) for top, total in zip(flat[::2], flat[1::2], strict=True)]
+
+    # The losses.
+
+    def finish(self) -> tuple[Array, Array, Arrays]:
+        """The losses of the rows, how often each counts, and the cotangents of what belongs to rows."""
+        xp = self.xp
+        if self.labels:
+            self.done = [self._finish_classes()]
+        else:
+            partner = p.partners(xp, self.lines, self.columns, self.n)
+            positive = self.family.line(xp.sum(self.rows * partner, axis=1), None, self.by_row)
+            self.done = [
+                self.family.finish(side, positive, self.by_row, need_grad=self.need_grad) for side in self.sides
+            ]
+            if self.need_grad:
+                self.to_positive = _mean([done.to_positive for done in self.done])
+        values = _mean([done.values for done in self.done])
+        values = divided(values, self.family.divisor)
+        to_by_row = tuple(map(_mean, zip(*(done.to_rows for done in self.done), strict=True)))
+        return values, self.done[0].number, to_by_row
+
+    def _finish_classes(self) -> Finished:
+        """The losses of rows whose positives are in the tile of their block; `pull` forms the positives' cotangents."""
+
+        def step(carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
+            own, own_labels, *here = block
+            by_row, total = tuple(here[: self.layout.by_row]), self._sums(tuple(here[self.layout.by_row :]))[0]
+            _, _, positive, _ = self.among_classes(own, own_labels, self.visited(start)[0])
+            done = self.family.finish(total, positive, by_row, need_grad=self.need_grad)
+            coefficient = () if done.coefficient is None else (done.coefficient,)
+            return carry, (done.values, done.number, *coefficient, *done.to_rows)
+
+        xs = (self.rows, self.labels[0], *self.by_row, *_flat(self.sides))
+        _, (values, number, *further) = self.adapter.scan(step, (), xs, self.blocks)
+        return Finished(values, number, further[0] if further else None, None, tuple(further[1:]))
+
+    # The gradients.
+
+    def pull(self) -> tuple[Array, Array]:
+        """The cotangents of rows and columns. A tile's are ``a_i e^(g_ij - top_i) + b_j e^(g_ij - top_j)``."""
+        xp, family, half = self.xp, self.family, 1.0 if self.layout.own else 0.5
+        of_rows, of_columns = (half * self.done[k].coefficient for k in (0, -1))
+        by_tile = p.pieces(of_columns, self.bounds)
+        tops = () if family.unshifted else (self.sides[0].top,)
+        top_by_tile = [] if family.unshifted else p.pieces(self.sides[-1].top, self.bounds)
+        unit = family.base.unit
+
+        def step(carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
+            own, coefficient, *further = block
+            top = further.pop() * unit if tops else None
+            to_rows: Array = None
+            to_columns = list(carry)
+            for k in self.visited(start):
+                both = self.serves_columns(start, k)
+                if self.labels and not both:
+                    cotangent = self._class_cotangent(own, further, k)
+                elif family.unshifted:
+                    terms = self.kept.pop((start, k)) if self.keep else family.terms(self.scores(own, start, k), None)
+                    if both:
+                        cotangent = p.outer_sum(coefficient, by_tile[k])
+                        cotangent *= terms
+                    else:
+                        cotangent = terms * coefficient[:, None]
+                else:
+                    scores = self.scores(own, start, k)
+                    cotangent = family.terms(scores, top, 1, spare=not both) * coefficient[:, None]
+                    if both:
+                        others = family.terms(scores, top_by_tile[k] * unit, 0)
+                        cotangent = cotangent + others * by_tile[k][None, :]
+                to_rows = p.plus(to_rows, cotangent @ self.tiles[k])
+                to_columns[k] = p.plus(to_columns[k], cotangent.T @ own)
+            return tuple(to_columns), (to_rows,)
+
+        classes = (self.labels[0], *self.by_row, *_flat(self.sides)) if self.labels else ()
+        init = p.empty_sums(self.tiles)
+        xs = (self.rows, of_rows, *classes, *tops)
+        carry, (to_rows,) = self.adapter.scan(step, init, xs, self.blocks)
+        to_columns = p.concat_rows(xp, carry)
+        if self.to_positive is None:
+            return to_rows, to_columns
+        partner, to_positive = p.partners(xp, self.lines, self.columns, self.n), self.to_positive[:, None]
+        to_columns = p.add_partners(xp, self.lines, to_columns, to_positive * self.rows)
+        return p.plus(to_rows, to_positive * partner), to_columns
+
+    def _class_cotangent(self, own: Array, here: list[Array], k: int) -> Array:
+        """The cotangent of the tile of a block's own classes, for the sums of all tiles."""
+        own_labels, *further = here
+        by_row, total = tuple(further[: self.layout.by_row]), self._sums(tuple(further[self.layout.by_row :]))[0]
+        part, terms, positive, sets = self.among_classes(own, own_labels, k)
+        done = self.family.finish(total, positive, by_row, need_grad=True)
+        share = None if part.top is None or total.top is None else merge_factor(self.xp, part.top, total.top)
+        return self.family.cotangents(terms, positive, done, sets, share)[0]
+
+
+def merge_factor(xp: Namespace, top: Array, of_all: Array) -> Array:
+    """The factor that brings exponentials from one shift to that of all."""
+    infinite = xp.isinf(of_all)
+    return xp.exp(xp.where(infinite, -math.inf, top) - xp.where(infinite, xp.zeros_like(of_all), of_all))
+
+
+def _mean(parts: Sequence[Array]) -> Array:
+    """The mean over the directions."""
+    return parts[0] if len(parts) == 1 else 0.5 * parts[0] + 0.5 * parts[1]
+
+
+def _flat(sums: Sequence[ExpSum]) -> Arrays:
+    return tuple(x for part in sums for x in part if x is not None)
+
+
+def _empty_sum(xp: Namespace, tile: Array, *, unshifted: bool) -> ExpSum:
+    """The sums of the columns of a tile, of no rows yet."""
+    zeros = xp.zeros_like(tile[:, 0])
+    return ExpSum(None if unshifted else zeros - math.inf, zeros)

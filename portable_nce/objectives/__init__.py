@@ -1,0 +1,71 @@
+"""Objectives: what the scores of a row are worth.
+
+Most are an `Objective`: a function of `RowStatistics` that returns the loss of each row, of shape (N,). A `Pairwise`
+sums one function over the positives and another over the negatives. Both are data: the execution, the similarity and
+the pairing are none of their business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from .._core.checks import check_choice
+from .._core.protocol import Array
+from .base import Objective, Pairwise, RowStatistics, Term
+from .pairwise import contrastive, logistic
+from .relic import Relic, relic
+from .softmax import dclw, flat_nce, info_nce
+from .triplet import Triplet, triplet
+
+__all__ = [
+    "Objective",
+    "Pairwise",
+    "RowStatistics",
+    "Term",
+    "contrastive",
+    "dclw",
+    "flat_nce",
+    "info_nce",
+    "logistic",
+    "relic",
+    "resolve",
+    "triplet",
+]
+
+AnyObjective: TypeAlias = Objective | Pairwise | Relic | Triplet
+
+_NAMED: dict[str, AnyObjective] = {"info_nce": info_nce(), "flat_nce": flat_nce(), "logistic": logistic()}
+
+
+def resolve(objective: str | AnyObjective | Callable[[RowStatistics], Array]) -> AnyObjective:
+    """Return the objective that an `objective` argument means.
+
+    Parameters
+    ----------
+    objective : str, objective or callable
+        ``"info_nce"``, ``"flat_nce"``, ``"logistic"``, an objective, or a function from `RowStatistics` to the losses
+        (N,).
+
+    Returns
+    -------
+    Objective, Pairwise, Relic or Triplet
+        The objective.
+
+    Raises
+    ------
+    ValueError
+        If the name is unknown.
+
+    Examples
+    --------
+    >>> import portable_nce as pnce
+    >>> pnce.objectives.resolve("flat_nce") is pnce.objectives.flat_nce()
+    True
+    """
+    if isinstance(objective, (Objective, Pairwise, Relic, Triplet)):
+        return objective
+    if callable(objective) and not isinstance(objective, str):
+        return Objective(objective)
+    check_choice("objective", objective, tuple(_NAMED))
+    return _NAMED[str(objective)]

@@ -1,0 +1,202 @@
+"""Objectives of pairs: elementwise functions of a score, each with its slopes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .._core.checks import check_choice, check_scalar
+from .._core.namespace import is_number, namespace_of
+from .._core.numerics import relu, relu_slope, softplus_and_sigmoid
+from .._core.protocol import Array
+from .base import Pairwise, Term
+
+__all__ = ["AVERAGES", "contrastive", "logistic"]
+
+AVERAGES = ("all", "nonzero")
+
+Fused = Callable[..., tuple[Array, tuple[Array, ...]]]
+
+
+def _term(fused: Fused) -> Term:
+    """A term whose value and slopes are computed together."""
+    made = Term(_Value(fused))
+    made.fused = fused
+    return made
+
+
+class _Value:
+    """The first of what a function gives."""
+
+    __slots__ = ("fused",)
+
+    def __init__(self, fused: Fused) -> None:
+        self.fused = fused
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is _Value and other.fused == self.fused
+
+    def __hash__(self) -> int:
+        return hash(self.fused)
+
+    def __call__(self, *arguments: Array) -> Array:
+        return self.fused(*arguments, bounded=False)[0]
+
+
+def logistic(*, bias: float | Array = 0.0, divide_by: str = "rows", balance: bool = False) -> Pairwise:
+    r"""Return the logistic objective: every pair is a decision of its own, positive or not.
+
+    .. math:: \ell_i = \sum_{j \in P(i)} \log(1 + e^{-z_{ij}}) + \sum_{j \in Q(i)} \log(1 + e^{z_{ij}}),
+        \qquad z_{ij} = g_{ij} + b
+
+    Parameters
+    ----------
+    bias : float or array of one entry, default: 0.0
+        Bias b; differentiable as an array.
+    divide_by : {"rows", "pairs", "active"}, default: "rows"
+        What a mean divides by: the rows (SigLIP), the pairs, or the pairs whose term is not 0.
+    balance : bool, default: False
+        Whether a mean is that over the positives plus that over the negatives.
+
+    Returns
+    -------
+    Pairwise
+        The objective, for `contrast`.
+
+    Raises
+    ------
+    ValueError
+        If `divide_by` is none of these.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> pnce.contrast(np.eye(3), np.eye(3), objective=pnce.objectives.logistic(bias=-1.0), temperature=0.5)
+    array(0.93978...)
+    """
+    check_scalar("bias", bias)
+    return Pairwise(
+        _LOGISTIC[0], _LOGISTIC[1], parameters=(bias,), divide_by=divide_by, balance=balance, label="logistic"
+    )
+
+
+# With z = g + b: log(1 + e^-z) of positives, whose slope is -sigmoid(-z), and log(1 + e^z) of negatives, sigmoid(z).
+
+
+def _logistic_positive(score: Array, bias: Array, *, bounded: bool) -> tuple[Array, tuple[Array, ...]]:
+    value, slope = softplus_and_sigmoid(namespace_of(score, bias), -(score + bias), bounded=bounded)
+    return value, (-slope, -slope)
+
+
+def _logistic_negative(score: Array, bias: Array, *, bounded: bool) -> tuple[Array, tuple[Array, ...]]:
+    value, slope = softplus_and_sigmoid(namespace_of(score, bias), score + bias, bounded=bounded)
+    return value, (slope, slope)
+
+
+_LOGISTIC = (_term(_logistic_positive), _term(_logistic_negative))
+
+
+def contrastive(
+    *,
+    margin: float | Array = 1.0,
+    positive_margin: float | Array = 0.0,
+    positive_power: int = 2,
+    negative_power: int = 2,
+    average: str = "all",
+    balance: bool = False,
+) -> Pairwise:
+    r"""Return the contrastive objective with a margin: positives attract, negatives repel within reach.
+
+    .. math:: \ell_i = \sum_{j \in P(i)} \max(d_{ij} - m^+, 0)^a + \sum_{j \in Q(i)} \max(m - d_{ij}, 0)^b,
+        \qquad d_{ij} = -g_{ij}
+
+    Parameters
+    ----------
+    margin : float or array of one entry, default: 1.0
+        Margin m beyond which negatives are left alone.
+    positive_margin : float or array of one entry, default: 0.0
+        Margin m⁺ within which positives are left alone.
+    positive_power, negative_power : {1, 2}, default: 2
+        Powers a and b.
+    average : {"all", "nonzero"}, default: "all"
+        Whether a mean is over all pairs, or over those whose term is not 0.
+    balance : bool, default: False
+        Whether a mean is that over the positives plus that over the negatives.
+
+    Returns
+    -------
+    Pairwise
+        The objective, for `contrast` with a similarity that is minus a distance.
+
+    Raises
+    ------
+    ValueError
+        If an option is none of the values named.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> x, y = np.asarray([[0.0, 0.0], [1.0, 0.0]]), np.asarray([[0.5, 0.0], [1.0, 0.5]])
+    >>> apart = pnce.objectives.contrastive(margin=1.0)
+    >>> pnce.contrast(x, y, objective=apart, similarity="neg_euclidean")
+    array(0.1875)
+    """
+    check_scalar("margin", margin)
+    check_scalar("positive_margin", positive_margin)
+    for name, power in (("positive_power", positive_power), ("negative_power", negative_power)):
+        if not is_number(power) or power not in {1, 2}:
+            message = f"{name}: expected 1 or 2, got {power!r}"
+            raise ValueError(message)
+    check_choice("average", average, AVERAGES)
+    objective = Pairwise(
+        _ATTRACT[int(positive_power)],
+        _REPEL[int(negative_power)],
+        parameters=(positive_margin, margin),
+        divide_by="pairs" if average == "all" else "active",
+        balance=balance,
+        label="contrastive",
+    )
+    objective.names = ("positive_margin", "margin")
+    return objective
+
+
+# With d = -g: max(d - m+, 0)^a of positives, max(m - d, 0)^b of negatives; both take both margins.
+
+
+def _attract(score: Array, positive_margin: Array, margin: Array, *, bounded: bool) -> tuple[Array, tuple[Array, ...]]:
+    del bounded
+    xp = namespace_of(score, positive_margin)
+    excess = -score - positive_margin
+    slope = relu_slope(xp, excess)
+    return relu(xp, excess), (-slope, -slope, namespace_of(margin).zeros_like(margin))
+
+
+def _attract_squared(
+    score: Array, positive_margin: Array, margin: Array, *, bounded: bool
+) -> tuple[Array, tuple[Array, ...]]:
+    del bounded
+    excess = relu(namespace_of(score, positive_margin), -score - positive_margin)
+    return excess * excess, (-2.0 * excess, -2.0 * excess, namespace_of(margin).zeros_like(margin))
+
+
+def _repel(score: Array, positive_margin: Array, margin: Array, *, bounded: bool) -> tuple[Array, tuple[Array, ...]]:
+    del bounded
+    xp = namespace_of(score, margin)
+    excess = margin + score
+    slope = relu_slope(xp, excess)
+    return relu(xp, excess), (slope, namespace_of(positive_margin).zeros_like(positive_margin), slope)
+
+
+def _repel_squared(
+    score: Array, positive_margin: Array, margin: Array, *, bounded: bool
+) -> tuple[Array, tuple[Array, ...]]:
+    del bounded
+    excess = relu(namespace_of(score, margin), margin + score)
+    nothing = namespace_of(positive_margin).zeros_like(positive_margin)
+    return excess * excess, (2.0 * excess, nothing, 2.0 * excess)
+
+
+_ATTRACT: dict[int, Any] = {1: _term(_attract), 2: _term(_attract_squared)}
+_REPEL: dict[int, Any] = {1: _term(_repel), 2: _term(_repel_squared)}

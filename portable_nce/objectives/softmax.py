@@ -1,0 +1,309 @@
+"""Objectives of the softmax family: functions of the log-odds and of the spread of the positives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from .._core.autodiff import stop_gradient
+from .._core.checks import check_bool, check_choice, check_scalar
+from .._core.namespace import device_of, enter, is_number, namespace_of
+from .._core.numerics import sigmoid, softplus, softplus_and_sigmoid
+from .._core.protocol import Array
+from .base import Objective, RowStatistics, Slopes, Weighted
+
+__all__ = ["MULTI_POSITIVE", "dclw", "flat_nce", "info_nce"]
+
+MULTI_POSITIVE = ("each", "pooled", "separate")
+
+
+def info_nce(*, multi_positive: str = "each") -> Objective:
+    r"""Return the InfoNCE objective: the softplus of the log-odds.
+
+    With one positive per row, :math:`\ell_i = \log(1 + e^{u_i})`, :math:`u_i = \mathrm{lse}_{Q(i)} g_{ij} - g_{ii}`;
+    a row without negatives has loss 0.
+
+    Parameters
+    ----------
+    multi_positive : {"each", "pooled", "separate"}, default: "each"
+        With several positives, ``"each"`` is the mean over the positives of the negative log-softmax over all
+        (SupCon's L_out), :math:`\mathrm{lse}_{P \cup Q} - \mathrm{mean}_P`, which without negatives is
+        :math:`\mathrm{lse}_P - \mathrm{mean}_P \ge \log |P|`, and not 0; ``"pooled"`` takes their probabilities
+        together (L_in up to a constant, NCA), :math:`\log(1 + e^{u_i})` with
+        :math:`u_i = \mathrm{lse}_Q - \mathrm{lse}_P`; ``"separate"`` is the mean over the positives, each against the
+        negatives alone (NT-Xent with several views), :math:`\mathrm{mean}_p \log(1 + e^{\mathrm{lse}_Q - g_{ip}})`.
+
+    Returns
+    -------
+    Objective
+        The objective, for `contrast`.
+
+    Raises
+    ------
+    ValueError
+        If `multi_positive` is none of these.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> x = np.eye(3)
+    >>> round(float(pnce.contrast(x, x, objective=pnce.objectives.info_nce(), temperature=0.5)), 6)
+    0.239545
+    """
+    check_choice("multi_positive", multi_positive, MULTI_POSITIVE)
+    return _INFO_NCE[multi_positive]
+
+
+def flat_nce(*, include_positive: bool = False, form: str = "log", multi_positive: str = "each") -> Objective:
+    r"""Return the FlatNCE objective: the log-odds themselves, or a constant with their gradient.
+
+    Without the positive (FlatNCE⊖) :math:`\ell_i = u_i`, also DCL's; with it (FlatNCE⊕) the gradient is InfoNCE's. The
+    detached forms divide by a constant: :math:`e^{u_i - \mathrm{sg}\,u_i}` and
+    :math:`(1 + e^{u_i}) / (1 + \mathrm{sg}\,e^{u_i})` are always 1, with the gradient of the log forms :math:`u_i` and
+    :math:`\log(1 + e^{u_i})`.
+
+    Parameters
+    ----------
+    include_positive : bool, default: False
+        Whether the positive stands in the denominator.
+    form : {"log", "detach"}, default: "log"
+        Which of two functions with the same gradient.
+    multi_positive : {"each", "pooled", "separate"}, default: "each"
+        With several positives, ``"each"`` contrasts the negatives with the mean of the positives, ``"pooled"`` with
+        their log-sum-exp; ``"separate"`` differs from ``"each"`` only with `include_positive`, as in `info_nce`.
+
+    Returns
+    -------
+    Objective
+        The objective, for `contrast`. Rows without a negative do not count.
+
+    Raises
+    ------
+    ValueError
+        If `form` or `multi_positive` is not one of the values named.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> x = np.eye(3)
+    >>> round(float(pnce.contrast(x, x, objective=pnce.objectives.flat_nce(), temperature=0.5)), 6)
+    -1.306853
+    """
+    include_positive = check_bool("include_positive", include_positive)
+    check_choice("form", form, ("log", "detach"))
+    check_choice("multi_positive", multi_positive, MULTI_POSITIVE)
+    return _FLAT_NCE[include_positive, form, multi_positive]
+
+
+# With the log-odds u and the spread s = lse(positives) - mean(positives), "pooled" is f(u), and "each" is f(u) + s:
+# the spread comes first, so that with one positive, where it is 0, the tiny value of a saturated row is added to
+# nothing.
+
+
+def _pooled(row: RowStatistics) -> Array:
+    xp = namespace_of(row.log_odds)
+    return xp.where(row.has_negative, softplus(xp, row.log_odds), xp.zeros_like(row.log_odds))
+
+
+def _pooled_slopes(row: RowStatistics) -> Slopes:
+    return sigmoid(namespace_of(row.log_odds), row.log_odds), None, None, None
+
+
+def _each(row: RowStatistics) -> Array:
+    return row.spread + _pooled(row)
+
+
+def _each_slopes(row: RowStatistics) -> Slopes:
+    xp = namespace_of(row.log_odds)
+    return sigmoid(xp, row.log_odds), xp.ones_like(row.log_odds), None, None
+
+
+def _softplus_of_odds(odds: Array, *, bounded: bool) -> tuple[Array, Array]:
+    return softplus_and_sigmoid(namespace_of(odds), odds, bounded=bounded)
+
+
+def _log_odds(row: RowStatistics) -> Array:
+    return row.log_odds
+
+
+def _log_odds_slopes(row: RowStatistics) -> Slopes:
+    return namespace_of(row.log_odds).ones_like(row.log_odds), None, None, None
+
+
+def _log_odds_each(row: RowStatistics) -> Array:
+    return row.log_odds + row.spread
+
+
+def _log_odds_each_slopes(row: RowStatistics) -> Slopes:
+    one = namespace_of(row.log_odds).ones_like(row.log_odds)
+    return one, one, None, None
+
+
+def _odds_of_odds(odds: Array, *, bounded: bool) -> tuple[Array, Array]:
+    del bounded
+    return odds, namespace_of(odds).ones_like(odds)
+
+
+class _Detached:
+    """``exp(f - sg f)``: 1, with the gradient of f."""
+
+    __slots__ = ("function",)
+
+    def __init__(self, function: Callable[[RowStatistics], Array]) -> None:
+        self.function = function
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and other.function == self.function
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.function))
+
+    def __call__(self, row: RowStatistics) -> Any:
+        value = self.function(row)
+        xp = namespace_of(value)
+        constant = stop_gradient(value)
+        # The difference of two infinities is no number; the value of such a row is 1 all the same.
+        infinite, nothing = xp.isinf(constant), xp.zeros_like(value)
+        return xp.exp(xp.where(infinite, nothing, value) - xp.where(infinite, nothing, constant))
+
+
+class _DetachedSlopes(_Detached):
+    """The slopes of ``exp(f - sg f)``: those of f times the value, which is 1 but for derivatives of second order."""
+
+    __slots__ = ("slopes",)
+
+    def __init__(self, function: Callable[[RowStatistics], Array], slopes: Callable[[RowStatistics], Slopes]) -> None:
+        super().__init__(function)
+        self.slopes = slopes
+
+    def __call__(self, row: RowStatistics) -> Any:
+        one = super().__call__(row)
+        of_odds, of_spread, _, _ = self.slopes(row)
+        return one * of_odds, None if of_spread is None else one * of_spread, None, None
+
+
+_FORMS: dict[tuple[bool, str], tuple[Any, Any, Any]] = {
+    (True, "each"): (_each, _each_slopes, _softplus_of_odds),
+    (True, "pooled"): (_pooled, _pooled_slopes, _softplus_of_odds),
+    (True, "separate"): (_pooled, _pooled_slopes, _softplus_of_odds),
+    (False, "each"): (_log_odds_each, _log_odds_each_slopes, _odds_of_odds),
+    (False, "pooled"): (_log_odds, _log_odds_slopes, _odds_of_odds),
+    # The mean over the positives of lse(negatives) - g_p is the same function as "each".
+    (False, "separate"): (_log_odds_each, _log_odds_each_slopes, _odds_of_odds),
+}
+"""Loss, slopes, and both from the log-odds, with and without the positive in the denominator."""
+
+
+def _made(
+    multi_positive: str, label: str, *, include: bool, detach: bool = False, needs_negative: bool = False
+) -> Objective:
+    rows, slopes, of_odds = _FORMS[include, multi_positive]
+    if detach:
+        rows, slopes, of_odds = _Detached(rows), _DetachedSlopes(rows, slopes), None
+    made = Objective(rows, slopes=slopes, needs_negative=needs_negative, label=f"{label}, {multi_positive}")
+    made.of_odds = of_odds
+    made.separate = include and multi_positive == "separate"
+    return made
+
+
+# Built once: equal objectives are the same object.
+_INFO_NCE = {multi: _made(multi, "info_nce", include=True) for multi in MULTI_POSITIVE}
+_FLAT_NCE = {
+    (include, form, multi): _made(
+        multi,
+        f"flat_nce{' with the positive' if include else ''}{', detached' if form == 'detach' else ''}",
+        include=include,
+        detach=form == "detach",
+        needs_negative=True,
+    )
+    for include in (False, True)
+    for form in ("log", "detach")
+    for multi in MULTI_POSITIVE
+}
+
+
+def dclw(*, temperature: float | Array, sigma: float | Array = 0.5, detach_weights: bool = False) -> Objective:
+    r"""Return the weighted decoupled objective: positives that are hard to find count more.
+
+    .. math:: \ell_i = \mathrm{lse}_{Q(i)}\, g_{ij} - w_i\, g_{ii}, \qquad
+        w_i = 2 - n\, \mathrm{softmax}_i(\tau g_{ii} / \sigma)
+
+    over the n rows that count. With several positives, the log-sum-exp of their scores stands for :math:`g_{ii}`, in
+    the loss and in the weight.
+
+    Parameters
+    ----------
+    temperature : float or array of one entry
+        Temperature τ by which the scores were divided.
+    sigma : float or array of one entry, default: 0.5
+        Concentration σ > 0 of the weights.
+    detach_weights : bool, default: False
+        Whether the weights are constants.
+
+    Returns
+    -------
+    Objective
+        The objective, for `contrast`. Rows without a negative do not count.
+
+    Raises
+    ------
+    ValueError
+        If `sigma` is not a finite number greater than 0.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> weighted = pnce.objectives.dclw(temperature=0.5)
+    >>> round(float(pnce.contrast(np.eye(3), np.eye(3), objective=weighted, temperature=0.5)), 6)
+    -1.306853
+    """
+    check_scalar("temperature", temperature, above=0.0)
+    check_scalar("sigma", sigma, above=0.0)
+    detach_weights = check_bool("detach_weights", detach_weights)
+    return Weighted(_WEIGHTED, _DclwWeights(temperature, sigma, detach_weights=detach_weights), label="dclw")
+
+
+def _weighted(row: RowStatistics, weight: Array) -> Array:
+    """``lse - w s`` as ``w u + (1 - w) lse``, in which the slopes by the positive's score s do not cancel."""
+    return weight * row.log_odds + (1.0 - weight) * row.negative
+
+
+def _weighted_slopes(row: RowStatistics, weight: Array) -> Any:
+    return weight, None, 1.0 - weight, None, row.log_odds - row.negative
+
+
+_WEIGHTED = Objective(_weighted, slopes=_weighted_slopes, needs_negative=True, label="dclw")
+
+
+class _DclwWeights:
+    """``w = 2 - n softmax(τ s / σ)`` over the n rows that count."""
+
+    __slots__ = ("detach", "sigma", "temperature")
+
+    def __init__(self, temperature: Any, sigma: Any, *, detach_weights: bool) -> None:
+        self.temperature = temperature
+        self.sigma = sigma
+        self.detach = detach_weights
+
+    def __call__(self, positive: Array, counted: Array) -> Array:
+        options = {"temperature": self.temperature, "sigma": self.sigma}
+        arrays = {name: value for name, value in options.items() if not is_number(value)}
+        xp, (positive, counted, *entered) = enter(scores=positive, counted=counted, **arrays)
+        for name, array in zip(arrays, entered, strict=True):
+            options[name] = xp.astype(xp.reshape(array, (1,)), positive.dtype)
+        logits = xp.where(counted, positive * (options["temperature"] / options["sigma"]), -math.inf)
+        top = stop_gradient(xp.max(logits, axis=0, keepdims=True))
+        shares = xp.exp(logits - xp.where(xp.isinf(top), xp.zeros_like(top), top))
+        total = xp.sum(shares, axis=0, keepdims=True)
+        number = xp.sum(xp.astype(counted, positive.dtype), axis=0, keepdims=True)
+        # 2 - n p is (2 - n) + n (1 - p): of a share p near 1, what the others have is summed, not subtracted from 1.
+        places = xp.arange(shares.shape[0], device=device_of(shares))
+        largest = xp.argmax(stop_gradient(logits), axis=0, keepdims=True) == places
+        others = xp.sum(xp.where(largest, xp.zeros_like(shares), shares), axis=0, keepdims=True)
+        rest = xp.where(largest, others, total - shares) / xp.where(total == 0, xp.ones_like(total), total)
+        weight = (2.0 - number) + number * rest
+        return stop_gradient(weight) if self.detach else weight

@@ -1,0 +1,228 @@
+"""The code of README.md and of the pages in docs/ runs as it stands there.
+
+The blocks of Python of a page run one after the other in one namespace. Two kinds are executed elsewhere: examples with
+prompts by doctest (``nox -s doctest``), and the lines of docs/coming-from.md, next to the libraries that they are
+compared with, by tests/peers; here that page is held to the table that is tested there.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import portable_nce
+from portable_nce import testing
+from portable_nce._core import registry
+
+from peers.table import page as table_of_peers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[1]
+
+OPTIONAL = {"cupy"}
+"""Modules that these tests do without. A block is left out if it imports one of them that is not installed."""
+
+BY_PEERS = "docs/coming-from.md"
+"""The page whose lines tests/peers executes."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block of Python, and the line of its page that it begins on."""
+
+    page: str
+    line: int
+    source: str
+
+    @property
+    def optional(self) -> set[str]:
+        """The optional modules that it imports."""
+        nodes = list(ast.walk(ast.parse(self.source)))
+        names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+        names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
+        return {name.partition(".")[0] for name in names} & OPTIONAL
+
+    @property
+    def missing(self) -> set[str]:
+        """Those of them that are not installed."""
+        return {name for name in self.optional if importlib.util.find_spec(name) is None}
+
+    def run(self, namespace: dict[str, Any]) -> None:
+        """Execute it; errors name the line of the page."""
+        code = compile("\n" * (self.line - 1) + self.source, self.page, "exec")
+        exec(code, namespace)  # noqa: S102  (what the page shows)
+
+
+def blocks_of(page: str) -> Iterator[Block]:
+    """Find the blocks of Python of a page; every other fence must name another language, or be plain text."""
+    fence: tuple[str, int] | None = None
+    lines: list[str] = []
+    for number, line in enumerate((ROOT / page).read_text(encoding="utf-8").splitlines(), start=1):
+        match = re.match(r" {0,3}(`{3,}|~{3,})\s*(\w*)", line)
+        if match is None:
+            lines.append(line)
+        elif fence is None:
+            fence, lines = (match[2].lower(), number + 1), []
+        else:
+            language, start = fence
+            if language in {"python", "py", "python3", "pycon"}:
+                yield Block(page, start, "\n".join(lines) + "\n")
+            fence = None
+    assert fence is None, f"{page}: a fenced block is not closed"
+
+
+PAGES = [path.relative_to(ROOT).as_posix() for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))]
+BLOCKS = {page: [block for block in blocks_of(page) if ">>> " not in block.source] for page in PAGES}
+EXECUTED = {page: blocks for page, blocks in BLOCKS.items() if blocks and page != BY_PEERS}
+
+
+@pytest.fixture
+def mylib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Install what docs/conformance.md takes for granted: the library `mylib`, and a copy in the package `yourlib`."""
+    (tmp_path / "mylib.py").touch()
+    package = Path(portable_nce.__file__).parent
+    backends = Path(str(importlib.import_module("portable_nce.backends").__file__)).parent
+    vendor = tmp_path / "yourlib" / "_vendor"
+    leave = shutil.ignore_patterns("__pycache__", "testing", "_cli", "backends")
+    shutil.copytree(package, vendor / "portable_nce", ignore=leave)
+    shutil.copytree(backends, vendor / "portable_nce" / "backends", ignore=shutil.ignore_patterns("__pycache__"))
+    (vendor / "__init__.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(registry, "_registered", dict(registry._registered))  # noqa: SLF001  (put back afterwards)
+    before = set(sys.modules)
+    yield
+    for name in set(sys.modules) - before:
+        if name.partition(".")[0] in {"mylib", "yourlib"}:
+            del sys.modules[name]
+
+
+@pytest.mark.usefixtures("mylib")
+@pytest.mark.parametrize("page", EXECUTED)
+def test_the_code_of_a_page_runs(page: str) -> None:
+    namespace: dict[str, Any] = {"__name__": "__main__", "portable_nce": portable_nce}
+    for block in EXECUTED[page]:
+        if not block.missing:
+            block.run(namespace)
+
+
+@pytest.mark.parametrize(
+    "block",
+    [block for blocks in EXECUTED.values() for block in blocks if block.optional],
+    ids=lambda block: f"{block.page}:{block.line}",
+)
+def test_a_block_with_an_optional_library_runs(block: Block) -> None:
+    if block.missing:
+        pytest.skip(f"{block.page}, line {block.line}: {', '.join(block.missing)} is not installed")
+    block.run({"__name__": "__main__"})
+
+
+def gradients_in(namespace: dict[str, Any]) -> list[Any]:
+    """List the gradients that a block of the README shows."""
+    shown = [namespace[name] for name in ("gradient", "gradients") if name in namespace]
+    return [one for gradient in shown for one in (gradient if isinstance(gradient, tuple) else (gradient,))]
+
+
+@pytest.mark.parametrize(
+    "block", [block for block in BLOCKS["README.md"] if not block.missing], ids=lambda block: f"line {block.line}"
+)
+def test_a_block_of_the_readme_gives_gradients(block: Block) -> None:
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    block.run(namespace)  # each can be copied by itself
+    gradients = gradients_in(namespace)
+    assert gradients
+    for gradient, argument in zip(gradients, ("query", "key", "temperature"), strict=False):
+        assert gradient is not None, argument
+        assert gradient.shape == namespace[argument].shape
+        assert 0.0 < float(abs(gradient).sum()) < float("inf")
+
+
+def test_the_readme_has_a_block_for_each_library_with_the_same_lines() -> None:
+    libraries = ("NumPy", "PyTorch", "JAX", "CuPy")
+    blocks = {
+        name: block for name in libraries for block in BLOCKS["README.md"] if block.source.startswith(f"# {name}")
+    }
+    assert set(blocks) == set(libraries)
+    definitions = {
+        re.search(r"^def loss.*?\n\n", f"{block.source}\n", re.MULTILINE | re.DOTALL) for block in blocks.values()
+    }
+    assert None not in definitions
+    assert len({match[0] for match in definitions if match is not None}) == 1
+
+
+def test_the_lines_of_other_libraries_are_those_that_are_tested() -> None:
+    assert (ROOT / BY_PEERS).read_text(encoding="utf-8") == table_of_peers(), (
+        "python tests/peers/table.py > docs/coming-from.md"
+    )
+    imports, *lines = BLOCKS[BY_PEERS]
+    assert imports.source.splitlines()[-1] == "import portable_nce as pnce"
+    for block in lines:
+        ast.parse(block.source)
+
+
+def report_of(folder: Path, tests: dict[str, str]) -> None:
+    """Write a report of tests, by name with their modules, as pytest does."""
+    folder.mkdir(parents=True)
+    cases = "".join(f'<testcase classname="suite.{module}" name="{name}"/>' for name, module in tests.items())
+    text = f"<testsuites><testsuite>{cases}</testsuite></testsuites>"
+    (folder / "junit.xml").write_text(text, encoding="utf-8")
+
+
+def test_the_catalogue_is_not_written_from_partial_reports(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import catalogue
+
+    suite = Path(str(testing.__file__)).parent / "suite"
+    whole = {f"{path.stem}_one": path.stem for path in suite.glob("test_*.py")}
+    transforms = {name: "test_transforms" for names in catalogue.TRANSFORMS.values() for name in names}
+    on_cpu = [name for name, variant in testing.VARIANTS.items() if not variant.gpu]
+    missing, partial, *others = on_cpu
+    for name in others:
+        report_of(tmp_path / f"conformance-{name}", whole)
+    report_of(tmp_path / f"conformance-{partial}", {"test_exact_core[clip]": "test_values_and_gradients"})
+    with pytest.raises(SystemExit) as ending:
+        catalogue.main(tmp_path)
+    first, *reasons = str(ending.value).splitlines()
+    assert "full run" in first
+    assert [reason.split(":")[0].strip() for reason in reasons] == [
+        *(f"conformance-{name}" for name in (missing, partial)),
+        "tests",
+    ]
+    assert "test_bad_input" in reasons[1]
+    assert capsys.readouterr().out == ""
+    report_of(tmp_path / f"conformance-{missing}", whole)
+    shutil.rmtree(tmp_path / f"conformance-{partial}")
+    report_of(tmp_path / f"conformance-{partial}", whole)
+    report_of(tmp_path / "tests", transforms)
+    assert catalogue.lacking(tmp_path) == []  # the variants for GPUs have no report
+    monkeypatch.setattr(catalogue, "composition", lambda: "composition")
+    catalogue.main(tmp_path)
+    assert "not run" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("platform", ["cuda", "tpu"])
+@pytest.mark.parametrize("name", ["info_nce", "nt_xent", "flat_nce", "dcl", "n_tuple"])
+def test_jax_lowers_losses_for_devices_that_are_not_here(name: str, platform: str) -> None:
+    """With products of the highest precision, unless the user has chosen another."""
+    jax: Any = importlib.import_module("jax")
+    x = jax.numpy.ones((64, 8), dtype="float32")
+
+    def products() -> list[str]:
+        gradient = jax.jit(jax.value_and_grad(getattr(portable_nce, name), argnums=(0, 1)))
+        text = gradient.trace(x, x).lower(lowering_platforms=(platform,)).as_text()
+        return [line for line in text.splitlines() if "dot_general" in line]
+
+    assert products()
+    assert all("HIGHEST" in line for line in products())
+    with jax.default_matmul_precision("bfloat16"):
+        assert not any("HIGHEST" in line for line in products())

@@ -1,0 +1,71 @@
+"""What the default run of nox leaves out is in the full run, and what it selects exists."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import nox
+import pytest
+from nox import registry
+
+from portable_nce.testing import VARIANTS
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def noxfile() -> Any:
+    """Import the noxfile, which registers its sessions."""
+    spec = importlib.util.spec_from_file_location("noxfile_under_test", ROOT / "noxfile.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where dataclasses look for it
+    spec.loader.exec_module(module)
+    return module
+
+
+def tags(noxfile: Any) -> dict[str, list[str]]:
+    """Map every session to its tags."""
+    return {name: list(getattr(noxfile, name).tags) for name in registry.get()}
+
+
+def test_every_library_has_a_variant_in_the_default_run(noxfile: Any) -> None:
+    assert set(noxfile.SELECTION) <= set(VARIANTS)
+    assert {VARIANTS[name].library for name in noxfile.SELECTION} == {v.library for v in VARIANTS.values()}
+    assert {dtype for v in VARIANTS.values() for dtype in v.dtypes} == {
+        dtype for name in noxfile.SELECTION for dtype in VARIANTS[name].dtypes
+    }
+
+
+def test_selections_name_tests_of_the_suite(noxfile: Any) -> None:
+    suite = ROOT / "portable_nce" / "testing" / "suite"
+    names = " ".join(f"{path.stem} {path.read_text(encoding='utf-8')}" for path in suite.glob("test_*.py"))
+    words = {word for part in noxfile.SELECTION.values() for option in part for word in re.findall(r"\w{2,}", option)}
+    assert {word for word in words - {"or", "and", "not"} if word not in names} == set()
+
+
+def test_the_full_run_holds_what_the_default_run_holds(noxfile: Any) -> None:
+    full = {name for name, of in tags(noxfile).items() if "full" in of}
+    default = {session.partition("(")[0] for session in nox.options.sessions or ()}
+    assert default - full == {"conformance", "integration"}  # in full they are `whole`, and `plugin` and `vendored`
+    assert {"peers", "plugin", "vendored", "minimums", "demo"} <= full
+
+
+def test_the_end_of_a_run_comes_last(noxfile: Any) -> None:
+    order = list(registry.get())
+    assert order[-1] == "summary"
+    assert max(order.index(name) for name, of in tags(noxfile).items() if of) == order.index("summary")
+    assert list(nox.options.sessions or ())[-1] == "summary"
+    assert order.index("coverage") > max(order.index(name) for name in ("tests", "doctest", "whole", "conformance"))
+
+
+def test_one_environment_serves_the_default_run(noxfile: Any) -> None:
+    """Except for ruff alone, and for the wheel."""
+    everything = set(noxfile.ENVIRONMENTS["all"])
+    for name in ("arrays", "torch", "jax", "lint", "build"):
+        assert set(noxfile.ENVIRONMENTS[name]) - {"numpy"} <= everything, name  # there with a version
