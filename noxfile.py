@@ -1,8 +1,12 @@
-"""Everything that is checked here, each check in an environment of its own.
+"""Everything that is checked here.
 
-``python -m nox`` runs all that can run on this machine and names the rest; ``nox -l`` lists the sessions. Environments
-are shared between sessions that need the same packages, live under ``.nox/env`` and are kept until their list of
-packages changes; delete ``.nox`` to begin afresh.
+- ``python -m nox`` runs the checks that find defects, and names the variants that this machine cannot run.
+- ``python -m nox -s quick`` runs the linter, the type checker and the suite in float64 on NumPy and PyTorch.
+- ``python -m nox -t full`` runs every variant in full, the lowest versions, other libraries and the demo: for releases.
+
+``nox -l`` lists the sessions. Environments are shared between sessions, live under ``.nox/env`` and are kept until
+their list of packages changes. ``.nox/cache`` keeps reference results, keyed by the source that computes them, and what
+JAX has compiled. Delete ``.nox`` to begin afresh.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import shutil
 import sys
 import tomllib
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from xml.etree import ElementTree as ET
@@ -32,6 +37,9 @@ NAME: Final = "portable_nce"
 
 TORCH: Final = "torch==2.13.0"
 """One version for all environments, so that the conformance, type and demo sessions speak of the same PyTorch."""
+
+DASK: Final = "dask[array]>=2025.1"
+"""A library of the array API that the package does not know."""
 
 CUPY: Final = "cupy-cuda12x[ctk]"
 """CuPy with the CUDA libraries, so that a machine needs no more than the driver."""
@@ -70,7 +78,7 @@ def peers_with(*, dependencies: bool) -> tuple[str, ...]:
 
 
 ENVIRONMENTS: Final[Mapping[str, tuple[str, ...]]] = {
-    # For one library each, so that a session shows that the project needs no other.
+    # For one library each, so that a session of the tag "full" shows that the project needs no other.
     "arrays": (*TESTING, *ARRAYS),
     "torch": (*TESTING, TORCH, "numpy"),
     "jax": (*TESTING, *extras("jax")),
@@ -83,8 +91,20 @@ ENVIRONMENTS: Final[Mapping[str, tuple[str, ...]]] = {
         *(() if sys.platform == "linux" else floors(extras("torch"))),
         *group("speed"),
     ),
-    # For what concerns several of them.
-    "all": (*TESTING, *ARRAYS, TORCH, *extras("jax", "demo"), *group("distribution"), *group("docstrings")),
+    # For nearly all of the default run: installing it once takes less time than a few environments of their own.
+    "all": (
+        *TESTING,
+        *ARRAYS,
+        TORCH,
+        *extras("jax", "demo"),
+        *group("distribution"),
+        *group("docstrings"),
+        *group("lint"),
+        *group("mutation"),
+        *group("types"),
+        DASK,
+        "nox",
+    ),
     "bench": (
         TORCH,
         *extras("jax", "demo"),
@@ -93,7 +113,7 @@ ENVIRONMENTS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "vendored": (*TESTING, TORCH, "numpy"),
     "mutation": (*TESTING, *ARRAYS, TORCH, *extras("jax"), *group("mutation")),
-    "plugin": (*TESTING, "dask[array]>=2025.1", "numpy>=2.0"),
+    "plugin": (*TESTING, DASK, "numpy>=2.0"),
     "peers": (*TESTING, *peers_with(dependencies=True), *extras("jax"), "numpy"),
     # For tools.
     "build": group("distribution"),
@@ -133,24 +153,55 @@ OBSTACLE: Final = gpu_obstacle()
 NOT_RUN: Final = {name: OBSTACLE for name, variant in VARIANTS.items() if variant.gpu and OBSTACLE is not None}
 """The variants that cannot run on this machine, and why."""
 
-MEASURED: Final = {"numpy"}
+MEASURED: Final = {"numpy-readonly"}
 """The variants whose coverage is measured, which takes twice the time. `tests` measures the adapters of the others."""
+
+SELECTION: Final[Mapping[str, tuple[str, ...]]] = {
+    "numpy-readonly": (),
+    "array-api-strict-strictest": (),
+    "torch": (),
+    "jax-x64": ("-m", "not repetition"),
+    "jax-x32": ("-k", "values_and_gradients or saturation or every_dtype or queue"),
+    "mparray": ("-k", "independent_oracle or contract or awkward or bad_input"),
+    **{name: () for name, variant in VARIANTS.items() if variant.gpu},
+}
+"""The variants of the default run, and the options of pytest that select their tests.
+
+Of variants that differ in one flag there is one: read-only arrays for NumPy, the strictest flags and the second device
+at once for array-api-strict. With 32-bit numbers, JAX runs what depends on dtypes. mparray runs what does not compare
+the library with itself. `whole` runs every variant in full.
+"""
 
 nox.options.sessions = [
     "lint",
     "types",
-    "demo",
+    "oracles",
     "doctest",
-    *(f"conformance({name})" for name in VARIANTS if name not in NOT_RUN),
+    *(f"conformance({name})" for name in SELECTION if name not in NOT_RUN),
     "tests",
-    "plugin",
-    "vendored",
-    "minimums",
-    "peers",
+    "integration",
     "agreement",
     "coverage",
     "summary",
 ]
+
+FULL: Final = ["full"]
+"""The tag of the sessions for releases and for the weekly run."""
+
+
+CACHES: Final[Mapping[str, str]] = {
+    "PORTABLE_NCE_TEST_CACHE": str(WORK / "cache" / "reference"),
+    "JAX_COMPILATION_CACHE_DIR": str(WORK / "cache" / "jax"),
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",  # nearly all that is compiled is one small operation
+    "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
+}
+"""Where the tests keep reference results, and JAX its compiled programs: its key is their source and its settings."""
+
+LARGEST_CACHE: Final = 500 * 2**20
+"""The bytes that JAX's compiled programs may take; those of one run take some 50 MiB."""
+
+LIGHT_XLA: Final[Mapping[str, str]] = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+"""For tests of JAX of which compiling is most of the time."""
 
 
 # Environments
@@ -221,9 +272,14 @@ def built(session: nox.Session) -> Path:
     return WHEELS[0]
 
 
-def tested(session: nox.Session, variant: str) -> Environment:
-    """Give the environment in which a variant is tested."""
+def alone(session: nox.Session, variant: str) -> Environment:
+    """Give the environment that has the library of a variant and no other framework."""
     return environment(session, "jax-cuda" if variant == "jax-cuda" else ENVIRONMENT_OF[VARIANTS[variant].library])
+
+
+def tested(session: nox.Session, variant: str) -> Environment:
+    """Give the environment in which the default run tests a variant: on a GPU, that of its library."""
+    return alone(session, variant) if VARIANTS[variant].gpu else environment(session, "all")
 
 
 # Tests
@@ -245,6 +301,14 @@ def results(name: str) -> Path:
     return folder
 
 
+@cache
+def trim_caches() -> None:
+    """Once in a run, remove what JAX has compiled if that has grown: programs of old code are never used again."""
+    compiled = Path(CACHES["JAX_COMPILATION_CACHE_DIR"])
+    if sum(path.stat().st_size for path in compiled.glob("*")) > LARGEST_CACHE:
+        shutil.rmtree(compiled, ignore_errors=True)
+
+
 def pytest(
     environment: Environment,
     name: str,
@@ -255,34 +319,69 @@ def pytest(
     options: bool = True,
 ) -> None:
     """Run pytest, with the options of the command line, and keep the outcome and, if asked for, the coverage."""
+    trim_caches()
     folder = results(name)
     command = ["coverage", "run", "-m", "pytest", "-p", "keep_coverage"] if measured else ["pytest"]
     outcome = f"--junit-xml={folder / 'junit.xml'}"
     # One thread for each process, and no further processes: the arrays of the tests are small.
-    settings = {"COVERAGE_FILE": str(folder / "coverage"), "PYTHONPATH": str(ROOT / "tests")}
+    settings = {"COVERAGE_FILE": str(folder / "coverage"), "PYTHONPATH": str(ROOT / "tests"), **CACHES}
     settings |= {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
     workers = "-n", processes, "--maxprocesses=8"
     further = environment.session.posargs if options else ()
     environment.run(*command, *args, *workers, outcome, *further, env=settings | dict(env or {}))
 
 
-@nox.session(venv_backend="none")
-@nox.parametrize("variant", [nox.param(name, id=name) for name in VARIANTS])
-def conformance(session: nox.Session, variant: str) -> None:
-    """Run the conformance suite on one variant: framework, device, mode and dtype."""
+@nox.session(venv_backend="none", tags=FULL)
+def oracles(session: nox.Session) -> None:
+    """Compute the reference results of every case anew where their source has changed, and keep them under .nox."""
+    environment(session, "all").run("python", "-m", f"{NAME}.testing.cache", env=CACHES)
+
+
+def run_suite(tester: Environment, variant: str, *args: str, env: Mapping[str, str] | None = None) -> None:
+    """Run the conformance suite, or a part of it, on one variant."""
     if (reason := NOT_RUN.get(variant)) is not None:
-        session.error(f"conformance({variant}) cannot run: {reason}")
+        tester.session.error(f"{variant} cannot run: {reason}")
     pytest(
-        tested(session, variant),
+        tester,
         f"conformance-{variant}",
         *SUITE,
         f"--variant={variant}",
+        *args,
         measured=variant in MEASURED or VARIANTS[variant].gpu,
         processes="0" if VARIANTS[variant].gpu else "auto",  # a GPU's memory is not shared out
+        env=env,
     )
 
 
 @nox.session(venv_backend="none")
+@nox.parametrize("variant", [nox.param(name, id=name) for name in SELECTION])
+def conformance(session: nox.Session, variant: str) -> None:
+    """Run the conformance suite on one variant of the default run: framework, device, mode and dtype."""
+    # XLA optimises what jax-x32 runs; compiling is most of the time, and for the tests of jax-x64 it leaves that out.
+    env = LIGHT_XLA if variant == "jax-x64" else None
+    run_suite(tested(session, variant), variant, *SELECTION[variant], env=env)
+
+
+@nox.session(venv_backend="none")
+@nox.parametrize("variant", [nox.param(name, id=name, tags=[] if name in NOT_RUN else FULL) for name in VARIANTS])
+def whole(session: nox.Session, variant: str) -> None:
+    """Run the whole conformance suite on one variant, where its library is the only framework."""
+    run_suite(alone(session, variant), variant)
+
+
+@nox.session(venv_backend="none")
+def quick(session: nox.Session) -> None:
+    """Run ruff, mypy and, in float64 on NumPy and PyTorch, the suite; further options of pytest after ``--``."""
+    tester = environment(session, "all")
+    tester.run("ruff", "check")
+    tester.run("ruff", "format", "--check", "--diff")
+    tester.run("mypy")
+    for variant in ("numpy-readonly", "torch"):
+        arguments = f"--variant={variant}", "--dtype=float64", "-m", "not exhaustive"
+        pytest(tester, f"quick-{variant}", *SUITE, *arguments, measured=False)
+
+
+@nox.session(venv_backend="none", tags=FULL)
 def tests(session: nox.Session) -> None:
     """Run the project's own tests: distribution, architecture, import, and the frameworks against each other."""
     pytest(
@@ -290,11 +389,11 @@ def tests(session: nox.Session) -> None:
         "tests",
         "tests",
         *(f"--ignore=tests/{name}" for name in ("peers", "plugin", "vendored")),
-        env={"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"},  # compiling is most of the time; the conformance suite has them
+        env=LIGHT_XLA,
     )
 
 
-@nox.session(venv_backend="none")
+@nox.session(venv_backend="none", tags=FULL)
 def doctest(session: nox.Session) -> None:
     """Run the examples of the docstrings and of the documents."""
     cupy = () if OBSTACLE is None else ("--ignore-glob=*/backends/cupy.py",)  # needs CuPy to be imported
@@ -304,7 +403,7 @@ def doctest(session: nox.Session) -> None:
     pytest(environment(session, "all"), "doctest", *arguments)
 
 
-@nox.session(venv_backend="none")
+@nox.session(venv_backend="none", tags=FULL)
 def peers(session: nox.Session) -> None:
     """Compare value and gradients with the losses of other libraries, line by line of docs/coming-from.md."""
     comparer = environment(session, "peers")
@@ -313,7 +412,7 @@ def peers(session: nox.Session) -> None:
     pytest(comparer, "peers", "tests/peers", measured=False, processes="0")  # importing them is most of the time
 
 
-@nox.session(venv_backend="none")
+@nox.session(venv_backend="none", tags=FULL)
 def plugin(session: nox.Session) -> None:
     """Run the suite on two libraries that the package does not know: a distribution in miniature, and Dask."""
     party = environment(session, "plugin")
@@ -326,9 +425,8 @@ def plugin(session: nox.Session) -> None:
     pytest(party, "plugin-dask", *SUITE, *slice_, measured=False)
 
 
-@nox.session(venv_backend="none")
-def vendored(session: nox.Session) -> None:
-    """Take the two folders over into other packages, with and without array-api-compat, and run a slice there."""
+def vendor(session_environment: Environment) -> Mapping[str, str]:
+    """Copy the two folders into two packages, one of them with array-api-compat; give the settings to import them."""
     home = WORK / "vendored"
     shutil.rmtree(home, ignore_errors=True)
     for package in (home / "dummy" / "_vendor", home / "plain"):
@@ -336,17 +434,39 @@ def vendored(session: nox.Session) -> None:
         shutil.copytree(ROOT / "backends", package / NAME / "backends", ignore=shutil.ignore_patterns("__pycache__"))
         (package / "__init__.py").touch()
     (home / "dummy" / "__init__.py").touch()
-    env = {"PYTHONPATH": str(home)}
-    alone = environment(session, "vendored", project=False)
-    alone.install("--no-deps", "--target", str(home / "dummy" / "_vendor"), *PYPROJECT["project"]["dependencies"])
-    pytest(alone, "vendored", "tests/vendored/test_alone.py", measured=False, env=env)
+    target = home / "dummy" / "_vendor"
+    session_environment.install("--no-deps", "--target", str(target), *PYPROJECT["project"]["dependencies"])
+    return {"PYTHONPATH": str(home)}
+
+
+@nox.session(venv_backend="none", tags=FULL)
+def vendored(session: nox.Session) -> None:
+    """Take the two folders over into other packages, with and without array-api-compat, and run a slice there."""
+    alone_ = environment(session, "vendored", project=False)
+    env = vendor(alone_)
+    pytest(alone_, "vendored", "tests/vendored/test_alone.py", measured=False, env=env)
     suite = (argument.replace(NAME, f"dummy._vendor.{NAME}") for argument in SUITE)
-    pytest(alone, "vendored-suite", *suite, "-k", "oracle or contract or bad_input", measured=False, env=env)
-    beside = environment(session, "torch")
-    pytest(beside, "vendored-beside", "tests/vendored/test_beside.py", measured=False, env=env)
+    pytest(alone_, "vendored-suite", *suite, "-k", "oracle or contract or bad_input", measured=False, env=env)
+    pytest(environment(session, "torch"), "vendored-beside", "tests/vendored/test_beside.py", measured=False, env=env)
 
 
 @nox.session(venv_backend="none")
+def integration(session: nox.Session) -> None:
+    """Run the short part of `plugin` and of `vendored`: a distribution in miniature, Dask, and copies beside ours."""
+    tester = environment(session, "all")
+    pytest(tester, "vendored-beside", "tests/vendored/test_beside.py", measured=False, env=vendor(tester))
+    # Not into the environment, where its entry point would be announced to every other session.
+    party = WORK / "plugin"
+    shutil.rmtree(party, ignore_errors=True)
+    metered = copied(ROOT / "tests" / "plugin" / "metered")
+    tester.install("--no-deps", "--no-build-isolation", "--target", str(party), str(metered))
+    env = {"PYTHONPATH": os.pathsep.join((str(party), str(ROOT / "tests")))}
+    pytest(tester, "plugin", "tests/plugin", measured=False, env=env)
+    few = "--variant=metered.conformance:VARIANT", "-k", "contract"
+    pytest(tester, "plugin-metered", *SUITE, *few, measured=False, env=env)
+
+
+@nox.session(venv_backend="none", tags=FULL)
 def minimums(session: nox.Session) -> None:
     """Run a slice of the suite on the lowest versions that are declared."""
     lowest = environment(session, "minimums")
@@ -378,7 +498,7 @@ def bench(session: nox.Session) -> None:
 # Tools
 
 
-@nox.session(venv_backend="none")
+@nox.session(venv_backend="none", tags=FULL)
 def lint(session: nox.Session) -> None:
     """Check style and formatting by ruff, and the workflows by zizmor."""
     linter = environment(session, "lint", project=False)
@@ -388,18 +508,17 @@ def lint(session: nox.Session) -> None:
         linter.run("zizmor", "--offline", "--persona=auditor", "--collect=all", "--strict-collection", ".github")
 
 
-@nox.session(venv_backend="none")
+@nox.session(venv_backend="none", tags=FULL)
 def types(session: nox.Session) -> None:
     """Check types by mypy, strict, and by pyright."""
     checker = environment(session, "all")
-    checker.install(*group("types"), *group("mutation"), "nox")
     try:
         checker.run("mypy")
     finally:
         checker.run("pyright", "--pythonpath", str(checker.programs / "python"))
 
 
-@nox.session(venv_backend="none")
+@nox.session(venv_backend="none", tags=FULL)
 def demo(session: nox.Session) -> None:
     """Train two encoders on handwritten digits; options after ``--``, such as ``--backend torch``."""
     backend = chosen(session.posargs)
@@ -425,7 +544,7 @@ def percent(part: int, whole: int) -> float:
     return 100.0 * part / whole if whole else 0.0
 
 
-@nox.session(venv_backend="none")
+@nox.session(venv_backend="none", tags=FULL)
 def coverage(session: nox.Session) -> None:
     """Combine the coverage of the sessions that ran before, show it, and hold it to the floor."""
     measurer = environment(session, "arrays")
@@ -462,12 +581,13 @@ def coverage(session: nox.Session) -> None:
         session.error(f"below {COVERAGE_FLOOR:g} %: {', '.join(low)}")
 
 
-@nox.session(venv_backend="none")
+@nox.session(venv_backend="none", tags=FULL)
 def agreement(session: nox.Session) -> None:
     """Report how far variants are from exact arithmetic, and fail beyond the bounds; ``-- --record`` renews them."""
-    for name, variant in VARIANTS.items():
+    # To record, all variants; to compare, those of the default run, and whichever others have run.
+    for name in VARIANTS if "--record" in session.posargs else SELECTION:
         ran = (WORK / "results" / f"conformance-{name}" / "junit.xml").exists()
-        if not ran and name not in NOT_RUN and variant.library != "mparray":
+        if not ran and name not in NOT_RUN and VARIANTS[name].library != "mparray":
             only = f"--variant={name}", "-k", "exact_core"
             pytest(tested(session, name), f"conformance-{name}", *SUITE, *only, measured=False, options=False)
     folder = results("agreement")
@@ -493,7 +613,7 @@ def outcomes(path: Path) -> dict[str, float]:
     return counts
 
 
-@nox.session(venv_backend="none")
+@nox.session(venv_backend="none", tags=FULL)
 def summary(session: nox.Session) -> None:
     """Say what each session of tests counted, and by name what could not run."""
     del session

@@ -19,8 +19,6 @@ import portable_nce
 if TYPE_CHECKING:
     from email.message import Message
 
-pytestmark = pytest.mark.xdist_group("distribution")  # one process builds it, once
-
 ROOT = Path(__file__).parents[1]
 
 NOT_SOURCE = shutil.ignore_patterns(

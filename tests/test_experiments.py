@@ -10,10 +10,6 @@ from pathlib import Path
 
 import pytest
 
-gaussian_experiment = pytest.mark.xdist_group("gaussians")
-language_experiment = pytest.mark.xdist_group("toy_language")
-"""One process runs an experiment, once."""
-
 ROOT = Path(__file__).parents[1]
 LEVELS = (2.0, 4.0, 6.0, 8.0, 10.0)
 MEASURES = ("bias", "variance", "squared error")
@@ -60,7 +56,6 @@ def toy_language(k: str) -> dict[str, tuple[float, float, float]]:
     return {name: (numbers[0], numbers[1], numbers[2]) for name, numbers in rows}
 
 
-@gaussian_experiment
 @pytest.mark.parametrize("measure", MEASURES)
 def test_every_estimator_has_a_finite_number_at_every_level(measure: str) -> None:
     table = gaussians(measure)
@@ -69,7 +64,6 @@ def test_every_estimator_has_a_finite_number_at_every_level(measure: str) -> Non
     assert measure == "bias" or all(number >= 0.0 for row in table.values() for number in row)
 
 
-@gaussian_experiment
 def test_the_kinds_of_the_bounds_are_printed() -> None:
     kinds = {row[0]: row[1] for row in printed("gaussians")[0]}
     assert set(kinds.values()) == {"lower", "upper", "neither"}
@@ -80,19 +74,16 @@ def test_the_kinds_of_the_bounds_are_printed() -> None:
     assert {kinds[name] for name in ("dv", "mine", "smile, clip 5", "dual, alternating")} == {"neither"}
 
 
-@gaussian_experiment
 @pytest.mark.parametrize("name", ["info_nce", "fdv", "fdv, cosine critic", "info_nce, best critic"])
 def test_info_nce_is_never_above_log_n(name: str) -> None:
     estimates = [bias + truth for bias, truth in zip(gaussians("bias")[name], LEVELS, strict=True)]
     assert max(estimates) <= math.log(64) + 0.005  # as printed
 
 
-@gaussian_experiment
 def test_the_best_critic_nearly_reaches_the_ceiling() -> None:
     assert gaussians("bias")["info_nce, best critic"][-1] > math.log(64) - 10.0 - 0.1
 
 
-@gaussian_experiment
 def test_the_upper_bounds_are_in_order() -> None:
     # Leave-one-out is below CLUB batch by batch, by Jensen's inequality. CLUB's excess is known: dρ² / (1 − ρ²) − I.
     table = gaussians("bias")
@@ -102,7 +93,6 @@ def test_the_upper_bounds_are_in_order() -> None:
         assert excess == pytest.approx(20.0 * math.expm1(truth / 10.0) - truth, rel=0.3)
 
 
-@gaussian_experiment
 def test_alternating_is_fdv_that_reports_another_number() -> None:
     # The same networks, by the same gradient. u is below the critic that counts the positive where it is negative.
     table = gaussians("bias")
@@ -111,7 +101,6 @@ def test_alternating_is_fdv_that_reports_another_number() -> None:
     assert all(flat == pytest.approx(bound, abs=0.05) for flat, bound in pairs)
 
 
-@language_experiment
 def test_every_loss_has_finite_numbers() -> None:
     few, many, every = (toy_language(k) for k in ("5", "50", "all"))
     assert list(few) == list(many)
@@ -121,7 +110,6 @@ def test_every_loss_has_finite_numbers() -> None:
     assert all(row[0] >= 0.0 for table in (few, many, every) for row in table.values())
 
 
-@language_experiment
 @pytest.mark.parametrize("k", ["5", "50"])
 def test_what_holds_of_the_losses_from_the_first_steps(k: str) -> None:
     table = toy_language(k)

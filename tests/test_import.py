@@ -1,4 +1,4 @@
-"""What `import portable_nce` brings along, and what it costs, in processes of their own."""
+"""What `import portable_nce` imports, in processes of their own."""
 
 from __future__ import annotations
 
@@ -36,17 +36,16 @@ FORBIDDEN = {
     "portable_nce.backends.tape",
 }
 
-LIMIT_MS = 15.0
-ATTEMPTS = 30
+MOST_OWN = 60
+MOST_OTHERS = 12
+"""The most modules that an import may add: of the package, and of the standard library. NumPy adds some hundred."""
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Any]:
+def run() -> Callable[[str], Any]:
     """Give a function that runs code in a new interpreter and reads the JSON that it prints."""
-    # Compiled code is kept, as in any installation, and coverage is not measured: both would be part of the time.
-    unwanted = ("COVERAGE_", "PYTHONDONTWRITEBYTECODE")
-    env = {key: value for key, value in os.environ.items() if not key.startswith(unwanted)}
-    env["PYTHONPYCACHEPREFIX"] = str(tmp_path_factory.mktemp("pycache"))
+    # Coverage is not measured: it would import modules of its own.
+    env = {key: value for key, value in os.environ.items() if not key.startswith("COVERAGE_")}
 
     def result(code: str) -> Any:
         process = subprocess.run(
@@ -65,45 +64,23 @@ def test_importing_the_package_imports_no_framework(run: Callable[[str], Any]) -
     assert (after - before) & FORBIDDEN == set()
 
 
-TIMED = """
-import json
-from time import process_time
+MODULES = """
+import json, sys
 import array_api_compat
-start = process_time()  # what other processes do is no cost of ours
+before = set(sys.modules)
 import portable_nce
-print(json.dumps(process_time() - start))
+print(json.dumps(sorted(set(sys.modules) - before)))
 """
 
 
-def test_importing_the_package_costs_little_beside_array_api_compat(run: Callable[[str], Any]) -> None:
-    run(TIMED)  # compiles
-    costs: list[float] = []
-    # Noise only adds: the least of several runs is the cost, and one run within the limit shows enough.
-    while len(costs) < ATTEMPTS and min(costs, default=LIMIT_MS + 1) > LIMIT_MS:
-        costs.append(1e3 * run(TIMED))
-    assert min(costs) <= LIMIT_MS, f"expected at most {LIMIT_MS} ms, got {sorted(costs)}"
-
-
-RATIO = """
-import json
-from time import process_time
-start = process_time()
-import numpy
-numpy_too = process_time() - start
-import array_api_compat
-start = process_time()
-import portable_nce
-print(json.dumps((process_time() - start) / numpy_too))
-"""
-PART = 0.3
-
-
-def test_importing_the_package_costs_a_small_part_of_importing_numpy(run: Callable[[str], Any]) -> None:
-    run(RATIO)  # compiles
-    parts: list[float] = []
-    while len(parts) < ATTEMPTS and min(parts, default=PART + 1) > PART:
-        parts.append(run(RATIO))
-    assert min(parts) <= PART, f"expected at most {PART}, got {sorted(parts)}"
+def test_importing_the_package_imports_few_modules_beside_array_api_compat(run: Callable[[str], Any]) -> None:
+    """The number of modules stands for the time, which would depend on the machine and on its load."""
+    names: list[str] = run(MODULES)
+    own = [name for name in names if name.partition(".")[0] == "portable_nce"]
+    others = [name for name in names if name not in own]
+    assert len(own) <= MOST_OWN, own
+    assert len(others) <= MOST_OTHERS, others
+    assert {name.partition(".")[0] for name in others} <= sys.stdlib_module_names
 
 
 @pytest.mark.parametrize("name", ["__version__", "__all__"])

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.xdist_group("log_k_curse")  # one process runs the experiment, once
-
 ROOT = Path(__file__).parents[1]
 LOSSES = {
     "float32, cross_entropy",

@@ -10,7 +10,7 @@ import pytest
 
 from .. import oracles
 from ..cases import CASES, NOT_REDUCED
-from ..variants import EPS, SMALLEST_NORMAL, case_arrays, case_named, differentiate, differentiate_case, started
+from ..variants import EPS, SMALLEST_NORMAL, case_arrays, case_named, differentiate_case, exact_core, exact_results
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,13 +44,12 @@ def test_independent_oracle(variant: Variant, name: str, dtype: str) -> None:
     compare(variant, name, dtype, wanted)
 
 
+@pytest.mark.against_mparray
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("name", NAMES)
 def test_exact_core(variant: Variant, name: str, dtype: str, record_property: Callable[[str, object], None]) -> None:
     """The very same core, run in fifty digits."""
-    exact = started("mparray")
-    value, gradients = differentiate_case(exact, name, exact.dtypes[0])
-    errors = compare(variant, name, dtype, [exact.to_list(value), *map(exact.to_list, gradients)])
+    errors = compare(variant, name, dtype, exact_core(name))
     record(record_property, variant, name, dtype, errors)
 
 
@@ -60,15 +59,14 @@ def test_exact_core_in_half_precision(
     variant: Variant, name: str, dtype: str, record_property: Callable[[str, object], None]
 ) -> None:
     """The core in fifty digits, on the numbers that 16 bits hold: what is computed is rounded once, at the end."""
-    case, exact = case_named(name), started("mparray")
+    case = case_named(name)
     rounded = [
-        exact.array(variant.to_list(x)) if dtype in str(x.dtype) else exact.array(nested)
+        variant.to_list(x) if dtype in str(x.dtype) else nested
         for x, nested in zip(
             case_arrays(variant, case, dtype), [*case.arguments.values(), *case.constants.values()], strict=True
         )
     ]
-    value, gradients = differentiate(case.function, rounded, len(case.arguments))
-    errors = compare(variant, name, dtype, [exact.to_list(value), *map(exact.to_list, gradients)])
+    errors = compare(variant, name, dtype, exact_results(case, rounded))
     record(record_property, variant, name, dtype, errors)
 
 
