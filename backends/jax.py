@@ -131,8 +131,8 @@ class JaxAdapter:
         def jvp(static: Any, arrays: Arrays, tangents: Arrays) -> tuple[Any, Any]:
             with _full_precision():
                 value, constant, *gradients = run(static, *arrays, need_grad=True)
+                products = [jnp.vdot(g, t) for g, t in zip(gradients, tangents, strict=False)]
             constant = jax.lax.stop_gradient(constant)
-            products = [jnp.vdot(g, t) for g, t in zip(gradients, tangents, strict=False)]
             return (value, constant), (jnp.reshape(sum(products), value.shape), jnp.zeros_like(constant))
 
         self._bound[function] = bound

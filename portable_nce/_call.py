@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ._core.autodiff import stop_gradient
 from ._core.checks import (
     check_block_size,
     check_bool,
@@ -27,12 +28,13 @@ from ._core.reduction import REDUCTIONS
 from ._core.registry import adapter_of
 from ._execution.evaluate import evaluate
 from ._execution.matrix import ScoreMatrix, given
+from ._execution.tiling import MAX_UNSHIFTED_LOGIT
 from .objectives import AnyObjective, Objective, Pairwise, RowStatistics
 from .objectives import resolve as resolve_objective
 from .objectives.relic import Relic
 from .objectives.triplet import Triplet
 from .pairings import Pairing, diagonal, half, two_views
-from .similarities import Similarity
+from .similarities import Similarity, operands
 from .similarities import resolve as resolve_similarity
 
 __all__ = [
@@ -44,6 +46,7 @@ __all__ = [
     "finish",
     "inverse",
     "same_width",
+    "zero_idle_rows",
 ]
 
 
@@ -196,7 +199,7 @@ def contrast_embeddings(
     checked = _check_pairing(pairing, row_name, x, column_name, n_columns)
     x, y = _without_idle(xp, x, y, pairing, mask, alone=alone, both=isinstance(objective, Relic))
     with adapter_of(x).full_precision(x):
-        rows, columns = chosen.prepare(x, y, scale)
+        rows, columns = operands(chosen, x, y, scale)
         matrix = ScoreMatrix(
             chosen,
             rows,
@@ -206,6 +209,7 @@ def contrast_embeddings(
             block_size,
             self_contrast=alone,
             indices_checked=checked,
+            bounded=chosen.unit and _is_small(scale),
         )
         if chosen.pullback is None:
             if isinstance(block_size, int):
@@ -239,6 +243,22 @@ def _without_idle(
     return x, y
 
 
+def _is_small(scale: Any) -> bool:
+    """Whether a scale is known to be small enough for the scores of unit rows to need no shift."""
+    number = scale if is_number(scale) else adapter_of(scale).concrete_value(stop_gradient(scale))
+    return number is not None and abs(number) <= MAX_UNSHIFTED_LOGIT
+
+
+def zero_idle_rows(xp: Namespace, members: Array, *embeddings: Array) -> list[Array]:
+    """Embeddings (N, D), 0 where a boolean array (N, M) marks nothing in their row.
+
+    A row without a pair takes no part. Nor does a row without negatives, of the InfoNCE of one positive: its loss is 0,
+    whatever the embeddings are, NaN too.
+    """
+    live = xp.any(members, axis=1)[:, None]
+    return [xp.where(live, x, xp.zeros_like(x)) for x in embeddings]
+
+
 def contrast_scores(
     xp: Namespace,
     scores: Array,
@@ -270,6 +290,8 @@ def inverse(xp: Namespace, temperature: Any, like: Array) -> Array:
 
 def finish(xp: Namespace, result: Array, dtype: Any, reduction: str) -> Array:
     """The result in the dtype of the input, and 0-d unless it is one value per row."""
+    if hasattr(result, "__recorded__"):
+        xp = namespace_of(result)  # on the tape by a parameter of a part, where the embeddings are not
     if is_half(dtype):
         dtype = adapter_of(result).loss_dtype(result, dtype)
     result = result if result.dtype == dtype else xp.astype(result, dtype)

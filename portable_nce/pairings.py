@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 from ._core.checks import check_bool, check_callable, check_integers, check_mask, shape_of
+from ._core.equality import EqualByContents
 from ._core.namespace import enter, namespace_of
 from ._core.protocol import Array, Namespace
 
@@ -48,7 +49,7 @@ class Tile(NamedTuple):
 Rule: TypeAlias = Callable[[Tile], tuple[Array, Array]]
 
 
-class Pairing:
+class Pairing(EqualByContents):
     """A rule and its arrays.
 
     Parameters
@@ -106,6 +107,10 @@ class Pairing:
         name = getattr(self.rule, "__name__", type(self.rule).__name__)
         return f"<pairing {name.removesuffix('_rule').strip('_').replace('_', ' ')}>"
 
+    def _contents(self) -> tuple[Any, ...]:
+        arrays = (self.rows, self.columns, self.pairs)
+        return (self.rule, *arrays, self.one_per_row, self.one_per_column, self.structure)
+
     def transposed(self) -> Pairing:
         """Return the pairing of columns with rows.
 
@@ -131,19 +136,16 @@ def _structured(pairing: Pairing, structure: str | None) -> Pairing:
     return pairing
 
 
-class _Transposed:
-    """A rule seen from the columns; equal rules give equal transposes, so that compiled code is found again."""
+class _Transposed(EqualByContents):
+    """A rule seen from the columns."""
 
     __slots__ = ("rule",)
 
     def __init__(self, rule: Rule) -> None:
         self.rule = rule
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Transposed) and self.rule == other.rule
-
-    def __hash__(self) -> int:
-        return hash((_Transposed, self.rule))
+    def _contents(self) -> tuple[Any, ...]:
+        return (self.rule,)
 
     def __call__(self, tile: Tile) -> tuple[Array, Array]:
         return self.rule(tile.transposed())
@@ -427,7 +429,7 @@ def _two_views_rule(tile: Tile) -> tuple[Array, Array]:
 
 def where_found(pairing: Pairing, found: Array) -> Pairing:
     """The diagonal pairing or that of two views, for the rows that the boolean array `found` (N,) marks."""
-    rule = _diagonal_if_found_rule if pairing is _DIAGONAL else _two_views_if_found_rule
+    rule = _diagonal_if_found_rule if pairing.structure == "diagonal" else _two_views_if_found_rule
     made = Pairing(rule, rows=(found,), one_per_row=True, one_per_column=True)
     return _structured(made, pairing.structure)
 

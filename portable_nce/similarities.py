@@ -19,10 +19,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+from ._core.autodiff import stop_gradient
 from ._core.checks import check_bool, check_callable, check_choice, check_floating, check_shape, shape_of
+from ._core.equality import EqualByContents
 from ._core.namespace import device_of, enter, is_array, namespace_of
-from ._core.numerics import normalize, safe_sqrt, upcast
-from ._core.protocol import Array
+from ._core.numerics import in_range, normalize, safe_sqrt, upcast
+from ._core.protocol import Array, Namespace
+from ._core.registry import adapter_of
 
 __all__ = [
     "NAMES",
@@ -42,7 +45,7 @@ Scores: TypeAlias = Callable[[Operands, Operands], Array]
 Pullback: TypeAlias = Callable[[Operands, Operands, Array], tuple[Operands, Operands]]
 
 
-class Similarity:
+class Similarity(EqualByContents):
     """Scores of rows against columns, in two steps, with the closed-form pullback of the second.
 
     Parameters
@@ -106,12 +109,6 @@ class Similarity:
         self.symmetric = False  # whether the score of x with y is that of y with x
         self.unit = False  # whether the operands are unit rows, but for the scale
 
-    def __eq__(self, other: object) -> bool:
-        return type(other) is Similarity and other._contents() == self._contents()
-
-    def __hash__(self) -> int:
-        return hash(self._contents())
-
     def _contents(self) -> tuple[Any, ...]:
         return (self.prepare, self.scores, self.pullback, self.wide, self.inner_product)
 
@@ -129,21 +126,16 @@ class Similarity:
         return Similarity(self.prepare, _TransposedScores(self.scores), pullback, wide=self.wide)
 
 
-class _Around:
-    """A function made of others; those made of equal ones are equal, so that compiled code is found again."""
+class _Around(EqualByContents):
+    """A function made of others."""
 
     __slots__ = ("inner",)
 
     def __init__(self, *inner: Any) -> None:
         self.inner = inner
 
-    def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and all(
-            a is b or (callable(a) and a == b) for a, b in zip(self.inner, other.inner, strict=True)
-        )
-
-    def __hash__(self) -> int:
-        return hash((type(self), *(x if callable(x) else id(x) for x in self.inner)))
+    def _contents(self) -> tuple[Any, ...]:
+        return self.inner
 
 
 class _TransposedScores(_Around):
@@ -178,7 +170,9 @@ class _ScaledPullback(_Around):
         scores, pullback = self.inner
         own, factors = columns[:-1], xp.matrix_transpose(columns[-1])
         to_rows, to_columns = pullback(rows, own, cotangent * factors)
-        to_factors = xp.sum(cotangent * scores(rows, own), axis=0)
+        unscaled = scores(rows, own)  # one that overflowed takes no part, and is to bring no 0 times infinity
+        unscaled = xp.where(cotangent == 0, xp.zeros_like(unscaled), unscaled)
+        to_factors = xp.sum(cotangent * unscaled, axis=0)
         return to_rows, (*to_columns, xp.expand_dims(to_factors, axis=1))
 
 
@@ -322,7 +316,7 @@ def normalized(similarity: str | Similarity | Callable[[Array, Array], Array], /
         _Normalized(inner.prepare), inner.scores, inner.pullback, wide=inner.wide, inner_product=inner.inner_product
     )
     made.symmetric = inner.symmetric
-    made.unit = inner.unit or inner is _NAMED["dot"]
+    made.unit = inner.unit or inner.prepare is _dot
     return made
 
 
@@ -406,6 +400,15 @@ def resolve(similarity: str | Similarity | Callable[[Array, Array], Array]) -> S
     return _NAMED[str(similarity)]
 
 
+def operands(similarity: Similarity, x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:
+    """What the scores are a function of; inner products of these do not overflow where the embeddings are finite."""
+    rows, columns = similarity.prepare(x, y, scale)
+    if similarity.inner_product and not similarity.unit:
+        (x,), (y,) = rows, columns
+        return tuple((part,) for part in in_range(namespace_of(x, y), x, y))  # type: ignore[return-value]
+    return rows, columns
+
+
 def _per_row(x: Array, scale: Any) -> Array:
     """The scale as a column, so that each row of a tile brings its own and its gradient is summed with the rows'."""
     xp = namespace_of(x)
@@ -446,7 +449,13 @@ def _euclidean(x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:
 def _differences(rows: Operands, columns: Operands) -> Array:
     """``x - y`` for every pair. The expansion 2xy - x² - y² would cancel for close pairs and miss zero distances."""
     xp = namespace_of(rows[0])
-    return xp.expand_dims(rows[0], axis=-2) - xp.expand_dims(columns[0], axis=-3)
+    x, y = xp.expand_dims(rows[0], axis=-2), xp.expand_dims(columns[0], axis=-3)
+    differences = x - y
+    if adapter_of(x).mode == "eager":
+        return differences
+    # A compiler may fuse the last product of x or y into the difference, as fma(a, b, -y), which rounds once instead of
+    # twice: the difference of equal numbers is then the rounding of y. (XLA does, on CPUs, through its barriers too.)
+    return differences - stop_gradient(xp.where(x == y, differences, xp.zeros_like(differences)))
 
 
 def _sq_euclidean_scores(rows: Operands, columns: Operands) -> Array:
@@ -460,7 +469,7 @@ def _sq_euclidean_pullback(rows: Operands, columns: Operands, cotangent: Array) 
     differences = _differences(rows, columns)
     squares = xp.sum(differences * differences, axis=-1)
     pull = xp.expand_dims(cotangent * rows[1] * -2.0, axis=-1) * differences
-    scale = xp.sum(-squares * cotangent, axis=1, keepdims=True)
+    scale = _sum_of_products(xp, -squares, cotangent)
     return (xp.sum(pull, axis=1), scale), (-xp.sum(pull, axis=0),)
 
 
@@ -476,8 +485,13 @@ def _euclidean_pullback(rows: Operands, columns: Operands, cotangent: Array) -> 
     distances = safe_sqrt(xp, xp.sum(differences * differences, axis=-1))
     apart = xp.where(distances == 0, xp.ones_like(distances), distances)
     pull = xp.expand_dims(-cotangent * rows[1] / apart, axis=-1) * differences
-    scale = xp.sum(-distances * cotangent, axis=1, keepdims=True)
+    scale = _sum_of_products(xp, -distances, cotangent)
     return (xp.sum(pull, axis=1), scale), (-xp.sum(pull, axis=0),)
+
+
+def _sum_of_products(xp: Namespace, scores: Array, cotangent: Array) -> Array:
+    """The cotangent of each row's scale; a distance that overflowed takes no part, and brings no 0 times infinity."""
+    return xp.sum(xp.where(cotangent == 0, xp.zeros_like(scores), scores) * cotangent, axis=1, keepdims=True)
 
 
 _NAMED = {

@@ -133,7 +133,7 @@ class Watch:
             return function(*arguments, **options)
 
 
-ROADS = {
+ROADS: dict[Any, str] = {
     one_sided.product_sweep: "products",
     two_sided.square_sweep: "products of both sides",
     masked.masked_sweep: "masks",
@@ -288,7 +288,8 @@ def page(results: Path) -> str:
 def main(results: Path) -> None:
     """Print the page, or end with what keeps it from being true."""
     if reasons := lacking(results):
-        sys.exit("\n  ".join(["the catalogue needs the reports of a full run, from `python -m nox`:", *reasons]))
+        first = "the catalogue needs the reports of a full run, from `python -m nox -t full`:"
+        sys.exit("\n  ".join([first, *reasons]))
     sys.stdout.write(page(results))
 
 

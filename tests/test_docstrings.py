@@ -293,7 +293,6 @@ def test_noise_and_data_of_minus_infinity() -> None:
     np.testing.assert_allclose(pnce.density.self_normalization(np.concatenate([noise, alone])), exact)
 
 
-@pytest.mark.filterwarnings("ignore:divide by zero:RuntimeWarning", "ignore:invalid value:RuntimeWarning")
 def test_concentrations_of_clusters_of_equal_members() -> None:
     rng = np.random.default_rng(0)
     assignments = np.repeat(np.arange(20), 3)
@@ -303,11 +302,16 @@ def test_concentrations_of_clusters_of_equal_members() -> None:
         members = np.where((assignments < equal)[:, None], prototypes[assignments], points)
         return members, pnce.concentrations(members, prototypes, assignments, **options)
 
-    assert np.all(found(2)[1] > 0.0)
-    members, values = found(3)
-    np.testing.assert_array_equal(values == 0.0, np.arange(20) < 3)
-    assert np.isnan(pnce.proto_nce(members, prototypes, assignments, values))
-    assert found(1, percentiles=(0.0, 90.0))[1][0] == 0.0
+    for equal in (1, 2, 3, 10, 17, 18, 19, 20):
+        for options in ({}, {"percentiles": (0.0, 90.0)}, {"percentiles": (0.0, 100.0)}):
+            members, values = found(equal, **options)
+            assert np.all(values > 0.0)
+            np.testing.assert_allclose(np.mean(values), 0.1)
+            np.testing.assert_array_equal(values[:equal], values.min())
+            assert np.isfinite(pnce.proto_nce(members, prototypes, assignments, values))
+    values = found(3)[1]
+    assert values[3:].min() == values.min()
+    np.testing.assert_allclose(found(19)[1], 0.1)
     np.testing.assert_allclose(found(20)[1], 0.1)
     np.testing.assert_allclose(pnce.concentrations(points[:20], prototypes, np.arange(20)), 0.1)
     few = np.where(assignments == 0, 1, assignments)  # none in cluster 0; a single one in cluster 2

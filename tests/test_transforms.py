@@ -10,10 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from jax import export as jax_export
 from jax import test_util
 
 import portable_nce as pnce
 from portable_nce._core.registry import load_backend
+from portable_nce._execution import tiling
 
 jax.config.update("jax_enable_x64", True)  # noqa: FBT003  (JAX's interface)
 
@@ -65,7 +67,7 @@ EMBEDDING_LOSSES: dict[str, Loss] = {
 RELATED_LOSSES: dict[str, Loss] = {
     "n_tuple": lambda x, y, t, **options: pnce.n_tuple(x, y, temperature=t, l2=0.1, **options),
     "cpc": lambda x, y, t, **options: pnce.cpc(
-        x, _steps(y), _steps(x[:3, :]), temperature=t, similarity="cosine", **options
+        x, _steps(y), _steps((x[:, :, None] * y[:, None, :]).sum(0)), temperature=t, similarity="cosine", **options
     ),
     "moco_v3": lambda x, y, t, **options: pnce.moco_v3(
         x, y, _rows(x)[:4, :], _rows(x)[1:, :], temperature=t, **options
@@ -135,7 +137,6 @@ blocks = pytest.mark.parametrize("block_size", [None, 2])
 compiled_losses = pytest.mark.parametrize(
     ("loss", "block_size", "backend"),
     [
-        *(pytest.param(loss, None, "eager", id=name) for name, loss in EMBEDDING_LOSSES.items()),
         pytest.param(EMBEDDING_LOSSES["info_nce"], None, "aot_eager", id="info_nce backward"),
         pytest.param(EMBEDDING_LOSSES["info_nce"], 2, "aot_eager", id="info_nce streamed"),
         *(
@@ -168,19 +169,23 @@ def _same_queue(ours: pnce.Queue, expected: pnce.Queue) -> None:
 MEMORY = np.random.default_rng(11).normal(size=(5, 3)).tolist()
 
 
-def _like(x: Any, nested: Any, kind: str) -> Any:
-    """Numbers as an array of the library of x, or for the tape as one of NumPy."""
-    library: Any = torch if isinstance(x, torch.Tensor) else jnp if isinstance(x, jax.Array) else np
-    make = torch.tensor if library is torch else library.asarray
-    return make(nested, dtype=getattr(library, kind))
+def _like(x: Any, nested: Any, kind: str = "") -> Any:
+    """Numbers as an array of the library, device and dtype of x, or for the tape as one of NumPy."""
+    if isinstance(x, torch.Tensor):
+        return torch.tensor(nested, dtype=getattr(torch, kind) if kind else x.dtype, device=x.device)
+    if isinstance(x, jax.Array):
+        return jnp.asarray(nested, dtype=kind or x.dtype)
+    return np.asarray(nested, dtype=kind or "float64")
 
 
 def _labels(x: Any) -> Any:
-    return _like(x, [0, 0, 1, 1], "int64")
+    if isinstance(x, torch.Tensor):
+        return torch.arange(x.shape[0], device=x.device) // 2 % 2
+    return (jnp if isinstance(x, jax.Array) else np).arange(x.shape[0]) // 2 % 2
 
 
 def _rows(x: Any) -> Any:
-    return _like(x, MEMORY, "float64")
+    return _like(x, MEMORY)
 
 
 def _queue(x: Any) -> pnce.Queue:
@@ -189,7 +194,7 @@ def _queue(x: Any) -> pnce.Queue:
 
 def _steps(x: Any) -> Any:
     """Make a stack of two, one beside the other."""
-    return x[None, :, :] * _like(x, [[[1.0]], [[-0.5]]], "float64")
+    return x[None, :, :] * _like(x, [[[1.0]], [[-0.5]]])
 
 
 def _numbers(batch: tuple[int, ...] = ()) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -312,6 +317,82 @@ def test_torch_compile_fullgraph(loss: Loss, block_size: int | None, backend: st
     _close(value.detach(), expected)
     for argument, gradient in zip(arguments, gradients, strict=True):
         _close(_gradient(argument), gradient)
+
+
+BATCHES = (4, 6, 7, 8, 10, 5, 12, 14, 16, 20)
+OF_ANY_BATCH = {
+    **EMBEDDING_LOSSES,
+    **RELATED_LOSSES,
+    "moco_v3": lambda x, y, t, **o: pnce.moco_v3(x, y, pnce.stop_gradient(y * y), x + 1.0, temperature=t, **o),
+}
+any_batch = pytest.mark.parametrize("loss", OF_ANY_BATCH.values(), ids=OF_ANY_BATCH)
+
+
+def _batch_of(size: int) -> list[np.ndarray]:
+    rng = np.random.default_rng(size)
+    return [rng.normal(size=(size, 3)), rng.normal(size=(size, 3)), np.asarray(0.5)]
+
+
+@any_batch
+def test_torch_compile_serves_every_batch_size(loss: Loss) -> None:
+    """One graph for the first batch, and one for all others."""
+    torch.compiler.reset()
+    graphs = []
+
+    def count(graph: Any, _: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    compiled = torch.compile(loss, fullgraph=True, backend=count)
+    for size in BATCHES:
+        results = []
+        for function in (loss, compiled):
+            arguments = [torch.tensor(x, requires_grad=True) for x in _batch_of(size)]
+            value = function(*arguments)
+            value.backward()
+            results.append([value.detach(), *(_gradient(x) for x in arguments)])
+        for ours, expected in zip(*results, strict=True):
+            _close(ours, expected)
+    assert len(graphs) <= 3
+
+
+def test_torch_compile_of_a_large_batch_is_cut_into_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.compiler.reset()
+    monkeypatch.setattr(tiling, "_COMPILED_ENTRIES", 300)
+    for name in ("info_nce", "clip", "siglip", "supcon", "triplet_from_labels"):
+        compiled = torch.compile(EMBEDDING_LOSSES[name], fullgraph=True, backend="eager", dynamic=True)
+        for size in (12, 33):  # in one block, and in sixteen
+            arguments = [torch.tensor(x) for x in _batch_of(size)]
+            _close(compiled(*arguments), EMBEDDING_LOSSES[name](*arguments))
+
+
+@any_batch
+@pytest.mark.parametrize("block_size", [None, "auto", 2])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_torch_meta_tensors_have_shapes_and_no_values(loss: Loss, block_size: Any, dtype: torch.dtype) -> None:
+    """A device whose numbers nobody can look at."""
+    arguments = [torch.tensor(x, dtype=dtype, device="meta", requires_grad=True) for x in _batch_of(6)]
+    value = loss(*arguments, block_size=block_size)
+    value.backward()
+    assert (value.shape, value.dtype, value.device.type) == ((), dtype, "meta")
+    for x in arguments:
+        if x.grad is not None:
+            assert (x.grad.shape, x.grad.dtype, x.grad.device.type) == (x.shape, dtype, "meta")
+
+
+@any_batch
+def test_torch_export_of_a_dynamic_batch(loss: Loss) -> None:
+    class Module(torch.nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor, t: torch.Tensor) -> torch.Tensor:
+            value: torch.Tensor = loss(x, y, t)
+            return value
+
+    batch = torch.export.Dim("batch", min=4, max=4096)
+    example = tuple(torch.tensor(x) for x in _batch_of(6))
+    exported = torch.export.export(Module(), example, dynamic_shapes=({0: batch}, {0: batch}, None)).module()
+    for size in (4, 9, 20):
+        arguments = [torch.tensor(x) for x in _batch_of(size)]
+        _close(exported(*arguments), loss(*arguments))
 
 
 @pytest.mark.parametrize(("name", "reduction"), [("info_nce", "mean"), ("info_nce", "none"), ("siglip", "mean")])
@@ -488,6 +569,30 @@ def test_jax_plain_style(block_size: int | None) -> None:
     x, y, t = _jax()
     _, gradients = _reference(EMBEDDING_LOSSES["info_nce"])
     _close(jax.grad(pnce.info_nce)(x, y, temperature=t, block_size=block_size), gradients[0])
+
+
+@pytest.mark.parametrize("platform", ["cuda", "tpu"])
+@any_batch
+def test_jax_lowers_every_loss_for_devices_that_are_not_here(loss: Loss, platform: str) -> None:
+    """With products of the highest precision, which on these devices is not the default."""
+    gradient = jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2)))
+    arguments = [jnp.asarray(x, dtype=jnp.float32) for x in _batch_of(6)]
+    text = gradient.trace(*arguments).lower(lowering_platforms=(platform,)).as_text()
+    products = [line for line in text.splitlines() if "dot_general" in line]
+    assert all("HIGHEST" in line for line in products), products
+
+
+@any_batch
+def test_jax_export_of_a_symbolic_batch(loss: Loss) -> None:
+    function = jax.jit(jax.value_and_grad(loss, argnums=(0, 1, 2)))
+    (batch,) = jax_export.symbolic_shape("batch")
+    rows = jax.ShapeDtypeStruct((batch, 3), jnp.float64)
+    exported = jax_export.export(function)(rows, rows, jax.ShapeDtypeStruct((), jnp.float64))
+    for size in (4, 9):
+        arguments = [jnp.asarray(x) for x in _batch_of(size)]
+        results = (jax.tree.leaves(exported.call(*arguments)), jax.tree.leaves(function(*arguments)))
+        for ours, expected in zip(*results, strict=True):
+            _close(ours, expected)
 
 
 @few_losses

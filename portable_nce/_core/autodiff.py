@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import wraps
+from functools import update_wrapper
+from types import MethodType
 from typing import Any
 
 from .checks import as_integer, cast_hint, check_bool, check_callable, is_floating
+from .equality import EqualByContents
 from .namespace import is_array, namespace_of
 from .protocol import Array
 from .registry import adapter_of
@@ -91,41 +93,7 @@ def value_and_grad(
     >>> gradient
     array([ 0.72686..., -0.63970...])
     """
-    check_callable("fn", fn)
-    check_bool("has_aux", has_aux)
-    chosen = _chosen(argnums)
-
-    @wraps(fn)
-    def checked(*arguments: Any, **options: Any) -> Any:
-        result = fn(*arguments, **options)
-        if has_aux and not (isinstance(result, tuple) and len(result) == 2):  # noqa: PLR2004  (a pair)
-            message = (
-                f"value_and_grad: with has_aux=True, expected the function to return a pair, got "
-                f"{type(result).__name__}"
-            )
-            raise TypeError(message)
-        value: Any = result[0] if has_aux else result
-        if not is_array(value) or tuple(value.shape) != ():
-            got = f"an array of shape {tuple(value.shape)}" if is_array(value) else type(value).__name__
-            message = f"value_and_grad: expected the function to return a 0-d array, got {got}; reduce it with sum"
-            raise TypeError(message)
-        return result
-
-    @wraps(fn)
-    def value_and_gradient(*arguments: Any, **options: Any) -> Any:
-        positions = _positions(chosen, len(arguments))
-        leaves = [leaf for position in positions for leaf in _leaves(arguments[position])]
-        for leaf in leaves:
-            _check_leaf(leaf)
-        if not leaves:
-            message = "value_and_grad: expected arrays in the differentiated arguments, got none"
-            raise TypeError(message)
-        transformed = adapter_of(leaves[0]).value_and_grad(
-            checked, positions[0] if as_integer(argnums) is not None else positions, has_aux=has_aux
-        )
-        return transformed(*arguments, **options)
-
-    return value_and_gradient
+    return _ValueAndGrad(fn, argnums, has_aux)
 
 
 def grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
@@ -165,14 +133,81 @@ def grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool
     array([[-0.06,  0.06],
            [ 0.06, -0.06]])
     """
-    both = value_and_grad(fn, argnums, has_aux)
+    return _Grad(fn, argnums, has_aux)
 
-    @wraps(fn)
-    def gradient(*arguments: Any, **options: Any) -> Any:
-        value, found = both(*arguments, **options)
-        return (found, value[1]) if has_aux else found
 
-    return gradient
+class _Scalar(EqualByContents):
+    """A function whose value is checked to be a 0-d array, beside which anything may come as `has_aux` says."""
+
+    def __init__(self, fn: Callable[..., Any], has_aux: bool) -> None:
+        update_wrapper(self, fn)
+        self.fn = fn
+        self.has_aux = has_aux
+
+    def _contents(self) -> tuple[Any, ...]:
+        return (self.fn, self.has_aux)
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        result = self.fn(*arguments, **options)
+        if self.has_aux and not (isinstance(result, tuple) and len(result) == 2):  # noqa: PLR2004  (a pair)
+            message = (
+                f"value_and_grad: with has_aux=True, expected the function to return a pair, got "
+                f"{type(result).__name__}"
+            )
+            raise TypeError(message)
+        value: Any = result[0] if self.has_aux else result
+        if not is_array(value) or tuple(value.shape) != ():
+            got = f"an array of shape {tuple(value.shape)}" if is_array(value) else type(value).__name__
+            message = f"value_and_grad: expected the function to return a 0-d array, got {got}; reduce it with sum"
+            raise TypeError(message)
+        return result
+
+
+class _ValueAndGrad(EqualByContents):
+    """What `value_and_grad` returns: a function that can be pickled where `fn` can."""
+
+    def __init__(self, fn: Callable[..., Any], argnums: Any, has_aux: bool) -> None:
+        check_callable("fn", fn)
+        check_bool("has_aux", has_aux)
+        update_wrapper(self, fn)
+        self.fn = fn
+        self.argnums = argnums
+        self.has_aux = has_aux
+        self.chosen = _chosen(argnums)
+        self.checked = _Scalar(fn, has_aux)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.fn, self.argnums, self.has_aux)
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        return self if instance is None else MethodType(self, instance)  # a function in a class is a method
+
+    def __repr__(self) -> str:
+        return f"<gradient of {self.fn!r}>"
+
+    def _contents(self) -> tuple[Any, ...]:
+        return (self.fn, self.chosen, as_integer(self.argnums) is not None, self.has_aux)
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        positions = _positions(self.chosen, len(arguments))
+        leaves = [leaf for position in positions for leaf in _leaves(arguments[position])]
+        for leaf in leaves:
+            _check_leaf(leaf)
+        if not leaves:
+            message = "value_and_grad: expected arrays in the differentiated arguments, got none"
+            raise TypeError(message)
+        transformed = adapter_of(leaves[0]).value_and_grad(
+            self.checked, positions[0] if as_integer(self.argnums) is not None else positions, has_aux=self.has_aux
+        )
+        return transformed(*arguments, **options)
+
+
+class _Grad(_ValueAndGrad):
+    """What `grad` returns."""
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        value, gradient = super().__call__(*arguments, **options)
+        return (gradient, value[1]) if self.has_aux else gradient
 
 
 def _chosen(argnums: Any) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from .protocol import Array, Namespace
 from .registry import adapter_of
 
 __all__ = [
+    "in_range",
     "normalize",
     "relu",
     "relu_slope",
@@ -77,6 +78,31 @@ def safe_sqrt(xp: Namespace, x: Array) -> Array:
     """The square root, with derivative 0 at 0."""
     zero = x == 0
     return xp.where(zero, xp.zeros_like(x), xp.sqrt(xp.where(zero, xp.ones_like(x), x)))
+
+
+def in_range(xp: Namespace, rows: Array, columns: Array) -> tuple[Array, Array]:
+    """Vectors whose inner products, and the sums of these along either side, are finite where the vectors are.
+
+    An inner product that overflows could be the difference of two infinities. With the largest entries X and Y of
+    either side, vectors whose largest entry exceeds ``X f`` or ``Y f`` are scaled down to that, with a constant factor,
+    where ``f = sqrt(limit / (X Y)) < 1``; all others, and so almost always all, stay as they are.
+    """
+    limit = float(xp.finfo(rows.dtype).max) / (16.0 * rows.shape[-1] * (rows.shape[-2] + columns.shape[-2]))
+    constants = [xp.abs(stop_gradient(x)) for x in (rows, columns)]
+    known = [adapter_of(x).concrete_value(xp.max(x)) for x in constants]
+    if known[0] is not None and known[1] is not None and known[0] * known[1] <= limit:
+        return rows, columns
+    constants = [xp.where(xp.isfinite(x), x, xp.zeros_like(x)) for x in constants]
+    largest = [xp.max(xp.reshape(x, (-1,)), axis=0, keepdims=True) for x in constants]
+    a, b = (xp.where(x == 0, xp.ones_like(x), x) for x in largest)
+    factor = xp.sqrt((limit / xp.where(a > b, a, b)) / xp.where(a > b, b, a))
+    factor = xp.where(factor < 1, factor, xp.ones_like(factor))
+    scaled = []
+    for x, entries, most in zip((rows, columns), constants, (a, b), strict=True):
+        entry = xp.max(entries, axis=-1, keepdims=True)
+        long = entry > most * factor
+        scaled.append(xp.where(long, x * (most * factor / xp.where(long, entry, xp.ones_like(entry))), x))
+    return scaled[0], scaled[1]
 
 
 def normalize(x: Array) -> Array:

@@ -10,7 +10,7 @@ import warnings
 from importlib import import_module
 from typing import Any
 
-from .namespace import is_array, namespace_of
+from .namespace import is_array, library_namespace, namespace_of
 from .protocol import Adapter, Array
 
 __all__ = ["adapter_of", "backends_available", "load_backend", "register_backend"]
@@ -76,7 +76,7 @@ def register_backend(module: str, adapter: Adapter | None = None) -> None:
         message = f"register_backend: expected an adapter, got the class {adapter.__name__}; make an instance of it"
         raise TypeError(message)
     if adapter is not None and not isinstance(adapter, Adapter):
-        needed = [name for name in dir(Adapter) if not name.startswith("_")] + ["name", "version", "unrolled"]
+        needed = [name for name in dir(Adapter) if not name.startswith("_")] + ["mode", "name", "version"]
         missing = sorted({name for name in needed if not hasattr(adapter, name)})
         message = f"register_backend: expected an adapter, got {type(adapter).__name__} without {', '.join(missing)}"
         raise TypeError(message)
@@ -110,6 +110,15 @@ def _is_importable(module: str) -> bool:
     return sys.modules.get(module) is not None or (module not in sys.modules and find_spec(module) is not None)
 
 
+def _follows_the_standard(array: Array) -> bool:
+    """Whether the array's library follows the array API, by itself or by array-api-compat."""
+    try:
+        library_namespace(array)
+    except TypeError:
+        return False
+    return True
+
+
 def adapter_of(array: Array) -> Adapter:
     """The adapter of the library that `array` belongs to."""
     found = _by_type.get(type(array))
@@ -129,7 +138,7 @@ def adapter_of(array: Array) -> Adapter:
         raise TypeError(message)
     module = type(array).__module__.partition(".")[0]
     message = f"no backend is registered for {type(array).__module__}.{type(array).__qualname__} arrays"
-    if hasattr(array, "__array_namespace__"):
+    if _follows_the_standard(array):
         message += f'; portable_nce.register_backend("{module}") serves them with the built-in tape'
     else:
         message += ", and their library does not follow the array API: they have no __array_namespace__"

@@ -435,7 +435,7 @@ class Pairs:
             part, residual = self._summed(term, (scores[:, None],), by_row, lambda x: x)
             slope = residual[0][:, 0] if residual else zero
         pairs = int(self.plan.counts[0]) + (self.negatives if self.plan.counts[1] else 0)
-        return part._replace(number=zero + float(pairs)), slope
+        return part._replace(number=zero + pairs), slope
 
     def _no_term(self, zero: Array, by_row: tuple[Array, ...]) -> PairSum:
         slopes = tuple(zero for _ in by_row[: self.plan.parameters]) if self.need_grad else ()

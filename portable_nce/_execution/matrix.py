@@ -81,6 +81,7 @@ class ScoreMatrix:
     block_size: int | str | None = "auto"
     self_contrast: bool = False  # whether rows and columns are the same embeddings
     indices_checked: bool = False  # whether the pairing's indices are known to be those of columns
+    bounded: bool = False  # whether the magnitudes of all scores are known to be small
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -135,9 +136,8 @@ class ScoreMatrix:
             return None
         if isinstance(plan, PairsPlan) and (plan.terms[1] is None or self.pairing.columns):
             return None
-        layout = ProductLayout(
-            plan, structure, by_row=len(by_row), unit=self.similarity.unit, block_size=self.block_size, **options
-        )
+        layout = ProductLayout(plan, structure, len(by_row), block_size=self.block_size, **options)
+        layout = layout._replace(unit=self.similarity.unit, bounded=self.bounded)
         if structure in {"labels", "own_labels"}:
             return None if isinstance(plan, PairsPlan) else self._by_classes(layout, by_row)
         n_rows, n_columns = self.shape
@@ -233,11 +233,10 @@ class ScoreMatrix:
         """The two-sided sweep over this matrix, or None where it has no use."""
         n_rows, n_columns = self.shape
         structure, eager = self.pairing.structure, adapter_of(self.rows[0]).mode == "eager"
-        if self.mask is not None or not self.similarity.inner_product or plan.objective.separate:
+        if self.mask is not None or not self.similarity.inner_product:
             return None
-        layout = ProductLayout(
-            plan, str(structure), len(by_row), unit=self.similarity.unit, mean=mean, block_size=self.block_size
-        )
+        layout = ProductLayout(plan, str(structure), len(by_row), mean=mean, block_size=self.block_size)
+        layout = layout._replace(unit=self.similarity.unit, bounded=self.bounded)
         if symmetric:
             fits = structure == "diagonal" and len(self.pairing.rows) == 0 and n_rows == n_columns
             fits = fits and is_positive(n_rows - 1)
@@ -247,7 +246,7 @@ class ScoreMatrix:
         if structure == "two_views" and len(self.pairing.rows) == 0:
             layout = layout._replace(own=True)
             return Prepared(square_sweep, layout, (*self.rows, *self.columns), by_row, ())
-        if structure == "own_labels":
+        if structure == "own_labels" and not plan.objective.separate:
             by_classes = self._by_classes(layout, by_row)
             return None if by_classes is None else by_classes._replace(function=square_sweep)
         return None
@@ -276,7 +275,12 @@ class ScoreMatrix:
         The search is among the positives or among the negatives; both arrays are constants.
         """
         prepared = self.constant().by_masks(PairsPlan((None, None)), (), None, {})
-        return search_sweep(prepared.layout, *prepared.arrays, of_positives=of_positives, largest=largest)
+        static = (prepared.layout, of_positives, largest)
+        adapter = adapter_of(prepared.operands[0])
+        if adapter.mode != "traced":
+            return _search(static, *prepared.arrays)
+        where, found = adapter.custom_vjp(_search, _no_gradient)(static, *prepared.arrays)  # compiled once
+        return where, found
 
     def gather(self, columns: Array) -> Array:
         """The score of each row against one column."""
@@ -325,6 +329,16 @@ def in_two_passes(prepared: Prepared) -> tuple[Array, Array]:
         xp = namespace_of(values)
         values, number = (xp.take(x, prepared.inverse, axis=0) for x in (values, number))
     return values, stop_gradient(number)
+
+
+def _search(static: tuple[MaskedLayout, bool, bool], *arrays: Array) -> tuple[Array, Array]:
+    layout, of_positives, largest = static
+    return search_sweep(layout, *arrays, of_positives=of_positives, largest=largest)
+
+
+def _no_gradient(static: Any, arrays: Arrays, outputs: Arrays, cotangents: Arrays) -> Arrays:
+    del static, arrays, outputs, cotangents
+    return ()
 
 
 def _first_pass(static: tuple[Any, ...], *arrays: Array) -> Arrays:

@@ -17,7 +17,7 @@ from . import products as p
 from .families import PairsPlan, Softmax, divided, divisor_of, family_of
 from .layouts import Arrays, ProductLayout, reduced
 from .products import ABSENT
-from .tiling import is_far, one_sided
+from .tiling import MAX_UNSHIFTED_LOGIT, is_far, one_sided
 
 __all__ = ["label_sets", "product_sweep"]
 
@@ -67,7 +67,8 @@ class _OneSided:
         plan = layout.plan
         self.tiling = one_sided(n_rows, n_columns - lines.first, layout.block_size, mode=self.mode, far=is_far(rows))
         parameters = self.by_row[: plan.parameters] if isinstance(plan, PairsPlan) else ()
-        bound = p.largest_logit(xp, rows, columns, parameters)
+        known = layout.bounded and not parameters
+        bound = MAX_UNSHIFTED_LOGIT if known else p.largest_logit(xp, rows, columns, parameters)
         finite = layout.unit or bound < math.inf
         complete = not (layout.biased or layout.present or layout.blocks)
         negatives = n_columns - lines.first - int(lines.own) - int(not lines.first)

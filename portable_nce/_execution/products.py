@@ -150,14 +150,19 @@ def concat_rows(xp: Namespace, parts: Sequence[Array]) -> Array:
 
 def product(rows: Array, columns: Array) -> Array:
     """The scores of a tile; of a wide one as the transpose of a tall one, which takes OpenBLAS up to half the time."""
-    return rows @ columns.T if rows.shape[0] >= columns.shape[0] else (columns @ rows.T).T
+    return (columns @ rows.T).T if _is_wide(rows, columns) else rows @ columns.T
 
 
 def outer_sum(of_rows: Array, of_columns: Array) -> Array:
     """The sum of a number of each row and one of each column of a tile, in the order in memory that a product has."""
-    if of_rows.shape[0] >= of_columns.shape[0]:
-        return of_rows[:, None] + of_columns[None, :]
-    return (of_columns[:, None] + of_rows[None, :]).T
+    if _is_wide(of_rows, of_columns):
+        return (of_columns[:, None] + of_rows[None, :]).T
+    return of_rows[:, None] + of_columns[None, :]
+
+
+def _is_wide(rows: Array, columns: Array) -> bool:
+    """Whether a tile is wide, where that is known and of interest: a compiler chooses its own order."""
+    return adapter_of(rows).mode == "eager" and bool(rows.shape[0] < columns.shape[0])
 
 
 def plus(total: Array, part: Array) -> Array:

@@ -9,7 +9,17 @@ from .._core.logsumexp import ExpSum, exponentials, of_one
 from .._core.protocol import Array, Namespace
 from ..objectives.base import RowStatistics
 
-__all__ = ["Positives", "RowSums", "of_line", "of_members", "row_statistics", "score_cotangents"]
+__all__ = [
+    "Positives",
+    "RowSums",
+    "each_positive",
+    "of_line",
+    "of_members",
+    "of_sums",
+    "row_statistics",
+    "score_cotangents",
+    "sums_of",
+]
 
 
 class Positives(NamedTuple):
@@ -53,6 +63,17 @@ def of_members(xp: Namespace, scores: Array, members: Array, *, single: bool) ->
     differences = xp.where(finite, scores - shift, xp.zeros_like(scores))
     number = xp.sum(xp.astype(finite, scores.dtype), axis=1)
     return Positives(scores, members, sums, terms, xp.sum(differences, axis=1), number)
+
+
+def sums_of(positive: Positives) -> tuple[Array, ...]:
+    """What the statistics of rows with several positives need of these: numbers for each row, for `of_sums`."""
+    return (positive.sums.top, positive.sums.total, positive.centred, positive.number)
+
+
+def of_sums(numbers: tuple[Array, ...]) -> Positives:
+    """Positives whose scores are not at hand."""
+    top, total, centred, number = numbers
+    return Positives(None, None, ExpSum(top, total), None, centred, number)
 
 
 def row_statistics(xp: Namespace, sums: RowSums) -> RowStatistics:

@@ -22,6 +22,7 @@ __all__ = [
     "masked",
     "one_sided",
     "square",
+    "triples",
 ]
 
 MAX_UNSHIFTED_LOGIT = 30.0
@@ -102,7 +103,7 @@ def square(n_rows: int, block_size: int | str | None, *, mode: str, far: bool, s
     if mode == "traced":
         return Tiling(min(asked or max(_ROWS // 2, _BLOCK_ENTRIES // n_rows // 2), n_rows), n_rows)
     keep = asked is None and n_rows * n_rows <= _KEPT_ENTRIES
-    size = asked or (_FAR_ROWS // 2 if far else 2 * _ROWS)
+    size = asked or (_FAR_ROWS // 2 if far else 2 * _ROWS if keep or not symmetric else _ROWS)
     return Tiling(min(size, n_rows), min(size if keep or symmetric else _columns(asked), n_rows), keep)
 
 
@@ -121,7 +122,16 @@ def masked(n_rows: int, n_columns: int, block_size: int | str | None, *, mode: s
     return Tiling(min(asked or max(1, _MASKED_ENTRIES // (n_columns * width)), n_rows), n_columns)
 
 
+def triples(n_rows: int, n_columns: int, *, mode: str) -> int | Bounds:
+    """How many positives are set against all negatives at once."""
+    if mode == "compiled":
+        return _compiled(n_columns, n_rows * n_columns)
+    if _is_whole(n_columns, "auto", mode):
+        return n_columns
+    return max(1, min(_BLOCK_ENTRIES // (n_rows * n_columns), n_columns))
+
+
 def label_blocks(block_size: int | str | None) -> tuple[int, int]:
     """Rows of a block of whole classes, and how many it may have at most before masks cost less."""
-    block = block_size if isinstance(block_size, int) else 2 * _ROWS
-    return block, 2 * block + 16
+    block = block_size if isinstance(block_size, int) else _ROWS
+    return block, 4 * block + 16

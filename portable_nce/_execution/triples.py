@@ -12,10 +12,9 @@ from .._core.namespace import lift_to_tape, namespace_of
 from .._core.numerics import relu, relu_slope, sigmoid, softplus, zeros
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
+from .tiling import Bounds, triples
 
 __all__ = ["TripleSums", "excess", "triple_sums"]
-
-_LIMIT = 2**22  # entries of the largest array
 
 
 class TripleSums(NamedTuple):
@@ -28,7 +27,7 @@ class TripleSums(NamedTuple):
 
 class _Plan(NamedTuple):
     soft: bool
-    block: int
+    block: int | Bounds
 
 
 def excess(xp: Namespace, difference: Array, *, soft: bool) -> Array:
@@ -38,10 +37,9 @@ def excess(xp: Namespace, difference: Array, *, soft: bool) -> Array:
 
 def triple_sums(scores: Array, positives: Array, negatives: Array, margin: Array, *, soft: bool) -> TripleSums:
     """The sums of each row of a score matrix, over its positives p and negatives n, of the excess ``s_n - s_p + m``."""
-    block = max(1, _LIMIT // (scores.shape[0] * scores.shape[1]))
-    total, number, active = adapter_of(scores).custom_vjp(_forward, _backward)(
-        _Plan(soft, min(block, scores.shape[1])), scores, margin, positives, negatives
-    )
+    adapter = adapter_of(scores)
+    plan = _Plan(soft, triples(*scores.shape, mode=adapter.mode))
+    total, number, active = adapter.custom_vjp(_forward, _backward)(plan, scores, margin, positives, negatives)
     return TripleSums(total, stop_gradient(number), stop_gradient(active))
 
 

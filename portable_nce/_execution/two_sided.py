@@ -13,11 +13,11 @@ from .._core.namespace import lift_to_tape, namespace_of
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from . import products as p
-from .families import Finished, Softmax, divided, family_of
+from .families import ExpBase, Finished, Softmax, divided, family_of
 from .layouts import Arrays, ProductLayout, reduced
 from .one_sided import label_sets
-from .statistics import Positives
-from .tiling import is_far, square
+from .statistics import Positives, of_sums, sums_of
+from .tiling import MAX_UNSHIFTED_LOGIT, is_far, square
 
 __all__ = ["square_sweep"]
 
@@ -36,6 +36,10 @@ def square_sweep(layout: ProductLayout, *arrays: Array, need_grad: bool) -> Arra
     return reduced(square.xp, square.layout, values, number, gradients)
 
 
+_LARGEST_REBASED = 2.0**14
+"""Shifts up to here are exact to 2e-3 in float32 after a change of unit and back."""
+
+
 class _Square:
     """The state of a two-sided sweep."""
 
@@ -49,7 +53,7 @@ class _Square:
         mode, far = self.adapter.mode, is_far(self.rows)
         tiling = square(self.n, layout.block_size, mode=mode, far=far, symmetric=layout.own)
         self.eager = mode == "eager"
-        bound = p.largest_logit(self.xp, self.rows, self.columns)
+        bound = MAX_UNSHIFTED_LOGIT if layout.bounded else p.largest_logit(self.xp, self.rows, self.columns)
         finite, complete = layout.unit or bound < math.inf, not layout.blocks
         folds = layout.mean and finite and complete
         self.layout = layout._replace(mean=layout.mean and not folds)
@@ -64,16 +68,21 @@ class _Square:
             divisor=self.n if folds else 1,
         )
         assert isinstance(family, Softmax)  # noqa: S101  (its plan is one)
+        if bound > _LARGEST_REBASED and (bound < math.inf or not layout.unit):
+            # A shift that is divided by the unit, and multiplied again for `pull`, differs by its rounding, which is
+            # an exponent here.
+            family.base = ExpBase(self.xp.exp)
         self.family = family
         self.blocks = layout.blocks or tiling.block
         self.bounds = layout.tiles or p.cut(0, self.n, tiling.tile)
         self.tiles = p.pieces(self.columns, self.bounds)
         self.tile_labels = p.pieces(self.labels[1], self.bounds) if self.labels else []
-        self.keep = tiling.keep and family.unshifted and need_grad
+        self.keep = tiling.keep and family.unshifted and need_grad and not self.labels
         self.kept: dict[tuple[Array | int, int], Array] = {}
         self.sides: list[ExpSum] = []
         self.done: list[Finished] = []
         self.to_positive: Array = None
+        self.positives: Arrays = ()
 
     def visited(self, start: Array | int) -> range:
         """The tiles that a block of rows is to see."""
@@ -108,10 +117,13 @@ class _Square:
         def step(carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
             own, *labels = block
             so_far, parts = self._sums(carry), []
+            numbers: Arrays = ()
             for k in self.visited(start):
                 both = self.serves_columns(start, k)
                 if self.labels and not both:
-                    parts.append(self.among_classes(own, labels[0], k)[0])
+                    part, _, positive, _ = self.among_classes(own, labels[0], k)
+                    parts.append(part)
+                    numbers = sums_of(positive)
                     continue
                 scores = self.scores(own, start, k)
                 if both and not unshifted:
@@ -122,11 +134,13 @@ class _Square:
                     so_far[k] = ExpSum(None, so_far[k].total + xp.sum(terms, axis=0))
                 if self.keep:
                     self.kept[start, k] = terms
-            return _flat(so_far), _flat([merge(xp, parts)[0]])
+            return _flat(so_far), (*_flat([merge(xp, parts)[0]]), *numbers)
 
         empty = [_empty_sum(xp, tile, unshifted=unshifted) for tile in self.tiles]
         carry, found = self.adapter.scan(step, _flat(empty), (self.rows, *self.labels[:1]), self.blocks)
-        (of_rows,), by_tile = self._sums(found), self._sums(carry)
+        count = 1 if unshifted else 2
+        (of_rows,), self.positives = self._sums(found[:count]), found[count:]
+        by_tile = self._sums(carry)
         tops = [part.top for part in by_tile if part.top is not None]
         top = p.concat_rows(xp, tops) if tops else None
         of_columns = ExpSum(top, p.concat_rows(xp, [part.total for part in by_tile]))
@@ -143,7 +157,9 @@ class _Square:
         """The losses of the rows, how often each counts, and the cotangents of what belongs to rows."""
         xp = self.xp
         if self.labels:
-            self.done = [self._finish_classes()]
+            # The cotangents of positives, whose scores are not at hand any more, are left to `pull`.
+            positive = of_sums(self.positives)
+            self.done = [self.family.finish(self.sides[0], positive, self.by_row, need_grad=self.need_grad)]
         else:
             partner = p.partners(xp, self.lines, self.columns, self.n)
             positive = self.family.line(xp.sum(self.rows * partner, axis=1), None, self.by_row)
@@ -156,21 +172,6 @@ class _Square:
         values = divided(values, self.family.divisor)
         to_by_row = tuple(map(_mean, zip(*(done.to_rows for done in self.done), strict=True)))
         return values, self.done[0].number, to_by_row
-
-    def _finish_classes(self) -> Finished:
-        """The losses of rows whose positives are in the tile of their block; `pull` forms the positives' cotangents."""
-
-        def step(carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
-            own, own_labels, *here = block
-            by_row, total = tuple(here[: self.layout.by_row]), self._sums(tuple(here[self.layout.by_row :]))[0]
-            _, _, positive, _ = self.among_classes(own, own_labels, self.visited(start)[0])
-            done = self.family.finish(total, positive, by_row, need_grad=self.need_grad)
-            coefficient = () if done.coefficient is None else (done.coefficient,)
-            return carry, (done.values, done.number, *coefficient, *done.to_rows)
-
-        xs = (self.rows, self.labels[0], *self.by_row, *_flat(self.sides))
-        _, (values, number, *further) = self.adapter.scan(step, (), xs, self.blocks)
-        return Finished(values, number, further[0] if further else None, None, tuple(further[1:]))
 
     # The gradients.
 

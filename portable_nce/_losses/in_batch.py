@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .._call import accumulated, add, contrast_embeddings, contrast_scores, inverse, same_width
+from .._call import (
+    accumulated,
+    add,
+    contrast_embeddings,
+    contrast_scores,
+    inverse,
+    same_width,
+    zero_idle_rows,
+)
 from .._core.checks import (
     check_block_size,
     check_floating,
@@ -29,7 +37,7 @@ from ..objectives import AnyObjective, logistic
 from ..objectives import info_nce as info_nce_objective
 from ..objectives import relic as relic_objective
 from ..pairings import Pairing, Tile, diagonal, queue
-from ..similarities import Similarity, resolve
+from ..similarities import Similarity, operands, resolve
 
 __all__ = ["clip", "cpc", "info_nce", "n_tuple", "relic", "siglip"]
 
@@ -157,6 +165,9 @@ def info_nce(
     check_shape("negative_keys", negatives, (*([n_rows] if leading else []), n_negatives, width))
     if mask is not None:
         check_mask(xp, "mask", mask, (n_rows, n_negatives))
+        query, positive_key = zero_idle_rows(xp, mask, query, positive_key)
+        if leading:
+            negatives = xp.where(mask[:, :, None], negatives, xp.zeros_like(negatives))
     if leading:
         return _own_negatives(query, positive_key, negatives, mask=mask, block_size=block_size, **shared)
     if mask is not None:
@@ -340,6 +351,10 @@ def cpc(
     check_shape("projections", projections, (steps, target_width, width))
     dtype = context.dtype
     context, targets, projections = (upcast(xp, x) for x in (context, targets, projections))
+    if mask is not None:
+        xp, (context, mask) = enter(context=context, mask=mask)
+        check_mask(xp, "mask", mask, (rows, rows))
+        (context,) = zero_idle_rows(xp, mask, context)
     temperature, weights = accumulated("temperature", temperature), accumulated("weights", weights)
     parts = []
     for step in range(steps):
@@ -648,7 +663,7 @@ def _own_negatives(
     same_width(similarity, "query", x, "positive_key", y)
     x, y = xp.expand_dims(x, axis=1), xp.expand_dims(y, axis=1)
     with adapter_of(x).full_precision(x):
-        scores = xp.concat([chosen.scores(*chosen.prepare(x, keys, scale)) for keys in (y, z)], axis=2)
+        scores = xp.concat([chosen.scores(*operands(chosen, x, keys, scale)) for keys in (y, z)], axis=2)
     scores = xp.reshape(scores, (scores.shape[0], scores.shape[2]))
     if mask is not None:
         mask = xp.concat([xp.ones((mask.shape[0], 1), dtype=mask.dtype, device=device_of(mask)), mask], axis=1)

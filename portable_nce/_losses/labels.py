@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +20,7 @@ from .._core.checks import (
     scalar,
     shape_of,
 )
-from .._core.namespace import device_of, enter, is_array, is_number
+from .._core.namespace import enter, is_array, is_number
 from .._core.numerics import upcast
 from .._core.protocol import Array
 from .._core.reduction import REDUCTIONS, reduce_values
@@ -31,7 +32,7 @@ from ..objectives import info_nce as info_nce_objective
 from ..objectives import triplet as triplet_objective
 from ..objectives.pairwise import AVERAGES
 from ..pairings import labels as pairing_of_labels
-from ..similarities import Similarity, resolve
+from ..similarities import Similarity, operands, resolve
 
 __all__ = ["contrastive", "nca", "soft_nearest_neighbor", "supcon", "triplet", "triplet_from_labels"]
 
@@ -590,8 +591,11 @@ def triplet(
     weights = row_weights(xp, weights, rows, a)
     chosen = resolve(similarity)
     with adapter_of(a).full_precision(a):
-        near, far = (xp.reshape(chosen.scores(*chosen.prepare(a, other, scale)), (rows,)) for other in (p, n))
-    counted = xp.ones((rows,), dtype=xp.bool, device=device_of(a)) if mask is None else mask
+        near, far = (xp.reshape(chosen.scores(*operands(chosen, a, other, scale)), (rows,)) for other in (p, n))
+    # A score of -inf takes no part, as among all triples: a distance that overflows, or a critic's mask.
+    counted = xp.logical_and(near != -math.inf, far != -math.inf)
+    counted = counted if mask is None else xp.logical_and(counted, mask)
+    near, far = (xp.where(counted, score, xp.zeros_like(score)) for score in (near, far))
     difference = xp.where(counted, far - near + margin, xp.zeros_like(near))
     values = excess(xp, difference, soft=form == "soft")
     number = None if average == "all" else xp.astype(values != 0, values.dtype)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from .._call import accumulated, add, contrast_embeddings, finish, same_width
+from .._call import accumulated, add, contrast_embeddings, finish, same_width, zero_idle_rows
 from .._core.autodiff import stop_gradient
 from .._core.checks import (
     check_block_size,
@@ -28,7 +28,7 @@ from .._execution.matrix import ScoreMatrix
 from ..objectives import info_nce as info_nce_objective
 from ..pairings import Pairing, Tile, diagonal, index, two_views, where_found
 from ..pairings import queue as pairing_of_queue
-from ..similarities import Similarity, resolve, scaled_columns
+from ..similarities import Similarity, operands, resolve, scaled_columns
 
 __all__ = ["Queue", "concentrations", "moco", "moco_v3", "nnclr", "proto_nce", "queue_init", "queue_push"]
 
@@ -250,6 +250,8 @@ def moco(
     device = device_of(query)
     if mask is not None:
         check_mask(xp, "mask", mask, (n_rows, n_slots))
+        among = xp.logical_and(mask, written[0][None, :]) if written else mask
+        query, key = zero_idle_rows(xp, among, query, key)
         mask = xp.concat([xp.ones((n_rows, n_rows), dtype=xp.bool, device=device), mask], axis=1)
     own = xp.ones((n_rows,), dtype=xp.bool, device=device)
     dtype = query.dtype
@@ -445,12 +447,13 @@ def nnclr(
         message = 'symmetric: expected False with negatives="views", which contrasts both ways already'
         raise ValueError(message)
     slots, valid = _slots("support", support)
-    xp, (view_a, view_b, slots, *written, weights) = enter(
+    xp, (view_a, view_b, slots, *written, weights, mask) = enter(
         view_a=view_a,
         view_b=view_b,
         support=slots,
         **({} if valid is None else {"support.valid": valid}),
         weights=weights,
+        mask=mask,
     )
     check_floating(xp, view_a=view_a, view_b=view_b, support=slots)
     rows, _ = shape_of("view_a", view_a, "(N, D)")
@@ -460,13 +463,18 @@ def nnclr(
     if written:
         slots = _without_unwritten(xp, "support", slots, *written)
     block_size = check_block_size(block_size)
+    if mask is not None:
+        size = 2 * rows if negatives == "views" else rows
+        check_mask(xp, "mask", mask, (size, size))
+        takes_part = xp.logical_or(mask, xp.matrix_transpose(mask)) if negatives == "views" else mask
+        (view_a,) = zero_idle_rows(xp, takes_part[:rows, :], view_a)
     dtype = view_a.dtype
     x, y, slots = (upcast(xp, z) for z in (view_a, view_b, slots))
     chosen = resolve(similarity)
     candidates = Pairing(_candidate_rule, columns=tuple(written)) if written else Pairing(_everything_rule)
     with adapter_of(x).full_precision(x):
-        operands = chosen.prepare(stop_gradient(x), stop_gradient(slots), 1.0)
-        search = ScoreMatrix(chosen, *operands, candidates, block_size=block_size)
+        searching, searched = operands(chosen, stop_gradient(x), stop_gradient(slots), 1.0)
+        search = ScoreMatrix(chosen, searching, searched, candidates, block_size=block_size)
         search = search.dense() if chosen.pullback is None else search
         nearest, found = search.argextreme(of_positives=False, largest=True)
     neighbors = stop_gradient(xp.take(stop_gradient(slots), nearest, axis=0))
@@ -707,10 +715,9 @@ def concentrations(
     with the number Z of embeddings in the cluster. Clusters of one embedding or none get the largest φ; all are clipped
     to two percentiles, and scaled so that their mean is the temperature.
 
-    A cluster of several embeddings that all equal the prototype has φ = 0. Clipping at the lower percentile raises it
-    as long as no more than about that percentage of the clusters are such; otherwise the result holds zeros, with which
-    `proto_nce` is NaN: raise them to a positive number first. If every φ is 0, or no cluster has two embeddings, all
-    results are the temperature.
+    A cluster of several embeddings that all equal the prototype has φ = 0. Where the lower percentile is 0 too, φ is
+    clipped to the smallest φ that is not 0 (and to the upper percentile), so that no result is 0. If the upper
+    percentile is 0, or no cluster has two embeddings, all results are the temperature.
 
     Parameters
     ----------
@@ -775,6 +782,8 @@ def concentrations(
     phi = xp.where(several, phi, xp.max(phi, axis=0, keepdims=True))
     ordered = xp.sort(phi, axis=0)
     lowest, highest = (_percentile(ordered, q) for q in (low, high))
+    smallest = xp.min(xp.where(phi > 0, phi, xp.max(phi, axis=0, keepdims=True)), axis=0, keepdims=True)
+    lowest = xp.where(lowest > 0, lowest, xp.where(smallest < highest, smallest, highest))
     phi = xp.where(phi < lowest, lowest, xp.where(phi > highest, highest, phi))
     mean = xp.mean(phi, axis=0, keepdims=True)
     # Clusters of identical points alone: all alike.

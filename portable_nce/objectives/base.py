@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from .._core.autodiff import grad, value_and_grad
 from .._core.checks import check_bool, check_callable, check_choice, check_floating, check_shape
+from .._core.equality import EqualByContents
 from .._core.namespace import enter, is_array, namespace_of
 from .._core.numerics import sum_to_scalar
 from .._core.protocol import Array
@@ -50,7 +51,7 @@ Slopes: TypeAlias = tuple[Array | None, Array | None, Array | None, Array | None
 """The derivatives of each row's loss by `log_odds`, `spread`, `negative` and `positive`; None is 0."""
 
 
-class Objective:
+class Objective(EqualByContents):
     """A loss per row, and which rows count.
 
     Parameters
@@ -104,12 +105,6 @@ class Objective:
 
     def __repr__(self) -> str:
         return f"<objective {self.label}>"
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and self._contents() == other._contents()
-
-    def __hash__(self) -> int:
-        return hash(self._contents())
 
     def _contents(self) -> tuple[Any, ...]:
         return (self.rows, self.slopes, self.needs_negative, self.couples_rows, self.of_odds, self.separate)
@@ -206,10 +201,10 @@ class Weighted(Objective):
         return self.inner.rows(row, self.parameter(row.positive, self.counted(row)))
 
     def _contents(self) -> tuple[Any, ...]:
-        return (self.inner, id(self.parameter))
+        return (self.inner, self.parameter)
 
 
-class Term:
+class Term(EqualByContents):
     """An elementwise function of the score of a pair, with its derivatives.
 
     Parameters
@@ -242,11 +237,8 @@ class Term:
         # Of the terms that come with the package: both at once, ``fused(score, *parameters, bounded=...)``.
         self.fused: Callable[..., tuple[Array, tuple[Array, ...]]] | None = None
 
-    def __eq__(self, other: object) -> bool:
-        return type(other) is Term and (other.value, other.slopes, other.fused) == (self.value, self.slopes, self.fused)
-
-    def __hash__(self) -> int:
-        return hash((self.value, self.slopes, self.fused))
+    def _contents(self) -> tuple[Any, ...]:
+        return (self.value, self.slopes, self.fused)
 
     def value_and_slopes(
         self, *arguments: Array, bounded: bool = False, need_grad: bool = True
@@ -285,7 +277,7 @@ class Term:
         return values, slopes
 
 
-class Pairwise:
+class Pairwise(EqualByContents):
     r"""A sum over the pairs of a row: one function of the scores of positives, another of those of negatives.
 
     .. math:: \ell_i = \sum_{j \in P(i)} a(g_{ij}) + \sum_{j \in Q(i)} b(g_{ij})
@@ -350,3 +342,6 @@ class Pairwise:
 
     def __repr__(self) -> str:
         return f"<objective {self.label}>"
+
+    def _contents(self) -> tuple[Any, ...]:
+        return (self.terms, self.parameters, self.divide_by, self.balance)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .._core.checks import check_choice, check_scalar
+from .._core.equality import EqualByContents
 from .._core.namespace import is_number, namespace_of
 from .._core.numerics import relu, relu_slope, softplus_and_sigmoid
 from .._core.protocol import Array
@@ -25,7 +26,7 @@ def _term(fused: Fused) -> Term:
     return made
 
 
-class _Value:
+class _Value(EqualByContents):
     """The first of what a function gives."""
 
     __slots__ = ("fused",)
@@ -33,11 +34,8 @@ class _Value:
     def __init__(self, fused: Fused) -> None:
         self.fused = fused
 
-    def __eq__(self, other: object) -> bool:
-        return type(other) is _Value and other.fused == self.fused
-
-    def __hash__(self) -> int:
-        return hash(self.fused)
+    def _contents(self) -> tuple[Any, ...]:
+        return (self.fused,)
 
     def __call__(self, *arguments: Array) -> Array:
         return self.fused(*arguments, bounded=False)[0]

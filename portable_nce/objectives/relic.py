@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from .._core.checks import check_bool, check_choice, check_scalar
+from .._core.equality import EqualByContents
 from .._core.namespace import namespace_of
 from .._core.protocol import Array, Namespace
 from .base import Objective, Term
@@ -13,7 +15,8 @@ from .softmax import info_nce
 __all__ = ["DIVERGENCE", "Relic", "divergence", "relic"]
 
 
-class Relic(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Relic(EqualByContents):
     """InfoNCE and the divergence of the distributions over the columns, of a row and of the same row transposed."""
 
     alpha: Any
@@ -29,6 +32,9 @@ class Relic(NamedTuple):
 
     def __repr__(self) -> str:
         return "<objective relic>"
+
+    def _contents(self) -> tuple[Any, ...]:
+        return (self.alpha, self.direction, self.constant, self.symmetric, self.base)
 
 
 def divergence(xp: Namespace, log_p: Array, log_q: Array) -> Array:

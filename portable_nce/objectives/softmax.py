@@ -8,6 +8,7 @@ from typing import Any
 
 from .._core.autodiff import stop_gradient
 from .._core.checks import check_bool, check_choice, check_scalar
+from .._core.equality import EqualByContents
 from .._core.namespace import device_of, enter, is_number, namespace_of
 from .._core.numerics import sigmoid, softplus, softplus_and_sigmoid
 from .._core.protocol import Array
@@ -147,7 +148,7 @@ def _odds_of_odds(odds: Array, *, bounded: bool) -> tuple[Array, Array]:
     return odds, namespace_of(odds).ones_like(odds)
 
 
-class _Detached:
+class _Detached(EqualByContents):
     """``exp(f - sg f)``: 1, with the gradient of f."""
 
     __slots__ = ("function",)
@@ -155,11 +156,8 @@ class _Detached:
     def __init__(self, function: Callable[[RowStatistics], Array]) -> None:
         self.function = function
 
-    def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and other.function == self.function
-
-    def __hash__(self) -> int:
-        return hash((type(self), self.function))
+    def _contents(self) -> tuple[Any, ...]:
+        return (self.function,)
 
     def __call__(self, row: RowStatistics) -> Any:
         value = self.function(row)
@@ -178,6 +176,9 @@ class _DetachedSlopes(_Detached):
     def __init__(self, function: Callable[[RowStatistics], Array], slopes: Callable[[RowStatistics], Slopes]) -> None:
         super().__init__(function)
         self.slopes = slopes
+
+    def _contents(self) -> tuple[Any, ...]:
+        return (self.function, self.slopes)
 
     def __call__(self, row: RowStatistics) -> Any:
         one = super().__call__(row)
@@ -279,7 +280,7 @@ def _weighted_slopes(row: RowStatistics, weight: Array) -> Any:
 _WEIGHTED = Objective(_weighted, slopes=_weighted_slopes, needs_negative=True, label="dclw")
 
 
-class _DclwWeights:
+class _DclwWeights(EqualByContents):
     """``w = 2 - n softmax(τ s / σ)`` over the n rows that count."""
 
     __slots__ = ("detach", "sigma", "temperature")
@@ -288,6 +289,9 @@ class _DclwWeights:
         self.temperature = temperature
         self.sigma = sigma
         self.detach = detach_weights
+
+    def _contents(self) -> tuple[Any, ...]:
+        return (self.temperature, self.sigma, self.detach)
 
     def __call__(self, positive: Array, counted: Array) -> Array:
         options = {"temperature": self.temperature, "sigma": self.sigma}

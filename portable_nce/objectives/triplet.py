@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from .._core.checks import check_choice, check_scalar
+from .._core.equality import EqualByContents
 from .._core.protocol import Array
 from .pairwise import AVERAGES
 
 __all__ = ["Triplet", "triplet"]
 
 
-class Triplet(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Triplet(EqualByContents):
     """All triples of a row, or its hardest one."""
 
     margin: Any
@@ -26,6 +29,9 @@ class Triplet(NamedTuple):
 
     def __repr__(self) -> str:
         return f"<objective {self.label}>"
+
+    def _contents(self) -> tuple[Any, ...]:
+        return (self.margin, self.mining, self.soft, self.average)
 
 
 def triplet(

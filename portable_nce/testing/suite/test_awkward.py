@@ -462,3 +462,296 @@ def test_rows_are_not_columns(variant: Variant) -> None:
     wanted = oracles.evaluate("info_nce", {"query": query, "positive_key": key}, {"temperature": 0.5})
     got = pnce.info_nce(variant.floats(query), variant.floats(key), temperature=0.5)
     assert oracles.error(variant.to_list(got), wanted) <= 8 * variant.eps(variant.dtypes[0])
+
+
+# --- every loss: what takes no part, what overflows, what is out of range -------------------------------------------
+
+CLASSES = [0, 0, 1, 1, 2, 2]
+FURTHER = vectors(4, 3, 3)
+
+
+def _square(n: int, idle: set[int]) -> Nested:
+    return [[not {i, j} & idle for j in range(n)] for i in range(n)]
+
+
+def _of_rows(n: int, columns: int) -> Nested:
+    return [[i != 2 for _ in range(columns)] for i in range(n)]
+
+
+MASKS: dict[str, Nested] = {
+    "pairs": _square(6, {2}),
+    "views": _square(12, {2, 8}),
+    "rows": [i != 2 for i in range(6)],
+    "further": _of_rows(6, 4),
+    "own": _square(6, {2}),
+    "queue": _of_rows(6, 5),
+    "prototypes": _of_rows(6, 3),
+}
+"""A mask for each shape, which leaves row 2 of the six no pair."""
+
+
+def _queue_of(variant: Variant, x: Any) -> Any:
+    """Make a queue whose first slot was never written, and holds what is no number."""
+    rows = variant.floats([[NAN, INF, NAN], *FURTHER], str(x.dtype).rpartition(".")[2])
+    return pnce.Queue(rows, variant.array([k > 0 for k in range(5)]))
+
+
+def _like(variant: Variant, x: Any, nested: Nested) -> Any:
+    return variant.floats(nested, str(x.dtype).rpartition(".")[2])
+
+
+MASKED_LOSSES: dict[str, tuple[str, Callable[..., Any]]] = {
+    "info_nce": ("pairs", lambda _, x, y, **o: pnce.info_nce(x, y, **o)),
+    "info_nce symmetric": ("pairs", lambda _, x, y, **o: pnce.info_nce(x, y, symmetric=True, **o)),
+    "info_nce index": ("pairs", lambda v, x, y, **o: pnce.info_nce(x, y, positives=v.array([1, 0, 3, 2, 5, 4]), **o)),
+    "info_nce matrix": (
+        "pairs",
+        lambda v, x, y, **o: pnce.info_nce(
+            x, y, positives=v.array([[a == b for a in CLASSES] for b in CLASSES]), multi_positive="separate", **o
+        ),
+    ),
+    "info_nce shared": ("further", lambda v, x, y, **o: pnce.info_nce(x, y, _like(v, x, FURTHER), **o)),
+    "info_nce own": ("own", lambda _, x, y, **o: pnce.info_nce(x, y, x[:, None, :] + y[None, :, :] * 0.5, **o)),
+    "flat_nce": ("views", lambda _, x, y, **o: pnce.flat_nce(x, y, **o)),
+    "flat_nce detach": ("views", lambda _, x, y, **o: pnce.flat_nce(x, y, form="detach", **o)),
+    "nt_xent": ("views", lambda _, x, y, **o: pnce.nt_xent(x, y, **o)),
+    "dcl": ("views", lambda _, x, y, **o: pnce.dcl(x, y, **o)),
+    "dclw": ("views", lambda _, x, y, **o: pnce.dclw(x, y, **o)),
+    "clip": ("pairs", lambda _, x, y, temperature, **o: pnce.clip(x, y, logit_scale=1 / temperature, **o)),
+    "siglip": (
+        "pairs",
+        lambda _, x, y, temperature, **o: pnce.siglip(x, y, logit_scale=1 / temperature, logit_bias=-1.0, **o),
+    ),
+    "relic": ("pairs", lambda _, x, y, **o: pnce.relic(x, y, symmetric=True, **o)),
+    "cpc": (
+        "pairs",
+        lambda v, x, y, **o: pnce.cpc(
+            x, y[None, ...], _like(v, x, [[[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]]), **o
+        ),
+    ),
+    "n_tuple": ("pairs", lambda _, x, y, **o: pnce.n_tuple(x, y, l2=0.125, **o)),
+    "supcon": ("pairs", lambda v, x, _, **o: pnce.supcon(x, v.array(CLASSES), **o)),
+    "nca": ("pairs", lambda v, x, _, **o: pnce.nca(x, v.array(CLASSES), **o)),
+    "soft_nearest_neighbor": ("pairs", lambda v, x, _, **o: pnce.soft_nearest_neighbor(x, v.array(CLASSES), **o)),
+    "contrastive": ("pairs", lambda v, x, _, **o: pnce.contrastive(x, v.array(CLASSES), margin=3.0, **o)),
+    "contrastive balance": (
+        "pairs",
+        lambda v, x, _, **o: pnce.contrastive(x, v.array(CLASSES), margin=3.0, average="nonzero", balance=True, **o),
+    ),
+    "triplet": ("rows", lambda _, x, y, **o: pnce.triplet(x, y, y * -0.5, **o)),
+    "triplet_from_labels": ("pairs", lambda v, x, _, **o: pnce.triplet_from_labels(x, v.array(CLASSES), **o)),
+    "triplet_from_labels hard": (
+        "pairs",
+        lambda v, x, _, **o: pnce.triplet_from_labels(x, v.array(CLASSES), mining="batch_hard", form="soft", **o),
+    ),
+    "moco": ("queue", lambda v, x, y, **o: pnce.moco(x, y, _queue_of(v, x), **o)),
+    "nnclr": ("pairs", lambda v, x, y, **o: pnce.nnclr(x, y, _queue_of(v, x), **o)),
+    "proto_nce": (
+        "prototypes",
+        lambda v, x, _, temperature, **o: pnce.proto_nce(
+            x, _like(v, x, FURTHER[:3]), v.array(CLASSES), _like(v, x, [temperature, 0.75, 1.0]), **o
+        ),
+    ),
+}
+
+
+def _total(values: Any) -> Any:
+    """Sum the losses of the rows, as every library can."""
+    total = values[0, ...]
+    for k in range(1, values.shape[0]):
+        total = total + values[k, ...]
+    return total
+
+
+FEW_MASKED = ("info_nce", "info_nce symmetric", "nt_xent", "siglip", "relic", "triplet_from_labels hard", "moco")
+"""One for each way through the package."""
+masked_losses = pytest.mark.parametrize(
+    ("name", "block_size"),
+    [
+        *((name, "auto") for name in MASKED_LOSSES),
+        *((name, 2) for name in FEW_MASKED),
+        *(pytest.param(name, block, marks=pytest.mark.exhaustive) for name in MASKED_LOSSES for block in (None, 3)),
+    ],
+)
+
+
+@pytest.mark.parametrize(
+    "similarity", ["cosine", *(pytest.param(s, marks=pytest.mark.exhaustive) for s in SIMILARITIES if s != "cosine")]
+)
+@masked_losses
+def test_masked_rows_may_hold_anything(
+    variant: Variant, name: str, block_size: int | str | None, similarity: str
+) -> None:
+    """A row whose pairs are all masked reaches neither the value nor the gradient of any row; its own gradient is 0."""
+    shape, loss = MASKED_LOSSES[name]
+    mask = variant.array(MASKS[shape])
+    for reduction in ("mean", "none"):
+        results = []
+        for dirt in (NAN, INF, 0.25):
+            a, b = vectors(6, 3, 1), vectors(6, 3, 2)
+            for rows in (a, b):
+                rows[2] = [0.5, dirt, 1.0]
+
+            def total(x: Any, y: Any, reduction: str = reduction) -> Any:
+                options = {"temperature": 0.5, "similarity": similarity, "mask": mask, "block_size": block_size}
+                values = loss(variant, x, y, reduction=reduction, **options)
+                return values if reduction == "mean" else _total(values)
+
+            value, gradients = differentiate(total, [variant.floats(a), variant.floats(b)])
+            assert_finite(variant, value, *gradients)
+            assert all(variant.to_list(gradient)[2] == [0.0] * 3 for gradient in gradients)
+            results.append([variant.to_list(value), *(variant.to_list(gradient) for gradient in gradients)])
+        for ours in results[:2]:
+            for array, wanted in zip(ours, results[2], strict=True):
+                assert oracles.error(array, oracles.exact(wanted)) <= 4 * variant.eps()
+
+
+@pytest.mark.parametrize(
+    "similarity", ["dot", *(pytest.param(s, marks=pytest.mark.exhaustive) for s in SIMILARITIES[1:])]
+)
+@pytest.mark.filterwarnings("ignore:overflow encountered")
+@masked_losses
+@pytest.mark.parametrize("dtype", ["float32"])
+def test_scores_that_overflow(
+    variant: Variant, name: str, block_size: int | str | None, similarity: str, dtype: str
+) -> None:
+    """Of finite embeddings, whose scores may be beyond all numbers, neither the value nor the gradient is NaN."""
+    if similarity == "dot" and name.partition(" ")[0] in {"relic", "contrastive"}:
+        return  # the gradient itself is a score times an embedding, or the value the square of a score
+    _, loss = MASKED_LOSSES[name]
+    for magnitude in (2.0**66, 2.0**100):
+        a, b = ([[magnitude * x for x in row] for row in vectors(6, 3, seed)] for seed in (1, 2))
+        for reduction in ("mean", "none"):
+
+            def total(x: Any, y: Any, size: int | str | None, reduction: str = reduction) -> Any:
+                values = loss(
+                    variant, x, y, temperature=0.5, similarity=similarity, reduction=reduction, block_size=size
+                )
+                return values if reduction == "mean" else _total(values)
+
+            arrays = [variant.floats(a, dtype), variant.floats(b, dtype)]
+            results = [differentiate(lambda x, y, s=s: total(x, y, s), arrays) for s in (block_size, None)]
+            flat = [
+                [x for array in (value, *gradients) for x in flatten(variant.to_list(array))]
+                for value, gradients in results
+            ]
+            for ours, dense in zip(*flat, strict=True):
+                assert ours == dense or abs(ours - dense) <= 1e-3 * max(abs(x) for x in flat[1])
+
+
+# --- parameters of the parts, as arrays -----------------------------------------------------------------------------
+
+MATRIX = [[1.0, 0.25, -0.5], [0.5, 0.75, 0.0], [-0.25, 0.5, 1.25]]
+
+
+def _squared(score: Any, shift: Any) -> Any:
+    return (score + shift) * (score + shift)
+
+
+def _contrast(x: Any, y: Any, objective: Any, **options: Any) -> Any:
+    return pnce.contrast(x, y, objective=objective, pairing="diagonal", **options)
+
+
+PARAMETERS: dict[str, tuple[Nested, Callable[..., Any]]] = {
+    "bilinear": (MATRIX, lambda _, x, y, p, **o: pnce.info_nce(x, y, similarity=pnce.similarities.bilinear(p), **o)),
+    "scaled_columns": (
+        [0.5, 1.0, 1.5, 2.0, 0.75, 1.25],
+        lambda _, x, y, p, **o: pnce.info_nce(x, y, similarity=pnce.similarities.scaled_columns("dot", p), **o),
+    ),
+    "scaled_columns of distances": (
+        [0.5, 1.0, 1.5, 2.0, 0.75, 1.25],
+        lambda _, x, y, p, **o: pnce.info_nce(
+            x, y, similarity=pnce.similarities.scaled_columns("neg_euclidean", p), **o
+        ),
+    ),
+    "logistic bias": (-0.5, lambda _, x, y, p, **o: _contrast(x, y, pnce.objectives.logistic(bias=p), **o)),
+    "siglip bias": (-0.5, lambda _, x, y, p, **o: pnce.siglip(x, y, logit_scale=2.0, logit_bias=p, **o)),
+    "dclw temperature": (0.5, lambda _, x, y, p, **o: _contrast(x, y, pnce.objectives.dclw(temperature=p), **o)),
+    "dclw sigma": (0.75, lambda _, x, y, p, **o: pnce.dclw(x, y, sigma=p, **o)),
+    "contrastive margin": (3.0, lambda v, x, _, p, **o: pnce.contrastive(x, v.array(CLASSES), margin=p, **o)),
+    "contrastive positive_margin": (
+        0.5,
+        lambda v, x, _, p, **o: pnce.contrastive(x, v.array(CLASSES), margin=3.0, positive_margin=p, **o),
+    ),
+    "triplet margin": (1.0, lambda _, x, y, p, **o: pnce.triplet(x, y, y * -0.5, margin=p, form="soft", **o)),
+    "triplets margin": (1.0, lambda v, x, _, p, **o: pnce.triplet_from_labels(x, v.array(CLASSES), margin=p, **o)),
+    "relic alpha": (0.5, lambda _, x, y, p, **o: pnce.relic(x, y, alpha=p, **o)),
+    "n_tuple l2": (0.25, lambda _, x, y, p, **o: pnce.n_tuple(x, y, l2=p, **o)),
+    "Pairwise": (
+        0.5,
+        lambda _, x, y, p, **o: _contrast(x, y, pnce.objectives.Pairwise(_squared, _squared, parameters=(p,)), **o),
+    ),
+    "Pairwise of rows": (
+        [0.5, 1.0, 1.5, 2.0, 0.75, 1.25],
+        lambda _, x, y, p, **o: _contrast(x, y, pnce.objectives.Pairwise(_squared, None, parameters=(p,)), **o),
+    ),
+}
+
+
+@pytest.mark.parametrize("block_size", [None, 2, "auto"])
+@pytest.mark.parametrize("name", list(PARAMETERS))
+def test_parameters_of_parts(variant: Variant, name: str, block_size: int | str | None) -> None:
+    """A parameter is an array of the library, or on its tape: the gradient is the slope of the loss, to a shift."""
+    nested, loss = PARAMETERS[name]
+    a, b = vectors(6, 3, 1), vectors(6, 3, 2)
+    x, y = variant.floats(a), variant.floats(b)
+
+    def at(parameter: Any) -> Any:
+        return loss(variant, x, y, parameter, block_size=block_size)
+
+    value, (gradient,) = differentiate(at, [variant.floats(nested)])
+    assert_finite(variant, value, gradient)
+    joint, gradients = differentiate(
+        lambda u, w, p: loss(variant, u, w, p, block_size=block_size), [x, y, variant.floats(nested)]
+    )
+    assert oracles.error(variant.to_list(joint), oracles.exact(variant.to_list(value))) <= 8 * variant.eps()
+    wanted = oracles.exact(variant.to_list(gradient))
+    assert oracles.error(variant.to_list(gradients[2]), wanted) <= 32 * variant.eps()
+    # The gradient along the all-ones direction against a central difference, which is right to the square of its step.
+    step = 2.0**-10
+    high, low = (variant.floats(_shifted(nested, sign * step)) for sign in (1.0, -1.0))
+    slope = (mpf(variant.to_list(at(high))) - mpf(variant.to_list(at(low)))) / (2.0 * step)
+    total = sum(mpf(number) for number in flatten(variant.to_list(gradient)))
+    tolerance = 1e-5 + 100.0 * variant.eps() / step
+    assert abs(total - slope) <= tolerance * (1 + abs(slope))
+
+
+def _shifted(nested: Nested, by: float) -> Nested:
+    return [_shifted(item, by) for item in nested] if isinstance(nested, list) else nested + by
+
+
+# --- indices out of range -------------------------------------------------------------------------------------------
+
+INDEXED: dict[str, Callable[..., Any]] = {
+    "positives": lambda x, y, at: pnce.info_nce(x, y, positives=at, reduction="none"),
+    "pairings.index": lambda x, y, at: pnce.contrast(
+        x, y, objective="info_nce", pairing=pnce.pairings.index(at), reduction="none"
+    ),
+    "from_scores": lambda x, y, at: pnce.from_scores.info_nce(x @ y.T, positives=at, reduction="none"),
+    "from_scores dclw": lambda x, y, at: pnce.from_scores.dclw(x @ y.T, positives=at, reduction="none"),
+    "from_scores logistic": lambda x, y, at: pnce.from_scores.logistic(x @ y.T, positives=at, reduction="none"),
+    "from_scores triplet": lambda x, y, at: pnce.from_scores.triplet(x @ y.T, positives=at, reduction="none"),
+    "proto_nce": lambda x, y, at: pnce.proto_nce(x, y[:3, :], at, y[:3, 0] * 0 + 0.5, reduction="none"),
+    "concentrations": lambda x, y, at: pnce.concentrations(x, y[:3, :], at),
+}
+
+
+@pytest.mark.parametrize("outside", [-1, 6, 2**31 - 1, -(2**31)])
+@pytest.mark.parametrize("name", list(INDEXED))
+def test_indices_out_of_range(variant: Variant, name: str, outside: int) -> None:
+    """They are refused by name where values are at hand; elsewhere such a row is like one that is left out."""
+    x, y = variant.floats(vectors(6, 3, 1)), variant.floats(vectors(6, 3, 2))
+    index = [0, 1, outside, 2, 1, 0]
+    words = "assignments" if name in {"proto_nce", "concentrations"} else "positives"
+    message, values = "", None
+    try:
+        values = INDEXED[name](x, y, variant.array(index))
+    except ValueError as error:
+        message = str(error)
+    if message:
+        assert message.startswith(f"{words}: expected indices from 0 to")
+        assert str(outside) in message
+        return
+    assert_finite(variant, values)
+    if name != "concentrations" and "logistic" not in name:
+        assert variant.to_list(values)[2] == 0.0

@@ -1156,6 +1156,8 @@ def test_two_dtypes(variant: Variant) -> None:
     """Which precision was meant is the caller's to say."""
     others = {*variant.dtypes, *variant.further_dtypes} & {"float32", "float16"} - {variant.dtypes[0]}
     for other in others:
+        if {other, variant.dtypes[0]} == {"float16", "float32"}:
+            continue  # 16 bits may meet float32, in which they are computed
         narrow = variant.floats(draw(K), other)
         with pytest.raises(TypeError, match=r"^u: expected the dtype of scores.*got"):
             bounds.flo(matrix(variant), narrow)

@@ -1,0 +1,334 @@
+"""The parts of the engine by themselves: how matrices are cut, tiles, sums and their merging, and which sweep runs."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+import portable_nce as pnce
+from portable_nce._core.logsumexp import ExpSum, exponentials, merge
+from portable_nce._execution import products, tiling
+from portable_nce._execution.families import Pairs, PairsPlan, Softmax, SoftmaxPlan, exp_base
+from portable_nce._execution.products import Lines, Tile
+from portable_nce.objectives import Term
+from portable_nce.testing import CASES
+
+from catalogue import Watch, losses
+
+RNG = np.random.default_rng(7)
+
+
+# ------------------------------------------------------------------------------------------------------------- tiling
+
+
+@pytest.mark.parametrize("block_size", [None, "auto", 1, 7, 100])
+@pytest.mark.parametrize("shape", [(1, 1), (3, 5), (600, 5000), (5000, 600)])
+@pytest.mark.parametrize("mode", ["eager", "traced", "compiled", "whole"])
+@pytest.mark.parametrize("far", [False, True])
+def test_blocks_and_tiles_are_within_the_matrix(
+    mode: str, shape: tuple[int, int], block_size: Any, *, far: bool
+) -> None:
+    rows, columns = shape
+    for found in (
+        tiling.one_sided(rows, columns, block_size, mode=mode, far=far),
+        tiling.square(rows, block_size, mode=mode, far=far, symmetric=False),
+        tiling.square(rows, block_size, mode=mode, far=far, symmetric=True),
+        tiling.masked(rows, columns, block_size, mode=mode),
+        tiling.masked(rows, columns, block_size, mode=mode, width=64),
+    ):
+        if isinstance(found.block, tuple):
+            assert mode == "compiled"
+            assert [low for low, _ in found.block] == [0, *(high for _, high in found.block[:-1])]
+            assert found.block[-1][1] == rows
+        else:
+            assert 1 <= found.block <= rows
+        assert 1 <= found.tile <= max(rows, columns)
+        if block_size is None or mode == "whole":
+            assert found.block == rows
+        elif isinstance(block_size, int) and mode != "compiled":
+            assert found.block == min(block_size, rows)
+            assert not found.keep
+
+
+def test_the_number_of_blocks_that_are_compiled_does_not_depend_on_the_batch() -> None:
+    blocks = {len(tiling.one_sided(n, n, "auto", mode="compiled", far=False).block) for n in (2100, 4096, 10007)}  # type: ignore[arg-type]
+    assert len(blocks) == 1
+    assert tiling.one_sided(2048, 2048, "auto", mode="compiled", far=False).block == 2048
+
+
+def test_exponentials_are_kept_up_to_a_size_and_never_where_a_block_size_is_given() -> None:
+    assert tiling.square(8192, "auto", mode="eager", far=False, symmetric=False).keep
+    assert not tiling.square(8193, "auto", mode="eager", far=False, symmetric=False).keep
+    assert not tiling.square(64, 32, mode="eager", far=False, symmetric=False).keep
+
+
+@pytest.mark.parametrize(("start", "stop", "size"), [(0, 10, 3), (0, 9, 3), (4, 10, 6), (4, 11, 2), (0, 3, 5)])
+def test_a_range_is_cut_into_pieces(start: int, stop: int, size: int) -> None:
+    bounds = products.cut(start, stop, size)
+    assert [k for low, high in bounds for k in range(low, high)] == list(range(start, stop))
+    assert all(0 < high - low <= size for low, high in bounds)
+
+
+def test_triples_fit_into_memory() -> None:
+    assert tiling.triples(10, 10, mode="eager") == 10
+    assert tiling.triples(512, 512, mode="eager") == 16
+    assert tiling.triples(5000, 5000, mode="eager") == 1
+    assert tiling.triples(512, 512, mode="whole") == 512
+
+
+# -------------------------------------------------------------------------------------------------------------- tiles
+
+
+@pytest.mark.parametrize("eager", [True, False])
+@pytest.mark.parametrize("size", [1, 2, 3, 8])
+@pytest.mark.parametrize("lines", [Lines(), Lines(positive=4, own=True), Lines(by_index=True), Lines(first=8)], ids=str)
+def test_what_is_no_negative_is_excluded_in_every_tile(lines: Lines, size: int, *, eager: bool) -> None:
+    n = 8
+    index = RNG.integers(0, n, n)
+    whole = RNG.normal(size=(n, n))
+    expected = whole.copy()
+    for row in range(n):
+        if lines.by_index:
+            expected[row, index[row]] = -1.0
+        elif not lines.first:
+            expected[row, (row + lines.positive) % n] = -1.0
+        if lines.own:
+            expected[row, row] = -1.0
+    for start, stop in products.cut(0, n, size):
+        for low, high in products.cut(0, n, 3):
+            tile = whole[start:stop, low:high].copy()
+            found = products.exclude(lines, tile, -1.0, Tile(start, low, high, n), index[start:stop], eager=eager)
+            np.testing.assert_array_equal(found, expected[start:stop, low:high])
+
+
+@pytest.mark.parametrize("eager", [True, False])
+def test_a_line_takes_a_number_for_each_row(*, eager: bool) -> None:
+    numbers = np.arange(1.0, 4.0)
+    found = products.put_line(np.zeros((3, 4)), 2, numbers, Tile(1, 0, 4, 4), eager=eager)
+    np.testing.assert_array_equal(found, [[0, 0, 0, 1], [2, 0, 0, 0], [0, 3, 0, 0]])
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (3, 5)])
+def test_products_and_outer_sums_do_not_depend_on_their_order_in_memory(shape: tuple[int, int]) -> None:
+    x, y = (RNG.normal(size=(n, 4)) for n in shape)
+    np.testing.assert_allclose(products.product(x, y), x @ y.T, rtol=1e-14)
+    np.testing.assert_array_equal(products.outer_sum(x[:, 0], y[:, 0]), x[:, :1] + y[:, 0])
+
+
+@pytest.mark.parametrize("lines", [Lines(), Lines(positive=3, own=True), Lines(first=6)], ids=str)
+def test_partners_and_their_cotangents_are_adjoint(lines: Lines) -> None:
+    n = 6
+    columns = RNG.normal(size=(n + 4 if lines.first else n, 2))
+    found = products.partners(np, lines, columns, n)
+    np.testing.assert_array_equal(found, columns[[(i + lines.positive) % n for i in range(n)]])
+    cotangent = RNG.normal(size=(n, 2))
+    rest = columns[n:] if lines.first else columns
+    back = products.add_partners(np, lines, np.zeros_like(rest), cotangent)
+    np.testing.assert_allclose(np.sum(back * columns), np.sum(found * cotangent))
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e5, 1e300])
+def test_the_bound_of_the_scores_is_one(scale: float) -> None:
+    x, y = RNG.normal(size=(5, 3)) * scale, RNG.normal(size=(7, 3))
+    bound = products.largest_logit(np, x, y, (np.asarray([-2.0, 1.0]),))
+    assert np.max(np.abs(x @ y.T)) + 2.0 <= bound
+    assert math.isinf(bound) == (scale > 1e9)
+
+
+def test_there_is_no_bound_of_what_is_not_a_number() -> None:
+    assert math.isinf(products.largest_logit(np, np.asarray([[math.nan]]), np.ones((1, 1))))
+
+
+# --------------------------------------------------------------------------------------------------------------- sums
+
+
+def log_sum(sums: ExpSum) -> Any:
+    """The logarithm of a sum of exponentials."""
+    assert sums.top is not None
+    return sums.top + sums.log_total(np)
+
+
+@pytest.mark.parametrize("cuts", [(8,), (1, 8), (3, 5, 8), (0, 8)])
+def test_sums_of_parts_are_merged_to_that_of_the_whole(cuts: tuple[int, ...]) -> None:
+    scores = RNG.normal(size=(5, 8)) * 500.0
+    members = RNG.random((5, 8)) < 0.6
+    members[1] = False
+    members[2, 3:] = False
+    bounds = [slice(a, b) for a, b in zip((0, *cuts[:-1]), cuts, strict=True) if a < b]
+    parts = [exponentials(np, scores[:, cut], members[:, cut]) for cut in bounds]
+    total, factors = merge(np, [part for part, _ in parts])
+    whole, terms = exponentials(np, scores, members)
+    assert log_sum(whole)[1] == -math.inf
+    np.testing.assert_allclose(log_sum(total), log_sum(whole), rtol=1e-15)
+    merged = [t if f is None else t * f[:, None] for (_, t), f in zip(parts, factors, strict=True)]
+    np.testing.assert_allclose(np.concatenate(merged, axis=1), terms, rtol=1e-13)
+
+
+def test_sums_without_a_shift_are_added() -> None:
+    total, factors = merge(np, [ExpSum(None, np.asarray([1.0])), ExpSum(None, np.asarray([2.0]))])
+    assert total.top is None
+    assert total.total == 3.0
+    assert factors == [None, None]
+
+
+def test_an_infinite_score_keeps_its_row_apart() -> None:
+    scores = np.asarray([[math.inf, 1.0], [0.0, 1.0], [-math.inf, -math.inf]])
+    found, terms = exponentials(np, scores, np.ones((3, 2), dtype=bool))
+    np.testing.assert_array_equal(found.top, [math.inf, 1.0, -math.inf])
+    np.testing.assert_array_equal(found.total == 0, [True, False, True])
+    np.testing.assert_array_equal(terms[[0, 2]], 0.0)
+
+
+# ----------------------------------------------------------------------------------------------------------- families
+
+
+def finished(family: Any, scores: Any, own: Any, bounds: list[tuple[int, int]]) -> tuple[Any, Any]:
+    """The losses of rows and the cotangent of their negatives' scores, by tiles."""
+    parts, residuals = [], []
+    for low, high in bounds:
+        part, residual = family.plain(scores[:, low:high] * family.base.unit, lambda x, _: x, ())
+        parts.append(part)
+        residuals.append(residual)
+    total, shares = family.merge(parts)
+    done = family.finish(total, family.line(own, None, ()), (), need_grad=True)
+    pulled = [
+        residual * (done.coefficient if share is None else done.coefficient * share)[:, None]
+        for residual, share in zip(residuals, shares, strict=True)
+    ]
+    return done.values, np.concatenate([*pulled, done.to_positive[:, None]], axis=1)
+
+
+TILES = ([(0, 6)], [(0, 1), (1, 6)], [(0, 2), (2, 4), (4, 6)])
+
+
+@pytest.mark.parametrize("bounds", TILES)
+@pytest.mark.parametrize("unshifted", [False, True])
+@pytest.mark.parametrize("finite", [False, True])
+@pytest.mark.parametrize("name", ["info_nce", "flat_nce", "user"])
+def test_the_softmax_family_gives_losses_and_cotangents(
+    name: str, bounds: list[tuple[int, int]], *, unshifted: bool, finite: bool
+) -> None:
+    objective: Any = {
+        "info_nce": pnce.objectives.info_nce(),
+        "flat_nce": pnce.objectives.flat_nce(),
+        "user": pnce.objectives.Objective(lambda row: row.log_odds**2 + row.negative - 0.5 * row.positive),
+    }[name]
+
+    def expected(scores: Any, own: Any) -> Any:
+        negative = np.log(np.sum(np.exp(scores), axis=1))
+        odds = negative - own
+        return {
+            "info_nce": np.logaddexp(0.0, odds),
+            "flat_nce": odds,
+            "user": odds**2 + negative - 0.5 * own,
+        }[name]
+
+    scores, own = RNG.normal(size=(4, 6)), RNG.normal(size=4)
+    family = Softmax(np, SoftmaxPlan(objective), exp_base(scores), unshifted=unshifted, finite=finite, complete=True)
+    values, cotangents = finished(family, scores, own, bounds)
+    np.testing.assert_allclose(values, expected(scores, own), rtol=1e-12)
+    step = 1e-6
+    for column in range(7):
+        ends = []
+        for sign in (step, -step):
+            moved, alone = scores.copy(), own.copy()
+            if column < 6:
+                moved[:, column] += sign
+            else:
+                alone += sign
+            ends.append(expected(moved, alone))
+        np.testing.assert_allclose(cotangents[:, column], (ends[0] - ends[1]) / (2 * step), rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("bounds", TILES)
+@pytest.mark.parametrize("divide_by", ["rows", "pairs", "active"])
+def test_the_family_of_pairs_gives_sums_and_cotangents(divide_by: str, bounds: list[tuple[int, int]]) -> None:
+    terms = (Term(lambda s: s**2, lambda s: (2.0 * s,)), Term(lambda s: np.maximum(s, 0.0) ** 3))
+    scores, own = RNG.normal(size=(4, 6)), RNG.normal(size=4)
+    family = Pairs(np, PairsPlan(terms, divide_by), bounded=False, need_grad=True, negatives=6)
+    values, cotangents = finished(family, scores, own, bounds)
+    positive = np.maximum(scores, 0.0)
+    np.testing.assert_allclose(values, own**2 + np.sum(positive**3, axis=1), rtol=1e-12)
+    np.testing.assert_allclose(cotangents, np.concatenate([3 * positive**2, 2 * own[:, None]], axis=1), rtol=1e-12)
+
+
+# ------------------------------------------------------------------------------------------------------------ sweeps
+
+ONE_PASS = {"one pass, products", "one pass, products of both sides", "one pass, masks"}
+
+TWO_PASSES = {
+    "dclw": "its weights are a softmax over all positives; where these are on a line, one pass is enough",
+    "relic": "the divergence of two distributions needs the sums of both before any of its terms",
+    "from_scores.dclw": "as dclw",
+    "from_scores.relic": "as relic",
+}
+"""The losses that take two passes where the losses are reduced, and why."""
+
+
+def roads_of(name: str) -> set[str]:
+    """Watch the sweeps of the first case of a loss."""
+    case = next(case for case in CASES if case.loss == name)
+    watch = Watch()
+    watch.run(case.function, *(np.asarray(x) for x in (*case.arguments.values(), *case.constants.values())))
+    return {*watch.roads}
+
+
+@pytest.mark.parametrize("name", losses())
+def test_every_loss_takes_one_pass_or_has_a_reason(name: str) -> None:
+    roads = roads_of(name)
+    assert roads <= ONE_PASS or name in TWO_PASSES, f"{name}: {roads}"
+
+
+BY_PRODUCTS: dict[str, Any] = {
+    "info_nce": pnce.info_nce,
+    "info_nce of an index": lambda x, y, **o: pnce.contrast(
+        x, y, objective="info_nce", pairing=pnce.pairings.index(np.arange(len(x))[::-1].copy()), **o
+    ),
+    "flat_nce": pnce.flat_nce,
+    "dcl": pnce.dcl,
+    "dclw": pnce.dclw,
+    "siglip": lambda x, y, **o: pnce.siglip(x, y, logit_scale=2.0, logit_bias=-1.0, **o),
+    "n_tuple": lambda x, y, **o: pnce.n_tuple(x, y, l2=0.1, **o),
+    "moco": lambda x, y, **o: pnce.moco(x, y, pnce.Queue(y + x, np.arange(len(x)) > 2), **o),
+    "nnclr": lambda x, y, **o: pnce.nnclr(x, y, pnce.Queue(y + x, np.arange(len(x)) > 2), **o),
+    "moco_v3": lambda x, y, **o: pnce.moco_v3(x, y, y, x, **o),
+    "nt_xent of three views": lambda x, y, **o: pnce.nt_xent(x, y, x + y, **o),
+    "an objective of the user": lambda x, y, **o: pnce.contrast(x, y, objective=lambda row: row.log_odds**2, **o),
+}
+
+
+@pytest.mark.parametrize("loss", BY_PRODUCTS.values(), ids=BY_PRODUCTS)
+def test_losses_of_inner_products_go_by_products(loss: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tiling, "_ROWS", 4)  # small matrices of labels are masked
+    x, y = (RNG.normal(size=(8, 3)) for _ in range(2))
+    watch = Watch()
+    value = watch.run(loss, x, y)
+    assert np.isfinite(value)
+    assert {*watch.roads} <= {"one pass, products", "one pass, products of both sides"}
+
+
+@pytest.mark.parametrize("loss", ["clip", "nt_xent", "supcon"])
+def test_losses_of_rows_and_columns_take_both_from_the_same_tiles(loss: str) -> None:
+    x = RNG.normal(size=(1030, 4))
+    labels = np.arange(1030) // 5
+    call = {
+        "clip": lambda: pnce.clip(x, x[::-1].copy(), logit_scale=3.0),
+        "nt_xent": lambda: pnce.nt_xent(x[:515], x[515:]),
+        "supcon": lambda: pnce.supcon(x, labels),
+    }[loss]
+    watch = Watch()
+    watch.run(call)
+    assert {*watch.roads} == {"one pass, products of both sides"}
+
+
+def test_labels_are_masks_where_classes_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = RNG.normal(size=(1030, 4))
+    monkeypatch.setattr(tiling, "_ROWS", 32)
+    few, many = np.arange(1030) % 2, RNG.permutation(np.arange(1030) // 3)
+    for labels, expected in ((few, "one pass, masks"), (many, "one pass, products of both sides")):
+        watch = Watch()
+        watch.run(lambda labels=labels: pnce.supcon(x, labels))
+        assert watch.roads == [expected]
