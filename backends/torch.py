@@ -14,6 +14,7 @@ from torch._C._functorch import (
     is_functorch_wrapped_tensor,
 )
 from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
+from torch.autograd import forward_ad
 from torch.autograd.forward_ad import unpack_dual
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
@@ -268,6 +269,8 @@ class _Compiled(torch.autograd.Function):
 
 def _transformed(arrays: Arrays) -> bool:
     """Whether a transform of torch.func or forward mode sees these tensors."""
+    if get_dynamic_layer_stack_depth() == 0 and forward_ad._current_level < 0:  # noqa: SLF001  (nothing is asked of any)
+        return False
     return any(is_functorch_wrapped_tensor(x) or unpack_dual(x).tangent is not None for x in arrays)  # type: ignore[no-untyped-call]
 
 

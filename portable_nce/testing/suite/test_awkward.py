@@ -755,3 +755,48 @@ def test_indices_out_of_range(variant: Variant, name: str, outside: int) -> None
     assert_finite(variant, values)
     if name != "concentrations" and "logistic" not in name:
         assert variant.to_list(values)[2] == 0.0
+
+
+# --- scores of minus infinity in both directions, and weights of nothing ---------------------------------------------
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("direction", ["a_to_b", "b_to_a"])
+def test_relic_takes_minus_infinity_for_a_mask_of_both_directions(
+    variant: Variant, direction: str, *, symmetric: bool
+) -> None:
+    scores = vectors(4, 4, 3)
+    without = [[-math.inf if (i, j) == (0, 2) else x for j, x in enumerate(row)] for i, row in enumerate(scores)]
+    mask = variant.array([[(i, j) not in {(0, 2), (2, 0)} for j in range(4)] for i in range(4)])
+    results = [
+        differentiate(
+            lambda g, options=options: pnce.from_scores.relic(
+                g, alpha=0.5, direction=direction, symmetric=symmetric, **options
+            ),
+            [variant.floats(given)],
+        )
+        for given, options in ((without, {}), (scores, {"mask": mask}))
+    ]
+    for ours, theirs in zip(*(flatten([variant.to_list(v), variant.to_list(g)]) for v, (g,) in results), strict=True):
+        assert abs(ours - theirs) <= 64 * variant.eps()
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("block_size", [None, 2, "auto"])
+@pytest.mark.parametrize("name", ["info_nce", "clip", "nt_xent", "flat_nce", "siglip", "dclw", "relic", "n_tuple"])
+def test_weights_of_zero_leave_nothing(
+    variant: Variant, name: str, block_size: int | str | None, reduction: str
+) -> None:
+    options: dict[str, Any] = {"clip": {"logit_scale": 2.0}, "siglip": {"logit_scale": 2.0, "logit_bias": -1.0}}.get(
+        name, {}
+    )
+
+    def loss(x: Any, y: Any, weights: Any) -> Any:
+        return getattr(pnce, name)(x, y, weights=weights, block_size=block_size, reduction=reduction, **options)
+
+    arrays = [variant.floats(vectors(5, 3, 1)), variant.floats(vectors(5, 3, 2)), variant.floats([0.0] * 5)]
+    value, gradients = differentiate(loss, arrays)
+    assert variant.to_list(value) == 0.0
+    assert not any(flatten([variant.to_list(g) for g in gradients[:2]]))
+    if reduction == "mean":
+        assert not any(flatten(variant.to_list(gradients[2])))

@@ -1165,3 +1165,31 @@ def test_two_dtypes(variant: Variant) -> None:
             bounds.vub(matrix(variant), narrow)
         with pytest.raises(TypeError, match=r"^noise_scores: expected the dtype of data_scores.*got"):
             density.local_nce(narrow, matrix(variant), 0.0, 0.0)
+
+
+def test_a_context_without_samples_is_left_out(variant: Variant) -> None:
+    data, noise = draw(3), draw(3, 4)
+    mask = [[True] * 4, [False] * 4, [True] * 4]
+
+    def loss(data_scores: Any, noise_scores: Any, *, mask: Any = None) -> Any:
+        return density.sampled_softmax(data_scores, noise_scores, None, -1.0, include_positive=False, mask=mask)
+
+    arrays = [variant.floats(data), variant.floats(noise)]
+    value, slopes = differentiate(lambda *x: loss(*x, mask=variant.array(mask)), arrays)
+    expected, others = differentiate(loss, [variant.floats([x[0], x[2]]) for x in (data, noise)])
+    tolerance = 64 * computed_in(variant, variant.dtypes[0])
+    assert abs(variant.to_list(value) - variant.to_list(expected)) <= tolerance
+    for ours, theirs in zip(slopes, others, strict=True):
+        found = variant.to_list(ours)
+        assert not any(flatten([found[1]]))
+        left = flatten([found[0], found[2]])
+        assert max(abs(a - b) for a, b in zip(left, flatten(variant.to_list(theirs)), strict=True)) <= tolerance
+
+
+def test_a_zero_vector_is_as_far_from_a_unit_vector_in_both_diagnostics(variant: Variant) -> None:
+    nothing, unit = [0.0, 0.0], [0.0, 2.0]
+    aligned = diagnostics.alignment(variant.floats([nothing]), variant.floats([unit]))
+    spread = diagnostics.uniformity(variant.floats([nothing, unit]), t=2.0)
+    tolerance = 16 * computed_in(variant, variant.dtypes[0])
+    assert abs(variant.to_list(aligned) - 1.0) <= tolerance
+    assert abs(variant.to_list(spread) + 2.0) <= tolerance
