@@ -31,7 +31,7 @@ def _full_precision() -> AbstractContextManager[Any]:
     return jax.default_matmul_precision("highest") if chosen is None else nullcontext()
 
 
-def _by_rule(forward: Callable[..., Arrays], backward: Callable[..., Sequence[Any]]) -> Callable[..., Arrays]:
+def _by_rule(forward: Callable[..., Arrays], backward: Callable[..., Sequence[Any]]) -> Callable[..., Any]:
     """A function whose gradient is not its own, by a rule for reverse mode alone."""
 
     @partial(jax.custom_vjp, nondiff_argnums=(0,))

@@ -120,7 +120,7 @@ def _line(x: Array, distance: int, tile: Tile) -> Array:
 
 def _fill_columns(x: Array, columns: Array, value: float | Array, tile: Tile) -> Array:
     """A tile with `value` at the column of each row that an array names, if the tile has it."""
-    value = value if isinstance(value, float) else value[:, None]
+    value = value if isinstance(value, (int, float)) else value[:, None]
     numbers = namespace_of(columns).arange(tile.low, tile.high, dtype=columns.dtype, device=device_of(columns))
     chosen = columns[:, None] == numbers[None, :]
     return namespace_of(x, chosen).where(chosen, value, x)
