@@ -15,6 +15,8 @@ from portable_nce.objectives import Objective, Pairwise, Term
 from portable_nce.pairings import Pairing
 from portable_nce.similarities import Similarity
 
+from catalogue import Watch
+
 jax.config.update("jax_enable_x64", True)  # noqa: FBT003  (JAX's interface)
 
 RNG = np.random.default_rng(5)
@@ -452,3 +454,51 @@ def test_pairs_streamed_as_products_are_those_of_the_matrix(divide_by: str, weig
 
     for streamed, dense in zip(found(2), found(None), strict=True):
         np.testing.assert_allclose(streamed, dense, rtol=1e-12, atol=1e-14)
+
+
+# Functions of all rows, which must not be asked block by block.
+
+CURRICULUM = np.linspace(0.0, 1.0, 12)
+COUPLED: dict[str, Any] = {
+    "the mean of all rows": lambda row: (row.log_odds - row.log_odds.mean()) ** 2,
+    "the largest of all rows": lambda row: row.log_odds * (row.log_odds >= row.log_odds.max()),
+    "numbers for each row": lambda row: row.log_odds * like(row.log_odds, CURRICULUM),
+    "the sum of all rows": lambda row: row.log_odds * row.positive.sum(),
+}
+
+
+def like(x: Any, numbers: np.ndarray) -> Any:
+    """Numbers as an array of the library of x."""
+    return (
+        torch.tensor(numbers)
+        if isinstance(x, torch.Tensor)
+        else jnp.asarray(numbers)
+        if "jax" in str(type(x))
+        else numbers
+    )
+
+
+@pytest.mark.parametrize("objective", COUPLED.values(), ids=COUPLED)
+@pytest.mark.parametrize("similarity", ["dot", "neg_euclidean"])
+@pytest.mark.parametrize("convert", [np.asarray, torch.tensor, jnp.asarray], ids=["numpy", "torch", "jax"])
+def test_functions_that_couple_rows_see_all_of_them(objective: Any, similarity: str, convert: Any) -> None:
+    rng = np.random.default_rng(5)
+    x, y = (convert(rng.normal(size=(12, 3))) for _ in range(2))
+
+    def loss(a: Any, b: Any, block_size: int | None) -> Any:
+        return pnce.contrast(a, b, objective=objective, similarity=similarity, block_size=block_size)
+
+    expected, slopes = pnce.value_and_grad(lambda a, b: loss(a, b, None), (0, 1))(x, y)
+    for size in (1, 5):
+        value, gradients = pnce.value_and_grad(lambda a, b, size=size: loss(a, b, size), (0, 1))(x, y)
+        np.testing.assert_allclose(np.asarray(value), np.asarray(expected), rtol=1e-12)
+        for ours, dense in zip(gradients, slopes, strict=True):
+            np.testing.assert_allclose(np.asarray(ours), np.asarray(dense), rtol=1e-9, atol=1e-12)
+
+
+def test_functions_of_each_row_alone_take_one_pass() -> None:
+    x, y = (np.random.default_rng(k).normal(size=(12, 3)) for k in (1, 2))
+    for objective, expected in ((lambda row: row.log_odds**2, "one pass"), (COUPLED["the sum of all rows"], "two passes")):
+        watch = Watch()
+        watch.run(lambda f=objective: pnce.contrast(x, y, objective=f, similarity="dot", block_size=4))
+        assert watch.roads == [f"{expected}, products"]

@@ -95,8 +95,11 @@ def in_range(xp: Namespace, rows: Array, columns: Array) -> tuple[Array, Array]:
     constants = [xp.where(xp.isfinite(x), x, xp.zeros_like(x)) for x in constants]
     largest = [xp.max(xp.reshape(x, (-1,)), axis=0, keepdims=True) for x in constants]
     a, b = (xp.where(x == 0, xp.ones_like(x), x) for x in largest)
-    factor = xp.sqrt((limit / xp.where(a > b, a, b)) / xp.where(a > b, b, a))
-    factor = xp.where(factor < 1, factor, xp.ones_like(factor))
+    larger, smaller = xp.where(a > b, a, b), xp.where(a > b, b, a)
+    one = xp.ones_like(a)
+    room = limit / xp.where(larger > 1, larger, one)  # below 1, both are, and so is their product
+    long = room < smaller
+    factor = xp.where(long, xp.sqrt(room / xp.where(long, smaller, one)), one)
     scaled = []
     for x, entries, most in zip((rows, columns), constants, (a, b), strict=True):
         entry = xp.max(entries, axis=-1, keepdims=True)

@@ -31,7 +31,7 @@ from .layouts import Arrays, MaskedLayout, ProductLayout
 from .masked import masked_sweep, search_sweep
 from .one_sided import product_sweep
 from .products import ABSENT, lines_of
-from .tiling import is_large, is_positive, label_blocks
+from .tiling import is_far, is_large, is_positive, label_blocks, masked, one_sided
 from .two_sided import square_sweep
 
 __all__ = ["Prepared", "ScoreMatrix", "Statistics", "given", "in_one_pass", "in_two_passes"]
@@ -103,6 +103,17 @@ class ScoreMatrix:
         """The transposed scores of a square matrix, with positives and negatives where they were."""
         turned = self.transposed()
         return replace(turned, pairing=self.pairing, mask=self.mask)
+
+    def is_one_block(self) -> bool:
+        """Whether every sweep sees all rows at once."""
+        first = self.rows[0]
+        n_rows, n_columns = self.shape
+        mode, width = adapter_of(first).mode, first.shape[-1] if self.similarity.wide else 1
+        tilings = (
+            one_sided(n_rows, n_columns, self.block_size, mode=mode, far=is_far(first)),
+            masked(n_rows, n_columns, self.block_size, mode=mode, width=width),
+        )
+        return all(not isinstance(tiling.block, tuple) and tiling.block >= n_rows for tiling in tilings)
 
     def constant(self) -> ScoreMatrix:
         """The same without a gradient."""
@@ -310,7 +321,7 @@ class ScoreMatrix:
         )
 
 
-_NO_OBJECTIVE = Objective(lambda row: row.log_odds, label="statistics")
+_NO_OBJECTIVE = Objective(lambda row: row.log_odds, couples_rows=False, label="statistics")
 
 
 def in_one_pass(prepared: Prepared) -> tuple[Array, Array]:

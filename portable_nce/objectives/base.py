@@ -64,9 +64,11 @@ class Objective(EqualByContents):
         The derivatives of each row's loss with respect to its own statistics: takes `RowStatistics`, returns those by
         `log_odds`, `spread`, `negative` and `positive`, each of shape (N,), or None for one that is 0 everywhere.
         Array-API code, so that it can be differentiated again. Without it, `rows` is differentiated by the library.
-    couples_rows : bool, default: False
+    couples_rows : bool, optional
         Whether the loss of a row depends on the statistics of others. Then these are computed for all rows first, which
-        takes a second pass over the scores; otherwise `rows` sees some of the rows at a time.
+        takes a second pass over the scores; otherwise `rows` sees some of the rows at a time. None tries `rows` on some
+        rows, together and apart, before the scores are streamed; where numbers cannot be looked at (under tracing), it
+        is taken for granted.
     label : str, optional
         What it is called in a representation; the name of `rows` by default.
 
@@ -87,7 +89,7 @@ class Objective(EqualByContents):
         *,
         needs_negative: bool = False,
         slopes: Callable[..., Slopes] | None = None,
-        couples_rows: bool = False,
+        couples_rows: bool | None = None,
         label: str | None = None,
     ) -> None:
         check_callable("rows", rows)
@@ -96,7 +98,7 @@ class Objective(EqualByContents):
         self.rows = rows
         self.needs_negative = check_bool("needs_negative", needs_negative)
         self.slopes = slopes
-        self.couples_rows = check_bool("couples_rows", couples_rows)
+        self.couples_rows = None if couples_rows is None else check_bool("couples_rows", couples_rows)
         self.label = label or getattr(rows, "__name__", type(rows).__name__)
         # Of the objectives that come with the package: loss and slope by the log-odds, where these are all that counts
         # in rows with one positive and some negatives; and whether each of several positives is a row of its own.

@@ -204,7 +204,9 @@ def _made(
     rows, slopes, of_odds = _FORMS[include, multi_positive]
     if detach:
         rows, slopes, of_odds = _Detached(rows), _DetachedSlopes(rows, slopes), None
-    made = Objective(rows, slopes=slopes, needs_negative=needs_negative, label=f"{label}, {multi_positive}")
+    made = Objective(
+        rows, slopes=slopes, needs_negative=needs_negative, couples_rows=False, label=f"{label}, {multi_positive}"
+    )
     made.of_odds = of_odds
     made.separate = include and multi_positive == "separate"
     return made
@@ -277,7 +279,7 @@ def _weighted_slopes(row: RowStatistics, weight: Array) -> Any:
     return weight, None, 1.0 - weight, None, row.log_odds - row.negative
 
 
-_WEIGHTED = Objective(_weighted, slopes=_weighted_slopes, needs_negative=True, label="dclw")
+_WEIGHTED = Objective(_weighted, slopes=_weighted_slopes, needs_negative=True, couples_rows=False, label="dclw")
 
 
 class _DclwWeights(EqualByContents):
