@@ -15,7 +15,9 @@ from ._core.protocol import Adapter
 from ._core.registry import backends_available, register_backend
 from ._losses.in_batch import clip, cpc, info_nce, n_tuple, relic, siglip
 from ._losses.labels import contrastive, nca, soft_nearest_neighbor, supcon, triplet, triplet_from_labels
-from ._losses.memory import Queue, concentrations, moco, moco_v3, nnclr, proto_nce, queue_init, queue_push
+from ._losses.memory import moco, moco_v3, nnclr
+from ._losses.prototypes import concentrations, proto_nce
+from ._losses.queue import Queue, queue_init, queue_push
 from ._losses.views import dcl, dclw, flat_nce, nt_xent
 
 __version__ = "0.1.0"

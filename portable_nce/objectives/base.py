@@ -1,8 +1,7 @@
 """What an objective is: data that an execution asks, and that knows no execution.
 
 An `Objective` of the softmax family is a function of the statistics of a row, with its slopes; a `Pairwise` one is a
-pair of elementwise functions of a score, with theirs. What else stands here, `Hardest`, `Triples` and `Divergence`,
-are names of sums that are not of these two forms, with their options.
+pair of elementwise functions of a score, with theirs.
 """
 
 from __future__ import annotations
