@@ -107,8 +107,9 @@ def search_sweep(layout: MaskedLayout, *arrays: Array, of_positives: bool, large
 
     def step(carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
         _, _, (scores,), sets = matrix.open(block, start)
-        # A score of -inf takes no part, also where the smallest is wanted.
-        members = xp.logical_and(sets[0 if of_positives else 1], scores != -math.inf)
+        members = sets[0 if of_positives else 1]
+        if not largest:  # a score of -inf takes no part here either
+            members = xp.logical_and(members, scores != -math.inf)
         candidates = xp.where(members, scores if largest else -scores, -math.inf)
         return carry, (xp.max(candidates, axis=1), xp.argmax(candidates, axis=1))
 
