@@ -209,7 +209,7 @@ def contrast_embeddings(
             block_size,
             self_contrast=alone,
             indices_checked=checked,
-            bounded=chosen.unit and _is_small(scale),
+            bounded=chosen.unit and _is_small(scale, x),
         )
         if chosen.pullback is None:
             if isinstance(block_size, int):
@@ -243,8 +243,13 @@ def _without_idle(
     return x, y
 
 
-def _is_small(scale: Any) -> bool:
-    """Whether a scale is known to be small enough for the scores of unit rows to need no shift."""
+def _is_small(scale: Any, like: Array) -> bool:
+    """Whether a scale is known to be small enough for the scores of unit rows to need no shift.
+
+    Where steps are traced, a shift costs little, and log-odds are exact to one more digit with it.
+    """
+    if adapter_of(like).mode == "traced":
+        return False
     number = scale if is_number(scale) else adapter_of(scale).concrete_value(stop_gradient(scale))
     return number is not None and abs(number) <= MAX_UNSHIFTED_LOGIT
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 import multiprocessing
 import pickle
+import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -245,8 +247,10 @@ def in_another_process(data: bytes) -> list[Any]:
     return [uses[kinds.index(kind)](part) for kind, part in pickle.loads(data)]  # noqa: S301  (our own)
 
 
-def test_in_a_spawned_process() -> None:
+def test_in_a_spawned_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is sent to a new process gives the same results there."""
+    # That process imports this file as pytest did; the installed package comes before the source tree.
+    monkeypatch.setattr(sys, "path", [*sys.path, str(Path(__file__).parents[1])])
     data = pickle.dumps([(name.partition(" ")[0], make()) for name, make, _ in PARTS])
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         results = pool.submit(in_another_process, data).result(timeout=300)

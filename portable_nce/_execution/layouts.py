@@ -83,6 +83,5 @@ def reduced(
     if not layout.mean:
         return total, number, *gradients
     count = sum_to_scalar(xp, number)
-    nothing = count == 0
-    inverse = xp.where(nothing, xp.zeros_like(count), 1.0 / xp.where(nothing, xp.ones_like(count), count))
-    return total * inverse, number, *(x * xp.reshape(inverse, (1,) * len(x.shape)) for x in gradients)
+    count = xp.where(count == 0, xp.ones_like(count), count)  # without rows, all that is divided is 0
+    return total / count, number, *(x / xp.reshape(count, (1,) * len(x.shape)) for x in gradients)

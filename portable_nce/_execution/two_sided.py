@@ -36,10 +36,6 @@ def square_sweep(layout: ProductLayout, *arrays: Array, need_grad: bool) -> Arra
     return reduced(square.xp, square.layout, values, number, gradients)
 
 
-_LARGEST_REBASED = 2.0**14
-"""Shifts up to here are exact to 2e-3 in float32 after a change of unit and back."""
-
-
 class _Square:
     """The state of a two-sided sweep."""
 
@@ -68,7 +64,7 @@ class _Square:
             divisor=self.n if folds else 1,
         )
         assert isinstance(family, Softmax)  # noqa: S101  (its plan is one)
-        if bound > _LARGEST_REBASED and (bound < math.inf or not layout.unit):
+        if not family.unshifted:
             # A shift that is divided by the unit, and multiplied again for `pull`, differs by its rounding, which is
             # an exponent here.
             family.base = ExpBase(self.xp.exp)
@@ -83,6 +79,11 @@ class _Square:
         self.done: list[Finished] = []
         self.to_positive: Array = None
         self.positives: Arrays = ()
+
+    def is_one_tile(self) -> bool:
+        """Whether the matrix is one tile, in which the cotangents of positives can stand."""
+        whole = not isinstance(self.blocks, tuple) and self.blocks == self.n
+        return whole and len(self.bounds) == 1 and self.to_positive is not None
 
     def visited(self, start: Array | int) -> range:
         """The tiles that a block of rows is to see."""
@@ -206,6 +207,10 @@ class _Square:
                     if both:
                         others = family.terms(scores, top_by_tile[k] * unit, 0)
                         cotangent = cotangent + others * by_tile[k][None, :]
+                if self.is_one_tile():
+                    tile = p.Tile(start, *self.bounds[k], self.n)
+                    distance = self.lines.positive
+                    cotangent = p.put_line(cotangent, distance, self.to_positive, tile, eager=self.eager)
                 to_rows = p.plus(to_rows, cotangent @ self.tiles[k])
                 to_columns[k] = p.plus(to_columns[k], cotangent.T @ own)
             return tuple(to_columns), (to_rows,)
@@ -215,7 +220,7 @@ class _Square:
         xs = (self.rows, of_rows, *classes, *tops)
         carry, (to_rows,) = self.adapter.scan(step, init, xs, self.blocks)
         to_columns = p.concat_rows(xp, carry)
-        if self.to_positive is None:
+        if self.to_positive is None or self.is_one_tile():
             return to_rows, to_columns
         partner, to_positive = p.partners(xp, self.lines, self.columns, self.n), self.to_positive[:, None]
         to_columns = p.add_partners(xp, self.lines, to_columns, to_positive * self.rows)

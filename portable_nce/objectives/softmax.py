@@ -271,12 +271,12 @@ def dclw(*, temperature: float | Array, sigma: float | Array = 0.5, detach_weigh
 
 
 def _weighted(row: RowStatistics, weight: Array) -> Array:
-    """``lse - w s`` as ``w u + (1 - w) lse``, in which the slopes by the positive's score s do not cancel."""
-    return weight * row.log_odds + (1.0 - weight) * row.negative
+    """``lse - w s`` as ``u + (1 - w) s``: of large scores, the log-odds u hold no more than their difference."""
+    return row.log_odds + (1.0 - weight) * row.positive
 
 
 def _weighted_slopes(row: RowStatistics, weight: Array) -> Any:
-    return weight, None, 1.0 - weight, None, row.log_odds - row.negative
+    return namespace_of(weight).ones_like(weight), None, None, 1.0 - weight, -row.positive
 
 
 _WEIGHTED = Objective(_weighted, slopes=_weighted_slopes, needs_negative=True, couples_rows=False, label="dclw")
@@ -306,10 +306,11 @@ class _DclwWeights(EqualByContents):
         shares = xp.exp(logits - xp.where(xp.isinf(top), xp.zeros_like(top), top))
         total = xp.sum(shares, axis=0, keepdims=True)
         number = xp.sum(xp.astype(counted, positive.dtype), axis=0, keepdims=True)
+        total = xp.where(total == 0, xp.ones_like(total), total)
         # 2 - n p is (2 - n) + n (1 - p): of a share p near 1, what the others have is summed, not subtracted from 1.
         places = xp.arange(shares.shape[0], device=device_of(shares))
         largest = xp.argmax(stop_gradient(logits), axis=0, keepdims=True) == places
         others = xp.sum(xp.where(largest, xp.zeros_like(shares), shares), axis=0, keepdims=True)
-        rest = xp.where(largest, others, total - shares) / xp.where(total == 0, xp.ones_like(total), total)
-        weight = (2.0 - number) + number * rest
+        most = xp.logical_and(largest, others < shares)
+        weight = xp.where(most, (2.0 - number) + number * (others / total), 2.0 - number * (shares / total))
         return stop_gradient(weight) if self.detach else weight
