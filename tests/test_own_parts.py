@@ -498,7 +498,10 @@ def test_functions_that_couple_rows_see_all_of_them(objective: Any, similarity: 
 
 def test_functions_of_each_row_alone_take_one_pass() -> None:
     x, y = (np.random.default_rng(k).normal(size=(12, 3)) for k in (1, 2))
-    for objective, expected in ((lambda row: row.log_odds**2, "one pass"), (COUPLED["the sum of all rows"], "two passes")):
+    for objective, expected in (
+        (lambda row: row.log_odds**2, "one pass"),
+        (COUPLED["the sum of all rows"], "two passes"),
+    ):
         watch = Watch()
         watch.run(lambda f=objective: pnce.contrast(x, y, objective=f, similarity="dot", block_size=4))
         assert watch.roads == [f"{expected}, products"]
