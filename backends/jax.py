@@ -31,6 +31,24 @@ def _full_precision() -> AbstractContextManager[Any]:
     return jax.default_matmul_precision("highest") if chosen is None else nullcontext()
 
 
+class _Static:
+    """What JAX is not to take apart and put together again, as it does tuples: its caches would hold each of them."""
+
+    __slots__ = ("inside",)
+
+    def __init__(self, inside: Any) -> None:
+        self.inside = inside
+
+
+def _opened(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function of what is inside of a static."""
+
+    def of_the_inside(static: _Static, *arguments: Any, **options: Any) -> Any:
+        return function(static.inside, *arguments, **options)
+
+    return of_the_inside
+
+
 def _by_rule(forward: Callable[..., Arrays], backward: Callable[..., Sequence[Any]]) -> Callable[..., Any]:
     """A function whose gradient is not its own, by a rule for reverse mode alone."""
 
@@ -62,6 +80,19 @@ class JaxAdapter:
 
     def __init__(self) -> None:
         self._bound: dict[Callable[..., Any], Any] = {}  # what has been compiled, by function
+        self._statics: dict[Any, _Static] = {}
+
+    def _keep(self, function: Callable[..., Any], bound: Callable[..., Any]) -> Callable[..., Any]:
+        """Keep what has been compiled of a function.
+
+        Of equal statics it is given the first, or JAX's caches would hold another in every call.
+        """
+
+        def with_the_first(static: Any, *arrays: Any) -> Any:
+            return bound(self._statics.setdefault(static, _Static(static)), *arrays)
+
+        self._bound[function] = with_the_first
+        return with_the_first
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -106,21 +137,18 @@ class JaxAdapter:
         if kept is not None:
             return kept
         if not exact:
-            kept = self._bound[forward] = _by_rule(forward, backward)
-            return kept
+            return self._keep(forward, _by_rule(_opened(forward), _opened(backward)))
         # The closed form is for those who cannot do without: JAX differentiates the scan itself, in either mode, and as
         # the steps are computed again on the way back, in the same memory.
         del backward
         # Without jit an eager call would retrace its scans every time.
-        bound: Callable[..., Arrays] = jax.jit(forward, static_argnums=0)
-        self._bound[forward] = bound
-        return bound
+        return self._keep(forward, jax.jit(_opened(forward), static_argnums=0))
 
     def value_and_vjp(self, function: Callable[..., Arrays]) -> Callable[..., tuple[Any, Any]]:
         kept: Callable[..., tuple[Any, Any]] | None = self._bound.get(function)
         if kept is not None:
             return kept
-        run = jax.jit(function, static_argnums=0, static_argnames="need_grad")
+        run = jax.jit(_opened(function), static_argnums=0, static_argnames="need_grad")
 
         @partial(jax.custom_jvp, nondiff_argnums=(0,))
         def bound(static: Any, *arrays: Any) -> tuple[Any, Any]:
@@ -135,8 +163,7 @@ class JaxAdapter:
             constant = jax.lax.stop_gradient(constant)
             return (value, constant), (jnp.reshape(sum(products), value.shape), jnp.zeros_like(constant))
 
-        self._bound[function] = bound
-        return bound
+        return self._keep(function, bound)
 
     def concrete_value(self, x: Any) -> float | None:
         del x

@@ -78,6 +78,8 @@ def _couples_rows(objective: Objective, matrix: ScoreMatrix) -> bool:
     """Whether losses of rows may depend on other rows, so that the statistics of all are needed at once."""
     if objective.couples_rows is not None:
         return objective.couples_rows
+    if adapter_of(matrix.rows[0]).mode == "traced":
+        return True  # nor is a sweep to be traced anew for each function that is made in a step of a training loop
     return not matrix.is_one_block() and not _is_row_by_row(objective, matrix)
 
 
