@@ -327,8 +327,8 @@ class Number(Kind):
 class Flag(Kind):
     """True or False."""
 
-    def __init__(self, *, usual: bool = False) -> None:
-        self.usual = usual
+    def __init__(self, *, usual: bool = False, optional: bool = False) -> None:
+        self.usual, self.optional = usual, optional
 
     def example(self, world: World, numbers: np.random.Generator) -> Any:
         del world, numbers
@@ -336,6 +336,8 @@ class Flag(Kind):
 
     def judge(self, world: World, value: Any, example: Any) -> Verdict:
         del world, example
+        if value is None:
+            return "taken" if self.optional else "refused"
         return "taken" if isinstance(value, (bool, np.bool)) else "refused"
 
 
@@ -783,6 +785,7 @@ KINDS: Mapping[str, Kind] = {
     "sigma": Number(1.5, 0.0, array=True),
     **dict.fromkeys(("smoothing", "power", "t"), Number(1.5, 0.0)),
     **dict.fromkeys(("clip", "base_temperature"), Number(1.5, 0.0, optional=True)),
+    "couples_rows": Flag(optional=True),
     "rate": Number(0.25, 0.0, 1.0),
     "logit_scale": Number(2.0, 0.0, array=True),
     "max_logit_scale": Number(3.0, 0.0, optional=True),
@@ -806,9 +809,7 @@ KINDS: Mapping[str, Kind] = {
     "adapter": ADAPTER,
     # the classes
     "rule": functional(good_rule),
-    **dict.fromkeys(
-        ("one_per_row", "one_per_column", "needs_negative", "couples_rows", "wide", "inner_product"), Flag()
-    ),
+    **dict.fromkeys(("one_per_row", "one_per_column", "needs_negative", "wide", "inner_product"), Flag()),
     "prepare": functional(lambda x, y, scale: ((x * scale,), (y,))),
     "pullback": functional(lambda rows, columns, g: ((g @ columns[0],), (g.T @ rows[0],)), optional=True),
     "slopes": functional(lambda row: (row.log_odds, None, None, None), optional=True),
