@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import jax
@@ -38,6 +38,10 @@ class _Static:
 
     def __init__(self, inside: Any) -> None:
         self.inside = inside
+
+
+_STATICS = 4096
+"""How many are told apart; functions that a user makes anew for each call are not held for ever."""
 
 
 def _opened(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -80,7 +84,7 @@ class JaxAdapter:
 
     def __init__(self) -> None:
         self._bound: dict[Callable[..., Any], Any] = {}  # what has been compiled, by function
-        self._statics: dict[Any, _Static] = {}
+        self._static = lru_cache(_STATICS)(_Static)
 
     def _keep(self, function: Callable[..., Any], bound: Callable[..., Any]) -> Callable[..., Any]:
         """Keep what has been compiled of a function.
@@ -89,7 +93,7 @@ class JaxAdapter:
         """
 
         def with_the_first(static: Any, *arrays: Any) -> Any:
-            return bound(self._statics.setdefault(static, _Static(static)), *arrays)
+            return bound(self._static(static), *arrays)
 
         self._bound[function] = with_the_first
         return with_the_first

@@ -22,7 +22,7 @@ from ._core.checks import (
     shape_of,
 )
 from ._core.namespace import device_of, enter, is_array, is_number, namespace_of
-from ._core.numerics import upcast
+from ._core.numerics import rows_where, upcast
 from ._core.protocol import Array, Namespace
 from ._core.reduction import REDUCTIONS
 from ._core.registry import adapter_of
@@ -236,10 +236,10 @@ def _without_idle(
         rows, columns = (xp.any(mask, axis=axis) for axis in (1, 0))
         if alone or both:
             rows = columns = xp.logical_or(rows, columns)
-        x = xp.where(rows[:, None], x, xp.zeros_like(x))
-        y = x if alone else xp.where(columns[:, None], y, xp.zeros_like(y))
+        (x,) = rows_where(xp, rows, x)
+        y = x if alone else rows_where(xp, columns, y)[0]
     if pairing.structure == "queue" and pairing.columns and not alone:
-        y = xp.where(pairing.columns[0][:, None], y, xp.zeros_like(y))
+        (y,) = rows_where(xp, pairing.columns[0], y)
     return x, y
 
 
@@ -260,8 +260,7 @@ def zero_idle_rows(xp: Namespace, members: Array, *embeddings: Array) -> list[Ar
     A row without a pair takes no part. Nor does a row without negatives, of the InfoNCE of one positive: its loss is 0,
     whatever the embeddings are, NaN too.
     """
-    live = xp.any(members, axis=1)[:, None]
-    return [xp.where(live, x, xp.zeros_like(x)) for x in embeddings]
+    return rows_where(xp, xp.any(members, axis=1), *embeddings)
 
 
 def contrast_scores(

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from .autodiff import stop_gradient
 from .protocol import Array, Namespace
 
-__all__ = ["ExpSum", "exp_sum", "exponentials", "merge", "of_one", "shifted_exp"]
+__all__ = ["ExpSum", "exp_sum", "exponentials", "factors", "merge", "of_one", "shifted_exp"]
 
 
 class ExpSum(NamedTuple):
@@ -75,10 +75,15 @@ def merge(xp: Namespace, parts: list[ExpSum]) -> tuple[ExpSum, list[Array | None
     top = tops[0]
     for other in tops[1:]:
         top = xp.maximum(top, other)
+    own = factors(xp, tops, top)
+    total = total * own[0]
+    for part, factor in zip(parts[1:], own[1:], strict=True):
+        total = total + part.total * factor
+    return ExpSum(top, total), list(own)
+
+
+def factors(xp: Namespace, tops: list[Array], top: Array) -> list[Array]:
+    """The factors that bring exponentials from shifts of their own to a common one, the largest."""
     infinite = xp.isinf(top)
     shift = xp.where(infinite, xp.zeros_like(top), top)
-    factors = [xp.exp(xp.where(infinite, -math.inf, own) - shift) for own in tops]
-    total = total * factors[0]
-    for part, factor in zip(parts[1:], factors[1:], strict=True):
-        total = total + part.total * factor
-    return ExpSum(top, total), list(factors)
+    return [xp.exp(xp.where(infinite, -math.inf, own) - shift) for own in tops]

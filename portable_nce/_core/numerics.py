@@ -15,6 +15,7 @@ __all__ = [
     "normalize",
     "relu",
     "relu_slope",
+    "rows_where",
     "safe_sqrt",
     "sigmoid",
     "softplus",
@@ -78,6 +79,11 @@ def safe_sqrt(xp: Namespace, x: Array) -> Array:
     """The square root, with derivative 0 at 0."""
     zero = x == 0
     return xp.where(zero, xp.zeros_like(x), xp.sqrt(xp.where(zero, xp.ones_like(x), x)))
+
+
+def rows_where(xp: Namespace, live: Array, *arrays: Array) -> list[Array]:
+    """Arrays (N, D), 0 in the rows that a boolean array (N,) does not mark: what takes no part may hold anything."""
+    return [xp.where(live[:, None], x, xp.zeros_like(x)) for x in arrays]
 
 
 def in_range(xp: Namespace, rows: Array, columns: Array) -> tuple[Array, Array]:

@@ -16,7 +16,7 @@ from ..objectives.base import Objective, Pairwise, RowStatistics, Weighted
 from ..objectives.relic import DIVERGENCE, Relic, divergence
 from ..objectives.triplet import Triplet
 from .families import PairsPlan, SoftmaxPlan
-from .matrix import ScoreMatrix, in_one_pass
+from .matrix import Prepared, ScoreMatrix, in_one_pass
 from .products import lines_of, partners
 from .triples import excess, triple_sums
 
@@ -29,15 +29,18 @@ def evaluate(
     objective: Any, matrix: ScoreMatrix, weights: Array | None, reduction: str, *, symmetric: bool = False
 ) -> Array:
     """The loss of a score matrix: of shape (1,), or the losses of the rows (N,)."""
-    if isinstance(objective, Objective) and symmetric and reduction != "none":
+    coupled = isinstance(objective, Objective) and _couples_rows(objective, matrix)
+    if isinstance(objective, Objective) and not coupled and symmetric and reduction != "none":
         both = _two_sided(objective, matrix, weights, reduction, symmetric=True)
         if both is not None:
             return both
-    rows = _evaluate(objective, matrix, weights, reduction)
-    return average(rows, _evaluate(objective, matrix.transposed(), weights, reduction)) if symmetric else rows
+    rows = _evaluate(objective, matrix, weights, reduction, coupled=coupled)
+    if not symmetric:
+        return rows
+    return average(rows, _evaluate(objective, matrix.transposed(), weights, reduction, coupled=coupled))
 
 
-def _evaluate(objective: Any, matrix: ScoreMatrix, weights: Array | None, reduction: str) -> Array:
+def _evaluate(objective: Any, matrix: ScoreMatrix, weights: Array | None, reduction: str, *, coupled: bool) -> Array:
     if isinstance(objective, Pairwise):
         return _pairwise(objective, matrix, weights, reduction)
     if isinstance(objective, Triplet):
@@ -45,9 +48,9 @@ def _evaluate(objective: Any, matrix: ScoreMatrix, weights: Array | None, reduct
         return reduce_values(values, counted, weights, reduction, number)
     if isinstance(objective, Relic):
         return reduce_values(*_relic(objective, matrix), weights, reduction)
-    if isinstance(objective, Weighted) and _positives_are_known(matrix):
+    if isinstance(objective, Weighted) and _positives_are_known(objective, matrix):
         return _weighted(objective, matrix, weights, reduction)
-    if _couples_rows(objective, matrix):
+    if coupled:
         found = matrix.statistics()
         values = objective.values(found.row)
         return reduce_values(values, objective.counted(found.row), weights, reduction)
@@ -66,8 +69,13 @@ def _reduced(
     by_row = parameters if weights is None else (*parameters, weights)
     mean = reduction == "mean" and weights is None
     prepared = matrix.prepared(plan._replace(weighted=weights is not None), by_row, mean=mean)
+    return _summed(prepared, weights, reduction)
+
+
+def _summed(prepared: Prepared, weights: Array | None, reduction: str) -> Array:
+    """The reduced loss of a sweep in one pass, which divides by the number of rows itself where it can."""
     value, number = in_one_pass(prepared)
-    if mean or reduction == "sum":
+    if prepared.layout.mean or reduction == "sum":
         return value
     if prepared.inverse is not None:
         number = namespace_of(number).take(number, prepared.inverse, axis=0)
@@ -103,12 +111,9 @@ def _is_row_by_row(objective: Objective, matrix: ScoreMatrix) -> bool:
             found.extend(adapter.concrete_values(stop_gradient(values)) or ())
     except Exception:  # noqa: BLE001  (whatever a function of the user does with six rows; all of them may be right)
         return False
-    return (
-        len(found) == 2 * len(_TRIED[0])
-        and all(
-            a == b or (a != a and b != b) or abs(a - b) <= 1e-4 * (1 + abs(b))  # noqa: PLR0124  (NaN)
-            for a, b in zip(found[:6], found[6:], strict=True)
-        )
+    return len(found) == 2 * len(_TRIED[0]) and all(
+        a == b or (math.isnan(a) and math.isnan(b)) or abs(a - b) <= 1e-4 * (1 + abs(b))
+        for a, b in zip(found[:6], found[6:], strict=True)
     )
 
 
@@ -116,34 +121,21 @@ def _two_sided(
     objective: Objective, matrix: ScoreMatrix, weights: Array | None, reduction: str, *, symmetric: bool
 ) -> Array | None:
     """The same of rows and columns at once, or None where that has no use."""
-    if _couples_rows(objective, matrix):
-        return None
     by_row = () if weights is None else (weights,)
     plan = SoftmaxPlan(objective, weighted=weights is not None)
     mean = reduction == "mean" and weights is None
     prepared = matrix.two_sided(plan, by_row, symmetric=symmetric, mean=mean)
-    if prepared is None:
-        return None
-    value, number = in_one_pass(prepared)
-    if mean or reduction == "sum":
-        return value
-    if prepared.inverse is not None:
-        number = namespace_of(number).take(number, prepared.inverse, axis=0)
-    return reduce_sum(value, number, weights, reduction)
+    return None if prepared is None else _summed(prepared, weights, reduction)
 
 
-def _positives_are_known(matrix: ScoreMatrix) -> bool:
+def _positives_are_known(objective: Weighted, matrix: ScoreMatrix) -> bool:
     """Whether each row has one positive, whose score is known before those of the negatives."""
-    plan = SoftmaxPlan(_ANY)
     structure = matrix.pairing.structure
     return (
         structure in {"diagonal", "two_views", "queue"}
         and len(matrix.pairing.rows) == len(matrix.pairing.columns) == 0
-        and matrix.by_products(plan, (), {}) is not None
+        and matrix.by_products(SoftmaxPlan(objective.inner), (), {}) is not None
     )
-
-
-_ANY = Objective(lambda row: row.log_odds, couples_rows=False)
 
 
 def _weighted(objective: Weighted, matrix: ScoreMatrix, weights: Array | None, reduction: str) -> Array:

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from .._core.autodiff import stop_gradient
 from .._core.namespace import device_of, namespace_of
-from .._core.numerics import upcast
+from .._core.numerics import rows_where, upcast
 from .._core.protocol import Array
 from .._core.registry import adapter_of
 from ..objectives.base import Objective, RowStatistics
@@ -147,13 +147,12 @@ class ScoreMatrix:
             return None
         if isinstance(plan, PairsPlan) and (plan.terms[1] is None or self.pairing.columns):
             return None
-        layout = ProductLayout(plan, structure, len(by_row), block_size=self.block_size, **options)
-        layout = layout._replace(unit=self.similarity.unit, bounded=self.bounded)
+        layout = self._product_layout(plan, by_row, options)
         if structure in {"labels", "own_labels"}:
             return None if isinstance(plan, PairsPlan) else self._by_classes(layout, by_row)
         n_rows, n_columns = self.shape
         lines = lines_of(structure, n_rows)
-        if not is_positive(n_columns - lines.first - int(lines.own) - int(not lines.first)):
+        if not is_positive(lines.negatives(n_columns)):
             return None
         (rows,), (columns,) = self.rows, self.columns
         xp = namespace_of(rows)
@@ -173,12 +172,17 @@ class ScoreMatrix:
         if present is not None:
             constants = (*constants, present)
             # What a row holds that does not count is to reach nobody, NaN neither.
-            rows = xp.where(present[:, None], rows, xp.zeros_like(rows))
+            (rows,) = rows_where(xp, present, rows)
         if valid is not None:
             zero = xp.zeros_like(columns[:, 0])
             constants = (*constants, stop_gradient(xp.where(valid, zero, zero + ABSENT * xp.finfo(zero.dtype).max)))
         layout = layout._replace(present=present is not None, biased=valid is not None)
         return Prepared(product_sweep, layout, (rows, columns, *partners), by_row, constants)
+
+    def _product_layout(self, plan: SoftmaxPlan | PairsPlan, by_row: Arrays, options: dict[str, Any]) -> ProductLayout:
+        """What a sweep over inner products is told of this matrix."""
+        layout = ProductLayout(plan, str(self.pairing.structure), len(by_row), block_size=self.block_size, **options)
+        return layout._replace(unit=self.similarity.unit, bounded=self.bounded)
 
     def _by_classes(self, layout: ProductLayout, by_row: Arrays) -> Prepared | None:
         """The sweep over rows and columns that are sorted by their labels, where the values of these are at hand.
@@ -246,8 +250,7 @@ class ScoreMatrix:
         structure, eager = self.pairing.structure, adapter_of(self.rows[0]).mode == "eager"
         if self.mask is not None or not self.similarity.inner_product:
             return None
-        layout = ProductLayout(plan, str(structure), len(by_row), mean=mean, block_size=self.block_size)
-        layout = layout._replace(unit=self.similarity.unit, bounded=self.bounded)
+        layout = self._product_layout(plan, by_row, {"mean": mean})
         if symmetric:
             fits = structure == "diagonal" and len(self.pairing.rows) == 0 and n_rows == n_columns
             fits = fits and is_positive(n_rows - 1)
@@ -364,14 +367,12 @@ def _second_pass(static: tuple[Any, ...], arrays: Arrays, outputs: Arrays, cotan
     """
     del outputs
     function, layout, before = static
-    xp = namespace_of(*arrays, *cotangents)
     plan = layout.plan
     if isinstance(plan, SoftmaxPlan) and plan.statistics:
         weights = tuple(cotangents[0][:, k] for k in range(4))
     else:
         weights, layout = (cotangents[0],), layout._replace(plan=plan._replace(weighted=True))
     layout = layout._replace(by_row=layout.by_row + len(weights))
-    del xp
     gradients = function(layout, *arrays[:before], *weights, *arrays[before:], need_grad=True)[2:]
     return tuple(gradients[:before])
 

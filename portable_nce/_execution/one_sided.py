@@ -71,7 +71,7 @@ class _OneSided:
         bound = MAX_UNSHIFTED_LOGIT if known else p.largest_logit(xp, rows, columns, parameters)
         finite = layout.unit or bound < math.inf
         complete = not (layout.biased or layout.present or layout.blocks)
-        negatives = n_columns - lines.first - int(lines.own) - int(not lines.first)
+        negatives = lines.negatives(n_columns)
         # Where all rows count, what the mean divides by goes into their slopes.
         divisor = divisor_of(plan, n_rows, negatives) if layout.mean and finite and complete else None
         self.layout = layout._replace(mean=layout.mean and divisor is None)

@@ -48,6 +48,10 @@ class Lines(NamedTuple):
     first: int = 0
     by_index: bool = False
 
+    def negatives(self, n_columns: int) -> int:
+        """How many negatives a row has among so many columns."""
+        return n_columns - self.first - int(self.own) - int(not self.first)
+
 
 class Tile(NamedTuple):
     """Where a tile lies: its first row, its first column, the one after its last, and how many the matrix has."""

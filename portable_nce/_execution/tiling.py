@@ -33,8 +33,6 @@ _MASKED_ENTRIES = 2**20  # of a block of whole rows, with masks of its size
 _BLOCK_ENTRIES = 2**22  # of a block of whole rows, without
 _KEPT_ENTRIES = 2**26  # exponentials that a two-sided sweep may keep
 _FAR_ROWS, _FAR_ENTRIES = 8192, 2**26  # of a device that is not the processor; not measured yet
-
-
 _COMPILED_ENTRIES, _COMPILED_BLOCKS = 2**22, 16  # of a graph for any number of rows: held, and blocks of more
 
 Bounds = tuple[tuple[int, int], ...]
@@ -62,13 +60,16 @@ def is_positive(number: int) -> bool:
         return True
 
 
-def _is_whole(n_rows: int, block_size: int | str | None, mode: str) -> bool:
-    """Whether a matrix is held: by choice, or for want of a number of rows."""
-    return mode == "whole" or block_size is None or (mode != "compiled" and not isinstance(n_rows, int))
+def _whole(n_rows: int, n_columns: int, block_size: int | str | None, mode: str) -> int | Bounds | None:
+    """All rows of a matrix that is held, by choice or for want of a number of rows; None where blocks have a size.
 
-
-def _compiled(n_rows: int, n_columns: int) -> int | Bounds:
-    """Blocks for a graph that serves any number of rows: a number of them that does not depend on it."""
+    A graph that serves any number of rows has a number of blocks that does not depend on it.
+    """
+    if mode == "whole" or block_size is None:
+        return n_rows
+    symbolic = not isinstance(n_rows, int)
+    if mode != "compiled":
+        return n_rows if symbolic else None
     if n_rows * n_columns <= _COMPILED_ENTRIES or n_rows < _COMPILED_BLOCKS:
         return n_rows
     size = n_rows // _COMPILED_BLOCKS
@@ -78,10 +79,9 @@ def _compiled(n_rows: int, n_columns: int) -> int | Bounds:
 
 def one_sided(n_rows: int, n_columns: int, block_size: int | str | None, *, mode: str, far: bool) -> Tiling:
     """Of a matrix of products that is swept once, for its rows."""
-    if _is_whole(n_rows, block_size, mode):
-        return Tiling(n_rows, n_columns)
-    if mode == "compiled":
-        return Tiling(_compiled(n_rows, n_columns), n_columns)
+    whole = _whole(n_rows, n_columns, block_size, mode)
+    if whole is not None:
+        return Tiling(whole, n_columns)
     asked = block_size if isinstance(block_size, int) else None
     block = asked or (max(min(_FAR_ENTRIES // n_columns, _FAR_ROWS), _ROWS) if far else _ROWS)
     tile = n_columns if far or mode == "traced" else _columns(asked)
@@ -94,11 +94,9 @@ def _columns(block: int | None) -> int:
 
 def square(n_rows: int, block_size: int | str | None, *, mode: str, far: bool, symmetric: bool) -> Tiling:
     """Of a square matrix of products whose tiles serve rows and columns; `symmetric` ones half of the tiles alone."""
-    if _is_whole(n_rows, block_size, mode):
-        return Tiling(n_rows, n_rows, keep=True)
-    if mode == "compiled":
-        blocks = _compiled(n_rows, n_rows)
-        return Tiling(blocks, n_rows, keep=not isinstance(blocks, tuple))
+    whole = _whole(n_rows, n_rows, block_size, mode)
+    if whole is not None:
+        return Tiling(whole, n_rows, keep=not isinstance(whole, tuple))
     asked = block_size if isinstance(block_size, int) else None
     if mode == "traced":
         return Tiling(min(asked or max(_ROWS // 2, _BLOCK_ENTRIES // n_rows // 2), n_rows), n_rows)
@@ -114,21 +112,17 @@ def is_large(n_rows: int, n_columns: int) -> bool:
 
 def masked(n_rows: int, n_columns: int, block_size: int | str | None, *, mode: str, width: int = 1) -> Tiling:
     """Of a matrix of any scores, with masks; `width` is that of an array of differences, if there is one."""
-    if _is_whole(n_rows, block_size, mode):
-        return Tiling(n_rows, n_columns)
-    if mode == "compiled":
-        return Tiling(_compiled(n_rows, n_columns), n_columns)
+    whole = _whole(n_rows, n_columns, block_size, mode)
+    if whole is not None:
+        return Tiling(whole, n_columns)
     asked = block_size if isinstance(block_size, int) else None
     return Tiling(min(asked or max(1, _MASKED_ENTRIES // (n_columns * width)), n_rows), n_columns)
 
 
 def triples(n_rows: int, n_columns: int, *, mode: str) -> int | Bounds:
     """How many positives are set against all negatives at once."""
-    if mode == "compiled":
-        return _compiled(n_columns, n_rows * n_columns)
-    if _is_whole(n_columns, "auto", mode):
-        return n_columns
-    return max(1, min(_BLOCK_ENTRIES // (n_rows * n_columns), n_columns))
+    whole = _whole(n_columns, n_rows * n_columns, "auto", mode)
+    return whole if whole is not None else max(1, min(_BLOCK_ENTRIES // (n_rows * n_columns), n_columns))
 
 
 def label_blocks(block_size: int | str | None) -> tuple[int, int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from .._core.logsumexp import ExpSum, merge
+from .._core.logsumexp import ExpSum, factors, merge
 from .._core.namespace import lift_to_tape, namespace_of
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
@@ -183,11 +183,10 @@ class _Square:
         by_tile = p.pieces(of_columns, self.bounds)
         tops = () if family.unshifted else (self.sides[0].top,)
         top_by_tile = [] if family.unshifted else p.pieces(self.sides[-1].top, self.bounds)
-        unit = family.base.unit
 
         def step(carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
             own, coefficient, *further = block
-            top = further.pop() * unit if tops else None
+            top = further.pop() if tops else None
             to_rows: Array = None
             to_columns = list(carry)
             for k in self.visited(start):
@@ -205,7 +204,7 @@ class _Square:
                     scores = self.scores(own, start, k)
                     cotangent = family.terms(scores, top, 1, spare=not both) * coefficient[:, None]
                     if both:
-                        others = family.terms(scores, top_by_tile[k] * unit, 0)
+                        others = family.terms(scores, top_by_tile[k], 0)
                         cotangent = cotangent + others * by_tile[k][None, :]
                 if self.is_one_tile():
                     tile = p.Tile(start, *self.bounds[k], self.n)
@@ -232,14 +231,8 @@ class _Square:
         by_row, total = tuple(further[: self.layout.by_row]), self._sums(tuple(further[self.layout.by_row :]))[0]
         part, terms, positive, sets = self.among_classes(own, own_labels, k)
         done = self.family.finish(total, positive, by_row, need_grad=True)
-        share = None if part.top is None or total.top is None else merge_factor(self.xp, part.top, total.top)
+        share = None if part.top is None or total.top is None else factors(self.xp, [part.top], total.top)[0]
         return self.family.cotangents(terms, positive, done, sets, share)[0]
-
-
-def merge_factor(xp: Namespace, top: Array, of_all: Array) -> Array:
-    """The factor that brings exponentials from one shift to that of all."""
-    infinite = xp.isinf(of_all)
-    return xp.exp(xp.where(infinite, -math.inf, top) - xp.where(infinite, xp.zeros_like(of_all), of_all))
 
 
 def _mean(parts: Sequence[Array]) -> Array:

@@ -21,7 +21,7 @@ from .._core.checks import (
     shape_of,
 )
 from .._core.namespace import enter, is_array, is_number
-from .._core.numerics import upcast
+from .._core.numerics import rows_where, upcast
 from .._core.protocol import Array
 from .._core.reduction import REDUCTIONS, reduce_values
 from .._core.registry import adapter_of
@@ -581,10 +581,8 @@ def triplet(
     if mask is not None:
         check_mask(xp, "mask", mask, (rows,))
     dtype = anchor.dtype
-    if mask is not None:  # what takes no part may hold anything
-        anchor, positive, negative = (
-            xp.where(mask[:, None], x, xp.zeros_like(x)) for x in (anchor, positive, negative)
-        )
+    if mask is not None:
+        anchor, positive, negative = rows_where(xp, mask, anchor, positive, negative)
     a, p, n = (xp.expand_dims(upcast(xp, x), axis=1) for x in (anchor, positive, negative))
     scale = inverse(xp, positive_scalar(xp, "temperature", options["temperature"], a), a)
     margin = scalar(xp, "margin", options["margin"], a)
