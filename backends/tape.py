@@ -1134,7 +1134,9 @@ def _backward(namespace: TapeNamespace, output: TapeArray, wanted: Sequence[Node
             stack.extend(parent.node for parent in node.parents if parent is not None)
     if output.node is not None:
         cotangents[output.node] = [None] * output.node.outputs
-        cotangents[output.node][output.index] = namespace.ones_like(output.value)
+        value = output.value
+        space = namespace if isinstance(value, TapeArray) else namespace.base_namespace
+        cotangents[output.node][output.index] = space.ones_like(value)
     for node in sorted(reachable, key=operator.attrgetter("order"), reverse=True):
         if node.pullback is None or node not in cotangents:
             continue

@@ -34,7 +34,7 @@ from .objectives import resolve as resolve_objective
 from .objectives.relic import Relic
 from .objectives.triplet import Triplet
 from .pairings import Pairing, diagonal, half, two_views
-from .similarities import Similarity, operands
+from .similarities import Similarity, measured_operands
 from .similarities import resolve as resolve_similarity
 
 __all__ = [
@@ -199,7 +199,8 @@ def contrast_embeddings(
     checked = _check_pairing(pairing, row_name, x, column_name, n_columns)
     x, y = _without_idle(xp, x, y, pairing, mask, alone=alone, both=isinstance(objective, Relic))
     with adapter_of(x).full_precision(x):
-        rows, columns = operands(chosen, x, y, scale)
+        rows, columns, squarable = measured_operands(chosen, x, y, scale)
+        bounded = chosen.unit and _is_small(scale, x)
         matrix = ScoreMatrix(
             chosen,
             rows,
@@ -209,7 +210,8 @@ def contrast_embeddings(
             block_size,
             self_contrast=alone,
             indices_checked=checked,
-            bounded=chosen.unit and _is_small(scale, x),
+            bounded=bounded,
+            squarable=squarable or bounded,
         )
         if chosen.pullback is None:
             if isinstance(block_size, int):

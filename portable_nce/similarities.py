@@ -22,8 +22,8 @@ from typing import Any, TypeAlias
 from ._core.autodiff import stop_gradient
 from ._core.checks import check_bool, check_callable, check_choice, check_floating, check_shape, shape_of
 from ._core.equality import EqualByContents
-from ._core.namespace import device_of, enter, is_array, namespace_of
-from ._core.numerics import in_range, normalize, safe_sqrt, upcast
+from ._core.namespace import device_of, enter, is_array, is_number, namespace_of
+from ._core.numerics import in_range, normalize, normalize_both, safe_sqrt, upcast
 from ._core.protocol import Array, Namespace
 from ._core.registry import adapter_of
 
@@ -402,11 +402,17 @@ def resolve(similarity: str | Similarity | Callable[[Array, Array], Array]) -> S
 
 def operands(similarity: Similarity, x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:
     """What the scores are a function of; inner products of these do not overflow where the embeddings are finite."""
+    return measured_operands(similarity, x, y, scale)[:2]
+
+
+def measured_operands(similarity: Similarity, x: Array, y: Array, scale: Any) -> tuple[Operands, Operands, bool]:
+    """The same, and whether squares of the operands are known not to overflow either."""
     rows, columns = similarity.prepare(x, y, scale)
-    if similarity.inner_product and not similarity.unit:
-        (x,), (y,) = rows, columns
-        return tuple((part,) for part in in_range(namespace_of(x, y), x, y))  # type: ignore[return-value]
-    return rows, columns
+    if not similarity.inner_product or similarity.unit:
+        return rows, columns, False
+    (x,), (y,) = rows, columns
+    x, y, squarable = in_range(namespace_of(x, y), x, y)
+    return (x,), (y,), squarable
 
 
 def _per_row(x: Array, scale: Any) -> Array:
@@ -423,6 +429,9 @@ def _dot(x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:
 
 
 def _cosine(x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:
+    if y is not x and x.shape == y.shape and is_number(scale) and adapter_of(x).mode == "eager":
+        rows, columns = normalize_both(x, y, float(scale))  # one node of a tape, for small batches
+        return (rows,), (columns,)
     return _dot(*_unit_rows(x, y), scale)
 
 

@@ -10,8 +10,10 @@ import pytest
 
 import portable_nce as pnce
 from portable_nce._core.logsumexp import ExpSum, exponentials, merge
+from portable_nce._core.numerics import in_range
 from portable_nce._execution import products, tiling
 from portable_nce._execution.families import Pairs, PairsPlan, Softmax, SoftmaxPlan, exp_base
+from portable_nce._execution.layouts import ProductLayout
 from portable_nce._execution.products import Lines, Tile
 from portable_nce.objectives import Term
 from portable_nce.testing import CASES
@@ -133,13 +135,19 @@ def test_partners_and_their_cotangents_are_adjoint(lines: Lines) -> None:
 @pytest.mark.parametrize("scale", [1.0, 1e5, 1e300])
 def test_the_bound_of_the_scores_is_one(scale: float) -> None:
     x, y = RNG.normal(size=(5, 3)) * scale, RNG.normal(size=(7, 3))
-    bound = products.largest_logit(np, x, y, (np.asarray([-2.0, 1.0]),))
+    rows, columns, squarable = in_range(np, x, y)
+    assert rows is x
+    assert columns is y
+    layout = ProductLayout(SoftmaxPlan(pnce.objectives.info_nce()), "diagonal", squarable=squarable)
+    bound = products.largest_score(layout, x, y, (np.asarray([-2.0, 1.0]),))
     assert np.max(np.abs(x @ y.T)) + 2.0 <= bound
     assert math.isinf(bound) == (scale > 1e9)
 
 
 def test_there_is_no_bound_of_what_is_not_a_number() -> None:
-    assert math.isinf(products.largest_logit(np, np.asarray([[math.nan]]), np.ones((1, 1))))
+    layout = ProductLayout(SoftmaxPlan(pnce.objectives.info_nce()), "diagonal", squarable=True)
+    assert not in_range(np, np.asarray([[math.nan]]), np.ones((1, 1)))[2]
+    assert not products.largest_score(layout, np.asarray([[math.nan]]), np.ones((1, 1))) <= tiling.MAX_UNSHIFTED_LOGIT
 
 
 # --------------------------------------------------------------------------------------------------------------- sums

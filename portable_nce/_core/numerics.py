@@ -12,7 +12,9 @@ from .registry import adapter_of
 
 __all__ = [
     "in_range",
+    "largest_entry",
     "normalize",
+    "normalize_both",
     "relu",
     "relu_slope",
     "rows_where",
@@ -86,18 +88,37 @@ def rows_where(xp: Namespace, live: Array, *arrays: Array) -> list[Array]:
     return [xp.where(live[:, None], x, xp.zeros_like(x)) for x in arrays]
 
 
-def in_range(xp: Namespace, rows: Array, columns: Array) -> tuple[Array, Array]:
+def largest_entry(x: Array) -> float | None:
+    """The largest magnitude of an array's entries, where it costs nothing to look at it."""
+    while hasattr(x, "__recorded__"):
+        x = x.__recorded__
+    adapter = adapter_of(x)
+    if adapter.mode != "eager":
+        return None
+    xp = namespace_of(x)
+    return adapter.concrete_value(xp.max(xp.abs(adapter.stop_gradient(x))))
+
+
+_LARGEST_SQUARED = 1e9
+"""Numbers up to here can be squared, and some squares added up, in any dtype that is computed in."""
+
+
+def in_range(xp: Namespace, rows: Array, columns: Array) -> tuple[Array, Array, bool]:
     """Vectors whose inner products, and the sums of these along either side, are finite where the vectors are.
+
+    The last of what is returned says whether their squares are known to be, too.
 
     An inner product that overflows could be the difference of two infinities. With the largest entries X and Y of
     either side, vectors whose largest entry exceeds ``X f`` or ``Y f`` are scaled down to that, with a constant factor,
     where ``f = sqrt(limit / (X Y)) < 1``; all others, and so almost always all, stay as they are.
     """
+    known = (largest_entry(rows), largest_entry(columns))
+    if all(x is not None and x <= _LARGEST_SQUARED for x in known):
+        return rows, columns, True
     limit = float(xp.finfo(rows.dtype).max) / (16.0 * rows.shape[-1] * (rows.shape[-2] + columns.shape[-2]))
-    constants = [xp.abs(stop_gradient(x)) for x in (rows, columns)]
-    known = [adapter_of(x).concrete_value(xp.max(x)) for x in constants]
     if known[0] is not None and known[1] is not None and known[0] * known[1] <= limit:
-        return rows, columns
+        return rows, columns, False
+    constants = [xp.abs(stop_gradient(x)) for x in (rows, columns)]
     constants = [xp.where(xp.isfinite(x), x, xp.zeros_like(x)) for x in constants]
     largest = [xp.max(xp.reshape(x, (-1,)), axis=0, keepdims=True) for x in constants]
     a, b = (xp.where(x == 0, xp.ones_like(x), x) for x in largest)
@@ -111,36 +132,55 @@ def in_range(xp: Namespace, rows: Array, columns: Array) -> tuple[Array, Array]:
         entry = xp.max(entries, axis=-1, keepdims=True)
         long = entry > most * factor
         scaled.append(xp.where(long, x * (most * factor / xp.where(long, entry, xp.ones_like(entry))), x))
-    return scaled[0], scaled[1]
+    return scaled[0], scaled[1], False
 
 
 def normalize(x: Array) -> Array:
     """Rows of unit length; a zero row stays zero, with gradient 0."""
-    return adapter_of(x).custom_vjp(_unit_rows, _pull_unit_rows)(None, x)[0]
+    return adapter_of(x).custom_vjp(_unit_rows, _pull_unit_rows)(1.0, x)[0]
 
 
-def _unit_rows(static: object, x: Array) -> tuple[Array, ...]:
+def normalize_both(x: Array, y: Array, factor: float) -> tuple[Array, Array]:
+    """The rows of both with unit length, those of `x` times a factor, in one step for a tape."""
+    found = adapter_of(x).custom_vjp(_unit_rows, _pull_unit_rows)(factor, x, y)
+    return found[0], found[3]
+
+
+def _unit_rows(factor: float, *arrays: Array) -> tuple[Array, ...]:
     """The rows of unit length, the inverse length of rows divided by their largest entry, and that entry.
 
-    Dividing by the largest entry first keeps the squares in range, whatever the magnitude of the row.
+    Three arrays for each argument; a factor multiplies the unit rows of the first. Dividing by the largest entry first
+    keeps the squares in range, whatever the magnitude of the row.
     """
-    del static
-    xp = namespace_of(x)
-    largest = stop_gradient(xp.max(xp.abs(x), axis=-1, keepdims=True))
-    zero = largest == 0
-    largest = xp.where(zero, 1.0, largest)
-    scaled = x / largest
-    length = xp.sqrt(xp.where(zero, math.inf, xp.sum(scaled * scaled, axis=-1, keepdims=True)))
-    return scaled / length, 1.0 / length, largest
+    xp = namespace_of(*arrays)
+    found: list[Array] = []
+    for x in arrays:
+        largest = stop_gradient(xp.max(xp.abs(x), axis=-1, keepdims=True))
+        zero = largest == 0
+        largest = xp.where(zero, 1.0, largest)
+        scaled = x / largest
+        length = xp.sqrt(xp.where(zero, math.inf, xp.sum(scaled * scaled, axis=-1, keepdims=True)))
+        own = factor if not found else 1.0
+        found += [scaled / (length if own == 1.0 else length / own), 1.0 / length, largest]
+    return tuple(found)
 
 
 def _pull_unit_rows(
-    static: object, arrays: tuple[Array, ...], outputs: tuple[Array, ...], cotangents: tuple[Array, ...]
+    factor: float, arrays: tuple[Array, ...], outputs: tuple[Array, ...], cotangents: tuple[Array, ...]
 ) -> tuple[Array, ...]:
-    """The adjoint of `_unit_rows`, to which the largest entry is a constant."""
-    del static, arrays
-    unit, inverse, largest = outputs
-    to_unit, to_inverse, _ = cotangents
-    xp = namespace_of(unit)
-    along = xp.sum(to_unit * unit, axis=-1, keepdims=True) + inverse * to_inverse
-    return ((to_unit - unit * along) * inverse / largest,)
+    """The adjoint of `_unit_rows`, to which the largest entry is a constant.
+
+    For ``u = f x / |x|`` and its cotangent g it is ``f (g - u (g·u) / f²) / |x|``.
+    """
+    del arrays
+    xp = namespace_of(*outputs)
+    found: list[Array] = []
+    for k in range(0, len(outputs), 3):
+        unit, inverse, largest = outputs[k : k + 3]
+        to_unit, to_inverse, _ = cotangents[k : k + 3]
+        along = xp.sum(to_unit * unit, axis=-1, keepdims=True) + inverse * to_inverse
+        own = inverse / largest
+        if k == 0 and factor != 1.0:
+            along, own = along / factor**2, own * factor
+        found.append((to_unit - unit * along) * own)
+    return tuple(found)

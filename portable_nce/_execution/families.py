@@ -67,9 +67,9 @@ def exp_base(x: Array) -> ExpBase:
 def family_of(
     xp: Namespace,
     plan: SoftmaxPlan | PairsPlan,
+    base: ExpBase,
     bound: float,
     *,
-    rows: Array,
     need_grad: bool,
     finite: bool = False,
     complete: bool = False,
@@ -81,7 +81,6 @@ def family_of(
     bounded = bound <= MAX_UNSHIFTED_LOGIT
     if isinstance(plan, PairsPlan):
         return Pairs(xp, plan, bounded=bounded, need_grad=need_grad, negatives=negatives, divisor=divisor)
-    base = exp_base(rows)
     return Softmax(xp, plan, base, unshifted=bounded, finite=finite, complete=complete, absent=absent, divisor=divisor)
 
 

@@ -31,8 +31,8 @@ class ProductLayout(NamedTuple):
 
     `structure` is the pairing's; of labels, rows and columns are sorted by them, and `blocks` and `tiles` cut both
     between classes, so that the positives of a block of rows are in the tile of the same number. `own`: rows and
-    columns are the same. `unit`: no score can overflow. `bounded`: none is large. `mean`: the sum is divided by the
-    number of rows.
+    columns are the same. `unit`: no score can overflow. `bounded`: none is large. `squarable`: no square of an operand
+    overflows. `mean`: the sum is divided by the number of rows.
     """
 
     plan: SoftmaxPlan | PairsPlan
@@ -43,6 +43,7 @@ class ProductLayout(NamedTuple):
     own: bool = False
     unit: bool = False
     bounded: bool = False
+    squarable: bool = False
     mean: bool = False
     values: bool = False
     block_size: int | str | None = None

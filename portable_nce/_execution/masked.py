@@ -11,7 +11,7 @@ from .._core.protocol import Array
 from .._core.registry import adapter_of
 from ..pairings import split
 from . import products as p
-from .families import SoftmaxPlan, family_of
+from .families import SoftmaxPlan, exp_base, family_of
 from .layouts import Arrays, MaskedLayout, reduced
 from .tiling import masked
 
@@ -70,7 +70,7 @@ def masked_sweep(layout: MaskedLayout, *arrays: Array, need_grad: bool) -> Array
     (arrays,) = lift_to_tape(arrays)
     matrix = _Masked(layout, arrays)
     xp, adapter = matrix.xp, adapter_of(arrays[0])
-    family: Any = family_of(xp, layout.plan, math.inf, rows=arrays[0], need_grad=need_grad)
+    family: Any = family_of(xp, layout.plan, exp_base(arrays[0]), math.inf, need_grad=need_grad)
     skips = isinstance(layout.plan, SoftmaxPlan) and not layout.plan.statistics and not layout.given
 
     def step(carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:

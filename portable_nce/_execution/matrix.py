@@ -82,6 +82,7 @@ class ScoreMatrix:
     self_contrast: bool = False  # whether rows and columns are the same embeddings
     indices_checked: bool = False  # whether the pairing's indices are known to be those of columns
     bounded: bool = False  # whether the magnitudes of all scores are known to be small
+    squarable: bool = False  # whether the squares of the operands are known not to overflow
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -181,8 +182,16 @@ class ScoreMatrix:
 
     def _product_layout(self, plan: SoftmaxPlan | PairsPlan, by_row: Arrays, options: dict[str, Any]) -> ProductLayout:
         """What a sweep over inner products is told of this matrix."""
-        layout = ProductLayout(plan, str(self.pairing.structure), len(by_row), block_size=self.block_size, **options)
-        return layout._replace(unit=self.similarity.unit, bounded=self.bounded)
+        return ProductLayout(
+            plan,
+            str(self.pairing.structure),
+            len(by_row),
+            unit=self.similarity.unit,
+            bounded=self.bounded,
+            squarable=self.squarable,
+            block_size=self.block_size,
+            **options,
+        )
 
     def _by_classes(self, layout: ProductLayout, by_row: Arrays) -> Prepared | None:
         """The sweep over rows and columns that are sorted by their labels, where the values of these are at hand.
@@ -247,18 +256,17 @@ class ScoreMatrix:
     def two_sided(self, plan: SoftmaxPlan, by_row: Arrays, *, symmetric: bool, mean: bool) -> Prepared | None:
         """The two-sided sweep over this matrix, or None where it has no use."""
         n_rows, n_columns = self.shape
-        structure, eager = self.pairing.structure, adapter_of(self.rows[0]).mode == "eager"
-        if self.mask is not None or not self.similarity.inner_product:
+        structure, plain = self.pairing.structure, len(self.pairing.rows) == 0
+        if symmetric:
+            fits = structure == "diagonal" and plain and n_rows == n_columns and is_positive(n_rows - 1)
+        else:
+            fits = self.self_contrast and self.similarity.symmetric and is_large(n_rows, n_columns)
+            fits = fits and adapter_of(self.rows[0]).mode == "eager"
+        if not fits or self.mask is not None or not self.similarity.inner_product:
             return None
         layout = self._product_layout(plan, by_row, {"mean": mean})
-        if symmetric:
-            fits = structure == "diagonal" and len(self.pairing.rows) == 0 and n_rows == n_columns
-            fits = fits and is_positive(n_rows - 1)
-            return Prepared(square_sweep, layout, (*self.rows, *self.columns), by_row, ()) if fits else None
-        if not (self.self_contrast and self.similarity.symmetric and eager and is_large(n_rows, n_columns)):
-            return None
-        if structure == "two_views" and len(self.pairing.rows) == 0:
-            layout = layout._replace(own=True)
+        if symmetric or (structure == "two_views" and plain):
+            layout = layout._replace(own=not symmetric)
             return Prepared(square_sweep, layout, (*self.rows, *self.columns), by_row, ())
         if structure == "own_labels" and not plan.objective.separate:
             by_classes = self._by_classes(layout, by_row)

@@ -11,10 +11,11 @@ import math
 from typing import Any
 
 from .._core.namespace import device_of, lift_to_tape, namespace_of
+from .._core.numerics import largest_entry
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from . import products as p
-from .families import PairsPlan, Softmax, divided, divisor_of, family_of
+from .families import PairsPlan, SoftmaxPlan, divided, divisor_of, exp_base, family_of
 from .layouts import Arrays, ProductLayout, reduced
 from .products import ABSENT
 from .tiling import MAX_UNSHIFTED_LOGIT, is_far, one_sided
@@ -64,44 +65,49 @@ class _OneSided:
         self.bias = constants.pop(0) if layout.biased else None
         self.labels = tuple(constants)
 
-        plan = layout.plan
+        self.layout = layout
         self.tiling = one_sided(n_rows, n_columns - lines.first, layout.block_size, mode=self.mode, far=is_far(rows))
-        parameters = self.by_row[: plan.parameters] if isinstance(plan, PairsPlan) else ()
-        known = layout.bounded and not parameters
-        bound = MAX_UNSHIFTED_LOGIT if known else p.largest_logit(xp, rows, columns, parameters)
+        self.base = exp_base(rows)
+
+    def family_for(self, bound: float) -> Any:
+        """The family that sums up scores of a known bound; it settles who divides for a mean."""
+        layout, plan, lines = self.layout, self.layout.plan, self.lines
         finite = layout.unit or bound < math.inf
         complete = not (layout.biased or layout.present or layout.blocks)
-        negatives = lines.negatives(n_columns)
-        # Where all rows count, what the mean divides by goes into their slopes.
-        divisor = divisor_of(plan, n_rows, negatives) if layout.mean and finite and complete else None
-        self.layout = layout._replace(mean=layout.mean and divisor is None)
-        self.family: Any = family_of(
-            xp,
+        negatives = lines.negatives(self.columns.shape[0])
+        divisor = None
+        if layout.mean and finite and complete:
+            # Where all rows count, what the mean divides by goes into their slopes.
+            divisor = divisor_of(plan, self.rows.shape[0], negatives)
+            self.layout = layout._replace(mean=divisor is None)
+        return family_of(
+            self.xp,
             plan,
+            self.base,
             bound,
-            rows=rows,
-            need_grad=need_grad,
+            need_grad=self.need_grad,
             finite=finite,
             complete=complete,
-            absent=ABSENT * xp.finfo(rows.dtype).max if layout.biased else None,
+            absent=ABSENT * self.xp.finfo(self.rows.dtype).max if layout.biased else None,
             negatives=negatives,
             divisor=divisor or 1,
         )
-        self.unit: float = self.family.base.unit
 
     # A small matrix.
 
     def is_one_tile(self) -> bool:
         """Whether the matrix is one tile of exponentials, with its positives on lines."""
         whole = self.tiling == (self.rows.shape[0], self.columns.shape[0], False)
-        return whole and isinstance(self.family, Softmax) and self.layout.structure in _IN_ONE_TILE
+        return whole and isinstance(self.layout.plan, SoftmaxPlan) and self.layout.structure in _IN_ONE_TILE
 
     def as_one_tile(self) -> Arrays:
         """The sweep in the fewest calls: the positives' cotangents stand in that of the tile."""
-        xp, family, rows, columns = self.xp, self.family, self.rows, self.columns
+        xp, rows, columns, unit = self.xp, self.rows, self.columns, self.base.unit
         eager, n_columns = self.mode == "eager", columns.shape[0]
         tile = p.Tile(0, 0, n_columns, n_columns)
-        scores = p.product(rows if self.unit == 1.0 else rows * self.unit, columns)
+        scores = p.product(rows if unit == 1.0 else rows * unit, columns)
+        largest = MAX_UNSHIFTED_LOGIT if self.layout.bounded else largest_entry(scores)
+        family = self.family_for(math.inf if largest is None else largest / unit)
         total, residual = family.plain(
             scores, lambda x, value: p.exclude(self.lines, x, value, tile, None, eager=eager), self.by_row
         )
@@ -121,7 +127,11 @@ class _OneSided:
 
     def by_tiles(self) -> Arrays:
         """The sweep over blocks of rows and tiles of columns."""
-        xp, layout = self.xp, self.layout
+        xp, plan = self.xp, self.layout.plan
+        parameters = self.by_row[: plan.parameters] if isinstance(plan, PairsPlan) else ()
+        self.family = self.family_for(p.largest_score(self.layout, self.rows, self.columns, parameters))
+        self.unit: float = self.family.base.unit
+        layout = self.layout
         self.bounds = layout.tiles or p.cut(self.lines.first, self.columns.shape[0], self.tiling.tile)
         self.tiles = self.factors = p.pieces(self.columns, self.bounds)
         self.tile_labels = p.pieces(self.labels[1], self.bounds) if self.labels else []

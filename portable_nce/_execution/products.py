@@ -13,8 +13,11 @@ from typing import NamedTuple
 
 from .._core.autodiff import stop_gradient
 from .._core.namespace import device_of, namespace_of
+from .._core.numerics import largest_entry
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
+from .layouts import ProductLayout
+from .tiling import MAX_UNSHIFTED_LOGIT
 
 __all__ = [
     "ABSENT",
@@ -25,7 +28,7 @@ __all__ = [
     "cut",
     "empty_sums",
     "exclude",
-    "largest_logit",
+    "largest_score",
     "lines_of",
     "outer_sum",
     "partners",
@@ -189,25 +192,22 @@ ABSENT = -0.5
 
 Not -inf: a product computes 0 times it, in places that nobody looks at, and warns of the result."""
 
-_LARGEST_SQUARED = 1e9
-"""Numbers up to here can be squared, and some squares added up, in any dtype that is computed in."""
 
-
-def largest_logit(xp: Namespace, rows: Array, columns: Array, further: Sequence[Array] = ()) -> float:
+def largest_score(layout: ProductLayout, rows: Array, columns: Array, further: Sequence[Array] = ()) -> float:
     """A bound of the magnitude of all scores and of their sums with further numbers; infinite where none is at hand.
 
     By the inequality of Cauchy and Schwarz; it costs two products of D columns, and can save two passes over the
     matrix.
     """
-    concrete = adapter_of(rows).concrete_value
+    if layout.bounded and not further:
+        return MAX_UNSHIFTED_LOGIT
+    if not layout.squarable:
+        return math.inf
+    xp, concrete = namespace_of(rows), adapter_of(rows).concrete_value
     rows, columns = stop_gradient(rows), stop_gradient(columns)
-    for x in (rows, columns):
-        largest = concrete(xp.max(xp.abs(x)))
-        if largest is None or not largest <= _LARGEST_SQUARED:
-            return math.inf
     longest = concrete(xp.max(xp.sum(rows * rows, axis=1)) * xp.max(xp.sum(columns * columns, axis=1)))
     bound = math.inf if longest is None else math.sqrt(longest)
     for x in further:
-        largest = concrete(xp.max(xp.abs(stop_gradient(x))))
+        largest = largest_entry(x)
         bound += math.inf if largest is None else largest
     return bound

@@ -13,11 +13,11 @@ from .._core.namespace import lift_to_tape, namespace_of
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from . import products as p
-from .families import ExpBase, Finished, Softmax, divided, family_of
+from .families import ExpBase, Finished, Softmax, divided, exp_base, family_of
 from .layouts import Arrays, ProductLayout, reduced
 from .one_sided import label_sets
 from .statistics import Positives, of_sums, sums_of
-from .tiling import MAX_UNSHIFTED_LOGIT, is_far, square
+from .tiling import is_far, square
 
 __all__ = ["square_sweep"]
 
@@ -49,15 +49,15 @@ class _Square:
         mode, far = self.adapter.mode, is_far(self.rows)
         tiling = square(self.n, layout.block_size, mode=mode, far=far, symmetric=layout.own)
         self.eager = mode == "eager"
-        bound = MAX_UNSHIFTED_LOGIT if layout.bounded else p.largest_logit(self.xp, self.rows, self.columns)
+        bound = p.largest_score(layout, self.rows, self.columns)
         finite, complete = layout.unit or bound < math.inf, not layout.blocks
         folds = layout.mean and finite and complete
         self.layout = layout._replace(mean=layout.mean and not folds)
         family = family_of(
             self.xp,
             layout.plan,
+            exp_base(self.rows),
             bound,
-            rows=self.rows,
             need_grad=need_grad,
             finite=finite,
             complete=complete,
