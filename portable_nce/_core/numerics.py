@@ -160,8 +160,8 @@ def _unit_rows(factor: float, *arrays: Array) -> tuple[Array, ...]:
         largest = xp.where(zero, 1.0, largest)
         scaled = x / largest
         length = xp.sqrt(xp.where(zero, math.inf, xp.sum(scaled * scaled, axis=-1, keepdims=True)))
-        own = factor if not found else 1.0
-        found += [scaled / (length if own == 1.0 else length / own), 1.0 / length, largest]
+        unit = scaled / length
+        found += [unit if found or factor == 1.0 else unit * factor, 1.0 / length, largest]
     return tuple(found)
 
 
