@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.core import Tracer
+from jax.custom_derivatives import SymbolicZero
 
 Arrays = tuple[Any, ...]
 
@@ -159,13 +160,17 @@ class JaxAdapter:
             value, constant = run(static, *arrays, need_grad=False)
             return value, constant
 
-        @bound.defjvp
         def jvp(static: Any, arrays: Arrays, tangents: Arrays) -> tuple[Any, Any]:
+            wanted = tuple(not isinstance(t, SymbolicZero) for t in tangents)
             with _full_precision():
-                value, constant, *gradients = run(static, *arrays, need_grad=True)
-                products = [jnp.vdot(g, t) for g, t in zip(gradients, tangents, strict=False)]
+                value, constant, *gradients = run(static, *arrays, need_grad=any(wanted) and wanted)
+                pairs = zip(gradients, tangents, wanted, strict=False)
+                products = [jnp.vdot(g, t) for g, t, own in pairs if own and g is not None]
+            slope = jnp.reshape(sum(products), value.shape) if products else jnp.zeros_like(value)
             constant = jax.lax.stop_gradient(constant)
-            return (value, constant), (jnp.reshape(sum(products), value.shape), jnp.zeros_like(constant))
+            return (value, constant), (slope, jnp.zeros_like(constant))
+
+        bound.defjvp(jvp, symbolic_zeros=True)
 
         return self._keep(function, bound)
 

@@ -1289,13 +1289,14 @@ class TapeAdapter:
         return bound
 
     def value_and_vjp(self, function: Callable[..., tuple[Array, ...]]) -> Callable[..., tuple[Array, Array]]:
-        def run(static: Any, arrays: Sequence[Array], *, need_grad: bool) -> tuple[Array, ...]:
+        def run(static: Any, arrays: Sequence[Array], *, wanted: tuple[bool, ...]) -> tuple[Array | None, ...]:
             level, values, parents = opened(arrays)
             if not level:
-                return function(static, *arrays, need_grad=need_grad)
+                return function(static, *arrays, need_grad=any(wanted) and wanted)
             space = next(a.namespace for a in arrays if isinstance(a, TapeArray))
             variable = any(p is not None for p in parents)
-            outputs = run(static, values, need_grad=need_grad or variable)
+            further = tuple(own or p is not None for own, p in zip(wanted, parents, strict=True))
+            outputs = run(static, values, wanted=further)
             gradients = outputs[2:]
 
             def pullback(cotangents: Sequence[Array | None]) -> list[Array | None]:
@@ -1304,7 +1305,9 @@ class TapeAdapter:
                 if first is not None:
                     # The cotangent of a loss that is differentiated itself is 1.
                     plainly = self.at_hand and not isinstance(first, TapeArray) and float(first[0]) == 1.0
-                    found[: len(gradients)] = gradients if plainly else [space.multiply(first, g) for g in gradients]
+                    found[: len(gradients)] = [
+                        g if plainly or g is None else space.multiply(first, g) for g in gradients
+                    ]
                 if any(g is not None for g in second):
                     products = self._products(
                         space, functools.partial(function, static, need_grad=True), values, second
@@ -1315,11 +1318,11 @@ class TapeAdapter:
                 return found
 
             node = Node(parents, pullback, len(outputs)) if variable else None
-            kept = outputs if need_grad else outputs[:2]
-            return tuple(TapeArray(out, space, level, node, k) for k, out in enumerate(kept))
+            kept = outputs if any(wanted) else outputs[:2]
+            return tuple(out if out is None else TapeArray(out, space, level, node, k) for k, out in enumerate(kept))
 
         def bound(static: Any, *arrays: Array) -> tuple[Array, Array]:
-            value, constant = run(static, arrays, need_grad=False)
+            value, constant = run(static, arrays, wanted=(False,) * len(arrays))
             return value, self.stop_gradient(constant)
 
         return bound

@@ -210,7 +210,7 @@ class _WithGradient(torch.autograd.Function):
         gradients = saved[ctx.count :]
         found: list[Any] = [None] * ctx.count
         if first is not None:
-            found[: len(gradients)] = [first * g for g in gradients]
+            found[: len(gradients)] = [g if g is None else first * g for g in gradients]
         if any(g is not None for g in second):
             products = _WithGradient.products(ctx, saved[: ctx.count], second)
             found[: len(products)] = [a if b is None else a + b for a, b in zip(products, found, strict=False)]
@@ -240,7 +240,7 @@ class _Plainly(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, function: Callable[..., Arrays], static: Any, *arrays: Any) -> Arrays:
-        output = function(static, *arrays, need_grad=True)
+        output = function(static, *arrays, need_grad=tuple(x.requires_grad for x in arrays))
         _WithGradient.setup_context(ctx, (function, static, *arrays), output)
         return output
 
@@ -379,7 +379,7 @@ class TorchAdapter:
         # Powers of 2 in float32, which take half the time; in float64 they are not as exact. A compiler chooses itself.
         if torch.compiler.is_compiling():
             return torch.exp, False
-        if x.requires_grad or _transformed((x,)):
+        if _recorded((x,)) or _transformed((x,)):
             return (torch.exp2, True) if x.dtype == torch.float32 else (torch.exp, False)
         return (torch.exp2_, True) if x.dtype == torch.float32 else (torch.exp_, False)
 

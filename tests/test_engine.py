@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from typing import Any
 
@@ -11,10 +12,12 @@ import pytest
 import portable_nce as pnce
 from portable_nce._core.logsumexp import ExpSum, exponentials, merge
 from portable_nce._core.numerics import in_range
-from portable_nce._execution import products, tiling
+from portable_nce._execution import matrix, products, tiling
 from portable_nce._execution.families import Pairs, PairsPlan, Softmax, SoftmaxPlan, exp_base
 from portable_nce._execution.layouts import ProductLayout
+from portable_nce._execution.one_sided import product_sweep
 from portable_nce._execution.products import Lines, Tile
+from portable_nce._execution.two_sided import square_sweep
 from portable_nce.objectives import Term
 from portable_nce.testing import CASES
 
@@ -340,3 +343,54 @@ def test_labels_are_masks_where_classes_are_large(monkeypatch: pytest.MonkeyPatc
         watch = Watch()
         watch.run(lambda labels=labels: pnce.supcon(x, labels))
         assert watch.roads == [expected]
+
+
+@pytest.mark.parametrize("block_size", ["auto", None, 3])
+@pytest.mark.parametrize("structure", ["diagonal", "two_views", "queue", "index", "square"])
+def test_a_sweep_leaves_out_gradients_that_nobody_wants(structure: str, block_size: Any) -> None:
+    rows, columns = RNG.normal(size=(8, 3)), RNG.normal(size=(8 if structure in {"two_views", "square"} else 13, 3))
+    extra = (columns[:8], np.arange(8)) if structure == "index" else ()
+    function = square_sweep if structure == "square" else product_sweep
+    layout = ProductLayout(
+        SoftmaxPlan(pnce.objectives.info_nce()),
+        "diagonal" if structure == "square" else structure,
+        squarable=True,
+        mean=True,
+        block_size=block_size,
+    )
+    arrays = (rows, columns, *extra)
+    value, number, *gradients = function(layout, *arrays, need_grad=True)
+    for wanted in ((True, False), (False, True)):
+        flags = wanted if len(gradients) == 2 else (*wanted, wanted[1])
+        found = function(layout, *arrays, need_grad=flags)
+        np.testing.assert_array_equal(found[0], value)
+        np.testing.assert_array_equal(found[1], number)
+        for own, got, all_of_them in zip(flags, found[2:], gradients, strict=True):
+            if own:
+                np.testing.assert_array_equal(got, all_of_them)
+            else:
+                assert got is None
+
+
+@pytest.mark.parametrize("library", ["numpy", "array_api_strict", "torch", "jax.numpy"])
+def test_adapters_ask_for_the_gradients_that_are_wanted(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    xp = importlib.import_module(library)
+    asked: list[Any] = []
+
+    def sweep(layout: Any, *arrays: Any, need_grad: Any) -> Any:
+        asked.append(need_grad)
+        return product_sweep(layout, *arrays, need_grad=need_grad)
+
+    monkeypatch.setattr(matrix, "product_sweep", sweep)
+    x, y = (xp.asarray(RNG.normal(size=(4, 3)).tolist()) for _ in range(2))
+    for argnums, wanted in ((0, (True, False)), (1, (False, True)), ((0, 1), (True, True))):
+        asked.clear()
+        pnce.grad(lambda a, b: pnce.info_nce(a, b, similarity="dot"), argnums=argnums)(x, y)
+        if library == "torch":  # whose transforms ask for all; its own way does not
+            asked.clear()
+            a, b = (z.clone().requires_grad_(own) for z, own in zip((x, y), wanted, strict=True))
+            pnce.info_nce(a, b, similarity="dot").backward()
+        assert asked == [wanted]
+    asked.clear()
+    pnce.info_nce(x, y)
+    assert asked == [False]

@@ -91,9 +91,10 @@ class Adapter(Protocol):
 
         ``function(static, *arrays, need_grad=...)`` returns ``(value, constant, *gradients)``: an array of one entry,
         one that is constant to differentiation, and, if `need_grad`, the gradients of the value with respect to the
-        first arrays (those left out at the end have none). The result, ``bound(static, *arrays)``, is the pair of
-        value and constant. `static` is hashable. The function is array-API code, and its gradients are differentiated
-        as they stand for derivatives of higher order.
+        first arrays (those left out at the end have none). It may be a tuple of flags, one for each array, some True:
+        then gradients of others may be None. The result, ``bound(static, *arrays)``, is the pair of value and constant.
+        `static` is hashable. The function is array-API code, and its gradients are differentiated as they stand for
+        derivatives of higher order.
         """
         ...
 

@@ -17,9 +17,17 @@ from ..similarities import Pullback, Scores
 from .families import PairsPlan, SoftmaxPlan
 from .tiling import Bounds
 
-__all__ = ["Arrays", "MaskedLayout", "ProductLayout", "reduced"]
+__all__ = ["Arrays", "MaskedLayout", "ProductLayout", "Wanted", "is_wanted", "reduced"]
 
 Arrays = tuple[Array, ...]
+
+Wanted = bool | tuple[bool, ...]
+"""Whether gradients are wanted, or of which arrays."""
+
+
+def is_wanted(wanted: Wanted, k: int) -> bool:
+    """Whether the gradient of the array of that number is wanted."""
+    return wanted if isinstance(wanted, bool) else wanted[k]
 
 
 class ProductLayout(NamedTuple):
@@ -75,7 +83,7 @@ class MaskedLayout(NamedTuple):
 
 
 def reduced(
-    xp: Namespace, layout: ProductLayout | MaskedLayout, values: Array, number: Array, gradients: Sequence[Array]
+    xp: Namespace, layout: ProductLayout | MaskedLayout, values: Array, number: Array, gradients: Sequence[Array | None]
 ) -> Arrays:
     """The result of a sweep: the sum of the losses, or their mean over the rows that count, and its gradient."""
     if layout.values:
@@ -85,4 +93,5 @@ def reduced(
         return total, number, *gradients
     count = sum_to_scalar(xp, number)
     count = xp.where(count == 0, xp.ones_like(count), count)  # without rows, all that is divided is 0
-    return total / count, number, *(x / xp.reshape(count, (1,) * len(x.shape)) for x in gradients)
+    shares = (x if x is None else x / xp.reshape(count, (1,) * len(x.shape)) for x in gradients)
+    return total / count, number, *shares

@@ -260,8 +260,8 @@ class ScoreMatrix:
         if symmetric:
             fits = structure == "diagonal" and plain and n_rows == n_columns and is_positive(n_rows - 1)
         else:
-            fits = self.self_contrast and self.similarity.symmetric and is_large(n_rows, n_columns)
-            fits = fits and adapter_of(self.rows[0]).mode == "eager"
+            fits = self.self_contrast and self.similarity.symmetric and adapter_of(self.rows[0]).mode == "eager"
+            fits = fits and is_large(n_rows, n_columns)  # which is not asked of a symbol
         if not fits or self.mask is not None or not self.similarity.inner_product:
             return None
         layout = self._product_layout(plan, by_row, {"mean": mean})

@@ -8,6 +8,7 @@ nothing of the size of the matrix is kept.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from .._core.namespace import device_of, lift_to_tape, namespace_of
@@ -16,7 +17,7 @@ from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from . import products as p
 from .families import PairsPlan, SoftmaxPlan, divided, divisor_of, exp_base, family_of
-from .layouts import Arrays, ProductLayout, reduced
+from .layouts import Arrays, ProductLayout, Wanted, is_wanted, reduced
 from .products import ABSENT
 from .tiling import MAX_UNSHIFTED_LOGIT, is_far, one_sided
 
@@ -25,7 +26,7 @@ __all__ = ["label_sets", "product_sweep"]
 _IN_ONE_TILE = ("diagonal", "two_views")
 
 
-def product_sweep(layout: ProductLayout, *arrays: Array, need_grad: bool) -> Arrays:
+def product_sweep(layout: ProductLayout, *arrays: Array, need_grad: Wanted) -> Arrays:
     """A one-sided sweep over a matrix of inner products."""
     (arrays,) = lift_to_tape(arrays)
     sweep = _OneSided(layout, arrays, need_grad=need_grad)
@@ -45,8 +46,11 @@ def label_sets(xp: Namespace, rows: Array, columns: Array, *, own: bool) -> tupl
 class _OneSided:
     """The arrays of a sweep in their places, and the family that sums them up."""
 
-    def __init__(self, layout: ProductLayout, arrays: Arrays, *, need_grad: bool) -> None:
-        self.need_grad = need_grad
+    def __init__(self, layout: ProductLayout, arrays: Arrays, *, need_grad: Wanted) -> None:
+        self.need_grad = bool(need_grad)
+        self.to_rows = is_wanted(need_grad, 0)
+        by_index = layout.structure == "index"
+        self.to_columns = is_wanted(need_grad, 1) or (by_index and is_wanted(need_grad, 2))
         rows, columns, *further = arrays
         self.rows, self.columns = rows, columns
         self.xp, self.adapter = xp, adapter = namespace_of(rows), adapter_of(rows)
@@ -120,8 +124,9 @@ class _OneSided:
             return reduced(xp, self.layout, values, done.number, ())
         residual = residual * done.coefficient[:, None]
         cotangent = p.put_line(residual, self.lines.positive, done.to_positive, tile, eager=eager)
-        gradients = (cotangent @ columns, cotangent.T @ rows, *done.to_rows)
-        return reduced(xp, self.layout, values, done.number, gradients)
+        to_rows = cotangent @ columns if self.to_rows else None
+        to_columns = cotangent.T @ rows if self.to_columns else None
+        return reduced(xp, self.layout, values, done.number, (to_rows, to_columns, *done.to_rows))
 
     # Any other.
 
@@ -139,7 +144,7 @@ class _OneSided:
             # What is added to a column is one more number of its operand, and 1 of those of rows: [x, 1]·[y, b].
             further = (self.bias * self.unit)[:, None]
             self.factors = p.pieces(xp.concat([self.columns, further], axis=1), self.bounds)
-        init = p.empty_sums(self.tiles) if self.need_grad else ()
+        init = p.empty_sums(self.tiles) if self.to_columns else ()
         xs = (self.rows, *self.partners, *self.by_row, *self.index, *self.present, *self.labels[:1])
         carry, (values, number, *gradients) = self.adapter.scan(
             self._step, init, xs, layout.blocks or self.tiling.block
@@ -147,11 +152,13 @@ class _OneSided:
         values = divided(values, self.family.divisor)
         if not self.need_grad:
             return reduced(xp, layout, values, number, ())
-        to_rows, *to_others = gradients
-        to_columns = p.concat_rows(xp, carry)
-        if self.partners and not self.lines.by_index:
-            to_columns = p.add_partners(xp, self.lines, to_columns, to_others.pop(0))
-        return reduced(xp, layout, values, number, (to_rows, to_columns, *to_others))
+        to_rows = gradients.pop(0) if self.to_rows else None
+        to_columns = p.concat_rows(xp, carry) if self.to_columns else None
+        if self.lines.by_index and not self.to_columns:
+            gradients.insert(0, None)
+        elif self.partners and self.to_columns and not self.lines.by_index:
+            to_columns = p.add_partners(xp, self.lines, to_columns, gradients.pop(0))
+        return reduced(xp, layout, values, number, (to_rows, to_columns, *gradients))
 
     def _step(self, carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
         xp, family, layout = self.xp, self.family, self.layout
@@ -180,23 +187,42 @@ class _OneSided:
         done = family.finish(total, positive, here, need_grad=self.need_grad)
         if not self.need_grad:
             return carry, (done.values, done.number)
+        factors: list[Array | None] = [done.coefficient if x is None else done.coefficient * x for x in shares]
+        if own_tile >= 0:
+            (residuals[own_tile],) = family.cotangents(residuals[own_tile], positive, done, sets, shares[own_tile])
+            factors[own_tile] = None
+        carry, gradients = self._pull(carry, (own, partner, done.to_positive), residuals, factors)
+        return carry, (done.values, done.number, *gradients, *done.to_rows)
+
+    def _pull(
+        self,
+        carry: Arrays,
+        block: tuple[Array, Array | None, Array],
+        residuals: Sequence[Array],
+        factors: Sequence[Array | None],
+    ) -> tuple[Arrays, Arrays]:
+        """The cotangents of the columns so far, and those of a block's rows and partners, as far as they are wanted.
+
+        The block is its rows, their partners and the cotangents of their scores. The factor of each row goes into
+        operands of D columns, not into the tile.
+        """
+        own, partner, to_positive = block
         to_rows: Array = None
         to_columns = []
         to_partner: Arrays = ()
         if partner is not None:
-            to_positive = done.to_positive[:, None]
-            to_rows, to_partner = to_positive * partner, (to_positive * own,)
-        for k, (residual, share) in enumerate(zip(residuals, shares, strict=True)):
-            if k == own_tile:
-                (cotangent,) = family.cotangents(residual, positive, done, sets, share)
-                back, forth = cotangent @ self.tiles[k], cotangent.T @ own
-            else:
-                # The factor of each row goes into operands of D columns, not into the tile.
-                coefficient = (done.coefficient if share is None else done.coefficient * share)[:, None]
-                back, forth = coefficient * (residual @ self.tiles[k]), residual.T @ (coefficient * own)
-            to_rows = p.plus(to_rows, back)
-            to_columns.append(p.plus(carry[k], forth))
-        return tuple(to_columns), (done.values, done.number, to_rows, *to_partner, *done.to_rows)
+            to_positive = to_positive[:, None]
+            to_rows = to_positive * partner if self.to_rows else None
+            to_partner = (to_positive * own,) if self.to_columns else ()
+        for k, (residual, factor) in enumerate(zip(residuals, factors, strict=True)):
+            coefficient = None if factor is None else factor[:, None]
+            if self.to_rows:
+                back = residual @ self.tiles[k]
+                to_rows = p.plus(to_rows, back if coefficient is None else coefficient * back)
+            if self.to_columns:
+                forth = residual.T @ (own if coefficient is None else coefficient * own)
+                to_columns.append(p.plus(carry[k], forth))
+        return tuple(to_columns), (*((to_rows,) if self.to_rows else ()), *to_partner)
 
     def _exclude(self, start: Array | int, k: int, index: Array | None) -> Any:
         """The function that puts a number where rows of a tile have no negative; by labels, all are negatives."""

@@ -14,7 +14,7 @@ from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from . import products as p
 from .families import ExpBase, Finished, Softmax, divided, exp_base, family_of
-from .layouts import Arrays, ProductLayout, reduced
+from .layouts import Arrays, ProductLayout, Wanted, is_wanted, reduced
 from .one_sided import label_sets
 from .statistics import Positives, of_sums, sums_of
 from .tiling import is_far, square
@@ -22,7 +22,7 @@ from .tiling import is_far, square
 __all__ = ["square_sweep"]
 
 
-def square_sweep(layout: ProductLayout, *arrays: Array, need_grad: bool) -> Arrays:
+def square_sweep(layout: ProductLayout, *arrays: Array, need_grad: Wanted) -> Arrays:
     """A two-sided sweep over a square matrix of inner products; its plan is of the softmax family.
 
     Of `own` scores, which are symmetric, rows and columns have the same sums: tiles above the diagonal serve both, and
@@ -39,8 +39,9 @@ def square_sweep(layout: ProductLayout, *arrays: Array, need_grad: bool) -> Arra
 class _Square:
     """The state of a two-sided sweep."""
 
-    def __init__(self, layout: ProductLayout, arrays: Arrays, *, need_grad: bool) -> None:
-        self.need_grad = need_grad
+    def __init__(self, layout: ProductLayout, arrays: Arrays, *, need_grad: Wanted) -> None:
+        self.to_rows, self.to_columns = is_wanted(need_grad, 0), is_wanted(need_grad, 1)
+        self.need_grad = need_grad = bool(need_grad)
         self.rows, self.columns, *further = arrays
         self.by_row, self.labels = tuple(further[: layout.by_row]), further[layout.by_row :]
         self.xp, self.adapter = namespace_of(self.rows), adapter_of(self.rows)
@@ -176,7 +177,7 @@ class _Square:
 
     # The gradients.
 
-    def pull(self) -> tuple[Array, Array]:
+    def pull(self) -> tuple[Array | None, Array | None]:
         """The cotangents of rows and columns. A tile's are ``a_i e^(g_ij - top_i) + b_j e^(g_ij - top_j)``."""
         xp, family, half = self.xp, self.family, 1.0 if self.layout.own else 0.5
         of_rows, of_columns = (half * self.done[k].coefficient for k in (0, -1))
@@ -193,37 +194,57 @@ class _Square:
                 both = self.serves_columns(start, k)
                 if self.labels and not both:
                     cotangent = self._class_cotangent(own, further, k)
-                elif family.unshifted:
-                    terms = self.kept.pop((start, k)) if self.keep else family.terms(self.scores(own, start, k), None)
-                    if both:
-                        cotangent = p.outer_sum(coefficient, by_tile[k])
-                        cotangent *= terms
-                    else:
-                        cotangent = terms * coefficient[:, None]
                 else:
-                    scores = self.scores(own, start, k)
-                    cotangent = family.terms(scores, top, 1, spare=not both) * coefficient[:, None]
-                    if both:
-                        others = family.terms(scores, top_by_tile[k], 0)
-                        cotangent = cotangent + others * by_tile[k][None, :]
+                    top_k = top_by_tile[k] if tops else None
+                    cotangent = self._cotangent(
+                        own, start, k, (coefficient, by_tile[k] if both else None), (top, top_k)
+                    )
                 if self.is_one_tile():
                     tile = p.Tile(start, *self.bounds[k], self.n)
                     distance = self.lines.positive
                     cotangent = p.put_line(cotangent, distance, self.to_positive, tile, eager=self.eager)
-                to_rows = p.plus(to_rows, cotangent @ self.tiles[k])
-                to_columns[k] = p.plus(to_columns[k], cotangent.T @ own)
-            return tuple(to_columns), (to_rows,)
+                if self.to_rows:
+                    to_rows = p.plus(to_rows, cotangent @ self.tiles[k])
+                if self.to_columns:
+                    to_columns[k] = p.plus(to_columns[k], cotangent.T @ own)
+            return tuple(to_columns), (to_rows,) if self.to_rows else ()
 
         classes = (self.labels[0], *self.by_row, *_flat(self.sides)) if self.labels else ()
-        init = p.empty_sums(self.tiles)
+        init = p.empty_sums(self.tiles) if self.to_columns else ()
         xs = (self.rows, of_rows, *classes, *tops)
-        carry, (to_rows,) = self.adapter.scan(step, init, xs, self.blocks)
-        to_columns = p.concat_rows(xp, carry)
+        carry, found = self.adapter.scan(step, init, xs, self.blocks)
+        to_rows = found[0] if self.to_rows else None
+        to_columns = p.concat_rows(xp, carry) if self.to_columns else None
         if self.to_positive is None or self.is_one_tile():
             return to_rows, to_columns
-        partner, to_positive = p.partners(xp, self.lines, self.columns, self.n), self.to_positive[:, None]
-        to_columns = p.add_partners(xp, self.lines, to_columns, to_positive * self.rows)
-        return p.plus(to_rows, to_positive * partner), to_columns
+        to_positive = self.to_positive[:, None]
+        if self.to_rows:
+            to_rows = p.plus(to_rows, to_positive * p.partners(xp, self.lines, self.columns, self.n))
+        if self.to_columns:
+            to_columns = p.add_partners(xp, self.lines, to_columns, to_positive * self.rows)
+        return to_rows, to_columns
+
+    def _cotangent(
+        self,
+        own: Array,
+        start: Array | int,
+        k: int,
+        coefficients: tuple[Array, Array | None],
+        tops: tuple[Array | None, Array | None],
+    ) -> Array:
+        """The cotangent of a tile, for the sums of its rows and, with a second coefficient, of its columns."""
+        family = self.family
+        of_rows, of_columns = coefficients
+        if family.unshifted:
+            terms = self.kept.pop((start, k)) if self.keep else family.terms(self.scores(own, start, k), None)
+            if of_columns is None:
+                return terms * of_rows[:, None]
+            cotangent = p.outer_sum(of_rows, of_columns)
+            cotangent *= terms
+            return cotangent
+        scores = self.scores(own, start, k)
+        cotangent = family.terms(scores, tops[0], 1, spare=of_columns is None) * of_rows[:, None]
+        return cotangent if of_columns is None else cotangent + family.terms(scores, tops[1], 0) * of_columns[None, :]
 
     def _class_cotangent(self, own: Array, here: list[Array], k: int) -> Array:
         """The cotangent of the tile of a block's own classes, for the sums of all tiles."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from .. import oracles
+from .._package import pnce
 from ..cases import CASES, NOT_REDUCED
 from ..variants import EPS, SMALLEST_NORMAL, case_arrays, case_named, differentiate_case, exact_core, exact_results
 
@@ -51,6 +52,22 @@ def test_exact_core(variant: Variant, name: str, dtype: str, record_property: Ca
     """The very same core, run in fifty digits."""
     errors = compare(variant, name, dtype, exact_core(name))
     record(record_property, variant, name, dtype, errors)
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in ONE_OF_EACH else pytest.param(name, marks=pytest.mark.exhaustive) for name in NAMES]
+)
+def test_one_argument_alone(variant: Variant, name: str) -> None:
+    """What is not differentiated is not computed; what is stays the same."""
+    case, dtype = case_named(name), variant.dtypes[0]
+    arrays = case_arrays(variant, case, dtype)
+    value, gradients = differentiate_case(variant, name, dtype)
+    tolerance = TOLERANCE[case.regime]["exact" if variant.module == "mparray" else dtype]
+    for k, together in enumerate(gradients):
+        own, alone = pnce.value_and_grad(case.function, argnums=k)(*arrays)
+        wanted = [oracles.exact(variant.to_list(x)) for x in (value, together)]
+        for got, exact in zip((own, alone), wanted, strict=True):
+            assert oracles.error(variant.to_list(got), exact) <= tolerance
 
 
 @pytest.mark.parametrize("dtype", [pytest.param("float16", marks=pytest.mark.exhaustive), "bfloat16"])
