@@ -28,13 +28,13 @@ from ._core.reduction import REDUCTIONS
 from ._core.registry import adapter_of
 from ._execution.evaluate import evaluate
 from ._execution.matrix import ScoreMatrix, given
-from ._execution.tiling import MAX_UNSHIFTED_LOGIT
+from ._execution.tiling import MAX_UNSHIFTED_LOGIT, is_positive
 from .objectives import AnyObjective, Objective, Pairwise, RowStatistics
 from .objectives import resolve as resolve_objective
 from .objectives.relic import Relic
 from .objectives.triplet import Triplet
 from .pairings import Pairing, diagonal, half, two_views
-from .similarities import Similarity, measured_operands
+from .similarities import Operands, Similarity, measured_operands
 from .similarities import resolve as resolve_similarity
 
 __all__ = [
@@ -161,8 +161,9 @@ def contrast_embeddings(
 ) -> Array:
     """The loss of two named arrays of embeddings, or of one with itself: checked, computed and finished.
 
-    The objective may be a function of the temperature (or scale) and of the `further` numbers or arrays of one entry,
-    by name; so is the `factor` of the loss. The result has the dtype of the embeddings, or `dtype`.
+    Three are rows, their positives and the columns beyond, of the pairing of a queue. The objective may be a function
+    of the temperature (or scale) and of the `further` numbers or arrays of one entry, by name; so is the `factor` of
+    the loss. The result has the dtype of the embeddings, or `dtype`.
     """
     check_choice("reduction", reduction, REDUCTIONS)
     symmetric = check_bool("symmetric", symmetric)
@@ -174,10 +175,12 @@ def contrast_embeddings(
     arrays = {name: value for name, value in options.items() if is_array(value) and not is_number(value)}
     xp, (*entered, mask, weights) = enter(**embeddings, **arrays, mask=mask, weights=weights)
     x, y = entered[0], entered[len(embeddings) - 1]
+    keys = entered[1 : len(embeddings) - 1]  # the positives of a queue, if they are apart
     options.update(zip(arrays, entered[len(embeddings) :], strict=True))
     check_floating(xp, **dict(zip(embeddings, entered, strict=False)))
     n_rows, _ = shape_of(row_name, x, "(N, D)")
     n_columns, _ = shape_of(column_name, y, "(K, D)")
+    n_columns += n_rows * len(keys)
     same_width(similarity, row_name, x, column_name, y)
     if mask is not None:
         check_mask(xp, "mask", mask, (n_rows, n_columns))
@@ -189,6 +192,7 @@ def contrast_embeddings(
     alone = len(embeddings) == 1
     x = upcast(xp, x)
     y = x if alone else upcast(xp, y)  # once: a 16-bit gradient is rounded once
+    keys, y = _apart_or_joined(xp, chosen, keys, y, mask)
     factor_name = "logit_scale" if scaled else "temperature"
     for name, value in options.items():
         options[name] = (positive_scalar if name == factor_name else scalar)(xp, name, value, x)
@@ -197,9 +201,9 @@ def contrast_embeddings(
     if not isinstance(objective, (Objective, Pairwise, Relic, Triplet)):
         objective = objective(options)
     checked = _check_pairing(pairing, row_name, x, column_name, n_columns)
-    x, y = _without_idle(xp, x, y, pairing, mask, alone=alone, both=isinstance(objective, Relic))
+    x, y = _without_idle(xp, x, y, pairing, mask, alone=alone or len(keys) > 0, both=isinstance(objective, Relic))
     with adapter_of(x).full_precision(x):
-        rows, columns, squarable = measured_operands(chosen, x, y, scale)
+        rows, columns, partners, squarable = _operands(chosen, x, keys, y, scale)
         bounded = chosen.unit and _is_small(scale, x)
         matrix = ScoreMatrix(
             chosen,
@@ -212,6 +216,7 @@ def contrast_embeddings(
             indices_checked=checked,
             bounded=bounded,
             squarable=squarable or bounded,
+            partners=partners,
         )
         if chosen.pullback is None:
             if isinstance(block_size, int):
@@ -225,6 +230,33 @@ def contrast_embeddings(
     if factor is not None:
         result = result * factor(options)
     return finish(xp, result, dtype, reduction)
+
+
+def _apart_or_joined(
+    xp: Namespace, similarity: Similarity, keys: list[Array], y: Array, mask: Array | None
+) -> tuple[list[Array], Array]:
+    """The positives of a queue apart from what it holds, where both are operands of inner products, or joined."""
+    keys = [upcast(xp, key) for key in keys]
+    if mask is None and similarity.inner_product and similarity.symmetric and is_positive(y.shape[0]):
+        return keys, y
+    return [], xp.concat([*keys, y], axis=0) if keys else y
+
+
+def _operands(
+    similarity: Similarity, x: Array, keys: list[Array], y: Array, scale: Any
+) -> tuple[Operands, Operands, Operands, bool]:
+    """The operands of rows and columns; of a queue also those of positives, apart where nothing can overflow.
+
+    Apart, nothing is computed for a queue that is constant, nor is it copied. The last of what is returned says whether
+    squares are known not to overflow.
+    """
+    rows, columns, squarable = measured_operands(similarity, x, y, scale)
+    if not keys:
+        return rows, columns, (), squarable
+    _, partners, also = measured_operands(similarity, x, keys[0], scale)
+    if similarity.unit or (squarable and also):
+        return rows, columns, partners, squarable
+    return _operands(similarity, x, [], namespace_of(*keys, y).concat([*keys, y], axis=0), scale)
 
 
 def _without_idle(

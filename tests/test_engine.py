@@ -89,7 +89,9 @@ def test_triples_fit_into_memory() -> None:
 
 @pytest.mark.parametrize("eager", [True, False])
 @pytest.mark.parametrize("size", [1, 2, 3, 8])
-@pytest.mark.parametrize("lines", [Lines(), Lines(positive=4, own=True), Lines(by_index=True), Lines(first=8)], ids=str)
+@pytest.mark.parametrize(
+    "lines", [Lines(), Lines(positive=4, own=True), Lines(by_index=True), Lines(apart=True)], ids=str
+)
 def test_what_is_no_negative_is_excluded_in_every_tile(lines: Lines, size: int, *, eager: bool) -> None:
     n = 8
     index = RNG.integers(0, n, n)
@@ -98,7 +100,7 @@ def test_what_is_no_negative_is_excluded_in_every_tile(lines: Lines, size: int, 
     for row in range(n):
         if lines.by_index:
             expected[row, index[row]] = -1.0
-        elif not lines.first:
+        elif not lines.apart:
             expected[row, (row + lines.positive) % n] = -1.0
         if lines.own:
             expected[row, row] = -1.0
@@ -123,15 +125,14 @@ def test_products_and_outer_sums_do_not_depend_on_their_order_in_memory(shape: t
     np.testing.assert_array_equal(products.outer_sum(x[:, 0], y[:, 0]), x[:, :1] + y[:, 0])
 
 
-@pytest.mark.parametrize("lines", [Lines(), Lines(positive=3, own=True), Lines(first=6)], ids=str)
+@pytest.mark.parametrize("lines", [Lines(), Lines(positive=3, own=True)], ids=str)
 def test_partners_and_their_cotangents_are_adjoint(lines: Lines) -> None:
     n = 6
-    columns = RNG.normal(size=(n + 4 if lines.first else n, 2))
+    columns = RNG.normal(size=(n if lines.own else n + 4, 2))
     found = products.partners(np, lines, columns, n)
     np.testing.assert_array_equal(found, columns[[(i + lines.positive) % n for i in range(n)]])
     cotangent = RNG.normal(size=(n, 2))
-    rest = columns[n:] if lines.first else columns
-    back = products.add_partners(np, lines, np.zeros_like(rest), cotangent)
+    back = products.add_partners(np, lines, np.zeros_like(columns), cotangent)
     np.testing.assert_allclose(np.sum(back * columns), np.sum(found * cotangent))
 
 
@@ -349,7 +350,7 @@ def test_labels_are_masks_where_classes_are_large(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("structure", ["diagonal", "two_views", "queue", "index", "square"])
 def test_a_sweep_leaves_out_gradients_that_nobody_wants(structure: str, block_size: Any) -> None:
     rows, columns = RNG.normal(size=(8, 3)), RNG.normal(size=(8 if structure in {"two_views", "square"} else 13, 3))
-    extra = (columns[:8], np.arange(8)) if structure == "index" else ()
+    extra = {"index": (columns[:8], np.arange(8)), "queue": (RNG.normal(size=(8, 3)),)}.get(structure, ())
     function = square_sweep if structure == "square" else product_sweep
     layout = ProductLayout(
         SoftmaxPlan(pnce.objectives.info_nce()),

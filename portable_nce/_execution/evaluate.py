@@ -143,7 +143,8 @@ def _weighted(objective: Weighted, matrix: ScoreMatrix, weights: Array | None, r
     (rows,), (columns,) = matrix.rows, matrix.columns
     xp = namespace_of(rows, columns)
     lines = lines_of(str(matrix.pairing.structure), rows.shape[0])
-    positive = xp.sum(rows * partners(xp, lines, columns, rows.shape[0]), axis=1)
+    (others,) = matrix.partners or (partners(xp, lines, columns, rows.shape[0]),)
+    positive = xp.sum(rows * others, axis=1)
     parameter = objective.parameter(positive, xp.ones_like(positive, dtype=xp.bool))
     return _reduced(SoftmaxPlan(objective.inner), matrix, (parameter,), weights, reduction)
 

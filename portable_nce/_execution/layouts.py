@@ -33,9 +33,9 @@ def is_wanted(wanted: Wanted, k: int) -> bool:
 class ProductLayout(NamedTuple):
     """Everything about a sweep over inner products that is not an array.
 
-    The arrays are those of rows (N, D) and columns (K, D); of index lines also the partners (N, D); numbers for each
-    row (parameters and weights); then, without a gradient, the index (N,), which rows are present (N,), what is added
-    to columns (K,), and the labels of rows and of columns.
+    The arrays are those of rows (N, D) and columns (K, D); of an index or a queue also the partners (N, D), of which
+    the columns of a queue hold none; numbers for each row (parameters and weights); then, without a gradient, the index
+    (N,), which rows are present (N,), what is added to columns (K,), and the labels of rows and of columns.
 
     `structure` is the pairing's; of labels, rows and columns are sorted by them, and `blocks` and `tiles` cut both
     between classes, so that the positives of a block of rows are in the tile of the same number. `own`: rows and

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from .._core.autodiff import stop_gradient
 from .._core.namespace import device_of, namespace_of
 from .._core.numerics import rows_where, upcast
-from .._core.protocol import Array
+from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from ..objectives.base import Objective, RowStatistics
 from ..pairings import Pairing, split
@@ -83,6 +83,7 @@ class ScoreMatrix:
     indices_checked: bool = False  # whether the pairing's indices are known to be those of columns
     bounded: bool = False  # whether the magnitudes of all scores are known to be small
     squarable: bool = False  # whether the squares of the operands are known not to overflow
+    partners: Operands = ()  # the positives of a queue, if its columns are those beyond them
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -151,25 +152,21 @@ class ScoreMatrix:
         layout = self._product_layout(plan, by_row, options)
         if structure in {"labels", "own_labels"}:
             return None if isinstance(plan, PairsPlan) else self._by_classes(layout, by_row)
-        n_rows, n_columns = self.shape
-        lines = lines_of(structure, n_rows)
-        if not is_positive(lines.negatives(n_columns)):
-            return None
         (rows,), (columns,) = self.rows, self.columns
-        xp = namespace_of(rows)
-        partners: Arrays = ()
+        xp, n_rows = namespace_of(rows), rows.shape[0]
+        lines = lines_of(structure, n_rows)
+        partners: Arrays = self.partners
         constants: Arrays = ()
-        present = self.pairing.rows[0] if self.pairing.rows and not lines.by_index else None
+        if lines.apart and not partners:
+            partners, columns = (columns[:n_rows, ...],), columns[n_rows:, ...]
+        if not is_positive(lines.negatives(columns.shape[0])):
+            return None
+        present = self.pairing.rows[0] if self.pairing.rows else None
         valid = self.pairing.columns[0] if self.pairing.columns else None
         if valid is not None:
-            present = valid[:n_rows]
+            present, valid = valid[:n_rows], valid[n_rows:]
         if lines.by_index:
-            (index,) = self.pairing.rows
-            at = index
-            if not self.indices_checked:
-                present = xp.logical_and(index >= 0, index < n_columns)
-                at = xp.where(present, index, xp.zeros_like(index))
-            partners, constants = (xp.take(columns, at, axis=0),), (index,)
+            present, partners, constants = self._indexed(xp, columns)
         if present is not None:
             constants = (*constants, present)
             # What a row holds that does not count is to reach nobody, NaN neither.
@@ -179,6 +176,14 @@ class ScoreMatrix:
             constants = (*constants, stop_gradient(xp.where(valid, zero, zero + ABSENT * xp.finfo(zero.dtype).max)))
         layout = layout._replace(present=present is not None, biased=valid is not None)
         return Prepared(product_sweep, layout, (rows, columns, *partners), by_row, constants)
+
+    def _indexed(self, xp: Namespace, columns: Array) -> tuple[Array | None, Arrays, Arrays]:
+        """Which rows have a positive if not all, the positives, and where they are."""
+        (index,) = self.pairing.rows
+        if self.indices_checked:
+            return None, (xp.take(columns, index, axis=0),), (index,)
+        present = xp.logical_and(index >= 0, index < columns.shape[0])
+        return present, (xp.take(columns, xp.where(present, index, xp.zeros_like(index)), axis=0),), (index,)
 
     def _product_layout(self, plan: SoftmaxPlan | PairsPlan, by_row: Arrays, options: dict[str, Any]) -> ProductLayout:
         """What a sweep over inner products is told of this matrix."""

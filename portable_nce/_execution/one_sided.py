@@ -49,16 +49,16 @@ class _OneSided:
     def __init__(self, layout: ProductLayout, arrays: Arrays, *, need_grad: Wanted) -> None:
         self.need_grad = bool(need_grad)
         self.to_rows = is_wanted(need_grad, 0)
-        by_index = layout.structure == "index"
-        self.to_columns = is_wanted(need_grad, 1) or (by_index and is_wanted(need_grad, 2))
         rows, columns, *further = arrays
         self.rows, self.columns = rows, columns
         self.xp, self.adapter = xp, adapter = namespace_of(rows), adapter_of(rows)
         self.mode = adapter.mode
         n_rows, n_columns = rows.shape[0], columns.shape[0]
         self.lines = lines = p.lines_of(layout.structure, n_rows)
+        self.to_columns = is_wanted(need_grad, 1)
+        self.to_partners = is_wanted(need_grad, 2) if lines.given else self.to_columns
         self.partners: Arrays = ()
-        if lines.by_index:
+        if lines.given:
             self.partners = (further.pop(0),)
         elif not layout.blocks:
             self.partners = (p.partners(xp, lines, columns, n_rows),)
@@ -70,7 +70,7 @@ class _OneSided:
         self.labels = tuple(constants)
 
         self.layout = layout
-        self.tiling = one_sided(n_rows, n_columns - lines.first, layout.block_size, mode=self.mode, far=is_far(rows))
+        self.tiling = one_sided(n_rows, n_columns, layout.block_size, mode=self.mode, far=is_far(rows))
         self.base = exp_base(rows)
 
     def family_for(self, bound: float) -> Any:
@@ -137,7 +137,7 @@ class _OneSided:
         self.family = self.family_for(p.largest_score(self.layout, self.rows, self.columns, parameters))
         self.unit: float = self.family.base.unit
         layout = self.layout
-        self.bounds = layout.tiles or p.cut(self.lines.first, self.columns.shape[0], self.tiling.tile)
+        self.bounds = layout.tiles or p.cut(0, self.columns.shape[0], self.tiling.tile)
         self.tiles = self.factors = p.pieces(self.columns, self.bounds)
         self.tile_labels = p.pieces(self.labels[1], self.bounds) if self.labels else []
         if self.bias is not None:
@@ -154,10 +154,11 @@ class _OneSided:
             return reduced(xp, layout, values, number, ())
         to_rows = gradients.pop(0) if self.to_rows else None
         to_columns = p.concat_rows(xp, carry) if self.to_columns else None
-        if self.lines.by_index and not self.to_columns:
-            gradients.insert(0, None)
-        elif self.partners and self.to_columns and not self.lines.by_index:
-            to_columns = p.add_partners(xp, self.lines, to_columns, gradients.pop(0))
+        to_partners = gradients.pop(0) if self.partners and self.to_partners else None
+        if self.lines.given:
+            gradients.insert(0, to_partners)
+        elif to_partners is not None:
+            to_columns = p.add_partners(xp, self.lines, to_columns, to_partners)
         return reduced(xp, layout, values, number, (to_rows, to_columns, *gradients))
 
     def _step(self, carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
@@ -213,7 +214,7 @@ class _OneSided:
         if partner is not None:
             to_positive = to_positive[:, None]
             to_rows = to_positive * partner if self.to_rows else None
-            to_partner = (to_positive * own,) if self.to_columns else ()
+            to_partner = (to_positive * own,) if self.to_partners else ()
         for k, (residual, factor) in enumerate(zip(residuals, factors, strict=True)):
             coefficient = None if factor is None else factor[:, None]
             if self.to_rows:

@@ -42,18 +42,23 @@ __all__ = [
 class Lines(NamedTuple):
     """Where rows have their positives: row i in column ``i + positive``, from the first again after the last.
 
-    All other columns are its negatives, but column i where that is its `own`, and those before the `first`; with
-    `index`, an array says where the positives are.
+    All other columns are its negatives, but column i where that is its `own`. With `by_index`, an array says where the
+    positives are; where they are `apart`, all columns are negatives. Both come with an array of their own.
     """
 
     positive: int = 0
     own: bool = False
-    first: int = 0
     by_index: bool = False
+    apart: bool = False
+
+    @property
+    def given(self) -> bool:
+        """Whether the positives are an operand of their own."""
+        return self.by_index or self.apart
 
     def negatives(self, n_columns: int) -> int:
         """How many negatives a row has among so many columns."""
-        return n_columns - self.first - int(self.own) - int(not self.first)
+        return n_columns - int(self.own) - int(not self.apart)
 
 
 class Tile(NamedTuple):
@@ -69,7 +74,7 @@ def lines_of(structure: str, n_rows: int) -> Lines:
     """The lines of a pairing's structure."""
     if structure == "two_views":
         return Lines(positive=n_rows // 2, own=True)
-    return Lines(first=n_rows if structure == "queue" else 0, by_index=structure == "index")
+    return Lines(by_index=structure == "index", apart=structure == "queue")
 
 
 def partners(xp: Namespace, lines: Lines, columns: Array, n_rows: int) -> Array:
@@ -81,8 +86,6 @@ def partners(xp: Namespace, lines: Lines, columns: Array, n_rows: int) -> Array:
 
 def add_partners(xp: Namespace, lines: Lines, to_columns: Array, to_partners: Array) -> Array:
     """The cotangent of the columns, with that of the partners each in its place."""
-    if lines.first:
-        return xp.concat([to_partners, to_columns], axis=0)
     if lines.positive:
         back = to_partners.shape[0] - lines.positive
         to_partners = xp.concat([to_partners[back:, ...], to_partners[:back, ...]], axis=0)
@@ -94,7 +97,7 @@ def add_partners(xp: Namespace, lines: Lines, to_columns: Array, to_partners: Ar
 
 def exclude(lines: Lines, x: Array, value: float, tile: Tile, index: Array | None, *, eager: bool) -> Array:
     """A tile, which may be overwritten, with `value` where a row has no negative."""
-    if lines.first:
+    if lines.apart:
         return x
     if lines.by_index:
         assert index is not None  # noqa: S101  (it comes with the lines)

@@ -173,9 +173,13 @@ def info_nce(
     if mask is not None:
         own = xp.ones((n_rows, n_rows), dtype=mask.dtype, device=device_of(mask))
         mask = xp.concat([own, mask], axis=1)
-    keys = xp.concat([positive_key, negatives], axis=0)
     return contrast_embeddings(
-        {"query": query, "keys": keys}, pairing=queue(), mask=mask, symmetric=False, block_size=block_size, **shared
+        {"query": query, "positive_key": positive_key, "negative_keys": negatives},
+        pairing=queue(),
+        mask=mask,
+        symmetric=False,
+        block_size=block_size,
+        **shared,
     )
 
 

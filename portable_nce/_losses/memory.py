@@ -120,7 +120,7 @@ def moco(
     dtype = query.dtype
     query, key, slots = (upcast(xp, x) for x in (query, key, slots))
     return contrast_embeddings(
-        {"query": query, "keys": xp.concat([key, stop_gradient(slots)], axis=0)},
+        {"query": query, "key": key, "queue": stop_gradient(slots)},
         dtype=dtype,
         objective=info_nce_objective(),
         pairing=pairing_of_queue(xp.concat([own, *written], axis=0)) if written else pairing_of_queue(),
