@@ -427,6 +427,22 @@ def _two_views_rule(tile: Tile) -> tuple[Array, Array]:
     return partner, _and(_not(partner), apart != 0)
 
 
+def candidates(*valid: Array) -> Pairing:
+    """Every column is a negative, or every one that a boolean array (K,) marks: where to search."""
+    made = Pairing(_valid_candidates_rule if valid else _candidates_rule, columns=valid)
+    return _structured(made, "candidates")
+
+
+def _candidates_rule(tile: Tile) -> tuple[Array, Array]:
+    everything = _and(tile.i >= 0, tile.j >= 0)
+    return _not(everything), everything
+
+
+def _valid_candidates_rule(tile: Tile) -> tuple[Array, Array]:
+    nothing, everything = _candidates_rule(tile)
+    return nothing, _and(everything, tile.columns[0])
+
+
 def where_found(pairing: Pairing, found: Array) -> Pairing:
     """The diagonal pairing or that of two views, for the rows that the boolean array `found` (N,) marks."""
     rule = _diagonal_if_found_rule if pairing.structure == "diagonal" else _two_views_if_found_rule

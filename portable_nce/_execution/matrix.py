@@ -29,8 +29,8 @@ from ..similarities import Operands, Similarity
 from .families import PairsPlan, SoftmaxPlan
 from .layouts import Arrays, MaskedLayout, ProductLayout
 from .masked import masked_sweep, search_sweep
-from .one_sided import product_sweep
-from .products import ABSENT, lines_of
+from .one_sided import nearest_columns, product_sweep
+from .products import absence, lines_of
 from .tiling import is_far, is_large, is_positive, label_blocks, masked, one_sided
 from .two_sided import square_sweep
 
@@ -145,7 +145,7 @@ class ScoreMatrix:
     def by_products(self, plan: SoftmaxPlan | PairsPlan, by_row: Arrays, options: dict[str, Any]) -> Prepared | None:
         """The sweep over inner products, or None where the matrix or its pairing has none."""
         structure = self.pairing.structure
-        if structure is None or not self.similarity.inner_product or self.mask is not None:
+        if structure in {None, "candidates"} or not self.similarity.inner_product or self.mask is not None:
             return None
         if isinstance(plan, PairsPlan) and (plan.terms[1] is None or self.pairing.columns):
             return None
@@ -172,8 +172,7 @@ class ScoreMatrix:
             # What a row holds that does not count is to reach nobody, NaN neither.
             (rows,) = rows_where(xp, present, rows)
         if valid is not None:
-            zero = xp.zeros_like(columns[:, 0])
-            constants = (*constants, stop_gradient(xp.where(valid, zero, zero + ABSENT * xp.finfo(zero.dtype).max)))
+            constants = (*constants, absence(valid, columns))
         layout = layout._replace(present=present is not None, biased=valid is not None)
         return Prepared(product_sweep, layout, (rows, columns, *partners), by_row, constants)
 
@@ -301,12 +300,18 @@ class ScoreMatrix:
 
         The search is among the positives or among the negatives; both arrays are constants.
         """
-        prepared = self.constant().by_masks(PairsPlan((None, None)), (), None, {})
-        static = (prepared.layout, of_positives, largest)
-        adapter = adapter_of(prepared.operands[0])
+        one = self.constant()
+        if self.pairing.structure == "candidates" and self.similarity.inner_product and self.mask is None:
+            static: Any = (nearest_columns, self.block_size, ())
+            arrays = (*one.rows, *one.columns, *self.pairing.columns)
+        else:
+            prepared = one.by_masks(PairsPlan((None, None)), (), None, {})
+            static = (search_sweep, prepared.layout, (("of_positives", of_positives), ("largest", largest)))
+            arrays = prepared.arrays
+        adapter = adapter_of(arrays[0])
         if adapter.mode != "traced":
-            return _search(static, *prepared.arrays)
-        where, found = adapter.custom_vjp(_search, _no_gradient)(static, *prepared.arrays)  # compiled once
+            return _search(static, *arrays)
+        where, found = adapter.custom_vjp(_search, _no_gradient)(static, *arrays)  # compiled once
         return where, found
 
     def gather(self, columns: Array) -> Array:
@@ -358,9 +363,10 @@ def in_two_passes(prepared: Prepared) -> tuple[Array, Array]:
     return values, stop_gradient(number)
 
 
-def _search(static: tuple[MaskedLayout, bool, bool], *arrays: Array) -> tuple[Array, Array]:
-    layout, of_positives, largest = static
-    return search_sweep(layout, *arrays, of_positives=of_positives, largest=largest)
+def _search(static: tuple[Any, ...], *arrays: Array) -> tuple[Array, Array]:
+    function, layout, options = static
+    where, found = function(layout, *arrays, **dict(options))
+    return where, found
 
 
 def _no_gradient(static: Any, arrays: Arrays, outputs: Arrays, cotangents: Arrays) -> Arrays:

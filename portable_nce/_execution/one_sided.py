@@ -19,9 +19,9 @@ from . import products as p
 from .families import PairsPlan, SoftmaxPlan, divided, divisor_of, exp_base, family_of
 from .layouts import Arrays, ProductLayout, Wanted, is_wanted, reduced
 from .products import ABSENT
-from .tiling import MAX_UNSHIFTED_LOGIT, is_far, one_sided
+from .tiling import MAX_UNSHIFTED_LOGIT, is_far, masked, one_sided
 
-__all__ = ["label_sets", "product_sweep"]
+__all__ = ["label_sets", "nearest_columns", "product_sweep"]
 
 _IN_ONE_TILE = ("diagonal", "two_views")
 
@@ -41,6 +41,22 @@ def label_sets(xp: Namespace, rows: Array, columns: Array, *, own: bool) -> tupl
         number = xp.arange(rows.shape[0], device=device_of(rows))
         same = xp.logical_and(same, number[:, None] != number[None, :])
     return same, negatives
+
+
+def nearest_columns(block_size: int | str | None, rows: Array, columns: Array, *valid: Array) -> tuple[Array, Array]:
+    """The column of each row's largest score, among those that are valid if not all are, and whether there is one."""
+    ((rows, columns, *valid),) = lift_to_tape((rows, columns, *valid))  # type: ignore[assignment]
+    xp, adapter = namespace_of(rows), adapter_of(rows)
+    if valid:
+        rows, columns = p.beside(rows, xp.ones_like(rows[:, 0])), p.beside(columns, p.absence(valid[0], columns))
+
+    def step(carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
+        del start
+        return carry, (xp.argmax(block[0] @ columns.T, axis=1),)
+
+    tiling = masked(rows.shape[0], columns.shape[0], block_size, mode=adapter.mode)
+    _, (where,) = adapter.scan(step, (), (rows,), tiling.block)
+    return where, xp.take(valid[0], where, axis=0) if valid else xp.ones_like(where, dtype=xp.bool)
 
 
 class _OneSided:
@@ -141,9 +157,7 @@ class _OneSided:
         self.tiles = self.factors = p.pieces(self.columns, self.bounds)
         self.tile_labels = p.pieces(self.labels[1], self.bounds) if self.labels else []
         if self.bias is not None:
-            # What is added to a column is one more number of its operand, and 1 of those of rows: [x, 1]·[y, b].
-            further = (self.bias * self.unit)[:, None]
-            self.factors = p.pieces(xp.concat([self.columns, further], axis=1), self.bounds)
+            self.factors = p.pieces(p.beside(self.columns, self.bias * self.unit), self.bounds)
         init = p.empty_sums(self.tiles) if self.to_columns else ()
         xs = (self.rows, *self.partners, *self.by_row, *self.index, *self.present, *self.labels[:1])
         carry, (values, number, *gradients) = self.adapter.scan(
@@ -169,7 +183,7 @@ class _OneSided:
         at = numbers[layout.by_row] if self.lines.by_index else None
         scaled = own if self.unit == 1.0 else own * self.unit
         if self.bias is not None:
-            scaled = xp.concat([scaled, xp.ones_like(own[:, :1])], axis=1)
+            scaled = p.beside(scaled, xp.ones_like(own[:, 0]))
         own_tile = next((k for k, (low, _) in enumerate(layout.blocks) if low == start), -1)
         positive: Any = None
         sets: Any = None

@@ -23,7 +23,9 @@ __all__ = [
     "ABSENT",
     "Lines",
     "Tile",
+    "absence",
     "add_partners",
+    "beside",
     "concat_rows",
     "cut",
     "empty_sums",
@@ -194,6 +196,18 @@ ABSENT = -0.5
 """What is added to the scores of a column that takes no part, as a share of the largest number.
 
 Not -inf: a product computes 0 times it, in places that nobody looks at, and warns of the result."""
+
+
+def absence(valid: Array, columns: Array) -> Array:
+    """What is added to the scores of columns of which some take no part."""
+    xp = namespace_of(valid, columns)
+    zero = stop_gradient(xp.zeros_like(columns[:, 0]))
+    return xp.where(valid, zero, zero + ABSENT * xp.finfo(zero.dtype).max)
+
+
+def beside(operand: Array, numbers: Array) -> Array:
+    """An operand with one more number for each row: what is added to a column is ``[x, 1]·[y, b]``."""
+    return namespace_of(operand, numbers).concat([operand, numbers[:, None]], axis=1)
 
 
 def largest_score(layout: ProductLayout, rows: Array, columns: Array, further: Sequence[Array] = ()) -> float:

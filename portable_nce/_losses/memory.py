@@ -16,13 +16,13 @@ from .._core.checks import (
     check_shape,
     shape_of,
 )
-from .._core.namespace import device_of, enter, namespace_of
+from .._core.namespace import device_of, enter
 from .._core.numerics import upcast
 from .._core.protocol import Array
 from .._core.registry import adapter_of
 from .._execution.matrix import ScoreMatrix
 from ..objectives import info_nce as info_nce_objective
-from ..pairings import Pairing, Tile, diagonal, two_views, where_found
+from ..pairings import candidates, diagonal, two_views, where_found
 from ..pairings import queue as pairing_of_queue
 from ..similarities import Similarity, operands, resolve
 from .queue import Queue, slots_of, without_unwritten
@@ -334,10 +334,9 @@ def nnclr(
     dtype = view_a.dtype
     x, y, slots = (upcast(xp, z) for z in (view_a, view_b, slots))
     chosen = resolve(similarity)
-    candidates = Pairing(_candidate_rule, columns=tuple(written)) if written else Pairing(_everything_rule)
     with adapter_of(x).full_precision(x):
         searching, searched = operands(chosen, stop_gradient(x), stop_gradient(slots), 1.0)
-        search = ScoreMatrix(chosen, searching, searched, candidates, block_size=block_size)
+        search = ScoreMatrix(chosen, searching, searched, candidates(*written), block_size=block_size)
         search = search.dense() if chosen.pullback is None else search
         nearest, found = search.argextreme(of_positives=False, largest=True)
     neighbors = stop_gradient(xp.take(stop_gradient(slots), nearest, axis=0))
@@ -360,14 +359,3 @@ def nnclr(
         reduction=reduction,
         block_size=block_size,
     )
-
-
-def _everything_rule(tile: Tile) -> tuple[Array, Array]:
-    xp = namespace_of(tile.i)
-    everything = xp.logical_and(tile.i >= 0, tile.j >= 0)
-    return xp.logical_not(everything), everything
-
-
-def _candidate_rule(tile: Tile) -> tuple[Array, Array]:
-    nothing, everything = _everything_rule(tile)
-    return nothing, namespace_of(everything, *tile.columns).logical_and(everything, tile.columns[0])
