@@ -366,7 +366,7 @@ def same_width(similarity: object, row_name: str, x: Array, column_name: str, y:
 def _check_pairing(pairing: Pairing, row_name: str, x: Array, column_name: str, n_columns: int) -> bool:
     """Check that the pairing fits the matrix and its library; tell whether its indices are known to be in range."""
     n_rows = x.shape[0]
-    if pairing.structure == "two_views":
+    if pairing.structure == "views" and pairing.views == 2:  # noqa: PLR2004  (others are stacked here)
         half(n_rows, n_columns)
     if pairing.one_per_column and n_columns < n_rows:
         message = (

@@ -74,7 +74,7 @@ class Pairing(EqualByContents):
     1.2904
     """
 
-    __slots__ = ("columns", "one_per_column", "one_per_row", "pairs", "rows", "rule", "structure")
+    __slots__ = ("columns", "one_per_column", "one_per_row", "pairs", "rows", "rule", "structure", "views")
 
     def __init__(
         self,
@@ -102,6 +102,7 @@ class Pairing(EqualByContents):
         # What the rule of one of this module's pairings means, so that no mask of the matrix is needed to compute
         # with it.
         self.structure: str | None = None
+        self.views = 2  # how many, where that is the structure
 
     def __repr__(self) -> str:
         name = getattr(self.rule, "__name__", type(self.rule).__name__)
@@ -109,7 +110,7 @@ class Pairing(EqualByContents):
 
     def _contents(self) -> tuple[Any, ...]:
         arrays = (self.rows, self.columns, self.pairs)
-        return (self.rule, *arrays, self.one_per_row, self.one_per_column, self.structure)
+        return (self.rule, *arrays, self.one_per_row, self.one_per_column, self.structure, self.views)
 
     def transposed(self) -> Pairing:
         """Return the pairing of columns with rows.
@@ -278,6 +279,13 @@ def two_views() -> Pairing:
     return _TWO_VIEWS
 
 
+def several_views(number: int) -> Pairing:
+    """Rows are so many views of a batch, one after the other: i is positive with ``i + k N / number``."""
+    made = _structured(Pairing(_SeveralViews(number)), "views")
+    made.views = number
+    return made
+
+
 def index(positives: Array, /) -> Pairing:
     """Row i is positive with column ``positives[i]``; every other column is its negative.
 
@@ -427,6 +435,28 @@ def _two_views_rule(tile: Tile) -> tuple[Array, Array]:
     return partner, _and(_not(partner), apart != 0)
 
 
+class _SeveralViews(EqualByContents):
+    """The rule of `several_views`."""
+
+    __slots__ = ("number",)
+    __name__ = "several_views"
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def _contents(self) -> tuple[Any, ...]:
+        return (self.number,)
+
+    def __call__(self, tile: Tile) -> tuple[Array, Array]:
+        samples = tile.n_rows // self.number
+        xp = namespace_of(tile.i)
+        apart = xp.abs(tile.i - tile.j)
+        partner = apart == samples
+        for k in range(2, self.number):
+            partner = xp.logical_or(partner, apart == k * samples)
+        return partner, _and(_not(partner), apart != 0)
+
+
 def candidates(*valid: Array) -> Pairing:
     """Every column is a negative, or every one that a boolean array (K,) marks: where to search."""
     made = Pairing(_valid_candidates_rule if valid else _candidates_rule, columns=valid)
@@ -484,4 +514,4 @@ def _explicit_rule(tile: Tile) -> tuple[Array, Array]:
 
 _DIAGONAL = _structured(Pairing(_diagonal_rule, one_per_row=True, one_per_column=True), "diagonal")
 _QUEUE = _structured(Pairing(_queue_rule, one_per_row=True, one_per_column=True), "queue")
-_TWO_VIEWS = _structured(Pairing(_two_views_rule, one_per_row=True, one_per_column=True), "two_views")
+_TWO_VIEWS = _structured(Pairing(_two_views_rule, one_per_row=True, one_per_column=True), "views")

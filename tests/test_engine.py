@@ -90,7 +90,9 @@ def test_triples_fit_into_memory() -> None:
 @pytest.mark.parametrize("eager", [True, False])
 @pytest.mark.parametrize("size", [1, 2, 3, 8])
 @pytest.mark.parametrize(
-    "lines", [Lines(), Lines(positive=4, own=True), Lines(by_index=True), Lines(apart=True)], ids=str
+    "lines",
+    [Lines(), Lines((4,), own=True), Lines((2, 4, 6), own=True), Lines(by_index=True), Lines(apart=True)],
+    ids=str,
 )
 def test_what_is_no_negative_is_excluded_in_every_tile(lines: Lines, size: int, *, eager: bool) -> None:
     n = 8
@@ -101,7 +103,7 @@ def test_what_is_no_negative_is_excluded_in_every_tile(lines: Lines, size: int, 
         if lines.by_index:
             expected[row, index[row]] = -1.0
         elif not lines.apart:
-            expected[row, (row + lines.positive) % n] = -1.0
+            expected[row, [(row + distance) % n for distance in lines.distances]] = -1.0
         if lines.own:
             expected[row, row] = -1.0
     for start, stop in products.cut(0, n, size):
@@ -125,15 +127,17 @@ def test_products_and_outer_sums_do_not_depend_on_their_order_in_memory(shape: t
     np.testing.assert_array_equal(products.outer_sum(x[:, 0], y[:, 0]), x[:, :1] + y[:, 0])
 
 
-@pytest.mark.parametrize("lines", [Lines(), Lines(positive=3, own=True)], ids=str)
+@pytest.mark.parametrize("lines", [Lines(), Lines((3,), own=True), Lines((2, 4), own=True)], ids=str)
 def test_partners_and_their_cotangents_are_adjoint(lines: Lines) -> None:
     n = 6
     columns = RNG.normal(size=(n if lines.own else n + 4, 2))
     found = products.partners(np, lines, columns, n)
-    np.testing.assert_array_equal(found, columns[[(i + lines.positive) % n for i in range(n)]])
-    cotangent = RNG.normal(size=(n, 2))
-    back = products.add_partners(np, lines, np.zeros_like(columns), cotangent)
-    np.testing.assert_allclose(np.sum(back * columns), np.sum(found * cotangent))
+    for distance, own in zip(lines.distances, found, strict=True):
+        np.testing.assert_array_equal(own, columns[[(i + distance) % n for i in range(n)]])
+    cotangents = [RNG.normal(size=(n, 2)) for _ in found]
+    back = products.add_partners(np, lines, np.zeros_like(columns), cotangents)
+    expected = sum(np.sum(x * cotangent) for x, cotangent in zip(found, cotangents, strict=True))
+    np.testing.assert_allclose(np.sum(back * columns), expected)
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e5, 1e300])
@@ -347,9 +351,9 @@ def test_labels_are_masks_where_classes_are_large(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("block_size", ["auto", None, 3])
-@pytest.mark.parametrize("structure", ["diagonal", "two_views", "queue", "index", "square"])
+@pytest.mark.parametrize("structure", ["diagonal", "views", "queue", "index", "square"])
 def test_a_sweep_leaves_out_gradients_that_nobody_wants(structure: str, block_size: Any) -> None:
-    rows, columns = RNG.normal(size=(8, 3)), RNG.normal(size=(8 if structure in {"two_views", "square"} else 13, 3))
+    rows, columns = RNG.normal(size=(8, 3)), RNG.normal(size=(8 if structure in {"views", "square"} else 13, 3))
     extra = {"index": (columns[:8], np.arange(8)), "queue": (RNG.normal(size=(8, 3)),)}.get(structure, ())
     function = square_sweep if structure == "square" else product_sweep
     layout = ProductLayout(
@@ -395,3 +399,27 @@ def test_adapters_ask_for_the_gradients_that_are_wanted(library: str, monkeypatc
     asked.clear()
     pnce.info_nce(x, y)
     assert asked == [False]
+
+
+@pytest.mark.parametrize("block_size", ["auto", None, 100])
+@pytest.mark.parametrize("form", ["separate", "pooled", "each"])
+@pytest.mark.parametrize(("views", "samples"), [(3, 1), (3, 200), (4, 150)])
+def test_several_views_are_labels_whose_places_are_known(views: int, samples: int, form: Any, block_size: Any) -> None:
+    batch = RNG.normal(size=(views * samples, 8))
+    weights = RNG.uniform(size=len(batch))
+    labels = pnce.pairings.labels(np.tile(np.arange(samples), views))
+    objective = pnce.objectives.info_nce(multi_positive=form)
+    for temperature in (0.1, 0.01):
+        value, gradients = pnce.value_and_grad(
+            lambda *v, t=temperature: pnce.nt_xent(
+                *v, multi_positive=form, temperature=t, weights=weights, block_size=block_size
+            ),
+            argnums=tuple(range(views)),
+        )(*np.split(batch, views))
+        expected, gradient = pnce.value_and_grad(
+            lambda x, t=temperature: pnce.contrast(
+                x, objective=objective, pairing=labels, temperature=t, weights=weights, block_size=None
+            )
+        )(batch)
+        np.testing.assert_allclose(value, expected, rtol=1e-12)
+        np.testing.assert_allclose(np.concatenate(gradients), gradient, rtol=0, atol=1e-12 * np.max(abs(gradient)))

@@ -132,7 +132,8 @@ def _positives_are_known(objective: Weighted, matrix: ScoreMatrix) -> bool:
     """Whether each row has one positive, whose score is known before those of the negatives."""
     structure = matrix.pairing.structure
     return (
-        structure in {"diagonal", "two_views", "queue"}
+        structure in {"diagonal", "views", "queue"}
+        and matrix.pairing.one_per_row
         and len(matrix.pairing.rows) == len(matrix.pairing.columns) == 0
         and matrix.by_products(SoftmaxPlan(objective.inner), (), {}) is not None
     )
@@ -142,8 +143,8 @@ def _weighted(objective: Weighted, matrix: ScoreMatrix, weights: Array | None, r
     """An objective with a parameter for each row that is a function of all positives."""
     (rows,), (columns,) = matrix.rows, matrix.columns
     xp = namespace_of(rows, columns)
-    lines = lines_of(str(matrix.pairing.structure), rows.shape[0])
-    (others,) = matrix.partners or (partners(xp, lines, columns, rows.shape[0]),)
+    lines = lines_of(str(matrix.pairing.structure), rows.shape[0], matrix.pairing.views)
+    (others,) = matrix.partners or partners(xp, lines, columns, rows.shape[0])
     positive = xp.sum(rows * others, axis=1)
     parameter = objective.parameter(positive, xp.ones_like(positive, dtype=xp.bool))
     return _reduced(SoftmaxPlan(objective.inner), matrix, (parameter,), weights, reduction)

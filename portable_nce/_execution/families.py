@@ -208,8 +208,10 @@ class Softmax:
         return sums, terms, of_members(self.xp, scores[0], sets[0], single=single)
 
     def line(self, scores: Array, present: Array | None, by_row: tuple[Array, ...]) -> Array | Positives:
-        """The positives of rows that have one each."""
+        """The positives of rows that have one each, (n,), or some, (n, P)."""
         del by_row
+        if len(scores.shape) > 1:
+            return of_members(self.xp, scores, self.xp.ones_like(scores, dtype=self.xp.bool), single=False)
         return scores if self.simple and present is None else of_line(self.xp, scores, present)
 
     def merge(self, parts: list[ExpSum]) -> tuple[ExpSum, list[Array | None]]:

@@ -37,14 +37,15 @@ class ProductLayout(NamedTuple):
     the columns of a queue hold none; numbers for each row (parameters and weights); then, without a gradient, the index
     (N,), which rows are present (N,), what is added to columns (K,), and the labels of rows and of columns.
 
-    `structure` is the pairing's; of labels, rows and columns are sorted by them, and `blocks` and `tiles` cut both
-    between classes, so that the positives of a block of rows are in the tile of the same number. `own`: rows and
-    columns are the same. `unit`: no score can overflow. `bounded`: none is large. `squarable`: no square of an operand
-    overflows. `mean`: the sum is divided by the number of rows.
+    `structure` is the pairing's, of some `views`; of labels, rows and columns are sorted by them, and `blocks` and
+    `tiles` cut both between classes, so that the positives of a block of rows are in the tile of the same number.
+    `own`: rows and columns are the same. `unit`: no score can overflow. `bounded`: none is large. `squarable`: no
+    square of an operand overflows. `mean`: the sum is divided by the number of rows.
     """
 
     plan: SoftmaxPlan | PairsPlan
     structure: str
+    views: int = 2
     by_row: int = 0
     present: bool = False
     biased: bool = False

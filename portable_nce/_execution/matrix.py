@@ -147,14 +147,15 @@ class ScoreMatrix:
         structure = self.pairing.structure
         if structure in {None, "candidates"} or not self.similarity.inner_product or self.mask is not None:
             return None
-        if isinstance(plan, PairsPlan) and (plan.terms[1] is None or self.pairing.columns):
+        several = structure == "views" and not self.pairing.one_per_row
+        if isinstance(plan, PairsPlan) and (plan.terms[1] is None or self.pairing.columns or several):
             return None
         layout = self._product_layout(plan, by_row, options)
         if structure in {"labels", "own_labels"}:
             return None if isinstance(plan, PairsPlan) else self._by_classes(layout, by_row)
         (rows,), (columns,) = self.rows, self.columns
         xp, n_rows = namespace_of(rows), rows.shape[0]
-        lines = lines_of(structure, n_rows)
+        lines = lines_of(str(structure), n_rows, self.pairing.views)
         partners: Arrays = self.partners
         constants: Arrays = ()
         if lines.apart and not partners:
@@ -189,6 +190,7 @@ class ScoreMatrix:
         return ProductLayout(
             plan,
             str(self.pairing.structure),
+            self.pairing.views,
             len(by_row),
             unit=self.similarity.unit,
             bounded=self.bounded,
@@ -269,7 +271,7 @@ class ScoreMatrix:
         if not fits or self.mask is not None or not self.similarity.inner_product:
             return None
         layout = self._product_layout(plan, by_row, {"mean": mean})
-        if symmetric or (structure == "two_views" and plain):
+        if symmetric or (structure == "views" and plain):
             layout = layout._replace(own=not symmetric)
             return Prepared(square_sweep, layout, (*self.rows, *self.columns), by_row, ())
         if structure == "own_labels" and not plan.objective.separate:

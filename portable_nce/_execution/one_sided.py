@@ -23,7 +23,7 @@ from .tiling import MAX_UNSHIFTED_LOGIT, is_far, masked, one_sided
 
 __all__ = ["label_sets", "nearest_columns", "product_sweep"]
 
-_IN_ONE_TILE = ("diagonal", "two_views")
+_IN_ONE_TILE = ("diagonal", "views")
 
 
 def product_sweep(layout: ProductLayout, *arrays: Array, need_grad: Wanted) -> Arrays:
@@ -70,14 +70,14 @@ class _OneSided:
         self.xp, self.adapter = xp, adapter = namespace_of(rows), adapter_of(rows)
         self.mode = adapter.mode
         n_rows, n_columns = rows.shape[0], columns.shape[0]
-        self.lines = lines = p.lines_of(layout.structure, n_rows)
+        self.lines = lines = p.lines_of(layout.structure, n_rows, layout.views)
         self.to_columns = is_wanted(need_grad, 1)
         self.to_partners = is_wanted(need_grad, 2) if lines.given else self.to_columns
         self.partners: Arrays = ()
         if lines.given:
             self.partners = (further.pop(0),)
         elif not layout.blocks:
-            self.partners = (p.partners(xp, lines, columns, n_rows),)
+            self.partners = p.partners(xp, lines, columns, n_rows)
         self.by_row = tuple(further[: layout.by_row])
         constants = further[layout.by_row :]
         self.index = (constants.pop(0),) if lines.by_index else ()
@@ -131,15 +131,14 @@ class _OneSided:
         total, residual = family.plain(
             scores, lambda x, value: p.exclude(self.lines, x, value, tile, None, eager=eager), self.by_row
         )
-        positive = family.line(
-            xp.sum(rows * self.partners[0], axis=1), self.present[0] if self.present else None, self.by_row
-        )
+        scores = p.line_scores(xp, rows, self.partners)
+        positive = family.line(scores, self.present[0] if self.present else None, self.by_row)
         done = family.finish(total, positive, self.by_row, need_grad=self.need_grad)
         values = divided(done.values, family.divisor)
         if not self.need_grad:
             return reduced(xp, self.layout, values, done.number, ())
         residual = residual * done.coefficient[:, None]
-        cotangent = p.put_line(residual, self.lines.positive, done.to_positive, tile, eager=eager)
+        cotangent = p.put_lines(self.lines, residual, done.to_positive, tile, eager=eager)
         to_rows = cotangent @ columns if self.to_rows else None
         to_columns = cotangent.T @ rows if self.to_columns else None
         return reduced(xp, self.layout, values, done.number, (to_rows, to_columns, *done.to_rows))
@@ -168,17 +167,18 @@ class _OneSided:
             return reduced(xp, layout, values, number, ())
         to_rows = gradients.pop(0) if self.to_rows else None
         to_columns = p.concat_rows(xp, carry) if self.to_columns else None
-        to_partners = gradients.pop(0) if self.partners and self.to_partners else None
+        count = len(self.partners) if self.to_partners else 0
         if self.lines.given:
-            gradients.insert(0, to_partners)
-        elif to_partners is not None:
-            to_columns = p.add_partners(xp, self.lines, to_columns, to_partners)
+            gradients[:count] = gradients[:count] or [None]
+        elif count:
+            to_columns = p.add_partners(xp, self.lines, to_columns, gradients[:count])
+            del gradients[:count]
         return reduced(xp, layout, values, number, (to_rows, to_columns, *gradients))
 
     def _step(self, carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
         xp, family, layout = self.xp, self.family, self.layout
         own, *numbers = block
-        partner = numbers.pop(0) if self.partners else None
+        partners, numbers = numbers[: len(self.partners)], numbers[len(self.partners) :]
         here = tuple(numbers[: layout.by_row])
         at = numbers[layout.by_row] if self.lines.by_index else None
         scaled = own if self.unit == 1.0 else own * self.unit
@@ -197,8 +197,9 @@ class _OneSided:
             parts.append(part)
             residuals.append(residual)
         total, shares = family.merge(parts)
-        if partner is not None:
-            positive = family.line(xp.sum(own * partner, axis=1), numbers[-1] if layout.present else None, here)
+        if partners:
+            scores = p.line_scores(xp, own, partners)
+            positive = family.line(scores, numbers[-1] if layout.present else None, here)
         done = family.finish(total, positive, here, need_grad=self.need_grad)
         if not self.need_grad:
             return carry, (done.values, done.number)
@@ -206,13 +207,13 @@ class _OneSided:
         if own_tile >= 0:
             (residuals[own_tile],) = family.cotangents(residuals[own_tile], positive, done, sets, shares[own_tile])
             factors[own_tile] = None
-        carry, gradients = self._pull(carry, (own, partner, done.to_positive), residuals, factors)
+        carry, gradients = self._pull(carry, (own, partners, done.to_positive), residuals, factors)
         return carry, (done.values, done.number, *gradients, *done.to_rows)
 
     def _pull(
         self,
         carry: Arrays,
-        block: tuple[Array, Array | None, Array],
+        block: tuple[Array, Sequence[Array], Array],
         residuals: Sequence[Array],
         factors: Sequence[Array | None],
     ) -> tuple[Arrays, Arrays]:
@@ -221,14 +222,15 @@ class _OneSided:
         The block is its rows, their partners and the cotangents of their scores. The factor of each row goes into
         operands of D columns, not into the tile.
         """
-        own, partner, to_positive = block
+        own, partners, to_positive = block
         to_rows: Array = None
         to_columns = []
-        to_partner: Arrays = ()
-        if partner is not None:
-            to_positive = to_positive[:, None]
-            to_rows = to_positive * partner if self.to_rows else None
-            to_partner = (to_positive * own,) if self.to_partners else ()
+        to_partners: list[Array] = []
+        for partner, cotangent in zip(partners, p.of_each(to_positive, len(partners)) if partners else (), strict=True):
+            if self.to_rows:
+                to_rows = p.plus(to_rows, cotangent * partner)
+            if self.to_partners:
+                to_partners.append(cotangent * own)
         for k, (residual, factor) in enumerate(zip(residuals, factors, strict=True)):
             coefficient = None if factor is None else factor[:, None]
             if self.to_rows:
@@ -237,7 +239,7 @@ class _OneSided:
             if self.to_columns:
                 forth = residual.T @ (own if coefficient is None else coefficient * own)
                 to_columns.append(p.plus(carry[k], forth))
-        return tuple(to_columns), (*((to_rows,) if self.to_rows else ()), *to_partner)
+        return tuple(to_columns), (*((to_rows,) if self.to_rows else ()), *to_partners)
 
     def _exclude(self, start: Array | int, k: int, index: Array | None) -> Any:
         """The function that puts a number where rows of a tile have no negative; by labels, all are negatives."""

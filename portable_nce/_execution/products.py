@@ -31,24 +31,27 @@ __all__ = [
     "empty_sums",
     "exclude",
     "largest_score",
+    "line_scores",
     "lines_of",
+    "of_each",
     "outer_sum",
     "partners",
     "pieces",
     "plus",
     "product",
     "put_line",
+    "put_lines",
 ]
 
 
 class Lines(NamedTuple):
-    """Where rows have their positives: row i in column ``i + positive``, from the first again after the last.
+    """Where rows have their positives: row i in columns ``i + distance``, from the first again after the last.
 
     All other columns are its negatives, but column i where that is its `own`. With `by_index`, an array says where the
     positives are; where they are `apart`, all columns are negatives. Both come with an array of their own.
     """
 
-    positive: int = 0
+    distances: tuple[int, ...] = (0,)
     own: bool = False
     by_index: bool = False
     apart: bool = False
@@ -60,7 +63,7 @@ class Lines(NamedTuple):
 
     def negatives(self, n_columns: int) -> int:
         """How many negatives a row has among so many columns."""
-        return n_columns - int(self.own) - int(not self.apart)
+        return n_columns - int(self.own) - (0 if self.apart else len(self.distances))
 
 
 class Tile(NamedTuple):
@@ -72,29 +75,43 @@ class Tile(NamedTuple):
     n_columns: int
 
 
-def lines_of(structure: str, n_rows: int) -> Lines:
+def lines_of(structure: str, n_rows: int, views: int) -> Lines:
     """The lines of a pairing's structure."""
-    if structure == "two_views":
-        return Lines(positive=n_rows // 2, own=True)
+    if structure == "views":
+        return Lines(tuple(k * (n_rows // views) for k in range(1, views)), own=True)
     return Lines(by_index=structure == "index", apart=structure == "queue")
 
 
-def partners(xp: Namespace, lines: Lines, columns: Array, n_rows: int) -> Array:
-    """The column that is positive with each row."""
-    if not lines.positive:
-        return columns if n_rows == columns.shape[0] else columns[:n_rows, ...]
-    return xp.concat([columns[lines.positive :, ...], columns[: lines.positive, ...]], axis=0)
+def partners(xp: Namespace, lines: Lines, columns: Array, n_rows: int) -> tuple[Array, ...]:
+    """The columns that are positive with each row, those of one distance in an array."""
+    if not lines.own:
+        return (columns if n_rows == columns.shape[0] else columns[:n_rows, ...],)
+    return tuple(xp.concat([columns[d:, ...], columns[:d, ...]], axis=0) for d in lines.distances)
 
 
-def add_partners(xp: Namespace, lines: Lines, to_columns: Array, to_partners: Array) -> Array:
-    """The cotangent of the columns, with that of the partners each in its place."""
-    if lines.positive:
-        back = to_partners.shape[0] - lines.positive
-        to_partners = xp.concat([to_partners[back:, ...], to_partners[:back, ...]], axis=0)
-    n_rows = to_partners.shape[0]
-    if n_rows == to_columns.shape[0]:
-        return to_columns + to_partners
-    return xp.concat([to_columns[:n_rows, ...] + to_partners, to_columns[n_rows:, ...]], axis=0)
+def add_partners(xp: Namespace, lines: Lines, to_columns: Array, to_partners: Sequence[Array]) -> Array:
+    """The cotangent of the columns, with those of the partners each in its place."""
+    for distance, added in zip(lines.distances, to_partners, strict=True):
+        n_rows = added.shape[0]
+        if lines.own:
+            back = n_rows - distance
+            to_columns = to_columns + xp.concat([added[back:, ...], added[:back, ...]], axis=0)
+        elif n_rows == to_columns.shape[0]:
+            to_columns = to_columns + added
+        else:
+            to_columns = xp.concat([to_columns[:n_rows, ...] + added, to_columns[n_rows:, ...]], axis=0)
+    return to_columns
+
+
+def line_scores(xp: Namespace, rows: Array, others: Sequence[Array]) -> Array:
+    """The scores of rows with their partners: (n,), or (n, P) of several."""
+    scores = [xp.sum(rows * other, axis=1) for other in others]
+    return scores[0] if len(scores) == 1 else xp.stack(scores, axis=1)
+
+
+def of_each(numbers: Array, count: int) -> list[Array]:
+    """The cotangents of such scores, as a column for each partner."""
+    return [numbers[:, None]] if count == 1 else [numbers[:, k : k + 1] for k in range(count)]
 
 
 def exclude(lines: Lines, x: Array, value: float, tile: Tile, index: Array | None, *, eager: bool) -> Array:
@@ -104,8 +121,16 @@ def exclude(lines: Lines, x: Array, value: float, tile: Tile, index: Array | Non
     if lines.by_index:
         assert index is not None  # noqa: S101  (it comes with the lines)
         return _fill_columns(x, index, value, tile)
-    x = put_line(x, lines.positive, value, tile, eager=eager)
+    for distance in lines.distances:
+        x = put_line(x, distance, value, tile, eager=eager)
     return put_line(x, 0, value, tile, eager=eager) if lines.own else x
+
+
+def put_lines(lines: Lines, x: Array, values: Array, tile: Tile, *, eager: bool) -> Array:
+    """A tile, which may be overwritten, with the cotangents of the positives' scores in their places."""
+    for distance, value in zip(lines.distances, of_each(values, len(lines.distances)), strict=True):
+        x = put_line(x, distance, value[:, 0], tile, eager=eager)
+    return x
 
 
 def put_line(x: Array, distance: int, value: float | Array, tile: Tile, *, eager: bool) -> Array:

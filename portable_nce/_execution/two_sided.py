@@ -46,7 +46,7 @@ class _Square:
         self.by_row, self.labels = tuple(further[: layout.by_row]), further[layout.by_row :]
         self.xp, self.adapter = namespace_of(self.rows), adapter_of(self.rows)
         self.n: int = self.rows.shape[0]
-        self.lines = p.lines_of(layout.structure, self.n)
+        self.lines = p.lines_of(layout.structure, self.n, layout.views)
         mode, far = self.adapter.mode, is_far(self.rows)
         tiling = square(self.n, layout.block_size, mode=mode, far=far, symmetric=layout.own)
         self.eager = mode == "eager"
@@ -163,8 +163,8 @@ class _Square:
             positive = of_sums(self.positives)
             self.done = [self.family.finish(self.sides[0], positive, self.by_row, need_grad=self.need_grad)]
         else:
-            partner = p.partners(xp, self.lines, self.columns, self.n)
-            positive = self.family.line(xp.sum(self.rows * partner, axis=1), None, self.by_row)
+            partners = p.partners(xp, self.lines, self.columns, self.n)
+            positive = self.family.line(p.line_scores(xp, self.rows, partners), None, self.by_row)
             self.done = [
                 self.family.finish(side, positive, self.by_row, need_grad=self.need_grad) for side in self.sides
             ]
@@ -201,8 +201,7 @@ class _Square:
                     )
                 if self.is_one_tile():
                     tile = p.Tile(start, *self.bounds[k], self.n)
-                    distance = self.lines.positive
-                    cotangent = p.put_line(cotangent, distance, self.to_positive, tile, eager=self.eager)
+                    cotangent = p.put_lines(self.lines, cotangent, self.to_positive, tile, eager=self.eager)
                 if self.to_rows:
                     to_rows = p.plus(to_rows, cotangent @ self.tiles[k])
                 if self.to_columns:
@@ -217,11 +216,16 @@ class _Square:
         to_columns = p.concat_rows(xp, carry) if self.to_columns else None
         if self.to_positive is None or self.is_one_tile():
             return to_rows, to_columns
-        to_positive = self.to_positive[:, None]
+        return self._with_positives(to_rows, to_columns)
+
+    def _with_positives(self, to_rows: Array | None, to_columns: Array | None) -> tuple[Array | None, Array | None]:
+        """The cotangents of rows and columns with those that come by the positives."""
+        each = p.of_each(self.to_positive, len(self.lines.distances))
         if self.to_rows:
-            to_rows = p.plus(to_rows, to_positive * p.partners(xp, self.lines, self.columns, self.n))
+            for partner, to_positive in zip(p.partners(self.xp, self.lines, self.columns, self.n), each, strict=True):
+                to_rows = p.plus(to_rows, to_positive * partner)
         if self.to_columns:
-            to_columns = p.add_partners(xp, self.lines, to_columns, to_positive * self.rows)
+            to_columns = p.add_partners(self.xp, self.lines, to_columns, [x * self.rows for x in each])
         return to_rows, to_columns
 
     def _cotangent(

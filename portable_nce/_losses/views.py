@@ -7,14 +7,14 @@ from typing import Any
 
 from .._call import contrast_embeddings
 from .._core.checks import check_floating, check_shape, shape_of
-from .._core.namespace import device_of, enter
+from .._core.namespace import enter
 from .._core.numerics import upcast
 from .._core.protocol import Array
 from ..objectives import AnyObjective
 from ..objectives import dclw as dclw_objective
 from ..objectives import flat_nce as flat_nce_objective
 from ..objectives import info_nce as info_nce_objective
-from ..pairings import labels, two_views
+from ..pairings import several_views, two_views
 from ..similarities import Similarity
 
 __all__ = ["dcl", "dclw", "flat_nce", "nt_xent"]
@@ -366,14 +366,13 @@ def _of_views(
     if weights is not None and tuple(weights.shape) == (n_samples,):
         weights = xp.concat([weights] * len(views), axis=0)
     two = len(views) == 2  # noqa: PLR2004  (a pair)
-    numbers = xp.arange(n_samples, device=device_of(entered[0]))
     # Accumulated before they are joined: a 16-bit gradient is rounded once, not once for each use.
     stacked = xp.concat([upcast(xp, view) for view in entered], axis=0)
     return contrast_embeddings(
         {"views": stacked},
         dtype=entered[0].dtype,
         objective=objective,
-        pairing=two_views() if two else labels(xp.concat([numbers] * len(views), axis=0)),
+        pairing=two_views() if two else several_views(len(views)),
         weights=weights,
         **options,
     )
