@@ -27,7 +27,7 @@ BIAS: Final = -10.0
 """Of SigLIP, as it starts."""
 QUEUE: Final = 4
 """MoCo has a queue of so many times its batch."""
-CLASSES: Final = 100
+CLASSES: Final = 1000
 """Of SupCon."""
 LEAST_SECONDS: Final = 0.05
 """Short runs are repeated until they take so long."""

@@ -210,7 +210,7 @@ TITLES: Final = {
     "nt_xent": "NT-Xent (N views in all)",
     "clip": "CLIP",
     "siglip": "SigLIP",
-    "supcon": "SupCon (100 classes)",
+    "supcon": "SupCon (1000 classes)",
     "moco": "MoCo (a queue of 4 N keys)",
     "dcl": "DCL (N views in all)",
     "flat_nce": "FlatNCE (N views in all)",
