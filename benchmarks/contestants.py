@@ -195,6 +195,77 @@ def _ours_cupy(loss: str, setting: Setting) -> Run:
     return run
 
 
+# --------------------------------------------------------------------------------------------------- relatives of ours
+
+
+RELATIVES: Final = ("moco_memory", "nnclr", "three_views", "dclw", "moco_v3")
+"""Losses of ours that are compared with our InfoNCE of the same shape."""
+MEMORY_ROWS: Final = 128
+"""The queue of `moco_memory` has so many times the rows of its batch."""
+
+
+def relative(loss: str, setting: Setting, asarray: Callable[[Any], Any]) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+    """Give a relative and InfoNCE of its shape: each as a function, and the arrays to differentiate it by."""
+    import numpy as np  # noqa: PLC0415
+
+    import portable_nce as pnce  # noqa: PLC0415
+
+    options: dict[str, Any] = {"similarity": "dot", "temperature": TEMPERATURE}
+    x, y, queue, _ = numbers(setting)
+    info_nce = (lambda a, b: pnce.info_nce(a, b, **options)), (x, y)
+    if loss == "moco_memory":
+        memory = np.concatenate([queue] * (MEMORY_ROWS // QUEUE))
+        slots = pnce.Queue(asarray(memory), asarray(np.ones(len(memory), dtype=bool)))
+        every = (lambda a, b, c: pnce.info_nce(a, b, c, **options)), (x, y, memory)
+        return ((lambda a, b: pnce.moco(a, b, slots, **options)), (x, y)), every
+    if loss == "nnclr":
+        support = asarray(queue[: setting.rows])
+        return ((lambda a, b: pnce.nnclr(a, b, support, **options)), (x, y)), info_nce
+    if loss == "three_views":
+        views = tuple(np.array_split(x[: setting.rows // 3 * 3], 3))
+        return ((lambda a, b, c: pnce.nt_xent(a, b, c, **options)), views), info_nce
+    if loss == "dclw":
+        return ((lambda a, b: pnce.dclw(a, b, **options)), tuple(np.array_split(x, 2))), info_nce
+    keys = asarray(x), asarray(y)
+    both = (lambda a, b: pnce.info_nce(a, b, **options) + pnce.info_nce(b, a, **options)), (x, y)
+    return ((lambda a, b: pnce.moco_v3(a, b, *keys, **options)), (x, y)), both
+
+
+def relative_on_numpy(loss: str, setting: Setting, which: int) -> Run:
+    """Run a relative (0), or InfoNCE of its shape (1), on arrays of NumPy."""
+    import portable_nce as pnce  # noqa: PLC0415
+
+    function, arrays = relative(loss, setting, lambda a: a)[which]
+    gradient = pnce.value_and_grad(function, argnums=tuple(range(len(arrays))))
+    return lambda: gradient(*arrays)
+
+
+def relative_on_torch(loss: str, setting: Setting, which: int) -> Run:
+    """Run the same on tensors."""
+    import torch  # noqa: PLC0415
+
+    function, arrays = relative(loss, setting, torch.asarray)[which]
+    tensors = [torch.asarray(a).requires_grad_() for a in arrays]
+
+    def run() -> list[Any]:
+        function(*tensors).backward()
+        gradients = [x.grad for x in tensors]
+        for x in tensors:
+            x.grad = None
+        return gradients
+
+    return run
+
+
+for _name, _library, _run in (("NumPy", "numpy", relative_on_numpy), ("torch", "torch", relative_on_torch)):
+    contestant(*RELATIVES, name=f"portable_nce, {_name}", library=_library)(
+        lambda loss, setting, run=_run: run(loss, setting, 0)  # type: ignore[misc]
+    )
+    contestant(*RELATIVES, name=f"InfoNCE of the shape, {_name}", library=_library)(
+        lambda loss, setting, run=_run: run(loss, setting, 1)  # type: ignore[misc]
+    )
+
+
 # ------------------------------------------------------------------------------------------------------------ the roof
 
 

@@ -38,8 +38,8 @@ WORK: Final = HERE.parent / ".nox" / "results" / "bench"
 MARK: Final = "<!-- What follows is written by benchmarks/speed.py. -->\n"
 
 PACKAGES: Final = ("portable_nce", "numpy", "torch", "jax", "optax", "pytorch-metric-learning", "array-api-compat")
-ROOF: Final = {"numpy": "roofline, NumPy"}
-"""The roofline of each library; torch's for the others."""
+ROOFS: Final = ("roofline", "InfoNCE of the shape")
+"""What contestants are compared with: that of the same library, or torch's."""
 WHOLE_MATRIX: Final = ("formula, torch", "formula, jax.jit", "optax, jax.jit", "pytorch-metric-learning")
 """Contestants that hold several N x N matrices, which do not fit from 32768 rows on."""
 LARGE: Final = 32768
@@ -72,6 +72,8 @@ GRID: Final = (
     ),
     *(Grid(loss, ((8192, 128, 7), (8192, 512, 5))) for loss in ("nt_xent", "clip", "siglip")),
     *(Grid(loss, ((8192, 128, 5),)) for loss in ("supcon", "moco", "dcl", "flat_nce")),
+    Grid("moco_memory", ((512, 128, 7),)),
+    *(Grid(loss, ((4096, 128, 9),)) for loss in ("nnclr", "three_views", "dclw", "moco_v3")),
 )
 QUICK: Final = tuple(Grid(grid.loss, ((64, 16, 1),)) for grid in GRID)
 
@@ -153,9 +155,10 @@ def measure(loss: str, setting: Setting, rounds: int) -> dict[str, Any]:
 
 
 def roof_of(result: Mapping[str, Any], name: str) -> list[float]:
-    """Find the times of the roofline to compare a contestant with."""
-    times: list[float] = result["seconds"][ROOF.get(result["library"][name], "roofline, torch")]
-    return times
+    """Find the times to compare a contestant with."""
+    library = "numpy" if result["library"][name] == "numpy" else "torch"
+    times: dict[str, list[float]] = result["seconds"]
+    return next(times[own] for own, of in result["library"].items() if own.startswith(ROOFS) and of == library)
 
 
 def ratio(result: Mapping[str, Any], name: str) -> float:
@@ -178,7 +181,7 @@ def mebibytes(count: float) -> str:
 def table(results: Sequence[Mapping[str, Any]]) -> str:
     """Write one loss: a row for each contestant, a column for each size."""
     names = list(dict.fromkeys(name for result in results for name in result["seconds"]))
-    names.sort(key=lambda name: (not name.startswith("roofline"), not name.startswith("portable_nce")))
+    names.sort(key=lambda name: (not name.startswith(ROOFS), not name.startswith("portable_nce")))
     sizes = [f"{result['rows']} × {result['width']}" for result in results]
     lines = [f"| | {' | '.join(sizes)} |", f"|---|{'---:|' * len(sizes)}"]
     for name in names:
@@ -188,14 +191,14 @@ def table(results: Sequence[Mapping[str, Any]]) -> str:
                 cells.append("does not fit" if name in result["seconds"] else "")
                 continue
             time_of = milliseconds(statistics.median(result["seconds"][name]))
-            cells.append(time_of if name.startswith("roofline") else f"{time_of} ({ratio(result, name):.2f})")
+            cells.append(time_of if name.startswith(ROOFS) else f"{time_of} ({ratio(result, name):.2f})")
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def memory_table(results: Sequence[Mapping[str, Any]]) -> str:
     """Write the peak memory of one loss."""
-    names = [name for name in dict.fromkeys(n for r in results for n in r["memory"]) if not name.startswith("roofline")]
+    names = [name for name in dict.fromkeys(n for r in results for n in r["memory"]) if not name.startswith(ROOFS)]
     names.sort(key=lambda name: not name.startswith("portable_nce"))
     sizes = [f"{result['rows']} × {result['width']}" for result in results]
     lines = [f"| MiB | {' | '.join(sizes)} |", f"|---|{'---:|' * len(sizes)}"]
@@ -214,6 +217,11 @@ TITLES: Final = {
     "moco": "MoCo (a queue of 4 N keys)",
     "dcl": "DCL (N views in all)",
     "flat_nce": "FlatNCE (N views in all)",
+    "moco_memory": "MoCo with a queue of 128 N valid keys, constant",
+    "nnclr": "NNCLR with a support of N, its search included",
+    "three_views": "NT-Xent of three views (N in all)",
+    "dclw": "DCLW (N views in all)",
+    "moco_v3": "MoCo v3 with constant keys, beside two InfoNCE",
 }
 
 
@@ -250,7 +258,8 @@ def page(results: Sequence[Mapping[str, Any]], device: str) -> str:
     machine = f"{processor()}, {os.cpu_count()} cores" if device == "cpu" else gpu()
     reading = (
         "Milliseconds, the median of the rounds; in parentheses the ratio to the roofline of the same library (for JAX,"
-        " torch's), the median of the ratios of each round. Float32; value and all gradients.\n"
+        " torch's), the median of the ratios of each round. Float32; value and all gradients. Relatives of InfoNCE are"
+        " compared with InfoNCE of their shape instead.\n"
     )
     last = max(result["day"] for result in results)
     measured = f"{last}: {machine}, Python {platform.python_version()}, {versions()}"
