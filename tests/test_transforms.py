@@ -669,3 +669,46 @@ def test_jax_scan_carries_a_queue(batch: int) -> None:
         _close(value, pnce.moco(y, y, expected))
         expected = pnce.queue_push(expected, y)
     _same_queue(queue, expected)
+
+
+MIXED: dict[str, Callable[..., Any]] = {
+    "info_nce": pnce.info_nce,
+    "info_nce, streamed": lambda x, y, **_: pnce.info_nce(x, y, block_size=2),
+    "info_nce of dot products": lambda x, y, **_: pnce.info_nce(x, y, similarity="dot"),
+    "info_nce with a constant queue": lambda x, y, *, memory, **_: pnce.info_nce(x, y, memory),
+    "clip": lambda x, y, **_: pnce.clip(x, y, logit_scale=3.0),
+    "siglip": lambda x, y, **_: pnce.siglip(x, y, logit_scale=2.0, logit_bias=-1.0),
+    "nt_xent of three views": lambda x, y, **_: pnce.nt_xent(x, y, x * y),
+    "dclw": lambda x, y, **_: pnce.dclw(x, y),
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_mixed_derivatives_agree(name: str) -> None:
+    """The derivative by one argument of the gradient by the other, of which the first pass computes one alone."""
+    numbers = np.random.default_rng(3)
+    x, y, direction = (numbers.standard_normal((5, 3)) for _ in range(3))
+    memory = numbers.standard_normal((7, 3))
+
+    def loss(convert: Callable[[Any], Any]) -> Callable[..., Any]:
+        options = {} if name == "info_nce" else {"memory": convert(memory)}
+        return lambda a, b: MIXED[name](a, b, **options)
+
+    def slope(a: jax.Array, b: jax.Array) -> jax.Array:
+        return jnp.sum(jax.grad(loss(jnp.asarray))(a, b) * direction)
+
+    expected = jax.grad(slope, argnums=(0, 1))(jnp.asarray(x), jnp.asarray(y))
+
+    def on_the_tape(a: Any, b: Any) -> Any:
+        return np.sum(pnce.grad(loss(np.asarray))(a, b) * direction)
+
+    tensors = [torch.asarray(a).requires_grad_() for a in (x, y)]
+    (gradient,) = torch.autograd.grad(loss(torch.asarray)(*tensors), tensors[0], create_graph=True)
+    found = torch.autograd.grad((gradient * torch.asarray(direction)).sum(), tensors)
+    alone = torch.asarray(x).requires_grad_()
+    (gradient,) = torch.autograd.grad(loss(torch.asarray)(alone, torch.asarray(y)), alone, create_graph=True)
+    own = torch.autograd.grad((gradient * torch.asarray(direction)).sum(), alone)[0]
+    for k in range(2):
+        np.testing.assert_allclose(found[k].numpy(), expected[k], rtol=0, atol=1e-11)
+        np.testing.assert_allclose(pnce.grad(on_the_tape, argnums=k)(x, y), expected[k], rtol=0, atol=1e-11)
+    np.testing.assert_allclose(own.numpy(), expected[0], rtol=0, atol=1e-11)

@@ -240,7 +240,7 @@ def _relic_of(objective: Relic, alpha: Array, matrix: ScoreMatrix, other: ScoreM
     first, second = (matrix, other) if objective.direction == "a_to_b" else (other, matrix)
     first = first.constant() if objective.constant == "first" else first
     second = second.constant() if objective.constant == "second" else second
-    own, p, q = matrix.statistics(), _log_shares(first), _log_shares(second)
+    own, p, q = matrix.statistics(masked=True), _log_shares(first), _log_shares(second)
     plan = PairsPlan((None, DIVERGENCE), parameters=4, counts=(False, True))
     of_negatives, _ = first.row_losses(plan, (*p[1:], *q[1:]), beside=second)
     plain, of_negatives, alpha, log_p, log_q = lift_to_tape(
@@ -256,7 +256,7 @@ def _log_shares(matrix: ScoreMatrix) -> tuple[Array, Array, Array]:
     With the log-odds u, log p of the positive is -softplus(u), which does not cancel; of a negative it is
     ``g - lse(negatives) - softplus(-u)``.
     """
-    row, top, rest = matrix.statistics()
+    row, top, rest = matrix.statistics(masked=True)
     xp = namespace_of(row.log_odds)
     both = xp.logical_and(row.has_positive, row.has_negative)
     nothing = xp.zeros_like(row.log_odds)

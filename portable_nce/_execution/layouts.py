@@ -14,7 +14,7 @@ from .._core.numerics import sum_to_scalar
 from .._core.protocol import Array, Namespace
 from ..pairings import Rule
 from ..similarities import Pullback, Scores
-from .families import PairsPlan, SoftmaxPlan
+from .families import PairsPlan, SoftmaxPlan, divided
 from .tiling import Bounds
 
 __all__ = ["Arrays", "MaskedLayout", "ProductLayout", "Wanted", "is_wanted", "reduced"]
@@ -84,12 +84,21 @@ class MaskedLayout(NamedTuple):
 
 
 def reduced(
-    xp: Namespace, layout: ProductLayout | MaskedLayout, values: Array, number: Array, gradients: Sequence[Array | None]
+    xp: Namespace,
+    layout: ProductLayout | MaskedLayout,
+    values: Array,
+    number: Array,
+    gradients: Sequence[Array | None],
+    *,
+    divisor: int = 1,
 ) -> Arrays:
-    """The result of a sweep: the sum of the losses, or their mean over the rows that count, and its gradient."""
+    """The result of a sweep: the sum of the losses, or their mean over the rows that count, and its gradient.
+
+    The gradients have been divided by the `divisor` already.
+    """
     if layout.values:
         return values, number, *gradients
-    total = sum_to_scalar(xp, values)
+    total = divided(sum_to_scalar(xp, values), divisor)  # once: a loss divided by N is another rounding of each row
     if not layout.mean:
         return total, number, *gradients
     count = sum_to_scalar(xp, number)

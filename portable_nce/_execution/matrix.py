@@ -288,10 +288,14 @@ class ScoreMatrix:
         prepared = self.prepared(plan, parameters, beside=beside, values=True)
         return in_two_passes(prepared)
 
-    def statistics(self) -> Statistics:
-        """The statistics of the rows, in two passes."""
+    def statistics(self, *, masked: bool = False) -> Statistics:
+        """The statistics of the rows, in two passes; `masked`: of the very scores that a sweep with masks computes.
+
+        A sweep by products rounds them otherwise, and what is taken from a large score has to be that score.
+        """
         plan = SoftmaxPlan(_NO_OBJECTIVE, statistics=True)
-        found, _ = self.row_losses(plan)
+        prepared = self.by_masks(plan, (), None, {"values": True}) if masked else self.prepared(plan, (), values=True)
+        found, _ = in_two_passes(prepared)
         odds, spread, rest, positive, top, has_negative, has_positive = (found[:, k] for k in range(7))
         flags = (stop_gradient(x) > 0 for x in (has_negative, has_positive))
         top = stop_gradient(top)

@@ -16,7 +16,7 @@ from .._core.numerics import largest_entry
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from . import products as p
-from .families import PairsPlan, SoftmaxPlan, divided, divisor_of, exp_base, family_of
+from .families import PairsPlan, SoftmaxPlan, divisor_of, exp_base, family_of
 from .layouts import Arrays, ProductLayout, Wanted, is_wanted, reduced
 from .products import ABSENT
 from .tiling import MAX_UNSHIFTED_LOGIT, is_far, masked, one_sided
@@ -134,14 +134,14 @@ class _OneSided:
         scores = p.line_scores(xp, rows, self.partners)
         positive = family.line(scores, self.present[0] if self.present else None, self.by_row)
         done = family.finish(total, positive, self.by_row, need_grad=self.need_grad)
-        values = divided(done.values, family.divisor)
+        values, number, divisor = done.values, done.number, family.divisor
         if not self.need_grad:
-            return reduced(xp, self.layout, values, done.number, ())
+            return reduced(xp, self.layout, values, number, (), divisor=divisor)
         residual = residual * done.coefficient[:, None]
         cotangent = p.put_lines(self.lines, residual, done.to_positive, tile, eager=eager)
         to_rows = cotangent @ columns if self.to_rows else None
         to_columns = cotangent.T @ rows if self.to_columns else None
-        return reduced(xp, self.layout, values, done.number, (to_rows, to_columns, *done.to_rows))
+        return reduced(xp, self.layout, values, number, (to_rows, to_columns, *done.to_rows), divisor=divisor)
 
     # Any other.
 
@@ -162,9 +162,9 @@ class _OneSided:
         carry, (values, number, *gradients) = self.adapter.scan(
             self._step, init, xs, layout.blocks or self.tiling.block
         )
-        values = divided(values, self.family.divisor)
+        divisor = self.family.divisor
         if not self.need_grad:
-            return reduced(xp, layout, values, number, ())
+            return reduced(xp, layout, values, number, (), divisor=divisor)
         to_rows = gradients.pop(0) if self.to_rows else None
         to_columns = p.concat_rows(xp, carry) if self.to_columns else None
         count = len(self.partners) if self.to_partners else 0
@@ -173,7 +173,7 @@ class _OneSided:
         elif count:
             to_columns = p.add_partners(xp, self.lines, to_columns, gradients[:count])
             del gradients[:count]
-        return reduced(xp, layout, values, number, (to_rows, to_columns, *gradients))
+        return reduced(xp, layout, values, number, (to_rows, to_columns, *gradients), divisor=divisor)
 
     def _step(self, carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
         xp, family, layout = self.xp, self.family, self.layout

@@ -13,7 +13,7 @@ from .._core.namespace import lift_to_tape, namespace_of
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from . import products as p
-from .families import ExpBase, Finished, Softmax, divided, exp_base, family_of
+from .families import ExpBase, Finished, Softmax, exp_base, family_of
 from .layouts import Arrays, ProductLayout, Wanted, is_wanted, reduced
 from .one_sided import label_sets
 from .statistics import Positives, of_sums, sums_of
@@ -33,7 +33,7 @@ def square_sweep(layout: ProductLayout, *arrays: Array, need_grad: Wanted) -> Ar
     square.add_up()
     values, number, to_by_row = square.finish()
     gradients = (*square.pull(), *to_by_row) if need_grad else ()
-    return reduced(square.xp, square.layout, values, number, gradients)
+    return reduced(square.xp, square.layout, values, number, gradients, divisor=square.family.divisor)
 
 
 class _Square:
@@ -171,7 +171,6 @@ class _Square:
             if self.need_grad:
                 self.to_positive = _mean([done.to_positive for done in self.done])
         values = _mean([done.values for done in self.done])
-        values = divided(values, self.family.divisor)
         to_by_row = tuple(map(_mean, zip(*(done.to_rows for done in self.done), strict=True)))
         return values, self.done[0].number, to_by_row
 
