@@ -567,10 +567,12 @@ def self_normalization(
     number = xp.sum(xp.astype(rest.members, noise.dtype), axis=1)
     sums, weights = exponentials(xp, joint, rest.members)
     some = sums.top != -math.inf
-    log_z = xp.where(some, _log_of(xp, sums), xp.zeros_like(number))
-    size = number
+    log_z, size = xp.where(some, _log_of(xp, sums), xp.zeros_like(number)), number
     if log_q is not None:
-        log_z = log_z - xp.where(some, xp.log(xp.where(some, number, xp.ones_like(number))), xp.zeros_like(number))
+        # The logarithm of a mean: that of a ratio, rather than a difference of two that are larger.
+        one = xp.ones_like(number)
+        ratio = xp.where(some, sums.total, one) / xp.where(some, number, one)
+        log_z = xp.where(some, sums.top, xp.zeros_like(number)) + xp.log(ratio)
         squares = xp.sum(weights * weights, axis=1)
         size = sums.total * sums.total / xp.where(squares == 0, xp.ones_like(squares), squares)
     mean = reduce_values(log_z, some, None, "mean")
