@@ -569,10 +569,7 @@ def self_normalization(
     some = sums.top != -math.inf
     log_z, size = xp.where(some, _log_of(xp, sums), xp.zeros_like(number)), number
     if log_q is not None:
-        # The logarithm of a mean: that of a ratio, rather than a difference of two that are larger.
-        one = xp.ones_like(number)
-        ratio = xp.where(some, sums.total, one) / xp.where(some, number, one)
-        log_z = xp.where(some, sums.top, xp.zeros_like(number)) + xp.log(ratio)
+        log_z = xp.where(some, sums.top, xp.zeros_like(number)) + _log_ratio(xp, sums.total, number, some)
         squares = xp.sum(weights * weights, axis=1)
         size = sums.total * sums.total / xp.where(squares == 0, xp.ones_like(squares), squares)
     mean = reduce_values(log_z, some, None, "mean")
@@ -674,6 +671,15 @@ def _ranking(xp: Namespace, own: Array, sums: ExpSum) -> Array:
 
 def _log_of(xp: Namespace, sums: ExpSum) -> Array:
     return sums.top + sums.log_total(xp)
+
+
+def _log_ratio(xp: Namespace, total: Array, number: Array, some: Array) -> Array:
+    """``log(total / number)`` of some rows, exact near 1 too, where a difference of two logarithms would cancel."""
+    one = xp.ones_like(number)
+    total, number = (xp.where(some, x, one) for x in (total, number))
+    near = total > 0.5 * number
+    excess = xp.where(near, (total - number) / number, xp.zeros_like(number))
+    return xp.where(near, xp.log1p(excess), xp.log(xp.where(near, one, total / number)))
 
 
 def _log_mean(xp: Namespace, noise: Array, rest: _Rest) -> Array:
