@@ -167,12 +167,14 @@ class _OneSided:
             return reduced(xp, layout, values, number, (), divisor=divisor)
         to_rows = gradients.pop(0) if self.to_rows else None
         to_columns = p.concat_rows(xp, carry) if self.to_columns else None
-        count = len(self.partners) if self.to_partners else 0
+        to_partners: list[Array | None] = [None] * len(self.partners)
+        if self.partners and self.to_partners:
+            to_positive = gradients.pop(0)
+            to_partners = [cotangent * self.rows for cotangent in p.of_each(to_positive, len(self.partners))]
+            if not self.lines.given:
+                to_columns = p.add_partners(xp, self.lines, to_columns, to_partners)
         if self.lines.given:
-            gradients[:count] = gradients[:count] or [None]
-        elif count:
-            to_columns = p.add_partners(xp, self.lines, to_columns, gradients[:count])
-            del gradients[:count]
+            gradients = [*to_partners, *gradients]
         return reduced(xp, layout, values, number, (to_rows, to_columns, *gradients), divisor=divisor)
 
     def _step(self, carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
@@ -217,20 +219,17 @@ class _OneSided:
         residuals: Sequence[Array],
         factors: Sequence[Array | None],
     ) -> tuple[Arrays, Arrays]:
-        """The cotangents of the columns so far, and those of a block's rows and partners, as far as they are wanted.
+        """The cotangents of the columns so far, and those of a block's rows and of their scores with their partners.
 
-        The block is its rows, their partners and the cotangents of their scores. The factor of each row goes into
+        The block is its rows, their partners and the cotangents of these scores. The factor of each row goes into
         operands of D columns, not into the tile.
         """
         own, partners, to_positive = block
         to_rows: Array = None
         to_columns = []
-        to_partners: list[Array] = []
-        for partner, cotangent in zip(partners, p.of_each(to_positive, len(partners)) if partners else (), strict=True):
-            if self.to_rows:
+        if self.to_rows and partners:
+            for partner, cotangent in zip(partners, p.of_each(to_positive, len(partners)), strict=True):
                 to_rows = p.plus(to_rows, cotangent * partner)
-            if self.to_partners:
-                to_partners.append(cotangent * own)
         for k, (residual, factor) in enumerate(zip(residuals, factors, strict=True)):
             coefficient = None if factor is None else factor[:, None]
             if self.to_rows:
@@ -239,7 +238,8 @@ class _OneSided:
             if self.to_columns:
                 forth = residual.T @ (own if coefficient is None else coefficient * own)
                 to_columns.append(p.plus(carry[k], forth))
-        return tuple(to_columns), (*((to_rows,) if self.to_rows else ()), *to_partners)
+        further = (to_positive,) if partners and self.to_partners else ()
+        return tuple(to_columns), (*((to_rows,) if self.to_rows else ()), *further)
 
     def _exclude(self, start: Array | int, k: int, index: Array | None) -> Any:
         """The function that puts a number where rows of a tile have no negative; by labels, all are negatives."""
