@@ -188,7 +188,7 @@ def contrast_embeddings(
         message = f"symmetric: expected as many rows as columns, got {row_name} {n_rows} and {column_name} {n_columns}"
         raise ValueError(message)
 
-    dtype = common_dtype(xp, x, y) if dtype is None else dtype
+    dtype = common_dtype(xp, x, *keys, y) if dtype is None else dtype
     alone = len(embeddings) == 1
     x = upcast(xp, x)
     y = x if alone else upcast(xp, y)  # once: a 16-bit gradient is rounded once

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 import re
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import portable_nce as pnce
 from portable_nce._execution import one_sided, tiling, two_sided
+from portable_nce._execution.one_sided import nearest_columns
 from portable_nce.objectives import Objective, Pairwise, Term
 from portable_nce.pairings import queue
 from portable_nce.testing import oracles
@@ -394,3 +397,31 @@ def test_second_derivatives_of_powers_of_two(loss: Callable[..., Any], block_siz
     found = twice(x.astype(np.float32), y.astype(np.float32))
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, expected, atol=2e-4 * np.abs(expected).max())
+
+
+@pytest.mark.parametrize("library", [np, torch], ids=["numpy", "torch"])
+@pytest.mark.parametrize("loss", ["info_nce", "moco"])
+def test_a_loss_of_three_arrays_has_the_dtype_that_they_have_in_common(loss: str, library: Any) -> None:
+    arrays = [library.asarray(RNG.normal(size=(4, 3)).tolist()) for _ in range(3)]
+    names = ("float16", "float32")
+    for kinds in itertools.product(names, repeat=3):
+        dtypes = [getattr(library, kind) for kind in kinds]
+        given = [x.astype(t) if library is np else x.to(t) for x, t in zip(arrays, dtypes, strict=True)]
+        # The queue of MoCo is a constant memory, which decides nothing.
+        deciding = kinds if loss == "info_nce" else (kinds[0], kinds[0])
+        expected = library.float16 if set(deciding) == {"float16"} else library.float32
+        found = getattr(pnce, loss)(*given).dtype
+        assert found == expected, kinds
+
+
+@pytest.mark.parametrize("valid", [[False, True, True, True], [True] * 4, [False] * 4, [False, False, True, False]])
+def test_a_search_by_products_finds_what_one_with_masks_finds(valid: list[bool]) -> None:
+    rows, columns = RNG.normal(size=(5, 3)), RNG.normal(size=(4, 3))
+    rows[2] = np.nan
+    marks = np.asarray(valid)
+    scores = rows @ np.where(marks[:, None], columns, 0.0).T
+    where, found = nearest_columns(2, rows, columns, marks)
+    assert found.tolist() == [any(valid)] * 5
+    if any(valid):
+        masked = np.where(marks, scores, -np.inf)
+        assert where.tolist() == np.argmax(masked, axis=1).tolist()

@@ -307,7 +307,8 @@ class ScoreMatrix:
         The search is among the positives or among the negatives; both arrays are constants.
         """
         one = self.constant()
-        if self.pairing.structure == "candidates" and self.similarity.inner_product and self.mask is None:
+        largest_of_all = self.pairing.structure == "candidates" and largest and not of_positives
+        if largest_of_all and self.similarity.inner_product and self.mask is None:
             static: Any = (nearest_columns, self.block_size, ())
             arrays = (*one.rows, *one.columns, *self.pairing.columns)
         else:

@@ -56,7 +56,12 @@ def nearest_columns(block_size: int | str | None, rows: Array, columns: Array, *
 
     tiling = masked(rows.shape[0], columns.shape[0], block_size, mode=adapter.mode)
     _, (where,) = adapter.scan(step, (), (rows,), tiling.block)
-    return where, xp.take(valid[0], where, axis=0) if valid else xp.ones_like(where, dtype=xp.bool)
+    if not valid:
+        return where, xp.ones_like(where, dtype=xp.bool)
+    # NaN of a row is NaN in columns that take no part, too: the first of the others, if there is one.
+    first = xp.argmax(xp.astype(valid[0], xp.int8), axis=0, keepdims=True)
+    where = xp.where(xp.take(valid[0], where, axis=0), where, first)
+    return where, xp.take(valid[0], where, axis=0)
 
 
 class _OneSided:
