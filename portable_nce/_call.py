@@ -201,7 +201,8 @@ def contrast_embeddings(
     if not isinstance(objective, (Objective, Pairwise, Relic, Triplet)):
         objective = objective(options)
     checked = _check_pairing(pairing, row_name, x, column_name, n_columns)
-    x, y = _without_idle(xp, x, y, pairing, mask, alone=alone or len(keys) > 0, both=isinstance(objective, Relic))
+    if not keys:  # apart, there is no mask, and what a queue holds in slots that are not valid is 0
+        x, y = _without_idle(xp, x, y, pairing, mask, alone=alone, both=isinstance(objective, Relic))
     with adapter_of(x).full_precision(x):
         rows, columns, partners, squarable = _operands(chosen, x, keys, y, scale)
         bounded = chosen.unit and _is_small(scale, x)

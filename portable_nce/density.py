@@ -297,7 +297,9 @@ def log_partition(noise_scores: Array, noise_log_q: float | Array, /, *, mask: A
     """
     names = ("", "noise_scores", "", "noise_log_q")
     xp, _, noise, q, rest = _enter(None, noise_scores, (0.0, noise_log_q), mask, names=names)
-    return finish(xp, _log_mean(xp, noise - q[1], rest), rest.dtype, "none")
+    noise = noise - q[1]
+    number = xp.sum(xp.astype(rest.members, noise.dtype), axis=1)
+    return finish(xp, _log_mean(xp, _log_sum(xp, noise, rest), number), rest.dtype, "none")
 
 
 def sampled_softmax(
@@ -379,7 +381,7 @@ def sampled_softmax(
     number = xp.sum(xp.astype(rest.members, data.dtype), axis=1)
     some = sums.top != -math.inf
     if not include_positive:
-        log_z = xp.where(some, _log_of(xp, sums) - xp.log(xp.where(some, number, xp.ones_like(number))), data)
+        log_z = xp.where(some, _log_mean(xp, sums, number), data)
         return _reduce(xp, log_z - data, rest, some)
     # log(e^L + e^(s - log q)) - s with the log-odds u = L - (s - log q) of the samples is softplus(u) - log q, and also
     # softplus(-u) + L - s: of the slopes sigmoid(u) - 1 by log q and sigmoid(-u) - 1 by s neither is to cancel.
@@ -567,9 +569,9 @@ def self_normalization(
     number = xp.sum(xp.astype(rest.members, noise.dtype), axis=1)
     sums, weights = exponentials(xp, joint, rest.members)
     some = sums.top != -math.inf
-    log_z, size = xp.where(some, _log_of(xp, sums), xp.zeros_like(number)), number
+    log_z, size = sums.top + sums.log_total(xp) if log_q is None else _log_mean(xp, sums, number), number
+    log_z = xp.where(some, log_z, xp.zeros_like(number))
     if log_q is not None:
-        log_z = xp.where(some, sums.top, xp.zeros_like(number)) + _log_ratio(xp, sums.total, number, some)
         squares = xp.sum(weights * weights, axis=1)
         size = sums.total * sums.total / xp.where(squares == 0, xp.ones_like(squares), squares)
     mean = reduce_values(log_z, some, None, "mean")
@@ -669,19 +671,15 @@ def _ranking(xp: Namespace, own: Array, sums: ExpSum) -> Array:
     return xp.where(some, softplus(xp, odds), xp.zeros_like(odds))
 
 
-def _log_of(xp: Namespace, sums: ExpSum) -> Array:
-    return sums.top + sums.log_total(xp)
+def _log_mean(xp: Namespace, sums: ExpSum, number: Array) -> Array:
+    """``log((1/n) Σ e^t)`` of each row, -inf of an empty one.
 
-
-def _log_ratio(xp: Namespace, total: Array, number: Array, some: Array) -> Array:
-    """``log(total / number)`` of some rows, exact near 1 too, where a difference of two logarithms would cancel."""
+    It is exact near 0 too, where the difference of two logarithms would cancel: ``log(Σ / n) = log1p((Σ - n) / n)``.
+    """
+    assert sums.top is not None  # noqa: S101  (there is a shift)
+    finite = xp.logical_not(xp.isinf(sums.top))
     one = xp.ones_like(number)
-    total, number = (xp.where(some, x, one) for x in (total, number))
+    total, number = (xp.where(finite, x, one) for x in (sums.total, number))
     near = total > 0.5 * number
     excess = xp.where(near, (total - number) / number, xp.zeros_like(number))
-    return xp.where(near, xp.log1p(excess), xp.log(xp.where(near, one, total / number)))
-
-
-def _log_mean(xp: Namespace, noise: Array, rest: _Rest) -> Array:
-    number = xp.sum(xp.astype(rest.members, noise.dtype), axis=1)
-    return _log_of(xp, exp_sum(xp, noise, rest.members)) - xp.log(xp.where(number > 0, number, xp.ones_like(number)))
+    return sums.top + xp.where(near, xp.log1p(excess), xp.log(xp.where(near, one, total / number)))

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 import portable_nce as pnce
-from portable_nce._execution import one_sided, tiling, two_sided
+from portable_nce._core import numerics
+from portable_nce._execution import matrix, one_sided, tiling, two_sided
 from portable_nce._execution.one_sided import nearest_columns
 from portable_nce.objectives import Objective, Pairwise, Term
 from portable_nce.pairings import queue
@@ -297,7 +298,7 @@ def test_the_sizes_of_what_is_computed_at_once_change_no_loss(
     for name, size in sizes.items():
         monkeypatch.setattr(tiling, name, size)
     if "_FAR_ROWS" in sizes:
-        for module in (one_sided, two_sided):
+        for module in (numerics, matrix, one_sided, two_sided):
             monkeypatch.setattr(module, "is_far", lambda _: True)
     assert_like = np.testing.assert_allclose
     for options in ({}, {"block_size": "auto"}):

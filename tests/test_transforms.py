@@ -243,6 +243,29 @@ def test_torch_backward(loss: Loss, block_size: int | None) -> None:
         _close(_gradient(argument), gradient)
 
 
+@all_losses
+@blocks
+@pytest.mark.parametrize("taken", [(True, False, False), (False, True, False), (False, False, True)], ids="xyt")
+def test_torch_backward_of_some_arguments(loss: Loss, block_size: int | None, taken: tuple[bool, ...]) -> None:
+    """The gradient of one argument is what it is beside the others, also where it is differentiated again."""
+    every, some = _torch(requires_grad=True), _torch()
+    for argument, requires_grad in zip(some, taken, strict=True):
+        argument.requires_grad_(requires_grad)
+    chosen = taken.index(True)
+    value, expected = (loss(*arguments, block_size=block_size) for arguments in (some, every))
+    options: Any = {"create_graph": True, "materialize_grads": True}
+    (theirs,) = torch.autograd.grad(expected, [every[chosen]], **options)
+    if not value.requires_grad:
+        assert not torch.any(theirs)
+        return
+    (ours,) = torch.autograd.grad(value, [some[chosen]], **options)
+    _close(ours.detach(), theirs.detach())
+    if ours.requires_grad:
+        (again,) = torch.autograd.grad((ours * ours).sum(), [some[chosen]], materialize_grads=True)
+        (slopes,) = torch.autograd.grad((theirs * theirs).sum(), [every[chosen]], materialize_grads=True)
+        _close(again, slopes)
+
+
 @losses
 @blocks
 def test_torch_gradcheck_to_second_order(loss: Loss, block_size: int | None) -> None:

@@ -21,7 +21,7 @@ else:
     else:
         _BESIDE = True
 
-__all__ = ["device_of", "enter", "is_array", "is_number", "library_namespace", "lift_to_tape", "namespace_of"]
+__all__ = ["device_of", "enter", "is_array", "is_far", "is_number", "library_namespace", "lift_to_tape", "namespace_of"]
 
 _OPTIONAL = frozenset({"columns", "mask", "positives", "weights"})
 
@@ -87,6 +87,12 @@ def is_number(x: Any) -> bool:
 def device_of(array: Array) -> Any:
     """The device of `array`, or None where there is none to speak of (a tracer, a sharded array)."""
     return getattr(array, "device", None)
+
+
+def is_far(x: Array) -> bool:
+    """Whether an array is not on the processor, where a call costs more, and a cache is no measure."""
+    device = device_of(x)
+    return device is not None and "cpu" not in str(device).lower()
 
 
 def enter(**arrays: Array | None) -> tuple[Namespace, list[Any]]:

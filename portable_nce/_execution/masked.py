@@ -12,7 +12,7 @@ from .._core.registry import adapter_of
 from ..pairings import split
 from . import products as p
 from .families import SoftmaxPlan, exp_base, family_of
-from .layouts import Arrays, MaskedLayout, reduced
+from .layouts import Arrays, MaskedLayout, Wanted, reduced
 from .tiling import masked
 
 __all__ = ["masked_sweep", "search_sweep"]
@@ -65,9 +65,9 @@ class _Masked:
         return own, here, scores, sets
 
 
-def masked_sweep(layout: MaskedLayout, *arrays: Array, need_grad: bool) -> Arrays:
+def masked_sweep(layout: MaskedLayout, *arrays: Array, need_grad: Wanted) -> Arrays:
     """A one-sided sweep over the scores of similarities, of which a rule says what is positive and negative."""
-    (arrays,) = lift_to_tape(arrays)
+    (arrays,), need_grad = lift_to_tape(arrays), bool(need_grad)  # a pullback gives all gradients, or none
     matrix = _Masked(layout, arrays)
     xp, adapter = matrix.xp, adapter_of(arrays[0])
     family: Any = family_of(xp, layout.plan, exp_base(arrays[0]), math.inf, need_grad=need_grad)

@@ -19,7 +19,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from .._core.autodiff import stop_gradient
-from .._core.namespace import device_of, namespace_of
+from .._core.namespace import device_of, is_far, namespace_of
 from .._core.numerics import rows_where, upcast
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
@@ -31,7 +31,7 @@ from .layouts import Arrays, MaskedLayout, ProductLayout
 from .masked import masked_sweep, search_sweep
 from .one_sided import nearest_columns, product_sweep
 from .products import absence, lines_of
-from .tiling import is_far, is_large, is_positive, label_blocks, masked, one_sided
+from .tiling import is_large, is_positive, label_blocks, masked, one_sided
 from .two_sided import square_sweep
 
 __all__ = ["Prepared", "ScoreMatrix", "Statistics", "given", "in_one_pass", "in_two_passes"]

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from .._core.namespace import device_of, lift_to_tape, namespace_of
+from .._core.namespace import device_of, is_far, lift_to_tape, namespace_of
 from .._core.numerics import largest_entry
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
@@ -19,7 +19,7 @@ from . import products as p
 from .families import PairsPlan, SoftmaxPlan, divisor_of, exp_base, family_of
 from .layouts import Arrays, ProductLayout, Wanted, is_wanted, reduced
 from .products import ABSENT
-from .tiling import MAX_UNSHIFTED_LOGIT, is_far, masked, one_sided
+from .tiling import MAX_UNSHIFTED_LOGIT, masked, one_sided
 
 __all__ = ["label_sets", "nearest_columns", "product_sweep"]
 
@@ -136,8 +136,8 @@ class _OneSided:
         total, residual = family.plain(
             scores, lambda x, value: p.exclude(self.lines, x, value, tile, None, eager=eager), self.by_row
         )
-        scores = p.line_scores(xp, rows, self.partners)
-        positive = family.line(scores, self.present[0] if self.present else None, self.by_row)
+        of_positives = p.line_scores(xp, rows, self.partners)
+        positive = family.line(of_positives, self.present[0] if self.present else None, self.by_row)
         done = family.finish(total, positive, self.by_row, need_grad=self.need_grad)
         values, number, divisor = done.values, done.number, family.divisor
         if not self.need_grad:
@@ -175,7 +175,7 @@ class _OneSided:
         to_partners: list[Array | None] = [None] * len(self.partners)
         if self.partners and self.to_partners:
             to_positive = gradients.pop(0)
-            to_partners = [cotangent * self.rows for cotangent in p.of_each(to_positive, len(self.partners))]
+            to_partners = [x[:, None] * self.rows for x in p.of_each(to_positive, len(self.partners))]
             if not self.lines.given:
                 to_columns = p.add_partners(xp, self.lines, to_columns, to_partners)
         if self.lines.given:
@@ -234,7 +234,7 @@ class _OneSided:
         to_columns = []
         if self.to_rows and partners:
             for partner, cotangent in zip(partners, p.of_each(to_positive, len(partners)), strict=True):
-                to_rows = p.plus(to_rows, cotangent * partner)
+                to_rows = p.plus(to_rows, cotangent[:, None] * partner)
         for k, (residual, factor) in enumerate(zip(residuals, factors, strict=True)):
             coefficient = None if factor is None else factor[:, None]
             if self.to_rows:

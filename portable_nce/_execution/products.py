@@ -110,8 +110,8 @@ def line_scores(xp: Namespace, rows: Array, others: Sequence[Array]) -> Array:
 
 
 def of_each(numbers: Array, count: int) -> list[Array]:
-    """The cotangents of such scores, as a column for each partner."""
-    return [numbers[:, None]] if count == 1 else [numbers[:, k : k + 1] for k in range(count)]
+    """Such numbers of rows, (n,) or (n, P), in an array (n,) for each partner."""
+    return [numbers] if count == 1 else [numbers[:, k] for k in range(count)]
 
 
 def exclude(lines: Lines, x: Array, value: float, tile: Tile, index: Array | None, *, eager: bool) -> Array:
@@ -129,7 +129,7 @@ def exclude(lines: Lines, x: Array, value: float, tile: Tile, index: Array | Non
 def put_lines(lines: Lines, x: Array, values: Array, tile: Tile, *, eager: bool) -> Array:
     """A tile, which may be overwritten, with the cotangents of the positives' scores in their places."""
     for distance, value in zip(lines.distances, of_each(values, len(lines.distances)), strict=True):
-        x = put_line(x, distance, value[:, 0], tile, eager=eager)
+        x = put_line(x, distance, value, tile, eager=eager)
     return x
 
 

@@ -8,14 +8,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from .._core.namespace import device_of
-from .._core.protocol import Array
-
 __all__ = [
     "MAX_UNSHIFTED_LOGIT",
     "Bounds",
     "Tiling",
-    "is_far",
     "is_large",
     "is_positive",
     "label_blocks",
@@ -44,12 +40,6 @@ class Tiling(NamedTuple):
     block: int | Bounds
     tile: int
     keep: bool = False
-
-
-def is_far(x: Array) -> bool:
-    """Whether an array is not on the processor, where a call costs more, and a cache is no measure."""
-    device = device_of(x)
-    return device is not None and "cpu" not in str(device).lower()
 
 
 def is_positive(number: int) -> bool:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 
 from .._core.logsumexp import ExpSum, factors, merge
-from .._core.namespace import lift_to_tape, namespace_of
+from .._core.namespace import is_far, lift_to_tape, namespace_of
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from . import products as p
@@ -17,7 +17,7 @@ from .families import ExpBase, Finished, Softmax, exp_base, family_of
 from .layouts import Arrays, ProductLayout, Wanted, is_wanted, reduced
 from .one_sided import label_sets
 from .statistics import Positives, of_sums, sums_of
-from .tiling import is_far, square
+from .tiling import square
 
 __all__ = ["square_sweep"]
 
@@ -222,9 +222,9 @@ class _Square:
         each = p.of_each(self.to_positive, len(self.lines.distances))
         if self.to_rows:
             for partner, to_positive in zip(p.partners(self.xp, self.lines, self.columns, self.n), each, strict=True):
-                to_rows = p.plus(to_rows, to_positive * partner)
+                to_rows = p.plus(to_rows, to_positive[:, None] * partner)
         if self.to_columns:
-            to_columns = p.add_partners(self.xp, self.lines, to_columns, [x * self.rows for x in each])
+            to_columns = p.add_partners(self.xp, self.lines, to_columns, [x[:, None] * self.rows for x in each])
         return to_rows, to_columns
 
     def _cotangent(
