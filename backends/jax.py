@@ -12,6 +12,8 @@ import jax.numpy as jnp
 from jax.core import Tracer
 from jax.custom_derivatives import SymbolicZero
 
+from .defaults import Defaults
+
 Arrays = tuple[Any, ...]
 
 
@@ -75,7 +77,7 @@ def _by_rule(forward: Callable[..., Arrays], backward: Callable[..., Sequence[An
     return bound
 
 
-class JaxAdapter:
+class JaxAdapter(Defaults):
     """The adapter for JAX arrays and tracers."""
 
     name = "jax"
@@ -83,7 +85,8 @@ class JaxAdapter:
     version = jax.__version__
     half_precision = ("float16", "bfloat16")
 
-    def __init__(self) -> None:
+    def __init__(self, namespace_of: Callable[[Any], Any]) -> None:
+        super().__init__(namespace_of)
         self._bound: dict[Callable[..., Any], Any] = {}  # what has been compiled, by function
         self._static = lru_cache(_STATICS)(_Static)
 
@@ -114,10 +117,6 @@ class JaxAdapter:
     def full_precision(self, x: Any) -> AbstractContextManager[Any]:
         del x
         return _full_precision()
-
-    def loss_dtype(self, x: Any, dtype: Any) -> Any:
-        del x
-        return dtype
 
     def value_and_grad(
         self, fn: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False
@@ -174,14 +173,6 @@ class JaxAdapter:
 
         return self._keep(function, bound)
 
-    def concrete_value(self, x: Any) -> float | None:
-        del x
-        return None
-
-    def concrete_values(self, x: Any) -> Sequence[float] | None:
-        del x
-        return None
-
     def fill_diagonal(self, x: Any, row: int, column: int, count: int, value: Any) -> Any:
         # Not a scatter, which a compiler could not fuse with what is done to the matrix next.
         i, j = (jax.lax.broadcasted_iota(jnp.int32, x.shape, axis) for axis in (0, 1))
@@ -211,5 +202,4 @@ class JaxAdapter:
 
 def adapter(namespace_of: Callable[[Any], Any]) -> JaxAdapter:
     """The adapter for JAX arrays and tracers."""
-    del namespace_of
-    return JaxAdapter()
+    return JaxAdapter(namespace_of)

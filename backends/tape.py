@@ -22,9 +22,9 @@ import itertools
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
+from .defaults import Defaults
 from .numpy_functions import CONSTANT, CONSTANT_METHODS, METHODS, MOVING_METHODS, call_function, call_method, call_ufunc
 
 __all__ = [
@@ -1150,7 +1150,7 @@ def _backward(namespace: TapeNamespace, output: TapeArray, wanted: Sequence[Node
     return [cotangents.get(node, [None])[0] for node in wanted]
 
 
-class TapeAdapter:
+class TapeAdapter(Defaults):
     """The adapter of a library without autodiff, given the function that finds an array's own namespace."""
 
     mode = "eager"
@@ -1168,6 +1168,7 @@ class TapeAdapter:
         copy: Callable[[Array], Array] | None = None,
         add_at: Callable[[Namespace, Array, Array, int], Array] | None = None,
         exponential: Callable[[Array], tuple[Callable[[Array], Array], bool]] | None = None,
+        sum_along: Callable[[Array, int], Array] | None = None,
     ) -> None:
         self.name = name
         self.version = version
@@ -1175,10 +1176,11 @@ class TapeAdapter:
         self.fill = fill  # the diagonal of a matrix, in place
         self.copy = copy  # as asarray(x, copy=True) does, but faster
         self.fast_exponential = exponential  # of arrays that are not recorded
+        self.fast_sum = sum_along  # likewise
         self.add_at = add_at  # as `_add_at` does, but without a matrix
         self.devices = devices
         self.dtypes = ("float64", "float32", *half_precision)
-        self._namespace_of = namespace_of
+        super().__init__(namespace_of)
         self._namespaces: dict[Namespace, TapeNamespace] = {}
 
     def namespace(self, array: Array) -> TapeNamespace:
@@ -1192,14 +1194,6 @@ class TapeAdapter:
 
     def stop_gradient(self, x: Array) -> Array:
         return type(x)(x.__recorded__, x.namespace, x.level) if hasattr(x, "__recorded__") else x
-
-    def full_precision(self, x: Array) -> AbstractContextManager[Any]:
-        del x
-        return nullcontext()
-
-    def loss_dtype(self, x: Array, dtype: Any) -> Any:
-        del x
-        return dtype
 
     def value_and_grad(
         self, fn: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False
@@ -1257,8 +1251,13 @@ class TapeAdapter:
 
     def exponential(self, x: Array) -> tuple[Callable[[Array], Array], bool]:
         if self.fast_exponential is None or hasattr(x, "__recorded__"):
-            return self.namespace(x).exp, False
+            return super().exponential(x)
         return self.fast_exponential(x)
+
+    def sum_along(self, x: Array, axis: int) -> Array:
+        if self.fast_sum is None or hasattr(x, "__recorded__"):
+            return super().sum_along(x, axis)
+        return self.fast_sum(x, axis)
 
     def custom_vjp(
         self,
@@ -1355,35 +1354,9 @@ class TapeAdapter:
         return strip(x).tolist() if self.at_hand else None
 
     def fill_diagonal(self, x: Array, row: int, column: int, count: int, value: float | Array) -> Array:
-        recorded: list[Any] = [a for a in (x, value) if hasattr(a, "__recorded__")]
-        if self.fill is not None and not recorded:
+        if self.fill is not None and not any(hasattr(a, "__recorded__") for a in (x, value)):
             here: Any = value
             here = here[row : row + count] if hasattr(value, "shape") else here
             self.fill(x[row : row + count, column : column + count], here)
             return x
-        plain, space = strip(x), recorded[0].namespace if recorded else self.namespace(x)
-        xp = space.base_namespace
-        i, j = (xp.arange(n, device=_device_of(plain)) for n in plain.shape)
-        away = xp.expand_dims(i - row, axis=1) - xp.expand_dims(j - column, axis=0)
-        inside = xp.logical_and(i >= row, i < row + count)
-        chosen = xp.logical_and(away == 0, xp.expand_dims(inside, axis=1))
-        filling = space.expand_dims(value, axis=1) if hasattr(value, "shape") else xp.full_like(plain, value)
-        return space.where(chosen, filling, x)
-
-    def scan(
-        self,
-        step: Callable[[tuple[Array, ...], tuple[Array, ...], int], tuple[tuple[Array, ...], tuple[Array, ...]]],
-        init: tuple[Array, ...],
-        xs: tuple[Array, ...],
-        block: int | Sequence[tuple[int, int]],
-    ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        length = xs[0].shape[0]
-        if isinstance(block, int):
-            block = [(start, min(start + block, length)) for start in range(0, length, block)]
-        if len(block) == 1:
-            return step(init, xs, 0)
-        carry, emitted = init, []
-        for start, stop in block:
-            carry, out = step(carry, tuple(x[start:stop, ...] for x in xs), start)
-            emitted.append(out)
-        return carry, tuple(self.namespace(column[0]).concat(list(column)) for column in zip(*emitted, strict=True))
+        return super().fill_diagonal(x, row, column, count, value)

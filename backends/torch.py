@@ -18,6 +18,8 @@ from torch.autograd import forward_ad
 from torch.autograd.forward_ad import unpack_dual
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
+from .defaults import Defaults
+
 Arrays = tuple[Any, ...]
 
 
@@ -305,7 +307,7 @@ def _distinct(arrays: Arrays) -> list[Any]:
     return [x.view_as(x) if any(x is y for y in arrays[:k]) else x for k, x in enumerate(arrays)]
 
 
-class TorchAdapter:
+class TorchAdapter(Defaults):
     """The adapter for torch tensors."""
 
     name = "torch"
@@ -313,7 +315,8 @@ class TorchAdapter:
     half_precision = ("float16", "bfloat16")
     dtypes = ("float64", "float32", *half_precision)
 
-    def __init__(self) -> None:
+    def __init__(self, namespace_of: Callable[[Any], Any]) -> None:
+        super().__init__(namespace_of)
         # As for NumPy: a large piece of memory, freed, and the C library keeps those of tiles for the next ones.
         torch.empty(2**25 - 2**14, dtype=torch.uint8)
 
@@ -382,6 +385,9 @@ class TorchAdapter:
         if _recorded((x,)) or _transformed((x,)):
             return (torch.exp2, True) if x.dtype == torch.float32 else (torch.exp, False)
         return (torch.exp2_, True) if x.dtype == torch.float32 else (torch.exp_, False)
+
+    def sum_along(self, x: Any, axis: int) -> Any:
+        return torch.sum(x, dim=axis)
 
     def custom_vjp(
         self, forward: Callable[..., Arrays], backward: Callable[..., Sequence[Any]], *, exact: bool = True
@@ -472,5 +478,4 @@ class TorchAdapter:
 
 def adapter(namespace_of: Callable[[Any], Any]) -> TorchAdapter:
     """The adapter for torch tensors."""
-    del namespace_of
-    return TorchAdapter()
+    return TorchAdapter(namespace_of)

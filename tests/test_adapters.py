@@ -139,3 +139,35 @@ def test_what_comes_beside_the_value_comes_back_as_it_was(convert: Any) -> None:
     gradient, again = pnce.grad(loss, has_aux=True)(convert(A), convert(A + 1.0))
     np.testing.assert_allclose(np.asarray(gradient), (A + 1.0) ** 2)
     assert again["rest"][1] == "name"
+
+
+@pytest.mark.parametrize("shape", [(3, 5), (1, 40_000), (40_000, 1), (300, 4096)])
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("asarray", [np.asarray, torch.from_numpy, jnp.asarray])
+def test_sums_of_rows_and_columns_are_exact_to_some_roundings(
+    asarray: Callable[[Any], Any], shape: tuple[int, int], *, turned: bool
+) -> None:
+    """In either order in memory, which for numpy.sum makes a difference of forty roundings."""
+    x = np.exp(3 * np.random.default_rng(1).normal(size=shape)).astype(np.float32)
+    ours = asarray(x.T.copy()).T if turned else asarray(x)
+    for axis in (0, 1):
+        found = np.asarray(adapter_of(ours).sum_along(ours, axis))
+        assert found.shape == (shape[1 - axis],)
+        assert found.dtype == np.float32
+        rtol = 3e-6 if max(shape) > 10_000 else 1.5e-6
+        np.testing.assert_allclose(found, x.astype(np.float64).sum(axis=axis), rtol=rtol)
+
+
+def test_what_is_not_finite_stays_in_its_row_of_a_sum() -> None:
+    x = np.ones((300, 200), dtype=np.float32)
+    x[1, 3], x[2, 4], x[5, 5] = np.nan, np.inf, -np.inf
+    for axis in (0, 1):
+        np.testing.assert_array_equal(adapter_of(x).sum_along(x, axis), np.sum(x, axis=axis))
+
+
+def test_sums_are_recorded() -> None:
+    x = np.arange(6.0).reshape(2, 3)
+    for axis in (0, 1):
+        value, slope = pnce.value_and_grad(lambda x, a=axis: (adapter_of(x).sum_along(x, a) ** 2).sum())(x)
+        assert value == (x.sum(axis=axis) ** 2).sum()
+        np.testing.assert_array_equal(slope, np.broadcast_to(2 * x.sum(axis=axis, keepdims=True), x.shape))

@@ -36,6 +36,7 @@ USERS = (("__init__",), ("testing",), ("_cli",), ("__main__",))
 
 ADAPTER_MAY_IMPORT = {
     "__init__": set[str](),
+    "defaults": set[str](),
     "tape": {"array_api_compat"},
     "generic": {"array_api_compat"},
     "numpy": {"numpy"},

@@ -281,10 +281,10 @@ def test_the_parts_of_a_loss_have_the_defaults_that_they_document(factory: Calla
 # What is computed at once under block_size="auto", which small arrays would not show.
 
 SIZES: dict[str, dict[str, int]] = {
-    "few rows": {"_MASKED_ENTRIES": 1, "_ROWS": 3, "_COLUMNS": 3},
-    "one row": {"_MASKED_ENTRIES": 1, "_ROWS": 1, "_COLUMNS": 1},
-    "rows by columns": {"_MASKED_ENTRIES": 20, "_ROWS": 2, "_COLUMNS": 5},
-    "nothing kept": {"_KEPT_ENTRIES": 0, "_ROWS": 2, "_COLUMNS": 6},
+    "few rows": {"_MASKED_ENTRIES": 1, "_ROWS": 3, "_TILE_ENTRIES": 9},
+    "one row": {"_MASKED_ENTRIES": 1, "_ROWS": 1, "_TILE_ENTRIES": 1},
+    "rows by columns": {"_MASKED_ENTRIES": 20, "_ROWS": 2, "_TILE_ENTRIES": 10},
+    "nothing kept": {"_KEPT_ENTRIES": 0, "_ROWS": 2, "_TILE_ENTRIES": 24},
     "far away": {"_FAR_ENTRIES": 60, "_FAR_ROWS": 6, "_ROWS": 1},
 }
 

@@ -32,12 +32,10 @@ class Foreign:
 
 
 class Adapter:
-    """An adapter that stops gradients by doing nothing."""
+    """An adapter of few verbs, which stops gradients by doing nothing."""
 
     name = "foreign"
     version = "1"
-    devices = ("cpu",)
-    dtypes = ("float64",)
 
     def stop_gradient(self, x: Any) -> Any:
         return x.value
@@ -46,35 +44,19 @@ class Adapter:
         del argnums, has_aux
         return lambda *arguments: (fn(*arguments), "its gradient")
 
-    def full_precision(self, x: Any) -> Any:
-        raise NotImplementedError
-
-    def loss_dtype(self, x: Any, dtype: Any) -> Any:
-        raise NotImplementedError
-
     def custom_vjp(self, forward: Any, backward: Any, *, exact: bool = True) -> Any:
         del backward, exact
         return forward
 
-    mode = "eager"
-
-    def exponential(self, x: Any) -> Any:
-        raise NotImplementedError
-
     def value_and_vjp(self, function: Any) -> Any:
-        raise NotImplementedError
+        return lambda static, *arrays: function(static, *arrays, need_grad=False)[:2]
 
-    def concrete_value(self, x: Any) -> Any:
-        raise NotImplementedError
 
-    def concrete_values(self, x: Any) -> Any:
-        raise NotImplementedError
+class Plain(Adapter):
+    """The same for NumPy's own arrays: all that a library without gradients has to bring."""
 
-    def fill_diagonal(self, x: Any, row: int, column: int, count: int, value: float) -> Any:
-        raise NotImplementedError
-
-    def scan(self, step: Any, init: Any, xs: Any, block: Any) -> Any:
-        raise NotImplementedError
+    def stop_gradient(self, x: Any) -> Any:
+        return x
 
 
 @pytest.fixture(autouse=True)
@@ -94,6 +76,38 @@ def test_a_registered_adapter_is_used() -> None:
     pnce.register_backend("foreign_arrays", Adapter())
     np.testing.assert_array_equal(pnce.stop_gradient(Foreign([1.0])), [1.0])
     assert pnce.value_and_grad(lambda x: np.sum(x.value))(Foreign([1.0, 2.0])) == (3.0, "its gradient")
+
+
+@pytest.mark.parametrize("block_size", [None, 2, "auto"])
+def test_four_verbs_are_enough_for_every_loss(block_size: Any) -> None:
+    """All others have a default, which is what the built-in adapters of the same arrays give."""
+    rng = np.random.default_rng(5)
+    x, y = rng.normal(size=(5, 3)), rng.normal(size=(5, 3))
+    labels = np.asarray([0, 1, 0, 1, 2])
+
+    def losses() -> list[float]:
+        return [
+            float(value)
+            for value in (
+                pnce.info_nce(x, y, block_size=block_size),
+                pnce.nt_xent(x, y, block_size=block_size),
+                pnce.clip(x, y, logit_scale=10.0, block_size=block_size),
+                pnce.siglip(x, y, logit_scale=10.0, logit_bias=-10.0, block_size=block_size),
+                pnce.supcon(x, labels, block_size=block_size),
+                pnce.relic(x, y, block_size=block_size),
+                pnce.triplet_from_labels(x, labels, block_size=block_size),
+                pnce.moco(x, y, rng.normal(size=(7, 3)) * 0 + 1, block_size=block_size),
+            )
+        ]
+
+    expected = losses()
+    pnce.register_backend("numpy", Plain())
+    adapter = _registry.adapter_of(x)
+    assert isinstance(adapter, pnce.Adapter)
+    assert (adapter.name, adapter.version, adapter.mode, tuple(adapter.devices)) == ("foreign", "1", "eager", ())
+    np.testing.assert_allclose(losses(), expected, rtol=1e-13)
+    filled = adapter.fill_diagonal(np.zeros((3, 4)), 1, 2, 2, np.asarray([5.0, 6.0, 7.0]))
+    np.testing.assert_array_equal(filled, [[0, 0, 0, 0], [0, 0, 6, 0], [0, 0, 0, 7]])
 
 
 def test_a_registered_library_can_have_the_tape(monkeypatch: pytest.MonkeyPatch) -> None:

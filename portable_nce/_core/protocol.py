@@ -13,36 +13,10 @@ Array: TypeAlias = Any
 Namespace: TypeAlias = Any
 
 
-@runtime_checkable
-class Adapter(Protocol):
-    """What an array library must bring: a way to differentiate, and facts for the listing.
-
-    See Also
-    --------
-    register_backend : Registers an adapter for the arrays of a module.
-    """
+class Differentiation(Protocol):
+    """What an array library must bring: a name, and a way to differentiate."""
 
     name: str
-    version: str
-
-    @property
-    def mode(self) -> str:
-        """How blocks are visited just now.
-
-        ``"eager"``: one by one, their numbers known; ``"traced"``: a step is traced once for all blocks; ``"whole"``:
-        all at once, since a compiler traces everything and lengths may be symbols.
-        """
-        ...
-
-    @property
-    def devices(self) -> Sequence[str]:
-        """Names of the devices that arrays can live on, the default first."""
-        ...
-
-    @property
-    def dtypes(self) -> Sequence[str]:
-        """Names of the real floating-point dtypes that the losses accept."""
-        ...
 
     def stop_gradient(self, x: Array) -> Array:
         """Return `x` as a constant."""
@@ -52,21 +26,6 @@ class Adapter(Protocol):
         self, fn: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False
     ) -> Callable[..., Any]:
         """Return the function of value and gradient; the conventions are those of ``jax.value_and_grad``."""
-        ...
-
-    def full_precision(self, x: Array) -> AbstractContextManager[Any]:
-        """Return a context in which products of arrays like `x` are not rounded to fewer bits than they have."""
-        ...
-
-    def loss_dtype(self, x: Array, dtype: Any) -> Any:
-        """Return the dtype of a loss of 16-bit arrays like `x`: `dtype`, or what a context such as autocast asks."""
-        ...
-
-    def exponential(self, x: Array) -> tuple[Callable[[Array], Array], bool]:
-        """Return the fastest exponential that is exact for arrays like `x`, and whether it is that of 2 rather than e.
-
-        It may overwrite its argument.
-        """
         ...
 
     def custom_vjp(
@@ -96,6 +55,57 @@ class Adapter(Protocol):
         `static` is hashable. The function is array-API code, and its gradients are differentiated as they stand for
         derivatives of higher order.
         """
+        ...
+
+
+@runtime_checkable
+class Adapter(Differentiation, Protocol):
+    """What the package asks of an array library: a way to differentiate, how it computes, and facts for the listing.
+
+    See Also
+    --------
+    register_backend : Registers an adapter for the arrays of a module, which may leave out all but a name,
+        `stop_gradient`, `value_and_grad`, `custom_vjp` and `value_and_vjp`.
+    """
+
+    version: str
+
+    @property
+    def mode(self) -> str:
+        """How blocks are visited just now.
+
+        ``"eager"``: one by one, their numbers known; ``"traced"``: a step is traced once for all blocks; ``"whole"``:
+        all at once, since a compiler traces everything and lengths may be symbols.
+        """
+        ...
+
+    @property
+    def devices(self) -> Sequence[str]:
+        """Names of the devices that arrays can live on, the default first."""
+        ...
+
+    @property
+    def dtypes(self) -> Sequence[str]:
+        """Names of the real floating-point dtypes that the losses accept."""
+        ...
+
+    def full_precision(self, x: Array) -> AbstractContextManager[Any]:
+        """Return a context in which products of arrays like `x` are not rounded to fewer bits than they have."""
+        ...
+
+    def loss_dtype(self, x: Array, dtype: Any) -> Any:
+        """Return the dtype of a loss of 16-bit arrays like `x`: `dtype`, or what a context such as autocast asks."""
+        ...
+
+    def exponential(self, x: Array) -> tuple[Callable[[Array], Array], bool]:
+        """Return the fastest exponential that is exact for arrays like `x`, and whether it is that of 2 rather than e.
+
+        It may overwrite its argument.
+        """
+        ...
+
+    def sum_along(self, x: Array, axis: int) -> Array:
+        """Return the sums of a matrix along its axis 0 or 1, in the fastest way that is as exact as any."""
         ...
 
     def concrete_value(self, x: Array) -> float | None:

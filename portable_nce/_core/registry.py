@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import Any
 
 from .namespace import is_array, library_namespace, namespace_of
-from .protocol import Adapter, Array
+from .protocol import Adapter, Array, Differentiation
 
 __all__ = ["adapter_of", "backends_available", "load_backend", "register_backend"]
 
@@ -29,26 +29,30 @@ _BUILT_IN = {
 }
 _ALIASES = {"jaxlib": "jax"}
 
+_NEEDED = ("name", "stop_gradient", "value_and_grad", "custom_vjp", "value_and_vjp")
+"""What an adapter must bring."""
+
 _registered: dict[str, Adapter | None] = {}  # by module; None asks for the tape
 _loaded: dict[str, Adapter] = {}
 _by_type: dict[type, Adapter] = {}
 
 
-def register_backend(module: str, adapter: Adapter | None = None) -> None:
+def register_backend(module: str, adapter: Differentiation | None = None) -> None:
     """Register the adapter that differentiates the arrays of a module.
 
     Parameters
     ----------
     module : str
         Top-level module in which the array type is defined, such as ``"numpy"``.
-    adapter : Adapter, optional
-        Object with the verbs of `portable_nce.Adapter`. None takes the package's own reverse-mode tape, which serves
-        any library that follows the array API.
+    adapter : object, optional
+        Object with a `name` and the verbs of `portable_nce.Adapter`, of which it must bring `stop_gradient`,
+        `value_and_grad`, `custom_vjp` and `value_and_vjp`; the others have a default in the functions of the array API.
+        None takes the package's own reverse-mode tape, which serves any library that follows the array API.
 
     Raises
     ------
     TypeError
-        If `module` is not a string or `adapter` lacks a verb.
+        If `module` is not a string or `adapter` lacks a verb without a default.
     ValueError
         If `module` is not the name of a top-level module, or without an adapter cannot be imported.
 
@@ -75,12 +79,14 @@ def register_backend(module: str, adapter: Adapter | None = None) -> None:
     if isinstance(adapter, type):
         message = f"register_backend: expected an adapter, got the class {adapter.__name__}; make an instance of it"
         raise TypeError(message)
-    if adapter is not None and not isinstance(adapter, Adapter):
-        needed = [name for name in dir(Adapter) if not name.startswith("_")] + ["mode", "name", "version"]
-        missing = sorted({name for name in needed if not hasattr(adapter, name)})
-        message = f"register_backend: expected an adapter, got {type(adapter).__name__} without {', '.join(missing)}"
-        raise TypeError(message)
-    _registered[module] = adapter
+    if adapter is not None:
+        missing = [name for name in _NEEDED if not hasattr(adapter, name)]
+        if missing:
+            message = (
+                f"register_backend: expected an adapter, got {type(adapter).__name__} without {', '.join(missing)}"
+            )
+            raise TypeError(message)
+    _registered[module] = None if adapter is None else _completed(adapter)
     _loaded.pop(module, None)
     _by_type.clear()
 
@@ -200,5 +206,12 @@ def _load_entry_point(module: str) -> Adapter | None:
     except Exception as error:  # noqa: BLE001  (a third party's module may fail in any way)
         warnings.warn(f"the adapter that {point} announces does not load: {error!r}", RuntimeWarning, stacklevel=4)
         return None
-    adapter: Adapter = announced() if isinstance(announced, type) else announced
-    return adapter
+    return _completed(announced() if isinstance(announced, type) else announced)
+
+
+def _completed(adapter: Any) -> Adapter:
+    """An adapter with the defaults for what it leaves out."""
+    if isinstance(adapter, Adapter):
+        return adapter
+    completed: Adapter = _import_backend("defaults").Completed(adapter, namespace_of)
+    return completed

@@ -176,9 +176,8 @@ class Softmax:
         if top is not None and self.absent is not None:
             top = xp.where(top <= self.absent * self.base.unit, -math.inf, top)
         terms = self.terms(scores, top, axis, spare=spare)
-        return ExpSum(
-            top if top is None or self.base.unit == 1.0 else top / self.base.unit, xp.sum(terms, axis=axis)
-        ), terms
+        total = adapter_of(terms).sum_along(terms, axis)
+        return ExpSum(top if top is None or self.base.unit == 1.0 else top / self.base.unit, total), terms
 
     def terms(self, scores: Array, top: Array | None, axis: int = 1, *, spare: bool = True) -> Array:
         """``exp(g - top)``, and 0 in rows whose `top`, in the unit of the scores, is infinite."""
@@ -385,7 +384,7 @@ class Pairs:
         for x in (value, *slopes):
             if id(x) not in done:
                 whole = clear(x if tuple(x.shape) == shape else xp.broadcast_to(x, shape) + xp.zeros_like(scores[0]))
-                done[id(x)] = whole, xp.sum(whole, axis=1)
+                done[id(x)] = whole, adapter_of(whole).sum_along(whole, 1)
         active = None
         if self.plan.divide_by == "active":
             active = xp.sum(xp.astype(done[id(value)][0] != 0, value.dtype), axis=1)

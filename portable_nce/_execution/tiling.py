@@ -24,7 +24,8 @@ __all__ = [
 MAX_UNSHIFTED_LOGIT = 30.0
 """Logits in [-30, 30] need no max-shift: their exponentials add up without loss, in float32 too."""
 
-_ROWS, _COLUMNS = 512, 2048  # of a tile of products
+_ROWS = 512  # of a block of products
+_TILE_ENTRIES = 2**21  # of a tile of products, which has up to eight times as many columns as rows
 _MASKED_ENTRIES = 2**20  # of a block of whole rows, with masks of its size
 _BLOCK_ENTRIES = 2**22  # of a block of whole rows, without
 _KEPT_ENTRIES = 2**26  # exponentials that a two-sided sweep may keep
@@ -74,12 +75,12 @@ def one_sided(n_rows: int, n_columns: int, block_size: int | str | None, *, mode
         return Tiling(whole, n_columns)
     asked = block_size if isinstance(block_size, int) else None
     block = asked or (max(min(_FAR_ENTRIES // n_columns, _FAR_ROWS), _ROWS) if far else _ROWS)
-    tile = n_columns if far or mode == "traced" else _columns(asked)
+    tile = n_columns if far or mode == "traced" else _columns(block)
     return Tiling(min(block, n_rows), min(tile, n_columns))
 
 
-def _columns(block: int | None) -> int:
-    return _COLUMNS if block is None else max(block, min(_COLUMNS, 8 * block))
+def _columns(block: int) -> int:
+    return max(block, min(_TILE_ENTRIES // block, 8 * block))
 
 
 def square(n_rows: int, block_size: int | str | None, *, mode: str, far: bool, symmetric: bool) -> Tiling:
@@ -92,7 +93,7 @@ def square(n_rows: int, block_size: int | str | None, *, mode: str, far: bool, s
         return Tiling(min(asked or max(_ROWS // 2, _BLOCK_ENTRIES // n_rows // 2), n_rows), n_rows)
     keep = asked is None and n_rows * n_rows <= _KEPT_ENTRIES
     size = asked or (_FAR_ROWS // 2 if far else 2 * _ROWS if keep or not symmetric else _ROWS)
-    return Tiling(min(size, n_rows), min(size if keep or symmetric else _columns(asked), n_rows), keep)
+    return Tiling(min(size, n_rows), min(size if keep or symmetric else _columns(size), n_rows), keep)
 
 
 def is_large(n_rows: int, n_columns: int) -> bool:

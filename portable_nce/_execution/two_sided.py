@@ -133,7 +133,7 @@ class _Square:
                 part, terms = self.family.accumulate(scores)
                 parts.append(part)
                 if both and unshifted:
-                    so_far[k] = ExpSum(None, so_far[k].total + xp.sum(terms, axis=0))
+                    so_far[k] = ExpSum(None, so_far[k].total + self.adapter.sum_along(terms, 0))
                 if self.keep:
                     self.kept[start, k] = terms
             return _flat(so_far), (*_flat([merge(xp, parts)[0]]), *numbers)

@@ -1,0 +1,88 @@
+"""What an adapter does where its library has nothing better: the verbs that have a default for everybody."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+Array = Any
+Arrays = tuple[Any, ...]
+
+
+class Defaults:
+    """The verbs that an adapter may leave out, in the functions of the array API."""
+
+    def __init__(self, namespace_of: Callable[[Array], Any]) -> None:
+        self._namespace_of = namespace_of
+
+    def namespace(self, array: Array) -> Any:
+        """The namespace of an array."""
+        return self._namespace_of(array)
+
+    def full_precision(self, x: Array) -> AbstractContextManager[Any]:
+        del x
+        return nullcontext()
+
+    def loss_dtype(self, x: Array, dtype: Any) -> Any:
+        del x
+        return dtype
+
+    def exponential(self, x: Array) -> tuple[Callable[[Array], Array], bool]:
+        return self.namespace(x).exp, False
+
+    def sum_along(self, x: Array, axis: int) -> Array:
+        return self.namespace(x).sum(x, axis=axis)
+
+    def concrete_value(self, x: Array) -> float | None:
+        del x
+        return None
+
+    def concrete_values(self, x: Array) -> Sequence[float] | None:
+        del x
+        return None
+
+    def fill_diagonal(self, x: Array, row: int, column: int, count: int, value: Any) -> Array:
+        xp = self.namespace(x)
+        device = getattr(x, "device", None)
+        i, j = (xp.arange(n, device=device) for n in x.shape)
+        away = xp.expand_dims(i - row, axis=1) - xp.expand_dims(j - column, axis=0)
+        inside = xp.logical_and(i >= row, i < row + count)
+        chosen = xp.logical_and(away == 0, xp.expand_dims(inside, axis=1))
+        return xp.where(chosen, xp.expand_dims(value, axis=1) if hasattr(value, "shape") else value, x)
+
+    def scan(
+        self, step: Callable[[Arrays, Arrays, int], tuple[Arrays, Arrays]], init: Arrays, xs: Arrays, block: Any
+    ) -> tuple[Arrays, Arrays]:
+        length = xs[0].shape[0]
+        if isinstance(block, int):
+            block = [(start, min(start + block, length)) for start in range(0, length, block)]
+        if len(block) == 1:
+            return step(init, xs, 0)
+        carry, emitted = init, []
+        for start, stop in block:
+            carry, out = step(carry, tuple(x[start:stop, ...] for x in xs), start)
+            emitted.append(out)
+        return carry, tuple(self.namespace(column[0]).concat(list(column)) for column in zip(*emitted, strict=True))
+
+
+class _Defaults(Defaults):
+    """The same with facts."""
+
+    version = "unknown"
+    mode = "eager"
+    devices = ()
+    dtypes = ("float64", "float32")
+
+
+class Completed:
+    """An adapter with the defaults for what it leaves out."""
+
+    def __init__(self, adapter: Any, namespace_of: Callable[[Array], Any]) -> None:
+        self._parts = adapter, _Defaults(namespace_of)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        own, default = self._parts
+        return getattr(own if hasattr(own, name) else default, name)
