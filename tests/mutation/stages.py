@@ -25,7 +25,7 @@ SUITE: Final = "portable_nce.testing.suite"
 CONTRACT: Final = tuple(f"{SUITE}.test_{name}" for name in ("contract", "queue"))
 OWN: Final = tuple(
     f"tests/test_{name}.py"
-    for name in ("adapters", "edges", "own_parts", "registry", "tape")
+    for name in ("adapters", "edges", "engine", "own_parts", "registry", "tape", "tape_numpy")
     if (ROOT / f"tests/test_{name}.py").exists()
 )
 SLOW: Final = "fullgraph", "inductor", "gradcheck", "of_a_step"
