@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import math
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,16 @@ import portable_nce as pnce
 from portable_nce._core.logsumexp import ExpSum, exponentials, merge
 from portable_nce._core.numerics import in_range
 from portable_nce._execution import matrix, products, tiling
+from portable_nce._execution.evaluate import evaluate
 from portable_nce._execution.families import Pairs, PairsPlan, Softmax, SoftmaxPlan, exp_base
 from portable_nce._execution.layouts import ProductLayout
+from portable_nce._execution.matrix import ScoreMatrix
 from portable_nce._execution.one_sided import product_sweep
 from portable_nce._execution.products import Lines, Tile
 from portable_nce._execution.two_sided import square_sweep
 from portable_nce.objectives import Term
+from portable_nce.pairings import several_views
+from portable_nce.similarities import resolve
 from portable_nce.testing import CASES
 
 from catalogue import Watch, losses
@@ -423,3 +428,77 @@ def test_several_views_are_labels_whose_places_are_known(views: int, samples: in
         )(batch)
         np.testing.assert_allclose(value, expected, rtol=1e-12)
         np.testing.assert_allclose(np.concatenate(gradients), gradient, rtol=0, atol=1e-12 * np.max(abs(gradient)))
+
+
+PAIRINGS: dict[str, Any] = {
+    "diagonal": pnce.pairings.diagonal,
+    "two views": pnce.pairings.two_views,
+    "three views": lambda: several_views(3),
+    "queue": pnce.pairings.queue,
+    "queue of which some is valid": lambda: pnce.pairings.queue(np.arange(20) % 4 != 1),
+    "index": lambda: pnce.pairings.index(np.asarray([3, 0, 0, 11, -1, 5, 7, 7, 2, 1, 9, 10])),
+    "labels": lambda: pnce.pairings.labels(np.arange(12) % 5, np.arange(15) % 5),
+    "own labels": lambda: pnce.pairings.labels(np.arange(12) % 5),
+    "explicit": lambda: pnce.pairings.explicit((np.arange(12)[:, None] + np.arange(15)) % 4 == 0),
+}
+OBJECTIVES: dict[str, Any] = {
+    "info_nce": pnce.objectives.info_nce(),
+    "flat_nce": pnce.objectives.flat_nce(),
+    "logistic": pnce.objectives.logistic(),
+    "contrastive": pnce.objectives.contrastive(margin=2.0),
+    "triplet": pnce.objectives.triplet(margin=1.0, mining="batch_hard"),
+    "all triplets": pnce.objectives.triplet(margin=1.0),
+}
+
+
+def part_of(pairing: pnce.pairings.Pairing, low: int, high: int) -> pnce.pairings.Pairing:
+    """The pairing of some rows of a matrix with all columns."""
+    part = pnce.pairings.Pairing(
+        pairing.rule,
+        rows=tuple(x[low:high] for x in pairing.rows),
+        columns=pairing.columns,
+        pairs=tuple(x[low:high] for x in pairing.pairs),
+        one_per_row=pairing.one_per_row,
+        one_per_column=pairing.one_per_column,
+    )
+    part.structure, part.views = pairing.structure, pairing.views
+    return part
+
+
+@pytest.mark.parametrize("block_size", [None, "auto", 1, 2, 5])
+@pytest.mark.parametrize("cuts", [(0, 12), (0, 1, 12), (0, 5, 6, 9, 12), (0, 4, 8, 12)], ids=str)
+@pytest.mark.parametrize("objective", OBJECTIVES)
+@pytest.mark.parametrize("pairing", PAIRINGS)
+def test_the_rows_of_a_matrix_may_be_given_in_parts(
+    pairing: str, objective: str, cuts: tuple[int, ...], block_size: Any
+) -> None:
+    """Local rows against the columns of all: losses and gradients add up to those of the whole matrix."""
+    chosen = PAIRINGS[pairing]()
+    n_columns = 20 if "queue" in pairing else {"labels": 15, "explicit": 15}.get(pairing, 12)
+    rng = np.random.default_rng(3)
+    x, y = rng.normal(size=(12, 3)), rng.normal(size=(n_columns, 3))
+
+    def loss(low: int, high: int) -> Any:
+        def of(own: Any, columns: Any) -> Any:
+            matrix = ScoreMatrix(
+                resolve("dot"),
+                (own,),
+                (columns,),
+                part_of(chosen, low, high),
+                block_size=block_size,
+                squarable=True,
+                part=(low, 12),
+            )
+            return evaluate(OBJECTIVES[objective], matrix, None, "sum")[0]
+
+        return pnce.value_and_grad(of, (0, 1))(x[low:high], y)
+
+    def whole(own: Any, columns: Any) -> Any:
+        matrix = ScoreMatrix(resolve("dot"), (own,), (columns,), chosen, block_size=None)
+        return evaluate(OBJECTIVES[objective], matrix, None, "sum")[0]
+
+    value, (to_rows, to_columns) = pnce.value_and_grad(whole, (0, 1))(x, y)
+    parts = [loss(low, high) for low, high in pairwise(cuts)]
+    np.testing.assert_allclose(sum(part[0] for part in parts), value, rtol=1e-13)
+    np.testing.assert_allclose(np.concatenate([part[1][0] for part in parts]), to_rows, rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(sum(part[1][1] for part in parts), to_columns, rtol=1e-12, atol=1e-13)

@@ -40,6 +40,8 @@ class _Masked:
         by_row, row_labels, self.column_labels, pairs = groups[2 * channels :]
         self.n_rows: int = rows[0][0].shape[-2]
         self.n_columns: int = rows[0][0].shape[-1] if layout.given else self.columns[0][0].shape[-2]
+        self.first, whole = layout.part or (0, self.n_rows)
+        self.shape = whole, self.n_columns
         self.column_numbers = self.xp.arange(self.n_columns, device=self.device)
         self.xs = (*(x for group in rows for x in group), *by_row, *row_labels, *pairs)
         width = self.columns[0][0].shape[1] if layout.wide else 1
@@ -56,8 +58,8 @@ class _Masked:
         sets = split(
             xp,
             layout.rule,
-            numbers=(xp.arange(own[0][0].shape[-2], device=self.device) + start, self.column_numbers),
-            shape=(self.n_rows, self.n_columns),
+            numbers=(xp.arange(own[0][0].shape[-2], device=self.device) + (start + self.first), self.column_numbers),
+            shape=self.shape,
             labels=(labels, self.column_labels),
             pairs=pairs[: layout.rule_arrays[2]],
             mask=pairs[-1] if layout.masked else None,

@@ -84,6 +84,7 @@ class ScoreMatrix:
     bounded: bool = False  # whether the magnitudes of all scores are known to be small
     squarable: bool = False  # whether the squares of the operands are known not to overflow
     partners: Operands = ()  # the positives of a queue, if its columns are those beyond them
+    part: tuple[int, int] | None = None  # of some rows of a larger matrix: the number of the first, and of all
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -126,7 +127,7 @@ class ScoreMatrix:
         """The same with the score matrix in memory."""
         if len(self.columns) == 0:
             return self
-        return given(self.scores(), self.pairing, self.mask)
+        return replace(given(self.scores(), self.pairing, self.mask), part=self.part)
 
     def scores(self) -> Array:
         """The score matrix."""
@@ -155,17 +156,18 @@ class ScoreMatrix:
             return None if isinstance(plan, PairsPlan) else self._by_classes(layout, by_row)
         (rows,), (columns,) = self.rows, self.columns
         xp, n_rows = namespace_of(rows), rows.shape[0]
-        lines = lines_of(str(structure), n_rows, self.pairing.views)
+        lines = lines_of(str(structure), columns.shape[0], self.pairing.views)
         partners: Arrays = self.partners
         constants: Arrays = ()
+        first, whole = self.part or (0, n_rows)
         if lines.apart and not partners:
-            partners, columns = (columns[:n_rows, ...],), columns[n_rows:, ...]
+            partners, columns = (columns[first : first + n_rows, ...],), columns[whole:, ...]
         if not is_positive(lines.negatives(columns.shape[0])):
             return None
         present = self.pairing.rows[0] if self.pairing.rows else None
         valid = self.pairing.columns[0] if self.pairing.columns else None
         if valid is not None:
-            present, valid = valid[:n_rows], valid[n_rows:]
+            present, valid = valid[first : first + n_rows], valid[whole:]
         if lines.by_index:
             present, partners, constants = self._indexed(xp, columns)
         if present is not None:
@@ -195,6 +197,7 @@ class ScoreMatrix:
             unit=self.similarity.unit,
             bounded=self.bounded,
             squarable=self.squarable,
+            first_row=None if self.part is None else self.part[0],
             block_size=self.block_size,
             **options,
         )
@@ -209,6 +212,8 @@ class ScoreMatrix:
         adapter = adapter_of(of_rows)
         if adapter.mode != "eager" or not is_large(n_rows, n_columns) or self.block_size is None:
             return None
+        if self.part is not None and layout.structure == "own_labels":
+            return None  # rows and columns are sorted differently, so that no row's own column is at its place
         xp = namespace_of(of_rows)
         size, most = label_blocks(self.block_size)
         order = xp.argsort(of_rows, stable=True)
@@ -253,6 +258,7 @@ class ScoreMatrix:
             by_row=len(by_row),
             wide=self.similarity.wide,
             given=len(self.columns) == 0,
+            part=self.part,
             block_size=self.block_size,
             **options,
         )
@@ -268,7 +274,7 @@ class ScoreMatrix:
         else:
             fits = self.self_contrast and self.similarity.symmetric and adapter_of(self.rows[0]).mode == "eager"
             fits = fits and is_large(n_rows, n_columns)  # which is not asked of a symbol
-        if not fits or self.mask is not None or not self.similarity.inner_product:
+        if not fits or self.part is not None or self.mask is not None or not self.similarity.inner_product:
             return None
         layout = self._product_layout(plan, by_row, {"mean": mean})
         if symmetric or (structure == "views" and plain):
@@ -338,11 +344,12 @@ class ScoreMatrix:
         first = self.rows[0]
         xp, device = namespace_of(first), device_of(first)
         n_rows, n_columns = self.shape
+        first_row, whole = self.part or (0, n_rows)
         return split(
             xp,
             self.pairing.rule,
-            numbers=(xp.arange(n_rows, device=device), xp.arange(n_columns, device=device)),
-            shape=self.shape,
+            numbers=(xp.arange(n_rows, device=device) + first_row, xp.arange(n_columns, device=device)),
+            shape=(whole, n_columns),
             labels=(self.pairing.rows, self.pairing.columns),
             pairs=self.pairing.pairs,
             mask=self.mask,

@@ -49,12 +49,15 @@ class Lines(NamedTuple):
 
     All other columns are its negatives, but column i where that is its `own`. With `by_index`, an array says where the
     positives are; where they are `apart`, all columns are negatives. Both come with an array of their own.
+
+    Of a part of the rows of a larger matrix, `first` is the number that the first of them has there.
     """
 
     distances: tuple[int, ...] = (0,)
     own: bool = False
     by_index: bool = False
     apart: bool = False
+    first: int | None = None
 
     @property
     def given(self) -> bool:
@@ -75,15 +78,18 @@ class Tile(NamedTuple):
     n_columns: int
 
 
-def lines_of(structure: str, n_rows: int, views: int) -> Lines:
+def lines_of(structure: str, n_columns: int, views: int, first: int | None = None) -> Lines:
     """The lines of a pairing's structure."""
     if structure == "views":
-        return Lines(tuple(k * (n_rows // views) for k in range(1, views)), own=True)
-    return Lines(by_index=structure == "index", apart=structure == "queue")
+        return Lines(tuple(k * (n_columns // views) for k in range(1, views)), own=True, first=first)
+    return Lines(by_index=structure == "index", apart=structure == "queue", first=first)
 
 
 def partners(xp: Namespace, lines: Lines, columns: Array, n_rows: int) -> tuple[Array, ...]:
     """The columns that are positive with each row, those of one distance in an array."""
+    if lines.first is not None:
+        bounds = [_window(lines.first + d, n_rows, columns.shape[0]) for d in lines.distances]
+        return tuple(concat_rows(xp, [columns[a:b, ...] for a, b in windows]) for windows in bounds)
     if not lines.own:
         return (columns if n_rows == columns.shape[0] else columns[:n_rows, ...],)
     return tuple(xp.concat([columns[d:, ...], columns[:d, ...]], axis=0) for d in lines.distances)
@@ -93,7 +99,13 @@ def add_partners(xp: Namespace, lines: Lines, to_columns: Array, to_partners: Se
     """The cotangent of the columns, with those of the partners each in its place."""
     for distance, added in zip(lines.distances, to_partners, strict=True):
         n_rows = added.shape[0]
-        if lines.own:
+        if lines.first is not None:
+            start = 0
+            for a, b in _window(lines.first + distance, n_rows, to_columns.shape[0]):
+                inside = to_columns[a:b, ...] + added[start : start + b - a, ...]
+                to_columns = xp.concat([to_columns[:a, ...], inside, to_columns[b:, ...]], axis=0)
+                start += b - a
+        elif lines.own:
             back = n_rows - distance
             to_columns = to_columns + xp.concat([added[back:, ...], added[:back, ...]], axis=0)
         elif n_rows == to_columns.shape[0]:
@@ -101,6 +113,13 @@ def add_partners(xp: Namespace, lines: Lines, to_columns: Array, to_partners: Se
         else:
             to_columns = xp.concat([to_columns[:n_rows, ...] + added, to_columns[n_rows:, ...]], axis=0)
     return to_columns
+
+
+def _window(start: int, count: int, n_columns: int) -> list[tuple[int, int]]:
+    """The bounds of so many columns from one on, and on from the first after the last."""
+    start %= n_columns
+    stop = start + count
+    return [(start, stop)] if stop <= n_columns else [(start, n_columns), (0, stop - n_columns)]
 
 
 def line_scores(xp: Namespace, rows: Array, others: Sequence[Array]) -> Array:
