@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import re
 import sys
@@ -69,3 +70,14 @@ def test_one_environment_serves_the_default_run(noxfile: Any) -> None:
     everything = set(noxfile.ENVIRONMENTS["all"])
     for name in ("arrays", "torch", "jax", "lint", "build"):
         assert set(noxfile.ENVIRONMENTS[name]) - {"numpy"} <= everything, name  # there with a version
+
+
+def test_every_module_that_computes_is_mutated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "tests"))
+    files = set(importlib.import_module("mutation.mutants").FILES)
+    for folder in ("_core", "_execution", "_losses", "objectives"):
+        found = {path.name for path in (ROOT / "portable_nce" / folder).glob("*.py")} - {"__init__.py", "protocol.py"}
+        assert found
+        assert {f"portable_nce/{folder}/{name}" for name in found} <= files
+    assert {"backends/tape.py", "backends/torch.py", "portable_nce/bounds.py"} <= files
+    assert not any("testing" in file or "_cli" in file for file in files)

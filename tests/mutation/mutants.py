@@ -27,8 +27,9 @@ ROOT: Final = Path(__file__).parents[2]
 FILES: Final = tuple(
     path.relative_to(ROOT).as_posix()
     for folder in ("portable_nce", "backends")
-    for path in sorted((ROOT / folder).glob("*.py"))
-    if path.name not in {"__init__.py", "__main__.py", "_protocol.py", "cupy.py"}
+    for path in sorted((ROOT / folder).rglob("*.py"))
+    if path.name not in {"__init__.py", "__main__.py", "protocol.py", "cupy.py"}
+    and not {"_cli", "testing"} & set(path.relative_to(ROOT).parts)
 )
 """What is mutated: the core without its command line and its conformance suite, and the adapters that run anywhere."""
 

@@ -41,7 +41,7 @@ The changes are those of [mutmut](https://mutmut.readthedocs.io)'s operators: ot
 strings and conditions, assignments of None, arguments that are None (by position) or left out (by keyword). Its own
 runner is not used, since it changes functions alone and here tables, classes and defaults are code too. Left out are
 docstrings, annotations, names of types, `__all__`, decorators, what is raised and the sentences in it, f-strings
-(all of them messages or representations), and `strict` of zip; the modules `__init__`, `_protocol`, the command line,
+(all of them messages or representations), and `strict` of zip; the modules `__init__` and `protocol`, the command line,
 the conformance suite, and the adapter of CuPy, which needs a GPU.
 
 A mutant counts as killed if a test fails or the package cannot be imported, and as timed out if a test takes 30 times
