@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -11,9 +14,10 @@ import pytest
 import torch
 
 import portable_nce as pnce
+from portable_nce._execution.matrix import ScoreMatrix
 from portable_nce.objectives import Objective, Pairwise, Term
 from portable_nce.pairings import Pairing
-from portable_nce.similarities import Similarity
+from portable_nce.similarities import Similarity, resolve
 
 from catalogue import Watch
 
@@ -505,3 +509,60 @@ def test_functions_of_each_row_alone_take_one_pass() -> None:
         watch = Watch()
         watch.run(lambda f=objective: pnce.contrast(x, y, objective=f, similarity="dot", block_size=4))
         assert watch.roads == [f"{expected}, products"]
+
+
+STATISTICS: dict[str, Callable[[Any], Any]] = {
+    "log_odds": lambda row: row.log_odds * row.log_odds,
+    "spread": lambda row: row.spread * row.spread,
+    "negative": lambda row: row.negative * row.negative,
+    "positive": lambda row: row.positive * row.positive,
+    "all": lambda row: row.log_odds * row.spread - row.negative * row.positive + row.positive,
+}
+SEVERAL = np.asarray([[i != j and (i * j + i + j) % 3 == 1 for j in range(7)] for i in range(6)])
+
+
+@pytest.mark.parametrize("block_size", [None, 2, "auto"])
+@pytest.mark.parametrize(
+    "pairing",
+    [
+        pnce.pairings.diagonal(),
+        pnce.pairings.labels(np.arange(6) % 3, np.arange(7) % 3),
+        pnce.pairings.labels(np.arange(6) % 4, np.arange(7) % 3),
+        pnce.pairings.explicit(SEVERAL),
+        pnce.pairings.index(np.asarray([3, 3, 5, 6, 0, 2])),
+    ],
+    ids=["diagonal", "labels", "labels of which some are alone", "explicit", "index"],
+)
+@pytest.mark.parametrize("statistic", STATISTICS)
+def test_the_slopes_by_each_statistic_reach_the_scores(statistic: str, pairing: Any, block_size: Any) -> None:
+    """Against differences of the loss, whose value is that of sums spelled out."""
+    rng = np.random.default_rng(17)
+    x, y = rng.normal(size=(6, 3)), rng.normal(size=(7, 3))
+    objective = Objective(STATISTICS[statistic], couples_rows=False)
+
+    def loss(a: Any, b: Any) -> Any:
+        return pnce.contrast(
+            a, b, objective=objective, pairing=pairing, similarity="dot", reduction="sum", block_size=block_size
+        )
+
+    value, gradients = pnce.value_and_grad(loss, (0, 1))(x, y)
+    matrix = ScoreMatrix(resolve("dot"), (x,), (y,), pairing)
+    expected = 0.0
+    for scores, positives, negatives in zip(x @ y.T, *matrix.sets(), strict=True):
+        if not positives.any():
+            continue
+        own, rest = scores[positives], scores[negatives]
+        positive, negative = (math.log(np.exp(s).sum()) if s.size else 0.0 for s in (own, rest))
+        odds = negative - positive if rest.size else 0.0
+        row = SimpleNamespace(log_odds=odds, spread=positive - own.mean(), negative=negative, positive=positive)
+        expected += STATISTICS[statistic](row)
+    np.testing.assert_allclose(value, expected, rtol=1e-12, atol=1e-12)
+    step = 1e-5
+    for k, gradient in enumerate(gradients):
+        for place in np.ndindex(gradient.shape):
+            ends = []
+            for sign in (step, -step):
+                moved = [x.copy(), y.copy()]
+                moved[k][place] += sign
+                ends.append(float(loss(*moved)))
+            np.testing.assert_allclose(gradient[place], (ends[0] - ends[1]) / (2 * step), rtol=1e-6, atol=1e-7)
