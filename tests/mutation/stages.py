@@ -35,6 +35,7 @@ STAGES: Final = {
     "numpy": ("--pyargs", SUITE, "--variant=numpy"),
     "strict": ("--pyargs", *CONTRACT, "--variant=array-api-strict-device", "-k", "not float32"),
     "torch": ("--pyargs", *CONTRACT, "--variant=torch", "-k", "not float32"),
+    "laws": ("tests/test_hardening.py", "tests/test_arguments.py"),
     "transforms": ("tests/test_transforms.py", "-k", f"not {' and not '.join(SLOW)} and ({' or '.join(SOME)})"),
 }
 """What pytest runs, one stage after the other; only what survives a stage goes on to the next."""
