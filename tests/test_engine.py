@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import math
 from itertools import pairwise
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 
@@ -17,7 +19,7 @@ from portable_nce._execution import matrix, products, tiling
 from portable_nce._execution.evaluate import evaluate
 from portable_nce._execution.families import Pairs, PairsPlan, Softmax, SoftmaxPlan, exp_base
 from portable_nce._execution.layouts import ProductLayout
-from portable_nce._execution.matrix import ScoreMatrix
+from portable_nce._execution.matrix import Part, ScoreMatrix
 from portable_nce._execution.one_sided import product_sweep
 from portable_nce._execution.products import Lines, Tile
 from portable_nce._execution.two_sided import square_sweep
@@ -27,6 +29,8 @@ from portable_nce.similarities import resolve
 from portable_nce.testing import CASES
 
 from catalogue import Watch, losses
+
+jax.config.update("jax_enable_x64", True)  # type: ignore[no-untyped-call]  # noqa: FBT003  (JAX's interface)
 
 RNG = np.random.default_rng(7)
 
@@ -451,13 +455,13 @@ OBJECTIVES: dict[str, Any] = {
 }
 
 
-def part_of(pairing: pnce.pairings.Pairing, low: int, high: int) -> pnce.pairings.Pairing:
+def part_of(pairing: pnce.pairings.Pairing, rows: np.ndarray) -> pnce.pairings.Pairing:
     """The pairing of some rows of a matrix with all columns."""
     part = pnce.pairings.Pairing(
         pairing.rule,
-        rows=tuple(x[low:high] for x in pairing.rows),
+        rows=tuple(x[rows] for x in pairing.rows),
         columns=pairing.columns,
-        pairs=tuple(x[low:high] for x in pairing.pairs),
+        pairs=tuple(x[rows] for x in pairing.pairs),
         one_per_row=pairing.one_per_row,
         one_per_column=pairing.one_per_column,
     )
@@ -472,33 +476,56 @@ def part_of(pairing: pnce.pairings.Pairing, low: int, high: int) -> pnce.pairing
 def test_the_rows_of_a_matrix_may_be_given_in_parts(
     pairing: str, objective: str, cuts: tuple[int, ...], block_size: Any
 ) -> None:
-    """Local rows against the columns of all: losses and gradients add up to those of the whole matrix."""
-    chosen = PAIRINGS[pairing]()
-    n_columns = 20 if "queue" in pairing else {"labels": 15, "explicit": 15}.get(pairing, 12)
-    rng = np.random.default_rng(3)
-    x, y = rng.normal(size=(12, 3)), rng.normal(size=(n_columns, 3))
+    check_parts(pairing, objective, cuts, block_size, np.asarray)
 
-    def loss(low: int, high: int) -> Any:
-        def of(own: Any, columns: Any) -> Any:
+
+@pytest.mark.parametrize("library", ["torch", "jax.numpy", "array_api_strict"])
+@pytest.mark.parametrize("block_size", [None, 2])
+@pytest.mark.parametrize("objective", ["info_nce", "logistic"])
+@pytest.mark.parametrize("pairing", ["diagonal", "two views", "three views"])
+def test_every_library_sweeps_parts(pairing: str, objective: str, block_size: Any, library: str) -> None:
+    check_parts(pairing, objective, (0, 5, 6, 12), block_size, importlib.import_module(library).asarray)
+
+
+def check_parts(pairing: str, objective: str, cuts: tuple[int, ...], block_size: Any, asarray: Any) -> None:
+    """Some rows against the columns of all: losses and gradients add up to those of the whole matrix.
+
+    Of several views, a part has the rows of some samples in each view, and the columns come part by part.
+    """
+    chosen = PAIRINGS[pairing]()
+    views = {"two views": 2, "three views": 3}.get(pairing, 1)
+    n_rows = 12 * views
+    n_columns = 20 if "queue" in pairing else {"labels": 15, "explicit": 15}.get(pairing, n_rows)
+    rng = np.random.default_rng(3)
+    x, y = rng.normal(size=(n_rows, 3)), rng.normal(size=(n_columns, 3))
+    numbers = [np.concatenate([np.arange(a, b) + 12 * k for k in range(views)]) for a, b in pairwise(cuts)]
+    order = np.concatenate(numbers) if n_columns == n_rows else np.arange(n_columns)
+
+    def loss(own: np.ndarray, first: int) -> Any:
+        def of(rows: Any, columns: Any) -> Any:
             matrix = ScoreMatrix(
                 resolve("dot"),
-                (own,),
+                (rows,),
                 (columns,),
-                part_of(chosen, low, high),
+                part_of(chosen, own),
                 block_size=block_size,
                 squarable=True,
-                part=(low, 12),
+                part=Part(asarray(own), asarray(order), (n_rows, n_columns), (first, len(own))),
             )
             return evaluate(OBJECTIVES[objective], matrix, None, "sum")[0]
 
-        return pnce.value_and_grad(of, (0, 1))(x[low:high], y)
+        value, gradients = pnce.value_and_grad(of, (0, 1))(asarray(x[own]), asarray(y[order]))
+        return np.asarray(value), tuple(map(np.asarray, gradients))
 
     def whole(own: Any, columns: Any) -> Any:
         matrix = ScoreMatrix(resolve("dot"), (own,), (columns,), chosen, block_size=None)
         return evaluate(OBJECTIVES[objective], matrix, None, "sum")[0]
 
     value, (to_rows, to_columns) = pnce.value_and_grad(whole, (0, 1))(x, y)
-    parts = [loss(low, high) for low, high in pairwise(cuts)]
-    np.testing.assert_allclose(sum(part[0] for part in parts), value, rtol=1e-13)
-    np.testing.assert_allclose(np.concatenate([part[1][0] for part in parts]), to_rows, rtol=1e-12, atol=1e-13)
-    np.testing.assert_allclose(sum(part[1][1] for part in parts), to_columns, rtol=1e-12, atol=1e-13)
+    firsts = np.cumsum([0, *map(len, numbers)])
+    parts = [loss(own, int(first)) for own, first in zip(numbers, firsts, strict=False)]
+    close = functools.partial(np.testing.assert_allclose, rtol=1e-12, atol=1e-13)
+    close(sum(part[0] for part in parts), value)
+    for own, part in zip(numbers, parts, strict=True):
+        close(part[1][0], to_rows[own])
+    close(sum(part[1][1] for part in parts), to_columns[order])

@@ -143,8 +143,8 @@ def _weighted(objective: Weighted, matrix: ScoreMatrix, weights: Array | None, r
     """An objective with a parameter for each row that is a function of all positives."""
     (rows,), (columns,) = matrix.rows, matrix.columns
     xp = namespace_of(rows, columns)
-    first = None if matrix.part is None else matrix.part[0]
-    lines = lines_of(str(matrix.pairing.structure), columns.shape[0], matrix.pairing.views, first)
+    window = None if matrix.part is None else matrix.part.window
+    lines = lines_of(str(matrix.pairing.structure), rows.shape[0], matrix.pairing.views, window)
     (others,) = matrix.partners or partners(xp, lines, columns, rows.shape[0])
     positive = xp.sum(rows * others, axis=1)
     parameter = objective.parameter(positive, xp.ones_like(positive, dtype=xp.bool))

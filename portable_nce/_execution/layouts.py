@@ -40,8 +40,8 @@ class ProductLayout(NamedTuple):
     `structure` is the pairing's, of some `views`; of labels, rows and columns are sorted by them, and `blocks` and
     `tiles` cut both between classes, so that the positives of a block of rows are in the tile of the same number.
     `own`: rows and columns are the same. `unit`: no score can overflow. `bounded`: none is large. `squarable`: no
-    square of an operand overflows. `mean`: the sum is divided by the number of rows. `first_row`: the number of the
-    first row, where these are a part of the rows of a larger matrix.
+    square of an operand overflows. `mean`: the sum is divided by the number of rows. `window`: of a part of the
+    rows of a larger matrix, the first of its own columns, and how many they are.
     """
 
     plan: SoftmaxPlan | PairsPlan
@@ -59,7 +59,7 @@ class ProductLayout(NamedTuple):
     block_size: int | str | None = None
     blocks: Bounds = ()
     tiles: Bounds = ()
-    first_row: int | None = None
+    window: tuple[int, int] | None = None
 
 
 class MaskedLayout(NamedTuple):
@@ -67,7 +67,8 @@ class MaskedLayout(NamedTuple):
 
     The arrays are the operands of rows and then of columns, of each similarity in turn; numbers for each row; then,
     without a gradient, the rule's arrays of rows, of columns and of pairs, and the mask. `given`: the operand of the
-    rows is the score matrix itself. `part`: the number of the first row, and how many the whole matrix has.
+    rows is the score matrix itself. `whole`: the shape of the matrix of which this is a part; the numbers of its rows
+    and of its columns come last.
     """
 
     plan: SoftmaxPlan | PairsPlan
@@ -83,7 +84,7 @@ class MaskedLayout(NamedTuple):
     mean: bool = False
     values: bool = False
     block_size: int | str | None = None
-    part: tuple[int, int] | None = None
+    whole: tuple[int, int] | None = None
 
 
 def reduced(

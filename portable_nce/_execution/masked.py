@@ -40,9 +40,11 @@ class _Masked:
         by_row, row_labels, self.column_labels, pairs = groups[2 * channels :]
         self.n_rows: int = rows[0][0].shape[-2]
         self.n_columns: int = rows[0][0].shape[-1] if layout.given else self.columns[0][0].shape[-2]
-        self.first, whole = layout.part or (0, self.n_rows)
-        self.shape = whole, self.n_columns
-        self.column_numbers = self.xp.arange(self.n_columns, device=self.device)
+        self.shape = layout.whole or (self.n_rows, self.n_columns)
+        if layout.whole is None:
+            self.column_numbers = self.xp.arange(self.n_columns, device=self.device)
+        else:
+            pairs, self.column_numbers = (pairs[-2], *pairs[:-2]), pairs[-1]
         self.xs = (*(x for group in rows for x in group), *by_row, *row_labels, *pairs)
         width = self.columns[0][0].shape[1] if layout.wide else 1
         mode = adapter_of(arrays[0]).mode
@@ -52,13 +54,17 @@ class _Masked:
         """The operands of a block, its numbers, its scores in each channel, and its positives and negatives."""
         xp, layout = self.xp, self.layout
         *own, here, labels, pairs = _split(block, [*self.of_rows, layout.by_row, layout.rule_arrays[0]])
+        if layout.whole is None:
+            numbers = xp.arange(own[0][0].shape[-2], device=self.device) + start
+        else:
+            numbers, pairs = pairs[0], pairs[1:]
         scores = tuple(
             upcast(xp, of(x, y)) for (of, _), x, y in zip(layout.similarities, own, self.columns, strict=True)
         )
         sets = split(
             xp,
             layout.rule,
-            numbers=(xp.arange(own[0][0].shape[-2], device=self.device) + (start + self.first), self.column_numbers),
+            numbers=(numbers, self.column_numbers),
             shape=self.shape,
             labels=(labels, self.column_labels),
             pairs=pairs[: layout.rule_arrays[2]],

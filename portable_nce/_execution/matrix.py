@@ -34,7 +34,7 @@ from .products import absence, lines_of
 from .tiling import is_large, is_positive, label_blocks, masked, one_sided
 from .two_sided import square_sweep
 
-__all__ = ["Prepared", "ScoreMatrix", "Statistics", "given", "in_one_pass", "in_two_passes"]
+__all__ = ["Part", "Prepared", "ScoreMatrix", "Statistics", "given", "in_one_pass", "in_two_passes"]
 
 
 class Statistics(NamedTuple):
@@ -69,6 +69,19 @@ class Prepared(NamedTuple):
         return (*self.operands, *by_row, *self.constants)
 
 
+class Part(NamedTuple):
+    """Where some rows and all columns of a larger matrix are.
+
+    Their numbers there and its shape, for rules; and the columns in which the positives and the own columns of these
+    rows lie, from one on, as if they were a matrix by themselves.
+    """
+
+    rows: Array
+    columns: Array
+    shape: tuple[int, int]
+    window: tuple[int, int]
+
+
 @dataclass(frozen=True, eq=False)
 class ScoreMatrix:
     """Scores of rows against columns, and which pairs are positive, negative, or nothing."""
@@ -84,7 +97,7 @@ class ScoreMatrix:
     bounded: bool = False  # whether the magnitudes of all scores are known to be small
     squarable: bool = False  # whether the squares of the operands are known not to overflow
     partners: Operands = ()  # the positives of a queue, if its columns are those beyond them
-    part: tuple[int, int] | None = None  # of some rows of a larger matrix: the number of the first, and of all
+    part: Part | None = None  # where these rows and columns are in a larger matrix
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -156,10 +169,10 @@ class ScoreMatrix:
             return None if isinstance(plan, PairsPlan) else self._by_classes(layout, by_row)
         (rows,), (columns,) = self.rows, self.columns
         xp, n_rows = namespace_of(rows), rows.shape[0]
-        lines = lines_of(str(structure), columns.shape[0], self.pairing.views)
+        lines = lines_of(str(structure), n_rows, self.pairing.views)
         partners: Arrays = self.partners
         constants: Arrays = ()
-        first, whole = self.part or (0, n_rows)
+        first, whole = (0, n_rows) if self.part is None else (self.part.window[0], self.part.shape[0])
         if lines.apart and not partners:
             partners, columns = (columns[first : first + n_rows, ...],), columns[whole:, ...]
         if not is_positive(lines.negatives(columns.shape[0])):
@@ -197,7 +210,7 @@ class ScoreMatrix:
             unit=self.similarity.unit,
             bounded=self.bounded,
             squarable=self.squarable,
-            first_row=None if self.part is None else self.part[0],
+            window=None if self.part is None else self.part.window,
             block_size=self.block_size,
             **options,
         )
@@ -258,12 +271,14 @@ class ScoreMatrix:
             by_row=len(by_row),
             wide=self.similarity.wide,
             given=len(self.columns) == 0,
-            part=self.part,
+            whole=None if self.part is None else self.part.shape,
             block_size=self.block_size,
             **options,
         )
         operands = (*(x for one in channels for x in one.rows), *(x for one in channels for x in one.columns))
-        return Prepared(masked_sweep, layout, operands, by_row, (*self.pairing.rows, *self.pairing.columns, *pairs))
+        numbers = () if self.part is None else self.part[:2]
+        constants = (*self.pairing.rows, *self.pairing.columns, *pairs, *numbers)
+        return Prepared(masked_sweep, layout, operands, by_row, constants)
 
     def two_sided(self, plan: SoftmaxPlan, by_row: Arrays, *, symmetric: bool, mean: bool) -> Prepared | None:
         """The two-sided sweep over this matrix, or None where it has no use."""
@@ -344,12 +359,15 @@ class ScoreMatrix:
         first = self.rows[0]
         xp, device = namespace_of(first), device_of(first)
         n_rows, n_columns = self.shape
-        first_row, whole = self.part or (0, n_rows)
+        if self.part is None:
+            numbers, shape = (xp.arange(n_rows, device=device), xp.arange(n_columns, device=device)), self.shape
+        else:
+            numbers, shape = self.part[:2], self.part.shape
         return split(
             xp,
             self.pairing.rule,
-            numbers=(xp.arange(n_rows, device=device) + first_row, xp.arange(n_columns, device=device)),
-            shape=(whole, n_columns),
+            numbers=numbers,
+            shape=shape,
             labels=(self.pairing.rows, self.pairing.columns),
             pairs=self.pairing.pairs,
             mask=self.mask,

@@ -75,7 +75,7 @@ class _OneSided:
         self.xp, self.adapter = xp, adapter = namespace_of(rows), adapter_of(rows)
         self.mode = adapter.mode
         n_rows, n_columns = rows.shape[0], columns.shape[0]
-        self.lines = lines = p.lines_of(layout.structure, n_columns, layout.views, layout.first_row)
+        self.lines = lines = p.lines_of(layout.structure, n_rows, layout.views, layout.window)
         self.to_columns = is_wanted(need_grad, 1)
         self.to_partners = is_wanted(need_grad, 2) if lines.given else self.to_columns
         self.partners: Arrays = ()
@@ -89,7 +89,6 @@ class _OneSided:
         self.present = (constants.pop(0),) if layout.present else ()
         self.bias = constants.pop(0) if layout.biased else None
         self.labels = tuple(constants)
-        self.first: int = layout.first_row or 0
 
         self.layout = layout
         self.tiling = one_sided(n_rows, n_columns, layout.block_size, mode=self.mode, far=is_far(rows))
@@ -130,7 +129,7 @@ class _OneSided:
         """The sweep in the fewest calls: the positives' cotangents stand in that of the tile."""
         xp, rows, columns, unit = self.xp, self.rows, self.columns, self.base.unit
         eager, n_columns = self.mode == "eager", columns.shape[0]
-        tile = p.Tile(self.first, 0, n_columns, n_columns)
+        tile = p.tile_of(self.lines, 0, (0, n_columns), n_columns)
         scores = p.product(rows if unit == 1.0 else rows * unit, columns)
         largest = MAX_UNSHIFTED_LOGIT if self.layout.bounded else largest_entry(scores)
         family = self.family_for(math.inf if largest is None else largest / unit)
@@ -251,5 +250,5 @@ class _OneSided:
         """The function that puts a number where rows of a tile have no negative; by labels, all are negatives."""
         if self.layout.blocks:
             return lambda x, _: x
-        tile = p.Tile(start + self.first, *self.bounds[k], self.columns.shape[0])
+        tile = p.tile_of(self.lines, start, self.bounds[k], self.columns.shape[0])
         return lambda x, value: p.exclude(self.lines, x, value, tile, index, eager=self.mode == "eager")

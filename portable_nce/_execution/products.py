@@ -41,6 +41,7 @@ __all__ = [
     "product",
     "put_line",
     "put_lines",
+    "tile_of",
 ]
 
 
@@ -50,14 +51,14 @@ class Lines(NamedTuple):
     All other columns are its negatives, but column i where that is its `own`. With `by_index`, an array says where the
     positives are; where they are `apart`, all columns are negatives. Both come with an array of their own.
 
-    Of a part of the rows of a larger matrix, `first` is the number that the first of them has there.
+    Of a part of the rows of a larger matrix, that is so in a `window` of the columns: from one on, so many.
     """
 
     distances: tuple[int, ...] = (0,)
     own: bool = False
     by_index: bool = False
     apart: bool = False
-    first: int | None = None
+    window: tuple[int, int] | None = None
 
     @property
     def given(self) -> bool:
@@ -70,7 +71,10 @@ class Lines(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """Where a tile lies: its first row, its first column, the one after its last, and how many the matrix has."""
+    """Where a tile lies: its first row, its first column, the one after its last, and how many there are.
+
+    Columns are counted from the first of the window, if there is one.
+    """
 
     start: Array | int
     low: int
@@ -78,18 +82,28 @@ class Tile(NamedTuple):
     n_columns: int
 
 
-def lines_of(structure: str, n_columns: int, views: int, first: int | None = None) -> Lines:
+def lines_of(structure: str, n_rows: int, views: int, window: tuple[int, int] | None = None) -> Lines:
     """The lines of a pairing's structure."""
     if structure == "views":
-        return Lines(tuple(k * (n_columns // views) for k in range(1, views)), own=True, first=first)
-    return Lines(by_index=structure == "index", apart=structure == "queue", first=first)
+        return Lines(tuple(k * (n_rows // views) for k in range(1, views)), own=True, window=window)
+    if structure in {"index", "queue"}:
+        return Lines(by_index=structure == "index", apart=structure == "queue")
+    return Lines(window=window)
+
+
+def tile_of(lines: Lines, start: Array | int, bounds: tuple[int, int], n_columns: int) -> Tile:
+    """The place of a tile with these bounds of its columns."""
+    if lines.window is None:
+        return Tile(start, *bounds, n_columns)
+    low, size = lines.window
+    return Tile(start, bounds[0] - low, bounds[1] - low, size)
 
 
 def partners(xp: Namespace, lines: Lines, columns: Array, n_rows: int) -> tuple[Array, ...]:
     """The columns that are positive with each row, those of one distance in an array."""
-    if lines.first is not None:
-        bounds = [_window(lines.first + d, n_rows, columns.shape[0]) for d in lines.distances]
-        return tuple(concat_rows(xp, [columns[a:b, ...] for a, b in windows]) for windows in bounds)
+    if lines.window is not None:
+        low, size = lines.window
+        columns = columns[low : low + size, ...]
     if not lines.own:
         return (columns if n_rows == columns.shape[0] else columns[:n_rows, ...],)
     return tuple(xp.concat([columns[d:, ...], columns[:d, ...]], axis=0) for d in lines.distances)
@@ -97,15 +111,13 @@ def partners(xp: Namespace, lines: Lines, columns: Array, n_rows: int) -> tuple[
 
 def add_partners(xp: Namespace, lines: Lines, to_columns: Array, to_partners: Sequence[Array]) -> Array:
     """The cotangent of the columns, with those of the partners each in its place."""
+    if lines.window is not None:
+        low, high = lines.window[0], sum(lines.window)
+        inside = add_partners(xp, lines._replace(window=None), to_columns[low:high, ...], to_partners)
+        return xp.concat([to_columns[:low, ...], inside, to_columns[high:, ...]], axis=0)
     for distance, added in zip(lines.distances, to_partners, strict=True):
         n_rows = added.shape[0]
-        if lines.first is not None:
-            start = 0
-            for a, b in _window(lines.first + distance, n_rows, to_columns.shape[0]):
-                inside = to_columns[a:b, ...] + added[start : start + b - a, ...]
-                to_columns = xp.concat([to_columns[:a, ...], inside, to_columns[b:, ...]], axis=0)
-                start += b - a
-        elif lines.own:
+        if lines.own:
             back = n_rows - distance
             to_columns = to_columns + xp.concat([added[back:, ...], added[:back, ...]], axis=0)
         elif n_rows == to_columns.shape[0]:
@@ -113,13 +125,6 @@ def add_partners(xp: Namespace, lines: Lines, to_columns: Array, to_partners: Se
         else:
             to_columns = xp.concat([to_columns[:n_rows, ...] + added, to_columns[n_rows:, ...]], axis=0)
     return to_columns
-
-
-def _window(start: int, count: int, n_columns: int) -> list[tuple[int, int]]:
-    """The bounds of so many columns from one on, and on from the first after the last."""
-    start %= n_columns
-    stop = start + count
-    return [(start, stop)] if stop <= n_columns else [(start, n_columns), (0, stop - n_columns)]
 
 
 def line_scores(xp: Namespace, rows: Array, others: Sequence[Array]) -> Array:
@@ -161,7 +166,7 @@ def put_line(x: Array, distance: int, value: float | Array, tile: Tile, *, eager
     first, count = (start + distance) % n_columns, x.shape[0]
     # Along the diagonal through (start, first), and on from column 0 where it leaves the matrix.
     for shift in (0, n_columns) if first + count > n_columns else (0,):
-        a, b = max(low, first - shift), min(high, first - shift + count)
+        a, b = max(low, 0, first - shift), min(high, n_columns, first - shift + count)
         if a < b:
             x = adapter_of(x).fill_diagonal(x, a - first + shift, a - low, b - a, value)
     return x
