@@ -541,6 +541,10 @@ def _move(
     signature = _signature(function)
     if signature is not None:
         call = _bound(name, signature, arguments, options)
+        if name == "compress" and "a" in call:  # its condition comes first
+            options = dict(call)
+            arguments = (options.pop("a"),)
+            function = _with_array_named("a", function)
         first = next(iter(signature.parameters))
         if not arguments:
             arguments = (options.pop(first),)
@@ -551,6 +555,10 @@ def _move(
         raise NotImplementedError(message)
     rest, named = space.stripped((tuple(arguments[1:]), options))
     return space.rearranged(lambda data: function(data, *rest, **named), arguments[0])
+
+
+def _with_array_named(key: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda data, **named: function(**{key: data}, **named)
 
 
 @functools.cache
