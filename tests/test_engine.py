@@ -529,3 +529,42 @@ def check_parts(pairing: str, objective: str, cuts: tuple[int, ...], block_size:
     for own, part in zip(numbers, parts, strict=True):
         close(part[1][0], to_rows[own])
     close(sum(part[1][1] for part in parts), to_columns[order])
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("temperature", [1.0, 0.01])
+@pytest.mark.parametrize("form", ["each", "pooled", "separate"])
+@pytest.mark.parametrize("own", [False, True])
+def test_sorted_labels_give_what_masks_give(
+    form: Any, temperature: float, reduction: str, monkeypatch: pytest.MonkeyPatch, *, own: bool
+) -> None:
+    """Of rows against other columns and of own ones, with classes of one, of some and of none among the columns."""
+    rng = np.random.default_rng(23)
+    x, y = rng.normal(size=(40, 4)), rng.normal(size=(53, 4))
+    of_rows, of_columns = rng.integers(0, 14, size=40), rng.integers(2, 17, size=53)
+    weights = rng.uniform(size=40)
+    pairing = pnce.pairings.labels(of_rows) if own else pnce.pairings.labels(of_rows, of_columns)
+    objective = pnce.objectives.info_nce(multi_positive=form)
+
+    def loss(a: Any, b: Any, w: Any, block_size: Any) -> Any:
+        values = pnce.contrast(
+            *((a,) if own else (a, b)),
+            objective=objective,
+            pairing=pairing,
+            temperature=temperature,
+            weights=w,
+            reduction=reduction,
+            block_size=block_size,
+        )
+        return (values * np.arange(1.0, 41.0)).sum() if reduction == "none" else values
+
+    expected, slopes = pnce.value_and_grad(lambda *z: loss(*z, None), (0, 1, 2))(x, y, weights)
+    monkeypatch.setattr(tiling, "_ROWS", 5)
+    watch = Watch()
+    found: list[Any] = []
+    watch.run(lambda: found.append(pnce.value_and_grad(lambda *z: loss(*z, "auto"), (0, 1, 2))(x, y, weights)))
+    value, gradients = found[0]
+    assert all("products" in road for road in watch.roads), watch.roads
+    np.testing.assert_allclose(value, expected, rtol=1e-12)
+    for ours, slope in zip(gradients, slopes, strict=True):
+        np.testing.assert_allclose(ours, slope, rtol=1e-10, atol=1e-12 * (1 + np.max(np.abs(slope))))

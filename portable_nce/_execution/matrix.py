@@ -243,8 +243,7 @@ class ScoreMatrix:
             column_labels = xp.take(of_columns, column_order, axis=0)
             at = xp.take(ordered, xp.asarray(firsts[1:], dtype=order.dtype, device=device_of(order)), axis=0)
             ends = adapter.concrete_values(xp.searchsorted(column_labels, at)) or ()
-            bounds = [0, *map(int, ends), n_columns]
-            tiles = tuple(pairwise(bounds))
+            blocks, tiles = _without_empty_tiles(firsts, [0, *map(int, ends)], n_rows, n_columns)
         if max(high - low for low, high in (*blocks, *tiles)) > most:
             return None
         (rows,), (columns,) = self.rows, self.columns
@@ -372,6 +371,18 @@ class ScoreMatrix:
             pairs=self.pairing.pairs,
             mask=self.mask,
         )
+
+
+def _without_empty_tiles(
+    firsts: list[int], lows: list[int], n_rows: int, n_columns: int
+) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]:
+    """Blocks and tiles that begin at these rows and columns; a block without columns is part of the one before it."""
+    kept = [(0, 0)]
+    for first, low in zip(firsts[1:], lows[1:], strict=True):
+        if kept[-1][1] < low < n_columns:
+            kept.append((first, low))
+    rows, columns = zip(*kept, strict=True)
+    return tuple(pairwise((*rows, n_rows))), tuple(pairwise((*columns, n_columns)))
 
 
 _NO_OBJECTIVE = Objective(lambda row: row.log_odds, couples_rows=False, label="statistics")
