@@ -546,7 +546,7 @@ def test_sorted_labels_give_what_masks_give(
     pairing = pnce.pairings.labels(of_rows) if own else pnce.pairings.labels(of_rows, of_columns)
     objective = pnce.objectives.info_nce(multi_positive=form)
 
-    def loss(a: Any, b: Any, w: Any, block_size: Any) -> Any:
+    def loss(block_size: Any, a: Any, b: Any, w: Any) -> Any:
         values = pnce.contrast(
             *((a,) if own else (a, b)),
             objective=objective,
@@ -558,11 +558,11 @@ def test_sorted_labels_give_what_masks_give(
         )
         return (values * np.arange(1.0, 41.0)).sum() if reduction == "none" else values
 
-    expected, slopes = pnce.value_and_grad(lambda *z: loss(*z, None), (0, 1, 2))(x, y, weights)
+    expected, slopes = pnce.value_and_grad(functools.partial(loss, None), (0, 1, 2))(x, y, weights)
     monkeypatch.setattr(tiling, "_ROWS", 5)
     watch = Watch()
     found: list[Any] = []
-    watch.run(lambda: found.append(pnce.value_and_grad(lambda *z: loss(*z, "auto"), (0, 1, 2))(x, y, weights)))
+    watch.run(lambda: found.append(pnce.value_and_grad(functools.partial(loss, "auto"), (0, 1, 2))(x, y, weights)))
     value, gradients = found[0]
     assert all("products" in road for road in watch.roads), watch.roads
     np.testing.assert_allclose(value, expected, rtol=1e-12)
