@@ -49,10 +49,10 @@ TRANSFORMS: Mapping[str, tuple[str, ...]] = {
     "gradcheck, twice": ("test_torch_gradcheck_to_second_order", "test_torch_scores"),
     "torch.func: grad, vmap": ("test_torch_func", "test_torch_scores"),
     "jvp, Hessian": ("test_torch_jvp_and_hessian", "test_torch_scores"),
-    "torch.compile": ("test_torch_compile_fullgraph",),
+    "torch.compile": ("test_torch_compile_fullgraph", "test_torch_compile_serves_every_batch_size"),
     "JAX: jit": ("test_jax_jit", "test_jax_scores"),
-    "vmap, grad of grad": ("test_jax_vmap_and_second_order", "test_jax_scores"),
-    "forward mode, Hessian of JAX": ("test_jax_forward_mode_and_hessian", "test_jax_scores"),
+    "forward mode, vmap": ("test_jax_vmap_and_jvp", "test_jax_scores"),
+    "second order of JAX": ("test_jax_second_order",),
 }
 """The columns of the table of transforms, and the tests that fill them."""
 
