@@ -297,9 +297,7 @@ def log_partition(noise_scores: Array, noise_log_q: float | Array, /, *, mask: A
     """
     names = ("", "noise_scores", "", "noise_log_q")
     xp, _, noise, q, rest = _enter(None, noise_scores, (0.0, noise_log_q), mask, names=names)
-    noise = noise - q[1]
-    number = xp.sum(xp.astype(rest.members, noise.dtype), axis=1)
-    return finish(xp, _log_mean(xp, _log_sum(xp, noise, rest), number), rest.dtype, "none")
+    return finish(xp, _log_mean(xp, _log_sum(xp, noise - q[1], rest), rest.members), rest.dtype, "none")
 
 
 def sampled_softmax(
@@ -378,10 +376,9 @@ def sampled_softmax(
     log_q = (0.0 if data_log_q is None else data_log_q, noise_log_q)
     xp, data, noise, q, rest = _enter(data_scores, noise_scores, log_q, mask, weights, reduction)
     sums = exp_sum(xp, noise - q[1], rest.members)
-    number = xp.sum(xp.astype(rest.members, data.dtype), axis=1)
     some = sums.top != -math.inf
     if not include_positive:
-        log_z = xp.where(some, _log_mean(xp, sums, number), data)
+        log_z = xp.where(some, _log_mean(xp, sums, rest.members), data)
         return _reduce(xp, log_z - data, rest, some)
     # log(e^L + e^(s - log q)) - s with the log-odds u = L - (s - log q) of the samples is softplus(u) - log q, and also
     # softplus(-u) + L - s: of the slopes sigmoid(u) - 1 by log q and sigmoid(-u) - 1 by s neither is to cancel.
@@ -392,6 +389,7 @@ def sampled_softmax(
     behind = odds > 0
     ahead_loss = xp.where(some, softplus(xp, xp.where(behind, xp.zeros_like(odds), odds)), xp.zeros_like(odds)) - log_q
     behind_loss = softplus(xp, -xp.where(behind, odds, xp.zeros_like(odds))) + ((top - data) + rest_of_sum)
+    number = xp.sum(xp.astype(rest.members, data.dtype), axis=1)
     return _reduce(xp, xp.where(behind, behind_loss, ahead_loss) - xp.log(number + 1.0), rest)
 
 
@@ -569,7 +567,7 @@ def self_normalization(
     number = xp.sum(xp.astype(rest.members, noise.dtype), axis=1)
     sums, weights = exponentials(xp, joint, rest.members)
     some = sums.top != -math.inf
-    log_z, size = sums.top + sums.log_total(xp) if log_q is None else _log_mean(xp, sums, number), number
+    log_z, size = sums.top + sums.log_total(xp) if log_q is None else _log_mean(xp, sums, rest.members), number
     log_z = xp.where(some, log_z, xp.zeros_like(number))
     if log_q is not None:
         squares = xp.sum(weights * weights, axis=1)
@@ -671,13 +669,14 @@ def _ranking(xp: Namespace, own: Array, sums: ExpSum) -> Array:
     return xp.where(some, softplus(xp, odds), xp.zeros_like(odds))
 
 
-def _log_mean(xp: Namespace, sums: ExpSum, number: Array) -> Array:
-    """``log((1/n) Σ e^t)`` of each row, -inf of an empty one.
+def _log_mean(xp: Namespace, sums: ExpSum, members: Array) -> Array:
+    """``log((1/n) Σ e^t)`` of the members of each row, -inf of an empty one.
 
     It is exact near 0 too, where the difference of two logarithms would cancel: ``log(Σ / n) = log1p((Σ - n) / n)``.
     """
     assert sums.top is not None  # noqa: S101  (there is a shift)
     finite = xp.logical_not(xp.isinf(sums.top))
+    number = xp.sum(xp.astype(members, sums.total.dtype), axis=1)
     one = xp.ones_like(number)
     total, number = (xp.where(finite, x, one) for x in (sums.total, number))
     near = total > 0.5 * number
