@@ -455,13 +455,13 @@ OBJECTIVES: dict[str, Any] = {
 }
 
 
-def part_of(pairing: pnce.pairings.Pairing, rows: np.ndarray) -> pnce.pairings.Pairing:
-    """The pairing of some rows of a matrix with all columns."""
+def part_of(pairing: pnce.pairings.Pairing, rows: np.ndarray, columns: np.ndarray) -> pnce.pairings.Pairing:
+    """The pairing of some rows of a matrix with all columns in some order."""
     part = pnce.pairings.Pairing(
         pairing.rule,
         rows=tuple(x[rows] for x in pairing.rows),
-        columns=pairing.columns,
-        pairs=tuple(x[rows] for x in pairing.pairs),
+        columns=tuple(x[columns] for x in pairing.columns),
+        pairs=tuple(x[rows][:, columns] for x in pairing.pairs),
         one_per_row=pairing.one_per_row,
         one_per_column=pairing.one_per_column,
     )
@@ -490,7 +490,8 @@ def test_every_library_sweeps_parts(pairing: str, objective: str, block_size: An
 def check_parts(pairing: str, objective: str, cuts: tuple[int, ...], block_size: Any, asarray: Any) -> None:
     """Some rows against the columns of all: losses and gradients add up to those of the whole matrix.
 
-    Of several views, a part has the rows of some samples in each view, and the columns come part by part.
+    Of several views, a part has the rows of some samples in each view, and the columns come part by part, its own
+    first.
     """
     chosen = PAIRINGS[pairing]()
     views = {"two views": 2, "three views": 3}.get(pairing, 1)
@@ -502,20 +503,27 @@ def check_parts(pairing: str, objective: str, cuts: tuple[int, ...], block_size:
     order = np.concatenate(numbers) if n_columns == n_rows else np.arange(n_columns)
 
     def loss(own: np.ndarray, first: int) -> Any:
+        at = np.roll(order, -first) if n_columns == n_rows else order
+        part: Part | None = Part(asarray(own), asarray(at), (n_rows, n_columns), len(own))
+        if "queue" in pairing:  # whose keys are each row's own, so that its rows are a matrix by themselves
+            at, part = np.concatenate([own, order[n_rows:]]), None
+
         def of(rows: Any, columns: Any) -> Any:
             matrix = ScoreMatrix(
                 resolve("dot"),
                 (rows,),
                 (columns,),
-                part_of(chosen, own),
+                part_of(chosen, own, at),
                 block_size=block_size,
                 squarable=True,
-                part=Part(asarray(own), asarray(order), (n_rows, n_columns), (first, len(own))),
+                part=part,
             )
             return evaluate(OBJECTIVES[objective], matrix, None, "sum")[0]
 
-        value, gradients = pnce.value_and_grad(of, (0, 1))(asarray(x[own]), asarray(y[order]))
-        return np.asarray(value), tuple(map(np.asarray, gradients))
+        value, (of_rows, of_columns) = pnce.value_and_grad(of, (0, 1))(asarray(x[own]), asarray(y[at]))
+        everywhere = np.zeros_like(y)
+        everywhere[at] = np.asarray(of_columns)
+        return np.asarray(value), (np.asarray(of_rows), everywhere)
 
     def whole(own: Any, columns: Any) -> Any:
         matrix = ScoreMatrix(resolve("dot"), (own,), (columns,), chosen, block_size=None)
@@ -528,7 +536,7 @@ def check_parts(pairing: str, objective: str, cuts: tuple[int, ...], block_size:
     close(sum(part[0] for part in parts), value)
     for own, part in zip(numbers, parts, strict=True):
         close(part[1][0], to_rows[own])
-    close(sum(part[1][1] for part in parts), to_columns[order])
+    close(sum(part[1][1] for part in parts), to_columns)
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])

@@ -41,7 +41,7 @@ class ProductLayout(NamedTuple):
     `tiles` cut both between classes, so that the positives of a block of rows are in the tile of the same number.
     `own`: rows and columns are the same. `unit`: no score can overflow. `bounded`: none is large. `squarable`: no
     square of an operand overflows. `mean`: the sum is divided by the number of rows. `window`: of a part of the
-    rows of a larger matrix, the first of its own columns, and how many they are.
+    rows of a larger matrix, how many columns are their own, which come first.
     """
 
     plan: SoftmaxPlan | PairsPlan
@@ -59,7 +59,7 @@ class ProductLayout(NamedTuple):
     block_size: int | str | None = None
     blocks: Bounds = ()
     tiles: Bounds = ()
-    window: tuple[int, int] | None = None
+    window: int | None = None
 
 
 class MaskedLayout(NamedTuple):

@@ -72,14 +72,14 @@ class Prepared(NamedTuple):
 class Part(NamedTuple):
     """Where some rows and all columns of a larger matrix are.
 
-    Their numbers there and its shape, for rules; and the columns in which the positives and the own columns of these
-    rows lie, from one on, as if they were a matrix by themselves.
+    Their numbers there and its shape, for rules; and how many of the columns, from the first on, are these rows' own:
+    positives lie among them as if they were a matrix by themselves.
     """
 
     rows: Array
     columns: Array
     shape: tuple[int, int]
-    window: tuple[int, int]
+    window: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,15 +172,14 @@ class ScoreMatrix:
         lines = lines_of(str(structure), n_rows, self.pairing.views)
         partners: Arrays = self.partners
         constants: Arrays = ()
-        first, whole = (0, n_rows) if self.part is None else (self.part.window[0], self.part.shape[0])
         if lines.apart and not partners:
-            partners, columns = (columns[first : first + n_rows, ...],), columns[whole:, ...]
+            partners, columns = (columns[:n_rows, ...],), columns[n_rows:, ...]
         if not is_positive(lines.negatives(columns.shape[0])):
             return None
         present = self.pairing.rows[0] if self.pairing.rows else None
         valid = self.pairing.columns[0] if self.pairing.columns else None
         if valid is not None:
-            present, valid = valid[first : first + n_rows], valid[whole:]
+            present, valid = valid[:n_rows], valid[n_rows:]
         if lines.by_index:
             present, partners, constants = self._indexed(xp, columns)
         if present is not None:
@@ -195,10 +194,16 @@ class ScoreMatrix:
     def _indexed(self, xp: Namespace, columns: Array) -> tuple[Array | None, Arrays, Arrays]:
         """Which rows have a positive if not all, the positives, and where they are."""
         (index,) = self.pairing.rows
-        if self.indices_checked:
-            return None, (xp.take(columns, index, axis=0),), (index,)
-        present = xp.logical_and(index >= 0, index < columns.shape[0])
-        return present, (xp.take(columns, xp.where(present, index, xp.zeros_like(index)), axis=0),), (index,)
+        present = None
+        place = index
+        if not self.indices_checked:
+            present = xp.logical_and(index >= 0, index < columns.shape[0])
+            place = xp.where(present, index, xp.zeros_like(index))
+        if self.part is not None:  # whose columns come in another order
+            places = xp.astype(xp.argsort(self.part.columns), index.dtype)
+            place = xp.take(places, place, axis=0)
+            index = place if present is None else xp.where(present, place, -xp.ones_like(place))
+        return present, (xp.take(columns, place, axis=0),), (index,)
 
     def _product_layout(self, plan: SoftmaxPlan | PairsPlan, by_row: Arrays, options: dict[str, Any]) -> ProductLayout:
         """What a sweep over inner products is told of this matrix."""

@@ -51,14 +51,14 @@ class Lines(NamedTuple):
     All other columns are its negatives, but column i where that is its `own`. With `by_index`, an array says where the
     positives are; where they are `apart`, all columns are negatives. Both come with an array of their own.
 
-    Of a part of the rows of a larger matrix, that is so in a `window` of the columns: from one on, so many.
+    Of a part of the rows of a larger matrix, that is so in a `window` of the columns: so many, from the first on.
     """
 
     distances: tuple[int, ...] = (0,)
     own: bool = False
     by_index: bool = False
     apart: bool = False
-    window: tuple[int, int] | None = None
+    window: int | None = None
 
     @property
     def given(self) -> bool:
@@ -73,7 +73,7 @@ class Lines(NamedTuple):
 class Tile(NamedTuple):
     """Where a tile lies: its first row, its first column, the one after its last, and how many there are.
 
-    Columns are counted from the first of the window, if there is one.
+    If there is a window, these are its own.
     """
 
     start: Array | int
@@ -82,7 +82,7 @@ class Tile(NamedTuple):
     n_columns: int
 
 
-def lines_of(structure: str, n_rows: int, views: int, window: tuple[int, int] | None = None) -> Lines:
+def lines_of(structure: str, n_rows: int, views: int, window: int | None = None) -> Lines:
     """The lines of a pairing's structure."""
     if structure == "views":
         return Lines(tuple(k * (n_rows // views) for k in range(1, views)), own=True, window=window)
@@ -93,17 +93,13 @@ def lines_of(structure: str, n_rows: int, views: int, window: tuple[int, int] | 
 
 def tile_of(lines: Lines, start: Array | int, bounds: tuple[int, int], n_columns: int) -> Tile:
     """The place of a tile with these bounds of its columns."""
-    if lines.window is None:
-        return Tile(start, *bounds, n_columns)
-    low, size = lines.window
-    return Tile(start, bounds[0] - low, bounds[1] - low, size)
+    return Tile(start, *bounds, n_columns if lines.window is None else lines.window)
 
 
 def partners(xp: Namespace, lines: Lines, columns: Array, n_rows: int) -> tuple[Array, ...]:
     """The columns that are positive with each row, those of one distance in an array."""
     if lines.window is not None:
-        low, size = lines.window
-        columns = columns[low : low + size, ...]
+        columns = columns[: lines.window, ...]
     if not lines.own:
         return (columns if n_rows == columns.shape[0] else columns[:n_rows, ...],)
     return tuple(xp.concat([columns[d:, ...], columns[:d, ...]], axis=0) for d in lines.distances)
@@ -112,9 +108,8 @@ def partners(xp: Namespace, lines: Lines, columns: Array, n_rows: int) -> tuple[
 def add_partners(xp: Namespace, lines: Lines, to_columns: Array, to_partners: Sequence[Array]) -> Array:
     """The cotangent of the columns, with those of the partners each in its place."""
     if lines.window is not None:
-        low, high = lines.window[0], sum(lines.window)
-        inside = add_partners(xp, lines._replace(window=None), to_columns[low:high, ...], to_partners)
-        return xp.concat([to_columns[:low, ...], inside, to_columns[high:, ...]], axis=0)
+        own, others = to_columns[: lines.window, ...], to_columns[lines.window :, ...]
+        return xp.concat([add_partners(xp, lines._replace(window=None), own, to_partners), others], axis=0)
     for distance, added in zip(lines.distances, to_partners, strict=True):
         n_rows = added.shape[0]
         if lines.own:
