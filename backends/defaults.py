@@ -51,6 +51,19 @@ class Defaults:
         chosen = xp.logical_and(away == 0, xp.expand_dims(inside, axis=1))
         return xp.where(chosen, xp.expand_dims(value, axis=1) if hasattr(value, "shape") else value, x)
 
+    def needs_gradient(self, x: Array) -> bool:
+        del x
+        return False
+
+    def linear_map(self, linear: Any, x: Array) -> Array:
+        bound: Any = self.custom_vjp(_map_forth, _map_back, exact=False)  # type: ignore[attr-defined]
+        result: Array = bound((self, linear), x)[0]
+        return result
+
+    def communicator(self, group: Any) -> Any:
+        del group
+        return None
+
     def scan(
         self, step: Callable[[Arrays, Arrays, int], tuple[Arrays, Arrays]], init: Arrays, xs: Arrays, block: Any
     ) -> tuple[Arrays, Arrays]:
@@ -66,6 +79,17 @@ class Defaults:
         return carry, tuple(self.namespace(column[0]).concat(list(column)) for column in zip(*emitted, strict=True))
 
 
+def _map_forth(static: Any, x: Array) -> Arrays:
+    _, linear = static
+    return (linear(x),)
+
+
+def _map_back(static: Any, arrays: Arrays, outputs: Arrays, cotangents: Arrays) -> Arrays:
+    del arrays, outputs
+    adapter, linear = static
+    return (adapter.linear_map(linear.transposed(), cotangents[0]),)
+
+
 class _Defaults(Defaults):
     """The same with facts."""
 
@@ -79,7 +103,9 @@ class Completed:
     """An adapter with the defaults for what it leaves out."""
 
     def __init__(self, adapter: Any, namespace_of: Callable[[Array], Any]) -> None:
-        self._parts = adapter, _Defaults(namespace_of)
+        defaults: Any = _Defaults(namespace_of)
+        defaults.custom_vjp = adapter.custom_vjp
+        self._parts = adapter, defaults
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
@@ -75,6 +76,29 @@ def _by_rule(forward: Callable[..., Arrays], backward: Callable[..., Sequence[An
 
     bound.defvjp(forth, back)
     return bound
+
+
+@dataclass(frozen=True)
+class _MeshAxis:
+    """An axis of a mesh, or several, within `jax.shard_map`: each of its devices has as many rows."""
+
+    name: str | tuple[str, ...]
+
+    @property
+    def size(self) -> int:
+        return int(jax.lax.axis_size(self.name))
+
+    @property
+    def rank(self) -> Any:
+        return jax.lax.axis_index(self.name)
+
+    def all_gather(self, x: Any, counts: Sequence[int]) -> Any:
+        del counts
+        return jax.lax.all_gather(x, self.name, tiled=True)
+
+    def all_reduce(self, x: Any, *, largest: bool = False) -> Any:
+        reduce: Any = jax.lax.pmax if largest else jax.lax.psum
+        return reduce(x, self.name)
 
 
 class JaxAdapter(Defaults):
@@ -172,6 +196,13 @@ class JaxAdapter(Defaults):
         bound.defjvp(jvp, symbolic_zeros=True)
 
         return self._keep(function, bound)
+
+    def linear_map(self, linear: Any, x: Any) -> Any:
+        return linear(x)  # whose collectives JAX differentiates itself
+
+    def communicator(self, group: Any) -> Any:
+        names = group if isinstance(group, tuple) else (group,)
+        return _MeshAxis(group) if names and all(isinstance(name, str) for name in names) else None
 
     def fill_diagonal(self, x: Any, row: int, column: int, count: int, value: Any) -> Any:
         # Not a scatter, which a compiler could not fuse with what is done to the matrix next.

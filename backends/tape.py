@@ -1259,6 +1259,9 @@ class TapeAdapter(Defaults):
             return super().sum_along(x, axis)
         return self.fast_sum(x, axis)
 
+    def needs_gradient(self, x: Array) -> bool:
+        return varies(x)
+
     def custom_vjp(
         self,
         forward: Callable[..., tuple[Array, ...]],

@@ -269,6 +269,49 @@ class _Compiled(torch.autograd.Function):
         return (None, None, *(first * g for g in gradients), *(None for _ in range(ctx.count - len(gradients))))
 
 
+class _Linear(torch.autograd.Function):
+    """`linear(x)`, whose transpose is `linear.transposed()`."""
+
+    @staticmethod
+    def forward(linear: Any, x: Any) -> Any:
+        return linear(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Arrays, output: Any) -> None:
+        del output
+        ctx.linear = inputs[0]
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Any) -> Arrays:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return None, _mapped(ctx.linear.transposed(), cotangent)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        return _mapped(ctx.linear, tangents[1])
+
+
+class _LinearPlainly(torch.autograd.Function):
+    """The same in reverse mode alone."""
+
+    @staticmethod
+    def forward(ctx: Any, linear: Any, x: Any) -> Any:
+        ctx.linear = linear
+        return linear(x)
+
+    @staticmethod
+    def backward(ctx: Any, cotangent: Any) -> Arrays:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return _Linear.backward(ctx, cotangent)
+
+
+def _mapped(linear: Any, x: Any) -> Any:
+    """A linear map of a tensor, recorded if need be."""
+    way = _way((x,))
+    if way is None:
+        return linear(x)
+    chosen: Any = _Linear if way == "transformed" else _LinearPlainly
+    return chosen.apply(linear, x)
+
+
 def _transformed(arrays: Arrays) -> bool:
     """Whether a transform of torch.func or forward mode sees these tensors."""
     if get_dynamic_layer_stack_depth() == 0 and forward_ad._current_level < 0:  # noqa: SLF001  (nothing is asked of any)
@@ -423,6 +466,17 @@ class TorchAdapter(Defaults):
             return result[0], result[1]
 
         return bound
+
+    def needs_gradient(self, x: Any) -> bool:
+        return _way((x,)) is not None
+
+    def linear_map(self, linear: Any, x: Any) -> Any:
+        return _mapped(linear, x)
+
+    def communicator(self, group: Any) -> Any:
+        from .torch_ranks import communicator  # noqa: PLC0415  (not every torch has its distributed part)
+
+        return communicator(group)
 
     def concrete_values(self, x: Any) -> Sequence[float] | None:
         if x.device.type != "cpu" or torch.compiler.is_compiling() or _transformed((x,)):

@@ -12,6 +12,7 @@ from . import bounds, density, diagnostics, from_scores, objectives, pairings, s
 from ._call import contrast
 from ._core.autodiff import grad, stop_gradient, value_and_grad
 from ._core.protocol import Adapter
+from ._core.ranks import Communicator, Ranks, across
 from ._core.registry import backends_available, register_backend
 from ._losses.in_batch import clip, cpc, info_nce, n_tuple, relic, siglip
 from ._losses.labels import contrastive, nca, soft_nearest_neighbor, supcon, triplet, triplet_from_labels
@@ -24,7 +25,10 @@ __version__ = "0.1.0"
 
 __all__ = [
     "Adapter",
+    "Communicator",
     "Queue",
+    "Ranks",
+    "across",
     "backends_available",
     "bounds",
     "clip",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from ._core.autodiff import stop_gradient
 from ._core.checks import (
@@ -24,10 +25,12 @@ from ._core.checks import (
 from ._core.namespace import device_of, enter, is_array, is_number, namespace_of
 from ._core.numerics import rows_where, upcast
 from ._core.protocol import Array, Namespace
-from ._core.reduction import REDUCTIONS
+from ._core.ranks import Notes, Ranks, Shards, agree, described, finished, needs_gradients, told_to_others
+from ._core.reduction import REDUCTIONS, Reduction
 from ._core.registry import adapter_of
-from ._execution.evaluate import evaluate
+from ._execution.evaluate import evaluate, sums_both_sides
 from ._execution.matrix import ScoreMatrix, given
+from ._execution.parts import matrix_of_part
 from ._execution.tiling import MAX_UNSHIFTED_LOGIT, is_positive
 from .objectives import AnyObjective, Objective, Pairwise, RowStatistics
 from .objectives import resolve as resolve_objective
@@ -46,10 +49,12 @@ __all__ = [
     "finish",
     "inverse",
     "same_width",
+    "shards_of_rows",
     "zero_idle_rows",
 ]
 
 
+@told_to_others
 def contrast(
     x: Array,
     y: Array | None = None,
@@ -64,6 +69,7 @@ def contrast(
     weights: Array | None = None,
     reduction: str = "mean",
     block_size: int | str | None = "auto",
+    across: Ranks | None = None,
 ) -> Array:
     r"""Return a contrastive loss made of a similarity, a pairing and an objective.
 
@@ -98,6 +104,8 @@ def contrast(
     block_size : int, None or "auto", default: "auto"
         Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
         gradient come in one pass, and elsewhere from about four million entries on.
+    across : Ranks, optional
+        Ranks that have other rows of the same batch; see `portable_nce.across`.
 
     Returns
     -------
@@ -136,6 +144,7 @@ def contrast(
         weights=weights,
         reduction=reduction,
         block_size=block_size,
+        across=across,
     )
 
 
@@ -158,86 +167,174 @@ def contrast_embeddings(
     weights: Array | None,
     reduction: str,
     block_size: int | str | None,
+    across: Ranks | None,
+    sent_as: Any = None,
+    replicated: bool = False,
 ) -> Array:
     """The loss of two named arrays of embeddings, or of one with itself: checked, computed and finished.
 
     Three are rows, their positives and the columns beyond, of the pairing of a queue. The objective may be a function
     of the temperature (or scale) and of the `further` numbers or arrays of one entry, by name; so is the `factor` of
     the loss. The result has the dtype of the embeddings, or `dtype`.
+
+    Between ranks, embeddings travel in their own dtype or, where they have been accumulated, in that which they had
+    before, `sent_as`; columns that are `replicated`, the same on all ranks, do not.
     """
     check_choice("reduction", reduction, REDUCTIONS)
     symmetric = check_bool("symmetric", symmetric)
     block_size = check_block_size(block_size)
     chosen = resolve_similarity(similarity)
-    row_name, column_name = next(iter(embeddings)), next(reversed(embeddings))
-    scaled = scale is not _NONE
-    options = {**({"logit_scale": scale} if scaled else {"temperature": temperature}), **(further or {})}
+    factor_name = "temperature" if scale is _NONE else "logit_scale"
+    options = {factor_name: temperature if scale is _NONE else scale, **(further or {})}
+    given = _checked(embeddings, options, pairing, mask, weights, across=across is not None and not replicated)
+    xp, x, options = given.xp, given.x, given.options
+    same_width(similarity, given.names[0], x, given.names[1], given.y)
+    if symmetric and x.shape[0] != given.y.shape[0]:
+        sizes = f"{given.names[0]} {x.shape[0]} and {given.names[1]} {given.y.shape[0]}"
+        message = f"symmetric: expected as many rows as columns, got {sizes}"
+        raise ValueError(message)
+    if chosen.pullback is None and isinstance(block_size, int):
+        message = (
+            f"block_size: expected None or 'auto' with a similarity that is a plain function, got {block_size}; to "
+            f"stream it, make it a portable_nce.similarities.Similarity with a pullback, or pass None"
+        )
+        raise ValueError(message)
+
+    made = objective if isinstance(objective, _OBJECTIVES) else objective(options)
+    shards = None
+    if across is not None:
+        shards = _agreed(across, given, (made, pairing.rule, chosen, symmetric, reduction, replicated), sent_as)
+    if shards is not None:
+        options = {name: shards.shared(value) if is_array(value) else value for name, value in options.items()}
+        made = objective if isinstance(objective, _OBJECTIVES) else objective(options)
+    with adapter_of(x).full_precision(x):
+        factor_of_scores = inverse(xp, options[factor_name], x) if scale is _NONE else options[factor_name]
+        bounded = chosen.unit and _is_small(factor_of_scores, x, alone=shards is None)
+        common: dict[str, Any] = {"block_size": block_size, "bounded": bounded, "shards": shards}
+        both = isinstance(made, Relic)
+        if shards is None or replicated or given.keys:
+            if shards is not None and not replicated:
+                further_columns = shards.gather(
+                    given.y, sent_as=sent_as or given.dtypes[1], of_columns=True, own_first=False
+                )
+                given = given._replace(y=further_columns)
+            matrix = _own_matrix(given, chosen, pairing, factor_of_scores, both=both, **common)
+        else:
+            turns = symmetric and not sums_both_sides(made, chosen, pairing, mask, x, reduction=reduction)
+            matrix = matrix_of_part(
+                (x, given.y),
+                chosen,
+                pairing,
+                given.mask,
+                scale=factor_of_scores,
+                sent_as=[sent_as or dtype for dtype in given.dtypes],
+                both=both,
+                turns=turns,
+                **common,
+            )
+        matrix = replace(matrix, self_contrast=len(embeddings) == 1, indices_checked=given.pairs.checked)
+        if chosen.pullback is None:
+            matrix = matrix.dense()
+        result = evaluate(made, matrix, Reduction(reduction, given.weights, shards), symmetric=symmetric)
+    if factor is not None:
+        if shards is not None and reduction != "none":
+            options = {name: shards.once(value) if is_array(value) else value for name, value in options.items()}
+        result = result * factor(options)
+    finished(across)
+    return finish(xp, result, given.dtype if dtype is None else dtype, reduction)
+
+
+_OBJECTIVES = (Objective, Pairwise, Relic, Triplet)
+
+
+class _Given(NamedTuple):
+    """The arguments of a loss of embeddings, checked, and in the dtype to compute in.
+
+    `keys` are the positives of a queue if they are apart from it; `dtype` is that of the result, and `dtypes` those
+    that rows and columns had.
+    """
+
+    xp: Namespace
+    names: tuple[str, str]
+    x: Array
+    keys: list[Array]
+    y: Array
+    options: dict[str, Any]
+    mask: Array | None
+    weights: Array | None
+    pairs: _Pairs
+    dtype: Any
+    dtypes: tuple[Any, Any]
+
+
+def _checked(
+    embeddings: dict[str, Array],
+    options: dict[str, Any],
+    pairing: Pairing,
+    mask: Array | None,
+    weights: Array | None,
+    *,
+    across: bool,
+) -> _Given:
+    names = (next(iter(embeddings)), next(reversed(embeddings)))
     arrays = {name: value for name, value in options.items() if is_array(value) and not is_number(value)}
     xp, (*entered, mask, weights) = enter(**embeddings, **arrays, mask=mask, weights=weights)
     x, y = entered[0], entered[len(embeddings) - 1]
-    keys = entered[1 : len(embeddings) - 1]  # the positives of a queue, if they are apart
-    options.update(zip(arrays, entered[len(embeddings) :], strict=True))
+    keys = entered[1 : len(embeddings) - 1]
+    options = {**options, **dict(zip(arrays, entered[len(embeddings) :], strict=True))}
     check_floating(xp, **dict(zip(embeddings, entered, strict=False)))
-    n_rows, _ = shape_of(row_name, x, "(N, D)")
-    n_columns, _ = shape_of(column_name, y, "(K, D)")
-    n_columns += n_rows * len(keys)
-    same_width(similarity, row_name, x, column_name, y)
-    if mask is not None:
-        check_mask(xp, "mask", mask, (n_rows, n_columns))
-    if symmetric and n_rows != n_columns:
-        message = f"symmetric: expected as many rows as columns, got {row_name} {n_rows} and {column_name} {n_columns}"
-        raise ValueError(message)
-
-    dtype = common_dtype(xp, x, *keys, y) if dtype is None else dtype
-    alone = len(embeddings) == 1
+    n_rows, _ = shape_of(names[0], x, "(N, D)")
+    n_columns, _ = shape_of(names[1], y, "(K, D)")
+    shape = (n_rows, n_columns + n_rows * len(keys))
+    pairs = _check_pairs(pairing, mask, names, x, shape, across=across, apart=bool(keys))
+    dtype, dtypes = common_dtype(xp, x, *keys, y), (x.dtype, y.dtype)
     x = upcast(xp, x)
-    y = x if alone else upcast(xp, y)  # once: a 16-bit gradient is rounded once
-    keys, y = _apart_or_joined(xp, chosen, keys, y, mask)
-    factor_name = "logit_scale" if scaled else "temperature"
+    y = x if len(embeddings) == 1 else upcast(xp, y)  # once: a 16-bit gradient is rounded once
+    keys = [upcast(xp, key) for key in keys]
     for name, value in options.items():
-        options[name] = (positive_scalar if name == factor_name else scalar)(xp, name, value, x)
-    scale = options[factor_name] if scaled else inverse(xp, options[factor_name], x)
+        check = positive_scalar if name in {"temperature", "logit_scale"} else scalar
+        options[name] = check(xp, name, value, x)
     weights = row_weights(xp, weights, n_rows, x)
-    if not isinstance(objective, (Objective, Pairwise, Relic, Triplet)):
-        objective = objective(options)
-    checked = _check_pairing(pairing, row_name, x, column_name, n_columns)
+    return _Given(xp, names, x, keys, y, options, mask, weights, pairs, dtype, dtypes)
+
+
+def _agreed(across: Ranks, given: _Given, asked: tuple[Any, ...], sent_as: Any) -> Shards | None:
+    """How the rows and columns of a batch lie on the ranks."""
+    n_rows, (n_columns, width) = given.x.shape[0], given.y.shape
+    asked = (given.names, *asked, given.options, given.mask is None, given.weights is None, across.averaged)
+    arrays = {"rows": given.x, "columns": given.y, **given.options, "weights": given.weights}
+    if given.keys:
+        arrays["keys"] = given.keys[0]
+    notes = Notes(
+        n_rows,
+        n_columns,
+        width,
+        sent_as or given.dtypes[1],
+        described(asked),
+        needs_gradients(**arrays),
+        whole=given.pairs.whole,
+        largest=given.pairs.largest,
+    )
+    return agree(across, notes, given.x)
+
+
+def _own_matrix(
+    given: _Given, similarity: Similarity, pairing: Pairing, scale: Any, *, both: bool, **options: Any
+) -> ScoreMatrix:
+    """The matrix of rows and columns that are all here; `both` if its transpose is needed too."""
+    xp, x, mask, alone = given.xp, given.x, given.mask, given.y is given.x
+    keys, y = _apart_or_joined(xp, similarity, given.keys, given.y, mask)
     if not keys:  # apart, there is no mask, and what a queue holds in slots that are not valid is 0
-        x, y = _without_idle(xp, x, y, pairing, mask, alone=alone, both=isinstance(objective, Relic))
-    with adapter_of(x).full_precision(x):
-        rows, columns, partners, squarable = _operands(chosen, x, keys, y, scale)
-        bounded = chosen.unit and _is_small(scale, x)
-        matrix = ScoreMatrix(
-            chosen,
-            rows,
-            columns,
-            pairing,
-            mask,
-            block_size,
-            self_contrast=alone,
-            indices_checked=checked,
-            bounded=bounded,
-            squarable=squarable or bounded,
-            partners=partners,
-        )
-        if chosen.pullback is None:
-            if isinstance(block_size, int):
-                message = (
-                    f"block_size: expected None or 'auto' with a similarity that is a plain function, got {block_size};"
-                    f" to stream it, make it a portable_nce.similarities.Similarity with a pullback, or pass None"
-                )
-                raise ValueError(message)
-            matrix = matrix.dense()
-        result = evaluate(objective, matrix, weights, reduction, symmetric=symmetric)
-    if factor is not None:
-        result = result * factor(options)
-    return finish(xp, result, dtype, reduction)
+        x, y = _without_idle(xp, x, y, pairing, mask, alone=alone, both=both)
+    rows, columns, partners, squarable = _operands(similarity, x, keys, y, scale)
+    squarable = squarable or options["bounded"]
+    return ScoreMatrix(similarity, rows, columns, pairing, mask, squarable=squarable, partners=partners, **options)
 
 
 def _apart_or_joined(
     xp: Namespace, similarity: Similarity, keys: list[Array], y: Array, mask: Array | None
 ) -> tuple[list[Array], Array]:
     """The positives of a queue apart from what it holds, where both are operands of inner products, or joined."""
-    keys = [upcast(xp, key) for key in keys]
     if mask is None and similarity.inner_product and similarity.symmetric and is_positive(y.shape[0]):
         return keys, y
     return [], xp.concat([*keys, y], axis=0) if keys else y
@@ -278,12 +375,13 @@ def _without_idle(
     return x, y
 
 
-def _is_small(scale: Any, like: Array) -> bool:
+def _is_small(scale: Any, like: Array, *, alone: bool) -> bool:
     """Whether a scale is known to be small enough for the scores of unit rows to need no shift.
 
-    Where steps are traced, a shift costs little, and log-odds are exact to one more digit with it.
+    Where steps are traced, a shift costs little, and log-odds are exact to one more digit with it. Of ranks, which may
+    have different numbers in an array, it is known of a Python number alone.
     """
-    if adapter_of(like).mode == "traced":
+    if adapter_of(like).mode == "traced" or not (alone or is_number(scale)):
         return False
     number = scale if is_number(scale) else adapter_of(scale).concrete_value(stop_gradient(scale))
     return number is not None and abs(number) <= MAX_UNSHIFTED_LOGIT
@@ -308,14 +406,26 @@ def contrast_scores(
     weights: Array | None,
     reduction: str,
     symmetric: bool = False,
+    shards: Shards | None = None,
 ) -> Array:
     """The loss of a score matrix whose arguments have been checked."""
     check_choice("reduction", reduction, REDUCTIONS)
     dtype = scores.dtype
     scores = upcast(xp, scores)
     weights = row_weights(xp, weights, scores.shape[0], scores)
-    result = evaluate(objective, given(scores, pairing, mask), weights, reduction, symmetric=symmetric)
+    matrix = given(scores, pairing, mask)
+    result = evaluate(objective, matrix, Reduction(reduction, weights, shards), symmetric=symmetric)
     return finish(xp, result, dtype, reduction)
+
+
+def shards_of_rows(across: Ranks | None, options: tuple[Any, ...], **arrays: Any) -> Shards | None:
+    """How the rows of named arrays lie on the ranks, where none needs another's: these agree on the options alone."""
+    if across is None:
+        return None
+    first = next(iter(arrays.values()))
+    n, width = first.shape[0], first.shape[-1]
+    notes = Notes(n, n, width, first.dtype, (*described(options), across.averaged), needs_gradients(**arrays))
+    return agree(across, notes, first)
 
 
 def inverse(xp: Namespace, temperature: Any, like: Array) -> Array:
@@ -364,26 +474,73 @@ def same_width(similarity: object, row_name: str, x: Array, column_name: str, y:
         raise ValueError(message)
 
 
-def _check_pairing(pairing: Pairing, row_name: str, x: Array, column_name: str, n_columns: int) -> bool:
-    """Check that the pairing fits the matrix and its library; tell whether its indices are known to be in range."""
-    n_rows = x.shape[0]
+class _Pairs(NamedTuple):
+    """What is known of a pairing's arrays and a mask.
+
+    Whether indices are in range; how many columns the arrays of pairs have, 0 without any; the largest index.
+    """
+
+    checked: bool = False
+    whole: int = 0
+    largest: int = 0
+
+
+def _check_pairs(
+    pairing: Pairing,
+    mask: Array | None,
+    names: tuple[str, str],
+    x: Array,
+    shape: tuple[int, int],
+    *,
+    across: bool,
+    apart: bool,
+) -> _Pairs:
+    """Check that a pairing and a mask fit the matrix and its library.
+
+    `across`: the columns, or if they are `apart` those beyond the rows' own, are those of one rank, where pairs are of
+    all columns; how many these are the ranks must agree on.
+    """
+    _check_structure(pairing, names, shape, across=across and not apart)
+    n_rows, n_columns = shape
+    own, whole = n_rows if apart else 0, 0
+    if across:
+        for pair in (*pairing.pairs, *(() if mask is None else (mask,))):
+            whole = whole or shape_of("mask", pair, "(N, K)")[1] - own
+    wanted = (n_rows, whole + own if across else n_columns)
+    if mask is not None:
+        check_mask(namespace_of(mask), "mask", mask, wanted)
+    for part, arrays, expected in (
+        ("rows", pairing.rows, (n_rows,)),
+        ("columns", pairing.columns, (n_columns,)),
+        ("pairs", pairing.pairs, wanted),
+    ):
+        for array in arrays:
+            enter(**{names[0]: x, f"pairing.{part}": array})
+            check_shape(f"pairing.{part}", array, expected)
+    if pairing.structure != "index":
+        return _Pairs(whole=whole)
+    (index,) = pairing.rows
+    xp = namespace_of(index)
+    if not across:
+        return _Pairs(check_indices(xp, "positives", index, n_columns, f"the rows of {names[1]}"))
+    largest = adapter_of(index).concrete_value(xp.max(index))
+    return _Pairs(check_indices(xp, "positives", index, 2**31, "all columns"), whole, int(largest or 0))
+
+
+def _check_structure(pairing: Pairing, names: tuple[str, str], shape: tuple[int, int], *, across: bool) -> None:
+    """Check that a pairing fits a matrix of this shape, which with `across` is that of one rank."""
+    (row_name, column_name), (n_rows, n_columns) = names, shape
     if pairing.structure == "views" and pairing.views == 2:  # noqa: PLR2004  (others are stacked here)
         half(n_rows, n_columns)
+    if across and (pairing.structure == "queue" or (pairing.one_per_column and n_columns != n_rows)):
+        message = (
+            f"pairing: expected on each rank as many rows of {column_name} as of {row_name}, got {shape}; of further "
+            f"negatives, use info_nce(..., negative_keys) or moco"
+        )
+        raise ValueError(message)
     if pairing.one_per_column and n_columns < n_rows:
         message = (
             f"{column_name}: expected at least as many rows as {row_name}, {n_rows}, got {n_columns}: row i is paired "
             f"with row i; name the pairs by positives or another pairing"
         )
         raise ValueError(message)
-    for part, arrays, shape in (
-        ("rows", pairing.rows, (n_rows,)),
-        ("columns", pairing.columns, (n_columns,)),
-        ("pairs", pairing.pairs, (n_rows, n_columns)),
-    ):
-        for array in arrays:
-            enter(**{row_name: x, f"pairing.{part}": array})
-            check_shape(f"pairing.{part}", array, shape)
-    if pairing.structure != "index":
-        return False
-    (index,) = pairing.rows
-    return check_indices(namespace_of(index), "positives", index, n_columns, f"the rows of {column_name}")

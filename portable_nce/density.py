@@ -41,7 +41,7 @@ from ._core.logsumexp import ExpSum, exp_sum, exponentials
 from ._core.namespace import device_of, enter, is_array, is_number
 from ._core.numerics import safe_sqrt, softplus, upcast
 from ._core.protocol import Array, Namespace
-from ._core.reduction import REDUCTIONS, reduce_values
+from ._core.reduction import REDUCTIONS, Reduction
 from .from_scores import info_nce
 
 __all__ = [
@@ -572,10 +572,10 @@ def self_normalization(
     if log_q is not None:
         squares = xp.sum(weights * weights, axis=1)
         size = sums.total * sums.total / xp.where(squares == 0, xp.ones_like(squares), squares)
-    mean = reduce_values(log_z, some, None, "mean")
+    mean = Reduction("mean").of_values(log_z, some)
     deviation = xp.where(some, log_z - mean, xp.zeros_like(log_z))
-    std = safe_sqrt(xp, reduce_values(deviation * deviation, some, None, "mean"))
-    number_of_samples = reduce_values(size, some, None, "mean")
+    std = safe_sqrt(xp, Reduction("mean").of_values(deviation * deviation, some))
+    number_of_samples = Reduction("mean").of_values(size, some)
     return SelfNormalization(*(finish(xp, x, rest.dtype, "mean") for x in (mean, std, number_of_samples)))
 
 
@@ -645,7 +645,7 @@ def _reduce(xp: Namespace, losses: Array, rest: _Rest, counted: Array | None = N
     counted = xp.ones_like(losses, dtype=xp.bool) if counted is None else counted
     return finish(
         xp,
-        reduce_values(losses, counted, rest.weights, rest.reduction),
+        Reduction(rest.reduction, rest.weights).of_values(losses, counted),
         rest.dtype,
         rest.reduction,
     )

@@ -21,7 +21,7 @@ from ._core.logsumexp import exponentials
 from ._core.namespace import device_of, enter
 from ._core.numerics import normalize, softplus, sum_to_scalar, upcast
 from ._core.protocol import Array
-from ._core.reduction import REDUCTIONS, reduce_values
+from ._core.reduction import REDUCTIONS, Reduction
 from ._core.registry import adapter_of
 from ._execution.matrix import ScoreMatrix, given
 from .bounds import diagonal_log_odds
@@ -105,7 +105,7 @@ def effective_sample_size(
     if normalized:
         number = xp.sum(xp.astype(xp.logical_and(negatives, scores != -math.inf), scores.dtype), axis=1)
         size = size / xp.where(number > 0, number, xp.ones_like(number))
-    return finish(xp, reduce_values(size, counted, weights, reduction), dtype, reduction)
+    return finish(xp, Reduction(reduction, weights).of_values(size, counted), dtype, reduction)
 
 
 def headroom(scores: Array, /) -> Array:
@@ -204,7 +204,7 @@ def alignment(x: Array, y: Array, /, *, power: float = 2.0, weights: Array | Non
         safe = xp.where(apart, squares, xp.ones_like(squares))
         values = xp.where(apart, xp.exp(0.5 * power * xp.log(safe)), xp.zeros_like(squares))
     counted = xp.ones((rows,), dtype=xp.bool, device=device_of(x))
-    return finish(xp, reduce_values(values, counted, row_weights(xp, weights, rows, x), "mean"), dtype, "mean")
+    return finish(xp, Reduction("mean", row_weights(xp, weights, rows, x)).of_values(values, counted), dtype, "mean")
 
 
 def uniformity(x: Array, /, *, t: float = 2.0, block_size: int | str | None = "auto") -> Array:
@@ -348,4 +348,4 @@ def top_k_accuracy(
     ahead = xp.logical_and(negatives, xp.logical_not(scores < best))  # NaN is no hit
     hit = xp.sum(xp.astype(ahead, scores.dtype), axis=1) < min(k, scores.shape[1])
     counted = xp.reshape(best, (-1,)) != -math.inf
-    return finish(xp, reduce_values(xp.astype(hit, scores.dtype), counted, weights, reduction), dtype, reduction)
+    return finish(xp, Reduction(reduction, weights).of_values(xp.astype(hit, scores.dtype), counted), dtype, reduction)

@@ -112,6 +112,28 @@ class Pairing(EqualByContents):
         arrays = (self.rows, self.columns, self.pairs)
         return (self.rule, *arrays, self.one_per_row, self.one_per_column, self.structure, self.views)
 
+    def with_arrays(self, **arrays: tuple[Array, ...]) -> Pairing:
+        """Return the same rule with other `rows`, `columns` or `pairs`.
+
+        Parameters
+        ----------
+        **arrays : tuple of array
+            What to replace.
+
+        Returns
+        -------
+        Pairing
+            The pairing.
+        """
+        made = Pairing(
+            self.rule,
+            **{"rows": self.rows, "columns": self.columns, "pairs": self.pairs, **arrays},
+            one_per_row=self.one_per_row,
+            one_per_column=self.one_per_column,
+        )
+        made.structure, made.views = self.structure, self.views
+        return made
+
     def transposed(self) -> Pairing:
         """Return the pairing of columns with rows.
 

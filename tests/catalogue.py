@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 PAGE = Path(__file__).parents[1] / "docs" / "catalogue.md"
 
 NO_LOSSES = {
+    "Communicator",
+    "Ranks",
+    "across",
     "Adapter",
     "Queue",
     "backends_available",

@@ -27,6 +27,7 @@ from hypothesis.extra import numpy as hnp
 
 import portable_nce as pnce
 from portable_nce._core import registry as _registry
+from portable_nce.testing import run_ranks
 
 FUZZ = settings(
     derandomize=True,
@@ -728,6 +729,9 @@ ADAPTER = Listed(
     optional=True,
 )
 
+GROUP = run_ranks(1, lambda group: group)[0]
+"""A communicator of one rank."""
+
 # ------------------------------------------------------------------------------------------------------- the parameters
 
 EMBEDDINGS = Array("ND")
@@ -765,6 +769,7 @@ KINDS: Mapping[str, Kind] = {
     "weights": Array("N", "fib", optional=True, least=0.0),
     "reduction": Choice("mean", "sum", "none"),
     "block_size": Block(),
+    "across": Listed(lambda _: None, unless=lambda value: isinstance(value, pnce.Ranks), optional=True),
     "temperature": Number(0.5, 0.0, array=True),
     "similarity": similarity(),
     # options
@@ -807,6 +812,10 @@ KINDS: Mapping[str, Kind] = {
     "argnums": ARGNUMS,
     "module": MODULE,
     "adapter": ADAPTER,
+    # ranks
+    "group": Listed(lambda _: GROUP, unless=lambda value: isinstance(value, (str, tuple, pnce.Communicator))),
+    "gradients": Choice("averaged", "summed"),
+    "check": Flag(),
     # the classes
     "rule": functional(good_rule),
     **dict.fromkeys(("one_per_row", "one_per_column", "needs_negative", "wide", "inner_product"), Flag()),
@@ -933,10 +942,18 @@ SITUATIONS: Mapping[str, Sequence[Situation]] = {
 """The functions whose parameters are not all what their names say."""
 
 RECORDS = {
-    *("Adapter", "Queue", "density.SelfNormalization", "objectives.RowStatistics", "objectives.Term"),
+    *(
+        "Adapter",
+        "Communicator",
+        "Queue",
+        "Ranks",
+        "density.SelfNormalization",
+        "objectives.RowStatistics",
+        "objectives.Term",
+    ),
     "pairings.Tile",
 }
-"""Named tuples, and the protocol: they hold what they are given, and who takes them looks into them."""
+"""Named tuples, protocols, what `across` makes: they hold what they are given, and who takes them looks into them."""
 
 ALIASES = {"similarities.Operands", "similarities.Pullback", "similarities.Scores"}
 """Types of functions and tuples."""
@@ -1056,6 +1073,7 @@ OBJECTIVES = (
 )
 
 TYPES_OF_RESULTS: Mapping[str, type | tuple[type, ...]] = {
+    "across": pnce.Ranks,
     "queue_init": pnce.Queue,
     "register_backend": type(None),
     "bounds.log_n_ceiling": (float, np.ndarray, torch.Tensor),

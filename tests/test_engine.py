@@ -15,6 +15,7 @@ import pytest
 import portable_nce as pnce
 from portable_nce._core.logsumexp import ExpSum, exponentials, merge
 from portable_nce._core.numerics import in_range
+from portable_nce._core.reduction import Reduction
 from portable_nce._execution import matrix, products, tiling
 from portable_nce._execution.evaluate import evaluate
 from portable_nce._execution.families import Pairs, PairsPlan, Softmax, SoftmaxPlan, exp_base
@@ -48,8 +49,8 @@ def test_blocks_and_tiles_are_within_the_matrix(
     rows, columns = shape
     for found in (
         tiling.one_sided(rows, columns, block_size, mode=mode, far=far),
-        tiling.square(rows, block_size, mode=mode, far=far, symmetric=False),
-        tiling.square(rows, block_size, mode=mode, far=far, symmetric=True),
+        tiling.two_sided(rows, rows, block_size, mode=mode, far=far, symmetric=False),
+        tiling.two_sided(rows, rows, block_size, mode=mode, far=far, symmetric=True),
         tiling.masked(rows, columns, block_size, mode=mode),
         tiling.masked(rows, columns, block_size, mode=mode, width=64),
     ):
@@ -74,9 +75,9 @@ def test_the_number_of_blocks_that_are_compiled_does_not_depend_on_the_batch() -
 
 
 def test_exponentials_are_kept_up_to_a_size_and_never_where_a_block_size_is_given() -> None:
-    assert tiling.square(8192, "auto", mode="eager", far=False, symmetric=False).keep
-    assert not tiling.square(8193, "auto", mode="eager", far=False, symmetric=False).keep
-    assert not tiling.square(64, 32, mode="eager", far=False, symmetric=False).keep
+    assert tiling.two_sided(8192, 8192, "auto", mode="eager", far=False, symmetric=False).keep
+    assert not tiling.two_sided(8193, 8193, "auto", mode="eager", far=False, symmetric=False).keep
+    assert not tiling.two_sided(64, 64, 32, mode="eager", far=False, symmetric=False).keep
 
 
 @pytest.mark.parametrize(("start", "stop", "size"), [(0, 10, 3), (0, 9, 3), (4, 10, 6), (4, 11, 2), (0, 3, 5)])
@@ -518,7 +519,7 @@ def check_parts(pairing: str, objective: str, cuts: tuple[int, ...], block_size:
                 squarable=True,
                 part=part,
             )
-            return evaluate(OBJECTIVES[objective], matrix, None, "sum")[0]
+            return evaluate(OBJECTIVES[objective], matrix, Reduction("sum"))[0]
 
         value, (of_rows, of_columns) = pnce.value_and_grad(of, (0, 1))(asarray(x[own]), asarray(y[at]))
         everywhere = np.zeros_like(y)
@@ -527,7 +528,7 @@ def check_parts(pairing: str, objective: str, cuts: tuple[int, ...], block_size:
 
     def whole(own: Any, columns: Any) -> Any:
         matrix = ScoreMatrix(resolve("dot"), (own,), (columns,), chosen, block_size=None)
-        return evaluate(OBJECTIVES[objective], matrix, None, "sum")[0]
+        return evaluate(OBJECTIVES[objective], matrix, Reduction("sum"))[0]
 
     value, (to_rows, to_columns) = pnce.value_and_grad(whole, (0, 1))(x, y)
     firsts = np.cumsum([0, *map(len, numbers)])

@@ -123,6 +123,18 @@ class Adapter(Differentiation, Protocol):
         """
         ...
 
+    def needs_gradient(self, x: Array) -> bool:
+        """Return whether a derivative with respect to something passes through `x`, where that can be told."""
+        ...
+
+    def linear_map(self, linear: Any, x: Array) -> Array:
+        """Return ``linear(x)``, of a map that is no array code, whose transpose is ``linear.transposed()``."""
+        ...
+
+    def communicator(self, group: Any) -> Any:
+        """Return the `Communicator` of a group of the library's own processes, or None if this is none."""
+        ...
+
     def scan(
         self,
         step: Callable[[tuple[Array, ...], tuple[Array, ...], Any], tuple[tuple[Array, ...], tuple[Array, ...]]],

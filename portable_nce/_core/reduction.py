@@ -2,56 +2,66 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from .namespace import lift_to_tape, namespace_of
 from .numerics import sum_to_scalar
 from .protocol import Array
+from .ranks import Shards
 
-__all__ = ["REDUCTIONS", "average", "divided", "reduce_sum", "reduce_values"]
+__all__ = ["REDUCTIONS", "Reduction", "average", "divided"]
 
 REDUCTIONS = ("mean", "sum", "none")
 
 
-def reduce_values(
-    values: Array, counted: Array, weights: Array | None, reduction: str, number: Array | None = None
-) -> Array:
-    """The weighted mean or sum of the values that count, of shape (1,), or the weighted values (N,).
+class Reduction(NamedTuple):
+    """How losses of rows become the result: a weighted mean, a weighted sum, or none; over all ranks of a batch."""
 
-    The mean divides by the weights of the values that count, each times its number; without any, it is 0.
-    """
-    given = (values, counted, *(x for x in (weights, number) if x is not None))
-    ((values, counted, *further),) = lift_to_tape(given)
-    xp = namespace_of(values)
-    weight = xp.astype(counted, values.dtype)
-    if weights is not None:
-        weights = further.pop(0)
-        weight = weight * weights
-    # A value without weight is no contribution, whatever it is.
-    dead = xp.logical_or(xp.logical_not(counted), xp.logical_and(xp.logical_not(xp.isfinite(values)), weight == 0))
-    weighted = xp.where(dead, xp.zeros_like(values), values) * weight
-    if reduction == "none":
-        return weighted
-    total = sum_to_scalar(xp, weighted)
-    if reduction == "sum":
-        return total
-    return divided(total, sum_to_scalar(xp, weight * further[0] if further else weight))
+    kind: str
+    weights: Array | None = None
+    shards: Shards | None = None
 
+    @property
+    def is_plain_mean(self) -> bool:
+        """Whether a sweep, which sees the rows of one process and no weights in a mean, may divide by itself."""
+        return self.kind == "mean" and self.weights is None and self.shards is None
 
-def reduce_sum(total: Array, number: Array | int, weights: Array | None, reduction: str) -> Array:
-    """A weighted sum of losses, or their mean.
+    def of_values(self, values: Array, counted: Array, number: Array | None = None) -> Array:
+        """The weighted mean or sum of the values that count, of shape (1,), or the weighted values (N,).
 
-    `number` says how often each row counts; a Python number says how many rows there are, each of which counts once.
-    """
-    if reduction == "sum":
-        return total
-    if isinstance(number, int):
-        if weights is None:
-            return total / float(number)
-        ((total, norm),) = lift_to_tape((total, weights))
-    else:
-        given = (total, number) if weights is None else (total, number, weights)
+        The mean divides by the weights of the values that count, each times its number; without any, it is 0.
+        """
+        given = (values, counted, *(x for x in (self.weights, number) if x is not None))
+        ((values, counted, *further),) = lift_to_tape(given)
+        xp = namespace_of(values)
+        weight = xp.astype(counted, values.dtype)
+        if self.weights is not None:
+            weight = weight * further.pop(0)
+        # A value without weight is no contribution, whatever it is.
+        dead = xp.logical_or(xp.logical_not(counted), xp.logical_and(xp.logical_not(xp.isfinite(values)), weight == 0))
+        weighted = xp.where(dead, xp.zeros_like(values), values) * weight
+        if self.kind == "none":
+            return weighted
+        total = sum_to_scalar(xp, weighted)
+        return self._of_totals(total, weight * further[0] if further else weight)
+
+    def of_sum(self, total: Array, number: Array) -> Array:
+        """The same of the weighted sum of the values, and how often each counts."""
+        if self.kind == "sum":
+            return self._of_totals(total, number)
+        given = (total, number) if self.weights is None else (total, number, self.weights)
         ((total, norm, *further),) = lift_to_tape(given)
-        norm = norm * further[0] if further else norm
-    return divided(total, sum_to_scalar(namespace_of(norm), norm))
+        return self._of_totals(total, norm * further[0] if further else norm)
+
+    def _of_totals(self, total: Array, norm: Array) -> Array:
+        if self.kind == "sum":
+            return total if self.shards is None else self.shards.total(total)
+        xp = namespace_of(norm)
+        norm = sum_to_scalar(xp, norm)
+        if self.shards is not None:
+            both = self.shards.total(xp.concat([total, norm]))
+            total, norm = both[0:1], both[1:2]
+        return divided(total, norm)
 
 
 def divided(total: Array, norm: Array) -> Array:

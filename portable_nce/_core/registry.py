@@ -13,7 +13,7 @@ from typing import Any
 from .namespace import is_array, library_namespace, namespace_of
 from .protocol import Adapter, Array, Differentiation
 
-__all__ = ["adapter_of", "backends_available", "load_backend", "register_backend"]
+__all__ = ["adapter_of", "backends_available", "communicator_of", "load_backend", "register_backend"]
 
 ENTRY_POINT_GROUP = "portable_nce.backends"
 
@@ -149,6 +149,14 @@ def adapter_of(array: Array) -> Adapter:
     else:
         message += ", and their library does not follow the array API: they have no __array_namespace__"
     raise TypeError(message)
+
+
+def communicator_of(group: Any) -> Any:
+    """What a library brings for a group of its processes, or None where there is nothing: the names are JAX's axes."""
+    module = "jax" if isinstance(group, (str, tuple)) else type(group).__module__.partition(".")[0]
+    if module not in _BUILT_IN:
+        return None
+    return load_backend(_ALIASES.get(module, module)).communicator(group)
 
 
 def load_backend(module: str) -> Adapter:

@@ -10,95 +10,115 @@ from .._core.checks import check_scalar
 from .._core.namespace import enter, is_number, lift_to_tape, namespace_of
 from .._core.numerics import softplus, upcast, zeros
 from .._core.protocol import Array
-from .._core.reduction import average, reduce_sum, reduce_values
+from .._core.reduction import Reduction, average
 from .._core.registry import adapter_of
 from ..objectives.base import Objective, Pairwise, RowStatistics, Weighted
 from ..objectives.relic import DIVERGENCE, Relic, divergence
 from ..objectives.triplet import Triplet
+from ..pairings import Pairing
+from ..similarities import Similarity
 from .families import PairsPlan, SoftmaxPlan
-from .matrix import Prepared, ScoreMatrix, in_one_pass
+from .matrix import Prepared, ScoreMatrix, in_one_pass, is_symmetric
 from .products import lines_of, partners
 from .triples import excess, triple_sums
 
-__all__ = ["evaluate"]
+__all__ = ["evaluate", "sums_both_sides"]
 
 Arrays = tuple[Array, ...]
 
 
-def evaluate(
-    objective: Any, matrix: ScoreMatrix, weights: Array | None, reduction: str, *, symmetric: bool = False
-) -> Array:
+def evaluate(objective: Any, matrix: ScoreMatrix, reduction: Reduction, *, symmetric: bool = False) -> Array:
     """The loss of a score matrix: of shape (1,), or the losses of the rows (N,)."""
-    coupled = isinstance(objective, Objective) and _couples_rows(objective, matrix)
-    if isinstance(objective, Objective) and not coupled and symmetric and reduction != "none":
-        both = _two_sided(objective, matrix, weights, reduction, symmetric=True)
+    alone = matrix.shards is None and matrix.is_one_block()
+    coupled = isinstance(objective, Objective) and _couples_rows(objective, matrix.rows[0], in_one_block=alone)
+    if isinstance(objective, Objective) and not coupled and symmetric and reduction.kind != "none":
+        both = _two_sided(objective, matrix, reduction, symmetric=True)
         if both is not None:
             return both
-    rows = _evaluate(objective, matrix, weights, reduction, coupled=coupled)
+    rows = _evaluate(objective, matrix, reduction, coupled=coupled)
     if not symmetric:
         return rows
-    return average(rows, _evaluate(objective, matrix.transposed(), weights, reduction, coupled=coupled))
+    return average(rows, _evaluate(objective, matrix.transposed(), reduction, coupled=coupled))
 
 
-def _evaluate(objective: Any, matrix: ScoreMatrix, weights: Array | None, reduction: str, *, coupled: bool) -> Array:
+def _evaluate(objective: Any, matrix: ScoreMatrix, reduction: Reduction, *, coupled: bool) -> Array:
     if isinstance(objective, Pairwise):
-        return _pairwise(objective, matrix, weights, reduction)
+        return _pairwise(objective, matrix, reduction)
     if isinstance(objective, Triplet):
         values, counted, number = _triplets(objective, matrix)
-        return reduce_values(values, counted, weights, reduction, number)
+        return reduction.of_values(values, counted, number)
     if isinstance(objective, Relic):
-        return reduce_values(*_relic(objective, matrix), weights, reduction)
+        return reduction.of_values(*_relic(objective, matrix))
     if isinstance(objective, Weighted) and _positives_are_known(objective, matrix):
-        return _weighted(objective, matrix, weights, reduction)
+        return _weighted(objective, matrix, reduction)
     if coupled:
-        found = matrix.statistics()
-        values = objective.values(found.row)
-        return reduce_values(values, objective.counted(found.row), weights, reduction)
-    both = None if reduction == "none" else _two_sided(objective, matrix, weights, reduction, symmetric=False)
-    return _reduced(SoftmaxPlan(objective), matrix, (), weights, reduction) if both is None else both
+        return reduction.of_values(*_coupled(objective, matrix))
+    both = None if reduction.kind == "none" else _two_sided(objective, matrix, reduction, symmetric=False)
+    return _reduced(SoftmaxPlan(objective), matrix, (), reduction) if both is None else both
 
 
-def _reduced(
-    plan: SoftmaxPlan | PairsPlan, matrix: ScoreMatrix, parameters: Arrays, weights: Array | None, reduction: str
-) -> Array:
+def _reduced(plan: SoftmaxPlan | PairsPlan, matrix: ScoreMatrix, parameters: Arrays, reduction: Reduction) -> Array:
     """The reduced loss of the rows of a matrix, in one pass if they are added up."""
     plan = plan._replace(parameters=len(parameters))
-    if reduction == "none":
+    weights = reduction.weights
+    if reduction.kind == "none":
         values, number = matrix.row_losses(plan, parameters)
-        return reduce_values(values, number > 0, weights, reduction)
+        return reduction.of_values(values, number > 0)
     by_row = parameters if weights is None else (*parameters, weights)
-    mean = reduction == "mean" and weights is None
-    prepared = matrix.prepared(plan._replace(weighted=weights is not None), by_row, mean=mean)
-    return _summed(prepared, weights, reduction)
+    plan = plan._replace(weighted=weights is not None)
+    return _summed(matrix.prepared(plan, by_row, mean=reduction.is_plain_mean), reduction)
 
 
-def _summed(prepared: Prepared, weights: Array | None, reduction: str) -> Array:
+def _summed(prepared: Prepared, reduction: Reduction) -> Array:
     """The reduced loss of a sweep in one pass, which divides by the number of rows itself where it can."""
     value, number = in_one_pass(prepared)
-    if prepared.layout.mean or reduction == "sum":
+    if prepared.layout.mean:
         return value
     if prepared.inverse is not None:
         number = namespace_of(number).take(number, prepared.inverse, axis=0)
-    return reduce_sum(value, number, weights, reduction)
+    return reduction.of_sum(value, number)
 
 
-def _couples_rows(objective: Objective, matrix: ScoreMatrix) -> bool:
+def sums_both_sides(
+    objective: Any, similarity: Similarity, pairing: Pairing, mask: Array | None, like: Array, *, reduction: str
+) -> bool:
+    """Whether a symmetric loss that ranks share comes from one sweep, for which rows of other ranks are not needed."""
+    if not isinstance(objective, Objective) or _couples_rows(objective, like, in_one_block=False):
+        return False
+    return reduction != "none" and is_symmetric(similarity, pairing, mask)
+
+
+def _couples_rows(objective: Objective, like: Array, *, in_one_block: bool) -> bool:
     """Whether losses of rows may depend on other rows, so that the statistics of all are needed at once."""
     if objective.couples_rows is not None:
         return objective.couples_rows
-    if adapter_of(matrix.rows[0]).mode == "traced":
+    if adapter_of(like).mode == "traced":
         return True  # nor is a sweep to be traced anew for each function that is made in a step of a training loop
-    return not matrix.is_one_block() and not _is_row_by_row(objective, matrix)
+    return not in_one_block and not _is_row_by_row(objective, like)
+
+
+def _coupled(objective: Objective, matrix: ScoreMatrix) -> tuple[Array, Array]:
+    """The losses of the rows, each of which may depend on the statistics of all, and which rows count."""
+    row = matrix.statistics().row
+    if matrix.part is None or matrix.shards is None:
+        return objective.values(row), objective.counted(row)
+    xp = namespace_of(row.log_odds)
+    flags = (xp.astype(x, row.log_odds.dtype) for x in row[4:])
+    beside = xp.stack([*row[:4], *flags], axis=1)
+    numbers = matrix.shards.gather(matrix.part.rows)
+    found = xp.take(matrix.shards.gather(beside), xp.argsort(numbers), axis=0)  # in the order of one process
+    all_rows = RowStatistics(*(found[:, k] for k in range(4)), *(stop_gradient(found[:, k]) > 0 for k in (4, 5)))
+    values = objective.values(all_rows)
+    return xp.take(values, matrix.part.rows, axis=0), objective.counted(row)
 
 
 _TRIED = ((-2.5, -0.5, 0.25, 0.75, 1.5, 3.0), (0.0, 0.5, 0.125, 0.0, 1.0, 0.25), (1.0, -2.0, 3.0, 0.5, 0.0, -1.0))
 
 
-def _is_row_by_row(objective: Objective, matrix: ScoreMatrix) -> bool:
+def _is_row_by_row(objective: Objective, like: Array) -> bool:
     """Whether a function gives some rows the same losses together and apart, as far as that can be seen."""
-    first = matrix.rows[0]
-    xp, adapter = namespace_of(first), adapter_of(first)
-    dtype = upcast(xp, first).dtype
+    xp, adapter = namespace_of(like), adapter_of(like)
+    dtype = upcast(xp, like).dtype
     if adapter.mode != "eager":
         return False
     odds, spread, negative = (xp.asarray(list(numbers), dtype=dtype) for numbers in _TRIED)
@@ -117,15 +137,13 @@ def _is_row_by_row(objective: Objective, matrix: ScoreMatrix) -> bool:
     )
 
 
-def _two_sided(
-    objective: Objective, matrix: ScoreMatrix, weights: Array | None, reduction: str, *, symmetric: bool
-) -> Array | None:
+def _two_sided(objective: Objective, matrix: ScoreMatrix, reduction: Reduction, *, symmetric: bool) -> Array | None:
     """The same of rows and columns at once, or None where that has no use."""
+    weights = reduction.weights
     by_row = () if weights is None else (weights,)
     plan = SoftmaxPlan(objective, weighted=weights is not None)
-    mean = reduction == "mean" and weights is None
-    prepared = matrix.two_sided(plan, by_row, symmetric=symmetric, mean=mean)
-    return None if prepared is None else _summed(prepared, weights, reduction)
+    prepared = matrix.two_sided(plan, by_row, symmetric=symmetric, mean=reduction.is_plain_mean)
+    return None if prepared is None else _summed(prepared, reduction)
 
 
 def _positives_are_known(objective: Weighted, matrix: ScoreMatrix) -> bool:
@@ -139,7 +157,7 @@ def _positives_are_known(objective: Weighted, matrix: ScoreMatrix) -> bool:
     )
 
 
-def _weighted(objective: Weighted, matrix: ScoreMatrix, weights: Array | None, reduction: str) -> Array:
+def _weighted(objective: Weighted, matrix: ScoreMatrix, reduction: Reduction) -> Array:
     """An objective with a parameter for each row that is a function of all positives."""
     (rows,), (columns,) = matrix.rows, matrix.columns
     xp = namespace_of(rows, columns)
@@ -147,25 +165,26 @@ def _weighted(objective: Weighted, matrix: ScoreMatrix, weights: Array | None, r
     lines = lines_of(str(matrix.pairing.structure), rows.shape[0], matrix.pairing.views, window)
     (others,) = matrix.partners or partners(xp, lines, columns, rows.shape[0])
     positive = xp.sum(rows * others, axis=1)
-    parameter = objective.parameter(positive, xp.ones_like(positive, dtype=xp.bool))
-    return _reduced(SoftmaxPlan(objective.inner), matrix, (parameter,), weights, reduction)
+    of_all = positive if matrix.shards is None else matrix.shards.gather(positive)
+    parameter = objective.parameter(of_all, xp.ones_like(of_all, dtype=xp.bool))[: rows.shape[0]]
+    return _reduced(SoftmaxPlan(objective.inner), matrix, (parameter,), reduction)
 
 
 # -------------------------------------------------------------------------------------------------------------- pairs
 
 
-def _pairwise(objective: Pairwise, matrix: ScoreMatrix, weights: Array | None, reduction: str) -> Array:
+def _pairwise(objective: Pairwise, matrix: ScoreMatrix, reduction: Reduction) -> Array:
     parameters = _per_row(matrix, objective.parameters, objective.names)
     positive, negative = objective.terms
     plan = PairsPlan((positive, negative), objective.divide_by)
     if not objective.balance:
-        return _reduced(plan, matrix, parameters, weights, reduction)
+        return _reduced(plan, matrix, parameters, reduction)
     # The mean over the positives, plus that over the negatives: each divides by its own number.
     plans = (
         plan._replace(terms=(positive, None), counts=(True, False)),
         plan._replace(terms=(None, negative), counts=(False, True)),
     )
-    first, second = (_reduced(one, matrix, parameters, weights, reduction) for one in plans)
+    first, second = (_reduced(one, matrix, parameters, reduction) for one in plans)
     return first + second
 
 

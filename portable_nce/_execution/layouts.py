@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from .._core.numerics import sum_to_scalar
 from .._core.protocol import Array, Namespace
+from .._core.ranks import Shards
 from ..pairings import Rule
 from ..similarities import Pullback, Scores
 from .families import PairsPlan, SoftmaxPlan, divided
@@ -41,7 +42,8 @@ class ProductLayout(NamedTuple):
     `tiles` cut both between classes, so that the positives of a block of rows are in the tile of the same number.
     `own`: rows and columns are the same. `unit`: no score can overflow. `bounded`: none is large. `squarable`: no
     square of an operand overflows. `mean`: the sum is divided by the number of rows. `window`: of a part of the
-    rows of a larger matrix, how many columns are their own, which come first.
+    rows of a larger matrix, how many columns are their own, which come first; and `shards`: the ranks that
+    have its other rows, for a sweep that adds up columns.
     """
 
     plan: SoftmaxPlan | PairsPlan
@@ -60,6 +62,7 @@ class ProductLayout(NamedTuple):
     blocks: Bounds = ()
     tiles: Bounds = ()
     window: int | None = None
+    shards: Shards | None = None
 
 
 class MaskedLayout(NamedTuple):

@@ -22,6 +22,7 @@ from .._core.autodiff import stop_gradient
 from .._core.namespace import device_of, is_far, namespace_of
 from .._core.numerics import rows_where, upcast
 from .._core.protocol import Array, Namespace
+from .._core.ranks import Shards
 from .._core.registry import adapter_of
 from ..objectives.base import Objective, RowStatistics
 from ..pairings import Pairing, split
@@ -34,7 +35,16 @@ from .products import absence, lines_of
 from .tiling import is_large, is_positive, label_blocks, masked, one_sided
 from .two_sided import square_sweep
 
-__all__ = ["Part", "Prepared", "ScoreMatrix", "Statistics", "given", "in_one_pass", "in_two_passes"]
+__all__ = [
+    "Part",
+    "Prepared",
+    "ScoreMatrix",
+    "Statistics",
+    "given",
+    "in_one_pass",
+    "in_two_passes",
+    "is_symmetric",
+]
 
 
 class Statistics(NamedTuple):
@@ -98,6 +108,8 @@ class ScoreMatrix:
     squarable: bool = False  # whether the squares of the operands are known not to overflow
     partners: Operands = ()  # the positives of a queue, if its columns are those beyond them
     part: Part | None = None  # where these rows and columns are in a larger matrix
+    shards: Shards | None = None  # the ranks that have the other rows of that matrix
+    turned: ScoreMatrix | None = None  # this rank's part of the transposed matrix, if it is needed
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -107,6 +119,8 @@ class ScoreMatrix:
 
     def transposed(self) -> ScoreMatrix:
         """The columns against the rows."""
+        if self.turned is not None:
+            return self.turned
         mask = None if self.mask is None else namespace_of(self.mask).matrix_transpose(self.mask)
         pairing = self.pairing.transposed()
         if len(self.columns) == 0:
@@ -140,7 +154,9 @@ class ScoreMatrix:
         """The same with the score matrix in memory."""
         if len(self.columns) == 0:
             return self
-        return replace(given(self.scores(), self.pairing, self.mask), part=self.part)
+        turned = None if self.turned is None else self.turned.dense()
+        dense = given(self.scores(), self.pairing, self.mask)
+        return replace(dense, part=self.part, shards=self.shards, turned=turned)
 
     def scores(self) -> Array:
         """The score matrix."""
@@ -289,13 +305,17 @@ class ScoreMatrix:
         n_rows, n_columns = self.shape
         structure, plain = self.pairing.structure, len(self.pairing.rows) == 0
         if symmetric:
-            fits = structure == "diagonal" and plain and n_rows == n_columns and is_positive(n_rows - 1)
+            fits = is_symmetric(self.similarity, self.pairing, self.mask) and self.turned is None
+            own = n_columns if self.part is None else self.part.window
+            fits = fits and n_rows == own and is_positive(n_columns - 1)
         else:
-            fits = self.self_contrast and self.similarity.symmetric and adapter_of(self.rows[0]).mode == "eager"
+            fits = self.part is None and self.mask is None and self.similarity.inner_product
+            fits = fits and self.self_contrast and self.similarity.symmetric
+            fits = fits and adapter_of(self.rows[0]).mode == "eager"
             fits = fits and is_large(n_rows, n_columns)  # which is not asked of a symbol
-        if not fits or self.part is not None or self.mask is not None or not self.similarity.inner_product:
+        if not fits:
             return None
-        layout = self._product_layout(plan, by_row, {"mean": mean})
+        layout = self._product_layout(plan, by_row, {"mean": mean, "shards": self.shards})
         if symmetric or (structure == "views" and plain):
             layout = layout._replace(own=not symmetric)
             return Prepared(square_sweep, layout, (*self.rows, *self.columns), by_row, ())
@@ -376,6 +396,12 @@ class ScoreMatrix:
             pairs=self.pairing.pairs,
             mask=self.mask,
         )
+
+
+def is_symmetric(similarity: Similarity, pairing: Pairing, mask: Array | None) -> bool:
+    """Whether rows and columns of a symmetric loss can be summed up from the same tiles."""
+    plain = pairing.structure == "diagonal" and len(pairing.rows) == 0
+    return plain and similarity.inner_product and mask is None
 
 
 def _without_empty_tiles(

@@ -17,8 +17,8 @@ __all__ = [
     "label_blocks",
     "masked",
     "one_sided",
-    "square",
     "triples",
+    "two_sided",
 ]
 
 MAX_UNSHIFTED_LOGIT = 30.0
@@ -83,17 +83,19 @@ def _columns(block: int) -> int:
     return max(block, min(_TILE_ENTRIES // block, 8 * block))
 
 
-def square(n_rows: int, block_size: int | str | None, *, mode: str, far: bool, symmetric: bool) -> Tiling:
-    """Of a square matrix of products whose tiles serve rows and columns; `symmetric` ones half of the tiles alone."""
-    whole = _whole(n_rows, n_rows, block_size, mode)
+def two_sided(
+    n_rows: int, n_columns: int, block_size: int | str | None, *, mode: str, far: bool, symmetric: bool
+) -> Tiling:
+    """Of a matrix of products whose tiles serve rows and columns; `symmetric` ones half of the tiles alone."""
+    whole = _whole(n_rows, n_columns, block_size, mode)
     if whole is not None:
-        return Tiling(whole, n_rows, keep=not isinstance(whole, tuple))
+        return Tiling(whole, n_columns, keep=not isinstance(whole, tuple))
     asked = block_size if isinstance(block_size, int) else None
     if mode == "traced":
-        return Tiling(min(asked or max(_ROWS // 2, _BLOCK_ENTRIES // n_rows // 2), n_rows), n_rows)
-    keep = asked is None and n_rows * n_rows <= _KEPT_ENTRIES
+        return Tiling(min(asked or max(_ROWS // 2, _BLOCK_ENTRIES // n_columns // 2), n_rows), n_columns)
+    keep = asked is None and n_rows * n_columns <= _KEPT_ENTRIES
     size = asked or (_FAR_ROWS // 2 if far else 2 * _ROWS if keep or not symmetric else _ROWS)
-    return Tiling(min(size, n_rows), min(size if keep or symmetric else _columns(size), n_rows), keep)
+    return Tiling(min(size, n_rows), min(size if keep or symmetric else _columns(size), n_columns), keep)
 
 
 def is_large(n_rows: int, n_columns: int) -> bool:

@@ -17,7 +17,7 @@ from .families import ExpBase, Finished, Softmax, exp_base, family_of
 from .layouts import Arrays, ProductLayout, Wanted, is_wanted, reduced
 from .one_sided import label_sets
 from .statistics import Positives, of_sums, sums_of
-from .tiling import square
+from .tiling import two_sided
 
 __all__ = ["square_sweep"]
 
@@ -27,6 +27,9 @@ def square_sweep(layout: ProductLayout, *arrays: Array, need_grad: Wanted) -> Ar
 
     Of `own` scores, which are symmetric, rows and columns have the same sums: tiles above the diagonal serve both, and
     those that it crosses hold each pair both ways. Otherwise the loss is the mean of both directions.
+
+    A rank sees its rows of the matrix. What it has added up of the columns is added to what the others have, and the
+    losses that it returns are those of its rows and of their columns; the gradients are those of the losses of all.
     """
     (arrays,) = lift_to_tape(arrays)
     square = _Square(layout, arrays, need_grad=need_grad)
@@ -37,7 +40,7 @@ def square_sweep(layout: ProductLayout, *arrays: Array, need_grad: Wanted) -> Ar
 
 
 class _Square:
-    """The state of a two-sided sweep."""
+    """The state of a two-sided sweep over some rows and all columns, of which those of these rows come first."""
 
     def __init__(self, layout: ProductLayout, arrays: Arrays, *, need_grad: Wanted) -> None:
         self.to_rows, self.to_columns = is_wanted(need_grad, 0), is_wanted(need_grad, 1)
@@ -46,11 +49,13 @@ class _Square:
         self.by_row, self.labels = tuple(further[: layout.by_row]), further[layout.by_row :]
         self.xp, self.adapter = namespace_of(self.rows), adapter_of(self.rows)
         self.n: int = self.rows.shape[0]
-        self.lines = p.lines_of(layout.structure, self.n, layout.views)
+        self.n_columns: int = self.columns.shape[0]
+        self.shards = layout.shards
+        self.lines = p.lines_of(layout.structure, self.n, layout.views, layout.window)
         mode, far = self.adapter.mode, is_far(self.rows)
-        tiling = square(self.n, layout.block_size, mode=mode, far=far, symmetric=layout.own)
+        tiling = two_sided(self.n, self.n_columns, layout.block_size, mode=mode, far=far, symmetric=layout.own)
         self.eager = mode == "eager"
-        bound = p.largest_score(layout, self.rows, self.columns)
+        bound = self._agreed(layout, p.largest_score(layout, self.rows, self.columns))
         finite, complete = layout.unit or bound < math.inf, not layout.blocks
         folds = layout.mean and finite and complete
         self.layout = layout._replace(mean=layout.mean and not folds)
@@ -71,7 +76,7 @@ class _Square:
             family.base = ExpBase(self.xp.exp)
         self.family = family
         self.blocks = layout.blocks or tiling.block
-        self.bounds = layout.tiles or p.cut(0, self.n, tiling.tile)
+        self.bounds = layout.tiles or p.cut(0, self.n_columns, tiling.tile)
         self.tiles = p.pieces(self.columns, self.bounds)
         self.tile_labels = p.pieces(self.labels[1], self.bounds) if self.labels else []
         self.keep = tiling.keep and family.unshifted and need_grad and not self.labels
@@ -80,6 +85,14 @@ class _Square:
         self.done: list[Finished] = []
         self.to_positive: Array = None
         self.positives: Arrays = ()
+
+    def _agreed(self, layout: ProductLayout, bound: float) -> float:
+        """A bound of the scores of all ranks: it decides what these add up."""
+        if self.shards is None or layout.bounded or not self.eager:
+            return bound
+        agreed = self.shards.largest(self.xp.full_like(self.rows[:1, 0], bound))
+        number = self.adapter.concrete_value(self.xp.reshape(agreed, ()))
+        return math.inf if number is None else number
 
     def is_one_tile(self) -> bool:
         """Whether the matrix is one tile, in which the cotangents of positives can stand."""
@@ -101,7 +114,10 @@ class _Square:
         scores = p.product(own if unit == 1.0 else own * unit, self.tiles[k])
         if self.labels:
             return scores
-        return p.exclude(self.lines, scores, -math.inf, p.Tile(start, *self.bounds[k], self.n), None, eager=self.eager)
+        return p.exclude(self.lines, scores, -math.inf, self._tile(start, k), None, eager=self.eager)
+
+    def _tile(self, start: Array | int, k: int) -> p.Tile:
+        return p.tile_of(self.lines, start, self.bounds[k], self.n_columns)
 
     def among_classes(
         self, own: Array, own_labels: Array, k: int
@@ -145,8 +161,18 @@ class _Square:
         by_tile = self._sums(carry)
         tops = [part.top for part in by_tile if part.top is not None]
         top = p.concat_rows(xp, tops) if tops else None
-        of_columns = ExpSum(top, p.concat_rows(xp, [part.total for part in by_tile]))
+        of_columns = self._over_ranks(ExpSum(top, p.concat_rows(xp, [part.total for part in by_tile])))
         self.sides = [merge(xp, [of_rows, of_columns])[0]] if self.layout.own else [of_rows, of_columns]
+
+    def _over_ranks(self, of_columns: ExpSum) -> ExpSum:
+        """The sums of the columns over the rows of all ranks."""
+        if self.shards is None:
+            return of_columns
+        top, total = of_columns
+        if top is None:
+            return ExpSum(None, self.shards.sum_of_columns(total))
+        largest = self.shards.largest(top, of_columns=True)
+        return ExpSum(largest, self.shards.sum_of_columns(total * factors(self.xp, [top], largest)[0]))
 
     def _sums(self, flat: Arrays) -> list[ExpSum]:
         if self.family.unshifted:
@@ -164,15 +190,29 @@ class _Square:
             self.done = [self.family.finish(self.sides[0], positive, self.by_row, need_grad=self.need_grad)]
         else:
             partners = p.partners(xp, self.lines, self.columns, self.n)
-            positive = self.family.line(p.line_scores(xp, self.rows, partners), None, self.by_row)
-            self.done = [
-                self.family.finish(side, positive, self.by_row, need_grad=self.need_grad) for side in self.sides
-            ]
+            scores = p.line_scores(xp, self.rows, partners)
+            self.done = [self._finish_side(self.sides[0], scores, self.by_row)]
+            if len(self.sides) > 1:
+                of_all = (scores, *self.by_row)
+                if self.shards is not None:  # of whose columns the positives and weights are elsewhere
+                    of_all = tuple(self.shards.gather(x) for x in of_all)
+                self.done.append(self._finish_side(self.sides[1], of_all[0], of_all[1:]))
             if self.need_grad:
-                self.to_positive = _mean([done.to_positive for done in self.done])
-        values = _mean([done.values for done in self.done])
-        to_by_row = tuple(map(_mean, zip(*(done.to_rows for done in self.done), strict=True)))
+                self.to_positive = self._mean_of_own([done.to_positive for done in self.done])
+        values = self._mean_of_own([done.values for done in self.done])
+        to_by_row = tuple(map(self._mean_of_own, zip(*(done.to_rows for done in self.done), strict=True)))
         return values, self.done[0].number, to_by_row
+
+    def _finish_side(self, side: ExpSum, positives: Array, by_row: Arrays) -> Finished:
+        return self.family.finish(side, self.family.line(positives, None, by_row), by_row, need_grad=self.need_grad)
+
+    def _mean_of_own(self, parts: Sequence[Array]) -> Array:
+        """The mean over the directions of numbers of rows, and of the columns that are theirs."""
+        if len(parts) == 1:
+            return parts[0]
+        of_rows, of_columns = parts
+        own = of_columns if self.shards is None else of_columns[: self.n]
+        return 0.5 * of_rows + 0.5 * own
 
     # The gradients.
 
@@ -199,8 +239,9 @@ class _Square:
                         own, start, k, (coefficient, by_tile[k] if both else None), (top, top_k)
                     )
                 if self.is_one_tile():
-                    tile = p.Tile(start, *self.bounds[k], self.n)
-                    cotangent = p.put_lines(self.lines, cotangent, self.to_positive, tile, eager=self.eager)
+                    cotangent = p.put_lines(
+                        self.lines, cotangent, self.to_positive, self._tile(start, k), eager=self.eager
+                    )
                 if self.to_rows:
                     to_rows = p.plus(to_rows, cotangent @ self.tiles[k])
                 if self.to_columns:
@@ -257,11 +298,6 @@ class _Square:
         done = self.family.finish(total, positive, by_row, need_grad=True)
         share = None if part.top is None or total.top is None else factors(self.xp, [part.top], total.top)[0]
         return self.family.cotangents(terms, positive, done, sets, share)[0]
-
-
-def _mean(parts: Sequence[Array]) -> Array:
-    """The mean over the directions."""
-    return parts[0] if len(parts) == 1 else 0.5 * parts[0] + 0.5 * parts[1]
 
 
 def _flat(sums: Sequence[ExpSum]) -> Arrays:

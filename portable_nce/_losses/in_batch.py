@@ -12,6 +12,7 @@ from .._call import (
     contrast_scores,
     inverse,
     same_width,
+    shards_of_rows,
     zero_idle_rows,
 )
 from .._core.checks import (
@@ -30,7 +31,8 @@ from .._core.checks import (
 from .._core.namespace import device_of, enter, is_array, is_number, namespace_of
 from .._core.numerics import upcast
 from .._core.protocol import Array
-from .._core.reduction import reduce_values
+from .._core.ranks import Ranks, finished, told_to_others
+from .._core.reduction import Reduction
 from .._core.registry import adapter_of
 from ..from_scores import pairing_of
 from ..objectives import AnyObjective, logistic
@@ -42,6 +44,7 @@ from ..similarities import Similarity, operands, resolve
 __all__ = ["clip", "cpc", "info_nce", "n_tuple", "relic", "siglip"]
 
 
+@told_to_others
 def info_nce(
     query: Array,
     positive_key: Array,
@@ -57,6 +60,7 @@ def info_nce(
     reduction: str = "mean",
     multi_positive: str = "each",
     block_size: int | str | None = "auto",
+    across: Ranks | None = None,
 ) -> Array:
     r"""Return the InfoNCE loss of queries and keys.
 
@@ -96,6 +100,8 @@ def info_nce(
         Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
         gradient come in one pass, and elsewhere from about four million entries on. Negatives of each query are never
         streamed: their scores are smaller than they are.
+    across : Ranks, optional
+        Ranks that have other rows of the same batch; see `portable_nce.across`.
 
     Returns
     -------
@@ -137,13 +143,13 @@ def info_nce(
         if positives is not None:
             xp, (query, positive_key, positives) = enter(**embeddings, positives=positives)
             shape = (shape_of("query", query, "(N, D)")[0], shape_of("positive_key", positive_key, "(K, D)")[0])
-            pairing = pairing_of(xp, positives, shape)
+            pairing = pairing_of(xp, positives, shape if across is None else (shape[0], _columns_of_all(positives)))
         else:
             enter(**embeddings)
             rows, _ = shape_of("query", query, "(N, D)")
             check_shape("positive_key", positive_key, (rows, *positive_key.shape[1:]))
         return contrast_embeddings(
-            embeddings, pairing=pairing, mask=mask, symmetric=symmetric, block_size=block_size, **shared
+            embeddings, pairing=pairing, mask=mask, symmetric=symmetric, block_size=block_size, across=across, **shared
         )
     for name, value, default in (("symmetric", symmetric, False), ("positives", positives, None)):
         if value is not default:
@@ -164,12 +170,13 @@ def info_nce(
     *leading, n_negatives, _ = shape_of("negative_keys", negatives, axes)
     check_shape("negative_keys", negatives, (*([n_rows] if leading else []), n_negatives, width))
     if mask is not None:
-        check_mask(xp, "mask", mask, (n_rows, n_negatives))
+        alone = across is None or bool(leading)
+        check_mask(xp, "mask", mask, (n_rows, n_negatives if alone else _columns_of_all(mask)))
         query, positive_key = zero_idle_rows(xp, mask, query, positive_key)
         if leading:
             negatives = xp.where(mask[:, :, None], negatives, xp.zeros_like(negatives))
     if leading:
-        return _own_negatives(query, positive_key, negatives, mask=mask, block_size=block_size, **shared)
+        return _own_negatives(query, positive_key, negatives, mask=mask, block_size=block_size, across=across, **shared)
     if mask is not None:
         own = xp.ones((n_rows, n_rows), dtype=mask.dtype, device=device_of(mask))
         mask = xp.concat([own, mask], axis=1)
@@ -179,10 +186,12 @@ def info_nce(
         mask=mask,
         symmetric=False,
         block_size=block_size,
+        across=across,
         **shared,
     )
 
 
+@told_to_others
 def n_tuple(
     query: Array,
     key: Array,
@@ -195,6 +204,7 @@ def n_tuple(
     weights: Array | None = None,
     reduction: str = "mean",
     block_size: int | str | None = "auto",
+    across: Ranks | None = None,
 ) -> Array:
     r"""Return the (N+1)-tuple loss (multi-class N-pair loss): InfoNCE of unnormalised embeddings, kept short.
 
@@ -220,6 +230,8 @@ def n_tuple(
     block_size : int, None or "auto", default: "auto"
         Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
         gradient come in one pass, and elsewhere from about four million entries on.
+    across : Ranks, optional
+        Ranks that have other rows of the same batch; see `portable_nce.across`.
 
     Returns
     -------
@@ -253,7 +265,7 @@ def n_tuple(
     check_floating(xp, query=query, key=key)
     rows, _ = shape_of("query", query, "(N, D)")
     check_shape("key", key, (rows, *shape_of("key", key, "(N, D)")[1:]))
-    dtype = common_dtype(xp, query, key)
+    dtype, sent_as = common_dtype(xp, query, key), key.dtype
     query, key = upcast(xp, query), upcast(xp, key)
     loss = contrast_embeddings(
         {"query": query, "key": key},
@@ -265,20 +277,26 @@ def n_tuple(
         weights=weights,
         reduction=reduction,
         block_size=block_size,
+        across=across,
+        sent_as=sent_as,
     )
     if is_number(l2) and not l2:
         return add((loss,), dtype, reduction)
+    shards = shards_of_rows(across, ("n_tuple", l2, reduction), query=query, key=key, l2=l2, weights=weights)
     counted = xp.ones((rows,), dtype=xp.bool, device=device_of(query))
     if mask is not None:
-        number = xp.arange(rows, device=device_of(query))
-        counted = xp.any(xp.logical_and(mask, number[:, None] == number[None, :]), axis=1)
+        number, own = (xp.arange(n, device=device_of(query)) for n in (mask.shape[1], rows))
+        own = own if shards is None else own + shards.first_row()
+        counted = xp.any(xp.logical_and(mask, own[:, None] == number[None, :]), axis=1)
     query, key = (xp.where(counted[:, None], x, xp.zeros_like(x)) for x in (query, key))
     lengths = xp.sum(query * query, axis=-1) + xp.sum(key * key, axis=-1)
     penalty = lengths * (float(l2) if is_number(l2) else scalar(xp, "l2", entered[0], query))
-    penalty = reduce_values(penalty, counted, row_weights(xp, weights, rows, query), reduction)
+    penalty = Reduction(reduction, row_weights(xp, weights, rows, query), shards).of_values(penalty, counted)
+    finished(across)
     return add((loss, penalty), dtype, reduction)
 
 
+@told_to_others
 def cpc(
     context: Array,
     targets: Array,
@@ -291,6 +309,7 @@ def cpc(
     weights: Array | None = None,
     reduction: str = "mean",
     block_size: int | str | None = "auto",
+    across: Ranks | None = None,
 ) -> Array:
     r"""Return the loss of contrastive predictive coding: each context predicts its targets, some steps ahead.
 
@@ -319,6 +338,8 @@ def cpc(
     block_size : int, None or "auto", default: "auto"
         Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
         gradient come in one pass, and elsewhere from about four million entries on.
+    across : Ranks, optional
+        Ranks that have other rows of the same batch; see `portable_nce.across`.
 
     Returns
     -------
@@ -353,11 +374,11 @@ def cpc(
     steps, _, target_width = shape_of("targets", targets, "(S, N, E)")
     check_shape("targets", targets, (steps, rows, target_width))
     check_shape("projections", projections, (steps, target_width, width))
-    dtype = context.dtype
+    dtype, sent_as = context.dtype, targets.dtype
     context, targets, projections = (upcast(xp, x) for x in (context, targets, projections))
     if mask is not None:
         xp, (context, mask) = enter(context=context, mask=mask)
-        check_mask(xp, "mask", mask, (rows, rows))
+        check_mask(xp, "mask", mask, (rows, rows if across is None else _columns_of_all(mask)))
         (context,) = zero_idle_rows(xp, mask, context)
     temperature, weights = accumulated("temperature", temperature), accumulated("weights", weights)
     parts = []
@@ -366,6 +387,7 @@ def cpc(
             prediction = xp.matmul(context, xp.matrix_transpose(projections[step, ...]))
         part = contrast_embeddings(
             {"context": prediction, "targets": targets[step, ...]},
+            sent_as=sent_as,
             objective=info_nce_objective(),
             pairing=diagonal(),
             similarity=similarity,
@@ -374,11 +396,13 @@ def cpc(
             weights=weights,
             reduction=reduction,
             block_size=block_size,
+            across=across,
         )
         parts.append(part)
     return add(parts, dtype, reduction, divide_by=steps)
 
 
+@told_to_others
 def clip(
     image: Array,
     text: Array,
@@ -391,6 +415,7 @@ def clip(
     weights: Array | None = None,
     reduction: str = "mean",
     block_size: int | str | None = "auto",
+    across: Ranks | None = None,
 ) -> Array:
     r"""Return the CLIP loss of images and texts: symmetric InfoNCE with a learned scale.
 
@@ -420,6 +445,8 @@ def clip(
     block_size : int, None or "auto", default: "auto"
         Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams, but keeps the
         exponentials of batches of up to 8192 where one serves both directions, which saves a product in four.
+    across : Ranks, optional
+        Ranks that have other rows of the same batch; see `portable_nce.across`.
 
     Returns
     -------
@@ -463,9 +490,11 @@ def clip(
         weights=weights,
         reduction=reduction,
         block_size=block_size,
+        across=across,
     )
 
 
+@told_to_others
 def siglip(
     image: Array,
     text: Array,
@@ -478,6 +507,7 @@ def siglip(
     weights: Array | None = None,
     reduction: str = "mean",
     block_size: int | str | None = "auto",
+    across: Ranks | None = None,
 ) -> Array:
     r"""Return the SigLIP loss of images and texts: every pair is a decision of its own.
 
@@ -504,6 +534,8 @@ def siglip(
     block_size : int, None or "auto", default: "auto"
         Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
         gradient come in one pass, and elsewhere from about four million entries on.
+    across : Ranks, optional
+        Ranks that have other rows of the same batch; see `portable_nce.across`.
 
     Returns
     -------
@@ -545,9 +577,11 @@ def siglip(
         weights=weights,
         reduction=reduction,
         block_size=block_size,
+        across=across,
     )
 
 
+@told_to_others
 def relic(
     view_a: Array,
     view_b: Array,
@@ -563,6 +597,7 @@ def relic(
     weights: Array | None = None,
     reduction: str = "mean",
     block_size: int | str | None = "auto",
+    across: Ranks | None = None,
 ) -> Array:
     r"""Return the RELIC loss of two views: InfoNCE, and a penalty where the views see the batch differently.
 
@@ -594,6 +629,8 @@ def relic(
     block_size : int, None or "auto", default: "auto"
         Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
         gradient come in one pass, and elsewhere from about four million entries on.
+    across : Ranks, optional
+        Ranks that have other rows of the same batch; see `portable_nce.across`.
 
     Returns
     -------
@@ -634,7 +671,13 @@ def relic(
         weights=weights,
         reduction=reduction,
         block_size=block_size,
+        across=across,
     )
+
+
+def _columns_of_all(pairs: Array) -> int:
+    """How many columns an array of pairs takes all ranks to have, which compare that; of indices, more than any."""
+    return int(pairs.shape[1]) if len(pairs.shape) > 1 else 2**31
 
 
 def _first_column(tile: Tile) -> tuple[Array, Array]:
@@ -653,6 +696,7 @@ def _own_negatives(
     weights: Array | None,
     reduction: str,
     block_size: int | str | None,
+    across: Ranks | None,
 ) -> Array:
     """InfoNCE with negatives (N, M, D) of each query: a score matrix (N, 1 + M) with the positives in front."""
     check_block_size(block_size)
@@ -662,9 +706,14 @@ def _own_negatives(
     )
     dtype = query.dtype
     x, y, z = (upcast(xp, embedding) for embedding in (query, positive_key, negative_keys))
-    scale = inverse(xp, positive_scalar(xp, "temperature", found[0] if found else temperature, x), x)
+    temperature = positive_scalar(xp, "temperature", found[0] if found else temperature, x)
     chosen = resolve(similarity)
     same_width(similarity, "query", x, "positive_key", y)
+    asked = ("own negatives", objective, reduction)
+    shards = shards_of_rows(across, asked, query=x, positive_key=y, negative_keys=z, weights=weights, t=temperature)
+    if shards is not None and is_array(temperature):
+        temperature = shards.shared(temperature)
+    scale = inverse(xp, temperature, x)
     x, y = xp.expand_dims(x, axis=1), xp.expand_dims(y, axis=1)
     with adapter_of(x).full_precision(x):
         scores = xp.concat([chosen.scores(*operands(chosen, x, keys, scale)) for keys in (y, z)], axis=2)
@@ -673,8 +722,16 @@ def _own_negatives(
         mask = xp.concat([xp.ones((mask.shape[0], 1), dtype=mask.dtype, device=device_of(mask)), mask], axis=1)
     pairing = Pairing(_first_column, one_per_row=True)
     result = contrast_scores(
-        xp, scores, objective=objective, pairing=pairing, mask=mask, weights=weights, reduction=reduction
+        xp,
+        scores,
+        objective=objective,
+        pairing=pairing,
+        mask=mask,
+        weights=weights,
+        reduction=reduction,
+        shards=shards,
     )
+    finished(across)
     return result if result.dtype == dtype else xp.astype(result, dtype)
 
 

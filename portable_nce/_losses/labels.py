@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from .._call import contrast_embeddings, finish, inverse, same_width
+from .._call import contrast_embeddings, finish, inverse, same_width, shards_of_rows
 from .._core.checks import (
     check_block_size,
     check_choice,
@@ -23,7 +23,8 @@ from .._core.checks import (
 from .._core.namespace import enter, is_array, is_number
 from .._core.numerics import rows_where, upcast
 from .._core.protocol import Array
-from .._core.reduction import REDUCTIONS, reduce_values
+from .._core.ranks import Ranks, finished, told_to_others
+from .._core.reduction import REDUCTIONS, Reduction
 from .._core.registry import adapter_of
 from .._execution.triples import excess
 from ..objectives import AnyObjective
@@ -37,6 +38,7 @@ from ..similarities import Similarity, operands, resolve
 __all__ = ["contrastive", "nca", "soft_nearest_neighbor", "supcon", "triplet", "triplet_from_labels"]
 
 
+@told_to_others
 def supcon(
     embeddings: Array,
     labels: Array,
@@ -50,6 +52,7 @@ def supcon(
     reduction: str = "mean",
     multi_positive: str = "each",
     block_size: int | str | None = "auto",
+    across: Ranks | None = None,
 ) -> Array:
     r"""Return the supervised contrastive loss: embeddings of the same label are positives.
 
@@ -83,6 +86,8 @@ def supcon(
     block_size : int, None or "auto", default: "auto"
         Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
         gradient come in one pass, and elsewhere from about four million entries on.
+    across : Ranks, optional
+        Ranks that have other rows of the same batch; see `portable_nce.across`.
 
     Returns
     -------
@@ -123,9 +128,11 @@ def supcon(
         weights=weights,
         reduction=reduction,
         block_size=block_size,
+        across=across,
     )
 
 
+@told_to_others
 def nca(
     embeddings: Array,
     labels: Array,
@@ -137,6 +144,7 @@ def nca(
     weights: Array | None = None,
     reduction: str = "mean",
     block_size: int | str | None = "auto",
+    across: Ranks | None = None,
 ) -> Array:
     r"""Return the loss of neighbourhood components analysis: how surely a random neighbour has the same label.
 
@@ -164,6 +172,8 @@ def nca(
     block_size : int, None or "auto", default: "auto"
         Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
         gradient come in one pass, and elsewhere from about four million entries on.
+    across : Ranks, optional
+        Ranks that have other rows of the same batch; see `portable_nce.across`.
 
     Returns
     -------
@@ -203,9 +213,11 @@ def nca(
         weights=weights,
         reduction=reduction,
         block_size=block_size,
+        across=across,
     )
 
 
+@told_to_others
 def soft_nearest_neighbor(
     embeddings: Array,
     labels: Array,
@@ -217,6 +229,7 @@ def soft_nearest_neighbor(
     weights: Array | None = None,
     reduction: str = "mean",
     block_size: int | str | None = "auto",
+    across: Ranks | None = None,
 ) -> Array:
     r"""Return the soft nearest neighbour loss: how entangled the classes are, at a temperature.
 
@@ -244,6 +257,8 @@ def soft_nearest_neighbor(
     block_size : int, None or "auto", default: "auto"
         Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
         gradient come in one pass, and elsewhere from about four million entries on.
+    across : Ranks, optional
+        Ranks that have other rows of the same batch; see `portable_nce.across`.
 
     Returns
     -------
@@ -283,9 +298,11 @@ def soft_nearest_neighbor(
         weights=weights,
         reduction=reduction,
         block_size=block_size,
+        across=across,
     )
 
 
+@told_to_others
 def contrastive(
     embeddings: Array,
     labels: Array,
@@ -303,6 +320,7 @@ def contrastive(
     weights: Array | None = None,
     reduction: str = "mean",
     block_size: int | str | None = "auto",
+    across: Ranks | None = None,
 ) -> Array:
     r"""Return the contrastive loss with a margin: equal labels attract, different labels repel within reach.
 
@@ -342,6 +360,8 @@ def contrastive(
     block_size : int, None or "auto", default: "auto"
         Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
         gradient come in one pass, and elsewhere from about four million entries on.
+    across : Ranks, optional
+        Ranks that have other rows of the same batch; see `portable_nce.across`.
 
     Returns
     -------
@@ -386,9 +406,11 @@ def contrastive(
         weights=weights,
         reduction=reduction,
         block_size=block_size,
+        across=across,
     )
 
 
+@told_to_others
 def triplet_from_labels(
     embeddings: Array,
     labels: Array,
@@ -404,6 +426,7 @@ def triplet_from_labels(
     weights: Array | None = None,
     reduction: str = "mean",
     block_size: int | str | None = "auto",
+    across: Ranks | None = None,
 ) -> Array:
     r"""Return the triplet loss of labelled embeddings: an equal label is to be nearer than another, by a margin.
 
@@ -438,6 +461,8 @@ def triplet_from_labels(
     block_size : int, None or "auto", default: "auto"
         Rows per block of the search for the hardest pairs; None holds all distances; ``"auto"`` does so up to about
         four million. With all triples, of which there are O(N³), the N × N distances are always held.
+    across : Ranks, optional
+        Ranks that have other rows of the same batch; see `portable_nce.across`.
 
     Returns
     -------
@@ -474,6 +499,7 @@ def triplet_from_labels(
         weights=weights,
         reduction=reduction,
         block_size=block_size,
+        across=across,
     )
 
 
@@ -489,6 +515,7 @@ def _of_labels(
     )
 
 
+@told_to_others
 def triplet(
     anchor: Array,
     positive: Array,
@@ -504,6 +531,7 @@ def triplet(
     weights: Array | None = None,
     reduction: str = "mean",
     block_size: int | str | None = "auto",
+    across: Ranks | None = None,
 ) -> Array:
     r"""Return the triplet loss: an anchor is to be nearer to its positive than to its negative, by a margin.
 
@@ -532,6 +560,8 @@ def triplet(
         Weighted mean, weighted sum, or the weighted losses of the triples.
     block_size : int, None or "auto", default: "auto"
         Without effect: triples make no matrix. It is here so that losses can be exchanged.
+    across : Ranks, optional
+        Ranks that have other rows of the same batch; see `portable_nce.across`.
 
     Returns
     -------
@@ -584,10 +614,16 @@ def triplet(
     if mask is not None:
         anchor, positive, negative = rows_where(xp, mask, anchor, positive, negative)
     a, p, n = (xp.expand_dims(upcast(xp, x), axis=1) for x in (anchor, positive, negative))
-    scale = inverse(xp, positive_scalar(xp, "temperature", options["temperature"], a), a)
+    temperature = positive_scalar(xp, "temperature", options["temperature"], a)
     margin = scalar(xp, "margin", options["margin"], a)
     weights = row_weights(xp, weights, rows, a)
     chosen = resolve(similarity)
+    asked = ("triplet", form, average, reduction, mask is None)
+    arrays = {"anchor": a, "positive": p, "negative": n, "temperature": temperature, "margin": margin}
+    shards = shards_of_rows(across, asked, **arrays, weights=weights)
+    if shards is not None:
+        temperature, margin = (shards.shared(x) if is_array(x) else x for x in (temperature, margin))
+    scale = inverse(xp, temperature, a)
     with adapter_of(a).full_precision(a):
         near, far = (xp.reshape(chosen.scores(*operands(chosen, a, other, scale)), (rows,)) for other in (p, n))
     # A score of -inf takes no part, as among all triples: a distance that overflows, or a critic's mask.
@@ -597,4 +633,6 @@ def triplet(
     difference = xp.where(counted, far - near + margin, xp.zeros_like(near))
     values = excess(xp, difference, soft=form == "soft")
     number = None if average == "all" else xp.astype(values != 0, values.dtype)
-    return finish(xp, reduce_values(values, counted, weights, reduction, number), dtype, reduction)
+    result = Reduction(reduction, weights, shards).of_values(values, counted, number)
+    finished(across)
+    return finish(xp, result, dtype, reduction)

@@ -19,6 +19,7 @@ from .._core.checks import (
 from .._core.namespace import device_of, enter
 from .._core.numerics import upcast
 from .._core.protocol import Array
+from .._core.ranks import Ranks, told_to_others
 from .._core.registry import adapter_of
 from .._execution.matrix import ScoreMatrix
 from ..objectives import info_nce as info_nce_objective
@@ -30,6 +31,7 @@ from .queue import Queue, slots_of, without_unwritten
 __all__ = ["moco", "moco_v3", "nnclr"]
 
 
+@told_to_others
 def moco(
     query: Array,
     key: Array,
@@ -42,6 +44,7 @@ def moco(
     weights: Array | None = None,
     reduction: str = "mean",
     block_size: int | str | None = "auto",
+    across: Ranks | None = None,
 ) -> Array:
     r"""Return the MoCo loss: InfoNCE of a query with its key, against a queue of earlier keys alone.
 
@@ -67,6 +70,8 @@ def moco(
     block_size : int, None or "auto", default: "auto"
         Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
         gradient come in one pass, and elsewhere from about four million entries on.
+    across : Ranks, optional
+        Ranks that have other rows of the same batch; see `portable_nce.across`.
 
     Returns
     -------
@@ -121,6 +126,7 @@ def moco(
     query, key, slots = (upcast(xp, x) for x in (query, key, slots))
     return contrast_embeddings(
         {"query": query, "key": key, "queue": stop_gradient(slots)},
+        replicated=True,
         dtype=dtype,
         objective=info_nce_objective(),
         pairing=pairing_of_queue(xp.concat([own, *written], axis=0)) if written else pairing_of_queue(),
@@ -130,9 +136,11 @@ def moco(
         weights=weights,
         reduction=reduction,
         block_size=block_size,
+        across=across,
     )
 
 
+@told_to_others
 def moco_v3(
     query_a: Array,
     query_b: Array,
@@ -146,6 +154,7 @@ def moco_v3(
     weights: Array | None = None,
     reduction: str = "mean",
     block_size: int | str | None = "auto",
+    across: Ranks | None = None,
 ) -> Array:
     r"""Return the MoCo v3 loss: InfoNCE in the batch, of each view's queries with the other view's keys.
 
@@ -171,6 +180,8 @@ def moco_v3(
     block_size : int, None or "auto", default: "auto"
         Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
         gradient come in one pass, and elsewhere from about four million entries on.
+    across : Ranks, optional
+        Ranks that have other rows of the same batch; see `portable_nce.across`.
 
     Returns
     -------
@@ -209,6 +220,7 @@ def moco_v3(
         check_shape(other, key, (rows, *key.shape[1:]))
         part = contrast_embeddings(
             {name: upcast(xp, query), other: stop_gradient(upcast(xp, key))},
+            sent_as=key.dtype,
             objective=info_nce_objective(),
             factor=_twice_temperature,
             pairing=diagonal(),
@@ -218,6 +230,7 @@ def moco_v3(
             weights=weights,
             reduction=reduction,
             block_size=block_size,
+            across=across,
         )
         parts.append(part)
     return add(parts, dtype, reduction)
@@ -227,6 +240,7 @@ def _twice_temperature(options: dict[str, Any]) -> Any:
     return 2.0 * options["temperature"]
 
 
+@told_to_others
 def nnclr(
     view_a: Array,
     view_b: Array,
@@ -241,6 +255,7 @@ def nnclr(
     weights: Array | None = None,
     reduction: str = "mean",
     block_size: int | str | None = "auto",
+    across: Ranks | None = None,
 ) -> Array:
     r"""Return the NNCLR loss: the nearest neighbour of one view, in a support set, is contrasted with the other view.
 
@@ -276,6 +291,8 @@ def nnclr(
     block_size : int, None or "auto", default: "auto"
         Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
         gradient come in one pass, and elsewhere from about four million entries on.
+    across : Ranks, optional
+        Ranks that have other rows of the same batch; see `portable_nce.across`.
 
     Returns
     -------
@@ -328,8 +345,10 @@ def nnclr(
     block_size = check_block_size(block_size)
     if mask is not None:
         size = 2 * rows if negatives == "views" else rows
-        check_mask(xp, "mask", mask, (size, size))
-        takes_part = xp.logical_or(mask, xp.matrix_transpose(mask)) if negatives == "views" else mask
+        check_mask(xp, "mask", mask, (size, size if across is None else mask.shape[1]))
+        takes_part = mask
+        if negatives == "views" and across is None:
+            takes_part = xp.logical_or(mask, xp.matrix_transpose(mask))
         (view_a,) = zero_idle_rows(xp, takes_part[:rows, :], view_a)
     dtype = view_a.dtype
     x, y, slots = (upcast(xp, z) for z in (view_a, view_b, slots))
@@ -358,4 +377,5 @@ def nnclr(
         weights=weights,
         reduction=reduction,
         block_size=block_size,
+        across=across,
     )

@@ -18,6 +18,7 @@ from .._core.checks import (
 from .._core.namespace import device_of, enter, is_number, namespace_of
 from .._core.numerics import safe_sqrt, upcast, zeros
 from .._core.protocol import Array, Namespace
+from .._core.ranks import Ranks, told_to_others
 from .._core.registry import adapter_of
 from ..objectives import info_nce as info_nce_objective
 from ..pairings import diagonal, index
@@ -28,6 +29,7 @@ from .queue import Queue, slots_of
 __all__ = ["concentrations", "proto_nce"]
 
 
+@told_to_others
 def proto_nce(
     embeddings: Array,
     prototypes: Array | Sequence[Array],
@@ -43,6 +45,7 @@ def proto_nce(
     weights: Array | None = None,
     reduction: str = "mean",
     block_size: int | str | None = "auto",
+    across: Ranks | None = None,
 ) -> Array:
     r"""Return the ProtoNCE loss (PCL): embeddings are classified among the prototypes of one or more clusterings.
 
@@ -81,6 +84,8 @@ def proto_nce(
     block_size : int, None or "auto", default: "auto"
         Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
         gradient come in one pass, and elsewhere from about four million entries on.
+    across : Ranks, optional
+        Ranks that have other rows of the same batch; see `portable_nce.across`.
 
     Returns
     -------
@@ -120,7 +125,7 @@ def proto_nce(
     dtype = embeddings.dtype
     embeddings = upcast(xp, embeddings)
     weights = accumulated("weights", weights)
-    shared: dict[str, Any] = {"weights": weights, "reduction": reduction, "block_size": block_size}
+    shared: dict[str, Any] = {"weights": weights, "reduction": reduction, "block_size": block_size, "across": across}
     losses = [
         _prototype_loss(embeddings, *clustering, dtype=dtype, similarity=similarity, mask=part, **shared)
         for *clustering, part in clusterings
@@ -151,6 +156,7 @@ def _instance_loss(embeddings: Array, key: Array, queue: Array | Queue | None, *
     check_shape("key", key, (embeddings.shape[0], *key.shape[1:]))
     return contrast_embeddings(
         {"embeddings": embeddings, "key": key},
+        sent_as=dtype,
         objective=info_nce_objective(),
         pairing=diagonal(),
         mask=None,
@@ -212,6 +218,7 @@ def _prototype_loss(
         pairing=index(assignments),
         similarity=scaled_columns(similarity, 1.0 / phi),
         temperature=1.0,
+        replicated=True,
         **options,
     )
 

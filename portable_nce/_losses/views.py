@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 from .._call import contrast_embeddings
-from .._core.checks import check_floating, check_shape, shape_of
+from .._core.checks import check_floating, check_shape, common_dtype, shape_of
 from .._core.namespace import enter
 from .._core.numerics import upcast
 from .._core.protocol import Array
+from .._core.ranks import Ranks, told_to_others
 from ..objectives import AnyObjective
 from ..objectives import dclw as dclw_objective
 from ..objectives import flat_nce as flat_nce_objective
@@ -20,6 +21,7 @@ from ..similarities import Similarity
 __all__ = ["dcl", "dclw", "flat_nce", "nt_xent"]
 
 
+@told_to_others
 def nt_xent(
     view_a: Array,
     view_b: Array,
@@ -32,6 +34,7 @@ def nt_xent(
     reduction: str = "mean",
     multi_positive: str = "separate",
     block_size: int | str | None = "auto",
+    across: Ranks | None = None,
 ) -> Array:
     r"""Return the NT-Xent loss of two or more views (SimCLR): InfoNCE over all views of all samples.
 
@@ -64,6 +67,8 @@ def nt_xent(
         Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
         gradient come in one pass (of up to 8192 views, of similarities that are products, it keeps half a matrix of
         exponentials, which saves half a product), and elsewhere from about four million entries on.
+    across : Ranks, optional
+        Ranks that have other rows of the same batch; see `portable_nce.across`.
 
     Returns
     -------
@@ -100,9 +105,11 @@ def nt_xent(
         mask=mask,
         reduction=reduction,
         block_size=block_size,
+        across=across,
     )
 
 
+@told_to_others
 def flat_nce(
     view_a: Array,
     view_b: Array,
@@ -116,6 +123,7 @@ def flat_nce(
     weights: Array | None = None,
     reduction: str = "mean",
     block_size: int | str | None = "auto",
+    across: Ranks | None = None,
 ) -> Array:
     r"""Return the FlatNCE loss of two views (FlatCLR): the log-odds of the negatives.
 
@@ -150,6 +158,8 @@ def flat_nce(
         Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
         gradient come in one pass (of up to 8192 views, of similarities that are products, it keeps half a matrix of
         exponentials, which saves half a product), and elsewhere from about four million entries on.
+    across : Ranks, optional
+        Ranks that have other rows of the same batch; see `portable_nce.across`.
 
     Returns
     -------
@@ -187,9 +197,11 @@ def flat_nce(
         mask=mask,
         reduction=reduction,
         block_size=block_size,
+        across=across,
     )
 
 
+@told_to_others
 def dcl(
     view_a: Array,
     view_b: Array,
@@ -201,6 +213,7 @@ def dcl(
     weights: Array | None = None,
     reduction: str = "mean",
     block_size: int | str | None = "auto",
+    across: Ranks | None = None,
 ) -> Array:
     r"""Return the decoupled contrastive loss of two views: NT-Xent without the positive in the denominator.
 
@@ -228,6 +241,8 @@ def dcl(
         Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
         gradient come in one pass (of up to 8192 views, of similarities that are products, it keeps half a matrix of
         exponentials, which saves half a product), and elsewhere from about four million entries on.
+    across : Ranks, optional
+        Ranks that have other rows of the same batch; see `portable_nce.across`.
 
     Returns
     -------
@@ -264,9 +279,11 @@ def dcl(
         mask=mask,
         reduction=reduction,
         block_size=block_size,
+        across=across,
     )
 
 
+@told_to_others
 def dclw(
     view_a: Array,
     view_b: Array,
@@ -280,6 +297,7 @@ def dclw(
     weights: Array | None = None,
     reduction: str = "mean",
     block_size: int | str | None = "auto",
+    across: Ranks | None = None,
 ) -> Array:
     r"""Return the weighted decoupled contrastive loss of two views: positives that are hard to find count more.
 
@@ -311,6 +329,8 @@ def dclw(
     block_size : int, None or "auto", default: "auto"
         Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
         gradient come in one pass, and elsewhere from about four million entries on.
+    across : Ranks, optional
+        Ranks that have other rows of the same batch; see `portable_nce.across`.
 
     Returns
     -------
@@ -346,6 +366,7 @@ def dclw(
         mask=mask,
         reduction=reduction,
         block_size=block_size,
+        across=across,
     )
 
 
@@ -371,6 +392,7 @@ def _of_views(
     return contrast_embeddings(
         {"views": stacked},
         dtype=entered[0].dtype,
+        sent_as=common_dtype(xp, *entered),
         objective=objective,
         pairing=two_views() if two else several_views(len(views)),
         weights=weights,

@@ -17,6 +17,7 @@ tests of dtypes that the variant does not have, of a second device where it name
 """
 
 from .cases import CASES, Case, make_cases
+from .ranks import ThreadRank, run_ranks
 from .variants import VARIANTS, Variant
 
-__all__ = ["CASES", "VARIANTS", "Case", "Variant", "make_cases"]
+__all__ = ["CASES", "VARIANTS", "Case", "ThreadRank", "Variant", "make_cases", "run_ranks"]

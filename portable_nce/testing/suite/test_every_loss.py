@@ -29,7 +29,10 @@ PAIRS, TRIPLES = "pairs", "triples"
 
 NO_LOSSES = {
     "Adapter": "a protocol",
+    "Communicator": "a protocol",
     "Queue": "a memory",
+    "Ranks": "an argument of losses",
+    "across": "an argument of losses",
     "backends_available": "of the registry",
     "bounds": "a module",
     "concentrations": "an argument of proto_nce",

@@ -1,0 +1,114 @@
+"""The ranks of a process group of torch.distributed.
+
+Under torch.compile, collectives are functions that return a new tensor. They are private to torch, and each stands in
+one place here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import distributed
+
+
+def _compiling() -> bool:
+    return bool(torch.compiler.is_dynamo_compiling())
+
+
+def _gather_equal(x: Any, group: Any, size: int) -> Any:
+    """The rows of all ranks, of which each has as many."""
+    if _compiling():
+        from torch.distributed._functional_collectives import all_gather_tensor  # noqa: PLC0415
+
+        return all_gather_tensor(x, 0, group)
+    found = x.new_empty((size * x.shape[0], *x.shape[1:]))
+    # Under its new name since torch 2.13, which warns of the old one.
+    gather = getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor
+    gather(found, x.contiguous(), group=group)
+    return found
+
+
+def _scatter_equal(x: Any, group: Any, size: int) -> Any:
+    """The share that this rank has of the rows of the sum."""
+    if _compiling():
+        from torch.distributed._functional_collectives import reduce_scatter_tensor  # noqa: PLC0415
+
+        return reduce_scatter_tensor(x, "sum", 0, group)
+    found = x.new_empty((x.shape[0] // size, *x.shape[1:]))
+    scatter = getattr(distributed, "reduce_scatter_single", None) or distributed.reduce_scatter_tensor
+    scatter(found, x.contiguous(), group=group)
+    return found
+
+
+def _reduce(x: Any, group: Any, *, largest: bool) -> Any:
+    """The sum over the ranks, or the largest."""
+    if _compiling():
+        from torch.distributed._functional_collectives import all_reduce  # noqa: PLC0415
+
+        return all_reduce(x, "max" if largest else "sum", group)
+    found = x.clone(memory_format=torch.contiguous_format)
+    kind: Any = distributed.ReduceOp.MAX if largest else distributed.ReduceOp.SUM
+    distributed.all_reduce(found, op=kind, group=group)
+    return found
+
+
+@dataclass(frozen=True)
+class GroupRanks:
+    """The processes of a group. Where they have different numbers of rows, all send as many as the one with most."""
+
+    group: Any
+    size: int
+    rank: int
+
+    def all_gather(self, x: Any, counts: Sequence[int]) -> Any:
+        longest = max(counts)
+        if min(counts) == longest:
+            return _gather_equal(x, self.group, self.size)
+        padded = x.new_zeros((longest, *x.shape[1:]))
+        padded[: x.shape[0]] = x
+        found = _gather_equal(padded, self.group, self.size)
+        return torch.cat([found[k * longest : k * longest + count] for k, count in enumerate(counts)])
+
+    def reduce_scatter(self, x: Any, counts: Sequence[int]) -> Any:
+        longest = max(counts)
+        if min(counts) == longest:
+            return _scatter_equal(x, self.group, self.size)
+        padded = x.new_zeros((self.size * longest, *x.shape[1:]))
+        first = 0
+        for k, count in enumerate(counts):
+            padded[k * longest : k * longest + count] = x[first : first + count]
+            first += count
+        return _scatter_equal(padded, self.group, self.size)[: counts[self.rank]]
+
+    def all_reduce(self, x: Any, *, largest: bool = False) -> Any:
+        return _reduce(x, self.group, largest=largest)
+
+    def tell(self, numbers: Sequence[int]) -> list[list[int]]:
+        device = "cpu" if "gloo" in distributed.get_backend(self.group) else torch.device("cuda")
+        found: list[list[int]] = _gather_equal(
+            torch.tensor([list(numbers)], dtype=torch.int64, device=device), self.group, self.size
+        ).tolist()
+        return found
+
+
+def communicator(group: Any) -> GroupRanks | None:
+    """The ranks of a process group or of a one-dimensional device mesh; None if it is neither."""
+    if not distributed.is_available():
+        return None
+    from torch.distributed.device_mesh import DeviceMesh  # noqa: PLC0415  (there where distributed is)
+
+    if isinstance(group, DeviceMesh):
+        if group.ndim != 1:
+            message = f"group: expected a device mesh of one dimension, got {group.ndim}; name one, as in mesh['data']"
+            raise ValueError(message)
+        group = group.get_group()
+    if not isinstance(group, distributed.ProcessGroup):
+        return None
+    rank = distributed.get_rank(group)
+    if rank < 0:
+        message = "group: expected a group to which this process belongs"
+        raise ValueError(message)
+    return GroupRanks(group, distributed.get_world_size(group), rank)

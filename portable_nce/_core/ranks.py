@@ -1,0 +1,455 @@
+"""Ranks: processes that hold a batch together, and the linear maps between what each of them holds.
+
+Rank r has its rows and computes their losses; a map brings it what belongs to the rows of the others, or adds up what
+all have computed. The transpose of a map, which carries gradients back, is a map again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import wraps
+from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar, runtime_checkable
+from zlib import crc32
+
+from .autodiff import stop_gradient
+from .checks import check_bool
+from .equality import EqualByContents
+from .namespace import is_array, is_number, namespace_of
+from .protocol import Array
+from .registry import adapter_of, communicator_of
+
+__all__ = [
+    "Communicator",
+    "Notes",
+    "Ranks",
+    "Shards",
+    "across",
+    "agree",
+    "described",
+    "finished",
+    "needs_gradients",
+    "told_to_others",
+]
+
+
+@runtime_checkable
+class Communicator(Protocol):
+    """What is asked of a group of processes, for arrays of one library.
+
+    Every rank calls the same methods in the same order. Arrays have the leading axis of rows; `counts` says how many
+    each rank has.
+
+    See Also
+    --------
+    across : Takes such an object for the `across` argument of the losses.
+    """
+
+    @property
+    def size(self) -> int:
+        """How many ranks there are."""
+        ...
+
+    @property
+    def rank(self) -> int:
+        """The number of this one, from 0."""
+        ...
+
+    def all_gather(self, x: Array, counts: Sequence[int]) -> Array:
+        """Return the rows of all ranks, in their order: ``counts[r]`` of rank r."""
+        ...
+
+    def reduce_scatter(self, x: Array, counts: Sequence[int]) -> Array:
+        """Return this rank's rows of the sum over the ranks of `x`, which has the rows of all."""
+        ...
+
+    def all_reduce(self, x: Array, *, largest: bool = False) -> Array:
+        """Return the sum over the ranks, entry by entry, or the largest."""
+        ...
+
+    def tell(self, numbers: Sequence[int]) -> Sequence[Sequence[int]]:
+        """Return the integers that each rank gives, all as many."""
+        ...
+
+
+class Ranks:
+    """The ranks that share a batch, made by `across`."""
+
+    __slots__ = ("averaged", "check", "communicator")
+
+    def __init__(self, communicator: Any, *, averaged: bool | None, check: bool) -> None:
+        self.communicator = communicator
+        self.averaged = averaged
+        self.check = check
+
+    def __repr__(self) -> str:
+        gradients = "" if self.averaged is None else f", gradients {'averaged' if self.averaged else 'summed'}"
+        return f"<ranks of {self.communicator!r}{gradients}{'' if self.check else ', not checked'}>"
+
+
+def across(group: Any, /, *, gradients: str | None = None, check: bool = True) -> Ranks:
+    """Return the ranks of a group, for the `across` argument of a loss.
+
+    With it, a loss is that of one process with the ranks' batches put one after another: each rank passes its own rows,
+    all get the same number, and rows are contrasted with the rows of all. Labels and weights belong to a rank's rows; a
+    `mask`, and positives by number, name columns of the whole; of several views, the columns are all rows of the
+    first, then all of the second. Queues, supports and prototypes are the same on all ranks. With reduction "none" the
+    losses are those of the own rows.
+
+    Parameters
+    ----------
+    group : ProcessGroup, DeviceMesh, str, tuple of str, or Communicator
+        A process group or one-dimensional device mesh of ``torch.distributed``; the name of a mesh axis, or several,
+        within ``jax.shard_map``; or an object with the methods of `portable_nce.Communicator`, as for MPI.
+    gradients : {"averaged", "summed"}
+        What is done with the ranks' gradients of a parameter: ``"averaged"``, as DDP and FSDP do, or ``"summed"``.
+        Either way the result is the gradient of the loss. Under "averaged", each rank's gradient of the loss is
+        therefore as many times larger as there are ranks, but that of a temperature, scale or bias is the whole on
+        every rank. Needed but for an axis of JAX, which differentiates collectives itself.
+    check : bool, default: True
+        Whether the ranks compare notes before each loss: how many rows each has, so that batches may be uneven, and
+        widths, dtypes and options, so that what does not fit is the same error on all, rather than a rank that waits.
+        False takes all ranks to have as many rows, and saves a small exchange; under ``torch.compile`` it must be.
+
+    Returns
+    -------
+    Ranks
+        The ranks.
+
+    Raises
+    ------
+    TypeError
+        If `group` is none of these.
+    ValueError
+        If `gradients` is missing, or given for an axis of JAX.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> from portable_nce.testing import run_ranks
+    >>> views = np.asarray([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0], [-0.6, 0.8]])
+    >>> def on_a_rank(group):
+    ...     rows = views[2 * group.rank : 2 * group.rank + 2]
+    ...     return float(pnce.info_nce(rows, rows, across=pnce.across(group, gradients="summed")))
+    >>> found = run_ranks(2, on_a_rank)
+    >>> found == [float(pnce.info_nce(views, views))] * 2
+    True
+    """
+    communicator = communicator_of(group)
+    if communicator is None and not isinstance(group, Communicator):
+        message = (
+            f"group: expected a process group of torch.distributed (initialised), the name of an axis of a JAX mesh, "
+            f"or an object with the methods of portable_nce.Communicator, got {group!r}"
+        )
+        raise TypeError(message)
+    native = communicator is not None and not hasattr(communicator, "tell")
+    if native and gradients is not None:
+        message = (
+            f"gradients: expected None with an axis of JAX, which differentiates collectives itself, got {gradients!r}"
+        )
+        raise ValueError(message)
+    if not native and not (isinstance(gradients, str) and gradients in {"averaged", "summed"}):
+        message = (
+            f"gradients: expected 'averaged' (DDP and FSDP average the gradients of the ranks) or 'summed' (you add "
+            f"them up), got {gradients!r}"
+        )
+        raise ValueError(message)
+    averaged = None if native else gradients == "averaged"
+    check = check_bool("check", check) and not native
+    return Ranks(group if communicator is None else communicator, averaged=averaged, check=check)
+
+
+# --------------------------------------------------------------------------------------------------------- agreement
+
+
+class _Call(Ranks):
+    """The ranks during one call of a loss, which knows whether they are exchanging arrays just now."""
+
+    __slots__ = ("exchanging",)
+
+    def __init__(self, ranks: Ranks) -> None:
+        super().__init__(ranks.communicator, averaged=ranks.averaged, check=ranks.check)
+        self.exchanging = False
+
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+def told_to_others(loss: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """A loss whose refusal of an argument is told to the other ranks, which would wait for this one."""
+
+    @wraps(loss)
+    def telling(*args: Parameters.args, **options: Parameters.kwargs) -> Result:
+        given: Any = options.get("across")
+        if given is None or isinstance(given, _Call):
+            return loss(*args, **options)
+        if not isinstance(given, Ranks):
+            message = (
+                f"across: expected what portable_nce.across returns, got {type(given).__name__}; write "
+                f'across=portable_nce.across(group, gradients="averaged")'
+            )
+            raise TypeError(message)
+        if not given.check:
+            return loss(*args, **options)
+        options["across"] = call = _Call(given)
+        try:
+            return loss(*args, **options)
+        except Exception:
+            if not call.exchanging:
+                call.communicator.tell([_REFUSED] * _TOLD)
+            raise
+
+    return telling
+
+
+_REFUSED = -1
+_TOLD = 8
+_DTYPES = ("float16", "bfloat16", "float32", "float64")
+
+
+class Notes(NamedTuple):
+    """What ranks compare before a loss.
+
+    Their `rows` and `columns` may differ; their `width`, `dtype`, `options` and `wanted` gradients, by name, may not.
+    `whole` is how many columns a mask takes the whole to have, 0 without one, and `largest` the largest column number
+    that is named.
+    """
+
+    rows: int
+    columns: int
+    width: int
+    dtype: Any
+    options: tuple[Any, ...]
+    wanted: dict[str, bool]
+    whole: int = 0
+    largest: int = 0
+
+    def numbers(self) -> list[int]:
+        """The same in integers."""
+        name = str(self.dtype).rpartition(".")[2]
+        dtype = _DTYPES.index(name) if name in _DTYPES else _digest(name)
+        wanted = sum(2**k for k, flag in enumerate(self.wanted.values()) if flag)
+        return [self.rows, self.columns, self.width, dtype, _digest(self.options), wanted, self.whole, self.largest]
+
+
+def _digest(x: Any) -> int:
+    return crc32(repr(x).encode()) // 2 + len(_DTYPES)
+
+
+def agree(ranks: Ranks, notes: Notes, like: Array) -> Shards | None:
+    """How the rows of a batch lie on the ranks, once these have agreed on what they compute; None if there is one."""
+    communicator, size = ranks.communicator, ranks.communicator.size
+    if ranks.averaged is not None and size == 1:
+        return None
+    factor = float(size) if ranks.averaged else 1.0
+    if not ranks.check:
+        shards = Shards(
+            communicator, (notes.rows,) * size, (notes.columns,) * size, factor, averaged=bool(ranks.averaged)
+        )
+        _check_pairs([notes.whole], [notes.largest], sum(shards.columns))
+        return shards
+    if adapter_of(like).mode in {"whole", "compiled"}:
+        message = "across: expected check=False where a compiler traces the loss, for ranks with as many rows each"
+        raise ValueError(message)
+    told = [list(numbers) for numbers in communicator.tell(notes.numbers())]
+    if isinstance(ranks, _Call):
+        ranks.exchanging = True  # from here on all ranks do the same, errors too
+    refusing = [rank for rank, numbers in enumerate(told) if numbers[0] == _REFUSED]
+    if refusing:
+        message = f"across: rank {refusing[0]} refused its arguments; its own error says why"
+        raise ValueError(message)
+    rows, columns, width, dtype, options, wanted, whole, largest = zip(*told, strict=True)
+    _check_same("embeddings", "as many features", width)
+    _check_same("embeddings", "the same dtype", [_DTYPES[k] if k < len(_DTYPES) else k for k in dtype])
+    if len(set(options)) > 1:
+        message = f"across: expected the same loss with the same options on all ranks; on this one: {notes.options}"
+        raise ValueError(message)
+    for k, name in enumerate(notes.wanted):
+        flags = ["with" if bits & 2**k else "without" for bits in wanted]
+        _check_same(name, "an array that needs a gradient on all ranks or on none", flags)
+    _check_pairs(whole, largest, sum(columns))
+    return Shards(communicator, tuple(rows), tuple(columns), factor, averaged=bool(ranks.averaged))
+
+
+def described(x: Any) -> Any:
+    """What is the same of an object in every process: numbers, names, what it is made of; of arrays, that they are."""
+    if x is None or isinstance(x, (str, bool)) or is_number(x):
+        return x
+    if isinstance(x, (tuple, list)):
+        return tuple(described(part) for part in x)
+    if isinstance(x, dict):
+        return tuple((name, described(part)) for name, part in x.items())
+    if isinstance(x, EqualByContents):
+        return (type(x).__name__, *described(x._contents()))  # noqa: SLF001  (of the package itself)
+    return "array" if is_array(x) else getattr(x, "__qualname__", type(x).__name__)
+
+
+def needs_gradients(**arrays: Any) -> dict[str, bool]:
+    """Of each argument by name, whether it is an array that needs a gradient."""
+    return {name: is_array(x) and not is_number(x) and adapter_of(x).needs_gradient(x) for name, x in arrays.items()}
+
+
+def finished(ranks: Ranks | None) -> None:
+    """No more arrays are exchanged; an argument may be refused again."""
+    if isinstance(ranks, _Call):
+        ranks.exchanging = False
+
+
+def _check_same(name: str, what: str, told: Sequence[Any]) -> None:
+    if len(set(told)) > 1:
+        message = f"{name}: expected {what} on all ranks, got {', '.join(map(str, told))} on ranks 0 to {len(told) - 1}"
+        raise ValueError(message)
+
+
+def _check_pairs(wholes: Sequence[int], largest: Sequence[int], columns: int) -> None:
+    """A mask must have the columns of all ranks, and positives by number be among them."""
+    wrong = [number for number in wholes if number not in {0, columns}]
+    if wrong:
+        message = f"mask: expected the columns of all ranks, {columns}, got {wrong[0]}"
+        raise ValueError(message)
+    if max(largest) >= columns:
+        message = (
+            f"positives: expected indices from 0 to {columns - 1}, of the columns of all ranks, got {max(largest)}"
+        )
+        raise ValueError(message)
+
+
+# -------------------------------------------------------------------------------------------------------------- maps
+
+
+@dataclass(frozen=True)
+class Shards:
+    """How the rows of a batch, and its columns, lie on the ranks: how many each has.
+
+    `factor` is that of each rank's gradients.
+    """
+
+    communicator: Any
+    rows: tuple[int, ...]
+    columns: tuple[int, ...]
+    factor: float
+    averaged: bool
+
+    def gather(self, x: Array, *, sent_as: Any = None, of_columns: bool = False, own_first: bool = True) -> Array:
+        """The rows of all ranks: from this one's on, and from the first again after the last, or in their order.
+
+        `sent_as`: a dtype in which the numbers of `x` are exact.
+        """
+        counts = self.columns if of_columns else self.rows
+        return _applied(_Map("gather", self, counts, sent_as=sent_as, own_first=own_first), x)
+
+    def own_first(self, x: Array, *, of_columns: bool = False) -> Array:
+        """An array of the rows of all ranks, which each has, from this rank's on."""
+        first = _first(self.communicator.rank, self.columns if of_columns else self.rows)
+        return namespace_of(x).roll(x, -first, axis=0)
+
+    def first_row(self) -> Any:
+        """The number of this rank's first row among those of all."""
+        return _first(self.communicator.rank, self.rows)
+
+    def once(self, x: Array) -> Array:
+        """A number that all ranks have and multiply the result by, whose gradient is to be counted once."""
+        return _applied_to_number(_Map("once", self), x)
+
+    def flags(self, x: Array, *, of_columns: bool = False) -> Array:
+        """The same of an array of bool or of integers."""
+        xp = namespace_of(x)
+        if not xp.isdtype(x.dtype, "bool"):
+            return self.gather(x, of_columns=of_columns)
+        return self.gather(xp.astype(x, xp.uint8), of_columns=of_columns) != 0
+
+    def total(self, x: Array) -> Array:
+        """The sum over the ranks of what makes up the result, which each rank differentiates by itself."""
+        return _applied(_Map("total", self), x)
+
+    def shared(self, x: Array) -> Array:
+        """A number that all ranks have, whose gradient is the whole on each."""
+        return _applied_to_number(_Map("shared", self), x) if self.averaged else x
+
+    def sum_of_columns(self, x: Array) -> Array:
+        """The sums over the ranks of numbers of all columns, which take part in the losses of all ranks."""
+        return _applied(_Map("sum", self, self.columns), x)
+
+    def largest(self, x: Array, *, of_columns: bool = False) -> Array:
+        """The largest over the ranks, or those of all columns, as constants."""
+        return _applied(_Map("largest", self, self.columns, own_first=of_columns), stop_gradient(x))
+
+
+@dataclass(frozen=True)
+class _Map:
+    """A linear map between the ranks' arrays.
+
+    ``gather`` and ``scatter`` are each other's transpose, and ``sum`` is its own. The result is a ``total`` of what the
+    ranks have, and each differentiates it: what comes back is the same everywhere, and needs but a factor.
+    """
+
+    kind: str
+    shards: Shards
+    counts: tuple[int, ...] = ()
+    sent_as: Any = None
+    own_first: bool = True
+
+    def __call__(self, x: Array) -> Array:
+        shards, ranks = self.shards, self.shards.communicator
+        if self.kind == "gather":
+            return self._own_first(self._gathered(x))
+        if self.kind == "scatter":
+            return ranks.reduce_scatter(self._in_order(x), self.counts)
+        if self.kind in {"sum", "largest"}:
+            return self._own_first(ranks.all_reduce(self._in_order(x), largest=self.kind == "largest"))
+        if self.kind in {"total", "mean"}:
+            total = ranks.all_reduce(x)
+            return total if self.kind == "total" else total / ranks.size
+        factor = {"factor": shards.factor, "share": shards.factor / ranks.size}.get(self.kind)
+        return x if factor is None else x * factor
+
+    def transposed(self) -> _Map:
+        """The map that carries cotangents back."""
+        return replace(self, kind=_TRANSPOSED[self.kind], sent_as=None)
+
+    def _gathered(self, x: Array) -> Array:
+        xp, dtype = namespace_of(x), x.dtype
+        if self.sent_as is not None and self.sent_as != dtype:
+            x = xp.astype(x, self.sent_as)
+        found = self.shards.communicator.all_gather(x, self.counts)
+        return found if found.dtype == dtype else xp.astype(found, dtype)
+
+    def _own_first(self, x: Array) -> Array:
+        """What is in the order of the ranks, from this one's on."""
+        return self._turned(x, -1) if self.own_first else x
+
+    def _in_order(self, x: Array) -> Array:
+        return self._turned(x, 1) if self.own_first else x
+
+    def _turned(self, x: Array, sign: int) -> Array:
+        return namespace_of(x).roll(x, sign * _first(self.shards.communicator.rank, self.counts), axis=0)
+
+
+def _first(rank: Any, counts: tuple[int, ...]) -> Any:
+    """The place of a rank's first row among those of all; an array where its number is one."""
+    return rank * counts[0] if len(set(counts)) == 1 else sum(counts[:rank])
+
+
+_TRANSPOSED = {
+    "gather": "scatter",
+    "scatter": "gather",
+    "total": "factor",
+    "factor": "factor",
+    "shared": "mean",
+    "mean": "mean",
+    "once": "share",
+    "share": "share",
+    "sum": "sum",
+}
+
+
+def _applied(linear: _Map, x: Array) -> Array:
+    return adapter_of(x).linear_map(linear, x)
+
+
+def _applied_to_number(linear: _Map, x: Array) -> Array:
+    """The same of an array without axes, whose cotangent may be no array."""
+    xp = namespace_of(x)
+    return xp.reshape(_applied(linear, xp.reshape(x, (1,))), ())

@@ -1,0 +1,120 @@
+"""The part of a score matrix that a rank has: its own rows against the columns of all ranks, its own first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any
+
+from .._core.namespace import device_of, namespace_of
+from .._core.numerics import rows_where
+from .._core.protocol import Array, Namespace
+from .._core.ranks import Shards
+from ..pairings import Pairing
+from ..similarities import Similarity, measured_operands
+from .matrix import Part, ScoreMatrix
+
+__all__ = ["matrix_of_part"]
+
+
+def matrix_of_part(
+    embeddings: tuple[Array, Array],
+    similarity: Similarity,
+    pairing: Pairing,
+    mask: Array | None,
+    *,
+    scale: Any,
+    shards: Shards,
+    sent_as: Sequence[Any],
+    both: bool,
+    turns: bool,
+    **options: Any,
+) -> ScoreMatrix:
+    """The part that a rank has of the matrix whose rows and columns all ranks bring.
+
+    `turns`: with its part of the transpose, which has a pairing of its own; `both`: with that of the transposed scores
+    and the same pairing.
+    """
+    x, y = embeddings
+    columns = shards.gather(y, sent_as=sent_as[1], of_columns=True)
+    xp, n = namespace_of(columns), x.shape[0]
+    part = _part(xp, shards, x, pairing.views if pairing.structure == "views" else 1)
+    spread = pairing.with_arrays(
+        columns=tuple(shards.flags(a, of_columns=True) for a in pairing.columns),
+        pairs=tuple(_columns_taken(a, part) for a in pairing.pairs),
+    )
+    mask_here = None if mask is None else _columns_taken(mask, part)
+    common: dict[str, Any] = {"shards": shards, **options}
+    if not both and not turns:
+        if mask_here is not None:
+            live = [xp.any(mask_here, axis=axis) for axis in (1, 0)]
+            (x,), (columns,) = (rows_where(xp, flags, z) for flags, z in zip(live, (x, columns), strict=True))
+        of_rows, of_columns, squarable = measured_operands(similarity, x, columns, scale)
+        common["squarable"] = squarable or options["bounded"]
+        return ScoreMatrix(similarity, of_rows, of_columns, spread, mask_here, part=part, **common)
+    rows = shards.gather(x, sent_as=sent_as[0])
+    turned, turned_mask = spread, mask_here
+    if turns:
+        turned = pairing.transposed()
+        turned = turned.with_arrays(
+            columns=tuple(shards.flags(a) for a in turned.columns),
+            pairs=tuple(_rows_of_transpose(shards, a, part) for a in pairing.pairs),
+        )
+        turned_mask = None if mask is None else _rows_of_transpose(shards, mask, part)
+    if mask_here is not None:
+        rows, columns = _without_idle(xp, (rows, columns), mask_here, turned_mask)
+    of_rows, of_columns, squarable = measured_operands(similarity, rows, columns, scale)
+    common["squarable"] = squarable or options["bounded"]
+    own_rows, own_columns = (tuple(x[:n, ...] for x in operands) for operands in (of_rows, of_columns))
+    # Rows and columns are as many on each rank, and have the same numbers.
+    other = ScoreMatrix(similarity.transposed(), own_columns, of_rows, turned, turned_mask, part=part, **common)
+    return ScoreMatrix(similarity, own_rows, of_columns, spread, mask_here, part=part, turned=other, **common)
+
+
+def _part(xp: Namespace, shards: Shards, x: Array, views: int) -> Part:
+    device, n_rows = device_of(x), x.shape[0]
+    columns = shards.own_first(_numbers(xp, shards.columns, views, device), of_columns=True)
+    rows = columns[:n_rows]
+    if shards.rows != shards.columns:
+        rows = shards.own_first(_numbers(xp, shards.rows, views, device))[:n_rows]
+    return Part(rows, columns, (sum(shards.rows), sum(shards.columns)), n_rows)
+
+
+def _numbers(xp: Namespace, counts: Sequence[int], views: int, device: object) -> Array:
+    """The numbers that the rows of all ranks have in one process, which has each view of all samples in turn."""
+    samples = [count // views for count in counts]
+    firsts = [0, *accumulate(samples)]
+    pieces = [
+        xp.arange(own, device=device) + (view * firsts[-1] + first)
+        for own, first in zip(samples, firsts, strict=False)
+        for view in range(views)
+    ]
+    return xp.concat(pieces)
+
+
+def _columns_taken(pairs: Array, part: Part) -> Array:
+    """An array of pairs, whose columns are in the order of one process, for the columns of a part."""
+    return namespace_of(pairs, part.columns).take(pairs, part.columns, axis=1)
+
+
+def _rows_of_transpose(shards: Shards, pairs: Array, part: Part) -> Array:
+    """Of the transpose of an array of pairs, whose rows all ranks have, the rows of this rank's own columns."""
+    whole = shards.flags(pairs)
+    xp = namespace_of(whole)
+    return xp.matrix_transpose(xp.take(whole, part.columns[: part.window], axis=1))
+
+
+def _without_idle(xp: Namespace, both: tuple[Array, Array], mask: Array, turned: Array) -> tuple[Array, Array]:
+    """The rows and columns of all ranks, 0 where masks of a part and of the transpose's leave no pair.
+
+    What takes no part may hold anything, NaN too.
+    """
+    of_rows, of_columns = (xp.any(mask, axis=axis) for axis in (1, 0))
+    own_columns, all_rows = (xp.any(turned, axis=axis) for axis in (1, 0))
+    n = mask.shape[0]
+    live = (
+        xp.concat([xp.logical_or(all_rows[:n], of_rows), all_rows[n:]]),
+        xp.concat([xp.logical_or(of_columns[:n], own_columns), of_columns[n:]]),
+    )
+    rows, columns = (rows_where(xp, flags, z)[0] for flags, z in zip(live, both, strict=True))
+    return rows, columns
