@@ -71,6 +71,7 @@ def pytest_configure(config: pytest.Config) -> None:
     hypothesis.settings.load_profile("conformance-compiled" if variant.compiles else "conformance")
     config.addinivalue_line("markers", "exhaustive: more of the same; left out where every new shape is compiled")
     config.addinivalue_line("markers", "repetition: more of the same, such as the second streamed case of a loss")
+    config.addinivalue_line("markers", "ranks: left out where functions are traced, which ranks as threads are not")
     config.addinivalue_line("markers", "two_devices: left out where the variant has one device alone")
     config.addinivalue_line("markers", "against_mparray: left out on mparray, which it would compare with itself")
 
@@ -99,7 +100,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         fits = (
             params.get("dtype") in dtypes
             and params.get("rows", 0) <= variant.largest
-            and not (variant.compiles and item.get_closest_marker("exhaustive"))
+            and not (variant.compiles and any(map(item.get_closest_marker, ("exhaustive", "ranks"))))
             and not (variant.module == "mparray" and item.get_closest_marker("against_mparray"))
             and not (variant.other_device is None and item.get_closest_marker("two_devices"))
             and (variant.repeats or not str(params.get("name", "")).endswith("streamed"))

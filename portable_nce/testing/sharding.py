@@ -1,0 +1,94 @@
+"""The cases of losses, cut among ranks: which rows of each array a rank has."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from .cases import Case
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+__all__ = ["Place", "cut_case", "is_shared", "place_of", "samples_of"]
+
+Nested: TypeAlias = Any
+
+REPLICATED = frozenset({"queue", "support", "prototypes", "prototypes_2", "concentrations", "concentrations_2"})
+"""What is the same on all ranks, beside numbers, projections and weights of a similarity."""
+
+PARAMETERS = frozenset({"projections", "bilinear", "factors"})
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Which entries of an array a rank has, along one axis; None: it has the whole."""
+
+    axis: int = 0
+    entries: tuple[int, ...] | None = None
+
+    def taken(self, nested: Nested) -> Nested:
+        """What the rank has."""
+        if self.entries is None:
+            return nested
+        if self.axis:
+            return [replace(self, axis=self.axis - 1).taken(part) for part in nested]
+        return [nested[k] for k in self.entries]
+
+
+def is_shared(case: Case) -> bool:
+    """Whether ranks can share the batch of a case."""
+    package = __name__.rpartition(".testing.")[0]
+    topic, _, name = case.loss.rpartition(".")
+    function = getattr(importlib.import_module(f"{package}.{topic}" if topic else package), name)
+    if "across" not in inspect.signature(function).parameters or case.options.get("pairing") == "queue":
+        return False
+    # Of further columns of a diagonal pairing, one process would not know whose they are.
+    return case.options.get("pairing") != "diagonal" or len(case.arguments["y"]) == len(case.arguments["x"])
+
+
+def samples_of(case: Case) -> int:
+    """How many samples the batch of a case has."""
+    rows = len(next(iter(case.arguments.values())))
+    return rows // 2 if case.options.get("pairing") == "two_views" else rows
+
+
+def place_of(case: Case, name: str, nested: Nested, bounds: Sequence[tuple[int, int]], rank: int) -> Place:
+    """Where a rank's part of an array is, for ranks that have the samples between some bounds."""
+    if name in REPLICATED | PARAMETERS or not isinstance(nested, list):
+        return Place()
+    samples = samples_of(case)
+    low, high = bounds[rank]
+    if name == "targets":
+        return Place(1, tuple(range(low, high)))
+    length = len(nested)
+    if length % samples == 0 and not _is_apart(case, name, nested):
+        return Place(0, tuple(low + k + view * samples for view in range(length // samples) for k in range(high - low)))
+    ends = [(other + 1) * length // len(bounds) for other in range(len(bounds))]
+    return Place(0, tuple(range(ends[rank - 1] if rank else 0, ends[rank])))
+
+
+def _is_apart(case: Case, name: str, nested: Nested) -> bool:
+    """Whether an array has rows of its own, whose number has nothing to do with that of the samples."""
+    if name == "negative_keys":
+        return not isinstance(nested[0][0], list)
+    named = {"positives", "columns"} & set(case.constants)
+    return bool(named) and name in {"positive_key", "y", "columns"} and len(nested) != samples_of(case)
+
+
+def cut_case(case: Case, bounds: Sequence[tuple[int, int]]) -> list[tuple[Case, Mapping[str, Place]]]:
+    """The case of each rank, and where its arrays are in those of the whole."""
+    found = []
+    arrays = {**case.arguments, **case.constants}
+    for rank in range(len(bounds)):
+        places = {name: place_of(case, name, nested, bounds, rank) for name, nested in arrays.items()}
+        parts = {name: places[name].taken(nested) for name, nested in arrays.items()}
+        own = replace(
+            case,
+            arguments={name: parts[name] for name in case.arguments},
+            constants={name: parts[name] for name in case.constants},
+        )
+        found.append((own, places))
+    return found

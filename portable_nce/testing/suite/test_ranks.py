@@ -1,0 +1,171 @@
+"""Ranks that share a batch get what one process gets: value, gradients, errors, and no more collectives than needed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from .. import oracles
+from .._package import pnce
+from ..cases import CASES
+from ..ranks import ThreadRank, run_ranks
+from ..sharding import Place, cut_case, is_shared, samples_of
+from ..variants import case_arrays, case_named, differentiate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from ..cases import Case
+    from ..variants import Nested, Variant
+
+pytestmark = pytest.mark.ranks
+
+ROWS = 5
+TOLERANCE = {"float64": 2e-13, "float32": 4e-6}
+EXACT_TOLERANCE = 1e-40
+SHARED = [case.name for case in CASES if is_shared(case)]
+
+
+def bounds_of(samples: int, size: int) -> list[tuple[int, int]]:
+    """Cut samples among ranks, unevenly: the second has the most."""
+    counts = [samples // (size + 1)] * size
+    counts[size > 1] += samples - sum(counts)
+    ends = [sum(counts[: rank + 1]) for rank in range(size)]
+    return list(zip([0, *ends[:-1]], ends, strict=True))
+
+
+def test_cuts_are_uneven_and_complete() -> None:
+    assert bounds_of(5, 1) == [(0, 5)]
+    assert bounds_of(5, 2) == [(0, 1), (1, 5)]
+    assert bounds_of(5, 3) == [(0, 1), (1, 4), (4, 5)]
+    assert bounds_of(10, 4) == [(0, 2), (2, 6), (6, 8), (8, 10)]
+
+
+def add(whole: list[Any], place: Place, part: Nested) -> None:
+    """Add what a rank has to the whole, in place."""
+    if place.axis:
+        for line, lines in zip(whole, part, strict=True):
+            add(line, replace(place, axis=place.axis - 1), lines)
+        return
+    for k, x in zip(range(len(part)) if place.entries is None else place.entries, part, strict=True):
+        if isinstance(x, list):
+            add(whole[k], Place(), x)
+        else:
+            whole[k] += x
+
+
+def divided(nested: Nested, by: int) -> Nested:
+    return [divided(x, by) for x in nested] if isinstance(nested, list) else nested / by
+
+
+def zeros_like(nested: Nested) -> Nested:
+    return [zeros_like(x) for x in nested] if isinstance(nested, list) else 0
+
+
+def sharing(case: Case, group: ThreadRank, gradients: str) -> Callable[..., Any]:
+    """Give the function of a rank's case."""
+    options = {**case.options, "across": pnce.across(group, gradients=gradients)}
+    return replace(case, options=options).function
+
+
+def compare(variant: Variant, case: Case, size: int, dtype: str, gradients: str) -> None:
+    """Compare value and gradients on ranks with those of one process."""
+    wanted_value, wanted = differentiate(case.function, case_arrays(variant, case, dtype), len(case.arguments))
+    parts = cut_case(case, bounds_of(samples_of(case), size))
+
+    def on_a_rank(group: ThreadRank) -> tuple[Nested, list[Nested]]:
+        own, _ = parts[group.rank]
+        found_value, found = differentiate(
+            sharing(own, group, gradients), case_arrays(variant, own, dtype), len(case.arguments)
+        )
+        return variant.to_list(found_value), [variant.to_list(g) for g in found]
+
+    results = run_ranks(size, on_a_rank)
+    tolerance = EXACT_TOLERANCE if variant.module == "mparray" else TOLERANCE[dtype]
+    errors: dict[str, Any] = {}
+    for value, _ in results:
+        errors["value"] = oracles.error(value, oracles.exact(variant.to_list(wanted_value)))
+        assert errors["value"] <= tolerance, (value, wanted_value)
+    averaged = gradients == "averaged"
+    for k, name in enumerate(case.arguments):
+        exact = variant.to_list(wanted[k])
+        if not isinstance(exact, list) and averaged and name in {"temperature", "logit_scale", "logit_bias"}:
+            for rank in range(size):  # the whole on each
+                errors[f"{name}, rank {rank}"] = oracles.error(results[rank][1][k], oracles.exact(exact))
+            continue
+        total = [zeros_like(exact)]
+        for (_, places), (_, found) in zip(parts, results, strict=True):
+            if isinstance(exact, list):
+                add(total[0], places[name], found[k])
+            else:
+                total[0] += found[k]
+        errors[name] = oracles.error(divided(total[0], size if averaged else 1), oracles.exact(exact))
+    assert max(errors.values()) <= tolerance, errors
+
+
+@pytest.mark.parametrize("name", SHARED)
+@pytest.mark.parametrize("dtype", ["float64"])
+def test_ranks_agree_with_one_process(variant: Variant, name: str, dtype: str) -> None:
+    """Every keyword of every loss, on two and on three ranks with uneven batches, in both conventions."""
+    case = case_named(name, ROWS)
+    compare(variant, case, 3, dtype, "averaged")
+    compare(variant, case, 2, dtype, "summed")
+
+
+UNITS: Mapping[str, dict[str, int]] = {
+    "info_nce": {"all_gather": 1, "reduce_scatter": 1, "all_reduce": 1},
+    "siglip": {"all_gather": 1, "reduce_scatter": 1, "all_reduce": 1},
+    "clip": {"all_gather": 2, "reduce_scatter": 1, "all_reduce": 2},
+    "nt_xent": {"all_gather": 1, "reduce_scatter": 1, "all_reduce": 1},
+    "supcon": {"all_gather": 2, "reduce_scatter": 1, "all_reduce": 1},
+    "moco": {"all_reduce": 1},
+    "relic": {"all_gather": 2, "reduce_scatter": 2, "all_reduce": 1},
+}
+"""How many collectives a loss and its gradient take: beside embeddings and their gradients, numbers alone."""
+
+
+@pytest.mark.parametrize("name", list(UNITS))
+def test_no_more_is_sent_than_needed(variant: Variant, name: str) -> None:
+    case = case_named(name, ROWS)
+    case = replace(
+        case,
+        arguments={key: x for key, x in case.arguments.items() if isinstance(x, list)},
+        options={**case.options, **({"logit_scale": 2.0} if "logit_scale" in case.arguments else {})},
+    )
+    if "logit_bias" in case_named(name, ROWS).arguments:
+        case = replace(case, options={**case.options, "logit_bias": -1.0})
+    parts = cut_case(case, bounds_of(samples_of(case), 2))
+
+    def on_a_rank(group: ThreadRank) -> ThreadRank:
+        own, _ = parts[group.rank]
+        differentiate(sharing(own, group, "summed"), case_arrays(variant, own, variant.dtypes[0]), len(case.arguments))
+        return group
+
+    for group in run_ranks(2, on_a_rank):
+        kinds = [sent.kind for sent in group.log]
+        assert kinds.count("tell") == 1
+        assert {kind: kinds.count(kind) for kind in kinds if kind != "tell"} == UNITS[name], group.log
+        whole = len(next(iter(case.arguments.values())))
+        entries = sum(sent.entries for sent in group.log if sent.kind == "reduce_scatter")
+        width = len(next(iter(case.arguments.values()))[0])
+        views = 2 if name in {"nt_xent", "relic"} else 1
+        assert entries == (whole * width * views if "reduce_scatter" in UNITS[name] else 0)
+
+
+def test_half_precision_travels_in_its_own_dtype(variant: Variant) -> None:
+    half = next((dtype for dtype in variant.dtypes if "16" in dtype), None)
+    if half is None:
+        return
+    case = case_named("info_nce", ROWS)
+    parts = cut_case(case, bounds_of(ROWS, 2))
+
+    def on_a_rank(group: ThreadRank) -> ThreadRank:
+        own, _ = parts[group.rank]
+        differentiate(sharing(own, group, "summed"), case_arrays(variant, own, half), len(case.arguments))
+        return group
+
+    for group in run_ranks(2, on_a_rank):
+        widths = {sent.kind: sent.bytes_each for sent in group.log if sent.kind in {"all_gather", "reduce_scatter"}}
+        assert widths == {"all_gather": 2, "reduce_scatter": 4}  # gradients are added up before they are rounded
