@@ -51,6 +51,9 @@ class Defaults:
         chosen = xp.logical_and(away == 0, xp.expand_dims(inside, axis=1))
         return xp.where(chosen, xp.expand_dims(value, axis=1) if hasattr(value, "shape") else value, x)
 
+    def check(self, x: Array) -> None:
+        del x
+
     def needs_gradient(self, x: Array) -> bool:
         del x
         return False

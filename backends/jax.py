@@ -35,6 +35,20 @@ def _full_precision() -> AbstractContextManager[Any]:
     return jax.default_matmul_precision("highest") if chosen is None else nullcontext()
 
 
+def _varying(init: Arrays, xs: Arrays) -> Arrays:
+    """A carry to begin with, of which JAX is told that it varies over the axes of a mesh that the blocks vary over."""
+    typeof = getattr(jax, "typeof", None)  # as old as such axes
+    if typeof is None:
+        return init
+    axes = [getattr(x, "manual_axis_type", getattr(x, "vma", None)) for x in map(typeof, (*init, *xs))]
+    if all(own == axes[0] for own in axes):
+        return init
+    nowhere = jnp.zeros((), dtype=bool)
+    first_entries = (jnp.where(nowhere, jnp.ravel(x)[0], 0) for x in xs)
+    zero: Any = sum(jnp.asarray(x, dtype=float) for x in first_entries)
+    return tuple(x + zero.astype(x.dtype) for x in init)
+
+
 class _Static:
     """What JAX is not to take apart and put together again, as it does tuples: its caches would hold each of them."""
 
@@ -76,6 +90,17 @@ def _by_rule(forward: Callable[..., Arrays], backward: Callable[..., Sequence[An
 
     bound.defvjp(forth, back)
     return bound
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _mapped(linear: Any, x: Any) -> Any:
+    """A map between the devices of a mesh, whose collectives JAX differentiates itself."""
+    return linear(x)
+
+
+@_mapped.defjvp
+def _mapped_tangent(linear: Any, primals: Arrays, tangents: Arrays) -> Arrays:
+    return _mapped(linear, *primals), linear.derivative()(*tangents)
 
 
 @dataclass(frozen=True)
@@ -138,6 +163,15 @@ class JaxAdapter(Defaults):
     def stop_gradient(self, x: Any) -> Any:
         return jax.lax.stop_gradient(x)
 
+    def check(self, x: Any) -> None:
+        mesh = getattr(getattr(getattr(jax, "typeof", lambda x: x)(x), "sharding", None), "mesh", None)
+        if mesh is not None and any("Explicit" in str(kind) for kind in getattr(mesh, "axis_types", None) or ()):
+            message = (
+                f"expected an array whose mesh has automatic axes, got one sharded over explicit ones, {mesh}; call "
+                f"the loss in jax.sharding.auto_axes(..., out_sharding=jax.P()), or in jax.shard_map with across="
+            )
+            raise TypeError(message)
+
     def full_precision(self, x: Any) -> AbstractContextManager[Any]:
         del x
         return _full_precision()
@@ -198,7 +232,7 @@ class JaxAdapter(Defaults):
         return self._keep(function, bound)
 
     def linear_map(self, linear: Any, x: Any) -> Any:
-        return linear(x)  # whose collectives JAX differentiates itself
+        return _mapped(linear, x)
 
     def communicator(self, group: Any) -> Any:
         names = group if isinstance(group, tuple) else (group,)
@@ -217,6 +251,7 @@ class JaxAdapter(Defaults):
         count = length // block
         if length <= block:
             return step(init, xs, 0)
+        init = _varying(init, xs)
 
         @partial(jax.checkpoint, prevent_cse=False)
         def body(carry: Arrays, item: Arrays) -> tuple[Arrays, Arrays]:

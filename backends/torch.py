@@ -287,7 +287,7 @@ class _Linear(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Any:
-        return _mapped(ctx.linear, tangents[1])
+        return _mapped(ctx.linear.derivative(), tangents[1])
 
 
 class _LinearPlainly(torch.autograd.Function):
@@ -300,7 +300,9 @@ class _LinearPlainly(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, cotangent: Any) -> Arrays:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return _Linear.backward(ctx, cotangent)
+        linear = ctx.linear.transposed()
+        # A compiled backward pass is never recorded, nor can it hold a Function.
+        return None, linear(cotangent) if torch.compiler.is_dynamo_compiling() else _mapped(linear, cotangent)
 
 
 def _mapped(linear: Any, x: Any) -> Any:

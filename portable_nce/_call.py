@@ -283,6 +283,8 @@ def _checked(
     keys = entered[1 : len(embeddings) - 1]
     options = {**options, **dict(zip(arrays, entered[len(embeddings) :], strict=True))}
     check_floating(xp, **dict(zip(embeddings, entered, strict=False)))
+    for z in (x, y):
+        adapter_of(z).check(z)
     n_rows, _ = shape_of(names[0], x, "(N, D)")
     n_columns, _ = shape_of(names[1], y, "(K, D)")
     shape = (n_rows, n_columns + n_rows * len(keys))
@@ -302,7 +304,7 @@ def _agreed(across: Ranks, given: _Given, asked: tuple[Any, ...], sent_as: Any) 
     """How the rows and columns of a batch lie on the ranks."""
     n_rows, (n_columns, width) = given.x.shape[0], given.y.shape
     asked = (given.names, *asked, given.options, given.mask is None, given.weights is None, across.averaged)
-    arrays = {"rows": given.x, "columns": given.y, **given.options, "weights": given.weights}
+    arrays = {given.names[0]: given.x, given.names[1]: given.y, **given.options, "weights": given.weights}
     if given.keys:
         arrays["keys"] = given.keys[0]
     notes = Notes(
@@ -411,6 +413,7 @@ def contrast_scores(
     """The loss of a score matrix whose arguments have been checked."""
     check_choice("reduction", reduction, REDUCTIONS)
     dtype = scores.dtype
+    adapter_of(scores).check(scores)
     scores = upcast(xp, scores)
     weights = row_weights(xp, weights, scores.shape[0], scores)
     matrix = given(scores, pairing, mask)

@@ -123,12 +123,19 @@ class Adapter(Differentiation, Protocol):
         """
         ...
 
+    def check(self, x: Array) -> None:
+        """Raise a TypeError that says why, if `x` is of a kind that cannot be computed with."""
+        ...
+
     def needs_gradient(self, x: Array) -> bool:
         """Return whether a derivative with respect to something passes through `x`, where that can be told."""
         ...
 
     def linear_map(self, linear: Any, x: Array) -> Array:
-        """Return ``linear(x)``, of a map that is no array code, whose transpose is ``linear.transposed()``."""
+        """Return ``linear(x)``, of a map between processes, which is no array code.
+
+        Tangents go through ``linear.derivative()``, and cotangents back through ``linear.transposed()``.
+        """
         ...
 
     def communicator(self, group: Any) -> Any:

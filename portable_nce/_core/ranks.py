@@ -261,8 +261,8 @@ def agree(ranks: Ranks, notes: Notes, like: Array) -> Shards | None:
         message = f"across: rank {refusing[0]} refused its arguments; its own error says why"
         raise ValueError(message)
     rows, columns, width, dtype, options, wanted, whole, largest = zip(*told, strict=True)
-    _check_same("embeddings", "as many features", width)
-    _check_same("embeddings", "the same dtype", [_DTYPES[k] if k < len(_DTYPES) else k for k in dtype])
+    _check_same("embeddings", "as many features on all ranks", width)
+    _check_same("embeddings", "the same dtype on all ranks", [_DTYPES[k] if k < len(_DTYPES) else k for k in dtype])
     if len(set(options)) > 1:
         message = f"across: expected the same loss with the same options on all ranks; on this one: {notes.options}"
         raise ValueError(message)
@@ -299,7 +299,7 @@ def finished(ranks: Ranks | None) -> None:
 
 def _check_same(name: str, what: str, told: Sequence[Any]) -> None:
     if len(set(told)) > 1:
-        message = f"{name}: expected {what} on all ranks, got {', '.join(map(str, told))} on ranks 0 to {len(told) - 1}"
+        message = f"{name}: expected {what}, got {', '.join(map(str, told))} on ranks 0 to {len(told) - 1}"
         raise ValueError(message)
 
 
@@ -404,6 +404,10 @@ class _Map:
             return total if self.kind == "total" else total / ranks.size
         factor = {"factor": shards.factor, "share": shards.factor / ranks.size}.get(self.kind)
         return x if factor is None else x * factor
+
+    def derivative(self) -> _Map:
+        """The map of tangents, which are exact in no smaller dtype."""
+        return replace(self, sent_as=None)
 
     def transposed(self) -> _Map:
         """The map that carries cotangents back."""

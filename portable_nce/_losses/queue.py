@@ -15,6 +15,7 @@ from .._core.checks import (
 from .._core.namespace import device_of, enter, is_array
 from .._core.numerics import zeros
 from .._core.protocol import Array, Namespace
+from .._core.ranks import Notes, Ranks, agree, finished, told_to_others
 
 __all__ = ["Queue", "queue_init", "queue_push", "slots_of", "without_unwritten"]
 
@@ -77,7 +78,8 @@ def queue_init(example: Array, /, size: int) -> Queue:
     return Queue(zeros(xp, (size, width), example), empty)
 
 
-def queue_push(queue: Queue, rows: Array, /) -> Queue:
+@told_to_others
+def queue_push(queue: Queue, rows: Array, /, *, across: Ranks | None = None) -> Queue:
     """Return the queue with further rows at its end, and as many of its oldest gone.
 
     Any number of rows may come at once; the queue always holds the last M. Nothing is changed in place, and shapes do
@@ -89,6 +91,8 @@ def queue_push(queue: Queue, rows: Array, /) -> Queue:
         The queue.
     rows : array, shape (B, D)
         What enters, the oldest first; without gradient.
+    across : Ranks, optional
+        Ranks whose rows enter too, in their order, so that the queues of all stay equal; see `portable_nce.across`.
 
     Returns
     -------
@@ -127,9 +131,17 @@ def queue_push(queue: Queue, rows: Array, /) -> Queue:
     check_mask(xp, "queue.valid", valid, (slots,))
     count, _ = shape_of("rows", rows, "(B, D)")
     check_shape("rows", rows, (count, width))
+    rows = stop_gradient(rows)
+    if across is not None:
+        notes = Notes(count, count, width, rows.dtype, ("queue_push", slots), {})
+        shards = agree(across, notes, rows)
+        if shards is not None:
+            rows = shards.gather(rows, own_first=False)
+            count = rows.shape[0]
+        finished(across)
     written = xp.ones((count,), dtype=xp.bool, device=device_of(held))
     return Queue(
-        xp.concat([stop_gradient(held), stop_gradient(rows)], axis=0)[count:, ...],
+        xp.concat([stop_gradient(held), rows], axis=0)[count:, ...],
         xp.concat([valid, written], axis=0)[count:],
     )
 

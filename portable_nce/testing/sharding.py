@@ -80,7 +80,7 @@ def _is_apart(case: Case, name: str, nested: Nested) -> bool:
 
 def cut_case(case: Case, bounds: Sequence[tuple[int, int]]) -> list[tuple[Case, Mapping[str, Place]]]:
     """The case of each rank, and where its arrays are in those of the whole."""
-    found = []
+    found: list[tuple[Case, Mapping[str, Place]]] = []
     arrays = {**case.arguments, **case.constants}
     for rank in range(len(bounds)):
         places = {name: place_of(case, name, nested, bounds, rank) for name, nested in arrays.items()}

@@ -1,0 +1,368 @@
+"""What the processes of a group check. Each check returns the largest errors against one process, by name."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+import portable_nce as pnce
+from portable_nce.testing import CASES, make_cases
+from portable_nce.testing.sharding import Place, cut_case, is_shared, samples_of
+
+Errors = dict[str, Any]
+Check = Callable[[Any], Errors]
+
+COUNTS = (5, 3, 1, 3)
+SAMPLES = sum(COUNTS)
+
+
+def bounds(size: int, samples: int = SAMPLES) -> list[tuple[int, int]]:
+    """Cut the samples among ranks: five, three, one, and three, the last takes what is left."""
+    scale = samples // SAMPLES
+    ends = [scale * sum(COUNTS[: rank + 1]) for rank in range(size - 1)]
+    return list(zip([0, *ends], [*ends, samples], strict=True))
+
+
+def own_rows(group: Any, samples: int = SAMPLES) -> slice:
+    """Give the rows of this process."""
+    return slice(*bounds(group.size(), samples)[group.rank()])
+
+
+def tensor(nested: Any) -> torch.Tensor:
+    """Make a tensor of a nested list, whose floats are of double precision."""
+    found = torch.tensor(nested)
+    return found.double() if found.is_floating_point() else found
+
+
+def gradients(function: Callable[..., Any], arrays: list[torch.Tensor], count: int) -> tuple[Any, list[Any]]:
+    """Differentiate with respect to the first arrays, as torch does it."""
+    leaves = [x.clone().requires_grad_() for x in arrays[:count]]
+    value = function(*leaves, *arrays[count:])
+    value.backward()
+    return value.detach(), [x.grad for x in leaves]
+
+
+def distance(a: torch.Tensor, b: torch.Tensor) -> float:
+    """Give the largest difference, relative to numbers above 1."""
+    return float((a - b).abs().max() / max(1.0, float(b.abs().max())))
+
+
+def part_of(place: Place, whole: torch.Tensor) -> torch.Tensor:
+    """Take a rank's part of a tensor."""
+    if place.entries is None:
+        return whole
+    return whole.index_select(place.axis, torch.tensor(place.entries))
+
+
+def check_case(group: Any, case: Any, convention: str) -> float:
+    """Compare a rank's value and gradients of a case with those of one process."""
+    arrays = [tensor(x) for x in (*case.arguments.values(), *case.constants.values())]
+    wanted, slopes = gradients(case.function, arrays, len(case.arguments))
+    own, places = cut_case(case, bounds(group.size(), samples_of(case)))[group.rank()]
+    ranks = pnce.across(group, gradients=convention)
+    function = replace(own, options={**own.options, "across": ranks}).function
+    parts = [tensor(x) for x in (*own.arguments.values(), *own.constants.values())]
+    value, found = gradients(function, parts, len(own.arguments))
+    errors = [distance(value, wanted)]
+    factor = group.size() if convention == "averaged" else 1
+    for name, whole, part in zip(case.arguments, slopes, found, strict=True):
+        if name in {"temperature", "logit_scale", "logit_bias"} and convention == "averaged":
+            errors.append(distance(part, whole))
+            continue
+        if whole is None:
+            errors.append(0.0 if part is None else float(part.abs().max()))
+            continue
+        if places[name].entries is None:
+            dist.all_reduce(part, group=group)
+        errors.append(distance(part, factor * part_of(places[name], whole)))
+    return max(errors)
+
+
+def check_cases(group: Any) -> Errors:
+    """Every case of every loss, in one convention and then in the other."""
+    cases = [case for case in make_cases(SAMPLES) if is_shared(case)]
+    conventions = itertools.cycle(["averaged", "summed"])
+    return {case.name: check_case(group, case, next(conventions)) for case in cases}
+
+
+def losses() -> dict[str, Callable[..., Any]]:
+    """Give losses of two embeddings, of labels and of a temperature."""
+    return {
+        "info_nce": lambda a, b, _, t, **k: pnce.info_nce(a, b, temperature=t, **k),
+        "clip": lambda a, b, _, t, **k: pnce.clip(a, b, logit_scale=1.0 / t, **k),
+        "siglip": lambda a, b, _, t, **k: pnce.siglip(a, b, logit_scale=1.0 / t, logit_bias=-t, **k),
+        "nt_xent": lambda a, b, _, t, **k: pnce.nt_xent(a, b, temperature=t, **k),
+        "dclw": lambda a, b, _, t, **k: pnce.dclw(a, b, temperature=t, **k),
+        "supcon": lambda a, _, labels, t, **k: pnce.supcon(a, labels, temperature=t, **k),
+        "relic": lambda a, b, _, t, **k: pnce.relic(a, b, temperature=t, **k),
+    }
+
+
+def embeddings(dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, ...]:
+    """Draw two embeddings and labels."""
+    draw = torch.Generator().manual_seed(7)
+    a, b = (torch.randn(SAMPLES, 4, generator=draw, dtype=torch.float64).to(dtype) for _ in range(2))
+    return a, b, torch.arange(SAMPLES) % 4
+
+
+def check_options(group: Any) -> Errors:
+    """Reductions, weights, blocks and conventions, of some losses."""
+    a, b, labels = embeddings()
+    weights = torch.linspace(0.25, 2.0, SAMPLES, dtype=torch.float64)
+    rows, size = own_rows(group), group.size()
+    errors: Errors = {}
+    for name, loss in losses().items():
+        options = itertools.product(("mean", "sum"), (False, True), (None, "auto", 2), ("averaged", "summed"))
+        worst = 0.0
+        for reduction, weighted, block_size, convention in options:
+            shared: dict[str, Any] = {"reduction": reduction, "block_size": block_size}
+            tau = torch.tensor(0.5, dtype=torch.float64)
+
+            def whole(a: Any, b: Any, t: Any) -> Any:
+                return loss(a, b, labels, t, **shared, **({"weights": weights} if weighted else {}))  # noqa: B023
+
+            ranks = pnce.across(group, gradients=convention)
+
+            def part(a: Any, b: Any, t: Any) -> Any:
+                own = {"weights": weights[rows]} if weighted else {}  # noqa: B023
+                return loss(a, b, labels[rows], t, across=ranks, **shared, **own)  # noqa: B023
+
+            wanted, slopes = gradients(whole, [a, b, tau], 2 if name == "supcon" else 3)
+            value, found = gradients(part, [a[rows], b[rows], tau], 2 if name == "supcon" else 3)
+            factor = size if convention == "averaged" else 1
+            worst = max(worst, distance(value, wanted))
+            for x, y in zip(found[:2], slopes[:2], strict=True):
+                worst = max(worst, 0.0 if y is None else distance(x, factor * y[rows]))
+            if len(found) > 2:
+                if convention == "summed":
+                    dist.all_reduce(found[2], group=group)
+                worst = max(worst, distance(found[2], slopes[2]))
+        errors[name] = worst
+    return errors
+
+
+def check_second_order(group: Any) -> Errors:
+    """Products of the Hessian with a vector, by differentiating twice in reverse."""
+    a, b, labels = embeddings()
+    direction = torch.linspace(-1.0, 1.0, a.numel(), dtype=torch.float64).reshape(a.shape)
+    rows = own_rows(group)
+    errors: Errors = {}
+
+    def product(loss: Callable[..., Any], x: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        x = x.clone().requires_grad_()
+        (slope,) = torch.autograd.grad(loss(x), x, create_graph=True)
+        (found,) = torch.autograd.grad((slope * v).sum(), x)
+        return found
+
+    for (name, loss), convention in itertools.product(losses().items(), ("averaged", "summed")):
+        ranks = pnce.across(group, gradients=convention)
+        for block_size in (None, 2):
+            wanted = product(lambda x: loss(x, b, labels, 0.5, block_size=block_size), a, direction)  # noqa: B023
+            found = product(
+                lambda x: loss(x, b[rows], labels[rows], 0.5, across=ranks, block_size=block_size),  # noqa: B023
+                a[rows],
+                direction[rows],
+            )
+            factor = group.size() if convention == "averaged" else 1
+            key = f"{name}, {convention}"
+            errors[key] = max(errors.get(key, 0.0), distance(found, factor * wanted[rows]))
+    return errors
+
+
+class Towers(nn.Module):
+    """Two linear towers and a temperature."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        draw = torch.Generator().manual_seed(3)
+        self.image, self.text = (nn.Linear(6, 4, dtype=torch.float64) for _ in range(2))
+        for x in self.parameters():
+            x.data = torch.randn(x.shape, generator=draw, dtype=torch.float64) / 2
+        self.scale = nn.Parameter(torch.ones(1, dtype=torch.float64))
+
+    def forward(self, image: Any, text: Any) -> tuple[Any, Any, Any]:
+        return self.image(image), self.text(text), self.scale.exp()
+
+
+def train(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor], **options: Any) -> None:
+    """Take some steps of SGD on CLIP's loss."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    for _ in range(3):
+        optimizer.zero_grad()
+        image, text, scale = model(*batch)
+        pnce.clip(image, text, logit_scale=scale, **options).backward()
+        optimizer.step()
+
+
+def inputs() -> tuple[torch.Tensor, torch.Tensor]:
+    """Draw what the towers see."""
+    draw = torch.Generator().manual_seed(11)
+    first, second = (torch.randn(SAMPLES, 6, generator=draw, dtype=torch.float64) for _ in range(2))
+    return first, second
+
+
+def trained_alone() -> list[torch.Tensor]:
+    """Give the parameters after training in one process."""
+    model = Towers()
+    train(model, inputs())
+    return [x.detach() for x in model.parameters()]
+
+
+def check_ddp(group: Any) -> Errors:
+    """DistributedDataParallel averages: the parameters are those of one process."""
+    model = nn.parallel.DistributedDataParallel(Towers(), process_group=group)
+    rows = own_rows(group)
+    image, text = inputs()
+    train(model, (image[rows], text[rows]), across=pnce.across(group, gradients="averaged"))
+    pairs = zip(model.parameters(), trained_alone(), strict=True)
+    return {"parameters": max(distance(x.detach(), y) for x, y in pairs)}
+
+
+def check_fsdp(group: Any) -> Errors:
+    """So does FSDP2, whose parameters are sharded."""
+    from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415
+    from torch.distributed.fsdp import fully_shard  # noqa: PLC0415
+
+    mesh = init_device_mesh("cpu", (group.size(),))
+    model = Towers()
+    for part in (model.image, model.text, model):
+        fully_shard(part, mesh=mesh)
+    rows = own_rows(group)
+    image, text = inputs()
+    train(model, (image[rows], text[rows]), across=pnce.across(mesh, gradients="averaged"))
+    pairs = zip(model.parameters(), trained_alone(), strict=True)
+    return {"parameters": max(distance(x.detach().full_tensor(), y) for x, y in pairs)}
+
+
+def check_compile(group: Any) -> Errors:
+    """torch.compile of the whole graph, for several sizes of a batch."""
+    errors: Errors = {}
+    ranks = pnce.across(group, gradients="averaged", check=False)
+    size, rank = group.size(), group.rank()
+    draw = torch.Generator().manual_seed(5)
+    for name in ("info_nce", "clip", "siglip", "nt_xent"):
+        loss = losses()[name]
+        compiled = torch.compile(
+            lambda a, b, t: loss(a, b, None, t, across=ranks),  # noqa: B023
+            fullgraph=True,
+            backend="aot_eager",
+            dynamic=False,
+        )
+        worst = 0.0
+        for own in (3, 6):
+            a, b = (torch.randn(own * size, 4, generator=draw, dtype=torch.float64) for _ in range(2))
+            rows = slice(own * rank, own * (rank + 1))
+            tau = torch.tensor(0.5, dtype=torch.float64)
+            wanted, slopes = gradients(lambda a, b, t: loss(a, b, None, t), [a, b, tau], 3)  # noqa: B023
+            value, found = gradients(compiled, [a[rows], b[rows], tau], 3)
+            worst = max(worst, distance(value, wanted), distance(found[2], slopes[2]))
+            worst = max(worst, *(distance(x, size * y[rows]) for x, y in zip(found[:2], slopes[:2], strict=True)))
+        errors[name] = worst
+    return errors
+
+
+def check_bfloat16(group: Any) -> Errors:
+    """Half precision, and float32: as exact as in one process, to a unit in the last place of the result."""
+    errors: Errors = {}
+    rows = own_rows(group)
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        a, b, labels = embeddings(dtype)
+        for name in ("info_nce", "clip", "nt_xent"):
+            loss = losses()[name]
+            exact = gradients(lambda a, b: loss(a, b, labels, 0.5), [a.double(), b.double()], 2)[1]  # noqa: B023
+            ranks = pnce.across(group, gradients="summed")
+            _, found = gradients(lambda a, b: loss(a, b, labels, 0.5, across=ranks), [a[rows], b[rows]], 2)  # noqa: B023
+            unit = torch.finfo(dtype).eps
+            worst = 0.0
+            for x, y in zip(found, exact, strict=True):
+                worst = max(worst, float((x.double() - y[rows]).abs().max() / (unit * y.abs().max())))
+            errors[f"{name}, {dtype}, units"] = worst
+    return errors
+
+
+def check_queue(group: Any) -> Errors:
+    """The queues of all ranks stay equal, and hold the rows of all."""
+    a, *_ = embeddings()
+    rows = own_rows(group)
+    ranks = pnce.across(group, gradients="averaged")
+    queue = pnce.queue_push(pnce.queue_init(a[rows], 15), a[rows], across=ranks)
+    wanted = pnce.queue_push(pnce.queue_init(a, 15), a)
+    return {"rows": distance(queue.rows, wanted.rows), "valid": float((queue.valid != wanted.valid).sum())}
+
+
+# ------------------------------------------------------------------------------------------------------------- faults
+
+
+def refused(call: Callable[[], Any]) -> Errors:
+    """Tell what a call raised, and after how many seconds."""
+    start = time.monotonic()
+    try:
+        call()
+    except Exception as error:  # noqa: BLE001  (which is told)
+        return {"type": type(error).__name__, "message": str(error), "seconds": time.monotonic() - start}
+    return {"type": None, "message": "", "seconds": time.monotonic() - start}
+
+
+def check_faults(group: Any) -> Errors:
+    """What the last rank does wrong is an error on all, at once; after it all of them go on."""
+    a, b, _ = embeddings()
+    rows, last = own_rows(group), group.rank() == group.size() - 1
+    x, y = a[rows], b[rows]
+    ranks = pnce.across(group, gradients="averaged")
+
+    def frozen() -> Any:
+        own = y if last else y.clone().requires_grad_()
+        return pnce.clip(x.clone().requires_grad_(), own, logit_scale=2.0, across=ranks)
+
+    def without_gradient() -> Any:
+        with torch.no_grad() if last else torch.enable_grad():
+            return pnce.clip(x.clone().requires_grad_(), y, logit_scale=2.0, across=ranks)
+
+    calls: dict[str, Callable[[], Any]] = {
+        "width": lambda: pnce.info_nce(x[:, :3] if last else x, y[:, :3] if last else y, across=ranks),
+        "dtype": lambda: pnce.info_nce(x.float() if last else x, y.float() if last else y, across=ranks),
+        "reduction": lambda: pnce.info_nce(x, y, reduction="sum" if last else "mean", across=ranks),
+        "temperature": lambda: pnce.info_nce(x, y, temperature=0.2 if last else 0.1, across=ranks),
+        "loss": lambda: (pnce.nt_xent if last else pnce.dcl)(x, y, across=ranks),
+        "frozen": frozen,
+        "no_grad": without_gradient,
+        "refused": lambda: pnce.info_nce(x, y, temperature=-1.0 if last else 0.1, across=ranks),
+        "refused in the second part": lambda: pnce.moco_v3(x, y, x, x if not last else x[:, :2], across=ranks),
+        "zero rows": lambda: pnce.info_nce(x[:0] if last else x, y[:0] if last else y, across=ranks),
+        "mask": lambda: pnce.info_nce(
+            x, y, mask=torch.ones(len(x), SAMPLES - last, dtype=torch.bool), across=ranks
+        ),
+        "positives": lambda: pnce.info_nce(
+            x, y, positives=torch.full((len(x),), SAMPLES if last else 0), across=ranks
+        ),
+    }
+    found: Errors = {}
+    wanted = float(pnce.clip(a, b, logit_scale=2.0))
+    for name, call in calls.items():
+        found[name] = refused(call)
+        found[name]["after"] = abs(float(pnce.clip(x, y, logit_scale=2.0, across=ranks)) - wanted)
+    return found
+
+
+TOPICS: dict[str, dict[str, Check]] = {
+    "quick": {"options": check_options, "ddp": check_ddp, "queue": check_queue, "faults": check_faults},
+    "full": {
+        "cases": check_cases,
+        "options": check_options,
+        "second order": check_second_order,
+        "ddp": check_ddp,
+        "fsdp": check_fsdp,
+        "compile": check_compile,
+        "bfloat16": check_bfloat16,
+        "queue": check_queue,
+        "faults": check_faults,
+    },
+}
+assert CASES
