@@ -37,7 +37,7 @@ from .objectives import resolve as resolve_objective
 from .objectives.relic import Relic
 from .objectives.triplet import Triplet
 from .pairings import Pairing, diagonal, half, two_views
-from .similarities import Operands, Similarity, measured_operands
+from .similarities import Operands, Similarity, measured_operands, normalized_here
 from .similarities import resolve as resolve_similarity
 
 __all__ = [
@@ -210,28 +210,19 @@ def contrast_embeddings(
     with adapter_of(x).full_precision(x):
         factor_of_scores = inverse(xp, options[factor_name], x) if scale is _NONE else options[factor_name]
         bounded = chosen.unit and _is_small(factor_of_scores, x, alone=shards is None)
-        common: dict[str, Any] = {"block_size": block_size, "bounded": bounded, "shards": shards}
-        both = isinstance(made, Relic)
-        if shards is None or replicated or given.keys:
-            if shards is not None and not replicated:
-                further_columns = shards.gather(
-                    given.y, sent_as=sent_as or given.dtypes[1], of_columns=True, own_first=False
-                )
-                given = given._replace(y=further_columns)
-            matrix = _own_matrix(given, chosen, pairing, factor_of_scores, both=both, **common)
-        else:
-            turns = symmetric and not sums_both_sides(made, chosen, pairing, mask, x, reduction=reduction)
-            matrix = matrix_of_part(
-                (x, given.y),
-                chosen,
-                pairing,
-                given.mask,
-                scale=factor_of_scores,
-                sent_as=[sent_as or dtype for dtype in given.dtypes],
-                both=both,
-                turns=turns,
-                **common,
-            )
+        matrix = _matrix(
+            given,
+            made,
+            chosen,
+            pairing,
+            scale=factor_of_scores,
+            sent_as=sent_as,
+            replicated=replicated,
+            symmetric=reduction if symmetric else None,
+            shards=shards,
+            bounded=bounded,
+            block_size=block_size,
+        )
         matrix = replace(matrix, self_contrast=len(embeddings) == 1, indices_checked=given.pairs.checked)
         if chosen.pullback is None:
             matrix = matrix.dense()
@@ -300,7 +291,7 @@ def _checked(
     return _Given(xp, names, x, keys, y, options, mask, weights, pairs, dtype, dtypes)
 
 
-def _agreed(across: Ranks, given: _Given, asked: tuple[Any, ...], sent_as: Any) -> Shards | None:
+def _agreed(across: Ranks, given: _Given, asked: tuple[Any, ...], sent_as: Any) -> Shards:
     """How the rows and columns of a batch lie on the ranks."""
     n_rows, (n_columns, width) = given.x.shape[0], given.y.shape
     asked = (given.names, *asked, given.options, given.mask is None, given.weights is None, across.averaged)
@@ -318,6 +309,33 @@ def _agreed(across: Ranks, given: _Given, asked: tuple[Any, ...], sent_as: Any) 
         largest=given.pairs.largest,
     )
     return agree(across, notes, given.x)
+
+
+def _matrix(
+    given: _Given,
+    objective: AnyObjective,
+    similarity: Similarity,
+    pairing: Pairing,
+    *,
+    scale: Any,
+    sent_as: Any,
+    replicated: bool,
+    symmetric: str | None,
+    **options: Any,
+) -> ScoreMatrix:
+    """The matrix of the rows of this process, and of all columns; `symmetric`: how a loss of both sides is reduced."""
+    shards, both, x, y, mask = options["shards"], isinstance(objective, Relic), given.x, given.y, given.mask
+    sent = tuple(sent_as or dtype for dtype in given.dtypes)
+    if shards is not None and given.keys and not replicated:
+        given = given._replace(y=shards.gather(y, sent_as=sent[1], of_columns=True, own_first=False))
+    if shards is None or given.keys or replicated:
+        return _own_matrix(given, similarity, pairing, scale, both=both, **options)
+    if mask is None and not any(map(is_half, sent)):
+        similarity, x, y = normalized_here(similarity, x, y)
+    turns = symmetric is not None and not sums_both_sides(objective, similarity, pairing, mask, x, reduction=symmetric)
+    return matrix_of_part(
+        (x, y), similarity, pairing, mask, scale=scale, sent_as=sent, both=both, turns=turns, **options
+    )
 
 
 def _own_matrix(

@@ -513,3 +513,13 @@ for _name in ("dot", "cosine"):
     _NAMED[_name].symmetric = True
 _NAMED["cosine"].unit = True
 NAMES = tuple(_NAMED)
+UNIT = Similarity(_dot, inner_product=True)
+"""That of rows which are unit vectors already."""
+UNIT.symmetric = UNIT.unit = True
+
+
+def normalized_here(similarity: Similarity, x: Array, y: Array) -> tuple[Similarity, Array, Array]:
+    """Rows that need no more than their inner products, so that each is normalized where it is; others as they are."""
+    if similarity is not _NAMED["cosine"]:
+        return similarity, x, y
+    return UNIT, *_unit_rows(x, y)

@@ -191,6 +191,9 @@ def told_to_others(loss: Callable[Parameters, Result]) -> Callable[Parameters, R
                 f'across=portable_nce.across(group, gradients="averaged")'
             )
             raise TypeError(message)
+        if given.averaged is not None and given.communicator.size == 1:
+            options["across"] = None  # one rank is one process
+            return loss(*args, **options)
         if not given.check:
             return loss(*args, **options)
         options["across"] = call = _Call(given)
@@ -238,11 +241,9 @@ def _digest(x: Any) -> int:
     return crc32(repr(x).encode()) // 2 + len(_DTYPES)
 
 
-def agree(ranks: Ranks, notes: Notes, like: Array) -> Shards | None:
-    """How the rows of a batch lie on the ranks, once these have agreed on what they compute; None if there is one."""
+def agree(ranks: Ranks, notes: Notes, like: Array) -> Shards:
+    """How the rows of a batch lie on the ranks, once these have agreed on what they compute."""
     communicator, size = ranks.communicator, ranks.communicator.size
-    if ranks.averaged is not None and size == 1:
-        return None
     factor = float(size) if ranks.averaged else 1.0
     if not ranks.check:
         shards = Shards(

@@ -74,7 +74,10 @@ def one_sided(n_rows: int, n_columns: int, block_size: int | str | None, *, mode
     if whole is not None:
         return Tiling(whole, n_columns)
     asked = block_size if isinstance(block_size, int) else None
-    block = asked or (max(min(_FAR_ENTRIES // n_columns, _FAR_ROWS), _ROWS) if far else _ROWS)
+    held = _BLOCK_ENTRIES // n_columns  # rows whose tiles, held until the block is left, stay in reach of the cache
+    block = asked or (
+        max(min(_FAR_ENTRIES // n_columns, _FAR_ROWS), _ROWS) if far else min(max(held, _ROWS // 2), _ROWS)
+    )
     tile = n_columns if far or mode == "traced" else _columns(block)
     return Tiling(min(block, n_rows), min(tile, n_columns))
 

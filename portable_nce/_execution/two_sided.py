@@ -80,6 +80,7 @@ class _Square:
         self.tiles = p.pieces(self.columns, self.bounds)
         self.tile_labels = p.pieces(self.labels[1], self.bounds) if self.labels else []
         self.keep = tiling.keep and family.unshifted and need_grad and not self.labels
+        self.keep = self.keep and self.shards is None  # who shares a batch may have chosen to for want of memory
         self.kept: dict[tuple[Array | int, int], Array] = {}
         self.sides: list[ExpSum] = []
         self.done: list[Finished] = []

@@ -134,10 +134,8 @@ def queue_push(queue: Queue, rows: Array, /, *, across: Ranks | None = None) -> 
     rows = stop_gradient(rows)
     if across is not None:
         notes = Notes(count, count, width, rows.dtype, ("queue_push", slots), {})
-        shards = agree(across, notes, rows)
-        if shards is not None:
-            rows = shards.gather(rows, own_first=False)
-            count = rows.shape[0]
+        rows = agree(across, notes, rows).gather(rows, own_first=False)
+        count = rows.shape[0]
         finished(across)
     written = xp.ones((count,), dtype=xp.bool, device=device_of(held))
     return Queue(

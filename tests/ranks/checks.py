@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import nn
 
 import portable_nce as pnce
-from portable_nce.testing import CASES, make_cases
+from portable_nce.testing import make_cases
 from portable_nce.testing.sharding import Place, cut_case, is_shared, samples_of
 
 Errors = dict[str, Any]
@@ -227,8 +227,8 @@ def check_ddp(group: Any) -> Errors:
 
 def check_fsdp(group: Any) -> Errors:
     """So does FSDP2, whose parameters are sharded."""
-    from torch.distributed.device_mesh import init_device_mesh  # noqa: PLC0415
-    from torch.distributed.fsdp import fully_shard  # noqa: PLC0415
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
 
     mesh = init_device_mesh("cpu", (group.size(),))
     model = Towers()
@@ -237,8 +237,8 @@ def check_fsdp(group: Any) -> Errors:
     rows = own_rows(group)
     image, text = inputs()
     train(model, (image[rows], text[rows]), across=pnce.across(mesh, gradients="averaged"))
-    pairs = zip(model.parameters(), trained_alone(), strict=True)
-    return {"parameters": max(distance(x.detach().full_tensor(), y) for x, y in pairs)}
+    found: list[Any] = [x.detach() for x in model.parameters()]
+    return {"parameters": max(distance(x.full_tensor(), y) for x, y in zip(found, trained_alone(), strict=True))}
 
 
 def check_compile(group: Any) -> Errors:
@@ -336,12 +336,8 @@ def check_faults(group: Any) -> Errors:
         "refused": lambda: pnce.info_nce(x, y, temperature=-1.0 if last else 0.1, across=ranks),
         "refused in the second part": lambda: pnce.moco_v3(x, y, x, x if not last else x[:, :2], across=ranks),
         "zero rows": lambda: pnce.info_nce(x[:0] if last else x, y[:0] if last else y, across=ranks),
-        "mask": lambda: pnce.info_nce(
-            x, y, mask=torch.ones(len(x), SAMPLES - last, dtype=torch.bool), across=ranks
-        ),
-        "positives": lambda: pnce.info_nce(
-            x, y, positives=torch.full((len(x),), SAMPLES if last else 0), across=ranks
-        ),
+        "mask": lambda: pnce.info_nce(x, y, mask=torch.ones(len(x), SAMPLES - last, dtype=torch.bool), across=ranks),
+        "positives": lambda: pnce.info_nce(x, y, positives=torch.full((len(x),), SAMPLES if last else 0), across=ranks),
     }
     found: Errors = {}
     wanted = float(pnce.clip(a, b, logit_scale=2.0))
@@ -365,4 +361,3 @@ TOPICS: dict[str, dict[str, Check]] = {
         "faults": check_faults,
     },
 }
-assert CASES

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 WORKER = Path(__file__).with_name("worker.py")
+TESTS = Path(__file__).parents[1]
 TIMEOUT = 420.0
 """Seconds after which processes are stopped, whatever they wait for."""
 
@@ -25,7 +26,8 @@ def launch(size: int, topic: str, directory: Path, *, timeout: float = TIMEOUT) 
     reports = [directory / f"{rank}.json" for rank in range(size)]
     for path in (store, *reports):
         path.unlink(missing_ok=True)
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    modules = os.pathsep.join(filter(None, [str(TESTS), os.environ.get("PYTHONPATH", "")]))
+    environment = {**os.environ, "PYTHONPATH": modules, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     logs = [(directory / f"{rank}.log").open("w") for rank in range(size)]
     processes = [
         subprocess.Popen(

@@ -8,9 +8,9 @@ import traceback
 from datetime import timedelta
 from pathlib import Path
 
-import checks
 import torch
 import torch.distributed as dist
+from ranks import checks
 
 
 def main(topic: str, rank: int, size: int, store: str, report: str) -> None:

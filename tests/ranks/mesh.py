@@ -1,0 +1,168 @@
+"""Losses over a mesh of four devices of the host, in a process of its own: JAX counts devices once."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+import portable_nce as pnce
+
+SIZE, SAMPLES, FEATURES = 4, 12, 4
+
+P: Any = PartitionSpec
+pmean: Any = jax.lax.pmean
+
+RNG = np.random.default_rng(0)
+A, B, V = (RNG.normal(size=(SAMPLES, FEATURES)) for _ in range(3))
+LABELS, WEIGHTS = np.arange(SAMPLES) * 5 % 4, RNG.uniform(0.25, 2.0, size=SAMPLES)
+SLOTS = RNG.normal(size=(6, FEATURES))
+TAU = np.asarray(0.7)
+
+
+def coupled(row: Any) -> Any:
+    """Take a loss of a row that depends on the first one."""
+    return row.log_odds * (row.log_odds - row.log_odds[0]) ** 2
+
+
+LOSSES: dict[str, Any] = {
+    "info_nce": lambda a, b, _, t, **k: pnce.info_nce(a, b, temperature=t, **k),
+    "info_nce dot": lambda a, b, _, t, **k: pnce.info_nce(a, b, temperature=t, similarity="dot", **k),
+    "info_nce symmetric, squared distances": lambda a, b, _, t, **k: pnce.info_nce(
+        a, b, temperature=t, symmetric=True, similarity="neg_sq_euclidean", **k
+    ),
+    "clip": lambda a, b, _, t, **k: pnce.clip(a, b, logit_scale=1 / t, **k),
+    "siglip": lambda a, b, _, t, **k: pnce.siglip(a, b, logit_scale=1 / t, logit_bias=-t, **k),
+    "nt_xent": lambda a, b, _, t, **k: pnce.nt_xent(a, b, temperature=t, **k),
+    "dclw": lambda a, b, _, t, **k: pnce.dclw(a, b, temperature=t, **k),
+    "relic": lambda a, b, _, t, **k: pnce.relic(a, b, temperature=t, **k),
+    "supcon": lambda a, _, labels, t, **k: pnce.supcon(a, labels, temperature=t, base_temperature=0.3, **k),
+    "moco": lambda a, b, _, t, **k: pnce.moco(a, b, jnp.asarray(SLOTS), temperature=t, **k),
+    "nnclr": lambda a, b, _, t, **k: pnce.nnclr(a, b, jnp.asarray(SLOTS), temperature=t, symmetric=True, **k),
+    "triplet": lambda a, _, labels, t, **k: pnce.triplet_from_labels(a, labels, temperature=t, **k),
+    "n_tuple": lambda a, b, _, t, **k: pnce.n_tuple(a, b, temperature=t, l2=t, **k),
+    "coupled": lambda a, b, _, t, **k: pnce.contrast(a, b, objective=coupled, temperature=t, **k),
+}
+
+
+def distance(found: Any, wanted: Any) -> float:
+    """Give the largest difference of value and gradients."""
+    pairs = zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True)
+    return max(float(jnp.max(jnp.abs(x - y))) for x, y in pairs)
+
+
+def check_loss(name: str, mesh: Any, *, vma: bool, block_size: Any) -> float:
+    """Compare value and gradients, differentiated outside of the map and inside, with those of one device."""
+    loss, ranks = LOSSES[name], pnce.across("data")
+    wanted = jax.value_and_grad(
+        lambda a, b, t: loss(a, b, jnp.asarray(LABELS), t, weights=jnp.asarray(WEIGHTS), block_size=block_size),
+        (0, 1, 2),
+    )(A, B, TAU)
+
+    def local(a: Any, b: Any, labels: Any, weights: Any, t: Any) -> Any:
+        return loss(a, b, labels, t, weights=weights, across=ranks, block_size=block_size)
+
+    def inside(a: Any, b: Any, labels: Any, weights: Any, t: Any) -> Any:
+        value, slopes = jax.value_and_grad(lambda a, b, t: local(a, b, labels, weights, t), (0, 1, 2))(a, b, t)
+        if not vma:  # without checks JAX counts the loss once for each device
+            slopes = (slopes[0] / SIZE, slopes[1] / SIZE, pmean(slopes[2], "data"))
+        return value, slopes
+
+    rows = P("data")
+    where: dict[str, Any] = {"mesh": mesh, "in_specs": (rows, rows, rows, rows, P()), "check_vma": vma}
+    mapped = jax.shard_map(local, out_specs=P(), **where)
+    outside = jax.jit(jax.value_and_grad(lambda a, b, t: mapped(a, b, LABELS, WEIGHTS, t), (0, 1, 2)))(A, B, TAU)
+    within = jax.jit(jax.shard_map(inside, out_specs=(P(), (rows, rows, P())), **where))(A, B, LABELS, WEIGHTS, TAU)
+    return max(distance(outside, wanted), distance(within, wanted))
+
+
+def check_second_order(mesh: Any) -> dict[str, float]:
+    """Compare products of the Hessian with a vector."""
+    ranks, found, b = pnce.across("data"), {}, jnp.asarray(B)
+    for name in ("info_nce", "clip", "siglip", "nt_xent"):
+        loss = LOSSES[name]
+        alone = lambda a: loss(a, b, None, 0.5)  # noqa: B023, E731
+        mapped: Any = jax.shard_map(
+            lambda a, b: loss(a, b, None, 0.5, across=ranks),  # noqa: B023
+            mesh=mesh,
+            in_specs=(P("data"), P("data")),
+            out_specs=P(),
+        )
+        together = lambda a: mapped(a, b)  # noqa: B023, E731
+        wanted = jax.jvp(jax.grad(alone), (A,), (V,))[1]
+        forward = jax.jit(lambda a, v: jax.jvp(jax.grad(together), (a,), (v,))[1])(A, V)  # noqa: B023
+        reverse = jax.jit(jax.grad(lambda a: (jax.grad(together)(a) * V).sum()))(A)  # noqa: B023
+        found[name] = max(distance(forward, wanted), distance(reverse, wanted))
+    return found
+
+
+def check_half(mesh: Any) -> dict[str, Any]:
+    """Compare bfloat16 with one device, and look at what is sent."""
+    a, b = (jnp.asarray(x, dtype=jnp.bfloat16) for x in (A, B))
+    wanted = jax.grad(lambda a, b: pnce.info_nce(a, b, temperature=0.1), (0, 1))(a, b)
+    mapped = jax.shard_map(
+        lambda a, b: pnce.info_nce(a, b, temperature=0.1, across=pnce.across("data")),
+        mesh=mesh,
+        in_specs=(P("data"), P("data")),
+        out_specs=P(),
+    )
+    slope = jax.jit(jax.grad(mapped, (0, 1)))
+    text = slope.lower(a, b).as_text()
+    sent = [line for line in text.splitlines() if "all_gather" in line]
+    return {
+        "error": distance(slope(a, b), wanted),
+        "in bfloat16": all("xbf16>)" in line for line in sent) and sent != [],
+    }
+
+
+def check_global(mesh: Any) -> dict[str, Any]:
+    """Compare arrays that are sharded over the mesh under jit, with nothing written for it; and explicit axes."""
+    where = NamedSharding(mesh, P("data"))
+    a, b = (jax.device_put(x, where) for x in (A, B))
+    found: dict[str, Any] = {}
+    for name in ("info_nce", "clip", "siglip", "nt_xent"):
+        step = jax.value_and_grad(lambda a, b: LOSSES[name](a, b, None, 0.5), (0, 1))  # noqa: B023
+        found[name] = distance(jax.jit(step)(a, b), step(A, B))
+    explicit = jax.make_mesh((SIZE,), ("data",), axis_types=(AxisType.Explicit,))
+    with jax.set_mesh(explicit):
+        sharded = jax.device_put(A, NamedSharding(explicit, P("data")))
+        try:
+            jax.jit(pnce.info_nce)(sharded, sharded)
+        except TypeError as error:
+            found["explicit"] = str(error)
+        automatic = jax.sharding.auto_axes(pnce.info_nce, out_sharding=P())
+        found["auto_axes"] = float(abs(jax.jit(automatic)(sharded, sharded) - pnce.info_nce(A, A)))
+    return found
+
+
+def main(report: str) -> None:
+    """Run all checks, and write down what they found."""
+    jax.config.update("jax_enable_x64", True)  # type: ignore[no-untyped-call]  # noqa: FBT003  (JAX's own)
+    mesh = jax.make_mesh((SIZE,), ("data",), axis_types=(AxisType.Auto,))
+    found = {
+        "losses": {
+            f"{name}, {block_size}, {'checked' if vma else 'unchecked'}": check_loss(
+                name, mesh, vma=vma, block_size=block_size
+            )
+            for name in LOSSES
+            for block_size in ("auto", 2)
+            for vma in (True, False)
+        },
+        "second order": check_second_order(mesh),
+        "half": check_half(mesh),
+        "global": check_global(mesh),
+    }
+    Path(report).write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,91 @@
+"""Groups of one to four processes on gloo: each is started once, and tells what it found."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+from ranks import checks
+from ranks.launch import launch
+
+TOLERANCE = 1e-13
+NUMBERS = ["cases", "options", "second order", "ddp", "fsdp", "compile", "queue"]
+FULL = pytest.mark.full
+SIZES = [pytest.param(size, marks=[FULL]) for size in (1, 2, 3, 4)]
+
+
+@pytest.fixture(scope="session")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Give what the processes of a group found on a topic."""
+
+    @cache
+    def of(size: int, topic: str) -> list[dict[str, Any]]:
+        return launch(size, topic, tmp_path_factory.mktemp("ranks") / f"{topic}-{size}")
+
+    return of
+
+
+def check_numbers(found: list[dict[str, Any]], name: str) -> None:
+    for rank, report in enumerate(found):
+        assert "error" not in report[name], report[name]["error"]
+        assert report[name], f"rank {rank} compared nothing"
+        assert max(report[name].values()) <= TOLERANCE, report[name]
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+@pytest.mark.parametrize("size", SIZES)
+def test_ranks_get_what_one_process_gets(reports: Any, size: int, name: str) -> None:
+    check_numbers(reports(size, "full"), name)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_ranks_are_as_exact_as_one_process(reports: Any, size: int) -> None:
+    """Within a unit in the last place of 16 bits, and within two of float32."""
+    for report in reports(size, "full"):
+        for name, units in report["bfloat16"].items():
+            assert units <= (1.0 if "16" in name else 2.0), name
+
+
+@pytest.mark.parametrize("name", ["options", "ddp", "queue"])
+def test_two_processes(reports: Any, name: str) -> None:
+    check_numbers(reports(2, "quick"), name)
+
+
+FAULTS = {
+    "width": "expected as many features on all ranks, got 4, 3 on ranks 0 to 1",
+    "dtype": "expected the same dtype on all ranks, got float64, float32 on ranks 0 to 1",
+    "reduction": "the same loss with the same options",
+    "temperature": "the same loss with the same options",
+    "loss": "the same loss with the same options",
+    "frozen": "text: expected an array that needs a gradient on all ranks or on none, got with, without",
+    "no_grad": "image: expected an array that needs a gradient on all ranks or on none, got with, without",
+    "mask": "mask: expected the columns of all ranks, 12, got 11",
+    "positives": "positives: expected indices from 0 to 11, of the columns of all ranks, got 12",
+}
+"""What each rank is told of a fault of the last one."""
+
+REFUSED = {
+    "refused": "temperature: expected a finite number greater than 0, got -1.0",
+    "refused in the second part": "key_b: expected 4 features",
+    "zero rows": "query: expected at least one entry",
+}
+"""What the last rank is told of an argument that it refuses; the others are told that it does."""
+
+
+@pytest.mark.parametrize("name", [*FAULTS, *REFUSED])
+def test_a_fault_of_one_rank_is_an_error_on_all(reports: Any, name: str) -> None:
+    found = [report["faults"][name] for report in reports(2, "quick")]
+    for rank, fault in enumerate(found):
+        assert fault["type"] == "ValueError"
+        assert fault["seconds"] < 1.0
+        assert fault["after"] <= TOLERANCE  # of a loss after it
+        if name in FAULTS:
+            assert FAULTS[name] in fault["message"]
+        else:
+            assert (REFUSED[name] if rank else "rank 1 refused its arguments") in fault["message"]
+
+
+def test_every_fault_is_looked_at(reports: Any) -> None:
+    assert {*reports(2, "quick")[0]["faults"]} == {*FAULTS, *REFUSED}
+    assert set(checks.TOPICS["full"]) == {*NUMBERS, "bfloat16", "faults"}
