@@ -101,6 +101,7 @@ ENVIRONMENTS: Final[Mapping[str, tuple[str, ...]]] = {
         *group("docstrings"),
         *group("lint"),
         *group("mutation"),
+        *group("ranks"),
         *group("types"),
         DASK,
         "nox",
@@ -388,7 +389,7 @@ def tests(session: nox.Session) -> None:
         environment(session, "all"),
         "tests",
         "tests",
-        *(f"--ignore=tests/{name}" for name in ("peers", "plugin", "vendored")),
+        *(f"--ignore=tests/{name}" for name in ("peers", "plugin", "ranks", "vendored")),
         env=LIGHT_XLA,
     )
 
@@ -401,6 +402,13 @@ def doctest(session: nox.Session) -> None:
     suite = "--ignore-glob=*/testing/suite/*"
     arguments = "--doctest-modules", "--doctest-glob=*.md", "--pyargs", NAME, *documents, *cupy, suite
     pytest(environment(session, "all"), "doctest", *arguments)
+
+
+@nox.session(venv_backend="none", tags=FULL)
+def ranks(session: nox.Session) -> None:
+    """Run losses on groups of processes: torch's on gloo, JAX's meshes, MPI."""
+    # One process of pytest, which starts others.
+    pytest(environment(session, "all"), "ranks", "tests/ranks", measured=False, processes="0")
 
 
 @nox.session(venv_backend="none", tags=FULL)
@@ -452,8 +460,9 @@ def vendored(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def integration(session: nox.Session) -> None:
-    """Run the short part of `plugin` and of `vendored`: a distribution in miniature, Dask, and copies beside ours."""
+    """Run the short part of `ranks`, `plugin` and `vendored`: two processes, a distribution, copies beside ours."""
     tester = environment(session, "all")
+    pytest(tester, "ranks", "tests/ranks", "-m", "not full", measured=False, processes="0")
     pytest(tester, "vendored-beside", "tests/vendored/test_beside.py", measured=False, env=vendor(tester))
     # Not into the environment, where its entry point would be announced to every other session.
     party = WORK / "plugin"

@@ -32,8 +32,9 @@ ROOT = Path(__file__).parents[1]
 OPTIONAL = {"cupy"}
 """Modules that these tests do without. A block is left out if it imports one of them that is not installed."""
 
-BY_PEERS = "docs/coming-from.md"
-"""The page whose lines tests/peers executes."""
+COMING_FROM = "docs/coming-from.md"
+BY_OTHERS = {COMING_FROM, "docs/ranks.md"}
+"""The pages whose lines tests/peers and tests/ranks execute."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ def blocks_of(page: str) -> Iterator[Block]:
 
 PAGES = [path.relative_to(ROOT).as_posix() for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))]
 BLOCKS = {page: [block for block in blocks_of(page) if ">>> " not in block.source] for page in PAGES}
-EXECUTED = {page: blocks for page, blocks in BLOCKS.items() if blocks and page != BY_PEERS}
+EXECUTED = {page: blocks for page, blocks in BLOCKS.items() if blocks and page not in BY_OTHERS}
 
 
 @pytest.fixture
@@ -160,10 +161,10 @@ def test_the_readme_has_a_block_for_each_library_with_the_same_lines() -> None:
 
 
 def test_the_lines_of_other_libraries_are_those_that_are_tested() -> None:
-    assert (ROOT / BY_PEERS).read_text(encoding="utf-8") == table_of_peers(), (
+    assert (ROOT / COMING_FROM).read_text(encoding="utf-8") == table_of_peers(), (
         "python tests/peers/table.py > docs/coming-from.md"
     )
-    imports, *lines = BLOCKS[BY_PEERS]
+    imports, *lines = BLOCKS[COMING_FROM]
     assert imports.source.splitlines()[-1] == "import portable_nce as pnce"
     for block in lines:
         ast.parse(block.source)

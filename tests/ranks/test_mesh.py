@@ -34,6 +34,13 @@ def test_half_precision_is_sent_as_it_is(found: Any) -> None:
     assert found["half"]["error"] <= 2**-8  # of gradients of 0.1 to 1, by a rounding
 
 
+def test_no_more_is_sent_than_needed(found: Any) -> None:
+    nothing = {"all-to-all": 0, "collective-permute": 0}
+    one_sided = {"all-gather": 1, "all-reduce": 1, "reduce-scatter": 1, **nothing}
+    two_sided = {"all-gather": 2, "all-reduce": 3, "reduce-scatter": 1, **nothing}
+    assert found["collectives"] == {"info_nce": one_sided, "clip": two_sided, "nt_xent": one_sided}
+
+
 def test_sharded_arrays_need_nothing(found: Any) -> None:
     numbers = {name: x for name, x in found["global"].items() if name != "explicit"}
     assert max(numbers.values()) <= TOLERANCE, numbers

@@ -1,6 +1,6 @@
 """What ranks send and hold, of this package's losses and of the usual way: gather both sides, and a dense matrix each.
 
-    python benchmarks/ranks.py --ranks 4 --samples 16384 --features 128
+    python benchmarks/scaling.py --ranks 4 --samples 16384 --features 128
 
 starts that many processes on gloo, and prints for each loss the embeddings that a rank receives, in units of all of one
 side (samples x features), the memory that value and gradient take above the inputs, and the time. The usual way is

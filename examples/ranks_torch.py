@@ -1,0 +1,101 @@
+"""CLIP on several processes of torch: with DDP, with FSDP2, and by gradients that are cached.
+
+    torchrun --nproc-per-node 2 examples/ranks_torch.py
+
+Each way gives the gradients of one process that has the whole batch; the script says how far they are off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+import portable_nce as pnce
+
+
+class Towers(nn.Module):
+    """Two towers and a scale."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.image = nn.Linear(16, 8)
+        self.text = nn.Linear(12, 8)
+        self.log_scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, image: Any, text: Any) -> tuple[Any, Any, Any]:
+        """Return the embeddings of both, and the scale."""
+        return self.image(image), self.text(text), self.log_scale.exp()
+
+
+def with_ddp(towers: nn.Module, image: Any, text: Any) -> None:
+    ranks = pnce.across(dist.group.WORLD, gradients="averaged")  # once
+    model = DistributedDataParallel(towers)
+    image, text, scale = model(image, text)
+    pnce.clip(image, text, logit_scale=scale, across=ranks).backward()
+
+
+def with_fsdp(towers: nn.Module, image: Any, text: Any) -> None:
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    fully_shard(towers, mesh=mesh)
+    ranks = pnce.across(mesh, gradients="averaged")
+    image, text, scale = towers(image, text)
+    pnce.clip(image, text, logit_scale=scale, across=ranks).backward()
+
+
+def with_cached_gradients(towers: nn.Module, image: Any, text: Any, chunks: int = 3) -> None:
+    ranks = pnce.across(dist.group.WORLD, gradients="averaged")
+    model = DistributedDataParallel(towers)
+    pieces = list(zip(image.chunk(chunks), text.chunk(chunks), strict=True))
+    with torch.no_grad():  # the embeddings of all, without what they need for a gradient
+        images, texts, scales = zip(*(model(*piece) for piece in pieces), strict=True)
+    leaves = [torch.cat(images).requires_grad_(), torch.cat(texts).requires_grad_(), scales[0].requires_grad_()]
+    pnce.clip(leaves[0], leaves[1], logit_scale=leaves[2], across=ranks).backward()
+    of_image, of_text, of_scale = (leaf.grad for leaf in leaves)
+    slopes = list(zip(of_image.chunk(chunks), of_text.chunk(chunks), strict=True))
+    for k, (piece, slope) in enumerate(zip(pieces, slopes, strict=True)):  # and again, a piece at a time
+        model.require_backward_grad_sync = k == len(pieces) - 1
+        first, second, scale = model(*piece)
+        torch.autograd.backward([first, second, scale], [*slope, of_scale / len(pieces)])
+
+
+def towers_of_a_seed() -> Towers:
+    torch.manual_seed(0)
+    return Towers().double()
+
+
+def gradients(towers: nn.Module) -> list[torch.Tensor]:
+    found: list[Any] = [x.grad for x in towers.parameters()]
+    return [x.full_tensor() if hasattr(x, "full_tensor") else x for x in found]
+
+
+def main() -> None:
+    dist.init_process_group("gloo")
+    rank, size = dist.get_rank(), dist.get_world_size()
+    draw = torch.Generator().manual_seed(1)
+    image, text = (torch.randn(4 * size + 1, n, generator=draw, dtype=torch.float64) for n in (16, 12))
+    rows = slice(4 * rank, 4 * rank + 4 + (rank == size - 1))  # the last has one more
+
+    alone = towers_of_a_seed()
+    first, second, scale = alone(image, text)
+    pnce.clip(first, second, logit_scale=scale).backward()
+    ways: list[Callable[..., None]] = [with_ddp, with_fsdp, with_cached_gradients]
+    for way in ways:
+        towers = towers_of_a_seed()
+        way(towers, image[rows], text[rows])
+        pairs = zip(gradients(towers), gradients(alone), strict=True)
+        error = max(float((x - y).abs().max()) for x, y in pairs)
+        if rank == 0:
+            print(f"{way.__name__}: off by at most {error:.0e}")
+        assert error < 1e-12
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
