@@ -169,3 +169,135 @@ def test_half_precision_travels_in_its_own_dtype(variant: Variant) -> None:
     for group in run_ranks(2, on_a_rank):
         widths = {sent.kind: sent.bytes_each for sent in group.log if sent.kind in {"all_gather", "reduce_scatter"}}
         assert widths == {"all_gather": 2, "reduce_scatter": 4}  # gradients are added up before they are rounded
+
+
+# --- what one rank has alone ------------------------------------------------------------------------------------------
+
+
+def with_entry(nested: Nested, row: int, factor: float) -> Nested:
+    """Make a row larger by a factor."""
+    return [[x * factor for x in line] if k == row else line for k, line in enumerate(nested)]
+
+
+@pytest.mark.parametrize("factor", [0.0, 40.0, 1e4])
+@pytest.mark.parametrize("name", ["clip", "info_nce", "siglip", "nt_xent"])
+def test_values_on_one_rank_do_not_change_what_is_sent(variant: Variant, name: str, factor: float) -> None:
+    """A zero row, and scores that need a shift there alone: ranks that sent otherwise would meet in an error."""
+    case = case_named(name, ROWS)
+    first = next(iter(case.arguments))
+    arguments = {**case.arguments, first: with_entry(case.arguments[first], 1, factor)}
+    options = {**case.options, "similarity": "dot"}
+    case = replace(case, arguments=arguments, options=options)
+    for block_size in (None, 2):
+        compare(variant, replace(case, options={**options, "block_size": block_size}), 3, variant.dtypes[0], "averaged")
+
+
+def refusals(variant: Variant, calls: Callable[[ThreadRank], Callable[[], Any]]) -> list[str]:
+    """Tell what each of two ranks is told, and check that a loss after it is right."""
+    case = case_named("info_nce", ROWS)
+    parts = cut_case(case, bounds_of(ROWS, 2))
+    wanted = variant.to_list(case.function(*case_arrays(variant, case, variant.dtypes[0])))
+
+    def on_a_rank(group: ThreadRank) -> tuple[str, Nested]:
+        message = ""
+        try:
+            calls(group)()
+        except (TypeError, ValueError) as error:
+            message = str(error)
+        own, _ = parts[group.rank]
+        arrays = case_arrays(variant, own, variant.dtypes[0])
+        return message, variant.to_list(sharing(own, group, "summed")(*arrays))
+
+    found = run_ranks(2, on_a_rank)
+    for _, value in found:
+        assert oracles.error(value, oracles.exact(wanted)) <= TOLERANCE[variant.dtypes[0]]
+    return [message for message, _ in found]
+
+
+def embeddings(variant: Variant, rows: int = 2, features: int = 3) -> Any:
+    return variant.floats([[float(k + 1 == j) + 0.25 for j in range(features)] for k in range(rows)])
+
+
+FAULTS: Mapping[str, tuple[Callable[[Variant, int], dict[str, Any]], str]] = {
+    "features": (lambda v, r: {"a": embeddings(v, 2, 3 + r)}, "got 3, 4 on ranks 0 to 1"),
+    "reduction": (lambda _, r: {"reduction": ("mean", "sum")[r]}, "the same loss with the same options"),
+    "temperature": (lambda _, r: {"temperature": 0.5 + r}, "the same loss with the same options"),
+    "weights": (lambda v, r: {"weights": v.floats([1.0, 2.0])} if r else {}, "the same loss with the same options"),
+    "mask": (
+        lambda v, r: {"mask": v.array([[True] * (4 + r)] * 2)},
+        "mask: expected the columns of all ranks, 4, got 5",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", list(FAULTS))
+def test_what_does_not_fit_is_the_same_error_on_all_ranks(variant: Variant, fault: str) -> None:
+    options, words = FAULTS[fault]
+
+    def call(group: ThreadRank) -> Callable[[], Any]:
+        given = {"a": embeddings(variant), **options(variant, group.rank)}
+        a = given.pop("a")
+        return lambda: pnce.info_nce(a, a, across=pnce.across(group, gradients="summed"), **given)
+
+    messages = refusals(variant, call)
+    assert all(words in message for message in messages), messages
+
+
+def test_an_argument_that_one_rank_refuses_is_told_to_the_others(variant: Variant) -> None:
+    a = embeddings(variant)
+
+    def call(group: ThreadRank) -> Callable[[], Any]:
+        scale, ranks = (1.0, -1.0)[group.rank], pnce.across(group, gradients="summed")
+        return lambda: pnce.clip(a, a, logit_scale=scale, across=ranks)
+
+    told, own = refusals(variant, call)
+    assert "rank 1 refused its arguments" in told
+    assert own.startswith("logit_scale: expected")
+
+
+def test_without_a_convention_there_are_no_ranks(variant: Variant) -> None:
+    a = embeddings(variant)
+
+    def on_a_rank(group: ThreadRank) -> None:
+        with pytest.raises(ValueError, match=r"^gradients: expected 'averaged' .* or 'summed' .*, got None$"):
+            pnce.across(group)
+        with pytest.raises(
+            TypeError, match="^across: expected what portable_nce.across returns, got ThreadRank; write"
+        ):
+            pnce.info_nce(a, a, across=group)
+
+    run_ranks(2, on_a_rank)
+
+
+def test_no_group_is_named_as_what_it_is() -> None:
+    for nothing in (None, 3, object()):
+        with pytest.raises(TypeError, match=r"^group: expected a process group"):
+            pnce.across(nothing, gradients="summed")
+
+
+def test_one_rank_is_one_process(variant: Variant) -> None:
+    case = case_named("clip", ROWS)
+    arrays = case_arrays(variant, case, variant.dtypes[0])
+
+    def on_a_rank(group: ThreadRank) -> tuple[Nested, list[Any]]:
+        return variant.to_list(sharing(case, group, "averaged")(*arrays)), group.log
+
+    ((value, log),) = run_ranks(1, on_a_rank)
+    assert value == variant.to_list(case.function(*arrays))
+    assert log == []
+
+
+def test_queues_of_all_ranks_stay_equal(variant: Variant) -> None:
+    """They hold the rows of all, in the order of the ranks."""
+    rows = [[float(k), 1.0] for k in range(ROWS)]
+    parts = bounds_of(ROWS, 3)
+    wanted = pnce.queue_push(pnce.queue_init(variant.floats(rows), 7), variant.floats(rows))
+
+    def on_a_rank(group: ThreadRank) -> Any:
+        low, high = parts[group.rank]
+        own = variant.floats(rows[low:high])
+        queue = pnce.queue_push(pnce.queue_init(own, 7), own, across=pnce.across(group, gradients="summed"))
+        return variant.to_list(queue.rows), variant.to_list(queue.valid)
+
+    for found in run_ranks(3, on_a_rank):
+        assert found == (variant.to_list(wanted.rows), variant.to_list(wanted.valid))
