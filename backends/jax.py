@@ -111,7 +111,7 @@ class _MeshAxis:
 
     @property
     def size(self) -> int:
-        return int(jax.lax.axis_size(self.name))
+        return int(jax.lax.psum(1, self.name))  # known when it is traced
 
     @property
     def rank(self) -> Any:

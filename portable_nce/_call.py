@@ -294,7 +294,8 @@ def _checked(
 def _agreed(across: Ranks, given: _Given, asked: tuple[Any, ...], sent_as: Any) -> Shards:
     """How the rows and columns of a batch lie on the ranks."""
     n_rows, (n_columns, width) = given.x.shape[0], given.y.shape
-    asked = (given.names, *asked, given.options, given.mask is None, given.weights is None, across.averaged)
+    dtypes = [str(dtype) for dtype in given.dtypes]
+    asked = (given.names, dtypes, *asked, given.options, given.mask is None, given.weights is None, across.averaged)
     arrays = {given.names[0]: given.x, given.names[1]: given.y, **given.options, "weights": given.weights}
     if given.keys:
         arrays["keys"] = given.keys[0]

@@ -14,6 +14,7 @@ import pytest
 import portable_nce as pnce
 from portable_nce._core import namespace as _namespace
 from portable_nce._core import registry as _registry
+from portable_nce.testing import ThreadRank, run_ranks
 
 
 class Foreign:
@@ -78,6 +79,13 @@ def test_a_registered_adapter_is_used() -> None:
     assert pnce.value_and_grad(lambda x: np.sum(x.value))(Foreign([1.0, 2.0])) == (3.0, "its gradient")
 
 
+def shared_loss(group: ThreadRank, x: Any, y: Any, block_size: Any) -> float:
+    """Give CLIP's loss on one of two ranks."""
+    rows = slice(0, 2) if group.rank == 0 else slice(2, None)
+    ranks = pnce.across(group, gradients="summed")
+    return float(pnce.clip(x[rows], y[rows], logit_scale=10.0, block_size=block_size, across=ranks))
+
+
 @pytest.mark.parametrize("block_size", [None, 2, "auto"])
 def test_four_verbs_are_enough_for_every_loss(block_size: Any) -> None:
     """All others have a default, which is what the built-in adapters of the same arrays give."""
@@ -106,6 +114,8 @@ def test_four_verbs_are_enough_for_every_loss(block_size: Any) -> None:
     assert isinstance(adapter, pnce.Adapter)
     assert (adapter.name, adapter.version, adapter.mode, tuple(adapter.devices)) == ("foreign", "1", "eager", ())
     np.testing.assert_allclose(losses(), expected, rtol=1e-13)
+    shared = run_ranks(2, lambda group: shared_loss(group, x, y, block_size))
+    np.testing.assert_allclose(shared, expected[2], rtol=1e-13)
     filled = adapter.fill_diagonal(np.zeros((3, 4)), 1, 2, 2, np.asarray([5.0, 6.0, 7.0]))
     np.testing.assert_array_equal(filled, [[0, 0, 0, 0], [0, 0, 6, 0], [0, 0, 0, 7]])
 

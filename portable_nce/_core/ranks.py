@@ -7,6 +7,7 @@ all have computed. The transpose of a map, which carries gradients back, is a ma
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import wraps
 from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar, runtime_checkable
@@ -201,7 +202,8 @@ def told_to_others(loss: Callable[Parameters, Result]) -> Callable[Parameters, R
             return loss(*args, **options)
         except Exception:
             if not call.exchanging:
-                call.communicator.tell([_REFUSED] * _TOLD)
+                with suppress(Exception):  # of a group that is gone; what was refused says more
+                    call.communicator.tell([_REFUSED] * _TOLD)
             raise
 
     return telling
@@ -382,8 +384,12 @@ class Shards:
 class _Map:
     """A linear map between the ranks' arrays.
 
-    ``gather`` and ``scatter`` are each other's transpose, and ``sum`` is its own. The result is a ``total`` of what the
-    ranks have, and each differentiates it: what comes back is the same everywhere, and needs but a factor.
+    ``gather`` brings the rows of all ranks, and its transpose ``scatter`` adds up and distributes; ``sum``, of what all
+    ranks go on to use, is its own transpose; ``largest`` is a constant. The result of a loss is a ``total``: each rank
+    differentiates it by itself, so that the same cotangent comes back on all, and the transpose is the ``factor`` of
+    the convention. A number that all ranks have is ``shared``: the ``mean`` of the cotangents is the whole, under the
+    convention of averages. If it multiplies the result, which all ranks have too, it counts ``once``: each has its
+    ``share``.
     """
 
     kind: str
