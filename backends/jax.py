@@ -111,7 +111,8 @@ class _MeshAxis:
 
     @property
     def size(self) -> int:
-        return int(jax.lax.psum(1, self.name))  # known when it is traced
+        add_up: Any = jax.lax.psum
+        return int(add_up(1, self.name))  # known when it is traced
 
     @property
     def rank(self) -> Any:
