@@ -112,7 +112,11 @@ class _MeshAxis:
     @property
     def size(self) -> int:
         add_up: Any = jax.lax.psum
-        return int(add_up(1, self.name))  # known when it is traced
+        try:
+            return int(add_up(1, self.name))  # known when it is traced
+        except NameError as error:
+            message = f"across: expected a call inside of jax.shard_map over the axis {self.name!r}"
+            raise ValueError(message) from error
 
     @property
     def rank(self) -> Any:

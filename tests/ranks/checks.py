@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -347,7 +348,17 @@ def check_faults(group: Any) -> Errors:
     return found
 
 
+def check_dying(group: Any) -> Errors:
+    """The last rank dies where the others wait for it."""
+    a, b, _ = embeddings()
+    rows = own_rows(group)
+    if group.rank() == group.size() - 1:
+        os._exit(3)
+    return refused(lambda: pnce.clip(a[rows], b[rows], logit_scale=2.0, across=pnce.across(group, gradients="summed")))
+
+
 TOPICS: dict[str, dict[str, Check]] = {
+    "dying": {"dying": check_dying},
     "quick": {"options": check_options, "ddp": check_ddp, "queue": check_queue, "faults": check_faults},
     "full": {
         "cases": check_cases,

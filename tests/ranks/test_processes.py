@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -84,6 +86,15 @@ def test_a_fault_of_one_rank_is_an_error_on_all(reports: Any, name: str) -> None
             assert FAULTS[name] in fault["message"]
         else:
             assert (REFUSED[name] if rank else "rank 1 refused its arguments") in fault["message"]
+
+
+def test_a_rank_that_dies_is_the_error_of_the_group(tmp_path: Path) -> None:
+    """The others get it at once, and the parent notices."""
+    with pytest.raises(RuntimeError, match="rank 1 of 2 left no report on dying"):
+        launch(2, "dying", tmp_path)
+    told = json.loads((tmp_path / "0.json").read_text())["dying"]
+    assert told["type"] == "RuntimeError"
+    assert told["seconds"] < 30.0
 
 
 def test_every_fault_is_looked_at(reports: Any) -> None:
