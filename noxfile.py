@@ -462,7 +462,7 @@ def vendored(session: nox.Session) -> None:
 def integration(session: nox.Session) -> None:
     """Run the short part of `ranks`, `plugin` and `vendored`: two processes, a distribution, copies beside ours."""
     tester = environment(session, "all")
-    pytest(tester, "ranks", "tests/ranks", "-m", "not full", measured=False, processes="0")
+    pytest(tester, "ranks", "tests/ranks", "-m", "not full", processes="0")
     pytest(tester, "vendored-beside", "tests/vendored/test_beside.py", measured=False, env=vendor(tester))
     # Not into the environment, where its entry point would be announced to every other session.
     party = WORK / "plugin"

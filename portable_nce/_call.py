@@ -37,7 +37,7 @@ from .objectives import resolve as resolve_objective
 from .objectives.relic import Relic
 from .objectives.triplet import Triplet
 from .pairings import Pairing, diagonal, half, two_views
-from .similarities import Operands, Similarity, measured_operands, normalized_here
+from .similarities import Operands, Similarity, factors_of_columns, measured_operands, normalized_here
 from .similarities import resolve as resolve_similarity
 
 __all__ = [
@@ -189,6 +189,11 @@ def contrast_embeddings(
     given = _checked(embeddings, options, pairing, mask, weights, across=across is not None and not replicated)
     xp, x, options = given.xp, given.x, given.options
     same_width(similarity, given.names[0], x, given.names[1], given.y)
+    for factors in () if across is None or replicated else factors_of_columns(chosen):
+        if given.keys:
+            message = "similarity: expected one without factors of columns beside negative_keys of other ranks"
+            raise ValueError(message)
+        check_shape("factors", factors, (given.y.shape[0],))
     if symmetric and x.shape[0] != given.y.shape[0]:
         sizes = f"{given.names[0]} {x.shape[0]} and {given.names[1]} {given.y.shape[0]}"
         message = f"symmetric: expected as many rows as columns, got {sizes}"
@@ -203,7 +208,7 @@ def contrast_embeddings(
     made = objective if isinstance(objective, _OBJECTIVES) else objective(options)
     shards = None
     if across is not None:
-        shards = _agreed(across, given, (made, pairing.rule, chosen, symmetric, reduction, replicated), sent_as)
+        shards = _agreed(across, given, chosen, (made, pairing.rule, symmetric, reduction, replicated), sent_as)
     if shards is not None:
         options = {name: shards.shared(value) if is_array(value) else value for name, value in options.items()}
         made = objective if isinstance(objective, _OBJECTIVES) else objective(options)
@@ -291,12 +296,22 @@ def _checked(
     return _Given(xp, names, x, keys, y, options, mask, weights, pairs, dtype, dtypes)
 
 
-def _agreed(across: Ranks, given: _Given, asked: tuple[Any, ...], sent_as: Any) -> Shards:
+def _agreed(across: Ranks, given: _Given, similarity: Similarity, asked: tuple[Any, ...], sent_as: Any) -> Shards:
     """How the rows and columns of a batch lie on the ranks."""
     n_rows, (n_columns, width) = given.x.shape[0], given.y.shape
     dtypes = [str(dtype) for dtype in given.dtypes]
-    asked = (given.names, dtypes, *asked, given.options, given.mask is None, given.weights is None, across.averaged)
+    asked = (
+        given.names,
+        dtypes,
+        similarity,
+        *asked,
+        given.options,
+        given.mask is None,
+        given.weights is None,
+        across.averaged,
+    )
     arrays = {given.names[0]: given.x, given.names[1]: given.y, **given.options, "weights": given.weights}
+    arrays.update((f"factors {k}", factors) for k, factors in enumerate(factors_of_columns(similarity)))
     if given.keys:
         arrays["keys"] = given.keys[0]
     notes = Notes(

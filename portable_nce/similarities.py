@@ -210,6 +210,40 @@ class _Scaled(_Around):
         return rows, (columns[0] * own,) if inner_product else (*columns, own)
 
 
+def factors_of_columns(similarity: Similarity) -> tuple[Array, ...]:
+    """The factors that a similarity has for each column."""
+    found: list[Array] = []
+    prepare: Any = similarity.prepare
+    while isinstance(prepare, (_Normalized, _Scaled)):
+        found.extend(prepare.inner[1:2] if isinstance(prepare, _Scaled) else ())
+        prepare = prepare.inner[0]
+    return tuple(found)
+
+
+def with_factors(similarity: Similarity, change: Callable[[Array], Array]) -> Similarity:
+    """The similarity with other factors of the columns, if it has any."""
+    if not factors_of_columns(similarity):
+        return similarity
+    made = Similarity(
+        _with_factors(similarity.prepare, change),
+        None if similarity.inner_product else similarity.scores,
+        None if similarity.inner_product else similarity.pullback,
+        wide=similarity.wide,
+        inner_product=similarity.inner_product,
+    )
+    made.symmetric, made.unit = similarity.symmetric, similarity.unit
+    return made
+
+
+def _with_factors(prepare: Prepare, change: Callable[[Array], Array]) -> Prepare:
+    if isinstance(prepare, _Normalized):
+        return _Normalized(_with_factors(prepare.inner[0], change))
+    if isinstance(prepare, _Scaled):
+        inner, factors, inner_product = prepare.inner
+        return _Scaled(_with_factors(inner, change), change(factors), inner_product)
+    return prepare
+
+
 class _Critic(_Around):
     """The preparation of embeddings for a function of two arrays."""
 

@@ -11,7 +11,7 @@ from .._core.numerics import rows_where
 from .._core.protocol import Array, Namespace
 from .._core.ranks import Shards
 from ..pairings import Pairing
-from ..similarities import Similarity, measured_operands
+from ..similarities import Similarity, measured_operands, with_factors
 from .matrix import Part, ScoreMatrix
 
 __all__ = ["matrix_of_part"]
@@ -36,6 +36,7 @@ def matrix_of_part(
     and the same pairing.
     """
     x, y = embeddings
+    similarity = with_factors(similarity, lambda factors: shards.gather(factors, of_columns=True))
     columns = shards.gather(y, sent_as=sent_as[1], of_columns=True)
     xp, n = namespace_of(columns), x.shape[0]
     part = _part(xp, shards, x, pairing.views if pairing.structure == "views" else 1)

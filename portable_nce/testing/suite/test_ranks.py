@@ -192,6 +192,26 @@ def test_values_on_one_rank_do_not_change_what_is_sent(variant: Variant, name: s
         compare(variant, replace(case, options={**options, "block_size": block_size}), 3, variant.dtypes[0], "averaged")
 
 
+def test_factors_of_columns_belong_to_the_rows_of_a_rank(variant: Variant) -> None:
+    case, factors = case_named("info_nce", ROWS), [0.5, 2.0, 1.0, 1.5, 0.25]
+    dtype, scaled = variant.dtypes[0], pnce.similarities.scaled_columns
+    whole = scaled("cosine", variant.floats(factors))
+    wanted = pnce.info_nce(*case_arrays(variant, case, dtype), similarity=whole)
+    bounds = bounds_of(ROWS, 3)
+    parts = cut_case(case, bounds)
+
+    def on_a_rank(group: ThreadRank) -> Nested:
+        (own, _), (low, high) = parts[group.rank], bounds[group.rank]
+        ranks, arrays = pnce.across(group, gradients="summed"), case_arrays(variant, own, dtype)
+        with pytest.raises(ValueError, match=r"factors: expected shape|refused"):
+            pnce.info_nce(*arrays, similarity=whole, across=ranks)
+        mine = scaled("cosine", variant.floats(factors[low:high]))
+        return variant.to_list(pnce.info_nce(*arrays, similarity=mine, across=ranks))
+
+    for value in run_ranks(3, on_a_rank):
+        assert oracles.error(value, oracles.exact(variant.to_list(wanted))) <= TOLERANCE[dtype]
+
+
 def refusals(variant: Variant, calls: Callable[[ThreadRank], Callable[[], Any]]) -> list[str]:
     """Tell what each of two ranks is told, and check that a loss after it is right."""
     case = case_named("info_nce", ROWS)
