@@ -108,6 +108,7 @@ class _MeshAxis:
     """An axis of a mesh, or several, within `jax.shard_map`: each of its devices has as many rows."""
 
     name: str | tuple[str, ...]
+    library = "jax"
 
     @property
     def size(self) -> int:

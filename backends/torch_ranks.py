@@ -62,6 +62,7 @@ class GroupRanks:
     group: Any
     size: int
     rank: int
+    library = "torch"
 
     def all_gather(self, x: Any, counts: Sequence[int]) -> Any:
         longest = max(counts)
@@ -87,7 +88,8 @@ class GroupRanks:
         return _reduce(x, self.group, largest=largest)
 
     def tell(self, numbers: Sequence[int]) -> list[list[int]]:
-        device = "cpu" if "gloo" in distributed.get_backend(self.group) else torch.device("cuda")
+        config = distributed.get_backend_config(self.group)  # as in "cpu:gloo,cuda:nccl"
+        device = "cpu" if "cpu" in config else torch.device("cuda")
         found: list[list[int]] = _gather_equal(
             torch.tensor([list(numbers)], dtype=torch.int64, device=device), self.group, self.size
         ).tolist()

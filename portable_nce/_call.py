@@ -28,7 +28,7 @@ from ._core.protocol import Array, Namespace
 from ._core.ranks import Notes, Ranks, Shards, agree, described, finished, needs_gradients, told_to_others
 from ._core.reduction import REDUCTIONS, Reduction
 from ._core.registry import adapter_of
-from ._execution.evaluate import evaluate, sums_both_sides
+from ._execution.evaluate import couples_rows, evaluate, sums_both_sides
 from ._execution.matrix import ScoreMatrix, given
 from ._execution.parts import matrix_of_part
 from ._execution.tiling import MAX_UNSHIFTED_LOGIT, is_positive
@@ -170,6 +170,7 @@ def contrast_embeddings(
     across: Ranks | None,
     sent_as: Any = None,
     replicated: bool = False,
+    agreed_on: tuple[Any, ...] = (),
 ) -> Array:
     """The loss of two named arrays of embeddings, or of one with itself: checked, computed and finished.
 
@@ -178,7 +179,8 @@ def contrast_embeddings(
     the loss. The result has the dtype of the embeddings, or `dtype`.
 
     Between ranks, embeddings travel in their own dtype or, where they have been accumulated, in that which they had
-    before, `sent_as`; columns that are `replicated`, the same on all ranks, do not.
+    before, `sent_as`; columns that are `replicated`, the same on all ranks, do not. What else these must agree on is
+    `agreed_on`.
     """
     check_choice("reduction", reduction, REDUCTIONS)
     symmetric = check_bool("symmetric", symmetric)
@@ -208,7 +210,13 @@ def contrast_embeddings(
     made = objective if isinstance(objective, _OBJECTIVES) else objective(options)
     shards = None
     if across is not None:
-        shards = _agreed(across, given, chosen, (made, pairing.rule, symmetric, reduction, replicated), sent_as)
+        if symmetric and isinstance(made, Relic):
+            message = "symmetric: expected False with across and this objective; write relic(symmetric=True)"
+            raise ValueError(message)
+        # Which sums are exchanged depends on whether rows are coupled.
+        coupled = isinstance(made, Objective) and couples_rows(made, x, in_one_block=False)
+        asked = (made, pairing, symmetric, reduction, factor, coupled, replicated and given.y.shape[0], agreed_on)
+        shards = _agreed(across, given, chosen, asked, sent_as)
     if shards is not None:
         options = {name: shards.shared(value) if is_array(value) else value for name, value in options.items()}
         made = objective if isinstance(objective, _OBJECTIVES) else objective(options)
@@ -231,10 +239,10 @@ def contrast_embeddings(
         matrix = replace(matrix, self_contrast=len(embeddings) == 1, indices_checked=given.pairs.checked)
         if chosen.pullback is None:
             matrix = matrix.dense()
-        result = evaluate(made, matrix, Reduction(reduction, given.weights, shards), symmetric=symmetric)
-    if factor is not None:
-        if shards is not None and reduction != "none":
-            options = {name: shards.once(value) if is_array(value) else value for name, value in options.items()}
+        multiplied = factor is not None and shards is not None and reduction != "none"
+        parts = Reduction(reduction, given.weights, shards, factor(options) if factor and multiplied else None)
+        result = evaluate(made, matrix, parts, symmetric=symmetric)
+    if factor is not None and not multiplied:
         result = result * factor(options)
     finished(across)
     return finish(xp, result, given.dtype if dtype is None else dtype, reduction)
@@ -299,7 +307,8 @@ def _checked(
 def _agreed(across: Ranks, given: _Given, similarity: Similarity, asked: tuple[Any, ...], sent_as: Any) -> Shards:
     """How the rows and columns of a batch lie on the ranks."""
     n_rows, (n_columns, width) = given.x.shape[0], given.y.shape
-    dtypes = [str(dtype) for dtype in given.dtypes]
+    pairing: Pairing = asked[1]
+    dtypes = [str(dtype) for dtype in (*given.dtypes, *(x.dtype for x in (*pairing.rows, *pairing.columns)))]
     asked = (
         given.names,
         dtypes,

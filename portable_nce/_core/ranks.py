@@ -31,6 +31,7 @@ __all__ = [
     "finished",
     "needs_gradients",
     "told_to_others",
+    "widened",
 ]
 
 
@@ -247,6 +248,10 @@ def agree(ranks: Ranks, notes: Notes, like: Array) -> Shards:
     """How the rows of a batch lie on the ranks, once these have agreed on what they compute."""
     communicator, size = ranks.communicator, ranks.communicator.size
     factor = float(size) if ranks.averaged else 1.0
+    library = getattr(communicator, "library", adapter_of(like).name)
+    if adapter_of(like).name != library:
+        message = f"across: expected arrays of {library}, whose group this is, got those of {adapter_of(like).name}"
+        raise TypeError(message)
     if not ranks.check:
         shards = Shards(
             communicator, (notes.rows,) * size, (notes.columns,) * size, factor, averaged=bool(ranks.averaged)
@@ -276,17 +281,28 @@ def agree(ranks: Ranks, notes: Notes, like: Array) -> Shards:
     return Shards(communicator, tuple(rows), tuple(columns), factor, averaged=bool(ranks.averaged))
 
 
-def described(x: Any) -> Any:
-    """What is the same of an object in every process: numbers, names, what it is made of; of arrays, that they are."""
-    if x is None or isinstance(x, (str, bool)) or is_number(x):
+def described(x: Any, depth: int = 6) -> Any:
+    """What is the same of an object in every process: numbers, names, what it is made of.
+
+    Of arrays, that they are, and whether they need a gradient.
+    """
+    if x is None or isinstance(x, (str, bool)):
         return x
-    if isinstance(x, (tuple, list)):
-        return tuple(described(part) for part in x)
+    if is_number(x):
+        return float(x)
+    if is_array(x):
+        return "array with a gradient" if adapter_of(x).needs_gradient(x) else "array"
+    inside: Any = ()
     if isinstance(x, dict):
-        return tuple((name, described(part)) for name, part in x.items())
-    if isinstance(x, EqualByContents):
-        return (type(x).__name__, *described(x._contents()))  # noqa: SLF001  (of the package itself)
-    return "array" if is_array(x) else getattr(x, "__qualname__", type(x).__name__)
+        inside = x.items()
+    elif isinstance(x, (tuple, list)):
+        inside = x
+    elif isinstance(x, EqualByContents):
+        inside = x._contents()  # noqa: SLF001  (of the package itself)
+    elif hasattr(x, "__closure__"):
+        inside = [cell.cell_contents for cell in x.__closure__ or ()]
+    name = "" if isinstance(x, (dict, tuple, list)) else getattr(x, "__qualname__", type(x).__name__)
+    return (name, *(described(part, depth - 1) for part in inside)) if depth else name
 
 
 def needs_gradients(**arrays: Any) -> dict[str, bool]:
@@ -352,15 +368,11 @@ class Shards:
         """The number of this rank's first row among those of all."""
         return _first(self.communicator.rank, self.rows)
 
-    def once(self, x: Array) -> Array:
-        """A number that all ranks have and multiply the result by, whose gradient is to be counted once."""
-        return _applied_to_number(_Map("once", self), x)
-
     def flags(self, x: Array, *, of_columns: bool = False) -> Array:
-        """The same of an array of bool or of integers."""
+        """The rows of all ranks, from this one's on, of what belongs to a pairing: numbers, or truth values."""
         xp = namespace_of(x)
         if not xp.isdtype(x.dtype, "bool"):
-            return self.gather(x, of_columns=of_columns)
+            return self.gather(widened(x), of_columns=of_columns)
         return self.gather(xp.astype(x, xp.uint8), of_columns=of_columns) != 0
 
     def total(self, x: Array) -> Array:
@@ -409,8 +421,7 @@ class _Map:
         if self.kind in {"total", "mean"}:
             total = ranks.all_reduce(x)
             return total if self.kind == "total" else total / ranks.size
-        factor = {"factor": shards.factor, "share": shards.factor / ranks.size}.get(self.kind)
-        return x if factor is None else x * factor
+        return x * shards.factor if self.kind == "factor" else x
 
     def derivative(self) -> _Map:
         """The map of tangents, which are exact in no smaller dtype."""
@@ -450,10 +461,16 @@ _TRANSPOSED = {
     "factor": "factor",
     "shared": "mean",
     "mean": "mean",
-    "once": "share",
-    "share": "share",
     "sum": "sum",
 }
+
+
+def widened(x: Array) -> Array:
+    """An array of a pairing; short integers, which not every group can send, as longer ones."""
+    xp = namespace_of(x)
+    if not xp.isdtype(x.dtype, "integral") or x.dtype in {xp.int32, xp.int64}:
+        return x
+    return xp.astype(x, xp.int64 if "uint32" in str(x.dtype) or "uint64" in str(x.dtype) else xp.int32)
 
 
 def _applied(linear: _Map, x: Array) -> Array:

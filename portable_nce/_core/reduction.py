@@ -15,11 +15,15 @@ REDUCTIONS = ("mean", "sum", "none")
 
 
 class Reduction(NamedTuple):
-    """How losses of rows become the result: a weighted mean, a weighted sum, or none; over all ranks of a batch."""
+    """How losses of rows become the result: a weighted mean, a weighted sum, or none; over all ranks of a batch.
+
+    `factor`: by which each rank multiplies its part of the sum.
+    """
 
     kind: str
     weights: Array | None = None
     shards: Shards | None = None
+    factor: Array | float | None = None
 
     @property
     def is_plain_mean(self) -> bool:
@@ -54,12 +58,14 @@ class Reduction(NamedTuple):
         return self._of_totals(total, norm * further[0] if further else norm)
 
     def _of_totals(self, total: Array, norm: Array) -> Array:
+        total = total if self.factor is None else total * self.factor
         if self.kind == "sum":
             return total if self.shards is None else self.shards.total(total)
         xp = namespace_of(norm)
         norm = sum_to_scalar(xp, norm)
         if self.shards is not None:
-            both = self.shards.total(xp.concat([total, norm]))
+            ((total, norm),) = lift_to_tape((total, norm))
+            both = self.shards.total(namespace_of(total).concat([total, norm]))
             total, norm = both[0:1], both[1:2]
         return divided(total, norm)
 

@@ -22,7 +22,7 @@ from .matrix import Prepared, ScoreMatrix, in_one_pass, is_symmetric
 from .products import lines_of, partners
 from .triples import excess, triple_sums
 
-__all__ = ["evaluate", "sums_both_sides"]
+__all__ = ["couples_rows", "evaluate", "sums_both_sides"]
 
 Arrays = tuple[Array, ...]
 
@@ -30,7 +30,7 @@ Arrays = tuple[Array, ...]
 def evaluate(objective: Any, matrix: ScoreMatrix, reduction: Reduction, *, symmetric: bool = False) -> Array:
     """The loss of a score matrix: of shape (1,), or the losses of the rows (N,)."""
     alone = matrix.shards is None and matrix.is_one_block()
-    coupled = isinstance(objective, Objective) and _couples_rows(objective, matrix.rows[0], in_one_block=alone)
+    coupled = isinstance(objective, Objective) and couples_rows(objective, matrix.rows[0], in_one_block=alone)
     if isinstance(objective, Objective) and not coupled and symmetric and reduction.kind != "none":
         both = _two_sided(objective, matrix, reduction, symmetric=True)
         if both is not None:
@@ -83,12 +83,12 @@ def sums_both_sides(
     objective: Any, similarity: Similarity, pairing: Pairing, mask: Array | None, like: Array, *, reduction: str
 ) -> bool:
     """Whether a symmetric loss that ranks share comes from one sweep, for which rows of other ranks are not needed."""
-    if not isinstance(objective, Objective) or _couples_rows(objective, like, in_one_block=False):
+    if not isinstance(objective, Objective) or couples_rows(objective, like, in_one_block=False):
         return False
     return reduction != "none" and is_symmetric(similarity, pairing, mask)
 
 
-def _couples_rows(objective: Objective, like: Array, *, in_one_block: bool) -> bool:
+def couples_rows(objective: Objective, like: Array, *, in_one_block: bool) -> bool:
     """Whether losses of rows may depend on other rows, so that the statistics of all are needed at once."""
     if objective.couples_rows is not None:
         return objective.couples_rows

@@ -9,7 +9,7 @@ from typing import Any
 from .._core.namespace import device_of, namespace_of
 from .._core.numerics import rows_where
 from .._core.protocol import Array, Namespace
-from .._core.ranks import Shards
+from .._core.ranks import Shards, widened
 from ..pairings import Pairing
 from ..similarities import Similarity, measured_operands, with_factors
 from .matrix import Part, ScoreMatrix
@@ -41,6 +41,7 @@ def matrix_of_part(
     xp, n = namespace_of(columns), x.shape[0]
     part = _part(xp, shards, x, pairing.views if pairing.structure == "views" else 1)
     spread = pairing.with_arrays(
+        rows=tuple(map(widened, pairing.rows)),
         columns=tuple(shards.flags(a, of_columns=True) for a in pairing.columns),
         pairs=tuple(_columns_taken(a, part) for a in pairing.pairs),
     )
@@ -58,6 +59,7 @@ def matrix_of_part(
     if turns:
         turned = pairing.transposed()
         turned = turned.with_arrays(
+            rows=tuple(map(widened, turned.rows)),
             columns=tuple(shards.flags(a) for a in turned.columns),
             pairs=tuple(_rows_of_transpose(shards, a, part) for a in pairing.pairs),
         )
@@ -67,7 +69,7 @@ def matrix_of_part(
     of_rows, of_columns, squarable = measured_operands(similarity, rows, columns, scale)
     common["squarable"] = squarable or options["bounded"]
     own_rows, own_columns = (tuple(x[:n, ...] for x in operands) for operands in (of_rows, of_columns))
-    # Rows and columns are as many on each rank, and have the same numbers.
+    # On each rank there are as many rows as columns, so that one part serves the matrix and its transpose.
     other = ScoreMatrix(similarity.transposed(), own_columns, of_rows, turned, turned_mask, part=part, **common)
     return ScoreMatrix(similarity, own_rows, of_columns, spread, mask_here, part=part, turned=other, **common)
 

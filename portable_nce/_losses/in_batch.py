@@ -279,6 +279,7 @@ def n_tuple(
         block_size=block_size,
         across=across,
         sent_as=sent_as,
+        agreed_on=("n_tuple", l2),
     )
     if is_number(l2) and not l2:
         return add((loss,), dtype, reduction)
@@ -388,6 +389,7 @@ def cpc(
         part = contrast_embeddings(
             {"context": prediction, "targets": targets[step, ...]},
             sent_as=sent_as,
+            agreed_on=("cpc", steps),
             objective=info_nce_objective(),
             pairing=diagonal(),
             similarity=similarity,
@@ -709,7 +711,7 @@ def _own_negatives(
     temperature = positive_scalar(xp, "temperature", found[0] if found else temperature, x)
     chosen = resolve(similarity)
     same_width(similarity, "query", x, "positive_key", y)
-    asked = ("own negatives", objective, reduction)
+    asked = ("own negatives", objective, reduction, temperature, chosen, mask is None)
     shards = shards_of_rows(across, asked, query=x, positive_key=y, negative_keys=z, weights=weights, t=temperature)
     if shards is not None and is_array(temperature):
         temperature = shards.shared(temperature)

@@ -618,7 +618,7 @@ def triplet(
     margin = scalar(xp, "margin", options["margin"], a)
     weights = row_weights(xp, weights, rows, a)
     chosen = resolve(similarity)
-    asked = ("triplet", form, average, reduction, mask is None)
+    asked = ("triplet", form, average, reduction, mask is None, temperature, margin, chosen)
     arrays = {"anchor": a, "positive": p, "negative": n, "temperature": temperature, "margin": margin}
     shards = shards_of_rows(across, asked, **arrays, weights=weights)
     if shards is not None:

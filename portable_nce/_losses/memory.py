@@ -346,10 +346,10 @@ def nnclr(
     if mask is not None:
         size = 2 * rows if negatives == "views" else rows
         check_mask(xp, "mask", mask, (size, size if across is None else mask.shape[1]))
-        takes_part = mask
-        if negatives == "views" and across is None:
-            takes_part = xp.logical_or(mask, xp.matrix_transpose(mask))
-        (view_a,) = zero_idle_rows(xp, takes_part[:rows, :], view_a)
+        if negatives == "batch":
+            (view_a,) = zero_idle_rows(xp, mask, view_a)
+        elif across is None:  # with ranks, whether a row takes part as a column is known elsewhere
+            (view_a,) = zero_idle_rows(xp, xp.logical_or(mask, xp.matrix_transpose(mask))[:rows, :], view_a)
     dtype = view_a.dtype
     x, y, slots = (upcast(xp, z) for z in (view_a, view_b, slots))
     chosen = resolve(similarity)

@@ -126,8 +126,11 @@ def proto_nce(
     embeddings = upcast(xp, embeddings)
     weights = accumulated("weights", weights)
     shared: dict[str, Any] = {"weights": weights, "reduction": reduction, "block_size": block_size, "across": across}
+    asked = ("proto_nce", key is None, queue is None, len(clusterings))
     losses = [
-        _prototype_loss(embeddings, *clustering, dtype=dtype, similarity=similarity, mask=part, **shared)
+        _prototype_loss(
+            embeddings, *clustering, dtype=dtype, similarity=similarity, mask=part, agreed_on=asked, **shared
+        )
         for *clustering, part in clusterings
     ]
     total = add(losses, embeddings.dtype, reduction, divide_by=len(losses))
