@@ -127,6 +127,11 @@ class _MeshAxis:
         del counts
         return jax.lax.all_gather(x, self.name, tiled=True)
 
+    def replicate(self, x: Any) -> Any:
+        # What is gathered varies over the axis to JAX; what is added up does not.
+        whole = jnp.zeros((self.size * x.shape[0], *x.shape[1:]), dtype=x.dtype)
+        return self.all_reduce(jax.lax.dynamic_update_slice_in_dim(whole, x, self.rank * x.shape[0], 0))
+
     def all_reduce(self, x: Any, *, largest: bool = False) -> Any:
         reduce: Any = jax.lax.pmax if largest else jax.lax.psum
         return reduce(x, self.name)

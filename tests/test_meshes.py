@@ -58,6 +58,21 @@ def test_half_precision_keeps_its_gradient() -> None:
     np.testing.assert_array_equal(jax.jit(jax.grad(mapped))(a, b), jax.grad(pnce.info_nce)(a, b))
 
 
+@pytest.mark.parametrize("vma", [True, False])
+def test_a_queue_is_the_same_on_all_devices(*, vma: bool) -> None:
+    queue = pnce.queue_init(jnp.asarray(A), 8)
+    push = jax.shard_map(
+        lambda queue, rows: pnce.queue_push(queue, rows, across=pnce.across("data")),
+        mesh=mesh_of(AxisType.Auto),
+        in_specs=(P(), P("data")),
+        out_specs=P(),
+        check_vma=vma,
+    )
+    found, wanted = jax.jit(push)(queue, jnp.asarray(A)), pnce.queue_push(queue, jnp.asarray(A))
+    np.testing.assert_array_equal(found.rows, wanted.rows)
+    np.testing.assert_array_equal(found.valid, wanted.valid)
+
+
 def test_an_axis_must_be_there() -> None:
     with pytest.raises(ValueError, match=r"inside of jax\.shard_map over the axis 'data'"):
         pnce.info_nce(jnp.asarray(A), jnp.asarray(B), across=pnce.across("data"))

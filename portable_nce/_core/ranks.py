@@ -368,6 +368,11 @@ class Shards:
         """The number of this rank's first row among those of all."""
         return _first(self.communicator.rank, self.rows)
 
+    def replicated(self, x: Array) -> Array:
+        """The rows of all ranks in their order, as constants of which the library is told that all ranks have them."""
+        replicate = getattr(self.communicator, "replicate", None)
+        return self.gather(stop_gradient(x), own_first=False) if replicate is None else replicate(stop_gradient(x))
+
     def flags(self, x: Array, *, of_columns: bool = False) -> Array:
         """The rows of all ranks, from this one's on, of what belongs to a pairing: numbers, or truth values."""
         xp = namespace_of(x)

@@ -134,7 +134,7 @@ def queue_push(queue: Queue, rows: Array, /, *, across: Ranks | None = None) -> 
     rows = stop_gradient(rows)
     if across is not None:
         notes = Notes(count, count, width, rows.dtype, ("queue_push", slots), {})
-        rows = agree(across, notes, rows).gather(rows, own_first=False)
+        rows = agree(across, notes, rows).replicated(rows)
         count = rows.shape[0]
         finished(across)
     written = xp.ones((count,), dtype=xp.bool, device=device_of(held))

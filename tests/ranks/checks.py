@@ -174,6 +174,12 @@ def check_second_order(group: Any) -> Errors:
             factor = group.size() if convention == "averaged" else 1
             key = f"{name}, {convention}"
             errors[key] = max(errors.get(key, 0.0), distance(found, factor * wanted[rows]))
+            if name in {"info_nce", "clip", "nt_xent"}:  # and in forward mode over reverse mode
+                slope = torch.func.grad(
+                    lambda x: loss(x, b[rows], labels[rows], 0.5, across=ranks, block_size=block_size)  # noqa: B023
+                )
+                forward: Any = torch.func.jvp(slope, (a[rows],), (direction[rows],))
+                errors[key] = max(errors[key], distance(forward[1], factor * wanted[rows]))
     return errors
 
 

@@ -320,3 +320,54 @@ def test_queues_of_all_ranks_stay_equal(variant: Variant) -> None:
 
     for found in run_ranks(3, on_a_rank):
         assert found == (variant.to_list(wanted.rows), variant.to_list(wanted.valid))
+
+
+def test_a_row_that_takes_part_as_a_column_alone_keeps_its_neighbour(variant: Variant) -> None:
+    """A mask leaves it no pair as a row; whether it has one as a column, other ranks know."""
+    dtype = variant.dtypes[0]
+    rows = [[0.1 * (3 * k + j) + (j == k) for j in range(3)] for k in range(4)]
+    a, b = variant.floats(rows), variant.floats(rows[::-1])
+    support = variant.floats([[1.0, 0.0, 0.25], [0.0, 1.0, -0.5], [0.5, -0.25, 1.0]])
+    mask = [[k != 0 for _ in range(8)] for k in range(8)]
+    wanted = pnce.nnclr(a, b, support, negatives="views", mask=variant.array(mask))
+
+    def on_a_rank(group: ThreadRank) -> Nested:
+        low, high = 2 * group.rank, 2 * group.rank + 2
+        own = variant.array([mask[k] for k in (low, low + 1, low + 4, low + 5)])
+        ranks = pnce.across(group, gradients="summed")
+        return variant.to_list(
+            pnce.nnclr(a[low:high, ...], b[low:high, ...], support, negatives="views", mask=own, across=ranks)
+        )
+
+    for value in run_ranks(2, on_a_rank):
+        assert oracles.error(value, oracles.exact(variant.to_list(wanted))) <= TOLERANCE[dtype]
+
+
+DIFFERING: Mapping[str, Callable[[Variant, Any, Any, int], Any]] = {
+    "base_temperature": lambda v, a, ranks, k: pnce.supcon(a, v.array([0, 1]), base_temperature=0.5 + k, across=ranks),
+    "margin": lambda _, a, ranks, k: pnce.triplet(a, a, a, margin=0.5 + k, across=ranks),
+    "l2": lambda _, a, ranks, k: pnce.n_tuple(a, a, l2=0.5 * k, across=ranks),
+    "temperature": lambda v, a, ranks, k: pnce.info_nce(
+        a, a, v.floats([[[1.0, 0.0, 0.5]]] * 2), temperature=0.5 + k, across=ranks
+    ),
+    "queue": lambda v, a, ranks, k: pnce.moco(a, a, v.floats([[1.0, 0.0, 0.5]] * (2 + k)), across=ranks),
+    "key": lambda v, a, ranks, k: pnce.proto_nce(
+        a, a, v.array([0, 1]), v.floats([0.5, 0.5]), **({"key": a} if k else {}), across=ranks
+    ),
+    "similarity": lambda _, a, ranks, k: pnce.clip(
+        a, a, logit_scale=2.0, similarity=("dot", "cosine")[k], across=ranks
+    ),
+}
+"""Losses of two rows whose options differ on the second rank."""
+
+
+@pytest.mark.parametrize("option", list(DIFFERING))
+def test_options_that_differ_are_the_same_error_on_all_ranks(variant: Variant, option: str) -> None:
+    a = embeddings(variant)
+
+    def call(group: ThreadRank) -> Callable[[], Any]:
+        ranks = pnce.across(group, gradients="summed")
+        return lambda: DIFFERING[option](variant, a, ranks, group.rank)
+
+    messages = refusals(variant, call)
+    assert all("the same loss with the same options" in message for message in messages), messages
