@@ -621,8 +621,8 @@ def triplet(
     asked = ("triplet", form, average, reduction, mask is None, temperature, margin, chosen)
     arrays = {"anchor": a, "positive": p, "negative": n, "temperature": temperature, "margin": margin}
     shards = shards_of_rows(across, asked, **arrays, weights=weights)
-    if shards is not None:
-        temperature, margin = (shards.shared(x) if is_array(x) else x for x in (temperature, margin))
+    if shards is not None and is_array(temperature):
+        temperature = shards.shared(temperature)
     scale = inverse(xp, temperature, a)
     with adapter_of(a).full_precision(a):
         near, far = (xp.reshape(chosen.scores(*operands(chosen, a, other, scale)), (rows,)) for other in (p, n))
