@@ -21,9 +21,10 @@ def _compiling() -> bool:
 def _gather_equal(x: Any, group: Any, size: int) -> Any:
     """The rows of all ranks, of which each has as many."""
     if _compiling():
-        from torch.distributed._functional_collectives import all_gather_tensor  # noqa: PLC0415
+        from torch.distributed import _functional_collectives as functional  # noqa: PLC0415
 
-        return all_gather_tensor(x, 0, group)
+        together = getattr(functional, "all_gather_single", None) or functional.all_gather_tensor
+        return together(x, 0, group)
     found = x.new_empty((size * x.shape[0], *x.shape[1:]))
     # Under its new name since torch 2.13, which warns of the old one.
     gather = getattr(distributed, "all_gather_single", None) or distributed.all_gather_into_tensor
@@ -34,9 +35,10 @@ def _gather_equal(x: Any, group: Any, size: int) -> Any:
 def _scatter_equal(x: Any, group: Any, size: int) -> Any:
     """The share that this rank has of the rows of the sum."""
     if _compiling():
-        from torch.distributed._functional_collectives import reduce_scatter_tensor  # noqa: PLC0415
+        from torch.distributed import _functional_collectives as functional  # noqa: PLC0415
 
-        return reduce_scatter_tensor(x, "sum", 0, group)
+        apart = getattr(functional, "reduce_scatter_single", None) or functional.reduce_scatter_tensor
+        return apart(x, "sum", 0, group)
     found = x.new_empty((x.shape[0] // size, *x.shape[1:]))
     scatter = getattr(distributed, "reduce_scatter_single", None) or distributed.reduce_scatter_tensor
     scatter(found, x.contiguous(), group=group)

@@ -16,6 +16,8 @@ from torch.distributed.device_mesh import init_device_mesh
 
 import portable_nce as pnce
 
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
+
 P: Any = PartitionSpec
 RNG = np.random.default_rng(4)
 A, B = (RNG.normal(size=(6, 3)).astype(np.float32) for _ in range(2))
@@ -110,3 +112,61 @@ def test_a_group_of_one_process_is_one_process(group: Any) -> None:
         pnce.across(torch.device("cpu"), gradients="averaged")
     with pytest.raises(ValueError, match=r"^gradients: expected 'averaged'"):
         pnce.across(group)
+
+
+def test_the_collectives_of_a_group_of_one(group: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of an eager call, and those that a compiler traces."""
+    from portable_nce.backends import torch_ranks
+
+    ranks: Any = torch_ranks.communicator(group)
+    x = torch.tensor(A)
+    assert ranks.tell([1, 2]) == [[1, 2]]
+    for compiling in (False, True):
+        monkeypatch.setattr(torch_ranks, "_compiling", lambda compiling=compiling: compiling)
+        for found in (ranks.all_gather(x, (6,)), ranks.reduce_scatter(x, (6,)), ranks.all_reduce(x)):
+            torch.testing.assert_close(found + 0, x)
+        torch.testing.assert_close(ranks.all_reduce(x, largest=True) + 0, x)
+    monkeypatch.setattr(dist, "get_rank", lambda _: -1)
+    with pytest.raises(ValueError, match=r"^group: expected a group to which this process belongs"):
+        torch_ranks.communicator(group)
+    monkeypatch.setattr(dist, "is_available", lambda: False)
+    assert torch_ranks.communicator(group) is None
+
+
+class Doubled:
+    """A linear map that is its own derivative, and its own transpose."""
+
+    def __call__(self, x: Any) -> Any:
+        return 2.0 * x.detach()
+
+    def derivative(self) -> Doubled:
+        return self
+
+    def transposed(self) -> Doubled:
+        return self
+
+
+def test_a_linear_map_is_differentiated_on_torch() -> None:
+    from portable_nce._core.registry import load_backend
+
+    adapter = load_backend("torch")
+    x = torch.tensor([1.0, 3.0], dtype=torch.float64)
+
+    def energy(x: Any) -> Any:
+        return (adapter.linear_map(Doubled(), x) ** 2).sum()
+
+    torch.testing.assert_close(torch.func.grad(energy)(x), 8.0 * x)
+    forward: Any = torch.func.jvp(energy, (x,), (x,))
+    torch.testing.assert_close(forward[1], (8.0 * x * x).sum())
+    over_reverse: Any = torch.func.jvp(torch.func.grad(energy), (x,), (x,))
+    torch.testing.assert_close(over_reverse[1], 8.0 * x)
+    leaf = x.clone().requires_grad_()
+    (slope,) = torch.autograd.grad(energy(leaf), leaf, create_graph=True)
+    torch.testing.assert_close(torch.autograd.grad(slope.sum(), leaf)[0], torch.full_like(x, 8.0))
+
+    def directional(x: Any) -> Any:
+        found: Any = torch.func.jvp(energy, (x,), (x,))
+        return found[1]
+
+    with pytest.raises(RuntimeError, match="Nested forward mode is not supported between ranks"):
+        torch.func.jvp(directional, (x,), (x,))
