@@ -307,7 +307,7 @@ class _LinearPlainly(torch.autograd.Function):
 
 def _mapped(linear: Any, x: Any) -> Any:
     """A linear map of a tensor, recorded if need be."""
-    if _in_nested_forward_mode() and _transformed((x,)):
+    if not torch.compiler.is_dynamo_compiling() and _in_nested_forward_mode() and _transformed((x,)):
         # A collective sees the numbers alone. Within a derivative there is another way, which these words ask for.
         message = "Nested forward mode is not supported between ranks; use reverse mode for one of both"
         raise RuntimeError(message)
