@@ -204,14 +204,13 @@ def told_to_others(loss: Callable[Parameters, Result]) -> Callable[Parameters, R
         except Exception:
             if not call.exchanging:
                 with suppress(Exception):  # of a group that is gone; what was refused says more
-                    call.communicator.tell([_REFUSED] * _TOLD)
+                    call.communicator.tell([_REFUSED] * len(Notes._fields))
             raise
 
     return telling
 
 
 _REFUSED = -1
-_TOLD = 8
 _DTYPES = ("float16", "bfloat16", "float32", "float64")
 
 
@@ -247,15 +246,12 @@ def _digest(x: Any) -> int:
 def agree(ranks: Ranks, notes: Notes, like: Array) -> Shards:
     """How the rows of a batch lie on the ranks, once these have agreed on what they compute."""
     communicator, size = ranks.communicator, ranks.communicator.size
-    factor = float(size) if ranks.averaged else 1.0
     library = getattr(communicator, "library", adapter_of(like).name)
     if adapter_of(like).name != library:
         message = f"across: expected arrays of {library}, whose group this is, got those of {adapter_of(like).name}"
         raise TypeError(message)
     if not ranks.check:
-        shards = Shards(
-            communicator, (notes.rows,) * size, (notes.columns,) * size, factor, averaged=bool(ranks.averaged)
-        )
+        shards = Shards(communicator, (notes.rows,) * size, (notes.columns,) * size, averaged=bool(ranks.averaged))
         _check_pairs([notes.whole], [notes.largest], sum(shards.columns))
         return shards
     if adapter_of(like).mode in {"whole", "compiled"}:
@@ -278,7 +274,7 @@ def agree(ranks: Ranks, notes: Notes, like: Array) -> Shards:
         flags = ["with" if bits & 2**k else "without" for bits in wanted]
         _check_same(name, "an array that needs a gradient on all ranks or on none", flags)
     _check_pairs(whole, largest, sum(columns))
-    return Shards(communicator, tuple(rows), tuple(columns), factor, averaged=bool(ranks.averaged))
+    return Shards(communicator, tuple(rows), tuple(columns), averaged=bool(ranks.averaged))
 
 
 def described(x: Any, depth: int = 6) -> Any:
@@ -340,15 +336,11 @@ def _check_pairs(wholes: Sequence[int], largest: Sequence[int], columns: int) ->
 
 @dataclass(frozen=True)
 class Shards:
-    """How the rows of a batch, and its columns, lie on the ranks: how many each has.
-
-    `factor` is that of each rank's gradients.
-    """
+    """How the rows of a batch, and its columns, lie on the ranks: how many each has; and if gradients are averaged."""
 
     communicator: Any
     rows: tuple[int, ...]
     columns: tuple[int, ...]
-    factor: float
     averaged: bool
 
     def gather(self, x: Array, *, sent_as: Any = None, of_columns: bool = False, own_first: bool = True) -> Array:
@@ -405,8 +397,7 @@ class _Map:
     ranks go on to use, is its own transpose; ``largest`` is a constant. The result of a loss is a ``total``: each rank
     differentiates it by itself, so that the same cotangent comes back on all, and the transpose is the ``factor`` of
     the convention. A number that all ranks have is ``shared``: the ``mean`` of the cotangents is the whole, under the
-    convention of averages. If it multiplies the result, which all ranks have too, it counts ``once``: each has its
-    ``share``.
+    convention of averages.
     """
 
     kind: str
@@ -416,7 +407,7 @@ class _Map:
     own_first: bool = True
 
     def __call__(self, x: Array) -> Array:
-        shards, ranks = self.shards, self.shards.communicator
+        ranks = self.shards.communicator
         if self.kind == "gather":
             return self._own_first(self._gathered(x))
         if self.kind == "scatter":
@@ -426,7 +417,7 @@ class _Map:
         if self.kind in {"total", "mean"}:
             total = ranks.all_reduce(x)
             return total if self.kind == "total" else total / ranks.size
-        return x * shards.factor if self.kind == "factor" else x
+        return x * float(ranks.size) if self.kind == "factor" and self.shards.averaged else x
 
     def derivative(self) -> _Map:
         """The map of tangents, which are exact in no smaller dtype."""
