@@ -25,7 +25,7 @@ from ._core.checks import (
 from ._core.namespace import device_of, enter, is_array, is_number, namespace_of
 from ._core.numerics import rows_where, upcast
 from ._core.protocol import Array, Namespace
-from ._core.ranks import Notes, Ranks, Shards, agree, described, finished, needs_gradients, told_to_others
+from ._core.ranks import Notes, Ranks, Shards, agree, finished, told_to_others
 from ._core.reduction import REDUCTIONS, Reduction
 from ._core.registry import adapter_of
 from ._execution.evaluate import couples_rows, evaluate, sums_both_sides
@@ -214,7 +214,7 @@ def contrast_embeddings(
             message = "symmetric: expected False with across and this objective; write relic(symmetric=True)"
             raise ValueError(message)
         # Which sums are exchanged depends on whether rows are coupled.
-        coupled = isinstance(made, Objective) and couples_rows(made, x, in_one_block=False)
+        coupled = across.check and isinstance(made, Objective) and couples_rows(made, x, in_one_block=False)
         asked = (made, pairing, symmetric, reduction, factor, coupled, replicated and given.y.shape[0], agreed_on)
         shards = _agreed(across, given, chosen, asked, sent_as)
     if shards is not None:
@@ -239,11 +239,12 @@ def contrast_embeddings(
         matrix = replace(matrix, self_contrast=len(embeddings) == 1, indices_checked=given.pairs.checked)
         if chosen.pullback is None:
             matrix = matrix.dense()
-        multiplied = factor is not None and shards is not None and reduction != "none"
-        parts = Reduction(reduction, given.weights, shards, factor(options) if factor and multiplied else None)
+        multiplier = None if factor is None else factor(options)
+        early = shards is not None and reduction != "none"  # before the ranks add up, as each differentiates its part
+        parts = Reduction(reduction, given.weights, shards, multiplier if early else None)
         result = evaluate(made, matrix, parts, symmetric=symmetric)
-    if factor is not None and not multiplied:
-        result = result * factor(options)
+    if multiplier is not None and not early:
+        result = result * multiplier
     finished(across)
     return finish(xp, result, given.dtype if dtype is None else dtype, reduction)
 
@@ -328,8 +329,8 @@ def _agreed(across: Ranks, given: _Given, similarity: Similarity, asked: tuple[A
         n_columns,
         width,
         sent_as or given.dtypes[1],
-        described(asked),
-        needs_gradients(**arrays),
+        asked,
+        arrays,
         whole=given.pairs.whole,
         largest=given.pairs.largest,
     )
@@ -470,7 +471,7 @@ def shards_of_rows(across: Ranks | None, options: tuple[Any, ...], **arrays: Any
         return None
     first = next(iter(arrays.values()))
     n, width = first.shape[0], first.shape[-1]
-    notes = Notes(n, n, width, first.dtype, (*described(options), across.averaged), needs_gradients(**arrays))
+    notes = Notes(n, n, width, first.dtype, (*options, across.averaged), arrays)
     return agree(across, notes, first)
 
 

@@ -27,9 +27,7 @@ __all__ = [
     "Shards",
     "across",
     "agree",
-    "described",
     "finished",
-    "needs_gradients",
     "told_to_others",
     "widened",
 ]
@@ -217,7 +215,8 @@ _DTYPES = ("float16", "bfloat16", "float32", "float64")
 class Notes(NamedTuple):
     """What ranks compare before a loss.
 
-    Their `rows` and `columns` may differ; their `width`, `dtype`, `options` and `wanted` gradients, by name, may not.
+    Their `rows` and `columns` may differ; their `width`, `dtype` and `options`, and which of the `arrays` need a
+    gradient, may not. None of it is looked at where ranks do not check.
     `whole` is how many columns a mask takes the whole to have, 0 without one, and `largest` the largest column number
     that is named.
     """
@@ -227,7 +226,7 @@ class Notes(NamedTuple):
     width: int
     dtype: Any
     options: tuple[Any, ...]
-    wanted: dict[str, bool]
+    arrays: dict[str, Any]
     whole: int = 0
     largest: int = 0
 
@@ -235,8 +234,9 @@ class Notes(NamedTuple):
         """The same in integers."""
         name = str(self.dtype).rpartition(".")[2]
         dtype = _DTYPES.index(name) if name in _DTYPES else _digest(name)
-        wanted = sum(2**k for k, flag in enumerate(self.wanted.values()) if flag)
-        return [self.rows, self.columns, self.width, dtype, _digest(self.options), wanted, self.whole, self.largest]
+        wanted = sum(2**k for k, x in enumerate(self.arrays.values()) if _needs_gradient(x))
+        options = _digest(_described(self.options))
+        return [self.rows, self.columns, self.width, dtype, options, wanted, self.whole, self.largest]
 
 
 def _digest(x: Any) -> int:
@@ -268,16 +268,17 @@ def agree(ranks: Ranks, notes: Notes, like: Array) -> Shards:
     _check_same("embeddings", "as many features on all ranks", width)
     _check_same("embeddings", "the same dtype on all ranks", [_DTYPES[k] if k < len(_DTYPES) else k for k in dtype])
     if len(set(options)) > 1:
-        message = f"across: expected the same loss with the same options on all ranks; on this one: {notes.options}"
+        here = _described(notes.options)
+        message = f"across: expected the same loss with the same options on all ranks; on this one: {here}"
         raise ValueError(message)
-    for k, name in enumerate(notes.wanted):
+    for k, name in enumerate(notes.arrays):
         flags = ["with" if bits & 2**k else "without" for bits in wanted]
         _check_same(name, "an array that needs a gradient on all ranks or on none", flags)
     _check_pairs(whole, largest, sum(columns))
     return Shards(communicator, tuple(rows), tuple(columns), averaged=bool(ranks.averaged))
 
 
-def described(x: Any, depth: int = 6) -> Any:
+def _described(x: Any, depth: int = 6) -> Any:
     """What is the same of an object in every process: numbers, names, what it is made of.
 
     Of arrays, that they are, and whether they need a gradient.
@@ -287,7 +288,7 @@ def described(x: Any, depth: int = 6) -> Any:
     if is_number(x):
         return float(x)
     if is_array(x):
-        return "array with a gradient" if adapter_of(x).needs_gradient(x) else "array"
+        return "array with a gradient" if _needs_gradient(x) else "array"
     inside: Any = ()
     if isinstance(x, dict):
         inside = x.items()
@@ -298,12 +299,12 @@ def described(x: Any, depth: int = 6) -> Any:
     elif hasattr(x, "__closure__"):
         inside = [cell.cell_contents for cell in x.__closure__ or ()]
     name = "" if isinstance(x, (dict, tuple, list)) else getattr(x, "__qualname__", type(x).__name__)
-    return (name, *(described(part, depth - 1) for part in inside)) if depth else name
+    return (name, *(_described(part, depth - 1) for part in inside)) if depth else name
 
 
-def needs_gradients(**arrays: Any) -> dict[str, bool]:
-    """Of each argument by name, whether it is an array that needs a gradient."""
-    return {name: is_array(x) and not is_number(x) and adapter_of(x).needs_gradient(x) for name, x in arrays.items()}
+def _needs_gradient(x: Any) -> bool:
+    """Whether an argument is an array that needs a gradient."""
+    return is_array(x) and not is_number(x) and adapter_of(x).needs_gradient(x)
 
 
 def finished(ranks: Ranks | None) -> None:
