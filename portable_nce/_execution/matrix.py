@@ -309,10 +309,10 @@ class ScoreMatrix:
             own = n_columns if self.part is None else self.part.window
             fits = fits and n_rows == own and is_positive(n_columns - 1)
         else:
-            fits = self.part is None and self.mask is None and self.similarity.inner_product
+            fits = self.mask is None and self.similarity.inner_product
             fits = fits and self.self_contrast and self.similarity.symmetric
             fits = fits and adapter_of(self.rows[0]).mode == "eager"
-            fits = fits and is_large(n_rows, n_columns)  # which is not asked of a symbol
+            fits = fits and is_large(n_columns, n_columns)  # which is not asked of a symbol
         if not fits:
             return None
         layout = self._product_layout(plan, by_row, {"mean": mean, "shards": self.shards})

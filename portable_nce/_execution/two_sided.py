@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from .._core.logsumexp import ExpSum, factors, merge
 from .._core.namespace import is_far, lift_to_tape, namespace_of
 from .._core.protocol import Array, Namespace
+from .._core.ranks import Shards
 from .._core.registry import adapter_of
 from . import products as p
 from .families import ExpBase, Finished, Softmax, exp_base, family_of
 from .layouts import Arrays, ProductLayout, Wanted, is_wanted, reduced
 from .one_sided import label_sets
 from .statistics import Positives, of_sums, sums_of
-from .tiling import two_sided
+from .tiling import Bounds, Tiling, two_sided
 
 __all__ = ["square_sweep"]
 
@@ -29,7 +30,8 @@ def square_sweep(layout: ProductLayout, *arrays: Array, need_grad: Wanted) -> Ar
     those that it crosses hold each pair both ways. Otherwise the loss is the mean of both directions.
 
     A rank sees its rows of the matrix. What it has added up of the columns is added to what the others have, and the
-    losses that it returns are those of its rows and of their columns; the gradients are those of the losses of all.
+    losses that it returns are those of its rows and of their columns; the gradients are those of the losses of all. Of
+    `own` scores, each pair is seen by one rank.
     """
     (arrays,) = lift_to_tape(arrays)
     square = _Square(layout, arrays, need_grad=need_grad)
@@ -75,8 +77,11 @@ class _Square:
             # an exponent here.
             family.base = ExpBase(self.xp.exp)
         self.family = family
-        self.blocks = layout.blocks or tiling.block
-        self.bounds = layout.tiles or p.cut(0, self.n_columns, tiling.tile)
+        self.blocks: int | Bounds = layout.blocks or tiling.block
+        self.bounds: Sequence[tuple[int, int]] = layout.tiles or p.cut(0, self.n_columns, tiling.tile)
+        self.stops: dict[Array | int, int] = {}
+        if layout.own and self.shards is not None:
+            self.blocks, self.bounds, self.stops = _share_of_pairs(self.shards, tiling)
         self.tiles = p.pieces(self.columns, self.bounds)
         self.tile_labels = p.pieces(self.labels[1], self.bounds) if self.labels else []
         self.keep = tiling.keep and family.unshifted and need_grad and not self.labels
@@ -103,7 +108,7 @@ class _Square:
     def visited(self, start: Array | int) -> range:
         """The tiles that a block of rows is to see."""
         first = next(k for k, (low, _) in enumerate(self.bounds) if low == start) if self.layout.own else 0
-        return range(first, len(self.bounds))
+        return range(first, self.stops.get(start, len(self.bounds)))
 
     def serves_columns(self, start: Array | int, k: int) -> bool:
         """Whether a tile's sums over its rows are wanted too: not if it holds each pair both ways."""
@@ -162,8 +167,13 @@ class _Square:
         by_tile = self._sums(carry)
         tops = [part.top for part in by_tile if part.top is not None]
         top = p.concat_rows(xp, tops) if tops else None
-        of_columns = self._over_ranks(ExpSum(top, p.concat_rows(xp, [part.total for part in by_tile])))
-        self.sides = [merge(xp, [of_rows, of_columns])[0]] if self.layout.own else [of_rows, of_columns]
+        of_columns = ExpSum(top, p.concat_rows(xp, [part.total for part in by_tile]))
+        if self.layout.own:
+            of_columns = self._over_ranks(_with_first(xp, of_columns, of_rows))
+            of_rows = _first(of_columns, self.n)
+        else:
+            of_columns = self._over_ranks(of_columns)
+        self.sides = [of_rows, of_columns]
 
     def _over_ranks(self, of_columns: ExpSum) -> ExpSum:
         """The sums of the columns over the rows of all ranks."""
@@ -193,7 +203,7 @@ class _Square:
             partners = p.partners(xp, self.lines, self.columns, self.n)
             scores = p.line_scores(xp, self.rows, partners)
             self.done = [self._finish_side(self.sides[0], scores, self.by_row)]
-            if len(self.sides) > 1:
+            if not self.layout.own:
                 of_all = (scores, *self.by_row)
                 if self.shards is not None:  # of whose columns the positives and weights are elsewhere
                     of_all = tuple(self.shards.gather(x) for x in of_all)
@@ -221,6 +231,8 @@ class _Square:
         """The cotangents of rows and columns. A tile's are ``a_i e^(g_ij - top_i) + b_j e^(g_ij - top_j)``."""
         xp, family, half = self.xp, self.family, 1.0 if self.layout.own else 0.5
         of_rows, of_columns = (half * self.done[k].coefficient for k in (0, -1))
+        if self.layout.own and self.shards is not None:
+            of_columns = self.shards.gather(of_rows)
         by_tile = p.pieces(of_columns, self.bounds)
         tops = () if family.unshifted else (self.sides[0].top,)
         top_by_tile = [] if family.unshifted else p.pieces(self.sides[-1].top, self.bounds)
@@ -249,12 +261,15 @@ class _Square:
                     to_columns[k] = p.plus(to_columns[k], cotangent.T @ own)
             return tuple(to_columns), (to_rows,) if self.to_rows else ()
 
-        classes = (self.labels[0], *self.by_row, *_flat(self.sides)) if self.labels else ()
+        classes = (self.labels[0], *self.by_row, *_flat(self.sides[:1])) if self.labels else ()
         init = p.empty_sums(self.tiles) if self.to_columns else ()
         xs = (self.rows, of_rows, *classes, *tops)
         carry, found = self.adapter.scan(step, init, xs, self.blocks)
         to_rows = found[0] if self.to_rows else None
-        to_columns = p.concat_rows(xp, carry) if self.to_columns else None
+        to_columns: Array = None
+        if self.to_columns:
+            seen = [xp.zeros_like(tile) if x is None else x for x, tile in zip(carry, self.tiles, strict=True)]
+            to_columns = p.concat_rows(xp, seen)
         if self.to_positive is None or self.is_one_tile():
             return to_rows, to_columns
         return self._with_positives(to_rows, to_columns)
@@ -299,6 +314,44 @@ class _Square:
         done = self.family.finish(total, positive, by_row, need_grad=True)
         share = None if part.top is None or total.top is None else factors(self.xp, [part.top], total.top)[0]
         return self.family.cotangents(terms, positive, done, sets, share)[0]
+
+
+def _share_of_pairs(shards: Shards, tiling: Tiling) -> tuple[Bounds, Bounds, dict[Array | int, int]]:
+    """The pairs that a rank sees of own scores, so that each is seen once: blocks, tiles, and the stops of rows.
+
+    Of the columns, its own come first, then those of the ranks after it. It takes its own and those of the next half of
+    the ranks. Where the number of ranks is even, two ranks would take the last of these: the lower one takes half of
+    the columns there, and the other, as rows, the rest. What it does not see is one tile more.
+    """
+    rank, size = shards.communicator.rank, shards.communicator.size
+    counts = [*shards.rows[rank:], *shards.rows[:rank]]
+    n, half, odd = counts[0], size // 2, size % 2 == 1
+    lower = odd or rank < half
+    first = 0 if lower else n // 2  # of the rows that see the last of these ranks
+    whole = sum(counts[: half + 1 if odd else half])
+    last = whole if odd else whole + (counts[half] // 2 if lower else counts[half])
+    assert isinstance(tiling.block, int)  # noqa: S101  (blocks are visited one by one)
+    rows = (*p.cut(0, first, tiling.block), *p.cut(first, n, tiling.block))
+    near, far = p.cut(n, whole, tiling.tile), p.cut(whole, last, tiling.tile)
+    unseen = p.cut(last, sum(counts), sum(counts))
+    seen = len(rows) + len(near)
+    stops: dict[Array | int, int] = {low: seen + (len(far) if low >= first else 0) for low, _ in rows}
+    return rows, (*rows, *near, *far, *unseen), stops
+
+
+def _first(sums: ExpSum, n: int) -> ExpSum:
+    """The sums of the first columns."""
+    return ExpSum(*(x if x is None or x.shape[0] == n else x[:n] for x in sums))
+
+
+def _with_first(xp: Namespace, sums: ExpSum, further: ExpSum) -> ExpSum:
+    """The sums of columns, with further ones of the first of them."""
+    n = further.total.shape[0]
+    first, _ = merge(xp, [further, _first(sums, n)])
+    if n == sums.total.shape[0]:
+        return first
+    top = None if first.top is None or sums.top is None else xp.concat([first.top, sums.top[n:]])
+    return ExpSum(top, xp.concat([first.total, sums.total[n:]]))
 
 
 def _flat(sums: Sequence[ExpSum]) -> Arrays:

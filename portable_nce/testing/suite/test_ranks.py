@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ..._execution import matrix, two_sided
 from .. import oracles
 from .._package import pnce
 from ..cases import CASES
@@ -112,6 +113,35 @@ def test_ranks_agree_with_one_process(variant: Variant, name: str, dtype: str) -
     case = case_named(name, ROWS)
     compare(variant, case, 3, dtype, "averaged")
     compare(variant, case, 2, dtype, "summed")
+
+
+SEEN_ONCE = ["nt_xent", "nt_xent sum", "nt_xent dot", "nt_xent weights of pairs, streamed", "dcl"]
+
+
+@pytest.mark.parametrize("name", SEEN_ONCE)
+@pytest.mark.parametrize("temperature", [0.5, 2.0**-7])  # without a shift of the scores, and with one
+def test_each_pair_of_own_scores_is_seen_by_one_rank(
+    variant: Variant, name: str, temperature: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sweep of large batches, in one block and in blocks of three rows, on odd and even numbers of ranks."""
+    share, taken = two_sided._share_of_pairs, list[int]()  # noqa: SLF001  (to see that it is asked)
+
+    def counted(shards: Any, tiling: Any) -> Any:
+        taken.append(shards.communicator.rank)
+        return share(shards, tiling)
+
+    monkeypatch.setattr(matrix, "is_large", lambda *shape: bool(shape))
+    monkeypatch.setattr(two_sided, "_share_of_pairs", counted)
+    for size in (2, 3, 4, 5):
+        case = case_named(name, 2 * size)
+        for block_size in ("auto", 3):
+            blocks = replace(
+                case,
+                arguments={**case.arguments, "temperature": temperature},
+                options={**case.options, "block_size": block_size},
+            )
+            compare(variant, blocks, size, "float64", "averaged" if size % 2 else "summed")
+    assert len(taken) == 2 * (2 + 3 + 4 + 5)
 
 
 UNITS: Mapping[str, dict[str, int]] = {
