@@ -28,6 +28,18 @@ class Defaults:
         del x
         return dtype
 
+    def has_half_products(self, x: Array) -> bool:
+        del x
+        return False
+
+    def half_product(self, x: Array, y: Array) -> Array:
+        xp = self.namespace(x)
+        return xp.matmul(xp.astype(x, xp.float32), xp.astype(y, xp.float32))
+
+    def by_halves(self, of_halves: Callable[..., Any], plainly: Callable[..., Any], *arrays: Array) -> Any:
+        del of_halves
+        return plainly(*arrays)
+
     def exponential(self, x: Array) -> tuple[Callable[[Array], Array], bool]:
         return self.namespace(x).exp, False
 

@@ -103,6 +103,19 @@ def _mapped_tangent(linear: Any, primals: Arrays, tangents: Arrays) -> Arrays:
     return _mapped(linear, *primals), linear.derivative()(*tangents)
 
 
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _by_halves(functions: _Static, *arrays: Any) -> Any:
+    """The first of two functions, but the second on a processor: what is lowered for a platform has one of them."""
+    of_halves, plainly = functions.inside
+    return jax.lax.platform_dependent(*arrays, cpu=plainly, default=of_halves)
+
+
+@_by_halves.defjvp
+def _by_halves_tangent(functions: _Static, primals: Arrays, tangents: Arrays) -> tuple[Any, Any]:
+    _, tangent = jax.jvp(functions.inside[1], primals, tangents)
+    return _by_halves(functions, *primals), tangent
+
+
 @dataclass(frozen=True)
 class _MeshAxis:
     """An axis of a mesh, or several, within `jax.shard_map`: each of its devices has as many rows."""
@@ -198,6 +211,15 @@ class JaxAdapter(Defaults):
             return value, jax.tree.map(_beside, gradient, chosen)
 
         return value_and_gradient
+
+    def has_half_products(self, x: Any) -> bool:
+        return isinstance(x, Tracer) or any(device.platform != "cpu" for device in x.devices())
+
+    def half_product(self, x: Any, y: Any) -> Any:
+        return jnp.matmul(x, y, precision=jax.lax.Precision.DEFAULT, preferred_element_type=jnp.float32)
+
+    def by_halves(self, of_halves: Callable[..., Any], plainly: Callable[..., Any], *arrays: Any) -> Any:
+        return _by_halves(_Static((of_halves, plainly)), *arrays)
 
     def exponential(self, x: Any) -> tuple[Callable[[Any], Any], bool]:
         del x

@@ -23,6 +23,16 @@ from .defaults import Defaults
 Arrays = tuple[Any, ...]
 
 
+_HALF_DEVICES = {"cuda", "meta"} if hasattr(torch.ops.aten.mm, "dtype") else set[str]()
+"""Where torch has the product of two matrices of 16 bits in float32."""
+
+
+def _half_product(x: Any, y: Any) -> Any:
+    if x.device.type == "cpu":
+        return x.to(torch.float32) @ y.to(torch.float32)
+    return torch.mm(x, y, out_dtype=torch.float32)
+
+
 def _without_autocast(device: str) -> AbstractContextManager[Any]:
     """A loss is computed in float32 under autocast too, as torch's own losses are."""
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
@@ -426,6 +436,15 @@ class TorchAdapter(Defaults):
             return (value, tree_unflatten(filled, shape)), gradient
 
         return with_aux
+
+    def has_half_products(self, x: Any) -> bool:
+        return x.device.type in _HALF_DEVICES
+
+    def half_product(self, x: Any, y: Any) -> Any:
+        return _half_product(x, y)
+
+    def by_halves(self, of_halves: Callable[..., Any], plainly: Callable[..., Any], *arrays: Any) -> Any:
+        return (plainly if _recorded(arrays) or _transformed(arrays) else of_halves)(*arrays)
 
     def exponential(self, x: Any) -> tuple[Callable[[Any], Any], bool]:
         # Powers of 2 in float32, which take half the time; in float64 they are not as exact. A compiler chooses itself.

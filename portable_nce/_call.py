@@ -14,6 +14,7 @@ from ._core.checks import (
     check_floating,
     check_indices,
     check_mask,
+    check_precision,
     check_shape,
     common_dtype,
     is_half,
@@ -29,6 +30,7 @@ from ._core.ranks import Notes, Ranks, Shards, agree, finished, told_to_others
 from ._core.reduction import REDUCTIONS, Reduction
 from ._core.registry import adapter_of
 from ._execution.evaluate import couples_rows, evaluate, sums_both_sides
+from ._execution.halves import of_matrix as halves_of_matrix
 from ._execution.matrix import ScoreMatrix, given
 from ._execution.parts import matrix_of_part
 from ._execution.tiling import MAX_UNSHIFTED_LOGIT, is_positive
@@ -69,6 +71,7 @@ def contrast(
     weights: Array | None = None,
     reduction: str = "mean",
     block_size: int | str | None = "auto",
+    precision: str | None = None,
     across: Ranks | None = None,
 ) -> Array:
     r"""Return a contrastive loss made of a similarity, a pairing and an objective.
@@ -104,6 +107,10 @@ def contrast(
     block_size : int, None or "auto", default: "auto"
         Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
         gradient come in one pass, and elsewhere from about four million entries on.
+    precision : {"high", "highest"}, optional
+        By default, embeddings of 16 bits are multiplied in 16 bits, exactly, where the library is faster at that.
+        ``"highest"`` widens them first; ``"high"`` makes of a product of float32 three of bfloat16 there, which leaves
+        16 bits of the 24.
     across : Ranks, optional
         Ranks that have other rows of the same batch; see `portable_nce.across`.
 
@@ -144,6 +151,7 @@ def contrast(
         weights=weights,
         reduction=reduction,
         block_size=block_size,
+        precision=precision,
         across=across,
     )
 
@@ -167,8 +175,9 @@ def contrast_embeddings(
     weights: Array | None,
     reduction: str,
     block_size: int | str | None,
+    precision: str | None,
     across: Ranks | None,
-    sent_as: Any = None,
+    dtypes: tuple[Any, ...] = (),
     replicated: bool = False,
     agreed_on: tuple[Any, ...] = (),
 ) -> Array:
@@ -178,17 +187,18 @@ def contrast_embeddings(
     of the temperature (or scale) and of the `further` numbers or arrays of one entry, by name; so is the `factor` of
     the loss. The result has the dtype of the embeddings, or `dtype`.
 
-    Between ranks, embeddings travel in their own dtype or, where they have been accumulated, in that which they had
-    before, `sent_as`; columns that are `replicated`, the same on all ranks, do not. What else these must agree on is
-    `agreed_on`.
+    `dtypes` are those of the embeddings before they were widened, if they were. Between ranks they travel in these;
+    columns that are `replicated`, the same on all ranks, do not. What else these must agree on is `agreed_on`.
     """
     check_choice("reduction", reduction, REDUCTIONS)
     symmetric = check_bool("symmetric", symmetric)
     block_size = check_block_size(block_size)
+    check_precision(precision)
     chosen = resolve_similarity(similarity)
     factor_name = "temperature" if scale is _NONE else "logit_scale"
     options = {factor_name: temperature if scale is _NONE else scale, **(further or {})}
-    given = _checked(embeddings, options, pairing, mask, weights, across=across is not None and not replicated)
+    spread = across is not None and not replicated
+    given = _checked(embeddings, options, pairing, mask, weights, dtypes=dtypes, across=spread)
     xp, x, options = given.xp, given.x, given.options
     same_width(similarity, given.names[0], x, given.names[1], given.y)
     for factors in () if across is None or replicated else factors_of_columns(chosen):
@@ -215,8 +225,18 @@ def contrast_embeddings(
             raise ValueError(message)
         # Which sums are exchanged depends on whether rows are coupled.
         coupled = across.check and isinstance(made, Objective) and couples_rows(made, x, in_one_block=False)
-        asked = (made, pairing, symmetric, reduction, factor, coupled, replicated and given.y.shape[0], agreed_on)
-        shards = _agreed(across, given, chosen, asked, sent_as)
+        asked = (
+            made,
+            pairing,
+            symmetric,
+            reduction,
+            factor,
+            coupled,
+            replicated and given.y.shape[0],
+            precision,
+            agreed_on,
+        )
+        shards = _agreed(across, given, chosen, asked)
     if shards is not None:
         options = {name: shards.shared(value) if is_array(value) else value for name, value in options.items()}
         made = objective if isinstance(objective, _OBJECTIVES) else objective(options)
@@ -229,12 +249,12 @@ def contrast_embeddings(
             chosen,
             pairing,
             scale=factor_of_scores,
-            sent_as=sent_as,
             replicated=replicated,
             symmetric=reduction if symmetric else None,
             shards=shards,
             bounded=bounded,
             block_size=block_size,
+            precision=precision,
         )
         matrix = replace(matrix, self_contrast=len(embeddings) == 1, indices_checked=given.pairs.checked)
         if chosen.pullback is None:
@@ -256,7 +276,7 @@ class _Given(NamedTuple):
     """The arguments of a loss of embeddings, checked, and in the dtype to compute in.
 
     `keys` are the positives of a queue if they are apart from it; `dtype` is that of the result, and `dtypes` those
-    that rows and columns had.
+    that rows, keys and columns had.
     """
 
     xp: Namespace
@@ -269,7 +289,7 @@ class _Given(NamedTuple):
     weights: Array | None
     pairs: _Pairs
     dtype: Any
-    dtypes: tuple[Any, Any]
+    dtypes: tuple[Any, ...]
 
 
 def _checked(
@@ -279,6 +299,7 @@ def _checked(
     mask: Array | None,
     weights: Array | None,
     *,
+    dtypes: tuple[Any, ...],
     across: bool,
 ) -> _Given:
     names = (next(iter(embeddings)), next(reversed(embeddings)))
@@ -294,7 +315,7 @@ def _checked(
     n_columns, _ = shape_of(names[1], y, "(K, D)")
     shape = (n_rows, n_columns + n_rows * len(keys))
     pairs = _check_pairs(pairing, mask, names, x, shape, across=across, apart=bool(keys))
-    dtype, dtypes = common_dtype(xp, x, *keys, y), (x.dtype, y.dtype)
+    dtype, dtypes = common_dtype(xp, x, *keys, y), dtypes or (x.dtype, *(z.dtype for z in (*keys, y)))
     x = upcast(xp, x)
     y = x if len(embeddings) == 1 else upcast(xp, y)  # once: a 16-bit gradient is rounded once
     keys = [upcast(xp, key) for key in keys]
@@ -305,7 +326,7 @@ def _checked(
     return _Given(xp, names, x, keys, y, options, mask, weights, pairs, dtype, dtypes)
 
 
-def _agreed(across: Ranks, given: _Given, similarity: Similarity, asked: tuple[Any, ...], sent_as: Any) -> Shards:
+def _agreed(across: Ranks, given: _Given, similarity: Similarity, asked: tuple[Any, ...]) -> Shards:
     """How the rows and columns of a batch lie on the ranks."""
     n_rows, (n_columns, width) = given.x.shape[0], given.y.shape
     pairing: Pairing = asked[1]
@@ -328,7 +349,7 @@ def _agreed(across: Ranks, given: _Given, similarity: Similarity, asked: tuple[A
         n_rows,
         n_columns,
         width,
-        sent_as or given.dtypes[1],
+        given.dtypes[-1],
         asked,
         arrays,
         whole=given.pairs.whole,
@@ -344,37 +365,62 @@ def _matrix(
     pairing: Pairing,
     *,
     scale: Any,
-    sent_as: Any,
     replicated: bool,
     symmetric: str | None,
     **options: Any,
 ) -> ScoreMatrix:
     """The matrix of the rows of this process, and of all columns; `symmetric`: how a loss of both sides is reduced."""
     shards, both, x, y, mask = options["shards"], isinstance(objective, Relic), given.x, given.y, given.mask
-    sent = tuple(sent_as or dtype for dtype in given.dtypes)
+    sent = (given.dtypes[0], given.dtypes[-1])
+    exact_in = sent[0] if all(dtype == sent[0] for dtype in given.dtypes) else None
     if shards is not None and given.keys and not replicated:
         given = given._replace(y=shards.gather(y, sent_as=sent[1], of_columns=True, own_first=False))
     if shards is None or given.keys or replicated:
-        return _own_matrix(given, similarity, pairing, scale, both=both, **options)
+        return _own_matrix(given, similarity, pairing, scale, both=both, exact_in=exact_in, **options)
     if mask is None and not any(map(is_half, sent)):
         similarity, x, y = normalized_here(similarity, x, y)
     turns = symmetric is not None and not sums_both_sides(objective, similarity, pairing, mask, x, reduction=symmetric)
     return matrix_of_part(
-        (x, y), similarity, pairing, mask, scale=scale, sent_as=sent, both=both, turns=turns, **options
+        (x, y),
+        similarity,
+        pairing,
+        mask,
+        scale=scale,
+        sent_as=sent,
+        exact_in=exact_in,
+        both=both,
+        turns=turns,
+        **options,
     )
 
 
 def _own_matrix(
-    given: _Given, similarity: Similarity, pairing: Pairing, scale: Any, *, both: bool, **options: Any
+    given: _Given,
+    similarity: Similarity,
+    pairing: Pairing,
+    scale: Any,
+    *,
+    both: bool,
+    exact_in: Any,
+    precision: str | None,
+    **options: Any,
 ) -> ScoreMatrix:
-    """The matrix of rows and columns that are all here; `both` if its transpose is needed too."""
+    """The matrix of rows and columns that are all here; `both` if its transpose is needed too.
+
+    `exact_in`: a dtype in which rows and columns are exact.
+    """
     xp, x, mask, alone = given.xp, given.x, given.mask, given.y is given.x
     keys, y = _apart_or_joined(xp, similarity, given.keys, given.y, mask)
     if not keys:  # apart, there is no mask, and what a queue holds in slots that are not valid is 0
         x, y = _without_idle(xp, x, y, pairing, mask, alone=alone, both=both)
     rows, columns, partners, squarable = _operands(similarity, x, keys, y, scale)
+    if keys and not partners:
+        y = xp.concat([*keys, y], axis=0)
+    halves = halves_of_matrix(similarity, (x, y), (rows, columns), exact_in, precision)
     squarable = squarable or options["bounded"]
-    return ScoreMatrix(similarity, rows, columns, pairing, mask, squarable=squarable, partners=partners, **options)
+    return ScoreMatrix(
+        similarity, rows, columns, pairing, mask, squarable=squarable, partners=partners, halves=halves, **options
+    )
 
 
 def _apart_or_joined(

@@ -83,7 +83,7 @@ class Similarity(EqualByContents):
     True
     """
 
-    __slots__ = ("inner_product", "prepare", "pullback", "scores", "symmetric", "unit", "wide")
+    __slots__ = ("inner_product", "prepare", "pullback", "scales", "scores", "symmetric", "unit", "wide")
 
     def __init__(
         self,
@@ -108,6 +108,7 @@ class Similarity(EqualByContents):
         self.inner_product = inner_product
         self.symmetric = False  # whether the score of x with y is that of y with x
         self.unit = False  # whether the operands are unit rows, but for the scale
+        self.scales = False  # whether the operands are the rows of the embeddings, each times a number
 
     def _contents(self) -> tuple[Any, ...]:
         return (self.prepare, self.scores, self.pullback, self.wide, self.inner_product)
@@ -231,7 +232,7 @@ def with_factors(similarity: Similarity, change: Callable[[Array], Array]) -> Si
         wide=similarity.wide,
         inner_product=similarity.inner_product,
     )
-    made.symmetric, made.unit = similarity.symmetric, similarity.unit
+    made.symmetric, made.unit, made.scales = similarity.symmetric, similarity.unit, similarity.scales
     return made
 
 
@@ -351,6 +352,7 @@ def normalized(similarity: str | Similarity | Callable[[Array, Array], Array], /
     )
     made.symmetric = inner.symmetric
     made.unit = inner.unit or inner.prepare is _dot
+    made.scales = inner.scales
     return made
 
 
@@ -397,7 +399,9 @@ def scaled_columns(similarity: str | Similarity | Callable[[Array, Array], Array
 
     prepare = _Scaled(inner.prepare, factors, inner.inner_product)
     if inner.inner_product:
-        return Similarity(prepare, inner_product=True)
+        made = Similarity(prepare, inner_product=True)
+        made.scales = inner.scales
+        return made
     pullback = None if inner.pullback is None else _ScaledPullback(inner.scores, inner.pullback)
     return Similarity(prepare, _ScaledScores(inner.scores), pullback, wide=inner.wide)
 
@@ -544,7 +548,7 @@ _NAMED = {
     "neg_euclidean": Similarity(_euclidean, _euclidean_scores, _euclidean_pullback, wide=True),
 }
 for _name in ("dot", "cosine"):
-    _NAMED[_name].symmetric = True
+    _NAMED[_name].symmetric = _NAMED[_name].scales = True
 _NAMED["cosine"].unit = True
 NAMES = tuple(_NAMED)
 UNIT = Similarity(_dot, inner_product=True)

@@ -769,6 +769,7 @@ KINDS: Mapping[str, Kind] = {
     "weights": Array("N", "fib", optional=True, least=0.0),
     "reduction": Choice("mean", "sum", "none"),
     "block_size": Block(),
+    "precision": Choice("high", "highest", optional=True),
     "across": Listed(lambda _: None, unless=lambda value: isinstance(value, pnce.Ranks), optional=True),
     "temperature": Number(0.5, 0.0, array=True),
     "similarity": similarity(),

@@ -421,7 +421,7 @@ def test_a_search_by_products_finds_what_one_with_masks_finds(valid: list[bool])
     rows[2] = np.nan
     marks = np.asarray(valid)
     scores = rows @ np.where(marks[:, None], columns, 0.0).T
-    where, found = nearest_columns(2, rows, columns, marks)
+    where, found = nearest_columns((2, 0), rows, columns, marks)
     assert found.tolist() == [any(valid)] * 5
     if any(valid):
         masked = np.where(marks, scores, -np.inf)

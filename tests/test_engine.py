@@ -22,7 +22,7 @@ from portable_nce._execution.families import Pairs, PairsPlan, Softmax, SoftmaxP
 from portable_nce._execution.layouts import ProductLayout
 from portable_nce._execution.matrix import Part, ScoreMatrix
 from portable_nce._execution.one_sided import product_sweep
-from portable_nce._execution.products import Lines, Tile
+from portable_nce._execution.products import Lines, Operand, Tile
 from portable_nce._execution.two_sided import square_sweep
 from portable_nce.objectives import Term
 from portable_nce.pairings import several_views
@@ -133,7 +133,7 @@ def test_a_line_takes_a_number_for_each_row(*, eager: bool) -> None:
 @pytest.mark.parametrize("shape", [(5, 3), (3, 5)])
 def test_products_and_outer_sums_do_not_depend_on_their_order_in_memory(shape: tuple[int, int]) -> None:
     x, y = (RNG.normal(size=(n, 4)) for n in shape)
-    np.testing.assert_allclose(products.product(x, y), x @ y.T, rtol=1e-14)
+    np.testing.assert_allclose(products.product(Operand(x), Operand(y)), x @ y.T, rtol=1e-14)
     np.testing.assert_array_equal(products.outer_sum(x[:, 0], y[:, 0]), x[:, :1] + y[:, 0])
 
 

@@ -45,6 +45,16 @@ def check_choice(name: str, value: object, allowed: Collection[str]) -> None:
         raise ValueError(message)
 
 
+PRECISIONS = ("high", "highest")
+
+
+def check_precision(value: object) -> None:
+    """`precision` must be None or one of its names."""
+    if value is not None and (not isinstance(value, str) or value not in PRECISIONS):
+        message = f"precision: expected None, 'high' or 'highest', got {value!r}"
+        raise ValueError(message)
+
+
 def check_bool(name: str, value: object) -> bool:
     """Return `value`, which must be True or False, as Python's own."""
     if value is True or value is False:

@@ -97,6 +97,21 @@ class Adapter(Differentiation, Protocol):
         """Return the dtype of a loss of 16-bit arrays like `x`: `dtype`, or what a context such as autocast asks."""
         ...
 
+    def has_half_products(self, x: Array) -> bool:
+        """Return whether the library may have, for arrays like `x`, faster products of 16 bits than of 32."""
+        ...
+
+    def half_product(self, x: Array, y: Array) -> Array:
+        """Return the product of two matrices of 16 bits, added up and returned in float32."""
+        ...
+
+    def by_halves(self, of_halves: Callable[..., Any], plainly: Callable[..., Any], *arrays: Array) -> Any:
+        """Return ``of_halves(*arrays)`` where products of 16 bits are faster, and otherwise ``plainly(*arrays)``.
+
+        The derivatives of both are those of the latter.
+        """
+        ...
+
     def exponential(self, x: Array) -> tuple[Callable[[Array], Array], bool]:
         """Return the fastest exponential that is exact for arrays like `x`, and whether it is that of 2 rather than e.
 

@@ -43,7 +43,8 @@ class ProductLayout(NamedTuple):
     `own`: rows and columns are the same. `unit`: no score can overflow. `bounded`: none is large. `squarable`: no
     square of an operand overflows. `mean`: the sum is divided by the number of rows. `window`: of a part of the
     rows of a larger matrix, how many columns are their own, which come first; and `shards`: the ranks that
-    have its other rows, for a sweep that adds up columns.
+    have its other rows, for a sweep that adds up columns. `parts`: of how many parts of 16 bits rows and columns are
+    also given, at the end: a factor for each row, the parts; the same of columns.
     """
 
     plan: SoftmaxPlan | PairsPlan
@@ -63,6 +64,7 @@ class ProductLayout(NamedTuple):
     tiles: Bounds = ()
     window: int | None = None
     shards: Shards | None = None
+    parts: int = 0
 
 
 class MaskedLayout(NamedTuple):
@@ -71,7 +73,8 @@ class MaskedLayout(NamedTuple):
     The arrays are the operands of rows and then of columns, of each similarity in turn; numbers for each row; then,
     without a gradient, the rule's arrays of rows, of columns and of pairs, and the mask. `given`: the operand of the
     rows is the score matrix itself. `whole`: the shape of the matrix of which this is a part; the numbers of its rows
-    and of its columns come last.
+    and of its columns come next. `parts`: of how many parts of 16 bits the rows and columns of a similarity, which is
+    an inner product, are also given, at the end: a factor for each row, the parts; the same of columns.
     """
 
     plan: SoftmaxPlan | PairsPlan
@@ -88,6 +91,7 @@ class MaskedLayout(NamedTuple):
     values: bool = False
     block_size: int | str | None = None
     whole: tuple[int, int] | None = None
+    parts: tuple[int, ...] = ()
 
 
 def reduced(

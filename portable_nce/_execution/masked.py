@@ -32,6 +32,11 @@ class _Masked:
 
     def __init__(self, layout: MaskedLayout, arrays: Arrays) -> None:
         self.layout = layout
+        counts = [1 + count if count else 0 for count in layout.parts]
+        arrays, given = arrays[: len(arrays) - 2 * sum(counts)], arrays[len(arrays) - 2 * sum(counts) :]
+        found = _split(given, [count for count in counts for _ in "xy"])
+        row_parts, self.column_parts = found[:-1:2], found[1::2]
+        self.row_parts = [len(group) for group in row_parts]
         self.xp, self.device = namespace_of(arrays[0]), device_of(arrays[0])
         self.of_rows, of_columns = ([counts[k] for counts in layout.operands] for k in (0, 1))
         groups = _split(arrays, [*self.of_rows, *of_columns, layout.by_row, *layout.rule_arrays[:2]])
@@ -45,7 +50,7 @@ class _Masked:
             self.column_numbers = self.xp.arange(self.n_columns, device=self.device)
         else:
             pairs, self.column_numbers = (pairs[-2], *pairs[:-2]), pairs[-1]
-        self.xs = (*(x for group in rows for x in group), *by_row, *row_labels, *pairs)
+        self.xs = (*(x for group in (*rows, *row_parts) for x in group), *by_row, *row_labels, *pairs)
         width = self.columns[0][0].shape[1] if layout.wide else 1
         mode = adapter_of(arrays[0]).mode
         self.block = masked(self.n_rows, self.n_columns, layout.block_size, mode=mode, width=width).block
@@ -53,14 +58,15 @@ class _Masked:
     def open(self, block: Arrays, start: Array | int) -> tuple[list[Arrays], Arrays, Arrays, tuple[Array, Array]]:
         """The operands of a block, its numbers, its scores in each channel, and its positives and negatives."""
         xp, layout = self.xp, self.layout
-        *own, here, labels, pairs = _split(block, [*self.of_rows, layout.by_row, layout.rule_arrays[0]])
+        counts = [*self.of_rows, *self.row_parts, layout.by_row, layout.rule_arrays[0]]
+        *own, here, labels, pairs = _split(block, counts)
+        channels = len(self.of_rows)
+        own = [(*x, *parts) for x, parts in zip(own[:channels], own[channels:] or [()] * channels, strict=True)]
         if layout.whole is None:
             numbers = xp.arange(own[0][0].shape[-2], device=self.device) + start
         else:
             numbers, pairs = pairs[0], pairs[1:]
-        scores = tuple(
-            upcast(xp, of(x, y)) for (of, _), x, y in zip(layout.similarities, own, self.columns, strict=True)
-        )
+        scores = tuple(upcast(xp, self.scores(k, x)) for k, x in enumerate(own))
         sets = split(
             xp,
             layout.rule,
@@ -71,6 +77,29 @@ class _Masked:
             mask=pairs[-1] if layout.masked else None,
         )
         return own, here, scores, sets
+
+    def scores(self, k: int, own: Arrays) -> Array:
+        """The scores of a block in a channel."""
+        both = self._as_operands(k, own)
+        return self.layout.similarities[k][0](own, self.columns[k]) if both is None else p.product(*both)
+
+    def pulled(self, k: int, own: Arrays, cotangent: Array) -> tuple[Arrays, Arrays]:
+        """The cotangents of the operands of rows and of columns."""
+        both = self._as_operands(k, own)
+        if both is None:
+            return self.layout.similarities[k][1](own, self.columns[k], cotangent)
+        back, forth = p.pulled(cotangent, None, *both, wanted=(True, True))
+        return (back,), (forth,)
+
+    def _as_operands(self, k: int, own: Arrays) -> tuple[p.Operand, p.Operand] | None:
+        """The operands of an inner product that are also given in parts."""
+        if not self.row_parts or not self.row_parts[k]:
+            return None
+        return p.operand_of(own), p.operand_of((*self.columns[k], *self.column_parts[k]))
+
+
+def _is_matrix(x: Array) -> bool:
+    return len(x.shape) > 1
 
 
 def masked_sweep(layout: MaskedLayout, *arrays: Array, need_grad: Wanted) -> Arrays:
@@ -87,7 +116,7 @@ def masked_sweep(layout: MaskedLayout, *arrays: Array, need_grad: Wanted) -> Arr
             # A row without positives does not count: what it holds is to reach nobody, NaN neither.
             live = xp.any(sets[0], axis=1)[:, None]
             sets = (sets[0], xp.logical_and(sets[1], live))
-            own = [tuple(xp.where(live, x, xp.zeros_like(x)) for x in group) for group in own]
+            own = [tuple(xp.where(live, x, xp.zeros_like(x)) if _is_matrix(x) else x for x in xs) for xs in own]
         total, residual, positive = family.masked(scores, sets, here, single=layout.single)
         done = family.finish(total, positive, here, need_grad=need_grad)
         if not need_grad:
@@ -95,8 +124,8 @@ def masked_sweep(layout: MaskedLayout, *arrays: Array, need_grad: Wanted) -> Arr
         to_rows: Arrays = ()
         to_columns: Arrays = ()
         cotangents = family.cotangents(residual, positive, done, sets)
-        for (_, pullback), x, y, cotangent in zip(layout.similarities, own, matrix.columns, cotangents, strict=True):
-            more_rows, more_columns = pullback(x, y, cotangent)
+        for k, (x, cotangent) in enumerate(zip(own, cotangents, strict=True)):
+            more_rows, more_columns = matrix.pulled(k, x, cotangent)
             to_rows, to_columns = (*to_rows, *more_rows), (*to_columns, *more_columns)
         carry = tuple(p.plus(a, b) for a, b in zip(carry, to_columns, strict=True))
         return carry, (done.values, done.number, *to_rows, *done.to_rows)

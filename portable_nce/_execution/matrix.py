@@ -31,11 +31,12 @@ from .families import PairsPlan, SoftmaxPlan
 from .layouts import Arrays, MaskedLayout, ProductLayout
 from .masked import masked_sweep, search_sweep
 from .one_sided import nearest_columns, product_sweep
-from .products import absence, lines_of
+from .products import absence, lines_of, operand_of, product
 from .tiling import is_large, is_positive, label_blocks, masked, one_sided
 from .two_sided import square_sweep
 
 __all__ = [
+    "Halves",
     "Part",
     "Prepared",
     "ScoreMatrix",
@@ -79,6 +80,13 @@ class Prepared(NamedTuple):
         return (*self.operands, *by_row, *self.constants)
 
 
+class Halves(NamedTuple):
+    """Of rows and of columns: a factor for each, and parts of 16 bits whose sum it multiplies."""
+
+    rows: Arrays
+    columns: Arrays
+
+
 class Part(NamedTuple):
     """Where some rows and all columns of a larger matrix are.
 
@@ -110,6 +118,7 @@ class ScoreMatrix:
     part: Part | None = None  # where these rows and columns are in a larger matrix
     shards: Shards | None = None  # the ranks that have the other rows of that matrix
     turned: ScoreMatrix | None = None  # this rank's part of the transposed matrix, if it is needed
+    halves: Halves | None = None  # what rows and columns are made of, in 16 bits
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -126,8 +135,16 @@ class ScoreMatrix:
         if len(self.columns) == 0:
             scores = namespace_of(self.rows[0]).matrix_transpose(self.rows[0])
             return replace(self, rows=(scores,), pairing=pairing, mask=mask)
-        similarity = self.similarity.transposed()
-        return replace(self, similarity=similarity, rows=self.columns, columns=self.rows, pairing=pairing, mask=mask)
+        similarity, halves = self.similarity.transposed(), None if self.halves is None else Halves(*self.halves[::-1])
+        return replace(
+            self,
+            similarity=similarity,
+            rows=self.columns,
+            columns=self.rows,
+            pairing=pairing,
+            mask=mask,
+            halves=halves,
+        )
 
     def transposed_scores(self) -> ScoreMatrix:
         """The transposed scores of a square matrix, with positives and negatives where they were."""
@@ -160,8 +177,11 @@ class ScoreMatrix:
 
     def scores(self) -> Array:
         """The score matrix."""
-        scores = self.similarity.scores(self.rows, self.columns)
-        return upcast(namespace_of(scores), scores)
+        if self.halves is None:
+            scores = self.similarity.scores(self.rows, self.columns)
+            return upcast(namespace_of(scores), scores)
+        both = zip((self.rows, self.columns), self.halves, strict=True)
+        return product(*(operand_of((*x, *parts)) for x, parts in both))
 
     # Where sums come from.
 
@@ -188,8 +208,10 @@ class ScoreMatrix:
         lines = lines_of(str(structure), n_rows, self.pairing.views)
         partners: Arrays = self.partners
         constants: Arrays = ()
+        of_rows, of_columns = self.halves or ((), ())
         if lines.apart and not partners:
             partners, columns = (columns[:n_rows, ...],), columns[n_rows:, ...]
+            of_columns = tuple(x[n_rows:, ...] for x in of_columns)
         if not is_positive(lines.negatives(columns.shape[0])):
             return None
         present = self.pairing.rows[0] if self.pairing.rows else None
@@ -202,9 +224,12 @@ class ScoreMatrix:
             constants = (*constants, present)
             # What a row holds that does not count is to reach nobody, NaN neither.
             (rows,) = rows_where(xp, present, rows)
+            of_rows = (*of_rows[:1], *rows_where(xp, present, *of_rows[1:]))
         if valid is not None:
             constants = (*constants, absence(valid, columns))
-        layout = layout._replace(present=present is not None, biased=valid is not None)
+        parts = max(len(of_rows) - 1, 0)
+        layout = layout._replace(present=present is not None, biased=valid is not None, parts=parts)
+        constants = (*constants, *of_rows, *of_columns)
         return Prepared(product_sweep, layout, (rows, columns, *partners), by_row, constants)
 
     def _indexed(self, xp: Namespace, columns: Array) -> tuple[Array | None, Arrays, Arrays]:
@@ -293,11 +318,13 @@ class ScoreMatrix:
             given=len(self.columns) == 0,
             whole=None if self.part is None else self.part.shape,
             block_size=self.block_size,
+            parts=tuple(0 if one.halves is None else len(one.halves.rows) - 1 for one in channels),
             **options,
         )
         operands = (*(x for one in channels for x in one.rows), *(x for one in channels for x in one.columns))
         numbers = () if self.part is None else self.part[:2]
-        constants = (*self.pairing.rows, *self.pairing.columns, *pairs, *numbers)
+        halves = (x for one in channels for group in one.halves or () for x in group)
+        constants = (*self.pairing.rows, *self.pairing.columns, *pairs, *numbers, *halves)
         return Prepared(masked_sweep, layout, operands, by_row, constants)
 
     def two_sided(self, plan: SoftmaxPlan, by_row: Arrays, *, symmetric: bool, mean: bool) -> Prepared | None:
@@ -317,8 +344,9 @@ class ScoreMatrix:
             return None
         layout = self._product_layout(plan, by_row, {"mean": mean, "shards": self.shards})
         if symmetric or (structure == "views" and plain):
-            layout = layout._replace(own=not symmetric)
-            return Prepared(square_sweep, layout, (*self.rows, *self.columns), by_row, ())
+            of_rows, of_columns = self.halves or ((), ())
+            layout = layout._replace(own=not symmetric, parts=max(len(of_rows) - 1, 0))
+            return Prepared(square_sweep, layout, (*self.rows, *self.columns), by_row, (*of_rows, *of_columns))
         if structure == "own_labels" and not plan.objective.separate:
             by_classes = self._by_classes(layout, by_row)
             return None if by_classes is None else by_classes._replace(function=square_sweep)
@@ -354,8 +382,9 @@ class ScoreMatrix:
         one = self.constant()
         largest_of_all = self.pairing.structure == "candidates" and largest and not of_positives
         if largest_of_all and self.similarity.inner_product and self.mask is None:
-            static: Any = (nearest_columns, self.block_size, ())
-            arrays = (*one.rows, *one.columns, *self.pairing.columns)
+            of_rows, of_columns = self.halves or ((), ())
+            static: Any = (nearest_columns, (self.block_size, max(len(of_rows) - 1, 0)), ())
+            arrays = (*one.rows, *one.columns, *self.pairing.columns, *of_rows, *of_columns)
         else:
             prepared = one.by_masks(PairsPlan((None, None)), (), None, {})
             static = (search_sweep, prepared.layout, (("of_positives", of_positives), ("largest", largest)))

@@ -43,19 +43,25 @@ def label_sets(xp: Namespace, rows: Array, columns: Array, *, own: bool) -> tupl
     return same, negatives
 
 
-def nearest_columns(block_size: int | str | None, rows: Array, columns: Array, *valid: Array) -> tuple[Array, Array]:
-    """The column of each row's largest score, among those that are valid if not all are, and whether there is one."""
-    ((rows, columns, *valid),) = lift_to_tape((rows, columns, *valid))  # type: ignore[assignment]
+def nearest_columns(static: tuple[int | str | None, int], *arrays: Array) -> tuple[Array, Array]:
+    """The column of each row's largest score, among those that are valid if not all are, and whether there is one.
+
+    `static` is the size of blocks, and of how many parts rows and columns are.
+    """
+    block_size, parts = static
+    ((rows, columns, *rest),) = lift_to_tape(arrays)
+    (own, others), valid = p.with_parts((rows, columns), rest, parts)
     xp, adapter = namespace_of(rows), adapter_of(rows)
     if valid:
-        rows, columns = p.beside(rows, xp.ones_like(rows[:, 0])), p.beside(columns, p.absence(valid[0], columns))
+        own = own if parts else p.Operand(p.beside(rows, xp.ones_like(rows[:, 0])))
+        others = p.with_added(others, p.absence(valid[0], columns))
 
     def step(carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
         del start
-        return carry, (xp.argmax(block[0] @ columns.T, axis=1),)
+        return carry, (xp.argmax(p.product(p.operand_of(block), others), axis=1),)
 
     tiling = masked(rows.shape[0], columns.shape[0], block_size, mode=adapter.mode)
-    _, (where,) = adapter.scan(step, (), (rows,), tiling.block)
+    _, (where,) = adapter.scan(step, (), own.arrays, tiling.block)
     if not valid:
         return where, xp.ones_like(where, dtype=xp.bool)
     # NaN of a row is NaN in columns that take no part, too: the first of the others, if there is one.
@@ -85,6 +91,7 @@ class _OneSided:
             self.partners = p.partners(xp, lines, columns, n_rows)
         self.by_row = tuple(further[: layout.by_row])
         constants = further[layout.by_row :]
+        (self.own, self.others), constants = p.with_parts((rows, columns), constants, layout.parts)
         self.index = (constants.pop(0),) if lines.by_index else ()
         self.present = (constants.pop(0),) if layout.present else ()
         self.bias = constants.pop(0) if layout.biased else None
@@ -130,7 +137,7 @@ class _OneSided:
         xp, rows, columns, unit = self.xp, self.rows, self.columns, self.base.unit
         eager, n_columns = self.mode == "eager", columns.shape[0]
         tile = p.tile_of(self.lines, 0, (0, n_columns), n_columns)
-        scores = p.product(rows if unit == 1.0 else rows * unit, columns)
+        scores = p.product(self.own.times(unit), self.others)
         largest = MAX_UNSHIFTED_LOGIT if self.layout.bounded else largest_entry(scores)
         family = self.family_for(math.inf if largest is None else largest / unit)
         total, residual = family.plain(
@@ -144,8 +151,8 @@ class _OneSided:
             return reduced(xp, self.layout, values, number, (), divisor=divisor)
         residual = residual * done.coefficient[:, None]
         cotangent = p.put_lines(self.lines, residual, done.to_positive, tile, eager=eager)
-        to_rows = cotangent @ columns if self.to_rows else None
-        to_columns = cotangent.T @ rows if self.to_columns else None
+        wanted = (self.to_rows, self.to_columns)
+        to_rows, to_columns = p.pulled(cotangent, None, self.own, self.others, wanted=wanted)
         return reduced(xp, self.layout, values, number, (to_rows, to_columns, *done.to_rows), divisor=divisor)
 
     # Any other.
@@ -158,12 +165,13 @@ class _OneSided:
         self.unit: float = self.family.base.unit
         layout = self.layout
         self.bounds = layout.tiles or p.cut(0, self.columns.shape[0], self.tiling.tile)
-        self.tiles = self.factors = p.pieces(self.columns, self.bounds)
+        self.tiles = self.factors = p.operand_pieces(self.others, self.bounds)
         self.tile_labels = p.pieces(self.labels[1], self.bounds) if self.labels else []
         if self.bias is not None:
-            self.factors = p.pieces(p.beside(self.columns, self.bias * self.unit), self.bounds)
-        init = p.empty_sums(self.tiles) if self.to_columns else ()
-        xs = (self.rows, *self.partners, *self.by_row, *self.index, *self.present, *self.labels[:1])
+            added = p.pieces(self.bias * self.unit, self.bounds)
+            self.factors = [p.with_added(tile, own) for tile, own in zip(self.tiles, added, strict=True)]
+        init = p.empty_sums([tile.x for tile in self.tiles]) if self.to_columns else ()
+        xs = (*self.own.arrays, *self.partners, *self.by_row, *self.index, *self.present, *self.labels[:1])
         carry, (values, number, *gradients) = self.adapter.scan(
             self._step, init, xs, layout.blocks or self.tiling.block
         )
@@ -184,13 +192,14 @@ class _OneSided:
 
     def _step(self, carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
         xp, family, layout = self.xp, self.family, self.layout
-        own, *numbers = block
+        count = len(self.own.arrays)
+        own, numbers = p.operand_of(block[:count]), block[count:]
         partners, numbers = numbers[: len(self.partners)], numbers[len(self.partners) :]
         here = tuple(numbers[: layout.by_row])
         at = numbers[layout.by_row] if self.lines.by_index else None
-        scaled = own if self.unit == 1.0 else own * self.unit
-        if self.bias is not None:
-            scaled = p.beside(scaled, xp.ones_like(own[:, 0]))
+        scaled = own.times(self.unit)
+        if self.bias is not None and not layout.parts:
+            scaled = p.Operand(p.beside(scaled.x, xp.ones_like(own.x[:, 0])))
         own_tile = next((k for k, (low, _) in enumerate(layout.blocks) if low == start), -1)
         positive: Any = None
         sets: Any = None
@@ -205,7 +214,7 @@ class _OneSided:
             residuals.append(residual)
         total, shares = family.merge(parts)
         if partners:
-            scores = p.line_scores(xp, own, partners)
+            scores = p.line_scores(xp, own.x, partners)
             positive = family.line(scores, numbers[-1] if layout.present else None, here)
         done = family.finish(total, positive, here, need_grad=self.need_grad)
         if not self.need_grad:
@@ -220,14 +229,13 @@ class _OneSided:
     def _pull(
         self,
         carry: Arrays,
-        block: tuple[Array, Sequence[Array], Array],
+        block: tuple[p.Operand, Sequence[Array], Array],
         residuals: Sequence[Array],
         factors: Sequence[Array | None],
     ) -> tuple[Arrays, Arrays]:
         """The cotangents of the columns so far, and those of a block's rows and of their scores with their partners.
 
-        The block is its rows, their partners and the cotangents of these scores. The factor of each row goes into
-        operands of D columns, not into the tile.
+        The block is its rows, their partners and the cotangents of these scores.
         """
         own, partners, to_positive = block
         to_rows: Array = None
@@ -235,13 +243,12 @@ class _OneSided:
         if self.to_rows and partners:
             for partner, cotangent in zip(partners, p.of_each(to_positive, len(partners)), strict=True):
                 to_rows = p.plus(to_rows, cotangent[:, None] * partner)
+        wanted = (self.to_rows, self.to_columns)
         for k, (residual, factor) in enumerate(zip(residuals, factors, strict=True)):
-            coefficient = None if factor is None else factor[:, None]
+            back, forth = p.pulled(residual, factor, own, self.tiles[k], wanted=wanted)
             if self.to_rows:
-                back = residual @ self.tiles[k]
-                to_rows = p.plus(to_rows, back if coefficient is None else coefficient * back)
+                to_rows = p.plus(to_rows, back)
             if self.to_columns:
-                forth = residual.T @ (own if coefficient is None else coefficient * own)
                 to_columns.append(p.plus(carry[k], forth))
         further = (to_positive,) if partners and self.to_partners else ()
         return tuple(to_columns), (*((to_rows,) if self.to_rows else ()), *further)

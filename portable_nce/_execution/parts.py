@@ -12,7 +12,8 @@ from .._core.protocol import Array, Namespace
 from .._core.ranks import Shards, widened
 from ..pairings import Pairing
 from ..similarities import Similarity, measured_operands, with_factors
-from .matrix import Part, ScoreMatrix
+from .halves import of_matrix
+from .matrix import Halves, Part, ScoreMatrix
 
 __all__ = ["matrix_of_part"]
 
@@ -25,7 +26,9 @@ def matrix_of_part(
     *,
     scale: Any,
     shards: Shards,
-    sent_as: Sequence[Any],
+    sent_as: tuple[Any, Any],
+    exact_in: Any,
+    precision: str | None,
     both: bool,
     turns: bool,
     **options: Any,
@@ -53,7 +56,8 @@ def matrix_of_part(
             (x,), (columns,) = (rows_where(xp, flags, z) for flags, z in zip(live, (x, columns), strict=True))
         of_rows, of_columns, squarable = measured_operands(similarity, x, columns, scale)
         common["squarable"] = squarable or options["bounded"]
-        return ScoreMatrix(similarity, of_rows, of_columns, spread, mask_here, part=part, **common)
+        halves = of_matrix(similarity, (x, columns), (of_rows, of_columns), exact_in, precision)
+        return ScoreMatrix(similarity, of_rows, of_columns, spread, mask_here, part=part, halves=halves, **common)
     rows = shards.gather(x, sent_as=sent_as[0])
     turned, turned_mask = spread, mask_here
     if turns:
@@ -69,9 +73,17 @@ def matrix_of_part(
     of_rows, of_columns, squarable = measured_operands(similarity, rows, columns, scale)
     common["squarable"] = squarable or options["bounded"]
     own_rows, own_columns = (tuple(x[:n, ...] for x in operands) for operands in (of_rows, of_columns))
+    halves = turned_halves = of_matrix(similarity, (rows, columns), (of_rows, of_columns), exact_in, precision)
+    if halves is not None:
+        first_rows, first_columns = (tuple(x[:n, ...] for x in arrays) for arrays in halves)
+        halves, turned_halves = Halves(first_rows, halves.columns), Halves(first_columns, halves.rows)
     # On each rank there are as many rows as columns, so that one part serves the matrix and its transpose.
-    other = ScoreMatrix(similarity.transposed(), own_columns, of_rows, turned, turned_mask, part=part, **common)
-    return ScoreMatrix(similarity, own_rows, of_columns, spread, mask_here, part=part, turned=other, **common)
+    other = ScoreMatrix(
+        similarity.transposed(), own_columns, of_rows, turned, turned_mask, part=part, halves=turned_halves, **common
+    )
+    return ScoreMatrix(
+        similarity, own_rows, of_columns, spread, mask_here, part=part, turned=other, halves=halves, **common
+    )
 
 
 def _part(xp: Namespace, shards: Shards, x: Array, views: int) -> Part:

@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .._core.autodiff import stop_gradient
 from .._core.namespace import device_of, namespace_of
 from .._core.numerics import largest_entry
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
-from .layouts import ProductLayout
+from .layouts import Arrays, ProductLayout
 from .tiling import MAX_UNSHIFTED_LOGIT
 
 __all__ = [
     "ABSENT",
     "Lines",
+    "Operand",
     "Tile",
     "absence",
     "add_partners",
@@ -30,19 +31,54 @@ __all__ = [
     "cut",
     "empty_sums",
     "exclude",
+    "halves_of",
     "largest_score",
     "line_scores",
     "lines_of",
     "of_each",
+    "operand_of",
+    "operand_pieces",
     "outer_sum",
     "partners",
     "pieces",
     "plus",
     "product",
+    "pulled",
     "put_line",
     "put_lines",
     "tile_of",
+    "with_added",
+    "with_parts",
 ]
+
+
+class Operand(NamedTuple):
+    """Rows of a product, float32 or float64; and, for products of 16 bits, what they are made of.
+
+    ``x = factor * Σ parts``, a factor for each row and one part of 16 bits, or two. Derivatives are by `x` alone. Of
+    columns, `added` is added to their scores.
+    """
+
+    x: Array
+    factor: Array = None
+    parts: tuple[Array, ...] = ()
+    added: Array = None
+
+    @property
+    def arrays(self) -> tuple[Array, ...]:
+        """What `operand_of` makes an operand of."""
+        return (self.x, self.factor, *self.parts) if self.parts else (self.x,)
+
+    def times(self, number: float) -> Operand:
+        """The rows times a number."""
+        if number == 1.0:
+            return self
+        return self._replace(x=self.x * number, factor=self.factor * number if self.parts else None)
+
+
+def operand_of(arrays: Sequence[Array]) -> Operand:
+    """The operand that has these arrays."""
+    return Operand(arrays[0], arrays[1], tuple(arrays[2:])) if len(arrays) > 1 else Operand(arrays[0])
 
 
 class Lines(NamedTuple):
@@ -199,14 +235,123 @@ def pieces(x: Array, bounds: Sequence[tuple[int, int]]) -> list[Array]:
     return [x[a:b, ...] for a, b in bounds]
 
 
+def with_parts(
+    both: tuple[Array, Array], constants: list[Array], parts: int
+) -> tuple[tuple[Operand, Operand], list[Array]]:
+    """The operands of rows and columns, of which so many parts are at the end of some arrays; and the other arrays."""
+    if not parts:
+        return (Operand(both[0]), Operand(both[1])), constants
+    start = len(constants) - 2 * (1 + parts)
+    of_rows, of_columns = constants[start : start + 1 + parts], constants[start + 1 + parts :]
+    return (operand_of((both[0], *of_rows)), operand_of((both[1], *of_columns))), constants[:start]
+
+
+def with_added(columns: Operand, numbers: Array) -> Operand:
+    """Columns to whose scores numbers are added, for rows that have a 1 `beside` where there are no parts."""
+    return columns._replace(added=numbers) if columns.parts else Operand(beside(columns.x, numbers))
+
+
+def operand_pieces(operand: Operand, bounds: Sequence[tuple[int, int]]) -> list[Operand]:
+    """The rows of an operand in pieces."""
+    return [operand_of(arrays) for arrays in zip(*(pieces(x, bounds) for x in operand.arrays), strict=True)]
+
+
 def concat_rows(xp: Namespace, parts: Sequence[Array]) -> Array:
     """The pieces of an array in one."""
     return parts[0] if len(parts) == 1 else xp.concat(list(parts), axis=0)
 
 
-def product(rows: Array, columns: Array) -> Array:
-    """The scores of a tile; of a wide one as the transpose of a tall one, which takes OpenBLAS up to half the time."""
+def product(rows: Operand, columns: Operand) -> Array:
+    """The scores of a tile, and what is added to each column."""
+    if not rows.parts:
+        return _product(rows.x, columns.x)
+    count = len(rows.arrays)
+
+    def of_halves(*arrays: Array) -> Array:
+        own, other = (operand_of(x) for x in (arrays[:count], arrays[count:]))
+        scores = _sum_of_products(own.parts, [x.T for x in other.parts])
+        scores *= own.factor[:, None]
+        scores *= other.factor[None, :]
+        return scores
+
+    found = adapter_of(rows.x).by_halves(
+        of_halves, lambda *arrays: _product(arrays[0], arrays[count]), *rows.arrays, *columns.arrays
+    )
+    return found if columns.added is None else found + columns.added[None, :]
+
+
+def _product(rows: Array, columns: Array) -> Array:
+    """The product of a tile; of a wide one as the transpose of a tall one, which takes OpenBLAS up to half the time."""
     return (columns @ rows.T).T if _is_wide(rows, columns) else rows @ columns.T
+
+
+def pulled(
+    residual: Array, coefficient: Array | None, own: Operand, tile: Operand, *, wanted: tuple[bool, bool]
+) -> tuple[Array | None, Array | None]:
+    """The cotangents of the rows and columns of a tile, of which the `wanted` ones are computed.
+
+    That of the scores is the residual times a coefficient for each row (None: 1), which goes into operands of D
+    columns, not into the tile; or, of 16 bits, the sum of two numbers of 16 bits.
+    """
+    count, given = len(own.arrays), () if coefficient is None else (coefficient,)
+
+    def plainly(*arrays: Array) -> Arrays:
+        residual, rows, columns = arrays[0], arrays[1], arrays[1 + count]
+        factor = arrays[-1][:, None] if given else None
+        found = []
+        if wanted[0]:
+            back = residual @ columns
+            found.append(back if factor is None else factor * back)
+        if wanted[1]:
+            found.append(residual.T @ (rows if factor is None else factor * rows))
+        return tuple(found)
+
+    def of_halves(*arrays: Array) -> Arrays:
+        rows, columns = operand_of(arrays[1 : 1 + count]), operand_of(arrays[1 + count : 1 + 2 * count])
+        factor = rows.factor * arrays[-1] if given else rows.factor
+        cotangent = arrays[0] * factor[:, None]
+        cotangent *= columns.factor[None, :]
+        parts, unit = _two_parts(cotangent, rows.parts[0].dtype)
+        found = []
+        if wanted[0]:
+            found.append(_sum_of_products(parts, columns.parts) * (unit / rows.factor)[:, None])
+        if wanted[1]:
+            found.append(_sum_of_products([x.T for x in parts], rows.parts) * (unit / columns.factor)[:, None])
+        return tuple(found)
+
+    arrays = (residual, *own.arrays, *tile.arrays, *given)
+    found = iter(adapter_of(own.x).by_halves(of_halves, plainly, *arrays) if own.parts else plainly(*arrays))
+    to_rows, to_columns = (next(found) if flag else None for flag in wanted)
+    return to_rows, to_columns
+
+
+_ROOM = 2.0**14
+"""The largest of the numbers of float16 that are multiplied: far from its largest, and from its smallest."""
+
+
+def _two_parts(x: Array, dtype: Any) -> tuple[Arrays, Array | float]:
+    """Numbers of 16 bits whose sum is a matrix divided by a unit, but for what both cannot hold; and that unit."""
+    xp, unit = namespace_of(x), 1.0
+    if "bfloat16" not in str(dtype):  # float16 has not the range of float32
+        largest = xp.max(xp.reshape(xp.abs(x), (-1,)), axis=0, keepdims=True)
+        unit = xp.where(largest > 0, largest / _ROOM, xp.ones_like(largest))
+        x = x / unit
+    return halves_of(xp, x, dtype), unit
+
+
+def halves_of(xp: Namespace, x: Array, dtype: Any) -> Arrays:
+    """A number of 16 bits for each of 32, and one for what is missing to it."""
+    high = xp.astype(x, dtype)
+    return high, xp.astype(x - xp.astype(high, x.dtype), dtype)
+
+
+def _sum_of_products(first: Sequence[Array], second: Sequence[Array]) -> Array:
+    """The product of two matrices, each of one or two parts; that of both second parts is left out."""
+    multiply, total = adapter_of(first[0]).half_product, None
+    for k, x in enumerate(first):
+        for y in second[: 2 - k]:
+            total = plus(total, multiply(x, y))
+    return total
 
 
 def outer_sum(of_rows: Array, of_columns: Array) -> Array:

@@ -48,7 +48,8 @@ class _Square:
         self.to_rows, self.to_columns = is_wanted(need_grad, 0), is_wanted(need_grad, 1)
         self.need_grad = need_grad = bool(need_grad)
         self.rows, self.columns, *further = arrays
-        self.by_row, self.labels = tuple(further[: layout.by_row]), further[layout.by_row :]
+        both, self.labels = p.with_parts((self.rows, self.columns), further[layout.by_row :], layout.parts)
+        self.own, self.by_row = both[0], tuple(further[: layout.by_row])
         self.xp, self.adapter = namespace_of(self.rows), adapter_of(self.rows)
         self.n: int = self.rows.shape[0]
         self.n_columns: int = self.columns.shape[0]
@@ -82,7 +83,7 @@ class _Square:
         self.stops: dict[Array | int, int] = {}
         if layout.own and self.shards is not None:
             self.blocks, self.bounds, self.stops = _share_of_pairs(self.shards, tiling)
-        self.tiles = p.pieces(self.columns, self.bounds)
+        self.tiles = p.operand_pieces(both[1], self.bounds)
         self.tile_labels = p.pieces(self.labels[1], self.bounds) if self.labels else []
         self.keep = tiling.keep and family.unshifted and need_grad and not self.labels
         self.keep = self.keep and self.shards is None  # who shares a batch may have chosen to for want of memory
@@ -108,16 +109,20 @@ class _Square:
     def visited(self, start: Array | int) -> range:
         """The tiles that a block of rows is to see."""
         first = next(k for k, (low, _) in enumerate(self.bounds) if low == start) if self.layout.own else 0
-        return range(first, self.stops.get(start, len(self.bounds)))
+        return range(first, self.stops[start] if self.stops else len(self.bounds))
 
     def serves_columns(self, start: Array | int, k: int) -> bool:
         """Whether a tile's sums over its rows are wanted too: not if it holds each pair both ways."""
         return not self.layout.own or self.bounds[k][0] != start
 
-    def scores(self, own: Array, start: Array | int, k: int) -> Array:
+    def opened(self, block: Arrays) -> tuple[p.Operand, list[Array]]:
+        """The rows of a block, and what else there is of them."""
+        count = len(self.own.arrays)
+        return p.operand_of(block[:count]), list(block[count:])
+
+    def scores(self, own: p.Operand, start: Array | int, k: int) -> Array:
         """A tile, in the unit of the base of exponentials."""
-        unit = self.family.base.unit
-        scores = p.product(own if unit == 1.0 else own * unit, self.tiles[k])
+        scores = p.product(own.times(self.family.base.unit), self.tiles[k])
         if self.labels:
             return scores
         return p.exclude(self.lines, scores, -math.inf, self._tile(start, k), None, eager=self.eager)
@@ -126,7 +131,7 @@ class _Square:
         return p.tile_of(self.lines, start, self.bounds[k], self.n_columns)
 
     def among_classes(
-        self, own: Array, own_labels: Array, k: int
+        self, own: p.Operand, own_labels: Array, k: int
     ) -> tuple[ExpSum, Array, Positives, tuple[Array, Array]]:
         """The tile of a block's own classes: its sums, its exponentials, its positives, and which are which."""
         sets = label_sets(self.xp, own_labels, self.tile_labels[k], own=True)
@@ -139,7 +144,7 @@ class _Square:
         xp, unshifted = self.xp, self.family.unshifted
 
         def step(carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
-            own, *labels = block
+            own, labels = self.opened(block)
             so_far, parts = self._sums(carry), []
             numbers: Arrays = ()
             for k in self.visited(start):
@@ -160,8 +165,8 @@ class _Square:
                     self.kept[start, k] = terms
             return _flat(so_far), (*_flat([merge(xp, parts)[0]]), *numbers)
 
-        empty = [_empty_sum(xp, tile, unshifted=unshifted) for tile in self.tiles]
-        carry, found = self.adapter.scan(step, _flat(empty), (self.rows, *self.labels[:1]), self.blocks)
+        empty = [_empty_sum(xp, tile.x, unshifted=unshifted) for tile in self.tiles]
+        carry, found = self.adapter.scan(step, _flat(empty), (*self.own.arrays, *self.labels[:1]), self.blocks)
         count = 1 if unshifted else 2
         (of_rows,), self.positives = self._sums(found[:count]), found[count:]
         by_tile = self._sums(carry)
@@ -238,7 +243,7 @@ class _Square:
         top_by_tile = [] if family.unshifted else p.pieces(self.sides[-1].top, self.bounds)
 
         def step(carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
-            own, coefficient, *further = block
+            own, (coefficient, *further) = self.opened(block)
             top = further.pop() if tops else None
             to_rows: Array = None
             to_columns = list(carry)
@@ -255,20 +260,22 @@ class _Square:
                     cotangent = p.put_lines(
                         self.lines, cotangent, self.to_positive, self._tile(start, k), eager=self.eager
                     )
+                wanted = (self.to_rows, self.to_columns)
+                back, forth = p.pulled(cotangent, None, own, self.tiles[k], wanted=wanted)
                 if self.to_rows:
-                    to_rows = p.plus(to_rows, cotangent @ self.tiles[k])
+                    to_rows = p.plus(to_rows, back)
                 if self.to_columns:
-                    to_columns[k] = p.plus(to_columns[k], cotangent.T @ own)
+                    to_columns[k] = p.plus(to_columns[k], forth)
             return tuple(to_columns), (to_rows,) if self.to_rows else ()
 
         classes = (self.labels[0], *self.by_row, *_flat(self.sides[:1])) if self.labels else ()
-        init = p.empty_sums(self.tiles) if self.to_columns else ()
-        xs = (self.rows, of_rows, *classes, *tops)
+        init = p.empty_sums([tile.x for tile in self.tiles]) if self.to_columns else ()
+        xs = (*self.own.arrays, of_rows, *classes, *tops)
         carry, found = self.adapter.scan(step, init, xs, self.blocks)
         to_rows = found[0] if self.to_rows else None
         to_columns: Array = None
         if self.to_columns:
-            seen = [xp.zeros_like(tile) if x is None else x for x, tile in zip(carry, self.tiles, strict=True)]
+            seen = [xp.zeros_like(tile.x) if x is None else x for x, tile in zip(carry, self.tiles, strict=True)]
             to_columns = p.concat_rows(xp, seen)
         if self.to_positive is None or self.is_one_tile():
             return to_rows, to_columns
@@ -286,7 +293,7 @@ class _Square:
 
     def _cotangent(
         self,
-        own: Array,
+        own: p.Operand,
         start: Array | int,
         k: int,
         coefficients: tuple[Array, Array | None],
@@ -306,7 +313,7 @@ class _Square:
         cotangent = family.terms(scores, tops[0], 1, spare=of_columns is None) * of_rows[:, None]
         return cotangent if of_columns is None else cotangent + family.terms(scores, tops[1], 0) * of_columns[None, :]
 
-    def _class_cotangent(self, own: Array, here: list[Array], k: int) -> Array:
+    def _class_cotangent(self, own: p.Operand, here: list[Array], k: int) -> Array:
         """The cotangent of the tile of a block's own classes, for the sums of all tiles."""
         own_labels, *further = here
         by_row, total = tuple(further[: self.layout.by_row]), self._sums(tuple(further[self.layout.by_row :]))[0]

@@ -20,6 +20,7 @@ from .._core.checks import (
     check_floating,
     check_mask,
     check_number,
+    check_precision,
     check_scalar,
     check_shape,
     common_dtype,
@@ -60,6 +61,7 @@ def info_nce(
     reduction: str = "mean",
     multi_positive: str = "each",
     block_size: int | str | None = "auto",
+    precision: str | None = None,
     across: Ranks | None = None,
 ) -> Array:
     r"""Return the InfoNCE loss of queries and keys.
@@ -100,6 +102,10 @@ def info_nce(
         Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
         gradient come in one pass, and elsewhere from about four million entries on. Negatives of each query are never
         streamed: their scores are smaller than they are.
+    precision : {"high", "highest"}, optional
+        By default, embeddings of 16 bits are multiplied in 16 bits, exactly, where the library is faster at that.
+        ``"highest"`` widens them first; ``"high"`` makes of a product of float32 three of bfloat16 there, which leaves
+        16 bits of the 24.
     across : Ranks, optional
         Ranks that have other rows of the same batch; see `portable_nce.across`.
 
@@ -149,7 +155,14 @@ def info_nce(
             rows, _ = shape_of("query", query, "(N, D)")
             check_shape("positive_key", positive_key, (rows, *positive_key.shape[1:]))
         return contrast_embeddings(
-            embeddings, pairing=pairing, mask=mask, symmetric=symmetric, block_size=block_size, across=across, **shared
+            embeddings,
+            pairing=pairing,
+            mask=mask,
+            symmetric=symmetric,
+            block_size=block_size,
+            precision=precision,
+            across=across,
+            **shared,
         )
     for name, value, default in (("symmetric", symmetric, False), ("positives", positives, None)):
         if value is not default:
@@ -176,7 +189,9 @@ def info_nce(
         if leading:
             negatives = xp.where(mask[:, :, None], negatives, xp.zeros_like(negatives))
     if leading:
-        return _own_negatives(query, positive_key, negatives, mask=mask, block_size=block_size, across=across, **shared)
+        check_block_size(block_size)
+        check_precision(precision)
+        return _own_negatives(query, positive_key, negatives, mask=mask, across=across, **shared)
     if mask is not None:
         own = xp.ones((n_rows, n_rows), dtype=mask.dtype, device=device_of(mask))
         mask = xp.concat([own, mask], axis=1)
@@ -186,6 +201,7 @@ def info_nce(
         mask=mask,
         symmetric=False,
         block_size=block_size,
+        precision=precision,
         across=across,
         **shared,
     )
@@ -204,6 +220,7 @@ def n_tuple(
     weights: Array | None = None,
     reduction: str = "mean",
     block_size: int | str | None = "auto",
+    precision: str | None = None,
     across: Ranks | None = None,
 ) -> Array:
     r"""Return the (N+1)-tuple loss (multi-class N-pair loss): InfoNCE of unnormalised embeddings, kept short.
@@ -230,6 +247,10 @@ def n_tuple(
     block_size : int, None or "auto", default: "auto"
         Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
         gradient come in one pass, and elsewhere from about four million entries on.
+    precision : {"high", "highest"}, optional
+        By default, embeddings of 16 bits are multiplied in 16 bits, exactly, where the library is faster at that.
+        ``"highest"`` widens them first; ``"high"`` makes of a product of float32 three of bfloat16 there, which leaves
+        16 bits of the 24.
     across : Ranks, optional
         Ranks that have other rows of the same batch; see `portable_nce.across`.
 
@@ -265,7 +286,7 @@ def n_tuple(
     check_floating(xp, query=query, key=key)
     rows, _ = shape_of("query", query, "(N, D)")
     check_shape("key", key, (rows, *shape_of("key", key, "(N, D)")[1:]))
-    dtype, sent_as = common_dtype(xp, query, key), key.dtype
+    dtype, dtypes = common_dtype(xp, query, key), (query.dtype, key.dtype)
     query, key = upcast(xp, query), upcast(xp, key)
     loss = contrast_embeddings(
         {"query": query, "key": key},
@@ -277,8 +298,9 @@ def n_tuple(
         weights=weights,
         reduction=reduction,
         block_size=block_size,
+        precision=precision,
         across=across,
-        sent_as=sent_as,
+        dtypes=dtypes,
         agreed_on=("n_tuple", l2),
     )
     if is_number(l2) and not l2:
@@ -310,6 +332,7 @@ def cpc(
     weights: Array | None = None,
     reduction: str = "mean",
     block_size: int | str | None = "auto",
+    precision: str | None = None,
     across: Ranks | None = None,
 ) -> Array:
     r"""Return the loss of contrastive predictive coding: each context predicts its targets, some steps ahead.
@@ -339,6 +362,10 @@ def cpc(
     block_size : int, None or "auto", default: "auto"
         Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
         gradient come in one pass, and elsewhere from about four million entries on.
+    precision : {"high", "highest"}, optional
+        By default, embeddings of 16 bits are multiplied in 16 bits, exactly, where the library is faster at that.
+        ``"highest"`` widens them first; ``"high"`` makes of a product of float32 three of bfloat16 there, which leaves
+        16 bits of the 24.
     across : Ranks, optional
         Ranks that have other rows of the same batch; see `portable_nce.across`.
 
@@ -375,7 +402,7 @@ def cpc(
     steps, _, target_width = shape_of("targets", targets, "(S, N, E)")
     check_shape("targets", targets, (steps, rows, target_width))
     check_shape("projections", projections, (steps, target_width, width))
-    dtype, sent_as = context.dtype, targets.dtype
+    dtype, target_dtype = context.dtype, targets.dtype
     context, targets, projections = (upcast(xp, x) for x in (context, targets, projections))
     if mask is not None:
         xp, (context, mask) = enter(context=context, mask=mask)
@@ -388,7 +415,7 @@ def cpc(
             prediction = xp.matmul(context, xp.matrix_transpose(projections[step, ...]))
         part = contrast_embeddings(
             {"context": prediction, "targets": targets[step, ...]},
-            sent_as=sent_as,
+            dtypes=(prediction.dtype, target_dtype),
             agreed_on=("cpc", steps),
             objective=info_nce_objective(),
             pairing=diagonal(),
@@ -398,6 +425,7 @@ def cpc(
             weights=weights,
             reduction=reduction,
             block_size=block_size,
+            precision=precision,
             across=across,
         )
         parts.append(part)
@@ -417,6 +445,7 @@ def clip(
     weights: Array | None = None,
     reduction: str = "mean",
     block_size: int | str | None = "auto",
+    precision: str | None = None,
     across: Ranks | None = None,
 ) -> Array:
     r"""Return the CLIP loss of images and texts: symmetric InfoNCE with a learned scale.
@@ -447,6 +476,10 @@ def clip(
     block_size : int, None or "auto", default: "auto"
         Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams, but keeps the
         exponentials of batches of up to 8192 where one serves both directions, which saves a product in four.
+    precision : {"high", "highest"}, optional
+        By default, embeddings of 16 bits are multiplied in 16 bits, exactly, where the library is faster at that.
+        ``"highest"`` widens them first; ``"high"`` makes of a product of float32 three of bfloat16 there, which leaves
+        16 bits of the 24.
     across : Ranks, optional
         Ranks that have other rows of the same batch; see `portable_nce.across`.
 
@@ -492,6 +525,7 @@ def clip(
         weights=weights,
         reduction=reduction,
         block_size=block_size,
+        precision=precision,
         across=across,
     )
 
@@ -509,6 +543,7 @@ def siglip(
     weights: Array | None = None,
     reduction: str = "mean",
     block_size: int | str | None = "auto",
+    precision: str | None = None,
     across: Ranks | None = None,
 ) -> Array:
     r"""Return the SigLIP loss of images and texts: every pair is a decision of its own.
@@ -536,6 +571,10 @@ def siglip(
     block_size : int, None or "auto", default: "auto"
         Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
         gradient come in one pass, and elsewhere from about four million entries on.
+    precision : {"high", "highest"}, optional
+        By default, embeddings of 16 bits are multiplied in 16 bits, exactly, where the library is faster at that.
+        ``"highest"`` widens them first; ``"high"`` makes of a product of float32 three of bfloat16 there, which leaves
+        16 bits of the 24.
     across : Ranks, optional
         Ranks that have other rows of the same batch; see `portable_nce.across`.
 
@@ -579,6 +618,7 @@ def siglip(
         weights=weights,
         reduction=reduction,
         block_size=block_size,
+        precision=precision,
         across=across,
     )
 
@@ -599,6 +639,7 @@ def relic(
     weights: Array | None = None,
     reduction: str = "mean",
     block_size: int | str | None = "auto",
+    precision: str | None = None,
     across: Ranks | None = None,
 ) -> Array:
     r"""Return the RELIC loss of two views: InfoNCE, and a penalty where the views see the batch differently.
@@ -631,6 +672,10 @@ def relic(
     block_size : int, None or "auto", default: "auto"
         Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
         gradient come in one pass, and elsewhere from about four million entries on.
+    precision : {"high", "highest"}, optional
+        By default, embeddings of 16 bits are multiplied in 16 bits, exactly, where the library is faster at that.
+        ``"highest"`` widens them first; ``"high"`` makes of a product of float32 three of bfloat16 there, which leaves
+        16 bits of the 24.
     across : Ranks, optional
         Ranks that have other rows of the same batch; see `portable_nce.across`.
 
@@ -673,6 +718,7 @@ def relic(
         weights=weights,
         reduction=reduction,
         block_size=block_size,
+        precision=precision,
         across=across,
     )
 
@@ -697,11 +743,9 @@ def _own_negatives(
     mask: Array | None,
     weights: Array | None,
     reduction: str,
-    block_size: int | str | None,
     across: Ranks | None,
 ) -> Array:
     """InfoNCE with negatives (N, M, D) of each query: a score matrix (N, 1 + M) with the positives in front."""
-    check_block_size(block_size)
     parameter = {"temperature": temperature} if is_array(temperature) and not is_number(temperature) else {}
     xp, (query, positive_key, negative_keys, *found) = enter(
         query=query, positive_key=positive_key, negative_keys=negative_keys, **parameter

@@ -14,6 +14,7 @@ from .._core.checks import (
     check_integers,
     check_mask,
     check_number,
+    check_precision,
     check_shape,
     positive_scalar,
     row_weights,
@@ -52,6 +53,7 @@ def supcon(
     reduction: str = "mean",
     multi_positive: str = "each",
     block_size: int | str | None = "auto",
+    precision: str | None = None,
     across: Ranks | None = None,
 ) -> Array:
     r"""Return the supervised contrastive loss: embeddings of the same label are positives.
@@ -86,6 +88,10 @@ def supcon(
     block_size : int, None or "auto", default: "auto"
         Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
         gradient come in one pass, and elsewhere from about four million entries on.
+    precision : {"high", "highest"}, optional
+        By default, embeddings of 16 bits are multiplied in 16 bits, exactly, where the library is faster at that.
+        ``"highest"`` widens them first; ``"high"`` makes of a product of float32 three of bfloat16 there, which leaves
+        16 bits of the 24.
     across : Ranks, optional
         Ranks that have other rows of the same batch; see `portable_nce.across`.
 
@@ -128,6 +134,7 @@ def supcon(
         weights=weights,
         reduction=reduction,
         block_size=block_size,
+        precision=precision,
         across=across,
     )
 
@@ -144,6 +151,7 @@ def nca(
     weights: Array | None = None,
     reduction: str = "mean",
     block_size: int | str | None = "auto",
+    precision: str | None = None,
     across: Ranks | None = None,
 ) -> Array:
     r"""Return the loss of neighbourhood components analysis: how surely a random neighbour has the same label.
@@ -172,6 +180,10 @@ def nca(
     block_size : int, None or "auto", default: "auto"
         Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
         gradient come in one pass, and elsewhere from about four million entries on.
+    precision : {"high", "highest"}, optional
+        By default, embeddings of 16 bits are multiplied in 16 bits, exactly, where the library is faster at that.
+        ``"highest"`` widens them first; ``"high"`` makes of a product of float32 three of bfloat16 there, which leaves
+        16 bits of the 24.
     across : Ranks, optional
         Ranks that have other rows of the same batch; see `portable_nce.across`.
 
@@ -213,6 +225,7 @@ def nca(
         weights=weights,
         reduction=reduction,
         block_size=block_size,
+        precision=precision,
         across=across,
     )
 
@@ -229,6 +242,7 @@ def soft_nearest_neighbor(
     weights: Array | None = None,
     reduction: str = "mean",
     block_size: int | str | None = "auto",
+    precision: str | None = None,
     across: Ranks | None = None,
 ) -> Array:
     r"""Return the soft nearest neighbour loss: how entangled the classes are, at a temperature.
@@ -257,6 +271,10 @@ def soft_nearest_neighbor(
     block_size : int, None or "auto", default: "auto"
         Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
         gradient come in one pass, and elsewhere from about four million entries on.
+    precision : {"high", "highest"}, optional
+        By default, embeddings of 16 bits are multiplied in 16 bits, exactly, where the library is faster at that.
+        ``"highest"`` widens them first; ``"high"`` makes of a product of float32 three of bfloat16 there, which leaves
+        16 bits of the 24.
     across : Ranks, optional
         Ranks that have other rows of the same batch; see `portable_nce.across`.
 
@@ -298,6 +316,7 @@ def soft_nearest_neighbor(
         weights=weights,
         reduction=reduction,
         block_size=block_size,
+        precision=precision,
         across=across,
     )
 
@@ -320,6 +339,7 @@ def contrastive(
     weights: Array | None = None,
     reduction: str = "mean",
     block_size: int | str | None = "auto",
+    precision: str | None = None,
     across: Ranks | None = None,
 ) -> Array:
     r"""Return the contrastive loss with a margin: equal labels attract, different labels repel within reach.
@@ -360,6 +380,10 @@ def contrastive(
     block_size : int, None or "auto", default: "auto"
         Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
         gradient come in one pass, and elsewhere from about four million entries on.
+    precision : {"high", "highest"}, optional
+        By default, embeddings of 16 bits are multiplied in 16 bits, exactly, where the library is faster at that.
+        ``"highest"`` widens them first; ``"high"`` makes of a product of float32 three of bfloat16 there, which leaves
+        16 bits of the 24.
     across : Ranks, optional
         Ranks that have other rows of the same batch; see `portable_nce.across`.
 
@@ -406,6 +430,7 @@ def contrastive(
         weights=weights,
         reduction=reduction,
         block_size=block_size,
+        precision=precision,
         across=across,
     )
 
@@ -426,6 +451,7 @@ def triplet_from_labels(
     weights: Array | None = None,
     reduction: str = "mean",
     block_size: int | str | None = "auto",
+    precision: str | None = None,
     across: Ranks | None = None,
 ) -> Array:
     r"""Return the triplet loss of labelled embeddings: an equal label is to be nearer than another, by a margin.
@@ -461,6 +487,10 @@ def triplet_from_labels(
     block_size : int, None or "auto", default: "auto"
         Rows per block of the search for the hardest pairs; None holds all distances; ``"auto"`` does so up to about
         four million. With all triples, of which there are O(N³), the N × N distances are always held.
+    precision : {"high", "highest"}, optional
+        By default, embeddings of 16 bits are multiplied in 16 bits, exactly, where the library is faster at that.
+        ``"highest"`` widens them first; ``"high"`` makes of a product of float32 three of bfloat16 there, which leaves
+        16 bits of the 24.
     across : Ranks, optional
         Ranks that have other rows of the same batch; see `portable_nce.across`.
 
@@ -499,6 +529,7 @@ def triplet_from_labels(
         weights=weights,
         reduction=reduction,
         block_size=block_size,
+        precision=precision,
         across=across,
     )
 
@@ -531,6 +562,7 @@ def triplet(
     weights: Array | None = None,
     reduction: str = "mean",
     block_size: int | str | None = "auto",
+    precision: str | None = None,
     across: Ranks | None = None,
 ) -> Array:
     r"""Return the triplet loss: an anchor is to be nearer to its positive than to its negative, by a margin.
@@ -560,6 +592,10 @@ def triplet(
         Weighted mean, weighted sum, or the weighted losses of the triples.
     block_size : int, None or "auto", default: "auto"
         Without effect: triples make no matrix. It is here so that losses can be exchanged.
+    precision : {"high", "highest"}, optional
+        By default, embeddings of 16 bits are multiplied in 16 bits, exactly, where the library is faster at that.
+        ``"highest"`` widens them first; ``"high"`` makes of a product of float32 three of bfloat16 there, which leaves
+        16 bits of the 24.
     across : Ranks, optional
         Ranks that have other rows of the same batch; see `portable_nce.across`.
 
@@ -597,6 +633,7 @@ def triplet(
     check_choice("average", average, AVERAGES)
     check_choice("reduction", reduction, REDUCTIONS)
     check_block_size(block_size)
+    check_precision(precision)
     options = {"temperature": temperature, "margin": margin}
     arrays = {name: value for name, value in options.items() if is_array(value) and not is_number(value)}
     xp, (anchor, positive, negative, *found, mask, weights) = enter(

@@ -13,6 +13,7 @@ from .._core.checks import (
     check_choice,
     check_floating,
     check_mask,
+    check_precision,
     check_shape,
     shape_of,
 )
@@ -21,6 +22,7 @@ from .._core.numerics import upcast
 from .._core.protocol import Array
 from .._core.ranks import Ranks, told_to_others
 from .._core.registry import adapter_of
+from .._execution.halves import of_matrix as halves_of_matrix
 from .._execution.matrix import ScoreMatrix
 from ..objectives import info_nce as info_nce_objective
 from ..pairings import candidates, diagonal, two_views, where_found
@@ -44,6 +46,7 @@ def moco(
     weights: Array | None = None,
     reduction: str = "mean",
     block_size: int | str | None = "auto",
+    precision: str | None = None,
     across: Ranks | None = None,
 ) -> Array:
     r"""Return the MoCo loss: InfoNCE of a query with its key, against a queue of earlier keys alone.
@@ -70,6 +73,10 @@ def moco(
     block_size : int, None or "auto", default: "auto"
         Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
         gradient come in one pass, and elsewhere from about four million entries on.
+    precision : {"high", "highest"}, optional
+        By default, embeddings of 16 bits are multiplied in 16 bits, exactly, where the library is faster at that.
+        ``"highest"`` widens them first; ``"high"`` makes of a product of float32 three of bfloat16 there, which leaves
+        16 bits of the 24.
     across : Ranks, optional
         Ranks that have other rows of the same batch; see `portable_nce.across`.
 
@@ -122,12 +129,13 @@ def moco(
         query, key = zero_idle_rows(xp, among, query, key)
         mask = xp.concat([xp.ones((n_rows, n_rows), dtype=xp.bool, device=device), mask], axis=1)
     own = xp.ones((n_rows,), dtype=xp.bool, device=device)
-    dtype = query.dtype
+    dtypes = (query.dtype, key.dtype, slots.dtype)
     query, key, slots = (upcast(xp, x) for x in (query, key, slots))
     return contrast_embeddings(
         {"query": query, "key": key, "queue": stop_gradient(slots)},
         replicated=True,
-        dtype=dtype,
+        dtype=dtypes[0],
+        dtypes=dtypes,
         objective=info_nce_objective(),
         pairing=pairing_of_queue(xp.concat([own, *written], axis=0)) if written else pairing_of_queue(),
         similarity=similarity,
@@ -136,6 +144,7 @@ def moco(
         weights=weights,
         reduction=reduction,
         block_size=block_size,
+        precision=precision,
         across=across,
     )
 
@@ -154,6 +163,7 @@ def moco_v3(
     weights: Array | None = None,
     reduction: str = "mean",
     block_size: int | str | None = "auto",
+    precision: str | None = None,
     across: Ranks | None = None,
 ) -> Array:
     r"""Return the MoCo v3 loss: InfoNCE in the batch, of each view's queries with the other view's keys.
@@ -180,6 +190,10 @@ def moco_v3(
     block_size : int, None or "auto", default: "auto"
         Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
         gradient come in one pass, and elsewhere from about four million entries on.
+    precision : {"high", "highest"}, optional
+        By default, embeddings of 16 bits are multiplied in 16 bits, exactly, where the library is faster at that.
+        ``"highest"`` widens them first; ``"high"`` makes of a product of float32 three of bfloat16 there, which leaves
+        16 bits of the 24.
     across : Ranks, optional
         Ranks that have other rows of the same batch; see `portable_nce.across`.
 
@@ -220,7 +234,7 @@ def moco_v3(
         check_shape(other, key, (rows, *key.shape[1:]))
         part = contrast_embeddings(
             {name: upcast(xp, query), other: stop_gradient(upcast(xp, key))},
-            sent_as=key.dtype,
+            dtypes=(query.dtype, key.dtype),
             objective=info_nce_objective(),
             factor=_twice_temperature,
             pairing=diagonal(),
@@ -230,6 +244,7 @@ def moco_v3(
             weights=weights,
             reduction=reduction,
             block_size=block_size,
+            precision=precision,
             across=across,
         )
         parts.append(part)
@@ -255,6 +270,7 @@ def nnclr(
     weights: Array | None = None,
     reduction: str = "mean",
     block_size: int | str | None = "auto",
+    precision: str | None = None,
     across: Ranks | None = None,
 ) -> Array:
     r"""Return the NNCLR loss: the nearest neighbour of one view, in a support set, is contrasted with the other view.
@@ -291,6 +307,10 @@ def nnclr(
     block_size : int, None or "auto", default: "auto"
         Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
         gradient come in one pass, and elsewhere from about four million entries on.
+    precision : {"high", "highest"}, optional
+        By default, embeddings of 16 bits are multiplied in 16 bits, exactly, where the library is faster at that.
+        ``"highest"`` widens them first; ``"high"`` makes of a product of float32 three of bfloat16 there, which leaves
+        16 bits of the 24.
     across : Ranks, optional
         Ranks that have other rows of the same batch; see `portable_nce.across`.
 
@@ -343,6 +363,7 @@ def nnclr(
     if written:
         slots = without_unwritten(xp, "support", slots, *written)
     block_size = check_block_size(block_size)
+    check_precision(precision)
     if mask is not None:
         size = 2 * rows if negatives == "views" else rows
         check_mask(xp, "mask", mask, (size, size if across is None else mask.shape[1]))
@@ -350,12 +371,14 @@ def nnclr(
             (view_a,) = zero_idle_rows(xp, mask, view_a)
         elif across is None:  # with ranks, whether a row takes part as a column is known elsewhere
             (view_a,) = zero_idle_rows(xp, xp.logical_or(mask, xp.matrix_transpose(mask))[:rows, :], view_a)
-    dtype = view_a.dtype
+    dtype, dtypes = view_a.dtype, (slots.dtype, view_b.dtype)
     x, y, slots = (upcast(xp, z) for z in (view_a, view_b, slots))
     chosen = resolve(similarity)
     with adapter_of(x).full_precision(x):
         searching, searched = operands(chosen, stop_gradient(x), stop_gradient(slots), 1.0)
-        search = ScoreMatrix(chosen, searching, searched, candidates(*written), block_size=block_size)
+        exact_in = dtype if dtypes[0] == dtype else None
+        halves = halves_of_matrix(chosen, (x, slots), (searching, searched), exact_in, precision)
+        search = ScoreMatrix(chosen, searching, searched, candidates(*written), block_size=block_size, halves=halves)
         search = search.dense() if chosen.pullback is None else search
         nearest, found = search.argextreme(of_positives=False, largest=True)
     neighbors = stop_gradient(xp.take(stop_gradient(slots), nearest, axis=0))
@@ -368,6 +391,7 @@ def nnclr(
     return contrast_embeddings(
         embeddings,
         dtype=dtype,
+        dtypes=dtypes,
         objective=info_nce_objective(),
         pairing=where_found(pairing, found) if written else pairing,
         similarity=similarity,
@@ -377,5 +401,6 @@ def nnclr(
         weights=weights,
         reduction=reduction,
         block_size=block_size,
+        precision=precision,
         across=across,
     )

@@ -45,6 +45,7 @@ def proto_nce(
     weights: Array | None = None,
     reduction: str = "mean",
     block_size: int | str | None = "auto",
+    precision: str | None = None,
     across: Ranks | None = None,
 ) -> Array:
     r"""Return the ProtoNCE loss (PCL): embeddings are classified among the prototypes of one or more clusterings.
@@ -84,6 +85,10 @@ def proto_nce(
     block_size : int, None or "auto", default: "auto"
         Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
         gradient come in one pass, and elsewhere from about four million entries on.
+    precision : {"high", "highest"}, optional
+        By default, embeddings of 16 bits are multiplied in 16 bits, exactly, where the library is faster at that.
+        ``"highest"`` widens them first; ``"high"`` makes of a product of float32 three of bfloat16 there, which leaves
+        16 bits of the 24.
     across : Ranks, optional
         Ranks that have other rows of the same batch; see `portable_nce.across`.
 
@@ -125,7 +130,13 @@ def proto_nce(
     dtype = embeddings.dtype
     embeddings = upcast(xp, embeddings)
     weights = accumulated("weights", weights)
-    shared: dict[str, Any] = {"weights": weights, "reduction": reduction, "block_size": block_size, "across": across}
+    shared: dict[str, Any] = {
+        "weights": weights,
+        "reduction": reduction,
+        "block_size": block_size,
+        "precision": precision,
+        "across": across,
+    }
     asked = ("proto_nce", key is None, queue is None, len(clusterings))
     losses = [
         _prototype_loss(
@@ -159,7 +170,7 @@ def _instance_loss(embeddings: Array, key: Array, queue: Array | Queue | None, *
     check_shape("key", key, (embeddings.shape[0], *key.shape[1:]))
     return contrast_embeddings(
         {"embeddings": embeddings, "key": key},
-        sent_as=dtype,
+        dtypes=(dtype, dtype),
         objective=info_nce_objective(),
         pairing=diagonal(),
         mask=None,
@@ -221,6 +232,7 @@ def _prototype_loss(
         pairing=index(assignments),
         similarity=scaled_columns(similarity, 1.0 / phi),
         temperature=1.0,
+        dtypes=(dtype, dtype),
         replicated=True,
         **options,
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .._call import contrast_embeddings
-from .._core.checks import check_floating, check_shape, common_dtype, shape_of
+from .._core.checks import check_floating, check_shape, shape_of
 from .._core.namespace import enter
 from .._core.numerics import upcast
 from .._core.protocol import Array
@@ -34,6 +34,7 @@ def nt_xent(
     reduction: str = "mean",
     multi_positive: str = "separate",
     block_size: int | str | None = "auto",
+    precision: str | None = None,
     across: Ranks | None = None,
 ) -> Array:
     r"""Return the NT-Xent loss of two or more views (SimCLR): InfoNCE over all views of all samples.
@@ -67,6 +68,10 @@ def nt_xent(
         Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
         gradient come in one pass (of up to 8192 views, of similarities that are products, it keeps half a matrix of
         exponentials, which saves half a product), and elsewhere from about four million entries on.
+    precision : {"high", "highest"}, optional
+        By default, embeddings of 16 bits are multiplied in 16 bits, exactly, where the library is faster at that.
+        ``"highest"`` widens them first; ``"high"`` makes of a product of float32 three of bfloat16 there, which leaves
+        16 bits of the 24.
     across : Ranks, optional
         Ranks that have other rows of the same batch; see `portable_nce.across`.
 
@@ -105,6 +110,7 @@ def nt_xent(
         mask=mask,
         reduction=reduction,
         block_size=block_size,
+        precision=precision,
         across=across,
     )
 
@@ -123,6 +129,7 @@ def flat_nce(
     weights: Array | None = None,
     reduction: str = "mean",
     block_size: int | str | None = "auto",
+    precision: str | None = None,
     across: Ranks | None = None,
 ) -> Array:
     r"""Return the FlatNCE loss of two views (FlatCLR): the log-odds of the negatives.
@@ -158,6 +165,10 @@ def flat_nce(
         Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
         gradient come in one pass (of up to 8192 views, of similarities that are products, it keeps half a matrix of
         exponentials, which saves half a product), and elsewhere from about four million entries on.
+    precision : {"high", "highest"}, optional
+        By default, embeddings of 16 bits are multiplied in 16 bits, exactly, where the library is faster at that.
+        ``"highest"`` widens them first; ``"high"`` makes of a product of float32 three of bfloat16 there, which leaves
+        16 bits of the 24.
     across : Ranks, optional
         Ranks that have other rows of the same batch; see `portable_nce.across`.
 
@@ -197,6 +208,7 @@ def flat_nce(
         mask=mask,
         reduction=reduction,
         block_size=block_size,
+        precision=precision,
         across=across,
     )
 
@@ -213,6 +225,7 @@ def dcl(
     weights: Array | None = None,
     reduction: str = "mean",
     block_size: int | str | None = "auto",
+    precision: str | None = None,
     across: Ranks | None = None,
 ) -> Array:
     r"""Return the decoupled contrastive loss of two views: NT-Xent without the positive in the denominator.
@@ -241,6 +254,10 @@ def dcl(
         Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
         gradient come in one pass (of up to 8192 views, of similarities that are products, it keeps half a matrix of
         exponentials, which saves half a product), and elsewhere from about four million entries on.
+    precision : {"high", "highest"}, optional
+        By default, embeddings of 16 bits are multiplied in 16 bits, exactly, where the library is faster at that.
+        ``"highest"`` widens them first; ``"high"`` makes of a product of float32 three of bfloat16 there, which leaves
+        16 bits of the 24.
     across : Ranks, optional
         Ranks that have other rows of the same batch; see `portable_nce.across`.
 
@@ -279,6 +296,7 @@ def dcl(
         mask=mask,
         reduction=reduction,
         block_size=block_size,
+        precision=precision,
         across=across,
     )
 
@@ -297,6 +315,7 @@ def dclw(
     weights: Array | None = None,
     reduction: str = "mean",
     block_size: int | str | None = "auto",
+    precision: str | None = None,
     across: Ranks | None = None,
 ) -> Array:
     r"""Return the weighted decoupled contrastive loss of two views: positives that are hard to find count more.
@@ -329,6 +348,10 @@ def dclw(
     block_size : int, None or "auto", default: "auto"
         Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
         gradient come in one pass, and elsewhere from about four million entries on.
+    precision : {"high", "highest"}, optional
+        By default, embeddings of 16 bits are multiplied in 16 bits, exactly, where the library is faster at that.
+        ``"highest"`` widens them first; ``"high"`` makes of a product of float32 three of bfloat16 there, which leaves
+        16 bits of the 24.
     across : Ranks, optional
         Ranks that have other rows of the same batch; see `portable_nce.across`.
 
@@ -366,6 +389,7 @@ def dclw(
         mask=mask,
         reduction=reduction,
         block_size=block_size,
+        precision=precision,
         across=across,
     )
 
@@ -392,7 +416,7 @@ def _of_views(
     return contrast_embeddings(
         {"views": stacked},
         dtype=entered[0].dtype,
-        sent_as=common_dtype(xp, *entered),
+        dtypes=tuple(view.dtype for view in entered),
         objective=objective,
         pairing=two_views() if two else several_views(len(views)),
         weights=weights,
