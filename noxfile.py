@@ -161,6 +161,7 @@ SELECTION: Final[Mapping[str, tuple[str, ...]]] = {
     "numpy-readonly": (),
     "array-api-strict-strictest": (),
     "torch": (),
+    "torch-halves": ("-k", "values_and_gradients or saturation or thirty_two or awkward or ranks"),
     "jax-x64": ("-m", "not repetition"),
     "jax-x32": ("-k", "values_and_gradients or saturation or every_dtype or queue"),
     "mparray": ("-k", "independent_oracle or contract or awkward or bad_input"),
@@ -169,7 +170,7 @@ SELECTION: Final[Mapping[str, tuple[str, ...]]] = {
 """The variants of the default run, and the options of pytest that select their tests.
 
 Of variants that differ in one flag there is one: read-only arrays for NumPy, the strictest flags and the second device
-at once for array-api-strict. With 32-bit numbers, JAX runs what depends on dtypes. mparray runs what does not compare
+at once for array-api-strict. Products of 16 bits are emulated for the tests of numbers. With 32-bit numbers, JAX runs what depends on dtypes. mparray runs what does not compare
 the library with itself. `whole` runs every variant in full.
 """
 

@@ -23,16 +23,6 @@ from .defaults import Defaults
 Arrays = tuple[Any, ...]
 
 
-_HALF_DEVICES = {"cuda", "meta"} if hasattr(torch.ops.aten.mm, "dtype") else set[str]()
-"""Where torch has the product of two matrices of 16 bits in float32."""
-
-
-def _half_product(x: Any, y: Any) -> Any:
-    if x.device.type == "cpu":
-        return x.to(torch.float32) @ y.to(torch.float32)
-    return torch.mm(x, y, out_dtype=torch.float32)
-
-
 def _without_autocast(device: str) -> AbstractContextManager[Any]:
     """A loss is computed in float32 under autocast too, as torch's own losses are."""
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
@@ -376,6 +366,8 @@ class TorchAdapter(Defaults):
 
     def __init__(self, namespace_of: Callable[[Any], Any]) -> None:
         super().__init__(namespace_of)
+        # Where torch returns products of 16 bits in float32. With "cpu", they are emulated there, by products of 32.
+        self.half_devices = {"cuda", "meta"} if hasattr(torch.ops.aten.mm, "dtype") else set[str]()
         # As for NumPy: a large piece of memory, freed, and the C library keeps those of tiles for the next ones.
         torch.empty(2**25 - 2**14, dtype=torch.uint8)
 
@@ -438,10 +430,12 @@ class TorchAdapter(Defaults):
         return with_aux
 
     def has_half_products(self, x: Any) -> bool:
-        return x.device.type in _HALF_DEVICES
+        return x.device.type in self.half_devices
 
     def half_product(self, x: Any, y: Any) -> Any:
-        return _half_product(x, y)
+        if x.device.type == "cpu":
+            return x.to(torch.float32) @ y.to(torch.float32)
+        return torch.mm(x, y, out_dtype=torch.float32)
 
     def by_halves(self, of_halves: Callable[..., Any], plainly: Callable[..., Any], *arrays: Any) -> Any:
         return (plainly if _recorded(arrays) or _transformed(arrays) else of_halves)(*arrays)

@@ -467,7 +467,9 @@ def _dot(x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:
 
 
 def _cosine(x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:
-    if y is not x and adapter_of(x).mode == "eager" and x.shape == y.shape and is_number(scale):
+    needed = adapter_of(x).needs_gradient
+    alike = x.shape == y.shape and needed(x) == needed(y)  # or a constant queue would need a gradient as `x` does
+    if y is not x and adapter_of(x).mode == "eager" and alike and is_number(scale):
         rows, columns = normalize_both(x, y, float(scale))  # one node of a tape, for small batches
         return (rows,), (columns,)
     return _dot(*_unit_rows(x, y), scale)

@@ -64,6 +64,8 @@ class Variant:
         The most rows that a test should use: exact arithmetic is slow.
     repeats
         Whether it runs the streamed repetitions of dense cases, or leaves them to another variant of the library.
+    half_products
+        Whether products of 16 bits are taken where embeddings have as many.
     """
 
     name: str
@@ -76,6 +78,7 @@ class Variant:
     index_dtype: str = "int64"
     largest: int = 65
     repeats: bool = True
+    half_products: bool = False
 
     def obstacle(self) -> str | None:
         """Why this variant cannot run here, or None if it can."""
@@ -223,6 +226,20 @@ class Torch(Variant):
 
 
 @dataclass(frozen=True, kw_only=True)
+class TorchHalves(Torch):
+    """PyTorch on the host, with the products of 16 bits of a GPU: rounded as there, and added up in float32."""
+
+    dtypes: tuple[str, ...] = ("float32", "float16", "bfloat16")
+    further_dtypes: tuple[str, ...] = ("float64",)
+    half_products: bool = True
+
+    def start(self) -> None:
+        super().start()
+        registry = importlib.import_module(f"{__name__.rpartition('.testing.')[0]}._core.registry")
+        registry.adapter_of(self.xp.zeros(1)).half_devices.add("cpu")
+
+
+@dataclass(frozen=True, kw_only=True)
 class Jax(Variant):
     """JAX, eager, with 64-bit numbers or without; on the host it takes the second of two devices."""
 
@@ -335,7 +352,8 @@ VARIANTS: dict[str, Variant] = {
         Strict(name="array-api-strict-strictest", flags=STRICTEST, device_name="device1"),
         Strict(name="array-api-strict-device", device_name="device1"),
         Torch(name="torch"),
-        Torch(name="torch-cuda", device_type="cuda", gpu=True),
+        TorchHalves(name="torch-halves"),
+        Torch(name="torch-cuda", device_type="cuda", gpu=True, half_products=True),
         Jax(name="jax-x64"),
         Jax(
             name="jax-x32",
@@ -345,7 +363,7 @@ VARIANTS: dict[str, Variant] = {
             index_dtype="int32",
             repeats=False,
         ),
-        Jax(name="jax-cuda", platform="cuda", gpu=True),
+        Jax(name="jax-cuda", platform="cuda", gpu=True, half_products=True),
         CuPy(name="cupy"),
         MPArray(name="mparray"),
     )

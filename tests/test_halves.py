@@ -1,0 +1,391 @@
+"""Products of 16 bits: where they are taken, how many, of what, and that nothing is lost by them.
+
+torch's `meta` device has the products of a GPU without their numbers; a fixture emulates them on the host; JAX is asked
+what it lowers for platforms that are not there.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from jax import export
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch._aot_autograd.utils import make_boxed_func
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import portable_nce as pnce
+from portable_nce._core.registry import adapter_of
+from portable_nce.testing import run_ranks
+
+pytestmark = [
+    # torch.compile makes an instance of autograd.Function for itself, and torch warns of it.
+    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning"),
+    # torch tells, once in a process, what a default of its own will be.
+    pytest.mark.filterwarnings("ignore:torch.asarray. unspecified requires_grad:UserWarning"),
+]
+
+Loss = Callable[..., Any]
+
+N, D = 64, 16
+LABELS = [k % 5 for k in range(N)]
+
+LOSSES: dict[str, tuple[Loss, int]] = {
+    "info_nce": (lambda a, b, **o: pnce.info_nce(a, b, temperature=0.1, **o), 5),
+    "info_nce of cosines": (lambda a, b, **o: pnce.info_nce(a, b, temperature=0.1, similarity="cosine", **o), 5),
+    "flat_nce": (lambda a, b, **o: pnce.flat_nce(a, b, temperature=0.1, **o), 5),
+    "dcl": (lambda a, b, **o: pnce.dcl(a, b, temperature=0.1, **o), 5),
+    "dclw": (lambda a, b, **o: pnce.dclw(a, b, temperature=0.1, **o), 5),
+    "clip": (lambda a, b, **o: pnce.clip(a, b, logit_scale=10.0, **o), 5),
+    "siglip": (lambda a, b, **o: pnce.siglip(a, b, logit_scale=10.0, logit_bias=-10.0, **o), 5),
+    "nt_xent": (lambda a, b, **o: pnce.nt_xent(a, b, temperature=0.1, **o), 5),
+    "n_tuple": (lambda a, b, **o: pnce.n_tuple(a, b, temperature=1.0, **o), 5),
+    "moco": (lambda a, b, **o: pnce.moco(a, a, b, temperature=0.1, **o), 3),
+    "moco_v3": (lambda a, b, **o: pnce.moco_v3(a, a, b, b, temperature=0.2, **o), 6),
+}
+"""Losses of two arrays, and how many products one call and its gradient take."""
+
+
+def labelled(a: Any, b: Any, **options: Any) -> Any:
+    """Give SupCon of rows in classes."""
+    del b
+    labels = torch.asarray(LABELS, device=a.device) if isinstance(a, torch.Tensor) else jnp.asarray(LABELS)
+    return pnce.supcon(a, labels, **options)
+
+
+LOSSES["supcon"] = labelled, 5
+
+
+@pytest.fixture
+def emulated() -> Iterator[None]:
+    """Let torch have the products of 16 bits of a GPU on the host."""
+    devices: set[str] = torch_adapter().half_devices
+    devices.add("cpu")
+    yield
+    devices.discard("cpu")
+
+
+def torch_adapter() -> Any:
+    return adapter_of(torch.zeros(1))
+
+
+class Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Count products by the dtypes of their operands and results."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found: Counter[tuple[str, ...]] = Counter()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        if "mm" in str(function):
+            tensors = [x for x in (*args, result) if isinstance(x, torch.Tensor)]
+            self.found[tuple(str(x.dtype).removeprefix("torch.") for x in tensors)] += 1
+        return result
+
+
+def on_meta(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    a, b = (torch.zeros((N, D), dtype=dtype, device="meta", requires_grad=True) for _ in range(2))
+    return a, b
+
+
+# ------------------------------------------------------------------------------------------------- what is multiplied
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", list(LOSSES))
+def test_torch_multiplies_sixteen_bits_on_an_accelerator(name: str, dtype: torch.dtype) -> None:
+    loss, count = LOSSES[name]
+    a, b = on_meta(dtype)
+    with Products() as products:
+        value = loss(a, b)
+        value.backward()
+    half = str(dtype).removeprefix("torch.")
+    assert products.found == {(half, half, "float32"): count}
+    assert value.dtype == dtype
+    assert a.grad is not None
+    assert (a.grad.dtype, a.grad.shape) == (dtype, a.shape)
+
+
+@pytest.mark.parametrize("name", list(LOSSES))
+def test_precision_chooses_the_products(name: str) -> None:
+    loss, count = LOSSES[name]
+
+    def found(dtype: torch.dtype, **options: Any) -> dict[tuple[str, ...], int]:
+        with Products() as products:
+            loss(*on_meta(dtype), **options).backward()
+        return dict(products.found)
+
+    wide, half = ("float32",) * 3, ("bfloat16", "bfloat16", "float32")
+    assert set(found(torch.bfloat16, precision="highest")) == {wide}
+    assert set(found(torch.float32)) == {wide}
+    assert found(torch.bfloat16, precision="high") == {half: count}
+    three_for_one = 3 * found(torch.float32)[wide]
+    assert found(torch.float32, precision="high") == {half: three_for_one}
+    assert set(found(torch.float64, precision="high")) == {("float64",) * 3}
+
+
+def test_embeddings_of_different_dtypes_are_widened() -> None:
+    a, b = on_meta(torch.bfloat16)
+    with Products() as products:
+        pnce.info_nce(a, b.to(torch.float16), temperature=0.1).backward()
+    assert set(products.found) == {("float32",) * 3}
+
+
+def test_autocast_leaves_float32_as_it_is(emulated: None) -> None:
+    del emulated
+    a, b = (torch.randn((N, D), generator=torch.Generator().manual_seed(k)) for k in range(2))
+    plain = pnce.info_nce(a, b, temperature=0.1)
+    with torch.autocast("cpu", dtype=torch.bfloat16), Products() as products:
+        assert pnce.info_nce(a, b, temperature=0.1) == plain
+    assert set(products.found) == {("float32",) * 3}
+
+
+@pytest.mark.parametrize("name", ["info_nce of cosines", "clip", "nt_xent", "siglip"])
+def test_a_compiled_loss_multiplies_sixteen_bits(name: str) -> None:
+    graphs: list[Any] = []
+
+    def compiler(graph: Any, inputs: Any) -> Any:
+        del inputs
+        graphs.append(graph)
+        return make_boxed_func(graph.forward)
+
+    torch.compiler.reset()
+    backend = aot_autograd(fw_compiler=compiler)
+    torch.compile(LOSSES[name][0], backend=backend, fullgraph=True)(*on_meta(torch.bfloat16)).backward()
+    products = [node for graph in graphs for node in graph.graph.nodes if "mm" in str(node.target)]
+    assert {str(node.target) for node in products} == {"aten.mm.dtype"}
+    assert len(products) == 5
+
+
+DOT = re.compile(r"dot_general.*\(tensor<([^>]*)>, tensor<([^>]*)>\) -> tensor<([^>]*)>")
+
+
+def lowered(loss: Loss, platform: str, dtype: Any) -> Counter[tuple[str, ...]]:
+    """Count the products of three large axes in what JAX lowers for a platform, by their dtypes."""
+    a = jnp.zeros((N, D), dtype=dtype)
+    step = jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))
+    text = export.export(step, platforms=[platform])(a, a).mlir_module()
+    matrices = (found for found in DOT.findall(text) if found[2].count("x") > 1)  # the others are sums of products
+    return Counter(tuple(part.rpartition("x")[2] for part in found) for found in matrices)
+
+
+@pytest.mark.parametrize("platform", ["cuda", "tpu"])
+@pytest.mark.parametrize("name", list(LOSSES))
+def test_jax_multiplies_sixteen_bits_on_accelerators(name: str, platform: str) -> None:
+    loss, count = LOSSES[name]
+    for dtype, half in ((jnp.bfloat16, "bf16"), (jnp.float16, "f16"))[: 1 if platform == "tpu" else 2]:
+        # CLIP adds its rows and columns up, and visits the tiles again; both parts of MoCo v3 are the same program.
+        of_jax = {"clip": 6, "moco_v3": 3}.get(name, count)
+        assert lowered(loss, platform, dtype) == {(half, half, "f32"): of_jax}
+
+
+def test_jax_widens_on_a_processor() -> None:
+    assert lowered(LOSSES["info_nce"][0], "cpu", jnp.bfloat16) == {("f32", "f32", "f32"): 3}
+    assert lowered(LOSSES["info_nce"][0], "cuda", jnp.float32) == {("f32", "f32", "f32"): 3}
+
+
+@pytest.mark.parametrize("value", ["default", "HIGH", 3, True, b"high"])
+def test_an_unknown_precision_is_refused(value: Any) -> None:
+    x = np.eye(3)
+    with pytest.raises(ValueError, match=r"^precision: expected None, 'high' or 'highest', got"):
+        pnce.info_nce(x, x, precision=value)
+
+
+def test_every_loss_that_streams_takes_a_precision() -> None:
+    named = {name: getattr(pnce, name) for name in pnce.__all__}
+    losses = {name: inspect.signature(x).parameters for name, x in named.items() if inspect.isfunction(x)}
+    streamed = {name for name, parameters in losses.items() if "block_size" in parameters}
+    assert streamed == {name for name, parameters in losses.items() if "precision" in parameters}
+    assert len(streamed) > 15
+
+
+# ---------------------------------------------------------------------------------------------------- what comes of it
+
+
+def results(loss: Loss, *arrays: torch.Tensor) -> list[torch.Tensor]:
+    """Give value and gradients, in float64."""
+    leaves = [x.clone().requires_grad_() for x in arrays]
+    value = loss(*leaves)
+    value.backward()
+    return [value.detach().double(), *(x.grad.double() for x in leaves if x.grad is not None)]
+
+
+def worst(found: list[torch.Tensor], wanted: list[torch.Tensor], dtype: torch.dtype) -> float:
+    """Give the largest error of any row, in units in the last place of the row's largest entry."""
+    eps = torch.finfo(dtype).eps
+    errors = []
+    for x, y in zip(found, wanted, strict=True):
+        scale = y.abs() if y.ndim == 0 else y.abs().amax(dim=1, keepdim=True)
+        scale = scale.clamp_min(torch.finfo(dtype).tiny / eps)
+        errors.append(float(((x - y).abs() / scale).max()) / eps)
+    return max(errors)
+
+
+MARGINS = {"random": (1.0, 0.1), "memorised": (0.02, 0.05), "memorised, sharp": (0.05, 0.0125)}
+"""How far an array is from the other, and the temperature."""
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("margin", list(MARGINS))
+@pytest.mark.parametrize("form", ["info_nce", "clip", "siglip", "supcon"])
+def test_no_bit_is_lost(form: str, margin: str, dtype: torch.dtype, emulated: None) -> None:
+    """Each row of the gradient is within a unit in the last place, however far the positives lead."""
+    del emulated
+    noise, temperature = MARGINS[margin]
+    draw = torch.Generator().manual_seed(7)
+    a = torch.randn((200, 32), generator=draw)
+    b = (a + noise * torch.randn(a.shape, generator=draw)).to(dtype)
+    a = a.to(dtype)
+    labels = torch.arange(200) % 9
+
+    def loss(x: torch.Tensor, y: torch.Tensor) -> Any:
+        if form == "info_nce":
+            return pnce.info_nce(x, y, temperature=temperature, similarity="cosine", block_size=64)
+        if form == "supcon":
+            return pnce.supcon(torch.cat([x, y]), torch.cat([labels, labels]), temperature=temperature)
+        if form == "siglip":
+            return pnce.siglip(x, y, logit_scale=1 / temperature, logit_bias=-10.0, reduction="sum")
+        return pnce.clip(x, y, logit_scale=1 / temperature)
+
+    found = results(loss, a, b)
+    wanted = results(loss, a.double(), b.double())
+    if dtype == torch.float16 and float(wanted[0]) > torch.finfo(dtype).max:
+        found, wanted = found[1:], wanted[1:]
+    assert worst(found, wanted, dtype) <= 1.0
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "dot"])
+@pytest.mark.parametrize("factor", [1e-37, 1e-25, 1.0, 1e18])
+def test_rows_of_any_magnitude(factor: float, similarity: str, emulated: None) -> None:
+    """bfloat16 has the range of float32, whose products are beyond it; the rows are not."""
+    del emulated
+    draw = torch.Generator().manual_seed(3)
+    a, b = (torch.randn((12, 8), generator=draw).to(torch.bfloat16) for _ in range(2))
+    a = torch.cat([a[:4] * factor, a[4:8] / factor if factor < 1 else a[4:8], a[8:]]).to(torch.bfloat16)
+    temperature = 0.5 if similarity == "cosine" else max(1.0, factor * 8)
+
+    def loss(x: torch.Tensor, y: torch.Tensor) -> Any:
+        return pnce.info_nce(x, y, temperature=temperature, similarity=similarity)
+
+    found, wanted = results(loss, a, b), results(loss, a.double(), b.double())
+    assert all(bool(torch.isfinite(x).all()) for x in found)
+    if similarity == "cosine" or factor == 1.0:
+        assert worst(found, wanted, torch.bfloat16) <= 1.0
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_zeros_and_what_takes_no_part(dtype: torch.dtype, emulated: None) -> None:
+    del emulated
+    draw = torch.Generator().manual_seed(5)
+    a, b = (torch.randn((6, 4), generator=draw).to(dtype) for _ in range(2))
+    a[2] = 0
+    mask = torch.ones((6, 6), dtype=torch.bool)
+    mask[4], mask[:, 4] = False, False
+
+    def loss(x: torch.Tensor, y: torch.Tensor, scale: float = 2.0) -> Any:
+        return pnce.clip(x, y, logit_scale=scale, mask=mask if x.shape == mask.shape[:1] else None)
+
+    assert worst(results(loss, a, b), results(loss, a.double(), b.double()), dtype) <= 1.0
+    a[4] = torch.nan
+
+    def masked(x: torch.Tensor, y: torch.Tensor) -> Any:
+        return pnce.info_nce(x, y, temperature=0.5, mask=mask, similarity="cosine")
+
+    wanted = results(masked, a.double(), b.double())
+    assert all(bool(torch.isfinite(x).all()) for x in wanted)
+    assert worst(results(masked, a, b), wanted, dtype) <= 1.0
+
+
+@pytest.mark.parametrize("number", [0.0, -3.0])
+def test_factors_may_have_any_sign(number: float, emulated: None) -> None:
+    del emulated
+    draw = torch.Generator().manual_seed(5)
+    a, b = (torch.randn((6, 4), generator=draw).to(torch.bfloat16) for _ in range(2))
+    factors = torch.full((6,), number, dtype=torch.float64)
+
+    def loss(x: torch.Tensor, y: torch.Tensor) -> Any:
+        own = pnce.similarities.scaled_columns(
+            "cosine", factors.to(torch.float64 if x.dtype == torch.float64 else x.dtype)
+        )
+        return pnce.info_nce(x, y, temperature=0.5, similarity=own)
+
+    assert worst(results(loss, a, b), results(loss, a.double(), b.double()), torch.bfloat16) <= 1.0
+
+
+@pytest.mark.parametrize("name", ["info_nce of cosines", "clip", "nt_xent", "supcon"])
+def test_derivatives_of_the_second_order_are_those_of_float32(name: str, emulated: None) -> None:
+    """What is differentiated again is multiplied in float32: tangents have more than 16 bits."""
+    draw = torch.Generator().manual_seed(11)
+    a, b, direction = (torch.randn((N, D), generator=draw).to(torch.bfloat16) for _ in range(3))
+
+    def product(x: torch.Tensor, y: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        x = x.clone().requires_grad_()
+        (slope,) = torch.autograd.grad(LOSSES[name][0](x, y), x, create_graph=True)
+        (found,) = torch.autograd.grad((slope * v).sum(), x)
+        return found.double()
+
+    del emulated
+    found, wanted = product(a, b, direction), product(a.double(), b.double(), direction.double())
+    assert float((found - wanted).abs().max() / wanted.abs().max()) <= 2 * torch.finfo(torch.bfloat16).eps
+
+
+def test_ranks_multiply_sixteen_bits(emulated: None) -> None:
+    del emulated
+    draw = torch.Generator().manual_seed(2)
+    a, b = (torch.randn((12, 8), generator=draw).to(torch.bfloat16) for _ in range(2))
+    bounds = [(0, 3), (3, 12)]
+    for name in ("clip", "nt_xent", "info_nce of cosines"):
+        loss = LOSSES[name][0]
+
+        def on_a_rank(group: Any, loss: Loss = loss) -> list[torch.Tensor]:
+            low, high = bounds[group.rank]
+            across = pnce.across(group, gradients="summed")
+            with Products() as products:
+                found = results(lambda x, y: loss(x, y, across=across), a[low:high], b[low:high])
+            half = products.found["float32", "float32", "float32"]  # each emulates one of 16 bits
+            assert half >= 5
+            return found
+
+        found = run_ranks(2, on_a_rank)
+        wanted = results(loss, a.double(), b.double())
+        whole = [found[0][0], *(torch.cat([rank[k] for rank in found]) for k in (1, 2))]
+        assert worst(whole, wanted, torch.bfloat16) <= 1.0
+
+
+def test_jax_differentiates_products_of_sixteen_bits_as_those_of_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In reverse, forward over reverse, and under vmap; on the host, whose products are exact."""
+
+    def on_an_accelerator(*arrays: Any, cpu: Any, default: Any) -> Any:
+        del cpu
+        return default(*arrays)
+
+    monkeypatch.setattr(jax.lax, "platform_dependent", on_an_accelerator)
+    jax.clear_caches()  # type: ignore[no-untyped-call]
+    draw = np.random.default_rng(4)
+    a, b, v = (jnp.asarray(draw.normal(size=(9, 5)), dtype=jnp.bfloat16) for _ in range(3))
+
+    def loss(x: Any, y: Any) -> Any:
+        return pnce.clip(x, y, logit_scale=3.0)  # another than elsewhere: nothing of it is compiled yet
+
+    def close(x: Any, y: Any, units: float) -> bool:
+        x, y = (np.asarray(z, dtype=np.float64) for z in (x, y))
+        return bool(np.max(np.abs(x - y)) <= units * 2.0**-7 * np.max(np.abs(y)))
+
+    wide = [x.astype(jnp.float32) for x in (a, b, v)]
+    assert close(loss(a, b), loss(*wide[:2]), 1.0)
+    assert close(jax.grad(loss)(a, b), jax.grad(loss)(*wide[:2]), 1.0)
+    twice = jax.jvp(lambda x: jax.grad(loss)(x, b), (a,), (v,))[1]
+    assert close(twice, jax.jvp(lambda x: jax.grad(loss)(x, wide[1]), (wide[0],), (wide[2],))[1], 2.0)
+    both = jax.vmap(loss)(jnp.stack([a, b]), jnp.stack([b, a]))
+    assert close(both, [loss(a, b), loss(b, a)], 1.0)
+    jax.clear_caches()  # type: ignore[no-untyped-call]
