@@ -170,8 +170,8 @@ SELECTION: Final[Mapping[str, tuple[str, ...]]] = {
 """The variants of the default run, and the options of pytest that select their tests.
 
 Of variants that differ in one flag there is one: read-only arrays for NumPy, the strictest flags and the second device
-at once for array-api-strict. Products of 16 bits are emulated for the tests of numbers. With 32-bit numbers, JAX runs what depends on dtypes. mparray runs what does not compare
-the library with itself. `whole` runs every variant in full.
+at once for array-api-strict. Products of 16 bits are emulated for the tests of numbers. With 32-bit numbers, JAX runs
+what depends on dtypes. mparray runs what does not compare the library with itself. `whole` runs every variant in full.
 """
 
 nox.options.sessions = [
