@@ -10,6 +10,7 @@ import inspect
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -114,6 +115,46 @@ def test_torch_multiplies_sixteen_bits_on_an_accelerator(name: str, dtype: torch
     assert value.dtype == dtype
     assert a.grad is not None
     assert (a.grad.dtype, a.grad.shape) == (dtype, a.shape)
+
+
+class Traffic(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Count the bytes of large matrices that anything but a product reads and writes."""
+
+    def __init__(self, entries: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.entries = entries
+        self.bytes = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        tensors = {id(x): x for x in (*args, result) if isinstance(x, torch.Tensor)}.values()
+        large = any(x.numel() >= self.entries for x in tensors)
+        if large and "mm" not in str(function) and not function.is_view:
+            self.bytes += sum(x.numel() * x.element_size() for x in tensors)
+        return result
+
+
+TABLE = re.findall(
+    r"^\| `(\w+)` \| [^|]+ \| (\d+) \| [^|]+ \| (\d+) \| (\d+) \|$",
+    (Path(__file__).parents[1] / "docs" / "speed.md").read_text(encoding="utf-8"),
+    re.MULTILINE,
+)
+
+
+@pytest.mark.parametrize("row", TABLE, ids=lambda row: str(row[0]))
+def test_the_page_on_speed_tells_the_memory_traffic(row: tuple[str, ...]) -> None:
+    name, *told = row
+    n = 4096
+    for number, dtype in zip(told, (torch.float32, torch.bfloat16, torch.float16), strict=True):
+        a, b = (torch.zeros((n, 128), dtype=dtype, device="meta", requires_grad=True) for _ in range(2))
+        with Traffic(n * n // 2) as traffic:
+            LOSSES[name][0](a, b).backward()
+        entries = n * n * (4 if name == "nt_xent" else 1)
+        assert round(traffic.bytes / entries) == int(number), dtype
+
+
+def test_the_table_of_traffic_was_found() -> None:
+    assert [row[0] for row in TABLE] == ["info_nce", "clip", "siglip", "nt_xent"]
 
 
 @pytest.mark.parametrize("name", list(LOSSES))
