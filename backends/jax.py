@@ -213,6 +213,8 @@ class JaxAdapter(Defaults):
         return value_and_gradient
 
     def has_half_products(self, x: Any) -> bool:
+        while isinstance(x, Tracer) and hasattr(x, "primal"):  # differentiated without a compiler
+            x = x.primal
         return isinstance(x, Tracer) or any(device.platform != "cpu" for device in x.devices())
 
     def half_product(self, x: Any, y: Any) -> Any:

@@ -19,6 +19,7 @@ from ._losses.labels import contrastive, nca, soft_nearest_neighbor, supcon, tri
 from ._losses.memory import moco, moco_v3, nnclr
 from ._losses.prototypes import concentrations, proto_nce
 from ._losses.queue import Queue, queue_init, queue_push
+from ._losses.retrieval import two_tower
 from ._losses.views import dcl, dclw, flat_nce, nt_xent
 
 __version__ = "0.1.0"
@@ -64,5 +65,6 @@ __all__ = [
     "supcon",
     "triplet",
     "triplet_from_labels",
+    "two_tower",
     "value_and_grad",
 ]

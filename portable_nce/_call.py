@@ -39,7 +39,7 @@ from .objectives import resolve as resolve_objective
 from .objectives.relic import Relic
 from .objectives.triplet import Triplet
 from .pairings import Pairing, diagonal, half, two_views
-from .similarities import Operands, Similarity, factors_of_columns, measured_operands, normalized_here
+from .similarities import Operands, Similarity, measured_operands, normalized_here, numbers_of_columns
 from .similarities import resolve as resolve_similarity
 
 __all__ = [
@@ -201,11 +201,11 @@ def contrast_embeddings(
     given = _checked(embeddings, options, pairing, mask, weights, dtypes=dtypes, across=spread)
     xp, x, options = given.xp, given.x, given.options
     same_width(similarity, given.names[0], x, given.names[1], given.y)
-    for factors in () if across is None or replicated else factors_of_columns(chosen):
+    for name, numbers in () if across is None or replicated else numbers_of_columns(chosen):
         if given.keys:
-            message = "similarity: expected one without factors of columns beside negative_keys of other ranks"
+            message = f"similarity: expected one without {name} of columns beside negative_keys of other ranks"
             raise ValueError(message)
-        check_shape("factors", factors, (given.y.shape[0],))
+        check_shape(name, numbers, (given.y.shape[0],))
     if symmetric and x.shape[0] != given.y.shape[0]:
         sizes = f"{given.names[0]} {x.shape[0]} and {given.names[1]} {given.y.shape[0]}"
         message = f"symmetric: expected as many rows as columns, got {sizes}"
@@ -342,7 +342,7 @@ def _agreed(across: Ranks, given: _Given, similarity: Similarity, asked: tuple[A
         across.averaged,
     )
     arrays = {given.names[0]: given.x, given.names[1]: given.y, **given.options, "weights": given.weights}
-    arrays.update((f"factors {k}", factors) for k, factors in enumerate(factors_of_columns(similarity)))
+    arrays.update((f"{name} {k}", x) for k, (name, x) in enumerate(numbers_of_columns(similarity)))
     if given.keys:
         arrays["keys"] = given.keys[0]
     notes = Notes(

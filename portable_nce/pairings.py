@@ -14,7 +14,7 @@ from ._core.equality import EqualByContents
 from ._core.namespace import enter, namespace_of
 from ._core.protocol import Array, Namespace
 
-__all__ = ["Pairing", "Tile", "diagonal", "explicit", "index", "labels", "queue", "two_views"]
+__all__ = ["Pairing", "Tile", "diagonal", "explicit", "ids", "index", "labels", "queue", "two_views"]
 
 
 class Tile(NamedTuple):
@@ -150,7 +150,9 @@ class Pairing(EqualByContents):
             one_per_row=self.one_per_column,
             one_per_column=self.one_per_row,
         )
-        same = self.structure in {"labels", "own_labels"} or (self.structure == "diagonal" and len(self.rows) == 0)
+        same = self.structure in {"labels", "own_labels", "ids"} or (
+            self.structure == "diagonal" and len(self.rows) == 0
+        )
         return _structured(turned, self.structure if same else None)
 
 
@@ -382,6 +384,50 @@ def labels(rows: Array, columns: Array | None = None, /) -> Pairing:
     return _structured(Pairing(_labels_rule, rows=(rows,), columns=(columns,)), "labels")
 
 
+def ids(rows: Array, columns: Array | None = None, /) -> Pairing:
+    """Row i is positive with column i; other columns with the id of that one take no part.
+
+    They are the same thing, drawn into the batch a second time, and no negatives of it. All further columns, those
+    beyond the rows too, are negatives.
+
+    Parameters
+    ----------
+    rows : array of int, shape (N,)
+        Id of each row's positive.
+    columns : array of int, shape (K,), optional
+        Ids of the columns, of which the first N are those of the rows; None takes these.
+
+    Returns
+    -------
+    Pairing
+        The pairing of in-batch negatives without accidental hits.
+
+    Raises
+    ------
+    TypeError
+        If the ids are not integer arrays.
+    ValueError
+        If the ids are not one-dimensional.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> users, items = np.eye(3), np.eye(3)
+    >>> bought = pnce.pairings.ids(np.asarray([7, 7, 4]))
+    >>> round(float(pnce.contrast(users, items, objective="info_nce", pairing=bought)), 6)
+    0.392656
+    """
+    xp, _ = enter(rows=rows, columns=columns)
+    check_integers(xp, "rows", rows, shape_of("rows", rows, "(N)"))
+    if columns is None:
+        columns = rows
+    else:
+        check_integers(xp, "columns", columns, shape_of("columns", columns, "(K)"))
+    pairing = Pairing(_ids_rule, rows=(rows,), columns=(columns,), one_per_row=True, one_per_column=True)
+    return _structured(pairing, "ids")
+
+
 def explicit(positives: Array, /) -> Pairing:
     """The positives are where a boolean matrix is True, the negatives where it is False.
 
@@ -523,6 +569,10 @@ def _index_rule(tile: Tile) -> tuple[Array, Array]:
 def _labels_rule(tile: Tile) -> tuple[Array, Array]:
     same = tile.rows[0] == tile.columns[0]
     return same, _not(same)
+
+
+def _ids_rule(tile: Tile) -> tuple[Array, Array]:
+    return tile.i == tile.j, _and(tile.rows[0] != tile.columns[0], tile.i != tile.j)
 
 
 def _own_labels_rule(tile: Tile) -> tuple[Array, Array]:

@@ -37,6 +37,7 @@ __all__ = [
     "normalized",
     "resolve",
     "scaled_columns",
+    "shifted_columns",
 ]
 
 Operands: TypeAlias = tuple[Array, ...]
@@ -177,6 +178,23 @@ class _ScaledPullback(_Around):
         return to_rows, (*to_columns, xp.expand_dims(to_factors, axis=1))
 
 
+class _ShiftedScores(_Around):
+    """Scores plus the last operand of the columns."""
+
+    def __call__(self, rows: Operands, columns: Operands) -> Array:
+        scores = self.inner[0](rows, columns[:-1])
+        return scores + namespace_of(scores).matrix_transpose(columns[-1])
+
+
+class _ShiftedPullback(_Around):
+    """The pullback of `_ShiftedScores`, of the pullback of the scores."""
+
+    def __call__(self, rows: Operands, columns: Operands, cotangent: Array) -> tuple[Operands, Operands]:
+        to_rows, to_columns = self.inner[0](rows, columns[:-1], cotangent)
+        to_offsets = namespace_of(cotangent).sum(cotangent, axis=0)
+        return to_rows, (*to_columns, namespace_of(to_offsets).expand_dims(to_offsets, axis=1))
+
+
 class _Bilinear(_Around):
     """The preparation ``(x W / τ, y)``."""
 
@@ -199,34 +217,60 @@ class _Normalized(_Around):
         return prepared
 
 
-class _Scaled(_Around):
+class _OfColumns(_Around):
+    """A preparation, and a number of each column; of an inner product or not."""
+
+    name = ""
+
+    def prepared(self, x: Array, y: Array, scale: Any) -> tuple[Operands, Operands, Array]:
+        """The operands, and the numbers as a column."""
+        prepare, numbers, _ = self.inner
+        xp, (x, y, own) = enter(x=x, y=y, **{self.name: numbers})
+        check_shape(self.name, own, (y.shape[-2],))
+        rows, columns = prepare(x, y, scale)
+        return rows, columns, xp.expand_dims(xp.astype(own, x.dtype), axis=1)
+
+
+class _Scaled(_OfColumns):
     """A preparation, with the factors of the columns as one operand more, or multiplied into the only one."""
 
+    name = "factors"
+
     def __call__(self, x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:
-        prepare, factors, inner_product = self.inner
-        xp, (x, y, own) = enter(x=x, y=y, factors=factors)
-        check_shape("factors", own, (y.shape[-2],))
-        rows, columns = prepare(x, y, scale)
-        own = xp.expand_dims(xp.astype(own, x.dtype), axis=1)
-        return rows, (columns[0] * own,) if inner_product else (*columns, own)
+        rows, columns, own = self.prepared(x, y, scale)
+        return rows, (columns[0] * own,) if self.inner[2] else (*columns, own)
 
 
-def factors_of_columns(similarity: Similarity) -> tuple[Array, ...]:
-    """The factors that a similarity has for each column."""
-    found: list[Array] = []
+class _Shifted(_OfColumns):
+    """A preparation, with the offsets of the columns as one operand more, or one column more of the only one."""
+
+    name = "offsets"
+
+    def __call__(self, x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:
+        rows, columns, own = self.prepared(x, y, scale)
+        if not self.inner[2]:
+            return rows, (*columns, own)
+        xp = namespace_of(rows[0], own)
+        one = stop_gradient(xp.ones_like(rows[0][..., :1]))
+        return (xp.concat([rows[0], one], axis=-1),), (xp.concat([columns[0], own], axis=-1),)
+
+
+def numbers_of_columns(similarity: Similarity) -> tuple[tuple[str, Array], ...]:
+    """The factors and offsets that a similarity has for each column, each with its name."""
+    found: list[tuple[str, Array]] = []
     prepare: Any = similarity.prepare
-    while isinstance(prepare, (_Normalized, _Scaled)):
-        found.extend(prepare.inner[1:2] if isinstance(prepare, _Scaled) else ())
+    while isinstance(prepare, (_Normalized, _OfColumns)):
+        found.extend([(prepare.name, prepare.inner[1])] if isinstance(prepare, _OfColumns) else [])
         prepare = prepare.inner[0]
     return tuple(found)
 
 
-def with_factors(similarity: Similarity, change: Callable[[Array], Array]) -> Similarity:
-    """The similarity with other factors of the columns, if it has any."""
-    if not factors_of_columns(similarity):
+def with_numbers(similarity: Similarity, change: Callable[[Array], Array]) -> Similarity:
+    """The similarity with other numbers of the columns, if it has any."""
+    if not numbers_of_columns(similarity):
         return similarity
     made = Similarity(
-        _with_factors(similarity.prepare, change),
+        _with_numbers(similarity.prepare, change),
         None if similarity.inner_product else similarity.scores,
         None if similarity.inner_product else similarity.pullback,
         wide=similarity.wide,
@@ -236,12 +280,12 @@ def with_factors(similarity: Similarity, change: Callable[[Array], Array]) -> Si
     return made
 
 
-def _with_factors(prepare: Prepare, change: Callable[[Array], Array]) -> Prepare:
+def _with_numbers(prepare: Prepare, change: Callable[[Array], Array]) -> Prepare:
     if isinstance(prepare, _Normalized):
-        return _Normalized(_with_factors(prepare.inner[0], change))
-    if isinstance(prepare, _Scaled):
-        inner, factors, inner_product = prepare.inner
-        return _Scaled(_with_factors(inner, change), change(factors), inner_product)
+        return _Normalized(_with_numbers(prepare.inner[0], change))
+    if isinstance(prepare, _OfColumns):
+        inner, numbers, inner_product = prepare.inner
+        return type(prepare)(_with_numbers(inner, change), change(numbers), inner_product)
     return prepare
 
 
@@ -404,6 +448,64 @@ def scaled_columns(similarity: str | Similarity | Callable[[Array, Array], Array
         return made
     pullback = None if inner.pullback is None else _ScaledPullback(inner.scores, inner.pullback)
     return Similarity(prepare, _ScaledScores(inner.scores), pullback, wide=inner.wide)
+
+
+def shifted_columns(similarity: str | Similarity | Callable[[Array, Array], Array], offsets: Array, /) -> Similarity:
+    r"""Return a similarity to whose score against column j an offset of that column is added.
+
+    .. math:: s(x_i, y_j) / \tau + o_j
+
+    The offset is not divided by the temperature. With :math:`-\log q_j`, the logarithm of the probability with which a
+    candidate comes into a batch, it corrects for that popular candidates are negatives more often.
+
+    Parameters
+    ----------
+    similarity : str, Similarity or callable
+        A name, a similarity, or a function from (N, D), (K, D') to scores (N, K).
+    offsets : array, shape (K,)
+        Offset of each column, in nats; differentiable. They have to be finite.
+
+    Returns
+    -------
+    Similarity
+        The similarity, for the `similarity` argument of any loss.
+
+    Raises
+    ------
+    TypeError
+        If `offsets` is not a real floating-point array.
+    ValueError
+        If the name is unknown, `offsets` is not one-dimensional, or (when called) does not fit the columns.
+
+    See Also
+    --------
+    scaled_columns : Multiplies instead.
+
+    References
+    ----------
+    Yi et al. (2019), "Sampling-Bias-Corrected Neural Modeling for Large Corpus Item Recommendations", RecSys 2019,
+    equation 4.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> x, q = np.eye(3), np.asarray([0.5, 0.25, 0.25])
+    >>> corrected = pnce.similarities.shifted_columns("dot", -np.log(q))
+    >>> round(float(pnce.info_nce(x, x, similarity=corrected, temperature=1.0)), 6)
+    0.594563
+    """
+    inner = resolve(similarity)
+    xp, _ = enter(offsets=offsets)
+    check_floating(xp, offsets=offsets)
+    shape_of("offsets", offsets, "(K)")
+    offsets = upcast(xp, offsets)
+
+    prepare = _Shifted(inner.prepare, offsets, inner.inner_product)
+    if inner.inner_product:
+        return Similarity(prepare, inner_product=True)
+    pullback = None if inner.pullback is None else _ShiftedPullback(inner.pullback)
+    return Similarity(prepare, _ShiftedScores(inner.scores), pullback, wide=inner.wide)
 
 
 def resolve(similarity: str | Similarity | Callable[[Array, Array], Array]) -> Similarity:

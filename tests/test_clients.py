@@ -66,6 +66,7 @@ LOSSES: dict[str, Loss] = {
         x + y, _labels(x), margin=t, mining="batch_hard", form="soft", **o
     ),
     "moco": lambda x, y, t, **o: pnce.moco(x, y, _queue(y), temperature=t, **o),
+    "two_tower": lambda x, y, t, **o: pnce.two_tower(x, y, log_q=x[:, 0], temperature=t, **o),
     "moco_v3": lambda x, y, t, **o: pnce.moco_v3(x, y, x + y, x - y, temperature=t, **o),
     "nnclr": lambda x, y, t, **o: pnce.nnclr(x, y, _queue(y), temperature=t, **o),
     "proto_nce": lambda x, y, t, **o: pnce.proto_nce(

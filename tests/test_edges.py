@@ -15,6 +15,7 @@ import torch
 import portable_nce as pnce
 from portable_nce._core import numerics
 from portable_nce._execution import matrix, one_sided, tiling, two_sided
+from portable_nce._execution.layouts import Form
 from portable_nce._execution.one_sided import nearest_columns
 from portable_nce.objectives import Objective, Pairwise, Term
 from portable_nce.pairings import queue
@@ -421,7 +422,7 @@ def test_a_search_by_products_finds_what_one_with_masks_finds(valid: list[bool])
     rows[2] = np.nan
     marks = np.asarray(valid)
     scores = rows @ np.where(marks[:, None], columns, 0.0).T
-    where, found = nearest_columns((2, 0), rows, columns, marks)
+    where, found = nearest_columns((2, Form()), rows, columns, marks)
     assert found.tolist() == [any(valid)] * 5
     if any(valid):
         masked = np.where(marks, scores, -np.inf)

@@ -324,6 +324,84 @@ def test_rows_of_any_magnitude(factor: float, similarity: str, emulated: None) -
         assert worst(found, wanted, torch.bfloat16) <= 1.0
 
 
+@pytest.mark.parametrize("similarity", ["cosine", "dot"])
+@pytest.mark.parametrize("factor", [1e-5, 1e-4, 1e-3])
+@pytest.mark.parametrize("form", ["info_nce", "clip", "nt_xent"])
+def test_short_rows_of_float16_leave_the_others_as_they_are(
+    form: str, factor: float, similarity: str, emulated: None
+) -> None:
+    """A factor of a row or column that is far larger than others decides nothing."""
+    del emulated
+    draw = torch.Generator().manual_seed(0)
+    a = torch.randn((40, 16), generator=draw) * 4
+    b = a + torch.randn((40, 16), generator=draw) * 4
+    a[0] *= factor
+    b[:3] *= factor
+    scale = torch.tensor(5.0 if similarity == "cosine" else 0.05)
+    loss = getattr(pnce, form)
+
+    def scaled(x: torch.Tensor, y: torch.Tensor, s: torch.Tensor) -> Any:
+        own = {"logit_scale": s} if form == "clip" else {"temperature": 1 / s}
+        return loss(x, y, similarity=similarity, **own)
+
+    wide, narrow = (a.half().double(), b.half().double(), scale.double()), (a.half(), b.half(), scale)
+    *found, by_scale = results(scaled, *narrow)
+    *wanted, exact = results(scaled, *wide)
+    assert worst(found, wanted, torch.float16) <= 1.0
+    assert abs(float(by_scale / exact) - 1) <= 2e-5
+
+
+@pytest.mark.parametrize("noise", [0.3, 0.03])
+def test_the_gradient_of_a_scale_where_embeddings_have_almost_collapsed(noise: float, emulated: None) -> None:
+    """It is a small difference of products, of which the rounding of cotangents must leave a unit in the last place."""
+    del emulated
+    draw = torch.Generator().manual_seed(0)
+    base = torch.randn((1, 256), generator=draw)
+    a, b = ((base + noise * torch.randn((64, 256), generator=draw)).bfloat16() for _ in range(2))
+    found = results(lambda x, y, s: pnce.clip(x, y, logit_scale=s), a, b, torch.tensor(20.0))[-1]
+    wanted = results(
+        lambda x, y, s: pnce.clip(x, y, logit_scale=s), a.double(), b.double(), torch.tensor(20.0).double()
+    )
+    assert abs(float(found / wanted[-1]) - 1) <= torch.finfo(torch.bfloat16).eps
+
+
+@pytest.mark.parametrize("form", ["info_nce", "clip", "supcon"])
+@pytest.mark.parametrize("size", [1e-13, 1e-20, 1e-30])
+def test_inner_products_of_tiny_rows(size: float, form: str, emulated: None) -> None:
+    del emulated
+    draw = torch.Generator().manual_seed(1)
+    a, b = ((torch.randn((6, 4), generator=draw) * size).bfloat16() for _ in range(2))
+    labels = torch.tensor([0, 0, 1, 1, 2, 2])
+
+    def loss(x: torch.Tensor, y: torch.Tensor) -> Any:
+        if form == "supcon":
+            return pnce.supcon(x + y, labels, similarity="dot", temperature=1.0)
+        return pnce.clip(x, y, similarity="dot", logit_scale=1.0) if form == "clip" else pnce.n_tuple(x, y)
+
+    found, wanted = results(loss, a, b)[1:], results(loss, a.double(), b.double())[1:]
+    for x, y in zip(found, wanted, strict=True):
+        assert float((x - y).abs().max() / y.abs().max()) <= 2 * torch.finfo(torch.bfloat16).eps
+
+
+def test_what_is_no_number_is_seen(emulated: None) -> None:
+    del emulated
+    x, labels = torch.rand((6, 4), generator=torch.Generator().manual_seed(0)).half() + 0.1, torch.arange(6) // 2
+    assert pnce.supcon(x, labels, temperature=torch.tensor(torch.nan)).isnan()
+    factors = torch.ones(6)
+    factors[3] = torch.nan
+    own = pnce.similarities.scaled_columns("cosine", factors)
+    assert pnce.info_nce(x, x, similarity=own, reduction="none").isnan().all()
+    x[0, 0] = -torch.inf
+    assert pnce.supcon(x, labels).isnan()
+
+
+def test_three_products_of_the_largest_numbers(emulated: None) -> None:
+    del emulated
+    x = torch.eye(4)
+    loss = pnce.info_nce(x, 3.4e38 * x, similarity="dot", temperature=1e38, precision="high")
+    assert float(loss) == pytest.approx(0.0954, abs=1e-3)
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_zeros_and_what_takes_no_part(dtype: torch.dtype, emulated: None) -> None:
     del emulated
@@ -427,6 +505,10 @@ def test_jax_differentiates_products_of_sixteen_bits_as_those_of_float32(monkeyp
     assert close(jax.grad(loss)(a, b), jax.grad(loss)(*wide[:2]), 1.0)
     twice = jax.jvp(lambda x: jax.grad(loss)(x, b), (a,), (v,))[1]
     assert close(twice, jax.jvp(lambda x: jax.grad(loss)(x, wide[1]), (wide[0],), (wide[2],))[1], 2.0)
+    small = jax.grad(lambda x, t: pnce.info_nce(x, x, temperature=t), (0, 1))(
+        jnp.eye(4, dtype=jnp.float16), jnp.float32(1 / 85)
+    )
+    assert all(bool(jnp.all(jnp.isfinite(x))) for x in small)  # where XLA flushes what is below 2^-126
     both = jax.vmap(loss)(jnp.stack([a, b]), jnp.stack([b, a]))
     assert close(both, [loss(a, b), loss(b, a)], 1.0)
     jax.clear_caches()  # type: ignore[no-untyped-call]

@@ -302,6 +302,7 @@ FORMS: Mapping[str, Sequence[str]] = {"triplet": ("margin", "soft"), "flat_nce":
 EMBEDDED: Mapping[str, str] = {
     "info_nce": "query positive_key",
     "n_tuple": "query key",
+    "two_tower": "query candidate",
     **dict.fromkeys(("nt_xent", "flat_nce", "dcl", "dclw", "relic", "nnclr"), "view_a view_b"),
     **dict.fromkeys(("clip", "siglip"), "image text"),
     "moco": "query key",
@@ -420,6 +421,25 @@ class Draft:
             return 2 * rows, "VV"
         return (slots, "NM") if self.name == "moco" else (rows, "NN")
 
+    def candidates(self, rows: int, features: int) -> tuple[int, str]:
+        """Draw ids and probabilities of candidates, and further ones."""
+        further = self.chance()
+        columns = rows + (3 if further else 0)
+        ids, log_q = self.numbers.integers(0, 4, size=columns), np.log(self.numbers.random(columns) + 0.1)
+        own, shifted = self.chance(), self.chance()
+        if own:
+            self.add("ids", "N", ids[:rows])
+        if shifted:
+            self.add("log_q", "N", log_q[:rows])
+        if not further:
+            return rows, "NN"
+        self.embed("negative_candidates", "MD", columns - rows, features)
+        if own:
+            self.add("negative_ids", "M", ids[rows:])
+        if shifted:
+            self.add("negative_log_q", "M", log_q[rows:])
+        return columns, "NK"
+
     def steps(self, rows: int, features: int) -> tuple[int, str]:
         """Draw what contexts predict."""
         self.embed("targets", "SND", 2, rows, features)
@@ -484,6 +504,7 @@ FURTHER: Mapping[str, Callable[[Draft, int, int], tuple[int, str]]] = {
     "info_nce": Draft.keys,
     **dict.fromkeys(("moco", "nnclr"), Draft.memory),
     "cpc": Draft.steps,
+    "two_tower": Draft.candidates,
     "proto_nce": Draft.clusterings,
     **dict.fromkeys(("supcon", "nca", "soft_nearest_neighbor", "contrastive", "triplet_from_labels"), Draft.labels),
     "contrast": Draft.parts,
@@ -701,7 +722,8 @@ def permuted(problem: Problem, numbers: np.random.Generator) -> tuple[Problem, M
     if problem.options.get("pairing") == "two_views":  # pairs stay together
         order["N"] = np.concatenate([half := numbers.permutation(n // 2), n // 2 + half])
     if "K" in sizes:  # the columns of the same numbers go with the rows
-        order["K"] = np.concatenate([order["N"], np.arange(n, sizes["K"])])
+        further = order.get("M", np.arange(sizes["K"] - n))
+        order["K"] = np.concatenate([order["N"], n + further])
     order["V"] = np.concatenate([k * n + order["N"] for k in range(3)])[: sizes.get("V", 3 * n)]
     arrays = {key: reordered(x, problem.axes[key], order) for key, x in problem.arrays.items()}
     for key, letter in {"positives": "K" if "K" in order else "N", "assignments": "R", "assignments_2": "R"}.items():

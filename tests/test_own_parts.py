@@ -398,17 +398,22 @@ def test_what_similarities_around_others_mean(inner: Any) -> None:
     np.testing.assert_allclose(scores_of(around, 9.0 * X, 0.1 * Y), scores_of(around), rtol=1e-13, atol=1e-14)
     scaled = pnce.similarities.scaled_columns(inner, FACTORS)
     np.testing.assert_allclose(scores_of(scaled), scores_of(inner) * FACTORS, rtol=1e-13)
+    shifted = pnce.similarities.shifted_columns(inner, FACTORS)
+    np.testing.assert_allclose(scores_of(shifted), scores_of(inner) + FACTORS, rtol=1e-13)
+    both = pnce.similarities.scaled_columns(shifted, FACTORS)
+    np.testing.assert_allclose(scores_of(both), (scores_of(inner) + FACTORS) * FACTORS, rtol=1e-13)
 
 
 @libraries
-@pytest.mark.parametrize("kind", ["normalized", "scaled"])
+@pytest.mark.parametrize("kind", ["normalized", "scaled", "shifted"])
 def test_a_critic_inside_is_a_critic(convert: Any, kind: str) -> None:
     """Differentiated as it stands, not streamed; its like with a name gives the same numbers."""
 
     def make(inner: Any) -> Any:
         if kind == "normalized":
             return lambda _: pnce.similarities.normalized(inner)
-        return lambda factors: pnce.similarities.scaled_columns(inner, factors)
+        made = pnce.similarities.scaled_columns if kind == "scaled" else pnce.similarities.shifted_columns
+        return lambda factors: made(inner, factors)
 
     for ours, named in zip(
         gradients_of(convert, make(squared_distance), None),

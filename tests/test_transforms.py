@@ -58,6 +58,7 @@ EMBEDDING_LOSSES: dict[str, Loss] = {
         x * y, _labels(x), temperature=t, mining="batch_hard", form="soft", **o
     ),
     "moco": lambda x, y, t, **options: pnce.moco(x, y, _queue(x), temperature=t, **options),
+    "two_tower": lambda x, y, t, **options: pnce.two_tower(x, y, log_q=x[:, 0], temperature=t, **options),
     "nnclr": lambda x, y, t, **options: pnce.nnclr(x, y, _queue(x), temperature=t, symmetric=True, **options),
     "proto_nce": lambda x, y, t, **options: pnce.proto_nce(
         x, _rows(x), _labels(x), _rows(x)[:, 0] ** 2 + 0.2, key=y, queue=_queue(x), temperature=t, **options

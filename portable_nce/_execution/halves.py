@@ -13,12 +13,11 @@ from typing import Any
 from .._core.autodiff import stop_gradient
 from .._core.checks import is_half
 from .._core.namespace import namespace_of
-from .._core.protocol import Array, Namespace
+from .._core.protocol import Array
 from .._core.registry import adapter_of
 from ..similarities import Operands, Similarity
 from .layouts import Arrays
 from .matrix import Halves
-from .products import halves_of
 
 __all__ = ["of_matrix"]
 
@@ -46,35 +45,45 @@ def of_matrix(
         found = (_in_two(x) for x in (rows, columns))
     else:
         return None
-    return Halves(*found)
+    of_rows, of_columns = found
+    return Halves(of_rows, of_columns, dtype is None or not is_half(dtype) or similarity.unit)
 
 
 def _in_two(x: Array) -> Arrays:
     """Numbers of float32 as sums of two of bfloat16, with factors of 1."""
     xp, x = namespace_of(x), stop_gradient(x)
-    return xp.ones_like(x[:, 0]), *halves_of(xp, x, xp.bfloat16)
+    most = float(xp.finfo(xp.bfloat16).max)
+    within = xp.where(x > most, xp.full_like(x, most), xp.where(x < -most, xp.full_like(x, -most), x))
+    finite = xp.isfinite(x)
+    high = xp.astype(xp.where(finite, within, x), xp.bfloat16)
+    low = xp.where(finite, x - xp.astype(high, x.dtype), xp.zeros_like(x))
+    return xp.ones_like(x[:, 0]), high, xp.astype(low, xp.bfloat16)
 
 
-_LARGE, _STEP = 2.0**40, 2.0**88
-"""Products of rows with largest entries between the inverse of the first and itself are within range."""
+_LN2 = math.log(2.0)
+_MOST = 126.0  # of an exponent whose power of 2, and its inverse, are normal numbers
 
 
 def _as_they_are(x: Array, operand: Array, dtype: Any) -> Arrays:
-    """The factors that make rows of an operand of those of an array, and these in 16 bits."""
+    """The factors that make rows of an operand of those of an array, and these in 16 bits.
+
+    The rows are brought near 1 by a power of 2, which changes nothing but exponents: products are within range then,
+    and factors say which rows weigh more. What float16 cannot hold of a row is below 2^-24 of its largest entry.
+    """
     xp = namespace_of(x, operand)
     x, operand = stop_gradient(x), stop_gradient(operand)
-    if "bfloat16" in str(dtype):  # whose range is that of float32; a power of 2 changes nothing but the exponent
-        largest = xp.max(xp.abs(x), axis=1, keepdims=True)
-        one = xp.ones_like(largest)
-        x = x * xp.where(largest > _LARGE, one / _STEP, xp.where(largest < 1.0 / _LARGE, one * _STEP, one))
+    largest = xp.max(xp.abs(x), axis=1, keepdims=True)
+    known = xp.logical_and(xp.isfinite(largest), largest > 0)
+    exponent = xp.round(xp.log(xp.where(known, largest, xp.ones_like(largest))) / -_LN2)
+    exponent = xp.where(exponent > _MOST, xp.full_like(exponent, _MOST), exponent)
+    # Rounded to 8 bits, what is almost a power of 2 is one.
+    x = x * xp.astype(xp.astype(xp.exp(exponent * _LN2), xp.bfloat16), x.dtype)
     largest = xp.max(xp.abs(x), axis=1, keepdims=True)
     at = xp.logical_and(xp.abs(x) == largest, x != 0)
-    ratio = xp.where(at, operand, -math.inf) / xp.where(at, x, xp.ones_like(x))
-    return _without_zeros(xp, xp.max(ratio, axis=1), xp.astype(x, dtype))
-
-
-def _without_zeros(xp: Namespace, factor: Array, part: Array) -> Arrays:
-    """Factors that can be divided by; a row that is multiplied by 0 is 0."""
-    zero = factor == 0
-    usable = xp.logical_and(xp.isfinite(factor), xp.logical_not(zero))
-    return xp.where(usable, factor, xp.ones_like(factor)), xp.where(zero[:, None], xp.zeros_like(part), part)
+    ratio = operand / xp.where(at, x, xp.ones_like(x))
+    both_infinite = xp.logical_and(xp.isinf(operand), xp.isinf(x))  # the product is, too
+    ratio = xp.where(both_infinite, xp.ones_like(ratio), xp.where(at, ratio, -math.inf))
+    factor, part = xp.max(ratio, axis=1), xp.astype(x, dtype)
+    empty = xp.logical_or(factor == 0, factor == -math.inf)  # a row that is multiplied by 0 is 0
+    factor = xp.where(empty, xp.ones_like(factor), factor)
+    return factor, xp.where(empty[:, None], xp.zeros_like(part), part)

@@ -18,7 +18,7 @@ from ..similarities import Pullback, Scores
 from .families import PairsPlan, SoftmaxPlan, divided
 from .tiling import Bounds
 
-__all__ = ["Arrays", "MaskedLayout", "ProductLayout", "Wanted", "is_wanted", "reduced"]
+__all__ = ["Arrays", "Form", "MaskedLayout", "ProductLayout", "Wanted", "is_wanted", "reduced"]
 
 Arrays = tuple[Array, ...]
 
@@ -29,6 +29,21 @@ Wanted = bool | tuple[bool, ...]
 def is_wanted(wanted: Wanted, k: int) -> bool:
     """Whether the gradient of the array of that number is wanted."""
     return wanted if isinstance(wanted, bool) else wanted[k]
+
+
+class Form(NamedTuple):
+    """Of how many parts of 16 bits operands are also given, and whether their factors are of one order of magnitude.
+
+    The arrays are a factor for each row and the parts; the same of columns.
+    """
+
+    parts: int = 0
+    even: bool = False
+
+    @property
+    def size(self) -> int:
+        """The number of arrays of rows, or of columns."""
+        return 1 + self.parts if self.parts else 0
 
 
 class ProductLayout(NamedTuple):
@@ -43,8 +58,8 @@ class ProductLayout(NamedTuple):
     `own`: rows and columns are the same. `unit`: no score can overflow. `bounded`: none is large. `squarable`: no
     square of an operand overflows. `mean`: the sum is divided by the number of rows. `window`: of a part of the
     rows of a larger matrix, how many columns are their own, which come first; and `shards`: the ranks that
-    have its other rows, for a sweep that adds up columns. `parts`: of how many parts of 16 bits rows and columns are
-    also given, at the end: a factor for each row, the parts; the same of columns.
+    have its other rows, for a sweep that adds up columns. `halves`: what there is of rows and columns in 16 bits, at
+    the end.
     """
 
     plan: SoftmaxPlan | PairsPlan
@@ -64,7 +79,7 @@ class ProductLayout(NamedTuple):
     tiles: Bounds = ()
     window: int | None = None
     shards: Shards | None = None
-    parts: int = 0
+    halves: Form = Form()
 
 
 class MaskedLayout(NamedTuple):
@@ -73,8 +88,8 @@ class MaskedLayout(NamedTuple):
     The arrays are the operands of rows and then of columns, of each similarity in turn; numbers for each row; then,
     without a gradient, the rule's arrays of rows, of columns and of pairs, and the mask. `given`: the operand of the
     rows is the score matrix itself. `whole`: the shape of the matrix of which this is a part; the numbers of its rows
-    and of its columns come next. `parts`: of how many parts of 16 bits the rows and columns of a similarity, which is
-    an inner product, are also given, at the end: a factor for each row, the parts; the same of columns.
+    and of its columns come next. `halves`: what there is of the rows and columns of each similarity in 16 bits, at the
+    end.
     """
 
     plan: SoftmaxPlan | PairsPlan
@@ -91,7 +106,7 @@ class MaskedLayout(NamedTuple):
     values: bool = False
     block_size: int | str | None = None
     whole: tuple[int, int] | None = None
-    parts: tuple[int, ...] = ()
+    halves: tuple[Form, ...] = ()
 
 
 def reduced(

@@ -32,7 +32,7 @@ class _Masked:
 
     def __init__(self, layout: MaskedLayout, arrays: Arrays) -> None:
         self.layout = layout
-        counts = [1 + count if count else 0 for count in layout.parts]
+        counts = [form.size for form in layout.halves]
         arrays, given = arrays[: len(arrays) - 2 * sum(counts)], arrays[len(arrays) - 2 * sum(counts) :]
         found = _split(given, [count for count in counts for _ in "xy"])
         row_parts, self.column_parts = found[:-1:2], found[1::2]
@@ -88,7 +88,7 @@ class _Masked:
         both = self._as_operands(k, own)
         if both is None:
             return self.layout.similarities[k][1](own, self.columns[k], cotangent)
-        back, forth = p.pulled(cotangent, None, *both, wanted=(True, True))
+        back, forth = p.pulled(cotangent, None, *both, wanted=(True, True), even=self.layout.halves[k].even)
         return (back,), (forth,)
 
     def _as_operands(self, k: int, own: Arrays) -> tuple[p.Operand, p.Operand] | None:

@@ -28,7 +28,7 @@ from ..objectives.base import Objective, RowStatistics
 from ..pairings import Pairing, split
 from ..similarities import Operands, Similarity
 from .families import PairsPlan, SoftmaxPlan
-from .layouts import Arrays, MaskedLayout, ProductLayout
+from .layouts import Arrays, Form, MaskedLayout, ProductLayout
 from .masked import masked_sweep, search_sweep
 from .one_sided import nearest_columns, product_sweep
 from .products import absence, lines_of, operand_of, product
@@ -85,6 +85,21 @@ class Halves(NamedTuple):
 
     rows: Arrays
     columns: Arrays
+    even: bool = False  # whether the factors of rows, and those of columns, are of the same order of magnitude
+
+    @property
+    def arrays(self) -> Arrays:
+        """All of them, as sweeps take them."""
+        return (*self.rows, *self.columns)
+
+    def turned(self) -> Halves:
+        """Those of the transposed matrix."""
+        return Halves(self.columns, self.rows, self.even)
+
+    @property
+    def form(self) -> Form:
+        """What sweeps are told of them."""
+        return Form(max(len(self.rows) - 1, 0), even=self.even)
 
 
 class Part(NamedTuple):
@@ -135,7 +150,7 @@ class ScoreMatrix:
         if len(self.columns) == 0:
             scores = namespace_of(self.rows[0]).matrix_transpose(self.rows[0])
             return replace(self, rows=(scores,), pairing=pairing, mask=mask)
-        similarity, halves = self.similarity.transposed(), None if self.halves is None else Halves(*self.halves[::-1])
+        similarity, halves = self.similarity.transposed(), None if self.halves is None else self.halves.turned()
         return replace(
             self,
             similarity=similarity,
@@ -180,8 +195,8 @@ class ScoreMatrix:
         if self.halves is None:
             scores = self.similarity.scores(self.rows, self.columns)
             return upcast(namespace_of(scores), scores)
-        both = zip((self.rows, self.columns), self.halves, strict=True)
-        return product(*(operand_of((*x, *parts)) for x, parts in both))
+        rows, columns = (*self.rows, *self.halves.rows), (*self.columns, *self.halves.columns)
+        return product(operand_of(rows), operand_of(columns))
 
     # Where sums come from.
 
@@ -199,19 +214,19 @@ class ScoreMatrix:
             return None
         several = structure == "views" and not self.pairing.one_per_row
         if isinstance(plan, PairsPlan) and (plan.terms[1] is None or self.pairing.columns or several):
-            return None
+            return None  # with the columns of ids, too: how many negatives a row has is not known
         layout = self._product_layout(plan, by_row, options)
-        if structure in {"labels", "own_labels"}:
-            return None if isinstance(plan, PairsPlan) else self._by_classes(layout, by_row)
+        if structure in {"labels", "own_labels", "ids"}:
+            return None if isinstance(plan, PairsPlan) else self._by_labels(layout, by_row)
         (rows,), (columns,) = self.rows, self.columns
         xp, n_rows = namespace_of(rows), rows.shape[0]
         lines = lines_of(str(structure), n_rows, self.pairing.views)
         partners: Arrays = self.partners
         constants: Arrays = ()
-        of_rows, of_columns = self.halves or ((), ())
+        halves = self.halves or NO_HALVES
         if lines.apart and not partners:
             partners, columns = (columns[:n_rows, ...],), columns[n_rows:, ...]
-            of_columns = tuple(x[n_rows:, ...] for x in of_columns)
+            halves = halves._replace(columns=tuple(x[n_rows:, ...] for x in halves.columns))
         if not is_positive(lines.negatives(columns.shape[0])):
             return None
         present = self.pairing.rows[0] if self.pairing.rows else None
@@ -224,13 +239,25 @@ class ScoreMatrix:
             constants = (*constants, present)
             # What a row holds that does not count is to reach nobody, NaN neither.
             (rows,) = rows_where(xp, present, rows)
-            of_rows = (*of_rows[:1], *rows_where(xp, present, *of_rows[1:]))
+            halves = halves._replace(rows=(*halves.rows[:1], *rows_where(xp, present, *halves.rows[1:])))
         if valid is not None:
             constants = (*constants, absence(valid, columns))
-        parts = max(len(of_rows) - 1, 0)
-        layout = layout._replace(present=present is not None, biased=valid is not None, parts=parts)
-        constants = (*constants, *of_rows, *of_columns)
-        return Prepared(product_sweep, layout, (rows, columns, *partners), by_row, constants)
+        layout = layout._replace(present=present is not None, biased=valid is not None, halves=halves.form)
+        return Prepared(product_sweep, layout, (rows, columns, *partners), by_row, (*constants, *halves.arrays))
+
+    def _by_labels(self, layout: ProductLayout, by_row: Arrays) -> Prepared | None:
+        """The sweep over rows and columns with labels or ids."""
+        n_rows, n_columns = self.shape
+        if layout.structure != "ids" or (self.part is None and n_rows == n_columns):
+            by_classes = self._by_classes(layout, by_row)
+            if by_classes is not None or layout.structure != "ids":
+                return by_classes
+        if not is_positive(n_columns - 1):
+            return None
+        halves = self.halves or NO_HALVES
+        layout = layout._replace(halves=halves.form)
+        constants = (*self.pairing.rows, *self.pairing.columns, *halves.arrays)
+        return Prepared(product_sweep, layout, (*self.rows, *self.columns), by_row, constants)
 
     def _indexed(self, xp: Namespace, columns: Array) -> tuple[Array | None, Arrays, Arrays]:
         """Which rows have a positive if not all, the positives, and where they are."""
@@ -318,12 +345,12 @@ class ScoreMatrix:
             given=len(self.columns) == 0,
             whole=None if self.part is None else self.part.shape,
             block_size=self.block_size,
-            parts=tuple(0 if one.halves is None else len(one.halves.rows) - 1 for one in channels),
+            halves=tuple((one.halves or NO_HALVES).form for one in channels),
             **options,
         )
         operands = (*(x for one in channels for x in one.rows), *(x for one in channels for x in one.columns))
         numbers = () if self.part is None else self.part[:2]
-        halves = (x for one in channels for group in one.halves or () for x in group)
+        halves = (x for one in channels for x in (one.halves or NO_HALVES).arrays)
         constants = (*self.pairing.rows, *self.pairing.columns, *pairs, *numbers, *halves)
         return Prepared(masked_sweep, layout, operands, by_row, constants)
 
@@ -344,9 +371,9 @@ class ScoreMatrix:
             return None
         layout = self._product_layout(plan, by_row, {"mean": mean, "shards": self.shards})
         if symmetric or (structure == "views" and plain):
-            of_rows, of_columns = self.halves or ((), ())
-            layout = layout._replace(own=not symmetric, parts=max(len(of_rows) - 1, 0))
-            return Prepared(square_sweep, layout, (*self.rows, *self.columns), by_row, (*of_rows, *of_columns))
+            halves = self.halves or NO_HALVES
+            layout = layout._replace(own=not symmetric, halves=halves.form)
+            return Prepared(square_sweep, layout, (*self.rows, *self.columns), by_row, halves.arrays)
         if structure == "own_labels" and not plan.objective.separate:
             by_classes = self._by_classes(layout, by_row)
             return None if by_classes is None else by_classes._replace(function=square_sweep)
@@ -382,9 +409,9 @@ class ScoreMatrix:
         one = self.constant()
         largest_of_all = self.pairing.structure == "candidates" and largest and not of_positives
         if largest_of_all and self.similarity.inner_product and self.mask is None:
-            of_rows, of_columns = self.halves or ((), ())
-            static: Any = (nearest_columns, (self.block_size, max(len(of_rows) - 1, 0)), ())
-            arrays = (*one.rows, *one.columns, *self.pairing.columns, *of_rows, *of_columns)
+            halves = self.halves or NO_HALVES
+            static: Any = (nearest_columns, (self.block_size, halves.form), ())
+            arrays = (*one.rows, *one.columns, *self.pairing.columns, *halves.arrays)
         else:
             prepared = one.by_masks(PairsPlan((None, None)), (), None, {})
             static = (search_sweep, prepared.layout, (("of_positives", of_positives), ("largest", largest)))
@@ -445,6 +472,7 @@ def _without_empty_tiles(
     return tuple(pairwise((*rows, n_rows))), tuple(pairwise((*columns, n_columns)))
 
 
+NO_HALVES = Halves((), ())
 _NO_OBJECTIVE = Objective(lambda row: row.log_odds, couples_rows=False, label="statistics")
 
 

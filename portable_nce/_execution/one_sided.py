@@ -17,7 +17,7 @@ from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from . import products as p
 from .families import PairsPlan, SoftmaxPlan, divisor_of, exp_base, family_of
-from .layouts import Arrays, ProductLayout, Wanted, is_wanted, reduced
+from .layouts import Arrays, Form, ProductLayout, Wanted, is_wanted, reduced
 from .products import ABSENT
 from .tiling import MAX_UNSHIFTED_LOGIT, masked, one_sided
 
@@ -33,27 +33,28 @@ def product_sweep(layout: ProductLayout, *arrays: Array, need_grad: Wanted) -> A
     return sweep.as_one_tile() if sweep.is_one_tile() else sweep.by_tiles()
 
 
-def label_sets(xp: Namespace, rows: Array, columns: Array, *, own: bool) -> tuple[Array, Array]:
-    """Positives and negatives by labels; an own column, on the diagonal, is neither."""
+def label_sets(xp: Namespace, rows: Array, columns: Array, structure: str) -> tuple[Array, Array]:
+    """Positives and negatives by labels; own columns, on the diagonal, are neither, or of ids the only positives."""
     same = rows[:, None] == columns[None, :]
     negatives = xp.logical_not(same)
-    if own:
-        number = xp.arange(rows.shape[0], device=device_of(rows))
-        same = xp.logical_and(same, number[:, None] != number[None, :])
-    return same, negatives
+    if structure == "labels":
+        return same, negatives
+    number = xp.arange(rows.shape[0], device=device_of(rows))
+    diagonal = number[:, None] == number[None, :]
+    return diagonal if structure == "ids" else xp.logical_and(same, xp.logical_not(diagonal)), negatives
 
 
-def nearest_columns(static: tuple[int | str | None, int], *arrays: Array) -> tuple[Array, Array]:
+def nearest_columns(static: tuple[int | str | None, Form], *arrays: Array) -> tuple[Array, Array]:
     """The column of each row's largest score, among those that are valid if not all are, and whether there is one.
 
-    `static` is the size of blocks, and of how many parts rows and columns are.
+    `static` is the size of blocks, and what there is of rows and columns in 16 bits.
     """
-    block_size, parts = static
+    block_size, form = static
     ((rows, columns, *rest),) = lift_to_tape(arrays)
-    (own, others), valid = p.with_parts((rows, columns), rest, parts)
+    (own, others), valid = p.with_parts((rows, columns), rest, form)
     xp, adapter = namespace_of(rows), adapter_of(rows)
     if valid:
-        own = own if parts else p.Operand(p.beside(rows, xp.ones_like(rows[:, 0])))
+        own = own if form.parts else p.Operand(p.beside(rows, xp.ones_like(rows[:, 0])))
         others = p.with_added(others, p.absence(valid[0], columns))
 
     def step(carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
@@ -91,7 +92,7 @@ class _OneSided:
             self.partners = p.partners(xp, lines, columns, n_rows)
         self.by_row = tuple(further[: layout.by_row])
         constants = further[layout.by_row :]
-        (self.own, self.others), constants = p.with_parts((rows, columns), constants, layout.parts)
+        (self.own, self.others), constants = p.with_parts((rows, columns), constants, layout.halves)
         self.index = (constants.pop(0),) if lines.by_index else ()
         self.present = (constants.pop(0),) if layout.present else ()
         self.bias = constants.pop(0) if layout.biased else None
@@ -105,7 +106,7 @@ class _OneSided:
         """The family that sums up scores of a known bound; it settles who divides for a mean."""
         layout, plan, lines = self.layout, self.layout.plan, self.lines
         finite = layout.unit or bound < math.inf
-        complete = not (layout.biased or layout.present or layout.blocks)
+        complete = not (layout.biased or layout.present or layout.blocks or lines.ids)
         negatives = lines.negatives(self.columns.shape[0])
         divisor = None
         if layout.mean and finite and complete:
@@ -151,8 +152,8 @@ class _OneSided:
             return reduced(xp, self.layout, values, number, (), divisor=divisor)
         residual = residual * done.coefficient[:, None]
         cotangent = p.put_lines(self.lines, residual, done.to_positive, tile, eager=eager)
-        wanted = (self.to_rows, self.to_columns)
-        to_rows, to_columns = p.pulled(cotangent, None, self.own, self.others, wanted=wanted)
+        wanted, even = (self.to_rows, self.to_columns), self.layout.halves.even
+        to_rows, to_columns = p.pulled(cotangent, None, self.own, self.others, wanted=wanted, even=even)
         return reduced(xp, self.layout, values, number, (to_rows, to_columns, *done.to_rows), divisor=divisor)
 
     # Any other.
@@ -198,7 +199,7 @@ class _OneSided:
         here = tuple(numbers[: layout.by_row])
         at = numbers[layout.by_row] if self.lines.by_index else None
         scaled = own.times(self.unit)
-        if self.bias is not None and not layout.parts:
+        if self.bias is not None and not layout.halves.parts:
             scaled = p.Operand(p.beside(scaled.x, xp.ones_like(own.x[:, 0])))
         own_tile = next((k for k, (low, _) in enumerate(layout.blocks) if low == start), -1)
         positive: Any = None
@@ -206,10 +207,11 @@ class _OneSided:
         parts, residuals = [], []
         for k, factor in enumerate(self.factors):
             if k == own_tile:
-                sets = label_sets(xp, numbers[-1], self.tile_labels[k], own=layout.own)
+                sets = label_sets(xp, numbers[-1], self.tile_labels[k], layout.structure)
                 part, residual, positive = family.masked((p.product(own, factor),), sets, here, single=False)
             else:
-                part, residual = family.plain(p.product(scaled, factor), self._exclude(start, k, at), here)
+                own_ids = numbers[-1] if self.lines.ids else None
+                part, residual = family.plain(p.product(scaled, factor), self._exclude(start, k, at, own_ids), here)
             parts.append(part)
             residuals.append(residual)
         total, shares = family.merge(parts)
@@ -243,9 +245,9 @@ class _OneSided:
         if self.to_rows and partners:
             for partner, cotangent in zip(partners, p.of_each(to_positive, len(partners)), strict=True):
                 to_rows = p.plus(to_rows, cotangent[:, None] * partner)
-        wanted = (self.to_rows, self.to_columns)
+        wanted, even = (self.to_rows, self.to_columns), self.layout.halves.even
         for k, (residual, factor) in enumerate(zip(residuals, factors, strict=True)):
-            back, forth = p.pulled(residual, factor, own, self.tiles[k], wanted=wanted)
+            back, forth = p.pulled(residual, factor, own, self.tiles[k], wanted=wanted, even=even)
             if self.to_rows:
                 to_rows = p.plus(to_rows, back)
             if self.to_columns:
@@ -253,9 +255,15 @@ class _OneSided:
         further = (to_positive,) if partners and self.to_partners else ()
         return tuple(to_columns), (*((to_rows,) if self.to_rows else ()), *further)
 
-    def _exclude(self, start: Array | int, k: int, index: Array | None) -> Any:
+    def _exclude(self, start: Array | int, k: int, index: Array | None, ids: Array | None) -> Any:
         """The function that puts a number where rows of a tile have no negative; by labels, all are negatives."""
         if self.layout.blocks:
             return lambda x, _: x
         tile = p.tile_of(self.lines, start, self.bounds[k], self.columns.shape[0])
-        return lambda x, value: p.exclude(self.lines, x, value, tile, index, eager=self.mode == "eager")
+
+        def exclude(x: Array, value: float) -> Array:
+            if ids is not None:
+                x = p.exclude_ids(x, value, ids, self.tile_labels[k])
+            return p.exclude(self.lines, x, value, tile, index, eager=self.mode == "eager")
+
+        return exclude

@@ -11,7 +11,7 @@ from .._core.numerics import rows_where
 from .._core.protocol import Array, Namespace
 from .._core.ranks import Shards, widened
 from ..pairings import Pairing
-from ..similarities import Similarity, measured_operands, with_factors
+from ..similarities import Similarity, measured_operands, with_numbers
 from .halves import of_matrix
 from .matrix import Halves, Part, ScoreMatrix
 
@@ -39,7 +39,7 @@ def matrix_of_part(
     and the same pairing.
     """
     x, y = embeddings
-    similarity = with_factors(similarity, lambda factors: shards.gather(factors, of_columns=True))
+    similarity = with_numbers(similarity, lambda numbers: shards.gather(numbers, of_columns=True))
     columns = shards.gather(y, sent_as=sent_as[1], of_columns=True)
     xp, n = namespace_of(columns), x.shape[0]
     part = _part(xp, shards, x, pairing.views if pairing.structure == "views" else 1)
@@ -75,8 +75,9 @@ def matrix_of_part(
     own_rows, own_columns = (tuple(x[:n, ...] for x in operands) for operands in (of_rows, of_columns))
     halves = turned_halves = of_matrix(similarity, (rows, columns), (of_rows, of_columns), exact_in, precision)
     if halves is not None:
-        first_rows, first_columns = (tuple(x[:n, ...] for x in arrays) for arrays in halves)
-        halves, turned_halves = Halves(first_rows, halves.columns), Halves(first_columns, halves.rows)
+        first_rows, first_columns = (tuple(x[:n, ...] for x in arrays) for arrays in (halves.rows, halves.columns))
+        turned_halves = Halves(first_columns, halves.rows, halves.even)
+        halves = halves._replace(rows=first_rows)
     # On each rank there are as many rows as columns, so that one part serves the matrix and its transpose.
     other = ScoreMatrix(
         similarity.transposed(), own_columns, of_rows, turned, turned_mask, part=part, halves=turned_halves, **common

@@ -16,7 +16,7 @@ from .._core.namespace import device_of, namespace_of
 from .._core.numerics import largest_entry
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
-from .layouts import Arrays, ProductLayout
+from .layouts import Arrays, Form, ProductLayout
 from .tiling import MAX_UNSHIFTED_LOGIT
 
 __all__ = [
@@ -31,7 +31,7 @@ __all__ = [
     "cut",
     "empty_sums",
     "exclude",
-    "halves_of",
+    "exclude_ids",
     "largest_score",
     "line_scores",
     "lines_of",
@@ -85,7 +85,8 @@ class Lines(NamedTuple):
     """Where rows have their positives: row i in columns ``i + distance``, from the first again after the last.
 
     All other columns are its negatives, but column i where that is its `own`. With `by_index`, an array says where the
-    positives are; where they are `apart`, all columns are negatives. Both come with an array of their own.
+    positives are; where they are `apart`, all columns are negatives. Both come with an array of their own. With `ids`,
+    columns with the id of a row are none of its negatives.
 
     Of a part of the rows of a larger matrix, that is so in a `window` of the columns: so many, from the first on.
     """
@@ -94,6 +95,7 @@ class Lines(NamedTuple):
     own: bool = False
     by_index: bool = False
     apart: bool = False
+    ids: bool = False
     window: int | None = None
 
     @property
@@ -124,7 +126,7 @@ def lines_of(structure: str, n_rows: int, views: int, window: int | None = None)
         return Lines(tuple(k * (n_rows // views) for k in range(1, views)), own=True, window=window)
     if structure in {"index", "queue"}:
         return Lines(by_index=structure == "index", apart=structure == "queue")
-    return Lines(window=window)
+    return Lines(ids=structure == "ids", window=window)
 
 
 def tile_of(lines: Lines, start: Array | int, bounds: tuple[int, int], n_columns: int) -> Tile:
@@ -179,6 +181,11 @@ def exclude(lines: Lines, x: Array, value: float, tile: Tile, index: Array | Non
     for distance in lines.distances:
         x = put_line(x, distance, value, tile, eager=eager)
     return put_line(x, 0, value, tile, eager=eager) if lines.own else x
+
+
+def exclude_ids(x: Array, value: float, of_rows: Array, of_columns: Array) -> Array:
+    """A tile, which may be overwritten, with `value` where a column has the id of the row, as its positive has."""
+    return namespace_of(x).where(of_rows[:, None] == of_columns[None, :], value, x)
 
 
 def put_lines(lines: Lines, x: Array, values: Array, tile: Tile, *, eager: bool) -> Array:
@@ -236,13 +243,13 @@ def pieces(x: Array, bounds: Sequence[tuple[int, int]]) -> list[Array]:
 
 
 def with_parts(
-    both: tuple[Array, Array], constants: list[Array], parts: int
+    both: tuple[Array, Array], constants: list[Array], form: Form
 ) -> tuple[tuple[Operand, Operand], list[Array]]:
-    """The operands of rows and columns, of which so many parts are at the end of some arrays; and the other arrays."""
-    if not parts:
+    """The operands of rows and columns, of which the parts are at the end of some arrays; and the other arrays."""
+    if not form.parts:
         return (Operand(both[0]), Operand(both[1])), constants
-    start = len(constants) - 2 * (1 + parts)
-    of_rows, of_columns = constants[start : start + 1 + parts], constants[start + 1 + parts :]
+    start = len(constants) - 2 * form.size
+    of_rows, of_columns = constants[start : start + form.size], constants[start + form.size :]
     return (operand_of((both[0], *of_rows)), operand_of((both[1], *of_columns))), constants[:start]
 
 
@@ -286,12 +293,19 @@ def _product(rows: Array, columns: Array) -> Array:
 
 
 def pulled(
-    residual: Array, coefficient: Array | None, own: Operand, tile: Operand, *, wanted: tuple[bool, bool]
+    residual: Array,
+    coefficient: Array | None,
+    own: Operand,
+    tile: Operand,
+    *,
+    wanted: tuple[bool, bool],
+    even: bool = False,
 ) -> tuple[Array | None, Array | None]:
     """The cotangents of the rows and columns of a tile, of which the `wanted` ones are computed.
 
     That of the scores is the residual times a coefficient for each row (None: 1), which goes into operands of D
-    columns, not into the tile; or, of 16 bits, the sum of two numbers of 16 bits.
+    columns, not into the tile; or, of 16 bits, the sum of two numbers of 16 bits. With factors that are `even`, of one
+    order of magnitude, these serve rows and columns.
     """
     count, given = len(own.arrays), () if coefficient is None else (coefficient,)
 
@@ -308,16 +322,8 @@ def pulled(
 
     def of_halves(*arrays: Array) -> Arrays:
         rows, columns = operand_of(arrays[1 : 1 + count]), operand_of(arrays[1 + count : 1 + 2 * count])
-        factor = rows.factor * arrays[-1] if given else rows.factor
-        cotangent = arrays[0] * factor[:, None]
-        cotangent *= columns.factor[None, :]
-        parts, unit = _two_parts(cotangent, rows.parts[0].dtype)
-        found = []
-        if wanted[0]:
-            found.append(_sum_of_products(parts, columns.parts) * (unit / rows.factor)[:, None])
-        if wanted[1]:
-            found.append(_sum_of_products([x.T for x in parts], rows.parts) * (unit / columns.factor)[:, None])
-        return tuple(found)
+        pull = _pulled_together if even else _pulled_apart
+        return pull(arrays[0], arrays[-1] if given else None, rows, columns, wanted)
 
     arrays = (residual, *own.arrays, *tile.arrays, *given)
     found = iter(adapter_of(own.x).by_halves(of_halves, plainly, *arrays) if own.parts else plainly(*arrays))
@@ -325,24 +331,81 @@ def pulled(
     return to_rows, to_columns
 
 
+def _pulled_together(
+    residual: Array, coefficient: Array | None, rows: Operand, columns: Operand, wanted: tuple[bool, bool]
+) -> Arrays:
+    """The cotangents by two numbers of 16 bits for each pair, of the cotangent of the product of the parts."""
+    cotangent = residual * (rows.factor if coefficient is None else rows.factor * coefficient)[:, None]
+    cotangent *= columns.factor[None, :]
+    parts = _two_parts(cotangent, rows.parts[0].dtype, axis=None)
+    found = []
+    if wanted[0]:
+        found.append(parts.times(columns) * (parts.unit / rows.factor)[:, None])
+    if wanted[1]:
+        found.append(parts.turned().times(rows) * (parts.unit / columns.factor)[:, None])
+    return tuple(found)
+
+
+def _pulled_apart(
+    residual: Array, coefficient: Array | None, rows: Operand, columns: Operand, wanted: tuple[bool, bool]
+) -> Arrays:
+    """The same by two for rows and two for columns: a factor that is far smaller than others is to weigh as little."""
+    dtype, found = rows.parts[0].dtype, []
+    if wanted[0]:
+        parts = _two_parts(residual * columns.factor[None, :], dtype, axis=1)
+        back = parts.times(columns) * parts.unit
+        found.append(back if coefficient is None else back * coefficient[:, None])
+    if wanted[1]:
+        factor = rows.factor if coefficient is None else rows.factor * coefficient
+        parts = _two_parts((residual * factor[:, None]).T, dtype, axis=1)
+        found.append(parts.times(rows) * parts.unit)
+    return tuple(found)
+
+
+class _Parts(NamedTuple):
+    """A matrix, divided by a unit, as the sum of two of 16 bits and a rest."""
+
+    parts: Arrays
+    rest: Array
+    unit: Any
+
+    def times(self, operand: Operand) -> Array:
+        """The product with the parts of an operand.
+
+        Of the rest, the sum of each row is multiplied by the mean of the operand: where its rows are almost the same,
+        products with them cancel, and a derivative by the scale is what is left.
+        """
+        xp, products = namespace_of(self.rest), _sum_of_products(self.parts, operand.parts)
+        mean: Array = None
+        for part in operand.parts:
+            mean = plus(mean, xp.mean(xp.astype(part, self.rest.dtype), axis=0))
+        products += xp.sum(self.rest, axis=1)[:, None] * mean[None, :]
+        return products
+
+    def turned(self) -> _Parts:
+        """The transpose, which has one unit."""
+        return self._replace(parts=tuple(x.T for x in self.parts), rest=self.rest.T)
+
+
 _ROOM = 2.0**14
 """The largest of the numbers of float16 that are multiplied: far from its largest, and from its smallest."""
+_LEAST = 2.0**-100
+"""What is smaller is not divided by: a library that flushes small numbers to 0 would divide by 0."""
 
 
-def _two_parts(x: Array, dtype: Any) -> tuple[Arrays, Array | float]:
-    """Numbers of 16 bits whose sum is a matrix divided by a unit, but for what both cannot hold; and that unit."""
+def _two_parts(x: Array, dtype: Any, *, axis: int | None) -> _Parts:
+    """The parts of a matrix, with a unit for each row, or (None) one for all."""
     xp, unit = namespace_of(x), 1.0
     if "bfloat16" not in str(dtype):  # float16 has not the range of float32
-        largest = xp.max(xp.reshape(xp.abs(x), (-1,)), axis=0, keepdims=True)
-        unit = xp.where(largest > 0, largest / _ROOM, xp.ones_like(largest))
+        magnitudes = xp.abs(x) if axis == 1 else xp.reshape(xp.abs(x), (-1,))
+        largest = xp.max(magnitudes, axis=axis or 0, keepdims=True)
+        unit = xp.where(largest > _LEAST, largest, xp.full_like(largest, _LEAST)) / _ROOM
         x = x / unit
-    return halves_of(xp, x, dtype), unit
-
-
-def halves_of(xp: Namespace, x: Array, dtype: Any) -> Arrays:
-    """A number of 16 bits for each of 32, and one for what is missing to it."""
     high = xp.astype(x, dtype)
-    return high, xp.astype(x - xp.astype(high, x.dtype), dtype)
+    rest = x - xp.astype(high, x.dtype)
+    low = xp.astype(rest, dtype)
+    rest -= xp.astype(low, x.dtype)
+    return _Parts((high, low), rest, unit)
 
 
 def _sum_of_products(first: Sequence[Array], second: Sequence[Array]) -> Array:

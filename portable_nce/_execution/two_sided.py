@@ -48,7 +48,7 @@ class _Square:
         self.to_rows, self.to_columns = is_wanted(need_grad, 0), is_wanted(need_grad, 1)
         self.need_grad = need_grad = bool(need_grad)
         self.rows, self.columns, *further = arrays
-        both, self.labels = p.with_parts((self.rows, self.columns), further[layout.by_row :], layout.parts)
+        both, self.labels = p.with_parts((self.rows, self.columns), further[layout.by_row :], layout.halves)
         self.own, self.by_row = both[0], tuple(further[: layout.by_row])
         self.xp, self.adapter = namespace_of(self.rows), adapter_of(self.rows)
         self.n: int = self.rows.shape[0]
@@ -134,7 +134,7 @@ class _Square:
         self, own: p.Operand, own_labels: Array, k: int
     ) -> tuple[ExpSum, Array, Positives, tuple[Array, Array]]:
         """The tile of a block's own classes: its sums, its exponentials, its positives, and which are which."""
-        sets = label_sets(self.xp, own_labels, self.tile_labels[k], own=True)
+        sets = label_sets(self.xp, own_labels, self.tile_labels[k], "own_labels")
         return *self.family.masked((p.product(own, self.tiles[k]),), sets, (), single=False), sets
 
     # The sums.
@@ -260,8 +260,8 @@ class _Square:
                     cotangent = p.put_lines(
                         self.lines, cotangent, self.to_positive, self._tile(start, k), eager=self.eager
                     )
-                wanted = (self.to_rows, self.to_columns)
-                back, forth = p.pulled(cotangent, None, own, self.tiles[k], wanted=wanted)
+                wanted, even = (self.to_rows, self.to_columns), self.layout.halves.even
+                back, forth = p.pulled(cotangent, None, own, self.tiles[k], wanted=wanted, even=even)
                 if self.to_rows:
                     to_rows = p.plus(to_rows, back)
                 if self.to_columns:

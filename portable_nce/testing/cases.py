@@ -32,7 +32,19 @@ Regime = Literal["normal", "saturated"]
 
 _POSITIONAL = frozenset(
     {
-        *("query", "positive_key", "negative_keys", "key", "queue", "query_a", "query_b", "key_a", "key_b"),
+        *(
+            "query",
+            "positive_key",
+            "negative_keys",
+            "candidate",
+            "negative_candidates",
+            "key",
+            "queue",
+            "query_a",
+            "query_b",
+            "key_a",
+            "key_b",
+        ),
         *("view_a", "view_b", "view_c", "support", "image", "text", "context", "targets", "projections"),
         *("embeddings", "labels", "prototypes", "assignments", "concentrations", "anchor", "positive", "negative"),
         *("scores", "u", "x", "y", "log_marginal", "log_q"),
@@ -43,6 +55,7 @@ _POSITIONAL = frozenset(
 _KEYWORDS: Mapping[str, frozenset[str]] = {
     "contrast": frozenset({"labels"}),
     "proto_nce": frozenset({"key", "queue"}),
+    "two_tower": frozenset({"log_q"}),
 }
 """Of these names, those that a loss takes as keywords."""
 
@@ -214,6 +227,7 @@ def make_cases(rows: int = 3, features: int = 3, seed: int = 20268) -> tuple[Cas
         *_bounds(draw, rows),
         *_separate(draw, rows, features),
         *_queues(draw, rows, features),
+        *_retrieval(rows, features),
         *_of_two_views(draw, rows, features),
         *_predictions(draw, rows, features),
         *_prototypes(draw, rows, features),
@@ -255,6 +269,7 @@ def _variations(
 def _is_differentiable(key: str, value: Nested) -> bool:
     """Tell whether a further input is one that gradients flow to."""
     names = {"negative_keys", "bilinear", "temperature", "logit_scale", "logit_bias", "key"}
+    names |= {"negative_candidates", "log_q", "negative_log_q"}
     return key in names and isinstance(value, (list, float))
 
 
@@ -502,6 +517,45 @@ def _separate(draw: _Draw, rows: int, features: int) -> Iterator[Case]:
             }
         }
         yield from _variations("contrast", arguments, table)
+
+
+def _retrieval(rows: int, features: int) -> Iterator[Case]:
+    draw = _Draw(20270)  # of its own: those of the cases after it stay what they are
+    query, own = draw.vectors(rows, features), {"ids": [k // 2 for k in range(rows)]}
+    log_q = {"log_q": [row[0] for row in draw.vectors(rows, 1)]}
+    further = {"negative_candidates": draw.vectors(rows + 1, features)}
+    all_of_it = {
+        **further,
+        **own,
+        "negative_ids": [k % 3 for k in range(rows + 1)],
+        **log_q,
+        "negative_log_q": [row[0] for row in draw.vectors(rows + 1, 1)],
+        "temperature": 0.5,
+    }
+    table: dict[str, dict[str, Nested]] = {
+        "": {},
+        "log_q": {**log_q, "temperature": 0.75},
+        "cosine, ids": {**own, "similarity": "cosine", "temperature": 0.5},
+        "log_q, ids": {**log_q, **own, "temperature": 0.5},
+        "log_q, ids, distances": {**log_q, **own, "similarity": "neg_sq_euclidean", "temperature": 0.75},
+        "saturated": {
+            **log_q,
+            **own,
+            "candidate": draw.near(query, 2.0**-6),
+            "similarity": "neg_sq_euclidean",
+            "temperature": 0.125,
+        },
+        "mixed negatives": {**further, "temperature": 0.5},
+        "all of it": all_of_it,
+        "all of it, weights, mask, sum": {
+            **all_of_it,
+            "weights": draw.weights(rows),
+            "mask": draw.mask(rows, 2 * rows + 1),
+            "reduction": "sum",
+        },
+    }
+    table |= _streamed(table, ["log_q, ids", "all of it", "all of it, weights, mask, sum"])
+    yield from _variations("two_tower", {"query": query, "candidate": draw.vectors(rows, features)}, table)
 
 
 def _queues(draw: _Draw, rows: int, features: int) -> Iterator[Case]:

@@ -1287,8 +1287,39 @@ def uniformity(x: Matrix, *, t: Number = 2.0) -> Number:
     return mp.log(mean(_off_diagonal(kernel)))
 
 
+def two_tower(
+    query: Matrix,
+    candidate: Matrix,
+    negative_candidates: Nested = None,
+    *,
+    ids: Nested = None,
+    negative_ids: Nested = None,
+    log_q: Nested = None,
+    negative_log_q: Nested = None,
+    temperature: Number = 1.0,
+    similarity: str = "dot",
+    bilinear: Matrix | None = None,
+    mask: Nested = None,
+    **options: Any,
+) -> Nested:
+    """Softmax over the candidates of a batch and some more, less log q, without those that are the positive again."""
+    columns = [*candidate, *(negative_candidates or [])]
+    names = list(range(len(columns))) if ids is None else [*ids, *(negative_ids or [])]
+    shift = [0] * len(columns) if log_q is None else [*log_q, *(negative_log_q or [])]
+    scores = [
+        [score - own for score, own in zip(row, shift, strict=True)]
+        for row in score_matrix(query, columns, similarity, 1 / mpf(temperature), bilinear)
+    ]
+    takes_part = [
+        [(i == j or names[i] != names[j]) and (mask is None or mask[i][j]) for j in range(len(columns))]
+        for i in range(len(query))
+    ]
+    return from_scores_info_nce(scores, mask=takes_part, **options)
+
+
 ORACLES: Mapping[str, Callable[..., Nested]] = {
     "info_nce": info_nce,
+    "two_tower": two_tower,
     "flat_nce": flat_nce,
     "nt_xent": nt_xent,
     "dcl": dcl,

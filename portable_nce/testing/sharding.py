@@ -45,6 +45,8 @@ def is_shared(case: Case) -> bool:
     function = getattr(importlib.import_module(f"{package}.{topic}" if topic else package), name)
     if "across" not in inspect.signature(function).parameters or case.options.get("pairing") == "queue":
         return False
+    if "negative_candidates" in case.arguments:
+        return False
     # Of further columns of a diagonal pairing, one process would not know whose they are.
     return case.options.get("pairing") != "diagonal" or len(case.arguments["y"]) == len(case.arguments["x"])
 

@@ -664,6 +664,16 @@ PARAMETERS: dict[str, tuple[Nested, Callable[..., Any]]] = {
             x, y, similarity=pnce.similarities.scaled_columns("neg_euclidean", p), **o
         ),
     ),
+    "shifted_columns": (
+        [0.5, -1.0, 1.5, 2.0, 0.75, -1.25],
+        lambda _, x, y, p, **o: pnce.info_nce(x, y, similarity=pnce.similarities.shifted_columns("dot", p), **o),
+    ),
+    "shifted_columns of distances": (
+        [0.5, -1.0, 1.5, 2.0, 0.75, -1.25],
+        lambda _, x, y, p, **o: pnce.info_nce(
+            x, y, similarity=pnce.similarities.shifted_columns("neg_euclidean", p), **o
+        ),
+    ),
     "logistic bias": (-0.5, lambda _, x, y, p, **o: _contrast(x, y, pnce.objectives.logistic(bias=p), **o)),
     "siglip bias": (-0.5, lambda _, x, y, p, **o: pnce.siglip(x, y, logit_scale=2.0, logit_bias=p, **o)),
     "dclw temperature": (0.5, lambda _, x, y, p, **o: _contrast(x, y, pnce.objectives.dclw(temperature=p), **o)),

@@ -318,6 +318,21 @@ SHAPES: dict[str, tuple[str, Call]] = {
         "temperature",
         lambda v: pnce.from_scores.dclw(embeddings(v, 3, 3), temperature=v.floats([1.0, 2.0])),
     ),
+    "offsets a matrix": ("offsets", lambda v: pnce.similarities.shifted_columns("dot", embeddings(v))),
+    "negatives of another width, two_tower": (
+        "negative_candidates",
+        lambda v: pnce.two_tower(*two(v), v.floats([[1.0]])),
+    ),
+    "ids of another length": ("ids", lambda v: pnce.two_tower(*two(v), ids=v.array([1] * (N + 1)))),
+    "ids without those of the negatives": (
+        "negative_ids",
+        lambda v: pnce.two_tower(*two(v), embeddings(v), ids=v.array([1] * N)),
+    ),
+    "log_q of negatives that are not there": (
+        "negative_log_q",
+        lambda v: pnce.two_tower(*two(v), log_q=v.floats([0.5] * N), negative_log_q=v.floats([0.5] * N)),
+    ),
+    "log_q of another length": ("log_q", lambda v: pnce.two_tower(*two(v), log_q=v.floats([0.5] * (N + 1)))),
     "factors a matrix": ("factors", lambda v: pnce.similarities.scaled_columns("dot", embeddings(v))),
     "factors of other length": (
         "factors",
@@ -614,6 +629,9 @@ KINDS: dict[str, tuple[str, Call]] = {
         )
         for name in ("clip", "contrastive", "dclw", "logistic", "nca", "relic", "supcon", "triplet")
     },
+    "integer offsets": ("offsets", lambda v: pnce.similarities.shifted_columns("dot", v.array([1, 2]))),
+    "integer log_q": ("log_q", lambda v: pnce.two_tower(*two(v), log_q=v.array([1] * N))),
+    "ids that are no integers": ("ids", lambda v: pnce.two_tower(*two(v), ids=v.floats([1.0] * N))),
     "integer factors": ("factors", lambda v: pnce.similarities.scaled_columns("dot", v.array([1, 2]))),
 }
 

@@ -217,6 +217,7 @@ LOSSES: dict[str, Loss] = {
     "soft_nearest_neighbor": of_labels(1.0, "neg_sq_euclidean"),
     "supcon": of_labels(0.1, "cosine", options={"base_temperature": 0.25}, together=True),
     "supcon separate": of_labels(0.1, "cosine", options={"multi_positive": "separate"}),
+    "two_tower": Loss(arguments=("query", "candidate"), temperature=1.0, similarity="dot", alone=True),
     "triplet": Loss(
         arguments=("anchor", "positive", "negative"),
         temperature=1.0,

@@ -1,0 +1,188 @@
+"""The loss of two towers that retrieve: queries against the candidates of a batch, drawn with known probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from .._call import contrast_embeddings, same_width
+from .._core.checks import check_floating, check_integers, check_shape, common_dtype, shape_of
+from .._core.namespace import enter
+from .._core.numerics import upcast
+from .._core.protocol import Array, Namespace
+from .._core.ranks import Ranks, told_to_others
+from ..objectives import info_nce as info_nce_objective
+from ..pairings import diagonal
+from ..pairings import ids as pairing_of_ids
+from ..similarities import Similarity, shifted_columns
+
+__all__ = ["two_tower"]
+
+
+@told_to_others
+def two_tower(
+    query: Array,
+    candidate: Array,
+    negative_candidates: Array | None = None,
+    /,
+    *,
+    ids: Array | None = None,
+    negative_ids: Array | None = None,
+    log_q: Array | None = None,
+    negative_log_q: Array | None = None,
+    temperature: float | Array = 1.0,
+    similarity: str | Similarity | Callable[[Array, Array], Array] = "dot",
+    mask: Array | None = None,
+    weights: Array | None = None,
+    reduction: str = "mean",
+    block_size: int | str | None = "auto",
+    precision: str | None = None,
+    across: Ranks | None = None,
+) -> Array:
+    r"""Return the sampled softmax of queries over the candidates of a batch, with the logQ correction.
+
+    .. math:: \ell_i = -\log \frac{e^{g_{ii}}}{e^{g_{ii}} + \sum_{j \in Q(i)} e^{g_{ij}}}, \qquad
+        g_{ij} = s(q_i, c_j) / \tau - \log q_j
+
+    A candidate comes into a batch with the probability :math:`q_j`; popular ones are negatives more often, for which
+    the last term makes up. Candidates with the id of the positive are the positive again, drawn by another query: such
+    accidental hits are no negatives.
+
+    Parameters
+    ----------
+    query : array, shape (N, D)
+        Embeddings of the queries.
+    candidate : array, shape (N, D)
+        Embeddings of their candidates; candidate i belongs to query i.
+    negative_candidates : array, shape (M, D), optional
+        Further candidates, negatives of all queries: drawn uniformly, say (mixed negative sampling).
+    ids : array of int, shape (N,), optional
+        Ids of the candidates; None takes all for different.
+    negative_ids : array of int, shape (M,), optional
+        Ids of the further candidates; needed with `ids` and `negative_candidates`.
+    log_q : array, shape (N,), optional
+        Logarithm of the probability of each candidate to be drawn; only differences count. None corrects nothing.
+    negative_log_q : array, shape (M,), optional
+        That of the further candidates; needed with `log_q` and `negative_candidates`.
+    temperature : float or array of one entry, default: 1.0
+        Temperature τ > 0; differentiable as an array.
+    similarity : {"dot", "cosine", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "dot"
+        How embeddings are compared; see `portable_nce.similarities`.
+    mask : array of bool, shape (N, N), or (N, N + M) with `negative_candidates`, optional
+        Pairs that take part; all by default.
+    weights : array, shape (N,), optional
+        Weights of the queries.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Weighted mean over the queries that have a positive, weighted sum, or the weighted losses of the queries.
+    block_size : int, None or "auto", default: "auto"
+        Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
+        gradient come in one pass, and elsewhere from about four million entries on.
+    precision : {"high", "highest"}, optional
+        By default, embeddings of 16 bits are multiplied in 16 bits, exactly, where the library is faster at that.
+        ``"highest"`` widens them first; ``"high"`` makes of a product of float32 three of bfloat16 there, which leaves
+        16 bits of the 24.
+    across : Ranks, optional
+        Ranks that have other rows of the same batch; see `portable_nce.across`.
+
+    Returns
+    -------
+    array
+        Loss in nats: 0-d, or shape (N,) for reduction "none", of the library, dtype and device of `query`.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape, device or option does not fit.
+
+    See Also
+    --------
+    portable_nce.density.sampled_softmax : Of scores, with noise of each row.
+
+    References
+    ----------
+    Yi et al. (2019), "Sampling-Bias-Corrected Neural Modeling for Large Corpus Item Recommendations", RecSys 2019,
+    equations 4 and 5; Yang et al. (2020), "Mixed Negative Sampling for Learning Two-tower Neural Networks in
+    Recommendations", WWW 2020.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> user, item = np.eye(3), 2.0 * np.eye(3)
+    >>> views = np.asarray([8, 8, 2])  # of the items 7, 7 and 4
+    >>> pnce.two_tower(user, item, ids=np.asarray([7, 7, 4]), log_q=np.log(views / 18))
+    array(0.31026...)
+    """
+    further = {
+        "negative_candidates": negative_candidates,
+        "ids": ids,
+        "negative_ids": negative_ids,
+        "log_q": log_q,
+        "negative_log_q": negative_log_q,
+    }
+    further = {name: x for name, x in further.items() if x is not None}
+    xp, (query, candidate, *entered) = enter(query=query, candidate=candidate, **further)
+    further = dict(zip(further, entered, strict=True))
+    negatives = further.get("negative_candidates")
+    check_floating(xp, query=query, candidate=candidate)
+    n_rows, _ = shape_of("query", query, "(N, D)")
+    check_shape("candidate", candidate, (n_rows, *shape_of("candidate", candidate, "(N, D)")[1:]))
+    same_width(similarity, "query", query, "candidate", candidate)
+    columns, dtypes, sizes = candidate, [query.dtype, candidate.dtype], [n_rows]
+    if negatives is not None:
+        if across is not None:
+            message = "negative_candidates: expected None with across, where nobody could know whose they are"
+            raise ValueError(message)
+        check_floating(xp, negative_candidates=negatives)
+        sizes.append(shape_of("negative_candidates", negatives, "(M, D)")[0])
+        check_shape("negative_candidates", negatives, (sizes[1], candidate.shape[1]))
+        dtypes.append(negatives.dtype)
+        columns = xp.concat([upcast(xp, candidate), upcast(xp, negatives)], axis=0)
+    dtype = common_dtype(xp, query, candidate, *(() if negatives is None else (negatives,)))
+    ids = _joined(xp, "ids", further, sizes)
+    if ids is not None:
+        check_integers(xp, "ids", ids, (sum(sizes),))
+    log_q = _joined(xp, "log_q", further, sizes)
+    if log_q is not None:
+        check_floating(xp, log_q=log_q)
+        similarity = shifted_columns(similarity, -log_q)
+    return contrast_embeddings(
+        {"query": query, "candidate": columns},
+        dtype=dtype,
+        dtypes=tuple(dtypes),
+        objective=info_nce_objective(),
+        pairing=diagonal() if ids is None else pairing_of_ids(ids[:n_rows], ids),
+        similarity=similarity,
+        temperature=temperature,
+        mask=mask,
+        weights=weights,
+        reduction=reduction,
+        block_size=block_size,
+        precision=precision,
+        across=across,
+    )
+
+
+def _joined(xp: Namespace, name: str, arrays: Mapping[str, Array], sizes: list[int]) -> Array:
+    """What belongs to the candidates of the rows and to the further ones, in one array; None without it."""
+    own, further = arrays.get(name), arrays.get(f"negative_{name}")
+    if own is not None:
+        check_shape(name, own, (sizes[0],))
+    if own is None or len(sizes) == 1:
+        if further is not None:
+            message = f"negative_{name}: expected None without {name} and negative candidates, got an array"
+            raise ValueError(message)
+        return own
+    if further is None:
+        message = (
+            f"negative_{name}: expected the {name} of the negative candidates, got None; they are given for others"
+        )
+        raise ValueError(message)
+    check_shape(f"negative_{name}", further, (sizes[1],))
+    if further.dtype != own.dtype and all(xp.isdtype(x.dtype, "integral") for x in (own, further)):
+        own, further = (xp.astype(x, xp.int64) for x in (own, further))
+    if further.dtype != own.dtype:
+        message = f"negative_{name}: expected the dtype of {name}, {own.dtype}, got {further.dtype}"
+        raise TypeError(message)
+    return xp.concat([own, further], axis=0)
