@@ -7,6 +7,7 @@ what it lowers for platforms that are not there.
 from __future__ import annotations
 
 import inspect
+import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -268,7 +269,8 @@ def worst(found: list[torch.Tensor], wanted: list[torch.Tensor], dtype: torch.dt
     for x, y in zip(found, wanted, strict=True):
         scale = y.abs() if y.ndim == 0 else y.abs().amax(dim=1, keepdim=True)
         scale = scale.clamp_min(torch.finfo(dtype).tiny / eps)
-        errors.append(float(((x - y).abs() / scale).max()) / eps)
+        error = float(((x - y).abs() / scale).max()) / eps
+        errors.append(math.inf if math.isnan(error) else error)  # NaN, which is no error that `max` would see
     return max(errors)
 
 
@@ -391,8 +393,32 @@ def test_what_is_no_number_is_seen(emulated: None) -> None:
     factors[3] = torch.nan
     own = pnce.similarities.scaled_columns("cosine", factors)
     assert pnce.info_nce(x, x, similarity=own, reduction="none").isnan().all()
-    x[0, 0] = -torch.inf
-    assert pnce.supcon(x, labels).isnan()
+    for number in (-torch.inf, torch.inf, torch.nan):
+        x[0, 0] = number
+        assert pnce.supcon(x, labels).isnan()
+        assert pnce.info_nce(x, x, mask=torch.eye(6) > -1).isnan()
+
+
+def test_rows_that_do_not_count_may_hold_anything(emulated: None) -> None:
+    del emulated
+    draw = torch.Generator().manual_seed(6)
+    a, b = (torch.randn((5, 4), generator=draw).half() for _ in range(2))
+    a[3] = torch.nan
+    positives = torch.eye(5) > 0
+    positives[3, 3] = False
+    of_pairs, of_numbers = pnce.pairings.explicit(positives), torch.tensor([0, 1, 2, -1, 4])
+    for pairing in (of_pairs, pnce.pairings.Pairing(of_pairs.rule, pairs=(positives,), one_per_row=True)):
+        for similarity in ("cosine", "dot"):
+
+            def loss(x: torch.Tensor, y: torch.Tensor, p: Any = pairing, s: str = similarity) -> Any:
+                return pnce.contrast(x, y, objective="info_nce", pairing=p, similarity=s, temperature=0.5)
+
+            found, wanted = results(loss, a, b), results(loss, a.double(), b.double())
+            found[1][3] = wanted[1][3] = 0.0  # its own gradient
+            assert all(bool(x.isfinite().all()) for x in wanted)
+            assert worst(found, wanted, torch.float16) <= 1.0
+    x, y = (torch.where(z.isnan(), 1.0, z).to("meta") for z in (a, b))  # where numbers are not looked at
+    assert pnce.info_nce(x, y, positives=of_numbers.to("meta")).shape == ()
 
 
 def test_three_products_of_the_largest_numbers(emulated: None) -> None:

@@ -84,6 +84,7 @@ def _as_they_are(x: Array, operand: Array, dtype: Any) -> Arrays:
     both_infinite = xp.logical_and(xp.isinf(operand), xp.isinf(x))  # the product is, too
     ratio = xp.where(both_infinite, xp.ones_like(ratio), xp.where(at, ratio, -math.inf))
     factor, part = xp.max(ratio, axis=1), xp.astype(x, dtype)
+    factor = xp.where(xp.isnan(largest[:, 0]), largest[:, 0], factor)  # of no number there is no largest
     empty = xp.logical_or(factor == 0, factor == -math.inf)  # a row that is multiplied by 0 is 0
     factor = xp.where(empty, xp.ones_like(factor), factor)
     return factor, xp.where(empty[:, None], xp.zeros_like(part), part)

@@ -7,7 +7,7 @@ from typing import Any
 
 from .._core.namespace import device_of, lift_to_tape, namespace_of
 from .._core.numerics import upcast
-from .._core.protocol import Array
+from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from ..pairings import split
 from . import products as p
@@ -98,8 +98,9 @@ class _Masked:
         return p.operand_of(own), p.operand_of((*self.columns[k], *self.column_parts[k]))
 
 
-def _is_matrix(x: Array) -> bool:
-    return len(x.shape) > 1
+def _where_live(xp: Namespace, live: Array, x: Array) -> Array:
+    """An operand, 0 in rows that do not count, or the factors of rows, which are 1 there."""
+    return xp.where(live, x, xp.ones_like(x)) if len(x.shape) == 1 else xp.where(live[:, None], x, xp.zeros_like(x))
 
 
 def masked_sweep(layout: MaskedLayout, *arrays: Array, need_grad: Wanted) -> Arrays:
@@ -114,9 +115,9 @@ def masked_sweep(layout: MaskedLayout, *arrays: Array, need_grad: Wanted) -> Arr
         own, here, scores, sets = matrix.open(block, start)
         if skips:
             # A row without positives does not count: what it holds is to reach nobody, NaN neither.
-            live = xp.any(sets[0], axis=1)[:, None]
-            sets = (sets[0], xp.logical_and(sets[1], live))
-            own = [tuple(xp.where(live, x, xp.zeros_like(x)) if _is_matrix(x) else x for x in xs) for xs in own]
+            live = xp.any(sets[0], axis=1)
+            sets = (sets[0], xp.logical_and(sets[1], live[:, None]))
+            own = [tuple(_where_live(xp, live, x) for x in group) for group in own]
         total, residual, positive = family.masked(scores, sets, here, single=layout.single)
         done = family.finish(total, positive, here, need_grad=need_grad)
         if not need_grad:

@@ -92,6 +92,14 @@ class Halves(NamedTuple):
         """All of them, as sweeps take them."""
         return (*self.rows, *self.columns)
 
+    def where(self, xp: Namespace, live: Array) -> Halves:
+        """The same with rows of 0 where an array of flags says that they do not count."""
+        if not self.rows:
+            return self
+        factor, *parts = self.rows
+        factor = xp.where(live, factor, xp.ones_like(factor))
+        return self._replace(rows=(factor, *rows_where(xp, live, *parts)))
+
     def turned(self) -> Halves:
         """Those of the transposed matrix."""
         return Halves(self.columns, self.rows, self.even)
@@ -239,7 +247,7 @@ class ScoreMatrix:
             constants = (*constants, present)
             # What a row holds that does not count is to reach nobody, NaN neither.
             (rows,) = rows_where(xp, present, rows)
-            halves = halves._replace(rows=(*halves.rows[:1], *rows_where(xp, present, *halves.rows[1:])))
+            halves = halves.where(xp, present)
         if valid is not None:
             constants = (*constants, absence(valid, columns))
         layout = layout._replace(present=present is not None, biased=valid is not None, halves=halves.form)
