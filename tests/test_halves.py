@@ -421,6 +421,19 @@ def test_rows_that_do_not_count_may_hold_anything(emulated: None) -> None:
     assert pnce.info_nce(x, y, positives=of_numbers.to("meta")).shape == ()
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("name", ["info_nce of cosines", "siglip"])
+def test_a_row_of_no_number_leaves_the_gradients_of_other_rows(name: str, dtype: torch.dtype, emulated: None) -> None:
+    del emulated
+    draw = torch.Generator().manual_seed(8)
+    a, b = (torch.randn((5, 4), generator=draw).to(dtype) for _ in range(2))
+    a[3, 1] = torch.nan
+    found, wanted = results(LOSSES[name][0], a, b)[1], results(LOSSES[name][0], a.double(), b.double())[1]
+    others = [0, 1, 2, 4]
+    assert bool(wanted[others].isfinite().all())
+    assert worst([found[others]], [wanted[others]], dtype) <= 1.0
+
+
 def test_three_products_of_the_largest_numbers(emulated: None) -> None:
     del emulated
     x = torch.eye(4)

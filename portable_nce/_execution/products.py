@@ -397,8 +397,10 @@ def _two_parts(x: Array, dtype: Any, *, axis: int | None) -> _Parts:
     """The parts of a matrix, with a unit for each row, or (None) one for all."""
     xp, unit = namespace_of(x), 1.0
     if "bfloat16" not in str(dtype):  # float16 has not the range of float32
-        magnitudes = xp.abs(x) if axis == 1 else xp.reshape(xp.abs(x), (-1,))
-        largest = xp.max(magnitudes, axis=axis or 0, keepdims=True)
+        largest = xp.max(xp.abs(x), axis=1, keepdims=True)
+        if axis is None:  # a row of no number is to leave the others as they are
+            largest = xp.where(largest < math.inf, largest, xp.zeros_like(largest))
+            largest = xp.max(largest[:, 0], axis=0, keepdims=True)
         unit = xp.where(largest > _LEAST, largest, xp.full_like(largest, _LEAST)) / _ROOM
         x = x / unit
     high = xp.astype(x, dtype)
