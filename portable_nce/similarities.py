@@ -285,7 +285,9 @@ def _with_numbers(prepare: Prepare, change: Callable[[Array], Array]) -> Prepare
         return _Normalized(_with_numbers(prepare.inner[0], change))
     if isinstance(prepare, _OfColumns):
         inner, numbers, inner_product = prepare.inner
-        return type(prepare)(_with_numbers(inner, change), change(numbers), inner_product)
+        made: Any = type(prepare)(_with_numbers(inner, change), change(numbers), inner_product)
+        changed: Prepare = made
+        return changed
     return prepare
 
 
@@ -569,10 +571,10 @@ def _dot(x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:
 
 
 def _cosine(x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:
-    needed = adapter_of(x).needs_gradient
-    alike = x.shape == y.shape and needed(x) == needed(y)  # or a constant queue would need a gradient as `x` does
-    if y is not x and adapter_of(x).mode == "eager" and alike and is_number(scale):
-        rows, columns = normalize_both(x, y, float(scale))  # one node of a tape, for small batches
+    both, needs_gradient = y is not x and adapter_of(x).mode == "eager", adapter_of(x).needs_gradient
+    # One node of a tape, for small batches; but a constant queue is to need no gradient as `x` does.
+    if both and x.shape == y.shape and is_number(scale) and needs_gradient(x) == needs_gradient(y):
+        rows, columns = normalize_both(x, y, float(scale))
         return (rows,), (columns,)
     return _dot(*_unit_rows(x, y), scale)
 
