@@ -255,6 +255,14 @@ class _Shifted(_OfColumns):
         return (xp.concat([rows[0], one], axis=-1),), (xp.concat([columns[0], own], axis=-1),)
 
 
+def _checked_numbers(name: str, numbers: Array) -> Array:
+    """Numbers of columns, in the dtype to compute in."""
+    xp, _ = enter(**{name: numbers})
+    check_floating(xp, **{name: numbers})
+    shape_of(name, numbers, "(K)")
+    return upcast(xp, numbers)
+
+
 def numbers_of_columns(similarity: Similarity) -> tuple[tuple[str, Array], ...]:
     """The factors and offsets that a similarity has for each column, each with its name."""
     found: list[tuple[str, Array]] = []
@@ -438,12 +446,7 @@ def scaled_columns(similarity: str | Similarity | Callable[[Array, Array], Array
     0.239545
     """
     inner = resolve(similarity)
-    xp, _ = enter(factors=factors)
-    check_floating(xp, factors=factors)
-    shape_of("factors", factors, "(K)")
-    factors = upcast(xp, factors)
-
-    prepare = _Scaled(inner.prepare, factors, inner.inner_product)
+    prepare = _Scaled(inner.prepare, _checked_numbers("factors", factors), inner.inner_product)
     if inner.inner_product:
         made = Similarity(prepare, inner_product=True)
         made.scales = inner.scales
@@ -498,12 +501,7 @@ def shifted_columns(similarity: str | Similarity | Callable[[Array, Array], Arra
     0.594563
     """
     inner = resolve(similarity)
-    xp, _ = enter(offsets=offsets)
-    check_floating(xp, offsets=offsets)
-    shape_of("offsets", offsets, "(K)")
-    offsets = upcast(xp, offsets)
-
-    prepare = _Shifted(inner.prepare, offsets, inner.inner_product)
+    prepare = _Shifted(inner.prepare, _checked_numbers("offsets", offsets), inner.inner_product)
     if inner.inner_product:
         return Similarity(prepare, inner_product=True)
     pullback = None if inner.pullback is None else _ShiftedPullback(inner.pullback)

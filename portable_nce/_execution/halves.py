@@ -40,13 +40,11 @@ def of_matrix(
         return None
     xp = namespace_of(rows, columns)
     if dtype is not None and is_half(dtype) and similarity.scales:
-        found = (_as_they_are(x, operand, dtype) for x, operand in zip(embeddings, (rows, columns), strict=True))
-    elif precision == "high" and rows.dtype == xp.float32:
-        found = (_in_two(x) for x in (rows, columns))
-    else:
-        return None
-    of_rows, of_columns = found
-    return Halves(of_rows, of_columns, dtype is None or not is_half(dtype) or similarity.unit)
+        x, y = embeddings
+        return Halves(_as_they_are(x, rows, dtype), _as_they_are(y, columns, dtype), even=similarity.unit)
+    if precision == "high" and rows.dtype == xp.float32:
+        return Halves(_in_two(rows), _in_two(columns), even=True)
+    return None
 
 
 def _in_two(x: Array) -> Arrays:

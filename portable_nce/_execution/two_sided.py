@@ -241,6 +241,7 @@ class _Square:
         by_tile = p.pieces(of_columns, self.bounds)
         tops = () if family.unshifted else (self.sides[0].top,)
         top_by_tile = [] if family.unshifted else p.pieces(self.sides[-1].top, self.bounds)
+        wanted, even = (self.to_rows, self.to_columns), self.layout.halves.even
 
         def step(carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
             own, (coefficient, *further) = self.opened(block)
@@ -260,7 +261,6 @@ class _Square:
                     cotangent = p.put_lines(
                         self.lines, cotangent, self.to_positive, self._tile(start, k), eager=self.eager
                     )
-                wanted, even = (self.to_rows, self.to_columns), self.layout.halves.even
                 back, forth = p.pulled(cotangent, None, own, self.tiles[k], wanted=wanted, even=even)
                 if self.to_rows:
                     to_rows = p.plus(to_rows, back)
