@@ -15,6 +15,7 @@ from ._core.protocol import Adapter
 from ._core.ranks import Communicator, Ranks, across
 from ._core.registry import backends_available, register_backend
 from ._losses.in_batch import clip, cpc, info_nce, n_tuple, relic, siglip
+from ._losses.judged import distillation, gist_embed
 from ._losses.labels import contrastive, nca, soft_nearest_neighbor, supcon, triplet, triplet_from_labels
 from ._losses.memory import moco, moco_v3, nnclr
 from ._losses.prototypes import concentrations, proto_nce
@@ -41,8 +42,10 @@ __all__ = [
     "dclw",
     "density",
     "diagnostics",
+    "distillation",
     "flat_nce",
     "from_scores",
+    "gist_embed",
     "grad",
     "info_nce",
     "moco",

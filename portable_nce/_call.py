@@ -14,17 +14,20 @@ from ._core.checks import (
     check_floating,
     check_indices,
     check_mask,
+    check_number,
     check_precision,
     check_shape,
     common_dtype,
+    has_one_per_row,
     is_half,
     positive_scalar,
     row_weights,
     scalar,
     shape_of,
+    temperature_of,
 )
-from ._core.namespace import device_of, enter, is_array, is_number, namespace_of
-from ._core.numerics import rows_where, upcast
+from ._core.namespace import device_of, enter, is_array, is_number, lift_to_tape, namespace_of
+from ._core.numerics import largest_entry, rows_where, upcast, zeros
 from ._core.protocol import Array, Namespace
 from ._core.ranks import Notes, Ranks, Shards, agree, finished, told_to_others
 from ._core.reduction import REDUCTIONS, Reduction
@@ -39,12 +42,20 @@ from .objectives import resolve as resolve_objective
 from .objectives.relic import Relic
 from .objectives.triplet import Triplet
 from .pairings import Pairing, diagonal, half, two_views
-from .similarities import Operands, Similarity, measured_operands, normalized_here, numbers_of_columns
+from .similarities import (
+    Operands,
+    Similarity,
+    measured_operands,
+    normalized_here,
+    numbers_of_columns,
+    scaled_columns,
+)
 from .similarities import resolve as resolve_similarity
 
 __all__ = [
     "accumulated",
     "add",
+    "check_hardness",
     "contrast",
     "contrast_embeddings",
     "contrast_scores",
@@ -52,6 +63,8 @@ __all__ = [
     "inverse",
     "same_width",
     "shards_of_rows",
+    "sharpness_of",
+    "temperature_of_views",
     "zero_idle_rows",
 ]
 
@@ -70,6 +83,7 @@ def contrast(
     mask: Array | None = None,
     weights: Array | None = None,
     reduction: str = "mean",
+    hardness: float = 0.0,
     block_size: int | str | None = "auto",
     precision: str | None = None,
     across: Ranks | None = None,
@@ -94,8 +108,9 @@ def contrast(
         A name, or a pairing of `portable_nce.pairings`.
     similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
         A name, a similarity of `portable_nce.similarities`, or a function from (N, D), (K, D) to scores (N, K).
-    temperature : float or array of one entry, default: 1.0
-        Temperature τ > 0; differentiable as an array.
+    temperature : float, or array of one entry or of shape (N,), default: 1.0
+        Temperature τ > 0, or that of each row, and of the column of the same number where columns are compared with
+        rows; differentiable as an array.
     symmetric : bool, default: False
         Whether to average the loss of the rows and the loss of the columns.
     mask : array of bool, shape (N, K), optional
@@ -104,6 +119,9 @@ def contrast(
         Weights of the rows (with `symmetric`, of the columns too).
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the rows that count, weighted sum, or the weighted losses of the rows.
+    hardness : float, default: 0.0
+        The strength α ≥ 0 with which negatives count more the harder they are: :math:`\alpha\, \mathrm{sg}(s_{ij})`,
+        a constant, is added to their scores :math:`g_{ij}`. For objectives of the softmax family.
     block_size : int, None or "auto", default: "auto"
         Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
         gradient come in one pass, and elsewhere from about four million entries on.
@@ -150,6 +168,7 @@ def contrast(
         mask=mask,
         weights=weights,
         reduction=reduction,
+        hardness=hardness,
         block_size=block_size,
         precision=precision,
         across=across,
@@ -174,6 +193,7 @@ def contrast_embeddings(
     mask: Array | None,
     weights: Array | None,
     reduction: str,
+    hardness: float = 0.0,
     block_size: int | str | None,
     precision: str | None,
     across: Ranks | None,
@@ -199,27 +219,19 @@ def contrast_embeddings(
     options = {factor_name: temperature if scale is _NONE else scale, **(further or {})}
     spread = across is not None and not replicated
     given = _checked(embeddings, options, pairing, mask, weights, dtypes=dtypes, across=spread)
-    xp, x, options = given.xp, given.x, given.options
-    same_width(similarity, given.names[0], x, given.names[1], given.y)
-    for name, numbers in () if across is None or replicated else numbers_of_columns(chosen):
-        if given.keys:
-            message = f"similarity: expected one without {name} of columns beside negative_keys of other ranks"
-            raise ValueError(message)
-        check_shape(name, numbers, (given.y.shape[0],))
-    if symmetric and x.shape[0] != given.y.shape[0]:
-        sizes = f"{given.names[0]} {x.shape[0]} and {given.names[1]} {given.y.shape[0]}"
-        message = f"symmetric: expected as many rows as columns, got {sizes}"
-        raise ValueError(message)
-    if chosen.pullback is None and isinstance(block_size, int):
-        message = (
-            f"block_size: expected None or 'auto' with a similarity that is a plain function, got {block_size}; to "
-            f"stream it, make it a portable_nce.similarities.Similarity with a pullback, or pass None"
-        )
-        raise ValueError(message)
+    xp, x, options, by_rows = given.xp, given.x, given.options, given.by_rows
+    _check_similarity(similarity, chosen, given, spread=spread, symmetric=symmetric, block_size=block_size)
 
     made = objective if isinstance(objective, _OBJECTIVES) else objective(options)
+    hardness = check_hardness(hardness, made)
     shards = None
+    by_rows = given.by_rows
     if across is not None:
+        if by_rows and not isinstance(objective, _OBJECTIVES):
+            message = (
+                "temperature: expected one number with across and this objective, got an array with one for each row"
+            )
+            raise ValueError(message)
         if symmetric and isinstance(made, Relic):
             message = "symmetric: expected False with across and this objective; write relic(symmetric=True)"
             raise ValueError(message)
@@ -234,15 +246,18 @@ def contrast_embeddings(
             coupled,
             replicated and given.y.shape[0],
             precision,
+            hardness,
             agreed_on,
         )
         shards = _agreed(across, given, chosen, asked)
     if shards is not None:
-        options = {name: shards.shared(value) if is_array(value) else value for name, value in options.items()}
+        shared = {name: value for name, value in options.items() if is_array(value) and not by_rows}
+        options = {**options, **{name: shards.shared(value) for name, value in shared.items()}}
         made = objective if isinstance(objective, _OBJECTIVES) else objective(options)
     with adapter_of(x).full_precision(x):
         factor_of_scores = inverse(xp, options[factor_name], x) if scale is _NONE else options[factor_name]
-        bounded = chosen.unit and _is_small(factor_of_scores, x, alone=shards is None)
+        factor_of_scores = factor_of_scores[:, None] if by_rows else factor_of_scores
+        bounded = chosen.unit and not hardness and _is_small(factor_of_scores, x, alone=shards is None)
         matrix = _matrix(
             given,
             made,
@@ -255,18 +270,81 @@ def contrast_embeddings(
             bounded=bounded,
             block_size=block_size,
             precision=precision,
+            sharpness=sharpness_of(hardness, factor_of_scores, x),
         )
-        matrix = replace(matrix, self_contrast=len(embeddings) == 1, indices_checked=given.pairs.checked)
+        # With a temperature of each row, the scores of rows with themselves are not symmetric.
+        alone = len(embeddings) == 1 and not by_rows
+        matrix = replace(matrix, self_contrast=alone, indices_checked=given.pairs.checked)
         if chosen.pullback is None:
             matrix = matrix.dense()
         multiplier = None if factor is None else factor(options)
-        early = shards is not None and reduction != "none"  # before the ranks add up, as each differentiates its part
-        parts = Reduction(reduction, given.weights, shards, multiplier if early else None)
+        # Before the ranks add up, as each differentiates its part.
+        early = by_rows or (shards is not None and reduction != "none")
+        parts = Reduction(reduction, given.weights, shards)
+        if early:
+            parts = parts._replace(factors=multiplier) if by_rows else parts._replace(factor=multiplier)
         result = evaluate(made, matrix, parts, symmetric=symmetric)
     if multiplier is not None and not early:
         result = result * multiplier
     finished(across)
     return finish(xp, result, given.dtype if dtype is None else dtype, reduction)
+
+
+def _check_similarity(
+    similarity: Any, chosen: Similarity, given: _Given, *, spread: bool, symmetric: bool, block_size: int | str | None
+) -> None:
+    """The similarity must fit the embeddings and the execution."""
+    n_rows, n_columns = given.x.shape[0], given.y.shape[0]
+    same_width(similarity, given.names[0], given.x, given.names[1], given.y)
+    for name, numbers in numbers_of_columns(chosen) if spread else ():
+        if given.keys:
+            message = f"similarity: expected one without {name} of columns beside negative_keys of other ranks"
+            raise ValueError(message)
+        check_shape(name, numbers, (n_columns,))
+    if symmetric and n_rows != n_columns:
+        sizes = f"{given.names[0]} {n_rows} and {given.names[1]} {n_columns}"
+        message = f"symmetric: expected as many rows as columns, got {sizes}"
+        raise ValueError(message)
+    if chosen.pullback is None and isinstance(block_size, int):
+        message = (
+            f"block_size: expected None or 'auto' with a similarity that is a plain function, got {block_size}; to "
+            f"stream it, make it a portable_nce.similarities.Similarity with a pullback, or pass None"
+        )
+        raise ValueError(message)
+
+
+def check_hardness(hardness: Any, objective: AnyObjective) -> float:
+    """The hardness must be a number that is not negative, of an objective that compares log-sum-exps."""
+    number: float = check_number("hardness", hardness)
+    if number < 0:
+        message = f"hardness: expected a number that is not negative, got {number}"
+        raise ValueError(message)
+    if number and not isinstance(objective, Objective):
+        message = f"hardness: expected 0 with an objective that is not of the softmax family, got {number}"
+        raise ValueError(message)
+    return number
+
+
+def sharpness_of(hardness: float, scale: Any, like: Array) -> Array | None:
+    """What the scores of each row's negatives are multiplied by: in value, ``g + α sg(s)`` is ``(1 + α / scale) g``."""
+    if not hardness:
+        return None
+    zero = stop_gradient(zeros(namespace_of(like), like.shape[:1], like))
+    if is_number(scale):
+        return zero + (1.0 + hardness / scale)
+    ((zero, scale),) = lift_to_tape((zero, stop_gradient(scale)))
+    xp = namespace_of(zero)
+    return zero + (1.0 + hardness / xp.reshape(scale, (-1,)))
+
+
+def _check_objective_across(objective: Any, made: AnyObjective, *, by_rows: bool, symmetric: bool) -> None:
+    """What objectives cannot do between ranks."""
+    if by_rows and not isinstance(objective, _OBJECTIVES):
+        message = "temperature: expected one number with across and this objective, got one for each row"
+        raise ValueError(message)
+    if symmetric and isinstance(made, Relic):
+        message = "symmetric: expected False with across and this objective; write relic(symmetric=True)"
+        raise ValueError(message)
 
 
 _OBJECTIVES = (Objective, Pairwise, Relic, Triplet)
@@ -276,7 +354,7 @@ class _Given(NamedTuple):
     """The arguments of a loss of embeddings, checked, and in the dtype to compute in.
 
     `keys` are the positives of a queue if they are apart from it; `dtype` is that of the result, and `dtypes` those
-    that rows, keys and columns had.
+    that rows, keys and columns had. `by_rows`: each row has a temperature.
     """
 
     xp: Namespace
@@ -290,6 +368,7 @@ class _Given(NamedTuple):
     pairs: _Pairs
     dtype: Any
     dtypes: tuple[Any, ...]
+    by_rows: bool
 
 
 def _checked(
@@ -319,11 +398,14 @@ def _checked(
     x = upcast(xp, x)
     y = x if len(embeddings) == 1 else upcast(xp, y)  # once: a 16-bit gradient is rounded once
     keys = [upcast(xp, key) for key in keys]
+    by_rows = has_one_per_row(options.get("temperature"), n_rows)
     for name, value in options.items():
-        check = positive_scalar if name in {"temperature", "logit_scale"} else scalar
-        options[name] = check(xp, name, value, x)
+        if name == "temperature":
+            options[name] = temperature_of(xp, value, n_rows, x)
+        else:
+            options[name] = (positive_scalar if name == "logit_scale" else scalar)(xp, name, value, x)
     weights = row_weights(xp, weights, n_rows, x)
-    return _Given(xp, names, x, keys, y, options, mask, weights, pairs, dtype, dtypes)
+    return _Given(xp, names, x, keys, y, options, mask, weights, pairs, dtype, dtypes, by_rows)
 
 
 def _agreed(across: Ranks, given: _Given, similarity: Similarity, asked: tuple[Any, ...]) -> Shards:
@@ -336,7 +418,7 @@ def _agreed(across: Ranks, given: _Given, similarity: Similarity, asked: tuple[A
         dtypes,
         similarity,
         *asked,
-        given.options,
+        {name: "rows" if given.by_rows and is_array(value) else value for name, value in given.options.items()},
         given.mask is None,
         given.weights is None,
         across.averaged,
@@ -369,7 +451,34 @@ def _matrix(
     symmetric: str | None,
     **options: Any,
 ) -> ScoreMatrix:
-    """The matrix of the rows of this process, and of all columns; `symmetric`: how a loss of both sides is reduced."""
+    """The matrix of the rows of this process, and of all columns; `symmetric`: how a loss of both sides is reduced.
+
+    With a temperature of each row, that of row i is also that of column i, where this is compared with all rows.
+    """
+
+    def make(similarity: Similarity, scale: Any, *, turns: bool = False) -> ScoreMatrix:
+        further = {"replicated": replicated, "symmetric": symmetric, "turns": turns, **options}
+        return _matrix_of(given, objective, similarity, pairing, scale=scale, **further)
+
+    if not given.by_rows or (symmetric is None and not isinstance(objective, Relic)):
+        return make(similarity, scale)
+    of_columns = make(scaled_columns(similarity, scale[:, 0]), 1.0, turns=symmetric is not None)
+    return replace(make(similarity, scale), turned=of_columns.transposed())
+
+
+def _matrix_of(
+    given: _Given,
+    objective: AnyObjective,
+    similarity: Similarity,
+    pairing: Pairing,
+    *,
+    scale: Any,
+    replicated: bool,
+    symmetric: str | None,
+    turns: bool = False,
+    **options: Any,
+) -> ScoreMatrix:
+    """The matrix of the rows of this process; of ranks, with its transpose if it `turns` or a loss needs that."""
     shards, both, x, y, mask = options["shards"], isinstance(objective, Relic), given.x, given.y, given.mask
     sent = (given.dtypes[0], given.dtypes[-1])
     exact_in = sent[0] if all(dtype == sent[0] for dtype in given.dtypes) else None
@@ -379,7 +488,9 @@ def _matrix(
         return _own_matrix(given, similarity, pairing, scale, both=both, exact_in=exact_in, **options)
     if mask is None and not any(map(is_half, sent)):
         similarity, x, y = normalized_here(similarity, x, y)
-    turns = symmetric is not None and not sums_both_sides(objective, similarity, pairing, mask, x, reduction=symmetric)
+    if symmetric is not None:
+        turns = turns or options["sharpness"] is not None
+        turns = turns or not sums_both_sides(objective, similarity, pairing, mask, x, reduction=symmetric)
     return matrix_of_part(
         (x, y),
         similarity,
@@ -416,7 +527,7 @@ def _own_matrix(
     rows, columns, partners, squarable = _operands(similarity, x, keys, y, scale)
     if keys and not partners:
         y = xp.concat([*keys, y], axis=0)
-    halves = halves_of_matrix(similarity, (x, y), (rows, columns), exact_in, precision)
+    halves = halves_of_matrix(similarity, (x, y), (rows, columns), exact_in, precision, scale=scale)
     squarable = squarable or options["bounded"]
     return ScoreMatrix(
         similarity, rows, columns, pairing, mask, squarable=squarable, partners=partners, halves=halves, **options
@@ -475,8 +586,8 @@ def _is_small(scale: Any, like: Array, *, alone: bool) -> bool:
     """
     if adapter_of(like).mode == "traced" or not (alone or is_number(scale)):
         return False
-    number = scale if is_number(scale) else adapter_of(scale).concrete_value(stop_gradient(scale))
-    return number is not None and abs(number) <= MAX_UNSHIFTED_LOGIT
+    number = abs(scale) if is_number(scale) else largest_entry(scale)
+    return number is not None and number <= MAX_UNSHIFTED_LOGIT
 
 
 def zero_idle_rows(xp: Namespace, members: Array, *embeddings: Array) -> list[Array]:
@@ -499,6 +610,7 @@ def contrast_scores(
     reduction: str,
     symmetric: bool = False,
     shards: Shards | None = None,
+    sharpness: Array | None = None,
 ) -> Array:
     """The loss of a score matrix whose arguments have been checked."""
     check_choice("reduction", reduction, REDUCTIONS)
@@ -506,7 +618,7 @@ def contrast_scores(
     adapter_of(scores).check(scores)
     scores = upcast(xp, scores)
     weights = row_weights(xp, weights, scores.shape[0], scores)
-    matrix = given(scores, pairing, mask)
+    matrix = replace(given(scores, pairing, mask), sharpness=sharpness)
     result = evaluate(objective, matrix, Reduction(reduction, weights, shards), symmetric=symmetric)
     return finish(xp, result, dtype, reduction)
 
@@ -546,6 +658,14 @@ def accumulated(name: str, option: Any) -> Any:
         return option
     xp, (option,) = enter(**{name: option})
     return upcast(xp, option)
+
+
+def temperature_of_views(temperature: Any, n_samples: int, views: int) -> Any:
+    """A temperature of each sample as one of each view, whose 16-bit gradient is rounded once."""
+    if not has_one_per_row(temperature, n_samples):
+        return temperature
+    temperature = accumulated("temperature", temperature)
+    return namespace_of(temperature).concat([temperature] * views, axis=0)
 
 
 def add(parts: Sequence[Array], dtype: Any, reduction: str, *, divide_by: int = 1) -> Array:
@@ -609,7 +729,7 @@ def _check_pairs(
     ):
         for array in arrays:
             enter(**{names[0]: x, f"pairing.{part}": array})
-            check_shape(f"pairing.{part}", array, expected)
+            check_shape(f"pairing.{part}", array, (*expected, *(() if part == "pairs" else array.shape[1:2])))
     if pairing.structure != "index":
         return _Pairs(whole=whole)
     (index,) = pairing.rows

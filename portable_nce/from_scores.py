@@ -9,7 +9,16 @@ from __future__ import annotations
 import math
 
 from ._call import contrast_scores
-from ._core.checks import check_floating, check_indices, check_integers, check_mask, positive_scalar, shape_of
+from ._core.checks import (
+    check_floating,
+    check_indices,
+    check_integers,
+    check_mask,
+    check_shape,
+    is_floating,
+    shape_of,
+    temperature_of,
+)
 from ._core.namespace import enter, is_array, is_number
 from ._core.numerics import upcast
 from ._core.protocol import Array, Namespace
@@ -21,7 +30,7 @@ from .objectives import info_nce as info_nce_objective
 from .objectives import logistic as logistic_objective
 from .objectives import relic as relic_objective
 from .objectives import triplet as triplet_objective
-from .pairings import Pairing, diagonal, explicit, index
+from .pairings import Pairing, diagonal, explicit, index, soft
 
 __all__ = [
     "clip",
@@ -61,9 +70,10 @@ def info_nce(
     scores : array, shape (N, K)
         Scores g, temperature included. A pair whose score is -inf takes no part, as if it were masked: a positive too,
         and a row that has no other positive does not count.
-    positives : array of int (N,) or of bool (N, K), optional
-        The positives of each row; the diagonal by default, for which K must be at least N. Numbers that are no columns
-        are an error where the values are at hand; elsewhere such a row has no positive.
+    positives : array of int (N,), of bool (N, K) or of float (N, K), optional
+        The positives of each row, or weights of positives (soft targets); the diagonal by default, for
+        which K must be at least N. Numbers that are no columns are an error where the values are at hand; elsewhere
+        such a row has no positive.
     mask : array of bool, shape (N, K), optional
         Pairs that take part; all by default.
     weights : array, shape (N,), optional
@@ -128,9 +138,10 @@ def flat_nce(
         ``"log"`` is :math:`u_i`, with `include_positive` :math:`\log(1 + e^{u_i})`. ``"detach"`` is
         :math:`e^{u_i - \mathrm{sg}\,u_i}`, with `include_positive`
         :math:`(1 + e^{u_i}) / (1 + \mathrm{sg}\,e^{u_i})`: always 1, with the same gradient.
-    positives : array of int (N,) or of bool (N, K), optional
-        The positives of each row; the diagonal by default, for which K must be at least N. Numbers that are no columns
-        are an error where the values are at hand; elsewhere such a row has no positive.
+    positives : array of int (N,), of bool (N, K) or of float (N, K), optional
+        The positives of each row, or weights of positives (soft targets); the diagonal by default, for
+        which K must be at least N. Numbers that are no columns are an error where the values are at hand; elsewhere
+        such a row has no positive.
     mask : array of bool, shape (N, K), optional
         Pairs that take part; all by default.
     weights : array, shape (N,), optional
@@ -188,9 +199,10 @@ def dcl(
     scores : array, shape (N, K)
         Scores g, temperature included. A pair whose score is -inf takes no part, as if it were masked: a positive too,
         and a row that has no other positive does not count.
-    positives : array of int (N,) or of bool (N, K), optional
-        The positives of each row; the diagonal by default, for which K must be at least N. Numbers that are no columns
-        are an error where the values are at hand; elsewhere such a row has no positive.
+    positives : array of int (N,), of bool (N, K) or of float (N, K), optional
+        The positives of each row, or weights of positives (soft targets); the diagonal by default, for
+        which K must be at least N. Numbers that are no columns are an error where the values are at hand; elsewhere
+        such a row has no positive.
     mask : array of bool, shape (N, K), optional
         Pairs that take part; all by default.
     weights : array, shape (N,), optional
@@ -251,9 +263,10 @@ def supcon(
     scores : array, shape (N, K)
         Scores g, temperature included. A pair whose score is -inf takes no part, as if it were masked: a positive too,
         and a row that has no other positive does not count.
-    positives : array of int (N,) or of bool (N, K), optional
-        The positives of each row; the diagonal by default, for which K must be at least N. Numbers that are no columns
-        are an error where the values are at hand; elsewhere such a row has no positive.
+    positives : array of int (N,), of bool (N, K) or of float (N, K), optional
+        The positives of each row, or weights of positives (soft targets); the diagonal by default, for
+        which K must be at least N. Numbers that are no columns are an error where the values are at hand; elsewhere
+        such a row has no positive.
     mask : array of bool, shape (N, K), optional
         Pairs that take part; all by default. A matrix of embeddings with themselves wants its diagonal
         False.
@@ -375,8 +388,8 @@ def dclw(
     scores : array, shape (N, K)
         Scores g, temperature included. A pair whose score is -inf takes no part, as if it were masked: a positive too,
         and a row that has no other positive does not count.
-    temperature : float or array of one entry, default: 1.0
-        Temperature τ > 0 by which the scores were divided; differentiable as an array.
+    temperature : float, or array of one entry or of shape (N,), default: 1.0
+        Temperature τ > 0 by which the scores were divided, or that of each row; differentiable as an array.
     sigma : float or array of one entry, default: 0.5
         Concentration σ > 0 of the weights.
     detach_weights : bool, default: False
@@ -418,7 +431,8 @@ def dclw(
     parameter = {"temperature": temperature} if is_array(temperature) and not is_number(temperature) else {}
     xp, (scores, *found) = enter(scores=scores, **parameter)
     check_floating(xp, scores=scores)
-    temperature = positive_scalar(xp, "temperature", found[0] if found else temperature, upcast(xp, scores))
+    n_rows, _ = shape_of("scores", scores, "(N, K)")
+    temperature = temperature_of(xp, found[0] if found else temperature, n_rows, upcast(xp, scores))
     objective = dclw_objective(temperature=temperature, sigma=sigma, detach_weights=detach_weights)
     return _loss(scores, objective, positives=positives, mask=mask, weights=weights, reduction=reduction)
 
@@ -809,8 +823,11 @@ def pairing_of(xp: Namespace, positives: Array | None, shape: tuple[int, ...]) -
     if xp.isdtype(positives.dtype, "bool"):
         check_mask(xp, "positives", positives, shape)
         return explicit(positives)
+    if is_floating(xp, positives.dtype):
+        check_shape("positives", positives, shape)
+        return soft(positives)
     if not xp.isdtype(positives.dtype, "integral"):
-        message = f"positives: expected integers (N,) or booleans (N, K), got dtype {positives.dtype}"
+        message = f"positives: expected integers (N,), booleans (N, K) or weights (N, K), got dtype {positives.dtype}"
         raise TypeError(message)
     check_integers(xp, "positives", positives, shape[:1])
     check_indices(xp, "positives", positives, shape[1], "columns")

@@ -6,15 +6,43 @@ itself is one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
-from ._core.checks import check_bool, check_callable, check_integers, check_mask, shape_of
+from ._core.autodiff import stop_gradient
+from ._core.checks import (
+    check_bool,
+    check_callable,
+    check_choice,
+    check_floating,
+    check_integers,
+    check_mask,
+    check_number,
+    check_shape,
+    shape_of,
+)
 from ._core.equality import EqualByContents
 from ._core.namespace import enter, namespace_of
+from ._core.numerics import normalize, upcast
 from ._core.protocol import Array, Namespace
 
-__all__ = ["Pairing", "Tile", "diagonal", "explicit", "ids", "index", "labels", "queue", "two_views"]
+__all__ = [
+    "Pairing",
+    "Tile",
+    "diagonal",
+    "explicit",
+    "guided",
+    "ids",
+    "index",
+    "labels",
+    "overlap",
+    "queue",
+    "smoothed",
+    "soft",
+    "teacher",
+    "two_views",
+]
 
 
 class Tile(NamedTuple):
@@ -31,6 +59,8 @@ class Tile(NamedTuple):
         Shape of the whole matrix.
     rows, columns, pairs : tuple of array
         The tile's part of the pairing's arrays.
+    dtype : dtype
+        What the scores are computed in, and weights should be.
     """
 
     i: Array
@@ -40,13 +70,14 @@ class Tile(NamedTuple):
     rows: tuple[Array, ...] = ()
     columns: tuple[Array, ...] = ()
     pairs: tuple[Array, ...] = ()
+    dtype: Any = None
 
     def transposed(self) -> Tile:
         """Return the same tile with rows and columns exchanged."""
-        return Tile(self.j, self.i, self.n_columns, self.n_rows, self.columns, self.rows, self.pairs)
+        return Tile(self.j, self.i, self.n_columns, self.n_rows, self.columns, self.rows, self.pairs, self.dtype)
 
 
-Rule: TypeAlias = Callable[[Tile], tuple[Array, Array]]
+Rule: TypeAlias = Callable[[Tile], tuple[Array, ...]]
 
 
 class Pairing(EqualByContents):
@@ -55,9 +86,11 @@ class Pairing(EqualByContents):
     Parameters
     ----------
     rule : callable
-        Takes a `Tile`, returns two boolean arrays of its shape: the positives and the negatives.
+        Takes a `Tile`, returns two boolean arrays of its shape: the positives and the negatives; and, if positives have
+        weights, these, as a third array of floating-point numbers ≥ 0. What counts is a weight divided by the sum of
+        those of its row.
     rows, columns, pairs : tuple of array, default: ()
-        Arrays that the rule reads, of shapes (N,), (K,) and (N, K).
+        Arrays that the rule reads, of shapes (N,) or (N, C), (K,) or (K, C), and (N, K).
     one_per_row, one_per_column : bool, default: False
         Whether no row, or no column, can have more than one positive.
 
@@ -74,7 +107,17 @@ class Pairing(EqualByContents):
     1.2904
     """
 
-    __slots__ = ("columns", "one_per_column", "one_per_row", "pairs", "rows", "rule", "structure", "views")
+    __slots__ = (
+        "columns",
+        "exchangeable",
+        "one_per_column",
+        "one_per_row",
+        "pairs",
+        "rows",
+        "rule",
+        "structure",
+        "views",
+    )
 
     def __init__(
         self,
@@ -103,6 +146,8 @@ class Pairing(EqualByContents):
         # with it.
         self.structure: str | None = None
         self.views = 2  # how many, where that is the structure
+        # Whether the same rule holds for the columns against the rows, with the arrays of both exchanged.
+        self.exchangeable = False
 
     def __repr__(self) -> str:
         name = getattr(self.rule, "__name__", type(self.rule).__name__)
@@ -110,7 +155,8 @@ class Pairing(EqualByContents):
 
     def _contents(self) -> tuple[Any, ...]:
         arrays = (self.rows, self.columns, self.pairs)
-        return (self.rule, *arrays, self.one_per_row, self.one_per_column, self.structure, self.views)
+        flags = (self.one_per_row, self.one_per_column, self.structure, self.views, self.exchangeable)
+        return (self.rule, *arrays, *flags)
 
     def with_arrays(self, **arrays: tuple[Array, ...]) -> Pairing:
         """Return the same rule with other `rows`, `columns` or `pairs`.
@@ -131,7 +177,7 @@ class Pairing(EqualByContents):
             one_per_row=self.one_per_row,
             one_per_column=self.one_per_column,
         )
-        made.structure, made.views = self.structure, self.views
+        made.structure, made.views, made.exchangeable = self.structure, self.views, self.exchangeable
         return made
 
     def transposed(self) -> Pairing:
@@ -142,6 +188,10 @@ class Pairing(EqualByContents):
         Pairing
             The pairing.
         """
+        if self.exchangeable:
+            turned = self.with_arrays(rows=self.columns, columns=self.rows)
+            turned.one_per_row, turned.one_per_column = self.one_per_column, self.one_per_row
+            return turned
         turned = Pairing(
             self.rule.rule if isinstance(self.rule, _Transposed) else _Transposed(self.rule),
             rows=self.columns,
@@ -172,8 +222,9 @@ class _Transposed(EqualByContents):
     def _contents(self) -> tuple[Any, ...]:
         return (self.rule,)
 
-    def __call__(self, tile: Tile) -> tuple[Array, Array]:
-        return self.rule(tile.transposed())
+    def __call__(self, tile: Tile) -> tuple[Array, ...]:
+        found: tuple[Array, ...] = self.rule(tile.transposed())
+        return found
 
 
 def split(
@@ -185,8 +236,9 @@ def split(
     labels: tuple[tuple[Array, ...], tuple[Array, ...]],
     pairs: tuple[Array, ...],
     mask: Array | None,
-) -> tuple[Array, Array]:
-    """The positives and negatives of a tile: a rule, applied where the mask lets pairs take part.
+    dtype: Any,
+) -> tuple[Array, Array, Array | None]:
+    """The positives and negatives of a tile, and weights of positives if a rule, where the mask lets pairs take part.
 
     `numbers` and `labels` belong to the tile's rows and to its columns, of shapes (n,) and (k,); `shape` is that of the
     whole matrix.
@@ -199,19 +251,35 @@ def split(
         rows=tuple(xp.expand_dims(x, axis=1) for x in labels[0]),
         columns=tuple(xp.expand_dims(x, axis=0) for x in labels[1]),
         pairs=pairs,
+        dtype=dtype,
     )
     found: Any = rule(tile)
-    if not isinstance(found, (tuple, list)) or len(found) != 2:  # noqa: PLR2004  (positives and negatives)
-        message = f"pairing: expected a rule that returns a pair of boolean arrays, got {type(found).__name__}"
+    if not isinstance(found, (tuple, list)) or len(found) not in {2, 3}:
+        got = type(found).__name__
+        message = f"pairing: expected a rule that returns a pair of boolean arrays, or also weights, got {got}"
         raise TypeError(message)
-    positives, negatives = found
+    positives, negatives = found[:2]
+    weights: Array | None = found[2] if len(found) > 2 else None  # noqa: PLR2004  (behind the two sets)
     whole = (tile.i.shape[0], tile.j.shape[1])
-    for members in found:
+    for members in found[:2]:
         if type(members) is not type(tile.i) or members.dtype != xp.bool or tuple(members.shape) != whole:
             _check_members(members, whole)
+    if weights is not None:
+        _check_weights(xp, weights, whole)
+        # Without a weight, a positive is what all others are that the loss compares with positives.
+        negatives = xp.logical_or(negatives, _and(positives, weights <= 0))
+        positives = _and(positives, weights > 0)
     if mask is None:
-        return positives, negatives
-    return _and(positives, mask), _and(negatives, mask)
+        return positives, negatives, weights
+    return _and(positives, mask), _and(negatives, mask), weights
+
+
+def _check_weights(xp: Namespace, weights: Array, shape: tuple[int, int]) -> None:
+    """Weights of positives must be numbers of the shape of the tile."""
+    if not xp.isdtype(getattr(weights, "dtype", None), "real floating") or tuple(weights.shape) != shape:
+        got = f"{getattr(weights, 'dtype', type(weights).__name__)} {tuple(getattr(weights, 'shape', ()))}"
+        message = f"pairing: expected weights of positives, floating-point numbers of shape {shape}, got {got}"
+        raise ValueError(message)
 
 
 def _check_members(members: Array, shape: tuple[int, int]) -> None:
@@ -462,8 +530,278 @@ def explicit(positives: Array, /) -> Pairing:
     return Pairing(_explicit_rule, pairs=(positives,))
 
 
+def soft(targets: Array, /) -> Pairing:
+    r"""Positives with weights: the share of each column in what a row is to look like.
+
+    With the objective "info_nce" the loss of a row is the cross-entropy with soft targets,
+
+    .. math:: -\sum_j \frac{t_{ij}}{\sum_k t_{ik}} \log \mathrm{softmax}(g_i)_j,
+
+    whose gradient by the scores is the softmax minus the targets. Of an objective whose positives are "pooled", the
+    weights only say which columns are positives.
+
+    Parameters
+    ----------
+    targets : array, shape (N, K)
+        Weights t ≥ 0, without gradient. Columns whose weight is 0 are negatives; a row of zeros does not count.
+
+    Returns
+    -------
+    Pairing
+        The pairing.
+
+    Raises
+    ------
+    TypeError
+        If `targets` is not a real floating-point array.
+    ValueError
+        If `targets` is not a matrix.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> x, targets = np.eye(3), np.asarray([[0.75, 0.25, 0.0], [0.0, 1.0, 0.0], [0.0, 0.5, 0.5]])
+    >>> round(float(pnce.contrast(x, x, objective="info_nce", pairing=pnce.pairings.soft(targets))), 6)
+    0.801445
+    """
+    xp, _ = enter(targets=targets)
+    check_floating(xp, targets=targets)
+    shape_of("targets", targets, "(N, K)")
+    return Pairing(_soft_rule, pairs=(stop_gradient(targets),))
+
+
+def overlap(rows: Array, columns: Array | None = None, /) -> Pairing:
+    r"""Rows and columns that share labels are positives, with the share of these for weights (Jaccard's index).
+
+    .. math:: t_{ij} = \frac{|A_i \cap B_j|}{|A_i \cup B_j|}
+
+    Parameters
+    ----------
+    rows : array of bool, shape (N, C)
+        Which of C labels each row has.
+    columns : array of bool, shape (K, C), optional
+        Those of the columns. None takes the rows' and leaves out each row's pair with itself.
+
+    Returns
+    -------
+    Pairing
+        The pairing; see `soft` for what the weights do.
+
+    Raises
+    ------
+    TypeError
+        If the labels are not boolean arrays.
+    ValueError
+        If the labels are not matrices of one width.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> labels = np.asarray([[True, True], [True, False], [False, True]])
+    >>> pairing = pnce.pairings.overlap(labels)
+    >>> round(float(pnce.contrast(np.eye(3), objective="info_nce", pairing=pairing)), 6)
+    0.693147
+    """
+    xp, _ = enter(rows=rows, columns=columns)
+    width = shape_of("rows", rows, "(N, C)")[1]
+    for name, members in (("rows", rows), ("columns", columns)):
+        if members is not None:
+            check_mask(xp, name, members, (members.shape[0], width))
+    rule = _own_overlap_rule if columns is None else _overlap_rule
+    return _exchangeable(Pairing(rule, rows=(rows,), columns=(rows if columns is None else columns,)))
+
+
+def teacher(rows: Array, columns: Array | None = None, /, *, temperature: float | None = 0.05) -> Pairing:
+    r"""All columns are positives, weighted by a teacher's cosine similarities c of its own embeddings.
+
+    With a temperature the weights are the teacher's softmax, :math:`t_{ij} \propto e^{c_{ij} / \tau}`: the loss with
+    the objective "info_nce" is its cross-entropy, which has the gradient of the divergence from teacher to student
+    (distillation). Without one they are :math:`t_{ij} = (1 + c_{ij}) / 2`, of continuously weighted contrastive
+    learning (CWCL).
+
+    Parameters
+    ----------
+    rows : array, shape (N, E)
+        The teacher's embeddings of the rows, without gradient.
+    columns : array, shape (K, E), optional
+        Those of the columns. None takes the rows' and leaves out each row's pair with itself.
+    temperature : float or None, default: 0.05
+        Temperature τ > 0 of the teacher, or None.
+
+    Returns
+    -------
+    Pairing
+        The pairing; see `soft` for what the weights do. That of the columns has the teacher's softmax over the rows.
+
+    Raises
+    ------
+    TypeError
+        If the embeddings are not real floating-point arrays.
+    ValueError
+        If the embeddings are not matrices of one width, or the temperature is not a finite number greater than 0.
+
+    References
+    ----------
+    Hinton, Vinyals and Dean (2015), "Distilling the Knowledge in a Neural Network", arXiv:1503.02531; Srinivasa, Cho,
+    Yang et al. (2023), "CWCL: Cross-Modal Transfer with Continuously Weighted Contrastive Loss", arXiv:2309.14580.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> student, frozen = np.eye(3), np.asarray([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]])
+    >>> pairing = pnce.pairings.teacher(frozen, frozen, temperature=0.5)
+    >>> round(float(pnce.contrast(student, student, objective="info_nce", pairing=pairing)), 6)
+    0.999231
+    """
+    if temperature is not None:
+        temperature = check_number("temperature", temperature, above=0.0)
+    of_rows, of_columns = _unit_embeddings(rows=rows, columns=columns)
+    rule = _TeacherRule(temperature, own=columns is None)
+    return _exchangeable(Pairing(rule, rows=(of_rows,), columns=(of_columns,)))
+
+
+def smoothed(smoothing: float, /) -> Pairing:
+    r"""Row i is positive with column i, and a share of the weight goes to all columns alike: label smoothing.
+
+    .. math:: t_{ij} = (1 - \varepsilon)\, [i = j] + \varepsilon / K
+
+    Parameters
+    ----------
+    smoothing : float
+        The share ε, from 0 to less than 1.
+
+    Returns
+    -------
+    Pairing
+        The pairing; see `soft` for what the weights do.
+
+    Raises
+    ------
+    ValueError
+        If the share is not such a number.
+
+    References
+    ----------
+    Szegedy, Vanhoucke, Ioffe, Shlens and Wojna (2016), "Rethinking the Inception Architecture for Computer Vision",
+    arXiv:1512.00567, section 7.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> x = np.eye(3)
+    >>> round(float(pnce.contrast(x, x, objective="info_nce", pairing=pnce.pairings.smoothed(0.1))), 6)
+    0.618111
+    """
+    smoothing = check_number("smoothing", smoothing)
+    if not 0.0 <= smoothing < 1.0:
+        message = f"smoothing: expected a number from 0 to less than 1, got {smoothing}"
+        raise ValueError(message)
+    return _DIAGONAL if not smoothing else Pairing(_SmoothedRule(smoothing))
+
+
+def guided(rows: Array, columns: Array, /, *, margin: float = 0.0, strategy: str = "absolute") -> Pairing:
+    r"""Row i is positive with column i; negatives that a guide takes for positives take no part.
+
+    With the guide's cosine similarities c of its own embeddings, those are left out for which
+
+    .. math:: c_{ij} > c_{ii} - m \quad \text{(absolute)}, \qquad c_{ij} > c_{ii}\, (1 - m) \quad \text{(relative)}.
+
+    Parameters
+    ----------
+    rows : array, shape (N, E)
+        The guide's embeddings of the rows, without gradient.
+    columns : array, shape (K, E)
+        Those of the columns, of which the first N belong to the rows.
+    margin : float, default: 0.0
+        The margin m: the larger, the more negatives are left out.
+    strategy : {"absolute", "relative"}, default: "absolute"
+        What the margin is.
+
+    Returns
+    -------
+    Pairing
+        The pairing.
+
+    Raises
+    ------
+    TypeError
+        If the embeddings are not real floating-point arrays.
+    ValueError
+        If the embeddings are not matrices of one width, there are fewer columns than rows, or an option does not fit.
+
+    References
+    ----------
+    Solatorio (2024), "GISTEmbed: Guided In-sample Selection of Training Negatives for Text Embedding Fine-tuning",
+    arXiv:2402.16829; Moreira et al. (2024), "NV-Retriever: Improving text embedding models with effective hard-negative
+    mining", arXiv:2407.15831, whose TopK-MarginPos is the absolute and TopK-PercPos the relative margin.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> query, guide = np.eye(3), np.asarray([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]])
+    >>> pairing = pnce.pairings.guided(guide, guide, margin=0.3)
+    >>> round(float(pnce.contrast(query, query, objective="info_nce", pairing=pairing)), 6)
+    0.392656
+    """
+    check_choice("strategy", strategy, ("absolute", "relative"))
+    margin = check_number("margin", margin)
+    of_rows, of_columns = _unit_embeddings(rows=rows, columns=columns)
+    n_rows, n_columns = of_rows.shape[0], of_columns.shape[0]
+    if n_columns < n_rows:
+        message = f"columns: expected one for each row, and further ones, got {n_columns} for {n_rows}"
+        raise ValueError(message)
+    xp = namespace_of(of_rows)
+    limits = xp.sum(of_rows * of_columns[:n_rows, ...], axis=1)
+    limits = limits - margin if strategy == "absolute" else limits * (1.0 - margin)
+    # Of columns beyond the rows there is none; it is there for the columns' own rule, of as many rows.
+    further = xp.ones_like(of_columns[n_rows:, 0])
+    columns_limits = xp.concat([limits, further], axis=0)
+    pairing = Pairing(
+        _guided_rule,
+        rows=(of_rows, limits),
+        columns=(of_columns, columns_limits),
+        one_per_row=True,
+        one_per_column=True,
+    )
+    return _exchangeable(pairing)
+
+
+def _unit_embeddings(**embeddings: Array | None) -> tuple[Array, Array]:
+    """Embeddings of rows and columns with unit length, in the dtype to compute in, without gradient."""
+    xp, entered = enter(**embeddings)
+    rows, columns = entered
+    check_floating(xp, **{name: x for name, x in zip(embeddings, entered, strict=True) if x is not None})
+    _, width = shape_of("rows", rows, "(N, E)")
+    rows = unit = normalize(upcast(xp, stop_gradient(rows)))
+    if columns is not None:
+        check_shape("columns", columns, (shape_of("columns", columns, "(K, E)")[0], width))
+        unit = normalize(upcast(xp, stop_gradient(columns)))
+    return rows, unit
+
+
+def _exchangeable(pairing: Pairing) -> Pairing:
+    pairing.exchangeable = True
+    return pairing
+
+
+def _similarities_of(tile: Tile) -> Array:
+    """The inner products of the first arrays of rows, (n, 1, E), and of columns, (1, k, E)."""
+    xp = namespace_of(tile.rows[0])
+    rows, columns = tile.rows[0][:, 0, :], tile.columns[0][0, ...]
+    return xp.matmul(rows, xp.matrix_transpose(columns))
+
+
 def _not(x: Array) -> Array:
     return namespace_of(x).logical_not(x)
+
+
+def _or(a: Array, b: Array) -> Array:
+    return namespace_of(a, b).logical_or(a, b)
 
 
 def _and(a: Array, b: Array) -> Array:
@@ -578,6 +916,78 @@ def _ids_rule(tile: Tile) -> tuple[Array, Array]:
 def _own_labels_rule(tile: Tile) -> tuple[Array, Array]:
     same = tile.rows[0] == tile.columns[0]
     return _and(same, tile.i != tile.j), _not(same)
+
+
+def _soft_rule(tile: Tile) -> tuple[Array, ...]:
+    targets = tile.pairs[0]
+    return targets > 0, _not(targets > 0), targets
+
+
+def _overlap_rule(tile: Tile) -> tuple[Array, ...]:
+    xp = namespace_of(tile.rows[0])
+    numbers = tuple(tuple(xp.astype(x, tile.dtype) for x in side[:1]) for side in (tile.rows, tile.columns))
+    common = _similarities_of(tile._replace(rows=numbers[0], columns=numbers[1]))
+    of_rows, of_columns = (xp.sum(x[0], axis=-1) for x in numbers)  # (n, 1), (1, k)
+    either = of_rows + of_columns - common
+    share = common / xp.where(either > 0, either, xp.ones_like(either))
+    return common > 0, _not(common > 0), share
+
+
+def _own_overlap_rule(tile: Tile) -> tuple[Array, ...]:
+    positives, negatives, share = _overlap_rule(tile)
+    return _and(positives, tile.i != tile.j), _and(negatives, tile.i != tile.j), share
+
+
+class _TeacherRule(EqualByContents):
+    """The rule of `teacher`."""
+
+    __slots__ = ("own", "temperature")
+    __name__ = "teacher"
+
+    def __init__(self, temperature: float | None, *, own: bool) -> None:
+        self.temperature = temperature
+        self.own = own
+
+    def _contents(self) -> tuple[Any, ...]:
+        return (self.temperature, self.own)
+
+    def __call__(self, tile: Tile) -> tuple[Array, ...]:
+        scores = _similarities_of(tile)
+        xp = namespace_of(scores)
+        everything = _and(tile.i >= 0, tile.j >= 0)
+        among = tile.i != tile.j if self.own else everything
+        if self.temperature is None:
+            weights = 0.5 + 0.5 * scores
+        else:
+            largest = xp.max(xp.where(among, scores, -math.inf), axis=1, keepdims=True)
+            weights = xp.exp((scores - largest) / self.temperature)
+        weights = xp.where(among, weights, xp.zeros_like(weights))
+        return among, _not(everything), weights
+
+
+class _SmoothedRule(EqualByContents):
+    """The rule of `smoothed`."""
+
+    __slots__ = ("smoothing",)
+    __name__ = "smoothed"
+
+    def __init__(self, smoothing: float) -> None:
+        self.smoothing = smoothing
+
+    def _contents(self) -> tuple[Any, ...]:
+        return (self.smoothing,)
+
+    def __call__(self, tile: Tile) -> tuple[Array, ...]:
+        own, others = _diagonal_rule(tile)
+        xp = namespace_of(own)
+        share = self.smoothing / tile.n_columns
+        zero = xp.astype(_and(own, others), tile.dtype)
+        return _or(own, others), _and(own, others), xp.where(own, zero + (1.0 - self.smoothing + share), zero + share)
+
+
+def _guided_rule(tile: Tile) -> tuple[Array, Array]:
+    own, others = _diagonal_rule(tile)
+    return own, _and(others, _similarities_of(tile) <= tile.rows[1])
 
 
 def _explicit_rule(tile: Tile) -> tuple[Array, Array]:

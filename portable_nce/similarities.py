@@ -53,7 +53,8 @@ class Similarity(EqualByContents):
     ----------
     prepare : callable
         ``prepare(x, y, scale) -> (rows, columns)``: everything that costs O(N D): normalisation, projection, the scale
-        (a Python float or a 0-d array, the inverse of the temperature). Differentiated as it stands. Each of the two
+        (the inverse of the temperature: a Python float, a 0-d array, or an array (N, 1) where each row has its own, and
+        to be multiplied into the rows). Differentiated as it stands. Each of the two
         tuples holds arrays whose second axis from the end runs over the rows, or over the columns, of the score matrix.
     scores : callable, optional
         ``scores(rows, columns) -> array``: the scores, shape (..., N, K). A function of the operands alone.
@@ -560,7 +561,8 @@ def _per_row(x: Array, scale: Any) -> Array:
     xp = namespace_of(x)
     shape = (*x.shape[:-1], 1)
     if is_array(scale):
-        return xp.broadcast_to(xp.reshape(scale, (1,) * len(shape)), shape)
+        own = len(scale.shape) == len(shape)  # a number for each row
+        return xp.broadcast_to(scale if own else xp.reshape(scale, (1,) * len(shape)), shape)
     return xp.full(shape, scale, dtype=x.dtype, device=device_of(x))
 
 

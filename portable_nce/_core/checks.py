@@ -214,6 +214,21 @@ def positive_scalar(xp: Namespace, name: str, value: Any, like: Array) -> Any:
     return scalar(xp, name, value, like, above=0.0)
 
 
+def temperature_of(xp: Namespace, value: Any, rows: int, like: Array) -> Any:
+    """A temperature: a number, a 0-d array, or an array (N,) with one for each row, in the dtype of `like`."""
+    if not has_one_per_row(value, rows):
+        return positive_scalar(xp, "temperature", value, like)
+    check_floating(xp, temperature=value)
+    return xp.astype(value, like.dtype)
+
+
+def has_one_per_row(value: Any, rows: int) -> bool:
+    """Whether a temperature is an array (N,) with one number for each of several rows."""
+    if not is_array(value) or is_number(value) or not isinstance(value.shape, tuple):
+        return False
+    return tuple(value.shape) == (rows,) and rows != 1
+
+
 def scalar(xp: Namespace, name: str, value: Any, like: Array, *, above: float = -math.inf) -> Any:
     """A number as a Python float, or an array of one entry as a 0-d array of the dtype of `like`."""
     check_scalar(name, value, above=above, limits=_SINGLE if like.dtype == xp.float32 else _DOUBLE)
@@ -230,7 +245,8 @@ def check_scalar(name: str, value: Any, *, above: float = -math.inf, limits: tup
         raise TypeError(message)
     xp, _ = enter(**{name: value})
     if math.prod(value.shape) != 1:
-        message = f"{name}: expected a number or an array of one entry, got shape {tuple(value.shape)}"
+        each = ", or of shape (N,) with one for each row," if name == "temperature" else ","
+        message = f"{name}: expected a number or an array of one entry{each} got shape {tuple(value.shape)}"
         raise ValueError(message)
     check_floating(xp, **{name: value})
 

@@ -17,28 +17,40 @@ REDUCTIONS = ("mean", "sum", "none")
 class Reduction(NamedTuple):
     """How losses of rows become the result: a weighted mean, a weighted sum, or none; over all ranks of a batch.
 
-    `factor`: by which each rank multiplies its part of the sum.
+    `factor`: by which each rank multiplies its part of the sum. `factors`: by which the loss of each row is multiplied,
+    which a mean does not divide by, as it does by the weights.
     """
 
     kind: str
     weights: Array | None = None
     shards: Shards | None = None
     factor: Array | float | None = None
+    factors: Array | None = None
 
     @property
     def is_plain_mean(self) -> bool:
         """Whether a sweep, which sees the rows of one process and no weights in a mean, may divide by itself."""
-        return self.kind == "mean" and self.weights is None and self.shards is None
+        return self.kind == "mean" and self.weights is None and self.shards is None and self.factors is None
+
+    @property
+    def multipliers(self) -> Array | None:
+        """What a sweep multiplies the losses of the rows by: the weights, times the factors."""
+        if self.weights is None or self.factors is None:
+            return self.factors if self.weights is None else self.weights
+        ((weights, factors),) = lift_to_tape((self.weights, self.factors))
+        return weights * factors
 
     def of_values(self, values: Array, counted: Array, number: Array | None = None) -> Array:
         """The weighted mean or sum of the values that count, of shape (1,), or the weighted values (N,).
 
         The mean divides by the weights of the values that count, each times its number; without any, it is 0.
         """
-        given = (values, counted, *(x for x in (self.weights, number) if x is not None))
+        given = (values, counted, *(x for x in (self.factors, self.weights, number) if x is not None))
         ((values, counted, *further),) = lift_to_tape(given)
         xp = namespace_of(values)
         weight = xp.astype(counted, values.dtype)
+        if self.factors is not None:
+            values = values * further.pop(0)
         if self.weights is not None:
             weight = weight * further.pop(0)
         # A value without weight is no contribution, whatever it is.

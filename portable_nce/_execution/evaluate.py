@@ -60,10 +60,10 @@ def _evaluate(objective: Any, matrix: ScoreMatrix, reduction: Reduction, *, coup
 def _reduced(plan: SoftmaxPlan | PairsPlan, matrix: ScoreMatrix, parameters: Arrays, reduction: Reduction) -> Array:
     """The reduced loss of the rows of a matrix, in one pass if they are added up."""
     plan = plan._replace(parameters=len(parameters))
-    weights = reduction.weights
     if reduction.kind == "none":
         values, number = matrix.row_losses(plan, parameters)
         return reduction.of_values(values, number > 0)
+    weights = reduction.multipliers
     by_row = parameters if weights is None else (*parameters, weights)
     plan = plan._replace(weighted=weights is not None)
     return _summed(matrix.prepared(plan, by_row, mean=reduction.is_plain_mean), reduction)
@@ -139,7 +139,7 @@ def _is_row_by_row(objective: Objective, like: Array) -> bool:
 
 def _two_sided(objective: Objective, matrix: ScoreMatrix, reduction: Reduction, *, symmetric: bool) -> Array | None:
     """The same of rows and columns at once, or None where that has no use."""
-    weights = reduction.weights
+    weights = reduction.multipliers
     by_row = () if weights is None else (weights,)
     plan = SoftmaxPlan(objective, weighted=weights is not None)
     prepared = matrix.two_sided(plan, by_row, symmetric=symmetric, mean=reduction.is_plain_mean)

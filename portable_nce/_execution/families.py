@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from .._core.autodiff import stop_gradient
 from .._core.logsumexp import ExpSum, exponentials, merge
+from .._core.namespace import namespace_of
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from ..objectives.base import Objective, RowStatistics, Term
@@ -21,6 +22,7 @@ from .statistics import Positives, RowSums, each_positive, of_line, of_members, 
 from .tiling import MAX_UNSHIFTED_LOGIT
 
 __all__ = [
+    "WEIGHTS_UNKNOWN",
     "ExpBase",
     "Finished",
     "Pairs",
@@ -31,7 +33,11 @@ __all__ = [
     "divisor_of",
     "exp_base",
     "family_of",
+    "sharpened",
+    "sharpness_of",
 ]
+
+WEIGHTS_UNKNOWN = "pairing: expected positives without weights, which only objectives of the softmax family take"
 
 Exclude = Callable[[Array, float], Array]
 """Puts a number where a tile has no negative; the tile may be overwritten."""
@@ -126,12 +132,34 @@ class SoftmaxPlan(NamedTuple):
     With `statistics`, the values are the row statistics themselves, in an array (n, 7): the log-odds, the spread, the
     lse of the negatives without its shift, that of the positives, the shift, and which rows have negatives and
     positives. The arrays of a number for each row are then the cotangents of the first four.
+
+    `sharpened`: before all other numbers of a row comes one that the scores of its negatives are multiplied by, in
+    value alone: they count ``e^((c - 1) g)`` times as much, with a constant g.
     """
 
     objective: Objective
     parameters: int = 0
     weighted: bool = False
     statistics: bool = False
+    sharpened: bool = False
+
+
+def sharpness_of(plan: SoftmaxPlan | PairsPlan, by_row: tuple[Array, ...]) -> tuple[Array | None, tuple[Array, ...]]:
+    """What the scores of negatives are multiplied by, or None, and the other numbers of rows."""
+    if isinstance(plan, SoftmaxPlan) and plan.sharpened:
+        return by_row[0], by_row[1:]
+    return None, by_row
+
+
+def sharpened(scores: Array, sharpness: Array | None) -> Array:
+    """The scores g, in value times a number c of each row: ``g + sg((c - 1) g)``, whose derivative is 1."""
+    if sharpness is None:
+        return scores
+    xp = namespace_of(scores, sharpness)
+    constant = stop_gradient(scores)
+    present = xp.abs(constant) < 2.0**-10 * xp.finfo(scores.dtype).max  # neither -inf nor what says that it is absent
+    added = xp.where(present, constant, xp.zeros_like(constant)) * (sharpness - 1.0)[:, None]
+    return scores + added
 
 
 class Softmax:
@@ -195,16 +223,27 @@ class Softmax:
         return self.base.exp(scores)
 
     def masked(
-        self, scores: tuple[Array, ...], sets: tuple[Array, Array], by_row: tuple[Array, ...], *, single: bool
+        self,
+        scores: tuple[Array, ...],
+        sets: tuple[Array, Array],
+        by_row: tuple[Array, ...],
+        *,
+        single: bool,
+        weights: Array | None = None,
+        sharpness: Array | None = None,
     ) -> tuple[ExpSum, Array, Positives]:
-        """The exponentials of the negatives of a tile, their sums, and the positives; scores are as they are."""
+        """The exponentials of the negatives of a tile, their sums, and the positives; scores are as they are.
+
+        The positives may have weights; the scores of negatives may be multiplied by a number of each row.
+        """
         del by_row
+        of_negatives = sharpened(scores[0], sharpness)
         if self.unshifted:
-            terms = self.xp.exp(self.xp.where(sets[1], scores[0], -math.inf))
+            terms = self.xp.exp(self.xp.where(sets[1], of_negatives, -math.inf))
             sums = ExpSum(None, self.xp.sum(terms, axis=1))
         else:
-            sums, terms = exponentials(self.xp, scores[0], sets[1])
-        return sums, terms, of_members(self.xp, scores[0], sets[0], single=single)
+            sums, terms = exponentials(self.xp, of_negatives, sets[1])
+        return sums, terms, of_members(self.xp, scores[0], sets[0], single=single, weights=weights)
 
     def line(self, scores: Array, present: Array | None, by_row: tuple[Array, ...]) -> Array | Positives:
         """The positives of rows that have one each, (n,), or some, (n, P)."""
@@ -276,15 +315,18 @@ class Softmax:
         each = each_positive(xp, sums)
         nothing = xp.zeros_like(each.log_odds)
         live = xp.logical_and(each.has_positive, each.has_negative)
-        number = xp.sum(xp.astype(each.has_positive, nothing.dtype), axis=1)
+        weight = xp.astype(each.has_positive, nothing.dtype)
+        if sums.positive.weights is not None:
+            weight = weight * sums.positive.weights
+        number = xp.sum(weight, axis=1)
         number = xp.where(number > 0, number, xp.ones_like(number))
-        values = xp.sum(xp.where(live, objective.values(each), nothing), axis=1) / number
+        values = xp.sum(xp.where(live, objective.values(each), nothing) * weight, axis=1) / number
         values, factor, to_weights = weigh(xp, values, weights, counted)
         count = xp.astype(counted, values.dtype)
         if not need_grad:
             return Finished(values, count)
         share = self._scaled(count if factor is None else factor) / number
-        slope = objective.pulled(each, xp.where(live, share[:, None], nothing))[0]
+        slope = objective.pulled(each, xp.where(live, share[:, None] * weight, nothing))[0]
         to_each = xp.where(live, slope, nothing)
         empty = sums.negative.total == 0
         of_odds = xp.where(empty, xp.zeros_like(number), xp.sum(to_each, axis=1))
@@ -393,10 +435,19 @@ class Pairs:
         return sums, tuple(done[id(x)][0] for x in slopes[: len(scores)])
 
     def masked(
-        self, scores: tuple[Array, ...], sets: tuple[Array, Array], by_row: tuple[Array, ...], *, single: bool
+        self,
+        scores: tuple[Array, ...],
+        sets: tuple[Array, Array],
+        by_row: tuple[Array, ...],
+        *,
+        single: bool,
+        weights: Array | None = None,
+        sharpness: None = None,
     ) -> tuple[PairSum, Any, None]:
         """The terms of the positives and negatives of a tile, and their slopes. A score of -inf takes no part."""
-        del single
+        del single, sharpness
+        if weights is not None:
+            raise ValueError(WEIGHTS_UNKNOWN)
         xp = self.xp
         first = scores[0]
         sums, residuals = [], []

@@ -12,7 +12,7 @@ from typing import Any
 
 from .._core.autodiff import stop_gradient
 from .._core.checks import is_half
-from .._core.namespace import namespace_of
+from .._core.namespace import is_number, namespace_of
 from .._core.protocol import Array
 from .._core.registry import adapter_of
 from ..similarities import Operands, Similarity
@@ -28,6 +28,8 @@ def of_matrix(
     operands: tuple[Operands, Operands],
     dtype: Any,
     precision: str | None,
+    *,
+    scale: Any = 1.0,
 ) -> Halves | None:
     """The operands of an inner product in 16 bits, where the library is faster with these, or None.
 
@@ -41,7 +43,8 @@ def of_matrix(
     xp = namespace_of(rows, columns)
     if dtype is not None and is_half(dtype) and similarity.scales:
         x, y = embeddings
-        return Halves(_as_they_are(x, rows, dtype), _as_they_are(y, columns, dtype), even=similarity.unit)
+        even = similarity.unit and (is_number(scale) or len(scale.shape) == 0)
+        return Halves(_as_they_are(x, rows, dtype), _as_they_are(y, columns, dtype), even=even)
     if precision == "high" and rows.dtype == xp.float32:
         return Halves(_in_two(rows), _in_two(columns), even=True)
     return None

@@ -11,7 +11,7 @@ from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from ..pairings import split
 from . import products as p
-from .families import SoftmaxPlan, exp_base, family_of
+from .families import SoftmaxPlan, exp_base, family_of, sharpness_of
 from .layouts import Arrays, MaskedLayout, Wanted, reduced
 from .tiling import masked
 
@@ -55,8 +55,8 @@ class _Masked:
         mode = adapter_of(arrays[0]).mode
         self.block = masked(self.n_rows, self.n_columns, layout.block_size, mode=mode, width=width).block
 
-    def open(self, block: Arrays, start: Array | int) -> tuple[list[Arrays], Arrays, Arrays, tuple[Array, Array]]:
-        """The operands of a block, its numbers, its scores in each channel, and its positives and negatives."""
+    def open(self, block: Arrays, start: Array | int) -> tuple[list[Arrays], Arrays, Arrays, tuple[Array, Array, Any]]:
+        """The operands of a block, its numbers, its scores in each channel, its positives, negatives and weights."""
         xp, layout = self.xp, self.layout
         counts = [*self.of_rows, *self.row_parts, layout.by_row, layout.rule_arrays[0]]
         *own, here, labels, pairs = _split(block, counts)
@@ -75,6 +75,7 @@ class _Masked:
             labels=(labels, self.column_labels),
             pairs=pairs[: layout.rule_arrays[2]],
             mask=pairs[-1] if layout.masked else None,
+            dtype=scores[0].dtype,
         )
         return own, here, scores, sets
 
@@ -112,13 +113,17 @@ def masked_sweep(layout: MaskedLayout, *arrays: Array, need_grad: Wanted) -> Arr
     skips = isinstance(layout.plan, SoftmaxPlan) and not layout.plan.statistics and not layout.given
 
     def step(carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
-        own, here, scores, sets = matrix.open(block, start)
+        own, here, scores, (*members, weights) = matrix.open(block, start)
+        sets = (members[0], members[1])
         if skips:
             # A row without positives does not count: what it holds is to reach nobody, NaN neither.
             live = xp.any(sets[0], axis=1)
             sets = (sets[0], xp.logical_and(sets[1], live[:, None]))
             own = [tuple(_where_live(xp, live, x) for x in group) for group in own]
-        total, residual, positive = family.masked(scores, sets, here, single=layout.single)
+        sharpness, here = sharpness_of(layout.plan, here)
+        total, residual, positive = family.masked(
+            scores, sets, here, single=layout.single, weights=weights, sharpness=sharpness
+        )
         done = family.finish(total, positive, here, need_grad=need_grad)
         if not need_grad:
             return carry, (done.values, done.number)
@@ -129,7 +134,8 @@ def masked_sweep(layout: MaskedLayout, *arrays: Array, need_grad: Wanted) -> Arr
             more_rows, more_columns = matrix.pulled(k, x, cotangent)
             to_rows, to_columns = (*to_rows, *more_rows), (*to_columns, *more_columns)
         carry = tuple(p.plus(a, b) for a, b in zip(carry, to_columns, strict=True))
-        return carry, (done.values, done.number, *to_rows, *done.to_rows)
+        of_sharpness = () if sharpness is None else (xp.zeros_like(sharpness),)  # a constant
+        return carry, (done.values, done.number, *to_rows, *of_sharpness, *done.to_rows)
 
     init = p.empty_sums([x for group in matrix.columns for x in group]) if need_grad else ()
     carry, (values, number, *gradients) = adapter.scan(step, init, matrix.xs, matrix.block)

@@ -27,7 +27,7 @@ from .._core.registry import adapter_of
 from ..objectives.base import Objective, RowStatistics
 from ..pairings import Pairing, split
 from ..similarities import Operands, Similarity
-from .families import PairsPlan, SoftmaxPlan
+from .families import WEIGHTS_UNKNOWN, PairsPlan, SoftmaxPlan
 from .layouts import Arrays, Form, MaskedLayout, ProductLayout
 from .masked import masked_sweep, search_sweep
 from .one_sided import nearest_columns, product_sweep
@@ -142,6 +142,7 @@ class ScoreMatrix:
     shards: Shards | None = None  # the ranks that have the other rows of that matrix
     turned: ScoreMatrix | None = None  # this rank's part of the transposed matrix, if it is needed
     halves: Halves | None = None  # what rows and columns are made of, in 16 bits
+    sharpness: Array | None = None  # what the scores of a row's negatives are multiplied by, in value alone
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -196,7 +197,7 @@ class ScoreMatrix:
             return self
         turned = None if self.turned is None else self.turned.dense()
         dense = given(self.scores(), self.pairing, self.mask)
-        return replace(dense, part=self.part, shards=self.shards, turned=turned)
+        return replace(dense, part=self.part, shards=self.shards, turned=turned, sharpness=self.sharpness)
 
     def scores(self) -> Array:
         """The score matrix."""
@@ -212,6 +213,8 @@ class ScoreMatrix:
         self, plan: SoftmaxPlan | PairsPlan, by_row: Arrays, *, beside: ScoreMatrix | None = None, **options: Any
     ) -> Prepared:
         """The one-sided sweep over this matrix, by products if it can be; with `beside`, over both at once."""
+        if self.sharpness is not None and isinstance(plan, SoftmaxPlan):
+            plan, by_row = plan._replace(sharpened=True), (self.sharpness, *by_row)
         found = None if beside is not None else self.by_products(plan, by_row, options)
         return self.by_masks(plan, by_row, beside, options) if found is None else found
 
@@ -366,6 +369,8 @@ class ScoreMatrix:
         """The two-sided sweep over this matrix, or None where it has no use."""
         n_rows, n_columns = self.shape
         structure, plain = self.pairing.structure, len(self.pairing.rows) == 0
+        if self.sharpness is not None:
+            return None
         if symmetric:
             fits = is_symmetric(self.similarity, self.pairing, self.mask) and self.turned is None
             own = n_columns if self.part is None else self.part.window
@@ -451,7 +456,7 @@ class ScoreMatrix:
             numbers, shape = (xp.arange(n_rows, device=device), xp.arange(n_columns, device=device)), self.shape
         else:
             numbers, shape = self.part[:2], self.part.shape
-        return split(
+        positives, negatives, weights = split(
             xp,
             self.pairing.rule,
             numbers=numbers,
@@ -459,7 +464,11 @@ class ScoreMatrix:
             labels=(self.pairing.rows, self.pairing.columns),
             pairs=self.pairing.pairs,
             mask=self.mask,
+            dtype=upcast(xp, first).dtype,
         )
+        if weights is not None:
+            raise ValueError(WEIGHTS_UNKNOWN)
+        return positives, negatives
 
 
 def is_symmetric(similarity: Similarity, pairing: Pairing, mask: Array | None) -> bool:

@@ -16,7 +16,7 @@ from .._core.numerics import largest_entry
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from . import products as p
-from .families import PairsPlan, SoftmaxPlan, divisor_of, exp_base, family_of
+from .families import PairsPlan, SoftmaxPlan, divisor_of, exp_base, family_of, sharpened, sharpness_of
 from .layouts import Arrays, Form, ProductLayout, Wanted, is_wanted, reduced
 from .products import ABSENT
 from .tiling import MAX_UNSHIFTED_LOGIT, masked, one_sided
@@ -69,6 +69,11 @@ def nearest_columns(static: tuple[int | str | None, Form], *arrays: Array) -> tu
     first = xp.argmax(xp.astype(valid[0], xp.int8), axis=0, keepdims=True)
     where = xp.where(xp.take(valid[0], where, axis=0), where, first)
     return where, xp.take(valid[0], where, axis=0)
+
+
+def _no_slopes(xp: Namespace, sharpness: Array | None) -> Arrays:
+    """The cotangent of what is a constant."""
+    return () if sharpness is None else (xp.zeros_like(sharpness),)
 
 
 class _OneSided:
@@ -138,15 +143,17 @@ class _OneSided:
         xp, rows, columns, unit = self.xp, self.rows, self.columns, self.base.unit
         eager, n_columns = self.mode == "eager", columns.shape[0]
         tile = p.tile_of(self.lines, 0, (0, n_columns), n_columns)
-        scores = p.product(self.own.times(unit), self.others)
+        sharpness, by_row = sharpness_of(self.layout.plan, self.by_row)
+        scaled, rest = p.sharpened_rows(self.own.times(unit), self.others, sharpness)
+        scores = sharpened(p.product(scaled, self.others), rest)
         largest = MAX_UNSHIFTED_LOGIT if self.layout.bounded else largest_entry(scores)
         family = self.family_for(math.inf if largest is None else largest / unit)
         total, residual = family.plain(
-            scores, lambda x, value: p.exclude(self.lines, x, value, tile, None, eager=eager), self.by_row
+            scores, lambda x, value: p.exclude(self.lines, x, value, tile, None, eager=eager), by_row
         )
         of_positives = p.line_scores(xp, rows, self.partners)
-        positive = family.line(of_positives, self.present[0] if self.present else None, self.by_row)
-        done = family.finish(total, positive, self.by_row, need_grad=self.need_grad)
+        positive = family.line(of_positives, self.present[0] if self.present else None, by_row)
+        done = family.finish(total, positive, by_row, need_grad=self.need_grad)
         values, number, divisor = done.values, done.number, family.divisor
         if not self.need_grad:
             return reduced(xp, self.layout, values, number, (), divisor=divisor)
@@ -154,7 +161,8 @@ class _OneSided:
         cotangent = p.put_lines(self.lines, residual, done.to_positive, tile, eager=eager)
         wanted, even = (self.to_rows, self.to_columns), self.layout.halves.even
         to_rows, to_columns = p.pulled(cotangent, None, self.own, self.others, wanted=wanted, even=even)
-        return reduced(xp, self.layout, values, number, (to_rows, to_columns, *done.to_rows), divisor=divisor)
+        further = (*_no_slopes(xp, sharpness), *done.to_rows)
+        return reduced(xp, self.layout, values, number, (to_rows, to_columns, *further), divisor=divisor)
 
     # Any other.
 
@@ -162,7 +170,12 @@ class _OneSided:
         """The sweep over blocks of rows and tiles of columns."""
         xp, plan = self.xp, self.layout.plan
         parameters = self.by_row[: plan.parameters] if isinstance(plan, PairsPlan) else ()
-        self.family = self.family_for(p.largest_score(self.layout, self.rows, self.columns, parameters))
+        bound = p.largest_score(self.layout, self.rows, self.columns, parameters)
+        sharpness, _ = sharpness_of(plan, self.by_row)
+        if sharpness is not None:
+            largest = largest_entry(sharpness)
+            bound = math.inf if largest is None else bound * largest
+        self.family = self.family_for(bound)
         self.unit: float = self.family.base.unit
         layout = self.layout
         self.bounds = layout.tiles or p.cut(0, self.columns.shape[0], self.tiling.tile)
@@ -198,7 +211,8 @@ class _OneSided:
         partners, numbers = numbers[: len(self.partners)], numbers[len(self.partners) :]
         here = tuple(numbers[: layout.by_row])
         at = numbers[layout.by_row] if self.lines.by_index else None
-        scaled = own.times(self.unit)
+        sharpness, here = sharpness_of(layout.plan, here)
+        scaled, rest = p.sharpened_rows(own.times(self.unit), self.others, sharpness)
         if self.bias is not None and not layout.halves.parts:
             scaled = p.Operand(p.beside(scaled.x, xp.ones_like(own.x[:, 0])))
         own_tile = next((k for k, (low, _) in enumerate(layout.blocks) if low == start), -1)
@@ -208,10 +222,14 @@ class _OneSided:
         for k, factor in enumerate(self.factors):
             if k == own_tile:
                 sets = label_sets(xp, numbers[-1], self.tile_labels[k], layout.structure)
-                part, residual, positive = family.masked((p.product(own, factor),), sets, here, single=False)
+                part, residual, positive = family.masked(
+                    (p.product(own, factor),), sets, here, single=False, sharpness=sharpness
+                )
             else:
                 own_ids = numbers[-1] if self.lines.ids else None
-                part, residual = family.plain(p.product(scaled, factor), self._exclude(start, k, at, own_ids), here)
+                part, residual = family.plain(
+                    sharpened(p.product(scaled, factor), rest), self._exclude(start, k, at, own_ids), here
+                )
             parts.append(part)
             residuals.append(residual)
         total, shares = family.merge(parts)
@@ -226,7 +244,7 @@ class _OneSided:
             (residuals[own_tile],) = family.cotangents(residuals[own_tile], positive, done, sets, shares[own_tile])
             factors[own_tile] = None
         carry, gradients = self._pull(carry, (own, partners, done.to_positive), residuals, factors)
-        return carry, (done.values, done.number, *gradients, *done.to_rows)
+        return carry, (done.values, done.number, *gradients, *_no_slopes(xp, sharpness), *done.to_rows)
 
     def _pull(
         self,

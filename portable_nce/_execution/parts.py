@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any
 
-from .._core.namespace import device_of, namespace_of
+from .._core.namespace import device_of, is_array, namespace_of
 from .._core.numerics import rows_where
 from .._core.protocol import Array, Namespace
 from .._core.ranks import Shards, widened
@@ -56,9 +56,11 @@ def matrix_of_part(
             (x,), (columns,) = (rows_where(xp, flags, z) for flags, z in zip(live, (x, columns), strict=True))
         of_rows, of_columns, squarable = measured_operands(similarity, x, columns, scale)
         common["squarable"] = squarable or options["bounded"]
-        halves = of_matrix(similarity, (x, columns), (of_rows, of_columns), exact_in, precision)
+        halves = of_matrix(similarity, (x, columns), (of_rows, of_columns), exact_in, precision, scale=scale)
         return ScoreMatrix(similarity, of_rows, of_columns, spread, mask_here, part=part, halves=halves, **common)
     rows = shards.gather(x, sent_as=sent_as[0])
+    if is_array(scale) and len(scale.shape) > 0:  # one number for each row
+        scale = shards.gather(scale)
     turned, turned_mask = spread, mask_here
     if turns:
         turned = pairing.transposed()
@@ -73,7 +75,9 @@ def matrix_of_part(
     of_rows, of_columns, squarable = measured_operands(similarity, rows, columns, scale)
     common["squarable"] = squarable or options["bounded"]
     own_rows, own_columns = (tuple(x[:n, ...] for x in operands) for operands in (of_rows, of_columns))
-    halves = turned_halves = of_matrix(similarity, (rows, columns), (of_rows, of_columns), exact_in, precision)
+    halves = turned_halves = of_matrix(
+        similarity, (rows, columns), (of_rows, of_columns), exact_in, precision, scale=scale
+    )
     if halves is not None:
         first_rows, first_columns = (tuple(x[:n, ...] for x in arrays) for arrays in (halves.rows, halves.columns))
         turned_halves = Halves(first_columns, halves.rows, halves.even)

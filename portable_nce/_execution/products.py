@@ -46,6 +46,7 @@ __all__ = [
     "pulled",
     "put_line",
     "put_lines",
+    "sharpened_rows",
     "tile_of",
     "with_added",
     "with_parts",
@@ -285,6 +286,15 @@ def product(rows: Operand, columns: Operand) -> Array:
         of_halves, lambda *arrays: _product(arrays[0], arrays[count]), *rows.arrays, *columns.arrays
     )
     return found if columns.added is None else found + columns.added[None, :]
+
+
+def sharpened_rows(rows: Operand, columns: Operand, sharpness: Array | None) -> tuple[Operand, Array | None]:
+    """Rows times a number each, and None, where nothing is differentiated; else both as they are."""
+    adapter = adapter_of(rows.x)
+    if sharpness is None or adapter.mode != "eager" or any(map(adapter.needs_gradient, (rows.x, columns.x))):
+        return rows, sharpness
+    factor = rows.factor * sharpness if rows.parts else None
+    return rows._replace(x=rows.x * sharpness[:, None], factor=factor), None
 
 
 def _product(rows: Array, columns: Array) -> Array:

@@ -26,7 +26,8 @@ class Positives(NamedTuple):
     """The scores of the positives of some rows: one each, of shape (n,), or several among P columns, (n, P).
 
     `members` says which are there (None: all); of several, `terms` are ``exp(g - top)``, `centred` is ``Σ (g - top)``
-    and `number` how many they are.
+    and `number` how many they are. With `weights` t > 0, `centred` is ``Σ t (g - top)``, `number` is ``Σ t``, and
+    `count` how many they are.
     """
 
     scores: Array
@@ -35,6 +36,13 @@ class Positives(NamedTuple):
     terms: Array | None = None
     centred: Array | None = None
     number: Array | None = None
+    weights: Array | None = None
+    count: Array | None = None
+
+    def several(self) -> Array:
+        """Whether a row has more than one positive."""
+        number: Array = self.number if self.count is None else self.count
+        return number > 1
 
 
 class RowSums(NamedTuple):
@@ -50,7 +58,9 @@ def of_line(xp: Namespace, scores: Array, present: Array | None) -> Positives:
     return Positives(scores, present, of_one(xp, scores, xp.logical_and(members, scores != -math.inf)))
 
 
-def of_members(xp: Namespace, scores: Array, members: Array, *, single: bool) -> Positives:
+def of_members(
+    xp: Namespace, scores: Array, members: Array, *, single: bool, weights: Array | None = None
+) -> Positives:
     """The positives that a boolean array marks in a tile; `single` where a row has one at most."""
     if single:
         score = xp.sum(xp.where(members, scores, xp.zeros_like(scores)), axis=1)
@@ -61,8 +71,15 @@ def of_members(xp: Namespace, scores: Array, members: Array, *, single: bool) ->
     shift = xp.where(xp.isinf(sums.top), xp.zeros_like(sums.top), sums.top)[:, None]
     finite = xp.logical_and(members, xp.logical_not(xp.isinf(scores)))
     differences = xp.where(finite, scores - shift, xp.zeros_like(scores))
-    number = xp.sum(xp.astype(finite, scores.dtype), axis=1)
-    return Positives(scores, members, sums, terms, xp.sum(differences, axis=1), number)
+    count = xp.sum(xp.astype(finite, scores.dtype), axis=1)
+    if weights is None:
+        return Positives(scores, members, sums, terms, xp.sum(differences, axis=1), count)
+    # Divided by the largest of a row, weights of any magnitude add up to a number between 1 and P.
+    weights = xp.where(finite, xp.astype(weights, scores.dtype), xp.zeros_like(scores))
+    largest = xp.max(weights, axis=1, keepdims=True)
+    weights = weights / xp.where(largest > 0, largest, xp.ones_like(largest))
+    centred, number = xp.sum(weights * differences, axis=1), xp.sum(weights, axis=1)
+    return Positives(scores, members, sums, terms, centred, number, weights, count)
 
 
 def sums_of(positive: Positives) -> tuple[Array, ...]:
@@ -96,7 +113,7 @@ def row_statistics(xp: Namespace, sums: RowSums) -> RowStatistics:
     spread = nothing
     if sums.positive.centred is not None and sums.positive.number is not None:
         # lse - mean = log Σ e^(g - top) - Σ (g - top) / n, of which the top has cancelled already
-        several = sums.positive.number > 1
+        several = sums.positive.several()
         number = xp.where(several, sums.positive.number, xp.ones_like(nothing))
         spread = xp.where(several, log_positive - sums.positive.centred / number, nothing)
     return RowStatistics(
@@ -128,7 +145,9 @@ def score_cotangents(
     Returns the coefficient (n,) of the terms ``exp(g - top)`` of the negatives, and the cotangents of the positives'
     scores, of their shape. With slopes o, s, a, b by log-odds, spread, lse of the negatives and lse of the positives:
 
-        negatives: (o + a) e^(g - top) / total        positives: (s + b - o) e^(g - top) / total - s / n
+        negatives: (o + a) e^(g - top) / total        positives: (s + b - o) e^(g - top) / total - s t / n
+
+    where t is 1, or the weight of the positive, and n the sum of these.
     """
     nothing = xp.zeros_like(row.log_odds)
     of_odds, of_spread, of_negative, of_positive = (nothing if slope is None else slope for slope in slopes)
@@ -137,12 +156,13 @@ def score_cotangents(
     positive = sums.positive
     if positive.terms is None or positive.number is None or positive.members is None:
         return coefficient, xp.where(positive.sums.total == 0, nothing, of_positive - of_odds)
-    several = positive.number > 1
+    several = positive.several()
     of_spread = xp.where(several, of_spread, nothing)
     of_each = of_spread / xp.where(several, positive.number, xp.ones_like(nothing))
     share = _divided(xp, of_spread + of_positive - of_odds, positive.sums.total)
     finite = xp.logical_and(positive.members, xp.logical_not(xp.isinf(positive.scores)))
-    mean = xp.where(finite, of_each[:, None], xp.zeros_like(positive.scores))
+    each = of_each[:, None] if positive.weights is None else of_each[:, None] * positive.weights
+    mean = xp.where(finite, each, xp.zeros_like(positive.scores))
     return coefficient, positive.terms * share[:, None] - mean
 
 

@@ -8,11 +8,13 @@ from typing import Any
 from .._call import (
     accumulated,
     add,
+    check_hardness,
     contrast_embeddings,
     contrast_scores,
     inverse,
     same_width,
     shards_of_rows,
+    sharpness_of,
     zero_idle_rows,
 )
 from .._core.checks import (
@@ -24,10 +26,11 @@ from .._core.checks import (
     check_scalar,
     check_shape,
     common_dtype,
-    positive_scalar,
+    has_one_per_row,
     row_weights,
     scalar,
     shape_of,
+    temperature_of,
 )
 from .._core.namespace import device_of, enter, is_array, is_number, namespace_of
 from .._core.numerics import upcast
@@ -60,6 +63,7 @@ def info_nce(
     weights: Array | None = None,
     reduction: str = "mean",
     multi_positive: str = "each",
+    hardness: float = 0.0,
     block_size: int | str | None = "auto",
     precision: str | None = None,
     across: Ranks | None = None,
@@ -80,15 +84,17 @@ def info_nce(
         Embeddings of the keys; key i belongs to query i.
     negative_keys : array, shape (M, D) or (N, M, D), optional
         Negatives shared by all queries, or of each query. None takes the other rows of `positive_key`.
-    temperature : float or array of one entry, default: 0.07
-        Temperature τ > 0; differentiable as an array.
+    temperature : float, or array of one entry or of shape (N,), default: 0.07
+        Temperature τ > 0, or that of each row, and of the column of the same number where columns are compared with
+        rows; differentiable as an array.
     symmetric : bool, default: False
         Whether to average the losses of queries against keys and of keys against queries.
     similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
         How embeddings are compared; see `portable_nce.similarities`. With negatives of each query, a callable gets
         arrays (N, 1, D) and (N, M, D) and returns (N, 1, M).
-    positives : array of int (N,) or of bool (N, K), optional
-        Which rows of `positive_key` belong to each query, in place of the row of the same number. Numbers that are no
+    positives : array of int (N,), of bool (N, K) or of float (N, K), optional
+        Which rows of `positive_key` belong to each query, in place of the row of the same number, or with which weights
+        (soft targets; see `portable_nce.pairings.soft`). Numbers that are no
         rows are an error where the values are at hand; elsewhere such a query has no positive.
     mask : array of bool, shape (N, K), or (N, M) with `negative_keys`, optional
         Pairs (with `negative_keys`: negatives) that take part; all by default.
@@ -98,6 +104,9 @@ def info_nce(
         Weighted mean over the queries that have a positive, weighted sum, or the weighted losses of the queries.
     multi_positive : {"each", "pooled", "separate"}, default: "each"
         What several positives mean; see `portable_nce.objectives.info_nce`.
+    hardness : float, default: 0.0
+        The strength α ≥ 0 with which negatives count more the harder they are: :math:`\alpha\, \mathrm{sg}(s_{ij})`,
+        a constant, is added to their scores :math:`g_{ij}` (EmbeddingGemma has α = 5).
     block_size : int, None or "auto", default: "auto"
         Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
         gradient come in one pass, and elsewhere from about four million entries on. Negatives of each query are never
@@ -124,7 +133,8 @@ def info_nce(
     References
     ----------
     van den Oord, Li and Vinyals (2018), "Representation Learning with Contrastive Predictive Coding",
-    arXiv:1807.03748, equation 4.
+    arXiv:1807.03748, equation 4. Hardness: Vera et al. (2025), "EmbeddingGemma: Powerful and Lightweight Text
+    Representations", arXiv:2509.20354, section 2.2.
 
     Examples
     --------
@@ -142,6 +152,7 @@ def info_nce(
         "temperature": temperature,
         "weights": weights,
         "reduction": reduction,
+        "hardness": hardness,
     }
     if negative_keys is None:
         embeddings = {"query": query, "positive_key": positive_key}
@@ -234,8 +245,8 @@ def n_tuple(
         Embeddings; row i of one belongs to row i of the other.
     l2 : float or array of one entry, default: 0.0
         Factor β of the squared lengths. TensorFlow's ``npairs_loss(reg_lambda=λ)`` has β = λ / 4.
-    temperature : float or array of one entry, default: 1.0
-        Temperature τ > 0; differentiable as an array.
+    temperature : float, or array of one entry or of shape (N,), default: 1.0
+        Temperature τ > 0, or that of each row; differentiable as an array.
     similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "dot"
         How embeddings are compared; see `portable_nce.similarities`.
     mask : array of bool, shape (N, N), optional
@@ -348,8 +359,8 @@ def cpc(
         Targets z of each step; row i of each belongs to context i.
     projections : array, shape (S, E, D)
         Matrix W of each step.
-    temperature : float or array of one entry, default: 1.0
-        Temperature τ > 0; differentiable as an array.
+    temperature : float, or array of one entry or of shape (N,), default: 1.0
+        Temperature τ > 0, or that of each row; differentiable as an array.
     similarity : {"dot", "cosine", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "dot"
         How a target is compared with its prediction :math:`W_s\, c_i`; see `portable_nce.similarities`.
     mask : array of bool, shape (N, N), optional
@@ -651,8 +662,9 @@ def relic(
     ----------
     view_a, view_b : array, shape (N, D)
         Embeddings of two views of a batch; row i of one belongs to row i of the other.
-    temperature : float or array of one entry, default: 0.1
-        Temperature τ > 0; differentiable as an array.
+    temperature : float, or array of one entry or of shape (N,), default: 0.1
+        Temperature τ > 0, or that of each row, and of the column of the same number where columns are compared with
+        rows; differentiable as an array.
     alpha : float or array of one entry, default: 1.0
         Weight α of the divergence.
     direction : {"a_to_b", "b_to_a"}, default: "a_to_b"
@@ -743,6 +755,7 @@ def _own_negatives(
     mask: Array | None,
     weights: Array | None,
     reduction: str,
+    hardness: float,
     across: Ranks | None,
 ) -> Array:
     """InfoNCE with negatives (N, M, D) of each query: a score matrix (N, 1 + M) with the positives in front."""
@@ -752,14 +765,18 @@ def _own_negatives(
     )
     dtype = query.dtype
     x, y, z = (upcast(xp, embedding) for embedding in (query, positive_key, negative_keys))
-    temperature = positive_scalar(xp, "temperature", found[0] if found else temperature, x)
+    by_rows = has_one_per_row(temperature, x.shape[0])
+    temperature = temperature_of(xp, found[0] if found else temperature, x.shape[0], x)
     chosen = resolve(similarity)
     same_width(similarity, "query", x, "positive_key", y)
-    asked = ("own negatives", objective, reduction, temperature, chosen, mask is None)
+    hardness = check_hardness(hardness, objective)
+    asked = ("own negatives", objective, reduction, hardness, "rows" if by_rows else temperature, chosen, mask is None)
     shards = shards_of_rows(across, asked, query=x, positive_key=y, negative_keys=z, weights=weights, t=temperature)
-    if shards is not None and is_array(temperature):
+    if shards is not None and is_array(temperature) and not by_rows:
         temperature = shards.shared(temperature)
     scale = inverse(xp, temperature, x)
+    sharpness = sharpness_of(hardness, scale, x)
+    scale = scale[:, None, None] if by_rows else scale
     x, y = xp.expand_dims(x, axis=1), xp.expand_dims(y, axis=1)
     with adapter_of(x).full_precision(x):
         scores = xp.concat([chosen.scores(*operands(chosen, x, keys, scale)) for keys in (y, z)], axis=2)
@@ -776,6 +793,7 @@ def _own_negatives(
         weights=weights,
         reduction=reduction,
         shards=shards,
+        sharpness=sharpness,
     )
     finished(across)
     return result if result.dtype == dtype else xp.astype(result, dtype)

@@ -16,10 +16,11 @@ from .._core.checks import (
     check_number,
     check_precision,
     check_shape,
-    positive_scalar,
+    has_one_per_row,
     row_weights,
     scalar,
     shape_of,
+    temperature_of,
 )
 from .._core.namespace import enter, is_array, is_number
 from .._core.numerics import rows_where, upcast
@@ -69,8 +70,8 @@ def supcon(
         Embeddings.
     labels : array of int, shape (N,)
         Labels.
-    temperature : float or array of one entry, default: 0.1
-        Temperature τ > 0; differentiable as an array.
+    temperature : float, or array of one entry or of shape (N,), default: 0.1
+        Temperature τ > 0, or that of each row; differentiable as an array.
     base_temperature : float, optional
         If given, the loss is multiplied by ``temperature / base_temperature``, as in the authors' code (0.07 there).
     similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
@@ -167,8 +168,8 @@ def nca(
         Embeddings.
     labels : array of int, shape (N,)
         Labels.
-    temperature : float or array of one entry, default: 1.0
-        Temperature τ > 0; differentiable as an array.
+    temperature : float, or array of one entry or of shape (N,), default: 1.0
+        Temperature τ > 0, or that of each row; differentiable as an array.
     similarity : str, Similarity or callable, default: "neg_sq_euclidean"
         How embeddings are compared; see `portable_nce.similarities`.
     mask : array of bool, shape (N, N), optional
@@ -258,8 +259,8 @@ def soft_nearest_neighbor(
         Embeddings.
     labels : array of int, shape (N,)
         Labels.
-    temperature : float or array of one entry, default: 1.0
-        Temperature τ > 0; differentiable as an array.
+    temperature : float, or array of one entry or of shape (N,), default: 1.0
+        Temperature τ > 0, or that of each row; differentiable as an array.
     similarity : str, Similarity or callable, default: "neg_sq_euclidean"
         How embeddings are compared; see `portable_nce.similarities`.
     mask : array of bool, shape (N, N), optional
@@ -366,8 +367,8 @@ def contrastive(
         Whether the mean is over all pairs, or over those whose term is not 0.
     balance : bool, default: False
         Whether the mean is that over the positives plus that over the negatives.
-    temperature : float or array of one entry, default: 1.0
-        What distances are divided by, τ > 0; differentiable as an array.
+    temperature : float, or array of one entry or of shape (N,), default: 1.0
+        What distances are divided by, τ > 0, or that of each row; differentiable as an array.
     similarity : str, Similarity or callable, default: "neg_euclidean"
         Minus the distance d; see `portable_nce.similarities`. Embeddings are taken as they are: with
         ``similarities.normalized("neg_euclidean")``, their directions alone.
@@ -473,8 +474,8 @@ def triplet_from_labels(
         ``"soft"`` takes :math:`\log(1 + e^t)` in place of :math:`\max(t, 0)`.
     average : {"all", "nonzero"}, default: "all"
         Whether the mean is over all triples, or over those whose loss is not 0.
-    temperature : float or array of one entry, default: 1.0
-        What distances are divided by, τ > 0; differentiable as an array.
+    temperature : float, or array of one entry or of shape (N,), default: 1.0
+        What distances are divided by, τ > 0, or that of each row; differentiable as an array.
     similarity : str, Similarity or callable, default: "neg_euclidean"
         Minus the distance d; see `portable_nce.similarities`. Embeddings are taken as they are: with
         ``similarities.normalized("neg_euclidean")``, their directions alone.
@@ -579,8 +580,8 @@ def triplet(
         ``"soft"`` takes :math:`\log(1 + e^t)` in place of :math:`\max(t, 0)`.
     average : {"all", "nonzero"}, default: "all"
         Whether the mean is over all triples, or over those whose loss is not 0.
-    temperature : float or array of one entry, default: 1.0
-        What distances are divided by, τ > 0; differentiable as an array.
+    temperature : float, or array of one entry or of shape (N,), default: 1.0
+        What distances are divided by, τ > 0, or that of each row; differentiable as an array.
     similarity : str, Similarity or callable, default: "neg_euclidean"
         Minus the distance d; see `portable_nce.similarities`. Embeddings are taken as they are: with
         ``similarities.normalized("neg_euclidean")``, their directions alone.
@@ -651,16 +652,18 @@ def triplet(
     if mask is not None:
         anchor, positive, negative = rows_where(xp, mask, anchor, positive, negative)
     a, p, n = (xp.expand_dims(upcast(xp, x), axis=1) for x in (anchor, positive, negative))
-    temperature = positive_scalar(xp, "temperature", options["temperature"], a)
+    by_rows = has_one_per_row(temperature, rows)
+    temperature = temperature_of(xp, options["temperature"], rows, a)
     margin = scalar(xp, "margin", options["margin"], a)
     weights = row_weights(xp, weights, rows, a)
     chosen = resolve(similarity)
-    asked = ("triplet", form, average, reduction, mask is None, temperature, margin, chosen)
+    asked = ("triplet", form, average, reduction, mask is None, "rows" if by_rows else temperature, margin, chosen)
     arrays = {"anchor": a, "positive": p, "negative": n, "temperature": temperature, "margin": margin}
     shards = shards_of_rows(across, asked, **arrays, weights=weights)
-    if shards is not None and is_array(temperature):
+    if shards is not None and is_array(temperature) and not by_rows:
         temperature = shards.shared(temperature)
     scale = inverse(xp, temperature, a)
+    scale = scale[:, None, None] if by_rows else scale
     with adapter_of(a).full_precision(a):
         near, far = (xp.reshape(chosen.scores(*operands(chosen, a, other, scale)), (rows,)) for other in (p, n))
     # A score of -inf takes no part, as among all triples: a distance that overflows, or a critic's mask.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .._call import accumulated, add, contrast_embeddings, same_width, zero_idle_rows
+from .._call import accumulated, add, contrast_embeddings, same_width, temperature_of_views, zero_idle_rows
 from .._core.autodiff import stop_gradient
 from .._core.checks import (
     check_block_size,
@@ -60,8 +60,8 @@ def moco(
         which no gradient flows.
     queue : array, shape (M, D), or Queue
         Earlier keys c, without gradient. Slots of a `Queue` that were never written take no part.
-    temperature : float or array of one entry, default: 0.07
-        Temperature τ > 0; differentiable as an array.
+    temperature : float, or array of one entry or of shape (N,), default: 0.07
+        Temperature τ > 0, or that of each row; differentiable as an array.
     similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
         How embeddings are compared; see `portable_nce.similarities`.
     mask : array of bool, shape (N, M), optional
@@ -177,8 +177,8 @@ def moco_v3(
         Queries of two views of a batch.
     key_a, key_b : array, shape (N, D)
         Keys of the same views, without gradient.
-    temperature : float or array of one entry, default: 0.2
-        Temperature τ > 0; differentiable as an array.
+    temperature : float, or array of one entry or of shape (N,), default: 0.2
+        Temperature τ > 0, or that of each row; differentiable as an array.
     similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
         How embeddings are compared; see `portable_nce.similarities`.
     mask : array of bool, shape (N, N), optional
@@ -288,8 +288,9 @@ def nnclr(
     support : array, shape (M, D), or Queue
         Embeddings to choose neighbours from, without gradient. Slots of a `Queue` that were never written are not
         chosen; while none is, no row counts.
-    temperature : float or array of one entry, default: 0.1
-        Temperature τ > 0; differentiable as an array.
+    temperature : float, or array of one entry or of shape (N,), default: 0.1
+        Temperature τ > 0, or that of each row, and of the column of the same number where columns are compared with
+        rows; differentiable as an array.
     negatives : {"batch", "views"}, default: "batch"
         What a neighbour is contrasted with: the other rows of `view_b` (the paper), or all other neighbours too, as the
         2N views of `nt_xent` (lightly).
@@ -388,6 +389,7 @@ def nnclr(
         found = xp.concat([found, found], axis=0)
         if weights is not None and tuple(weights.shape) == (rows,):
             weights = xp.concat([weights, weights], axis=0)
+        temperature = temperature_of_views(temperature, rows, 2)
     return contrast_embeddings(
         embeddings,
         dtype=dtype,

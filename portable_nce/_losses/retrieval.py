@@ -63,8 +63,8 @@ def two_tower(
         Logarithm of the probability of each candidate to be drawn; only differences count. None corrects nothing.
     negative_log_q : array, shape (M,), optional
         That of the further candidates; needed with `log_q` and `negative_candidates`.
-    temperature : float or array of one entry, default: 1.0
-        Temperature τ > 0; differentiable as an array.
+    temperature : float, or array of one entry or of shape (N,), default: 1.0
+        Temperature τ > 0, or that of each row; differentiable as an array.
     similarity : {"dot", "cosine", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "dot"
         How embeddings are compared; see `portable_nce.similarities`.
     mask : array of bool, shape (N, N), or (N, N + M) with `negative_candidates`, optional

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .._call import contrast_embeddings
+from .._call import contrast_embeddings, temperature_of_views
 from .._core.checks import check_floating, check_shape, shape_of
 from .._core.namespace import enter
 from .._core.numerics import upcast
@@ -50,8 +50,8 @@ def nt_xent(
         Embeddings of two views of a batch; row i of one belongs to row i of the other.
     *further_views : array, shape (N, D)
         Embeddings of further views.
-    temperature : float or array of one entry, default: 0.1
-        Temperature τ > 0; differentiable as an array.
+    temperature : float, or array of one entry or of shape (N,), default: 0.1
+        Temperature τ > 0, or that of each row; differentiable as an array.
     similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
         How embeddings are compared; see `portable_nce.similarities`.
     mask : array of bool, shape (V N, V N), optional
@@ -144,8 +144,8 @@ def flat_nce(
     ----------
     view_a, view_b : array, shape (N, D)
         Embeddings of two views of a batch; row i of one belongs to row i of the other.
-    temperature : float or array of one entry, default: 0.1
-        Temperature τ > 0; differentiable as an array.
+    temperature : float, or array of one entry or of shape (N,), default: 0.1
+        Temperature τ > 0, or that of each row; differentiable as an array.
     include_positive : bool, default: False
         Whether the positive stands in the denominator (FlatNCE⊕, whose gradient is InfoNCE's).
     form : {"log", "detach"}, default: "log"
@@ -239,8 +239,8 @@ def dcl(
     ----------
     view_a, view_b : array, shape (N, D)
         Embeddings of two views of a batch; row i of one belongs to row i of the other.
-    temperature : float or array of one entry, default: 0.1
-        Temperature τ > 0; differentiable as an array.
+    temperature : float, or array of one entry or of shape (N,), default: 0.1
+        Temperature τ > 0, or that of each row; differentiable as an array.
     similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
         How embeddings are compared; see `portable_nce.similarities`.
     mask : array of bool, shape (2N, 2N), optional
@@ -330,8 +330,8 @@ def dclw(
     ----------
     view_a, view_b : array, shape (N, D)
         Embeddings of two views of a batch; row i of one belongs to row i of the other.
-    temperature : float or array of one entry, default: 0.1
-        Temperature τ > 0; differentiable as an array.
+    temperature : float, or array of one entry or of shape (N,), default: 0.1
+        Temperature τ > 0, or that of each row; differentiable as an array.
     sigma : float or array of one entry, default: 0.5
         Concentration σ > 0 of the weights.
     detach_weights : bool, default: False
@@ -410,6 +410,7 @@ def _of_views(
         check_shape(name, view, tuple(entered[0].shape))
     if weights is not None and tuple(weights.shape) == (n_samples,):
         weights = xp.concat([weights] * len(views), axis=0)
+    options["temperature"] = temperature_of_views(options["temperature"], n_samples, len(views))
     two = len(views) == 2  # noqa: PLR2004  (a pair)
     # Accumulated before they are joined: a 16-bit gradient is rounded once, not once for each use.
     stacked = xp.concat([upcast(xp, view) for view in entered], axis=0)

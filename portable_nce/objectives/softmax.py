@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .._core.autodiff import stop_gradient
-from .._core.checks import check_bool, check_choice, check_scalar
+from .._core.checks import check_bool, check_choice, check_scalar, check_shape
 from .._core.equality import EqualByContents
 from .._core.namespace import device_of, enter, is_number, namespace_of
 from .._core.numerics import sigmoid, softplus, softplus_and_sigmoid
@@ -239,8 +239,8 @@ def dclw(*, temperature: float | Array, sigma: float | Array = 0.5, detach_weigh
 
     Parameters
     ----------
-    temperature : float or array of one entry
-        Temperature τ by which the scores were divided.
+    temperature : float, or array of one entry or of shape (N,)
+        Temperature τ by which the scores were divided, or that of each row.
     sigma : float or array of one entry, default: 0.5
         Concentration σ > 0 of the weights.
     detach_weights : bool, default: False
@@ -264,7 +264,9 @@ def dclw(*, temperature: float | Array, sigma: float | Array = 0.5, detach_weigh
     >>> round(float(pnce.contrast(np.eye(3), np.eye(3), objective=weighted, temperature=0.5)), 6)
     -1.306853
     """
-    check_scalar("temperature", temperature, above=0.0)
+    shape = getattr(temperature, "shape", ())
+    if not isinstance(shape, tuple) or len(shape) != 1:
+        check_scalar("temperature", temperature, above=0.0)
     check_scalar("sigma", sigma, above=0.0)
     detach_weights = check_bool("detach_weights", detach_weights)
     return Weighted(_WEIGHTED, _DclwWeights(temperature, sigma, detach_weights=detach_weights), label="dclw")
@@ -300,7 +302,9 @@ class _DclwWeights(EqualByContents):
         arrays = {name: value for name, value in options.items() if not is_number(value)}
         xp, (positive, counted, *entered) = enter(scores=positive, counted=counted, **arrays)
         for name, array in zip(arrays, entered, strict=True):
-            options[name] = xp.astype(xp.reshape(array, (1,)), positive.dtype)
+            if len(array.shape) == 1 and array.shape[0] != 1:
+                check_shape(name, array, tuple(positive.shape))
+            options[name] = xp.astype(xp.reshape(array, (-1,)), positive.dtype)
         logits = xp.where(counted, positive * (options["temperature"] / options["sigma"]), -math.inf)
         top = stop_gradient(xp.max(logits, axis=0, keepdims=True))
         shares = xp.exp(logits - xp.where(xp.isinf(top), xp.zeros_like(top), top))

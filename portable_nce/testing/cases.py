@@ -16,7 +16,7 @@ from __future__ import annotations
 import importlib
 import random
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -38,6 +38,7 @@ _POSITIONAL = frozenset(
             "negative_keys",
             "candidate",
             "negative_candidates",
+            *("teacher_query", "teacher_key", "guide_query", "guide_key"),
             "key",
             "queue",
             "query_a",
@@ -218,7 +219,7 @@ def make_cases(rows: int = 3, features: int = 3, seed: int = 20268) -> tuple[Cas
         The cases; the names depend neither on the sizes nor on the seed.
     """
     draw = _Draw(seed)
-    return (
+    cases = (
         *_info_nce(draw, rows, features),
         *_two_views(draw, rows, features),
         *_clip(draw, rows, features),
@@ -228,6 +229,7 @@ def make_cases(rows: int = 3, features: int = 3, seed: int = 20268) -> tuple[Cas
         *_separate(draw, rows, features),
         *_queues(draw, rows, features),
         *_retrieval(rows, features),
+        *_judged(rows, features),
         *_of_two_views(draw, rows, features),
         *_predictions(draw, rows, features),
         *_prototypes(draw, rows, features),
@@ -239,6 +241,30 @@ def make_cases(rows: int = 3, features: int = 3, seed: int = 20268) -> tuple[Cas
         *_densities(draw, rows),
         *_diagnostics(draw, rows, features),
     )
+    return (*cases, *(_with_temperatures(case) for case in cases if case.name in _BY_ROWS))
+
+
+_BY_ROWS = frozenset(
+    {
+        *("info_nce", "info_nce symmetric, weights, mask, streamed", "info_nce neg_sq_euclidean, streamed"),
+        *("info_nce symmetric", "info_nce shared negatives, weights, mask", "info_nce own negatives, neg_euclidean"),
+        *("two_tower all of it, streamed", "cpc", "n_tuple", "nt_xent dot, streamed", "nt_xent three views", "dcl"),
+        *("flat_nce detach, weights", "dclw sigma", "moco a queue not full yet, weights, mask"),
+        *("moco_v3 weights, mask", "nnclr among all views", "from_scores.dclw", "proto_nce keys"),
+        *("nnclr symmetric, weights, mask, a queue not full yet", "supcon base_temperature", "nca", "contrastive"),
+        *("relic symmetric, stop_gradient second, weights, mask, streamed", "triplet", "triplet_from_labels"),
+        *("contrast flat_nce, explicit, streamed", "contrast info_nce, labels, symmetric, mask"),
+    }
+)
+"""Cases that are repeated with a temperature of each sample."""
+
+
+def _with_temperatures(case: Case) -> Case:
+    """Give each sample its temperature."""
+    first = next(iter(case.arguments.values()))
+    temperatures = [(0.5, 0.75, 0.375, 1.25)[k % 4] for k in range(len(first))]
+    arguments = {**case.arguments, "temperature": temperatures}
+    return replace(case, name=f"{case.name}, temperatures of rows", arguments=arguments)
 
 
 def _variations(
@@ -556,6 +582,93 @@ def _retrieval(rows: int, features: int) -> Iterator[Case]:
     }
     table |= _streamed(table, ["log_q, ids", "all of it", "all of it, weights, mask, sum"])
     yield from _variations("two_tower", {"query": query, "candidate": draw.vectors(rows, features)}, table)
+
+
+def _judged(rows: int, features: int) -> Iterator[Case]:
+    """Draw what weights of positives, second models and the hardness of negatives change."""
+    draw = _Draw(20271)
+    query, key = draw.vectors(rows, features), draw.vectors(rows, features)
+    more = draw.vectors(rows + 2, features)
+    targets = [[_float32(abs(x)) if k % 3 else 0.0 for k, x in enumerate(row)] for row in draw.vectors(rows, rows)]
+    weights, mask = draw.weights(rows), draw.mask(rows, rows)
+    table: dict[str, dict[str, Nested]] = {
+        "soft targets": {"positives": targets, "temperature": 0.5},
+        "soft targets, dot, weights, mask": {
+            "positives": targets,
+            "similarity": "dot",
+            "weights": weights,
+            "mask": mask,
+            "temperature": 0.75,
+        },
+        "soft targets, separate": {"positives": targets, "multi_positive": "separate", "temperature": 0.5},
+        "hardness": {"hardness": 5.0, "temperature": 0.5},
+        "hardness, symmetric, weights, mask": {
+            "hardness": 2.0,
+            "symmetric": True,
+            "weights": weights,
+            "mask": mask,
+            "temperature": 0.5,
+        },
+        "hardness, shared negatives, dot": {
+            "hardness": 0.5,
+            "negative_keys": more,
+            "similarity": "dot",
+            "temperature": 0.75,
+        },
+        "hardness, own negatives": {
+            "hardness": 2.0,
+            "negative_keys": [draw.vectors(2, features) for _ in range(rows)],
+            "temperature": 0.5,
+        },
+        "hardness, distances": {"hardness": 0.5, "similarity": "neg_sq_euclidean", "temperature": 0.75},
+    }
+    streamed = [name for name in table if "own" not in name]
+    yield from _variations("info_nce", {"query": query, "positive_key": key}, table | _streamed(table, streamed))
+    square = {"scores": draw.vectors(rows, rows)}
+    saturated = {"scores": [[40.0 * (i == j) for j in range(rows)] for i in range(rows)]}
+    sharp = [[1.0 if i == j else 0.0 for j in range(rows)] for i in range(rows)]
+    for loss in ("from_scores.info_nce", "from_scores.dcl"):
+        table = {
+            "soft targets": {"positives": targets, "weights": weights},
+            "soft targets, saturated": {**saturated, "positives": sharp},
+        }
+        yield from _variations(loss, square, table)
+    student = {"query": query, "key": key}
+    of_teacher = {"teacher_query": draw.vectors(rows, 2), "teacher_key": draw.vectors(rows, 2)}
+    table = {
+        "": {**of_teacher, "temperature": 0.5},
+        "symmetric, weights, mask": {
+            **of_teacher,
+            "teacher_temperature": 0.25,
+            "symmetric": True,
+            "weights": weights,
+            "mask": mask,
+            "temperature": 0.5,
+        },
+        "no temperature": {**of_teacher, "teacher_temperature": None, "similarity": "dot", "temperature": 0.75},
+    }
+    yield from _variations("distillation", student, table | _streamed(table, list(table)))
+    of_guide = {"guide_query": of_teacher["teacher_query"], "guide_key": of_teacher["teacher_key"]}
+    table = {
+        "": {**of_guide, "temperature": 0.5},
+        "symmetric, weights, mask": {
+            **of_guide,
+            "symmetric": True,
+            "weights": weights,
+            "mask": mask,
+            "margin": 0.25,
+            "temperature": 0.5,
+        },
+        "relative margin": {**of_guide, "margin": 0.125, "margin_strategy": "relative", "temperature": 0.5},
+        "further keys": {
+            "key": more,
+            **of_guide,
+            "guide_key": draw.vectors(rows + 2, 2),
+            "similarity": "dot",
+            "temperature": 0.75,
+        },
+    }
+    yield from _variations("gist_embed", student, table | _streamed(table, list(table)))
 
 
 def _queues(draw: _Draw, rows: int, features: int) -> Iterator[Case]:

@@ -91,13 +91,28 @@ SIMILARITIES: Mapping[str, Callable[[Row, Row], Number]] = {
 """By the name that cases give: "normalized dot" is what the library calls similarities.normalized("dot")."""
 
 
-def score_matrix(x: Matrix, y: Matrix, similarity: str, scale: Number, bilinear: Matrix | None = None) -> Matrix:
+def score_matrix(x: Matrix, y: Matrix, similarity: str, scale: Nested, bilinear: Matrix | None = None) -> Matrix:
     """Every row of x against every row of y: similarity times scale."""
     if bilinear is not None:
         x = [[mp.fsum(a * w for a, w in zip(row, column, strict=True)) for column in transpose(bilinear)] for row in x]
         similarity = "dot"
     function = SIMILARITIES[similarity]
-    return [[function(a, b) * scale for b in y] for a in x]
+    scales = scale if isinstance(scale, list) else [scale] * len(x)
+    return [[function(a, b) * own for b in y] for a, own in zip(x, scales, strict=True)]
+
+
+def of_columns(x: Matrix, y: Matrix, similarity: str, scale: Nested, bilinear: Matrix | None = None) -> Matrix:
+    """The scores of the columns against the rows; the scale of a row is also that of the column of its number."""
+    scales = scale if isinstance(scale, list) else [scale] * len(y)
+    unscaled = transpose(score_matrix(x, y, similarity, mpf(1), bilinear))
+    return [[own * score for score in row] for own, row in zip(scales, unscaled, strict=True)]
+
+
+def inverse(temperature: Nested, rows: int) -> Nested:
+    """The inverse of a temperature, or of that of each sample for each row."""
+    if isinstance(temperature, list):
+        return [1 / mpf(t) for t in temperature] * (rows // len(temperature))
+    return 1 / mpf(temperature)
 
 
 def transpose(matrix: Matrix) -> Matrix:
@@ -137,8 +152,22 @@ def _constant(matrix: Matrix) -> Matrix:
 Pairs: TypeAlias = list[tuple[list[int], list[int]]]
 
 
+class _Weighted(list[int]):
+    """Columns that are positive, with weights."""
+
+    def __init__(self, weights: Mapping[int, Number]) -> None:
+        super().__init__(weights)
+        self.weights = [mpf(weight) for weight in weights.values()]
+
+
+def _mean(positives: list[int], values: Sequence[Number]) -> Number:
+    """The mean of a value of each positive, with the weights of these."""
+    weights = positives.weights if isinstance(positives, _Weighted) else [mpf(1)] * len(positives)
+    return mp.fsum(weight * value for weight, value in zip(weights, values, strict=True)) / mp.fsum(weights)
+
+
 def pairs_of(rows: int, columns: int, positives: Nested = None, mask: Nested = None) -> Pairs:
-    """Positives given as None (the diagonal), as one column per row, or as truth values; mask True takes part."""
+    """Positives given as None (the diagonal), one column per row, truth values or weights; mask True takes part."""
     pairs: Pairs = []
     for i in range(rows):
         if positives is None:
@@ -150,7 +179,7 @@ def pairs_of(rows: int, columns: int, positives: Nested = None, mask: Nested = N
         takes_part = [True] * columns if mask is None else mask[i]
         pairs.append(
             (
-                [j for j in range(columns) if is_positive[j] and takes_part[j]],
+                _Weighted({j: is_positive[j] for j in range(columns) if is_positive[j] and takes_part[j]}),
                 [j for j in range(columns) if not is_positive[j] and takes_part[j]],
             )
         )
@@ -181,11 +210,11 @@ def label_pairs(labels: list[int], mask: Nested = None) -> Pairs:
 def info_nce_row(scores: Row, positives: list[int], negatives: list[int], multi_positive: str) -> Number:
     """Minus the log of the positive's share of the sum over positives and negatives."""
     if multi_positive == "separate":
-        return mp.fsum(info_nce_row(scores, [j], negatives, "each") for j in positives) / len(positives)
+        return _mean(positives, [info_nce_row(scores, [j], negatives, "each") for j in positives])
     total = mp.fsum(mp.exp(scores[j]) for j in positives + negatives)
     if multi_positive == "pooled":
         return -mp.log(mp.fsum(mp.exp(scores[j]) for j in positives) / total)
-    return mp.fsum(-mp.log(mp.exp(scores[j]) / total) for j in positives) / len(positives)
+    return _mean(positives, [-mp.log(mp.exp(scores[j]) / total) for j in positives])
 
 
 def dcl_row(scores: Row, positives: list[int], negatives: list[int], multi_positive: str) -> Number:
@@ -193,7 +222,7 @@ def dcl_row(scores: Row, positives: list[int], negatives: list[int], multi_posit
     total = mp.fsum(mp.exp(scores[j]) for j in negatives)
     if multi_positive == "pooled":
         return -mp.log(mp.fsum(mp.exp(scores[j]) for j in positives) / total)
-    return mp.fsum(-mp.log(mp.exp(scores[j]) / total) for j in positives) / len(positives)
+    return _mean(positives, [-mp.log(mp.exp(scores[j]) / total) for j in positives])
 
 
 def flat_nce_row(
@@ -250,7 +279,7 @@ def reduce_dclw(
     scores: Matrix,
     pairs: Pairs,
     *,
-    temperature: Number,
+    temperature: Nested,
     sigma: Number,
     detach_weights: bool,
     weights: Nested,
@@ -262,13 +291,16 @@ def reduce_dclw(
         mp.fsum(row[j] for j in p) / len(p) if count else None
         for row, (p, _), count in zip(scores, pairs, counts, strict=True)
     ]
-    sizes = [mp.exp(mpf(temperature) * s / mpf(sigma)) for s in own if s is not None]
+    each = temperature if isinstance(temperature, list) else [temperature]
+    each = [mpf(t) for t in each] * (len(own) // len(each))
+    powers = [None if s is None else mp.exp(t * s / mpf(sigma)) for s, t in zip(own, each, strict=True)]
+    sizes = [power for power in powers if power is not None]
     losses = []
-    for row, (_, q), s in zip(scores, pairs, own, strict=True):
+    for row, (_, q), s, power in zip(scores, pairs, own, powers, strict=True):
         if s is None:
             losses.append(mpf(0))
             continue
-        factor = 2 - mp.exp(mpf(temperature) * s / mpf(sigma)) / (mp.fsum(sizes) / len(sizes))
+        factor = 2 - power / (mp.fsum(sizes) / len(sizes))
         factor = _held(factor) if detach_weights else factor
         losses.append(-mp.log(mp.exp(factor * s) / mp.fsum(mp.exp(row[j]) for j in q)))
     return reduce_losses(losses, counts, weights, reduction)
@@ -463,7 +495,7 @@ def from_scores_nca(
 def from_scores_dclw(
     scores: Matrix,
     *,
-    temperature: Number = 1.0,
+    temperature: Nested = 1.0,
     sigma: Number = 0.5,
     detach_weights: bool = False,
     positives: Nested = None,
@@ -545,7 +577,7 @@ def info_nce(
     positive_key: Matrix,
     negative_keys: Nested = None,
     *,
-    temperature: Number = 0.07,
+    temperature: Nested = 0.07,
     symmetric: bool = False,
     similarity: str = "cosine",
     bilinear: Matrix | None = None,
@@ -554,24 +586,40 @@ def info_nce(
     weights: Nested = None,
     reduction: str = "mean",
     multi_positive: str = "each",
+    hardness: Number = 0,
 ) -> Nested:
     """InfoNCE with negatives in the batch, shared, or per row; symmetric with positives on the diagonal only."""
-    scale = 1 / mpf(temperature)
+    scale = inverse(temperature, len(query))
     options: dict[str, Any] = {"weights": weights, "reduction": reduction, "multi_positive": multi_positive}
     if negative_keys is None:
         scores = score_matrix(query, positive_key, similarity, scale, bilinear)
+        scores = _hardened(scores, hardness, scale, positives)
         forward = from_scores_info_nce(scores, positives=positives, mask=mask, **options)
         if not symmetric:
             return forward
-        return _half_sum(
-            forward, from_scores_info_nce(transpose(scores), mask=transpose(mask) if mask else None, **options)
-        )
+        turned = _hardened(of_columns(query, positive_key, similarity, scale, bilinear), hardness, scale)
+        return _half_sum(forward, from_scores_info_nce(turned, mask=transpose(mask) if mask else None, **options))
     scores = []
     for i, (q, own) in enumerate(zip(query, positive_key, strict=True)):
         others = negative_keys[i] if isinstance(negative_keys[0][0], list) else negative_keys
-        scores += score_matrix([q], [own, *others], similarity, scale, bilinear)
+        scores += score_matrix(
+            [q], [own, *others], similarity, scale[i] if isinstance(scale, list) else scale, bilinear
+        )
+    scores = _hardened(scores, hardness, scale, [0] * len(query))
     takes_part = [[True, *row] for row in mask] if mask else None
     return from_scores_info_nce(scores, positives=[0] * len(query), mask=takes_part, **options)
+
+
+def _hardened(scores: Matrix, hardness: Number, scale: Nested, positives: Nested = None) -> Matrix:
+    """Scores of negatives with a multiple of the similarity, held fixed, added."""
+    if not hardness:
+        return scores
+    scales = scale if isinstance(scale, list) else [scale] * len(scores)
+    pairs = pairs_of(len(scores), len(scores[0]), positives)
+    return [
+        [s + hardness * _held(s / factor) if j in negatives else s for j, s in enumerate(row)]
+        for row, (_, negatives), factor in zip(scores, pairs, scales, strict=True)
+    ]
 
 
 def _half_sum(a: Nested, b: Nested) -> Nested:
@@ -583,7 +631,7 @@ def _views(
     row_loss: Callable[[Row, list[int], list[int]], Number],
     *views: Matrix,
     needs_negative: bool = True,
-    temperature: Number = 0.1,
+    temperature: Nested = 0.1,
     similarity: str = "cosine",
     bilinear: Matrix | None = None,
     mask: Nested = None,
@@ -592,7 +640,7 @@ def _views(
 ) -> Nested:
     """Reduce a loss of all the rows of views of N things."""
     n, stacked = len(views[0]), [row for view in views for row in view]
-    scores = score_matrix(stacked, stacked, similarity, 1 / mpf(temperature), bilinear)
+    scores = score_matrix(stacked, stacked, similarity, inverse(temperature, len(stacked)), bilinear)
     return reduce_rows(
         scores,
         view_pairs(n, mask, len(views)),
@@ -625,7 +673,7 @@ def dclw(
     view_a: Matrix,
     view_b: Matrix,
     *,
-    temperature: Number = 0.1,
+    temperature: Nested = 0.1,
     sigma: Number = 0.5,
     detach_weights: bool = False,
     similarity: str = "cosine",
@@ -637,7 +685,7 @@ def dclw(
     """DCLW: DCL with weighted positives."""
     stacked = view_a + view_b
     return reduce_dclw(
-        score_matrix(stacked, stacked, similarity, 1 / mpf(temperature), bilinear),
+        score_matrix(stacked, stacked, similarity, inverse(temperature, len(stacked)), bilinear),
         view_pairs(len(view_a), mask),
         temperature=temperature,
         sigma=sigma,
@@ -699,7 +747,7 @@ def n_tuple(
     key: Matrix,
     *,
     l2: Number = 0.0,
-    temperature: Number = 1.0,
+    temperature: Nested = 1.0,
     similarity: str = "dot",
     bilinear: Matrix | None = None,
     mask: Nested = None,
@@ -707,7 +755,7 @@ def n_tuple(
     reduction: str = "mean",
 ) -> Nested:
     """InfoNCE of embeddings of any length, and their squared lengths."""
-    scores = score_matrix(query, key, similarity, 1 / mpf(temperature), bilinear)
+    scores = score_matrix(query, key, similarity, inverse(temperature, len(query)), bilinear)
     pairs = pairs_of(len(query), len(key), mask=mask)
     losses = [
         info_nce_row(row, p, q, "each") + l2 * (dot(x, x) + dot(y, y)) if p else mpf(0)
@@ -721,7 +769,7 @@ def cpc(
     targets: Nested,
     projections: Nested,
     *,
-    temperature: Number = 1.0,
+    temperature: Nested = 1.0,
     similarity: str = "dot",
     bilinear: Matrix | None = None,
     **options: Any,
@@ -730,7 +778,7 @@ def cpc(
     steps = []
     for target, projection in zip(targets, projections, strict=True):
         predicted = [[dot(row, c) for row in projection] for c in context]
-        scores = score_matrix(predicted, target, similarity, 1 / mpf(temperature), bilinear)
+        scores = score_matrix(predicted, target, similarity, inverse(temperature, len(predicted)), bilinear)
         steps.append(from_scores_info_nce(scores, **options))
     return multiply(mpf(1) / len(steps), add(*steps))
 
@@ -750,12 +798,28 @@ def moco(
 
 
 def moco_v3(
-    query_a: Matrix, query_b: Matrix, key_a: Matrix, key_b: Matrix, *, temperature: Number = 0.2, **options: Any
+    query_a: Matrix, query_b: Matrix, key_a: Matrix, key_b: Matrix, *, temperature: Nested = 0.2, **options: Any
 ) -> Nested:
     """Queries of each view against keys of the other, times twice the temperature."""
-    first = info_nce(query_a, _constant(key_b), temperature=temperature, **options)
-    second = info_nce(query_b, _constant(key_a), temperature=temperature, **options)
-    return multiply(2 * mpf(temperature), add(first, second))
+    keys = {name: _constant(key) for name, key in (("b", key_b), ("a", key_a))}
+    parts = (
+        _multiplied(info_nce, query, key, temperature=temperature, by=temperature, **options)
+        for query, key in ((query_a, keys["b"]), (query_b, keys["a"]))
+    )
+    return multiply(2, add(*parts))
+
+
+def _multiplied(
+    loss: Callable[..., Nested], *arrays: Nested, by: Nested, reduction: str = "mean", **options: Any
+) -> Nested:
+    """A loss times a number, or the loss of each row times its own; a mean does not divide by these."""
+    if not isinstance(by, list):
+        return multiply(mpf(by), loss(*arrays, reduction=reduction, **options))
+    rows = [mpf(factor) * term for factor, term in zip(by, loss(*arrays, reduction="none", **options), strict=True)]
+    if reduction == "none":
+        return rows
+    total, mean = (loss(*arrays, reduction=kind, **options) for kind in ("sum", "mean"))
+    return mp.fsum(rows) if reduction == "sum" else mp.fsum(rows) * mean / total
 
 
 def nnclr(
@@ -765,7 +829,7 @@ def nnclr(
     *,
     slots: int | None = None,
     negatives: str = "batch",
-    temperature: Number = 0.1,
+    temperature: Nested = 0.1,
     similarity: str = "cosine",
     **options: Any,
 ) -> Nested:
@@ -781,13 +845,13 @@ def relic(
     view_a: Matrix,
     view_b: Matrix,
     *,
-    temperature: Number = 0.1,
+    temperature: Nested = 0.1,
     similarity: str = "cosine",
     bilinear: Matrix | None = None,
     **options: Any,
 ) -> Nested:
     """RELIC: InfoNCE, and the divergence of one view's distribution from the other's."""
-    scale = 1 / mpf(temperature)
+    scale = inverse(temperature, len(view_a))
     forward = score_matrix(view_a, view_b, similarity, scale, bilinear)
     return reduce_relic(forward, score_matrix(view_b, view_a, similarity, scale, bilinear), **options)
 
@@ -804,7 +868,7 @@ def proto_nce(
     key: Nested = None,
     queue: Nested = None,
     slots: int | None = None,
-    temperature: Number = 0.1,
+    temperature: Nested = 0.1,
     similarity: str = "cosine",
     mask: Nested = None,
     weights: Nested = None,
@@ -835,7 +899,7 @@ def concentrations(
     prototypes: Matrix,
     assignments: list[int],
     *,
-    temperature: Number = 0.1,
+    temperature: Nested = 0.1,
     smoothing: Number = 10.0,
     percentiles: tuple[Number, Number] = (10.0, 90.0),
 ) -> Row:
@@ -873,7 +937,7 @@ def supcon(
     embeddings: Matrix,
     labels: list[int],
     *,
-    temperature: Number = 0.1,
+    temperature: Nested = 0.1,
     base_temperature: Nested = None,
     multi_positive: str = "each",
     similarity: str = "cosine",
@@ -883,21 +947,29 @@ def supcon(
     reduction: str = "mean",
 ) -> Nested:
     """SupCon: positive are the others of the same label."""
-    loss = reduce_rows(
-        score_matrix(embeddings, embeddings, similarity, 1 / mpf(temperature), bilinear),
-        label_pairs(labels, mask),
-        weights,
-        reduction,
-        lambda row, p, q: info_nce_row(row, p, q, multi_positive),
-    )
-    return loss if base_temperature is None else multiply(mpf(temperature) / mpf(base_temperature), loss)
+
+    def loss(*, weights: Nested, reduction: str) -> Nested:
+        return reduce_rows(
+            score_matrix(embeddings, embeddings, similarity, inverse(temperature, len(embeddings)), bilinear),
+            label_pairs(labels, mask),
+            weights,
+            reduction,
+            lambda row, p, q: info_nce_row(row, p, q, multi_positive),
+        )
+
+    if base_temperature is None:
+        return loss(weights=weights, reduction=reduction)
+    each = temperature if isinstance(temperature, list) else [temperature]
+    factors = [mpf(t) / mpf(base_temperature) for t in each]
+    by = factors if isinstance(temperature, list) else factors[0]
+    return _multiplied(loss, by=by, weights=weights, reduction=reduction)
 
 
 def nca(
     embeddings: Matrix,
     labels: list[int],
     *,
-    temperature: Number = 1.0,
+    temperature: Nested = 1.0,
     similarity: str = "neg_sq_euclidean",
     **options: Any,
 ) -> Nested:
@@ -912,13 +984,13 @@ def contrastive(
     labels: list[int],
     *,
     similarity: str = "neg_euclidean",
-    temperature: Number = 1.0,
+    temperature: Nested = 1.0,
     bilinear: Matrix | None = None,
     mask: Nested = None,
     **options: Any,
 ) -> Nested:
     """Contrastive loss of all pairs."""
-    scores = score_matrix(embeddings, embeddings, similarity, 1 / mpf(temperature), bilinear)
+    scores = score_matrix(embeddings, embeddings, similarity, inverse(temperature, len(embeddings)), bilinear)
     return reduce_contrastive(scores, label_pairs(labels, mask), **options)
 
 
@@ -927,13 +999,13 @@ def triplet_from_labels(
     labels: list[int],
     *,
     similarity: str = "neg_euclidean",
-    temperature: Number = 1.0,
+    temperature: Nested = 1.0,
     bilinear: Matrix | None = None,
     mask: Nested = None,
     **options: Any,
 ) -> Nested:
     """Triplet loss of triplets that the labels make."""
-    scores = score_matrix(embeddings, embeddings, similarity, 1 / mpf(temperature), bilinear)
+    scores = score_matrix(embeddings, embeddings, similarity, inverse(temperature, len(embeddings)), bilinear)
     return reduce_triplets(scores, label_pairs(labels, mask), **options)
 
 
@@ -946,7 +1018,7 @@ def triplet(
     form: str = "margin",
     average: str = "all",
     similarity: str = "neg_euclidean",
-    temperature: Number = 1.0,
+    temperature: Nested = 1.0,
     bilinear: Matrix | None = None,
     mask: Nested = None,
     weights: Nested = None,
@@ -955,8 +1027,10 @@ def triplet(
     """Triplet loss of given triplets."""
     mask = mask or [True] * len(anchor)
     losses = []
-    for takes_part, x, y, z in zip(mask, anchor, positive, negative, strict=True):
-        ((own, other),) = score_matrix([x], [y, z], similarity, 1 / mpf(temperature), bilinear)
+    scale = inverse(temperature, len(anchor))
+    scales = scale if isinstance(scale, list) else [scale] * len(anchor)
+    for takes_part, x, y, z, own_scale in zip(mask, anchor, positive, negative, scales, strict=True):
+        ((own, other),) = score_matrix([x], [y, z], similarity, own_scale, bilinear)
         losses.append(triplet_term(-own, -other, margin, form) if takes_part else mpf(0))
     sizes = [int(takes_part and (average == "all" or loss > 0)) for takes_part, loss in zip(mask, losses, strict=True)]
     return reduce_losses(losses, sizes, weights, reduction)
@@ -972,7 +1046,7 @@ def contrast(
     columns: Nested = None,
     positives: Nested = None,
     multi_positive: str = "each",
-    temperature: Number = 1.0,
+    temperature: Nested = 1.0,
     symmetric: bool = False,
     similarity: str = "cosine",
     bilinear: Matrix | None = None,
@@ -981,7 +1055,7 @@ def contrast(
     reduction: str = "mean",
 ) -> Nested:
     """A named objective over a named pairing."""
-    scores = score_matrix(x, x if y is None else y, similarity, 1 / mpf(temperature), bilinear)
+    scores = score_matrix(x, x if y is None else y, similarity, inverse(temperature, len(x)), bilinear)
     mask = mask or [[True] * len(scores[0]) for _ in scores]
     if pairing == "labels":
         positives = [[a == b for b in columns or labels] for a in labels]
@@ -1010,7 +1084,8 @@ def contrast(
     if not symmetric:
         return forward
     turned = pairs_of(len(scores), len(scores[0]), transpose(positives) if positives else None, transpose(mask))
-    return _half_sum(forward, reduced(transpose(scores), turned))
+    backward = of_columns(x, x if y is None else y, similarity, inverse(temperature, len(x)), bilinear)
+    return _half_sum(forward, reduced(backward, turned))
 
 
 # --- bounds ---------------------------------------------------------------------------------------------------------
@@ -1296,7 +1371,7 @@ def two_tower(
     negative_ids: Nested = None,
     log_q: Nested = None,
     negative_log_q: Nested = None,
-    temperature: Number = 1.0,
+    temperature: Nested = 1.0,
     similarity: str = "dot",
     bilinear: Matrix | None = None,
     mask: Nested = None,
@@ -1308,7 +1383,7 @@ def two_tower(
     shift = [0] * len(columns) if log_q is None else [*log_q, *(negative_log_q or [])]
     scores = [
         [score - own for score, own in zip(row, shift, strict=True)]
-        for row in score_matrix(query, columns, similarity, 1 / mpf(temperature), bilinear)
+        for row in score_matrix(query, columns, similarity, inverse(temperature, len(query)), bilinear)
     ]
     takes_part = [
         [(i == j or names[i] != names[j]) and (mask is None or mask[i][j]) for j in range(len(columns))]
@@ -1317,9 +1392,68 @@ def two_tower(
     return from_scores_info_nce(scores, mask=takes_part, **options)
 
 
+def distillation(
+    query: Matrix,
+    key: Matrix,
+    teacher_query: Matrix,
+    teacher_key: Matrix,
+    *,
+    teacher_temperature: Nested = 0.07,
+    symmetric: bool = False,
+    mask: Nested = None,
+    **options: Any,
+) -> Nested:
+    """Cross-entropy with the shares of a teacher's exponentials, or its cosines brought between 0 and 1."""
+
+    def one_side(x: Matrix, y: Matrix, of_x: Matrix, of_y: Matrix, mask: Nested) -> Nested:
+        cosines = score_matrix(of_x, of_y, "cosine", mpf(1))
+        if teacher_temperature is None:
+            targets = [[(1 + c) / 2 for c in row] for row in cosines]
+        else:
+            targets = [[mp.exp(c / mpf(teacher_temperature)) for c in row] for row in cosines]
+        return info_nce(x, y, positives=targets, mask=mask, **options)
+
+    forward = one_side(query, key, teacher_query, teacher_key, mask)
+    if not symmetric:
+        return forward
+    return _half_sum(forward, one_side(key, query, teacher_key, teacher_query, transpose(mask) if mask else None))
+
+
+def gist_embed(
+    query: Matrix,
+    key: Matrix,
+    guide_query: Matrix,
+    guide_key: Matrix,
+    *,
+    margin: Number = 0,
+    margin_strategy: str = "absolute",
+    symmetric: bool = False,
+    temperature: Nested = 0.01,
+    mask: Nested = None,
+    **options: Any,
+) -> Nested:
+    """InfoNCE without negatives that the guide scores above the positive, less a margin."""
+
+    def one_side(x: Matrix, y: Matrix, of_x: Matrix, of_y: Matrix, mask: Nested) -> Nested:
+        cosines = score_matrix(of_x, of_y, "cosine", mpf(1))
+        limits = [cosines[i][i] for i in range(len(x))]
+        limits = [c - mpf(margin) if margin_strategy == "absolute" else c * (1 - mpf(margin)) for c in limits]
+        allowed = [[i == j or c <= limits[i] for j, c in enumerate(row)] for i, row in enumerate(cosines)]
+        if mask:
+            allowed = [[a and b for a, b in zip(*rows, strict=True)] for rows in zip(allowed, mask, strict=True)]
+        return info_nce(x, y, mask=allowed, temperature=temperature, **options)
+
+    forward = one_side(query, key, guide_query, guide_key, mask)
+    if not symmetric:
+        return forward
+    return _half_sum(forward, one_side(key, query, guide_key, guide_query, transpose(mask) if mask else None))
+
+
 ORACLES: Mapping[str, Callable[..., Nested]] = {
     "info_nce": info_nce,
     "two_tower": two_tower,
+    "distillation": distillation,
+    "gist_embed": gist_embed,
     "flat_nce": flat_nce,
     "nt_xent": nt_xent,
     "dcl": dcl,

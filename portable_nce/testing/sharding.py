@@ -45,7 +45,9 @@ def is_shared(case: Case) -> bool:
     function = getattr(importlib.import_module(f"{package}.{topic}" if topic else package), name)
     if "across" not in inspect.signature(function).parameters or case.options.get("pairing") == "queue":
         return False
-    if "negative_candidates" in case.arguments:
+    if "negative_candidates" in case.arguments or case.name.startswith("gist_embed further keys"):
+        return False
+    if case.loss == "dclw" and isinstance(case.arguments.get("temperature"), list):
         return False
     # Of further columns of a diagonal pairing, one process would not know whose they are.
     return case.options.get("pairing") != "diagonal" or len(case.arguments["y"]) == len(case.arguments["x"])

@@ -314,6 +314,14 @@ SHAPES: dict[str, tuple[str, Call]] = {
         )
         for name in ("clip", "contrastive", "dclw", "logistic", "nca", "relic", "supcon", "triplet")
     },
+    "temperatures of fewer rows, streamed": (
+        "temperature",
+        lambda v: pnce.nt_xent(*two(v), temperature=v.floats([1.0] * (N - 1)), block_size=2),
+    ),
+    "temperatures of fewer rows, own negatives": (
+        "temperature",
+        lambda v: pnce.triplet(*two(v), embeddings(v), temperature=v.floats([1.0] * (N - 1))),
+    ),
     "temperature a vector, from_scores.dclw": (
         "temperature",
         lambda v: pnce.from_scores.dclw(embeddings(v, 3, 3), temperature=v.floats([1.0, 2.0])),
@@ -630,6 +638,7 @@ KINDS: dict[str, tuple[str, Call]] = {
         for name in ("clip", "contrastive", "dclw", "logistic", "nca", "relic", "supcon", "triplet")
     },
     "integer offsets": ("offsets", lambda v: pnce.similarities.shifted_columns("dot", v.array([1, 2]))),
+    "temperatures that are integers": ("temperature", lambda v: pnce.info_nce(*two(v), temperature=v.array([1] * N))),
     "integer log_q": ("log_q", lambda v: pnce.two_tower(*two(v), log_q=v.array([1] * N))),
     "ids that are no integers": ("ids", lambda v: pnce.two_tower(*two(v), ids=v.floats([1.0] * N))),
     "integer factors": ("factors", lambda v: pnce.similarities.scaled_columns("dot", v.array([1, 2]))),

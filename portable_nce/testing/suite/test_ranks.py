@@ -110,7 +110,8 @@ def compare(variant: Variant, case: Case, size: int, dtype: str, gradients: str)
 @pytest.mark.parametrize("dtype", ["float64"])
 def test_ranks_agree_with_one_process(variant: Variant, name: str, dtype: str) -> None:
     """Every keyword of every loss, on two and on three ranks with uneven batches, in both conventions."""
-    case = case_named(name, ROWS)
+    # A rank with one sample could not tell its temperature from one number for all.
+    case = case_named(name, ROWS + 3 if "temperatures of rows" in name else ROWS)
     compare(variant, case, 3, dtype, "averaged")
     compare(variant, case, 2, dtype, "summed")
 

@@ -1,0 +1,249 @@
+"""Losses whose pairs a second model judges: a teacher gives the targets, a guide takes false negatives out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .._call import contrast_embeddings
+from .._core.checks import check_shape, shape_of
+from .._core.namespace import enter
+from .._core.protocol import Array
+from .._core.ranks import Ranks, told_to_others
+from ..objectives import info_nce as info_nce_objective
+from ..pairings import guided, teacher
+from ..similarities import Similarity
+
+__all__ = ["distillation", "gist_embed"]
+
+
+@told_to_others
+def distillation(
+    query: Array,
+    key: Array,
+    teacher_query: Array,
+    teacher_key: Array,
+    /,
+    *,
+    temperature: float | Array = 0.07,
+    teacher_temperature: float | None = 0.07,
+    symmetric: bool = False,
+    similarity: str | Similarity | Callable[[Array, Array], Array] = "cosine",
+    mask: Array | None = None,
+    weights: Array | None = None,
+    reduction: str = "mean",
+    block_size: int | str | None = "auto",
+    precision: str | None = None,
+    across: Ranks | None = None,
+) -> Array:
+    r"""Return the cross-entropy of the student's similarities with those of a teacher for targets.
+
+    .. math:: \ell_i = -\sum_j t_{ij} \log \mathrm{softmax}_j\, s(q_i, k_j) / \tau, \qquad
+        t_{ij} = \mathrm{softmax}_j\, \cos(q'_i, k'_j) / \tau'
+
+    Its gradient is that of the divergence from the teacher's distribution to the student's. With
+    ``teacher_temperature=None``, :math:`t_{ij} \propto 1 + \cos(q'_i, k'_j)` are the weights of continuously weighted
+    contrastive learning, whose teacher is a frozen model of one of the modalities: :math:`k' = q'`.
+
+    Parameters
+    ----------
+    query : array, shape (N, D)
+        The student's embeddings of the queries.
+    key : array, shape (K, D)
+        The student's embeddings of the keys.
+    teacher_query : array, shape (N, E)
+        The teacher's embeddings of the queries, without gradient.
+    teacher_key : array, shape (K, E)
+        The teacher's embeddings of the keys, without gradient.
+    temperature : float, or array of one entry or of shape (N,), default: 0.07
+        Temperature τ > 0, or that of each row, and of the column of the same number where columns are compared with
+        rows; differentiable as an array.
+    teacher_temperature : float or None, default: 0.07
+        Temperature τ' > 0 of the teacher, or None.
+    symmetric : bool, default: False
+        Whether to average the losses of queries against keys and of keys against queries.
+    similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
+        How embeddings are compared; see `portable_nce.similarities`.
+    mask : array of bool, shape (N, K), optional
+        Pairs that take part; all by default.
+    weights : array, shape (N,), optional
+        Weights of the queries.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Weighted mean over the queries that count, weighted sum, or the weighted losses of the queries.
+    block_size : int, None or "auto", default: "auto"
+        Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
+        gradient come in one pass, and elsewhere from about four million entries on.
+    precision : {"high", "highest"}, optional
+        By default, embeddings of 16 bits are multiplied in 16 bits, exactly, where the library is faster at that.
+        ``"highest"`` widens them first; ``"high"`` makes of a product of float32 three of bfloat16 there, which leaves
+        16 bits of the 24.
+    across : Ranks, optional
+        Ranks that have other rows of the same batch; see `portable_nce.across`.
+
+    Returns
+    -------
+    array
+        Loss in nats: 0-d, or shape (N,) for reduction "none", of the library, dtype and device of `query`.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape, device or option does not fit.
+
+    See Also
+    --------
+    portable_nce.pairings.teacher : The pairing, for any objective.
+
+    References
+    ----------
+    Hinton, Vinyals and Dean (2015), "Distilling the Knowledge in a Neural Network", arXiv:1503.02531; Srinivasa, Cho,
+    Yang et al. (2023), "CWCL: Cross-Modal Transfer with Continuously Weighted Contrastive Loss", arXiv:2309.14580.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> student, teacher = np.eye(3), np.asarray([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]])
+    >>> pnce.distillation(student, student, teacher, teacher, temperature=1.0, teacher_temperature=0.5)
+    array(0.99923...)
+    """
+    _check_judged("teacher_query", teacher_query, "teacher_key", teacher_key, query=query, key=key)
+    return contrast_embeddings(
+        {"query": query, "key": key},
+        objective=info_nce_objective(),
+        pairing=teacher(teacher_query, teacher_key, temperature=teacher_temperature),
+        similarity=similarity,
+        temperature=temperature,
+        symmetric=symmetric,
+        mask=mask,
+        weights=weights,
+        reduction=reduction,
+        block_size=block_size,
+        precision=precision,
+        across=across,
+    )
+
+
+@told_to_others
+def gist_embed(
+    query: Array,
+    key: Array,
+    guide_query: Array,
+    guide_key: Array,
+    /,
+    *,
+    margin: float = 0.0,
+    margin_strategy: str = "absolute",
+    temperature: float | Array = 0.01,
+    symmetric: bool = False,
+    similarity: str | Similarity | Callable[[Array, Array], Array] = "cosine",
+    mask: Array | None = None,
+    weights: Array | None = None,
+    reduction: str = "mean",
+    block_size: int | str | None = "auto",
+    precision: str | None = None,
+    across: Ranks | None = None,
+) -> Array:
+    r"""Return InfoNCE without the negatives that a guide takes for positives.
+
+    .. math:: \ell_i = -\log \frac{e^{g_{ii}}}{e^{g_{ii}} + \sum_{j \in Q(i)} e^{g_{ij}}}, \qquad
+        Q(i) = \{j \ne i : c_{ij} \le c_{ii} - m\},
+
+    with the student's scores :math:`g_{ij} = s(q_i, k_j) / \tau` and the cosine similarities c of the guide's
+    embeddings; with a relative margin the limit is :math:`c_{ii} (1 - m)`.
+
+    Parameters
+    ----------
+    query : array, shape (N, D)
+        Embeddings of the queries.
+    key : array, shape (K, D)
+        Embeddings of the keys; key i belongs to query i, those beyond N are negatives of all (mined hard ones, say).
+    guide_query : array, shape (N, E)
+        The guide's embeddings of the queries, without gradient.
+    guide_key : array, shape (K, E)
+        The guide's embeddings of the keys, without gradient.
+    margin : float, default: 0.0
+        The margin m: the larger, the more negatives are left out.
+    margin_strategy : {"absolute", "relative"}, default: "absolute"
+        What the margin is.
+    temperature : float, or array of one entry or of shape (N,), default: 0.01
+        Temperature τ > 0, or that of each row, and of the column of the same number where columns are compared with
+        rows; differentiable as an array.
+    symmetric : bool, default: False
+        Whether to average the losses of queries against keys and of keys against queries.
+    similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
+        How embeddings are compared; see `portable_nce.similarities`.
+    mask : array of bool, shape (N, K), optional
+        Pairs that take part; all by default.
+    weights : array, shape (N,), optional
+        Weights of the queries.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Weighted mean over the queries that have a positive, weighted sum, or the weighted losses of the queries.
+    block_size : int, None or "auto", default: "auto"
+        Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
+        gradient come in one pass, and elsewhere from about four million entries on.
+    precision : {"high", "highest"}, optional
+        By default, embeddings of 16 bits are multiplied in 16 bits, exactly, where the library is faster at that.
+        ``"highest"`` widens them first; ``"high"`` makes of a product of float32 three of bfloat16 there, which leaves
+        16 bits of the 24.
+    across : Ranks, optional
+        Ranks that have other rows of the same batch; see `portable_nce.across`.
+
+    Returns
+    -------
+    array
+        Loss in nats: 0-d, or shape (N,) for reduction "none", of the library, dtype and device of `query`.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape, device or option does not fit.
+
+    See Also
+    --------
+    portable_nce.pairings.guided : The pairing, for any objective.
+
+    References
+    ----------
+    Solatorio (2024), "GISTEmbed: Guided In-sample Selection of Training Negatives for Text Embedding Fine-tuning",
+    arXiv:2402.16829 (which also takes the scores among queries, and among keys, for negatives); Moreira et al. (2024),
+    "NV-Retriever: Improving text embedding models with effective hard-negative mining", arXiv:2407.15831, section 3,
+    whose TopK-MarginPos is the absolute and TopK-PercPos the relative margin.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> query, guide = np.eye(3), np.asarray([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]])
+    >>> pnce.gist_embed(query, query, guide, guide, margin=0.3, temperature=1.0)
+    array(0.39265...)
+    """
+    _check_judged("guide_query", guide_query, "guide_key", guide_key, query=query, key=key)
+    return contrast_embeddings(
+        {"query": query, "key": key},
+        objective=info_nce_objective(),
+        pairing=guided(guide_query, guide_key, margin=margin, strategy=margin_strategy),
+        similarity=similarity,
+        temperature=temperature,
+        symmetric=symmetric,
+        mask=mask,
+        weights=weights,
+        reduction=reduction,
+        block_size=block_size,
+        precision=precision,
+        across=across,
+    )
+
+
+def _check_judged(row_name: str, of_rows: Array, column_name: str, of_columns: Array, **embeddings: Any) -> None:
+    """A second model's embeddings must be of the same rows and columns, and of one width."""
+    enter(**embeddings, **{row_name: of_rows, column_name: of_columns})
+    width = shape_of(row_name, of_rows, "(N, E)")[1]
+    for (name, x), judged_name, judged in zip(
+        embeddings.items(), (row_name, column_name), (of_rows, of_columns), strict=True
+    ):
+        check_shape(judged_name, judged, (shape_of(name, x, "(N, D)")[0], width))
