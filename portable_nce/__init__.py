@@ -14,6 +14,7 @@ from ._core.autodiff import grad, stop_gradient, value_and_grad
 from ._core.protocol import Adapter
 from ._core.ranks import Communicator, Ranks, across
 from ._core.registry import backends_available, register_backend
+from ._losses.global_contrastive import sogclr
 from ._losses.in_batch import clip, cpc, info_nce, n_tuple, relic, siglip
 from ._losses.judged import distillation, gist_embed
 from ._losses.labels import contrastive, nca, soft_nearest_neighbor, supcon, triplet, triplet_from_labels
@@ -21,7 +22,7 @@ from ._losses.memory import moco, moco_v3, nnclr
 from ._losses.prototypes import concentrations, proto_nce
 from ._losses.queue import Queue, queue_init, queue_push
 from ._losses.retrieval import two_tower
-from ._losses.views import dcl, dclw, flat_nce, nt_xent
+from ._losses.views import dcl, dclw, flat_nce, hcl, nt_xent
 
 __version__ = "0.1.0"
 
@@ -47,6 +48,7 @@ __all__ = [
     "from_scores",
     "gist_embed",
     "grad",
+    "hcl",
     "info_nce",
     "moco",
     "moco_v3",
@@ -64,6 +66,7 @@ __all__ = [
     "siglip",
     "similarities",
     "soft_nearest_neighbor",
+    "sogclr",
     "stop_gradient",
     "supcon",
     "triplet",

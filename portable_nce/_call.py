@@ -39,6 +39,7 @@ from ._execution.parts import matrix_of_part
 from ._execution.tiling import MAX_UNSHIFTED_LOGIT, is_positive
 from .objectives import AnyObjective, Objective, Pairwise, RowStatistics
 from .objectives import resolve as resolve_objective
+from .objectives.hard import HardNegatives
 from .objectives.relic import Relic
 from .objectives.triplet import Triplet
 from .pairings import Pairing, diagonal, half, two_views
@@ -347,7 +348,7 @@ def _check_objective_across(objective: Any, made: AnyObjective, *, by_rows: bool
         raise ValueError(message)
 
 
-_OBJECTIVES = (Objective, Pairwise, Relic, Triplet)
+_OBJECTIVES = (Objective, Pairwise, HardNegatives, Relic, Triplet)
 
 
 class _Given(NamedTuple):

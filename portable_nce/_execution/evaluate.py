@@ -13,11 +13,12 @@ from .._core.protocol import Array
 from .._core.reduction import Reduction, average
 from .._core.registry import adapter_of
 from ..objectives.base import Objective, Pairwise, RowStatistics, Weighted
+from ..objectives.hard import HardNegatives
 from ..objectives.relic import DIVERGENCE, Relic, divergence
 from ..objectives.triplet import Triplet
 from ..pairings import Pairing
 from ..similarities import Similarity
-from .families import PairsPlan, SoftmaxPlan
+from .families import PairsPlan, Plan, ReweightedPlan, SoftmaxPlan
 from .matrix import Prepared, ScoreMatrix, in_one_pass, is_symmetric
 from .products import lines_of, partners
 from .triples import excess, triple_sums
@@ -42,13 +43,8 @@ def evaluate(objective: Any, matrix: ScoreMatrix, reduction: Reduction, *, symme
 
 
 def _evaluate(objective: Any, matrix: ScoreMatrix, reduction: Reduction, *, coupled: bool) -> Array:
-    if isinstance(objective, Pairwise):
-        return _pairwise(objective, matrix, reduction)
-    if isinstance(objective, Triplet):
-        values, counted, number = _triplets(objective, matrix)
-        return reduction.of_values(values, counted, number)
-    if isinstance(objective, Relic):
-        return reduction.of_values(*_relic(objective, matrix))
+    if not isinstance(objective, Objective):
+        return _of_another_kind(objective, matrix, reduction)
     if isinstance(objective, Weighted) and _positives_are_known(objective, matrix):
         return _weighted(objective, matrix, reduction)
     if coupled:
@@ -57,7 +53,19 @@ def _evaluate(objective: Any, matrix: ScoreMatrix, reduction: Reduction, *, coup
     return _reduced(SoftmaxPlan(objective), matrix, (), reduction) if both is None else both
 
 
-def _reduced(plan: SoftmaxPlan | PairsPlan, matrix: ScoreMatrix, parameters: Arrays, reduction: Reduction) -> Array:
+def _of_another_kind(objective: Any, matrix: ScoreMatrix, reduction: Reduction) -> Array:
+    """The loss by an objective that is no function of the statistics of rows."""
+    if isinstance(objective, Pairwise):
+        return _pairwise(objective, matrix, reduction)
+    if isinstance(objective, HardNegatives):
+        return _hard(objective, matrix, reduction)
+    if isinstance(objective, Triplet):
+        values, counted, number = _triplets(objective, matrix)
+        return reduction.of_values(values, counted, number)
+    return reduction.of_values(*_relic(objective, matrix))
+
+
+def _reduced(plan: Plan, matrix: ScoreMatrix, parameters: Arrays, reduction: Reduction) -> Array:
     """The reduced loss of the rows of a matrix, in one pass if they are added up."""
     plan = plan._replace(parameters=len(parameters))
     if reduction.kind == "none":
@@ -186,6 +194,12 @@ def _pairwise(objective: Pairwise, matrix: ScoreMatrix, reduction: Reduction) ->
     )
     first, second = (_reduced(one, matrix, parameters, reduction) for one in plans)
     return first + second
+
+
+def _hard(objective: HardNegatives, matrix: ScoreMatrix, reduction: Reduction) -> Array:
+    (floor,) = _per_row(matrix, (objective.floor,), ("floor",))
+    plan = ReweightedPlan(objective.beta, objective.tau_plus)
+    return _reduced(plan, matrix, (stop_gradient(floor),), reduction)
 
 
 def _per_row(matrix: ScoreMatrix, parameters: tuple[Any, ...], names: tuple[str, ...]) -> Arrays:

@@ -18,6 +18,7 @@ from .._core.namespace import namespace_of
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from ..objectives.base import Objective, RowStatistics, Term
+from .reweighted import Reweighted, ReweightedPlan
 from .statistics import Positives, RowSums, each_positive, of_line, of_members, row_statistics, score_cotangents
 from .tiling import MAX_UNSHIFTED_LOGIT
 
@@ -27,6 +28,8 @@ __all__ = [
     "Finished",
     "Pairs",
     "PairsPlan",
+    "Plan",
+    "ReweightedPlan",
     "Softmax",
     "SoftmaxPlan",
     "divided",
@@ -72,7 +75,7 @@ def exp_base(x: Array) -> ExpBase:
 
 def family_of(
     xp: Namespace,
-    plan: SoftmaxPlan | PairsPlan,
+    plan: Plan,
     base: ExpBase,
     bound: float,
     *,
@@ -82,8 +85,10 @@ def family_of(
     absent: float | None = None,
     negatives: int = 0,
     divisor: int = 1,
-) -> Softmax | Pairs:
+) -> Softmax | Pairs | Reweighted:
     """The family of a plan, for scores whose magnitude has a known bound."""
+    if isinstance(plan, ReweightedPlan):
+        return Reweighted(xp, plan, ExpBase(xp.exp), absent=absent, divisor=divisor)
     bounded = bound <= MAX_UNSHIFTED_LOGIT
     if isinstance(plan, PairsPlan):
         return Pairs(xp, plan, bounded=bounded, need_grad=need_grad, negatives=negatives, divisor=divisor)
@@ -95,9 +100,9 @@ def divided(x: Array, divisor: int) -> Array:
     return x / divisor if divisor != 1 else x
 
 
-def divisor_of(plan: SoftmaxPlan | PairsPlan, n_rows: int, negatives: int) -> int | None:
+def divisor_of(plan: Plan, n_rows: int, negatives: int) -> int | None:
     """What the mean of all rows divides by, where each has one positive and so many negatives; None: not known yet."""
-    if isinstance(plan, SoftmaxPlan) or plan.divide_by == "rows":
+    if not isinstance(plan, PairsPlan) or plan.divide_by == "rows":
         return n_rows
     if plan.divide_by == "active":
         return None
@@ -144,7 +149,7 @@ class SoftmaxPlan(NamedTuple):
     sharpened: bool = False
 
 
-def sharpness_of(plan: SoftmaxPlan | PairsPlan, by_row: tuple[Array, ...]) -> tuple[Array | None, tuple[Array, ...]]:
+def sharpness_of(plan: Plan, by_row: tuple[Array, ...]) -> tuple[Array | None, tuple[Array, ...]]:
     """What the scores of negatives are multiplied by, or None, and the other numbers of rows."""
     if isinstance(plan, SoftmaxPlan) and plan.sharpened:
         return by_row[0], by_row[1:]
@@ -347,6 +352,10 @@ class Softmax:
         coefficient, to_positive = score_cotangents(xp, sums, row, by_row[:4])
         return Finished(values, row.log_odds, coefficient, to_positive, tuple(xp.zeros_like(x) for x in by_row))
 
+    def factored(self, residual: Array, done: Finished, share: Array | None) -> tuple[Array, Array]:
+        """The cotangents of a tile of negatives, as a matrix and a factor of each row."""
+        return residual, done.coefficient if share is None else done.coefficient * share
+
     def cotangents(
         self,
         residual: Array,
@@ -356,8 +365,8 @@ class Softmax:
         share: Array | None = None,
     ) -> tuple[Array]:
         """The cotangents of a masked tile's scores."""
-        coefficient = done.coefficient if share is None else done.coefficient * share
-        negative = residual * coefficient[:, None]
+        negative, coefficient = self.factored(residual, done, share)
+        negative = negative * coefficient[:, None]
         if positive.number is None:
             return (self.xp.where(sets[0], done.to_positive[:, None], negative),)
         return (negative + done.to_positive,)
@@ -522,9 +531,18 @@ class Pairs:
         further = (*(x * factor for x in total.to_parameters), *to_weights)
         return Finished(values, number, factor, None if slope is None else slope * factor, further)
 
+    def factored(self, residual: Array, done: Finished, share: None) -> tuple[Array, Array]:
+        """The cotangents of a tile of negatives, as a matrix and a factor of each row."""
+        del share
+        return residual, done.coefficient
+
     def cotangents(
         self, residual: Any, positive: Any, done: Finished, sets: tuple[Array, Array], share: None = None
     ) -> tuple[Array, ...]:
         """The cotangents of a masked tile's scores, of each matrix."""
         del positive, sets, share
         return tuple(x * done.coefficient[:, None] for x in residual)
+
+
+Plan = SoftmaxPlan | PairsPlan | ReweightedPlan
+"""What a sweep adds up."""

@@ -15,7 +15,7 @@ from .._core.protocol import Array, Namespace
 from .._core.ranks import Shards
 from ..pairings import Rule
 from ..similarities import Pullback, Scores
-from .families import PairsPlan, SoftmaxPlan, divided
+from .families import Plan, divided
 from .tiling import Bounds
 
 __all__ = ["Arrays", "Form", "MaskedLayout", "ProductLayout", "Wanted", "is_wanted", "reduced"]
@@ -62,7 +62,7 @@ class ProductLayout(NamedTuple):
     the end.
     """
 
-    plan: SoftmaxPlan | PairsPlan
+    plan: Plan
     structure: str
     views: int = 2
     by_row: int = 0
@@ -92,7 +92,7 @@ class MaskedLayout(NamedTuple):
     end.
     """
 
-    plan: SoftmaxPlan | PairsPlan
+    plan: Plan
     similarities: tuple[tuple[Scores, Pullback], ...]
     operands: tuple[tuple[int, int], ...]
     rule: Rule

@@ -11,7 +11,7 @@ from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from ..pairings import split
 from . import products as p
-from .families import SoftmaxPlan, exp_base, family_of, sharpness_of
+from .families import PairsPlan, SoftmaxPlan, exp_base, family_of, sharpness_of
 from .layouts import Arrays, MaskedLayout, Wanted, reduced
 from .tiling import masked
 
@@ -110,7 +110,8 @@ def masked_sweep(layout: MaskedLayout, *arrays: Array, need_grad: Wanted) -> Arr
     matrix = _Masked(layout, arrays)
     xp, adapter = matrix.xp, adapter_of(arrays[0])
     family: Any = family_of(xp, layout.plan, exp_base(arrays[0]), math.inf, need_grad=need_grad)
-    skips = isinstance(layout.plan, SoftmaxPlan) and not layout.plan.statistics and not layout.given
+    of_statistics = isinstance(layout.plan, SoftmaxPlan) and layout.plan.statistics
+    skips = not isinstance(layout.plan, PairsPlan) and not of_statistics and not layout.given
 
     def step(carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
         own, here, scores, (*members, weights) = matrix.open(block, start)

@@ -27,7 +27,7 @@ from .._core.registry import adapter_of
 from ..objectives.base import Objective, RowStatistics
 from ..pairings import Pairing, split
 from ..similarities import Operands, Similarity
-from .families import WEIGHTS_UNKNOWN, PairsPlan, SoftmaxPlan
+from .families import WEIGHTS_UNKNOWN, PairsPlan, Plan, SoftmaxPlan
 from .layouts import Arrays, Form, MaskedLayout, ProductLayout
 from .masked import masked_sweep, search_sweep
 from .one_sided import nearest_columns, product_sweep
@@ -209,16 +209,14 @@ class ScoreMatrix:
 
     # Where sums come from.
 
-    def prepared(
-        self, plan: SoftmaxPlan | PairsPlan, by_row: Arrays, *, beside: ScoreMatrix | None = None, **options: Any
-    ) -> Prepared:
+    def prepared(self, plan: Plan, by_row: Arrays, *, beside: ScoreMatrix | None = None, **options: Any) -> Prepared:
         """The one-sided sweep over this matrix, by products if it can be; with `beside`, over both at once."""
         if self.sharpness is not None and isinstance(plan, SoftmaxPlan):
             plan, by_row = plan._replace(sharpened=True), (self.sharpness, *by_row)
         found = None if beside is not None else self.by_products(plan, by_row, options)
         return self.by_masks(plan, by_row, beside, options) if found is None else found
 
-    def by_products(self, plan: SoftmaxPlan | PairsPlan, by_row: Arrays, options: dict[str, Any]) -> Prepared | None:
+    def by_products(self, plan: Plan, by_row: Arrays, options: dict[str, Any]) -> Prepared | None:
         """The sweep over inner products, or None where the matrix or its pairing has none."""
         structure = self.pairing.structure
         if structure in {None, "candidates"} or not self.similarity.inner_product or self.mask is not None:
@@ -284,7 +282,7 @@ class ScoreMatrix:
             index = place if present is None else xp.where(present, place, -xp.ones_like(place))
         return present, (xp.take(columns, place, axis=0),), (index,)
 
-    def _product_layout(self, plan: SoftmaxPlan | PairsPlan, by_row: Arrays, options: dict[str, Any]) -> ProductLayout:
+    def _product_layout(self, plan: Plan, by_row: Arrays, options: dict[str, Any]) -> ProductLayout:
         """What a sweep over inner products is told of this matrix."""
         return ProductLayout(
             plan,
@@ -337,9 +335,7 @@ class ScoreMatrix:
         inverse = xp.argsort(order, stable=True)
         return Prepared(product_sweep, layout, operands, by_row, (ordered, column_labels), order, inverse)
 
-    def by_masks(
-        self, plan: SoftmaxPlan | PairsPlan, by_row: Arrays, beside: ScoreMatrix | None, options: dict[str, Any]
-    ) -> Prepared:
+    def by_masks(self, plan: Plan, by_row: Arrays, beside: ScoreMatrix | None, options: dict[str, Any]) -> Prepared:
         """The sweep over scores of any kind."""
         channels = [self] if beside is None else [self, beside]
         pairs = self.pairing.pairs if self.mask is None else (*self.pairing.pairs, self.mask)
@@ -395,7 +391,7 @@ class ScoreMatrix:
     # Sums.
 
     def row_losses(
-        self, plan: SoftmaxPlan | PairsPlan, parameters: Arrays = (), *, beside: ScoreMatrix | None = None
+        self, plan: Plan, parameters: Arrays = (), *, beside: ScoreMatrix | None = None
     ) -> tuple[Array, Array]:
         """The losses of the rows, and how often each counts."""
         prepared = self.prepared(plan, parameters, beside=beside, values=True)

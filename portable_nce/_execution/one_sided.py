@@ -239,19 +239,20 @@ class _OneSided:
         done = family.finish(total, positive, here, need_grad=self.need_grad)
         if not self.need_grad:
             return carry, (done.values, done.number)
-        factors: list[Array | None] = [done.coefficient if x is None else done.coefficient * x for x in shares]
-        if own_tile >= 0:
-            (residuals[own_tile],) = family.cotangents(residuals[own_tile], positive, done, sets, shares[own_tile])
-            factors[own_tile] = None
-        carry, gradients = self._pull(carry, (own, partners, done.to_positive), residuals, factors)
+        cotangents: list[tuple[Array, Array | None]] = []
+        for k, (residual, share) in enumerate(zip(residuals, shares, strict=True)):
+            if k == own_tile:
+                cotangents.append((*family.cotangents(residual, positive, done, sets, share), None))
+            else:
+                cotangents.append(family.factored(residual, done, share))
+        carry, gradients = self._pull(carry, (own, partners, done.to_positive), cotangents)
         return carry, (done.values, done.number, *gradients, *_no_slopes(xp, sharpness), *done.to_rows)
 
     def _pull(
         self,
         carry: Arrays,
         block: tuple[p.Operand, Sequence[Array], Array],
-        residuals: Sequence[Array],
-        factors: Sequence[Array | None],
+        cotangents: Sequence[tuple[Array, Array | None]],
     ) -> tuple[Arrays, Arrays]:
         """The cotangents of the columns so far, and those of a block's rows and of their scores with their partners.
 
@@ -264,7 +265,7 @@ class _OneSided:
             for partner, cotangent in zip(partners, p.of_each(to_positive, len(partners)), strict=True):
                 to_rows = p.plus(to_rows, cotangent[:, None] * partner)
         wanted, even = (self.to_rows, self.to_columns), self.layout.halves.even
-        for k, (residual, factor) in enumerate(zip(residuals, factors, strict=True)):
+        for k, (residual, factor) in enumerate(cotangents):
             back, forth = p.pulled(residual, factor, own, self.tiles[k], wanted=wanted, even=even)
             if self.to_rows:
                 to_rows = p.plus(to_rows, back)

@@ -27,7 +27,7 @@ class Positives(NamedTuple):
 
     `members` says which are there (None: all); of several, `terms` are ``exp(g - top)``, `centred` is ``Σ (g - top)``
     and `number` how many they are. With `weights` t > 0, `centred` is ``Σ t (g - top)``, `number` is ``Σ t``, and
-    `count` how many they are.
+    `n_members` how many they are.
     """
 
     scores: Array
@@ -37,11 +37,11 @@ class Positives(NamedTuple):
     centred: Array | None = None
     number: Array | None = None
     weights: Array | None = None
-    count: Array | None = None
+    n_members: Array | None = None
 
     def several(self) -> Array:
         """Whether a row has more than one positive."""
-        number: Array = self.number if self.count is None else self.count
+        number: Array = self.number if self.n_members is None else self.n_members
         return number > 1
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,14 +12,14 @@ from .._core.namespace import enter
 from .._core.numerics import upcast
 from .._core.protocol import Array
 from .._core.ranks import Ranks, told_to_others
-from ..objectives import AnyObjective
+from ..objectives import AnyObjective, hard_negatives
 from ..objectives import dclw as dclw_objective
 from ..objectives import flat_nce as flat_nce_objective
 from ..objectives import info_nce as info_nce_objective
 from ..pairings import several_views, two_views
-from ..similarities import Similarity
+from ..similarities import Similarity, resolve
 
-__all__ = ["dcl", "dclw", "flat_nce", "nt_xent"]
+__all__ = ["dcl", "dclw", "flat_nce", "hcl", "nt_xent"]
 
 
 @told_to_others
@@ -383,6 +384,118 @@ def dclw(
     return _of_views(
         (view_a, view_b),
         lambda options: dclw_objective(temperature=options["temperature"], sigma=sigma, detach_weights=detach_weights),
+        weights,
+        temperature=temperature,
+        similarity=similarity,
+        mask=mask,
+        reduction=reduction,
+        block_size=block_size,
+        precision=precision,
+        across=across,
+    )
+
+
+@told_to_others
+def hcl(
+    view_a: Array,
+    view_b: Array,
+    /,
+    *,
+    temperature: float | Array = 0.5,
+    beta: float = 1.0,
+    tau_plus: float = 0.1,
+    similarity: str | Similarity | Callable[[Array, Array], Array] = "cosine",
+    mask: Array | None = None,
+    weights: Array | None = None,
+    reduction: str = "mean",
+    block_size: int | str | None = "auto",
+    precision: str | None = None,
+    across: Ranks | None = None,
+) -> Array:
+    r"""Return the contrastive loss with hard negatives (HCL) of two views, or the debiased contrastive loss.
+
+    .. math:: \ell_i = \log\Big(1 + \frac{N_i}{e^{g_{i p(i)}}}\Big), \qquad
+        N_i = \max\Big(\frac{1}{1 - \tau^+} \Big(M\, \frac{\sum_{Q(i)} e^{(1 + \beta) g_{ij}}}{\sum_{Q(i)}
+        e^{\beta g_{ij}}} - \tau^+ M\, e^{g_{i p(i)}}\Big),\; M\, e^{-1 / \tau}\Big)
+
+    over 2N views, each positive with its partner p(i) and negative to the M = 2(N - 1) views of other pairs. With
+    ``beta=0`` and ``tau_plus=0`` it is `nt_xent`.
+
+    Parameters
+    ----------
+    view_a, view_b : array, shape (N, D)
+        Embeddings of two views of a batch; row i of one belongs to row i of the other.
+    temperature : float, or array of one entry or of shape (N,), default: 0.5
+        Temperature τ > 0, or that of each row; differentiable as an array.
+    beta : float, default: 1.0
+        Concentration β ≥ 0 on hard negatives; 0 is the debiased contrastive loss.
+    tau_plus : float, default: 0.1
+        Prior τ⁺ that what is drawn as a negative is a positive, from 0 to less than 1.
+    similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
+        How embeddings are compared; see `portable_nce.similarities`.
+    mask : array of bool, shape (2N, 2N), optional
+        Pairs that take part; all by default.
+    weights : array, shape (N,) or (2N,), optional
+        Weights of the pairs, or of the views.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Weighted mean over the views that have a positive, weighted sum, or the weighted losses of the
+        views.
+    block_size : int, None or "auto", default: "auto"
+        Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
+        gradient come in one pass, and elsewhere from about four million entries on.
+    precision : {"high", "highest"}, optional
+        By default, embeddings of 16 bits are multiplied in 16 bits, exactly, where the library is faster at that.
+        ``"highest"`` widens them first; ``"high"`` makes of a product of float32 three of bfloat16 there, which leaves
+        16 bits of the 24.
+    across : Ranks, optional
+        Ranks that have other rows of the same batch; see `portable_nce.across`.
+
+    Returns
+    -------
+    array
+        Loss in nats: 0-d, or shape (2N,) for reduction "none", of the library, dtype and device of
+        `view_a`.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape, device or option does not fit.
+
+    See Also
+    --------
+    portable_nce.objectives.hard_negatives : The objective, for any pairing.
+
+    Notes
+    -----
+    The least score, minus the inverse of the temperature, is that of cosines, and a constant; with other similarities
+    there is none, and :math:`N_i` may be 0.
+
+    References
+    ----------
+    Robinson, Chuang, Sra and Jegelka (2021), "Contrastive Learning with Hard Negative Samples", arXiv:2010.04592,
+    equation 4; Chuang, Robinson, Lin, Torralba and Jegelka (2020), "Debiased Contrastive Learning", arXiv:2007.00224,
+    equation 8.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> view_a = np.asarray([[1.0, 0.0], [0.0, 1.0]])
+    >>> view_b = np.asarray([[0.8, 0.6], [0.6, 0.8]])
+    >>> pnce.hcl(view_a, view_b)
+    array(0.95369...)
+    """
+    bounded = resolve(similarity).unit
+
+    def objective(options: dict[str, Any]) -> AnyObjective:
+        floor = -1.0 / options["temperature"] if bounded else -math.inf
+        return hard_negatives(beta=beta, tau_plus=tau_plus, floor=floor)
+
+    return _of_views(
+        (view_a, view_b),
+        objective,
         weights,
         temperature=temperature,
         similarity=similarity,

@@ -13,6 +13,7 @@ from typing import TypeAlias
 from .._core.checks import check_choice
 from .._core.protocol import Array
 from .base import Objective, Pairwise, RowStatistics, Term
+from .hard import HardNegatives, hard_negatives
 from .pairwise import contrastive, logistic
 from .relic import Relic, relic
 from .softmax import dclw, flat_nce, info_nce
@@ -26,6 +27,7 @@ __all__ = [
     "contrastive",
     "dclw",
     "flat_nce",
+    "hard_negatives",
     "info_nce",
     "logistic",
     "relic",
@@ -33,7 +35,7 @@ __all__ = [
     "triplet",
 ]
 
-AnyObjective: TypeAlias = Objective | Pairwise | Relic | Triplet
+AnyObjective: TypeAlias = Objective | Pairwise | HardNegatives | Relic | Triplet
 
 _NAMED: dict[str, AnyObjective] = {"info_nce": info_nce(), "flat_nce": flat_nce(), "logistic": logistic()}
 
@@ -49,7 +51,7 @@ def resolve(objective: str | AnyObjective | Callable[[RowStatistics], Array]) ->
 
     Returns
     -------
-    Objective, Pairwise, Relic or Triplet
+    Objective, Pairwise, HardNegatives, Relic or Triplet
         The objective.
 
     Raises
@@ -63,7 +65,7 @@ def resolve(objective: str | AnyObjective | Callable[[RowStatistics], Array]) ->
     >>> pnce.objectives.resolve("flat_nce") is pnce.objectives.flat_nce()
     True
     """
-    if isinstance(objective, (Objective, Pairwise, Relic, Triplet)):
+    if isinstance(objective, (Objective, Pairwise, HardNegatives, Relic, Triplet)):
         return objective
     if callable(objective) and not isinstance(objective, str):
         return Objective(objective)

@@ -38,7 +38,7 @@ _POSITIONAL = frozenset(
             "negative_keys",
             "candidate",
             "negative_candidates",
-            *("teacher_query", "teacher_key", "guide_query", "guide_key"),
+            *("teacher_query", "teacher_key", "guide_query", "guide_key", "log_u"),
             "key",
             "queue",
             "query_a",
@@ -125,7 +125,7 @@ def _call(loss: str, names: tuple[str, ...], options: Mapping[str, Any], *arrays
     if loss in NOT_REDUCED:
         xp = importlib.import_module(f"{package}._core.namespace").namespace_of(result)
         result = xp.reshape(xp.sum(xp.reshape(result, (-1,)), axis=0, keepdims=True), ())
-    if loss == "bounds.mine":
+    if loss in {"bounds.mine", "sogclr"}:
         result, _ = result
     return result if part is None else getattr(result, part)
 
@@ -253,6 +253,7 @@ _BY_ROWS = frozenset(
         *("moco_v3 weights, mask", "nnclr among all views", "from_scores.dclw", "proto_nce keys"),
         *("nnclr symmetric, weights, mask, a queue not full yet", "supcon base_temperature", "nca", "contrastive"),
         *("relic symmetric, stop_gradient second, weights, mask, streamed", "triplet", "triplet_from_labels"),
+        *("hcl", "sogclr rho", "distillation symmetric, weights, mask"),
         *("contrast flat_nce, explicit, streamed", "contrast info_nce, labels, symmetric, mask"),
     }
 )
@@ -648,6 +649,44 @@ def _judged(rows: int, features: int) -> Iterator[Case]:
         "no temperature": {**of_teacher, "teacher_temperature": None, "similarity": "dot", "temperature": 0.75},
     }
     yield from _variations("distillation", student, table | _streamed(table, list(table)))
+    views = {"view_a": query, "view_b": key}
+    near = {"view_b": draw.near(query, 2.0**-6), "temperature": 2.0**-5}
+    table = {
+        "": {},
+        "debiased": {"beta": 0.0, "temperature": 0.75},
+        "neither": {"beta": 0.0, "tau_plus": 0.0, "temperature": 0.5},
+        "beta, dot": {"beta": 0.5, "tau_plus": 0.0625, "similarity": "dot", "temperature": 0.75},
+        "all are positives": {"tau_plus": 0.75, "temperature": 0.5},
+        "saturated": {**near, "tau_plus": 0.0},
+        "weights, mask": {
+            "beta": 2.0,
+            "tau_plus": 0.125,
+            "weights": weights,
+            "mask": draw.mask(2 * rows, 2 * rows),
+            "temperature": 0.5,
+        },
+        "sum, distances": {"similarity": "neg_sq_euclidean", "reduction": "sum", "temperature": 2.0},
+    }
+    yield from _variations("hcl", views, table | _streamed(table, ["", "weights, mask", "sum, distances"]))
+    state = {"log_u": [_float32(0.5 * x) for x in draw.weights(rows)]}
+    table = {
+        "": {**state, "temperature": 0.5},
+        "weights, mask": {**state, "gamma": 0.5, "weights": weights, "mask": mask, "temperature": 0.5},
+        "no memory, dot, sum": {
+            **state,
+            "gamma": 1.0,
+            "similarity": "dot",
+            "reduction": "sum",
+            "temperature": 0.75,
+        },
+        "rho": {**state, "gamma": 0.25, "rho": 2.0, "temperature": 0.5},
+        "saturated": {
+            "log_u": [-30.0] * rows,
+            "key": draw.near(query, 2.0**-6),
+            "temperature": 2.0**-5,
+        },
+    }
+    yield from _variations("sogclr", student, table | _streamed(table, ["weights, mask", "rho"]))
     of_guide = {"guide_query": of_teacher["teacher_query"], "guide_key": of_teacher["teacher_key"]}
     table = {
         "": {**of_guide, "temperature": 0.5},

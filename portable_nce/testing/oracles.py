@@ -960,7 +960,8 @@ def supcon(
     if base_temperature is None:
         return loss(weights=weights, reduction=reduction)
     each = temperature if isinstance(temperature, list) else [temperature]
-    factors = [mpf(t) / mpf(base_temperature) for t in each]
+    base = mpf(base_temperature)
+    factors = [mpf(t) / base for t in each]
     by = factors if isinstance(temperature, list) else factors[0]
     return _multiplied(loss, by=by, weights=weights, reduction=reduction)
 
@@ -1392,6 +1393,71 @@ def two_tower(
     return from_scores_info_nce(scores, mask=takes_part, **options)
 
 
+def hcl(
+    view_a: Matrix,
+    view_b: Matrix,
+    *,
+    temperature: Nested = 0.5,
+    beta: Number = 1,
+    tau_plus: Number = 0.1,
+    similarity: str = "cosine",
+    bilinear: Matrix | None = None,
+    mask: Nested = None,
+    weights: Nested = None,
+    reduction: str = "mean",
+) -> Nested:
+    """Contrastive loss with negatives that are weighted by powers of themselves, and debiased."""
+    stacked = view_a + view_b
+    inverses = inverse(temperature, len(stacked))
+    scores = score_matrix(stacked, stacked, similarity, inverses, bilinear)
+    floors = [-_held(x) for x in (inverses if isinstance(inverses, list) else [inverses] * len(stacked))]
+    losses, counts = [], []
+    for row, (p, q), floor in zip(scores, view_pairs(len(view_a), mask), floors, strict=True):
+        counts.append(bool(p))
+        if not p or not q:
+            losses.append(mpf(0))
+            continue
+        positive = mp.fsum(mp.exp(row[j]) for j in p)
+        importance = [mp.exp(beta * row[j]) for j in q]
+        weighted = mp.fsum(w * mp.exp(row[j]) for w, j in zip(importance, q, strict=True))
+        negatives = len(q) * weighted / mp.fsum(importance)
+        negatives = (negatives - tau_plus * len(q) * positive) / (1 - tau_plus)
+        if similarity == "cosine" and bilinear is None:
+            negatives = max(negatives, len(q) * mp.exp(floor))
+        losses.append(mp.log(1 + max(negatives, 0) / positive))
+    return reduce_losses(losses, counts, _for_every_view(weights, len(view_a)), reduction)
+
+
+def sogclr(
+    query: Matrix,
+    key: Matrix,
+    log_u: Row,
+    *,
+    gamma: Number = 0.9,
+    temperature: Nested = 0.1,
+    rho: Nested = None,
+    similarity: str = "cosine",
+    bilinear: Matrix | None = None,
+    mask: Nested = None,
+    weights: Nested = None,
+    reduction: str = "mean",
+) -> Nested:
+    """Logarithm of a moving average of the mean of the contrasts' exponentials, which is a constant but for these."""
+    scores = score_matrix(query, key, similarity, inverse(temperature, len(query)), bilinear)
+    each = temperature if isinstance(temperature, list) else [temperature] * len(query)
+    losses, counts = [], []
+    pairs = pairs_of(len(query), len(key), None, mask)
+    for row, (p, q), memory, own in zip(scores, pairs, log_u, each, strict=True):
+        counts.append(bool(p) and bool(q))
+        if not counts[-1]:
+            losses.append(mpf(0))
+            continue
+        mean = mp.fsum(mp.exp(row[j] - row[p[0]]) for j in q) / len(q)
+        average = mean if memory == -mp.inf else (1 - mpf(gamma)) * mp.exp(memory) + mpf(gamma) * mean
+        losses.append(mp.log(average) if rho is None else mpf(own) * (mp.log(average) + mpf(rho)))
+    return reduce_losses(losses, counts, weights, reduction)
+
+
 def distillation(
     query: Matrix,
     key: Matrix,
@@ -1452,6 +1518,8 @@ def gist_embed(
 ORACLES: Mapping[str, Callable[..., Nested]] = {
     "info_nce": info_nce,
     "two_tower": two_tower,
+    "hcl": hcl,
+    "sogclr": sogclr,
     "distillation": distillation,
     "gist_embed": gist_embed,
     "flat_nce": flat_nce,

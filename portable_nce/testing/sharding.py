@@ -47,7 +47,7 @@ def is_shared(case: Case) -> bool:
         return False
     if "negative_candidates" in case.arguments or case.name.startswith("gist_embed further keys"):
         return False
-    if case.loss == "dclw" and isinstance(case.arguments.get("temperature"), list):
+    if case.loss in {"dclw", "hcl"} and isinstance(case.arguments.get("temperature"), list):
         return False
     # Of further columns of a diagonal pairing, one process would not know whose they are.
     return case.options.get("pairing") != "diagonal" or len(case.arguments["y"]) == len(case.arguments["x"])

@@ -1,0 +1,183 @@
+"""What rows add up to for the objective of hard negatives: two sums of exponentials, and how many there are."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+from .._core.autodiff import stop_gradient
+from .._core.logsumexp import ExpSum
+from .._core.numerics import softplus_and_sigmoid
+from .._core.protocol import Array, Namespace
+from .statistics import Positives, RowSums, of_line, of_members, row_statistics, score_cotangents
+
+__all__ = ["Reweighted", "ReweightedPlan"]
+
+
+_LEAST = -80.0
+"""Below that, all negatives are thought to be positives, whatever there are; and the exponential would overflow."""
+
+
+class ReweightedPlan(NamedTuple):
+    """The objective of hard negatives. The first number of each row is the least score that there is."""
+
+    beta: float
+    tau_plus: float
+    parameters: int = 1
+    weighted: bool = False
+
+
+class HardSums(NamedTuple):
+    """``Σ e^((1 + β) (g - top))``, ``Σ e^(β (g - top))`` and the number of the negatives of some rows."""
+
+    top: Array
+    hard: Array
+    soft: Array
+    number: Array
+
+
+class Reweighted:
+    """Sums of the negatives as they are, and as they are weighted.
+
+    `absent`: the score that says that a column takes no part, if there is one; `divisor`: what all slopes are divided
+    by.
+    """
+
+    def __init__(
+        self, xp: Namespace, plan: ReweightedPlan, base: Any, *, absent: float | None = None, divisor: int = 1
+    ) -> None:
+        self.xp = xp
+        self.plan = plan
+        self.base = base
+        self.absent = absent
+        self.divisor = divisor
+
+    def plain(self, scores: Array, exclude: Any, by_row: tuple[Array, ...]) -> tuple[HardSums, tuple[Array, Array]]:
+        """The sums of a tile of negatives, and its exponentials."""
+        del by_row
+        scores = exclude(scores, -math.inf)
+        if self.absent is not None:
+            scores = self.xp.where(scores <= self.absent, -math.inf, scores)
+        return self._summed(scores)
+
+    def _summed(self, scores: Array) -> tuple[HardSums, tuple[Array, Array]]:
+        xp, beta = self.xp, self.plan.beta
+        top = stop_gradient(xp.max(scores, axis=1))
+        shift = xp.where(xp.isinf(top), xp.zeros_like(top), top)[:, None]
+        present = scores != -math.inf
+        differences = xp.where(present, scores - shift, xp.zeros_like(scores))
+        nothing = xp.zeros_like(scores)
+        terms = xp.where(present, xp.exp(differences), nothing)
+        if beta == 0:
+            soft = xp.astype(present, scores.dtype)
+        else:
+            soft = terms if beta == 1 else xp.where(present, xp.exp(beta * differences), nothing)
+        hard = terms * soft
+        number = xp.sum(xp.astype(present, scores.dtype), axis=1)
+        return HardSums(top, xp.sum(hard, axis=1), xp.sum(soft, axis=1), number), (hard, soft)
+
+    def masked(
+        self,
+        scores: tuple[Array, ...],
+        sets: tuple[Array, Array],
+        by_row: tuple[Array, ...],
+        *,
+        single: bool,
+        weights: Array | None = None,
+        sharpness: None = None,
+    ) -> tuple[HardSums, tuple[Array, Array], Positives]:
+        """The sums of the negatives of a tile, its exponentials, and the positives."""
+        del by_row, sharpness
+        total, residual = self._summed(self.xp.where(sets[1], scores[0], -math.inf))
+        return total, residual, of_members(self.xp, scores[0], sets[0], single=single, weights=weights)
+
+    def line(self, scores: Array, present: Array | None, by_row: tuple[Array, ...]) -> Positives:
+        """The positives of rows that have one each, (n,), or some, (n, P)."""
+        del by_row
+        if len(scores.shape) > 1:
+            return of_members(self.xp, scores, self.xp.ones_like(scores, dtype=self.xp.bool), single=False)
+        return of_line(self.xp, scores, present)
+
+    def merge(self, parts: list[HardSums]) -> tuple[HardSums, list[tuple[Array, Array] | None]]:
+        """The sums of a row, and the factors of the parts."""
+        if len(parts) == 1:
+            return parts[0], [None]
+        xp, beta = self.xp, self.plan.beta
+        top = parts[0].top
+        for part in parts[1:]:
+            top = xp.where(part.top > top, part.top, top)
+        shift = xp.where(xp.isinf(top), xp.zeros_like(top), top)
+        shares: list[tuple[Array, Array] | None] = []
+        hard = soft = number = xp.zeros_like(top)
+        for part in parts:
+            difference = xp.where(xp.isinf(part.top), xp.zeros_like(top), part.top - shift)
+            share = xp.exp((1.0 + beta) * difference), xp.exp(beta * difference)
+            hard, soft, number = hard + part.hard * share[0], soft + part.soft * share[1], number + part.number
+            shares.append(share)
+        return HardSums(top, hard, soft, number), shares
+
+    def finish(self, total: HardSums, positive: Positives, by_row: tuple[Array, ...], *, need_grad: bool) -> Any:
+        """The losses of rows.
+
+        With ``w = log M + lse((1 + β) g) - lse(β g) - g⁺`` and ``q = τ⁺ M e^-w``, the loss is the softplus of
+
+            v = max(w - log(1 - τ⁺) + log(1 - q), log M + f - g⁺),
+
+        whose first branch has the derivative ``1 / (1 - q)`` by w.
+        """
+        from .families import Finished, divided, weigh  # noqa: PLC0415  (which asks for this family)
+
+        xp, (beta, tau_plus) = self.xp, self.plan[:2]
+        one, nothing = xp.ones_like(total.number), xp.zeros_like(total.number)
+        has_negative = total.number > 0
+        number, hard, soft = (xp.where(has_negative, x, one) for x in (total.number, total.hard, total.soft))
+        sums = RowSums(ExpSum(total.top, total.hard), positive)
+        row = row_statistics(xp, sums)
+        both = xp.logical_and(has_negative, row.has_positive)
+        lead = xp.where(both, xp.where(both, total.top, nothing) - row.positive, nothing)
+        log_number = xp.log(number)
+        w = log_number + lead + xp.log(hard) - xp.log(soft)
+        false = tau_plus * number * xp.exp(-xp.where(w < _LEAST, _LEAST * one, w))
+        enough = false < 1.0
+        kept = xp.where(enough, 1.0 - false, one)
+        first = xp.where(enough, w - math.log1p(-tau_plus) + xp.log(kept), -math.inf)
+        least = log_number + by_row[0] - row.positive
+        above = xp.logical_and(enough, first >= least)
+        v = xp.where(above, xp.where(above, first, nothing), least)
+        live = xp.logical_and(both, v != -math.inf)
+        value, slope = softplus_and_sigmoid(xp, xp.where(live, v, nothing))
+        weights = by_row[1] if self.plan.weighted else None
+        values, factor, to_weights = weigh(xp, xp.where(live, value, nothing), weights, row.has_positive)
+        count = xp.astype(row.has_positive, values.dtype)
+        if not need_grad:
+            return Finished(values, count)
+        slope = divided(xp.where(live, slope, nothing) * factor, self.divisor)
+        of_w = xp.where(above, slope / kept, nothing)
+        coefficient = ((1.0 + beta) * of_w / hard, -beta * of_w / soft)
+        _, to_positive = score_cotangents(xp, sums, row, (None, None, None, xp.where(above, -of_w, -slope)))
+        further = () if to_weights is None else (divided(to_weights, self.divisor),)
+        return Finished(values, count, coefficient, to_positive, (nothing, *further))
+
+    def factored(
+        self, residual: tuple[Array, Array], done: Any, share: tuple[Array, Array] | None
+    ) -> tuple[Array, None]:
+        """The cotangents of a tile of negatives."""
+        of_hard, of_soft = done.coefficient
+        if share is not None:
+            of_hard, of_soft = of_hard * share[0], of_soft * share[1]
+        cotangent = residual[0] * of_hard[:, None]
+        return (cotangent if self.plan.beta == 0 else cotangent + residual[1] * of_soft[:, None]), None
+
+    def cotangents(
+        self,
+        residual: tuple[Array, Array],
+        positive: Positives,
+        done: Any,
+        sets: tuple[Array, Array],
+        share: tuple[Array, Array] | None = None,
+    ) -> tuple[Array]:
+        """The cotangents of a masked tile's scores."""
+        negative, _ = self.factored(residual, done, share)
+        if positive.number is None:
+            return (self.xp.where(sets[0], done.to_positive[:, None], negative),)
+        return (negative + done.to_positive,)

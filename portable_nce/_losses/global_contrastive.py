@@ -1,0 +1,231 @@
+"""Losses with a memory of each sample: global contrastive losses, whose small batches learn as large ones do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from .._call import contrast_embeddings, finish
+from .._core.autodiff import stop_gradient
+from .._core.checks import (
+    check_block_size,
+    check_choice,
+    check_floating,
+    check_mask,
+    check_number,
+    check_shape,
+    common_dtype,
+    row_weights,
+    shape_of,
+    temperature_of,
+)
+from .._core.equality import EqualByContents
+from .._core.namespace import device_of, enter, is_array, is_number, lift_to_tape, namespace_of
+from .._core.numerics import sigmoid, softplus, upcast
+from .._core.protocol import Array
+from .._core.reduction import REDUCTIONS, Reduction
+from ..objectives.base import Objective, RowStatistics, Weighted
+from ..pairings import diagonal
+from ..similarities import Similarity
+
+__all__ = ["sogclr"]
+
+
+def sogclr(
+    query: Array,
+    key: Array,
+    log_u: Array,
+    /,
+    *,
+    gamma: float = 0.9,
+    temperature: float | Array = 0.1,
+    rho: float | None = None,
+    similarity: str | Similarity | Callable[[Array, Array], Array] = "cosine",
+    mask: Array | None = None,
+    weights: Array | None = None,
+    reduction: str = "mean",
+    block_size: int | str | None = "auto",
+    precision: str | None = None,
+) -> tuple[Array, Array]:
+    r"""Return the global contrastive loss (SogCLR) and the moving averages of the samples' partition functions.
+
+    .. math:: \ell_i = \log \hat u_i, \qquad \hat u_i = (1 - \gamma)\, \mathrm{sg}(u_i) + \gamma\, r_i, \qquad
+        r_i = \frac{1}{M_i} \sum_{j \in Q(i)} e^{g_{ij} - g_{ii}}, \qquad g_{ij} = s(q_i, k_j) / \tau
+
+    with the gradient of :math:`r_i / \mathrm{sg}(\hat u_i)`. Where `flat_nce` divides the negatives of a row by their
+    own sum, its dual critic in closed form, the sum here is an average over the epochs: the negatives that a sample has
+    met so far, however small the batches are. With ``gamma=1`` it is `flat_nce` with a mean for the sum.
+
+    With `rho` the loss is that of iSogCLR, :math:`\tau_i (\log \hat u_i + \rho)`, to learn a temperature of each
+    sample.
+
+    Parameters
+    ----------
+    query : array, shape (N, D)
+        Embeddings of the queries.
+    key : array, shape (N, D)
+        Embeddings of the keys; key i belongs to query i, and the others are its negatives.
+    log_u : array, shape (N,)
+        Logarithms of the moving averages of these samples, without gradient: of an array with one entry for each sample
+        of the data, those of the batch. -inf for a sample that has not been met.
+    gamma : float, default: 0.9
+        The share γ of the batch in the average, from more than 0 to 1.
+    temperature : float, or array of one entry or of shape (N,), default: 0.1
+        Temperature τ > 0, or that of each row; differentiable as an array.
+    rho : float, optional
+        The loss is multiplied by the temperature, and ρ added to its logarithm.
+    similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
+        How embeddings are compared; see `portable_nce.similarities`.
+    mask : array of bool, shape (N, N), optional
+        Pairs that take part; all by default.
+    weights : array, shape (N,), optional
+        Weights of the queries.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Weighted mean over the queries that have a positive and a negative, weighted sum, or the weighted losses.
+    block_size : int, None or "auto", default: "auto"
+        Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams from about four
+        million entries on. Value and gradient come in two passes.
+    precision : {"high", "highest"}, optional
+        By default, embeddings of 16 bits are multiplied in 16 bits, exactly, where the library is faster at that.
+        ``"highest"`` widens them first; ``"high"`` makes of a product of float32 three of bfloat16 there, which leaves
+        16 bits of the 24.
+
+    Returns
+    -------
+    loss : array
+        Loss in nats (may be negative): 0-d, or shape (N,) for reduction "none", of the library, dtype and device of
+        `query`.
+    log_u : array, shape (N,)
+        Logarithms of the new averages, without gradient, of the dtype of `log_u`. Those of queries without a positive
+        or a negative stay what they were.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape, device or option does not fit.
+
+    See Also
+    --------
+    flat_nce : The same without a memory.
+
+    Notes
+    -----
+    The authors' code multiplies the loss by the temperature, and averages the losses of both directions, each with its
+    own u. FastCLIP lowers γ in the course of the training.
+
+    References
+    ----------
+    Yuan, Wu, Qiu, Du, Zhang, Zhou and Yang (2022), "Provable Stochastic Optimization for Global Contrastive Learning:
+    Small Batch Does Not Harm Performance", arXiv:2202.12387, algorithm 1; Qiu, Hu, Yuan, Zhou, Zhang and Yang (2023),
+    "Not All Semantics are Created Equal: Contrastive Self-supervised Learning with Automatic Temperature
+    Individualization", arXiv:2305.11965; Wei et al. (2024), "FastCLIP: A Suite of Optimization Techniques to Accelerate
+    CLIP Training with Limited Resources", arXiv:2407.01445.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> log_u, batch = np.full(100, -np.inf), np.asarray([7, 42])
+    >>> query, key = np.eye(2), np.asarray([[0.8, 0.6], [0.6, 0.8]])
+    >>> loss, log_u[batch] = pnce.sogclr(query, key, log_u[batch], temperature=0.5)
+    >>> loss
+    array(-0.4)
+    """
+    check_choice("reduction", reduction, REDUCTIONS)
+    check_block_size(block_size)
+    gamma = check_number("gamma", gamma, above=0.0)
+    if gamma > 1:
+        message = f"gamma: expected a number from more than 0 to 1, got {gamma}"
+        raise ValueError(message)
+    rho = None if rho is None else check_number("rho", rho)
+    given = {"temperature": temperature} if is_array(temperature) and not is_number(temperature) else {}
+    xp, (query, key, log_u, *found, mask, weights) = enter(
+        query=query, key=key, log_u=log_u, **given, mask=mask, weights=weights
+    )
+    check_floating(xp, query=query, key=key, log_u=log_u)
+    rows, _ = shape_of("query", query, "(N, D)")
+    check_shape("key", key, (rows, *shape_of("key", key, "(N, D)")[1:]))
+    check_shape("log_u", log_u, (rows,))
+    dtype, dtypes = common_dtype(xp, query, key), (query.dtype, key.dtype)
+    x, y = upcast(xp, query), upcast(xp, key)
+    temperature = temperature_of(xp, found[0] if found else temperature, rows, x)
+    weights = row_weights(xp, weights, rows, x)
+    state = xp.astype(stop_gradient(log_u), x.dtype)
+    counted, number = _counts(mask, rows, state)
+    memory = Weighted(_AVERAGED, _Memory(state, number, gamma), label="sogclr")
+    values = contrast_embeddings(
+        {"query": x, "key": y},
+        dtypes=dtypes,
+        objective=memory,
+        pairing=diagonal(),
+        similarity=similarity,
+        temperature=temperature,
+        mask=mask,
+        weights=None,
+        reduction="none",
+        block_size=block_size,
+        precision=precision,
+        across=None,
+    )
+    ((values, number, state, counted),) = lift_to_tape((values, number, state, counted))
+    xp = namespace_of(values)
+    fresh = state == -math.inf
+    values = values - xp.log(number) + xp.where(fresh, xp.zeros_like(state), math.log(gamma) + xp.zeros_like(state))
+    values = xp.where(counted, values, xp.zeros_like(values))
+    after = stop_gradient(xp.where(counted, values, state))
+    if rho is not None:
+        values = (values + rho) * temperature
+    loss = finish(xp, Reduction(reduction, weights).of_values(values, counted), dtype, reduction)
+    return loss, xp.astype(after, log_u.dtype)
+
+
+def _counts(mask: Array | None, rows: int, like: Array) -> tuple[Array, Array]:
+    """Which rows have a positive and a negative, and how many negatives, at least 1."""
+    xp = namespace_of(like)
+    if mask is None:
+        number = xp.full_like(like, float(max(rows - 1, 1)))
+        return xp.full_like(like, rows > 1, dtype=xp.bool), number
+    check_mask(xp, "mask", mask, (rows, rows))
+    own = xp.arange(rows, device=device_of(like))
+    diagonal_entries = xp.logical_and(mask, own[:, None] == own[None, :])
+    present = xp.any(diagonal_entries, axis=1)
+    number = xp.sum(xp.astype(mask, like.dtype), axis=1) - xp.astype(present, like.dtype)
+    counted = xp.logical_and(present, number > 0)
+    return counted, xp.where(number > 0, number, xp.ones_like(number))
+
+
+class _Memory(EqualByContents):
+    """What the log-odds of a row are compared with: the share of the memory, in units of that of the batch."""
+
+    __slots__ = ("gamma", "number", "state")
+
+    def __init__(self, state: Array, number: Array, gamma: float) -> None:
+        self.state = state
+        self.number = number
+        self.gamma = gamma
+
+    def _contents(self) -> tuple[Any, ...]:
+        return (self.state, self.number, self.gamma)
+
+    def __call__(self, positive: Array, counted: Array) -> Array:
+        del counted
+        ((state, number, _),) = lift_to_tape((self.state, self.number, positive))
+        if self.gamma == 1:
+            return namespace_of(state).full_like(state, -math.inf)
+        return state + namespace_of(number).log(number) + (math.log1p(-self.gamma) - math.log(self.gamma))
+
+
+def _values(row: RowStatistics, memory: Array) -> Array:
+    """With the log-odds u and the memory a: ``log(e^a + e^u)``, whose slope is ``σ(u - a)``."""
+    return row.log_odds + softplus(namespace_of(memory), memory - row.log_odds)
+
+
+def _slopes(row: RowStatistics, memory: Array) -> Any:
+    xp = namespace_of(memory)
+    return sigmoid(xp, row.log_odds - memory), None, None, None, xp.zeros_like(memory)
+
+
+_AVERAGED = Objective(_values, slopes=_slopes, needs_negative=True, couples_rows=False, label="sogclr")

@@ -1,0 +1,87 @@
+"""The objective of hard negatives: InfoNCE whose negatives count more the nearer they are, less the false ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from .._core.checks import check_number, check_scalar
+from .._core.equality import EqualByContents
+from .._core.protocol import Array
+
+__all__ = ["HardNegatives", "hard_negatives"]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class HardNegatives(EqualByContents):
+    """InfoNCE with an estimate of the negatives that is reweighted and debiased."""
+
+    beta: float
+    tau_plus: float
+    floor: Any
+
+    @property
+    def label(self) -> str:
+        """What it is called."""
+        return "hard_negatives"
+
+    def __repr__(self) -> str:
+        return f"<objective {self.label}>"
+
+    def _contents(self) -> tuple[Any, ...]:
+        return (self.beta, self.tau_plus, self.floor)
+
+
+def hard_negatives(*, beta: float = 1.0, tau_plus: float = 0.1, floor: float | Array = float("-inf")) -> HardNegatives:
+    r"""Return the objective of hard negatives (HCL), for ``beta=0`` the debiased contrastive objective.
+
+    .. math:: \ell_i = \log\Big(1 + \frac{N_i}{e^{g_i^+}}\Big), \qquad
+        N_i = \max\Big(\frac{1}{1 - \tau^+} \Big(M_i\, \frac{\sum_{Q(i)} e^{(1 + \beta) g_{ij}}}{\sum_{Q(i)}
+        e^{\beta g_{ij}}} - \tau^+ M_i\, e^{g_i^+}\Big),\; M_i\, e^{f}\Big)
+
+    over the :math:`M_i` negatives of a row; :math:`g_i^+` is the score of its positive, or the log-sum-exp of several.
+    A share :math:`\tau^+` of what is drawn as a negative is thought to be a positive.
+
+    Parameters
+    ----------
+    beta : float, default: 1.0
+        Concentration β ≥ 0 on hard negatives.
+    tau_plus : float, default: 0.1
+        Prior τ⁺ of a positive, from 0 to less than 1.
+    floor : float, or array of one entry or of shape (N,), default: -inf
+        The least score f that there is: minus the inverse of the temperature, of cosines. A constant.
+
+    Returns
+    -------
+    HardNegatives
+        The objective, for `contrast`.
+
+    Raises
+    ------
+    ValueError
+        If a number is out of its range.
+
+    References
+    ----------
+    Robinson, Chuang, Sra and Jegelka (2021), "Contrastive Learning with Hard Negative Samples", arXiv:2010.04592,
+    equation 4; Chuang, Robinson, Lin, Torralba and Jegelka (2020), "Debiased Contrastive Learning", arXiv:2007.00224,
+    equation 8.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> hard = pnce.objectives.hard_negatives(beta=1.0, tau_plus=0.1, floor=-2.0)
+    >>> round(float(pnce.contrast(np.eye(3), np.eye(3), objective=hard, temperature=0.5)), 6)
+    0.075592
+    """
+    beta, tau_plus = check_number("beta", beta), check_number("tau_plus", tau_plus)
+    if beta < 0:
+        message = f"beta: expected a number that is not negative, got {beta}"
+        raise ValueError(message)
+    if not 0 <= tau_plus < 1:
+        message = f"tau_plus: expected a number from 0 to less than 1, got {tau_plus}"
+        raise ValueError(message)
+    if floor != float("-inf") if isinstance(floor, (int, float)) else len(getattr(floor, "shape", ())) != 1:
+        check_scalar("floor", floor)
+    return HardNegatives(beta, tau_plus, floor)
