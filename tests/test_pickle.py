@@ -216,6 +216,9 @@ def test_a_queue() -> None:
     queue = pnce.queue_push(pnce.queue_init(X, 8), X)
     again = pickle.loads(pickle.dumps(queue))  # noqa: S301  (our own)
     _same(pnce.moco(X, Y, again), pnce.moco(X, Y, queue))
+    queue = pnce.queue_push(pnce.queue_init(X, 8, labels=LABELS), X, labels=LABELS)
+    again = pickle.loads(pickle.dumps(queue))  # noqa: S301  (our own)
+    _same(pnce.supcon(Y, LABELS, keys=again), pnce.supcon(Y, LABELS, keys=queue))
 
 
 def test_gradients_of_second_order_and_with_aux() -> None:

@@ -33,8 +33,10 @@ from ..objectives import contrastive as contrastive_objective
 from ..objectives import info_nce as info_nce_objective
 from ..objectives import triplet as triplet_objective
 from ..objectives.pairwise import AVERAGES
+from ..pairings import Pairing, valid_labels
 from ..pairings import labels as pairing_of_labels
 from ..similarities import Similarity, operands, resolve
+from .queue import Queue, columns_of
 
 __all__ = ["contrastive", "nca", "soft_nearest_neighbor", "supcon", "triplet", "triplet_from_labels"]
 
@@ -45,6 +47,8 @@ def supcon(
     labels: Array,
     /,
     *,
+    keys: Array | Queue | None = None,
+    key_labels: Array | None = None,
     temperature: float | Array = 0.1,
     base_temperature: float | None = None,
     similarity: str | Similarity | Callable[[Array, Array], Array] = "cosine",
@@ -69,13 +73,21 @@ def supcon(
         Embeddings.
     labels : array of int, shape (N,)
         Labels.
+    keys : array, shape (K, D), or Queue, optional
+        Embeddings in the place of the others of the batch: a cross-batch memory, or the rows of a larger batch. Keys of
+        a row's label are its positives, all other keys its negatives. A row meets all of them: where the batch itself
+        stands among the keys, a `mask` leaves out each row's pair with itself. A `Queue` has no gradient, and slots
+        that were never written take no part. With `across`, an array is the part of the keys that a rank has; a queue
+        is the same on all ranks.
+    key_labels : array of int, shape (K,), optional
+        Labels of the keys; those of a `Queue` are its own by default.
     temperature : float or array of one entry, default: 0.1
         Temperature τ > 0; differentiable as an array.
     base_temperature : float, optional
         If given, the loss is multiplied by ``temperature / base_temperature``, as in the authors' code (0.07 there).
     similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
         How embeddings are compared; see `portable_nce.similarities`.
-    mask : array of bool, shape (N, N), optional
+    mask : array of bool, shape (N, N), or (N, K) with `keys`, optional
         Pairs that take part; all by default.
     weights : array, shape (N,), optional
         Weights of the rows. The numbers of their positives make a mean over rows one over positive pairs.
@@ -126,6 +138,8 @@ def supcon(
     return _of_labels(
         embeddings,
         labels,
+        keys,
+        key_labels,
         info_nce_objective(multi_positive=multi_positive),
         factor=factor,
         temperature=temperature,
@@ -145,6 +159,8 @@ def nca(
     labels: Array,
     /,
     *,
+    keys: Array | Queue | None = None,
+    key_labels: Array | None = None,
     temperature: float | Array = 1.0,
     similarity: str | Similarity | Callable[[Array, Array], Array] = "neg_sq_euclidean",
     mask: Array | None = None,
@@ -167,11 +183,19 @@ def nca(
         Embeddings.
     labels : array of int, shape (N,)
         Labels.
+    keys : array, shape (K, D), or Queue, optional
+        Embeddings in the place of the others of the batch: a cross-batch memory, or the rows of a larger batch. Keys of
+        a row's label are its positives, all other keys its negatives. A row meets all of them: where the batch itself
+        stands among the keys, a `mask` leaves out each row's pair with itself. A `Queue` has no gradient, and slots
+        that were never written take no part. With `across`, an array is the part of the keys that a rank has; a queue
+        is the same on all ranks.
+    key_labels : array of int, shape (K,), optional
+        Labels of the keys; those of a `Queue` are its own by default.
     temperature : float or array of one entry, default: 1.0
         Temperature τ > 0; differentiable as an array.
     similarity : str, Similarity or callable, default: "neg_sq_euclidean"
         How embeddings are compared; see `portable_nce.similarities`.
-    mask : array of bool, shape (N, N), optional
+    mask : array of bool, shape (N, N), or (N, K) with `keys`, optional
         Pairs that take part; all by default.
     weights : array, shape (N,), optional
         Weights of the rows.
@@ -218,6 +242,8 @@ def nca(
     return _of_labels(
         embeddings,
         labels,
+        keys,
+        key_labels,
         info_nce_objective(multi_positive="pooled"),
         temperature=temperature,
         similarity=similarity,
@@ -236,6 +262,8 @@ def soft_nearest_neighbor(
     labels: Array,
     /,
     *,
+    keys: Array | Queue | None = None,
+    key_labels: Array | None = None,
     temperature: float | Array = 1.0,
     similarity: str | Similarity | Callable[[Array, Array], Array] = "neg_sq_euclidean",
     mask: Array | None = None,
@@ -258,11 +286,19 @@ def soft_nearest_neighbor(
         Embeddings.
     labels : array of int, shape (N,)
         Labels.
+    keys : array, shape (K, D), or Queue, optional
+        Embeddings in the place of the others of the batch: a cross-batch memory, or the rows of a larger batch. Keys of
+        a row's label are its positives, all other keys its negatives. A row meets all of them: where the batch itself
+        stands among the keys, a `mask` leaves out each row's pair with itself. A `Queue` has no gradient, and slots
+        that were never written take no part. With `across`, an array is the part of the keys that a rank has; a queue
+        is the same on all ranks.
+    key_labels : array of int, shape (K,), optional
+        Labels of the keys; those of a `Queue` are its own by default.
     temperature : float or array of one entry, default: 1.0
         Temperature τ > 0; differentiable as an array.
     similarity : str, Similarity or callable, default: "neg_sq_euclidean"
         How embeddings are compared; see `portable_nce.similarities`.
-    mask : array of bool, shape (N, N), optional
+    mask : array of bool, shape (N, N), or (N, K) with `keys`, optional
         Pairs that take part; all by default.
     weights : array, shape (N,), optional
         Weights of the rows.
@@ -310,6 +346,8 @@ def soft_nearest_neighbor(
     return nca(
         embeddings,
         labels,
+        keys=keys,
+        key_labels=key_labels,
         temperature=temperature,
         similarity=similarity,
         mask=mask,
@@ -327,6 +365,8 @@ def contrastive(
     labels: Array,
     /,
     *,
+    keys: Array | Queue | None = None,
+    key_labels: Array | None = None,
     margin: float | Array = 1.0,
     positive_margin: float | Array = 0.0,
     positive_power: int = 2,
@@ -356,6 +396,14 @@ def contrastive(
         Embeddings.
     labels : array of int, shape (N,)
         Labels.
+    keys : array, shape (K, D), or Queue, optional
+        Embeddings in the place of the others of the batch: a cross-batch memory, or the rows of a larger batch. Keys of
+        a row's label are its positives, all other keys its negatives. A row meets all of them: where the batch itself
+        stands among the keys, a `mask` leaves out each row's pair with itself. A `Queue` has no gradient, and slots
+        that were never written take no part. With `across`, an array is the part of the keys that a rank has; a queue
+        is the same on all ranks.
+    key_labels : array of int, shape (K,), optional
+        Labels of the keys; those of a `Queue` are its own by default.
     margin : float or array of one entry, default: 1.0
         Margin m beyond which negatives are left alone.
     positive_margin : float or array of one entry, default: 0.0
@@ -371,7 +419,7 @@ def contrastive(
     similarity : str, Similarity or callable, default: "neg_euclidean"
         Minus the distance d; see `portable_nce.similarities`. Embeddings are taken as they are: with
         ``similarities.normalized("neg_euclidean")``, their directions alone.
-    mask : array of bool, shape (N, N), optional
+    mask : array of bool, shape (N, N), or (N, K) with `keys`, optional
         Pairs that take part; all by default.
     weights : array, shape (N,), optional
         Weights of the rows.
@@ -416,6 +464,8 @@ def contrastive(
     return _of_labels(
         embeddings,
         labels,
+        keys,
+        key_labels,
         contrastive_objective(
             margin=margin,
             positive_margin=positive_margin,
@@ -441,6 +491,8 @@ def triplet_from_labels(
     labels: Array,
     /,
     *,
+    keys: Array | Queue | None = None,
+    key_labels: Array | None = None,
     margin: float | Array = 0.2,
     mining: str = "batch_all",
     form: str = "margin",
@@ -465,6 +517,14 @@ def triplet_from_labels(
         Embeddings.
     labels : array of int, shape (N,)
         Labels.
+    keys : array, shape (K, D), or Queue, optional
+        Embeddings in the place of the others of the batch: a cross-batch memory, or the rows of a larger batch. Keys of
+        a row's label are its positives, all other keys its negatives. A row meets all of them: where the batch itself
+        stands among the keys, a `mask` leaves out each row's pair with itself. A `Queue` has no gradient, and slots
+        that were never written take no part. With `across`, an array is the part of the keys that a rank has; a queue
+        is the same on all ranks.
+    key_labels : array of int, shape (K,), optional
+        Labels of the keys; those of a `Queue` are its own by default.
     margin : float or array of one entry, default: 0.2
         Margin m.
     mining : {"batch_all", "batch_hard"}, default: "batch_all"
@@ -478,7 +538,7 @@ def triplet_from_labels(
     similarity : str, Similarity or callable, default: "neg_euclidean"
         Minus the distance d; see `portable_nce.similarities`. Embeddings are taken as they are: with
         ``similarities.normalized("neg_euclidean")``, their directions alone.
-    mask : array of bool, shape (N, N), optional
+    mask : array of bool, shape (N, N), or (N, K) with `keys`, optional
         Pairs that take part; all by default.
     weights : array, shape (N,), optional
         Weights of the rows.
@@ -522,6 +582,8 @@ def triplet_from_labels(
     return _of_labels(
         embeddings,
         labels,
+        keys,
+        key_labels,
         triplet_objective(margin=margin, mining=mining, form=form, average=average),
         temperature=temperature,
         similarity=similarity,
@@ -535,15 +597,46 @@ def triplet_from_labels(
 
 
 def _of_labels(
-    embeddings: Array, labels: Array, objective: AnyObjective | Callable[[dict[str, Any]], AnyObjective], **options: Any
+    embeddings: Array,
+    labels: Array,
+    keys: Array | Queue | None,
+    key_labels: Array | None,
+    objective: AnyObjective | Callable[[dict[str, Any]], AnyObjective],
+    **options: Any,
 ) -> Array:
-    """A loss whose positives are the other rows of the same label, and whose negatives are those of other labels."""
+    """A loss whose positives are the columns of the same label, and whose negatives are those of other labels.
+
+    The columns are the other rows, or keys.
+    """
     xp, (embeddings, labels) = enter(embeddings=embeddings, labels=labels)
     rows, _ = shape_of("embeddings", embeddings, "(N, D)")
     check_integers(xp, "labels", labels, (rows,))
-    return contrast_embeddings(
-        {"embeddings": embeddings}, objective=objective, pairing=pairing_of_labels(labels), **options
-    )
+    named = {"embeddings": embeddings}
+    if keys is None:
+        if key_labels is not None:
+            message = f"key_labels: expected None without keys, got {type(key_labels).__name__}; pass keys=, too"
+            raise ValueError(message)
+        pairing = pairing_of_labels(labels)
+    else:
+        named["keys"], pairing = _keys_and_pairing(labels, keys, key_labels)
+        options["replicated"] = isinstance(keys, Queue)
+    return contrast_embeddings(named, objective=objective, pairing=pairing, **options)
+
+
+def _keys_and_pairing(labels: Array, keys: Array | Queue, key_labels: Array | None) -> tuple[Array, Pairing]:
+    """The embeddings of keys, and the pairing of labels with theirs."""
+    columns, valid = columns_of("keys", keys)
+    name = "key_labels"
+    if key_labels is None and isinstance(keys, Queue):
+        key_labels, name = keys.labels, "keys.labels"
+    if key_labels is None:
+        message = f"key_labels: expected integers of shape {columns.shape[:1]}, the labels of the keys, got None"
+        raise ValueError(message)
+    xp, (labels, _, key_labels) = enter(labels=labels, keys=columns, **{name: key_labels})
+    check_integers(xp, name, key_labels, (columns.shape[0],))
+    if valid is None:
+        return columns, pairing_of_labels(labels, key_labels)
+    return columns, valid_labels(labels, key_labels, valid)
 
 
 @told_to_others

@@ -204,6 +204,21 @@ def flat_nce_row(
     return loss if form == "log" else mp.exp(loss) / mp.exp(_held(loss))
 
 
+def label_pairs_of(labels: list[int], columns: list[int], mask: Nested = None) -> Pairs:
+    """Things and keys: positive are the keys of the same label, negative all others."""
+    positives = [[label == other for other in columns] for label in labels]
+    return pairs_of(len(labels), len(columns), positives, mask)
+
+
+def with_further(pairs: Pairs, further: int, mask: Nested = None) -> Pairs:
+    """The pairs of a square matrix, and further columns that are negatives of all rows."""
+    size = len(pairs)
+    return [
+        (p, [*q, *(j for j in range(size, size + further) if mask is None or mask[i][j])])
+        for i, (p, q) in enumerate(pairs)
+    ]
+
+
 def reduce_rows(
     scores: Matrix,
     pairs: Pairs,
@@ -586,21 +601,34 @@ def _views(
     temperature: Number = 0.1,
     similarity: str = "cosine",
     bilinear: Matrix | None = None,
+    keys: Nested = None,
+    slots: int | None = None,
     mask: Nested = None,
     weights: Nested = None,
     reduction: str = "mean",
 ) -> Nested:
     """Reduce a loss of all the rows of views of N things."""
     n, stacked = len(views[0]), [row for view in views for row in view]
-    scores = score_matrix(stacked, stacked, similarity, 1 / mpf(temperature), bilinear)
+    columns, pairs = _views_and_keys(stacked, n, keys, slots, mask)
+    scores = score_matrix(stacked, columns, similarity, 1 / mpf(temperature), bilinear)
     return reduce_rows(
         scores,
-        view_pairs(n, mask, len(views)),
+        pairs,
         _for_every_view(weights, n, len(views)),
         reduction,
         row_loss,
         needs_negative=needs_negative,
     )
+
+
+def _views_and_keys(stacked: Matrix, n: int, keys: Nested, slots: int | None, mask: Nested) -> tuple[Matrix, Pairs]:
+    """The columns and pairs of views, and of what a queue of so many slots keeps of keys that are pushed."""
+    pairs = view_pairs(n, mask, len(stacked) // n)
+    if keys is None:
+        return stacked, pairs
+    rows = keys if slots is None else _latest(keys, slots)
+    takes_part = [row[: len(stacked)] + row[-len(rows) :] for row in mask] if mask else None
+    return stacked + rows, with_further(pairs, len(rows), takes_part)
 
 
 def _for_every_view(weights: Nested, n: int, views: int = 2) -> Nested:
@@ -630,15 +658,17 @@ def dclw(
     detach_weights: bool = False,
     similarity: str = "cosine",
     bilinear: Matrix | None = None,
+    keys: Nested = None,
+    slots: int | None = None,
     mask: Nested = None,
     weights: Nested = None,
     reduction: str = "mean",
 ) -> Nested:
     """DCLW: DCL with weighted positives."""
-    stacked = view_a + view_b
+    columns, pairs = _views_and_keys(view_a + view_b, len(view_a), keys, slots, mask)
     return reduce_dclw(
-        score_matrix(stacked, stacked, similarity, 1 / mpf(temperature), bilinear),
-        view_pairs(len(view_a), mask),
+        score_matrix(view_a + view_b, columns, similarity, 1 / mpf(temperature), bilinear),
+        pairs,
         temperature=temperature,
         sigma=sigma,
         detach_weights=detach_weights,
@@ -869,10 +899,32 @@ def percentile(numbers: Row, at: Number) -> Number:
 # --- losses of labelled embeddings ----------------------------------------------------------------------------------
 
 
+def _columns_and_pairs(
+    embeddings: Matrix,
+    labels: list[int],
+    mask: Nested,
+    *,
+    keys: Nested = None,
+    key_labels: Nested = None,
+    slots: int | None = None,
+) -> tuple[Matrix, Pairs]:
+    """The batch among itself, or keys, or what a queue of so many slots keeps of them."""
+    if keys is None:
+        return embeddings, label_pairs(labels, mask)
+    if slots is None:
+        return keys, label_pairs_of(labels, key_labels, mask)
+    rows = _latest(keys, slots)
+    takes_part = [row[-len(rows) :] for row in mask] if mask else None
+    return rows, label_pairs_of(labels, key_labels[-len(rows) :], takes_part)
+
+
 def supcon(
     embeddings: Matrix,
     labels: list[int],
     *,
+    keys: Nested = None,
+    key_labels: Nested = None,
+    slots: int | None = None,
     temperature: Number = 0.1,
     base_temperature: Nested = None,
     multi_positive: str = "each",
@@ -882,10 +934,11 @@ def supcon(
     weights: Nested = None,
     reduction: str = "mean",
 ) -> Nested:
-    """SupCon: positive are the others of the same label."""
+    """SupCon: positive are the others of the same label, or the keys of it."""
+    columns, pairs = _columns_and_pairs(embeddings, labels, mask, keys=keys, key_labels=key_labels, slots=slots)
     loss = reduce_rows(
-        score_matrix(embeddings, embeddings, similarity, 1 / mpf(temperature), bilinear),
-        label_pairs(labels, mask),
+        score_matrix(embeddings, columns, similarity, 1 / mpf(temperature), bilinear),
+        pairs,
         weights,
         reduction,
         lambda row, p, q: info_nce_row(row, p, q, multi_positive),
@@ -911,6 +964,9 @@ def contrastive(
     embeddings: Matrix,
     labels: list[int],
     *,
+    keys: Nested = None,
+    key_labels: Nested = None,
+    slots: int | None = None,
     similarity: str = "neg_euclidean",
     temperature: Number = 1.0,
     bilinear: Matrix | None = None,
@@ -918,14 +974,19 @@ def contrastive(
     **options: Any,
 ) -> Nested:
     """Contrastive loss of all pairs."""
-    scores = score_matrix(embeddings, embeddings, similarity, 1 / mpf(temperature), bilinear)
-    return reduce_contrastive(scores, label_pairs(labels, mask), **options)
+    columns, pairs = _columns_and_pairs(embeddings, labels, mask, keys=keys, key_labels=key_labels, slots=slots)
+    return reduce_contrastive(
+        score_matrix(embeddings, columns, similarity, 1 / mpf(temperature), bilinear), pairs, **options
+    )
 
 
 def triplet_from_labels(
     embeddings: Matrix,
     labels: list[int],
     *,
+    keys: Nested = None,
+    key_labels: Nested = None,
+    slots: int | None = None,
     similarity: str = "neg_euclidean",
     temperature: Number = 1.0,
     bilinear: Matrix | None = None,
@@ -933,8 +994,10 @@ def triplet_from_labels(
     **options: Any,
 ) -> Nested:
     """Triplet loss of triplets that the labels make."""
-    scores = score_matrix(embeddings, embeddings, similarity, 1 / mpf(temperature), bilinear)
-    return reduce_triplets(scores, label_pairs(labels, mask), **options)
+    columns, pairs = _columns_and_pairs(embeddings, labels, mask, keys=keys, key_labels=key_labels, slots=slots)
+    return reduce_triplets(
+        score_matrix(embeddings, columns, similarity, 1 / mpf(temperature), bilinear), pairs, **options
+    )
 
 
 def triplet(

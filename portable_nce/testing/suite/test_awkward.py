@@ -486,6 +486,7 @@ MASKS: dict[str, Nested] = {
     "own": _square(6, {2}),
     "queue": _of_rows(6, 5),
     "prototypes": _of_rows(6, 3),
+    "views and keys": [[*row, *[i not in {2, 8}] * 4] for i, row in enumerate(_square(12, {2, 8}))],
 }
 """A mask for each shape, which leaves row 2 of the six no pair."""
 
@@ -530,6 +531,19 @@ MASKED_LOSSES: dict[str, tuple[str, Callable[..., Any]]] = {
         ),
     ),
     "n_tuple": ("pairs", lambda _, x, y, **o: pnce.n_tuple(x, y, l2=0.125, **o)),
+    "nt_xent keys": ("views and keys", lambda v, x, y, **o: pnce.nt_xent(x, y, keys=_like(v, x, FURTHER), **o)),
+    "supcon keys": (
+        "further",
+        lambda v, x, _, **o: pnce.supcon(
+            x, v.array(CLASSES), keys=_like(v, x, FURTHER), key_labels=v.array(CLASSES[:4]), **o
+        ),
+    ),
+    "supcon queue": (
+        "queue",
+        lambda v, x, _, **o: pnce.supcon(
+            x, v.array(CLASSES), keys=_queue_of(v, x), key_labels=v.array(CLASSES[:5]), **o
+        ),
+    ),
     "supcon": ("pairs", lambda v, x, _, **o: pnce.supcon(x, v.array(CLASSES), **o)),
     "nca": ("pairs", lambda v, x, _, **o: pnce.nca(x, v.array(CLASSES), **o)),
     "soft_nearest_neighbor": ("pairs", lambda v, x, _, **o: pnce.soft_nearest_neighbor(x, v.array(CLASSES), **o)),
