@@ -802,6 +802,7 @@ KINDS: Mapping[str, Kind] = {
     "similarity": similarity(),
     # options
     **dict.fromkeys(("symmetric", "balance", "detach_weights", "include_positive", "normalized"), Flag()),
+    "negative_only": Flag(),
     "has_aux": Listed(lambda _: False, either=lambda _: {"True": True}, unless=lambda value: isinstance(value, bool)),
     "multi_positive": Choice("each", "pooled", "separate"),
     "average": Choice("all", "nonzero"),
@@ -901,6 +902,10 @@ SITUATIONS: Mapping[str, Sequence[Situation]] = {
     **dict.fromkeys(("flat_nce", "dcl", "dclw"), (VIEWS, {"mask": None, "keys": Array("MD", optional=True)})),
     **dict.fromkeys(("supcon", "nca", "soft_nearest_neighbor", "contrastive"), LABELLED),
     "contrast": ({"y": None}, {"y": Array("ND", optional=True)}),
+    "siglip": (
+        {"negative_only": None},
+        {"negative_only": Fixed(good=True), "text": Array("KD"), "mask": Array("NK", "b", optional=True)},
+    ),
     "clip": ({"logit_scale": Number(2.0, 0.0, array=True, loose=True)}, {"max_logit_scale": Fixed(None)}),
     "moco": tuple({"mask": Array("NM", "b", optional=True), "queue": kind} for kind in (QUEUE, QUEUE_ROWS)),
     "nnclr": (

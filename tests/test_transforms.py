@@ -48,6 +48,9 @@ EMBEDDING_LOSSES: dict[str, Loss] = {
     "dclw": lambda x, y, t, **options: pnce.dclw(x, y, temperature=t, **options),
     "relic": lambda x, y, t, **options: pnce.relic(x, y, temperature=t, symmetric=True, **options),
     "siglip": lambda x, y, t, **options: pnce.siglip(x, y, logit_scale=1 / t, logit_bias=-t, **options),
+    "siglip negative_only": lambda x, y, t, **o: pnce.siglip(
+        x, y[1:, ...], logit_scale=1 / t, logit_bias=-t, negative_only=True, **o
+    ),
     "supcon": lambda x, y, t, **o: pnce.supcon(x + y, _labels(x), temperature=t, base_temperature=0.2, **o),
     "supcon keys": lambda x, y, t, **o: pnce.supcon(x, _labels(x), keys=y, key_labels=_labels(y), temperature=t, **o),
     "supcon queue": lambda x, y, t, **o: pnce.supcon(

@@ -242,6 +242,7 @@ def make_cases(rows: int = 3, features: int = 3, seed: int = 20268) -> tuple[Cas
         *_densities(draw, rows),
         *_diagnostics(draw, rows, features),
         *_keys(rows, features),
+        *_negatives_only(rows, features),
     )
 
 
@@ -651,6 +652,22 @@ def _keys(rows: int, features: int) -> Iterator[Case]:
         },
     }
     yield from _variations("nt_xent", {**views, **further}, table | _streamed(table, list(table)))
+
+
+def _negatives_only(rows: int, features: int) -> Iterator[Case]:
+    draw = _Draw(20272)  # of its own, as above
+    only: dict[str, Nested] = {"logit_scale": 4.0, "logit_bias": -2.0, "negative_only": True}
+    table: dict[str, dict[str, Nested]] = {
+        "negative_only": only,
+        "negative_only, neg_euclidean, sum": {**only, "similarity": "neg_euclidean", "reduction": "sum"},
+        "negative_only, weights, mask": {
+            **only,
+            "weights": draw.weights(rows),
+            "mask": draw.mask(rows, rows + 1),
+        },
+    }
+    arguments = {"image": draw.vectors(rows, features), "text": draw.vectors(rows + 1, features)}
+    yield from _variations("siglip", arguments, table | _streamed(table, list(table)))
 
 
 def _queues(draw: _Draw, rows: int, features: int) -> Iterator[Case]:

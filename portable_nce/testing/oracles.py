@@ -713,6 +713,7 @@ def siglip(
     *,
     logit_scale: Number,
     logit_bias: Number,
+    negative_only: bool = False,
     similarity: str = "cosine",
     bilinear: Matrix | None = None,
     mask: Nested = None,
@@ -720,8 +721,9 @@ def siglip(
     reduction: str = "mean",
 ) -> Nested:
     """SigLIP: every pair on its own, summed along the rows."""
+    positives = [[False] * len(text) for _ in image] if negative_only else None
     logits = [[s + logit_bias for s in row] for row in score_matrix(image, text, similarity, logit_scale, bilinear)]
-    return from_scores_logistic(logits, mask=mask, weights=weights, reduction=reduction)
+    return from_scores_logistic(logits, positives=positives, mask=mask, weights=weights, reduction=reduction)
 
 
 def n_tuple(

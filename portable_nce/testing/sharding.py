@@ -79,7 +79,7 @@ def place_of(case: Case, name: str, nested: Nested, bounds: Sequence[tuple[int, 
 
 def _is_apart(case: Case, name: str, nested: Nested) -> bool:
     """Whether an array has rows of its own, whose number has nothing to do with that of the samples."""
-    if name in KEYS:
+    if name in KEYS or (name == "text" and case.options.get("negative_only", False)):
         return True
     if name == "negative_keys":
         return not isinstance(nested[0][0], list)

@@ -523,6 +523,12 @@ MASKED_LOSSES: dict[str, tuple[str, Callable[..., Any]]] = {
         "pairs",
         lambda _, x, y, temperature, **o: pnce.siglip(x, y, logit_scale=1 / temperature, logit_bias=-1.0, **o),
     ),
+    "siglip negative_only": (
+        "pairs",
+        lambda _, x, y, temperature, **o: pnce.siglip(
+            x, y, logit_scale=1 / temperature, logit_bias=-1.0, negative_only=True, **o
+        ),
+    ),
     "relic": ("pairs", lambda _, x, y, **o: pnce.relic(x, y, symmetric=True, **o)),
     "cpc": (
         "pairs",

@@ -192,6 +192,22 @@ SHAPES: dict[str, tuple[str, Call]] = {
     "views of unequal size, dclw": ("view_b", lambda v: pnce.dclw(embeddings(v), embeddings(v, N + 1))),
     "views of unequal size, relic": ("view_b", lambda v: pnce.relic(embeddings(v), embeddings(v, N + 1))),
     "views of unequal width, relic": ("view_b", lambda v: pnce.relic(embeddings(v), embeddings(v, N, D + 1))),
+    "text of other width, siglip": (
+        "text",
+        lambda v: pnce.siglip(
+            embeddings(v), embeddings(v, 5, D + 1), logit_scale=1.0, logit_bias=0.0, negative_only=True
+        ),
+    ),
+    "mask of the batch, siglip": (
+        "mask",
+        lambda v: pnce.siglip(
+            *(embeddings(v), embeddings(v, 5)),
+            logit_scale=1.0,
+            logit_bias=0.0,
+            negative_only=True,
+            mask=truths(v, N, N),
+        ),
+    ),
     "image and text of unequal size, siglip": (
         "text",
         lambda v: pnce.siglip(embeddings(v), embeddings(v, N - 1), logit_scale=1.0, logit_bias=0.0),
