@@ -809,7 +809,7 @@ KINDS: Mapping[str, Kind] = {
     "form": Choice("log", "detach"),
     "direction": Choice("a_to_b", "b_to_a"),
     "stop_gradient": Choice("first", "second", optional=True),
-    "mining": Choice("batch_all", "batch_hard"),
+    "mining": Choice("batch_all", "batch_hard", "semi_hard"),
     "negatives": Choice("batch", "views"),
     "divide_by": Choice("rows", "pairs", "active"),
     **dict.fromkeys(("margin", "alpha"), Number(0.25, array=True)),

@@ -65,6 +65,9 @@ EMBEDDING_LOSSES: dict[str, Loss] = {
     "triplet_from_labels hard": lambda x, y, t, **o: pnce.triplet_from_labels(
         x * y, _labels(x), temperature=t, mining="batch_hard", form="soft", **o
     ),
+    "triplet_from_labels semi_hard": lambda x, y, t, **o: pnce.triplet_from_labels(
+        x * y, _labels(x), temperature=t, margin=1.0, mining="semi_hard", **o
+    ),
     "moco": lambda x, y, t, **options: pnce.moco(x, y, _queue(x), temperature=t, **options),
     "two_tower": lambda x, y, t, **options: pnce.two_tower(x, y, log_q=x[:, 0], temperature=t, **options),
     "nnclr": lambda x, y, t, **options: pnce.nnclr(x, y, _queue(x), temperature=t, symmetric=True, **options),

@@ -494,7 +494,7 @@ def triplet_from_labels(
     keys: Array | Queue | None = None,
     key_labels: Array | None = None,
     margin: float | Array = 0.2,
-    mining: str = "batch_all",
+    mining: str | tuple[str, str] = "batch_all",
     form: str = "margin",
     average: str = "all",
     temperature: float | Array = 1.0,
@@ -527,8 +527,14 @@ def triplet_from_labels(
         Labels of the keys; those of a `Queue` are its own by default.
     margin : float or array of one entry, default: 0.2
         Margin m.
-    mining : {"batch_all", "batch_hard"}, default: "batch_all"
-        All triples of a row, or only that of its farthest positive and its nearest negative.
+    mining : {"batch_all", "batch_hard", "semi_hard"} or pair of str, default: "batch_all"
+        All triples of a row; only that of its farthest positive and its nearest negative; or every positive with the
+        nearest negative that is farther than it, and if there is none, with the farthest one (FaceNet's choice, as in
+        TensorFlow Addons). A pair names a rule for the positives and one for the negatives, as in
+        ``("easy", "semi_hard")``. The rules are ``"all"``; ``"hard"``, the farthest positive, or the nearest negative;
+        ``"easy"``, the nearest positive, or the farthest negative; and, on one side, ``"semi_hard"``: the nearest
+        negative that is farther than the positive (else the farthest), or the farthest positive that is nearer than the
+        negative (else the nearest). With form "margin", a negative that is farther by the margin costs nothing.
     form : {"margin", "soft"}, default: "margin"
         ``"soft"`` takes :math:`\log(1 + e^t)` in place of :math:`\max(t, 0)`.
     average : {"all", "nonzero"}, default: "all"
@@ -545,8 +551,9 @@ def triplet_from_labels(
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the triples, weighted sum, or the weighted sums of the rows.
     block_size : int, None or "auto", default: "auto"
-        Rows per block of the search for the hardest pairs; None holds all distances; ``"auto"`` does so up to about
-        four million. With all triples, of which there are O(N³), the N × N distances are always held.
+        Rows per block of the search for the hardest and easiest pairs; None holds all distances; ``"auto"`` does so up
+        to about four million. With all or semi-hard pairs, of which triples there are up to O(N³), all distances are
+        always held.
     precision : {"high", "highest"}, optional
         By default, embeddings of 16 bits are multiplied in 16 bits, exactly, where the library is faster at that.
         ``"highest"`` widens them first; ``"high"`` makes of a product of float32 three of bfloat16 there, which leaves
@@ -569,7 +576,8 @@ def triplet_from_labels(
     References
     ----------
     Hermans, Beyer and Leibe (2017), "In Defense of the Triplet Loss for Person Re-Identification", arXiv:1703.07737,
-    equations 5 and 6.
+    equations 5 and 6. Schroff, Kalenichenko and Philbin (2015), "FaceNet: A Unified Embedding for Face Recognition and
+    Clustering", arXiv:1503.03832, section 3.2: semi-hard negatives.
 
     Examples
     --------

@@ -243,6 +243,7 @@ def make_cases(rows: int = 3, features: int = 3, seed: int = 20268) -> tuple[Cas
         *_diagnostics(draw, rows, features),
         *_keys(rows, features),
         *_negatives_only(rows, features),
+        *_mined(rows, features),
     )
 
 
@@ -668,6 +669,43 @@ def _negatives_only(rows: int, features: int) -> Iterator[Case]:
     }
     arguments = {"image": draw.vectors(rows, features), "text": draw.vectors(rows + 1, features)}
     yield from _variations("siglip", arguments, table | _streamed(table, list(table)))
+
+
+def _mined(rows: int, features: int) -> Iterator[Case]:
+    draw = _Draw(20273)  # of its own, as above
+    arguments = {"embeddings": draw.vectors(2 * rows, features)}
+    halves = {"labels": [i % 2 for i in range(2 * rows)]}
+    alone = {"labels": [*halves["labels"][:-1], 2]}
+    rules = ("all", "hard", "semi_hard", "easy")
+    pairs = [(p, q) for p in rules for q in rules if (p, q) not in {("all", "all"), ("hard", "hard")}]
+    mined: dict[str, dict[str, Nested]] = {
+        f"{p} positives, {q} negatives": {"mining": (p, q)} for p, q in pairs if (p, q) != ("semi_hard", "semi_hard")
+    }
+    weighted: dict[str, Nested] = {
+        **alone,
+        "weights": draw.weights(2 * rows),
+        "mask": draw.mask(2 * rows, 2 * rows),
+        "temperature": 0.75,
+    }
+    table: dict[str, dict[str, Nested]] = {
+        **{name: {**halves, **mining, "margin": 1.0} for name, mining in mined.items()},
+        **{f"{name}, weights, mask": {**weighted, **mining, "margin": 1.0} for name, mining in mined.items()},
+        "semi_hard": {**halves, "mining": "semi_hard", "margin": 0.5},
+        "semi_hard, nonzero": {**halves, "mining": "semi_hard", "margin": 0.5, "average": "nonzero"},
+        "semi_hard, soft, cosine": {**halves, "mining": "semi_hard", "form": "soft", "similarity": "cosine"},
+        "semi_hard, sum": {**halves, "mining": "semi_hard", "margin": 1.0, "reduction": "sum"},
+    }
+    table |= _streamed(table, ["easy positives, hard negatives", "semi_hard"])
+    yield from _variations("triplet_from_labels", arguments, table)
+    table = {
+        "positives, semi_hard": {"positives": draw.positives(rows, rows + 2), "mining": "semi_hard"},
+        "semi_hard positives, easy negatives": {
+            "positives": draw.positives(rows, rows + 2),
+            "mask": draw.mask(rows, rows + 2),
+            "mining": ("semi_hard", "easy"),
+        },
+    }
+    yield from _variations("from_scores.triplet", {"scores": draw.vectors(rows, rows + 2)}, table)
 
 
 def _queues(draw: _Draw, rows: int, features: int) -> Iterator[Case]:

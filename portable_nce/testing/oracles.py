@@ -335,24 +335,38 @@ def triplet_term(to_positive: Number, to_negative: Number, margin: Number, form:
     return mp.log(1 + mp.exp(behind)) if form == "soft" else hinge(behind)
 
 
+def mined_triplets(to_positives: Row, to_negatives: Row, mining: str | tuple[str, str]) -> list[tuple[Number, Number]]:
+    """The distances of an anchor's triplets: of all its positives with all its negatives, or of chosen ones."""
+    named = {"batch_all": ("all", "all"), "batch_hard": ("hard", "hard"), "semi_hard": ("all", "semi_hard")}
+    of_positives, of_negatives = named[mining] if isinstance(mining, str) else mining
+    if not to_positives or not to_negatives:
+        return []
+    if of_positives == "semi_hard":
+        chosen = {"all": to_negatives, "hard": [min(to_negatives)], "easy": [max(to_negatives)]}[of_negatives]
+        return [(max((a for a in to_positives if a < b), default=min(to_positives)), b) for b in chosen]
+    chosen = {"all": to_positives, "hard": [max(to_positives)], "easy": [min(to_positives)]}[of_positives]
+    if of_negatives == "semi_hard":
+        return [(a, min((b for b in to_negatives if b > a), default=max(to_negatives))) for a in chosen]
+    others = {"all": to_negatives, "hard": [min(to_negatives)], "easy": [max(to_negatives)]}[of_negatives]
+    return [(a, b) for a in chosen for b in others]
+
+
 def reduce_triplets(
     scores: Matrix,
     pairs: Pairs,
     *,
     margin: Number = 0.2,
-    mining: str = "batch_all",
+    mining: str | tuple[str, str] = "batch_all",
     form: str = "margin",
     average: str = "all",
     weights: Nested = None,
     reduction: str = "mean",
 ) -> Nested:
-    """Triplets of every row with its positives and negatives, or with the farthest and the nearest of them."""
+    """Triplets of every row with its positives and negatives, or with some of them."""
     rows = []
     for row, (p, q) in zip(scores, pairs, strict=True):
-        to_positives, to_negatives = [-row[j] for j in p], [-row[j] for j in q]
-        if mining == "batch_hard":
-            to_positives, to_negatives = to_positives and [max(to_positives)], to_negatives and [min(to_negatives)]
-        rows.append([triplet_term(a, b, margin, form) for a in to_positives for b in to_negatives])
+        triplets = mined_triplets([-row[j] for j in p], [-row[j] for j in q], mining)
+        rows.append([triplet_term(a, b, margin, form) for a, b in triplets])
     sizes = [sum(average == "all" or term > 0 for term in row) for row in rows]
     return reduce_losses([mp.fsum(row) for row in rows], sizes, weights, reduction)
 

@@ -468,6 +468,27 @@ add(
 )
 add(
     "pytorch-metric-learning",
+    "TripletMarginLoss with BatchEasyHardMiner",
+    """
+    from pytorch_metric_learning.distances import LpDistance
+    from pytorch_metric_learning.losses import TripletMarginLoss
+    from pytorch_metric_learning.miners import BatchEasyHardMiner
+    from pytorch_metric_learning.reducers import MeanReducer
+    distance = LpDistance(normalize_embeddings=False)
+    miner = BatchEasyHardMiner(pos_strategy="easy", neg_strategy="hard", distance=distance)
+    criterion = TripletMarginLoss(margin=0.5, distance=distance, reducer=MeanReducer())
+    loss = criterion(embeddings, labels, miner(embeddings, labels))
+    """,
+    """
+    loss = pnce.triplet_from_labels(embeddings, labels, margin=0.5, mining=("easy", "hard"))
+    """,
+    (
+        "Rules for positives and negatives in one pair. Where no negative is farther than the positive, `semi_hard` "
+        "takes the farthest, as TensorFlow Addons does; its miner leaves the anchor out."
+    ),
+)
+add(
+    "pytorch-metric-learning",
     "TripletMarginLoss with CosineSimilarity",
     """
     from pytorch_metric_learning.distances import CosineSimilarity

@@ -564,6 +564,13 @@ MASKED_LOSSES: dict[str, tuple[str, Callable[..., Any]]] = {
         "pairs",
         lambda v, x, _, **o: pnce.triplet_from_labels(x, v.array(CLASSES), mining="batch_hard", form="soft", **o),
     ),
+    **{
+        f"triplet_from_labels {mining}": (
+            "pairs",
+            lambda v, x, _, m=mining, **o: pnce.triplet_from_labels(x, v.array(CLASSES), mining=m, **o),
+        )
+        for mining in ("semi_hard", ("semi_hard", "easy"), ("hard", "all"))
+    },
     "moco": ("queue", lambda v, x, y, **o: pnce.moco(x, y, _queue_of(v, x), **o)),
     "nnclr": ("pairs", lambda v, x, y, **o: pnce.nnclr(x, y, _queue_of(v, x), **o)),
     "proto_nce": (
