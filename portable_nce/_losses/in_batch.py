@@ -403,7 +403,7 @@ def cpc(
     steps, _, target_width = shape_of("targets", targets, "(S, N, E)")
     check_shape("targets", targets, (steps, rows, target_width))
     check_shape("projections", projections, (steps, target_width, width))
-    dtype, target_dtype = context.dtype, targets.dtype
+    dtype, target_dtype = common_dtype(xp, context, targets, projections), targets.dtype
     context, targets, projections = (upcast(xp, x) for x in (context, targets, projections))
     if mask is not None:
         xp, (context, mask) = enter(context=context, mask=mask)
@@ -759,7 +759,7 @@ def _own_negatives(
     xp, (query, positive_key, negative_keys, *found) = enter(
         query=query, positive_key=positive_key, negative_keys=negative_keys, **parameter
     )
-    dtype = query.dtype
+    dtype = common_dtype(xp, query, positive_key, negative_keys)
     x, y, z = (upcast(xp, embedding) for embedding in (query, positive_key, negative_keys))
     temperature = positive_scalar(xp, "temperature", found[0] if found else temperature, x)
     chosen = resolve(similarity)

@@ -16,6 +16,7 @@ from .._core.checks import (
     check_number,
     check_precision,
     check_shape,
+    common_dtype,
     positive_scalar,
     row_weights,
     scalar,
@@ -748,7 +749,7 @@ def triplet(
         same_width(similarity, "anchor", anchor, name, other)
     if mask is not None:
         check_mask(xp, "mask", mask, (rows,))
-    dtype = anchor.dtype
+    dtype = common_dtype(xp, anchor, positive, negative)
     if mask is not None:
         anchor, positive, negative = rows_where(xp, mask, anchor, positive, negative)
     a, p, n = (xp.expand_dims(upcast(xp, x), axis=1) for x in (anchor, positive, negative))

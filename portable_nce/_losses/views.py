@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .._call import contrast_embeddings
-from .._core.checks import check_floating, check_shape, shape_of
+from .._core.checks import check_floating, check_shape, common_dtype, shape_of
 from .._core.namespace import device_of, enter
 from .._core.numerics import upcast
 from .._core.protocol import Array
@@ -437,6 +437,7 @@ def _of_views(
     # Accumulated before they are joined: a 16-bit gradient is rounded once, not once for each use.
     stacked = xp.concat([upcast(xp, view) for view in entered], axis=0)
     embeddings, dtypes = {"views": stacked}, tuple(view.dtype for view in entered)
+    dtype = common_dtype(xp, *entered)
     if keys is not None:
         if options["across"] is not None:
             message = (
@@ -454,9 +455,10 @@ def _of_views(
         pairing = with_negatives(pairing, *(() if valid is None else (valid,)))
         embeddings["views and keys"] = xp.concat([stacked, upcast(xp, columns)], axis=0)
         dtypes = (*dtypes, columns.dtype)
+        dtype = common_dtype(xp, *entered, columns)
     return contrast_embeddings(
         embeddings,
-        dtype=entered[0].dtype,
+        dtype=dtype,
         dtypes=dtypes,
         objective=objective,
         pairing=pairing,

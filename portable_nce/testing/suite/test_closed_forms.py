@@ -150,7 +150,7 @@ def test_blocks_of_siglip_add_up(variant: Variant, block_size: int | None) -> No
     """A batch in two blocks of rows: that of its own texts, and that of the other's, without positives."""
     numbers = generator(5)
     image, text = ([[numbers.gauss(0.0, 1.0) for _ in range(3)] for _ in range(5)] for _ in range(2))
-    options = {"logit_scale": 3.0, "logit_bias": -2.0, "reduction": "sum", "block_size": block_size}
+    options: dict[str, Any] = {"logit_scale": 3.0, "logit_bias": -2.0, "reduction": "sum", "block_size": block_size}
 
     def whole(x: Any, y: Any) -> Any:
         return pnce.siglip(x, y, **options)
