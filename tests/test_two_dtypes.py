@@ -117,7 +117,8 @@ def test_torch(loss: Loss, first: str, second: str, autocast: str, form: tuple[i
     assert value.dtype == torch.float32
     gradients = torch.autograd.grad(value.sum(), (x, y), allow_unused=True, materialize_grads=True)
     assert [gradient.dtype for gradient in gradients] == [x.dtype, y.dtype]
-    wanted = exact(loss, *(z.detach().double().numpy() for z in (x, y)), form[1])
+    a, b = (z.detach().double().numpy() for z in (x, y))
+    wanted = exact(loss, a, b, form[1])
     check([z.detach().double().numpy() for z in (value.sum(), *gradients)], wanted, ["float32", first, second])
 
 
