@@ -713,7 +713,7 @@ def triplet(
     /,
     *,
     margin: float | Array = 0.2,
-    mining: str = "batch_all",
+    mining: str | tuple[str, str] = "batch_all",
     form: str = "margin",
     average: str = "all",
     positives: Array | None = None,
@@ -732,8 +732,14 @@ def triplet(
         triples of a positive too are left out, of the sum and of their number.
     margin : float or array of one entry, default: 0.2
         Margin m.
-    mining : {"batch_all", "batch_hard"}, default: "batch_all"
-        All triples of a row, or only that of its farthest positive and its nearest negative.
+    mining : {"batch_all", "batch_hard", "semi_hard"} or pair of str, default: "batch_all"
+        All triples of a row; only that of its farthest positive and its nearest negative; or every positive with the
+        nearest negative that is farther than it, and if there is none, with the farthest one (FaceNet's choice, as in
+        TensorFlow Addons). A pair names a rule for the positives and one for the negatives, as in
+        ``("easy", "semi_hard")``. The rules are ``"all"``; ``"hard"``, the farthest positive, or the nearest negative;
+        ``"easy"``, the nearest positive, or the farthest negative; and, on one side, ``"semi_hard"``: the nearest
+        negative that is farther than the positive (else the farthest), or the farthest positive that is nearer than the
+        negative (else the nearest). With form "margin", a negative that is farther by the margin costs nothing.
     form : {"margin", "soft"}, default: "margin"
         ``"soft"`` takes :math:`\log(1 + e^t)` in place of :math:`\max(t, 0)`.
     average : {"all", "nonzero"}, default: "all"
@@ -763,7 +769,8 @@ def triplet(
     References
     ----------
     Hermans, Beyer and Leibe (2017), "In Defense of the Triplet Loss for Person Re-Identification", arXiv:1703.07737,
-    equations 5 and 6.
+    equations 5 and 6. Schroff, Kalenichenko and Philbin (2015), "FaceNet: A Unified Embedding for Face Recognition and
+    Clustering", arXiv:1503.03832, section 3.2: semi-hard negatives.
 
     Examples
     --------

@@ -452,6 +452,19 @@ def labels(rows: Array, columns: Array | None = None, /) -> Pairing:
     return _structured(Pairing(_labels_rule, rows=(rows,), columns=(columns,)), "labels")
 
 
+def valid_labels(rows: Array, columns: Array, valid: Array) -> Pairing:
+    """Equal labels are positives, different labels negatives, of the columns that a boolean array (K,) marks."""
+    return Pairing(_valid_labels_rule, rows=(rows,), columns=(columns, valid))
+
+
+def with_negatives(pairing: Pairing, *valid: Array) -> Pairing:
+    """A pairing of views with one another, and further columns that are negatives of all rows.
+
+    A boolean array (N + K,) marks which columns take part, if not all do; those of the views do.
+    """
+    return Pairing(_WithNegatives(pairing.rule), columns=valid, one_per_row=pairing.one_per_row)
+
+
 def ids(rows: Array, columns: Array | None = None, /) -> Pairing:
     """Row i is positive with column i; other columns with the id of that one take no part.
 
@@ -863,6 +876,26 @@ class _SeveralViews(EqualByContents):
         return partner, _and(_not(partner), apart != 0)
 
 
+class _WithNegatives(EqualByContents):
+    """The rule of `with_negatives`."""
+
+    __slots__ = ("rule",)
+    __name__ = "views with further negatives"
+
+    def __init__(self, rule: Rule) -> None:
+        self.rule = rule
+
+    def _contents(self) -> tuple[Any, ...]:
+        return (self.rule,)
+
+    def __call__(self, tile: Tile) -> tuple[Array, Array]:
+        further = tile.j >= tile.n_rows
+        among = _not(further)
+        positives, negatives = self.rule(tile._replace(n_columns=tile.n_rows))
+        further = _and(further, tile.columns[0]) if tile.columns else further
+        return _and(positives, among), namespace_of(further).logical_or(_and(negatives, among), further)
+
+
 def candidates(*valid: Array) -> Pairing:
     """Every column is a negative, or every one that a boolean array (K,) marks: where to search."""
     made = Pairing(_valid_candidates_rule if valid else _candidates_rule, columns=valid)
@@ -907,6 +940,11 @@ def _index_rule(tile: Tile) -> tuple[Array, Array]:
 def _labels_rule(tile: Tile) -> tuple[Array, Array]:
     same = tile.rows[0] == tile.columns[0]
     return same, _not(same)
+
+
+def _valid_labels_rule(tile: Tile) -> tuple[Array, Array]:
+    same, different = _labels_rule(tile)
+    return _and(same, tile.columns[1]), _and(different, tile.columns[1])
 
 
 def _ids_rule(tile: Tile) -> tuple[Array, Array]:

@@ -649,7 +649,7 @@ def queue_of(world: World) -> pnce.Queue:
 
 
 def queue_refused(world: World) -> Mapping[str, Any]:
-    rows, valid = queue_of(world)
+    rows, valid, _ = queue_of(world)
     other = queue_of(World("torch" if world.library == "numpy" else "numpy", world.dtype, world.sizes))
     of_rows = {"a list": rows.tolist(), "None": None, "text": "x", "a vector": rows[0], "integers": rows > 0}
     of_valid = {
@@ -674,6 +674,30 @@ def is_matrix(value: Any) -> bool:
     return isinstance(value, (np.ndarray, torch.Tensor)) and len(value.shape) == 2
 
 
+def labelled_queue_of(world: World) -> pnce.Queue:
+    return queue_of(world)._replace(labels=world.array(np.arange(world.sizes["M"]) % 2))
+
+
+def labelled_queue_refused(world: World) -> Mapping[str, Any]:
+    queue = labelled_queue_of(world)
+    labels = queue.labels
+    assert labels is not None
+    bad = {"a list": labels.tolist(), "text": "x", "shorter": labels[:-1], "a matrix": labels[:, None]}
+    bad |= {"None": None, "floats": labels * 1.5, "truth values": labels > 0, "foreign": other_library(world, labels)}
+    return {
+        **{f"labels {label}": queue._replace(labels=value) for label, value in bad.items()},
+        "rows a list": queue._replace(rows=queue.rows.tolist()),
+        "valid None": queue._replace(valid=None),
+        "a tuple": tuple(queue),
+    }
+
+
+def other_library(world: World, x: Any) -> Any:
+    return torch.asarray(np.asarray(x)) if world.library == "numpy" else np.asarray(x)
+
+
+LABELLED_QUEUE = Listed(labelled_queue_of, refused=labelled_queue_refused, unless=is_matrix)
+OPTIONAL_LABELLED_QUEUE = Listed(labelled_queue_of, refused=labelled_queue_refused, unless=is_matrix, optional=True)
 QUEUE = Listed(queue_of, refused=queue_refused, unless=is_matrix)
 OPTIONAL_QUEUE = Listed(queue_of, refused=queue_refused, unless=is_matrix, optional=True)
 PERCENTILES = Listed(
@@ -752,6 +776,8 @@ KINDS: Mapping[str, Kind] = {
     "labels": Array("N", "i"),
     "queue": QUEUE,
     "support": QUEUE,
+    "keys": Array("MD", optional=None),
+    "key_labels": Array("M", "i"),
     # scores
     "scores": Array("NK"),
     "positives": Positives("N"),
@@ -776,13 +802,14 @@ KINDS: Mapping[str, Kind] = {
     "similarity": similarity(),
     # options
     **dict.fromkeys(("symmetric", "balance", "detach_weights", "include_positive", "normalized"), Flag()),
+    "negative_only": Flag(),
     "has_aux": Listed(lambda _: False, either=lambda _: {"True": True}, unless=lambda value: isinstance(value, bool)),
     "multi_positive": Choice("each", "pooled", "separate"),
     "average": Choice("all", "nonzero"),
     "form": Choice("log", "detach"),
     "direction": Choice("a_to_b", "b_to_a"),
     "stop_gradient": Choice("first", "second", optional=True),
-    "mining": Choice("batch_all", "batch_hard"),
+    "mining": Choice("batch_all", "batch_hard", "semi_hard"),
     "negatives": Choice("batch", "views"),
     "divide_by": Choice("rows", "pairs", "active"),
     **dict.fromkeys(("margin", "alpha"), Number(0.25, array=True)),
@@ -832,7 +859,7 @@ Situation: TypeAlias = Mapping[str, Kind | None]
 """What the parameters of a function take if not what their names say; None leaves one out."""
 
 MARGIN_FORM = {"form": Choice("margin", "soft")}
-VIEWS = {"mask": Array("VV", "b", optional=True)}
+VIEWS = {"mask": Array("VV", "b", optional=True), "keys": None}
 WIDE = {"mask": MATRIX_MASK}
 SQUARE = {"scores": Array("NN")}
 ROWS_OF_BASELINES = {"log_baseline": Array("N", number=True, also=(0, 2))}
@@ -847,6 +874,14 @@ CLUSTERINGS: Situation = {
     "queue": Array("MD", optional=True),
 }
 
+OF_KEYS = {"mask": Array("NM", "b", optional=True)}
+LABELLED: Sequence[Situation] = (
+    {"keys": None, "key_labels": None},
+    OF_KEYS,
+    {"mask": None, "keys": OPTIONAL_LABELLED_QUEUE, "key_labels": None},
+    {**OF_KEYS, "keys": QUEUE},
+)
+
 SITUATIONS: Mapping[str, Sequence[Situation]] = {
     "info_nce": (
         {"negative_keys": None},
@@ -858,15 +893,29 @@ SITUATIONS: Mapping[str, Sequence[Situation]] = {
             "mask": Array("NM", "b", optional=True),
         },
     ),
-    "nt_xent": ({**VIEWS, "further_views": None}, {"mask": Array("UU", "b", optional=True)}),
-    **dict.fromkeys(("flat_nce", "dcl", "dclw"), (VIEWS,)),
+    "nt_xent": (
+        {**VIEWS, "further_views": None},
+        {"mask": Array("UU", "b", optional=True), "keys": None},
+        {"mask": None, "further_views": None, "keys": OPTIONAL_QUEUE},
+        {"mask": None, "keys": Array("MD", optional=True)},
+    ),
+    **dict.fromkeys(("flat_nce", "dcl", "dclw"), (VIEWS, {"mask": None, "keys": Array("MD", optional=True)})),
+    **dict.fromkeys(("supcon", "nca", "soft_nearest_neighbor", "contrastive"), LABELLED),
     "contrast": ({"y": None}, {"y": Array("ND", optional=True)}),
+    "siglip": (
+        {"negative_only": None},
+        {"negative_only": Fixed(good=True), "text": Array("KD"), "mask": Array("NK", "b", optional=True)},
+    ),
     "clip": ({"logit_scale": Number(2.0, 0.0, array=True, loose=True)}, {"max_logit_scale": Fixed(None)}),
     "moco": tuple({"mask": Array("NM", "b", optional=True), "queue": kind} for kind in (QUEUE, QUEUE_ROWS)),
     "nnclr": (
         {"negatives": None},
         {"negatives": None, "support": QUEUE_ROWS},
-        {**VIEWS, "negatives": Listed(lambda _: "views", either=table(batch="batch")), "symmetric": None},
+        {
+            "mask": VIEWS["mask"],
+            "negatives": Listed(lambda _: "views", either=table(batch="batch")),
+            "symmetric": None,
+        },
     ),
     "proto_nce": (
         {"mask": Array("NR", "b", optional=True), "queue": OPTIONAL_QUEUE},
@@ -874,7 +923,11 @@ SITUATIONS: Mapping[str, Sequence[Situation]] = {
         {"key": None, "queue": None, "temperature": None, "mask": Array("NR", "b", optional=True)},
     ),
     "concentrations": ({"temperature": Number(0.5, 0.0)},),
-    "queue_push": ({"rows": Array("MD")},),
+    "queue_init": ({"labels": Array("N", "i", optional=True)},),
+    "queue_push": (
+        {"rows": Array("MD"), "labels": None},
+        {"rows": Array("MD"), "queue": LABELLED_QUEUE, "labels": Array("M", "i")},
+    ),
     "two_tower": (
         {
             **dict.fromkeys(("negative_candidates", "negative_ids", "negative_log_q")),
@@ -891,7 +944,7 @@ SITUATIONS: Mapping[str, Sequence[Situation]] = {
         },
     ),
     "triplet": ({**MARGIN_FORM, "mask": Array("N", "b", optional=True)},),
-    "triplet_from_labels": (MARGIN_FORM,),
+    "triplet_from_labels": tuple({**MARGIN_FORM, **situation} for situation in LABELLED),
     **dict.fromkeys(
         ("grad", "value_and_grad"),
         ({}, {"fn": Fixed(lambda x, y: ((x * y).sum(), "aux")), "has_aux": Fixed(good=True)}),
@@ -1070,7 +1123,9 @@ def situations_of(name: str) -> Sequence[Situation]:
 
 
 def leaves(result: Any) -> list[Any]:
-    return [leaf for part in result for leaf in leaves(part)] if isinstance(result, (tuple, list)) else [result]
+    if not isinstance(result, (tuple, list)):
+        return [result]
+    return [leaf for part in result if part is not None for leaf in leaves(part)]
 
 
 VALUES: Mapping[str, tuple[str, ...]] = {
@@ -1124,7 +1179,8 @@ def check_result(call: Call, arguments: Mapping[str, Any], result: Any, *, sizes
     assert all(call.world.owns(leaf) for leaf in leaves(result))
     shapes = [tuple(leaf.shape) for leaf in leaves(result)]
     if call.name in VALUES:
-        assert shapes == [call.world.shape(axes) for axes in VALUES[call.name]]
+        of_labels = ("M",) if call.name == "queue_push" and "labels" in arguments else ()
+        assert shapes == [call.world.shape(axes) for axes in (*VALUES[call.name], *of_labels)]
         return
     assert "reduction" in arguments, f"{call.name}: list what it gives in VALUES or TYPES_OF_RESULTS"
     rows = call.world.sizes["N"]

@@ -61,6 +61,8 @@ LOSSES: dict[str, Loss] = {
     "soft_nearest_neighbor": lambda x, y, t, **o: pnce.soft_nearest_neighbor(x + y, _labels(x), temperature=t, **o),
     "contrastive": lambda x, y, t, **o: pnce.contrastive(x + y, _labels(x), margin=9.0 * t, **o),
     "triplet": lambda x, y, t, **o: pnce.triplet(x, y, x - y, margin=t, **o),
+    "supcon keys": lambda x, y, t, **o: pnce.supcon(x, _labels(x), keys=y, key_labels=_labels(y), temperature=t, **o),
+    "nt_xent keys": lambda x, y, t, **o: pnce.nt_xent(x, y, keys=_queue(y), temperature=t, **o),
     "triplet_from_labels": lambda x, y, t, **o: pnce.triplet_from_labels(x + y, _labels(x), margin=t, **o),
     "triplet_from_labels hard": lambda x, y, t, **o: pnce.triplet_from_labels(
         x + y, _labels(x), margin=t, mining="batch_hard", form="soft", **o

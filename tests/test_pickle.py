@@ -95,6 +95,7 @@ OBJECTIVES: dict[str, Callable[[], Any]] = {
     "contrastive": lambda: objectives.contrastive(margin=2.0, positive_power=1, average="nonzero"),
     "contrastive of arrays": lambda: objectives.contrastive(margin=np.asarray(2.0)),
     "triplet": lambda: objectives.triplet(margin=0.5, mining="batch_hard", form="soft"),
+    "triplet, mined": lambda: objectives.triplet(mining=("easy", "semi_hard")),
     "triplet of arrays": lambda: objectives.triplet(margin=np.asarray(0.5)),
     "relic": lambda: objectives.relic(alpha=0.5, symmetric=True, stop_gradient="first"),
     "relic of arrays": lambda: objectives.relic(alpha=np.asarray(0.5)),
@@ -216,6 +217,9 @@ def test_a_queue() -> None:
     queue = pnce.queue_push(pnce.queue_init(X, 8), X)
     again = pickle.loads(pickle.dumps(queue))  # noqa: S301  (our own)
     _same(pnce.moco(X, Y, again), pnce.moco(X, Y, queue))
+    queue = pnce.queue_push(pnce.queue_init(X, 8, labels=LABELS), X, labels=LABELS)
+    again = pickle.loads(pickle.dumps(queue))  # noqa: S301  (our own)
+    _same(pnce.supcon(Y, LABELS, keys=again), pnce.supcon(Y, LABELS, keys=queue))
 
 
 def test_gradients_of_second_order_and_with_aux() -> None:

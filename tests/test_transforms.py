@@ -48,7 +48,15 @@ EMBEDDING_LOSSES: dict[str, Loss] = {
     "dclw": lambda x, y, t, **options: pnce.dclw(x, y, temperature=t, **options),
     "relic": lambda x, y, t, **options: pnce.relic(x, y, temperature=t, symmetric=True, **options),
     "siglip": lambda x, y, t, **options: pnce.siglip(x, y, logit_scale=1 / t, logit_bias=-t, **options),
+    "siglip negative_only": lambda x, y, t, **o: pnce.siglip(
+        x, y[1:, ...], logit_scale=1 / t, logit_bias=-t, negative_only=True, **o
+    ),
     "supcon": lambda x, y, t, **o: pnce.supcon(x + y, _labels(x), temperature=t, base_temperature=0.2, **o),
+    "supcon keys": lambda x, y, t, **o: pnce.supcon(x, _labels(x), keys=y, key_labels=_labels(y), temperature=t, **o),
+    "supcon queue": lambda x, y, t, **o: pnce.supcon(
+        x + y, _labels(x), keys=_queue(x), key_labels=_labels(_rows(x)), temperature=t, **o
+    ),
+    "nt_xent keys": lambda x, y, t, **o: pnce.nt_xent(x, y, keys=_rows(x), temperature=t, **o),
     "contrastive": lambda x, y, t, **o: pnce.contrastive(x * y, _labels(x), temperature=t, margin=9.0, **o),
     "triplet": lambda x, y, t, **options: pnce.triplet(x, y, x * y, temperature=t, margin=1.0, **options),
     "triplet_from_labels": lambda x, y, t, **o: pnce.triplet_from_labels(
@@ -56,6 +64,9 @@ EMBEDDING_LOSSES: dict[str, Loss] = {
     ),
     "triplet_from_labels hard": lambda x, y, t, **o: pnce.triplet_from_labels(
         x * y, _labels(x), temperature=t, mining="batch_hard", form="soft", **o
+    ),
+    "triplet_from_labels semi_hard": lambda x, y, t, **o: pnce.triplet_from_labels(
+        x * y, _labels(x), temperature=t, margin=1.0, mining="semi_hard", **o
     ),
     "moco": lambda x, y, t, **options: pnce.moco(x, y, _queue(x), temperature=t, **options),
     "two_tower": lambda x, y, t, **options: pnce.two_tower(x, y, log_q=x[:, 0], temperature=t, **options),
@@ -703,6 +714,31 @@ def test_jax_scan_carries_a_queue(batch: int) -> None:
         _close(value, pnce.moco(y, y, expected))
         expected = pnce.queue_push(expected, y)
     _same_queue(queue, expected)
+
+
+@batches
+def test_jax_scan_carries_a_queue_with_labels(batch: int) -> None:
+    """They are a leaf of it like its rows."""
+    batch_of_each = jnp.stack([jnp.asarray(y) for _, y in _batches(batch)])
+    labels_of_each = jnp.arange(4 * batch).reshape(4, batch) % 3
+
+    @jax.jit
+    def step(queue: pnce.Queue, given: tuple[jax.Array, jax.Array]) -> tuple[pnce.Queue, jax.Array]:
+        y, labels = given
+        return pnce.queue_push(queue, y, labels=labels), pnce.supcon(y, labels, keys=queue)
+
+    start = pnce.queue_init(batch_of_each[0, ...], QUEUE_SIZE, labels=labels_of_each[0, ...])
+    queue, values = jax.lax.scan(step, start, (batch_of_each, labels_of_each))
+    given = [(y, np.asarray(k)) for (_, y), k in zip(_batches(batch), labels_of_each, strict=True)]
+    expected = pnce.queue_init(np.zeros((batch, 3)), QUEUE_SIZE, labels=given[0][1])
+    for value, (y, labels) in zip(values, given, strict=True):
+        _close(value, pnce.supcon(y, labels, keys=expected))
+        expected = pnce.queue_push(expected, y, labels=labels)
+    _same_queue(queue, expected)
+    assert queue.labels is not None
+    assert expected.labels is not None
+    assert queue.labels.dtype == labels_of_each.dtype
+    np.testing.assert_array_equal(np.asarray(queue.labels), expected.labels)
 
 
 MIXED: dict[str, Callable[..., Any]] = {

@@ -20,6 +20,7 @@ from ..pairings import Pairing
 from ..similarities import Similarity
 from .families import PairsPlan, Plan, ReweightedPlan, SoftmaxPlan
 from .matrix import Prepared, ScoreMatrix, in_one_pass, is_symmetric
+from .mining import mined_differences
 from .products import lines_of, partners
 from .triples import excess, triple_sums
 
@@ -231,7 +232,8 @@ def _per_row(matrix: ScoreMatrix, parameters: tuple[Any, ...], names: tuple[str,
 def _triplets(objective: Triplet, matrix: ScoreMatrix) -> tuple[Array, Array, Array | None]:
     """The losses of the rows, which rows count, and how often each counts in a mean (None: once)."""
     (margin,) = _per_row(matrix, (objective.margin,), ("margin",))
-    if objective.mining == "batch_all":
+    of_positives, of_negatives = objective.mining
+    if not {of_positives, of_negatives} <= {"hard", "easy"}:
         dense = matrix.dense()
         (scores,), sets = dense.rows, dense.sets()
         (scores, margin, *members), *_ = lift_to_tape((scores, margin, *sets))
@@ -240,10 +242,17 @@ def _triplets(objective: Triplet, matrix: ScoreMatrix) -> tuple[Array, Array, Ar
         positives, negatives = (xp.logical_and(x, live) for x in members)
         # What takes part in no triple may hold anything; the difference of two infinities would be no number.
         scores = xp.where(xp.logical_or(positives, negatives), scores, xp.zeros_like(scores))
+        if of_positives != "all" or of_negatives != "all":
+            difference, triples = mined_differences(scores, positives, negatives, objective.mining)
+            difference = xp.where(triples, difference + margin[:, None], xp.zeros_like(difference))
+            losses = xp.where(triples, excess(xp, difference, soft=objective.soft), xp.zeros_like(difference))
+            number = xp.sum(xp.astype(triples, losses.dtype), axis=1)
+            active = xp.sum(xp.astype(stop_gradient(losses) != 0, losses.dtype), axis=1)
+            return xp.sum(losses, axis=1), number > 0, number if objective.average == "all" else active
         sums = triple_sums(scores, positives, negatives, margin[0:1], soft=objective.soft)
         return sums.total, sums.number > 0, sums.number if objective.average == "all" else sums.active
-    farthest, has_positive = matrix.argextreme(of_positives=True, largest=False)
-    nearest, has_negative = matrix.argextreme(of_positives=False, largest=True)
+    farthest, has_positive = matrix.argextreme(of_positives=True, largest=of_positives == "easy")
+    nearest, has_negative = matrix.argextreme(of_positives=False, largest=of_negatives == "hard")
     near, far, margin, has_positive, has_negative = lift_to_tape(
         (matrix.gather(nearest), matrix.gather(farthest), margin, has_positive, has_negative)
     )[0]

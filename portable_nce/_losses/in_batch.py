@@ -19,6 +19,7 @@ from .._call import (
 )
 from .._core.checks import (
     check_block_size,
+    check_bool,
     check_floating,
     check_mask,
     check_number,
@@ -42,7 +43,7 @@ from ..from_scores import pairing_of
 from ..objectives import AnyObjective, logistic
 from ..objectives import info_nce as info_nce_objective
 from ..objectives import relic as relic_objective
-from ..pairings import Pairing, Tile, diagonal, queue
+from ..pairings import Pairing, Tile, candidates, diagonal, queue
 from ..similarities import Similarity, operands, resolve
 
 __all__ = ["clip", "cpc", "info_nce", "n_tuple", "relic", "siglip"]
@@ -413,7 +414,7 @@ def cpc(
     steps, _, target_width = shape_of("targets", targets, "(S, N, E)")
     check_shape("targets", targets, (steps, rows, target_width))
     check_shape("projections", projections, (steps, target_width, width))
-    dtype, target_dtype = context.dtype, targets.dtype
+    dtype, target_dtype = common_dtype(xp, context, targets, projections), targets.dtype
     context, targets, projections = (upcast(xp, x) for x in (context, targets, projections))
     if mask is not None:
         xp, (context, mask) = enter(context=context, mask=mask)
@@ -549,6 +550,7 @@ def siglip(
     *,
     logit_scale: float | Array,
     logit_bias: float | Array,
+    negative_only: bool = False,
     similarity: str | Similarity | Callable[[Array, Array], Array] = "cosine",
     mask: Array | None = None,
     weights: Array | None = None,
@@ -565,14 +567,17 @@ def siglip(
     Parameters
     ----------
     image, text : array, shape (N, D)
-        Embeddings; row i of one belongs to row i of the other.
+        Embeddings; row i of one belongs to row i of the other. With `negative_only`, there are any number K of texts.
     logit_scale : float or array of one entry
         Factor of the similarities: :math:`e^t` where the model learns t, starting at 10. Differentiable as an array.
     logit_bias : float or array of one entry
         What is added to the scaled similarities, starting at -10. Differentiable as an array.
+    negative_only : bool, default: False
+        Whether no text belongs to an image, so that the sum over all pairs of :math:`\log(1 + e^{z_{ij}})` is left: for
+        a block of other texts, such as those of another rank. The losses of the blocks of a batch add up.
     similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
         How embeddings are compared; see `portable_nce.similarities`.
-    mask : array of bool, shape (N, N), optional
+    mask : array of bool, shape (N, N), or (N, K) with `negative_only`, optional
         Pairs that take part; all by default.
     weights : array, shape (N,), optional
         Weights of the images.
@@ -614,14 +619,18 @@ def siglip(
     >>> text = np.asarray([[0.8, 0.6], [0.6, 0.8]])
     >>> pnce.siglip(image, text, logit_scale=10.0, logit_bias=-7.0)
     array(0.62652...)
+    >>> pnce.siglip(image, text[:1, :], logit_scale=10.0, logit_bias=-7.0, negative_only=True)
+    array(0.81322...)
     """
     enter(image=image, text=text)
+    negative_only = check_bool("negative_only", negative_only)
     rows, _ = shape_of("image", image, "(N, D)")
-    check_shape("text", text, (rows, *text.shape[1:]))
+    if not negative_only:
+        check_shape("text", text, (rows, *text.shape[1:]))
     return contrast_embeddings(
         {"image": image, "text": text},
         objective=lambda options: logistic(bias=options["logit_bias"]),
-        pairing=diagonal(),
+        pairing=candidates() if negative_only else diagonal(),
         similarity=similarity,
         scale=logit_scale,
         further={"logit_bias": logit_bias},
@@ -763,7 +772,7 @@ def _own_negatives(
     xp, (query, positive_key, negative_keys, *found) = enter(
         query=query, positive_key=positive_key, negative_keys=negative_keys, **parameter
     )
-    dtype = query.dtype
+    dtype = common_dtype(xp, query, positive_key, negative_keys)
     x, y, z = (upcast(xp, embedding) for embedding in (query, positive_key, negative_keys))
     by_rows = has_one_per_row(temperature, x.shape[0])
     temperature = temperature_of(xp, found[0] if found else temperature, x.shape[0], x)

@@ -16,6 +16,7 @@ from .._core.checks import (
     check_number,
     check_precision,
     check_shape,
+    common_dtype,
     has_one_per_row,
     row_weights,
     scalar,
@@ -34,8 +35,10 @@ from ..objectives import contrastive as contrastive_objective
 from ..objectives import info_nce as info_nce_objective
 from ..objectives import triplet as triplet_objective
 from ..objectives.pairwise import AVERAGES
+from ..pairings import Pairing, valid_labels
 from ..pairings import labels as pairing_of_labels
 from ..similarities import Similarity, operands, resolve
+from .queue import Queue, columns_of
 
 __all__ = ["contrastive", "nca", "soft_nearest_neighbor", "supcon", "triplet", "triplet_from_labels"]
 
@@ -46,6 +49,8 @@ def supcon(
     labels: Array,
     /,
     *,
+    keys: Array | Queue | None = None,
+    key_labels: Array | None = None,
     temperature: float | Array = 0.1,
     base_temperature: float | None = None,
     similarity: str | Similarity | Callable[[Array, Array], Array] = "cosine",
@@ -70,13 +75,21 @@ def supcon(
         Embeddings.
     labels : array of int, shape (N,)
         Labels.
+    keys : array, shape (K, D), or Queue, optional
+        Embeddings in the place of the others of the batch: a cross-batch memory, or the rows of a larger batch. Keys of
+        a row's label are its positives, all other keys its negatives. A row meets all of them: where the batch itself
+        stands among the keys, a `mask` leaves out each row's pair with itself. A `Queue` has no gradient, and slots
+        that were never written take no part. With `across`, an array is the part of the keys that a rank has; a queue
+        is the same on all ranks.
+    key_labels : array of int, shape (K,), optional
+        Labels of the keys; those of a `Queue` are its own by default.
     temperature : float, or array of one entry or of shape (N,), default: 0.1
         Temperature τ > 0, or that of each row; differentiable as an array.
     base_temperature : float, optional
         If given, the loss is multiplied by ``temperature / base_temperature``, as in the authors' code (0.07 there).
     similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
         How embeddings are compared; see `portable_nce.similarities`.
-    mask : array of bool, shape (N, N), optional
+    mask : array of bool, shape (N, N), or (N, K) with `keys`, optional
         Pairs that take part; all by default.
     weights : array, shape (N,), optional
         Weights of the rows. The numbers of their positives make a mean over rows one over positive pairs.
@@ -127,6 +140,8 @@ def supcon(
     return _of_labels(
         embeddings,
         labels,
+        keys,
+        key_labels,
         info_nce_objective(multi_positive=multi_positive),
         factor=factor,
         temperature=temperature,
@@ -146,6 +161,8 @@ def nca(
     labels: Array,
     /,
     *,
+    keys: Array | Queue | None = None,
+    key_labels: Array | None = None,
     temperature: float | Array = 1.0,
     similarity: str | Similarity | Callable[[Array, Array], Array] = "neg_sq_euclidean",
     mask: Array | None = None,
@@ -168,11 +185,19 @@ def nca(
         Embeddings.
     labels : array of int, shape (N,)
         Labels.
+    keys : array, shape (K, D), or Queue, optional
+        Embeddings in the place of the others of the batch: a cross-batch memory, or the rows of a larger batch. Keys of
+        a row's label are its positives, all other keys its negatives. A row meets all of them: where the batch itself
+        stands among the keys, a `mask` leaves out each row's pair with itself. A `Queue` has no gradient, and slots
+        that were never written take no part. With `across`, an array is the part of the keys that a rank has; a queue
+        is the same on all ranks.
+    key_labels : array of int, shape (K,), optional
+        Labels of the keys; those of a `Queue` are its own by default.
     temperature : float, or array of one entry or of shape (N,), default: 1.0
         Temperature τ > 0, or that of each row; differentiable as an array.
     similarity : str, Similarity or callable, default: "neg_sq_euclidean"
         How embeddings are compared; see `portable_nce.similarities`.
-    mask : array of bool, shape (N, N), optional
+    mask : array of bool, shape (N, N), or (N, K) with `keys`, optional
         Pairs that take part; all by default.
     weights : array, shape (N,), optional
         Weights of the rows.
@@ -219,6 +244,8 @@ def nca(
     return _of_labels(
         embeddings,
         labels,
+        keys,
+        key_labels,
         info_nce_objective(multi_positive="pooled"),
         temperature=temperature,
         similarity=similarity,
@@ -237,6 +264,8 @@ def soft_nearest_neighbor(
     labels: Array,
     /,
     *,
+    keys: Array | Queue | None = None,
+    key_labels: Array | None = None,
     temperature: float | Array = 1.0,
     similarity: str | Similarity | Callable[[Array, Array], Array] = "neg_sq_euclidean",
     mask: Array | None = None,
@@ -259,11 +288,19 @@ def soft_nearest_neighbor(
         Embeddings.
     labels : array of int, shape (N,)
         Labels.
+    keys : array, shape (K, D), or Queue, optional
+        Embeddings in the place of the others of the batch: a cross-batch memory, or the rows of a larger batch. Keys of
+        a row's label are its positives, all other keys its negatives. A row meets all of them: where the batch itself
+        stands among the keys, a `mask` leaves out each row's pair with itself. A `Queue` has no gradient, and slots
+        that were never written take no part. With `across`, an array is the part of the keys that a rank has; a queue
+        is the same on all ranks.
+    key_labels : array of int, shape (K,), optional
+        Labels of the keys; those of a `Queue` are its own by default.
     temperature : float, or array of one entry or of shape (N,), default: 1.0
         Temperature τ > 0, or that of each row; differentiable as an array.
     similarity : str, Similarity or callable, default: "neg_sq_euclidean"
         How embeddings are compared; see `portable_nce.similarities`.
-    mask : array of bool, shape (N, N), optional
+    mask : array of bool, shape (N, N), or (N, K) with `keys`, optional
         Pairs that take part; all by default.
     weights : array, shape (N,), optional
         Weights of the rows.
@@ -311,6 +348,8 @@ def soft_nearest_neighbor(
     return nca(
         embeddings,
         labels,
+        keys=keys,
+        key_labels=key_labels,
         temperature=temperature,
         similarity=similarity,
         mask=mask,
@@ -328,6 +367,8 @@ def contrastive(
     labels: Array,
     /,
     *,
+    keys: Array | Queue | None = None,
+    key_labels: Array | None = None,
     margin: float | Array = 1.0,
     positive_margin: float | Array = 0.0,
     positive_power: int = 2,
@@ -357,6 +398,14 @@ def contrastive(
         Embeddings.
     labels : array of int, shape (N,)
         Labels.
+    keys : array, shape (K, D), or Queue, optional
+        Embeddings in the place of the others of the batch: a cross-batch memory, or the rows of a larger batch. Keys of
+        a row's label are its positives, all other keys its negatives. A row meets all of them: where the batch itself
+        stands among the keys, a `mask` leaves out each row's pair with itself. A `Queue` has no gradient, and slots
+        that were never written take no part. With `across`, an array is the part of the keys that a rank has; a queue
+        is the same on all ranks.
+    key_labels : array of int, shape (K,), optional
+        Labels of the keys; those of a `Queue` are its own by default.
     margin : float or array of one entry, default: 1.0
         Margin m beyond which negatives are left alone.
     positive_margin : float or array of one entry, default: 0.0
@@ -372,7 +421,7 @@ def contrastive(
     similarity : str, Similarity or callable, default: "neg_euclidean"
         Minus the distance d; see `portable_nce.similarities`. Embeddings are taken as they are: with
         ``similarities.normalized("neg_euclidean")``, their directions alone.
-    mask : array of bool, shape (N, N), optional
+    mask : array of bool, shape (N, N), or (N, K) with `keys`, optional
         Pairs that take part; all by default.
     weights : array, shape (N,), optional
         Weights of the rows.
@@ -417,6 +466,8 @@ def contrastive(
     return _of_labels(
         embeddings,
         labels,
+        keys,
+        key_labels,
         contrastive_objective(
             margin=margin,
             positive_margin=positive_margin,
@@ -442,8 +493,10 @@ def triplet_from_labels(
     labels: Array,
     /,
     *,
+    keys: Array | Queue | None = None,
+    key_labels: Array | None = None,
     margin: float | Array = 0.2,
-    mining: str = "batch_all",
+    mining: str | tuple[str, str] = "batch_all",
     form: str = "margin",
     average: str = "all",
     temperature: float | Array = 1.0,
@@ -466,10 +519,24 @@ def triplet_from_labels(
         Embeddings.
     labels : array of int, shape (N,)
         Labels.
+    keys : array, shape (K, D), or Queue, optional
+        Embeddings in the place of the others of the batch: a cross-batch memory, or the rows of a larger batch. Keys of
+        a row's label are its positives, all other keys its negatives. A row meets all of them: where the batch itself
+        stands among the keys, a `mask` leaves out each row's pair with itself. A `Queue` has no gradient, and slots
+        that were never written take no part. With `across`, an array is the part of the keys that a rank has; a queue
+        is the same on all ranks.
+    key_labels : array of int, shape (K,), optional
+        Labels of the keys; those of a `Queue` are its own by default.
     margin : float or array of one entry, default: 0.2
         Margin m.
-    mining : {"batch_all", "batch_hard"}, default: "batch_all"
-        All triples of a row, or only that of its farthest positive and its nearest negative.
+    mining : {"batch_all", "batch_hard", "semi_hard"} or pair of str, default: "batch_all"
+        All triples of a row; only that of its farthest positive and its nearest negative; or every positive with the
+        nearest negative that is farther than it, and if there is none, with the farthest one (FaceNet's choice, as in
+        TensorFlow Addons). A pair names a rule for the positives and one for the negatives, as in
+        ``("easy", "semi_hard")``. The rules are ``"all"``; ``"hard"``, the farthest positive, or the nearest negative;
+        ``"easy"``, the nearest positive, or the farthest negative; and, on one side, ``"semi_hard"``: the nearest
+        negative that is farther than the positive (else the farthest), or the farthest positive that is nearer than the
+        negative (else the nearest). With form "margin", a negative that is farther by the margin costs nothing.
     form : {"margin", "soft"}, default: "margin"
         ``"soft"`` takes :math:`\log(1 + e^t)` in place of :math:`\max(t, 0)`.
     average : {"all", "nonzero"}, default: "all"
@@ -479,15 +546,16 @@ def triplet_from_labels(
     similarity : str, Similarity or callable, default: "neg_euclidean"
         Minus the distance d; see `portable_nce.similarities`. Embeddings are taken as they are: with
         ``similarities.normalized("neg_euclidean")``, their directions alone.
-    mask : array of bool, shape (N, N), optional
+    mask : array of bool, shape (N, N), or (N, K) with `keys`, optional
         Pairs that take part; all by default.
     weights : array, shape (N,), optional
         Weights of the rows.
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the triples, weighted sum, or the weighted sums of the rows.
     block_size : int, None or "auto", default: "auto"
-        Rows per block of the search for the hardest pairs; None holds all distances; ``"auto"`` does so up to about
-        four million. With all triples, of which there are O(N³), the N × N distances are always held.
+        Rows per block of the search for the hardest and easiest pairs; None holds all distances; ``"auto"`` does so up
+        to about four million. With all or semi-hard pairs, of which triples there are up to O(N³), all distances are
+        always held.
     precision : {"high", "highest"}, optional
         By default, embeddings of 16 bits are multiplied in 16 bits, exactly, where the library is faster at that.
         ``"highest"`` widens them first; ``"high"`` makes of a product of float32 three of bfloat16 there, which leaves
@@ -510,7 +578,8 @@ def triplet_from_labels(
     References
     ----------
     Hermans, Beyer and Leibe (2017), "In Defense of the Triplet Loss for Person Re-Identification", arXiv:1703.07737,
-    equations 5 and 6.
+    equations 5 and 6. Schroff, Kalenichenko and Philbin (2015), "FaceNet: A Unified Embedding for Face Recognition and
+    Clustering", arXiv:1503.03832, section 3.2: semi-hard negatives.
 
     Examples
     --------
@@ -523,6 +592,8 @@ def triplet_from_labels(
     return _of_labels(
         embeddings,
         labels,
+        keys,
+        key_labels,
         triplet_objective(margin=margin, mining=mining, form=form, average=average),
         temperature=temperature,
         similarity=similarity,
@@ -536,15 +607,46 @@ def triplet_from_labels(
 
 
 def _of_labels(
-    embeddings: Array, labels: Array, objective: AnyObjective | Callable[[dict[str, Any]], AnyObjective], **options: Any
+    embeddings: Array,
+    labels: Array,
+    keys: Array | Queue | None,
+    key_labels: Array | None,
+    objective: AnyObjective | Callable[[dict[str, Any]], AnyObjective],
+    **options: Any,
 ) -> Array:
-    """A loss whose positives are the other rows of the same label, and whose negatives are those of other labels."""
+    """A loss whose positives are the columns of the same label, and whose negatives are those of other labels.
+
+    The columns are the other rows, or keys.
+    """
     xp, (embeddings, labels) = enter(embeddings=embeddings, labels=labels)
     rows, _ = shape_of("embeddings", embeddings, "(N, D)")
     check_integers(xp, "labels", labels, (rows,))
-    return contrast_embeddings(
-        {"embeddings": embeddings}, objective=objective, pairing=pairing_of_labels(labels), **options
-    )
+    named = {"embeddings": embeddings}
+    if keys is None:
+        if key_labels is not None:
+            message = f"key_labels: expected None without keys, got {type(key_labels).__name__}; pass keys=, too"
+            raise ValueError(message)
+        pairing = pairing_of_labels(labels)
+    else:
+        named["keys"], pairing = _keys_and_pairing(labels, keys, key_labels)
+        options["replicated"] = isinstance(keys, Queue)
+    return contrast_embeddings(named, objective=objective, pairing=pairing, **options)
+
+
+def _keys_and_pairing(labels: Array, keys: Array | Queue, key_labels: Array | None) -> tuple[Array, Pairing]:
+    """The embeddings of keys, and the pairing of labels with theirs."""
+    columns, valid = columns_of("keys", keys)
+    name = "key_labels"
+    if key_labels is None and isinstance(keys, Queue):
+        key_labels, name = keys.labels, "keys.labels"
+    if key_labels is None:
+        message = f"key_labels: expected integers of shape {columns.shape[:1]}, the labels of the keys, got None"
+        raise ValueError(message)
+    xp, (labels, _, key_labels) = enter(labels=labels, keys=columns, **{name: key_labels})
+    check_integers(xp, name, key_labels, (columns.shape[0],))
+    if valid is None:
+        return columns, pairing_of_labels(labels, key_labels)
+    return columns, valid_labels(labels, key_labels, valid)
 
 
 @told_to_others
@@ -648,7 +750,7 @@ def triplet(
         same_width(similarity, "anchor", anchor, name, other)
     if mask is not None:
         check_mask(xp, "mask", mask, (rows,))
-    dtype = anchor.dtype
+    dtype = common_dtype(xp, anchor, positive, negative)
     if mask is not None:
         anchor, positive, negative = rows_where(xp, mask, anchor, positive, negative)
     a, p, n = (xp.expand_dims(upcast(xp, x), axis=1) for x in (anchor, positive, negative))

@@ -15,6 +15,7 @@ from .._core.checks import (
     check_mask,
     check_precision,
     check_shape,
+    common_dtype,
     shape_of,
 )
 from .._core.namespace import device_of, enter
@@ -129,12 +130,12 @@ def moco(
         query, key = zero_idle_rows(xp, among, query, key)
         mask = xp.concat([xp.ones((n_rows, n_rows), dtype=xp.bool, device=device), mask], axis=1)
     own = xp.ones((n_rows,), dtype=xp.bool, device=device)
-    dtypes = (query.dtype, key.dtype, slots.dtype)
+    dtype, dtypes = common_dtype(xp, query, key, slots), (query.dtype, key.dtype, slots.dtype)
     query, key, slots = (upcast(xp, x) for x in (query, key, slots))
     return contrast_embeddings(
         {"query": query, "key": key, "queue": stop_gradient(slots)},
         replicated=True,
-        dtype=dtypes[0],
+        dtype=dtype,
         dtypes=dtypes,
         objective=info_nce_objective(),
         pairing=pairing_of_queue(xp.concat([own, *written], axis=0)) if written else pairing_of_queue(),
@@ -227,7 +228,7 @@ def moco_v3(
     check_floating(xp, query_a=query_a, query_b=query_b, key_a=key_a, key_b=key_b)
     rows, _ = shape_of("query_a", query_a, "(N, D)")
     check_shape("query_b", query_b, tuple(query_a.shape))
-    dtype = query_a.dtype
+    dtype = common_dtype(xp, query_a, query_b, key_a, key_b)
     temperature, weights = accumulated("temperature", temperature), accumulated("weights", weights)
     parts = []
     for name, query, other, key in (("query_a", query_a, "key_b", key_b), ("query_b", query_b, "key_a", key_a)):
@@ -372,12 +373,13 @@ def nnclr(
             (view_a,) = zero_idle_rows(xp, mask, view_a)
         elif across is None:  # with ranks, whether a row takes part as a column is known elsewhere
             (view_a,) = zero_idle_rows(xp, xp.logical_or(mask, xp.matrix_transpose(mask))[:rows, :], view_a)
-    dtype, dtypes = view_a.dtype, (slots.dtype, view_b.dtype)
+    dtype, dtypes = common_dtype(xp, view_a, view_b, slots), (slots.dtype, view_b.dtype)
+    sought = view_a.dtype
     x, y, slots = (upcast(xp, z) for z in (view_a, view_b, slots))
     chosen = resolve(similarity)
     with adapter_of(x).full_precision(x):
         searching, searched = operands(chosen, stop_gradient(x), stop_gradient(slots), 1.0)
-        exact_in = dtype if dtypes[0] == dtype else None
+        exact_in = sought if dtypes[0] == sought else None
         halves = halves_of_matrix(chosen, (x, slots), (searching, searched), exact_in, precision)
         search = ScoreMatrix(chosen, searching, searched, candidates(*written), block_size=block_size, halves=halves)
         search = search.dense() if chosen.pullback is None else search

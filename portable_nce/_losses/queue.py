@@ -6,18 +6,20 @@ from typing import NamedTuple
 
 from .._core.autodiff import stop_gradient
 from .._core.checks import (
+    cast_hint,
     check_floating,
+    check_integers,
     check_mask,
     check_shape,
     check_whole_number,
     shape_of,
 )
-from .._core.namespace import device_of, enter, is_array
+from .._core.namespace import device_of, enter, is_array, namespace_of
 from .._core.numerics import zeros
 from .._core.protocol import Array, Namespace
-from .._core.ranks import Notes, Ranks, agree, finished, told_to_others
+from .._core.ranks import Notes, Ranks, agree, finished, told_to_others, widened
 
-__all__ = ["Queue", "queue_init", "queue_push", "slots_of", "without_unwritten"]
+__all__ = ["Queue", "columns_of", "queue_init", "queue_push", "slots_of", "without_unwritten"]
 
 
 class Queue(NamedTuple):
@@ -29,13 +31,16 @@ class Queue(NamedTuple):
         The embeddings, oldest first; shape (M, D).
     valid : array
         Boolean, shape (M,): whether a slot was ever written. The others take no part in any loss.
+    labels : array, optional
+        Integers, shape (M,): the label (or id) of each embedding. None if the queue was made without.
     """
 
     rows: Array
     valid: Array
+    labels: Array | None = None
 
 
-def queue_init(example: Array, /, size: int) -> Queue:
+def queue_init(example: Array, /, size: int, *, labels: Array | None = None) -> Queue:
     """Return an empty queue for embeddings like those of an example.
 
     Parameters
@@ -44,6 +49,8 @@ def queue_init(example: Array, /, size: int) -> Queue:
         A batch of embeddings, which gives the width, dtype, library and device.
     size : int
         Number M of slots.
+    labels : array of int, shape (B,), optional
+        The labels (or ids) of that batch, which give the dtype of the queue's. None makes a queue without labels.
 
     Returns
     -------
@@ -53,9 +60,9 @@ def queue_init(example: Array, /, size: int) -> Queue:
     Raises
     ------
     TypeError
-        If `example` is not a real floating-point array, or `size` is no integer.
+        If `example` is not a real floating-point array, `labels` are no integers, or `size` is no integer.
     ValueError
-        If `example` is not a matrix, or `size` is not positive.
+        If `example` is not a matrix, `labels` have another length, or `size` is not positive.
 
     References
     ----------
@@ -69,17 +76,21 @@ def queue_init(example: Array, /, size: int) -> Queue:
     >>> pnce.queue_init(np.ones((2, 3)), size=4).valid
     array([False, False, False, False])
     """
-    xp, _ = enter(example=example)
+    xp, _ = enter(example=example, **({} if labels is None else {"labels": labels}))
     check_floating(xp, example=example)
-    _, width = shape_of("example", example, "(B, D)")
+    count, width = shape_of("example", example, "(B, D)")
     size = check_whole_number("size", size)
     example = stop_gradient(example)
-    empty = xp.zeros((size,), dtype=xp.bool, device=device_of(example))
-    return Queue(zeros(xp, (size, width), example), empty)
+    device = device_of(example)
+    empty = xp.zeros((size,), dtype=xp.bool, device=device)
+    if labels is not None:
+        check_integers(xp, "labels", labels, (count,))
+        labels = xp.zeros((size,), dtype=labels.dtype, device=device)
+    return Queue(zeros(xp, (size, width), example), empty, labels)
 
 
 @told_to_others
-def queue_push(queue: Queue, rows: Array, /, *, across: Ranks | None = None) -> Queue:
+def queue_push(queue: Queue, rows: Array, /, *, labels: Array | None = None, across: Ranks | None = None) -> Queue:
     """Return the queue with further rows at its end, and as many of its oldest gone.
 
     Any number of rows may come at once; the queue always holds the last M. Nothing is changed in place, and shapes do
@@ -91,6 +102,9 @@ def queue_push(queue: Queue, rows: Array, /, *, across: Ranks | None = None) -> 
         The queue.
     rows : array, shape (B, D)
         What enters, the oldest first; without gradient.
+    labels : array of int, shape (B,), optional
+        The labels (or ids) of these rows, for a queue that holds labels, and for no other; kept in the queue's dtype,
+        which must have all numbers of theirs.
     across : Ranks, optional
         Ranks whose rows enter too, in their order, so that the queues of all stay equal; see `portable_nce.across`.
 
@@ -102,9 +116,10 @@ def queue_push(queue: Queue, rows: Array, /, *, across: Ranks | None = None) -> 
     Raises
     ------
     TypeError
-        If `queue` is no queue, or `rows` is of another library or dtype.
+        If `queue` is no queue, or `rows` or `labels` are of another library or dtype.
     ValueError
-        If `rows` has another width, or is on another device.
+        If `rows` has another width, `labels` another length, or either is on another device; if `labels` are missing,
+        or the queue has none.
 
     References
     ----------
@@ -121,6 +136,17 @@ def queue_push(queue: Queue, rows: Array, /, *, across: Ranks | None = None) -> 
     (array([0., 1., 2.]), array([False,  True,  True]))
     >>> pnce.queue_push(queue, np.asarray([[3.0], [4.0]])).rows[:, 0]
     array([2., 3., 4.])
+
+    With labels, a queue is a cross-batch memory for the losses of labelled embeddings. Its slots that were never
+    written take no part:
+
+    >>> embeddings, labels = np.asarray([[1.0, 0.0], [0.0, 1.0]]), np.asarray([0, 1])
+    >>> memory = pnce.queue_init(embeddings, size=4, labels=labels)
+    >>> memory = pnce.queue_push(memory, np.asarray([[0.8, 0.6], [0.6, 0.8]]), labels=np.asarray([0, 1]))
+    >>> memory.labels, memory.valid
+    (array([0, 0, 0, 1]), array([False, False,  True,  True]))
+    >>> pnce.supcon(embeddings, labels, keys=memory, temperature=0.5)
+    array(0.51301...)
     """
     if not isinstance(queue, Queue):
         message = f"queue: expected a Queue, as queue_init makes it, got {type(queue).__name__}"
@@ -131,17 +157,51 @@ def queue_push(queue: Queue, rows: Array, /, *, across: Ranks | None = None) -> 
     check_mask(xp, "queue.valid", valid, (slots,))
     count, _ = shape_of("rows", rows, "(B, D)")
     check_shape("rows", rows, (count, width))
+    _check_labels(queue, rows, labels, slots)
     rows = stop_gradient(rows)
     if across is not None:
-        notes = Notes(count, count, width, rows.dtype, ("queue_push", slots), {})
-        rows = agree(across, notes, rows).replicated(rows)
+        notes = Notes(count, count, width, rows.dtype, ("queue_push", slots, labels is None), {})
+        shards = agree(across, notes, rows)
+        rows = shards.replicated(rows)
         count = rows.shape[0]
+        if labels is not None:
+            labels = shards.replicated(widened(labels))
         finished(across)
     written = xp.ones((count,), dtype=xp.bool, device=device_of(held))
+    if queue.labels is not None and labels is not None:
+        space = namespace_of(labels)
+        labels = space.concat([queue.labels, space.astype(labels, queue.labels.dtype)], axis=0)[count:]
     return Queue(
         xp.concat([stop_gradient(held), rows], axis=0)[count:, ...],
         xp.concat([valid, written], axis=0)[count:],
+        labels,
     )
+
+
+def _check_labels(queue: Queue, rows: Array, labels: Array | None, slots: int) -> None:
+    """Check that labels come exactly where the queue holds some, and fit these and the rows."""
+    held, shape = queue.labels, (rows.shape[0],)
+    if held is None and labels is None:
+        return
+    if held is None:
+        message = (
+            f"labels: expected None for a queue without labels, got {type(labels).__name__}; make it by "
+            f"queue_init(..., labels=labels)"
+        )
+        raise ValueError(message)
+    if labels is None:
+        message = f"labels: expected integers of shape {shape} for a queue with labels, got None"
+        raise ValueError(message)
+    xp, _ = enter(queue=queue.rows, **{"queue.labels": held}, labels=labels)
+    check_integers(xp, "queue.labels", held, (slots,))
+    check_integers(xp, "labels", labels, shape)
+    holds, given = xp.iinfo(held.dtype), xp.iinfo(labels.dtype)
+    if given.min < holds.min or given.max > holds.max:
+        message = (
+            f"labels: expected a dtype that the queue's, {held.dtype}, has all numbers of, got {labels.dtype}; convert "
+            f"them with {cast_hint(labels)}"
+        )
+        raise TypeError(message)
 
 
 def slots_of(name: str, memory: Array | Queue) -> tuple[Array, Array | None]:
@@ -161,3 +221,16 @@ def without_unwritten(xp: Namespace, name: str, slots: Array, valid: Array) -> A
     """The rows of a memory, 0 where they were never written: what took no part may hold anything, NaN too."""
     check_mask(xp, f"{name}.valid", valid, (slots.shape[0],))
     return xp.where(xp.expand_dims(valid, axis=1), slots, xp.zeros_like(slots))
+
+
+def columns_of(name: str, keys: Array | Queue) -> tuple[Array, Array | None]:
+    """Further columns (K, D) of a loss, and which of them are valid, if not all.
+
+    An array keeps its gradient; what a queue holds has none, and is 0 in slots that were never written.
+    """
+    columns, valid = slots_of(name, keys)
+    shape_of(name, columns, "(K, D)")
+    if valid is None:
+        return columns, None
+    xp, _ = enter(**{name: columns, f"{name}.valid": valid})
+    return stop_gradient(without_unwritten(xp, name, columns, valid)), valid

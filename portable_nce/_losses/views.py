@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from .._call import contrast_embeddings, temperature_of_views
-from .._core.checks import check_floating, check_shape, shape_of
-from .._core.namespace import enter
+from .._core.checks import check_floating, check_shape, common_dtype, shape_of
+from .._core.namespace import device_of, enter
 from .._core.numerics import upcast
 from .._core.protocol import Array
 from .._core.ranks import Ranks, told_to_others
@@ -16,8 +16,9 @@ from ..objectives import AnyObjective, hard_negatives
 from ..objectives import dclw as dclw_objective
 from ..objectives import flat_nce as flat_nce_objective
 from ..objectives import info_nce as info_nce_objective
-from ..pairings import several_views, two_views
+from ..pairings import several_views, two_views, with_negatives
 from ..similarities import Similarity, resolve
+from .queue import Queue, columns_of
 
 __all__ = ["dcl", "dclw", "flat_nce", "hcl", "nt_xent"]
 
@@ -28,6 +29,7 @@ def nt_xent(
     view_b: Array,
     /,
     *further_views: Array,
+    keys: Array | Queue | None = None,
     temperature: float | Array = 0.1,
     similarity: str | Similarity | Callable[[Array, Array], Array] = "cosine",
     mask: Array | None = None,
@@ -51,11 +53,14 @@ def nt_xent(
         Embeddings of two views of a batch; row i of one belongs to row i of the other.
     *further_views : array, shape (N, D)
         Embeddings of further views.
+    keys : array, shape (K, D), or Queue, optional
+        Further negatives, shared by all views: a cross-batch memory. A `Queue` has no gradient, and slots that were
+        never written take no part. Not with `across`.
     temperature : float, or array of one entry or of shape (N,), default: 0.1
         Temperature τ > 0, or that of each row; differentiable as an array.
     similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
         How embeddings are compared; see `portable_nce.similarities`.
-    mask : array of bool, shape (V N, V N), optional
+    mask : array of bool, shape (V N, V N), or (V N, V N + K) with `keys`, optional
         Pairs that take part; all by default.
     weights : array, shape (N,) or (V N,), optional
         Weights of the samples, or of the views.
@@ -106,6 +111,7 @@ def nt_xent(
         (view_a, view_b, *further_views),
         info_nce_objective(multi_positive=multi_positive),
         weights,
+        keys,
         temperature=temperature,
         similarity=similarity,
         mask=mask,
@@ -122,6 +128,7 @@ def flat_nce(
     view_b: Array,
     /,
     *,
+    keys: Array | Queue | None = None,
     temperature: float | Array = 0.1,
     include_positive: bool = False,
     form: str = "log",
@@ -145,6 +152,9 @@ def flat_nce(
     ----------
     view_a, view_b : array, shape (N, D)
         Embeddings of two views of a batch; row i of one belongs to row i of the other.
+    keys : array, shape (K, D), or Queue, optional
+        Further negatives, shared by all views: a cross-batch memory. A `Queue` has no gradient, and slots that were
+        never written take no part. Not with `across`.
     temperature : float, or array of one entry or of shape (N,), default: 0.1
         Temperature τ > 0, or that of each row; differentiable as an array.
     include_positive : bool, default: False
@@ -155,7 +165,7 @@ def flat_nce(
         :math:`(1 + e^{u_i}) / (1 + \mathrm{sg}\,e^{u_i})`: always 1, with the same gradient.
     similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
         How embeddings are compared; see `portable_nce.similarities`.
-    mask : array of bool, shape (2N, 2N), optional
+    mask : array of bool, shape (2N, 2N), or (2N, 2N + K) with `keys`, optional
         Pairs that take part; all by default.
     weights : array, shape (N,) or (2N,), optional
         Weights of the pairs, or of the views.
@@ -204,6 +214,7 @@ def flat_nce(
         (view_a, view_b),
         flat_nce_objective(include_positive=include_positive, form=form),
         weights,
+        keys,
         temperature=temperature,
         similarity=similarity,
         mask=mask,
@@ -220,6 +231,7 @@ def dcl(
     view_b: Array,
     /,
     *,
+    keys: Array | Queue | None = None,
     temperature: float | Array = 0.1,
     similarity: str | Similarity | Callable[[Array, Array], Array] = "cosine",
     mask: Array | None = None,
@@ -240,11 +252,14 @@ def dcl(
     ----------
     view_a, view_b : array, shape (N, D)
         Embeddings of two views of a batch; row i of one belongs to row i of the other.
+    keys : array, shape (K, D), or Queue, optional
+        Further negatives, shared by all views: a cross-batch memory. A `Queue` has no gradient, and slots that were
+        never written take no part. Not with `across`.
     temperature : float, or array of one entry or of shape (N,), default: 0.1
         Temperature τ > 0, or that of each row; differentiable as an array.
     similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
         How embeddings are compared; see `portable_nce.similarities`.
-    mask : array of bool, shape (2N, 2N), optional
+    mask : array of bool, shape (2N, 2N), or (2N, 2N + K) with `keys`, optional
         Pairs that take part; all by default.
     weights : array, shape (N,) or (2N,), optional
         Weights of the pairs, or of the views.
@@ -292,6 +307,7 @@ def dcl(
         (view_a, view_b),
         flat_nce_objective(),
         weights,
+        keys,
         temperature=temperature,
         similarity=similarity,
         mask=mask,
@@ -308,6 +324,7 @@ def dclw(
     view_b: Array,
     /,
     *,
+    keys: Array | Queue | None = None,
     temperature: float | Array = 0.1,
     sigma: float | Array = 0.5,
     detach_weights: bool = False,
@@ -331,6 +348,9 @@ def dclw(
     ----------
     view_a, view_b : array, shape (N, D)
         Embeddings of two views of a batch; row i of one belongs to row i of the other.
+    keys : array, shape (K, D), or Queue, optional
+        Further negatives, shared by all views: a cross-batch memory. A `Queue` has no gradient, and slots that were
+        never written take no part. Not with `across`.
     temperature : float, or array of one entry or of shape (N,), default: 0.1
         Temperature τ > 0, or that of each row; differentiable as an array.
     sigma : float or array of one entry, default: 0.5
@@ -339,7 +359,7 @@ def dclw(
         Whether the weights are constants, as in lightly; in the authors' code they are not.
     similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
         How embeddings are compared; see `portable_nce.similarities`.
-    mask : array of bool, shape (2N, 2N), optional
+    mask : array of bool, shape (2N, 2N), or (2N, 2N + K) with `keys`, optional
         Pairs that take part; all by default.
     weights : array, shape (N,) or (2N,), optional
         Weights of the pairs, or of the views, beside those of the loss.
@@ -385,6 +405,7 @@ def dclw(
         (view_a, view_b),
         lambda options: dclw_objective(temperature=options["temperature"], sigma=sigma, detach_weights=detach_weights),
         weights,
+        keys,
         temperature=temperature,
         similarity=similarity,
         mask=mask,
@@ -497,6 +518,7 @@ def hcl(
         (view_a, view_b),
         objective,
         weights,
+        None,
         temperature=temperature,
         similarity=similarity,
         mask=mask,
@@ -511,28 +533,50 @@ def _of_views(
     views: tuple[Array, ...],
     objective: AnyObjective | Callable[[dict[str, Any]], AnyObjective],
     weights: Array | None,
+    keys: Array | Queue | None,
     **options: Any,
 ) -> Array:
-    """A loss of V N views, each positive with its partners and negative to all others but itself."""
+    """A loss of V N views, each positive with its partners and negative to all others but itself, and to keys."""
     names = ("view_a", "view_b", *(f"further_views[{k}]" for k in range(len(views) - 2)))
     xp, (*entered, weights) = enter(**dict(zip(names, views, strict=True)), weights=weights)
     named = dict(zip(names, entered, strict=True))
     check_floating(xp, **named)
-    n_samples, _ = shape_of("view_a", entered[0], "(N, D)")
+    n_samples, width = shape_of("view_a", entered[0], "(N, D)")
     for name, view in named.items():
         check_shape(name, view, tuple(entered[0].shape))
     if weights is not None and tuple(weights.shape) == (n_samples,):
         weights = xp.concat([weights] * len(views), axis=0)
     options["temperature"] = temperature_of_views(options["temperature"], n_samples, len(views))
     two = len(views) == 2  # noqa: PLR2004  (a pair)
+    pairing = two_views() if two else several_views(len(views))
     # Accumulated before they are joined: a 16-bit gradient is rounded once, not once for each use.
     stacked = xp.concat([upcast(xp, view) for view in entered], axis=0)
+    embeddings, dtypes = {"views": stacked}, tuple(view.dtype for view in entered)
+    dtype = common_dtype(xp, *entered)
+    if keys is not None:
+        if options["across"] is not None:
+            message = (
+                f"across: expected None with keys, got {options['across']!r}; use info_nce(..., negative_keys) or "
+                f"moco, which take further negatives with ranks"
+            )
+            raise ValueError(message)
+        columns, valid = columns_of("keys", keys)
+        enter(view_a=entered[0], keys=columns)
+        check_floating(xp, view_a=entered[0], keys=columns)
+        check_shape("keys", columns, (columns.shape[0], width))
+        if valid is not None:
+            own = xp.ones((stacked.shape[0],), dtype=xp.bool, device=device_of(stacked))
+            valid = xp.concat([own, valid], axis=0)
+        pairing = with_negatives(pairing, *(() if valid is None else (valid,)))
+        embeddings["views and keys"] = xp.concat([stacked, upcast(xp, columns)], axis=0)
+        dtypes = (*dtypes, columns.dtype)
+        dtype = common_dtype(xp, *entered, columns)
     return contrast_embeddings(
-        {"views": stacked},
-        dtype=entered[0].dtype,
-        dtypes=tuple(view.dtype for view in entered),
+        embeddings,
+        dtype=dtype,
+        dtypes=dtypes,
         objective=objective,
-        pairing=two_views() if two else several_views(len(views)),
+        pairing=pairing,
         weights=weights,
         **options,
     )

@@ -15,17 +15,18 @@ __all__ = ["Triplet", "triplet"]
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Triplet(EqualByContents):
-    """All triples of a row, or its hardest one."""
+    """All triples of a row, or some: `mining` is the rule for positives, and that for negatives."""
 
     margin: Any
-    mining: str
+    mining: tuple[str, str]
     soft: bool
     average: str
 
     @property
     def label(self) -> str:
         """What it is called."""
-        return f"triplet, {self.mining}"
+        names = [name for name, rules in _NAMED.items() if rules == self.mining]
+        return f"triplet, {names[0] if names else f'{self.mining[0]} positives, {self.mining[1]} negatives'}"
 
     def __repr__(self) -> str:
         return f"<objective {self.label}>"
@@ -35,7 +36,11 @@ class Triplet(EqualByContents):
 
 
 def triplet(
-    *, margin: float | Array = 0.2, mining: str = "batch_all", form: str = "margin", average: str = "all"
+    *,
+    margin: float | Array = 0.2,
+    mining: str | tuple[str, str] = "batch_all",
+    form: str = "margin",
+    average: str = "all",
 ) -> Triplet:
     r"""Return the triplet objective: a positive is to be nearer than a negative, by a margin.
 
@@ -45,8 +50,14 @@ def triplet(
     ----------
     margin : float or array of one entry, default: 0.2
         Margin m.
-    mining : {"batch_all", "batch_hard"}, default: "batch_all"
-        All triples of a row, or only that of its farthest positive and its nearest negative.
+    mining : {"batch_all", "batch_hard", "semi_hard"} or pair of str, default: "batch_all"
+        All triples of a row; only that of its farthest positive and its nearest negative; or every positive with the
+        nearest negative that is farther than it, and if there is none, with the farthest one (FaceNet's choice, as in
+        TensorFlow Addons). A pair names a rule for the positives and one for the negatives, as in
+        ``("easy", "semi_hard")``. The rules are ``"all"``; ``"hard"``, the farthest positive, or the nearest negative;
+        ``"easy"``, the nearest positive, or the farthest negative; and, on one side, ``"semi_hard"``: the nearest
+        negative that is farther than the positive (else the farthest), or the farthest positive that is nearer than the
+        negative (else the nearest). With form "margin", a negative that is farther by the margin costs nothing.
     form : {"margin", "soft"}, default: "margin"
         ``"soft"`` takes :math:`\log(1 + e^t)` in place of :math:`\max(t, 0)`.
     average : {"all", "nonzero"}, default: "all"
@@ -65,6 +76,8 @@ def triplet(
     References
     ----------
     Hermans, Beyer and Leibe (2017), "In Defense of the Triplet Loss for Person Re-Identification", arXiv:1703.07737.
+    Schroff, Kalenichenko and Philbin (2015), "FaceNet: A Unified Embedding for Face Recognition and Clustering",
+    arXiv:1503.03832, section 3.2: semi-hard negatives.
 
     Examples
     --------
@@ -76,7 +89,25 @@ def triplet(
     0.440983
     """
     check_scalar("margin", margin)
-    check_choice("mining", mining, ("batch_all", "batch_hard"))
     check_choice("form", form, ("margin", "soft"))
     check_choice("average", average, AVERAGES)
-    return Triplet(margin=margin, mining=mining, soft=form == "soft", average=average)
+    return Triplet(margin=margin, mining=_rules(mining), soft=form == "soft", average=average)
+
+
+_NAMED = {"batch_all": ("all", "all"), "batch_hard": ("hard", "hard"), "semi_hard": ("all", "semi_hard")}
+_RULES = ("all", "hard", "semi_hard", "easy")
+
+
+def _rules(mining: Any) -> tuple[str, str]:
+    """The rules for positives and for negatives that a name or a pair means."""
+    if isinstance(mining, str) and mining in _NAMED:
+        return _NAMED[mining]
+    pair = isinstance(mining, tuple) and len(mining) == 2  # noqa: PLR2004  (a pair)
+    if not pair or not all(isinstance(rule, str) and rule in _RULES for rule in mining):
+        names, rules = (", ".join(map(repr, choices)) for choices in (_NAMED, _RULES))
+        message = f"mining: expected one of {names}, or a tuple of two of {rules}, got {mining!r}"
+        raise ValueError(message)
+    if mining == ("semi_hard", "semi_hard"):
+        message = f"mining: expected 'semi_hard' on one side, relative to what the other side chooses, got {mining!r}"
+        raise ValueError(message)
+    return mining[0], mining[1]

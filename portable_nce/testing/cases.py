@@ -106,6 +106,9 @@ def _call(loss: str, names: tuple[str, ...], options: Mapping[str, Any], *arrays
     named = dict(zip(names, arrays, strict=True))
     further = dict(options)
     part = further.pop("field", None)
+    if "keys" in named and "slots" in further:
+        labels = named.pop("key_labels", None)
+        named["keys"] = _pushed(package, named["keys"], further.pop("slots"), labels)
     if "slots" in further:
         rows = "support" if "support" in named else "queue"
         named[rows] = _pushed(package, named[rows], further.pop("slots"))
@@ -130,10 +133,10 @@ def _call(loss: str, names: tuple[str, ...], options: Mapping[str, Any], *arrays
     return result if part is None else getattr(result, part)
 
 
-def _pushed(package: str, rows: Any, slots: int) -> Any:
-    """Push rows to a new queue of so many slots."""
+def _pushed(package: str, rows: Any, slots: int, labels: Any = None) -> Any:
+    """Push rows, and their labels if there are some, to a new queue of so many slots."""
     module = importlib.import_module(package)
-    return module.queue_push(module.queue_init(rows, slots), rows)
+    return module.queue_push(module.queue_init(rows, slots, labels=labels), rows, labels=labels)
 
 
 def _name_axes(package: str, keywords: dict[str, Any]) -> None:
@@ -240,6 +243,9 @@ def make_cases(rows: int = 3, features: int = 3, seed: int = 20268) -> tuple[Cas
         *_other_bounds(draw, rows),
         *_densities(draw, rows),
         *_diagnostics(draw, rows, features),
+        *_keys(rows, features),
+        *_negatives_only(rows, features),
+        *_mined(rows, features),
     )
     return (*cases, *(_with_temperatures(case) for case in cases if case.name in _BY_ROWS))
 
@@ -296,7 +302,7 @@ def _variations(
 def _is_differentiable(key: str, value: Nested) -> bool:
     """Tell whether a further input is one that gradients flow to."""
     names = {"negative_keys", "bilinear", "temperature", "logit_scale", "logit_bias", "key"}
-    names |= {"negative_candidates", "log_q", "negative_log_q"}
+    names |= {"negative_candidates", "log_q", "negative_log_q", "keys"}
     return key in names and isinstance(value, (list, float))
 
 
@@ -587,7 +593,7 @@ def _retrieval(rows: int, features: int) -> Iterator[Case]:
 
 def _judged(rows: int, features: int) -> Iterator[Case]:
     """Draw what weights of positives, second models and the hardness of negatives change."""
-    draw = _Draw(20271)
+    draw = _Draw(20274)
     query, key = draw.vectors(rows, features), draw.vectors(rows, features)
     more = draw.vectors(rows + 2, features)
     targets = [[_float32(abs(x)) if k % 3 else 0.0 for k, x in enumerate(row)] for row in draw.vectors(rows, rows)]
@@ -708,6 +714,150 @@ def _judged(rows: int, features: int) -> Iterator[Case]:
         },
     }
     yield from _variations("gist_embed", student, table | _streamed(table, list(table)))
+
+
+def _keys(rows: int, features: int) -> Iterator[Case]:
+    """Draw columns beside the batch: keys with labels, which take its place, and keys that are further negatives."""
+    draw = _Draw(20271)  # of its own, as above
+    count = rows + 2
+    keys: dict[str, Nested] = {
+        "labels": [i % 2 for i in range(rows)],
+        "keys": draw.vectors(count, features),
+        "key_labels": [j % 3 for j in range(count)],
+    }
+    alone = {**keys, "labels": [*keys["labels"][:-1], 7]}
+    weighted = {"weights": draw.weights(rows), "mask": draw.mask(rows, count)}
+    queue = {**keys, "slots": count - 1}
+    short = {**keys, "slots": count + 2, "weights": weighted["weights"], "mask": draw.mask(rows, count + 2)}
+    base = draw.near(_axes(rows, features), 0.125)
+    near: dict[str, Nested] = {
+        "labels": list(range(rows)),
+        "keys": base,
+        "key_labels": list(range(rows)),
+        "embeddings": draw.near(base, 2.0**-6),
+        "similarity": "neg_sq_euclidean",
+    }
+    arguments = {"embeddings": draw.vectors(rows, features)}
+    table: dict[str, dict[str, Nested]] = {
+        "keys": {**keys, "temperature": 0.5},
+        "keys saturated": {**near, "temperature": 0.125},
+        "keys, one label alone, weights, mask": {**alone, **weighted, "temperature": 0.5},
+        "queue, sum": {**queue, "temperature": 0.5, "reduction": "sum"},
+        "queue not full, weights, mask": {**short, "temperature": 0.5},
+    }
+    table |= _streamed(table, ["keys", "keys, one label alone, weights, mask", "queue, sum"])
+    supervised: dict[str, dict[str, Nested]] = {
+        "keys, separate": {**keys, "multi_positive": "separate", "temperature": 0.5},
+        "keys, base_temperature": {**keys, "base_temperature": 0.125, "temperature": 0.5},
+    }
+    yield from _variations("supcon", arguments, {**table, **supervised})
+    yield from _variations("nca", arguments, table)
+    yield from _variations("soft_nearest_neighbor", arguments, {name: table[name] for name in list(table)[:1]})
+    table = {
+        "keys": {**keys, "margin": 3.0},
+        "keys, one label alone, weights, mask": {**alone, **weighted, "margin": 3.0},
+        "keys, nonzero": {**keys, "average": "nonzero", "margin": 0.5},
+        "queue, sum": {**queue, "margin": 3.0, "reduction": "sum"},
+        "queue not full, weights, mask": {**short, "margin": 3.0},
+    }
+    table |= _streamed(table, ["keys", "keys, one label alone, weights, mask", "queue, sum"])
+    yield from _variations("contrastive", arguments, table | {"keys, balance": {**keys, "balance": True}})
+    hard = {f"{name}, batch_hard": {**options, "mining": "batch_hard"} for name, options in table.items()}
+    yield from _variations("triplet_from_labels", arguments, table | hard)
+    views = {name: draw.vectors(rows, features) for name in ("view_a", "view_b")}
+    negatives = {"keys": keys["keys"]}
+    held = {**negatives, "slots": count + 2}
+    table = {
+        "keys": {**negatives, "temperature": 0.5},
+        "keys, weights of rows, mask": {
+            **negatives,
+            "weights": draw.weights(2 * rows),
+            "mask": draw.mask(2 * rows, 2 * rows + count),
+            "temperature": 0.5,
+        },
+        "keys, neg_euclidean, sum": {
+            **negatives,
+            "similarity": "neg_euclidean",
+            "temperature": 0.5,
+            "reduction": "sum",
+        },
+        "keys saturated": {
+            "view_a": base,
+            "view_b": draw.near(base, 2.0**-6),
+            "keys": draw.vectors(count, features),
+            "similarity": "neg_sq_euclidean",
+            "temperature": 0.0625,
+        },
+        "queue, weights of pairs": {**held, "weights": draw.weights(rows), "temperature": 0.5},
+        "queue, mask": {**held, "mask": draw.mask(2 * rows, 2 * rows + count + 2), "temperature": 0.5},
+    }
+    table |= _streamed(table, ["keys", "keys, weights of rows, mask", "queue, mask"])
+    for loss in ("nt_xent", "dcl", "flat_nce", "dclw"):
+        yield from _variations(loss, views, table)
+    further = {"view_c": draw.vectors(rows, features)}
+    table = {
+        "three views, keys": {**negatives, "temperature": 0.5},
+        "three views, queue, each, mask": {
+            **held,
+            "multi_positive": "each",
+            "mask": draw.mask(3 * rows, 3 * rows + count + 2),
+            "temperature": 0.5,
+        },
+    }
+    yield from _variations("nt_xent", {**views, **further}, table | _streamed(table, list(table)))
+
+
+def _negatives_only(rows: int, features: int) -> Iterator[Case]:
+    draw = _Draw(20272)  # of its own, as above
+    only: dict[str, Nested] = {"logit_scale": 4.0, "logit_bias": -2.0, "negative_only": True}
+    table: dict[str, dict[str, Nested]] = {
+        "negative_only": only,
+        "negative_only, neg_euclidean, sum": {**only, "similarity": "neg_euclidean", "reduction": "sum"},
+        "negative_only, weights, mask": {
+            **only,
+            "weights": draw.weights(rows),
+            "mask": draw.mask(rows, rows + 1),
+        },
+    }
+    arguments = {"image": draw.vectors(rows, features), "text": draw.vectors(rows + 1, features)}
+    yield from _variations("siglip", arguments, table | _streamed(table, list(table)))
+
+
+def _mined(rows: int, features: int) -> Iterator[Case]:
+    draw = _Draw(20273)  # of its own, as above
+    arguments = {"embeddings": draw.vectors(2 * rows, features)}
+    halves = {"labels": [i % 2 for i in range(2 * rows)]}
+    alone = {"labels": [*halves["labels"][:-1], 2]}
+    rules = ("all", "hard", "semi_hard", "easy")
+    pairs = [(p, q) for p in rules for q in rules if (p, q) not in {("all", "all"), ("hard", "hard")}]
+    mined: dict[str, dict[str, Nested]] = {
+        f"{p} positives, {q} negatives": {"mining": (p, q)} for p, q in pairs if (p, q) != ("semi_hard", "semi_hard")
+    }
+    weighted: dict[str, Nested] = {
+        **alone,
+        "weights": draw.weights(2 * rows),
+        "mask": draw.mask(2 * rows, 2 * rows),
+        "temperature": 0.75,
+    }
+    table: dict[str, dict[str, Nested]] = {
+        **{name: {**halves, **mining, "margin": 1.0} for name, mining in mined.items()},
+        **{f"{name}, weights, mask": {**weighted, **mining, "margin": 1.0} for name, mining in mined.items()},
+        "semi_hard": {**halves, "mining": "semi_hard", "margin": 0.5},
+        "semi_hard, nonzero": {**halves, "mining": "semi_hard", "margin": 0.5, "average": "nonzero"},
+        "semi_hard, soft, cosine": {**halves, "mining": "semi_hard", "form": "soft", "similarity": "cosine"},
+        "semi_hard, sum": {**halves, "mining": "semi_hard", "margin": 1.0, "reduction": "sum"},
+    }
+    table |= _streamed(table, ["easy positives, hard negatives", "semi_hard"])
+    yield from _variations("triplet_from_labels", arguments, table)
+    table = {
+        "positives, semi_hard": {"positives": draw.positives(rows, rows + 2), "mining": "semi_hard"},
+        "semi_hard positives, easy negatives": {
+            "positives": draw.positives(rows, rows + 2),
+            "mask": draw.mask(rows, rows + 2),
+            "mining": ("semi_hard", "easy"),
+        },
+    }
+    yield from _variations("from_scores.triplet", {"scores": draw.vectors(rows, rows + 2)}, table)
 
 
 def _queues(draw: _Draw, rows: int, features: int) -> Iterator[Case]:

@@ -233,6 +233,21 @@ def flat_nce_row(
     return loss if form == "log" else mp.exp(loss) / mp.exp(_held(loss))
 
 
+def label_pairs_of(labels: list[int], columns: list[int], mask: Nested = None) -> Pairs:
+    """Things and keys: positive are the keys of the same label, negative all others."""
+    positives = [[label == other for other in columns] for label in labels]
+    return pairs_of(len(labels), len(columns), positives, mask)
+
+
+def with_further(pairs: Pairs, further: int, mask: Nested = None) -> Pairs:
+    """The pairs of a square matrix, and further columns that are negatives of all rows."""
+    size = len(pairs)
+    return [
+        (p, [*q, *(j for j in range(size, size + further) if mask is None or mask[i][j])])
+        for i, (p, q) in enumerate(pairs)
+    ]
+
+
 def reduce_rows(
     scores: Matrix,
     pairs: Pairs,
@@ -352,24 +367,38 @@ def triplet_term(to_positive: Number, to_negative: Number, margin: Number, form:
     return mp.log(1 + mp.exp(behind)) if form == "soft" else hinge(behind)
 
 
+def mined_triplets(to_positives: Row, to_negatives: Row, mining: str | tuple[str, str]) -> list[tuple[Number, Number]]:
+    """The distances of an anchor's triplets: of all its positives with all its negatives, or of chosen ones."""
+    named = {"batch_all": ("all", "all"), "batch_hard": ("hard", "hard"), "semi_hard": ("all", "semi_hard")}
+    of_positives, of_negatives = named[mining] if isinstance(mining, str) else mining
+    if not to_positives or not to_negatives:
+        return []
+    if of_positives == "semi_hard":
+        chosen = {"all": to_negatives, "hard": [min(to_negatives)], "easy": [max(to_negatives)]}[of_negatives]
+        return [(max((a for a in to_positives if a < b), default=min(to_positives)), b) for b in chosen]
+    chosen = {"all": to_positives, "hard": [max(to_positives)], "easy": [min(to_positives)]}[of_positives]
+    if of_negatives == "semi_hard":
+        return [(a, min((b for b in to_negatives if b > a), default=max(to_negatives))) for a in chosen]
+    others = {"all": to_negatives, "hard": [min(to_negatives)], "easy": [max(to_negatives)]}[of_negatives]
+    return [(a, b) for a in chosen for b in others]
+
+
 def reduce_triplets(
     scores: Matrix,
     pairs: Pairs,
     *,
     margin: Number = 0.2,
-    mining: str = "batch_all",
+    mining: str | tuple[str, str] = "batch_all",
     form: str = "margin",
     average: str = "all",
     weights: Nested = None,
     reduction: str = "mean",
 ) -> Nested:
-    """Triplets of every row with its positives and negatives, or with the farthest and the nearest of them."""
+    """Triplets of every row with its positives and negatives, or with some of them."""
     rows = []
     for row, (p, q) in zip(scores, pairs, strict=True):
-        to_positives, to_negatives = [-row[j] for j in p], [-row[j] for j in q]
-        if mining == "batch_hard":
-            to_positives, to_negatives = to_positives and [max(to_positives)], to_negatives and [min(to_negatives)]
-        rows.append([triplet_term(a, b, margin, form) for a in to_positives for b in to_negatives])
+        triplets = mined_triplets([-row[j] for j in p], [-row[j] for j in q], mining)
+        rows.append([triplet_term(a, b, margin, form) for a, b in triplets])
     sizes = [sum(average == "all" or term > 0 for term in row) for row in rows]
     return reduce_losses([mp.fsum(row) for row in rows], sizes, weights, reduction)
 
@@ -634,21 +663,34 @@ def _views(
     temperature: Nested = 0.1,
     similarity: str = "cosine",
     bilinear: Matrix | None = None,
+    keys: Nested = None,
+    slots: int | None = None,
     mask: Nested = None,
     weights: Nested = None,
     reduction: str = "mean",
 ) -> Nested:
     """Reduce a loss of all the rows of views of N things."""
     n, stacked = len(views[0]), [row for view in views for row in view]
-    scores = score_matrix(stacked, stacked, similarity, inverse(temperature, len(stacked)), bilinear)
+    columns, pairs = _views_and_keys(stacked, n, keys, slots, mask)
+    scores = score_matrix(stacked, columns, similarity, inverse(temperature, len(stacked)), bilinear)
     return reduce_rows(
         scores,
-        view_pairs(n, mask, len(views)),
+        pairs,
         _for_every_view(weights, n, len(views)),
         reduction,
         row_loss,
         needs_negative=needs_negative,
     )
+
+
+def _views_and_keys(stacked: Matrix, n: int, keys: Nested, slots: int | None, mask: Nested) -> tuple[Matrix, Pairs]:
+    """The columns and pairs of views, and of what a queue of so many slots keeps of keys that are pushed."""
+    pairs = view_pairs(n, mask, len(stacked) // n)
+    if keys is None:
+        return stacked, pairs
+    rows = keys if slots is None else _latest(keys, slots)
+    takes_part = [row[: len(stacked)] + row[-len(rows) :] for row in mask] if mask else None
+    return stacked + rows, with_further(pairs, len(rows), takes_part)
 
 
 def _for_every_view(weights: Nested, n: int, views: int = 2) -> Nested:
@@ -678,15 +720,17 @@ def dclw(
     detach_weights: bool = False,
     similarity: str = "cosine",
     bilinear: Matrix | None = None,
+    keys: Nested = None,
+    slots: int | None = None,
     mask: Nested = None,
     weights: Nested = None,
     reduction: str = "mean",
 ) -> Nested:
     """DCLW: DCL with weighted positives."""
-    stacked = view_a + view_b
+    columns, pairs = _views_and_keys(view_a + view_b, len(view_a), keys, slots, mask)
     return reduce_dclw(
-        score_matrix(stacked, stacked, similarity, inverse(temperature, len(stacked)), bilinear),
-        view_pairs(len(view_a), mask),
+        score_matrix(view_a + view_b, columns, similarity, inverse(temperature, len(view_a + view_b)), bilinear),
+        pairs,
         temperature=temperature,
         sigma=sigma,
         detach_weights=detach_weights,
@@ -731,6 +775,7 @@ def siglip(
     *,
     logit_scale: Number,
     logit_bias: Number,
+    negative_only: bool = False,
     similarity: str = "cosine",
     bilinear: Matrix | None = None,
     mask: Nested = None,
@@ -738,8 +783,9 @@ def siglip(
     reduction: str = "mean",
 ) -> Nested:
     """SigLIP: every pair on its own, summed along the rows."""
+    positives = [[False] * len(text) for _ in image] if negative_only else None
     logits = [[s + logit_bias for s in row] for row in score_matrix(image, text, similarity, logit_scale, bilinear)]
-    return from_scores_logistic(logits, mask=mask, weights=weights, reduction=reduction)
+    return from_scores_logistic(logits, positives=positives, mask=mask, weights=weights, reduction=reduction)
 
 
 def n_tuple(
@@ -933,10 +979,32 @@ def percentile(numbers: Row, at: Number) -> Number:
 # --- losses of labelled embeddings ----------------------------------------------------------------------------------
 
 
+def _columns_and_pairs(
+    embeddings: Matrix,
+    labels: list[int],
+    mask: Nested,
+    *,
+    keys: Nested = None,
+    key_labels: Nested = None,
+    slots: int | None = None,
+) -> tuple[Matrix, Pairs]:
+    """The batch among itself, or keys, or what a queue of so many slots keeps of them."""
+    if keys is None:
+        return embeddings, label_pairs(labels, mask)
+    if slots is None:
+        return keys, label_pairs_of(labels, key_labels, mask)
+    rows = _latest(keys, slots)
+    takes_part = [row[-len(rows) :] for row in mask] if mask else None
+    return rows, label_pairs_of(labels, key_labels[-len(rows) :], takes_part)
+
+
 def supcon(
     embeddings: Matrix,
     labels: list[int],
     *,
+    keys: Nested = None,
+    key_labels: Nested = None,
+    slots: int | None = None,
     temperature: Nested = 0.1,
     base_temperature: Nested = None,
     multi_positive: str = "each",
@@ -946,12 +1014,13 @@ def supcon(
     weights: Nested = None,
     reduction: str = "mean",
 ) -> Nested:
-    """SupCon: positive are the others of the same label."""
+    """SupCon: positive are the others of the same label, or the keys of it."""
+    columns, pairs = _columns_and_pairs(embeddings, labels, mask, keys=keys, key_labels=key_labels, slots=slots)
 
     def loss(*, weights: Nested, reduction: str) -> Nested:
         return reduce_rows(
-            score_matrix(embeddings, embeddings, similarity, inverse(temperature, len(embeddings)), bilinear),
-            label_pairs(labels, mask),
+            score_matrix(embeddings, columns, similarity, inverse(temperature, len(embeddings)), bilinear),
+            pairs,
             weights,
             reduction,
             lambda row, p, q: info_nce_row(row, p, q, multi_positive),
@@ -984,6 +1053,9 @@ def contrastive(
     embeddings: Matrix,
     labels: list[int],
     *,
+    keys: Nested = None,
+    key_labels: Nested = None,
+    slots: int | None = None,
     similarity: str = "neg_euclidean",
     temperature: Nested = 1.0,
     bilinear: Matrix | None = None,
@@ -991,14 +1063,19 @@ def contrastive(
     **options: Any,
 ) -> Nested:
     """Contrastive loss of all pairs."""
-    scores = score_matrix(embeddings, embeddings, similarity, inverse(temperature, len(embeddings)), bilinear)
-    return reduce_contrastive(scores, label_pairs(labels, mask), **options)
+    columns, pairs = _columns_and_pairs(embeddings, labels, mask, keys=keys, key_labels=key_labels, slots=slots)
+    return reduce_contrastive(
+        score_matrix(embeddings, columns, similarity, inverse(temperature, len(embeddings)), bilinear), pairs, **options
+    )
 
 
 def triplet_from_labels(
     embeddings: Matrix,
     labels: list[int],
     *,
+    keys: Nested = None,
+    key_labels: Nested = None,
+    slots: int | None = None,
     similarity: str = "neg_euclidean",
     temperature: Nested = 1.0,
     bilinear: Matrix | None = None,
@@ -1006,8 +1083,10 @@ def triplet_from_labels(
     **options: Any,
 ) -> Nested:
     """Triplet loss of triplets that the labels make."""
-    scores = score_matrix(embeddings, embeddings, similarity, inverse(temperature, len(embeddings)), bilinear)
-    return reduce_triplets(scores, label_pairs(labels, mask), **options)
+    columns, pairs = _columns_and_pairs(embeddings, labels, mask, keys=keys, key_labels=key_labels, slots=slots)
+    return reduce_triplets(
+        score_matrix(embeddings, columns, similarity, inverse(temperature, len(embeddings)), bilinear), pairs, **options
+    )
 
 
 def triplet(

@@ -21,6 +21,9 @@ REPLICATED = frozenset({"queue", "support", "prototypes", "prototypes_2", "conce
 
 PARAMETERS = frozenset({"projections", "bilinear", "factors"})
 
+KEYS = frozenset({"keys", "key_labels"})
+"""Columns of losses of labelled embeddings, and their labels."""
+
 
 @dataclass(frozen=True, slots=True)
 class Place:
@@ -45,7 +48,8 @@ def is_shared(case: Case) -> bool:
     function = getattr(importlib.import_module(f"{package}.{topic}" if topic else package), name)
     if "across" not in inspect.signature(function).parameters or case.options.get("pairing") == "queue":
         return False
-    if "negative_candidates" in case.arguments or case.name.startswith("gist_embed further keys"):
+    further = "negative_candidates" in case.arguments or case.name.startswith("gist_embed further keys")
+    if further or ("keys" in case.arguments and "view_a" in case.arguments):
         return False
     if case.loss in {"dclw", "hcl"} and isinstance(case.arguments.get("temperature"), list):
         return False
@@ -63,6 +67,8 @@ def place_of(case: Case, name: str, nested: Nested, bounds: Sequence[tuple[int, 
     """Where a rank's part of an array is, for ranks that have the samples between some bounds."""
     if name in REPLICATED | PARAMETERS or not isinstance(nested, list):
         return Place()
+    if name in KEYS and "slots" in case.options:  # of a queue
+        return Place()
     samples = samples_of(case)
     low, high = bounds[rank]
     if name == "targets":
@@ -76,6 +82,8 @@ def place_of(case: Case, name: str, nested: Nested, bounds: Sequence[tuple[int, 
 
 def _is_apart(case: Case, name: str, nested: Nested) -> bool:
     """Whether an array has rows of its own, whose number has nothing to do with that of the samples."""
+    if name in KEYS or (name == "text" and case.options.get("negative_only", False)):
+        return True
     if name == "negative_keys":
         return not isinstance(nested[0][0], list)
     named = {"positives", "columns"} & set(case.constants)

@@ -308,17 +308,39 @@ add(
     loss = memory(embeddings, labels)
     """,
     """
-    memory = pnce.queue_push(pnce.queue_push(pnce.queue_init(embeddings, 64), earlier), embeddings)
-    columns = torch.cat([earlier_labels, labels])
-    rows = memory.rows[memory.valid]
-    itself = torch.arange(len(columns)) == len(earlier) + torch.arange(len(labels))[:, None]
-    positives = labels[:, None] == columns
-    loss = pnce.info_nce(embeddings, rows, positives=positives, mask=~itself, temperature=0.1)
+    memory = pnce.queue_init(embeddings, 64, labels=labels)
+    memory = pnce.queue_push(memory, earlier, labels=earlier_labels)
+    memory = pnce.queue_push(memory, embeddings, labels=labels)
+    itself = torch.arange(64) == 64 - len(labels) + torch.arange(len(labels))[:, None]
+    loss = pnce.supcon(embeddings, labels, keys=memory, mask=~itself, temperature=0.1)
     """,
     (
         "The batch stands in the memory too, without gradient, and a row is masked against itself. `queue_push` keeps "
-        "the oldest rows first, so that labels can be kept beside it."
+        "the oldest rows first: the batch that came last has the last slots."
     ),
+)
+add(
+    "pytorch-metric-learning",
+    "ContrastiveLoss, with ref_emb",
+    """
+    from pytorch_metric_learning.losses import ContrastiveLoss
+    loss = ContrastiveLoss()(embeddings, labels, ref_emb=earlier, ref_labels=earlier_labels)
+    """,
+    """
+    similarity = pnce.similarities.normalized("neg_euclidean")
+    loss = pnce.contrastive(
+        embeddings,
+        labels,
+        keys=earlier,
+        key_labels=earlier_labels,
+        positive_power=1,
+        negative_power=1,
+        average="nonzero",
+        balance=True,
+        similarity=similarity,
+    )
+    """,
+    "Rows against other embeddings, as all losses of labels here take them.",
 )
 add(
     "pytorch-metric-learning",
@@ -443,6 +465,27 @@ add(
     )
     """,
     "The farthest positive and the nearest negative of each row that has both.",
+)
+add(
+    "pytorch-metric-learning",
+    "TripletMarginLoss with BatchEasyHardMiner",
+    """
+    from pytorch_metric_learning.distances import LpDistance
+    from pytorch_metric_learning.losses import TripletMarginLoss
+    from pytorch_metric_learning.miners import BatchEasyHardMiner
+    from pytorch_metric_learning.reducers import MeanReducer
+    distance = LpDistance(normalize_embeddings=False)
+    miner = BatchEasyHardMiner(pos_strategy="easy", neg_strategy="hard", distance=distance)
+    criterion = TripletMarginLoss(margin=0.5, distance=distance, reducer=MeanReducer())
+    loss = criterion(embeddings, labels, miner(embeddings, labels))
+    """,
+    """
+    loss = pnce.triplet_from_labels(embeddings, labels, margin=0.5, mining=("easy", "hard"))
+    """,
+    (
+        "Rules for positives and negatives in one pair. Where no negative is farther than the positive, `semi_hard` "
+        "takes the farthest, as TensorFlow Addons does; its miner leaves the anchor out."
+    ),
 )
 add(
     "pytorch-metric-learning",

@@ -486,6 +486,7 @@ MASKS: dict[str, Nested] = {
     "own": _square(6, {2}),
     "queue": _of_rows(6, 5),
     "prototypes": _of_rows(6, 3),
+    "views and keys": [[*row, *[i not in {2, 8}] * 4] for i, row in enumerate(_square(12, {2, 8}))],
 }
 """A mask for each shape, which leaves row 2 of the six no pair."""
 
@@ -522,6 +523,12 @@ MASKED_LOSSES: dict[str, tuple[str, Callable[..., Any]]] = {
         "pairs",
         lambda _, x, y, temperature, **o: pnce.siglip(x, y, logit_scale=1 / temperature, logit_bias=-1.0, **o),
     ),
+    "siglip negative_only": (
+        "pairs",
+        lambda _, x, y, temperature, **o: pnce.siglip(
+            x, y, logit_scale=1 / temperature, logit_bias=-1.0, negative_only=True, **o
+        ),
+    ),
     "relic": ("pairs", lambda _, x, y, **o: pnce.relic(x, y, symmetric=True, **o)),
     "cpc": (
         "pairs",
@@ -530,6 +537,19 @@ MASKED_LOSSES: dict[str, tuple[str, Callable[..., Any]]] = {
         ),
     ),
     "n_tuple": ("pairs", lambda _, x, y, **o: pnce.n_tuple(x, y, l2=0.125, **o)),
+    "nt_xent keys": ("views and keys", lambda v, x, y, **o: pnce.nt_xent(x, y, keys=_like(v, x, FURTHER), **o)),
+    "supcon keys": (
+        "further",
+        lambda v, x, _, **o: pnce.supcon(
+            x, v.array(CLASSES), keys=_like(v, x, FURTHER), key_labels=v.array(CLASSES[:4]), **o
+        ),
+    ),
+    "supcon queue": (
+        "queue",
+        lambda v, x, _, **o: pnce.supcon(
+            x, v.array(CLASSES), keys=_queue_of(v, x), key_labels=v.array(CLASSES[:5]), **o
+        ),
+    ),
     "supcon": ("pairs", lambda v, x, _, **o: pnce.supcon(x, v.array(CLASSES), **o)),
     "nca": ("pairs", lambda v, x, _, **o: pnce.nca(x, v.array(CLASSES), **o)),
     "soft_nearest_neighbor": ("pairs", lambda v, x, _, **o: pnce.soft_nearest_neighbor(x, v.array(CLASSES), **o)),
@@ -544,6 +564,13 @@ MASKED_LOSSES: dict[str, tuple[str, Callable[..., Any]]] = {
         "pairs",
         lambda v, x, _, **o: pnce.triplet_from_labels(x, v.array(CLASSES), mining="batch_hard", form="soft", **o),
     ),
+    **{
+        f"triplet_from_labels {mining}": (
+            "pairs",
+            lambda v, x, _, m=mining, **o: pnce.triplet_from_labels(x, v.array(CLASSES), mining=m, **o),
+        )
+        for mining in ("semi_hard", ("semi_hard", "easy"), ("hard", "all"))
+    },
     "moco": ("queue", lambda v, x, y, **o: pnce.moco(x, y, _queue_of(v, x), **o)),
     "nnclr": ("pairs", lambda v, x, y, **o: pnce.nnclr(x, y, _queue_of(v, x), **o)),
     "proto_nce": (

@@ -77,6 +77,20 @@ def concentrated(**options: Any) -> Call:
     return lambda v: pnce.concentrations(embeddings(v), *clustered(v)[:2], **options)
 
 
+def keyed(loss: Any, labels: Make | None = lambda v: classes(v, 5), keys: Make = lambda v: embeddings(v, 5)) -> Call:
+    """Call a loss of labelled embeddings with keys."""
+    return lambda v: loss(embeddings(v), classes(v), keys=keys(v), key_labels=None if labels is None else labels(v))
+
+
+def viewed(loss: Any, **made: Make) -> Call:
+    """Call a loss of two views with further arrays."""
+    return lambda v: loss(*two(v), **{name: make(v) for name, make in made.items()})
+
+
+def labelled_queue(variant: Variant) -> pnce.Queue:
+    return pnce.queue_init(embeddings(variant, 2), size=5, labels=classes(variant, 2))
+
+
 LABEL_LOSSES = (pnce.supcon, pnce.nca, pnce.soft_nearest_neighbor, pnce.contrastive, pnce.triplet_from_labels)
 
 SHAPES: dict[str, tuple[str, Call]] = {
@@ -178,6 +192,22 @@ SHAPES: dict[str, tuple[str, Call]] = {
     "views of unequal size, dclw": ("view_b", lambda v: pnce.dclw(embeddings(v), embeddings(v, N + 1))),
     "views of unequal size, relic": ("view_b", lambda v: pnce.relic(embeddings(v), embeddings(v, N + 1))),
     "views of unequal width, relic": ("view_b", lambda v: pnce.relic(embeddings(v), embeddings(v, N, D + 1))),
+    "text of other width, siglip": (
+        "text",
+        lambda v: pnce.siglip(
+            embeddings(v), embeddings(v, 5, D + 1), logit_scale=1.0, logit_bias=0.0, negative_only=True
+        ),
+    ),
+    "mask of the batch, siglip": (
+        "mask",
+        lambda v: pnce.siglip(
+            *(embeddings(v), embeddings(v, 5)),
+            logit_scale=1.0,
+            logit_bias=0.0,
+            negative_only=True,
+            mask=truths(v, N, N),
+        ),
+    ),
     "image and text of unequal size, siglip": (
         "text",
         lambda v: pnce.siglip(embeddings(v), embeddings(v, N - 1), logit_scale=1.0, logit_bias=0.0),
@@ -213,6 +243,51 @@ SHAPES: dict[str, tuple[str, Call]] = {
         "support",
         lambda v: pnce.nnclr(*two(v), pnce.Queue(embeddings(v, 5), v.array([True] * 4))),
     ),
+    **{
+        f"{what}, {loss.__name__}": (name, call)
+        for loss in LABEL_LOSSES
+        for what, name, call in (
+            ("keys without labels", "key_labels", keyed(loss, None)),
+            ("queue without labels", "key_labels", keyed(loss, None, queued)),
+            ("labels without keys", "key_labels", labelled(loss, key_labels=0)),
+            ("labels of fewer keys", "key_labels", keyed(loss, classes)),
+            ("keys of other width", "keys", keyed(loss, keys=lambda v: embeddings(v, 5, D + 1))),
+            ("keys a vector", "keys", keyed(loss, keys=lambda v: v.floats([1.0] * D))),
+            ("no keys", "keys", keyed(loss, keys=lambda v: embeddings(v)[:0, :])),
+        )
+    },
+    "mask of the batch, beside keys": (
+        "mask",
+        lambda v: pnce.supcon(
+            embeddings(v), classes(v), keys=embeddings(v, 5), key_labels=classes(v, 5), mask=truths(v, N, N)
+        ),
+    ),
+    "labels of a queue of other length": (
+        "keys.labels",
+        lambda v: pnce.supcon(
+            embeddings(v), classes(v), keys=pnce.Queue(embeddings(v, 5), v.array([True] * 5), classes(v, 3))
+        ),
+    ),
+    "slots of keys": (
+        "keys",
+        lambda v: pnce.supcon(
+            embeddings(v), classes(v), keys=pnce.Queue(embeddings(v, 5), v.array([True] * 4), classes(v, 5))
+        ),
+    ),
+    **{
+        f"{what}, {loss.__name__}": (name, viewed(loss, **made))
+        for loss in (pnce.nt_xent, pnce.dcl, pnce.flat_nce, pnce.dclw)
+        for what, name, made in (
+            ("keys of other width", "keys", {"keys": lambda v: embeddings(v, 5, D + 1)}),
+            ("keys a vector", "keys", {"keys": lambda v: v.floats([1.0] * D)}),
+            ("slots of keys", "keys", {"keys": lambda v: pnce.Queue(embeddings(v, 5), v.array([True] * 4))}),
+            (
+                "mask without the keys",
+                "mask",
+                {"keys": lambda v: embeddings(v, 5), "mask": lambda v: truths(v, 2 * N, 2 * N)},
+            ),
+        )
+    },
     "mask of the batch, moco": ("mask", lambda v: pnce.moco(*two(v), embeddings(v, 5), mask=truths(v, N, N))),
     "queries of unequal size, moco_v3": (
         "query_b",
@@ -302,6 +377,19 @@ SHAPES: dict[str, tuple[str, Call]] = {
         lambda v: pnce.triplet(*two(v), embeddings(v), weights=v.floats([1.0])),
     ),
     "example a vector": ("example", lambda v: pnce.queue_init(v.floats([1.0, 2.0]), size=3)),
+    "labels of another batch": (
+        "labels",
+        lambda v: pnce.queue_init(embeddings(v), size=3, labels=classes(v, N + 1)),
+    ),
+    "labels for a queue without": (
+        "labels",
+        lambda v: pnce.queue_push(queued(v), embeddings(v, 2), labels=classes(v, 2)),
+    ),
+    "no labels for a queue with": ("labels", lambda v: pnce.queue_push(labelled_queue(v), embeddings(v, 2))),
+    "fewer labels than rows": (
+        "labels",
+        lambda v: pnce.queue_push(labelled_queue(v), embeddings(v, 2), labels=classes(v, 1)),
+    ),
     "pushed rows of other width": ("rows", lambda v: pnce.queue_push(queued(v), embeddings(v, 2, D + 1))),
     "pushed row a vector": ("rows", lambda v: pnce.queue_push(queued(v), v.floats([1.0] * D))),
     "no rows pushed": ("rows", lambda v: pnce.queue_push(queued(v), embeddings(v)[:0, :])),
@@ -387,6 +475,11 @@ CHOICES: dict[str, tuple[str, Call]] = {
             (pnce.contrastive, "average", "active"),
             (pnce.contrastive, "reduction", "average"),
             (pnce.triplet_from_labels, "mining", "batch_semihard"),
+            (pnce.triplet_from_labels, "mining", ("hard", "semihard")),
+            (pnce.triplet_from_labels, "mining", ("semi_hard", "semi_hard")),
+            (pnce.triplet_from_labels, "mining", ("hard",)),
+            (pnce.triplet_from_labels, "mining", ["hard", "easy"]),
+            (pnce.triplet_from_labels, "mining", None),
             (pnce.triplet_from_labels, "form", "hinge"),
             (pnce.triplet_from_labels, "average", "some"),
             (pnce.triplet_from_labels, "margin", math.nan),
@@ -625,6 +718,38 @@ KINDS: dict[str, tuple[str, Call]] = {
     "size a float": ("size", lambda v: pnce.queue_init(embeddings(v), size=3.0)),  # type: ignore[arg-type]
     "size a truth value": ("size", lambda v: pnce.queue_init(embeddings(v), size=True)),
     "integer example": ("example", lambda v: pnce.queue_init(integers(v), size=3)),
+    "labels of a queue that are floats": (
+        "labels",
+        lambda v: pnce.queue_init(embeddings(v), size=3, labels=v.floats([1.0] * N)),
+    ),
+    "push labels that are floats": (
+        "labels",
+        lambda v: pnce.queue_push(labelled_queue(v), embeddings(v, 2), labels=v.floats([1.0] * 2)),
+    ),
+    "push labels of a longer dtype": (
+        "labels",
+        lambda v: pnce.queue_push(
+            pnce.queue_init(embeddings(v, 2), size=3, labels=v.array([1, 2], "int8")),
+            embeddings(v, 2),
+            labels=v.array([1, 2], "int32"),
+        ),
+    ),
+    "push foreign labels": (
+        "labels",
+        lambda v: pnce.queue_push(labelled_queue(v), embeddings(v, 2), labels=foreign_array(v, [1, 2])),
+    ),
+    "integer keys": ("keys", keyed(pnce.supcon, keys=lambda v: integers(v, 5))),
+    "keys a list": ("keys", keyed(pnce.supcon, keys=lambda _: [[1.0] * D] * 5)),
+    "foreign keys": ("keys", keyed(pnce.supcon, keys=lambda v: foreign_array(v, [[1.0] * D] * 5))),
+    "labels of keys that are floats": ("key_labels", keyed(pnce.supcon, lambda v: v.floats([1.0] * 5))),
+    "labels of keys in a list": ("key_labels", keyed(pnce.supcon, lambda _: [1] * 5)),
+    "labels of a queue of keys that are floats": (
+        "keys.labels",
+        keyed(pnce.supcon, None, lambda v: queued(v)._replace(labels=v.floats([1.0] * 5))),
+    ),
+    "integer keys of views": ("keys", lambda v: pnce.nt_xent(*two(v), keys=integers(v, 5))),
+    "foreign keys of views": ("keys", lambda v: pnce.nt_xent(*two(v), keys=foreign_array(v, [[1.0] * D] * 5))),
+    "keys of views that are a list": ("keys", lambda v: pnce.nt_xent(*two(v), keys=[[1.0] * D] * 5)),
     "push to an array": ("queue", lambda v: pnce.queue_push(embeddings(v), embeddings(v))),
     "push to a list": ("queue", lambda v: pnce.queue_push([], embeddings(v))),  # type: ignore[arg-type]
     "push integers": ("rows", lambda v: pnce.queue_push(queued(v), integers(v))),

@@ -143,3 +143,27 @@ def test_dual_critics_give_the_losses(variant: Variant, dtype: str) -> None:
     critic = variant.to_list(pnce.bounds.dual_critic(scores, include_positive=True))
     bound = variant.to_list(pnce.bounds.info_nce(scores))
     assert oracles.error(-sum(critic) / ROWS, bound) <= 10 * variant.eps(dtype)
+
+
+@pytest.mark.parametrize("block_size", [None, 2])
+def test_blocks_of_siglip_add_up(variant: Variant, block_size: int | None) -> None:
+    """A batch in two blocks of rows: that of its own texts, and that of the other's, without positives."""
+    numbers = generator(5)
+    image, text = ([[numbers.gauss(0.0, 1.0) for _ in range(3)] for _ in range(5)] for _ in range(2))
+    options: dict[str, Any] = {"logit_scale": 3.0, "logit_bias": -2.0, "reduction": "sum", "block_size": block_size}
+
+    def whole(x: Any, y: Any) -> Any:
+        return pnce.siglip(x, y, **options)
+
+    def in_blocks(x: Any, y: Any) -> Any:
+        parts = slice(0, 2), slice(2, 5)
+        total = sum(pnce.siglip(x[part, ...], y[part, ...], **options) for part in parts)
+        for rows, columns in (parts, parts[::-1]):
+            total = total + pnce.siglip(x[rows, ...], y[columns, ...], negative_only=True, **options)
+        return total
+
+    arrays = [variant.floats(image), variant.floats(text)]
+    wanted, slopes = differentiate(whole, arrays)
+    value, gradients = differentiate(in_blocks, arrays)
+    for got, exact in zip((value, *gradients), (wanted, *slopes), strict=True):
+        assert oracles.error(variant.to_list(got), oracles.exact(variant.to_list(exact))) <= 64 * variant.eps()

@@ -89,6 +89,37 @@ def test_one_batch_or_two_are_the_same(variant: Variant) -> None:
     assert contents(variant, at_once) == contents(variant, in_turn)
 
 
+@pytest.mark.parametrize("dtype", ["int8", "int32", "int64"])
+@pytest.mark.parametrize("batch", [1, 3, 4, 7])
+def test_labels_move_with_their_rows(variant: Variant, batch: int, dtype: str) -> None:
+    """They keep their dtype, and the queue its own."""
+    kind = variant.dtype(dtype)
+    example = variant.floats(vectors(2, 1))
+    queue = pnce.queue_init(example, 4, labels=variant.array([5, 6], dtype))
+    model = [0] * 4
+    for turn in range(3):
+        labels = [10 * turn + k for k in range(batch)]
+        before = variant.to_list(queue.labels)
+        pushed = pnce.queue_push(queue, variant.floats(vectors(batch, turn)), labels=variant.array(labels, dtype))
+        assert variant.to_list(queue.labels) == before
+        queue, model = pushed, (model + labels)[-4:]
+        assert type(queue) is pnce.Queue
+        assert type(queue.labels) is type(example)
+        assert queue.labels is not None
+        assert queue.labels.dtype == kind
+        assert variant.device_of(queue.labels) == variant.device
+        assert variant.to_list(queue.labels) == model
+
+
+def test_labels_of_a_shorter_dtype_are_taken(variant: Variant) -> None:
+    rows = variant.floats(vectors(2, 1))
+    queue = pnce.queue_init(rows, 3, labels=variant.array([5, 6], "int32"))
+    queue = pnce.queue_push(queue, rows, labels=variant.array([7, 8], "int8"))
+    assert queue.labels is not None
+    assert queue.labels.dtype == variant.dtype("int32")
+    assert variant.to_list(queue.labels) == [0, 7, 8]
+
+
 def test_no_gradient_is_kept(variant: Variant) -> None:
     """Negatives have a gradient, but not through a queue: neither what enters, nor what was there, nor the example."""
     query, key = variant.floats(vectors(3, 1)), variant.floats(vectors(3, 2))
@@ -191,6 +222,87 @@ def test_a_mask_comes_on_top(variant: Variant, block_size: int | None) -> None:
         run(variant, pnce.moco, queue, mask=variant.array(mask), block_size=block_size),
         run(variant, pnce.moco, written, mask=variant.array(among), block_size=block_size),
     )
+
+
+OF_LABELS: dict[str, Callable[..., Any]] = {
+    "supcon": pnce.supcon,
+    "supcon separate": lambda *arrays, **options: pnce.supcon(*arrays, multi_positive="separate", **options),
+    "nca": pnce.nca,
+    "contrastive": lambda *arrays, **options: pnce.contrastive(*arrays, margin=3.0, **options),
+    "triplet_from_labels": lambda *arrays, **options: pnce.triplet_from_labels(*arrays, margin=3.0, **options),
+    "triplet_from_labels hard": lambda *arrays, **options: pnce.triplet_from_labels(
+        *arrays, mining="batch_hard", form="soft", **options
+    ),
+}
+SLOT_LABELS = [0, 1, 7, 0, 2, 1]
+
+
+def run_with_keys(variant: Variant, loss: str, keys: Any, **options: Any) -> list[Nested]:
+    """Give a loss of labelled embeddings, and its gradients with respect to these and the temperature."""
+    labels = variant.array([0, 1, 1])
+    value, gradients = differentiate(
+        lambda x, t: OF_LABELS[loss](x, labels, keys=keys, temperature=t, **options),
+        [variant.floats(vectors(3, 1)), variant.floats(0.5)],
+    )
+    return [variant.to_list(x) for x in (value, *gradients)]
+
+
+@pytest.mark.parametrize("block_size", [None, 2])
+@pytest.mark.parametrize("loss", list(OF_LABELS))
+def test_unwritten_slots_are_no_keys(variant: Variant, loss: str, block_size: int | None) -> None:
+    """Neither positives nor negatives, whatever they hold, and whatever their labels are."""
+    for dirt in DIRT:
+        queue, written = memories(variant, vectors(sum(WRITTEN), 3), dirt)
+        among = [label for label, held in zip(SLOT_LABELS, WRITTEN, strict=True) if held]
+        wanted = run_with_keys(variant, loss, written, key_labels=variant.array(among), block_size=block_size)
+        queue = queue._replace(labels=variant.array(SLOT_LABELS))
+        assert_same(variant, run_with_keys(variant, loss, queue, block_size=block_size), wanted)
+        given = run_with_keys(variant, loss, queue, key_labels=variant.array(SLOT_LABELS), block_size=block_size)
+        assert_same(variant, given, wanted)
+
+
+@pytest.mark.parametrize("loss", list(OF_LABELS))
+def test_no_key_is_written(variant: Variant, loss: str) -> None:
+    queue = pnce.Queue(variant.floats([[math.nan] * D] * 4), variant.array([False] * 4), variant.array([0, 1, 0, 1]))
+    assert run_with_keys(variant, loss, queue) == [0.0, [[0.0] * D] * 3, 0.0]
+
+
+@pytest.mark.parametrize("loss", list(OF_LABELS))
+def test_the_batch_among_the_keys_without_itself(variant: Variant, loss: str) -> None:
+    """With a mask that leaves out each row's pair with itself, keys that are the batch are no keys at all."""
+    rows, labels = vectors(4, 1), variant.array([0, 1, 0, 1])
+    mask = variant.array([[i != j for j in range(4)] for i in range(4)])
+
+    def both(x: Any, t: Any, **options: Any) -> Any:
+        return OF_LABELS[loss](x, labels, temperature=t, **options)
+
+    arrays = [variant.floats(rows), variant.floats(0.5)]
+    keyed = differentiate(lambda x, t: both(x, t, keys=x, key_labels=labels, mask=mask), arrays)
+    alone = differentiate(both, arrays)
+    got, wanted = ([variant.to_list(x) for x in (value, *gradients)] for value, gradients in (keyed, alone))
+    assert_same(variant, got, wanted)
+
+
+VIEWS: dict[str, Callable[..., Any]] = {
+    "nt_xent": pnce.nt_xent,
+    "nt_xent three views": lambda a, b, **options: pnce.nt_xent(a, b, a * 0.5 + b, **options),
+    **{name: getattr(pnce, name) for name in ("dcl", "flat_nce", "dclw")},
+}
+
+
+@pytest.mark.parametrize("block_size", [None, 2])
+@pytest.mark.parametrize("loss", list(VIEWS))
+def test_unwritten_slots_are_no_negatives_of_views(variant: Variant, loss: str, block_size: int | None) -> None:
+    """A queue without any is as good as none."""
+
+    def of_views(a: Any, b: Any, memory: Any, **options: Any) -> Any:
+        return VIEWS[loss](a, b, keys=memory, block_size=block_size, **options)
+
+    for dirt in DIRT:
+        queue, written = memories(variant, vectors(sum(WRITTEN), 3), dirt)
+        assert_same(variant, run(variant, of_views, queue), run(variant, of_views, written))
+        empty = pnce.Queue(variant.floats([[dirt] * D] * 4), variant.array([False] * 4))
+        assert_same(variant, run(variant, of_views, empty), run(variant, of_views, None))
 
 
 @pytest.mark.exhaustive

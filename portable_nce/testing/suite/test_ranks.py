@@ -353,6 +353,23 @@ def test_queues_of_all_ranks_stay_equal(variant: Variant) -> None:
         assert found == (variant.to_list(wanted.rows), variant.to_list(wanted.valid))
 
 
+@pytest.mark.parametrize("dtype", ["int8", "int64"])
+def test_labels_of_queues_stay_equal(variant: Variant, dtype: str) -> None:
+    rows, kind = [[float(k), 1.0] for k in range(ROWS)], variant.dtype(dtype)
+    parts = bounds_of(ROWS, 3)
+
+    def on_a_rank(group: ThreadRank) -> Any:
+        low, high = parts[group.rank]
+        own, labels = variant.floats(rows[low:high]), variant.array(list(range(low, high)), dtype)
+        queue = pnce.queue_init(own, 7, labels=labels)
+        queue = pnce.queue_push(queue, own, labels=labels, across=pnce.across(group, gradients="summed"))
+        assert queue.labels is not None
+        assert queue.labels.dtype == kind
+        return variant.to_list(queue.labels)
+
+    assert run_ranks(3, on_a_rank) == [[0] * (7 - ROWS) + list(range(ROWS))] * 3
+
+
 def test_a_row_that_takes_part_as_a_column_alone_keeps_its_neighbour(variant: Variant) -> None:
     """A mask leaves it no pair as a row; whether it has one as a column, other ranks know."""
     dtype = variant.dtypes[0]

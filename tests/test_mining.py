@@ -1,0 +1,112 @@
+"""Mined triples, against the rules of other libraries, spelled out in loops over anchors in torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+
+import portable_nce as pnce
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MARGIN = 1.0
+
+
+def anchors(distances: torch.Tensor, labels: torch.Tensor) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """The distances of each anchor to its positives and to its negatives, of those that have both."""
+    for i, row in enumerate(distances):
+        same = labels == labels[i]
+        others = torch.arange(len(labels)) != i
+        if (same & others).any() and not same.all():
+            yield row[same & others], row[~same]
+
+
+def semi_hard(negatives: torch.Tensor, limit: torch.Tensor) -> torch.Tensor:
+    """The nearest negative farther than a limit, or the farthest of all."""
+    farther = negatives[negatives > limit]
+    return farther.min() if len(farther) else negatives.max()
+
+
+def tensorflow_addons(distances: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """TripletSemiHardLoss: each pair of anchor and positive has its own negative; the mean over the pairs."""
+    terms = [
+        torch.relu(positive - semi_hard(negatives, positive) + MARGIN)
+        for positives, negatives in anchors(distances, labels)
+        for positive in positives
+    ]
+    return torch.stack(terms).mean()
+
+
+def tensorflow_similarity(distances: torch.Tensor, labels: torch.Tensor, rules: tuple[str, str]) -> torch.Tensor:
+    """TripletLoss of its strategies for positives and for negatives; the mean over the anchors."""
+    terms = []
+    for positives, negatives in anchors(distances, labels):
+        near, far = negatives.min(), negatives.max()
+        positive = positives.max() if rules[0] == "hard" else positives.min()
+        negative = {"hard": near, "easy": far, "semi_hard": semi_hard(negatives, positives.max())}[rules[1]]
+        terms.append(torch.relu(positive - negative + MARGIN))
+    return torch.stack(terms).mean()
+
+
+def drawn(seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    rng = np.random.default_rng(seed)
+    count = int(rng.integers(6, 15))
+    labels = torch.tensor([0, 0, 1, *rng.integers(0, 3, count - 3)])
+    return torch.tensor(rng.normal(size=(count, 4)), requires_grad=True), labels
+
+
+def assert_same(x: torch.Tensor, ours: torch.Tensor, theirs: torch.Tensor) -> None:
+    (gradient,) = torch.autograd.grad(ours, x)
+    (wanted,) = torch.autograd.grad(theirs, x)
+    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(gradient, wanted, rtol=1e-11, atol=1e-12)
+
+
+def distances_of(x: torch.Tensor, *, squared: bool) -> torch.Tensor:
+    own = torch.eye(len(x), dtype=x.dtype)  # keeps the root of a row's distance to itself, which nothing uses, from 0
+    squares = ((x[:, None, :] - x[None, :, :]) ** 2).sum(2)
+    return squares if squared else torch.sqrt(squares + own)
+
+
+@pytest.mark.parametrize("similarity", ["neg_sq_euclidean", "neg_euclidean"])
+@pytest.mark.parametrize("seed", range(20))
+def test_semi_hard_as_in_tensorflow_addons(seed: int, similarity: str) -> None:
+    x, labels = drawn(seed)
+    ours = pnce.triplet_from_labels(x, labels, margin=MARGIN, mining="semi_hard", similarity=similarity)
+    assert_same(x, ours, tensorflow_addons(distances_of(x, squared="sq" in similarity), labels))
+
+
+SIMILARITY = [("hard", "hard"), ("hard", "semi_hard"), ("hard", "easy"), ("easy", "hard"), ("easy", "easy")]
+
+
+@pytest.mark.parametrize("rules", SIMILARITY)
+@pytest.mark.parametrize("seed", range(5))
+def test_the_strategies_of_tensorflow_similarity(seed: int, rules: tuple[str, str]) -> None:
+    """All but easy positives with semi-hard negatives, which it finds relative to the farthest positive."""
+    x, labels = drawn(seed)
+    ours = pnce.triplet_from_labels(x, labels, margin=MARGIN, mining=rules)
+    assert_same(x, ours, tensorflow_similarity(distances_of(x, squared=False), labels, rules))
+
+
+def test_many_positives_are_searched_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In blocks of two positives the choice is the same as at once."""
+    x, labels = drawn(3)
+
+    def loss() -> Any:
+        return pnce.triplet_from_labels(x, labels, margin=MARGIN, mining="semi_hard", reduction="none")
+
+    at_once = loss()
+    monkeypatch.setattr("portable_nce._execution.mining.triples", lambda *_, **__: 2)
+    assert torch.equal(loss(), at_once)
+
+
+def test_a_tie_is_not_farther() -> None:
+    """A negative at the very distance of the positive is no semi-hard one."""
+    x = np.asarray([[0.0], [1.0], [-1.0], [3.0]])
+    found = pnce.triplet_from_labels(x, np.asarray([0, 0, 1, 2]), margin=4.0, mining="semi_hard", reduction="none")
+    # From 0: the positive at 1, negatives at 1 and 3. From 1: the positive at 1, negatives at 2 and 2.
+    np.testing.assert_array_equal(found, [2.0, 3.0, 0.0, 0.0])
