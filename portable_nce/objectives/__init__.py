@@ -15,7 +15,7 @@ from .._core.protocol import Array
 from .base import Objective, Pairwise, RowStatistics, Term
 from .pairwise import contrastive, logistic
 from .relic import Relic, relic
-from .softmax import dclw, flat_nce, info_nce
+from .softmax import dclw, flat_nce, info_nce, info_nce_anchor
 from .triplet import Triplet, triplet
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "dclw",
     "flat_nce",
     "info_nce",
+    "info_nce_anchor",
     "logistic",
     "relic",
     "resolve",

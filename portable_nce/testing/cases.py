@@ -147,9 +147,9 @@ def _name_axes(package: str, keywords: dict[str, Any]) -> None:
             keywords["pairing"] = getattr(pairings, kind)(positives)
         case "queue":
             keywords["pairing"] = pairings.queue()
-    if "multi_positive" in keywords:
-        objective = getattr(objectives, keywords["objective"])
-        keywords["objective"] = objective(multi_positive=keywords.pop("multi_positive"))
+    own = {key: keywords.pop(key) for key in ("multi_positive", "n_columns", "nu") if key in keywords}
+    if own:
+        keywords["objective"] = getattr(objectives, keywords["objective"])(**own)
 
 
 class _Draw:
@@ -407,14 +407,17 @@ def _contrast(draw: _Draw, rows: int, features: int) -> Iterator[Case]:
         ({"x": x, "y": draw.vectors(rows, features)}, square),
         ({"x": draw.vectors(2 * rows, features)}, alone),
     ):
-        for objective in ("info_nce", "flat_nce"):
+        for objective in ("info_nce", "flat_nce", "info_nce_anchor"):
+            own = {"n_columns": rows + 2, "nu": 0.75} if objective == "info_nce_anchor" else {}
             named = {
                 f"{objective}, {name}": {
                     **options,
                     "objective": objective,
                     "temperature": 0.5,
+                    **own,
                 }
                 for name, options in table.items()
+                if not own or "multi_positive" not in options
             }
             yield from _variations("contrast", arguments, named | _streamed(named, list(named)))
 
@@ -968,6 +971,11 @@ def _lower_bounds(draw: _Draw, rows: int) -> Iterator[Case]:
     arguments = {"scores": square}
     with_baseline = {**arguments, "log_baseline": baseline}
     yield from _variations("bounds.flo", {**arguments, "u": critic}, more)
+    yield from _variations(
+        "bounds.info_nce_anchor",
+        arguments,
+        {**own, **more, "saturated": saturated, "nu": {"nu": 0.25}, "plug-in": {**wide, "nu": 8.0, "form": "plug_in"}},
+    )
     yield from _variations("bounds.fdv", arguments, {**own, **more, "saturated": saturated})
     yield from _variations("bounds.dv", arguments, {**own, **more, "saturated": saturated})
     yield from _variations("bounds.mine", arguments, own)

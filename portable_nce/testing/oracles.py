@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mpmath import mp, mpf
@@ -194,6 +194,16 @@ def dcl_row(scores: Row, positives: list[int], negatives: list[int], multi_posit
     if multi_positive == "pooled":
         return -mp.log(mp.fsum(mp.exp(scores[j]) for j in positives) / total)
     return mp.fsum(-mp.log(mp.exp(scores[j]) / total) for j in positives) / len(positives)
+
+
+def anchored_row(
+    scores: Row, positives: list[int], negatives: list[int], _: str, *, n_columns: int, nu: Number
+) -> Number:
+    """Minus the logs of two posteriors: that of the positive's class, and that of the anchor without the positive."""
+    noise = mp.fsum(mp.exp(scores[j]) for j in negatives)
+    total = nu + noise + mp.fsum(mp.exp(scores[j]) for j in positives)
+    own = mp.fsum(-mp.log(mp.exp(scores[j]) / total) for j in positives) / len(positives)
+    return own - nu * mp.log(nu / (nu + noise)) / n_columns
 
 
 def flat_nce_row(
@@ -972,6 +982,8 @@ def contrast(
     columns: Nested = None,
     positives: Nested = None,
     multi_positive: str = "each",
+    n_columns: int = 0,
+    nu: Number = 1,
     temperature: Number = 1.0,
     symmetric: bool = False,
     similarity: str = "cosine",
@@ -992,7 +1004,12 @@ def contrast(
             [takes_part and (j == i or j >= len(mask)) for j, takes_part in enumerate(row)]
             for i, row in enumerate(mask)
         ]
-    row_loss = {"info_nce": info_nce_row, "flat_nce": dcl_row}[objective]
+    row_losses: Mapping[str, Callable[..., Number]] = {
+        "info_nce": info_nce_row,
+        "flat_nce": dcl_row,
+        "info_nce_anchor": partial(anchored_row, n_columns=n_columns, nu=nu),
+    }
+    row_loss = row_losses[objective]
 
     def reduced(matrix: Matrix, pairs: Pairs) -> Nested:
         return reduce_rows(
@@ -1019,6 +1036,22 @@ def contrast(
 def bounds_info_nce(scores: Matrix) -> Number:
     """Log of the number of columns minus InfoNCE."""
     return mp.log(len(scores[0])) - from_scores_info_nce(scores)
+
+
+def bounds_info_nce_anchor(scores: Matrix, *, nu: Number = 1, form: str = "bound") -> Number:
+    """The cross-entropy of n + 1 classes by Bayes' rule, of every set of n samples, and the entropy of the classes."""
+    n = len(scores[0]) - 1
+    entropy = -n * mp.log(1 / (n + nu)) / (n + nu) - nu * mp.log(nu / (n + nu)) / (n + nu)
+    losses = []
+    for i, row in enumerate(scores):
+        ratios = [mp.exp(s) for s in row]
+        noise = [j for j in range(n + 1) if j != i]
+        shown = [[i, *(j for j in noise if j != m)] for m in noise]
+        paired = mean([-mp.log(ratios[i] / (nu + mp.fsum(ratios[j] for j in those))) for those in shown])
+        anchored = -mp.log(nu / (nu + mp.fsum(ratios[j] for j in noise)))
+        losses.append((n * paired + nu * anchored) / (n + nu))
+    bound = (n + nu) * (entropy - mean(losses)) / n
+    return bound if form == "bound" else _instead(mean(_diagonal(scores)), bound)
 
 
 def bounds_dual(scores: Matrix, u: Row) -> Number:
@@ -1352,6 +1385,7 @@ ORACLES: Mapping[str, Callable[..., Nested]] = {
     "from_scores.contrastive": from_scores_contrastive,
     "from_scores.triplet": from_scores_triplet,
     "bounds.info_nce": bounds_info_nce,
+    "bounds.info_nce_anchor": bounds_info_nce_anchor,
     "bounds.dual": bounds_dual,
     "bounds.dual_critic": bounds_dual_critic,
     "bounds.flo": bounds_dual,
