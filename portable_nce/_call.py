@@ -39,7 +39,7 @@ from .objectives import resolve as resolve_objective
 from .objectives.relic import Relic
 from .objectives.triplet import Triplet
 from .pairings import Pairing, diagonal, half, two_views
-from .similarities import Operands, Similarity, measured_operands, normalized_here, numbers_of_columns
+from .similarities import Operands, Similarity, measured_operands, normalized_here, numbers_of_columns, takes_tokens
 from .similarities import resolve as resolve_similarity
 
 __all__ = [
@@ -57,6 +57,7 @@ __all__ = [
 
 
 @told_to_others
+@takes_tokens
 def contrast(
     x: Array,
     y: Array | None = None,

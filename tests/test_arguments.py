@@ -823,7 +823,7 @@ KINDS: Mapping[str, Kind] = {
     "check": Flag(),
     # the classes
     "rule": functional(good_rule),
-    **dict.fromkeys(("one_per_row", "one_per_column", "needs_negative", "wide", "inner_product"), Flag()),
+    **dict.fromkeys(("one_per_row", "one_per_column", "needs_negative", "wide", "inner_product", "normalize"), Flag()),
     "prepare": functional(lambda x, y, scale: ((x * scale,), (y,))),
     "pullback": functional(lambda rows, columns, g: ((g @ columns[0],), (g.T @ rows[0],)), optional=True),
     "slopes": functional(lambda row: (row.log_odds, None, None, None), optional=True),
@@ -939,6 +939,9 @@ SITUATIONS: Mapping[str, Sequence[Situation]] = {
     **{f"similarities.{name}": ({"similarity": similarity(called=False)},) for name in ("normalized", "resolve")},
     "similarities.scaled_columns": ({"similarity": similarity(called=False)},),
     "similarities.shifted_columns": ({"similarity": similarity(called=False)},),
+    "similarities.max_sim": (
+        {"query_mask": Array("NM", "b", optional=True), "document_mask": Array("KM", "b", optional=True)},
+    ),
     "similarities.Similarity": ({"scores": functional(product)},),
     "pairings.index": ({"positives": Array("N", "i")},),
     "pairings.explicit": ({"positives": Array("NK", "b")},),

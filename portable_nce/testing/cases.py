@@ -118,6 +118,9 @@ def _call(loss: str, names: tuple[str, ...], options: Mapping[str, Any], *arrays
         keywords["similarity"] = similarities.bilinear(keywords.pop("bilinear"))
     elif keywords.get("similarity", "").startswith("normalized "):
         keywords["similarity"] = similarities.normalized(keywords["similarity"].removeprefix("normalized "))
+    elif keywords.get("similarity", "").startswith("max_sim"):
+        masks = {key: keywords.pop(key, None) for key in ("query_mask", "document_mask")}
+        keywords["similarity"] = similarities.max_sim(**masks, normalize=keywords["similarity"] == "max_sim")
     if loss == "contrast":
         _name_axes(package, keywords)
     result = function(*positional, **keywords)
@@ -223,6 +226,7 @@ def make_cases(rows: int = 3, features: int = 3, seed: int = 20268) -> tuple[Cas
         *_two_views(draw, rows, features),
         *_clip(draw, rows, features),
         *_contrast(draw, rows, features),
+        *_tokens(rows, features),
         *_from_scores(draw, rows),
         *_bounds(draw, rows),
         *_separate(draw, rows, features),
@@ -420,6 +424,22 @@ def _contrast(draw: _Draw, rows: int, features: int) -> Iterator[Case]:
                 if not own or "multi_positive" not in options
             }
             yield from _variations("contrast", arguments, named | _streamed(named, list(named)))
+
+
+def _tokens(rows: int, features: int) -> Iterator[Case]:
+    draw = _Draw(20269)
+    query, document = ([draw.vectors(tokens, features) for _ in range(n)] for tokens, n in ((2, rows), (3, rows + 1)))
+    masks = {
+        "query_mask": [[i != 1 or j == 0 for j in range(2)] for i in range(rows)],
+        "document_mask": [[i != rows and j != i % 3 for j in range(3)] for i in range(rows + 1)],
+    }
+    usual: dict[str, Nested] = {"objective": "info_nce", "pairing": "diagonal", "temperature": 0.5}
+    table: dict[str, dict[str, Nested]] = {
+        "max_sim": {**usual, "similarity": "max_sim"},
+        "max_sim, masks": {**usual, "similarity": "max_sim", **masks},
+        "max_sim of products, masks, sum": {**usual, "similarity": "max_sim, dot", **masks, "reduction": "sum"},
+    }
+    yield from _variations("contrast", {"x": query, "y": document}, table | _streamed(table, list(table)))
 
 
 def _from_scores(draw: _Draw, rows: int) -> Iterator[Case]:

@@ -100,6 +100,26 @@ def score_matrix(x: Matrix, y: Matrix, similarity: str, scale: Number, bilinear:
     return [[function(a, b) * scale for b in y] for a in x]
 
 
+def max_sim(query: Matrix, document: Matrix, valid: Row, usable: Row, *, normalize: bool) -> Number:
+    """ColBERT: of each valid token of the query, the largest product with one of the document."""
+    unit = SIMILARITIES["cosine" if normalize else "dot"]
+    tokens = [token for token, takes_part in zip(query, valid, strict=True) if takes_part]
+    others = [token for token, takes_part in zip(document, usable, strict=True) if takes_part]
+    return mp.fsum(max(unit(a, b) for b in others) for a in tokens) if tokens and others else mpf("-inf")
+
+
+def token_scores(
+    x: Nested, y: Nested, scale: Number, query_mask: Nested, document_mask: Nested, *, normalize: bool
+) -> Matrix:
+    """Every array of tokens in x against every one in y."""
+    query_mask = query_mask or [[True] * len(x[0])] * len(x)
+    document_mask = document_mask or [[True] * len(y[0])] * len(y)
+    return [
+        [max_sim(a, b, v, u, normalize=normalize) * scale for b, u in zip(y, document_mask, strict=True)]
+        for a, v in zip(x, query_mask, strict=True)
+    ]
+
+
 def transpose(matrix: Matrix) -> Matrix:
     """Swap rows and columns."""
     return [list(column) for column in zip(*matrix, strict=True)]
@@ -984,6 +1004,8 @@ def contrast(
     multi_positive: str = "each",
     n_columns: int = 0,
     nu: Number = 1,
+    query_mask: Nested = None,
+    document_mask: Nested = None,
     temperature: Number = 1.0,
     symmetric: bool = False,
     similarity: str = "cosine",
@@ -993,7 +1015,11 @@ def contrast(
     reduction: str = "mean",
 ) -> Nested:
     """A named objective over a named pairing."""
-    scores = score_matrix(x, x if y is None else y, similarity, 1 / mpf(temperature), bilinear)
+    if similarity.startswith("max_sim"):
+        normalize = similarity == "max_sim"
+        scores = token_scores(x, y, 1 / mpf(temperature), query_mask, document_mask, normalize=normalize)
+    else:
+        scores = score_matrix(x, x if y is None else y, similarity, 1 / mpf(temperature), bilinear)
     mask = mask or [[True] * len(scores[0]) for _ in scores]
     if pairing == "labels":
         positives = [[a == b for b in columns or labels] for a in labels]
