@@ -546,7 +546,8 @@ def max_sim(
     Parameters
     ----------
     query_mask : array of bool, shape (N, T), optional
-        Valid tokens of the queries, the first array of the loss; all by default. What others hold has no effect.
+        Valid tokens of the queries, the first array of the loss; all by default. What others hold has no effect. Where
+        a loss has one array alone, it marks the tokens on both sides.
     document_mask : array of bool, shape (K, U), optional
         Valid tokens of the documents. Where a loss has two arrays of documents, with as many tokens each, as the
         negatives of `info_nce` and `two_tower`, K counts both, one after the other. Negatives of each query have none.
