@@ -336,7 +336,7 @@ def info_nce_anchor(*, n_columns: int, nu: float = 1.0) -> Objective:
     Parameters
     ----------
     n_columns : int
-        How many columns N a row is set against, the positive included.
+        How many columns N a row is set against, the positive included; with `across`, those of all ranks.
     nu : float, default: 1.0
         Prior weight ν > 0 of the anchor. Towards 0 the objective becomes InfoNCE.
 
