@@ -78,6 +78,13 @@ def u_from(scores: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return u.detach()
 
 
+def unnormalised(scores: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+    """The mean of the scores of pairs with InfoNCE's gradient: what a log ratio up to a function of x is worth."""
+    bound, plain = bounds.info_nce(scores), scores.diagonal().mean()
+    value: torch.Tensor = plain.detach() + bound - bound.detach()
+    return value
+
+
 class Mine:
     """`bounds.mine` with its moving average."""
 
@@ -134,6 +141,9 @@ def interpolated(alpha: float) -> Callable[[], Bound]:
 
 ESTIMATORS = (
     Estimator("info_nce", LOWER, of_scores(bounds.info_nce)),
+    Estimator("info_nce, mean of scores", NEITHER, lambda: unnormalised),
+    Estimator("anchor", LOWER, of_scores(bounds.info_nce_anchor)),
+    Estimator("anchor, mean of scores", NEITHER, of_scores(lambda g: bounds.info_nce_anchor(g, form="plug_in"))),
     Estimator("fdv", LOWER, of_scores(bounds.fdv)),
     Estimator("fdv, cosine critic", LOWER, of_scores(bounds.fdv), critic="cosine"),
     Estimator("flo", LOWER, lambda: bounds.flo, second="xy"),
@@ -369,9 +379,9 @@ def panel(axes: Axes, estimator: Estimator, estimates: Numbers) -> None:
 
 def draw(found: dict[str, Numbers], output: Path) -> None:
     """Draw a panel for each estimator, and the legend where two panels are left, into a PNG file."""
-    figure = Figure(figsize=(10.5, 11.0), layout="constrained")
+    figure = Figure(figsize=(10.5, 13.0), layout="constrained")
     FigureCanvasAgg(figure)
-    grid = figure.subplots(5, 4, sharex=True, sharey=True).ravel()
+    grid = figure.subplots(6, 4, sharex=True, sharey=True).ravel()
     for axes, estimator in zip(grid, ESTIMATORS, strict=False):
         panel(axes, estimator, found[estimator.name][0])
     for axes, above in zip(grid[len(ESTIMATORS) :], grid[len(ESTIMATORS) - 4 :], strict=False):
@@ -417,6 +427,8 @@ the picture shows the first.
 - "dual, alternating" is the optimisation of the FlatNCE lemma as it stands: u by `bounds.dual_critic` in closed form, a
   constant for the step of g on `bounds.dual` that follows. "dual, other negatives for u" is the same with u from the
   samples of y of the batch before, and the positive included (`include_positive=True`).
+- "anchor" is `bounds.info_nce_anchor`, and "mean of scores" its `form="plug_in"`: the mean of the scores of the pairs,
+  which are trained to be log ratios. "info_nce, mean of scores" is the same mean of InfoNCE's scores, for comparison.
 - "cosine critic" has f and h of unit length, and temperature {temperature}; no score is beyond ±{largest:g}.
 - "best critic" and "known density" are given the true densities and learn nothing.
 
@@ -433,6 +445,11 @@ The column "bound" says what an estimator is in expectation over the batches, fo
   pushes up, is off by {dv_bias}.
 - **`smile` comes nearest of those that learn, and is not a bound**: it ends at {smile_bias:+.2f} at 10 nats, and no
   theory says on which side of the truth, or how far.
+- **An anchor normalises the scores.** At {levels} nats, their mean over the pairs is off by
+  {plug_bias}, without a ceiling, and with a variance of {plug_variance:.2f} nats² at
+  10 nats. The mean of InfoNCE's scores, which may hold any function of x, is off by
+  {raw_bias}. Neither is a bound. The bound that goes with the anchor has InfoNCE's
+  ceiling: it is off by {anchor_bias:+.2f} at 10 nats.
 - **`js_mi` is often near and at times far below**: nothing in its gradient holds down the exponentials in its value.
   Over the last steps at 10 nats it is off by {js_median:+.2f} in the median, and by {js_bias} in the mean.
 - **FlatNCE's gradient wants a bounded critic.** `fdv` and "dual, alternating" have the same gradient, and follow it out
@@ -486,6 +503,10 @@ def document(found: dict[str, Numbers]) -> str:
         }.items()
     }
     rho = correlation(LEVELS[-1])
+
+    def at_levels(name: str) -> str:
+        return ", ".join(written(value, signed=True) for value in bias(found[name]).mean(axis=0).tolist())
+
     return DOCUMENT.format(
         **signed,
         dimension=DIMENSION,
@@ -505,6 +526,11 @@ def document(found: dict[str, Numbers]) -> str:
         winner=winner,
         winner_error=written(at_end(winner, squared_error)),
         smile_bias=at_end("smile, clip 5"),
+        levels=", ".join(f"{level:g}" for level in LEVELS),
+        plug_bias=at_levels("anchor, mean of scores"),
+        plug_variance=at_end("anchor, mean of scores", variance),
+        raw_bias=at_levels("info_nce, mean of scores"),
+        anchor_bias=at_end("anchor"),
         js_median=median("js_mi") - LEVELS[-1],
         flat_median=written(median("dual, alternating"), decimals=0),
         nwj_best_median=median("nwj, best critic") - LEVELS[-1],

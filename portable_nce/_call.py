@@ -50,6 +50,7 @@ from .similarities import (
     normalized_here,
     numbers_of_columns,
     scaled_columns,
+    takes_tokens,
 )
 from .similarities import resolve as resolve_similarity
 
@@ -71,6 +72,7 @@ __all__ = [
 
 
 @told_to_others
+@takes_tokens
 def contrast(
     x: Array,
     y: Array | None = None,

@@ -15,7 +15,17 @@ from typing import Any
 
 from ._call import finish
 from ._core.autodiff import stop_gradient
-from ._core.checks import as_integer, check_bool, check_floating, check_number, check_shape, scalar, shape_of
+from ._core.checks import (
+    SINGLE,
+    as_integer,
+    check_bool,
+    check_choice,
+    check_floating,
+    check_number,
+    check_shape,
+    scalar,
+    shape_of,
+)
 from ._core.logsumexp import exp_sum
 from ._core.namespace import device_of, enter, is_array, is_number, namespace_of
 from ._core.numerics import softplus, sum_to_scalar, upcast
@@ -33,6 +43,7 @@ __all__ = [
     "fdv",
     "flo",
     "info_nce",
+    "info_nce_anchor",
     "interpolated",
     "js",
     "js_mi",
@@ -91,6 +102,92 @@ def info_nce(scores: Array, /) -> Array:
     xp, scores, dtype = _enter(scores)
     log_odds = diagonal_log_odds(xp, scores)
     return _finish(xp, _row_mean(xp, _log(xp, scores.shape[1], log_odds) - softplus(xp, log_odds)), dtype)
+
+
+def info_nce_anchor(scores: Array, /, *, nu: float = 1.0, form: str = "bound") -> Array:
+    r"""Return the bound or the estimate of InfoNCE with an anchor, whose best scores are the log ratios themselves.
+
+    The scores are those of a classifier of n + 1 classes, n = N - 1. Of the n samples that it is shown with
+    :math:`x_i`, class k says that the k-th comes from the joint distribution and the others do not; in class 0, the
+    anchor, which is ν times as frequent as each other class, none does. With :math:`r = e^g`,
+
+    .. math:: A_i &= \frac1n \sum_{m \ne i} \log\Big(1 + \frac{\nu + \sum_{j \ne i, m} r_{ij}}{r_{ii}}\Big), \qquad
+        B_i = \log\Big(1 + \frac1\nu \sum_{j \ne i} r_{ij}\Big), \\
+        \hat I &= \Big(1 + \frac\nu n\Big) \log(n + \nu) - \frac\nu n \log \nu
+        - \frac1K \sum_i \Big(A_i + \frac\nu n B_i\Big).
+
+    Class 0 is shown the n entries of a row off the diagonal. The other classes are shown the positive and n - 1 of
+    these, in turn each but one. :math:`\hat I` is a constant minus the cross-entropy of the classes, times
+    :math:`1 + \nu / n`. Its expectation is largest where :math:`g(x, y) = \log p(y \mid x) / p(y)`, without the
+    function of x that InfoNCE leaves open. It is a lower bound in expectation, for any scores: the information of the
+    class is at most :math:`n / (n + \nu)` times the mutual information. Like the InfoNCE bound it has a ceiling, the
+    constant.
+
+    The authors' estimate is the mean of the log ratios, which has no ceiling. It is no bound: it trusts the scores, and
+    one that adds 5 nats to each of them adds 5 nats to it.
+
+    Parameters
+    ----------
+    scores : array, shape (K, N)
+        Scores g of K rows against N ≥ K columns, positives on the diagonal: log ratios, in nats. A negative of -inf
+        adds 0 to the sums. A positive of -inf makes the result -inf, with gradient 0 for ``"plug_in"``.
+    nu : float, default: 1.0
+        Prior weight ν > 0 of class 0, relative to each of the others. Towards 0 the bound becomes `info_nce`'s of one
+        column less, and the function of x is open again.
+    form : {"bound", "plug_in"}, default: "bound"
+        The lower bound :math:`\hat I`, or the mean of the scores of the positives with the gradient of
+        :math:`\hat I`.
+
+    Returns
+    -------
+    array
+        Bound or estimate in nats, 0-d, of the library, dtype and device of `scores`.
+
+    Raises
+    ------
+    TypeError
+        If `scores` is not a real floating-point array, or `nu` not a number.
+    ValueError
+        If `scores` is not a matrix with at least as many columns as rows, and at least two, `nu` not a number
+        greater than 0 that float32 can hold, or `form` not one of the two.
+
+    See Also
+    --------
+    portable_nce.objectives.info_nce_anchor : The loss, streamed, with all negatives beside the positive.
+    js : The case of one sample, n = 1, ν = 1, but for the constant 2 log 2.
+
+    References
+    ----------
+    Ryu, Yeddanapudi, Xu and Wornell (2025), "Contrastive Predictive Coding Done Right for Mutual Information
+    Estimation", arXiv:2510.25983, section 3.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> scores = np.log(4.0) * np.eye(4)
+    >>> round(float(pnce.bounds.info_nce_anchor(scores)), 6)
+    0.826679
+    >>> round(float(pnce.bounds.info_nce_anchor(scores, form="plug_in")), 6)
+    1.386294
+    """
+    nu = check_number("nu", nu, above=0.0, limits=SINGLE)
+    check_choice("form", form, ("bound", "plug_in"))
+    xp, scores, dtype = _enter(scores, least=2)
+    own, off = _split(scores)
+    others = scores.shape[1] - 1
+    positive = _positive(xp, scores)
+    log_nu = xp.log(xp.zeros_like(positive) + nu)
+    # ν in the place of the positive: what is left of a row without one of its entries are the sums of both classes.
+    sums = _leave_one_out_sums(xp, xp.where(own, xp.expand_dims(log_nu, axis=1), scores))
+    nothing = xp.zeros_like(scores)
+    odds = xp.where(off, sums - xp.expand_dims(positive, axis=1), nothing)
+    paired = xp.sum(xp.where(off, softplus(xp, odds), nothing), axis=1) / others
+    anchored = softplus(xp, xp.sum(xp.where(own, sums, nothing), axis=1) - log_nu)
+    share = nu / others
+    ceiling = (1.0 + share) * xp.log(xp.zeros_like(positive) + (others + nu)) - share * log_nu
+    bound = _row_mean(xp, ceiling - paired - share * anchored)
+    return _finish(xp, bound if form == "bound" else _instead(_row_mean(xp, positive), bound), dtype)
 
 
 def dual_critic(scores: Array, /, *, include_positive: bool = False) -> Array:

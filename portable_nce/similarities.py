@@ -16,11 +16,14 @@ name               score of rows x, y at temperature τ
 
 from __future__ import annotations
 
+import inspect
+import math
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from functools import wraps
+from typing import Any, ParamSpec, TypeAlias, TypeVar
 
 from ._core.autodiff import stop_gradient
-from ._core.checks import check_bool, check_callable, check_choice, check_floating, check_shape, shape_of
+from ._core.checks import check_bool, check_callable, check_choice, check_floating, check_mask, check_shape, shape_of
 from ._core.equality import EqualByContents
 from ._core.namespace import device_of, enter, is_array, is_number, namespace_of
 from ._core.numerics import in_range, normalize, normalize_both, safe_sqrt, upcast
@@ -34,6 +37,7 @@ __all__ = [
     "Scores",
     "Similarity",
     "bilinear",
+    "max_sim",
     "normalized",
     "resolve",
     "scaled_columns",
@@ -300,6 +304,167 @@ def _with_numbers(prepare: Prepare, change: Callable[[Array], Array]) -> Prepare
     return prepare
 
 
+class _OfTokens(_Around):
+    """The preparation of `max_sim`, before it is known how many features a token has."""
+
+    def __call__(self, x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:
+        del scale
+        message = (
+            f"similarity: expected another than max_sim here, got arrays of shapes {tuple(x.shape)} and "
+            f"{tuple(y.shape)}; it is for contrast, info_nce, clip, siglip and two_tower, and in no other similarity"
+        )
+        raise ValueError(message)
+
+    def flattened(self, named: dict[str, Any]) -> tuple[Similarity, list[Any]]:
+        """The similarity of token embeddings of one width, and the arrays of tokens as arrays of rows.
+
+        The tokens (..., T, D) of a row become one row (..., T D + T): their features, and a 1 or 0 for each that says
+        whether it is valid, so that masks go with the embeddings wherever these go.
+        """
+        *given, unit = self.inner
+        masks = _given_masks(*given)
+        xp, entered = enter(**named, **masks)
+        arrays, masks = entered[: len(named)], dict(zip(masks, entered[len(named) :], strict=True))
+        query_mask, document_mask = masks.get("query_mask"), masks.get("document_mask")
+        check_floating(xp, **dict(zip(named, arrays, strict=True)))
+        (name, query), *documents = zip(named, arrays, strict=True)
+        _, tokens, features = shape_of(name, query, "(N, T, D)")
+        if query_mask is not None:
+            check_mask(xp, "query_mask", query_mask, (query.shape[0], tokens))
+        flat = [_with_valid(xp, query, query_mask)]
+        rows = 0
+        for k, (name, document) in enumerate(documents):
+            each = k > 0 and len(document.shape) == 4  # noqa: PLR2004  (negatives of each query)
+            *_, tokens, width = shape_of(name, document, "(N, M, U, D)" if each else "(K, U, D)")
+            if width != features:
+                message = f"{name}: expected tokens of {features} features, got shape {tuple(document.shape)}"
+                raise ValueError(message)
+            if each and document_mask is not None:
+                message = f"document_mask: expected None with {name} of each query, got an array"
+                raise ValueError(message)
+            mask = None
+            if document_mask is not None:
+                mask = document_mask[rows : rows + document.shape[0], ...]
+                check_shape("document_mask", mask, (document.shape[0], tokens))
+                rows += document.shape[0]
+            flat.append(_with_valid(xp, document, mask))
+        if document_mask is not None:
+            check_mask(xp, "document_mask", document_mask, (rows, document_mask.shape[1]))
+        made = Similarity(_Tokens(features, unit), _MaxSimScores(features), _MaxSimPullback(features), wide=True)
+        return made, flat
+
+
+def _given_masks(query_mask: Array | None, document_mask: Array | None) -> dict[str, Array]:
+    """The masks that are not None, by name."""
+    masks = {"query_mask": query_mask, "document_mask": document_mask}
+    return {name: mask for name, mask in masks.items() if mask is not None}
+
+
+def _with_valid(xp: Namespace, tokens: Array, mask: Array | None) -> Array:
+    """Tokens (..., T, D) in one row, and which of them are valid."""
+    *leading, count, features = tokens.shape
+    valid = xp.ones_like(tokens[..., 0]) if mask is None else xp.astype(mask, tokens.dtype)
+    return xp.concat([xp.reshape(tokens, (*leading, count * features)), stop_gradient(valid)], axis=-1)
+
+
+class _Tokens(_Around):
+    """The preparation of rows that hold tokens: these, 0 where they are not valid, and which are valid."""
+
+    def __call__(self, x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:
+        rows, columns = self.split(x), self.split(y)
+        return (rows[0] * scale, rows[1]), columns
+
+    def split(self, x: Array) -> tuple[Array, Array]:
+        """The features of the tokens of each row, and 1 or 0 for each token."""
+        features, unit = self.inner
+        xp = namespace_of(x)
+        count = x.shape[-1] // (features + 1)
+        tokens = xp.reshape(x[..., : count * features], (*x.shape[:-1], count, features))
+        valid = stop_gradient(x[..., count * features :])
+        tokens = xp.where(xp.expand_dims(valid != 0, axis=-1), tokens, xp.zeros_like(tokens))
+        tokens = normalize(tokens) if unit else tokens
+        return xp.reshape(tokens, (*x.shape[:-1], count * features)), valid
+
+
+class _MaxSim(_Around):
+    """What the scores of tokens and their pullback have in common; the width of a token is inside."""
+
+    def best(self, rows: Operands, columns: Operands) -> tuple[Array, Array, Array]:
+        """The products (..., N, T, K, U), where the first maximum over u is, and the pairs (..., N, K) with tokens."""
+        (q, of_query), (d, of_document) = (self.tokens(x) for x in (rows, columns))
+        xp = namespace_of(q, d)
+        *leading, n, t, features = q.shape
+        k, u = d.shape[-3:-1]
+        q = xp.reshape(q, (*leading, n * t, features))
+        d = xp.reshape(d, (*d.shape[:-3], k * u, features))
+        products = xp.matmul(q, xp.matrix_transpose(d))
+        products = xp.reshape(products, (*products.shape[:-2], n, t, k, u))
+        valid = xp.expand_dims(xp.expand_dims(of_document != 0, axis=-3), axis=-4)
+        candidates = xp.where(valid, stop_gradient(products), -math.inf)
+        where = xp.expand_dims(xp.argmax(candidates, axis=-1), axis=-1)
+        first = where == xp.astype(xp.arange(u, device=device_of(products)), where.dtype)
+        live_rows, live_columns = (xp.any(x != 0, axis=-1) for x in (of_query, of_document))
+        live = xp.logical_and(xp.expand_dims(live_rows, axis=-1), xp.expand_dims(live_columns, axis=-2))
+        return products, xp.logical_and(first, valid), live
+
+    def tokens(self, operands: Operands) -> tuple[Array, Array]:
+        """The tokens (..., N, T, D) of operands, and which of them are valid, (..., N, T)."""
+        tokens, valid = operands
+        shape = (*tokens.shape[:-1], valid.shape[-1], self.inner[0])
+        return namespace_of(tokens).reshape(tokens, shape), valid
+
+
+class _MaxSimScores(_MaxSim):
+    """``Σ_t max_u q_t · d_u``, -inf where either side has no tokens; of equal maxima the first, in derivatives too."""
+
+    def __call__(self, rows: Operands, columns: Operands) -> Array:
+        products, first, live = self.best(rows, columns)
+        xp = namespace_of(products)
+        best = xp.sum(xp.where(first, products, xp.zeros_like(products)), axis=-1)  # (..., N, T, K)
+        return xp.where(live, xp.sum(best, axis=-2), -math.inf)
+
+
+class _MaxSimPullback(_MaxSim):
+    """The pullback of `_MaxSimScores`.
+
+    With W, 1 where document k's token u is the first maximum of token t of query n, the cotangent c of the scores gives
+    ``q̄_nt = Σ_ku c_nk W_ntku d_ku`` and ``d̄_ku = Σ_nt c_nk W_ntku q_nt``.
+    """
+
+    def __call__(self, rows: Operands, columns: Operands, cotangent: Array) -> tuple[Operands, Operands]:
+        products, first, live = self.best(rows, columns)
+        xp = namespace_of(products, cotangent)
+        n, t, k, u = products.shape
+        cotangent = xp.where(live, cotangent, xp.zeros_like(cotangent))
+        pull = xp.where(first, xp.reshape(cotangent, (n, 1, k, 1)), xp.zeros_like(products))
+        pull = xp.reshape(pull, (n * t, k * u))
+        q, d = xp.reshape(rows[0], (n * t, -1)), xp.reshape(columns[0], (k * u, -1))
+        to_rows = xp.reshape(xp.matmul(pull, d), tuple(rows[0].shape))
+        to_columns = xp.reshape(xp.matmul(xp.matrix_transpose(pull), q), tuple(columns[0].shape))
+        return (to_rows, xp.zeros_like(rows[1])), (to_columns, xp.zeros_like(columns[1]))
+
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+def takes_tokens(loss: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """A loss whose positional arguments are embeddings, and may be arrays of tokens with a similarity of these."""
+    names = inspect.getfullargspec(loss).args
+
+    @wraps(loss)
+    def flattening(*args: Parameters.args, **options: Parameters.kwargs) -> Result:
+        similarity: Any = options.get("similarity")
+        if not isinstance(similarity, Similarity) or not isinstance(similarity.prepare, _OfTokens):
+            return loss(*args, **options)
+        named = {name: x for name, x in zip(names, args, strict=False) if x is not None}
+        options["similarity"], arrays = similarity.prepare.flattened(named)
+        flat: Any = [None if x is None else arrays.pop(0) for x in args]
+        return loss(*flat, **options)
+
+    return flattening
+
+
 class _Critic(_Around):
     """The preparation of embeddings for a function of two arrays."""
 
@@ -361,6 +526,72 @@ def bilinear(weight: Array, /) -> Similarity:
     weight = upcast(xp, weight)
 
     return Similarity(_Bilinear(weight), inner_product=True)
+
+
+def max_sim(
+    *, query_mask: Array | None = None, document_mask: Array | None = None, normalize: bool = True
+) -> Similarity:
+    r"""Return ColBERT's similarity of token embeddings, late interaction: each query token finds its best match.
+
+    .. math:: s(q, d) = \frac1\tau \sum_{t} \max_{u}\, q_t^\top d_u
+
+    over the valid tokens t of the query and u of the document. It is for `contrast`, `info_nce`, `clip`, `siglip` and
+    `two_tower`, which then take arrays of tokens, (N, T, D) for (N, D) and (K, U, D) for (K, D); the rows are queries
+    and the columns documents. It is not symmetric: with ``symmetric=True`` the scores are the same for both sides, and
+    their maximum over the tokens of the document.
+
+    Where several tokens of a document are the best match, the first has all of the gradient. A query or document
+    without valid tokens has scores of -inf, which take no part: such a query does not count, nor does one whose own
+    document is empty.
+
+    Parameters
+    ----------
+    query_mask : array of bool, shape (N, T), optional
+        Valid tokens of the queries, the first array of the loss; all by default. What others hold has no effect. Where
+        a loss has one array alone, it marks the tokens on both sides.
+    document_mask : array of bool, shape (K, U), optional
+        Valid tokens of the documents. Where a loss has two arrays of documents, with as many tokens each, as the
+        negatives of `info_nce` and `two_tower`, K counts both, one after the other. Negatives of each query have none.
+    normalize : bool, default: True
+        Whether tokens are scaled to unit length first, as ColBERT's are, so that :math:`q_t^\top d_u` is a cosine.
+
+    Returns
+    -------
+    Similarity
+        The similarity, for the `similarity` argument of the losses named.
+
+    Raises
+    ------
+    TypeError
+        If a mask is not a boolean array.
+    ValueError
+        If a mask is not a matrix, or (when called) does not fit the tokens, or tokens of queries and documents differ
+        in their features.
+
+    Notes
+    -----
+    Blocks of rows are chosen as if a pair took U · D numbers; it takes T · U. At least one query is compared with all
+    documents at once, which takes some copies of K · T · U numbers.
+
+    References
+    ----------
+    Khattab and Zaharia (2020), "ColBERT: Efficient and Effective Passage Search via Contextualized Late Interaction
+    over BERT", arXiv:2004.12832, equation 3.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> query, document = np.eye(4)[:, None, :], np.stack([np.eye(4), np.eye(4)[::-1]], axis=1)
+    >>> round(float(pnce.info_nce(query, document, similarity=pnce.similarities.max_sim(), temperature=0.5)), 6)
+    0.820075
+    """
+    normalize = check_bool("normalize", normalize)
+    masks = _given_masks(query_mask, document_mask)
+    xp = enter(**masks)[0] if masks else None
+    for name, mask in masks.items():
+        check_mask(xp, name, mask, shape_of(name, mask, "(N, T)" if name == "query_mask" else "(K, U)"))
+    return Similarity(_OfTokens(query_mask, document_mask, normalize), _MaxSimScores(0), wide=True)
 
 
 def normalized(similarity: str | Similarity | Callable[[Array, Array], Array], /) -> Similarity:

@@ -122,6 +122,8 @@ POSITIVE_AND_NEGATIVE = {(1, 1), (1, 0)}
 
 BOUNDS: dict[str, Callable[[Any], Any]] = {
     "info_nce": pnce.bounds.info_nce,
+    "info_nce_anchor": pnce.bounds.info_nce_anchor,
+    "info_nce_anchor, plug-in": lambda scores: pnce.bounds.info_nce_anchor(scores, form="plug_in"),
     "dual": lambda scores: pnce.bounds.dual(scores, np.full(3, 0.5)),
     "flo": lambda scores: pnce.bounds.flo(scores, np.full(3, 0.5)),
     "fdv": pnce.bounds.fdv,
@@ -140,6 +142,7 @@ BOUNDS: dict[str, Callable[[Any], Any]] = {
     "barber_agakov": lambda scores: pnce.bounds.barber_agakov(scores, 1.0),
     "vub": lambda scores: pnce.bounds.vub(scores, np.zeros(3)),
 }
+GRADIENT_OF_ANOTHER = {"fdv", "mine", "js_mi", "smile", "smile, no clip", "info_nce_anchor, plug-in"}
 ADDS_ZERO = set(BOUNDS) - {"club", "smile"}
 
 
@@ -164,7 +167,7 @@ def test_a_positive_of_minus_infinity_makes_a_bound_minus_infinity(name: str) ->
     assert value == -INF
     assert np.all(np.isfinite(gradient)) == (name not in {"dual", "flo"})
     assert not np.any(np.isnan(gradient))
-    assert np.all(gradient == 0.0) == (name in {"fdv", "mine", "js_mi", "smile", "smile, no clip"})
+    assert np.all(gradient == 0.0) == (name in GRADIENT_OF_ANOTHER)
 
 
 @pytest.mark.parametrize(

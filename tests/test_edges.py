@@ -368,6 +368,7 @@ def test_objectives_have_names() -> None:
     assert repr(pnce.objectives.logistic()) == "<objective logistic>"
     assert repr(pnce.objectives.contrastive()) == "<objective contrastive>"
     assert repr(pnce.objectives.dclw(temperature=0.1)) == "<objective dclw>"
+    assert repr(pnce.objectives.info_nce_anchor(n_columns=2)) == "<objective info_nce_anchor>"
     assert repr(pnce.objectives.info_nce(multi_positive="separate")) == "<objective info_nce, separate>"
     assert repr(pnce.objectives.flat_nce(include_positive=True)) == "<objective flat_nce with the positive, each>"
     assert repr(Pairwise(None, square())) == "<objective pairwise>"

@@ -449,6 +449,7 @@ PAIRINGS: dict[str, Any] = {
 OBJECTIVES: dict[str, Any] = {
     "info_nce": pnce.objectives.info_nce(),
     "flat_nce": pnce.objectives.flat_nce(),
+    "info_nce_anchor": pnce.objectives.info_nce_anchor(n_columns=15),
     "logistic": pnce.objectives.logistic(),
     "contrastive": pnce.objectives.contrastive(margin=2.0),
     "triplet": pnce.objectives.triplet(margin=1.0, mining="batch_hard"),

@@ -59,7 +59,7 @@ def toy_language(k: str) -> dict[str, tuple[float, float, float]]:
 @pytest.mark.parametrize("measure", MEASURES)
 def test_every_estimator_has_a_finite_number_at_every_level(measure: str) -> None:
     table = gaussians(measure)
-    assert len(table) == 18
+    assert len(table) == 21
     assert all(len(row) == len(LEVELS) and all(map(math.isfinite, row)) for row in table.values())
     assert measure == "bias" or all(number >= 0.0 for row in table.values() for number in row)
 

@@ -482,10 +482,12 @@ class Draft:
             if not own:
                 self.add("columns", "K", labelled(self.numbers, columns, self.pick(LABELS)))
         self.positives(pairing, axes, rows, columns)
-        names = ["info_nce", "flat_nce", "dclw", "logistic", "contrastive", "triplet", *(["relic"] if own else [])]
+        names = ["info_nce", "info_nce_anchor", "flat_nce", "dclw", "logistic", "contrastive", "triplet"]
+        names += ["relic"] if own else []
         objective = self.pick(names)
         own_options = self.choices(inspect.signature(getattr(pnce.objectives, objective)).parameters, objective)
         own_options |= {"temperature": 0.5} if objective == "dclw" else {}
+        own_options |= {"n_columns": columns, "nu": 0.5} if objective == "info_nce_anchor" else {}
         if objective == "logistic":
             own_options["divide_by"] = self.pick(["rows", "pairs", "active"])
         self.options |= {"pairing": pairing, "objective": (objective, own_options)}

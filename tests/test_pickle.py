@@ -53,6 +53,11 @@ def energy(x: Any) -> Any:
     return (x * x).sum(), x
 
 
+TOKENS: dict[str, Callable[[], Any]] = {
+    "max_sim": lambda: similarities.max_sim(normalize=False),
+    "max_sim with masks": lambda: similarities.max_sim(query_mask=LABELS[:, None] > 0, document_mask=MASK[:, :1]),
+}
+
 PAIRINGS: dict[str, Callable[[], Pairing]] = {
     "Pairing": lambda: Pairing(near, rows=(LABELS * 2,), columns=(LABELS * 2 + 1,)),
     "diagonal": pairings.diagonal,
@@ -91,6 +96,7 @@ OBJECTIVES: dict[str, Callable[[], Any]] = {
     "Pairwise": lambda: objectives.Pairwise(square, objectives.Term(square), divide_by="pairs"),
     "dclw": lambda: objectives.dclw(temperature=0.5),
     "dclw of arrays": lambda: objectives.dclw(temperature=np.asarray(0.5), sigma=np.asarray(0.25), detach_weights=True),
+    "info_nce_anchor": lambda: objectives.info_nce_anchor(n_columns=5, nu=0.5),
     "logistic": lambda: objectives.logistic(bias=0.5, balance=True),
     "contrastive": lambda: objectives.contrastive(margin=2.0, positive_power=1, average="nonzero"),
     "contrastive of arrays": lambda: objectives.contrastive(margin=np.asarray(2.0)),
@@ -118,6 +124,7 @@ WITH_ARRAYS = (
     "shifted_columns",
     "Pairing",
     "transposed",
+    "with masks",
     "partial",
 )
 
@@ -130,6 +137,10 @@ def _with_pairing(pairing: Pairing) -> Any:
 
 def _with_similarity(similarity: Any) -> Any:
     return pnce.info_nce(X, Y, similarity=similarity, temperature=0.5, reduction="none")
+
+
+def _with_tokens(similarity: Any) -> Any:
+    return pnce.info_nce(X[:, None, :], Y[:, None, :], similarity=similarity, reduction="none")
 
 
 def _with_objective(objective: Any) -> Any:
@@ -145,6 +156,7 @@ PARTS: list[Part] = [
     for kind, table, use in (
         ("pairing", PAIRINGS, _with_pairing),
         ("similarity", SIMILARITIES, _with_similarity),
+        ("tokens", TOKENS, _with_tokens),
         ("objective", OBJECTIVES, _with_objective),
         ("gradient", TRANSFORMED, _apply),
     )
@@ -159,7 +171,7 @@ def _same(ours: Any, expected: Any) -> None:
 
 def test_every_part_has_its_line() -> None:
     """What is added to the package is added here."""
-    names = {name.partition(" ")[0] for name in (*PAIRINGS, *SIMILARITIES, *OBJECTIVES)}
+    names = {name.partition(" ")[0] for name in (*PAIRINGS, *SIMILARITIES, *TOKENS, *OBJECTIVES)}
     assert {*pairings.__all__} - {"Tile"} <= names
     assert {*similarities.__all__} - {"NAMES", "Operands", "Pullback", "Scores", "resolve"} <= names
     assert {*objectives.__all__} - {"RowStatistics", "Term", "resolve"} <= names
@@ -186,6 +198,9 @@ def test_parts_of_other_contents_differ() -> None:
         objectives.dclw(temperature=0.5),
         objectives.dclw(temperature=0.25),
         objectives.dclw(temperature=a[:1, 0]),
+        objectives.info_nce_anchor(n_columns=5),
+        objectives.info_nce_anchor(n_columns=6),
+        objectives.info_nce_anchor(n_columns=5, nu=0.5),
         objectives.logistic(),
         objectives.logistic(bias=1.0),
         objectives.logistic(bias=a[:1, 0]),
@@ -251,8 +266,8 @@ def test_a_gradient_in_a_class_is_a_method() -> None:
 
 def in_another_process(data: bytes) -> list[Any]:
     """Use parts in a process that has made none."""
-    uses = [_with_pairing, _with_similarity, _with_objective, _apply]
-    kinds = ["pairing", "similarity", "objective", "gradient"]
+    uses = [_with_pairing, _with_similarity, _with_tokens, _with_objective, _apply]
+    kinds = ["pairing", "similarity", "tokens", "objective", "gradient"]
     return [uses[kinds.index(kind)](part) for kind, part in pickle.loads(data)]  # noqa: S301  (our own)
 
 

@@ -105,6 +105,7 @@ SCORE_LOSSES: dict[str, Loss] = {
     "scores triplet": lambda g: pnce.from_scores.triplet(g, margin=4.0),
     "scores triplet hard": lambda g: pnce.from_scores.triplet(g, mining="batch_hard", form="soft"),
     "bound info_nce": pnce.bounds.info_nce,
+    "bound info_nce_anchor": pnce.bounds.info_nce_anchor,
     "bound dual": lambda g: pnce.bounds.dual(g, g[:, 0]),
     "dual critic": lambda g: pnce.bounds.dual_critic(g).sum(),
     "ess": pnce.diagnostics.effective_sample_size,

@@ -188,7 +188,7 @@ def shape_of(name: str, x: Array, axes: str) -> tuple[int, ...]:
 
 
 _DOUBLE = (sys.float_info.min, sys.float_info.max)
-_SINGLE = (2.0**-126, (2.0 - 2.0**-23) * 2.0**127)
+SINGLE = (2.0**-126, (2.0 - 2.0**-23) * 2.0**127)
 """The least positive number of full precision, whose inverse is finite, and the largest, of float64 and of float32."""
 
 
@@ -231,7 +231,7 @@ def has_one_per_row(value: Any, rows: int) -> bool:
 
 def scalar(xp: Namespace, name: str, value: Any, like: Array, *, above: float = -math.inf) -> Any:
     """A number as a Python float, or an array of one entry as a 0-d array of the dtype of `like`."""
-    check_scalar(name, value, above=above, limits=_SINGLE if like.dtype == xp.float32 else _DOUBLE)
+    check_scalar(name, value, above=above, limits=SINGLE if like.dtype == xp.float32 else _DOUBLE)
     return float(value) if is_number(value) else xp.astype(xp.reshape(value, ()), like.dtype)
 
 

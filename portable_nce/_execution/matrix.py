@@ -179,7 +179,9 @@ class ScoreMatrix:
         """Whether every sweep sees all rows at once."""
         first = self.rows[0]
         n_rows, n_columns = self.shape
-        mode, width = adapter_of(first).mode, first.shape[-1] if self.similarity.wide else 1
+        # Blocks are sized by the operand of the columns, which of the transposed matrix is that of the rows.
+        widths = [x[0].shape[-1] for x in (self.rows, self.columns) if x and self.similarity.wide]
+        mode, width = adapter_of(first).mode, max(widths, default=1)
         tilings = (
             one_sided(n_rows, n_columns, self.block_size, mode=mode, far=is_far(first)),
             masked(n_rows, n_columns, self.block_size, mode=mode, width=width),

@@ -44,12 +44,13 @@ from ..objectives import AnyObjective, logistic
 from ..objectives import info_nce as info_nce_objective
 from ..objectives import relic as relic_objective
 from ..pairings import Pairing, Tile, candidates, diagonal, queue
-from ..similarities import Similarity, operands, resolve
+from ..similarities import Similarity, operands, resolve, takes_tokens
 
 __all__ = ["clip", "cpc", "info_nce", "n_tuple", "relic", "siglip"]
 
 
 @told_to_others
+@takes_tokens
 def info_nce(
     query: Array,
     positive_key: Array,
@@ -445,6 +446,7 @@ def cpc(
 
 
 @told_to_others
+@takes_tokens
 def clip(
     image: Array,
     text: Array,
@@ -543,6 +545,7 @@ def clip(
 
 
 @told_to_others
+@takes_tokens
 def siglip(
     image: Array,
     text: Array,

@@ -13,12 +13,13 @@ from .._core.ranks import Ranks, told_to_others
 from ..objectives import info_nce as info_nce_objective
 from ..pairings import diagonal
 from ..pairings import ids as pairing_of_ids
-from ..similarities import Similarity, shifted_columns
+from ..similarities import Similarity, shifted_columns, takes_tokens
 
 __all__ = ["two_tower"]
 
 
 @told_to_others
+@takes_tokens
 def two_tower(
     query: Array,
     candidate: Array,

@@ -16,7 +16,7 @@ from .base import Objective, Pairwise, RowStatistics, Term
 from .hard import HardNegatives, hard_negatives
 from .pairwise import contrastive, logistic
 from .relic import Relic, relic
-from .softmax import dclw, flat_nce, info_nce
+from .softmax import dclw, flat_nce, info_nce, info_nce_anchor
 from .triplet import Triplet, triplet
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "flat_nce",
     "hard_negatives",
     "info_nce",
+    "info_nce_anchor",
     "logistic",
     "relic",
     "resolve",

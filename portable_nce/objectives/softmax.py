@@ -7,14 +7,22 @@ from collections.abc import Callable
 from typing import Any
 
 from .._core.autodiff import stop_gradient
-from .._core.checks import check_bool, check_choice, check_scalar, check_shape
+from .._core.checks import (
+    SINGLE,
+    check_bool,
+    check_choice,
+    check_number,
+    check_scalar,
+    check_shape,
+    check_whole_number,
+)
 from .._core.equality import EqualByContents
 from .._core.namespace import device_of, enter, is_number, namespace_of
 from .._core.numerics import sigmoid, softplus, softplus_and_sigmoid
 from .._core.protocol import Array
 from .base import Objective, RowStatistics, Slopes, Weighted
 
-__all__ = ["MULTI_POSITIVE", "dclw", "flat_nce", "info_nce"]
+__all__ = ["MULTI_POSITIVE", "dclw", "flat_nce", "info_nce", "info_nce_anchor"]
 
 MULTI_POSITIVE = ("each", "pooled", "separate")
 
@@ -318,3 +326,107 @@ class _DclwWeights(EqualByContents):
         most = xp.logical_and(largest, others < shares)
         weight = xp.where(most, (2.0 - number) + number * (others / total), 2.0 - number * (shares / total))
         return stop_gradient(weight) if self.detach else weight
+
+
+def info_nce_anchor(*, n_columns: int, nu: float = 1.0) -> Objective:
+    r"""Return the objective of InfoNCE with an anchor, which learns log ratios without an unknown function of the row.
+
+    .. math:: \ell_i = \log\Big(1 + \frac{\nu + \sum_{j \in Q(i)} e^{g_{ij}}}{e^{g_{ii}}}\Big)
+        + \frac\nu N \log\Big(1 + \frac1\nu \sum_{j \in Q(i)} e^{g_{ij}}\Big)
+
+    It is the cross-entropy of the N + 1 classes "column j is of the row's joint distribution" and "none is", the
+    anchor, whose prior weight is ν relative to each of the others; times :math:`1 + \nu / N` and less a constant. The
+    first term is InfoNCE with a further negative of the constant score log ν; the second, of the anchor, holds all
+    scores down. InfoNCE does not change if a function of the row is added to its scores. Here the best scores are
+    :math:`g(x, y) = \log p(y \mid x) / p(y)`: they estimate the mutual information by their mean over the positives, as
+    `portable_nce.bounds.info_nce_anchor` does.
+
+    The anchor should be shown N samples that are not of the joint distribution, of which a row has one less. For that,
+    log ratios are learned too large, by 1 / N at most or little more, and by far less where they are below log N.
+    `portable_nce.bounds.info_nce_anchor`, which leaves a negative out of the first term instead, has no such bias.
+
+    Parameters
+    ----------
+    n_columns : int
+        How many columns N a row is set against, the positive included; with `across`, those of all ranks.
+    nu : float, default: 1.0
+        Prior weight ν > 0 of the anchor. Towards 0 the objective becomes InfoNCE.
+
+    Returns
+    -------
+    Objective
+        The objective, for `contrast`, with scores that can take any value, as ``similarity="dot"`` makes them. With
+        several positives it is the mean over these, as in `info_nce` with ``"each"``; a row without negatives counts.
+
+    Raises
+    ------
+    TypeError
+        If `n_columns` is not an integer, or `nu` not a number.
+    ValueError
+        If `n_columns` is less than 1, or `nu` not a number greater than 0 that float32 can hold.
+
+    References
+    ----------
+    Ryu, Yeddanapudi, Xu and Wornell (2025), "Contrastive Predictive Coding Done Right for Mutual Information
+    Estimation", arXiv:2510.25983, section 3.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> x = np.eye(3)
+    >>> anchored = pnce.objectives.info_nce_anchor(n_columns=3)
+    >>> round(float(pnce.contrast(x, x, objective=anchored, temperature=0.5)), 6)
+    0.706957
+    """
+    columns = check_whole_number("n_columns", n_columns)
+    nu = check_number("nu", nu, above=0.0, limits=SINGLE)
+    return Objective(
+        _Anchored(columns, nu), slopes=_AnchoredSlopes(columns, nu), couples_rows=False, label="info_nce_anchor"
+    )
+
+
+class _Anchored(EqualByContents):
+    """``softplus(odds) + ν / N softplus(d)`` with ``odds = log(e^u + ν e^-positive)``, ``d = negative - log ν``.
+
+    The odds are ``u + softplus(-d) = log ν - positive + softplus(d)``, of which that is computed that adds little.
+    """
+
+    __slots__ = ("columns", "nu")
+
+    def __init__(self, columns: int, nu: float) -> None:
+        self.columns = columns
+        self.nu = nu
+
+    def _contents(self) -> tuple[Any, ...]:
+        return (self.columns, self.nu)
+
+    def odds(self, row: RowStatistics) -> tuple[Array, Array, Array]:
+        """The odds against the positive, those against the anchor, and their softplus."""
+        xp = namespace_of(row.log_odds)
+        nothing = xp.zeros_like(row.log_odds)
+        log_nu = xp.log(nothing + self.nu)
+        against = xp.where(row.has_negative, row.negative - log_nu, nothing)
+        many = xp.logical_and(row.has_negative, against > 0)
+        small = xp.where(row.has_negative, xp.log1p(xp.exp(xp.where(many, -against, against))), nothing)
+        odds = xp.where(many, row.log_odds, log_nu - row.positive) + small
+        return odds, against, xp.where(many, against, nothing) + small
+
+    def __call__(self, row: RowStatistics) -> Any:
+        odds, _, anchored = self.odds(row)
+        return row.spread + softplus(namespace_of(odds), odds) + anchored * self.nu / self.columns
+
+
+class _AnchoredSlopes(_Anchored):
+    """The slopes: with ``s = sigmoid(odds)`` and ``p = sigmoid(d)``, ``s p``, 1, ``p ν / N`` and ``-s (1 - p)``."""
+
+    __slots__ = ()
+
+    def __call__(self, row: RowStatistics) -> Any:
+        odds, against, _ = self.odds(row)
+        xp = namespace_of(odds)
+        one, nothing = xp.ones_like(odds), xp.zeros_like(odds)
+        slope = sigmoid(xp, odds)
+        of_negatives = xp.where(row.has_negative, sigmoid(xp, against), nothing)
+        of_anchor = xp.where(row.has_negative, sigmoid(xp, -against), one)
+        return slope * of_negatives, one, of_negatives * self.nu / self.columns, -slope * of_anchor

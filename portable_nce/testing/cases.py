@@ -122,6 +122,9 @@ def _call(loss: str, names: tuple[str, ...], options: Mapping[str, Any], *arrays
         keywords["similarity"] = similarities.bilinear(keywords.pop("bilinear"))
     elif keywords.get("similarity", "").startswith("normalized "):
         keywords["similarity"] = similarities.normalized(keywords["similarity"].removeprefix("normalized "))
+    elif keywords.get("similarity", "").startswith("max_sim"):
+        masks = {key: keywords.pop(key, None) for key in ("query_mask", "document_mask")}
+        keywords["similarity"] = similarities.max_sim(**masks, normalize=keywords["similarity"] == "max_sim")
     if loss == "contrast":
         _name_axes(package, keywords)
     result = function(*positional, **keywords)
@@ -151,9 +154,9 @@ def _name_axes(package: str, keywords: dict[str, Any]) -> None:
             keywords["pairing"] = getattr(pairings, kind)(positives)
         case "queue":
             keywords["pairing"] = pairings.queue()
-    if "multi_positive" in keywords:
-        objective = getattr(objectives, keywords["objective"])
-        keywords["objective"] = objective(multi_positive=keywords.pop("multi_positive"))
+    own = {key: keywords.pop(key) for key in ("multi_positive", "n_columns", "nu") if key in keywords}
+    if own:
+        keywords["objective"] = getattr(objectives, keywords["objective"])(**own)
 
 
 class _Draw:
@@ -227,6 +230,7 @@ def make_cases(rows: int = 3, features: int = 3, seed: int = 20268) -> tuple[Cas
         *_two_views(draw, rows, features),
         *_clip(draw, rows, features),
         *_contrast(draw, rows, features),
+        *_tokens(rows, features),
         *_from_scores(draw, rows),
         *_bounds(draw, rows),
         *_separate(draw, rows, features),
@@ -440,16 +444,35 @@ def _contrast(draw: _Draw, rows: int, features: int) -> Iterator[Case]:
         ({"x": x, "y": draw.vectors(rows, features)}, square),
         ({"x": draw.vectors(2 * rows, features)}, alone),
     ):
-        for objective in ("info_nce", "flat_nce"):
+        for objective in ("info_nce", "flat_nce", "info_nce_anchor"):
+            own = {"n_columns": rows + 2, "nu": 0.75} if objective == "info_nce_anchor" else {}
             named = {
                 f"{objective}, {name}": {
                     **options,
                     "objective": objective,
                     "temperature": 0.5,
+                    **own,
                 }
                 for name, options in table.items()
+                if not own or "multi_positive" not in options
             }
             yield from _variations("contrast", arguments, named | _streamed(named, list(named)))
+
+
+def _tokens(rows: int, features: int) -> Iterator[Case]:
+    draw = _Draw(20269)
+    query, document = ([draw.vectors(tokens, features) for _ in range(n)] for tokens, n in ((2, rows), (3, rows + 1)))
+    masks = {
+        "query_mask": [[i != 1 or j == 0 for j in range(2)] for i in range(rows)],
+        "document_mask": [[i != rows and j != i % 3 for j in range(3)] for i in range(rows + 1)],
+    }
+    usual: dict[str, Nested] = {"objective": "info_nce", "pairing": "diagonal", "temperature": 0.5}
+    table: dict[str, dict[str, Nested]] = {
+        "max_sim": {**usual, "similarity": "max_sim"},
+        "max_sim, masks": {**usual, "similarity": "max_sim", **masks},
+        "max_sim of products, masks, sum": {**usual, "similarity": "max_sim, dot", **masks, "reduction": "sum"},
+    }
+    yield from _variations("contrast", {"x": query, "y": document}, table | _streamed(table, list(table)))
 
 
 def _from_scores(draw: _Draw, rows: int) -> Iterator[Case]:
@@ -1270,6 +1293,11 @@ def _lower_bounds(draw: _Draw, rows: int) -> Iterator[Case]:
     arguments = {"scores": square}
     with_baseline = {**arguments, "log_baseline": baseline}
     yield from _variations("bounds.flo", {**arguments, "u": critic}, more)
+    yield from _variations(
+        "bounds.info_nce_anchor",
+        arguments,
+        {**own, **more, "saturated": saturated, "nu": {"nu": 0.25}, "plug-in": {**wide, "nu": 8.0, "form": "plug_in"}},
+    )
     yield from _variations("bounds.fdv", arguments, {**own, **more, "saturated": saturated})
     yield from _variations("bounds.dv", arguments, {**own, **more, "saturated": saturated})
     yield from _variations("bounds.mine", arguments, own)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mpmath import mp, mpf
@@ -113,6 +113,26 @@ def inverse(temperature: Nested, rows: int) -> Nested:
     if isinstance(temperature, list):
         return [1 / mpf(t) for t in temperature] * (rows // len(temperature))
     return 1 / mpf(temperature)
+
+
+def max_sim(query: Matrix, document: Matrix, valid: Row, usable: Row, *, normalize: bool) -> Number:
+    """ColBERT: of each valid token of the query, the largest product with one of the document."""
+    unit = SIMILARITIES["cosine" if normalize else "dot"]
+    tokens = [token for token, takes_part in zip(query, valid, strict=True) if takes_part]
+    others = [token for token, takes_part in zip(document, usable, strict=True) if takes_part]
+    return mp.fsum(max(unit(a, b) for b in others) for a in tokens) if tokens and others else mpf("-inf")
+
+
+def token_scores(
+    x: Nested, y: Nested, scale: Number, query_mask: Nested, document_mask: Nested, *, normalize: bool
+) -> Matrix:
+    """Every array of tokens in x against every one in y."""
+    query_mask = query_mask or [[True] * len(x[0])] * len(x)
+    document_mask = document_mask or [[True] * len(y[0])] * len(y)
+    return [
+        [max_sim(a, b, v, u, normalize=normalize) * scale for b, u in zip(y, document_mask, strict=True)]
+        for a, v in zip(x, query_mask, strict=True)
+    ]
 
 
 def transpose(matrix: Matrix) -> Matrix:
@@ -223,6 +243,16 @@ def dcl_row(scores: Row, positives: list[int], negatives: list[int], multi_posit
     if multi_positive == "pooled":
         return -mp.log(mp.fsum(mp.exp(scores[j]) for j in positives) / total)
     return _mean(positives, [-mp.log(mp.exp(scores[j]) / total) for j in positives])
+
+
+def anchored_row(
+    scores: Row, positives: list[int], negatives: list[int], _: str, *, n_columns: int, nu: Number
+) -> Number:
+    """Minus the logs of two posteriors: that of the positive's class, and that of the anchor without the positive."""
+    noise = mp.fsum(mp.exp(scores[j]) for j in negatives)
+    total = nu + noise + mp.fsum(mp.exp(scores[j]) for j in positives)
+    own = mp.fsum(-mp.log(mp.exp(scores[j]) / total) for j in positives) / len(positives)
+    return own - nu * mp.log(nu / (nu + noise)) / n_columns
 
 
 def flat_nce_row(
@@ -1126,6 +1156,10 @@ def contrast(
     columns: Nested = None,
     positives: Nested = None,
     multi_positive: str = "each",
+    n_columns: int = 0,
+    nu: Number = 1,
+    query_mask: Nested = None,
+    document_mask: Nested = None,
     temperature: Nested = 1.0,
     symmetric: bool = False,
     similarity: str = "cosine",
@@ -1135,7 +1169,11 @@ def contrast(
     reduction: str = "mean",
 ) -> Nested:
     """A named objective over a named pairing."""
-    scores = score_matrix(x, x if y is None else y, similarity, inverse(temperature, len(x)), bilinear)
+    if similarity.startswith("max_sim"):
+        normalize = similarity == "max_sim"
+        scores = token_scores(x, y, inverse(temperature, len(x)), query_mask, document_mask, normalize=normalize)
+    else:
+        scores = score_matrix(x, x if y is None else y, similarity, inverse(temperature, len(x)), bilinear)
     mask = mask or [[True] * len(scores[0]) for _ in scores]
     if pairing == "labels":
         positives = [[a == b for b in columns or labels] for a in labels]
@@ -1146,7 +1184,12 @@ def contrast(
             [takes_part and (j == i or j >= len(mask)) for j, takes_part in enumerate(row)]
             for i, row in enumerate(mask)
         ]
-    row_loss = {"info_nce": info_nce_row, "flat_nce": dcl_row}[objective]
+    row_losses: Mapping[str, Callable[..., Number]] = {
+        "info_nce": info_nce_row,
+        "flat_nce": dcl_row,
+        "info_nce_anchor": partial(anchored_row, n_columns=n_columns, nu=nu),
+    }
+    row_loss = row_losses[objective]
 
     def reduced(matrix: Matrix, pairs: Pairs) -> Nested:
         return reduce_rows(
@@ -1174,6 +1217,22 @@ def contrast(
 def bounds_info_nce(scores: Matrix) -> Number:
     """Log of the number of columns minus InfoNCE."""
     return mp.log(len(scores[0])) - from_scores_info_nce(scores)
+
+
+def bounds_info_nce_anchor(scores: Matrix, *, nu: Number = 1, form: str = "bound") -> Number:
+    """The cross-entropy of n + 1 classes by Bayes' rule, of every set of n samples, and the entropy of the classes."""
+    n = len(scores[0]) - 1
+    entropy = -n * mp.log(1 / (n + nu)) / (n + nu) - nu * mp.log(nu / (n + nu)) / (n + nu)
+    losses = []
+    for i, row in enumerate(scores):
+        ratios = [mp.exp(s) for s in row]
+        noise = [j for j in range(n + 1) if j != i]
+        shown = [[i, *(j for j in noise if j != m)] for m in noise]
+        paired = mean([-mp.log(ratios[i] / (nu + mp.fsum(ratios[j] for j in those))) for those in shown])
+        anchored = -mp.log(nu / (nu + mp.fsum(ratios[j] for j in noise)))
+        losses.append((n * paired + nu * anchored) / (n + nu))
+    bound = (n + nu) * (entropy - mean(losses)) / n
+    return bound if form == "bound" else _instead(mean(_diagonal(scores)), bound)
 
 
 def bounds_dual(scores: Matrix, u: Row) -> Number:
@@ -1633,6 +1692,7 @@ ORACLES: Mapping[str, Callable[..., Nested]] = {
     "from_scores.contrastive": from_scores_contrastive,
     "from_scores.triplet": from_scores_triplet,
     "bounds.info_nce": bounds_info_nce,
+    "bounds.info_nce_anchor": bounds_info_nce_anchor,
     "bounds.dual": bounds_dual,
     "bounds.dual_critic": bounds_dual_critic,
     "bounds.flo": bounds_dual,

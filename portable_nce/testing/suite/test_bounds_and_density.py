@@ -35,6 +35,7 @@ exhaustive = pytest.mark.exhaustive
 
 K, N = 3, 4
 CRITIC, BASELINE, LOG_MEAN, RATE, CLIP = [0.5, -1.0, 0.25], [-0.5, 1.5, 0.75], 0.5, 0.25, 2.0
+NU = 0.75
 
 
 def draw(*shape: int, seed: int = 3) -> Nested:
@@ -125,6 +126,26 @@ def by_js(g: Nested) -> Nested:
     return entries(g, lambda i: 1 / (1 + mp.exp(g[i][i])) / len(g), lambda i, j: -1 / (1 + mp.exp(-g[i][j])) / m)
 
 
+def by_anchor(g: Nested) -> Nested:
+    """Probabilities of classes, of a row without its positive, and of one without another entry."""
+    others, nu = len(g[0]) - 1, mpf(NU)
+    slopes: list[list[Nested]] = []
+    for i, row in enumerate(g):
+        ratios = [mp.exp(s) for s in row]
+        inverses = [1 / (nu + mp.fsum(ratios[:j] + ratios[j + 1 :])) for j in range(len(row))]
+        slopes.append([])
+        for j, ratio in enumerate(ratios):
+            left_out = [m for m in range(len(row)) if m not in {i, j}]
+            if j == i:
+                rest = [nu + mp.fsum(ratios[k] for k in left_out if k != m) for m in left_out]
+                own = mp.fsum(r * inverses[m] for r, m in zip(rest, left_out, strict=True))
+                slopes[-1].append(own / others / len(g))
+            else:
+                total = mp.fsum(inverses[m] for m in left_out) + nu * inverses[i]
+                slopes[-1].append(-ratio * total / others / len(g))
+    return slopes
+
+
 def by_club(g: Nested) -> Nested:
     """I / K - 1 / M."""
     return entries(g, lambda _: mpf(1) / len(g), lambda _, __: mpf(-1) / number_of_others(g))
@@ -144,6 +165,13 @@ Form = tuple["Callable[..., Any]", str, "dict[str, Any]", "Callable[[Nested], Ne
 
 FORMS: dict[str, Form] = {
     "info_nce": (bounds.info_nce, "info_nce", {}, by_info_nce),
+    "info_nce_anchor": (lambda g: bounds.info_nce_anchor(g, nu=NU), "info_nce_anchor", {"nu": NU}, by_anchor),
+    "info_nce_anchor, plug-in": (
+        lambda g: bounds.info_nce_anchor(g, nu=NU, form="plug_in"),
+        "info_nce_anchor",
+        {"nu": NU, "form": "plug_in"},
+        by_anchor,
+    ),
     "flo": (bounds.flo, "flo", {"u": CRITIC}, by_flo),
     "dual": (bounds.dual, "dual", {"u": CRITIC}, by_flo),
     "fdv": (bounds.fdv, "fdv", {}, by_fdv),
@@ -300,6 +328,7 @@ def test_few_rows(variant: Variant, name: str, shape: tuple[int, int]) -> None:
 
 BOUNDS: dict[str, Callable[[Any], Any]] = {
     "info_nce": bounds.info_nce,
+    "info_nce_anchor": bounds.info_nce_anchor,
     "flo": lambda g: bounds.flo(g, g[:, 0]),
     "fdv": bounds.fdv,
     "dv": bounds.dv,
@@ -405,6 +434,24 @@ def test_a_number_is_the_baseline_of_every_row(variant: Variant) -> None:
             for a in (0.75, variant.floats(0.75), variant.floats([0.75]), variant.floats([0.75] * K))
         ]
         assert len({str(variant.to_list(value)) for value in values}) == 1
+
+
+def test_an_anchor_and_one_sample_is_js(variant: Variant) -> None:
+    scores = variant.floats(draw(2, 2))
+    ((value, (slope,)), (wanted, (steepness,))) = (
+        differentiate(f, [scores]) for f in (bounds.info_nce_anchor, bounds.js)
+    )
+    assert close_lists(variant, value, wanted + 2 * math.log(2.0))
+    assert close_lists(variant, slope, steepness)
+
+
+def test_an_anchor_of_no_weight_is_info_nce_of_one_column_less(variant: Variant) -> None:
+    """Its mean over the columns that may be left out."""
+    nested = draw(1, 4)
+    found = bounds.info_nce_anchor(variant.floats(nested), nu=1e-30)
+    left = [[s for j, s in enumerate(nested[0]) if j != m] for m in (1, 2, 3)]
+    wanted = sum(oracles.evaluate("bounds.info_nce", {"scores": [row]}, {}) for row in left) / 3
+    assert abs(variant.to_list(found) - wanted) <= 16 * variant.eps()
 
 
 def test_js_mi_is_nwj_of_the_scores_plus_one(variant: Variant) -> None:
@@ -532,6 +579,11 @@ def no_negatives() -> dict[str, tuple[Callable[[Any], Any], Any]]:
     own = [mpf(row[i]) for i, row in enumerate(IMPOSSIBLE)]
     return {
         "info_nce": (bounds.info_nce, mp.log(3)),
+        "info_nce_anchor": (
+            bounds.info_nce_anchor,
+            3 * mp.log(3) / 2 - mp.fsum(mp.log(1 + mp.exp(-s)) for s in own) / 3,
+        ),
+        "info_nce_anchor, plug-in": (lambda g: bounds.info_nce_anchor(g, form="plug_in"), DIAGONAL_MEAN),
         "fdv": (bounds.fdv, mp.log(3)),
         "critic": (lambda g: bounds.dual_critic(g)[0], mpf("-inf")),
         "critic with the positive": (lambda g: bounds.dual_critic(g, include_positive=True)[0], -mp.log(3)),
@@ -578,7 +630,11 @@ def test_mine_after_a_step_without_negatives(variant: Variant) -> None:
 
 
 LOWER: dict[str, Callable[[Any], Any]] = {
-    name: BOUNDS[name] for name in ("info_nce", "fdv", "dv", "nwj", "tuba", "js_mi", "smile", "barber_agakov", "js")
+    name: BOUNDS[name]
+    for name in (
+        *("info_nce", "info_nce_anchor", "fdv", "dv", "nwj"),
+        *("tuba", "js_mi", "smile", "barber_agakov", "js"),
+    )
 }
 
 
@@ -951,7 +1007,8 @@ def vector(variant: Variant, size: int = K) -> Any:
 Call = tuple[str, "Callable[[Variant], Any]"]
 
 ONE_MATRIX = {
-    name: getattr(bounds, name) for name in ("info_nce", "fdv", "dv", "nwj", "js", "js_mi", "smile", "club", "mine")
+    name: getattr(bounds, name)
+    for name in ("info_nce", "info_nce_anchor", "fdv", "dv", "nwj", "js", "js_mi", "smile", "club", "mine")
 }
 
 TEXT: Any = "5"
@@ -977,6 +1034,9 @@ VALUES: dict[str, Call] = {
     "flo, critic a matrix": ("u", lambda v: bounds.flo(matrix(v), matrix(v))),
     "tuba, baseline too short": ("log_baseline", lambda v: bounds.tuba(matrix(v), vector(v, 2))),
     "tuba, baseline a matrix": ("log_baseline", lambda v: bounds.tuba(matrix(v), matrix(v))),
+    "info_nce_anchor, nu 0": ("nu", lambda v: bounds.info_nce_anchor(matrix(v), nu=0.0)),
+    "info_nce_anchor, nu infinite": ("nu", lambda v: bounds.info_nce_anchor(matrix(v), nu=INF)),
+    "info_nce_anchor, form": ("form", lambda v: bounds.info_nce_anchor(matrix(v), form=TEXT)),
     "tuba, baseline infinite": ("log_baseline", lambda v: bounds.tuba(matrix(v), INF)),
     "interpolated, baseline too long": ("log_baseline", lambda v: bounds.interpolated(matrix(v), 0.5, vector(v, N))),
     "interpolated, alpha above 1": ("alpha", lambda v: bounds.interpolated(matrix(v), 1.5, 0.0)),

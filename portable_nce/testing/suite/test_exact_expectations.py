@@ -250,6 +250,8 @@ def guessed_marginal(p: Joint) -> Table:
 
 LOWER: dict[str, Bound] = {
     "info_nce": lambda b, f: bounds.info_nce(b.scores(f)),
+    "info_nce_anchor": lambda b, f: bounds.info_nce_anchor(b.scores(f)),
+    "info_nce_anchor, nu 0.25": lambda b, f: bounds.info_nce_anchor(b.scores(f), nu=0.25),
     "fdv": lambda b, f: bounds.fdv(b.scores(f)),
     "nwj": lambda b, f: bounds.nwj(b.scores(f)),
     "tuba": lambda b, f: bounds.tuba(b.scores(f), b.of_pairs(baseline(b.p))),
@@ -389,6 +391,40 @@ def test_js_is_below_the_divergence(variant: Variant, p: Joint) -> None:
     assert max(found.values()) <= rounding(variant)
 
 
+def slope_of_expectation(variant: Variant, p: Joint, bound: Callable[[Any], Any], critic: Table, n: int) -> Table:
+    """The gradient of the expectation of a bound by the table of scores, over batches of one row."""
+    total = p.each(lambda _, __: mpf(0))
+    for probability, pairs, further in batches(p, 1, n):
+        ((x, y),) = pairs
+        _, (slope,) = differentiate(bound, [Drawn(variant, p, pairs, further).scores(critic)])
+        for column, entry in zip([y, *further], variant.to_list(slope)[0], strict=True):
+            total[x][column] += probability * mpf(entry)
+    return total
+
+
+@two_and_asymmetric
+@pytest.mark.parametrize("nu", [1.0, 0.25])
+@pytest.mark.parametrize("form", ["bound", "plug_in"])
+def test_an_anchor_normalises_the_scores(variant: Variant, form: str, nu: float, p: Joint) -> None:
+    """The gradient is 0 at the log ratios, and not at these plus a function of x, which InfoNCE does not see."""
+
+    def anchored(scores: Any) -> Any:
+        return bounds.info_nce_anchor(scores, nu=nu, form=form)
+
+    for n in (2, 4):
+        slopes = slope_of_expectation(variant, p, anchored, p.information, n)
+        assert max(abs(entry) for row in slopes for entry in row) <= rounding(variant)
+    for x, (alone, seen) in enumerate(
+        zip(
+            slope_of_expectation(variant, p, bounds.info_nce, shifted(p, p.information), 4),
+            slope_of_expectation(variant, p, anchored, shifted(p, p.information), 4),
+            strict=True,
+        )
+    ):
+        assert max(map(abs, alone)) <= rounding(variant)
+        assert mp.fsum(seen) * baseline(p)[x][0] < 0  # it goes back to where it was
+
+
 def population_of_dv(p: Joint, f: Table) -> Any:
     return p.mean(f) - mp.log(p.product_mean(lambda x, y: mp.exp(f[x][y])))
 
@@ -510,7 +546,9 @@ def test_leave_one_out_comes_down_with_the_batch(variant: Variant) -> None:
 IMPOSSIBLE = joint("y is x", [3, 0], [0, 7])
 
 
-@pytest.mark.parametrize("name", ["info_nce", "fdv", "nwj", "js_mi", "interpolated, alpha 0.5", "tuba, a number"])
+@pytest.mark.parametrize(
+    "name", ["info_nce", "info_nce_anchor", "fdv", "nwj", "js_mi", "interpolated, alpha 0.5", "tuba, a number"]
+)
 def test_lower_bound_with_pairs_that_cannot_happen(variant: Variant, name: str) -> None:
     """The best scores are minus infinity there, and the bounds at most the mutual information still."""
     critic = [[s + (name == "nwj") for s in row] for row in IMPOSSIBLE.information]
