@@ -14,6 +14,7 @@ from ._core.autodiff import grad, stop_gradient, value_and_grad
 from ._core.protocol import Adapter
 from ._core.ranks import Communicator, Ranks, across
 from ._core.registry import backends_available, register_backend
+from ._losses.graded import angle, cosent
 from ._losses.in_batch import clip, cpc, info_nce, n_tuple, relic, siglip
 from ._losses.labels import contrastive, nca, soft_nearest_neighbor, supcon, triplet, triplet_from_labels
 from ._losses.memory import moco, moco_v3, nnclr
@@ -30,12 +31,14 @@ __all__ = [
     "Queue",
     "Ranks",
     "across",
+    "angle",
     "backends_available",
     "bounds",
     "clip",
     "concentrations",
     "contrast",
     "contrastive",
+    "cosent",
     "cpc",
     "dcl",
     "dclw",

@@ -755,6 +755,7 @@ KINDS: Mapping[str, Kind] = {
     # scores
     "scores": Array("NK"),
     "positives": Positives("N"),
+    "grades": Array("N", "fib"),
     "u": Array("N"),
     "log_mean": Number(-0.5, array=True, optional=True),
     "log_marginal": Array("N"),
@@ -794,7 +795,7 @@ KINDS: Mapping[str, Kind] = {
     **dict.fromkeys(("clip", "base_temperature"), Number(1.5, 0.0, optional=True)),
     "couples_rows": Flag(optional=True),
     "rate": Number(0.25, 0.0, 1.0),
-    "logit_scale": Number(2.0, 0.0, array=True),
+    **dict.fromkeys(("logit_scale", "scale"), Number(2.0, 0.0, array=True)),
     "max_logit_scale": Number(3.0, 0.0, optional=True),
     "logit_bias": Number(-0.5, array=True),
     "bias": Number(-0.5, array=True),
@@ -890,6 +891,8 @@ SITUATIONS: Mapping[str, Sequence[Situation]] = {
             "mask": None,
         },
     ),
+    **dict.fromkeys(("cosent", "angle"), ({"mask": Array("N", "b", optional=True)},)),
+    "from_scores.cosent": ({"scores": Array("N"), "mask": Array("N", "b", optional=True)},),
     "triplet": ({**MARGIN_FORM, "mask": Array("N", "b", optional=True)},),
     "triplet_from_labels": (MARGIN_FORM,),
     **dict.fromkeys(
@@ -1081,6 +1084,7 @@ VALUES: Mapping[str, tuple[str, ...]] = {
     "density.self_normalization": ("", "", ""),
     "queue_push": ("MD", "M"),
     "stop_gradient": ("ND",),
+    **dict.fromkeys(("cosent", "angle", "from_scores.cosent"), ("",)),
     **dict.fromkeys(("diagnostics.alignment", "diagnostics.uniformity", "diagnostics.headroom"), ("",)),
     **{f"bounds.{name}": ("",) for name in pnce.bounds.__all__ if name not in {"dual_critic", "mine", "log_n_ceiling"}},
 }

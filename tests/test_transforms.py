@@ -59,6 +59,7 @@ EMBEDDING_LOSSES: dict[str, Loss] = {
     ),
     "moco": lambda x, y, t, **options: pnce.moco(x, y, _queue(x), temperature=t, **options),
     "two_tower": lambda x, y, t, **options: pnce.two_tower(x, y, log_q=x[:, 0], temperature=t, **options),
+    "cosent": lambda x, y, t, **_: pnce.cosent(x, y, x[:, 0], scale=1 / t),
     "nnclr": lambda x, y, t, **options: pnce.nnclr(x, y, _queue(x), temperature=t, symmetric=True, **options),
     "proto_nce": lambda x, y, t, **options: pnce.proto_nce(
         x, _rows(x), _labels(x), _rows(x)[:, 0] ** 2 + 0.2, key=y, queue=_queue(x), temperature=t, **options
