@@ -18,6 +18,7 @@ from ._losses.graded import angle, cosent
 from ._losses.in_batch import clip, cpc, info_nce, n_tuple, relic, siglip
 from ._losses.labels import contrastive, nca, soft_nearest_neighbor, supcon, triplet, triplet_from_labels
 from ._losses.memory import moco, moco_v3, nnclr
+from ._losses.nested import matryoshka
 from ._losses.prototypes import concentrations, proto_nce
 from ._losses.queue import Queue, queue_init, queue_push
 from ._losses.retrieval import two_tower
@@ -48,6 +49,7 @@ __all__ = [
     "from_scores",
     "grad",
     "info_nce",
+    "matryoshka",
     "moco",
     "moco_v3",
     "n_tuple",

@@ -39,6 +39,7 @@ NO_LOSSES = {
     "concentrations",
     "contrast",
     "grad",
+    "matryoshka",
     "queue_init",
     "queue_push",
     "register_backend",

@@ -900,6 +900,12 @@ SITUATIONS: Mapping[str, Sequence[Situation]] = {
         ({}, {"fn": Fixed(lambda x, y: ((x * y).sum(), "aux")), "has_aux": Fixed(good=True)}),
     ),
     "stop_gradient": ({"x": Some()},),
+    "matryoshka": (
+        {
+            "loss": functional(pnce.info_nce),
+            **{name: Fixed(good) for name, good in (("widths", (2, 3)), ("weights", (1.0, 0.5)), ("arrays", ()))},
+        },
+    ),
     **{
         f"from_scores.{name}": (WIDE, {**WIDE, "positives": Positives("NK")})
         for name in ("info_nce", "flat_nce", "dcl", "dclw", "supcon", "nca", "logistic", "contrastive")
@@ -1096,6 +1102,7 @@ OBJECTIVES = (
 )
 
 TYPES_OF_RESULTS: Mapping[str, type | tuple[type, ...]] = {
+    "matryoshka": type(pnce.matryoshka(pnce.info_nce, (2,))),
     "across": pnce.Ranks,
     "queue_init": pnce.Queue,
     "register_backend": type(None),

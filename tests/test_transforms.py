@@ -67,6 +67,9 @@ EMBEDDING_LOSSES: dict[str, Loss] = {
 }
 # Put together of what those above are made of, in the same way: for these, one test of each library is enough.
 RELATED_LOSSES: dict[str, Loss] = {
+    "matryoshka": lambda x, y, t, **o: pnce.matryoshka(pnce.clip, (3, 2), weights=(1.0, 0.5))(
+        x, y, logit_scale=1 / t, **o
+    ),
     "n_tuple": lambda x, y, t, **options: pnce.n_tuple(x, y, temperature=t, l2=0.1, **options),
     "cpc": lambda x, y, t, **options: pnce.cpc(
         x, _steps(y), _steps((x[:, :, None] * y[:, None, :]).sum(0)), temperature=t, similarity="cosine", **options

@@ -43,6 +43,7 @@ NO_LOSSES = {
     "from_scores": "a module, whose losses have rows of their own",
     "from_scores.cosent": "one logarithm for the batch, in test_graded",
     "grad": "of differentiation",
+    "matryoshka": "a loss made of another, in test_nested",
     "objectives": "a module",
     "pairings": "a module",
     "queue_init": "a memory",
@@ -468,7 +469,7 @@ def test_no_exception_is_made_without_need() -> None:
     assert all(LOSSES[name].temperature is None for name, key in NOT_SHARED if key == "temperature")
 
 
-@pytest.mark.parametrize("name", [*PLAIN, *BOUNDS, *GRADED, "concentrations", "queue_init", "queue_push"])
+@pytest.mark.parametrize("name", [*PLAIN, *BOUNDS, *GRADED, "matryoshka", "concentrations", "queue_init", "queue_push"])
 def test_the_docstring_says_the_defaults(name: str) -> None:
     parameters = inspect.signature(function_of(name)).parameters
     said = documented_defaults(function_of(name))
