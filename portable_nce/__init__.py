@@ -15,10 +15,12 @@ from ._core.protocol import Adapter
 from ._core.ranks import Communicator, Ranks, across
 from ._core.registry import backends_available, register_backend
 from ._losses.global_contrastive import sogclr
+from ._losses.graded import angle, cosent
 from ._losses.in_batch import clip, cpc, info_nce, n_tuple, relic, siglip
 from ._losses.judged import distillation, gist_embed
 from ._losses.labels import contrastive, nca, soft_nearest_neighbor, supcon, triplet, triplet_from_labels
 from ._losses.memory import moco, moco_v3, nnclr
+from ._losses.nested import matryoshka
 from ._losses.prototypes import concentrations, proto_nce
 from ._losses.queue import Queue, queue_init, queue_push
 from ._losses.retrieval import two_tower
@@ -32,12 +34,14 @@ __all__ = [
     "Queue",
     "Ranks",
     "across",
+    "angle",
     "backends_available",
     "bounds",
     "clip",
     "concentrations",
     "contrast",
     "contrastive",
+    "cosent",
     "cpc",
     "dcl",
     "dclw",
@@ -50,6 +54,7 @@ __all__ = [
     "grad",
     "hcl",
     "info_nce",
+    "matryoshka",
     "moco",
     "moco_v3",
     "n_tuple",

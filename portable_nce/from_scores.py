@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from ._call import contrast_scores
+from ._call import contrast_scores, finish
 from ._core.checks import (
     check_floating,
     check_indices,
@@ -22,6 +22,7 @@ from ._core.checks import (
 from ._core.namespace import enter, is_array, is_number
 from ._core.numerics import upcast
 from ._core.protocol import Array, Namespace
+from ._losses.graded import enter_graded, loss_of_graded
 from .objectives import AnyObjective
 from .objectives import contrastive as contrastive_objective
 from .objectives import dclw as dclw_objective
@@ -35,6 +36,7 @@ from .pairings import Pairing, diagonal, explicit, index, soft
 __all__ = [
     "clip",
     "contrastive",
+    "cosent",
     "dcl",
     "dclw",
     "flat_nce",
@@ -238,6 +240,72 @@ def dcl(
     """
     objective = flat_nce_objective(multi_positive=multi_positive)
     return _loss(scores, objective, positives=positives, mask=mask, weights=weights, reduction=reduction)
+
+
+def cosent(
+    scores: Array,
+    grades: Array,
+    /,
+    *,
+    scale: float | Array = 20.0,
+    mask: Array | None = None,
+    weights: Array | None = None,
+) -> Array:
+    r"""Return the CoSENT loss of given similarities: of two pairs, that of the higher grade is to be the more similar.
+
+    .. math:: \ell = \log\Big(1 + \sum_{i, j :\, l_i > l_j} w_i w_j\, e^{\alpha (s_j - s_i)}\Big)
+
+    Equal grades are not compared; without two different grades the loss is 0, with gradient 0. It is computed in
+    O(N log N), from the scores sorted by their grades.
+
+    Parameters
+    ----------
+    scores : array, shape (N,)
+        Similarities s of N pairs. One of -inf takes no part.
+    grades : array of real numbers, shape (N,)
+        How similar each pair is to be, in any unit; only their order counts, and nothing is differentiated by them. A
+        pair whose grade is NaN takes no part.
+    scale : float or array of one entry, default: 20.0
+        Scale α > 0 of the similarities, the inverse of a temperature; differentiable as an array.
+    mask : array of bool, shape (N,), optional
+        Pairs that take part; all by default.
+    weights : array, shape (N,), optional
+        How often each pair counts, w >= 0: a pair of weight 2 is worth the same pair twice. One of weight 0 takes no
+        part.
+
+    Returns
+    -------
+    array
+        Loss in nats: 0-d, of the library, dtype and device of `scores`. It is one logarithm for the batch, no mean over
+        rows; so there is no `reduction`.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape, device or option does not fit.
+
+    See Also
+    --------
+    portable_nce.cosent : From embeddings.
+
+    References
+    ----------
+    Huang et al. (2024), "CoSENT: Consistent Sentence Embedding via Similarity Ranking", IEEE/ACM Transactions on Audio,
+    Speech, and Language Processing, doi:10.1109/TASLP.2024.3402087.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> pnce.from_scores.cosent(np.asarray([0.9, 0.2, 0.4]), np.asarray([5, 1, 3]))
+    array(0.018195...)
+    """
+    xp, (scores,), dtype, graded = enter_graded(
+        {"scores": scores}, "(N)", grades=grades, scale=scale, mask=mask, weights=weights
+    )
+    return finish(xp, loss_of_graded(xp, scores, graded), dtype, "mean")
 
 
 def supcon(

@@ -39,6 +39,7 @@ NO_LOSSES = {
     "concentrations",
     "contrast",
     "grad",
+    "matryoshka",
     "queue_init",
     "queue_push",
     "register_backend",
@@ -144,18 +145,26 @@ ROADS: dict[Any, str] = {
 """What the sweeps go by."""
 
 
+WITHOUT_A_MATRIX: Mapping[str, tuple[str, str]] = {
+    "triplet": ("triples", "margin"),
+    **dict.fromkeys(("angle", "cosent", "from_scores.cosent"), ("graded pairs", "cosent")),
+}
+"""The pairing and objective of losses that no sweep computes."""
+
+
 def row_of(name: str) -> Row:
     """Watch the first case of a loss, with its defaults as far as it has them."""
     case = next(case for case in CASES if case.loss == name)
     watch = Watch()
     watch.run(case.function, *(np.asarray(x) for x in (*case.arguments.values(), *case.constants.values())))
     parameters = inspect.signature(function_of(name)).parameters
-    similarity = str(parameters["similarity"].default) if "similarity" in parameters else ""
+    similarity = str(parameters["similarity"].default) if "similarity" in parameters else "angle" * (name == "angle")
+    pairing, objective = WITHOUT_A_MATRIX.get(name, ("", ""))
     return Row(
         name=name,
         similarity=similarity,
-        pairing=" and ".join(watch.pairings) or "triples",
-        objective=" and ".join(watch.objectives) or "margin",
+        pairing=" and ".join(watch.pairings) or pairing,
+        objective=" and ".join(watch.objectives) or objective,
         source=source_of(name),
     )
 

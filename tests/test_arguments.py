@@ -781,6 +781,7 @@ KINDS: Mapping[str, Kind] = {
     # scores
     "scores": Array("NK"),
     "positives": Positives("N"),
+    "grades": Array("N", "fib"),
     "u": Array("N"),
     "log_mean": Number(-0.5, array=True, optional=True),
     "log_marginal": Array("N"),
@@ -823,7 +824,7 @@ KINDS: Mapping[str, Kind] = {
     "rate": Number(0.25, 0.0, 1.0),
     "nu": Number(0.75, 0.0),
     "n_columns": Whole(4),
-    "logit_scale": Number(2.0, 0.0, array=True),
+    **dict.fromkeys(("logit_scale", "scale"), Number(2.0, 0.0, array=True)),
     "max_logit_scale": Number(3.0, 0.0, optional=True),
     "logit_bias": Number(-0.5, array=True),
     "bias": Number(-0.5, array=True),
@@ -945,6 +946,8 @@ SITUATIONS: Mapping[str, Sequence[Situation]] = {
             "mask": None,
         },
     ),
+    **dict.fromkeys(("cosent", "angle"), ({"mask": Array("N", "b", optional=True)},)),
+    "from_scores.cosent": ({"scores": Array("N"), "mask": Array("N", "b", optional=True)},),
     "triplet": ({**MARGIN_FORM, "mask": Array("N", "b", optional=True)},),
     "triplet_from_labels": tuple({**MARGIN_FORM, **situation} for situation in LABELLED),
     **dict.fromkeys(
@@ -952,6 +955,12 @@ SITUATIONS: Mapping[str, Sequence[Situation]] = {
         ({}, {"fn": Fixed(lambda x, y: ((x * y).sum(), "aux")), "has_aux": Fixed(good=True)}),
     ),
     "stop_gradient": ({"x": Some()},),
+    "matryoshka": (
+        {
+            "loss": functional(pnce.info_nce),
+            **{name: Fixed(good) for name, good in (("widths", (2, 3)), ("weights", (1.0, 0.5)), ("arrays", ()))},
+        },
+    ),
     **{
         f"from_scores.{name}": (WIDE, {**WIDE, "positives": Positives("NK")})
         for name in ("info_nce", "flat_nce", "dcl", "dclw", "supcon", "nca", "logistic", "contrastive")
@@ -1142,6 +1151,7 @@ VALUES: Mapping[str, tuple[str, ...]] = {
     "density.self_normalization": ("", "", ""),
     "queue_push": ("MD", "M"),
     "stop_gradient": ("ND",),
+    **dict.fromkeys(("cosent", "angle", "from_scores.cosent"), ("",)),
     **dict.fromkeys(("diagnostics.alignment", "diagnostics.uniformity", "diagnostics.headroom"), ("",)),
     **{f"bounds.{name}": ("",) for name in pnce.bounds.__all__ if name not in {"dual_critic", "mine", "log_n_ceiling"}},
 }
@@ -1153,6 +1163,7 @@ OBJECTIVES = (
 )
 
 TYPES_OF_RESULTS: Mapping[str, type | tuple[type, ...]] = {
+    "matryoshka": type(pnce.matryoshka(pnce.info_nce, (2,))),
     "across": pnce.Ranks,
     "queue_init": pnce.Queue,
     "register_backend": type(None),

@@ -69,6 +69,8 @@ LOSSES: dict[str, Loss] = {
     ),
     "moco": lambda x, y, t, **o: pnce.moco(x, y, _queue(y), temperature=t, **o),
     "two_tower": lambda x, y, t, **o: pnce.two_tower(x, y, log_q=x[:, 0], temperature=t, **o),
+    "cosent": lambda x, y, t, **_: pnce.cosent(x, y, _labels(x), scale=1 / t),
+    "angle": lambda x, y, t, **_: pnce.angle(x, y, _labels(x), scale=1 / t),
     "moco_v3": lambda x, y, t, **o: pnce.moco_v3(x, y, x + y, x - y, temperature=t, **o),
     "nnclr": lambda x, y, t, **o: pnce.nnclr(x, y, _queue(y), temperature=t, **o),
     "proto_nce": lambda x, y, t, **o: pnce.proto_nce(

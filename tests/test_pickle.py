@@ -109,6 +109,7 @@ OBJECTIVES: dict[str, Callable[[], Any]] = {
 TRANSFORMED: dict[str, Callable[[], Any]] = {
     "value_and_grad": lambda: pnce.value_and_grad(pnce.info_nce),
     "of both": lambda: pnce.value_and_grad(pnce.info_nce, argnums=(0, 1)),
+    "matryoshka": lambda: pnce.matryoshka(pnce.info_nce, (2, 3), weights=(0.5, 1.0)),
     "grad": lambda: pnce.grad(pnce.info_nce, 1),
     "of a partial function": lambda: pnce.grad(partial(pnce.nt_xent, temperature=0.25)),
 }
@@ -220,6 +221,9 @@ def test_parts_of_other_contents_differ() -> None:
         pnce.grad(pnce.info_nce),
         pnce.grad(pnce.info_nce, (0,)),
         pnce.value_and_grad(pnce.info_nce),
+        pnce.matryoshka(pnce.info_nce, (2, 3)),
+        pnce.matryoshka(pnce.info_nce, (2, 3), weights=(1.0, 2.0)),
+        pnce.matryoshka(pnce.nt_xent, (2, 3)),
     ]
     for k, first in enumerate(different):
         assert [first == second for second in different] == [n == k for n in range(len(different))]

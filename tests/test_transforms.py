@@ -70,6 +70,7 @@ EMBEDDING_LOSSES: dict[str, Loss] = {
     ),
     "moco": lambda x, y, t, **options: pnce.moco(x, y, _queue(x), temperature=t, **options),
     "two_tower": lambda x, y, t, **options: pnce.two_tower(x, y, log_q=x[:, 0], temperature=t, **options),
+    "cosent": lambda x, y, t, **_: pnce.cosent(x, y, x[:, 0], scale=1 / t),
     "nnclr": lambda x, y, t, **options: pnce.nnclr(x, y, _queue(x), temperature=t, symmetric=True, **options),
     "proto_nce": lambda x, y, t, **options: pnce.proto_nce(
         x, _rows(x), _labels(x), _rows(x)[:, 0] ** 2 + 0.2, key=y, queue=_queue(x), temperature=t, **options
@@ -77,6 +78,9 @@ EMBEDDING_LOSSES: dict[str, Loss] = {
 }
 # Put together of what those above are made of, in the same way: for these, one test of each library is enough.
 RELATED_LOSSES: dict[str, Loss] = {
+    "matryoshka": lambda x, y, t, **o: pnce.matryoshka(pnce.clip, (3, 2), weights=(1.0, 0.5))(
+        x, y, logit_scale=1 / t, **o
+    ),
     "n_tuple": lambda x, y, t, **options: pnce.n_tuple(x, y, temperature=t, l2=0.1, **options),
     "cpc": lambda x, y, t, **options: pnce.cpc(
         x, _steps(y), _steps((x[:, :, None] * y[:, None, :]).sum(0)), temperature=t, similarity="cosine", **options

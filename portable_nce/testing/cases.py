@@ -48,7 +48,7 @@ _POSITIONAL = frozenset(
         ),
         *("view_a", "view_b", "view_c", "support", "image", "text", "context", "targets", "projections"),
         *("embeddings", "labels", "prototypes", "assignments", "concentrations", "anchor", "positive", "negative"),
-        *("scores", "u", "x", "y", "log_marginal", "log_q"),
+        *("scores", "grades", "u", "x", "y", "log_marginal", "log_q"),
         *("data_scores", "noise_scores", "data_log_q", "noise_log_q"),
     }
 )
@@ -237,6 +237,7 @@ def make_cases(rows: int = 3, features: int = 3, seed: int = 20268) -> tuple[Cas
         *_queues(draw, rows, features),
         *_retrieval(rows, features),
         *_judged(rows, features),
+        *_graded(rows, features),
         *_of_two_views(draw, rows, features),
         *_predictions(draw, rows, features),
         *_prototypes(draw, rows, features),
@@ -306,7 +307,7 @@ def _variations(
 def _is_differentiable(key: str, value: Nested) -> bool:
     """Tell whether a further input is one that gradients flow to."""
     names = {"negative_keys", "bilinear", "temperature", "logit_scale", "logit_bias", "key"}
-    names |= {"negative_candidates", "log_q", "negative_log_q", "keys"}
+    names |= {"negative_candidates", "log_q", "negative_log_q", "keys", "scale"}
     return key in names and isinstance(value, (list, float))
 
 
@@ -881,6 +882,39 @@ def _mined(rows: int, features: int) -> Iterator[Case]:
         },
     }
     yield from _variations("from_scores.triplet", {"scores": draw.vectors(rows, rows + 2)}, table)
+
+
+def _graded(rows: int, features: int) -> Iterator[Case]:
+    draw = _Draw(20307)  # at which no gradient by the scale is the small difference of large terms
+    count = 2 * rows
+    grades = {"grades": [(3 * k) % 4 for k in range(count)]}
+    parts = {"weights": draw.weights(count), "mask": [k != 1 for k in range(count)]}
+    scores = draw.vectors(count, 1)
+    rising = sorted(row[0] for row in scores)
+    table: dict[str, dict[str, Nested]] = {
+        "": grades,
+        "grades of no integers, scale": {"grades": [0.25 * (k % 3) - 0.25 for k in range(count)], "scale": 2.0},
+        "no ties": {"grades": [(5 * k + 3) % count for k in range(count)], "scale": 0.5},
+        "one grade": {"grades": [1] * count, "scale": 0.5},
+        "weights": {**grades, "weights": parts["weights"], "scale": 2.0},
+        "mask": {**grades, "mask": parts["mask"], "scale": 2.0},
+        "weights, mask": {**grades, **parts, "scale": 0.5},
+    }
+    further: dict[str, dict[str, Nested]] = {
+        "saturated": {"scores": rising, "grades": [k // 2 for k in range(count)], "scale": 64.0},
+        "far in the wrong order": {"scores": rising, "grades": [-(k // 2) for k in range(count)], "scale": 64.0},
+    }
+    yield from _variations("from_scores.cosent", {"scores": [row[0] for row in scores]}, table | further)
+    pairs = {"x": draw.vectors(count, features), "y": draw.vectors(count, features)}
+    yield from _variations("angle", pairs, table)
+    similarities: dict[str, dict[str, Nested]] = {
+        "dot": {"similarity": "dot"},
+        "neg_sq_euclidean": {"similarity": "neg_sq_euclidean"},
+        "neg_euclidean": {"similarity": "neg_euclidean"},
+        "bilinear": {"bilinear": draw.vectors(features, features)},
+    }
+    table |= {name: {**grades, **options, "scale": 0.75} for name, options in similarities.items()}
+    yield from _variations("cosent", pairs, table)
 
 
 def _queues(draw: _Draw, rows: int, features: int) -> Iterator[Case]:

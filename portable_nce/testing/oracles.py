@@ -345,6 +345,7 @@ def reduce_dclw(
         if s is None:
             losses.append(mpf(0))
             continue
+        assert power is not None  # noqa: S101  (as its score is)
         factor = 2 - power / (mp.fsum(sizes) / len(sizes))
         factor = _held(factor) if detach_weights else factor
         losses.append(-mp.log(mp.exp(factor * s) / mp.fsum(mp.exp(row[j]) for j in q)))
@@ -1653,6 +1654,47 @@ def gist_embed(
     return _half_sum(forward, one_side(key, query, guide_key, guide_query, transpose(mask) if mask else None))
 
 
+def from_scores_cosent(
+    scores: Row, grades: Row, *, scale: Number = 20.0, mask: Nested = None, weights: Nested = None
+) -> Number:
+    """The logarithm of 1 and the sum over all pairs of rows of which the first has the higher grade."""
+    live = [k for k in range(len(scores)) if mask is None or mask[k]]
+    weights = [mpf(1)] * len(scores) if weights is None else weights
+    terms = [
+        weights[i] * weights[j] * mp.exp(mpf(scale) * (scores[j] - scores[i]))
+        for i in live
+        for j in live
+        if grades[i] > grades[j]
+    ]
+    return mp.log1p(mp.fsum(terms))
+
+
+def cosent(
+    x: Matrix, y: Matrix, grades: Row, *, similarity: str = "cosine", bilinear: Matrix | None = None, **options: Any
+) -> Number:
+    """CoSENT: the similarity of the embeddings of each pair."""
+    scores = [score_matrix([a], [b], similarity, mpf(1), bilinear)[0][0] for a, b in zip(x, y, strict=True)]
+    return from_scores_cosent(scores, grades, **options)
+
+
+def angle_similarity(x: Row, y: Row) -> Number:
+    """The parts of all quotients of complex components, each over the length of the divisor, as AnglE's code has it."""
+    if len(x) % 2:
+        x, y = [*x, mpf(0)], [*y, mpf(0)]
+    half = len(x) // 2
+    a, b, c, d = x[:half], x[half:], y[:half], y[half:]
+    z = dot(c, c) + dot(d, d)
+    ratio = mp.sqrt(dot(a, a) + dot(b, b)) / mp.sqrt(z)
+    real = [(p * r + q * s) / z / ratio for p, q, r, s in zip(a, b, c, d, strict=True)]
+    imaginary = [(q * r - p * s) / z / ratio for p, q, r, s in zip(a, b, c, d, strict=True)]
+    return abs(mp.fsum(real + imaginary))
+
+
+def angle(x: Matrix, y: Matrix, grades: Row, **options: Any) -> Number:
+    """CoSENT of AnglE's similarities."""
+    return from_scores_cosent([angle_similarity(a, b) for a, b in zip(x, y, strict=True)], grades, **options)
+
+
 ORACLES: Mapping[str, Callable[..., Nested]] = {
     "info_nce": info_nce,
     "two_tower": two_tower,
@@ -1680,6 +1722,9 @@ ORACLES: Mapping[str, Callable[..., Nested]] = {
     "triplet": triplet,
     "triplet_from_labels": triplet_from_labels,
     "contrast": contrast,
+    "cosent": cosent,
+    "angle": angle,
+    "from_scores.cosent": from_scores_cosent,
     "from_scores.info_nce": from_scores_info_nce,
     "from_scores.flat_nce": from_scores_flat_nce,
     "from_scores.dcl": from_scores_dcl,

@@ -88,6 +88,7 @@ INPUTS: Final[Mapping[str, str]] = {
     "classes": "labels in which every class has several members",
     "queue": "a memory of earlier embeddings (M, D), of unit length, without gradient",
     "earlier, earlier_labels": "a batch that came before, with its classes, without gradient",
+    "grades": "how similar row i of `query` and of `key` are to be (N,), in any unit",
     "same": "1 or 0 (N,): whether row i of `query` and of `key` belong together",
     "scores, target, class_weights": "a score matrix (N, N), a column for each row, a weight for each column",
     "logit_scale, logit_bias": "learned scalars, 0-d",
@@ -865,6 +866,27 @@ add(
     """,
     'loss = pnce.triplet_from_labels(embeddings, classes, margin=0.0, form="soft", mining="batch_hard")',
     "No margin: our soft form has one, here 0.",
+)
+
+add(
+    "sentence-transformers",
+    "CoSENTLoss",
+    f"""
+    {LOSSES} CoSENTLoss
+    loss = CoSENTLoss(model, scale=20.0).compute_loss_from_embeddings([query, key], grades)
+    """,
+    "loss = pnce.cosent(query, key, grades, scale=20.0)",
+    "One logarithm of the sum over all pairs of rows with different grades, on both sides.",
+)
+add(
+    "sentence-transformers",
+    "AnglELoss",
+    f"""
+    {LOSSES} AnglELoss
+    loss = AnglELoss(model, scale=20.0).compute_loss_from_embeddings([query, key], grades)
+    """,
+    "loss = pnce.angle(query, key, grades, scale=20.0)",
+    "Both fill an odd width up by a zero. Of triples, it makes pairs there; here these are yours to make.",
 )
 
 # optax

@@ -118,6 +118,7 @@ def inputs() -> dict[str, Any]:
         "queue": queue / np.linalg.norm(queue, axis=1, keepdims=True),
         "earlier": rng.normal(size=(8, width)),
         "earlier_labels": np.asarray([2, 1, 0, 0, 1, 2, 3, 1]),
+        "grades": np.asarray([2, 0, 4, 1, 2, 0]),
         "same": np.asarray([1, 0, 1, 0, 0, 1]),
         "scores": 2 * rng.normal(size=(rows, rows)),
         "target": np.asarray([2, 0, 0, 5, 3, 1]),

@@ -429,6 +429,14 @@ SHAPES: dict[str, tuple[str, Call]] = {
         lambda v: pnce.two_tower(*two(v), log_q=v.floats([0.5] * N), negative_log_q=v.floats([0.5] * N)),
     ),
     "log_q of another length": ("log_q", lambda v: pnce.two_tower(*two(v), log_q=v.floats([0.5] * (N + 1)))),
+    "pairs of unequal number": ("y", lambda v: pnce.cosent(embeddings(v), embeddings(v, N + 1), classes(v))),
+    "pairs of unequal width": ("y", lambda v: pnce.cosent(embeddings(v), embeddings(v, N, D + 1), classes(v))),
+    "pairs of unequal width, angle": ("y", lambda v: pnce.angle(embeddings(v), embeddings(v, N, D + 1), classes(v))),
+    "grades of another length": ("grades", lambda v: pnce.cosent(*two(v), classes(v, N + 1))),
+    "grades a matrix": ("grades", lambda v: pnce.angle(*two(v), embeddings(v))),
+    "similarities a matrix": ("scores", lambda v: pnce.from_scores.cosent(embeddings(v, 3, 3), classes(v, 3))),
+    "mask of pairs, cosent": ("mask", lambda v: pnce.cosent(*two(v), classes(v), mask=truths(v, N, N))),
+    "scale of two entries": ("scale", lambda v: pnce.cosent(*two(v), classes(v), scale=v.floats([1.0, 2.0]))),
     "factors a matrix": ("factors", lambda v: pnce.similarities.scaled_columns("dot", embeddings(v))),
     "factors of other length": (
         "factors",
@@ -437,6 +445,12 @@ SHAPES: dict[str, tuple[str, Call]] = {
 }
 
 CHOICES: dict[str, tuple[str, Call]] = {
+    "scale zero": ("scale", lambda v: pnce.cosent(*two(v), classes(v), scale=0.0)),
+    "scale negative, angle": ("scale", lambda v: pnce.angle(*two(v), classes(v), scale=-1.0)),
+    "scale infinite, similarities": (
+        "scale",
+        lambda v: pnce.from_scores.cosent(v.floats([0.5, 1.0]), v.array([1, 2]), scale=math.inf),
+    ),
     "similarity": ("similarity", lambda v: pnce.info_nce(*two(v), similarity="cosin")),
     "reduction": ("reduction", lambda v: pnce.info_nce(*two(v), reduction="average")),
     "reduction of scores": ("reduction", lambda v: pnce.from_scores.dcl(embeddings(v, 3, 3), reduction="average")),
@@ -766,6 +780,10 @@ KINDS: dict[str, tuple[str, Call]] = {
     "temperatures that are integers": ("temperature", lambda v: pnce.info_nce(*two(v), temperature=v.array([1] * N))),
     "integer log_q": ("log_q", lambda v: pnce.two_tower(*two(v), log_q=v.array([1] * N))),
     "ids that are no integers": ("ids", lambda v: pnce.two_tower(*two(v), ids=v.floats([1.0] * N))),
+    "integer pairs": ("x", lambda v: pnce.cosent(integers(v), integers(v), classes(v))),
+    "integer similarities": ("scores", lambda v: pnce.from_scores.cosent(v.array([1, 2]), v.array([1, 2]))),
+    "mask that is no truth values, cosent": ("mask", lambda v: pnce.cosent(*two(v), classes(v), mask=classes(v))),
+    "grades that are no array": ("grades", lambda v: pnce.cosent(*two(v), [1, 2, 3, 4])),
     "integer factors": ("factors", lambda v: pnce.similarities.scaled_columns("dot", v.array([1, 2]))),
 }
 

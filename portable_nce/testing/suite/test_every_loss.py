@@ -33,13 +33,17 @@ NO_LOSSES = {
     "Queue": "a memory",
     "Ranks": "an argument of losses",
     "across": "an argument of losses",
+    "angle": "one logarithm for the batch, in test_graded",
     "backends_available": "of the registry",
     "bounds": "a module",
     "concentrations": "an argument of proto_nce",
+    "cosent": "one logarithm for the batch, in test_graded",
     "density": "a module",
     "diagnostics": "a module",
     "from_scores": "a module, whose losses have rows of their own",
+    "from_scores.cosent": "one logarithm for the batch, in test_graded",
     "grad": "of differentiation",
+    "matryoshka": "a loss made of another, in test_nested",
     "objectives": "a module",
     "pairings": "a module",
     "queue_init": "a memory",
@@ -420,7 +424,10 @@ def documented_defaults(function: Callable[..., Any]) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("name", [*PLAIN, *BOUNDS])
+GRADED = ["angle", "cosent", "from_scores.cosent"]
+
+
+@pytest.mark.parametrize("name", [*PLAIN, *BOUNDS, *GRADED])
 def test_arrays_are_positional_and_options_are_keywords(name: str) -> None:
     parameters = inspect.signature(function_of(name)).parameters
     kinds = {key: parameter.kind for key, parameter in parameters.items() if (name, key) not in EITHER_WAY}
@@ -462,7 +469,7 @@ def test_no_exception_is_made_without_need() -> None:
     assert all(LOSSES[name].temperature is None for name, key in NOT_SHARED if key == "temperature")
 
 
-@pytest.mark.parametrize("name", [*PLAIN, *BOUNDS, "concentrations", "queue_init", "queue_push"])
+@pytest.mark.parametrize("name", [*PLAIN, *BOUNDS, *GRADED, "matryoshka", "concentrations", "queue_init", "queue_push"])
 def test_the_docstring_says_the_defaults(name: str) -> None:
     parameters = inspect.signature(function_of(name)).parameters
     said = documented_defaults(function_of(name))

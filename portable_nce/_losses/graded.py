@@ -1,0 +1,331 @@
+"""Losses of pairs with graded similarities: of two pairs, the one with the higher grade is to be the more similar."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from .._call import finish, same_width
+from .._core.autodiff import stop_gradient
+from .._core.checks import (
+    cast_hint,
+    check_floating,
+    check_mask,
+    check_shape,
+    common_dtype,
+    is_floating,
+    positive_scalar,
+    row_weights,
+    shape_of,
+)
+from .._core.namespace import device_of, enter, is_array, is_number
+from .._core.numerics import normalize, rows_where, softplus, sum_to_scalar, upcast, zeros
+from .._core.protocol import Array, Namespace
+from .._core.registry import adapter_of
+from ..similarities import Similarity, operands, resolve
+
+__all__ = ["angle", "cosent", "enter_graded", "loss_of_graded"]
+
+
+def cosent(
+    x: Array,
+    y: Array,
+    grades: Array,
+    /,
+    *,
+    scale: float | Array = 20.0,
+    similarity: str | Similarity | Callable[[Array, Array], Array] = "cosine",
+    mask: Array | None = None,
+    weights: Array | None = None,
+) -> Array:
+    r"""Return the CoSENT loss: of two pairs of embeddings, that of the higher grade is to be the more similar.
+
+    .. math:: \ell = \log\Big(1 + \sum_{i, j :\, l_i > l_j} w_i w_j\, e^{\alpha (s_j - s_i)}\Big), \qquad
+        s_i = s(x_i, y_i)
+
+    The sum is over all ordered pairs of rows i, j with grades :math:`l_i > l_j`; equal grades are not compared, and
+    without two different grades the loss is 0, with gradient 0. It is computed in O(N log N), from the rows sorted by
+    their grades.
+
+    Parameters
+    ----------
+    x, y : array, shape (N, D)
+        Embeddings of N pairs.
+    grades : array of real numbers, shape (N,)
+        How similar each pair is to be, in any unit; only their order counts, and nothing is differentiated by them. A
+        pair whose grade is NaN takes no part.
+    scale : float or array of one entry, default: 20.0
+        Scale α > 0 of the similarities, the inverse of a temperature; differentiable as an array.
+    similarity : str, Similarity or callable, default: "cosine"
+        How the embeddings of a pair are compared; see `portable_nce.similarities`. A similarity of -inf takes no part.
+    mask : array of bool, shape (N,), optional
+        Pairs that take part; all by default.
+    weights : array, shape (N,), optional
+        How often each pair counts, w >= 0: a pair of weight 2 is worth the same pair twice. One of weight 0 takes no
+        part.
+
+    Returns
+    -------
+    array
+        Loss in nats: 0-d, of the library, dtype and device of `x`. It is one logarithm for the batch, no mean over
+        rows; so there is no `reduction`.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape, device or option does not fit.
+
+    See Also
+    --------
+    angle : With the similarity of AnglE.
+    portable_nce.from_scores.cosent : From the similarities.
+
+    References
+    ----------
+    Huang et al. (2024), "CoSENT: Consistent Sentence Embedding via Similarity Ranking", IEEE/ACM Transactions on Audio,
+    Speech, and Language Processing, doi:10.1109/TASLP.2024.3402087.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> x = np.asarray([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]])
+    >>> y = np.asarray([[1.0, 0.0], [3.0, 4.0], [4.0, 3.0]])
+    >>> pnce.cosent(x, y, np.asarray([5, 1, 3]), scale=5.0)
+    array(0.62652...)
+    """
+    xp, (x, y), dtype, graded = enter_graded(
+        {"x": x, "y": y}, "(N, D)", grades=grades, scale=scale, mask=mask, weights=weights
+    )
+    same_width(similarity, "x", x, "y", y)
+    chosen = resolve(similarity)
+    a, b = (xp.expand_dims(z, axis=1) for z in rows_where(xp, graded.live, x, y))
+    with adapter_of(a).full_precision(a):
+        scores = xp.reshape(chosen.scores(*operands(chosen, a, b, 1.0)), (x.shape[0],))
+    return finish(xp, loss_of_graded(xp, scores, graded), dtype, "mean")
+
+
+def angle(
+    x: Array,
+    y: Array,
+    grades: Array,
+    /,
+    *,
+    scale: float | Array = 20.0,
+    mask: Array | None = None,
+    weights: Array | None = None,
+) -> Array:
+    r"""Return the angle loss of AnglE: `cosent`, whose similarity also sees the phase between complex embeddings.
+
+    .. math:: \ell = \log\Big(1 + \sum_{i, j :\, l_i > l_j} w_i w_j\, e^{\alpha (s_j - s_i)}\Big), \qquad
+        s_i = \left| \mathrm{Re}\, r_i + \mathrm{Im}\, r_i \right|, \quad
+        r_i = \frac{\sum_k x_{ik}\, \overline{y_{ik}}}{\lVert x_i \rVert\, \lVert y_i \rVert}
+
+    The first half of an embedding is the real part of D/2 complex numbers, the second half the imaginary part; an odd
+    width is filled up by one 0. Then Re r is the cosine, and s is 1 for equal embeddings; the largest s is √2, at a
+    phase of 45°.
+
+    Parameters
+    ----------
+    x, y : array, shape (N, D)
+        Embeddings of N pairs.
+    grades : array of real numbers, shape (N,)
+        How similar each pair is to be, in any unit; only their order counts, and nothing is differentiated by them. A
+        pair whose grade is NaN takes no part.
+    scale : float or array of one entry, default: 20.0
+        Scale α > 0 of the similarities, the inverse of a temperature; differentiable as an array.
+    mask : array of bool, shape (N,), optional
+        Pairs that take part; all by default.
+    weights : array, shape (N,), optional
+        How often each pair counts, w >= 0: a pair of weight 2 is worth the same pair twice. One of weight 0 takes no
+        part.
+
+    Returns
+    -------
+    array
+        Loss in nats: 0-d, of the library, dtype and device of `x`. It is one logarithm for the batch, no mean over
+        rows; so there is no `reduction`.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape, device or option does not fit.
+
+    See Also
+    --------
+    cosent : With any similarity.
+
+    Notes
+    -----
+    The paper divides x by y, sets the lengths aside, and calls the absolute value Δθ the difference of their angles,
+    which is to be smaller for pairs of a higher grade. The code of its authors adds up the real and imaginary parts of
+    all components before it takes the absolute value, which gives 1 for equal embeddings, and lets it be larger for
+    pairs of a higher grade. So do sentence-transformers' ``AnglELoss``, and this function. The paper trains with a sum
+    of this loss, `cosent` and `info_nce`; here each is one term.
+
+    References
+    ----------
+    Li and Li (2024), "AoE: Angle-optimized Embeddings for Semantic Textual Similarity", ACL 2024; first as
+    "AnglE-optimized Text Embeddings", arXiv:2309.12871.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> x = np.asarray([[1.0, 0.0], [1.0, 0.0], [1.0, 0.0]])
+    >>> y = np.asarray([[1.0, 0.0], [3.0, 4.0], [-4.0, 3.0]])
+    >>> pnce.angle(x, y, np.asarray([5, 1, 3]), scale=5.0)
+    array(2.12940...)
+    """
+    xp, (x, y), dtype, graded = enter_graded(
+        {"x": x, "y": y}, "(N, D)", grades=grades, scale=scale, mask=mask, weights=weights
+    )
+    check_shape("y", y, tuple(x.shape))
+    x, y = rows_where(xp, graded.live, x, y)
+    if x.shape[1] % 2:
+        x, y = (xp.concat([z, zeros(xp, (z.shape[0], 1), z)], axis=1) for z in (x, y))
+    x, y = normalize(x), normalize(y)
+    half = x.shape[1] // 2
+    # With x = a + ib and y = c + id: Re + Im of x times the conjugate of y is a(c - d) + b(c + d).
+    c, d = y[:, :half], y[:, half:]
+    sums = xp.sum(x * xp.concat([c - d, c + d], axis=1), axis=1)
+    return finish(xp, loss_of_graded(xp, xp.abs(sums), graded), dtype, "mean")
+
+
+class Graded(NamedTuple):
+    """The grades of N pairs, the scale of their similarities, which of them take part, and how often each counts."""
+
+    grades: Array
+    scale: Any
+    live: Array
+    weights: Array | None
+
+
+def enter_graded(
+    arrays: dict[str, Array], axes: str, *, grades: Array, scale: Any, mask: Array | None, weights: Array | None
+) -> tuple[Namespace, list[Array], Any, Graded]:
+    """The arguments of a loss of graded pairs, checked: the arrays in the dtype to compute in, that of the result."""
+    scales = {"scale": scale} if is_array(scale) and not is_number(scale) else {}
+    xp, (*entered, grades, mask, weights) = enter(**arrays, **scales, grades=grades, mask=mask, weights=weights)
+    entered, (scale,) = entered[: len(arrays)], entered[len(arrays) :] or [scale]
+    check_floating(xp, **dict(zip(arrays, entered, strict=True)))
+    rows = shape_of(next(iter(arrays)), entered[0], axes)[0]
+    for name, x in zip(arrays, entered, strict=True):
+        adapter_of(x).check(x)
+        check_shape(name, x, (rows, *shape_of(name, x, axes)[1:]))
+    if not (is_floating(xp, grades.dtype) or xp.isdtype(grades.dtype, ("integral", "bool"))):
+        message = f"grades: expected a real dtype, got {grades.dtype}; convert it with {cast_hint(grades)}"
+        raise TypeError(message)
+    check_shape("grades", grades, (rows,))
+    if mask is not None:
+        check_mask(xp, "mask", mask, (rows,))
+    dtype = common_dtype(xp, *entered)
+    entered = [upcast(xp, x) for x in entered]
+    scale = positive_scalar(xp, "scale", scale, entered[0])
+    weights = row_weights(xp, weights, rows, entered[0])
+    grades = stop_gradient(xp.astype(grades, xp.int8) if xp.isdtype(grades.dtype, "bool") else upcast(xp, grades))
+    live = grades == grades  # noqa: PLR0124  (NaN is not)
+    live = live if mask is None else xp.logical_and(live, mask)
+    live = live if weights is None else xp.logical_and(live, weights != 0)
+    return xp, entered, dtype, Graded(grades, scale, live, weights)
+
+
+def loss_of_graded(xp: Namespace, scores: Array, graded: Graded) -> Array:
+    r"""The logarithm of 1 and the sum over pairs of ``w_i w_j exp(α (s_j - s_i))``, as an array of one entry.
+
+    With :math:`h_i = \max s_j` over the rows of lower grades, and :math:`d = \max_i (h_i - s_i)`, the sum is
+
+    .. math:: e^{\alpha d} \sum_i w_i\, T_i\, e^{\alpha (h_i - s_i - d)}, \qquad
+        T_i = \sum_{j :\, l_j < l_i} w_j\, e^{\alpha (s_j - h_i)} \ge w_{\arg\max}
+
+    in which no exponent is positive, and each is of a difference of scores: nothing overflows, and what is small
+    against the rest alone underflows. :math:`h` and :math:`T` are running maxima and sums in the order of the grades,
+    taken at the last row of a lower grade.
+
+    The order, the maxima and what is derived from them are constants. Each row's own factor ``exp(±α (s - sg s))``,
+    which is 1, has the derivatives; so the running sums are linear in what is differentiated, and all exponentials
+    of their gradient are those of the sums.
+    """
+    scale, live = graded.scale, xp.logical_and(graded.live, scores != -math.inf)
+    grades = xp.where(live, graded.grades, xp.zeros_like(graded.grades))  # NaN would have no order
+    order = xp.argsort(grades, stable=True)
+    grades = xp.take(grades, order, axis=0)
+    scores, live = xp.take(scores, order, axis=0), xp.take(live, order, axis=0)
+    weight = xp.astype(live, scores.dtype)
+    if graded.weights is not None:
+        weight = xp.where(live, xp.take(graded.weights, order, axis=0), weight)
+    known = xp.logical_and(live, xp.isfinite(scores))
+    finite = xp.where(known, scores, xp.zeros_like(scores))
+    exponent = scale * (finite - stop_gradient(finite))  # 0
+    # What takes no part has weight 0, and is no maximum.
+    lowest = xp.min(xp.where(known, stop_gradient(scores), math.inf), axis=0, keepdims=True)
+    lowest = xp.where(xp.isinf(lowest), xp.zeros_like(lowest), lowest)
+    constant = xp.where(live, stop_gradient(scores), lowest)
+
+    highest, total, lower = _running_sums(xp, constant, weight * xp.exp(exponent), grades, scale)
+    last = xp.where(lower > 0, lower - 1, lower)
+    highest, total = xp.take(highest, last, axis=0), xp.take(total, last, axis=0)
+    counted = xp.logical_and(xp.logical_and(lower > 0, live), stop_gradient(total) != 0)
+    lead = _difference(xp, highest, constant)
+    counted = xp.logical_and(counted, lead != -math.inf)
+    largest = xp.max(xp.where(counted, lead, -math.inf), axis=0, keepdims=True)
+    behind = _distance(xp, largest, xp.where(counted, lead, largest))
+    factor = weight * xp.exp(-exponent) * xp.exp(-scale * behind)
+    sums = sum_to_scalar(xp, xp.where(counted, total, xp.zeros_like(total)) * factor)
+    nothing = largest == -math.inf
+    log_sum = xp.log(xp.where(nothing, xp.ones_like(sums), sums))
+    log_sum = scale * xp.where(nothing, xp.zeros_like(largest), largest) + log_sum
+    return xp.where(nothing, xp.zeros_like(sums), softplus(xp, log_sum))
+
+
+def _running_sums(xp: Namespace, highest: Array, total: Array, grades: Array, scale: Any) -> tuple[Array, Array, Array]:
+    """The running maxima of constants s, the sums ``Σ t exp(α (s - maximum))``, and how many rows have a lower grade.
+
+    By doubling (Hillis and Steele 1986, "Data parallel algorithms", CACM 29): after k steps an entry has the sum of up
+    to 2^k terms; each step adds that of the terms before these. A graph that serves any number of rows has the steps
+    that the largest takes.
+    """
+    rows = highest.shape[0]
+    known = isinstance(rows, int) and adapter_of(total).mode != "compiled"
+    places = xp.arange(rows, device=device_of(total))
+
+    def before(x: Array, reach: int) -> Array:
+        """The entry that stands so far before each, or the entry itself where there is none."""
+        if known:
+            return xp.concat([x[:reach], x[:-reach]], axis=0)
+        return xp.take(x, xp.where(places < reach, places, places - reach), axis=0)
+
+    lower = xp.where(grades == before(grades, 1), xp.zeros_like(places), places)
+    for step in range((rows - 1).bit_length() if known else _MOST_STEPS):
+        reach = 2**step
+        previous, earlier = before(highest, reach), before(total, reach)
+        earlier = xp.where(places < reach, xp.zeros_like(earlier), earlier)
+        factor = xp.exp(-scale * _distance(xp, highest, previous))
+        own = highest >= previous
+        total = xp.where(own, total, total * factor) + xp.where(own, earlier * factor, earlier)
+        highest, fewer = xp.maximum(highest, previous), before(lower, reach)
+        lower = xp.where(lower < fewer, fewer, lower)
+    return highest, total, lower
+
+
+_MOST_STEPS = 31
+"""Of a running sum of as many terms as there are numbers of 32 bits."""
+
+
+def _difference(xp: Namespace, x: Array, y: Array) -> Array:
+    """The difference of constants, 0 of equal infinities."""
+    same = x == y
+    x, y = (xp.where(same, xp.zeros_like(y), z) for z in (x, y))
+    return x - y
+
+
+def _distance(xp: Namespace, x: Array, y: Array) -> Array:
+    """The absolute difference of constants, but no more than can be multiplied by a scale; NaN stays NaN."""
+    distance = xp.abs(_difference(xp, x, y))
+    most = float(xp.finfo(y.dtype).max) ** 0.75
+    return xp.where(distance > most, xp.full_like(distance, most), distance)

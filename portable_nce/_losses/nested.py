@@ -1,0 +1,187 @@
+"""Losses of nested embeddings: of which every prefix is to be an embedding too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import update_wrapper
+from typing import Any
+
+from .._call import add
+from .._core.checks import check_callable, check_number, check_whole_number, common_dtype, is_floating
+from .._core.equality import EqualByContents
+from .._core.namespace import is_array, is_number, namespace_of
+from .._core.numerics import upcast
+from .._core.protocol import Array
+
+__all__ = ["matryoshka"]
+
+
+def matryoshka(
+    loss: Callable[..., Array],
+    widths: Sequence[int],
+    /,
+    *,
+    weights: Sequence[float] | None = None,
+    arrays: Sequence[str] = (),
+) -> Callable[..., Array]:
+    r"""Return the loss of nested embeddings: the sum of a loss over prefixes of its embeddings.
+
+    .. math:: \ell(x, y, \ldots) = \sum_k w_k\, \ell_0(x_{:, :d_k}, y_{:, :d_k}, \ldots)
+
+    The embeddings are the positional arguments, and the keyword arguments named in `arrays`, that are arrays of a
+    floating-point dtype with two or three axes, the last of the full width: that of the first of them. Of a queue, and
+    of a tuple or list of arrays, each array is looked at by itself. Everything else (labels, weights, masks, options)
+    goes to every call as it is.
+
+    Parameters
+    ----------
+    loss : callable
+        A loss of embeddings: of this package, a `functools.partial` of one, or any function that returns an array.
+    widths : sequence of int
+        The widths d, from 1 to the full width, in any order. The full width is not added by itself.
+    weights : sequence of float, optional
+        A weight w >= 0 for each width; 1 by default.
+    arrays : sequence of str, default: ()
+        Names of keyword arguments that are embeddings too.
+
+    Returns
+    -------
+    callable
+        Takes the arguments of `loss`, and returns the sum. It can be pickled where `loss` can, and is equal to another
+        of equal contents. Embeddings of 16 bits are widened once, for all widths: the sum and its gradients are rounded
+        once, at the end.
+
+    Raises
+    ------
+    TypeError
+        If `loss` is no function, or a width or a weight no number; when called: if there are no embeddings.
+    ValueError
+        If there are no widths, not as many weights, or one is out of range; when called: if a width exceeds the full
+        one.
+
+    Notes
+    -----
+    sentence-transformers' ``MatryoshkaLoss`` gives each prefix unit length before the loss, which changes nothing where
+    the similarity is the cosine; for another, ``similarities.normalized(...)`` does the same here.
+
+    References
+    ----------
+    Kusupati et al. (2022), "Matryoshka Representation Learning", arXiv:2205.13147, equation 1.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> x = np.asarray([[1.0, 0.0, 0.0], [1.0, 2.0, 0.0]])
+    >>> loss = pnce.matryoshka(pnce.info_nce, [2, 3], weights=[0.5, 1.0])
+    >>> loss
+    <matryoshka of info_nce, widths (2, 3), weights (0.5, 1.0)>
+    >>> value, gradient = pnce.value_and_grad(loss)(x, x, temperature=0.5)
+    >>> value
+    array(0.42891...)
+    """
+    return _Matryoshka(loss, widths, weights, arrays)
+
+
+class _Matryoshka(EqualByContents):
+    """What `matryoshka` returns."""
+
+    def __init__(self, loss: Callable[..., Array], widths: Any, weights: Any, arrays: Any) -> None:
+        check_callable("loss", loss)
+        update_wrapper(self, loss)
+        self.loss = loss
+        self.widths = tuple(check_whole_number("widths", width) for width in _listed("widths", widths))
+        if not self.widths:
+            message = "widths: expected at least one width, got none"
+            raise ValueError(message)
+        given = [1.0] * len(self.widths) if weights is None else _listed("weights", weights)
+        self.weights = tuple(check_number("weights", weight) for weight in given)
+        if len(self.weights) != len(self.widths):
+            message = f"weights: expected one for each of {len(self.widths)} widths, got {len(self.weights)}"
+            raise ValueError(message)
+        if min(self.weights) < 0:
+            message = f"weights: expected numbers of at least 0, got {min(self.weights)}"
+            raise ValueError(message)
+        self.arrays = tuple(_listed("arrays", arrays))
+        if not all(isinstance(name, str) for name in self.arrays):
+            message = f"arrays: expected names of keyword arguments, got {self.arrays!r}"
+            raise TypeError(message)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.loss, self.widths, self.weights, self.arrays)
+
+    def __repr__(self) -> str:
+        name = getattr(self.loss, "__name__", None) or repr(self.loss)
+        return f"<matryoshka of {name}, widths {self.widths}, weights {self.weights}>"
+
+    def _contents(self) -> tuple[Any, ...]:
+        return (self.loss, self.widths, self.weights, self.arrays)
+
+    def __call__(self, *arguments: Any, **options: Any) -> Array:
+        for name in self.arrays:
+            if name not in options:
+                message = f"arrays: expected names of keyword arguments that are given, got {name!r}"
+                raise TypeError(message)
+        named = [options[name] for name in self.arrays]
+        embeddings = [x for tree in (*arguments, *named) for x in _leaves(tree) if _is_embedding(x)]
+        if not embeddings:
+            message = (
+                "loss: expected embeddings among the arguments, floating-point arrays of two or three axes, got none; "
+                "name keyword arguments in arrays=..."
+            )
+            raise TypeError(message)
+        full = embeddings[0].shape[-1]
+        for width in self.widths:
+            if width > full:
+                message = f"widths: expected at most the {full} features of the embeddings, got {width}"
+                raise ValueError(message)
+        embeddings = [x for x in embeddings if x.shape[-1] == full]
+        dtype = common_dtype(namespace_of(embeddings[0]), *embeddings)
+        arguments = tuple(_mapped(_widened, tree) for tree in arguments)
+        options = {name: _mapped(_widened, tree) for name, tree in options.items()}
+
+        parts: list[Array] = []
+        for width in self.widths:
+
+            def prefix(x: Any, width: int = width) -> Any:
+                return x[..., :width] if _is_embedding(x) and x.shape[-1] == full and width < full else x
+
+            cut = {name: _mapped(prefix, options[name]) for name in self.arrays}
+            parts.append(self.loss(*(_mapped(prefix, tree) for tree in arguments), **{**options, **cut}))
+        reduction = "none" if len(parts[0].shape) else "sum"
+        flat = [namespace_of(part).reshape(part, (-1,)) for part in parts]
+        weighted = [x if weight == 1 else x * weight for x, weight in zip(flat, self.weights, strict=True)]
+        return add(weighted, dtype, reduction)
+
+
+def _listed(name: str, values: Any) -> list[Any]:
+    """The entries of a sequence of numbers or names."""
+    if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__") or is_array(values):
+        message = f"{name}: expected a sequence such as a list, got {type(values).__name__}"
+        raise TypeError(message)
+    return list(values)
+
+
+def _is_embedding(x: Any) -> bool:
+    return is_array(x) and not is_number(x) and len(x.shape) in (2, 3) and is_floating(namespace_of(x), x.dtype)
+
+
+def _widened(x: Any) -> Any:
+    """An array of 16 bits in the dtype to compute in, so that its gradient is rounded once for all widths."""
+    return upcast(namespace_of(x), x) if is_array(x) and not is_number(x) else x
+
+
+def _leaves(tree: Any) -> Iterator[Any]:
+    if isinstance(tree, (tuple, list)):
+        for item in tree:
+            yield from _leaves(item)
+    else:
+        yield tree
+
+
+def _mapped(function: Callable[[Any], Any], tree: Any) -> Any:
+    """The tree with a function applied to its leaves; tuples stay what they are, a queue too."""
+    if isinstance(tree, (tuple, list)):
+        items = [_mapped(function, item) for item in tree]
+        return type(tree)(*items) if hasattr(tree, "_fields") else type(tree)(items)
+    return function(tree)

@@ -1,0 +1,144 @@
+"""Losses of nested embeddings: the sum over prefixes, whatever the loss and its arguments."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from mpmath import mpf
+
+from .. import oracles
+from .._package import pnce
+from ..variants import differentiate, generator
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..variants import Nested, Variant
+
+N, D = 4, 5
+WIDTHS, WEIGHTS = (2, 5, 3), (0.5, 1.0, 2.0)
+
+
+def vectors(rows: int, seed: int) -> Nested:
+    """Draw numbers that every dtype holds."""
+    draw = generator(seed)
+    return [[draw.randint(-24, 24) / 16 for _ in range(D)] for _ in range(rows)]
+
+
+LOSSES: dict[str, tuple[Callable[..., Any], int]] = {
+    "info_nce": (pnce.info_nce, 2),
+    "info_nce shared": (pnce.info_nce, 3),
+    "nt_xent three views": (pnce.nt_xent, 3),
+    "clip": (partial(pnce.clip, logit_scale=5.0), 2),
+    "moco_v3": (pnce.moco_v3, 4),
+    "triplet": (partial(pnce.triplet, reduction="sum"), 3),
+}
+"""Losses, and how many arrays of embeddings they take."""
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_the_sum_of_prefixes(variant: Variant, name: str) -> None:
+    """Value and gradients are the weighted sums of those of the loss itself, cut by hand."""
+    loss, count = LOSSES[name]
+    arrays = [variant.floats(vectors(N, seed)) for seed in range(count)]
+    nested = pnce.matryoshka(loss, WIDTHS, weights=WEIGHTS)
+
+    value, slopes = differentiate(nested, arrays)
+    parts = [differentiate(lambda *x, d=width: loss(*(z[:, :d] for z in x)), arrays) for width in WIDTHS]
+    wanted = sum(
+        (mpf(w) * mpf(variant.to_list(part)) for w, (part, _) in zip(WEIGHTS, parts, strict=True)), start=mpf(0)
+    )
+    assert oracles.error(variant.to_list(value), wanted) <= 8 * variant.eps()
+    for k, slope in enumerate(slopes):
+        sums = [
+            [
+                sum(mpf(w) * mpf(variant.to_list(part[1][k])[i][j]) for w, part in zip(WEIGHTS, parts, strict=True))
+                for j in range(D)
+            ]
+            for i in range(N)
+        ]
+        assert oracles.error(variant.to_list(slope), sums) <= 16 * variant.eps()
+
+
+def test_rows_stay_rows(variant: Variant) -> None:
+    x, y = (variant.floats(vectors(N, seed)) for seed in (1, 2))
+    rows = pnce.matryoshka(pnce.info_nce, WIDTHS)(x, y, reduction="none")
+    mean = pnce.matryoshka(pnce.info_nce, WIDTHS)(x, y)
+    assert (tuple(rows.shape), tuple(mean.shape)) == ((N,), ())
+    listed = [mpf(number) for number in variant.to_list(rows)]
+    assert oracles.error(variant.to_list(mean), sum(listed, start=mpf(0)) / N) <= 8 * variant.eps()
+
+
+def test_what_is_no_embedding_goes_through_as_it_is(variant: Variant) -> None:
+    """Labels, grades, masks, a queue's marks; of a queue, the rows are cut; a keyword, if it is named."""
+    x, y = (variant.floats(vectors(N, seed)) for seed in (1, 2))
+    labels, temperature = variant.array([0, 1, 0, 1]), variant.floats(0.5)
+    queue = pnce.queue_push(pnce.queue_init(x, size=6), y)
+    short = pnce.Queue(queue.rows[:, :2], queue.valid)
+    a, b = x[:, :2], y[:, :2]
+    mask = variant.array([[i != 3 for _ in range(N)] for i in range(N)])
+    assert [
+        variant.to_list(one)
+        for one in (
+            pnce.matryoshka(pnce.supcon, [2])(x, labels, temperature=temperature),
+            pnce.matryoshka(pnce.cosent, [2])(x, y, variant.floats([0.5, 1.0, 0.5, 0.0])),
+            pnce.matryoshka(pnce.moco, [2])(x, y, queue),
+            pnce.matryoshka(pnce.info_nce, [2])(x, y, mask=mask),
+            pnce.matryoshka(lambda p, *, other: pnce.info_nce(p, other), [2], arrays=["other"])(x, other=y),
+        )
+    ] == [
+        variant.to_list(one)
+        for one in (
+            pnce.supcon(a, labels, temperature=temperature),
+            pnce.cosent(a, b, variant.floats([0.5, 1.0, 0.5, 0.0])),
+            pnce.moco(a, b, short),
+            pnce.info_nce(a, b, mask=mask),
+            pnce.info_nce(a, b),
+        )
+    ]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_sixteen_bits_are_rounded_once(variant: Variant, dtype: str) -> None:
+    """Forty times the same width: forty roundings of the sum, or of its gradient, would be seen."""
+    arrays = [variant.floats(vectors(N, seed), dtype) for seed in (1, 2)]
+    wide = [variant.floats(vectors(N, seed), "float32") for seed in (1, 2)]
+    nested = pnce.matryoshka(partial(pnce.info_nce, temperature=0.5), [3] * 40 + [D])
+    value, slopes = differentiate(nested, arrays)
+    exact, steep = differentiate(nested, wide)
+    assert (value.dtype, slopes[0].dtype) == (arrays[0].dtype, arrays[0].dtype)
+    for found, wanted in zip((value, *slopes), (exact, *steep), strict=True):
+        assert oracles.error(variant.to_list(found), oracles.exact(variant.to_list(wanted))) <= variant.eps(dtype)
+
+
+def test_what_does_not_fit_is_refused(variant: Variant) -> None:
+    x = variant.floats(vectors(N, 1))
+    with pytest.raises(ValueError, match=r"\Awidths: expected at most the 5 features of the embeddings, got 6"):
+        pnce.matryoshka(pnce.info_nce, [6])(x, x)
+    with pytest.raises(TypeError, match=r"\Aloss: expected embeddings among the arguments"):
+        pnce.matryoshka(pnce.info_nce, [2])(x[:, 0], x[:, 0])
+    with pytest.raises(TypeError, match=r"\Aarrays: expected names of keyword arguments that are given, got 'key'"):
+        pnce.matryoshka(pnce.info_nce, [2], arrays=["key"])(x, x)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "arguments", "options"),
+    [
+        (TypeError, "loss", ("info_nce", [2]), {}),
+        (TypeError, "widths", (pnce.info_nce, 2), {}),
+        (TypeError, "widths", (pnce.info_nce, [2.0]), {}),
+        (ValueError, "widths", (pnce.info_nce, [0, 2]), {}),
+        (ValueError, "widths", (pnce.info_nce, []), {}),
+        (ValueError, "weights", (pnce.info_nce, [2, 3]), {"weights": [1.0]}),
+        (ValueError, "weights", (pnce.info_nce, [2]), {"weights": [-1.0]}),
+        (TypeError, "weights", (pnce.info_nce, [2]), {"weights": ["1"]}),
+        (TypeError, "weights", (pnce.info_nce, [2]), {"weights": 1.0}),
+        (TypeError, "arrays", (pnce.info_nce, [2]), {"arrays": "key"}),
+        (TypeError, "arrays", (pnce.info_nce, [2]), {"arrays": [1]}),
+    ],
+)
+def test_options_that_are_refused(kind: type[Exception], name: str, arguments: Any, options: Any) -> None:
+    with pytest.raises(kind, match=rf"\A{name}: expected"):
+        pnce.matryoshka(*arguments, **options)
