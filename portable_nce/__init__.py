@@ -17,6 +17,7 @@ from ._core.registry import backends_available, register_backend
 from ._losses.global_contrastive import sogclr
 from ._losses.graded import angle, cosent
 from ._losses.in_batch import clip, cpc, info_nce, n_tuple, relic, siglip
+from ._losses.joint import joint_info_nce
 from ._losses.judged import distillation, gist_embed
 from ._losses.labels import contrastive, nca, soft_nearest_neighbor, supcon, triplet, triplet_from_labels
 from ._losses.memory import moco, moco_v3, nnclr
@@ -54,6 +55,7 @@ __all__ = [
     "grad",
     "hcl",
     "info_nce",
+    "joint_info_nce",
     "matryoshka",
     "moco",
     "moco_v3",

@@ -35,7 +35,7 @@ from ..objectives import contrastive as contrastive_objective
 from ..objectives import info_nce as info_nce_objective
 from ..objectives import triplet as triplet_objective
 from ..objectives.pairwise import AVERAGES
-from ..pairings import Pairing, valid_labels
+from ..pairings import Pairing, overlap, valid_labels
 from ..pairings import labels as pairing_of_labels
 from ..similarities import Similarity, operands, resolve
 from .queue import Queue, columns_of
@@ -73,8 +73,9 @@ def supcon(
     ----------
     embeddings : array, shape (N, D)
         Embeddings.
-    labels : array of int, shape (N,)
-        Labels.
+    labels : array of int, shape (N,), or of bool, shape (N, C)
+        Labels; or which of C labels each row has, and then positives have for weights the share of the labels that they
+        have in common with the row (see `portable_nce.pairings.overlap`).
     keys : array, shape (K, D), or Queue, optional
         Embeddings in the place of the others of the batch: a cross-batch memory, or the rows of a larger batch. Keys of
         a row's label are its positives, all other keys its negatives. A row meets all of them: where the batch itself
@@ -143,6 +144,7 @@ def supcon(
         keys,
         key_labels,
         info_nce_objective(multi_positive=multi_positive),
+        several=True,
         factor=factor,
         temperature=temperature,
         similarity=similarity,
@@ -612,16 +614,24 @@ def _of_labels(
     keys: Array | Queue | None,
     key_labels: Array | None,
     objective: AnyObjective | Callable[[dict[str, Any]], AnyObjective],
+    *,
+    several: bool = False,
     **options: Any,
 ) -> Array:
     """A loss whose positives are the columns of the same label, and whose negatives are those of other labels.
 
-    The columns are the other rows, or keys.
+    The columns are the other rows, or keys. With `several`, boolean labels (N, C) say which a row has.
     """
     xp, (embeddings, labels) = enter(embeddings=embeddings, labels=labels)
     rows, _ = shape_of("embeddings", embeddings, "(N, D)")
-    check_integers(xp, "labels", labels, (rows,))
     named = {"embeddings": embeddings}
+    if several and xp.isdtype(getattr(labels, "dtype", None), "bool"):
+        check_mask(xp, "labels", labels, (rows, shape_of("labels", labels, "(N, C)")[1]))
+        if keys is not None:
+            message = "keys: expected None with several labels of each row; use contrast with pairings.overlap"
+            raise ValueError(message)
+        return contrast_embeddings(named, objective=objective, pairing=overlap(labels), **options)
+    check_integers(xp, "labels", labels, (rows,))
     if keys is None:
         if key_labels is not None:
             message = f"key_labels: expected None without keys, got {type(key_labels).__name__}; pass keys=, too"

@@ -679,6 +679,34 @@ def _judged(rows: int, features: int) -> Iterator[Case]:
         "no temperature": {**of_teacher, "teacher_temperature": None, "similarity": "dot", "temperature": 0.75},
     }
     yield from _variations("distillation", student, table | _streamed(table, list(table)))
+    table = {
+        "": {"temperature": 0.5},
+        "saturated": {"key": draw.near(query, 2.0**-6), "temperature": 2.0**-4},
+        "three directions, weights, mask": {
+            "directions": ("query_to_key", "key_to_query", "key_to_key"),
+            "weights": weights,
+            "mask": mask,
+            "temperature": 0.5,
+        },
+        "one direction, distances, sum": {
+            "directions": ("query_to_query",),
+            "similarity": "neg_sq_euclidean",
+            "reduction": "sum",
+            "temperature": 0.75,
+        },
+    }
+    yield from _variations("joint_info_nce", student, table | _streamed(table, list(table)[2:]))
+    sets = {"labels": [[k % 2 == c % 2 or k % 3 == c for c in range(3)] for k in range(rows)], "temperature": 0.5}
+    table = {
+        "several labels": sets,
+        "several labels, separate, weights, mask": {
+            **sets,
+            "multi_positive": "separate",
+            "weights": weights,
+            "mask": mask,
+        },
+    }
+    yield from _variations("supcon", {"embeddings": query}, table | _streamed(table, list(table)))
     views = {"view_a": query, "view_b": key}
     near = {"view_b": draw.near(query, 2.0**-6), "temperature": 2.0**-5}
     table = {

@@ -1029,6 +1029,12 @@ def _columns_and_pairs(
     return rows, label_pairs_of(labels, key_labels[-len(rows) :], takes_part)
 
 
+def _jaccard(a: Row, b: Row) -> Number:
+    """How many labels two things share, of those that either has."""
+    either = sum(p or q for p, q in zip(a, b, strict=True))
+    return mpf(sum(p and q for p, q in zip(a, b, strict=True))) / either if either else mpf(0)
+
+
 def supcon(
     embeddings: Matrix,
     labels: list[int],
@@ -1045,7 +1051,23 @@ def supcon(
     weights: Nested = None,
     reduction: str = "mean",
 ) -> Nested:
-    """SupCon: positive are the others of the same label, or the keys of it."""
+    """SupCon: positive are the others of the same label, or the keys of it; or those that share labels, weighted."""
+    if isinstance(labels[0], list):
+        shares = [[_jaccard(a, b) for b in labels] for a in labels]
+        size = range(len(labels))
+        alone = [[i != j and (mask is None or mask[i][j]) for j in size] for i in size]
+        return contrast(
+            embeddings,
+            objective="info_nce",
+            positives=shares,
+            multi_positive=multi_positive,
+            temperature=temperature,
+            similarity=similarity,
+            bilinear=bilinear,
+            mask=alone,
+            weights=weights,
+            reduction=reduction,
+        )
     columns, pairs = _columns_and_pairs(embeddings, labels, mask, keys=keys, key_labels=key_labels, slots=slots)
 
     def loss(*, weights: Nested, reduction: str) -> Nested:
@@ -1597,6 +1619,34 @@ def sogclr(
     return reduce_losses(losses, counts, weights, reduction)
 
 
+def joint_info_nce(
+    query: Matrix,
+    key: Matrix,
+    *,
+    directions: Sequence[str] = ("query_to_key", "query_to_query", "key_to_query", "key_to_key"),
+    temperature: Nested = 0.01,
+    similarity: str = "cosine",
+    mask: Nested = None,
+    weights: Nested = None,
+    reduction: str = "mean",
+) -> Nested:
+    """Minus the log of the positive's share of all that query i, and key i, are compared with."""
+    sides = {"query": query, "key": key}
+    scores = {
+        f"{a}_to_{b}": score_matrix(sides[a], sides[b], similarity, inverse(temperature, len(query)))
+        for a in sides
+        for b in sides
+    }
+    losses, counts = [], []
+    for i in range(len(query)):
+        counts.append(mask is None or bool(mask[i][i]))
+        positive = mp.exp(scores["query_to_key"][i][i])
+        others = [j for j in range(len(query)) if j != i and (mask is None or mask[i][j])]
+        total = positive + mp.fsum(mp.exp(scores[name][i][j]) for name in directions for j in others)
+        losses.append(-mp.log(positive / total) if counts[-1] else mpf(0))
+    return reduce_losses(losses, counts, weights, reduction)
+
+
 def distillation(
     query: Matrix,
     key: Matrix,
@@ -1700,6 +1750,7 @@ ORACLES: Mapping[str, Callable[..., Nested]] = {
     "two_tower": two_tower,
     "hcl": hcl,
     "sogclr": sogclr,
+    "joint_info_nce": joint_info_nce,
     "distillation": distillation,
     "gist_embed": gist_embed,
     "flat_nce": flat_nce,

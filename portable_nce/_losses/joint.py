@@ -1,0 +1,198 @@
+"""InfoNCE of several blocks of scores: queries and keys, each with each, in one softmax."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .._call import contrast_embeddings, finish
+from .._core.checks import (
+    check_block_size,
+    check_choice,
+    check_floating,
+    check_mask,
+    check_shape,
+    common_dtype,
+    row_weights,
+    shape_of,
+)
+from .._core.equality import EqualByContents
+from .._core.namespace import device_of, enter, lift_to_tape, namespace_of
+from .._core.numerics import softplus, upcast
+from .._core.protocol import Array
+from .._core.reduction import REDUCTIONS, Reduction
+from ..objectives.base import Objective, RowStatistics
+from ..pairings import Pairing, Tile
+from ..similarities import Similarity
+
+__all__ = ["DIRECTIONS", "joint_info_nce"]
+
+DIRECTIONS = ("query_to_key", "query_to_query", "key_to_query", "key_to_key")
+
+
+def joint_info_nce(
+    query: Array,
+    key: Array,
+    /,
+    *,
+    directions: Sequence[str] = DIRECTIONS,
+    temperature: float | Array = 0.01,
+    similarity: str | Similarity | Callable[[Array, Array], Array] = "cosine",
+    mask: Array | None = None,
+    weights: Array | None = None,
+    reduction: str = "mean",
+    block_size: int | str | None = "auto",
+    precision: str | None = None,
+) -> Array:
+    r"""Return InfoNCE with queries and keys of the batch for negatives, all in one softmax.
+
+    .. math:: \ell_i = -\log \frac{e^{s(q_i, k_i) / \tau}}{Z_i}, \qquad
+        Z_i = e^{s(q_i, k_i) / \tau} + \sum_{j \ne i} \big(e^{s(q_i, k_j) / \tau} + e^{s(q_i, q_j) / \tau}
+        + e^{s(k_i, q_j) / \tau} + e^{s(k_i, k_j) / \tau}\big),
+
+    the improved contrastive loss of GTE, or that of some of the four directions.
+
+    Parameters
+    ----------
+    query : array, shape (N, D)
+        Embeddings of the queries.
+    key : array, shape (N, D)
+        Embeddings of the keys; key i belongs to query i.
+    directions : sequence of {"query_to_key", "query_to_query", "key_to_query", "key_to_key"}, default: all
+        Which negatives there are: of query i, the other keys and the other queries; of key i, the other queries and the
+        other keys.
+    temperature : float, or array of one entry or of shape (N,), default: 0.01
+        Temperature τ > 0, or that of each query and its key; differentiable as an array.
+    similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
+        How embeddings are compared; see `portable_nce.similarities`. It has to be symmetric.
+    mask : array of bool, shape (N, N), optional
+        Pairs of samples that take part, in each direction; all by default.
+    weights : array, shape (N,), optional
+        Weights of the queries.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Weighted mean over the queries that have a positive, weighted sum, or the weighted losses of the queries.
+    block_size : int, None or "auto", default: "auto"
+        Rows per block of the streamed execution; None holds the score matrices; ``"auto"`` streams from about four
+        million entries on. Value and gradient come in two passes.
+    precision : {"high", "highest"}, optional
+        By default, embeddings of 16 bits are multiplied in 16 bits, exactly, where the library is faster at that.
+        ``"highest"`` widens them first; ``"high"`` makes of a product of float32 three of bfloat16 there, which leaves
+        16 bits of the 24.
+
+    Returns
+    -------
+    array
+        Loss in nats: 0-d, or shape (N,) for reduction "none", of the library, dtype and device of `query`.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape, device or option does not fit.
+
+    References
+    ----------
+    Li, Zhang, Zhang, Long, Xie and Zhang (2023), "Towards General Text Embeddings with Multi-stage Contrastive
+    Learning", arXiv:2308.03281, section 3.3.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> query, key = np.eye(3), np.asarray([[0.8, 0.6, 0.0], [0.0, 0.8, 0.6], [0.6, 0.0, 0.8]])
+    >>> pnce.joint_info_nce(query, key, temperature=0.5)
+    array(1.43575...)
+    """
+    check_choice("reduction", reduction, REDUCTIONS)
+    check_block_size(block_size)
+    directions = (directions,) if isinstance(directions, str) else tuple(directions)
+    for direction in directions:
+        check_choice("directions", direction, DIRECTIONS)
+    if not directions or len(set(directions)) < len(directions):
+        message = f"directions: expected some of {DIRECTIONS}, each once, got {directions}"
+        raise ValueError(message)
+    xp, (query, key, mask, weights) = enter(query=query, key=key, mask=mask, weights=weights)
+    check_floating(xp, query=query, key=key)
+    rows, _ = shape_of("query", query, "(N, D)")
+    check_shape("key", key, (rows, *shape_of("key", key, "(N, D)")[1:]))
+    if mask is not None:
+        check_mask(xp, "mask", mask, (rows, rows))
+    dtype, dtypes = common_dtype(xp, query, key), (query.dtype, key.dtype)
+    x, y = upcast(xp, query), upcast(xp, key)
+    weights = row_weights(xp, weights, rows, x)
+    found = []
+    for name, own, other in (("query", x, y), ("key", y, x)):
+        others, itself = (f"{name}_to_{to}" in directions for to in (_OTHER[name], name))
+        if not others and not itself:
+            continue
+        values = contrast_embeddings(
+            {name: own, "columns": xp.concat([other, own], axis=0)},
+            dtypes=dtypes,
+            objective=_LOG_ODDS,
+            pairing=Pairing(_Blocks(others=others, itself=itself), one_per_row=True),
+            similarity=similarity,
+            temperature=temperature,
+            mask=None if mask is None else xp.concat([mask, mask], axis=1),
+            weights=None,
+            reduction="none",
+            block_size=block_size,
+            precision=precision,
+            across=None,
+        )
+        found.append(values)
+    odds = found[0]
+    if len(found) > 1:
+        xp = namespace_of(*found)
+        odds = odds + softplus(xp, found[1] - odds)
+    counted = xp.full((rows,), fill_value=True, dtype=xp.bool, device=device_of(query))
+    if mask is not None:
+        number = xp.arange(rows, device=device_of(query))
+        counted = xp.any(xp.logical_and(mask, number[:, None] == number[None, :]), axis=1)
+    ((odds, counted),) = lift_to_tape((odds, counted))
+    values = softplus(namespace_of(odds), odds)
+    return finish(xp, Reduction(reduction, weights).of_values(values, counted), dtype, reduction)
+
+
+_OTHER = {"query": "key", "key": "query"}
+
+
+class _Blocks(EqualByContents):
+    """Row i is positive with column i of the first N; negatives are the others of these, and those of the last N."""
+
+    __slots__ = ("itself", "others")
+    __name__ = "blocks"
+
+    def __init__(self, *, others: bool, itself: bool) -> None:
+        self.others = others
+        self.itself = itself
+
+    def _contents(self) -> tuple[Any, ...]:
+        return (self.others, self.itself)
+
+    def __call__(self, tile: Tile) -> tuple[Array, Array]:
+        xp = namespace_of(tile.i)
+        first = tile.j < tile.n_rows
+        same = xp.logical_or(tile.i == tile.j, tile.i == tile.j - tile.n_rows)
+        taken = first if self.others else xp.logical_not(first)
+        if self.others and self.itself:
+            taken = xp.logical_or(first, xp.logical_not(first))
+        return tile.i == tile.j, xp.logical_and(taken, xp.logical_not(same))
+
+
+_NONE = -0.125
+"""The log-odds of a row without negatives, as a share of the largest number: the sum with others is theirs."""
+
+
+def _values(row: RowStatistics) -> Array:
+    xp = namespace_of(row.log_odds)
+    nothing = xp.full_like(row.log_odds, _NONE * float(xp.finfo(row.log_odds.dtype).max))
+    return xp.where(row.has_negative, row.log_odds, nothing)
+
+
+def _slopes(row: RowStatistics) -> Any:
+    xp = namespace_of(row.log_odds)
+    return xp.astype(row.has_negative, row.log_odds.dtype), None, None, None
+
+
+_LOG_ODDS = Objective(_values, slopes=_slopes, couples_rows=False, label="log_odds")
