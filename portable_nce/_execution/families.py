@@ -18,6 +18,7 @@ from .._core.namespace import namespace_of
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from ..objectives.base import Objective, RowStatistics, Term
+from .finished import Finished, divided, weigh
 from .reweighted import Reweighted, ReweightedPlan
 from .statistics import Positives, RowSums, each_positive, of_line, of_members, row_statistics, score_cotangents
 from .tiling import MAX_UNSHIFTED_LOGIT
@@ -44,20 +45,6 @@ WEIGHTS_UNKNOWN = "pairing: expected positives without weights, which only objec
 
 Exclude = Callable[[Array, float], Array]
 """Puts a number where a tile has no negative; the tile may be overwritten."""
-
-
-class Finished(NamedTuple):
-    """What some rows are worth: weighted losses, how often each row counts in a mean, and what goes back.
-
-    `coefficient` (n,) belongs to the residuals, `to_positive` to the positives' scores, `to_rows` to the
-    parameters and weights of the rows, in their order.
-    """
-
-    values: Array
-    number: Array
-    coefficient: Array = None
-    to_positive: Array = None
-    to_rows: tuple[Array, ...] = ()
 
 
 class ExpBase(NamedTuple):
@@ -95,11 +82,6 @@ def family_of(
     return Softmax(xp, plan, base, unshifted=bounded, finite=finite, complete=complete, absent=absent, divisor=divisor)
 
 
-def divided(x: Array, divisor: int) -> Array:
-    """`x` divided by a whole number, which is exact in any dtype where its inverse is not."""
-    return x / divisor if divisor != 1 else x
-
-
 def divisor_of(plan: Plan, n_rows: int, negatives: int) -> int | None:
     """What the mean of all rows divides by, where each has one positive and so many negatives; None: not known yet."""
     if not isinstance(plan, PairsPlan) or plan.divide_by == "rows":
@@ -107,25 +89,6 @@ def divisor_of(plan: Plan, n_rows: int, negatives: int) -> int | None:
     if plan.divide_by == "active":
         return None
     return n_rows * (int(plan.counts[0]) + (negatives if plan.counts[1] else 0))
-
-
-def weigh(
-    xp: Namespace, values: Array, weights: Array | None, counted: Array | None
-) -> tuple[Array, Array | None, Array | None]:
-    """The weighted values of the rows that count, the factor of their slopes, and the slopes of the weights.
-
-    Without `counted` all rows count; a factor of None is 1. A value without weight is no contribution, whatever it is.
-    """
-    if weights is None:
-        if counted is None:
-            return values, None, None
-        return xp.where(counted, values, xp.zeros_like(values)), xp.astype(counted, values.dtype), None
-    dead = xp.logical_and(xp.logical_not(xp.isfinite(values)), weights == 0)
-    if counted is not None:
-        dead = xp.logical_or(xp.logical_not(counted), dead)
-    nothing = xp.zeros_like(values)
-    values = xp.where(dead, nothing, values)
-    return values * weights, xp.where(dead, nothing, weights), values
 
 
 # ------------------------------------------------------------------------------------------------------------ softmax

@@ -15,7 +15,8 @@ from .._core.protocol import Array, Namespace
 from .._core.ranks import Shards
 from ..pairings import Rule
 from ..similarities import Pullback, Scores
-from .families import Plan, divided
+from .families import Plan
+from .finished import divided
 from .tiling import Bounds
 
 __all__ = ["Arrays", "Form", "MaskedLayout", "ProductLayout", "Wanted", "is_wanted", "reduced"]

@@ -9,6 +9,7 @@ from .._core.autodiff import stop_gradient
 from .._core.logsumexp import ExpSum
 from .._core.numerics import softplus_and_sigmoid
 from .._core.protocol import Array, Namespace
+from .finished import Finished, divided, weigh
 from .statistics import Positives, RowSums, of_line, of_members, row_statistics, score_cotangents
 
 __all__ = ["Reweighted", "ReweightedPlan"]
@@ -116,7 +117,7 @@ class Reweighted:
             shares.append(share)
         return HardSums(top, hard, soft, number), shares
 
-    def finish(self, total: HardSums, positive: Positives, by_row: tuple[Array, ...], *, need_grad: bool) -> Any:
+    def finish(self, total: HardSums, positive: Positives, by_row: tuple[Array, ...], *, need_grad: bool) -> Finished:
         """The losses of rows.
 
         With ``w = log M + lse((1 + β) g) - lse(β g) - g⁺`` and ``q = τ⁺ M e^-w``, the loss is the softplus of
@@ -125,8 +126,6 @@ class Reweighted:
 
         whose first branch has the derivative ``1 / (1 - q)`` by w.
         """
-        from .families import Finished, divided, weigh  # noqa: PLC0415  (which asks for this family)
-
         xp, (beta, tau_plus) = self.xp, self.plan[:2]
         one, nothing = xp.ones_like(total.number), xp.zeros_like(total.number)
         has_negative = total.number > 0
@@ -159,7 +158,7 @@ class Reweighted:
         return Finished(values, count, coefficient, to_positive, (nothing, *further))
 
     def factored(
-        self, residual: tuple[Array, Array], done: Any, share: tuple[Array, Array] | None
+        self, residual: tuple[Array, Array], done: Finished, share: tuple[Array, Array] | None
     ) -> tuple[Array, None]:
         """The cotangents of a tile of negatives."""
         of_hard, of_soft = done.coefficient
@@ -172,7 +171,7 @@ class Reweighted:
         self,
         residual: tuple[Array, Array],
         positive: Positives,
-        done: Any,
+        done: Finished,
         sets: tuple[Array, Array],
         share: tuple[Array, Array] | None = None,
     ) -> tuple[Array]:

@@ -14,7 +14,8 @@ from .._core.protocol import Array, Namespace
 from .._core.ranks import Shards
 from .._core.registry import adapter_of
 from . import products as p
-from .families import ExpBase, Finished, Softmax, exp_base, family_of
+from .families import ExpBase, Softmax, exp_base, family_of
+from .finished import Finished
 from .layouts import Arrays, ProductLayout, Wanted, is_wanted, reduced
 from .one_sided import label_sets
 from .statistics import Positives, of_sums, sums_of

@@ -145,7 +145,8 @@ def sogclr(
     xp, (query, key, log_u, *found, mask, weights) = enter(
         query=query, key=key, log_u=log_u, **given, mask=mask, weights=weights
     )
-    check_floating(xp, query=query, key=key, log_u=log_u)
+    check_floating(xp, query=query, key=key)
+    check_floating(xp, log_u=log_u)
     rows, _ = shape_of("query", query, "(N, D)")
     check_shape("key", key, (rows, *shape_of("key", key, "(N, D)")[1:]))
     check_shape("log_u", log_u, (rows,))

@@ -58,7 +58,7 @@ def joint_info_nce(
         Embeddings of the queries.
     key : array, shape (N, D)
         Embeddings of the keys; key i belongs to query i.
-    directions : sequence of {"query_to_key", "query_to_query", "key_to_query", "key_to_key"}, default: all
+    directions : tuple of str, default: ("query_to_key", "query_to_query", "key_to_query", "key_to_key")
         Which negatives there are: of query i, the other keys and the other queries; of key i, the other queries and the
         other keys.
     temperature : float, or array of one entry or of shape (N,), default: 0.01

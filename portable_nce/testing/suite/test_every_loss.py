@@ -50,6 +50,7 @@ NO_LOSSES = {
     "queue_push": "a memory",
     "register_backend": "of the registry",
     "similarities": "a module",
+    "sogclr": "a loss that returns its state too, in test_state",
     "stop_gradient": "of differentiation",
     "value_and_grad": "of differentiation",
 }
@@ -58,6 +59,7 @@ NO_LOSSES = {
 NOT_SHARED = {
     ("clip", "temperature"): "its scale is the inverse, logit_scale",
     ("siglip", "temperature"): "its scale is the inverse, logit_scale",
+    ("joint_info_nce", "across"): "its softmax has blocks of both sides, which ranks do not share",
     ("from_scores.clip", "positives"): "the positives are on the diagonal, of rows and of columns",
     ("from_scores.relic", "positives"): "the positives are on the diagonal, of the scores and of their transpose",
 }
@@ -161,6 +163,13 @@ NEIGHBORS = Loss(
     constant=frozenset({"view_a", "support"}),
     alone=True,
 )
+JUDGED = Loss(
+    arguments=("query", "key", "teacher_query", "teacher_key"),
+    temperature=0.07,
+    similarity="cosine",
+    constant=frozenset({"teacher_query", "teacher_key"}),
+    alone=True,
+)
 MARGINS = {"margin": 4.0}
 SCALE = {"logit_scale": 8.0}
 
@@ -179,9 +188,18 @@ LOSSES: dict[str, Loss] = {
         alone=True,
     ),
     "dcl": of_views("view_a", "view_b"),
+    "distillation": JUDGED,
     "dclw": of_views("view_a", "view_b"),
     "flat_nce": of_views("view_a", "view_b"),
     "flat_nce detach": of_views("view_a", "view_b", options={"form": "detach"}),
+    "gist_embed": replace(
+        JUDGED,
+        arguments=("query", "key", "guide_query", "guide_key"),
+        temperature=0.01,
+        constant=frozenset({"guide_query", "guide_key"}),
+        options={"margin": -4.0},
+    ),
+    "hcl": replace(of_views("view_a", "view_b"), temperature=0.5),
     "info_nce": of_two("query", "positive_key", 0.07, alone=True),
     "info_nce symmetric": of_two("query", "positive_key", 0.07, options={"symmetric": True}, alone=True),
     "info_nce shared": Loss(
@@ -190,6 +208,8 @@ LOSSES: dict[str, Loss] = {
         similarity="cosine",
         mask=(N, SLOTS),
     ),
+    "info_nce hardness": of_two("query", "positive_key", 0.07, options={"hardness": 2.0}, alone=True),
+    "joint_info_nce": of_two("query", "key", 0.01, alone=True),
     "moco": Loss(
         arguments=("query", "key", "queue"),
         temperature=0.07,

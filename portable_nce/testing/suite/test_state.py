@@ -1,0 +1,102 @@
+"""Losses with a state of each sample: what they return beside the loss, and what it does to the next."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from mpmath import mp
+
+from .. import oracles
+from .._package import pnce
+from ..variants import generator
+
+if TYPE_CHECKING:
+    from ..variants import Nested, Variant
+
+N, D = 4, 3
+
+
+def vectors(seed: int, rows: int = N) -> Nested:
+    draw = generator(seed)
+    return [[draw.gauss(0.0, 1.0) for _ in range(D)] for _ in range(rows)]
+
+
+def call(variant: Variant, log_u: Nested, dtype: str = "float64", **options: Any) -> tuple[Any, Any]:
+    dtype = dtype if dtype in variant.dtypes else variant.dtypes[0]
+    arrays = (variant.floats(x, dtype) for x in (vectors(1), vectors(2), log_u))
+    loss, state = pnce.sogclr(*arrays, **{"temperature": 0.5, **options})
+    return variant.to_list(loss), variant.to_list(state)
+
+
+def tolerance(variant: Variant) -> float:
+    return 1e-12 if "float64" in variant.dtypes else 1e-5
+
+
+@pytest.mark.parametrize("block_size", [None, 2])
+def test_the_state_is_the_logarithm_of_the_average(variant: Variant, block_size: int | None) -> None:
+    """The losses of the rows are the new state; of a sample that was not met, the average is that of the batch."""
+    before = [0.5, -math.inf, -2.0, 40.0]
+    losses, state = call(variant, before, gamma=0.75, reduction="none", block_size=block_size)
+    assert losses == pytest.approx(state, rel=tolerance(variant))
+    for k, memory in enumerate(before):
+        plain = oracles.evaluate(
+            "sogclr",
+            {"query": vectors(1), "key": vectors(2), "log_u": [-math.inf] * N},
+            {"temperature": 0.5, "reduction": "none"},
+        )[k]
+        fresh = memory == -math.inf
+        wanted = plain if fresh else mp.log(0.25 * mp.exp(memory) + 0.75 * mp.exp(plain))
+        assert state[k] == pytest.approx(float(wanted), rel=tolerance(variant), abs=tolerance(variant))
+
+
+def test_without_a_memory_it_is_flat_nce(variant: Variant) -> None:
+    dtype = variant.dtypes[0]
+    x, y, before = (variant.floats(z, dtype) for z in (vectors(1), vectors(2), [3.0] * N))
+    plain = pnce.contrast(x, y, objective="flat_nce", temperature=0.5)
+    loss, _ = pnce.sogclr(x, y, before, gamma=1.0, temperature=0.5)
+    wanted = variant.to_list(plain) - math.log(N - 1)
+    assert variant.to_list(loss) == pytest.approx(wanted, rel=tolerance(variant))
+
+
+def test_a_large_memory_stops_the_gradient(variant: Variant) -> None:
+    """A negative that is no more than the average is divided by the average, not by its own sum."""
+    dtype = variant.dtypes[0]
+    x, y = (variant.floats(z, dtype) for z in (vectors(1), vectors(2)))
+
+    def size(level: float) -> float:
+        before = variant.floats([level] * N, dtype)
+        _, gradient = pnce.value_and_grad(lambda x: pnce.sogclr(x, y, before, gamma=0.5, temperature=0.5)[0])(x)
+        return float(max(abs(entry) for row in variant.to_list(gradient) for entry in row))
+
+    assert size(60.0) < 1e-20
+    assert size(-60.0) > 1e-2
+
+
+def test_rows_that_do_not_count_keep_their_state(variant: Variant) -> None:
+    mask = [[True] * N for _ in range(N)]
+    mask[1][1] = False  # no positive
+    mask[2] = [k == 2 for k in range(N)]  # no negative
+    losses, state = call(variant, [0.5, 0.25, -math.inf, 2.0], mask=variant.array(mask), reduction="none")
+    assert state[1:3] == [0.25, -math.inf]
+    assert losses[1:3] == [0.0, 0.0]
+
+
+def test_one_row(variant: Variant) -> None:
+    dtype = variant.dtypes[0]
+    x, before = variant.floats(vectors(1, rows=1), dtype), variant.floats([0.5], dtype)
+    loss, state = pnce.sogclr(x, x, before)
+    assert variant.to_list(loss) == 0.0
+    assert variant.to_list(state) == [0.5]
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_the_state_keeps_its_own_dtype(variant: Variant, dtype: str) -> None:
+    if dtype not in variant.further_dtypes and dtype not in variant.dtypes:
+        return  # a variant without it
+    wide = next(name for name in variant.dtypes if name in {"float32", "float64"})
+    x, y = (variant.floats(z, dtype) for z in (vectors(1), vectors(2)))
+    loss, state = pnce.sogclr(x, y, variant.floats([0.5] * N, wide), temperature=0.5)
+    assert loss.dtype == x.dtype
+    assert state.dtype == variant.floats([0.5], wide).dtype
