@@ -23,7 +23,7 @@ from ._core.checks import (
     shape_of,
 )
 from ._core.equality import EqualByContents
-from ._core.namespace import enter, namespace_of
+from ._core.namespace import enter, is_array, namespace_of
 from ._core.numerics import normalize, upcast
 from ._core.protocol import Array, Namespace
 
@@ -619,9 +619,9 @@ def overlap(rows: Array, columns: Array | None = None, /) -> Pairing:
     """
     xp, _ = enter(rows=rows, columns=columns)
     width = shape_of("rows", rows, "(N, C)")[1]
-    for name, members in (("rows", rows), ("columns", columns)):
-        if members is not None:
-            check_mask(xp, name, members, (members.shape[0], width))
+    check_mask(xp, "rows", rows, tuple(rows.shape))
+    if columns is not None:
+        check_mask(xp, "columns", columns, (shape_of("columns", columns, "(K, C)")[0], width))
     rule = _own_overlap_rule if columns is None else _overlap_rule
     return _exchangeable(Pairing(rule, rows=(rows,), columns=(rows if columns is None else columns,)))
 
@@ -713,7 +713,7 @@ def smoothed(smoothing: float, /) -> Pairing:
     if not 0.0 <= smoothing < 1.0:
         message = f"smoothing: expected a number from 0 to less than 1, got {smoothing}"
         raise ValueError(message)
-    return _DIAGONAL if not smoothing else Pairing(_SmoothedRule(smoothing))
+    return _DIAGONAL if not smoothing else _exchangeable(Pairing(SmoothedRule(smoothing)))
 
 
 def guided(rows: Array, columns: Array, /, *, margin: float = 0.0, strategy: str = "absolute") -> Pairing:
@@ -762,6 +762,9 @@ def guided(rows: Array, columns: Array, /, *, margin: float = 0.0, strategy: str
     0.392656
     """
     check_choice("strategy", strategy, ("absolute", "relative"))
+    if not is_array(columns):
+        message = f"columns: expected the guide's embeddings, got {type(columns).__name__}"
+        raise TypeError(message)
     margin = check_number("margin", margin)
     of_rows, of_columns = _unit_embeddings(rows=rows, columns=columns)
     n_rows, n_columns = of_rows.shape[0], of_columns.shape[0]
@@ -1003,7 +1006,7 @@ class _TeacherRule(EqualByContents):
         return among, _not(everything), weights
 
 
-class _SmoothedRule(EqualByContents):
+class SmoothedRule(EqualByContents):
     """The rule of `smoothed`."""
 
     __slots__ = ("smoothing",)

@@ -251,7 +251,7 @@ class Array(Kind):
 
 
 class Positives(Array):
-    """One column for each row by its number, or any number of them by truth values; None is the diagonal."""
+    """A column for each row by its number, any number of them by truth values or weights; None is the diagonal."""
 
     def __init__(self, axes: str) -> None:
         super().__init__(axes, "i" if len(axes) == 1 else "b", optional=True)
@@ -260,7 +260,7 @@ class Positives(Array):
         own = super().judge(world, value, example)
         if own != "refused" or value is None or not isinstance(value, (np.ndarray, np.generic, torch.Tensor)):
             return own
-        other = (len(value.shape), kind_of(value)) in {(1, "i"), (2, "b")} and math.prod(value.shape) > 0
+        other = (len(value.shape), kind_of(value)) in {(1, "i"), (2, "b"), (2, "f")} and math.prod(value.shape) > 0
         return "refused" if not other else "either" if world.owns(value) else "foreign"
 
 
@@ -323,6 +323,16 @@ class Number(Kind):
         yield from ((str(x), x) for x in (1e-3, 1e3, 0.999999, -0.5, 3, self.above, self.most))
         yield from world.changed(world.array(number))
         yield from (("one entry", world.array(number[None])), ("matrix of one", world.array(number[None, None])))
+
+
+class Temperature(Number):
+    """A number, or one for each row."""
+
+    def judge(self, world: World, value: Any, example: Any) -> Verdict:
+        own = super().judge(world, value, example)
+        if own != "refused" or not isinstance(value, (np.ndarray, torch.Tensor)):
+            return own
+        return "either" if len(value.shape) == 1 and len(value) > 1 and kind_of(value) == "f" else own
 
 
 class Flag(Kind):
@@ -698,6 +708,14 @@ def other_library(world: World, x: Any) -> Any:
 
 LABELLED_QUEUE = Listed(labelled_queue_of, refused=labelled_queue_refused, unless=is_matrix)
 OPTIONAL_LABELLED_QUEUE = Listed(labelled_queue_of, refused=labelled_queue_refused, unless=is_matrix, optional=True)
+DIRECTIONS = Listed(
+    lambda _: ("query_to_key", "key_to_key"),
+    refused=lambda _: {
+        repr(x): x for x in ((), ("query",), ("query_to_key", "query_to_key"), (1,), "key", ("key_to_key", None))
+    },
+    taken=lambda _: {repr(x): x for x in (["key_to_key"], "query_to_query")},
+    unless=lambda value: isinstance(value, (str, list)),
+)
 QUEUE = Listed(queue_of, refused=queue_refused, unless=is_matrix)
 OPTIONAL_QUEUE = Listed(queue_of, refused=queue_refused, unless=is_matrix, optional=True)
 PERCENTILES = Listed(
@@ -767,6 +785,8 @@ KINDS: Mapping[str, Kind] = {
     **dict.fromkeys(("view_a", "view_b", "further_views", "image", "text", "context", "embeddings"), EMBEDDINGS),
     **dict.fromkeys(("anchor", "positive", "negative", "x", "y", "example"), EMBEDDINGS),
     "candidate": EMBEDDINGS,
+    **dict.fromkeys(("teacher_query", "teacher_key", "guide_query", "guide_key"), Array("NE")),
+    "log_u": Array("N"),
     "negative_keys": Array("MD", optional=None, also=(3,)),
     "targets": Array("SNE"),
     "projections": Array("SED"),
@@ -799,11 +819,19 @@ KINDS: Mapping[str, Kind] = {
     "block_size": Block(),
     "precision": Choice("high", "highest", optional=True),
     "across": Listed(lambda _: None, unless=lambda value: isinstance(value, pnce.Ranks), optional=True),
-    "temperature": Number(0.5, 0.0, array=True),
+    "temperature": Temperature(0.5, 0.0, array=True),
     "similarity": similarity(),
     # options
     **dict.fromkeys(("symmetric", "balance", "detach_weights", "include_positive", "normalized"), Flag()),
     "negative_only": Flag(),
+    "teacher_temperature": Number(0.5, 0.0, optional=True),
+    **dict.fromkeys(("strategy", "margin_strategy"), Choice("absolute", "relative")),
+    **dict.fromkeys(("hardness", "beta"), Number(0.5, -5e-324)),
+    "tau_plus": Number(0.25, -5e-324, 0.9999999),
+    "floor": Listed(lambda _: -2.0, unless=lambda value: not isinstance(value, (str, list, tuple, dict))),
+    "gamma": Number(0.5, 0.0, 1.0),
+    "rho": Number(0.5, optional=True),
+    "directions": DIRECTIONS,
     "has_aux": Listed(lambda _: False, either=lambda _: {"True": True}, unless=lambda value: isinstance(value, bool)),
     "multi_positive": Choice("each", "pooled", "separate"),
     "average": Choice("all", "nonzero"),
@@ -904,7 +932,24 @@ SITUATIONS: Mapping[str, Sequence[Situation]] = {
     ),
     **dict.fromkeys(("flat_nce", "dcl", "dclw"), (VIEWS, {"mask": None, "keys": Array("MD", optional=True)})),
     **dict.fromkeys(("supcon", "nca", "soft_nearest_neighbor", "contrastive"), LABELLED),
-    "contrast": ({"y": None}, {"y": Array("ND", optional=True)}),
+    "contrast": (
+        {"y": None, "hardness": None},
+        {"y": Array("ND", optional=True), "hardness": None},
+        {"y": None, "objective": Fixed("info_nce")},
+    ),
+    "hcl": ({"mask": VIEWS["mask"]},),
+    "gist_embed": ({"margin": Number(0.25)},),
+    "pairings.soft": ({"targets": Array("NK")},),
+    "pairings.smoothed": ({"smoothing": Number(0.25, -5e-324, 0.9999999)},),
+    "pairings.overlap": ({"rows": Array("NE", "b"), "columns": Array("KE", "b", optional=True)},),
+    "pairings.teacher": (
+        {
+            "rows": Array("NE"),
+            "columns": Array("KE", optional=True),
+            "temperature": Number(0.5, 0.0, optional=True),
+        },
+    ),
+    "pairings.guided": ({"rows": Array("NE"), "columns": Array("KE"), "margin": Number(0.25)},),
     "siglip": (
         {"negative_only": None},
         {"negative_only": Fixed(good=True), "text": Array("KD"), "mask": Array("NK", "b", optional=True)},
@@ -1159,7 +1204,7 @@ VALUES: Mapping[str, tuple[str, ...]] = {
 
 OBJECTIVES = (
     *(pnce.objectives.Objective, pnce.objectives.Pairwise),
-    *(type(make()) for make in (pnce.objectives.relic, pnce.objectives.triplet)),
+    *(type(make()) for make in (pnce.objectives.relic, pnce.objectives.triplet, pnce.objectives.hard_negatives)),
 )
 
 TYPES_OF_RESULTS: Mapping[str, type | tuple[type, ...]] = {
@@ -1201,7 +1246,10 @@ def check_result(call: Call, arguments: Mapping[str, Any], result: Any, *, sizes
         return
     assert "reduction" in arguments, f"{call.name}: list what it gives in VALUES or TYPES_OF_RESULTS"
     rows = call.world.sizes["N"]
-    if call.name in {"nt_xent", "flat_nce", "dcl", "dclw"}:
+    if call.name == "sogclr":
+        state, shapes, result = result[1], shapes[:1], result[0]
+        assert tuple(state.shape) == (rows,)
+    if call.name in {"nt_xent", "flat_nce", "dcl", "dclw", "hcl"}:
         rows *= 3 if "further_views" in arguments else 2
     elif call.name == "nnclr" and arguments.get("negatives") == "views":
         rows *= 2

@@ -410,9 +410,7 @@ def test_a_loss_of_three_arrays_has_the_dtype_that_they_have_in_common(loss: str
     for kinds in itertools.product(names, repeat=3):
         dtypes = [getattr(library, kind) for kind in kinds]
         given = [x.astype(t) if library is np else x.to(t) for x, t in zip(arrays, dtypes, strict=True)]
-        # The queue of MoCo is a constant memory, which decides nothing.
-        deciding = kinds if loss == "info_nce" else (kinds[0], kinds[0])
-        expected = library.float16 if set(deciding) == {"float16"} else library.float32
+        expected = library.float16 if set(kinds) == {"float16"} else library.float32
         found = getattr(pnce, loss)(*given).dtype
         assert found == expected, kinds
 

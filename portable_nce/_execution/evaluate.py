@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from .._core.autodiff import stop_gradient
@@ -15,8 +16,9 @@ from .._core.registry import adapter_of
 from ..objectives.base import Objective, Pairwise, RowStatistics, Weighted
 from ..objectives.hard import HardNegatives
 from ..objectives.relic import DIVERGENCE, Relic, divergence
+from ..objectives.softmax import SMOOTHED, info_nce
 from ..objectives.triplet import Triplet
-from ..pairings import Pairing
+from ..pairings import Pairing, SmoothedRule, diagonal
 from ..similarities import Similarity
 from .families import PairsPlan, Plan, ReweightedPlan, SoftmaxPlan
 from .matrix import Prepared, ScoreMatrix, in_one_pass, is_symmetric
@@ -46,6 +48,9 @@ def evaluate(objective: Any, matrix: ScoreMatrix, reduction: Reduction, *, symme
 def _evaluate(objective: Any, matrix: ScoreMatrix, reduction: Reduction, *, coupled: bool) -> Array:
     if not isinstance(objective, Objective):
         return _of_another_kind(objective, matrix, reduction)
+    smoothing = _smoothing(objective, matrix)
+    if smoothing:
+        return _smoothed(smoothing, matrix, reduction)
     if isinstance(objective, Weighted) and _positives_are_known(objective, matrix):
         return _weighted(objective, matrix, reduction)
     if coupled:
@@ -164,6 +169,27 @@ def _positives_are_known(objective: Weighted, matrix: ScoreMatrix) -> bool:
         and len(matrix.pairing.rows) == len(matrix.pairing.columns) == 0
         and matrix.by_products(SoftmaxPlan(objective.inner), (), {}) is not None
     )
+
+
+def _smoothing(objective: Objective, matrix: ScoreMatrix) -> float:
+    """The share of the weight that goes to all columns alike, of the cross-entropy with labels that are smoothed."""
+    rule = matrix.pairing.rule
+    if not isinstance(rule, SmoothedRule) or objective is not info_nce():
+        return 0.0
+    plain = replace(matrix, pairing=diagonal())
+    return rule.smoothing if plain.by_products(SoftmaxPlan(SMOOTHED), (), {}) is not None else 0.0
+
+
+def _smoothed(smoothing: float, matrix: ScoreMatrix, reduction: Reduction) -> Array:
+    """Cross-entropy with smoothed labels, without a sum over the matrix: of inner products, ``Σ_j g_ij = x_i·Σ_j y_j``.
+
+    With the targets ``t = (1 - ε) [i = j] + ε / K`` it is that of the positive, plus ``ε (g_ii - mean_j g_ij)``.
+    """
+    (rows,), (columns,) = matrix.rows, matrix.columns
+    xp = namespace_of(rows, columns)
+    difference = columns[: rows.shape[0], ...] - xp.mean(columns, axis=0, keepdims=True)
+    added = smoothing * xp.sum(rows * difference, axis=1)
+    return _reduced(SoftmaxPlan(SMOOTHED), replace(matrix, pairing=diagonal()), (added,), reduction)
 
 
 def _weighted(objective: Weighted, matrix: ScoreMatrix, reduction: Reduction) -> Array:

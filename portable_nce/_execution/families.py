@@ -75,7 +75,8 @@ def family_of(
 ) -> Softmax | Pairs | Reweighted:
     """The family of a plan, for scores whose magnitude has a known bound."""
     if isinstance(plan, ReweightedPlan):
-        return Reweighted(xp, plan, ExpBase(xp.exp), absent=absent, divisor=divisor)
+        known = negatives if complete else None
+        return Reweighted(xp, plan, ExpBase(xp.exp), absent=absent, divisor=divisor, negatives=known)
     bounded = bound <= MAX_UNSHIFTED_LOGIT
     if isinstance(plan, PairsPlan):
         return Pairs(xp, plan, bounded=bounded, need_grad=need_grad, negatives=negatives, divisor=divisor)

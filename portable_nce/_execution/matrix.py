@@ -181,7 +181,7 @@ class ScoreMatrix:
         n_rows, n_columns = self.shape
         # Blocks are sized by the operand of the columns, which of the transposed matrix is that of the rows.
         widths = [x[0].shape[-1] for x in (self.rows, self.columns) if x and self.similarity.wide]
-        mode, width = adapter_of(first).mode, max(widths, default=1)
+        mode, width = adapter_of(first).mode, max([1, *widths])
         tilings = (
             one_sided(n_rows, n_columns, self.block_size, mode=mode, far=is_far(first)),
             masked(n_rows, n_columns, self.block_size, mode=mode, width=width),

@@ -9,6 +9,7 @@ from .._core.autodiff import stop_gradient
 from .._core.logsumexp import ExpSum
 from .._core.numerics import softplus_and_sigmoid
 from .._core.protocol import Array, Namespace
+from .._core.registry import adapter_of
 from .finished import Finished, divided, weigh
 from .statistics import Positives, RowSums, of_line, of_members, row_statistics, score_cotangents
 
@@ -41,17 +42,25 @@ class Reweighted:
     """Sums of the negatives as they are, and as they are weighted.
 
     `absent`: the score that says that a column takes no part, if there is one; `divisor`: what all slopes are divided
-    by.
+    by; `negatives`: how many a row has, where that is known.
     """
 
     def __init__(
-        self, xp: Namespace, plan: ReweightedPlan, base: Any, *, absent: float | None = None, divisor: int = 1
+        self,
+        xp: Namespace,
+        plan: ReweightedPlan,
+        base: Any,
+        *,
+        absent: float | None = None,
+        divisor: int = 1,
+        negatives: int | None = None,
     ) -> None:
         self.xp = xp
         self.plan = plan
         self.base = base
         self.absent = absent
         self.divisor = divisor
+        self.negatives = negatives
 
     def plain(self, scores: Array, exclude: Any, by_row: tuple[Array, ...]) -> tuple[HardSums, tuple[Array, Array]]:
         """The sums of a tile of negatives, and its exponentials."""
@@ -64,18 +73,21 @@ class Reweighted:
     def _summed(self, scores: Array) -> tuple[HardSums, tuple[Array, Array]]:
         xp, beta = self.xp, self.plan.beta
         top = stop_gradient(xp.max(scores, axis=1))
-        shift = xp.where(xp.isinf(top), xp.zeros_like(top), top)[:, None]
-        present = scores != -math.inf
-        differences = xp.where(present, scores - shift, xp.zeros_like(scores))
-        nothing = xp.zeros_like(scores)
-        terms = xp.where(present, xp.exp(differences), nothing)
+        differences = scores - xp.where(xp.isinf(top), xp.zeros_like(top), top)[:, None]
+        terms = xp.exp(differences)
         if beta == 0:
-            soft = xp.astype(present, scores.dtype)
+            soft = xp.astype(scores != -math.inf, scores.dtype)
         else:
-            soft = terms if beta == 1 else xp.where(present, xp.exp(beta * differences), nothing)
-        hard = terms * soft
-        number = xp.sum(xp.astype(present, scores.dtype), axis=1)
-        return HardSums(top, xp.sum(hard, axis=1), xp.sum(soft, axis=1), number), (hard, soft)
+            soft = terms if beta == 1 else xp.exp(beta * differences)
+        hard = terms if beta == 0 else terms * soft
+        of_soft = adapter_of(soft).sum_along(soft, 1)
+        if beta == 0:
+            number = of_soft
+        elif self.negatives is None:
+            number = xp.sum(xp.astype(scores != -math.inf, scores.dtype), axis=1)
+        else:  # of all tiles together
+            number = xp.zeros_like(of_soft)
+        return HardSums(top, adapter_of(hard).sum_along(hard, 1), of_soft, number), (hard, soft)
 
     def masked(
         self,
@@ -127,6 +139,8 @@ class Reweighted:
         whose first branch has the derivative ``1 / (1 - q)`` by w.
         """
         xp, (beta, tau_plus) = self.xp, self.plan[:2]
+        if self.negatives is not None:
+            total = total._replace(number=xp.full_like(total.number, float(self.negatives)))
         one, nothing = xp.ones_like(total.number), xp.zeros_like(total.number)
         has_negative = total.number > 0
         number, hard, soft = (xp.where(has_negative, x, one) for x in (total.number, total.hard, total.soft))

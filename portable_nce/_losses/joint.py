@@ -106,7 +106,10 @@ def joint_info_nce(
     """
     check_choice("reduction", reduction, REDUCTIONS)
     check_block_size(block_size)
-    directions = (directions,) if isinstance(directions, str) else tuple(directions)
+    directions = (directions,) if isinstance(directions, str) else directions
+    if not isinstance(directions, (tuple, list)):
+        message = f"directions: expected a sequence of names, got {type(directions).__name__}"
+        raise TypeError(message)
     for direction in directions:
         check_choice("directions", direction, DIRECTIONS)
     if not directions or len(set(directions)) < len(directions):
@@ -114,8 +117,8 @@ def joint_info_nce(
         raise ValueError(message)
     xp, (query, key, mask, weights) = enter(query=query, key=key, mask=mask, weights=weights)
     check_floating(xp, query=query, key=key)
-    rows, _ = shape_of("query", query, "(N, D)")
-    check_shape("key", key, (rows, *shape_of("key", key, "(N, D)")[1:]))
+    rows, width = shape_of("query", query, "(N, D)")
+    check_shape("key", key, (rows, width))
     if mask is not None:
         check_mask(xp, "mask", mask, (rows, rows))
     dtype, dtypes = common_dtype(xp, query, key), (query.dtype, key.dtype)

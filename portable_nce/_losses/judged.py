@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .._call import contrast_embeddings
-from .._core.checks import check_shape, shape_of
+from .._core.checks import check_choice, check_floating, check_number, check_shape, shape_of
 from .._core.namespace import enter
 from .._core.protocol import Array
 from .._core.ranks import Ranks, told_to_others
@@ -109,6 +109,8 @@ def distillation(
     >>> pnce.distillation(student, student, teacher, teacher, temperature=1.0, teacher_temperature=0.5)
     array(0.99923...)
     """
+    if teacher_temperature is not None:
+        teacher_temperature = check_number("teacher_temperature", teacher_temperature, above=0.0)
     _check_judged("teacher_query", teacher_query, "teacher_key", teacher_key, query=query, key=key)
     return contrast_embeddings(
         {"query": query, "key": key},
@@ -222,6 +224,7 @@ def gist_embed(
     >>> pnce.gist_embed(query, query, guide, guide, margin=0.3, temperature=1.0)
     array(0.39265...)
     """
+    check_choice("margin_strategy", margin_strategy, ("absolute", "relative"))
     _check_judged("guide_query", guide_query, "guide_key", guide_key, query=query, key=key)
     return contrast_embeddings(
         {"query": query, "key": key},
@@ -241,7 +244,9 @@ def gist_embed(
 
 def _check_judged(row_name: str, of_rows: Array, column_name: str, of_columns: Array, **embeddings: Any) -> None:
     """A second model's embeddings must be of the same rows and columns, and of one width."""
-    enter(**embeddings, **{row_name: of_rows, column_name: of_columns})
+    judged_arrays = {row_name: of_rows, column_name: of_columns}
+    xp, _ = enter(**embeddings, **judged_arrays)
+    check_floating(xp, **judged_arrays)
     width = shape_of(row_name, of_rows, "(N, E)")[1]
     for (name, x), judged_name, judged in zip(
         embeddings.items(), (row_name, column_name), (of_rows, of_columns), strict=True

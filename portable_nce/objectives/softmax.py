@@ -11,6 +11,7 @@ from .._core.checks import (
     SINGLE,
     check_bool,
     check_choice,
+    check_floating,
     check_number,
     check_scalar,
     check_shape,
@@ -273,7 +274,9 @@ def dclw(*, temperature: float | Array, sigma: float | Array = 0.5, detach_weigh
     -1.306853
     """
     shape = getattr(temperature, "shape", ())
-    if not isinstance(shape, tuple) or len(shape) != 1:
+    if isinstance(shape, tuple) and len(shape) == 1 and shape[0] > 1:
+        check_floating(enter(temperature=temperature)[0], temperature=temperature)
+    else:
         check_scalar("temperature", temperature, above=0.0)
     check_scalar("sigma", sigma, above=0.0)
     detach_weights = check_bool("detach_weights", detach_weights)
@@ -290,6 +293,24 @@ def _weighted_slopes(row: RowStatistics, weight: Array) -> Any:
 
 
 _WEIGHTED = Objective(_weighted, slopes=_weighted_slopes, needs_negative=True, couples_rows=False, label="dclw")
+
+
+def _smoothed(row: RowStatistics, added: Array) -> Array:
+    return (
+        softplus(namespace_of(row.log_odds), row.log_odds)
+        * namespace_of(added).astype(row.has_negative, row.log_odds.dtype)
+        + added
+    )
+
+
+def _smoothed_slopes(row: RowStatistics, added: Array) -> Any:
+    xp = namespace_of(row.log_odds)
+    slope = sigmoid(xp, row.log_odds)
+    return xp.where(row.has_negative, slope, xp.zeros_like(slope)), None, None, None, xp.ones_like(added)
+
+
+SMOOTHED = Objective(_smoothed, slopes=_smoothed_slopes, couples_rows=False, label="info_nce, smoothed")
+"""InfoNCE of one positive, and a number of each row."""
 
 
 class _DclwWeights(EqualByContents):

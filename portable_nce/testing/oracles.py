@@ -1037,7 +1037,7 @@ def _jaccard(a: Row, b: Row) -> Number:
 
 def supcon(
     embeddings: Matrix,
-    labels: list[int],
+    labels: list[Any],
     *,
     keys: Nested = None,
     key_labels: Nested = None,
