@@ -170,6 +170,8 @@ ARMS = (
     Arm("bfloat16, pnce InfoNCE", "pnce", HALF, info_nce, from_scores.info_nce),
     Arm("bfloat16, pnce FlatNCE", "flat", HALF, flat_nce, from_scores.flat_nce, **FLAT),
 )
+GAMMAS = (0.9, 0.3)
+"""Shares of the batch in SogCLR's moving averages."""
 NUMBER = {arm.name: number for number, arm in enumerate(ARMS)}
 INFO, GUIDE = NUMBER["float32, pnce InfoNCE"], NUMBER["float32, pnce FlatNCE"]
 """Whose hyper-parameters all have, and whose way to saturation all are measured on."""
@@ -396,6 +398,31 @@ def learn(number: int, temperature: float, size: int, plan: Plan, rate: float | 
     return course
 
 
+def remember(gamma: float, temperature: float, size: int, plan: Plan) -> Course:
+    """Train SogCLR, FlatNCE with a moving average of each digit's partition function, in either direction."""
+    torch.set_num_threads(1)
+    encoders, course = Encoders(plan.seeds), Course()
+    optimiser = torch.optim.Adam(encoders.parameters(), lr=learning_rate(size), fused=True)
+    memory = torch.full((plan.seeds, 2, len(digits(plan.seeds).classes)), -math.inf)
+
+    def both(x: torch.Tensor, y: torch.Tensor, log_u: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        options: dict[str, Any] = {"gamma": gamma, "temperature": temperature, "similarity": "dot"}
+        first, after = pnce.sogclr(x, y, log_u[0], **options)
+        second, others = pnce.sogclr(y, x, log_u[1], **options)
+        return (first + second) / 2, torch.stack([after, others])
+
+    for numbers in shuffled(size, plan.epochs, plan.seeds):
+        here = numbers[:, None, :].expand(-1, 2, -1)
+        x, y = encoders(numbers)
+        losses, found = torch.vmap(both)(x, y, torch.gather(memory, 2, here))
+        memory.scatter_(2, here, found)
+        optimiser.zero_grad()
+        torch.autograd.backward(losses.sum())
+        optimiser.step()
+    judge(encoders, course)
+    return course
+
+
 def judge(encoders: Encoders, course: Course) -> None:
     """Measure retrieval, and a linear probe of both embeddings together."""
     data = digits(encoders.seeds)
@@ -480,12 +507,13 @@ def moments(last: int) -> set[int]:
 
 @dataclass(frozen=True)
 class Results:
-    """All trainings: by arm, temperature and batch size; by arm and temperature; by arm."""
+    """All trainings: by arm, temperature and batch size; by arm and temperature; by arm; and those with a memory."""
 
     plan: Plan
     courses: dict[tuple[int, float, int], Course]
     longer: dict[tuple[int, float], list[list[float]]]
     saturations: dict[int, Saturation]
+    remembered: dict[tuple[float, float, int], Course]
 
 
 class Here:
@@ -513,11 +541,14 @@ def submit(plan: Plan, pool: Here | ProcessPoolExecutor) -> Results:
     keys = [(arm, t, size) for size in plan.sizes for t in plan.temperatures for arm in everyone]
     courses = {key: pool.submit(learn, *key, plan) for key in keys}
     saturations = {arm: pool.submit(memorise, arm, plan) for arm in everyone}
+    memories = [(gamma, t, size) for size in plan.sizes for t in plan.temperatures for gamma in GAMMAS]
+    remembered = {key: pool.submit(remember, *key, plan) for key in memories}
     return Results(
         plan=plan,
         courses={key: one.result() for key, one in courses.items()},
         longer={pair: one.result() for pair, one in longer.items()},
         saturations={arm: one.result() for arm, one in saturations.items()},
+        remembered={key: one.result() for key, one in remembered.items()},
     )
 
 
@@ -588,6 +619,17 @@ def differences(results: Results) -> str:
     return "\n".join(lines)
 
 
+def memory_table(results: Results) -> str:
+    """Retrieval by SogCLR, by the share of the batch in its averages."""
+    lines = head(results, "loss")
+    for temperature in results.plan.temperatures:
+        for gamma in GAMMAS:
+            courses = (results.remembered[gamma, temperature, size] for size in results.plan.sizes)
+            cells = (spread(course.retrieval) for course in courses)
+            lines.append(f"| {temperature:g} | float32, pnce SogCLR, γ = {gamma:g} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 def longer_table(results: Results) -> str:
     """Retrieval after more epochs."""
     lines = ["| temperature | loss | " + " | ".join(f"{epochs} epochs" for epochs in results.plan.longer) + " |"]
@@ -652,6 +694,8 @@ def tables(results: Results) -> str:
         by_size(results, lambda course: spread(course.classified)),
         "## Differences of retrieval, seed by seed, percentage points",
         differences(results),
+        "## Retrieval with a moving average of each digit (SogCLR), %",
+        memory_table(results),
         f"## Retrieval after more epochs, K = {LONGER}, %",
         longer_table(results),
         "## Margin in the last quarter of the training, nats",

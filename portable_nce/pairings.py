@@ -721,7 +721,7 @@ def guided(rows: Array, columns: Array, /, *, margin: float = 0.0, strategy: str
 
     With the guide's cosine similarities c of its own embeddings, those are left out for which
 
-    .. math:: c_{ij} > c_{ii} - m \quad \text{(absolute)}, \qquad c_{ij} > c_{ii}\, (1 - m) \quad \text{(relative)}.
+    .. math:: c_{ij} > c_{ii} - m \quad \text{(absolute)}, \qquad c_{ij} > c_{ii} - m |c_{ii}| \quad \text{(relative)}.
 
     Parameters
     ----------
@@ -773,7 +773,7 @@ def guided(rows: Array, columns: Array, /, *, margin: float = 0.0, strategy: str
         raise ValueError(message)
     xp = namespace_of(of_rows)
     limits = xp.sum(of_rows * of_columns[:n_rows, ...], axis=1)
-    limits = limits - margin if strategy == "absolute" else limits * (1.0 - margin)
+    limits = limits - margin if strategy == "absolute" else limits - margin * xp.abs(limits)
     # Of columns beyond the rows there is none; it is there for the columns' own rule, of as many rows.
     further = xp.ones_like(of_columns[n_rows:, 0])
     columns_limits = xp.concat([limits, further], axis=0)

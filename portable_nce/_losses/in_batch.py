@@ -135,8 +135,9 @@ def info_nce(
     References
     ----------
     van den Oord, Li and Vinyals (2018), "Representation Learning with Contrastive Predictive Coding",
-    arXiv:1807.03748, equation 4. Hardness: Vera et al. (2025), "EmbeddingGemma: Powerful and Lightweight Text
-    Representations", arXiv:2509.20354, section 2.2.
+    arXiv:1807.03748, equation 4. Hardness: Lan et al. (2025), "LLaVE: Large Language and Vision Embedding
+    Models with Hardness-Weighted Contrastive Learning", arXiv:2503.04812, equation 5; Vera et al. (2025),
+    "EmbeddingGemma: Powerful and Lightweight Text Representations", arXiv:2509.20354.
 
     Examples
     --------

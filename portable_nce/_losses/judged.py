@@ -154,7 +154,7 @@ def gist_embed(
         Q(i) = \{j \ne i : c_{ij} \le c_{ii} - m\},
 
     with the student's scores :math:`g_{ij} = s(q_i, k_j) / \tau` and the cosine similarities c of the guide's
-    embeddings; with a relative margin the limit is :math:`c_{ii} (1 - m)`.
+    embeddings; with a relative margin the limit is :math:`c_{ii} - m |c_{ii}|`.
 
     Parameters
     ----------

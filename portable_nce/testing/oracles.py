@@ -1692,7 +1692,7 @@ def gist_embed(
     def one_side(x: Matrix, y: Matrix, of_x: Matrix, of_y: Matrix, mask: Nested) -> Nested:
         cosines = score_matrix(of_x, of_y, "cosine", mpf(1))
         limits = [cosines[i][i] for i in range(len(x))]
-        limits = [c - mpf(margin) if margin_strategy == "absolute" else c * (1 - mpf(margin)) for c in limits]
+        limits = [c - mpf(margin) * (1 if margin_strategy == "absolute" else abs(c)) for c in limits]
         allowed = [[i == j or c <= limits[i] for j, c in enumerate(row)] for i, row in enumerate(cosines)]
         if mask:
             allowed = [[a and b for a, b in zip(*rows, strict=True)] for rows in zip(allowed, mask, strict=True)]

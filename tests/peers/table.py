@@ -124,6 +124,23 @@ add(
 )
 add(
     "torch",
+    "cross_entropy with soft targets",
+    "loss = F.cross_entropy(scores, scores.detach().mul(0.5).softmax(dim=1))",
+    "loss = pnce.from_scores.info_nce(scores, positives=scores.detach().mul(0.5).softmax(dim=1))",
+    "Ours divides the targets of a row by their sum.",
+)
+add(
+    "torch",
+    "cross_entropy(label_smoothing=...)",
+    "loss = F.cross_entropy(F.normalize(query) @ F.normalize(key).T, torch.arange(len(query)), label_smoothing=0.1)",
+    """
+    smoothed = pnce.pairings.smoothed(0.1)
+    loss = pnce.contrast(query, key, objective="info_nce", pairing=smoothed)
+    """,
+    "",
+)
+add(
+    "torch",
     'cross_entropy(reduction="none")',
     'loss = F.cross_entropy(scores, target, reduction="none").square().sum()',
     'loss = pnce.from_scores.info_nce(scores, positives=target, reduction="none").square().sum()',
@@ -766,6 +783,22 @@ add(
 )
 add(
     "sentence-transformers",
+    "MultipleNegativesRankingLoss with hardness",
+    f"""
+    {LOSSES} MultipleNegativesRankingLoss
+    hardness = {{"hardness_mode": "all_negatives", "hardness_strength": 5.0}}
+    criterion = MultipleNegativesRankingLoss(model, scale=20.0, **hardness)
+    loss = criterion.compute_loss_from_embeddings([query, key, negative], None)
+    """,
+    """
+    keys = torch.cat([key, negative])
+    own = torch.arange(len(query))
+    loss = pnce.info_nce(query, keys, positives=own, temperature=1 / 20, hardness=5.0)
+    """,
+    "Of pairs without hard negatives, `in_batch_negatives` is the same.",
+)
+add(
+    "sentence-transformers",
     "MultipleNegativesRankingLoss, all four directions",
     f"""
     {LOSSES} MultipleNegativesRankingLoss
@@ -782,7 +815,7 @@ add(
     """,
     (
         "The candidates of all directions in one softmax (GTE). The positive stands in it twice, once for each of its "
-        "directions."
+        "directions; in `joint_info_nce`, which streams, it stands once."
     ),
 )
 add(
