@@ -20,6 +20,7 @@ rng = np.random.default_rng(0)
 A = rng.normal(size=(ROWS, WIDTH))
 B = A / 2 + rng.normal(size=(ROWS, WIDTH))
 LABELS = np.asarray([0, 1, 2, 0, 1, 2])
+CONCENTRATIONS = np.asarray([0.5, 0.25, 0.75, 0.5, 0.25, 0.5])
 PROJECTION = np.eye(WIDTH)[None] / 4
 
 
@@ -69,6 +70,13 @@ LOSSES: dict[str, Loss] = {
         x, alike(x, LABELS), keys=y, key_labels=alike(y, LABELS), mining="semi_hard", **o
     ),
     "triplet": lambda x, y, **o: pnce.triplet(x, y, x / 2, **o),
+    "proto_nce": lambda x, y, **o: pnce.proto_nce(x, y, alike(x, LABELS), alike(x, CONCENTRATIONS), **o),
+    "proto_nce key": lambda x, y, **o: pnce.proto_nce(x, x / 2, alike(x, LABELS), alike(x, CONCENTRATIONS), key=y, **o),
+    "hcl": pnce.hcl,
+    "joint_info_nce": lambda x, y, **o: pnce.joint_info_nce(x, y, temperature=0.25, **o),
+    "sogclr": lambda x, y, **o: pnce.sogclr(x, y, x[:, 0], temperature=0.25, **o)[0],
+    "distillation": lambda x, y, **o: pnce.distillation(x, y, x[:, :2], y[:, :2], temperature=0.25, **o),
+    "gist_embed": lambda x, y, **o: pnce.gist_embed(x, y, y[:, :2], x[:, :2], temperature=0.25, **o),
     "contrast logistic": lambda x, y, **o: pnce.contrast(
         x, y, objective="logistic", symmetric=True, temperature=0.25, **o
     ),

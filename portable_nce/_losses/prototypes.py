@@ -13,6 +13,7 @@ from .._core.checks import (
     check_integers,
     check_number,
     check_shape,
+    common_dtype,
     shape_of,
 )
 from .._core.namespace import device_of, enter, is_number, namespace_of
@@ -127,8 +128,7 @@ def proto_nce(
     )
     xp, (embeddings,) = enter(embeddings=embeddings)
     check_floating(xp, embeddings=embeddings)
-    dtype = embeddings.dtype
-    embeddings = upcast(xp, embeddings)
+    given, embeddings = embeddings, upcast(xp, embeddings)
     weights = accumulated("weights", weights)
     shared: dict[str, Any] = {
         "weights": weights,
@@ -140,7 +140,7 @@ def proto_nce(
     asked = ("proto_nce", key is None, queue is None, len(clusterings))
     losses = [
         _prototype_loss(
-            embeddings, *clustering, dtype=dtype, similarity=similarity, mask=part, agreed_on=asked, **shared
+            embeddings, *clustering, given=given, similarity=similarity, mask=part, agreed_on=asked, **shared
         )
         for *clustering, part in clusterings
     ]
@@ -148,21 +148,23 @@ def proto_nce(
     if queue is not None and key is None:
         message = f"queue: expected None without key, got {type(queue).__name__}; give the keys too"
         raise ValueError(message)
+    deciding = [given, *(clustering[0] for clustering in clusterings)]
     if key is None:
-        return add((total,), dtype, reduction)
+        return add((total,), common_dtype(xp, *deciding), reduction)
     instance = _instance_loss(
-        embeddings, key, queue, dtype=dtype, temperature=temperature, similarity=similarity, **shared
+        embeddings, key, queue, given=given, temperature=temperature, similarity=similarity, **shared
     )
-    return add((total, instance), dtype, reduction)
+    deciding += [key, *(() if queue is None else (slots_of("queue", queue)[0],))]
+    return add((total, instance), common_dtype(xp, *deciding), reduction)
 
 
-def _instance_loss(embeddings: Array, key: Array, queue: Array | Queue | None, *, dtype: Any, **options: Any) -> Array:
-    """InfoNCE of the embeddings, which are accumulated and were of the given dtype, with their keys."""
-    xp, (embeddings, key) = enter(embeddings=embeddings, key=key)
-    if key.dtype != dtype:
-        message = f"key: expected the dtype of embeddings, {dtype}, got {key.dtype}; convert one with astype"
-        raise TypeError(message)
-    key = upcast(xp, key)
+def _instance_loss(
+    embeddings: Array, key: Array, queue: Array | Queue | None, *, given: Array, **options: Any
+) -> Array:
+    """InfoNCE of the embeddings, which have been widened, with their keys."""
+    xp, (given, key) = enter(embeddings=given, key=key)
+    check_floating(xp, embeddings=given, key=key)
+    dtypes, key = (given.dtype, key.dtype), upcast(xp, key)
     if queue is not None:
         slots, valid = slots_of("queue", queue)
         slots = upcast(namespace_of(slots), slots)
@@ -170,7 +172,7 @@ def _instance_loss(embeddings: Array, key: Array, queue: Array | Queue | None, *
     check_shape("key", key, (embeddings.shape[0], *key.shape[1:]))
     return contrast_embeddings(
         {"embeddings": embeddings, "key": key},
-        dtypes=(dtype, dtype),
+        dtypes=dtypes,
         objective=info_nce_objective(),
         pairing=diagonal(),
         mask=None,
@@ -205,21 +207,18 @@ def _prototype_loss(
     assignments: Array,
     concentrations: Array,
     *,
-    dtype: Any,
+    given: Array,
     similarity: str | Similarity | Callable[[Array, Array], Array],
     **options: Any,
 ) -> Array:
-    """The cross-entropy of one clustering; the embeddings are accumulated, and were of the given dtype."""
+    """The cross-entropy of one clustering; the embeddings have been widened."""
     xp, (embeddings, prototypes, assignments, phi) = enter(
         embeddings=embeddings, prototypes=prototypes, assignments=assignments, concentrations=concentrations
     )
     rows, _ = shape_of("embeddings", embeddings, "(N, D)")
-    check_floating(xp, prototypes=prototypes, concentrations=phi)
-    if prototypes.dtype != dtype:
-        message = (
-            f"prototypes: expected the dtype of embeddings, {dtype}, got {prototypes.dtype}; convert one with astype"
-        )
-        raise TypeError(message)
+    check_floating(xp, embeddings=given, prototypes=prototypes)
+    check_floating(xp, embeddings=given, concentrations=phi)
+    dtypes = (given.dtype, prototypes.dtype)
     number, _ = shape_of("prototypes", prototypes, "(R, D)")
     same_width(similarity, "embeddings", embeddings, "prototypes", prototypes)
     check_integers(xp, "assignments", assignments, (rows,))
@@ -232,7 +231,7 @@ def _prototype_loss(
         pairing=index(assignments),
         similarity=scaled_columns(similarity, 1.0 / phi),
         temperature=1.0,
-        dtypes=(dtype, dtype),
+        dtypes=dtypes,
         replicated=True,
         **options,
     )
