@@ -174,7 +174,7 @@ def _positives_are_known(objective: Weighted, matrix: ScoreMatrix) -> bool:
 def _smoothing(objective: Objective, matrix: ScoreMatrix) -> float:
     """The share of the weight that goes to all columns alike, of the cross-entropy with labels that are smoothed."""
     rule = matrix.pairing.rule
-    if not isinstance(rule, SmoothedRule) or objective is not info_nce():
+    if not isinstance(rule, SmoothedRule) or objective is not info_nce() or matrix.shape[0] > matrix.shape[1]:
         return 0.0
     plain = replace(matrix, pairing=diagonal())
     return rule.smoothing if plain.by_products(SoftmaxPlan(SMOOTHED), (), {}) is not None else 0.0

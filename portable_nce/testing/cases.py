@@ -154,6 +154,8 @@ def _name_axes(package: str, keywords: dict[str, Any]) -> None:
             keywords["pairing"] = getattr(pairings, kind)(positives)
         case "queue":
             keywords["pairing"] = pairings.queue()
+        case "smoothed":
+            keywords["pairing"] = pairings.smoothed(keywords.pop("smoothing"))
     own = {key: keywords.pop(key) for key in ("multi_positive", "n_columns", "nu") if key in keywords}
     if own:
         keywords["objective"] = getattr(objectives, keywords["objective"])(**own)
@@ -696,6 +698,21 @@ def _judged(rows: int, features: int) -> Iterator[Case]:
         },
     }
     yield from _variations("joint_info_nce", student, table | _streamed(table, list(table)[2:]))
+    smooth: dict[str, Nested] = {"objective": "info_nce", "pairing": "smoothed", "smoothing": 0.125}
+    table = {
+        "smoothed": {**smooth, "temperature": 0.5},
+        "smoothed, dot, symmetric, weights": {
+            **smooth,
+            "similarity": "dot",
+            "symmetric": True,
+            "weights": weights,
+            "temperature": 0.75,
+        },
+        "smoothed, further columns": {**smooth, "y": more, "temperature": 0.5},
+        "smoothed, mask": {**smooth, "mask": mask, "temperature": 0.5},
+        "smoothed, flat_nce": {**smooth, "objective": "flat_nce", "mask": mask, "temperature": 0.5},
+    }
+    yield from _variations("contrast", {"x": query, "y": key}, table | _streamed(table, list(table)[:4]))
     sets = {"labels": [[k % 2 == c % 2 or k % 3 == c for c in range(3)] for k in range(rows)], "temperature": 0.5}
     table = {
         "several labels": sets,

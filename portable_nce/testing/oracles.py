@@ -1179,6 +1179,7 @@ def contrast(
     columns: Nested = None,
     positives: Nested = None,
     multi_positive: str = "each",
+    smoothing: Number = 0,
     n_columns: int = 0,
     nu: Number = 1,
     query_mask: Nested = None,
@@ -1202,6 +1203,9 @@ def contrast(
         positives = [[a == b for b in columns or labels] for a in labels]
     if pairing == "labels" and columns is None:
         mask = [[takes_part and i != j for j, takes_part in enumerate(row)] for i, row in enumerate(mask)]
+    if pairing == "smoothed":
+        share = mpf(smoothing) / len(scores[0])
+        positives = [[share + (1 - mpf(smoothing)) * (i == j) for j in range(len(row))] for i, row in enumerate(scores)]
     if pairing == "queue":
         mask = [
             [takes_part and (j == i or j >= len(mask)) for j, takes_part in enumerate(row)]

@@ -48,7 +48,7 @@ def is_shared(case: Case) -> bool:
     function = getattr(importlib.import_module(f"{package}.{topic}" if topic else package), name)
     if "across" not in inspect.signature(function).parameters or case.options.get("pairing") == "queue":
         return False
-    further = "negative_candidates" in case.arguments or case.name.startswith("gist_embed further keys")
+    further = "negative_candidates" in case.arguments or "further" in case.name
     if further or ("keys" in case.arguments and "view_a" in case.arguments):
         return False
     if case.loss in {"dclw", "hcl"} and isinstance(case.arguments.get("temperature"), list):
