@@ -70,6 +70,10 @@ EMBEDDING_LOSSES: dict[str, Loss] = {
     ),
     "moco": lambda x, y, t, **options: pnce.moco(x, y, _queue(x), temperature=t, **options),
     "two_tower": lambda x, y, t, **options: pnce.two_tower(x, y, log_q=x[:, 0], temperature=t, **options),
+    "hcl": lambda x, y, t, **options: pnce.hcl(x, y, temperature=t, beta=0.5, **options),
+    "distillation": lambda x, y, t, **o: pnce.distillation(
+        x, y, 0 * x + 1, 0 * y + 1, temperature=t, symmetric=True, **o
+    ),
     "cosent": lambda x, y, t, **_: pnce.cosent(x, y, x[:, 0], scale=1 / t),
     "nnclr": lambda x, y, t, **options: pnce.nnclr(x, y, _queue(x), temperature=t, symmetric=True, **options),
     "proto_nce": lambda x, y, t, **options: pnce.proto_nce(
@@ -81,6 +85,10 @@ RELATED_LOSSES: dict[str, Loss] = {
     "matryoshka": lambda x, y, t, **o: pnce.matryoshka(pnce.clip, (3, 2), weights=(1.0, 0.5))(
         x, y, logit_scale=1 / t, **o
     ),
+    "gist_embed": lambda x, y, t, **o: pnce.gist_embed(x, y, 0 * x + 1, 0 * y + 1, temperature=t, margin=-0.1, **o),
+    "joint_info_nce": lambda x, y, t, **o: pnce.joint_info_nce(x, y, temperature=t, **o),
+    "sogclr": lambda x, y, t, **o: pnce.sogclr(x, y, 0 * x[:, 0], temperature=t, gamma=0.5, rho=1.0, **o)[0],
+    "angle": lambda x, y, t, **_: pnce.angle(x, y, x[:, 0], scale=1 / t),
     "n_tuple": lambda x, y, t, **options: pnce.n_tuple(x, y, temperature=t, l2=0.1, **options),
     "cpc": lambda x, y, t, **options: pnce.cpc(
         x, _steps(y), _steps((x[:, :, None] * y[:, None, :]).sum(0)), temperature=t, similarity="cosine", **options

@@ -140,7 +140,7 @@ class Reweighted:
         """
         xp, (beta, tau_plus) = self.xp, self.plan[:2]
         if self.negatives is not None:
-            total = total._replace(number=xp.full_like(total.number, float(self.negatives)))
+            total = total._replace(number=xp.zeros_like(total.number) + self.negatives)  # which may be a symbol
         one, nothing = xp.ones_like(total.number), xp.zeros_like(total.number)
         has_negative = total.number > 0
         number, hard, soft = (xp.where(has_negative, x, one) for x in (total.number, total.hard, total.soft))

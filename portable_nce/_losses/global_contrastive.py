@@ -187,8 +187,8 @@ def _counts(mask: Array | None, rows: int, like: Array) -> tuple[Array, Array]:
     """Which rows have a positive and a negative, and how many negatives, at least 1."""
     xp = namespace_of(like)
     if mask is None:
-        number = xp.full_like(like, float(max(rows - 1, 1)))
-        return xp.full_like(like, rows > 1, dtype=xp.bool), number
+        number = xp.zeros_like(like) + (rows - 1)  # of a batch whose size may be a symbol
+        return number > 0, xp.where(number > 0, number, xp.ones_like(number))
     check_mask(xp, "mask", mask, (rows, rows))
     own = xp.arange(rows, device=device_of(like))
     diagonal_entries = xp.logical_and(mask, own[:, None] == own[None, :])
