@@ -159,7 +159,7 @@ def info_nce_anchor(scores: Array, /, *, nu: float = 1.0, form: str = "bound") -
     References
     ----------
     Ryu, Yeddanapudi, Xu and Wornell (2025), "Contrastive Predictive Coding Done Right for Mutual Information
-    Estimation", arXiv:2510.25983, section 3.
+    Estimation", arXiv:2510.25983.
 
     Examples
     --------

@@ -389,7 +389,7 @@ def info_nce_anchor(*, n_columns: int, nu: float = 1.0) -> Objective:
     References
     ----------
     Ryu, Yeddanapudi, Xu and Wornell (2025), "Contrastive Predictive Coding Done Right for Mutual Information
-    Estimation", arXiv:2510.25983, section 3.
+    Estimation", arXiv:2510.25983.
 
     Examples
     --------
