@@ -184,7 +184,7 @@ def info_nce_anchor(scores: Array, /, *, nu: float = 1.0, form: str = "bound") -
     odds = xp.where(off, sums - xp.expand_dims(positive, axis=1), nothing)
     paired = xp.sum(xp.where(off, softplus(xp, odds), nothing), axis=1) / others
     anchored = softplus(xp, xp.sum(xp.where(own, sums, nothing), axis=1) - log_nu)
-    share = nu / others
+    share = (xp.zeros_like(positive) + nu) / others
     ceiling = (1.0 + share) * xp.log(xp.zeros_like(positive) + (others + nu)) - share * log_nu
     bound = _row_mean(xp, ceiling - paired - share * anchored)
     return _finish(xp, bound if form == "bound" else _instead(_row_mean(xp, positive), bound), dtype)

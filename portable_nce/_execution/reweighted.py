@@ -153,7 +153,7 @@ class Reweighted:
         false = tau_plus * number * xp.exp(-xp.where(w < _LEAST, _LEAST * one, w))
         enough = false < 1.0
         kept = xp.where(enough, 1.0 - false, one)
-        first = xp.where(enough, w - math.log1p(-tau_plus) + xp.log(kept), -math.inf)
+        first = xp.where(enough, w - self._log_rest(one) + xp.log(kept), -math.inf)
         least = log_number + by_row[0] - row.positive
         above = xp.logical_and(enough, first >= least)
         v = xp.where(above, xp.where(above, first, nothing), least)
@@ -170,6 +170,12 @@ class Reweighted:
         _, to_positive = score_cotangents(xp, sums, row, (None, None, None, xp.where(above, -of_w, -slope)))
         further = () if to_weights is None else (divided(to_weights, self.divisor),)
         return Finished(values, count, coefficient, to_positive, (nothing, *further))
+
+    def _log_rest(self, one: Array) -> Array:
+        """``log(1 - τ⁺)``, in the precision of an array, which may be more than a Python float's."""
+        tau_plus = self.plan.tau_plus  # a difference of floats is exact from 1 / 2 on
+        xp, half = self.xp, 0.5
+        return xp.log(one * (1.0 - tau_plus)) if tau_plus >= half else xp.log1p(one * -tau_plus)
 
     def factored(
         self, residual: tuple[Array, Array], done: Finished, share: tuple[Array, Array] | None

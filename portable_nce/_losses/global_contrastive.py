@@ -174,7 +174,8 @@ def sogclr(
     ((values, number, state, counted),) = lift_to_tape((values, number, state, counted))
     xp = namespace_of(values)
     fresh = state == -math.inf
-    values = values - xp.log(number) + xp.where(fresh, xp.zeros_like(state), math.log(gamma) + xp.zeros_like(state))
+    share = xp.log(xp.full_like(state, gamma))
+    values = values - xp.log(number) + xp.where(fresh, xp.zeros_like(state), share)
     values = xp.where(counted, values, xp.zeros_like(values))
     after = stop_gradient(xp.where(counted, values, state))
     if rho is not None:
@@ -216,7 +217,9 @@ class _Memory(EqualByContents):
         ((state, number, _),) = lift_to_tape((self.state, self.number, positive))
         if self.gamma == 1:
             return namespace_of(state).full_like(state, -math.inf)
-        return state + namespace_of(number).log(number) + (math.log1p(-self.gamma) - math.log(self.gamma))
+        xp = namespace_of(state)
+        before, share = (xp.full_like(state, x) for x in (1.0 - self.gamma, self.gamma))
+        return state + xp.log(number) + (xp.log(before) - xp.log(share))
 
 
 def _values(row: RowStatistics, memory: Array) -> Array:

@@ -624,7 +624,7 @@ def siglip(
     >>> pnce.siglip(image, text, logit_scale=10.0, logit_bias=-7.0)
     array(0.62652...)
     >>> pnce.siglip(image, text[:1, :], logit_scale=10.0, logit_bias=-7.0, negative_only=True)
-    array(0.81322...)
+    array(0.81326...)
     """
     enter(image=image, text=text)
     negative_only = check_bool("negative_only", negative_only)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .._call import contrast_embeddings, finish
+from .._call import accumulated, contrast_embeddings, finish
 from .._core.checks import (
     check_block_size,
     check_choice,
@@ -124,6 +124,7 @@ def joint_info_nce(
     dtype, dtypes = common_dtype(xp, query, key), (query.dtype, key.dtype)
     x, y = upcast(xp, query), upcast(xp, key)
     weights = row_weights(xp, weights, rows, x)
+    temperature = accumulated("temperature", temperature)  # for all blocks
     found = []
     for name, own, other in (("query", x, y), ("key", y, x)):
         others, itself = (f"{name}_to_{to}" in directions for to in (_OTHER[name], name))
@@ -153,7 +154,9 @@ def joint_info_nce(
         number = xp.arange(rows, device=device_of(query))
         counted = xp.any(xp.logical_and(mask, number[:, None] == number[None, :]), axis=1)
     ((odds, counted),) = lift_to_tape((odds, counted))
-    values = softplus(namespace_of(odds), odds)
+    xp = namespace_of(odds)
+    live = odds > 0.5 * _nothing(odds)
+    values = xp.where(live, softplus(xp, xp.where(live, odds, xp.zeros_like(odds))), xp.zeros_like(odds))
     return finish(xp, Reduction(reduction, weights).of_values(values, counted), dtype, reduction)
 
 
@@ -187,10 +190,13 @@ _NONE = -0.125
 """The log-odds of a row without negatives, as a share of the largest number: the sum with others is theirs."""
 
 
+def _nothing(like: Array) -> float:
+    return _NONE * float(namespace_of(like).finfo(like.dtype).max)
+
+
 def _values(row: RowStatistics) -> Array:
     xp = namespace_of(row.log_odds)
-    nothing = xp.full_like(row.log_odds, _NONE * float(xp.finfo(row.log_odds.dtype).max))
-    return xp.where(row.has_negative, row.log_odds, nothing)
+    return xp.where(row.has_negative, row.log_odds, xp.full_like(row.log_odds, _nothing(row.log_odds)))
 
 
 def _slopes(row: RowStatistics) -> Any:

@@ -1248,12 +1248,12 @@ def bounds_info_nce(scores: Matrix) -> Number:
 
 def bounds_info_nce_anchor(scores: Matrix, *, nu: Number = 1, form: str = "bound") -> Number:
     """The cross-entropy of n + 1 classes by Bayes' rule, of every set of n samples, and the entropy of the classes."""
-    n = len(scores[0]) - 1
+    n, nu = mpf(len(scores[0]) - 1), mpf(nu)
     entropy = -n * mp.log(1 / (n + nu)) / (n + nu) - nu * mp.log(nu / (n + nu)) / (n + nu)
     losses = []
     for i, row in enumerate(scores):
         ratios = [mp.exp(s) for s in row]
-        noise = [j for j in range(n + 1) if j != i]
+        noise = [j for j in range(len(row)) if j != i]
         shown = [[i, *(j for j in noise if j != m)] for m in noise]
         paired = mean([-mp.log(ratios[i] / (nu + mp.fsum(ratios[j] for j in those))) for those in shown])
         anchored = -mp.log(nu / (nu + mp.fsum(ratios[j] for j in noise)))
@@ -1572,6 +1572,7 @@ def hcl(
     reduction: str = "mean",
 ) -> Nested:
     """Contrastive loss with negatives that are weighted by powers of themselves, and debiased."""
+    beta, tau_plus = mpf(beta), mpf(tau_plus)
     stacked = view_a + view_b
     inverses = inverse(temperature, len(stacked))
     scores = score_matrix(stacked, stacked, similarity, inverses, bilinear)

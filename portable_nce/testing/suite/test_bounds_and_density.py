@@ -441,17 +441,18 @@ def test_an_anchor_and_one_sample_is_js(variant: Variant) -> None:
     ((value, (slope,)), (wanted, (steepness,))) = (
         differentiate(f, [scores]) for f in (bounds.info_nce_anchor, bounds.js)
     )
-    assert close_lists(variant, value, wanted + 2 * math.log(2.0))
+    difference = variant.to_list(value) - variant.to_list(wanted)
+    assert abs(difference - 2 * mp.log(2)) <= 16 * variant.eps()
     assert close_lists(variant, slope, steepness)
 
 
 def test_an_anchor_of_no_weight_is_info_nce_of_one_column_less(variant: Variant) -> None:
     """Its mean over the columns that may be left out."""
     nested = draw(1, 4)
-    found = bounds.info_nce_anchor(variant.floats(nested), nu=1e-30)
+    found = bounds.info_nce_anchor(variant.floats(nested), nu=1e-30)  # the share of which can be seen in fifty digits
     left = [[s for j, s in enumerate(nested[0]) if j != m] for m in (1, 2, 3)]
     wanted = sum(oracles.evaluate("bounds.info_nce", {"scores": [row]}, {}) for row in left) / 3
-    assert abs(variant.to_list(found) - wanted) <= 16 * variant.eps()
+    assert abs(variant.to_list(found) - wanted) <= 16 * variant.eps() + 4e-30
 
 
 def test_js_mi_is_nwj_of_the_scores_plus_one(variant: Variant) -> None:
