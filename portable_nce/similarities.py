@@ -571,7 +571,8 @@ def max_sim(
     Notes
     -----
     Blocks of rows are chosen as if a pair took U · D numbers; it takes T · U. At least one query is compared with all
-    documents at once, which takes some copies of K · T · U numbers.
+    documents at once, which takes some copies of K · T · U numbers. Dask arrays are refused by Dask, whose ``reshape``
+    cannot split the axis of tokens out of its chunks.
 
     References
     ----------
