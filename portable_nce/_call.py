@@ -62,11 +62,13 @@ __all__ = [
     "contrast_embeddings",
     "contrast_scores",
     "finish",
-    "inverse",
+    "has_own_column",
     "same_width",
+    "scale_of",
     "shards_of_rows",
     "sharpness_of",
     "temperature_of_views",
+    "told_to_ranks",
     "zero_idle_rows",
 ]
 
@@ -228,16 +230,8 @@ def contrast_embeddings(
     made = objective if isinstance(objective, _OBJECTIVES) else objective(options)
     hardness = check_hardness(hardness, made)
     shards = None
-    by_rows = given.by_rows
     if across is not None:
-        if by_rows and not isinstance(objective, _OBJECTIVES):
-            message = (
-                "temperature: expected one number with across and this objective, got an array with one for each row"
-            )
-            raise ValueError(message)
-        if symmetric and isinstance(made, Relic):
-            message = "symmetric: expected False with across and this objective; write relic(symmetric=True)"
-            raise ValueError(message)
+        _check_objective_across(objective, made, by_rows=by_rows, symmetric=symmetric)
         # Which sums are exchanged depends on whether rows are coupled.
         coupled = across.check and isinstance(made, Objective) and couples_rows(made, x, in_one_block=False)
         asked = (
@@ -258,8 +252,7 @@ def contrast_embeddings(
         options = {**options, **{name: shards.shared(value) for name, value in shared.items()}}
         made = objective if isinstance(objective, _OBJECTIVES) else objective(options)
     with adapter_of(x).full_precision(x):
-        factor_of_scores = inverse(xp, options[factor_name], x) if scale is _NONE else options[factor_name]
-        factor_of_scores = factor_of_scores[:, None] if by_rows else factor_of_scores
+        factor_of_scores = scale_of(xp, options[factor_name], x) if scale is _NONE else options[factor_name]
         bounded = chosen.unit and not hardness and _is_small(factor_of_scores, x, alone=shards is None)
         matrix = _matrix(
             given,
@@ -343,7 +336,7 @@ def sharpness_of(hardness: float, scale: Any, like: Array) -> Array | None:
 def _check_objective_across(objective: Any, made: AnyObjective, *, by_rows: bool, symmetric: bool) -> None:
     """What objectives cannot do between ranks."""
     if by_rows and not isinstance(objective, _OBJECTIVES):
-        message = "temperature: expected one number with across and this objective, got one for each row"
+        message = "temperature: expected one number with across and this objective, got an array with one for each row"
         raise ValueError(message)
     if symmetric and isinstance(made, Relic):
         message = "symmetric: expected False with across and this objective; write relic(symmetric=True)"
@@ -357,7 +350,7 @@ class _Given(NamedTuple):
     """The arguments of a loss of embeddings, checked, and in the dtype to compute in.
 
     `keys` are the positives of a queue if they are apart from it; `dtype` is that of the result, and `dtypes` those
-    that rows, keys and columns had. `by_rows`: each row has a temperature.
+    that rows, keys and columns had.
     """
 
     xp: Namespace
@@ -371,7 +364,11 @@ class _Given(NamedTuple):
     pairs: _Pairs
     dtype: Any
     dtypes: tuple[Any, ...]
-    by_rows: bool
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether each row has a temperature."""
+        return is_by_rows(self.options.get("temperature"))
 
 
 def _checked(
@@ -401,14 +398,13 @@ def _checked(
     x = upcast(xp, x)
     y = x if len(embeddings) == 1 else upcast(xp, y)  # once: a 16-bit gradient is rounded once
     keys = [upcast(xp, key) for key in keys]
-    by_rows = has_one_per_row(options.get("temperature"), n_rows)
     for name, value in options.items():
         if name == "temperature":
             options[name] = temperature_of(xp, value, n_rows, x)
         else:
             options[name] = (positive_scalar if name == "logit_scale" else scalar)(xp, name, value, x)
     weights = row_weights(xp, weights, n_rows, x)
-    return _Given(xp, names, x, keys, y, options, mask, weights, pairs, dtype, dtypes, by_rows)
+    return _Given(xp, names, x, keys, y, options, mask, weights, pairs, dtype, dtypes)
 
 
 def _agreed(across: Ranks, given: _Given, similarity: Similarity, asked: tuple[Any, ...]) -> Shards:
@@ -421,7 +417,7 @@ def _agreed(across: Ranks, given: _Given, similarity: Similarity, asked: tuple[A
         dtypes,
         similarity,
         *asked,
-        {name: "rows" if given.by_rows and is_array(value) else value for name, value in given.options.items()},
+        {name: told_to_ranks(value) for name, value in given.options.items()},
         given.mask is None,
         given.weights is None,
         across.averaged,
@@ -643,6 +639,35 @@ def inverse(xp: Namespace, temperature: Any, like: Array) -> Array:
             return 1.0 / float(temperature)
         temperature = xp.full((), temperature, dtype=like.dtype, device=device_of(like))
     return 1.0 / temperature
+
+
+def is_by_rows(temperature: Any) -> bool:
+    """Whether a temperature that has been checked is one for each row."""
+    return is_array(temperature) and not is_number(temperature) and len(temperature.shape) == 1
+
+
+def told_to_ranks(option: Any) -> Any:
+    """What ranks compare of an option, which may be a temperature of each row."""
+    return "rows" if is_by_rows(option) else option
+
+
+def scale_of(xp: Namespace, temperature: Any, like: Array, shards: Shards | None = None) -> Any:
+    """The factor of the scores of embeddings `like`: one number, which ranks share, or one for each of their rows."""
+    if not is_by_rows(temperature):
+        if shards is not None and is_array(temperature):
+            temperature = shards.shared(temperature)
+        return inverse(xp, temperature, like)
+    scale = inverse(xp, temperature, like)
+    for _ in like.shape[1:]:
+        scale = xp.expand_dims(scale, axis=-1)
+    return scale
+
+
+def has_own_column(xp: Namespace, mask: Array, first: Any = 0) -> Array:
+    """Which rows a mask (N, K) leaves their own column; that of row i is number ``first + i``."""
+    n_rows, n_columns = mask.shape
+    number, own = (xp.arange(n, device=device_of(mask)) for n in (n_columns, n_rows))
+    return xp.any(xp.logical_and(mask, (own + first)[:, None] == number[None, :]), axis=1)
 
 
 def finish(xp: Namespace, result: Array, dtype: Any, reduction: str) -> Array:

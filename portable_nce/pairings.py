@@ -192,7 +192,7 @@ class Pairing(EqualByContents):
             turned = self.with_arrays(rows=self.columns, columns=self.rows)
             turned.one_per_row, turned.one_per_column = self.one_per_column, self.one_per_row
             return turned
-        turned = Pairing(
+        return Pairing(
             self.rule.rule if isinstance(self.rule, _Transposed) else _Transposed(self.rule),
             rows=self.columns,
             columns=self.rows,
@@ -200,10 +200,6 @@ class Pairing(EqualByContents):
             one_per_row=self.one_per_column,
             one_per_column=self.one_per_row,
         )
-        same = self.structure in {"labels", "own_labels", "ids"} or (
-            self.structure == "diagonal" and len(self.rows) == 0
-        )
-        return _structured(turned, self.structure if same else None)
 
 
 def _structured(pairing: Pairing, structure: str | None) -> Pairing:
@@ -447,9 +443,9 @@ def labels(rows: Array, columns: Array | None = None, /) -> Pairing:
     xp, _ = enter(rows=rows, columns=columns)
     check_integers(xp, "rows", rows, shape_of("rows", rows, "(N)"))
     if columns is None:
-        return _structured(Pairing(_own_labels_rule, rows=(rows,), columns=(rows,)), "own_labels")
+        return _exchangeable(_structured(Pairing(_own_labels_rule, rows=(rows,), columns=(rows,)), "own_labels"))
     check_integers(xp, "columns", columns, shape_of("columns", columns, "(K)"))
-    return _structured(Pairing(_labels_rule, rows=(rows,), columns=(columns,)), "labels")
+    return _exchangeable(_structured(Pairing(_labels_rule, rows=(rows,), columns=(columns,)), "labels"))
 
 
 def valid_labels(rows: Array, columns: Array, valid: Array) -> Pairing:
@@ -506,7 +502,7 @@ def ids(rows: Array, columns: Array | None = None, /) -> Pairing:
     else:
         check_integers(xp, "columns", columns, shape_of("columns", columns, "(K)"))
     pairing = Pairing(_ids_rule, rows=(rows,), columns=(columns,), one_per_row=True, one_per_column=True)
-    return _structured(pairing, "ids")
+    return _exchangeable(_structured(pairing, "ids"))
 
 
 def explicit(positives: Array, /) -> Pairing:
@@ -805,11 +801,10 @@ def _exchangeable(pairing: Pairing) -> Pairing:
     return pairing
 
 
-def _similarities_of(tile: Tile) -> Array:
-    """The inner products of the first arrays of rows, (n, 1, E), and of columns, (1, k, E)."""
-    xp = namespace_of(tile.rows[0])
-    rows, columns = tile.rows[0][:, 0, :], tile.columns[0][0, ...]
-    return xp.matmul(rows, xp.matrix_transpose(columns))
+def _inner_products(rows: Array, columns: Array) -> Array:
+    """The inner products of what belongs to rows, (n, 1, E), and to columns, (1, k, E)."""
+    xp = namespace_of(rows, columns)
+    return xp.matmul(rows[:, 0, :], xp.matrix_transpose(columns[0, ...]))
 
 
 def _not(x: Array) -> Array:
@@ -966,9 +961,9 @@ def _soft_rule(tile: Tile) -> tuple[Array, ...]:
 
 def _overlap_rule(tile: Tile) -> tuple[Array, ...]:
     xp = namespace_of(tile.rows[0])
-    numbers = tuple(tuple(xp.astype(x, tile.dtype) for x in side[:1]) for side in (tile.rows, tile.columns))
-    common = _similarities_of(tile._replace(rows=numbers[0], columns=numbers[1]))
-    of_rows, of_columns = (xp.sum(x[0], axis=-1) for x in numbers)  # (n, 1), (1, k)
+    rows, columns = (xp.astype(x, tile.dtype) for x in (tile.rows[0], tile.columns[0]))
+    common = _inner_products(rows, columns)
+    of_rows, of_columns = xp.sum(rows, axis=-1), xp.sum(columns, axis=-1)  # (n, 1), (1, k)
     either = of_rows + of_columns - common
     share = common / xp.where(either > 0, either, xp.ones_like(either))
     return common > 0, _not(common > 0), share
@@ -993,7 +988,7 @@ class _TeacherRule(EqualByContents):
         return (self.temperature, self.own)
 
     def __call__(self, tile: Tile) -> tuple[Array, ...]:
-        scores = _similarities_of(tile)
+        scores = _inner_products(tile.rows[0], tile.columns[0])
         xp = namespace_of(scores)
         everything = _and(tile.i >= 0, tile.j >= 0)
         among = tile.i != tile.j if self.own else everything
@@ -1021,20 +1016,21 @@ class SmoothedRule(EqualByContents):
     def __call__(self, tile: Tile) -> tuple[Array, ...]:
         own, others = _diagonal_rule(tile)
         xp = namespace_of(own)
-        share = self.smoothing / tile.n_columns
-        zero = xp.astype(_and(own, others), tile.dtype)
-        return _or(own, others), _and(own, others), xp.where(own, zero + (1.0 - self.smoothing + share), zero + share)
+        zero = xp.astype(tile.i - tile.i, tile.dtype)
+        share = (zero + self.smoothing) / tile.n_columns  # in the dtype of the scores, which may be wider than a float
+        weight = xp.where(own, 1.0 - (zero + self.smoothing) + share, share)
+        return _or(own, others), _and(own, others), weight
 
 
 def _guided_rule(tile: Tile) -> tuple[Array, Array]:
     own, others = _diagonal_rule(tile)
-    return own, _and(others, _similarities_of(tile) <= tile.rows[1])
+    return own, _and(others, _inner_products(tile.rows[0], tile.columns[0]) <= tile.rows[1])
 
 
 def _explicit_rule(tile: Tile) -> tuple[Array, Array]:
     return tile.pairs[0], _not(tile.pairs[0])
 
 
-_DIAGONAL = _structured(Pairing(_diagonal_rule, one_per_row=True, one_per_column=True), "diagonal")
+_DIAGONAL = _exchangeable(_structured(Pairing(_diagonal_rule, one_per_row=True, one_per_column=True), "diagonal"))
 _QUEUE = _structured(Pairing(_queue_rule, one_per_row=True, one_per_column=True), "queue")
 _TWO_VIEWS = _structured(Pairing(_two_views_rule, one_per_row=True, one_per_column=True), "views")

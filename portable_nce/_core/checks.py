@@ -25,6 +25,7 @@ __all__ = [
     "check_mask",
     "check_number",
     "check_scalar",
+    "check_scalar_or_rows",
     "check_shape",
     "check_whole_number",
     "common_dtype",
@@ -233,6 +234,15 @@ def scalar(xp: Namespace, name: str, value: Any, like: Array, *, above: float = 
     """A number as a Python float, or an array of one entry as a 0-d array of the dtype of `like`."""
     check_scalar(name, value, above=above, limits=SINGLE if like.dtype == xp.float32 else _DOUBLE)
     return float(value) if is_number(value) else xp.astype(xp.reshape(value, ()), like.dtype)
+
+
+def check_scalar_or_rows(name: str, value: Any, *, above: float = -math.inf) -> None:
+    """`value` must be a number greater than `above`, or a real floating-point array of one entry or of shape (N,)."""
+    shape = getattr(value, "shape", ())
+    if isinstance(shape, tuple) and len(shape) == 1 and shape[0] > 1:
+        check_floating(enter(**{name: value})[0], **{name: value})
+    else:
+        check_scalar(name, value, above=above)
 
 
 def check_scalar(name: str, value: Any, *, above: float = -math.inf, limits: tuple[float, float] = _DOUBLE) -> None:

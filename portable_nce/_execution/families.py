@@ -18,7 +18,7 @@ from .._core.namespace import namespace_of
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from ..objectives.base import Objective, RowStatistics, Term
-from .finished import Finished, divided, weigh
+from .finished import Finished, divided, weigh, with_positives
 from .reweighted import Reweighted, ReweightedPlan
 from .statistics import Positives, RowSums, each_positive, of_line, of_members, row_statistics, score_cotangents
 from .tiling import MAX_UNSHIFTED_LOGIT
@@ -38,7 +38,7 @@ __all__ = [
     "exp_base",
     "family_of",
     "sharpened",
-    "sharpness_of",
+    "split_sharpness",
 ]
 
 WEIGHTS_UNKNOWN = "pairing: expected positives without weights, which only objectives of the softmax family take"
@@ -113,7 +113,7 @@ class SoftmaxPlan(NamedTuple):
     sharpened: bool = False
 
 
-def sharpness_of(plan: Plan, by_row: tuple[Array, ...]) -> tuple[Array | None, tuple[Array, ...]]:
+def split_sharpness(plan: Plan, by_row: tuple[Array, ...]) -> tuple[Array | None, tuple[Array, ...]]:
     """What the scores of negatives are multiplied by, or None, and the other numbers of rows."""
     if isinstance(plan, SoftmaxPlan) and plan.sharpened:
         return by_row[0], by_row[1:]
@@ -331,9 +331,7 @@ class Softmax:
         """The cotangents of a masked tile's scores."""
         negative, coefficient = self.factored(residual, done, share)
         negative = negative * coefficient[:, None]
-        if positive.number is None:
-            return (self.xp.where(sets[0], done.to_positive[:, None], negative),)
-        return (negative + done.to_positive,)
+        return (with_positives(self.xp, negative, positive, done.to_positive, sets[0]),)
 
 
 # -------------------------------------------------------------------------------------------------------------- pairs

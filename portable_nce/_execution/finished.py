@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from .._core.protocol import Array, Namespace
+from .statistics import Positives
 
-__all__ = ["Finished", "divided", "weigh"]
+__all__ = ["Finished", "divided", "weigh", "with_positives"]
 
 
 class Finished(NamedTuple):
@@ -45,3 +46,10 @@ def weigh(
     nothing = xp.zeros_like(values)
     values = xp.where(dead, nothing, values)
     return values * weights, xp.where(dead, nothing, weights), values
+
+
+def with_positives(xp: Namespace, negative: Array, positive: Positives, to_positive: Array, members: Array) -> Array:
+    """The cotangent of a tile: that of its negatives, with the positives', of which rows have one each or several."""
+    if positive.number is None:
+        return xp.where(members, to_positive[:, None], negative)
+    return negative + to_positive

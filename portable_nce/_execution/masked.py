@@ -11,7 +11,7 @@ from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from ..pairings import split
 from . import products as p
-from .families import PairsPlan, SoftmaxPlan, exp_base, family_of, sharpness_of
+from .families import PairsPlan, SoftmaxPlan, exp_base, family_of, split_sharpness
 from .layouts import Arrays, MaskedLayout, Wanted, reduced
 from .tiling import masked
 
@@ -121,7 +121,7 @@ def masked_sweep(layout: MaskedLayout, *arrays: Array, need_grad: Wanted) -> Arr
             live = xp.any(sets[0], axis=1)
             sets = (sets[0], xp.logical_and(sets[1], live[:, None]))
             own = [tuple(_where_live(xp, live, x) for x in group) for group in own]
-        sharpness, here = sharpness_of(layout.plan, here)
+        sharpness, here = split_sharpness(layout.plan, here)
         total, residual, positive = family.masked(
             scores, sets, here, single=layout.single, weights=weights, sharpness=sharpness
         )

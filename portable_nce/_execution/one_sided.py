@@ -16,7 +16,7 @@ from .._core.numerics import largest_entry
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from . import products as p
-from .families import PairsPlan, SoftmaxPlan, divisor_of, exp_base, family_of, sharpened, sharpness_of
+from .families import PairsPlan, SoftmaxPlan, divisor_of, exp_base, family_of, sharpened, split_sharpness
 from .layouts import Arrays, Form, ProductLayout, Wanted, is_wanted, reduced
 from .products import ABSENT
 from .tiling import MAX_UNSHIFTED_LOGIT, masked, one_sided
@@ -143,7 +143,7 @@ class _OneSided:
         xp, rows, columns, unit = self.xp, self.rows, self.columns, self.base.unit
         eager, n_columns = self.mode == "eager", columns.shape[0]
         tile = p.tile_of(self.lines, 0, (0, n_columns), n_columns)
-        sharpness, by_row = sharpness_of(self.layout.plan, self.by_row)
+        sharpness, by_row = split_sharpness(self.layout.plan, self.by_row)
         scaled, rest = p.sharpened_rows(self.own.times(unit), self.others, sharpness)
         scores = sharpened(p.product(scaled, self.others), rest)
         largest = MAX_UNSHIFTED_LOGIT if self.layout.bounded else largest_entry(scores)
@@ -171,7 +171,7 @@ class _OneSided:
         xp, plan = self.xp, self.layout.plan
         parameters = self.by_row[: plan.parameters] if isinstance(plan, PairsPlan) else ()
         bound = p.largest_score(self.layout, self.rows, self.columns, parameters)
-        sharpness, _ = sharpness_of(plan, self.by_row)
+        sharpness, _ = split_sharpness(plan, self.by_row)
         if sharpness is not None:
             largest = largest_entry(sharpness)
             bound = math.inf if largest is None else bound * largest
@@ -211,7 +211,7 @@ class _OneSided:
         partners, numbers = numbers[: len(self.partners)], numbers[len(self.partners) :]
         here = tuple(numbers[: layout.by_row])
         at = numbers[layout.by_row] if self.lines.by_index else None
-        sharpness, here = sharpness_of(layout.plan, here)
+        sharpness, here = split_sharpness(layout.plan, here)
         scaled, rest = p.sharpened_rows(own.times(self.unit), self.others, sharpness)
         if self.bias is not None and not layout.halves.parts:
             scaled = p.Operand(p.beside(scaled.x, xp.ones_like(own.x[:, 0])))

@@ -10,7 +10,7 @@ from .._core.logsumexp import ExpSum
 from .._core.numerics import softplus_and_sigmoid
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
-from .finished import Finished, divided, weigh
+from .finished import Finished, divided, weigh, with_positives
 from .statistics import Positives, RowSums, of_line, of_members, row_statistics, score_cotangents
 
 __all__ = ["Reweighted", "ReweightedPlan"]
@@ -197,6 +197,4 @@ class Reweighted:
     ) -> tuple[Array]:
         """The cotangents of a masked tile's scores."""
         negative, _ = self.factored(residual, done, share)
-        if positive.number is None:
-            return (self.xp.where(sets[0], done.to_positive[:, None], negative),)
-        return (negative + done.to_positive,)
+        return (with_positives(self.xp, negative, positive, done.to_positive, sets[0]),)

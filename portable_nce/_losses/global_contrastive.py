@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from .._call import contrast_embeddings, finish
+from .._call import contrast_embeddings, finish, has_own_column
 from .._core.autodiff import stop_gradient
 from .._core.checks import (
     check_block_size,
@@ -21,7 +21,7 @@ from .._core.checks import (
     temperature_of,
 )
 from .._core.equality import EqualByContents
-from .._core.namespace import device_of, enter, is_array, is_number, lift_to_tape, namespace_of
+from .._core.namespace import enter, is_array, is_number, lift_to_tape, namespace_of
 from .._core.numerics import sigmoid, softplus, upcast
 from .._core.protocol import Array
 from .._core.reduction import REDUCTIONS, Reduction
@@ -191,9 +191,7 @@ def _counts(mask: Array | None, rows: int, like: Array) -> tuple[Array, Array]:
         number = xp.zeros_like(like) + (rows - 1)  # of a batch whose size may be a symbol
         return number > 0, xp.where(number > 0, number, xp.ones_like(number))
     check_mask(xp, "mask", mask, (rows, rows))
-    own = xp.arange(rows, device=device_of(like))
-    diagonal_entries = xp.logical_and(mask, own[:, None] == own[None, :])
-    present = xp.any(diagonal_entries, axis=1)
+    present = has_own_column(xp, mask)
     number = xp.sum(xp.astype(mask, like.dtype), axis=1) - xp.astype(present, like.dtype)
     counted = xp.logical_and(present, number > 0)
     return counted, xp.where(number > 0, number, xp.ones_like(number))

@@ -11,10 +11,12 @@ from .._call import (
     check_hardness,
     contrast_embeddings,
     contrast_scores,
-    inverse,
+    has_own_column,
     same_width,
+    scale_of,
     shards_of_rows,
     sharpness_of,
+    told_to_ranks,
     zero_idle_rows,
 )
 from .._core.checks import (
@@ -27,7 +29,6 @@ from .._core.checks import (
     check_scalar,
     check_shape,
     common_dtype,
-    has_one_per_row,
     row_weights,
     scalar,
     shape_of,
@@ -322,9 +323,7 @@ def n_tuple(
     shards = shards_of_rows(across, ("n_tuple", l2, reduction), query=query, key=key, l2=l2, weights=weights)
     counted = xp.ones((rows,), dtype=xp.bool, device=device_of(query))
     if mask is not None:
-        number, own = (xp.arange(n, device=device_of(query)) for n in (mask.shape[1], rows))
-        own = own if shards is None else own + shards.first_row()
-        counted = xp.any(xp.logical_and(mask, own[:, None] == number[None, :]), axis=1)
+        counted = has_own_column(xp, mask, 0 if shards is None else shards.first_row())
     query, key = (xp.where(counted[:, None], x, xp.zeros_like(x)) for x in (query, key))
     lengths = xp.sum(query * query, axis=-1) + xp.sum(key * key, axis=-1)
     penalty = lengths * (float(l2) if is_number(l2) else scalar(xp, "l2", entered[0], query))
@@ -778,19 +777,15 @@ def _own_negatives(
     )
     dtype = common_dtype(xp, query, positive_key, negative_keys)
     x, y, z = (upcast(xp, embedding) for embedding in (query, positive_key, negative_keys))
-    by_rows = has_one_per_row(temperature, x.shape[0])
     temperature = temperature_of(xp, found[0] if found else temperature, x.shape[0], x)
     chosen = resolve(similarity)
     same_width(similarity, "query", x, "positive_key", y)
     hardness = check_hardness(hardness, objective)
-    asked = ("own negatives", objective, reduction, hardness, "rows" if by_rows else temperature, chosen, mask is None)
+    asked = ("own negatives", objective, reduction, hardness, told_to_ranks(temperature), chosen, mask is None)
     shards = shards_of_rows(across, asked, query=x, positive_key=y, negative_keys=z, weights=weights, t=temperature)
-    if shards is not None and is_array(temperature) and not by_rows:
-        temperature = shards.shared(temperature)
-    scale = inverse(xp, temperature, x)
-    sharpness = sharpness_of(hardness, scale, x)
-    scale = scale[:, None, None] if by_rows else scale
     x, y = xp.expand_dims(x, axis=1), xp.expand_dims(y, axis=1)
+    scale = scale_of(xp, temperature, x, shards)
+    sharpness = sharpness_of(hardness, scale, x)
     with adapter_of(x).full_precision(x):
         scores = xp.concat([chosen.scores(*operands(chosen, x, keys, scale)) for keys in (y, z)], axis=2)
     scores = xp.reshape(scores, (scores.shape[0], scores.shape[2]))

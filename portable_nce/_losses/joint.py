@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .._call import accumulated, contrast_embeddings, finish
+from .._call import accumulated, contrast_embeddings, finish, has_own_column
 from .._core.checks import (
     check_block_size,
     check_choice,
@@ -151,8 +151,7 @@ def joint_info_nce(
         odds = odds + softplus(xp, found[1] - odds)
     counted = xp.full((rows,), fill_value=True, dtype=xp.bool, device=device_of(query))
     if mask is not None:
-        number = xp.arange(rows, device=device_of(query))
-        counted = xp.any(xp.logical_and(mask, number[:, None] == number[None, :]), axis=1)
+        counted = has_own_column(xp, mask)
     ((odds, counted),) = lift_to_tape((odds, counted))
     xp = namespace_of(odds)
     live = odds > 0.5 * _nothing(odds)
@@ -178,12 +177,12 @@ class _Blocks(EqualByContents):
 
     def __call__(self, tile: Tile) -> tuple[Array, Array]:
         xp = namespace_of(tile.i)
-        first = tile.j < tile.n_rows
-        same = xp.logical_or(tile.i == tile.j, tile.i == tile.j - tile.n_rows)
-        taken = first if self.others else xp.logical_not(first)
-        if self.others and self.itself:
-            taken = xp.logical_or(first, xp.logical_not(first))
-        return tile.i == tile.j, xp.logical_and(taken, xp.logical_not(same))
+        own = tile.i == tile.j
+        negatives = xp.logical_and(tile.i != tile.j, tile.i != tile.j - tile.n_rows)
+        if self.others != self.itself:
+            block = tile.j < tile.n_rows if self.others else tile.j >= tile.n_rows
+            negatives = xp.logical_and(negatives, block)
+        return own, negatives
 
 
 _NONE = -0.125

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from .._call import contrast_embeddings, finish, inverse, same_width, shards_of_rows
+from .._call import contrast_embeddings, finish, same_width, scale_of, shards_of_rows, told_to_ranks
 from .._core.checks import (
     check_block_size,
     check_choice,
@@ -17,7 +17,6 @@ from .._core.checks import (
     check_precision,
     check_shape,
     common_dtype,
-    has_one_per_row,
     row_weights,
     scalar,
     shape_of,
@@ -764,18 +763,14 @@ def triplet(
     if mask is not None:
         anchor, positive, negative = rows_where(xp, mask, anchor, positive, negative)
     a, p, n = (xp.expand_dims(upcast(xp, x), axis=1) for x in (anchor, positive, negative))
-    by_rows = has_one_per_row(temperature, rows)
     temperature = temperature_of(xp, options["temperature"], rows, a)
     margin = scalar(xp, "margin", options["margin"], a)
     weights = row_weights(xp, weights, rows, a)
     chosen = resolve(similarity)
-    asked = ("triplet", form, average, reduction, mask is None, "rows" if by_rows else temperature, margin, chosen)
+    asked = ("triplet", form, average, reduction, mask is None, told_to_ranks(temperature), margin, chosen)
     arrays = {"anchor": a, "positive": p, "negative": n, "temperature": temperature, "margin": margin}
     shards = shards_of_rows(across, asked, **arrays, weights=weights)
-    if shards is not None and is_array(temperature) and not by_rows:
-        temperature = shards.shared(temperature)
-    scale = inverse(xp, temperature, a)
-    scale = scale[:, None, None] if by_rows else scale
+    scale = scale_of(xp, temperature, a, shards)
     with adapter_of(a).full_precision(a):
         near, far = (xp.reshape(chosen.scores(*operands(chosen, a, other, scale)), (rows,)) for other in (p, n))
     # A score of -inf takes no part, as among all triples: a distance that overflows, or a critic's mask.

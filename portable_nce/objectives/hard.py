@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from .._core.checks import check_floating, check_number, check_scalar
+from .._core.checks import check_number, check_scalar_or_rows
 from .._core.equality import EqualByContents
-from .._core.namespace import enter, is_number
+from .._core.namespace import is_number
 from .._core.protocol import Array
 
 __all__ = ["HardNegatives", "hard_negatives"]
@@ -84,9 +84,6 @@ def hard_negatives(*, beta: float = 1.0, tau_plus: float = 0.1, floor: float | A
     if not 0 <= tau_plus < 1:
         message = f"tau_plus: expected a number from 0 to less than 1, got {tau_plus}"
         raise ValueError(message)
-    shape = getattr(floor, "shape", ())
-    if isinstance(shape, tuple) and len(shape) == 1 and shape[0] > 1:
-        check_floating(enter(floor=floor)[0], floor=floor)
-    elif not is_number(floor) or floor != -math.inf:
-        check_scalar("floor", floor)
+    if not is_number(floor) or floor != -math.inf:
+        check_scalar_or_rows("floor", floor)
     return HardNegatives(beta, tau_plus, floor)

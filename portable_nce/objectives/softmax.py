@@ -11,9 +11,9 @@ from .._core.checks import (
     SINGLE,
     check_bool,
     check_choice,
-    check_floating,
     check_number,
     check_scalar,
+    check_scalar_or_rows,
     check_shape,
     check_whole_number,
 )
@@ -273,11 +273,7 @@ def dclw(*, temperature: float | Array, sigma: float | Array = 0.5, detach_weigh
     >>> round(float(pnce.contrast(np.eye(3), np.eye(3), objective=weighted, temperature=0.5)), 6)
     -1.306853
     """
-    shape = getattr(temperature, "shape", ())
-    if isinstance(shape, tuple) and len(shape) == 1 and shape[0] > 1:
-        check_floating(enter(temperature=temperature)[0], temperature=temperature)
-    else:
-        check_scalar("temperature", temperature, above=0.0)
+    check_scalar_or_rows("temperature", temperature, above=0.0)
     check_scalar("sigma", sigma, above=0.0)
     detach_weights = check_bool("detach_weights", detach_weights)
     return Weighted(_WEIGHTED, _DclwWeights(temperature, sigma, detach_weights=detach_weights), label="dclw")
