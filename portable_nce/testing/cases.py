@@ -156,6 +156,10 @@ def _name_axes(package: str, keywords: dict[str, Any]) -> None:
             keywords["pairing"] = pairings.queue()
         case "smoothed":
             keywords["pairing"] = pairings.smoothed(keywords.pop("smoothing"))
+    pair_weights = keywords.pop("pair_weights", None)
+    if pair_weights is not None:
+        pairing = keywords.get("pairing") or pairings.diagonal()
+        keywords["pairing"] = pairings.weighted(pairings.diagonal() if pairing == "diagonal" else pairing, pair_weights)
     own = {key: keywords.pop(key) for key in ("multi_positive", "n_columns", "nu") if key in keywords}
     if own:
         keywords["objective"] = getattr(objectives, keywords["objective"])(**own)
@@ -713,6 +717,34 @@ def _judged(rows: int, features: int) -> Iterator[Case]:
         "smoothed, flat_nce": {**smooth, "objective": "flat_nce", "mask": mask, "temperature": 0.5},
     }
     yield from _variations("contrast", {"x": query, "y": key}, table | _streamed(table, list(table)[:4]))
+    by_pair: dict[str, Nested] = {
+        "objective": "info_nce",
+        "pairing": "diagonal",
+        "pair_weights": [
+            [w if (i + k) % 3 != 1 else 0.0 for k, w in enumerate(draw.weights(rows))] for i in range(rows)
+        ],
+    }
+    some = [[i == k or (i + k) % 3 == 0 for k in range(rows)] for i in range(rows)]
+    table = {
+        "pair weights": {**by_pair, "temperature": 0.5},
+        "pair weights, dot, symmetric, weights, mask": {
+            **by_pair,
+            "similarity": "dot",
+            "symmetric": True,
+            "weights": weights,
+            "mask": mask,
+            "temperature": 0.75,
+        },
+        "pair weights, several positives": {
+            **by_pair,
+            "pairing": "explicit",
+            "positives": some,
+            "multi_positive": "separate",
+            "temperature": 0.5,
+        },
+        "pair weights, flat_nce": {**by_pair, "objective": "flat_nce", "temperature": 0.5},
+    }
+    yield from _variations("contrast", {"x": query, "y": key}, table | _streamed(table, list(table)[:3]))
     sets = {"labels": [[k % 2 == c % 2 or k % 3 == c for c in range(3)] for k in range(rows)], "temperature": 0.5}
     table = {
         "several labels": sets,

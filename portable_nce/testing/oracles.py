@@ -1169,6 +1169,26 @@ def triplet(
     return reduce_losses(losses, sizes, weights, reduction)
 
 
+def _of_pair_weights(pair_weights: Nested, positives: Nested, mask: Nested) -> tuple[Nested, Nested]:
+    """The positives with their weights, and the pairs that take part."""
+    if not pair_weights:
+        return positives, mask
+    positives = positives or [[i == j for j in range(len(row))] for i, row in enumerate(pair_weights)]
+    weighted = [[w * p for w, p in zip(*rows, strict=True)] for rows in zip(pair_weights, positives, strict=True)]
+    kept = [[part and w > 0 for part, w in zip(*rows, strict=True)] for rows in zip(mask, pair_weights, strict=True)]
+    return weighted, kept
+
+
+def _with_logs(scores: Matrix, pairs: Pairs, pair_weights: Nested) -> Matrix:
+    """The scores, those of negatives with the logarithms of their weights."""
+    if not pair_weights:
+        return scores
+    return [
+        [s + mp.log(w) if j in negatives else s for j, (s, w) in enumerate(zip(row, own, strict=True))]
+        for row, own, (_, negatives) in zip(scores, pair_weights, pairs, strict=True)
+    ]
+
+
 def contrast(
     x: Matrix,
     y: Nested = None,
@@ -1180,6 +1200,7 @@ def contrast(
     positives: Nested = None,
     multi_positive: str = "each",
     smoothing: Number = 0,
+    pair_weights: Nested = None,
     n_columns: int = 0,
     nu: Number = 1,
     query_mask: Nested = None,
@@ -1217,8 +1238,10 @@ def contrast(
         "info_nce_anchor": partial(anchored_row, n_columns=n_columns, nu=nu),
     }
     row_loss = row_losses[objective]
+    positives, mask = _of_pair_weights(pair_weights, positives, mask)
 
-    def reduced(matrix: Matrix, pairs: Pairs) -> Nested:
+    def reduced(matrix: Matrix, pairs: Pairs, pair_weights: Nested = pair_weights) -> Nested:
+        matrix = _with_logs(matrix, pairs, pair_weights)
         return reduce_rows(
             matrix,
             pairs,
@@ -1235,7 +1258,7 @@ def contrast(
         return forward
     turned = pairs_of(len(scores), len(scores[0]), transpose(positives) if positives else None, transpose(mask))
     backward = of_columns(x, x if y is None else y, similarity, inverse(temperature, len(x)), bilinear)
-    return _half_sum(forward, reduced(backward, turned))
+    return _half_sum(forward, reduced(backward, turned, pair_weights and transpose(pair_weights)))
 
 
 # --- bounds ---------------------------------------------------------------------------------------------------------
