@@ -938,8 +938,14 @@ SITUATIONS: Mapping[str, Sequence[Situation]] = {
         {"y": None, "objective": Fixed("info_nce")},
     ),
     "hcl": ({"mask": VIEWS["mask"]},),
+    "relic": (
+        {"keys": None, "mask": Array("NN", "b", optional=True)},
+        {"mask": None, "keys": OPTIONAL_QUEUE},
+        {"mask": None, "keys": Array("MD", optional=True)},
+    ),
     "gist_embed": ({"margin": Number(0.25)},),
     "pairings.soft": ({"targets": Array("NK")},),
+    "pairings.weighted": ({"pairing": Fixed(pnce.pairings.diagonal()), "weights": Array("NK")},),
     "pairings.smoothed": ({"smoothing": Number(0.25, -5e-324, 0.9999999)},),
     "pairings.overlap": ({"rows": Array("NE", "b"), "columns": Array("KE", "b", optional=True)},),
     "pairings.teacher": (

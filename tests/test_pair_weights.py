@@ -130,3 +130,14 @@ def test_weights_multiply() -> None:
     options: dict[str, Any] = {"objective": "info_nce", "similarity": "dot"}
     got = pnce.contrast(X, Y, pairing=both, **options)
     np.testing.assert_allclose(got, pnce.contrast(X, Y, pairing=at_once, **options), rtol=1e-14)
+
+
+def test_bad_input() -> None:
+    with pytest.raises(TypeError, match="pairing: expected a Pairing, got str"):
+        pairings.weighted("diagonal", np.ones((2, 2)))  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="weights"):
+        pairings.weighted(pairings.diagonal(), np.ones((2, 2), dtype=np.int64))
+    with pytest.raises(ValueError, match="weights"):
+        pairings.weighted(pairings.diagonal(), np.ones((2,)))
+    with pytest.raises(ValueError, match=r"pairing\.pairs: expected shape"):
+        pnce.contrast(X, X, objective="info_nce", pairing=pairings.weighted(pairings.diagonal(), np.ones((2, 2))))

@@ -1107,7 +1107,37 @@ def _of_two_views(draw: _Draw, rows: int, features: int) -> Iterator[Case]:
             "temperature": 0.0625,
         },
     }
-    table |= _streamed(table, ["symmetric, stop_gradient second, weights, mask"])
+    bank: dict[str, Nested] = {"keys": draw.vectors(rows + 1, features), "temperature": 0.5}
+    table |= {
+        "keys": bank,
+        "keys, symmetric, stop_gradient first, weights, mask": {
+            **bank,
+            "symmetric": True,
+            "stop_gradient": "first",
+            "weights": draw.weights(rows),
+            "mask": draw.mask(rows, 2 * rows + 1),
+        },
+        "keys, neg_sq_euclidean, temperatures of rows": {
+            **bank,
+            "similarity": "neg_sq_euclidean",
+            "temperature": [0.5 + 0.25 * k for k in range(rows)],
+            "symmetric": True,
+        },
+        "keys, a queue that is not full, b_to_a, sum": {
+            **bank,
+            "slots": rows + 3,
+            "direction": "b_to_a",
+            "reduction": "sum",
+        },
+    }
+    table |= _streamed(
+        table,
+        [
+            "symmetric, stop_gradient second, weights, mask",
+            "keys, symmetric, stop_gradient first, weights, mask",
+            "keys, a queue that is not full, b_to_a, sum",
+        ],
+    )
     yield from _variations("relic", arguments, table)
     image = draw.vectors(rows, features)
     table = {

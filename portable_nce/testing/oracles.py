@@ -458,7 +458,7 @@ def reduce_relic(
     reduction: str = "mean",
 ) -> Nested:
     """InfoNCE of the first view against the second, and how far the second's distribution is from the first's."""
-    mask = mask or [[True] * len(forward) for _ in forward]
+    mask = mask or [[True] * len(row) for row in forward]
 
     def one_order(own: Matrix, other: Matrix) -> Nested:
         losses = []
@@ -922,15 +922,21 @@ def relic(
     view_a: Matrix,
     view_b: Matrix,
     *,
+    keys: Nested = None,
+    slots: int | None = None,
     temperature: Nested = 0.1,
     similarity: str = "cosine",
     bilinear: Matrix | None = None,
+    mask: Nested = None,
     **options: Any,
 ) -> Nested:
-    """RELIC: InfoNCE, and the divergence of one view's distribution from the other's."""
+    """RELIC: InfoNCE, and the divergence of one view's distribution from the other's, of the views and a bank."""
     scale = inverse(temperature, len(view_a))
-    forward = score_matrix(view_a, view_b, similarity, scale, bilinear)
-    return reduce_relic(forward, score_matrix(view_b, view_a, similarity, scale, bilinear), **options)
+    bank = [] if keys is None else keys if slots is None else _latest(keys, slots)
+    forward = score_matrix(view_a, view_b + bank, similarity, scale, bilinear)
+    backward = score_matrix(view_b, view_a + bank, similarity, scale, bilinear)
+    mask = [row[: len(view_a)] + row[len(row) - len(bank) :] for row in mask] if mask else None
+    return reduce_relic(forward, backward, mask=mask, **options)
 
 
 def proto_nce(
