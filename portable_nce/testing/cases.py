@@ -252,6 +252,7 @@ def make_cases(rows: int = 3, features: int = 3, seed: int = 20268) -> tuple[Cas
         *_further_scores(draw, rows),
         *_lower_bounds(draw, rows),
         *_other_bounds(draw, rows),
+        *_bounds_of_some(rows),
         *_densities(draw, rows),
         *_diagnostics(draw, rows, features),
         *_keys(rows, features),
@@ -1479,6 +1480,40 @@ def _other_bounds(draw: _Draw, rows: int) -> Iterator[Case]:
     }
     yield from _variations("bounds.vub", densities, {"": {}})
     yield from _variations("bounds.vub", {**wide, "log_marginal": densities["log_marginal"]}, {"matrix": {}})
+
+
+def _bounds_of_some(rows: int) -> Iterator[Case]:
+    """Draw bounds of rows that see fewer columns, or have negatives of their own."""
+    draw = _Draw(20275)
+    mask = draw.mask(rows, rows + 2)
+    mask[0] = [j == 0 for j in range(rows + 2)]  # without a negative
+    mask[1] = [j != 1 for j in range(rows + 2)]  # without its positive
+    masked: dict[str, Nested] = {"scores": draw.vectors(rows, rows + 2), "mask": mask}
+    alone: dict[str, Nested] = {"scores": draw.vectors(rows, 3), "positives": [k % 2 for k in range(rows)]}
+    both = {**masked, "positives": [k + 1 for k in range(rows)]}
+    critic, baseline = draw.vectors(1, rows)[0], draw.vectors(1, rows)[0]
+    further: dict[str, dict[str, Nested]] = {
+        "dual": {"u": critic},
+        "flo": {"u": critic},
+        "mine": {"log_mean": 0.25, "rate": 0.25},
+        "tuba": {"log_baseline": baseline},
+        "interpolated": {"log_baseline": baseline, "alpha": 0.375},
+        "smile": {"clip": 0.75},
+        "info_nce_anchor": {"nu": 0.5},
+    }
+    names = ("info_nce", "info_nce_anchor", "dual_critic", "dual", "flo", "fdv", "dv", "mine", "nwj", "tuba")
+    for name in (*names, "interpolated", "js", "js_mi", "smile", "club"):
+        options = further.get(name, {})
+        arguments: dict[str, Nested] = {
+            key: options[key] for key in ("u", "log_mean", "log_baseline") if key in options
+        }
+        table = {"mask": {**masked, **options}, "own negatives": {**alone, **options}}
+        if name in {"info_nce", "interpolated", "dv"}:
+            table["positives, mask"] = {**both, **options}
+        yield from _variations(f"bounds.{name}", {"scores": [], **arguments}, table)
+    square: dict[str, Nested] = {"scores": draw.vectors(rows, rows), "mask": [row[:rows] for row in mask]}
+    yield from _variations("bounds.leave_one_out", {"scores": []}, {"mask": square})
+    yield from _variations("diagnostics.headroom", {"scores": []}, {"mask": masked, "own negatives": alone})
 
 
 def _densities(draw: _Draw, rows: int) -> Iterator[Case]:

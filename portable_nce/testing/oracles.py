@@ -10,8 +10,9 @@ A keyword that a loss takes has here the name, the default and the meaning that 
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import cache, partial, wraps
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mpmath import mp, mpf
@@ -1374,14 +1375,10 @@ def bounds_club(scores: Matrix) -> Number:
     return mean(_diagonal(scores)) - mean(_off_diagonal(scores))
 
 
-def bounds_leave_one_out(scores: Matrix) -> Number:
+def bounds_leave_one_out(scores: Matrix, *, mask: Nested = None) -> Number:
     """Log-density of each y given its x, over the mean of its densities given the other x."""
-    return mean(
-        [
-            mp.log(mp.exp(scores[j][j]) / mean([mp.exp(row[j]) for i, row in enumerate(scores) if i != j]))
-            for j in range(len(scores))
-        ]
-    )
+    _, columns = rows_of(transpose(scores), None, mask and transpose(mask))
+    return mean([mp.log(mp.exp(own) / mean([mp.exp(s) for s in others])) for own, *others in columns])
 
 
 def bounds_barber_agakov(scores: Nested, entropy: Number) -> Number:
@@ -1393,6 +1390,55 @@ def bounds_vub(scores: Nested, log_marginal: Row) -> Number:
     """Mean log of the conditional over the marginal density of the pairs."""
     pairs = _diagonal(scores) if isinstance(scores[0], list) else scores
     return mean([mp.log(mp.exp(p) / mp.exp(r)) for p, r in zip(pairs, log_marginal, strict=True)])
+
+
+BY_ROWS = frozenset(
+    ("info_nce", "info_nce_anchor", "dual", "fdv", "nwj", "tuba", "interpolated", "js", "js_mi", "club")
+)
+"""The bounds that are the mean over the rows of the bounds of each."""
+
+
+def rows_of(scores: Matrix, positives: Nested, mask: Nested) -> tuple[list[int], list[Row]]:
+    """The rows that have a positive and a negative, and of each the scores of these, the positive first."""
+    kept, rows = [], []
+    for i, row in enumerate(scores):
+        own = i if positives is None else int(positives[i])
+        takes_part = [True] * len(row) if mask is None else mask[i]
+        negatives = [s for j, s in enumerate(row) if takes_part[j] and j != own]
+        if takes_part[own] and negatives:
+            kept.append(i)
+            rows.append([row[own], *negatives])
+    return kept, rows
+
+
+def maskable(bound: Callable[..., Nested]) -> Callable[..., Nested]:
+    """A bound that takes positives and a mask too: of the rows that count, each with its own negatives."""
+    name = bound.__name__.removeprefix("bounds_")
+
+    @wraps(bound)
+    def of_some(
+        scores: Matrix, *others: Nested, positives: Nested = None, mask: Nested = None, **options: Any
+    ) -> Nested:
+        if positives is None and mask is None:
+            return bound(scores, *others, **options)
+        kept, rows = rows_of(scores, positives, mask)
+        if name == "dual_critic":
+            critics = {i: bound([row], **options)[0] for i, row in zip(kept, rows, strict=True)}
+            return [critics.get(i, mpf(0)) for i in range(len(scores))]
+        if name in BY_ROWS:
+            return mean(
+                [
+                    bound([row], *([x[i]] if isinstance(x, list) else x for x in others), **options)
+                    for i, row in zip(kept, rows, strict=True)
+                ]
+            )
+        # The mean over the rows of the means over their negatives is that over copies, as many in each row.
+        copies = len(rows) * math.lcm(*(len(row) - 1 for row in rows))
+        repeated = [(row[0], row[1:] * (copies // (len(row) - 1))) for row in rows]
+        whole = [[*some[:i], own, *some[i:]] for i, (own, some) in enumerate(repeated)]
+        return bound(whole, *others, **options)
+
+    return of_some
 
 
 def mean(numbers: Row) -> Number:
@@ -1540,9 +1586,10 @@ def _samples(scores: Matrix, log_q: Nested, mask: Nested = None) -> list[list[tu
 # --- diagnostics ----------------------------------------------------------------------------------------------------
 
 
-def headroom(scores: Matrix) -> Number:
-    """Log of the number of columns minus the InfoNCE bound."""
-    return mp.log(len(scores[0])) - bounds_info_nce(scores)
+def headroom(scores: Matrix, *, positives: Nested = None, mask: Nested = None) -> Number:
+    """The mean over the rows of what the bound could still show."""
+    _, rows = rows_of(scores, positives, mask)
+    return mean([mp.log(len(row)) - bounds_info_nce([row]) for row in rows])
 
 
 def alignment(x: Matrix, y: Matrix, *, power: Number = 2.0, weights: Nested = None) -> Number:
@@ -1821,21 +1868,21 @@ ORACLES: Mapping[str, Callable[..., Nested]] = {
     "from_scores.logistic": from_scores_logistic,
     "from_scores.contrastive": from_scores_contrastive,
     "from_scores.triplet": from_scores_triplet,
-    "bounds.info_nce": bounds_info_nce,
-    "bounds.info_nce_anchor": bounds_info_nce_anchor,
-    "bounds.dual": bounds_dual,
-    "bounds.dual_critic": bounds_dual_critic,
-    "bounds.flo": bounds_dual,
-    "bounds.fdv": bounds_fdv,
-    "bounds.dv": bounds_dv,
-    "bounds.mine": bounds_mine,
-    "bounds.nwj": bounds_nwj,
-    "bounds.tuba": bounds_tuba,
-    "bounds.interpolated": bounds_interpolated,
-    "bounds.js": bounds_js,
-    "bounds.js_mi": bounds_js_mi,
-    "bounds.smile": bounds_smile,
-    "bounds.club": bounds_club,
+    "bounds.info_nce": maskable(bounds_info_nce),
+    "bounds.info_nce_anchor": maskable(bounds_info_nce_anchor),
+    "bounds.dual": maskable(bounds_dual),
+    "bounds.dual_critic": maskable(bounds_dual_critic),
+    "bounds.flo": maskable(bounds_dual),
+    "bounds.fdv": maskable(bounds_fdv),
+    "bounds.dv": maskable(bounds_dv),
+    "bounds.mine": maskable(bounds_mine),
+    "bounds.nwj": maskable(bounds_nwj),
+    "bounds.tuba": maskable(bounds_tuba),
+    "bounds.interpolated": maskable(bounds_interpolated),
+    "bounds.js": maskable(bounds_js),
+    "bounds.js_mi": maskable(bounds_js_mi),
+    "bounds.smile": maskable(bounds_smile),
+    "bounds.club": maskable(bounds_club),
     "bounds.leave_one_out": bounds_leave_one_out,
     "bounds.barber_agakov": bounds_barber_agakov,
     "bounds.vub": bounds_vub,
