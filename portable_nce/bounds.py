@@ -199,18 +199,10 @@ def info_nce_anchor(
     nu = check_number("nu", nu, above=0.0, limits=SINGLE)
     check_choice("form", form, ("bound", "plug_in"))
     pairs = Pairs.of(scores, positives, mask)
-    xp, scores, own, off, others = pairs.xp, pairs.scores, pairs.own, pairs.off, pairs.number
-    positive = pairs.positive()
-    log_nu = xp.log(xp.zeros_like(positive) + nu)
-    # ν in the place of the positive: what is left of a row without one of its entries are the sums of both classes.
-    sums = pairs.leave_one_out_sums(xp.where(own, xp.expand_dims(log_nu, axis=1), scores))
-    nothing = xp.zeros_like(scores)
-    odds = xp.where(off, sums - xp.expand_dims(positive, axis=1), nothing)
-    paired = xp.sum(xp.where(off, softplus(xp, odds), nothing), axis=1) / others
-    anchored = softplus(xp, xp.sum(xp.where(own, sums, nothing), axis=1) - log_nu)
-    share = (xp.zeros_like(positive) + nu) / others
-    ceiling = (1.0 + share) * xp.log(xp.zeros_like(positive) + (others + nu)) - share * log_nu
-    bound = pairs.row_mean(ceiling - paired - share * anchored)
+    xp, positive = pairs.xp, pairs.positive()
+    share, log_nu = (xp.zeros_like(positive) + nu) / pairs.number, _log(xp, nu, positive)
+    ceiling = (1.0 + share) * _log(xp, pairs.number + nu, positive) - share * log_nu
+    bound = pairs.row_mean(ceiling - anchored_losses(pairs, nu))
     return pairs.finish(bound if form == "bound" else _instead(pairs.row_mean(positive), bound))
 
 
@@ -1141,6 +1133,10 @@ def log_n_ceiling(
         if number < 1:
             message = f"scores: expected at least one column, got {number}"
             raise ValueError(message)
+        if positives is not None or mask is not None:
+            name = "mask" if positives is None else "positives"
+            message = f"{name}: expected None with a number of columns; pass the score matrix"
+            raise ValueError(message)
         return math.log(number)
     if not is_array(scores):
         message = f"scores: expected an array or an integer, got {type(scores).__name__}"
@@ -1276,6 +1272,20 @@ class Pairs(NamedTuple):
         return finish(self.xp, result, self.dtype, "mean")
 
 
+def anchored_losses(pairs: Pairs, nu: float) -> Array:
+    """The losses of rows by InfoNCE with an anchor of prior weight ν: ``A + (ν / n) B`` of `info_nce_anchor`."""
+    xp, own, off = pairs.xp, pairs.own, pairs.off
+    positive = pairs.positive()
+    log_nu = _log(xp, nu, positive)
+    # ν in the place of the positive: what is left of a row without one of its entries are the sums of both classes.
+    sums = pairs.leave_one_out_sums(xp.where(own, xp.expand_dims(log_nu, axis=1), pairs.scores))
+    nothing = xp.zeros_like(sums)
+    odds = xp.where(off, sums - xp.expand_dims(positive, axis=1), nothing)
+    paired = xp.sum(xp.where(off, softplus(xp, odds), nothing), axis=1) / pairs.number
+    anchored = softplus(xp, xp.sum(xp.where(own, sums, nothing), axis=1) - log_nu)
+    return paired + (xp.zeros_like(positive) + nu) / pairs.number * anchored
+
+
 def _with_baseline(
     scores: Array, log_baseline: Any, positives: Array | None, mask: Array | None
 ) -> tuple[Pairs, Array]:
@@ -1337,5 +1347,5 @@ def _instead(value: Array, surrogate: Array) -> Array:
 
 
 def _log(xp: Namespace, number: Any, like: Array) -> Array:
-    """The logarithm of integers in the precision of `like`, which may be more than a Python float's."""
+    """The logarithm of a number in the precision of `like`, which may be more than a Python float's."""
     return xp.log(xp.zeros_like(like) + number)

@@ -659,6 +659,7 @@ def relic(
     direction: str = "a_to_b",
     stop_gradient: str | None = None,
     symmetric: bool = False,
+    include_positive: bool = True,
     similarity: str | Similarity | Callable[[Array, Array], Array] = "cosine",
     mask: Array | None = None,
     weights: Array | None = None,
@@ -673,7 +674,8 @@ def relic(
         p^a_{ij} = \mathrm{softmax}_j\, s(a_i, b_j) / \tau, \quad p^b_{ij} = \mathrm{softmax}_j\, s(a_j, b_i) / \tau
 
     With K further `keys` m, both distributions are over N + K columns, of which the last are :math:`s(a_i, m_k) / \tau`
-    and :math:`s(b_i, m_k) / \tau`: what two views of a sample have in common with a memory bank (CO2).
+    and :math:`s(b_i, m_k) / \tau`: two views are to see a memory bank in the same way. With ``symmetric=True`` and
+    ``include_positive=False`` that is CO2's consistency of two views' negatives.
 
     Parameters
     ----------
@@ -693,6 +695,8 @@ def relic(
         Which of the divergence's two distributions is a constant.
     symmetric : bool, default: False
         Whether to average this loss with that of the views exchanged.
+    include_positive : bool, default: True
+        Whether the divergence is that of distributions over all columns, or over the negatives alone (CO2).
     similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
         How embeddings are compared; see `portable_nce.similarities`.
     mask : array of bool, shape (N, N), or (N, N + K) with `keys`, optional
@@ -756,7 +760,13 @@ def relic(
         pairing = with_negatives(pairing, *valid)
     return contrast_embeddings(
         embeddings,
-        objective=relic_objective(alpha=alpha, direction=direction, stop_gradient=stop_gradient, symmetric=symmetric),
+        objective=relic_objective(
+            alpha=alpha,
+            direction=direction,
+            stop_gradient=stop_gradient,
+            symmetric=symmetric,
+            include_positive=include_positive,
+        ),
         pairing=pairing,
         similarity=similarity,
         temperature=temperature,

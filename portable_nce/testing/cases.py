@@ -1124,6 +1124,7 @@ def _of_two_views(draw: _Draw, rows: int, features: int) -> Iterator[Case]:
             "temperature": [0.5 + 0.25 * k for k in range(rows)],
             "symmetric": True,
         },
+        "keys, negatives alone, symmetric": {**bank, "symmetric": True, "include_positive": False, "alpha": 0.5},
         "keys, a queue that is not full, b_to_a, sum": {
             **bank,
             "slots": rows + 3,
@@ -1383,6 +1384,8 @@ def _further_scores(draw: _Draw, rows: int) -> Iterator[Case]:
         "stop_gradient first": {"stop_gradient": "first", "alpha": 0.5},
         "b_to_a, saturated": {**saturated, "direction": "b_to_a"},
         "b_to_a, symmetric, weights, mask": {**weighted, "direction": "b_to_a", "symmetric": True},
+        "negatives alone, mask": {**weighted, "include_positive": False, "stop_gradient": "second"},
+        "negatives alone, saturated": {**saturated, "include_positive": False},
     }
     logistic: dict[str, dict[str, Nested]] = {
         "": {},
@@ -1540,6 +1543,8 @@ def _densities(draw: _Draw, rows: int) -> Iterator[Case]:
     yield from _variations("density.negative_sampling", scores, bare)
     yield from _variations("density.ranking_nce", scores, {"without log_q": {}})
     yield from _variations("density.ranking_nce", corrected, usual)
+    alone = {"nu": 0.25, "mask": [[j > 0 and i > 0 for j, _ in enumerate(row)] for i, row in enumerate(mask)]}
+    yield from _variations("density.info_nce_anchor", corrected, {**usual, "nu, a context without samples": alone})
     yield from _variations(
         "density.sampled_softmax",
         corrected,

@@ -454,6 +454,7 @@ def reduce_relic(
     direction: str = "a_to_b",
     stop_gradient: str | None = None,
     symmetric: bool = False,
+    include_positive: bool = True,
     mask: Nested = None,
     weights: Nested = None,
     reduction: str = "mean",
@@ -468,11 +469,13 @@ def reduce_relic(
             if i not in columns:
                 losses.append(mpf(0))
                 continue
+            positive = shares([own[i][j] for j in columns])[columns.index(i)]
+            columns = [j for j in columns if include_positive or j != i]
             p_a, p_b = shares([own[i][j] for j in columns]), shares([other[i][j] for j in columns])
             first, second = (p_a, p_b) if direction == "a_to_b" else (p_b, p_a)
             first = [_held(p) for p in first] if stop_gradient == "first" else first
             second = [_held(p) for p in second] if stop_gradient == "second" else second
-            losses.append(-mp.log(p_a[columns.index(i)]) + alpha * divergence(first, second))
+            losses.append(-mp.log(positive) + alpha * divergence(first, second))
         return reduce_losses(losses, [bits[i] for i, bits in enumerate(mask)], weights, reduction)
 
     if not symmetric:
@@ -1519,6 +1522,31 @@ def density_ranking_nce(
     return reduce_losses(losses, [1] * len(losses), weights, reduction)
 
 
+def density_info_nce_anchor(
+    data_scores: Row,
+    noise_scores: Matrix,
+    data_log_q: Nested,
+    noise_log_q: Nested,
+    *,
+    nu: Number = 1,
+    mask: Nested = None,
+    weights: Nested = None,
+    reduction: str = "mean",
+) -> Nested:
+    """Minus logs of posteriors: of the data among all samples but one, in turn, and of the anchor among all samples."""
+    losses, sizes = [], []
+    for s, own_q, samples in zip(data_scores, data_log_q, _samples(noise_scores, noise_log_q, mask), strict=True):
+        own, ratios = mp.exp(s) / mp.exp(own_q), [mp.exp(t) / mp.exp(q) for t, q in samples]
+        sizes.append(len(ratios) > 0)
+        if not ratios:
+            losses.append(mpf(0))
+            continue
+        others = [mp.fsum(ratios[:m] + ratios[m + 1 :]) for m in range(len(ratios))]
+        paired = mean([-mp.log(own / (own + nu + rest)) for rest in others])
+        losses.append(paired - nu * mp.log(nu / (nu + mp.fsum(ratios))) / len(ratios))
+    return reduce_losses(losses, sizes, weights, reduction)
+
+
 def density_log_partition(noise_scores: Matrix, noise_log_q: Nested, *, mask: Nested = None) -> Row:
     """Log of the mean of the importance weights e^s / q."""
     return [
@@ -1889,6 +1917,7 @@ ORACLES: Mapping[str, Callable[..., Nested]] = {
     "density.local_nce": density_local_nce,
     "density.negative_sampling": density_negative_sampling,
     "density.ranking_nce": density_ranking_nce,
+    "density.info_nce_anchor": density_info_nce_anchor,
     "density.log_partition": density_log_partition,
     "density.sampled_softmax": density_sampled_softmax,
     "density.full_softmax": density_full_softmax,
