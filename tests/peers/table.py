@@ -424,6 +424,17 @@ add(
 )
 add(
     "pytorch-metric-learning",
+    "NCALoss as the soft nearest neighbour loss",
+    """
+    from pytorch_metric_learning.distances import LpDistance
+    from pytorch_metric_learning.losses import NCALoss
+    loss = NCALoss(softmax_scale=1 / 3, distance=LpDistance(normalize_embeddings=False, power=2))(embeddings, labels)
+    """,
+    "loss = pnce.soft_nearest_neighbor(embeddings, labels, temperature=3.0)",
+    "It is `nca` with a temperature.",
+)
+add(
+    "pytorch-metric-learning",
     "NPairsLoss",
     """
     from pytorch_metric_learning.distances import DotProductSimilarity

@@ -217,8 +217,10 @@ def doubles() -> Iterator[None]:
     """Make float64 PyTorch's default, for what a peer keeps in the default dtype."""
     default = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(default)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(default)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.peer}: {row.name}")
