@@ -77,7 +77,8 @@ class Loss(nn.Module):
     The arguments of the module are those of the function, its options too, which then go before those given here. Of
     the options given here, an `nn.Parameter` is a parameter of this module, an `nn.Module` a submodule, and another
     tensor a buffer, which `state_dict` leaves out. A tensor inside of another object, such as
-    ``similarities.bilinear(weight)``, stays where it is: write a module of two arrays for a learned similarity.
+    ``similarities.bilinear(weight)``, stays where it is: write a module of two arrays for a learned similarity, which
+    gets float32 where embeddings have 16 bits.
 
     A learned scale is the parameter `log_scale`, of one entry: the logarithm t of the scale, or of the inverse of the
     temperature. The loss gets :math:`e^t`, with t limited to [0, log `max_scale`] as open_clip limits it after each
@@ -133,8 +134,6 @@ class Loss(nn.Module):
         self.function = function
         self.scaled = _check_options(function, options)
         self.max_scale = None if max_scale is None else check_number("max_scale", max_scale, above=1.0)
-        if self.scaled == "logit_scale":  # the function's own limit, which is the same for a number
-            options.setdefault("max_logit_scale", None if learnable else max_scale)
         self.start: float | None = None
         if check_bool("learnable", learnable):
             self.start = self._start(options.pop(self.scaled or "", None))
@@ -580,7 +579,9 @@ class CLIP(Loss):
         max_scale: float | None = 100.0,
         **options: Unpack[Options],
     ) -> None:
-        super().__init__(clip, learnable=learnable, max_scale=max_scale, logit_scale=logit_scale, **options)
+        # Of what is learned, the module limits the logarithm, below too.
+        own: dict[str, Any] = {"logit_scale": logit_scale, "max_logit_scale": None if learnable else max_scale}
+        super().__init__(clip, learnable=learnable, max_scale=max_scale, **own, **options)
 
     def forward(self, image: Tensor, text: Tensor, /, **options: Any) -> Tensor:
         """Return the loss of images and texts.
