@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import functools
 import io
 import math
 import pickle
@@ -13,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils.checkpoint import checkpoint
 
 import portable_nce as pnce
 from portable_nce.modules.torch import (
@@ -174,6 +172,11 @@ REFUSED: dict[str, tuple[type[Exception], str, Callable[[], Any]]] = {
         ValueError,
         "chunk_size: expected at least 1, got 0",
         lambda: encode_in_chunks(head, A, chunk_size=0),
+    ),
+    "columns": (
+        ValueError,
+        r"positive: expected as many rows in all columns, got \[6, 6, 3\]",
+        lambda: MultipleNegatives()(A, B, C[:3]),
     ),
     "no tensor": (
         ValueError,

@@ -21,6 +21,7 @@ from .._core.protocol import Array
 from .._core.ranks import Ranks
 from .._losses.in_batch import _at_most
 from .._losses.queue import Queue
+from ..pairings import Pairing, labels
 from ..similarities import Similarity
 
 __all__ = [
@@ -1028,9 +1029,9 @@ def encode_in_chunks(encoder: Callable[..., Any], /, *inputs: Any, chunk_size: i
     chunk is computed again, with the state of the random numbers (dropout) and of autocast that it had, and takes its
     rows of the gradient of the embeddings. Gradients are therefore those of an encoder that is called chunk by chunk,
     and everything composes: several encoders, learned temperatures, `GradScaler`, a sum with other losses, `across`.
-    DDP reduces each gradient once for all chunks, and FSDP2 works; neither needs `no_sync`. What an encoder
-    computes from all rows of its input, as batch normalisation does, it computes from the rows of a chunk, and updates
-    twice.
+    DDP reduces each gradient once for all chunks, and FSDP2 works; neither needs `no_sync`. Where each
+    forward pass communicates (FSDP2, and DDP with buffers), all ranks need as many chunks. What an encoder computes
+    from all rows of its input, as batch normalisation does, it computes from the rows of a chunk, and updates twice.
 
     Parameters
     ----------
@@ -1138,12 +1139,27 @@ def _joined(parts: list[Any], sizes: list[int]) -> Any:
 
 
 def _multiple_negatives(
-    anchor: Tensor, positive: Tensor, /, *negatives: Tensor, temperature: float | Tensor = 0.05, **options: Any
+    anchor: Tensor,
+    positive: Tensor,
+    /,
+    *negatives: Tensor,
+    temperature: float | Tensor = 0.05,
+    across: Ranks | None = None,
+    **options: Any,
 ) -> Tensor:
     """InfoNCE of anchors with all columns of the batch, of which the first holds the positives."""
+    counts = [len(x) for x in (anchor, positive, *negatives)]
+    if len(set(counts)) > 1:
+        message = f"positive: expected as many rows in all columns, got {counts}"
+        raise ValueError(message)
     columns = torch.cat([positive, *negatives])
+    pairing: str | Pairing = "diagonal"
+    if across is not None and negatives:
+        # Ranks need not have as many rows: each row of a batch is labelled by its rank and number, negatives by -1.
+        own = (across.communicator.rank << 32) + torch.arange(counts[0], device=anchor.device)
+        pairing = labels(own, torch.cat([own, own.new_full((len(columns) - counts[0],), -1)]))
     loss: Tensor = contrast(
-        anchor, columns, objective="info_nce", pairing="diagonal", temperature=temperature, **options
+        anchor, columns, objective="info_nce", pairing=pairing, temperature=temperature, across=across, **options
     )
     return loss
 
