@@ -32,7 +32,7 @@ class Towers(nn.Module):
 
     def forward(self, image: Any, text: Any) -> tuple[Any, Any, Any]:
         """Return the embeddings of both, and the scale."""
-        return self.image(image), self.text(text), self.log_scale.exp().squeeze()
+        return self.image(image), self.text(text), self.log_scale[0].exp()
 
 
 def with_ddp(towers: nn.Module, image: Any, text: Any) -> None:
