@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import itertools
 import os
+import pickle
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -329,7 +330,8 @@ def check_modules(group: Any) -> Errors:
         torch.manual_seed(1)
         encoder, loss = nn.Linear(6, 4).double(), kind(**options).double()
         both: nn.Module = nn.ModuleDict({"encoder": encoder, "loss": loss})
-        embed, score = encoder, loss
+        embed: nn.Module = encoder
+        score: nn.Module = loss
         if shared:
             embed = nn.parallel.DistributedDataParallel(encoder, process_group=group)
             if any(x.requires_grad for x in loss.parameters()):
@@ -355,6 +357,8 @@ def check_modules(group: Any) -> Errors:
         errors[name] = max(distance(x.double(), y.double()) for x, y in zip(found, wanted, strict=True))
         again = copy.deepcopy(both["loss"])  # type: ignore[index]
         errors[f"{name}, copied"] = float(set(again.state_dict()) != set(both["loss"].state_dict()))  # type: ignore[index]
+        pickled = refused(lambda: pickle.dumps(again))  # noqa: B023
+        errors[f"{name}, pickled without its ranks"] = float(pickled["type"] is None)
     # Hard negatives: of the columns of all ranks, those of a rank stand together.
     a, b, c = embeddings()[0], *embeddings()[:2]
     loss, rows = modules.MultipleNegatives(0.5, hardness=2.0), own_rows(group)
@@ -396,7 +400,7 @@ def check_chunks(group: Any) -> Errors:
         return [x.grad for x in model.parameters()]
 
     def held(model: nn.Module) -> Any:
-        parts = [model(x, y) for x, y in zip(image.split(2), text.split(2), strict=True)]
+        parts = [model(image[k : k + 2], text[k : k + 2]) for k in range(0, len(image), 2)]
         return torch.cat([x for x, _, _ in parts]), torch.cat([y for _, y, _ in parts]), parts[0][2]
 
     def cached(model: nn.Module) -> Any:
@@ -407,11 +411,12 @@ def check_chunks(group: Any) -> Errors:
         dist.all_reduce(x, group=group)
         x.div_(group.size())
 
-    for name, options in {
+    kinds: dict[str, dict[str, Any]] = {
         "ddp": {},
-        "ddp, buffers as they are": {"broadcast_buffers": False, "gradient_as_bucket_view": True},
+        "ddp, views of buckets": {"gradient_as_bucket_view": True},
         "ddp, unused": {"find_unused_parameters": True},
-    }.items():
+    }
+    for name, options in kinds.items():
         reduced: list[int] = []
 
         def counted(bucket: Any) -> Any:
