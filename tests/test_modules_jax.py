@@ -62,8 +62,7 @@ def step(encode: Callable[..., Any], chunk_size: int) -> Callable[..., Any]:
     return loss
 
 
-@pytest.mark.parametrize("chunk_size", [1, 4, 11, 100])
-@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize(("chunk_size", "jit"), [(1, True), (4, True), (4, False), (11, True), (100, True)])
 def test_gradients_are_those_of_an_encoder_in_chunks(chunk_size: int, *, jit: bool) -> None:
     """With dropout, a batch that the chunks do not divide, and with respect to parameters, scale and inputs."""
     weights, (x, y) = (parameters(), jax.tree.map(lambda w: w + 0.1, parameters())), rows(11)

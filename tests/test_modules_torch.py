@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from torch.utils.checkpoint import CheckpointError
+from torch.utils.checkpoint import CheckpointError, checkpoint
 
 import portable_nce as pnce
 from portable_nce.modules.torch import (
@@ -128,6 +128,11 @@ REFUSED: dict[str, tuple[type[Exception], str, Callable[[], Any]]] = {
         TypeError,
         "temprature: expected an option of nca: .*temperature",
         lambda: Loss(pnce.nca, temprature=1),
+    ),
+    "a name that type checkers see": (
+        TypeError,
+        "temperatur: expected an option of info_nce",
+        lambda: InfoNCE(temperatur=0.1),  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     ),
     "an array": (TypeError, "query: expected an option of info_nce", lambda: Loss(pnce.info_nce, query=A)),
     "nothing to learn": (
@@ -435,7 +440,7 @@ def test_what_a_loss_learns_has_no_weight_decay_under_the_usual_rule() -> None:
     assert all(x.grad is not None for x in parameters)
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", ["SupCon, memory", "SigLIP", "similarity"])
 def test_a_module_is_compiled_for_several_sizes(name: str) -> None:
     torch.compiler.reset()
     module, arrays = MODULES[name]()
@@ -883,13 +888,58 @@ def test_an_encoder_that_changes_between_the_passes_is_an_error() -> None:
         found.sum().backward()
 
 
-def test_chunks_of_a_compiled_encoder() -> None:
+@pytest.mark.parametrize("inside", [False, True])
+def test_chunks_and_compiled_code(inside: bool) -> None:  # noqa: FBT001
+    """A compiled encoder in chunks, and a compiled step with chunks in it."""
     torch.compiler.reset()
-    tower = Tower().eval()
-    compiled = torch.compile(tower.layers, fullgraph=True, backend="aot_eager")
-    wanted = gradients_of(lambda _: backward_of(tower.layers(A)), tower)
-    found = gradients_of(lambda _: backward_of(encode_in_chunks(compiled, A, chunk_size=4)), tower)
+    tower = Tower().layers.eval()
+    compiled: Any = torch.compile(tower, fullgraph=True, backend="aot_eager")
+
+    def in_chunks(x: Any) -> Any:
+        return encode_in_chunks(tower, x, chunk_size=4)
+
+    chunked = (
+        (lambda x: encode_in_chunks(compiled, x, chunk_size=4))
+        if inside
+        else torch.compile(in_chunks, backend="aot_eager")
+    )
+    wanted = gradients_of(lambda _: backward_of(tower(A)), tower)
+    found = gradients_of(lambda _: backward_of(chunked(A)), tower)
     torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_an_encoder_that_checkpoints_its_layers(reentrant: bool) -> None:  # noqa: FBT001
+    tower = Tower()
+
+    def encoder(x: Any) -> Any:
+        return checkpoint(tower, x.clone().requires_grad_(), use_reentrant=reentrant)
+
+    wanted = gradients_of(lambda _: backward_of(by_hand(tower, A, chunk_size=4)), tower)
+    found = gradients_of(lambda _: backward_of(encode_in_chunks(encoder, A, chunk_size=4)), tower)
+    torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
+
+
+def test_derivatives_of_second_order() -> None:
+    tower = Tower()
+    parameters = [*tower.parameters()]
+
+    def second(encode: Callable[..., Any]) -> Any:
+        torch.manual_seed(5)
+        value = pnce.info_nce(encode(tower, A, chunk_size=4), B, temperature=0.5)
+        slopes = torch.autograd.grad(value, parameters, create_graph=True)
+        return torch.autograd.grad(torch.stack([x.square().sum() for x in slopes]).sum(), parameters, allow_unused=True)
+
+    for found, wanted in zip(second(encode_in_chunks), second(by_hand), strict=True):
+        torch.testing.assert_close(found, wanted, rtol=1e-12, atol=1e-12)
+    with pytest.raises(RuntimeError, match="saved tensor hooks"):
+        torch.func.grad(lambda x: encode_in_chunks(tower, x, chunk_size=4).sum())(A)
+
+
+def test_batch_normalisation_sees_chunks_twice() -> None:
+    layer = nn.BatchNorm1d(WIDTH).double()
+    encode_in_chunks(layer, A, chunk_size=3).sum().backward()
+    assert layer.num_batches_tracked == 4
 
 
 def backward_of(embeddings: Any) -> Any:

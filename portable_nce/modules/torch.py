@@ -333,8 +333,8 @@ class NTXent(Loss):
         Whether the temperature is learned; see `Loss`.
     max_scale : float or None, default: 100.0
         Largest inverse of a learned temperature; see `Loss`.
-    keys : MemoryQueue, Queue or Tensor, optional
-        Further negatives.
+    keys : MemoryQueue, optional
+        Further negatives; what it holds when the loss is called.
     **options : Unpack[Options]
         Options of most losses; see `Options`.
 
@@ -352,7 +352,7 @@ class NTXent(Loss):
         *,
         learnable: bool = False,
         max_scale: float | None = 100.0,
-        keys: MemoryQueue | Queue | Tensor | None = None,
+        keys: MemoryQueue | None = None,
         **options: Unpack[Options],
     ) -> None:
         super().__init__(
@@ -497,8 +497,8 @@ class SupCon(Loss):
         Largest inverse of a learned temperature; see `Loss`.
     multi_positive : {"each", "pooled", "separate"}, default: "each"
         What several positives mean.
-    keys : MemoryQueue or Queue, optional
-        Columns with labels in the place of the batch.
+    keys : MemoryQueue, optional
+        Columns with labels in the place of the batch: what it holds when the loss is called.
     **options : Unpack[Options]
         Options of most losses; see `Options`.
 
@@ -521,7 +521,7 @@ class SupCon(Loss):
         learnable: bool = False,
         max_scale: float | None = 100.0,
         multi_positive: str = "each",
-        keys: MemoryQueue | Queue | None = None,
+        keys: MemoryQueue | None = None,
         **options: Unpack[Options],
     ) -> None:
         own: dict[str, Any] = {"multi_positive": multi_positive, "keys": keys}
@@ -924,7 +924,8 @@ class SentenceLoss(nn.Module):
     Each column of the data set is embedded by the model; the loss gets the embeddings in the order of the columns, and
     the labels where it takes `labels` or `grades`: ``MultipleNegatives()`` for (anchor, positive, negative, ...),
     ``InfoNCE(symmetric=True)`` for pairs, ``SupCon()`` for texts with classes, ``Loss(pnce.cosent)`` for pairs with a
-    similarity, ``Loss(pnce.triplet)`` for triplets. What the loss learns, the trainer trains with the model.
+    similarity, ``Loss(pnce.triplet)`` for triplets. What the loss learns, the trainer trains with the model. On several
+    processes, the trainer wraps the model alone: give the loss `across`, so that what it learns stays equal on all.
 
     Parameters
     ----------
@@ -1039,7 +1040,8 @@ def encode_in_chunks(encoder: Callable[..., Any], /, *inputs: Any, chunk_size: i
         A module or function of a part of the batch.
     *inputs : Any
         Its arguments: tensors whose first axis is that of the batch, in dicts, tuples and lists too. What is no tensor
-        is given to each chunk as it is.
+        is given to each chunk as it is. They should be on the encoder's device: the random state of their devices is
+        kept, and that of the CPU.
     chunk_size : int
         Rows of a chunk; the last may have fewer.
     **named : Any
