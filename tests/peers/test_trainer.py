@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ COLUMNS: dict[str, dict[str, list[Any]]] = {
     "grades": {"first": texts(0), "second": texts(1), "score": [k / ROWS for k in range(ROWS)]},
 }
 
-LOSSES = {
+LOSSES: dict[str, Callable[[], Loss]] = {
     "columns": lambda: MultipleNegatives(0.05, learnable=True, hardness=2.0),
     "classes": lambda: SupCon(0.1, learnable=True),
     "grades": lambda: Loss(pnce.cosent, learnable=True),
