@@ -244,6 +244,15 @@ def test_a_scale_is_limited_and_comes_back(make: Callable[[], Loss]) -> None:
         assert outwards[1] == pytest.approx(slope(loss, limit, closer=not leads_back)[1], rel=1e-9)
 
 
+def test_a_scale_of_16_bits_is_limited_in_float32() -> None:
+    loss = CLIP().to(torch.bfloat16)
+    parameter = loss.get_parameter("log_scale")
+    assert loss.current_scale().dtype == torch.float32
+    assert torch.equal(loss.current_scale(), parameter.float().exp())
+    parameter.data.fill_(9.0)
+    torch.testing.assert_close(loss.current_scale(), torch.tensor([100.0]))
+
+
 def test_the_limits_are_those_that_are_given() -> None:
     loss = InfoNCE(0.5, learnable=True, max_scale=5.0)
     loss.get_parameter("log_scale").data.fill_(9.0)

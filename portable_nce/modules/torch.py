@@ -222,7 +222,7 @@ class Loss(nn.Module):
             What the function returns.
         """
         given = {**self.options, **{name: getattr(self, name) for name in self.registered}}
-        if self.log_scale is not None and self.scaled is not None and self.scaled not in options:
+        if self.log_scale is not None and self.scaled is not None:
             scale = self.current_scale()
             given[self.scaled] = 1.0 / scale if self.scaled == "temperature" else scale
         given.update(options)
@@ -816,13 +816,12 @@ class MemoryQueue(nn.Module):
             If `rows` has another width, or `labels` another length; if either is on another device; if `labels` are
             missing, or the queue has none.
         """
-        with torch.no_grad():
-            held = Queue(self.rows, self.valid, self.labels)
-            # Everything is checked and computed before the first buffer is written to.
-            new = queue_push(held, rows, labels=labels, across=across)
-            for buffer, array in zip(held, new, strict=True):
-                if buffer is not None:
-                    buffer.copy_(array)
+        held = Queue(self.rows, self.valid, self.labels)
+        # Everything is checked and computed before the first buffer is written to.
+        new = queue_push(held, rows, labels=labels, across=across)
+        for buffer, array in zip(held, new, strict=True):
+            if buffer is not None:
+                buffer.copy_(array)
 
     def reset_parameters(self) -> None:
         """Empty the queue, as needed after `to_empty`."""
