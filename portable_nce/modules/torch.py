@@ -19,7 +19,7 @@ from .. import clip, contrast, dcl, flat_nce, info_nce, moco, nt_xent, queue_pus
 from .._core.checks import check_bool, check_callable, check_number, check_whole_number
 from .._core.protocol import Array
 from .._core.ranks import Ranks
-from .._losses.in_batch import _at_most
+from .._losses.in_batch import at_most
 from .._losses.queue import Queue
 from ..pairings import Pairing, labels
 from ..similarities import Similarity
@@ -203,7 +203,7 @@ class Loss(nn.Module):
         # In 16 bits the logarithm of 100 is off by 0.4 %, and so is what is made of it.
         exponent = self.log_scale.to(torch.promote_types(self.log_scale.dtype, torch.float32))
         if self.max_scale is not None:
-            exponent = -_at_most(-_at_most(exponent, math.log(self.max_scale)), 0.0)
+            exponent = -at_most(-at_most(exponent, math.log(self.max_scale)), 0.0)
         return exponent.exp()
 
     def _value(self, *arrays: Any, **options: Any) -> Tensor:
