@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Library", "Unavailable", "load_adapter", "open_library", "require"]
 
-EXTRAS = ("numpy", "torch", "jax", "cupy")
+EXTRAS = ("numpy", "torch", "jax", "cupy", "mlx")
 
 
 class Unavailable(Exception):  # noqa: N818  (it says so without the word)

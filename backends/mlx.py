@@ -1,0 +1,245 @@
+"""MLX: its own transformations, under the verbs' names.
+
+MLX computes nothing until it is asked for. So a function that brings its gradient always writes it down when it may be
+differentiated, and what nobody asks for is never computed; and the blocks of a sweep are given an order, without which
+MLX would begin with many of them at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import mlx.core as mx
+
+from .defaults import Defaults
+
+Array = Any
+Arrays = tuple[Any, ...]
+
+CHUNK = 64
+"""Entries that are added up one by one, before their sums are."""
+
+
+def _is_traced(x: Array) -> bool:
+    """Whether a transformation follows `x`.
+
+    MLX has no question for that, but `async_eval` refuses what is traced. What is not is computed meanwhile.
+    """
+    try:
+        mx.async_eval(mx.stop_gradient(x))
+    except ValueError:
+        return True
+    return False
+
+
+def _filled(found: Sequence[Array | None], arrays: Sequence[Array]) -> list[Array]:
+    """One cotangent for each array, as MLX wants them: zeros where there is none, in the dtype of the array."""
+    given = [*found, *[None] * (len(arrays) - len(found))]
+    return [mx.zeros_like(x) if g is None else g.astype(x.dtype) for g, x in zip(given, arrays, strict=True)]
+
+
+def _is_floating(x: Array) -> bool:
+    return bool(mx.issubdtype(x.dtype, mx.floating))
+
+
+def _computed(x: Array) -> Array:
+    """The numbers of `x`, without how they were computed, which MLX keeps where they are to be differentiated."""
+    mx.eval(x)
+    return mx.from_dlpack(x)
+
+
+def _link(earlier: Sequence[Array]) -> Array:
+    """A number that is there when all these arrays are."""
+    return mx.stop_gradient(mx.stack([mx.reshape(x, (-1,))[0].astype(mx.float32) for x in earlier if x.size])[0])
+
+
+def _after(tile: Array, link: Array) -> Array:
+    """The tile, to be computed with when `link` has been computed.
+
+    MLX's `depends` has a derivative in reverse mode alone, and no rule for `vmap`; `where` has all of them.
+    """
+    return mx.where(mx.array(True), tile, link.astype(tile.dtype))  # noqa: FBT003  (a condition)
+
+
+class MlxAdapter(Defaults):
+    """The adapter for MLX's arrays."""
+
+    name = "mlx"
+    mode = "eager"
+    version: str = vars(mx)["__version__"]  # unknown to its stubs
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The default first; arrays have no device, which is a matter of the functions."""
+        found = [str(kind.name) for kind in (mx.gpu, mx.cpu) if mx.is_available(mx.Device(kind))]
+        default = str(mx.default_device().type.name)
+        return tuple(sorted(found, key=lambda name: name != default))
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        wide = ("float64",) if mx.default_device().type == mx.cpu else ()
+        return (*wide, "float32", "float16", "bfloat16")
+
+    def stop_gradient(self, x: Array) -> Array:
+        return mx.stop_gradient(x)
+
+    def check(self, x: Array) -> None:
+        if x.dtype == mx.float64 and mx.default_device().type != mx.cpu:
+            message = (
+                "expected an array of float32, float16 or bfloat16, got float64, which MLX computes with on the "
+                "processor alone; convert it with astype, or call the loss within mlx.core.stream(mlx.core.cpu)"
+            )
+            raise TypeError(message)
+
+    def value_and_grad(
+        self, fn: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False
+    ) -> Callable[..., Any]:
+        del has_aux  # MLX differentiates the first of what a function returns
+        transformed: Callable[..., Any] = mx.value_and_grad(fn, argnums=argnums)
+        if isinstance(argnums, int) or len(argnums) > 1:
+            return transformed
+
+        def of_one(*arguments: Any, **options: Any) -> tuple[Any, Any]:
+            value, gradient = transformed(*arguments, **options)  # MLX takes a sequence of one for the one in it
+            return value, (gradient,)
+
+        return of_one
+
+    def custom_vjp(
+        self, forward: Callable[..., Arrays], backward: Callable[..., Sequence[Array]], *, exact: bool = True
+    ) -> Callable[..., Arrays]:
+        del exact
+
+        def bound(static: Any, *arrays: Array) -> Arrays:
+            def forth(arrays: Arrays) -> Arrays:
+                return tuple(forward(static, *arrays))
+
+            def back(primals: Arrays, cotangents: Arrays, outputs: Arrays) -> list[Array]:
+                return _filled(backward(static, tuple(primals), tuple(outputs), tuple(cotangents)), primals)
+
+            rule: Any = mx.custom_function(forth)
+            rule.vjp(back)
+            return tuple(rule(arrays))
+
+        return bound
+
+    def value_and_vjp(self, function: Callable[..., Arrays]) -> Callable[..., tuple[Array, Array]]:
+        def bound(static: Any, *arrays: Array) -> tuple[Array, Array]:
+            wanted = tuple(_is_floating(x) and _is_traced(x) for x in arrays)
+            if not any(wanted):
+                value, constant = function(static, *arrays, need_grad=False)
+                return value, constant
+            places: list[int] = []  # of the gradients that there are, among the arrays
+
+            def forth(arrays: Arrays) -> Arrays:
+                value, constant, *gradients = function(static, *arrays, need_grad=wanted)
+                places[:] = [k for k, g in enumerate(gradients) if g is not None]
+                return value, mx.stop_gradient(constant), *(gradients[k] for k in places)
+
+            def back(primals: Arrays, cotangents: Arrays, outputs: Arrays) -> list[Array]:
+                primals, chosen = tuple(primals), tuple(places)
+                found: list[Array | None] = [None] * len(primals)
+                for k, g in zip(chosen, _gradients(function, static, chosen, primals, tuple(outputs[2:])), strict=True):
+                    found[k] = cotangents[0] * g
+                return _filled(found, primals)
+
+            rule: Any = mx.custom_function(forth)
+            rule.vjp(back)
+            value, constant, *_ = rule(arrays)
+            return value, constant
+
+        return bound
+
+    def needs_gradient(self, x: Array) -> bool:
+        return _is_traced(x)
+
+    def linear_map(self, linear: Any, x: Array) -> Array:
+        """A map between processes, which takes numbers: within `mlx.core.compile` MLX refuses to compute them."""
+
+        def forth(x: Array) -> Array:
+            return linear(_computed(x))
+
+        def back(primal: Array, cotangent: Array, output: Array) -> Array:
+            del primal, output
+            return self.linear_map(linear.transposed(), cotangent)
+
+        def push(primal: Array, tangent: Array) -> Array:
+            del primal
+            return self.linear_map(linear.derivative(), tangent)
+
+        rule: Any = mx.custom_function(forth)
+        rule.vjp(back)
+        rule.jvp(push)
+        return rule(x)
+
+    def sum_along(self, x: Array, axis: int) -> Array:
+        """The sums; MLX adds up many numbers one by one, with 30 times the rounding error of this for 4096 of them."""
+        length = x.shape[axis]
+        if length <= CHUNK * 2 or mx.default_device().type != mx.cpu:
+            return mx.sum(x, axis=axis)
+        whole = length // CHUNK * CHUNK
+        if axis == 1:
+            total = mx.sum(mx.sum(mx.reshape(x[:, :whole], (x.shape[0], -1, CHUNK)), axis=2), axis=1)
+            return total if whole == length else total + mx.sum(x[:, whole:], axis=1)
+        total = mx.sum(mx.sum(mx.reshape(x[:whole], (-1, CHUNK, x.shape[1])), axis=1), axis=0)
+        return total if whole == length else total + mx.sum(x[whole:], axis=0)
+
+    def scan(
+        self, step: Callable[[Arrays, Arrays, int], tuple[Arrays, Arrays]], init: Arrays, xs: Arrays, block: Any
+    ) -> tuple[Arrays, Arrays]:
+        earlier: Arrays = ()
+
+        def in_order(carry: Arrays, tiles: Arrays, start: int) -> tuple[Arrays, Arrays]:
+            nonlocal earlier
+            if earlier:
+                link = _link(earlier)
+                tiles = tuple(_after(x, link) for x in tiles)
+            carry, out = step(carry, tiles, start)
+            earlier = (*carry, *out)
+            return carry, out
+
+        return super().scan(in_order, init, xs, block)
+
+
+def _gradients(
+    function: Callable[..., Arrays], static: Any, places: tuple[int, ...], arrays: Arrays, gradients: Arrays
+) -> Arrays:
+    """The gradients, which have been computed, as functions of the arrays, with the derivatives of `function`."""
+
+    def anew(arrays: Arrays) -> list[Array]:
+        found = function(static, *arrays, need_grad=tuple(k in places for k in range(len(arrays))))[2:]
+        return [found[k] for k in places]
+
+    def forth(arrays: Arrays, gradients: Arrays) -> Arrays:
+        del arrays
+        return gradients
+
+    def back(primals: tuple[Arrays, Arrays], cotangents: Arrays, outputs: Arrays) -> list[Array]:
+        del outputs
+        arrays, gradients = primals
+        floating = [k for k, x in enumerate(arrays) if _is_floating(x)]
+
+        def of_floating(*values: Array) -> list[Array]:
+            replaced = dict(zip(floating, values, strict=True))
+            return anew(tuple(replaced.get(k, x) for k, x in enumerate(arrays)))
+
+        _, products = mx.vjp(of_floating, [arrays[k] for k in floating], list(cotangents))
+        found = dict(zip(floating, products, strict=True))
+        return [*_filled([found.get(k) for k in range(len(arrays))], arrays), *map(mx.zeros_like, gradients)]
+
+    def push(primals: tuple[Arrays, Arrays], tangents: tuple[Arrays, Arrays]) -> list[Array]:
+        arrays = primals[0]
+        directions = [mx.zeros_like(x) if t is None else t for x, t in zip(arrays, tangents[0], strict=True)]
+        _, found = mx.jvp(lambda *values: anew(values), list(arrays), directions)
+        return list(found)
+
+    rule: Any = mx.custom_function(forth)
+    rule.vjp(back)
+    rule.jvp(push)
+    return tuple(rule(arrays, gradients))
+
+
+def adapter(namespace_of: Callable[[Any], Any]) -> MlxAdapter:
+    """The adapter for MLX's arrays."""
+    return MlxAdapter(namespace_of)
