@@ -13,24 +13,13 @@ from typing import Any
 import mlx.core as mx
 
 from .defaults import Defaults
+from .mlx_namespace import is_traced, not_differentiated
 
 Array = Any
 Arrays = tuple[Any, ...]
 
 CHUNK = 64
 """Entries that are added up one by one, before their sums are."""
-
-
-def _is_traced(x: Array) -> bool:
-    """Whether a transformation follows `x`.
-
-    MLX has no question for that, but `async_eval` refuses what is traced. What is not is computed meanwhile.
-    """
-    try:
-        mx.async_eval(mx.stop_gradient(x))
-    except ValueError:
-        return True
-    return False
 
 
 def _filled(found: Sequence[Array | None], arrays: Sequence[Array]) -> list[Array]:
@@ -41,12 +30,6 @@ def _filled(found: Sequence[Array | None], arrays: Sequence[Array]) -> list[Arra
 
 def _is_floating(x: Array) -> bool:
     return bool(mx.issubdtype(x.dtype, mx.floating))
-
-
-def _computed(x: Array) -> Array:
-    """The numbers of `x`, without how they were computed, which MLX keeps where they are to be differentiated."""
-    mx.eval(x)
-    return mx.from_dlpack(x)
 
 
 def _link(earlier: Sequence[Array]) -> Array:
@@ -96,15 +79,19 @@ class MlxAdapter(Defaults):
         self, fn: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False
     ) -> Callable[..., Any]:
         del has_aux  # MLX differentiates the first of what a function returns
-        transformed: Callable[..., Any] = mx.value_and_grad(fn, argnums=argnums)
-        if isinstance(argnums, int) or len(argnums) > 1:
+        if isinstance(argnums, int):
+            transformed: Callable[..., Any] = mx.value_and_grad(fn, argnums=argnums)
             return transformed
+        order = sorted(argnums)
+        of_all: Any = mx.value_and_grad(fn, argnums=order)
 
-        def of_one(*arguments: Any, **options: Any) -> tuple[Any, Any]:
-            value, gradient = transformed(*arguments, **options)  # MLX takes a sequence of one for the one in it
-            return value, (gradient,)
+        def in_turn(*arguments: Any, **options: Any) -> tuple[Any, Any]:
+            value, gradients = of_all(*arguments, **options)
+            # MLX takes a sequence of one for the one in it, and returns gradients in the order of the arguments.
+            by_number = {order[0]: gradients} if len(order) == 1 else dict(zip(order, gradients, strict=True))
+            return value, tuple(by_number[number] for number in argnums)
 
-        return of_one
+        return in_turn
 
     def custom_vjp(
         self, forward: Callable[..., Arrays], backward: Callable[..., Sequence[Array]], *, exact: bool = True
@@ -113,7 +100,8 @@ class MlxAdapter(Defaults):
 
         def bound(static: Any, *arrays: Array) -> Arrays:
             def forth(arrays: Arrays) -> Arrays:
-                return tuple(forward(static, *arrays))
+                with not_differentiated():
+                    return tuple(forward(static, *arrays))
 
             def back(primals: Arrays, cotangents: Arrays, outputs: Arrays) -> list[Array]:
                 return _filled(backward(static, tuple(primals), tuple(outputs), tuple(cotangents)), primals)
@@ -126,14 +114,15 @@ class MlxAdapter(Defaults):
 
     def value_and_vjp(self, function: Callable[..., Arrays]) -> Callable[..., tuple[Array, Array]]:
         def bound(static: Any, *arrays: Array) -> tuple[Array, Array]:
-            wanted = tuple(_is_floating(x) and _is_traced(x) for x in arrays)
+            wanted = tuple(_is_floating(x) and is_traced(x) for x in arrays)
             if not any(wanted):
                 value, constant = function(static, *arrays, need_grad=False)
                 return value, constant
             places: list[int] = []  # of the gradients that there are, among the arrays
 
             def forth(arrays: Arrays) -> Arrays:
-                value, constant, *gradients = function(static, *arrays, need_grad=wanted)
+                with not_differentiated():
+                    value, constant, *gradients = function(static, *arrays, need_grad=wanted)
                 places[:] = [k for k, g in enumerate(gradients) if g is not None]
                 return value, mx.stop_gradient(constant), *(gradients[k] for k in places)
 
@@ -152,14 +141,9 @@ class MlxAdapter(Defaults):
         return bound
 
     def needs_gradient(self, x: Array) -> bool:
-        return _is_traced(x)
+        return is_traced(x)
 
     def linear_map(self, linear: Any, x: Array) -> Array:
-        """A map between processes, which takes numbers: within `mlx.core.compile` MLX refuses to compute them."""
-
-        def forth(x: Array) -> Array:
-            return linear(_computed(x))
-
         def back(primal: Array, cotangent: Array, output: Array) -> Array:
             del primal, output
             return self.linear_map(linear.transposed(), cotangent)
@@ -168,7 +152,7 @@ class MlxAdapter(Defaults):
             del primal
             return self.linear_map(linear.derivative(), tangent)
 
-        rule: Any = mx.custom_function(forth)
+        rule: Any = mx.custom_function(linear)
         rule.vjp(back)
         rule.jvp(push)
         return rule(x)

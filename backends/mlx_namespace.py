@@ -6,13 +6,15 @@ here was found on MLX 0.32.4; everything else is MLX's own function.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
 import mlx.core as mx
 
-__all__ = ["namespace"]
+__all__ = ["is_traced", "namespace", "not_differentiated"]
 
 Array = Any
 
@@ -26,18 +28,33 @@ def astype(x: Array, dtype: Any, /, *, copy: bool = True, device: Any = None) ->
     return mx.astype(x, dtype, stream=device)
 
 
+def is_traced(x: Array) -> bool:
+    """Whether a transformation follows `x`.
+
+    MLX has no question for that, but `async_eval` refuses what is traced. What is not is computed meanwhile.
+    """
+    try:
+        mx.async_eval(mx.stop_gradient(x))
+    except ValueError:
+        return True
+    return False
+
+
 def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None) -> Array:
     """MLX's takes no `device`.
 
-    A copy is computed at once: it is asked for where another thread is to read it, and MLX computes an array in no
-    other thread than the one that wrote it down ("There is no Stream(cpu, 1) in current thread").
+    A copy is asked for where another thread is to read it, which must find numbers alone. MLX computes an array in no
+    other thread than the one that wrote it down ("There is no Stream(cpu, 1) in current thread"). Within a derivative
+    it keeps how arrays were computed, and threads that let go of that at once end in a segmentation fault. No cotangent
+    passes back through the copy.
     """
     with mx.stream(mx.default_device() if device is None else device):
         x = mx.asarray(obj, dtype)
-        if copy:
-            x = mx.array(x)
-            mx.eval(x)
-    return x
+        if not copy or not x.size:
+            return x
+        if x.dtype in (mx.float64, mx.bfloat16):  # of which Python's buffers make others
+            return mx.array(x.tolist(), dtype=x.dtype)
+        return mx.array(memoryview(x))
 
 
 def _on_device(name: str) -> Callable[..., Array]:
@@ -183,6 +200,62 @@ def expm1(x: Array, /) -> Array:
     return _expm1(x) if _is_mended(x) else mx.expm1(x)
 
 
+class _Depth(threading.local):
+    """How many functions have been entered of which MLX differentiates nothing, since they have a rule."""
+
+    depth = 0
+
+
+_closed = _Depth()
+
+
+@contextmanager
+def not_differentiated() -> Iterator[None]:
+    """Leave out rules, which take some 10 µs a call, where MLX calls a function that has a rule itself."""
+    _closed.depth += 1
+    try:
+        yield
+    finally:
+        _closed.depth -= 1
+
+
+def _choose(condition: Array, x: Array, y: Array) -> Array:
+    return mx.where(condition, x, y)
+
+
+def _pull_choice(primals: tuple[Array, Array, Array], cotangent: Array, output: Array) -> tuple[Array, ...]:
+    del output
+    condition, *_ = primals
+    return mx.zeros_like(condition), mx.where(condition, cotangent, 0.0), mx.where(condition, 0.0, cotangent)
+
+
+def _push_choice(primals: tuple[Array, Array, Array], tangents: tuple[Any, Any, Any]) -> Array:
+    _, *tangents_of_both = tangents
+    condition, *both = primals
+    x, y = (mx.zeros_like(z) if t is None else t for z, t in zip(both, tangents_of_both, strict=True))
+    return mx.where(condition, x, y)
+
+
+_where: Any = mx.custom_function(_choose)
+_where.vjp(_pull_choice)
+_where.jvp(_push_choice)
+
+
+def where(condition: Array, x1: Any, x2: Any, /) -> Array:
+    """One or the other, with a derivative of 0 for the other, whatever the cotangent.
+
+    MLX multiplies the cotangent by the condition (`Select::vjp` in its ``primitives.cpp``), so that an infinite one is
+    NaN where it should be 0: ``mx.vjp(lambda x: mx.where(x > 0, x, 0.0), [mx.array([-1.0])], [mx.array([mx.inf])])``.
+    """
+    if _closed.depth:
+        return mx.where(condition, x1, x2)
+    dtype = next((x.dtype for x in (x1, x2) if isinstance(x, mx.array)), None)
+    both = [x if isinstance(x, mx.array) else mx.array(x, dtype) for x in (x1, x2)]
+    if not mx.issubdtype(both[0].dtype, mx.floating) or both[0].dtype != both[1].dtype:
+        return mx.where(condition, x1, x2)
+    return _where(*mx.broadcast_arrays(condition, *both))
+
+
 def _mended() -> ModuleType:
     """A module of MLX's functions and those above; under MLX's name, by which messages speak of it."""
     mended = ModuleType(mx.__name__, __doc__)
@@ -198,7 +271,7 @@ def _mended() -> ModuleType:
         setattr(mended, name, _reduction(name))
     for function in (
         *(argmax, argmin, argsort, asarray, astype, cumulative_sum, exp, expm1),
-        *(full, full_like, searchsorted, sort, take),
+        *(full, full_like, searchsorted, sort, take, where),
     ):
         setattr(mended, function.__name__, function)
     return mended
