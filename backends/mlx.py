@@ -1,8 +1,8 @@
 """MLX: its own transformations, under the verbs' names.
 
-MLX computes nothing until it is asked for. So a function that brings its gradient always writes it down when it may be
-differentiated, and what nobody asks for is never computed; and the blocks of a sweep are given an order, without which
-MLX would begin with many of them at once.
+MLX is lazy: operations build a graph, of which it evaluates what is asked for. Two things follow. A one-pass loss may
+build its gradient in the forward pass whenever it could be differentiated; unused, it is never evaluated. And the
+blocks of a scan need an order: MLX evaluates a graph breadth first, twenty nodes wide, and would hold many blocks.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Array = Any
 Arrays = tuple[Any, ...]
 
 CHUNK = 64
-"""Entries that are added up one by one, before their sums are."""
+"""Terms of an inner sum in `sum_along`."""
 
 
 def _filled(found: Sequence[Array | None], arrays: Sequence[Array]) -> list[Array]:
-    """One cotangent for each array, as MLX wants them: zeros where there is none, in the dtype of the array."""
+    """One cotangent for each array, which MLX requires: zeros where there is none, in the dtype of the array."""
     given = [*found, *[None] * (len(arrays) - len(found))]
     return [mx.zeros_like(x) if g is None else g.astype(x.dtype) for g, x in zip(given, arrays, strict=True)]
 
@@ -33,14 +33,14 @@ def _is_floating(x: Array) -> bool:
 
 
 def _link(earlier: Sequence[Array]) -> Array:
-    """A number that is there when all these arrays are."""
-    return mx.stop_gradient(mx.stack([mx.reshape(x, (-1,))[0].astype(mx.float32) for x in earlier if x.size])[0])
+    """A number that depends on all these arrays."""
+    return mx.stop_gradient(mx.stack([mx.reshape(x, (-1,))[0].astype(mx.float32) for x in earlier])[0])
 
 
 def _after(tile: Array, link: Array) -> Array:
-    """The tile, to be computed with when `link` has been computed.
+    """The tile, of which nothing can be evaluated before `link` is.
 
-    MLX's `depends` has a derivative in reverse mode alone, and no rule for `vmap`; `where` has all of them.
+    `mlx.core.depends` says this too, but has no rules for `jvp` and `vmap`.
     """
     return mx.where(mx.array(True), tile, link.astype(tile.dtype))  # noqa: FBT003  (a condition)
 
@@ -54,7 +54,7 @@ class MlxAdapter(Defaults):
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The default first; arrays have no device, which is a matter of the functions."""
+        """The default first. Arrays of MLX have no device: functions have."""
         found = [str(kind.name) for kind in (mx.gpu, mx.cpu) if mx.is_available(mx.Device(kind))]
         default = str(mx.default_device().type.name)
         return tuple(sorted(found, key=lambda name: name != default))
@@ -87,7 +87,7 @@ class MlxAdapter(Defaults):
 
         def in_turn(*arguments: Any, **options: Any) -> tuple[Any, Any]:
             value, gradients = of_all(*arguments, **options)
-            # MLX takes a sequence of one for the one in it, and returns gradients in the order of the arguments.
+            # MLX returns the gradients in the order of the arguments, and of one argument not in a tuple.
             by_number = {order[0]: gradients} if len(order) == 1 else dict(zip(order, gradients, strict=True))
             return value, tuple(by_number[number] for number in argnums)
 
@@ -118,7 +118,7 @@ class MlxAdapter(Defaults):
             if not any(wanted):
                 value, constant = function(static, *arrays, need_grad=False)
                 return value, constant
-            places: list[int] = []  # of the gradients that there are, among the arrays
+            places: list[int] = []  # of the arrays that have a gradient
 
             def forth(arrays: Arrays) -> Arrays:
                 with not_differentiated():
@@ -158,7 +158,7 @@ class MlxAdapter(Defaults):
         return rule(x)
 
     def sum_along(self, x: Array, axis: int) -> Array:
-        """The sums; MLX adds up many numbers one by one, with 30 times the rounding error of this for 4096 of them."""
+        """The sums, of sums of 64: of 4096 terms, with a tenth of the error of MLX's own, which adds one by one."""
         length = x.shape[axis]
         if length <= CHUNK * 2 or mx.default_device().type != mx.cpu:
             return mx.sum(x, axis=axis)
@@ -180,7 +180,7 @@ class MlxAdapter(Defaults):
                 link = _link(earlier)
                 tiles = tuple(_after(x, link) for x in tiles)
             carry, out = step(carry, tiles, start)
-            earlier = (*carry, *out)
+            earlier = tuple(x for x in (*carry, *out) if x is not None and x.size)
             return carry, out
 
         return super().scan(in_order, init, xs, block)
@@ -191,9 +191,17 @@ def _gradients(
 ) -> Arrays:
     """The gradients, which have been computed, as functions of the arrays, with the derivatives of `function`."""
 
-    def anew(arrays: Arrays) -> list[Array]:
-        found = function(static, *arrays, need_grad=tuple(k in places for k in range(len(arrays))))[2:]
-        return [found[k] for k in places]
+    def split(arrays: Arrays) -> tuple[dict[int, Array], Callable[..., list[Array]]]:
+        """The floating-point arrays by their places, and the gradients, computed anew, as a function of them."""
+        varying = {k: x for k, x in enumerate(arrays) if _is_floating(x)}
+
+        def of_floating(*values: Array) -> list[Array]:
+            replaced = dict(zip(varying, values, strict=True))
+            given = (replaced.get(k, x) for k, x in enumerate(arrays))
+            found = function(static, *given, need_grad=tuple(k in places for k in range(len(arrays))))[2:]
+            return [found[k] for k in places]
+
+        return varying, of_floating
 
     def forth(arrays: Arrays, gradients: Arrays) -> Arrays:
         del arrays
@@ -202,20 +210,15 @@ def _gradients(
     def back(primals: tuple[Arrays, Arrays], cotangents: Arrays, outputs: Arrays) -> list[Array]:
         del outputs
         arrays, gradients = primals
-        floating = [k for k, x in enumerate(arrays) if _is_floating(x)]
-
-        def of_floating(*values: Array) -> list[Array]:
-            replaced = dict(zip(floating, values, strict=True))
-            return anew(tuple(replaced.get(k, x) for k, x in enumerate(arrays)))
-
-        _, products = mx.vjp(of_floating, [arrays[k] for k in floating], list(cotangents))
-        found = dict(zip(floating, products, strict=True))
+        varying, of_floating = split(arrays)
+        _, products = mx.vjp(of_floating, list(varying.values()), list(cotangents))
+        found = dict(zip(varying, products, strict=True))
         return [*_filled([found.get(k) for k in range(len(arrays))], arrays), *map(mx.zeros_like, gradients)]
 
     def push(primals: tuple[Arrays, Arrays], tangents: tuple[Arrays, Arrays]) -> list[Array]:
-        arrays = primals[0]
-        directions = [mx.zeros_like(x) if t is None else t for x, t in zip(arrays, tangents[0], strict=True)]
-        _, found = mx.jvp(lambda *values: anew(values), list(arrays), directions)
+        varying, of_floating = split(primals[0])
+        directions = [mx.zeros_like(x) if tangents[0][k] is None else tangents[0][k] for k, x in varying.items()]
+        _, found = mx.jvp(of_floating, list(varying.values()), directions)
         return list(found)
 
     rule: Any = mx.custom_function(forth)

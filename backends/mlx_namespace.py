@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import ModuleType
 from typing import Any
 
@@ -29,9 +29,9 @@ def astype(x: Array, dtype: Any, /, *, copy: bool = True, device: Any = None) ->
 
 
 def is_traced(x: Array) -> bool:
-    """Whether a transformation follows `x`.
+    """Whether a transformation traces `x`.
 
-    MLX has no question for that, but `async_eval` refuses what is traced. What is not is computed meanwhile.
+    MLX does not say, but `async_eval` raises for an array that is traced. One that is not is evaluated meanwhile.
     """
     try:
         mx.async_eval(mx.stop_gradient(x))
@@ -43,18 +43,20 @@ def is_traced(x: Array) -> bool:
 def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None) -> Array:
     """MLX's takes no `device`.
 
-    A copy is asked for where another thread is to read it, which must find numbers alone. MLX computes an array in no
-    other thread than the one that wrote it down ("There is no Stream(cpu, 1) in current thread"). Within a derivative
-    it keeps how arrays were computed, and threads that let go of that at once end in a segmentation fault. No cotangent
-    passes back through the copy.
+    A copy is for another thread to read, and holds numbers without a graph: no cotangent passes back through it. MLX
+    evaluates an array in the thread that made it alone ("There is no Stream(cpu, 1) in current thread"). Within a
+    derivative it keeps the graphs of evaluated arrays, and threads that free such a graph at once end in a segmentation
+    fault.
     """
-    with mx.stream(mx.default_device() if device is None else device):
+    with nullcontext() if device is None else mx.stream(device):
         x = mx.asarray(obj, dtype)
         if not copy or not x.size:
             return x
-        if x.dtype in (mx.float64, mx.bfloat16):  # of which Python's buffers make others
+        if x.dtype in (mx.float64, mx.bfloat16):  # MLX reads buffers of float64 as float32; Python has none of bfloat16
             return mx.array(x.tolist(), dtype=x.dtype)
-        return mx.array(memoryview(x))
+        buffer: Any = x
+        copied: Any = memoryview(buffer)
+        return mx.array(copied)
 
 
 def _on_device(name: str) -> Callable[..., Array]:
@@ -95,8 +97,8 @@ def full_like(x: Array, /, fill_value: Any, *, dtype: Any = None, device: Any = 
 def _indices(found: Array) -> Array:
     """Indices as constants, with the dtype of indices.
 
-    MLX passes cotangents of zeros to what it took them from, and refuses that: "[gather] Cannot calculate VJP with
-    respect to indices".
+    Where they are computed from an array that is differentiated, MLX raises: "[gather] Cannot calculate VJP with
+    respect to indices. Use stop_gradient on indices".
     """
     return mx.stop_gradient(found.astype(_INDEX))
 
@@ -125,7 +127,7 @@ def argsort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bo
 
 
 def take(x: Array, indices: Array, /, *, axis: int | None = None) -> Array:
-    """Entries by their indices, which are constants: labels that were computed, for one."""
+    """Entries by their indices, which are constants (see `_indices`)."""
     return mx.take(x, mx.stop_gradient(indices), axis=axis)
 
 
@@ -155,7 +157,7 @@ def cumulative_sum(x: Array, /, *, axis: int | None = None, dtype: Any = None, i
 def _by_its_rule(
     function: Callable[[Array], Array], slope: Callable[[Array, Array], Array]
 ) -> Callable[[Array], Array]:
-    """A function of one array whose derivative is that of its argument and its result."""
+    """A function of one array, whose derivative is `slope` of its argument and its result."""
 
     def pull(primal: Array, cotangent: Array, output: Array) -> Array:
         return cotangent * slope(primal, output)
@@ -196,12 +198,12 @@ def exp(x: Array, /) -> Array:
 
 
 def expm1(x: Array, /) -> Array:
-    """``exp(x) - 1``, whose tangents MLX computes with that exponential."""
+    """``exp(x) - 1``; MLX's has tangents by its `exp`."""
     return _expm1(x) if _is_mended(x) else mx.expm1(x)
 
 
 class _Depth(threading.local):
-    """How many functions have been entered of which MLX differentiates nothing, since they have a rule."""
+    """The number of functions with a rule of their own that this thread is in."""
 
     depth = 0
 
@@ -211,7 +213,10 @@ _closed = _Depth()
 
 @contextmanager
 def not_differentiated() -> Iterator[None]:
-    """Leave out rules, which take some 10 µs a call, where MLX calls a function that has a rule itself."""
+    """Let `where` be MLX's in a function that has a rule of its own, inside of which MLX differentiates nothing.
+
+    The rule of each `where` costs some 10 µs.
+    """
     _closed.depth += 1
     try:
         yield
@@ -242,7 +247,7 @@ _where.jvp(_push_choice)
 
 
 def where(condition: Array, x1: Any, x2: Any, /) -> Array:
-    """One or the other, with a derivative of 0 for the other, whatever the cotangent.
+    """Entries of `x1` or of `x2`; the entry that is not taken has the derivative 0, whatever the cotangent.
 
     MLX multiplies the cotangent by the condition (`Select::vjp` in its ``primitives.cpp``), so that an infinite one is
     NaN where it should be 0: ``mx.vjp(lambda x: mx.where(x > 0, x, 0.0), [mx.array([-1.0])], [mx.array([mx.inf])])``.
