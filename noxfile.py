@@ -175,7 +175,8 @@ SELECTION: Final[Mapping[str, tuple[str, ...]]] = {
 
 Of variants that differ in one flag there is one: read-only arrays for NumPy, the strictest flags and the second device
 at once for array-api-strict. Products of 16 bits are emulated for the tests of numbers. With 32-bit numbers, JAX runs
-what depends on dtypes. MLX leaves out more of the same. mparray runs what does not compare the library with itself. `whole` runs every variant in full.
+what depends on dtypes. MLX leaves out repetitions and further shapes. mparray runs what does not compare the library
+with itself. `whole` runs every variant in full.
 """
 
 nox.options.sessions = [
