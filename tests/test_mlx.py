@@ -17,6 +17,7 @@ from mlx import optimizers
 import portable_nce as pnce
 from portable_nce._core.namespace import namespace_of
 from portable_nce._core.registry import adapter_of
+from portable_nce.testing import run_ranks
 
 mx.set_default_device(mx.cpu)
 
@@ -79,6 +80,16 @@ def test_derivatives_of_second_order(loss: Callable[[Any, Any], Any]) -> None:
 
 
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
+def test_forward_mode_of_a_gradient(loss: Callable[[Any, Any], Any]) -> None:
+    x, y = embeddings(9)
+    a, b = to_mlx(x, y)
+    direction = np.cos(np.arange(x.size, dtype=np.float64)).reshape(x.shape)
+    wanted = pnce.grad(lambda x: (pnce.grad(loss)(x, y) * direction).sum())(x)
+    _, (product,) = mx.jvp(lambda x: mx.grad(loss)(x, b), [a], list(to_mlx(direction)))
+    np.testing.assert_allclose(np.asarray(product), wanted, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
 def test_forward_mode_and_vmap(loss: Callable[[Any, Any], Any]) -> None:
     x, y = embeddings(9)
     a, b = to_mlx(x, y)
@@ -88,6 +99,31 @@ def test_forward_mode_and_vmap(loss: Callable[[Any, Any], Any]) -> None:
     assert tangents[0].item() == pytest.approx(slopes.sum(), rel=1e-9, abs=1e-12)
     both = mx.vmap(mx.grad(loss), in_axes=(0, None))(mx.stack([a, 2.0 * a]), b)
     np.testing.assert_allclose(np.asarray(both[0]), slopes, rtol=1e-11, atol=1e-14)
+
+
+def test_ranks_that_are_threads() -> None:
+    """MLX evaluates an array in the thread that made it alone: what ranks exchange are numbers."""
+    x, y = embeddings(8)
+    wanted, slopes = pnce.value_and_grad(pnce.info_nce, argnums=(0, 1))(x, y)
+    tangent = mx.jvp(pnce.info_nce, list(to_mlx(x, y)), list(to_mlx(y, x)))[1][0].item()
+
+    def on_a_rank(group: Any) -> Any:
+        own = [z[4 * group.rank : 4 * group.rank + 4] for z in (x, y)]
+
+        def loss(a: Any, b: Any) -> Any:
+            return pnce.info_nce(a, b, across=pnce.across(group, gradients="summed"))
+
+        value, gradients = mx.value_and_grad(loss, argnums=(0, 1))(*to_mlx(*own))
+        (slope,) = mx.jvp(loss, list(to_mlx(*own)), list(to_mlx(*own[::-1])))[1]
+        return value.item(), [np.asarray(g) for g in gradients], slope.item()
+
+    found = run_ranks(2, on_a_rank)
+    for value, _, slope in found:
+        assert value == pytest.approx(float(wanted), rel=1e-13)
+        assert slope == pytest.approx(tangent, rel=1e-9)
+    for k, expected in enumerate(slopes):
+        gradient = np.concatenate([gradients[k] for _, gradients, _ in found])
+        np.testing.assert_allclose(gradient, expected, rtol=1e-11, atol=1e-14)
 
 
 @needs_compiler
