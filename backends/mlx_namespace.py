@@ -168,6 +168,7 @@ def _by_its_rule(
     bound: Any = mx.custom_function(function)
     bound.vjp(pull)
     bound.jvp(push)
+    bound.vmap(lambda primal, axis: (bound(primal), axis))
     result: Callable[[Array], Array] = bound
     return result
 
@@ -241,9 +242,16 @@ def _push_choice(primals: tuple[Array, Array, Array], tangents: tuple[Any, Any, 
     return mx.where(condition, x, y)
 
 
+def _vectorise_choice(primals: tuple[Array, ...], axes: tuple[int | None, ...]) -> tuple[Array, int]:
+    pairs = zip(primals, axes, strict=True)
+    moved = [x[None] if axis is None else mx.moveaxis(x, axis, 0) for x, axis in pairs]
+    return _where(*mx.broadcast_arrays(*moved)), 0
+
+
 _where: Any = mx.custom_function(_choose)
 _where.vjp(_pull_choice)
 _where.jvp(_push_choice)
+_where.vmap(_vectorise_choice)
 
 
 def where(condition: Array, x1: Any, x2: Any, /) -> Array:

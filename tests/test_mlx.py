@@ -99,6 +99,8 @@ def test_forward_mode_and_vmap(loss: Callable[[Any, Any], Any]) -> None:
     assert tangents[0].item() == pytest.approx(slopes.sum(), rel=1e-9, abs=1e-12)
     both = mx.vmap(mx.grad(loss), in_axes=(0, None))(mx.stack([a, 2.0 * a]), b)
     np.testing.assert_allclose(np.asarray(both[0]), slopes, rtol=1e-11, atol=1e-14)
+    outside = mx.grad(lambda x: mx.vmap(loss, in_axes=(0, None))(x, b).sum())(mx.stack([a, 2.0 * a]))
+    np.testing.assert_allclose(np.asarray(outside), np.asarray(both), rtol=1e-11, atol=1e-14)
 
 
 def test_ranks_that_are_threads() -> None:
