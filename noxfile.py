@@ -83,6 +83,7 @@ ENVIRONMENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "torch": (*TESTING, TORCH, "numpy"),
     "jax": (*TESTING, *extras("jax")),
     "jax-cuda": (*TESTING, "jax[cuda12]"),
+    "mlx": (*TESTING, *extras("mlx")),
     "cupy": (*TESTING, CUPY),
     # For the lowest versions that are declared. On Linux the lowest PyTorch comes with gigabytes of CUDA.
     "minimums": (
@@ -96,7 +97,7 @@ ENVIRONMENTS: Final[Mapping[str, tuple[str, ...]]] = {
         *TESTING,
         *ARRAYS,
         TORCH,
-        *extras("jax", "demo"),
+        *extras("jax", "mlx", "demo"),
         *group("distribution"),
         *group("docstrings"),
         *group("lint"),
@@ -122,6 +123,7 @@ ENVIRONMENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "demo": extras("demo"),
     "demo-torch": (*extras("demo"), TORCH),
     "demo-jax": extras("demo", "jax"),
+    "demo-mlx": extras("demo", "mlx"),
     "demo-cupy": (*extras("demo"), CUPY),
 }
 """What pip installs beside the project, by environment."""
@@ -133,6 +135,7 @@ ENVIRONMENT_OF: Final[Mapping[str, str]] = {
     "torch": "torch",
     "jax": "jax",
     "cupy": "cupy",
+    "mlx": "mlx",
 }
 """The environment of a variant, by its library."""
 
@@ -164,6 +167,7 @@ SELECTION: Final[Mapping[str, tuple[str, ...]]] = {
     "torch-halves": ("-k", "values_and_gradients or saturation or thirty_two or awkward or ranks"),
     "jax-x64": ("-m", "not repetition"),
     "jax-x32": ("-k", "values_and_gradients or saturation or every_dtype or queue"),
+    "mlx": ("-m", "not repetition and not exhaustive"),
     "mparray": ("-k", "independent_oracle or contract or awkward or bad_input"),
     **{name: () for name, variant in VARIANTS.items() if variant.gpu},
 }
@@ -171,7 +175,8 @@ SELECTION: Final[Mapping[str, tuple[str, ...]]] = {
 
 Of variants that differ in one flag there is one: read-only arrays for NumPy, the strictest flags and the second device
 at once for array-api-strict. Products of 16 bits are emulated for the tests of numbers. With 32-bit numbers, JAX runs
-what depends on dtypes. mparray runs what does not compare the library with itself. `whole` runs every variant in full.
+what depends on dtypes. MLX leaves out repetitions and further shapes. mparray runs what does not compare the library
+with itself. `whole` runs every variant in full.
 """
 
 nox.options.sessions = [

@@ -7,6 +7,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import mlx.core as mx
 import numpy as np
 import pytest
 import torch
@@ -14,6 +15,7 @@ import torch
 import portable_nce as pnce
 from portable_nce._core.registry import adapter_of
 
+mx.set_default_device(mx.cpu)  # where it has float64
 jax.config.update("jax_enable_x64", True)  # type: ignore[no-untyped-call]  # noqa: FBT003  (JAX's interface)
 
 A = np.asarray([[0.3, -0.7, 0.2], [0.9, 0.1, -0.4]])
@@ -106,6 +108,7 @@ def test_the_adapters_know_their_dtypes() -> None:
         (np.ones(2), narrow),
         (torch.ones(2), narrow | {"bfloat16"}),
         (jnp.ones(2), narrow | {"bfloat16"}),
+        (mx.ones(2), narrow | {"bfloat16"}),
     ):
         assert set(adapter_of(x).dtypes) == {"float64", "float32"} | sixteen
 
@@ -124,7 +127,13 @@ def test_negative_argument_numbers_count_from_the_end() -> None:
     np.testing.assert_allclose(gradients[1], (A + 1.0) ** 2)
 
 
-@pytest.mark.parametrize("convert", [np.asarray, torch.asarray, jnp.asarray], ids=["numpy", "torch", "jax"])
+def mlx_float64(x: Any) -> Any:
+    return mx.array(x, dtype=mx.float64)
+
+
+@pytest.mark.parametrize(
+    "convert", [np.asarray, torch.asarray, jnp.asarray, mlx_float64], ids=["numpy", "torch", "jax", "mlx"]
+)
 def test_what_comes_beside_the_value_comes_back_as_it_was(convert: Any) -> None:
     def loss(x: Any, y: Any) -> Any:
         return (x * y * y).sum(), {"twice": 2.0 * x, "rest": (y, "name", 3)}
@@ -143,7 +152,7 @@ def test_what_comes_beside_the_value_comes_back_as_it_was(convert: Any) -> None:
 
 @pytest.mark.parametrize("shape", [(3, 5), (1, 40_000), (40_000, 1), (300, 4096)])
 @pytest.mark.parametrize("turned", [False, True])
-@pytest.mark.parametrize("asarray", [np.asarray, torch.from_numpy, jnp.asarray])
+@pytest.mark.parametrize("asarray", [np.asarray, torch.from_numpy, jnp.asarray, mx.array])
 def test_sums_of_rows_and_columns_are_exact_to_some_roundings(
     asarray: Callable[[Any], Any], shape: tuple[int, int], *, turned: bool
 ) -> None:

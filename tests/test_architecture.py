@@ -48,6 +48,8 @@ ADAPTER_MAY_IMPORT = {
     "torch_ranks": {"torch"},
     "jax": {"jax"},
     "cupy": {"cupy"},
+    "mlx": {"mlx"},
+    "mlx_namespace": {"mlx"},
 }
 """What each adapter may import beside the standard library and the other files of its folder."""
 

@@ -37,7 +37,7 @@ def test_the_listing_names_what_is_found_and_what_is_not() -> None:
     assert lines[0] == f"portable_nce {portable_nce.__version__}"
     numpy = __import__("numpy")
     assert re.search(rf"(?m)^numpy +{re.escape(numpy.__version__)} +float64, float32, float16 +cpu$", result.stdout)
-    known = {"numpy", "torch", "jax", "cupy", "array_api_strict", "mparray"}
+    known = {"numpy", "torch", "jax", "cupy", "mlx", "array_api_strict", "mparray"}
     absent = known - set(portable_nce.backends_available())
     listed = re.search(r"(?m)^not installed: (.*)$", result.stdout)
     assert set(listed[1].split(", ") if listed else []) == absent

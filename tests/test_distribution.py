@@ -88,7 +88,7 @@ def test_the_metadata_says_what_the_package_is_and_needs(distribution: Distribut
     assert metadata["Description-Content-Type"] == "text/markdown"
     requirements = metadata.get_all("Requires-Dist", [])
     assert [requirement for requirement in requirements if "extra ==" not in requirement] == ["array-api-compat>=1.15"]
-    assert {"numpy", "torch", "jax", "cupy", "demo", "test"} <= set(metadata.get_all("Provides-Extra", []))
+    assert {"numpy", "torch", "jax", "cupy", "mlx", "demo", "test"} <= set(metadata.get_all("Provides-Extra", []))
 
 
 @pytest.mark.parametrize(

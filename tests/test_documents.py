@@ -148,7 +148,7 @@ def test_a_block_of_the_readme_gives_gradients(block: Block) -> None:
 
 
 def test_the_readme_has_a_block_for_each_library_with_the_same_lines() -> None:
-    libraries = ("NumPy", "PyTorch", "JAX", "CuPy")
+    libraries = ("NumPy", "PyTorch", "JAX", "MLX", "CuPy")
     blocks = {
         name: block for name in libraries for block in BLOCKS["README.md"] if block.source.startswith(f"# {name}")
     }

@@ -201,7 +201,7 @@ def test_backends_available_names_what_is_installed(monkeypatch: pytest.MonkeyPa
 
 
 def test_the_adapters_describe_themselves() -> None:
-    for name in ("numpy", "torch", "jax", "array_api_strict", "mparray"):
+    for name in ("numpy", "torch", "jax", "mlx", "array_api_strict", "mparray"):
         adapter = _registry.load_backend(name)
         assert isinstance(adapter, pnce.Adapter)
         assert adapter.version[0].isdigit()

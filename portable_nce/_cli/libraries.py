@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Library", "Unavailable", "load_adapter", "open_library", "require"]
 
-EXTRAS = ("numpy", "torch", "jax", "cupy")
+EXTRAS = ("numpy", "torch", "jax", "cupy", "mlx")
 
 
 class Unavailable(Exception):  # noqa: N818  (it says so without the word)
@@ -58,7 +58,7 @@ class Library:
                 return np.asarray(x.get())
             case "torch":
                 return np.asarray(x.detach().cpu())
-            case "numpy" | "jax":
+            case "numpy" | "jax" | "mlx":
                 return np.asarray(x)
             case _:
                 return np.from_dlpack(x)
@@ -91,7 +91,7 @@ def open_library(name: str) -> Library:
         if name == "jax":
             import_module("jax").config.update("jax_enable_x64", True)  # noqa: FBT003  (JAX's signature)
         adapter = load_adapter(name)
-        namespace = import_module("jax.numpy" if name == "jax" else name)
+        namespace = import_module({"jax": "jax.numpy", "mlx": "mlx.core"}.get(name, name))
         if not adapter.devices and name == "cupy":
             message = "CuPy finds no CUDA device"
             raise RuntimeError(message)  # noqa: TRY301  (the same report as where the framework itself raises)

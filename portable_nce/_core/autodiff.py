@@ -50,7 +50,7 @@ def value_and_grad(
     """Return a function that computes the value of `fn` and its gradient, on any backend.
 
     NumPy, CuPy and other libraries without autodiff are differentiated by a reverse-mode tape over the array API;
-    PyTorch and JAX by their own transformations, with which the result composes.
+    PyTorch, JAX and MLX by their own transformations, with which the result composes.
 
     Parameters
     ----------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from .protocol import Array, Namespace
@@ -21,11 +22,27 @@ else:
     else:
         _BESIDE = True
 
-__all__ = ["device_of", "enter", "is_array", "is_far", "is_number", "library_namespace", "lift_to_tape", "namespace_of"]
+__all__ = [
+    "device_of",
+    "enter",
+    "is_array",
+    "is_far",
+    "is_number",
+    "library_namespace",
+    "lift_to_tape",
+    "namespace_of",
+    "provide_namespace",
+]
 
 _OPTIONAL = frozenset({"columns", "mask", "positives", "weights"})
 
 _namespaces: dict[type, Namespace] = {}
+_provided: dict[str, Callable[[], Namespace]] = {}  # by the top-level module of the array type
+
+
+def provide_namespace(module: str, load: Callable[[], Namespace]) -> None:
+    """Take for the arrays of a top-level module the namespace that `load` returns, instead of the library's own."""
+    _provided[module] = load
 
 
 def library_namespace(array: Array) -> Namespace:
@@ -37,6 +54,9 @@ def library_namespace(array: Array) -> Namespace:
         else:
             from array_api_compat import torch  # noqa: PLC0415
         return torch
+    load = _provided.get(type(array).__module__.partition(".")[0])
+    if load is not None:
+        return load()
     try:
         return array_api_compat.array_namespace(array)
     except TypeError as error:

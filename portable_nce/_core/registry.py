@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import sys
 import warnings
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from .namespace import is_array, library_namespace, namespace_of
+from .namespace import is_array, library_namespace, namespace_of, provide_namespace
 from .protocol import Adapter, Array, Differentiation
 
 __all__ = ["adapter_of", "backends_available", "communicator_of", "load_backend", "register_backend"]
@@ -24,10 +25,14 @@ _BUILT_IN = {
     "jax": "jax",
     "jaxlib": "jax",
     "cupy": "cupy",
+    "mlx": "mlx",
     "array_api_strict": "generic",
     "mparray": "generic",
 }
 _ALIASES = {"jaxlib": "jax"}
+
+# Top-level module of an array type -> file in backends/ with its namespace, where array-api-compat mends nothing.
+_NAMESPACES = {"mlx": "mlx_namespace"}
 
 _NEEDED = ("name", "stop_gradient", "value_and_grad", "custom_vjp", "value_and_vjp")
 """What an adapter must bring."""
@@ -198,6 +203,14 @@ def _import_backend(file: str) -> Any:
             "(python -m pip install -e .), or run pytest itself rather than python -m pytest"
         )
         raise ImportError(message) from error
+
+
+def _namespace_in(file: str) -> Callable[[], Any]:
+    return lambda: _import_backend(file).namespace
+
+
+for _module, _file in _NAMESPACES.items():
+    provide_namespace(_module, _namespace_in(_file))
 
 
 def _entry_points() -> dict[str, Any]:

@@ -317,6 +317,29 @@ class CuPy(Variant):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Mlx(Variant):
+    """MLX on the processor, the one device on which it has float64; its arrays have no device."""
+
+    module: str = "mlx"
+    library: str = "mlx"
+    dtypes: tuple[str, ...] = ("float64", "float32", "float16", "bfloat16")
+
+    def start(self) -> None:
+        self.xp.set_default_device(self.xp.cpu)
+
+    @property
+    def xp(self) -> Any:
+        return importlib.import_module("mlx.core")
+
+    def place(self, nested: Nested, dtype: str, device: Any) -> Any:
+        del device
+        return self.xp.array(nested, dtype=self.dtype(dtype))
+
+    def device_of(self, x: Any) -> Any:
+        del x
+
+
+@dataclass(frozen=True, kw_only=True)
 class MPArray(Variant):
     """mparray: numbers of as many digits as one asks for, under the name of float64."""
 
@@ -368,6 +391,7 @@ VARIANTS: dict[str, Variant] = {
         ),
         Jax(name="jax-cuda", platform="cuda", gpu=True, half_products=True),
         CuPy(name="cupy"),
+        Mlx(name="mlx"),
         MPArray(name="mparray"),
     )
 }

@@ -28,11 +28,11 @@ FILES: Final = tuple(
     path.relative_to(ROOT).as_posix()
     for folder in ("portable_nce", "backends")
     for path in sorted((ROOT / folder).rglob("*.py"))
-    if path.name not in {"__init__.py", "__main__.py", "protocol.py", "cupy.py"}
+    if path.name not in {"__init__.py", "__main__.py", "protocol.py", "cupy.py", "mlx.py", "mlx_namespace.py"}
     and not {"_cli", "modules", "testing"} & set(path.relative_to(ROOT).parts)
 )
 """What is mutated: the core without its command line, its conformance suite and what is for one framework; and the
-adapters that run anywhere."""
+adapters but those of CuPy and MLX."""
 
 MESSAGE: Final = m.Assign(targets=[m.AssignTarget(m.Name("message"))])
 TYPING: Final = m.Call(m.Name("cast") | m.Name("TypeVar") | m.Name("NewType"))

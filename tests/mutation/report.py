@@ -42,7 +42,7 @@ strings and conditions, assignments of None, arguments that are None (by positio
 runner is not used, since it changes functions alone and here tables, classes and defaults are code too. Left out are
 docstrings, annotations, names of types, `__all__`, decorators, what is raised and the sentences in it, f-strings
 (all of them messages or representations), and `strict` of zip; the modules `__init__` and `protocol`, the command line,
-the conformance suite, and the adapter of CuPy, which needs a GPU.
+the conformance suite, and the adapters of CuPy, which needs a GPU, and of MLX.
 
 A mutant counts as killed if a test fails or the package cannot be imported, and as timed out if a test takes 30 times
 as long as usual and 15 seconds more. The tests pass on the code as it is, under the same driver. The score is

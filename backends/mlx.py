@@ -1,0 +1,265 @@
+"""MLX: its own transformations, under the verbs' names.
+
+MLX is lazy: operations build a graph, of which it evaluates what is asked for. Two things follow. A one-pass loss may
+build its gradient in the forward pass whenever it could be differentiated; unused, it is never evaluated. And the
+blocks of a scan need an order: MLX evaluates a graph breadth first, twenty nodes wide, and would hold many blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import mlx.core as mx
+
+from .defaults import Defaults
+from .mlx_namespace import is_traced, not_differentiated
+
+Array = Any
+Arrays = tuple[Any, ...]
+
+CHUNK = 64
+"""Terms of an inner sum in `sum_along`."""
+
+
+def _filled(found: Sequence[Array | None], arrays: Sequence[Array]) -> list[Array]:
+    """One cotangent for each array, which MLX requires: zeros where there is none, in the dtype of the array."""
+    given = [*found, *[None] * (len(arrays) - len(found))]
+    return [mx.zeros_like(x) if g is None else g.astype(x.dtype) for g, x in zip(given, arrays, strict=True)]
+
+
+def _is_floating(x: Array) -> bool:
+    return bool(mx.issubdtype(x.dtype, mx.floating))
+
+
+def _link(earlier: Sequence[Array]) -> Array:
+    """A number that depends on all these arrays."""
+    return mx.stop_gradient(mx.stack([mx.reshape(x, (-1,))[0].astype(mx.float32) for x in earlier])[0])
+
+
+def _after(tile: Array, link: Array) -> Array:
+    """The tile, of which nothing can be evaluated before `link` is.
+
+    `mlx.core.depends` says this too, but has no rules for `jvp` and `vmap`.
+    """
+    return mx.where(mx.array(True), tile, link.astype(tile.dtype))  # noqa: FBT003  (a condition)
+
+
+def _entry(tree: Any, axes: Any, k: int) -> Any:
+    """One entry of a batch of nested tuples; an axis of None stands for what is not in a batch."""
+    if isinstance(tree, (tuple, list)):
+        return tuple(_entry(x, axis, k) for x, axis in zip(tree, axes, strict=True))
+    return tree if axes is None else mx.take(tree, k, axis=axes)
+
+
+def _batch_size(tree: Any, axes: Any) -> int:
+    if isinstance(tree, (tuple, list)):
+        return max(_batch_size(x, axis) for x, axis in zip(tree, axes, strict=True))
+    return 0 if axes is None else int(tree.shape[axes])
+
+
+def _vectorised(function: Callable[[Any], Arrays]) -> Callable[[Any, Any], tuple[Arrays, tuple[int, ...]]]:
+    """The rule for `vmap` of a function with a rule: entry by entry.
+
+    Without one, MLX vectorises the forward pass, and a gradient of the result would not know of the other rules.
+    """
+
+    def one_by_one(primals: Any, axes: Any) -> tuple[Arrays, tuple[int, ...]]:
+        each = [function(_entry(primals, axes, k)) for k in range(_batch_size(primals, axes))]
+        stacked = tuple(mx.stack(list(column)) for column in zip(*each, strict=True))
+        return stacked, (0,) * len(stacked)
+
+    return one_by_one
+
+
+class MlxAdapter(Defaults):
+    """The adapter for MLX's arrays."""
+
+    name = "mlx"
+    mode = "eager"
+    version: str = vars(mx)["__version__"]  # unknown to its stubs
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """The default first. Arrays of MLX have no device: functions have."""
+        found = [str(kind.name) for kind in (mx.gpu, mx.cpu) if mx.is_available(mx.Device(kind))]
+        default = str(mx.default_device().type.name)
+        return tuple(sorted(found, key=lambda name: name != default))
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        wide = ("float64",) if mx.default_device().type == mx.cpu else ()
+        return (*wide, "float32", "float16", "bfloat16")
+
+    def stop_gradient(self, x: Array) -> Array:
+        return mx.stop_gradient(x)
+
+    def check(self, x: Array) -> None:
+        if x.dtype == mx.float64 and mx.default_device().type != mx.cpu:
+            message = (
+                "expected an array of float32, float16 or bfloat16, got float64, which MLX computes with on the "
+                "processor alone; convert it with astype, or call the loss within mlx.core.stream(mlx.core.cpu)"
+            )
+            raise TypeError(message)
+
+    def value_and_grad(
+        self, fn: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False
+    ) -> Callable[..., Any]:
+        del has_aux  # MLX differentiates the first of what a function returns
+        if isinstance(argnums, int):
+            transformed: Callable[..., Any] = mx.value_and_grad(fn, argnums=argnums)
+            return transformed
+        order = sorted(argnums)
+        of_all: Any = mx.value_and_grad(fn, argnums=order)
+
+        def in_turn(*arguments: Any, **options: Any) -> tuple[Any, Any]:
+            value, gradients = of_all(*arguments, **options)
+            # MLX returns the gradients in the order of the arguments, and of one argument not in a tuple.
+            by_number = {order[0]: gradients} if len(order) == 1 else dict(zip(order, gradients, strict=True))
+            return value, tuple(by_number[number] for number in argnums)
+
+        return in_turn
+
+    def custom_vjp(
+        self, forward: Callable[..., Arrays], backward: Callable[..., Sequence[Array]], *, exact: bool = True
+    ) -> Callable[..., Arrays]:
+        del exact
+
+        def bound(static: Any, *arrays: Array) -> Arrays:
+            def forth(arrays: Arrays) -> Arrays:
+                with not_differentiated():
+                    return tuple(forward(static, *arrays))
+
+            def back(primals: Arrays, cotangents: Arrays, outputs: Arrays) -> list[Array]:
+                return _filled(backward(static, tuple(primals), tuple(outputs), tuple(cotangents)), primals)
+
+            rule: Any = mx.custom_function(forth)
+            rule.vjp(back)
+            rule.vmap(_vectorised(lambda arrays: bound(static, *arrays)))
+            return tuple(rule(arrays))
+
+        return bound
+
+    def value_and_vjp(self, function: Callable[..., Arrays]) -> Callable[..., tuple[Array, Array]]:
+        def run(static: Any, arrays: Arrays, wanted: tuple[bool, ...]) -> Arrays:
+            places: list[int] = []  # of the arrays that have a gradient
+
+            def forth(arrays: Arrays) -> Arrays:
+                with not_differentiated():
+                    value, constant, *gradients = function(static, *arrays, need_grad=wanted)
+                places[:] = [k for k, g in enumerate(gradients) if g is not None]
+                return value, mx.stop_gradient(constant), *(gradients[k] for k in places)
+
+            def back(primals: Arrays, cotangents: Arrays, outputs: Arrays) -> list[Array]:
+                primals, chosen = tuple(primals), tuple(places)
+                found: list[Array | None] = [None] * len(primals)
+                for k, g in zip(chosen, _gradients(function, static, chosen, primals, tuple(outputs[2:])), strict=True):
+                    found[k] = cotangents[0] * g
+                return _filled(found, primals)
+
+            rule: Any = mx.custom_function(forth)
+            rule.vjp(back)
+            rule.vmap(_vectorised(lambda arrays: run(static, arrays, wanted)))
+            return tuple(rule(arrays))
+
+        def bound(static: Any, *arrays: Array) -> tuple[Array, Array]:
+            wanted = tuple(_is_floating(x) and is_traced(x) for x in arrays)
+            if any(wanted):
+                value, constant, *_ = run(static, arrays, wanted)
+            else:
+                value, constant = function(static, *arrays, need_grad=False)
+            return value, constant
+
+        return bound
+
+    def needs_gradient(self, x: Array) -> bool:
+        return is_traced(x)
+
+    def linear_map(self, linear: Any, x: Array) -> Array:
+        def back(primal: Array, cotangent: Array, output: Array) -> Array:
+            del primal, output
+            return self.linear_map(linear.transposed(), cotangent)
+
+        def push(primal: Array, tangent: Array) -> Array:
+            del primal
+            return self.linear_map(linear.derivative(), tangent)
+
+        rule: Any = mx.custom_function(linear)
+        rule.vjp(back)
+        rule.jvp(push)
+        return rule(x)
+
+    def sum_along(self, x: Array, axis: int) -> Array:
+        """The sums, of sums of 64: of 4096 terms, with a tenth of the error of MLX's own, which adds one by one."""
+        length = x.shape[axis]
+        if length <= CHUNK * 2 or mx.default_device().type != mx.cpu:
+            return mx.sum(x, axis=axis)
+        whole = length // CHUNK * CHUNK
+        if axis == 1:
+            total = mx.sum(mx.sum(mx.reshape(x[:, :whole], (x.shape[0], -1, CHUNK)), axis=2), axis=1)
+            return total if whole == length else total + mx.sum(x[:, whole:], axis=1)
+        total = mx.sum(mx.sum(mx.reshape(x[:whole], (-1, CHUNK, x.shape[1])), axis=1), axis=0)
+        return total if whole == length else total + mx.sum(x[whole:], axis=0)
+
+    def scan(
+        self, step: Callable[[Arrays, Arrays, int], tuple[Arrays, Arrays]], init: Arrays, xs: Arrays, block: Any
+    ) -> tuple[Arrays, Arrays]:
+        earlier: Arrays = ()
+
+        def in_order(carry: Arrays, tiles: Arrays, start: int) -> tuple[Arrays, Arrays]:
+            nonlocal earlier
+            if earlier:
+                link = _link(earlier)
+                tiles = tuple(_after(x, link) for x in tiles)
+            carry, out = step(carry, tiles, start)
+            earlier = tuple(x for x in (*carry, *out) if x is not None and x.size)
+            return carry, out
+
+        return super().scan(in_order, init, xs, block)
+
+
+def _gradients(
+    function: Callable[..., Arrays], static: Any, places: tuple[int, ...], arrays: Arrays, gradients: Arrays
+) -> Arrays:
+    """The gradients, which have been computed, as functions of the arrays, with the derivatives of `function`."""
+
+    def split(arrays: Arrays) -> tuple[dict[int, Array], Callable[..., list[Array]]]:
+        """The floating-point arrays by their places, and the gradients, computed anew, as a function of them."""
+        varying = {k: x for k, x in enumerate(arrays) if _is_floating(x)}
+
+        def of_floating(*values: Array) -> list[Array]:
+            replaced = dict(zip(varying, values, strict=True))
+            given = (replaced.get(k, x) for k, x in enumerate(arrays))
+            found = function(static, *given, need_grad=tuple(k in places for k in range(len(arrays))))[2:]
+            return [found[k] for k in places]
+
+        return varying, of_floating
+
+    def forth(arrays: Arrays, gradients: Arrays) -> Arrays:
+        del arrays
+        return gradients
+
+    def back(primals: tuple[Arrays, Arrays], cotangents: Arrays, outputs: Arrays) -> list[Array]:
+        del outputs
+        arrays, gradients = primals
+        varying, of_floating = split(arrays)
+        _, products = mx.vjp(of_floating, list(varying.values()), list(cotangents))
+        found = dict(zip(varying, products, strict=True))
+        return [*_filled([found.get(k) for k in range(len(arrays))], arrays), *map(mx.zeros_like, gradients)]
+
+    def push(primals: tuple[Arrays, Arrays], tangents: tuple[Arrays, Arrays]) -> list[Array]:
+        varying, of_floating = split(primals[0])
+        directions = [mx.zeros_like(x) if tangents[0][k] is None else tangents[0][k] for k, x in varying.items()]
+        _, found = mx.jvp(of_floating, list(varying.values()), directions)
+        return list(found)
+
+    rule: Any = mx.custom_function(forth)
+    rule.vjp(back)
+    rule.jvp(push)
+    rule.vmap(_vectorised(lambda both: _gradients(function, static, places, *both)))
+    return tuple(rule(arrays, gradients))
+
+
+def adapter(namespace_of: Callable[[Any], Any]) -> MlxAdapter:
+    """The adapter for MLX's arrays."""
+    return MlxAdapter(namespace_of)

@@ -1,0 +1,294 @@
+"""MLX's functions as the array API has them: where `mlx.core` lacks one, an argument, or a dtype, with the reason.
+
+`mlx.core` says that it is a namespace of the standard (`array.__array_namespace__`), and is nearly one. What is mended
+here was found on MLX 0.32.4; everything else is MLX's own function.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from types import ModuleType
+from typing import Any
+
+import mlx.core as mx
+
+__all__ = ["is_traced", "namespace", "not_differentiated"]
+
+Array = Any
+
+_INDEX = mx.int32
+"""The dtype of indices that `mlx.core.__array_namespace_info__` names; MLX's own functions return uint32."""
+
+
+def astype(x: Array, dtype: Any, /, *, copy: bool = True, device: Any = None) -> Array:
+    """MLX's takes no `copy` and no `device`."""
+    del copy  # arrays are values: nothing but assignment of their owner changes one
+    return mx.astype(x, dtype, stream=device)
+
+
+def is_traced(x: Array) -> bool:
+    """Whether a transformation traces `x`.
+
+    MLX does not say, but `async_eval` raises for an array that is traced. One that is not is evaluated meanwhile.
+    """
+    try:
+        mx.async_eval(mx.stop_gradient(x))
+    except ValueError:
+        return True
+    return False
+
+
+def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None) -> Array:
+    """MLX's takes no `device`.
+
+    A copy is for another thread to read, and holds numbers without a graph: no cotangent passes back through it. MLX
+    evaluates an array in the thread that made it alone ("There is no Stream(cpu, 1) in current thread"). Within a
+    derivative it keeps the graphs of evaluated arrays, and threads that free such a graph at once end in a segmentation
+    fault.
+    """
+    with nullcontext() if device is None else mx.stream(device):
+        x = mx.asarray(obj, dtype)
+        if not copy or not x.size:
+            return x
+        if x.dtype in (mx.float64, mx.bfloat16):  # MLX reads buffers of float64 as float32; Python has none of bfloat16
+            return mx.array(x.tolist(), dtype=x.dtype)
+        buffer: Any = x
+        copied: Any = memoryview(buffer)
+        return mx.array(copied)
+
+
+def _on_device(name: str) -> Callable[..., Array]:
+    """A function that creates arrays, with the argument `device` in the place of MLX's `stream`."""
+    function = getattr(mx, name)
+
+    def create(*arguments: Any, dtype: Any = None, device: Any = None, **options: Any) -> Array:
+        given = {} if dtype is None else {"dtype": dtype}
+        return function(*arguments, **given, **options, stream=device)
+
+    create.__name__ = name
+    create.__doc__ = f"`mlx.core.{name}` takes `stream` rather than `device`."
+    return create
+
+
+def _reduction(name: str) -> Callable[..., Array]:
+    """A sum or product, with the argument `dtype` that MLX's lacks."""
+    function = getattr(mx, name)
+
+    def reduce(x: Array, /, *, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Array:
+        return function(x if dtype is None else mx.astype(x, dtype), axis=axis, keepdims=keepdims)
+
+    reduce.__name__ = name
+    reduce.__doc__ = f"`mlx.core.{name}` takes no `dtype`."
+    return reduce
+
+
+def full(shape: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Array:
+    """MLX calls the value `vals`."""
+    return mx.full(shape, fill_value, dtype, stream=device)
+
+
+def full_like(x: Array, /, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Array:
+    """MLX calls the value `vals`."""
+    return mx.full_like(x, fill_value, dtype, stream=device)
+
+
+def _indices(found: Array) -> Array:
+    """Indices as constants, with the dtype of indices.
+
+    Where they are computed from an array that is differentiated, MLX raises: "[gather] Cannot calculate VJP with
+    respect to indices. Use stop_gradient on indices".
+    """
+    return mx.stop_gradient(found.astype(_INDEX))
+
+
+def argmax(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
+    """The index of the largest entry."""
+    return _indices(mx.argmax(x, axis=axis, keepdims=keepdims))
+
+
+def argmin(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
+    """The index of the smallest entry."""
+    return _indices(mx.argmin(x, axis=axis, keepdims=keepdims))
+
+
+def argsort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
+    """The order of the entries: MLX's takes neither `descending` nor `stable`.
+
+    MLX's sort is a merge sort, on the processor `std::stable_sort`: entries that are equal keep their order. For a
+    descending order they are reversed before and after.
+    """
+    del stable
+    if not descending:
+        return _indices(mx.argsort(x, axis=axis))
+    order = mx.flip(mx.argsort(mx.flip(x, axis=axis), axis=axis), axis=axis)
+    return x.shape[axis] - 1 - _indices(order)
+
+
+def take(x: Array, indices: Array, /, *, axis: int | None = None) -> Array:
+    """Entries by their indices, which are constants (see `_indices`)."""
+    return mx.take(x, mx.stop_gradient(indices), axis=axis)
+
+
+def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
+    """The entries in order: MLX's takes neither `descending` nor `stable`."""
+    del stable
+    found = mx.sort(x, axis=axis)
+    return mx.flip(found, axis=axis) if descending else found
+
+
+def searchsorted(x1: Array, x2: Array, /, *, side: str = "left", sorter: Array | None = None) -> Array:
+    """Where entries belong in an order, with the dtype of indices."""
+    ordered = x1 if sorter is None else mx.take(x1, sorter, axis=0)
+    return _indices(mx.searchsorted(ordered, x2, side=side))
+
+
+def cumulative_sum(x: Array, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False) -> Array:
+    """The sums up to each entry: MLX's takes no `include_initial`."""
+    axis = 0 if axis is None else axis
+    found = mx.cumsum(x if dtype is None else mx.astype(x, dtype), axis=axis)
+    if not include_initial:
+        return found
+    first = mx.zeros_like(mx.take(found, mx.array([0]), axis=axis))
+    return mx.concat([first, found], axis=axis)
+
+
+def _by_its_rule(
+    function: Callable[[Array], Array], slope: Callable[[Array, Array], Array]
+) -> Callable[[Array], Array]:
+    """A function of one array, whose derivative is `slope` of its argument and its result."""
+
+    def pull(primal: Array, cotangent: Array, output: Array) -> Array:
+        return cotangent * slope(primal, output)
+
+    def push(primal: Array, tangent: Array) -> Array:
+        return tangent * slope(primal, bound(primal))
+
+    bound: Any = mx.custom_function(function)
+    bound.vjp(pull)
+    bound.jvp(push)
+    bound.vmap(lambda primal, axis: (bound(primal), axis))
+    result: Callable[[Array], Array] = bound
+    return result
+
+
+def _exact_exp(x: Array) -> Array:
+    """``exp(x)`` from ``expm1``, which the C library computes; of negative numbers as ``1 / exp(-x)``."""
+    growth = mx.expm1(mx.abs(x)) + 1.0
+    return mx.where(x < 0, 1.0 / growth, growth)
+
+
+_exp = _by_its_rule(_exact_exp, lambda _, y: y)
+_expm1 = _by_its_rule(mx.expm1, lambda _, y: y + 1.0)
+
+
+def _is_mended(x: Array) -> bool:
+    return bool(mx.default_device().type == mx.cpu and x.dtype in (mx.float32, mx.float64))
+
+
+def exp(x: Array, /) -> Array:
+    """The exponential, exact to two units in the last place on the processor too.
+
+    There MLX multiplies by log2(e) in one rounding, whatever the dtype
+    (https://github.com/ml-explore/mlx/issues/3047, https://github.com/ml-explore/mlx/issues/1341): the relative error
+    of ``mx.exp(x)`` is some ``1e-7 |x|``. In float32 these are 7 units in the last place for x = -9, and 60 for
+    x = -75; float64 has no more digits than that, and ``mx.exp(mx.array(100.0, dtype=mx.float64))`` is infinite.
+    """
+    return _exp(x) if _is_mended(x) else mx.exp(x)
+
+
+def expm1(x: Array, /) -> Array:
+    """``exp(x) - 1``; MLX's has tangents by its `exp`."""
+    return _expm1(x) if _is_mended(x) else mx.expm1(x)
+
+
+class _Depth(threading.local):
+    """The number of functions with a rule of their own that this thread is in."""
+
+    depth = 0
+
+
+_closed = _Depth()
+
+
+@contextmanager
+def not_differentiated() -> Iterator[None]:
+    """Let `where` be MLX's in a function that has a rule of its own, inside of which MLX differentiates nothing.
+
+    The rule of each `where` costs some 10 µs.
+    """
+    _closed.depth += 1
+    try:
+        yield
+    finally:
+        _closed.depth -= 1
+
+
+def _choose(condition: Array, x: Array, y: Array) -> Array:
+    return mx.where(condition, x, y)
+
+
+def _pull_choice(primals: tuple[Array, Array, Array], cotangent: Array, output: Array) -> tuple[Array, ...]:
+    del output
+    condition, *_ = primals
+    return mx.zeros_like(condition), mx.where(condition, cotangent, 0.0), mx.where(condition, 0.0, cotangent)
+
+
+def _push_choice(primals: tuple[Array, Array, Array], tangents: tuple[Any, Any, Any]) -> Array:
+    _, *tangents_of_both = tangents
+    condition, *both = primals
+    x, y = (mx.zeros_like(z) if t is None else t for z, t in zip(both, tangents_of_both, strict=True))
+    return mx.where(condition, x, y)
+
+
+def _vectorise_choice(primals: tuple[Array, ...], axes: tuple[int | None, ...]) -> tuple[Array, int]:
+    pairs = zip(primals, axes, strict=True)
+    moved = [x[None] if axis is None else mx.moveaxis(x, axis, 0) for x, axis in pairs]
+    return _where(*mx.broadcast_arrays(*moved)), 0
+
+
+_where: Any = mx.custom_function(_choose)
+_where.vjp(_pull_choice)
+_where.jvp(_push_choice)
+_where.vmap(_vectorise_choice)
+
+
+def where(condition: Array, x1: Any, x2: Any, /) -> Array:
+    """Entries of `x1` or of `x2`; the entry that is not taken has the derivative 0, whatever the cotangent.
+
+    MLX multiplies the cotangent by the condition (`Select::vjp` in its ``primitives.cpp``), so that an infinite one is
+    NaN where it should be 0: ``mx.vjp(lambda x: mx.where(x > 0, x, 0.0), [mx.array([-1.0])], [mx.array([mx.inf])])``.
+    """
+    if _closed.depth:
+        return mx.where(condition, x1, x2)
+    dtype = next((x.dtype for x in (x1, x2) if isinstance(x, mx.array)), None)
+    both = [x if isinstance(x, mx.array) else mx.array(x, dtype) for x in (x1, x2)]
+    if not mx.issubdtype(both[0].dtype, mx.floating) or both[0].dtype != both[1].dtype:
+        return mx.where(condition, x1, x2)
+    return _where(*mx.broadcast_arrays(condition, *both))
+
+
+def _mended() -> ModuleType:
+    """A module of MLX's functions and those above; under MLX's name, by which messages speak of it."""
+    mended = ModuleType(mx.__name__, __doc__)
+    vars(mended).update({name: value for name, value in vars(mx).items() if not name.startswith("__")})
+    vars(mended).update({"__version__": vars(mx)["__version__"], "bool": mx.bool_})
+    # MLX's `linspace` and `eye` are as those of the standard but for `stream`.
+    for name in (
+        *("arange", "empty", "empty_like", "eye", "linspace"),
+        *("ones", "ones_like", "zeros", "zeros_like"),
+    ):
+        setattr(mended, name, _on_device(name))
+    for name in ("prod", "sum"):
+        setattr(mended, name, _reduction(name))
+    for function in (
+        *(argmax, argmin, argsort, asarray, astype, cumulative_sum, exp, expm1),
+        *(full, full_like, searchsorted, sort, take, where),
+    ):
+        setattr(mended, function.__name__, function)
+    return mended
+
+
+namespace: Any = _mended()
+"""The namespace to compute with."""
