@@ -32,12 +32,8 @@ class RepositoryLinks(SphinxTransform):
             if not target.is_relative_to(pages):  # otherwise it is a download of the site
                 self.replace(node, target, root)
         for node in list(self.document.findall(addnodes.pending_xref)):
-            name = str(node["reftarget"])
-            if (
-                node.get("refdomain") == "doc"
-                and name.startswith(f"{root}{os.sep}")
-                and not name.startswith(str(pages))
-            ):
+            name = Path(str(node["reftarget"]))
+            if node.get("refdomain") == "doc" and name.is_relative_to(root) and not name.is_relative_to(pages):
                 anchor = node["reftargetid"]
                 self.replace(node, Path(f"{name}.md"), root, f"#{anchor}" if anchor else "")
 
