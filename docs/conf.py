@@ -9,7 +9,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "_ext"))
-sys.path += [str(HERE.parent / folder) for folder in ("benchmarks", "examples")]  # of which the gallery makes use
+sys.path += [str(HERE.parent / folder) for folder in ("benchmarks", "examples", "tests/plugin/metered")]
 
 from sphinx.application import Sphinx  # noqa: E402  (after the path)
 
