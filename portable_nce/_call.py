@@ -205,6 +205,7 @@ def contrast_embeddings(
     dtypes: tuple[Any, ...] = (),
     replicated: bool = False,
     agreed_on: tuple[Any, ...] = (),
+    opposite: tuple[Array, Array] | None = None,
 ) -> Array:
     """The loss of two named arrays of embeddings, or of one with itself: checked, computed and finished.
 
@@ -214,6 +215,9 @@ def contrast_embeddings(
 
     `dtypes` are those of the embeddings before they were widened, if they were. Between ranks they travel in these;
     columns that are `replicated`, the same on all ranks, do not. What else these must agree on is `agreed_on`.
+
+    `opposite`: the rows and columns of RELIC's second distribution, in the dtype to compute in, where that is not of
+    the transposed scores.
     """
     check_choice("reduction", reduction, REDUCTIONS)
     symmetric = check_bool("symmetric", symmetric)
@@ -267,6 +271,7 @@ def contrast_embeddings(
             block_size=block_size,
             precision=precision,
             sharpness=sharpness_of(hardness, factor_of_scores, x),
+            opposite=opposite,
         )
         # With a temperature of each row, the scores of rows with themselves are not symmetric.
         alone = len(embeddings) == 1 and not by_rows
@@ -448,6 +453,7 @@ def _matrix(
     scale: Any,
     replicated: bool,
     symmetric: str | None,
+    opposite: tuple[Array, Array] | None,
     **options: Any,
 ) -> ScoreMatrix:
     """The matrix of the rows of this process, and of all columns; `symmetric`: how a loss of both sides is reduced.
@@ -455,10 +461,14 @@ def _matrix(
     With a temperature of each row, that of row i is also that of column i, where this is compared with all rows.
     """
 
-    def make(similarity: Similarity, scale: Any, *, turns: bool = False) -> ScoreMatrix:
-        further = {"replicated": replicated, "symmetric": symmetric, "turns": turns, **options}
+    def make(similarity: Similarity, scale: Any, given: _Given = given, *, turns: bool = False) -> ScoreMatrix:
+        both = isinstance(objective, Relic) and opposite is None
+        further = {"replicated": replicated, "symmetric": symmetric, "turns": turns, "both": both, **options}
         return _matrix_of(given, objective, similarity, pairing, scale=scale, **further)
 
+    if opposite is not None:
+        rows, columns = opposite
+        return replace(make(similarity, scale), turned=make(similarity, scale, given._replace(x=rows, y=columns)))
     if not given.by_rows or (symmetric is None and not isinstance(objective, Relic)):
         return make(similarity, scale)
     of_columns = make(scaled_columns(similarity, scale[:, 0]), 1.0, turns=symmetric is not None)
@@ -474,11 +484,12 @@ def _matrix_of(
     scale: Any,
     replicated: bool,
     symmetric: str | None,
-    turns: bool = False,
+    turns: bool,
+    both: bool,
     **options: Any,
 ) -> ScoreMatrix:
     """The matrix of the rows of this process; of ranks, with its transpose if it `turns` or a loss needs that."""
-    shards, both, x, y, mask = options["shards"], isinstance(objective, Relic), given.x, given.y, given.mask
+    shards, x, y, mask = options["shards"], given.x, given.y, given.mask
     sent = (given.dtypes[0], given.dtypes[-1])
     exact_in = sent[0] if all(dtype == sent[0] for dtype in given.dtypes) else None
     if shards is not None and given.keys and not replicated:

@@ -3,6 +3,11 @@
 Rows are K samples of one variable, columns N ≥ K samples of the other; columns beyond the rows are further negatives.
 Each docstring says whether the number is a lower bound, an upper bound or neither.
 
+Rows may have other positives, or see fewer columns: `positives` names the column of each row's, and a `mask` says which
+pairs take part. A row without a positive or without a negative does not count; K is the number of those that count, and
+N - 1 how many negatives a row has. A mean over the pairs i ≠ j is then the mean over the rows of the means over their
+negatives.
+
 A score of -inf is a number here, and no mask as in `portable_nce.from_scores`: the pair stays in the counts K and N.
 Each docstring says what it gives. As a negative it adds 0 to a sum of exponentials; as a positive it makes most values
 -inf.
@@ -11,7 +16,7 @@ Each docstring says what it gives. As a negative it adds 0 to a sum of exponenti
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 from ._call import finish
 from ._core.autodiff import stop_gradient
@@ -21,6 +26,8 @@ from ._core.checks import (
     check_bool,
     check_choice,
     check_floating,
+    check_integers,
+    check_mask,
     check_number,
     check_shape,
     scalar,
@@ -32,7 +39,7 @@ from ._core.numerics import softplus, sum_to_scalar, upcast
 from ._core.protocol import Array, Namespace
 from ._execution.matrix import given
 from .from_scores import enter_scores
-from .pairings import diagonal
+from .pairings import Pairing
 
 __all__ = [
     "barber_agakov",
@@ -57,7 +64,7 @@ __all__ = [
 ]
 
 
-def info_nce(scores: Array, /) -> Array:
+def info_nce(scores: Array, /, *, positives: Array | None = None, mask: Array | None = None) -> Array:
     r"""Return the InfoNCE (CPC) bound: a lower bound for any scores, never above log N.
 
     .. math:: \hat I = \log N - \frac1K \sum_i \log(1 + e^{u_i})
@@ -70,6 +77,11 @@ def info_nce(scores: Array, /) -> Array:
     scores : array, shape (K, N)
         Scores g of K rows against N ≥ K columns, positives on the diagonal. A negative of -inf adds 0 to the sum. A
         positive of -inf makes the bound -inf, except where all of its row is -inf: such a row is worth log N.
+    positives : array of int, shape (K,), optional
+        Column of each row's positive; by default that on the diagonal. With negatives of each row, stand the positives
+        in front of them, and pass zeros.
+    mask : array of bool, shape (K, N), optional
+        Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
 
     Returns
     -------
@@ -99,12 +111,20 @@ def info_nce(scores: Array, /) -> Array:
     >>> pnce.bounds.info_nce(8.0 * np.eye(4))
     array(1.38528...)
     """
-    xp, scores, dtype = _enter(scores)
-    log_odds = diagonal_log_odds(xp, scores)
-    return _finish(xp, _row_mean(xp, _log(xp, scores.shape[1], log_odds) - softplus(xp, log_odds)), dtype)
+    pairs = Pairs.of(scores, positives, mask, least=1)
+    log_odds = pairs.log_odds()
+    return pairs.finish(pairs.row_mean(pairs.log_number(1) - softplus(pairs.xp, log_odds)))
 
 
-def info_nce_anchor(scores: Array, /, *, nu: float = 1.0, form: str = "bound") -> Array:
+def info_nce_anchor(
+    scores: Array,
+    /,
+    *,
+    nu: float = 1.0,
+    form: str = "bound",
+    positives: Array | None = None,
+    mask: Array | None = None,
+) -> Array:
     r"""Return the bound or the estimate of InfoNCE with an anchor, whose best scores are the log ratios themselves.
 
     The scores are those of a classifier of n + 1 classes, n = N - 1. Of the n samples that it is shown with
@@ -137,6 +157,11 @@ def info_nce_anchor(scores: Array, /, *, nu: float = 1.0, form: str = "bound") -
     form : {"bound", "plug_in"}, default: "bound"
         The lower bound :math:`\hat I`, or the mean of the scores of the positives with the gradient of
         :math:`\hat I`.
+    positives : array of int, shape (K,), optional
+        Column of each row's positive; by default that on the diagonal. With negatives of each row, stand the positives
+        in front of them, and pass zeros.
+    mask : array of bool, shape (K, N), optional
+        Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
 
     Returns
     -------
@@ -173,24 +198,22 @@ def info_nce_anchor(scores: Array, /, *, nu: float = 1.0, form: str = "bound") -
     """
     nu = check_number("nu", nu, above=0.0, limits=SINGLE)
     check_choice("form", form, ("bound", "plug_in"))
-    xp, scores, dtype = _enter(scores, least=2)
-    own, off = _split(scores)
-    others = scores.shape[1] - 1
-    positive = _positive(xp, scores)
-    log_nu = xp.log(xp.zeros_like(positive) + nu)
-    # ν in the place of the positive: what is left of a row without one of its entries are the sums of both classes.
-    sums = _leave_one_out_sums(xp, xp.where(own, xp.expand_dims(log_nu, axis=1), scores))
-    nothing = xp.zeros_like(scores)
-    odds = xp.where(off, sums - xp.expand_dims(positive, axis=1), nothing)
-    paired = xp.sum(xp.where(off, softplus(xp, odds), nothing), axis=1) / others
-    anchored = softplus(xp, xp.sum(xp.where(own, sums, nothing), axis=1) - log_nu)
-    share = (xp.zeros_like(positive) + nu) / others
-    ceiling = (1.0 + share) * xp.log(xp.zeros_like(positive) + (others + nu)) - share * log_nu
-    bound = _row_mean(xp, ceiling - paired - share * anchored)
-    return _finish(xp, bound if form == "bound" else _instead(_row_mean(xp, positive), bound), dtype)
+    pairs = Pairs.of(scores, positives, mask)
+    xp, positive = pairs.xp, pairs.positive()
+    share, log_nu = (xp.zeros_like(positive) + nu) / pairs.number, _log(xp, nu, positive)
+    ceiling = (1.0 + share) * _log(xp, pairs.number + nu, positive) - share * log_nu
+    bound = pairs.row_mean(ceiling - anchored_losses(pairs, nu))
+    return pairs.finish(bound if form == "bound" else _instead(pairs.row_mean(positive), bound))
 
 
-def dual_critic(scores: Array, /, *, include_positive: bool = False) -> Array:
+def dual_critic(
+    scores: Array,
+    /,
+    *,
+    include_positive: bool = False,
+    positives: Array | None = None,
+    mask: Array | None = None,
+) -> Array:
     r"""Return the best dual critic of each row in closed form, for `dual`.
 
     .. math:: \hat u_i = \mathrm{lse}_{j \ne i}\, g_{ij} - g_{ii} - \log(N - 1), \qquad
@@ -208,6 +231,11 @@ def dual_critic(scores: Array, /, *, include_positive: bool = False) -> Array:
         N with `include_positive`.
     include_positive : bool, default: False
         Whether to return :math:`\hat u^\oplus`.
+    positives : array of int, shape (K,), optional
+        Column of each row's positive; by default that on the diagonal. With negatives of each row, stand the positives
+        in front of them, and pass zeros.
+    mask : array of bool, shape (K, N), optional
+        Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
 
     Returns
     -------
@@ -234,17 +262,14 @@ def dual_critic(scores: Array, /, *, include_positive: bool = False) -> Array:
     array([-8., -8., -8., -8.])
     """
     include_positive = check_bool("include_positive", include_positive)
-    xp, scores, dtype = _enter(scores, least=2)
-    log_odds = diagonal_log_odds(xp, scores)
-    n_columns = scores.shape[1]
-    if include_positive:
-        critic = softplus(xp, log_odds) - _log(xp, n_columns, log_odds)
-    else:
-        critic = log_odds - _log(xp, n_columns - 1, log_odds)
-    return finish(xp, critic, dtype, "none")
+    pairs = Pairs.of(scores, positives, mask)
+    log_odds = pairs.log_odds()
+    odds = softplus(pairs.xp, log_odds) if include_positive else log_odds
+    critic = odds - pairs.log_number(int(include_positive))
+    return finish(pairs.xp, pairs.of_counted(critic), pairs.dtype, "none")
 
 
-def dual(scores: Array, u: Array, /) -> Array:
+def dual(scores: Array, u: Array, /, *, positives: Array | None = None, mask: Array | None = None) -> Array:
     r"""Return the dual bound of FlatNCE: a lower bound **only if `u` does not use the sampled negatives**.
 
     .. math:: D(g, u) = \frac1K \sum_i \Big(1 - u_i - \frac{1}{N - 1} \sum_{j \ne i} e^{g_{ij} - g_{ii} - u_i}\Big).
@@ -256,6 +281,11 @@ def dual(scores: Array, u: Array, /) -> Array:
         positive of -inf makes the bound -inf, with an infinite gradient, or NaN if a negative of its row is -inf too.
     u : array, shape (K,)
         Dual critic of each row, as learned, or from `dual_critic`.
+    positives : array of int, shape (K,), optional
+        Column of each row's positive; by default that on the diagonal. With negatives of each row, stand the positives
+        in front of them, and pass zeros.
+    mask : array of bool, shape (K, N), optional
+        Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
 
     Returns
     -------
@@ -282,10 +312,10 @@ def dual(scores: Array, u: Array, /) -> Array:
     >>> pnce.bounds.dual(scores, np.full(4, -1.0))
     array(1.99908...)
     """
-    return _dual(scores, u)
+    return _dual(scores, u, positives, mask)
 
 
-def flo(scores: Array, u: Array, /) -> Array:
+def flo(scores: Array, u: Array, /, *, positives: Array | None = None, mask: Array | None = None) -> Array:
     r"""Return the Fenchel-Legendre bound: a lower bound if `u` does not use the sampled negatives.
 
     .. math:: \hat I = -\frac1K \sum_i \big(u_i + R_i - 1\big), \qquad
@@ -302,6 +332,11 @@ def flo(scores: Array, u: Array, /) -> Array:
         positive of -inf makes the bound -inf, with an infinite gradient, or NaN if a negative of its row is -inf too.
     u : array, shape (K,)
         Critic u of the positive pairs.
+    positives : array of int, shape (K,), optional
+        Column of each row's positive; by default that on the diagonal. With negatives of each row, stand the positives
+        in front of them, and pass zeros.
+    mask : array of bool, shape (K, N), optional
+        Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
 
     Returns
     -------
@@ -331,10 +366,10 @@ def flo(scores: Array, u: Array, /) -> Array:
     >>> pnce.bounds.flo(8.0 * np.eye(4), np.full(4, -1.0))
     array(1.99908...)
     """
-    return _dual(scores, u)
+    return _dual(scores, u, positives, mask)
 
 
-def fdv(scores: Array, /) -> Array:
+def fdv(scores: Array, /, *, positives: Array | None = None, mask: Array | None = None) -> Array:
     r"""Return the InfoNCE bound with FlatNCE's gradient: a lower bound whose gradient does not vanish at the ceiling.
 
     .. math:: \hat I = \mathrm{sg}\big(\hat I_{\mathrm{InfoNCE}}\big) + \hat F - \mathrm{sg}\,\hat F, \qquad
@@ -348,6 +383,11 @@ def fdv(scores: Array, /) -> Array:
     scores : array, shape (K, N)
         Scores g of K rows against N ≥ K columns, positives on the diagonal. Values for -inf are those of `info_nce`;
         the gradient is 0 everywhere if a positive, or all negatives of a row, are -inf.
+    positives : array of int, shape (K,), optional
+        Column of each row's positive; by default that on the diagonal. With negatives of each row, stand the positives
+        in front of them, and pass zeros.
+    mask : array of bool, shape (K, N), optional
+        Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
 
     Returns
     -------
@@ -373,13 +413,13 @@ def fdv(scores: Array, /) -> Array:
     >>> pnce.bounds.fdv(8.0 * np.eye(4))
     array(1.38528...)
     """
-    xp, scores, dtype = _enter(scores, least=2)
-    log_odds = diagonal_log_odds(xp, scores)
-    value = _log(xp, scores.shape[1], log_odds) - softplus(xp, log_odds)
-    return _finish(xp, _instead(_row_mean(xp, value), -_row_mean(xp, log_odds)), dtype)
+    pairs = Pairs.of(scores, positives, mask)
+    log_odds = pairs.log_odds()
+    value = pairs.log_number(1) - softplus(pairs.xp, log_odds)
+    return pairs.finish(_instead(pairs.row_mean(value), -pairs.row_mean(log_odds)))
 
 
-def dv(scores: Array, /) -> Array:
+def dv(scores: Array, /, *, positives: Array | None = None, mask: Array | None = None) -> Array:
     r"""Return the Donsker-Varadhan estimate: a lower bound in the population, on a finite batch neither.
 
     .. math:: \hat I = \frac1K \sum_i g_{ii} - \log \frac{1}{K (N - 1)} \sum_i \sum_{j \ne i} e^{g_{ij}}
@@ -391,6 +431,11 @@ def dv(scores: Array, /) -> Array:
     scores : array, shape (K, N)
         Scores g of K rows against N ≥ K columns, positives on the diagonal. A negative of -inf adds 0 to the sum. A
         positive of -inf makes the estimate -inf; without a finite negative it is inf, and with both NaN.
+    positives : array of int, shape (K,), optional
+        Column of each row's positive; by default that on the diagonal. With negatives of each row, stand the positives
+        in front of them, and pass zeros.
+    mask : array of bool, shape (K, N), optional
+        Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
 
     Returns
     -------
@@ -420,11 +465,19 @@ def dv(scores: Array, /) -> Array:
     >>> pnce.bounds.dv(8.0 * np.eye(4))
     array(8.)
     """
-    xp, scores, dtype = _enter(scores, least=2)
-    return _finish(xp, _row_mean(xp, _positive(xp, scores)) - _log_mean(xp, scores), dtype)
+    pairs = Pairs.of(scores, positives, mask)
+    return pairs.finish(pairs.row_mean(pairs.positive()) - pairs.log_mean(pairs.scores))
 
 
-def mine(scores: Array, /, log_mean: Array | None = None, *, rate: float = 0.01) -> tuple[Array, Array]:
+def mine(
+    scores: Array,
+    /,
+    log_mean: Array | None = None,
+    *,
+    rate: float = 0.01,
+    positives: Array | None = None,
+    mask: Array | None = None,
+) -> tuple[Array, Array]:
     r"""Return MINE's estimate, `dv` with the gradient of a moving average, and the new average.
 
     .. math:: \hat I = \frac1K \sum_i g_{ii} - \log \mathrm{mean}_{i,\, j \ne i}\, e^{g_{ij}}, \qquad
@@ -443,6 +496,11 @@ def mine(scores: Array, /, log_mean: Array | None = None, *, rate: float = 0.01)
         Logarithm of the moving average so far; at the first step None, which takes the batch's.
     rate : float, default: 0.01
         Share r of the batch in the new average, in (0, 1].
+    positives : array of int, shape (K,), optional
+        Column of each row's positive; by default that on the diagonal. With negatives of each row, stand the positives
+        in front of them, and pass zeros.
+    mask : array of bool, shape (K, N), optional
+        Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
 
     Returns
     -------
@@ -477,21 +535,22 @@ def mine(scores: Array, /, log_mean: Array | None = None, *, rate: float = 0.01)
         raise ValueError(message)
     if log_mean is not None and not is_number(log_mean):
         _, (scores, log_mean) = enter(scores=scores, log_mean=log_mean)
-    xp, scores, dtype = _enter(scores, least=2)
-    now = _log_mean(xp, scores)
+    pairs = Pairs.of(scores, positives, mask)
+    xp, scores = pairs.xp, pairs.scores
+    now = pairs.log_mean(scores)
     state = stop_gradient(now)
     before = None if log_mean is None else xp.zeros_like(state) + scalar(xp, "log_mean", log_mean, scores)
     if before is not None and rate < 1.0:
         before = stop_gradient(before)
         share = xp.zeros_like(before) + rate
         state = _log_add(xp, before + xp.log1p(-share), state + xp.log(share))
-    positive = _row_mean(xp, _positive(xp, scores))
+    positive = pairs.row_mean(pairs.positive())
     shift = xp.where(xp.isinf(state), xp.zeros_like(state), state)
-    surrogate = positive - _mean_exp(xp, scores - shift)
-    return _finish(xp, _instead(positive - now, surrogate), dtype), _finish(xp, state, dtype)
+    surrogate = positive - pairs.mean_exp(scores - shift)
+    return pairs.finish(_instead(positive - now, surrogate)), pairs.finish(state)
 
 
-def nwj(scores: Array, /) -> Array:
+def nwj(scores: Array, /, *, positives: Array | None = None, mask: Array | None = None) -> Array:
     r"""Return the bound of Nguyen, Wainwright and Jordan (MINE-f): a lower bound for any scores, unbiased.
 
     .. math:: \hat I = \frac1K \sum_i g_{ii} - \frac{1}{K (N - 1)} \sum_i \sum_{j \ne i} e^{g_{ij} - 1}
@@ -504,6 +563,11 @@ def nwj(scores: Array, /) -> Array:
     scores : array, shape (K, N)
         Scores g of K rows against N ≥ K columns, positives on the diagonal. A negative of -inf adds 0 to the sum. A
         positive of -inf makes the bound -inf.
+    positives : array of int, shape (K,), optional
+        Column of each row's positive; by default that on the diagonal. With negatives of each row, stand the positives
+        in front of them, and pass zeros.
+    mask : array of bool, shape (K, N), optional
+        Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
 
     Returns
     -------
@@ -529,11 +593,18 @@ def nwj(scores: Array, /) -> Array:
     >>> pnce.bounds.nwj(2.0 * np.eye(4))
     array(1.63212...)
     """
-    xp, scores, dtype = _enter(scores, least=2)
-    return _finish(xp, _row_mean(xp, _positive(xp, scores)) - _mean_exp(xp, scores - 1.0), dtype)
+    pairs = Pairs.of(scores, positives, mask)
+    return pairs.finish(pairs.row_mean(pairs.positive()) - pairs.mean_exp(pairs.scores - 1.0))
 
 
-def tuba(scores: Array, /, log_baseline: float | Array) -> Array:
+def tuba(
+    scores: Array,
+    /,
+    log_baseline: float | Array,
+    *,
+    positives: Array | None = None,
+    mask: Array | None = None,
+) -> Array:
     r"""Return the tractable unnormalised bound: a lower bound for any scores and baseline, unbiased.
 
     .. math:: \hat I = 1 + \frac1K \sum_i (g_{ii} - \log a_i)
@@ -548,6 +619,11 @@ def tuba(scores: Array, /, log_baseline: float | Array) -> Array:
         positive of -inf makes the bound -inf.
     log_baseline : float or array, shape (K,) or of one entry
         Logarithm of the baseline a of each row, a function of the row alone; differentiable as an array.
+    positives : array of int, shape (K,), optional
+        Column of each row's positive; by default that on the diagonal. With negatives of each row, stand the positives
+        in front of them, and pass zeros.
+    mask : array of bool, shape (K, N), optional
+        Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
 
     Returns
     -------
@@ -573,12 +649,20 @@ def tuba(scores: Array, /, log_baseline: float | Array) -> Array:
     >>> pnce.bounds.tuba(2.0 * np.eye(4), 1.0)
     array(1.63212...)
     """
-    xp, scores, baseline, dtype = _with_baseline(scores, log_baseline)
-    first = _row_mean(xp, _positive(xp, scores) - baseline)
-    return _finish(xp, 1.0 + first - _mean_exp(xp, scores - xp.expand_dims(baseline, axis=1)), dtype)
+    pairs, baseline = _with_baseline(scores, log_baseline, positives, mask)
+    first = pairs.row_mean(pairs.positive() - baseline)
+    return pairs.finish(1.0 + first - pairs.mean_exp(pairs.scores - pairs.xp.expand_dims(baseline, axis=1)))
 
 
-def interpolated(scores: Array, /, alpha: float, log_baseline: float | Array) -> Array:
+def interpolated(
+    scores: Array,
+    /,
+    alpha: float,
+    log_baseline: float | Array,
+    *,
+    positives: Array | None = None,
+    mask: Array | None = None,
+) -> Array:
     r"""Return the interpolated bound: a lower bound between InfoNCE's small variance and TUBA's small bias.
 
     .. math:: \hat I_\alpha = 1 + \mathrm{mean}_{i,\, j \ne i} (g_{ii} - b_{ij})
@@ -598,6 +682,11 @@ def interpolated(scores: Array, /, alpha: float, log_baseline: float | Array) ->
         Weight α of the batch in the baseline, in [0, 1]: 0 is `tuba`, 1 is like `info_nce`.
     log_baseline : float or array, shape (K,) or of one entry
         Logarithm of the baseline a of each row, a function of the row alone; differentiable as an array.
+    positives : array of int, shape (K,), optional
+        Column of each row's positive; by default that on the diagonal. With negatives of each row, stand the positives
+        in front of them, and pass zeros.
+    mask : array of bool, shape (K, N), optional
+        Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
 
     Returns
     -------
@@ -627,10 +716,11 @@ def interpolated(scores: Array, /, alpha: float, log_baseline: float | Array) ->
     if not 0.0 <= alpha <= 1.0:
         message = f"alpha: expected a number in [0, 1], got {alpha}"
         raise ValueError(message)
-    xp, scores, baseline, dtype = _with_baseline(scores, log_baseline)
+    pairs, baseline = _with_baseline(scores, log_baseline, positives, mask)
+    xp, scores = pairs.xp, pairs.scores
     column = xp.expand_dims(baseline, axis=1)
-    number = scores.shape[1] - 1
-    without = _leave_one_out_sums(xp, scores) - _log(xp, number, baseline[0:1])  # of each entry: the others' log-mean
+    # Of each entry: the log-mean of the others in its row.
+    without = pairs.leave_one_out_sums(scores) - xp.expand_dims(pairs.log_number(), axis=1)
     if alpha == 1.0:
         mixed = without
     elif alpha == 0.0:
@@ -638,15 +728,12 @@ def interpolated(scores: Array, /, alpha: float, log_baseline: float | Array) ->
     else:
         share = xp.zeros_like(column) + alpha
         mixed = _log_add(xp, without + xp.log(share), column + xp.log1p(-share))
-    own, off = _split(scores)
-    positive = xp.expand_dims(_positive(xp, scores), axis=1)
-    first = xp.where(off, positive - mixed, xp.zeros_like(scores))
-    own_baseline = xp.sum(xp.where(own, mixed, xp.zeros_like(mixed)), axis=1, keepdims=True)
-    mean = sum_to_scalar(xp, first) / (scores.shape[0] * number)
-    return _finish(xp, 1.0 + mean - _mean_exp(xp, scores - own_baseline), dtype)
+    positive = xp.expand_dims(pairs.positive(), axis=1)
+    own_baseline = xp.sum(xp.where(pairs.own, mixed, xp.zeros_like(mixed)), axis=1, keepdims=True)
+    return pairs.finish(1.0 + pairs.negative_mean(positive - mixed) - pairs.mean_exp(scores - own_baseline))
 
 
-def js(scores: Array, /) -> Array:
+def js(scores: Array, /, *, positives: Array | None = None, mask: Array | None = None) -> Array:
     r"""Return the Jensen-Shannon bound (f-GAN): of 2 JSD - 2 log 2 a lower bound, of mutual information none.
 
     .. math:: \hat J = -\frac1K \sum_i \log(1 + e^{-g_{ii}})
@@ -659,6 +746,11 @@ def js(scores: Array, /) -> Array:
     scores : array, shape (K, N)
         Scores g of K rows against N ≥ K columns, positives on the diagonal. A negative of -inf adds 0 to the sum. A
         positive of -inf makes the bound -inf.
+    positives : array of int, shape (K,), optional
+        Column of each row's positive; by default that on the diagonal. With negatives of each row, stand the positives
+        in front of them, and pass zeros.
+    mask : array of bool, shape (K, N), optional
+        Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
 
     Returns
     -------
@@ -688,11 +780,11 @@ def js(scores: Array, /) -> Array:
     >>> pnce.bounds.js(2.0 * np.eye(4))
     array(-0.82007...)
     """
-    xp, scores, dtype = _enter(scores, least=2)
-    return _finish(xp, _js(xp, scores), dtype)
+    pairs = Pairs.of(scores, positives, mask)
+    return pairs.finish(_js(pairs))
 
 
-def js_mi(scores: Array, /) -> Array:
+def js_mi(scores: Array, /, *, positives: Array | None = None, mask: Array | None = None) -> Array:
     r"""Return an estimate of mutual information with the Jensen-Shannon gradient: a lower bound for any scores.
 
     .. math:: \hat I = \frac1K \sum_i (g_{ii} + 1) - \frac{1}{K (N - 1)} \sum_i \sum_{j \ne i} e^{g_{ij}},
@@ -705,6 +797,11 @@ def js_mi(scores: Array, /) -> Array:
     scores : array, shape (K, N)
         Scores g of K rows against N ≥ K columns, positives on the diagonal. A negative of -inf adds 0 to the sum. A
         positive of -inf makes the bound -inf, with gradient 0.
+    positives : array of int, shape (K,), optional
+        Column of each row's positive; by default that on the diagonal. With negatives of each row, stand the positives
+        in front of them, and pass zeros.
+    mask : array of bool, shape (K, N), optional
+        Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
 
     Returns
     -------
@@ -730,12 +827,19 @@ def js_mi(scores: Array, /) -> Array:
     >>> pnce.bounds.js_mi(2.0 * np.eye(4))
     array(2.)
     """
-    xp, scores, dtype = _enter(scores, least=2)
-    value = _row_mean(xp, _positive(xp, scores)) + 1.0 - _mean_exp(xp, scores)
-    return _finish(xp, _instead(value, _js(xp, scores)), dtype)
+    pairs = Pairs.of(scores, positives, mask)
+    value = pairs.row_mean(pairs.positive()) + 1.0 - pairs.mean_exp(pairs.scores)
+    return pairs.finish(_instead(value, _js(pairs)))
 
 
-def smile(scores: Array, /, clip: float | None = 5.0) -> Array:
+def smile(
+    scores: Array,
+    /,
+    clip: float | None = 5.0,
+    *,
+    positives: Array | None = None,
+    mask: Array | None = None,
+) -> Array:
     r"""Return the smoothed estimate SMILE: neither a lower nor an upper bound.
 
     .. math:: \hat I = \frac1K \sum_i g_{ii}
@@ -752,6 +856,11 @@ def smile(scores: Array, /, clip: float | None = 5.0) -> Array:
         with `clip` None, it is inf without a finite negative, and NaN with both.
     clip : float or None, default: 5.0
         Limit τ > 0 of the negatives' scores; None clips none.
+    positives : array of int, shape (K,), optional
+        Column of each row's positive; by default that on the diagonal. With negatives of each row, stand the positives
+        in front of them, and pass zeros.
+    mask : array of bool, shape (K, N), optional
+        Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
 
     Returns
     -------
@@ -779,16 +888,17 @@ def smile(scores: Array, /, clip: float | None = 5.0) -> Array:
     """
     if clip is not None:
         clip = check_number("clip", clip, above=0.0)
-    xp, scores, dtype = _enter(scores, least=2)
+    pairs = Pairs.of(scores, positives, mask)
+    xp, scores = pairs.xp, pairs.scores
     clipped = scores
     if clip is not None:
         limit = xp.zeros_like(scores) + clip
         clipped = xp.where(scores > clip, limit, xp.where(scores < -clip, -limit, scores))
-    value = _row_mean(xp, _positive(xp, scores)) - _log_mean(xp, stop_gradient(clipped))
-    return _finish(xp, _instead(value, _js(xp, scores)), dtype)
+    value = pairs.row_mean(pairs.positive()) - pairs.log_mean(stop_gradient(clipped))
+    return pairs.finish(_instead(value, _js(pairs)))
 
 
-def club(scores: Array, /) -> Array:
+def club(scores: Array, /, *, positives: Array | None = None, mask: Array | None = None) -> Array:
     r"""Return the contrastive log-ratio bound: an upper bound if the scores are the true conditional log-densities.
 
     .. math:: \hat I = \frac1K \sum_i L_{ii} - \frac{1}{K (N - 1)} \sum_i \sum_{j \ne i} L_{ij}, \qquad
@@ -802,6 +912,11 @@ def club(scores: Array, /) -> Array:
     scores : array, shape (K, N)
         Log-densities L of N ≥ K columns given each of K rows, positives on the diagonal. Log-densities are averaged as
         they are: a negative of -inf makes the bound inf, a positive of -inf makes it -inf, and both make it NaN.
+    positives : array of int, shape (K,), optional
+        Column of each row's positive; by default that on the diagonal. With negatives of each row, stand the positives
+        in front of them, and pass zeros.
+    mask : array of bool, shape (K, N), optional
+        Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
 
     Returns
     -------
@@ -827,13 +942,13 @@ def club(scores: Array, /) -> Array:
     >>> pnce.bounds.club(np.asarray([[-1.0, -3.0], [-5.0, -1.0]]))
     array(3.)
     """
-    xp, scores, dtype = _enter(scores, least=2)
-    _, off = _split(scores)
-    negative = xp.sum(xp.where(off, scores, xp.zeros_like(scores)), axis=1) / (scores.shape[1] - 1)
-    return _finish(xp, _row_mean(xp, _positive(xp, scores) - negative), dtype)
+    pairs = Pairs.of(scores, positives, mask)
+    xp, scores = pairs.xp, pairs.scores
+    negative = xp.sum(xp.where(pairs.off, scores, xp.zeros_like(scores)), axis=1) / pairs.number
+    return pairs.finish(pairs.row_mean(pairs.positive() - negative))
 
 
-def leave_one_out(scores: Array, /) -> Array:
+def leave_one_out(scores: Array, /, *, mask: Array | None = None) -> Array:
     r"""Return the leave-one-out bound: an upper bound if the scores are the true conditional log-densities.
 
     .. math:: \hat I = \frac1K \sum_j \Big(L_{jj} - \log \frac{1}{K - 1} \sum_{i \ne j} e^{L_{ij}}\Big), \qquad
@@ -846,6 +961,8 @@ def leave_one_out(scores: Array, /) -> Array:
     scores : array, shape (K, K)
         Log-densities L of K columns given each of K rows, positives on the diagonal. A negative of -inf adds 0 to the
         sum. A positive of -inf makes the bound -inf; a column whose other entries are all -inf makes it inf.
+    mask : array of bool, shape (K, K), optional
+        Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
 
     Returns
     -------
@@ -871,12 +988,18 @@ def leave_one_out(scores: Array, /) -> Array:
     >>> pnce.bounds.leave_one_out(np.asarray([[-1.0, -3.0], [-5.0, -1.0]]))
     array(3.)
     """
-    xp, scores, dtype = _enter(scores, least=2)
-    if scores.shape[0] != scores.shape[1]:
-        message = f"scores: expected a square matrix, got shape {tuple(scores.shape)}; further columns have no positive"
+    xp, (scores, mask) = enter(scores=scores, mask=mask)
+    check_floating(xp, scores=scores)
+    shape = shape_of("scores", scores, "(K, K)")
+    if mask is not None:
+        check_mask(xp, "mask", mask, shape)
+        mask = xp.matrix_transpose(mask)
+    Pairs.of(scores, None, None)  # whose messages speak of the scores as they are given
+    if shape[0] != shape[1]:
+        message = f"scores: expected a square matrix, got shape {shape}; further columns have no positive"
         raise ValueError(message)
-    log_odds = diagonal_log_odds(xp, xp.matrix_transpose(scores))
-    return _finish(xp, _row_mean(xp, _log(xp, scores.shape[0] - 1, log_odds) - log_odds), dtype)
+    pairs = Pairs.of(xp.matrix_transpose(scores), None, mask)
+    return pairs.finish(pairs.row_mean(pairs.log_number() - pairs.log_odds()))
 
 
 def barber_agakov(scores: Array, /, entropy: float | Array) -> Array:
@@ -917,9 +1040,9 @@ def barber_agakov(scores: Array, /, entropy: float | Array) -> Array:
     """
     given = {"entropy": entropy} if is_array(entropy) and not is_number(entropy) else {}
     _, (scores, *found) = enter(scores=scores, **given)
-    xp, positive, dtype = _pairs(scores)
+    xp, positive, dtype = _of_pairs(scores)
     entropy = scalar(xp, "entropy", found[0] if found else entropy, positive)
-    return _finish(xp, entropy + _row_mean(xp, positive), dtype)
+    return finish(xp, entropy + sum_to_scalar(xp, positive) / positive.shape[0], dtype, "mean")
 
 
 def vub(scores: Array, log_marginal: Array, /) -> Array:
@@ -961,18 +1084,26 @@ def vub(scores: Array, log_marginal: Array, /) -> Array:
     """
     xp, (scores, log_marginal) = enter(scores=scores, log_marginal=log_marginal)
     check_floating(xp, scores=scores, log_marginal=log_marginal)
-    xp, positive, dtype = _pairs(scores)
+    xp, positive, dtype = _of_pairs(scores)
     check_shape("log_marginal", log_marginal, tuple(positive.shape))
-    return _finish(xp, _row_mean(xp, positive - upcast(xp, log_marginal)), dtype)
+    ratios = positive - upcast(xp, log_marginal)
+    return finish(xp, sum_to_scalar(xp, ratios) / ratios.shape[0], dtype, "mean")
 
 
-def log_n_ceiling(scores: Array | int, /) -> Array | float:
+def log_n_ceiling(
+    scores: Array | int, /, *, positives: Array | None = None, mask: Array | None = None
+) -> Array | float:
     r"""Return the ceiling of the InfoNCE bound: :math:`\log N`.
 
     Parameters
     ----------
     scores : array, shape (K, N), or int
         Score matrix, or its number of columns N, the positive included.
+    positives : array of int, shape (K,), optional
+        Column of each row's positive; by default that on the diagonal. With negatives of each row, stand the positives
+        in front of them, and pass zeros.
+    mask : array of bool, shape (K, N), optional
+        Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
 
     Returns
     -------
@@ -1002,118 +1133,201 @@ def log_n_ceiling(scores: Array | int, /) -> Array | float:
         if number < 1:
             message = f"scores: expected at least one column, got {number}"
             raise ValueError(message)
+        if positives is not None or mask is not None:
+            name = "mask" if positives is None else "positives"
+            message = f"{name}: expected None with a number of columns; pass the score matrix"
+            raise ValueError(message)
         return math.log(number)
     if not is_array(scores):
         message = f"scores: expected an array or an integer, got {type(scores).__name__}"
         raise TypeError(message)
-    xp, matrix, dtype = _enter(scores)
-    return finish(xp, _log(xp, matrix.shape[1], matrix[:1, 0]), dtype, "mean")
+    pairs = Pairs.of(scores, positives, mask, least=1)
+    ceilings = pairs.log_number(1)
+    return pairs.finish(ceilings[:1] if pairs.counted is None else pairs.row_mean(ceilings))
 
 
-def _enter(scores: Array, least: int = 1) -> tuple[Namespace, Array, object]:
-    """The checked scores in the dtype to compute in, and their own dtype."""
-    xp, scores, _, _, _ = enter_scores(scores, None, None, None)
-    if scores.shape[1] < least:
-        message = f"scores: expected at least {least} columns, got shape {tuple(scores.shape)}: there is no negative"
-        raise ValueError(message)
-    return xp, upcast(xp, scores), scores.dtype
+class Pairs(NamedTuple):
+    """A score matrix in the dtype to compute in, and which of its entries are positives and negatives.
+
+    `number` is how many negatives a row has: one integer without a mask, else an array (K,), at least 1. A row counts
+    if it has a positive and a negative; None if that is known of all. A mean over negatives is the mean over the rows
+    of the means of each.
+    """
+
+    xp: Namespace
+    scores: Array
+    dtype: Any
+    pairing: Pairing
+    mask: Array | None
+    own: Array
+    off: Array
+    number: Any
+    counted: Array | None
+
+    @classmethod
+    def of(cls, scores: Array, positives: Array | None, mask: Array | None, *, least: int = 2) -> Pairs:
+        """The checked scores, with at least so many columns."""
+        if positives is not None:
+            xp, (positives,) = enter(positives=positives)
+            check_integers(xp, "positives", positives, shape_of("positives", positives, "(K)"))
+        xp, scores, pairing, mask, _ = enter_scores(scores, positives, mask, None)
+        n_columns = scores.shape[1]
+        if n_columns < least:
+            message = (
+                f"scores: expected at least {least} columns, got shape {tuple(scores.shape)}: there is no negative"
+            )
+            raise ValueError(message)
+        dtype, scores = scores.dtype, upcast(xp, scores)
+        own, off = given(scores, pairing, mask).sets()
+        if mask is None and positives is None:
+            return cls(xp, scores, dtype, pairing, None, own, off, n_columns - 1, None)
+        scores = xp.where(xp.logical_or(own, off), scores, xp.zeros_like(scores))  # what takes no part may be NaN
+        number = xp.sum(xp.astype(off, scores.dtype), axis=1)
+        counted = xp.logical_and(xp.any(own, axis=1), number > 0)
+        off = xp.logical_and(off, counted[:, None])
+        number = xp.where(counted, number, xp.ones_like(number))
+        return cls(xp, scores, dtype, pairing, mask, own, off, number, counted)
+
+    def of_counted(self, rows: Array) -> Array:
+        """Numbers of the rows, 0 of those that do not count."""
+        return rows if self.counted is None else self.xp.where(self.counted, rows, self.xp.zeros_like(rows))
+
+    def row_mean(self, rows: Array) -> Array:
+        """The mean over the rows that count."""
+        xp = self.xp
+        if self.counted is None:
+            return sum_to_scalar(xp, rows) / rows.shape[0]
+        number = sum_to_scalar(xp, xp.astype(self.counted, rows.dtype))
+        return sum_to_scalar(xp, self.of_counted(rows)) / xp.where(number > 0, number, xp.ones_like(number))
+
+    def negative_mean(self, entries: Array) -> Array:
+        """The mean over the negatives."""
+        xp = self.xp
+        entries = xp.where(self.off, entries, xp.zeros_like(entries))
+        if self.counted is None:
+            return sum_to_scalar(xp, entries) / (entries.shape[0] * self.number)
+        return self.row_mean(xp.sum(entries, axis=1) / self.number)
+
+    def mean_exp(self, exponents: Array) -> Array:
+        """The mean of exponentials of the negatives, term by term: what overflows is infinite, and nothing NaN."""
+        return self.negative_mean(self.xp.exp(self.xp.where(self.off, exponents, -math.inf)))
+
+    def log_mean(self, scores: Array) -> Array:
+        """The logarithm of the mean of the exponentials of the negatives, shape (1,)."""
+        xp = self.xp
+        logarithm = self.log_number()
+        if self.counted is None:
+            logarithm = _log(xp, scores.shape[0] * self.number, logarithm[:1])
+        else:
+            scores = scores - xp.expand_dims(logarithm, axis=1)
+            n_rows = xp.sum(xp.astype(self.counted, scores.dtype), axis=0, keepdims=True)
+            logarithm = xp.log(xp.where(n_rows > 0, n_rows, xp.ones_like(n_rows)))
+        sums = exp_sum(xp, xp.reshape(scores, (1, -1)), xp.reshape(self.off, (1, -1)))
+        lowest = xp.where(sums.total == 0, sums.top, xp.zeros_like(sums.top))  # -inf or inf where no sum is finite
+        top = xp.where(xp.isinf(sums.top), lowest, sums.top)
+        mean = top + sums.log_total(xp) - logarithm
+        # Where no row counts, everything is 0.
+        return mean if self.counted is None else xp.where(xp.any(self.counted), mean, xp.zeros_like(mean))
+
+    def log_number(self, further: int = 0) -> Array:
+        """The logarithm of the number of negatives of each row, and of further columns."""
+        return _log(self.xp, self.number + further, self.scores[:, 0])
+
+    def positive(self) -> Array:
+        """The scores of the positives."""
+        xp = self.xp
+        return xp.sum(xp.where(self.own, self.scores, xp.zeros_like(self.scores)), axis=1)
+
+    def log_odds(self) -> Array:
+        """The log-odds against the positives: -inf without a negative, inf where the positive is impossible."""
+        xp = self.xp
+        rows = given(self.scores, self.pairing, self.mask).statistics().row
+        odds = xp.where(rows.has_positive, rows.log_odds, math.inf)
+        return self.of_counted(xp.where(rows.has_negative, odds, -math.inf))
+
+    def leave_one_out_sums(self, scores: Array) -> Array:
+        """Of each entry that takes part, the log-sum-exp of the others in its row.
+
+        Taking one exponential from the sum of all is exact to rounding unless it is the largest; the row without its
+        largest entry has a sum of its own.
+        """
+        xp, members = self.xp, self.xp.logical_or(self.own, self.off)
+        columns = xp.expand_dims(xp.arange(scores.shape[1], device=device_of(scores)), axis=0)
+        candidates = stop_gradient(scores) if self.counted is None else xp.where(members, scores, -math.inf)
+        largest = xp.expand_dims(xp.argmax(stop_gradient(candidates), axis=1), axis=1)
+        is_largest = xp.equal(columns, xp.astype(largest, columns.dtype))
+        sums = exp_sum(xp, scores, members)
+        top = xp.expand_dims(sums.top, axis=1)
+        smaller = xp.logical_and(members, xp.logical_not(is_largest))
+        parts = xp.exp(xp.where(smaller, scores - top, -math.inf))
+        total = sums.total if self.counted is None else xp.where(self.counted, sums.total, xp.ones_like(sums.total))
+        rest = top + xp.log(xp.expand_dims(total, axis=1) - parts)
+        others = exp_sum(xp, scores, smaller)
+        own = xp.expand_dims(others.top + others.log_total(xp), axis=1)
+        found = xp.where(is_largest, own, rest)
+        return found if self.counted is None else xp.where(self.counted[:, None], found, xp.zeros_like(found))
+
+    def finish(self, result: Array) -> Array:
+        """The result in the dtype of the scores."""
+        return finish(self.xp, result, self.dtype, "mean")
 
 
-def _with_baseline(scores: Array, log_baseline: Any) -> tuple[Namespace, Array, Array, object]:
-    """The checked scores, the baseline of each row, and the dtype of the scores."""
+def anchored_losses(pairs: Pairs, nu: float) -> Array:
+    """The losses of rows by InfoNCE with an anchor of prior weight ν: ``A + (ν / n) B`` of `info_nce_anchor`."""
+    xp, own, off = pairs.xp, pairs.own, pairs.off
+    positive = pairs.positive()
+    log_nu = _log(xp, nu, positive)
+    # ν in the place of the positive: what is left of a row without one of its entries are the sums of both classes.
+    sums = pairs.leave_one_out_sums(xp.where(own, xp.expand_dims(log_nu, axis=1), pairs.scores))
+    nothing = xp.zeros_like(sums)
+    odds = xp.where(off, sums - xp.expand_dims(positive, axis=1), nothing)
+    paired = xp.sum(xp.where(off, softplus(xp, odds), nothing), axis=1) / pairs.number
+    anchored = softplus(xp, xp.sum(xp.where(own, sums, nothing), axis=1) - log_nu)
+    return paired + (xp.zeros_like(positive) + nu) / pairs.number * anchored
+
+
+def _with_baseline(
+    scores: Array, log_baseline: Any, positives: Array | None, mask: Array | None
+) -> tuple[Pairs, Array]:
+    """The checked scores, and the baseline of each row."""
     given = {"log_baseline": log_baseline} if is_array(log_baseline) and not is_number(log_baseline) else {}
     _, (scores, *found) = enter(scores=scores, **given)
-    xp, scores, dtype = _enter(scores, least=2)
-    rows = xp.zeros_like(scores[:, 0])
+    pairs = Pairs.of(scores, positives, mask)
+    xp = pairs.xp
+    rows = xp.zeros_like(pairs.scores[:, 0])
     if found and len(found[0].shape) == 1 and found[0].shape[0] != 1:
         check_floating(xp, log_baseline=found[0])
         check_shape("log_baseline", found[0], tuple(rows.shape))
-        return xp, scores, rows + xp.astype(found[0], rows.dtype), dtype
-    return xp, scores, rows + scalar(xp, "log_baseline", found[0] if found else log_baseline, scores), dtype
+        return pairs, rows + xp.astype(found[0], rows.dtype)
+    return pairs, rows + scalar(xp, "log_baseline", found[0] if found else log_baseline, pairs.scores)
 
 
-def _pairs(scores: Array) -> tuple[Namespace, Array, object]:
+def _of_pairs(scores: Array) -> tuple[Namespace, Array, object]:
     """The numbers of the pairs, given alone or on the diagonal of a matrix."""
     if len(scores.shape) != 1:
-        xp, scores, dtype = _enter(scores)
-        return xp, _positive(xp, scores), dtype
+        pairs = Pairs.of(scores, None, None, least=1)
+        return pairs.xp, pairs.positive(), pairs.dtype
     xp, _ = enter(scores=scores)
     check_floating(xp, scores=scores)
     shape_of("scores", scores, "(K)")
     return xp, upcast(xp, scores), scores.dtype
 
 
-def _dual(scores: Array, u: Array) -> Array:
+def _dual(scores: Array, u: Array, positives: Array | None, mask: Array | None) -> Array:
     """The bound of a critic of rows. Term by term, so that an overflow is infinite and never NaN."""
     _, (scores, u) = enter(scores=scores, u=u)
-    xp, scores, dtype = _enter(scores, least=2)
-    check_floating(xp, scores=finish(xp, scores, dtype, "none"), u=u)
-    check_shape("u", u, (scores.shape[0],))
+    pairs = Pairs.of(scores, positives, mask)
+    xp = pairs.xp
+    check_floating(xp, scores=scores, u=u)
+    check_shape("u", u, (pairs.scores.shape[0],))
     u = upcast(xp, u)
-    own = xp.expand_dims(_positive(xp, scores), axis=1)
-    return _finish(xp, 1.0 - _row_mean(xp, u) - _mean_exp(xp, scores - own - xp.expand_dims(u, axis=1)), dtype)
+    own = xp.expand_dims(pairs.positive(), axis=1)
+    return pairs.finish(1.0 - pairs.row_mean(u) - pairs.mean_exp(pairs.scores - own - xp.expand_dims(u, axis=1)))
 
 
-def _split(scores: Array) -> tuple[Array, Array]:
-    """Which entries are on the diagonal, and which are not."""
-    return given(scores, diagonal()).sets()
-
-
-def _positive(xp: Namespace, scores: Array) -> Array:
-    """The diagonal."""
-    own, _ = _split(scores)
-    return xp.sum(xp.where(own, scores, xp.zeros_like(scores)), axis=1)
-
-
-def diagonal_log_odds(xp: Namespace, scores: Array) -> Array:
-    """The log-odds against the positive of each row: -inf without a negative, inf where the positive is impossible."""
-    rows = given(scores, diagonal()).statistics().row
-    odds = xp.where(rows.has_positive, rows.log_odds, math.inf)
-    return xp.where(rows.has_negative, odds, -math.inf)
-
-
-def _log_mean(xp: Namespace, scores: Array) -> Array:
-    """The logarithm of the mean of the exponentials off the diagonal, shape (1,)."""
-    n_rows, n_columns = scores.shape
-    _, off = _split(scores)
-    sums = exp_sum(xp, xp.reshape(scores, (1, -1)), xp.reshape(off, (1, -1)))
-    lowest = xp.where(sums.total == 0, sums.top, xp.zeros_like(sums.top))  # -inf or inf where there is no finite sum
-    top = xp.where(xp.isinf(sums.top), lowest, sums.top)
-    return top + sums.log_total(xp) - _log(xp, n_rows * (n_columns - 1), sums.total)
-
-
-def _mean_exp(xp: Namespace, exponents: Array) -> Array:
-    """The mean of the exponentials off the diagonal, term by term: what overflows is infinite, and nothing NaN."""
-    n_rows, n_columns = exponents.shape
-    _, off = _split(exponents)
-    return sum_to_scalar(xp, xp.exp(xp.where(off, exponents, -math.inf))) / (n_rows * (n_columns - 1))
-
-
-def _js(xp: Namespace, scores: Array) -> Array:
-    n_rows, n_columns = scores.shape
-    _, off = _split(scores)
-    negative = xp.where(off, softplus(xp, scores), xp.zeros_like(scores))
-    return -_row_mean(xp, softplus(xp, -_positive(xp, scores))) - sum_to_scalar(xp, negative) / (
-        n_rows * (n_columns - 1)
-    )
-
-
-def _leave_one_out_sums(xp: Namespace, scores: Array) -> Array:
-    """Of each entry, the log-sum-exp of the others in its row.
-
-    Taking one exponential from the sum of all is exact to rounding unless it is the largest; the row without its
-    largest entry has a sum of its own.
-    """
-    columns = xp.expand_dims(xp.arange(scores.shape[1], device=device_of(scores)), axis=0)
-    largest = xp.expand_dims(xp.argmax(stop_gradient(scores), axis=1), axis=1)
-    is_largest = xp.equal(columns, xp.astype(largest, columns.dtype))
-    sums = exp_sum(xp, scores, xp.logical_or(is_largest, xp.logical_not(is_largest)))
-    top = xp.expand_dims(sums.top, axis=1)
-    parts = xp.where(is_largest, xp.zeros_like(scores), xp.exp(scores - top))
-    rest = top + xp.log(xp.expand_dims(sums.total, axis=1) - parts)
-    others = exp_sum(xp, scores, xp.logical_not(is_largest))
-    own = xp.expand_dims(others.top + others.log_total(xp), axis=1)
-    return xp.where(is_largest, own, rest)
+def _js(pairs: Pairs) -> Array:
+    xp = pairs.xp
+    return -pairs.row_mean(softplus(xp, -pairs.positive())) - pairs.negative_mean(softplus(xp, pairs.scores))
 
 
 def _log_add(xp: Namespace, a: Array, b: Array) -> Array:
@@ -1132,14 +1346,6 @@ def _instead(value: Array, surrogate: Array) -> Array:
     return stop_gradient(value) + difference
 
 
-def _log(xp: Namespace, number: int, like: Array) -> Array:
-    """The logarithm of an integer in the precision of `like`, which may be more than a Python float's."""
+def _log(xp: Namespace, number: Any, like: Array) -> Array:
+    """The logarithm of a number in the precision of `like`, which may be more than a Python float's."""
     return xp.log(xp.zeros_like(like) + number)
-
-
-def _row_mean(xp: Namespace, rows: Array) -> Array:
-    return sum_to_scalar(xp, rows) / rows.shape[0]
-
-
-def _finish(xp: Namespace, result: Array, dtype: object) -> Array:
-    return finish(xp, result, dtype, "mean")

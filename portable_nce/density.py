@@ -9,6 +9,7 @@ loss                 best scores
 ==================== ==========================================================================
 `local_nce`          :math:`\log p(x \mid c)`: normalised by itself
 `ranking_nce`        :math:`\log p(x \mid c)` plus any function of the context
+`info_nce_anchor`    :math:`\log p(x \mid c)`: normalised by itself
 `negative_sampling`  :math:`\log p(x \mid c) - \log q(x) - \log k`
 `sampled_softmax`    :math:`\log p(x \mid c)` plus any function of the context, as k grows
 `full_softmax`       :math:`\log p(x \mid c)` plus any function of the context
@@ -26,6 +27,7 @@ from typing import Any, NamedTuple
 
 from ._call import finish
 from ._core.checks import (
+    SINGLE,
     check_bool,
     check_choice,
     check_floating,
@@ -42,11 +44,13 @@ from ._core.namespace import device_of, enter, is_array, is_number
 from ._core.numerics import safe_sqrt, softplus, upcast
 from ._core.protocol import Array, Namespace
 from ._core.reduction import REDUCTIONS, Reduction
+from .bounds import Pairs, anchored_losses
 from .from_scores import info_nce
 
 __all__ = [
     "SelfNormalization",
     "full_softmax",
+    "info_nce_anchor",
     "local_nce",
     "log_partition",
     "negative_sampling",
@@ -253,6 +257,88 @@ def ranking_nce(
     log_q = _both(data_log_q, noise_log_q)
     xp, data, noise, q, rest = _enter(data_scores, noise_scores, log_q, mask, weights, reduction)
     return _reduce(xp, _ranking(xp, data - q[0], _log_sum(xp, noise - q[1], rest)), rest)
+
+
+def info_nce_anchor(
+    data_scores: Array,
+    noise_scores: Array,
+    data_log_q: float | Array,
+    noise_log_q: float | Array,
+    /,
+    *,
+    nu: float = 1.0,
+    mask: Array | None = None,
+    weights: Array | None = None,
+    reduction: str = "mean",
+) -> Array:
+    r"""Return the loss of ranking noise-contrastive estimation with an anchor, which needs no normalisation.
+
+    With k samples and the ratios :math:`r = e^s / q` of the data and of the samples,
+
+    .. math:: \ell_i = \frac1k \sum_{m=1}^k \log\Big(1 + \frac{\nu + \sum_{j \ne m} r_{ij}}{r_i}\Big)
+        + \frac\nu k \log\Big(1 + \frac1\nu \sum_{j=1}^k r_{ij}\Big).
+
+    It is the cross-entropy of k + 1 classes: which of k samples is the data, as in `ranking_nce`, or, in the class
+    of prior weight ν, the anchor, that none is. Its optimum is :math:`s = \log p(x \mid c)`: the anchor fixes the
+    function of the context that ranking leaves open. With k = 1 and ν = 1 it is `local_nce`.
+
+    Parameters
+    ----------
+    data_scores : array, shape (N,)
+        Scores s of the data, one for each context: unnormalised log-probabilities. A score of -inf makes the loss inf.
+    noise_scores : array, shape (N, k)
+        Scores of k noise samples for each context. A sample of score -inf adds nothing to the sums, and counts in k.
+    data_log_q : float or array, shape (N,)
+        Log-density of the noise distribution at the data; a number where it is uniform.
+    noise_log_q : float or array, shape (N, k) or (k,)
+        Log-density of the noise distribution at the samples.
+    nu : float, default: 1.0
+        Prior weight ν > 0 of the anchor, relative to each other class. Towards 0 the loss becomes `ranking_nce`'s of
+        k - 1 samples.
+    mask : array of bool, shape (N, k), optional
+        Samples that take part; all by default. Their number in a context is its k; a context without any does not
+        count.
+    weights : array, shape (N,), optional
+        Weights of the contexts.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Weighted mean over the contexts, weighted sum, or the weighted losses of the contexts.
+
+    Returns
+    -------
+    array
+        Loss in nats: 0-d, or shape (N,) for reduction "none", of the library, dtype and device of `data_scores`.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape, device or option does not fit, or `nu` is not a number greater than 0 that float32 can hold.
+
+    See Also
+    --------
+    portable_nce.bounds.info_nce_anchor : A constant minus the same, of a score matrix: a bound on mutual information.
+
+    References
+    ----------
+    Ryu, Yeddanapudi, Xu and Wornell (2025), "Contrastive Predictive Coding Done Right for Mutual Information
+    Estimation", arXiv:2510.25983.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> data, noise = np.asarray([-1.0, -0.5]), np.asarray([[-2.0, -1.0], [-3.0, -0.5]])
+    >>> round(float(pnce.density.info_nce_anchor(data, noise, -1.5, -1.5)), 6)
+    1.355908
+    """
+    nu = check_number("nu", nu, above=0.0, limits=SINGLE)
+    xp, data, noise, q, rest = _enter(data_scores, noise_scores, (data_log_q, noise_log_q), mask, weights, reduction)
+    scores = xp.concat([xp.expand_dims(data - q[0], axis=1), noise - q[1]], axis=1)
+    first = xp.zeros_like(rest.members[:, 0], dtype=xp.int32)
+    members = xp.concat([xp.ones_like(rest.members[:, 0:1]), rest.members], axis=1)
+    pairs = Pairs.of(scores, first, members)
+    return _reduce(xp, pairs.of_counted(anchored_losses(pairs, nu)), rest, pairs.counted)
 
 
 def log_partition(noise_scores: Array, noise_log_q: float | Array, /, *, mask: Array | None = None) -> Array:

@@ -24,7 +24,7 @@ from ._core.protocol import Array
 from ._core.reduction import REDUCTIONS, Reduction
 from ._core.registry import adapter_of
 from ._execution.matrix import ScoreMatrix, given
-from .bounds import diagonal_log_odds
+from .bounds import Pairs
 from .from_scores import enter_scores
 from .pairings import Pairing, Tile
 from .similarities import resolve
@@ -108,7 +108,7 @@ def effective_sample_size(
     return finish(xp, Reduction(reduction, weights).of_values(size, counted), dtype, reduction)
 
 
-def headroom(scores: Array, /) -> Array:
+def headroom(scores: Array, /, *, positives: Array | None = None, mask: Array | None = None) -> Array:
     r"""Return how far the InfoNCE bound is below its ceiling: what it could still show.
 
     .. math:: \log N - \hat I_{\mathrm{InfoNCE}}
@@ -119,6 +119,11 @@ def headroom(scores: Array, /) -> Array:
     ----------
     scores : array, shape (K, N)
         Scores g of K rows against N ≥ K columns, positives on the diagonal.
+    positives : array of int, shape (K,), optional
+        Column of each row's positive; by default that on the diagonal.
+    mask : array of bool, shape (K, N), optional
+        Pairs that take part; all by default. Rows without a positive or without a negative do not count, and each has
+        the ceiling of its own columns.
 
     Returns
     -------
@@ -144,11 +149,9 @@ def headroom(scores: Array, /) -> Array:
     >>> pnce.diagnostics.headroom(8.0 * np.eye(4))
     array(0.00100...)
     """
-    xp, scores, _, _, _ = enter_scores(scores, None, None, None)
-    dtype = scores.dtype
-    scores = upcast(xp, scores)
-    losses = softplus(xp, diagonal_log_odds(xp, scores))  # the difference, without the two logarithms that cancel
-    return finish(xp, sum_to_scalar(xp, losses) / scores.shape[0], dtype, "mean")
+    pairs = Pairs.of(scores, positives, mask, least=1)
+    # The difference, without the two logarithms that cancel.
+    return pairs.finish(pairs.row_mean(softplus(pairs.xp, pairs.log_odds())))
 
 
 def alignment(x: Array, y: Array, /, *, power: float = 2.0, weights: Array | None = None) -> Array:

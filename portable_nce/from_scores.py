@@ -576,6 +576,7 @@ def relic(
     direction: str = "a_to_b",
     stop_gradient: str | None = None,
     symmetric: bool = False,
+    include_positive: bool = True,
     mask: Array | None = None,
     weights: Array | None = None,
     reduction: str = "mean",
@@ -598,6 +599,8 @@ def relic(
         Which of the divergence's two distributions is a constant.
     symmetric : bool, default: False
         Whether to average this loss with that of the transposed scores.
+    include_positive : bool, default: True
+        Whether the divergence is that of distributions over all columns, or over the negatives alone (CO2).
     mask : array of bool, shape (N, N), optional
         Pairs that take part; all by default. Entry (i, j) says whether row i sees sample j, in both distributions.
     weights : array, shape (N,), optional
@@ -629,7 +632,13 @@ def relic(
     >>> pnce.from_scores.relic(np.asarray([[4.0, 1.0], [0.0, 3.0]]))
     array(0.07253...)
     """
-    objective = relic_objective(alpha=alpha, direction=direction, stop_gradient=stop_gradient, symmetric=symmetric)
+    objective = relic_objective(
+        alpha=alpha,
+        direction=direction,
+        stop_gradient=stop_gradient,
+        symmetric=symmetric,
+        include_positive=include_positive,
+    )
     xp, scores, pairing, mask, weights = enter_scores(scores, None, mask, weights)
     _square(scores)
     live = scores != -math.inf

@@ -42,6 +42,7 @@ __all__ = [
     "soft",
     "teacher",
     "two_views",
+    "weighted",
 ]
 
 
@@ -77,6 +78,24 @@ class Tile(NamedTuple):
         return Tile(self.j, self.i, self.n_columns, self.n_rows, self.columns, self.rows, self.pairs, self.dtype)
 
 
+class Members(NamedTuple):
+    """The positives and negatives of a tile, and weights of both, or None where all are 1."""
+
+    positives: Array
+    negatives: Array
+    weights: Array | None = None
+    negative_weights: Array | None = None
+
+    def refuse_weights(self, *, of_positives: bool = True) -> None:
+        """Raise an error if pairs have weights, or negatives have."""
+        if self.negative_weights is not None:
+            message = "pairing: expected pairs without weights, which triplets and hard_negatives do not take"
+            raise ValueError(message)
+        if of_positives and self.weights is not None:
+            message = "pairing: expected positives without weights, which only objectives of the softmax family take"
+            raise ValueError(message)
+
+
 Rule: TypeAlias = Callable[[Tile], tuple[Array, ...]]
 
 
@@ -88,7 +107,7 @@ class Pairing(EqualByContents):
     rule : callable
         Takes a `Tile`, returns two boolean arrays of its shape: the positives and the negatives; and, if positives have
         weights, these, as a third array of floating-point numbers ≥ 0. What counts is a weight divided by the sum of
-        those of its row.
+        those of its row. A fourth array gives weights of the negatives: each counts as many times (see `weighted`).
     rows, columns, pairs : tuple of array, default: ()
         Arrays that the rule reads, of shapes (N,) or (N, C), (K,) or (K, C), and (N, K).
     one_per_row, one_per_column : bool, default: False
@@ -233,8 +252,8 @@ def split(
     pairs: tuple[Array, ...],
     mask: Array | None,
     dtype: Any,
-) -> tuple[Array, Array, Array | None]:
-    """The positives and negatives of a tile, and weights of positives if a rule, where the mask lets pairs take part.
+) -> Members:
+    """The positives and negatives of a tile, where the mask lets pairs take part, with the weights that a rule gives.
 
     `numbers` and `labels` belong to the tile's rows and to its columns, of shapes (n,) and (k,); `shape` is that of the
     whole matrix.
@@ -250,31 +269,41 @@ def split(
         dtype=dtype,
     )
     found: Any = rule(tile)
-    if not isinstance(found, (tuple, list)) or len(found) not in {2, 3}:
+    if not isinstance(found, (tuple, list)) or len(found) not in {2, 3, 4}:
         got = type(found).__name__
         message = f"pairing: expected a rule that returns a pair of boolean arrays, or also weights, got {got}"
         raise TypeError(message)
-    positives, negatives = found[:2]
-    weights: Array | None = found[2] if len(found) > 2 else None  # noqa: PLR2004  (behind the two sets)
     whole = (tile.i.shape[0], tile.j.shape[1])
     for members in found[:2]:
         if type(members) is not type(tile.i) or members.dtype != xp.bool or tuple(members.shape) != whole:
             _check_members(members, whole)
-    if weights is not None:
-        _check_weights(xp, weights, whole)
-        # Without a weight, a positive is what all others are that the loss compares with positives.
-        negatives = xp.logical_or(negatives, _and(positives, weights <= 0))
-        positives = _and(positives, weights > 0)
+    for whose, weights in zip(("positives", "negatives"), found[2:], strict=False):
+        _check_weights(xp, whose, weights, whole)
+    members = _with_weights(*found)
     if mask is None:
-        return positives, negatives, weights
-    return _and(positives, mask), _and(negatives, mask), weights
+        return members
+    return members._replace(positives=_and(members.positives, mask), negatives=_and(members.negatives, mask))
 
 
-def _check_weights(xp: Namespace, weights: Array, shape: tuple[int, int]) -> None:
-    """Weights of positives must be numbers of the shape of the tile."""
+def _with_weights(
+    positives: Array, negatives: Array, weights: Array | None = None, of_negatives: Array | None = None
+) -> Members:
+    """What a rule returns, without pairs whose weight is 0."""
+    if of_negatives is not None:
+        negatives = _and(negatives, of_negatives > 0)
+    if weights is not None:
+        if of_negatives is None:
+            # Without a weight, a positive is what all others are that the loss compares with positives.
+            negatives = _or(negatives, _and(positives, weights <= 0))
+        positives = _and(positives, weights > 0)
+    return Members(positives, negatives, weights, of_negatives)
+
+
+def _check_weights(xp: Namespace, whose: str, weights: Array, shape: tuple[int, int]) -> None:
+    """Weights must be numbers of the shape of the tile."""
     if not xp.isdtype(getattr(weights, "dtype", None), "real floating") or tuple(weights.shape) != shape:
         got = f"{getattr(weights, 'dtype', type(weights).__name__)} {tuple(getattr(weights, 'shape', ()))}"
-        message = f"pairing: expected weights of positives, floating-point numbers of shape {shape}, got {got}"
+        message = f"pairing: expected weights of {whose}, floating-point numbers of shape {shape}, got {got}"
         raise ValueError(message)
 
 
@@ -578,6 +607,62 @@ def soft(targets: Array, /) -> Pairing:
     check_floating(xp, targets=targets)
     shape_of("targets", targets, "(N, K)")
     return Pairing(_soft_rule, pairs=(stop_gradient(targets),))
+
+
+def weighted(pairing: Pairing, weights: Array, /) -> Pairing:
+    r"""The same positives and negatives, each pair with a weight.
+
+    A negative of weight w counts as if it were there w times: in a sum of exponentials as
+    :math:`w_{ij} e^{g_{ij}}`, that is, with :math:`\log w_{ij}` added to its score. Several positives of a row count by
+    :math:`w_{ij} / \sum_k w_{ik}` (see `soft`), so the weight of a single positive does not matter. Sums over pairs, as
+    in `siglip`, multiply the term of a pair by w, of positives too, and means over pairs divide by the sum of the
+    weights. Pairs of weight 0 take no part.
+
+    Parameters
+    ----------
+    pairing : Pairing
+        Which pairs are positive or negative; its own weights of positives, if it has any, are multiplied by these.
+    weights : array, shape (N, K)
+        Weights w ≥ 0, without gradient. For weights of whole rows, use the argument `weights` of the loss.
+
+    Returns
+    -------
+    Pairing
+        The pairing, for objectives of the softmax family and of pairs, and RELIC's; not for triplets nor
+        `portable_nce.objectives.hard_negatives`.
+
+    Raises
+    ------
+    TypeError
+        If `pairing` is not a pairing, or `weights` not a real floating-point array.
+    ValueError
+        If `weights` is not a matrix.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> x = np.eye(3)
+    >>> twice = pnce.pairings.weighted(pnce.pairings.diagonal(), np.full((3, 3), 2.0))
+    >>> round(float(pnce.contrast(x, x, objective="info_nce", pairing=twice)), 6)
+    0.904832
+    >>> round(float(pnce.contrast(x, x, objective="flat_nce", pairing=twice)), 6)
+    0.386294
+    """
+    if not isinstance(pairing, Pairing):
+        message = f"pairing: expected a Pairing, got {type(pairing).__name__}"
+        raise TypeError(message)
+    xp, _ = enter(weights=weights)
+    check_floating(xp, weights=weights)
+    shape_of("weights", weights, "(N, K)")
+    return Pairing(
+        _WeightedRule(pairing.rule),
+        rows=pairing.rows,
+        columns=pairing.columns,
+        pairs=(stop_gradient(weights), *pairing.pairs),
+        one_per_row=pairing.one_per_row,
+        one_per_column=pairing.one_per_column,
+    )
 
 
 def overlap(rows: Array, columns: Array | None = None, /) -> Pairing:
@@ -957,6 +1042,25 @@ def _own_labels_rule(tile: Tile) -> tuple[Array, Array]:
 def _soft_rule(tile: Tile) -> tuple[Array, ...]:
     targets = tile.pairs[0]
     return targets > 0, _not(targets > 0), targets
+
+
+class _WeightedRule(EqualByContents):
+    """The rule of `weighted`."""
+
+    __slots__ = ("rule",)
+
+    def __init__(self, rule: Rule) -> None:
+        self.rule = rule
+
+    def _contents(self) -> tuple[Any, ...]:
+        return (self.rule,)
+
+    def __call__(self, tile: Tile) -> tuple[Array, ...]:
+        weights, *pairs = tile.pairs
+        members = _with_weights(*self.rule(tile._replace(pairs=tuple(pairs))))
+        weights = namespace_of(weights).astype(weights, tile.dtype)
+        of_both = (weights if x is None else weights * x for x in members[2:])
+        return (*members[:2], *of_both)
 
 
 def _overlap_rule(tile: Tile) -> tuple[Array, ...]:

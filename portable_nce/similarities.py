@@ -438,9 +438,12 @@ class _MaxSimPullback(_MaxSim):
         cotangent = xp.where(live, cotangent, xp.zeros_like(cotangent))
         pull = xp.where(first, xp.reshape(cotangent, (n, 1, k, 1)), xp.zeros_like(products))
         pull = xp.reshape(pull, (n * t, k * u))
-        q, d = xp.reshape(rows[0], (n * t, -1)), xp.reshape(columns[0], (k * u, -1))
-        to_rows = xp.reshape(xp.matmul(pull, d), tuple(rows[0].shape))
-        to_columns = xp.reshape(xp.matmul(xp.matrix_transpose(pull), q), tuple(columns[0].shape))
+        # By way of (N, T, D): Dask's reshape merges or splits axes, and (N, T D) to (N T, D) is both.
+        (q, _), (d, _) = (self.tokens(x) for x in (rows, columns))
+        to_q = xp.matmul(pull, xp.reshape(d, (k * u, d.shape[-1])))
+        to_d = xp.matmul(xp.matrix_transpose(pull), xp.reshape(q, (n * t, q.shape[-1])))
+        to_rows = xp.reshape(xp.reshape(to_q, tuple(q.shape)), tuple(rows[0].shape))
+        to_columns = xp.reshape(xp.reshape(to_d, tuple(d.shape)), tuple(columns[0].shape))
         return (to_rows, xp.zeros_like(rows[1])), (to_columns, xp.zeros_like(columns[1]))
 
 
@@ -571,8 +574,7 @@ def max_sim(
     Notes
     -----
     Blocks of rows are chosen as if a pair took U · D numbers; it takes T · U. At least one query is compared with all
-    documents at once, which takes some copies of K · T · U numbers. Dask arrays are refused by Dask, whose ``reshape``
-    cannot split the axis of tokens out of its chunks.
+    documents at once, which takes some copies of K · T · U numbers.
 
     References
     ----------

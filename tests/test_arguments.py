@@ -938,8 +938,14 @@ SITUATIONS: Mapping[str, Sequence[Situation]] = {
         {"y": None, "objective": Fixed("info_nce")},
     ),
     "hcl": ({"mask": VIEWS["mask"]},),
+    "relic": (
+        {"keys": None, "mask": Array("NN", "b", optional=True)},
+        {"mask": None, "keys": OPTIONAL_QUEUE},
+        {"mask": None, "keys": Array("MD", optional=True)},
+    ),
     "gist_embed": ({"margin": Number(0.25)},),
     "pairings.soft": ({"targets": Array("NK")},),
+    "pairings.weighted": ({"pairing": Fixed(pnce.pairings.diagonal()), "weights": Array("NK")},),
     "pairings.smoothed": ({"smoothing": Number(0.25, -5e-324, 0.9999999)},),
     "pairings.overlap": ({"rows": Array("NE", "b"), "columns": Array("KE", "b", optional=True)},),
     "pairings.teacher": (
@@ -1014,9 +1020,17 @@ SITUATIONS: Mapping[str, Sequence[Situation]] = {
     "from_scores.clip": (SQUARE,),
     "from_scores.relic": (SQUARE,),
     "bounds.leave_one_out": (SQUARE,),
-    "bounds.info_nce_anchor": ({"form": Choice("bound", "plug_in")},),
-    "bounds.tuba": ({}, ROWS_OF_BASELINES),
-    "bounds.interpolated": (ALPHA, {**ALPHA, **ROWS_OF_BASELINES}),
+    **dict.fromkeys(
+        (
+            *(f"bounds.{name}" for name in ("info_nce", "dual_critic", "dual", "flo", "fdv", "dv", "mine", "nwj")),
+            *(f"bounds.{name}" for name in ("js", "js_mi", "smile", "club")),
+            "diagnostics.headroom",
+        ),
+        (WIDE,),
+    ),
+    "bounds.info_nce_anchor": ({**WIDE, "form": Choice("bound", "plug_in")},),
+    "bounds.tuba": (WIDE, {**WIDE, **ROWS_OF_BASELINES}),
+    "bounds.interpolated": ({**WIDE, **ALPHA}, {**WIDE, **ALPHA, **ROWS_OF_BASELINES}),
     "bounds.barber_agakov": ({"scores": Array("NK", also=(1,))}, {"scores": Array("N", also=(2,))}),
     "bounds.vub": ({"scores": Array("NK", also=(1,))}, {"scores": Array("N", also=(2,))}),
     "bounds.log_n_ceiling": (
@@ -1024,11 +1038,12 @@ SITUATIONS: Mapping[str, Sequence[Situation]] = {
             "scores": Listed(
                 lambda world: world.array(np.ones(world.shape("NK"))),
                 unless=lambda x: is_matrix(x) or (is_whole(x) and x > 0),
-            )
+            ),
+            **WIDE,
         },
-        {"scores": Columns(5)},
+        {"scores": Columns(5), "positives": None, "mask": None},
     ),
-    **{f"density.{name}": (WIDE,) for name in ("local_nce", "negative_sampling", "log_partition")},
+    **{f"density.{name}": (WIDE,) for name in ("info_nce_anchor", "local_nce", "negative_sampling", "log_partition")},
     "density.ranking_nce": (
         {
             **WIDE,

@@ -72,6 +72,7 @@ PAIRINGS: dict[str, Callable[[], Pairing]] = {
     "smoothed": lambda: pairings.smoothed(0.25),
     "soft array": lambda: pairings.soft(MASK * 0.5),
     "teacher array": lambda: pairings.teacher(X, Y, temperature=0.5),
+    "weighted array": lambda: pairings.weighted(pairings.two_views(), MASK * 0.5),
     "queue of valid": lambda: pairings.queue(LABELS > 0),
     "two_views": pairings.two_views,
     "transposed": lambda: Pairing(near, rows=(LABELS,), columns=(LABELS,)).transposed(),

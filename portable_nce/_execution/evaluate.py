@@ -309,17 +309,20 @@ def _relic_of(objective: Relic, alpha: Array, matrix: ScoreMatrix, other: ScoreM
     first, second = (matrix, other) if objective.direction == "a_to_b" else (other, matrix)
     first = first.constant() if objective.constant == "first" else first
     second = second.constant() if objective.constant == "second" else second
-    own, p, q = matrix.statistics(masked=True), _log_shares(first), _log_shares(second)
+    among_all = objective.include_positive
+    own = matrix.statistics(masked=True)
+    p, q = (_log_shares(one, include_positive=among_all) for one in (first, second))
     plan = PairsPlan((None, DIVERGENCE), parameters=4, counts=(False, True))
     of_negatives, _ = first.row_losses(plan, (*p[1:], *q[1:]), beside=second)
     plain, of_negatives, alpha, log_p, log_q = lift_to_tape(
         (objective.base.values(own.row), of_negatives, alpha, p[0], q[0])
     )[0]
     xp = namespace_of(plain)
-    return plain + alpha * (divergence(xp, log_p, log_q) + of_negatives), own.row.has_positive
+    of_all = divergence(xp, log_p, log_q) + of_negatives if among_all else of_negatives
+    return plain + alpha * of_all, own.row.has_positive
 
 
-def _log_shares(matrix: ScoreMatrix) -> tuple[Array, Array, Array]:
+def _log_shares(matrix: ScoreMatrix, *, include_positive: bool) -> tuple[Array, Array, Array]:
     """Of each row: the log-probability of the positive, and two numbers to be taken from a negative's score for its.
 
     With the log-odds u, log p of the positive is -softplus(u), which does not cancel; of a negative it is
@@ -330,5 +333,6 @@ def _log_shares(matrix: ScoreMatrix) -> tuple[Array, Array, Array]:
     both = xp.logical_and(row.has_positive, row.has_negative)
     nothing = xp.zeros_like(row.log_odds)
     finite = xp.where(xp.isinf(top), xp.zeros_like(top), top)
-    rest = rest + xp.where(row.has_positive, softplus(xp, -row.log_odds), nothing)
+    if include_positive:
+        rest = rest + xp.where(row.has_positive, softplus(xp, -row.log_odds), nothing)
     return -xp.where(both, softplus(xp, row.log_odds), nothing), finite, rest

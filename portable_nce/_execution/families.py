@@ -18,13 +18,13 @@ from .._core.namespace import namespace_of
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from ..objectives.base import Objective, RowStatistics, Term
+from ..pairings import Members
 from .finished import Finished, divided, weigh, with_positives
 from .reweighted import Reweighted, ReweightedPlan
 from .statistics import Positives, RowSums, each_positive, of_line, of_members, row_statistics, score_cotangents
 from .tiling import MAX_UNSHIFTED_LOGIT
 
 __all__ = [
-    "WEIGHTS_UNKNOWN",
     "ExpBase",
     "Finished",
     "Pairs",
@@ -40,8 +40,6 @@ __all__ = [
     "sharpened",
     "split_sharpness",
 ]
-
-WEIGHTS_UNKNOWN = "pairing: expected positives without weights, which only objectives of the softmax family take"
 
 Exclude = Callable[[Array, float], Array]
 """Puts a number where a tile has no negative; the tile may be overwritten."""
@@ -194,25 +192,27 @@ class Softmax:
     def masked(
         self,
         scores: tuple[Array, ...],
-        sets: tuple[Array, Array],
+        members: Members,
         by_row: tuple[Array, ...],
         *,
         single: bool,
-        weights: Array | None = None,
         sharpness: Array | None = None,
     ) -> tuple[ExpSum, Array, Positives]:
         """The exponentials of the negatives of a tile, their sums, and the positives; scores are as they are.
 
-        The positives may have weights; the scores of negatives may be multiplied by a number of each row.
+        The scores of negatives may be multiplied by a number of each row; a weight w adds log w to them.
         """
         del by_row
-        of_negatives = sharpened(scores[0], sharpness)
-        if self.unshifted:
-            terms = self.xp.exp(self.xp.where(sets[1], of_negatives, -math.inf))
-            sums = ExpSum(None, self.xp.sum(terms, axis=1))
+        xp = self.xp
+        of_negatives, (positives, negatives, weights, negative_weights) = sharpened(scores[0], sharpness), members
+        if negative_weights is not None:
+            of_negatives = of_negatives + xp.log(xp.where(negatives, negative_weights, xp.ones_like(of_negatives)))
+        if self.unshifted and negative_weights is None:
+            terms = xp.exp(xp.where(negatives, of_negatives, -math.inf))
+            sums = ExpSum(None, xp.sum(terms, axis=1))
         else:
-            sums, terms = exponentials(self.xp, of_negatives, sets[1])
-        return sums, terms, of_members(self.xp, scores[0], sets[0], single=single, weights=weights)
+            sums, terms = exponentials(xp, of_negatives, negatives)
+        return sums, terms, of_members(xp, scores[0], positives, single=single, weights=weights)
 
     def line(self, scores: Array, present: Array | None, by_row: tuple[Array, ...]) -> Array | Positives:
         """The positives of rows that have one each, (n,), or some, (n, P)."""
@@ -325,13 +325,13 @@ class Softmax:
         residual: Array,
         positive: Positives,
         done: Finished,
-        sets: tuple[Array, Array],
+        members: Members,
         share: Array | None = None,
     ) -> tuple[Array]:
         """The cotangents of a masked tile's scores."""
         negative, coefficient = self.factored(residual, done, share)
         negative = negative * coefficient[:, None]
-        return (with_positives(self.xp, negative, positive, done.to_positive, sets[0]),)
+        return (with_positives(self.xp, negative, positive, done.to_positive, members.positives),)
 
 
 # -------------------------------------------------------------------------------------------------------------- pairs
@@ -386,9 +386,17 @@ class Pairs:
         return sums, residual[0] if residual else scores
 
     def _summed(
-        self, term: Term, scores: tuple[Array, ...], by_row: tuple[Array, ...], clear: Callable[[Array], Array]
+        self,
+        term: Term,
+        scores: tuple[Array, ...],
+        by_row: tuple[Array, ...],
+        clear: Callable[[Array], Array],
+        often: Array | None = None,
     ) -> Any:
-        """The sums of a term over the entries that are not cleared, and the slopes by the scores of each matrix."""
+        """The sums of a term over the entries that are not cleared, and the slopes by the scores of each matrix.
+
+        `often`: the weights of the entries, by which those are counted whose term is not 0.
+        """
         xp, shape = self.xp, tuple(scores[0].shape)
         parameters = tuple(x[:, None] for x in by_row[: self.plan.parameters])
         value, slopes = term.value_and_slopes(*scores, *parameters, bounded=self.bounded, need_grad=self.need_grad)
@@ -400,7 +408,8 @@ class Pairs:
                 done[id(x)] = whole, adapter_of(whole).sum_along(whole, 1)
         active = None
         if self.plan.divide_by == "active":
-            active = xp.sum(xp.astype(done[id(value)][0] != 0, value.dtype), axis=1)
+            active = xp.astype(done[id(value)][0] != 0, value.dtype)
+            active = xp.sum(active if often is None else active * often, axis=1)
         total = done[id(value)][1]
         sums = PairSum(total, xp.zeros_like(total), active, tuple(done[id(x)][1] for x in slopes[len(scores) :]))
         return sums, tuple(done[id(x)][0] for x in slopes[: len(scores)])
@@ -408,34 +417,35 @@ class Pairs:
     def masked(
         self,
         scores: tuple[Array, ...],
-        sets: tuple[Array, Array],
+        members: Members,
         by_row: tuple[Array, ...],
         *,
         single: bool,
-        weights: Array | None = None,
         sharpness: None = None,
     ) -> tuple[PairSum, Any, None]:
         """The terms of the positives and negatives of a tile, and their slopes. A score of -inf takes no part."""
         del single, sharpness
-        if weights is not None:
-            raise ValueError(WEIGHTS_UNKNOWN)
+        if members.negative_weights is None:
+            members.refuse_weights()
         xp = self.xp
         first = scores[0]
         sums, residuals = [], []
-        for term, members, counts in zip(self.plan.terms, sets, self.plan.counts, strict=True):
+        for term, own, weights, counts in zip(self.plan.terms, members[:2], members[2:], self.plan.counts, strict=True):
+            taken = own
             for score in scores:
-                members = xp.logical_and(members, score != -math.inf)  # noqa: PLW2901  (narrowed)
-            inputs = tuple(xp.where(members, score, xp.zeros_like(score)) for score in scores)
-            number = xp.sum(xp.astype(members, first.dtype), axis=1)
+                taken = xp.logical_and(taken, score != -math.inf)
+            inputs = tuple(xp.where(taken, score, xp.zeros_like(score)) for score in scores)
+            often = xp.astype(taken, first.dtype) if weights is None else xp.where(taken, weights, xp.zeros_like(first))
+            number = xp.sum(often, axis=1)
             zero = xp.zeros_like(number)
             if term is None:
                 part = self._no_term(zero, by_row)
             else:
 
-                def clear(x: Array, members: Array = members) -> Array:
-                    return xp.where(members, x, xp.zeros_like(x))
+                def clear(x: Array, taken: Array = taken, weights: Array | None = weights) -> Array:
+                    return xp.where(taken, x if weights is None else x * weights, xp.zeros_like(x))
 
-                part, residual = self._summed(term, inputs, by_row, clear)
+                part, residual = self._summed(term, inputs, by_row, clear, None if weights is None else often)
                 residuals.append(residual)
             sums.append(part._replace(number=number if counts else zero))
         added: tuple[Array, ...] = ()
@@ -499,10 +509,10 @@ class Pairs:
         return residual, done.coefficient
 
     def cotangents(
-        self, residual: Any, positive: Any, done: Finished, sets: tuple[Array, Array], share: None = None
+        self, residual: Any, positive: Any, done: Finished, members: Members, share: None = None
     ) -> tuple[Array, ...]:
         """The cotangents of a masked tile's scores, of each matrix."""
-        del positive, sets, share
+        del positive, members, share
         return tuple(x * done.coefficient[:, None] for x in residual)
 
 

@@ -9,7 +9,7 @@ from .._core.namespace import device_of, lift_to_tape, namespace_of
 from .._core.numerics import upcast
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
-from ..pairings import split
+from ..pairings import Members, split
 from . import products as p
 from .families import PairsPlan, SoftmaxPlan, exp_base, family_of, split_sharpness
 from .layouts import Arrays, MaskedLayout, Wanted, reduced
@@ -55,7 +55,7 @@ class _Masked:
         mode = adapter_of(arrays[0]).mode
         self.block = masked(self.n_rows, self.n_columns, layout.block_size, mode=mode, width=width).block
 
-    def open(self, block: Arrays, start: Array | int) -> tuple[list[Arrays], Arrays, Arrays, tuple[Array, Array, Any]]:
+    def open(self, block: Arrays, start: Array | int) -> tuple[list[Arrays], Arrays, Arrays, Members]:
         """The operands of a block, its numbers, its scores in each channel, its positives, negatives and weights."""
         xp, layout = self.xp, self.layout
         counts = [*self.of_rows, *self.row_parts, layout.by_row, layout.rule_arrays[0]]
@@ -67,7 +67,7 @@ class _Masked:
         else:
             numbers, pairs = pairs[0], pairs[1:]
         scores = tuple(upcast(xp, self.scores(k, x)) for k, x in enumerate(own))
-        sets = split(
+        members = split(
             xp,
             layout.rule,
             numbers=(numbers, self.column_numbers),
@@ -77,7 +77,7 @@ class _Masked:
             mask=pairs[-1] if layout.masked else None,
             dtype=scores[0].dtype,
         )
-        return own, here, scores, sets
+        return own, here, scores, members
 
     def scores(self, k: int, own: Arrays) -> Array:
         """The scores of a block in a channel."""
@@ -114,23 +114,20 @@ def masked_sweep(layout: MaskedLayout, *arrays: Array, need_grad: Wanted) -> Arr
     skips = not isinstance(layout.plan, PairsPlan) and not of_statistics and not layout.given
 
     def step(carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
-        own, here, scores, (*members, weights) = matrix.open(block, start)
-        sets = (members[0], members[1])
+        own, here, scores, members = matrix.open(block, start)
         if skips:
             # A row without positives does not count: what it holds is to reach nobody, NaN neither.
-            live = xp.any(sets[0], axis=1)
-            sets = (sets[0], xp.logical_and(sets[1], live[:, None]))
+            live = xp.any(members.positives, axis=1)
+            members = members._replace(negatives=xp.logical_and(members.negatives, live[:, None]))
             own = [tuple(_where_live(xp, live, x) for x in group) for group in own]
         sharpness, here = split_sharpness(layout.plan, here)
-        total, residual, positive = family.masked(
-            scores, sets, here, single=layout.single, weights=weights, sharpness=sharpness
-        )
+        total, residual, positive = family.masked(scores, members, here, single=layout.single, sharpness=sharpness)
         done = family.finish(total, positive, here, need_grad=need_grad)
         if not need_grad:
             return carry, (done.values, done.number)
         to_rows: Arrays = ()
         to_columns: Arrays = ()
-        cotangents = family.cotangents(residual, positive, done, sets)
+        cotangents = family.cotangents(residual, positive, done, members)
         for k, (x, cotangent) in enumerate(zip(own, cotangents, strict=True)):
             more_rows, more_columns = matrix.pulled(k, x, cotangent)
             to_rows, to_columns = (*to_rows, *more_rows), (*to_columns, *more_columns)
@@ -151,11 +148,12 @@ def search_sweep(layout: MaskedLayout, *arrays: Array, of_positives: bool, large
     xp = matrix.xp
 
     def step(carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
-        _, _, (scores,), sets = matrix.open(block, start)
-        members = sets[0 if of_positives else 1]
+        _, _, (scores,), members = matrix.open(block, start)
+        members.refuse_weights()
+        among = members.positives if of_positives else members.negatives
         if not largest:  # a score of -inf takes no part here either
-            members = xp.logical_and(members, scores != -math.inf)
-        candidates = xp.where(members, scores if largest else -scores, -math.inf)
+            among = xp.logical_and(among, scores != -math.inf)
+        candidates = xp.where(among, scores if largest else -scores, -math.inf)
         return carry, (xp.max(candidates, axis=1), xp.argmax(candidates, axis=1))
 
     _, (best, where) = adapter_of(arrays[0]).scan(step, (), matrix.xs, matrix.block)

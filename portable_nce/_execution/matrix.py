@@ -27,7 +27,7 @@ from .._core.registry import adapter_of
 from ..objectives.base import Objective, RowStatistics
 from ..pairings import Pairing, split
 from ..similarities import Operands, Similarity
-from .families import WEIGHTS_UNKNOWN, PairsPlan, Plan, SoftmaxPlan
+from .families import PairsPlan, Plan, SoftmaxPlan
 from .layouts import Arrays, Form, MaskedLayout, ProductLayout
 from .masked import masked_sweep, search_sweep
 from .one_sided import nearest_columns, product_sweep
@@ -454,7 +454,7 @@ class ScoreMatrix:
             numbers, shape = (xp.arange(n_rows, device=device), xp.arange(n_columns, device=device)), self.shape
         else:
             numbers, shape = self.part[:2], self.part.shape
-        positives, negatives, weights = split(
+        members = split(
             xp,
             self.pairing.rule,
             numbers=numbers,
@@ -464,9 +464,8 @@ class ScoreMatrix:
             mask=self.mask,
             dtype=upcast(xp, first).dtype,
         )
-        if weights is not None:
-            raise ValueError(WEIGHTS_UNKNOWN)
-        return positives, negatives
+        members.refuse_weights()
+        return members.positives, members.negatives
 
 
 def is_symmetric(similarity: Similarity, pairing: Pairing, mask: Array | None) -> bool:

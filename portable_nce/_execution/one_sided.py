@@ -15,13 +15,14 @@ from .._core.namespace import device_of, is_far, lift_to_tape, namespace_of
 from .._core.numerics import largest_entry
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
+from ..pairings import Members
 from . import products as p
 from .families import PairsPlan, SoftmaxPlan, divisor_of, exp_base, family_of, sharpened, split_sharpness
 from .layouts import Arrays, Form, ProductLayout, Wanted, is_wanted, reduced
 from .products import ABSENT
 from .tiling import MAX_UNSHIFTED_LOGIT, masked, one_sided
 
-__all__ = ["label_sets", "nearest_columns", "product_sweep"]
+__all__ = ["label_members", "nearest_columns", "product_sweep"]
 
 _IN_ONE_TILE = ("diagonal", "views")
 
@@ -33,15 +34,15 @@ def product_sweep(layout: ProductLayout, *arrays: Array, need_grad: Wanted) -> A
     return sweep.as_one_tile() if sweep.is_one_tile() else sweep.by_tiles()
 
 
-def label_sets(xp: Namespace, rows: Array, columns: Array, structure: str) -> tuple[Array, Array]:
+def label_members(xp: Namespace, rows: Array, columns: Array, structure: str) -> Members:
     """Positives and negatives by labels; own columns, on the diagonal, are neither, or of ids the only positives."""
     same = rows[:, None] == columns[None, :]
     negatives = xp.logical_not(same)
     if structure == "labels":
-        return same, negatives
+        return Members(same, negatives)
     number = xp.arange(rows.shape[0], device=device_of(rows))
     diagonal = number[:, None] == number[None, :]
-    return diagonal if structure == "ids" else xp.logical_and(same, xp.logical_not(diagonal)), negatives
+    return Members(diagonal if structure == "ids" else xp.logical_and(same, xp.logical_not(diagonal)), negatives)
 
 
 def nearest_columns(static: tuple[int | str | None, Form], *arrays: Array) -> tuple[Array, Array]:
@@ -217,13 +218,13 @@ class _OneSided:
             scaled = p.Operand(p.beside(scaled.x, xp.ones_like(own.x[:, 0])))
         own_tile = next((k for k, (low, _) in enumerate(layout.blocks) if low == start), -1)
         positive: Any = None
-        sets: Any = None
+        members: Any = None
         parts, residuals = [], []
         for k, factor in enumerate(self.factors):
             if k == own_tile:
-                sets = label_sets(xp, numbers[-1], self.tile_labels[k], layout.structure)
+                members = label_members(xp, numbers[-1], self.tile_labels[k], layout.structure)
                 part, residual, positive = family.masked(
-                    (p.product(own, factor),), sets, here, single=False, sharpness=sharpness
+                    (p.product(own, factor),), members, here, single=False, sharpness=sharpness
                 )
             else:
                 own_ids = numbers[-1] if self.lines.ids else None
@@ -242,7 +243,7 @@ class _OneSided:
         cotangents: list[tuple[Array, Array | None]] = []
         for k, (residual, share) in enumerate(zip(residuals, shares, strict=True)):
             if k == own_tile:
-                cotangents.append((*family.cotangents(residual, positive, done, sets, share), None))
+                cotangents.append((*family.cotangents(residual, positive, done, members, share), None))
             else:
                 cotangents.append(family.factored(residual, done, share))
         carry, gradients = self._pull(carry, (own, partners, done.to_positive), cotangents)

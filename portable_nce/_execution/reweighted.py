@@ -10,6 +10,7 @@ from .._core.logsumexp import ExpSum
 from .._core.numerics import softplus_and_sigmoid
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
+from ..pairings import Members
 from .finished import Finished, divided, weigh, with_positives
 from .statistics import Positives, RowSums, of_line, of_members, row_statistics, score_cotangents
 
@@ -92,17 +93,18 @@ class Reweighted:
     def masked(
         self,
         scores: tuple[Array, ...],
-        sets: tuple[Array, Array],
+        members: Members,
         by_row: tuple[Array, ...],
         *,
         single: bool,
-        weights: Array | None = None,
         sharpness: None = None,
     ) -> tuple[HardSums, tuple[Array, Array], Positives]:
         """The sums of the negatives of a tile, its exponentials, and the positives."""
         del by_row, sharpness
-        total, residual = self._summed(self.xp.where(sets[1], scores[0], -math.inf))
-        return total, residual, of_members(self.xp, scores[0], sets[0], single=single, weights=weights)
+        members.refuse_weights(of_positives=False)
+        total, residual = self._summed(self.xp.where(members.negatives, scores[0], -math.inf))
+        weights = members.weights
+        return total, residual, of_members(self.xp, scores[0], members.positives, single=single, weights=weights)
 
     def line(self, scores: Array, present: Array | None, by_row: tuple[Array, ...]) -> Positives:
         """The positives of rows that have one each, (n,), or some, (n, P)."""
@@ -192,9 +194,9 @@ class Reweighted:
         residual: tuple[Array, Array],
         positive: Positives,
         done: Finished,
-        sets: tuple[Array, Array],
+        members: Members,
         share: tuple[Array, Array] | None = None,
     ) -> tuple[Array]:
         """The cotangents of a masked tile's scores."""
         negative, _ = self.factored(residual, done, share)
-        return (with_positives(self.xp, negative, positive, done.to_positive, sets[0]),)
+        return (with_positives(self.xp, negative, positive, done.to_positive, members.positives),)

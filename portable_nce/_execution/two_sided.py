@@ -13,11 +13,12 @@ from .._core.namespace import is_far, lift_to_tape, namespace_of
 from .._core.protocol import Array, Namespace
 from .._core.ranks import Shards
 from .._core.registry import adapter_of
+from ..pairings import Members
 from . import products as p
 from .families import ExpBase, Softmax, exp_base, family_of
 from .finished import Finished
 from .layouts import Arrays, ProductLayout, Wanted, is_wanted, reduced
-from .one_sided import label_sets
+from .one_sided import label_members
 from .statistics import Positives, of_sums, sums_of
 from .tiling import Bounds, Tiling, two_sided
 
@@ -131,12 +132,10 @@ class _Square:
     def _tile(self, start: Array | int, k: int) -> p.Tile:
         return p.tile_of(self.lines, start, self.bounds[k], self.n_columns)
 
-    def among_classes(
-        self, own: p.Operand, own_labels: Array, k: int
-    ) -> tuple[ExpSum, Array, Positives, tuple[Array, Array]]:
+    def among_classes(self, own: p.Operand, own_labels: Array, k: int) -> tuple[ExpSum, Array, Positives, Members]:
         """The tile of a block's own classes: its sums, its exponentials, its positives, and which are which."""
-        sets = label_sets(self.xp, own_labels, self.tile_labels[k], "own_labels")
-        return *self.family.masked((p.product(own, self.tiles[k]),), sets, (), single=False), sets
+        members = label_members(self.xp, own_labels, self.tile_labels[k], "own_labels")
+        return *self.family.masked((p.product(own, self.tiles[k]),), members, (), single=False), members
 
     # The sums.
 
@@ -318,10 +317,10 @@ class _Square:
         """The cotangent of the tile of a block's own classes, for the sums of all tiles."""
         own_labels, *further = here
         by_row, total = tuple(further[: self.layout.by_row]), self._sums(tuple(further[self.layout.by_row :]))[0]
-        part, terms, positive, sets = self.among_classes(own, own_labels, k)
+        part, terms, positive, members = self.among_classes(own, own_labels, k)
         done = self.family.finish(total, positive, by_row, need_grad=True)
         share = None if part.top is None or total.top is None else factors(self.xp, [part.top], total.top)[0]
-        return self.family.cotangents(terms, positive, done, sets, share)[0]
+        return self.family.cotangents(terms, positive, done, members, share)[0]
 
 
 def _share_of_pairs(shards: Shards, tiling: Tiling) -> tuple[Bounds, Bounds, dict[Array | int, int]]:

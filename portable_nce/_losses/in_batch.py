@@ -44,8 +44,9 @@ from ..from_scores import pairing_of
 from ..objectives import AnyObjective, logistic
 from ..objectives import info_nce as info_nce_objective
 from ..objectives import relic as relic_objective
-from ..pairings import Pairing, Tile, candidates, diagonal, queue
+from ..pairings import Pairing, Tile, candidates, diagonal, queue, with_negatives
 from ..similarities import Similarity, operands, resolve, takes_tokens
+from .queue import Queue, further_columns
 
 __all__ = ["clip", "cpc", "info_nce", "n_tuple", "relic", "siglip"]
 
@@ -652,11 +653,13 @@ def relic(
     view_b: Array,
     /,
     *,
+    keys: Array | Queue | None = None,
     temperature: float | Array = 0.1,
     alpha: float | Array = 1.0,
     direction: str = "a_to_b",
     stop_gradient: str | None = None,
     symmetric: bool = False,
+    include_positive: bool = True,
     similarity: str | Similarity | Callable[[Array, Array], Array] = "cosine",
     mask: Array | None = None,
     weights: Array | None = None,
@@ -670,10 +673,17 @@ def relic(
     .. math:: \ell_i = -\log p^a_{ii} + \alpha\, \mathrm{KL}(p^a_i \,\Vert\, p^b_i), \qquad
         p^a_{ij} = \mathrm{softmax}_j\, s(a_i, b_j) / \tau, \quad p^b_{ij} = \mathrm{softmax}_j\, s(a_j, b_i) / \tau
 
+    With K further `keys` m, both distributions are over N + K columns, of which the last are :math:`s(a_i, m_k) / \tau`
+    and :math:`s(b_i, m_k) / \tau`: two views are to see a memory bank in the same way. With ``symmetric=True`` and
+    ``include_positive=False`` that is CO2's consistency of two views' negatives.
+
     Parameters
     ----------
     view_a, view_b : array, shape (N, D)
         Embeddings of two views of a batch; row i of one belongs to row i of the other.
+    keys : array, shape (K, D), or Queue, optional
+        Further negatives, shared by all rows of both views: a memory bank. A `Queue` has no gradient, and slots that
+        were never written take no part. Not with `across`.
     temperature : float, or array of one entry or of shape (N,), default: 0.1
         Temperature τ > 0, or that of each row, and of the column of the same number where columns are compared with
         rows; differentiable as an array.
@@ -685,10 +695,13 @@ def relic(
         Which of the divergence's two distributions is a constant.
     symmetric : bool, default: False
         Whether to average this loss with that of the views exchanged.
+    include_positive : bool, default: True
+        Whether the divergence is that of distributions over all columns, or over the negatives alone (CO2).
     similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
         How embeddings are compared; see `portable_nce.similarities`.
-    mask : array of bool, shape (N, N), optional
-        Pairs that take part; all by default. Entry (i, j) says whether row i sees sample j, in both distributions.
+    mask : array of bool, shape (N, N), or (N, N + K) with `keys`, optional
+        Pairs that take part; all by default. Entry (i, j) says whether row i sees sample j, or key j - N, in both
+        distributions.
     weights : array, shape (N,), optional
         Weights of the pairs.
     reduction : {"mean", "sum", "none"}, default: "mean"
@@ -718,7 +731,8 @@ def relic(
     References
     ----------
     Mitrovic, McWilliams, Walker, Buesing and Blundell (2021), "Representation Learning via Invariant Causal
-    Mechanisms", arXiv:2010.07922, section 3.
+    Mechanisms", arXiv:2010.07922, section 3. Wei, Wang, Shen and Yuille (2021), "CO2: Consistent Contrast for
+    Unsupervised Visual Representation Learning", arXiv:2010.02217, for the memory bank.
 
     Examples
     --------
@@ -729,13 +743,31 @@ def relic(
     >>> pnce.relic(view_a, view_b, temperature=1.0)
     array(0.48308...)
     """
-    enter(view_a=view_a, view_b=view_b)
+    xp, (view_a, view_b) = enter(view_a=view_a, view_b=view_b)
     rows, _ = shape_of("view_a", view_a, "(N, D)")
     check_shape("view_b", view_b, (rows, *view_b.shape[1:]))
+    embeddings, pairing, further = {"view_a": view_a, "view_b": view_b}, diagonal(), {}
+    if keys is not None:
+        check_floating(xp, view_a=view_a, view_b=view_b)
+        check_shape("view_b", view_b, tuple(view_a.shape))
+        columns, valid = further_columns("view_a", view_a, rows, keys, across)
+        dtypes = (view_a.dtype, view_b.dtype, columns.dtype)
+        further = {"dtype": common_dtype(xp, view_a, view_b, columns), "dtypes": dtypes}
+        # Accumulated before they are joined: a 16-bit gradient is rounded once, not once for each use.
+        first, second, bank = (upcast(xp, x) for x in (view_a, view_b, columns))
+        embeddings = {"view_a": first, "view_b and keys": xp.concat([second, bank], axis=0)}
+        further["opposite"] = (second, xp.concat([first, bank], axis=0))
+        pairing = with_negatives(pairing, *valid)
     return contrast_embeddings(
-        {"view_a": view_a, "view_b": view_b},
-        objective=relic_objective(alpha=alpha, direction=direction, stop_gradient=stop_gradient, symmetric=symmetric),
-        pairing=diagonal(),
+        embeddings,
+        objective=relic_objective(
+            alpha=alpha,
+            direction=direction,
+            stop_gradient=stop_gradient,
+            symmetric=symmetric,
+            include_positive=include_positive,
+        ),
+        pairing=pairing,
         similarity=similarity,
         temperature=temperature,
         mask=mask,
@@ -744,6 +776,7 @@ def relic(
         block_size=block_size,
         precision=precision,
         across=across,
+        **further,
     )
 
 

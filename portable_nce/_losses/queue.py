@@ -19,7 +19,7 @@ from .._core.numerics import zeros
 from .._core.protocol import Array, Namespace
 from .._core.ranks import Notes, Ranks, agree, finished, told_to_others, widened
 
-__all__ = ["Queue", "columns_of", "queue_init", "queue_push", "slots_of", "without_unwritten"]
+__all__ = ["Queue", "columns_of", "further_columns", "queue_init", "queue_push", "slots_of", "without_unwritten"]
 
 
 class Queue(NamedTuple):
@@ -234,3 +234,23 @@ def columns_of(name: str, keys: Array | Queue) -> tuple[Array, Array | None]:
         return columns, None
     xp, _ = enter(**{name: columns, f"{name}.valid": valid})
     return stop_gradient(without_unwritten(xp, name, columns, valid)), valid
+
+
+def further_columns(
+    name: str, embeddings: Array, n_rows: int, keys: Array | Queue, across: Ranks | None
+) -> tuple[Array, tuple[Array, ...]]:
+    """Columns beyond those of a loss's own rows, and which of all columns are valid, if not all."""
+    if across is not None:
+        message = (
+            f"across: expected None with keys, got {across!r}; use info_nce(..., negative_keys) or moco, which take "
+            f"further negatives with ranks"
+        )
+        raise ValueError(message)
+    columns, valid = columns_of("keys", keys)
+    xp, _ = enter(**{name: embeddings, "keys": columns})
+    check_floating(xp, **{name: embeddings, "keys": columns})
+    check_shape("keys", columns, (columns.shape[0], embeddings.shape[1]))
+    if valid is None:
+        return columns, ()
+    own = xp.ones((n_rows,), dtype=xp.bool, device=device_of(embeddings))
+    return columns, (xp.concat([own, valid], axis=0),)

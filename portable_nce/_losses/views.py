@@ -8,7 +8,7 @@ from typing import Any
 
 from .._call import contrast_embeddings, temperature_of_views
 from .._core.checks import check_floating, check_shape, common_dtype, shape_of
-from .._core.namespace import device_of, enter
+from .._core.namespace import enter
 from .._core.numerics import upcast
 from .._core.protocol import Array
 from .._core.ranks import Ranks, told_to_others
@@ -18,7 +18,7 @@ from ..objectives import flat_nce as flat_nce_objective
 from ..objectives import info_nce as info_nce_objective
 from ..pairings import several_views, two_views, with_negatives
 from ..similarities import Similarity, resolve
-from .queue import Queue, columns_of
+from .queue import Queue, further_columns
 
 __all__ = ["dcl", "dclw", "flat_nce", "hcl", "nt_xent"]
 
@@ -541,7 +541,7 @@ def _of_views(
     xp, (*entered, weights) = enter(**dict(zip(names, views, strict=True)), weights=weights)
     named = dict(zip(names, entered, strict=True))
     check_floating(xp, **named)
-    n_samples, width = shape_of("view_a", entered[0], "(N, D)")
+    n_samples, _ = shape_of("view_a", entered[0], "(N, D)")
     for name, view in named.items():
         check_shape(name, view, tuple(entered[0].shape))
     if weights is not None and tuple(weights.shape) == (n_samples,):
@@ -554,20 +554,8 @@ def _of_views(
     embeddings, dtypes = {"views": stacked}, tuple(view.dtype for view in entered)
     dtype = common_dtype(xp, *entered)
     if keys is not None:
-        if options["across"] is not None:
-            message = (
-                f"across: expected None with keys, got {options['across']!r}; use info_nce(..., negative_keys) or "
-                f"moco, which take further negatives with ranks"
-            )
-            raise ValueError(message)
-        columns, valid = columns_of("keys", keys)
-        enter(view_a=entered[0], keys=columns)
-        check_floating(xp, view_a=entered[0], keys=columns)
-        check_shape("keys", columns, (columns.shape[0], width))
-        if valid is not None:
-            own = xp.ones((stacked.shape[0],), dtype=xp.bool, device=device_of(stacked))
-            valid = xp.concat([own, valid], axis=0)
-        pairing = with_negatives(pairing, *(() if valid is None else (valid,)))
+        columns, valid = further_columns("view_a", entered[0], stacked.shape[0], keys, options["across"])
+        pairing = with_negatives(pairing, *valid)
         embeddings["views and keys"] = xp.concat([stacked, upcast(xp, columns)], axis=0)
         dtypes = (*dtypes, columns.dtype)
         dtype = common_dtype(xp, *entered, columns)

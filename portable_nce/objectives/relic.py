@@ -24,6 +24,7 @@ class Relic(EqualByContents):
     constant: str | None
     symmetric: bool
     base: Objective
+    include_positive: bool = True
 
     @property
     def label(self) -> str:
@@ -34,7 +35,7 @@ class Relic(EqualByContents):
         return "<objective relic>"
 
     def _contents(self) -> tuple[Any, ...]:
-        return (self.alpha, self.direction, self.constant, self.symmetric, self.base)
+        return (self.alpha, self.direction, self.constant, self.symmetric, self.base, self.include_positive)
 
 
 def divergence(xp: Namespace, log_p: Array, log_q: Array) -> Array:
@@ -84,6 +85,7 @@ def relic(
     direction: str = "a_to_b",
     stop_gradient: str | None = None,
     symmetric: bool = False,
+    include_positive: bool = True,
 ) -> Relic:
     r"""Return RELIC's objective: InfoNCE, and how far the two views' distributions over the batch are apart.
 
@@ -100,6 +102,8 @@ def relic(
         Which of the divergence's two distributions is a constant.
     symmetric : bool, default: False
         Whether to average with the same of the transposed scores.
+    include_positive : bool, default: True
+        Whether the divergence is that of distributions over all columns, or over the negatives alone (CO2).
 
     Returns
     -------
@@ -124,4 +128,12 @@ def relic(
     symmetric = check_bool("symmetric", symmetric)
     if stop_gradient is not None:
         check_choice("stop_gradient", stop_gradient, ("first", "second"))
-    return Relic(alpha=alpha, direction=direction, constant=stop_gradient, symmetric=symmetric, base=info_nce())
+    include_positive = check_bool("include_positive", include_positive)
+    return Relic(
+        alpha=alpha,
+        direction=direction,
+        constant=stop_gradient,
+        symmetric=symmetric,
+        base=info_nce(),
+        include_positive=include_positive,
+    )

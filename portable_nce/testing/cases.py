@@ -156,6 +156,10 @@ def _name_axes(package: str, keywords: dict[str, Any]) -> None:
             keywords["pairing"] = pairings.queue()
         case "smoothed":
             keywords["pairing"] = pairings.smoothed(keywords.pop("smoothing"))
+    pair_weights = keywords.pop("pair_weights", None)
+    if pair_weights is not None:
+        pairing = keywords.get("pairing") or pairings.diagonal()
+        keywords["pairing"] = pairings.weighted(pairings.diagonal() if pairing == "diagonal" else pairing, pair_weights)
     own = {key: keywords.pop(key) for key in ("multi_positive", "n_columns", "nu") if key in keywords}
     if own:
         keywords["objective"] = getattr(objectives, keywords["objective"])(**own)
@@ -248,6 +252,7 @@ def make_cases(rows: int = 3, features: int = 3, seed: int = 20268) -> tuple[Cas
         *_further_scores(draw, rows),
         *_lower_bounds(draw, rows),
         *_other_bounds(draw, rows),
+        *_bounds_of_some(rows),
         *_densities(draw, rows),
         *_diagnostics(draw, rows, features),
         *_keys(rows, features),
@@ -713,6 +718,34 @@ def _judged(rows: int, features: int) -> Iterator[Case]:
         "smoothed, flat_nce": {**smooth, "objective": "flat_nce", "mask": mask, "temperature": 0.5},
     }
     yield from _variations("contrast", {"x": query, "y": key}, table | _streamed(table, list(table)[:4]))
+    by_pair: dict[str, Nested] = {
+        "objective": "info_nce",
+        "pairing": "diagonal",
+        "pair_weights": [
+            [w if (i + k) % 3 != 1 else 0.0 for k, w in enumerate(draw.weights(rows))] for i in range(rows)
+        ],
+    }
+    some = [[i == k or (i + k) % 3 == 0 for k in range(rows)] for i in range(rows)]
+    table = {
+        "pair weights": {**by_pair, "temperature": 0.5},
+        "pair weights, dot, symmetric, weights, mask": {
+            **by_pair,
+            "similarity": "dot",
+            "symmetric": True,
+            "weights": weights,
+            "mask": mask,
+            "temperature": 0.75,
+        },
+        "pair weights, several positives": {
+            **by_pair,
+            "pairing": "explicit",
+            "positives": some,
+            "multi_positive": "separate",
+            "temperature": 0.5,
+        },
+        "pair weights, flat_nce": {**by_pair, "objective": "flat_nce", "temperature": 0.5},
+    }
+    yield from _variations("contrast", {"x": query, "y": key}, table | _streamed(table, list(table)[:3]))
     sets = {"labels": [[k % 2 == c % 2 or k % 3 == c for c in range(3)] for k in range(rows)], "temperature": 0.5}
     table = {
         "several labels": sets,
@@ -1075,7 +1108,38 @@ def _of_two_views(draw: _Draw, rows: int, features: int) -> Iterator[Case]:
             "temperature": 0.0625,
         },
     }
-    table |= _streamed(table, ["symmetric, stop_gradient second, weights, mask"])
+    bank: dict[str, Nested] = {"keys": draw.vectors(rows + 1, features), "temperature": 0.5}
+    table |= {
+        "keys": bank,
+        "keys, symmetric, stop_gradient first, weights, mask": {
+            **bank,
+            "symmetric": True,
+            "stop_gradient": "first",
+            "weights": draw.weights(rows),
+            "mask": draw.mask(rows, 2 * rows + 1),
+        },
+        "keys, neg_sq_euclidean, temperatures of rows": {
+            **bank,
+            "similarity": "neg_sq_euclidean",
+            "temperature": [0.5 + 0.25 * k for k in range(rows)],
+            "symmetric": True,
+        },
+        "keys, negatives alone, symmetric": {**bank, "symmetric": True, "include_positive": False, "alpha": 0.5},
+        "keys, a queue that is not full, b_to_a, sum": {
+            **bank,
+            "slots": rows + 3,
+            "direction": "b_to_a",
+            "reduction": "sum",
+        },
+    }
+    table |= _streamed(
+        table,
+        [
+            "symmetric, stop_gradient second, weights, mask",
+            "keys, symmetric, stop_gradient first, weights, mask",
+            "keys, a queue that is not full, b_to_a, sum",
+        ],
+    )
     yield from _variations("relic", arguments, table)
     image = draw.vectors(rows, features)
     table = {
@@ -1320,6 +1384,8 @@ def _further_scores(draw: _Draw, rows: int) -> Iterator[Case]:
         "stop_gradient first": {"stop_gradient": "first", "alpha": 0.5},
         "b_to_a, saturated": {**saturated, "direction": "b_to_a"},
         "b_to_a, symmetric, weights, mask": {**weighted, "direction": "b_to_a", "symmetric": True},
+        "negatives alone, mask": {**weighted, "include_positive": False, "stop_gradient": "second"},
+        "negatives alone, saturated": {**saturated, "include_positive": False},
     }
     logistic: dict[str, dict[str, Nested]] = {
         "": {},
@@ -1419,6 +1485,40 @@ def _other_bounds(draw: _Draw, rows: int) -> Iterator[Case]:
     yield from _variations("bounds.vub", {**wide, "log_marginal": densities["log_marginal"]}, {"matrix": {}})
 
 
+def _bounds_of_some(rows: int) -> Iterator[Case]:
+    """Draw bounds of rows that see fewer columns, or have negatives of their own."""
+    draw = _Draw(20275)
+    mask = draw.mask(rows, rows + 2)
+    mask[0] = [j == 0 for j in range(rows + 2)]  # without a negative
+    mask[1] = [j != 1 for j in range(rows + 2)]  # without its positive
+    masked: dict[str, Nested] = {"scores": draw.vectors(rows, rows + 2), "mask": mask}
+    alone: dict[str, Nested] = {"scores": draw.vectors(rows, 3), "positives": [k % 2 for k in range(rows)]}
+    both = {**masked, "positives": [k + 1 for k in range(rows)]}
+    critic, baseline = draw.vectors(1, rows)[0], draw.vectors(1, rows)[0]
+    further: dict[str, dict[str, Nested]] = {
+        "dual": {"u": critic},
+        "flo": {"u": critic},
+        "mine": {"log_mean": 0.25, "rate": 0.25},
+        "tuba": {"log_baseline": baseline},
+        "interpolated": {"log_baseline": baseline, "alpha": 0.375},
+        "smile": {"clip": 0.75},
+        "info_nce_anchor": {"nu": 0.5},
+    }
+    names = ("info_nce", "info_nce_anchor", "dual_critic", "dual", "flo", "fdv", "dv", "mine", "nwj", "tuba")
+    for name in (*names, "interpolated", "js", "js_mi", "smile", "club"):
+        options = further.get(name, {})
+        arguments: dict[str, Nested] = {
+            key: options[key] for key in ("u", "log_mean", "log_baseline") if key in options
+        }
+        table = {"mask": {**masked, **options}, "own negatives": {**alone, **options}}
+        if name in {"info_nce", "interpolated", "dv"}:
+            table["positives, mask"] = {**both, **options}
+        yield from _variations(f"bounds.{name}", {"scores": [], **arguments}, table)
+    square: dict[str, Nested] = {"scores": draw.vectors(rows, rows), "mask": [row[:rows] for row in mask]}
+    yield from _variations("bounds.leave_one_out", {"scores": []}, {"mask": square})
+    yield from _variations("diagnostics.headroom", {"scores": []}, {"mask": masked, "own negatives": alone})
+
+
 def _densities(draw: _Draw, rows: int) -> Iterator[Case]:
     samples = rows + 1
     scores: dict[str, Nested] = {
@@ -1443,6 +1543,8 @@ def _densities(draw: _Draw, rows: int) -> Iterator[Case]:
     yield from _variations("density.negative_sampling", scores, bare)
     yield from _variations("density.ranking_nce", scores, {"without log_q": {}})
     yield from _variations("density.ranking_nce", corrected, usual)
+    alone = {"nu": 0.25, "mask": [[j > 0 and i > 0 for j, _ in enumerate(row)] for i, row in enumerate(mask)]}
+    yield from _variations("density.info_nce_anchor", corrected, {**usual, "nu, a context without samples": alone})
     yield from _variations(
         "density.sampled_softmax",
         corrected,

@@ -10,8 +10,9 @@ A keyword that a loss takes has here the name, the default and the meaning that 
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Sequence
-from functools import cache, partial
+from functools import cache, partial, wraps
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mpmath import mp, mpf
@@ -453,12 +454,13 @@ def reduce_relic(
     direction: str = "a_to_b",
     stop_gradient: str | None = None,
     symmetric: bool = False,
+    include_positive: bool = True,
     mask: Nested = None,
     weights: Nested = None,
     reduction: str = "mean",
 ) -> Nested:
     """InfoNCE of the first view against the second, and how far the second's distribution is from the first's."""
-    mask = mask or [[True] * len(forward) for _ in forward]
+    mask = mask or [[True] * len(row) for row in forward]
 
     def one_order(own: Matrix, other: Matrix) -> Nested:
         losses = []
@@ -467,11 +469,13 @@ def reduce_relic(
             if i not in columns:
                 losses.append(mpf(0))
                 continue
+            positive = shares([own[i][j] for j in columns])[columns.index(i)]
+            columns = [j for j in columns if include_positive or j != i]
             p_a, p_b = shares([own[i][j] for j in columns]), shares([other[i][j] for j in columns])
             first, second = (p_a, p_b) if direction == "a_to_b" else (p_b, p_a)
             first = [_held(p) for p in first] if stop_gradient == "first" else first
             second = [_held(p) for p in second] if stop_gradient == "second" else second
-            losses.append(-mp.log(p_a[columns.index(i)]) + alpha * divergence(first, second))
+            losses.append(-mp.log(positive) + alpha * divergence(first, second))
         return reduce_losses(losses, [bits[i] for i, bits in enumerate(mask)], weights, reduction)
 
     if not symmetric:
@@ -922,15 +926,21 @@ def relic(
     view_a: Matrix,
     view_b: Matrix,
     *,
+    keys: Nested = None,
+    slots: int | None = None,
     temperature: Nested = 0.1,
     similarity: str = "cosine",
     bilinear: Matrix | None = None,
+    mask: Nested = None,
     **options: Any,
 ) -> Nested:
-    """RELIC: InfoNCE, and the divergence of one view's distribution from the other's."""
+    """RELIC: InfoNCE, and the divergence of one view's distribution from the other's, of the views and a bank."""
     scale = inverse(temperature, len(view_a))
-    forward = score_matrix(view_a, view_b, similarity, scale, bilinear)
-    return reduce_relic(forward, score_matrix(view_b, view_a, similarity, scale, bilinear), **options)
+    bank = [] if keys is None else keys if slots is None else _latest(keys, slots)
+    forward = score_matrix(view_a, view_b + bank, similarity, scale, bilinear)
+    backward = score_matrix(view_b, view_a + bank, similarity, scale, bilinear)
+    mask = [row[: len(view_a)] + row[len(row) - len(bank) :] for row in mask] if mask else None
+    return reduce_relic(forward, backward, mask=mask, **options)
 
 
 def proto_nce(
@@ -1169,6 +1179,26 @@ def triplet(
     return reduce_losses(losses, sizes, weights, reduction)
 
 
+def _of_pair_weights(pair_weights: Nested, positives: Nested, mask: Nested) -> tuple[Nested, Nested]:
+    """The positives with their weights, and the pairs that take part."""
+    if not pair_weights:
+        return positives, mask
+    positives = positives or [[i == j for j in range(len(row))] for i, row in enumerate(pair_weights)]
+    weighted = [[w * p for w, p in zip(*rows, strict=True)] for rows in zip(pair_weights, positives, strict=True)]
+    kept = [[part and w > 0 for part, w in zip(*rows, strict=True)] for rows in zip(mask, pair_weights, strict=True)]
+    return weighted, kept
+
+
+def _with_logs(scores: Matrix, pairs: Pairs, pair_weights: Nested) -> Matrix:
+    """The scores, those of negatives with the logarithms of their weights."""
+    if not pair_weights:
+        return scores
+    return [
+        [s + mp.log(w) if j in negatives else s for j, (s, w) in enumerate(zip(row, own, strict=True))]
+        for row, own, (_, negatives) in zip(scores, pair_weights, pairs, strict=True)
+    ]
+
+
 def contrast(
     x: Matrix,
     y: Nested = None,
@@ -1180,6 +1210,7 @@ def contrast(
     positives: Nested = None,
     multi_positive: str = "each",
     smoothing: Number = 0,
+    pair_weights: Nested = None,
     n_columns: int = 0,
     nu: Number = 1,
     query_mask: Nested = None,
@@ -1217,8 +1248,10 @@ def contrast(
         "info_nce_anchor": partial(anchored_row, n_columns=n_columns, nu=nu),
     }
     row_loss = row_losses[objective]
+    positives, mask = _of_pair_weights(pair_weights, positives, mask)
 
-    def reduced(matrix: Matrix, pairs: Pairs) -> Nested:
+    def reduced(matrix: Matrix, pairs: Pairs, pair_weights: Nested = pair_weights) -> Nested:
+        matrix = _with_logs(matrix, pairs, pair_weights)
         return reduce_rows(
             matrix,
             pairs,
@@ -1235,7 +1268,7 @@ def contrast(
         return forward
     turned = pairs_of(len(scores), len(scores[0]), transpose(positives) if positives else None, transpose(mask))
     backward = of_columns(x, x if y is None else y, similarity, inverse(temperature, len(x)), bilinear)
-    return _half_sum(forward, reduced(backward, turned))
+    return _half_sum(forward, reduced(backward, turned, pair_weights and transpose(pair_weights)))
 
 
 # --- bounds ---------------------------------------------------------------------------------------------------------
@@ -1345,14 +1378,10 @@ def bounds_club(scores: Matrix) -> Number:
     return mean(_diagonal(scores)) - mean(_off_diagonal(scores))
 
 
-def bounds_leave_one_out(scores: Matrix) -> Number:
+def bounds_leave_one_out(scores: Matrix, *, mask: Nested = None) -> Number:
     """Log-density of each y given its x, over the mean of its densities given the other x."""
-    return mean(
-        [
-            mp.log(mp.exp(scores[j][j]) / mean([mp.exp(row[j]) for i, row in enumerate(scores) if i != j]))
-            for j in range(len(scores))
-        ]
-    )
+    _, columns = rows_of(transpose(scores), None, mask and transpose(mask))
+    return mean([mp.log(mp.exp(own) / mean([mp.exp(s) for s in others])) for own, *others in columns])
 
 
 def bounds_barber_agakov(scores: Nested, entropy: Number) -> Number:
@@ -1364,6 +1393,55 @@ def bounds_vub(scores: Nested, log_marginal: Row) -> Number:
     """Mean log of the conditional over the marginal density of the pairs."""
     pairs = _diagonal(scores) if isinstance(scores[0], list) else scores
     return mean([mp.log(mp.exp(p) / mp.exp(r)) for p, r in zip(pairs, log_marginal, strict=True)])
+
+
+BY_ROWS = frozenset(
+    ("info_nce", "info_nce_anchor", "dual", "fdv", "nwj", "tuba", "interpolated", "js", "js_mi", "club")
+)
+"""The bounds that are the mean over the rows of the bounds of each."""
+
+
+def rows_of(scores: Matrix, positives: Nested, mask: Nested) -> tuple[list[int], list[Row]]:
+    """The rows that have a positive and a negative, and of each the scores of these, the positive first."""
+    kept, rows = [], []
+    for i, row in enumerate(scores):
+        own = i if positives is None else int(positives[i])
+        takes_part = [True] * len(row) if mask is None else mask[i]
+        negatives = [s for j, s in enumerate(row) if takes_part[j] and j != own]
+        if takes_part[own] and negatives:
+            kept.append(i)
+            rows.append([row[own], *negatives])
+    return kept, rows
+
+
+def maskable(bound: Callable[..., Nested]) -> Callable[..., Nested]:
+    """A bound that takes positives and a mask too: of the rows that count, each with its own negatives."""
+    name = bound.__name__.removeprefix("bounds_")
+
+    @wraps(bound)
+    def of_some(
+        scores: Matrix, *others: Nested, positives: Nested = None, mask: Nested = None, **options: Any
+    ) -> Nested:
+        if positives is None and mask is None:
+            return bound(scores, *others, **options)
+        kept, rows = rows_of(scores, positives, mask)
+        if name == "dual_critic":
+            critics = {i: bound([row], **options)[0] for i, row in zip(kept, rows, strict=True)}
+            return [critics.get(i, mpf(0)) for i in range(len(scores))]
+        if name in BY_ROWS:
+            return mean(
+                [
+                    bound([row], *([x[i]] if isinstance(x, list) else x for x in others), **options)
+                    for i, row in zip(kept, rows, strict=True)
+                ]
+            )
+        # The mean over the rows of the means over their negatives is that over copies, as many in each row.
+        copies = len(rows) * math.lcm(*(len(row) - 1 for row in rows))
+        repeated = [(row[0], row[1:] * (copies // (len(row) - 1))) for row in rows]
+        whole = [[*some[:i], own, *some[i:]] for i, (own, some) in enumerate(repeated)]
+        return bound(whole, *others, **options)
+
+    return of_some
 
 
 def mean(numbers: Row) -> Number:
@@ -1444,6 +1522,31 @@ def density_ranking_nce(
     return reduce_losses(losses, [1] * len(losses), weights, reduction)
 
 
+def density_info_nce_anchor(
+    data_scores: Row,
+    noise_scores: Matrix,
+    data_log_q: Nested,
+    noise_log_q: Nested,
+    *,
+    nu: Number = 1,
+    mask: Nested = None,
+    weights: Nested = None,
+    reduction: str = "mean",
+) -> Nested:
+    """Minus logs of posteriors: of the data among all samples but one, in turn, and of the anchor among all samples."""
+    losses, sizes = [], []
+    for s, own_q, samples in zip(data_scores, data_log_q, _samples(noise_scores, noise_log_q, mask), strict=True):
+        own, ratios = mp.exp(s) / mp.exp(own_q), [mp.exp(t) / mp.exp(q) for t, q in samples]
+        sizes.append(len(ratios) > 0)
+        if not ratios:
+            losses.append(mpf(0))
+            continue
+        others = [mp.fsum(ratios[:m] + ratios[m + 1 :]) for m in range(len(ratios))]
+        paired = mean([-mp.log(own / (own + nu + rest)) for rest in others])
+        losses.append(paired - nu * mp.log(nu / (nu + mp.fsum(ratios))) / len(ratios))
+    return reduce_losses(losses, sizes, weights, reduction)
+
+
 def density_log_partition(noise_scores: Matrix, noise_log_q: Nested, *, mask: Nested = None) -> Row:
     """Log of the mean of the importance weights e^s / q."""
     return [
@@ -1511,9 +1614,10 @@ def _samples(scores: Matrix, log_q: Nested, mask: Nested = None) -> list[list[tu
 # --- diagnostics ----------------------------------------------------------------------------------------------------
 
 
-def headroom(scores: Matrix) -> Number:
-    """Log of the number of columns minus the InfoNCE bound."""
-    return mp.log(len(scores[0])) - bounds_info_nce(scores)
+def headroom(scores: Matrix, *, positives: Nested = None, mask: Nested = None) -> Number:
+    """The mean over the rows of what the bound could still show."""
+    _, rows = rows_of(scores, positives, mask)
+    return mean([mp.log(len(row)) - bounds_info_nce([row]) for row in rows])
 
 
 def alignment(x: Matrix, y: Matrix, *, power: Number = 2.0, weights: Nested = None) -> Number:
@@ -1792,27 +1896,28 @@ ORACLES: Mapping[str, Callable[..., Nested]] = {
     "from_scores.logistic": from_scores_logistic,
     "from_scores.contrastive": from_scores_contrastive,
     "from_scores.triplet": from_scores_triplet,
-    "bounds.info_nce": bounds_info_nce,
-    "bounds.info_nce_anchor": bounds_info_nce_anchor,
-    "bounds.dual": bounds_dual,
-    "bounds.dual_critic": bounds_dual_critic,
-    "bounds.flo": bounds_dual,
-    "bounds.fdv": bounds_fdv,
-    "bounds.dv": bounds_dv,
-    "bounds.mine": bounds_mine,
-    "bounds.nwj": bounds_nwj,
-    "bounds.tuba": bounds_tuba,
-    "bounds.interpolated": bounds_interpolated,
-    "bounds.js": bounds_js,
-    "bounds.js_mi": bounds_js_mi,
-    "bounds.smile": bounds_smile,
-    "bounds.club": bounds_club,
+    "bounds.info_nce": maskable(bounds_info_nce),
+    "bounds.info_nce_anchor": maskable(bounds_info_nce_anchor),
+    "bounds.dual": maskable(bounds_dual),
+    "bounds.dual_critic": maskable(bounds_dual_critic),
+    "bounds.flo": maskable(bounds_dual),
+    "bounds.fdv": maskable(bounds_fdv),
+    "bounds.dv": maskable(bounds_dv),
+    "bounds.mine": maskable(bounds_mine),
+    "bounds.nwj": maskable(bounds_nwj),
+    "bounds.tuba": maskable(bounds_tuba),
+    "bounds.interpolated": maskable(bounds_interpolated),
+    "bounds.js": maskable(bounds_js),
+    "bounds.js_mi": maskable(bounds_js_mi),
+    "bounds.smile": maskable(bounds_smile),
+    "bounds.club": maskable(bounds_club),
     "bounds.leave_one_out": bounds_leave_one_out,
     "bounds.barber_agakov": bounds_barber_agakov,
     "bounds.vub": bounds_vub,
     "density.local_nce": density_local_nce,
     "density.negative_sampling": density_negative_sampling,
     "density.ranking_nce": density_ranking_nce,
+    "density.info_nce_anchor": density_info_nce_anchor,
     "density.log_partition": density_log_partition,
     "density.sampled_softmax": density_sampled_softmax,
     "density.full_softmax": density_full_softmax,

@@ -93,7 +93,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if "variant" not in getattr(item, "fixturenames", ()):
             kept.append(item)  # a test of somebody else
             continue
-        item.add_marker(pytest.mark.filterwarnings("error", *HARMLESS), append=False)
+        item.add_marker(pytest.mark.filterwarnings("error", *HARMLESS, *variant.harmless), append=False)
         if str(item_params(item).get("name")) in REPETITIONS:
             item.add_marker(pytest.mark.repetition)
         params = item_params(item)

@@ -66,6 +66,8 @@ class Variant:
         Whether it runs the streamed repetitions of dense cases, or leaves them to another variant of the library.
     half_products
         Whether products of 16 bits are taken where embeddings have as many.
+    harmless
+        Warnings of the library that are no errors here, as filters of Python: ``"ignore:message:category"``.
     """
 
     name: str
@@ -79,6 +81,7 @@ class Variant:
     largest: int = 65
     repeats: bool = True
     half_products: bool = False
+    harmless: tuple[str, ...] = ()
 
     def obstacle(self) -> str | None:
         """Why this variant cannot run here, or None if it can."""

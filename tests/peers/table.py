@@ -74,7 +74,21 @@ PEERS: Final[Mapping[str, Peer]] = {
         version="6.2.0",
         note=(
             "`loss(features, labels)` there is the model's embeddings put into `compute_loss_from_embeddings`; so here "
-            "`model` may be anything. `scale` is the inverse of a temperature."
+            "`model` may be anything. For losses without that method the features hold the embeddings: `model` returns "
+            "those named `sentence_embedding`, `guide` those named `guide`. `scale` is the inverse of a temperature."
+        ),
+    ),
+    "libauc": Peer(
+        version="2.0.1",
+        dependencies=False,
+        note=(
+            f"{ALONE.format('torchvision, OpenCV, PyTorch Geometric and further packages')} Its losses are surrogates, "
+            "made for their gradient; the lines below give them a value. Its memory is of PyTorch's default dtype, "
+            "which the tests set to float64. Its gradient is that of the mean over the batch, divided by the new "
+            "average u; ours is that of log u, which for a sample that was met before is γ times as large: hence "
+            "`share`. Before a sample is met, its average is 0 there, so that γ scales its first one; but where no "
+            "sample of a batch was met, in the first epoch, γ is 1. Here `log_u` of -inf makes γ = 1 for that sample. "
+            "`adjust_gamma` changes γ from epoch to epoch; here it is an argument of each call."
         ),
     ),
     "optax": Peer(version="0.2.8", framework="jax"),
@@ -89,6 +103,11 @@ INPUTS: Final[Mapping[str, str]] = {
     "queue": "a memory of earlier embeddings (M, D), of unit length, without gradient",
     "earlier, earlier_labels": "a batch that came before, with its classes, without gradient",
     "grades": "how similar row i of `query` and of `key` are to be (N,), in any unit",
+    "query_tokens, document_tokens; query_mask, document_mask": (
+        "embeddings of tokens (N, T, D) and (N, U, D), and which of them are valid"
+    ),
+    "guide_query, guide_key": "a second model's embeddings of `query` and `key` (N, E)",
+    "teacher_scores": "a second model's scores of two candidates for each query (N, 2)",
     "same": "1 or 0 (N,): whether row i of `query` and of `key` belong together",
     "scores, target, class_weights": "a score matrix (N, N), a column for each row, a weight for each column",
     "logit_scale, logit_bias": "learned scalars, 0-d",
@@ -212,6 +231,25 @@ add(
     )
     """,
     "Given pairs are one row of scores.",
+)
+
+add(
+    "torch",
+    "cross_entropy over a vocabulary",
+    "loss = F.cross_entropy(scores, target)",
+    "loss = pnce.density.full_softmax(scores, target)",
+    "The exact partition function, which the losses of `density` sample.",
+)
+add(
+    "torch",
+    "binary_cross_entropy_with_logits, one of data and k of noise",
+    """
+    data = torch.zeros_like(scores)
+    data[:, 0] = 1
+    loss = F.binary_cross_entropy_with_logits(scores, data, reduction="sum") / len(scores)
+    """,
+    "loss = pnce.density.negative_sampling(scores[:, 0], scores[:, 1:])",
+    "Negative sampling (word2vec). A row is worth the sum over its samples; the mean is over rows.",
 )
 
 # info-nce-pytorch
@@ -383,6 +421,17 @@ add(
     """,
     "loss = pnce.nca(embeddings, labels)",
     "As in the paper: the squared distance of the embeddings as they are.",
+)
+add(
+    "pytorch-metric-learning",
+    "NCALoss as the soft nearest neighbour loss",
+    """
+    from pytorch_metric_learning.distances import LpDistance
+    from pytorch_metric_learning.losses import NCALoss
+    loss = NCALoss(softmax_scale=1 / 3, distance=LpDistance(normalize_embeddings=False, power=2))(embeddings, labels)
+    """,
+    "loss = pnce.soft_nearest_neighbor(embeddings, labels, temperature=3.0)",
+    "It is `nca` with a temperature.",
 )
 add(
     "pytorch-metric-learning",
@@ -644,6 +693,20 @@ add(
     ),
 )
 
+add(
+    "lightly",
+    "HypersphereLoss",
+    """
+    from lightly.loss import HypersphereLoss
+    loss = HypersphereLoss(t=2.0, lam=0.5)(view_a, view_b)
+    """,
+    """
+    uniformity = pnce.diagnostics.uniformity(view_a, t=2.0) + pnce.diagnostics.uniformity(view_b, t=2.0)
+    loss = pnce.diagnostics.alignment(view_a, view_b) + 0.5 * uniformity / 2
+    """,
+    "Wang and Isola's alignment and uniformity, as a loss. The default of t is 1 there, 2 here.",
+)
+
 # solo-learn
 
 add(
@@ -727,6 +790,17 @@ add(
     ),
 )
 
+add(
+    "solo-learn",
+    "ressl_loss_func",
+    """
+    from solo.losses import ressl_loss_func
+    loss = ressl_loss_func(F.normalize(query), F.normalize(key), queue, temperature_q=0.1, temperature_k=0.04)
+    """,
+    "loss = pnce.distillation(query, queue, key, queue, temperature=0.1, teacher_temperature=0.04)",
+    "The keys' similarities with the queue are the targets of the queries'. It takes normalised embeddings.",
+)
+
 # open_clip
 
 add(
@@ -751,6 +825,35 @@ add(
     """,
     "loss = pnce.siglip(image, text, logit_scale=logit_scale, logit_bias=logit_bias)",
     "The sum over all pairs, divided by the rows.",
+)
+
+add(
+    "open-clip-torch",
+    "SigLipLoss of a block without positives",
+    """
+    from open_clip.loss import SigLipLoss
+    loss = SigLipLoss()._loss(F.normalize(image), F.normalize(text), logit_scale, logit_bias, negative_only=True)
+    """,
+    "loss = pnce.siglip(image, text, logit_scale=logit_scale, logit_bias=logit_bias, negative_only=True)",
+    "As it has them of the texts of other processes; with `across=` ours finds them itself.",
+)
+add(
+    "open-clip-torch",
+    "DistillClipLoss",
+    """
+    from open_clip.loss import DistillClipLoss
+    teacher = F.normalize(guide_query).detach(), F.normalize(guide_key).detach()
+    _, loss = DistillClipLoss()(F.normalize(query), F.normalize(key), logit_scale, *teacher, dist_logit_scale=5.0)
+    """,
+    """
+    loss = pnce.distillation(
+        query, key, guide_query, guide_key, temperature=1 / logit_scale, teacher_temperature=1 / 5, symmetric=True
+    )
+    """,
+    (
+        "It returns the CLIP loss, and the cross-entropy with the teacher's softmax, which is this one. Ours lets no "
+        "gradient into the teacher; there its embeddings have to come without."
+    ),
 )
 
 # sentence-transformers
@@ -795,7 +898,35 @@ add(
     own = torch.arange(len(query))
     loss = pnce.info_nce(query, keys, positives=own, temperature=1 / 20, hardness=5.0)
     """,
-    "Of pairs without hard negatives, `in_batch_negatives` is the same.",
+    "It is added to the scores of all negatives, those of other rows too.",
+)
+add(
+    "sentence-transformers",
+    'MultipleNegativesRankingLoss(hardness_mode="in_batch_negatives") of pairs',
+    f"""
+    {LOSSES} MultipleNegativesRankingLoss
+    hardness = {{"hardness_mode": "in_batch_negatives", "hardness_strength": 9.0}}
+    loss = MultipleNegativesRankingLoss(model, scale=20.0, **hardness).compute_loss_from_embeddings([query, key], None)
+    """,
+    "loss = pnce.info_nce(query, key, temperature=1 / 20, hardness=9.0)",
+    "Of pairs without hard negatives, it is the same as `all_negatives`.",
+)
+add(
+    "sentence-transformers",
+    'MultipleNegativesRankingLoss(hardness_mode="hard_negatives")',
+    f"""
+    {LOSSES} MultipleNegativesRankingLoss
+    hardness = {{"hardness_mode": "hard_negatives", "hardness_strength": 5.0}}
+    criterion = MultipleNegativesRankingLoss(model, scale=20.0, **hardness)
+    loss = criterion.compute_loss_from_embeddings([query, key, negative], None)
+    """,
+    """
+    cosines = F.normalize(query) @ F.normalize(torch.cat([key, negative])).T
+    hard = torch.eye(len(query), dtype=query.dtype)
+    own_hard_negative = torch.cat([torch.zeros_like(hard), hard], dim=1)
+    loss = pnce.from_scores.info_nce(20.0 * cosines + 5.0 * own_hard_negative * cosines.detach())
+    """,
+    "It is added to the score of a row's own hard negative alone; our `hardness` is for all negatives.",
 )
 add(
     "sentence-transformers",
@@ -817,6 +948,44 @@ add(
         "The candidates of all directions in one softmax (GTE). The positive stands in it twice, once for each of its "
         "directions; in `joint_info_nce`, which streams, it stands once."
     ),
+)
+add(
+    "sentence-transformers",
+    "MultipleNegativesRankingLoss, the directions that have the positive once",
+    f"""
+    {LOSSES} MultipleNegativesRankingLoss
+    directions = "query_to_doc", "query_to_query", "doc_to_doc"
+    criterion = MultipleNegativesRankingLoss(model, scale=20.0, directions=directions)
+    loss = criterion.compute_loss_from_embeddings([query, key], None)
+    """,
+    """
+    directions = "query_to_key", "query_to_query", "key_to_key"
+    loss = pnce.joint_info_nce(query, key, temperature=1 / 20, directions=directions)
+    """,
+    "Without `doc_to_query` both have the same softmax. The default temperature is 0.01 here.",
+)
+add(
+    "sentence-transformers",
+    'MultipleNegativesRankingLoss(partition_mode="per_direction")',
+    f"""
+    {LOSSES} MultipleNegativesRankingLoss
+    directions = "query_to_doc", "doc_to_query"
+    criterion = MultipleNegativesRankingLoss(model, directions=directions, partition_mode="per_direction")
+    loss = criterion.compute_loss_from_embeddings([query, key], None)
+    """,
+    "loss = pnce.info_nce(query, key, temperature=1 / 20, symmetric=True)",
+    "A softmax for each direction, and their mean.",
+)
+add(
+    "sentence-transformers",
+    "CachedMultipleNegativesRankingLoss",
+    f"""
+    {LOSSES} CachedMultipleNegativesRankingLoss
+    features = [{{"sentence_embedding": query}}, {{"sentence_embedding": key}}]
+    loss = CachedMultipleNegativesRankingLoss(model, scale=20.0, mini_batch_size=4)(features, None)
+    """,
+    "loss = pnce.info_nce(query, key, temperature=1 / 20)",
+    "The same loss: the mini-batches are those of the model. Ours needs O(N · block) memory for any batch.",
 )
 add(
     "sentence-transformers",
@@ -903,6 +1072,19 @@ add(
 
 add(
     "sentence-transformers",
+    "BatchSemiHardTripletLoss",
+    f"""
+    {LOSSES} BatchSemiHardTripletLoss
+    loss = BatchSemiHardTripletLoss(model, margin=1.0).compute_loss_from_embeddings([embeddings], labels)
+    """,
+    'loss = pnce.triplet_from_labels(embeddings, labels, margin=1.0, mining="semi_hard")',
+    (
+        "Each positive pair with the nearest negative that is farther, or the farthest if there is none. The mean over "
+        "all positive pairs."
+    ),
+)
+add(
+    "sentence-transformers",
     "CoSENTLoss",
     f"""
     {LOSSES} CoSENTLoss
@@ -920,6 +1102,300 @@ add(
     """,
     "loss = pnce.angle(query, key, grades, scale=20.0)",
     "Both fill an odd width up by a zero. Of triples, it makes pairs there; here these are yours to make.",
+)
+
+add(
+    "sentence-transformers",
+    "MatryoshkaLoss",
+    f"""
+    {LOSSES} MatryoshkaLoss, MultipleNegativesRankingLoss
+    features = [{{"sentence_embedding": query}}, {{"sentence_embedding": key}}]
+    ranking = MultipleNegativesRankingLoss(model, scale=20.0)
+    loss = MatryoshkaLoss(model, ranking, [5, 3, 2], [1.0, 0.5, 0.25])(features, None)
+    """,
+    """
+    nested = pnce.matryoshka(pnce.info_nce, [5, 3, 2], weights=[1.0, 0.5, 0.25])
+    loss = nested(query, key, temperature=1 / 20)
+    """,
+    "It gives each prefix unit length first, which the cosine does too.",
+)
+add(
+    "sentence-transformers",
+    "MatryoshkaLoss of a loss without normalisation",
+    f"""
+    {LOSSES} MatryoshkaLoss, TripletLoss
+    features = [{{"sentence_embedding": x}} for x in (anchor, positive, negative)]
+    loss = MatryoshkaLoss(model, TripletLoss(model, triplet_margin=0.5), [5, 2])(features, None)
+    """,
+    """
+    nested = pnce.matryoshka(pnce.triplet, [5, 2])
+    similarity = pnce.similarities.normalized("neg_euclidean")
+    loss = nested(anchor, positive, negative, margin=0.5, similarity=similarity)
+    """,
+    "It gives each prefix unit length first; here `normalized(...)` does.",
+)
+add(
+    "sentence-transformers",
+    "GISTEmbedLoss of queries and keys",
+    f"""
+    {LOSSES} GISTEmbedLoss
+    features = [
+        {{"sentence_embedding": query, "guide": guide_query}},
+        {{"sentence_embedding": key, "guide": guide_key}},
+    ]
+    criterion = GISTEmbedLoss(model, guide, temperature=0.2, contrast_anchors=False, contrast_positives=False)
+    loss = criterion(features, None)
+    """,
+    "loss = pnce.gist_embed(query, key, guide_query, guide_key, temperature=0.2)",
+    "Negatives that the guide finds more similar to the query than its key are left out; the positive never is.",
+)
+add(
+    "sentence-transformers",
+    "GISTEmbedLoss with an absolute margin and hard negatives",
+    f"""
+    {LOSSES} GISTEmbedLoss
+    features = [
+        {{"sentence_embedding": query, "guide": guide_query}},
+        {{"sentence_embedding": key, "guide": guide_key}},
+        {{"sentence_embedding": negative, "guide": guide_key.flip(0)}},
+    ]
+    same_kind = {{"contrast_anchors": False, "contrast_positives": False}}
+    criterion = GISTEmbedLoss(model, guide, temperature=0.2, margin=0.3, **same_kind)
+    loss = criterion(features, None)
+    """,
+    """
+    keys, guide_keys = torch.cat([key, negative]), torch.cat([guide_key, guide_key.flip(0)])
+    loss = pnce.gist_embed(query, keys, guide_query, guide_keys, temperature=0.2, margin=0.3)
+    """,
+    "What the guide finds more similar than the key, less the margin, is left out: hard negatives too.",
+)
+add(
+    "sentence-transformers",
+    'CachedGISTEmbedLoss(margin_strategy="relative")',
+    f"""
+    {LOSSES} CachedGISTEmbedLoss
+    features = [
+        {{"sentence_embedding": query, "guide": guide_query}},
+        {{"sentence_embedding": key, "guide": guide_key}},
+    ]
+    same_kind = {{"contrast_anchors": False, "contrast_positives": False}}
+    margin = {{"margin_strategy": "relative", "margin": 0.5}}
+    criterion = CachedGISTEmbedLoss(model, guide, temperature=0.2, mini_batch_size=4, **margin, **same_kind)
+    loss = criterion(features, None)
+    """,
+    """
+    margin = {"margin_strategy": "relative", "margin": 0.5}
+    loss = pnce.gist_embed(query, key, guide_query, guide_key, temperature=0.2, **margin)
+    """,
+    "The margin is a share of the absolute similarity of the guide's positive pair.",
+)
+add(
+    "sentence-transformers",
+    "GISTEmbedLoss(contrast_positives=False)",
+    f"""
+    {LOSSES} GISTEmbedLoss
+    features = [
+        {{"sentence_embedding": query, "guide": guide_query}},
+        {{"sentence_embedding": key, "guide": guide_key}},
+    ]
+    loss = GISTEmbedLoss(model, guide, temperature=0.2, contrast_positives=False)(features, None)
+    """,
+    """
+    keys, guide_keys = torch.cat([key, query]), torch.cat([guide_key, guide_query])
+    loss = pnce.gist_embed(query, keys, guide_query, guide_keys, temperature=0.2)
+    """,
+    (
+        "The queries are negatives of each other too. On both sides it is the guide that leaves a query out as its own "
+        "negative: to the guide it is more similar to itself than to its key."
+    ),
+)
+add(
+    "sentence-transformers",
+    "GISTEmbedLoss, as it comes",
+    f"""
+    {LOSSES} GISTEmbedLoss
+    features = [
+        {{"sentence_embedding": query, "guide": guide_query}},
+        {{"sentence_embedding": key, "guide": guide_key}},
+    ]
+    loss = GISTEmbedLoss(model, guide, temperature=0.2)(features, None)
+    """,
+    """
+    q, k, g, h = (F.normalize(x) for x in (query, key, guide_query, guide_key))
+    scores = torch.cat([q @ k.T, q @ q.T, k @ k.T], dim=1) / 0.2
+    guides = torch.cat([g @ h.T, g @ g.T, h @ h.T], dim=1)
+    own = torch.eye(len(q), 3 * len(q), dtype=torch.bool)
+    loss = pnce.from_scores.info_nce(scores, mask=own | (guides <= (g * h).sum(1, keepdim=True)))
+    """,
+    (
+        "By default the scores among queries and among keys are negatives too, in one softmax. Of a row, those of its "
+        "key with other keys have no query in them, so that `gist_embed` does not take them."
+    ),
+)
+add(
+    "sentence-transformers",
+    "DistillKLDivLoss",
+    f"""
+    {LOSSES} DistillKLDivLoss
+    criterion = DistillKLDivLoss(model, temperature=2.0)
+    loss = criterion.compute_loss_from_embeddings([query, key, negative], teacher_scores)
+    """,
+    """
+    scores = torch.stack([(query * key).sum(1), (query * negative).sum(1)], dim=1)
+    targets = (teacher_scores.detach() / 2.0).softmax(1)
+    entropy = torch.special.entr(targets).sum(1).mean()
+    loss = 2.0**2 * (pnce.from_scores.info_nce(scores / 2.0, positives=targets) - entropy)
+    """,
+    (
+        "The divergence is the cross-entropy less the entropy of the targets, which have no gradient; its loss is "
+        "multiplied by the temperature squared. `distillation` has the embeddings of the teacher, not its scores."
+    ),
+)
+add(
+    "sentence-transformers",
+    "MultiVectorMultipleNegativesRankingLoss (ColBERT)",
+    """
+    from sentence_transformers.multi_vector_encoder.losses import MultiVectorMultipleNegativesRankingLoss
+    features = [
+        {"token_embeddings": F.normalize(query_tokens, dim=2), "attention_mask": query_mask},
+        {"token_embeddings": F.normalize(document_tokens, dim=2), "attention_mask": document_mask},
+    ]
+    loss = MultiVectorMultipleNegativesRankingLoss(model, scale=2.0)(features).double()
+    """,
+    """
+    similarity = pnce.similarities.max_sim(query_mask=query_mask, document_mask=document_mask)
+    loss = pnce.info_nce(query_tokens, document_tokens, temperature=1 / 2, similarity=similarity)
+    """,
+    (
+        "Its scores are float32, whatever the embeddings are. It takes normalised tokens; ours normalises them, or "
+        "with `normalize=False` takes them as they are. A document without valid tokens has a large negative score "
+        "there, and one of -inf here."
+    ),
+)
+
+# libauc
+
+add(
+    "libauc",
+    "GCLoss_v2 (SogCLR of two modalities), three steps",
+    """
+    from libauc.losses import GCLoss_v2
+    criterion = GCLoss_v2(N=10, tau=0.2, gamma=0.8)
+    index = torch.tensor([7, 2, 9, 0, 4, 5])
+    loss = 0.0
+    for x, y in ((query, key), (view_a, view_b), (image, text)):
+        surrogate, _ = criterion(F.normalize(x), F.normalize(y), index)
+        log_u = criterion.u1[index].log() + criterion.b1[index]
+        log_v = criterion.u2[index].log() + criterion.b2[index]
+        loss = loss + (surrogate - surrogate.detach()) / (len(x) - 1) + 0.2 * (log_u + log_v).mean() / 2
+    """,
+    """
+    log_u, log_v = torch.full((2, 10), -torch.inf, dtype=query.dtype)
+    index = torch.tensor([7, 2, 9, 0, 4, 5])
+    share, loss = 1.0, 0.0
+    for x, y in ((query, key), (view_a, view_b), (image, text)):
+        forth, log_u[index] = pnce.sogclr(x, y, log_u[index], gamma=0.8, temperature=0.2)
+        back, log_v[index] = pnce.sogclr(y, x, log_v[index], gamma=0.8, temperature=0.2)
+        step = 0.2 * (forth + back) / 2
+        loss = loss + (step - step.detach()) / share + step.detach()
+        share = 0.8
+    """,
+    (
+        "Its loss is multiplied by the temperature, and its gradient by the number of negatives. Its memory is "
+        "`u * exp(b)`, with a running maximum b of each sample; ours is the logarithm. Each direction has one of its "
+        "own. It does not normalise."
+    ),
+)
+add(
+    "libauc",
+    "GCLoss_v2 with individual temperatures (iSogCLR), three steps",
+    """
+    from libauc.losses import GCLoss_v2
+    scheme = {"temperature_scheme": "individual_learnable", "tau_min": 0.1, "tau_max": 0.5}
+    criterion = GCLoss_v2(N=6, tau=0.2, gamma=0.8, rho=0.3, eta=0.05, beta=1.0, **scheme)
+    loss = 0.0
+    for x, y in ((query, key), (view_a, view_b), (image, text)):
+        surrogate, _ = criterion(F.normalize(x), F.normalize(y), torch.arange(len(x)))
+        loss = loss + (surrogate - surrogate.detach()) / (len(x) - 1)
+    loss = loss + criterion.learnable_tau_img.square().sum() + criterion.learnable_tau_txt.square().sum()
+    """,
+    """
+    memories = torch.full((2, len(query)), -torch.inf, dtype=query.dtype)
+    temperatures = torch.full_like(memories, 0.2)
+    share, loss = 1.0, 0.0
+    for x, y in ((query, key), (view_a, view_b), (image, text)):
+        for k, (a, b) in enumerate([(x, y), (y, x)]):
+            tau = temperatures[k].clone().requires_grad_()
+            step, memories[k] = pnce.sogclr(a, b, memories[k], gamma=0.8, temperature=tau, rho=0.3)
+            (slope,) = torch.autograd.grad(len(x) * step, tau, retain_graph=True)
+            level = memories[k] + 0.3
+            temperatures[k] = (temperatures[k] - 0.05 * (level + (slope - level) / share)).clamp(0.1, 0.5)
+            loss = loss + (step - step.detach()) / (2 * share)
+        share = 0.8
+    loss = loss + temperatures.square().sum()
+    """,
+    (
+        "It updates the temperatures itself, by gradient descent with momentum (`beta=1.0` is none); here they are an "
+        "argument with a gradient, for any optimiser. The default of rho is 6 there; ours has none."
+    ),
+)
+add(
+    "libauc",
+    "GCLoss_v1 (SogCLR of two views), the first step",
+    """
+    from libauc.losses import GCLoss_v1
+    criterion = GCLoss_v1(N=len(view_a), tau=0.2)
+    surrogate = criterion(view_a, view_b, torch.arange(len(view_a)))
+    loss = surrogate - surrogate.detach() + criterion.u.mean()
+    """,
+    """
+    views, partners = torch.cat([view_a, view_b]), torch.cat([view_b, view_a])
+    rows = len(views)
+    itself = torch.eye(rows, dtype=torch.bool).roll(rows // 2, dims=1)
+    memory = torch.full((rows,), -torch.inf, dtype=views.dtype)
+    step, memory = pnce.sogclr(views, partners, memory, temperature=0.2, mask=~itself)
+    positives = F.cosine_similarity(views, partners).detach()
+    loss = 2 * 0.2 * (step - step.detach()) + (memory + positives / 0.2).exp().mean()
+    """,
+    (
+        "The views of both sides are rows, and each meets the other views of both: N pairs make 2N rows here. Its loss "
+        "is the sum of both sides, times the temperature."
+    ),
+)
+add(
+    "libauc",
+    "GCLoss_v1 (SogCLR of two views), three steps",
+    """
+    from libauc.losses import GCLoss_v1
+    criterion = GCLoss_v1(N=len(view_a), tau=0.2, gamma=0.8)
+    loss = 0.0
+    for x, y in ((view_a, view_b), (view_c, view_a), (image, text)):
+        surrogate = criterion(x, y, torch.arange(len(x)))
+        loss = loss + surrogate - surrogate.detach() + criterion.u.log().mean()
+    """,
+    """
+    def of_negatives(x, y):
+        scores = F.normalize(x) @ F.normalize(y).T
+        return scores - scores.diagonal().diag()
+
+
+    rows = len(view_a)
+    itself = torch.eye(2 * rows, dtype=torch.bool).roll(rows, dims=1)
+    options = {"gamma": 0.8, "temperature": 0.2, "similarity": of_negatives, "mask": ~itself, "block_size": None}
+    memory = torch.full((rows,), -torch.inf, dtype=view_a.dtype)
+    share, loss = 1.0, 0.0
+    for x, y in ((view_a, view_b), (view_c, view_a), (image, text)):
+        step, both = pnce.sogclr(torch.cat([x, y]), torch.cat([y, x]), memory.repeat(2), **options)
+        memory = both.reshape(2, rows).exp().mean(0).log()
+        step = 2 * (0.2 * step / share - F.cosine_similarity(x, y).mean())
+        loss = loss + step - step.detach() + memory.mean()
+        share = 0.8
+    """,
+    (
+        "Its memory is of the mean of exp(s / tau) over the negatives, one for both views of a sample; ours and that "
+        "of `GCLoss_v2` are of that mean divided by the positive's exp(s / tau). So the positives have the score 0 in "
+        "these lines, and their similarity is a term of its own."
+    ),
 )
 
 # optax

@@ -8,7 +8,8 @@ import importlib.metadata
 import importlib.util
 import sys
 import warnings
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,7 @@ SHELLS: Mapping[str, Mapping[str, str]] = {
         "NTXentLoss": "ntx_ent_loss",
         "DCLLoss": "dcl_loss",
         "DCLWLoss": "dcl_loss",
+        "HypersphereLoss": "hypersphere_loss",
     },
     "lightly.models": {},
     "lightly.models.modules": {"NNMemoryBankModule": "nn_memory_bank"},
@@ -51,8 +53,11 @@ SHELLS: Mapping[str, Mapping[str, str]] = {
         "manual_simclr_loss_func": "simclr",
         "moco_loss_func": "moco",
         "nnclr_loss_func": "nnclr",
+        "ressl_loss_func": "ressl",
     },
     "open_clip": {},
+    "libauc": {},
+    "libauc.losses": {"GCLoss_v1": "contrastive", "GCLoss_v2": "contrastive"},
 }
 """Packages whose own __init__ wants what their losses do not need: which module has which name."""
 
@@ -99,6 +104,7 @@ def inputs() -> dict[str, Any]:
     labels = np.asarray([0, 1, 2, 0, 1, 2, 0, 1, 3, 0, 2, 1])
     centres = rng.normal(size=(4, width))
     queue = rng.normal(size=(9, width))
+    query_tokens, guide = rng.normal(size=(rows, 3, width)), rng.normal(size=(rows, 4))
     return {
         "query": query,
         "key": near(query),
@@ -119,6 +125,13 @@ def inputs() -> dict[str, Any]:
         "earlier": rng.normal(size=(8, width)),
         "earlier_labels": np.asarray([2, 1, 0, 0, 1, 2, 3, 1]),
         "grades": np.asarray([2, 0, 4, 1, 2, 0]),
+        "query_tokens": query_tokens,
+        "document_tokens": near(query_tokens)[:, [2, 0, 1, 1], :],
+        "query_mask": np.arange(3) < np.asarray([3, 2, 3, 1, 3, 2])[:, None],
+        "document_mask": np.arange(4) < np.asarray([4, 3, 4, 2, 1, 4])[:, None],
+        "guide_query": guide,
+        "guide_key": near(guide),
+        "teacher_scores": rng.normal(size=(rows, 2)),
         "same": np.asarray([1, 0, 1, 0, 0, 1]),
         "scores": 2 * rng.normal(size=(rows, rows)),
         "target": np.asarray([2, 0, 0, 5, 3, 1]),
@@ -128,10 +141,37 @@ def inputs() -> dict[str, Any]:
     }
 
 
+class Embedded(torch.nn.Sequential):
+    """Stands for a model of sentence-transformers: the features hold its embeddings already, under a name."""
+
+    max_seq_length = 1
+
+    def __init__(self, name: str) -> None:
+        super().__init__(torch.nn.Identity())  # some losses look at the first module
+        words = importlib.import_module("tokenizers.models").WordLevel({"": 0})
+        tokenizer = importlib.import_module("tokenizers").Tokenizer(words)
+        self.tokenizer = importlib.import_module("transformers").PreTrainedTokenizerFast(tokenizer_object=tokenizer)
+        self.name = name
+
+    def forward(self, input: dict[str, Any], task: str | None = None) -> dict[str, Any]:  # noqa: A002  (torch's name)
+        """Name the embeddings as the losses want them."""
+        del task
+        return {**input, "sentence_embedding": input.get(self.name)}
+
+    def get_embedding_dimension(self) -> None:
+        """Say that the width is not known."""
+
+
+@cache
+def models() -> dict[str, Any]:
+    """Make the model and the guide of the losses that call them."""
+    return {"model": Embedded("sentence_embedding"), "guide": Embedded("guide")}
+
+
 VALUES = inputs()
 CONSTANT = {"queue", "earlier", "class_weights"}
 DIFFERENTIATED = {name for name, value in VALUES.items() if value.dtype == np.float64} - CONSTANT
-TORCH = {"torch": torch, "F": torch.nn.functional, "pnce": pnce, "model": None}
+TORCH = {"torch": torch, "F": torch.nn.functional, "pnce": pnce}
 JAX = {"jnp": jnp, "optax": optax, "pnce": pnce}
 
 
@@ -159,7 +199,8 @@ def outcome(source: str, row: Row) -> tuple[Any, dict[str, Any]]:
         return value, gradients
     # Every side has arrays of its own, so that none can spoil the other's.
     space = {name: torch.tensor(VALUES[name], requires_grad=name in wanted) for name in names & VALUES.keys()}
-    value = execute({**TORCH, **space})
+    further = models() if "model" in names else {}
+    value = execute({**TORCH, **further, **space})
     value.backward()
     zeros = {name: torch.zeros_like(space[name]) for name in wanted}
     gradients = {name: zeros[name] if space[name].grad is None else space[name].grad for name in wanted}
@@ -171,9 +212,20 @@ def quiet(*, peer: bool) -> Any:
     return warnings.catch_warnings(action="ignore") if peer else nullcontext()
 
 
+@contextmanager
+def doubles() -> Iterator[None]:
+    """Make float64 PyTorch's default, for what a peer keeps in the default dtype."""
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(default)
+
+
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.peer}: {row.name}")
 def test_value_and_gradients_are_the_same(row: Row) -> None:
-    with quiet(peer=True):
+    with quiet(peer=True), doubles():
         there, slopes_there = outcome(row.there, row)
     here, slopes_here = outcome(row.here, row)
     assert here.shape == there.shape == ()

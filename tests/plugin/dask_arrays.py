@@ -37,4 +37,8 @@ class Dask(Variant):
         del x
 
 
-VARIANT = Dask(name="dask", module="dask", library="dask", largest=8, repeats=False)
+MORE_PIECES = "ignore:Increasing number of chunks:dask.array.PerformanceWarning"
+"""Dask's remark on a gather from the flattened score matrix, by which mined triples are taken: each of its pieces meets
+each piece of the indices, which makes as many tasks as the matrix has blocks."""
+
+VARIANT = Dask(name="dask", module="dask", library="dask", largest=8, repeats=False, harmless=(MORE_PIECES,))

@@ -15,6 +15,7 @@ import portable_nce as pnce
 from portable_nce.testing import CASES
 
 import metered
+from dask_arrays import MORE_PIECES
 from dask_arrays import VARIANT as DASK
 
 if TYPE_CHECKING:
@@ -81,19 +82,11 @@ def refuse(*_: Any, **__: Any) -> None:
     raise AssertionError(message)
 
 
-UNEVEN = pytest.mark.xfail(
-    raises=NotImplementedError, strict=True, reason="Dask's reshape cannot split an axis of tokens out of uneven chunks"
-)
-LAZY_CASES = [
-    pytest.param(case, id=case.name, marks=[UNEVEN] if "max_sim" in case.name else [])
-    for case in CASES
-    if not case.name.endswith("streamed")
-]
+LAZY_CASES = [pytest.param(case, id=case.name) for case in CASES if not case.name.endswith("streamed")]
 
 
 @pytest.mark.parametrize("case", LAZY_CASES)
-# Mined triples are taken from single places; Dask says that this makes many small chunks.
-@pytest.mark.filterwarnings("ignore:Increasing number of chunks")
+@pytest.mark.filterwarnings(MORE_PIECES)
 @pytest.mark.usefixtures("registered")
 def test_dask_computes_nothing_until_asked(case: Case) -> None:
     arrays = [of_dask(nested, "float64") for nested in case.arguments.values()]

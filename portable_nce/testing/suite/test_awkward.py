@@ -486,6 +486,7 @@ MASKS: dict[str, Nested] = {
     "own": _square(6, {2}),
     "queue": _of_rows(6, 5),
     "prototypes": _of_rows(6, 3),
+    "pairs and slots": [[*row, *[i != 2] * 5] for i, row in enumerate(_square(6, {2}))],
     "views and keys": [[*row, *[i not in {2, 8}] * 4] for i, row in enumerate(_square(12, {2, 8}))],
 }
 """A mask for each shape, which leaves row 2 of the six no pair."""
@@ -530,6 +531,7 @@ MASKED_LOSSES: dict[str, tuple[str, Callable[..., Any]]] = {
         ),
     ),
     "relic": ("pairs", lambda _, x, y, **o: pnce.relic(x, y, symmetric=True, **o)),
+    "relic keys": ("pairs and slots", lambda v, x, y, **o: pnce.relic(x, y, keys=_queue_of(v, x), **o)),
     "cpc": (
         "pairs",
         lambda v, x, y, **o: pnce.cpc(

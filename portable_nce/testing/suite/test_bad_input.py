@@ -276,7 +276,7 @@ SHAPES: dict[str, tuple[str, Call]] = {
     ),
     **{
         f"{what}, {loss.__name__}": (name, viewed(loss, **made))
-        for loss in (pnce.nt_xent, pnce.dcl, pnce.flat_nce, pnce.dclw)
+        for loss in (pnce.nt_xent, pnce.dcl, pnce.flat_nce, pnce.dclw, pnce.relic)
         for what, name, made in (
             ("keys of other width", "keys", {"keys": lambda v: embeddings(v, 5, D + 1)}),
             ("keys a vector", "keys", {"keys": lambda v: v.floats([1.0] * D)}),

@@ -353,6 +353,7 @@ BOUNDS: dict[str, Callable[[Any], Any]] = {
     "local_nce": lambda g: density.local_nce(g[:, 0], g, 0.5, g),
     "negative_sampling": lambda g: density.negative_sampling(g[:, 0], g),
     "ranking_nce": lambda g: density.ranking_nce(g[:, 0], g),
+    "density.info_nce_anchor": lambda g: density.info_nce_anchor(g[:, 0], g, 0.5, 0.25),
     "sampled_softmax": lambda g: density.sampled_softmax(g[:, 0], g, 0.5, 0.5),
     "self_normalization": lambda g: density.self_normalization(g).std,
 }
@@ -375,6 +376,7 @@ def test_vectors_belong_to_the_input(variant: Variant, dtype: str) -> None:
         (density.recover_log_prob(noise, -1.5), (K, N)),
         (density.local_nce(data, noise, -1.5, -1.5, reduction="none"), (K,)),
         (density.ranking_nce(data, noise, reduction="none"), (K,)),
+        (density.info_nce_anchor(data, noise, -1.5, -1.5, reduction="none"), (K,)),
         (density.full_softmax(noise, variant.array([0, 3, 1]), reduction="none"), (K,)),
         (diagnostics.top_k_accuracy(noise, reduction="none"), (K,)),
     ):
@@ -668,6 +670,7 @@ def densities() -> dict[str, Density]:
         "local_nce": (density.local_nce, both, {}),
         "negative_sampling": (density.negative_sampling, scores, {}),
         "ranking_nce": (density.ranking_nce, both, {}),
+        "info_nce_anchor": (density.info_nce_anchor, both, {}),
         "ranking_nce, no log_q": (density.ranking_nce, scores, {}),
         "sampled_softmax": (density.sampled_softmax, both, {}),
         "sampled_softmax, no positive": (density.sampled_softmax, both, {"include_positive": False}),
@@ -1160,6 +1163,10 @@ KINDS: dict[str, Call] = {
     "negative_sampling, noise a list": (
         "noise_scores",
         lambda v: density.negative_sampling(vector(v), [[1.0] * N] * K),
+    ),
+    "info_nce_anchor, no nu": (
+        "nu",
+        lambda v: density.info_nce_anchor(vector(v), matrix(v), 0.0, 0.0, nu=vector(v)),
     ),
     "ranking_nce, one of two": ("noise_log_q", lambda v: density.ranking_nce(vector(v), matrix(v), 0.0)),
     "ranking_nce, the other of two": (

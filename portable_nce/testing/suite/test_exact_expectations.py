@@ -701,6 +701,20 @@ def test_local_nce_learns_the_density_under_a_mask(variant: Variant) -> None:
 
 
 @few_samples
+def test_the_anchor_learns_the_density(variant: Variant, k: int) -> None:
+    """Zero at s = log p for every k and every prior weight of the anchor, and at no other level."""
+
+    def rare(data: Any, noise: Any, *log_q: Any, **options: Any) -> Any:
+        return density.info_nce_anchor(data, noise, *log_q, nu=0.25, **options)
+
+    for loss in (density.info_nce_anchor, rare):
+        _, gradient = population(variant, loss, k, logs(P))
+        assert_gradient(variant, gradient, [mpf(0)] * 3)
+        _, gradient = population(variant, loss, k, logs(P, 1))
+        assert min(gradient) > 0.01
+
+
+@few_samples
 def test_ranking_nce_learns_the_density_up_to_a_factor(variant: Variant, k: int) -> None:
     """Zero at s = log p + c for every k and c; without the noise's density at log p / q + c."""
     _, gradient = population(variant, density.ranking_nce, k, logs(P, mpf(3)))
