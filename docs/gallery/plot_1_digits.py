@@ -72,13 +72,14 @@ chosen = np.random.default_rng(0).permutation(len(pixels))[:600]
 figure, (left, middle, right) = plt.subplots(1, 3, figsize=(11, 3.8), layout="constrained", width_ratios=(1, 1.2, 1.2))
 left.plot(losses, linewidth=1)
 left.axhline(np.log(511), color="0.5", linestyle="--")
-left.annotate("log 511: chance", (len(losses), np.log(511)), ha="right", va="bottom", color="0.4")
+left.annotate("log 511: chance", (len(losses), np.log(511)), ha="right", va="top", color="0.4")
 left.set(xlabel="step", ylabel="NT-Xent, nats", title="training")
 for axes, what, title in ((middle, pixels, "pixels"), (right, features, "features")):
     places = TSNE(random_state=0, init="pca", max_iter=500).fit_transform(what[chosen])
-    dots = axes.scatter(*places.T, c=classes[chosen], cmap="tab10", s=6)
+    for digit in range(10):
+        axes.plot(*places[classes[chosen] == digit].T, ".", markersize=4, label=str(digit))
     axes.set(title=title, xticks=[], yticks=[])
-figure.legend(*dots.legend_elements(), loc="outside right center", frameon=False)
+figure.legend(*right.get_legend_handles_labels(), loc="outside right center", frameon=False, markerscale=2)
 plt.show()
 
 # %%

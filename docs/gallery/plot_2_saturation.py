@@ -10,7 +10,7 @@ gradient are differences of nearly equal numbers, and round to zero. Through the
 import matplotlib.pyplot as plt
 import mpmath
 import torch
-from saturation import cross_entropy, worst_errors
+from saturation import Loss, cross_entropy, worst_errors
 from torch.nn.functional import normalize
 
 import portable_nce as pnce
@@ -40,45 +40,45 @@ plt.show()
 # A batch that is memorised
 # -------------------------
 #
-# Sixteen pairs of unit vectors are moved along the gradient of FlatNCE, which does not stop when the pairs are told
-# apart. At each step, the gradient of InfoNCE is computed from the same embeddings in float32: by a cross-entropy and
-# by ``pnce.info_nce``, and in float64 for the truth.
+# Sixteen pairs of unit vectors are moved along the gradient of FlatNCE, which goes on when all pairs are told apart. At
+# each step, the gradient of InfoNCE at the scores of the positives is computed from the same float32 scores, by a
+# cross-entropy and through the log-odds, and in float64 for the truth.
 
 TEMPERATURE = 0.03
 
 
-def usual(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """InfoNCE as it is usually written."""
-    return cross_entropy(normalize(x) @ normalize(y).T / TEMPERATURE)
-
-
-def ours(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    """InfoNCE through the log-odds."""
-    return pnce.info_nce(x, y, temperature=TEMPERATURE)
+def at_positives(loss: Loss, scores: torch.Tensor) -> torch.Tensor:
+    """The slope of each row's loss by the score of its positive, without its sign."""
+    scores = scores.detach().requires_grad_()
+    return torch.autograd.grad(loss(scores), scores)[0].diagonal().abs() * len(scores)
 
 
 x, y = (z.requires_grad_() for z in torch.randn(2, 16, 32))
-optimizer = torch.optim.Adam([x, y], lr=0.03)
-rows = []
+optimizer = torch.optim.Adam([x, y], lr=0.02)
+margins, slopes, zeros = [], [], []
 for _ in range(250):
-    losses = [torch.autograd.grad(loss(x, y), x)[0].norm().item() for loss in (usual, ours)]
-    exact = torch.autograd.grad(ours(wide := x.double(), y.double()), wide)[0].norm().item()
-    scores = normalize(x) @ normalize(y).T / TEMPERATURE
-    others = scores.detach().masked_fill(torch.eye(16, dtype=torch.bool), -torch.inf).logsumexp(dim=1)
-    rows.append((*losses, exact, (scores.detach().diagonal() - others).median().item()))
+    scores = (normalize(x) @ normalize(y).T / TEMPERATURE).detach()
+    exact = at_positives(pnce.from_scores.info_nce, scores.double())
+    usual, ours = (at_positives(loss, scores) for loss in (cross_entropy, pnce.from_scores.info_nce))
+    margins.append(-exact.logit().median().item())
+    slopes.append([slope.median().item() for slope in (exact, ours, usual)])
+    zeros.append([(slope == 0.0).float().mean().item() for slope in (ours, usual)])
     optimizer.zero_grad()
     pnce.contrast(x, y, objective="flat_nce", temperature=TEMPERATURE).backward()
     optimizer.step()
 
-by_usual, by_ours, truth, margin = (list(column) for column in zip(*rows, strict=True))
-figure, axes = plt.subplots(figsize=(7, 3.8), layout="constrained")
-axes.semilogy(margin, truth, color="0.6", linewidth=5, label="float64")
-axes.semilogy(margin, by_ours, color="#0072b2", label="float32, pnce")
-axes.semilogy(margin, [max(value, 1e-16) for value in by_usual], "--", color="#d55e00", label="float32, cross_entropy")
-axes.set(xlabel="median margin of the positives, nats", ylabel="norm of the gradient", ylim=(3e-17, None))
-axes.annotate("exactly zero", (margin[-1], 1.5e-16), ha="right", color="#d55e00")
-axes.legend(frameon=False, loc="lower left")
+figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
+by_exact, by_ours, by_usual = (list(column) for column in zip(*slopes, strict=True))
+left.semilogy(margins, by_exact, color="0.75", linewidth=6, label="float64")
+left.semilogy(margins, by_ours, color="#0072b2", label="float32, pnce")
+left.semilogy(margins, [value or 1e-16 for value in by_usual], "--", color="#d55e00", label="float32, cross_entropy")
+left.annotate("exactly zero", (margins[-1], 1.5e-16), ha="right", color="#d55e00")
+left.set(xlabel="median margin of the positives, nats", ylabel="slope at the positive, median row", ylim=(3e-17, 2))
+left.legend(frameon=False, loc="lower left")
+for values, colour in zip(zip(*zeros, strict=True), ("#0072b2", "#d55e00"), strict=True):
+    right.plot(margins, values, color=colour)
+right.set(xlabel="median margin of the positives, nats", ylabel="share of rows whose slope is exactly zero")
 plt.show()
 
 # %%
-# In ordinary training, margins are seldom so large, and it may change nothing: :doc:`../log_k_curse` measures both.
+# In ordinary training margins are seldom so large, and it may change nothing: :doc:`../log_k_curse` measures both.

@@ -30,16 +30,18 @@ for (name, shares), colour in zip(retrieval.items(), ("#0072b2", "#d55e00"), str
     mean = 100 * shares.mean(axis=1)
     left.plot(plan.sizes, mean, "o-", color=colour, label=name)
     left.fill_between(plan.sizes, 100 * shares.min(axis=1), 100 * shares.max(axis=1), color=colour, alpha=0.15)
-left.set(xscale="log", xticks=plan.sizes, xlabel="batch size K", ylabel="top-1 retrieval, %")
-left.set_xticklabels(map(str, plan.sizes))
+left.set(xlabel="batch size K", ylabel="top-1 retrieval, %")
+
 left.legend(frameon=False)
 difference = 100 * (retrieval["FlatNCE"] - retrieval["InfoNCE"])
 right.axhline(0, color="0.6", linewidth=0.8)
 for seed in difference.T:
     right.plot(plan.sizes, seed, "o", color="0.6", markersize=4)
 right.plot(plan.sizes, difference.mean(axis=1), "s-", color="black")
-right.set(xscale="log", xticks=plan.sizes, xlabel="batch size K", ylabel="FlatNCE minus InfoNCE, points")
-right.set_xticklabels(map(str, plan.sizes))
+right.set(xlabel="batch size K", ylabel="FlatNCE minus InfoNCE, points")
+for axes in (left, right):
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(plan.sizes, [str(size) for size in plan.sizes])
 plt.show()
 
 # %%

@@ -26,7 +26,7 @@ def embedded(multi_positive: str) -> torch.Tensor:
     torch.manual_seed(1)
     encoder = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 2))
     optimizer = torch.optim.Adam(encoder.parameters(), lr=3e-3)
-    for _ in range(20):
+    for _ in range(30):
         for batch in train[torch.randperm(len(train))].split(256):
             loss = pnce.supcon(encoder(images[batch]), labels[batch], temperature=0.1, multi_positive=multi_positive)
             optimizer.zero_grad()
@@ -43,7 +43,7 @@ figure, panels = plt.subplots(1, 3, figsize=(11, 3.9), layout="constrained")
 for axes, convention in zip(panels, ("each", "separate", "pooled"), strict=True):
     places = embedded(convention)
     radius = 1.0 + 0.02 * np.random.default_rng(0).standard_normal(len(test))[:, None]
-    dots = axes.scatter(*(places[test].numpy() * radius).T, c=classes[test], cmap="tab10", s=8)
+    axes.scatter(*(places[test].numpy() * radius).T, c=classes[test], cmap="tab10", s=8)
     centres = torch.stack([places[train][labels[train] == digit].mean(dim=0) for digit in range(10)])
     right = (nn.functional.normalize(places[test] @ centres.T).argmax(dim=1) == labels[test]).float().mean()
     for digit, centre in enumerate(nn.functional.normalize(centres, dim=1).tolist()):

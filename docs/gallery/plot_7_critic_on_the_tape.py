@@ -11,6 +11,7 @@ from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.colors import Normalize
 from scipy.optimize import minimize
 
 import portable_nce as pnce
@@ -59,7 +60,7 @@ def objective(vector: Any, x: Any, y: Any) -> Any:
 # themselves, without the function of x that InfoNCE leaves open.
 
 x, y = pairs(N)
-path = []
+path: list[Any] = []
 value_and_gradient = pnce.value_and_grad(objective)
 result = minimize(
     value_and_gradient, start, (x, y), "L-BFGS-B", jac=True, callback=path.append, options={"maxiter": 80}
@@ -79,14 +80,16 @@ exact = TRUTH + (2 * RHO * axis[:, None] * axis - RHO**2 * (axis[:, None] ** 2 +
 figure, (left, middle, right) = plt.subplots(1, 3, figsize=(11, 3.5), layout="constrained")
 left.plot(estimates, label=["training pairs", "new pairs"])
 left.axhline(TRUTH, color="black", linewidth=1)
-left.annotate("truth", (len(path), TRUTH), ha="right", va="bottom")
+left.set_title(f"the truth is {TRUTH:.2f} nats")
 left.set(xlabel="iteration", ylabel="InfoNCE bound, nats", ylim=(0, None))
 left.legend(frameon=False, loc="lower right")
+levels = np.linspace(-12, 2, 15)
 for axes, values, title in ((middle, exact, "log ratio"), (right, learned, "critic")):
-    picture = axes.contourf(axis, axis, np.clip(values.T, -12, 2), levels=np.linspace(-12, 2, 15), cmap="viridis")
+    axes.contourf(axis, axis, np.clip(values.T, -12, 2), levels=levels, cmap="viridis")
     axes.scatter(x, y, s=2, color="white", alpha=0.5)
     axes.set(title=title, xlabel="x", ylabel="y", xlim=(-2.5, 2.5), ylim=(-2.5, 2.5))
-figure.colorbar(picture, ax=(middle, right), label="nats")
+colours = plt.cm.ScalarMappable(Normalize(-12, 2), "viridis")
+figure.colorbar(colours, ax=(middle, right), label="nats")
 plt.show()
 
 # %%
