@@ -33,6 +33,8 @@ class RepositoryLinks(SphinxTransform):
                 self.replace(node, target, root)
         for node in list(self.document.findall(addnodes.pending_xref)):
             name = Path(str(node["reftarget"]))
+            if name == Path("gallery/GALLERY_HEADER"):
+                node["reftarget"] = "auto_gallery/index"  # where the gallery stands when it has been run
             if node.get("refdomain") == "doc" and name.is_relative_to(root) and not name.is_relative_to(pages):
                 anchor = node["reftargetid"]
                 self.replace(node, Path(f"{name}.md"), root, f"#{anchor}" if anchor else "")
