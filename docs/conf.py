@@ -34,7 +34,7 @@ extensions = [
 templates_path = ["_templates"]
 exclude_patterns = ["_build", "gallery/*", "**/GALLERY_HEADER.rst"]
 nitpicky = True
-default_role = "code"  # single backquotes in docstrings are code: an argument, or a dotted name below portable_nce
+default_role = "name"  # of _ext/public_names.py
 toc_object_entries = False
 
 # Markdown. The pages are read on GitHub as well, so they use what both understand.
@@ -80,6 +80,7 @@ html_css_files = ["site.css"]
 html_show_sourcelink = False
 html_copy_source = False
 html_baseurl = os.environ.get("DOCS_URL", "")
+html_context = {"default_mode": "auto"}
 html_sidebars: dict[str, list[str]] = {"index": []}
 
 REPOSITORY = os.environ.get("GITHUB_REPOSITORY", "")  # owner/name, set by GitHub Actions
