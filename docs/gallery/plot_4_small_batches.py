@@ -2,11 +2,11 @@
 FlatNCE in small batches
 ========================
 
-InfoNCE pays each row by how far it is from won. In a small batch most rows are won soon, and little gradient is left:
-the log-K curse (Chen et al. 2021, `arXiv:2107.01152 <https://arxiv.org/abs/2107.01152>`_). FlatNCE has the same
-gradient without that factor. Two encoders learn which left half of a digit belongs to which right half, in batches of K
-digits, by both losses; each training sees each digit equally often. It is the experiment of :doc:`../log_k_curse`,
-shortened.
+InfoNCE weights the gradient of each row by the probability that its positive is not found. In a small batch this is
+soon small for most rows, and little gradient is left: the log-K curse (Chen et al. 2021, `arXiv:2107.01152
+<https://arxiv.org/abs/2107.01152>`_). FlatNCE has the same gradient without that factor. Two encoders learn which left
+half of a digit belongs to which right half, in batches of K digits, by both losses; each training sees each digit
+equally often. It is the experiment of :doc:`../log_k_curse`, shortened.
 """
 
 from dataclasses import replace
