@@ -11,7 +11,9 @@ from torch._C._functorch import (
     TransformType,
     get_dynamic_layer_stack_depth,
     get_interpreter_stack,
+    get_unwrapped,
     is_functorch_wrapped_tensor,
+    is_gradtrackingtensor,
 )
 from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
 from torch.autograd import forward_ad
@@ -498,7 +500,11 @@ class TorchAdapter(Defaults):
         return communicator(group)
 
     def concrete_values(self, x: Any) -> Sequence[float] | None:
-        if x.device.type != "cpu" or torch.compiler.is_compiling() or _transformed((x,)):
+        if x.device.type != "cpu" or torch.compiler.is_compiling():
+            return None
+        while is_gradtrackingtensor(x):  # whatever a transform computes; that of a batch has no values of its own
+            x = get_unwrapped(x)
+        if _transformed((x,)):
             return None
         numbers: list[float] = x.tolist()
         return numbers

@@ -74,7 +74,8 @@ def family_of(
     """The family of a plan, for scores whose magnitude has a known bound."""
     if isinstance(plan, ReweightedPlan):
         known = negatives if complete else None
-        return Reweighted(xp, plan, ExpBase(xp.exp), absent=absent, divisor=divisor, negatives=known)
+        small = (1.0 + plan.beta) * bound <= MAX_UNSHIFTED_LOGIT
+        return Reweighted(xp, plan, ExpBase(xp.exp), unshifted=small, absent=absent, divisor=divisor, negatives=known)
     bounded = bound <= MAX_UNSHIFTED_LOGIT
     if isinstance(plan, PairsPlan):
         return Pairs(xp, plan, bounded=bounded, need_grad=need_grad, negatives=negatives, divisor=divisor)

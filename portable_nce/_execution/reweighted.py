@@ -42,8 +42,8 @@ class HardSums(NamedTuple):
 class Reweighted:
     """Sums of the negatives as they are, and as they are weighted.
 
-    `absent`: the score that says that a column takes no part, if there is one; `divisor`: what all slopes are divided
-    by; `negatives`: how many a row has, where that is known.
+    `unshifted`: no score times 1 + β is large; `absent`: the score that says that a column takes no part, if there is
+    one; `divisor`: what all slopes are divided by; `negatives`: how many a row has, where that is known.
     """
 
     def __init__(
@@ -52,6 +52,7 @@ class Reweighted:
         plan: ReweightedPlan,
         base: Any,
         *,
+        unshifted: bool = False,
         absent: float | None = None,
         divisor: int = 1,
         negatives: int | None = None,
@@ -59,11 +60,14 @@ class Reweighted:
         self.xp = xp
         self.plan = plan
         self.base = base
+        self.unshifted = unshifted
         self.absent = absent
         self.divisor = divisor
         self.negatives = negatives
 
-    def plain(self, scores: Array, exclude: Any, by_row: tuple[Array, ...]) -> tuple[HardSums, tuple[Array, Array]]:
+    def plain(
+        self, scores: Array, exclude: Any, by_row: tuple[Array, ...]
+    ) -> tuple[HardSums, tuple[Array, Array | None]]:
         """The sums of a tile of negatives, and its exponentials."""
         del by_row
         scores = exclude(scores, -math.inf)
@@ -71,24 +75,22 @@ class Reweighted:
             scores = self.xp.where(scores <= self.absent, -math.inf, scores)
         return self._summed(scores)
 
-    def _summed(self, scores: Array) -> tuple[HardSums, tuple[Array, Array]]:
-        xp, beta = self.xp, self.plan.beta
-        top = stop_gradient(xp.max(scores, axis=1))
-        differences = scores - xp.where(xp.isinf(top), xp.zeros_like(top), top)[:, None]
-        terms = xp.exp(differences)
-        if beta == 0:
-            soft = xp.astype(scores != -math.inf, scores.dtype)
-        else:
-            soft = terms if beta == 1 else xp.exp(beta * differences)
-        hard = terms if beta == 0 else terms * soft
-        of_soft = adapter_of(soft).sum_along(soft, 1)
-        if beta == 0:
-            number = of_soft
-        elif self.negatives is None:
+    def _summed(self, scores: Array) -> tuple[HardSums, tuple[Array, Array | None]]:
+        xp, beta, total_of = self.xp, self.plan.beta, adapter_of(scores).sum_along
+        number = xp.zeros_like(scores[:, 0])  # of all tiles together, where that is known
+        if self.negatives is None:
             number = xp.sum(xp.astype(scores != -math.inf, scores.dtype), axis=1)
-        else:  # of all tiles together
-            number = xp.zeros_like(of_soft)
-        return HardSums(top, adapter_of(hard).sum_along(hard, 1), of_soft, number), (hard, soft)
+        if self.unshifted:
+            top, terms = xp.zeros_like(number), xp.exp(scores)
+        else:
+            top = stop_gradient(xp.max(scores, axis=1))
+            scores = scores - xp.where(xp.isinf(top), xp.zeros_like(top), top)[:, None]
+            terms = xp.exp(scores)
+        if beta == 0:
+            return HardSums(top, total_of(terms, 1), number, number), (terms, None)
+        soft = terms if beta == 1 else xp.exp(beta * scores)
+        hard = terms * soft
+        return HardSums(top, total_of(hard, 1), total_of(soft, 1), number), (hard, soft)
 
     def masked(
         self,
@@ -98,7 +100,7 @@ class Reweighted:
         *,
         single: bool,
         sharpness: None = None,
-    ) -> tuple[HardSums, tuple[Array, Array], Positives]:
+    ) -> tuple[HardSums, tuple[Array, Array | None], Positives]:
         """The sums of the negatives of a tile, its exponentials, and the positives."""
         del by_row, sharpness
         members.refuse_weights(of_positives=False)
@@ -113,7 +115,7 @@ class Reweighted:
             return of_members(self.xp, scores, self.xp.ones_like(scores, dtype=self.xp.bool), single=False)
         return of_line(self.xp, scores, present)
 
-    def merge(self, parts: list[HardSums]) -> tuple[HardSums, list[tuple[Array, Array] | None]]:
+    def merge(self, parts: list[HardSums]) -> tuple[HardSums, list[tuple[Array, ...] | None]]:
         """The sums of a row, and the factors of the parts."""
         if len(parts) == 1:
             return parts[0], [None]
@@ -122,11 +124,11 @@ class Reweighted:
         for part in parts[1:]:
             top = xp.where(part.top > top, part.top, top)
         shift = xp.where(xp.isinf(top), xp.zeros_like(top), top)
-        shares: list[tuple[Array, Array] | None] = []
+        shares: list[tuple[Array, ...] | None] = []
         hard = soft = number = xp.zeros_like(top)
         for part in parts:
             difference = xp.where(xp.isinf(part.top), xp.zeros_like(top), part.top - shift)
-            share = xp.exp((1.0 + beta) * difference), xp.exp(beta * difference)
+            share = xp.exp((1.0 + beta) * difference), xp.exp(beta * difference), xp.exp(difference)
             hard, soft, number = hard + part.hard * share[0], soft + part.soft * share[1], number + part.number
             shares.append(share)
         return HardSums(top, hard, soft, number), shares
@@ -145,7 +147,8 @@ class Reweighted:
             total = total._replace(number=xp.zeros_like(total.number) + self.negatives)  # which may be a symbol
         one, nothing = xp.ones_like(total.number), xp.zeros_like(total.number)
         has_negative = total.number > 0
-        number, hard, soft = (xp.where(has_negative, x, one) for x in (total.number, total.hard, total.soft))
+        of_soft = total.number if beta == 0 else total.soft
+        number, hard, soft = (xp.where(has_negative, x, one) for x in (total.number, total.hard, of_soft))
         sums = RowSums(ExpSum(total.top, total.hard), positive)
         row = row_statistics(xp, sums)
         both = xp.logical_and(has_negative, row.has_positive)
@@ -168,7 +171,7 @@ class Reweighted:
             return Finished(values, count)
         slope = divided(xp.where(live, slope, nothing) * factor, self.divisor)
         of_w = xp.where(above, slope / kept, nothing)
-        coefficient = ((1.0 + beta) * of_w / hard, -beta * of_w / soft)
+        coefficient = of_w / hard if beta == 0 else (beta * of_w / soft, (1.0 + 1.0 / beta) * soft / hard)
         _, to_positive = score_cotangents(xp, sums, row, (None, None, None, xp.where(above, -of_w, -slope)))
         further = () if to_weights is None else (divided(to_weights, self.divisor),)
         return Finished(values, count, coefficient, to_positive, (nothing, *further))
@@ -180,23 +183,32 @@ class Reweighted:
         return xp.log(one * (1.0 - tau_plus)) if tau_plus >= half else xp.log1p(one * -tau_plus)
 
     def factored(
-        self, residual: tuple[Array, Array], done: Finished, share: tuple[Array, Array] | None
-    ) -> tuple[Array, None]:
-        """The cotangents of a tile of negatives."""
-        of_hard, of_soft = done.coefficient
+        self, residual: tuple[Array, Array | None], done: Finished, share: tuple[Array, ...] | None
+    ) -> tuple[Array, Array]:
+        """The cotangents of a tile of negatives, as a matrix and a factor of each row.
+
+        With the total sums h and s, ``β w' / s ((1 + 1 / β) (s / h) e^((1 + β) g) - e^(β g))``; of parts, each
+        exponential has its own share, and the quotient of the shares is at most 1. The exponentials are overwritten.
+        """
+        hard, soft = residual
+        if soft is None:
+            return hard, done.coefficient if share is None else done.coefficient * share[0]
+        factor, quotient = done.coefficient
         if share is not None:
-            of_hard, of_soft = of_hard * share[0], of_soft * share[1]
-        cotangent = residual[0] * of_hard[:, None]
-        return (cotangent if self.plan.beta == 0 else cotangent + residual[1] * of_soft[:, None]), None
+            factor, quotient = factor * share[1], quotient * share[2]
+        hard *= quotient[:, None]
+        hard -= soft
+        return hard, factor
 
     def cotangents(
         self,
-        residual: tuple[Array, Array],
+        residual: tuple[Array, Array | None],
         positive: Positives,
         done: Finished,
         members: Members,
-        share: tuple[Array, Array] | None = None,
+        share: tuple[Array, ...] | None = None,
     ) -> tuple[Array]:
         """The cotangents of a masked tile's scores."""
-        negative, _ = self.factored(residual, done, share)
+        negative, coefficient = self.factored(residual, done, share)
+        negative = negative * coefficient[:, None]
         return (with_positives(self.xp, negative, positive, done.to_positive, members.positives),)

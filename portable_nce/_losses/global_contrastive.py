@@ -53,9 +53,10 @@ def sogclr(
     .. math:: \ell_i = \log \hat u_i, \qquad \hat u_i = (1 - \gamma)\, \mathrm{sg}(u_i) + \gamma\, r_i, \qquad
         r_i = \frac{1}{M_i} \sum_{j \in Q(i)} e^{g_{ij} - g_{ii}}, \qquad g_{ij} = s(q_i, k_j) / \tau
 
-    with the gradient of :math:`r_i / \mathrm{sg}(\hat u_i)`. Where `flat_nce` divides the negatives of a row by their
-    own sum, its dual critic in closed form, the sum here is an average over the epochs: the negatives that a sample has
-    met so far, however small the batches are. With ``gamma=1`` it is `flat_nce` with a mean for the sum.
+    with the gradient of :math:`r_i / \mathrm{sg}(\hat u_i)`; of a sample that has not been met, :math:`\hat u_i = r_i`.
+    Where `flat_nce` divides the negatives of a row by their own sum, its dual critic in closed form, the sum here is an
+    average over the epochs: the negatives that a sample has met so far, however small the batches are. With ``gamma=1``
+    it is `flat_nce` with a mean for the sum.
 
     With `rho` the loss is that of iSogCLR, :math:`\tau_i (\log \hat u_i + \rho)`, to learn a temperature of each
     sample.
@@ -114,7 +115,9 @@ def sogclr(
     Notes
     -----
     The authors' code multiplies the loss by the temperature, and averages the losses of both directions, each with its
-    own u. FastCLIP lowers γ in the course of the training.
+    own u. Its average is that of iSogCLR (LibAUC's ``GCLoss_v2``); SogCLR's first algorithm (``GCLoss_v1``) averages
+    :math:`e^{g_{ij}}` and divides by the positive outside of the average. FastCLIP lowers γ in the course of the
+    training.
 
     References
     ----------
@@ -156,7 +159,7 @@ def sogclr(
     weights = row_weights(xp, weights, rows, x)
     state = xp.astype(stop_gradient(log_u), x.dtype)
     counted, number = _counts(mask, rows, state)
-    memory = Weighted(_AVERAGED, _Memory(state, number, gamma), label="sogclr")
+    memory = Weighted(_averaged(gamma), _Memory(state, number, gamma), label="sogclr")
     values = contrast_embeddings(
         {"query": x, "key": y},
         dtypes=dtypes,
@@ -220,14 +223,44 @@ class _Memory(EqualByContents):
         return state + xp.log(number) + (xp.log(before) - xp.log(share))
 
 
-def _values(row: RowStatistics, memory: Array) -> Array:
-    """With the log-odds u and the memory a: ``log(e^a + e^u)``, whose slope is ``σ(u - a)``."""
-    return row.log_odds + softplus(namespace_of(memory), memory - row.log_odds)
+class _Averaged(EqualByContents):
+    """With the log-odds u and the memory a: the value ``L = log(e^a + e^u)`` with the gradient of ``c e^(u - sg L)``.
+
+    The average is ``û = γ e^L / M`` and the mean of the batch ``r = e^u / M``. So c is 1/γ, which makes the slope
+    ``r / û``; it is 1 where there is no memory and û is r itself.
+    """
+
+    __slots__ = ("gamma",)
+
+    def __init__(self, gamma: float) -> None:
+        self.gamma = gamma
+
+    def _contents(self) -> tuple[Any, ...]:
+        return (self.gamma,)
+
+    def share(self, row: RowStatistics, memory: Array) -> Array:
+        """``c e^(u - sg L)``, of which ``e^(u - L)`` is σ(u - a)."""
+        xp, odds = namespace_of(row.log_odds, memory), row.log_odds
+        finite = xp.where(xp.isinf(odds), xp.zeros_like(odds), odds)
+        share = stop_gradient(sigmoid(xp, odds - memory)) * xp.exp(finite - stop_gradient(finite))
+        return share / xp.where(memory == -math.inf, xp.ones_like(memory), xp.full_like(memory, self.gamma))
+
+    def __call__(self, row: RowStatistics, memory: Array) -> Array:
+        share = self.share(row, memory)
+        total = row.log_odds + softplus(namespace_of(memory), memory - row.log_odds)
+        return stop_gradient(total) + (share - stop_gradient(share))
 
 
-def _slopes(row: RowStatistics, memory: Array) -> Any:
-    xp = namespace_of(memory)
-    return sigmoid(xp, row.log_odds - memory), None, None, None, xp.zeros_like(memory)
+class _AveragedSlopes(_Averaged):
+    """The slopes of `_Averaged`."""
+
+    __slots__ = ()
+
+    def __call__(self, row: RowStatistics, memory: Array) -> Any:
+        return self.share(row, memory), None, None, None, namespace_of(memory).zeros_like(memory)
 
 
-_AVERAGED = Objective(_values, slopes=_slopes, needs_negative=True, couples_rows=False, label="sogclr")
+def _averaged(gamma: float) -> Objective:
+    return Objective(
+        _Averaged(gamma), slopes=_AveragedSlopes(gamma), needs_negative=True, couples_rows=False, label="sogclr"
+    )

@@ -1724,7 +1724,8 @@ def sogclr(
             continue
         mean = mp.fsum(mp.exp(row[j] - row[p[0]]) for j in q) / len(q)
         average = mean if memory == -mp.inf else (1 - mpf(gamma)) * mp.exp(memory) + mpf(gamma) * mean
-        losses.append(mp.log(average) if rho is None else mpf(own) * (mp.log(average) + mpf(rho)))
+        loss = _instead(mp.log(average), mean / _held(average))
+        losses.append(loss if rho is None else mpf(own) * (loss + mpf(rho)))
     return reduce_losses(losses, counts, weights, reduction)
 
 

@@ -84,10 +84,9 @@ PEERS: Final[Mapping[str, Peer]] = {
         note=(
             f"{ALONE.format('torchvision, OpenCV, PyTorch Geometric and further packages')} Its losses are surrogates, "
             "made for their gradient; the lines below give them a value. Its memory is of PyTorch's default dtype, "
-            "which the tests set to float64. Its gradient is that of the mean over the batch, divided by the new "
-            "average u; ours is that of log u, which for a sample that was met before is γ times as large: hence "
-            "`share`. Before a sample is met, its average is 0 there, so that γ scales its first one; but where no "
-            "sample of a batch was met, in the first epoch, γ is 1. Here `log_u` of -inf makes γ = 1 for that sample. "
+            "which the tests set to float64. Before a sample is met, its average is 0 there, so that γ scales its "
+            "first one; but where no sample of a batch was met, in the first epoch, γ is 1. Here `log_u` of -inf makes "
+            "γ = 1 for that sample. "
             "`adjust_gamma` changes γ from epoch to epoch; here it is an argument of each call."
         ),
     ),
@@ -1292,13 +1291,11 @@ add(
     """
     log_u, log_v = torch.full((2, 10), -torch.inf, dtype=query.dtype)
     index = torch.tensor([7, 2, 9, 0, 4, 5])
-    share, loss = 1.0, 0.0
+    loss = 0.0
     for x, y in ((query, key), (view_a, view_b), (image, text)):
         forth, log_u[index] = pnce.sogclr(x, y, log_u[index], gamma=0.8, temperature=0.2)
         back, log_v[index] = pnce.sogclr(y, x, log_v[index], gamma=0.8, temperature=0.2)
-        step = 0.2 * (forth + back) / 2
-        loss = loss + (step - step.detach()) / share + step.detach()
-        share = 0.8
+        loss = loss + 0.2 * (forth + back) / 2
     """,
     (
         "Its loss is multiplied by the temperature, and its gradient by the number of negatives. Its memory is "
@@ -1322,16 +1319,14 @@ add(
     """
     memories = torch.full((2, len(query)), -torch.inf, dtype=query.dtype)
     temperatures = torch.full_like(memories, 0.2)
-    share, loss = 1.0, 0.0
+    loss = 0.0
     for x, y in ((query, key), (view_a, view_b), (image, text)):
         for k, (a, b) in enumerate([(x, y), (y, x)]):
             tau = temperatures[k].clone().requires_grad_()
             step, memories[k] = pnce.sogclr(a, b, memories[k], gamma=0.8, temperature=tau, rho=0.3)
             (slope,) = torch.autograd.grad(len(x) * step, tau, retain_graph=True)
-            level = memories[k] + 0.3
-            temperatures[k] = (temperatures[k] - 0.05 * (level + (slope - level) / share)).clamp(0.1, 0.5)
-            loss = loss + (step - step.detach()) / (2 * share)
-        share = 0.8
+            temperatures[k] = (temperatures[k] - 0.05 * slope).clamp(0.1, 0.5)
+            loss = loss + (step - step.detach()) / 2
     loss = loss + temperatures.square().sum()
     """,
     (
@@ -1383,13 +1378,12 @@ add(
     itself = torch.eye(2 * rows, dtype=torch.bool).roll(rows, dims=1)
     options = {"gamma": 0.8, "temperature": 0.2, "similarity": of_negatives, "mask": ~itself, "block_size": None}
     memory = torch.full((rows,), -torch.inf, dtype=view_a.dtype)
-    share, loss = 1.0, 0.0
+    loss = 0.0
     for x, y in ((view_a, view_b), (view_c, view_a), (image, text)):
         step, both = pnce.sogclr(torch.cat([x, y]), torch.cat([y, x]), memory.repeat(2), **options)
         memory = both.reshape(2, rows).exp().mean(0).log()
-        step = 2 * (0.2 * step / share - F.cosine_similarity(x, y).mean())
+        step = 2 * (0.2 * step - F.cosine_similarity(x, y).mean())
         loss = loss + step - step.detach() + memory.mean()
-        share = 0.8
     """,
     (
         "Its memory is of the mean of exp(s / tau) over the negatives, one for both views of a sample; ours and that "
