@@ -55,12 +55,12 @@ def at_positives(loss: Loss, scores: torch.Tensor) -> torch.Tensor:
 
 x, y = (z.requires_grad_() for z in torch.randn(2, 16, 32))
 optimizer = torch.optim.Adam([x, y], lr=0.02)
-margins, slopes, zeros = [], [], []
+reached, slopes, zeros = [], [], []
 for _ in range(250):
     scores = (normalize(x) @ normalize(y).T / TEMPERATURE).detach()
     exact = at_positives(pnce.from_scores.info_nce, scores.double())
     usual, ours = (at_positives(loss, scores) for loss in (cross_entropy, pnce.from_scores.info_nce))
-    margins.append(-exact.logit().median().item())
+    reached.append(-exact.logit().median().item())
     slopes.append([slope.median().item() for slope in (exact, ours, usual)])
     zeros.append([(slope == 0.0).float().mean().item() for slope in (ours, usual)])
     optimizer.zero_grad()
@@ -69,14 +69,14 @@ for _ in range(250):
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
 by_exact, by_ours, by_usual = (list(column) for column in zip(*slopes, strict=True))
-left.semilogy(margins, by_exact, color="0.75", linewidth=6, label="float64")
-left.semilogy(margins, by_ours, color="#0072b2", label="float32, pnce")
-left.semilogy(margins, [value or 1e-16 for value in by_usual], "--", color="#d55e00", label="float32, cross_entropy")
-left.annotate("exactly zero", (margins[-1], 1.5e-16), ha="right", color="#d55e00")
+left.semilogy(reached, by_exact, color="0.75", linewidth=6, label="float64")
+left.semilogy(reached, by_ours, color="#0072b2", label="float32, pnce")
+left.semilogy(reached, [value or 1e-16 for value in by_usual], "--", color="#d55e00", label="float32, cross_entropy")
+left.annotate("exactly zero", (reached[-1], 1.5e-16), ha="right", color="#d55e00")
 left.set(xlabel="median margin of the positives, nats", ylabel="slope at the positive, median row", ylim=(3e-17, 2))
 left.legend(frameon=False, loc="lower left")
 for values, colour in zip(zip(*zeros, strict=True), ("#0072b2", "#d55e00"), strict=True):
-    right.plot(margins, values, color=colour)
+    right.plot(reached, values, color=colour)
 right.set(xlabel="median margin of the positives, nats", ylabel="share of rows whose slope is exactly zero")
 plt.show()
 
