@@ -11,9 +11,7 @@ HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "_ext"))
 sys.path += [str(HERE.parent / folder) for folder in ("benchmarks", "examples", "tests/plugin/metered")]
 
-from sphinx.application import Sphinx  # noqa: E402  (after the path)
-
-import portable_nce  # noqa: E402
+import portable_nce  # noqa: E402  (after the path)
 
 project = "portable_nce"
 author = copyright = "The portable_nce authors"  # noqa: A001  (the name that Sphinx reads)
@@ -99,19 +97,3 @@ html_theme_options: dict[str, Any] = {
     "pygments_dark_style": "a11y-high-contrast-dark",
     **({"github_url": repository_url} if repository_url else {}),
 }
-
-MAY_BE_MISSING = ("scaling", "torch-modules")
-"""Pages that docs/guide.md lists, and that are left out of its toctree while they do not exist."""
-
-
-def leave_out_missing(app: Sphinx, name: str, source: list[str]) -> None:
-    """Take the lines of missing pages out of what Sphinx reads."""
-    del app
-    if name == "guide":
-        missing = {page for page in MAY_BE_MISSING if not (HERE / f"{page}.md").exists()}
-        source[0] = "\n".join(line for line in source[0].splitlines() if line not in missing)
-
-
-def setup(app: Sphinx) -> None:
-    """Register with Sphinx."""
-    app.connect("source-read", leave_out_missing)

@@ -18,6 +18,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import portable_nce as pnce
+from portable_nce.modules.torch import encode_in_chunks
 
 
 class Towers(nn.Module):
@@ -31,7 +32,7 @@ class Towers(nn.Module):
 
     def forward(self, image: Any, text: Any) -> tuple[Any, Any, Any]:
         """Return the embeddings of both, and the scale."""
-        return self.image(image), self.text(text), self.log_scale.exp()
+        return self.image(image), self.text(text), self.log_scale[0].exp()
 
 
 def with_ddp(towers: nn.Module, image: Any, text: Any) -> None:
@@ -49,20 +50,11 @@ def with_fsdp(towers: nn.Module, image: Any, text: Any) -> None:
     pnce.clip(image, text, logit_scale=scale, across=ranks).backward()
 
 
-def with_cached_gradients(towers: nn.Module, image: Any, text: Any, chunks: int = 3) -> None:
+def with_cached_gradients(towers: nn.Module, image: Any, text: Any) -> None:
     ranks = pnce.across(dist.group.WORLD, gradients="averaged")
     model = DistributedDataParallel(towers)
-    pieces = list(zip(image.chunk(chunks), text.chunk(chunks), strict=True))
-    with torch.no_grad():  # the embeddings of all, without what they need for a gradient
-        images, texts, scales = zip(*(model(*piece) for piece in pieces), strict=True)
-    leaves = [torch.cat(images).requires_grad_(), torch.cat(texts).requires_grad_(), scales[0].requires_grad_()]
-    pnce.clip(leaves[0], leaves[1], logit_scale=leaves[2], across=ranks).backward()
-    of_image, of_text, of_scale = (leaf.grad for leaf in leaves)
-    slopes = list(zip(of_image.chunk(chunks), of_text.chunk(chunks), strict=True))
-    for k, (piece, slope) in enumerate(zip(pieces, slopes, strict=True)):  # and again, a piece at a time
-        model.require_backward_grad_sync = k == len(pieces) - 1
-        first, second, scale = model(*piece)
-        torch.autograd.backward([first, second, scale], [*slope, of_scale / len(pieces)])
+    image, text, scale = encode_in_chunks(model, image, text, chunk_size=2)
+    pnce.clip(image, text, logit_scale=scale, across=ranks).backward()
 
 
 def towers_of_a_seed() -> Towers:

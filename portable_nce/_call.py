@@ -782,7 +782,7 @@ def _check_pairs(
 def _check_structure(pairing: Pairing, names: tuple[str, str], shape: tuple[int, int], *, across: bool) -> None:
     """Check that a pairing fits a matrix of this shape, which with `across` is that of one rank."""
     (row_name, column_name), (n_rows, n_columns) = names, shape
-    if pairing.structure == "views" and pairing.views == 2:  # noqa: PLR2004  (others are stacked here)
+    if pairing.structure == "views" and pairing.views == 2 and not pairing.further:  # noqa: PLR2004  (others are stacked here)
         half(n_rows, n_columns)
     if across and (pairing.structure == "queue" or (pairing.one_per_column and n_columns != n_rows)):
         message = (

@@ -129,6 +129,7 @@ class Pairing(EqualByContents):
     __slots__ = (
         "columns",
         "exchangeable",
+        "further",
         "one_per_column",
         "one_per_row",
         "pairs",
@@ -165,6 +166,7 @@ class Pairing(EqualByContents):
         # with it.
         self.structure: str | None = None
         self.views = 2  # how many, where that is the structure
+        self.further = False  # whether that is of as many columns as rows, and those beyond are negatives of all
         # Whether the same rule holds for the columns against the rows, with the arrays of both exchanged.
         self.exchangeable = False
 
@@ -174,7 +176,7 @@ class Pairing(EqualByContents):
 
     def _contents(self) -> tuple[Any, ...]:
         arrays = (self.rows, self.columns, self.pairs)
-        flags = (self.one_per_row, self.one_per_column, self.structure, self.views, self.exchangeable)
+        flags = (self.one_per_row, self.one_per_column, self.structure, self.views, self.further, self.exchangeable)
         return (self.rule, *arrays, *flags)
 
     def with_arrays(self, **arrays: tuple[Array, ...]) -> Pairing:
@@ -196,7 +198,8 @@ class Pairing(EqualByContents):
             one_per_row=self.one_per_row,
             one_per_column=self.one_per_column,
         )
-        made.structure, made.views, made.exchangeable = self.structure, self.views, self.exchangeable
+        made.structure, made.views, made.further = self.structure, self.views, self.further
+        made.exchangeable = self.exchangeable
         return made
 
     def transposed(self) -> Pairing:
@@ -487,7 +490,9 @@ def with_negatives(pairing: Pairing, *valid: Array) -> Pairing:
 
     A boolean array (N + K,) marks which columns take part, if not all do; those of the views do.
     """
-    return Pairing(_WithNegatives(pairing.rule), columns=valid, one_per_row=pairing.one_per_row)
+    made = Pairing(_WithNegatives(pairing.rule), columns=valid, one_per_row=pairing.one_per_row)
+    made.structure, made.views, made.further = pairing.structure, pairing.views, True
+    return made
 
 
 def ids(rows: Array, columns: Array | None = None, /) -> Pairing:

@@ -19,6 +19,9 @@ FRAMEWORKS = {"numpy", "torch", "jax", "cupy", "array_api_strict", "mparray", "d
 APPLICATION = {"__main__", "_cli"}
 """Rooms of the package where scientific libraries may be used, by commands that ask for them."""
 
+MODULES = {"torch": {"torch"}, "jax": {"jax"}}
+"""The files of portable_nce/modules, and the framework that each may import: no other file of the package may."""
+
 SUITE = {"hypothesis", "mpmath", "pytest"}
 """What the shipped conformance suite needs beside what it tests."""
 
@@ -31,7 +34,7 @@ LAYERS = (
 )
 """The mathematics, lowest first: each part may import from lower layers and from its own."""
 
-USERS = (("__init__",), ("testing",), ("_cli",), ("__main__",))
+USERS = (("__init__",), ("modules", "testing"), ("_cli",), ("__main__",))
 """What uses it, lowest first."""
 
 ADAPTER_MAY_IMPORT = {
@@ -104,7 +107,12 @@ def package_of(path: Path) -> str:
 
 CORE_FILES = sorted(CORE.rglob("*.py"))
 CONFORMANCE = [path for path in CORE_FILES if module_of(path) == "testing" and path.name != "cases.py"]
-MATHEMATICS = [path for path in CORE_FILES if module_of(path) not in APPLICATION and path not in CONFORMANCE]
+FOR_ONE_FRAMEWORK = [path for path in CORE_FILES if module_of(path) == "modules" and path.stem != "__init__"]
+MATHEMATICS = [
+    path
+    for path in CORE_FILES
+    if module_of(path) not in APPLICATION and path not in CONFORMANCE and path not in FOR_ONE_FRAMEWORK
+]
 ADAPTERS = sorted(BACKENDS.glob("*.py"))
 
 
@@ -255,6 +263,25 @@ def test_every_adapter_has_its_allowance() -> None:
 def test_testing_is_never_imported_by_the_core() -> None:
     users = {label(path) for path in CORE_FILES if "testing" in core_dependencies(path)}
     assert all(user.startswith("portable_nce/_cli/") for user in users), users
+
+
+@pytest.mark.parametrize("path", FOR_ONE_FRAMEWORK, ids=label)
+def test_a_module_for_one_framework_imports_that_framework_alone(path: Path) -> None:
+    allowed = {*sys.stdlib_module_names, "portable_nce", *MODULES[path.stem]}
+    strangers = [found for found in imports(path, package_of(path)) if top(found.name) not in allowed]
+    assert not strangers, f"{label(path)} imports {strangers}"
+
+
+def test_every_module_for_one_framework_has_its_allowance() -> None:
+    assert {path.stem for path in FOR_ONE_FRAMEWORK} == set(MODULES)
+
+
+def test_modules_for_one_framework_are_imported_by_their_users_alone() -> None:
+    # Not by one another either, nor by the package that they stand in.
+    for path in [*CORE_FILES, *ADAPTERS]:
+        package = "portable_nce.backends" if path in ADAPTERS else package_of(path)
+        users = [found.name for found in imports(path, package) if found.name.startswith("portable_nce.modules")]
+        assert not users, f"{label(path)} imports {users}"
 
 
 UNSAFE_MODULES = {

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 ROOMS = ("from_scores", "bounds", "density", "diagnostics", "similarities", "pairings", "objectives")
+ROOMS_OF_ONE_FRAMEWORK = ("modules.torch", "modules.jax")
 
 LOSSES = ("info_nce", "flat_nce", "nt_xent", "dcl", "clip", "from_scores.", "bounds.", "density.", "diagnostics.")
 """What comes from the literature, and says from where."""
@@ -46,7 +47,7 @@ NOT_ASKED_OF_CLASSES = {
 def public_names() -> Iterator[str]:
     """Walk the public functions, classes and modules, as dotted names below portable_nce."""
     yield from portable_nce.__all__
-    for room in ROOMS:
+    for room in (*ROOMS, *ROOMS_OF_ONE_FRAMEWORK):
         module = importlib.import_module(f"portable_nce.{room}")
         yield from (f"{room}.{name}" for name in module.__all__)
 

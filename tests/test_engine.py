@@ -580,3 +580,42 @@ def test_sorted_labels_give_what_masks_give(
     np.testing.assert_allclose(value, expected, rtol=1e-12)
     for ours, slope in zip(gradients, slopes, strict=True):
         np.testing.assert_allclose(ours, slope, rtol=1e-10, atol=1e-12 * (1 + np.max(np.abs(slope))))
+
+
+@pytest.mark.parametrize("block_size", [None, 3, "auto"])
+@pytest.mark.parametrize(
+    "name", ["nt_xent", "nt_xent, queue", "three views", "dclw", "flat_nce", "siglip", "supcon, queue"]
+)
+def test_further_columns_go_by_products(
+    name: str, block_size: int | str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No mask of the matrix is made; with one that lets all pairs take part, the numbers are the same."""
+    draw = np.random.default_rng(11)
+    n, k = 7, 9
+    a, b, c = (draw.normal(size=(n, 5)) for _ in range(3))
+    keys, labels = draw.normal(size=(k, 5)), np.arange(k) % 3
+    queue = pnce.queue_push(pnce.queue_init(keys, 12), keys)
+    full = pnce.queue_push(pnce.queue_init(keys, k, labels=labels), keys, labels=labels)
+    scale: dict[str, Any] = {"logit_scale": 3.0, "logit_bias": -1.0, "negative_only": True}
+    calls: dict[str, tuple[Any, tuple[int, int]]] = {
+        "nt_xent": (lambda a, b, **o: pnce.nt_xent(a, b, keys=keys, **o), (2 * n, 2 * n + k)),
+        "nt_xent, queue": (lambda a, b, **o: pnce.nt_xent(a, b, keys=queue, **o), (2 * n, 2 * n + 12)),
+        "three views": (lambda a, b, **o: pnce.nt_xent(a, b, c, keys=keys, **o), (3 * n, 3 * n + k)),
+        "dclw": (lambda a, b, **o: pnce.dclw(a, b, keys=keys, **o), (2 * n, 2 * n + k)),
+        "flat_nce": (lambda a, b, **o: pnce.flat_nce(a, b, keys=keys, **o), (2 * n, 2 * n + k)),
+        "siglip": (lambda a, b, **o: pnce.siglip(a, b, **scale, **o), (n, n)),
+        "supcon, queue": (lambda a, _, **o: pnce.supcon(a, np.arange(n) % 3, keys=full, **o), (n, k)),
+    }
+    call, shape = calls[name]
+
+    def result(**options: Any) -> Any:
+        return pnce.value_and_grad(lambda a, b: call(a, b, block_size=block_size, **options), argnums=(0, 1))(a, b)
+
+    value, gradients = result(mask=np.ones(shape, dtype=np.bool_))
+    with monkeypatch.context() as patch:
+        if name != "supcon, queue":  # whose labels are sorted in large matrices alone
+            patch.setattr(ScoreMatrix, "by_masks", None)
+        other, slopes = result()
+    np.testing.assert_allclose(other, value, rtol=1e-13)
+    for slope, gradient in zip(slopes, gradients, strict=True):
+        np.testing.assert_allclose(slope, gradient, rtol=1e-11, atol=1e-13)

@@ -28,6 +28,7 @@ FORBIDDEN = {
     "array_api_strict",
     "portable_nce.testing",
     "portable_nce._cli",
+    "portable_nce.modules",
     "portable_nce.backends.torch",
     "portable_nce.backends.jax",
     "portable_nce.backends.cupy",

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-ROOMS = ("from_scores", "bounds", "density", "diagnostics", "similarities", "pairings", "objectives", "testing")
+ROOMS = (
+    *("from_scores", "bounds", "density", "diagnostics", "similarities", "pairings", "objectives", "testing"),
+    *("modules.torch", "modules.jax"),
+)
 
 
 @cache

@@ -24,7 +24,10 @@ from sphinx.util import logging
 from sphinx.util.docutils import SphinxRole
 
 PACKAGE = "portable_nce"
-ROOMS = ("from_scores", "bounds", "density", "diagnostics", "similarities", "pairings", "objectives", "testing")
+ROOMS = (
+    *("from_scores", "bounds", "density", "diagnostics", "similarities", "pairings", "objectives", "testing"),
+    *("modules.torch", "modules.jax"),
+)
 """The public modules."""
 
 LOGGER = logging.getLogger(__name__)

@@ -196,8 +196,7 @@ def _weighted(objective: Weighted, matrix: ScoreMatrix, reduction: Reduction) ->
     """An objective with a parameter for each row that is a function of all positives."""
     (rows,), (columns,) = matrix.rows, matrix.columns
     xp = namespace_of(rows, columns)
-    window = None if matrix.part is None else matrix.part.window
-    lines = lines_of(str(matrix.pairing.structure), rows.shape[0], matrix.pairing.views, window)
+    lines = lines_of(str(matrix.pairing.structure), rows.shape[0], matrix.pairing.views, matrix.window)
     (others,) = matrix.partners or partners(xp, lines, columns, rows.shape[0])
     positive = xp.sum(rows * others, axis=1)
     of_all = positive if matrix.shards is None else matrix.shards.gather(positive)

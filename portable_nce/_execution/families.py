@@ -490,6 +490,8 @@ class Pairs:
         if positive is not None:
             part, slope = positive
             total = self.merge([part, total])[0]
+        elif self.negatives and plan.counts[1]:  # known for all rows, of which no tile has told
+            total = total._replace(number=total.number + self.negatives)
         weights = by_row[plan.parameters] if plan.weighted else None
         counted = total.number > 0
         values, factor, to_weights = weigh(xp, total.value, weights, counted)

@@ -150,6 +150,13 @@ class ScoreMatrix:
         first = self.rows[0]
         return first.shape[-2], self.columns[0].shape[-2] if self.columns else first.shape[-1]
 
+    @property
+    def window(self) -> int | None:
+        """How many columns, from the first on, a structure is of, if not of all."""
+        if self.part is not None:
+            return self.part.window
+        return self.shape[0] if self.pairing.further else None
+
     def transposed(self) -> ScoreMatrix:
         """The columns against the rows."""
         if self.turned is not None:
@@ -220,18 +227,15 @@ class ScoreMatrix:
 
     def by_products(self, plan: Plan, by_row: Arrays, options: dict[str, Any]) -> Prepared | None:
         """The sweep over inner products, or None where the matrix or its pairing has none."""
-        structure = self.pairing.structure
-        if structure in {None, "candidates"} or not self.similarity.inner_product or self.mask is not None:
+        if not self._goes_by_products(plan):
             return None
-        several = structure == "views" and not self.pairing.one_per_row
-        if isinstance(plan, PairsPlan) and (plan.terms[1] is None or self.pairing.columns or several):
-            return None  # with the columns of ids, too: how many negatives a row has is not known
+        structure = self.pairing.structure
         layout = self._product_layout(plan, by_row, options)
         if structure in {"labels", "own_labels", "ids"}:
             return None if isinstance(plan, PairsPlan) else self._by_labels(layout, by_row)
         (rows,), (columns,) = self.rows, self.columns
         xp, n_rows = namespace_of(rows), rows.shape[0]
-        lines = lines_of(str(structure), n_rows, self.pairing.views)
+        lines = lines_of(str(structure), n_rows, self.pairing.views, self.window)
         partners: Arrays = self.partners
         constants: Arrays = ()
         halves = self.halves or NO_HALVES
@@ -242,7 +246,7 @@ class ScoreMatrix:
             return None
         present = self.pairing.rows[0] if self.pairing.rows else None
         valid = self.pairing.columns[0] if self.pairing.columns else None
-        if valid is not None:
+        if valid is not None and lines.apart:
             present, valid = valid[:n_rows], valid[n_rows:]
         if lines.by_index:
             present, partners, constants = self._indexed(xp, columns)
@@ -255,6 +259,18 @@ class ScoreMatrix:
             constants = (*constants, absence(valid, columns))
         layout = layout._replace(present=present is not None, biased=valid is not None, halves=halves.form)
         return Prepared(product_sweep, layout, (rows, columns, *partners), by_row, (*constants, *halves.arrays))
+
+    def _goes_by_products(self, plan: Plan) -> bool:
+        """Whether scores are inner products, and the structure says of a plan where positives are."""
+        structure = self.pairing.structure
+        if structure is None or not self.similarity.inner_product or self.mask is not None:
+            return False
+        if not isinstance(plan, PairsPlan):
+            return structure != "candidates"
+        several = structure == "views" and not self.pairing.one_per_row
+        if plan.terms[1] is None or self.pairing.columns or several:
+            return False  # with the columns of ids, too: how many negatives a row has is not known
+        return structure != "candidates" or plan.divide_by == "rows"
 
     def _by_labels(self, layout: ProductLayout, by_row: Arrays) -> Prepared | None:
         """The sweep over rows and columns with labels or ids."""
@@ -294,7 +310,7 @@ class ScoreMatrix:
             unit=self.similarity.unit,
             bounded=self.bounded,
             squarable=self.squarable,
-            window=None if self.part is None else self.part.window,
+            window=self.window,
             block_size=self.block_size,
             **options,
         )

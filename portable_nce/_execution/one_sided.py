@@ -136,7 +136,7 @@ class _OneSided:
 
     def is_one_tile(self) -> bool:
         """Whether the matrix is one tile of exponentials, with its positives on lines."""
-        whole = self.tiling == (self.rows.shape[0], self.columns.shape[0], False)
+        whole = self.tiling == (self.rows.shape[0], self.columns.shape[0], False) and not self.layout.biased
         return whole and isinstance(self.layout.plan, SoftmaxPlan) and self.layout.structure in _IN_ONE_TILE
 
     def as_one_tile(self) -> Arrays:

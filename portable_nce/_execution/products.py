@@ -87,7 +87,7 @@ class Lines(NamedTuple):
 
     All other columns are its negatives, but column i where that is its `own`. With `by_index`, an array says where the
     positives are; where they are `apart`, all columns are negatives. Both come with an array of their own. With `ids`,
-    columns with the id of a row are none of its negatives.
+    columns with the id of a row are none of its negatives. Without a distance, there is no positive.
 
     Of a part of the rows of a larger matrix, that is so in a `window` of the columns: so many, from the first on.
     """
@@ -125,6 +125,8 @@ def lines_of(structure: str, n_rows: int, views: int, window: int | None = None)
     """The lines of a pairing's structure."""
     if structure == "views":
         return Lines(tuple(k * (n_rows // views) for k in range(1, views)), own=True, window=window)
+    if structure == "candidates":
+        return Lines(())
     if structure in {"index", "queue"}:
         return Lines(by_index=structure == "index", apart=structure == "queue")
     return Lines(ids=structure == "ids", window=window)
@@ -139,6 +141,8 @@ def partners(xp: Namespace, lines: Lines, columns: Array, n_rows: int) -> tuple[
     """The columns that are positive with each row, those of one distance in an array."""
     if lines.window is not None:
         columns = columns[: lines.window, ...]
+    if not lines.distances:
+        return ()
     if not lines.own:
         return (columns if n_rows == columns.shape[0] else columns[:n_rows, ...],)
     return tuple(xp.concat([columns[d:, ...], columns[:d, ...]], axis=0) for d in lines.distances)

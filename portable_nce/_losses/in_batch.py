@@ -48,7 +48,7 @@ from ..pairings import Pairing, Tile, candidates, diagonal, queue, with_negative
 from ..similarities import Similarity, operands, resolve, takes_tokens
 from .queue import Queue, further_columns
 
-__all__ = ["clip", "cpc", "info_nce", "n_tuple", "relic", "siglip"]
+__all__ = ["at_most", "clip", "cpc", "info_nce", "n_tuple", "relic", "siglip"]
 
 
 @told_to_others
@@ -528,7 +528,7 @@ def clip(
     rows, _ = shape_of("image", image, "(N, D)")
     check_shape("text", text, (rows, *text.shape[1:]))
     if max_logit_scale is not None:
-        logit_scale = _at_most(logit_scale, check_number("max_logit_scale", max_logit_scale, above=0.0))
+        logit_scale = at_most(logit_scale, check_number("max_logit_scale", max_logit_scale, above=0.0))
     return contrast_embeddings(
         {"image": image, "text": text},
         objective=info_nce_objective(),
@@ -840,7 +840,7 @@ def _own_negatives(
     return result if result.dtype == dtype else xp.astype(result, dtype)
 
 
-def _at_most(value: Any, limit: float) -> Any:
+def at_most(value: Any, limit: float) -> Any:
     """`value`, or the limit where it is larger; nothing that is no number or array is judged here.
 
     Beyond the limit the value stays, and of the gradient that part passes that leads back: a step of descent along it

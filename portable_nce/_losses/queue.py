@@ -18,6 +18,7 @@ from .._core.namespace import device_of, enter, is_array, namespace_of
 from .._core.numerics import zeros
 from .._core.protocol import Array, Namespace
 from .._core.ranks import Notes, Ranks, agree, finished, told_to_others, widened
+from .._core.registry import adapter_of
 
 __all__ = ["Queue", "columns_of", "further_columns", "queue_init", "queue_push", "slots_of", "without_unwritten"]
 
@@ -224,7 +225,7 @@ def without_unwritten(xp: Namespace, name: str, slots: Array, valid: Array) -> A
 
 
 def columns_of(name: str, keys: Array | Queue) -> tuple[Array, Array | None]:
-    """Further columns (K, D) of a loss, and which of them are valid, if not all.
+    """Further columns (K, D) of a loss, and which of them are valid, if they are not known to be all.
 
     An array keeps its gradient; what a queue holds has none, and is 0 in slots that were never written.
     """
@@ -233,7 +234,10 @@ def columns_of(name: str, keys: Array | Queue) -> tuple[Array, Array | None]:
     if valid is None:
         return columns, None
     xp, _ = enter(**{name: columns, f"{name}.valid": valid})
-    return stop_gradient(without_unwritten(xp, name, columns, valid)), valid
+    columns = stop_gradient(without_unwritten(xp, name, columns, valid))
+    adapter = adapter_of(valid)
+    full = adapter.mode == "eager" and adapter.concrete_value(xp.all(valid))
+    return columns, None if full else valid
 
 
 def further_columns(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import os
+import pickle
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,8 +15,10 @@ from unittest import mock
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
 import portable_nce as pnce
+from portable_nce.modules import torch as modules
 from portable_nce.testing import make_cases
 from portable_nce.testing.sharding import Place, cut_case, is_shared, samples_of
 
@@ -306,6 +310,151 @@ def check_queue(group: Any) -> Errors:
     return {"rows": distance(queue.rows, wanted.rows), "valid": float((queue.valid != wanted.valid).sum())}
 
 
+# ------------------------------------------------------------------------------------------------------------ modules
+
+
+def rows_of(group: Any, width: int = 6) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Give two inputs of all ranks, and what this rank has of them."""
+    draw = torch.Generator().manual_seed(17)
+    whole = [torch.randn(SAMPLES, width, generator=draw, dtype=torch.float64) for _ in range(2)]
+    return whole, [x[own_rows(group)] for x in whole]
+
+
+def check_modules(group: Any) -> Errors:
+    """Losses that learn and remember, with DDP around the encoder, around the loss, and around both."""
+    errors: Errors = {}
+    ranks = pnce.across(group, gradients="averaged")
+    whole, own = rows_of(group)
+
+    def step(kind: Any, *, shared: bool, **options: Any) -> tuple[nn.Module, list[torch.Tensor]]:
+        torch.manual_seed(1)
+        encoder, loss = nn.Linear(6, 4).double(), kind(**options).double()
+        both: nn.Module = nn.ModuleDict({"encoder": encoder, "loss": loss})
+        embed: nn.Module = encoder
+        score: nn.Module = loss
+        if shared:
+            embed = nn.parallel.DistributedDataParallel(encoder, process_group=group)
+            if any(x.requires_grad for x in loss.parameters()):
+                score = nn.parallel.DistributedDataParallel(loss, process_group=group)
+        optimizer = torch.optim.SGD(both.parameters(), lr=0.05)
+        for k in range(3):
+            optimizer.zero_grad()
+            x, y = own if shared else whole
+            score(embed(x + k), embed(y).detach() if kind is modules.MoCo else embed(y)).backward()
+            optimizer.step()
+        return both, [*both.state_dict().values()]
+
+    kinds: dict[str, tuple[Any, dict[str, Any]]] = {
+        "clip": (modules.CLIP, {}),
+        "siglip": (modules.SigLIP, {}),
+        "info_nce": (modules.InfoNCE, {"temperature": 0.2, "learnable": True, "symmetric": True}),
+        "moco": (modules.MoCo, {"size": 15, "width": 4, "learnable": True}),
+        "several columns": (modules.MultipleNegatives, {"temperature": 0.2, "learnable": True}),
+    }
+    for name, (kind, options) in kinds.items():
+        _, wanted = step(kind, shared=False, **options)
+        both, found = step(kind, shared=True, across=ranks, **options)
+        errors[name] = max(distance(x.double(), y.double()) for x, y in zip(found, wanted, strict=True))
+        again = copy.deepcopy(both["loss"])  # type: ignore[index]
+        errors[f"{name}, copied"] = float(set(again.state_dict()) != set(both["loss"].state_dict()))  # type: ignore[index]
+        pickled = refused(lambda: pickle.dumps(again))  # noqa: B023
+        errors[f"{name}, pickled without its ranks"] = float(pickled["type"] is None)
+    # Hard negatives: of the columns of all ranks, those of a rank stand together.
+    a, b, c = embeddings()[0], *embeddings()[:2]
+    loss, rows = modules.MultipleNegatives(0.5, hardness=2.0), own_rows(group)
+    wanted, slopes = gradients(loss, [a, b, c - a], 3)
+    value, mine = gradients(lambda *x: loss(*x, across=ranks), [a[rows], b[rows], (c - a)[rows]], 3)
+    errors["hard negatives"] = max(
+        distance(value, wanted),
+        *(distance(x, group.size() * y[rows]) for x, y in zip(mine, slopes, strict=True)),
+    )
+    return errors
+
+
+class Encoder(nn.Module):
+    """Two towers with dropout, and a scale."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.image, self.text = (
+            nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(0.3), nn.Linear(8, 4)).double() for _ in range(2)
+        )
+        self.log_scale = nn.Parameter(torch.ones((), dtype=torch.float64))
+
+    def forward(self, image: Any, text: Any) -> tuple[Any, Any, Any]:
+        return self.image(image), self.text(text), self.log_scale.exp()
+
+
+def check_chunks(group: Any) -> Errors:
+    """Gradients that are cached: those of chunks that are held, and each reduced once."""
+    errors: Errors = {}
+    ranks = pnce.across(group, gradients="averaged")
+    _, (image, text) = rows_of(group)
+
+    def gradients_of(forward: Callable[..., Any], model: nn.Module, *options: Any) -> list[Any]:
+        model.zero_grad()
+        torch.manual_seed(100 + group.rank())
+        first, second, scale = forward(model, *options)
+        pnce.clip(first, second, logit_scale=scale, across=ranks).backward()
+        return [x.grad for x in model.parameters()]
+
+    def held(model: nn.Module) -> Any:
+        parts = [model(image[k : k + 2], text[k : k + 2]) for k in range(0, len(image), 2)]
+        return torch.cat([x for x, _, _ in parts]), torch.cat([y for _, y, _ in parts]), parts[0][2]
+
+    def cached(model: nn.Module) -> Any:
+        return modules.encode_in_chunks(model, image, text, chunk_size=2)
+
+    wanted = gradients_of(held, Encoder())
+    for x in wanted:
+        dist.all_reduce(x, group=group)
+        x.div_(group.size())
+
+    kinds: dict[str, dict[str, Any]] = {
+        "ddp": {},
+        "ddp, views of buckets": {"gradient_as_bucket_view": True},
+        "ddp, unused": {"find_unused_parameters": True},
+    }
+    for name, options in kinds.items():
+        reduced: list[int] = []
+
+        def counted(bucket: Any) -> Any:
+            reduced.append(bucket.buffer().numel())  # noqa: B023
+            return bucket
+
+        model = nn.parallel.DistributedDataParallel(Encoder(), process_group=group, **options)
+        model.register_comm_hook(group, lambda state, bucket: allreduce_hook(state, counted(bucket)))
+        for _ in range(3):  # the second step has other buckets
+            reduced.clear()
+            found = gradients_of(cached, model)
+            errors[name] = max(errors.get(name, 0.0), *(distance(x, y) for x, y in zip(found, wanted, strict=True)))
+            errors[f"{name}, reduced again"] = float(sum(reduced) != sum(x.numel() for x in wanted))
+    return errors
+
+
+def check_chunks_fsdp(group: Any) -> Errors:
+    """And with FSDP2, which gathers parameters for each chunk, so that all ranks need as many."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    ranks = pnce.across(group, gradients="averaged")
+    alone, sharded = Towers(), Towers()
+    whole = [x[: 3 * group.size()] for x in rows_of(group)[0]]
+    image, text = (x[3 * group.rank() : 3 * group.rank() + 3] for x in whole)
+    mesh = init_device_mesh("cpu", (group.size(),))
+    for part in (sharded.image, sharded.text, sharded):
+        fully_shard(part, mesh=mesh)
+    pnce.clip(*alone(*whole)[:2], logit_scale=2.0).backward()
+    for _ in range(2):
+        sharded.zero_grad()
+        first, second = modules.encode_in_chunks(lambda x, y: sharded(x, y)[:2], image, text, chunk_size=2)
+        pnce.clip(first, second, logit_scale=2.0, across=ranks).backward()
+    pairs = [(x.grad, y.grad) for x, y in zip(sharded.parameters(), alone.parameters(), strict=True)]
+    towers: list[Any] = [pair for pair in pairs if None not in pair]
+    return {"gradients": max(distance(x.full_tensor(), y) for x, y in towers), "missing": float(len(towers) != 4)}
+
+
 # ------------------------------------------------------------------------------------------------------------- faults
 
 
@@ -367,7 +516,14 @@ def check_dying(group: Any) -> Errors:
 
 TOPICS: dict[str, dict[str, Check]] = {
     "dying": {"dying": check_dying},
-    "quick": {"options": check_options, "ddp": check_ddp, "queue": check_queue, "faults": check_faults},
+    "quick": {
+        "options": check_options,
+        "ddp": check_ddp,
+        "queue": check_queue,
+        "modules": check_modules,
+        "chunks": check_chunks,
+        "faults": check_faults,
+    },
     "full": {
         "cases": check_cases,
         "options": check_options,
@@ -377,6 +533,9 @@ TOPICS: dict[str, dict[str, Check]] = {
         "compile": check_compile,
         "bfloat16": check_bfloat16,
         "queue": check_queue,
+        "modules": check_modules,
+        "chunks": check_chunks,
+        "chunks, fsdp": check_chunks_fsdp,
         "faults": check_faults,
     },
 }

@@ -16,6 +16,7 @@ import numpy as np
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 import portable_nce as pnce
+from portable_nce.modules.jax import encode_in_chunks
 
 SIZE, SAMPLES, FEATURES = 4, 12, 4
 
@@ -160,6 +161,28 @@ def check_global(mesh: Any) -> dict[str, Any]:
     return found
 
 
+def check_chunks(mesh: Any) -> dict[str, float]:
+    """Compare the gradients of an encoder that is called in chunks on each device with those of one device."""
+    weights = RNG.normal(size=(FEATURES, FEATURES))
+
+    def tower(weights: Any, x: Any) -> Any:
+        return jnp.tanh(x @ weights)
+
+    def alone(weights: Any, a: Any, b: Any) -> Any:
+        return pnce.clip(tower(weights, a), tower(weights, b), logit_scale=3.0)
+
+    def local(weights: Any, a: Any, b: Any) -> Any:
+        a, b = (encode_in_chunks(lambda x: tower(weights, x), x, chunk_size=2) for x in (a, b))
+        return pnce.clip(a, b, logit_scale=3.0, across=pnce.across("data"))
+
+    rows, found = P("data"), {}
+    for vma in (True, False):
+        mapped = jax.shard_map(local, mesh=mesh, in_specs=(P(), rows, rows), out_specs=P(), check_vma=vma)
+        slopes = jax.jit(jax.value_and_grad(mapped, (0, 1)))(weights, A, B)
+        found["checked" if vma else "unchecked"] = distance(slopes, jax.value_and_grad(alone, (0, 1))(weights, A, B))
+    return found
+
+
 def main(report: str) -> None:
     """Run all checks, and write down what they found."""
     jax.config.update("jax_enable_x64", True)  # noqa: FBT003  (JAX's own)
@@ -174,6 +197,7 @@ def main(report: str) -> None:
             for vma in (True, False)
         },
         "second order": check_second_order(mesh),
+        "chunks": check_chunks(mesh),
         "half": check_half(mesh),
         "collectives": check_collectives(mesh),
         "global": check_global(mesh),

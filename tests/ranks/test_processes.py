@@ -12,7 +12,7 @@ from ranks import checks
 from ranks.launch import launch
 
 TOLERANCE = 1e-13
-NUMBERS = ["cases", "options", "second order", "ddp", "fsdp", "compile", "queue"]
+NUMBERS = ["cases", "options", "second order", "ddp", "fsdp", "compile", "queue", "modules", "chunks", "chunks, fsdp"]
 FULL = pytest.mark.full
 SIZES = [pytest.param(size, marks=[FULL]) for size in (1, 2, 3, 4)]
 
@@ -49,7 +49,7 @@ def test_ranks_are_as_exact_as_one_process(reports: Any, size: int) -> None:
             assert units <= (1.0 if "16" in name else 2.0), name
 
 
-@pytest.mark.parametrize("name", ["options", "ddp", "queue"])
+@pytest.mark.parametrize("name", ["options", "ddp", "queue", "modules", "chunks"])
 def test_two_processes(reports: Any, name: str) -> None:
     check_numbers(reports(2, "quick"), name)
 

@@ -1,0 +1,79 @@
+"""What a step of training holds above its inputs: the encoder's activations, and the loss's matrix of scores.
+
+    python benchmarks/gradient_caching.py
+
+Each figure is the growth of the peak memory of a process of its own, and the time of its step, on one core.
+"""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import nn
+
+import portable_nce as pnce
+from portable_nce.modules.torch import encode_in_chunks
+
+WIDTH, LENGTH, CHUNK = 128, 16, 64
+
+
+def cross_entropy(query: Any, key: Any) -> Any:
+    """Compute InfoNCE by the matrix of scores."""
+    query, key = (nn.functional.normalize(x, dim=1) for x in (query, key))
+    return nn.functional.cross_entropy(query @ key.mT / 0.07, torch.arange(len(query)))
+
+
+def step_of(kind: str, rows: int) -> Callable[[int], Any]:
+    """Give a step of some of the rows: of a transformer of four layers, or of a loss of given embeddings."""
+    torch.manual_seed(0)
+    if kind in {"cross_entropy", "info_nce"}:
+        loss: Any = cross_entropy if kind == "cross_entropy" else pnce.info_nce
+        embeddings = [torch.randn(rows, WIDTH, requires_grad=True) for _ in range(2)]
+        return lambda count: loss(*(x[:count] for x in embeddings)).backward()
+    layer = nn.TransformerEncoderLayer(WIDTH, 4, 4 * WIDTH, batch_first=True)
+    transformer = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
+    texts = [torch.randn(rows, LENGTH, WIDTH) for _ in range(2)]
+
+    def encoder(x: Any) -> Any:
+        return transformer(x).mean(1)
+
+    def encode(x: Any) -> Any:
+        return encode_in_chunks(encoder, x, chunk_size=CHUNK) if kind == "in chunks" else encoder(x)
+
+    return lambda count: pnce.info_nce(*(encode(x[:count]) for x in texts)).backward()
+
+
+def measure(kind: str, rows: int) -> None:
+    """Print what a step holds, and how long it takes."""
+    torch.set_num_threads(1)
+    step = step_of(kind, rows)
+    step(16)  # what is loaded and allocated once
+    unit = 2**20 if sys.platform == "darwin" else 2**10  # bytes there, KiB elsewhere
+    before, start = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, time.perf_counter()
+    step(rows)
+    seconds = time.perf_counter() - start
+    held = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / unit
+    print(f"{kind:14} {rows:6} rows: {held:6.0f} MiB, {seconds:5.1f} s", flush=True)
+
+
+def main() -> None:
+    """Measure each in a process of its own."""
+    if sys.argv[1:]:
+        measure(sys.argv[1], int(sys.argv[2]))
+        return
+    for rows in (512, 1024):
+        for kind in ("whole", "in chunks"):
+            subprocess.run([sys.executable, __file__, kind, str(rows)], check=True)  # noqa: S603  (this script)
+    for rows in (4096, 8192):
+        for kind in ("cross_entropy", "info_nce"):
+            subprocess.run([sys.executable, __file__, kind, str(rows)], check=True)  # noqa: S603  (this script)
+
+
+if __name__ == "__main__":
+    main()

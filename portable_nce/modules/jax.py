@@ -1,0 +1,109 @@
+"""Gradient caching for JAX: encoders whose backward pass holds the activations of a part of the batch at a time.
+
+Only its users import this module. JAX's models are functions of their parameters, so that no classes are needed: a
+learned scale is one of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .._core.checks import check_whole_number
+
+__all__ = ["encode_in_chunks"]
+
+
+def encode_in_chunks(
+    encoder: Callable[..., Any], /, *inputs: Any, chunk_size: int, key: jax.Array | None = None
+) -> Any:
+    """Return what an encoder makes of a batch, computed in chunks, of which the backward pass holds one at a time.
+
+    This is gradient caching (GradCache): a loss sees the embeddings of the whole batch, and the activations of the
+    encoder are held for one chunk alone. The embeddings are computed once for the loss, by `jax.lax.map`. In the
+    backward pass, each chunk is computed again, by `jax.checkpoint`, with the key that it had, and takes its rows of
+    the gradient of the embeddings. Gradients are those of an encoder that is called chunk by chunk, in all that it
+    closes over too, such as parameters. It works under `jax.jit`, `jax.grad`, `jax.vmap` and `jax.shard_map`.
+
+    Parameters
+    ----------
+    encoder : callable
+        A pure function of a part of the batch, and of a key if there is one.
+    *inputs : Any
+        Its arguments: arrays whose first axis is that of the batch, or pytrees of them.
+    chunk_size : int
+        Rows of a chunk; the last may have fewer.
+    key : jax.Array, optional
+        A key of random numbers, of which each chunk gets a part, as the last argument of the encoder.
+
+    Returns
+    -------
+    Any
+        What the encoder returns, with the rows of all chunks: an array, or a pytree. Of a number (0-d), such as a scale
+        or a mean over rows, it is the mean over the rows of all chunks.
+
+    Raises
+    ------
+    TypeError
+        If `chunk_size` is no integer.
+    ValueError
+        If it is not positive, there is no array, arrays have different numbers of rows, or an output has not the rows
+        of its chunk.
+
+    References
+    ----------
+    Gao, Zhang, Han and Callan (2021), "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup",
+    arXiv:2101.06983.
+
+    Examples
+    --------
+    >>> import jax, jax.numpy as jnp
+    >>> import portable_nce as pnce
+    >>> from portable_nce.modules.jax import encode_in_chunks
+    >>> def loss(weights, image, text):
+    ...     image = encode_in_chunks(lambda x: jnp.tanh(x @ weights), image, chunk_size=4)
+    ...     return pnce.info_nce(image, text)
+    >>> image, text = jax.random.normal(jax.random.key(0), (2, 10, 3))
+    >>> jax.jit(jax.grad(loss))(jnp.eye(3), image, text).shape
+    (3, 3)
+    """
+    chunk_size = check_whole_number("chunk_size", chunk_size)
+    counts = sorted({jnp.shape(x)[:1] for x in jax.tree.leaves(inputs)})
+    if len(counts) != 1 or not counts[0] or not counts[0][0]:
+        message = f"inputs: expected arrays with as many rows each, one at least, got {[*map(list, counts)]}"
+        raise ValueError(message)
+    ((rows,),) = counts
+    chunk_size = min(chunk_size, rows)
+    count, rest = divmod(rows, chunk_size)
+    keys = () if key is None else (jax.random.split(key, count + bool(rest)),)
+    whole = count * chunk_size
+    parts = [_mapped(encoder, jax.tree.map(lambda x: x[:whole], inputs), [k[:count] for k in keys], chunk_size)]
+    if rest:
+        parts.append(_mapped(encoder, jax.tree.map(lambda x: x[whole:], inputs), [k[count:] for k in keys], rest))
+    sizes = [chunk_size, rest][: len(parts)]
+    return jax.tree.map(lambda *arrays: _joined(arrays, sizes, rows), *parts)
+
+
+def _mapped(encoder: Callable[..., Any], inputs: tuple[Any, ...], keys: list[jax.Array], size: int) -> Any:
+    """The stacked outputs of chunks of this size."""
+    chunks = jax.tree.map(lambda x: jnp.reshape(x, (-1, size, *x.shape[1:])), inputs)
+    count = len(jax.tree.leaves(chunks)[0])
+    # The compiler unrolls a loop of one step, and would merge the second pass with the first.
+    run = jax.checkpoint(encoder, prevent_cse=count == 1)
+    return jax.lax.map(lambda chunk: run(*chunk), (*chunks, *keys))
+
+
+def _joined(arrays: tuple[jax.Array, ...], sizes: list[int], rows: int) -> jax.Array:
+    """The rows of all chunks in their order, or the mean of numbers."""
+    if arrays[0].ndim == 1:
+        return sum(size * jnp.sum(x) for x, size in zip(arrays, sizes, strict=True)) / rows  # type: ignore[return-value]
+    for x, size in zip(arrays, sizes, strict=True):
+        if x.shape[1] != size:
+            message = (
+                f"encoder: expected an output with the {size} rows of its chunk, or a number, got shape {x.shape[1:]}"
+            )
+            raise ValueError(message)
+    return jnp.concat([jnp.reshape(x, (-1, *x.shape[2:])) for x in arrays])

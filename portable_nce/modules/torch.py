@@ -1,0 +1,1202 @@
+"""Losses as `torch.nn.Module`: learned scales, queues, the trainer of sentence-transformers, gradient caching.
+
+The losses are the functions of the package; a module holds their options, and what of them is learned or remembered.
+Only its users import this module.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypedDict, Unpack
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from .. import clip, contrast, dcl, flat_nce, info_nce, moco, nt_xent, queue_push, siglip, supcon
+from .._core.checks import check_bool, check_callable, check_number, check_whole_number
+from .._core.protocol import Array
+from .._core.ranks import Ranks
+from .._losses.in_batch import at_most
+from .._losses.queue import Queue
+from ..pairings import Pairing, labels
+from ..similarities import Similarity
+
+__all__ = [
+    "CLIP",
+    "DCL",
+    "FlatNCE",
+    "InfoNCE",
+    "Loss",
+    "MemoryQueue",
+    "MoCo",
+    "MultipleNegatives",
+    "NTXent",
+    "Options",
+    "SentenceLoss",
+    "SigLIP",
+    "SupCon",
+    "encode_in_chunks",
+]
+
+SCALES = ("temperature", "logit_scale", "scale")
+"""The arguments of losses that can be learned as the logarithm of a scale; a temperature is the inverse of one."""
+
+OF_ROWS = {"labels", "grades"}
+"""The positional arguments of losses that are no embeddings."""
+
+
+class Options(TypedDict, total=False):
+    """The options that most losses have; the docstrings of the functions say what they do.
+
+    Attributes
+    ----------
+    similarity : str, Similarity, callable or Module
+        How embeddings are compared; a module is trained with the loss.
+    reduction : {"mean", "sum", "none"}
+        What is made of the losses of the rows.
+    block_size : int, None or "auto"
+        Rows per block of the streamed execution.
+    precision : {"high", "highest"}
+        Precision of matrix products on accelerators.
+    across : Ranks
+        Ranks that have other rows of the same batch.
+    """
+
+    similarity: str | Similarity | Callable[[Array, Array], Array]
+    reduction: str
+    block_size: int | str | None
+    precision: str | None
+    across: Ranks | None
+
+
+class Loss(nn.Module):
+    r"""A loss of the package, or any function of tensors, with its options: ``Loss(pnce.nca, temperature=0.5)``.
+
+    The arguments of the module are those of the function, its options too, which then go before those given here. Of
+    the options given here, an `nn.Parameter` is a parameter of this module, an `nn.Module` a submodule, and another
+    tensor a buffer, which `state_dict` leaves out. A tensor inside of another object, such as
+    ``similarities.bilinear(weight)``, stays where it is: write a module of two arrays for a learned similarity, which
+    gets float32 where embeddings have 16 bits.
+
+    A learned scale is the parameter `log_scale`, of one entry: the logarithm t of the scale, or of the inverse of the
+    temperature. The loss gets :math:`e^t`, with t limited to [0, log `max_scale`] as open_clip limits it after each
+    step. The parameter itself may leave that interval. The gradient to it is then that at the limit where a step of
+    descent along it leads back, and 0 where it leads away. Gradients that are added up (micro-batches, ranks that are
+    "summed") are judged one by one.
+
+    Parameters
+    ----------
+    function : callable
+        The loss: a function of tensors and keyword options that returns a tensor.
+    learnable : bool, default: False
+        Whether the temperature (or `scale`, or `logit_scale`) is learned. It starts at what is given here, or at the
+        default of the function.
+    max_scale : float or None, default: 100.0
+        Largest learned scale; the smallest is 1. None limits neither.
+    **options : Any
+        Options of the function.
+
+    Raises
+    ------
+    TypeError
+        If `function` cannot be called or has no option of that name, or the temperature to learn is no number.
+    ValueError
+        If there is no temperature or scale to learn, or it starts outside of the limits.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import portable_nce as pnce
+    >>> from portable_nce.modules.torch import Loss
+    >>> loss = Loss(pnce.nca, temperature=0.5, learnable=True)
+    >>> loss
+    Loss(nca, learned temperature=0.5)
+    >>> loss(torch.eye(4), torch.tensor([0, 0, 1, 1])).backward()
+    >>> loss.log_scale.grad.shape
+    torch.Size([1])
+    """
+
+    log_scale: nn.Parameter | None
+
+    def __init__(
+        self,
+        function: Callable[..., Array],
+        /,
+        *,
+        learnable: bool = False,
+        max_scale: float | None = 100.0,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        check_callable("function", function)
+        self.function = function
+        self.scaled = _check_options(function, options)
+        self.max_scale = None if max_scale is None else check_number("max_scale", max_scale, above=1.0)
+        self.start: float | None = None
+        if check_bool("learnable", learnable):
+            self.start = self._start(options.pop(self.scaled or "", None))
+        self.options: dict[str, Any] = {}
+        self.registered: tuple[str, ...] = ()
+        for name, value in options.items():
+            self._keep(name, value)
+        # One axis, since FSDP2 shards no scalars.
+        self.register_parameter("log_scale", None if self.start is None else nn.Parameter(torch.zeros(1)))
+        self.reset_parameters()
+
+    def _start(self, given: Any) -> float:
+        """The logarithm of the scale that learning starts at."""
+        if self.scaled is None:
+            message = (
+                f"learnable: expected False for a loss without any of {', '.join(SCALES)}, got True for "
+                f"{_name_of(self.function)}"
+            )
+            raise ValueError(message)
+        default = inspect.signature(self.function).parameters[self.scaled].default
+        number = check_number(self.scaled, default if given is None else given, above=0.0)
+        scale = 1.0 / number if self.scaled == "temperature" else number
+        if self.max_scale is not None and not 1.0 <= scale <= self.max_scale:
+            message = (
+                f"{self.scaled}: expected a scale (the inverse of a temperature) from 1 to max_scale={self.max_scale}, "
+                f"got {scale}; max_scale=None limits no scale"
+            )
+            raise ValueError(message)
+        return math.log(scale)
+
+    def _keep(self, name: str, value: Any) -> None:
+        """Keep an option: what is learned or moves between devices is registered."""
+        if isinstance(value, nn.Parameter):
+            self.register_parameter(name, value)
+        elif isinstance(value, nn.Module):
+            self.add_module(name, value)
+        elif isinstance(value, Tensor):
+            self.register_buffer(name, value, persistent=False)
+        else:
+            self.options[name] = _SameInCopies(value) if isinstance(value, Ranks) else value
+            return
+        self.registered += (name,)
+
+    def reset_parameters(self) -> None:
+        """Set the learned scale to where it starts, as needed after `to_empty`."""
+        if self.log_scale is not None and self.start is not None:
+            with torch.no_grad():
+                self.log_scale.fill_(self.start)
+
+    def current_scale(self) -> Tensor:
+        """Return the learned scale (the inverse of a learned temperature) within its limits.
+
+        Returns
+        -------
+        Tensor
+            One entry, of float32 or float64, differentiable.
+
+        Raises
+        ------
+        AttributeError
+            If no scale is learned.
+        """
+        if self.log_scale is None:
+            message = f"log_scale: expected a loss with learnable=True, got {self!r}"
+            raise AttributeError(message)
+        # In 16 bits the logarithm of 100 is off by 0.4 %, and so is what is made of it.
+        exponent = self.log_scale.to(torch.promote_types(self.log_scale.dtype, torch.float32))
+        if self.max_scale is not None:
+            exponent = -at_most(-at_most(exponent, math.log(self.max_scale)), 0.0)
+        return exponent.exp()
+
+    def _value(self, *arrays: Any, **options: Any) -> Tensor:
+        """Return the loss of the function's arguments.
+
+        Parameters
+        ----------
+        *arrays : Tensor
+            The positional arguments of the function.
+        **options : Any
+            Options of the function, in place of those that the module was made with.
+
+        Returns
+        -------
+        Tensor
+            What the function returns.
+        """
+        given = {**self.options, **{name: getattr(self, name) for name in self.registered}}
+        if self.log_scale is not None and self.scaled is not None:
+            scale = self.current_scale()
+            given[self.scaled] = 1.0 / scale if self.scaled == "temperature" else scale
+        given.update(options)
+        value: Tensor = self.function(*map(_plain, arrays), **{name: _plain(x) for name, x in given.items()})
+        return value
+
+    forward: Callable[..., Tensor] = _value
+
+    def config(self) -> dict[str, Any]:
+        """Return the options that the module was made with, as numbers and text.
+
+        Returns
+        -------
+        dict
+            By name; what is neither number nor text is shown as text.
+        """
+        shown: dict[str, Any] = {name: _shown(_plain(value)) for name, value in self.options.items()}
+        if self.start is not None and self.scaled is not None:
+            shown[self.scaled] = float(f"{math.exp(self.start if self.scaled != 'temperature' else -self.start):.6g}")
+            shown.update(learnable=True, max_scale=self.max_scale)
+        return shown
+
+    def extra_repr(self) -> str:
+        """Return the function, where the class does not name it, and the options."""
+        hidden = {"learnable", "max_scale", "max_logit_scale"}
+        shown = {name: value for name, value in self.config().items() if name not in hidden}
+        learned = self.scaled if self.start is not None else None
+        options = [f"{'learned ' * (name == learned)}{name}={value}" for name, value in shown.items()]
+        return ", ".join([*([_name_of(self.function)] if type(self) is Loss else []), *options])
+
+
+class InfoNCE(Loss):
+    """InfoNCE of queries and keys, `portable_nce.info_nce`, as a module.
+
+    Parameters
+    ----------
+    temperature : float, default: 0.07
+        Temperature, or where a learned one starts.
+    learnable : bool, default: False
+        Whether the temperature is learned; see `Loss`.
+    max_scale : float or None, default: 100.0
+        Largest inverse of a learned temperature; see `Loss`.
+    symmetric : bool, default: False
+        Whether to average the losses of queries against keys and of keys against queries.
+    multi_positive : {"each", "pooled", "separate"}, default: "each"
+        What several positives mean.
+    hardness : float, default: 0.0
+        The strength with which negatives count more the harder they are.
+    **options : Unpack[Options]
+        Options of most losses; see `Options`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from portable_nce.modules.torch import InfoNCE
+    >>> loss = InfoNCE(temperature=0.1, learnable=True)
+    >>> query, key = torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([[0.8, 0.6], [0.6, 0.8]])
+    >>> loss(query, key)
+    tensor(0.1269, grad_fn=...)
+    """
+
+    def __init__(
+        self,
+        temperature: float = 0.07,
+        *,
+        learnable: bool = False,
+        max_scale: float | None = 100.0,
+        symmetric: bool = False,
+        multi_positive: str = "each",
+        hardness: float = 0.0,
+        **options: Unpack[Options],
+    ) -> None:
+        own: dict[str, Any] = {"symmetric": symmetric, "multi_positive": multi_positive, "hardness": hardness}
+        super().__init__(info_nce, learnable=learnable, max_scale=max_scale, temperature=temperature, **own, **options)
+
+    def forward(
+        self, query: Tensor, positive_key: Tensor, negative_keys: Tensor | None = None, /, **options: Any
+    ) -> Tensor:
+        """Return the loss; `negative_keys` and options as `portable_nce.info_nce` has them.
+
+        Parameters
+        ----------
+        query : Tensor, shape (N, D)
+            Embeddings of the queries.
+        positive_key : Tensor, shape (N, D)
+            Embeddings of the keys; key i belongs to query i.
+        negative_keys : Tensor, shape (M, D) or (N, M, D), optional
+            Negatives shared by all queries, or of each query, in the place of those in the batch.
+        **options : Any
+            Further options, such as `mask` and `weights`.
+
+        Returns
+        -------
+        Tensor
+            The loss.
+        """
+        return self._value(query, positive_key, negative_keys, **options)
+
+
+class NTXent(Loss):
+    """NT-Xent of SimCLR, `portable_nce.nt_xent`, as a module.
+
+    Parameters
+    ----------
+    temperature : float, default: 0.1
+        Temperature, or where a learned one starts.
+    learnable : bool, default: False
+        Whether the temperature is learned; see `Loss`.
+    max_scale : float or None, default: 100.0
+        Largest inverse of a learned temperature; see `Loss`.
+    keys : MemoryQueue, optional
+        Further negatives; what it holds when the loss is called.
+    **options : Unpack[Options]
+        Options of most losses; see `Options`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from portable_nce.modules.torch import NTXent
+    >>> NTXent(temperature=0.5)(torch.eye(3), torch.eye(3))
+    tensor(0.4327)
+    """
+
+    def __init__(
+        self,
+        temperature: float = 0.1,
+        *,
+        learnable: bool = False,
+        max_scale: float | None = 100.0,
+        keys: MemoryQueue | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        super().__init__(
+            nt_xent, learnable=learnable, max_scale=max_scale, temperature=temperature, keys=keys, **options
+        )
+
+    def forward(self, view_a: Tensor, view_b: Tensor, /, *further_views: Tensor, **options: Any) -> Tensor:
+        """Return the loss of two or more views.
+
+        Parameters
+        ----------
+        view_a, view_b, *further_views : Tensor, shape (N, D)
+            Embeddings; row i of all views belongs to sample i.
+        **options : Any
+            Further options of `portable_nce.nt_xent`, such as `mask` and `weights`.
+
+        Returns
+        -------
+        Tensor
+            The loss.
+        """
+        return self._value(view_a, view_b, *further_views, **options)
+
+
+class FlatNCE(Loss):
+    """FlatNCE, `portable_nce.flat_nce`, as a module.
+
+    Parameters
+    ----------
+    temperature : float, default: 0.1
+        Temperature, or where a learned one starts.
+    learnable : bool, default: False
+        Whether the temperature is learned; see `Loss`.
+    max_scale : float or None, default: 100.0
+        Largest inverse of a learned temperature; see `Loss`.
+    include_positive : bool, default: False
+        Whether the positive stands among the negatives.
+    form : {"log", "detach"}, default: "log"
+        The logarithm, or the form whose value is always 1.
+    **options : Unpack[Options]
+        Options of most losses; see `Options`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from portable_nce.modules.torch import FlatNCE
+    >>> FlatNCE(temperature=0.5, form="detach")(torch.eye(3), torch.eye(3))
+    tensor(1.)
+    """
+
+    def __init__(
+        self,
+        temperature: float = 0.1,
+        *,
+        learnable: bool = False,
+        max_scale: float | None = 100.0,
+        include_positive: bool = False,
+        form: str = "log",
+        **options: Unpack[Options],
+    ) -> None:
+        own: dict[str, Any] = {"include_positive": include_positive, "form": form}
+        super().__init__(flat_nce, learnable=learnable, max_scale=max_scale, temperature=temperature, **own, **options)
+
+    def forward(self, view_a: Tensor, view_b: Tensor, /, **options: Any) -> Tensor:
+        """Return the loss of two views.
+
+        Parameters
+        ----------
+        view_a, view_b : Tensor, shape (N, D)
+            Embeddings; row i of both belongs to sample i.
+        **options : Any
+            Further options of `portable_nce.flat_nce`, such as `mask` and `weights`.
+
+        Returns
+        -------
+        Tensor
+            The loss.
+        """
+        return self._value(view_a, view_b, **options)
+
+
+class DCL(Loss):
+    """The decoupled contrastive loss, `portable_nce.dcl`, as a module.
+
+    Parameters
+    ----------
+    temperature : float, default: 0.1
+        Temperature, or where a learned one starts.
+    learnable : bool, default: False
+        Whether the temperature is learned; see `Loss`.
+    max_scale : float or None, default: 100.0
+        Largest inverse of a learned temperature; see `Loss`.
+    **options : Unpack[Options]
+        Options of most losses; see `Options`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from portable_nce.modules.torch import DCL
+    >>> DCL(temperature=0.5)(torch.eye(3), torch.eye(3))
+    tensor(-0.6137)
+    """
+
+    def __init__(
+        self,
+        temperature: float = 0.1,
+        *,
+        learnable: bool = False,
+        max_scale: float | None = 100.0,
+        **options: Unpack[Options],
+    ) -> None:
+        super().__init__(dcl, learnable=learnable, max_scale=max_scale, temperature=temperature, **options)
+
+    def forward(self, view_a: Tensor, view_b: Tensor, /, **options: Any) -> Tensor:
+        """Return the loss of two views.
+
+        Parameters
+        ----------
+        view_a, view_b : Tensor, shape (N, D)
+            Embeddings; row i of both belongs to sample i.
+        **options : Any
+            Further options of `portable_nce.dcl`, such as `mask` and `weights`.
+
+        Returns
+        -------
+        Tensor
+            The loss.
+        """
+        return self._value(view_a, view_b, **options)
+
+
+class SupCon(Loss):
+    """SupCon, `portable_nce.supcon`, as a module; with `keys`, against a cross-batch memory.
+
+    Parameters
+    ----------
+    temperature : float, default: 0.1
+        Temperature, or where a learned one starts.
+    learnable : bool, default: False
+        Whether the temperature is learned; see `Loss`.
+    max_scale : float or None, default: 100.0
+        Largest inverse of a learned temperature; see `Loss`.
+    multi_positive : {"each", "pooled", "separate"}, default: "each"
+        What several positives mean.
+    keys : MemoryQueue, optional
+        Columns with labels in the place of the batch: what it holds when the loss is called.
+    **options : Unpack[Options]
+        Options of most losses; see `Options`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from portable_nce.modules.torch import MemoryQueue, SupCon
+    >>> memory = MemoryQueue(8, 2, labels=True)
+    >>> loss = SupCon(temperature=0.5, keys=memory)
+    >>> embeddings, labels = torch.eye(2), torch.tensor([0, 1])
+    >>> memory.push(embeddings, labels=labels)
+    >>> loss(embeddings, labels)
+    tensor(0.1269)
+    """
+
+    def __init__(
+        self,
+        temperature: float = 0.1,
+        *,
+        learnable: bool = False,
+        max_scale: float | None = 100.0,
+        multi_positive: str = "each",
+        keys: MemoryQueue | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        own: dict[str, Any] = {"multi_positive": multi_positive, "keys": keys}
+        super().__init__(supcon, learnable=learnable, max_scale=max_scale, temperature=temperature, **own, **options)
+
+    def forward(self, embeddings: Tensor, labels: Tensor, /, **options: Any) -> Tensor:
+        """Return the loss of labelled embeddings.
+
+        Parameters
+        ----------
+        embeddings : Tensor, shape (N, D)
+            Embeddings.
+        labels : Tensor of int, shape (N,)
+            The label of each.
+        **options : Any
+            Further options of `portable_nce.supcon`, such as `keys`, `key_labels`, `mask` and `weights`.
+
+        Returns
+        -------
+        Tensor
+            The loss.
+        """
+        return self._value(embeddings, labels, **options)
+
+
+class CLIP(Loss):
+    """CLIP's loss, `portable_nce.clip`, with its own learned scale.
+
+    Parameters
+    ----------
+    logit_scale : float, default: 1 / 0.07
+        Scale of the similarities, where learning starts; not its logarithm.
+    learnable : bool, default: True
+        Whether the scale is learned, as its logarithm; see `Loss`.
+    max_scale : float or None, default: 100.0
+        Largest scale.
+    **options : Unpack[Options]
+        Options of most losses; see `Options`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from portable_nce.modules.torch import CLIP
+    >>> loss = CLIP()
+    >>> loss.log_scale.detach()
+    tensor([2.6593])
+    >>> loss(torch.eye(3), torch.eye(3)) < 1e-5
+    tensor(True)
+    """
+
+    def __init__(
+        self,
+        logit_scale: float = 1.0 / 0.07,
+        *,
+        learnable: bool = True,
+        max_scale: float | None = 100.0,
+        **options: Unpack[Options],
+    ) -> None:
+        # Of what is learned, the module limits the logarithm, below too.
+        own: dict[str, Any] = {"logit_scale": logit_scale, "max_logit_scale": None if learnable else max_scale}
+        super().__init__(clip, learnable=learnable, max_scale=max_scale, **own, **options)
+
+    def forward(self, image: Tensor, text: Tensor, /, **options: Any) -> Tensor:
+        """Return the loss of images and texts.
+
+        Parameters
+        ----------
+        image, text : Tensor, shape (N, D)
+            Embeddings; row i of one belongs to row i of the other.
+        **options : Any
+            Further options of `portable_nce.clip`, such as `mask` and `weights`.
+
+        Returns
+        -------
+        Tensor
+            The loss.
+        """
+        return self._value(image, text, **options)
+
+
+class SigLIP(Loss):
+    """SigLIP's loss, `portable_nce.siglip`, with its own learned scale and bias.
+
+    Parameters
+    ----------
+    logit_scale : float, default: 10.0
+        Scale of the similarities, where learning starts; not its logarithm.
+    logit_bias : float, default: -10.0
+        What is added to the scaled similarities, where learning starts; the parameter `logit_bias`.
+    learnable : bool, default: True
+        Whether scale and bias are learned; see `Loss`.
+    max_scale : float or None, default: 100.0
+        Largest learned scale.
+    **options : Unpack[Options]
+        Options of most losses; see `Options`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from portable_nce.modules.torch import SigLIP
+    >>> [name for name, _ in SigLIP().named_parameters()]
+    ['logit_bias', 'log_scale']
+    """
+
+    def __init__(
+        self,
+        logit_scale: float = 10.0,
+        logit_bias: float = -10.0,
+        *,
+        learnable: bool = True,
+        max_scale: float | None = 100.0,
+        **options: Unpack[Options],
+    ) -> None:
+        self.first_bias = check_number("logit_bias", logit_bias)
+        bias = nn.Parameter(torch.zeros(1)) if learnable else self.first_bias
+        super().__init__(
+            siglip, learnable=learnable, max_scale=max_scale, logit_scale=logit_scale, logit_bias=bias, **options
+        )
+
+    def reset_parameters(self) -> None:
+        """Set scale and bias to where they start, as needed after `to_empty`."""
+        super().reset_parameters()
+        if "logit_bias" in self.registered:
+            with torch.no_grad():
+                self.get_parameter("logit_bias").fill_(self.first_bias)
+
+    def forward(self, image: Tensor, text: Tensor, /, **options: Any) -> Tensor:
+        """Return the loss of images and texts.
+
+        Parameters
+        ----------
+        image, text : Tensor, shape (N, D)
+            Embeddings; row i of one belongs to row i of the other.
+        **options : Any
+            Further options of `portable_nce.siglip`, such as `mask`, `weights` and `negative_only`.
+
+        Returns
+        -------
+        Tensor
+            The loss.
+        """
+        return self._value(image, text, **options)
+
+
+class MultipleNegatives(Loss):
+    r"""InfoNCE of an anchor with its positive against all other texts of the batch, hard negatives among them.
+
+    The columns of a batch are anchors, positives, and any number of negatives. The negatives of an anchor are the
+    positives of the others and the negatives of all; which is what sentence-transformers calls
+    ``MultipleNegativesRankingLoss`` (``scale`` is the inverse of the temperature; its ``hardness_mode`` is
+    ``"all_negatives"`` here).
+
+    Parameters
+    ----------
+    temperature : float, default: 0.05
+        Temperature, or where a learned one starts.
+    learnable : bool, default: False
+        Whether the temperature is learned; see `Loss`.
+    max_scale : float or None, default: 100.0
+        Largest inverse of a learned temperature; see `Loss`.
+    hardness : float, default: 0.0
+        The strength with which negatives count more the harder they are; see `portable_nce.info_nce`.
+    **options : Unpack[Options]
+        Options of most losses; see `Options`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from portable_nce.modules.torch import MultipleNegatives
+    >>> MultipleNegatives(temperature=1.0)(torch.eye(2), torch.eye(2), -torch.eye(2))
+    tensor(0.6265)
+    """
+
+    def __init__(
+        self,
+        temperature: float = 0.05,
+        *,
+        learnable: bool = False,
+        max_scale: float | None = 100.0,
+        hardness: float = 0.0,
+        **options: Unpack[Options],
+    ) -> None:
+        own: dict[str, Any] = {"temperature": temperature, "hardness": hardness}
+        super().__init__(_multiple_negatives, learnable=learnable, max_scale=max_scale, **own, **options)
+
+    def forward(self, anchor: Tensor, positive: Tensor, /, *negatives: Tensor, **options: Any) -> Tensor:
+        """Return the loss of the columns of a batch.
+
+        Parameters
+        ----------
+        anchor, positive, *negatives : Tensor, shape (N, D)
+            Embeddings; row i of each column belongs to anchor i.
+        **options : Any
+            Further options of `portable_nce.contrast`, such as `weights`, and `mask` (N, K), whose columns are those of
+            the positives, then of the negatives, column by column.
+
+        Returns
+        -------
+        Tensor
+            The loss.
+        """
+        return self._value(anchor, positive, *negatives, **options)
+
+
+class MemoryQueue(nn.Module):
+    """A first-in, first-out memory of embeddings without gradient, as persistent buffers: a `Queue` that is a module.
+
+    For MoCo, and with labels for cross-batch memories: losses take it where they take a `Queue`. It changes in `push`
+    and nowhere else, and not at all where an argument is refused. All buffers are in `state_dict`; one of another size
+    or width is refused as a whole.
+
+    Parameters
+    ----------
+    size : int
+        Number M of slots.
+    width : int
+        Features D of an embedding.
+    labels : bool, default: False
+        Whether each embedding has a label.
+    dtype : torch.dtype, optional
+        The dtype of the embeddings; torch's default if None.
+    device : torch.device or str, optional
+        The device; torch's default if None.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type.
+    ValueError
+        If a number is not positive.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from portable_nce.modules.torch import MemoryQueue
+    >>> memory = MemoryQueue(3, 2)
+    >>> memory.push(torch.eye(2))
+    >>> memory.valid
+    tensor([False,  True,  True])
+    >>> sorted(memory.state_dict())
+    ['rows', 'valid']
+    """
+
+    rows: Tensor
+    valid: Tensor
+    labels: Tensor | None
+
+    def __init__(
+        self,
+        size: int,
+        width: int,
+        *,
+        labels: bool = False,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ) -> None:
+        super().__init__()
+        shape = check_whole_number("size", size), check_whole_number("width", width)
+        labelled = check_bool("labels", labels)
+        self.register_buffer("rows", torch.zeros(shape, dtype=dtype, device=device))
+        self.register_buffer("valid", torch.zeros(shape[0], dtype=torch.bool, device=device))
+        self.register_buffer("labels", torch.zeros(shape[0], dtype=torch.int64, device=device) if labelled else None)
+
+    def forward(self) -> Queue:
+        """Return what it holds now, which a later `push` does not change.
+
+        Returns
+        -------
+        Queue
+            A copy of the buffers.
+        """
+        # What a loss keeps for its backward pass must not be written to.
+        return Queue(self.rows.clone(), self.valid.clone(), None if self.labels is None else self.labels.clone())
+
+    def push(self, rows: Tensor, /, *, labels: Tensor | None = None, across: Ranks | None = None) -> None:
+        """Let rows in, in the place of the oldest; see `portable_nce.queue_push`.
+
+        Parameters
+        ----------
+        rows : Tensor, shape (B, D)
+            What enters, the oldest first.
+        labels : Tensor of int, shape (B,), optional
+            The labels of these rows, for a queue that holds labels.
+        across : Ranks, optional
+            Ranks whose rows enter too, in their order, so that the queues of all stay equal.
+
+        Raises
+        ------
+        TypeError
+            If `rows` or `labels` are of another library or dtype.
+        ValueError
+            If `rows` has another width, or `labels` another length; if either is on another device; if `labels` are
+            missing, or the queue has none.
+        """
+        held = Queue(self.rows, self.valid, self.labels)
+        # Everything is checked and computed before the first buffer is written to.
+        new = queue_push(held, rows, labels=labels, across=across)
+        for buffer, array in zip(held, new, strict=True):
+            if buffer is not None:
+                buffer.copy_(array)
+
+    def reset_parameters(self) -> None:
+        """Empty the queue, as needed after `to_empty`."""
+        for buffer in self.buffers():
+            buffer.zero_()
+
+    def extra_repr(self) -> str:
+        """Return the shape."""
+        size, width = self.rows.shape
+        return f"{size}, {width}{'' if self.labels is None else ', labels=True'}"
+
+    def _load_from_state_dict(  # noqa: PLR0917  (torch's signature)
+        self,
+        state_dict: Mapping[str, Any],
+        prefix: str,
+        local_metadata: Any,
+        strict: Any,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        """Refuse a state that does not fit before any buffer is written to, since rows and flags belong together."""
+        given = {k.removeprefix(prefix): tuple(x.shape) for k, x in state_dict.items() if k.startswith(prefix)}
+        wanted = {name: tuple(x.shape) for name, x in self.named_buffers()}
+        if given and given != wanted:
+            error_msgs.append(f"{prefix or 'MemoryQueue'}: expected the shapes {wanted}, got {given}")
+            return
+        super()._load_from_state_dict(
+            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        )
+
+
+class MoCo(Loss):
+    """MoCo's loss, `portable_nce.moco`, with its queue, into which the keys of each batch go while it is training.
+
+    Parameters
+    ----------
+    size : int
+        Slots of the queue.
+    width : int
+        Features of an embedding.
+    temperature : float, default: 0.07
+        Temperature, or where a learned one starts.
+    learnable : bool, default: False
+        Whether the temperature is learned; see `Loss`.
+    max_scale : float or None, default: 100.0
+        Largest inverse of a learned temperature; see `Loss`.
+    **options : Unpack[Options]
+        Options of most losses; see `Options`. With `across`, the keys of all ranks go into the queues of all.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from portable_nce.modules.torch import MoCo
+    >>> loss = MoCo(size=4, width=2)
+    >>> loss(torch.eye(2), torch.eye(2))
+    tensor(0.)
+    >>> loss.queue.valid
+    tensor([False, False,  True,  True])
+    """
+
+    def __init__(
+        self,
+        size: int,
+        width: int,
+        *,
+        temperature: float = 0.07,
+        learnable: bool = False,
+        max_scale: float | None = 100.0,
+        **options: Unpack[Options],
+    ) -> None:
+        super().__init__(moco, learnable=learnable, max_scale=max_scale, temperature=temperature, **options)
+        self.queue = MemoryQueue(size, width)
+
+    def forward(self, query: Tensor, key: Tensor, /, **options: Any) -> Tensor:
+        """Return the loss against the queue as it was before; while training, the keys enter it then.
+
+        Parameters
+        ----------
+        query, key : Tensor, shape (N, D)
+            Embeddings; row i of one belongs to row i of the other. Those of the keys come from the momentum encoder.
+        **options : Any
+            Further options of `portable_nce.moco`, such as `mask` and `weights`.
+
+        Returns
+        -------
+        Tensor
+            The loss.
+        """
+        loss = self._value(query, key, self.queue, **options)
+        if self.training:
+            self.queue.push(key, across=options.get("across", _plain(self.options.get("across"))))
+        return loss
+
+
+class SentenceLoss(nn.Module):
+    """A loss for the trainer of sentence-transformers.
+
+    Each column of the data set is embedded by the model; the loss gets the embeddings in the order of the columns, and
+    the labels where it takes `labels` or `grades`: ``MultipleNegatives()`` for (anchor, positive, negative, ...),
+    ``InfoNCE(symmetric=True)`` for pairs, ``SupCon()`` for texts with classes, ``Loss(pnce.cosent)`` for pairs with a
+    similarity, ``Loss(pnce.triplet)`` for triplets. What the loss learns, the trainer trains with the model. On several
+    processes, the trainer wraps the model alone: give the loss `across`, so that what it learns stays equal on all.
+
+    Parameters
+    ----------
+    model : Module
+        A SentenceTransformer, or any module that takes a dict of tensors and returns one with "sentence_embedding".
+    loss : Loss
+        The loss of the embeddings.
+    chunk_size : int, optional
+        Texts of a column that are embedded at once; the batch may then be as large as the embeddings fit, since
+        activations are computed again in the backward pass (see `encode_in_chunks`). None embeds all at once.
+
+    Raises
+    ------
+    TypeError
+        If `model` or `loss` is none.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from portable_nce.modules.torch import MultipleNegatives, SentenceLoss
+    >>> class Model(torch.nn.Module):
+    ...     def forward(self, features):
+    ...         return {"sentence_embedding": torch.nn.functional.one_hot(features["input_ids"], 4).float().mean(1)}
+    >>> loss = SentenceLoss(Model(), MultipleNegatives(temperature=1.0))
+    >>> loss([{"input_ids": torch.tensor([[0, 1], [2, 3]])}] * 2, None)
+    tensor(0.3133)
+    >>> loss.get_config_dict()
+    {'loss': 'MultipleNegatives', 'temperature': 1.0, 'hardness': 0.0, 'chunk_size': None}
+    """
+
+    def __init__(self, model: nn.Module, loss: Loss, *, chunk_size: int | None = None) -> None:
+        super().__init__()
+        if not isinstance(model, nn.Module):
+            message = f"model: expected an nn.Module, got {type(model).__name__}"
+            raise TypeError(message)
+        if not isinstance(loss, Loss):
+            message = f"loss: expected a Loss, got {type(loss).__name__}; make one by Loss(function, ...)"
+            raise TypeError(message)
+        self.model = model
+        self.loss = loss
+        self.chunk_size = None if chunk_size is None else check_whole_number("chunk_size", chunk_size)
+        positional = inspect.signature(loss.function).parameters.values()
+        places = [x for x in positional if x.kind in {x.POSITIONAL_ONLY, x.POSITIONAL_OR_KEYWORD}]
+        self.takes_labels = any(x.name in OF_ROWS for x in places)
+
+    def forward(self, sentence_features: Iterable[Mapping[str, Any]], labels: Tensor | None = None) -> Tensor:
+        """Return the loss of a batch, as the trainer calls it.
+
+        Parameters
+        ----------
+        sentence_features : iterable of dict
+            The features of each column.
+        labels : Tensor, shape (N,), optional
+            The labels of the rows.
+
+        Returns
+        -------
+        Tensor
+            The loss.
+
+        Raises
+        ------
+        ValueError
+            If the loss needs labels and there are none.
+        """
+        columns = [self._embeddings(features) for features in sentence_features]
+        if not self.takes_labels:
+            return self.loss(*columns)  # type: ignore[no-any-return]
+        if labels is None:
+            message = f"labels: expected those of the rows for {self.loss!r}, got None"
+            raise ValueError(message)
+        return self.loss(*columns, labels)  # type: ignore[no-any-return]
+
+    def _embeddings(self, features: Mapping[str, Any]) -> Tensor:
+        if self.chunk_size is None:
+            return self._embed(features)
+        embeddings: Tensor = encode_in_chunks(self._embed, features, chunk_size=self.chunk_size)
+        return embeddings
+
+    def _embed(self, features: Mapping[str, Any]) -> Tensor:
+        # The model writes into the dict that it is given.
+        embedding: Tensor = self.model(dict(features))["sentence_embedding"]
+        return embedding
+
+    def get_config_dict(self) -> dict[str, Any]:
+        """Return what the model card says of the loss.
+
+        Returns
+        -------
+        dict
+            Names and options.
+        """
+        name = _name_of(self.loss.function) if type(self.loss) is Loss else type(self.loss).__name__
+        return {"loss": name, **self.loss.config(), "chunk_size": self.chunk_size}
+
+
+def encode_in_chunks(encoder: Callable[..., Any], /, *inputs: Any, chunk_size: int, **named: Any) -> Any:
+    """Return what an encoder makes of a batch, computed in chunks, of which the backward pass holds one at a time.
+
+    This is gradient caching (GradCache): a loss sees the embeddings of the whole batch, and the activations of the
+    encoder are held for one chunk alone. The embeddings are computed once for the loss. In the backward pass, each
+    chunk is computed again, with the state of the random numbers (dropout) and of autocast that it had, and takes its
+    rows of the gradient of the embeddings. Gradients are therefore those of an encoder that is called chunk by chunk,
+    and everything composes: several encoders, learned temperatures, `GradScaler`, a sum with other losses, `across`.
+    DDP reduces each gradient once for all chunks, and FSDP2 works; neither needs `no_sync`. Where each
+    forward pass communicates (FSDP2, and DDP with buffers), all ranks need as many chunks. What an encoder computes
+    from all rows of its input, as batch normalisation does, it computes from the rows of a chunk, and updates twice.
+
+    Parameters
+    ----------
+    encoder : callable
+        A module or function of a part of the batch.
+    *inputs : Any
+        Its arguments: tensors whose first axis is that of the batch, in dicts, tuples and lists too. What is no tensor
+        is given to each chunk as it is. They should be on the encoder's device: the random state of their devices is
+        kept, and that of the CPU.
+    chunk_size : int
+        Rows of a chunk; the last may have fewer.
+    **named : Any
+        Its keyword arguments, likewise.
+
+    Returns
+    -------
+    Any
+        What the encoder returns, with the rows of all chunks: a tensor, or tensors in a tuple, list or dict. Of a
+        number (0-d), such as a scale or a mean over rows, it is the mean over the rows of all chunks.
+
+    Raises
+    ------
+    TypeError
+        If `chunk_size` is no integer.
+    ValueError
+        If it is not positive, there is no tensor, tensors have different numbers of rows, or an output has not the rows
+        of its chunk.
+
+    References
+    ----------
+    Gao, Zhang, Han and Callan (2021), "Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup",
+    arXiv:2101.06983. The chunks are computed again by `torch.utils.checkpoint`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from portable_nce.modules.torch import CLIP, encode_in_chunks
+    >>> image_tower, text_tower, loss = torch.nn.Linear(8, 4), torch.nn.Linear(6, 4), CLIP()
+    >>> image = encode_in_chunks(image_tower, torch.randn(10, 8), chunk_size=4)
+    >>> text = encode_in_chunks(text_tower, torch.randn(10, 6), chunk_size=4)
+    >>> loss(image, text).backward()
+    >>> image_tower.weight.grad.shape
+    torch.Size([4, 8])
+    """
+    chunk_size = check_whole_number("chunk_size", chunk_size)
+    counts = sorted({len(x) for x in _tensors((inputs, named)) if x.ndim})
+    if len(counts) != 1:
+        message = f"inputs: expected tensors with as many rows each, got {counts or 'no tensor with an axis'}"
+        raise ValueError(message)
+    parts, sizes = [], []
+    for first in range(0, max(counts[0], 1), chunk_size):
+        sizes.append(min(chunk_size, counts[0] - first))
+        # As positional arguments, among which checkpoint looks for the devices whose random state it keeps.
+        chunk = _cut((inputs, named), slice(first, first + chunk_size))
+        parts.append(checkpoint(_call, encoder, *chunk, use_reentrant=False))
+    return _joined(parts, sizes)
+
+
+def _call(encoder: Callable[..., Any], inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    return encoder(*inputs, **named)
+
+
+def _tensors(nested: Any) -> list[Tensor]:
+    """The tensors in dicts, tuples and lists."""
+    if isinstance(nested, Tensor):
+        return [nested]
+    inside = nested.values() if isinstance(nested, Mapping) else nested if isinstance(nested, (tuple, list)) else ()
+    return [x for part in inside for x in _tensors(part)]
+
+
+def _cut(nested: Any, rows: slice) -> Any:
+    """Some rows of every tensor that has an axis."""
+    if isinstance(nested, Tensor):
+        return nested[rows] if nested.ndim else nested
+    if isinstance(nested, Mapping):
+        return {name: _cut(part, rows) for name, part in nested.items()}
+    if isinstance(nested, (tuple, list)):
+        return _like(nested, [_cut(part, rows) for part in nested])
+    return nested
+
+
+def _like(sequence: Any, parts: list[Any]) -> Any:
+    """A tuple, named tuple or list of these parts."""
+    return type(sequence)(*parts) if hasattr(sequence, "_fields") else type(sequence)(parts)
+
+
+def _joined(parts: list[Any], sizes: list[int]) -> Any:
+    """The outputs of all chunks as one."""
+    first = parts[0]
+    if isinstance(first, Mapping):
+        return {name: _joined([part[name] for part in parts], sizes) for name in first}
+    if isinstance(first, (tuple, list)):
+        return _like(first, [_joined(list(column), sizes) for column in zip(*parts, strict=True)])
+    if not isinstance(first, Tensor):
+        return first
+    if first.ndim == 0:
+        weights = torch.tensor(sizes, dtype=first.dtype, device=first.device) / sum(sizes)
+        return torch.stack(parts) @ weights
+    if [len(part) for part in parts] != sizes:
+        message = (
+            f"encoder: expected an output with the {sizes[0]} rows of its chunk, or a number, got shape "
+            f"{tuple(first.shape)}"
+        )
+        raise ValueError(message)
+    return torch.cat(parts)
+
+
+def _multiple_negatives(
+    anchor: Tensor,
+    positive: Tensor,
+    /,
+    *negatives: Tensor,
+    temperature: float | Tensor = 0.05,
+    across: Ranks | None = None,
+    **options: Any,
+) -> Tensor:
+    """InfoNCE of anchors with all columns of the batch, of which the first holds the positives."""
+    counts = [len(x) for x in (anchor, positive, *negatives)]
+    if len(set(counts)) > 1:
+        message = f"positive: expected as many rows in all columns, got {counts}"
+        raise ValueError(message)
+    columns = torch.cat([positive, *negatives])
+    pairing: str | Pairing = "diagonal"
+    if across is not None and negatives:
+        # Ranks need not have as many rows: each row of a batch is labelled by its rank and number, negatives by -1.
+        own = (across.communicator.rank << 32) + torch.arange(counts[0], device=anchor.device)
+        pairing = labels(own, torch.cat([own, own.new_full((len(columns) - counts[0],), -1)]))
+    loss: Tensor = contrast(
+        anchor, columns, objective="info_nce", pairing=pairing, temperature=temperature, across=across, **options
+    )
+    return loss
+
+
+class _SameInCopies:
+    """An object that the copy of a module shares, such as a process group, which cannot be copied."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _SameInCopies:
+        return self
+
+
+def _plain(value: Any) -> Any:
+    """An argument as the functions take it."""
+    if isinstance(value, MemoryQueue):
+        return value()
+    return value.value if isinstance(value, _SameInCopies) else value
+
+
+def _check_options(function: Callable[..., Array], options: Mapping[str, Any]) -> str | None:
+    """Check that a loss has these options; return which of them is its scale."""
+    parameters = inspect.signature(function).parameters
+    takes_all = any(x.kind is x.VAR_KEYWORD for x in parameters.values())
+    names = [name for name, x in parameters.items() if x.kind in {x.KEYWORD_ONLY, x.POSITIONAL_OR_KEYWORD}]
+    strangers = [name for name in options if name not in names]
+    if strangers and not takes_all:
+        message = f"{strangers[0]}: expected an option of {_name_of(function)}: {', '.join(names)}; got another name"
+        raise TypeError(message)
+    return next((name for name in SCALES if name in names), None)
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    return str(getattr(function, "__name__", type(function).__name__)).lstrip("_")
+
+
+def _shown(value: Any) -> Any:
+    return value if value is None or isinstance(value, (str, bool, int, float)) else str(value)
