@@ -103,6 +103,7 @@ ENVIRONMENTS: Final[Mapping[str, tuple[str, ...]]] = {
         *group("lint"),
         *group("mutation"),
         *group("ranks"),
+        *group("tutorials"),
         *group("types"),
         DASK,
         "nox",
@@ -119,6 +120,7 @@ ENVIRONMENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "peers": (*TESTING, *peers_with(dependencies=True), *group("trainer"), *extras("jax"), "numpy"),
     # For tools.
     "build": group("distribution"),
+    "docs": (*group("docs"), TORCH, *extras("jax", "demo"), "mpmath"),
     "lint": group("lint"),
     "demo": extras("demo"),
     "demo-torch": (*extras("demo"), TORCH),
@@ -405,8 +407,8 @@ def doctest(session: nox.Session) -> None:
     """Run the examples of the docstrings and of the documents."""
     cupy = () if OBSTACLE is None else ("--ignore-glob=*/backends/cupy.py",)  # needs CuPy to be imported
     documents = [str(path.relative_to(ROOT)) for path in (ROOT / "README.md", ROOT / "docs") if path.exists()]
-    suite = "--ignore-glob=*/testing/suite/*"
-    arguments = "--doctest-modules", "--doctest-glob=*.md", "--pyargs", NAME, *documents, *cupy, suite
+    suite, site = "--ignore-glob=*/testing/suite/*", "--ignore-glob=docs/*.py"
+    arguments = "--doctest-modules", "--doctest-glob=*.md", "--pyargs", NAME, *documents, *cupy, suite, site
     pytest(environment(session, "all"), "doctest", *arguments)
 
 
@@ -617,6 +619,23 @@ def catalogue(session: nox.Session) -> None:
     writer = environment(session, "all")
     page = writer.capture("python", "tests/catalogue.py", str(WORK / "results"), env={"PYTHONPATH": "tests"})
     (ROOT / "docs" / "catalogue.md").write_text(page, encoding="utf-8")
+
+
+@nox.session(venv_backend="none", tags=FULL)
+def docs(session: nox.Session) -> None:
+    """Run the gallery and build the site in .nox/docs; options of Sphinx after ``--``: ``-D plot_gallery=0`` is fast.
+
+    A warning is an error: a public name without a page or without a docstring, a broken link inside the site, a script
+    of the gallery that fails.
+    """
+    writer = environment(session, "docs")
+    source, site = ROOT / "docs", WORK / "docs"
+    for folder in (site, source / "auto_gallery", source / "reference" / "generated"):  # no page of a former run stays
+        shutil.rmtree(folder, ignore_errors=True)
+    options = "-b", "html", "--nitpicky", "--fail-on-warning", "--keep-going", "--quiet", *session.posargs
+    env = {"OMP_NUM_THREADS": "1"}  # the arrays of the gallery are small
+    writer.run("python", "-m", "sphinx", *options, str(source), str(site), env=env)
+    print(f"The site is {site / 'index.html'}")
 
 
 def outcomes(path: Path) -> dict[str, float]:

@@ -124,7 +124,7 @@ def page(everything: Iterable[Mutant], drawn: list[Mutant], work: Path) -> Itera
     for kind, title in CLASSES.items():
         if not by_class[kind]:
             continue
-        yield f"\n### {title}: {len(by_class[kind])}\n"
+        yield f"\n## {title}: {len(by_class[kind])}\n"
         for mutant in by_class[kind]:
             lines = [line[1:].strip().replace("`", "'") for line in mutant.difference()]
             if len(lines) == 2:

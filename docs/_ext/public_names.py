@@ -1,0 +1,89 @@
+"""The public names: a warning of each that has no page in the reference or no docstring, and links to their pages.
+
+Sphinx warns of a page that names something which does not exist; nothing but this warns of the opposite. A build with
+warnings as errors fails on both.
+
+Single backquotes in docstrings are the role ``name``: a link where they hold a public name, such as
+``portable_nce.pairings.soft``, ``bounds.dual`` or, in a docstring of ``bounds``, ``dual``; code otherwise. A bare name
+that is also the name of an argument somewhere is taken for the argument.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+from docutils import nodes
+from sphinx import addnodes
+from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
+from sphinx.util import logging
+from sphinx.util.docutils import SphinxRole
+
+PACKAGE = "portable_nce"
+ROOMS = (
+    *("from_scores", "bounds", "density", "diagnostics", "similarities", "pairings", "objectives", "testing"),
+    *("modules.torch", "modules.jax"),
+)
+"""The public modules."""
+
+LOGGER = logging.getLogger(__name__)
+
+
+def public_names() -> Iterator[tuple[str, Any]]:
+    """Give the dotted names that users may import, and what they are; modules are named by their pages."""
+    for module in (PACKAGE, *(f"{PACKAGE}.{room}" for room in ROOMS)):
+        imported = importlib.import_module(module)
+        for name in imported.__all__:
+            member = getattr(imported, name)
+            if not inspect.ismodule(member):
+                yield f"{module}.{name}", member
+
+
+@cache
+def targets() -> frozenset[str]:
+    """Give what can be linked: the public names, and the public modules."""
+    return frozenset((*(name for name, _ in public_names()), *(f"{PACKAGE}.{room}" for room in ROOMS)))
+
+
+@cache
+def arguments() -> frozenset[str]:
+    """Give the names of the arguments of all public functions."""
+    functions = [member for _, member in public_names() if inspect.isfunction(member)]
+    return frozenset(name for function in functions for name in inspect.signature(function).parameters)
+
+
+class Name(SphinxRole):
+    """A link to the page of a public name, or code."""
+
+    def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
+        """Make the node."""
+        code = nodes.literal(self.rawtext, self.text)
+        module = self.env.ref_context.get("py:module") or PACKAGE
+        candidates = [self.text, f"{PACKAGE}.{self.text}"] if "." in self.text else [f"{module}.{self.text}"]
+        found = [] if self.text in arguments() else [name for name in candidates if name in targets()]
+        if not found:
+            return [code], []
+        options = {"refdomain": "py", "reftype": "obj", "reftarget": found[0], "refexplicit": True, "refwarn": True}
+        return [addnodes.pending_xref(self.rawtext, code, refdoc=self.env.docname, **options)], []
+
+
+def check(app: Sphinx, environment: BuildEnvironment) -> None:
+    """Compare the public names with what the pages describe."""
+    del app
+    described = set(environment.get_domain("py").data["objects"])  # type: ignore[attr-defined, unused-ignore]
+    for name, member in public_names():
+        if name not in described:
+            LOGGER.warning("%s: expected a line in docs/reference, got none; add it to a table there", name)
+        if (inspect.isroutine(member) or inspect.isclass(member)) and not inspect.getdoc(member):
+            LOGGER.warning("%s: expected a docstring, got none", name)
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Register with Sphinx."""
+    app.add_role("name", Name())
+    app.connect("env-check-consistency", check)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,61 @@
+"""Links from the pages to files of the repository that are no pages, such as ``../examples/saturation.py``.
+
+On GitHub a relative link shows the file. On the site it becomes a link to GitHub, or, where the address of the
+repository is not known (a build at home), plain text. A link to a file that does not exist is a warning.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from sphinx import addnodes
+from sphinx.application import Sphinx
+from sphinx.transforms import SphinxTransform
+from sphinx.util import logging
+
+LOGGER = logging.getLogger(__name__)
+
+
+class RepositoryLinks(SphinxTransform):
+    """Rewrite what MyST takes for downloads, or for pages, outside of the folder of the pages."""
+
+    default_priority = 5  # before Sphinx collects downloads
+
+    def apply(self, **_: Any) -> None:
+        """Replace the references of one page."""
+        page = Path(self.env.doc2path(self.env.docname))
+        pages, root = Path(self.env.srcdir), Path(self.env.srcdir).parent
+        for node in list(self.document.findall(addnodes.download_reference)):
+            target = (page.parent / node["reftarget"]).resolve()
+            if not target.is_relative_to(pages):  # otherwise it is a download of the site
+                self.replace(node, target, root)
+        for node in list(self.document.findall(addnodes.pending_xref)):
+            name = Path(str(node["reftarget"]))
+            if name == Path("gallery/GALLERY_HEADER"):
+                node["reftarget"] = "auto_gallery/index"  # where the gallery stands when it has been run
+            if node.get("refdomain") == "doc" and name.is_relative_to(root) and not name.is_relative_to(pages):
+                anchor = node["reftargetid"]
+                self.replace(node, Path(f"{name}.md"), root, f"#{anchor}" if anchor else "")
+
+    def replace(self, node: nodes.Element, target: Path, root: Path, anchor: str = "") -> None:
+        """Put a link to GitHub, or plain text, in the place of a reference."""
+        if not target.exists() or not target.is_relative_to(root):
+            LOGGER.warning("link to %s: expected a file of the repository", target, location=node)
+        texts = [text for child in node.children for text in child.children]
+        if self.config.repository_url:
+            path = target.relative_to(root).as_posix()
+            kind = "tree" if target.is_dir() else "blob"
+            uri = f"{self.config.repository_url}/{kind}/{self.config.repository_revision}/{path}{anchor}"
+            node.replace_self(nodes.reference("", "", *texts, refuri=uri, internal=False))
+        else:
+            node.replace_self(texts)
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Register with Sphinx."""
+    app.add_config_value("repository_url", "", "env", str)
+    app.add_config_value("repository_revision", "main", "env", str)
+    app.add_transform(RepositoryLinks)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

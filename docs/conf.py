@@ -1,0 +1,99 @@
+"""How Sphinx builds the documentation; ``python -m nox -s docs`` does it."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE / "_ext"))
+sys.path += [str(HERE.parent / folder) for folder in ("benchmarks", "examples", "tests/plugin/metered")]
+
+import portable_nce  # noqa: E402  (after the path)
+
+project = "portable_nce"
+author = copyright = "The portable_nce authors"  # noqa: A001  (the name that Sphinx reads)
+version = release = portable_nce.__version__
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.mathjax",
+    "numpydoc",
+    "sphinx_design",
+    "sphinx_gallery.gen_gallery",
+    "public_names",
+    "repository_links",
+]
+
+templates_path = ["_templates"]
+exclude_patterns = ["_build", "gallery/*", "**/GALLERY_HEADER.rst"]
+nitpicky = True
+default_role = "name"  # of _ext/public_names.py
+toc_object_entries = False
+
+# Markdown. The pages are read on GitHub as well, so they use what both understand.
+
+myst_enable_extensions = ["dollarmath", "colon_fence"]
+myst_heading_anchors = 3
+myst_links_external_new_tab = False
+
+# The reference: one page for each public name, made from its docstring.
+
+autosummary_generate = True
+autosummary_imported_members = False
+autodoc_typehints = "none"  # numpydoc's sections say types and shapes
+autodoc_preserve_defaults = True
+autodoc_member_order = "bysource"
+numpydoc_class_members_toctree = False
+numpydoc_show_class_members = False
+
+# The gallery: scripts that are run when the site is built.
+
+sphinx_gallery_conf: dict[str, Any] = {
+    "examples_dirs": ["gallery"],
+    "gallery_dirs": ["auto_gallery"],
+    "filename_pattern": r"/plot_",
+    "within_subsection_order": "FileNameSortKey",
+    "doc_module": ("portable_nce",),
+    "backreferences_dir": None,
+    "abort_on_example_error": True,
+    "download_all_examples": False,
+    "show_memory": False,
+    "show_signature": False,
+    "remove_config_comments": True,
+    "reset_modules": ("matplotlib",),
+    "write_computation_times": False,
+}
+
+# The site.
+
+html_theme = "pydata_sphinx_theme"
+html_title = f"portable_nce {release}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_show_sourcelink = False
+html_copy_source = False
+html_baseurl = os.environ.get("DOCS_URL", "")
+html_context = {"default_mode": "auto"}
+html_sidebars: dict[str, list[str]] = {"index": []}
+
+REPOSITORY = os.environ.get("GITHUB_REPOSITORY", "")  # owner/name, set by GitHub Actions
+REVISION = os.environ.get("GITHUB_SHA", "main")
+repository_url = f"https://github.com/{REPOSITORY}" if REPOSITORY else ""
+repository_revision = REVISION
+
+html_theme_options: dict[str, Any] = {
+    "header_links_before_dropdown": 5,
+    "navigation_with_keys": False,
+    "show_prev_next": True,
+    "show_toc_level": 2,
+    "footer_start": ["copyright"],
+    "footer_end": ["theme-version"],
+    "pygments_light_style": "a11y-high-contrast-light",
+    "pygments_dark_style": "a11y-high-contrast-dark",
+    **({"github_url": repository_url} if repository_url else {}),
+}

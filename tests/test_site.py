@@ -1,0 +1,211 @@
+"""What the pages say of the tree is true of it: files, names, options, links. `nox -s docs` builds the site itself."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+import portable_nce as pnce
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+ROOMS = (
+    *("from_scores", "bounds", "density", "diagnostics", "similarities", "pairings", "objectives", "testing"),
+    *("modules.torch", "modules.jax"),
+)
+
+
+@cache
+def text(path: str) -> str:
+    """Read a file of the tree."""
+    return (ROOT / path).read_text(encoding="utf-8")
+
+
+def public_names() -> Iterator[str]:
+    """Give the public functions, classes and constants, as dotted names."""
+    for module in ("portable_nce", *(f"portable_nce.{room}" for room in ROOMS)):
+        imported = importlib.import_module(module)
+        yield from (f"{module}.{name}" for name in imported.__all__ if not inspect.ismodule(getattr(imported, name)))
+
+
+def names_of_the_reference() -> list[str]:
+    """Read the tables of docs/reference, and what stands there by itself."""
+    found = []
+    for path in sorted((DOCS / "reference").glob("*.rst")):
+        module, in_table = "", False
+        for line in path.read_text(encoding="utf-8").splitlines():
+            directive = re.match(r"\.\. ([\w:]+):: ?(\S*)", line)
+            if directive is not None:
+                in_table = directive[1] == "autosummary"
+                module = directive[2] if directive[1] == "currentmodule" else module
+                found += [f"{module}.{directive[2]}"] if directive[1] == "py:data" else []
+            elif in_table and re.fullmatch(r" {4}\w+", line):
+                found.append(f"{module}.{line.strip()}")
+    return found
+
+
+def test_the_reference_has_every_public_name_once() -> None:
+    assert sorted(names_of_the_reference()) == sorted(public_names())
+
+
+# The options that losses share
+
+LOSSES = {
+    name: set(inspect.signature(getattr(pnce, name)).parameters)
+    for name in pnce.__all__
+    if inspect.isfunction(getattr(pnce, name))
+    and {"mask", "weights"} <= set(inspect.signature(getattr(pnce, name)).parameters)
+}
+SHARED = re.findall(r"^\| \[`(\w+)`\]\(#[\w-]+\) \| .* \| (.*) \|$", text("docs/options.md"), flags=re.MULTILINE)
+
+
+def test_the_table_of_options_is_read() -> None:
+    assert {"temperature", "mask", "across", "symmetric"} <= {option for option, _ in SHARED}
+    assert {"info_nce", "cosent", "clip", "contrast"} <= set(LOSSES)
+
+
+@pytest.mark.parametrize(("option", "losses"), SHARED, ids=[option for option, _ in SHARED])
+def test_a_shared_option_belongs_to_the_losses_that_the_page_says(option: str, losses: str) -> None:
+    named = {name for name in re.findall(r"`(\w+)`", losses) if name in LOSSES}
+    expected = set(LOSSES) - named if losses.startswith("all") else named
+    assert {name for name, options in LOSSES.items() if option in options} == expected
+
+
+def test_the_page_of_choices_has_every_loss() -> None:
+    named = set(re.findall(r"`(?:pnce\.)?(\w+)[`(]", text("docs/choosing.md")))
+    assert set(LOSSES) - {"contrast", "n_tuple"} <= named
+
+
+# The lists of files in CONTRIBUTING.md
+
+
+def files_under(title: str) -> list[str]:
+    """List the files that a section of CONTRIBUTING.md names as items of its lists."""
+    section = text("CONTRIBUTING.md").partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    items = re.findall(r"^- (.*)$", section, flags=re.MULTILINE)
+    return [path for item in items for path in re.findall(r"`([\w./-]+)`", item.partition(":")[0])]
+
+
+def sources_naming(word: str) -> set[str]:
+    """Find the files of the package, its adapters and its tests in which a word stands."""
+    paths = (path for folder in ("portable_nce", "backends", "tests") for path in (ROOT / folder).rglob("*.*"))
+    files = (path for path in paths if path.suffix in {".py", ".json", ".toml"} and path.name != Path(__file__).name)
+    found = (path for path in files if re.search(rf"\b{word}\b", path.read_text(encoding="utf-8")))
+    return {path.relative_to(ROOT).as_posix() for path in found}
+
+
+@pytest.mark.parametrize("title", ["Adding a loss", "Adding a similarity", "Adding a backend"])
+def test_the_files_to_change_exist(title: str) -> None:
+    files = files_under(title)
+    assert len(files) > 8
+    assert [path for path in files if not (ROOT / path).is_file()] == []
+
+
+@pytest.mark.parametrize(("title", "word"), [("Adding a loss", "gist_embed"), ("Adding a similarity", "max_sim")])
+def test_the_list_is_what_the_last_addition_touched(title: str, word: str) -> None:
+    listed = set(files_under(title))
+    assert [path for path in listed if word not in text(path)] == []
+    code = {path for path in listed if path.partition("/")[0] in {"portable_nce", "backends", "tests"}}
+    assert sources_naming(word) == code, f"the list of CONTRIBUTING.md under {title!r} is behind"
+
+
+def test_the_list_for_a_backend_names_files_that_name_cupy() -> None:
+    listed = [path for path in files_under("Adding a backend") if "metered" not in path]
+    assert "backends/cupy.py" in listed
+    assert [path for path in listed if "cupy" not in text(path).lower()] == []
+
+
+# The page on the architecture
+
+
+@pytest.mark.parametrize(
+    "folder",
+    ["portable_nce/_core", "portable_nce/objectives", "portable_nce/_execution", "portable_nce/_losses", "backends"],
+)
+def test_the_map_has_every_module(folder: str) -> None:
+    (row,) = re.findall(rf"^\| `{folder}/` \| (.*) \|$", text("docs/architecture.md"), flags=re.MULTILINE)
+    modules = {path.stem for path in (ROOT / folder).glob("*.py")} - {"__init__"}
+    assert set(re.findall(r"`(\w+)`", row)) - {"value_and_grad"} == modules
+
+
+def test_the_layers_are_drawn_as_they_are_enforced() -> None:
+    from test_architecture import LAYERS
+
+    drawing = text("docs/architecture.md").partition("## Modules and directions")[2]
+    lines = drawing.partition("## What a call does")[0].splitlines()
+
+    def place(name: str) -> int:
+        return next(k for k, line in enumerate(lines) if re.search(rf"│ .*\b{name}\b", line))
+
+    for lower, upper in pairwise(LAYERS):
+        assert max(map(place, upper)) < min(map(place, lower))
+
+
+# Links, as GitHub and Sphinx follow them
+
+PAGES = [
+    path.relative_to(ROOT).as_posix()
+    for path in (
+        *(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+        *sorted(DOCS.glob("*.md")),
+    )
+]
+
+
+def without_code(page: str) -> str:
+    """The text of a page, less its blocks of code and less code in lines."""
+    plain = re.sub(r"^ *(```|~~~).*?^ *\1 *$", "", text(page), flags=re.MULTILINE | re.DOTALL)
+    return re.sub(r"`[^`\n]*`", lambda code: code[0].strip("`") if "](" not in code[0] else "", plain)
+
+
+def anchors(page: str) -> set[str]:
+    """The anchors that GitHub makes of the headings of a page."""
+    headings = re.findall(r"^#{1,6} (.*)$", without_code(page), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
+
+
+def links(page: str) -> list[str]:
+    """The links of a page that do not leave the repository."""
+    found = re.findall(r"\]\(([^)\s]+)\)", without_code(page))
+    return [link for link in found if not re.match(r"[a-z]+:", link)]
+
+
+def test_links_are_found() -> None:
+    assert "mathematics.md#bounds-on-mutual-information" in links("docs/mutual-information.md")
+    assert {"precision", "weights-and-reduction", "block_size"} <= anchors("docs/options.md")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_link_leads_to_a_file_and_to_a_heading_in_it(page: str) -> None:
+    for link in links(page):
+        path, _, anchor = link.partition("#")
+        target = ((ROOT / page).parent / path).resolve() if path else ROOT / page
+        assert target.exists(), f"{page}: {link}"
+        if anchor and target.suffix == ".md":
+            assert anchor in anchors(target.relative_to(ROOT).as_posix()), f"{page}: {link}"
+
+
+def test_every_page_is_on_the_site() -> None:
+    trees = [
+        block
+        for page in DOCS.glob("*.md")
+        for block in re.findall(r"```\{toctree\}(.*?)```", text(f"docs/{page.name}"), re.DOTALL)
+    ]
+    listed = [line.strip() for tree in trees for line in tree.splitlines() if line and not line.startswith(":")]
+    pages = {path.stem for path in DOCS.glob("*.md")} - {"index"}
+    assert pages <= set(listed)
+    assert len(listed) == len(set(listed))
+
+
+def test_the_readme_leads_to_the_documentation() -> None:
+    assert "docs/index.md" in links("README.md")
