@@ -84,7 +84,8 @@ plt.show()
 
 # %%
 # What the distortions change, the features ignore: the nearest neighbour of a distorted digit, among all other digits
-# as they are, has its class more often by the features than by the pixels.
+# as they are, has its class more often by the features than by the pixels. Of digits that are not distorted the pixels
+# find it a little more often (98.9 % against 98.6 %).
 
 
 def same_class(x: np.ndarray, distorted: np.ndarray) -> float:
