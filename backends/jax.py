@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 from jax.custom_derivatives import SymbolicZero
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
 
 from .defaults import Defaults
 
@@ -103,17 +105,97 @@ def _mapped_tangent(linear: Any, primals: Arrays, tangents: Arrays) -> Arrays:
     return _mapped(linear, *primals), linear.derivative()(*tangents)
 
 
+_linear_p = Primitive("portable_nce_linear")
+"""A function that is linear in the first of its arrays, with another function for its transpose.
+
+What JAX has for it, `jax.custom_derivatives.linear_call`, is neither mapped by `jax.vmap` nor differentiated by the
+other arrays. The parameter `maps` holds both functions.
+"""
+
+
+def _linear(x: Any, *constants: Any, maps: _Static) -> Any:
+    with _full_precision():
+        return maps.inside[0](x, *constants)
+
+
+def _linear_type(*types: Any, maps: _Static) -> Any:
+    return jax.make_jaxpr(maps.inside[0])(*types).out_avals[0]
+
+
+def _linear_tangent(primals: Arrays, tangents: Arrays, *, maps: _Static) -> tuple[Any, Any]:
+    """The tangent: the function of that of the first array; by the other arrays JAX differentiates it itself."""
+    (x, *constants), (first, *others) = primals, tangents
+    value, parts = _linear_p.bind(x, *constants, maps=maps), []
+    if not isinstance(first, ad.Zero):
+        parts.append(_linear_p.bind(first, *constants, maps=maps))
+    if not all(isinstance(t, ad.Zero) for t in others):
+        filled = [ad.instantiate_zeros(t) for t in others]
+        parts.append(jax.jvp(partial(_linear, x, maps=maps), constants, filled)[1])
+    return value, sum(parts[1:], parts[0])
+
+
+def _linear_transpose(cotangent: Any, x: Any, *constants: Any, maps: _Static) -> list[Any]:
+    forth, back = maps.inside
+    nothing = [None] * len(constants)
+    if isinstance(cotangent, ad.Zero):
+        return [ad.Zero(x.aval), *nothing]
+    return [_linear_p.bind(cotangent, *constants, maps=_Static((back, forth))), *nothing]
+
+
+def _linear_batch(arrays: Arrays, axes: Sequence[int | None], *, maps: _Static) -> tuple[Any, int]:
+    """The function and its transpose, mapped over the constants; the first array and the result have an axis each."""
+    size = next(x.shape[axis] for x, axis in zip(arrays, axes, strict=True) if axis is not None)
+    x, axis = arrays[0], axes[0]
+    x = jnp.broadcast_to(x, (size, *x.shape)) if axis is None else jnp.moveaxis(x, axis, 0)
+    mapped = _Static(tuple(jax.vmap(function, (0, *axes[1:])) for function in maps.inside))
+    return _linear_p.bind(x, *arrays[1:], maps=mapped), 0
+
+
+_linear_p.def_impl(_linear)
+_linear_p.def_abstract_eval(_linear_type)
+mlir.register_lowering(_linear_p, mlir.lower_fun(_linear, multiple_results=False))
+ad.primitive_jvps[_linear_p] = _linear_tangent
+ad.primitive_transposes[_linear_p] = _linear_transpose
+batching.primitive_batchers[_linear_p] = _linear_batch
+
+
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
 def _by_halves(functions: _Static, *arrays: Any) -> Any:
     """The first of two functions, but the second on a processor: what is lowered for a platform has one of them."""
-    of_halves, plainly = functions.inside
+    of_halves, plainly, _ = functions.inside
     return jax.lax.platform_dependent(*arrays, cpu=plainly, default=of_halves)
 
 
-@_by_halves.defjvp
 def _by_halves_tangent(functions: _Static, primals: Arrays, tangents: Arrays) -> tuple[Any, Any]:
-    _, tangent = jax.jvp(functions.inside[1], primals, tangents)
-    return _by_halves(functions, *primals), tangent
+    """The tangent is that of the second function; its transpose goes by halves where the engine has a way to."""
+    _, plainly, pulls = functions.inside
+    live = [k for k, tangent in enumerate(tangents) if not isinstance(tangent, SymbolicZero)]
+
+    def with_those(places: Sequence[int], *arrays: Any) -> Any:
+        given = dict(zip(places, arrays, strict=True))
+        return plainly(*(given.get(k, x) for k, x in enumerate(primals)))
+
+    def part(k: int) -> Any:
+        def forth(x: Any, *arrays: Any) -> Any:
+            return plainly(*arrays[:k], x, *arrays[k + 1 :])
+
+        (x,) = _varying((tangents[k],), primals)
+        return _linear_p.bind(x, *primals, maps=_Static((forth, pulls[k])))
+
+    with _full_precision():
+        value = _by_halves(functions, *primals)
+        if pulls:
+            live = [k for k in live if k in pulls]
+        if not live:
+            return value, jax.tree.map(jnp.zeros_like, value)
+        if pulls:
+            parts = [part(k) for k in live]
+            return value, sum(parts[1:], parts[0])
+        own = tuple(tuple(x[k] for k in live) for x in (primals, tangents))
+        return value, jax.jvp(partial(with_those, live), *own)[1]
+
+
+_by_halves.defjvp(_by_halves_tangent, symbolic_zeros=True)
 
 
 @dataclass(frozen=True)
@@ -220,8 +302,14 @@ class JaxAdapter(Defaults):
     def half_product(self, x: Any, y: Any) -> Any:
         return jnp.matmul(x, y, precision=jax.lax.Precision.DEFAULT, preferred_element_type=jnp.float32)
 
-    def by_halves(self, of_halves: Callable[..., Any], plainly: Callable[..., Any], *arrays: Any) -> Any:
-        return _by_halves(_Static((of_halves, plainly)), *arrays)
+    def by_halves(
+        self,
+        of_halves: Callable[..., Any],
+        plainly: Callable[..., Any],
+        *arrays: Any,
+        pulls: Mapping[int, Callable[..., Any]] | None = None,
+    ) -> Any:
+        return _by_halves(_Static((of_halves, plainly, pulls or {})), *arrays)
 
     def exponential(self, x: Any) -> tuple[Callable[[Any], Any], bool]:
         del x
