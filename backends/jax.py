@@ -105,12 +105,56 @@ def _mapped_tangent(linear: Any, primals: Arrays, tangents: Arrays) -> Arrays:
     return _mapped(linear, *primals), linear.derivative()(*tangents)
 
 
-_linear_p = Primitive("portable_nce_linear")
-"""A function that is linear in the first of its arrays, with another function for its transpose.
+# Products of 16 bits are primitives, not functions with `jax.custom_jvp`: out of a scan, JAX moves what is the same in
+# each step by a partial evaluation, which leaves only the values of such a function, and their derivative is another.
 
-What JAX has for it, `jax.custom_derivatives.linear_call`, is neither mapped by `jax.vmap` nor differentiated by the
-other arrays. The parameter `maps` holds both functions.
-"""
+
+def _halves(*arrays: Any, functions: _Static) -> list[Any]:
+    """The first of two functions, but the second on a processor: what is lowered for a platform has one of them."""
+    of_halves, plainly, _ = functions.inside
+    with _full_precision():
+        found: list[Any] = jax.tree.leaves(jax.lax.platform_dependent(*arrays, cpu=plainly, default=of_halves))
+    return found
+
+
+def _halves_types(*types: Any, functions: _Static) -> list[Any]:
+    return jax.make_jaxpr(functions.inside[1])(*types).out_avals
+
+
+def _halves_tangent(primals: Arrays, tangents: Arrays, *, functions: _Static) -> tuple[list[Any], list[Any]]:
+    """The tangents are those of the second function; their transposes go by halves where the engine has a way to."""
+    _, plainly, pulls = functions.inside
+    values = _halves_p.bind(*primals, functions=functions)
+    live = [k for k, t in enumerate(tangents) if not isinstance(t, ad.Zero) and (k in pulls or not pulls)]
+    if not live:
+        return values, [jnp.zeros_like(x) for x in values]
+
+    def with_those(places: Sequence[int], arrays: Arrays, *own: Any) -> Any:
+        given = dict(zip(places, own, strict=True))
+        return plainly(*(given.get(k, x) for k, x in enumerate(arrays)))
+
+    if not pulls:
+        own, of_own = (tuple(x[k] for k in live) for x in (primals, tangents))
+        with _full_precision():
+            return values, jax.tree.leaves(jax.jvp(partial(with_those, live, primals), own, of_own)[1])
+    parts = []
+    for k in live:
+        (x,) = _varying((tangents[k],), primals)
+        maps = _Static((lambda x, *arrays, k=k: with_those([k], arrays, x), pulls[k]))
+        parts.append(_linear_p.bind(x, *primals, maps=maps))
+    return values, [sum(parts[1:], parts[0])]
+
+
+def _halves_batch(arrays: Arrays, axes: Sequence[int | None], *, functions: _Static) -> tuple[list[Any], list[int]]:
+    of_halves, plainly, pulls = functions.inside
+
+    def mapped(k: int) -> Callable[..., Any]:
+        pull = jax.vmap(pulls[k], (0, *axes), 0 if axes[k] is None else axes[k])
+        return pull if axes[k] is not None else lambda *arrays: jnp.sum(pull(*arrays), axis=0)
+
+    both = (jax.vmap(function, tuple(axes)) for function in (of_halves, plainly))
+    values = _halves_p.bind(*arrays, functions=_Static((*both, {k: mapped(k) for k in pulls})))
+    return values, [0] * len(values)
 
 
 def _linear(x: Any, *constants: Any, maps: _Static) -> Any:
@@ -129,8 +173,8 @@ def _linear_tangent(primals: Arrays, tangents: Arrays, *, maps: _Static) -> tupl
     if not isinstance(first, ad.Zero):
         parts.append(_linear_p.bind(first, *constants, maps=maps))
     if not all(isinstance(t, ad.Zero) for t in others):
-        filled = [ad.instantiate_zeros(t) for t in others]
-        parts.append(jax.jvp(partial(_linear, x, maps=maps), constants, filled)[1])
+        fill: Any = ad.instantiate_zeros
+        parts.append(jax.jvp(partial(_linear, x, maps=maps), constants, list(map(fill, others)))[1])
     return value, sum(parts[1:], parts[0])
 
 
@@ -151,51 +195,27 @@ def _linear_batch(arrays: Arrays, axes: Sequence[int | None], *, maps: _Static) 
     return _linear_p.bind(x, *arrays[1:], maps=mapped), 0
 
 
-_linear_p.def_impl(_linear)
-_linear_p.def_abstract_eval(_linear_type)
-mlir.register_lowering(_linear_p, mlir.lower_fun(_linear, multiple_results=False))
-ad.primitive_jvps[_linear_p] = _linear_tangent
+def _primitive(
+    name: str, function: Callable[..., Any], types: Callable[..., Any], tangent: Any, batch: Any, *, several: bool
+) -> Any:
+    primitive: Any = Primitive(f"portable_nce_{name}")
+    primitive.multiple_results = several
+    primitive.def_impl(function)
+    primitive.def_abstract_eval(types)
+    mlir.register_lowering(primitive, mlir.lower_fun(function, multiple_results=several))
+    ad.primitive_jvps[primitive] = tangent
+    batching.primitive_batchers[primitive] = batch
+    return primitive
+
+
+_halves_p = _primitive("halves", _halves, _halves_types, _halves_tangent, _halves_batch, several=True)
+_linear_p = _primitive("linear", _linear, _linear_type, _linear_tangent, _linear_batch, several=False)
+"""A function that is linear in the first of its arrays, with another function for its transpose.
+
+What JAX has for it, `jax.custom_derivatives.linear_call`, is neither mapped by `jax.vmap` nor differentiated by the
+other arrays.
+"""
 ad.primitive_transposes[_linear_p] = _linear_transpose
-batching.primitive_batchers[_linear_p] = _linear_batch
-
-
-@partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _by_halves(functions: _Static, *arrays: Any) -> Any:
-    """The first of two functions, but the second on a processor: what is lowered for a platform has one of them."""
-    of_halves, plainly, _ = functions.inside
-    return jax.lax.platform_dependent(*arrays, cpu=plainly, default=of_halves)
-
-
-def _by_halves_tangent(functions: _Static, primals: Arrays, tangents: Arrays) -> tuple[Any, Any]:
-    """The tangent is that of the second function; its transpose goes by halves where the engine has a way to."""
-    _, plainly, pulls = functions.inside
-    live = [k for k, tangent in enumerate(tangents) if not isinstance(tangent, SymbolicZero)]
-
-    def with_those(places: Sequence[int], *arrays: Any) -> Any:
-        given = dict(zip(places, arrays, strict=True))
-        return plainly(*(given.get(k, x) for k, x in enumerate(primals)))
-
-    def part(k: int) -> Any:
-        def forth(x: Any, *arrays: Any) -> Any:
-            return plainly(*arrays[:k], x, *arrays[k + 1 :])
-
-        (x,) = _varying((tangents[k],), primals)
-        return _linear_p.bind(x, *primals, maps=_Static((forth, pulls[k])))
-
-    with _full_precision():
-        value = _by_halves(functions, *primals)
-        if pulls:
-            live = [k for k in live if k in pulls]
-        if not live:
-            return value, jax.tree.map(jnp.zeros_like, value)
-        if pulls:
-            parts = [part(k) for k in live]
-            return value, sum(parts[1:], parts[0])
-        own = tuple(tuple(x[k] for k in live) for x in (primals, tangents))
-        return value, jax.jvp(partial(with_those, live), *own)[1]
-
-
-_by_halves.defjvp(_by_halves_tangent, symbolic_zeros=True)
 
 
 @dataclass(frozen=True)
@@ -309,7 +329,8 @@ class JaxAdapter(Defaults):
         *arrays: Any,
         pulls: Mapping[int, Callable[..., Any]] | None = None,
     ) -> Any:
-        return _by_halves(_Static((of_halves, plainly, pulls or {})), *arrays)
+        found = _halves_p.bind(*arrays, functions=_Static((of_halves, plainly, pulls or {})))
+        return found[0] if pulls else tuple(found)
 
     def exponential(self, x: Any) -> tuple[Callable[[Any], Any], bool]:
         del x
