@@ -118,7 +118,7 @@ def _halves(*arrays: Any, functions: _Static) -> list[Any]:
 
 
 def _halves_types(*types: Any, functions: _Static) -> list[Any]:
-    return jax.make_jaxpr(functions.inside[1])(*types).out_avals
+    return list(jax.make_jaxpr(functions.inside[1])(*types).out_avals)
 
 
 def _halves_tangent(primals: Arrays, tangents: Arrays, *, functions: _Static) -> tuple[list[Any], list[Any]]:

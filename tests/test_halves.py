@@ -688,9 +688,7 @@ def test_jax_transforms_products_of_sixteen_bits(half: str, on_an_accelerator: N
 
 
 @pytest.mark.parametrize(("form", "only"), [("info_nce", ()), ("relic", ("forward", "forward over reverse"))])
-def test_jax_differentiates_two_passes_in_every_mode(
-    form: str, only: tuple[str, ...], on_an_accelerator: None
-) -> None:
+def test_jax_differentiates_two_passes_in_every_mode(form: str, only: tuple[str, ...], on_an_accelerator: None) -> None:
     """As it does the same embeddings of 16 bits in products of float32; what it rounds between is rounded to these."""
     del on_an_accelerator
     draw = np.random.default_rng(4)

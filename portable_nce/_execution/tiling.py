@@ -96,7 +96,8 @@ def two_sided(
     asked = block_size if isinstance(block_size, int) else None
     if mode == "traced":
         block = min(asked or max(_ROWS // 2, _BLOCK_ENTRIES // n_columns // 2), n_rows)
-        return Tiling(block, n_columns, keep=block == n_rows)  # a scan of several would have to return what it keeps
+        # A scan of several blocks would have to return what it keeps.
+        return Tiling(block, n_columns, keep=asked is None and block == n_rows)
     keep = asked is None and n_rows * n_columns <= _KEPT_ENTRIES
     size = asked or (_FAR_ROWS // 2 if far else 2 * _ROWS if keep or not symmetric else _ROWS)
     return Tiling(min(size, n_rows), min(size if keep or symmetric else _columns(size), n_columns), keep)
