@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -36,8 +36,14 @@ class Defaults:
         xp = self.namespace(x)
         return xp.matmul(xp.astype(x, xp.float32), xp.astype(y, xp.float32))
 
-    def by_halves(self, of_halves: Callable[..., Any], plainly: Callable[..., Any], *arrays: Array) -> Any:
-        del of_halves
+    def by_halves(
+        self,
+        of_halves: Callable[..., Any],
+        plainly: Callable[..., Any],
+        *arrays: Array,
+        pulls: Mapping[int, Callable[..., Array]] | None = None,
+    ) -> Any:
+        del of_halves, pulls
         return plainly(*arrays)
 
     def exponential(self, x: Array) -> tuple[Callable[[Array], Array], bool]:

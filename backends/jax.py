@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -12,6 +12,8 @@ import jax
 import jax.numpy as jnp
 from jax.core import Tracer
 from jax.custom_derivatives import SymbolicZero
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
 
 from .defaults import Defaults
 
@@ -103,17 +105,117 @@ def _mapped_tangent(linear: Any, primals: Arrays, tangents: Arrays) -> Arrays:
     return _mapped(linear, *primals), linear.derivative()(*tangents)
 
 
-@partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _by_halves(functions: _Static, *arrays: Any) -> Any:
+# Products of 16 bits are primitives, not functions with `jax.custom_jvp`: out of a scan, JAX moves what is the same in
+# each step by a partial evaluation, which leaves only the values of such a function, and their derivative is another.
+
+
+def _halves(*arrays: Any, functions: _Static) -> list[Any]:
     """The first of two functions, but the second on a processor: what is lowered for a platform has one of them."""
-    of_halves, plainly = functions.inside
-    return jax.lax.platform_dependent(*arrays, cpu=plainly, default=of_halves)
+    of_halves, plainly, _ = functions.inside
+    with _full_precision():
+        found: list[Any] = jax.tree.leaves(jax.lax.platform_dependent(*arrays, cpu=plainly, default=of_halves))
+    return found
 
 
-@_by_halves.defjvp
-def _by_halves_tangent(functions: _Static, primals: Arrays, tangents: Arrays) -> tuple[Any, Any]:
-    _, tangent = jax.jvp(functions.inside[1], primals, tangents)
-    return _by_halves(functions, *primals), tangent
+def _halves_types(*types: Any, functions: _Static) -> list[Any]:
+    return list(jax.make_jaxpr(functions.inside[1])(*types).out_avals)
+
+
+def _halves_tangent(primals: Arrays, tangents: Arrays, *, functions: _Static) -> tuple[list[Any], list[Any]]:
+    """The tangents are those of the second function; their transposes go by halves where the engine has a way to."""
+    _, plainly, pulls = functions.inside
+    values = _halves_p.bind(*primals, functions=functions)
+    live = [k for k, t in enumerate(tangents) if not isinstance(t, ad.Zero) and (k in pulls or not pulls)]
+    if not live:
+        return values, [jnp.zeros_like(x) for x in values]
+
+    def with_those(places: Sequence[int], arrays: Arrays, *own: Any) -> Any:
+        given = dict(zip(places, own, strict=True))
+        return plainly(*(given.get(k, x) for k, x in enumerate(arrays)))
+
+    if not pulls:
+        own, of_own = (tuple(x[k] for k in live) for x in (primals, tangents))
+        with _full_precision():
+            return values, jax.tree.leaves(jax.jvp(partial(with_those, live, primals), own, of_own)[1])
+    parts = []
+    for k in live:
+        (x,) = _varying((tangents[k],), primals)
+        maps = _Static((lambda x, *arrays, k=k: with_those([k], arrays, x), pulls[k]))
+        parts.append(_linear_p.bind(x, *primals, maps=maps))
+    return values, [sum(parts[1:], parts[0])]
+
+
+def _halves_batch(arrays: Arrays, axes: Sequence[int | None], *, functions: _Static) -> tuple[list[Any], list[int]]:
+    of_halves, plainly, pulls = functions.inside
+
+    def mapped(k: int) -> Callable[..., Any]:
+        pull = jax.vmap(pulls[k], (0, *axes), 0 if axes[k] is None else axes[k])
+        return pull if axes[k] is not None else lambda *arrays: jnp.sum(pull(*arrays), axis=0)
+
+    both = (jax.vmap(function, tuple(axes)) for function in (of_halves, plainly))
+    values = _halves_p.bind(*arrays, functions=_Static((*both, {k: mapped(k) for k in pulls})))
+    return values, [0] * len(values)
+
+
+def _linear(x: Any, *constants: Any, maps: _Static) -> Any:
+    with _full_precision():
+        return maps.inside[0](x, *constants)
+
+
+def _linear_type(*types: Any, maps: _Static) -> Any:
+    return jax.make_jaxpr(maps.inside[0])(*types).out_avals[0]
+
+
+def _linear_tangent(primals: Arrays, tangents: Arrays, *, maps: _Static) -> tuple[Any, Any]:
+    """The tangent: the function of that of the first array; by the other arrays JAX differentiates it itself."""
+    (x, *constants), (first, *others) = primals, tangents
+    value, parts = _linear_p.bind(x, *constants, maps=maps), []
+    if not isinstance(first, ad.Zero):
+        parts.append(_linear_p.bind(first, *constants, maps=maps))
+    if not all(isinstance(t, ad.Zero) for t in others):
+        fill: Any = ad.instantiate_zeros
+        parts.append(jax.jvp(partial(_linear, x, maps=maps), constants, list(map(fill, others)))[1])
+    return value, sum(parts[1:], parts[0])
+
+
+def _linear_transpose(cotangent: Any, x: Any, *constants: Any, maps: _Static) -> list[Any]:
+    forth, back = maps.inside
+    nothing = [None] * len(constants)
+    if isinstance(cotangent, ad.Zero):
+        return [ad.Zero(x.aval), *nothing]
+    return [_linear_p.bind(cotangent, *constants, maps=_Static((back, forth))), *nothing]
+
+
+def _linear_batch(arrays: Arrays, axes: Sequence[int | None], *, maps: _Static) -> tuple[Any, int]:
+    """The function and its transpose, mapped over the constants; the first array and the result have an axis each."""
+    size = next(x.shape[axis] for x, axis in zip(arrays, axes, strict=True) if axis is not None)
+    x, axis = arrays[0], axes[0]
+    x = jnp.broadcast_to(x, (size, *x.shape)) if axis is None else jnp.moveaxis(x, axis, 0)
+    mapped = _Static(tuple(jax.vmap(function, (0, *axes[1:])) for function in maps.inside))
+    return _linear_p.bind(x, *arrays[1:], maps=mapped), 0
+
+
+def _primitive(
+    name: str, function: Callable[..., Any], types: Callable[..., Any], tangent: Any, batch: Any, *, several: bool
+) -> Any:
+    primitive: Any = Primitive(f"portable_nce_{name}")
+    primitive.multiple_results = several
+    primitive.def_impl(function)
+    primitive.def_abstract_eval(types)
+    mlir.register_lowering(primitive, mlir.lower_fun(function, multiple_results=several))
+    ad.primitive_jvps[primitive] = tangent
+    batching.primitive_batchers[primitive] = batch
+    return primitive
+
+
+_halves_p = _primitive("halves", _halves, _halves_types, _halves_tangent, _halves_batch, several=True)
+_linear_p = _primitive("linear", _linear, _linear_type, _linear_tangent, _linear_batch, several=False)
+"""A function that is linear in the first of its arrays, with another function for its transpose.
+
+What JAX has for it, `jax.custom_derivatives.linear_call`, is neither mapped by `jax.vmap` nor differentiated by the
+other arrays.
+"""
+ad.primitive_transposes[_linear_p] = _linear_transpose
 
 
 @dataclass(frozen=True)
@@ -220,8 +322,15 @@ class JaxAdapter(Defaults):
     def half_product(self, x: Any, y: Any) -> Any:
         return jnp.matmul(x, y, precision=jax.lax.Precision.DEFAULT, preferred_element_type=jnp.float32)
 
-    def by_halves(self, of_halves: Callable[..., Any], plainly: Callable[..., Any], *arrays: Any) -> Any:
-        return _by_halves(_Static((of_halves, plainly)), *arrays)
+    def by_halves(
+        self,
+        of_halves: Callable[..., Any],
+        plainly: Callable[..., Any],
+        *arrays: Any,
+        pulls: Mapping[int, Callable[..., Any]] | None = None,
+    ) -> Any:
+        found = _halves_p.bind(*arrays, functions=_Static((of_halves, plainly, pulls or {})))
+        return found[0] if pulls else tuple(found)
 
     def exponential(self, x: Any) -> tuple[Callable[[Any], Any], bool]:
         del x

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -439,7 +439,14 @@ class TorchAdapter(Defaults):
             return x.to(torch.float32) @ y.to(torch.float32)
         return torch.mm(x, y, out_dtype=torch.float32)
 
-    def by_halves(self, of_halves: Callable[..., Any], plainly: Callable[..., Any], *arrays: Any) -> Any:
+    def by_halves(
+        self,
+        of_halves: Callable[..., Any],
+        plainly: Callable[..., Any],
+        *arrays: Any,
+        pulls: Mapping[int, Callable[..., Any]] | None = None,
+    ) -> Any:
+        del pulls  # the engine's closed forms call them
         return (plainly if _recorded(arrays) or _transformed(arrays) else of_halves)(*arrays)
 
     def exponential(self, x: Any) -> tuple[Callable[[Any], Any], bool]:

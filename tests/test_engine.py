@@ -74,10 +74,12 @@ def test_the_number_of_blocks_that_are_compiled_does_not_depend_on_the_batch() -
     assert tiling.one_sided(2048, 2048, "auto", mode="compiled", far=False).block == 2048
 
 
-def test_exponentials_are_kept_up_to_a_size_and_never_where_a_block_size_is_given() -> None:
+def test_tiles_are_kept_up_to_a_size_and_never_where_a_block_size_is_given() -> None:
     assert tiling.two_sided(8192, 8192, "auto", mode="eager", far=False, symmetric=False).keep
     assert not tiling.two_sided(8193, 8193, "auto", mode="eager", far=False, symmetric=False).keep
     assert not tiling.two_sided(64, 64, 32, mode="eager", far=False, symmetric=False).keep
+    assert tiling.two_sided(1448, 1448, "auto", mode="traced", far=False, symmetric=False).keep
+    assert not tiling.two_sided(1449, 1449, "auto", mode="traced", far=False, symmetric=False).keep
 
 
 @pytest.mark.parametrize(("start", "stop", "size"), [(0, 10, 3), (0, 9, 3), (4, 10, 6), (4, 11, 2), (0, 3, 5)])

@@ -11,6 +11,7 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import portable_nce as pnce
 from portable_nce._core.registry import adapter_of
+from portable_nce._execution.products import Operand, product
 from portable_nce.testing import run_ranks
 
 pytestmark = [
@@ -234,14 +236,60 @@ def lowered(loss: Loss, platform: str, dtype: Any) -> Counter[tuple[str, ...]]:
     return Counter(tuple(part.rpartition("x")[2] for part in found) for found in matrices)
 
 
+def of_rows(name: str) -> Loss:
+    """Give the mean of the squares of the losses of the rows, which are computed in two passes."""
+
+    def loss(a: Any, b: Any) -> Any:
+        values = LOSSES[name][0](a, b, reduction="none").astype("float32")
+        return (values * values).mean()
+
+    return loss
+
+
+def of_sogclr(**options: Any) -> Loss:
+    """Give SogCLR of moving averages that are far from those of the batch."""
+
+    def loss(a: Any, b: Any) -> Any:
+        values = pnce.sogclr(a, b, jnp.linspace(-2.0, 3.0, N), temperature=0.1, **options)[0].astype("float32")
+        return (values * values).mean()
+
+    return loss
+
+
+def coupled(a: Any, b: Any) -> Any:
+    """Give a loss whose rows depend on each other."""
+    objective = pnce.objectives.Objective(lambda row: row.log_odds * row.log_odds.mean(), couples_rows=True)
+    return pnce.contrast(a, b, objective=objective, temperature=0.1)
+
+
+IN_TWO_PASSES: dict[str, tuple[Loss, int]] = {
+    **{f"{name}, each row": (of_rows(name), count) for name, (_, count) in LOSSES.items()},
+    "relic": (lambda a, b: pnce.relic(a, b, temperature=0.1), 15),
+    "relic of negatives": (lambda a, b: pnce.relic(a, b, temperature=0.1, include_positive=False), 15),
+    "sogclr": (of_sogclr(), 5),
+    "sogclr, each row": (of_sogclr(reduction="none"), 5),
+    "coupled": (coupled, 5),
+}
+"""Losses that JAX differentiates itself, and how many products one call and its gradient take: RELIC's are three."""
+
+
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])
-@pytest.mark.parametrize("name", list(LOSSES))
+@pytest.mark.parametrize("name", [*LOSSES, *IN_TWO_PASSES])
 def test_jax_multiplies_sixteen_bits_on_accelerators(name: str, platform: str) -> None:
-    loss, count = LOSSES[name]
+    loss, count = {**LOSSES, **IN_TWO_PASSES}[name]
     for dtype, half in ((jnp.bfloat16, "bf16"), (jnp.float16, "f16"))[: 1 if platform == "tpu" else 2]:
-        # CLIP adds its rows and columns up, and visits the tiles again; both parts of MoCo v3 are the same program.
-        of_jax = {"clip": 6, "moco_v3": 3}.get(name, count)
+        of_jax = 3 if name.startswith("moco_v3") else count  # both parts of MoCo v3 are the same program
         assert lowered(loss, platform, dtype) == {(half, half, "f32"): of_jax}
+
+
+def test_jax_keeps_what_a_symmetric_loss_visits_twice() -> None:
+    """The scores of one block, also where a scale that is learned makes a shift of these necessary."""
+
+    def loss(a: Any, b: Any) -> Any:
+        return pnce.clip(a, b, logit_scale=jnp.exp(a[0, 0].astype(jnp.float32)))
+
+    assert lowered(loss, "cuda", jnp.bfloat16) == {("bf16", "bf16", "f32"): 5}
+    assert lowered(loss, "cuda", jnp.float32) == {("f32", "f32", "f32"): 3}
 
 
 def test_jax_widens_on_a_processor() -> None:
@@ -533,34 +581,182 @@ def test_ranks_multiply_sixteen_bits(emulated: None) -> None:
         assert worst(whole, wanted, torch.bfloat16) <= 1.0
 
 
-def test_jax_differentiates_products_of_sixteen_bits_as_those_of_float32(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In reverse, forward over reverse, and under vmap; on the host, whose products are exact."""
+@pytest.fixture
+def on_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let JAX have the products of an accelerator on the host, which are exact there, where it compiles."""
 
-    def on_an_accelerator(*arrays: Any, cpu: Any, default: Any) -> Any:
+    def chosen(*arrays: Any, cpu: Any, default: Any) -> Any:
         del cpu
         return default(*arrays)
 
-    monkeypatch.setattr(jax.lax, "platform_dependent", on_an_accelerator)
+    monkeypatch.setattr(jax.lax, "platform_dependent", chosen)
     jax.clear_caches()  # type: ignore[no-untyped-call]
+    yield
+    jax.clear_caches()  # type: ignore[no-untyped-call]
+
+
+def close(x: Any, y: Any, units: float) -> bool:
+    """Tell whether arrays are as close as so many units of bfloat16 of the largest entry."""
+    pairs = zip(jax.tree.leaves(x), jax.tree.leaves(y), strict=True)
+    wide = [[np.asarray(z, dtype=np.float64) for z in pair] for pair in pairs]
+    return all(bool(np.max(np.abs(a - b)) <= units * 2.0**-7 * np.max(np.abs(b))) for a, b in wide)
+
+
+def test_jax_differentiates_products_of_sixteen_bits_as_those_of_float32(on_an_accelerator: None) -> None:
+    """In reverse, forward over reverse, and under vmap."""
+    del on_an_accelerator
     draw = np.random.default_rng(4)
     a, b, v = (jnp.asarray(draw.normal(size=(9, 5)), dtype=jnp.bfloat16) for _ in range(3))
 
+    @jax.jit
     def loss(x: Any, y: Any) -> Any:
         return pnce.clip(x, y, logit_scale=3.0)  # another than elsewhere: nothing of it is compiled yet
-
-    def close(x: Any, y: Any, units: float) -> bool:
-        x, y = (np.asarray(z, dtype=np.float64) for z in (x, y))
-        return bool(np.max(np.abs(x - y)) <= units * 2.0**-7 * np.max(np.abs(y)))
 
     wide = [x.astype(jnp.float32) for x in (a, b, v)]
     assert close(loss(a, b), loss(*wide[:2]), 1.0)
     assert close(jax.grad(loss)(a, b), jax.grad(loss)(*wide[:2]), 1.0)
     twice = jax.jvp(lambda x: jax.grad(loss)(x, b), (a,), (v,))[1]
     assert close(twice, jax.jvp(lambda x: jax.grad(loss)(x, wide[1]), (wide[0],), (wide[2],))[1], 2.0)
-    small = jax.grad(lambda x, t: pnce.info_nce(x, x, temperature=t), (0, 1))(
+    small = jax.jit(jax.grad(lambda x, t: pnce.info_nce(x, x, temperature=t), (0, 1)))(
         jnp.eye(4, dtype=jnp.float16), jnp.float32(1 / 85)
     )
     assert all(bool(jnp.all(jnp.isfinite(x))) for x in small)  # where XLA flushes what is below 2^-126
     both = jax.vmap(loss)(jnp.stack([a, b]), jnp.stack([b, a]))
-    assert close(both, [loss(a, b), loss(b, a)], 1.0)
-    jax.clear_caches()  # type: ignore[no-untyped-call]
+    assert close(both, jnp.stack([loss(a, b), loss(b, a)]), 1.0)
+
+
+def in_every_mode(function: Callable[[Any, Any], Any], *arrays: Any, only: tuple[str, ...] = ()) -> dict[str, Any]:
+    """Give the derivatives of a function of two arrays, in the direction of two others, in all that JAX transforms."""
+    gradient = jax.grad(function, (0, 1))
+
+    def along(x: Any, y: Any) -> Any:
+        return jax.jvp(function, (x, y), arrays[2:])[1].astype(jnp.float32)
+
+    def slope(x: Any, y: Any) -> Any:
+        return sum(jnp.sum((g * w).astype(jnp.float32)) for g, w in zip(gradient(x, y), arrays[2:], strict=True))
+
+    def of_both(x: Any, y: Any) -> Any:
+        return jnp.sum(jax.vmap(function, (0, None))(x, y).astype(jnp.float32))
+
+    def computed(a: Any, b: Any, u: Any, v: Any) -> dict[str, Any]:
+        modes: dict[str, Callable[[], Any]] = {
+            "forward": lambda: along(a, b),
+            "reverse": lambda: gradient(a, b),
+            "forward over reverse": lambda: jax.jvp(gradient, (a, b), (u, v))[1],
+            "reverse over reverse": lambda: jax.grad(slope, (0, 1))(a, b),
+            "reverse over forward": lambda: jax.grad(along, (0, 1))(a, b),
+            "vmap of reverse": lambda: jax.vmap(gradient, (None, 1))(a, jnp.stack([b, v], axis=1)),
+            "reverse of vmap": lambda: jax.grad(of_both, (0, 1))(jnp.stack([a, u]), b),
+            "vmap of both": lambda: jax.vmap(jax.vmap(gradient, (0, None)), (None, 0))(
+                jnp.stack([a, u]), jnp.stack([b, v])
+            ),
+        }
+        return {mode: modes[mode]() for mode in only or modes}
+
+    found: dict[str, Any] = jax.jit(computed)(*arrays)
+    return found
+
+
+@pytest.mark.parametrize("half", ["bfloat16", "float16"])
+def test_jax_transforms_products_of_sixteen_bits(half: str, on_an_accelerator: None) -> None:
+    """In a scan whose steps are computed again; cotangents have 16 bits or more, tangents all."""
+    del on_an_accelerator
+    draw = np.random.default_rng(2)
+    arrays = [jnp.asarray(draw.normal(size=(6, 5)), dtype=half).astype(jnp.float32) for _ in range(4)]
+
+    def parts(x: Any) -> Operand:
+        return Operand(x, jnp.full_like(x[:, 0], 1.0), (jax.lax.stop_gradient(x).astype(half),))
+
+    def summed(score: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        def function(x: Any, y: Any) -> Any:
+            def step(carry: Any, block: Any, start: Any) -> Any:
+                del start
+                scores = score(block[0], y)
+                return (carry[0] + jnp.sum(jnp.sin(scores), axis=0),), (jnp.sum(jnp.cos(0.3 * scores), axis=1),)
+
+            (total,), (each,) = adapter_of(x).scan(step, (jnp.zeros(6),), (x,), 2)
+            return jnp.sum(jnp.sin(total)) + jnp.sum(each**2)
+
+        return function
+
+    wanted = in_every_mode(summed(lambda x, y: x @ y.T), *arrays)
+    found = in_every_mode(summed(lambda x, y: product(parts(x), parts(y))), *arrays)
+    for mode in wanted:
+        for x, y in zip(jax.tree.leaves(found[mode]), jax.tree.leaves(wanted[mode]), strict=True):
+            error = float(jnp.max(jnp.abs(x - y)) / jnp.max(jnp.abs(y)))
+            assert error <= (2e-6 if mode == "forward" else 2.0**-15), mode
+
+
+@pytest.mark.parametrize(("form", "only"), [("info_nce", ()), ("relic", ("forward", "forward over reverse"))])
+def test_jax_differentiates_two_passes_in_every_mode(form: str, only: tuple[str, ...], on_an_accelerator: None) -> None:
+    """As it does the same embeddings of 16 bits in products of float32; what it rounds between is rounded to these."""
+    del on_an_accelerator
+    draw = np.random.default_rng(4)
+    arrays = [jnp.asarray(draw.normal(size=(12, 5)), dtype=jnp.bfloat16) for _ in range(4)]
+
+    def loss(a: Any, b: Any, **options: Any) -> Any:
+        values = getattr(pnce, form)(a, b, temperature=0.5, block_size=5, reduction="none", **options)
+        return jnp.sum(values.astype(jnp.float32))
+
+    found = in_every_mode(loss, *arrays, only=only)
+    wanted = in_every_mode(partial(loss, precision="highest"), *arrays, only=only)
+    for mode in wanted:
+        assert close(found[mode], wanted[mode], 1.0), mode
+
+
+@pytest.mark.parametrize("specs", [("a", None), (None, "a"), (None, None)])
+def test_jax_maps_products_of_sixteen_bits_over_a_mesh(
+    specs: tuple[str | None, str | None], on_an_accelerator: None
+) -> None:
+    """JAX tells what varies over the axes of a mesh, of one device too: rows, columns, or neither."""
+    del on_an_accelerator
+    mesh = jax.make_mesh((1,), ("a",), axis_types=(jax.sharding.AxisType.Auto,))
+    draw = np.random.default_rng(5)
+    a, b = (jnp.asarray(draw.normal(size=(6, 5)), dtype=jnp.bfloat16) for _ in range(2))
+
+    def alone(x: Any, y: Any) -> Any:
+        return jnp.sum(pnce.info_nce(x, y, temperature=0.7, reduction="none", block_size=2).astype(jnp.float32))
+
+    def on_a_device(x: Any, y: Any) -> Any:
+        value = alone(x, y)
+        add_up: Any = jax.lax.psum
+        return value if specs == (None, None) else add_up(value, "a")
+
+    place: Any = jax.P
+    mapped = jax.shard_map(on_a_device, mesh=mesh, in_specs=tuple(map(place, specs)), out_specs=place())
+    found, wanted = (jax.jit(jax.grad(loss, (0, 1)))(a, b) for loss in (mapped, alone))
+    assert close(found, wanted, 1.0)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("margin", list(MARGINS))
+@pytest.mark.parametrize("form", ["info_nce", "supcon", "relic", "sogclr"])
+def test_jax_loses_no_bit_in_two_passes(form: str, margin: str, dtype: torch.dtype, on_an_accelerator: None) -> None:
+    """Each row of the gradient is within a unit in the last place, however far the positives lead."""
+    del on_an_accelerator
+    noise, temperature = MARGINS[margin]
+    draw = torch.Generator().manual_seed(7)
+    a = torch.randn((96, 32), generator=draw)
+    b = (a + noise * torch.randn(a.shape, generator=draw)).to(dtype)
+    a, labels = a.to(dtype), [k % 9 for k in range(96)]
+
+    def loss(x: Any, y: Any) -> Any:
+        own: dict[str, Any] = {"temperature": temperature, "reduction": "none", "block_size": 40}
+        if form == "info_nce":
+            values = pnce.info_nce(x, y, similarity="cosine", **own)
+        elif form == "supcon":
+            of_rows = jnp.asarray(labels) if isinstance(x, jax.Array) else torch.asarray(labels)
+            values = pnce.supcon(x + 0 * y, of_rows, **own)
+        elif form == "relic":
+            values = pnce.relic(x, y, **own)
+        else:
+            averages = jnp.zeros(96) if isinstance(x, jax.Array) else torch.zeros(96, dtype=torch.float64)
+            values = pnce.sogclr(x, y, averages, **own)[0]
+        return values.sum()
+
+    narrow = getattr(jnp, str(dtype).removeprefix("torch."))
+    arrays = [jnp.asarray(x.float().numpy()).astype(narrow) for x in (a, b)]
+    gradients = jax.jit(jax.grad(loss, (0, 1)))(*arrays)
+    found = [torch.asarray(np.array(x, dtype=np.float64)) for x in gradients]
+    wanted = results(loss, a.double(), b.double())[1:]
+    assert worst(found, wanted, dtype) <= 1.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
@@ -105,10 +105,18 @@ class Adapter(Differentiation, Protocol):
         """Return the product of two matrices of 16 bits, added up and returned in float32."""
         ...
 
-    def by_halves(self, of_halves: Callable[..., Any], plainly: Callable[..., Any], *arrays: Array) -> Any:
+    def by_halves(
+        self,
+        of_halves: Callable[..., Any],
+        plainly: Callable[..., Any],
+        *arrays: Array,
+        pulls: Mapping[int, Callable[..., Array]] | None = None,
+    ) -> Any:
         """Return ``of_halves(*arrays)`` where products of 16 bits are faster, and otherwise ``plainly(*arrays)``.
 
-        The derivatives of both are those of the latter.
+        The derivatives of both are those of the latter. It may be linear in each array of some places, given those
+        of the others: ``pulls[k](cotangent, *arrays)`` is then the cotangent of the array at place k, also computed by
+        halves, for libraries that differentiate the loss themselves.
         """
         ...
 

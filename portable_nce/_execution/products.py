@@ -8,7 +8,7 @@ is multiplied into operands of D columns instead of tiles of a thousand.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from .._core.autodiff import stop_gradient
@@ -286,8 +286,19 @@ def product(rows: Operand, columns: Operand) -> Array:
         scores *= other.factor[None, :]
         return scores
 
+    def pull(side: int) -> Callable[..., Array]:
+        def of_side(cotangent: Array, *arrays: Array) -> Array:
+            both = operand_of(arrays[:count]), operand_of(arrays[count:])
+            return pulled(cotangent, None, *both, wanted=(side == 0, side == 1))[side]
+
+        return of_side
+
     found = adapter_of(rows.x).by_halves(
-        of_halves, lambda *arrays: _product(arrays[0], arrays[count]), *rows.arrays, *columns.arrays
+        of_halves,
+        lambda *arrays: _product(arrays[0], arrays[count]),
+        *rows.arrays,
+        *columns.arrays,
+        pulls={0: pull(0), count: pull(1)},
     )
     return found if columns.added is None else found + columns.added[None, :]
 

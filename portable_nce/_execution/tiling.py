@@ -28,7 +28,7 @@ _ROWS = 512  # of a block of products
 _TILE_ENTRIES = 2**21  # of a tile of products, which has up to eight times as many columns as rows
 _MASKED_ENTRIES = 2**20  # of a block of whole rows, with masks of its size
 _BLOCK_ENTRIES = 2**22  # of a block of whole rows, without
-_KEPT_ENTRIES = 2**26  # exponentials that a two-sided sweep may keep
+_KEPT_ENTRIES = 2**26  # exponentials, or scores, that a two-sided sweep may keep
 _FAR_ROWS, _FAR_ENTRIES = 8192, 2**26  # of a device that is not the processor; not measured yet
 _COMPILED_ENTRIES, _COMPILED_BLOCKS = 2**22, 16  # of a graph for any number of rows: held, and blocks of more
 
@@ -36,7 +36,7 @@ Bounds = tuple[tuple[int, int], ...]
 
 
 class Tiling(NamedTuple):
-    """Rows of a block, or the bounds of all; columns of a tile; whether a two-sided sweep keeps its exponentials."""
+    """Rows of a block, or the bounds of all; columns of a tile; whether a two-sided sweep keeps its tiles."""
 
     block: int | Bounds
     tile: int
@@ -95,7 +95,9 @@ def two_sided(
         return Tiling(whole, n_columns, keep=not isinstance(whole, tuple))
     asked = block_size if isinstance(block_size, int) else None
     if mode == "traced":
-        return Tiling(min(asked or max(_ROWS // 2, _BLOCK_ENTRIES // n_columns // 2), n_rows), n_columns)
+        block = min(asked or max(_ROWS // 2, _BLOCK_ENTRIES // n_columns // 2), n_rows)
+        # A scan of several blocks would have to return what it keeps.
+        return Tiling(block, n_columns, keep=asked is None and block == n_rows)
     keep = asked is None and n_rows * n_columns <= _KEPT_ENTRIES
     size = asked or (_FAR_ROWS // 2 if far else 2 * _ROWS if keep or not symmetric else _ROWS)
     return Tiling(min(size, n_rows), min(size if keep or symmetric else _columns(size), n_columns), keep)

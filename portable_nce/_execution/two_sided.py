@@ -87,9 +87,9 @@ class _Square:
             self.blocks, self.bounds, self.stops = _share_of_pairs(self.shards, tiling)
         self.tiles = p.operand_pieces(both[1], self.bounds)
         self.tile_labels = p.pieces(self.labels[1], self.bounds) if self.labels else []
-        self.keep = tiling.keep and family.unshifted and need_grad and not self.labels
+        self.keep = tiling.keep and need_grad and not self.labels
         self.keep = self.keep and self.shards is None  # who shares a batch may have chosen to for want of memory
-        self.kept: dict[tuple[Array | int, int], Array] = {}
+        self.kept: dict[tuple[Array | int, int], Array] = {}  # exponentials, or the scores where these are shifted
         self.sides: list[ExpSum] = []
         self.done: list[Finished] = []
         self.to_positive: Array = None
@@ -157,12 +157,12 @@ class _Square:
                 scores = self.scores(own, start, k)
                 if both and not unshifted:
                     so_far[k] = merge(xp, [so_far[k], self.family.accumulate(scores, 0, spare=False)[0]])[0]
-                part, terms = self.family.accumulate(scores)
+                part, terms = self.family.accumulate(scores, spare=unshifted or not self.keep)
                 parts.append(part)
                 if both and unshifted:
                     so_far[k] = ExpSum(None, so_far[k].total + self.adapter.sum_along(terms, 0))
                 if self.keep:
-                    self.kept[start, k] = terms
+                    self.kept[start, k] = terms if unshifted else scores
             return _flat(so_far), (*_flat([merge(xp, parts)[0]]), *numbers)
 
         empty = [_empty_sum(xp, tile.x, unshifted=unshifted) for tile in self.tiles]
@@ -302,14 +302,15 @@ class _Square:
         """The cotangent of a tile, for the sums of its rows and, with a second coefficient, of its columns."""
         family = self.family
         of_rows, of_columns = coefficients
+        kept = self.kept.pop((start, k)) if self.keep else None
         if family.unshifted:
-            terms = self.kept.pop((start, k)) if self.keep else family.terms(self.scores(own, start, k), None)
+            terms = kept if self.keep else family.terms(self.scores(own, start, k), None)
             if of_columns is None:
                 return terms * of_rows[:, None]
             cotangent = p.outer_sum(of_rows, of_columns)
             cotangent *= terms
             return cotangent
-        scores = self.scores(own, start, k)
+        scores = kept if self.keep else self.scores(own, start, k)
         cotangent = family.terms(scores, tops[0], 1, spare=of_columns is None) * of_rows[:, None]
         return cotangent if of_columns is None else cotangent + family.terms(scores, tops[1], 0) * of_columns[None, :]
 
