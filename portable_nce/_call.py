@@ -664,14 +664,11 @@ def told_to_ranks(option: Any) -> Any:
 
 def scale_of(xp: Namespace, temperature: Any, like: Array, shards: Shards | None = None) -> Any:
     """The factor of the scores of embeddings `like`: one number, which ranks share, or one for each of their rows."""
-    if not is_by_rows(temperature):
-        if shards is not None and is_array(temperature):
-            temperature = shards.shared(temperature)
-        return inverse(xp, temperature, like)
+    by_rows = is_by_rows(temperature)
+    if shards is not None and not by_rows and is_array(temperature):
+        temperature = shards.shared(temperature)
     scale = inverse(xp, temperature, like)
-    for _ in like.shape[1:]:
-        scale = xp.expand_dims(scale, axis=-1)
-    return scale
+    return xp.reshape(scale, (-1, *[1] * (len(like.shape) - 1))) if by_rows else scale
 
 
 def has_own_column(xp: Namespace, mask: Array, first: Any = 0) -> Array:

@@ -27,7 +27,6 @@ from ._core.checks import (
     check_choice,
     check_floating,
     check_integers,
-    check_mask,
     check_number,
     check_shape,
     scalar,
@@ -988,17 +987,11 @@ def leave_one_out(scores: Array, /, *, mask: Array | None = None) -> Array:
     >>> pnce.bounds.leave_one_out(np.asarray([[-1.0, -3.0], [-5.0, -1.0]]))
     array(3.)
     """
-    xp, (scores, mask) = enter(scores=scores, mask=mask)
-    check_floating(xp, scores=scores)
-    shape = shape_of("scores", scores, "(K, K)")
-    if mask is not None:
-        check_mask(xp, "mask", mask, shape)
-        mask = xp.matrix_transpose(mask)
-    Pairs.of(scores, None, None)  # whose messages speak of the scores as they are given
-    if shape[0] != shape[1]:
-        message = f"scores: expected a square matrix, got shape {shape}; further columns have no positive"
+    xp, scores, _, mask, _ = enter_scores(scores, None, mask, None)
+    if scores.shape[0] != scores.shape[1]:
+        message = f"scores: expected a square matrix, got shape {tuple(scores.shape)}; further columns have no positive"
         raise ValueError(message)
-    pairs = Pairs.of(xp.matrix_transpose(scores), None, mask)
+    pairs = Pairs.of(xp.matrix_transpose(scores), None, None if mask is None else xp.matrix_transpose(mask))
     return pairs.finish(pairs.row_mean(pairs.log_number() - pairs.log_odds()))
 
 
@@ -1253,7 +1246,7 @@ class Pairs(NamedTuple):
         """
         xp, members = self.xp, self.xp.logical_or(self.own, self.off)
         columns = xp.expand_dims(xp.arange(scores.shape[1], device=device_of(scores)), axis=0)
-        candidates = stop_gradient(scores) if self.counted is None else xp.where(members, scores, -math.inf)
+        candidates = scores if self.counted is None else xp.where(members, scores, -math.inf)
         largest = xp.expand_dims(xp.argmax(stop_gradient(candidates), axis=1), axis=1)
         is_largest = xp.equal(columns, xp.astype(largest, columns.dtype))
         sums = exp_sum(xp, scores, members)

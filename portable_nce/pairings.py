@@ -229,8 +229,8 @@ def _structured(pairing: Pairing, structure: str | None) -> Pairing:
     return pairing
 
 
-class _Transposed(EqualByContents):
-    """A rule seen from the columns."""
+class _RuleOf(EqualByContents):
+    """A rule made of another."""
 
     __slots__ = ("rule",)
 
@@ -239,6 +239,12 @@ class _Transposed(EqualByContents):
 
     def _contents(self) -> tuple[Any, ...]:
         return (self.rule,)
+
+
+class _Transposed(_RuleOf):
+    """A rule seen from the columns."""
+
+    __slots__ = ()
 
     def __call__(self, tile: Tile) -> tuple[Array, ...]:
         found: tuple[Array, ...] = self.rule(tile.transposed())
@@ -964,17 +970,11 @@ class _SeveralViews(EqualByContents):
         return partner, _and(_not(partner), apart != 0)
 
 
-class _WithNegatives(EqualByContents):
+class _WithNegatives(_RuleOf):
     """The rule of `with_negatives`."""
 
-    __slots__ = ("rule",)
+    __slots__ = ()
     __name__ = "views with further negatives"
-
-    def __init__(self, rule: Rule) -> None:
-        self.rule = rule
-
-    def _contents(self) -> tuple[Any, ...]:
-        return (self.rule,)
 
     def __call__(self, tile: Tile) -> tuple[Array, Array]:
         further = tile.j >= tile.n_rows
@@ -1049,16 +1049,11 @@ def _soft_rule(tile: Tile) -> tuple[Array, ...]:
     return targets > 0, _not(targets > 0), targets
 
 
-class _WeightedRule(EqualByContents):
+class _WeightedRule(_RuleOf):
     """The rule of `weighted`."""
 
-    __slots__ = ("rule",)
-
-    def __init__(self, rule: Rule) -> None:
-        self.rule = rule
-
-    def _contents(self) -> tuple[Any, ...]:
-        return (self.rule,)
+    __slots__ = ()
+    __name__ = "weighted"
 
     def __call__(self, tile: Tile) -> tuple[Array, ...]:
         weights, *pairs = tile.pairs

@@ -339,17 +339,22 @@ MARGINS = {"random": (1.0, 0.1), "memorised": (0.02, 0.05), "memorised, sharp": 
 """How far an array is from the other, and the temperature."""
 
 
+def near_pairs(margin: str, rows: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, float]:
+    """Draw two arrays with a margin, and give its temperature."""
+    noise, temperature = MARGINS[margin]
+    draw = torch.Generator().manual_seed(7)
+    a = torch.randn((rows, 32), generator=draw)
+    b = a + noise * torch.randn(a.shape, generator=draw)
+    return a.to(dtype), b.to(dtype), temperature
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("margin", list(MARGINS))
 @pytest.mark.parametrize("form", ["info_nce", "clip", "siglip", "supcon"])
 def test_no_bit_is_lost(form: str, margin: str, dtype: torch.dtype, emulated: None) -> None:
     """Each row of the gradient is within a unit in the last place, however far the positives lead."""
     del emulated
-    noise, temperature = MARGINS[margin]
-    draw = torch.Generator().manual_seed(7)
-    a = torch.randn((200, 32), generator=draw)
-    b = (a + noise * torch.randn(a.shape, generator=draw)).to(dtype)
-    a = a.to(dtype)
+    a, b, temperature = near_pairs(margin, 200, dtype)
     labels = torch.arange(200) % 9
 
     def loss(x: torch.Tensor, y: torch.Tensor) -> Any:
@@ -734,11 +739,8 @@ def test_jax_maps_products_of_sixteen_bits_over_a_mesh(
 def test_jax_loses_no_bit_in_two_passes(form: str, margin: str, dtype: torch.dtype, on_an_accelerator: None) -> None:
     """Each row of the gradient is within a unit in the last place, however far the positives lead."""
     del on_an_accelerator
-    noise, temperature = MARGINS[margin]
-    draw = torch.Generator().manual_seed(7)
-    a = torch.randn((96, 32), generator=draw)
-    b = (a + noise * torch.randn(a.shape, generator=draw)).to(dtype)
-    a, labels = a.to(dtype), [k % 9 for k in range(96)]
+    a, b, temperature = near_pairs(margin, 96, dtype)
+    labels = [k % 9 for k in range(96)]
 
     def loss(x: Any, y: Any) -> Any:
         own: dict[str, Any] = {"temperature": temperature, "reduction": "none", "block_size": 40}

@@ -40,8 +40,11 @@ PAIRS: dict[str, AnyObjective] = {
 
 
 def value_and_gradients(objective: AnyObjective, pairing: Any, y: np.ndarray, **options: Any) -> tuple[Any, Any]:
+    """Give a loss, or the sum of the squares of the losses of rows, with its gradients."""
+
     def loss(x: Any, y: Any) -> Any:
-        return pnce.contrast(x, y, objective=objective, pairing=pairing, similarity="dot", **options)
+        losses = pnce.contrast(x, y, objective=objective, pairing=pairing, similarity="dot", **options)
+        return losses if losses.ndim == 0 else losses.__array_namespace__().sum(losses * losses)
 
     value, gradients = pnce.value_and_grad(loss, argnums=(0, 1))(X, y)
     return value, gradients
@@ -64,25 +67,9 @@ def test_copies(name: str, block_size: int | None, reduction: str) -> None:
         mask = mask & (IS_FIRST | ~POSITIVES[:, COPIES])
     pairing = pairings.weighted(pairings.explicit(POSITIVES), often)
     options: dict[str, Any] = {"reduction": reduction, "weights": ROW_WEIGHTS}
-    if reduction == "none":
-
-        def total(pairing: Any, y: np.ndarray, mask: np.ndarray, **options: Any) -> tuple[Any, Any]:
-            def loss(x: Any, y: Any) -> Any:
-                losses = pnce.contrast(
-                    x, y, objective=objective, pairing=pairing, similarity="dot", mask=mask, reduction="none", **options
-                )
-                xp = losses.__array_namespace__()
-                return xp.sum(losses * losses)
-
-            value, gradients = pnce.value_and_grad(loss, argnums=(0, 1))(X, y)
-            return value, gradients
-
-        value, gradients = total(pairing, Y, MASK, block_size=block_size)
-        wanted, expected = total(pairings.explicit(POSITIVES[:, COPIES]), Y[COPIES], mask)
-    else:
-        value, gradients = value_and_gradients(objective, pairing, Y, mask=MASK, block_size=block_size, **options)
-        copies = pairings.explicit(POSITIVES[:, COPIES])
-        wanted, expected = value_and_gradients(objective, copies, Y[COPIES], mask=mask, **options)
+    value, gradients = value_and_gradients(objective, pairing, Y, mask=MASK, block_size=block_size, **options)
+    copies = pairings.explicit(POSITIVES[:, COPIES])
+    wanted, expected = value_and_gradients(objective, copies, Y[COPIES], mask=mask, **options)
     np.testing.assert_allclose(value, wanted, rtol=1e-13)
     np.testing.assert_allclose(gradients[0], expected[0], rtol=1e-11, atol=1e-14)
     np.testing.assert_allclose(gradients[1], of_columns(expected[1]), rtol=1e-11, atol=1e-14)
