@@ -550,7 +550,7 @@ def check_parts(pairing: str, objective: str, cuts: tuple[int, ...], block_size:
 @pytest.mark.parametrize("form", ["each", "pooled", "separate"])
 @pytest.mark.parametrize("own", [False, True])
 def test_sorted_labels_give_what_masks_give(
-    form: Any, temperature: float, reduction: str, monkeypatch: pytest.MonkeyPatch, *, own: bool
+    form: Any, temperature: float, reduction: pnce.typing.ReductionName, monkeypatch: pytest.MonkeyPatch, *, own: bool
 ) -> None:
     """Of rows against other columns and of own ones, with classes of one, of some and of none among the columns."""
     rng = np.random.default_rng(23)

@@ -132,7 +132,7 @@ SQUARED_ODDS = Objective(
 @pytest.mark.parametrize("pairing", ["diagonal", "labels", "two views"])
 @pytest.mark.parametrize("similarity", ["dot", "neg_sq_euclidean"])
 def test_an_objective_with_slopes(
-    convert: Any, similarity: str, pairing: str, *, weighted: bool, symmetric: bool
+    convert: Any, similarity: pnce.typing.SimilarityName, pairing: str, *, weighted: bool, symmetric: bool
 ) -> None:
     """Value and gradient in one pass, in blocks and tiles of every size, and with scores small and large."""
     if pairing == "two views":
@@ -141,7 +141,7 @@ def test_an_objective_with_slopes(
         times = convert(np.asarray([0, 1, 1, 0, 2, 2]))
         chosen = pnce.pairings.labels(times, times) if pairing == "labels" else pnce.pairings.diagonal()
 
-    def loss(x: Any, y: Any, t: Any, w: Any, block_size: int | str | None) -> Any:
+    def loss(x: Any, y: Any, t: Any, w: Any, block_size: pnce.typing.BlockSize) -> Any:
         return pnce.contrast(
             x,
             y,
@@ -204,7 +204,7 @@ def test_pairings_and_similarities_transpose_and_return() -> None:
 
 def test_the_general_entry_refuses() -> None:
     with pytest.raises(ValueError, match="pairing: expected one of"):
-        pnce.contrast(X, Y, objective="info_nce", pairing="all")
+        pnce.contrast(X, Y, objective="info_nce", pairing="all")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="pairing: expected a name"):
         pnce.contrast(X, Y, objective="info_nce", pairing=3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="even number of rows"):
@@ -223,11 +223,11 @@ def test_the_general_entry_refuses() -> None:
     with pytest.raises(TypeError, match="weights: expected a real dtype"):
         pnce.contrast(X, Y, objective="info_nce", weights=np.ones(6, dtype=complex))
     with pytest.raises(TypeError, match="logit_scale: expected a number"):
-        pnce.clip(X, Y, logit_scale="large")
+        pnce.clip(X, Y, logit_scale="large")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="at least one column, got 0"):
         pnce.bounds.log_n_ceiling(0)
     with pytest.raises(TypeError, match="an array or an integer, got str"):
-        pnce.bounds.log_n_ceiling("many")
+        pnce.bounds.log_n_ceiling("many")  # type: ignore[arg-type]
 
 
 def test_wide_similarities_stream_by_themselves() -> None:
@@ -448,7 +448,9 @@ def test_similarities_around_others_are_found_again() -> None:
 @libraries
 @pytest.mark.parametrize("weights", [None, RNG.uniform(0.5, 1.0, size=6)], ids=["plain", "weights"])
 @pytest.mark.parametrize("divide_by", ["rows", "pairs", "active"])
-def test_pairs_streamed_as_products_are_those_of_the_matrix(divide_by: str, weights: Any, convert: Any) -> None:
+def test_pairs_streamed_as_products_are_those_of_the_matrix(
+    divide_by: pnce.typing.DivideBy, weights: Any, convert: Any
+) -> None:
     def found(block_size: int | None) -> list[np.ndarray]:
         def loss(x: Any, y: Any, bias: Any, weights: Any) -> Any:
             objective = pnce.objectives.logistic(bias=bias, divide_by=divide_by)
@@ -490,7 +492,9 @@ def like(x: Any, numbers: np.ndarray) -> Any:
 @pytest.mark.parametrize("objective", COUPLED.values(), ids=COUPLED)
 @pytest.mark.parametrize("similarity", ["dot", "neg_euclidean"])
 @pytest.mark.parametrize("convert", [np.asarray, torch.tensor, jnp.asarray], ids=["numpy", "torch", "jax"])
-def test_functions_that_couple_rows_see_all_of_them(objective: Any, similarity: str, convert: Any) -> None:
+def test_functions_that_couple_rows_see_all_of_them(
+    objective: Any, similarity: pnce.typing.SimilarityName, convert: Any
+) -> None:
     rng = np.random.default_rng(5)
     x, y = (convert(rng.normal(size=(12, 3))) for _ in range(2))
 

@@ -31,6 +31,9 @@ class Foreign:
         del api_version
         return np
 
+    def __getitem__(self, key: Any) -> Foreign:
+        return Foreign(self.value[key])
+
 
 class Adapter:
     """An adapter of few verbs, which stops gradients by doing nothing."""

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from .._core.checks import check_choice
 from .._core.protocol import Array
+from .._core.types import ObjectiveName
 from .base import Objective, Pairwise, RowStatistics, Term
 from .hard import HardNegatives, hard_negatives
 from .pairwise import contrastive, logistic
@@ -38,10 +39,10 @@ __all__ = [
 
 AnyObjective: TypeAlias = Objective | Pairwise | HardNegatives | Relic | Triplet
 
-_NAMED: dict[str, AnyObjective] = {"info_nce": info_nce(), "flat_nce": flat_nce(), "logistic": logistic()}
+_NAMED: dict[ObjectiveName, AnyObjective] = {"info_nce": info_nce(), "flat_nce": flat_nce(), "logistic": logistic()}
 
 
-def resolve(objective: str | AnyObjective | Callable[[RowStatistics], Array]) -> AnyObjective:
+def resolve(objective: ObjectiveName | AnyObjective | Callable[[RowStatistics], Array]) -> AnyObjective:
     """Return the objective that an `objective` argument means.
 
     Parameters
@@ -71,4 +72,4 @@ def resolve(objective: str | AnyObjective | Callable[[RowStatistics], Array]) ->
     if callable(objective) and not isinstance(objective, str):
         return Objective(objective)
     check_choice("objective", objective, tuple(_NAMED))
-    return _NAMED[str(objective)]
+    return _NAMED[objective]
