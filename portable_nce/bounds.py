@@ -16,7 +16,7 @@ Each docstring says what it gives. As a negative it adds 0 to a sum of exponenti
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, SupportsIndex, get_args, overload
 
 from ._call import finish
 from ._core.autodiff import stop_gradient
@@ -1089,9 +1089,15 @@ def vub(scores: ArrayOf[ArrayT], log_marginal: AnyArray, /) -> ArrayT:
     return finish(xp, sum_to_scalar(xp, ratios) / ratios.shape[0], dtype, "mean")
 
 
+@overload
 def log_n_ceiling(
-    scores: AnyArray | int, /, *, positives: AnyArray | None = None, mask: AnyArray | None = None
-) -> ArrayT | float:
+    scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask: AnyArray | None = None
+) -> ArrayT: ...
+@overload
+def log_n_ceiling(scores: SupportsIndex, /, *, positives: None = None, mask: None = None) -> float: ...
+def log_n_ceiling(
+    scores: ArrayOf[Any] | SupportsIndex, /, *, positives: AnyArray | None = None, mask: AnyArray | None = None
+) -> Any:
     r"""Return the ceiling of the InfoNCE bound: :math:`\log N`.
 
     Parameters

@@ -20,7 +20,7 @@ import inspect
 import math
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args
 
 from ._core.autodiff import stop_gradient
 from ._core.checks import check_bool, check_callable, check_choice, check_floating, check_mask, check_shape, shape_of
@@ -773,7 +773,7 @@ def resolve(similarity: AnySimilarity) -> Similarity:
     if callable(similarity) and not isinstance(similarity, str):
         return Similarity(_Critic(similarity), _CriticScores(similarity))
     check_choice("similarity", similarity, NAMES)
-    return _NAMED[similarity]
+    return _NAMED[str(similarity)]
 
 
 def operands(similarity: Similarity, x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:
@@ -882,7 +882,7 @@ def _sum_of_products(xp: Namespace, scores: Array, cotangent: Array) -> Array:
     return xp.sum(xp.where(cotangent == 0, xp.zeros_like(scores), scores) * cotangent, axis=1, keepdims=True)
 
 
-_NAMED: dict[SimilarityName, Similarity] = {
+_NAMED: dict[str, Similarity] = {
     "dot": Similarity(_dot, inner_product=True),
     "cosine": Similarity(_cosine, inner_product=True),
     "neg_sq_euclidean": Similarity(_euclidean, _sq_euclidean_scores, _sq_euclidean_pullback, wide=True),
@@ -891,7 +891,7 @@ _NAMED: dict[SimilarityName, Similarity] = {
 for _name in ("dot", "cosine"):
     _NAMED[_name].symmetric = _NAMED[_name].scales = True
 _NAMED["cosine"].unit = True
-NAMES = tuple(_NAMED)
+NAMES: tuple[SimilarityName, ...] = get_args(SimilarityName)
 UNIT = Similarity(_dot, inner_product=True)
 """That of rows which are unit vectors already."""
 UNIT.symmetric = UNIT.unit = True

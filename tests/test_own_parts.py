@@ -120,6 +120,8 @@ def test_an_objective_is_a_function_of_the_statistics() -> None:
         pnce.contrast(X, Y, objective=lambda row: float(row.log_odds.shape[0]))
 
 
+BLOCK_SIZES: tuple[Any, ...] = (None, "auto", 1, 2, 4)
+
 SQUARED_ODDS = Objective(
     lambda row: row.log_odds * row.log_odds + row.spread * row.negative - row.positive,
     slopes=lambda row: (2.0 * row.log_odds, row.negative, row.spread, -1.0 + 0.0 * row.positive),
@@ -158,7 +160,7 @@ def test_an_objective_with_slopes(
         arrays = [convert(x) for x in (X, Y, np.asarray(temperature), np.asarray([1.0, 0.0, 2.0, 0.5, 1.0, 3.0]))]
         dense, *streamed = (
             pnce.value_and_grad(lambda x, y, t, w, b=block: loss(x, y, t, w, b), (0, 1, 2, 3))(*arrays)
-            for block in (None, "auto", 1, 2, 4)
+            for block in BLOCK_SIZES
         )
         for value, gradients in streamed:
             np.testing.assert_allclose(np.asarray(value), np.asarray(dense[0]), rtol=1e-11)
@@ -169,7 +171,7 @@ def test_an_objective_with_slopes(
 
 def test_a_queue_without_further_columns() -> None:
     """No row has a negative: every loss is 0, in one pass or two."""
-    for block_size in (None, "auto", 2):
+    for block_size in BLOCK_SIZES:
         value, gradient = pnce.value_and_grad(
             lambda x, b=block_size: pnce.contrast(
                 x, Y, objective="info_nce", pairing=pnce.pairings.queue(), symmetric=True, block_size=b
@@ -227,7 +229,7 @@ def test_the_general_entry_refuses() -> None:
     with pytest.raises(ValueError, match="at least one column, got 0"):
         pnce.bounds.log_n_ceiling(0)
     with pytest.raises(TypeError, match="an array or an integer, got str"):
-        pnce.bounds.log_n_ceiling("many")  # type: ignore[arg-type]
+        pnce.bounds.log_n_ceiling("many")  # type: ignore[call-overload]
 
 
 def test_wide_similarities_stream_by_themselves() -> None:

@@ -8,7 +8,7 @@ the pairing are none of their business.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import TypeAlias, get_args
 
 from .._core.checks import check_choice
 from .._core.protocol import Array
@@ -39,7 +39,8 @@ __all__ = [
 
 AnyObjective: TypeAlias = Objective | Pairwise | HardNegatives | Relic | Triplet
 
-_NAMED: dict[ObjectiveName, AnyObjective] = {"info_nce": info_nce(), "flat_nce": flat_nce(), "logistic": logistic()}
+_NAMED: dict[str, AnyObjective] = {"info_nce": info_nce(), "flat_nce": flat_nce(), "logistic": logistic()}
+NAMES: tuple[ObjectiveName, ...] = get_args(ObjectiveName)
 
 
 def resolve(objective: ObjectiveName | AnyObjective | Callable[[RowStatistics], Array]) -> AnyObjective:
@@ -71,5 +72,5 @@ def resolve(objective: ObjectiveName | AnyObjective | Callable[[RowStatistics], 
         return objective
     if callable(objective) and not isinstance(objective, str):
         return Objective(objective)
-    check_choice("objective", objective, tuple(_NAMED))
-    return _NAMED[objective]
+    check_choice("objective", objective, NAMES)
+    return _NAMED[str(objective)]

@@ -471,6 +471,7 @@ def test_rows_are_not_columns(variant: Variant) -> None:
 # --- every loss: what takes no part, what overflows, what is out of range -------------------------------------------
 
 CLASSES = [0, 0, 1, 1, 2, 2]
+MININGS: tuple[Any, ...] = ("semi_hard", ("semi_hard", "easy"), ("hard", "all"))
 FURTHER = vectors(4, 3, 3)
 
 
@@ -575,7 +576,7 @@ MASKED_LOSSES: dict[str, tuple[str, Callable[..., Any]]] = {
             "pairs",
             lambda v, x, _, m=mining, **o: pnce.triplet_from_labels(x, v.array(CLASSES), mining=m, **o),
         )
-        for mining in ("semi_hard", ("semi_hard", "easy"), ("hard", "all"))
+        for mining in MININGS
     },
     "moco": ("queue", lambda v, x, y, **o: pnce.moco(x, y, _queue_of(v, x), **o)),
     "nnclr": ("pairs", lambda v, x, y, **o: pnce.nnclr(x, y, _queue_of(v, x), **o)),
