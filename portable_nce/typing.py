@@ -5,7 +5,7 @@ name                                                   what it is
 ====================================================== ====================================================
 `AnyArray`                                             an array of any library: what has a shape and a dtype
 `ArrayOf`                                              such an array whose library's array type is the
-                                                       parameter, as in ``ArrayOf[ArrayT]``
+                                                       parameter: ``def f(x: ArrayOf[T]) -> T``
 `AnySimilarity`, `AnyObjective`                        what `similarity` and `objective` take
 `BlockSize`                                            what `block_size` takes
 `ReductionName`, `SimilarityName`, `ObjectiveName`,    the names of reductions, similarities, objectives,
