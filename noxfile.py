@@ -401,7 +401,7 @@ def tests(session: nox.Session) -> None:
         environment(session, "all"),
         "tests",
         "tests",
-        *(f"--ignore=tests/{name}" for name in ("peers", "plugin", "ranks", "vendored")),
+        *(f"--ignore=tests/{name}" for name in ("peers", "plugin", "ranks", "typed", "vendored")),
         env=LIGHT_XLA,
     )
 
@@ -531,12 +531,13 @@ def lint(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", tags=FULL)
 def types(session: nox.Session) -> None:
-    """Check types by mypy, strict, and by pyright."""
+    """Check types by mypy, strict, and by pyright, and test what both say of calls right and wrong."""
     checker = environment(session, "all")
     try:
         checker.run("mypy")
     finally:
         checker.run("pyright", "--pythonpath", str(checker.programs / "python"))
+    pytest(checker, "types", "tests/typed", measured=False, processes="0")
 
 
 @nox.session(venv_backend="none", tags=FULL)

@@ -319,7 +319,8 @@ def probe(arm: Arm, step: int, pair: Sequence[torch.Tensor], temperature: float)
 def doubt(scores: torch.Tensor) -> float:
     """The worst relative error of the "exact" gradients by one matrix of scores, in float64, against 50 digits."""
     worst = 0.0
-    for function, flat in ((from_scores.info_nce, False), (from_scores.flat_nce, True)):
+    functions: list[Callable[..., Any]] = [from_scores.info_nce, from_scores.flat_nce]
+    for function, flat in zip(functions, (False, True), strict=True):
         found = gradient(function, scores.double()[None])[0].reshape(scores.shape).tolist()
         with mpmath.workdps(50):
             for i, row in enumerate(scores.double().tolist()):

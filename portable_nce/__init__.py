@@ -8,7 +8,7 @@ function of arrays, also where the library cannot.
 
 from __future__ import annotations
 
-from . import bounds, density, diagnostics, from_scores, objectives, pairings, similarities
+from . import bounds, density, diagnostics, from_scores, objectives, pairings, similarities, typing
 from ._call import contrast
 from ._core.autodiff import grad, stop_gradient, value_and_grad
 from ._core.protocol import Adapter
@@ -79,5 +79,6 @@ __all__ = [
     "triplet",
     "triplet_from_labels",
     "two_tower",
+    "typing",
     "value_and_grad",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from ._core.autodiff import stop_gradient
 from ._core.checks import (
@@ -32,6 +32,7 @@ from ._core.protocol import Array, Namespace
 from ._core.ranks import Notes, Ranks, Shards, agree, finished, told_to_others
 from ._core.reduction import REDUCTIONS, Reduction
 from ._core.registry import adapter_of
+from ._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, ObjectiveName, PairingName, Precision, ReductionName
 from ._execution.evaluate import couples_rows, evaluate, sums_both_sides
 from ._execution.halves import of_matrix as halves_of_matrix
 from ._execution.matrix import ScoreMatrix, given
@@ -44,6 +45,7 @@ from .objectives.relic import Relic
 from .objectives.triplet import Triplet
 from .pairings import Pairing, diagonal, half, two_views
 from .similarities import (
+    AnySimilarity,
     Operands,
     Similarity,
     measured_operands,
@@ -72,27 +74,29 @@ __all__ = [
     "zero_idle_rows",
 ]
 
+PAIRINGS: tuple[PairingName, ...] = get_args(PairingName)
+
 
 @told_to_others
 @takes_tokens
 def contrast(
-    x: Array,
-    y: Array | None = None,
+    x: ArrayOf[ArrayT],
+    y: AnyArray | None = None,
     /,
     *,
-    objective: str | AnyObjective | Callable[[RowStatistics], Array],
-    pairing: str | Pairing = "diagonal",
-    similarity: str | Similarity | Callable[[Array, Array], Array] = "cosine",
-    temperature: float | Array = 1.0,
+    objective: ObjectiveName | AnyObjective | Callable[[RowStatistics], Array],
+    pairing: PairingName | Pairing = "diagonal",
+    similarity: AnySimilarity = "cosine",
+    temperature: float | AnyArray = 1.0,
     symmetric: bool = False,
-    mask: Array | None = None,
-    weights: Array | None = None,
-    reduction: str = "mean",
+    mask: AnyArray | None = None,
+    weights: AnyArray | None = None,
+    reduction: ReductionName = "mean",
     hardness: float = 0.0,
-    block_size: int | str | None = "auto",
-    precision: str | None = None,
+    block_size: BlockSize = "auto",
+    precision: Precision | None = None,
     across: Ranks | None = None,
-) -> Array:
+) -> ArrayT:
     r"""Return a contrastive loss made of a similarity, a pairing and an objective.
 
     .. math:: \frac{1}{\sum_i w_i} \sum_i w_i\, \ell\big(\{g_{ij}\}_{j \in P(i)}, \{g_{ij}\}_{j \in Q(i)}\big),
@@ -154,7 +158,7 @@ def contrast(
     0.175136
     """
     if isinstance(pairing, str):
-        check_choice("pairing", pairing, ("diagonal", "two_views"))
+        check_choice("pairing", pairing, PAIRINGS)
         pairing = diagonal() if pairing == "diagonal" else two_views()
     elif not isinstance(pairing, Pairing):
         message = f"pairing: expected a name or a portable_nce.pairings.Pairing, got {type(pairing).__name__}"
@@ -185,7 +189,7 @@ def contrast_embeddings(
     dtype: Any = None,
     objective: AnyObjective | Callable[[dict[str, Any]], AnyObjective],
     pairing: Pairing,
-    similarity: str | Similarity | Callable[[Array, Array], Array],
+    similarity: AnySimilarity,
     temperature: Any = None,
     scale: Any = _NONE,
     further: dict[str, Any] | None = None,
@@ -193,10 +197,10 @@ def contrast_embeddings(
     symmetric: bool = False,
     mask: Array | None,
     weights: Array | None,
-    reduction: str,
+    reduction: ReductionName,
     hardness: float = 0.0,
-    block_size: int | str | None,
-    precision: str | None,
+    block_size: BlockSize,
+    precision: Precision | None,
     across: Ranks | None,
     dtypes: tuple[Any, ...] = (),
     replicated: bool = False,
@@ -288,7 +292,7 @@ def contrast_embeddings(
 
 
 def _check_similarity(
-    similarity: Any, chosen: Similarity, given: _Given, *, spread: bool, symmetric: bool, block_size: int | str | None
+    similarity: Any, chosen: Similarity, given: _Given, *, spread: bool, symmetric: bool, block_size: BlockSize
 ) -> None:
     """The similarity must fit the embeddings and the execution."""
     n_rows, n_columns = given.x.shape[0], given.y.shape[0]
@@ -519,7 +523,7 @@ def _own_matrix(
     *,
     both: bool,
     exact_in: Any,
-    precision: str | None,
+    precision: Precision | None,
     **options: Any,
 ) -> ScoreMatrix:
     """The matrix of rows and columns that are all here; `both` if its transpose is needed too.
@@ -613,7 +617,7 @@ def contrast_scores(
     pairing: Pairing,
     mask: Array | None,
     weights: Array | None,
-    reduction: str,
+    reduction: ReductionName,
     symmetric: bool = False,
     shards: Shards | None = None,
     sharpness: Array | None = None,
@@ -674,7 +678,7 @@ def has_own_column(xp: Namespace, mask: Array, first: Any = 0) -> Array:
     return xp.any(xp.logical_and(mask, (own + first)[:, None] == number[None, :]), axis=1)
 
 
-def finish(xp: Namespace, result: Array, dtype: Any, reduction: str) -> Array:
+def finish(xp: Namespace, result: Array, dtype: Any, reduction: ReductionName) -> Array:
     """The result in the dtype of the input, and 0-d unless it is one value per row."""
     if hasattr(result, "__recorded__"):
         xp = namespace_of(result)  # on the tape by a parameter of a part, where the embeddings are not
@@ -700,7 +704,7 @@ def temperature_of_views(temperature: Any, n_samples: int, views: int) -> Any:
     return namespace_of(temperature).concat([temperature] * views, axis=0)
 
 
-def add(parts: Sequence[Array], dtype: Any, reduction: str, *, divide_by: int = 1) -> Array:
+def add(parts: Sequence[Array], dtype: Any, reduction: ReductionName, *, divide_by: int = 1) -> Array:
     """The sum of finished results, or their mean, in the dtype of the input."""
     xp, entered = enter(**{f"part {k}": part for k, part in enumerate(parts)})
     total, *others = (xp.reshape(part, (-1,)) for part in entered)  # the sum of two 0-d arrays would be a NumPy scalar

@@ -16,7 +16,7 @@ Each docstring says what it gives. As a negative it adds 0 to a sum of exponenti
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsIndex, get_args, overload
 
 from ._call import finish
 from ._core.autodiff import stop_gradient
@@ -36,6 +36,7 @@ from ._core.logsumexp import exp_sum
 from ._core.namespace import device_of, enter, is_array, is_number, namespace_of
 from ._core.numerics import softplus, sum_to_scalar, upcast
 from ._core.protocol import Array, Namespace
+from ._core.types import AnchorForm, AnyArray, ArrayOf, ArrayT
 from ._execution.matrix import given
 from .from_scores import enter_scores
 from .pairings import Pairing
@@ -62,8 +63,10 @@ __all__ = [
     "vub",
 ]
 
+FORMS: tuple[AnchorForm, ...] = get_args(AnchorForm)
 
-def info_nce(scores: Array, /, *, positives: Array | None = None, mask: Array | None = None) -> Array:
+
+def info_nce(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask: AnyArray | None = None) -> ArrayT:
     r"""Return the InfoNCE (CPC) bound: a lower bound for any scores, never above log N.
 
     .. math:: \hat I = \log N - \frac1K \sum_i \log(1 + e^{u_i})
@@ -116,14 +119,14 @@ def info_nce(scores: Array, /, *, positives: Array | None = None, mask: Array | 
 
 
 def info_nce_anchor(
-    scores: Array,
+    scores: ArrayOf[ArrayT],
     /,
     *,
     nu: float = 1.0,
-    form: str = "bound",
-    positives: Array | None = None,
-    mask: Array | None = None,
-) -> Array:
+    form: AnchorForm = "bound",
+    positives: AnyArray | None = None,
+    mask: AnyArray | None = None,
+) -> ArrayT:
     r"""Return the bound or the estimate of InfoNCE with an anchor, whose best scores are the log ratios themselves.
 
     The scores are those of a classifier of n + 1 classes, n = N - 1. Of the n samples that it is shown with
@@ -196,7 +199,7 @@ def info_nce_anchor(
     1.386294
     """
     nu = check_number("nu", nu, above=0.0, limits=SINGLE)
-    check_choice("form", form, ("bound", "plug_in"))
+    check_choice("form", form, FORMS)
     pairs = Pairs.of(scores, positives, mask)
     xp, positive = pairs.xp, pairs.positive()
     share, log_nu = (xp.zeros_like(positive) + nu) / pairs.number, _log(xp, nu, positive)
@@ -206,13 +209,13 @@ def info_nce_anchor(
 
 
 def dual_critic(
-    scores: Array,
+    scores: ArrayOf[ArrayT],
     /,
     *,
     include_positive: bool = False,
-    positives: Array | None = None,
-    mask: Array | None = None,
-) -> Array:
+    positives: AnyArray | None = None,
+    mask: AnyArray | None = None,
+) -> ArrayT:
     r"""Return the best dual critic of each row in closed form, for `dual`.
 
     .. math:: \hat u_i = \mathrm{lse}_{j \ne i}\, g_{ij} - g_{ii} - \log(N - 1), \qquad
@@ -268,7 +271,9 @@ def dual_critic(
     return finish(pairs.xp, pairs.of_counted(critic), pairs.dtype, "none")
 
 
-def dual(scores: Array, u: Array, /, *, positives: Array | None = None, mask: Array | None = None) -> Array:
+def dual(
+    scores: ArrayOf[ArrayT], u: AnyArray, /, *, positives: AnyArray | None = None, mask: AnyArray | None = None
+) -> ArrayT:
     r"""Return the dual bound of FlatNCE: a lower bound **only if `u` does not use the sampled negatives**.
 
     .. math:: D(g, u) = \frac1K \sum_i \Big(1 - u_i - \frac{1}{N - 1} \sum_{j \ne i} e^{g_{ij} - g_{ii} - u_i}\Big).
@@ -314,7 +319,9 @@ def dual(scores: Array, u: Array, /, *, positives: Array | None = None, mask: Ar
     return _dual(scores, u, positives, mask)
 
 
-def flo(scores: Array, u: Array, /, *, positives: Array | None = None, mask: Array | None = None) -> Array:
+def flo(
+    scores: ArrayOf[ArrayT], u: AnyArray, /, *, positives: AnyArray | None = None, mask: AnyArray | None = None
+) -> ArrayT:
     r"""Return the Fenchel-Legendre bound: a lower bound if `u` does not use the sampled negatives.
 
     .. math:: \hat I = -\frac1K \sum_i \big(u_i + R_i - 1\big), \qquad
@@ -368,7 +375,7 @@ def flo(scores: Array, u: Array, /, *, positives: Array | None = None, mask: Arr
     return _dual(scores, u, positives, mask)
 
 
-def fdv(scores: Array, /, *, positives: Array | None = None, mask: Array | None = None) -> Array:
+def fdv(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask: AnyArray | None = None) -> ArrayT:
     r"""Return the InfoNCE bound with FlatNCE's gradient: a lower bound whose gradient does not vanish at the ceiling.
 
     .. math:: \hat I = \mathrm{sg}\big(\hat I_{\mathrm{InfoNCE}}\big) + \hat F - \mathrm{sg}\,\hat F, \qquad
@@ -418,7 +425,7 @@ def fdv(scores: Array, /, *, positives: Array | None = None, mask: Array | None 
     return pairs.finish(_instead(pairs.row_mean(value), -pairs.row_mean(log_odds)))
 
 
-def dv(scores: Array, /, *, positives: Array | None = None, mask: Array | None = None) -> Array:
+def dv(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask: AnyArray | None = None) -> ArrayT:
     r"""Return the Donsker-Varadhan estimate: a lower bound in the population, on a finite batch neither.
 
     .. math:: \hat I = \frac1K \sum_i g_{ii} - \log \frac{1}{K (N - 1)} \sum_i \sum_{j \ne i} e^{g_{ij}}
@@ -469,14 +476,14 @@ def dv(scores: Array, /, *, positives: Array | None = None, mask: Array | None =
 
 
 def mine(
-    scores: Array,
+    scores: ArrayOf[ArrayT],
     /,
-    log_mean: Array | None = None,
+    log_mean: AnyArray | None = None,
     *,
     rate: float = 0.01,
-    positives: Array | None = None,
-    mask: Array | None = None,
-) -> tuple[Array, Array]:
+    positives: AnyArray | None = None,
+    mask: AnyArray | None = None,
+) -> tuple[ArrayT, ArrayT]:
     r"""Return MINE's estimate, `dv` with the gradient of a moving average, and the new average.
 
     .. math:: \hat I = \frac1K \sum_i g_{ii} - \log \mathrm{mean}_{i,\, j \ne i}\, e^{g_{ij}}, \qquad
@@ -549,7 +556,7 @@ def mine(
     return pairs.finish(_instead(positive - now, surrogate)), pairs.finish(state)
 
 
-def nwj(scores: Array, /, *, positives: Array | None = None, mask: Array | None = None) -> Array:
+def nwj(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask: AnyArray | None = None) -> ArrayT:
     r"""Return the bound of Nguyen, Wainwright and Jordan (MINE-f): a lower bound for any scores, unbiased.
 
     .. math:: \hat I = \frac1K \sum_i g_{ii} - \frac{1}{K (N - 1)} \sum_i \sum_{j \ne i} e^{g_{ij} - 1}
@@ -597,13 +604,13 @@ def nwj(scores: Array, /, *, positives: Array | None = None, mask: Array | None 
 
 
 def tuba(
-    scores: Array,
+    scores: ArrayOf[ArrayT],
     /,
-    log_baseline: float | Array,
+    log_baseline: float | AnyArray,
     *,
-    positives: Array | None = None,
-    mask: Array | None = None,
-) -> Array:
+    positives: AnyArray | None = None,
+    mask: AnyArray | None = None,
+) -> ArrayT:
     r"""Return the tractable unnormalised bound: a lower bound for any scores and baseline, unbiased.
 
     .. math:: \hat I = 1 + \frac1K \sum_i (g_{ii} - \log a_i)
@@ -654,14 +661,14 @@ def tuba(
 
 
 def interpolated(
-    scores: Array,
+    scores: ArrayOf[ArrayT],
     /,
     alpha: float,
-    log_baseline: float | Array,
+    log_baseline: float | AnyArray,
     *,
-    positives: Array | None = None,
-    mask: Array | None = None,
-) -> Array:
+    positives: AnyArray | None = None,
+    mask: AnyArray | None = None,
+) -> ArrayT:
     r"""Return the interpolated bound: a lower bound between InfoNCE's small variance and TUBA's small bias.
 
     .. math:: \hat I_\alpha = 1 + \mathrm{mean}_{i,\, j \ne i} (g_{ii} - b_{ij})
@@ -732,7 +739,7 @@ def interpolated(
     return pairs.finish(1.0 + pairs.negative_mean(positive - mixed) - pairs.mean_exp(scores - own_baseline))
 
 
-def js(scores: Array, /, *, positives: Array | None = None, mask: Array | None = None) -> Array:
+def js(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask: AnyArray | None = None) -> ArrayT:
     r"""Return the Jensen-Shannon bound (f-GAN): of 2 JSD - 2 log 2 a lower bound, of mutual information none.
 
     .. math:: \hat J = -\frac1K \sum_i \log(1 + e^{-g_{ii}})
@@ -783,7 +790,7 @@ def js(scores: Array, /, *, positives: Array | None = None, mask: Array | None =
     return pairs.finish(_js(pairs))
 
 
-def js_mi(scores: Array, /, *, positives: Array | None = None, mask: Array | None = None) -> Array:
+def js_mi(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask: AnyArray | None = None) -> ArrayT:
     r"""Return an estimate of mutual information with the Jensen-Shannon gradient: a lower bound for any scores.
 
     .. math:: \hat I = \frac1K \sum_i (g_{ii} + 1) - \frac{1}{K (N - 1)} \sum_i \sum_{j \ne i} e^{g_{ij}},
@@ -832,13 +839,13 @@ def js_mi(scores: Array, /, *, positives: Array | None = None, mask: Array | Non
 
 
 def smile(
-    scores: Array,
+    scores: ArrayOf[ArrayT],
     /,
     clip: float | None = 5.0,
     *,
-    positives: Array | None = None,
-    mask: Array | None = None,
-) -> Array:
+    positives: AnyArray | None = None,
+    mask: AnyArray | None = None,
+) -> ArrayT:
     r"""Return the smoothed estimate SMILE: neither a lower nor an upper bound.
 
     .. math:: \hat I = \frac1K \sum_i g_{ii}
@@ -888,16 +895,15 @@ def smile(
     if clip is not None:
         clip = check_number("clip", clip, above=0.0)
     pairs = Pairs.of(scores, positives, mask)
-    xp, scores = pairs.xp, pairs.scores
-    clipped = scores
+    xp, clipped = pairs.xp, pairs.scores
     if clip is not None:
-        limit = xp.zeros_like(scores) + clip
-        clipped = xp.where(scores > clip, limit, xp.where(scores < -clip, -limit, scores))
+        limit = xp.zeros_like(clipped) + clip
+        clipped = xp.where(clipped > clip, limit, xp.where(clipped < -clip, -limit, clipped))
     value = pairs.row_mean(pairs.positive()) - pairs.log_mean(stop_gradient(clipped))
     return pairs.finish(_instead(value, _js(pairs)))
 
 
-def club(scores: Array, /, *, positives: Array | None = None, mask: Array | None = None) -> Array:
+def club(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask: AnyArray | None = None) -> ArrayT:
     r"""Return the contrastive log-ratio bound: an upper bound if the scores are the true conditional log-densities.
 
     .. math:: \hat I = \frac1K \sum_i L_{ii} - \frac{1}{K (N - 1)} \sum_i \sum_{j \ne i} L_{ij}, \qquad
@@ -947,7 +953,7 @@ def club(scores: Array, /, *, positives: Array | None = None, mask: Array | None
     return pairs.finish(pairs.row_mean(pairs.positive() - negative))
 
 
-def leave_one_out(scores: Array, /, *, mask: Array | None = None) -> Array:
+def leave_one_out(scores: ArrayOf[ArrayT], /, *, mask: AnyArray | None = None) -> ArrayT:
     r"""Return the leave-one-out bound: an upper bound if the scores are the true conditional log-densities.
 
     .. math:: \hat I = \frac1K \sum_j \Big(L_{jj} - \log \frac{1}{K - 1} \sum_{i \ne j} e^{L_{ij}}\Big), \qquad
@@ -995,7 +1001,7 @@ def leave_one_out(scores: Array, /, *, mask: Array | None = None) -> Array:
     return pairs.finish(pairs.row_mean(pairs.log_number() - pairs.log_odds()))
 
 
-def barber_agakov(scores: Array, /, entropy: float | Array) -> Array:
+def barber_agakov(scores: ArrayOf[ArrayT], /, entropy: float | AnyArray) -> ArrayT:
     r"""Return the bound of Barber and Agakov: a lower bound for any conditional density, given the entropy.
 
     .. math:: \hat I = H(Y) + \frac1K \sum_i \log q(y_i \mid x_i)
@@ -1038,7 +1044,7 @@ def barber_agakov(scores: Array, /, entropy: float | Array) -> Array:
     return finish(xp, entropy + sum_to_scalar(xp, positive) / positive.shape[0], dtype, "mean")
 
 
-def vub(scores: Array, log_marginal: Array, /) -> Array:
+def vub(scores: ArrayOf[ArrayT], log_marginal: AnyArray, /) -> ArrayT:
     r"""Return the variational upper bound: an upper bound for any marginal density, if the conditional is the true one.
 
     .. math:: \hat I = \frac1K \sum_i \log \frac{p(y_i \mid x_i)}{r(y_i)}
@@ -1083,9 +1089,15 @@ def vub(scores: Array, log_marginal: Array, /) -> Array:
     return finish(xp, sum_to_scalar(xp, ratios) / ratios.shape[0], dtype, "mean")
 
 
+@overload
 def log_n_ceiling(
-    scores: Array | int, /, *, positives: Array | None = None, mask: Array | None = None
-) -> Array | float:
+    scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask: AnyArray | None = None
+) -> ArrayT: ...
+@overload
+def log_n_ceiling(scores: SupportsIndex, /, *, positives: None = None, mask: None = None) -> float: ...
+def log_n_ceiling(
+    scores: ArrayOf[Any] | SupportsIndex, /, *, positives: AnyArray | None = None, mask: AnyArray | None = None
+) -> Any:
     r"""Return the ceiling of the InfoNCE bound: :math:`\log N`.
 
     Parameters

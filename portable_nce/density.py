@@ -44,6 +44,7 @@ from ._core.namespace import device_of, enter, is_array, is_number
 from ._core.numerics import safe_sqrt, softplus, upcast
 from ._core.protocol import Array, Namespace
 from ._core.reduction import REDUCTIONS, Reduction
+from ._core.types import AnyArray, ArrayOf, ArrayT, ReductionName
 from .bounds import Pairs, anchored_losses
 from .from_scores import info_nce
 
@@ -62,16 +63,16 @@ __all__ = [
 
 
 def local_nce(
-    data_scores: Array,
-    noise_scores: Array,
-    data_log_q: float | Array,
-    noise_log_q: float | Array,
+    data_scores: ArrayOf[ArrayT],
+    noise_scores: AnyArray,
+    data_log_q: float | AnyArray,
+    noise_log_q: float | AnyArray,
     /,
     *,
-    mask: Array | None = None,
-    weights: Array | None = None,
-    reduction: str = "mean",
-) -> Array:
+    mask: AnyArray | None = None,
+    weights: AnyArray | None = None,
+    reduction: ReductionName = "mean",
+) -> ArrayT:
     r"""Return the loss of local (binary) noise-contrastive estimation: data or noise, decided sample by sample.
 
     .. math:: \ell_i = \log(1 + e^{-\Delta_i}) + \sum_{j=1}^k \log(1 + e^{\Delta_{ij}}), \qquad
@@ -133,14 +134,14 @@ def local_nce(
 
 
 def negative_sampling(
-    data_scores: Array,
-    noise_scores: Array,
+    data_scores: ArrayOf[ArrayT],
+    noise_scores: AnyArray,
     /,
     *,
-    mask: Array | None = None,
-    weights: Array | None = None,
-    reduction: str = "mean",
-) -> Array:
+    mask: AnyArray | None = None,
+    weights: AnyArray | None = None,
+    reduction: ReductionName = "mean",
+) -> ArrayT:
     r"""Return the loss of negative sampling (word2vec): local NCE that leaves the noise's density out.
 
     .. math:: \ell_i = \log(1 + e^{-s_i}) + \sum_{j=1}^k \log(1 + e^{s_{ij}})
@@ -190,16 +191,16 @@ def negative_sampling(
 
 
 def ranking_nce(
-    data_scores: Array,
-    noise_scores: Array,
-    data_log_q: float | Array | None = None,
-    noise_log_q: float | Array | None = None,
+    data_scores: ArrayOf[ArrayT],
+    noise_scores: AnyArray,
+    data_log_q: float | AnyArray | None = None,
+    noise_log_q: float | AnyArray | None = None,
     /,
     *,
-    mask: Array | None = None,
-    weights: Array | None = None,
-    reduction: str = "mean",
-) -> Array:
+    mask: AnyArray | None = None,
+    weights: AnyArray | None = None,
+    reduction: ReductionName = "mean",
+) -> ArrayT:
     r"""Return the loss of ranking (global) noise-contrastive estimation: which of k + 1 samples is the data.
 
     .. math:: \ell_i = \mathrm{lse}\big(\bar s_i, \bar s_{i1}, \dots, \bar s_{ik}\big) - \bar s_i, \qquad
@@ -260,17 +261,17 @@ def ranking_nce(
 
 
 def info_nce_anchor(
-    data_scores: Array,
-    noise_scores: Array,
-    data_log_q: float | Array,
-    noise_log_q: float | Array,
+    data_scores: ArrayOf[ArrayT],
+    noise_scores: AnyArray,
+    data_log_q: float | AnyArray,
+    noise_log_q: float | AnyArray,
     /,
     *,
     nu: float = 1.0,
-    mask: Array | None = None,
-    weights: Array | None = None,
-    reduction: str = "mean",
-) -> Array:
+    mask: AnyArray | None = None,
+    weights: AnyArray | None = None,
+    reduction: ReductionName = "mean",
+) -> ArrayT:
     r"""Return the loss of ranking noise-contrastive estimation with an anchor, which needs no normalisation.
 
     With k samples and the ratios :math:`r = e^s / q` of the data and of the samples,
@@ -341,7 +342,9 @@ def info_nce_anchor(
     return _reduce(xp, pairs.of_counted(anchored_losses(pairs, nu)), rest, pairs.counted)
 
 
-def log_partition(noise_scores: Array, noise_log_q: float | Array, /, *, mask: Array | None = None) -> Array:
+def log_partition(
+    noise_scores: ArrayOf[ArrayT], noise_log_q: float | AnyArray, /, *, mask: AnyArray | None = None
+) -> ArrayT:
     r"""Return the logarithm of the partition function of each context, estimated by importance sampling.
 
     .. math:: \log \hat Z = \mathrm{lse}_{j=1}^k (s_j - \log q_j) - \log k
@@ -387,17 +390,17 @@ def log_partition(noise_scores: Array, noise_log_q: float | Array, /, *, mask: A
 
 
 def sampled_softmax(
-    data_scores: Array,
-    noise_scores: Array,
-    data_log_q: float | Array | None,
-    noise_log_q: float | Array,
+    data_scores: ArrayOf[ArrayT],
+    noise_scores: AnyArray,
+    data_log_q: float | AnyArray | None,
+    noise_log_q: float | AnyArray,
     /,
     *,
     include_positive: bool = True,
-    mask: Array | None = None,
-    weights: Array | None = None,
-    reduction: str = "mean",
-) -> Array:
+    mask: AnyArray | None = None,
+    weights: AnyArray | None = None,
+    reduction: ReductionName = "mean",
+) -> ArrayT:
     r"""Return minus the log-probability of the data, with a sampled partition function.
 
     .. math:: \ell_i = \log \hat Z_i - s_i, \qquad \log \hat Z_i = \mathrm{lse}_j (s_{ij} - \log q_{ij}) - \log k
@@ -480,14 +483,14 @@ def sampled_softmax(
 
 
 def full_softmax(
-    scores: Array,
-    targets: Array,
+    scores: ArrayOf[ArrayT],
+    targets: AnyArray,
     /,
     *,
-    mask: Array | None = None,
-    weights: Array | None = None,
-    reduction: str = "mean",
-) -> Array:
+    mask: AnyArray | None = None,
+    weights: AnyArray | None = None,
+    reduction: ReductionName = "mean",
+) -> ArrayT:
     r"""Return minus the log-probability of the data, with the exact partition function.
 
     .. math:: \ell_i = \mathrm{lse}_x\, s(x, c_i) - s(x_i, c_i)
@@ -537,7 +540,7 @@ def full_softmax(
     return info_nce(scores, positives=targets, mask=mask, weights=weights, reduction=reduction)
 
 
-def recover_log_prob(scores: Array, log_q: float | Array, /) -> Array:
+def recover_log_prob(scores: ArrayOf[ArrayT], log_q: float | AnyArray, /) -> ArrayT:
     r"""Return the log-probabilities that a ranking or InfoNCE score without correction means.
 
     .. math:: \log p(x \mid c) = g(x, c) + \log q(x) - \mathrm{lse}_{x'}\big(g(x', c) + \log q(x')\big)
@@ -601,7 +604,7 @@ class SelfNormalization(NamedTuple):
 
 
 def self_normalization(
-    scores: Array, log_q: float | Array | None = None, /, *, mask: Array | None = None
+    scores: AnyArray, log_q: float | AnyArray | None = None, /, *, mask: AnyArray | None = None
 ) -> SelfNormalization:
     r"""Return mean and standard deviation of the log-partition function over contexts.
 
@@ -670,7 +673,7 @@ class _Rest(NamedTuple):
 
     members: Array
     weights: Array | None
-    reduction: str
+    reduction: ReductionName
     dtype: Any
 
 
@@ -688,7 +691,7 @@ def _enter(  # noqa: PLR0917  (as its callers have them)
     log_q: tuple[Any, Any],
     mask: Array | None,
     weights: Array | None = None,
-    reduction: str = "none",
+    reduction: ReductionName = "none",
     *,
     names: tuple[str, str, str, str] = ("data_scores", "noise_scores", "data_log_q", "noise_log_q"),
 ) -> tuple[Namespace, Any, Array, tuple[Any, Any], _Rest]:

@@ -23,6 +23,7 @@ from ._core.numerics import normalize, softplus, sum_to_scalar, upcast
 from ._core.protocol import Array
 from ._core.reduction import REDUCTIONS, Reduction
 from ._core.registry import adapter_of
+from ._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, ReductionName
 from ._execution.matrix import ScoreMatrix, given
 from .bounds import Pairs
 from .from_scores import enter_scores
@@ -33,15 +34,15 @@ __all__ = ["alignment", "effective_sample_size", "headroom", "top_k_accuracy", "
 
 
 def effective_sample_size(
-    scores: Array,
+    scores: ArrayOf[ArrayT],
     /,
     *,
-    positives: Array | None = None,
-    mask: Array | None = None,
-    weights: Array | None = None,
+    positives: AnyArray | None = None,
+    mask: AnyArray | None = None,
+    weights: AnyArray | None = None,
     normalized: bool = False,
-    reduction: str = "mean",
-) -> Array:
+    reduction: ReductionName = "mean",
+) -> ArrayT:
     r"""Return how many negatives carry the gradient of a row.
 
     .. math:: \mathrm{ESS}_i = \frac{1}{\sum_{j \in Q(i)} W_{ij}^2}, \qquad
@@ -93,22 +94,22 @@ def effective_sample_size(
     """
     check_choice("reduction", reduction, REDUCTIONS)
     normalized = check_bool("normalized", normalized)
-    xp, scores, pairing, mask, weights = enter_scores(scores, positives, mask, weights)
-    dtype = scores.dtype
-    scores = upcast(xp, scores)
-    weights = row_weights(xp, weights, scores.shape[0], scores)
-    _, negatives = given(scores, pairing, mask).sets()
-    sums, terms = exponentials(xp, scores, negatives)
+    xp, matrix, pairing, mask, weights = enter_scores(scores, positives, mask, weights)
+    dtype = matrix.dtype
+    matrix = upcast(xp, matrix)
+    weights = row_weights(xp, weights, matrix.shape[0], matrix)
+    _, negatives = given(matrix, pairing, mask).sets()
+    sums, terms = exponentials(xp, matrix, negatives)
     squares = xp.sum(terms * terms, axis=1)
     counted = squares != 0
     size = sums.total * sums.total / xp.where(counted, squares, xp.ones_like(squares))
     if normalized:
-        number = xp.sum(xp.astype(xp.logical_and(negatives, scores != -math.inf), scores.dtype), axis=1)
+        number = xp.sum(xp.astype(xp.logical_and(negatives, matrix != -math.inf), matrix.dtype), axis=1)
         size = size / xp.where(number > 0, number, xp.ones_like(number))
     return finish(xp, Reduction(reduction, weights).of_values(size, counted), dtype, reduction)
 
 
-def headroom(scores: Array, /, *, positives: Array | None = None, mask: Array | None = None) -> Array:
+def headroom(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask: AnyArray | None = None) -> ArrayT:
     r"""Return how far the InfoNCE bound is below its ceiling: what it could still show.
 
     .. math:: \log N - \hat I_{\mathrm{InfoNCE}}
@@ -154,7 +155,7 @@ def headroom(scores: Array, /, *, positives: Array | None = None, mask: Array | 
     return pairs.finish(pairs.row_mean(softplus(pairs.xp, pairs.log_odds())))
 
 
-def alignment(x: Array, y: Array, /, *, power: float = 2.0, weights: Array | None = None) -> Array:
+def alignment(x: ArrayOf[ArrayT], y: AnyArray, /, *, power: float = 2.0, weights: AnyArray | None = None) -> ArrayT:
     r"""Return how far apart positive pairs are on the unit sphere.
 
     .. math:: \frac1N \sum_i \lVert \hat x_i - \hat y_i \rVert^\alpha, \qquad \hat x = x / \lVert x \rVert
@@ -198,8 +199,8 @@ def alignment(x: Array, y: Array, /, *, power: float = 2.0, weights: Array | Non
     rows, _ = shape_of("x", x, "(N, D)")
     check_shape("y", y, tuple(x.shape))
     dtype = x.dtype
-    x, y = (normalize(upcast(xp, z)) for z in (x, y))
-    differences = x - y
+    unit_x, unit_y = (normalize(upcast(xp, z)) for z in (x, y))
+    differences = unit_x - unit_y
     squares = xp.sum(differences * differences, axis=1)
     values = squares
     if power != 2.0:  # noqa: PLR2004  (a square needs no root)
@@ -210,7 +211,7 @@ def alignment(x: Array, y: Array, /, *, power: float = 2.0, weights: Array | Non
     return finish(xp, Reduction("mean", row_weights(xp, weights, rows, x)).of_values(values, counted), dtype, "mean")
 
 
-def uniformity(x: Array, /, *, t: float = 2.0, block_size: int | str | None = "auto") -> Array:
+def uniformity(x: ArrayOf[ArrayT], /, *, t: float = 2.0, block_size: BlockSize = "auto") -> ArrayT:
     r"""Return how evenly embeddings spread over the unit sphere.
 
     .. math:: \log \frac{1}{N (N - 1)} \sum_i \sum_{j \ne i} e^{-t \lVert \hat x_i - \hat x_j \rVert^2}, \qquad
@@ -283,15 +284,15 @@ def _others_rule(tile: Tile) -> tuple[Array, Array]:
 
 
 def top_k_accuracy(
-    scores: Array,
+    scores: ArrayOf[ArrayT],
     /,
     *,
     k: int = 1,
-    positives: Array | None = None,
-    mask: Array | None = None,
-    weights: Array | None = None,
-    reduction: str = "mean",
-) -> Array:
+    positives: AnyArray | None = None,
+    mask: AnyArray | None = None,
+    weights: AnyArray | None = None,
+    reduction: ReductionName = "mean",
+) -> ArrayT:
     r"""Return how often the positive is among the k highest scores of its row.
 
     .. math:: \mathrm{acc}_i = \big[\, |\{j \in Q(i) : g_{ij} \ge \max_{p \in P(i)} g_{ip}\}| < k \,\big]

@@ -22,6 +22,19 @@ from ._core.checks import (
 from ._core.namespace import enter, is_array, is_number
 from ._core.numerics import upcast
 from ._core.protocol import Array, Namespace
+from ._core.types import (
+    AnyArray,
+    ArrayOf,
+    ArrayT,
+    Averaging,
+    FlatForm,
+    Mining,
+    MultiPositive,
+    ReductionName,
+    RelicDirection,
+    StoppedSide,
+    TripletForm,
+)
 from ._losses.graded import enter_graded, loss_of_graded
 from .objectives import AnyObjective
 from .objectives import contrastive as contrastive_objective
@@ -50,15 +63,15 @@ __all__ = [
 
 
 def info_nce(
-    scores: Array,
+    scores: ArrayOf[ArrayT],
     /,
     *,
-    positives: Array | None = None,
-    mask: Array | None = None,
-    weights: Array | None = None,
-    reduction: str = "mean",
-    multi_positive: str = "each",
-) -> Array:
+    positives: AnyArray | None = None,
+    mask: AnyArray | None = None,
+    weights: AnyArray | None = None,
+    reduction: ReductionName = "mean",
+    multi_positive: MultiPositive = "each",
+) -> ArrayT:
     r"""Return the InfoNCE loss of a score matrix.
 
     .. math:: \ell_i = \log(1 + e^{u_i}), \qquad u_i = \mathrm{lse}_{j \in Q(i)}\, g_{ij} - g_{i p(i)}
@@ -114,17 +127,17 @@ def info_nce(
 
 
 def flat_nce(
-    scores: Array,
+    scores: ArrayOf[ArrayT],
     /,
     *,
     include_positive: bool = False,
-    form: str = "log",
-    positives: Array | None = None,
-    mask: Array | None = None,
-    weights: Array | None = None,
-    reduction: str = "mean",
-    multi_positive: str = "each",
-) -> Array:
+    form: FlatForm = "log",
+    positives: AnyArray | None = None,
+    mask: AnyArray | None = None,
+    weights: AnyArray | None = None,
+    reduction: ReductionName = "mean",
+    multi_positive: MultiPositive = "each",
+) -> ArrayT:
     r"""Return the FlatNCE loss of a score matrix: the log-odds of the negatives.
 
     .. math:: \ell_i = u_i = \mathrm{lse}_{j \in Q(i)}\, g_{ij} - g_{i p(i)}
@@ -183,15 +196,15 @@ def flat_nce(
 
 
 def dcl(
-    scores: Array,
+    scores: ArrayOf[ArrayT],
     /,
     *,
-    positives: Array | None = None,
-    mask: Array | None = None,
-    weights: Array | None = None,
-    reduction: str = "mean",
-    multi_positive: str = "each",
-) -> Array:
+    positives: AnyArray | None = None,
+    mask: AnyArray | None = None,
+    weights: AnyArray | None = None,
+    reduction: ReductionName = "mean",
+    multi_positive: MultiPositive = "each",
+) -> ArrayT:
     r"""Return the decoupled contrastive loss of a score matrix: `flat_nce` without the positive, in the log form.
 
     .. math:: \ell_i = -g_{i p(i)} + \mathrm{lse}_{j \in Q(i)}\, g_{ij}
@@ -243,14 +256,14 @@ def dcl(
 
 
 def cosent(
-    scores: Array,
-    grades: Array,
+    scores: ArrayOf[ArrayT],
+    grades: AnyArray,
     /,
     *,
-    scale: float | Array = 20.0,
-    mask: Array | None = None,
-    weights: Array | None = None,
-) -> Array:
+    scale: float | AnyArray = 20.0,
+    mask: AnyArray | None = None,
+    weights: AnyArray | None = None,
+) -> ArrayT:
     r"""Return the CoSENT loss of given similarities: of two pairs, that of the higher grade is to be the more similar.
 
     .. math:: \ell = \log\Big(1 + \sum_{i, j :\, l_i > l_j} w_i w_j\, e^{\alpha (s_j - s_i)}\Big)
@@ -309,15 +322,15 @@ def cosent(
 
 
 def supcon(
-    scores: Array,
+    scores: ArrayOf[ArrayT],
     /,
     *,
-    positives: Array | None = None,
-    mask: Array | None = None,
-    weights: Array | None = None,
-    reduction: str = "mean",
-    multi_positive: str = "each",
-) -> Array:
+    positives: AnyArray | None = None,
+    mask: AnyArray | None = None,
+    weights: AnyArray | None = None,
+    reduction: ReductionName = "mean",
+    multi_positive: MultiPositive = "each",
+) -> ArrayT:
     r"""Return the supervised contrastive loss of a score matrix: `info_nce` with several positives.
 
     .. math:: \ell_i = \frac{-1}{|P(i)|} \sum_{p \in P(i)}
@@ -376,14 +389,14 @@ def supcon(
 
 
 def nca(
-    scores: Array,
+    scores: ArrayOf[ArrayT],
     /,
     *,
-    positives: Array | None = None,
-    mask: Array | None = None,
-    weights: Array | None = None,
-    reduction: str = "mean",
-) -> Array:
+    positives: AnyArray | None = None,
+    mask: AnyArray | None = None,
+    weights: AnyArray | None = None,
+    reduction: ReductionName = "mean",
+) -> ArrayT:
     r"""Return the loss of neighbourhood components analysis, also the soft nearest neighbour loss, of a score matrix.
 
     .. math:: \ell_i = -\log \frac{\sum_{j \in P(i)} e^{g_{ij}}}{\sum_{j \in P(i) \cup Q(i)} e^{g_{ij}}}
@@ -432,17 +445,17 @@ def nca(
 
 
 def dclw(
-    scores: Array,
+    scores: ArrayOf[ArrayT],
     /,
     *,
-    temperature: float | Array = 1.0,
-    sigma: float | Array = 0.5,
+    temperature: float | AnyArray = 1.0,
+    sigma: float | AnyArray = 0.5,
     detach_weights: bool = False,
-    positives: Array | None = None,
-    mask: Array | None = None,
-    weights: Array | None = None,
-    reduction: str = "mean",
-) -> Array:
+    positives: AnyArray | None = None,
+    mask: AnyArray | None = None,
+    weights: AnyArray | None = None,
+    reduction: ReductionName = "mean",
+) -> ArrayT:
     r"""Return the weighted decoupled contrastive loss of a score matrix.
 
     .. math:: \ell_i = -w_i\, g_{i p(i)} + \mathrm{lse}_{j \in Q(i)}\, g_{ij}, \qquad
@@ -506,13 +519,13 @@ def dclw(
 
 
 def clip(
-    scores: Array,
+    scores: ArrayOf[ArrayT],
     /,
     *,
-    mask: Array | None = None,
-    weights: Array | None = None,
-    reduction: str = "mean",
-) -> Array:
+    mask: AnyArray | None = None,
+    weights: AnyArray | None = None,
+    reduction: ReductionName = "mean",
+) -> ArrayT:
     r"""Return the CLIP loss of a score matrix: the mean of InfoNCE over the rows and over the columns.
 
     .. math:: \tfrac12 \Big(\frac1N \sum_i -\log \mathrm{softmax}_j(g_{ij})_i
@@ -569,18 +582,18 @@ def clip(
 
 
 def relic(
-    scores: Array,
+    scores: ArrayOf[ArrayT],
     /,
     *,
-    alpha: float | Array = 1.0,
-    direction: str = "a_to_b",
-    stop_gradient: str | None = None,
+    alpha: float | AnyArray = 1.0,
+    direction: RelicDirection = "a_to_b",
+    stop_gradient: StoppedSide | None = None,
     symmetric: bool = False,
     include_positive: bool = True,
-    mask: Array | None = None,
-    weights: Array | None = None,
-    reduction: str = "mean",
-) -> Array:
+    mask: AnyArray | None = None,
+    weights: AnyArray | None = None,
+    reduction: ReductionName = "mean",
+) -> ArrayT:
     r"""Return the RELIC loss of a score matrix: InfoNCE, and how much the rows' and columns' distributions differ.
 
     .. math:: \ell_i = -\log p^a_{ii} + \alpha\, \mathrm{KL}(p^a_i \,\Vert\, p^b_i), \qquad
@@ -639,25 +652,25 @@ def relic(
         symmetric=symmetric,
         include_positive=include_positive,
     )
-    xp, scores, pairing, mask, weights = enter_scores(scores, None, mask, weights)
-    _square(scores)
-    live = scores != -math.inf
+    xp, matrix, pairing, mask, weights = enter_scores(scores, None, mask, weights)
+    _square(matrix)
+    live = matrix != -math.inf
     live = xp.logical_and(live, xp.matrix_transpose(live))
     mask = live if mask is None else xp.logical_and(mask, live)
     return contrast_scores(
-        xp, scores, objective=objective, pairing=pairing, mask=mask, weights=weights, reduction=reduction
+        xp, matrix, objective=objective, pairing=pairing, mask=mask, weights=weights, reduction=reduction
     )
 
 
 def logistic(
-    scores: Array,
+    scores: ArrayOf[ArrayT],
     /,
     *,
-    positives: Array | None = None,
-    mask: Array | None = None,
-    weights: Array | None = None,
-    reduction: str = "mean",
-) -> Array:
+    positives: AnyArray | None = None,
+    mask: AnyArray | None = None,
+    weights: AnyArray | None = None,
+    reduction: ReductionName = "mean",
+) -> ArrayT:
     r"""Return the logistic loss of a score matrix (SigLIP): every pair is a decision of its own.
 
     .. math:: \ell_i = \sum_{j \in P(i)} \log(1 + e^{-g_{ij}}) + \sum_{j \in Q(i)} \log(1 + e^{g_{ij}})
@@ -707,20 +720,20 @@ def logistic(
 
 
 def contrastive(
-    scores: Array,
+    scores: ArrayOf[ArrayT],
     /,
     *,
-    margin: float | Array = 1.0,
-    positive_margin: float | Array = 0.0,
+    margin: float | AnyArray = 1.0,
+    positive_margin: float | AnyArray = 0.0,
     positive_power: int = 2,
     negative_power: int = 2,
-    average: str = "all",
+    average: Averaging = "all",
     balance: bool = False,
-    positives: Array | None = None,
-    mask: Array | None = None,
-    weights: Array | None = None,
-    reduction: str = "mean",
-) -> Array:
+    positives: AnyArray | None = None,
+    mask: AnyArray | None = None,
+    weights: AnyArray | None = None,
+    reduction: ReductionName = "mean",
+) -> ArrayT:
     r"""Return the contrastive loss with a margin of a matrix of distances.
 
     .. math:: \ell_i = \sum_{j \in P(i)} \max(d_{ij} - m^+, 0)^a + \sum_{j \in Q(i)} \max(m - d_{ij}, 0)^b,
@@ -786,18 +799,18 @@ def contrastive(
 
 
 def triplet(
-    scores: Array,
+    scores: ArrayOf[ArrayT],
     /,
     *,
-    margin: float | Array = 0.2,
-    mining: str | tuple[str, str] = "batch_all",
-    form: str = "margin",
-    average: str = "all",
-    positives: Array | None = None,
-    mask: Array | None = None,
-    weights: Array | None = None,
-    reduction: str = "mean",
-) -> Array:
+    margin: float | AnyArray = 0.2,
+    mining: Mining = "batch_all",
+    form: TripletForm = "margin",
+    average: Averaging = "all",
+    positives: AnyArray | None = None,
+    mask: AnyArray | None = None,
+    weights: AnyArray | None = None,
+    reduction: ReductionName = "mean",
+) -> ArrayT:
     r"""Return the triplet loss of a matrix of distances: a positive is to be nearer than a negative, by a margin.
 
     .. math:: \ell_i = \sum_{p \in P(i)} \sum_{n \in Q(i)} \max(d_{ip} - d_{in} + m, 0), \qquad d_{ij} = -g_{ij}
@@ -873,7 +886,7 @@ def _loss(
     positives: Array | None,
     mask: Array | None,
     weights: Array | None,
-    reduction: str,
+    reduction: ReductionName,
 ) -> Array:
     xp, scores, pairing, mask, weights = enter_scores(scores, positives, mask, weights)
     return contrast_scores(

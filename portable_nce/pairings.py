@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, get_args
 
 from ._core.autodiff import stop_gradient
 from ._core.checks import (
@@ -26,6 +26,7 @@ from ._core.equality import EqualByContents
 from ._core.namespace import enter, is_array, namespace_of
 from ._core.numerics import normalize, upcast
 from ._core.protocol import Array, Namespace
+from ._core.types import AnyArray, ArrayOf, MarginStrategy
 
 __all__ = [
     "Pairing",
@@ -44,6 +45,8 @@ __all__ = [
     "two_views",
     "weighted",
 ]
+
+STRATEGIES: tuple[MarginStrategy, ...] = get_args(MarginStrategy)
 
 
 class Tile(NamedTuple):
@@ -348,7 +351,7 @@ def diagonal() -> Pairing:
     return _DIAGONAL
 
 
-def queue(valid: Array | None = None, /) -> Pairing:
+def queue(valid: AnyArray | None = None, /) -> Pairing:
     """Row i is positive with column i; the columns beyond the rows are the negatives of all.
 
     Other columns that belong to rows take no part.
@@ -412,7 +415,7 @@ def several_views(number: int) -> Pairing:
     return made
 
 
-def index(positives: Array, /) -> Pairing:
+def index(positives: AnyArray, /) -> Pairing:
     """Row i is positive with column ``positives[i]``; every other column is its negative.
 
     Parameters
@@ -447,7 +450,7 @@ def index(positives: Array, /) -> Pairing:
     return _structured(Pairing(_index_rule, rows=(positives,), one_per_row=True), "index")
 
 
-def labels(rows: Array, columns: Array | None = None, /) -> Pairing:
+def labels(rows: AnyArray, columns: AnyArray | None = None, /) -> Pairing:
     """Equal labels are positives, different labels negatives.
 
     Parameters
@@ -501,7 +504,7 @@ def with_negatives(pairing: Pairing, *valid: Array) -> Pairing:
     return made
 
 
-def ids(rows: Array, columns: Array | None = None, /) -> Pairing:
+def ids(rows: AnyArray, columns: AnyArray | None = None, /) -> Pairing:
     """Row i is positive with column i; other columns with the id of that one take no part.
 
     They are the same thing, drawn into the batch a second time, and no negatives of it. All further columns, those
@@ -545,7 +548,7 @@ def ids(rows: Array, columns: Array | None = None, /) -> Pairing:
     return _exchangeable(_structured(pairing, "ids"))
 
 
-def explicit(positives: Array, /) -> Pairing:
+def explicit(positives: AnyArray, /) -> Pairing:
     """The positives are where a boolean matrix is True, the negatives where it is False.
 
     Parameters
@@ -579,7 +582,7 @@ def explicit(positives: Array, /) -> Pairing:
     return Pairing(_explicit_rule, pairs=(positives,))
 
 
-def soft(targets: Array, /) -> Pairing:
+def soft(targets: ArrayOf[Any], /) -> Pairing:
     r"""Positives with weights: the share of each column in what a row is to look like.
 
     With the objective "info_nce" the loss of a row is the cross-entropy with soft targets,
@@ -620,7 +623,7 @@ def soft(targets: Array, /) -> Pairing:
     return Pairing(_soft_rule, pairs=(stop_gradient(targets),))
 
 
-def weighted(pairing: Pairing, weights: Array, /) -> Pairing:
+def weighted(pairing: Pairing, weights: ArrayOf[Any], /) -> Pairing:
     r"""The same positives and negatives, each pair with a weight.
 
     A negative of weight w counts as if it were there w times: in a sum of exponentials as
@@ -676,7 +679,7 @@ def weighted(pairing: Pairing, weights: Array, /) -> Pairing:
     )
 
 
-def overlap(rows: Array, columns: Array | None = None, /) -> Pairing:
+def overlap(rows: AnyArray, columns: AnyArray | None = None, /) -> Pairing:
     r"""Rows and columns that share labels are positives, with the share of these for weights (Jaccard's index).
 
     .. math:: t_{ij} = \frac{|A_i \cap B_j|}{|A_i \cup B_j|}
@@ -718,7 +721,7 @@ def overlap(rows: Array, columns: Array | None = None, /) -> Pairing:
     return _exchangeable(Pairing(rule, rows=(rows,), columns=(rows if columns is None else columns,)))
 
 
-def teacher(rows: Array, columns: Array | None = None, /, *, temperature: float | None = 0.05) -> Pairing:
+def teacher(rows: AnyArray, columns: AnyArray | None = None, /, *, temperature: float | None = 0.05) -> Pairing:
     r"""All columns are positives, weighted by a teacher's cosine similarities c of its own embeddings.
 
     With a temperature the weights are the teacher's softmax, :math:`t_{ij} \propto e^{c_{ij} / \tau}`: the loss with
@@ -808,7 +811,9 @@ def smoothed(smoothing: float, /) -> Pairing:
     return _DIAGONAL if not smoothing else _exchangeable(Pairing(SmoothedRule(smoothing)))
 
 
-def guided(rows: Array, columns: Array, /, *, margin: float = 0.0, strategy: str = "absolute") -> Pairing:
+def guided(
+    rows: AnyArray, columns: AnyArray, /, *, margin: float = 0.0, strategy: MarginStrategy = "absolute"
+) -> Pairing:
     r"""Row i is positive with column i; negatives that a guide takes for positives take no part.
 
     With the guide's cosine similarities c of its own embeddings, those are left out for which
@@ -853,7 +858,7 @@ def guided(rows: Array, columns: Array, /, *, margin: float = 0.0, strategy: str
     >>> round(float(pnce.contrast(query, query, objective="info_nce", pairing=pairing)), 6)
     0.392656
     """
-    check_choice("strategy", strategy, ("absolute", "relative"))
+    check_choice("strategy", strategy, STRATEGIES)
     if not is_array(columns):
         message = f"columns: expected the guide's embeddings, got {type(columns).__name__}"
         raise TypeError(message)

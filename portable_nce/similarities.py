@@ -20,7 +20,7 @@ import inspect
 import math
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, ParamSpec, TypeAlias, TypeVar
+from typing import Any, TypeAlias, get_args
 
 from ._core.autodiff import stop_gradient
 from ._core.checks import check_bool, check_callable, check_choice, check_floating, check_mask, check_shape, shape_of
@@ -29,6 +29,7 @@ from ._core.namespace import device_of, enter, is_array, is_number, namespace_of
 from ._core.numerics import in_range, normalize, normalize_both, safe_sqrt, upcast
 from ._core.protocol import Array, Namespace
 from ._core.registry import adapter_of
+from ._core.types import AnyArray, Parameters, Result, SimilarityName
 
 __all__ = [
     "NAMES",
@@ -131,6 +132,10 @@ class Similarity(EqualByContents):
             return self
         pullback = None if self.pullback is None else _TransposedPullback(self.pullback)
         return Similarity(self.prepare, _TransposedScores(self.scores), pullback, wide=self.wide)
+
+
+AnySimilarity: TypeAlias = SimilarityName | Similarity | Callable[[Array, Array], Array]
+"""What a `similarity` argument may be."""
 
 
 class _Around(EqualByContents):
@@ -447,10 +452,6 @@ class _MaxSimPullback(_MaxSim):
         return (to_rows, xp.zeros_like(rows[1])), (to_columns, xp.zeros_like(columns[1]))
 
 
-Parameters = ParamSpec("Parameters")
-Result = TypeVar("Result")
-
-
 def takes_tokens(loss: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """A loss whose positional arguments are embeddings, and may be arrays of tokens with a similarity of these."""
     names = inspect.getfullargspec(loss).args
@@ -490,7 +491,7 @@ class _CriticScores(_Around):
         return upcast(xp, scores) * scale
 
 
-def bilinear(weight: Array, /) -> Similarity:
+def bilinear(weight: AnyArray, /) -> Similarity:
     r"""Return the bilinear similarity :math:`x^\top W y / \tau`.
 
     Parameters
@@ -532,7 +533,7 @@ def bilinear(weight: Array, /) -> Similarity:
 
 
 def max_sim(
-    *, query_mask: Array | None = None, document_mask: Array | None = None, normalize: bool = True
+    *, query_mask: AnyArray | None = None, document_mask: AnyArray | None = None, normalize: bool = True
 ) -> Similarity:
     r"""Return ColBERT's similarity of token embeddings, late interaction: each query token finds its best match.
 
@@ -597,7 +598,7 @@ def max_sim(
     return Similarity(_OfTokens(query_mask, document_mask, normalize), _MaxSimScores(0), wide=True)
 
 
-def normalized(similarity: str | Similarity | Callable[[Array, Array], Array], /) -> Similarity:
+def normalized(similarity: AnySimilarity, /) -> Similarity:
     r"""Return a similarity of the directions alone: embeddings are scaled to unit length before it sees them.
 
     .. math:: s\Big(\frac{x}{\lVert x \rVert}, \frac{y}{\lVert y \rVert}\Big)
@@ -645,7 +646,7 @@ def normalized(similarity: str | Similarity | Callable[[Array, Array], Array], /
     return made
 
 
-def scaled_columns(similarity: str | Similarity | Callable[[Array, Array], Array], factors: Array, /) -> Similarity:
+def scaled_columns(similarity: AnySimilarity, factors: AnyArray, /) -> Similarity:
     r"""Return a similarity whose score against column j is multiplied by a factor of that column.
 
     .. math:: s(x_i, y_j)\, f_j
@@ -690,7 +691,7 @@ def scaled_columns(similarity: str | Similarity | Callable[[Array, Array], Array
     return Similarity(prepare, _ScaledScores(inner.scores), pullback, wide=inner.wide)
 
 
-def shifted_columns(similarity: str | Similarity | Callable[[Array, Array], Array], offsets: Array, /) -> Similarity:
+def shifted_columns(similarity: AnySimilarity, offsets: AnyArray, /) -> Similarity:
     r"""Return a similarity to whose score against column j an offset of that column is added.
 
     .. math:: s(x_i, y_j) / \tau + o_j
@@ -743,7 +744,7 @@ def shifted_columns(similarity: str | Similarity | Callable[[Array, Array], Arra
     return Similarity(prepare, _ShiftedScores(inner.scores), pullback, wide=inner.wide)
 
 
-def resolve(similarity: str | Similarity | Callable[[Array, Array], Array]) -> Similarity:
+def resolve(similarity: AnySimilarity) -> Similarity:
     """The similarity that a `similarity` argument means.
 
     Parameters
@@ -881,7 +882,7 @@ def _sum_of_products(xp: Namespace, scores: Array, cotangent: Array) -> Array:
     return xp.sum(xp.where(cotangent == 0, xp.zeros_like(scores), scores) * cotangent, axis=1, keepdims=True)
 
 
-_NAMED = {
+_NAMED: dict[str, Similarity] = {
     "dot": Similarity(_dot, inner_product=True),
     "cosine": Similarity(_cosine, inner_product=True),
     "neg_sq_euclidean": Similarity(_euclidean, _sq_euclidean_scores, _sq_euclidean_pullback, wide=True),
@@ -890,7 +891,7 @@ _NAMED = {
 for _name in ("dot", "cosine"):
     _NAMED[_name].symmetric = _NAMED[_name].scales = True
 _NAMED["cosine"].unit = True
-NAMES = tuple(_NAMED)
+NAMES: tuple[SimilarityName, ...] = get_args(SimilarityName)
 UNIT = Similarity(_dot, inner_product=True)
 """That of rows which are unit vectors already."""
 UNIT.symmetric = UNIT.unit = True

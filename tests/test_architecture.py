@@ -30,7 +30,7 @@ LAYERS = (
     ("objectives", "pairings", "similarities"),
     ("_execution",),
     ("_call",),
-    ("_losses", "bounds", "density", "diagnostics", "from_scores"),
+    ("_losses", "bounds", "density", "diagnostics", "from_scores", "typing"),
 )
 """The mathematics, lowest first: each part may import from lower layers and from its own."""
 

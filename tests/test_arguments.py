@@ -1102,8 +1102,11 @@ RECORDS = {
 }
 """Named tuples, protocols, what `across` makes: they hold what they are given, and who takes them looks into them."""
 
-ALIASES = {"similarities.Operands", "similarities.Pullback", "similarities.Scores"}
-"""Types of functions and tuples."""
+ALIASES = {
+    *("similarities.Operands", "similarities.Pullback", "similarities.Scores"),
+    *(f"typing.{name}" for name in pnce.typing.__all__ if callable(getattr(pnce.typing, name))),
+}
+"""Types."""
 
 CLUSTERED = {"prototypes", "assignments", "concentrations", "mask"}
 """Of these, one that is a sequence asks for all to be: the error names the one that is found to differ."""

@@ -206,7 +206,7 @@ def test_jax_distances_of_duplicates_are_zero(block_size: int | None, dtype: str
 
 
 @pytest.mark.parametrize("name", ["neg_sq_euclidean", "neg_euclidean"])
-def test_jax_second_derivatives_of_distances(name: str) -> None:
+def test_jax_second_derivatives_of_distances(name: pnce.typing.SimilarityName) -> None:
     """Coordinates that are equal have a slope all the same."""
     x = np.asarray([[1.0, 2.0, 3.0], [1.0, 0.5, -1.0]])
     y = np.asarray([[1.0, 0.5, 3.0], [0.0, 0.5, 1.0]])

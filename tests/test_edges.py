@@ -6,7 +6,7 @@ import inspect
 import itertools
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -135,7 +135,7 @@ WEIGHTS = np.asarray([1.0, 0.0, 2.0, 0.5, 1.0, 0.0, 1.5, 1.0])
 @pytest.mark.parametrize("symmetric", [False, True])
 @pytest.mark.parametrize("pairing", ["diagonal", "two_views"])
 def test_products_stream_for_every_statistic(
-    temperature: float, pairing: str, *, of_odds_alone: bool, weighted: bool, symmetric: bool
+    temperature: float, pairing: pnce.typing.PairingName, *, of_odds_alone: bool, weighted: bool, symmetric: bool
 ) -> None:
     objective = squared_odds(of_odds_alone=of_odds_alone)
 
@@ -162,7 +162,11 @@ def test_products_stream_for_every_statistic(
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("pairing", ["diagonal", "two_views", "queue"])
 def test_sums_of_products_stream_for_every_term(
-    attract: Term | None, divide_by: str, pairing: str, *, weighted: bool
+    attract: Term | None,
+    divide_by: pnce.typing.DivideBy,
+    pairing: Literal["diagonal", "two_views", "queue"],
+    *,
+    weighted: bool,
 ) -> None:
     def loss(x: Any, y: Any, weights: Any, centre: Any, *, block_size: int | None) -> Any:
         arrays = (x,) if pairing == "two_views" else (x, np.concatenate([y, x * y]) if pairing == "queue" else y)
@@ -314,7 +318,9 @@ def test_the_sizes_of_what_is_computed_at_once_change_no_loss(
 
 @pytest.mark.parametrize("include_positive", [False, True])
 @pytest.mark.parametrize("multi_positive", ["each", "pooled"])
-def test_the_detached_forms_stream_with_several_positives(multi_positive: str, *, include_positive: bool) -> None:
+def test_the_detached_forms_stream_with_several_positives(
+    multi_positive: pnce.typing.MultiPositive, *, include_positive: bool
+) -> None:
     objective = pnce.objectives.flat_nce(
         form="detach", include_positive=include_positive, multi_positive=multi_positive
     )
@@ -329,7 +335,7 @@ def test_the_detached_forms_stream_with_several_positives(multi_positive: str, *
 
 @pytest.mark.parametrize("form", ["log", "detach"])
 @pytest.mark.parametrize("include_positive", [False, True])
-def test_a_row_without_negatives_is_not_counted(form: str, *, include_positive: bool) -> None:
+def test_a_row_without_negatives_is_not_counted(form: pnce.typing.FlatForm, *, include_positive: bool) -> None:
     objective = pnce.objectives.flat_nce(form=form, include_positive=include_positive)
     mask = np.ones((8, 8), dtype=bool)
     mask[2], mask[2, 2] = False, True  # no negative

@@ -424,12 +424,9 @@ def test_several_views_are_labels_whose_places_are_known(views: int, samples: in
     labels = pnce.pairings.labels(np.tile(np.arange(samples), views))
     objective = pnce.objectives.info_nce(multi_positive=form)
     for temperature in (0.1, 0.01):
-        value, gradients = pnce.value_and_grad(
-            lambda *v, t=temperature: pnce.nt_xent(
-                *v, multi_positive=form, temperature=t, weights=weights, block_size=block_size
-            ),
-            argnums=tuple(range(views)),
-        )(*np.split(batch, views))
+        loss = functools.partial(pnce.nt_xent, multi_positive=form, temperature=temperature, weights=weights)
+        several = functools.partial(loss, block_size=block_size)
+        value, gradients = pnce.value_and_grad(several, argnums=tuple(range(views)))(*np.split(batch, views))
         expected, gradient = pnce.value_and_grad(
             lambda x, t=temperature: pnce.contrast(
                 x, objective=objective, pairing=labels, temperature=t, weights=weights, block_size=None
@@ -552,7 +549,7 @@ def check_parts(pairing: str, objective: str, cuts: tuple[int, ...], block_size:
 @pytest.mark.parametrize("form", ["each", "pooled", "separate"])
 @pytest.mark.parametrize("own", [False, True])
 def test_sorted_labels_give_what_masks_give(
-    form: Any, temperature: float, reduction: str, monkeypatch: pytest.MonkeyPatch, *, own: bool
+    form: Any, temperature: float, reduction: pnce.typing.ReductionName, monkeypatch: pytest.MonkeyPatch, *, own: bool
 ) -> None:
     """Of rows against other columns and of own ones, with classes of one, of some and of none among the columns."""
     rng = np.random.default_rng(23)

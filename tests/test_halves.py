@@ -82,11 +82,11 @@ def torch_adapter() -> Any:
     return adapter_of(torch.zeros(1))
 
 
-class Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Products(TorchDispatchMode):
     """Count products by the dtypes of their operands and results."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.found: Counter[tuple[str, ...]] = Counter()
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -120,11 +120,11 @@ def test_torch_multiplies_sixteen_bits_on_an_accelerator(name: str, dtype: torch
     assert (a.grad.dtype, a.grad.shape) == (dtype, a.shape)
 
 
-class Traffic(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Traffic(TorchDispatchMode):
     """Count the bytes of large matrices that anything but a product reads and writes."""
 
     def __init__(self, entries: int) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.entries = entries
         self.bytes = 0
 
@@ -375,7 +375,7 @@ def test_no_bit_is_lost(form: str, margin: str, dtype: torch.dtype, emulated: No
 
 @pytest.mark.parametrize("similarity", ["cosine", "dot"])
 @pytest.mark.parametrize("factor", [1e-37, 1e-25, 1.0, 1e18])
-def test_rows_of_any_magnitude(factor: float, similarity: str, emulated: None) -> None:
+def test_rows_of_any_magnitude(factor: float, similarity: pnce.typing.SimilarityName, emulated: None) -> None:
     """bfloat16 has the range of float32, whose products are beyond it; the rows are not."""
     del emulated
     draw = torch.Generator().manual_seed(3)
@@ -476,7 +476,7 @@ def test_rows_that_do_not_count_may_hold_anything(emulated: None) -> None:
     for pairing in (of_pairs, pnce.pairings.Pairing(of_pairs.rule, pairs=(positives,), one_per_row=True)):
         for similarity in ("cosine", "dot"):
 
-            def loss(x: torch.Tensor, y: torch.Tensor, p: Any = pairing, s: str = similarity) -> Any:
+            def loss(x: torch.Tensor, y: torch.Tensor, p: Any = pairing, s: Any = similarity) -> Any:
                 return pnce.contrast(x, y, objective="info_nce", pairing=p, similarity=s, temperature=0.5)
 
             found, wanted = results(loss, a, b), results(loss, a.double(), b.double())
@@ -595,9 +595,9 @@ def on_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         return default(*arrays)
 
     monkeypatch.setattr(jax.lax, "platform_dependent", chosen)
-    jax.clear_caches()  # type: ignore[no-untyped-call]
+    jax.clear_caches()
     yield
-    jax.clear_caches()  # type: ignore[no-untyped-call]
+    jax.clear_caches()
 
 
 def close(x: Any, y: Any, units: float) -> bool:

@@ -74,7 +74,7 @@ def distances_of(x: torch.Tensor, *, squared: bool) -> torch.Tensor:
 
 @pytest.mark.parametrize("similarity", ["neg_sq_euclidean", "neg_euclidean"])
 @pytest.mark.parametrize("seed", range(20))
-def test_semi_hard_as_in_tensorflow_addons(seed: int, similarity: str) -> None:
+def test_semi_hard_as_in_tensorflow_addons(seed: int, similarity: pnce.typing.SimilarityName) -> None:
     x, labels = drawn(seed)
     ours = pnce.triplet_from_labels(x, labels, margin=MARGIN, mining="semi_hard", similarity=similarity)
     assert_same(x, ours, tensorflow_addons(distances_of(x, squared="sq" in similarity), labels))
@@ -85,7 +85,9 @@ SIMILARITY = [("hard", "hard"), ("hard", "semi_hard"), ("hard", "easy"), ("easy"
 
 @pytest.mark.parametrize("rules", SIMILARITY)
 @pytest.mark.parametrize("seed", range(5))
-def test_the_strategies_of_tensorflow_similarity(seed: int, rules: tuple[str, str]) -> None:
+def test_the_strategies_of_tensorflow_similarity(
+    seed: int, rules: tuple[pnce.typing.MiningRule, pnce.typing.MiningRule]
+) -> None:
     """All but easy positives with semi-hard negatives, which it finds relative to the farthest positive."""
     x, labels = drawn(seed)
     ours = pnce.triplet_from_labels(x, labels, margin=MARGIN, mining=rules)

@@ -120,6 +120,8 @@ def test_an_objective_is_a_function_of_the_statistics() -> None:
         pnce.contrast(X, Y, objective=lambda row: float(row.log_odds.shape[0]))
 
 
+BLOCK_SIZES: tuple[Any, ...] = (None, "auto", 1, 2, 4)
+
 SQUARED_ODDS = Objective(
     lambda row: row.log_odds * row.log_odds + row.spread * row.negative - row.positive,
     slopes=lambda row: (2.0 * row.log_odds, row.negative, row.spread, -1.0 + 0.0 * row.positive),
@@ -132,7 +134,7 @@ SQUARED_ODDS = Objective(
 @pytest.mark.parametrize("pairing", ["diagonal", "labels", "two views"])
 @pytest.mark.parametrize("similarity", ["dot", "neg_sq_euclidean"])
 def test_an_objective_with_slopes(
-    convert: Any, similarity: str, pairing: str, *, weighted: bool, symmetric: bool
+    convert: Any, similarity: pnce.typing.SimilarityName, pairing: str, *, weighted: bool, symmetric: bool
 ) -> None:
     """Value and gradient in one pass, in blocks and tiles of every size, and with scores small and large."""
     if pairing == "two views":
@@ -141,7 +143,7 @@ def test_an_objective_with_slopes(
         times = convert(np.asarray([0, 1, 1, 0, 2, 2]))
         chosen = pnce.pairings.labels(times, times) if pairing == "labels" else pnce.pairings.diagonal()
 
-    def loss(x: Any, y: Any, t: Any, w: Any, block_size: int | str | None) -> Any:
+    def loss(x: Any, y: Any, t: Any, w: Any, block_size: pnce.typing.BlockSize) -> Any:
         return pnce.contrast(
             x,
             y,
@@ -158,7 +160,7 @@ def test_an_objective_with_slopes(
         arrays = [convert(x) for x in (X, Y, np.asarray(temperature), np.asarray([1.0, 0.0, 2.0, 0.5, 1.0, 3.0]))]
         dense, *streamed = (
             pnce.value_and_grad(lambda x, y, t, w, b=block: loss(x, y, t, w, b), (0, 1, 2, 3))(*arrays)
-            for block in (None, "auto", 1, 2, 4)
+            for block in BLOCK_SIZES
         )
         for value, gradients in streamed:
             np.testing.assert_allclose(np.asarray(value), np.asarray(dense[0]), rtol=1e-11)
@@ -169,7 +171,7 @@ def test_an_objective_with_slopes(
 
 def test_a_queue_without_further_columns() -> None:
     """No row has a negative: every loss is 0, in one pass or two."""
-    for block_size in (None, "auto", 2):
+    for block_size in BLOCK_SIZES:
         value, gradient = pnce.value_and_grad(
             lambda x, b=block_size: pnce.contrast(
                 x, Y, objective="info_nce", pairing=pnce.pairings.queue(), symmetric=True, block_size=b
@@ -204,7 +206,7 @@ def test_pairings_and_similarities_transpose_and_return() -> None:
 
 def test_the_general_entry_refuses() -> None:
     with pytest.raises(ValueError, match="pairing: expected one of"):
-        pnce.contrast(X, Y, objective="info_nce", pairing="all")
+        pnce.contrast(X, Y, objective="info_nce", pairing="all")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="pairing: expected a name"):
         pnce.contrast(X, Y, objective="info_nce", pairing=3)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="even number of rows"):
@@ -223,11 +225,11 @@ def test_the_general_entry_refuses() -> None:
     with pytest.raises(TypeError, match="weights: expected a real dtype"):
         pnce.contrast(X, Y, objective="info_nce", weights=np.ones(6, dtype=complex))
     with pytest.raises(TypeError, match="logit_scale: expected a number"):
-        pnce.clip(X, Y, logit_scale="large")
+        pnce.clip(X, Y, logit_scale="large")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="at least one column, got 0"):
         pnce.bounds.log_n_ceiling(0)
     with pytest.raises(TypeError, match="an array or an integer, got str"):
-        pnce.bounds.log_n_ceiling("many")
+        pnce.bounds.log_n_ceiling("many")  # type: ignore[call-overload]
 
 
 def test_wide_similarities_stream_by_themselves() -> None:
@@ -448,7 +450,9 @@ def test_similarities_around_others_are_found_again() -> None:
 @libraries
 @pytest.mark.parametrize("weights", [None, RNG.uniform(0.5, 1.0, size=6)], ids=["plain", "weights"])
 @pytest.mark.parametrize("divide_by", ["rows", "pairs", "active"])
-def test_pairs_streamed_as_products_are_those_of_the_matrix(divide_by: str, weights: Any, convert: Any) -> None:
+def test_pairs_streamed_as_products_are_those_of_the_matrix(
+    divide_by: pnce.typing.DivideBy, weights: Any, convert: Any
+) -> None:
     def found(block_size: int | None) -> list[np.ndarray]:
         def loss(x: Any, y: Any, bias: Any, weights: Any) -> Any:
             objective = pnce.objectives.logistic(bias=bias, divide_by=divide_by)
@@ -490,7 +494,9 @@ def like(x: Any, numbers: np.ndarray) -> Any:
 @pytest.mark.parametrize("objective", COUPLED.values(), ids=COUPLED)
 @pytest.mark.parametrize("similarity", ["dot", "neg_euclidean"])
 @pytest.mark.parametrize("convert", [np.asarray, torch.tensor, jnp.asarray], ids=["numpy", "torch", "jax"])
-def test_functions_that_couple_rows_see_all_of_them(objective: Any, similarity: str, convert: Any) -> None:
+def test_functions_that_couple_rows_see_all_of_them(
+    objective: Any, similarity: pnce.typing.SimilarityName, convert: Any
+) -> None:
     rng = np.random.default_rng(5)
     x, y = (convert(rng.normal(size=(12, 3))) for _ in range(2))
 

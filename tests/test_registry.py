@@ -23,13 +23,16 @@ class Foreign:
     def __init__(self, value: Any) -> None:
         self.value = np.asarray(value)
 
-    shape = property(lambda self: self.value.shape)
-    dtype = property(lambda self: self.value.dtype)
+        self.shape, self.dtype = self.value.shape, self.value.dtype
+
     device = "cpu"
 
     def __array_namespace__(self, api_version: str | None = None) -> Any:
         del api_version
         return np
+
+    def __getitem__(self, key: Any) -> Foreign:
+        return Foreign(self.value[key])
 
 
 class Adapter:

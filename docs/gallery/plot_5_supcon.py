@@ -21,7 +21,7 @@ order = torch.randperm(len(images))
 train, test = order[:1297], order[1297:]
 
 
-def embedded(multi_positive: str) -> torch.Tensor:
+def embedded(multi_positive: pnce.typing.MultiPositive) -> torch.Tensor:
     """Train an encoder with one convention for several positives, and give the embeddings of all digits."""
     torch.manual_seed(1)
     encoder = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 2))
@@ -39,8 +39,9 @@ def embedded(multi_positive: str) -> torch.Tensor:
 # %%
 # Three conventions for several positives (:doc:`../options`). Only digits that took no part in the training are drawn.
 
+CONVENTIONS: tuple[pnce.typing.MultiPositive, ...] = ("each", "separate", "pooled")
 figure, panels = plt.subplots(1, 3, figsize=(11, 3.9), layout="constrained")
-for axes, convention in zip(panels, ("each", "separate", "pooled"), strict=True):
+for axes, convention in zip(panels, CONVENTIONS, strict=True):
     places = embedded(convention)
     radius = 1.0 + 0.02 * np.random.default_rng(0).standard_normal(len(test))[:, None]
     axes.scatter(*(places[test].numpy() * radius).T, c=classes[test], cmap="tab10", s=8)

@@ -10,13 +10,13 @@ from typing import Any
 from .checks import as_integer, cast_hint, check_bool, check_callable, is_floating
 from .equality import EqualByContents
 from .namespace import is_array, namespace_of
-from .protocol import Array
 from .registry import adapter_of
+from .types import ArrayOf, ArrayT, Parameters, Result
 
 __all__ = ["grad", "stop_gradient", "value_and_grad"]
 
 
-def stop_gradient(x: Array, /) -> Array:
+def stop_gradient(x: ArrayOf[ArrayT], /) -> ArrayT:
     """Return an array with the same values that differentiation takes for a constant.
 
     Parameters
@@ -45,8 +45,8 @@ def stop_gradient(x: Array, /) -> Array:
 
 
 def value_and_grad(
-    fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
-) -> Callable[..., Any]:
+    fn: Callable[Parameters, Result], argnums: int | Sequence[int] = 0, has_aux: bool = False
+) -> Callable[Parameters, tuple[Result, Any]]:
     """Return a function that computes the value of `fn` and its gradient, on any backend.
 
     NumPy, CuPy and other libraries without autodiff are differentiated by a reverse-mode tape over the array API;
@@ -96,7 +96,9 @@ def value_and_grad(
     return _ValueAndGrad(fn, argnums, has_aux)
 
 
-def grad(fn: Callable[..., Any], argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Callable[..., Any]:
+def grad(
+    fn: Callable[Parameters, object], argnums: int | Sequence[int] = 0, has_aux: bool = False
+) -> Callable[Parameters, Any]:
     """Return a function that computes the gradient of `fn`, on any backend.
 
     Parameters

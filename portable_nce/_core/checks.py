@@ -6,11 +6,12 @@ import math
 import operator
 import sys
 from collections.abc import Collection
-from typing import Any
+from typing import Any, get_args
 
 from .namespace import enter, is_array, is_number
 from .protocol import Array, Namespace
 from .registry import adapter_of
+from .types import BlockSize, Precision
 
 __all__ = [
     "as_integer",
@@ -46,7 +47,7 @@ def check_choice(name: str, value: object, allowed: Collection[str]) -> None:
         raise ValueError(message)
 
 
-PRECISIONS = ("high", "highest")
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 
 
 def check_precision(value: object) -> None:
@@ -272,10 +273,10 @@ def row_weights(xp: Namespace, weights: Array | None, rows: int, like: Array) ->
     return xp.astype(weights, like.dtype)
 
 
-def check_block_size(block_size: Any) -> int | str | None:
+def check_block_size(block_size: Any) -> BlockSize:
     """Return `block_size`, which must be "auto", None, or a positive integer."""
     if block_size is None or (isinstance(block_size, str) and block_size == "auto"):
-        return block_size
+        return "auto" if block_size else None
     number = as_integer(block_size)
     if number is None or number < 1:
         message = f'block_size: expected a positive integer, "auto" or None, got {block_size!r}'

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import wraps
-from typing import Any, NamedTuple, ParamSpec, Protocol, TypeVar, runtime_checkable
+from typing import Any, NamedTuple, Protocol, get_args, runtime_checkable
 from zlib import crc32
 
 from .autodiff import stop_gradient
@@ -19,6 +19,7 @@ from .equality import EqualByContents
 from .namespace import is_array, is_number, namespace_of
 from .protocol import Array
 from .registry import adapter_of, communicator_of
+from .types import GradientsOfRanks, Parameters, Result
 
 __all__ = [
     "Communicator",
@@ -31,6 +32,8 @@ __all__ = [
     "told_to_others",
     "widened",
 ]
+
+GRADIENTS: tuple[GradientsOfRanks, ...] = get_args(GradientsOfRanks)
 
 
 @runtime_checkable
@@ -87,7 +90,7 @@ class Ranks:
         return f"<ranks of {self.communicator!r}{gradients}{'' if self.check else ', not checked'}>"
 
 
-def across(group: Any, /, *, gradients: str | None = None, check: bool = True) -> Ranks:
+def across(group: Any, /, *, gradients: GradientsOfRanks | None = None, check: bool = True) -> Ranks:
     """Return the ranks of a group, for the `across` argument of a loss.
 
     With it, a loss is that of one process with the ranks' batches put one after another: each rank passes its own rows,
@@ -149,7 +152,7 @@ def across(group: Any, /, *, gradients: str | None = None, check: bool = True) -
             f"gradients: expected None with an axis of JAX, which differentiates collectives itself, got {gradients!r}"
         )
         raise ValueError(message)
-    if not native and not (isinstance(gradients, str) and gradients in {"averaged", "summed"}):
+    if not native and not (isinstance(gradients, str) and gradients in GRADIENTS):
         message = (
             f"gradients: expected 'averaged' (DDP and FSDP average the gradients of the ranks) or 'summed' (you add "
             f"them up), got {gradients!r}"
@@ -171,10 +174,6 @@ class _Call(Ranks):
     def __init__(self, ranks: Ranks) -> None:
         super().__init__(ranks.communicator, averaged=ranks.averaged, check=ranks.check)
         self.exchanging = False
-
-
-Parameters = ParamSpec("Parameters")
-Result = TypeVar("Result")
 
 
 def told_to_others(loss: Callable[Parameters, Result]) -> Callable[Parameters, Result]:

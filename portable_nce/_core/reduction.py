@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 from .namespace import lift_to_tape, namespace_of
 from .numerics import sum_to_scalar
 from .protocol import Array
 from .ranks import Shards
+from .types import ReductionName
 
 __all__ = ["REDUCTIONS", "Reduction", "average", "divided"]
 
-REDUCTIONS = ("mean", "sum", "none")
+REDUCTIONS: tuple[ReductionName, ...] = get_args(ReductionName)
 
 
 class Reduction(NamedTuple):
@@ -21,7 +22,7 @@ class Reduction(NamedTuple):
     which a mean does not divide by, as it does by the weights.
     """
 
-    kind: str
+    kind: ReductionName
     weights: Array | None = None
     shards: Shards | None = None
     factor: Array | float | None = None

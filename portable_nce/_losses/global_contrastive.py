@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 from .._call import contrast_embeddings, finish, has_own_column
@@ -25,29 +24,30 @@ from .._core.namespace import enter, is_array, is_number, lift_to_tape, namespac
 from .._core.numerics import sigmoid, softplus, upcast
 from .._core.protocol import Array
 from .._core.reduction import REDUCTIONS, Reduction
+from .._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, Precision, ReductionName
 from ..objectives.base import Objective, RowStatistics, Weighted
 from ..pairings import diagonal
-from ..similarities import Similarity
+from ..similarities import AnySimilarity
 
 __all__ = ["sogclr"]
 
 
 def sogclr(
-    query: Array,
-    key: Array,
-    log_u: Array,
+    query: ArrayOf[ArrayT],
+    key: AnyArray,
+    log_u: ArrayOf[Any],
     /,
     *,
     gamma: float = 0.9,
-    temperature: float | Array = 0.1,
+    temperature: float | AnyArray = 0.1,
     rho: float | None = None,
-    similarity: str | Similarity | Callable[[Array, Array], Array] = "cosine",
-    mask: Array | None = None,
-    weights: Array | None = None,
-    reduction: str = "mean",
-    block_size: int | str | None = "auto",
-    precision: str | None = None,
-) -> tuple[Array, Array]:
+    similarity: AnySimilarity = "cosine",
+    mask: AnyArray | None = None,
+    weights: AnyArray | None = None,
+    reduction: ReductionName = "mean",
+    block_size: BlockSize = "auto",
+    precision: Precision | None = None,
+) -> tuple[ArrayT, ArrayT]:
     r"""Return the global contrastive loss (SogCLR) and the moving averages of the samples' partition functions.
 
     .. math:: \ell_i = \log \hat u_i, \qquad \hat u_i = (1 - \gamma)\, \mathrm{sg}(u_i) + \gamma\, r_i, \qquad

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .._call import finish, same_width
@@ -23,22 +22,23 @@ from .._core.namespace import device_of, enter, is_array, is_number
 from .._core.numerics import normalize, rows_where, softplus, sum_to_scalar, upcast, zeros
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
-from ..similarities import Similarity, operands, resolve
+from .._core.types import AnyArray, ArrayOf, ArrayT
+from ..similarities import AnySimilarity, operands, resolve
 
 __all__ = ["angle", "cosent", "enter_graded", "loss_of_graded"]
 
 
 def cosent(
-    x: Array,
-    y: Array,
-    grades: Array,
+    x: ArrayOf[ArrayT],
+    y: AnyArray,
+    grades: AnyArray,
     /,
     *,
-    scale: float | Array = 20.0,
-    similarity: str | Similarity | Callable[[Array, Array], Array] = "cosine",
-    mask: Array | None = None,
-    weights: Array | None = None,
-) -> Array:
+    scale: float | AnyArray = 20.0,
+    similarity: AnySimilarity = "cosine",
+    mask: AnyArray | None = None,
+    weights: AnyArray | None = None,
+) -> ArrayT:
     r"""Return the CoSENT loss: of two pairs of embeddings, that of the higher grade is to be the more similar.
 
     .. math:: \ell = \log\Big(1 + \sum_{i, j :\, l_i > l_j} w_i w_j\, e^{\alpha (s_j - s_i)}\Big), \qquad
@@ -110,15 +110,15 @@ def cosent(
 
 
 def angle(
-    x: Array,
-    y: Array,
-    grades: Array,
+    x: ArrayOf[ArrayT],
+    y: AnyArray,
+    grades: AnyArray,
     /,
     *,
-    scale: float | Array = 20.0,
-    mask: Array | None = None,
-    weights: Array | None = None,
-) -> Array:
+    scale: float | AnyArray = 20.0,
+    mask: AnyArray | None = None,
+    weights: AnyArray | None = None,
+) -> ArrayT:
     r"""Return the angle loss of AnglE: `cosent`, whose similarity also sees the phase between complex embeddings.
 
     .. math:: \ell = \log\Big(1 + \sum_{i, j :\, l_i > l_j} w_i w_j\, e^{\alpha (s_j - s_i)}\Big), \qquad
@@ -190,10 +190,10 @@ def angle(
     x, y = rows_where(xp, graded.live, x, y)
     if x.shape[1] % 2:
         x, y = (xp.concat([z, zeros(xp, (z.shape[0], 1), z)], axis=1) for z in (x, y))
-    x, y = normalize(x), normalize(y)
+    x, unit = normalize(x), normalize(y)
     half = x.shape[1] // 2
     # With x = a + ib and y = c + id: Re + Im of x times the conjugate of y is a(c - d) + b(c + d).
-    c, d = y[:, :half], y[:, half:]
+    c, d = unit[:, :half], unit[:, half:]
     sums = xp.sum(x * xp.concat([c - d, c + d], axis=1), axis=1)
     return finish(xp, loss_of_graded(xp, xp.abs(sums), graded), dtype, "mean")
 

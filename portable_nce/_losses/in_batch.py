@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from .._call import (
@@ -40,12 +39,23 @@ from .._core.protocol import Array
 from .._core.ranks import Ranks, finished, told_to_others
 from .._core.reduction import Reduction
 from .._core.registry import adapter_of
+from .._core.types import (
+    AnyArray,
+    ArrayOf,
+    ArrayT,
+    BlockSize,
+    MultiPositive,
+    Precision,
+    ReductionName,
+    RelicDirection,
+    StoppedSide,
+)
 from ..from_scores import pairing_of
 from ..objectives import AnyObjective, logistic
 from ..objectives import info_nce as info_nce_objective
 from ..objectives import relic as relic_objective
 from ..pairings import Pairing, Tile, candidates, diagonal, queue, with_negatives
-from ..similarities import Similarity, operands, resolve, takes_tokens
+from ..similarities import AnySimilarity, operands, resolve, takes_tokens
 from .queue import Queue, further_columns
 
 __all__ = ["at_most", "clip", "cpc", "info_nce", "n_tuple", "relic", "siglip"]
@@ -54,24 +64,24 @@ __all__ = ["at_most", "clip", "cpc", "info_nce", "n_tuple", "relic", "siglip"]
 @told_to_others
 @takes_tokens
 def info_nce(
-    query: Array,
-    positive_key: Array,
-    negative_keys: Array | None = None,
+    query: ArrayOf[ArrayT],
+    positive_key: AnyArray,
+    negative_keys: AnyArray | None = None,
     /,
     *,
-    temperature: float | Array = 0.07,
+    temperature: float | AnyArray = 0.07,
     symmetric: bool = False,
-    similarity: str | Similarity | Callable[[Array, Array], Array] = "cosine",
-    positives: Array | None = None,
-    mask: Array | None = None,
-    weights: Array | None = None,
-    reduction: str = "mean",
-    multi_positive: str = "each",
+    similarity: AnySimilarity = "cosine",
+    positives: AnyArray | None = None,
+    mask: AnyArray | None = None,
+    weights: AnyArray | None = None,
+    reduction: ReductionName = "mean",
+    multi_positive: MultiPositive = "each",
     hardness: float = 0.0,
-    block_size: int | str | None = "auto",
-    precision: str | None = None,
+    block_size: BlockSize = "auto",
+    precision: Precision | None = None,
     across: Ranks | None = None,
-) -> Array:
+) -> ArrayT:
     r"""Return the InfoNCE loss of queries and keys.
 
     .. math:: \ell_i = \log(1 + e^{u_i}), \qquad u_i = \mathrm{lse}_{j \in Q(i)}\, g_{ij} - g_{ii},
@@ -199,7 +209,7 @@ def info_nce(
         check_mask(xp, "mask", mask, (n_rows, n_negatives if alone else _columns_of_all(mask)))
         query, positive_key = zero_idle_rows(xp, mask, query, positive_key)
         if leading:
-            negatives = xp.where(mask[:, :, None], negatives, xp.zeros_like(negatives))
+            negatives = xp.where(xp.expand_dims(mask, axis=2), negatives, xp.zeros_like(negatives))
     if leading:
         check_block_size(block_size)
         check_precision(precision)
@@ -221,20 +231,20 @@ def info_nce(
 
 @told_to_others
 def n_tuple(
-    query: Array,
-    key: Array,
+    query: ArrayOf[ArrayT],
+    key: AnyArray,
     /,
     *,
-    l2: float | Array = 0.0,
-    temperature: float | Array = 1.0,
-    similarity: str | Similarity | Callable[[Array, Array], Array] = "dot",
-    mask: Array | None = None,
-    weights: Array | None = None,
-    reduction: str = "mean",
-    block_size: int | str | None = "auto",
-    precision: str | None = None,
+    l2: float | AnyArray = 0.0,
+    temperature: float | AnyArray = 1.0,
+    similarity: AnySimilarity = "dot",
+    mask: AnyArray | None = None,
+    weights: AnyArray | None = None,
+    reduction: ReductionName = "mean",
+    block_size: BlockSize = "auto",
+    precision: Precision | None = None,
     across: Ranks | None = None,
-) -> Array:
+) -> ArrayT:
     r"""Return the (N+1)-tuple loss (multi-class N-pair loss): InfoNCE of unnormalised embeddings, kept short.
 
     .. math:: \ell_i = \log\Big(1 + \sum_{j \ne i} e^{q_i^\top k_j - q_i^\top k_i}\Big)
@@ -318,9 +328,9 @@ def n_tuple(
     counted = xp.ones((rows,), dtype=xp.bool, device=device_of(query))
     if mask is not None:
         counted = has_own_column(xp, mask, 0 if shards is None else shards.first_row())
-    query, key = (xp.where(counted[:, None], x, xp.zeros_like(x)) for x in (query, key))
-    lengths = xp.sum(query * query, axis=-1) + xp.sum(key * key, axis=-1)
-    penalty = lengths * (float(l2) if is_number(l2) else scalar(xp, "l2", entered[0], query))
+    x, y = (xp.where(counted[:, None], z, xp.zeros_like(z)) for z in (query, key))
+    lengths = xp.sum(x * x, axis=-1) + xp.sum(y * y, axis=-1)
+    penalty = lengths * scalar(xp, "l2", entered[0] if entered else l2, query)
     penalty = Reduction(reduction, row_weights(xp, weights, rows, query), shards).of_values(penalty, counted)
     finished(across)
     return add((loss, penalty), dtype, reduction)
@@ -328,20 +338,20 @@ def n_tuple(
 
 @told_to_others
 def cpc(
-    context: Array,
-    targets: Array,
-    projections: Array,
+    context: ArrayOf[ArrayT],
+    targets: AnyArray,
+    projections: AnyArray,
     /,
     *,
-    temperature: float | Array = 1.0,
-    similarity: str | Similarity | Callable[[Array, Array], Array] = "dot",
-    mask: Array | None = None,
-    weights: Array | None = None,
-    reduction: str = "mean",
-    block_size: int | str | None = "auto",
-    precision: str | None = None,
+    temperature: float | AnyArray = 1.0,
+    similarity: AnySimilarity = "dot",
+    mask: AnyArray | None = None,
+    weights: AnyArray | None = None,
+    reduction: ReductionName = "mean",
+    block_size: BlockSize = "auto",
+    precision: Precision | None = None,
     across: Ranks | None = None,
-) -> Array:
+) -> ArrayT:
     r"""Return the loss of contrastive predictive coding: each context predicts its targets, some steps ahead.
 
     .. math:: \frac1S \sum_{s=1}^S -\log \mathrm{softmax}_j\big(g^s_{ij}\big)_i, \qquad
@@ -407,7 +417,7 @@ def cpc(
     check_shape("targets", targets, (steps, rows, target_width))
     check_shape("projections", projections, (steps, target_width, width))
     dtype, target_dtype = common_dtype(xp, context, targets, projections), targets.dtype
-    context, targets, projections = (upcast(xp, x) for x in (context, targets, projections))
+    context, y, matrices = (upcast(xp, x) for x in (context, targets, projections))
     if mask is not None:
         xp, (context, mask) = enter(context=context, mask=mask)
         check_mask(xp, "mask", mask, (rows, rows if across is None else _columns_of_all(mask)))
@@ -416,9 +426,9 @@ def cpc(
     parts = []
     for step in range(steps):
         with adapter_of(context).full_precision(context):
-            prediction = xp.matmul(context, xp.matrix_transpose(projections[step, ...]))
+            prediction = xp.matmul(context, xp.matrix_transpose(matrices[step, ...]))
         part = contrast_embeddings(
-            {"context": prediction, "targets": targets[step, ...]},
+            {"context": prediction, "targets": y[step, ...]},
             dtypes=(prediction.dtype, target_dtype),
             agreed_on=("cpc", steps),
             objective=info_nce_objective(),
@@ -439,20 +449,20 @@ def cpc(
 @told_to_others
 @takes_tokens
 def clip(
-    image: Array,
-    text: Array,
+    image: ArrayOf[ArrayT],
+    text: AnyArray,
     /,
     *,
-    logit_scale: float | Array,
+    logit_scale: float | AnyArray,
     max_logit_scale: float | None = 100.0,
-    similarity: str | Similarity | Callable[[Array, Array], Array] = "cosine",
-    mask: Array | None = None,
-    weights: Array | None = None,
-    reduction: str = "mean",
-    block_size: int | str | None = "auto",
-    precision: str | None = None,
+    similarity: AnySimilarity = "cosine",
+    mask: AnyArray | None = None,
+    weights: AnyArray | None = None,
+    reduction: ReductionName = "mean",
+    block_size: BlockSize = "auto",
+    precision: Precision | None = None,
     across: Ranks | None = None,
-) -> Array:
+) -> ArrayT:
     r"""Return the CLIP loss of images and texts: symmetric InfoNCE with a learned scale.
 
     .. math:: \tfrac12 \Big(\frac1N \sum_i -\log \mathrm{softmax}_j(g_{ij})_i
@@ -535,21 +545,21 @@ def clip(
 @told_to_others
 @takes_tokens
 def siglip(
-    image: Array,
-    text: Array,
+    image: ArrayOf[ArrayT],
+    text: AnyArray,
     /,
     *,
-    logit_scale: float | Array,
-    logit_bias: float | Array,
+    logit_scale: float | AnyArray,
+    logit_bias: float | AnyArray,
     negative_only: bool = False,
-    similarity: str | Similarity | Callable[[Array, Array], Array] = "cosine",
-    mask: Array | None = None,
-    weights: Array | None = None,
-    reduction: str = "mean",
-    block_size: int | str | None = "auto",
-    precision: str | None = None,
+    similarity: AnySimilarity = "cosine",
+    mask: AnyArray | None = None,
+    weights: AnyArray | None = None,
+    reduction: ReductionName = "mean",
+    block_size: BlockSize = "auto",
+    precision: Precision | None = None,
     across: Ranks | None = None,
-) -> Array:
+) -> ArrayT:
     r"""Return the SigLIP loss of images and texts: every pair is a decision of its own.
 
     .. math:: \frac1N \sum_i \Big(\log(1 + e^{-z_{ii}}) + \sum_{j \ne i} \log(1 + e^{z_{ij}})\Big), \qquad
@@ -633,25 +643,25 @@ def siglip(
 
 @told_to_others
 def relic(
-    view_a: Array,
-    view_b: Array,
+    view_a: ArrayOf[ArrayT],
+    view_b: AnyArray,
     /,
     *,
-    keys: Array | Queue | None = None,
-    temperature: float | Array = 0.1,
-    alpha: float | Array = 1.0,
-    direction: str = "a_to_b",
-    stop_gradient: str | None = None,
+    keys: AnyArray | Queue | None = None,
+    temperature: float | AnyArray = 0.1,
+    alpha: float | AnyArray = 1.0,
+    direction: RelicDirection = "a_to_b",
+    stop_gradient: StoppedSide | None = None,
     symmetric: bool = False,
     include_positive: bool = True,
-    similarity: str | Similarity | Callable[[Array, Array], Array] = "cosine",
-    mask: Array | None = None,
-    weights: Array | None = None,
-    reduction: str = "mean",
-    block_size: int | str | None = "auto",
-    precision: str | None = None,
+    similarity: AnySimilarity = "cosine",
+    mask: AnyArray | None = None,
+    weights: AnyArray | None = None,
+    reduction: ReductionName = "mean",
+    block_size: BlockSize = "auto",
+    precision: Precision | None = None,
     across: Ranks | None = None,
-) -> Array:
+) -> ArrayT:
     r"""Return the RELIC loss of two views: InfoNCE, and a penalty where the views see the batch differently.
 
     .. math:: \ell_i = -\log p^a_{ii} + \alpha\, \mathrm{KL}(p^a_i \,\Vert\, p^b_i), \qquad
@@ -775,11 +785,11 @@ def _own_negatives(
     negative_keys: Array,
     *,
     objective: AnyObjective,
-    similarity: str | Similarity | Callable[[Array, Array], Array],
+    similarity: AnySimilarity,
     temperature: Any,
     mask: Array | None,
     weights: Array | None,
-    reduction: str,
+    reduction: ReductionName,
     hardness: float,
     across: Ranks | None,
 ) -> Array:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, get_args
 
 from .._call import accumulated, contrast_embeddings, finish, has_own_column
 from .._core.checks import (
@@ -21,29 +21,30 @@ from .._core.namespace import device_of, enter, lift_to_tape, namespace_of
 from .._core.numerics import softplus, upcast
 from .._core.protocol import Array
 from .._core.reduction import REDUCTIONS, Reduction
+from .._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, JointDirection, Precision, ReductionName
 from ..objectives.base import Objective, RowStatistics
 from ..pairings import Pairing, Tile
-from ..similarities import Similarity
+from ..similarities import AnySimilarity
 
 __all__ = ["DIRECTIONS", "joint_info_nce"]
 
-DIRECTIONS = ("query_to_key", "query_to_query", "key_to_query", "key_to_key")
+DIRECTIONS: tuple[JointDirection, ...] = get_args(JointDirection)
 
 
 def joint_info_nce(
-    query: Array,
-    key: Array,
+    query: ArrayOf[ArrayT],
+    key: AnyArray,
     /,
     *,
-    directions: Sequence[str] = DIRECTIONS,
-    temperature: float | Array = 0.01,
-    similarity: str | Similarity | Callable[[Array, Array], Array] = "cosine",
-    mask: Array | None = None,
-    weights: Array | None = None,
-    reduction: str = "mean",
-    block_size: int | str | None = "auto",
-    precision: str | None = None,
-) -> Array:
+    directions: JointDirection | Sequence[JointDirection] = DIRECTIONS,
+    temperature: float | AnyArray = 0.01,
+    similarity: AnySimilarity = "cosine",
+    mask: AnyArray | None = None,
+    weights: AnyArray | None = None,
+    reduction: ReductionName = "mean",
+    block_size: BlockSize = "auto",
+    precision: Precision | None = None,
+) -> ArrayT:
     r"""Return InfoNCE with queries and keys of the batch for negatives, all in one softmax.
 
     .. math:: \ell_i = -\log \frac{e^{s(q_i, k_i) / \tau}}{Z_i}, \qquad

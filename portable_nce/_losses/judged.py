@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 from .._call import contrast_embeddings
@@ -10,32 +9,33 @@ from .._core.checks import check_choice, check_floating, check_number, check_sha
 from .._core.namespace import enter
 from .._core.protocol import Array
 from .._core.ranks import Ranks, told_to_others
+from .._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, MarginStrategy, Precision, ReductionName
 from ..objectives import info_nce as info_nce_objective
-from ..pairings import guided, teacher
-from ..similarities import Similarity
+from ..pairings import STRATEGIES, guided, teacher
+from ..similarities import AnySimilarity
 
 __all__ = ["distillation", "gist_embed"]
 
 
 @told_to_others
 def distillation(
-    query: Array,
-    key: Array,
-    teacher_query: Array,
-    teacher_key: Array,
+    query: ArrayOf[ArrayT],
+    key: AnyArray,
+    teacher_query: AnyArray,
+    teacher_key: AnyArray,
     /,
     *,
-    temperature: float | Array = 0.07,
+    temperature: float | AnyArray = 0.07,
     teacher_temperature: float | None = 0.07,
     symmetric: bool = False,
-    similarity: str | Similarity | Callable[[Array, Array], Array] = "cosine",
-    mask: Array | None = None,
-    weights: Array | None = None,
-    reduction: str = "mean",
-    block_size: int | str | None = "auto",
-    precision: str | None = None,
+    similarity: AnySimilarity = "cosine",
+    mask: AnyArray | None = None,
+    weights: AnyArray | None = None,
+    reduction: ReductionName = "mean",
+    block_size: BlockSize = "auto",
+    precision: Precision | None = None,
     across: Ranks | None = None,
-) -> Array:
+) -> ArrayT:
     r"""Return the cross-entropy of the student's similarities with those of a teacher for targets.
 
     .. math:: \ell_i = -\sum_j t_{ij} \log \mathrm{softmax}_j\, s(q_i, k_j) / \tau, \qquad
@@ -126,24 +126,24 @@ def distillation(
 
 @told_to_others
 def gist_embed(
-    query: Array,
-    key: Array,
-    guide_query: Array,
-    guide_key: Array,
+    query: ArrayOf[ArrayT],
+    key: AnyArray,
+    guide_query: AnyArray,
+    guide_key: AnyArray,
     /,
     *,
     margin: float = 0.0,
-    margin_strategy: str = "absolute",
-    temperature: float | Array = 0.01,
+    margin_strategy: MarginStrategy = "absolute",
+    temperature: float | AnyArray = 0.01,
     symmetric: bool = False,
-    similarity: str | Similarity | Callable[[Array, Array], Array] = "cosine",
-    mask: Array | None = None,
-    weights: Array | None = None,
-    reduction: str = "mean",
-    block_size: int | str | None = "auto",
-    precision: str | None = None,
+    similarity: AnySimilarity = "cosine",
+    mask: AnyArray | None = None,
+    weights: AnyArray | None = None,
+    reduction: ReductionName = "mean",
+    block_size: BlockSize = "auto",
+    precision: Precision | None = None,
     across: Ranks | None = None,
-) -> Array:
+) -> ArrayT:
     r"""Return InfoNCE without the negatives that a guide takes for positives.
 
     .. math:: \ell_i = -\log \frac{e^{g_{ii}}}{e^{g_{ii}} + \sum_{j \in Q(i)} e^{g_{ij}}}, \qquad
@@ -216,7 +216,7 @@ def gist_embed(
     >>> pnce.gist_embed(query, query, guide, guide, margin=0.3, temperature=1.0)
     array(0.39265...)
     """
-    check_choice("margin_strategy", margin_strategy, ("absolute", "relative"))
+    check_choice("margin_strategy", margin_strategy, STRATEGIES)
     _check_judged("guide_query", guide_query, "guide_key", guide_key, query=query, key=key)
     return contrast_embeddings(
         {"query": query, "key": key},

@@ -28,15 +28,28 @@ from .._core.protocol import Array
 from .._core.ranks import Ranks, finished, told_to_others
 from .._core.reduction import REDUCTIONS, Reduction
 from .._core.registry import adapter_of
+from .._core.types import (
+    AnyArray,
+    ArrayOf,
+    ArrayT,
+    Averaging,
+    BlockSize,
+    Mining,
+    MultiPositive,
+    Precision,
+    ReductionName,
+    TripletForm,
+)
 from .._execution.triples import excess
 from ..objectives import AnyObjective
 from ..objectives import contrastive as contrastive_objective
 from ..objectives import info_nce as info_nce_objective
 from ..objectives import triplet as triplet_objective
 from ..objectives.pairwise import AVERAGES
+from ..objectives.triplet import FORMS
 from ..pairings import Pairing, overlap, valid_labels
 from ..pairings import labels as pairing_of_labels
-from ..similarities import Similarity, operands, resolve
+from ..similarities import AnySimilarity, operands, resolve
 from .queue import Queue, columns_of
 
 __all__ = ["contrastive", "nca", "soft_nearest_neighbor", "supcon", "triplet", "triplet_from_labels"]
@@ -44,23 +57,23 @@ __all__ = ["contrastive", "nca", "soft_nearest_neighbor", "supcon", "triplet", "
 
 @told_to_others
 def supcon(
-    embeddings: Array,
-    labels: Array,
+    embeddings: ArrayOf[ArrayT],
+    labels: AnyArray,
     /,
     *,
-    keys: Array | Queue | None = None,
-    key_labels: Array | None = None,
-    temperature: float | Array = 0.1,
+    keys: AnyArray | Queue | None = None,
+    key_labels: AnyArray | None = None,
+    temperature: float | AnyArray = 0.1,
     base_temperature: float | None = None,
-    similarity: str | Similarity | Callable[[Array, Array], Array] = "cosine",
-    mask: Array | None = None,
-    weights: Array | None = None,
-    reduction: str = "mean",
-    multi_positive: str = "each",
-    block_size: int | str | None = "auto",
-    precision: str | None = None,
+    similarity: AnySimilarity = "cosine",
+    mask: AnyArray | None = None,
+    weights: AnyArray | None = None,
+    reduction: ReductionName = "mean",
+    multi_positive: MultiPositive = "each",
+    block_size: BlockSize = "auto",
+    precision: Precision | None = None,
     across: Ranks | None = None,
-) -> Array:
+) -> ArrayT:
     r"""Return the supervised contrastive loss: embeddings of the same label are positives.
 
     .. math:: \ell_i = \frac{-1}{|P(i)|} \sum_{p \in P(i)} \log \frac{e^{g_{ip}}}{\sum_{j \ne i} e^{g_{ij}}},
@@ -155,21 +168,21 @@ def supcon(
 
 @told_to_others
 def nca(
-    embeddings: Array,
-    labels: Array,
+    embeddings: ArrayOf[ArrayT],
+    labels: AnyArray,
     /,
     *,
-    keys: Array | Queue | None = None,
-    key_labels: Array | None = None,
-    temperature: float | Array = 1.0,
-    similarity: str | Similarity | Callable[[Array, Array], Array] = "neg_sq_euclidean",
-    mask: Array | None = None,
-    weights: Array | None = None,
-    reduction: str = "mean",
-    block_size: int | str | None = "auto",
-    precision: str | None = None,
+    keys: AnyArray | Queue | None = None,
+    key_labels: AnyArray | None = None,
+    temperature: float | AnyArray = 1.0,
+    similarity: AnySimilarity = "neg_sq_euclidean",
+    mask: AnyArray | None = None,
+    weights: AnyArray | None = None,
+    reduction: ReductionName = "mean",
+    block_size: BlockSize = "auto",
+    precision: Precision | None = None,
     across: Ranks | None = None,
-) -> Array:
+) -> ArrayT:
     r"""Return the loss of neighbourhood components analysis: how surely a random neighbour has the same label.
 
     .. math:: \ell_i = -\log \frac{\sum_{j \in P(i)} e^{-\lVert z_i - z_j \rVert^2 / \tau}}
@@ -255,21 +268,21 @@ def nca(
 
 @told_to_others
 def soft_nearest_neighbor(
-    embeddings: Array,
-    labels: Array,
+    embeddings: ArrayOf[ArrayT],
+    labels: AnyArray,
     /,
     *,
-    keys: Array | Queue | None = None,
-    key_labels: Array | None = None,
-    temperature: float | Array = 1.0,
-    similarity: str | Similarity | Callable[[Array, Array], Array] = "neg_sq_euclidean",
-    mask: Array | None = None,
-    weights: Array | None = None,
-    reduction: str = "mean",
-    block_size: int | str | None = "auto",
-    precision: str | None = None,
+    keys: AnyArray | Queue | None = None,
+    key_labels: AnyArray | None = None,
+    temperature: float | AnyArray = 1.0,
+    similarity: AnySimilarity = "neg_sq_euclidean",
+    mask: AnyArray | None = None,
+    weights: AnyArray | None = None,
+    reduction: ReductionName = "mean",
+    block_size: BlockSize = "auto",
+    precision: Precision | None = None,
     across: Ranks | None = None,
-) -> Array:
+) -> ArrayT:
     r"""Return the soft nearest neighbour loss: how entangled the classes are, at a temperature.
 
     .. math:: \ell_i = -\log \frac{\sum_{j \in P(i)} e^{-\lVert z_i - z_j \rVert^2 / \tau}}
@@ -355,27 +368,27 @@ def soft_nearest_neighbor(
 
 @told_to_others
 def contrastive(
-    embeddings: Array,
-    labels: Array,
+    embeddings: ArrayOf[ArrayT],
+    labels: AnyArray,
     /,
     *,
-    keys: Array | Queue | None = None,
-    key_labels: Array | None = None,
-    margin: float | Array = 1.0,
-    positive_margin: float | Array = 0.0,
+    keys: AnyArray | Queue | None = None,
+    key_labels: AnyArray | None = None,
+    margin: float | AnyArray = 1.0,
+    positive_margin: float | AnyArray = 0.0,
     positive_power: int = 2,
     negative_power: int = 2,
-    average: str = "all",
+    average: Averaging = "all",
     balance: bool = False,
-    temperature: float | Array = 1.0,
-    similarity: str | Similarity | Callable[[Array, Array], Array] = "neg_euclidean",
-    mask: Array | None = None,
-    weights: Array | None = None,
-    reduction: str = "mean",
-    block_size: int | str | None = "auto",
-    precision: str | None = None,
+    temperature: float | AnyArray = 1.0,
+    similarity: AnySimilarity = "neg_euclidean",
+    mask: AnyArray | None = None,
+    weights: AnyArray | None = None,
+    reduction: ReductionName = "mean",
+    block_size: BlockSize = "auto",
+    precision: Precision | None = None,
     across: Ranks | None = None,
-) -> Array:
+) -> ArrayT:
     r"""Return the contrastive loss with a margin: equal labels attract, different labels repel within reach.
 
     .. math:: \ell_i = \sum_{j \in P(i)} \max(d_{ij} - m^+, 0)^a + \sum_{j \in Q(i)} \max(m - d_{ij}, 0)^b,
@@ -478,25 +491,25 @@ def contrastive(
 
 @told_to_others
 def triplet_from_labels(
-    embeddings: Array,
-    labels: Array,
+    embeddings: ArrayOf[ArrayT],
+    labels: AnyArray,
     /,
     *,
-    keys: Array | Queue | None = None,
-    key_labels: Array | None = None,
-    margin: float | Array = 0.2,
-    mining: str | tuple[str, str] = "batch_all",
-    form: str = "margin",
-    average: str = "all",
-    temperature: float | Array = 1.0,
-    similarity: str | Similarity | Callable[[Array, Array], Array] = "neg_euclidean",
-    mask: Array | None = None,
-    weights: Array | None = None,
-    reduction: str = "mean",
-    block_size: int | str | None = "auto",
-    precision: str | None = None,
+    keys: AnyArray | Queue | None = None,
+    key_labels: AnyArray | None = None,
+    margin: float | AnyArray = 0.2,
+    mining: Mining = "batch_all",
+    form: TripletForm = "margin",
+    average: Averaging = "all",
+    temperature: float | AnyArray = 1.0,
+    similarity: AnySimilarity = "neg_euclidean",
+    mask: AnyArray | None = None,
+    weights: AnyArray | None = None,
+    reduction: ReductionName = "mean",
+    block_size: BlockSize = "auto",
+    precision: Precision | None = None,
     across: Ranks | None = None,
-) -> Array:
+) -> ArrayT:
     r"""Return the triplet loss of labelled embeddings: an equal label is to be nearer than another, by a margin.
 
     .. math:: \ell_i = \sum_{p \in P(i)} \sum_{n \in Q(i)} \max(d_{ip} - d_{in} + m, 0), \qquad
@@ -646,23 +659,23 @@ def _keys_and_pairing(labels: Array, keys: Array | Queue, key_labels: Array | No
 
 @told_to_others
 def triplet(
-    anchor: Array,
-    positive: Array,
-    negative: Array,
+    anchor: ArrayOf[ArrayT],
+    positive: AnyArray,
+    negative: AnyArray,
     /,
     *,
-    margin: float | Array = 0.2,
-    form: str = "margin",
-    average: str = "all",
-    temperature: float | Array = 1.0,
-    similarity: str | Similarity | Callable[[Array, Array], Array] = "neg_euclidean",
-    mask: Array | None = None,
-    weights: Array | None = None,
-    reduction: str = "mean",
-    block_size: int | str | None = "auto",
-    precision: str | None = None,
+    margin: float | AnyArray = 0.2,
+    form: TripletForm = "margin",
+    average: Averaging = "all",
+    temperature: float | AnyArray = 1.0,
+    similarity: AnySimilarity = "neg_euclidean",
+    mask: AnyArray | None = None,
+    weights: AnyArray | None = None,
+    reduction: ReductionName = "mean",
+    block_size: BlockSize = "auto",
+    precision: Precision | None = None,
     across: Ranks | None = None,
-) -> Array:
+) -> ArrayT:
     r"""Return the triplet loss: an anchor is to be nearer to its positive than to its negative, by a margin.
 
     .. math:: \ell_i = \max(d(a_i, p_i) - d(a_i, n_i) + m, 0), \qquad d(x, y) = \lVert x - y \rVert / \tau
@@ -725,7 +738,7 @@ def triplet(
     >>> pnce.triplet(anchor, positive, np.asarray([[0.0, 0.625]]))
     array(0.075)
     """
-    check_choice("form", form, ("margin", "soft"))
+    check_choice("form", form, FORMS)
     check_choice("average", average, AVERAGES)
     check_choice("reduction", reduction, REDUCTIONS)
     check_block_size(block_size)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 from .._call import accumulated, add, contrast_embeddings, same_width, temperature_of_views, zero_idle_rows
 from .._core.autodiff import stop_gradient
@@ -20,36 +19,38 @@ from .._core.checks import (
 )
 from .._core.namespace import device_of, enter
 from .._core.numerics import upcast
-from .._core.protocol import Array
 from .._core.ranks import Ranks, told_to_others
 from .._core.registry import adapter_of
+from .._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, NegativesOfViews, Precision, ReductionName
 from .._execution.halves import of_matrix as halves_of_matrix
 from .._execution.matrix import ScoreMatrix
 from ..objectives import info_nce as info_nce_objective
 from ..pairings import candidates, diagonal, two_views, where_found
 from ..pairings import queue as pairing_of_queue
-from ..similarities import Similarity, operands, resolve
+from ..similarities import AnySimilarity, operands, resolve
 from .queue import Queue, slots_of, without_unwritten
 
 __all__ = ["moco", "moco_v3", "nnclr"]
 
+NEGATIVES: tuple[NegativesOfViews, ...] = get_args(NegativesOfViews)
+
 
 @told_to_others
 def moco(
-    query: Array,
-    key: Array,
-    queue: Array | Queue,
+    query: ArrayOf[ArrayT],
+    key: AnyArray,
+    queue: AnyArray | Queue,
     /,
     *,
-    temperature: float | Array = 0.07,
-    similarity: str | Similarity | Callable[[Array, Array], Array] = "cosine",
-    mask: Array | None = None,
-    weights: Array | None = None,
-    reduction: str = "mean",
-    block_size: int | str | None = "auto",
-    precision: str | None = None,
+    temperature: float | AnyArray = 0.07,
+    similarity: AnySimilarity = "cosine",
+    mask: AnyArray | None = None,
+    weights: AnyArray | None = None,
+    reduction: ReductionName = "mean",
+    block_size: BlockSize = "auto",
+    precision: Precision | None = None,
     across: Ranks | None = None,
-) -> Array:
+) -> ArrayT:
     r"""Return the MoCo loss: InfoNCE of a query with its key, against a queue of earlier keys alone.
 
     .. math:: \ell_i = -\log \frac{e^{s(q_i, k_i) / \tau}}{e^{s(q_i, k_i) / \tau} + \sum_m e^{s(q_i, c_m) / \tau}}
@@ -149,21 +150,21 @@ def moco(
 
 @told_to_others
 def moco_v3(
-    query_a: Array,
-    query_b: Array,
-    key_a: Array,
-    key_b: Array,
+    query_a: ArrayOf[ArrayT],
+    query_b: AnyArray,
+    key_a: AnyArray,
+    key_b: AnyArray,
     /,
     *,
-    temperature: float | Array = 0.2,
-    similarity: str | Similarity | Callable[[Array, Array], Array] = "cosine",
-    mask: Array | None = None,
-    weights: Array | None = None,
-    reduction: str = "mean",
-    block_size: int | str | None = "auto",
-    precision: str | None = None,
+    temperature: float | AnyArray = 0.2,
+    similarity: AnySimilarity = "cosine",
+    mask: AnyArray | None = None,
+    weights: AnyArray | None = None,
+    reduction: ReductionName = "mean",
+    block_size: BlockSize = "auto",
+    precision: Precision | None = None,
     across: Ranks | None = None,
-) -> Array:
+) -> ArrayT:
     r"""Return the MoCo v3 loss: InfoNCE in the batch, of each view's queries with the other view's keys.
 
     .. math:: \ell_i = 2\tau \Big(-\log \mathrm{softmax}_j\big(s(q^a_i, k^b_j) / \tau\big)_i
@@ -252,22 +253,22 @@ def _twice_temperature(options: dict[str, Any]) -> Any:
 
 @told_to_others
 def nnclr(
-    view_a: Array,
-    view_b: Array,
-    support: Array | Queue,
+    view_a: ArrayOf[ArrayT],
+    view_b: AnyArray,
+    support: AnyArray | Queue,
     /,
     *,
-    temperature: float | Array = 0.1,
-    negatives: str = "batch",
+    temperature: float | AnyArray = 0.1,
+    negatives: NegativesOfViews = "batch",
     symmetric: bool = False,
-    similarity: str | Similarity | Callable[[Array, Array], Array] = "cosine",
-    mask: Array | None = None,
-    weights: Array | None = None,
-    reduction: str = "mean",
-    block_size: int | str | None = "auto",
-    precision: str | None = None,
+    similarity: AnySimilarity = "cosine",
+    mask: AnyArray | None = None,
+    weights: AnyArray | None = None,
+    reduction: ReductionName = "mean",
+    block_size: BlockSize = "auto",
+    precision: Precision | None = None,
     across: Ranks | None = None,
-) -> Array:
+) -> ArrayT:
     r"""Return the NNCLR loss: the nearest neighbour of one view, in a support set, is contrasted with the other view.
 
     .. math:: \ell_i = -\log \frac{e^{s(n_i, b_i) / \tau}}{\sum_j e^{s(n_i, b_j) / \tau}}, \qquad
@@ -333,7 +334,7 @@ def nnclr(
     >>> pnce.nnclr(view_a, view_b, np.asarray([[0.96, 0.28], [0.28, 0.96], [-1.0, 0.0]]))
     array(0.22...)
     """
-    check_choice("negatives", negatives, ("batch", "views"))
+    check_choice("negatives", negatives, NEGATIVES)
     symmetric = check_bool("symmetric", symmetric)
     if symmetric and negatives == "views":
         message = 'symmetric: expected False with negatives="views", which contrasts both ways already'

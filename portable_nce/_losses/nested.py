@@ -12,18 +12,19 @@ from .._core.equality import EqualByContents
 from .._core.namespace import is_array, is_number, namespace_of
 from .._core.numerics import upcast
 from .._core.protocol import Array
+from .._core.types import ArrayT, Parameters, ReductionName
 
 __all__ = ["matryoshka"]
 
 
 def matryoshka(
-    loss: Callable[..., Array],
+    loss: Callable[Parameters, ArrayT],
     widths: Sequence[int],
     /,
     *,
     weights: Sequence[float] | None = None,
     arrays: Sequence[str] = (),
-) -> Callable[..., Array]:
+) -> Callable[Parameters, ArrayT]:
     r"""Return the loss of nested embeddings: the sum of a loss over prefixes of its embeddings.
 
     .. math:: \ell(x, y, \ldots) = \sum_k w_k\, \ell_0(x_{:, :d_k}, y_{:, :d_k}, \ldots)
@@ -148,7 +149,7 @@ class _Matryoshka(EqualByContents):
 
             cut = {name: _mapped(prefix, options[name]) for name in self.arrays}
             parts.append(self.loss(*(_mapped(prefix, tree) for tree in arguments), **{**options, **cut}))
-        reduction = "none" if len(parts[0].shape) else "sum"
+        reduction: ReductionName = "none" if len(parts[0].shape) else "sum"
         flat = [namespace_of(part).reshape(part, (-1,)) for part in parts]
         weighted = [x if weight == 1 else x * weight for x, weight in zip(flat, self.weights, strict=True)]
         return add(weighted, dtype, reduction)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from .._call import accumulated, add, contrast_embeddings, finish, same_width
@@ -21,9 +21,10 @@ from .._core.numerics import safe_sqrt, upcast, zeros
 from .._core.protocol import Array, Namespace
 from .._core.ranks import Ranks, told_to_others
 from .._core.registry import adapter_of
+from .._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, Precision, ReductionName
 from ..objectives import info_nce as info_nce_objective
 from ..pairings import diagonal, index
-from ..similarities import Similarity, scaled_columns
+from ..similarities import AnySimilarity, scaled_columns
 from .memory import moco
 from .queue import Queue, slots_of
 
@@ -32,23 +33,23 @@ __all__ = ["concentrations", "proto_nce"]
 
 @told_to_others
 def proto_nce(
-    embeddings: Array,
-    prototypes: Array | Sequence[Array],
-    assignments: Array | Sequence[Array],
-    concentrations: Array | Sequence[Array],
+    embeddings: ArrayOf[ArrayT],
+    prototypes: AnyArray | Sequence[AnyArray],
+    assignments: AnyArray | Sequence[AnyArray],
+    concentrations: AnyArray | Sequence[AnyArray],
     /,
     *,
-    key: Array | None = None,
-    queue: Array | Queue | None = None,
-    temperature: float | Array = 0.1,
-    similarity: str | Similarity | Callable[[Array, Array], Array] = "cosine",
-    mask: Array | Sequence[Array] | None = None,
-    weights: Array | None = None,
-    reduction: str = "mean",
-    block_size: int | str | None = "auto",
-    precision: str | None = None,
+    key: AnyArray | None = None,
+    queue: AnyArray | Queue | None = None,
+    temperature: float | AnyArray = 0.1,
+    similarity: AnySimilarity = "cosine",
+    mask: AnyArray | Sequence[AnyArray] | None = None,
+    weights: AnyArray | None = None,
+    reduction: ReductionName = "mean",
+    block_size: BlockSize = "auto",
+    precision: Precision | None = None,
     across: Ranks | None = None,
-) -> Array:
+) -> ArrayT:
     r"""Return the ProtoNCE loss (PCL): embeddings are classified among the prototypes of one or more clusterings.
 
     .. math:: \ell_i = \ell^{\mathrm{InfoNCE}}_i + \frac1M \sum_{m=1}^M
@@ -205,7 +206,7 @@ def _prototype_loss(
     concentrations: Array,
     *,
     given: Array,
-    similarity: str | Similarity | Callable[[Array, Array], Array],
+    similarity: AnySimilarity,
     **options: Any,
 ) -> Array:
     """The cross-entropy of one clustering; the embeddings have been widened."""
@@ -235,15 +236,15 @@ def _prototype_loss(
 
 
 def concentrations(
-    embeddings: Array,
-    prototypes: Array,
-    assignments: Array,
+    embeddings: ArrayOf[ArrayT],
+    prototypes: AnyArray,
+    assignments: AnyArray,
     /,
     *,
     temperature: float = 0.1,
     smoothing: float = 10.0,
     percentiles: tuple[float, float] = (10.0, 90.0),
-) -> Array:
+) -> ArrayT:
     r"""Return the concentration of each prototype's cluster, for `proto_nce`.
 
     .. math:: \phi_r = \frac{\sum_{i \in r} \lVert v_i - c_r \rVert}{Z_r \log(Z_r + \alpha)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .._core.autodiff import stop_gradient
 from .._core.checks import (
@@ -19,6 +19,7 @@ from .._core.numerics import zeros
 from .._core.protocol import Array, Namespace
 from .._core.ranks import Notes, Ranks, agree, finished, told_to_others, widened
 from .._core.registry import adapter_of
+from .._core.types import AnyArray, ArrayOf
 
 __all__ = ["Queue", "columns_of", "further_columns", "queue_init", "queue_push", "slots_of", "without_unwritten"]
 
@@ -41,7 +42,7 @@ class Queue(NamedTuple):
     labels: Array | None = None
 
 
-def queue_init(example: Array, /, size: int, *, labels: Array | None = None) -> Queue:
+def queue_init(example: ArrayOf[Any], /, size: int, *, labels: AnyArray | None = None) -> Queue:
     """Return an empty queue for embeddings like those of an example.
 
     Parameters
@@ -91,7 +92,9 @@ def queue_init(example: Array, /, size: int, *, labels: Array | None = None) -> 
 
 
 @told_to_others
-def queue_push(queue: Queue, rows: Array, /, *, labels: Array | None = None, across: Ranks | None = None) -> Queue:
+def queue_push(
+    queue: Queue, rows: ArrayOf[Any], /, *, labels: AnyArray | None = None, across: Ranks | None = None
+) -> Queue:
     """Return the queue with further rows at its end, and as many of its oldest gone.
 
     Any number of rows may come at once; the queue always holds the last M. Nothing is changed in place, and shapes do

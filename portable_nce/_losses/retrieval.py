@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from .._call import contrast_embeddings, same_width
 from .._core.checks import check_floating, check_integers, check_shape, common_dtype, shape_of
@@ -10,10 +10,11 @@ from .._core.namespace import enter
 from .._core.numerics import upcast
 from .._core.protocol import Array, Namespace
 from .._core.ranks import Ranks, told_to_others
+from .._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, Precision, ReductionName
 from ..objectives import info_nce as info_nce_objective
 from ..pairings import diagonal
 from ..pairings import ids as pairing_of_ids
-from ..similarities import Similarity, shifted_columns, takes_tokens
+from ..similarities import AnySimilarity, shifted_columns, takes_tokens
 
 __all__ = ["two_tower"]
 
@@ -21,24 +22,24 @@ __all__ = ["two_tower"]
 @told_to_others
 @takes_tokens
 def two_tower(
-    query: Array,
-    candidate: Array,
-    negative_candidates: Array | None = None,
+    query: ArrayOf[ArrayT],
+    candidate: AnyArray,
+    negative_candidates: AnyArray | None = None,
     /,
     *,
-    ids: Array | None = None,
-    negative_ids: Array | None = None,
-    log_q: Array | None = None,
-    negative_log_q: Array | None = None,
-    temperature: float | Array = 1.0,
-    similarity: str | Similarity | Callable[[Array, Array], Array] = "dot",
-    mask: Array | None = None,
-    weights: Array | None = None,
-    reduction: str = "mean",
-    block_size: int | str | None = "auto",
-    precision: str | None = None,
+    ids: AnyArray | None = None,
+    negative_ids: AnyArray | None = None,
+    log_q: AnyArray | None = None,
+    negative_log_q: AnyArray | None = None,
+    temperature: float | AnyArray = 1.0,
+    similarity: AnySimilarity = "dot",
+    mask: AnyArray | None = None,
+    weights: AnyArray | None = None,
+    reduction: ReductionName = "mean",
+    block_size: BlockSize = "auto",
+    precision: Precision | None = None,
     across: Ranks | None = None,
-) -> Array:
+) -> ArrayT:
     r"""Return the sampled softmax of queries over the candidates of a batch, with the logQ correction.
 
     .. math:: \ell_i = -\log \frac{e^{g_{ii}}}{e^{g_{ii}} + \sum_{j \in Q(i)} e^{g_{ij}}}, \qquad
@@ -138,19 +139,19 @@ def two_tower(
         dtypes.append(negatives.dtype)
         columns = xp.concat([upcast(xp, candidate), upcast(xp, negatives)], axis=0)
     dtype = common_dtype(xp, query, candidate, *(() if negatives is None else (negatives,)))
-    ids = _joined(xp, "ids", further, sizes)
-    if ids is not None:
-        check_integers(xp, "ids", ids, (sum(sizes),))
-    log_q = _joined(xp, "log_q", further, sizes)
-    if log_q is not None:
-        check_floating(xp, log_q=log_q)
-        similarity = shifted_columns(similarity, -log_q)
+    numbers = _joined(xp, "ids", further, sizes)
+    if numbers is not None:
+        check_integers(xp, "ids", numbers, (sum(sizes),))
+    corrections = _joined(xp, "log_q", further, sizes)
+    if corrections is not None:
+        check_floating(xp, log_q=corrections)
+        similarity = shifted_columns(similarity, -corrections)
     return contrast_embeddings(
         {"query": query, "candidate": columns},
         dtype=dtype,
         dtypes=tuple(dtypes),
         objective=info_nce_objective(),
-        pairing=diagonal() if ids is None else pairing_of_ids(ids[:n_rows], ids),
+        pairing=diagonal() if numbers is None else pairing_of_ids(numbers[:n_rows], numbers),
         similarity=similarity,
         temperature=temperature,
         mask=mask,

@@ -12,12 +12,13 @@ from .._core.namespace import enter
 from .._core.numerics import upcast
 from .._core.protocol import Array
 from .._core.ranks import Ranks, told_to_others
+from .._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, FlatForm, MultiPositive, Precision, ReductionName
 from ..objectives import AnyObjective, hard_negatives
 from ..objectives import dclw as dclw_objective
 from ..objectives import flat_nce as flat_nce_objective
 from ..objectives import info_nce as info_nce_objective
 from ..pairings import several_views, two_views, with_negatives
-from ..similarities import Similarity, resolve
+from ..similarities import AnySimilarity, resolve
 from .queue import Queue, further_columns
 
 __all__ = ["dcl", "dclw", "flat_nce", "hcl", "nt_xent"]
@@ -25,21 +26,21 @@ __all__ = ["dcl", "dclw", "flat_nce", "hcl", "nt_xent"]
 
 @told_to_others
 def nt_xent(
-    view_a: Array,
-    view_b: Array,
+    view_a: ArrayOf[ArrayT],
+    view_b: AnyArray,
     /,
-    *further_views: Array,
-    keys: Array | Queue | None = None,
-    temperature: float | Array = 0.1,
-    similarity: str | Similarity | Callable[[Array, Array], Array] = "cosine",
-    mask: Array | None = None,
-    weights: Array | None = None,
-    reduction: str = "mean",
-    multi_positive: str = "separate",
-    block_size: int | str | None = "auto",
-    precision: str | None = None,
+    *further_views: AnyArray,
+    keys: AnyArray | Queue | None = None,
+    temperature: float | AnyArray = 0.1,
+    similarity: AnySimilarity = "cosine",
+    mask: AnyArray | None = None,
+    weights: AnyArray | None = None,
+    reduction: ReductionName = "mean",
+    multi_positive: MultiPositive = "separate",
+    block_size: BlockSize = "auto",
+    precision: Precision | None = None,
     across: Ranks | None = None,
-) -> Array:
+) -> ArrayT:
     r"""Return the NT-Xent loss of two or more views (SimCLR): InfoNCE over all views of all samples.
 
     .. math:: \ell_i = -\log \frac{e^{g_{i p(i)}}}{\sum_{j \ne i} e^{g_{ij}}}, \qquad g_{ij} = s(z_i, z_j) / \tau,
@@ -120,22 +121,22 @@ def nt_xent(
 
 @told_to_others
 def flat_nce(
-    view_a: Array,
-    view_b: Array,
+    view_a: ArrayOf[ArrayT],
+    view_b: AnyArray,
     /,
     *,
-    keys: Array | Queue | None = None,
-    temperature: float | Array = 0.1,
+    keys: AnyArray | Queue | None = None,
+    temperature: float | AnyArray = 0.1,
     include_positive: bool = False,
-    form: str = "log",
-    similarity: str | Similarity | Callable[[Array, Array], Array] = "cosine",
-    mask: Array | None = None,
-    weights: Array | None = None,
-    reduction: str = "mean",
-    block_size: int | str | None = "auto",
-    precision: str | None = None,
+    form: FlatForm = "log",
+    similarity: AnySimilarity = "cosine",
+    mask: AnyArray | None = None,
+    weights: AnyArray | None = None,
+    reduction: ReductionName = "mean",
+    block_size: BlockSize = "auto",
+    precision: Precision | None = None,
     across: Ranks | None = None,
-) -> Array:
+) -> ArrayT:
     r"""Return the FlatNCE loss of two views (FlatCLR): the log-odds of the negatives.
 
     .. math:: \ell_i = u_i = \mathrm{lse}_{j \in Q(i)}\, g_{ij} - g_{i p(i)}, \qquad
@@ -219,20 +220,20 @@ def flat_nce(
 
 @told_to_others
 def dcl(
-    view_a: Array,
-    view_b: Array,
+    view_a: ArrayOf[ArrayT],
+    view_b: AnyArray,
     /,
     *,
-    keys: Array | Queue | None = None,
-    temperature: float | Array = 0.1,
-    similarity: str | Similarity | Callable[[Array, Array], Array] = "cosine",
-    mask: Array | None = None,
-    weights: Array | None = None,
-    reduction: str = "mean",
-    block_size: int | str | None = "auto",
-    precision: str | None = None,
+    keys: AnyArray | Queue | None = None,
+    temperature: float | AnyArray = 0.1,
+    similarity: AnySimilarity = "cosine",
+    mask: AnyArray | None = None,
+    weights: AnyArray | None = None,
+    reduction: ReductionName = "mean",
+    block_size: BlockSize = "auto",
+    precision: Precision | None = None,
     across: Ranks | None = None,
-) -> Array:
+) -> ArrayT:
     r"""Return the decoupled contrastive loss of two views: NT-Xent without the positive in the denominator.
 
     .. math:: \ell_i = -g_{i p(i)} + \mathrm{lse}_{j \in Q(i)}\, g_{ij}, \qquad g_{ij} = s(z_i, z_j) / \tau,
@@ -308,22 +309,22 @@ def dcl(
 
 @told_to_others
 def dclw(
-    view_a: Array,
-    view_b: Array,
+    view_a: ArrayOf[ArrayT],
+    view_b: AnyArray,
     /,
     *,
-    keys: Array | Queue | None = None,
-    temperature: float | Array = 0.1,
-    sigma: float | Array = 0.5,
+    keys: AnyArray | Queue | None = None,
+    temperature: float | AnyArray = 0.1,
+    sigma: float | AnyArray = 0.5,
     detach_weights: bool = False,
-    similarity: str | Similarity | Callable[[Array, Array], Array] = "cosine",
-    mask: Array | None = None,
-    weights: Array | None = None,
-    reduction: str = "mean",
-    block_size: int | str | None = "auto",
-    precision: str | None = None,
+    similarity: AnySimilarity = "cosine",
+    mask: AnyArray | None = None,
+    weights: AnyArray | None = None,
+    reduction: ReductionName = "mean",
+    block_size: BlockSize = "auto",
+    precision: Precision | None = None,
     across: Ranks | None = None,
-) -> Array:
+) -> ArrayT:
     r"""Return the weighted decoupled contrastive loss of two views: positives that are hard to find count more.
 
     .. math:: \ell_i = -w_i\, g_{i p(i)} + \mathrm{lse}_{j \in Q(i)}\, g_{ij}, \qquad
@@ -403,21 +404,21 @@ def dclw(
 
 @told_to_others
 def hcl(
-    view_a: Array,
-    view_b: Array,
+    view_a: ArrayOf[ArrayT],
+    view_b: AnyArray,
     /,
     *,
-    temperature: float | Array = 0.5,
+    temperature: float | AnyArray = 0.5,
     beta: float = 1.0,
     tau_plus: float = 0.1,
-    similarity: str | Similarity | Callable[[Array, Array], Array] = "cosine",
-    mask: Array | None = None,
-    weights: Array | None = None,
-    reduction: str = "mean",
-    block_size: int | str | None = "auto",
-    precision: str | None = None,
+    similarity: AnySimilarity = "cosine",
+    mask: AnyArray | None = None,
+    weights: AnyArray | None = None,
+    reduction: ReductionName = "mean",
+    block_size: BlockSize = "auto",
+    precision: Precision | None = None,
     across: Ranks | None = None,
-) -> Array:
+) -> ArrayT:
     r"""Return the contrastive loss with hard negatives (HCL) of two views, or the debiased contrastive loss.
 
     .. math:: \ell_i = \log\Big(1 + \frac{N_i}{e^{g_{i p(i)}}}\Big), \qquad

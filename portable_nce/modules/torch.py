@@ -19,10 +19,11 @@ from .. import clip, contrast, dcl, flat_nce, info_nce, moco, nt_xent, queue_pus
 from .._core.checks import check_bool, check_callable, check_number, check_whole_number
 from .._core.protocol import Array
 from .._core.ranks import Ranks
+from .._core.types import BlockSize, FlatForm, MultiPositive, PairingName, Precision, ReductionName
 from .._losses.in_batch import at_most
 from .._losses.queue import Queue
 from ..pairings import Pairing, labels
-from ..similarities import Similarity
+from ..similarities import AnySimilarity
 
 __all__ = [
     "CLIP",
@@ -65,10 +66,10 @@ class Options(TypedDict, total=False):
         Ranks that have other rows of the same batch.
     """
 
-    similarity: str | Similarity | Callable[[Array, Array], Array]
-    reduction: str
-    block_size: int | str | None
-    precision: str | None
+    similarity: AnySimilarity
+    reduction: ReductionName
+    block_size: BlockSize
+    precision: Precision | None
     across: Ranks | None
 
 
@@ -291,7 +292,7 @@ class InfoNCE(Loss):
         learnable: bool = False,
         max_scale: float | None = 100.0,
         symmetric: bool = False,
-        multi_positive: str = "each",
+        multi_positive: MultiPositive = "each",
         hardness: float = 0.0,
         **options: Unpack[Options],
     ) -> None:
@@ -410,7 +411,7 @@ class FlatNCE(Loss):
         learnable: bool = False,
         max_scale: float | None = 100.0,
         include_positive: bool = False,
-        form: str = "log",
+        form: FlatForm = "log",
         **options: Unpack[Options],
     ) -> None:
         own: dict[str, Any] = {"include_positive": include_positive, "form": form}
@@ -520,7 +521,7 @@ class SupCon(Loss):
         *,
         learnable: bool = False,
         max_scale: float | None = 100.0,
-        multi_positive: str = "each",
+        multi_positive: MultiPositive = "each",
         keys: MemoryQueue | None = None,
         **options: Unpack[Options],
     ) -> None:
@@ -1154,7 +1155,7 @@ def _multiple_negatives(
         message = f"positive: expected as many rows in all columns, got {counts}"
         raise ValueError(message)
     columns = torch.cat([positive, *negatives])
-    pairing: str | Pairing = "diagonal"
+    pairing: PairingName | Pairing = "diagonal"
     if across is not None and negatives:
         # Ranks need not have as many rows: each row of a batch is labelled by its rank and number, negatives by -1.
         own = (across.communicator.rank << 32) + torch.arange(counts[0], device=anchor.device)

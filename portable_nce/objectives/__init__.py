@@ -8,10 +8,11 @@ the pairing are none of their business.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import TypeAlias, get_args
 
 from .._core.checks import check_choice
 from .._core.protocol import Array
+from .._core.types import ObjectiveName
 from .base import Objective, Pairwise, RowStatistics, Term
 from .hard import HardNegatives, hard_negatives
 from .pairwise import contrastive, logistic
@@ -39,9 +40,10 @@ __all__ = [
 AnyObjective: TypeAlias = Objective | Pairwise | HardNegatives | Relic | Triplet
 
 _NAMED: dict[str, AnyObjective] = {"info_nce": info_nce(), "flat_nce": flat_nce(), "logistic": logistic()}
+NAMES: tuple[ObjectiveName, ...] = get_args(ObjectiveName)
 
 
-def resolve(objective: str | AnyObjective | Callable[[RowStatistics], Array]) -> AnyObjective:
+def resolve(objective: ObjectiveName | AnyObjective | Callable[[RowStatistics], Array]) -> AnyObjective:
     """Return the objective that an `objective` argument means.
 
     Parameters
@@ -70,5 +72,5 @@ def resolve(objective: str | AnyObjective | Callable[[RowStatistics], Array]) ->
         return objective
     if callable(objective) and not isinstance(objective, str):
         return Objective(objective)
-    check_choice("objective", objective, tuple(_NAMED))
+    check_choice("objective", objective, NAMES)
     return _NAMED[str(objective)]

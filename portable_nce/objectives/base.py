@@ -7,7 +7,7 @@ pair of elementwise functions of a score, with theirs.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, get_args
 
 from .._core.autodiff import grad, value_and_grad
 from .._core.checks import check_bool, check_callable, check_choice, check_floating, check_shape
@@ -15,8 +15,11 @@ from .._core.equality import EqualByContents
 from .._core.namespace import enter, is_array, namespace_of
 from .._core.numerics import sum_to_scalar
 from .._core.protocol import Array
+from .._core.types import DivideBy
 
 __all__ = ["Objective", "Pairwise", "RowStatistics", "Slopes", "Term", "Weighted"]
+
+DIVISORS: tuple[DivideBy, ...] = get_args(DivideBy)
 
 
 class RowStatistics(NamedTuple):
@@ -321,11 +324,11 @@ class Pairwise(EqualByContents):
         negative: Term | Callable[..., Array] | None,
         *,
         parameters: tuple[Any, ...] = (),
-        divide_by: str = "rows",
+        divide_by: DivideBy = "rows",
         balance: bool = False,
         label: str | None = None,
     ) -> None:
-        check_choice("divide_by", divide_by, ("rows", "pairs", "active"))
+        check_choice("divide_by", divide_by, DIVISORS)
         if not isinstance(parameters, tuple):
             message = f"parameters: expected a tuple, got {type(parameters).__name__}; write (parameter,)"
             raise TypeError(message)

@@ -9,7 +9,7 @@ from typing import Any
 from .._core.checks import check_number, check_scalar_or_rows
 from .._core.equality import EqualByContents
 from .._core.namespace import is_number
-from .._core.protocol import Array
+from .._core.types import AnyArray
 
 __all__ = ["HardNegatives", "hard_negatives"]
 
@@ -34,7 +34,9 @@ class HardNegatives(EqualByContents):
         return (self.beta, self.tau_plus, self.floor)
 
 
-def hard_negatives(*, beta: float = 1.0, tau_plus: float = 0.1, floor: float | Array = float("-inf")) -> HardNegatives:
+def hard_negatives(
+    *, beta: float = 1.0, tau_plus: float = 0.1, floor: float | AnyArray = float("-inf")
+) -> HardNegatives:
     r"""Return the objective of hard negatives (HCL), for ``beta=0`` the debiased contrastive objective.
 
     .. math:: \ell_i = \log\Big(1 + \frac{N_i}{e^{g_i^+}}\Big), \qquad

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 from .._core.checks import check_choice, check_scalar
 from .._core.equality import EqualByContents
 from .._core.namespace import is_number, namespace_of
 from .._core.numerics import relu, relu_slope, softplus_and_sigmoid
 from .._core.protocol import Array
+from .._core.types import AnyArray, Averaging, DivideBy
 from .base import Pairwise, Term
 
 __all__ = ["AVERAGES", "contrastive", "logistic"]
 
-AVERAGES = ("all", "nonzero")
+AVERAGES: tuple[Averaging, ...] = get_args(Averaging)
 
 Fused = Callable[..., tuple[Array, tuple[Array, ...]]]
 
@@ -41,7 +42,7 @@ class _Value(EqualByContents):
         return self.fused(*arguments, bounded=False)[0]
 
 
-def logistic(*, bias: float | Array = 0.0, divide_by: str = "rows", balance: bool = False) -> Pairwise:
+def logistic(*, bias: float | AnyArray = 0.0, divide_by: DivideBy = "rows", balance: bool = False) -> Pairwise:
     r"""Return the logistic objective: every pair is a decision of its own, positive or not.
 
     .. math:: \ell_i = \sum_{j \in P(i)} \log(1 + e^{-z_{ij}}) + \sum_{j \in Q(i)} \log(1 + e^{z_{ij}}),
@@ -97,11 +98,11 @@ _LOGISTIC = (_term(_logistic_positive), _term(_logistic_negative))
 
 def contrastive(
     *,
-    margin: float | Array = 1.0,
-    positive_margin: float | Array = 0.0,
+    margin: float | AnyArray = 1.0,
+    positive_margin: float | AnyArray = 0.0,
     positive_power: int = 2,
     negative_power: int = 2,
-    average: str = "all",
+    average: Averaging = "all",
     balance: bool = False,
 ) -> Pairwise:
     r"""Return the contrastive objective with a margin: positives attract, negatives repel within reach.

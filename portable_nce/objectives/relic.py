@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from .._core.checks import check_bool, check_choice, check_scalar
 from .._core.equality import EqualByContents
 from .._core.namespace import namespace_of
 from .._core.protocol import Array, Namespace
+from .._core.types import AnyArray, RelicDirection, StoppedSide
 from .base import Objective, Term
 from .softmax import info_nce
 
 __all__ = ["DIVERGENCE", "Relic", "divergence", "relic"]
+
+DIRECTIONS: tuple[RelicDirection, ...] = get_args(RelicDirection)
+SIDES: tuple[StoppedSide, ...] = get_args(StoppedSide)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -81,9 +85,9 @@ be taken from the score for the logarithm of the share."""
 
 def relic(
     *,
-    alpha: float | Array = 1.0,
-    direction: str = "a_to_b",
-    stop_gradient: str | None = None,
+    alpha: float | AnyArray = 1.0,
+    direction: RelicDirection = "a_to_b",
+    stop_gradient: StoppedSide | None = None,
     symmetric: bool = False,
     include_positive: bool = True,
 ) -> Relic:
@@ -124,10 +128,10 @@ def relic(
     0.483086
     """
     check_scalar("alpha", alpha)
-    check_choice("direction", direction, ("a_to_b", "b_to_a"))
+    check_choice("direction", direction, DIRECTIONS)
     symmetric = check_bool("symmetric", symmetric)
     if stop_gradient is not None:
-        check_choice("stop_gradient", stop_gradient, ("first", "second"))
+        check_choice("stop_gradient", stop_gradient, SIDES)
     include_positive = check_bool("include_positive", include_positive)
     return Relic(
         alpha=alpha,

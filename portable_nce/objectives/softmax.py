@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 from .._core.autodiff import stop_gradient
 from .._core.checks import (
@@ -21,14 +21,16 @@ from .._core.equality import EqualByContents
 from .._core.namespace import device_of, enter, is_number, namespace_of
 from .._core.numerics import sigmoid, softplus, softplus_and_sigmoid
 from .._core.protocol import Array
+from .._core.types import AnyArray, FlatForm, MultiPositive
 from .base import Objective, RowStatistics, Slopes, Weighted
 
 __all__ = ["MULTI_POSITIVE", "dclw", "flat_nce", "info_nce", "info_nce_anchor"]
 
-MULTI_POSITIVE = ("each", "pooled", "separate")
+MULTI_POSITIVE: tuple[MultiPositive, ...] = get_args(MultiPositive)
+FORMS: tuple[FlatForm, ...] = get_args(FlatForm)
 
 
-def info_nce(*, multi_positive: str = "each") -> Objective:
+def info_nce(*, multi_positive: MultiPositive = "each") -> Objective:
     r"""Return the InfoNCE objective: the softplus of the log-odds.
 
     With one positive per row, :math:`\ell_i = \log(1 + e^{u_i})`, :math:`u_i = \mathrm{lse}_{Q(i)} g_{ij} - g_{ii}`;
@@ -66,7 +68,9 @@ def info_nce(*, multi_positive: str = "each") -> Objective:
     return _INFO_NCE[multi_positive]
 
 
-def flat_nce(*, include_positive: bool = False, form: str = "log", multi_positive: str = "each") -> Objective:
+def flat_nce(
+    *, include_positive: bool = False, form: FlatForm = "log", multi_positive: MultiPositive = "each"
+) -> Objective:
     r"""Return the FlatNCE objective: the log-odds themselves, or a constant with their gradient.
 
     Without the positive (FlatNCE⊖) :math:`\ell_i = u_i`, also DCL's; with it (FlatNCE⊕) the gradient is InfoNCE's. The
@@ -103,7 +107,7 @@ def flat_nce(*, include_positive: bool = False, form: str = "log", multi_positiv
     -1.306853
     """
     include_positive = check_bool("include_positive", include_positive)
-    check_choice("form", form, ("log", "detach"))
+    check_choice("form", form, FORMS)
     check_choice("multi_positive", multi_positive, MULTI_POSITIVE)
     return _FLAT_NCE[include_positive, form, multi_positive]
 
@@ -237,7 +241,7 @@ _FLAT_NCE = {
 }
 
 
-def dclw(*, temperature: float | Array, sigma: float | Array = 0.5, detach_weights: bool = False) -> Objective:
+def dclw(*, temperature: float | AnyArray, sigma: float | AnyArray = 0.5, detach_weights: bool = False) -> Objective:
     r"""Return the weighted decoupled objective: positives that are hard to find count more.
 
     .. math:: \ell_i = \mathrm{lse}_{Q(i)}\, g_{ij} - w_i\, g_{ii}, \qquad

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 from .._core.checks import check_choice, check_scalar
 from .._core.equality import EqualByContents
-from .._core.protocol import Array
+from .._core.types import AnyArray, Averaging, Mining, MiningName, MiningRule, TripletForm
 from .pairwise import AVERAGES
 
 __all__ = ["Triplet", "triplet"]
@@ -37,10 +37,10 @@ class Triplet(EqualByContents):
 
 def triplet(
     *,
-    margin: float | Array = 0.2,
-    mining: str | tuple[str, str] = "batch_all",
-    form: str = "margin",
-    average: str = "all",
+    margin: float | AnyArray = 0.2,
+    mining: Mining = "batch_all",
+    form: TripletForm = "margin",
+    average: Averaging = "all",
 ) -> Triplet:
     r"""Return the triplet objective: a positive is to be nearer than a negative, by a margin.
 
@@ -89,13 +89,18 @@ def triplet(
     0.440983
     """
     check_scalar("margin", margin)
-    check_choice("form", form, ("margin", "soft"))
+    check_choice("form", form, FORMS)
     check_choice("average", average, AVERAGES)
     return Triplet(margin=margin, mining=_rules(mining), soft=form == "soft", average=average)
 
 
-_NAMED = {"batch_all": ("all", "all"), "batch_hard": ("hard", "hard"), "semi_hard": ("all", "semi_hard")}
-_RULES = ("all", "hard", "semi_hard", "easy")
+_NAMED: dict[MiningName, tuple[MiningRule, MiningRule]] = {
+    "batch_all": ("all", "all"),
+    "batch_hard": ("hard", "hard"),
+    "semi_hard": ("all", "semi_hard"),
+}
+_RULES: tuple[MiningRule, ...] = get_args(MiningRule)
+FORMS: tuple[TripletForm, ...] = get_args(TripletForm)
 
 
 def _rules(mining: Any) -> tuple[str, str]:

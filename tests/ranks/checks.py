@@ -22,6 +22,7 @@ from portable_nce.modules import torch as modules
 from portable_nce.testing import make_cases
 from portable_nce.testing.sharding import Place, cut_case, is_shared, samples_of
 
+CONVENTIONS: tuple[pnce.typing.GradientsOfRanks, ...] = ("averaged", "summed")
 Errors = dict[str, Any]
 Check = Callable[[Any], Errors]
 
@@ -67,7 +68,7 @@ def part_of(place: Place, whole: torch.Tensor) -> torch.Tensor:
     return whole.index_select(place.axis, torch.tensor(place.entries))
 
 
-def check_case(group: Any, case: Any, convention: str) -> float:
+def check_case(group: Any, case: Any, convention: pnce.typing.GradientsOfRanks) -> float:
     """Compare a rank's value and gradients of a case with those of one process."""
     arrays = [tensor(x) for x in (*case.arguments.values(), *case.constants.values())]
     wanted, slopes = gradients(case.function, arrays, len(case.arguments))
@@ -94,7 +95,7 @@ def check_case(group: Any, case: Any, convention: str) -> float:
 def check_cases(group: Any) -> Errors:
     """Every case of every loss, in one convention and then in the other."""
     cases = [case for case in make_cases(SAMPLES) if is_shared(case)]
-    conventions = itertools.cycle(["averaged", "summed"])
+    conventions = itertools.cycle(CONVENTIONS)
     return {case.name: check_case(group, case, next(conventions)) for case in cases}
 
 
@@ -125,7 +126,7 @@ def check_options(group: Any) -> Errors:
     rows, size = own_rows(group), group.size()
     errors: Errors = {}
     for name, loss in losses().items():
-        options = itertools.product(("mean", "sum"), (False, True), (None, "auto", 2), ("averaged", "summed"))
+        options = itertools.product(("mean", "sum"), (False, True), (None, "auto", 2), CONVENTIONS)
         worst = 0.0
         for reduction, weighted, block_size, convention in options:
             shared: dict[str, Any] = {"reduction": reduction, "block_size": block_size}

@@ -182,7 +182,7 @@ def test_one_column(variant: Variant, loss: str, dtype: str | None) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("multi_positive", ["each", "pooled"])
-def test_every_column_positive(variant: Variant, multi_positive: str, dtype: str | None) -> None:
+def test_every_column_positive(variant: Variant, multi_positive: pnce.typing.MultiPositive, dtype: str | None) -> None:
     """Positives only: the pooled loss is 0, the mean over each is the entropy-like spread; all is finite."""
     nested = vectors(3, 3)
     positives = variant.array([[True] * 3] * 3)
@@ -312,7 +312,9 @@ def test_identical_rows(
 
 @pytest.mark.parametrize("block_size", BLOCKS)
 @pytest.mark.parametrize("similarity", ["neg_euclidean", "neg_sq_euclidean"])
-def test_positives_at_distance_zero(variant: Variant, similarity: str, block_size: int | None) -> None:
+def test_positives_at_distance_zero(
+    variant: Variant, similarity: pnce.typing.SimilarityName, block_size: int | None
+) -> None:
     """Every query is its key: value exact, gradients finite."""
     nested = vectors(3, 3)
     x = variant.floats(nested)
@@ -351,7 +353,9 @@ def test_extreme_lengths(variant: Variant, loss: str, block_size: int | None, ma
 @pytest.mark.parametrize("dtype", ["float32"])
 @pytest.mark.parametrize("similarity", ["neg_euclidean", "neg_sq_euclidean"])
 @pytest.mark.parametrize("block_size", BLOCKS)
-def test_tiny_distances(variant: Variant, block_size: int | None, similarity: str, dtype: str) -> None:
+def test_tiny_distances(
+    variant: Variant, block_size: int | None, similarity: pnce.typing.SimilarityName, dtype: str
+) -> None:
     """Distances whose squares underflow in float32: finite, and the loss that of equal scores."""
     a, b = ([[x * 2.0**-100 for x in row] for row in vectors(3, 3, seed)] for seed in (1, 2))
     value, gradients = differentiate(
@@ -467,6 +471,7 @@ def test_rows_are_not_columns(variant: Variant) -> None:
 # --- every loss: what takes no part, what overflows, what is out of range -------------------------------------------
 
 CLASSES = [0, 0, 1, 1, 2, 2]
+MININGS: tuple[Any, ...] = ("semi_hard", ("semi_hard", "easy"), ("hard", "all"))
 FURTHER = vectors(4, 3, 3)
 
 
@@ -571,7 +576,7 @@ MASKED_LOSSES: dict[str, tuple[str, Callable[..., Any]]] = {
             "pairs",
             lambda v, x, _, m=mining, **o: pnce.triplet_from_labels(x, v.array(CLASSES), mining=m, **o),
         )
-        for mining in ("semi_hard", ("semi_hard", "easy"), ("hard", "all"))
+        for mining in MININGS
     },
     "moco": ("queue", lambda v, x, y, **o: pnce.moco(x, y, _queue_of(v, x), **o)),
     "nnclr": ("pairs", lambda v, x, y, **o: pnce.nnclr(x, y, _queue_of(v, x), **o)),
@@ -802,7 +807,7 @@ def test_indices_out_of_range(variant: Variant, name: str, outside: int) -> None
 @pytest.mark.parametrize("symmetric", [False, True])
 @pytest.mark.parametrize("direction", ["a_to_b", "b_to_a"])
 def test_relic_takes_minus_infinity_for_a_mask_of_both_directions(
-    variant: Variant, direction: str, *, symmetric: bool
+    variant: Variant, direction: pnce.typing.RelicDirection, *, symmetric: bool
 ) -> None:
     scores = vectors(4, 4, 3)
     without = [[-math.inf if (i, j) == (0, 2) else x for j, x in enumerate(row)] for i, row in enumerate(scores)]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pytest
 from mpmath import mp, mpf
 
-from ... import bounds, density
+from ... import bounds, density, typing
 from ..._core.namespace import namespace_of
 from .. import oracles
 from ..variants import differentiate, generator
@@ -405,7 +405,7 @@ def slope_of_expectation(variant: Variant, p: Joint, bound: Callable[[Any], Any]
 @two_and_asymmetric
 @pytest.mark.parametrize("nu", [1.0, 0.25])
 @pytest.mark.parametrize("form", ["bound", "plug_in"])
-def test_an_anchor_normalises_the_scores(variant: Variant, form: str, nu: float, p: Joint) -> None:
+def test_an_anchor_normalises_the_scores(variant: Variant, form: typing.AnchorForm, nu: float, p: Joint) -> None:
     """The gradient is 0 at the log ratios, and not at these plus a function of x, which InfoNCE does not see."""
 
     def anchored(scores: Any) -> Any:

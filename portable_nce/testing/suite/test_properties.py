@@ -85,7 +85,7 @@ def test_gradient_of_info_nce_is_flat_nce_times_sigma(variant: Variant, scores: 
 def test_detached_forms_are_one(variant: Variant, scores: Nested) -> None:
     for include_positive in (False, True):
 
-        def loss(s: Any, form: str, *, include: bool = include_positive) -> Any:
+        def loss(s: Any, form: pnce.typing.FlatForm, *, include: bool = include_positive) -> Any:
             return pnce.from_scores.flat_nce(s, form=form, include_positive=include)
 
         value, gradient = run(variant, lambda s, loss=loss: loss(s, "detach"), scores)

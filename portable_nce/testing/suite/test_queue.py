@@ -323,7 +323,7 @@ def test_the_queue_of_proto_nce(variant: Variant, block_size: int | None) -> Non
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("similarity", pnce.similarities.NAMES)
-def test_the_neighbour_is_the_nearest(variant: Variant, similarity: str) -> None:
+def test_the_neighbour_is_the_nearest(variant: Variant, similarity: pnce.typing.SimilarityName) -> None:
     """NNCLR is InfoNCE of the neighbours; of two alike, of the older."""
     view_a, view_b, support = vectors(3, 1), vectors(3, 2), [*vectors(4, 3), vectors(4, 3)[1]]
     scores = oracles.score_matrix(oracles.exact(view_a), oracles.exact(support), similarity, oracles.exact(1.0))

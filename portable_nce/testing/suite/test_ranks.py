@@ -65,13 +65,13 @@ def zeros_like(nested: Nested) -> Nested:
     return [zeros_like(x) for x in nested] if isinstance(nested, list) else 0
 
 
-def sharing(case: Case, group: ThreadRank, gradients: str) -> Callable[..., Any]:
+def sharing(case: Case, group: ThreadRank, gradients: pnce.typing.GradientsOfRanks) -> Callable[..., Any]:
     """Give the function of a rank's case."""
     options = {**case.options, "across": pnce.across(group, gradients=gradients)}
     return replace(case, options=options).function
 
 
-def compare(variant: Variant, case: Case, size: int, dtype: str, gradients: str) -> None:
+def compare(variant: Variant, case: Case, size: int, dtype: str, gradients: pnce.typing.GradientsOfRanks) -> None:
     """Compare value and gradients on ranks with those of one process."""
     wanted_value, wanted = differentiate(case.function, case_arrays(variant, case, dtype), len(case.arguments))
     parts = cut_case(case, bounds_of(samples_of(case), size))

@@ -198,7 +198,7 @@ def test_any_block_size(
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("rows", [65])
 @pytest.mark.parametrize("block_size", ["auto", 16])
-def test_saturated(variant: Variant, rows: int, block_size: int | str, dtype: str) -> None:
+def test_saturated(variant: Variant, rows: int, block_size: pnce.typing.BlockSize, dtype: str) -> None:
     """Every row far ahead of its negatives: tile by tile nothing underflows that the whole row would keep."""
     numbers = generator(rows)
     nested = [[numbers.gauss(0.0, 1.0) for _ in range(FEATURES)] for _ in range(rows)]

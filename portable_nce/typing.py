@@ -1,0 +1,87 @@
+"""Types of the arguments, for functions that pass them on.
+
+====================================================== ====================================================
+name                                                   what it is
+====================================================== ====================================================
+`AnyArray`                                             an array of any library: what has a shape and a dtype
+`ArrayOf`                                              such an array whose library's array type is the
+                                                       parameter, as in ``ArrayOf[ArrayT]``
+`AnySimilarity`, `AnyObjective`                        what `similarity` and `objective` take
+`BlockSize`                                            what `block_size` takes
+`ReductionName`, `SimilarityName`, `ObjectiveName`,    the names of reductions, similarities, objectives,
+`PairingName`, `Precision`                             pairings and precisions
+`MultiPositive`, `FlatForm`, `TripletForm`,            the strings of `multi_positive`, of `form` (three),
+`AnchorForm`, `Averaging`, `DivideBy`                  of `average` and of `divide_by`
+`RelicDirection`, `StoppedSide`, `JointDirection`,     of `direction`, `stop_gradient`, `directions`,
+`MarginStrategy`, `NegativesOfViews`                   `margin_strategy` and `negatives`
+`Mining`, `MiningName`, `MiningRule`                   of `mining`: both, a name, and a rule of a pair
+`GradientsOfRanks`                                     of `gradients`, of ranks
+====================================================== ====================================================
+
+A string in a variable is a ``str`` to type checkers, which options refuse:
+
+>>> from typing import get_args
+>>> import portable_nce as pnce
+>>> def loss(x: pnce.typing.AnyArray, reduction: pnce.typing.ReductionName) -> object:
+...     return pnce.nt_xent(x, x, reduction=reduction)
+>>> get_args(pnce.typing.ReductionName)
+('mean', 'sum', 'none')
+"""
+
+from __future__ import annotations
+
+from ._core.types import (
+    AnchorForm,
+    AnyArray,
+    ArrayOf,
+    Averaging,
+    BlockSize,
+    DivideBy,
+    FlatForm,
+    GradientsOfRanks,
+    JointDirection,
+    MarginStrategy,
+    Mining,
+    MiningName,
+    MiningRule,
+    MultiPositive,
+    NegativesOfViews,
+    ObjectiveName,
+    PairingName,
+    Precision,
+    ReductionName,
+    RelicDirection,
+    SimilarityName,
+    StoppedSide,
+    TripletForm,
+)
+from .objectives import AnyObjective
+from .similarities import AnySimilarity
+
+__all__ = [
+    "AnchorForm",
+    "AnyArray",
+    "AnyObjective",
+    "AnySimilarity",
+    "ArrayOf",
+    "Averaging",
+    "BlockSize",
+    "DivideBy",
+    "FlatForm",
+    "GradientsOfRanks",
+    "JointDirection",
+    "MarginStrategy",
+    "Mining",
+    "MiningName",
+    "MiningRule",
+    "MultiPositive",
+    "NegativesOfViews",
+    "ObjectiveName",
+    "PairingName",
+    "Precision",
+    "ReductionName",
+    "RelicDirection",
+    "SimilarityName",
+    "StoppedSide",
+    "TripletForm",
+]
