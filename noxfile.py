@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import runpy
 import shutil
 import sys
@@ -120,6 +121,8 @@ ENVIRONMENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "peers": (*TESTING, *peers_with(dependencies=True), *group("trainer"), *extras("jax"), "numpy"),
     # For tools.
     "build": group("distribution"),
+    "release": (*group("distribution"), *group("release")),
+    "released": (),  # the wheel as users get it: each release installs what it depends on
     "docs": (*group("docs"), TORCH, *extras("jax", "demo"), "mpmath"),
     "lint": group("lint"),
     "demo": extras("demo"),
@@ -253,7 +256,8 @@ def environment(session: nox.Session, name: str, *, project: bool = True) -> Env
     if not stamp.exists() or stamp.read_text(encoding="utf-8") != wanted:
         shutil.rmtree(environment.folder, ignore_errors=True)
         session.run_install(sys.executable, "-m", "virtualenv", "--quiet", str(environment.folder), external=True)
-        environment.install(*ENVIRONMENTS[name])
+        if ENVIRONMENTS[name]:
+            environment.install(*ENVIRONMENTS[name])
         stamp.write_text(wanted, encoding="utf-8")
     if project and name not in READY:
         wheel = built(session)
@@ -552,6 +556,77 @@ def chosen(options: Sequence[str]) -> str:
     parser.add_argument("--backend", default="numpy")
     backend: str = parser.parse_known_args(options)[0].backend
     return backend
+
+
+# A release
+
+
+@nox.session(venv_backend="none", tags=FULL)
+def release(session: nox.Session) -> None:
+    """Build what is published, check it, install the wheel in a new environment and run the demo there.
+
+    ``--tag v0.1.0``: the tag that it gets, which must be the version, with a date in the changelog. ``--repository
+    https://github.com/OWNER/NAME``: where links of the metadata and of the README lead; on GitHub it is known.
+    """
+    parser = argparse.ArgumentParser(prog="nox -s release --")
+    parser.add_argument("--tag")
+    server, name = (os.environ.get(f"GITHUB_{key}", "") for key in ("SERVER_URL", "REPOSITORY"))
+    parser.add_argument("--repository", default=f"{server}/{name}" if server and name else "")
+    options = parser.parse_args(session.posargs)
+    tree, dist = WORK / "release" / "tree", WORK / "release" / "dist"
+    shutil.rmtree(WORK / "release", ignore_errors=True)
+    leave_out = ".git", ".nox", ".venv", ".*_cache", "__pycache__", "*.egg-info", "build", "dist"
+    shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(*leave_out))
+    if options.repository:
+        add_addresses(tree, options.repository, options.tag or "main")
+    tools = environment(session, "release", project=False)
+    tools.run("python", "-m", "build", "--no-isolation", "--outdir", str(dist), str(tree), silent=True)
+    files = sorted(dist.iterdir())
+    tools.run("twine", "check", "--strict", *map(str, files))
+    wheel = files[0]
+    version = wheel.name.split("-")[1]
+    if [path.name for path in files] != [f"{NAME}-{version}-py3-none-any.whl", f"{NAME}-{version}.tar.gz"]:
+        session.error(f"expected a wheel and an sdist of {version}, got {[path.name for path in files]}")
+    if options.tag is not None:
+        if options.tag != f"v{version}":
+            session.error(f"--tag: expected v{version}, the version of the tree, got {options.tag}")
+        heading = next(line for line in (tree / "CHANGELOG.md").open(encoding="utf-8") if line.startswith("## "))
+        if not re.fullmatch(rf"## \[{re.escape(version)}\] - \d{{4}}-\d\d-\d\d\n", heading):
+            session.error(f"CHANGELOG.md: expected {version} and a date at the top, got {heading.strip()!r}")
+    shutil.rmtree(WORK / "env" / "released", ignore_errors=True)
+    user = environment(session, "released", project=False)
+    user.install(f"{wheel}[demo]")
+    installed = user.capture("python", "-c", f"import {NAME}; print({NAME}.__version__, {NAME}.__file__)")
+    if installed.split(maxsplit=1)[0] != version or str(user.folder) not in installed:
+        session.error(f"expected {version} in {user.folder}, got {installed}")
+    user.run("python", "-m", NAME, "demo", "--output", str(WORK / "release" / "demo.png"))
+    print("\n".join(f"{path.stat().st_size / 1024:6.0f} KiB  {path}" for path in files))
+
+
+def add_addresses(tree: Path, repository: str, revision: str) -> None:
+    """Add what only a repository with an address has: the links of the metadata, and absolute ones in the README.
+
+    The index of packages shows the README without the tree beside it, so that relative links lead nowhere there.
+    """
+    owner, name = repository.rstrip("/").rsplit("/", maxsplit=2)[1:]
+    urls = {
+        "Documentation": f"https://{owner}.github.io/{name}/",
+        "Source": repository,
+        "Issues": f"{repository}/issues",
+        "Changelog": f"{repository}/blob/{revision}/CHANGELOG.md",
+    }
+    with (tree / "pyproject.toml").open("a", encoding="utf-8") as file:
+        file.write("\n".join(["", "[project.urls]", *(f'{key} = "{url}"' for key, url in urls.items()), ""]))
+    with (tree / "CITATION.cff").open("a", encoding="utf-8") as file:
+        file.write(f"repository-code: {repository}\n")
+
+    def absolute(link: re.Match[str]) -> str:
+        picture, text, target = link.groups()
+        return f"{picture}[{text}]({repository}/{'raw' if picture else 'blob'}/{revision}/{target})"
+
+    readme = (tree / "README.md").read_text(encoding="utf-8")
+    relative = re.compile(r"(!?)\[([^]]*)\]\((?![a-z]+:|#)([^)\s]+)\)")
+    (tree / "README.md").write_text(relative.sub(absolute, readme), encoding="utf-8")
 
 
 # The end of a run

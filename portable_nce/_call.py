@@ -118,8 +118,7 @@ def contrast(
     similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
         A name, a similarity of `portable_nce.similarities`, or a function from (N, D), (K, D) to scores (N, K).
     temperature : float, or array of one entry or of shape (N,), default: 1.0
-        Temperature τ > 0, or that of each row, and of the column of the same number where columns are compared with
-        rows; differentiable as an array.
+        Temperature τ > 0, or that of each row; differentiable as an array.
     symmetric : bool, default: False
         Whether to average the loss of the rows and the loss of the columns.
     mask : array of bool, shape (N, K), optional
@@ -132,12 +131,9 @@ def contrast(
         The strength α ≥ 0 with which negatives count more the harder they are: :math:`\alpha\, \mathrm{sg}(s_{ij})`,
         a constant, is added to their scores :math:`g_{ij}`. For objectives of the softmax family.
     block_size : int, None or "auto", default: "auto"
-        Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
-        gradient come in one pass, and elsewhere from about four million entries on.
+        Rows at a time, or None for the whole score matrix; see :doc:`/options`.
     precision : {"high", "highest"}, optional
-        By default, embeddings of 16 bits are multiplied in 16 bits, exactly, where the library is faster at that.
-        ``"highest"`` widens them first; ``"high"`` makes of a product of float32 three of bfloat16 there, which leaves
-        16 bits of the 24.
+        How matrices are multiplied; see :doc:`/options`.
     across : Ranks, optional
         Ranks that have other rows of the same batch; see `portable_nce.across`.
 

@@ -207,7 +207,9 @@ def markdown(columns: Mapping[str, Column]) -> str:
             first = dtype == column.dtypes[0]
             head = (f"`{name}`", column.library, column.device, column.date) if first else ("", "", "", "")
             lines.append(f"| {' | '.join((*head, dtype, *cells))} |")
-    lines += [f"| `{name}` | {VARIANTS[name].library} | GPU | not run yet | | | | | |" for name in absent(columns)]
+    for name in absent(columns):
+        device = "GPU" if VARIANTS[name].gpu else ""
+        lines.append(f"| `{name}` | {VARIANTS[name].library} | {device} | not run yet | | | | | |")
     lines += ["", "Every cell is in [agreement.html](agreement.html) and in [agreement.json](agreement.json).", ""]
     return "\n".join(lines)
 

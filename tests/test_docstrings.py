@@ -96,6 +96,12 @@ def test_a_function_has_the_sections_that_its_signature_asks_for(name: str) -> N
     assert {section for section in expected if not sections[section]} == set()
 
 
+@pytest.mark.parametrize("name", [name for name in FUNCTIONS if "." not in name])
+def test_a_loss_links_to_the_page_of_the_options_that_all_share(name: str) -> None:
+    shared = {"similarity", "block_size", "precision"} & set(inspect.signature(named(name)).parameters)
+    assert not shared or ":doc:`/options`" in (inspect.getdoc(named(name)) or "")
+
+
 @pytest.mark.parametrize("name", [name for name in FUNCTIONS if name.startswith(LOSSES)])
 def test_a_loss_says_what_it_refuses(name: str) -> None:
     assert NumpyDocString(inspect.getdoc(named(name)) or "")["Raises"]

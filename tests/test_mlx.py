@@ -291,6 +291,8 @@ def test_the_namespace_keeps_to_the_standard_where_its_own_does_not() -> None:
     assert xp.zeros((2,), dtype=mx.float16, device=None).dtype == mx.float16
     assert xp.full_like(x, 2.0, device=mx.cpu).tolist() == [[2.0] * 4] * 2
     assert xp.arange(3, device=None).dtype == mx.int32
+    assert xp.take(x, mx.array([2, 0]), axis=1).tolist() == [[2.0, 3.0], [5.0, 0.0]]
+    assert xp.where(x > 0, mx.array([1, 2, 3, 4]), 0).tolist() == [[1, 2, 3, 4], [0, 2, 3, 0]]
     assert xp.astype(x, mx.int32, copy=False).dtype == mx.int32
     assert xp.asarray([1.0], dtype=mx.float16, device=None, copy=True).dtype == mx.float16
 

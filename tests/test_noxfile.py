@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import re
+import shutil
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +72,24 @@ def test_one_environment_serves_the_default_run(noxfile: Any) -> None:
     everything = set(noxfile.ENVIRONMENTS["all"])
     for name in ("arrays", "torch", "jax", "mlx", "lint", "build"):
         assert set(noxfile.ENVIRONMENTS[name]) - {"numpy"} <= everything, name  # there with a version
+
+
+def test_a_release_has_the_addresses_of_its_repository(noxfile: Any, tmp_path: Path) -> None:
+    for name in ("pyproject.toml", "CITATION.cff", "README.md"):
+        shutil.copy(ROOT / name, tmp_path)
+    address = "https://github.com/owner/name"
+    noxfile.add_addresses(tmp_path, address, "v1.2.3")
+    urls = tomllib.loads((tmp_path / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]
+    assert {"Documentation", "Source", "Issues", "Changelog"} == set(urls)
+    assert all("owner" in url and "name" in url for url in urls.values())
+    assert f"repository-code: {address}\n" in (tmp_path / "CITATION.cff").read_text(encoding="utf-8")
+    links = re.findall(r"(!?)\[[^]]*\]\(([^)\s]+)\)", (tmp_path / "README.md").read_text(encoding="utf-8"))
+    assert all(link.startswith(("https://", "#")) for _, link in links)
+    for picture, link in links:
+        kind = "raw" if picture else "blob"
+        path = link.removeprefix(f"{address}/{kind}/v1.2.3/").partition("#")[0]
+        assert not link.startswith(address) or (ROOT / path).is_file(), link
+    assert sum(bool(picture) for picture, _ in links) >= 2
 
 
 def test_every_module_that_computes_is_mutated(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -121,6 +121,13 @@ def test_four_verbs_are_enough_for_every_loss(block_size: Any) -> None:
     np.testing.assert_allclose(shared, expected[2], rtol=1e-13)
     filled = adapter.fill_diagonal(np.zeros((3, 4)), 1, 2, 2, np.asarray([5.0, 6.0, 7.0]))
     np.testing.assert_array_equal(filled, [[0, 0, 0, 0], [0, 0, 6, 0], [0, 0, 0, 7]])
+    product = adapter.half_product(x.astype(np.float16), y.T.astype(np.float16))
+    np.testing.assert_array_equal(product, x.astype(np.float16).astype(np.float32) @ y.T.astype(np.float16))
+    assert product.dtype == np.float32
+    assert adapter.by_halves(lambda *_: "halves", lambda *arrays: arrays, x, y) == (x, y)
+    assert adapter.concrete_value(x[0, :1]) is None
+    assert adapter.concrete_values(x[0]) is None
+    assert not hasattr(adapter, "_no_verb")
 
 
 def test_a_registered_library_can_have_the_tape(monkeypatch: pytest.MonkeyPatch) -> None:

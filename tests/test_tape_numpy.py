@@ -776,6 +776,58 @@ def test_nothing_that_varies_becomes_a_constant(leak: Callable[[Any], Any]) -> N
     assert "0-d array" not in str(caught.value)
 
 
+REFUSED: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
+    "an operand too few": (lambda x: np.einsum("ij,jk->ik", x), ValueError, "expected 2 operands"),
+    "weights of another shape": (lambda x: np.average(x, weights=np.ones(2)), ValueError, "weights of another shape"),
+    "two corrections": (lambda x: np.std(x, ddof=1, correction=1), ValueError, "ddof or correction, got both"),
+    "an axis out of bounds": (lambda x: x.__array_namespace__().expand_dims(x, axis=5), IndexError, "out of bounds"),
+    "sums along no axis": (lambda x: x.__array_namespace__().cumulative_sum(x), ValueError, "expected an axis"),
+    "that of a method": (lambda x: x.swapaxes(0, second=1), TypeError, "keyword"),
+    "the length of a number": (lambda x: len(x[0, 0]), TypeError, "without axes"),
+}
+
+
+@pytest.mark.parametrize(("function", "kind", "words"), REFUSED.values(), ids=REFUSED)
+def test_wrong_arguments_are_named(function: Callable[[Any], Any], kind: type[Exception], words: str) -> None:
+    with pytest.raises(kind, match=words):
+        pnce.grad(lambda x: np.sum(function(x)) * 1.0)(MATRIX)
+
+
+def test_the_functions_of_the_namespace_that_numpy_has_under_other_names() -> None:
+    """What array-API code calls on a recorded array's own namespace, beside the operators."""
+    functions: dict[str, Callable[[Any, Any], Any]] = {
+        "a product of nothing": lambda xp, x: xp.prod(x[:0, :], axis=0) * x[0],
+        "full": lambda xp, x: xp.full((2,), x[0, 0]),
+        "full by a number": lambda xp, x: xp.full(2, x[0, 1]),
+        "a ufunc": lambda xp, x: xp.hypot(x, x + 1.0),
+        "the sum of a number": lambda xp, x: xp.cumulative_sum(x[0, 1]),
+        "repeat": lambda xp, x: xp.repeat(x, 2, axis=1),
+    }
+    for name, function in functions.items():
+        gradient = pnce.grad(lambda x, f=function: np.sum(f(x.__array_namespace__(), x) ** 2))(MATRIX)
+        for index in np.ndindex(*MATRIX.shape):
+            step = np.zeros_like(MATRIX)
+            step[index] = 1e-6
+            ahead, behind = (np.sum(function(np, MATRIX + sign * step) ** 2) for sign in (1, -1))
+            assert gradient[index] == pytest.approx((ahead - behind) / 2e-6, rel=1e-6, abs=1e-8), name
+
+
+def test_arrays_named_by_keyword_are_differentiated() -> None:
+    chosen = [True, False, True]
+    for function in (
+        lambda x: np.roll(a=x, shift=1) * x,
+        lambda x: np.compress(condition=chosen, a=x[0]) ** 2,
+        lambda x: np.compress(chosen, x[0]) ** 2,
+    ):
+        assert outcome(Call(function, (MATRIX,), {})) == "right"
+
+
+def test_an_index_that_does_not_vary() -> None:
+    numbers = [1.0, 2.0, 3.0]
+    gradient = pnce.grad(lambda x: np.sum(x * numbers[(x[0] > 0).astype(np.int64)]))(VECTOR)
+    np.testing.assert_array_equal(gradient, np.full(3, numbers[int(VECTOR[0] > 0)]))
+
+
 def test_full_like_of_an_entry_is_differentiated() -> None:
     assert outcome(Call(lambda x: np.full_like(x, x[0]) * x, (VECTOR,), {})) == "right"
 

@@ -58,7 +58,8 @@ def cosent(
     scale : float or array of one entry, default: 20.0
         Scale α > 0 of the similarities, the inverse of a temperature; differentiable as an array.
     similarity : str, Similarity or callable, default: "cosine"
-        How the embeddings of a pair are compared; see `portable_nce.similarities`. A similarity of -inf takes no part.
+        How the embeddings of a pair are compared; see `portable_nce.similarities` and :doc:`/options`. A similarity of
+        -inf takes no part.
     mask : array of bool, shape (N,), optional
         Pairs that take part; all by default.
     weights : array, shape (N,), optional

@@ -99,8 +99,7 @@ def info_nce(
     negative_keys : array, shape (M, D) or (N, M, D), optional
         Negatives shared by all queries, or of each query. None takes the other rows of `positive_key`.
     temperature : float, or array of one entry or of shape (N,), default: 0.07
-        Temperature τ > 0, or that of each row, and of the column of the same number where columns are compared with
-        rows; differentiable as an array.
+        Temperature τ > 0, or that of each row; differentiable as an array.
     symmetric : bool, default: False
         Whether to average the losses of queries against keys and of keys against queries.
     similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
@@ -122,13 +121,10 @@ def info_nce(
         The strength α ≥ 0 with which negatives count more the harder they are: :math:`\alpha\, \mathrm{sg}(s_{ij})`,
         a constant, is added to their scores :math:`g_{ij}` (EmbeddingGemma has α = 5).
     block_size : int, None or "auto", default: "auto"
-        Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
-        gradient come in one pass, and elsewhere from about four million entries on. Negatives of each query are never
+        Rows at a time, or None for the whole score matrix; see :doc:`/options`. Negatives of each query are never
         streamed: their scores are smaller than they are.
     precision : {"high", "highest"}, optional
-        By default, embeddings of 16 bits are multiplied in 16 bits, exactly, where the library is faster at that.
-        ``"highest"`` widens them first; ``"high"`` makes of a product of float32 three of bfloat16 there, which leaves
-        16 bits of the 24.
+        How matrices are multiplied; see :doc:`/options`.
     across : Ranks, optional
         Ranks that have other rows of the same batch; see `portable_nce.across`.
 
@@ -271,12 +267,9 @@ def n_tuple(
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the queries that have a positive, weighted sum, or the weighted losses of the queries.
     block_size : int, None or "auto", default: "auto"
-        Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
-        gradient come in one pass, and elsewhere from about four million entries on.
+        Rows at a time, or None for the whole score matrix; see :doc:`/options`.
     precision : {"high", "highest"}, optional
-        By default, embeddings of 16 bits are multiplied in 16 bits, exactly, where the library is faster at that.
-        ``"highest"`` widens them first; ``"high"`` makes of a product of float32 three of bfloat16 there, which leaves
-        16 bits of the 24.
+        How matrices are multiplied; see :doc:`/options`.
     across : Ranks, optional
         Ranks that have other rows of the same batch; see `portable_nce.across`.
 
@@ -384,12 +377,9 @@ def cpc(
         Weighted mean over the contexts that have a positive, weighted sum, or the weighted losses of the contexts; each
         the mean over the steps.
     block_size : int, None or "auto", default: "auto"
-        Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
-        gradient come in one pass, and elsewhere from about four million entries on.
+        Rows at a time, or None for the whole score matrix; see :doc:`/options`.
     precision : {"high", "highest"}, optional
-        By default, embeddings of 16 bits are multiplied in 16 bits, exactly, where the library is faster at that.
-        ``"highest"`` widens them first; ``"high"`` makes of a product of float32 three of bfloat16 there, which leaves
-        16 bits of the 24.
+        How matrices are multiplied; see :doc:`/options`.
     across : Ranks, optional
         Ranks that have other rows of the same batch; see `portable_nce.across`.
 
@@ -499,12 +489,9 @@ def clip(
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean, weighted sum, or the weighted losses of the pairs; each the mean of both directions.
     block_size : int, None or "auto", default: "auto"
-        Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams, but keeps the
-        exponentials of batches of up to 8192 where one serves both directions, which saves a product in four.
+        Rows at a time, or None for the whole score matrix; see :doc:`/options`.
     precision : {"high", "highest"}, optional
-        By default, embeddings of 16 bits are multiplied in 16 bits, exactly, where the library is faster at that.
-        ``"highest"`` widens them first; ``"high"`` makes of a product of float32 three of bfloat16 there, which leaves
-        16 bits of the 24.
+        How matrices are multiplied; see :doc:`/options`.
     across : Ranks, optional
         Ranks that have other rows of the same batch; see `portable_nce.across`.
 
@@ -599,12 +586,9 @@ def siglip(
         Weighted mean over the images (the sum over all pairs divided by N, not by N²), weighted sum, or the weighted
         losses of the images.
     block_size : int, None or "auto", default: "auto"
-        Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
-        gradient come in one pass, and elsewhere from about four million entries on.
+        Rows at a time, or None for the whole score matrix; see :doc:`/options`.
     precision : {"high", "highest"}, optional
-        By default, embeddings of 16 bits are multiplied in 16 bits, exactly, where the library is faster at that.
-        ``"highest"`` widens them first; ``"high"`` makes of a product of float32 three of bfloat16 there, which leaves
-        16 bits of the 24.
+        How matrices are multiplied; see :doc:`/options`.
     across : Ranks, optional
         Ranks that have other rows of the same batch; see `portable_nce.across`.
 
@@ -695,8 +679,7 @@ def relic(
         Further negatives, shared by all rows of both views: a memory bank. A `Queue` has no gradient, and slots that
         were never written take no part. Not with `across`.
     temperature : float, or array of one entry or of shape (N,), default: 0.1
-        Temperature τ > 0, or that of each row, and of the column of the same number where columns are compared with
-        rows; differentiable as an array.
+        Temperature τ > 0, or that of each row; differentiable as an array.
     alpha : float or array of one entry, default: 1.0
         Weight α of the divergence.
     direction : {"a_to_b", "b_to_a"}, default: "a_to_b"
@@ -717,12 +700,9 @@ def relic(
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the rows that have a positive, weighted sum, or the weighted losses of the rows.
     block_size : int, None or "auto", default: "auto"
-        Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
-        gradient come in one pass, and elsewhere from about four million entries on.
+        Rows at a time, or None for the whole score matrix; see :doc:`/options`.
     precision : {"high", "highest"}, optional
-        By default, embeddings of 16 bits are multiplied in 16 bits, exactly, where the library is faster at that.
-        ``"highest"`` widens them first; ``"high"`` makes of a product of float32 three of bfloat16 there, which leaves
-        16 bits of the 24.
+        How matrices are multiplied; see :doc:`/options`.
     across : Ranks, optional
         Ranks that have other rows of the same batch; see `portable_nce.across`.
 

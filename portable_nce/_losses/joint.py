@@ -73,12 +73,9 @@ def joint_info_nce(
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the queries that have a positive, weighted sum, or the weighted losses of the queries.
     block_size : int, None or "auto", default: "auto"
-        Rows per block of the streamed execution; None holds the score matrices; ``"auto"`` streams from about four
-        million entries on. Value and gradient come in two passes.
+        Rows at a time, or None for the whole score matrix; see :doc:`/options`. Value and gradient come in two passes.
     precision : {"high", "highest"}, optional
-        By default, embeddings of 16 bits are multiplied in 16 bits, exactly, where the library is faster at that.
-        ``"highest"`` widens them first; ``"high"`` makes of a product of float32 three of bfloat16 there, which leaves
-        16 bits of the 24.
+        How matrices are multiplied; see :doc:`/options`.
 
     Returns
     -------

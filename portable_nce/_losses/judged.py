@@ -56,8 +56,7 @@ def distillation(
     teacher_key : array, shape (K, E)
         The teacher's embeddings of the keys, without gradient.
     temperature : float, or array of one entry or of shape (N,), default: 0.07
-        Temperature τ > 0, or that of each row, and of the column of the same number where columns are compared with
-        rows; differentiable as an array.
+        Temperature τ > 0, or that of each row; differentiable as an array.
     teacher_temperature : float or None, default: 0.07
         Temperature τ' > 0 of the teacher, or None.
     symmetric : bool, default: False
@@ -71,12 +70,9 @@ def distillation(
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the queries that count, weighted sum, or the weighted losses of the queries.
     block_size : int, None or "auto", default: "auto"
-        Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
-        gradient come in one pass, and elsewhere from about four million entries on.
+        Rows at a time, or None for the whole score matrix; see :doc:`/options`.
     precision : {"high", "highest"}, optional
-        By default, embeddings of 16 bits are multiplied in 16 bits, exactly, where the library is faster at that.
-        ``"highest"`` widens them first; ``"high"`` makes of a product of float32 three of bfloat16 there, which leaves
-        16 bits of the 24.
+        How matrices are multiplied; see :doc:`/options`.
     across : Ranks, optional
         Ranks that have other rows of the same batch; see `portable_nce.across`.
 
@@ -171,8 +167,7 @@ def gist_embed(
     margin_strategy : {"absolute", "relative"}, default: "absolute"
         What the margin is.
     temperature : float, or array of one entry or of shape (N,), default: 0.01
-        Temperature τ > 0, or that of each row, and of the column of the same number where columns are compared with
-        rows; differentiable as an array.
+        Temperature τ > 0, or that of each row; differentiable as an array.
     symmetric : bool, default: False
         Whether to average the losses of queries against keys and of keys against queries.
     similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
@@ -184,12 +179,9 @@ def gist_embed(
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the queries that have a positive, weighted sum, or the weighted losses of the queries.
     block_size : int, None or "auto", default: "auto"
-        Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
-        gradient come in one pass, and elsewhere from about four million entries on.
+        Rows at a time, or None for the whole score matrix; see :doc:`/options`.
     precision : {"high", "highest"}, optional
-        By default, embeddings of 16 bits are multiplied in 16 bits, exactly, where the library is faster at that.
-        ``"highest"`` widens them first; ``"high"`` makes of a product of float32 three of bfloat16 there, which leaves
-        16 bits of the 24.
+        How matrices are multiplied; see :doc:`/options`.
     across : Ranks, optional
         Ranks that have other rows of the same batch; see `portable_nce.across`.
 

@@ -113,12 +113,9 @@ def supcon(
         L_in up to the logarithm of the number of positives, and ``"separate"`` leaves the other positives out of the
         denominator (NT-Xent of labels in optax and pytorch-metric-learning); see `portable_nce.objectives.info_nce`.
     block_size : int, None or "auto", default: "auto"
-        Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
-        gradient come in one pass, and elsewhere from about four million entries on.
+        Rows at a time, or None for the whole score matrix; see :doc:`/options`.
     precision : {"high", "highest"}, optional
-        By default, embeddings of 16 bits are multiplied in 16 bits, exactly, where the library is faster at that.
-        ``"highest"`` widens them first; ``"high"`` makes of a product of float32 three of bfloat16 there, which leaves
-        16 bits of the 24.
+        How matrices are multiplied; see :doc:`/options`.
     across : Ranks, optional
         Ranks that have other rows of the same batch; see `portable_nce.across`.
 
@@ -218,12 +215,9 @@ def nca(
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the rows that have a positive, weighted sum, or the weighted losses of the rows.
     block_size : int, None or "auto", default: "auto"
-        Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
-        gradient come in one pass, and elsewhere from about four million entries on.
+        Rows at a time, or None for the whole score matrix; see :doc:`/options`.
     precision : {"high", "highest"}, optional
-        By default, embeddings of 16 bits are multiplied in 16 bits, exactly, where the library is faster at that.
-        ``"highest"`` widens them first; ``"high"`` makes of a product of float32 three of bfloat16 there, which leaves
-        16 bits of the 24.
+        How matrices are multiplied; see :doc:`/options`.
     across : Ranks, optional
         Ranks that have other rows of the same batch; see `portable_nce.across`.
 
@@ -321,12 +315,9 @@ def soft_nearest_neighbor(
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the rows that have a positive, weighted sum, or the weighted losses of the rows.
     block_size : int, None or "auto", default: "auto"
-        Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
-        gradient come in one pass, and elsewhere from about four million entries on.
+        Rows at a time, or None for the whole score matrix; see :doc:`/options`.
     precision : {"high", "highest"}, optional
-        By default, embeddings of 16 bits are multiplied in 16 bits, exactly, where the library is faster at that.
-        ``"highest"`` widens them first; ``"high"`` makes of a product of float32 three of bfloat16 there, which leaves
-        16 bits of the 24.
+        How matrices are multiplied; see :doc:`/options`.
     across : Ranks, optional
         Ranks that have other rows of the same batch; see `portable_nce.across`.
 
@@ -442,12 +433,9 @@ def contrastive(
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the pairs (each in both orders), weighted sum, or the weighted sums of the rows.
     block_size : int, None or "auto", default: "auto"
-        Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
-        gradient come in one pass, and elsewhere from about four million entries on.
+        Rows at a time, or None for the whole score matrix; see :doc:`/options`.
     precision : {"high", "highest"}, optional
-        By default, embeddings of 16 bits are multiplied in 16 bits, exactly, where the library is faster at that.
-        ``"highest"`` widens them first; ``"high"`` makes of a product of float32 three of bfloat16 there, which leaves
-        16 bits of the 24.
+        How matrices are multiplied; see :doc:`/options`.
     across : Ranks, optional
         Ranks that have other rows of the same batch; see `portable_nce.across`.
 
@@ -571,9 +559,7 @@ def triplet_from_labels(
         to about four million. With all or semi-hard pairs, of which triples there are up to O(N³), all distances are
         always held.
     precision : {"high", "highest"}, optional
-        By default, embeddings of 16 bits are multiplied in 16 bits, exactly, where the library is faster at that.
-        ``"highest"`` widens them first; ``"high"`` makes of a product of float32 three of bfloat16 there, which leaves
-        16 bits of the 24.
+        How matrices are multiplied; see :doc:`/options`.
     across : Ranks, optional
         Ranks that have other rows of the same batch; see `portable_nce.across`.
 
@@ -718,9 +704,7 @@ def triplet(
     block_size : int, None or "auto", default: "auto"
         Without effect: triples make no matrix. It is here so that losses can be exchanged.
     precision : {"high", "highest"}, optional
-        By default, embeddings of 16 bits are multiplied in 16 bits, exactly, where the library is faster at that.
-        ``"highest"`` widens them first; ``"high"`` makes of a product of float32 three of bfloat16 there, which leaves
-        16 bits of the 24.
+        How matrices are multiplied; see :doc:`/options`.
     across : Ranks, optional
         Ranks that have other rows of the same batch; see `portable_nce.across`.
 

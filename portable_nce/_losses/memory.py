@@ -73,12 +73,9 @@ def moco(
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the queries, weighted sum, or the weighted losses of the queries.
     block_size : int, None or "auto", default: "auto"
-        Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
-        gradient come in one pass, and elsewhere from about four million entries on.
+        Rows at a time, or None for the whole score matrix; see :doc:`/options`.
     precision : {"high", "highest"}, optional
-        By default, embeddings of 16 bits are multiplied in 16 bits, exactly, where the library is faster at that.
-        ``"highest"`` widens them first; ``"high"`` makes of a product of float32 three of bfloat16 there, which leaves
-        16 bits of the 24.
+        How matrices are multiplied; see :doc:`/options`.
     across : Ranks, optional
         Ranks that have other rows of the same batch; see `portable_nce.across`.
 
@@ -190,12 +187,9 @@ def moco_v3(
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the rows that have a positive, weighted sum, or the weighted losses of the rows.
     block_size : int, None or "auto", default: "auto"
-        Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
-        gradient come in one pass, and elsewhere from about four million entries on.
+        Rows at a time, or None for the whole score matrix; see :doc:`/options`.
     precision : {"high", "highest"}, optional
-        By default, embeddings of 16 bits are multiplied in 16 bits, exactly, where the library is faster at that.
-        ``"highest"`` widens them first; ``"high"`` makes of a product of float32 three of bfloat16 there, which leaves
-        16 bits of the 24.
+        How matrices are multiplied; see :doc:`/options`.
     across : Ranks, optional
         Ranks that have other rows of the same batch; see `portable_nce.across`.
 
@@ -291,8 +285,7 @@ def nnclr(
         Embeddings to choose neighbours from, without gradient. Slots of a `Queue` that were never written are not
         chosen; while none is, no row counts.
     temperature : float, or array of one entry or of shape (N,), default: 0.1
-        Temperature τ > 0, or that of each row, and of the column of the same number where columns are compared with
-        rows; differentiable as an array.
+        Temperature τ > 0, or that of each row; differentiable as an array.
     negatives : {"batch", "views"}, default: "batch"
         What a neighbour is contrasted with: the other rows of `view_b` (the paper), or all other neighbours too, as the
         2N views of `nt_xent` (lightly).
@@ -308,12 +301,9 @@ def nnclr(
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the rows that have a positive, weighted sum, or the weighted losses of the rows.
     block_size : int, None or "auto", default: "auto"
-        Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
-        gradient come in one pass, and elsewhere from about four million entries on.
+        Rows at a time, or None for the whole score matrix; see :doc:`/options`.
     precision : {"high", "highest"}, optional
-        By default, embeddings of 16 bits are multiplied in 16 bits, exactly, where the library is faster at that.
-        ``"highest"`` widens them first; ``"high"`` makes of a product of float32 three of bfloat16 there, which leaves
-        16 bits of the 24.
+        How matrices are multiplied; see :doc:`/options`.
     across : Ranks, optional
         Ranks that have other rows of the same batch; see `portable_nce.across`.
 

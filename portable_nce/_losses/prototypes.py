@@ -85,12 +85,9 @@ def proto_nce(
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the embeddings that have a positive, weighted sum, or the weighted losses of the embeddings.
     block_size : int, None or "auto", default: "auto"
-        Rows per block of the streamed execution; None holds the whole score matrix; ``"auto"`` streams where value and
-        gradient come in one pass, and elsewhere from about four million entries on.
+        Rows at a time, or None for the whole score matrix; see :doc:`/options`.
     precision : {"high", "highest"}, optional
-        By default, embeddings of 16 bits are multiplied in 16 bits, exactly, where the library is faster at that.
-        ``"highest"`` widens them first; ``"high"`` makes of a product of float32 three of bfloat16 there, which leaves
-        16 bits of the 24.
+        How matrices are multiplied; see :doc:`/options`.
     across : Ranks, optional
         Ranks that have other rows of the same batch; see `portable_nce.across`.
 

@@ -161,7 +161,7 @@ def record(
     found = {
         "variant": variant.name,
         "library": f"{variant.library} {version(variant.library)}",
-        "device": str(variant.device),
+        "device": "default" if variant.device is None else str(variant.device),
         "loss": case.loss,
         "regime": case.regime,
         "dtype": dtype + form,
