@@ -89,7 +89,17 @@ class Similarity(EqualByContents):
     True
     """
 
-    __slots__ = ("inner_product", "prepare", "pullback", "scales", "scores", "symmetric", "unit", "wide")
+    __slots__ = (
+        "beyond",
+        "embedded",
+        "inner_product",
+        "prepare",
+        "pullback",
+        "scores",
+        "symmetric",
+        "unit",
+        "wide",
+    )
 
     def __init__(
         self,
@@ -114,7 +124,10 @@ class Similarity(EqualByContents):
         self.inner_product = inner_product
         self.symmetric = False  # whether the score of x with y is that of y with x
         self.unit = False  # whether the operands are unit rows, but for the scale
-        self.scales = False  # whether the operands are the rows of the embeddings, each times a number
+        # Whether the operands of rows, and of columns, are those of the embeddings, each times a number; but for so many
+        # columns beyond these.
+        self.embedded = (False, False)
+        self.beyond = 0
 
     def _contents(self) -> tuple[Any, ...]:
         return (self.prepare, self.scores, self.pullback, self.wide, self.inner_product)
@@ -289,7 +302,8 @@ def with_numbers(similarity: Similarity, change: Callable[[Array], Array]) -> Si
         wide=similarity.wide,
         inner_product=similarity.inner_product,
     )
-    made.symmetric, made.unit, made.scales = similarity.symmetric, similarity.unit, similarity.scales
+    made.symmetric, made.unit = similarity.symmetric, similarity.unit
+    made.embedded, made.beyond = similarity.embedded, similarity.beyond
     return made
 
 
@@ -528,7 +542,9 @@ def bilinear(weight: Array, /) -> Similarity:
     shape_of("weight", weight, "(D, D')")
     weight = upcast(xp, weight)
 
-    return Similarity(_Bilinear(weight), inner_product=True)
+    made = Similarity(_Bilinear(weight), inner_product=True)
+    made.embedded = (False, True)
+    return made
 
 
 def max_sim(
@@ -641,7 +657,7 @@ def normalized(similarity: str | Similarity | Callable[[Array, Array], Array], /
     )
     made.symmetric = inner.symmetric
     made.unit = inner.unit or inner.prepare is _dot
-    made.scales = inner.scales
+    made.embedded, made.beyond = inner.embedded, inner.beyond
     return made
 
 
@@ -684,7 +700,7 @@ def scaled_columns(similarity: str | Similarity | Callable[[Array, Array], Array
     prepare = _Scaled(inner.prepare, _checked_numbers("factors", factors), inner.inner_product)
     if inner.inner_product:
         made = Similarity(prepare, inner_product=True)
-        made.scales = inner.scales
+        made.embedded, made.beyond = inner.embedded, inner.beyond
         return made
     pullback = None if inner.pullback is None else _ScaledPullback(inner.scores, inner.pullback)
     return Similarity(prepare, _ScaledScores(inner.scores), pullback, wide=inner.wide)
@@ -738,7 +754,9 @@ def shifted_columns(similarity: str | Similarity | Callable[[Array, Array], Arra
     inner = resolve(similarity)
     prepare = _Shifted(inner.prepare, _checked_numbers("offsets", offsets), inner.inner_product)
     if inner.inner_product:
-        return Similarity(prepare, inner_product=True)
+        made = Similarity(prepare, inner_product=True)
+        made.embedded, made.beyond = inner.embedded, inner.beyond + 1
+        return made
     pullback = None if inner.pullback is None else _ShiftedPullback(inner.pullback)
     return Similarity(prepare, _ShiftedScores(inner.scores), pullback, wide=inner.wide)
 
@@ -888,7 +906,7 @@ _NAMED = {
     "neg_euclidean": Similarity(_euclidean, _euclidean_scores, _euclidean_pullback, wide=True),
 }
 for _name in ("dot", "cosine"):
-    _NAMED[_name].symmetric = _NAMED[_name].scales = True
+    _NAMED[_name].symmetric, _NAMED[_name].embedded = True, (True, True)
 _NAMED["cosine"].unit = True
 NAMES = tuple(_NAMED)
 UNIT = Similarity(_dot, inner_product=True)

@@ -24,7 +24,7 @@ from .._core.registry import adapter_of
 from ..objectives import info_nce as info_nce_objective
 from ..pairings import diagonal, index
 from ..similarities import Similarity, scaled_columns
-from .memory import moco
+from .memory import against_queue
 from .queue import Queue, slots_of
 
 __all__ = ["concentrations", "proto_nce"]
@@ -166,9 +166,7 @@ def _instance_loss(
     check_floating(xp, embeddings=given, key=key)
     dtypes, key = (given.dtype, key.dtype), upcast(xp, key)
     if queue is not None:
-        slots, valid = slots_of("queue", queue)
-        slots = upcast(namespace_of(slots), slots)
-        return moco(embeddings, key, slots if valid is None else Queue(slots, valid), **options)
+        return against_queue(embeddings, key, queue, dtypes=dtypes, **options)
     check_shape("key", key, (embeddings.shape[0], *key.shape[1:]))
     return contrast_embeddings(
         {"embeddings": embeddings, "key": key},
