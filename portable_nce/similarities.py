@@ -124,8 +124,8 @@ class Similarity(EqualByContents):
         self.inner_product = inner_product
         self.symmetric = False  # whether the score of x with y is that of y with x
         self.unit = False  # whether the operands are unit rows, but for the scale
-        # Whether the operands of rows, and of columns, are those of the embeddings, each times a number; but for so many
-        # columns beyond these.
+        # Whether the operand of rows, and that of columns, has the rows of the embeddings, each times a number; and how
+        # many columns both have beyond these.
         self.embedded = (False, False)
         self.beyond = 0
 

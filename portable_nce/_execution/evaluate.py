@@ -314,7 +314,12 @@ class _OneSide(NamedTuple):
     def constant(self) -> _OneSide:
         """The same without a gradient."""
         row, top, rest = self.statistics
-        row = RowStatistics(*map(stop_gradient, row[:4]), *row[4:])
+        row = row._replace(
+            log_odds=stop_gradient(row.log_odds),
+            spread=stop_gradient(row.spread),
+            negative=stop_gradient(row.negative),
+            positive=stop_gradient(row.positive),
+        )
         return _OneSide(self.matrix.constant(), Statistics(row, stop_gradient(top), stop_gradient(rest)))
 
 

@@ -58,14 +58,14 @@ def of_matrix(
             for embedded, own in zip(similarity.embedded, (dtypes[:1], dtypes[1:]), strict=True)
         ]
         if min(counts) == 1:
-            parts = [
+            of_rows, of_columns = [
                 _in_parts(x if embedded else operand, operand, half, count)
                 for x, operand, embedded, count in zip(
                     embeddings, _without(similarity.beyond, rows, columns), similarity.embedded, counts, strict=True
                 )
             ]
             even = similarity.unit and (is_number(scale) or len(scale.shape) == 0)
-            return Halves(*parts, even=even)
+            return Halves(of_rows, of_columns, even)
     if precision == "high" and rows.dtype == xp.float32:
         return Halves(_in_two(rows), _in_two(columns), even=True)
     return None

@@ -16,7 +16,7 @@ from .._core.checks import (
     common_dtype,
     shape_of,
 )
-from .._core.namespace import device_of, enter, is_number, namespace_of
+from .._core.namespace import device_of, enter, is_number
 from .._core.numerics import safe_sqrt, upcast, zeros
 from .._core.protocol import Array, Namespace
 from .._core.ranks import Ranks, told_to_others
