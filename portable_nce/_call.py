@@ -231,7 +231,10 @@ def contrast_embeddings(
     options = {factor_name: temperature if scale is _NONE else scale, **(further or {})}
     spread = across is not None and not replicated
     given = _checked(embeddings, options, pairing, mask, weights, dtypes=dtypes, across=spread)
-    given = given._replace(multiplied_in=multiplied_in)
+    # Of embeddings that a loss has widened, and may have joined, it is not said which are rows.
+    apart = not dtypes or multiplied_in is not None
+    sides = (given.dtypes[:1], given.dtypes[1:]) if apart and len(given.dtypes) > 1 else (given.dtypes, given.dtypes)
+    given = given._replace(exact_in=Exact(*sides, multiplied_in))
     xp, x, options, by_rows = given.xp, given.x, given.options, given.by_rows
     _check_similarity(similarity, chosen, given, spread=spread, symmetric=symmetric, block_size=block_size)
 
@@ -359,7 +362,7 @@ class _Given(NamedTuple):
     """The arguments of a loss of embeddings, checked, and in the dtype to compute in.
 
     `keys` are the positives of a queue if they are apart from it; `dtype` is that of the result, and `dtypes` those
-    that rows, keys and columns had; `multiplied_in` is one to multiply parts of rows in.
+    that rows, keys and columns had.
     """
 
     xp: Namespace
@@ -373,7 +376,7 @@ class _Given(NamedTuple):
     pairs: _Pairs
     dtype: Any
     dtypes: tuple[Any, ...]
-    multiplied_in: Any = None
+    exact_in: Exact = Exact((), ())
 
     @property
     def by_rows(self) -> bool:
@@ -496,7 +499,7 @@ def _matrix_of(
     """The matrix of the rows of this process; of ranks, with its transpose if it `turns` or a loss needs that."""
     shards, x, y, mask = options["shards"], given.x, given.y, given.mask
     sent = (given.dtypes[0], given.dtypes[-1])
-    exact_in = Exact(given.dtypes, given.multiplied_in)
+    exact_in = given.exact_in
     if shards is not None and given.keys and not replicated:
         given = given._replace(y=shards.gather(y, sent_as=sent[1], of_columns=True, own_first=False))
     if shards is None or given.keys or replicated:

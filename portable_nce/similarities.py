@@ -126,7 +126,7 @@ class Similarity(EqualByContents):
         self.unit = False  # whether the operands are unit rows, but for the scale
         # Whether the operand of rows, and that of columns, has the rows of the embeddings, each times a number; and how
         # many columns both have beyond these.
-        self.embedded = (False, False)
+        self.embedded: tuple[bool, bool] = (False, False)
         self.beyond = 0
 
     def _contents(self) -> tuple[Any, ...]:

@@ -199,6 +199,14 @@ def test_two_formats_of_sixteen_bits_meet_in_bfloat16(*, turned: bool) -> None:
     assert wide == {("float32",) * 3: 3}
 
 
+def test_views_of_two_formats_are_widened() -> None:
+    """They are rows and columns at once, and in one array."""
+    a, b = on_meta(torch.bfloat16)
+    for loss in (pnce.nt_xent, pnce.joint_info_nce):
+        found = large_products(lambda loss=loss: loss(a, b.to(torch.float16), temperature=0.1))  # type: ignore[misc]
+        assert set(found) == {("float32",) * 3}
+
+
 @pytest.mark.parametrize(("dtype", "count"), [(torch.bfloat16, 1 + 3 + 3), (torch.float16, 1 + 2 + 3)])
 @pytest.mark.parametrize("form", ["bilinear", "normalized bilinear", "cpc", "cpc of cosines"])
 def test_what_is_computed_of_embeddings_is_multiplied_in_parts(form: str, dtype: torch.dtype, count: int) -> None:
@@ -667,9 +675,8 @@ def test_derivatives_of_the_second_order_are_those_of_float32(name: str, emulate
 
     def product(x: torch.Tensor, y: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         x = x.clone().requires_grad_()
-        own = {"bilinear": partial(of_computed, "bilinear"), "offsets": partial(of_computed, "offsets")}
-        loss = LOSSES[name][0] if name in LOSSES else lambda x, y: own[name](x, y, further.to(x.dtype), 0.25)
-        (slope,) = torch.autograd.grad(loss(x, y), x, create_graph=True)
+        value = LOSSES[name][0](x, y) if name in LOSSES else of_computed(name, x, y, further.to(x.dtype), 0.25)
+        (slope,) = torch.autograd.grad(value, x, create_graph=True)
         (found,) = torch.autograd.grad((slope * v).sum(), x)
         return found.double()
 

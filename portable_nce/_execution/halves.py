@@ -25,12 +25,13 @@ __all__ = ["Exact", "of_matrix"]
 
 
 class Exact(NamedTuple):
-    """Dtypes in which embeddings are exact: the first those of rows, all others those of columns.
+    """Dtypes in which embeddings are exact, those of the rows and those of the columns.
 
     They are multiplied in 16 bits if all have as many, or where `multiplied_in` says in which, in parts.
     """
 
-    dtypes: tuple[Any, ...]
+    rows: tuple[Any, ...]
+    columns: tuple[Any, ...]
     multiplied_in: Any = None
 
 
@@ -50,12 +51,12 @@ def of_matrix(
     if not adapter_of(rows).has_half_products(rows):
         return None
     xp = namespace_of(rows, columns)
-    dtypes, half = exact_in
-    half = _dtype_of_products(xp, dtypes) if half is None else half
+    half = exact_in.multiplied_in
+    half = _dtype_of_products(xp, (*exact_in.rows, *exact_in.columns)) if half is None else half
     if half is not None:
         counts = [
-            _count(half, own) if embedded else _count(half, ())
-            for embedded, own in zip(similarity.embedded, (dtypes[:1], dtypes[1:]), strict=True)
+            _count(half, own if embedded else ())
+            for embedded, own in zip(similarity.embedded, exact_in[:2], strict=True)
         ]
         if min(counts) == 1:
             of_rows, of_columns = [

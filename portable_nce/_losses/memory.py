@@ -399,7 +399,7 @@ def nnclr(
     chosen = resolve(similarity)
     with adapter_of(x).full_precision(x):
         searching, searched = operands(chosen, stop_gradient(x), stop_gradient(slots), 1.0)
-        exact_in = Exact((sought, dtypes[0]))
+        exact_in = Exact((sought,), dtypes[:1])
         halves = halves_of_matrix(chosen, (x, slots), (searching, searched), exact_in, precision)
         search = ScoreMatrix(chosen, searching, searched, candidates(*written), block_size=block_size, halves=halves)
         search = search.dense() if chosen.pullback is None else search
