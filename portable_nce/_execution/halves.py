@@ -79,7 +79,7 @@ def _without(beyond: int, *operands: Array) -> Arrays:
 
 def _dtype_of_products(xp: Namespace, dtypes: Sequence[Any]) -> Any:
     """The dtype in which embeddings of these dtypes are multiplied, or None if some have more than 16 bits."""
-    if not all(map(is_half, dtypes)):
+    if not dtypes or not all(map(is_half, dtypes)):
         return None
     return dtypes[0] if all(dtype == dtypes[0] for dtype in dtypes) else xp.bfloat16
 
