@@ -114,7 +114,8 @@ def couples_rows(objective: Objective, like: Array, *, in_one_block: bool) -> bo
 def _coupled(objective: Objective, matrix: ScoreMatrix) -> tuple[Array, Array]:
     """The losses of the rows, each of which may depend on the statistics of all, and which rows count."""
     row = matrix.statistics().row
-    if matrix.part is None or matrix.shards is None:
+    known = isinstance(objective, Weighted) and objective.known
+    if matrix.part is None or matrix.shards is None or known:
         return objective.values(row), objective.counted(row)
     xp = namespace_of(row.log_odds)
     flags = (xp.astype(x, row.log_odds.dtype) for x in row[4:])
@@ -199,7 +200,7 @@ def _weighted(objective: Weighted, matrix: ScoreMatrix, reduction: Reduction) ->
     lines = lines_of(str(matrix.pairing.structure), rows.shape[0], matrix.pairing.views, matrix.window)
     (others,) = matrix.partners or partners(xp, lines, columns, rows.shape[0])
     positive = xp.sum(rows * others, axis=1)
-    of_all = positive if matrix.shards is None else matrix.shards.gather(positive)
+    of_all = positive if matrix.shards is None or objective.known else matrix.shards.gather(positive)
     parameter = objective.parameter(of_all, xp.ones_like(of_all, dtype=xp.bool))[: rows.shape[0]]
     return _reduced(SoftmaxPlan(objective.inner), matrix, (parameter,), reduction)
 

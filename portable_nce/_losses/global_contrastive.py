@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from .._call import contrast_embeddings, finish, has_own_column
+from .._call import contrast_embeddings, finish, has_own_column, shards_of_rows, told_to_ranks
 from .._core.autodiff import stop_gradient
 from .._core.checks import (
     check_block_size,
@@ -24,6 +24,7 @@ from .._core.equality import EqualByContents
 from .._core.namespace import enter, is_array, is_number, lift_to_tape, namespace_of
 from .._core.numerics import sigmoid, softplus, upcast
 from .._core.protocol import Array
+from .._core.ranks import Ranks, Shards, finished, told_to_others
 from .._core.reduction import REDUCTIONS, Reduction
 from ..objectives.base import Objective, RowStatistics, Weighted
 from ..pairings import diagonal
@@ -32,6 +33,7 @@ from ..similarities import Similarity
 __all__ = ["sogclr"]
 
 
+@told_to_others
 def sogclr(
     query: Array,
     key: Array,
@@ -47,6 +49,7 @@ def sogclr(
     reduction: str = "mean",
     block_size: int | str | None = "auto",
     precision: str | None = None,
+    across: Ranks | None = None,
 ) -> tuple[Array, Array]:
     r"""Return the global contrastive loss (SogCLR) and the moving averages of the samples' partition functions.
 
@@ -91,6 +94,8 @@ def sogclr(
         By default, embeddings of 16 bits are multiplied in 16 bits, exactly, where the library is faster at that.
         ``"highest"`` widens them first; ``"high"`` makes of a product of float32 three of bfloat16 there, which leaves
         16 bits of the 24.
+    across : Ranks, optional
+        Ranks that have other rows of the same batch; see `portable_nce.across`. The averages are those of the own rows.
 
     Returns
     -------
@@ -158,8 +163,11 @@ def sogclr(
     temperature = temperature_of(xp, found[0] if found else temperature, rows, x)
     weights = row_weights(xp, weights, rows, x)
     state = xp.astype(stop_gradient(log_u), x.dtype)
-    counted, number = _counts(mask, rows, state)
-    memory = Weighted(_averaged(gamma), _Memory(state, number, gamma), label="sogclr")
+    asked = ("sogclr", gamma, rho, reduction, told_to_ranks(temperature), mask is None)
+    shards = shards_of_rows(across, asked, query=x, key=y, weights=weights, temperature=temperature)
+    finished(across)
+    counted, number = _counts(mask, rows, state, shards)
+    memory = Weighted(_averaged(gamma), _Memory(state, number, gamma), label="sogclr", known=True)
     values = contrast_embeddings(
         {"query": x, "key": y},
         dtypes=dtypes,
@@ -172,7 +180,7 @@ def sogclr(
         reduction="none",
         block_size=block_size,
         precision=precision,
-        across=None,
+        across=across,
     )
     ((values, number, state, counted),) = lift_to_tape((values, number, state, counted))
     xp = namespace_of(values)
@@ -182,19 +190,20 @@ def sogclr(
     values = xp.where(counted, values, xp.zeros_like(values))
     after = stop_gradient(xp.where(counted, values, state))
     if rho is not None:
-        values = (values + rho) * temperature
-    loss = finish(xp, Reduction(reduction, weights).of_values(values, counted), dtype, reduction)
+        alike = shards is not None and is_array(temperature) and len(temperature.shape) == 0
+        values = (values + rho) * (shards.shared(temperature) if shards is not None and alike else temperature)
+    loss = finish(xp, Reduction(reduction, weights, shards).of_values(values, counted), dtype, reduction)
     return loss, xp.astype(after, log_u.dtype)
 
 
-def _counts(mask: Array | None, rows: int, like: Array) -> tuple[Array, Array]:
+def _counts(mask: Array | None, rows: int, like: Array, shards: Shards | None) -> tuple[Array, Array]:
     """Which rows have a positive and a negative, and how many negatives, at least 1."""
-    xp = namespace_of(like)
+    xp, columns = namespace_of(like), rows if shards is None else sum(shards.columns)
     if mask is None:
-        number = xp.zeros_like(like) + (rows - 1)  # of a batch whose size may be a symbol
+        number = xp.zeros_like(like) + (columns - 1)  # of a batch whose size may be a symbol
         return number > 0, xp.where(number > 0, number, xp.ones_like(number))
-    check_mask(xp, "mask", mask, (rows, rows))
-    present = has_own_column(xp, mask)
+    check_mask(xp, "mask", mask, (rows, columns))
+    present = has_own_column(xp, mask, 0 if shards is None else shards.first_row())
     number = xp.sum(xp.astype(mask, like.dtype), axis=1) - xp.astype(present, like.dtype)
     counted = xp.logical_and(present, number > 0)
     return counted, xp.where(number > 0, number, xp.ones_like(number))
