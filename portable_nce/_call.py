@@ -34,6 +34,7 @@ from ._core.reduction import REDUCTIONS, Reduction
 from ._core.registry import adapter_of
 from ._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, ObjectiveName, PairingName, Precision, ReductionName
 from ._execution.evaluate import couples_rows, evaluate, sums_both_sides
+from ._execution.halves import Exact
 from ._execution.halves import of_matrix as halves_of_matrix
 from ._execution.matrix import ScoreMatrix, given
 from ._execution.parts import matrix_of_part
@@ -203,6 +204,7 @@ def contrast_embeddings(
     precision: Precision | None,
     across: Ranks | None,
     dtypes: tuple[Any, ...] = (),
+    multiplied_in: Any = None,
     replicated: bool = False,
     agreed_on: tuple[Any, ...] = (),
     opposite: tuple[Array, Array] | None = None,
@@ -215,6 +217,7 @@ def contrast_embeddings(
 
     `dtypes` are those of the embeddings before they were widened, if they were. Between ranks they travel in these;
     columns that are `replicated`, the same on all ranks, do not. What else these must agree on is `agreed_on`.
+    `multiplied_in` is a dtype of 16 bits, if rows of more bits are computed of embeddings that have no more.
 
     `opposite`: the rows and columns of RELIC's second distribution, in the dtype to compute in, where that is not of
     the transposed scores.
@@ -228,6 +231,10 @@ def contrast_embeddings(
     options = {factor_name: temperature if scale is _NONE else scale, **(further or {})}
     spread = across is not None and not replicated
     given = _checked(embeddings, options, pairing, mask, weights, dtypes=dtypes, across=spread)
+    # Of embeddings that a loss has widened, and may have joined, it is not said which are rows.
+    apart = not dtypes or multiplied_in is not None
+    sides = (given.dtypes[:1], given.dtypes[1:]) if apart and len(given.dtypes) > 1 else (given.dtypes, given.dtypes)
+    given = given._replace(exact_in=Exact(*sides, multiplied_in))
     xp, x, options, by_rows = given.xp, given.x, given.options, given.by_rows
     _check_similarity(similarity, chosen, given, spread=spread, symmetric=symmetric, block_size=block_size)
 
@@ -369,6 +376,7 @@ class _Given(NamedTuple):
     pairs: _Pairs
     dtype: Any
     dtypes: tuple[Any, ...]
+    exact_in: Exact = Exact((), ())
 
     @property
     def by_rows(self) -> bool:
@@ -491,7 +499,7 @@ def _matrix_of(
     """The matrix of the rows of this process; of ranks, with its transpose if it `turns` or a loss needs that."""
     shards, x, y, mask = options["shards"], given.x, given.y, given.mask
     sent = (given.dtypes[0], given.dtypes[-1])
-    exact_in = sent[0] if all(dtype == sent[0] for dtype in given.dtypes) else None
+    exact_in = given.exact_in
     if shards is not None and given.keys and not replicated:
         given = given._replace(y=shards.gather(y, sent_as=sent[1], of_columns=True, own_first=False))
     if shards is None or given.keys or replicated:
@@ -522,14 +530,11 @@ def _own_matrix(
     scale: Any,
     *,
     both: bool,
-    exact_in: Any,
+    exact_in: Exact,
     precision: Precision | None,
     **options: Any,
 ) -> ScoreMatrix:
-    """The matrix of rows and columns that are all here; `both` if its transpose is needed too.
-
-    `exact_in`: a dtype in which rows and columns are exact.
-    """
+    """The matrix of rows and columns that are all here; `both` if its transpose is needed too."""
     xp, x, mask, alone = given.xp, given.x, given.mask, given.y is given.x
     keys, y = _apart_or_joined(xp, similarity, given.keys, given.y, mask)
     if not keys:  # apart, there is no mask, and what a queue holds in slots that are not valid is 0

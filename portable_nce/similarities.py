@@ -90,7 +90,17 @@ class Similarity(EqualByContents):
     True
     """
 
-    __slots__ = ("inner_product", "prepare", "pullback", "scales", "scores", "symmetric", "unit", "wide")
+    __slots__ = (
+        "beyond",
+        "embedded",
+        "inner_product",
+        "prepare",
+        "pullback",
+        "scores",
+        "symmetric",
+        "unit",
+        "wide",
+    )
 
     def __init__(
         self,
@@ -115,7 +125,10 @@ class Similarity(EqualByContents):
         self.inner_product = inner_product
         self.symmetric = False  # whether the score of x with y is that of y with x
         self.unit = False  # whether the operands are unit rows, but for the scale
-        self.scales = False  # whether the operands are the rows of the embeddings, each times a number
+        # Whether the operand of rows, and that of columns, has the rows of the embeddings, each times a number; and how
+        # many columns both have beyond these.
+        self.embedded: tuple[bool, bool] = (False, False)
+        self.beyond = 0
 
     def _contents(self) -> tuple[Any, ...]:
         return (self.prepare, self.scores, self.pullback, self.wide, self.inner_product)
@@ -294,7 +307,8 @@ def with_numbers(similarity: Similarity, change: Callable[[Array], Array]) -> Si
         wide=similarity.wide,
         inner_product=similarity.inner_product,
     )
-    made.symmetric, made.unit, made.scales = similarity.symmetric, similarity.unit, similarity.scales
+    made.symmetric, made.unit = similarity.symmetric, similarity.unit
+    made.embedded, made.beyond = similarity.embedded, similarity.beyond
     return made
 
 
@@ -529,7 +543,9 @@ def bilinear(weight: AnyArray, /) -> Similarity:
     shape_of("weight", weight, "(D, D')")
     weight = upcast(xp, weight)
 
-    return Similarity(_Bilinear(weight), inner_product=True)
+    made = Similarity(_Bilinear(weight), inner_product=True)
+    made.embedded = (False, True)
+    return made
 
 
 def max_sim(
@@ -642,7 +658,7 @@ def normalized(similarity: AnySimilarity, /) -> Similarity:
     )
     made.symmetric = inner.symmetric
     made.unit = inner.unit or inner.prepare is _dot
-    made.scales = inner.scales
+    made.embedded, made.beyond = inner.embedded, inner.beyond
     return made
 
 
@@ -685,7 +701,7 @@ def scaled_columns(similarity: AnySimilarity, factors: AnyArray, /) -> Similarit
     prepare = _Scaled(inner.prepare, _checked_numbers("factors", factors), inner.inner_product)
     if inner.inner_product:
         made = Similarity(prepare, inner_product=True)
-        made.scales = inner.scales
+        made.embedded, made.beyond = inner.embedded, inner.beyond
         return made
     pullback = None if inner.pullback is None else _ScaledPullback(inner.scores, inner.pullback)
     return Similarity(prepare, _ScaledScores(inner.scores), pullback, wide=inner.wide)
@@ -739,7 +755,9 @@ def shifted_columns(similarity: AnySimilarity, offsets: AnyArray, /) -> Similari
     inner = resolve(similarity)
     prepare = _Shifted(inner.prepare, _checked_numbers("offsets", offsets), inner.inner_product)
     if inner.inner_product:
-        return Similarity(prepare, inner_product=True)
+        made = Similarity(prepare, inner_product=True)
+        made.embedded, made.beyond = inner.embedded, inner.beyond + 1
+        return made
     pullback = None if inner.pullback is None else _ShiftedPullback(inner.pullback)
     return Similarity(prepare, _ShiftedScores(inner.scores), pullback, wide=inner.wide)
 
@@ -889,7 +907,7 @@ _NAMED: dict[str, Similarity] = {
     "neg_euclidean": Similarity(_euclidean, _euclidean_scores, _euclidean_pullback, wide=True),
 }
 for _name in ("dot", "cosine"):
-    _NAMED[_name].symmetric = _NAMED[_name].scales = True
+    _NAMED[_name].symmetric, _NAMED[_name].embedded = True, (True, True)
 _NAMED["cosine"].unit = True
 NAMES: tuple[SimilarityName, ...] = get_args(SimilarityName)
 UNIT = Similarity(_dot, inner_product=True)

@@ -83,17 +83,20 @@ def torch_adapter() -> Any:
 
 
 class Products(TorchDispatchMode):
-    """Count products by the dtypes of their operands and results."""
+    """Count products by the dtypes of their operands and results: of more than one axis longer than a number."""
 
-    def __init__(self) -> None:
+    def __init__(self, longer_than: int = 0) -> None:
         super().__init__()
+        self.longer_than = longer_than
         self.found: Counter[tuple[str, ...]] = Counter()
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = function(*args, **(kwargs or {}))
         if "mm" in str(function):
             tensors = [x for x in (*args, result) if isinstance(x, torch.Tensor)]
-            self.found[tuple(str(x.dtype).removeprefix("torch.") for x in tensors)] += 1
+            shortest, second, _ = sorted((*tensors[0].shape[-2:], result.shape[-1]))
+            if second > self.longer_than and (shortest > 1 or not self.longer_than):
+                self.found[tuple(str(x.dtype).removeprefix("torch.") for x in tensors)] += 1
         return result
 
 
@@ -178,11 +181,56 @@ def test_precision_chooses_the_products(name: str) -> None:
     assert set(found(torch.float64, precision="high")) == {("float64",) * 3}
 
 
-def test_embeddings_of_different_dtypes_are_widened() -> None:
+def large_products(loss: Callable[[], Any]) -> dict[tuple[str, ...], int]:
+    """Count the products of a loss and its gradient, but for those in which an axis is of one number or two of D."""
+    with Products(longer_than=D) as products:
+        loss().backward()
+    return dict(products.found)
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_two_formats_of_sixteen_bits_meet_in_bfloat16(*, turned: bool) -> None:
+    """A number of float16 is two of bfloat16; float32 beside 16 bits is not taken apart."""
     a, b = on_meta(torch.bfloat16)
-    with Products() as products:
-        pnce.info_nce(a, b.to(torch.float16), temperature=0.1).backward()
-    assert set(products.found) == {("float32",) * 3}
+    both = (b.to(torch.float16), a) if turned else (a, b.to(torch.float16))
+    found = large_products(lambda: pnce.info_nce(*both, temperature=0.1))
+    assert found == {("bfloat16", "bfloat16", "float32"): 1 + 2 + 3}  # the first is of twice the width
+    wide = large_products(lambda: pnce.info_nce(a, b.to(torch.float32), temperature=0.1))
+    assert wide == {("float32",) * 3: 3}
+
+
+def test_views_of_two_formats_are_widened() -> None:
+    """They are rows and columns at once, and in one array."""
+    a, b = on_meta(torch.bfloat16)
+    for loss in (pnce.nt_xent, pnce.joint_info_nce):
+        found = large_products(lambda loss=loss: loss(a, b.to(torch.float16), temperature=0.1))  # type: ignore[misc]
+        assert set(found) == {("float32",) * 3}
+
+
+@pytest.mark.parametrize(("dtype", "count"), [(torch.bfloat16, 1 + 3 + 3), (torch.float16, 1 + 2 + 3)])
+@pytest.mark.parametrize("form", ["bilinear", "normalized bilinear", "cpc", "cpc of cosines"])
+def test_what_is_computed_of_embeddings_is_multiplied_in_parts(form: str, dtype: torch.dtype, count: int) -> None:
+    a, b = on_meta(dtype)
+    matrix = torch.zeros((D, D), dtype=torch.float32, device="meta", requires_grad=True)
+
+    def loss() -> Any:
+        if form.startswith("cpc"):
+            similarity: pnce.typing.SimilarityName = "cosine" if form.endswith("cosines") else "dot"
+            return pnce.cpc(a, b[None], matrix[None].to(dtype), temperature=0.5, similarity=similarity)
+        own = pnce.similarities.bilinear(matrix)
+        own = pnce.similarities.normalized(own) if form.startswith("normalized") else own
+        return pnce.info_nce(a, b, temperature=0.5, similarity=own)
+
+    half = str(dtype).removeprefix("torch.")
+    assert large_products(loss) == {(half, half, "float32"): count}
+
+
+@pytest.mark.parametrize("similarity", ["dot", "cosine"])
+def test_offsets_of_columns_are_no_part_of_the_products(similarity: pnce.typing.SimilarityName) -> None:
+    a, b = on_meta(torch.bfloat16)
+    log_q = torch.zeros((N,), dtype=torch.bfloat16, device="meta", requires_grad=True)
+    found = large_products(lambda: pnce.two_tower(a, b, log_q=log_q, similarity=similarity))
+    assert found == {("bfloat16", "bfloat16", "float32"): 5}
 
 
 def test_autocast_leaves_float32_as_it_is(emulated: None) -> None:
@@ -373,6 +421,78 @@ def test_no_bit_is_lost(form: str, margin: str, dtype: torch.dtype, emulated: No
     assert worst(found, wanted, dtype) <= 1.0
 
 
+SCALES: dict[str, float] = {"random": 1.0, "memorised": 1.0, "memorised, sharp": 1.6}
+"""Factors of inner products of 32 features, whose margins reach some 80 where positives are memorised."""
+
+
+def of_computed(form: str, x: torch.Tensor, y: torch.Tensor, further: torch.Tensor, scale: float) -> Any:
+    """Give a loss of embeddings whose scores are no products of 16 bits as they stand."""
+    if form == "cpc":
+        return pnce.cpc(x, y[None], further[None], temperature=1 / scale, reduction="sum", block_size=64)
+    if form == "cpc of cosines":
+        return pnce.cpc(x, y[None], further[None], temperature=1 / 40, similarity="cosine")
+    if form == "offsets":
+        shifted = pnce.similarities.shifted_columns("cosine", further.reshape(-1)[: y.shape[0]])
+        return pnce.info_nce(x, y, temperature=1 / 20, similarity=shifted, block_size=64)
+    own = pnce.similarities.bilinear(further)
+    if form == "clip, bilinear":
+        return pnce.clip(x, y, logit_scale=scale, similarity=own, block_size=64)
+    return pnce.info_nce(x, y, temperature=1 / scale, similarity=own, reduction="sum")
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("margin", list(SCALES))
+@pytest.mark.parametrize("form", ["bilinear", "clip, bilinear", "cpc", "cpc of cosines", "offsets"])
+def test_no_bit_is_lost_of_what_is_computed(form: str, margin: str, dtype: torch.dtype, emulated: None) -> None:
+    """The gradients of rows, columns and of a matrix, against those of float64: the last is a sum over all rows."""
+    del emulated
+    a, b, _ = near_pairs(margin, 200, dtype)
+    draw = torch.Generator().manual_seed(4)
+    matrix = (torch.eye(32) + 0.1 * torch.randn((32, 32), generator=draw)).to(dtype)
+
+    def loss(x: torch.Tensor, y: torch.Tensor, further: torch.Tensor) -> Any:
+        return of_computed(form, x, y, further, SCALES[margin])
+
+    found, wanted = results(loss, a, b, matrix), results(loss, a.double(), b.double(), matrix.double())
+    first = 0 if float(wanted[0]) > torch.finfo(dtype).tiny else 1  # a loss that 16 bits cannot hold
+    for x, y in zip(found[first:], wanted[first:], strict=True):
+        assert worst([x], [y], dtype) <= 0.6
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("form", ["bilinear", "clip, bilinear"])
+def test_the_gradient_of_a_matrix_of_float32_has_its_bits(form: str, dtype: torch.dtype, emulated: None) -> None:
+    """Parameters often have more bits than embeddings; what goes into their gradients is split accordingly."""
+    del emulated
+    a, b, _ = near_pairs("memorised", 200, dtype)
+    matrix = torch.eye(32) + 0.1 * torch.randn((32, 32), generator=torch.Generator().manual_seed(4))
+
+    def loss(x: torch.Tensor, y: torch.Tensor, further: torch.Tensor) -> Any:
+        return of_computed(form, x, y, further, 1.0)
+
+    found = results(loss, a, b, matrix)[3]
+    wanted = results(loss, a.double(), b.double(), matrix.double())[3]
+    assert float((found - wanted).abs().max() / wanted.abs().max()) <= 5e-6
+
+
+@pytest.mark.parametrize("margin", list(SCALES))
+@pytest.mark.parametrize("dtypes", [(torch.bfloat16, torch.float16), (torch.float16, torch.bfloat16)])
+def test_no_bit_is_lost_between_two_formats(
+    dtypes: tuple[torch.dtype, torch.dtype], margin: str, emulated: None
+) -> None:
+    del emulated
+    a, b, _ = near_pairs(margin, 200, torch.float32)
+    x, y = (0.25 * a).to(dtypes[0]), (0.25 * b).to(dtypes[1])
+
+    def loss(x: torch.Tensor, y: torch.Tensor) -> Any:
+        return pnce.info_nce(x, y, temperature=0.0625 / SCALES[margin], similarity="dot", reduction="sum")
+
+    found, wanted = results(loss, x, y), results(loss, x.double(), y.double())
+    assert abs(float(found[0] / wanted[0]) - 1) <= 64 * torch.finfo(torch.float32).eps
+    for k, dtype in enumerate(dtypes):
+        assert worst([found[1 + k]], [wanted[1 + k]], dtype) <= 0.6
+
+
 @pytest.mark.parametrize("similarity", ["cosine", "dot"])
 @pytest.mark.parametrize("factor", [1e-37, 1e-25, 1.0, 1e18])
 def test_rows_of_any_magnitude(factor: float, similarity: pnce.typing.SimilarityName, emulated: None) -> None:
@@ -546,15 +666,17 @@ def test_factors_may_have_any_sign(number: float, emulated: None) -> None:
     assert worst(results(loss, a, b), results(loss, a.double(), b.double()), torch.bfloat16) <= 1.0
 
 
-@pytest.mark.parametrize("name", ["info_nce of cosines", "clip", "nt_xent", "supcon"])
+@pytest.mark.parametrize("name", ["info_nce of cosines", "clip", "nt_xent", "supcon", "bilinear", "offsets"])
 def test_derivatives_of_the_second_order_are_those_of_float32(name: str, emulated: None) -> None:
     """What is differentiated again is multiplied in float32: tangents have more than 16 bits."""
     draw = torch.Generator().manual_seed(11)
     a, b, direction = (torch.randn((N, D), generator=draw).to(torch.bfloat16) for _ in range(3))
+    further = torch.randn((D, D), generator=draw).to(torch.bfloat16)
 
     def product(x: torch.Tensor, y: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         x = x.clone().requires_grad_()
-        (slope,) = torch.autograd.grad(LOSSES[name][0](x, y), x, create_graph=True)
+        value = LOSSES[name][0](x, y) if name in LOSSES else of_computed(name, x, y, further.to(x.dtype), 0.25)
+        (slope,) = torch.autograd.grad(value, x, create_graph=True)
         (found,) = torch.autograd.grad((slope * v).sum(), x)
         return found.double()
 
@@ -692,7 +814,15 @@ def test_jax_transforms_products_of_sixteen_bits(half: str, on_an_accelerator: N
             assert error <= (2e-6 if mode == "forward" else 2.0**-15), mode
 
 
-@pytest.mark.parametrize(("form", "only"), [("info_nce", ()), ("relic", ("forward", "forward over reverse"))])
+@pytest.mark.parametrize(
+    ("form", "only"),
+    [
+        ("info_nce", ()),
+        ("bilinear", ()),
+        ("offsets", ("reverse", "reverse over reverse", "vmap of both")),
+        ("relic", ("forward", "forward over reverse")),
+    ],
+)
 def test_jax_differentiates_two_passes_in_every_mode(form: str, only: tuple[str, ...], on_an_accelerator: None) -> None:
     """As it does the same embeddings of 16 bits in products of float32; what it rounds between is rounded to these."""
     del on_an_accelerator
@@ -700,7 +830,14 @@ def test_jax_differentiates_two_passes_in_every_mode(form: str, only: tuple[str,
     arrays = [jnp.asarray(draw.normal(size=(12, 5)), dtype=jnp.bfloat16) for _ in range(4)]
 
     def loss(a: Any, b: Any, **options: Any) -> Any:
-        values = getattr(pnce, form)(a, b, temperature=0.5, block_size=5, reduction="none", **options)
+        if form in {"bilinear", "offsets"}:
+            further = jnp.linspace(-1.0, 2.0, 25, dtype=a.dtype).reshape((5, 5)) if form == "bilinear" else b[:, 0]
+            make = (
+                pnce.similarities.bilinear if form == "bilinear" else partial(pnce.similarities.shifted_columns, "dot")
+            )
+            options["similarity"] = make(further)
+        name = form if form in {"info_nce", "relic"} else "info_nce"
+        values = getattr(pnce, name)(a, b, temperature=0.5, block_size=5, reduction="none", **options)
         return jnp.sum(values.astype(jnp.float32))
 
     found = in_every_mode(loss, *arrays, only=only)
@@ -735,7 +872,7 @@ def test_jax_maps_products_of_sixteen_bits_over_a_mesh(
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("margin", list(MARGINS))
-@pytest.mark.parametrize("form", ["info_nce", "supcon", "relic", "sogclr"])
+@pytest.mark.parametrize("form", ["info_nce", "supcon", "relic", "sogclr", "bilinear", "offsets"])
 def test_jax_loses_no_bit_in_two_passes(form: str, margin: str, dtype: torch.dtype, on_an_accelerator: None) -> None:
     """Each row of the gradient is within a unit in the last place, however far the positives lead."""
     del on_an_accelerator
@@ -746,6 +883,13 @@ def test_jax_loses_no_bit_in_two_passes(form: str, margin: str, dtype: torch.dty
         own: dict[str, Any] = {"temperature": temperature, "reduction": "none", "block_size": 40}
         if form == "info_nce":
             values = pnce.info_nce(x, y, similarity="cosine", **own)
+        elif form in {"bilinear", "offsets"}:
+            space: Any = jnp if isinstance(x, jax.Array) else torch
+            matrix = space.ones((32, 32), dtype=x.dtype) / 64 + space.eye(32, dtype=x.dtype) / 32
+            made = pnce.similarities.bilinear(matrix)
+            if form == "offsets":
+                made = pnce.similarities.shifted_columns("cosine", space.ones(96, dtype=x.dtype) * x[:, 0])
+            values = pnce.info_nce(x, y, similarity=made, **own)
         elif form == "supcon":
             of_rows = jnp.asarray(labels) if isinstance(x, jax.Array) else torch.asarray(labels)
             values = pnce.supcon(x + 0 * y, of_rows, **own)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from .._core.autodiff import stop_gradient
 from .._core.checks import check_scalar
@@ -21,7 +21,7 @@ from ..objectives.triplet import Triplet
 from ..pairings import Pairing, SmoothedRule, diagonal
 from ..similarities import Similarity
 from .families import PairsPlan, Plan, ReweightedPlan, SoftmaxPlan
-from .matrix import Prepared, ScoreMatrix, in_one_pass, is_symmetric
+from .matrix import Prepared, ScoreMatrix, Statistics, in_one_pass, is_symmetric
 from .mining import mined_differences
 from .products import lines_of, partners
 from .triples import excess, triple_sums
@@ -114,7 +114,8 @@ def couples_rows(objective: Objective, like: Array, *, in_one_block: bool) -> bo
 def _coupled(objective: Objective, matrix: ScoreMatrix) -> tuple[Array, Array]:
     """The losses of the rows, each of which may depend on the statistics of all, and which rows count."""
     row = matrix.statistics().row
-    if matrix.part is None or matrix.shards is None:
+    known = isinstance(objective, Weighted) and objective.known
+    if matrix.part is None or matrix.shards is None or known:
         return objective.values(row), objective.counted(row)
     xp = namespace_of(row.log_odds)
     flags = (xp.astype(x, row.log_odds.dtype) for x in row[4:])
@@ -199,7 +200,7 @@ def _weighted(objective: Weighted, matrix: ScoreMatrix, reduction: Reduction) ->
     lines = lines_of(str(matrix.pairing.structure), rows.shape[0], matrix.pairing.views, matrix.window)
     (others,) = matrix.partners or partners(xp, lines, columns, rows.shape[0])
     positive = xp.sum(rows * others, axis=1)
-    of_all = positive if matrix.shards is None else matrix.shards.gather(positive)
+    of_all = positive if matrix.shards is None or objective.known else matrix.shards.gather(positive)
     parameter = objective.parameter(of_all, xp.ones_like(of_all, dtype=xp.bool))[: rows.shape[0]]
     return _reduced(SoftmaxPlan(objective.inner), matrix, (parameter,), reduction)
 
@@ -298,36 +299,55 @@ def _relic(objective: Relic, matrix: ScoreMatrix) -> tuple[Array, Array]:
     """The losses of the rows, and which rows count."""
     other = matrix.transposed_scores()
     (alpha,) = _per_row(matrix, (objective.alpha,), ("alpha",))
-    values, counted = _relic_of(objective, alpha, matrix, other)
+    own, others = (_OneSide(x, x.statistics(masked=True)) for x in (matrix, other))
+    values, counted = _relic_of(objective, alpha, own, others)
     if objective.symmetric:
-        values = average(values, _relic_of(objective, alpha, other, matrix)[0])
+        values = average(values, _relic_of(objective, alpha, others, own)[0])
     return values, counted
 
 
-def _relic_of(objective: Relic, alpha: Array, matrix: ScoreMatrix, other: ScoreMatrix) -> tuple[Array, Array]:
-    first, second = (matrix, other) if objective.direction == "a_to_b" else (other, matrix)
+class _OneSide(NamedTuple):
+    """One of the two distributions of each row, and the statistics of its scores, which serve wherever it occurs."""
+
+    matrix: ScoreMatrix
+    statistics: Statistics
+
+    def constant(self) -> _OneSide:
+        """The same without a gradient."""
+        row, top, rest = self.statistics
+        row = row._replace(
+            log_odds=stop_gradient(row.log_odds),
+            spread=stop_gradient(row.spread),
+            negative=stop_gradient(row.negative),
+            positive=stop_gradient(row.positive),
+        )
+        return _OneSide(self.matrix.constant(), Statistics(row, stop_gradient(top), stop_gradient(rest)))
+
+
+def _relic_of(objective: Relic, alpha: Array, own: _OneSide, other: _OneSide) -> tuple[Array, Array]:
+    first, second = (own, other) if objective.direction == "a_to_b" else (other, own)
     first = first.constant() if objective.constant == "first" else first
     second = second.constant() if objective.constant == "second" else second
     among_all = objective.include_positive
-    own = matrix.statistics(masked=True)
-    p, q = (_log_shares(one, include_positive=among_all) for one in (first, second))
+    p, q = (_log_shares(one.statistics, include_positive=among_all) for one in (first, second))
     plan = PairsPlan((None, DIVERGENCE), parameters=4, counts=(False, True))
-    of_negatives, _ = first.row_losses(plan, (*p[1:], *q[1:]), beside=second)
+    of_negatives, _ = first.matrix.row_losses(plan, (*p[1:], *q[1:]), beside=second.matrix)
+    row = own.statistics.row
     plain, of_negatives, alpha, log_p, log_q = lift_to_tape(
-        (objective.base.values(own.row), of_negatives, alpha, p[0], q[0])
+        (objective.base.values(row), of_negatives, alpha, p[0], q[0])
     )[0]
     xp = namespace_of(plain)
     of_all = divergence(xp, log_p, log_q) + of_negatives if among_all else of_negatives
-    return plain + alpha * of_all, own.row.has_positive
+    return plain + alpha * of_all, row.has_positive
 
 
-def _log_shares(matrix: ScoreMatrix, *, include_positive: bool) -> tuple[Array, Array, Array]:
+def _log_shares(statistics: Statistics, *, include_positive: bool) -> tuple[Array, Array, Array]:
     """Of each row: the log-probability of the positive, and two numbers to be taken from a negative's score for its.
 
     With the log-odds u, log p of the positive is -softplus(u), which does not cancel; of a negative it is
     ``g - lse(negatives) - softplus(-u)``.
     """
-    row, top, rest = matrix.statistics(masked=True)
+    row, top, rest = statistics
     xp = namespace_of(row.log_odds)
     both = xp.logical_and(row.has_positive, row.has_negative)
     nothing = xp.zeros_like(row.log_odds)

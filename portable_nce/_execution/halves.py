@@ -1,53 +1,100 @@
 """Operands in 16 bits: products of these are exact in float32, and take a fraction of the time on an accelerator.
 
 Embeddings of 16 bits are multiplied as they are; what their rows are multiplied by, inverse lengths, a scale, the
-inverse of a temperature, is a factor of the rows and columns of the product. Numbers of float32 are, on request, the
-sum of two of bfloat16 and of a rest below 2^-16.
+inverse of a temperature, is a factor of the rows and columns of the product. What is computed of embeddings, as the
+rows of a bilinear similarity are, is the sum of as many numbers of 16 bits as it takes. Numbers of float32 are, on
+request, the sum of two of bfloat16 and of a rest below 2^-16.
 """
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 from .._core.autodiff import stop_gradient
 from .._core.checks import is_half
 from .._core.namespace import is_number, namespace_of
-from .._core.protocol import Array
+from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from ..similarities import Operands, Similarity
 from .layouts import Arrays
 from .matrix import Halves
 
-__all__ = ["of_matrix"]
+__all__ = ["Exact", "of_matrix"]
+
+
+class Exact(NamedTuple):
+    """Dtypes in which embeddings are exact, those of the rows and those of the columns.
+
+    They are multiplied in 16 bits if all have as many, or where `multiplied_in` says in which, in parts.
+    """
+
+    rows: tuple[Any, ...]
+    columns: tuple[Any, ...]
+    multiplied_in: Any = None
 
 
 def of_matrix(
     similarity: Similarity,
     embeddings: tuple[Array, Array],
     operands: tuple[Operands, Operands],
-    dtype: Any,
+    exact_in: Exact,
     precision: str | None,
     *,
     scale: Any = 1.0,
 ) -> Halves | None:
-    """The operands of an inner product in 16 bits, where the library is faster with these, or None.
-
-    They are made of embeddings that are exact in a dtype, if that is not None.
-    """
+    """The operands of an inner product in 16 bits, where the library is faster with these, or None."""
     if precision == "highest" or not similarity.inner_product:
         return None
     (rows,), (columns,) = operands
     if not adapter_of(rows).has_half_products(rows):
         return None
     xp = namespace_of(rows, columns)
-    if dtype is not None and is_half(dtype) and similarity.scales:
-        x, y = embeddings
-        even = similarity.unit and (is_number(scale) or len(scale.shape) == 0)
-        return Halves(_as_they_are(x, rows, dtype), _as_they_are(y, columns, dtype), even=even)
+    half = exact_in.multiplied_in
+    half = _dtype_of_products(xp, (*exact_in.rows, *exact_in.columns)) if half is None else half
+    if half is not None:
+        counts = [
+            _count(half, own if embedded else ())
+            for embedded, own in zip(similarity.embedded, exact_in[:2], strict=True)
+        ]
+        if min(counts) == 1:
+            of_rows, of_columns = [
+                _in_parts(x if embedded else operand, operand, half, count)
+                for x, operand, embedded, count in zip(
+                    embeddings, _without(similarity.beyond, rows, columns), similarity.embedded, counts, strict=True
+                )
+            ]
+            even = similarity.unit and (is_number(scale) or len(scale.shape) == 0)
+            return Halves(of_rows, of_columns, even)
     if precision == "high" and rows.dtype == xp.float32:
         return Halves(_in_two(rows), _in_two(columns), even=True)
     return None
+
+
+def _without(beyond: int, *operands: Array) -> Arrays:
+    """Operands without so many of their last columns."""
+    return tuple(x[:, : x.shape[1] - beyond] if beyond else x for x in operands)
+
+
+def _dtype_of_products(xp: Namespace, dtypes: Sequence[Any]) -> Any:
+    """The dtype in which embeddings of these dtypes are multiplied, or None if some have more than 16 bits."""
+    if not dtypes or not all(map(is_half, dtypes)):
+        return None
+    return dtypes[0] if all(dtype == dtypes[0] for dtype in dtypes) else xp.bfloat16
+
+
+def _count(half: Any, dtypes: Sequence[Any]) -> int:
+    """Of how many numbers of 16 bits a number is the sum: one of embeddings that have these dtypes, or of float32.
+
+    The 11 bits of float16 are two numbers of bfloat16, which has 8; the 24 of float32 are three of bfloat16, or but for
+    a share of 2^-23 two of float16.
+    """
+    if dtypes and all(dtype == half for dtype in dtypes):
+        return 1
+    if dtypes and all(map(is_half, dtypes)):
+        return 2
+    return 3 if "bfloat16" in str(half) else 2
 
 
 def _in_two(x: Array) -> Arrays:
@@ -62,14 +109,16 @@ def _in_two(x: Array) -> Arrays:
 
 
 _LN2 = math.log(2.0)
+_ROOM = 2.0**14  # of float16: far from its largest number, and from its smallest
 _MOST = 126.0  # of an exponent whose power of 2, and its inverse, are normal numbers
 
 
-def _as_they_are(x: Array, operand: Array, dtype: Any) -> Arrays:
-    """The factors that make rows of an operand of those of an array, and these in 16 bits.
+def _in_parts(x: Array, operand: Array, dtype: Any, count: int) -> Arrays:
+    """The factors that make rows of an operand of those of an array, and these as sums of numbers of 16 bits.
 
     The rows are brought near 1 by a power of 2, which changes nothing but exponents: products are within range then,
-    and factors say which rows weigh more. What float16 cannot hold of a row is below 2^-24 of its largest entry.
+    and factors say which rows weigh more. What float16 cannot hold of a row is below 2^-24 of its largest entry; of
+    numbers with more bits, which are brought near 2^14, below 2^-38.
     """
     xp = namespace_of(x, operand)
     x, operand = stop_gradient(x), stop_gradient(operand)
@@ -79,13 +128,24 @@ def _as_they_are(x: Array, operand: Array, dtype: Any) -> Arrays:
     exponent = xp.where(exponent > _MOST, xp.full_like(exponent, _MOST), exponent)
     # Rounded to 8 bits, what is almost a power of 2 is one.
     x = x * xp.astype(xp.astype(xp.exp(exponent * _LN2), xp.bfloat16), x.dtype)
+    if count > 1 and "bfloat16" not in str(dtype):
+        x = x * _ROOM
     largest = xp.max(xp.abs(x), axis=1, keepdims=True)
     at = xp.logical_and(xp.abs(x) == largest, x != 0)
     ratio = operand / xp.where(at, x, xp.ones_like(x))
     both_infinite = xp.logical_and(xp.isinf(operand), xp.isinf(x))  # the product is, too
     ratio = xp.where(both_infinite, xp.ones_like(ratio), xp.where(at, ratio, -math.inf))
-    factor, part = xp.max(ratio, axis=1), xp.astype(x, dtype)
+    factor, parts = xp.max(ratio, axis=1), _split(xp, x, dtype, count)
     factor = xp.where(xp.isnan(largest[:, 0]), largest[:, 0], factor)  # of no number there is no largest
     empty = xp.logical_or(factor == 0, factor == -math.inf)  # a row that is multiplied by 0 is 0
     factor = xp.where(empty, xp.ones_like(factor), factor)
-    return factor, xp.where(empty[:, None], xp.zeros_like(part), part)
+    return factor, *(xp.where(empty[:, None], xp.zeros_like(part), part) for part in parts)
+
+
+def _split(xp: Namespace, x: Array, dtype: Any, count: int) -> list[Array]:
+    """Numbers as sums of so many of 16 bits; what is not finite is the first of them."""
+    parts = [xp.astype(x, dtype)]
+    for _ in range(count - 1):
+        rest = xp.where(xp.isfinite(x), x - xp.astype(parts[-1], x.dtype), xp.zeros_like(x))
+        parts, x = [*parts, xp.astype(rest, dtype)], rest
+    return parts

@@ -33,18 +33,19 @@ def is_wanted(wanted: Wanted, k: int) -> bool:
 
 
 class Form(NamedTuple):
-    """Of how many parts of 16 bits operands are also given, and whether their factors are of one order of magnitude.
+    """Of how many parts of 16 bits rows and columns are also given, and whether factors are of one order of magnitude.
 
     The arrays are a factor for each row and the parts; the same of columns.
     """
 
-    parts: int = 0
+    row_parts: int = 0
+    column_parts: int = 0
     even: bool = False
 
     @property
-    def size(self) -> int:
-        """The number of arrays of rows, or of columns."""
-        return 1 + self.parts if self.parts else 0
+    def sizes(self) -> tuple[int, int]:
+        """The numbers of arrays of rows and of columns."""
+        return (1 + self.row_parts, 1 + self.column_parts) if self.row_parts else (0, 0)
 
 
 class ProductLayout(NamedTuple):

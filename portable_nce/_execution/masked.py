@@ -32,9 +32,10 @@ class _Masked:
 
     def __init__(self, layout: MaskedLayout, arrays: Arrays) -> None:
         self.layout = layout
-        counts = [form.size for form in layout.halves]
-        arrays, given = arrays[: len(arrays) - 2 * sum(counts)], arrays[len(arrays) - 2 * sum(counts) :]
-        found = _split(given, [count for count in counts for _ in range(2)])
+        counts = [size for form in layout.halves for size in form.sizes]
+        first = len(arrays) - sum(counts)
+        arrays, given = arrays[:first], arrays[first:]
+        found = _split(given, counts)
         row_parts, self.column_parts = found[:-1:2], found[1::2]
         self.row_parts = [len(group) for group in row_parts]
         self.xp, self.device = namespace_of(arrays[0]), device_of(arrays[0])

@@ -107,7 +107,7 @@ class Halves(NamedTuple):
     @property
     def form(self) -> Form:
         """What sweeps are told of them."""
-        return Form(max(len(self.rows) - 1, 0), even=self.even)
+        return Form(max(len(self.rows) - 1, 0), max(len(self.columns) - 1, 0), even=self.even)
 
 
 class Part(NamedTuple):

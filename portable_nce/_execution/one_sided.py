@@ -55,7 +55,7 @@ def nearest_columns(static: tuple[int | str | None, Form], *arrays: Array) -> tu
     (own, others), valid = p.with_parts((rows, columns), rest, form)
     xp, adapter = namespace_of(rows), adapter_of(rows)
     if valid:
-        own = own if form.parts else p.Operand(p.beside(rows, xp.ones_like(rows[:, 0])))
+        own = own if form.row_parts else p.Operand(p.beside(rows, xp.ones_like(rows[:, 0])))
         others = p.with_added(others, p.absence(valid[0], columns))
 
     def step(carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
@@ -214,7 +214,7 @@ class _OneSided:
         at = numbers[layout.by_row] if self.lines.by_index else None
         sharpness, here = split_sharpness(layout.plan, here)
         scaled, rest = p.sharpened_rows(own.times(self.unit), self.others, sharpness)
-        if self.bias is not None and not layout.halves.parts:
+        if self.bias is not None and not layout.halves.row_parts:
             scaled = p.Operand(p.beside(scaled.x, xp.ones_like(own.x[:, 0])))
         own_tile = next((k for k, (low, _) in enumerate(layout.blocks) if low == start), -1)
         positive: Any = None

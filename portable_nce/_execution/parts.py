@@ -12,7 +12,7 @@ from .._core.protocol import Array, Namespace
 from .._core.ranks import Shards, widened
 from ..pairings import Pairing
 from ..similarities import Similarity, measured_operands, with_numbers
-from .halves import of_matrix
+from .halves import Exact, of_matrix
 from .matrix import Halves, Part, ScoreMatrix
 
 __all__ = ["matrix_of_part"]
@@ -27,7 +27,7 @@ def matrix_of_part(
     scale: Any,
     shards: Shards,
     sent_as: tuple[Any, Any],
-    exact_in: Any,
+    exact_in: Exact,
     precision: str | None,
     both: bool,
     turns: bool,

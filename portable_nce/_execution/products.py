@@ -56,8 +56,8 @@ __all__ = [
 class Operand(NamedTuple):
     """Rows of a product, float32 or float64; and, for products of 16 bits, what they are made of.
 
-    ``x = factor * Σ parts``, a factor for each row and one part of 16 bits, or two. Derivatives are by `x` alone. Of
-    columns, `added` is added to their scores.
+    ``x = factor * Σ parts``, a factor for each row and up to three parts of 16 bits. What `x` has beyond the columns of
+    the parts is multiplied in float32. Derivatives are by `x` alone. Of columns, `added` is added to their scores.
     """
 
     x: Array
@@ -69,6 +69,12 @@ class Operand(NamedTuple):
     def arrays(self) -> tuple[Array, ...]:
         """What `operand_of` makes an operand of."""
         return (self.x, self.factor, *self.parts) if self.parts else (self.x,)
+
+    @property
+    def beyond(self) -> Array | None:
+        """The columns of `x` that the parts do not have, if there are any."""
+        width = self.parts[0].shape[1]
+        return None if self.x.shape[1] == width else self.x[:, width:]
 
     def times(self, number: float) -> Operand:
         """The rows times a number."""
@@ -251,10 +257,10 @@ def with_parts(
     both: tuple[Array, Array], constants: list[Array], form: Form
 ) -> tuple[tuple[Operand, Operand], list[Array]]:
     """The operands of rows and columns, of which the parts are at the end of some arrays; and the other arrays."""
-    if not form.parts:
+    if not form.row_parts:
         return (Operand(both[0]), Operand(both[1])), constants
-    start = len(constants) - 2 * form.size
-    of_rows, of_columns = constants[start : start + form.size], constants[start + form.size :]
+    size, start = form.sizes[0], len(constants) - sum(form.sizes)
+    of_rows, of_columns = constants[start : start + size], constants[start + size :]
     return (operand_of((both[0], *of_rows)), operand_of((both[1], *of_columns))), constants[:start]
 
 
@@ -281,9 +287,11 @@ def product(rows: Operand, columns: Operand) -> Array:
 
     def of_halves(*arrays: Array) -> Array:
         own, other = (operand_of(x) for x in (arrays[:count], arrays[count:]))
-        scores = _sum_of_products(own.parts, [x.T for x in other.parts])
+        scores = _scores_of_parts(own.parts, other.parts)
         scores *= own.factor[:, None]
         scores *= other.factor[None, :]
+        if own.beyond is not None:
+            scores += _product(own.beyond, other.beyond)
         return scores
 
     def pull(side: int) -> Callable[..., Array]:
@@ -333,27 +341,40 @@ def pulled(
     order of magnitude, these serve rows and columns.
     """
     count, given = len(own.arrays), () if coefficient is None else (coefficient,)
+    stop = 1 + count + len(tile.arrays)
 
     def plainly(*arrays: Array) -> Arrays:
-        residual, rows, columns = arrays[0], arrays[1], arrays[1 + count]
-        factor = arrays[-1][:, None] if given else None
-        found = []
-        if wanted[0]:
-            back = residual @ columns
-            found.append(back if factor is None else factor * back)
-        if wanted[1]:
-            found.append(residual.T @ (rows if factor is None else factor * rows))
-        return tuple(found)
+        return _pulled_plainly(arrays[0], arrays[-1] if given else None, arrays[1], arrays[1 + count], wanted)
 
     def of_halves(*arrays: Array) -> Arrays:
-        rows, columns = operand_of(arrays[1 : 1 + count]), operand_of(arrays[1 + count : 1 + 2 * count])
+        rows, columns = operand_of(arrays[1 : 1 + count]), operand_of(arrays[1 + count : stop])
+        residual, factor = arrays[0], arrays[-1] if given else None
         pull = _pulled_together if even else _pulled_apart
-        return pull(arrays[0], arrays[-1] if given else None, rows, columns, wanted)
+        found = pull(residual, factor, rows, columns, wanted)
+        if rows.beyond is None:
+            return found
+        further = _pulled_plainly(residual, factor, rows.beyond, columns.beyond, wanted)
+        xp = namespace_of(residual)
+        return tuple(xp.concat(both, axis=1) for both in zip(found, further, strict=True))
 
     arrays = (residual, *own.arrays, *tile.arrays, *given)
     found = iter(adapter_of(own.x).by_halves(of_halves, plainly, *arrays) if own.parts else plainly(*arrays))
     to_rows, to_columns = (next(found) if flag else None for flag in wanted)
     return to_rows, to_columns
+
+
+def _pulled_plainly(
+    residual: Array, coefficient: Array | None, rows: Array, columns: Array, wanted: tuple[bool, bool]
+) -> Arrays:
+    """The cotangents by products of the dtype of the operands."""
+    factor = None if coefficient is None else coefficient[:, None]
+    found = []
+    if wanted[0]:
+        back = residual @ columns
+        found.append(back if factor is None else factor * back)
+    if wanted[1]:
+        found.append(residual.T @ (rows if factor is None else factor * rows))
+    return tuple(found)
 
 
 def _pulled_together(
@@ -362,12 +383,13 @@ def _pulled_together(
     """The cotangents by two numbers of 16 bits for each pair, of the cotangent of the product of the parts."""
     cotangent = residual * (rows.factor if coefficient is None else rows.factor * coefficient)[:, None]
     cotangent *= columns.factor[None, :]
-    parts = _two_parts(cotangent, rows.parts[0].dtype, axis=None)
+    counts = [_parts_for(x) if flag else 0 for x, flag in zip((rows, columns), wanted, strict=True)]
+    parts = _in_parts(cotangent, rows.parts[0].dtype, max(counts), axis=None)
     found = []
     if wanted[0]:
-        found.append(parts.times(columns) * (parts.unit / rows.factor)[:, None])
+        found.append(parts.first(counts[0]).times(columns) * (parts.unit / rows.factor)[:, None])
     if wanted[1]:
-        found.append(parts.turned().times(rows) * (parts.unit / columns.factor)[:, None])
+        found.append(parts.first(counts[1]).turned().times(rows) * (parts.unit / columns.factor)[:, None])
     return tuple(found)
 
 
@@ -377,18 +399,27 @@ def _pulled_apart(
     """The same by two for rows and two for columns: a factor that is far smaller than others is to weigh as little."""
     dtype, found = rows.parts[0].dtype, []
     if wanted[0]:
-        parts = _two_parts(residual * columns.factor[None, :], dtype, axis=1)
+        parts = _in_parts(residual * columns.factor[None, :], dtype, _parts_for(rows), axis=1)
         back = parts.times(columns) * parts.unit
         found.append(back if coefficient is None else back * coefficient[:, None])
     if wanted[1]:
         factor = rows.factor if coefficient is None else rows.factor * coefficient
-        parts = _two_parts((residual * factor[:, None]).T, dtype, axis=1)
+        parts = _in_parts((residual * factor[:, None]).T, dtype, _parts_for(columns), axis=1)
         found.append(parts.times(rows) * parts.unit)
     return tuple(found)
 
 
+def _parts_for(operand: Operand) -> int:
+    """Of how many numbers a cotangent is the sum, for the gradient of an operand.
+
+    Two; but the gradient of what is computed of embeddings goes on to a sum over all rows, that of a matrix, which may
+    have float32.
+    """
+    return max(2, len(operand.parts))
+
+
 class _Parts(NamedTuple):
-    """A matrix, divided by a unit, as the sum of two of 16 bits and a rest."""
+    """A matrix, divided by a unit, as the sum of some of 16 bits and a rest."""
 
     parts: Arrays
     rest: Array
@@ -400,12 +431,19 @@ class _Parts(NamedTuple):
         Of the rest, the sum of each row is multiplied by the mean of the operand: where its rows are almost the same,
         products with them cancel, and a derivative by the scale is what is left.
         """
-        xp, products = namespace_of(self.rest), _sum_of_products(self.parts, operand.parts)
+        xp, products = namespace_of(self.rest), _sum_of_products(self.parts, operand.parts, len(self.parts))
         mean: Array = None
         for part in operand.parts:
             mean = plus(mean, xp.mean(xp.astype(part, self.rest.dtype), axis=0))
         products += xp.sum(self.rest, axis=1)[:, None] * mean[None, :]
         return products
+
+    def first(self, count: int) -> _Parts:
+        """The same with so many parts, and a larger rest."""
+        rest = self.rest
+        for part in self.parts[count:]:
+            rest = rest + namespace_of(rest).astype(part, rest.dtype)
+        return self._replace(parts=self.parts[:count], rest=rest)
 
     def turned(self) -> _Parts:
         """The transpose, which has one unit."""
@@ -418,8 +456,8 @@ _LEAST = 2.0**-100
 """What is smaller is not divided by: a library that flushes small numbers to 0 would divide by 0."""
 
 
-def _two_parts(x: Array, dtype: Any, *, axis: int | None) -> _Parts:
-    """The parts of a matrix, with a unit for each row, or (None) one for all."""
+def _in_parts(x: Array, dtype: Any, count: int, *, axis: int | None) -> _Parts:
+    """The parts of a matrix, so many, with a unit for each row, or (None) one for all."""
     xp, unit = namespace_of(x), 1.0
     if "bfloat16" not in str(dtype):  # float16 has not the range of float32
         largest = xp.max(xp.abs(x), axis=1, keepdims=True)
@@ -428,18 +466,32 @@ def _two_parts(x: Array, dtype: Any, *, axis: int | None) -> _Parts:
             largest = xp.max(largest[:, 0], axis=0, keepdims=True)
         unit = xp.where(largest > _LEAST, largest, xp.full_like(largest, _LEAST)) / _ROOM
         x = x / unit
-    high = xp.astype(x, dtype)
-    rest = x - xp.astype(high, x.dtype)
-    low = xp.astype(rest, dtype)
-    rest -= xp.astype(low, x.dtype)
-    return _Parts((high, low), rest, unit)
+    parts = [xp.astype(x, dtype)]
+    rest = x - xp.astype(parts[0], x.dtype)
+    for _ in range(count - 1):
+        parts.append(xp.astype(rest, dtype))
+        rest -= xp.astype(parts[-1], x.dtype)
+    return _Parts(tuple(parts), rest, unit)
 
 
-def _sum_of_products(first: Sequence[Array], second: Sequence[Array]) -> Array:
-    """The product of two matrices, each of one or two parts; that of both second parts is left out."""
+def _scores_of_parts(rows: Arrays, columns: Arrays) -> Array:
+    """The product of rows and columns, whose parts of either side are all multiplied by the first of the other."""
+    most = max(len(rows), len(columns))
+    if most > 1 and len(rows) + len(columns) == most + 1:
+        # One product of wider rows, so that no tile is added to another.
+        rows, columns = ((_side_by_side(x if len(x) > 1 else x * most),) for x in (rows, columns))
+    return _sum_of_products(rows, [x.T for x in columns], most)
+
+
+def _side_by_side(parts: Arrays) -> Array:
+    return namespace_of(*parts).concat(list(parts), axis=1)
+
+
+def _sum_of_products(first: Sequence[Array], second: Sequence[Array], order: int) -> Array:
+    """The product of two matrices in parts, each of which is 2^-8 of the one before or less, up to that order."""
     multiply, total = adapter_of(first[0]).half_product, None
     for k, x in enumerate(first):
-        for y in second[: 2 - k]:
+        for y in second[: order - k]:
             total = plus(total, multiply(x, y))
     return total
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from .._call import contrast_embeddings, finish, has_own_column
+from .._call import contrast_embeddings, finish, has_own_column, shards_of_rows, told_to_ranks
 from .._core.autodiff import stop_gradient
 from .._core.checks import (
     check_block_size,
@@ -23,6 +23,7 @@ from .._core.equality import EqualByContents
 from .._core.namespace import enter, is_array, is_number, lift_to_tape, namespace_of
 from .._core.numerics import sigmoid, softplus, upcast
 from .._core.protocol import Array
+from .._core.ranks import Ranks, Shards, finished, told_to_others
 from .._core.reduction import REDUCTIONS, Reduction
 from .._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, Precision, ReductionName
 from ..objectives.base import Objective, RowStatistics, Weighted
@@ -32,6 +33,7 @@ from ..similarities import AnySimilarity
 __all__ = ["sogclr"]
 
 
+@told_to_others
 def sogclr(
     query: ArrayOf[ArrayT],
     key: AnyArray,
@@ -47,6 +49,7 @@ def sogclr(
     reduction: ReductionName = "mean",
     block_size: BlockSize = "auto",
     precision: Precision | None = None,
+    across: Ranks | None = None,
 ) -> tuple[ArrayT, ArrayT]:
     r"""Return the global contrastive loss (SogCLR) and the moving averages of the samples' partition functions.
 
@@ -88,6 +91,8 @@ def sogclr(
         Rows at a time, or None for the whole score matrix; see :doc:`/options`. Value and gradient come in two passes.
     precision : {"high", "highest"}, optional
         How matrices are multiplied; see :doc:`/options`.
+    across : Ranks, optional
+        Ranks that have other rows of the same batch; see `portable_nce.across`. The averages are those of the own rows.
 
     Returns
     -------
@@ -155,8 +160,11 @@ def sogclr(
     temperature = temperature_of(xp, found[0] if found else temperature, rows, x)
     weights = row_weights(xp, weights, rows, x)
     state = xp.astype(stop_gradient(log_u), x.dtype)
-    counted, number = _counts(mask, rows, state)
-    memory = Weighted(_averaged(gamma), _Memory(state, number, gamma), label="sogclr")
+    asked = ("sogclr", gamma, rho, reduction, told_to_ranks(temperature), mask is None)
+    shards = shards_of_rows(across, asked, query=x, key=y, weights=weights, temperature=temperature)
+    finished(across)
+    counted, number = _counts(mask, rows, state, shards)
+    memory = Weighted(_averaged(gamma), _Memory(state, number, gamma), label="sogclr", known=True)
     values = contrast_embeddings(
         {"query": x, "key": y},
         dtypes=dtypes,
@@ -169,7 +177,7 @@ def sogclr(
         reduction="none",
         block_size=block_size,
         precision=precision,
-        across=None,
+        across=across,
     )
     ((values, number, state, counted),) = lift_to_tape((values, number, state, counted))
     xp = namespace_of(values)
@@ -179,19 +187,22 @@ def sogclr(
     values = xp.where(counted, values, xp.zeros_like(values))
     after = stop_gradient(xp.where(counted, values, state))
     if rho is not None:
-        values = (values + rho) * temperature
-    loss = finish(xp, Reduction(reduction, weights).of_values(values, counted), dtype, reduction)
+        tau: Any = temperature
+        if shards is not None and is_array(tau) and len(tau.shape) == 0:
+            tau = shards.shared(tau)
+        values = (values + rho) * tau
+    loss = finish(xp, Reduction(reduction, weights, shards).of_values(values, counted), dtype, reduction)
     return loss, xp.astype(after, log_u.dtype)
 
 
-def _counts(mask: Array | None, rows: int, like: Array) -> tuple[Array, Array]:
+def _counts(mask: Array | None, rows: int, like: Array, shards: Shards | None) -> tuple[Array, Array]:
     """Which rows have a positive and a negative, and how many negatives, at least 1."""
-    xp = namespace_of(like)
+    xp, columns = namespace_of(like), rows if shards is None else sum(shards.columns)
     if mask is None:
-        number = xp.zeros_like(like) + (rows - 1)  # of a batch whose size may be a symbol
+        number = xp.zeros_like(like) + (columns - 1)  # of a batch whose size may be a symbol
         return number > 0, xp.where(number > 0, number, xp.ones_like(number))
-    check_mask(xp, "mask", mask, (rows, rows))
-    present = has_own_column(xp, mask)
+    check_mask(xp, "mask", mask, (rows, columns))
+    present = has_own_column(xp, mask, 0 if shards is None else shards.first_row())
     number = xp.sum(xp.astype(mask, like.dtype), axis=1) - xp.astype(present, like.dtype)
     counted = xp.logical_and(present, number > 0)
     return counted, xp.where(number > 0, number, xp.ones_like(number))

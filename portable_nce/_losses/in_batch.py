@@ -28,6 +28,7 @@ from .._core.checks import (
     check_scalar,
     check_shape,
     common_dtype,
+    is_half,
     row_weights,
     scalar,
     shape_of,
@@ -430,6 +431,7 @@ def cpc(
         part = contrast_embeddings(
             {"context": prediction, "targets": y[step, ...]},
             dtypes=(prediction.dtype, target_dtype),
+            multiplied_in=dtype if is_half(dtype) else None,
             agreed_on=("cpc", steps),
             objective=info_nce_objective(),
             pairing=diagonal(),

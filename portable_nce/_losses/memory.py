@@ -19,9 +19,11 @@ from .._core.checks import (
 )
 from .._core.namespace import device_of, enter
 from .._core.numerics import upcast
+from .._core.protocol import Array
 from .._core.ranks import Ranks, told_to_others
 from .._core.registry import adapter_of
 from .._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, NegativesOfViews, Precision, ReductionName
+from .._execution.halves import Exact
 from .._execution.halves import of_matrix as halves_of_matrix
 from .._execution.matrix import ScoreMatrix
 from ..objectives import info_nce as info_nce_objective
@@ -30,7 +32,7 @@ from ..pairings import queue as pairing_of_queue
 from ..similarities import AnySimilarity, operands, resolve
 from .queue import Queue, slots_of, without_unwritten
 
-__all__ = ["moco", "moco_v3", "nnclr"]
+__all__ = ["against_queue", "moco", "moco_v3", "nnclr"]
 
 NEGATIVES: tuple[NegativesOfViews, ...] = get_args(NegativesOfViews)
 
@@ -109,6 +111,31 @@ def moco(
     >>> pnce.moco(query, key, np.asarray([[0.6, -0.8], [-1.0, 0.0]]), temperature=0.5)
     array(0.37324...)
     """
+    return against_queue(
+        query,
+        key,
+        queue,
+        temperature=temperature,
+        similarity=similarity,
+        mask=mask,
+        weights=weights,
+        reduction=reduction,
+        block_size=block_size,
+        precision=precision,
+        across=across,
+    )
+
+
+def against_queue(
+    query: Array,
+    key: Array,
+    queue: Array | Queue,
+    *,
+    mask: Array | None = None,
+    dtypes: tuple[Any, ...] = (),
+    **options: Any,
+) -> Array:
+    """The loss of `moco`; of queries and keys that have been widened, from `dtypes`."""
     slots, valid = slots_of("queue", queue)
     xp, (query, key, slots, *written, mask) = enter(
         query=query, key=key, queue=slots, **({} if valid is None else {"queue.valid": valid}), mask=mask
@@ -128,7 +155,7 @@ def moco(
         query, key = zero_idle_rows(xp, among, query, key)
         mask = xp.concat([xp.ones((n_rows, n_rows), dtype=xp.bool, device=device), mask], axis=1)
     own = xp.ones((n_rows,), dtype=xp.bool, device=device)
-    dtype, dtypes = common_dtype(xp, query, key, slots), (query.dtype, key.dtype, slots.dtype)
+    dtype, dtypes = common_dtype(xp, query, key, slots), (*(dtypes or (query.dtype, key.dtype)), slots.dtype)
     query, key, slots = (upcast(xp, x) for x in (query, key, slots))
     return contrast_embeddings(
         {"query": query, "key": key, "queue": stop_gradient(slots)},
@@ -137,14 +164,8 @@ def moco(
         dtypes=dtypes,
         objective=info_nce_objective(),
         pairing=pairing_of_queue(xp.concat([own, *written], axis=0)) if written else pairing_of_queue(),
-        similarity=similarity,
-        temperature=temperature,
         mask=mask,
-        weights=weights,
-        reduction=reduction,
-        block_size=block_size,
-        precision=precision,
-        across=across,
+        **options,
     )
 
 
@@ -370,7 +391,7 @@ def nnclr(
     chosen = resolve(similarity)
     with adapter_of(x).full_precision(x):
         searching, searched = operands(chosen, stop_gradient(x), stop_gradient(slots), 1.0)
-        exact_in = sought if dtypes[0] == sought else None
+        exact_in = Exact((sought,), dtypes[:1])
         halves = halves_of_matrix(chosen, (x, slots), (searching, searched), exact_in, precision)
         search = ScoreMatrix(chosen, searching, searched, candidates(*written), block_size=block_size, halves=halves)
         search = search.dense() if chosen.pullback is None else search

@@ -16,7 +16,7 @@ from .._core.checks import (
     common_dtype,
     shape_of,
 )
-from .._core.namespace import device_of, enter, is_number, namespace_of
+from .._core.namespace import device_of, enter, is_number
 from .._core.numerics import safe_sqrt, upcast, zeros
 from .._core.protocol import Array, Namespace
 from .._core.ranks import Ranks, told_to_others
@@ -25,7 +25,7 @@ from .._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, Precision, Reduc
 from ..objectives import info_nce as info_nce_objective
 from ..pairings import diagonal, index
 from ..similarities import AnySimilarity, scaled_columns
-from .memory import moco
+from .memory import against_queue
 from .queue import Queue, slots_of
 
 __all__ = ["concentrations", "proto_nce"]
@@ -164,9 +164,7 @@ def _instance_loss(
     check_floating(xp, embeddings=given, key=key)
     dtypes, key = (given.dtype, key.dtype), upcast(xp, key)
     if queue is not None:
-        slots, valid = slots_of("queue", queue)
-        slots = upcast(namespace_of(slots), slots)
-        return moco(embeddings, key, slots if valid is None else Queue(slots, valid), **options)
+        return against_queue(embeddings, key, queue, dtypes=dtypes, **options)
     check_shape("key", key, (embeddings.shape[0], *key.shape[1:]))
     return contrast_embeddings(
         {"embeddings": embeddings, "key": key},

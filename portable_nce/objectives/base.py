@@ -191,15 +191,19 @@ class Weighted(Objective):
     """An objective of rows with a parameter each, which is a function of the positives' scores of all rows.
 
     ``rows(statistics, parameter)``, and ``parameter(positive, counted)`` from arrays of shape (N,). It couples rows;
-    but where each row has one positive, whose score is known before the others are, one pass is enough.
+    but where each row has one positive, whose score is known before the others are, one pass is enough. If the
+    parameters are `known`, they are those of the rows at hand, whatever the positives are.
     """
 
-    __slots__ = ("inner", "parameter")
+    __slots__ = ("inner", "known", "parameter")
 
-    def __init__(self, inner: Objective, parameter: Callable[[Array, Array], Array], *, label: str) -> None:
+    def __init__(
+        self, inner: Objective, parameter: Callable[[Array, Array], Array], *, label: str, known: bool = False
+    ) -> None:
         super().__init__(self._rows, needs_negative=inner.needs_negative, couples_rows=True, label=label)
         self.inner = inner
         self.parameter = parameter
+        self.known = known
 
     def _rows(self, row: RowStatistics) -> Array:
         return self.inner.rows(row, self.parameter(row.positive, self.counted(row)))

@@ -116,6 +116,23 @@ def test_ranks_agree_with_one_process(variant: Variant, name: str, dtype: str) -
     compare(variant, case, 2, dtype, "summed")
 
 
+@pytest.mark.parametrize("name", ["sogclr", "sogclr weights, mask"])
+def test_each_rank_has_the_averages_of_its_samples(variant: Variant, name: str) -> None:
+    case = case_named(name, ROWS)
+    names = (*case.arguments, *case.constants)
+
+    def averages(own: Case, **further: Any) -> Nested:
+        named = dict(zip(names, case_arrays(variant, own, "float64"), strict=True))
+        given = [named.pop(key) for key in ("query", "key", "log_u")]
+        return variant.to_list(pnce.sogclr(*given, **named, **own.options, **further)[1])
+
+    parts = cut_case(case, bounds_of(ROWS, 3))
+    found = run_ranks(3, lambda rank: averages(parts[rank.rank][0], across=pnce.across(rank, gradients="summed")))
+    whole = [number for part in found for number in part]
+    for number, wanted in zip(whole, averages(case), strict=True):
+        assert number == wanted or abs(number - wanted) <= TOLERANCE["float64"] * abs(wanted)
+
+
 SEEN_ONCE = ["nt_xent", "nt_xent sum", "nt_xent dot", "nt_xent weights of pairs, streamed", "dcl"]
 
 
