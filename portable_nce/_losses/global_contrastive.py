@@ -187,10 +187,10 @@ def sogclr(
     values = xp.where(counted, values, xp.zeros_like(values))
     after = stop_gradient(xp.where(counted, values, state))
     if rho is not None:
-        tau: Any = temperature
-        if shards is not None and is_array(tau) and len(tau.shape) == 0:
-            tau = shards.shared(tau)
-        values = (values + rho) * tau
+        factor: Any = temperature
+        if shards is not None and not is_number(factor) and len(factor.shape) == 0:
+            factor = shards.shared(factor)
+        values = (values + rho) * factor
     loss = finish(xp, Reduction(reduction, weights, shards).of_values(values, counted), dtype, reduction)
     return loss, xp.astype(after, log_u.dtype)
 
