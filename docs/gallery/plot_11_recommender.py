@@ -2,7 +2,7 @@
 A recommender and the logQ correction
 =====================================
 
-Two tables of embeddings, of users and of items, are trained on pairs that were observed, with the other items of a batch
+Two tables of embeddings, of users and of items, are trained on observed pairs, with the other items of a batch
 as negatives. A popular item is in more batches, so it is a negative more often, and its scores are held down.
 :func:`~portable_nce.two_tower` corrects for it by the logarithm of the probability of each item to be drawn. The data
 are drawn from probabilities that are known, so that the scores can be held against the truth.
@@ -45,6 +45,7 @@ new_users, new_items = observed(20_000)
 counts = np.bincount(items, minlength=ITEMS)
 log_q = np.log((counts + 1) / (PAIRS + ITEMS))
 popular = np.argsort(np.argsort(-counts)) < HEAD  # by rank
+assert 0.7 < popular[items].mean() < 0.8
 
 # %%
 # Training
