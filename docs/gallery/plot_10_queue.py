@@ -60,7 +60,7 @@ def retrieval(seed: jax.Array, momentum: jax.Array, slots: int) -> jax.Array:
     def step(state: Any, t: jax.Array) -> tuple[Any, None]:
         weights, slow, mean, square, queue = state
         chosen, first, second = jax.random.split(jax.random.fold_in(key, t), 3)
-        batch = images[jax.random.choice(chosen, train, (BATCH,), replace=False)]
+        batch = images[jax.random.choice(chosen, train, (BATCH,))]
         view_a, view_b = view(first, batch), view(second, batch)
         keys = encoded(slow, view_b)
 
