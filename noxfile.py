@@ -118,7 +118,14 @@ ENVIRONMENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "vendored": (*TESTING, TORCH, "numpy"),
     "mutation": (*TESTING, *ARRAYS, TORCH, *extras("jax"), *group("mutation")),
     "plugin": (*TESTING, DASK, "numpy>=2.0"),
-    "peers": (*TESTING, *peers_with(dependencies=True), *group("trainer"), *extras("jax"), "numpy"),
+    "peers": (
+        *TESTING,
+        *peers_with(dependencies=True),
+        *group("trainer"),
+        *group("keras"),
+        *extras("jax", "demo"),
+        "numpy",
+    ),
     # For tools.
     "build": group("distribution"),
     "release": (*group("distribution"), *group("release")),
@@ -425,7 +432,7 @@ def ranks(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", tags=FULL)
 def peers(session: nox.Session) -> None:
-    """Compare with the losses of other libraries, line by line of docs/coming-from.md, and run one's trainer."""
+    """Compare with the losses of other libraries, line by line of docs/coming-from.md; run one's trainer, and Keras."""
     comparer = environment(session, "peers")
     # As a whole they want torchvision and more; their loss modules need nothing but PyTorch.
     comparer.install("--no-deps", *peers_with(dependencies=False))

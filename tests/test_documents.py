@@ -1,8 +1,9 @@
 """The code of README.md and of the pages in docs/ runs as it stands there.
 
 The blocks of Python of a page run one after the other in one namespace. Two kinds are executed elsewhere: examples with
-prompts by doctest (``nox -s doctest``), and the lines of docs/coming-from.md, next to the libraries that they are
-compared with, by tests/peers; here that page is held to the table that is tested there.
+prompts by doctest (``nox -s doctest``), and what needs other libraries or several processes. The lines of
+docs/coming-from.md run by tests/peers, next to the libraries that they are compared with, and those of docs/keras.md;
+those of docs/ranks.md by tests/ranks. Here docs/coming-from.md is held to the table that is tested there.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ OPTIONAL = {"cupy"}
 """Modules that these tests do without. A block is left out if it imports one of them that is not installed."""
 
 COMING_FROM = "docs/coming-from.md"
-BY_OTHERS = {COMING_FROM, "docs/ranks.md"}
+BY_OTHERS = {COMING_FROM, "docs/keras.md", "docs/ranks.md"}
 """The pages whose lines tests/peers and tests/ranks execute."""
 
 

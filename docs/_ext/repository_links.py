@@ -1,7 +1,8 @@
-"""Links from the pages to files of the repository that are no pages, such as ``../examples/saturation.py``.
+"""Links from the pages to files that are no pages, such as ``../examples/saturation.py``.
 
 On GitHub a relative link shows the file. On the site it becomes a link to GitHub, or, where the address of the
-repository is not known (a build at home), plain text. A link to a file that does not exist is a warning.
+repository is not known (a build at home), plain text. A script of the gallery is a page of the site. A link to a file
+that does not exist is a warning.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ class RepositoryLinks(SphinxTransform):
         pages, root = Path(self.env.srcdir), Path(self.env.srcdir).parent
         for node in list(self.document.findall(addnodes.download_reference)):
             target = (page.parent / node["reftarget"]).resolve()
-            if not target.is_relative_to(pages):  # otherwise it is a download of the site
+            if target.parent == pages / "gallery" and target.exists():
+                self.to_gallery(node, target)
+            elif not target.is_relative_to(pages):  # otherwise it is a download of the site
                 self.replace(node, target, root)
         for node in list(self.document.findall(addnodes.pending_xref)):
             name = Path(str(node["reftarget"]))
@@ -38,6 +41,14 @@ class RepositoryLinks(SphinxTransform):
             if node.get("refdomain") == "doc" and name.is_relative_to(root) and not name.is_relative_to(pages):
                 anchor = node["reftargetid"]
                 self.replace(node, Path(f"{name}.md"), root, f"#{anchor}" if anchor else "")
+
+    def to_gallery(self, node: nodes.Element, script: Path) -> None:
+        """Put a link to the page that is made of a script in the place of a reference."""
+        target = f"/auto_gallery/{script.stem}"
+        options = {"refdomain": "std", "reftype": "doc", "refexplicit": True, "refwarn": True}
+        node.replace_self(
+            addnodes.pending_xref("", *node.children, refdoc=self.env.docname, reftarget=target, **options)
+        )
 
     def replace(self, node: nodes.Element, target: Path, root: Path, anchor: str = "") -> None:
         """Put a link to GitHub, or plain text, in the place of a reference."""

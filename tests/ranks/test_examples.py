@@ -18,6 +18,7 @@ BIN = Path(sys.executable).parent
 
 COMMANDS = {
     "ranks_torch.py": [str(BIN / "torchrun"), "--nproc-per-node", "2"],
+    "ranks_moco.py": [str(BIN / "torchrun"), "--nproc-per-node", "2"],
     "ranks_jax.py": [sys.executable],
     "ranks_mpi.py": [str(BIN / "mpiexec"), "--allow-run-as-root", "--oversubscribe", "-n", "2", sys.executable],
 }
