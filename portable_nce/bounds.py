@@ -80,8 +80,8 @@ def info_nce(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, m
         Scores g of K rows against N ≥ K columns, positives on the diagonal. A negative of -inf adds 0 to the sum. A
         positive of -inf makes the bound -inf, except where all of its row is -inf: such a row is worth log N.
     positives : array of int, shape (K,), optional
-        Column of each row's positive; by default that on the diagonal. With negatives of each row, stand the positives
-        in front of them, and pass zeros.
+        Column of each row's positive; by default that on the diagonal. If each row has its own negatives, put its
+        positive into column 0 and pass zeros.
     mask : array of bool, shape (K, N), optional
         Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
 
@@ -138,15 +138,15 @@ def info_nce_anchor(
         \hat I &= \Big(1 + \frac\nu n\Big) \log(n + \nu) - \frac\nu n \log \nu
         - \frac1K \sum_i \Big(A_i + \frac\nu n B_i\Big).
 
-    Class 0 is shown the n entries of a row off the diagonal. The other classes are shown the positive and n - 1 of
-    these, in turn each but one. :math:`\hat I` is a constant minus the cross-entropy of the classes, times
-    :math:`1 + \nu / n`. Its expectation is largest where :math:`g(x, y) = \log p(y \mid x) / p(y)`, without the
-    function of x that InfoNCE leaves open. It is a lower bound in expectation, for any scores: the information of the
-    class is at most :math:`n / (n + \nu)` times the mutual information. Like the InfoNCE bound it has a ceiling, the
-    constant.
+    In class 0 the samples are the n negatives of a row. In the other classes they are the positive and n - 1 negatives;
+    the loss is the average over which one is left out. :math:`\hat I` is a constant minus the cross-entropy of the
+    classes, times :math:`1 + \nu / n`. Its expectation is largest where :math:`g(x, y) = \log p(y \mid x) / p(y)`,
+    without the function of x that InfoNCE leaves open. It is a lower bound in expectation, for any scores: the
+    information of the class is at most :math:`n / (n + \nu)` times the mutual information. Like the InfoNCE bound it
+    has a ceiling, the constant.
 
-    The authors' estimate is the mean of the log ratios, which has no ceiling. It is no bound: it trusts the scores, and
-    one that adds 5 nats to each of them adds 5 nats to it.
+    The authors' estimate is the mean of the log ratios, which has no ceiling. It is no bound: adding 5 to every score
+    adds 5 nats to the estimate.
 
     Parameters
     ----------
@@ -155,13 +155,13 @@ def info_nce_anchor(
         adds 0 to the sums. A positive of -inf makes the result -inf, with gradient 0 for ``"plug_in"``.
     nu : float, default: 1.0
         Prior weight ν > 0 of class 0, relative to each of the others. Towards 0 the bound becomes `info_nce`'s of one
-        column less, and the function of x is open again.
+        column less, and scores are determined only up to a function of x.
     form : {"bound", "plug_in"}, default: "bound"
         The lower bound :math:`\hat I`, or the mean of the scores of the positives with the gradient of
         :math:`\hat I`.
     positives : array of int, shape (K,), optional
-        Column of each row's positive; by default that on the diagonal. With negatives of each row, stand the positives
-        in front of them, and pass zeros.
+        Column of each row's positive; by default that on the diagonal. If each row has its own negatives, put its
+        positive into column 0 and pass zeros.
     mask : array of bool, shape (K, N), optional
         Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
 
@@ -234,8 +234,8 @@ def dual_critic(
     include_positive : bool, default: False
         Whether to return :math:`\hat u^\oplus`.
     positives : array of int, shape (K,), optional
-        Column of each row's positive; by default that on the diagonal. With negatives of each row, stand the positives
-        in front of them, and pass zeros.
+        Column of each row's positive; by default that on the diagonal. If each row has its own negatives, put its
+        positive into column 0 and pass zeros.
     mask : array of bool, shape (K, N), optional
         Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
 
@@ -286,8 +286,8 @@ def dual(
     u : array, shape (K,)
         Dual critic of each row, as learned, or from `dual_critic`.
     positives : array of int, shape (K,), optional
-        Column of each row's positive; by default that on the diagonal. With negatives of each row, stand the positives
-        in front of them, and pass zeros.
+        Column of each row's positive; by default that on the diagonal. If each row has its own negatives, put its
+        positive into column 0 and pass zeros.
     mask : array of bool, shape (K, N), optional
         Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
 
@@ -339,8 +339,8 @@ def flo(
     u : array, shape (K,)
         Critic u of the positive pairs.
     positives : array of int, shape (K,), optional
-        Column of each row's positive; by default that on the diagonal. With negatives of each row, stand the positives
-        in front of them, and pass zeros.
+        Column of each row's positive; by default that on the diagonal. If each row has its own negatives, put its
+        positive into column 0 and pass zeros.
     mask : array of bool, shape (K, N), optional
         Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
 
@@ -390,8 +390,8 @@ def fdv(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask: 
         Scores g of K rows against N ≥ K columns, positives on the diagonal. Values for -inf are those of `info_nce`;
         the gradient is 0 everywhere if a positive, or all negatives of a row, are -inf.
     positives : array of int, shape (K,), optional
-        Column of each row's positive; by default that on the diagonal. With negatives of each row, stand the positives
-        in front of them, and pass zeros.
+        Column of each row's positive; by default that on the diagonal. If each row has its own negatives, put its
+        positive into column 0 and pass zeros.
     mask : array of bool, shape (K, N), optional
         Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
 
@@ -438,8 +438,8 @@ def dv(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask: A
         Scores g of K rows against N ≥ K columns, positives on the diagonal. A negative of -inf adds 0 to the sum. A
         positive of -inf makes the estimate -inf; without a finite negative it is inf, and with both NaN.
     positives : array of int, shape (K,), optional
-        Column of each row's positive; by default that on the diagonal. With negatives of each row, stand the positives
-        in front of them, and pass zeros.
+        Column of each row's positive; by default that on the diagonal. If each row has its own negatives, put its
+        positive into column 0 and pass zeros.
     mask : array of bool, shape (K, N), optional
         Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
 
@@ -503,8 +503,8 @@ def mine(
     rate : float, default: 0.01
         Share r of the batch in the new average, in (0, 1].
     positives : array of int, shape (K,), optional
-        Column of each row's positive; by default that on the diagonal. With negatives of each row, stand the positives
-        in front of them, and pass zeros.
+        Column of each row's positive; by default that on the diagonal. If each row has its own negatives, put its
+        positive into column 0 and pass zeros.
     mask : array of bool, shape (K, N), optional
         Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
 
@@ -570,8 +570,8 @@ def nwj(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask: 
         Scores g of K rows against N ≥ K columns, positives on the diagonal. A negative of -inf adds 0 to the sum. A
         positive of -inf makes the bound -inf.
     positives : array of int, shape (K,), optional
-        Column of each row's positive; by default that on the diagonal. With negatives of each row, stand the positives
-        in front of them, and pass zeros.
+        Column of each row's positive; by default that on the diagonal. If each row has its own negatives, put its
+        positive into column 0 and pass zeros.
     mask : array of bool, shape (K, N), optional
         Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
 
@@ -626,8 +626,8 @@ def tuba(
     log_baseline : float or array, shape (K,) or of one entry
         Logarithm of the baseline a of each row, a function of the row alone; differentiable as an array.
     positives : array of int, shape (K,), optional
-        Column of each row's positive; by default that on the diagonal. With negatives of each row, stand the positives
-        in front of them, and pass zeros.
+        Column of each row's positive; by default that on the diagonal. If each row has its own negatives, put its
+        positive into column 0 and pass zeros.
     mask : array of bool, shape (K, N), optional
         Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
 
@@ -675,8 +675,8 @@ def interpolated(
         - \mathrm{mean}_{i,\, j \ne i}\, e^{g_{ij} - b_{ii}}, \qquad
         b_{ij} = \log\Big(\frac{\alpha}{N - 1} \sum_{l \ne j} e^{g_{il}} + (1 - \alpha)\, a_i\Big)
 
-    A lower bound for any scores, α and baseline: what stands in a denominator never depends on the sample that it is
-    the denominator of, which is why the first mean leaves out one negative at a time.
+    A lower bound for any scores, α and baseline: the denominator of a sample is computed without that sample, which is
+    why the first mean leaves out one negative at a time.
 
     Parameters
     ----------
@@ -689,8 +689,8 @@ def interpolated(
     log_baseline : float or array, shape (K,) or of one entry
         Logarithm of the baseline a of each row, a function of the row alone; differentiable as an array.
     positives : array of int, shape (K,), optional
-        Column of each row's positive; by default that on the diagonal. With negatives of each row, stand the positives
-        in front of them, and pass zeros.
+        Column of each row's positive; by default that on the diagonal. If each row has its own negatives, put its
+        positive into column 0 and pass zeros.
     mask : array of bool, shape (K, N), optional
         Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
 
@@ -753,8 +753,8 @@ def js(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask: A
         Scores g of K rows against N ≥ K columns, positives on the diagonal. A negative of -inf adds 0 to the sum. A
         positive of -inf makes the bound -inf.
     positives : array of int, shape (K,), optional
-        Column of each row's positive; by default that on the diagonal. With negatives of each row, stand the positives
-        in front of them, and pass zeros.
+        Column of each row's positive; by default that on the diagonal. If each row has its own negatives, put its
+        positive into column 0 and pass zeros.
     mask : array of bool, shape (K, N), optional
         Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
 
@@ -804,8 +804,8 @@ def js_mi(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask
         Scores g of K rows against N ≥ K columns, positives on the diagonal. A negative of -inf adds 0 to the sum. A
         positive of -inf makes the bound -inf, with gradient 0.
     positives : array of int, shape (K,), optional
-        Column of each row's positive; by default that on the diagonal. With negatives of each row, stand the positives
-        in front of them, and pass zeros.
+        Column of each row's positive; by default that on the diagonal. If each row has its own negatives, put its
+        positive into column 0 and pass zeros.
     mask : array of bool, shape (K, N), optional
         Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
 
@@ -863,8 +863,8 @@ def smile(
     clip : float or None, default: 5.0
         Limit τ > 0 of the negatives' scores; None clips none.
     positives : array of int, shape (K,), optional
-        Column of each row's positive; by default that on the diagonal. With negatives of each row, stand the positives
-        in front of them, and pass zeros.
+        Column of each row's positive; by default that on the diagonal. If each row has its own negatives, put its
+        positive into column 0 and pass zeros.
     mask : array of bool, shape (K, N), optional
         Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
 
@@ -918,8 +918,8 @@ def club(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask:
         Log-densities L of N ≥ K columns given each of K rows, positives on the diagonal. Log-densities are averaged as
         they are: a negative of -inf makes the bound inf, a positive of -inf makes it -inf, and both make it NaN.
     positives : array of int, shape (K,), optional
-        Column of each row's positive; by default that on the diagonal. With negatives of each row, stand the positives
-        in front of them, and pass zeros.
+        Column of each row's positive; by default that on the diagonal. If each row has its own negatives, put its
+        positive into column 0 and pass zeros.
     mask : array of bool, shape (K, N), optional
         Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
 
@@ -1105,8 +1105,8 @@ def log_n_ceiling(
     scores : array, shape (K, N), or int
         Score matrix, or its number of columns N, the positive included.
     positives : array of int, shape (K,), optional
-        Column of each row's positive; by default that on the diagonal. With negatives of each row, stand the positives
-        in front of them, and pass zeros.
+        Column of each row's positive; by default that on the diagonal. If each row has its own negatives, put its
+        positive into column 0 and pass zeros.
     mask : array of bool, shape (K, N), optional
         Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
 
@@ -1273,7 +1273,9 @@ class Pairs(NamedTuple):
         return found if self.counted is None else xp.where(self.counted[:, None], found, xp.zeros_like(found))
 
     def finish(self, result: Array) -> Array:
-        """The result in the dtype of the scores."""
+        """The result in the dtype of the scores, 0 where no row counts."""
+        if self.counted is not None:
+            result = self.xp.where(self.xp.any(self.counted), result, self.xp.zeros_like(result))
         return finish(self.xp, result, self.dtype, "mean")
 
 

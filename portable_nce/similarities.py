@@ -557,8 +557,8 @@ def max_sim(
 
     over the valid tokens t of the query and u of the document. It is for `contrast`, `info_nce`, `clip`, `siglip` and
     `two_tower`, which then take arrays of tokens, (N, T, D) for (N, D) and (K, U, D) for (K, D); the rows are queries
-    and the columns documents. It is not symmetric: with ``symmetric=True`` the scores are the same for both sides, and
-    their maximum over the tokens of the document.
+    and the columns documents. It is not symmetric: with ``symmetric=True`` both directions use the same
+    scores, whose maximum is over the tokens of the document.
 
     Where several tokens of a document are the best match, the first has all of the gradient. A query or document
     without valid tokens has scores of -inf, which take no part: such a query does not count, nor does one whose own
@@ -570,8 +570,8 @@ def max_sim(
         Valid tokens of the queries, the first array of the loss; all by default. What others hold has no effect. Where
         a loss has one array alone, it marks the tokens on both sides.
     document_mask : array of bool, shape (K, U), optional
-        Valid tokens of the documents. Where a loss has two arrays of documents, with as many tokens each, as the
-        negatives of `info_nce` and `two_tower`, K counts both, one after the other. Negatives of each query have none.
+        Valid tokens of the documents. With further negatives (of `info_nce` and `two_tower`, with as many tokens each),
+        K counts the positives and then these. Negatives of each query, (N, M, U, D), cannot be masked.
     normalize : bool, default: True
         Whether tokens are scaled to unit length first, as ColBERT's are, so that :math:`q_t^\top d_u` is a cosine.
 
@@ -713,7 +713,7 @@ def shifted_columns(similarity: AnySimilarity, offsets: AnyArray, /) -> Similari
     .. math:: s(x_i, y_j) / \tau + o_j
 
     The offset is not divided by the temperature. With :math:`-\log q_j`, the logarithm of the probability with which a
-    candidate comes into a batch, it corrects for that popular candidates are negatives more often.
+    candidate comes into a batch, it makes up for popular candidates being negatives more often.
 
     Parameters
     ----------
@@ -762,6 +762,9 @@ def shifted_columns(similarity: AnySimilarity, offsets: AnyArray, /) -> Similari
     return Similarity(prepare, _ShiftedScores(inner.scores), pullback, wide=inner.wide)
 
 
+_FACTORIES: tuple[Any, ...] = (bilinear, max_sim, normalized, scaled_columns, shifted_columns)
+
+
 def resolve(similarity: AnySimilarity) -> Similarity:
     """The similarity that a `similarity` argument means.
 
@@ -777,6 +780,8 @@ def resolve(similarity: AnySimilarity) -> Similarity:
 
     Raises
     ------
+    TypeError
+        If it is a function that makes one of these, or no function.
     ValueError
         If the name is unknown.
 
@@ -788,6 +793,14 @@ def resolve(similarity: AnySimilarity) -> Similarity:
     """
     if isinstance(similarity, Similarity):
         return similarity
+    given: Any = similarity
+    if any(given is factory for factory in _FACTORIES):
+        name = given.__name__
+        message = f"similarity: expected what similarities.{name}(...) returns, got {name} itself; call it"
+        raise TypeError(message)
+    if isinstance(similarity, type):
+        message = f"similarity: expected a name, a similarity or a function of two arrays, got the class {similarity!r}"
+        raise TypeError(message)
     if callable(similarity) and not isinstance(similarity, str):
         return Similarity(_Critic(similarity), _CriticScores(similarity))
     check_choice("similarity", similarity, NAMES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import itertools
 import re
@@ -432,3 +433,72 @@ def test_a_search_by_products_finds_what_one_with_masks_finds(valid: list[bool])
     if any(valid):
         masked = np.where(marks, scores, -np.inf)
         assert where.tolist() == np.argmax(masked, axis=1).tolist()
+
+
+# What is nearly an objective, a similarity or an array.
+
+MAKERS = {
+    name: ("objective", getattr(pnce.objectives, name))
+    for name in pnce.objectives.__all__
+    if inspect.isfunction(getattr(pnce.objectives, name)) and name != "resolve"
+} | {
+    name: ("similarity", getattr(pnce.similarities, name))
+    for name in ("bilinear", "max_sim", "normalized", "scaled_columns", "shifted_columns")
+}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_function_that_makes_a_part_is_to_be_called(name: str) -> None:
+    axis, maker = MAKERS[name]
+    x = np.eye(3)
+    parts: dict[str, Any] = {"objective": "info_nce"} | {axis: maker}
+    with pytest.raises(TypeError, match=rf"^{axis}: expected what \w+.{name}\(...\) returns, got {name} itself; call"):
+        pnce.contrast(x, x, **parts)
+
+
+def test_a_class_is_no_similarity() -> None:
+    with pytest.raises(TypeError, match=r"^similarity: expected .* got the class"):
+        pnce.info_nce(np.eye(3), np.eye(3), similarity=np.ndarray)
+
+
+@pytest.mark.parametrize("make", [lambda x: np.ma.masked_array(x, x > 0.5), np.matrix], ids=["masked", "matrix"])
+@pytest.mark.filterwarnings("ignore:the matrix subclass:PendingDeprecationWarning")
+def test_subclasses_whose_operations_mean_something_else_are_refused(make: Callable[[Any], Any]) -> None:
+    x, odd = np.eye(3), make(np.eye(3))
+    for call in (
+        lambda: pnce.info_nce(odd, x),
+        lambda: pnce.info_nce(x, x, weights=odd),
+        lambda: pnce.triplet(odd, odd, odd),
+        lambda: pnce.bounds.info_nce(odd),
+        lambda: pnce.diagnostics.uniformity(odd),
+        lambda: pnce.grad(lambda a: (a * a).sum())(odd),
+    ):
+        with pytest.raises(TypeError, match=r"expected an array, got a (MaskedArray|matrix), whose"):
+            call()
+
+
+BOUNDS: dict[str, Callable[..., Any]] = {
+    "info_nce": pnce.bounds.info_nce,
+    "info_nce_anchor": pnce.bounds.info_nce_anchor,
+    "nwj": pnce.bounds.nwj,
+    "tuba": lambda g, **o: pnce.bounds.tuba(g, 0.25, **o),
+    "interpolated": lambda g, **o: pnce.bounds.interpolated(g, 0.5, 0.25, **o),
+    "dual": lambda g, **o: pnce.bounds.dual(g, g[:, 0], **o),
+    "fdv": pnce.bounds.fdv,
+    "dv": pnce.bounds.dv,
+    "js": pnce.bounds.js,
+    "js_mi": pnce.bounds.js_mi,
+    "smile": pnce.bounds.smile,
+    "club": pnce.bounds.club,
+    "leave_one_out": pnce.bounds.leave_one_out,
+}
+
+
+@pytest.mark.parametrize("name", BOUNDS)
+def test_no_pair_is_no_information(name: str) -> None:
+    scores = np.random.default_rng(5).normal(size=(4, 4))
+    bound = functools.partial(BOUNDS[name], mask=np.zeros((4, 4), dtype=bool))
+    value, gradient = pnce.value_and_grad(bound)(scores)
+    assert value == 0.0
+    np.testing.assert_array_equal(gradient, np.zeros((4, 4)))
+    assert BOUNDS[name](scores) != 0.0

@@ -122,6 +122,7 @@ def test_options_of_a_call_go_before_those_of_the_module() -> None:
 # -------------------------------------------------------------------------------------------------- what is refused
 
 
+UNKNOWN: Any = None
 REFUSED: dict[str, tuple[type[Exception], str, Callable[[], Any]]] = {
     "no function": (TypeError, "function: expected a function, got str", lambda: Loss("info_nce")),  # type: ignore[arg-type]
     "another option": (
@@ -199,6 +200,17 @@ REFUSED: dict[str, tuple[type[Exception], str, Callable[[], Any]]] = {
         r"encoder: expected an output with the 4 rows of its chunk, or a number, got shape \(3,\)",
         lambda: encode_in_chunks(lambda x: x[0, :3], A, chunk_size=4),
     ),
+    "arrays": (
+        TypeError,
+        "encoder: expected tensors, in tuples, lists and dicts, got ndarray",
+        lambda: encode_in_chunks(lambda x: (x, x.detach().numpy()), A, chunk_size=4),
+    ),
+    "float": (
+        TypeError,
+        "encoder: expected tensors, in tuples, lists and dicts, got float",
+        lambda: encode_in_chunks(lambda x: float(x.mean()), A, chunk_size=4),
+    ),
+    "encoder": (TypeError, "encoder: expected a function", lambda: encode_in_chunks(UNKNOWN, A, chunk_size=4)),
 }
 
 

@@ -36,6 +36,12 @@ __all__ = [
 
 _OPTIONAL = frozenset({"columns", "mask", "positives", "weights"})
 
+_OF_OTHER_MEANING = {
+    "MaskedArray": "whose mask most functions would ignore: losses take one by mask=",
+    "matrix": "whose operators mean something else",
+}
+"""Subclasses of arrays, by their names, to which functions of arrays do other things; and what."""
+
 _namespaces: dict[type, Namespace] = {}
 _provided: dict[str, Callable[[], Namespace]] = {}  # by the top-level module of the array type
 
@@ -86,6 +92,10 @@ def namespace_of(array: Array, *others: Array) -> Namespace:
             f"expected an array that is whole in this process, got a {type(array).__name__} with placements "
             f"{array.placements}; take its to_local(), the rows of this process, or its full_tensor()"
         )
+        raise TypeError(message)
+    other = next((kind.__name__ for kind in type(array).__mro__ if kind.__name__ in _OF_OTHER_MEANING), None)
+    if other is not None:
+        message = f"expected an array, got a {other}, {_OF_OTHER_MEANING[other]}; convert it to an array first"
         raise TypeError(message)
     found = library_namespace(array)
     _namespaces[type(array)] = found

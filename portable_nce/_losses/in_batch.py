@@ -122,8 +122,8 @@ def info_nce(
         The strength α ≥ 0 with which negatives count more the harder they are: :math:`\alpha\, \mathrm{sg}(s_{ij})`,
         a constant, is added to their scores :math:`g_{ij}` (EmbeddingGemma has α = 5).
     block_size : int, None or "auto", default: "auto"
-        Rows at a time, or None for the whole score matrix; see :doc:`/options`. Negatives of each query are never
-        streamed: their scores are smaller than they are.
+        Rows at a time, or None for the whole score matrix; see :doc:`/options`. Negatives of each query are not
+        streamed, since their scores take less memory than they do.
     precision : {"high", "highest"}, optional
         How matrices are multiplied; see :doc:`/options`.
     across : Ranks, optional

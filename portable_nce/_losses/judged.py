@@ -13,10 +13,12 @@ from .._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, MarginStrategy, 
 from ..objectives import info_nce as info_nce_objective
 from ..pairings import STRATEGIES, guided, teacher
 from ..similarities import AnySimilarity
+from .nested import left_whole
 
 __all__ = ["distillation", "gist_embed"]
 
 
+@left_whole("teacher_query", "teacher_key")
 @told_to_others
 def distillation(
     query: ArrayOf[ArrayT],
@@ -124,6 +126,7 @@ def distillation(
     )
 
 
+@left_whole("guide_query", "guide_key")
 @told_to_others
 def gist_embed(
     query: ArrayOf[ArrayT],

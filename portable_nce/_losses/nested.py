@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Sequence
-from functools import update_wrapper
+from functools import partial, update_wrapper
 from typing import Any
 
 from .._call import add
@@ -12,9 +13,19 @@ from .._core.equality import EqualByContents
 from .._core.namespace import is_array, is_number, namespace_of
 from .._core.numerics import upcast
 from .._core.protocol import Array
-from .._core.types import ArrayT, Parameters, ReductionName
+from .._core.types import ArrayT, Parameters, ReductionName, Result
 
-__all__ = ["matryoshka"]
+__all__ = ["left_whole", "matryoshka"]
+
+
+def left_whole(*names: str) -> Callable[[Callable[Parameters, Result]], Callable[Parameters, Result]]:
+    """Mark a loss whose positional arguments of these names are those of another model, of which no prefix is taken."""
+
+    def mark(loss: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+        loss.left_whole = names  # type: ignore[attr-defined]
+        return loss
+
+    return mark
 
 
 def matryoshka(
@@ -31,8 +42,8 @@ def matryoshka(
 
     The embeddings are the positional arguments, and the keyword arguments named in `arrays`, that are arrays of a
     floating-point dtype with two or three axes, the last of the full width: that of the first of them. Of a queue, and
-    of a tuple or list of arrays, each array is looked at by itself. Everything else (labels, weights, masks, options)
-    goes to every call as it is.
+    of a tuple or list of arrays, each array is looked at by itself. Everything else (labels, weights, masks, options,
+    the embeddings of teachers and guides) goes to every call as it is.
 
     Parameters
     ----------
@@ -55,7 +66,8 @@ def matryoshka(
     Raises
     ------
     TypeError
-        If `loss` is no function, or a width or a weight no number; when called: if there are no embeddings.
+        If `loss` is no function, or a width or a weight no number; when called: if there are no embeddings, or the loss
+        returns no array.
     ValueError
         If there are no widths, not as many weights, or one is out of range; when called: if a width exceeds the full
         one.
@@ -103,6 +115,12 @@ class _Matryoshka(EqualByContents):
         if min(self.weights) < 0:
             message = f"weights: expected numbers of at least 0, got {min(self.weights)}"
             raise ValueError(message)
+        marked: Any = loss
+        while isinstance(marked, partial):
+            marked = marked.func
+        names = getattr(marked, "left_whole", ())
+        parameters = list(inspect.signature(loss).parameters) if names else []
+        self.whole = {parameters.index(name) for name in names if name in parameters}
         self.arrays = tuple(_listed("arrays", arrays))
         if not all(isinstance(name, str) for name in self.arrays):
             message = f"arrays: expected names of keyword arguments, got {self.arrays!r}"
@@ -124,7 +142,8 @@ class _Matryoshka(EqualByContents):
                 message = f"arrays: expected names of keyword arguments that are given, got {name!r}"
                 raise TypeError(message)
         named = [options[name] for name in self.arrays]
-        embeddings = [x for tree in (*arguments, *named) for x in _leaves(tree) if _is_embedding(x)]
+        nested = [tree for place, tree in enumerate(arguments) if place not in self.whole]
+        embeddings = [x for tree in (*nested, *named) for x in _leaves(tree) if _is_embedding(x)]
         if not embeddings:
             message = (
                 "loss: expected embeddings among the arguments, floating-point arrays of two or three axes, got none; "
@@ -138,7 +157,7 @@ class _Matryoshka(EqualByContents):
                 raise ValueError(message)
         embeddings = [x for x in embeddings if x.shape[-1] == full]
         dtype = common_dtype(namespace_of(embeddings[0]), *embeddings)
-        arguments = tuple(_mapped(_widened, tree) for tree in arguments)
+        arguments = tuple(x if k in self.whole else _mapped(_widened, x) for k, x in enumerate(arguments))
         options = {name: _mapped(_widened, tree) for name, tree in options.items()}
 
         parts: list[Array] = []
@@ -148,7 +167,12 @@ class _Matryoshka(EqualByContents):
                 return x[..., :width] if _is_embedding(x) and x.shape[-1] == full and width < full else x
 
             cut = {name: _mapped(prefix, options[name]) for name in self.arrays}
-            parts.append(self.loss(*(_mapped(prefix, tree) for tree in arguments), **{**options, **cut}))
+            own = [x if place in self.whole else _mapped(prefix, x) for place, x in enumerate(arguments)]
+            part = self.loss(*own, **{**options, **cut})
+            if not is_array(part):
+                message = f"loss: expected a function that returns an array, got {type(part).__name__}"
+                raise TypeError(message)
+            parts.append(part)
         reduction: ReductionName = "none" if len(parts[0].shape) else "sum"
         flat = [namespace_of(part).reshape(part, (-1,)) for part in parts]
         weighted = [x if weight == 1 else x * weight for x, weight in zip(flat, self.weights, strict=True)]

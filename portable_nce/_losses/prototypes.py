@@ -12,6 +12,7 @@ from .._core.checks import (
     check_indices,
     check_integers,
     check_number,
+    check_scalar_or_rows,
     check_shape,
     common_dtype,
     shape_of,
@@ -126,6 +127,7 @@ def proto_nce(
     )
     xp, (embeddings,) = enter(embeddings=embeddings)
     check_floating(xp, embeddings=embeddings)
+    check_scalar_or_rows("temperature", temperature, above=0.0)
     given, embeddings = embeddings, upcast(xp, embeddings)
     weights = accumulated("weights", weights)
     shared: dict[str, Any] = {

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .._core.checks import check_whole_number
+from .._core.checks import check_callable, check_whole_number
 
 __all__ = ["encode_in_chunks"]
 
@@ -48,7 +48,7 @@ def encode_in_chunks(
     Raises
     ------
     TypeError
-        If `chunk_size` is no integer.
+        If `encoder` is no function, or `chunk_size` no integer.
     ValueError
         If it is not positive, there is no array, arrays have different numbers of rows, or an output has not the rows
         of its chunk.
@@ -70,6 +70,7 @@ def encode_in_chunks(
     >>> jax.jit(jax.grad(loss))(jnp.eye(3), image, text).shape
     (3, 3)
     """
+    check_callable("encoder", encoder)
     chunk_size = check_whole_number("chunk_size", chunk_size)
     counts = sorted({jnp.shape(x)[:1] for x in jax.tree.leaves(inputs)})
     if len(counts) != 1 or not counts[0] or not counts[0][0]:

@@ -1,7 +1,7 @@
 """Losses as `torch.nn.Module`: learned scales, queues, the trainer of sentence-transformers, gradient caching.
 
-The losses are the functions of the package; a module holds their options, and what of them is learned or remembered.
-Only its users import this module.
+The losses are the functions of the package; a module holds the options of one, its learned scale and its queue.
+The package does not import this module by itself.
 """
 
 from __future__ import annotations
@@ -84,9 +84,9 @@ class Loss(nn.Module):
 
     A learned scale is the parameter `log_scale`, of one entry: the logarithm t of the scale, or of the inverse of the
     temperature. The loss gets :math:`e^t`, with t limited to [0, log `max_scale`] as open_clip limits it after each
-    step. The parameter itself may leave that interval. The gradient to it is then that at the limit where a step of
-    descent along it leads back, and 0 where it leads away. Gradients that are added up (micro-batches, ranks that are
-    "summed") are judged one by one.
+    step. The parameter itself may leave that interval. A gradient that would push it further out is then set to 0, and
+    one that leads back is that at the limit. This is decided in each backward pass by itself, also where gradients are
+    added up (micro-batches, ranks that are "summed").
 
     Parameters
     ----------
@@ -1056,7 +1056,7 @@ def encode_in_chunks(encoder: Callable[..., Any], /, *inputs: Any, chunk_size: i
     Raises
     ------
     TypeError
-        If `chunk_size` is no integer.
+        If `encoder` is no function, or returns what are no tensors, or `chunk_size` is no integer.
     ValueError
         If it is not positive, there is no tensor, tensors have different numbers of rows, or an output has not the rows
         of its chunk.
@@ -1077,6 +1077,7 @@ def encode_in_chunks(encoder: Callable[..., Any], /, *inputs: Any, chunk_size: i
     >>> image_tower.weight.grad.shape
     torch.Size([4, 8])
     """
+    check_callable("encoder", encoder)
     chunk_size = check_whole_number("chunk_size", chunk_size)
     counts = sorted({len(x) for x in _tensors((inputs, named)) if x.ndim})
     if len(counts) != 1:
@@ -1126,8 +1127,11 @@ def _joined(parts: list[Any], sizes: list[int]) -> Any:
         return {name: _joined([part[name] for part in parts], sizes) for name in first}
     if isinstance(first, (tuple, list)):
         return _like(first, [_joined(list(column), sizes) for column in zip(*parts, strict=True)])
-    if not isinstance(first, Tensor):
+    if first is None or isinstance(first, (str, bool)):
         return first
+    if not isinstance(first, Tensor):
+        message = f"encoder: expected tensors, in tuples, lists and dicts, got {type(first).__name__}"
+        raise TypeError(message)
     if first.ndim == 0:
         weights = torch.tensor(sizes, dtype=first.dtype, device=first.device) / sum(sizes)
         return torch.stack(parts) @ weights

@@ -8,7 +8,7 @@ the pairing are none of their business.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias, get_args
+from typing import Any, TypeAlias, get_args
 
 from .._core.checks import check_choice
 from .._core.protocol import Array
@@ -40,6 +40,17 @@ __all__ = [
 AnyObjective: TypeAlias = Objective | Pairwise | HardNegatives | Relic | Triplet
 
 _NAMED: dict[str, AnyObjective] = {"info_nce": info_nce(), "flat_nce": flat_nce(), "logistic": logistic()}
+_FACTORIES: tuple[Any, ...] = (
+    contrastive,
+    dclw,
+    flat_nce,
+    hard_negatives,
+    info_nce,
+    info_nce_anchor,
+    logistic,
+    relic,
+    triplet,
+)
 NAMES: tuple[ObjectiveName, ...] = get_args(ObjectiveName)
 
 
@@ -59,6 +70,8 @@ def resolve(objective: ObjectiveName | AnyObjective | Callable[[RowStatistics], 
 
     Raises
     ------
+    TypeError
+        If it is a function that makes one of these, or no function.
     ValueError
         If the name is unknown.
 
@@ -70,6 +83,11 @@ def resolve(objective: ObjectiveName | AnyObjective | Callable[[RowStatistics], 
     """
     if isinstance(objective, (Objective, Pairwise, HardNegatives, Relic, Triplet)):
         return objective
+    given: Any = objective
+    if any(given is factory for factory in _FACTORIES):
+        name = given.__name__
+        message = f"objective: expected what objectives.{name}(...) returns, got {name} itself; call it"
+        raise TypeError(message)
     if callable(objective) and not isinstance(objective, str):
         return Objective(objective)
     check_choice("objective", objective, NAMES)

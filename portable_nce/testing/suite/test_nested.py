@@ -71,6 +71,25 @@ def test_rows_stay_rows(variant: Variant) -> None:
     assert oracles.error(variant.to_list(mean), sum(listed, start=mpf(0)) / N) <= 8 * variant.eps()
 
 
+def test_teachers_and_guides_stay_whole(variant: Variant) -> None:
+    """Whatever their width is, that of the student too."""
+    x, y, other = (variant.floats(vectors(N, seed)) for seed in (1, 2, 3))
+    a, b = x[:, :2], y[:, :2]
+    assert [
+        variant.to_list(one)
+        for one in (
+            pnce.matryoshka(pnce.distillation, [2])(x, y, other, y),
+            pnce.matryoshka(partial(pnce.gist_embed, margin=0.1), [2])(x, y, y, other),
+        )
+    ] == [
+        variant.to_list(one)
+        for one in (
+            pnce.distillation(a, b, other, y),
+            pnce.gist_embed(a, b, y, other, margin=0.1),
+        )
+    ]
+
+
 def test_what_is_no_embedding_goes_through_as_it_is(variant: Variant) -> None:
     """Labels, grades, masks, a queue's marks; of a queue, the rows are cut; a keyword, if it is named."""
     x, y = (variant.floats(vectors(N, seed)) for seed in (1, 2))
@@ -119,6 +138,8 @@ def test_what_does_not_fit_is_refused(variant: Variant) -> None:
         pnce.matryoshka(pnce.info_nce, [6])(x, x)
     with pytest.raises(TypeError, match=r"\Aloss: expected embeddings among the arguments"):
         pnce.matryoshka(pnce.info_nce, [2])(x[:, 0], x[:, 0])
+    with pytest.raises(TypeError, match=r"\Aloss: expected a function that returns an array, got tuple"):
+        pnce.matryoshka(pnce.sogclr, [2])(x, x, x[:, 0])
     with pytest.raises(TypeError, match=r"\Aarrays: expected names of keyword arguments that are given, got 'key'"):
         pnce.matryoshka(pnce.info_nce, [2], arrays=["key"])(x, x)
 
