@@ -456,6 +456,16 @@ def test_a_function_that_makes_a_part_is_to_be_called(name: str) -> None:
         pnce.contrast(x, x, **parts)
 
 
+@pytest.mark.parametrize("block_size", [None, 2])
+@pytest.mark.parametrize("slopes", [None, lambda s: (np.ones_like(s),)])
+@pytest.mark.parametrize("value", [np.sum, lambda s: s[:, :1], lambda _: 1.0], ids=["sum", "column", "number"])
+def test_the_function_of_a_pair_is_elementwise(value: Any, slopes: Any, block_size: int | None) -> None:
+    objective, x = Pairwise(Term(value, slopes), None), np.eye(4)
+    for call in (pnce.contrast, pnce.value_and_grad(pnce.contrast)):
+        with pytest.raises(ValueError, match=r"^objective: expected an elementwise function of scores, of shape"):
+            call(x, x, objective=objective, block_size=block_size)
+
+
 def test_a_class_is_no_similarity() -> None:
     with pytest.raises(TypeError, match=r"^similarity: expected .* got the class"):
         pnce.info_nce(np.eye(3), np.eye(3), similarity=np.ndarray)

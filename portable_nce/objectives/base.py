@@ -270,12 +270,12 @@ class Term(EqualByContents):
         if self.fused is not None:
             return self.fused(*arguments, bounded=bounded)
         if not need_grad:
-            return self.value(*arguments), ()
+            return self._values(*arguments), ()
         if self.slopes is not None:
-            return self.value(*arguments), tuple(self.slopes(*arguments))
+            return self._values(*arguments), tuple(self.slopes(*arguments))
 
         def total(*varying: Array) -> tuple[Array, Array]:
-            values = self.value(*varying)
+            values = self._values(*varying)
             xp = namespace_of(values)
             return xp.reshape(sum_to_scalar(xp, values), ()), values
 
@@ -283,6 +283,15 @@ class Term(EqualByContents):
         whole = tuple(xp.broadcast_to(x, tuple(arguments[0].shape)) for x in arguments)  # a slope for each pair
         (_, values), slopes = value_and_grad(total, tuple(range(len(whole))), has_aux=True)(*whole)
         return values, slopes
+
+    def _values(self, *arguments: Array) -> Array:
+        """The values, checked to be one for each score."""
+        values, shape = self.value(*arguments), tuple(arguments[0].shape)
+        if not is_array(values) or tuple(values.shape) != shape:
+            got = f"shape {tuple(values.shape)}" if is_array(values) else type(values).__name__
+            message = f"objective: expected an elementwise function of scores, of shape {shape} here, got {got}"
+            raise ValueError(message)
+        return values
 
 
 class Pairwise(EqualByContents):
