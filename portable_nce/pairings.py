@@ -52,8 +52,10 @@ STRATEGIES: tuple[MarginStrategy, ...] = get_args(MarginStrategy)
 class Tile(NamedTuple):
     """What a rule sees of a tile of the score matrix.
 
-    Everything broadcasts to the tile: what belongs to rows has shape (n, 1), what belongs to columns (1, k), and what
-    belongs to pairs (n, k). A rule uses elementwise operations only.
+    Everything broadcasts to the tile: what belongs to rows has shape (n, 1) or (n, 1, C), what belongs to columns
+    (1, k) or (1, k, C), and what belongs to pairs (n, k). That is so in symmetric losses too, where the columns against
+    the rows take the same rule: its tiles have all n rows there, and some columns. What a rule says of a pair must not
+    depend on other pairs of the tile.
 
     Attributes
     ----------
@@ -65,6 +67,8 @@ class Tile(NamedTuple):
         The tile's part of the pairing's arrays.
     dtype : dtype
         What the scores are computed in, and weights should be.
+    mask : array of bool, or None
+        Pairs (n, k) that take part, None for all. A rule need not heed it: what it says of others has no effect.
     """
 
     i: Array
@@ -75,10 +79,26 @@ class Tile(NamedTuple):
     columns: tuple[Array, ...] = ()
     pairs: tuple[Array, ...] = ()
     dtype: Any = None
+    mask: Array | None = None
 
     def transposed(self) -> Tile:
-        """Return the same tile with rows and columns exchanged."""
-        return Tile(self.j, self.i, self.n_columns, self.n_rows, self.columns, self.rows, self.pairs, self.dtype)
+        """Return the tile of the transposed matrix: its rows are this one's columns, of shape (k, 1)."""
+        return Tile(
+            i=_exchanged(self.j),
+            j=_exchanged(self.i),
+            n_rows=self.n_columns,
+            n_columns=self.n_rows,
+            rows=tuple(map(_exchanged, self.columns)),
+            columns=tuple(map(_exchanged, self.rows)),
+            pairs=tuple(map(_exchanged, self.pairs)),
+            dtype=self.dtype,
+            mask=None if self.mask is None else _exchanged(self.mask),
+        )
+
+
+def _exchanged(x: Array) -> Array:
+    """An array with its first two axes exchanged."""
+    return namespace_of(x).permute_dims(x, (1, 0, *range(2, len(x.shape))))
 
 
 class Members(NamedTuple):
@@ -108,9 +128,11 @@ class Pairing(EqualByContents):
     Parameters
     ----------
     rule : callable
-        Takes a `Tile`, returns two boolean arrays of its shape: the positives and the negatives; and, if positives have
-        weights, these, as a third array of floating-point numbers ≥ 0. What counts is a weight divided by the sum of
-        those of its row. A fourth array gives weights of the negatives: each counts as many times (see `weighted`).
+        Takes a `Tile`, returns two boolean arrays of its shape (n, k), or (n, 1) or (1, k) if all columns or all rows
+        are alike: the positives and the negatives; and, if positives have weights, these, as a third array (n, k) of
+        floating-point numbers ≥ 0. What counts is a weight divided by the sum of those of its row. A fourth array gives
+        weights of the negatives: each counts as many times (see `weighted`). A weight of NaN makes the loss of its row
+        NaN.
     rows, columns, pairs : tuple of array, default: ()
         Arrays that the rule reads, of shapes (N,) or (N, C), (K,) or (K, C), and (N, K).
     one_per_row, one_per_column : bool, default: False
@@ -170,7 +192,8 @@ class Pairing(EqualByContents):
         self.structure: str | None = None
         self.views = 2  # how many, where that is the structure
         self.further = False  # whether that is of as many columns as rows, and those beyond are negatives of all
-        # Whether the same rule holds for the columns against the rows, with the arrays of both exchanged.
+        # Whether the same rule holds for the columns against the rows, with the arrays of both exchanged and those of
+        # pairs transposed.
         self.exchangeable = False
 
     def __repr__(self) -> str:
@@ -213,15 +236,16 @@ class Pairing(EqualByContents):
         Pairing
             The pairing.
         """
+        pairs = tuple(map(_exchanged, self.pairs))
         if self.exchangeable:
-            turned = self.with_arrays(rows=self.columns, columns=self.rows)
+            turned = self.with_arrays(rows=self.columns, columns=self.rows, pairs=pairs)
             turned.one_per_row, turned.one_per_column = self.one_per_column, self.one_per_row
             return turned
         return Pairing(
             self.rule.rule if isinstance(self.rule, _Transposed) else _Transposed(self.rule),
             rows=self.columns,
             columns=self.rows,
-            pairs=tuple(namespace_of(p).matrix_transpose(p) for p in self.pairs),
+            pairs=pairs,
             one_per_row=self.one_per_column,
             one_per_column=self.one_per_row,
         )
@@ -250,8 +274,10 @@ class _Transposed(_RuleOf):
     __slots__ = ()
 
     def __call__(self, tile: Tile) -> tuple[Array, ...]:
-        found: tuple[Array, ...] = self.rule(tile.transposed())
-        return found
+        found: Any = self.rule(tile.transposed())
+        if not isinstance(found, (tuple, list)):
+            return found  # type: ignore[no-any-return]  # which is refused
+        return tuple(_exchanged(x) if len(getattr(x, "shape", ())) == 2 else x for x in found)  # noqa: PLR2004  (a matrix)
 
 
 def split(
@@ -279,6 +305,7 @@ def split(
         columns=tuple(xp.expand_dims(x, axis=0) for x in labels[1]),
         pairs=pairs,
         dtype=dtype,
+        mask=mask,
     )
     found: Any = rule(tile)
     if not isinstance(found, (tuple, list)) or len(found) not in {2, 3, 4}:
@@ -300,15 +327,31 @@ def split(
 def _with_weights(
     positives: Array, negatives: Array, weights: Array | None = None, of_negatives: Array | None = None
 ) -> Members:
-    """What a rule returns, without pairs whose weight is 0."""
+    """What a rule returns, without pairs whose weight is 0. Those whose weight is NaN stay, see `undefined_rows`."""
     if of_negatives is not None:
-        negatives = _and(negatives, of_negatives > 0)
+        negatives = _and(negatives, _not(of_negatives <= 0))
     if weights is not None:
+        absent = weights <= 0
         if of_negatives is None:
             # Without a weight, a positive is what all others are that the loss compares with positives.
-            negatives = _or(negatives, _and(positives, weights <= 0))
-        positives = _and(positives, weights > 0)
+            negatives = _or(negatives, _and(positives, absent))
+        positives = _and(positives, _not(absent))
     return Members(positives, negatives, weights, of_negatives)
+
+
+def undefined_rows(members: Members) -> Array | None:
+    """The rows (n,) of a tile in which a pair that takes part has NaN for a weight; None where there are no weights.
+
+    NaN is neither greater than 0 nor equal to it: without these rows' losses being NaN, a teacher that has diverged
+    would look like one with which the student agrees.
+    """
+    undefined: Array | None = None
+    for among, weights in zip(members[:2], members[2:], strict=True):
+        if weights is not None:
+            xp = namespace_of(weights)
+            rows = xp.any(xp.logical_and(among, xp.isnan(weights)), axis=1)
+            undefined = rows if undefined is None else xp.logical_or(undefined, rows)
+    return undefined
 
 
 def _check_weights(xp: Namespace, whose: str, weights: Array, shape: tuple[int, int]) -> None:
@@ -320,12 +363,12 @@ def _check_weights(xp: Namespace, whose: str, weights: Array, shape: tuple[int, 
 
 
 def _check_members(members: Array, shape: tuple[int, int]) -> None:
-    """What a rule returns must be boolean arrays that broadcast to the tile."""
+    """What a rule returns must be boolean arrays of the shape (n, k) of the tile, or (n, 1) or (1, k)."""
     xp, _ = enter(pairing=members)
     if not xp.isdtype(members.dtype, "bool"):
         message = f"pairing: expected a rule that returns boolean arrays, got dtype {members.dtype}"
         raise TypeError(message)
-    if len(members.shape) != 2 or any(n not in (1, m) for n, m in zip(members.shape, shape, strict=True)):  # noqa: PLR2004  (a matrix)
+    if tuple(members.shape) not in {shape, (shape[0], 1), (1, shape[1])}:
         message = f"pairing: expected a rule that returns arrays of shape {shape}, got {tuple(members.shape)}"
         raise ValueError(message)
 
@@ -595,7 +638,8 @@ def soft(targets: ArrayOf[Any], /) -> Pairing:
     Parameters
     ----------
     targets : array, shape (N, K)
-        Weights t ≥ 0, without gradient. Columns whose weight is 0 are negatives; a row of zeros does not count.
+        Weights t ≥ 0, without gradient. Columns whose weight is 0 are negatives; a row of zeros does not count. NaN
+        makes the loss of its row NaN, unless a mask leaves it out.
 
     Returns
     -------
@@ -637,7 +681,8 @@ def weighted(pairing: Pairing, weights: ArrayOf[Any], /) -> Pairing:
     pairing : Pairing
         Which pairs are positive or negative; its own weights of positives, if it has any, are multiplied by these.
     weights : array, shape (N, K)
-        Weights w ≥ 0, without gradient. For weights of whole rows, use the argument `weights` of the loss.
+        Weights w ≥ 0, without gradient. NaN makes the loss of its row NaN, unless the pair takes no part. For weights
+        of whole rows, use the argument `weights` of the loss.
 
     Returns
     -------
@@ -669,7 +714,7 @@ def weighted(pairing: Pairing, weights: ArrayOf[Any], /) -> Pairing:
     xp, _ = enter(weights=weights)
     check_floating(xp, weights=weights)
     shape_of("weights", weights, "(N, K)")
-    return Pairing(
+    made = Pairing(
         _WeightedRule(pairing.rule),
         rows=pairing.rows,
         columns=pairing.columns,
@@ -677,6 +722,8 @@ def weighted(pairing: Pairing, weights: ArrayOf[Any], /) -> Pairing:
         one_per_row=pairing.one_per_row,
         one_per_column=pairing.one_per_column,
     )
+    made.exchangeable = pairing.exchangeable
+    return made
 
 
 def overlap(rows: AnyArray, columns: AnyArray | None = None, /) -> Pairing:
@@ -890,11 +937,18 @@ def _unit_embeddings(**embeddings: Array | None) -> tuple[Array, Array]:
     rows, columns = entered
     check_floating(xp, **{name: x for name, x in zip(embeddings, entered, strict=True) if x is not None})
     _, width = shape_of("rows", rows, "(N, E)")
-    rows = unit = normalize(upcast(xp, stop_gradient(rows)))
+    rows = unit = _unit_rows(xp, rows)
     if columns is not None:
         check_shape("columns", columns, (shape_of("columns", columns, "(K, E)")[0], width))
-        unit = normalize(upcast(xp, stop_gradient(columns)))
+        unit = _unit_rows(xp, columns)
     return rows, unit
+
+
+def _unit_rows(xp: Namespace, x: Array) -> Array:
+    # A row that holds infinity has no direction. It is NaN beforehand, since NumPy warns of inf / inf, and the row may
+    # be masked.
+    x = upcast(xp, stop_gradient(x))
+    return normalize(xp.where(xp.isinf(x), math.nan, x))
 
 
 def _exchangeable(pairing: Pairing) -> Pairing:
@@ -1051,7 +1105,8 @@ def _own_labels_rule(tile: Tile) -> tuple[Array, Array]:
 
 def _soft_rule(tile: Tile) -> tuple[Array, ...]:
     targets = tile.pairs[0]
-    return targets > 0, _not(targets > 0), targets
+    absent = targets <= 0
+    return _not(absent), absent, targets
 
 
 class _WeightedRule(_RuleOf):
@@ -1062,9 +1117,13 @@ class _WeightedRule(_RuleOf):
 
     def __call__(self, tile: Tile) -> tuple[Array, ...]:
         weights, *pairs = tile.pairs
-        members = _with_weights(*self.rule(tile._replace(pairs=tuple(pairs))))
-        weights = namespace_of(weights).astype(weights, tile.dtype)
-        of_both = (weights if x is None else weights * x for x in members[2:])
+        absent = weights <= 0
+        mask = _not(absent) if tile.mask is None else _and(tile.mask, _not(absent))
+        members = _with_weights(*self.rule(tile._replace(pairs=tuple(pairs), mask=mask)))
+        xp = namespace_of(weights)
+        weights = xp.astype(weights, tile.dtype)
+        # What takes no part may have NaN for its other weight.
+        of_both = (weights if x is None else xp.where(absent, weights, weights * x) for x in members[2:])
         return (*members[:2], *of_both)
 
 
@@ -1099,15 +1158,19 @@ class _TeacherRule(EqualByContents):
     def __call__(self, tile: Tile) -> tuple[Array, ...]:
         scores = _inner_products(tile.rows[0], tile.columns[0])
         xp = namespace_of(scores)
-        everything = _and(tile.i >= 0, tile.j >= 0)
-        among = tile.i != tile.j if self.own else everything
+        among = tile.mask
+        if self.own:
+            among = tile.i != tile.j if among is None else xp.logical_and(among, tile.i != tile.j)
         if self.temperature is None:
             weights = 0.5 + 0.5 * scores
+            weights = weights if among is None else xp.where(among, weights, xp.zeros_like(weights))
         else:
-            largest = xp.max(xp.where(among, scores, -math.inf), axis=1, keepdims=True)
+            # The largest score of those that take part: the weights of these would underflow after a larger one.
+            scores = scores if among is None else xp.where(among, scores, -math.inf)
+            largest = xp.max(scores, axis=1, keepdims=True)
+            largest = xp.where(largest == -math.inf, xp.zeros_like(largest), largest)
             weights = xp.exp((scores - largest) / self.temperature)
-        weights = xp.where(among, weights, xp.zeros_like(weights))
-        return among, _not(everything), weights
+        return (tile.i >= 0 if among is None else among), tile.i < 0, weights
 
 
 class SmoothedRule(EqualByContents):
@@ -1133,7 +1196,8 @@ class SmoothedRule(EqualByContents):
 
 def _guided_rule(tile: Tile) -> tuple[Array, Array]:
     own, others = _diagonal_rule(tile)
-    return own, _and(others, _inner_products(tile.rows[0], tile.columns[0]) <= tile.rows[1])
+    # A comparison with NaN is False: what a guide says nothing of stays a negative.
+    return own, _and(others, _not(_inner_products(tile.rows[0], tile.columns[0]) > tile.rows[1]))
 
 
 def _explicit_rule(tile: Tile) -> tuple[Array, Array]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+import torch
 
 import portable_nce as pnce
 from portable_nce import objectives, pairings
@@ -128,3 +131,345 @@ def test_bad_input() -> None:
         pairings.weighted(pairings.diagonal(), np.ones((2,)))
     with pytest.raises(ValueError, match=r"pairing\.pairs: expected shape"):
         pnce.contrast(X, X, objective="info_nce", pairing=pairings.weighted(pairings.diagonal(), np.ones((2, 2))))
+
+
+# -------------------------------------------------------------------------------- pairings of which others are made
+
+SIZE = 6
+U, V = RANDOM.normal(size=(2, SIZE, WIDTH))
+JUDGED_ROWS, JUDGED_COLUMNS = RANDOM.normal(size=(2, SIZE, 3))
+TAGGED_ROWS, TAGGED_COLUMNS = RANDOM.uniform(size=(2, SIZE, 3)) < 0.6
+KINDS, FURTHER_KINDS = np.asarray([0, 0, 1, 2, 1, 3]), np.asarray([0, 1, 1, 2, 3, 0])
+WEIGHTS = RANDOM.uniform(size=(SIZE, SIZE)) + 0.5
+
+
+def _near(tile: pairings.Tile) -> tuple[Any, Any]:
+    products = (tile.rows[0] * tile.columns[0]).sum(axis=-1)
+    return products > 0.5, products <= 0.0
+
+
+def _near_by_matrices(tile: pairings.Tile) -> tuple[Any, Any]:
+    """The same rule, which relies on the shapes (n, 1, C) and (1, k, C)."""
+    products = tile.rows[0][:, 0, :] @ tile.columns[0][0].T
+    return products > 0.5, products <= 0.0
+
+
+def _by_matrices() -> pairings.Pairing:
+    return pairings.Pairing(_near_by_matrices, rows=(JUDGED_ROWS,), columns=(JUDGED_COLUMNS,))
+
+
+OF_SETS: dict[str, Any] = {
+    "diagonal": pairings.diagonal,
+    "queue": pairings.queue,
+    "queue of valid": lambda: pairings.queue(np.asarray([True, True, False, True, True, True])),
+    "two views": pairings.two_views,
+    "index": lambda: pairings.index(np.asarray([3, 0, 5, 5, 1, 2])),
+    "labels": lambda: pairings.labels(KINDS, FURTHER_KINDS),
+    "own labels": lambda: pairings.labels(KINDS),
+    "ids": lambda: pairings.ids(KINDS),
+    "explicit": lambda: pairings.explicit(POSITIVES[:SIZE, :SIZE]),
+    "guided": lambda: pairings.guided(JUDGED_ROWS, JUDGED_COLUMNS),
+    "guided, relative": lambda: pairings.guided(JUDGED_ROWS, JUDGED_COLUMNS, margin=0.25, strategy="relative"),
+    "by matrices": _by_matrices,
+}
+OF_WEIGHTS: dict[str, Any] = {
+    "soft": lambda: pairings.soft(WEIGHTS * POSITIVES[:SIZE, :SIZE]),
+    "overlap": lambda: pairings.overlap(TAGGED_ROWS, TAGGED_COLUMNS),
+    "own overlap": lambda: pairings.overlap(TAGGED_ROWS),
+    "teacher": lambda: pairings.teacher(JUDGED_ROWS, JUDGED_COLUMNS, temperature=0.5),
+    "own teacher": lambda: pairings.teacher(JUDGED_ROWS, temperature=0.5),
+    "teacher of cwcl": lambda: pairings.teacher(JUDGED_ROWS, JUDGED_COLUMNS, temperature=None),
+    "smoothed": lambda: pairings.smoothed(0.3),
+}
+
+
+def both(objective: Any, pairing: Any, **options: Any) -> np.ndarray:
+    """Give a loss of square scores and its gradients in one row of numbers."""
+
+    def loss(u: Any, v: Any) -> Any:
+        return pnce.contrast(u, v, objective=objective, pairing=pairing, similarity="dot", **options)
+
+    value, gradients = pnce.value_and_grad(loss, argnums=(0, 1))(U, V)
+    return np.concatenate([np.ravel(x) for x in (value, *gradients)])
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("block_size", [None, 4])
+@pytest.mark.parametrize("pairing", [*OF_SETS, *OF_WEIGHTS])
+@pytest.mark.parametrize("name", ["info_nce", "pooled", "separate", "flat_nce", "logistic", "logistic, pairs", "relic"])
+def test_ones_change_nothing(name: str, pairing: str, block_size: int | None, *, symmetric: bool) -> None:
+    objective = {**SOFTMAX, **PAIRS, "relic": objectives.relic()}[name]
+    plain, ones = {**OF_SETS, **OF_WEIGHTS}[pairing](), np.ones((SIZE, SIZE))
+    options: dict[str, Any] = {"block_size": block_size, "symmetric": symmetric}
+    if name in (*PAIRS, "relic") and pairing in OF_WEIGHTS:  # these take weights of positives and negatives, or none
+        plain = pairings.weighted(plain, ones)
+    wanted = both(objective, plain, **options)
+    once = pairings.weighted(plain, ones)
+    for weighted in (once, pairings.weighted(once, ones), once.transposed().transposed()):
+        np.testing.assert_allclose(both(objective, weighted, **options), wanted, rtol=1e-11, atol=1e-13)
+
+
+def _cosines() -> np.ndarray:
+    rows, columns = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (JUDGED_ROWS, JUDGED_COLUMNS))
+    return np.asarray(rows @ columns.T)
+
+
+def _matrices(pairing: str, cosines: np.ndarray, tags: tuple[np.ndarray, np.ndarray]) -> tuple[Any, np.ndarray | None]:
+    """Give one of the pairings and its mask by matrices, for the rows of the arguments."""
+    if pairing == "guided":
+        return pairings.diagonal(), (cosines <= np.diag(cosines)[:, None]) | np.eye(SIZE, dtype=bool)
+    if pairing == "overlap":
+        rows, columns = (x[:, None, :] if k == 0 else x[None, :, :] for k, x in enumerate(tags))
+        return pairings.soft((rows & columns).sum(-1) / np.maximum((rows | columns).sum(-1), 1)), None
+    if pairing == "smoothed":
+        return pairings.soft(0.7 * np.eye(SIZE) + 0.3 / SIZE), None
+    if pairing == "teacher of cwcl":
+        return pairings.soft(0.5 + 0.5 * cosines), None
+    return pairings.soft(np.exp((cosines - cosines.max(axis=1, keepdims=True)) / 0.5)), None
+
+
+@pytest.mark.parametrize("block_size", [None, 4])
+@pytest.mark.parametrize("pairing", ["overlap", "teacher", "teacher of cwcl", "guided", "smoothed"])
+@pytest.mark.parametrize("name", ["info_nce", "separate", "flat_nce", "logistic"])
+def test_both_directions_are_those_of_matrices(name: str, pairing: str, block_size: int | None) -> None:
+    objective, made = {**SOFTMAX, **PAIRS}[name], {**OF_SETS, **OF_WEIGHTS}[pairing]()
+    got = both(objective, pairings.weighted(made, WEIGHTS), symmetric=True, block_size=block_size)[0]
+    tags = (TAGGED_ROWS, TAGGED_COLUMNS)
+    forth, mask = _matrices(pairing, _cosines(), tags)
+    back, turned_mask = _matrices(pairing, _cosines().T, tags[::-1])
+    options: dict[str, Any] = {"objective": objective, "similarity": "dot"}
+    wanted = 0.5 * (
+        pnce.contrast(U, V, pairing=pairings.weighted(forth, WEIGHTS), mask=mask, **options)
+        + pnce.contrast(V, U, pairing=pairings.weighted(back, WEIGHTS.T.copy()), mask=turned_mask, **options)
+    )
+    assert got == pytest.approx(float(wanted), rel=1e-12)
+
+
+# ---------------------------------------------------------------------------------------- rules and what they return
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("block_size", [None, 4])
+@pytest.mark.parametrize("name", ["info_nce", "pooled", "logistic", "relic"])
+def test_equal_rules_are_equal(name: str, block_size: int | None, *, symmetric: bool) -> None:
+    objective = {**SOFTMAX, **PAIRS, "relic": objectives.relic()}[name]
+    options: dict[str, Any] = {"block_size": block_size, "symmetric": symmetric}
+    elementwise = pairings.Pairing(_near, rows=(JUDGED_ROWS,), columns=(JUDGED_COLUMNS,))
+    np.testing.assert_allclose(both(objective, _by_matrices(), **options), both(objective, elementwise, **options))
+
+
+def test_rules_see_rows_as_rows() -> None:
+    """The shapes of what belongs to rows, columns and pairs are the same in both directions of a symmetric loss."""
+    seen = []
+
+    def rule(tile: pairings.Tile) -> tuple[Any, Any]:
+        n, k = tile.i.shape[0], tile.j.shape[1]
+        assert tile.i.shape == (n, 1)
+        assert tile.j.shape == (1, k)
+        assert [x.shape for x in tile.rows] == [(n, 1), (n, 1, 3)]
+        assert [x.shape for x in tile.columns] == [(1, k, 3), (1, k)]
+        assert tile.mask is not None
+        assert [x.shape for x in (*tile.pairs, tile.mask)] == [(n, k), (n, k)]
+        np.testing.assert_array_equal(tile.rows[0], KINDS[tile.i])
+        np.testing.assert_array_equal(tile.columns[1], FURTHER_KINDS[tile.j])
+        np.testing.assert_array_equal(tile.pairs[0], WEIGHTS[tile.i, tile.j])
+        np.testing.assert_array_equal(tile.mask, MASK[:SIZE, :SIZE][tile.i, tile.j])
+        seen.append((n, k))
+        return tile.i == tile.j, tile.i != tile.j
+
+    pairing = pairings.Pairing(
+        rule, rows=(KINDS, JUDGED_ROWS), columns=(JUDGED_COLUMNS, FURTHER_KINDS), pairs=(WEIGHTS,)
+    )
+    mask, options = MASK[:SIZE, :SIZE], {"symmetric": True, "block_size": 4}
+    got = both(objectives.info_nce(), pairing, mask=mask, **options)
+    assert {(4, SIZE), (SIZE, 4)} <= {*seen}
+    np.testing.assert_allclose(got, both(objectives.info_nce(), pairings.diagonal(), mask=mask, **options))
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_broadcasting(*, symmetric: bool) -> None:
+    """A rule may tell rows alone, or columns alone, but not one truth for all."""
+    options: dict[str, Any] = {"symmetric": symmetric, "mask": MASK[:SIZE, :SIZE]}
+    first = pairings.Pairing(lambda tile: (tile.j < 2, tile.i >= 0))
+    written = pairings.Pairing(lambda tile: ((tile.j < 2) & (tile.i >= 0), (tile.i >= 0) & (tile.j >= 0)))
+    np.testing.assert_allclose(both("info_nce", first, **options), both("info_nce", written, **options))
+    single = pairings.Pairing(lambda tile: (tile.i == tile.j, tile.i[:1] == tile.j[:, :1]))
+    with pytest.raises(
+        ValueError, match=r"pairing: expected a rule that returns arrays of shape \(6, 6\), got \(1, 1\)"
+    ):
+        both("info_nce", single, **options)
+
+
+# ----------------------------------------------------------------------------- targets: what takes part, and NaN
+
+
+def _log_softmax(x: np.ndarray) -> np.ndarray:
+    x = x - x.max(axis=1, keepdims=True)
+    return np.asarray(x - np.log(np.exp(x).sum(axis=1, keepdims=True)))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("temperature", [0.05, 0.005, 0.001])
+@pytest.mark.parametrize("block_size", [None, 2])
+def test_targets_are_of_what_takes_part(dtype: Any, temperature: float, block_size: int | None) -> None:
+    """A column that takes no part, here that of the row itself, does not make the targets of the others underflow."""
+    x, judged, others = U.astype(dtype), JUDGED_ROWS.astype(dtype), ~np.eye(SIZE, dtype=bool)
+    unit = [z / np.linalg.norm(z, axis=1, keepdims=True) for z in (x.astype(float), judged.astype(float))]
+    scores, cosines = (np.where(others, z @ z.T, -math.inf) for z in unit)
+    targets = np.exp(_log_softmax(cosines / temperature))
+    wanted = -np.where(others, targets * np.where(others, _log_softmax(scores / 0.5), 0.0), 0.0).sum(axis=1).mean()
+    own = pairings.teacher(judged, temperature=temperature)
+    weighted = pairings.weighted(pairings.teacher(judged, judged, temperature=temperature), others.astype(dtype))
+    options: dict[str, Any] = {"temperature": 0.5, "block_size": block_size}
+    for got in (
+        pnce.distillation(x, x, judged, judged, mask=others, teacher_temperature=temperature, **options),
+        pnce.contrast(x, objective="info_nce", pairing=own, **options),
+        pnce.contrast(x, x, objective="info_nce", pairing=weighted, mask=others, **options),
+    ):
+        assert got == pytest.approx(wanted, rel=1e-4 if dtype == np.float32 else 1e-9)
+
+
+JUDGED: dict[str, Any] = {
+    "distillation": lambda u, v, a, b, **o: pnce.distillation(u, v, a, b, temperature=0.5, **o),
+    "sharp": lambda u, v, a, b, **o: pnce.distillation(u, v, a, b, temperature=0.5, teacher_temperature=0.01, **o),
+    "cwcl": lambda u, v, a, b, **o: pnce.distillation(u, v, a, b, temperature=0.5, teacher_temperature=None, **o),
+    "gist": lambda u, v, a, b, **o: pnce.gist_embed(u, v, a, b, temperature=0.5, **o),
+    "relative": lambda u, v, a, b, **o: pnce.gist_embed(
+        u, v, a, b, margin=0.1, margin_strategy="relative", temperature=0.5, **o
+    ),
+    "weighted": lambda u, v, a, b, **o: pnce.contrast(
+        u,
+        v,
+        objective="info_nce",
+        pairing=pairings.weighted(pairings.teacher(a, b, temperature=0.5), np.ones((len(a), len(b)))),
+        **o,
+    ),
+}
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("block_size", [None, 2])
+@pytest.mark.parametrize("name", JUDGED)
+def test_what_is_masked_may_hold_anything(name: str, block_size: int | None, bad: float, *, symmetric: bool) -> None:
+    gone, kept = 2, np.asarray([0, 1, 3, 4, 5])
+    mask = np.ones((SIZE, SIZE), dtype=bool)
+    mask[gone], mask[:, gone] = False, False
+    options: dict[str, Any] = {"symmetric": symmetric, "block_size": block_size}
+
+    def run(*arrays: np.ndarray, **further: Any) -> tuple[Any, Any]:
+        u, v, *judged = arrays
+        loss = JUDGED[name]
+        return pnce.value_and_grad(lambda u, v: loss(u, v, *judged, **options, **further), argnums=(0, 1))(u, v)
+
+    wanted, expected = run(*(x[kept] for x in (U, V, JUDGED_ROWS, JUDGED_COLUMNS)))
+    rows, columns = JUDGED_ROWS.copy(), JUDGED_COLUMNS.copy()
+    rows[gone], columns[gone, 1] = bad, bad
+    for judged in ((rows, JUDGED_COLUMNS), (JUDGED_ROWS, columns), (rows, columns)):
+        value, gradients = run(U, V, *judged, mask=mask)
+        np.testing.assert_allclose(value, wanted, rtol=1e-13)
+        for gradient, same in zip(gradients, expected, strict=True):
+            np.testing.assert_allclose(gradient[kept], same, rtol=1e-10, atol=1e-14)
+            assert not gradient[gone].any()
+
+
+def _with_nan(x: np.ndarray, *where: int) -> np.ndarray:
+    x = np.array(x)
+    x[where] = math.nan
+    return x
+
+
+# Pairings with NaN that belongs to the pair (1, 3), or to all of the row 1, or of the column 3.
+OF_NAN: dict[str, Callable[[], pairings.Pairing]] = {
+    "soft": lambda: pairings.soft(_with_nan(WEIGHTS * (KINDS[:, None] == FURTHER_KINDS), 1, 3)),
+    "soft, one positive": lambda: pairings.soft(_with_nan(np.eye(SIZE)[[0, 3, 2, 1, 4, 5]], 1, 3)),
+    "weighted, positive": lambda: pairings.weighted(pairings.index(np.full(SIZE, 3)), _with_nan(WEIGHTS, 1, 3)),
+    "weighted, negative": lambda: pairings.weighted(pairings.diagonal(), _with_nan(WEIGHTS, 1, 3)),
+    "weighted, twice": lambda: pairings.weighted(
+        pairings.weighted(pairings.diagonal(), _with_nan(WEIGHTS, 1, 3)), WEIGHTS
+    ),
+    "weighted, soft": lambda: pairings.weighted(OF_NAN["soft"](), WEIGHTS),
+}
+OF_TEACHERS: dict[str, Callable[[], pairings.Pairing]] = {
+    "soft, all": lambda: pairings.soft(_with_nan(WEIGHTS, 1, 3)),
+    "teacher, row": lambda: pairings.teacher(_with_nan(JUDGED_ROWS, 1), JUDGED_COLUMNS, temperature=0.5),
+    "teacher, column": lambda: pairings.teacher(JUDGED_ROWS, _with_nan(JUDGED_COLUMNS, 3), temperature=0.5),
+    "own teacher": lambda: pairings.teacher(_with_nan(JUDGED_ROWS, 3), temperature=0.5),
+    "cwcl, row": lambda: pairings.teacher(_with_nan(JUDGED_ROWS, 1), JUDGED_COLUMNS, temperature=None),
+    "cwcl, column": lambda: pairings.teacher(JUDGED_ROWS, _with_nan(JUDGED_COLUMNS, 3), temperature=None),
+}
+NAN_CASES = [
+    *((name, objective) for name in OF_NAN for objective in (*SOFTMAX, *PAIRS, "relic") if objective != "anchor"),
+    *((name, objective) for name in OF_TEACHERS for objective in ("info_nce", "logistic", "logistic, pairs")),
+]
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("block_size", [None, 2])
+@pytest.mark.parametrize(("name", "objective"), NAN_CASES)
+def test_nan_is_not_perfect(name: str, objective: str, block_size: int | None, *, symmetric: bool) -> None:
+    """Weights of NaN make the loss and the gradients of the rows that have them NaN, not 0."""
+    chosen = {**SOFTMAX, **PAIRS, "relic": objectives.relic()}[objective]
+    pairing = {**OF_NAN, **OF_TEACHERS}[name]()
+    if objective in (*PAIRS, "relic") and not name.startswith("weighted"):
+        pairing = pairings.weighted(pairing, np.ones((SIZE, SIZE)))
+    found = both(chosen, pairing, symmetric=symmetric, block_size=block_size)
+    of_rows, of_columns = found[1:].reshape((2, SIZE, WIDTH))
+    assert math.isnan(found[0])
+    assert np.isnan(of_rows[1]).all()
+    assert np.isnan(of_columns).any()
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+@pytest.mark.parametrize("block_size", [None, 2])
+@pytest.mark.parametrize("name", [*OF_NAN, *OF_TEACHERS])
+def test_nan_is_not_perfect_in_torch(name: str, block_size: int | None, *, symmetric: bool) -> None:
+    pairing = {**OF_NAN, **OF_TEACHERS}[name]()
+    arrays = {key: tuple(map(torch.asarray, getattr(pairing, key))) for key in ("rows", "columns", "pairs")}
+    pairing = pairing.with_arrays(**arrays)
+    u, v = (torch.asarray(x).requires_grad_() for x in (U, V))
+    loss = pnce.contrast(u, v, objective="info_nce", pairing=pairing, symmetric=symmetric, block_size=block_size)
+    of_rows, of_columns = torch.autograd.grad(loss, (u, v))
+    assert math.isnan(float(loss.detach()))
+    assert of_rows[1].isnan().all()
+    assert of_columns.isnan().any()
+
+
+def test_nan_of_positives_of_hard_negatives() -> None:
+    loss = pnce.contrast(U, V, objective=objectives.hard_negatives(), pairing=OF_NAN["soft"]())
+    assert math.isnan(float(loss))
+
+
+@pytest.mark.parametrize("block_size", [None, 2])
+@pytest.mark.parametrize("name", [*OF_NAN, "soft, all", "teacher, row", "cwcl, row"])
+def test_nan_is_of_its_row(name: str, block_size: int | None) -> None:
+    """The other rows have their losses; and so has this one where a mask leaves out what is NaN."""
+    pairing = {**OF_NAN, **OF_TEACHERS}[name]()
+    options: dict[str, Any] = {"objective": "info_nce", "reduction": "none", "block_size": block_size}
+    rows = pnce.contrast(U, V, pairing=pairing, **options)
+    np.testing.assert_array_equal(np.isnan(rows), np.arange(SIZE) == 1)
+    mask = np.ones((SIZE, SIZE), dtype=bool)
+    mask[1, slice(None) if "row" in name else 3] = False
+    masked = pnce.contrast(U, V, pairing=pairing, mask=mask, **options)
+    assert np.isfinite(masked).all()
+    np.testing.assert_allclose(np.delete(masked, 1), np.delete(rows, 1), rtol=1e-13)
+
+
+def test_nan_of_a_pair_without_weight() -> None:
+    """A weight of 0 leaves a pair out, whatever its other weight is."""
+    weights = WEIGHTS.copy()
+    weights[1, 3] = 0.0
+    for block_size in (None, 2):
+        options: dict[str, Any] = {"objective": "info_nce", "block_size": block_size}
+        wanted = pnce.contrast(U, V, pairing=pairings.weighted(pairings.soft(WEIGHTS), weights), **options)
+        got = pnce.contrast(
+            U, V, pairing=pairings.weighted(pairings.soft(_with_nan(WEIGHTS, 1, 3)), weights), **options
+        )
+        assert float(got) == float(wanted)
+
+
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_nan_of_a_guide_leaves_nothing_out(*, symmetric: bool) -> None:
+    guide = np.full((SIZE, 3), math.nan)
+    got = pnce.gist_embed(U, V, guide, guide, temperature=0.5, symmetric=symmetric)
+    assert float(got) == pytest.approx(float(pnce.info_nce(U, V, temperature=0.5, symmetric=symmetric)), rel=1e-13)

@@ -9,7 +9,7 @@ from .._core.namespace import device_of, lift_to_tape, namespace_of
 from .._core.numerics import upcast
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
-from ..pairings import Members, split
+from ..pairings import Members, split, undefined_rows
 from . import products as p
 from .families import PairsPlan, SoftmaxPlan, exp_base, family_of, split_sharpness
 from .layouts import Arrays, MaskedLayout, Wanted, reduced
@@ -78,6 +78,14 @@ class _Masked:
             mask=pairs[-1] if layout.masked else None,
             dtype=scores[0].dtype,
         )
+        undefined = undefined_rows(members)
+        if undefined is not None:
+            zero = xp.zeros_like(scores[0][:, :1])
+            added = xp.where(undefined[:, None], math.nan, zero)
+            scores = tuple(x + added for x in scores)
+            if isinstance(layout.plan, PairsPlan):  # whose weights also say how many pairs there are
+                ones = (x if x is None else xp.where(xp.isnan(x), xp.ones_like(x), x) for x in members[2:])
+                members = Members(*members[:2], *ones)
         return own, here, scores, members
 
     def scores(self, k: int, own: Arrays) -> Array:
