@@ -195,9 +195,7 @@ class _ScaledPullback(_Around):
         scores, pullback = self.inner
         own, factors = columns[:-1], xp.matrix_transpose(columns[-1])
         to_rows, to_columns = pullback(rows, own, cotangent * factors)
-        unscaled = scores(rows, own)  # one that overflowed takes no part, and is to bring no 0 times infinity
-        unscaled = xp.where(cotangent == 0, xp.zeros_like(unscaled), unscaled)
-        to_factors = xp.sum(cotangent * unscaled, axis=0)
+        to_factors = xp.sum(_products(xp, scores(rows, own), cotangent), axis=0)
         return to_rows, (*to_columns, xp.expand_dims(to_factors, axis=1))
 
 
@@ -909,8 +907,17 @@ def _euclidean_pullback(rows: Operands, columns: Operands, cotangent: Array) -> 
 
 
 def _sum_of_products(xp: Namespace, scores: Array, cotangent: Array) -> Array:
-    """The cotangent of each row's scale; a distance that overflowed takes no part, and brings no 0 times infinity."""
-    return xp.sum(xp.where(cotangent == 0, xp.zeros_like(scores), scores) * cotangent, axis=1, keepdims=True)
+    """The cotangent of each row's scale."""
+    return xp.sum(_products(xp, scores, cotangent), axis=1, keepdims=True)
+
+
+def _products(xp: Namespace, scores: Array, cotangent: Array) -> Array:
+    """Scores times their cotangents; one that overflowed takes no part, and brings no 0 times infinity.
+
+    A finite score stays even where its cotangent is 0: it is the derivative by the cotangent.
+    """
+    dead = xp.logical_and(cotangent == 0, xp.logical_not(xp.isfinite(scores)))
+    return xp.where(dead, xp.zeros_like(scores), scores) * cotangent
 
 
 _NAMED: dict[str, Similarity] = {

@@ -20,7 +20,7 @@ from portable_nce._execution.layouts import Form
 from portable_nce._execution.one_sided import nearest_columns
 from portable_nce.objectives import Objective, Pairwise, Term
 from portable_nce.pairings import queue
-from portable_nce.testing import oracles
+from portable_nce.testing import CASES, Case, oracles
 
 RNG = np.random.default_rng(11)
 
@@ -512,3 +512,64 @@ def test_no_pair_is_no_information(name: str) -> None:
     assert value == 0.0
     np.testing.assert_array_equal(gradient, np.zeros((4, 4)))
     assert BOUNDS[name](scores) != 0.0
+
+
+# Numbers that are none.
+
+LOSS_CASES = [case for case in CASES if not case.loss.startswith("diagnostics.")]
+
+
+@pytest.mark.parametrize("library", [np, torch], ids=["numpy", "torch"])
+@pytest.mark.parametrize("case", LOSS_CASES, ids=[case.name for case in LOSS_CASES])
+@pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
+def test_what_has_a_gradient_and_is_no_number_makes_the_loss_none(case: Case, library: Any) -> None:
+    """NaN in a row that takes part is never taken for nothing."""
+    given = {**case.arguments, **case.constants}
+    arrays = [np.asarray(x, dtype=np.float64 if name in case.arguments else None) for name, x in given.items()]
+    tensors = [torch.tensor(x, requires_grad=k < len(case.arguments)) for k, x in enumerate(arrays)]
+    case.function(*tensors).backward()
+    for k, name in enumerate(case.arguments):
+        gradient = tensors[k].grad
+        if gradient is None or gradient.ndim == 0:
+            continue
+        slopes = gradient.numpy().reshape(gradient.shape[0], -1)
+        for place in np.flatnonzero(np.abs(slopes).max(axis=1, initial=0.0)):
+            dirty = arrays[k].copy()
+            dirty[place] = np.nan
+            found = case.function(*(library.asarray(dirty if j == k else x) for j, x in enumerate(arrays)))
+            assert np.isnan(float(found)), (name, place)
+
+
+@pytest.mark.parametrize("temperature", [np.nan, 0.0])
+@pytest.mark.parametrize("name", ["info_nce", "joint_info_nce", "relic", "dclw"])
+def test_a_temperature_that_is_no_number_or_nothing_makes_the_loss_none(name: str, temperature: float) -> None:
+    x, y = (torch.tensor(RNG.normal(size=(4, 3))) for _ in range(2))
+    tau = torch.tensor(temperature, dtype=torch.float64)
+    for block_size in (None, 2):
+        assert torch.isnan(getattr(pnce, name)(x, y, temperature=tau, block_size=block_size)), block_size
+
+
+DIRECTIONS: tuple[tuple[pnce.typing.JointDirection, ...], ...] = (
+    ("query_to_key", "query_to_query"),
+    ("query_to_key", "key_to_query"),
+    ("query_to_key",),
+)
+
+
+@pytest.mark.parametrize(("column", "expected"), [(2, np.inf), (1, 0.0)], ids=["a negative", "the positive"])
+@pytest.mark.parametrize("directions", DIRECTIONS)
+def test_joint_losses_of_infinite_scores(
+    directions: tuple[pnce.typing.JointDirection, ...], column: int, expected: float
+) -> None:
+    """Log-odds of infinity in both directions, or in one, are no difference of two infinities."""
+
+    def similarity(a: Any, b: Any) -> Any:
+        scores = a @ b.T
+        scores[1, column] = np.inf
+        return scores
+
+    x, y = np.eye(4), RNG.normal(size=(4, 4))
+    options: dict[str, Any] = {"similarity": similarity, "temperature": 1.0, "reduction": "none"}
+    found = pnce.joint_info_nce(x, y, directions=directions, **options)
+    assert found[1] == expected
+    assert np.isfinite(found[[0, 2, 3]]).all()

@@ -16,6 +16,7 @@ from jax import test_util
 import portable_nce as pnce
 from portable_nce._core.registry import load_backend
 from portable_nce._execution import tiling
+from portable_nce.similarities import NAMES
 
 jax.config.update("jax_enable_x64", True)  # noqa: FBT003  (JAX's interface)
 
@@ -729,6 +730,17 @@ def test_jax_scan_carries_a_queue(batch: int) -> None:
     _same_queue(queue, expected)
 
 
+def test_jax_scan_carries_a_queue_of_fewer_bits_than_the_keys() -> None:
+    keys = jnp.asarray([[[1.0, 0.3]], [[2.0, -0.7]], [[3.0, 0.1]]], dtype=jnp.float32)
+
+    def step(queue: pnce.Queue, rows: jax.Array) -> tuple[pnce.Queue, jax.Array]:
+        return pnce.queue_push(queue, rows), pnce.moco(rows, rows, queue)
+
+    queue, _ = jax.lax.scan(step, pnce.queue_init(keys[0, ...].astype(jnp.bfloat16), 2), keys)
+    assert queue.rows.dtype == jnp.bfloat16
+    np.testing.assert_array_equal(queue.rows, keys[1:, 0, :].astype(jnp.bfloat16))
+
+
 @batches
 def test_jax_scan_carries_a_queue_with_labels(batch: int) -> None:
     """They are a leaf of it like its rows."""
@@ -795,3 +807,65 @@ def test_mixed_derivatives_agree(name: str) -> None:
         np.testing.assert_allclose(found[k].numpy(), expected[k], rtol=0, atol=1e-11)
         np.testing.assert_allclose(pnce.grad(on_the_tape, argnums=k)(x, y), expected[k], rtol=0, atol=1e-11)
     np.testing.assert_allclose(own.numpy(), expected[0], rtol=0, atol=1e-11)
+
+
+DISTANCES: tuple[pnce.typing.SimilarityName, ...] = ("neg_sq_euclidean", "neg_euclidean")
+OF_DISTANCES: dict[str, Loss] = {
+    "info_nce each row": lambda x, y, t, **o: pnce.info_nce(x, y, temperature=t, reduction="none", **o),
+    "nt_xent": lambda x, y, t, **o: pnce.nt_xent(x, y, temperature=t, **o),
+    "siglip": lambda x, y, t, **o: pnce.siglip(x, y, logit_scale=1 / t, logit_bias=-t, **o),
+    "supcon": lambda x, y, t, **o: pnce.supcon(x + y, _labels(x), temperature=t, **o),
+    "triplet_from_labels": lambda x, y, t, **o: pnce.triplet_from_labels(x * y, _labels(x), temperature=t, **o),
+    **{
+        name: lambda x, y, t, name=name, **o: getattr(pnce, name)(x, y, temperature=t, **o)
+        for name in ("relic", "dclw", "hcl", "joint_info_nce")
+    },
+    "sogclr": lambda x, y, t, **o: pnce.sogclr(x, y, 0 * x[:, 0], temperature=t, gamma=0.5, **o)[0],
+}
+
+
+def _with_factors(similarity: pnce.typing.SimilarityName) -> Loss:
+    def loss(x: Any, y: Any, t: Any, **options: Any) -> Any:
+        scaled = pnce.similarities.scaled_columns(similarity, y[:, 0] ** 2 + t)
+        return pnce.info_nce(x, y, temperature=t, similarity=scaled, **options)
+
+    return loss
+
+
+SCALED: dict[str, Loss] = {
+    **EMBEDDING_LOSSES,
+    **RELATED_LOSSES,
+    **{
+        f"{name}, {similarity}": lambda x, y, t, loss=loss, similarity=similarity, **o: loss(
+            x, y, t, similarity=similarity, **o
+        )
+        for name, loss in OF_DISTANCES.items()
+        for similarity in DISTANCES
+    },
+    **{f"info_nce, factors of columns, {similarity}": _with_factors(similarity) for similarity in NAMES},
+}
+
+
+@pytest.mark.parametrize("loss", SCALED.values(), ids=SCALED.keys())
+@blocks
+def test_a_gradient_is_linear_in_the_cotangent_at_zero_too(loss: Loss, block_size: int | None) -> None:
+    """The derivative of the gradient of ``a loss`` by a, at a = 0, is the gradient of the loss."""
+
+    def total(*arrays: Any) -> Any:
+        return loss(*arrays, block_size=block_size).sum()
+
+    numbers = np.random.default_rng(5)
+    directions = [numbers.normal(size=x.shape) for x in _numbers()]
+    places = (0, 1, 2)
+
+    def along(factor: Any) -> Any:
+        gradients = pnce.grad(lambda *arrays: factor * total(*arrays), argnums=places)(*_numbers())
+        return sum((x * v).sum() for x, v in zip(gradients, directions, strict=True))
+
+    of_one = pnce.grad(total, argnums=places)(*_numbers())
+    wanted = sum((x * v).sum() for x, v in zip(of_one, directions, strict=True))
+    found = pnce.grad(along)(np.zeros(()))
+    np.testing.assert_allclose(found, wanted, rtol=1e-10, atol=1e-12)
+    tangents = tuple(torch.tensor(v) for v in directions)
+    twice: Any = torch.autograd.functional.jvp(total, tuple(_torch()), tangents)
+    np.testing.assert_allclose(twice[1], wanted, rtol=1e-10, atol=1e-12)

@@ -156,11 +156,12 @@ class Reweighted:
         log_number = xp.log(number)
         w = log_number + lead + xp.log(hard) - xp.log(soft)
         false = tau_plus * number * xp.exp(-xp.where(w < _LEAST, _LEAST * one, w))
-        enough = false < 1.0
+        unknown = xp.isnan(w)
+        enough = xp.logical_or(false < 1.0, unknown)
         kept = xp.where(enough, 1.0 - false, one)
         first = xp.where(enough, w - self._log_rest(one) + xp.log(kept), -math.inf)
         least = log_number + by_row[0] - row.positive
-        above = xp.logical_and(enough, first >= least)
+        above = xp.logical_and(enough, xp.logical_or(first >= least, unknown))
         v = xp.where(above, xp.where(above, first, nothing), least)
         live = xp.logical_and(both, v != -math.inf)
         value, slope = softplus_and_sigmoid(xp, xp.where(live, v, nothing))

@@ -26,9 +26,9 @@ from .._core.protocol import Array
 from .._core.ranks import Ranks, Shards, finished, told_to_others
 from .._core.reduction import REDUCTIONS, Reduction
 from .._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, Precision, ReductionName
-from ..objectives.base import Objective, RowStatistics, Weighted
+from ..objectives.base import Objective, Pairwise, RowStatistics, Term, Weighted
 from ..pairings import diagonal
-from ..similarities import AnySimilarity
+from ..similarities import AnySimilarity, resolve
 
 __all__ = ["sogclr"]
 
@@ -163,22 +163,26 @@ def sogclr(
     asked = ("sogclr", gamma, rho, reduction, told_to_ranks(temperature), mask is None)
     shards = shards_of_rows(across, asked, query=x, key=y, weights=weights, temperature=temperature)
     finished(across)
-    counted, number = _counts(mask, rows, state, shards)
+    run: dict[str, Any] = {
+        "dtypes": dtypes,
+        "pairing": diagonal(),
+        "similarity": similarity,
+        "mask": mask,
+        "weights": None,
+        "reduction": "none",
+        "block_size": block_size,
+        "precision": precision,
+        "across": across,
+    }
+    if resolve(similarity).inner_product:
+        counted, number = _counts(mask, rows, state, shards)
+    else:  # a score may be -inf
+        constant: Any = temperature
+        constant = constant if is_number(constant) else stop_gradient(constant)
+        pairs = {"query": stop_gradient(x), "key": stop_gradient(y)}
+        counted, number = _counted(contrast_embeddings(pairs, objective=_PAIRS, temperature=constant, **run))
     memory = Weighted(_averaged(gamma), _Memory(state, number, gamma), label="sogclr", known=True)
-    values = contrast_embeddings(
-        {"query": x, "key": y},
-        dtypes=dtypes,
-        objective=memory,
-        pairing=diagonal(),
-        similarity=similarity,
-        temperature=temperature,
-        mask=mask,
-        weights=None,
-        reduction="none",
-        block_size=block_size,
-        precision=precision,
-        across=across,
-    )
+    values = contrast_embeddings({"query": x, "key": y}, objective=memory, temperature=temperature, **run)
     ((values, number, state, counted),) = lift_to_tape((values, number, state, counted))
     xp = namespace_of(values)
     fresh = state == -math.inf
@@ -205,6 +209,23 @@ def _counts(mask: Array | None, rows: int, like: Array, shards: Shards | None) -
     present = has_own_column(xp, mask, 0 if shards is None else shards.first_row())
     number = xp.sum(xp.astype(mask, like.dtype), axis=1) - xp.astype(present, like.dtype)
     counted = xp.logical_and(present, number > 0)
+    return counted, xp.where(number > 0, number, xp.ones_like(number))
+
+
+_PAIRS = Pairwise(
+    Term(lambda s: 0.5 * namespace_of(s).ones_like(s), slopes=lambda s: (namespace_of(s).zeros_like(s),)),
+    Term(lambda s: namespace_of(s).ones_like(s), slopes=lambda s: (namespace_of(s).zeros_like(s),)),
+    label="pairs",
+)
+"""How many negatives a row has, and a half if it has a positive."""
+
+
+def _counted(pairs: Array) -> tuple[Array, Array]:
+    """What `_counts` gives, of `_PAIRS`."""
+    pairs = stop_gradient(pairs)
+    xp = namespace_of(pairs)
+    number = xp.floor(pairs)
+    counted = xp.logical_and(pairs != number, number > 0)
     return counted, xp.where(number > 0, number, xp.ones_like(number))
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, get_args
 
-from .._call import accumulated, contrast_embeddings, finish, has_own_column
+from .._call import accumulated, contrast_embeddings, finish
 from .._core.checks import (
     check_block_size,
     check_choice,
@@ -17,9 +18,9 @@ from .._core.checks import (
     shape_of,
 )
 from .._core.equality import EqualByContents
-from .._core.namespace import device_of, enter, lift_to_tape, namespace_of
+from .._core.namespace import enter, lift_to_tape, namespace_of
 from .._core.numerics import softplus, upcast
-from .._core.protocol import Array
+from .._core.protocol import Array, Namespace
 from .._core.reduction import REDUCTIONS, Reduction
 from .._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, JointDirection, Precision, ReductionName
 from ..objectives.base import Objective, RowStatistics
@@ -143,18 +144,22 @@ def joint_info_nce(
             across=None,
         )
         found.append(values)
-    odds = found[0]
-    if len(found) > 1:
-        xp = namespace_of(*found)
-        odds = odds + softplus(xp, found[1] - odds)
-    counted = xp.full((rows,), fill_value=True, dtype=xp.bool, device=device_of(query))
-    if mask is not None:
-        counted = has_own_column(xp, mask)
-    ((odds, counted),) = lift_to_tape((odds, counted))
+    ((odds, *further),) = lift_to_tape(tuple(found))
     xp = namespace_of(odds)
-    live = odds > 0.5 * _nothing(odds)
-    values = xp.where(live, softplus(xp, xp.where(live, odds, xp.zeros_like(odds))), xp.zeros_like(odds))
+    counted = odds != 0
+    for other in further:
+        counted, odds = xp.logical_and(counted, other != 0), _log_of_sum(xp, odds, other)
+    dead = odds <= 0.5 * _nothing(odds)
+    values = xp.where(dead, xp.zeros_like(odds), softplus(xp, xp.where(dead, xp.zeros_like(odds), odds)))
     return finish(xp, Reduction(reduction, weights).of_values(values, counted), dtype, reduction)
+
+
+def _log_of_sum(xp: Namespace, a: Array, b: Array) -> Array:
+    """``log(e^a + e^b)``, of infinities too."""
+    larger, smaller = xp.where(a > b, a, b), xp.where(a > b, b, a)
+    infinite = xp.isinf(larger)
+    below = smaller - xp.where(infinite, xp.zeros_like(larger), larger)
+    return larger + softplus(xp, xp.where(infinite, -math.inf, below))
 
 
 _OTHER = {"query": "key", "key": "query"}
@@ -187,13 +192,19 @@ _NONE = -0.125
 """The log-odds of a row without negatives, as a share of the largest number: the sum with others is theirs."""
 
 
+_TINY = 2.0**-100
+"""A number for log-odds of 0, which rows without a positive have: it changes no loss."""
+
+
 def _nothing(like: Array) -> float:
     return _NONE * float(namespace_of(like).finfo(like.dtype).max)
 
 
 def _values(row: RowStatistics) -> Array:
+    """The log-odds, never 0, which is what a row without a positive is worth."""
     xp = namespace_of(row.log_odds)
-    return xp.where(row.has_negative, row.log_odds, xp.full_like(row.log_odds, _nothing(row.log_odds)))
+    odds = xp.where(row.log_odds == 0, row.log_odds + _TINY, row.log_odds)
+    return xp.where(row.has_negative, odds, xp.full_like(odds, _nothing(odds)))
 
 
 def _slopes(row: RowStatistics) -> Any:

@@ -105,7 +105,7 @@ def queue_push(
     queue : Queue
         The queue.
     rows : array, shape (B, D)
-        What enters, the oldest first; without gradient.
+        What enters, the oldest first; without gradient. Among dtypes of 16 and 32 bits they are rounded to the queue's.
     labels : array of int, shape (B,), optional
         The labels (or ids) of these rows, for a queue that holds labels, and for no other; kept in the queue's dtype,
         which must have all numbers of theirs.
@@ -115,12 +115,13 @@ def queue_push(
     Returns
     -------
     Queue
-        The new queue, of the same size.
+        The new queue, of the same size and dtype.
 
     Raises
     ------
     TypeError
-        If `queue` is no queue, or `rows` or `labels` are of another library or dtype.
+        If `queue` is no queue, or `rows` or `labels` are of another library or of a dtype that does not go with the
+        queue's: float64 beside another.
     ValueError
         If `rows` has another width, `labels` another length, or either is on another device; if `labels` are missing,
         or the queue has none.
@@ -163,6 +164,8 @@ def queue_push(
     check_shape("rows", rows, (count, width))
     _check_labels(queue, rows, labels, slots)
     rows = stop_gradient(rows)
+    if rows.dtype != held.dtype:
+        rows = xp.astype(rows, held.dtype)
     if across is not None:
         notes = Notes(count, count, width, rows.dtype, ("queue_push", slots, labels is None), {})
         shards = agree(across, notes, rows)

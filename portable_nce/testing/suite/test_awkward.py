@@ -825,6 +825,43 @@ def test_relic_takes_minus_infinity_for_a_mask_of_both_directions(
         assert abs(ours - theirs) <= 64 * variant.eps()
 
 
+MASKED_BY_SCORES: dict[str, Callable[..., Any]] = {
+    "info_nce": pnce.info_nce,
+    "joint_info_nce": pnce.joint_info_nce,
+    "joint_info_nce to keys": lambda x, y, **options: pnce.joint_info_nce(x, y, directions="query_to_key", **options),
+    "sogclr": lambda x, y, **options: pnce.sogclr(x, y, 0 * x[:, 0], gamma=0.5, **options)[0],
+    "sogclr each new": lambda x, y, **options: pnce.sogclr(x, y, 0 * x[:, 0] - INF, **options)[0],
+}
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("out", [[(0, 2), (2, 0)], [(1, 1)], [(1, 0), (1, 2), (1, 3)]], ids=["pair", "own", "row"])
+@pytest.mark.parametrize("name", MASKED_BY_SCORES)
+def test_scores_of_minus_infinity_are_a_mask(
+    variant: Variant, name: str, out: list[tuple[int, int]], reduction: str
+) -> None:
+    """Of a critic, in losses that count negatives or rows themselves."""
+    loss, blocks = MASKED_BY_SCORES[name], 2 if name.startswith("joint") else 1
+    mask = variant.array([[(i, j) not in out for j in range(4)] for i in range(4)])
+    bias = variant.floats([[-INF if (i, j) in out else 0.0 for j in range(4)] * blocks for i in range(4)])
+    weights = variant.floats([1.0, 2.0, 0.5, 4.0])
+    ways: list[dict[str, Any]] = [
+        {"similarity": lambda a, b: a @ b.T, "mask": mask},
+        {"similarity": lambda a, b: a @ b.T + bias},
+    ]
+    results = []
+    for way in ways:
+
+        def total(x: Any, y: Any, way: dict[str, Any] = way) -> Any:
+            return loss(x, y, temperature=1.0, weights=weights, reduction=reduction, **way)
+
+        results.append(differentiate(total, [variant.floats(vectors(4, 3, seed)) for seed in (3, 4)]))
+    for ours, theirs in zip(
+        *(flatten([variant.to_list(value), *map(variant.to_list, slopes)]) for value, slopes in results), strict=True
+    ):
+        assert abs(ours - theirs) <= 256 * variant.eps()
+
+
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("block_size", [None, 2, "auto"])
 @pytest.mark.parametrize("name", ["info_nce", "clip", "nt_xent", "flat_nce", "siglip", "dclw", "relic", "n_tuple"])
