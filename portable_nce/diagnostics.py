@@ -204,9 +204,9 @@ def alignment(x: ArrayOf[ArrayT], y: AnyArray, /, *, power: float = 2.0, weights
     squares = xp.sum(differences * differences, axis=1)
     values = squares
     if power != 2.0:  # noqa: PLR2004  (a square needs no root)
-        apart = squares > 0
-        safe = xp.where(apart, squares, xp.ones_like(squares))
-        values = xp.where(apart, xp.exp(0.5 * power * xp.log(safe)), xp.zeros_like(squares))
+        together = squares == 0
+        safe = xp.where(together, xp.ones_like(squares), squares)
+        values = xp.where(together, xp.zeros_like(squares), xp.exp(0.5 * power * xp.log(safe)))
     counted = xp.ones((rows,), dtype=xp.bool, device=device_of(x))
     return finish(xp, Reduction("mean", row_weights(xp, weights, rows, x)).of_values(values, counted), dtype, "mean")
 

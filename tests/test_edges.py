@@ -516,11 +516,9 @@ def test_no_pair_is_no_information(name: str) -> None:
 
 # Numbers that are none.
 
-LOSS_CASES = [case for case in CASES if not case.loss.startswith("diagnostics.")]
-
 
 @pytest.mark.parametrize("library", [np, torch], ids=["numpy", "torch"])
-@pytest.mark.parametrize("case", LOSS_CASES, ids=[case.name for case in LOSS_CASES])
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
 @pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
 def test_what_has_a_gradient_and_is_no_number_makes_the_loss_none(case: Case, library: Any) -> None:
     """NaN in a row that takes part is never taken for nothing."""
