@@ -277,7 +277,13 @@ class _Transposed(_RuleOf):
         found: Any = self.rule(tile.transposed())
         if not isinstance(found, (tuple, list)):
             return found  # type: ignore[no-any-return]  # which is refused
-        return tuple(_exchanged(x) if len(getattr(x, "shape", ())) == 2 else x for x in found)  # noqa: PLR2004  (a matrix)
+        return tuple(_copied(_exchanged(x)) if len(getattr(x, "shape", ())) == 2 else x for x in found)  # noqa: PLR2004  (a matrix)
+
+
+def _copied(x: Array) -> Array:
+    """A matrix row by row in memory, as scores are: operations on two orders at once take longer than the copy."""
+    xp = namespace_of(x)
+    return xp.reshape(xp.reshape(x, (-1,)), tuple(x.shape))
 
 
 def split(
@@ -368,7 +374,9 @@ def _check_members(members: Array, shape: tuple[int, int]) -> None:
     if not xp.isdtype(members.dtype, "bool"):
         message = f"pairing: expected a rule that returns boolean arrays, got dtype {members.dtype}"
         raise TypeError(message)
-    if tuple(members.shape) not in {shape, (shape[0], 1), (1, shape[1])}:
+    found = tuple(members.shape)  # may be symbols, which a set would make numbers
+    fits = len(found) == 2 and any(found == wanted for wanted in (shape, (shape[0], 1), (1, shape[1])))  # noqa: PLR2004  (a matrix)
+    if not fits:
         message = f"pairing: expected a rule that returns arrays of shape {shape}, got {tuple(members.shape)}"
         raise ValueError(message)
 
