@@ -50,6 +50,7 @@ NO_LOSSES = {
     "queue_push": "a memory",
     "register_backend": "of the registry",
     "similarities": "a module",
+    "typing": "a module",
     "sogclr": "a loss that returns its state too, in test_state",
     "stop_gradient": "of differentiation",
     "value_and_grad": "of differentiation",
