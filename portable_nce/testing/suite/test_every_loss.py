@@ -50,9 +50,9 @@ NO_LOSSES = {
     "queue_push": "a memory",
     "register_backend": "of the registry",
     "similarities": "a module",
-    "typing": "a module",
     "sogclr": "a loss that returns its state too, in test_state",
     "stop_gradient": "of differentiation",
+    "typing": "a module",
     "value_and_grad": "of differentiation",
 }
 """The public names that are no losses, and what they are."""
