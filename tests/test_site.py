@@ -91,7 +91,6 @@ def test_the_page_of_queues_names_the_losses_that_take_one() -> None:
     named = set(re.findall(r"`(\w+)`", sentence.replace("`keys=`", "")))
     takes_keys = {name for name, options in LOSSES.items() if "keys" in options}
     assert named == takes_keys | {"moco", "nnclr"}
-    assert "across" not in inspect.signature(pnce.sogclr).parameters
 
 
 # The lists of files in CONTRIBUTING.md
