@@ -629,7 +629,8 @@ def add_addresses(tree: Path, repository: str, revision: str) -> None:
 
     def absolute(link: re.Match[str]) -> str:
         picture, text, target = link.groups()
-        return f"{picture}[{text}]({repository}/{'raw' if picture else 'blob'}/{revision}/{target})"
+        kind = "raw" if picture else "tree" if (ROOT / target).is_dir() else "blob"
+        return f"{picture}[{text}]({repository}/{kind}/{revision}/{target})"
 
     readme = (tree / "README.md").read_text(encoding="utf-8")
     relative = re.compile(r"(!?)\[([^]]*)\]\((?![a-z]+:|#)([^)\s]+)\)")

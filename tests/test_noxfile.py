@@ -86,9 +86,11 @@ def test_a_release_has_the_addresses_of_its_repository(noxfile: Any, tmp_path: P
     links = re.findall(r"(!?)\[[^]]*\]\(([^)\s]+)\)", (tmp_path / "README.md").read_text(encoding="utf-8"))
     assert all(link.startswith(("https://", "#")) for _, link in links)
     for picture, link in links:
-        kind = "raw" if picture else "blob"
-        path = link.removeprefix(f"{address}/{kind}/v1.2.3/").partition("#")[0]
-        assert not link.startswith(address) or (ROOT / path).is_file(), link
+        if link.startswith(address):
+            kind, _, path = link.removeprefix(f"{address}/").partition("/v1.2.3/")
+            target = ROOT / path.partition("#")[0]
+            assert target.is_dir() if kind == "tree" else target.is_file(), link
+            assert (kind == "raw") == bool(picture)
     assert sum(bool(picture) for picture, _ in links) >= 2
 
 
