@@ -95,3 +95,21 @@ def test_the_package_has(run: Callable[[str], Any], name: str) -> None:
 def test_everything_announced_is_there(run: Callable[[str], Any]) -> None:
     code = "import json, portable_nce as p; print(json.dumps([n for n in p.__all__ if not hasattr(p, n)]))"
     assert run(code) == []
+
+
+def test_the_first_call_of_a_process_may_be_compiled(run: Callable[[str], Any]) -> None:
+    """What is found out once of a type of arrays is then found out while PyTorch traces."""
+    code = """if True:
+        import json
+        import torch
+        import portable_nce as pnce
+
+        def loss(x, y):
+            return pnce.info_nce(x, y, temperature=0.1) + pnce.bounds.js(x @ y.T)
+
+        x, y = torch.eye(4), torch.ones(4, 4) - torch.eye(4)
+        compiled = torch.compile(loss, fullgraph=True, backend="eager")(x, y)
+        print(json.dumps([float(compiled), float(loss(x, y))]))
+    """
+    compiled, expected = run(code)
+    assert compiled == pytest.approx(expected, rel=1e-6)

@@ -60,6 +60,10 @@ def library_namespace(array: Array) -> Namespace:
         else:
             from array_api_compat import torch  # noqa: PLC0415
         return torch
+    other = next((kind.__name__ for kind in type(array).__mro__ if kind.__name__ in _OF_OTHER_MEANING), None)
+    if other is not None:
+        message = f"expected an array, got a {other}, {_OF_OTHER_MEANING[other]}; convert it to an array first"
+        raise TypeError(message)
     load = _provided.get(type(array).__module__.partition(".")[0])
     if load is not None:
         return load()
@@ -92,10 +96,6 @@ def namespace_of(array: Array, *others: Array) -> Namespace:
             f"expected an array that is whole in this process, got a {type(array).__name__} with placements "
             f"{array.placements}; take its to_local(), the rows of this process, or its full_tensor()"
         )
-        raise TypeError(message)
-    other = next((kind.__name__ for kind in type(array).__mro__ if kind.__name__ in _OF_OTHER_MEANING), None)
-    if other is not None:
-        message = f"expected an array, got a {other}, {_OF_OTHER_MEANING[other]}; convert it to an array first"
         raise TypeError(message)
     found = library_namespace(array)
     _namespaces[type(array)] = found
