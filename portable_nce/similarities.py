@@ -23,7 +23,16 @@ from functools import wraps
 from typing import Any, TypeAlias, get_args
 
 from ._core.autodiff import stop_gradient
-from ._core.checks import check_bool, check_callable, check_choice, check_floating, check_mask, check_shape, shape_of
+from ._core.checks import (
+    check_bool,
+    check_callable,
+    check_called,
+    check_choice,
+    check_floating,
+    check_mask,
+    check_shape,
+    shape_of,
+)
 from ._core.equality import EqualByContents
 from ._core.namespace import device_of, enter, is_array, is_number, namespace_of
 from ._core.numerics import in_range, normalize, normalize_both, safe_sqrt, upcast
@@ -791,11 +800,7 @@ def resolve(similarity: AnySimilarity) -> Similarity:
     """
     if isinstance(similarity, Similarity):
         return similarity
-    given: Any = similarity
-    if any(given is factory for factory in _FACTORIES):
-        name = given.__name__
-        message = f"similarity: expected what similarities.{name}(...) returns, got {name} itself; call it"
-        raise TypeError(message)
+    check_called("similarity", similarity, "similarities", _FACTORIES)
     if isinstance(similarity, type):
         message = f"similarity: expected a name, a similarity or a function of two arrays, got the class {similarity!r}"
         raise TypeError(message)

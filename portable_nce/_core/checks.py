@@ -19,6 +19,7 @@ __all__ = [
     "check_block_size",
     "check_bool",
     "check_callable",
+    "check_called",
     "check_choice",
     "check_floating",
     "check_indices",
@@ -90,6 +91,14 @@ def check_callable(name: str, value: object) -> None:
     """`value` must be callable."""
     if not callable(value):
         message = f"{name}: expected a function, got {type(value).__name__}"
+        raise TypeError(message)
+
+
+def check_called(name: str, value: Any, room: str, makers: Collection[Any]) -> None:
+    """`value` must be none of the functions of a module that make what is expected."""
+    made = next((maker.__name__ for maker in makers if maker is value), None)
+    if made is not None:
+        message = f"{name}: expected what {room}.{made}(...) returns, got {made} itself; call it"
         raise TypeError(message)
 
 

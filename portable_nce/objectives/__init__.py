@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias, get_args
 
-from .._core.checks import check_choice
+from .._core.checks import check_called, check_choice
 from .._core.protocol import Array
 from .._core.types import ObjectiveName
 from .base import Objective, Pairwise, RowStatistics, Term
@@ -83,11 +83,7 @@ def resolve(objective: ObjectiveName | AnyObjective | Callable[[RowStatistics], 
     """
     if isinstance(objective, (Objective, Pairwise, HardNegatives, Relic, Triplet)):
         return objective
-    given: Any = objective
-    if any(given is factory for factory in _FACTORIES):
-        name = given.__name__
-        message = f"objective: expected what objectives.{name}(...) returns, got {name} itself; call it"
-        raise TypeError(message)
+    check_called("objective", objective, "objectives", _FACTORIES)
     if callable(objective) and not isinstance(objective, str):
         return Objective(objective)
     check_choice("objective", objective, NAMES)
