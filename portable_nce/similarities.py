@@ -46,12 +46,16 @@ __all__ = [
     "Pullback",
     "Scores",
     "Similarity",
+    "TokenScores",
+    "TransposedScores",
     "bilinear",
+    "is_of_unit_tokens",
     "max_sim",
     "normalized",
     "resolve",
     "scaled_columns",
     "shifted_columns",
+    "tokens_of",
 ]
 
 Operands: TypeAlias = tuple[Array, ...]
@@ -153,7 +157,7 @@ class Similarity(EqualByContents):
         if self.inner_product:
             return self
         pullback = None if self.pullback is None else _TransposedPullback(self.pullback)
-        return Similarity(self.prepare, _TransposedScores(self.scores), pullback, wide=self.wide)
+        return Similarity(self.prepare, TransposedScores(self.scores), pullback, wide=self.wide)
 
 
 AnySimilarity: TypeAlias = SimilarityName | Similarity | Callable[[Array, Array], Array]
@@ -172,16 +176,17 @@ class _Around(EqualByContents):
         return self.inner
 
 
-class _TransposedScores(_Around):
+class TransposedScores(_Around):
     """Scores with rows and columns exchanged."""
 
     def __call__(self, rows: Operands, columns: Operands) -> Array:
+        """The transpose of the scores."""
         scores = self.inner[0](columns, rows)
         return namespace_of(scores).matrix_transpose(scores)
 
 
 class _TransposedPullback(_Around):
-    """The pullback of `_TransposedScores`."""
+    """The pullback of `TransposedScores`."""
 
     def __call__(self, rows: Operands, columns: Operands, cotangent: Array) -> tuple[Operands, Operands]:
         to_columns, to_rows = self.inner[0](columns, rows, namespace_of(cotangent).matrix_transpose(cotangent))
@@ -376,7 +381,9 @@ class _OfTokens(_Around):
             flat.append(_with_valid(xp, document, mask))
         if document_mask is not None:
             check_mask(xp, "document_mask", document_mask, (rows, document_mask.shape[1]))
-        made = Similarity(_Tokens(features, unit), _MaxSimScores(features), _MaxSimPullback(features), wide=True)
+        scores = TokenScores(features)
+        made = Similarity(_Tokens(features, unit), scores, _TokenPullback(scores), wide=True)
+        made.embedded = (True, True)
         return made, flat
 
 
@@ -401,76 +408,106 @@ class _Tokens(_Around):
         return (rows[0] * scale, rows[1]), columns
 
     def split(self, x: Array) -> tuple[Array, Array]:
-        """The features of the tokens of each row, and 1 or 0 for each token."""
+        """The features that are compared of the tokens of each row, and 1 or 0 for each token."""
         features, unit = self.inner
+        tokens, valid = self.valid_tokens(x)
+        if not unit:
+            return tokens, valid
+        xp, shape = namespace_of(x), (*valid.shape, features)
+        return xp.reshape(normalize(xp.reshape(tokens, shape)), tuple(tokens.shape)), valid
+
+    def valid_tokens(self, x: Array) -> tuple[Array, Array]:
+        """The features of the tokens of each row, 0 of those that are not valid, and 1 or 0 for each token."""
+        features, _ = self.inner
         xp = namespace_of(x)
         count = x.shape[-1] // (features + 1)
         tokens = xp.reshape(x[..., : count * features], (*x.shape[:-1], count, features))
         valid = stop_gradient(x[..., count * features :])
         tokens = xp.where(xp.expand_dims(valid != 0, axis=-1), tokens, xp.zeros_like(tokens))
-        tokens = normalize(tokens) if unit else tokens
         return xp.reshape(tokens, (*x.shape[:-1], count * features)), valid
 
 
-class _MaxSim(_Around):
-    """What the scores of tokens and their pullback have in common; the width of a token is inside."""
+class TokenScores(_Around):
+    """``Σ_t max_u q_t · d_u``, -inf where either side has no tokens; of equal maxima the first, in derivatives too.
 
-    def best(self, rows: Operands, columns: Operands) -> tuple[Array, Array, Array]:
-        """The products (..., N, T, K, U), where the first maximum over u is, and the pairs (..., N, K) with tokens."""
-        (q, of_query), (d, of_document) = (self.tokens(x) for x in (rows, columns))
+    The products of the tokens may be computed by others. The number of features of a token is inside.
+    """
+
+    def __call__(self, rows: Operands, columns: Operands) -> Array:
+        """The scores of all rows against all columns."""
+        q, d = (self.tokens(x, operands) for x, operands in ((rows[0], rows), (columns[0], columns)))
         xp = namespace_of(q, d)
-        *leading, n, t, features = q.shape
-        k, u = d.shape[-3:-1]
-        q = xp.reshape(q, (*leading, n * t, features))
-        d = xp.reshape(d, (*d.shape[:-3], k * u, features))
-        products = xp.matmul(q, xp.matrix_transpose(d))
-        products = xp.reshape(products, (*products.shape[:-2], n, t, k, u))
+        return self.of_products(xp.matmul(q, xp.matrix_transpose(d)), rows, columns)[0]
+
+    def tokens(self, x: Array, operands: Operands) -> Array:
+        """The rows (..., N, T D) of an operand, or of an array like it, in rows of tokens (..., N T, D)."""
+        xp, shape, features = namespace_of(x), operands[1].shape, self.inner[0]
+        # By way of (N, T, D): Dask's reshape merges or splits axes, and (N, T D) to (N T, D) is both.
+        apart = xp.reshape(x, (*shape, features))
+        return xp.reshape(apart, (*shape[:-2], shape[-2] * shape[-1], features))
+
+    def of_products(self, products: Array, rows: Operands, columns: Operands) -> tuple[Array, Callable[[Array], Array]]:
+        """The scores, of the products (..., N T, K U) of all tokens; and what gives the cotangent of the products.
+
+        That is c_nk where document k's token u is the first maximum of token t of query n, and 0 elsewhere.
+        """
+        of_query, of_document = rows[1], columns[1]
+        xp = namespace_of(products)
+        flat = tuple(products.shape)
+        (n, t), (k, u) = (x.shape[-2:] for x in (of_query, of_document))
+        products = xp.reshape(products, (*flat[:-2], n, t, k, u))
         valid = xp.expand_dims(xp.expand_dims(of_document != 0, axis=-3), axis=-4)
         candidates = xp.where(valid, stop_gradient(products), -math.inf)
         where = xp.expand_dims(xp.argmax(candidates, axis=-1), axis=-1)
         first = where == xp.astype(xp.arange(u, device=device_of(products)), where.dtype)
+        first = xp.logical_and(first, valid)
         live_rows, live_columns = (xp.any(x != 0, axis=-1) for x in (of_query, of_document))
         live = xp.logical_and(xp.expand_dims(live_rows, axis=-1), xp.expand_dims(live_columns, axis=-2))
-        return products, xp.logical_and(first, valid), live
-
-    def tokens(self, operands: Operands) -> tuple[Array, Array]:
-        """The tokens (..., N, T, D) of operands, and which of them are valid, (..., N, T)."""
-        tokens, valid = operands
-        shape = (*tokens.shape[:-1], valid.shape[-1], self.inner[0])
-        return namespace_of(tokens).reshape(tokens, shape), valid
-
-
-class _MaxSimScores(_MaxSim):
-    """``Σ_t max_u q_t · d_u``, -inf where either side has no tokens; of equal maxima the first, in derivatives too."""
-
-    def __call__(self, rows: Operands, columns: Operands) -> Array:
-        products, first, live = self.best(rows, columns)
-        xp = namespace_of(products)
         best = xp.sum(xp.where(first, products, xp.zeros_like(products)), axis=-1)  # (..., N, T, K)
-        return xp.where(live, xp.sum(best, axis=-2), -math.inf)
+
+        def spread(cotangent: Array) -> Array:
+            cotangent = xp.where(live, cotangent, xp.zeros_like(cotangent))
+            each = xp.expand_dims(xp.expand_dims(cotangent, axis=-1), axis=-3)
+            return xp.reshape(xp.where(first, each, xp.zeros_like(each)), flat)
+
+        return xp.where(live, xp.sum(best, axis=-2), -math.inf), spread
+
+    def of_each_row(self, x: Array, operands: Operands) -> Array:
+        """Such rows of tokens, or one number of each, as an array (..., N, T D) or (..., N, T)."""
+        xp, shape = namespace_of(x), tuple(operands[1].shape)
+        if len(x.shape) < len(shape):
+            return xp.reshape(x, shape)
+        return xp.reshape(xp.reshape(x, (*shape, x.shape[-1])), (*shape[:-1], shape[-1] * x.shape[-1]))
+
+    def cotangents(self, of_tokens: Array, operands: Operands) -> Operands:
+        """The cotangents of the operands of one side, of those of its tokens."""
+        return self.of_each_row(of_tokens, operands), namespace_of(of_tokens).zeros_like(operands[1])
 
 
-class _MaxSimPullback(_MaxSim):
-    """The pullback of `_MaxSimScores`.
+def tokens_of(similarity: Similarity, x: Array) -> Array:
+    """The tokens of the embeddings of a similarity that `TokenScores` are of, 0 where they are not valid."""
+    prepare: Any = similarity.prepare
+    tokens, _ = prepare.valid_tokens(x)
+    return tokens
 
-    With W, 1 where document k's token u is the first maximum of token t of query n, the cotangent c of the scores gives
-    ``q̄_nt = Σ_ku c_nk W_ntku d_ku`` and ``d̄_ku = Σ_nt c_nk W_ntku q_nt``.
-    """
+
+def is_of_unit_tokens(similarity: Similarity) -> bool:
+    """Whether those tokens are compared by their cosines."""
+    prepare: Any = similarity.prepare
+    return bool(prepare.inner[1])
+
+
+class _TokenPullback(_Around):
+    """The pullback of `TokenScores`, which are inside."""
 
     def __call__(self, rows: Operands, columns: Operands, cotangent: Array) -> tuple[Operands, Operands]:
-        products, first, live = self.best(rows, columns)
-        xp = namespace_of(products, cotangent)
-        n, t, k, u = products.shape
-        cotangent = xp.where(live, cotangent, xp.zeros_like(cotangent))
-        pull = xp.where(first, xp.reshape(cotangent, (n, 1, k, 1)), xp.zeros_like(products))
-        pull = xp.reshape(pull, (n * t, k * u))
-        # By way of (N, T, D): Dask's reshape merges or splits axes, and (N, T D) to (N T, D) is both.
-        (q, _), (d, _) = (self.tokens(x) for x in (rows, columns))
-        to_q = xp.matmul(pull, xp.reshape(d, (k * u, d.shape[-1])))
-        to_d = xp.matmul(xp.matrix_transpose(pull), xp.reshape(q, (n * t, q.shape[-1])))
-        to_rows = xp.reshape(xp.reshape(to_q, tuple(q.shape)), tuple(rows[0].shape))
-        to_columns = xp.reshape(xp.reshape(to_d, tuple(d.shape)), tuple(columns[0].shape))
-        return (to_rows, xp.zeros_like(rows[1])), (to_columns, xp.zeros_like(columns[1]))
+        scores: TokenScores = self.inner[0]
+        q, d = (scores.tokens(operands[0], operands) for operands in (rows, columns))
+        xp = namespace_of(q, d)
+        spread = scores.of_products(xp.matmul(q, xp.matrix_transpose(d)), rows, columns)[1]
+        pull = spread(cotangent)
+        to_q, to_d = xp.matmul(pull, d), xp.matmul(xp.matrix_transpose(pull), q)
+        return scores.cotangents(to_q, rows), scores.cotangents(to_d, columns)
 
 
 def takes_tokens(loss: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
@@ -618,7 +655,7 @@ def max_sim(
     xp = enter(**masks)[0] if masks else None
     for name, mask in masks.items():
         check_mask(xp, name, mask, shape_of(name, mask, "(N, T)" if name == "query_mask" else "(K, U)"))
-    return Similarity(_OfTokens(query_mask, document_mask, normalize), _MaxSimScores(0), wide=True)
+    return Similarity(_OfTokens(query_mask, document_mask, normalize), TokenScores(0), wide=True)
 
 
 def normalized(similarity: AnySimilarity, /) -> Similarity:

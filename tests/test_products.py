@@ -50,7 +50,6 @@ SIXTEEN: list[tuple[str, int, str]] = [
 """The most products of 16 bits: of the first pattern that a case matches."""
 
 THIRTY_TWO: list[tuple[str, int, str]] = [
-    (r"max_sim", 4, "all pairs of tokens, of which two passes and two cotangents"),
     (r"(distillation|gist_embed).*symmetric", 2, "the similarities of a teacher or guide, for each direction"),
     (r"distillation|gist_embed", 1, "the similarities of a teacher or guide, a constant"),
     (r"supcon several labels", 1, "how many labels rows have in common, a constant"),

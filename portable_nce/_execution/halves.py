@@ -17,7 +17,7 @@ from .._core.checks import is_half
 from .._core.namespace import is_number, namespace_of
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
-from ..similarities import Operands, Similarity
+from ..similarities import Operands, Similarity, TokenScores, is_of_unit_tokens, tokens_of
 from .layouts import Arrays
 from .matrix import Halves
 
@@ -45,12 +45,31 @@ def of_matrix(
     scale: Any = 1.0,
 ) -> Halves | None:
     """The operands of an inner product in 16 bits, where the library is faster with these, or None."""
-    if precision == "highest" or not similarity.inner_product:
+    (first, *_), _ = operands
+    of_tokens = isinstance(similarity.scores, TokenScores)
+    if precision == "highest" or not (similarity.inner_product or of_tokens):
         return None
+    if not adapter_of(first).has_half_products(first):
+        return None
+    one_scale = is_number(scale) or len(scale.shape) == 0
+    if of_tokens:
+        even = is_of_unit_tokens(similarity) and one_scale
+        return _of_tokens(similarity, embeddings, operands, exact_in, precision, even=even)
     (rows,), (columns,) = operands
-    if not adapter_of(rows).has_half_products(rows):
-        return None
-    xp = namespace_of(rows, columns)
+    return _of_rows(similarity, embeddings, (rows, columns), exact_in, precision, even=similarity.unit and one_scale)
+
+
+def _of_rows(
+    similarity: Similarity,
+    embeddings: tuple[Array, Array],
+    operands: tuple[Array, Array],
+    exact_in: Exact,
+    precision: str | None,
+    *,
+    even: bool,
+) -> Halves | None:
+    """The operands of products of all rows."""
+    xp = namespace_of(*operands)
     half = exact_in.multiplied_in
     half = _dtype_of_products(xp, (*exact_in.rows, *exact_in.columns)) if half is None else half
     if half is not None:
@@ -62,14 +81,40 @@ def of_matrix(
             of_rows, of_columns = [
                 _in_parts(x if embedded else operand, operand, half, count)
                 for x, operand, embedded, count in zip(
-                    embeddings, _without(similarity.beyond, rows, columns), similarity.embedded, counts, strict=True
+                    embeddings, _without(similarity.beyond, *operands), similarity.embedded, counts, strict=True
                 )
             ]
-            even = similarity.unit and (is_number(scale) or len(scale.shape) == 0)
             return Halves(of_rows, of_columns, even)
-    if precision == "high" and rows.dtype == xp.float32:
-        return Halves(_in_two(rows), _in_two(columns), even=True)
+    if precision == "high" and operands[0].dtype == xp.float32:
+        of_rows, of_columns = map(_in_two, operands)
+        return Halves(of_rows, of_columns, even=True)
     return None
+
+
+def _of_tokens(
+    similarity: Similarity,
+    embeddings: tuple[Array, Array],
+    operands: tuple[Operands, Operands],
+    exact_in: Exact,
+    precision: str | None,
+    *,
+    even: bool,
+) -> Halves | None:
+    """The same of all tokens: of each row, the factors (N, T) and the parts (N, T D)."""
+    scores: TokenScores = similarity.scores
+    tokens = [tokens_of(similarity, x) for x in embeddings]
+    exact, multiplied = (
+        tuple(scores.tokens(x, operand) for x, operand in zip(given, operands, strict=True))
+        for given in (tokens, [x[0] for x in operands])
+    )
+    found = _of_rows(similarity, exact, multiplied, exact_in, precision, even=even)
+    if found is None:
+        return None
+    of_rows, of_columns = (
+        tuple(scores.of_each_row(x, operand) for x in arrays)
+        for arrays, operand in zip(found[:2], operands, strict=True)
+    )
+    return Halves(of_rows, of_columns, found.even)
 
 
 def _without(beyond: int, *operands: Array) -> Arrays:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from .._core.numerics import sum_to_scalar
+from .._core.numerics import rows_where, sum_to_scalar
 from .._core.protocol import Array, Namespace
 from .._core.ranks import Shards
 from ..pairings import Rule
@@ -19,7 +19,7 @@ from .families import Plan
 from .finished import divided
 from .tiling import Bounds
 
-__all__ = ["Arrays", "Form", "MaskedLayout", "ProductLayout", "Wanted", "is_wanted", "reduced"]
+__all__ = ["Arrays", "Form", "MaskedLayout", "ProductLayout", "Wanted", "halves_where", "is_wanted", "reduced"]
 
 Arrays = tuple[Array, ...]
 
@@ -46,6 +46,15 @@ class Form(NamedTuple):
     def sizes(self) -> tuple[int, int]:
         """The numbers of arrays of rows and of columns."""
         return (1 + self.row_parts, 1 + self.column_parts) if self.row_parts else (0, 0)
+
+
+def halves_where(xp: Namespace, live: Array, halves: Arrays) -> Arrays:
+    """The factors of rows, and their parts, with rows of 0 where an array of flags says that they do not count."""
+    if not halves:
+        return ()
+    factor, *parts = halves
+    flags = xp.reshape(live, (live.shape[0], *[1] * (len(factor.shape) - 1)))
+    return xp.where(flags, factor, xp.ones_like(factor)), *rows_where(xp, live, *parts)
 
 
 class ProductLayout(NamedTuple):

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 from .._core.namespace import device_of, lift_to_tape, namespace_of
-from .._core.numerics import upcast
+from .._core.numerics import rows_where, upcast
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from ..pairings import Members, split, undefined_rows
-from . import products as p
 from .families import PairsPlan, SoftmaxPlan, exp_base, family_of, split_sharpness
-from .layouts import Arrays, MaskedLayout, Wanted, reduced
+from .layouts import Arrays, MaskedLayout, Wanted, halves_where, reduced
+from .products import empty_sums, plus
+from .scored import Side, Spread, pulled, scored
 from .tiling import masked
 
 __all__ = ["masked_sweep", "search_sweep"]
@@ -27,47 +28,61 @@ def _split(arrays: Arrays, counts: list[int]) -> list[Arrays]:
     return [*groups, tuple(arrays[start:])]
 
 
+class Block(NamedTuple):
+    """What there is of a block of rows: its operands, scores and their spread in each channel, and its sets."""
+
+    own: list[Side]
+    here: Arrays  # its numbers of each row
+    scores: Arrays
+    spreads: tuple[Spread | None, ...]
+    members: Members
+
+
 class _Masked:
     """The arrays of a sweep with masks in their places, and the scores and sets of a block of rows."""
 
     def __init__(self, layout: MaskedLayout, arrays: Arrays) -> None:
         self.layout = layout
-        counts = [size for form in layout.halves for size in form.sizes]
-        first = len(arrays) - sum(counts)
+        halves = [size for form in layout.halves for size in form.sizes]
+        first = len(arrays) - sum(halves)
         arrays, given = arrays[:first], arrays[first:]
-        found = _split(given, counts)
-        row_parts, self.column_parts = found[:-1:2], found[1::2]
-        self.row_parts = [len(group) for group in row_parts]
+        found = _split(given, halves)
+        row_halves, column_halves = found[:-1:2], found[1::2]
         self.xp, self.device = namespace_of(arrays[0]), device_of(arrays[0])
         self.of_rows, of_columns = ([counts[k] for counts in layout.operands] for k in (0, 1))
         groups = _split(arrays, [*self.of_rows, *of_columns, layout.by_row, *layout.rule_arrays[:2]])
         channels = len(layout.operands)
-        rows, self.columns = groups[:channels], groups[channels : 2 * channels]
+        rows, columns = groups[:channels], groups[channels : 2 * channels]
         by_row, row_labels, self.column_labels, pairs = groups[2 * channels :]
+        self.columns = [Side(*both) for both in zip(columns, column_halves, strict=True)]
         self.n_rows: int = rows[0][0].shape[-2]
-        self.n_columns: int = rows[0][0].shape[-1] if layout.given else self.columns[0][0].shape[-2]
+        self.n_columns: int = rows[0][0].shape[-1] if layout.given else columns[0][0].shape[-2]
         self.shape = layout.whole or (self.n_rows, self.n_columns)
         if layout.whole is None:
             self.column_numbers = self.xp.arange(self.n_columns, device=self.device)
         else:
             pairs, self.column_numbers = (pairs[-2], *pairs[:-2]), pairs[-1]
-        self.xs = (*(x for group in (*rows, *row_parts) for x in group), *by_row, *row_labels, *pairs)
-        width = self.columns[0][0].shape[1] if layout.wide else 1
+        self.xs = (*(x for group in (*rows, *row_halves) for x in group), *by_row, *row_labels, *pairs)
+        self.counts = [*self.of_rows, *map(len, row_halves), layout.by_row, layout.rule_arrays[0]]
+        width = columns[0][0].shape[1] if layout.wide else 1
         mode = adapter_of(arrays[0]).mode
         self.block = masked(self.n_rows, self.n_columns, layout.block_size, mode=mode, width=width).block
 
-    def open(self, block: Arrays, start: Array | int) -> tuple[list[Arrays], Arrays, Arrays, Members]:
-        """The operands of a block, its numbers, its scores in each channel, its positives, negatives and weights."""
+    def open(self, block: Arrays, start: Array | int) -> Block:
+        """What there is of a block whose arrays are given."""
         xp, layout = self.xp, self.layout
-        counts = [*self.of_rows, *self.row_parts, layout.by_row, layout.rule_arrays[0]]
-        *own, here, labels, pairs = _split(block, counts)
+        *groups, here, labels, pairs = _split(block, self.counts)
         channels = len(self.of_rows)
-        own = [(*x, *parts) for x, parts in zip(own[:channels], own[channels:] or [()] * channels, strict=True)]
+        own = [Side(*both) for both in zip(groups[:channels], groups[channels:], strict=True)]
         if layout.whole is None:
-            numbers = xp.arange(own[0][0].shape[-2], device=self.device) + start
+            numbers = xp.arange(own[0].operands[0].shape[-2], device=self.device) + start
         else:
             numbers, pairs = pairs[0], pairs[1:]
-        scores = tuple(upcast(xp, self.scores(k, x)) for k, x in enumerate(own))
+        each = [
+            scored(function, rows, columns)
+            for (function, _), rows, columns in zip(layout.similarities, own, self.columns, strict=True)
+        ]
+        scores = tuple(upcast(xp, x) for x, _ in each)
         members = split(
             xp,
             layout.rule,
@@ -86,31 +101,17 @@ class _Masked:
             if isinstance(layout.plan, PairsPlan):  # whose weights also say how many pairs there are
                 ones = (x if x is None else xp.where(xp.isnan(x), xp.ones_like(x), x) for x in members[2:])
                 members = Members(*members[:2], *ones)
-        return own, here, scores, members
+        return Block(own, here, scores, tuple(spread for _, spread in each), members)
 
-    def scores(self, k: int, own: Arrays) -> Array:
-        """The scores of a block in a channel."""
-        both = self._as_operands(k, own)
-        return self.layout.similarities[k][0](own, self.columns[k]) if both is None else p.product(*both)
-
-    def pulled(self, k: int, own: Arrays, cotangent: Array) -> tuple[Arrays, Arrays]:
-        """The cotangents of the operands of rows and of columns."""
-        both = self._as_operands(k, own)
-        if both is None:
-            return self.layout.similarities[k][1](own, self.columns[k], cotangent)
-        back, forth = p.pulled(cotangent, None, *both, wanted=(True, True), even=self.layout.halves[k].even)
-        return (back,), (forth,)
-
-    def _as_operands(self, k: int, own: Arrays) -> tuple[p.Operand, p.Operand] | None:
-        """The operands of an inner product that are also given in parts."""
-        if not self.row_parts or not self.row_parts[k]:
-            return None
-        return p.operand_of(own), p.operand_of((*self.columns[k], *self.column_parts[k]))
+    def pulled(self, k: int, own: Side, cotangent: Array, spread: Spread | None) -> tuple[Arrays, Arrays]:
+        """The cotangents of the operands of rows and of columns in a channel."""
+        even = self.layout.halves[k].even
+        return pulled(self.layout.similarities[k], own, self.columns[k], cotangent, spread, even=even)
 
 
-def _where_live(xp: Namespace, live: Array, x: Array) -> Array:
-    """An operand, 0 in rows that do not count, or the factors of rows, which are 1 there."""
-    return xp.where(live, x, xp.ones_like(x)) if len(x.shape) == 1 else xp.where(live[:, None], x, xp.zeros_like(x))
+def _where_live(xp: Namespace, live: Array, side: Side) -> Side:
+    """Operands, 0 in rows that do not count; the factors of rows are 1 there."""
+    return Side(tuple(rows_where(xp, live, *side.operands)), halves_where(xp, live, side.halves))
 
 
 def masked_sweep(layout: MaskedLayout, *arrays: Array, need_grad: Wanted) -> Arrays:
@@ -123,12 +124,12 @@ def masked_sweep(layout: MaskedLayout, *arrays: Array, need_grad: Wanted) -> Arr
     skips = not isinstance(layout.plan, PairsPlan) and not of_statistics and not layout.given
 
     def step(carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
-        own, here, scores, members = matrix.open(block, start)
+        own, here, scores, spreads, members = matrix.open(block, start)
         if skips:
             # A row without positives does not count: what it holds is to reach nobody, NaN neither.
             live = xp.any(members.positives, axis=1)
             members = members._replace(negatives=xp.logical_and(members.negatives, live[:, None]))
-            own = [tuple(_where_live(xp, live, x) for x in group) for group in own]
+            own = [_where_live(xp, live, side) for side in own]
         sharpness, here = split_sharpness(layout.plan, here)
         total, residual, positive = family.masked(scores, members, here, single=layout.single, sharpness=sharpness)
         done = family.finish(total, positive, here, need_grad=need_grad)
@@ -137,14 +138,14 @@ def masked_sweep(layout: MaskedLayout, *arrays: Array, need_grad: Wanted) -> Arr
         to_rows: Arrays = ()
         to_columns: Arrays = ()
         cotangents = family.cotangents(residual, positive, done, members)
-        for k, (x, cotangent) in enumerate(zip(own, cotangents, strict=True)):
-            more_rows, more_columns = matrix.pulled(k, x, cotangent)
+        for k, (side, cotangent) in enumerate(zip(own, cotangents, strict=True)):
+            more_rows, more_columns = matrix.pulled(k, side, cotangent, spreads[k])
             to_rows, to_columns = (*to_rows, *more_rows), (*to_columns, *more_columns)
-        carry = tuple(p.plus(a, b) for a, b in zip(carry, to_columns, strict=True))
+        carry = tuple(plus(a, b) for a, b in zip(carry, to_columns, strict=True))
         of_sharpness = () if sharpness is None else (xp.zeros_like(sharpness),)  # a constant
         return carry, (done.values, done.number, *to_rows, *of_sharpness, *done.to_rows)
 
-    init = p.empty_sums([x for group in matrix.columns for x in group]) if need_grad else ()
+    init = empty_sums([x for side in matrix.columns for x in side.operands]) if need_grad else ()
     carry, (values, number, *gradients) = adapter.scan(step, init, matrix.xs, matrix.block)
     count = sum(matrix.of_rows)
     return reduced(xp, layout, values, number, (*gradients[:count], *carry, *gradients[count:]))
@@ -157,7 +158,7 @@ def search_sweep(layout: MaskedLayout, *arrays: Array, of_positives: bool, large
     xp = matrix.xp
 
     def step(carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
-        _, _, (scores,), members = matrix.open(block, start)
+        _, _, (scores,), _, members = matrix.open(block, start)
         members.refuse_weights()
         among = members.positives if of_positives else members.negatives
         if not largest:  # a score of -inf takes no part here either

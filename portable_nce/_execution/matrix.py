@@ -28,10 +28,11 @@ from ..objectives.base import Objective, RowStatistics
 from ..pairings import Pairing, split
 from ..similarities import Operands, Similarity
 from .families import PairsPlan, Plan, SoftmaxPlan
-from .layouts import Arrays, Form, MaskedLayout, ProductLayout
+from .layouts import Arrays, Form, MaskedLayout, ProductLayout, halves_where
 from .masked import masked_sweep, search_sweep
 from .one_sided import nearest_columns, product_sweep
-from .products import absence, lines_of, operand_of, product
+from .products import absence, lines_of
+from .scored import Side, scored
 from .tiling import is_large, is_positive, label_blocks, masked, one_sided
 from .two_sided import square_sweep
 
@@ -94,11 +95,7 @@ class Halves(NamedTuple):
 
     def where(self, xp: Namespace, live: Array) -> Halves:
         """The same with rows of 0 where an array of flags says that they do not count."""
-        if not self.rows:
-            return self
-        factor, *parts = self.rows
-        factor = xp.where(live, factor, xp.ones_like(factor))
-        return self._replace(rows=(factor, *rows_where(xp, live, *parts)))
+        return self._replace(rows=halves_where(xp, live, self.rows))
 
     def turned(self) -> Halves:
         """Those of the transposed matrix."""
@@ -210,11 +207,9 @@ class ScoreMatrix:
 
     def scores(self) -> Array:
         """The score matrix."""
-        if self.halves is None:
-            scores = self.similarity.scores(self.rows, self.columns)
-            return upcast(namespace_of(scores), scores)
-        rows, columns = (*self.rows, *self.halves.rows), (*self.columns, *self.halves.columns)
-        return product(operand_of(rows), operand_of(columns))
+        halves = self.halves or NO_HALVES
+        scores, _ = scored(self.similarity.scores, Side(self.rows, halves.rows), Side(self.columns, halves.columns))
+        return upcast(namespace_of(scores), scores)
 
     # Where sums come from.
 
