@@ -20,12 +20,15 @@ from ._core.checks import (
     check_mask,
     check_number,
     check_shape,
+    is_half,
     shape_of,
 )
 from ._core.equality import EqualByContents
+from ._core.halves import in_parts, product_of_flags, product_of_rows
 from ._core.namespace import enter, is_array, namespace_of
 from ._core.numerics import normalize, upcast
 from ._core.protocol import Array, Namespace
+from ._core.registry import adapter_of
 from ._core.types import AnyArray, ArrayOf, MarginStrategy
 
 __all__ = [
@@ -119,6 +122,7 @@ class Members(NamedTuple):
             raise ValueError(message)
 
 
+Arrays: TypeAlias = tuple[Array, ...]
 Rule: TypeAlias = Callable[[Tile], tuple[Array, ...]]
 
 
@@ -821,9 +825,9 @@ def teacher(rows: AnyArray, columns: AnyArray | None = None, /, *, temperature: 
     """
     if temperature is not None:
         temperature = check_number("temperature", temperature, above=0.0)
-    of_rows, of_columns = _unit_embeddings(rows=rows, columns=columns)
+    (_, of_rows), (_, of_columns) = _unit_embeddings(rows=rows, columns=columns)
     rule = _TeacherRule(temperature, own=columns is None)
-    return _exchangeable(Pairing(rule, rows=(of_rows,), columns=(of_columns,)))
+    return _exchangeable(Pairing(rule, rows=of_rows, columns=of_columns))
 
 
 def smoothed(smoothing: float, /) -> Pairing:
@@ -875,6 +879,9 @@ def guided(
 
     .. math:: c_{ij} > c_{ii} - m \quad \text{(absolute)}, \qquad c_{ij} > c_{ii} - m |c_{ii}| \quad \text{(relative)}.
 
+    A similarity that is the limit but for rounding is not above it: without a margin, a duplicate of the own column is
+    a negative.
+
     Parameters
     ----------
     rows : array, shape (N, E)
@@ -918,45 +925,56 @@ def guided(
         message = f"columns: expected the guide's embeddings, got {type(columns).__name__}"
         raise TypeError(message)
     margin = check_number("margin", margin)
-    of_rows, of_columns = _unit_embeddings(rows=rows, columns=columns)
-    n_rows, n_columns = of_rows.shape[0], of_columns.shape[0]
+    (unit_rows, of_rows), (unit_columns, of_columns) = _unit_embeddings(rows=rows, columns=columns)
+    n_rows, n_columns = unit_rows.shape[0], unit_columns.shape[0]
     if n_columns < n_rows:
         message = f"columns: expected one for each row, and further ones, got {n_columns} for {n_rows}"
         raise ValueError(message)
-    xp = namespace_of(of_rows)
-    limits = xp.sum(of_rows * of_columns[:n_rows, ...], axis=1)
+    xp = namespace_of(unit_rows)
+    limits = xp.sum(unit_rows * unit_columns[:n_rows, ...], axis=1)
     limits = limits - margin if strategy == "absolute" else limits - margin * xp.abs(limits)
+    # Two sums of the same products differ by their rounding: what equals the limit, as a duplicate does, is not above.
+    limits = limits + (8.0 + math.sqrt(unit_rows.shape[1])) * float(xp.finfo(limits.dtype).eps)
     # Of columns beyond the rows there is none; it is there for the columns' own rule, of as many rows.
-    further = xp.ones_like(of_columns[n_rows:, 0])
+    further = xp.ones_like(unit_columns[n_rows:, 0])
     columns_limits = xp.concat([limits, further], axis=0)
     pairing = Pairing(
         _guided_rule,
-        rows=(of_rows, limits),
-        columns=(of_columns, columns_limits),
+        rows=(limits, *of_rows),
+        columns=(columns_limits, *of_columns),
         one_per_row=True,
         one_per_column=True,
     )
     return _exchangeable(pairing)
 
 
-def _unit_embeddings(**embeddings: Array | None) -> tuple[Array, Array]:
-    """Embeddings of rows and columns with unit length, in the dtype to compute in, without gradient."""
+def _unit_embeddings(**embeddings: Array | None) -> tuple[tuple[Array, Arrays], tuple[Array, Arrays]]:
+    """Embeddings of rows and columns with unit length, in the dtype to compute in, without gradient.
+
+    And what a rule computes their inner products of: these, or with a factor for each row those of 16 bits.
+    """
     xp, entered = enter(**embeddings)
     rows, columns = entered
     check_floating(xp, **{name: x for name, x in zip(embeddings, entered, strict=True) if x is not None})
     _, width = shape_of("rows", rows, "(N, E)")
-    rows = unit = _unit_rows(xp, rows)
     if columns is not None:
         check_shape("columns", columns, (shape_of("columns", columns, "(K, E)")[0], width))
-        unit = _unit_rows(xp, columns)
-    return rows, unit
+    given = [rows] if columns is None else [rows, columns]
+    half = is_half(rows.dtype) and rows.dtype == given[-1].dtype and adapter_of(rows).has_half_products(rows)
+    found = [_unit_rows(xp, x, half=half) for x in given]
+    return found[0], found[-1]
 
 
-def _unit_rows(xp: Namespace, x: Array) -> Array:
+def _unit_rows(xp: Namespace, x: Array, *, half: bool) -> tuple[Array, Arrays]:
     # A row that holds infinity has no direction. It is NaN beforehand, since NumPy warns of inf / inf, and the row may
     # be masked.
-    x = upcast(xp, stop_gradient(x))
-    return normalize(xp.where(xp.isinf(x), math.nan, x))
+    dtype, x = x.dtype, upcast(xp, stop_gradient(x))
+    x = xp.where(xp.isinf(x), math.nan, x)
+    unit = normalize(x)
+    if not half:
+        return unit, (unit,)
+    factor, part = in_parts(x, unit, dtype, 1)
+    return unit, (part, factor)
 
 
 def _exchangeable(pairing: Pairing) -> Pairing:
@@ -964,10 +982,12 @@ def _exchangeable(pairing: Pairing) -> Pairing:
     return pairing
 
 
-def _inner_products(rows: Array, columns: Array) -> Array:
-    """The inner products of what belongs to rows, (n, 1, E), and to columns, (1, k, E)."""
-    xp = namespace_of(rows, columns)
-    return xp.matmul(rows[:, 0, :], xp.matrix_transpose(columns[0, ...]))
+def _inner_products(rows: Arrays, columns: Arrays) -> Array:
+    """The inner products of what belongs to rows, (n, 1, E), and to columns, (1, k, E); or of parts with factors."""
+    x, y = rows[0][:, 0, :], columns[0][0, ...]
+    if len(rows) > 1:
+        return product_of_rows((x, rows[1][:, 0]), (y, columns[1][0, :]))
+    return namespace_of(x, y).matmul(x, namespace_of(y).matrix_transpose(y))
 
 
 def _not(x: Array) -> Array:
@@ -1136,10 +1156,10 @@ class _WeightedRule(_RuleOf):
 
 
 def _overlap_rule(tile: Tile) -> tuple[Array, ...]:
-    xp = namespace_of(tile.rows[0])
-    rows, columns = (xp.astype(x, tile.dtype) for x in (tile.rows[0], tile.columns[0]))
-    common = _inner_products(rows, columns)
-    of_rows, of_columns = xp.sum(rows, axis=-1), xp.sum(columns, axis=-1)  # (n, 1), (1, k)
+    rows, columns = tile.rows[0], tile.columns[0]
+    xp = namespace_of(rows)
+    common = product_of_flags(rows[:, 0, :], columns[0, ...], tile.dtype)
+    of_rows, of_columns = (xp.sum(xp.astype(x, tile.dtype), axis=-1) for x in (rows, columns))  # (n, 1), (1, k)
     either = of_rows + of_columns - common
     share = common / xp.where(either > 0, either, xp.ones_like(either))
     return common > 0, _not(common > 0), share
@@ -1164,7 +1184,7 @@ class _TeacherRule(EqualByContents):
         return (self.temperature, self.own)
 
     def __call__(self, tile: Tile) -> tuple[Array, ...]:
-        scores = _inner_products(tile.rows[0], tile.columns[0])
+        scores = _inner_products(tile.rows, tile.columns)
         xp = namespace_of(scores)
         among = tile.mask
         if self.own:
@@ -1205,7 +1225,7 @@ class SmoothedRule(EqualByContents):
 def _guided_rule(tile: Tile) -> tuple[Array, Array]:
     own, others = _diagonal_rule(tile)
     # A comparison with NaN is False: what a guide says nothing of stays a negative.
-    return own, _and(others, _not(_inner_products(tile.rows[0], tile.columns[0]) > tile.rows[1]))
+    return own, _and(others, _not(_inner_products(tile.rows[1:], tile.columns[1:]) > tile.rows[0]))
 
 
 def _explicit_rule(tile: Tile) -> tuple[Array, Array]:

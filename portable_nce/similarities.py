@@ -46,16 +46,12 @@ __all__ = [
     "Pullback",
     "Scores",
     "Similarity",
-    "TokenScores",
-    "TransposedScores",
     "bilinear",
-    "is_of_unit_tokens",
     "max_sim",
     "normalized",
     "resolve",
     "scaled_columns",
     "shifted_columns",
-    "tokens_of",
 ]
 
 Operands: TypeAlias = tuple[Array, ...]

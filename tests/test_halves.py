@@ -66,7 +66,29 @@ def labelled(a: Any, b: Any, **options: Any) -> Any:
     return pnce.supcon(a, labels, **options)
 
 
+def of_tokens(a: Any, b: Any, *, of_query: Any = None, of_document: Any = None, **options: Any) -> Any:
+    """Give the loss of queries of four tokens and documents of four."""
+    own = pnce.similarities.max_sim(query_mask=of_query, document_mask=of_document)
+    query, document = (x.reshape((x.shape[0], 4, x.shape[1] // 4)) for x in (a, b))
+    return pnce.info_nce(query, document, similarity=own, **{"temperature": 0.1, **options})
+
+
 LOSSES["supcon"] = labelled, 5
+LOSSES["max_sim"] = of_tokens, 5
+
+
+def judged(form: str, a: Any, b: Any, **options: Any) -> Any:
+    """Give a loss of what a second model, or labels, say of the pairs."""
+    teacher, student = ((a + b).detach(), a.detach()) if isinstance(a, torch.Tensor) else (a + b, a)
+    if form == "overlap":
+        labels = pnce.pairings.overlap(teacher > 0, student > 0)
+        return pnce.contrast(a, b, objective="info_nce", pairing=labels, temperature=0.1, **options)
+    if form == "gist_embed":
+        return pnce.gist_embed(a, b, teacher, student, temperature=0.1, margin=0.1, **options)
+    return pnce.distillation(a, b, teacher, student, temperature=0.1, **options)
+
+
+JUDGED = ["distillation", "gist_embed", "overlap"]
 
 
 @pytest.fixture
@@ -121,6 +143,25 @@ def test_torch_multiplies_sixteen_bits_on_an_accelerator(name: str, dtype: torch
     assert value.dtype == dtype
     assert a.grad is not None
     assert (a.grad.dtype, a.grad.shape) == (dtype, a.shape)
+
+
+@pytest.mark.parametrize("form", JUDGED)
+def test_what_a_second_model_says_is_multiplied_in_sixteen_bits(form: str) -> None:
+    with Products() as products:
+        judged(form, *on_meta(torch.bfloat16)).backward()
+    assert products.found == {("bfloat16", "bfloat16", "float32"): 6}
+    found = lowered(partial(judged, form), "cuda", jnp.bfloat16)
+    assert found == {("bf16", "bf16", "f32"): 6}
+    assert lowered(partial(judged, form), "cpu", jnp.bfloat16) == {("f32", "f32", "f32"): 4}
+
+
+def test_labels_in_common_are_counted_in_sixteen_bits_beside_float32_too() -> None:
+    with Products() as products:
+        judged("overlap", *on_meta(torch.float32)).backward()
+    assert products.found == {("bfloat16", "bfloat16", "float32"): 1, ("float32",) * 3: 3}
+    with Products() as products:
+        judged("overlap", *on_meta(torch.float64)).backward()
+    assert products.found == {("float64",) * 3: 4}
 
 
 class Traffic(TorchDispatchMode):
@@ -398,18 +439,48 @@ def near_pairs(margin: str, rows: int, dtype: torch.dtype) -> tuple[torch.Tensor
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("margin", list(MARGINS))
-@pytest.mark.parametrize("form", ["info_nce", "clip", "siglip", "supcon"])
+@pytest.mark.parametrize("form", [*JUDGED, "distillation, symmetric", "gist_embed, symmetric"])
+def test_no_bit_is_lost_of_what_a_second_model_says(form: str, margin: str, dtype: torch.dtype, emulated: None) -> None:
+    del emulated
+    a, b, _ = near_pairs(margin, 100, dtype)
+    name, *symmetric = form.split(", ")
+
+    def loss(x: torch.Tensor, y: torch.Tensor) -> Any:
+        fixed = (a.to(x.dtype) + b.to(x.dtype), a.to(x.dtype))
+        options: Any = {"temperature": 0.1, "block_size": 32}
+        if name == "overlap":
+            own = pnce.pairings.overlap(a > 0, b > 1)
+            return pnce.contrast(x, y, objective="info_nce", pairing=own, **options)
+        if name == "gist_embed":
+            return pnce.gist_embed(x, y, *fixed, margin=0.1, symmetric=bool(symmetric), **options)
+        return pnce.distillation(x, y, *fixed, teacher_temperature=0.05, symmetric=bool(symmetric), **options)
+
+    fixed = a + b  # of 16 bits before it is wider, too
+    assert fixed.dtype == dtype
+    found = results(loss, a, b)
+    wanted = results(loss, a.double(), b.double())
+    assert worst(found, wanted, dtype) <= 1.0
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("margin", list(MARGINS))
+@pytest.mark.parametrize("form", ["info_nce", "clip", "siglip", "supcon", "max_sim", "max_sim, symmetric"])
 def test_no_bit_is_lost(form: str, margin: str, dtype: torch.dtype, emulated: None) -> None:
     """Each row of the gradient is within a unit in the last place, however far the positives lead."""
     del emulated
     a, b, temperature = near_pairs(margin, 200, dtype)
     labels = torch.arange(200) % 9
+    tokens = torch.rand((2, 200, 4), generator=torch.Generator().manual_seed(2)) < 0.8  # some rows have none
 
     def loss(x: torch.Tensor, y: torch.Tensor) -> Any:
         if form == "info_nce":
             return pnce.info_nce(x, y, temperature=temperature, similarity="cosine", block_size=64)
         if form == "supcon":
             return pnce.supcon(torch.cat([x, y]), torch.cat([labels, labels]), temperature=temperature)
+        if form.startswith("max_sim"):
+            masks = {"of_query": tokens[0], "of_document": tokens[1]}
+            options: Any = {"symmetric": form.endswith("symmetric"), "temperature": 4 * temperature, "block_size": 64}
+            return of_tokens(x, y, **masks, **options)
         if form == "siglip":
             return pnce.siglip(x, y, logit_scale=1 / temperature, logit_bias=-10.0, reduction="sum")
         return pnce.clip(x, y, logit_scale=1 / temperature)
@@ -603,6 +674,16 @@ def test_rows_that_do_not_count_may_hold_anything(emulated: None) -> None:
             found[1][3] = wanted[1][3] = 0.0  # its own gradient
             assert all(bool(x.isfinite().all()) for x in wanted)
             assert worst(found, wanted, torch.float16) <= 1.0
+    tokens = torch.tensor([[True] * 4] * 3 + [[False] * 4] + [[True, False, True, False]])
+
+    def of_masked_tokens(x: torch.Tensor, y: torch.Tensor) -> Any:
+        wide = (torch.cat([z, z, z, z], dim=1) for z in (x, y))
+        return of_tokens(*wide, of_query=tokens, positives=positives)
+
+    for pair in ((a, b), (a.double(), b.double())):
+        assert all(bool(x.isfinite().all()) for x in results(of_masked_tokens, *pair))
+    both = results(of_masked_tokens, a, b), results(of_masked_tokens, a.double(), b.double())
+    assert worst(*both, torch.float16) <= 1.0
     x, y = (torch.where(z.isnan(), 1.0, z).to("meta") for z in (a, b))  # where numbers are not looked at
     assert pnce.info_nce(x, y, positives=of_numbers.to("meta")).shape == ()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pytest
@@ -473,3 +473,28 @@ def test_nan_of_a_guide_leaves_nothing_out(*, symmetric: bool) -> None:
     guide = np.full((SIZE, 3), math.nan)
     got = pnce.gist_embed(U, V, guide, guide, temperature=0.5, symmetric=symmetric)
     assert float(got) == pytest.approx(float(pnce.info_nce(U, V, temperature=0.5, symmetric=symmetric)), rel=1e-13)
+
+
+@pytest.mark.parametrize("strategy", ["absolute", "relative"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("width", [2, 96, 1000])
+def test_a_similarity_that_equals_the_limit_is_not_above_it(
+    width: int, dtype: str, strategy: Literal["absolute", "relative"]
+) -> None:
+    """Duplicates of the own key stay negatives, however a library adds up products."""
+    rng = np.random.default_rng(width)
+    guide, keys = rng.standard_normal((2, 24, width)).astype(dtype)
+    guide[12:], keys = guide[:12], (guide + keys).astype(dtype)
+    keys[12:] = keys[:12]
+    x, y = rng.standard_normal((2, 24, 4)).astype(dtype)
+    unit, others = (z / np.linalg.norm(z, axis=1, keepdims=True) for z in (guide.astype("f8"), keys.astype("f8")))
+    cosines = unit @ others.T
+    above = cosines > np.diag(cosines)[:, None] + 1e-5
+    wanted = pnce.info_nce(x, y, temperature=0.5, mask=~above)
+    options: Any = {"temperature": 0.5, "margin_strategy": strategy}
+    libraries: tuple[Callable[[Any], Any], ...] = (np.asarray, torch.asarray)
+    for convert in libraries:
+        for block_size in (None, 5):
+            given: list[Any] = [convert(z) for z in (x, y, guide, keys)]
+            got = pnce.gist_embed(*given, **options, block_size=block_size)
+            assert float(got) == pytest.approx(float(wanted), rel=1e-5 if dtype == "float32" else 1e-13)

@@ -3,17 +3,16 @@
 Embeddings of 16 bits are multiplied as they are; what their rows are multiplied by, inverse lengths, a scale, the
 inverse of a temperature, is a factor of the rows and columns of the product. What is computed of embeddings, as the
 rows of a bilinear similarity are, is the sum of as many numbers of 16 bits as it takes. Numbers of float32 are, on
-request, the sum of two of bfloat16 and of a rest below 2^-16.
+request, the sum of two of bfloat16.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from .._core.autodiff import stop_gradient
 from .._core.checks import is_half
+from .._core.halves import in_parts, in_two
 from .._core.namespace import is_number, namespace_of
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
@@ -79,14 +78,14 @@ def _of_rows(
         ]
         if min(counts) == 1:
             of_rows, of_columns = [
-                _in_parts(x if embedded else operand, operand, half, count)
+                in_parts(x if embedded else operand, operand, half, count)
                 for x, operand, embedded, count in zip(
                     embeddings, _without(similarity.beyond, *operands), similarity.embedded, counts, strict=True
                 )
             ]
             return Halves(of_rows, of_columns, even)
     if precision == "high" and operands[0].dtype == xp.float32:
-        of_rows, of_columns = map(_in_two, operands)
+        of_rows, of_columns = map(in_two, operands)
         return Halves(of_rows, of_columns, even=True)
     return None
 
@@ -140,57 +139,3 @@ def _count(half: Any, dtypes: Sequence[Any]) -> int:
     if dtypes and all(map(is_half, dtypes)):
         return 2
     return 3 if "bfloat16" in str(half) else 2
-
-
-def _in_two(x: Array) -> Arrays:
-    """Numbers of float32 as sums of two of bfloat16, with factors of 1."""
-    xp, x = namespace_of(x), stop_gradient(x)
-    most = float(xp.finfo(xp.bfloat16).max)
-    within = xp.where(x > most, xp.full_like(x, most), xp.where(x < -most, xp.full_like(x, -most), x))
-    finite = xp.isfinite(x)
-    high = xp.astype(xp.where(finite, within, x), xp.bfloat16)
-    low = xp.where(finite, x - xp.astype(high, x.dtype), xp.zeros_like(x))
-    return xp.ones_like(x[:, 0]), high, xp.astype(low, xp.bfloat16)
-
-
-_LN2 = math.log(2.0)
-_ROOM = 2.0**14  # of float16: far from its largest number, and from its smallest
-_MOST = 126.0  # of an exponent whose power of 2, and its inverse, are normal numbers
-
-
-def _in_parts(x: Array, operand: Array, dtype: Any, count: int) -> Arrays:
-    """The factors that make rows of an operand of those of an array, and these as sums of numbers of 16 bits.
-
-    The rows are brought near 1 by a power of 2, which changes nothing but exponents: products are within range then,
-    and factors say which rows weigh more. What float16 cannot hold of a row is below 2^-24 of its largest entry; of
-    numbers with more bits, which are brought near 2^14, below 2^-38.
-    """
-    xp = namespace_of(x, operand)
-    x, operand = stop_gradient(x), stop_gradient(operand)
-    largest = xp.max(xp.abs(x), axis=1, keepdims=True)
-    known = xp.logical_and(xp.isfinite(largest), largest > 0)
-    exponent = xp.round(xp.log(xp.where(known, largest, xp.ones_like(largest))) / -_LN2)
-    exponent = xp.where(exponent > _MOST, xp.full_like(exponent, _MOST), exponent)
-    # Rounded to 8 bits, what is almost a power of 2 is one.
-    x = x * xp.astype(xp.astype(xp.exp(exponent * _LN2), xp.bfloat16), x.dtype)
-    if count > 1 and "bfloat16" not in str(dtype):
-        x = x * _ROOM
-    largest = xp.max(xp.abs(x), axis=1, keepdims=True)
-    at = xp.logical_and(xp.abs(x) == largest, x != 0)
-    ratio = operand / xp.where(at, x, xp.ones_like(x))
-    both_infinite = xp.logical_and(xp.isinf(operand), xp.isinf(x))  # the product is, too
-    ratio = xp.where(both_infinite, xp.ones_like(ratio), xp.where(at, ratio, -math.inf))
-    factor, parts = xp.max(ratio, axis=1), _split(xp, x, dtype, count)
-    factor = xp.where(xp.isnan(largest[:, 0]), largest[:, 0], factor)  # of no number there is no largest
-    empty = xp.logical_or(factor == 0, factor == -math.inf)  # a row that is multiplied by 0 is 0
-    factor = xp.where(empty, xp.ones_like(factor), factor)
-    return factor, *(xp.where(empty[:, None], xp.zeros_like(part), part) for part in parts)
-
-
-def _split(xp: Namespace, x: Array, dtype: Any, count: int) -> list[Array]:
-    """Numbers as sums of so many of 16 bits; what is not finite is the first of them."""
-    parts = [xp.astype(x, dtype)]
-    for _ in range(count - 1):
-        rest = xp.where(xp.isfinite(x), x - xp.astype(parts[-1], x.dtype), xp.zeros_like(x))
-        parts, x = [*parts, xp.astype(rest, dtype)], rest
-    return parts
