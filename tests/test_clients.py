@@ -43,6 +43,13 @@ LOSSES: dict[str, Loss] = {
     "info_nce shared": lambda x, y, t, **o: pnce.info_nce(x, y, x + y, temperature=t, **o),
     "info_nce own": lambda x, y, t, **o: pnce.info_nce(x, y, x[:, None, :] + y, temperature=t, **o),
     "info_nce index": lambda x, y, t, **o: pnce.info_nce(x, y, positives=_labels(x), temperature=t, **o),
+    "info_nce max_sim": lambda x, y, t, **o: pnce.info_nce(
+        x[:, None, :] * x[:, :, None],
+        y[:, None, :] + y[:, :, None],
+        similarity=pnce.similarities.max_sim(),
+        temperature=t,
+        **o,
+    ),
     "info_nce bilinear": lambda x, y, t, **o: pnce.info_nce(
         x, y, similarity=pnce.similarities.bilinear(x[:3, :]), temperature=t, **o
     ),

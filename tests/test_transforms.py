@@ -75,6 +75,9 @@ EMBEDDING_LOSSES: dict[str, Loss] = {
     "distillation": lambda x, y, t, **o: pnce.distillation(
         x, y, 0 * x + 1, 0 * y + 1, temperature=t, symmetric=True, **o
     ),
+    "max_sim": lambda x, y, t, **o: pnce.info_nce(
+        _tokens(x), _tokens(y), similarity=pnce.similarities.max_sim(), temperature=t, symmetric=True, **o
+    ),
     "cosent": lambda x, y, t, **_: pnce.cosent(x, y, x[:, 0], scale=1 / t),
     "nnclr": lambda x, y, t, **options: pnce.nnclr(x, y, _queue(x), temperature=t, symmetric=True, **options),
     "proto_nce": lambda x, y, t, **options: pnce.proto_nce(
@@ -89,6 +92,14 @@ RELATED_LOSSES: dict[str, Loss] = {
     "gist_embed": lambda x, y, t, **o: pnce.gist_embed(x, y, 0 * x + 1, 0 * y + 1, temperature=t, margin=-0.1, **o),
     "joint_info_nce": lambda x, y, t, **o: pnce.joint_info_nce(x, y, temperature=t, **o),
     "sogclr": lambda x, y, t, **o: pnce.sogclr(x, y, 0 * x[:, 0], temperature=t, gamma=0.5, rho=1.0, **o)[0],
+    "max_sim siglip": lambda x, y, t, **o: pnce.siglip(
+        _tokens(x),
+        _tokens(y),
+        similarity=pnce.similarities.max_sim(normalize=False),
+        logit_scale=1 / t,
+        logit_bias=-1.0,
+        **o,
+    ),
     "angle": lambda x, y, t, **_: pnce.angle(x, y, x[:, 0], scale=1 / t),
     "n_tuple": lambda x, y, t, **options: pnce.n_tuple(x, y, temperature=t, l2=0.1, **options),
     "cpc": lambda x, y, t, **options: pnce.cpc(
@@ -221,6 +232,11 @@ def _queue(x: Any) -> pnce.Queue:
 def _steps(x: Any) -> Any:
     """Make a stack of two, one beside the other."""
     return x[None, :, :] * _like(x, [[[1.0]], [[-0.5]]])
+
+
+def _tokens(x: Any) -> Any:
+    """Make three tokens of each row: it with another of its numbers added."""
+    return x[:, :, None] + x[:, None, :]
 
 
 def _numbers(batch: tuple[int, ...] = ()) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
