@@ -53,6 +53,7 @@ def test_blocks_and_tiles_are_within_the_matrix(
         tiling.two_sided(rows, rows, block_size, mode=mode, far=far, symmetric=True),
         tiling.masked(rows, columns, block_size, mode=mode),
         tiling.masked(rows, columns, block_size, mode=mode, width=64),
+        tiling.masked(rows, columns, block_size, mode=mode, width=64, tokens=True),
     ):
         if isinstance(found.block, tuple):
             assert mode == "compiled"

@@ -13,7 +13,7 @@ from ..pairings import Members, split, undefined_rows
 from .families import PairsPlan, SoftmaxPlan, exp_base, family_of, split_sharpness
 from .layouts import Arrays, MaskedLayout, Wanted, halves_where, reduced
 from .products import empty_sums, plus
-from .scored import Side, Spread, pulled, scored
+from .scored import Side, Spread, held, pulled, scored
 from .tiling import masked
 
 __all__ = ["masked_sweep", "search_sweep"]
@@ -64,9 +64,9 @@ class _Masked:
             pairs, self.column_numbers = (pairs[-2], *pairs[:-2]), pairs[-1]
         self.xs = (*(x for group in (*rows, *row_halves) for x in group), *by_row, *row_labels, *pairs)
         self.counts = [*self.of_rows, *map(len, row_halves), layout.by_row, layout.rule_arrays[0]]
-        width = columns[0][0].shape[1] if layout.wide else 1
+        size = held(layout.similarities[0][0], rows[0], columns[0], wide=layout.wide)
         mode = adapter_of(arrays[0]).mode
-        self.block = masked(self.n_rows, self.n_columns, layout.block_size, mode=mode, width=width).block
+        self.block = masked(self.n_rows, self.n_columns, layout.block_size, mode=mode, **size).block
 
     def open(self, block: Arrays, start: Array | int) -> Block:
         """What there is of a block whose arrays are given."""

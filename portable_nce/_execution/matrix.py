@@ -32,7 +32,7 @@ from .layouts import Arrays, Form, MaskedLayout, ProductLayout, halves_where
 from .masked import masked_sweep, search_sweep
 from .one_sided import nearest_columns, product_sweep
 from .products import absence, lines_of
-from .scored import Side, scored
+from .scored import Side, held, scored
 from .tiling import is_large, is_positive, label_blocks, masked, one_sided
 from .two_sided import square_sweep
 
@@ -183,12 +183,12 @@ class ScoreMatrix:
         """Whether every sweep sees all rows at once."""
         first = self.rows[0]
         n_rows, n_columns = self.shape
+        mode, scores, both = adapter_of(first).mode, self.similarity.scores, (self.rows, self.columns)
         # Blocks are sized by the operand of the columns, which of the transposed matrix is that of the rows.
-        widths = [x[0].shape[-1] for x in (self.rows, self.columns) if x and self.similarity.wide]
-        mode, width = adapter_of(first).mode, max([1, *widths])
+        sizes = [held(scores, a, b, wide=self.similarity.wide) for a, b in (both, both[::-1])]
         tilings = (
             one_sided(n_rows, n_columns, self.block_size, mode=mode, far=is_far(first)),
-            masked(n_rows, n_columns, self.block_size, mode=mode, width=width),
+            *(masked(n_rows, n_columns, self.block_size, mode=mode, **size) for size in sizes),
         )
         return all(not isinstance(tiling.block, tuple) and tiling.block >= n_rows for tiling in tilings)
 

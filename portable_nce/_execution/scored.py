@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .._core.namespace import namespace_of
 from .._core.protocol import Array
@@ -12,7 +12,7 @@ from .layouts import Arrays
 from .products import Operand, operand_of, product
 from .products import pulled as pulled_of_products
 
-__all__ = ["Side", "pulled", "scored"]
+__all__ = ["Side", "Spread", "held", "pulled", "scored"]
 
 Spread = Callable[[Array], Array]
 
@@ -24,12 +24,21 @@ class Side(NamedTuple):
     halves: Arrays = ()
 
 
+def held(scores: Scores, rows: Arrays, columns: Arrays, *, wide: bool) -> dict[str, Any]:
+    """What is held for each score, as tilings are told: a difference of columns, or products of tokens."""
+    if _of_tokens(scores) is not None:
+        return {"width": rows[1].shape[-1] * columns[1].shape[-1], "tokens": True}
+    return {"width": columns[0].shape[-1] if wide else 1}
+
+
 def scored(scores: Scores, rows: Side, columns: Side) -> tuple[Array, Spread | None]:
     """The scores; and, of tokens, what gives the cotangent of their products, that `pulled` wants."""
     if isinstance(scores, TokenScores):
-        products = product(_tokens(scores, rows), _tokens(scores, columns))
+        own, other = _tokens(scores, rows), _tokens(scores, columns)
+        # In the order in memory in which each row is searched; a plain product of few rows would have the other.
+        products = product(own, other) if own.parts else own.x @ other.x.T
         return scores.of_products(products, rows.operands, columns.operands)
-    if isinstance(scores, TransposedScores) and isinstance(scores.inner[0], TokenScores):
+    if isinstance(scores, TransposedScores) and _of_tokens(scores) is not None:
         found, spread = scored(scores.inner[0], columns, rows)
         return namespace_of(found).matrix_transpose(found), spread
     if rows.halves:
@@ -61,6 +70,12 @@ def pulled(
     both = _tokens(scores, rows), _tokens(scores, columns)
     back, forth = pulled_of_products(spread(cotangent), None, *both, wanted=(True, True), even=even)
     return scores.cotangents(back, rows.operands), scores.cotangents(forth, columns.operands)
+
+
+def _of_tokens(scores: Scores) -> TokenScores | None:
+    """The scores of tokens that these are, or the transpose of."""
+    inner = scores.inner[0] if isinstance(scores, TransposedScores) else scores
+    return inner if isinstance(inner, TokenScores) else None
 
 
 def _rows(side: Side) -> Operand:

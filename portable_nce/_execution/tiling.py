@@ -27,6 +27,7 @@ MAX_UNSHIFTED_LOGIT = 30.0
 _ROWS = 512  # of a block of products
 _TILE_ENTRIES = 2**21  # of a tile of products, which has up to eight times as many columns as rows
 _MASKED_ENTRIES = 2**20  # of a block of whole rows, with masks of its size
+_TOKEN_ENTRIES = 2**22  # of a block of products of tokens, with masks of its size
 _BLOCK_ENTRIES = 2**22  # of a block of whole rows, without
 _KEPT_ENTRIES = 2**26  # exponentials, or scores, that a two-sided sweep may keep
 _FAR_ROWS, _FAR_ENTRIES = 8192, 2**26  # of a device that is not the processor; not measured yet
@@ -108,13 +109,16 @@ def is_large(n_rows: int, n_columns: int) -> bool:
     return n_rows * n_columns > _ROWS * _ROWS
 
 
-def masked(n_rows: int, n_columns: int, block_size: int | str | None, *, mode: str, width: int = 1) -> Tiling:
-    """Of a matrix of any scores, with masks; `width` is that of an array of differences, if there is one."""
+def masked(
+    n_rows: int, n_columns: int, block_size: int | str | None, *, mode: str, width: int = 1, tokens: bool = False
+) -> Tiling:
+    """Of a matrix of any scores, with masks; `width`: numbers held for each, of differences or products of tokens."""
     whole = _whole(n_rows, n_columns, block_size, mode)
     if whole is not None:
         return Tiling(whole, n_columns)
     asked = block_size if isinstance(block_size, int) else None
-    return Tiling(min(asked or max(1, _MASKED_ENTRIES // (n_columns * width)), n_rows), n_columns)
+    entries = _TOKEN_ENTRIES if tokens else _MASKED_ENTRIES
+    return Tiling(min(asked or max(1, entries // (n_columns * width)), n_rows), n_columns)
 
 
 def triples(n_rows: int, n_columns: int, *, mode: str) -> int | Bounds:
