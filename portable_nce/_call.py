@@ -208,6 +208,7 @@ def contrast_embeddings(
     replicated: bool = False,
     agreed_on: tuple[Any, ...] = (),
     opposite: tuple[Array, Array] | None = None,
+    joined: int = 1,
 ) -> Array:
     """The loss of two named arrays of embeddings, or of one with itself: checked, computed and finished.
 
@@ -220,7 +221,8 @@ def contrast_embeddings(
     `multiplied_in` is a dtype of 16 bits, if rows of more bits are computed of embeddings that have no more.
 
     `opposite`: the rows and columns of RELIC's second distribution, in the dtype to compute in, where that is not of
-    the transposed scores.
+    the transposed scores. `joined`: how many arrays, each with a row for each row, the columns are made of; of all
+    ranks, each comes in turn.
     """
     check_choice("reduction", reduction, REDUCTIONS)
     symmetric = check_bool("symmetric", symmetric)
@@ -234,7 +236,7 @@ def contrast_embeddings(
     # Of embeddings that a loss has widened, and may have joined, it is not said which are rows.
     apart = not dtypes or multiplied_in is not None
     sides = (given.dtypes[:1], given.dtypes[1:]) if apart and len(given.dtypes) > 1 else (given.dtypes, given.dtypes)
-    given = given._replace(exact_in=Exact(*sides, multiplied_in))
+    given = given._replace(exact_in=Exact(*sides, multiplied_in), sent_as=_sent_as(given, len(embeddings)))
     xp, x, options, by_rows = given.xp, given.x, given.options, given.by_rows
     _check_similarity(similarity, chosen, given, spread=spread, symmetric=symmetric, block_size=block_size)
 
@@ -279,6 +281,7 @@ def contrast_embeddings(
             precision=precision,
             sharpness=sharpness_of(hardness, factor_of_scores, x),
             opposite=opposite,
+            joined=joined,
         )
         # With a temperature of each row, the scores of rows with themselves are not symmetric.
         alone = len(embeddings) == 1 and not by_rows
@@ -362,7 +365,7 @@ class _Given(NamedTuple):
     """The arguments of a loss of embeddings, checked, and in the dtype to compute in.
 
     `keys` are the positives of a queue if they are apart from it; `dtype` is that of the result, and `dtypes` those
-    that rows, keys and columns had.
+    that rows, keys and columns had; `sent_as` are those in which rows and columns are exact.
     """
 
     xp: Namespace
@@ -377,6 +380,7 @@ class _Given(NamedTuple):
     dtype: Any
     dtypes: tuple[Any, ...]
     exact_in: Exact = Exact((), ())
+    sent_as: tuple[Any, Any] = (None, None)
 
     @property
     def by_rows(self) -> bool:
@@ -418,6 +422,14 @@ def _checked(
             options[name] = (positive_scalar if name == "logit_scale" else scalar)(xp, name, value, x)
     weights = row_weights(xp, weights, n_rows, x)
     return _Given(xp, names, x, keys, y, options, mask, weights, pairs, dtype, dtypes)
+
+
+def _sent_as(given: _Given, arrays: int) -> tuple[Any, Any]:
+    """The dtypes in which rows and columns travel: their own; of arrays that were joined, one that holds all."""
+    dtypes = given.dtypes
+    if len(dtypes) == arrays or len(set(dtypes)) == 1:
+        return dtypes[0], dtypes[-1]
+    return given.x.dtype, given.x.dtype
 
 
 def _agreed(across: Ranks, given: _Given, similarity: Similarity, asked: tuple[Any, ...]) -> Shards:
@@ -494,12 +506,12 @@ def _matrix_of(
     symmetric: str | None,
     turns: bool,
     both: bool,
+    joined: int,
     **options: Any,
 ) -> ScoreMatrix:
     """The matrix of the rows of this process; of ranks, with its transpose if it `turns` or a loss needs that."""
     shards, x, y, mask = options["shards"], given.x, given.y, given.mask
-    sent = (given.dtypes[0], given.dtypes[-1])
-    exact_in = given.exact_in
+    sent, exact_in = given.sent_as, given.exact_in
     if shards is not None and given.keys and not replicated:
         given = given._replace(y=shards.gather(y, sent_as=sent[1], of_columns=True, own_first=False))
     if shards is None or given.keys or replicated:
@@ -519,6 +531,7 @@ def _matrix_of(
         exact_in=exact_in,
         both=both,
         turns=turns,
+        joined=joined,
         **options,
     )
 

@@ -31,18 +31,20 @@ def matrix_of_part(
     precision: str | None,
     both: bool,
     turns: bool,
+    joined: int = 1,
     **options: Any,
 ) -> ScoreMatrix:
     """The part that a rank has of the matrix whose rows and columns all ranks bring.
 
     `turns`: with its part of the transpose, which has a pairing of its own; `both`: with that of the transposed scores
-    and the same pairing.
+    and the same pairing. `joined`: how many arrays the columns of a rank are made of, those of views apart.
     """
     x, y = embeddings
     similarity = with_numbers(similarity, lambda numbers: shards.gather(numbers, of_columns=True))
     columns = shards.gather(y, sent_as=sent_as[1], of_columns=True)
     xp, n = namespace_of(columns), x.shape[0]
-    part = _part(xp, shards, x, pairing.views if pairing.structure == "views" else 1)
+    views = pairing.views if pairing.structure == "views" else 1
+    part = _part(xp, shards, x, (views, views * joined))
     spread = pairing.with_arrays(
         rows=tuple(map(widened, pairing.rows)),
         columns=tuple(shards.flags(a, of_columns=True) for a in pairing.columns),
@@ -91,23 +93,24 @@ def matrix_of_part(
     )
 
 
-def _part(xp: Namespace, shards: Shards, x: Array, views: int) -> Part:
+def _part(xp: Namespace, shards: Shards, x: Array, joined: tuple[int, int]) -> Part:
+    """Where the rows and columns of a rank are, of which each is made of so many arrays `joined`."""
     device, n_rows = device_of(x), x.shape[0]
-    columns = shards.own_first(_numbers(xp, shards.columns, views, device), of_columns=True)
+    columns = shards.own_first(_numbers(xp, shards.columns, joined[1], device), of_columns=True)
     rows = columns[:n_rows]
     if shards.rows != shards.columns:
-        rows = shards.own_first(_numbers(xp, shards.rows, views, device))[:n_rows]
+        rows = shards.own_first(_numbers(xp, shards.rows, joined[0], device))[:n_rows]
     return Part(rows, columns, (sum(shards.rows), sum(shards.columns)), n_rows)
 
 
-def _numbers(xp: Namespace, counts: Sequence[int], views: int, device: object) -> Array:
-    """The numbers that the rows of all ranks have in one process, which has each view of all samples in turn."""
-    samples = [count // views for count in counts]
+def _numbers(xp: Namespace, counts: Sequence[int], joined: int, device: object) -> Array:
+    """The numbers that the rows of all ranks have in one process, which has each joined array of all ranks in turn."""
+    samples = [count // joined for count in counts]
     firsts = [0, *accumulate(samples)]
     pieces = [
         xp.arange(own, device=device) + (view * firsts[-1] + first)
         for own, first in zip(samples, firsts, strict=False)
-        for view in range(views)
+        for view in range(joined)
     ]
     return xp.concat(pieces)
 

@@ -45,6 +45,7 @@ LOSSES: dict[str, Any] = {
     "siglip": lambda a, b, _, t, **k: pnce.siglip(a, b, logit_scale=1 / t, logit_bias=-t, **k),
     "nt_xent": lambda a, b, _, t, **k: pnce.nt_xent(a, b, temperature=t, **k),
     "dclw": lambda a, b, _, t, **k: pnce.dclw(a, b, temperature=t, **k),
+    "joint_info_nce": lambda a, b, _, t, **k: pnce.joint_info_nce(a, b, temperature=t, **k),
     "relic": lambda a, b, _, t, **k: pnce.relic(a, b, temperature=t, **k),
     "supcon": lambda a, _, labels, t, **k: pnce.supcon(a, labels, temperature=t, base_temperature=0.3, **k),
     "moco": lambda a, b, _, t, **k: pnce.moco(a, b, jnp.asarray(SLOTS), temperature=t, **k),

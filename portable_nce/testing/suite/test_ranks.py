@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ..._core.namespace import namespace_of
 from ..._execution import matrix, two_sided
 from .. import oracles
 from .._package import pnce
@@ -170,6 +171,7 @@ UNITS: Mapping[str, dict[str, int]] = {
     "supcon": {"all_gather": 2, "reduce_scatter": 1, "all_reduce": 1},
     "moco": {"all_reduce": 1},
     "relic": {"all_gather": 2, "reduce_scatter": 2, "all_reduce": 1},
+    "joint_info_nce": {"all_gather": 2, "reduce_scatter": 2, "all_reduce": 1},
 }
 """How many collectives a loss and its gradient take: beside embeddings and their gradients, numbers alone."""
 
@@ -193,20 +195,28 @@ def test_no_more_is_sent_than_needed(variant: Variant, name: str) -> None:
 
     for group in run_ranks(2, on_a_rank):
         kinds = [sent.kind for sent in group.log]
-        assert kinds.count("tell") == 1
+        assert kinds.count("tell") == TOLD.get(name, 1)
         assert {kind: kinds.count(kind) for kind in kinds if kind != "tell"} == UNITS[name], group.log
         whole = len(next(iter(case.arguments.values())))
         entries = sum(sent.entries for sent in group.log if sent.kind == "reduce_scatter")
         width = len(next(iter(case.arguments.values()))[0])
-        views = 2 if name in {"nt_xent", "relic"} else 1
-        assert entries == (whole * width * views if "reduce_scatter" in UNITS[name] else 0)
+        columns = whole * COLUMNS.get(name, 1)
+        assert entries == (columns * width if "reduce_scatter" in UNITS[name] else 0)
 
 
-def test_half_precision_travels_in_its_own_dtype(variant: Variant) -> None:
+TOLD = {"joint_info_nce": 3}
+"""How often ranks compare notes: for the loss, and for each of its two matrices."""
+
+COLUMNS = {"nt_xent": 2, "relic": 2, "joint_info_nce": 4}
+"""How many columns are gathered for a row of each rank."""
+
+
+@pytest.mark.parametrize("name", ["info_nce", "joint_info_nce"])
+def test_half_precision_travels_in_its_own_dtype(variant: Variant, name: str) -> None:
     half = next((dtype for dtype in variant.dtypes if "16" in dtype), None)
     if half is None:
         return
-    case = case_named("info_nce", ROWS)
+    case = case_named(name, ROWS)
     parts = cut_case(case, bounds_of(ROWS, 2))
 
     def on_a_rank(group: ThreadRank) -> ThreadRank:
@@ -217,6 +227,54 @@ def test_half_precision_travels_in_its_own_dtype(variant: Variant) -> None:
     for group in run_ranks(2, on_a_rank):
         widths = {sent.kind: sent.bytes_each for sent in group.log if sent.kind in {"all_gather", "reduce_scatter"}}
         assert widths == {"all_gather": 2, "reduce_scatter": 4}  # gradients are added up before they are rounded
+
+
+OF_ROWS = ["info_nce", "joint_info_nce", "joint_info_nce three directions, weights, mask"]
+
+
+@pytest.mark.parametrize("name", OF_ROWS)
+@pytest.mark.parametrize("gradients", ["averaged", "summed"])
+def test_losses_of_rows_are_those_of_one_process(
+    variant: Variant, name: str, gradients: pnce.typing.GradientsOfRanks
+) -> None:
+    """Each rank has those of its own rows; the gradients of their sums add up, in either convention."""
+    case = case_named(name, ROWS)
+    case = replace(case, options={**case.options, "reduction": "none"})
+    dtype, parts = variant.dtypes[0], cut_case(case, bounds_of(ROWS, 3))
+    arrays = case_arrays(variant, case, dtype)
+    wanted = variant.to_list(case.function(*arrays))
+    slopes = differentiate(summed(case.function), arrays, len(case.arguments))[1]
+
+    def on_a_rank(group: ThreadRank) -> tuple[Nested, list[Nested]]:
+        own, _ = parts[group.rank]
+        function, given = sharing(own, group, gradients), case_arrays(variant, own, dtype)
+        values, found = function(*given), differentiate(summed(function), given, len(case.arguments))[1]
+        return variant.to_list(values), [variant.to_list(g) for g in found]
+
+    results = run_ranks(3, on_a_rank)
+    values = [0] * len(wanted)
+    for rank, (low, high) in enumerate(bounds_of(ROWS, 3)):
+        own, views = results[rank][0], len(wanted) // ROWS
+        add(values, Place(0, tuple(low + k + v * ROWS for v in range(views) for k in range(high - low))), own)
+    assert oracles.error(values, oracles.exact(wanted)) <= TOLERANCE[dtype]
+    for k, name_of_array in enumerate(case.arguments):
+        exact = variant.to_list(slopes[k])
+        if not isinstance(exact, list):
+            continue
+        total = zeros_like(exact)
+        for (_, places), (_, found) in zip(parts, results, strict=True):
+            add(total, places[name_of_array], found[k])
+        assert oracles.error(total, oracles.exact(exact)) <= TOLERANCE[dtype]
+
+
+def summed(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add up the losses of rows."""
+
+    def of_rows(*arrays: Any) -> Any:
+        values = function(*arrays)
+        return namespace_of(values).sum(values)
+
+    return of_rows
 
 
 # --- what one rank has alone ------------------------------------------------------------------------------------------
