@@ -74,6 +74,7 @@ LOSSES: dict[str, Loss] = {
     "proto_nce": lambda x, y, **o: pnce.proto_nce(x, y, alike(x, LABELS), alike(x, CONCENTRATIONS), **o),
     "proto_nce key": lambda x, y, **o: pnce.proto_nce(x, x / 2, alike(x, LABELS), alike(x, CONCENTRATIONS), key=y, **o),
     "hcl": pnce.hcl,
+    "relic keys": lambda x, y, **o: pnce.relic(x, y, keys=y / 2, temperature=0.25, **o),
     "joint_info_nce": lambda x, y, **o: pnce.joint_info_nce(x, y, temperature=0.25, **o),
     "sogclr": lambda x, y, **o: pnce.sogclr(x, y, x[:, 0], temperature=0.25, **o)[0],
     "distillation": lambda x, y, **o: pnce.distillation(x, y, x[:, :2], y[:, :2], temperature=0.25, **o),
@@ -151,7 +152,7 @@ def test_jax(loss: Loss) -> None:
     check([value, *gradients], wanted, ["float32", "bfloat16", "float32"])
 
 
-@pytest.mark.parametrize("name", ["nt_xent", "nt_xent three views", "joint_info_nce"])
+@pytest.mark.parametrize("name", ["nt_xent", "nt_xent three views", "nt_xent keys", "joint_info_nce", "relic keys"])
 @pairs
 def test_ranks(name: str, first: str, second: str) -> None:
     """Arrays that a loss joins travel in a dtype that holds the numbers of all."""

@@ -171,6 +171,8 @@ UNITS: Mapping[str, dict[str, int]] = {
     "supcon": {"all_gather": 2, "reduce_scatter": 1, "all_reduce": 1},
     "moco": {"all_reduce": 1},
     "relic": {"all_gather": 2, "reduce_scatter": 2, "all_reduce": 1},
+    "relic keys": {"all_gather": 3, "reduce_scatter": 3, "all_reduce": 1},
+    "nt_xent keys": {"all_gather": 2, "reduce_scatter": 2, "all_reduce": 1},
     "joint_info_nce": {"all_gather": 2, "reduce_scatter": 2, "all_reduce": 1},
 }
 """How many collectives a loss and its gradient take: beside embeddings and their gradients, numbers alone."""
@@ -200,18 +202,18 @@ def test_no_more_is_sent_than_needed(variant: Variant, name: str) -> None:
         whole = len(next(iter(case.arguments.values())))
         entries = sum(sent.entries for sent in group.log if sent.kind == "reduce_scatter")
         width = len(next(iter(case.arguments.values()))[0])
-        columns = whole * COLUMNS.get(name, 1)
+        columns = whole * COLUMNS.get(name, 1) + len(case.arguments.get("keys", ()))
         assert entries == (columns * width if "reduce_scatter" in UNITS[name] else 0)
 
 
 TOLD = {"joint_info_nce": 3}
 """How often ranks compare notes: for the loss, and for each of its two matrices."""
 
-COLUMNS = {"nt_xent": 2, "relic": 2, "joint_info_nce": 4}
-"""How many columns are gathered for a row of each rank."""
+COLUMNS = {"nt_xent": 2, "nt_xent keys": 2, "relic": 2, "relic keys": 2, "joint_info_nce": 4}
+"""How many columns, beside keys, are gathered for a row of each rank."""
 
 
-@pytest.mark.parametrize("name", ["info_nce", "joint_info_nce"])
+@pytest.mark.parametrize("name", ["info_nce", "joint_info_nce", "nt_xent keys", "relic keys"])
 def test_half_precision_travels_in_its_own_dtype(variant: Variant, name: str) -> None:
     half = next((dtype for dtype in variant.dtypes if "16" in dtype), None)
     if half is None:
@@ -229,7 +231,11 @@ def test_half_precision_travels_in_its_own_dtype(variant: Variant, name: str) ->
         assert widths == {"all_gather": 2, "reduce_scatter": 4}  # gradients are added up before they are rounded
 
 
-OF_ROWS = ["info_nce", "joint_info_nce", "joint_info_nce three directions, weights, mask"]
+OF_ROWS = [
+    *("info_nce", "joint_info_nce", "joint_info_nce three directions, weights, mask"),
+    *("nt_xent keys, weights of rows, mask", "nt_xent three views, queue, each, mask", "dclw queue, mask"),
+    *("relic keys", "relic keys, symmetric, stop_gradient first, weights, mask"),
+]
 
 
 @pytest.mark.parametrize("name", OF_ROWS)
@@ -476,6 +482,12 @@ DIFFERING: Mapping[str, Callable[[Variant, Any, Any, int], Any]] = {
     "queue": lambda v, a, ranks, k: pnce.moco(a, a, v.floats([[1.0, 0.0, 0.5]] * (2 + k)), across=ranks),
     "key": lambda v, a, ranks, k: pnce.proto_nce(
         a, a, v.array([0, 1]), v.floats([0.5, 0.5]), **({"key": a} if k else {}), across=ranks
+    ),
+    "keys of one rank": lambda _, a, ranks, k: pnce.nt_xent(a, a, keys=a if k else None, across=ranks),
+    "queue of keys": lambda _, a, ranks, k: pnce.relic(a, a, keys=pnce.queue_init(a, 2 + k), across=ranks),
+    "keys and a queue": lambda _, a, ranks, k: pnce.dcl(a, a, keys=pnce.queue_init(a, 2) if k else a, across=ranks),
+    "directions": lambda _, a, ranks, k: pnce.joint_info_nce(
+        a, a, directions=("query_to_key", "key_to_query")[k], across=ranks
     ),
     "similarity": lambda _, a, ranks, k: pnce.clip(
         a, a, logit_scale=2.0, similarity=("dot", "cosine")[k], across=ranks
