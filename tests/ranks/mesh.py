@@ -40,6 +40,11 @@ def memory() -> pnce.Queue:
     return pnce.Queue(jnp.asarray(SLOTS), jnp.arange(len(SLOTS)) > 1)
 
 
+def without_blocks(options: dict[str, Any]) -> dict[str, Any]:
+    """Leave out the option of losses that make a matrix."""
+    return {name: value for name, value in options.items() if name != "block_size"}
+
+
 LOSSES: dict[str, Any] = {
     "info_nce": lambda a, b, _, t, **k: pnce.info_nce(a, b, temperature=t, **k),
     "info_nce dot": lambda a, b, _, t, **k: pnce.info_nce(a, b, temperature=t, similarity="dot", **k),
@@ -61,6 +66,8 @@ LOSSES: dict[str, Any] = {
     "nnclr": lambda a, b, _, t, **k: pnce.nnclr(a, b, jnp.asarray(SLOTS), temperature=t, symmetric=True, **k),
     "triplet": lambda a, _, labels, t, **k: pnce.triplet_from_labels(a, labels, temperature=t, **k),
     "n_tuple": lambda a, b, _, t, **k: pnce.n_tuple(a, b, temperature=t, l2=t, **k),
+    "cosent": lambda a, b, labels, t, **k: pnce.cosent(a, b, labels, scale=t, **without_blocks(k)),
+    "angle": lambda a, b, labels, t, **k: pnce.angle(a, b, labels, scale=t, **without_blocks(k)),
     "coupled": lambda a, b, _, t, **k: pnce.contrast(a, b, objective=coupled, temperature=t, **k),
 }
 

@@ -93,7 +93,7 @@ def compare(variant: Variant, case: Case, size: int, dtype: str, gradients: pnce
     averaged = gradients == "averaged"
     for k, name in enumerate(case.arguments):
         exact = variant.to_list(wanted[k])
-        if not isinstance(exact, list) and averaged and name in {"temperature", "logit_scale", "logit_bias"}:
+        if not isinstance(exact, list) and averaged and name in {"temperature", "logit_scale", "logit_bias", "scale"}:
             for rank in range(size):  # the whole on each
                 errors[f"{name}, rank {rank}"] = oracles.error(results[rank][1][k], oracles.exact(exact))
             continue
@@ -229,6 +229,25 @@ def test_half_precision_travels_in_its_own_dtype(variant: Variant, name: str) ->
     for group in run_ranks(2, on_a_rank):
         widths = {sent.kind: sent.bytes_each for sent in group.log if sent.kind in {"all_gather", "reduce_scatter"}}
         assert widths == {"all_gather": 2, "reduce_scatter": 4}  # gradients are added up before they are rounded
+
+
+@pytest.mark.parametrize("name", ["cosent", "angle weights, mask"])
+def test_graded_pairs_send_numbers_alone(variant: Variant, name: str) -> None:
+    """The similarities of pairs with what is known of them, their grades, the gradients of the former, and a sum."""
+    case = case_named(name, ROWS)
+    parts = cut_case(case, bounds_of(samples_of(case), 2))
+
+    def on_a_rank(group: ThreadRank) -> ThreadRank:
+        own, _ = parts[group.rank]
+        differentiate(sharing(own, group, "summed"), case_arrays(variant, own, variant.dtypes[0]), 2)
+        return group
+
+    columns = 3 if "weights" in name else 2
+    for group in run_ranks(2, on_a_rank):
+        own = len(parts[group.rank][0].arguments["x"])
+        sent = [(x.kind, x.entries) for x in group.log if x.kind != "tell"]
+        wanted = [("all_gather", columns * own), ("all_gather", own), ("all_reduce", 1)]
+        assert sent == [*wanted, ("reduce_scatter", columns * samples_of(case))]
 
 
 OF_ROWS = [
@@ -482,6 +501,11 @@ DIFFERING: Mapping[str, Callable[[Variant, Any, Any, int], Any]] = {
     "queue": lambda v, a, ranks, k: pnce.moco(a, a, v.floats([[1.0, 0.0, 0.5]] * (2 + k)), across=ranks),
     "key": lambda v, a, ranks, k: pnce.proto_nce(
         a, a, v.array([0, 1]), v.floats([0.5, 0.5]), **({"key": a} if k else {}), across=ranks
+    ),
+    "scale": lambda v, a, ranks, k: pnce.cosent(a, a, v.array([0, 1]), scale=1.0 + k, across=ranks),
+    "grades": lambda v, a, ranks, k: pnce.angle(a, a, v.floats([0.0, 1.0]) if k else v.array([0, 1]), across=ranks),
+    "weights of one rank": lambda v, a, ranks, k: pnce.angle(
+        a, a, v.array([0, 1]), weights=v.floats([1.0, 2.0]) if k else None, across=ranks
     ),
     "keys of one rank": lambda _, a, ranks, k: pnce.nt_xent(a, a, keys=a if k else None, across=ranks),
     "queue of keys": lambda _, a, ranks, k: pnce.relic(a, a, keys=pnce.queue_init(a, 2 + k), across=ranks),
