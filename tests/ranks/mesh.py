@@ -56,8 +56,6 @@ LOSSES: dict[str, Any] = {
     "nt_xent": lambda a, b, _, t, **k: pnce.nt_xent(a, b, temperature=t, **k),
     "dclw": lambda a, b, _, t, **k: pnce.dclw(a, b, temperature=t, **k),
     "nt_xent keys": lambda a, b, _, t, **k: pnce.nt_xent(a, b, keys=b / 2, temperature=t, **k),
-    "nt_xent queue": lambda a, b, _, t, **k: pnce.nt_xent(a, b, keys=memory(), temperature=t, **k),
-    "relic keys": lambda a, b, _, t, **k: pnce.relic(a, b, keys=a / 2, temperature=t, symmetric=True, **k),
     "relic queue": lambda a, b, _, t, **k: pnce.relic(a, b, keys=memory(), temperature=t, **k),
     "joint_info_nce": lambda a, b, _, t, **k: pnce.joint_info_nce(a, b, temperature=t, **k),
     "relic": lambda a, b, _, t, **k: pnce.relic(a, b, temperature=t, **k),
@@ -67,7 +65,6 @@ LOSSES: dict[str, Any] = {
     "triplet": lambda a, _, labels, t, **k: pnce.triplet_from_labels(a, labels, temperature=t, **k),
     "n_tuple": lambda a, b, _, t, **k: pnce.n_tuple(a, b, temperature=t, l2=t, **k),
     "cosent": lambda a, b, labels, t, **k: pnce.cosent(a, b, labels, scale=t, **without_blocks(k)),
-    "angle": lambda a, b, labels, t, **k: pnce.angle(a, b, labels, scale=t, **without_blocks(k)),
     "coupled": lambda a, b, _, t, **k: pnce.contrast(a, b, objective=coupled, temperature=t, **k),
 }
 
