@@ -343,6 +343,29 @@ def test_factors_of_columns_belong_to_the_rows_of_a_rank(variant: Variant) -> No
         assert oracles.error(value, oracles.exact(variant.to_list(wanted))) <= TOLERANCE[dtype]
 
 
+@pytest.mark.parametrize("name", ["nt_xent keys", "relic keys"])
+def test_factors_of_columns_beside_keys_are_those_of_rows_and_of_keys(variant: Variant, name: str) -> None:
+    case, dtype, bounds = case_named(name, ROWS), variant.dtypes[0], bounds_of(ROWS, 3)
+    keys, views = len(case.arguments["keys"]), 2 if name.startswith("nt_xent") else 1
+    of_rows, of_keys = [0.5, 2.0, 1.0, 1.5, 0.25], [1.25 - 0.125 * k for k in range(keys)]
+    parts = cut_case(case, bounds)
+
+    def value(own: Case, low: int, high: int, taken: Any, **further: Any) -> Nested:
+        factors = variant.floats([*(of_rows[low:high] * views), *(of_keys[k] for k in taken)])
+        a, b, bank = (variant.floats(own.arguments[key]) for key in ("view_a", "view_b", "keys"))
+        similarity = pnce.similarities.scaled_columns("cosine", factors)
+        loss: Any = getattr(pnce, case.loss)
+        return variant.to_list(loss(a, b, keys=bank, similarity=similarity, **further))
+
+    def on_a_rank(group: ThreadRank) -> Nested:
+        own, places = parts[group.rank]
+        return value(own, *bounds[group.rank], places["keys"].entries, across=pnce.across(group, gradients="summed"))
+
+    wanted = value(case, 0, ROWS, range(keys))
+    for found in run_ranks(3, on_a_rank):
+        assert oracles.error(found, oracles.exact(wanted)) <= TOLERANCE[dtype]
+
+
 def refusals(variant: Variant, calls: Callable[[ThreadRank], Callable[[], Any]]) -> list[str]:
     """Tell what each of two ranks is told, and check that a loss after it is right."""
     case = case_named("info_nce", ROWS)
