@@ -54,6 +54,7 @@ from .similarities import (
     numbers_of_columns,
     scaled_columns,
     takes_tokens,
+    with_numbers,
 )
 from .similarities import resolve as resolve_similarity
 
@@ -208,6 +209,7 @@ def contrast_embeddings(
     replicated: bool = False,
     agreed_on: tuple[Any, ...] = (),
     opposite: tuple[Array, Array] | None = None,
+    joined: int = 1,
 ) -> Array:
     """The loss of two named arrays of embeddings, or of one with itself: checked, computed and finished.
 
@@ -216,11 +218,13 @@ def contrast_embeddings(
     the loss. The result has the dtype of the embeddings, or `dtype`.
 
     `dtypes` are those of the embeddings before they were widened, if they were. Between ranks they travel in these;
-    columns that are `replicated`, the same on all ranks, do not. What else these must agree on is `agreed_on`.
+    columns that are `replicated`, the same on all ranks, do not; where a pairing has further columns, that is said of
+    these alone. What else ranks must agree on is `agreed_on`.
     `multiplied_in` is a dtype of 16 bits, if rows of more bits are computed of embeddings that have no more.
 
     `opposite`: the rows and columns of RELIC's second distribution, in the dtype to compute in, where that is not of
-    the transposed scores.
+    the transposed scores. `joined`: how many arrays, each with a row for each row, the columns are made of; of all
+    ranks, each comes in turn.
     """
     check_choice("reduction", reduction, REDUCTIONS)
     symmetric = check_bool("symmetric", symmetric)
@@ -229,12 +233,12 @@ def contrast_embeddings(
     chosen = resolve_similarity(similarity)
     factor_name = "temperature" if scale is _NONE else "logit_scale"
     options = {factor_name: temperature if scale is _NONE else scale, **(further or {})}
-    spread = across is not None and not replicated
-    given = _checked(embeddings, options, pairing, mask, weights, dtypes=dtypes, across=spread)
+    spread = across is not None and (pairing.further or not replicated)
+    given = _checked(embeddings, options, pairing, mask, weights, dtypes=dtypes, across=spread, replicated=replicated)
     # Of embeddings that a loss has widened, and may have joined, it is not said which are rows.
     apart = not dtypes or multiplied_in is not None
     sides = (given.dtypes[:1], given.dtypes[1:]) if apart and len(given.dtypes) > 1 else (given.dtypes, given.dtypes)
-    given = given._replace(exact_in=Exact(*sides, multiplied_in))
+    given = given._replace(exact_in=Exact(*sides, multiplied_in), sent_as=_sent_as(given, pairing, len(embeddings)))
     xp, x, options, by_rows = given.xp, given.x, given.options, given.by_rows
     _check_similarity(similarity, chosen, given, spread=spread, symmetric=symmetric, block_size=block_size)
 
@@ -252,12 +256,15 @@ def contrast_embeddings(
             reduction,
             factor,
             coupled,
-            replicated and given.y.shape[0],
+            replicated and given.y.shape[0] - (x.shape[0] if pairing.further else 0),
             precision,
             hardness,
             agreed_on,
         )
-        shards = _agreed(across, given, chosen, asked)
+        shards = _agreed(across, given, chosen, asked, replicated=replicated)
+        if pairing.further:
+            given, chosen, opposite = _with_further(shards, given, chosen, opposite, replicated=replicated)
+            shards, replicated = replace(shards, columns=shards.rows), False
     if shards is not None:
         shared = {name: value for name, value in options.items() if is_array(value) and not by_rows}
         options = {**options, **{name: shards.shared(value) for name, value in shared.items()}}
@@ -279,6 +286,7 @@ def contrast_embeddings(
             precision=precision,
             sharpness=sharpness_of(hardness, factor_of_scores, x),
             opposite=opposite,
+            joined=joined,
         )
         # With a temperature of each row, the scores of rows with themselves are not symmetric.
         alone = len(embeddings) == 1 and not by_rows
@@ -362,7 +370,7 @@ class _Given(NamedTuple):
     """The arguments of a loss of embeddings, checked, and in the dtype to compute in.
 
     `keys` are the positives of a queue if they are apart from it; `dtype` is that of the result, and `dtypes` those
-    that rows, keys and columns had.
+    that rows, keys and columns had; `sent_as` are those in which rows and columns are exact.
     """
 
     xp: Namespace
@@ -377,6 +385,7 @@ class _Given(NamedTuple):
     dtype: Any
     dtypes: tuple[Any, ...]
     exact_in: Exact = Exact((), ())
+    sent_as: tuple[Any, Any] = (None, None)
 
     @property
     def by_rows(self) -> bool:
@@ -393,6 +402,7 @@ def _checked(
     *,
     dtypes: tuple[Any, ...],
     across: bool,
+    replicated: bool,
 ) -> _Given:
     names = (next(iter(embeddings)), next(reversed(embeddings)))
     arrays = {name: value for name, value in options.items() if is_array(value) and not is_number(value)}
@@ -406,7 +416,8 @@ def _checked(
     n_rows, _ = shape_of(names[0], x, "(N, D)")
     n_columns, _ = shape_of(names[1], y, "(K, D)")
     shape = (n_rows, n_columns + n_rows * len(keys))
-    pairs = _check_pairs(pairing, mask, names, x, shape, across=across, apart=bool(keys))
+    here = n_rows if keys else n_columns - n_rows if replicated and pairing.further else 0
+    pairs = _check_pairs(pairing, mask, names, x, shape, across=across, here=here)
     dtype, dtypes = common_dtype(xp, x, *keys, y), dtypes or (x.dtype, *(z.dtype for z in (*keys, y)))
     x = upcast(xp, x)
     y = x if len(embeddings) == 1 else upcast(xp, y)  # once: a 16-bit gradient is rounded once
@@ -420,10 +431,50 @@ def _checked(
     return _Given(xp, names, x, keys, y, options, mask, weights, pairs, dtype, dtypes)
 
 
-def _agreed(across: Ranks, given: _Given, similarity: Similarity, asked: tuple[Any, ...]) -> Shards:
+def _sent_as(given: _Given, pairing: Pairing, arrays: int) -> tuple[Any, Any]:
+    """The dtypes in which rows and columns travel: their own; of arrays that were joined, one that holds all."""
+    dtypes = given.dtypes[:-1] if pairing.further else given.dtypes
+    if (len(dtypes) == arrays and not pairing.further) or len(set(dtypes)) == 1:
+        return dtypes[0], dtypes[-1]
+    return given.x.dtype, given.x.dtype
+
+
+def _with_further(
+    shards: Shards,
+    given: _Given,
+    similarity: Similarity,
+    opposite: tuple[Array, Array] | None,
+    *,
+    replicated: bool,
+) -> tuple[_Given, Similarity, tuple[Array, Array] | None]:
+    """The columns with those beyond the rows' own of all ranks, in their order."""
+    if replicated:
+        return given, similarity, opposite
+    n_rows = given.x.shape[0]
+    further = tuple(columns - rows for rows, columns in zip(shards.rows, shards.columns, strict=True))
+    apart = replace(shards, columns=further)
+
+    def of_all(x: Array, sent_as: Any = None) -> Array:
+        return apart.gather(x[n_rows:, ...], sent_as=sent_as, of_columns=True, own_first=False)
+
+    def joined(x: Array, beyond: Array) -> Array:
+        return namespace_of(x, beyond).concat([x[:n_rows, ...], beyond], axis=0)
+
+    keys = of_all(given.y, given.dtypes[-1])
+    similarity = with_numbers(similarity, lambda numbers: joined(numbers, of_all(numbers)))
+    if opposite is not None:
+        opposite = (opposite[0], joined(opposite[1], keys))
+    return given._replace(y=joined(given.y, keys)), similarity, opposite
+
+
+def _agreed(
+    across: Ranks, given: _Given, similarity: Similarity, asked: tuple[Any, ...], *, replicated: bool
+) -> Shards:
     """How the rows and columns of a batch lie on the ranks."""
     n_rows, (n_columns, width) = given.x.shape[0], given.y.shape
     pairing: Pairing = asked[1]
+    if replicated and pairing.further:
+        n_columns = n_rows
     dtypes = [str(dtype) for dtype in (*given.dtypes, *(x.dtype for x in (*pairing.rows, *pairing.columns)))]
     asked = (
         given.names,
@@ -494,12 +545,12 @@ def _matrix_of(
     symmetric: str | None,
     turns: bool,
     both: bool,
+    joined: int,
     **options: Any,
 ) -> ScoreMatrix:
     """The matrix of the rows of this process; of ranks, with its transpose if it `turns` or a loss needs that."""
     shards, x, y, mask = options["shards"], given.x, given.y, given.mask
-    sent = (given.dtypes[0], given.dtypes[-1])
-    exact_in = given.exact_in
+    sent, exact_in = given.sent_as, given.exact_in
     if shards is not None and given.keys and not replicated:
         given = given._replace(y=shards.gather(y, sent_as=sent[1], of_columns=True, own_first=False))
     if shards is None or given.keys or replicated:
@@ -519,6 +570,7 @@ def _matrix_of(
         exact_in=exact_in,
         both=both,
         turns=turns,
+        joined=joined,
         **options,
     )
 
@@ -747,20 +799,20 @@ def _check_pairs(
     shape: tuple[int, int],
     *,
     across: bool,
-    apart: bool,
+    here: int,
 ) -> _Pairs:
     """Check that a pairing and a mask fit the matrix and its library.
 
-    `across`: the columns, or if they are `apart` those beyond the rows' own, are those of one rank, where pairs are of
-    all columns; how many these are the ranks must agree on.
+    `across`: the columns, but for so many that are `here`, are those of one rank, where pairs are of all columns; how
+    many these are the ranks must agree on.
     """
-    _check_structure(pairing, names, shape, across=across and not apart)
+    _check_structure(pairing, names, shape, across=across and not here)
     n_rows, n_columns = shape
-    own, whole = n_rows if apart else 0, 0
+    whole = 0
     if across:
         for pair in (*pairing.pairs, *(() if mask is None else (mask,))):
-            whole = whole or shape_of("mask", pair, "(N, K)")[1] - own
-    wanted = (n_rows, whole + own if across else n_columns)
+            whole = whole or shape_of("mask", pair, "(N, K)")[1] - here
+    wanted = (n_rows, whole + here if across else n_columns)
     if mask is not None:
         check_mask(namespace_of(mask), "mask", mask, wanted)
     for part, arrays, expected in (

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import portable_nce as pnce
+from portable_nce.testing import run_ranks
 
 jax: Any = importlib.import_module("jax")
 jnp: Any = importlib.import_module("jax.numpy")
@@ -73,6 +74,7 @@ LOSSES: dict[str, Loss] = {
     "proto_nce": lambda x, y, **o: pnce.proto_nce(x, y, alike(x, LABELS), alike(x, CONCENTRATIONS), **o),
     "proto_nce key": lambda x, y, **o: pnce.proto_nce(x, x / 2, alike(x, LABELS), alike(x, CONCENTRATIONS), key=y, **o),
     "hcl": pnce.hcl,
+    "relic keys": lambda x, y, **o: pnce.relic(x, y, keys=y / 2, temperature=0.25, **o),
     "joint_info_nce": lambda x, y, **o: pnce.joint_info_nce(x, y, temperature=0.25, **o),
     "sogclr": lambda x, y, **o: pnce.sogclr(x, y, x[:, 0], temperature=0.25, **o)[0],
     "distillation": lambda x, y, **o: pnce.distillation(x, y, x[:, :2], y[:, :2], temperature=0.25, **o),
@@ -148,6 +150,25 @@ def test_jax(loss: Loss) -> None:
     assert [z.dtype.name for z in (value, *gradients)] == ["float32", "bfloat16", "float32"]
     wanted = exact(loss, np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64), "mean")
     check([value, *gradients], wanted, ["float32", "bfloat16", "float32"])
+
+
+@pytest.mark.parametrize("name", ["nt_xent", "nt_xent three views", "nt_xent keys", "joint_info_nce", "relic keys"])
+@pairs
+def test_ranks(name: str, first: str, second: str) -> None:
+    """Arrays that a loss joins travel in a dtype that holds the numbers of all."""
+    cuts = [slice(2), slice(2, ROWS)]
+    x, y = (torch.tensor(array, dtype=getattr(torch, dtype)) for array, dtype in ((A, first), (B, second)))
+
+    def on_a_rank(group: Any) -> tuple[Any, ...]:
+        own = [z[cuts[group.rank]].clone().requires_grad_() for z in (x, y)]
+        value = LOSSES[name](*own, across=pnce.across(group, gradients="summed"))
+        return value.detach(), *torch.autograd.grad(value, own)
+
+    (value, *slopes), (other, *others) = run_ranks(2, on_a_rank)
+    assert value == other
+    found = [value, *(torch.cat(pair) for pair in zip(slopes, others, strict=True))]
+    wanted = exact(LOSSES[name], x.double().numpy(), y.double().numpy(), "mean")
+    check([z.double().numpy() for z in found], wanted, ["float32", first, second])
 
 
 def test_two_forms_of_sixteen_bits_meet_in_float32() -> None:

@@ -95,9 +95,9 @@ def across(group: Any, /, *, gradients: GradientsOfRanks | None = None, check: b
 
     With it, a loss is that of one process with the ranks' batches put one after another: each rank passes its own rows,
     all get the same number, and rows are contrasted with the rows of all. Labels and weights belong to a rank's rows; a
-    `mask`, and positives by number, name columns of the whole; of several views, the columns are all rows of the
-    first, then all of the second. Queues, supports and prototypes are the same on all ranks. With reduction "none" the
-    losses are those of the own rows.
+    `mask`, and positives by number, name columns of the whole; of several views, the columns are all rows of the first,
+    then all of the second, and the keys of all are the last. Queues, supports and prototypes are the same on all ranks.
+    With reduction "none" the losses are those of the own rows.
 
     Parameters
     ----------

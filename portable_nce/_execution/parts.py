@@ -31,21 +31,26 @@ def matrix_of_part(
     precision: str | None,
     both: bool,
     turns: bool,
+    joined: int = 1,
     **options: Any,
 ) -> ScoreMatrix:
     """The part that a rank has of the matrix whose rows and columns all ranks bring.
 
     `turns`: with its part of the transpose, which has a pairing of its own; `both`: with that of the transposed scores
-    and the same pairing.
+    and the same pairing. `joined`: how many arrays the columns of a rank are made of, those of views apart. Where a
+    pairing has further columns, those beyond the rows' own are here already, the same on all ranks.
     """
     x, y = embeddings
-    similarity = with_numbers(similarity, lambda numbers: shards.gather(numbers, of_columns=True))
-    columns = shards.gather(y, sent_as=sent_as[1], of_columns=True)
-    xp, n = namespace_of(columns), x.shape[0]
-    part = _part(xp, shards, x, pairing.views if pairing.structure == "views" else 1)
+    n = x.shape[0]
+    beyond = y.shape[0] - n if pairing.further else 0
+    similarity = with_numbers(similarity, lambda numbers: _columns_of_all(shards, numbers, n, beyond))
+    columns = _columns_of_all(shards, y, n, beyond, sent_as=sent_as[1])
+    xp = namespace_of(columns)
+    views = pairing.views if pairing.structure == "views" else 1
+    part = _part(xp, shards, x, (views, views * joined), beyond)
     spread = pairing.with_arrays(
         rows=tuple(map(widened, pairing.rows)),
-        columns=tuple(shards.flags(a, of_columns=True) for a in pairing.columns),
+        columns=tuple(_flags_of_all(shards, a, n, beyond) for a in pairing.columns),
         pairs=tuple(_columns_taken(a, part) for a in pairing.pairs),
     )
     mask_here = None if mask is None else _columns_taken(mask, part)
@@ -91,23 +96,43 @@ def matrix_of_part(
     )
 
 
-def _part(xp: Namespace, shards: Shards, x: Array, views: int) -> Part:
+def _columns_of_all(shards: Shards, x: Array, n_rows: int, beyond: int, *, sent_as: Any = None) -> Array:
+    """What belongs to the columns of all ranks, and to those beyond, the last, which are here already."""
+    if not beyond:
+        return shards.gather(x, sent_as=sent_as, of_columns=True)
+    own = shards.gather(x[:n_rows, ...], sent_as=sent_as, of_columns=True)
+    return namespace_of(own, x).concat([own, x[n_rows:, ...]], axis=0)
+
+
+def _flags_of_all(shards: Shards, x: Array, n_rows: int, beyond: int) -> Array:
+    """The same of an array of a pairing; of columns beyond, which are valid, where those of rows all are."""
+    if not beyond:
+        return shards.flags(x, of_columns=True)
+    xp = namespace_of(x)
+    return xp.concat([xp.ones((sum(shards.columns),), dtype=xp.bool, device=device_of(x)), x[n_rows:]], axis=0)
+
+
+def _part(xp: Namespace, shards: Shards, x: Array, joined: tuple[int, int], beyond: int) -> Part:
+    """Where the rows and columns of a rank are, of which each is made of so many arrays `joined`."""
     device, n_rows = device_of(x), x.shape[0]
-    columns = shards.own_first(_numbers(xp, shards.columns, views, device), of_columns=True)
+    columns = shards.own_first(_numbers(xp, shards.columns, joined[1], device), of_columns=True)
     rows = columns[:n_rows]
     if shards.rows != shards.columns:
-        rows = shards.own_first(_numbers(xp, shards.rows, views, device))[:n_rows]
-    return Part(rows, columns, (sum(shards.rows), sum(shards.columns)), n_rows)
+        rows = shards.own_first(_numbers(xp, shards.rows, joined[0], device))[:n_rows]
+    shape = (sum(shards.rows), sum(shards.columns) + beyond)
+    if beyond:
+        columns = xp.concat([columns, xp.arange(shape[1] - beyond, shape[1], device=device)], axis=0)
+    return Part(rows, columns, shape, n_rows)
 
 
-def _numbers(xp: Namespace, counts: Sequence[int], views: int, device: object) -> Array:
-    """The numbers that the rows of all ranks have in one process, which has each view of all samples in turn."""
-    samples = [count // views for count in counts]
+def _numbers(xp: Namespace, counts: Sequence[int], joined: int, device: object) -> Array:
+    """The numbers that the rows of all ranks have in one process, which has each joined array of all ranks in turn."""
+    samples = [count // joined for count in counts]
     firsts = [0, *accumulate(samples)]
     pieces = [
         xp.arange(own, device=device) + (view * firsts[-1] + first)
         for own, first in zip(samples, firsts, strict=False)
-        for view in range(views)
+        for view in range(joined)
     ]
     return xp.concat(pieces)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from .._call import finish, same_width
+from .._call import finish, same_width, shards_of_rows
 from .._core.autodiff import stop_gradient
 from .._core.checks import (
     cast_hint,
@@ -18,9 +18,10 @@ from .._core.checks import (
     row_weights,
     shape_of,
 )
-from .._core.namespace import device_of, enter, is_array, is_number
+from .._core.namespace import device_of, enter, is_array, is_number, lift_to_tape, namespace_of
 from .._core.numerics import normalize, rows_where, softplus, sum_to_scalar, upcast, zeros
 from .._core.protocol import Array, Namespace
+from .._core.ranks import Ranks, Shards, finished, told_to_others, widened
 from .._core.registry import adapter_of
 from .._core.types import AnyArray, ArrayOf, ArrayT
 from ..similarities import AnySimilarity, operands, resolve
@@ -28,6 +29,7 @@ from ..similarities import AnySimilarity, operands, resolve
 __all__ = ["angle", "cosent", "enter_graded", "loss_of_graded"]
 
 
+@told_to_others
 def cosent(
     x: ArrayOf[ArrayT],
     y: AnyArray,
@@ -38,6 +40,7 @@ def cosent(
     similarity: AnySimilarity = "cosine",
     mask: AnyArray | None = None,
     weights: AnyArray | None = None,
+    across: Ranks | None = None,
 ) -> ArrayT:
     r"""Return the CoSENT loss: of two pairs of embeddings, that of the higher grade is to be the more similar.
 
@@ -65,6 +68,8 @@ def cosent(
     weights : array, shape (N,), optional
         How often each pair counts, w >= 0: a pair of weight 2 is worth the same pair twice. One of weight 0 takes no
         part.
+    across : Ranks, optional
+        Ranks that have other pairs of the same batch, which are compared with these; see `portable_nce.across`.
 
     Returns
     -------
@@ -103,12 +108,14 @@ def cosent(
     )
     same_width(similarity, "x", x, "y", y)
     chosen = resolve(similarity)
+    shards, graded = _shared(across, ("cosent", chosen), {"x": x, "y": y}, dtype, graded)
     a, b = (xp.expand_dims(z, axis=1) for z in rows_where(xp, graded.live, x, y))
     with adapter_of(a).full_precision(a):
         scores = xp.reshape(chosen.scores(*operands(chosen, a, b, 1.0)), (x.shape[0],))
-    return finish(xp, loss_of_graded(xp, scores, graded), dtype, "mean")
+    return finish(xp, _of_all_ranks(xp, scores, graded, shards, across), dtype, "mean")
 
 
+@told_to_others
 def angle(
     x: ArrayOf[ArrayT],
     y: AnyArray,
@@ -118,6 +125,7 @@ def angle(
     scale: float | AnyArray = 20.0,
     mask: AnyArray | None = None,
     weights: AnyArray | None = None,
+    across: Ranks | None = None,
 ) -> ArrayT:
     r"""Return the angle loss of AnglE: `cosent`, whose similarity also sees the phase between complex embeddings.
 
@@ -143,6 +151,8 @@ def angle(
     weights : array, shape (N,), optional
         How often each pair counts, w >= 0: a pair of weight 2 is worth the same pair twice. One of weight 0 takes no
         part.
+    across : Ranks, optional
+        Ranks that have other pairs of the same batch, which are compared with these; see `portable_nce.across`.
 
     Returns
     -------
@@ -187,6 +197,7 @@ def angle(
         {"x": x, "y": y}, "(N, D)", grades=grades, scale=scale, mask=mask, weights=weights
     )
     check_shape("y", y, tuple(x.shape))
+    shards, graded = _shared(across, ("angle",), {"x": x, "y": y}, dtype, graded)
     x, y = rows_where(xp, graded.live, x, y)
     if x.shape[1] % 2:
         x, y = (xp.concat([z, zeros(xp, (z.shape[0], 1), z)], axis=1) for z in (x, y))
@@ -195,7 +206,7 @@ def angle(
     # With x = a + ib and y = c + id: Re + Im of x times the conjugate of y is a(c - d) + b(c + d).
     c, d = unit[:, :half], unit[:, half:]
     sums = xp.sum(x * xp.concat([c - d, c + d], axis=1), axis=1)
-    return finish(xp, loss_of_graded(xp, xp.abs(sums), graded), dtype, "mean")
+    return finish(xp, _of_all_ranks(xp, xp.abs(sums), graded, shards, across), dtype, "mean")
 
 
 class Graded(NamedTuple):
@@ -234,6 +245,41 @@ def enter_graded(
     live = live if mask is None else xp.logical_and(live, mask)
     live = live if weights is None else xp.logical_and(live, weights != 0)
     return xp, entered, dtype, Graded(grades, scale, live, weights)
+
+
+def _shared(
+    across: Ranks | None, asked: tuple[Any, ...], pairs: dict[str, Array], dtype: Any, graded: Graded
+) -> tuple[Shards | None, Graded]:
+    """How the pairs lie on the ranks, and what is known of them, with the scale that the ranks share."""
+    grades, scale, _, weights = graded
+    widths = tuple(z.shape[1] for z in pairs.values())
+    asked = (*asked, widths, str(dtype), str(grades.dtype), scale, weights is None)
+    shards = shards_of_rows(across, asked, **pairs, scale=scale, weights=weights)
+    if shards is not None and not is_number(scale):
+        graded = graded._replace(scale=shards.shared(scale))
+    return shards, graded
+
+
+def _of_all_ranks(xp: Namespace, scores: Array, graded: Graded, shards: Shards | None, across: Ranks | None) -> Array:
+    """The loss of the pairs of all ranks.
+
+    Their similarities and grades are a few numbers a pair: each rank has those of all, in the order of one process,
+    and computes the same loss. Its part of the result is one of as many equal ones as there are ranks, whose gradients
+    add up.
+    """
+    if shards is None:
+        return loss_of_graded(xp, scores, graded)
+    grades, scale, live, weights = graded
+    given = (scores, xp.astype(live, scores.dtype), *(() if weights is None else (weights,)))
+    (numbers,) = lift_to_tape(given)
+    space = namespace_of(*numbers)
+    found = shards.gather(space.stack(list(numbers), axis=1), own_first=False)
+    scores, live = found[:, 0], stop_gradient(found[:, 1]) > 0
+    weights = None if weights is None else found[:, 2]
+    loss = loss_of_graded(xp, scores, Graded(shards.replicated(widened(grades)), scale, live, weights))
+    loss = shards.total(loss / float(shards.communicator.size))
+    finished(across)
+    return loss
 
 
 def loss_of_graded(xp: Namespace, scores: Array, graded: Graded) -> Array:

@@ -679,7 +679,8 @@ def relic(
         Embeddings of two views of a batch; row i of one belongs to row i of the other.
     keys : array, shape (K, D), or Queue, optional
         Further negatives, shared by all rows of both views: a memory bank. A `Queue` has no gradient, and slots that
-        were never written take no part. Not with `across`.
+        were never written take no part. With `across`, an array is the part of the keys that a rank has; a queue is the
+        same on all ranks.
     temperature : float, or array of one entry or of shape (N,), default: 0.1
         Temperature τ > 0, or that of each row; differentiable as an array.
     alpha : float or array of one entry, default: 1.0
@@ -742,9 +743,10 @@ def relic(
     if keys is not None:
         check_floating(xp, view_a=view_a, view_b=view_b)
         check_shape("view_b", view_b, tuple(view_a.shape))
-        columns, valid = further_columns("view_a", view_a, rows, keys, across)
+        columns, valid = further_columns("view_a", view_a, rows, keys)
         dtypes = (view_a.dtype, view_b.dtype, columns.dtype)
         further = {"dtype": common_dtype(xp, view_a, view_b, columns), "dtypes": dtypes}
+        further["replicated"] = isinstance(keys, Queue)
         # Accumulated before they are joined: a 16-bit gradient is rounded once, not once for each use.
         first, second, bank = (upcast(xp, x) for x in (view_a, view_b, columns))
         embeddings = {"view_a": first, "view_b and keys": xp.concat([second, bank], axis=0)}

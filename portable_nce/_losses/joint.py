@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, get_args
 
-from .._call import accumulated, contrast_embeddings, finish
+from .._call import accumulated, contrast_embeddings, finish, shards_of_rows, told_to_ranks
 from .._core.checks import (
     check_block_size,
     check_choice,
@@ -21,6 +21,7 @@ from .._core.equality import EqualByContents
 from .._core.namespace import enter, lift_to_tape, namespace_of
 from .._core.numerics import softplus, upcast
 from .._core.protocol import Array, Namespace
+from .._core.ranks import Ranks, finished, told_to_others
 from .._core.reduction import REDUCTIONS, Reduction
 from .._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, JointDirection, Precision, ReductionName
 from ..objectives.base import Objective, RowStatistics
@@ -32,6 +33,7 @@ __all__ = ["DIRECTIONS", "joint_info_nce"]
 DIRECTIONS: tuple[JointDirection, ...] = get_args(JointDirection)
 
 
+@told_to_others
 def joint_info_nce(
     query: ArrayOf[ArrayT],
     key: AnyArray,
@@ -45,6 +47,7 @@ def joint_info_nce(
     reduction: ReductionName = "mean",
     block_size: BlockSize = "auto",
     precision: Precision | None = None,
+    across: Ranks | None = None,
 ) -> ArrayT:
     r"""Return InfoNCE with queries and keys of the batch for negatives, all in one softmax.
 
@@ -77,6 +80,8 @@ def joint_info_nce(
         Rows at a time, or None for the whole score matrix; see :doc:`/options`. Value and gradient come in two passes.
     precision : {"high", "highest"}, optional
         How matrices are multiplied; see :doc:`/options`.
+    across : Ranks, optional
+        Ranks that have other rows of the same batch; see `portable_nce.across`.
 
     Returns
     -------
@@ -118,12 +123,15 @@ def joint_info_nce(
     check_floating(xp, query=query, key=key)
     rows, width = shape_of("query", query, "(N, D)")
     check_shape("key", key, (rows, width))
-    if mask is not None:
-        check_mask(xp, "mask", mask, (rows, rows))
     dtype, dtypes = common_dtype(xp, query, key), (query.dtype, key.dtype)
     x, y = upcast(xp, query), upcast(xp, key)
     weights = row_weights(xp, weights, rows, x)
     temperature = accumulated("temperature", temperature)  # for all blocks
+    asked = ("joint_info_nce", sorted(directions), reduction, told_to_ranks(temperature), mask is None)
+    shards = shards_of_rows(across, asked, query=x, key=y, weights=weights, temperature=temperature)
+    finished(across)
+    if mask is not None:
+        check_mask(xp, "mask", mask, (rows, rows if shards is None else sum(shards.columns)))
     found = []
     for name, own, other in (("query", x, y), ("key", y, x)):
         others, itself = (f"{name}_to_{to}" in directions for to in (_OTHER[name], name))
@@ -131,7 +139,8 @@ def joint_info_nce(
             continue
         values = contrast_embeddings(
             {name: own, "columns": xp.concat([other, own], axis=0)},
-            dtypes=dtypes,
+            dtypes=(*dtypes, dtypes[0]) if name == "query" else (*dtypes[::-1], dtypes[1]),
+            joined=2,
             objective=_LOG_ODDS,
             pairing=Pairing(_Blocks(others=others, itself=itself), one_per_row=True),
             similarity=similarity,
@@ -141,7 +150,7 @@ def joint_info_nce(
             reduction="none",
             block_size=block_size,
             precision=precision,
-            across=None,
+            across=across,
         )
         found.append(values)
     ((odds, *further),) = lift_to_tape(tuple(found))
@@ -151,7 +160,7 @@ def joint_info_nce(
         counted, odds = xp.logical_and(counted, other != 0), _log_of_sum(xp, odds, other)
     dead = odds <= 0.5 * _nothing(odds)
     values = xp.where(dead, xp.zeros_like(odds), softplus(xp, xp.where(dead, xp.zeros_like(odds), odds)))
-    return finish(xp, Reduction(reduction, weights).of_values(values, counted), dtype, reduction)
+    return finish(xp, Reduction(reduction, weights, shards).of_values(values, counted), dtype, reduction)
 
 
 def _log_of_sum(xp: Namespace, a: Array, b: Array) -> Array:

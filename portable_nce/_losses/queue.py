@@ -246,16 +246,8 @@ def columns_of(name: str, keys: Array | Queue) -> tuple[Array, Array | None]:
     return columns, None if full else valid
 
 
-def further_columns(
-    name: str, embeddings: Array, n_rows: int, keys: Array | Queue, across: Ranks | None
-) -> tuple[Array, tuple[Array, ...]]:
+def further_columns(name: str, embeddings: Array, n_rows: int, keys: Array | Queue) -> tuple[Array, tuple[Array, ...]]:
     """Columns beyond those of a loss's own rows, and which of all columns are valid, if not all."""
-    if across is not None:
-        message = (
-            f"across: expected None with keys, got {across!r}; use info_nce(..., negative_keys) or moco, which take "
-            f"further negatives with ranks"
-        )
-        raise ValueError(message)
     columns, valid = columns_of("keys", keys)
     xp, _ = enter(**{name: embeddings, "keys": columns})
     check_floating(xp, **{name: embeddings, "keys": columns})

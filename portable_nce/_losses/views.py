@@ -56,7 +56,8 @@ def nt_xent(
         Embeddings of further views.
     keys : array, shape (K, D), or Queue, optional
         Further negatives, shared by all views: a cross-batch memory. A `Queue` has no gradient, and slots that were
-        never written take no part. Not with `across`.
+        never written take no part. With `across`, an array is the part of the keys that a rank has; a queue is the same
+        on all ranks.
     temperature : float, or array of one entry or of shape (N,), default: 0.1
         Temperature τ > 0, or that of each row; differentiable as an array.
     similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
@@ -151,7 +152,8 @@ def flat_nce(
         Embeddings of two views of a batch; row i of one belongs to row i of the other.
     keys : array, shape (K, D), or Queue, optional
         Further negatives, shared by all views: a cross-batch memory. A `Queue` has no gradient, and slots that were
-        never written take no part. Not with `across`.
+        never written take no part. With `across`, an array is the part of the keys that a rank has; a queue is the same
+        on all ranks.
     temperature : float, or array of one entry or of shape (N,), default: 0.1
         Temperature τ > 0, or that of each row; differentiable as an array.
     include_positive : bool, default: False
@@ -247,7 +249,8 @@ def dcl(
         Embeddings of two views of a batch; row i of one belongs to row i of the other.
     keys : array, shape (K, D), or Queue, optional
         Further negatives, shared by all views: a cross-batch memory. A `Queue` has no gradient, and slots that were
-        never written take no part. Not with `across`.
+        never written take no part. With `across`, an array is the part of the keys that a rank has; a queue is the same
+        on all ranks.
     temperature : float, or array of one entry or of shape (N,), default: 0.1
         Temperature τ > 0, or that of each row; differentiable as an array.
     similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
@@ -339,7 +342,8 @@ def dclw(
         Embeddings of two views of a batch; row i of one belongs to row i of the other.
     keys : array, shape (K, D), or Queue, optional
         Further negatives, shared by all views: a cross-batch memory. A `Queue` has no gradient, and slots that were
-        never written take no part. Not with `across`.
+        never written take no part. With `across`, an array is the part of the keys that a rank has; a queue is the same
+        on all ranks.
     temperature : float, or array of one entry or of shape (N,), default: 0.1
         Temperature τ > 0, or that of each row; differentiable as an array.
     sigma : float or array of one entry, default: 0.5
@@ -537,7 +541,8 @@ def _of_views(
     embeddings, dtypes = {"views": stacked}, tuple(view.dtype for view in entered)
     dtype = common_dtype(xp, *entered)
     if keys is not None:
-        columns, valid = further_columns("view_a", entered[0], stacked.shape[0], keys, options["across"])
+        columns, valid = further_columns("view_a", entered[0], stacked.shape[0], keys)
+        options["replicated"] = isinstance(keys, Queue)
         pairing = with_negatives(pairing, *valid)
         embeddings["views and keys"] = xp.concat([stacked, upcast(xp, columns)], axis=0)
         dtypes = (*dtypes, columns.dtype)

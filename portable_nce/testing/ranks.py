@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from .._core.autodiff import stop_gradient
 from .._core.namespace import namespace_of
 
 __all__ = ["RankGoneError", "Sent", "ThreadRank", "run_ranks"]
@@ -113,6 +114,7 @@ class ThreadRank:
             for length in thing.shape:
                 entries *= int(length)
             width = 2 if "16" in str(thing.dtype) else 4 if "32" in str(thing.dtype) else 8
+            thing = stop_gradient(thing)  # torch warns of copies of what needs a gradient
             thing = namespace_of(thing).asarray(thing, copy=True)  # whose owner may go on while others read
         self.log.append(Sent(kind, entries, width))
         found = self.meeting.exchange(self.rank, len(self.log), (kind, thing))

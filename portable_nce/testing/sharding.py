@@ -22,7 +22,7 @@ REPLICATED = frozenset({"queue", "support", "prototypes", "prototypes_2", "conce
 PARAMETERS = frozenset({"projections", "bilinear", "factors"})
 
 KEYS = frozenset({"keys", "key_labels"})
-"""Columns of losses of labelled embeddings, and their labels."""
+"""Columns beside the batch, and their labels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +48,7 @@ def is_shared(case: Case) -> bool:
     function = getattr(importlib.import_module(f"{package}.{topic}" if topic else package), name)
     if "across" not in inspect.signature(function).parameters or case.options.get("pairing") == "queue":
         return False
-    further = "negative_candidates" in case.arguments or "further" in case.name
-    if further or ("keys" in case.arguments and "view_a" in case.arguments):
+    if "negative_candidates" in case.arguments or "further" in case.name:
         return False
     if case.loss in {"dclw", "hcl"} and isinstance(case.arguments.get("temperature"), list):
         return False

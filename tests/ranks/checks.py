@@ -23,6 +23,9 @@ from portable_nce.testing import make_cases
 from portable_nce.testing.sharding import Place, cut_case, is_shared, samples_of
 
 CONVENTIONS: tuple[pnce.typing.GradientsOfRanks, ...] = ("averaged", "summed")
+WHOLE = {"temperature", "logit_scale", "logit_bias", "scale"}
+"""Numbers whose gradient is the whole on each rank, if gradients are averaged."""
+
 Errors = dict[str, Any]
 Check = Callable[[Any], Errors]
 
@@ -80,7 +83,7 @@ def check_case(group: Any, case: Any, convention: pnce.typing.GradientsOfRanks) 
     errors = [distance(value, wanted)]
     factor = group.size() if convention == "averaged" else 1
     for name, whole, part in zip(case.arguments, slopes, found, strict=True):
-        if name in {"temperature", "logit_scale", "logit_bias"} and convention == "averaged":
+        if name in WHOLE and convention == "averaged" and not whole.ndim:
             errors.append(distance(part, whole))
             continue
         if whole is None:
@@ -109,6 +112,9 @@ def losses() -> dict[str, Callable[..., Any]]:
         "dclw": lambda a, b, _, t, **k: pnce.dclw(a, b, temperature=t, **k),
         "supcon": lambda a, _, labels, t, **k: pnce.supcon(a, labels, temperature=t, **k),
         "relic": lambda a, b, _, t, **k: pnce.relic(a, b, temperature=t, **k),
+        "joint_info_nce": lambda a, b, _, t, **k: pnce.joint_info_nce(a, b, temperature=t, **k),
+        "nt_xent keys": lambda a, b, _, t, **k: pnce.nt_xent(a, b, keys=b / 2, temperature=t, **k),
+        "relic keys": lambda a, b, _, t, **k: pnce.relic(a, b, keys=a / 2, temperature=t, **k),
     }
 
 

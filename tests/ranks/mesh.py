@@ -35,6 +35,16 @@ def coupled(row: Any) -> Any:
     return row.log_odds * (row.log_odds - row.log_odds[0]) ** 2
 
 
+def memory() -> pnce.Queue:
+    """Make a queue that is not full."""
+    return pnce.Queue(jnp.asarray(SLOTS), jnp.arange(len(SLOTS)) > 1)
+
+
+def without_blocks(options: dict[str, Any]) -> dict[str, Any]:
+    """Leave out the option of losses that make a matrix."""
+    return {name: value for name, value in options.items() if name != "block_size"}
+
+
 LOSSES: dict[str, Any] = {
     "info_nce": lambda a, b, _, t, **k: pnce.info_nce(a, b, temperature=t, **k),
     "info_nce dot": lambda a, b, _, t, **k: pnce.info_nce(a, b, temperature=t, similarity="dot", **k),
@@ -45,12 +55,16 @@ LOSSES: dict[str, Any] = {
     "siglip": lambda a, b, _, t, **k: pnce.siglip(a, b, logit_scale=1 / t, logit_bias=-t, **k),
     "nt_xent": lambda a, b, _, t, **k: pnce.nt_xent(a, b, temperature=t, **k),
     "dclw": lambda a, b, _, t, **k: pnce.dclw(a, b, temperature=t, **k),
+    "nt_xent keys": lambda a, b, _, t, **k: pnce.nt_xent(a, b, keys=b / 2, temperature=t, **k),
+    "relic queue": lambda a, b, _, t, **k: pnce.relic(a, b, keys=memory(), temperature=t, **k),
+    "joint_info_nce": lambda a, b, _, t, **k: pnce.joint_info_nce(a, b, temperature=t, **k),
     "relic": lambda a, b, _, t, **k: pnce.relic(a, b, temperature=t, **k),
     "supcon": lambda a, _, labels, t, **k: pnce.supcon(a, labels, temperature=t, base_temperature=0.3, **k),
     "moco": lambda a, b, _, t, **k: pnce.moco(a, b, jnp.asarray(SLOTS), temperature=t, **k),
     "nnclr": lambda a, b, _, t, **k: pnce.nnclr(a, b, jnp.asarray(SLOTS), temperature=t, symmetric=True, **k),
     "triplet": lambda a, _, labels, t, **k: pnce.triplet_from_labels(a, labels, temperature=t, **k),
     "n_tuple": lambda a, b, _, t, **k: pnce.n_tuple(a, b, temperature=t, l2=t, **k),
+    "cosent": lambda a, b, labels, t, **k: pnce.cosent(a, b, labels, scale=t, **without_blocks(k)),
     "coupled": lambda a, b, _, t, **k: pnce.contrast(a, b, objective=coupled, temperature=t, **k),
 }
 

@@ -60,7 +60,6 @@ NO_LOSSES = {
 NOT_SHARED = {
     ("clip", "temperature"): "its scale is the inverse, logit_scale",
     ("siglip", "temperature"): "its scale is the inverse, logit_scale",
-    ("joint_info_nce", "across"): "its softmax has blocks of both sides, which ranks do not share",
     ("from_scores.clip", "positives"): "the positives are on the diagonal, of rows and of columns",
     ("from_scores.relic", "positives"): "the positives are on the diagonal, of the scores and of their transpose",
 }

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from ..._core.namespace import namespace_of
 from ..._execution import matrix, two_sided
 from .. import oracles
 from .._package import pnce
@@ -92,7 +93,7 @@ def compare(variant: Variant, case: Case, size: int, dtype: str, gradients: pnce
     averaged = gradients == "averaged"
     for k, name in enumerate(case.arguments):
         exact = variant.to_list(wanted[k])
-        if not isinstance(exact, list) and averaged and name in {"temperature", "logit_scale", "logit_bias"}:
+        if not isinstance(exact, list) and averaged and name in {"temperature", "logit_scale", "logit_bias", "scale"}:
             for rank in range(size):  # the whole on each
                 errors[f"{name}, rank {rank}"] = oracles.error(results[rank][1][k], oracles.exact(exact))
             continue
@@ -170,6 +171,9 @@ UNITS: Mapping[str, dict[str, int]] = {
     "supcon": {"all_gather": 2, "reduce_scatter": 1, "all_reduce": 1},
     "moco": {"all_reduce": 1},
     "relic": {"all_gather": 2, "reduce_scatter": 2, "all_reduce": 1},
+    "relic keys": {"all_gather": 3, "reduce_scatter": 3, "all_reduce": 1},
+    "nt_xent keys": {"all_gather": 2, "reduce_scatter": 2, "all_reduce": 1},
+    "joint_info_nce": {"all_gather": 2, "reduce_scatter": 2, "all_reduce": 1},
 }
 """How many collectives a loss and its gradient take: beside embeddings and their gradients, numbers alone."""
 
@@ -193,20 +197,28 @@ def test_no_more_is_sent_than_needed(variant: Variant, name: str) -> None:
 
     for group in run_ranks(2, on_a_rank):
         kinds = [sent.kind for sent in group.log]
-        assert kinds.count("tell") == 1
+        assert kinds.count("tell") == TOLD.get(name, 1)
         assert {kind: kinds.count(kind) for kind in kinds if kind != "tell"} == UNITS[name], group.log
         whole = len(next(iter(case.arguments.values())))
         entries = sum(sent.entries for sent in group.log if sent.kind == "reduce_scatter")
         width = len(next(iter(case.arguments.values()))[0])
-        views = 2 if name in {"nt_xent", "relic"} else 1
-        assert entries == (whole * width * views if "reduce_scatter" in UNITS[name] else 0)
+        columns = whole * COLUMNS.get(name, 1) + len(case.arguments.get("keys", ()))
+        assert entries == (columns * width if "reduce_scatter" in UNITS[name] else 0)
 
 
-def test_half_precision_travels_in_its_own_dtype(variant: Variant) -> None:
+TOLD = {"joint_info_nce": 3}
+"""How often ranks compare notes: for the loss, and for each of its two matrices."""
+
+COLUMNS = {"nt_xent": 2, "nt_xent keys": 2, "relic": 2, "relic keys": 2, "joint_info_nce": 4}
+"""How many columns, beside keys, are gathered for a row of each rank."""
+
+
+@pytest.mark.parametrize("name", ["info_nce", "joint_info_nce", "nt_xent keys", "relic keys"])
+def test_half_precision_travels_in_its_own_dtype(variant: Variant, name: str) -> None:
     half = next((dtype for dtype in variant.dtypes if "16" in dtype), None)
     if half is None:
         return
-    case = case_named("info_nce", ROWS)
+    case = case_named(name, ROWS)
     parts = cut_case(case, bounds_of(ROWS, 2))
 
     def on_a_rank(group: ThreadRank) -> ThreadRank:
@@ -217,6 +229,77 @@ def test_half_precision_travels_in_its_own_dtype(variant: Variant) -> None:
     for group in run_ranks(2, on_a_rank):
         widths = {sent.kind: sent.bytes_each for sent in group.log if sent.kind in {"all_gather", "reduce_scatter"}}
         assert widths == {"all_gather": 2, "reduce_scatter": 4}  # gradients are added up before they are rounded
+
+
+@pytest.mark.parametrize("name", ["cosent", "angle weights, mask"])
+def test_graded_pairs_send_numbers_alone(variant: Variant, name: str) -> None:
+    """The similarities of pairs with what is known of them, their grades, the gradients of the former, and a sum."""
+    case = case_named(name, ROWS)
+    parts = cut_case(case, bounds_of(samples_of(case), 2))
+
+    def on_a_rank(group: ThreadRank) -> ThreadRank:
+        own, _ = parts[group.rank]
+        differentiate(sharing(own, group, "summed"), case_arrays(variant, own, variant.dtypes[0]), 2)
+        return group
+
+    columns = 3 if "weights" in name else 2
+    for group in run_ranks(2, on_a_rank):
+        own = len(parts[group.rank][0].arguments["x"])
+        sent = [(x.kind, x.entries) for x in group.log if x.kind != "tell"]
+        wanted = [("all_gather", columns * own), ("all_gather", own), ("all_reduce", 1)]
+        assert sent == [*wanted, ("reduce_scatter", columns * samples_of(case))]
+
+
+OF_ROWS = [
+    *("info_nce", "joint_info_nce", "joint_info_nce three directions, weights, mask"),
+    *("nt_xent keys, weights of rows, mask", "nt_xent three views, queue, each, mask", "dclw queue, mask"),
+    *("relic keys", "relic keys, symmetric, stop_gradient first, weights, mask"),
+]
+
+
+@pytest.mark.parametrize("name", OF_ROWS)
+@pytest.mark.parametrize("gradients", ["averaged", "summed"])
+def test_losses_of_rows_are_those_of_one_process(
+    variant: Variant, name: str, gradients: pnce.typing.GradientsOfRanks
+) -> None:
+    """Each rank has those of its own rows; the gradients of their sums add up, in either convention."""
+    case = case_named(name, ROWS)
+    case = replace(case, options={**case.options, "reduction": "none"})
+    dtype, parts = variant.dtypes[0], cut_case(case, bounds_of(ROWS, 3))
+    arrays = case_arrays(variant, case, dtype)
+    wanted = variant.to_list(case.function(*arrays))
+    slopes = differentiate(summed(case.function), arrays, len(case.arguments))[1]
+
+    def on_a_rank(group: ThreadRank) -> tuple[Nested, list[Nested]]:
+        own, _ = parts[group.rank]
+        function, given = sharing(own, group, gradients), case_arrays(variant, own, dtype)
+        values, found = function(*given), differentiate(summed(function), given, len(case.arguments))[1]
+        return variant.to_list(values), [variant.to_list(g) for g in found]
+
+    results = run_ranks(3, on_a_rank)
+    values = [0] * len(wanted)
+    for rank, (low, high) in enumerate(bounds_of(ROWS, 3)):
+        own, views = results[rank][0], len(wanted) // ROWS
+        add(values, Place(0, tuple(low + k + v * ROWS for v in range(views) for k in range(high - low))), own)
+    assert oracles.error(values, oracles.exact(wanted)) <= TOLERANCE[dtype]
+    for k, name_of_array in enumerate(case.arguments):
+        exact = variant.to_list(slopes[k])
+        if not isinstance(exact, list):
+            continue
+        total = zeros_like(exact)
+        for (_, places), (_, found) in zip(parts, results, strict=True):
+            add(total, places[name_of_array], found[k])
+        assert oracles.error(total, oracles.exact(exact)) <= TOLERANCE[dtype]
+
+
+def summed(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add up the losses of rows."""
+
+    def of_rows(*arrays: Any) -> Any:
+        values = function(*arrays)
+        return namespace_of(values).sum(values)
+
+    return of_rows
 
 
 # --- what one rank has alone ------------------------------------------------------------------------------------------
@@ -258,6 +341,29 @@ def test_factors_of_columns_belong_to_the_rows_of_a_rank(variant: Variant) -> No
 
     for value in run_ranks(3, on_a_rank):
         assert oracles.error(value, oracles.exact(variant.to_list(wanted))) <= TOLERANCE[dtype]
+
+
+@pytest.mark.parametrize("name", ["nt_xent keys", "relic keys"])
+def test_factors_of_columns_beside_keys_are_those_of_rows_and_of_keys(variant: Variant, name: str) -> None:
+    case, dtype, bounds = case_named(name, ROWS), variant.dtypes[0], bounds_of(ROWS, 3)
+    keys, views = len(case.arguments["keys"]), 2 if name.startswith("nt_xent") else 1
+    of_rows, of_keys = [0.5, 2.0, 1.0, 1.5, 0.25], [1.25 - 0.125 * k for k in range(keys)]
+    parts = cut_case(case, bounds)
+
+    def value(own: Case, low: int, high: int, taken: Any, **further: Any) -> Nested:
+        factors = variant.floats([*(of_rows[low:high] * views), *(of_keys[k] for k in taken)])
+        a, b, bank = (variant.floats(own.arguments[key]) for key in ("view_a", "view_b", "keys"))
+        similarity = pnce.similarities.scaled_columns("cosine", factors)
+        loss: Any = getattr(pnce, case.loss)
+        return variant.to_list(loss(a, b, keys=bank, similarity=similarity, **further))
+
+    def on_a_rank(group: ThreadRank) -> Nested:
+        own, places = parts[group.rank]
+        return value(own, *bounds[group.rank], places["keys"].entries, across=pnce.across(group, gradients="summed"))
+
+    wanted = value(case, 0, ROWS, range(keys))
+    for found in run_ranks(3, on_a_rank):
+        assert oracles.error(found, oracles.exact(wanted)) <= TOLERANCE[dtype]
 
 
 def refusals(variant: Variant, calls: Callable[[ThreadRank], Callable[[], Any]]) -> list[str]:
@@ -418,6 +524,17 @@ DIFFERING: Mapping[str, Callable[[Variant, Any, Any, int], Any]] = {
     "queue": lambda v, a, ranks, k: pnce.moco(a, a, v.floats([[1.0, 0.0, 0.5]] * (2 + k)), across=ranks),
     "key": lambda v, a, ranks, k: pnce.proto_nce(
         a, a, v.array([0, 1]), v.floats([0.5, 0.5]), **({"key": a} if k else {}), across=ranks
+    ),
+    "scale": lambda v, a, ranks, k: pnce.cosent(a, a, v.array([0, 1]), scale=1.0 + k, across=ranks),
+    "grades": lambda v, a, ranks, k: pnce.angle(a, a, v.floats([0.0, 1.0]) if k else v.array([0, 1]), across=ranks),
+    "weights of one rank": lambda v, a, ranks, k: pnce.angle(
+        a, a, v.array([0, 1]), weights=v.floats([1.0, 2.0]) if k else None, across=ranks
+    ),
+    "keys of one rank": lambda _, a, ranks, k: pnce.nt_xent(a, a, keys=a if k else None, across=ranks),
+    "queue of keys": lambda _, a, ranks, k: pnce.relic(a, a, keys=pnce.queue_init(a, 2 + k), across=ranks),
+    "keys and a queue": lambda _, a, ranks, k: pnce.dcl(a, a, keys=pnce.queue_init(a, 2) if k else a, across=ranks),
+    "directions": lambda _, a, ranks, k: pnce.joint_info_nce(
+        a, a, directions=("query_to_key", "key_to_query")[k], across=ranks
     ),
     "similarity": lambda _, a, ranks, k: pnce.clip(
         a, a, logit_scale=2.0, similarity=("dot", "cosine")[k], across=ranks
