@@ -538,6 +538,37 @@ def test_what_has_a_gradient_and_is_no_number_makes_the_loss_none(case: Case, li
             assert np.isnan(float(found)), (name, place)
 
 
+DECIDING: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
+    "nnclr": (pnce.nnclr, (0,)),
+    "nnclr, views": (functools.partial(pnce.nnclr, negatives="views"), (0,)),
+    "nnclr, function": (functools.partial(pnce.nnclr, similarity=lambda x, y: x @ y.T), (0,)),
+    "nnclr, distances": (functools.partial(pnce.nnclr, similarity="neg_euclidean"), (0,)),
+    "gist_embed": (lambda x, y, guide, **options: pnce.gist_embed(x, y, guide[:4], guide[4:], **options), (1, 5)),
+}
+"""What has no gradient, and decides what is compared: a loss, and places of it in the first or the last argument."""
+
+
+@pytest.mark.parametrize("library", [np, torch], ids=["numpy", "torch"])
+@pytest.mark.parametrize("name", DECIDING)
+def test_what_decides_and_is_no_number_makes_the_loss_none(name: str, library: Any) -> None:
+    """A search among NaN would find something, which hides that; what a mask leaves out does not take part."""
+    loss, places = DECIDING[name]
+    arrays = [RNG.normal(size=(n, 3)) for n in (4, 4, 8)]
+    for place in places:
+        dirty = [x.copy() for x in arrays]
+        dirty[2 if name == "gist_embed" else 0][place, 1] = np.nan
+        given = [library.asarray(x) for x in dirty]
+        for block_size in (None, 2) if "function" not in name else (None,):
+            assert np.isnan(float(loss(*given, block_size=block_size)))
+        sizes = (8, 8) if "views" in name else (4, 4)
+        mask = np.ones(sizes, dtype=bool)
+        for k in range(place % 4, sizes[0], 4):
+            mask[k, :] = mask[:, k] = False
+        clean = [library.asarray(x) for x in arrays]
+        mask = library.asarray(mask)
+        assert float(loss(*given, mask=mask)) == float(loss(*clean, mask=mask)) != 0.0
+
+
 @pytest.mark.parametrize("temperature", [np.nan, 0.0])
 @pytest.mark.parametrize("name", ["info_nce", "joint_info_nce", "relic", "dclw"])
 def test_a_temperature_that_is_no_number_or_nothing_makes_the_loss_none(name: str, temperature: float) -> None:

@@ -13,6 +13,7 @@ from .registry import adapter_of
 __all__ = [
     "in_range",
     "largest_entry",
+    "nan_of",
     "normalize",
     "normalize_both",
     "reciprocal",
@@ -37,6 +38,14 @@ def upcast(xp: Namespace, x: Array) -> Array:
 def zeros(xp: Namespace, shape: tuple[int, ...], like: Array) -> Array:
     """Zeros of the dtype and device of `like`."""
     return xp.zeros(shape, dtype=like.dtype, device=device_of(like))
+
+
+def nan_of(judge: Array, x: Array) -> Array:
+    """The rows of `x`, NaN where those of `judge` hold NaN: its choice, of what to compare, would hide that."""
+    xp = namespace_of(x)
+    lost = stop_gradient(judge)
+    lost = xp.any(namespace_of(lost).isnan(lost), axis=1, keepdims=True)
+    return xp.where(lost, math.nan, x)
 
 
 def reciprocal(x: Array) -> Array:
