@@ -514,6 +514,34 @@ def test_no_pair_is_no_information(name: str) -> None:
     assert BOUNDS[name](scores) != 0.0
 
 
+# Contexts without samples.
+
+OF_NO_SAMPLES: dict[str, tuple[Callable[..., Any], Callable[[float], float], bool]] = {
+    "local_nce": (lambda s, t, **o: pnce.density.local_nce(s, t, -1.0, -1.0, **o), lambda _: 0.0, True),
+    "negative_sampling": (pnce.density.negative_sampling, lambda s: float(np.log1p(np.exp(-s))), True),
+    "ranking_nce": (lambda s, t, **o: pnce.density.ranking_nce(s, t, -1.0, -1.0, **o), lambda _: 0.0, True),
+    "info_nce_anchor": (lambda s, t, **o: pnce.density.info_nce_anchor(s, t, -1.0, -1.0, **o), lambda _: 0.0, False),
+    "sampled_softmax": (
+        lambda s, t, **o: pnce.density.sampled_softmax(s, t, -1.0, -1.0, include_positive=False, **o),
+        lambda _: 0.0,
+        False,
+    ),
+}
+"""A loss, its value for data of a score, and whether it counts: not where the formula for k = 0 has no value."""
+
+
+@pytest.mark.parametrize("name", OF_NO_SAMPLES)
+def test_a_context_without_samples_counts_where_its_loss_is_defined(name: str) -> None:
+    loss, of_data, counts = OF_NO_SAMPLES[name]
+    rng = np.random.default_rng(8)
+    data, noise, mask = rng.normal(size=3), rng.normal(size=(3, 4)), np.ones((3, 4), dtype=bool)
+    mask[1] = False
+    losses = loss(data, noise, mask=mask, reduction="none")
+    np.testing.assert_allclose(losses[[0, 2]], loss(data[[0, 2]], noise[[0, 2]], reduction="none"), rtol=1e-13)
+    assert losses[1] == pytest.approx(of_data(data[1]), rel=1e-14)
+    assert float(loss(data, noise, mask=mask)) == pytest.approx(float(np.sum(losses)) / (3 if counts else 2), rel=1e-13)
+
+
 # Numbers that are none.
 
 
