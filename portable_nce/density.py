@@ -19,10 +19,10 @@ A score of -inf is a probability of 0. A noise sample of that score adds 0 to th
 in k; to leave it out of k as well, use `mask`. Data of that score have infinite loss, with a finite gradient.
 `full_softmax` alone takes -inf for a mask, as the losses of `portable_nce.from_scores` do.
 
-A context that a mask leaves without samples has the loss that its formula gives for k = 0, and counts in a mean: 0 in
-`local_nce` and `ranking_nce`, as a row without negatives in InfoNCE. Where the formula divides by k, or has the logarithm
-of an empty sum, there is no value, and the context does not count: in `info_nce_anchor`, and in `sampled_softmax` without
-`include_positive`.
+A context that a mask leaves without samples has the loss that its formula gives for k = 0, and counts in a mean: it is
+0 in `local_nce` and `ranking_nce`, as that of a row without negatives in InfoNCE. Where the formula divides by k, or is
+the logarithm of an empty sum, there is no value, and the context does not count: in `info_nce_anchor`, and in
+`sampled_softmax` without `include_positive`.
 """
 
 from __future__ import annotations
