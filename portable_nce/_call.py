@@ -27,7 +27,7 @@ from ._core.checks import (
     temperature_of,
 )
 from ._core.namespace import device_of, enter, is_array, is_number, lift_to_tape, namespace_of
-from ._core.numerics import largest_entry, rows_where, upcast, zeros
+from ._core.numerics import largest_entry, reciprocal, rows_where, upcast, zeros
 from ._core.protocol import Array, Namespace
 from ._core.ranks import Notes, Ranks, Shards, agree, finished, told_to_others
 from ._core.reduction import REDUCTIONS, Reduction
@@ -706,7 +706,7 @@ def inverse(xp: Namespace, temperature: Any, like: Array) -> Array:
         if like.dtype == xp.float32:
             return 1.0 / float(temperature)
         temperature = xp.full((), temperature, dtype=like.dtype, device=device_of(like))
-    return 1.0 / temperature
+    return reciprocal(temperature)
 
 
 def is_by_rows(temperature: Any) -> bool:

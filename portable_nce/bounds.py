@@ -1329,7 +1329,7 @@ def _dual(scores: Array, u: Array, positives: Array | None, mask: Array | None) 
     check_shape("u", u, (pairs.scores.shape[0],))
     u = upcast(xp, u)
     own = xp.expand_dims(pairs.positive(), axis=1)
-    return pairs.finish(1.0 - pairs.row_mean(u) - pairs.mean_exp(pairs.scores - own - xp.expand_dims(u, axis=1)))
+    return pairs.finish(-pairs.row_mean(u) + 1.0 - pairs.mean_exp(pairs.scores - own - xp.expand_dims(u, axis=1)))
 
 
 def _js(pairs: Pairs) -> Array:

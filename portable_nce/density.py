@@ -18,6 +18,11 @@ loss                 best scores
 A score of -inf is a probability of 0. A noise sample of that score adds 0 to the loss or to the sum, and still counts
 in k; to leave it out of k as well, use `mask`. Data of that score have infinite loss, with a finite gradient.
 `full_softmax` alone takes -inf for a mask, as the losses of `portable_nce.from_scores` do.
+
+A context that a mask leaves without samples has the loss that its formula gives for k = 0, and counts in a mean: it is
+0 in `local_nce` and `ranking_nce`, as that of a row without negatives in InfoNCE. Where the formula divides by k, or is
+the logarithm of an empty sum, there is no value, and the context does not count: in `info_nce_anchor`, and in
+`sampled_softmax` without `include_positive`.
 """
 
 from __future__ import annotations
@@ -92,7 +97,8 @@ def local_nce(
     noise_log_q : float or array, shape (N, k) or (k,)
         Log-density of the noise distribution at the samples.
     mask : array of bool, shape (N, k), optional
-        Samples that take part; all by default. Their number in a context is its k.
+        Samples that take part; all by default. Their number in a context is its k; a context without any has loss 0,
+        and counts.
     weights : array, shape (N,), optional
         Weights of the contexts.
     reduction : {"mean", "sum", "none"}, default: "mean"
@@ -156,7 +162,7 @@ def negative_sampling(
     noise_scores : array, shape (N, k)
         Scores of k noise samples for each context. A sample of score -inf adds nothing to the loss.
     mask : array of bool, shape (N, k), optional
-        Samples that take part; all by default.
+        Samples that take part; all by default. A context without any has the loss of its data alone, and counts.
     weights : array, shape (N,), optional
         Weights of the contexts.
     reduction : {"mean", "sum", "none"}, default: "mean"
@@ -223,7 +229,7 @@ def ranking_nce(
     noise_log_q : float or array, shape (N, k) or (k,), optional
         Log-density of the noise distribution at the samples.
     mask : array of bool, shape (N, k), optional
-        Samples that take part; all by default.
+        Samples that take part; all by default. A context without any has loss 0, and counts.
     weights : array, shape (N,), optional
         Weights of the contexts.
     reduction : {"mean", "sum", "none"}, default: "mean"
@@ -297,8 +303,8 @@ def info_nce_anchor(
         Prior weight ν > 0 of the anchor, relative to each other class. Towards 0 the loss becomes `ranking_nce`'s of
         k - 1 samples.
     mask : array of bool, shape (N, k), optional
-        Samples that take part; all by default. Their number in a context is its k; a context without any does not
-        count.
+        Samples that take part; all by default. Their number in a context is its k; a context without any has no
+        loss, which is a mean over them, and does not count.
     weights : array, shape (N,), optional
         Weights of the contexts.
     reduction : {"mean", "sum", "none"}, default: "mean"

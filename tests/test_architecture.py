@@ -45,6 +45,7 @@ ADAPTER_MAY_IMPORT = {
     "numpy": {"numpy"},
     "numpy_functions": set[str](),
     "torch": {"torch"},
+    "torch_compiler": {"torch"},
     "torch_ranks": {"torch"},
     "jax": {"jax"},
     "cupy": {"cupy"},

@@ -1363,6 +1363,37 @@ def test_one_argument(name: str) -> None:
                 check(call, {parameter: junk})
 
 
+def numbers_in(result: Any) -> list[np.ndarray]:
+    """Give the floating-point arrays of a result, of which an objective has none."""
+    return [
+        np.asarray(leaf)
+        for leaf in leaves(result)
+        if isinstance(leaf, (np.ndarray, torch.Tensor)) and kind_of(leaf) == "f"
+    ]
+
+
+SIMILARITIES: Sequence[Mapping[str, Any]] = ({}, {"similarity": "cosine"})
+
+
+@pytest.mark.parametrize("library", sorted(TYPES))
+def test_the_value_of_an_array_of_one_entry_is_not_looked_at(library: str) -> None:
+    """NaN as a temperature, margin or scale makes NaN, and no error that names something else; nor do other values."""
+    world = World(library=library)
+    for name in FUNCTIONS:
+        for situation in situations_of(name):
+            call = call_of(name, situation, world)
+            for parameter in (p for p, kind in call.kinds.items() if isinstance(kind, Number) and kind.array):
+                for options in SIMILARITIES[: 1 + ("similarity" in call.given)]:
+                    told = f"{name}, {parameter}, {options}"
+                    with np.errstate(all="ignore"):
+                        of_nan, *others = (
+                            call.run(**options, **{parameter: world.array(np.asarray(x))})
+                            for x in (math.nan, math.inf, -1.0, 0.0, 0.7, 0.9)
+                        )
+                    for found, one, other in zip(*map(numbers_in, (of_nan, *others[-2:])), strict=True):
+                        assert np.isnan(found).any() or np.array_equal(one, other), told
+
+
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_unknown_keyword(name: str) -> None:
     call = call_of(name, situations_of(name)[0], World())

@@ -514,6 +514,34 @@ def test_no_pair_is_no_information(name: str) -> None:
     assert BOUNDS[name](scores) != 0.0
 
 
+# Contexts without samples.
+
+OF_NO_SAMPLES: dict[str, tuple[Callable[..., Any], Callable[[float], float], bool]] = {
+    "local_nce": (lambda s, t, **o: pnce.density.local_nce(s, t, -1.0, -1.0, **o), lambda _: 0.0, True),
+    "negative_sampling": (pnce.density.negative_sampling, lambda s: float(np.log1p(np.exp(-s))), True),
+    "ranking_nce": (lambda s, t, **o: pnce.density.ranking_nce(s, t, -1.0, -1.0, **o), lambda _: 0.0, True),
+    "info_nce_anchor": (lambda s, t, **o: pnce.density.info_nce_anchor(s, t, -1.0, -1.0, **o), lambda _: 0.0, False),
+    "sampled_softmax": (
+        lambda s, t, **o: pnce.density.sampled_softmax(s, t, -1.0, -1.0, include_positive=False, **o),
+        lambda _: 0.0,
+        False,
+    ),
+}
+"""A loss, its value for data of a score, and whether it counts: not where the formula for k = 0 has no value."""
+
+
+@pytest.mark.parametrize("name", OF_NO_SAMPLES)
+def test_a_context_without_samples_counts_where_its_loss_is_defined(name: str) -> None:
+    loss, of_data, counts = OF_NO_SAMPLES[name]
+    rng = np.random.default_rng(8)
+    data, noise, mask = rng.normal(size=3), rng.normal(size=(3, 4)), np.ones((3, 4), dtype=bool)
+    mask[1] = False
+    losses = loss(data, noise, mask=mask, reduction="none")
+    np.testing.assert_allclose(losses[[0, 2]], loss(data[[0, 2]], noise[[0, 2]], reduction="none"), rtol=1e-13)
+    assert losses[1] == pytest.approx(of_data(data[1]), rel=1e-14)
+    assert float(loss(data, noise, mask=mask)) == pytest.approx(float(np.sum(losses)) / (3 if counts else 2), rel=1e-13)
+
+
 # Numbers that are none.
 
 
@@ -536,6 +564,37 @@ def test_what_has_a_gradient_and_is_no_number_makes_the_loss_none(case: Case, li
             dirty[place] = np.nan
             found = case.function(*(library.asarray(dirty if j == k else x) for j, x in enumerate(arrays)))
             assert np.isnan(float(found)), (name, place)
+
+
+DECIDING: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
+    "nnclr": (pnce.nnclr, (0,)),
+    "nnclr, views": (functools.partial(pnce.nnclr, negatives="views"), (0,)),
+    "nnclr, function": (functools.partial(pnce.nnclr, similarity=lambda x, y: x @ y.T), (0,)),
+    "nnclr, distances": (functools.partial(pnce.nnclr, similarity="neg_euclidean"), (0,)),
+    "gist_embed": (lambda x, y, guide, **options: pnce.gist_embed(x, y, guide[:4], guide[4:], **options), (1, 5)),
+}
+"""What has no gradient, and decides what is compared: a loss, and places of it in the first or the last argument."""
+
+
+@pytest.mark.parametrize("library", [np, torch], ids=["numpy", "torch"])
+@pytest.mark.parametrize("name", DECIDING)
+def test_what_decides_and_is_no_number_makes_the_loss_none(name: str, library: Any) -> None:
+    """A search among NaN would find something, which hides that; what a mask leaves out does not take part."""
+    loss, places = DECIDING[name]
+    arrays = [RNG.normal(size=(n, 3)) for n in (4, 4, 8)]
+    for place in places:
+        dirty = [x.copy() for x in arrays]
+        dirty[2 if name == "gist_embed" else 0][place, 1] = np.nan
+        given = [library.asarray(x) for x in dirty]
+        for block_size in (None, 2) if "function" not in name else (None,):
+            assert np.isnan(float(loss(*given, block_size=block_size)))
+        sizes = (8, 8) if "views" in name else (4, 4)
+        mask = np.ones(sizes, dtype=bool)
+        for k in range(place % 4, sizes[0], 4):
+            mask[k, :] = mask[:, k] = False
+        clean = [library.asarray(x) for x in arrays]
+        mask = library.asarray(mask)
+        assert float(loss(*given, mask=mask)) == float(loss(*clean, mask=mask)) != 0.0
 
 
 @pytest.mark.parametrize("temperature", [np.nan, 0.0])

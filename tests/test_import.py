@@ -8,6 +8,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 
 if TYPE_CHECKING:
@@ -97,19 +98,103 @@ def test_everything_announced_is_there(run: Callable[[str], Any]) -> None:
     assert run(code) == []
 
 
-def test_the_first_call_of_a_process_may_be_compiled(run: Callable[[str], Any]) -> None:
-    """What is found out once of a type of arrays is then found out while PyTorch traces."""
-    code = """if True:
-        import json
-        import torch
-        import portable_nce as pnce
+FIRST_CALLS = """if True:
+    import json
+    import torch
+    import portable_nce as pnce
+    from torch._dynamo.testing import CompileCounter
 
-        def loss(x, y):
-            return pnce.info_nce(x, y, temperature=0.1) + pnce.bounds.js(x @ y.T)
+    class Own(torch.Tensor):
+        pass
 
-        x, y = torch.eye(4), torch.ones(4, 4) - torch.eye(4)
-        compiled = torch.compile(loss, fullgraph=True, backend="eager")(x, y)
-        print(json.dumps([float(compiled), float(loss(x, y))]))
-    """
-    compiled, expected = run(code)
-    assert compiled == pytest.approx(expected, rel=1e-6)
+    make = {
+        "Tensor": lambda x: x,
+        "Parameter": torch.nn.Parameter,
+        "Buffer": torch.nn.Buffer,
+        "Own": lambda x: x.as_subclass(Own),
+    }[KIND]
+    torch.manual_seed(0)
+
+    def arrays(n):
+        x, y, slots = (torch.randn(k, 3, dtype=torch.float64) for k in (n, n, 8))
+        return [make(z) for z in (x, y, slots, torch.tensor(0.5, dtype=torch.float64), torch.rand(n).double())]
+
+    def losses(x, y, slots, temperature, weights):
+        queue = pnce.queue_push(pnce.queue_init(slots, 9), slots)
+        return (
+            pnce.info_nce(x, y, temperature=temperature, weights=weights)
+            + pnce.moco(x, y, queue, temperature=temperature, weights=weights)
+            + pnce.bounds.js(x @ y.transpose(0, 1))
+        )
+
+    def plain(arguments):
+        return [z.detach().as_subclass(torch.Tensor) for z in arguments]
+"""
+"""A process without a call as yet, with tensors of one class everywhere."""
+
+TENSORS = ["Tensor", "Parameter", "Own"]
+
+
+@pytest.mark.parametrize("kind", TENSORS)
+def test_the_first_call_of_a_process_may_be_compiled(run: Callable[[str], Any], kind: str) -> None:
+    """What is found out once of a type of arrays is then found out while PyTorch traces, and leaves no mark on it."""
+    code = (
+        f"KIND = {kind!r}\n{FIRST_CALLS}"
+        """
+    counter = CompileCounter()
+    compiled = torch.compile(losses, fullgraph=True, backend=counter)
+    # A parameter has one shape, as Dynamo assumes (force_parameter_static_shapes).
+    given = [arrays(n) for n in ([4, 4] if KIND == "Parameter" else [4, 4, 5, 7])]
+    values = [float(compiled(*z).detach()) for z in given]
+    print(json.dumps([values, counter.frame_count, [float(losses(*plain(z))) for z in given]]))
+"""
+    )
+    values, graphs, expected = run(code)
+    assert values == pytest.approx(expected, rel=1e-12)
+    assert graphs == (1 if kind == "Parameter" else 2), "one for the first size, and one for all others"
+
+
+TRANSFORMED = {
+    "grad": """
+    function = lambda *z: torch.func.grad(losses, argnums=(0, 1, 3))(*z)
+    given = arrays(4)
+    values = torch.compile(function, fullgraph=True, backend="eager")(*given)
+    expected = function(*plain(given))
+""",
+    "vmap": """
+    function = lambda xs, t: torch.vmap(lambda x: pnce.info_nce(x, x.flip(0), temperature=t))(xs)
+    given = [make(torch.randn(3, 4, 5)), make(torch.tensor(0.5))]
+    values = torch.compile(function, fullgraph=True, backend="eager")(*given)
+    expected = function(*plain(given))
+""",
+    "export": """
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.temperature = torch.nn.Parameter(torch.tensor(0.5, dtype=torch.float64))
+
+        def forward(self, x, y):
+            return pnce.info_nce(x, y, temperature=self.temperature)
+
+    n, given, other = torch.export.Dim("n", min=2), arrays(4)[:2], arrays(6)[:2]
+    values = [
+        torch.export.export(Model(), tuple(given), strict=strict, dynamic_shapes=({0: n}, {0: n})).module()(*other)
+        for strict in (True, False)
+    ]
+    expected = [pnce.info_nce(*plain(other), temperature=0.5)] * 2
+""",
+}
+
+
+@pytest.mark.parametrize("transformed", TRANSFORMED)
+def test_the_first_call_of_a_process_may_be_a_transformed_one(run: Callable[[str], Any], transformed: str) -> None:
+    kind = "Buffer" if transformed == "export" else "Parameter"
+    code = (
+        f"KIND = {kind!r}\n{FIRST_CALLS}{TRANSFORMED[transformed]}"
+        """
+    print(json.dumps([[z.detach().tolist() for z in found] for found in (values, expected)]))
+"""
+    )
+    values, expected = run(code)
+    for value, correct in zip(values, expected, strict=True):
+        np.testing.assert_allclose(value, correct, rtol=1e-5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numbers
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ __all__ = [
     "device_of",
     "enter",
     "is_array",
+    "is_being_compiled",
     "is_far",
     "is_number",
     "library_namespace",
@@ -53,8 +55,9 @@ def provide_namespace(module: str, load: Callable[[], Namespace]) -> None:
 
 def library_namespace(array: Array) -> Namespace:
     """The namespace of the library that made `array`, with array-api-compat's corrections."""
-    if type(array).__module__.partition(".")[0] == "torch":
-        # What array_namespace finds too, but through caches that torch.compile warns of.
+    if isinstance(array, getattr(_pytorch(), "Tensor", ())):
+        # What array_namespace finds too, but through caches that torch.compile warns of. Nor can that read the names of
+        # all subclasses: str.partition of nn.Parameter's module is refused.
         if _BESIDE and not TYPE_CHECKING:
             from ...array_api_compat import torch  # noqa: PLC0415
         else:
@@ -75,6 +78,19 @@ def library_namespace(array: Array) -> Namespace:
             f"does not follow the array API; convert them to one that does"
         )
         raise TypeError(message) from error
+
+
+def _pytorch() -> Any:
+    """PyTorch where it has been imported, or None."""
+    return sys.modules.get("torch")
+
+
+def is_being_compiled(array: Array) -> bool:
+    """Whether torch.compile or torch.export traces what is done with `array`.
+
+    What is remembered from call to call is then left as it is: a graph is compiled again once that has changed.
+    """
+    return isinstance(array, getattr(_pytorch(), "Tensor", ())) and bool(_pytorch().compiler.is_compiling())
 
 
 def _name_of(array: Array) -> str:
@@ -98,7 +114,8 @@ def namespace_of(array: Array, *others: Array) -> Namespace:
         )
         raise TypeError(message)
     found = library_namespace(array)
-    _namespaces[type(array)] = found
+    if not is_being_compiled(array):
+        _namespaces[type(array)] = found
     return found
 
 

@@ -6,15 +6,17 @@ import math
 
 from .autodiff import stop_gradient
 from .checks import is_half
-from .namespace import device_of, is_far, namespace_of
+from .namespace import device_of, is_being_compiled, is_far, namespace_of
 from .protocol import Array, Namespace
 from .registry import adapter_of
 
 __all__ = [
     "in_range",
     "largest_entry",
+    "nan_of",
     "normalize",
     "normalize_both",
+    "reciprocal",
     "relu",
     "relu_slope",
     "rows_where",
@@ -36,6 +38,23 @@ def upcast(xp: Namespace, x: Array) -> Array:
 def zeros(xp: Namespace, shape: tuple[int, ...], like: Array) -> Array:
     """Zeros of the dtype and device of `like`."""
     return xp.zeros(shape, dtype=like.dtype, device=device_of(like))
+
+
+def nan_of(judge: Array, x: Array) -> Array:
+    """The rows of `x`, NaN where those of `judge` hold NaN: its choice, of what to compare, would hide that."""
+    xp = namespace_of(x)
+    lost = stop_gradient(judge)
+    lost = xp.any(namespace_of(lost).isnan(lost), axis=1, keepdims=True)
+    return xp.where(lost, math.nan, x)
+
+
+def reciprocal(x: Array) -> Array:
+    """``1 / x``.
+
+    Dynamo refuses a number on the left of ``/``, ``-`` and ``**`` where the tensor on the right is of a subclass of the
+    caller's ("All __torch_function__ overrides returned NotImplemented"); hence also ``-x + 1.0`` for ``1.0 - x``.
+    """
+    return namespace_of(x).ones_like(x) / x if is_being_compiled(x) else 1.0 / x
 
 
 def sum_to_scalar(xp: Namespace, x: Array) -> Array:
@@ -124,7 +143,7 @@ def in_range(xp: Namespace, rows: Array, columns: Array) -> tuple[Array, Array, 
     a, b = (xp.where(x == 0, xp.ones_like(x), x) for x in largest)
     larger, smaller = xp.where(a > b, a, b), xp.where(a > b, b, a)
     one = xp.ones_like(a)
-    room = limit / xp.where(larger > 1, larger, one)  # below 1, both are, and so is their product
+    room = limit * one / xp.where(larger > 1, larger, one)  # below 1, both are, and so is their product
     long = room < smaller
     factor = xp.where(long, xp.sqrt(room / xp.where(long, smaller, one)), one)
     scaled = []
@@ -161,7 +180,7 @@ def _unit_rows(factor: float, *arrays: Array) -> tuple[Array, ...]:
         scaled = x / largest
         length = xp.sqrt(xp.where(zero, math.inf, xp.sum(scaled * scaled, axis=-1, keepdims=True)))
         unit = scaled / length
-        found += [unit if found or factor == 1.0 else unit * factor, 1.0 / length, largest]
+        found += [unit if found or factor == 1.0 else unit * factor, reciprocal(length), largest]
     return tuple(found)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from .namespace import is_array, library_namespace, namespace_of, provide_namespace
+from .namespace import is_array, is_being_compiled, library_namespace, namespace_of, provide_namespace
 from .protocol import Adapter, Array, Differentiation
 
 __all__ = ["adapter_of", "backends_available", "communicator_of", "load_backend", "register_backend"]
@@ -138,12 +138,14 @@ def adapter_of(array: Array) -> Adapter:
     inside = getattr(array, "__recorded__", None)
     if inside is not None:
         return adapter_of(inside)
-    for base in type(array).__mro__:
-        module = base.__module__.partition(".")[0]
-        if module in _registered or module in _BUILT_IN or module in _entry_points():
-            found = load_backend(_ALIASES.get(module, module))
-            _by_type[type(array)] = found
-            return found
+    if is_being_compiled(array):
+        from ..backends.torch_compiler import untraced  # pyright: ignore[reportMissingImports]  # noqa: PLC0415
+
+        return load_backend(untraced(_loaded_library, type(array)))
+    library = _loaded_library(type(array))
+    if library is not None:
+        _by_type[type(array)] = load_backend(library)
+        return _by_type[type(array)]
     if not is_array(array):
         message = f"x: expected an array, got {type(array).__name__}; convert it with asarray first"
         raise TypeError(message)
@@ -154,6 +156,20 @@ def adapter_of(array: Array) -> Adapter:
     else:
         message += ", and their library does not follow the array API: they have no __array_namespace__"
     raise TypeError(message)
+
+
+def _loaded_library(kind: type) -> str | None:
+    """The module of the adapter for a type of arrays, which is then loaded, or None where there is none.
+
+    An adapter for a subclass goes before that for its base.
+    """
+    for base in kind.__mro__:
+        module = base.__module__.partition(".")[0]
+        if module in _registered or module in _BUILT_IN or module in _entry_points():
+            library = _ALIASES.get(module, module)
+            load_backend(library)
+            return library
+    return None
 
 
 def communicator_of(group: Any) -> Any:

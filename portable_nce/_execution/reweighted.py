@@ -158,7 +158,7 @@ class Reweighted:
         false = tau_plus * number * xp.exp(-xp.where(w < _LEAST, _LEAST * one, w))
         unknown = xp.isnan(w)
         enough = xp.logical_or(false < 1.0, unknown)
-        kept = xp.where(enough, 1.0 - false, one)
+        kept = xp.where(enough, -false + 1.0, one)
         first = xp.where(enough, w - self._log_rest(one) + xp.log(kept), -math.inf)
         least = log_number + by_row[0] - row.positive
         above = xp.logical_and(enough, xp.logical_or(first >= least, unknown))

@@ -7,6 +7,7 @@ from typing import Any
 from .._call import contrast_embeddings
 from .._core.checks import check_choice, check_floating, check_number, check_shape, shape_of
 from .._core.namespace import enter
+from .._core.numerics import nan_of
 from .._core.protocol import Array
 from .._core.ranks import Ranks, told_to_others
 from .._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, MarginStrategy, Precision, ReductionName
@@ -164,7 +165,7 @@ def gist_embed(
     guide_query : array, shape (N, E)
         The guide's embeddings of the queries, without gradient.
     guide_key : array, shape (K, E)
-        The guide's embeddings of the keys, without gradient.
+        The guide's embeddings of the keys, without gradient. NaN in either makes the loss NaN.
     margin : float, default: 0.0
         The margin m: the larger, the more negatives are left out.
     margin_strategy : {"absolute", "relative"}, default: "absolute"
@@ -222,7 +223,7 @@ def gist_embed(
     check_choice("margin_strategy", margin_strategy, STRATEGIES)
     _check_judged("guide_query", guide_query, "guide_key", guide_key, query=query, key=key)
     return contrast_embeddings(
-        {"query": query, "key": key},
+        {"query": nan_of(guide_query, query), "key": nan_of(guide_key, key)},
         objective=info_nce_objective(),
         pairing=guided(guide_query, guide_key, margin=margin, strategy=margin_strategy),
         similarity=similarity,

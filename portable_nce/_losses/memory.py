@@ -18,7 +18,7 @@ from .._core.checks import (
     shape_of,
 )
 from .._core.namespace import device_of, enter
-from .._core.numerics import upcast
+from .._core.numerics import nan_of, upcast
 from .._core.protocol import Array
 from .._core.ranks import Ranks, told_to_others
 from .._core.registry import adapter_of
@@ -301,7 +301,8 @@ def nnclr(
     Parameters
     ----------
     view_a, view_b : array, shape (N, D)
-        Embeddings of two views of a batch; row i of one belongs to row i of the other.
+        Embeddings of two views of a batch; row i of one belongs to row i of the other. A row of `view_a` that holds NaN
+        makes the loss NaN, though only its neighbour is compared.
     support : array, shape (M, D), or Queue
         Embeddings to choose neighbours from, without gradient. Slots of a `Queue` that were never written are not
         chosen; while none is, no row counts.
@@ -397,6 +398,7 @@ def nnclr(
         search = search.dense() if chosen.pullback is None else search
         nearest, found = search.argextreme(of_positives=False, largest=True)
     neighbors = stop_gradient(xp.take(stop_gradient(slots), nearest, axis=0))
+    neighbors = nan_of(searching[0], neighbors)
     embeddings, pairing = {"neighbors": neighbors, "view_b": y}, diagonal()
     if negatives == "views":
         embeddings, pairing = {"views": xp.concat([neighbors, y], axis=0)}, two_views()

@@ -18,7 +18,7 @@ from .._core.checks import (
     shape_of,
 )
 from .._core.namespace import device_of, enter, is_number
-from .._core.numerics import safe_sqrt, upcast, zeros
+from .._core.numerics import reciprocal, safe_sqrt, upcast, zeros
 from .._core.protocol import Array, Namespace
 from .._core.ranks import Ranks, told_to_others
 from .._core.registry import adapter_of
@@ -227,7 +227,7 @@ def _prototype_loss(
         {"embeddings": embeddings, "prototypes": prototypes},
         objective=info_nce_objective(),
         pairing=index(assignments),
-        similarity=scaled_columns(similarity, 1.0 / phi),
+        similarity=scaled_columns(similarity, reciprocal(phi)),
         temperature=1.0,
         dtypes=dtypes,
         replicated=True,

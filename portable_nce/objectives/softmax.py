@@ -285,11 +285,11 @@ def dclw(*, temperature: float | AnyArray, sigma: float | AnyArray = 0.5, detach
 
 def _weighted(row: RowStatistics, weight: Array) -> Array:
     """``lse - w s`` as ``u + (1 - w) s``: of large scores, the log-odds u hold no more than their difference."""
-    return row.log_odds + (1.0 - weight) * row.positive
+    return row.log_odds + (-weight + 1.0) * row.positive
 
 
 def _weighted_slopes(row: RowStatistics, weight: Array) -> Any:
-    return namespace_of(weight).ones_like(weight), None, None, 1.0 - weight, -row.positive
+    return namespace_of(weight).ones_like(weight), None, None, -weight + 1.0, -row.positive
 
 
 _WEIGHTED = Objective(_weighted, slopes=_weighted_slopes, needs_negative=True, couples_rows=False, label="dclw")
@@ -345,7 +345,7 @@ class _DclwWeights(EqualByContents):
         largest = xp.argmax(stop_gradient(logits), axis=0, keepdims=True) == places
         others = xp.sum(xp.where(largest, xp.zeros_like(shares), shares), axis=0, keepdims=True)
         most = xp.logical_and(largest, others < shares)
-        weight = xp.where(most, (2.0 - number) + number * (others / total), 2.0 - number * (shares / total))
+        weight = xp.where(most, (-number + 2.0) + number * (others / total), -number * (shares / total) + 2.0)
         return stop_gradient(weight) if self.detach else weight
 
 
