@@ -571,7 +571,10 @@ DECIDING: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
     "nnclr, views": (functools.partial(pnce.nnclr, negatives="views"), (0,)),
     "nnclr, function": (functools.partial(pnce.nnclr, similarity=lambda x, y: x @ y.T), (0,)),
     "nnclr, distances": (functools.partial(pnce.nnclr, similarity="neg_euclidean"), (0,)),
-    "gist_embed": (lambda x, y, guide, **options: pnce.gist_embed(x, y, guide[:4], guide[4:], **options), (1, 5)),
+    "gist_embed": (
+        lambda x, y, guide, **options: pnce.gist_embed(x, y, guide[:4], guide[4:], margin=-2.5, **options),
+        (1, 5),
+    ),
 }
 """What has no gradient, and decides what is compared: a loss, and places of it in the first or the last argument."""
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from .._call import contrast_embeddings, temperature_of_views
 from .._core.checks import check_floating, check_shape, common_dtype, shape_of
-from .._core.namespace import enter
-from .._core.numerics import upcast
+from .._core.namespace import enter, is_number, namespace_of
+from .._core.numerics import reciprocal, upcast
 from .._core.protocol import Array
 from .._core.ranks import Ranks, told_to_others
 from .._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, FlatForm, MultiPositive, Precision, ReductionName
@@ -498,8 +498,9 @@ def hcl(
     bounded = resolve(similarity).unit
 
     def objective(options: dict[str, Any]) -> AnyObjective:
-        floor = -1.0 / options["temperature"] if bounded else -math.inf
-        return hard_negatives(beta=beta, tau_plus=tau_plus, floor=floor)
+        return hard_negatives(
+            beta=beta, tau_plus=tau_plus, floor=_least(options["temperature"]) if bounded else -math.inf
+        )
 
     return _of_views(
         (view_a, view_b),
@@ -514,6 +515,13 @@ def hcl(
         precision=precision,
         across=across,
     )
+
+
+def _least(temperature: Any) -> Any:
+    """The least score of cosines: an array of one entry if the temperature is one, as NumPy's quotient of it is not."""
+    if is_number(temperature):
+        return -1.0 / temperature
+    return -reciprocal(namespace_of(temperature).reshape(temperature, (-1,)))
 
 
 def _of_views(

@@ -8,7 +8,7 @@ from typing import Any
 
 from .._core.checks import check_number, check_scalar_or_rows
 from .._core.equality import EqualByContents
-from .._core.namespace import is_array, is_number
+from .._core.namespace import is_number
 from .._core.types import AnyArray
 
 __all__ = ["HardNegatives", "hard_negatives"]
@@ -86,7 +86,6 @@ def hard_negatives(
     if not 0 <= tau_plus < 1:
         message = f"tau_plus: expected a number from 0 to less than 1, got {tau_plus}"
         raise ValueError(message)
-    # What NumPy makes of a 0-d array divided by a number is a scalar, whose value is no more looked at than an array's.
-    if not is_number(floor) or not (is_array(floor) or floor == -math.inf):
+    if not is_number(floor) or floor != -math.inf:
         check_scalar_or_rows("floor", floor)
     return HardNegatives(beta, tau_plus, floor)
