@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+import math
 import re
 from collections.abc import Callable
 from typing import Any, Literal
@@ -512,6 +513,52 @@ def test_no_pair_is_no_information(name: str) -> None:
     assert value == 0.0
     np.testing.assert_array_equal(gradient, np.zeros((4, 4)))
     assert BOUNDS[name](scores) != 0.0
+
+
+PARTLY = np.asarray([[True, True, False, True], [True, True, True, False], [False, False, True, False], [True] * 4])
+
+
+@pytest.mark.parametrize("dirt", [math.nan, math.inf, -math.inf, 1e300])
+@pytest.mark.parametrize("name", [*BOUNDS, "dual_critic", "mine"])
+def test_scores_of_a_bound_that_take_no_part_may_hold_anything(name: str, dirt: float) -> None:
+    """They reach neither the value nor the gradient, and no warning tells of them."""
+
+    def total(scores: Any) -> Any:
+        if name == "dual_critic":
+            return pnce.bounds.dual_critic(scores, mask=PARTLY).sum()
+        if name == "mine":
+            return pnce.bounds.mine(scores, mask=PARTLY)[0]
+        if name == "dual":
+            return pnce.bounds.dual(scores, np.asarray([0.5, -1.0, 0.25, 2.0]), mask=PARTLY)
+        return BOUNDS[name](scores, mask=PARTLY)
+
+    clean = np.random.default_rng(6).normal(size=(4, 4))
+    value, gradient = pnce.value_and_grad(total)(np.where(PARTLY, clean, dirt))
+    wanted, expected = pnce.value_and_grad(total)(np.where(PARTLY, clean, 0.0))
+    assert value == wanted
+    np.testing.assert_array_equal(gradient, expected)
+    assert np.all(gradient[~PARTLY] == 0.0)
+    assert np.any(gradient != 0.0)
+
+
+def test_no_critic_of_a_row_that_does_not_count() -> None:
+    """Row 2 has no negative, and row 0 no positive; of the others it is the log-odds less log 3."""
+    scores, mask = (
+        np.arange(12.0).reshape(3, 4) / 4,
+        np.asarray([[False, *[True] * 3], [True] * 4, [False, False, True, False]]),
+    )
+    wanted = np.log(np.exp(scores[1, [0, 2, 3]] - scores[1, 1]).sum()) - math.log(3.0)
+    np.testing.assert_allclose(pnce.bounds.dual_critic(scores, mask=mask), [0.0, wanted, 0.0], rtol=1e-14)
+
+
+def test_a_matrix_with_further_columns_has_no_upper_bound_by_leaving_one_out() -> None:
+    with pytest.raises(ValueError, match=r"^scores: expected a square matrix, got shape \(2, 3\)"):
+        pnce.bounds.leave_one_out(np.zeros((2, 3)))
+
+
+def test_targets_out_of_range_have_their_name() -> None:
+    with pytest.raises(ValueError, match=r"^targets: expected indices from 0 to 2, of the columns of scores, got 3"):
+        pnce.density.full_softmax(np.zeros((2, 3)), np.asarray([0, 3]))
 
 
 # Numbers that are none.
