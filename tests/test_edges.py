@@ -74,6 +74,19 @@ def test_concentrations_of_clusters_of_identical_points_are_all_alike() -> None:
     np.testing.assert_array_equal(found, [0.25, 0.25])
 
 
+@pytest.mark.parametrize("name", ["assignments", "concentrations", "mask"])
+@pytest.mark.parametrize("count", [1, 3])
+def test_clusterings_come_in_equal_numbers(name: str, count: int) -> None:
+    arrays: dict[str, Any] = {
+        "assignments": np.asarray([0, 1]),
+        "concentrations": np.ones(2),
+        "mask": np.ones((2, 2), dtype=bool),
+    }
+    given = {key: [array] * (count if key == name else 2) for key, array in arrays.items()}
+    with pytest.raises(ValueError, match=rf"^{name}: expected a sequence of 2 arrays, .*, got {count}$"):
+        pnce.proto_nce(np.eye(2), [np.eye(2)] * 2, *list(given.values())[:2], mask=given["mask"])
+
+
 @pytest.mark.parametrize("outside", [-1, 2, 7])
 def test_an_assignment_to_no_cluster_is_refused(outside: int) -> None:
     points, centres = RNG.normal(size=(5, 3)), RNG.normal(size=(2, 3))
@@ -549,6 +562,35 @@ def test_no_critic_of_a_row_that_does_not_count() -> None:
     )
     wanted = np.log(np.exp(scores[1, [0, 2, 3]] - scores[1, 1]).sum()) - math.log(3.0)
     np.testing.assert_allclose(pnce.bounds.dual_critic(scores, mask=mask), [0.0, wanted, 0.0], rtol=1e-14)
+
+
+SUMS: dict[str, Callable[..., Any]] = {
+    "moco_v3, temperature": lambda a, b, option: pnce.moco_v3(a, b, b, a, temperature=option[0] / 2),
+    "moco_v3, weights": lambda a, b, option: pnce.moco_v3(a, b, b, a, weights=option, reduction="sum"),
+    "proto_nce, weights": lambda a, b, option: pnce.proto_nce(
+        a,
+        [b[:3], b[2:]],
+        [np.arange(8) % 3, np.arange(8) % 6],
+        [b[:3, 0] * 0 + 0.5, b[2:, 0] * 0 + 0.5],
+        key=b,
+        weights=option,
+        reduction="sum",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_the_gradient_of_an_option_in_several_terms_is_rounded_once(name: str) -> None:
+    """In 16 bits a sum of rounded terms would be off by more than half a unit."""
+    for seed in range(20):
+        a, b = np.random.default_rng(seed).normal(size=(2, 8, 4)).astype(np.float16)
+        option = np.random.default_rng(seed).uniform(0.5, 1.5, size=(8,)).astype(np.float16)
+        arrays = a, b, option
+        found = pnce.grad(SUMS[name], argnums=2)(*arrays)
+        wanted = pnce.grad(SUMS[name], argnums=2)(*(x.astype(np.float64) for x in arrays))
+        assert found.dtype == np.float16
+        unit = np.spacing(np.abs(wanted).astype(np.float16)).astype(np.float64)
+        assert (np.abs(found.astype(np.float64) - wanted) <= 0.51 * unit).all()
 
 
 def test_a_matrix_with_further_columns_has_no_upper_bound_by_leaving_one_out() -> None:
