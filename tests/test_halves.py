@@ -513,6 +513,23 @@ def test_rows_of_any_magnitude(factor: float, similarity: pnce.typing.Similarity
 
 
 @pytest.mark.parametrize("similarity", ["cosine", "dot"])
+def test_rows_below_the_smallest_normal_number(similarity: pnce.typing.SimilarityName, emulated: None) -> None:
+    """No power of 2 that float32 has brings them near 1."""
+    del emulated
+    draw = torch.Generator().manual_seed(3)
+    a, b = (torch.randn((12, 8), generator=draw) for _ in range(2))
+    a[:4] *= 1e-39
+
+    def loss(x: torch.Tensor, y: torch.Tensor) -> Any:
+        return pnce.info_nce(x, y, temperature=0.5, similarity=similarity)
+
+    a, b = a.bfloat16(), b.bfloat16()
+    found, wanted = results(loss, a, b), results(loss, a.double(), b.double())
+    assert worst([found[0], found[2]], [wanted[0], wanted[2]], torch.bfloat16) <= 1.0
+    assert worst([found[1][4:]], [wanted[1][4:]], torch.bfloat16) <= 1.0
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "dot"])
 @pytest.mark.parametrize("factor", [1e-5, 1e-4, 1e-3])
 @pytest.mark.parametrize("form", ["info_nce", "clip", "nt_xent"])
 def test_short_rows_of_float16_leave_the_others_as_they_are(
