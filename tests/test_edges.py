@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Literal
 
+import jax
 import numpy as np
 import pytest
 import torch
@@ -552,6 +553,23 @@ def test_scores_of_a_bound_that_take_no_part_may_hold_anything(name: str, dirt: 
     np.testing.assert_array_equal(gradient, expected)
     assert np.all(gradient[~PARTLY] == 0.0)
     assert np.any(gradient != 0.0)
+
+
+@pytest.mark.parametrize("name", ["info_nce", "fdv", "dv", "nwj", "js", "club"])
+def test_a_positive_out_of_range_is_none_where_nobody_looks(name: str) -> None:
+    """Under tracing, where it is no error: its row does not count."""
+    scores = np.random.default_rng(7).normal(size=(3, 4)).astype(np.float32)
+    bound = getattr(pnce.bounds, name)
+    found = jax.jit(lambda g, p: bound(g, positives=p))(scores, np.asarray([1, 4, 0]))
+    wanted = bound(scores[[0, 2]].astype(np.float64), positives=np.asarray([1, 0]))
+    np.testing.assert_allclose(found, wanted, rtol=2e-6)
+
+
+def test_a_negative_at_infinity_is_no_information() -> None:
+    scores = np.asarray([[1.0, math.inf, 0.0], [0.0, 1.0, 2.0], [0.5, 0.0, 1.0]])
+    value, gradient = pnce.value_and_grad(pnce.bounds.dv)(scores)
+    assert value == -math.inf
+    assert not np.isnan(gradient).any()
 
 
 def test_no_critic_of_a_row_that_does_not_count() -> None:
