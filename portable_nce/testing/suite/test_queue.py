@@ -100,24 +100,24 @@ def test_the_queue_keeps_its_dtype(variant: Variant, dtype: str) -> None:
         assert_belongs(variant, pnce.queue_push(queue, variant.floats([[1 / 3] * D], pushed)), first, 4)
 
 
-@pytest.mark.parametrize("dtype", ["int8", "int32", "int64"])
+@pytest.mark.parametrize("kind", ["int8", "int32", "of an index"])
 @pytest.mark.parametrize("batch", [1, 3, 4, 7])
-def test_labels_move_with_their_rows(variant: Variant, batch: int, dtype: str) -> None:
+def test_labels_move_with_their_rows(variant: Variant, batch: int, kind: str) -> None:
     """They keep their dtype, and the queue its own."""
-    kind = variant.dtype(dtype)
+    kind = variant.index_dtype if kind == "of an index" else kind
     example = variant.floats(vectors(2, 1))
-    queue = pnce.queue_init(example, 4, labels=variant.array([5, 6], dtype))
+    queue = pnce.queue_init(example, 4, labels=variant.array([5, 6], kind))
     model = [0] * 4
     for turn in range(3):
         labels = [10 * turn + k for k in range(batch)]
         before = variant.to_list(queue.labels)
-        pushed = pnce.queue_push(queue, variant.floats(vectors(batch, turn)), labels=variant.array(labels, dtype))
+        pushed = pnce.queue_push(queue, variant.floats(vectors(batch, turn)), labels=variant.array(labels, kind))
         assert variant.to_list(queue.labels) == before
         queue, model = pushed, (model + labels)[-4:]
         assert type(queue) is pnce.Queue
         assert type(queue.labels) is type(example)
         assert queue.labels is not None
-        assert queue.labels.dtype == kind
+        assert queue.labels.dtype == variant.dtype(kind)
         assert variant.device_of(queue.labels) == variant.device
         assert variant.to_list(queue.labels) == model
 
@@ -131,16 +131,13 @@ def test_labels_of_a_shorter_dtype_are_taken(variant: Variant) -> None:
     assert variant.to_list(queue.labels) == [0, 7, 8]
 
 
-@pytest.mark.parametrize(("held", "given"), [("uint8", "int8"), ("int8", "uint8"), ("int32", "int64")])
+@pytest.mark.parametrize(("held", "given"), [("uint8", "int8"), ("int8", "uint8"), ("int8", "int32")])
 def test_labels_that_the_queue_cannot_hold_are_refused(variant: Variant, held: str, given: str) -> None:
     rows = variant.floats(vectors(2, 1))
     queue = pnce.queue_init(rows, 3, labels=variant.array([5, 6], held))
     labels = variant.array([7, 8], given)
-    if labels.dtype == variant.dtype(given):  # JAX has no 64 bits where they are switched off
-        with pytest.raises(
-            TypeError, match=r"\Alabels: expected a dtype that the queue's, .*, has all numbers of, got"
-        ):
-            pnce.queue_push(queue, rows, labels=labels)
+    with pytest.raises(TypeError, match=r"\Alabels: expected a dtype that the queue's, .*, has all numbers of, got"):
+        pnce.queue_push(queue, rows, labels=labels)
 
 
 def test_a_queue_of_other_shapes_is_refused(variant: Variant) -> None:
