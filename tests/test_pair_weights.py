@@ -528,7 +528,7 @@ def test_a_pairing_transposed_is_that_of_the_transposed_matrix(name: str) -> Non
 @pytest.mark.parametrize(
     "flags", [{"one_per_row": True}, {"one_per_column": True}, {"one_per_row": True, "one_per_column": True}], ids=str
 )
-def test_pairings_with_other_flags_are_others(flags: dict[str, bool]) -> None:
+def test_pairings_with_other_flags_are_others(flags: dict[str, Any]) -> None:
     assert pairings.Pairing(_near, **flags) == pairings.Pairing(_near, **flags)
     assert pairings.Pairing(_near, **flags) != pairings.Pairing(_near)
 
