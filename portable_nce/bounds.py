@@ -513,7 +513,8 @@ def mine(
     value : array
         Estimate in nats, 0-d, of the library, dtype and device of `scores`.
     log_mean : array
-        Logarithm of the new average, 0-d, without gradient.
+        Logarithm of the new average, 0-d, without gradient. Where no row counts, it stays what it was (0 at the first
+        step).
 
     Raises
     ------
@@ -546,14 +547,17 @@ def mine(
     now = pairs.log_mean(scores)
     state = stop_gradient(now)
     before = None if log_mean is None else xp.zeros_like(state) + scalar(xp, "log_mean", log_mean, scores)
-    if before is not None and rate < 1.0:
+    if before is not None:
         before = stop_gradient(before)
-        share = xp.zeros_like(before) + rate
-        state = _log_add(xp, before + xp.log1p(-share), state + xp.log(share))
+        if rate < 1.0:
+            share = xp.zeros_like(before) + rate
+            state = _log_add(xp, before + xp.log1p(-share), state + xp.log(share))
+        if pairs.counted is not None:
+            state = xp.where(xp.any(pairs.counted), state, before)
     positive = pairs.row_mean(pairs.positive())
     shift = xp.where(xp.isinf(state), xp.zeros_like(state), state)
     surrogate = positive - pairs.mean_exp(scores - shift)
-    return pairs.finish(_instead(positive - now, surrogate)), pairs.finish(state)
+    return pairs.finish(_instead(positive - now, surrogate)), finish(xp, state, pairs.dtype, "mean")
 
 
 def nwj(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask: AnyArray | None = None) -> ArrayT:
@@ -1139,8 +1143,10 @@ def log_n_ceiling(
             message = f"scores: expected at least one column, got {number}"
             raise ValueError(message)
         if positives is not None or mask is not None:
-            name = "mask" if positives is None else "positives"
-            message = f"{name}: expected None with a number of columns; pass the score matrix"
+            name, found = ("mask", mask) if positives is None else ("positives", positives)
+            message = (
+                f"{name}: expected None with a number of columns, got {type(found).__name__}; pass the score matrix"
+            )
             raise ValueError(message)
         return math.log(number)
     if not is_array(scores):

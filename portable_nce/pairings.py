@@ -880,7 +880,7 @@ def guided(
     .. math:: c_{ij} > c_{ii} - m \quad \text{(absolute)}, \qquad c_{ij} > c_{ii} - m |c_{ii}| \quad \text{(relative)}.
 
     A similarity that is the limit but for rounding is not above it: without a margin, a duplicate of the own column is
-    a negative.
+    a negative. So is a column of which the guide says NaN, in the pairing; `portable_nce.gist_embed` is NaN then.
 
     Parameters
     ----------

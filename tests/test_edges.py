@@ -5,10 +5,12 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+import math
 import re
 from collections.abc import Callable
 from typing import Any, Literal
 
+import jax
 import numpy as np
 import pytest
 import torch
@@ -71,6 +73,19 @@ def test_concentrations_of_clusters_of_identical_points_are_all_alike() -> None:
     centres = np.asarray([[1.0, 2.0], [3.0, 4.0]])
     found = pnce.concentrations(np.repeat(centres, 2, axis=0), centres, np.asarray([0, 0, 1, 1]), temperature=0.25)
     np.testing.assert_array_equal(found, [0.25, 0.25])
+
+
+@pytest.mark.parametrize("name", ["assignments", "concentrations", "mask"])
+@pytest.mark.parametrize("count", [1, 3])
+def test_clusterings_come_in_equal_numbers(name: str, count: int) -> None:
+    arrays: dict[str, Any] = {
+        "assignments": np.asarray([0, 1]),
+        "concentrations": np.ones(2),
+        "mask": np.ones((2, 2), dtype=bool),
+    }
+    given = {key: [array] * (count if key == name else 2) for key, array in arrays.items()}
+    with pytest.raises(ValueError, match=rf"^{name}: expected a sequence of 2 arrays, .*, got {count}$"):
+        pnce.proto_nce(np.eye(2), [np.eye(2)] * 2, *list(given.values())[:2], mask=given["mask"])
 
 
 @pytest.mark.parametrize("outside", [-1, 2, 7])
@@ -540,6 +555,98 @@ def test_a_context_without_samples_counts_where_its_loss_is_defined(name: str) -
     np.testing.assert_allclose(losses[[0, 2]], loss(data[[0, 2]], noise[[0, 2]], reduction="none"), rtol=1e-13)
     assert losses[1] == pytest.approx(of_data(data[1]), rel=1e-14)
     assert float(loss(data, noise, mask=mask)) == pytest.approx(float(np.sum(losses)) / (3 if counts else 2), rel=1e-13)
+
+
+PARTLY = np.asarray([[True, True, False, True], [True, True, True, False], [False, False, True, False], [True] * 4])
+
+
+@pytest.mark.parametrize("dirt", [math.nan, math.inf, -math.inf, 1e300])
+@pytest.mark.parametrize("name", [*BOUNDS, "dual_critic", "mine"])
+def test_scores_of_a_bound_that_take_no_part_may_hold_anything(name: str, dirt: float) -> None:
+    """They reach neither the value nor the gradient, and no warning tells of them."""
+
+    def total(scores: Any) -> Any:
+        if name == "dual_critic":
+            return pnce.bounds.dual_critic(scores, mask=PARTLY).sum()
+        if name == "mine":
+            return pnce.bounds.mine(scores, mask=PARTLY)[0]
+        if name == "dual":
+            return pnce.bounds.dual(scores, np.asarray([0.5, -1.0, 0.25, 2.0]), mask=PARTLY)
+        return BOUNDS[name](scores, mask=PARTLY)
+
+    clean = np.random.default_rng(6).normal(size=(4, 4))
+    value, gradient = pnce.value_and_grad(total)(np.where(PARTLY, clean, dirt))
+    wanted, expected = pnce.value_and_grad(total)(np.where(PARTLY, clean, 0.0))
+    assert value == wanted
+    np.testing.assert_array_equal(gradient, expected)
+    assert np.all(gradient[~PARTLY] == 0.0)
+    assert np.any(gradient != 0.0)
+
+
+@pytest.mark.parametrize("name", ["info_nce", "fdv", "dv", "nwj", "js", "club"])
+def test_a_positive_out_of_range_is_none_where_nobody_looks(name: str) -> None:
+    """Under tracing, where it is no error: its row does not count."""
+    scores = np.random.default_rng(7).normal(size=(3, 4)).astype(np.float32)
+    bound = getattr(pnce.bounds, name)
+    found = jax.jit(lambda g, p: bound(g, positives=p))(scores, np.asarray([1, 4, 0]))
+    wanted = bound(scores[[0, 2]].astype(np.float64), positives=np.asarray([1, 0]))
+    np.testing.assert_allclose(found, wanted, rtol=2e-6)
+
+
+def test_a_negative_at_infinity_is_no_information() -> None:
+    scores = np.asarray([[1.0, math.inf, 0.0], [0.0, 1.0, 2.0], [0.5, 0.0, 1.0]])
+    value, gradient = pnce.value_and_grad(pnce.bounds.dv)(scores)
+    assert value == -math.inf
+    assert not np.isnan(gradient).any()
+
+
+def test_no_critic_of_a_row_that_does_not_count() -> None:
+    """Row 2 has no negative, and row 0 no positive; of the others it is the log-odds less log 3."""
+    scores, mask = (
+        np.arange(12.0).reshape(3, 4) / 4,
+        np.asarray([[False, *[True] * 3], [True] * 4, [False, False, True, False]]),
+    )
+    wanted = np.log(np.exp(scores[1, [0, 2, 3]] - scores[1, 1]).sum()) - math.log(3.0)
+    np.testing.assert_allclose(pnce.bounds.dual_critic(scores, mask=mask), [0.0, wanted, 0.0], rtol=1e-14)
+
+
+SUMS: dict[str, Callable[..., Any]] = {
+    "moco_v3, temperature": lambda a, b, option: pnce.moco_v3(a, b, b, a, temperature=option[0] / 2),
+    "moco_v3, weights": lambda a, b, option: pnce.moco_v3(a, b, b, a, weights=option, reduction="sum"),
+    "proto_nce, weights": lambda a, b, option: pnce.proto_nce(
+        a,
+        [b[:3], b[2:]],
+        [np.arange(8) % 3, np.arange(8) % 6],
+        [b[:3, 0] * 0 + 0.5, b[2:, 0] * 0 + 0.5],
+        key=b,
+        weights=option,
+        reduction="sum",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SUMS)
+def test_the_gradient_of_an_option_in_several_terms_is_rounded_once(name: str) -> None:
+    """In 16 bits a sum of rounded terms would be off by more than half a unit."""
+    for seed in range(20):
+        a, b = np.random.default_rng(seed).normal(size=(2, 8, 4)).astype(np.float16)
+        option = np.random.default_rng(seed).uniform(0.5, 1.5, size=(8,)).astype(np.float16)
+        arrays = a, b, option
+        found = pnce.grad(SUMS[name], argnums=2)(*arrays)
+        wanted = pnce.grad(SUMS[name], argnums=2)(*(x.astype(np.float64) for x in arrays))
+        assert found.dtype == np.float16
+        unit = np.spacing(np.abs(wanted).astype(np.float16)).astype(np.float64)
+        assert (np.abs(found.astype(np.float64) - wanted) <= 0.51 * unit).all()
+
+
+def test_a_matrix_with_further_columns_has_no_upper_bound_by_leaving_one_out() -> None:
+    with pytest.raises(ValueError, match=r"^scores: expected a square matrix, got shape \(2, 3\)"):
+        pnce.bounds.leave_one_out(np.zeros((2, 3)))
+
+
+def test_targets_out_of_range_have_their_name() -> None:
+    with pytest.raises(ValueError, match=r"^targets: expected indices from 0 to 2, of the columns of scores, got 3"):
+        pnce.density.full_softmax(np.zeros((2, 3)), np.asarray([0, 3]))
 
 
 # Numbers that are none.

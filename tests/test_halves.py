@@ -584,6 +584,23 @@ def test_rows_of_any_magnitude(factor: float, similarity: pnce.typing.Similarity
 
 
 @pytest.mark.parametrize("similarity", ["cosine", "dot"])
+def test_rows_below_the_smallest_normal_number(similarity: pnce.typing.SimilarityName, emulated: None) -> None:
+    """No power of 2 that float32 has brings them near 1."""
+    del emulated
+    draw = torch.Generator().manual_seed(3)
+    a, b = (torch.randn((12, 8), generator=draw) for _ in range(2))
+    a[:4] *= 1e-39
+
+    def loss(x: torch.Tensor, y: torch.Tensor) -> Any:
+        return pnce.info_nce(x, y, temperature=0.5, similarity=similarity)
+
+    a, b = a.bfloat16(), b.bfloat16()
+    found, wanted = results(loss, a, b), results(loss, a.double(), b.double())
+    assert worst([found[0], found[2]], [wanted[0], wanted[2]], torch.bfloat16) <= 1.0
+    assert worst([found[1][4:]], [wanted[1][4:]], torch.bfloat16) <= 1.0
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "dot"])
 @pytest.mark.parametrize("factor", [1e-5, 1e-4, 1e-3])
 @pytest.mark.parametrize("form", ["info_nce", "clip", "nt_xent"])
 def test_short_rows_of_float16_leave_the_others_as_they_are(
@@ -706,6 +723,97 @@ def test_three_products_of_the_largest_numbers(emulated: None) -> None:
     x = torch.eye(4)
     loss = pnce.info_nce(x, 3.4e38 * x, similarity="dot", temperature=1e38, precision="high")
     assert float(loss) == pytest.approx(0.0954, abs=1e-3)
+
+
+@pytest.mark.parametrize("name", ["info_nce", "info_nce of cosines", "clip", "siglip", "nt_xent", "moco"])
+def test_three_products_have_sixteen_bits(name: str, emulated: None) -> None:
+    """Of numbers of float32 each is the sum of two of bfloat16 and of a rest below 2^-16, in value and gradients."""
+    del emulated
+    draw = torch.Generator().manual_seed(9)
+    a = torch.randn((24, 16), generator=draw)
+    b = a + torch.randn((24, 16), generator=draw)
+    loss = LOSSES[name][0]
+    found = results(lambda x, y: loss(x / 4, y / 4, precision="high"), a, b)
+    plain = results(lambda x, y: loss(x / 4, y / 4, precision="highest"), a, b)
+    wanted = results(lambda x, y: loss(x / 4, y / 4), a.double(), b.double())
+    for got, best, want in zip(found, plain, wanted, strict=True):
+        size = max(float(want.abs().max()), 1e-30)
+        assert float((got - want).abs().max()) <= 2.0**-12 * size
+        assert float((best - want).abs().max()) <= 2.0**-18 * size
+    assert any(not torch.equal(got, best) for got, best in zip(found, plain, strict=True))
+
+
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+@pytest.mark.parametrize("number", [torch.inf, 3.4e38])
+def test_three_products_of_what_bfloat16_cannot_hold(number: float, sign: float, emulated: None) -> None:
+    """Infinity stays what it is, and what would be rounded to it does not."""
+    del emulated
+    x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+    y = torch.tensor([[1.0, 0.5], [0.0, 1.0], [sign * number, 1.0]])
+
+    def losses(precision: Any) -> torch.Tensor:
+        return pnce.info_nce(x, y, similarity="dot", temperature=1e37, precision=precision, reduction="none")
+
+    assert bool(losses("highest").isfinite().all()) == math.isfinite(number)
+    torch.testing.assert_close(losses("high"), losses("highest"), rtol=1e-4, atol=1e-6, equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_torch_widens_on_a_processor(dtype: torch.dtype) -> None:
+    a, b = (torch.randn((N, D), generator=torch.Generator().manual_seed(k)).to(dtype) for k in range(2))
+    with Products() as products:
+        LOSSES["clip"][0](a.requires_grad_(), b.requires_grad_()).backward()
+    assert set(products.found) == {("float32",) * 3}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_temperatures_of_rows_that_are_far_apart(dtype: torch.dtype, emulated: None, *, symmetric: bool) -> None:
+    """The gradient of a row of little weight has its bits beside that of a row of much."""
+    del emulated
+    a, b, _ = near_pairs("random", 64, dtype)
+    temperature = 10.0 ** torch.linspace(-1.5, 6.0, 64)
+
+    def loss(x: torch.Tensor, y: torch.Tensor) -> Any:
+        own = temperature.to(torch.promote_types(x.dtype, torch.float32))
+        return pnce.info_nce(x, y, temperature=own, similarity="cosine", symmetric=symmetric, reduction="sum")
+
+    found, wanted = results(loss, a, b), results(loss, a.double(), b.double())
+    seen = wanted[1].abs().max(dim=1).values > 64 * torch.finfo(dtype).tiny
+    assert int(seen.sum()) > 16
+    assert worst([found[1][seen]], [wanted[1][seen]], dtype) <= 1.0
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_column_at_minus_infinity_takes_no_part(dtype: torch.dtype, emulated: None) -> None:
+    """All its scores are -inf, and none of them is NaN."""
+    del emulated
+    draw = torch.Generator().manual_seed(2)
+    a, b = ((torch.rand((rows, 3), generator=draw) + 0.1).to(dtype) for rows in (4, 6))
+    b[5, 0] = -torch.inf
+
+    def losses(y: torch.Tensor) -> torch.Tensor:
+        own: Any = {"objective": "info_nce", "similarity": "dot", "temperature": 0.5, "reduction": "none"}
+        return pnce.contrast(a, y, **own)
+
+    assert bool(losses(b).isfinite().all())
+    assert torch.equal(losses(b), losses(b[:5]))
+
+
+def test_offsets_upon_offsets(emulated: None) -> None:
+    """Each is one more column of the operands, and none is one of their parts."""
+    del emulated
+    a, b, _ = near_pairs("random", 32, torch.bfloat16)
+    draw = torch.Generator().manual_seed(3)
+    first, second = torch.randn((32,), generator=draw), torch.randn((32,), generator=draw)
+
+    def loss(x: torch.Tensor, y: torch.Tensor) -> Any:
+        own = pnce.similarities.shifted_columns("cosine", first.to(torch.promote_types(x.dtype, torch.float32)))
+        own = pnce.similarities.shifted_columns(own, second.to(torch.promote_types(x.dtype, torch.float32)))
+        return pnce.info_nce(x, y, temperature=0.1, similarity=own)
+
+    found, wanted = results(loss, a, b), results(loss, a.double(), b.double())
+    assert worst(found, wanted, torch.bfloat16) <= 1.0
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -470,8 +470,8 @@ def test_nan_of_a_pair_without_weight() -> None:
 
 @pytest.mark.parametrize("symmetric", [False, True])
 def test_nan_of_a_guide_leaves_nothing_out(*, symmetric: bool) -> None:
-    guide = np.full((SIZE, 3), math.nan)
-    got = pnce.gist_embed(U, V, guide, guide, temperature=0.5, symmetric=symmetric)
+    guided = pairings.guided(*np.full((2, SIZE, 3), math.nan))
+    got = pnce.contrast(U, V, objective="info_nce", pairing=guided, temperature=0.5, symmetric=symmetric)
     assert float(got) == pytest.approx(float(pnce.info_nce(U, V, temperature=0.5, symmetric=symmetric)), rel=1e-13)
 
 
@@ -498,3 +498,210 @@ def test_a_similarity_that_equals_the_limit_is_not_above_it(
             given: list[Any] = [convert(z) for z in (x, y, guide, keys)]
             got = pnce.gist_embed(*given, **options, block_size=block_size)
             assert float(got) == pytest.approx(float(wanted), rel=1e-5 if dtype == "float32" else 1e-13)
+
+
+# ------------------------------------------------------------------------------------- transposes, flags, references
+
+
+def test_a_transposed_tile_has_everything_turned() -> None:
+    rows, columns = (KINDS[:2, None], JUDGED_ROWS[:2, None, :]), (JUDGED_COLUMNS[None, :, :], FURTHER_KINDS[None, :])
+    i, j = np.asarray([[3], [4]]), np.arange(SIZE)[None, :]
+    mask = MASK[:2, :SIZE]
+    tile = pairings.Tile(i, j, 7, SIZE, rows, columns, (WEIGHTS[:2],), np.float32, mask)
+    turned = tile.transposed()
+    assert (turned.n_rows, turned.n_columns, turned.dtype) == (SIZE, 7, np.float32)
+    wanted = (j.T, i.T, JUDGED_COLUMNS[:, None, :], FURTHER_KINDS[:, None], KINDS[None, :2], JUDGED_ROWS[None, :2, :])
+    arrays = (turned.i, turned.j, *turned.rows, *turned.columns, *turned.pairs, turned.mask)
+    for got, want in zip(arrays, (*wanted, WEIGHTS[:2].T, mask.T), strict=True):
+        np.testing.assert_array_equal(got, want)
+    assert tile._replace(mask=None).transposed().mask is None
+
+
+def test_a_rule_knows_the_size_of_the_matrix() -> None:
+    """That of the whole, in every tile, and turned in the other direction."""
+    seen = set()
+
+    def rule(tile: pairings.Tile) -> tuple[Any, Any]:
+        seen.add((tile.n_rows, tile.n_columns))
+        return tile.i == tile.j, tile.i != tile.j
+
+    pairing = pairings.Pairing(rule)
+    pnce.contrast(X, Y, objective="info_nce", pairing=pairing, block_size=2)
+    assert seen == {(ROWS, COLUMNS)}
+    turned = pairing.transposed()
+    pnce.contrast(Y, X, objective="info_nce", pairing=turned, block_size=2)
+    assert seen == {(ROWS, COLUMNS)}
+
+
+@pytest.mark.parametrize("name", [*OF_SETS, *OF_WEIGHTS])
+def test_a_pairing_transposed_is_that_of_the_transposed_matrix(name: str) -> None:
+    """Twice, it is the first; with `with_arrays`, it stays what it is."""
+    pairing = {**OF_SETS, **OF_WEIGHTS}[name]()
+    turned = pairing.transposed()
+    assert (turned.one_per_row, turned.one_per_column) == (pairing.one_per_column, pairing.one_per_row)
+    assert turned.transposed().rule == pairing.rule
+    for got, want in zip(
+        (*turned.rows, *turned.columns, *turned.pairs),
+        (*pairing.columns, *pairing.rows, *(x.T for x in pairing.pairs)),
+        strict=True,
+    ):
+        np.testing.assert_array_equal(got, want)
+    arrays: dict[str, Any] = {key: getattr(pairing, key) for key in ("rows", "columns", "pairs")}
+    assert pairing.with_arrays(**arrays) == pairing
+
+
+@pytest.mark.parametrize(
+    "flags", [{"one_per_row": True}, {"one_per_column": True}, {"one_per_row": True, "one_per_column": True}], ids=str
+)
+def test_pairings_with_other_flags_are_others(flags: dict[str, Any]) -> None:
+    assert pairings.Pairing(_near, **flags) == pairings.Pairing(_near, **flags)
+    assert pairings.Pairing(_near, **flags) != pairings.Pairing(_near)
+
+
+def test_several_views_are_others_than_two() -> None:
+    assert pairings.several_views(3) == pairings.several_views(3)
+    assert pairings.several_views(3) != pairings.several_views(2)
+
+
+def _contrast(pairing: Any, **options: Any) -> Any:
+    return pnce.contrast(U, V, objective="info_nce", pairing=pairing, similarity="dot", **options)
+
+
+@pytest.mark.parametrize("margin", [0.0, 0.25])
+@pytest.mark.parametrize("strategy", ["absolute", "relative"])
+def test_a_guide_leaves_out_what_comes_near_to_its_positive(strategy: Any, margin: float) -> None:
+    """Of positives that the guide thinks far apart, the relative margin is a share of the magnitude."""
+    cosines = _cosines()
+    own = np.diag(cosines)
+    assert own.min() < -0.1
+    assert own.max() > 0.1
+    limits = own - margin if strategy == "absolute" else own - margin * np.abs(own)
+    mask = (cosines <= limits[:, None]) | np.eye(SIZE, dtype=bool)
+    assert 0 < mask.sum() - SIZE < SIZE * (SIZE - 1)
+    guided = pairings.guided(JUDGED_ROWS, JUDGED_COLUMNS, margin=margin, strategy=strategy)
+    options: dict[str, Any] = {"reduction": "none"}
+    np.testing.assert_allclose(
+        _contrast(guided, **options), _contrast(pairings.diagonal(), mask=mask, **options), rtol=1e-13
+    )
+
+
+def test_a_guide_judges_further_columns() -> None:
+    """What comes exactly at the limit stays a negative."""
+    guide, further = np.eye(3), np.asarray([[1.0, 0.0, 0.0], [0.6, 0.8, 0.0]])
+    pairing = pairings.guided(guide, np.concatenate([guide, further]))
+    query, key = U[:3], np.concatenate([V[:3], V[4:6]])
+    mask = np.ones((3, 5), dtype=bool)
+    got = pnce.contrast(query, key, objective="info_nce", pairing=pairing, reduction="none")
+    wanted = pnce.contrast(query, key, objective="info_nce", mask=mask, reduction="none")
+    np.testing.assert_allclose(got, wanted, rtol=1e-13)
+    strict = pairings.guided(guide, np.concatenate([guide, further]), margin=0.5)
+    mask[0, 3:], mask[1, 4] = False, False
+    got = pnce.contrast(query, key, objective="info_nce", pairing=strict, reduction="none")
+    wanted = pnce.contrast(query, key, objective="info_nce", mask=mask, reduction="none")
+    np.testing.assert_allclose(got, wanted, rtol=1e-13)
+    with pytest.raises(ValueError, match=r"columns: expected one for each row, and further ones, got 2 for 3"):
+        pairings.guided(guide, further)
+
+
+GIVEN: dict[str, Callable[[Any, Any, Any], pairings.Pairing]] = {
+    "soft": lambda weights, rows, columns: pairings.soft(weights),  # noqa: ARG005
+    "weighted": lambda weights, rows, columns: pairings.weighted(pairings.diagonal(), weights),  # noqa: ARG005
+    "teacher": lambda weights, rows, columns: pairings.teacher(rows, columns, temperature=0.5),  # noqa: ARG005
+    "own teacher": lambda weights, rows, columns: pairings.teacher(rows, temperature=0.5),  # noqa: ARG005
+    "guided": lambda weights, rows, columns: pairings.guided(rows, columns, margin=0.1),  # noqa: ARG005
+}
+
+
+@pytest.mark.parametrize("asarray", [np.asarray, torch.asarray], ids=["numpy", "torch"])
+@pytest.mark.parametrize("block_size", [None, 2])
+@pytest.mark.parametrize("name", GIVEN)
+def test_what_a_pairing_is_made_of_has_no_gradient(name: str, block_size: int | None, asarray: Any) -> None:
+    def loss(u: Any, *given: Any) -> Any:
+        pairing = GIVEN[name](*given)
+        return pnce.contrast(u, asarray(V), objective="info_nce", pairing=pairing, block_size=block_size)
+
+    arrays = tuple(map(asarray, (U, WEIGHTS, JUDGED_ROWS, JUDGED_COLUMNS)))
+    _, gradients = pnce.value_and_grad(loss, argnums=(0, 1, 2, 3))(*arrays)
+    assert np.asarray(gradients[0]).any()
+    assert not any(np.asarray(gradient).any() for gradient in gradients[1:])
+
+
+def test_a_teacher_at_infinity_is_seen() -> None:
+    """It has no direction, and the loss of its row is NaN."""
+    judged = JUDGED_ROWS.copy()
+    judged[1, 0] = math.inf
+    losses = _contrast(pairings.teacher(judged, JUDGED_COLUMNS, temperature=0.5), reduction="none")
+    np.testing.assert_array_equal(np.isnan(losses), np.arange(SIZE) == 1)
+
+
+def test_an_own_column_that_is_not_valid_is_no_positive() -> None:
+    valid = np.asarray([True, False, True, True, False, True, True, True, True])
+    losses = pnce.contrast(
+        X, Y, objective="info_nce", pairing=pairings.queue(valid), reduction="none", similarity="dot"
+    )
+    scores, further = X @ Y.T, [7, 8]
+    wanted = [np.log1p(np.exp(scores[i, further] - scores[i, i]).sum()) if valid[i] else 0.0 for i in range(ROWS)]
+    np.testing.assert_allclose(losses, wanted, rtol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(5, 5), (4, 6)])
+def test_two_views_are_of_a_square_matrix_with_an_even_number_of_rows(shape: tuple[int, int]) -> None:
+    x, y = (RANDOM.normal(size=(n, WIDTH)) for n in shape)
+    pairing = pairings.weighted(pairings.two_views(), np.ones(shape))
+    for chosen in (pairing, pairings.two_views()):
+        with pytest.raises(ValueError, match=r"pairing: two views expect a square matrix of an even number of rows"):
+            pnce.contrast(x, y, objective="info_nce", pairing=chosen)
+
+
+def test_shares_of_smoothing() -> None:
+    """Up to, and without, all of the weight; with columns beyond the rows too."""
+    with pytest.raises(ValueError, match=r"smoothing: expected a number from 0 to less than 1, got 1\.0"):
+        pairings.smoothed(1.0)
+    assert pairings.smoothed(0.0) == pairings.diagonal()
+    targets = 0.7 * np.eye(ROWS, COLUMNS) + 0.3 / COLUMNS
+    options: dict[str, Any] = {"objective": "info_nce", "similarity": "dot", "reduction": "none"}
+    got = pnce.contrast(X, Y, pairing=pairings.smoothed(0.3), **options)
+    log_shares = _log_softmax(X @ Y.T)
+    np.testing.assert_allclose(got, -(targets * log_shares).sum(axis=1), rtol=1e-12)
+
+
+def test_a_rule_without_a_weight_for_a_positive_calls_it_a_negative() -> None:
+    weights = np.where(POSITIVES, 0.5, 0.0)
+
+    def rule(tile: pairings.Tile) -> tuple[Any, ...]:
+        everything = (tile.i >= 0) & (tile.j >= 0)
+        return everything, ~everything, tile.pairs[0]
+
+    options: dict[str, Any] = {"similarity": "dot", "reduction": "none"}
+    for objective in ("info_nce", "flat_nce"):
+        got = pnce.contrast(X, Y, objective=objective, pairing=pairings.Pairing(rule, pairs=(weights,)), **options)
+        wanted = pnce.contrast(X, Y, objective=objective, pairing=pairings.soft(weights), **options)
+        np.testing.assert_allclose(got, wanted, rtol=1e-13)
+        explicit = pnce.contrast(X, Y, objective=objective, pairing=pairings.explicit(POSITIVES), **options)
+        np.testing.assert_allclose(got, explicit, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("returned", "error", "message"),
+    [
+        (lambda p, n: (p,), TypeError, "a rule that returns a pair of boolean arrays, or also weights, got tuple"),  # noqa: ARG005
+        (lambda p, n: (p, n, p * 1.0, p * 1.0, p * 1.0), TypeError, "a rule that returns a pair of boolean arrays"),
+        (lambda p, n: (p, n, p[:, :1] * 1.0), ValueError, "weights of positives, floating-point numbers of shape"),
+        (lambda p, n: (p, n, p), ValueError, "weights of positives, floating-point numbers of shape"),
+        (
+            lambda p, n: (p, n, p * 1.0, n[:1] * 1.0),
+            ValueError,
+            "weights of negatives, floating-point numbers of shape",
+        ),
+    ],
+)
+def test_what_a_rule_must_not_return(returned: Any, error: type[Exception], message: str) -> None:
+    pairing = pairings.Pairing(lambda tile: returned(tile.i == tile.j, tile.i != tile.j))
+    with pytest.raises(error, match=f"pairing: expected {message}"):
+        _contrast(pairing)
+
+
+@pytest.mark.parametrize("mining", ["batch_all", "batch_hard", "semi_hard"])
+def test_triplets_take_no_weights_of_positives(mining: Any) -> None:
+    with pytest.raises(ValueError, match="pairing: expected positives without weights"):
+        pnce.contrast(U, V, objective=objectives.triplet(mining=mining), pairing=pairings.soft(WEIGHTS))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from itertools import groupby
+from pathlib import Path
 
 import pytest
 
-from portable_nce.testing import CASES
+from portable_nce.testing import CASES, suite
 
 SUITE = "portable_nce.testing.suite"
 
@@ -31,6 +33,21 @@ def test_one_dtype_and_no_repetitions() -> None:
     assert len([line for line in cases if "streamed-" not in line]) == len(
         [case for case in CASES if not case.name.endswith("streamed")]
     )
+
+
+def test_no_test_is_left_out_everywhere() -> None:
+    """A parameter that the plugin takes for a dtype would leave out all tests of a function, on every variant."""
+    run = {line.partition("[")[0].rpartition("::")[2] for line in collected() if "::" in line}
+    folder = Path(suite.__file__).parent
+    written = {
+        node.name
+        for path in folder.glob("test_*.py")
+        for node in ast.parse(path.read_text(encoding="utf-8")).body
+        if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
+    }
+    assert len(written) > 100
+    # NumPy has one device.
+    assert written - run == {"test_two_devices"}
 
 
 def test_the_tests_of_a_case_stand_side_by_side() -> None:

@@ -6,6 +6,7 @@ well as at one.
 
 from __future__ import annotations
 
+import functools
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -575,6 +576,25 @@ def test_mine_with_a_rate_of_one_forgets(variant: Variant) -> None:
     assert variant.to_list(state) == variant.to_list(first)
 
 
+def test_mine_forgets_little_at_a_rate_below_one(variant: Variant) -> None:
+    """A share of a sixteenth of the old average is there."""
+    scores, before = variant.floats(draw(K, N)), 3.0
+    _, state = bounds.mine(scores, before, rate=0.9375)
+    others = [mp.exp(s) for i, row in enumerate(variant.to_list(scores)) for j, s in enumerate(row) if j != i]
+    wanted = mp.log(mpf(1) / 16 * mp.exp(before) + mpf(15) / 16 * mp.fsum(others) / len(others))
+    assert abs(variant.to_list(state) - wanted) <= 16 * variant.eps()
+
+
+@pytest.mark.parametrize("rate", [0.25, 1.0])
+def test_mine_keeps_its_state_where_no_row_counts(variant: Variant, rate: float) -> None:
+    """A batch of which nothing takes part says nothing of the average."""
+    scores, nothing = variant.floats(draw(K, N)), variant.array([[False] * N] * K)
+    value, state = bounds.mine(scores, LOG_MEAN, rate=rate, mask=nothing)
+    assert [variant.to_list(value), variant.to_list(state)] == [0.0, LOG_MEAN]
+    value, state = bounds.mine(scores, rate=rate, mask=nothing)
+    assert [variant.to_list(value), variant.to_list(state)] == [0.0, 0.0]
+
+
 # --- minus infinity: what cannot happen -----------------------------------------------------------------------------
 
 IMPOSSIBLE = [[0.5, -INF, -INF], [-INF, -1.0, -INF], [-INF, -INF, 0.25]]
@@ -890,6 +910,44 @@ def test_self_normalization_says_how_few_samples_carry_it(variant: Variant) -> N
     assert abs(variant.to_list(found.effective_sample_size) - 2.5) <= 8 * variant.eps()
 
 
+@pytest.mark.parametrize("log_q", [None, -1.5], ids=["all values", "samples"])
+def test_self_normalization_counts_the_contexts_in_which_something_takes_part(
+    variant: Variant, log_q: float | None
+) -> None:
+    nested = [[1.0, 2.0, 0.0], [-INF, -INF, -INF], [0.0, 3.0, 1.0], [0.5, -1.0, 1.5]]
+    mask = variant.array([[True] * 3, [True] * 3, [False] * 3, [True, True, False]])
+    found = density.self_normalization(variant.floats(nested), log_q, mask=mask)
+    with mp.workdps(oracles.DIGITS):
+        weights = [[mp.exp(s) for s in nested[0]], [mp.exp(s) for s in nested[3][:2]]]
+        logs = [mp.log(mp.fsum(w)) if log_q is None else mp.log(mp.fsum(w) / len(w)) - log_q for w in weights]
+        sizes = [len(w) if log_q is None else mp.fsum(w) ** 2 / mp.fsum(x * x for x in w) for w in weights]
+        wanted = [(logs[0] + logs[1]) / 2, abs(logs[0] - logs[1]) / 2, mp.fsum(sizes) / 2]
+        assert oracles.error([variant.to_list(x) for x in found], wanted) <= 32 * variant.eps()
+    nothing = density.self_normalization(variant.floats(nested[1:2]), log_q)
+    assert [variant.to_list(x) for x in nothing] == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("ahead", [40.0, -40.0])
+def test_no_slope_of_sampled_softmax_cancels(variant: Variant, ahead: float) -> None:
+    """It is -σ(u) by the score and -σ(-u) by log q, with log-odds u of the samples: each has all its digits."""
+    arrays = [
+        variant.floats([0.5 - ahead]),
+        variant.floats([[0.5, 0.5]]),
+        variant.floats([-1.0]),
+        variant.floats([[-1.0] * 2]),
+    ]
+    _, slopes = differentiate(density.sampled_softmax, arrays)
+    odds = ahead + mp.log(2)
+    for slope, u in ((slopes[0], odds), (slopes[2], -odds)):
+        wanted = -1 / (1 + mp.exp(-u))
+        assert abs(variant.to_list(slope)[0] / wanted - 1) <= 128 * variant.eps()
+
+
+def test_what_nothing_has_mass_for_has_no_probability(variant: Variant) -> None:
+    got = density.recover_log_prob(variant.floats([[-INF, -INF], [0.0, -INF]]), 0.5)
+    assert variant.to_list(got) == [[-INF, -INF], [0.0, -INF]]
+
+
 def test_recovered_probabilities_sum_to_one(variant: Variant) -> None:
     """At scores of ten thousand too, and where the noise has no mass."""
     scores = variant.floats([[1e4, 1e4 - 1.0, -1e4], [-1e4, 0.0, 1.0]])
@@ -965,6 +1023,7 @@ def test_top_k_counts_how_many_are_ahead(variant: Variant) -> None:
     for k, wanted in enumerate([0.25, 0.5, 0.75, 1.0, 1.0, 1.0], start=1):
         assert accuracy(variant, nested, k=k) == wanted
         assert accuracy(variant, nested, k=k, reduction="none") == [float(rank <= k) for rank in (1, 2, 3, 4)]
+    assert accuracy(variant, nested, k=10**30) == 1.0  # more than an integer of any library
     weights = variant.floats([1.0, 0.0, 0.0, 3.0])
     assert accuracy(variant, nested, weights=weights) == 0.25
 
@@ -999,6 +1058,27 @@ def test_top_k_has_no_gradient(variant: Variant) -> None:
     assert variant.to_list(value) == variant.to_list(diagnostics.top_k_accuracy(scores))
     assert flatten(variant.to_list(slope)) == [0.0] * (K * N)
     assert_belongs(variant, slope, scores, (K, N))
+
+
+@pytest.mark.parametrize("normalized", [False, True])
+def test_rows_without_negatives_have_no_effective_sample_size(variant: Variant, *, normalized: bool) -> None:
+    """They do not count; a negative of -inf is none."""
+    rows = [[0.5, 2.0, 2.0, 2.0], [1.0, 0.5, -INF, 1.0], [1.0, 1.0, 1.0, 1.0]]
+    scores, mask = variant.floats(rows), variant.array([[True] * 4, [True] * 4, [False] * 4])
+    size = functools.partial(diagnostics.effective_sample_size, normalized=normalized)
+    wanted = [1.0, 1.0] if normalized else [3.0, 2.0]
+    assert variant.to_list(size(scores, mask=mask, reduction="none")) == [*wanted, 0.0]
+    assert variant.to_list(size(scores, mask=mask)) == sum(wanted) / 2
+    assert variant.to_list(size(variant.floats([[1.0]]))) == 0.0
+
+
+def test_one_column_says_nothing(variant: Variant) -> None:
+    """Where it is no error: there are no negatives, and log 1 is all that could be seen."""
+    scores = variant.floats([[3.0]])
+    assert variant.to_list(bounds.info_nce(scores)) == 0.0
+    assert variant.to_list(diagnostics.headroom(scores)) == 0.0
+    assert variant.to_list(bounds.log_n_ceiling(scores)) == bounds.log_n_ceiling(1) == 0.0
+    assert variant.to_list(bounds.barber_agakov(scores, 1.5)) == 4.5
 
 
 # --- bad input ------------------------------------------------------------------------------------------------------
@@ -1062,6 +1142,14 @@ VALUES: dict[str, Call] = {
     "vub, marginal too short": ("log_marginal", lambda v: bounds.vub(vector(v), vector(v, 2))),
     "vub, marginal a matrix": ("log_marginal", lambda v: bounds.vub(matrix(v), matrix(v))),
     "log_n_ceiling of 0": ("scores", lambda _: bounds.log_n_ceiling(0)),
+    "log_n_ceiling of a number, masked": (
+        "mask",
+        lambda v: bounds.log_n_ceiling(N, mask=v.array([[True] * N] * K)),
+    ),
+    "log_n_ceiling of a number, positives": (
+        "positives",
+        lambda v: bounds.log_n_ceiling(N, positives=v.array([0] * K)),
+    ),
     "local_nce, data a matrix": ("data_scores", lambda v: density.local_nce(matrix(v), matrix(v), 0.0, 0.0)),
     "local_nce, data too short": ("data_scores", lambda v: density.local_nce(vector(v, 2), matrix(v), 0.0, 0.0)),
     "local_nce, noise a vector": ("noise_scores", lambda v: density.local_nce(vector(v), vector(v), 0.0, 0.0)),
@@ -1077,6 +1165,12 @@ VALUES: dict[str, Call] = {
     "local_nce, noise_log_q turned": (
         "noise_log_q",
         lambda v: density.local_nce(vector(v), matrix(v), 0.0, matrix(v, N, K)),
+    ),
+    "local_nce, data_log_q NaN": ("data_log_q", lambda v: density.local_nce(vector(v), matrix(v), NAN, 0.0)),
+    "local_nce, noise_log_q infinite": ("noise_log_q", lambda v: density.local_nce(vector(v), matrix(v), 0.0, INF)),
+    "density.info_nce_anchor, nu 0": (
+        "nu",
+        lambda v: density.info_nce_anchor(vector(v), matrix(v), 0.0, 0.0, nu=0.0),
     ),
     "local_nce, mask": (
         "mask",
@@ -1104,6 +1198,10 @@ VALUES: dict[str, Call] = {
     "recover_log_prob, scores a vector": ("scores", lambda v: density.recover_log_prob(vector(v), 0.0)),
     "self_normalization, scores a vector": ("scores", lambda v: density.self_normalization(vector(v))),
     "self_normalization, log_q": ("log_q", lambda v: density.self_normalization(matrix(v), vector(v, K))),
+    "effective_sample_size, weights": (
+        "weights",
+        lambda v: diagnostics.effective_sample_size(matrix(v), weights=vector(v, N)),
+    ),
     "alignment, other rows": ("y", lambda v: diagnostics.alignment(matrix(v), matrix(v, K + 1))),
     "alignment, a vector": ("x", lambda v: diagnostics.alignment(vector(v), vector(v))),
     "alignment, power 0": ("power", lambda v: diagnostics.alignment(matrix(v), matrix(v), power=0.0)),

@@ -119,14 +119,74 @@ def test_what_is_no_embedding_goes_through_as_it_is(variant: Variant) -> None:
     ]
 
 
+def test_embeddings_with_three_axes_are_cut_at_the_last(variant: Variant) -> None:
+    """Negatives of their own, (N, K, D), whose K is neither the full width nor a smaller one."""
+    x, y = (variant.floats(vectors(N, seed)) for seed in (1, 2))
+    own = variant.floats([vectors(7, seed) for seed in range(N)])
+    value, slopes = differentiate(pnce.matryoshka(pnce.info_nce, [2]), [x, y, own])
+    wanted, expected = differentiate(lambda a, b, c: pnce.info_nce(a[:, :2], b[:, :2], c[:, :, :2]), [x, y, own])
+    assert variant.to_list(value) == variant.to_list(wanted)
+    assert [variant.to_list(slope) for slope in slopes] == [variant.to_list(slope) for slope in expected]
+
+
+def test_the_first_embeddings_say_what_the_full_width_is(variant: Variant) -> None:
+    """Arrays of other widths, of integers and of truth values go through as they are, in lists and tuples too."""
+    x, y = (variant.floats(vectors(N, seed)) for seed in (1, 2))
+    narrow, wide = x[:, :3], variant.floats([row + row for row in vectors(N, 3)])
+    numbers, marks = variant.array([[1] * D] * N), variant.array([[True] * D] * N)
+    seen = []
+
+    def loss(*arguments: Any) -> Any:
+        a, (b, *others), listed = arguments
+        seen.append([tuple(array.shape) for array in (a, b, *others, *listed)])
+        assert (type(arguments[1]), type(listed)) == (tuple, list)
+        return pnce.info_nce(a, b)
+
+    value = pnce.matryoshka(loss, [2])(x, (y, narrow), [numbers, marks, wide])
+    assert seen == [[(N, 2), (N, 2), (N, 3), (N, D), (N, D), (N, 2 * D)]]
+    assert variant.to_list(value) == variant.to_list(pnce.info_nce(x[:, :2], y[:, :2]))
+
+
+def test_embeddings_that_are_all_named(variant: Variant) -> None:
+    x, y = (variant.floats(vectors(N, seed)) for seed in (1, 2))
+    nested = pnce.matryoshka(lambda *, a, b: pnce.info_nce(a, b), [2], arrays=["a", "b"])
+    assert variant.to_list(nested(a=x, b=y)) == variant.to_list(pnce.info_nce(x[:, :2], y[:, :2]))
+
+
+def test_teachers_stay_whole_where_a_student_is_bound(variant: Variant) -> None:
+    """A `partial` has one argument less: what is whole is known by name."""
+    x, y, *teachers = (variant.floats(vectors(N, seed)) for seed in (1, 2, 3, 4))
+    bound = partial(pnce.distillation, x[:, :2])
+    wanted = variant.to_list(pnce.distillation(x[:, :2], y[:, :2], *teachers))
+    assert variant.to_list(pnce.matryoshka(bound, [2])(y, *teachers)) == wanted
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_what_is_no_embedding_does_not_decide_the_dtype(variant: Variant, dtype: str) -> None:
+    """The teacher's dtype is no more than that of its own embeddings, nor is that of an array of another width."""
+    x, y = (variant.floats(vectors(N, seed), dtype) for seed in (1, 2))
+    teachers = [variant.floats(vectors(N, seed), "float32") for seed in (3, 4)]
+    assert pnce.matryoshka(pnce.distillation, [2, D])(x, y, *teachers).dtype == x.dtype
+    beside = pnce.matryoshka(lambda a, b, other: pnce.info_nce(a, b, weights=other[:, 0]), [2])
+    assert beside(x, y, teachers[0][:, :3]).dtype == x.dtype
+
+
+def test_a_weight_may_be_zero(variant: Variant) -> None:
+    x, y = (variant.floats(vectors(N, seed)) for seed in (1, 2))
+    found = pnce.matryoshka(pnce.info_nce, [2, 3], weights=[0.0, 2.0])(x, y)
+    assert variant.to_list(found) == 2.0 * variant.to_list(pnce.info_nce(x[:, :3], y[:, :3]))
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_sixteen_bits_are_rounded_once(variant: Variant, dtype: str) -> None:
     """Forty times the same width: forty roundings of the sum, or of its gradient, would be seen."""
-    arrays = [variant.floats(vectors(N, seed), dtype) for seed in (1, 2)]
-    wide = [variant.floats(vectors(N, seed), "float32") for seed in (1, 2)]
-    nested = pnce.matryoshka(partial(pnce.info_nce, temperature=0.5), [3] * 40 + [D])
-    value, slopes = differentiate(nested, arrays)
-    exact, steep = differentiate(nested, wide)
+    arrays, wide = (
+        [*(variant.floats(vectors(N, seed), name) for seed in (1, 2)), variant.floats(0.5, name)]
+        for name in (dtype, "float32")
+    )
+    nested = pnce.matryoshka(pnce.info_nce, [3] * 40 + [D])
+    value, slopes = differentiate(lambda x, y, t: nested(x, y, temperature=t), arrays)
+    exact, steep = differentiate(lambda x, y, t: nested(x, y, temperature=t), wide)
     assert (value.dtype, slopes[0].dtype) == (arrays[0].dtype, arrays[0].dtype)
     for found, wanted in zip((value, *slopes), (exact, *steep), strict=True):
         assert oracles.error(variant.to_list(found), oracles.exact(variant.to_list(wanted))) <= variant.eps(dtype)
@@ -154,6 +214,7 @@ def test_what_does_not_fit_is_refused(variant: Variant) -> None:
         (ValueError, "widths", (pnce.info_nce, []), {}),
         (ValueError, "weights", (pnce.info_nce, [2, 3]), {"weights": [1.0]}),
         (ValueError, "weights", (pnce.info_nce, [2]), {"weights": [-1.0]}),
+        (ValueError, "weights", (pnce.info_nce, [2, 3]), {"weights": [-1.0, 1.0]}),
         (TypeError, "weights", (pnce.info_nce, [2]), {"weights": ["1"]}),
         (TypeError, "weights", (pnce.info_nce, [2]), {"weights": 1.0}),
         (TypeError, "arrays", (pnce.info_nce, [2]), {"arrays": "key"}),

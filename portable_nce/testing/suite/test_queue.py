@@ -100,24 +100,24 @@ def test_the_queue_keeps_its_dtype(variant: Variant, dtype: str) -> None:
         assert_belongs(variant, pnce.queue_push(queue, variant.floats([[1 / 3] * D], pushed)), first, 4)
 
 
-@pytest.mark.parametrize("dtype", ["int8", "int32", "int64"])
+@pytest.mark.parametrize("kind", ["int8", "int32", "of an index"])
 @pytest.mark.parametrize("batch", [1, 3, 4, 7])
-def test_labels_move_with_their_rows(variant: Variant, batch: int, dtype: str) -> None:
+def test_labels_move_with_their_rows(variant: Variant, batch: int, kind: str) -> None:
     """They keep their dtype, and the queue its own."""
-    kind = variant.dtype(dtype)
+    kind = variant.index_dtype if kind == "of an index" else kind
     example = variant.floats(vectors(2, 1))
-    queue = pnce.queue_init(example, 4, labels=variant.array([5, 6], dtype))
+    queue = pnce.queue_init(example, 4, labels=variant.array([5, 6], kind))
     model = [0] * 4
     for turn in range(3):
         labels = [10 * turn + k for k in range(batch)]
         before = variant.to_list(queue.labels)
-        pushed = pnce.queue_push(queue, variant.floats(vectors(batch, turn)), labels=variant.array(labels, dtype))
+        pushed = pnce.queue_push(queue, variant.floats(vectors(batch, turn)), labels=variant.array(labels, kind))
         assert variant.to_list(queue.labels) == before
         queue, model = pushed, (model + labels)[-4:]
         assert type(queue) is pnce.Queue
         assert type(queue.labels) is type(example)
         assert queue.labels is not None
-        assert queue.labels.dtype == kind
+        assert queue.labels.dtype == variant.dtype(kind)
         assert variant.device_of(queue.labels) == variant.device
         assert variant.to_list(queue.labels) == model
 
@@ -129,6 +129,26 @@ def test_labels_of_a_shorter_dtype_are_taken(variant: Variant) -> None:
     assert queue.labels is not None
     assert queue.labels.dtype == variant.dtype("int32")
     assert variant.to_list(queue.labels) == [0, 7, 8]
+
+
+@pytest.mark.parametrize(("held", "given"), [("uint8", "int8"), ("int8", "uint8"), ("int8", "int32")])
+def test_labels_that_the_queue_cannot_hold_are_refused(variant: Variant, held: str, given: str) -> None:
+    rows = variant.floats(vectors(2, 1))
+    queue = pnce.queue_init(rows, 3, labels=variant.array([5, 6], held))
+    labels = variant.array([7, 8], given)
+    with pytest.raises(TypeError, match=r"\Alabels: expected a dtype that the queue's, .*, has all numbers of, got"):
+        pnce.queue_push(queue, rows, labels=labels)
+
+
+def test_a_queue_of_other_shapes_is_refused(variant: Variant) -> None:
+    rows, valid, labels = variant.floats(vectors(2, 1)), variant.array([True] * 4), variant.array([1, 2])
+    held = variant.floats(vectors(4, 2))
+    with pytest.raises(ValueError, match=r"\Aqueue.valid: expected shape \(4,\), got \(3,\)"):
+        pnce.queue_push(pnce.Queue(held, valid[:3]), rows)
+    with pytest.raises(TypeError, match=r"\Aqueue.valid: expected"):
+        pnce.queue_push(pnce.Queue(held, variant.array([1] * 4)), rows)
+    with pytest.raises(ValueError, match=r"\Aqueue.labels: expected shape \(4,\), got \(2,\)"):
+        pnce.queue_push(pnce.Queue(held, valid, labels), rows, labels=labels)
 
 
 def test_no_gradient_is_kept(variant: Variant) -> None:
@@ -147,6 +167,33 @@ def test_no_gradient_is_kept(variant: Variant) -> None:
         lambda example: pnce.info_nce(query, key, pnce.queue_init(example, size=2).rows), [query]
     )
     assert set(flatten(variant.to_list(gradient))) == {0.0}
+
+
+HOLDERS = ("moco", "nnclr", "proto_nce", "nt_xent", "dclw", "supcon")
+
+
+@pytest.mark.parametrize("full", [True, False])
+@pytest.mark.parametrize("loss", HOLDERS)
+def test_what_a_queue_holds_has_no_gradient(variant: Variant, loss: str, *, full: bool) -> None:
+    """A loss pulls the embeddings, and nothing of what it remembers."""
+    labels, slot_labels, ones = variant.array([0, 1, 2]), variant.array([0, 1, 0, 2, 1]), variant.floats([1.0] * 3)
+    valid = variant.array([True] * 4 + [full])
+
+    def of_all(a: Any, b: Any, held: Any) -> Any:
+        queue = pnce.Queue(held, valid)
+        if loss == "proto_nce":
+            return pnce.proto_nce(a, a * 0.5, labels, ones, key=b, queue=queue)
+        if loss == "supcon":
+            return pnce.supcon(a + b, labels, keys=queue, key_labels=slot_labels)
+        if loss in {"nt_xent", "dclw"}:
+            return getattr(pnce, loss)(a, b, keys=queue)
+        return getattr(pnce, loss)(a, b, queue)
+
+    arrays = [variant.floats(vectors(rows, seed)) for rows, seed in ((3, 1), (3, 2), (5, 3))]
+    value, gradients = differentiate(of_all, arrays)
+    assert float(value) != 0.0
+    assert set(flatten(variant.to_list(gradients[2]))) == {0.0}
+    assert any(flatten(variant.to_list(gradients[1])))
 
 
 # --- what takes no part ---------------------------------------------------------------------------------------------
@@ -233,6 +280,20 @@ def test_a_mask_comes_on_top(variant: Variant, block_size: int | None) -> None:
         run(variant, pnce.moco, queue, mask=variant.array(mask), block_size=block_size),
         run(variant, pnce.moco, written, mask=variant.array(among), block_size=block_size),
     )
+
+
+def test_a_query_whose_slots_were_not_written_may_hold_anything(variant: Variant) -> None:
+    """The mask leaves it one slot, in which nothing stands: it has no negative, and there is nothing to learn."""
+    queue, _ = memories(variant, vectors(sum(WRITTEN), 3), 0.0)
+    none = next(k for k, held in enumerate(WRITTEN) if not held)
+    mask = variant.array([[True] * len(WRITTEN), [k == none for k in range(len(WRITTEN))]])
+    results = []
+    for dirt in (math.nan, 0.5):
+        arrays = [variant.floats([vectors(1, seed)[0], [dirt] * D]) for seed in (1, 2)]
+        value, gradients = differentiate(lambda a, b, m=mask: pnce.moco(a, b, queue, mask=m, reduction="sum"), arrays)
+        results.append([variant.to_list(x) for x in (value, *gradients)])
+    assert results[0] == results[1]
+    assert [gradient[1] for gradient in results[0][1:]] == [[0.0] * D] * 2
 
 
 OF_LABELS: dict[str, Callable[..., Any]] = {
@@ -330,6 +391,45 @@ def test_the_queue_of_proto_nce(variant: Variant, block_size: int | None) -> Non
         run(variant, loss, queue, block_size=block_size),
         run(variant, loss, written, block_size=block_size),
     )
+
+
+def test_the_rows_of_neighbours_come_before_those_of_the_view(variant: Variant) -> None:
+    """The support has each row of the first view, stretched: with the negatives of both views, it is NT-Xent."""
+    first, second = vectors(3, 1), vectors(3, 2)
+    support = variant.floats([*vectors(1, 4), *([2.0 * x for x in row] for row in first)])
+    got = pnce.nnclr(variant.floats(first), variant.floats(second), support, negatives="views", reduction="none")
+    wanted = pnce.nt_xent(variant.floats(first), variant.floats(second), temperature=0.1, reduction="none")
+    assert_same(variant, [variant.to_list(got)], [variant.to_list(wanted)])
+
+
+def test_no_neighbour_is_no_positive_of_the_view(variant: Variant) -> None:
+    """Of an empty queue, the rows of the other view do not count either."""
+    view_a, view_b = variant.floats(vectors(3, 1)), variant.floats(vectors(3, 2))
+    empty = pnce.Queue(variant.floats(vectors(4, 3)), variant.array([False] * 4))
+    losses = pnce.nnclr(view_a, view_b, empty, negatives="views", reduction="none")
+    assert variant.to_list(losses) == [0.0] * 6
+
+
+@pytest.mark.parametrize("role", ["neither", "row", "column"])
+def test_a_row_of_which_no_neighbour_takes_part_may_hold_anything(variant: Variant, role: str) -> None:
+    """With the negatives of both views a neighbour takes part as a row or as a column, or in neither role."""
+    rows, idle, size = vectors(3, 1), 0, 6
+    barred = {"neither": {"row", "column"}, "row": {"column"}, "column": {"row"}}[role]
+    takes_part = [
+        [not ((i == idle and "row" in barred) or (j == idle and "column" in barred)) for j in range(size)]
+        for i in range(size)
+    ]
+    mask = variant.array(takes_part)
+
+    def losses(row: list[float]) -> Nested:
+        arrays = [variant.floats(x) for x in ([row, *rows[1:]], vectors(3, 2), vectors(4, 3))]
+        return variant.to_list(pnce.nnclr(*arrays, negatives="views", mask=mask, reduction="none"))
+
+    taken = [losses(row) for row in ([-1.0, 2.0, 0.5], [2.0, -0.25, -1.0])]
+    if role == "neither":
+        assert losses([math.nan] * D) == taken[0] == taken[1]
+    else:
+        assert taken[0] != taken[1]
 
 
 @pytest.mark.exhaustive

@@ -476,18 +476,18 @@ def test_queues_of_all_ranks_stay_equal(variant: Variant) -> None:
         assert found == (variant.to_list(wanted.rows), variant.to_list(wanted.valid))
 
 
-@pytest.mark.parametrize("dtype", ["int8", "int64"])
-def test_labels_of_queues_stay_equal(variant: Variant, dtype: str) -> None:
-    rows, kind = [[float(k), 1.0] for k in range(ROWS)], variant.dtype(dtype)
+@pytest.mark.parametrize("kind", ["int8", "int32"])
+def test_labels_of_queues_stay_equal(variant: Variant, kind: str) -> None:
+    rows = [[float(k), 1.0] for k in range(ROWS)]
     parts = bounds_of(ROWS, 3)
 
     def on_a_rank(group: ThreadRank) -> Any:
         low, high = parts[group.rank]
-        own, labels = variant.floats(rows[low:high]), variant.array(list(range(low, high)), dtype)
+        own, labels = variant.floats(rows[low:high]), variant.array(list(range(low, high)), kind)
         queue = pnce.queue_init(own, 7, labels=labels)
         queue = pnce.queue_push(queue, own, labels=labels, across=pnce.across(group, gradients="summed"))
         assert queue.labels is not None
-        assert queue.labels.dtype == kind
+        assert queue.labels.dtype == variant.dtype(kind)
         return variant.to_list(queue.labels)
 
     assert run_ranks(3, on_a_rank) == [[0] * (7 - ROWS) + list(range(ROWS))] * 3

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from mpmath import mp
 
+from ..._core.namespace import namespace_of
 from .. import oracles
 from .._package import pnce
-from ..variants import generator
+from ..variants import differentiate, flatten, generator
 
 if TYPE_CHECKING:
     from ..variants import Nested, Variant
@@ -60,6 +61,35 @@ def test_without_a_memory_it_is_flat_nce(variant: Variant) -> None:
     assert variant.to_list(loss) == pytest.approx(wanted, rel=tolerance(variant))
 
 
+def test_of_a_sample_that_was_not_met_the_gradient_is_that_of_its_batch(variant: Variant) -> None:
+    """Whatever the share of the batch is: of a logarithm, whose slope by the mean is its inverse."""
+    dtype = variant.dtypes[0]
+    x, y, before = (variant.floats(z, dtype) for z in (vectors(1), vectors(2), [-math.inf] * N))
+
+    def plain(x: Any, y: Any) -> Any:
+        return pnce.contrast(x, y, objective="flat_nce", temperature=0.5)
+
+    _, slopes = differentiate(lambda x, y: pnce.sogclr(x, y, before, gamma=0.25, temperature=0.5)[0], [x, y])
+    _, wanted = differentiate(plain, [x, y])
+    for slope, want in zip(slopes, wanted, strict=True):
+        assert oracles.error(variant.to_list(slope), oracles.exact(variant.to_list(want))) <= tolerance(variant)
+
+
+def test_the_state_has_no_gradient(variant: Variant) -> None:
+    """Neither the one that is given nor the one that comes back."""
+    dtype = variant.dtypes[0]
+    arrays = [variant.floats(z, dtype) for z in (vectors(1), vectors(2), [0.5, -math.inf, -2.0, 1.0])]
+    _, slopes = differentiate(lambda x, y, u: pnce.sogclr(x, y, u, temperature=0.5)[0], arrays)
+    assert variant.to_list(slopes[2]) == [0.0] * N
+
+    def of_state(x: Any, y: Any, u: Any) -> Any:
+        state = pnce.sogclr(x, y, u, temperature=0.5)[1]
+        return namespace_of(state).sum(state)
+
+    _, slopes = differentiate(of_state, [*arrays[:2], variant.floats([0.5] * N, dtype)])
+    assert [set(flatten(variant.to_list(slope))) for slope in slopes] == [{0.0}] * 3
+
+
 def test_a_large_memory_stops_the_gradient(variant: Variant) -> None:
     """A negative that is no more than the average is divided by the average, not by its own sum."""
     dtype = variant.dtypes[0]
@@ -81,6 +111,32 @@ def test_rows_that_do_not_count_keep_their_state(variant: Variant) -> None:
     losses, state = call(variant, [0.5, 0.25, -math.inf, 2.0], mask=variant.array(mask), reduction="none")
     assert state[1:3] == [0.25, -math.inf]
     assert losses[1:3] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("rho", [None, 3.0])
+@pytest.mark.parametrize("similarity", ["cosine", "neg_sq_euclidean"])
+def test_the_mean_is_over_the_rows_that_count(variant: Variant, similarity: str, rho: float | None) -> None:
+    """With a similarity that is no product, whose scores may be -inf, too."""
+    mask = [[True] * N for _ in range(N)]
+    mask[0][3] = False
+    mask[1][1] = False  # no positive
+    mask[2] = [k == 2 for k in range(N)]  # no negative
+    before = [0.5, 0.25, -math.inf, -math.inf]
+    options: dict[str, Any] = {"mask": variant.array(mask), "similarity": similarity, "rho": rho}
+    losses, state = call(variant, before, reduction="none", **options)
+    mean, again = call(variant, before, **options)
+    assert losses[1:3] == [0.0, 0.0]
+    assert mean == pytest.approx((losses[0] + losses[3]) / 2, rel=tolerance(variant))
+    assert state == again
+    query, key = oracles.exact(vectors(1)), oracles.exact(vectors(2))
+    scores = oracles.score_matrix(query, key, similarity, oracles.exact(2.0))
+    for k, others, share in ((0, (1, 2), 0.9), (3, (0, 1, 2), 1.0)):
+        contrasts = mp.fsum(mp.exp(scores[k][j] - scores[k][k]) for j in others) / len(others)
+        wanted = mp.log((1 - share) * mp.exp(before[k]) + share * contrasts)
+        assert state[k] == pytest.approx(float(wanted), rel=tolerance(variant), abs=tolerance(variant))
+        loss = wanted if rho is None else 0.5 * (wanted + rho)
+        assert losses[k] == pytest.approx(float(loss), rel=tolerance(variant), abs=tolerance(variant))
+    assert state[1:3] == before[1:3]
 
 
 def test_one_row(variant: Variant) -> None:
