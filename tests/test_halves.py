@@ -26,7 +26,9 @@ from torch._functorch._aot_autograd.utils import make_boxed_func
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import portable_nce as pnce
+from portable_nce._core.halves import in_parts, product_of_rows
 from portable_nce._core.registry import adapter_of
+from portable_nce._execution import products as engine
 from portable_nce._execution.products import Operand, product
 from portable_nce.testing import run_ranks
 
@@ -784,6 +786,50 @@ def test_temperatures_of_rows_that_are_far_apart(dtype: torch.dtype, emulated: N
     assert worst([found[1][seen]], [wanted[1][seen]], dtype) <= 1.0
 
 
+@pytest.mark.parametrize("masked", [False, True])
+def test_rows_of_little_weight_have_their_bits(*, masked: bool, emulated: None) -> None:
+    """Of float16, a row whose temperature is 2^26 that of another, and is as much shorter."""
+    del emulated
+    draw = torch.Generator().manual_seed(2)
+    a, b = (torch.randn((8, 16), generator=draw) for _ in range(2))
+    exponent = torch.tensor([-10, 0, 3, 8, 12, 17, 20, 21])
+    temperature = 2.0**exponent  # the lengths of the rows make up for them in the gradient
+    a = (a * 2.0 ** (-exponent.clamp(max=20))[:, None]).half()
+    b = b.half()
+    mask = torch.logical_or(torch.eye(8) > 0, torch.rand((8, 8), generator=draw) < 0.8) if masked else None
+
+    def loss(x: torch.Tensor, y: torch.Tensor) -> Any:
+        own = temperature.to(torch.promote_types(x.dtype, torch.float32))
+        return pnce.info_nce(x, y, temperature=own, mask=mask, similarity="cosine", reduction="sum")
+
+    found, wanted = results(loss, a, b), results(loss, a.double(), b.double())
+    assert float(wanted[1].abs().amax(dim=1).min()) > 2.0**-8
+    assert worst(found, wanted, torch.float16) <= 1.0
+
+
+@pytest.mark.parametrize("form", ["temperatures", "products", "products, symmetric"])
+def test_tokens_of_little_weight_have_their_bits(form: str, emulated: None) -> None:
+    del emulated
+    draw = torch.Generator().manual_seed(2)
+    a, b = (torch.randn((8, 2, 16), generator=draw) for _ in range(2))
+    exponent = torch.tensor([-10, 0, 3, 8, 12, 17, 20, 21])
+    of_products = form.startswith("products")
+    size = 2.0 ** (2 - exponent.clamp(max=20)) if of_products else 2.0 ** (-exponent.clamp(max=20))
+    a, b = (a * size[:, None, None]).half(), (b * (2.0**5 if of_products else 1.0)).half()
+    own = pnce.similarities.max_sim(normalize=not of_products)
+    weights = torch.linspace(0.6, 0.9, 8)  # or what is tiny is a sum of few powers of 2
+
+    def loss(x: torch.Tensor, y: torch.Tensor) -> Any:
+        temperature = 2.0**10 if of_products else (2.0**exponent).to(torch.promote_types(x.dtype, torch.float32))
+        options: Any = {"reduction": "sum", "symmetric": form.endswith("symmetric"), "weights": weights.to(x.dtype)}
+        return pnce.info_nce(x, y, temperature=temperature, similarity=own, **options)
+
+    found, wanted = (results(loss, *both)[1:] for both in ((a, b), (a.double(), b.double())))
+    assert float(wanted[0].abs().amax(dim=(1, 2)).min()) > 2.0**-10
+    for x, y in zip(found, wanted, strict=True):
+        assert worst([x.flatten(1)], [y.flatten(1)], torch.float16) <= 1.0
+
+
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_a_column_at_minus_infinity_takes_no_part(dtype: torch.dtype, emulated: None) -> None:
     """All its scores are -inf, and none of them is NaN."""
@@ -895,6 +941,156 @@ def test_ranks_multiply_sixteen_bits(emulated: None) -> None:
         wanted = results(loss, a.double(), b.double())
         whole = [found[0][0], *(torch.cat([rank[k] for rank in found]) for k in (1, 2))]
         assert worst(whole, wanted, torch.bfloat16) <= 1.0
+
+
+# ------------------------------------------------------------------------------------------- operands by themselves
+
+
+def operand(x: torch.Tensor, dtype: torch.dtype, count: int) -> Operand:
+    """Give an operand of rows in so many parts."""
+    factor, *parts = in_parts(x, x, dtype, count)
+    return Operand(x, factor, tuple(parts))
+
+
+def whole(x: Operand) -> np.ndarray[Any, Any]:
+    """Give the rows that the parts of an operand make."""
+    return (x.factor[:, None].double() * sum(part.double() for part in x.parts)).numpy()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("counts", [(1, 1), (1, 2), (2, 1), (3, 1), (1, 3)])
+def test_scores_of_parts_are_those_of_their_sums(counts: tuple[int, int], dtype: torch.dtype, emulated: None) -> None:
+    """And what is added to columns is added to their scores."""
+    del emulated
+    draw = torch.Generator().manual_seed(3)
+    rows, columns = (torch.randn((n, 6), generator=draw) * 10.0 ** torch.arange(-3, n - 3)[:, None] for n in (4, 7))
+    own, other = (operand(x, dtype, count) for x, count in zip((rows, columns), counts, strict=True))
+    added = torch.randn((7,), generator=draw)
+    wanted = whole(own) @ whole(other).T
+    scale = np.linalg.norm(whole(own), axis=1)[:, None] * np.linalg.norm(whole(other), axis=1)
+    assert np.all(np.abs(product(own, other).numpy() - wanted) <= 2.0**-22 * scale)
+    found = product(own, engine.with_added(other, added)).numpy()
+    assert np.all(np.abs(found - wanted - added.numpy()) <= 2.0**-22 * (scale + np.abs(added.numpy())))
+
+
+@pytest.mark.parametrize("halves", [False, True])
+def test_rows_are_sharpened_where_nothing_is_differentiated(*, halves: bool, emulated: None) -> None:
+    del emulated
+    draw = torch.Generator().manual_seed(3)
+    x, y = (torch.randn((n, 4), generator=draw).bfloat16().float() for n in (3, 5))
+    sharpness = torch.tensor([0.5, 3.0, -1.0])
+
+    def both(x: torch.Tensor, y: torch.Tensor) -> tuple[Operand, Operand]:
+        return (operand(x, torch.bfloat16, 1), operand(y, torch.bfloat16, 1)) if halves else (Operand(x), Operand(y))
+
+    rows, columns = both(x, y)
+    scaled, rest = engine.sharpened_rows(rows, columns, sharpness)
+    assert rest is None
+    torch.testing.assert_close(scaled.x, sharpness[:, None] * x)
+    torch.testing.assert_close(product(scaled, columns), sharpness[:, None] * (x @ y.T))
+    for leaf in (x, y):
+        leaf.requires_grad_()
+        rows, columns = both(x, y)
+        scaled, rest = engine.sharpened_rows(rows, columns, sharpness)
+        assert scaled is rows
+        assert rest is sharpness
+        leaf.requires_grad = False
+
+
+@pytest.mark.parametrize("even", [False, True])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("counts", [(1, 1), (1, 3), (3, 1)])
+def test_cotangents_of_parts_have_their_bits(
+    counts: tuple[int, int], dtype: torch.dtype, emulated: None, *, even: bool
+) -> None:
+    """Those of the rows and of the columns, of residuals of any size, with and without a coefficient of each row."""
+    del emulated
+    draw = torch.Generator().manual_seed(5)
+    rows, columns = (
+        operand(torch.randn((n, 6), generator=draw), dtype, k) for n, k in zip((4, 7), counts, strict=True)
+    )
+    coefficient = torch.rand((4,), generator=draw) + 0.5
+    for size in (1.0, 2.0**-60, 2.0**-90):
+        residual = torch.randn((4, 7), generator=draw) * size
+        for own in (None, coefficient):
+            factor = np.ones((4, 1)) if own is None else own.numpy()[:, None].astype(np.float64)
+            exact = residual.double().numpy() * factor
+            for wanted in ((True, True), (True, False), (False, True)):
+                found = engine.pulled(residual, own, rows, columns, wanted=wanted, even=even)
+                expected = (exact @ whole(columns), exact.T @ whole(rows))
+                for flag, x, y in zip(wanted, found, expected, strict=True):
+                    assert (x is None) == (not flag)
+                    if x is not None:
+                        assert np.max(np.abs(x.numpy() - y)) <= 2.0**-14 * np.max(np.abs(y))
+
+
+@pytest.mark.parametrize("even", [False, True])
+def test_cotangents_of_16_bits_have_small_entries_and_zeros(emulated: None, *, even: bool) -> None:
+    """An entry far below the largest has bits of its own, and a row, or a matrix, of zeros has a gradient of zeros."""
+    del emulated
+    x = torch.tensor([[0.0, 0.0], [1.0, -0.5], [-1.0, 0.5]])
+    columns, rows = operand(x, torch.float16, 1), operand(torch.tensor([[1.0, 0.5], [1.0, 0.25]]), torch.float16, 1)
+    small = 1.2345 * 2.0**-20
+    residual = torch.tensor([[1.0, small, 0.0], [0.0, 0.0, 0.0]])
+    to_rows, to_columns = engine.pulled(residual, None, rows, columns, wanted=(True, True), even=even)
+    assert to_rows is not None
+    assert to_columns is not None
+    torch.testing.assert_close(to_rows, torch.tensor([[small, -0.5 * small], [0.0, 0.0]]), rtol=1e-4, atol=0.0)
+    wanted = torch.tensor([[1.0, 0.5], [small, 0.5 * small], [0.0, 0.0]])
+    torch.testing.assert_close(to_columns, wanted, rtol=1e-4, atol=0.0)
+    for found in engine.pulled(0.0 * residual, None, rows, columns, wanted=(True, True), even=even):
+        assert found is not None
+        assert torch.equal(found, torch.zeros_like(found))
+
+
+def test_what_parts_leave_of_a_cotangent_goes_with_the_mean(emulated: None) -> None:
+    """Of equal rows, the gradient of the columns has the bits of float32, of which two parts have 16."""
+    del emulated
+    rows = operand(torch.tensor([[1.0, -3.0]]).repeat(5, 1), torch.bfloat16, 3)
+    columns = operand(torch.randn((4, 2), generator=torch.Generator().manual_seed(1)), torch.bfloat16, 1)
+    residual = torch.rand((5, 4), generator=torch.Generator().manual_seed(2))
+    _, found = engine.pulled(residual, None, rows, columns, wanted=(True, True), even=True)
+    assert found is not None
+    wanted = residual.double().T @ torch.from_numpy(whole(rows))
+    torch.testing.assert_close(found.double(), wanted, rtol=2.0**-21, atol=0.0)
+
+
+@pytest.mark.parametrize(("dtype", "count", "bits"), [(torch.float16, 2, 38), (torch.bfloat16, 3, 24)])
+@pytest.mark.parametrize("size", [1.0, 1e-30, 1e30])
+def test_parts_have_the_bits_of_small_entries(size: float, dtype: torch.dtype, count: int, bits: int) -> None:
+    """In float16, of what is below 2^-14 of its row's largest entry, too; infinity is the first of its parts."""
+    x = size * torch.tensor([[1.0, 1.2345678e-5], [-3.3333333, 7.6543217e-6]])
+    found = whole(operand(x, dtype, count))
+    error = np.abs(found - x.double().numpy())
+    assert np.all(error <= 2.0**-23 * np.abs(found) + 2.0**-bits * size * 4)
+    factor, first, *others = in_parts(torch.tensor([[math.inf, 1.0]]), torch.tensor([[math.inf, 1.0]]), dtype, count)
+    assert float(factor) == 1.0
+    assert first[0, 0].isinf()
+    assert all(bool(part.isfinite().all()) for part in others)
+
+
+@pytest.mark.parametrize("number", [0.0, -0.0])
+def test_rows_that_are_multiplied_by_0_are_0(number: float) -> None:
+    """With a factor that others may be divided by."""
+    x = torch.tensor([[1.0, 2.0], [0.0, 3.0]]).half()
+    factor, part = in_parts(x.float(), number * x.float(), torch.float16, 1)
+    assert torch.equal(factor, torch.ones(2))
+    assert torch.equal(part, torch.zeros_like(x))
+
+
+@pytest.mark.parametrize("halves", [False, True])
+def test_rows_of_16_bits_have_factors_in_their_products(*, halves: bool, request: pytest.FixtureRequest) -> None:
+    if halves:
+        request.getfixturevalue("emulated")
+    draw = torch.Generator().manual_seed(3)
+    x, y = (torch.randn((n, 3), generator=draw).bfloat16() for n in (2, 4))
+    of_rows, of_columns = torch.tensor([2.0, -3.0]), torch.tensor([1.0, 0.5, 7.0, -1.0])
+    found = product_of_rows((x, of_rows), (y, of_columns))
+    wanted = (x.double() * of_rows[:, None]) @ (y.double() * of_columns[:, None]).T
+    torch.testing.assert_close(found, wanted.float(), rtol=1e-6, atol=1e-6)
+
+
+# ---------------------------------------------------------------------------------------------------------------- JAX
 
 
 @pytest.fixture

@@ -603,6 +603,81 @@ def test_a_guide_judges_further_columns() -> None:
         pairings.guided(guide, further)
 
 
+def _left_out(guide: Any, columns: Any, **options: Any) -> list[bool]:
+    """Tell of the columns of the first row which a guide leaves out, by the loss of equal scores: log of a count."""
+    pairing = pairings.guided(np.asarray(guide), np.asarray(columns), **options)
+    rows = np.zeros((len(guide), 2))
+    found = []
+    for column in range(len(guide), len(columns)):
+        alone = np.zeros((len(guide), len(columns)), dtype=bool)
+        alone[:, : len(guide)], alone[0, column] = np.eye(len(guide)), True
+        among: Any = {"similarity": "dot", "pairing": pairing, "mask": alone, "reduction": "none"}
+        loss = pnce.contrast(rows, np.zeros((len(columns), 2)), objective="info_nce", **among)[0]
+        found.append(float(loss) == 0.0)
+        assert found[-1] or float(loss) == pytest.approx(math.log(2.0))
+    return found
+
+
+def test_the_relative_margin_of_an_own_similarity_below_0_lowers_the_limit() -> None:
+    """From -0.5 to -0.6, by a fifth of its magnitude."""
+    angles = np.arccos([-0.5, -0.62, -0.55, -0.45, -0.3])
+    columns = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    found = _left_out([[1.0, 0.0]], columns, margin=0.2, strategy="relative")
+    assert found == [False, True, True, True]
+
+
+@pytest.mark.parametrize("width", [2, 256])
+def test_a_limit_is_raised_by_its_rounding_alone(width: int) -> None:
+    """By 8 and the root of the number of features, in units of rounding: 24 of 256."""
+    columns = np.zeros((2, width))
+    columns[0, 0] = columns[1, 1] = 1.0
+    eps = float(np.finfo(np.float64).eps)
+    # The similarity of the second column is 0, and the limit 1 less the margin: a number of units below.
+    allowed = 8 + math.sqrt(width)
+    for units in (4, allowed - 1, allowed + 1, 100):
+        assert _left_out(columns[:1], columns, margin=1.0 + units * eps) == [units > allowed]
+
+
+@pytest.mark.parametrize("columns", [None, [[1.0, 0.0]], np.eye(3)[:, :2].tolist()])
+def test_a_guide_judges_arrays(columns: Any) -> None:
+    with pytest.raises(TypeError, match=r"^columns: expected the guide's embeddings, got"):
+        pairings.guided(np.eye(2), columns)
+
+
+@pytest.mark.parametrize("make", [pairings.guided, pairings.teacher])
+def test_embeddings_of_a_second_model_have_one_width(make: Callable[..., pairings.Pairing]) -> None:
+    with pytest.raises(ValueError, match=r"^columns: expected shape \(2, 3\), got"):
+        make(np.eye(3), np.eye(2))
+
+
+def test_a_teachers_weights_are_of_the_pairs_that_a_mask_leaves() -> None:
+    """Beside a pair that takes no part, the others may be so far that all of their weights would be 0."""
+    angles = np.asarray([0.0, 0.1, 1.2, 1.5, 2.0])
+    frozen = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    mask = np.ones((5, 5), dtype=bool)
+    mask[0, 1] = mask[1, 0] = False
+    pairing = pairings.teacher(frozen, temperature=1e-4)
+    scores = np.random.default_rng(0).standard_normal((5, 5))
+    found = pnce.contrast(
+        scores,
+        np.eye(5),
+        objective="info_nce",
+        pairing=pairing,
+        mask=mask,
+        similarity="dot",
+        temperature=1.0,
+        reduction="none",
+    )
+    among = mask & ~np.eye(5, dtype=bool)
+    cosines = np.where(among, frozen @ frozen.T, -np.inf)
+    weights = np.exp((cosines - cosines.max(axis=1, keepdims=True)) / 1e-4)
+    weights /= weights.sum(axis=1, keepdims=True)
+    logits = np.where(among, scores, -np.inf)
+    log_p = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    wanted = -np.sum(np.where(among, weights * np.where(among, log_p, 0.0), 0.0), axis=1)
+    np.testing.assert_allclose(found, wanted, rtol=1e-12)
+
+
 GIVEN: dict[str, Callable[[Any, Any, Any], pairings.Pairing]] = {
     "soft": lambda weights, rows, columns: pairings.soft(weights),  # noqa: ARG005
     "weighted": lambda weights, rows, columns: pairings.weighted(pairings.diagonal(), weights),  # noqa: ARG005
