@@ -30,6 +30,7 @@ from portable_nce.modules.torch import (
     SupCon,
     encode_in_chunks,
 )
+from portable_nce.testing import run_ranks
 
 pytestmark = [
     # Of torch itself: torch.jit.script warns of its own deprecation, and torch.compile instantiates functions.
@@ -63,10 +64,11 @@ LOSSES: dict[str, tuple[Callable[[], Loss], tuple[Any, ...], Callable[[], Any]]]
         lambda: pnce.flat_nce(A, B, temperature=0.5, include_positive=True),
     ),
     "DCL": (lambda: DCL(0.5), (A, B), lambda: pnce.dcl(A, B, temperature=0.5)),
+    "FlatNCE, detached": (lambda: FlatNCE(0.5, form="detach"), (A, B), lambda: A.new_ones(())),
     "SupCon": (
         lambda: SupCon(0.5, multi_positive="pooled"),
-        (A, LABELS),
-        lambda: pnce.supcon(A, LABELS, temperature=0.5, multi_positive="pooled"),
+        (A, LABELS // 2),
+        lambda: pnce.supcon(A, LABELS // 2, temperature=0.5, multi_positive="pooled"),
     ),
     "CLIP": (CLIP, (A, B), lambda: pnce.clip(A, B, logit_scale=1 / 0.07)),
     "CLIP, fixed": (lambda: CLIP(150.0, learnable=False), (A, B), lambda: pnce.clip(A, B, logit_scale=100.0)),
@@ -200,6 +202,11 @@ REFUSED: dict[str, tuple[type[Exception], str, Callable[[], Any]]] = {
         r"encoder: expected an output with the 4 rows of its chunk, or a number, got shape \(3,\)",
         lambda: encode_in_chunks(lambda x: x[0, :3], A, chunk_size=4),
     ),
+    "output of a later chunk": (
+        ValueError,
+        "encoder: expected an output with the 4 rows of its chunk",
+        lambda: encode_in_chunks(lambda x: x if len(x) == 4 else x[:1], A, chunk_size=4),
+    ),
     "arrays": (
         TypeError,
         "encoder: expected tensors, in tuples, lists and dicts, got ndarray",
@@ -275,6 +282,12 @@ def test_the_limits_are_those_that_are_given() -> None:
     torch.testing.assert_close(free.current_scale(), torch.tensor([math.exp(9.0)]))
 
 
+def test_the_limits_of_a_scale_are_within_them() -> None:
+    for temperature, scale in ((1.0, 1.0), (0.2, 5.0)):
+        loss = InfoNCE(temperature, learnable=True, max_scale=5.0)
+        torch.testing.assert_close(loss.current_scale(), torch.tensor([scale]))
+
+
 def test_each_loss_starts_where_its_paper_does_and_has_its_own_parameters() -> None:
     clip, siglip, other = CLIP(), SigLIP(), CLIP()
     assert dict(clip.state_dict()) == {"log_scale": torch.tensor([math.log(1 / 0.07)])}
@@ -331,6 +344,23 @@ def test_a_user_learns_what_else_a_loss_has() -> None:
     assert constant.get_buffer("margin").dtype == torch.float64
     assert not constant.state_dict()
     assert float(constant(A, LABELS)) == float(loss(A, LABELS).detach())
+
+
+def test_options_of_a_users_function_may_have_places() -> None:
+    def scores(a: Any, b: Any, scale: float = 2.0) -> Any:
+        return (a * b).sum() * scale
+
+    assert float(Loss(scores, scale=3.0)(A, B)) == pytest.approx(3.0 * float((A * B).sum()))
+    learned = Loss(scores, scale=3.0, learnable=True)
+    assert float(learned(A, B).detach()) == pytest.approx(3.0 * float((A * B).sum()), rel=1e-6)
+
+
+def test_all_tensors_among_the_options_are_buffers() -> None:
+    weights, mask = torch.linspace(0.5, 1.0, ROWS, dtype=torch.float64), torch.rand(ROWS, ROWS) < 2.0
+    mask[0, 1:3] = False
+    loss = Loss(pnce.info_nce, temperature=0.2, weights=weights, mask=mask)
+    assert [name for name, _ in loss.named_buffers()] == ["weights", "mask"]
+    torch.testing.assert_close(loss(A, B), pnce.info_nce(A, B, temperature=0.2, weights=weights, mask=mask))
 
 
 class Bilinear(nn.Module):
@@ -509,7 +539,12 @@ def test_mixed_precision(make: Callable[[], Loss]) -> None:
             torch.testing.assert_close(y, x, rtol=0.1, atol=0.05 * float(x.abs().max()) + 1e-6)
 
 
+def _own_loss(a: Any, b: Any) -> Any:
+    return (a * b).sum()
+
+
 def test_a_loss_shows_its_options() -> None:
+    assert repr(Loss(_own_loss)) == "Loss(own_loss)"
     assert repr(CLIP()) == "CLIP(learned logit_scale=14.2857)"
     assert repr(InfoNCE(0.1)) == "InfoNCE(temperature=0.1, symmetric=False, multi_positive=each, hardness=0.0)"
     assert repr(Loss(pnce.nca)) == "Loss(nca)"
@@ -616,6 +651,24 @@ def test_moco_is_its_function_and_its_queue() -> None:
     assert all(torch.equal(x, before[name]) for name, x in module.state_dict().items())
 
 
+@pytest.mark.parametrize("of_call", [False, True])
+def test_the_keys_of_all_ranks_enter_the_queue(*, of_call: bool) -> None:
+    """Whether the ranks are an option of the module or of a call; a copy of the module has the same."""
+
+    def on_a_rank(group: Any) -> dict[str, torch.Tensor]:
+        across = pnce.across(group, gradients="summed")
+        module = (MoCo(8, WIDTH) if of_call else MoCo(8, WIDTH, across=across)).double()
+        module = copy.deepcopy(module)
+        rows = slice(0, 2) if group.rank == 0 else slice(2, None)
+        module(A[rows], B[rows], **({"across": across} if of_call else {}))
+        return state_of(module)
+
+    queue = pnce.queue_push(pnce.queue_init(A, 8), B)
+    for state in run_ranks(2, on_a_rank):
+        assert torch.equal(state["queue.rows"], queue.rows)
+        assert torch.equal(state["queue.valid"], queue.valid)
+
+
 def test_a_queue_is_compiled_while_it_is_filled() -> None:
     torch.compiler.reset()
     module = MoCo(8, WIDTH, temperature=0.2, learnable=True).double()
@@ -690,6 +743,43 @@ def test_sentences(name: str, chunk_size: int | None) -> None:
     wanted.backward()
     torch.testing.assert_close(value, wanted, rtol=1e-13, atol=1e-13)
     torch.testing.assert_close(found, model.embedding.weight.grad, rtol=1e-12, atol=1e-12)
+
+
+def test_sentences_are_embedded_in_chunks() -> None:
+    sizes: list[int] = []
+
+    class Told(Words):
+        def forward(self, features: dict[str, Any]) -> dict[str, Any]:
+            sizes.append(len(features["input_ids"]))
+            return super().forward(features)
+
+    SentenceLoss(Told(), InfoNCE(0.5), chunk_size=4)([column(0), column(1)]).backward()
+    assert sorted(sizes) == [2] * 4 + [4] * 4  # each twice, for the loss and for its gradients
+
+
+def test_columns_of_negatives_of_all_ranks() -> None:
+    """Of ranks with several numbers of rows, as of one process that has them all; and without negatives."""
+    arrays = (A, B, C, 0.5 * A + C)
+
+    def gradients(loss: Loss, own: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
+        leaves = [x.clone().requires_grad_() for x in own]
+        value = loss(*leaves)
+        value.backward()
+        return [value.detach(), *(x.grad for x in leaves if x.grad is not None)]
+
+    for count in (2, 4):
+
+        def on_a_rank(group: Any, count: int = count) -> list[torch.Tensor]:
+            rows = slice(0, 2) if group.rank == 0 else slice(2, None)
+            loss = MultipleNegatives(0.5, across=pnce.across(group, gradients="summed"))
+            return gradients(loss, tuple(x[rows] for x in arrays[:count]))
+
+        value, *slopes = gradients(MultipleNegatives(0.5), arrays[:count])
+        found = run_ranks(2, on_a_rank)
+        for rank in found:
+            torch.testing.assert_close(rank[0], value, rtol=1e-12, atol=1e-12)
+        for k, slope in enumerate(slopes):
+            torch.testing.assert_close(torch.cat([rank[1 + k] for rank in found]), slope, rtol=1e-12, atol=1e-12)
 
 
 def test_the_trainer_finds_what_it_asks_of_a_loss() -> None:
@@ -826,7 +916,7 @@ def test_arguments_and_outputs_of_any_structure() -> None:
         assert text == "text"
         assert shift.ndim == 0
         first, second = pair["x"] @ weight, (other[0] @ weight) * factor + shift
-        return {"both": (first, [second]), "scale": scale.exp(), "mean": first.mean(), "text": text}
+        return {"both": (first, [second]), "scale": scale.exp(), "mean": first.mean(), "text": text, "flag": True}
 
     shift = torch.tensor(0.5, dtype=torch.float64)
     wanted = model({"x": x}, 2.0, other=[y], text="text", shift=shift)
@@ -837,6 +927,7 @@ def test_arguments_and_outputs_of_any_structure() -> None:
         value = pnce.clip(first, second, logit_scale=output["scale"]) + output["mean"]
         slopes.append([value, *torch.autograd.grad(value, [scale, weight])])
         assert output["text"] == "text"
+        assert output["flag"] is True
     torch.testing.assert_close(slopes[1], slopes[0], rtol=1e-12, atol=1e-12)
     named = encode_in_chunks(lambda x: torch.max(x, dim=1), x, chunk_size=3)
     assert torch.equal(named[1], torch.max(x, dim=1).indices)
