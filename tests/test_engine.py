@@ -119,6 +119,7 @@ def test_what_is_no_negative_is_excluded_in_every_tile(lines: Lines, size: int, 
             expected[row, [(row + distance) % n for distance in lines.distances]] = -1.0
         if lines.own:
             expected[row, row] = -1.0
+    assert np.all(np.sum(expected == whole, axis=1) == lines.negatives(n))
     for start, stop in products.cut(0, n, size):
         for low, high in products.cut(0, n, 3):
             tile = whole[start:stop, low:high].copy()
@@ -153,7 +154,7 @@ def test_partners_and_their_cotangents_are_adjoint(lines: Lines) -> None:
     np.testing.assert_allclose(np.sum(back * columns), expected)
 
 
-@pytest.mark.parametrize("scale", [1.0, 1e5, 1e300])
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e5, 1e300])
 def test_the_bound_of_the_scores_is_one(scale: float) -> None:
     x, y = RNG.normal(size=(5, 3)) * scale, RNG.normal(size=(7, 3))
     rows, columns, squarable = in_range(np, x, y)
@@ -163,6 +164,17 @@ def test_the_bound_of_the_scores_is_one(scale: float) -> None:
     bound = products.largest_score(layout, x, y, (np.asarray([-2.0, 1.0]),))
     assert np.max(np.abs(x @ y.T)) + 2.0 <= bound
     assert math.isinf(bound) == (scale > 1e9)
+    known = products.largest_score(layout._replace(bounded=True), x, y)
+    assert known == tiling.MAX_UNSHIFTED_LOGIT
+    assert products.largest_score(layout._replace(bounded=True), x, y, (np.asarray([-200.0]),)) >= 200.0
+
+
+def test_pieces_are_the_rows_of_their_bounds() -> None:
+    x = RNG.normal(size=(4, 2))
+    assert products.pieces(x, [(0, 4)])[0] is x
+    for bounds in ([(1, 3)], [(0, 3)], [(0, 1), (1, 4)]):
+        for (low, high), piece in zip(bounds, products.pieces(x, bounds), strict=True):
+            np.testing.assert_array_equal(piece, x[low:high])
 
 
 def test_there_is_no_bound_of_what_is_not_a_number() -> None:

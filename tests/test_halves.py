@@ -1078,16 +1078,20 @@ def test_rows_that_are_multiplied_by_0_are_0(number: float) -> None:
     assert torch.equal(part, torch.zeros_like(x))
 
 
+@pytest.mark.parametrize("recorded", [False, True])
 @pytest.mark.parametrize("halves", [False, True])
-def test_rows_of_16_bits_have_factors_in_their_products(*, halves: bool, request: pytest.FixtureRequest) -> None:
+def test_rows_of_16_bits_have_factors_in_their_products(
+    *, halves: bool, recorded: bool, request: pytest.FixtureRequest
+) -> None:
     if halves:
         request.getfixturevalue("emulated")
     draw = torch.Generator().manual_seed(3)
     x, y = (torch.randn((n, 3), generator=draw).bfloat16() for n in (2, 4))
     of_rows, of_columns = torch.tensor([2.0, -3.0]), torch.tensor([1.0, 0.5, 7.0, -1.0])
-    found = product_of_rows((x, of_rows), (y, of_columns))
     wanted = (x.double() * of_rows[:, None]) @ (y.double() * of_columns[:, None]).T
-    torch.testing.assert_close(found, wanted.float(), rtol=1e-6, atol=1e-6)
+    of_rows.requires_grad = recorded
+    found = product_of_rows((x, of_rows), (y, of_columns))
+    torch.testing.assert_close(found.detach(), wanted.float(), rtol=1e-6, atol=1e-6)
 
 
 # ---------------------------------------------------------------------------------------------------------------- JAX
