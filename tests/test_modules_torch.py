@@ -204,7 +204,7 @@ REFUSED: dict[str, tuple[type[Exception], str, Callable[[], Any]]] = {
     ),
     "output of a later chunk": (
         ValueError,
-        "encoder: expected an output with the 4 rows of its chunk",
+        "encoder: expected an output with the 2 rows of its chunk",
         lambda: encode_in_chunks(lambda x: x if len(x) == 4 else x[:1], A, chunk_size=4),
     ),
     "arrays": (

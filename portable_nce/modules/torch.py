@@ -1135,12 +1135,13 @@ def _joined(parts: list[Any], sizes: list[int]) -> Any:
     if first.ndim == 0:
         weights = torch.tensor(sizes, dtype=first.dtype, device=first.device) / sum(sizes)
         return torch.stack(parts) @ weights
-    if [len(part) for part in parts] != sizes:
-        message = (
-            f"encoder: expected an output with the {sizes[0]} rows of its chunk, or a number, got shape "
-            f"{tuple(first.shape)}"
-        )
-        raise ValueError(message)
+    for part, size in zip(parts, sizes, strict=True):
+        if len(part) != size:
+            message = (
+                f"encoder: expected an output with the {size} rows of its chunk, or a number, got shape "
+                f"{tuple(part.shape)}"
+            )
+            raise ValueError(message)
     return torch.cat(parts)
 
 
