@@ -10,6 +10,7 @@ from ._core.autodiff import stop_gradient
 from ._core.checks import (
     check_block_size,
     check_bool,
+    check_called,
     check_choice,
     check_floating,
     check_indices,
@@ -83,8 +84,8 @@ PAIRINGS: tuple[PairingName, ...] = get_args(PairingName)
 @takes_tokens
 def contrast(
     x: ArrayOf[ArrayT],
-    y: AnyArray | None = None,
     /,
+    y: AnyArray | None = None,
     *,
     objective: ObjectiveName | AnyObjective | Callable[[RowStatistics], Array],
     pairing: PairingName | Pairing = "diagonal",
@@ -163,6 +164,7 @@ def contrast(
         check_choice("pairing", pairing, PAIRINGS)
         pairing = diagonal() if pairing == "diagonal" else two_views()
     elif not isinstance(pairing, Pairing):
+        check_called("pairing", pairing, "pairings")
         message = f"pairing: expected a name or a portable_nce.pairings.Pairing, got {type(pairing).__name__}"
         raise TypeError(message)
     return contrast_embeddings(

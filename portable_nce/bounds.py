@@ -36,6 +36,7 @@ from ._core.logsumexp import exp_sum
 from ._core.namespace import device_of, enter, is_array, is_number, namespace_of
 from ._core.numerics import softplus, sum_to_scalar, upcast
 from ._core.protocol import Array, Namespace
+from ._core.signature import explained
 from ._core.types import AnchorForm, AnyArray, ArrayOf, ArrayT
 from ._execution.matrix import given
 from .from_scores import enter_scores
@@ -66,6 +67,7 @@ __all__ = [
 FORMS: tuple[AnchorForm, ...] = get_args(AnchorForm)
 
 
+@explained
 def info_nce(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask: AnyArray | None = None) -> ArrayT:
     r"""Return the InfoNCE (CPC) bound: a lower bound for any scores, never above log N.
 
@@ -118,6 +120,7 @@ def info_nce(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, m
     return pairs.finish(pairs.row_mean(pairs.log_number(1) - softplus(pairs.xp, log_odds)))
 
 
+@explained
 def info_nce_anchor(
     scores: ArrayOf[ArrayT],
     /,
@@ -208,6 +211,7 @@ def info_nce_anchor(
     return pairs.finish(bound if form == "bound" else _instead(pairs.row_mean(positive), bound))
 
 
+@explained
 def dual_critic(
     scores: ArrayOf[ArrayT],
     /,
@@ -271,6 +275,7 @@ def dual_critic(
     return finish(pairs.xp, pairs.of_counted(critic), pairs.dtype, "none")
 
 
+@explained
 def dual(
     scores: ArrayOf[ArrayT], u: AnyArray, /, *, positives: AnyArray | None = None, mask: AnyArray | None = None
 ) -> ArrayT:
@@ -319,6 +324,7 @@ def dual(
     return _dual(scores, u, positives, mask)
 
 
+@explained
 def flo(
     scores: ArrayOf[ArrayT], u: AnyArray, /, *, positives: AnyArray | None = None, mask: AnyArray | None = None
 ) -> ArrayT:
@@ -375,6 +381,7 @@ def flo(
     return _dual(scores, u, positives, mask)
 
 
+@explained
 def fdv(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask: AnyArray | None = None) -> ArrayT:
     r"""Return the InfoNCE bound with FlatNCE's gradient: a lower bound whose gradient does not vanish at the ceiling.
 
@@ -425,6 +432,7 @@ def fdv(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask: 
     return pairs.finish(_instead(pairs.row_mean(value), -pairs.row_mean(log_odds)))
 
 
+@explained
 def dv(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask: AnyArray | None = None) -> ArrayT:
     r"""Return the Donsker-Varadhan estimate: a lower bound in the population, on a finite batch neither.
 
@@ -475,6 +483,7 @@ def dv(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask: A
     return pairs.finish(pairs.row_mean(pairs.positive()) - pairs.log_mean(pairs.scores))
 
 
+@explained
 def mine(
     scores: ArrayOf[ArrayT],
     /,
@@ -560,6 +569,7 @@ def mine(
     return pairs.finish(_instead(positive - now, surrogate)), finish(xp, state, pairs.dtype, "mean")
 
 
+@explained
 def nwj(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask: AnyArray | None = None) -> ArrayT:
     r"""Return the bound of Nguyen, Wainwright and Jordan (MINE-f): a lower bound for any scores, unbiased.
 
@@ -607,6 +617,7 @@ def nwj(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask: 
     return pairs.finish(pairs.row_mean(pairs.positive()) - pairs.mean_exp(pairs.scores - 1.0))
 
 
+@explained
 def tuba(
     scores: ArrayOf[ArrayT],
     /,
@@ -664,6 +675,7 @@ def tuba(
     return pairs.finish(1.0 + first - pairs.mean_exp(pairs.scores - pairs.xp.expand_dims(baseline, axis=1)))
 
 
+@explained
 def interpolated(
     scores: ArrayOf[ArrayT],
     /,
@@ -743,6 +755,7 @@ def interpolated(
     return pairs.finish(1.0 + pairs.negative_mean(positive - mixed) - pairs.mean_exp(scores - own_baseline))
 
 
+@explained
 def js(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask: AnyArray | None = None) -> ArrayT:
     r"""Return the Jensen-Shannon bound (f-GAN): of 2 JSD - 2 log 2 a lower bound, of mutual information none.
 
@@ -794,6 +807,7 @@ def js(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask: A
     return pairs.finish(_js(pairs))
 
 
+@explained
 def js_mi(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask: AnyArray | None = None) -> ArrayT:
     r"""Return an estimate of mutual information with the Jensen-Shannon gradient: a lower bound for any scores.
 
@@ -842,6 +856,7 @@ def js_mi(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask
     return pairs.finish(_instead(value, _js(pairs)))
 
 
+@explained
 def smile(
     scores: ArrayOf[ArrayT],
     /,
@@ -907,6 +922,7 @@ def smile(
     return pairs.finish(_instead(value, _js(pairs)))
 
 
+@explained
 def club(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask: AnyArray | None = None) -> ArrayT:
     r"""Return the contrastive log-ratio bound: an upper bound if the scores are the true conditional log-densities.
 
@@ -957,6 +973,7 @@ def club(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask:
     return pairs.finish(pairs.row_mean(pairs.positive() - negative))
 
 
+@explained
 def leave_one_out(scores: ArrayOf[ArrayT], /, *, mask: AnyArray | None = None) -> ArrayT:
     r"""Return the leave-one-out bound: an upper bound if the scores are the true conditional log-densities.
 
@@ -1005,6 +1022,7 @@ def leave_one_out(scores: ArrayOf[ArrayT], /, *, mask: AnyArray | None = None) -
     return pairs.finish(pairs.row_mean(pairs.log_number() - pairs.log_odds()))
 
 
+@explained
 def barber_agakov(scores: ArrayOf[ArrayT], /, entropy: float | AnyArray) -> ArrayT:
     r"""Return the bound of Barber and Agakov: a lower bound for any conditional density, given the entropy.
 
@@ -1048,6 +1066,7 @@ def barber_agakov(scores: ArrayOf[ArrayT], /, entropy: float | AnyArray) -> Arra
     return finish(xp, entropy + sum_to_scalar(xp, positive) / positive.shape[0], dtype, "mean")
 
 
+@explained
 def vub(scores: ArrayOf[ArrayT], log_marginal: AnyArray, /) -> ArrayT:
     r"""Return the variational upper bound: an upper bound for any marginal density, if the conditional is the true one.
 

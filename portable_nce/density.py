@@ -199,9 +199,9 @@ def negative_sampling(
 def ranking_nce(
     data_scores: ArrayOf[ArrayT],
     noise_scores: AnyArray,
+    /,
     data_log_q: float | AnyArray | None = None,
     noise_log_q: float | AnyArray | None = None,
-    /,
     *,
     mask: AnyArray | None = None,
     weights: AnyArray | None = None,
@@ -610,7 +610,7 @@ class SelfNormalization(NamedTuple):
 
 
 def self_normalization(
-    scores: AnyArray, log_q: float | AnyArray | None = None, /, *, mask: AnyArray | None = None
+    scores: AnyArray, /, log_q: float | AnyArray | None = None, *, mask: AnyArray | None = None
 ) -> SelfNormalization:
     r"""Return mean and standard deviation of the log-partition function over contexts.
 

@@ -22,6 +22,7 @@ from ._core.checks import (
 from ._core.namespace import enter, is_array, is_number
 from ._core.numerics import upcast
 from ._core.protocol import Array, Namespace
+from ._core.signature import explained
 from ._core.types import (
     AnyArray,
     ArrayOf,
@@ -62,6 +63,7 @@ __all__ = [
 ]
 
 
+@explained
 def info_nce(
     scores: ArrayOf[ArrayT],
     /,
@@ -126,6 +128,7 @@ def info_nce(
     return _loss(scores, objective, positives=positives, mask=mask, weights=weights, reduction=reduction)
 
 
+@explained
 def flat_nce(
     scores: ArrayOf[ArrayT],
     /,
@@ -195,6 +198,7 @@ def flat_nce(
     return _loss(scores, objective, positives=positives, mask=mask, weights=weights, reduction=reduction)
 
 
+@explained
 def dcl(
     scores: ArrayOf[ArrayT],
     /,
@@ -255,6 +259,7 @@ def dcl(
     return _loss(scores, objective, positives=positives, mask=mask, weights=weights, reduction=reduction)
 
 
+@explained
 def cosent(
     scores: ArrayOf[ArrayT],
     grades: AnyArray,
@@ -321,6 +326,7 @@ def cosent(
     return finish(xp, loss_of_graded(xp, scores, graded), dtype, "mean")
 
 
+@explained
 def supcon(
     scores: ArrayOf[ArrayT],
     /,
@@ -388,6 +394,7 @@ def supcon(
     return _loss(scores, objective, positives=positives, mask=mask, weights=weights, reduction=reduction)
 
 
+@explained
 def nca(
     scores: ArrayOf[ArrayT],
     /,
@@ -444,6 +451,7 @@ def nca(
     return _loss(scores, objective, positives=positives, mask=mask, weights=weights, reduction=reduction)
 
 
+@explained
 def dclw(
     scores: ArrayOf[ArrayT],
     /,
@@ -518,6 +526,7 @@ def dclw(
     return _loss(scores, objective, positives=positives, mask=mask, weights=weights, reduction=reduction)
 
 
+@explained
 def clip(
     scores: ArrayOf[ArrayT],
     /,
@@ -581,6 +590,7 @@ def clip(
     )
 
 
+@explained
 def relic(
     scores: ArrayOf[ArrayT],
     /,
@@ -662,6 +672,7 @@ def relic(
     )
 
 
+@explained
 def logistic(
     scores: ArrayOf[ArrayT],
     /,
@@ -719,6 +730,7 @@ def logistic(
     return _loss(scores, objective, positives=positives, mask=mask, weights=weights, reduction=reduction)
 
 
+@explained
 def contrastive(
     scores: ArrayOf[ArrayT],
     /,
@@ -798,6 +810,7 @@ def contrastive(
     return _loss(scores, objective, positives=positives, mask=mask, weights=weights, reduction=reduction)
 
 
+@explained
 def triplet(
     scores: ArrayOf[ArrayT],
     /,
@@ -904,8 +917,8 @@ def enter_scores(
     pairing = pairing_of(xp, positives, shape)
     if positives is None and shape[0] > shape[1]:
         message = (
-            f"scores: expected at least as many columns as rows, with the positives on the diagonal, got shape "
-            f"{shape}; transpose, or name the positives"
+            f"scores: expected a K × N matrix of scores, for example critic(x, y), with at least as many columns as "
+            f"rows and the positives on the diagonal, got shape {shape}; transpose, or name the positives"
         )
         raise ValueError(message)
     if mask is not None:

@@ -406,7 +406,7 @@ def diagonal() -> Pairing:
     return _DIAGONAL
 
 
-def queue(valid: AnyArray | None = None, /) -> Pairing:
+def queue(valid: AnyArray | None = None) -> Pairing:
     """Row i is positive with column i; the columns beyond the rows are the negatives of all.
 
     Other columns that belong to rows take no part.
@@ -505,7 +505,7 @@ def index(positives: AnyArray, /) -> Pairing:
     return _structured(Pairing(_index_rule, rows=(positives,), one_per_row=True), "index")
 
 
-def labels(rows: AnyArray, columns: AnyArray | None = None, /) -> Pairing:
+def labels(rows: AnyArray, /, columns: AnyArray | None = None) -> Pairing:
     """Equal labels are positives, different labels negatives.
 
     Parameters
@@ -559,7 +559,7 @@ def with_negatives(pairing: Pairing, *valid: Array) -> Pairing:
     return made
 
 
-def ids(rows: AnyArray, columns: AnyArray | None = None, /) -> Pairing:
+def ids(rows: AnyArray, /, columns: AnyArray | None = None) -> Pairing:
     """Row i is positive with column i; other columns with the id of that one take no part.
 
     They are the same thing, drawn into the batch a second time, and no negatives of it. All further columns, those
@@ -738,7 +738,7 @@ def weighted(pairing: Pairing, weights: ArrayOf[Any], /) -> Pairing:
     return made
 
 
-def overlap(rows: AnyArray, columns: AnyArray | None = None, /) -> Pairing:
+def overlap(rows: AnyArray, /, columns: AnyArray | None = None) -> Pairing:
     r"""Rows and columns that share labels are positives, with the share of these for weights (Jaccard's index).
 
     .. math:: t_{ij} = \frac{|A_i \cap B_j|}{|A_i \cup B_j|}
@@ -780,7 +780,7 @@ def overlap(rows: AnyArray, columns: AnyArray | None = None, /) -> Pairing:
     return _exchangeable(Pairing(rule, rows=(rows,), columns=(rows if columns is None else columns,)))
 
 
-def teacher(rows: AnyArray, columns: AnyArray | None = None, /, *, temperature: float | None = 0.05) -> Pairing:
+def teacher(rows: AnyArray, /, columns: AnyArray | None = None, *, temperature: float | None = 0.05) -> Pairing:
     r"""All columns are positives, weighted by a teacher's cosine similarities c of its own embeddings.
 
     With a temperature the weights are the teacher's softmax, :math:`t_{ij} \propto e^{c_{ij} / \tau}`: the loss with

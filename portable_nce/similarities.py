@@ -507,7 +507,7 @@ class _TokenPullback(_Around):
 
 
 def takes_tokens(loss: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """A loss whose positional arguments are embeddings, and may be arrays of tokens with a similarity of these."""
+    """A loss whose arrays before the options are embeddings, and may be arrays of tokens with `max_sim`."""
     names = inspect.getfullargspec(loss).args
 
     @wraps(loss)
@@ -515,10 +515,12 @@ def takes_tokens(loss: Callable[Parameters, Result]) -> Callable[Parameters, Res
         similarity: Any = options.get("similarity")
         if not isinstance(similarity, Similarity) or not isinstance(similarity.prepare, _OfTokens):
             return loss(*args, **options)
-        named = {name: x for name, x in zip(names, args, strict=False) if x is not None}
-        options["similarity"], arrays = similarity.prepare.flattened(named)
-        flat: Any = [None if x is None else arrays.pop(0) for x in args]
-        return loss(*flat, **options)
+        given: dict[str, Any] = {**options, **dict(zip(names, args, strict=False))}
+        named = {name: given[name] for name in names if given.get(name) is not None}
+        given["similarity"], arrays = similarity.prepare.flattened(named)
+        given |= dict(zip(named, arrays, strict=True))
+        flat = [given.pop(name) for name in names[: len(args)]]
+        return loss(*flat, **given)
 
     return flattening
 
@@ -802,9 +804,6 @@ def shifted_columns(similarity: AnySimilarity, offsets: AnyArray, /) -> Similari
     return Similarity(prepare, _ShiftedScores(inner.scores), pullback, wide=inner.wide)
 
 
-_FACTORIES: tuple[Any, ...] = (bilinear, max_sim, normalized, scaled_columns, shifted_columns)
-
-
 def resolve(similarity: AnySimilarity) -> Similarity:
     """The similarity that a `similarity` argument means.
 
@@ -833,10 +832,7 @@ def resolve(similarity: AnySimilarity) -> Similarity:
     """
     if isinstance(similarity, Similarity):
         return similarity
-    check_called("similarity", similarity, "similarities", _FACTORIES)
-    if isinstance(similarity, type):
-        message = f"similarity: expected a name, a similarity or a function of two arrays, got the class {similarity!r}"
-        raise TypeError(message)
+    check_called("similarity", similarity, "similarities")
     if callable(similarity) and not isinstance(similarity, str):
         return Similarity(_Critic(similarity), _CriticScores(similarity))
     check_choice("similarity", similarity, NAMES)

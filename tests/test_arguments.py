@@ -312,7 +312,19 @@ class Number(Kind):
             return "refused"
         if math.prod(value.shape) != 1 or kind_of(value) != "f":
             return "refused"
-        return "taken" if world.owns(value) else "foreign"
+        return self.of_array(float(value.reshape(()))) if world.owns(value) else "foreign"
+
+    def of_array(self, number: float) -> Verdict:
+        """Tell what is to happen to the number in an array."""
+        if self.above == -math.inf or self.above < number < math.inf:
+            return "taken"
+        return "either" if math.isnan(number) or (self.loose and number > 0) else "refused"
+
+    def beyond_limits(self) -> Iterator[np.ndarray]:
+        """Give arrays of one number that is refused."""
+        for number in (-1.0, 0.0, math.inf):
+            if self.of_array(number) == "refused":
+                yield from (np.asarray(number), np.asarray([number]))
 
     def canonical(self, world: World, value: Any) -> Any:
         del world
@@ -1376,8 +1388,8 @@ SIMILARITIES: Sequence[Mapping[str, Any]] = ({}, {"similarity": "cosine"})
 
 
 @pytest.mark.parametrize("library", sorted(TYPES))
-def test_the_value_of_an_array_of_one_entry_is_not_looked_at(library: str) -> None:
-    """NaN as a temperature, margin or scale makes NaN, and no error that names something else; nor do other values."""
+def test_the_value_of_an_array_of_one_entry(library: str) -> None:
+    """As a temperature, margin or scale, NaN makes NaN; a number not above its limit is an error, in an array too."""
     world = World(library=library)
     for name in FUNCTIONS:
         for situation in situations_of(name):
@@ -1386,12 +1398,14 @@ def test_the_value_of_an_array_of_one_entry_is_not_looked_at(library: str) -> No
                 for options in SIMILARITIES[: 1 + ("similarity" in call.given)]:
                     told = f"{name}, {parameter}, {options}"
                     with np.errstate(all="ignore"):
-                        of_nan, *others = (
-                            call.run(**options, **{parameter: world.array(np.asarray(x))})
-                            for x in (math.nan, math.inf, -1.0, 0.0, 0.7, 0.9)
-                        )
-                    for found, one, other in zip(*map(numbers_in, (of_nan, *others[-2:])), strict=True):
+                        results = [
+                            call.run(**options, **{parameter: world.array(np.asarray(x))}) for x in (math.nan, 0.7, 0.9)
+                        ]
+                    for found, one, other in zip(*map(numbers_in, results), strict=True):
                         assert np.isnan(found).any() or np.array_equal(one, other), told
+                    for number in call.kinds[parameter].beyond_limits():
+                        with pytest.raises(ValueError, match=rf"{parameter}: expected a finite number greater"):
+                            call.run(**options, **{parameter: world.array(number)})
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -1447,7 +1461,7 @@ strange = st.one_of(
     hnp.arrays(
         hnp.floating_dtypes(endianness="="),
         hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=6),
-        elements=st.integers(1, 64).map(lambda k: k / 16),  # a temperature of 0 in an array is not looked at
+        elements=st.integers(1, 64).map(lambda k: k / 16),
     ),
 )
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 import operator
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from types import FunctionType, ModuleType
 from typing import Any, get_args
 
-from .namespace import enter, is_array, is_number
+from .namespace import enter, is_array, is_far, is_number, namespace_of
 from .protocol import Array, Namespace
 from .registry import adapter_of
 from .types import BlockSize, Precision
@@ -30,7 +31,9 @@ __all__ = [
     "check_scalar_or_rows",
     "check_shape",
     "check_whole_number",
+    "check_width",
     "common_dtype",
+    "entry_at_hand",
     "is_floating",
     "is_half",
     "positive_scalar",
@@ -44,8 +47,16 @@ def check_choice(name: str, value: object, allowed: Collection[str]) -> None:
     """`value` must be one of the strings `allowed`."""
     if not isinstance(value, str) or value not in allowed:
         choices = ", ".join(repr(choice) for choice in allowed)
-        message = f"{name}: expected one of {choices}, got {value!r}"
+        message = f"{name}: expected one of {choices}, got {value!r}{nearest(value, allowed)}"
         raise ValueError(message)
+
+
+def nearest(value: object, allowed: Collection[str]) -> str:
+    """A remedy that names the nearest of the strings `allowed`, or nothing where none is near."""
+    from difflib import get_close_matches  # noqa: PLC0415  (for messages alone)
+
+    near = get_close_matches(str(value), allowed, 1)
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
@@ -94,11 +105,14 @@ def check_callable(name: str, value: object) -> None:
         raise TypeError(message)
 
 
-def check_called(name: str, value: Any, room: str, makers: Collection[Any]) -> None:
-    """`value` must be none of the functions of a module that make what is expected."""
-    made = next((maker.__name__ for maker in makers if maker is value), None)
-    if made is not None:
+def check_called(name: str, value: Any, room: str) -> None:
+    """`value` must be no class, and no function of a module of this package that makes what is expected."""
+    made = getattr(value, "__name__", "")
+    if isinstance(value, FunctionType) and value.__module__.startswith(f"{__name__.rpartition('._core')[0]}.{room}"):
         message = f"{name}: expected what {room}.{made}(...) returns, got {made} itself; call it"
+        raise TypeError(message)
+    if isinstance(value, (type, ModuleType)):
+        message = f"{name}: expected a name, a function or what one of portable_nce.{room} returns, got {value!r}"
         raise TypeError(message)
 
 
@@ -126,7 +140,11 @@ def check_floating(xp: Namespace, **arrays: Array) -> None:
         if x.dtype == first.dtype and (x.dtype == xp.float32 or is_floating(xp, x.dtype)):
             continue
         if not is_floating(xp, x.dtype):
-            message = f"{name}: expected a real floating-point dtype, got {x.dtype}; convert it with {cast_hint(x)}"
+            of_scores = x is not first and len(x.shape) == 1 and xp.isdtype(x.dtype, "integral")
+            remedy = f"convert it with {cast_hint(x)}"
+            if of_scores:
+                remedy = "for scores and the columns of the positives, use portable_nce.from_scores"
+            message = f"{name}: expected a real floating-point dtype, got {x.dtype}; {remedy}"
             raise TypeError(message)
         if not all(is_half(y.dtype) or y.dtype == xp.float32 for y in (x, first)):
             message = (
@@ -182,6 +200,14 @@ def check_shape(name: str, x: Array, shape: tuple[int, ...]) -> None:
         raise ValueError(message)
 
 
+def check_width(name: str, x: Array, width: int) -> None:
+    """The rows of `x` must have `width` features."""
+    if x.shape[-1] != width:
+        remedy = f"; pass {name}.T" if tuple(x.shape[:-1]) == (width,) else ""
+        message = f"{name}: expected {width} features along the last axis, got shape {tuple(x.shape)}{remedy}"
+        raise ValueError(message)
+
+
 def shape_of(name: str, x: Array, axes: str) -> tuple[int, ...]:
     """The shape of `x`, which must have as many axes as `axes` names, as in "(N, D)", and none of length 0."""
     shape = tuple(x.shape)
@@ -189,7 +215,12 @@ def shape_of(name: str, x: Array, axes: str) -> tuple[int, ...]:
         message = f"{name}: expected known lengths of {axes}, got shape {shape}; let the library find them out first"
         raise ValueError(message)
     if len(shape) != axes.count(",") + 1:
-        remedy = "; add the axis of rows with x[None, :]" if len(shape) == axes.count(",") else ""
+        remedy = ""
+        if axes == "(N, D)" and len(shape) == 1:
+            of_labels = namespace_of(x).isdtype(x.dtype, ("integral", "bool"))
+            remedy = "; labels come after embeddings" if of_labels else "; one row has nothing to be compared with"
+        elif axes == "(N, D)" and len(shape) > 2:  # noqa: PLR2004  (a matrix)
+            remedy = f"; merge the leading axes, as in {name}.reshape((-1, {shape[-1]})), also those of labels"
         message = f"{name}: expected shape {axes}, got {shape}{remedy}"
         raise ValueError(message)
     if 0 in shape:
@@ -230,6 +261,7 @@ def temperature_of(xp: Namespace, value: Any, rows: int, like: Array) -> Any:
     if not has_one_per_row(value, rows):
         return positive_scalar(xp, "temperature", value, like)
     check_floating(xp, temperature=value)
+    _check_entries("temperature", value, 0.0)
     return xp.astype(value, like.dtype)
 
 
@@ -251,6 +283,7 @@ def check_scalar_or_rows(name: str, value: Any, *, above: float = -math.inf) -> 
     shape = getattr(value, "shape", ())
     if isinstance(shape, tuple) and len(shape) == 1 and shape[0] > 1:
         check_floating(enter(**{name: value})[0], **{name: value})
+        _check_entries(name, value, above)
     else:
         check_scalar(name, value, above=above)
 
@@ -269,6 +302,36 @@ def check_scalar(name: str, value: Any, *, above: float = -math.inf, limits: tup
         message = f"{name}: expected a number or an array of one entry{each} got shape {tuple(value.shape)}"
         raise ValueError(message)
     check_floating(xp, **{name: value})
+    _check_entries(name, value, above)
+
+
+def entry_at_hand(x: Array, reduce: Callable[[Namespace, Array], Array]) -> float | None:
+    """The number that `reduce` makes of an array, or None where its entries cannot be read for free."""
+    while hasattr(x, "__recorded__"):  # a tape on a tape, for a derivative of the second order
+        x = x.__recorded__
+    adapter = adapter_of(x)
+    if adapter.mode != "eager" or is_far(x):
+        return None
+    return adapter.concrete_value(reduce(namespace_of(x), adapter.stop_gradient(x)))
+
+
+def _least(xp: Namespace, x: Array) -> Array:
+    return xp.min(x)
+
+
+def _largest(xp: Namespace, x: Array) -> Array:
+    return xp.max(x)
+
+
+def _check_entries(name: str, value: Array, above: float) -> None:
+    """The entries must be finite and greater than `above`, where they can be read for free; NaN makes the loss NaN."""
+    if above == -math.inf:
+        return
+    for extreme in (_least, _largest)[: 1 + (math.prod(value.shape) > 1)]:
+        number = entry_at_hand(value, extreme)
+        if number is not None and (number <= above or number == math.inf):
+            message = f"{name}: expected a finite number greater than {above:g}, got {number}"
+            raise ValueError(message)
 
 
 def row_weights(xp: Namespace, weights: Array | None, rows: int, like: Array) -> Array | None:

@@ -70,6 +70,9 @@ def library_namespace(array: Array) -> Namespace:
     load = _provided.get(type(array).__module__.partition(".")[0])
     if load is not None:
         return load()
+    if hasattr(array, "value") and not hasattr(type(array), "__array_namespace__"):
+        message = f"expected an array, got {_name_of(array)}, which holds one; pass that, as in x[...]"
+        raise TypeError(message)
     try:
         return array_api_compat.array_namespace(array)
     except TypeError as error:
@@ -188,9 +191,10 @@ def enter(**arrays: Array | None) -> tuple[Namespace, list[Any]]:
 def _space_of(name: str, x: Any) -> Namespace:
     """The namespace of an argument, which must be an array."""
     if not is_array(x):
+        remedy = "options are keywords, as in temperature=..." if is_number(x) else "convert it with asarray first"
         message = (
             f"{name}: expected an array (NumPy, PyTorch, JAX, CuPy or another array-API library), got "
-            f"{type(x).__name__}; convert it with asarray first"
+            f"{type(x).__name__}; {remedy}"
         )
         raise TypeError(message)
     try:

@@ -19,6 +19,7 @@ from .equality import EqualByContents
 from .namespace import is_array, is_number, namespace_of
 from .protocol import Array
 from .registry import adapter_of, communicator_of
+from .signature import explained
 from .types import GradientsOfRanks, Parameters, Result
 
 __all__ = [
@@ -178,6 +179,7 @@ class _Call(Ranks):
 
 def told_to_others(loss: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """A loss whose refusal of an argument is told to the other ranks, which would wait for this one."""
+    loss = explained(loss)
 
     @wraps(loss)
     def telling(*args: Parameters.args, **options: Parameters.kwargs) -> Result:

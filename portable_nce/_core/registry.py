@@ -121,15 +121,6 @@ def _is_importable(module: str) -> bool:
     return sys.modules.get(module) is not None or (module not in sys.modules and find_spec(module) is not None)
 
 
-def _follows_the_standard(array: Array) -> bool:
-    """Whether the array's library follows the array API, by itself or by array-api-compat."""
-    try:
-        library_namespace(array)
-    except TypeError:
-        return False
-    return True
-
-
 def adapter_of(array: Array) -> Adapter:
     """The adapter of the library that `array` belongs to."""
     found = _by_type.get(type(array))
@@ -151,10 +142,12 @@ def adapter_of(array: Array) -> Adapter:
         raise TypeError(message)
     module = type(array).__module__.partition(".")[0]
     message = f"no backend is registered for {type(array).__module__}.{type(array).__qualname__} arrays"
-    if _follows_the_standard(array):
-        message += f'; portable_nce.register_backend("{module}") serves them with the built-in tape'
+    try:
+        library_namespace(array)
+    except TypeError as error:
+        message += f": {error}"
     else:
-        message += ", and their library does not follow the array API: they have no __array_namespace__"
+        message += f'; portable_nce.register_backend("{module}") serves them with the built-in tape'
     raise TypeError(message)
 
 

@@ -27,6 +27,7 @@ from .._core.checks import (
     check_precision,
     check_scalar,
     check_shape,
+    check_width,
     common_dtype,
     is_half,
     row_weights,
@@ -67,8 +68,8 @@ __all__ = ["at_most", "clip", "cpc", "info_nce", "n_tuple", "relic", "siglip"]
 def info_nce(
     query: ArrayOf[ArrayT],
     positive_key: AnyArray,
-    negative_keys: AnyArray | None = None,
     /,
+    negative_keys: AnyArray | None = None,
     *,
     temperature: float | AnyArray = 0.07,
     symmetric: bool = False,
@@ -204,6 +205,7 @@ def info_nce(
         raise ValueError(message)
     axes = "(M, D)" if len(negatives.shape) == 2 else "(N, M, D)"  # noqa: PLR2004  (a matrix)
     *leading, n_negatives, _ = shape_of("negative_keys", negatives, axes)
+    check_width("negative_keys", negatives, width)
     check_shape("negative_keys", negatives, (*([n_rows] if leading else []), n_negatives, width))
     if mask is not None:
         alone = across is None or bool(leading)

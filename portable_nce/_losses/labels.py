@@ -623,7 +623,7 @@ def _of_labels(
     xp, (embeddings, labels) = enter(embeddings=embeddings, labels=labels)
     rows, _ = shape_of("embeddings", embeddings, "(N, D)")
     named = {"embeddings": embeddings}
-    if several and xp.isdtype(getattr(labels, "dtype", None), "bool"):
+    if several and len(labels.shape) > 1 and xp.isdtype(labels.dtype, "bool"):
         check_mask(xp, "labels", labels, (rows, shape_of("labels", labels, "(N, C)")[1]))
         if keys is not None:
             message = "keys: expected None with several labels of each row; use contrast with pairings.overlap"

@@ -14,6 +14,7 @@ from .._core.checks import (
     check_mask,
     check_precision,
     check_shape,
+    check_width,
     common_dtype,
     shape_of,
 )
@@ -145,7 +146,7 @@ def against_queue(
     _, width = shape_of("key", key, "(N, D)")
     check_shape("key", key, (n_rows, width))
     n_slots, _ = shape_of("queue", slots, "(M, D)")
-    check_shape("queue", slots, (n_slots, width))
+    check_width("queue", slots, width)
     if written:
         slots = without_unwritten(xp, "queue", slots, *written)
     device = device_of(query)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial, update_wrapper
 from typing import Any
 
@@ -119,8 +120,11 @@ class _Matryoshka(EqualByContents):
         while isinstance(marked, partial):
             marked = marked.func
         names = getattr(marked, "left_whole", ())
-        parameters = list(inspect.signature(loss).parameters) if names else []
-        self.whole = {parameters.index(name) for name in names if name in parameters}
+        parameters: Mapping[str, inspect.Parameter] = {}
+        with suppress(ValueError):  # a built-in function without a signature
+            parameters = inspect.signature(loss).parameters
+        self.whole = {[*parameters].index(name) for name in names if name in parameters}
+        self.optional = {name for name, p in parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD} - {*names}
         self.arrays = tuple(_listed("arrays", arrays))
         if not all(isinstance(name, str) for name in self.arrays):
             message = f"arrays: expected names of keyword arguments, got {self.arrays!r}"
@@ -141,9 +145,10 @@ class _Matryoshka(EqualByContents):
             if name not in options:
                 message = f"arrays: expected names of keyword arguments that are given, got {name!r}"
                 raise TypeError(message)
-        named = [options[name] for name in self.arrays]
+        named = {*self.arrays, *(self.optional & options.keys())}
         nested = [tree for place, tree in enumerate(arguments) if place not in self.whole]
-        embeddings = [x for tree in (*nested, *named) for x in _leaves(tree) if _is_embedding(x)]
+        nested += [options[name] for name in named]
+        embeddings = [x for tree in nested for x in _leaves(tree) if _is_embedding(x)]
         if not embeddings:
             message = (
                 "loss: expected embeddings among the arguments, floating-point arrays of two or three axes, got none; "
@@ -166,7 +171,7 @@ class _Matryoshka(EqualByContents):
             def prefix(x: Any, width: int = width) -> Any:
                 return x[..., :width] if _is_embedding(x) and x.shape[-1] == full and width < full else x
 
-            cut = {name: _mapped(prefix, options[name]) for name in self.arrays}
+            cut = {name: _mapped(prefix, options[name]) for name in named}
             own = [x if place in self.whole else _mapped(prefix, x) for place, x in enumerate(arguments)]
             part = self.loss(*own, **{**options, **cut})
             if not is_array(part):

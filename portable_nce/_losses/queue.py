@@ -12,6 +12,7 @@ from .._core.checks import (
     check_mask,
     check_shape,
     check_whole_number,
+    check_width,
     shape_of,
 )
 from .._core.namespace import device_of, enter, is_array, namespace_of
@@ -251,7 +252,7 @@ def further_columns(name: str, embeddings: Array, n_rows: int, keys: Array | Que
     columns, valid = columns_of("keys", keys)
     xp, _ = enter(**{name: embeddings, "keys": columns})
     check_floating(xp, **{name: embeddings, "keys": columns})
-    check_shape("keys", columns, (columns.shape[0], embeddings.shape[1]))
+    check_width("keys", columns, embeddings.shape[1])
     if valid is None:
         return columns, ()
     own = xp.ones((n_rows,), dtype=xp.bool, device=device_of(embeddings))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from .._call import contrast_embeddings, same_width
-from .._core.checks import check_floating, check_integers, check_shape, common_dtype, shape_of
+from .._core.checks import check_floating, check_integers, check_shape, check_width, common_dtype, shape_of
 from .._core.namespace import enter
 from .._core.numerics import upcast
 from .._core.protocol import Array, Namespace
@@ -24,8 +24,8 @@ __all__ = ["two_tower"]
 def two_tower(
     query: ArrayOf[ArrayT],
     candidate: AnyArray,
-    negative_candidates: AnyArray | None = None,
     /,
+    negative_candidates: AnyArray | None = None,
     *,
     ids: AnyArray | None = None,
     negative_ids: AnyArray | None = None,
@@ -135,7 +135,7 @@ def two_tower(
             raise ValueError(message)
         check_floating(xp, negative_candidates=negatives)
         sizes.append(shape_of("negative_candidates", negatives, "(M, D)")[0])
-        check_shape("negative_candidates", negatives, (sizes[1], candidate.shape[1]))
+        check_width("negative_candidates", negatives, candidate.shape[1])
         dtypes.append(negatives.dtype)
         columns = xp.concat([upcast(xp, candidate), upcast(xp, negatives)], axis=0)
     dtype = common_dtype(xp, query, candidate, *(() if negatives is None else (negatives,)))

@@ -8,7 +8,7 @@ the pairing are none of their business.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias, get_args
+from typing import TypeAlias, get_args
 
 from .._core.checks import check_called, check_choice
 from .._core.protocol import Array
@@ -40,17 +40,6 @@ __all__ = [
 AnyObjective: TypeAlias = Objective | Pairwise | HardNegatives | Relic | Triplet
 
 _NAMED: dict[str, AnyObjective] = {"info_nce": info_nce(), "flat_nce": flat_nce(), "logistic": logistic()}
-_FACTORIES: tuple[Any, ...] = (
-    contrastive,
-    dclw,
-    flat_nce,
-    hard_negatives,
-    info_nce,
-    info_nce_anchor,
-    logistic,
-    relic,
-    triplet,
-)
 NAMES: tuple[ObjectiveName, ...] = get_args(ObjectiveName)
 
 
@@ -83,7 +72,7 @@ def resolve(objective: ObjectiveName | AnyObjective | Callable[[RowStatistics], 
     """
     if isinstance(objective, (Objective, Pairwise, HardNegatives, Relic, Triplet)):
         return objective
-    check_called("objective", objective, "objectives", _FACTORIES)
+    check_called("objective", objective, "objectives")
     if callable(objective) and not isinstance(objective, str):
         return Objective(objective)
     check_choice("objective", objective, NAMES)

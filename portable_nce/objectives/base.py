@@ -15,6 +15,7 @@ from .._core.equality import EqualByContents
 from .._core.namespace import enter, is_array, namespace_of
 from .._core.numerics import sum_to_scalar
 from .._core.protocol import Array
+from .._core.signature import misfit
 from .._core.types import DivideBy
 
 __all__ = ["Objective", "Pairwise", "RowStatistics", "Slopes", "Term", "Weighted"]
@@ -128,7 +129,14 @@ class Objective(EqualByContents):
         array
             The losses.
         """
-        values = self.rows(row, *parameters)
+        try:
+            values = self.rows(row, *parameters)
+        except TypeError:
+            reason = misfit(getattr(self.rows, "forward", self.rows), (row, *parameters), {})
+            if reason is None:
+                raise
+            message = f"objective: expected a function of RowStatistics, got {self.label}: {reason}"
+            raise TypeError(message) from None
         if not is_array(values):
             message = f"objective: expected a function that returns an array, got {type(values).__name__}"
             raise TypeError(message)

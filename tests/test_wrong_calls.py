@@ -1,0 +1,176 @@
+"""Calls that people get wrong at first: each is refused, and the error names the remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import portable_nce
+
+pnce: Any = portable_nce  # type checkers find most of these calls
+bounds, from_scores, objectives = pnce.bounds, pnce.from_scores, pnce.objectives
+pairings, similarities = pnce.pairings, pnce.similarities
+
+X, Y = np.random.default_rng(0).normal(size=(2, 6, 4))
+MORE = np.random.default_rng(1).normal(size=(9, 4))
+LABELS = np.asarray([0, 0, 1, 1, 2, 2])
+SCORES = X @ Y.T
+TENSOR = torch.asarray(X)
+EACH = np.ones(6)
+ALL = np.ones((6, 6), dtype=bool)
+
+
+class Variable:
+    """A variable of a framework, which forwards attributes to the array that it holds."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.value, name)
+
+
+WRONG: Mapping[str, tuple[Callable[[], Any], str]] = {
+    # What comes first, and how many.
+    "one embedding": (lambda: pnce.info_nce(X[0], Y[0]), r"query: .*\(4,\); one row has nothing to be compared with"),
+    "labels first": (lambda: pnce.supcon(LABELS, X), "embeddings: .*; labels come after embeddings"),
+    "truth as labels of one embedding": (lambda: pnce.supcon(X[0], LABELS > 0), "embeddings: .*one row has nothing"),
+    "truth as labels": (lambda: pnce.supcon(X, LABELS > 0), "labels: expected an integer dtype, got bool; convert"),
+    "views on an axis": (
+        lambda: pnce.supcon(np.stack([X, Y], axis=1), LABELS),
+        r"embeddings: .*\(6, 2, 4\); merge the leading axes, as in embeddings.reshape\(\(-1, 4\)\), also those of lab",
+    ),
+    "a queue (D, K)": (lambda: pnce.moco(X, Y, MORE.T), r"queue: expected 4 features .*\(4, 9\); pass queue.T"),
+    "negatives (D, M)": (
+        lambda: pnce.info_nce(X, Y, MORE.T),
+        "negative_keys: .*; pass negative_keys.T",
+    ),
+    "no queue": (lambda: pnce.moco(X, Y), "moco: expected query, key, queue, got too few: .*'queue'"),
+    "no scale": (lambda: pnce.siglip(X, Y), "siglip: .*'logit_scale'"),
+    "other rows": (lambda: pnce.info_nce(X, Y[:5]), r"positive_key: expected shape \(6, 4\), got \(5, 4\)"),
+    # Options by their place, and by names of elsewhere.
+    "a third number": (
+        lambda: pnce.info_nce(X, Y, 0.1),
+        "negative_keys: .*; options are keywords",
+    ),
+    "a third number of views": (lambda: pnce.nt_xent(X, Y, 0.1), r"further_views\[0\]: .*options are keywords"),
+    "a third number of labels": (
+        lambda: pnce.supcon(X, LABELS, 0.1),
+        "supcon: .*options are keywords",
+    ),
+    "a scale by its place": (lambda: pnce.clip(X, Y, 10.0), "clip: .*options are keywords, as in logit_scale=..."),
+    "tau": (lambda: pnce.info_nce(X, Y, tau=0.1), "tau: expected temperature in info_nce"),
+    "temperature of clip": (
+        lambda: pnce.clip(X, Y, temperature=0.1),
+        "expected logit_scale = 1 / temperature",
+    ),
+    "temperature of cosent": (
+        lambda: pnce.cosent(X, Y, EACH, temperature=0.1),
+        "expected scale = 1 / temperature",
+    ),
+    "scale of clip": (lambda: pnce.clip(X, Y, scale=10.0), "scale: expected logit_scale in clip"),
+    "scale of InfoNCE": (
+        lambda: pnce.info_nce(X, Y, logit_scale=9.0),
+        "expected temperature = 1 / logit_scale",
+    ),
+    "a typing error": (lambda: pnce.info_nce(X, Y, reducton="sum"), "reducton: .*; did you mean 'reduction'?"),
+    "another's option": (lambda: pnce.info_nce(X, Y, margin=0.1), "margin: expected an option of info_nce"),
+    # Scores where embeddings belong, and the other way round.
+    "scores and indices": (
+        lambda: pnce.info_nce(SCORES, np.arange(6)),
+        "positive_key: .*use portable_nce.from_scores",
+    ),
+    "embeddings for a bound": (lambda: bounds.info_nce(X, Y), r"expected a K × N matrix of scores, .*critic\(x, y\)"),
+    "embeddings for nwj": (lambda: bounds.nwj(X), r"expected a K × N matrix of scores, .*\(6, 4\)"),
+    "embeddings for flo": (lambda: bounds.flo(X, Y), r"expected a K × N matrix of scores, .*\(6, 4\)"),
+    "embeddings as scores": (lambda: from_scores.info_nce(X), r"expected a K × N matrix of scores, .*critic\(x, y\)"),
+    "queries and keys as scores": (lambda: from_scores.clip(X, Y), "expected a K × N matrix of scores"),
+    "temperature of scores": (
+        lambda: from_scores.info_nce(SCORES, temperature=0.1),
+        "; scores include it",
+    ),
+    # Parts.
+    "a pairing not called": (
+        lambda: pnce.contrast(X, Y, objective="info_nce", pairing=pairings.diagonal),
+        r"pairing: expected what pairings.diagonal\(...\) returns, got diagonal itself; call it",
+    ),
+    "an objective not called": (lambda: pnce.contrast(X, Y, objective=objectives.triplet), "objective: .*call it"),
+    "a similarity not called": (lambda: pnce.info_nce(X, Y, similarity=similarities.max_sim), "similarity: .*call it"),
+    "a file as objective": (lambda: pnce.contrast(X, Y, objective=objectives), "objective: expected a name, .*<module"),
+    "a module as objective": (
+        lambda: pnce.contrast(TENSOR, objective=torch.nn.CrossEntropyLoss()),
+        "objective: expected a function of RowStatistics, got CrossEntropyLoss: .*'target'",
+    ),
+    "a class as objective": (lambda: pnce.contrast(X, Y, objective=torch.nn.Linear), "objective: expected .*<class"),
+    "a short name": (lambda: pnce.info_nce(X, Y, similarity="cos"), "similarity: .*; did you mean 'cosine'?"),
+    # Arrays.
+    "a list": (lambda: pnce.info_nce(X.tolist(), Y), "query: expected an array .*got list; convert it with asarray"),
+    "integers": (lambda: pnce.info_nce(X.astype(int), Y), "query: expected a real floating-point dtype, got int64"),
+    "two libraries": (lambda: pnce.info_nce(X, TENSOR), "positive_key: expected an array of the same library as query"),
+    "a mask of integers": (lambda: pnce.info_nce(X, Y, mask=ALL * 1), "mask: expected a boolean array .*mask != 0"),
+    "a variable": (
+        lambda: pnce.info_nce(Variable(X), Y),
+        "query: .*Variable, which holds one; pass that",
+    ),
+    "a variable to differentiate": (
+        lambda: pnce.grad(pnce.info_nce)(Variable(X), Y),
+        "which holds one; pass that",
+    ),
+    # Numbers in arrays.
+    "temperature below 0": (
+        lambda: pnce.info_nce(TENSOR, TENSOR, temperature=torch.asarray(-1.0)),
+        "temperature: expected a finite number greater than 0, got -1.0",
+    ),
+    "a temperature of 0": (
+        lambda: pnce.info_nce(X, Y, temperature=np.asarray([1.0, 1.0, 0.0, 1.0, 1.0, 1.0])),
+        "temperature: expected a finite number greater than 0, got 0.0",
+    ),
+    # Differentiation.
+    "a value, not a function": (lambda: pnce.value_and_grad(pnce.info_nce(X, Y)), "fn: expected a function"),
+    "losses of rows": (
+        lambda: pnce.grad(pnce.info_nce)(X, Y, reduction="none"),
+        "expected the function to return",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_remedy(what: str) -> None:
+    call, remedy = WRONG[what]
+    with pytest.raises((TypeError, ValueError), match=remedy):
+        call()
+
+
+def test_an_error_inside_a_call_that_fits_stays_as_it_is() -> None:
+    def objective(row: Any) -> Any:
+        return row.log_odds + SimpleNamespace()
+
+    with pytest.raises(TypeError, match="unsupported operand"):
+        pnce.contrast(X, Y, objective=objective)
+
+
+def test_optional_arrays_by_keyword() -> None:
+    """By place and by name the same, also where embeddings are cut short or are tokens."""
+    tokens, pairs = similarities.max_sim(), {"data_log_q": EACH, "noise_log_q": SCORES}
+    same = [
+        (pnce.info_nce(X, Y, MORE), pnce.info_nce(X, Y, negative_keys=MORE)),
+        (pnce.two_tower(X, Y, MORE), pnce.two_tower(X, Y, negative_candidates=MORE)),
+        (pnce.contrast(X, Y, objective="info_nce"), pnce.contrast(X, y=Y, objective="info_nce")),
+        (
+            pnce.info_nce(X[:, None], Y[:, None], MORE[:, None], similarity=tokens),
+            pnce.info_nce(X[:, None], Y[:, None], negative_keys=MORE[:, None], similarity=tokens),
+        ),
+        (
+            pnce.matryoshka(pnce.info_nce, [2, 4])(X, Y, MORE),
+            pnce.matryoshka(pnce.info_nce, [2, 4])(X, Y, negative_keys=MORE),
+        ),
+        (pnce.density.ranking_nce(EACH, SCORES, EACH, SCORES), pnce.density.ranking_nce(EACH, SCORES, **pairs)),
+    ]
+    for by_place, by_name in same:
+        assert by_place == by_name
+    assert pairings.labels(LABELS, LABELS) == pairings.labels(LABELS, columns=LABELS)
