@@ -449,22 +449,22 @@ GRADED = ["angle", "cosent", "from_scores.cosent"]
 
 @pytest.mark.parametrize("name", [*PLAIN, *BOUNDS, *GRADED])
 def test_arrays_are_positional_and_options_are_keywords(name: str) -> None:
+    """What is required is positional only; arrays behind it that may be left out can be named, too."""
+    kind = inspect.Parameter
     parameters = inspect.signature(function_of(name)).parameters
-    kinds = {key: parameter.kind for key, parameter in parameters.items() if (name, key) not in EITHER_WAY}
-    assert set(kinds.values()) <= {
-        inspect.Parameter.POSITIONAL_ONLY,
-        inspect.Parameter.KEYWORD_ONLY,
-        inspect.Parameter.VAR_POSITIONAL,
+    positional = {
+        key: p for key, p in parameters.items() if p.kind in {kind.POSITIONAL_ONLY, kind.POSITIONAL_OR_KEYWORD}
     }
-    assert [key for key, kind in kinds.items() if kind is inspect.Parameter.VAR_POSITIONAL] == (
+    for key, parameter in positional.items():
+        if (name, key) not in EITHER_WAY:
+            only = parameter.kind is kind.POSITIONAL_ONLY
+            assert parameter.default is (kind.empty if only else None), key
+    assert [key for key, p in parameters.items() if p.kind is kind.VAR_POSITIONAL] == (
         ["further_views"] if name == "nt_xent" else []
     )
-    positional = [key for key, kind in kinds.items() if kind is inspect.Parameter.POSITIONAL_ONLY]
     if name in LOSSES:
         wanted = LOSSES[name].arguments
-        assert tuple(positional[: len(wanted)]) == wanted
-    # What stands behind an array that may be left out is another array.
-    assert all(parameters[key].default in {inspect.Parameter.empty, None} for key in positional)
+        assert tuple(positional)[: len(wanted)] == wanted
 
 
 @pytest.mark.parametrize("name", PLAIN)
