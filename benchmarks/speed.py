@@ -5,10 +5,10 @@ one at a time, several times round; what is quoted is the median over the rounds
 roofline's in the same round. The roofline is three matrix products and the exponentials of a square matrix, in
 preallocated memory: what InfoNCE with all gradients cannot do without. Memory is the peak above inputs and gradients.
 
-`python benchmarks/speed.py` measures everything (the better part of an hour) and writes docs/speed.md,
-docs/speed.png and a sentence of README.md; `--only info_nce` measures some losses anew; `--quick` measures small sizes once and writes nothing;
-`--device cuda` measures torch, JAX and CuPy on a GPU, and writes docs/speed-cuda.md. Needs torch, JAX,
-optax, pytorch-metric-learning and matplotlib.
+`python benchmarks/speed.py` measures everything (the better part of an hour) and writes docs/speed.md, docs/speed.png
+and a sentence of README.md; `--only info_nce` measures some losses anew; `--quick` measures small sizes once and writes
+nothing; `--device cuda` measures torch, JAX and CuPy on a GPU, and writes docs/speed-cuda.md. Needs torch, JAX, optax,
+pytorch-metric-learning and matplotlib.
 """
 
 from __future__ import annotations
