@@ -88,9 +88,8 @@ def test_the_page_of_choices_has_every_loss() -> None:
 
 def test_the_page_of_queues_names_the_losses_that_take_one() -> None:
     sentence = text("docs/queues.md").partition("These take a `Queue`: ")[2].partition(".\n")[0]
-    named = set(re.findall(r"`(\w+)`", sentence.replace("`keys=`", "")))
-    takes_keys = {name for name, options in LOSSES.items() if "keys" in options}
-    assert named == takes_keys | {"moco", "nnclr"}
+    named = set(re.findall(r"`(\w+)`", sentence))
+    assert named == {name for name, options in LOSSES.items() if {"keys", "queue", "support"} & options}
 
 
 # The lists of files in CONTRIBUTING.md

@@ -85,7 +85,7 @@ def test_no_score_matrix_is_held(loss: str, name: str) -> None:
 def test_the_page_is_made_of_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = {
         "loss": "info_nce",
-        "rows": 64,
+        "rows": 2048,
         "width": 128,
         "device": "cpu",
         "seconds": {"roofline, NumPy": [0.5, 0.1], "portable_nce, NumPy": [0.6, 0.11], "formula, torch": []},
@@ -94,8 +94,10 @@ def test_the_page_is_made_of_what_was_measured(tmp_path: Path, monkeypatch: pyte
     }
     monkeypatch.setattr(speed, "WORK", tmp_path / "work")
     monkeypatch.setattr(speed, "DOCS", tmp_path)
+    monkeypatch.setattr(speed, "README", tmp_path / "README.md")
+    (tmp_path / "README.md").write_text(f"before\n{speed.BEGIN}old{speed.END}after", encoding="utf-8")
     (tmp_path / "work" / "cpu").mkdir(parents=True)
-    (tmp_path / "work" / "cpu" / "info_nce-64-128.json").write_text(json.dumps(result), encoding="utf-8")
+    (tmp_path / "work" / "cpu" / "info_nce-2048-128.json").write_text(json.dumps(result), encoding="utf-8")
     (tmp_path / "speed.md").write_text(f"# By hand\n\n{speed.MARK}\nold", encoding="utf-8")
     speed.main(["--report"])
     page = (tmp_path / "speed.md").read_text(encoding="utf-8")
@@ -106,3 +108,14 @@ def test_the_page_is_made_of_what_was_measured(tmp_path: Path, monkeypatch: pyte
     assert "| formula, torch | does not fit |\n" in page
     assert "| portable_nce, NumPy | 3 |\n" in page
     assert (tmp_path / "speed.png").stat().st_size > 0
+    readme = (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert readme == f"before\n{speed.BEGIN}\n{speed.summary(page)}\n{speed.END}after"
+    assert "takes 1.1 to 1.1 times" in readme
+    assert "at most 3 MiB" in readme
+
+
+def test_the_sentence_of_the_readme_is_that_of_the_tables() -> None:
+    """`benchmarks/speed.py --report` writes it."""
+    readme = speed.README.read_text(encoding="utf-8")
+    page = (speed.DOCS / "speed.md").read_text(encoding="utf-8")
+    assert speed.with_summary(readme, page) == readme

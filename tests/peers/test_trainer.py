@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import random
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 LETTERS = "abcdefghijklmnop"
 ROWS = 32
+PAGE = Path(__file__).parents[2] / "docs" / "scaling.md"
 
 
 @pytest.fixture(scope="module")
@@ -90,6 +92,36 @@ def test_the_trainer_trains(name: str, chunk_size: int | None, library: Any, mod
     assert {"loss.log_scale"} < moved
     model.save(str(tmp_path / "saved"))
     assert "SentenceLoss" in (tmp_path / "saved" / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_callback_of_the_page_resumes_what_the_loss_learns(library: Any, model: Any, tmp_path: Path) -> None:
+    """Two steps end with the same temperature whether or not they are resumed after the first."""
+    datasets: Any = importlib.import_module("datasets")
+    shown = PAGE.read_text(encoding="utf-8").partition("when a training is resumed:\n\n")[2]
+    code = textwrap.dedent(shown.partition("\n(The trainer")[0])
+    start = {key: x.clone() for key, x in model.state_dict().items()}
+    folder = tmp_path / "runs"
+    arguments = library.SentenceTransformerTrainingArguments(
+        output_dir=str(folder),
+        max_steps=2,
+        per_device_train_batch_size=16,
+        learning_rate=1e-1,
+        save_steps=1,
+        report_to=[],
+        use_cpu=True,
+        disable_tqdm=True,
+    )
+    data = datasets.Dataset.from_dict(COLUMNS["columns"])
+    ends = []
+    for step in ("trainer.train()", "trainer.train(resume_from_checkpoint=first)"):
+        model.load_state_dict(start)
+        loss = SentenceLoss(model, MultipleNegatives(0.05, learnable=True))
+        space = {"model": model, "args": arguments, "data": data, "loss": loss, "first": str(folder / "checkpoint-1")}
+        exec(code.replace("trainer.train()", step), space)  # noqa: S102  (what the page shows)
+        ends.append(float(loss.state_dict()["loss.log_scale"]))
+    assert ends[0] == ends[1]
+    steps = [torch.load(folder / f"checkpoint-{k}" / "loss.pt")["log_scale"] for k in (1, 2)]
+    assert float(steps[0]) != float(steps[1]) == ends[1]
 
 
 @pytest.mark.parametrize("chunk_size", [None, 5])
