@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import portable_nce as pnce
-from portable_nce._core import numerics
+from portable_nce._core import numerics, ranks
 from portable_nce._execution import matrix, one_sided, tiling, two_sided
 from portable_nce._execution.layouts import Form
 from portable_nce._execution.one_sided import nearest_columns
@@ -671,6 +671,31 @@ def test_what_has_a_gradient_and_is_no_number_makes_the_loss_none(case: Case, li
             dirty[place] = np.nan
             found = case.function(*(library.asarray(dirty if j == k else x) for j, x in enumerate(arrays)))
             assert np.isnan(float(found)), (name, place)
+
+
+# Byte orders: arrays from HDF5, FITS and NetCDF are big-endian.
+
+DENSE = [case for case in CASES if not case.name.endswith("streamed")]
+
+
+@pytest.mark.parametrize("case", DENSE, ids=[case.name for case in DENSE])
+def test_the_byte_order_changes_nothing(case: Case) -> None:
+    """Of all arrays at once, and of one alone; results have the byte order of the machine."""
+    given = {**case.arguments, **case.constants}
+    arrays = [np.asarray(x, dtype=np.float64 if name in case.arguments else None) for name, x in given.items()]
+    swapped = [x.astype(x.dtype.newbyteorder()) for x in arrays]
+    value_and_gradients = pnce.value_and_grad(case.function, argnums=tuple(range(len(case.arguments))))
+    value, gradients = value_and_gradients(*arrays)
+    found, slopes = value_and_gradients(*swapped)
+    alone = [case.function(*arrays[:k], x, *arrays[k + 1 :]) for k, x in enumerate(swapped)]
+    values = [found, case.function(*swapped), *alone]
+    for x, y in [*((value, x) for x in values), *zip(gradients, slopes, strict=True)]:
+        assert y.dtype == x.dtype
+        np.testing.assert_array_equal(y, x)
+
+
+def test_labels_of_swapped_bytes_keep_their_numbers_between_ranks() -> None:
+    assert ranks.widened(np.asarray([2**31], dtype=np.dtype(np.uint32).newbyteorder())).tolist() == [2**31]
 
 
 DECIDING: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {

@@ -213,7 +213,7 @@ REQUIRED: dict[str, tuple[Any, ...]] = {
     "axes": ((1, 0),),
     "condition": (Fixed(np.asarray([True, False])), MASK),
     "destination": (0, 1, -1),
-    "dtype": (np.float32, np.int64),
+    "dtype": (np.float32, np.int64, ">f8", ">c16"),
     "fill_value": (0.5, np.asarray(0.25)),
     "indices": (Fixed(np.asarray([1, 0, 1])), 1, [1, 1], Fixed(np.asarray([[0, 1, 0], [1, 1, 0]]))),
     "indices_or_sections": (1, [1, 2], 2),
@@ -538,7 +538,7 @@ def test_ufuncs(name: str) -> None:
 METHODS = sorted(name for name in dir(np.ndarray) if not name.startswith("_"))
 METHOD_ARGUMENTS: dict[str, tuple[tuple[Any, ...], ...]] = {
     "argpartition": ((1,),),
-    "astype": ((np.float32,), (np.float64,), (np.int64,), (np.complex128,)),
+    "astype": ((np.float32,), (np.float64,), (np.int64,), (np.complex128,), (">f8",), (">c16",)),
     "choose": (([1, 2],),),
     "clip": ((-0.3, 0.4), (None, 0.4), (OTHER,)),
     "compress": (([True, False], 0), ([True, False, True], 1)),

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Collection
 from typing import Any, get_args
 
-from .namespace import enter, is_array, is_number
+from .namespace import enter, is_array, is_number, native
 from .protocol import Array, Namespace
 from .registry import adapter_of
 from .types import BlockSize, Precision
@@ -138,8 +138,8 @@ def check_floating(xp: Namespace, **arrays: Array) -> None:
 
 def common_dtype(xp: Namespace, *arrays: Array) -> Any:
     """The dtype of a result of these arrays: that of all, or float32 where 16 bits meet it or one another."""
-    first = arrays[0].dtype
-    return first if all(x.dtype == first for x in arrays[1:]) else xp.float32
+    first, *others = (native(x).dtype for x in arrays)
+    return first if all(dtype == first for dtype in others) else xp.float32
 
 
 def check_mask(xp: Namespace, name: str, x: Array, shape: tuple[int, ...]) -> None:

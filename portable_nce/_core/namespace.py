@@ -33,6 +33,7 @@ __all__ = [
     "library_namespace",
     "lift_to_tape",
     "namespace_of",
+    "native",
     "provide_namespace",
 ]
 
@@ -147,6 +148,8 @@ def enter(**arrays: Array | None) -> tuple[Namespace, list[Any]]:
 
     None passes through where the argument of that name is optional.
 
+    Arrays of swapped byte order come back in that of the machine.
+
     Raises
     ------
     TypeError
@@ -156,7 +159,7 @@ def enter(**arrays: Array | None) -> tuple[Namespace, list[Any]]:
     """
     named: list[tuple[str, Array]] = [(name, x) for name, x in arrays.items() if x is not None or name not in _OPTIONAL]
     if _alike([x for _, x in named]):
-        return namespace_of(named[0][1]), list(arrays.values())
+        return namespace_of(named[0][1]), [x if x is None else native(x) for x in arrays.values()]
     named = named or list(arrays.items())  # an argument alone is not optional, whatever its name
     first_name, first = named[0]
     spaces = [_space_of(name, x) for name, x in named]
@@ -179,10 +182,16 @@ def enter(**arrays: Array | None) -> tuple[Namespace, list[Any]]:
                 f"move one of them with {'to(device)' if hasattr(x, 'to') else 'to_device'}"
             )
             raise ValueError(message)
+    found = [x if x is None else native(x) for x in arrays.values()]
     if space is base:
-        return space, list(arrays.values())
-    lifted = iter(space.lift_like(*(x for _, x in named)))
-    return space, [None if x is None else next(lifted) for x in arrays.values()]
+        return space, found
+    lifted = iter(space.lift_like(*(x for x in found if x is not None)))
+    return space, [None if x is None else next(lifted) for x in found]
+
+
+def native(x: Array) -> Array:
+    """`x` in the byte order of the machine, which the results of NumPy's functions have."""
+    return x if getattr(x.dtype, "isnative", True) else namespace_of(x).astype(x, x.dtype.newbyteorder("="))
 
 
 def _space_of(name: str, x: Any) -> Namespace:
