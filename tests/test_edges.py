@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Literal
 
+import array_api_strict
 import jax
 import numpy as np
 import pytest
@@ -73,6 +74,17 @@ def test_concentrations_of_clusters_of_identical_points_are_all_alike() -> None:
     centres = np.asarray([[1.0, 2.0], [3.0, 4.0]])
     found = pnce.concentrations(np.repeat(centres, 2, axis=0), centres, np.asarray([0, 0, 1, 1]), temperature=0.25)
     np.testing.assert_array_equal(found, [0.25, 0.25])
+
+
+def test_concentrations_within_a_loss_are_constants() -> None:
+    """On a library, too, whose plain arrays refuse a recorded one on their right."""
+    points, centres, members = (
+        array_api_strict.asarray(x) for x in (RNG.normal(size=(6, 2)), np.eye(2), np.asarray([0, 1, 0, 1, 0, 1]))
+    )
+    phi = pnce.concentrations(points, centres, members)
+    within = pnce.grad(lambda x: pnce.proto_nce(x, centres, members, pnce.concentrations(x, centres, members)))(points)
+    beforehand = pnce.grad(pnce.proto_nce)(points, centres, members, phi)
+    np.testing.assert_array_equal(np.asarray(within), np.asarray(beforehand))
 
 
 @pytest.mark.parametrize("name", ["assignments", "concentrations", "mask"])
