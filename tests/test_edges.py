@@ -706,6 +706,31 @@ def test_the_byte_order_changes_nothing(case: Case) -> None:
         np.testing.assert_array_equal(y, x)
 
 
+UNUSUAL: dict[str, Callable[[Any], Any]] = {
+    "sparse": lambda x: x.to_sparse(),
+    "nested": lambda x: torch.nested.nested_tensor(list(x.unbind()), dtype=x.dtype),
+    "jagged": lambda x: torch.nested.nested_tensor(list(x.unbind()), dtype=x.dtype, layout=torch.jagged),
+    "of 8 bits": lambda x: x.to(torch.float8_e4m3fn),
+}
+
+
+@pytest.mark.parametrize("case", DENSE, ids=[case.name for case in DENSE])
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+def test_tensors_without_arithmetic_are_refused_by_name(case: Case) -> None:
+    given = {**case.arguments, **case.constants}
+    tensors = {
+        name: torch.tensor(x, dtype=None if name in case.constants else torch.float32) for name, x in given.items()
+    }
+    for k, (name, x) in enumerate(tensors.items()):
+        fits = {"sparse": x.ndim, "nested": x.ndim, "jagged": x.ndim > 1, "of 8 bits": x.is_floating_point()}
+        forms = [form for form in UNUSUAL if fits[form]]
+        if not forms or name == "temperature":
+            continue
+        odd = UNUSUAL[forms[(len(case.name) + k) % len(forms)]](x)
+        with pytest.raises(TypeError, match=r"^[\w. \[\]]+: expected "):
+            case.function(*(odd if y is x else y for y in tensors.values()))
+
+
 def test_labels_of_swapped_bytes_keep_their_numbers_between_ranks() -> None:
     assert ranks.widened(np.asarray([2**31], dtype=np.dtype(np.uint32).newbyteorder())).tolist() == [2**31]
 

@@ -111,7 +111,8 @@ def is_floating(xp: Namespace, dtype: Any) -> bool:
     """Whether `dtype` is one of real floating-point numbers that losses are computed of."""
     if dtype in (xp.float32, xp.float64) or is_half(dtype):
         return True
-    return bool(xp.isdtype(dtype, "real floating"))
+    # Not of 8 bits, which have no arithmetic in PyTorch, and no promotion in JAX.
+    return bool(xp.isdtype(dtype, "real floating")) and getattr(dtype, "itemsize", 2) > 1
 
 
 def cast_hint(x: Array) -> str:
@@ -126,7 +127,7 @@ def check_floating(xp: Namespace, **arrays: Array) -> None:
         if x.dtype == first.dtype and (x.dtype == xp.float32 or is_floating(xp, x.dtype)):
             continue
         if not is_floating(xp, x.dtype):
-            message = f"{name}: expected a real floating-point dtype, got {x.dtype}; convert it with {cast_hint(x)}"
+            message = f"{name}: expected a real floating-point dtype of 16 bits or more, got {x.dtype}; convert it with {cast_hint(x)}"
             raise TypeError(message)
         if not all(is_half(y.dtype) or y.dtype == xp.float32 for y in (x, first)):
             message = (

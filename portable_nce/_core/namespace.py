@@ -122,6 +122,8 @@ def namespace_of(array: Array, *others: Array) -> Namespace:
 
 def is_array(x: Any) -> bool:
     """Whether `x` is an array of some library (a NumPy scalar counts as one)."""
+    if isinstance(x, getattr(_pytorch(), "Tensor", ())):
+        return True  # a nested one too, whose shape raises a RuntimeError: `enter` refuses it by name
     return hasattr(x, "shape") and hasattr(x, "dtype")
 
 
@@ -153,11 +155,12 @@ def enter(**arrays: Array | None) -> tuple[Namespace, list[Any]]:
     Raises
     ------
     TypeError
-        If an argument is no array, or two belong to different libraries.
+        If an argument is no array, or a sparse or nested tensor, or two belong to different libraries.
     ValueError
         If two arrays live on different devices.
     """
     named: list[tuple[str, Array]] = [(name, x) for name, x in arrays.items() if x is not None or name not in _OPTIONAL]
+    _check_dense(named)
     if _alike([x for _, x in named]):
         return namespace_of(named[0][1]), [x if x is None else native(x) for x in arrays.values()]
     named = named or list(arrays.items())  # an argument alone is not optional, whatever its name
@@ -187,6 +190,17 @@ def enter(**arrays: Array | None) -> tuple[Namespace, list[Any]]:
         return space, found
     lifted = iter(space.lift_like(*(x for x in found if x is not None)))
     return space, [None if x is None else next(lifted) for x in found]
+
+
+def _check_dense(named: list[tuple[str, Any]]) -> None:
+    """None may be a sparse or nested tensor of PyTorch, for which most functions are missing; even `shape` may be."""
+    torch = _pytorch()
+    tensor = getattr(torch, "Tensor", ())
+    for name, x in named:
+        if isinstance(x, tensor) and (x.layout is not torch.strided or x.is_nested):
+            got, remedy = ("a nested one", "to_padded_tensor") if x.is_nested else (str(x.layout), "to_dense")
+            message = f"{name}: expected a dense tensor, got {got}; convert it with {remedy}"
+            raise TypeError(message)
 
 
 def native(x: Array) -> Array:
