@@ -127,7 +127,10 @@ def check_floating(xp: Namespace, **arrays: Array) -> None:
         if x.dtype == first.dtype and (x.dtype == xp.float32 or is_floating(xp, x.dtype)):
             continue
         if not is_floating(xp, x.dtype):
-            message = f"{name}: expected a real floating-point dtype of 16 bits or more, got {x.dtype}; convert it with {cast_hint(x)}"
+            message = (
+                f"{name}: expected a real floating-point dtype of 16 bits or more, got {x.dtype}; convert it with "
+                f"{cast_hint(x)}"
+            )
             raise TypeError(message)
         if not all(is_half(y.dtype) or y.dtype == xp.float32 for y in (x, first)):
             message = (
