@@ -137,6 +137,11 @@ UFUNCS |= {old: UFUNCS[new] for old, new in _UFUNC_NAMES.items()}
 # Functions that compute. The order of the arguments and the names of the options are NumPy's.
 
 
+def _arrays(xp: Namespace, values: Sequence[Any]) -> list[Any]:
+    """The values, of which lists are arrays."""
+    return [xp.asarray(x) if isinstance(x, (list, tuple)) else x for x in values]
+
+
 def _of(name: str) -> Callable[..., Any]:
     """The standard's reduction of the same meaning."""
 
@@ -173,6 +178,7 @@ def _deviation(name: str) -> Callable[..., Any]:
 def _average(xp: Namespace, a: Array, axis: Any = None, weights: Array | None = None, *, keepdims: bool = False) -> Any:
     if weights is None:
         return xp.mean(a, axis=axis, keepdims=keepdims)
+    a, weights = _arrays(xp, [a, weights])
     if tuple(weights.shape) != tuple(a.shape):
         if axis is None or isinstance(axis, tuple) or len(weights.shape) != 1:
             message = "average: weights of another shape than the array take one axis"
@@ -415,6 +421,14 @@ METHODS: dict[str, Callable[..., Any]] = {
 }
 """Methods that compute, by name; the array itself comes first."""
 
+_PRODUCTS = frozenset(
+    {
+        *("dot", "einsum", "inner", "linalg.matmul", "linalg.outer", "linalg.tensordot", "linalg.vecdot", "outer"),
+        *("tensordot", "vdot"),
+    }
+)
+"""Functions whose required arguments are all arrays, so that a list is one too."""
+
 CONSTANT_METHODS = frozenset(
     {"all", "any", "argmax", "argmin", "argpartition", "argsort", "nonzero", "round", "searchsorted"}
 )
@@ -451,7 +465,7 @@ def _method(name: str, x: Array, *arguments: Any, **options: Any) -> Any:
 def call_ufunc(space: Namespace, ufunc: Any, method: str, inputs: Sequence[Any], options: Mapping[str, Any]) -> Any:
     """What `__array_ufunc__` is to return."""
     name = str(ufunc.__name__)
-    inputs = [space.asarray(x) if isinstance(x, (list, tuple)) else x for x in inputs]
+    inputs = _arrays(space, inputs)
     options = {key: value for key, value in options.items() if not _is_usual(key, value)}
     spelled = UFUNCS.get(name)
     if method != "__call__":
@@ -480,6 +494,7 @@ def _call(  # noqa: PLR0917  (what is called, by which entry, with what)
     if spelled is not None:
         try:
             positional, named = _matched(name, function, spelled, arguments, options)
+            positional = _arrays(space, positional) if name in _PRODUCTS else positional
             return spelled(space, *positional, **named)
         except (NotImplementedError, TypeError):
             if not moves:

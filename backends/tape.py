@@ -793,7 +793,7 @@ class TapeNamespace:
 
     def _is_differentiable(self, dtype: Any) -> bool:
         """Whether arrays of this dtype have derivatives: real floating-point numbers; integers are constants."""
-        name = str(dtype)
+        name = getattr(dtype, "name", str(dtype))  # str() of NumPy's >f8 has no "float" in it
         if "complex" in name:
             message = (
                 f"complex numbers ({name}) are not differentiated on the tape; compute with real and imaginary parts"
@@ -1237,7 +1237,10 @@ class TapeAdapter(Defaults):
     def _box(self, leaf: Any, level: int, *, variable: bool) -> Any:
         if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
             return leaf
-        return self.namespace(leaf).lift(leaf, level, Node() if variable else None)
+        space = self.namespace(leaf)
+        if not getattr(leaf.dtype, "isnative", True):  # gradients have the byte order of NumPy's results
+            leaf = space.astype(leaf, leaf.dtype.newbyteorder("="))
+        return space.lift(leaf, level, Node() if variable else None)
 
     @staticmethod
     def _unbox(leaf: Any, level: int) -> Any:

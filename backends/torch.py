@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+from torch._C import _len_torch_dispatch_stack
 from torch._C._functorch import (
     TransformType,
     get_dynamic_layer_stack_depth,
@@ -18,6 +19,7 @@ from torch._C._functorch import (
 from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
 from torch.autograd import forward_ad
 from torch.autograd.forward_ad import unpack_dual
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from .defaults import Defaults
@@ -30,6 +32,23 @@ def _without_autocast(device: str) -> AbstractContextManager[Any]:
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         return torch.autocast(device, enabled=False)
     return nullcontext()
+
+
+class _Copied(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Each result is a copy, which the engine may overwrite."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Arrays = (), kwargs: Any = None) -> Any:
+        del types
+        found = func(*args, **(kwargs or {}))
+        is_new = isinstance(found, torch.Tensor) and func._schema.returns[0].alias_info is None  # noqa: SLF001
+        return found.clone() if is_new else found
+
+
+def _overwritable() -> AbstractContextManager[Any]:
+    """Under a mode such as selective checkpointing's, which keeps results, and refuses to go on once they change."""
+    if torch.compiler.is_compiling() or not _len_torch_dispatch_stack():
+        return nullcontext()
+    return _Copied()  # type: ignore[no-untyped-call]
 
 
 # The classes stand at module level, and take the functions as arguments, because torch.compile cannot follow the making
@@ -467,14 +486,15 @@ class TorchAdapter(Defaults):
 
         def bound(static: Any, *arrays: Any) -> Arrays:
             way = _way(arrays)
-            if way is None:
-                return forward(static, *arrays)
             chosen: Any = _ClosedFormPlainly
             if way == "compiled":
                 chosen = _ClosedForm
             elif way == "transformed":
                 chosen = _ClosedFormForward
-            outputs: Arrays = chosen.apply(_Opaque(forward, backward, static), *_distinct(arrays))
+            with _overwritable():
+                if way is None:
+                    return forward(static, *arrays)
+                outputs: Arrays = chosen.apply(_Opaque(forward, backward, static), *_distinct(arrays))
             return outputs
 
         return bound
@@ -482,15 +502,16 @@ class TorchAdapter(Defaults):
     def value_and_vjp(self, function: Callable[..., Arrays]) -> Callable[..., tuple[Any, Any]]:
         def bound(static: Any, *arrays: Any) -> tuple[Any, Any]:
             way = _way(arrays)
-            if way is None:
-                value, constant = function(static, *arrays, need_grad=False)
-                return value, constant
             chosen: Any = _Plainly
             if way == "compiled":
                 chosen, arrays = _Compiled, tuple(_distinct(arrays))
             elif way == "transformed":
                 chosen = _WithGradient
-            result: Arrays = chosen.apply(function, static, *arrays)
+            with _overwritable():
+                if way is None:
+                    result: Arrays = function(static, *arrays, need_grad=False)
+                else:
+                    result = chosen.apply(function, static, *arrays)
             return result[0], result[1]
 
         return bound

@@ -1339,7 +1339,7 @@ def _of_pairs(scores: Array) -> tuple[Namespace, Array, object]:
     if len(scores.shape) != 1:
         pairs = Pairs.of(scores, None, None, least=1)
         return pairs.xp, pairs.positive(), pairs.dtype
-    xp, _ = enter(scores=scores)
+    xp, (scores,) = enter(scores=scores)
     check_floating(xp, scores=scores)
     shape_of("scores", scores, "(K)")
     return xp, upcast(xp, scores), scores.dtype

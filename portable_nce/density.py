@@ -539,7 +539,7 @@ def full_softmax(
     >>> pnce.density.full_softmax(np.asarray([[0.0, 1.0, 2.0]]), np.asarray([2]))
     array(0.40760...)
     """
-    xp, _ = enter(scores=scores, targets=targets)
+    xp, (scores, targets) = enter(scores=scores, targets=targets)
     rows, values = shape_of("scores", scores, "(N, V)")
     check_integers(xp, "targets", targets, (rows,))
     check_indices(xp, "targets", targets, values, "the columns of scores")

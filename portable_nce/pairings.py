@@ -438,7 +438,7 @@ def queue(valid: AnyArray | None = None) -> Pairing:
     """
     if valid is None:
         return _QUEUE
-    xp, _ = enter(valid=valid)
+    xp, (valid,) = enter(valid=valid)
     check_mask(xp, "valid", valid, shape_of("valid", valid, "(K)"))
     pairing = Pairing(_valid_queue_rule, columns=(valid,), one_per_row=True, one_per_column=True)
     return _structured(pairing, "queue")
@@ -500,7 +500,7 @@ def index(positives: AnyArray, /) -> Pairing:
     >>> round(float(pnce.contrast(x, x[np.asarray([1, 2, 0])], objective="info_nce", pairing=pairing)), 6)
     0.551445
     """
-    xp, _ = enter(positives=positives)
+    xp, (positives,) = enter(positives=positives)
     check_integers(xp, "positives", positives, shape_of("positives", positives, "(N)"))
     return _structured(Pairing(_index_rule, rows=(positives,), one_per_row=True), "index")
 
@@ -536,7 +536,7 @@ def labels(rows: AnyArray, /, columns: AnyArray | None = None) -> Pairing:
     >>> round(float(pnce.contrast(x, objective="info_nce", pairing=same_class)), 6)
     1.098612
     """
-    xp, _ = enter(rows=rows, columns=columns)
+    xp, (rows, columns) = enter(rows=rows, columns=columns)
     check_integers(xp, "rows", rows, shape_of("rows", rows, "(N)"))
     if columns is None:
         return _exchangeable(_structured(Pairing(_own_labels_rule, rows=(rows,), columns=(rows,)), "own_labels"))
@@ -593,7 +593,7 @@ def ids(rows: AnyArray, /, columns: AnyArray | None = None) -> Pairing:
     >>> round(float(pnce.contrast(users, items, objective="info_nce", pairing=bought)), 6)
     0.392656
     """
-    xp, _ = enter(rows=rows, columns=columns)
+    xp, (rows, columns) = enter(rows=rows, columns=columns)
     check_integers(xp, "rows", rows, shape_of("rows", rows, "(N)"))
     if columns is None:
         columns = rows
@@ -673,7 +673,7 @@ def soft(targets: ArrayOf[Any], /) -> Pairing:
     >>> round(float(pnce.contrast(x, x, objective="info_nce", pairing=pnce.pairings.soft(targets))), 6)
     0.801445
     """
-    xp, _ = enter(targets=targets)
+    xp, (targets,) = enter(targets=targets)
     check_floating(xp, targets=targets)
     shape_of("targets", targets, "(N, K)")
     return Pairing(_soft_rule, pairs=(stop_gradient(targets),))
@@ -723,7 +723,7 @@ def weighted(pairing: Pairing, weights: ArrayOf[Any], /) -> Pairing:
     if not isinstance(pairing, Pairing):
         message = f"pairing: expected a Pairing, got {type(pairing).__name__}"
         raise TypeError(message)
-    xp, _ = enter(weights=weights)
+    xp, (weights,) = enter(weights=weights)
     check_floating(xp, weights=weights)
     shape_of("weights", weights, "(N, K)")
     made = Pairing(
@@ -771,7 +771,7 @@ def overlap(rows: AnyArray, /, columns: AnyArray | None = None) -> Pairing:
     >>> round(float(pnce.contrast(np.eye(3), objective="info_nce", pairing=pairing)), 6)
     0.693147
     """
-    xp, _ = enter(rows=rows, columns=columns)
+    xp, (rows, columns) = enter(rows=rows, columns=columns)
     width = shape_of("rows", rows, "(N, C)")[1]
     check_mask(xp, "rows", rows, tuple(rows.shape))
     if columns is not None:

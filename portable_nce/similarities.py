@@ -288,7 +288,7 @@ class _Shifted(_OfColumns):
 
 def _checked_numbers(name: str, numbers: Array) -> Array:
     """Numbers of columns, in the dtype to compute in."""
-    xp, _ = enter(**{name: numbers})
+    xp, (numbers,) = enter(**{name: numbers})
     check_floating(xp, **{name: numbers})
     shape_of(name, numbers, "(K)")
     return upcast(xp, numbers)
@@ -580,7 +580,7 @@ def bilinear(weight: AnyArray, /) -> Similarity:
     >>> round(float(pnce.info_nce(x, x, similarity=pnce.similarities.bilinear(5 * np.eye(3)), temperature=1.0)), 6)
     0.013386
     """
-    xp, _ = enter(weight=weight)
+    xp, (weight,) = enter(weight=weight)
     check_floating(xp, weight=weight)
     shape_of("weight", weight, "(D, D')")
     weight = upcast(xp, weight)

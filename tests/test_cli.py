@@ -82,11 +82,29 @@ def test_bad_arguments(arguments: list[str], expected: str, capsys: pytest.Captu
 
 
 @pytest.mark.parametrize("command", ["check", "demo"])
-def test_a_backend_that_is_not_installed(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([command, "--backend", "no_such_library"]) == 1
-    output = capsys.readouterr()
-    expected = "the backend 'no_such_library' is not installed; pip install no_such_library"
-    assert output.err == f"python -m portable_nce: {expected}\n"
+@pytest.mark.parametrize("name", ["no_such_library", "scipy"], ids=["not installed", "without a backend"])
+def test_an_unknown_backend(command: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([command, "--backend", name]) == 1
+    expected = rf"^python -m portable_nce: --backend: expected one of numpy, torch, .*, got '{name}'; .*\n$"
+    assert re.search(expected, capsys.readouterr().err)
+
+
+@pytest.mark.parametrize("command", ["check", "demo"])
+def test_an_unknown_option_shows_the_usage_of_its_command(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--bakend", "numpy"])
+    output = capsys.readouterr().err
+    assert output.startswith(f"usage: python -m portable_nce {command} [-h] [--backend NAME]")
+    assert output.endswith("unrecognized arguments: --bakend numpy\n")
+
+
+def test_check_with_an_exact_oracle_that_does_not_import(tmp_path: Path) -> None:
+    (tmp_path / "mparray.py").write_text("raise AttributeError('no unstack')\n", encoding="utf-8")
+    result = run("check", "--backend", "numpy", path=tmp_path)
+    assert result.returncode == 0, result.stderr
+    expected = "left out: the backend 'mparray' is installed but does not work: AttributeError: no unstack\n"
+    assert result.stdout.startswith(expected)
+    assert "in float64; exact with an mparray that works" in result.stdout
 
 
 def test_a_framework_that_is_not_installed_comes_by_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +138,7 @@ def test_the_exact_oracle_is_no_backend_to_check(capsys: pytest.CaptureFixture[s
 def test_check_without_the_exact_oracle(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr("portable_nce._cli.agreement.backends_available", lambda: ("numpy",))
     assert main(["check", "--all"]) == 0
-    assert "in float64; mparray, which is not installed, would be exact" in capsys.readouterr().out
+    assert "in float64; exact with an mparray that works" in capsys.readouterr().out
 
 
 def test_check_fails_beyond_the_limits(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -134,10 +152,12 @@ def test_check_fails_beyond_the_limits(monkeypatch: pytest.MonkeyPatch, capsys: 
 def test_check_leaves_out_what_does_not_work(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("portable_nce._cli.agreement.backends_available", lambda: ("no_such_library",))
+    monkeypatch.setattr("portable_nce._cli.agreement.backends_available", lambda: ("cupy",))
+    monkeypatch.setattr("portable_nce._cli.libraries.find_spec", lambda _: None)
     assert main(["check"]) == 1
     output = capsys.readouterr()
-    assert output.out == "left out: the backend 'no_such_library' is not installed; pip install no_such_library\n"
+    expected = """left out: the backend 'cupy' is not installed; pip install "portable_nce[cupy]"\n"""
+    assert output.out == expected
     assert "no backend to check is installed" in output.err
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 import portable_nce as pnce
 
@@ -105,7 +106,7 @@ def _numbers() -> list[np.ndarray]:
 
 
 def _with_gradients(
-    loss: Loss, options: dict[str, Any], *, reentrant: bool | None, second: bool
+    loss: Loss, options: dict[str, Any], *, reentrant: bool | None, second: bool, **how: Any
 ) -> list[torch.Tensor | None]:
     """The loss, its gradients, and those of the sum of their squares; checkpointed, but where `reentrant` is None."""
     arguments = [torch.tensor(x, requires_grad=True) for x in _numbers()]
@@ -113,7 +114,9 @@ def _with_gradients(
     def function(*arrays: Any) -> Any:
         return loss(*arrays, **options).sum()
 
-    value = function(*arguments) if reentrant is None else checkpoint(function, *arguments, use_reentrant=reentrant)
+    value = function(*arguments)
+    if reentrant is not None:
+        value = checkpoint(function, *arguments, use_reentrant=reentrant, **how)
     assert isinstance(value, torch.Tensor)
     if not second:
         value.backward()  # type: ignore[no-untyped-call]
@@ -138,6 +141,20 @@ def test_torch_checkpointing(loss: Loss, block_size: int | None, reduction: str)
                 assert (ours is None) == (theirs is None)
                 if ours is not None and theirs is not None:
                     torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+@losses
+@blocks
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_torch_selective_checkpointing(loss: Loss, block_size: int | None, reduction: str) -> None:
+    """With results kept from the first pass, in which torch refuses changes, the gradients are the same."""
+    options = {"block_size": block_size, "reduction": reduction}
+    aten = torch.ops.aten
+    for saved in ([aten.mm.default], [aten.mm.default, aten.exp.default, aten.mul.Tensor]):
+        contexts = functools.partial(create_selective_checkpoint_contexts, saved)
+        found = _with_gradients(loss, options, reentrant=False, second=False, context_fn=contexts)
+        for ours, theirs in zip(found, _with_gradients(loss, options, reentrant=None, second=False), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
 
 
 @pytest.fixture

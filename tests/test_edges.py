@@ -10,13 +10,14 @@ import re
 from collections.abc import Callable
 from typing import Any, Literal
 
+import array_api_strict
 import jax
 import numpy as np
 import pytest
 import torch
 
 import portable_nce as pnce
-from portable_nce._core import numerics
+from portable_nce._core import numerics, ranks
 from portable_nce._execution import matrix, one_sided, tiling, two_sided
 from portable_nce._execution.layouts import Form
 from portable_nce._execution.one_sided import nearest_columns
@@ -73,6 +74,17 @@ def test_concentrations_of_clusters_of_identical_points_are_all_alike() -> None:
     centres = np.asarray([[1.0, 2.0], [3.0, 4.0]])
     found = pnce.concentrations(np.repeat(centres, 2, axis=0), centres, np.asarray([0, 0, 1, 1]), temperature=0.25)
     np.testing.assert_array_equal(found, [0.25, 0.25])
+
+
+def test_concentrations_within_a_loss_are_constants() -> None:
+    """On a library, too, whose plain arrays refuse a recorded one on their right."""
+    points, centres, members = (
+        array_api_strict.asarray(x) for x in (RNG.normal(size=(6, 2)), np.eye(2), np.asarray([0, 1, 0, 1, 0, 1]))
+    )
+    phi = pnce.concentrations(points, centres, members)
+    within = pnce.grad(lambda x: pnce.proto_nce(x, centres, members, pnce.concentrations(x, centres, members)))(points)
+    beforehand = pnce.grad(pnce.proto_nce)(points, centres, members, phi)
+    np.testing.assert_array_equal(np.asarray(within), np.asarray(beforehand))
 
 
 @pytest.mark.parametrize("name", ["assignments", "concentrations", "mask"])
@@ -671,6 +683,56 @@ def test_what_has_a_gradient_and_is_no_number_makes_the_loss_none(case: Case, li
             dirty[place] = np.nan
             found = case.function(*(library.asarray(dirty if j == k else x) for j, x in enumerate(arrays)))
             assert np.isnan(float(found)), (name, place)
+
+
+# Byte orders: arrays from HDF5, FITS and NetCDF are big-endian.
+
+DENSE = [case for case in CASES if not case.name.endswith("streamed")]
+
+
+@pytest.mark.parametrize("case", DENSE, ids=[case.name for case in DENSE])
+def test_the_byte_order_changes_nothing(case: Case) -> None:
+    """Of all arrays at once, and of one alone; results have the byte order of the machine."""
+    given = {**case.arguments, **case.constants}
+    arrays = [np.asarray(x, dtype=np.float64 if name in case.arguments else None) for name, x in given.items()]
+    swapped = [x.astype(x.dtype.newbyteorder()) for x in arrays]
+    value_and_gradients = pnce.value_and_grad(case.function, argnums=tuple(range(len(case.arguments))))
+    value, gradients = value_and_gradients(*arrays)
+    found, slopes = value_and_gradients(*swapped)
+    alone = [case.function(*arrays[:k], x, *arrays[k + 1 :]) for k, x in enumerate(swapped)]
+    values = [found, case.function(*swapped), *alone]
+    for x, y in [*((value, x) for x in values), *zip(gradients, slopes, strict=True)]:
+        assert y.dtype == x.dtype
+        np.testing.assert_array_equal(y, x)
+
+
+UNUSUAL: dict[str, Callable[[Any], Any]] = {
+    "sparse": lambda x: x.to_sparse(),
+    "nested": lambda x: torch.nested.nested_tensor(list(x.unbind()), dtype=x.dtype),
+    "jagged": lambda x: torch.nested.nested_tensor(list(x.unbind()), dtype=x.dtype, layout=torch.jagged),
+    "of 8 bits": lambda x: x.to(torch.float8_e4m3fn),
+}
+
+
+@pytest.mark.parametrize("case", DENSE, ids=[case.name for case in DENSE])
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+def test_tensors_without_arithmetic_are_refused_by_name(case: Case) -> None:
+    given = {**case.arguments, **case.constants}
+    tensors = {
+        name: torch.tensor(x, dtype=None if name in case.constants else torch.float32) for name, x in given.items()
+    }
+    for k, (name, x) in enumerate(tensors.items()):
+        fits = {"sparse": x.ndim, "nested": x.ndim, "jagged": x.ndim > 1, "of 8 bits": x.is_floating_point()}
+        forms = [form for form in UNUSUAL if fits[form]]
+        if not forms or name == "temperature":
+            continue
+        odd = UNUSUAL[forms[(len(case.name) + k) % len(forms)]](x)
+        with pytest.raises(TypeError, match=r"^[\w. \[\]]+: expected "):
+            case.function(*(odd if y is x else y for y in tensors.values()))
+
+
+def test_labels_of_swapped_bytes_keep_their_numbers_between_ranks() -> None:
+    assert ranks.widened(np.asarray([2**31], dtype=np.dtype(np.uint32).newbyteorder())).tolist() == [2**31]
 
 
 DECIDING: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {

@@ -202,7 +202,7 @@ def refuses(call: Call, arrays: Sequence[np.ndarray]) -> bool:
 
 MASK = Fixed(MATRIX > 0)
 REQUIRED: dict[str, tuple[Any, ...]] = {
-    **dict.fromkeys(("b", "x2", "y", "v", "values", "other"), (OTHER, SQUARE, VECTOR, CUBE[0].T)),
+    **dict.fromkeys(("b", "x2", "y", "v", "values", "other"), (OTHER, SQUARE, VECTOR, CUBE[0].T, [1, 2, 3])),
     **dict.fromkeys(
         ("arrays", "tup", "arys", "seq"),
         ([MATRIX, OTHER], (SQUARE, SQUARE.T), [VECTOR, Fixed(VECTOR)], [0.5, VECTOR[1:2][0:1].reshape(())]),
@@ -213,7 +213,7 @@ REQUIRED: dict[str, tuple[Any, ...]] = {
     "axes": ((1, 0),),
     "condition": (Fixed(np.asarray([True, False])), MASK),
     "destination": (0, 1, -1),
-    "dtype": (np.float32, np.int64),
+    "dtype": (np.float32, np.int64, ">f8", ">c16"),
     "fill_value": (0.5, np.asarray(0.25)),
     "indices": (Fixed(np.asarray([1, 0, 1])), 1, [1, 1], Fixed(np.asarray([[0, 1, 0], [1, 1, 0]]))),
     "indices_or_sections": (1, [1, 2], 2),
@@ -295,7 +295,7 @@ OPTIONAL: dict[str, tuple[Any, ...]] = {
     "stable": (True,),
     "start": (1,),
     "subok": (True, False),
-    "weights": (Fixed(OTHER**2), Fixed(VECTOR**2 + 1), VECTOR**2 + 1, OTHER**2),
+    "weights": (Fixed(OTHER**2), Fixed(VECTOR**2 + 1), VECTOR**2 + 1, OTHER**2, [1, 2, 3]),
     "where": (MASK, True, Fixed(np.asarray([True, False, True]))),
     "x": (MATRIX,),
     "y": (OTHER,),
@@ -332,6 +332,7 @@ EXTRA: dict[str, tuple[tuple[Any, ...], ...]] = {
             "iij,j->i": (SQUARE[:, None, :] * SQUARE[None, :, :], VECTOR),
             "ij,->ij": (MATRIX, np.asarray(0.5)),
             "...j->...": (MATRIX,),
+            "i,ij": ([1, 2], MATRIX),
         }.items()
     ),
     "broadcast_arrays": ((MATRIX, VECTOR), (VECTOR,)),
@@ -340,6 +341,7 @@ EXTRA: dict[str, tuple[tuple[Any, ...], ...]] = {
     "atleast_1d": ((MATRIX,), (np.asarray(0.5),)),
     "atleast_2d": ((VECTOR, MATRIX), (VECTOR,), (CUBE,)),
     "atleast_3d": ((MATRIX,), (VECTOR,)),
+    **dict.fromkeys(("dot", "inner", "outer", "vdot"), (([1, 2, 3], VECTOR),)),
     "average": ((MATRIX, 1, Fixed(VECTOR**2 + 1)), (MATRIX, 0, Fixed(np.asarray([1.0, 3.0])))),
     "clip": ((MATRIX, -0.3, 0.4), (MATRIX, OTHER - 1.0, OTHER + 1.0)),
     "delete": ((MATRIX, [1], 1),),
@@ -538,7 +540,7 @@ def test_ufuncs(name: str) -> None:
 METHODS = sorted(name for name in dir(np.ndarray) if not name.startswith("_"))
 METHOD_ARGUMENTS: dict[str, tuple[tuple[Any, ...], ...]] = {
     "argpartition": ((1,),),
-    "astype": ((np.float32,), (np.float64,), (np.int64,), (np.complex128,)),
+    "astype": ((np.float32,), (np.float64,), (np.int64,), (np.complex128,), (">f8",), (">c16",)),
     "choose": (([1, 2],),),
     "clip": ((-0.3, 0.4), (None, 0.4), (OTHER,)),
     "compress": (([True, False], 0), ([True, False, True], 1)),

@@ -18,7 +18,9 @@ LOSSES = ("info_nce", "flat_nce", "nt_xent", "dcl", "clip")
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status."""
-    options = _parser().parse_args(arguments)
+    options, unknown = _parser().parse_known_args(arguments)
+    if unknown:
+        options.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     try:
         match options.command:
             case "check":
@@ -44,6 +46,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Noise-contrastive losses on any array library. Without a command: list the backends found here.",
     )
     parser.add_argument("--version", action="version", version=f"portable_nce {__version__}")
+    parser.set_defaults(parser=parser)
     commands = parser.add_subparsers(dest="command", metavar="{check,demo}")
     check = commands.add_parser(
         "check",
@@ -67,6 +70,8 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--output", type=_picture, default=Path("demo.png"), metavar="FILE.png", help="the picture")
     demo.add_argument("--iterations", type=_count, default=80, metavar="COUNT", help="of L-BFGS, at most")
     demo.add_argument("--seed", type=_seed, default=0, help="of the initial parameters and the batches")
+    for command in (check, demo):
+        command.set_defaults(parser=command)  # whose usage is printed for an unknown option
     return parser
 
 

@@ -129,10 +129,11 @@ def _kind(nested: Any) -> str | None:
 
 def _oracle() -> tuple[Callable[[Case], Results], str]:
     """The function that gives the exact results of a case, and what it is."""
-    if EXACT in backends_available():
+    exactly = _working([EXACT] if EXACT in backends_available() else [])
+    if exactly:
         import mpmath
 
-        library = open_library(EXACT)
+        library = exactly[0]
         mpmath.mp.dps = DIGITS
 
         def exact(case: Case) -> Results:
@@ -144,7 +145,7 @@ def _oracle() -> tuple[Callable[[Case], Results], str]:
     def double(case: Case) -> Results:
         return [library.to_numpy(x) for x in differentiate(library.asarray, case, "float64")]
 
-    return double, f"NumPy {library.adapter.version} in float64; mparray, which is not installed, would be exact"
+    return double, f"NumPy {library.adapter.version} in float64; exact with an mparray that works"
 
 
 def _libraries(backends: Sequence[str] | None) -> list[Library]:
@@ -154,16 +155,21 @@ def _libraries(backends: Sequence[str] | None) -> list[Library]:
             message = f"--backend {EXACT}: it is the exact arithmetic that the others are checked against"
             raise Unavailable(message)
         return [open_library(name) for name in dict.fromkeys(backends)]
-    found = []
-    for name in backends_available():
-        if name != EXACT:
-            try:
-                found.append(open_library(name))
-            except Unavailable as error:
-                print(f"left out: {error}")
+    found = _working([name for name in backends_available() if name != EXACT])
     if not found:
         message = 'no backend to check is installed; pip install "portable_nce[numpy]"'
         raise Unavailable(message)
+    return found
+
+
+def _working(names: Sequence[str]) -> list[Library]:
+    """The libraries of these names that work; of the others, print why they do not."""
+    found = []
+    for name in names:
+        try:
+            found.append(open_library(name))
+        except Unavailable as error:
+            print(f"left out: {error}")
     return found
 
 

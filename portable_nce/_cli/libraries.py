@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from .._core.protocol import Adapter
-from .._core.registry import load_backend
+from .._core.registry import known_backends, load_backend
 
 if TYPE_CHECKING:
     import numpy as np
@@ -77,8 +77,15 @@ def open_library(name: str) -> Library:
     Raises
     ------
     Unavailable
-        If it is not installed, does not import, or has no device to run on.
+        If it is unknown, not installed, does not import, or has no device to run on.
     """
+    known = known_backends()
+    if name not in known:
+        message = (
+            f"--backend: expected one of {', '.join(known)}, got {name!r}; a library that follows the array API is "
+            f"served once a distribution announces an adapter by an entry point"
+        )
+        raise Unavailable(message)
     try:
         found = find_spec(name)
     except (ImportError, ValueError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from .. import __version__
-from .._core.registry import _ALIASES, _BUILT_IN, backends_available
+from .._core.registry import backends_available, known_backends
 from .libraries import load_adapter, reason
 
 __all__ = ["aligned", "listing"]
@@ -26,7 +26,7 @@ def listing() -> int:
             broken.append(f"{name}: installed, but does not work: {reason(error)}")
     print(f"portable_nce {__version__}\n")
     print("\n".join(aligned(rows)) if len(rows) > 1 else "no backend found")
-    absent = dict.fromkeys(found for name in _BUILT_IN if (found := _ALIASES.get(name, name)) not in available)
+    absent = [name for name in known_backends() if name not in available]
     if absent:
         notes.append(f"not installed: {', '.join(absent)}")
     if broken or notes:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from types import FunctionType, ModuleType
 from typing import Any, get_args
 
-from .namespace import enter, is_array, is_far, is_number, namespace_of
+from .namespace import enter, is_array, is_far, is_number, namespace_of, native
 from .protocol import Array, Namespace
 from .registry import adapter_of
 from .types import BlockSize, Precision
@@ -125,7 +125,8 @@ def is_floating(xp: Namespace, dtype: Any) -> bool:
     """Whether `dtype` is one of real floating-point numbers that losses are computed of."""
     if dtype in (xp.float32, xp.float64) or is_half(dtype):
         return True
-    return bool(xp.isdtype(dtype, "real floating"))
+    # Not of 8 bits, which have no arithmetic in PyTorch, and no promotion in JAX.
+    return bool(xp.isdtype(dtype, "real floating")) and getattr(dtype, "itemsize", 2) > 1
 
 
 def cast_hint(x: Array) -> str:
@@ -144,7 +145,7 @@ def check_floating(xp: Namespace, **arrays: Array) -> None:
             remedy = f"convert it with {cast_hint(x)}"
             if of_scores:
                 remedy = "for scores and the columns of the positives, use portable_nce.from_scores"
-            message = f"{name}: expected a real floating-point dtype, got {x.dtype}; {remedy}"
+            message = f"{name}: expected a real floating-point dtype of 16 bits or more, got {x.dtype}; {remedy}"
             raise TypeError(message)
         if not all(is_half(y.dtype) or y.dtype == xp.float32 for y in (x, first)):
             message = (
@@ -156,8 +157,8 @@ def check_floating(xp: Namespace, **arrays: Array) -> None:
 
 def common_dtype(xp: Namespace, *arrays: Array) -> Any:
     """The dtype of a result of these arrays: that of all, or float32 where 16 bits meet it or one another."""
-    first = arrays[0].dtype
-    return first if all(x.dtype == first for x in arrays[1:]) else xp.float32
+    first, *others = (native(x).dtype for x in arrays)
+    return first if all(dtype == first for dtype in others) else xp.float32
 
 
 def check_mask(xp: Namespace, name: str, x: Array, shape: tuple[int, ...]) -> None:

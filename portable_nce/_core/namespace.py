@@ -33,6 +33,7 @@ __all__ = [
     "library_namespace",
     "lift_to_tape",
     "namespace_of",
+    "native",
     "provide_namespace",
 ]
 
@@ -124,6 +125,8 @@ def namespace_of(array: Array, *others: Array) -> Namespace:
 
 def is_array(x: Any) -> bool:
     """Whether `x` is an array of some library (a NumPy scalar counts as one)."""
+    if isinstance(x, getattr(_pytorch(), "Tensor", ())):
+        return True  # a nested one too, whose shape raises a RuntimeError: `enter` refuses it by name
     return hasattr(x, "shape") and hasattr(x, "dtype")
 
 
@@ -150,16 +153,19 @@ def enter(**arrays: Array | None) -> tuple[Namespace, list[Any]]:
 
     None passes through where the argument of that name is optional.
 
+    Arrays of swapped byte order come back in that of the machine.
+
     Raises
     ------
     TypeError
-        If an argument is no array, or two belong to different libraries.
+        If an argument is no array, or a sparse or nested tensor, or two belong to different libraries.
     ValueError
         If two arrays live on different devices.
     """
     named: list[tuple[str, Array]] = [(name, x) for name, x in arrays.items() if x is not None or name not in _OPTIONAL]
+    _check_dense(named)
     if _alike([x for _, x in named]):
-        return namespace_of(named[0][1]), list(arrays.values())
+        return namespace_of(named[0][1]), [x if x is None else native(x) for x in arrays.values()]
     named = named or list(arrays.items())  # an argument alone is not optional, whatever its name
     first_name, first = named[0]
     spaces = [_space_of(name, x) for name, x in named]
@@ -182,10 +188,27 @@ def enter(**arrays: Array | None) -> tuple[Namespace, list[Any]]:
                 f"move one of them with {'to(device)' if hasattr(x, 'to') else 'to_device'}"
             )
             raise ValueError(message)
+    found = [x if x is None else native(x) for x in arrays.values()]
     if space is base:
-        return space, list(arrays.values())
-    lifted = iter(space.lift_like(*(x for _, x in named)))
-    return space, [None if x is None else next(lifted) for x in arrays.values()]
+        return space, found
+    lifted = iter(space.lift_like(*(x for x in found if x is not None)))
+    return space, [None if x is None else next(lifted) for x in found]
+
+
+def _check_dense(named: list[tuple[str, Any]]) -> None:
+    """None may be a sparse or nested tensor of PyTorch, for which most functions are missing; even `shape` may be."""
+    torch = _pytorch()
+    tensor = getattr(torch, "Tensor", ())
+    for name, x in named:
+        if isinstance(x, tensor) and (x.layout is not torch.strided or x.is_nested):
+            got, remedy = ("a nested one", "to_padded_tensor") if x.is_nested else (str(x.layout), "to_dense")
+            message = f"{name}: expected a dense tensor, got {got}; convert it with {remedy}"
+            raise TypeError(message)
+
+
+def native(x: Array) -> Array:
+    """`x` in the byte order of the machine, which the results of NumPy's functions have."""
+    return x if getattr(x.dtype, "isnative", True) else namespace_of(x).astype(x, x.dtype.newbyteorder("="))
 
 
 def _space_of(name: str, x: Any) -> Namespace:

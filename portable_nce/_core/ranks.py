@@ -468,7 +468,7 @@ def widened(x: Array) -> Array:
     xp = namespace_of(x)
     if not xp.isdtype(x.dtype, "integral") or x.dtype in {xp.int32, xp.int64}:
         return x
-    return xp.astype(x, xp.int64 if "uint32" in str(x.dtype) or "uint64" in str(x.dtype) else xp.int32)
+    return xp.astype(x, xp.int64 if xp.iinfo(x.dtype).max > 2**31 - 1 else xp.int32)
 
 
 def _applied(linear: _Map, x: Array) -> Array:

@@ -14,7 +14,7 @@ from typing import Any
 from .namespace import is_array, is_being_compiled, library_namespace, namespace_of, provide_namespace
 from .protocol import Adapter, Array, Differentiation
 
-__all__ = ["adapter_of", "backends_available", "communicator_of", "load_backend", "register_backend"]
+__all__ = ["adapter_of", "backends_available", "communicator_of", "known_backends", "load_backend", "register_backend"]
 
 ENTRY_POINT_GROUP = "portable_nce.backends"
 
@@ -110,9 +110,13 @@ def backends_available() -> tuple[str, ...]:
     >>> "numpy" in pnce.backends_available()
     True
     """
-    known = dict.fromkeys(_ALIASES.get(name, name) for name in _BUILT_IN)
-    known |= dict.fromkeys([*_registered, *_entry_points()])
-    return tuple(name for name in known if _is_importable(name))
+    return tuple(name for name in known_backends() if _is_importable(name))
+
+
+def known_backends() -> tuple[str, ...]:
+    """The names of the array libraries that have an adapter, installed or not."""
+    names = (_ALIASES.get(name, name) for name in _BUILT_IN)
+    return tuple(dict.fromkeys([*names, *_registered, *_entry_points()]))
 
 
 def _is_importable(module: str) -> bool:

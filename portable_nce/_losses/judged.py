@@ -240,9 +240,9 @@ def gist_embed(
 
 def _check_judged(row_name: str, of_rows: Array, column_name: str, of_columns: Array, **embeddings: Any) -> None:
     """A second model's embeddings must be of the same rows and columns, and of one width."""
-    judged_arrays = {row_name: of_rows, column_name: of_columns}
-    xp, _ = enter(**embeddings, **judged_arrays)
-    check_floating(xp, **embeddings, **judged_arrays)
+    arrays = {**embeddings, row_name: of_rows, column_name: of_columns}
+    xp, entered = enter(**arrays)
+    check_floating(xp, **dict(zip(arrays, entered, strict=True)))
     width = shape_of(row_name, of_rows, "(N, E)")[1]
     for (name, x), judged_name, judged in zip(
         embeddings.items(), (row_name, column_name), (of_rows, of_columns), strict=True

@@ -355,7 +355,7 @@ def _cluster_sums(xp: Namespace, x: Array, centres: Array, assignments: Array) -
     def step(
         carry: tuple[Array, ...], block: tuple[Array, ...], _start: Array | int
     ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        member = xp.expand_dims(block[0], axis=1) == xp.expand_dims(assignments, axis=0)
+        member = xp.expand_dims(assignments, axis=0) == xp.expand_dims(block[0], axis=1)  # recorded, on the left
         own = xp.where(member, xp.expand_dims(distances, axis=0), zeros(xp, (1, 1), x))
         return carry, (xp.sum(own, axis=1), xp.sum(xp.astype(member, x.dtype), axis=1))
 

@@ -79,7 +79,7 @@ def queue_init(example: ArrayOf[Any], /, size: int, *, labels: AnyArray | None =
     >>> pnce.queue_init(np.ones((2, 3)), size=4).valid
     array([False, False, False, False])
     """
-    xp, _ = enter(example=example, **({} if labels is None else {"labels": labels}))
+    xp, (example, *_) = enter(example=example, **({} if labels is None else {"labels": labels}))
     check_floating(xp, example=example)
     count, width = shape_of("example", example, "(B, D)")
     size = check_whole_number("size", size)
@@ -215,14 +215,13 @@ def _check_labels(queue: Queue, rows: Array, labels: Array | None, slots: int) -
 def slots_of(name: str, memory: Array | Queue) -> tuple[Array, Array | None]:
     """The rows of a memory, and which of them are valid, if not all."""
     if isinstance(memory, Queue):
-        for part, array in (("rows", memory.rows), ("valid", memory.valid)):
-            enter(**{f"{name}.{part}": array})
-        return memory.rows, memory.valid
+        _, (rows,) = enter(**{f"{name}.rows": memory.rows})
+        enter(**{f"{name}.valid": memory.valid})
+        return rows, memory.valid
     if not is_array(memory):
         message = f"{name}: expected an array (M, D) or a Queue, got {type(memory).__name__}"
         raise TypeError(message)
-    enter(**{name: memory})
-    return memory, None
+    return enter(**{name: memory})[1][0], None
 
 
 def without_unwritten(xp: Namespace, name: str, slots: Array, valid: Array) -> Array:
@@ -250,7 +249,7 @@ def columns_of(name: str, keys: Array | Queue) -> tuple[Array, Array | None]:
 def further_columns(name: str, embeddings: Array, n_rows: int, keys: Array | Queue) -> tuple[Array, tuple[Array, ...]]:
     """Columns beyond those of a loss's own rows, and which of all columns are valid, if not all."""
     columns, valid = columns_of("keys", keys)
-    xp, _ = enter(**{name: embeddings, "keys": columns})
+    xp, (embeddings, columns) = enter(**{name: embeddings, "keys": columns})
     check_floating(xp, **{name: embeddings, "keys": columns})
     check_width("keys", columns, embeddings.shape[1])
     if valid is None:
