@@ -216,6 +216,7 @@ class Notes(NamedTuple):
 
     Their `rows` and `columns` may differ; their `width`, `dtype` and `options`, and which of the `arrays` need a
     gradient, may not. None of it is looked at where ranks do not check.
+    Of the `temperature`, how many rows have one of their own is told, 0 if it is one for all.
     `whole` is how many columns a mask takes the whole to have, 0 without one, and `largest` the largest column number
     that is named.
     """
@@ -226,6 +227,7 @@ class Notes(NamedTuple):
     dtype: Any
     options: tuple[Any, ...]
     arrays: dict[str, Any]
+    temperature: Any = None
     whole: int = 0
     largest: int = 0
 
@@ -235,7 +237,22 @@ class Notes(NamedTuple):
         dtype = _DTYPES.index(name) if name in _DTYPES else _digest(name)
         wanted = sum(2**k for k, x in enumerate(self.arrays.values()) if _needs_gradient(x))
         options = _digest(_described(self.options))
-        return [self.rows, self.columns, self.width, dtype, options, wanted, self.whole, self.largest]
+        return [
+            self.rows,
+            self.columns,
+            self.width,
+            dtype,
+            options,
+            wanted,
+            self.own_temperatures(),
+            self.whole,
+            self.largest,
+        ]
+
+    def own_temperatures(self) -> int:
+        """The length of an array of temperatures of rows, 0 if all rows share one."""
+        shape = self.temperature.shape if is_array(self.temperature) and not is_number(self.temperature) else ()
+        return shape[0] if shape else 0
 
 
 def _digest(x: Any) -> int:
@@ -250,7 +267,8 @@ def agree(ranks: Ranks, notes: Notes, like: Array) -> Shards:
         message = f"across: expected arrays of {library}, whose group this is, got those of {adapter_of(like).name}"
         raise TypeError(message)
     if not ranks.check:
-        shards = Shards(communicator, (notes.rows,) * size, (notes.columns,) * size, averaged=bool(ranks.averaged))
+        rows, columns, by_rows = (notes.rows,) * size, (notes.columns,) * size, notes.own_temperatures() > 0
+        shards = Shards(communicator, rows, columns, averaged=bool(ranks.averaged), by_rows=by_rows)
         _check_pairs([notes.whole], [notes.largest], sum(shards.columns))
         return shards
     if adapter_of(like).mode in {"whole", "compiled"}:
@@ -263,7 +281,7 @@ def agree(ranks: Ranks, notes: Notes, like: Array) -> Shards:
     if refusing:
         message = f"across: rank {refusing[0]} refused its arguments; its own error says why"
         raise ValueError(message)
-    rows, columns, width, dtype, options, wanted, whole, largest = zip(*told, strict=True)
+    rows, columns, width, dtype, options, wanted, own, whole, largest = zip(*told, strict=True)
     _check_same("embeddings", "as many features on all ranks", width)
     _check_same("embeddings", "the same dtype on all ranks", [_DTYPES[k] if k < len(_DTYPES) else k for k in dtype])
     if len(set(options)) > 1:
@@ -274,7 +292,11 @@ def agree(ranks: Ranks, notes: Notes, like: Array) -> Shards:
         flags = ["with" if bits & 2**k else "without" for bits in wanted]
         _check_same(name, "an array that needs a gradient on all ranks or on none", flags)
     _check_pairs(whole, largest, sum(columns))
-    return Shards(communicator, tuple(rows), tuple(columns), averaged=bool(ranks.averaged))
+    # An array of one entry, on a rank with one row, is what the others have: one for each row, or one for all.
+    kinds = ["one for each row" if number else "one for all" for number in own if number != 1]
+    _check_same("temperature", "one for each row on all ranks, or one for all", kinds)
+    averaged, by_rows = bool(ranks.averaged), min(own) > 0
+    return Shards(communicator, tuple(rows), tuple(columns), averaged=averaged, by_rows=by_rows)
 
 
 def _described(x: Any, depth: int = 6) -> Any:
@@ -336,12 +358,16 @@ def _check_pairs(wholes: Sequence[int], largest: Sequence[int], columns: int) ->
 
 @dataclass(frozen=True)
 class Shards:
-    """How the rows of a batch, and its columns, lie on the ranks: how many each has; and if gradients are averaged."""
+    """How the rows of a batch, and its columns, lie on the ranks: how many each has; and if gradients are averaged.
+
+    `by_rows`: whether each row has a temperature.
+    """
 
     communicator: Any
     rows: tuple[int, ...]
     columns: tuple[int, ...]
     averaged: bool
+    by_rows: bool = False
 
     def gather(self, x: Array, *, sent_as: Any = None, of_columns: bool = False, own_first: bool = True) -> Array:
         """The rows of all ranks: from this one's on, and from the first again after the last, or in their order.
@@ -376,8 +402,11 @@ class Shards:
         """The sum over the ranks of what makes up the result, which each rank differentiates by itself."""
         return _applied(_Map("total", self), x)
 
-    def shared(self, x: Array) -> Array:
-        """A number that all ranks have, whose gradient is the whole on each."""
+    def shared(self, x: Any) -> Any:
+        """A number that all ranks have, whose gradient is the whole on each; temperatures of rows as they are."""
+        if not is_array(x) or is_number(x) or (self.by_rows and x.shape):
+            return x
+        x = namespace_of(x).reshape(x, ())
         return _applied_to_number(_Map("shared", self), x) if self.averaged else x
 
     def sum_of_columns(self, x: Array) -> Array:

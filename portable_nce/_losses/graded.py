@@ -255,7 +255,7 @@ def _shared(
     widths = tuple(z.shape[1] for z in pairs.values())
     asked = (*asked, widths, str(dtype), str(grades.dtype), scale, weights is None)
     shards = shards_of_rows(across, asked, **pairs, scale=scale, weights=weights)
-    if shards is not None and not is_number(scale):
+    if shards is not None:
         graded = graded._replace(scale=shards.shared(scale))
     return shards, graded
 

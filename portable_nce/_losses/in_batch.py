@@ -15,7 +15,6 @@ from .._call import (
     scale_of,
     shards_of_rows,
     sharpness_of,
-    told_to_ranks,
     zero_idle_rows,
 )
 from .._core.checks import (
@@ -804,12 +803,14 @@ def _own_negatives(
     )
     dtype = common_dtype(xp, query, positive_key, negative_keys)
     x, y, z = (upcast(xp, embedding) for embedding in (query, positive_key, negative_keys))
-    temperature = temperature_of(xp, found[0] if found else temperature, x.shape[0], x)
+    temperature = temperature_of(xp, found[0] if found else temperature, x.shape[0], x, shared=across is not None)
     chosen = resolve(similarity)
     same_width(similarity, "query", x, "positive_key", y)
     hardness = check_hardness(hardness, objective)
-    asked = ("own negatives", objective, reduction, hardness, told_to_ranks(temperature), chosen, mask is None)
-    shards = shards_of_rows(across, asked, query=x, positive_key=y, negative_keys=z, weights=weights, t=temperature)
+    asked = ("own negatives", objective, reduction, hardness, chosen, mask is None)
+    shards = shards_of_rows(
+        across, asked, query=x, positive_key=y, negative_keys=z, weights=weights, temperature=temperature
+    )
     x, y = xp.expand_dims(x, axis=1), xp.expand_dims(y, axis=1)
     scale = scale_of(xp, temperature, x, shards)
     sharpness = sharpness_of(hardness, scale, x)

@@ -32,7 +32,7 @@ SHARED = [case.name for case in CASES if is_shared(case)]
 
 def bounds_of(samples: int, size: int) -> list[tuple[int, int]]:
     """Cut samples among ranks, unevenly: the second has the most."""
-    counts = [samples // (size + 1)] * size
+    counts = [max(1, samples // (size + 1))] * size
     counts[size > 1] += samples - sum(counts)
     ends = [sum(counts[: rank + 1]) for rank in range(size)]
     return list(zip([0, *ends[:-1]], ends, strict=True))
@@ -43,6 +43,7 @@ def test_cuts_are_uneven_and_complete() -> None:
     assert bounds_of(5, 2) == [(0, 1), (1, 5)]
     assert bounds_of(5, 3) == [(0, 1), (1, 4), (4, 5)]
     assert bounds_of(10, 4) == [(0, 2), (2, 6), (6, 8), (8, 10)]
+    assert bounds_of(3, 3) == [(0, 1), (1, 2), (2, 3)]
 
 
 def add(whole: list[Any], place: Place, part: Nested) -> None:
@@ -66,13 +67,23 @@ def zeros_like(nested: Nested) -> Nested:
     return [zeros_like(x) for x in nested] if isinstance(nested, list) else 0
 
 
-def sharing(case: Case, group: ThreadRank, gradients: pnce.typing.GradientsOfRanks) -> Callable[..., Any]:
+def sharing(
+    case: Case, group: ThreadRank, gradients: pnce.typing.GradientsOfRanks, *, check: bool = True
+) -> Callable[..., Any]:
     """Give the function of a rank's case."""
-    options = {**case.options, "across": pnce.across(group, gradients=gradients)}
+    options = {**case.options, "across": pnce.across(group, gradients=gradients, check=check)}
     return replace(case, options=options).function
 
 
-def compare(variant: Variant, case: Case, size: int, dtype: str, gradients: pnce.typing.GradientsOfRanks) -> None:
+def compare(
+    variant: Variant,
+    case: Case,
+    size: int,
+    dtype: str,
+    gradients: pnce.typing.GradientsOfRanks,
+    *,
+    check: bool = True,
+) -> None:
     """Compare value and gradients on ranks with those of one process."""
     wanted_value, wanted = differentiate(case.function, case_arrays(variant, case, dtype), len(case.arguments))
     parts = cut_case(case, bounds_of(samples_of(case), size))
@@ -80,7 +91,7 @@ def compare(variant: Variant, case: Case, size: int, dtype: str, gradients: pnce
     def on_a_rank(group: ThreadRank) -> tuple[Nested, list[Nested]]:
         own, _ = parts[group.rank]
         found_value, found = differentiate(
-            sharing(own, group, gradients), case_arrays(variant, own, dtype), len(case.arguments)
+            sharing(own, group, gradients, check=check), case_arrays(variant, own, dtype), len(case.arguments)
         )
         return variant.to_list(found_value), [variant.to_list(g) for g in found]
 
@@ -111,10 +122,33 @@ def compare(variant: Variant, case: Case, size: int, dtype: str, gradients: pnce
 @pytest.mark.parametrize("dtype", ["float64"])
 def test_ranks_agree_with_one_process(variant: Variant, name: str, dtype: str) -> None:
     """Every keyword of every loss, on two and on three ranks with uneven batches, in both conventions."""
-    # A rank with one sample could not tell its temperature from one number for all.
-    case = case_named(name, ROWS + 3 if "temperatures of rows" in name else ROWS)
+    case = case_named(name, ROWS)
     compare(variant, case, 3, dtype, "averaged")
     compare(variant, case, 2, dtype, "summed")
+
+
+WITH_TEMPERATURES = [
+    *(name for name in SHARED if "temperatures of rows" in name and "shared negatives" not in name),
+    *("joint_info_nce three directions, weights, mask", "gist_embed", "soft_nearest_neighbor", "two_tower cosine, ids"),
+]
+
+
+@pytest.mark.parametrize("name", WITH_TEMPERATURES)
+def test_a_rank_with_one_row_has_its_temperature(variant: Variant, name: str) -> None:
+    case = case_named(name, 2)
+    samples = samples_of(case)
+    case = replace(case, arguments={**case.arguments, "temperature": [0.5, 0.75, 0.375, 1.25][:samples]})
+    compare(variant, case, samples, "float64", "averaged")
+    compare(variant, case, samples, "float64", "summed", check="relic keys" in name)  # whose keys are uneven
+
+
+@pytest.mark.parametrize("name", ["hcl", "dclw", *WITH_TEMPERATURES])
+def test_a_rank_with_one_row_takes_the_temperature_of_all(variant: Variant, name: str) -> None:
+    """An array of one entry has the shape of a temperature of its row; the other rank has more rows."""
+    case = case_named(name, ROWS)
+    case = replace(case, arguments={**case.arguments, "temperature": [0.5]})
+    compare(variant, case, 2, "float64", "averaged")
+    compare(variant, case, 2, "float64", "summed")
 
 
 @pytest.mark.parametrize("name", ["sogclr", "sogclr weights, mask"])
