@@ -50,6 +50,7 @@ from .similarities import (
     Similarity,
     measured_operands,
     normalized_here,
+    number_of_flags,
     numbers_of_columns,
     scaled_columns,
     takes_tokens,
@@ -683,13 +684,19 @@ def _is_small(scale: Any, like: Array, *, alone: bool) -> bool:
     return number is not None and number <= MAX_UNSHIFTED_LOGIT
 
 
-def zero_idle_rows(xp: Namespace, members: Array, *embeddings: Array) -> list[Array]:
+def zero_idle_rows(xp: Namespace, members: Array, *embeddings: Array, similarity: Any = None) -> list[Array]:
     """Embeddings (N, D), 0 where a boolean array (N, M) marks nothing in their row.
 
     A row without a pair takes no part. Nor does a row without negatives, of the InfoNCE of one positive: its loss is 0,
-    whatever the embeddings are, NaN too.
+    whatever the embeddings are, NaN too. Flags of valid tokens stay: a row without tokens does not count, and has no
+    loss of 0.
     """
-    return rows_where(xp, xp.any(members, axis=1), *embeddings)
+    live, found = xp.any(members, axis=1), []
+    for x in embeddings:
+        features = x.shape[1] - number_of_flags(similarity, x)
+        (zeroed,) = rows_where(xp, live, x[:, :features])
+        found.append(xp.concat([zeroed, x[:, features:]], axis=1) if features < x.shape[1] else zeroed)
+    return found
 
 
 def contrast_scores(

@@ -207,7 +207,7 @@ def info_nce(
     if mask is not None:
         alone = across is None or bool(leading)
         check_mask(xp, "mask", mask, (n_rows, n_negatives if alone else _columns_of_all(mask)))
-        query, positive_key = zero_idle_rows(xp, mask, query, positive_key)
+        query, positive_key = zero_idle_rows(xp, mask, query, positive_key, similarity=similarity)
         if leading:
             negatives = xp.where(xp.expand_dims(mask, axis=2), negatives, xp.zeros_like(negatives))
     if leading:
