@@ -71,7 +71,6 @@ __all__ = [
     "scale_of",
     "shards_of_rows",
     "sharpness_of",
-    "told_to_ranks",
     "zero_idle_rows",
 ]
 
@@ -206,7 +205,7 @@ def contrast_embeddings(
     dtypes: tuple[Any, ...] = (),
     multiplied_in: Any = None,
     replicated: bool = False,
-    agreed_on: tuple[Any, ...] = (),
+    agreed_on: dict[str, Any] | None = None,
     opposite: tuple[Array, Array] | None = None,
     joined: int = 1,
     views: int = 1,
@@ -219,7 +218,7 @@ def contrast_embeddings(
 
     `dtypes` are those of the embeddings before they were widened, if they were. Between ranks they travel in these;
     columns that are `replicated`, the same on all ranks, do not; where a pairing has further columns, that is said of
-    these alone. What else ranks must agree on is `agreed_on`.
+    these alone. What ranks must agree on beside the arguments of the loss is `agreed_on`.
     `multiplied_in` is a dtype of 16 bits, if rows of more bits are computed of embeddings that have no more.
 
     `opposite`: the rows and columns of RELIC's second distribution, in the dtype to compute in, where that is not of
@@ -260,19 +259,8 @@ def contrast_embeddings(
     if across is not None:
         # Which sums are exchanged depends on whether rows are coupled.
         coupled = across.check and isinstance(made, Objective) and couples_rows(made, x, in_one_block=False)
-        asked = (
-            made,
-            pairing,
-            symmetric,
-            reduction,
-            factor,
-            coupled,
-            replicated and given.y.shape[0] - (x.shape[0] if pairing.further else 0),
-            precision,
-            hardness,
-            agreed_on,
-        )
-        shards = _agreed(across, given, chosen, asked, replicated=replicated)
+        noted = {"pairing": pairing, "coupling of rows": coupled, **(agreed_on or {})}  # a full queue has no flags
+        shards = _agreed(across, given, noted, further=pairing.further, replicated=replicated)
         if pairing.further:
             given, chosen, opposite = _with_further(shards, given, chosen, opposite, replicated=replicated)
             shards, replicated = replace(shards, columns=shards.rows), False
@@ -493,41 +481,15 @@ def _with_further(
     return given._replace(y=joined(given.y, keys)), similarity, opposite
 
 
-def _agreed(
-    across: Ranks, given: _Given, similarity: Similarity, asked: tuple[Any, ...], *, replicated: bool
-) -> Shards:
+def _agreed(across: Ranks, given: _Given, options: dict[str, Any], *, further: bool, replicated: bool) -> Shards:
     """How the rows and columns of a batch lie on the ranks."""
     n_rows, (n_columns, width) = given.x.shape[0], given.y.shape
-    pairing: Pairing = asked[1]
-    if replicated and pairing.further:
-        n_columns = n_rows
-    dtypes = [str(dtype) for dtype in (*given.dtypes, *(x.dtype for x in (*pairing.rows, *pairing.columns)))]
-    asked = (
-        given.names,
-        dtypes,
-        similarity,
-        *asked,
-        {name: told_to_ranks(value) for name, value in given.options.items()},
-        given.mask is None,
-        given.weights is None,
-        across.averaged,
-    )
-    arrays = {given.names[0]: given.x, given.names[1]: given.y, **given.options, "weights": given.weights}
-    arrays.update((f"{name} {k}", x) for k, (name, x) in enumerate(numbers_of_columns(similarity)))
-    if given.keys:
-        arrays["keys"] = given.keys[0]
-    notes = Notes(
-        n_rows,
-        n_columns,
-        width,
-        given.dtypes[-1],
-        asked,
-        arrays,
-        temperature=given.options.get("temperature"),
-        whole=given.pairs.whole,
-        largest=given.pairs.largest,
-    )
-    return agree(across, notes, given.x)
+    options = {"features": width, **options}
+    if replicated:
+        options[f"rows of {given.names[1]}"] = n_columns - n_rows if further else n_columns
+        n_columns = n_rows if further else n_columns
+    temperature, (_, whole, largest) = given.options.get("temperature"), given.pairs
+    return agree(across, Notes(n_rows, n_columns, options, temperature, whole, largest), given.x)
 
 
 def _matrix(
@@ -723,17 +685,11 @@ def contrast_scores(
     return finish(xp, result, dtype, reduction)
 
 
-def shards_of_rows(
-    across: Ranks | None, options: tuple[Any, ...], *, temperature: Any = None, **arrays: Any
-) -> Shards | None:
-    """How the rows of named arrays lie on the ranks, where none needs another's: these agree on the options alone."""
+def shards_of_rows(across: Ranks | None, x: Array, temperature: Any = None) -> Shards | None:
+    """How the rows `x` lie on the ranks, where none needs another's."""
     if across is None:
         return None
-    first = next(iter(arrays.values()))
-    n, width = first.shape[0], first.shape[-1]
-    options = (*options, told_to_ranks(temperature), across.averaged)
-    notes = Notes(n, n, width, first.dtype, options, {**arrays, "temperature": temperature}, temperature)
-    return agree(across, notes, first)
+    return agree(across, Notes(x.shape[0], x.shape[0], {"features": x.shape[-1]}, temperature), x)
 
 
 def inverse(xp: Namespace, temperature: Any, like: Array) -> Array:
@@ -748,11 +704,6 @@ def inverse(xp: Namespace, temperature: Any, like: Array) -> Array:
 def is_by_rows(temperature: Any) -> bool:
     """Whether a temperature that has been checked is one for each row."""
     return is_array(temperature) and not is_number(temperature) and len(temperature.shape) == 1
-
-
-def told_to_ranks(option: Any) -> Any:
-    """What ranks compare of an option, which may be a temperature of each row."""
-    return "array" if is_array(option) and not is_number(option) else option
 
 
 def scale_of(xp: Namespace, temperature: Any, like: Array, shards: Shards | None = None) -> Any:

@@ -160,8 +160,7 @@ def sogclr(
     temperature = temperature_of(xp, found[0] if found else temperature, rows, x, shared=across is not None)
     weights = row_weights(xp, weights, rows, x)
     state = xp.astype(stop_gradient(log_u), x.dtype)
-    asked = ("sogclr", gamma, rho, reduction, mask is None)
-    shards = shards_of_rows(across, asked, query=x, key=y, weights=weights, temperature=temperature)
+    shards = shards_of_rows(across, x, temperature)
     finished(across)
     run: dict[str, Any] = {
         "dtypes": dtypes,

@@ -320,11 +320,10 @@ def n_tuple(
         precision=precision,
         across=across,
         dtypes=dtypes,
-        agreed_on=("n_tuple", l2),
     )
     if is_number(l2) and not l2:
         return add((loss,), dtype, reduction)
-    shards = shards_of_rows(across, ("n_tuple", l2, reduction), query=query, key=key, l2=l2, weights=weights)
+    shards = shards_of_rows(across, query)
     counted = xp.ones((rows,), dtype=xp.bool, device=device_of(query))
     if mask is not None:
         counted = has_own_column(xp, mask, 0 if shards is None else shards.first_row())
@@ -431,7 +430,7 @@ def cpc(
             {"context": prediction, "targets": y[step, ...]},
             dtypes=(prediction.dtype, target_dtype),
             multiplied_in=dtype if is_half(dtype) else None,
-            agreed_on=("cpc", steps),
+            agreed_on={"steps": steps},
             objective=info_nce_objective(),
             pairing=diagonal(),
             similarity=similarity,
@@ -807,10 +806,7 @@ def _own_negatives(
     chosen = resolve(similarity)
     same_width(similarity, "query", x, "positive_key", y)
     hardness = check_hardness(hardness, objective)
-    asked = ("own negatives", objective, reduction, hardness, chosen, mask is None)
-    shards = shards_of_rows(
-        across, asked, query=x, positive_key=y, negative_keys=z, weights=weights, temperature=temperature
-    )
+    shards = shards_of_rows(across, x, temperature)
     x, y = xp.expand_dims(x, axis=1), xp.expand_dims(y, axis=1)
     scale = scale_of(xp, temperature, x, shards)
     sharpness = sharpness_of(hardness, scale, x)

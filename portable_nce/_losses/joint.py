@@ -127,8 +127,7 @@ def joint_info_nce(
     x, y = upcast(xp, query), upcast(xp, key)
     weights = row_weights(xp, weights, rows, x)
     temperature = accumulated("temperature", temperature)  # for all blocks
-    asked = ("joint_info_nce", sorted(directions), reduction, mask is None)
-    shards = shards_of_rows(across, asked, query=x, key=y, weights=weights)
+    shards = shards_of_rows(across, x)
     finished(across)
     if mask is not None:
         check_mask(xp, "mask", mask, (rows, rows if shards is None else sum(shards.columns)))

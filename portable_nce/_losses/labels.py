@@ -764,9 +764,7 @@ def triplet(
     margin = scalar(xp, "margin", options["margin"], a)
     weights = row_weights(xp, weights, rows, a)
     chosen = resolve(similarity)
-    asked = ("triplet", form, average, reduction, mask is None, margin, chosen)
-    arrays = {"anchor": a, "positive": p, "negative": n, "temperature": temperature, "margin": margin}
-    shards = shards_of_rows(across, asked, **arrays, weights=weights)
+    shards = shards_of_rows(across, a, temperature)
     scale = scale_of(xp, temperature, a, shards)
     with adapter_of(a).full_precision(a):
         near, far = (xp.reshape(chosen.scores(*operands(chosen, a, other, scale)), (rows,)) for other in (p, n))
