@@ -261,7 +261,8 @@ def agree(ranks: Ranks, notes: Notes, like: Array) -> Shards:
     if adapter_of(like).mode in {"whole", "compiled"}:
         message = "across: expected check=False where a compiler traces the loss, for ranks with as many rows each"
         raise ValueError(message)
-    text = json.dumps({**ranks.arguments, **_told(notes.options)})
+    # The arguments come first, and stay where a note has the name of one, as `pairing`.
+    text = json.dumps({**ranks.arguments, **_told(notes.options), **ranks.arguments})
     numbers = [notes.rows, notes.columns, _digest(text), notes.own_temperatures(), notes.whole, notes.largest]
     told = [list(numbers) for numbers in communicator.tell(numbers)]
     ranks.exchanging = True  # from here on all ranks do the same, errors too

@@ -567,8 +567,8 @@ DIFFERING: Mapping[str, Callable[[Variant, Any, Any, int], Any]] = {
     ),
     "rows of queue: {}, got 2 on rank 0, 3 on rank 1": lambda _, a, r, k: pnce.moco(a, a, pushed(a, 2 + k), across=r),
     "slots: {}, got 2 on rank 0, 3 on rank 1": lambda _, a, r, k: pnce.queue_push(pushed(a, 2 + k), a, across=r),
-    "pairing: {}, got Pairing on rank 0, another Pairing on rank 1": lambda _, a, r, k: pnce.nt_xent(
-        a, a, keys=pushed(a, 2, 2 - k), across=r
+    "pairing: {}, got 'diagonal' on rank 0, Pairing on rank 1": lambda v, a, r, k: pnce.contrast(
+        a, a, objective="info_nce", pairing=pnce.pairings.labels(v.array([0, 1])) if k else "diagonal", across=r
     ),
     "key: {}, got None on rank 0, an array of .* with 2 axes on rank 1": lambda v, a, r, k: pnce.proto_nce(
         a, a, v.array([0, 1]), v.floats([0.5, 0.5]), **({"key": a} if k else {}), across=r
@@ -609,6 +609,18 @@ def test_what_differs_is_the_same_error_on_all_ranks(variant: Variant, told: str
     messages = refusals(variant, call)
     assert len(set(messages)) == 1
     assert re.fullmatch(told.format("expected the same on all ranks"), messages[0]), messages[0]
+
+
+def test_a_queue_that_is_full_on_one_rank_alone_is_told(variant: Variant) -> None:
+    """Where values are at hand, it has no flags there; where not, all ranks have flags."""
+    a = embeddings(variant)
+
+    def call(group: ThreadRank) -> Callable[[], Any]:
+        keys, ranks = pushed(a, 2, 2 - group.rank), pnce.across(group, gradients="summed")
+        return lambda: pnce.nt_xent(a, a, keys=keys, across=ranks)
+
+    told = "pairing: expected the same on all ranks, got Pairing on rank 0, another Pairing on rank 1"
+    assert refusals(variant, call) in ([told] * 2, [""] * 2)
 
 
 def test_many_ranks_are_counted() -> None:
