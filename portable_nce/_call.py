@@ -19,7 +19,6 @@ from ._core.checks import (
     check_precision,
     check_shape,
     common_dtype,
-    has_one_per_row,
     is_half,
     positive_scalar,
     row_weights,
@@ -52,6 +51,7 @@ from .similarities import (
     Similarity,
     measured_operands,
     normalized_here,
+    number_of_flags,
     numbers_of_columns,
     scaled_columns,
     takes_tokens,
@@ -72,8 +72,6 @@ __all__ = [
     "scale_of",
     "shards_of_rows",
     "sharpness_of",
-    "temperature_of_views",
-    "told_to_ranks",
     "zero_idle_rows",
 ]
 
@@ -209,9 +207,10 @@ def contrast_embeddings(
     dtypes: tuple[Any, ...] = (),
     multiplied_in: Any = None,
     replicated: bool = False,
-    agreed_on: tuple[Any, ...] = (),
+    agreed_on: dict[str, Any] | None = None,
     opposite: tuple[Array, Array] | None = None,
     joined: int = 1,
+    views: int = 1,
 ) -> Array:
     """The loss of two named arrays of embeddings, or of one with itself: checked, computed and finished.
 
@@ -221,12 +220,12 @@ def contrast_embeddings(
 
     `dtypes` are those of the embeddings before they were widened, if they were. Between ranks they travel in these;
     columns that are `replicated`, the same on all ranks, do not; where a pairing has further columns, that is said of
-    these alone. What else ranks must agree on is `agreed_on`.
+    these alone. What ranks must agree on beside the arguments of the loss is `agreed_on`.
     `multiplied_in` is a dtype of 16 bits, if rows of more bits are computed of embeddings that have no more.
 
     `opposite`: the rows and columns of RELIC's second distribution, in the dtype to compute in, where that is not of
     the transposed scores. `joined`: how many arrays, each with a row for each row, the columns are made of; of all
-    ranks, each comes in turn.
+    ranks, each comes in turn. `views`: how many rows each sample has, which may share a temperature.
     """
     check_choice("reduction", reduction, REDUCTIONS)
     symmetric = check_bool("symmetric", symmetric)
@@ -236,41 +235,42 @@ def contrast_embeddings(
     factor_name = "temperature" if scale is _NONE else "logit_scale"
     options = {factor_name: temperature if scale is _NONE else scale, **(further or {})}
     spread = across is not None and (pairing.further or not replicated)
-    given = _checked(embeddings, options, pairing, mask, weights, dtypes=dtypes, across=spread, replicated=replicated)
+    given = _checked(
+        embeddings,
+        options,
+        pairing,
+        mask,
+        weights,
+        dtypes=dtypes,
+        across=across,
+        spread=spread,
+        replicated=replicated,
+        views=views,
+    )
     # Of embeddings that a loss has widened, and may have joined, it is not said which are rows.
     apart = not dtypes or multiplied_in is not None
     sides = (given.dtypes[:1], given.dtypes[1:]) if apart and len(given.dtypes) > 1 else (given.dtypes, given.dtypes)
     given = given._replace(exact_in=Exact(*sides, multiplied_in), sent_as=_sent_as(given, pairing, len(embeddings)))
-    xp, x, options, by_rows = given.xp, given.x, given.options, given.by_rows
+    xp, x = given.xp, given.x
     _check_similarity(similarity, chosen, given, spread=spread, symmetric=symmetric, block_size=block_size)
 
-    made = objective if isinstance(objective, _OBJECTIVES) else objective(options)
+    make: Any = (lambda _: objective) if isinstance(objective, _OBJECTIVES) else objective
+    made = make(given.options)
     hardness = check_hardness(hardness, made)
     shards = None
     if across is not None:
-        _check_objective_across(objective, made, by_rows=by_rows, symmetric=symmetric)
         # Which sums are exchanged depends on whether rows are coupled.
         coupled = across.check and isinstance(made, Objective) and couples_rows(made, x, in_one_block=False)
-        asked = (
-            made,
-            pairing,
-            symmetric,
-            reduction,
-            factor,
-            coupled,
-            replicated and given.y.shape[0] - (x.shape[0] if pairing.further else 0),
-            precision,
-            hardness,
-            agreed_on,
-        )
-        shards = _agreed(across, given, chosen, asked, replicated=replicated)
+        noted = {"pairing": pairing, "coupling of rows": coupled, **(agreed_on or {})}  # a full queue has no flags
+        shards = _agreed(across, given, noted, further=pairing.further, replicated=replicated)
         if pairing.further:
             given, chosen, opposite = _with_further(shards, given, chosen, opposite, replicated=replicated)
             shards, replicated = replace(shards, columns=shards.rows), False
-    if shards is not None:
-        shared = {name: value for name, value in options.items() if is_array(value) and not by_rows}
-        options = {**options, **{name: shards.shared(value) for name, value in shared.items()}}
-        made = objective if isinstance(objective, _OBJECTIVES) else objective(options)
+    given = _with_agreed_options(given, shards)
+    options, by_rows = given.options, given.by_rows
+    made = make(options)
+    if across is not None:
+        _check_objective_across(objective, made, by_rows=by_rows, symmetric=symmetric)
     with adapter_of(x).full_precision(x):
         factor_of_scores = scale_of(xp, options[factor_name], x) if scale is _NONE else options[factor_name]
         bounded = chosen.unit and not hardness and _is_small(factor_of_scores, x, alone=shards is None)
@@ -403,8 +403,10 @@ def _checked(
     weights: Array | None,
     *,
     dtypes: tuple[Any, ...],
-    across: bool,
+    across: Ranks | None,
+    spread: bool,
     replicated: bool,
+    views: int,
 ) -> _Given:
     names = (next(iter(embeddings)), next(reversed(embeddings)))
     arrays = {name: value for name, value in options.items() if is_array(value) and not is_number(value)}
@@ -419,18 +421,30 @@ def _checked(
     n_columns, _ = shape_of(names[1], y, "(K, D)")
     shape = (n_rows, n_columns + n_rows * len(keys))
     here = n_rows if keys else n_columns - n_rows if replicated and pairing.further else 0
-    pairs = _check_pairs(pairing, mask, names, x, shape, across=across, here=here)
+    pairs = _check_pairs(pairing, mask, names, x, shape, across=spread, here=here)
     dtype, dtypes = common_dtype(xp, x, *keys, y), dtypes or (x.dtype, *(z.dtype for z in (*keys, y)))
     x = upcast(xp, x)
     y = x if len(embeddings) == 1 else upcast(xp, y)  # once: a 16-bit gradient is rounded once
     keys = [upcast(xp, key) for key in keys]
     for name, value in options.items():
         if name == "temperature":
-            options[name] = temperature_of(xp, value, n_rows, x)
+            options[name] = temperature_of(xp, value, n_rows, x, views=views, shared=across is not None)
         else:
             options[name] = (positive_scalar if name == "logit_scale" else scalar)(xp, name, value, x)
     weights = row_weights(xp, weights, n_rows, x)
     return _Given(xp, names, x, keys, y, options, mask, weights, pairs, dtype, dtypes)
+
+
+def _with_agreed_options(given: _Given, shards: Shards | None) -> _Given:
+    """The options as the ranks agreed on them, and the temperature of a sample for each of its views."""
+    options, rows = given.options, given.x.shape[0]
+    if shards is not None:
+        options = {name: shards.shared(value) for name, value in options.items()}
+    temperature: Any = options.get("temperature")
+    if is_by_rows(temperature) and temperature.shape[0] < rows:
+        copies = [temperature] * (rows // temperature.shape[0])
+        options = {**options, "temperature": namespace_of(temperature).concat(copies, axis=0)}
+    return given._replace(options=options)
 
 
 def _sent_as(given: _Given, pairing: Pairing, arrays: int) -> tuple[Any, Any]:
@@ -469,40 +483,15 @@ def _with_further(
     return given._replace(y=joined(given.y, keys)), similarity, opposite
 
 
-def _agreed(
-    across: Ranks, given: _Given, similarity: Similarity, asked: tuple[Any, ...], *, replicated: bool
-) -> Shards:
+def _agreed(across: Ranks, given: _Given, options: dict[str, Any], *, further: bool, replicated: bool) -> Shards:
     """How the rows and columns of a batch lie on the ranks."""
     n_rows, (n_columns, width) = given.x.shape[0], given.y.shape
-    pairing: Pairing = asked[1]
-    if replicated and pairing.further:
-        n_columns = n_rows
-    dtypes = [str(dtype) for dtype in (*given.dtypes, *(x.dtype for x in (*pairing.rows, *pairing.columns)))]
-    asked = (
-        given.names,
-        dtypes,
-        similarity,
-        *asked,
-        {name: told_to_ranks(value) for name, value in given.options.items()},
-        given.mask is None,
-        given.weights is None,
-        across.averaged,
-    )
-    arrays = {given.names[0]: given.x, given.names[1]: given.y, **given.options, "weights": given.weights}
-    arrays.update((f"{name} {k}", x) for k, (name, x) in enumerate(numbers_of_columns(similarity)))
-    if given.keys:
-        arrays["keys"] = given.keys[0]
-    notes = Notes(
-        n_rows,
-        n_columns,
-        width,
-        given.dtypes[-1],
-        asked,
-        arrays,
-        whole=given.pairs.whole,
-        largest=given.pairs.largest,
-    )
-    return agree(across, notes, given.x)
+    options = {"features": width, **options}
+    if replicated:
+        options[f"rows of {given.names[1]}"] = n_columns - n_rows if further else n_columns
+        n_columns = n_rows if further else n_columns
+    temperature, (_, whole, largest) = given.options.get("temperature"), given.pairs
+    return agree(across, Notes(n_rows, n_columns, options, temperature, whole, largest), given.x)
 
 
 def _matrix(
@@ -659,13 +648,19 @@ def _is_small(scale: Any, like: Array, *, alone: bool) -> bool:
     return number is not None and number <= MAX_UNSHIFTED_LOGIT
 
 
-def zero_idle_rows(xp: Namespace, members: Array, *embeddings: Array) -> list[Array]:
+def zero_idle_rows(xp: Namespace, members: Array, *embeddings: Array, similarity: Any = None) -> list[Array]:
     """Embeddings (N, D), 0 where a boolean array (N, M) marks nothing in their row.
 
     A row without a pair takes no part. Nor does a row without negatives, of the InfoNCE of one positive: its loss is 0,
-    whatever the embeddings are, NaN too.
+    whatever the embeddings are, NaN too. Flags of valid tokens stay: a row without tokens does not count, and has no
+    loss of 0.
     """
-    return rows_where(xp, xp.any(members, axis=1), *embeddings)
+    live, found = xp.any(members, axis=1), []
+    for x in embeddings:
+        features = x.shape[1] - number_of_flags(similarity, x)
+        (zeroed,) = rows_where(xp, live, x[:, :features])
+        found.append(xp.concat([zeroed, x[:, features:]], axis=1) if features < x.shape[1] else zeroed)
+    return found
 
 
 def contrast_scores(
@@ -692,14 +687,11 @@ def contrast_scores(
     return finish(xp, result, dtype, reduction)
 
 
-def shards_of_rows(across: Ranks | None, options: tuple[Any, ...], **arrays: Any) -> Shards | None:
-    """How the rows of named arrays lie on the ranks, where none needs another's: these agree on the options alone."""
+def shards_of_rows(across: Ranks | None, x: Array, temperature: Any = None) -> Shards | None:
+    """How the rows `x` lie on the ranks, where none needs another's."""
     if across is None:
         return None
-    first = next(iter(arrays.values()))
-    n, width = first.shape[0], first.shape[-1]
-    notes = Notes(n, n, width, first.dtype, (*options, across.averaged), arrays)
-    return agree(across, notes, first)
+    return agree(across, Notes(x.shape[0], x.shape[0], {"features": x.shape[-1]}, temperature), x)
 
 
 def inverse(xp: Namespace, temperature: Any, like: Array) -> Array:
@@ -716,18 +708,12 @@ def is_by_rows(temperature: Any) -> bool:
     return is_array(temperature) and not is_number(temperature) and len(temperature.shape) == 1
 
 
-def told_to_ranks(option: Any) -> Any:
-    """What ranks compare of an option, which may be a temperature of each row."""
-    return "rows" if is_by_rows(option) else option
-
-
 def scale_of(xp: Namespace, temperature: Any, like: Array, shards: Shards | None = None) -> Any:
     """The factor of the scores of embeddings `like`: one number, which ranks share, or one for each of their rows."""
-    by_rows = is_by_rows(temperature)
-    if shards is not None and not by_rows and is_array(temperature):
+    if shards is not None:
         temperature = shards.shared(temperature)
     scale = inverse(xp, temperature, like)
-    return xp.reshape(scale, (-1, *[1] * (len(like.shape) - 1))) if by_rows else scale
+    return xp.reshape(scale, (-1, *[1] * (len(like.shape) - 1))) if is_by_rows(temperature) else scale
 
 
 def has_own_column(xp: Namespace, mask: Array, first: Any = 0) -> Array:
@@ -753,14 +739,6 @@ def accumulated(name: str, option: Any) -> Any:
         return option
     xp, (option,) = enter(**{name: option})
     return upcast(xp, option)
-
-
-def temperature_of_views(temperature: Any, n_samples: int, views: int) -> Any:
-    """A temperature of each sample as one of each view, whose 16-bit gradient is rounded once."""
-    if not has_one_per_row(temperature, n_samples):
-        return temperature
-    temperature = accumulated("temperature", temperature)
-    return namespace_of(temperature).concat([temperature] * views, axis=0)
 
 
 def add(parts: Sequence[Array], dtype: Any, reduction: ReductionName, *, divide_by: int = 1) -> Array:

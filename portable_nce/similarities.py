@@ -487,6 +487,12 @@ def tokens_of(similarity: Similarity, x: Array) -> Array:
     return tokens
 
 
+def number_of_flags(similarity: Any, x: Array) -> int:
+    """How many of the last columns of embeddings say which tokens are valid, 0 for embeddings without tokens."""
+    prepare = getattr(similarity, "prepare", None)
+    return int(x.shape[-1]) // (prepare.inner[0] + 1) if isinstance(prepare, _Tokens) else 0
+
+
 def is_of_unit_tokens(similarity: Similarity) -> bool:
     """Whether those tokens are compared by their cosines."""
     prepare: Any = similarity.prepare

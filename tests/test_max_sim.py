@@ -312,3 +312,45 @@ def test_ranks_have_the_loss_of_one_process(*, symmetric: bool) -> None:
 def test_what_is_refused(error: type[Exception], name: str, call: Any) -> None:
     with pytest.raises(error, match=rf"^{name}: "):
         call()
+
+
+MASKED: dict[str, Any] = {
+    "contrast": lambda x, y, _, m, **own: pnce.contrast(x, y, objective="info_nce", mask=m, **own),
+    "info_nce": lambda x, y, _, m, **own: pnce.info_nce(x, y, mask=m, symmetric=True, **own),
+    "info_nce, shared negatives": lambda x, y, z, m, **own: pnce.info_nce(x, y, z, mask=m, **own),
+    "info_nce, own negatives": lambda x, y, z, m, **own: pnce.info_nce(
+        x, y, namespace_of(z).stack([z, 2.0 * z, -z, z + 1.0]), mask=m, **own
+    ),
+    "clip": lambda x, y, _, m, **own: pnce.clip(x, y, logit_scale=2.0, mask=m, **own),
+    "siglip": lambda x, y, _, m, **own: pnce.siglip(x, y, logit_scale=2.0, logit_bias=-1.0, mask=m, **own),
+    "two_tower": lambda x, y, _, m, **own: pnce.two_tower(x, y, mask=m, **own),
+    "two_tower, further": lambda x, y, z, m, **own: pnce.two_tower(
+        x, y, z, mask=namespace_of(m).concat([m, m], axis=1), **own
+    ),
+}
+
+
+@pytest.mark.parametrize("convert", [np.asarray, torch.asarray])
+@pytest.mark.parametrize("name", MASKED)
+def test_masked_losses_of_one_token_are_those_of_cosines(convert: Any, name: str) -> None:
+    """The second row has nothing left; the third nothing but its own column, if that is one of the mask."""
+    mask = np.ones((4, 4), dtype=bool)
+    mask[1], mask[2], mask[:, 3] = False, np.eye(4, dtype=bool)[2], False
+    arrays, tokens = ([convert(x) for x in (QUERY[:4, part], DOCUMENT[:4, part], QUERY[2:, part])] for part in (0, [0]))
+
+    def results(given: list[Any], **options: Any) -> tuple[float, list[np.ndarray]]:
+        value, slopes = pnce.value_and_grad(
+            lambda x, y, z: MASKED[name](x, y, z, convert(mask), **options), argnums=(0, 1, 2)
+        )(*given)
+        return float(value), [np.reshape(np.asarray(x), (4, D)) for x in slopes]
+
+    value, slopes = results(tokens, similarity=max_sim())
+    wanted, expected = results(arrays, similarity="cosine")
+    assert value == pytest.approx(wanted, rel=1e-13)
+    for found, slope in zip(slopes, expected, strict=True):
+        np.testing.assert_allclose(found, slope, rtol=1e-12, atol=1e-14)
+    if name != "siglip":  # which divides by the number of rows
+        valid = np.asarray([True, False, True, True])
+        weighted = results(arrays, similarity="cosine", weights=convert(valid.astype(float)))[0]
+        empty = results(tokens, similarity=max_sim(query_mask=convert(valid[:, None])))[0]
+        assert empty == pytest.approx(weighted, rel=1e-13)  # a row without tokens does not count

@@ -257,20 +257,18 @@ def positive_scalar(xp: Namespace, name: str, value: Any, like: Array) -> Any:
     return scalar(xp, name, value, like, above=0.0)
 
 
-def temperature_of(xp: Namespace, value: Any, rows: int, like: Array) -> Any:
-    """A temperature: a number, a 0-d array, or an array (N,) with one for each row, in the dtype of `like`."""
-    if not has_one_per_row(value, rows):
+def temperature_of(xp: Namespace, value: Any, rows: int, like: Array, *, views: int = 1, shared: bool = False) -> Any:
+    """A temperature: a number, a 0-d array, or an array with one for each row, in the dtype of `like`.
+
+    The rows may be `views` of samples, each with one temperature. In a batch that is `shared` among ranks, an array of
+    one entry is that of a single row, until the ranks agree.
+    """
+    each = [(length,) for length in (rows, rows // views) if length != 1 or shared]
+    if not is_array(value) or is_number(value) or value.shape not in each:
         return positive_scalar(xp, "temperature", value, like)
     check_floating(xp, temperature=value)
     _check_entries("temperature", value, 0.0)
     return xp.astype(value, like.dtype)
-
-
-def has_one_per_row(value: Any, rows: int) -> bool:
-    """Whether a temperature is an array (N,) with one number for each of several rows."""
-    if not is_array(value) or is_number(value) or not isinstance(value.shape, tuple):
-        return False
-    return tuple(value.shape) == (rows,) and rows != 1
 
 
 def scalar(xp: Namespace, name: str, value: Any, like: Array, *, above: float = -math.inf) -> Any:

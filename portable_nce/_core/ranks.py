@@ -6,11 +6,13 @@ all have computed. The transpose of a map, which carries gradients back, is a ma
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import wraps
-from typing import Any, NamedTuple, Protocol, get_args, runtime_checkable
+from inspect import signature
+from typing import Any, NamedTuple, Protocol, TypeAlias, get_args, runtime_checkable
 from zlib import crc32
 
 from .autodiff import stop_gradient
@@ -168,18 +170,22 @@ def across(group: Any, /, *, gradients: GradientsOfRanks | None = None, check: b
 
 
 class _Call(Ranks):
-    """The ranks during one call of a loss, which knows whether they are exchanging arrays just now."""
+    """The ranks during one call of a loss, which knows whether they are exchanging arrays just now.
 
-    __slots__ = ("exchanging",)
+    `arguments` are those of the call, each with a text and a digest, to be compared.
+    """
+
+    __slots__ = ("arguments", "exchanging")
 
     def __init__(self, ranks: Ranks) -> None:
         super().__init__(ranks.communicator, averaged=ranks.averaged, check=ranks.check)
+        self.arguments: dict[str, _Told] = {}
         self.exchanging = False
 
 
 def told_to_others(loss: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """A loss whose refusal of an argument is told to the other ranks, which would wait for this one."""
-    loss = explained(loss)
+    """A loss that compares its arguments with those of the other ranks, and tells them if it refuses one."""
+    loss, called = explained(loss), signature(loss)
 
     @wraps(loss)
     def telling(*args: Parameters.args, **options: Parameters.kwargs) -> Result:
@@ -199,6 +205,11 @@ def told_to_others(loss: Callable[Parameters, Result]) -> Callable[Parameters, R
             return loss(*args, **options)
         options["across"] = call = _Call(given)
         try:
+            bound = called.bind(*args, **options)
+            bound.apply_defaults()
+            arguments = {name: x for name, x in bound.arguments.items() if name not in _OF_EACH_RANK}
+            gradients = "averaged" if given.averaged else "summed"
+            call.arguments = _told({"loss": loss.__name__, "gradients": gradients, **arguments})
             return loss(*args, **options)
         except Exception:
             if not call.exchanging:
@@ -210,38 +221,30 @@ def told_to_others(loss: Callable[Parameters, Result]) -> Callable[Parameters, R
 
 
 _REFUSED = -1
-_DTYPES = ("float16", "bfloat16", "float32", "float64")
+_OF_EACH_RANK = frozenset({"across", "block_size"})
+"""Arguments that may differ between ranks."""
 
 
 class Notes(NamedTuple):
-    """What ranks compare before a loss.
+    """What ranks compare before a loss, beside its arguments; each becomes one integer.
 
-    Their `rows` and `columns` may differ; their `width`, `dtype` and `options`, and which of the `arrays` need a
-    gradient, may not. None of it is looked at where ranks do not check.
-    `whole` is how many columns a mask takes the whole to have, 0 without one, and `largest` the largest column number
-    that is named.
+    Their `rows` and `columns` may differ, their `options` may not. Of the `temperature`, how many rows have one of
+    their own is told, 0 if it is one for all. `whole` is how many columns a mask takes the whole to have, 0 without
+    one, and `largest` the largest column number that is named. Where ranks do not check, rows and columns are taken to
+    be the same on all, and options are not looked at.
     """
 
     rows: int
     columns: int
-    width: int
-    dtype: Any
-    options: tuple[Any, ...]
-    arrays: dict[str, Any]
+    options: dict[str, Any]
+    temperature: Any = None
     whole: int = 0
     largest: int = 0
 
-    def numbers(self) -> list[int]:
-        """The same in integers."""
-        name = str(self.dtype).rpartition(".")[2]
-        dtype = _DTYPES.index(name) if name in _DTYPES else _digest(name)
-        wanted = sum(2**k for k, x in enumerate(self.arrays.values()) if _needs_gradient(x))
-        options = _digest(_described(self.options))
-        return [self.rows, self.columns, self.width, dtype, options, wanted, self.whole, self.largest]
-
-
-def _digest(x: Any) -> int:
-    return crc32(repr(x).encode()) // 2 + len(_DTYPES)
+    def own_temperatures(self) -> int:
+        """The length of an array of temperatures of rows, 0 if all rows share one."""
+        shape = self.temperature.shape if is_array(self.temperature) and not is_number(self.temperature) else ()
+        return shape[0] if shape else 0
 
 
 def agree(ranks: Ranks, notes: Notes, like: Array) -> Shards:
@@ -251,45 +254,62 @@ def agree(ranks: Ranks, notes: Notes, like: Array) -> Shards:
     if adapter_of(like).name != library:
         message = f"across: expected arrays of {library}, whose group this is, got those of {adapter_of(like).name}"
         raise TypeError(message)
-    if not ranks.check:
-        shards = Shards(communicator, (notes.rows,) * size, (notes.columns,) * size, averaged=bool(ranks.averaged))
+    if not isinstance(ranks, _Call):  # unchecked
+        rows, columns, by_rows = (notes.rows,) * size, (notes.columns,) * size, notes.own_temperatures() > 0
+        shards = Shards(communicator, rows, columns, averaged=bool(ranks.averaged), by_rows=by_rows)
         _check_pairs([notes.whole], [notes.largest], sum(shards.columns))
         return shards
     if adapter_of(like).mode in {"whole", "compiled"}:
         message = "across: expected check=False where a compiler traces the loss, for ranks with as many rows each"
         raise ValueError(message)
-    told = [list(numbers) for numbers in communicator.tell(notes.numbers())]
-    if isinstance(ranks, _Call):
-        ranks.exchanging = True  # from here on all ranks do the same, errors too
+    # The arguments come first, and stay where a note has the name of one, as `pairing`.
+    text = json.dumps({**ranks.arguments, **_told(notes.options), **ranks.arguments})
+    numbers = [notes.rows, notes.columns, _digest(text), notes.own_temperatures(), notes.whole, notes.largest]
+    told = [list(numbers) for numbers in communicator.tell(numbers)]
+    ranks.exchanging = True  # from here on all ranks do the same, errors too
     refusing = [rank for rank, numbers in enumerate(told) if numbers[0] == _REFUSED]
     if refusing:
         message = f"across: rank {refusing[0]} refused its arguments; its own error says why"
         raise ValueError(message)
-    rows, columns, width, dtype, options, wanted, whole, largest = zip(*told, strict=True)
-    _check_same("embeddings", "as many features on all ranks", width)
-    _check_same("embeddings", "the same dtype on all ranks", [_DTYPES[k] if k < len(_DTYPES) else k for k in dtype])
-    if len(set(options)) > 1:
-        here = _described(notes.options)
-        message = f"across: expected the same loss with the same options on all ranks; on this one: {here}"
-        raise ValueError(message)
-    for k, name in enumerate(notes.arrays):
-        flags = ["with" if bits & 2**k else "without" for bits in wanted]
-        _check_same(name, "an array that needs a gradient on all ranks or on none", flags)
+    rows, columns, digests, own, whole, largest = zip(*told, strict=True)
+    if len(set(digests)) > 1:
+        _refuse_difference(communicator, text)
     _check_pairs(whole, largest, sum(columns))
-    return Shards(communicator, tuple(rows), tuple(columns), averaged=bool(ranks.averaged))
+    # An array of one entry, on a rank with one row, is what the others have: one for each row, or one for all.
+    by_rows = min(own) > 0
+    if not by_rows and max(own) > 1:
+        _check_same("temperature", [("one for each row" if number else "one for all", 0) for number in own])
+    return Shards(communicator, tuple(rows), tuple(columns), averaged=bool(ranks.averaged), by_rows=by_rows)
 
 
-def _described(x: Any, depth: int = 6) -> Any:
-    """What is the same of an object in every process: numbers, names, what it is made of.
+_Told: TypeAlias = tuple[str, int]
+"""What is told of an argument: a text to be read, and a digest of all that is compared."""
 
-    Of arrays, that they are, and whether they need a gradient.
+
+def _told(options: dict[str, Any]) -> dict[str, _Told]:
+    described = {name: _described(value) for name, value in options.items()}
+    return {name: (parts[0], _digest(repr(parts))) for name, parts in described.items()}
+
+
+def _digest(text: str) -> int:
+    return crc32(text.encode()) // 2
+
+
+def _described(x: Any, depth: int = 6) -> tuple[Any, ...]:
+    """What is the same of an object in every process: a text, and the same of each of its parts.
+
+    Of arrays, the dtype, how many axes there are, and whether they need a gradient.
     """
-    if x is None or isinstance(x, (str, bool)):
-        return x
+    if x is None or isinstance(x, (str, int)):
+        return (repr(x),)
+    if type(x).__name__ in {"bool", "bool_"}:  # NumPy's
+        return (repr(bool(x)),)
     if is_number(x):
-        return float(x)
+        return (repr(float(x)).removesuffix(".0"),)
     if is_array(x):
-        return "array with a gradient" if _needs_gradient(x) else "array"
+        axes = f" with {len(x.shape)} axes" if len(x.shape) > 1 else ""
+        gradient = " that needs a gradient" if adapter_of(x).needs_gradient(x) else ""
+        return (f"an array of {str(x.dtype).rpartition('.')[2]}{axes}{gradient}",)
     inside: Any = ()
     if isinstance(x, dict):
         inside = x.items()
@@ -299,13 +319,20 @@ def _described(x: Any, depth: int = 6) -> Any:
         inside = x._contents()  # noqa: SLF001  (of the package itself)
     elif hasattr(x, "__closure__"):
         inside = [cell.cell_contents for cell in x.__closure__ or ()]
-    name = "" if isinstance(x, (dict, tuple, list)) else getattr(x, "__qualname__", type(x).__name__)
-    return (name, *(_described(part, depth - 1) for part in inside)) if depth else name
+    parts = [_described(part, depth - 1) for part in inside] if depth else []
+    if type(x) in {tuple, list}:
+        return (f"({', '.join(part[0] for part in parts)})", *parts)
+    return (getattr(x, "__qualname__", type(x).__name__), *parts)
 
 
-def _needs_gradient(x: Any) -> bool:
-    """Whether an argument is an array that needs a gradient."""
-    return is_array(x) and not is_number(x) and adapter_of(x).needs_gradient(x)
+def _refuse_difference(communicator: Any, text: str) -> None:
+    """Tell the others the arguments in full, and name the first that differs."""
+    own = list(text.encode())
+    longest = max(length for (length,) in communicator.tell([len(own)]))
+    told = communicator.tell(own + [0] * (longest - len(own)))
+    tables = [json.loads(bytes(part).rstrip(b"\0")) for part in told]
+    for name in dict.fromkeys(name for table in tables for name in table):
+        _check_same(name, [tuple(table.get(name, ("nothing", 0))) for table in tables])
 
 
 def finished(ranks: Ranks | None) -> None:
@@ -314,9 +341,18 @@ def finished(ranks: Ranks | None) -> None:
         ranks.exchanging = False
 
 
-def _check_same(name: str, what: str, told: Sequence[Any]) -> None:
-    if len(set(told)) > 1:
-        message = f"{name}: expected {what}, got {', '.join(map(str, told))} on ranks 0 to {len(told) - 1}"
+def _check_same(name: str, told: Sequence[_Told]) -> None:
+    """Ranks must have told the same."""
+    ranks: dict[_Told, list[int]] = {}
+    for rank, what in enumerate(told):
+        ranks.setdefault(what, []).append(rank)
+    found: list[str] = []
+    for (text, _), having in ranks.items():
+        another = "another " if any(part.startswith(f"{text} on") for part in found) else ""
+        some = ", ".join(map(str, having[:4])) + (f" and {len(having) - 4} more" if having[4:] else "")
+        found.append(f"{another}{text} on rank{'s' if having[1:] else ''} {some}")
+    if len(found) > 1:
+        message = f"{name}: expected the same on all ranks, got {', '.join(found)}"
         raise ValueError(message)
 
 
@@ -338,12 +374,16 @@ def _check_pairs(wholes: Sequence[int], largest: Sequence[int], columns: int) ->
 
 @dataclass(frozen=True)
 class Shards:
-    """How the rows of a batch, and its columns, lie on the ranks: how many each has; and if gradients are averaged."""
+    """How the rows of a batch, and its columns, lie on the ranks: how many each has; and if gradients are averaged.
+
+    `by_rows`: whether each row has a temperature.
+    """
 
     communicator: Any
     rows: tuple[int, ...]
     columns: tuple[int, ...]
     averaged: bool
+    by_rows: bool = False
 
     def gather(self, x: Array, *, sent_as: Any = None, of_columns: bool = False, own_first: bool = True) -> Array:
         """The rows of all ranks: from this one's on, and from the first again after the last, or in their order.
@@ -378,8 +418,11 @@ class Shards:
         """The sum over the ranks of what makes up the result, which each rank differentiates by itself."""
         return _applied(_Map("total", self), x)
 
-    def shared(self, x: Array) -> Array:
-        """A number that all ranks have, whose gradient is the whole on each."""
+    def shared(self, x: Any) -> Any:
+        """A number that all ranks have, whose gradient is the whole on each; temperatures of rows as they are."""
+        if not is_array(x) or is_number(x) or (self.by_rows and x.shape):
+            return x
+        x = namespace_of(x).reshape(x, ())
         return _applied_to_number(_Map("shared", self), x) if self.averaged else x
 
     def sum_of_columns(self, x: Array) -> Array:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from .._call import contrast_embeddings, finish, has_own_column, shards_of_rows, told_to_ranks
+from .._call import contrast_embeddings, finish, has_own_column, shards_of_rows
 from .._core.autodiff import stop_gradient
 from .._core.checks import (
     check_block_size,
@@ -157,11 +157,10 @@ def sogclr(
     check_shape("log_u", log_u, (rows,))
     dtype, dtypes = common_dtype(xp, query, key), (query.dtype, key.dtype)
     x, y = upcast(xp, query), upcast(xp, key)
-    temperature = temperature_of(xp, found[0] if found else temperature, rows, x)
+    temperature = temperature_of(xp, found[0] if found else temperature, rows, x, shared=across is not None)
     weights = row_weights(xp, weights, rows, x)
     state = xp.astype(stop_gradient(log_u), x.dtype)
-    asked = ("sogclr", gamma, rho, reduction, told_to_ranks(temperature), mask is None)
-    shards = shards_of_rows(across, asked, query=x, key=y, weights=weights, temperature=temperature)
+    shards = shards_of_rows(across, x, temperature)
     finished(across)
     run: dict[str, Any] = {
         "dtypes": dtypes,
@@ -191,10 +190,7 @@ def sogclr(
     values = xp.where(counted, values, xp.zeros_like(values))
     after = stop_gradient(xp.where(counted, values, state))
     if rho is not None:
-        factor: Any = temperature
-        if shards is not None and not is_number(factor) and len(factor.shape) == 0:
-            factor = shards.shared(factor)
-        values = (values + rho) * factor
+        values = (values + rho) * (temperature if shards is None else shards.shared(temperature))
     loss = finish(xp, Reduction(reduction, weights, shards).of_values(values, counted), dtype, reduction)
     return loss, xp.astype(after, log_u.dtype)
 

@@ -108,7 +108,7 @@ def cosent(
     )
     same_width(similarity, "x", x, "y", y)
     chosen = resolve(similarity)
-    shards, graded = _shared(across, ("cosent", chosen), {"x": x, "y": y}, dtype, graded)
+    shards, graded = _shared(across, x, graded)
     a, b = (xp.expand_dims(z, axis=1) for z in rows_where(xp, graded.live, x, y))
     with adapter_of(a).full_precision(a):
         scores = xp.reshape(chosen.scores(*operands(chosen, a, b, 1.0)), (x.shape[0],))
@@ -197,7 +197,7 @@ def angle(
         {"x": x, "y": y}, "(N, D)", grades=grades, scale=scale, mask=mask, weights=weights
     )
     check_shape("y", y, tuple(x.shape))
-    shards, graded = _shared(across, ("angle",), {"x": x, "y": y}, dtype, graded)
+    shards, graded = _shared(across, x, graded)
     x, y = rows_where(xp, graded.live, x, y)
     if x.shape[1] % 2:
         x, y = (xp.concat([z, zeros(xp, (z.shape[0], 1), z)], axis=1) for z in (x, y))
@@ -247,16 +247,11 @@ def enter_graded(
     return xp, entered, dtype, Graded(grades, scale, live, weights)
 
 
-def _shared(
-    across: Ranks | None, asked: tuple[Any, ...], pairs: dict[str, Array], dtype: Any, graded: Graded
-) -> tuple[Shards | None, Graded]:
+def _shared(across: Ranks | None, x: Array, graded: Graded) -> tuple[Shards | None, Graded]:
     """How the pairs lie on the ranks, and what is known of them, with the scale that the ranks share."""
-    grades, scale, _, weights = graded
-    widths = tuple(z.shape[1] for z in pairs.values())
-    asked = (*asked, widths, str(dtype), str(grades.dtype), scale, weights is None)
-    shards = shards_of_rows(across, asked, **pairs, scale=scale, weights=weights)
-    if shards is not None and not is_number(scale):
-        graded = graded._replace(scale=shards.shared(scale))
+    shards = shards_of_rows(across, x)
+    if shards is not None:
+        graded = graded._replace(scale=shards.shared(graded.scale))
     return shards, graded
 
 

@@ -15,7 +15,6 @@ from .._call import (
     scale_of,
     shards_of_rows,
     sharpness_of,
-    told_to_ranks,
     zero_idle_rows,
 )
 from .._core.checks import (
@@ -210,7 +209,7 @@ def info_nce(
     if mask is not None:
         alone = across is None or bool(leading)
         check_mask(xp, "mask", mask, (n_rows, n_negatives if alone else _columns_of_all(mask)))
-        query, positive_key = zero_idle_rows(xp, mask, query, positive_key)
+        query, positive_key = zero_idle_rows(xp, mask, query, positive_key, similarity=similarity)
         if leading:
             negatives = xp.where(xp.expand_dims(mask, axis=2), negatives, xp.zeros_like(negatives))
     if leading:
@@ -323,11 +322,10 @@ def n_tuple(
         precision=precision,
         across=across,
         dtypes=dtypes,
-        agreed_on=("n_tuple", l2),
     )
     if is_number(l2) and not l2:
         return add((loss,), dtype, reduction)
-    shards = shards_of_rows(across, ("n_tuple", l2, reduction), query=query, key=key, l2=l2, weights=weights)
+    shards = shards_of_rows(across, query)
     counted = xp.ones((rows,), dtype=xp.bool, device=device_of(query))
     if mask is not None:
         counted = has_own_column(xp, mask, 0 if shards is None else shards.first_row())
@@ -434,7 +432,7 @@ def cpc(
             {"context": prediction, "targets": y[step, ...]},
             dtypes=(prediction.dtype, target_dtype),
             multiplied_in=dtype if is_half(dtype) else None,
-            agreed_on=("cpc", steps),
+            agreed_on={"steps": steps},
             objective=info_nce_objective(),
             pairing=diagonal(),
             similarity=similarity,
@@ -806,12 +804,11 @@ def _own_negatives(
     )
     dtype = common_dtype(xp, query, positive_key, negative_keys)
     x, y, z = (upcast(xp, embedding) for embedding in (query, positive_key, negative_keys))
-    temperature = temperature_of(xp, found[0] if found else temperature, x.shape[0], x)
+    temperature = temperature_of(xp, found[0] if found else temperature, x.shape[0], x, shared=across is not None)
     chosen = resolve(similarity)
     same_width(similarity, "query", x, "positive_key", y)
     hardness = check_hardness(hardness, objective)
-    asked = ("own negatives", objective, reduction, hardness, told_to_ranks(temperature), chosen, mask is None)
-    shards = shards_of_rows(across, asked, query=x, positive_key=y, negative_keys=z, weights=weights, t=temperature)
+    shards = shards_of_rows(across, x, temperature)
     x, y = xp.expand_dims(x, axis=1), xp.expand_dims(y, axis=1)
     scale = scale_of(xp, temperature, x, shards)
     sharpness = sharpness_of(hardness, scale, x)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, get_args
 
-from .._call import accumulated, contrast_embeddings, finish, shards_of_rows, told_to_ranks
+from .._call import accumulated, contrast_embeddings, finish, shards_of_rows
 from .._core.checks import (
     check_block_size,
     check_choice,
@@ -127,8 +127,7 @@ def joint_info_nce(
     x, y = upcast(xp, query), upcast(xp, key)
     weights = row_weights(xp, weights, rows, x)
     temperature = accumulated("temperature", temperature)  # for all blocks
-    asked = ("joint_info_nce", sorted(directions), reduction, told_to_ranks(temperature), mask is None)
-    shards = shards_of_rows(across, asked, query=x, key=y, weights=weights, temperature=temperature)
+    shards = shards_of_rows(across, x)
     finished(across)
     if mask is not None:
         check_mask(xp, "mask", mask, (rows, rows if shards is None else sum(shards.columns)))

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from .._call import contrast_embeddings, finish, same_width, scale_of, shards_of_rows, told_to_ranks
+from .._call import contrast_embeddings, finish, same_width, scale_of, shards_of_rows
 from .._core.checks import (
     check_block_size,
     check_choice,
@@ -760,13 +760,11 @@ def triplet(
     if mask is not None:
         anchor, positive, negative = rows_where(xp, mask, anchor, positive, negative)
     a, p, n = (xp.expand_dims(upcast(xp, x), axis=1) for x in (anchor, positive, negative))
-    temperature = temperature_of(xp, options["temperature"], rows, a)
+    temperature = temperature_of(xp, options["temperature"], rows, a, shared=across is not None)
     margin = scalar(xp, "margin", options["margin"], a)
     weights = row_weights(xp, weights, rows, a)
     chosen = resolve(similarity)
-    asked = ("triplet", form, average, reduction, mask is None, told_to_ranks(temperature), margin, chosen)
-    arrays = {"anchor": a, "positive": p, "negative": n, "temperature": temperature, "margin": margin}
-    shards = shards_of_rows(across, asked, **arrays, weights=weights)
+    shards = shards_of_rows(across, a, temperature)
     scale = scale_of(xp, temperature, a, shards)
     with adapter_of(a).full_precision(a):
         near, far = (xp.reshape(chosen.scores(*operands(chosen, a, other, scale)), (rows,)) for other in (p, n))

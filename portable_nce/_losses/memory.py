@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
-from .._call import accumulated, add, contrast_embeddings, same_width, temperature_of_views, zero_idle_rows
+from .._call import accumulated, add, contrast_embeddings, same_width, zero_idle_rows
 from .._core.autodiff import stop_gradient
 from .._core.checks import (
     check_block_size,
@@ -406,11 +406,11 @@ def nnclr(
         found = xp.concat([found, found], axis=0)
         if weights is not None and tuple(weights.shape) == (rows,):
             weights = xp.concat([weights, weights], axis=0)
-        temperature = temperature_of_views(temperature, rows, 2)
     return contrast_embeddings(
         embeddings,
         dtype=dtype,
         dtypes=dtypes,
+        views=1 if negatives == "batch" else 2,
         objective=info_nce_objective(),
         pairing=where_found(pairing, found) if written else pairing,
         similarity=similarity,

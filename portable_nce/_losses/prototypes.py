@@ -137,11 +137,8 @@ def proto_nce(
         "precision": precision,
         "across": across,
     }
-    asked = ("proto_nce", key is None, queue is None, len(clusterings))
     losses = [
-        _prototype_loss(
-            embeddings, *clustering, given=given, similarity=similarity, mask=part, agreed_on=asked, **shared
-        )
+        _prototype_loss(embeddings, *clustering, given=given, similarity=similarity, mask=part, **shared)
         for *clustering, part in clusterings
     ]
     total = add(losses, embeddings.dtype, reduction, divide_by=len(losses))

@@ -168,7 +168,7 @@ def queue_push(
     if rows.dtype != held.dtype:
         rows = xp.astype(rows, held.dtype)
     if across is not None:
-        notes = Notes(count, count, width, rows.dtype, ("queue_push", slots, labels is None), {})
+        notes = Notes(count, count, {"features": width, "slots": slots})
         shards = agree(across, notes, rows)
         rows = shards.replicated(rows)
         count = rows.shape[0]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from .._call import contrast_embeddings, temperature_of_views
+from .._call import contrast_embeddings
 from .._core.checks import check_floating, check_shape, common_dtype, shape_of
 from .._core.namespace import enter, is_number, namespace_of
 from .._core.numerics import reciprocal, upcast
@@ -541,7 +541,6 @@ def _of_views(
         check_shape(name, view, tuple(entered[0].shape))
     if weights is not None and tuple(weights.shape) == (n_samples,):
         weights = xp.concat([weights] * len(views), axis=0)
-    options["temperature"] = temperature_of_views(options["temperature"], n_samples, len(views))
     two = len(views) == 2  # noqa: PLR2004  (a pair)
     pairing = two_views() if two else several_views(len(views))
     # Accumulated before they are joined: a 16-bit gradient is rounded once, not once for each use.
@@ -562,5 +561,6 @@ def _of_views(
         objective=objective,
         pairing=pairing,
         weights=weights,
+        views=len(views),
         **options,
     )

@@ -68,6 +68,8 @@ def place_of(case: Case, name: str, nested: Nested, bounds: Sequence[tuple[int, 
         return Place()
     if name in KEYS and "slots" in case.options:  # of a queue
         return Place()
+    if name == "temperature" and len(nested) == 1:
+        return Place()
     samples = samples_of(case)
     low, high = bounds[rank]
     if name == "targets":

@@ -55,13 +55,13 @@ def test_two_processes(reports: Any, name: str) -> None:
 
 
 FAULTS = {
-    "width": "expected as many features on all ranks, got 4, 3 on ranks 0 to 1",
-    "dtype": "expected the same dtype on all ranks, got float64, float32 on ranks 0 to 1",
-    "reduction": "the same loss with the same options",
-    "temperature": "the same loss with the same options",
-    "loss": "the same loss with the same options",
-    "frozen": "text: expected an array that needs a gradient on all ranks or on none, got with, without",
-    "no_grad": "image: expected an array that needs a gradient on all ranks or on none, got with, without",
+    "width": "features: expected the same on all ranks, got 4 on rank 0, 3 on rank 1",
+    "dtype": "query: expected the same on all ranks, got an array of float64 with 2 axes on rank 0, an array of",
+    "reduction": "reduction: expected the same on all ranks, got 'mean' on rank 0, 'sum' on rank 1",
+    "temperature": "temperature: expected the same on all ranks, got ",
+    "loss": "loss: expected the same on all ranks, got 'dcl' on rank 0, 'nt_xent' on rank 1",
+    "frozen": "text: expected the same on all ranks, got an array of float64 with 2 axes that needs a gradient on",
+    "no_grad": "image: expected the same on all ranks, got an array of float64 with 2 axes that needs a gradient on",
     "mask": "mask: expected the columns of all ranks, 12, got 11",
     "positives": "positives: expected indices from 0 to 11, of the columns of all ranks, got 12",
 }

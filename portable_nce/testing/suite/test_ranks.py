@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from ..._core.namespace import namespace_of
+from ..._core.ranks import _check_same
 from ..._execution import matrix, two_sided
 from .. import oracles
 from .._package import pnce
@@ -32,7 +34,7 @@ SHARED = [case.name for case in CASES if is_shared(case)]
 
 def bounds_of(samples: int, size: int) -> list[tuple[int, int]]:
     """Cut samples among ranks, unevenly: the second has the most."""
-    counts = [samples // (size + 1)] * size
+    counts = [max(1, samples // (size + 1))] * size
     counts[size > 1] += samples - sum(counts)
     ends = [sum(counts[: rank + 1]) for rank in range(size)]
     return list(zip([0, *ends[:-1]], ends, strict=True))
@@ -43,6 +45,7 @@ def test_cuts_are_uneven_and_complete() -> None:
     assert bounds_of(5, 2) == [(0, 1), (1, 5)]
     assert bounds_of(5, 3) == [(0, 1), (1, 4), (4, 5)]
     assert bounds_of(10, 4) == [(0, 2), (2, 6), (6, 8), (8, 10)]
+    assert bounds_of(3, 3) == [(0, 1), (1, 2), (2, 3)]
 
 
 def add(whole: list[Any], place: Place, part: Nested) -> None:
@@ -66,13 +69,23 @@ def zeros_like(nested: Nested) -> Nested:
     return [zeros_like(x) for x in nested] if isinstance(nested, list) else 0
 
 
-def sharing(case: Case, group: ThreadRank, gradients: pnce.typing.GradientsOfRanks) -> Callable[..., Any]:
+def sharing(
+    case: Case, group: ThreadRank, gradients: pnce.typing.GradientsOfRanks, *, check: bool = True
+) -> Callable[..., Any]:
     """Give the function of a rank's case."""
-    options = {**case.options, "across": pnce.across(group, gradients=gradients)}
+    options = {**case.options, "across": pnce.across(group, gradients=gradients, check=check)}
     return replace(case, options=options).function
 
 
-def compare(variant: Variant, case: Case, size: int, dtype: str, gradients: pnce.typing.GradientsOfRanks) -> None:
+def compare(
+    variant: Variant,
+    case: Case,
+    size: int,
+    dtype: str,
+    gradients: pnce.typing.GradientsOfRanks,
+    *,
+    check: bool = True,
+) -> None:
     """Compare value and gradients on ranks with those of one process."""
     wanted_value, wanted = differentiate(case.function, case_arrays(variant, case, dtype), len(case.arguments))
     parts = cut_case(case, bounds_of(samples_of(case), size))
@@ -80,7 +93,7 @@ def compare(variant: Variant, case: Case, size: int, dtype: str, gradients: pnce
     def on_a_rank(group: ThreadRank) -> tuple[Nested, list[Nested]]:
         own, _ = parts[group.rank]
         found_value, found = differentiate(
-            sharing(own, group, gradients), case_arrays(variant, own, dtype), len(case.arguments)
+            sharing(own, group, gradients, check=check), case_arrays(variant, own, dtype), len(case.arguments)
         )
         return variant.to_list(found_value), [variant.to_list(g) for g in found]
 
@@ -111,10 +124,33 @@ def compare(variant: Variant, case: Case, size: int, dtype: str, gradients: pnce
 @pytest.mark.parametrize("dtype", ["float64"])
 def test_ranks_agree_with_one_process(variant: Variant, name: str, dtype: str) -> None:
     """Every keyword of every loss, on two and on three ranks with uneven batches, in both conventions."""
-    # A rank with one sample could not tell its temperature from one number for all.
-    case = case_named(name, ROWS + 3 if "temperatures of rows" in name else ROWS)
+    case = case_named(name, ROWS)
     compare(variant, case, 3, dtype, "averaged")
     compare(variant, case, 2, dtype, "summed")
+
+
+WITH_TEMPERATURES = [
+    *(name for name in SHARED if "temperatures of rows" in name and "shared negatives" not in name),
+    *("joint_info_nce three directions, weights, mask", "gist_embed", "soft_nearest_neighbor", "two_tower cosine, ids"),
+]
+
+
+@pytest.mark.parametrize("name", WITH_TEMPERATURES)
+def test_a_rank_with_one_row_has_its_temperature(variant: Variant, name: str) -> None:
+    case = case_named(name, 2)
+    samples = samples_of(case)
+    case = replace(case, arguments={**case.arguments, "temperature": [0.5, 0.75, 0.375, 1.25][:samples]})
+    compare(variant, case, samples, "float64", "averaged")
+    compare(variant, case, samples, "float64", "summed", check="relic keys" in name)  # whose keys are uneven
+
+
+@pytest.mark.parametrize("name", ["hcl", "dclw", *WITH_TEMPERATURES])
+def test_a_rank_with_one_row_takes_the_temperature_of_all(variant: Variant, name: str) -> None:
+    """An array of one entry has the shape of a temperature of its row; the other rank has more rows."""
+    case = case_named(name, ROWS)
+    case = replace(case, arguments={**case.arguments, "temperature": [0.5]})
+    compare(variant, case, 2, "float64", "averaged")
+    compare(variant, case, 2, "float64", "summed")
 
 
 @pytest.mark.parametrize("name", ["sogclr", "sogclr weights, mask"])
@@ -392,31 +428,6 @@ def embeddings(variant: Variant, rows: int = 2, features: int = 3) -> Any:
     return variant.floats([[float(k + 1 == j) + 0.25 for j in range(features)] for k in range(rows)])
 
 
-FAULTS: Mapping[str, tuple[Callable[[Variant, int], dict[str, Any]], str]] = {
-    "features": (lambda v, r: {"a": embeddings(v, 2, 3 + r)}, "got 3, 4 on ranks 0 to 1"),
-    "reduction": (lambda _, r: {"reduction": ("mean", "sum")[r]}, "the same loss with the same options"),
-    "temperature": (lambda _, r: {"temperature": 0.5 + r}, "the same loss with the same options"),
-    "weights": (lambda v, r: {"weights": v.floats([1.0, 2.0])} if r else {}, "the same loss with the same options"),
-    "mask": (
-        lambda v, r: {"mask": v.array([[True] * (4 + r)] * 2)},
-        "mask: expected the columns of all ranks, 4, got 5",
-    ),
-}
-
-
-@pytest.mark.parametrize("fault", list(FAULTS))
-def test_what_does_not_fit_is_the_same_error_on_all_ranks(variant: Variant, fault: str) -> None:
-    options, words = FAULTS[fault]
-
-    def call(group: ThreadRank) -> Callable[[], Any]:
-        given = {"a": embeddings(variant), **options(variant, group.rank)}
-        a = given.pop("a")
-        return lambda: pnce.info_nce(a, a, across=pnce.across(group, gradients="summed"), **given)
-
-    messages = refusals(variant, call)
-    assert all(words in message for message in messages), messages
-
-
 def test_an_argument_that_one_rank_refuses_is_told_to_the_others(variant: Variant) -> None:
     a = embeddings(variant)
 
@@ -514,42 +525,105 @@ def test_a_row_that_takes_part_as_a_column_alone_keeps_its_neighbour(variant: Va
         assert oracles.error(value, oracles.exact(variant.to_list(wanted))) <= TOLERANCE[dtype]
 
 
+def pushed(a: Any, slots: int, rows: int = 2) -> Any:
+    return pnce.queue_push(pnce.queue_init(a, slots), a[:rows, ...])
+
+
 DIFFERING: Mapping[str, Callable[[Variant, Any, Any, int], Any]] = {
-    "base_temperature": lambda v, a, ranks, k: pnce.supcon(a, v.array([0, 1]), base_temperature=0.5 + k, across=ranks),
-    "margin": lambda _, a, ranks, k: pnce.triplet(a, a, a, margin=0.5 + k, across=ranks),
-    "l2": lambda _, a, ranks, k: pnce.n_tuple(a, a, l2=0.5 * k, across=ranks),
-    "temperature": lambda v, a, ranks, k: pnce.info_nce(
-        a, a, v.floats([[[1.0, 0.0, 0.5]]] * 2), temperature=0.5 + k, across=ranks
+    "features: {}, got 3 on rank 0, 2 on rank 1": lambda _, a, r, k: pnce.info_nce(
+        a[:, : 3 - k], a[:, : 3 - k], across=r
     ),
-    "queue": lambda v, a, ranks, k: pnce.moco(a, a, v.floats([[1.0, 0.0, 0.5]] * (2 + k)), across=ranks),
-    "key": lambda v, a, ranks, k: pnce.proto_nce(
-        a, a, v.array([0, 1]), v.floats([0.5, 0.5]), **({"key": a} if k else {}), across=ranks
+    "loss: {}, got 'nt_xent' on rank 0, 'dcl' on rank 1": lambda _, a, r, k: (pnce.nt_xent, pnce.dcl)[k](
+        a, a, across=r
     ),
-    "scale": lambda v, a, ranks, k: pnce.cosent(a, a, v.array([0, 1]), scale=1.0 + k, across=ranks),
-    "grades": lambda v, a, ranks, k: pnce.angle(a, a, v.floats([0.0, 1.0]) if k else v.array([0, 1]), across=ranks),
-    "weights of one rank": lambda v, a, ranks, k: pnce.angle(
-        a, a, v.array([0, 1]), weights=v.floats([1.0, 2.0]) if k else None, across=ranks
+    "reduction: {}, got 'mean' on rank 0, 'sum' on rank 1": lambda _, a, r, k: pnce.info_nce(
+        a, a, reduction=("mean", "sum")[k], across=r
     ),
-    "keys of one rank": lambda _, a, ranks, k: pnce.nt_xent(a, a, keys=a if k else None, across=ranks),
-    "queue of keys": lambda _, a, ranks, k: pnce.relic(a, a, keys=pnce.queue_init(a, 2 + k), across=ranks),
-    "keys and a queue": lambda _, a, ranks, k: pnce.dcl(a, a, keys=pnce.queue_init(a, 2) if k else a, across=ranks),
-    "directions": lambda _, a, ranks, k: pnce.joint_info_nce(
-        a, a, directions=("query_to_key", "key_to_query")[k], across=ranks
+    "temperature: {}, got 0.5 on rank 0, 1.5 on rank 1": lambda v, a, r, k: pnce.info_nce(
+        a, a, v.floats([[[1.0, 0.0, 0.5]]] * 2), temperature=0.5 + k, across=r
     ),
-    "similarity": lambda _, a, ranks, k: pnce.clip(
-        a, a, logit_scale=2.0, similarity=("dot", "cosine")[k], across=ranks
+    "temperature: {}, got 0.5 on rank 0, an array of .* on rank 1": lambda v, a, r, k: pnce.n_tuple(
+        a, a, temperature=v.floats([0.5, 1.0]) if k else 0.5, across=r
+    ),
+    "temperature: {}, got one for all on rank 0, one for each row on rank 1": lambda v, a, r, k: pnce.nt_xent(
+        a, a, temperature=v.floats([0.5, 1.0][: 1 + k]), across=r
+    ),
+    "mask: {}, got None on rank 0, an array of .* with 2 axes on rank 1": lambda v, a, r, k: pnce.relic(
+        a, a, mask=v.array([[True] * 4] * 2) if k else None, across=r
+    ),
+    "mask: expected the columns of all ranks, 4, got 5": lambda v, a, r, k: pnce.info_nce(
+        a, a, mask=v.array([[True] * (4 + k)] * 2), across=r
+    ),
+    "weights: {}, got None on rank 0, an array of .* on rank 1": lambda v, a, r, k: pnce.angle(
+        a, a, v.array([0, 1]), weights=v.floats([1.0, 2.0]) if k else None, across=r
+    ),
+    "base_temperature: {}, got 0.5 on rank 0, 1.5 on rank 1": lambda v, a, r, k: pnce.supcon(
+        a, v.array([0, 1]), base_temperature=0.5 + k, across=r
+    ),
+    "margin: {}, got 0.5 on rank 0, 1.5 on rank 1": lambda _, a, r, k: pnce.triplet(a, a, a, margin=0.5 + k, across=r),
+    "l2: {}, got 0 on rank 0, 0.5 on rank 1": lambda _, a, r, k: pnce.n_tuple(a, a, l2=0.5 * k, across=r),
+    "gamma: {}, got 0.5 on rank 0, 1 on rank 1": lambda v, a, r, k: pnce.sogclr(
+        a, a, v.floats([0.0, 1.0]), gamma=(0.5, 1.0)[k], across=r
+    ),
+    "rows of queue: {}, got 2 on rank 0, 3 on rank 1": lambda _, a, r, k: pnce.moco(a, a, pushed(a, 2 + k), across=r),
+    "slots: {}, got 2 on rank 0, 3 on rank 1": lambda _, a, r, k: pnce.queue_push(pushed(a, 2 + k), a, across=r),
+    "pairing: {}, got 'diagonal' on rank 0, Pairing on rank 1": lambda v, a, r, k: pnce.contrast(
+        a, a, objective="info_nce", pairing=pnce.pairings.labels(v.array([0, 1])) if k else "diagonal", across=r
+    ),
+    "key: {}, got None on rank 0, an array of .* with 2 axes on rank 1": lambda v, a, r, k: pnce.proto_nce(
+        a, a, v.array([0, 1]), v.floats([0.5, 0.5]), **({"key": a} if k else {}), across=r
+    ),
+    "scale: {}, got 1 on rank 0, 2 on rank 1": lambda v, a, r, k: pnce.cosent(
+        a, a, v.array([0, 1]), scale=1.0 + k, across=r
+    ),
+    "grades: {}, got an array of .* on rank 0, an array of .* on rank 1": lambda v, a, r, k: pnce.angle(
+        a, a, v.floats([0.0, 1.0]) if k else v.array([0, 1]), across=r
+    ),
+    "keys: {}, got None on rank 0, an array of .* with 2 axes on rank 1": lambda v, a, r, k: pnce.supcon(
+        a, v.array([0, 1]), **({"keys": a, "key_labels": v.array([0, 1])} if k else {}), across=r
+    ),
+    "keys: {}, got an array of .* with 2 axes on rank 0, Queue on rank 1": lambda _, a, r, k: pnce.dcl(
+        a, a, keys=pushed(a, 2) if k else a, across=r
+    ),
+    "directions: {}, got 'query_to_key' on rank 0, 'key_to_query' on rank 1": lambda _, a, r, k: pnce.joint_info_nce(
+        a, a, directions=("query_to_key", "key_to_query")[k], across=r
+    ),
+    "similarity: {}, got 'dot' on rank 0, 'cosine' on rank 1": lambda _, a, r, k: pnce.clip(
+        a, a, logit_scale=2.0, similarity=("dot", "cosine")[k], across=r
+    ),
+    "steps: {}, got 1 on rank 0, 2 on rank 1": lambda v, a, r, k: pnce.cpc(
+        a, v.floats([[[1.0, 0.0], [0.5, 1.0]]] * (1 + k)), v.floats([[[1.0, 0.0, 0.5]] * 2] * (1 + k)), across=r
     ),
 }
-"""Losses of two rows whose options differ on the second rank."""
+"""What ranks are told, as a pattern -> losses of two rows whose arguments differ on the second rank."""
 
 
-@pytest.mark.parametrize("option", list(DIFFERING))
-def test_options_that_differ_are_the_same_error_on_all_ranks(variant: Variant, option: str) -> None:
+@pytest.mark.parametrize("told", list(DIFFERING))
+def test_what_differs_is_the_same_error_on_all_ranks(variant: Variant, told: str) -> None:
     a = embeddings(variant)
 
     def call(group: ThreadRank) -> Callable[[], Any]:
         ranks = pnce.across(group, gradients="summed")
-        return lambda: DIFFERING[option](variant, a, ranks, group.rank)
+        return lambda: DIFFERING[told](variant, a, ranks, group.rank)
 
     messages = refusals(variant, call)
-    assert all("the same loss with the same options" in message for message in messages), messages
+    assert len(set(messages)) == 1
+    assert re.fullmatch(told.format("expected the same on all ranks"), messages[0]), messages[0]
+
+
+def test_a_queue_that_is_full_on_one_rank_alone_is_told(variant: Variant) -> None:
+    """Where values are at hand, it has no flags there; where not, all ranks have flags."""
+    a = embeddings(variant)
+
+    def call(group: ThreadRank) -> Callable[[], Any]:
+        keys, ranks = pushed(a, 2, 2 - group.rank), pnce.across(group, gradients="summed")
+        return lambda: pnce.nt_xent(a, a, keys=keys, across=ranks)
+
+    told = "pairing: expected the same on all ranks, got Pairing on rank 0, another Pairing on rank 1"
+    assert refusals(variant, call) in ([told] * 2, [""] * 2)
+
+
+def test_many_ranks_are_counted() -> None:
+    _check_same("l2", [("1", 0)] * 9)
+    with pytest.raises(ValueError, match=r"got 1 on ranks 0, 1, 3, 4 and 2 more, 2 on rank 2$"):
+        _check_same("l2", [("1", 0), ("1", 0), ("2", 1), *[("1", 0)] * 4])
