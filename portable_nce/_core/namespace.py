@@ -121,6 +121,8 @@ def namespace_of(array: Array, *others: Array) -> Namespace:
 
 def is_array(x: Any) -> bool:
     """Whether `x` is an array of some library (a NumPy scalar counts as one)."""
+    if type(x) in {int, float}:  # torch.compile refuses hasattr of a number that it has made symbolic
+        return False
     return hasattr(x, "shape") and hasattr(x, "dtype")
 
 
