@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.testing import CompileCounter, CompileCounterWithBackend
 from torch.utils.checkpoint import CheckpointError, checkpoint
 
 import portable_nce as pnce
@@ -397,8 +398,16 @@ MODULES: dict[str, Callable[[], tuple[nn.Module, tuple[Any, ...]]]] = {
     "SigLIP": lambda: (SigLIP(), (A, B)),
     "MoCo": lambda: (MoCo(5, WIDTH).double().eval(), (A, B)),
     "similarity": lambda: (InfoNCE(similarity=Bilinear()), (A, B)),
+    "MultipleNegatives": lambda: (MultipleNegatives(0.3, learnable=True), (A, B, C)),
     "margin": lambda: (Loss(pnce.triplet_from_labels, margin=nn.Parameter(torch.tensor(0.5))), (A, LABELS)),
 }
+
+
+class Plain(nn.Module):
+    """A model whose embeddings are its features."""
+
+    def forward(self, features: dict[str, Any]) -> dict[str, Any]:
+        return {"sentence_embedding": features["x"]}
 
 
 def moved(module: nn.Module) -> nn.Module:
@@ -491,24 +500,34 @@ def test_what_a_loss_learns_has_no_weight_decay_under_the_usual_rule() -> None:
     assert all(x.grad is not None for x in parameters)
 
 
-@pytest.mark.parametrize("name", ["SupCon, memory", "SigLIP", "similarity"])
-def test_a_module_is_compiled_for_several_sizes(name: str) -> None:
+COMPILED: dict[str, Callable[[], tuple[nn.Module, tuple[Any, ...]]]] = {
+    **{name: MODULES[name] for name in ("SupCon, memory", "SigLIP", "similarity", "MultipleNegatives")},
+    "SentenceLoss": lambda: (SentenceLoss(Plain(), MultipleNegatives(0.3, learnable=True), chunk_size=32), (A, B, C)),
+}
+
+
+@pytest.mark.parametrize("name", COMPILED)
+def test_a_module_is_compiled_for_all_batch_sizes(name: str) -> None:
+    """One graph for the first, and one for all others."""
     torch.compiler.reset()
-    module, arrays = MODULES[name]()
+    module, arrays = COMPILED[name]()
     module.double()
-    compiled = torch.compile(module, fullgraph=True, backend="aot_eager")
-    for rows in (6, 4, 5):
-        part = [x[:rows] for x in arrays]
+    graphs = CompileCounter()
+    compiled = torch.compile(module, fullgraph=True, backend=graphs)
+    for rows in (6, 4, 5, 7, 8, 10, 12, 14, 16, 20):
+        part = [torch.cat([x, x.flip(0), x, x])[:rows] for x in arrays]
         slopes = []
         for function in (module, compiled):
             module.zero_grad()
             leaf = part[0].clone().requires_grad_()
-            value = function(leaf, *part[1:])
+            inputs: Any = [leaf, *part[1:]]
+            value = function([{"x": x} for x in inputs]) if name == "SentenceLoss" else function(*inputs)
             value.backward()
             slopes.append(
                 [value.detach(), leaf.grad, *(x.grad.clone() for x in module.parameters() if x.grad is not None)]
             )
         torch.testing.assert_close(slopes[1], slopes[0], rtol=1e-12, atol=1e-12)
+    assert graphs.frame_count <= 2
 
 
 @pytest.mark.parametrize(
@@ -673,13 +692,54 @@ def test_a_queue_is_compiled_while_it_is_filled() -> None:
     torch.compiler.reset()
     module = MoCo(8, WIDTH, temperature=0.2, learnable=True).double()
     other = copy.deepcopy(module)
-    compiled = torch.compile(other, fullgraph=True, backend="aot_eager")
-    for rows in (6, 6, 4, 5, 3):
+    graphs = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(other, fullgraph=True, backend=graphs)
+    for rows in (6, 6, 4, 5, 3, 7, 8, 10, 12, 14, 20):
         query, key = draw(2, rows=rows, seed=rows)
         value, its = module(query, key), compiled(query, key)
         its.backward()
         torch.testing.assert_close(its, value, rtol=1e-12, atol=1e-12)
         torch.testing.assert_close(other.state_dict(), module.state_dict(), rtol=0, atol=0)
+    assert graphs.frame_count <= 2
+
+
+def push_then_supcon(memory: MemoryQueue, x: torch.Tensor) -> torch.Tensor:
+    memory.push(B, labels=LABELS)
+    return SupCon(keys=memory)(x, LABELS)
+
+
+def supcon_then_push(memory: MemoryQueue, x: torch.Tensor) -> torch.Tensor:
+    value = SupCon(keys=memory)(x, LABELS)
+    memory.push(B, labels=LABELS)
+    return value
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize(
+    ("step", "compiled"),
+    [(None, ""), (None, "inside"), (None, "around"), (push_then_supcon, ""), (supcon_then_push, "")],
+)
+def test_a_queue_is_not_read_again_in_a_recomputation(step: Any, compiled: str, reentrant: bool) -> None:  # noqa: FBT001
+    """It would be the queue after the push, and the push would be made twice."""
+    torch.compiler.reset()
+    module = MoCo(5, WIDTH).double()
+    memory = module.queue if step is None else filled(labels=True)
+    x = A.clone().requires_grad_()
+
+    def function(x: torch.Tensor) -> torch.Tensor:
+        return module(x.tanh(), B) if step is None else step(memory, x.tanh())
+
+    inner = torch.compile(function, backend="aot_eager") if compiled == "inside" else function
+
+    def checkpointed(x: torch.Tensor) -> Any:
+        return checkpoint(inner, x, use_reentrant=reentrant)
+
+    value = (torch.compile(checkpointed, backend="aot_eager") if compiled == "around" else checkpointed)(x)
+    before = state_of(memory)
+    assert before["valid"].all()
+    with pytest.raises(RuntimeError, match=r"^queue: expected to be read in the forward pass, .* outside of that function"):
+        value.backward()
+    assert all(torch.equal(x, before[name]) for name, x in memory.state_dict().items())
 
 
 # ---------------------------------------------------------------------------------------------- sentence-transformers

@@ -81,6 +81,8 @@ def check_bool(name: str, value: object) -> bool:
 
 def as_integer(value: Any) -> int | None:
     """An integer of any library that is no array, as Python's own, or None."""
+    if type(value) is int:
+        return value
     if isinstance(value, (bool, type)) or not hasattr(value, "__index__") or (is_array(value) and not is_number(value)):
         return None
     return operator.index(value)
@@ -279,7 +281,7 @@ def scalar(xp: Namespace, name: str, value: Any, like: Array, *, above: float = 
 
 def check_scalar_or_rows(name: str, value: Any, *, above: float = -math.inf) -> None:
     """`value` must be a number greater than `above`, or a real floating-point array of one entry or of shape (N,)."""
-    shape = getattr(value, "shape", ())
+    shape = value.shape if is_array(value) else ()
     if isinstance(shape, tuple) and len(shape) == 1 and shape[0] > 1:
         check_floating(enter(**{name: value})[0], **{name: value})
         _check_entries(name, value, above)

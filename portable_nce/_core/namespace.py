@@ -125,6 +125,8 @@ def namespace_of(array: Array, *others: Array) -> Namespace:
 
 def is_array(x: Any) -> bool:
     """Whether `x` is an array of some library (a NumPy scalar counts as one)."""
+    if type(x) in {int, float}:  # torch.compile refuses hasattr of a number that it has made symbolic
+        return False
     if isinstance(x, getattr(_pytorch(), "Tensor", ())):
         return True  # a nested one too, whose shape raises a RuntimeError: `enter` refuses it by name
     return hasattr(x, "shape") and hasattr(x, "dtype")

@@ -74,7 +74,7 @@ def family_of(
     """The family of a plan, for scores whose magnitude has a known bound."""
     if isinstance(plan, ReweightedPlan):
         known = negatives if complete else None
-        small = (1.0 + plan.beta) * bound <= MAX_UNSHIFTED_LOGIT
+        small = bound <= MAX_UNSHIFTED_LOGIT / (1.0 + plan.beta)  # infinity times a symbol is NaN to torch.compile
         return Reweighted(xp, plan, ExpBase(xp.exp), unshifted=small, absent=absent, divisor=divisor, negatives=known)
     bounded = bound <= MAX_UNSHIFTED_LOGIT
     if isinstance(plan, PairsPlan):

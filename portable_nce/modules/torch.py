@@ -732,7 +732,8 @@ class MemoryQueue(nn.Module):
 
     For MoCo, and with labels for cross-batch memories: losses take it where they take a `Queue`. It changes in `push`
     and nowhere else, and not at all where an argument is refused. All buffers are in `state_dict`; one of another size
-    or width is refused as a whole.
+    or width is refused as a whole. In the backward pass it raises `RuntimeError`: a function that
+    `torch.utils.checkpoint` computes again there would see the queue after the push.
 
     Parameters
     ----------
@@ -795,7 +796,7 @@ class MemoryQueue(nn.Module):
             A copy of the buffers.
         """
         # What a loss keeps for its backward pass must not be written to.
-        return Queue(self.rows.clone(), self.valid.clone(), None if self.labels is None else self.labels.clone())
+        return Queue(self.rows.clone(), _read(self.valid), None if self.labels is None else self.labels.clone())
 
     def push(self, rows: Tensor, /, *, labels: Tensor | None = None, across: Ranks | None = None) -> None:
         """Let rows in, in the place of the oldest; see `portable_nce.queue_push`.
@@ -817,10 +818,10 @@ class MemoryQueue(nn.Module):
             If `rows` has another width, or `labels` another length; if either is on another device; if `labels` are
             missing, or the queue has none.
         """
-        held = Queue(self.rows, self.valid, self.labels)
+        held = Queue(self.rows, _read(self.valid), self.labels)
         # Everything is checked and computed before the first buffer is written to.
         new = queue_push(held, rows, labels=labels, across=across)
-        for buffer, array in zip(held, new, strict=True):
+        for buffer, array in zip((self.rows, self.valid, self.labels), new, strict=True):
             if buffer is not None:
                 buffer.copy_(array)
 
@@ -916,6 +917,28 @@ class MoCo(Loss):
         if self.training:
             self.queue.push(key, across=options.get("across", _plain(self.options.get("across"))))
         return loss
+
+
+def _copy(valid: Tensor) -> Tensor:
+    """A copy of which slots are valid, outside of a backward pass."""
+    if torch._C._current_graph_task_id() != -1:  # noqa: SLF001  (as torch.utils.checkpoint asks)
+        message = (
+            "queue: expected to be read in the forward pass, got a backward pass, where torch.utils.checkpoint "
+            "computes a function again after rows have entered; call the loss and push outside of that function"
+        )
+        raise RuntimeError(message)
+    return valid.clone()
+
+
+# A compiled graph runs in a recomputation too: the check must be one of its operations.
+_compiled_copy = torch.library.custom_op(
+    f"{__name__.replace('.', '_')}::copy", _copy, mutates_args=(), schema="(Tensor valid) -> Tensor"
+)
+_compiled_copy.register_fake(torch.empty_like)
+
+
+def _read(valid: Tensor) -> Tensor:
+    return _compiled_copy(valid) if torch.compiler.is_compiling() else _copy(valid)
 
 
 class SentenceLoss(nn.Module):
@@ -1079,12 +1102,14 @@ def encode_in_chunks(encoder: Callable[..., Any], /, *inputs: Any, chunk_size: i
     """
     check_callable("encoder", encoder)
     chunk_size = check_whole_number("chunk_size", chunk_size)
-    counts = sorted({len(x) for x in _tensors((inputs, named)) if x.ndim})
-    if len(counts) != 1:
-        message = f"inputs: expected tensors with as many rows each, got {counts or 'no tensor with an axis'}"
+    counts = [len(x) for x in _tensors((inputs, named)) if x.ndim]
+    if not counts or any(count != counts[0] for count in counts):
+        got = sorted({*counts}) or "no tensor with an axis"
+        message = f"inputs: expected tensors with as many rows each, got {got}"
         raise ValueError(message)
     parts, sizes = [], []
-    for first in range(0, max(counts[0], 1), chunk_size):
+    for k in range(max(-(-counts[0] // chunk_size), 1)):  # torch.compile makes a graph for each number of chunks
+        first = k * chunk_size
         sizes.append(min(chunk_size, counts[0] - first))
         # As positional arguments, among which checkpoint looks for the devices whose random state it keeps.
         chunk = _cut((inputs, named), slice(first, first + chunk_size))
@@ -1156,7 +1181,7 @@ def _multiple_negatives(
 ) -> Tensor:
     """InfoNCE of anchors with all columns of the batch, of which the first holds the positives."""
     counts = [len(x) for x in (anchor, positive, *negatives)]
-    if len(set(counts)) > 1:
+    if any(count != counts[0] for count in counts):  # a set of symbolic sizes makes torch.compile fix them
         message = f"positive: expected as many rows in all columns, got {counts}"
         raise ValueError(message)
     columns = torch.cat([positive, *negatives])
