@@ -358,7 +358,10 @@ def sharpness_of(hardness: float, scale: Any, like: Array) -> Array | None:
 def _check_objective_across(objective: Any, made: AnyObjective, *, by_rows: bool, symmetric: bool) -> None:
     """What objectives cannot do between ranks."""
     if by_rows and not isinstance(objective, _OBJECTIVES):
-        message = "temperature: expected one number with across and this objective, got an array with one for each row"
+        message = (
+            "temperature: expected one number with across and this objective, got an array with one for each row; one "
+            "number for all is a float or an array of shape ()"
+        )
         raise ValueError(message)
     if symmetric and isinstance(made, Relic):
         message = "symmetric: expected False with across and this objective; write relic(symmetric=True)"

@@ -623,6 +623,18 @@ def test_a_queue_that_is_full_on_one_rank_alone_is_told(variant: Variant) -> Non
     assert refusals(variant, call) in ([told] * 2, [""] * 2)
 
 
+@pytest.mark.parametrize("loss", [pnce.hcl, pnce.dclw])
+def test_one_row_each_has_a_temperature_that_some_losses_refuse(variant: Variant, loss: Any) -> None:
+    a, temperature = embeddings(variant, 1), variant.floats([0.5])
+
+    def call(group: ThreadRank) -> Callable[[], Any]:
+        return lambda: loss(a, a, temperature=temperature, across=pnce.across(group, gradients="summed"))
+
+    first, second = refusals(variant, call)
+    assert first == second
+    assert first.startswith("temperature: expected one number with across and this objective")
+
+
 def test_many_ranks_are_counted() -> None:
     _check_same("l2", [("1", 0)] * 9)
     with pytest.raises(ValueError, match=r"got 1 on ranks 0, 1, 3, 4 and 2 more, 2 on rank 2$"):
