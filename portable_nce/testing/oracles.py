@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mpmath import mp, mpf
 
-from .cache import stored
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -1951,17 +1949,8 @@ POSITIONAL = inspect.Parameter.POSITIONAL_OR_KEYWORD
 def value_and_gradients(
     loss: str, arguments: Mapping[str, Nested], options: Mapping[str, Any]
 ) -> tuple[Nested, dict[str, Nested]]:
-    """Give value and gradients (of the sum, where the value is a vector) by central differences, or from the cache."""
-    named = {name: value for name, value in options.items() if name != "block_size"}
-    key = [loss, arguments, named, DIGITS]
-    value, gradients = stored("oracles", key, lambda: _differentiated(loss, arguments, named))
-    return value, gradients
-
-
-def _differentiated(
-    loss: str, arguments: Mapping[str, Nested], options: Mapping[str, Any]
-) -> tuple[Nested, dict[str, Nested]]:
-    """Compute value and gradients by central differences."""
+    """Give value and gradients (of the sum, where the value is a vector) by central differences."""
+    options = {name: value for name, value in options.items() if name != "block_size"}
     _held.values, _held.position = [], 0
     try:
         value = evaluate(loss, arguments, options)

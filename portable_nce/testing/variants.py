@@ -10,7 +10,8 @@ import importlib
 import importlib.util
 import os
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -66,6 +67,8 @@ class Variant:
         Whether it runs the streamed repetitions of dense cases, or leaves them to another variant of the library.
     half_products
         Whether products of 16 bits are taken where embeddings have as many.
+    slice
+        The tests of the default run, by parts of their names; all if empty.
     harmless
         Warnings of the library that are no errors here, as filters of Python: ``"ignore:message:category"``.
     """
@@ -81,6 +84,7 @@ class Variant:
     largest: int = 65
     repeats: bool = True
     half_products: bool = False
+    slice: tuple[str, ...] = ()
     harmless: tuple[str, ...] = ()
 
     def obstacle(self) -> str | None:
@@ -91,6 +95,10 @@ class Variant:
 
     def start(self) -> None:
         """Configure the framework; once in a process, before its first array."""
+
+    def active(self) -> AbstractContextManager[Any]:
+        """A context for one test, for what other variants of the same library must not see."""
+        return nullcontext()
 
     @property
     def xp(self) -> Any:
@@ -236,10 +244,15 @@ class TorchHalves(Torch):
     further_dtypes: tuple[str, ...] = ("float64",)
     half_products: bool = True
 
-    def start(self) -> None:
-        super().start()
+    @contextmanager
+    def active(self) -> Iterator[None]:
         registry = importlib.import_module(f"{__name__.rpartition('.testing.')[0]}._core.registry")
-        registry.adapter_of(self.xp.zeros(1)).half_devices.add("cpu")
+        devices = registry.adapter_of(self.xp.zeros(1)).half_devices
+        devices.add("cpu")
+        try:
+            yield
+        finally:
+            devices.discard("cpu")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -378,7 +391,9 @@ VARIANTS: dict[str, Variant] = {
         Strict(name="array-api-strict-strictest", flags=STRICTEST, device_name="device1"),
         Strict(name="array-api-strict-device", device_name="device1"),
         Torch(name="torch"),
-        TorchHalves(name="torch-halves"),
+        TorchHalves(
+            name="torch-halves", slice=("values_and_gradients", "saturation", "thirty_two", "awkward", "ranks")
+        ),
         Torch(name="torch-cuda", device_type="cuda", gpu=True, half_products=True),
         Jax(name="jax-x64"),
         Jax(
@@ -388,11 +403,12 @@ VARIANTS: dict[str, Variant] = {
             further_dtypes=(),
             index_dtype="int32",
             repeats=False,
+            slice=("values_and_gradients", "saturation", "every_dtype", "queue"),
         ),
         Jax(name="jax-cuda", platform="cuda", gpu=True, half_products=True),
         CuPy(name="cupy"),
         Mlx(name="mlx"),
-        MPArray(name="mparray"),
+        MPArray(name="mparray", slice=("values_and_gradients", "contract", "awkward", "bad_input")),
     )
 }
 """Every variant that the suite knows, by the name that ``--variant`` takes."""
@@ -454,15 +470,14 @@ def case_arrays(variant: Variant, case: Case, dtype: str) -> list[Any]:
     return arguments + [variant.array(nested, dtype) for nested in case.constants.values()]
 
 
-@cache
-def _differentiate(variant_name: str, rows: int, case_name: str, dtype: str) -> tuple[Any, tuple[Any, ...]]:
-    variant, case = started(variant_name), case_named(case_name, rows)
-    return differentiate(case.function, case_arrays(variant, case, dtype), len(case.arguments))
-
-
-def differentiate_case(variant: Variant, case_name: str, dtype: str, rows: int = 3) -> tuple[Any, tuple[Any, ...]]:
-    """Give value and gradients of a case as arrays; computed once, however many tests look at them."""
-    return _differentiate(variant.name, rows, case_name, dtype)
+def assert_belongs(variant: Variant, result: Any, example: Any, shape: tuple[int, ...]) -> None:
+    """Assert that a result is an array of the example's library, dtype and device, and of this shape."""
+    namespace = importlib.import_module(f"{__name__.rpartition('.testing.')[0]}._core.namespace").library_namespace
+    assert namespace(result) is namespace(example)
+    assert type(result) is type(example)
+    assert tuple(result.shape) == shape
+    assert result.dtype == example.dtype
+    assert variant.device_of(result) == variant.device
 
 
 def differentiate(
@@ -474,28 +489,6 @@ def differentiate(
 
     value, gradients = pnce.value_and_grad(function, argnums=argnums)(*arrays)
     return value, gradients
-
-
-@cache
-def exact_core(name: str) -> list[Nested]:
-    """Give value and gradients of a case in fifty digits, by the package itself; from the cache where it is set up."""
-    case = case_named(name)
-    return exact_results(case, [*case.arguments.values(), *case.constants.values()])
-
-
-def exact_results(case: Case, inputs: Sequence[Nested]) -> list[Nested]:
-    """Give value and gradients of a case in fifty digits, on other inputs than its own."""
-    from .cache import stored
-
-    def compute() -> list[Nested]:
-        exact, count = started("mparray"), len(case.arguments)
-        arrays = [exact.floats(x) if k < count else exact.array(x) for k, x in enumerate(inputs)]
-        value, gradients = differentiate(case.function, arrays, count)
-        return [exact.to_list(value), *map(exact.to_list, gradients)]
-
-    key = [case.loss, [*case.arguments, *case.constants], case.options, list(inputs), EXACT_DIGITS]
-    results: list[Nested] = stored("exact-core", key, compute)
-    return results
 
 
 @cache

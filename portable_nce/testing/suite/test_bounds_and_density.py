@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from mpmath import mp, mpf
 
-from ..._core.namespace import library_namespace, namespace_of
+from ..._core.namespace import namespace_of
 from .. import oracles
 from .._package import pnce
-from ..variants import differentiate, flatten, foreign_array, generator
+from ..variants import assert_belongs, differentiate, flatten, foreign_array, generator
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -386,15 +386,6 @@ def test_vectors_belong_to_the_input(variant: Variant, dtype: str) -> None:
         (diagnostics.top_k_accuracy(noise, reduction="none"), (K,)),
     ):
         assert_belongs(variant, result, noise, shape)
-
-
-def assert_belongs(variant: Variant, result: Any, example: Any, shape: tuple[int, ...]) -> None:
-    """The result is an array of the example's library, dtype and device, and of this shape."""
-    assert library_namespace(result) is library_namespace(example)
-    assert type(result) is type(example)
-    assert tuple(result.shape) == shape
-    assert result.dtype == example.dtype
-    assert variant.device_of(result) == variant.device
 
 
 # --- one bound and another ------------------------------------------------------------------------------------------

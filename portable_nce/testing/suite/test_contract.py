@@ -14,10 +14,10 @@ from ..cases import CASES
 from ..variants import (
     EPS,
     SMALLEST_NORMAL,
+    assert_belongs,
     case_arrays,
     case_named,
     differentiate,
-    differentiate_case,
     flatten,
     generator,
 )
@@ -37,15 +37,6 @@ OWN_ARITHMETIC = ("bounds.dual_critic", "density.log_partition", "density.recove
 DTYPES = ["float64", "float32", "float16", "bfloat16"]
 
 
-def assert_belongs(variant: Variant, result: Any, example: Any, shape: tuple[int, ...]) -> None:
-    """The result is an array of the example's library, dtype and device, and of this shape."""
-    assert library_namespace(result) is library_namespace(example)
-    assert type(result) is type(example)
-    assert tuple(result.shape) == shape
-    assert result.dtype == example.dtype
-    assert variant.device_of(result) == variant.device
-
-
 def draw_vectors(variant: Variant, dtype: str | None = None, rows: int = ROWS, seed: int = 0) -> Any:
     """Draw an array of vectors."""
     numbers = generator(seed)
@@ -53,31 +44,6 @@ def draw_vectors(variant: Variant, dtype: str | None = None, rows: int = ROWS, s
 
 
 # --- what comes back ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("name", NAMES)
-def test_value_and_gradients_belong_to_the_input(variant: Variant, name: str, dtype: str) -> None:
-    case = case_named(name)
-    arrays = case_arrays(variant, case, dtype)
-    value, gradients = differentiate_case(variant, name, dtype)
-    assert_belongs(variant, value, arrays[0], ())
-    for gradient, argument in zip(gradients, arrays[: len(case.arguments)], strict=True):
-        assert_belongs(variant, gradient, argument, tuple(argument.shape))
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[] if name in FEW else [pytest.mark.exhaustive]) for name in NAMES]
-)
-def test_plain_call_gives_the_same_value(variant: Variant, name: str) -> None:
-    dtype = variant.dtypes[0]
-    arrays = case_arrays(variant, case_named(name), dtype)
-    before = [variant.to_list(array) for array in arrays]
-    plain = case_named(name).function(*arrays)
-    assert_belongs(variant, plain, arrays[0], ())
-    value, _ = differentiate_case(variant, name, dtype)
-    assert oracles.error(variant.to_list(plain), oracles.exact(variant.to_list(value))) <= 4 * variant.eps(dtype)
-    assert [variant.to_list(array) for array in arrays] == before
 
 
 @pytest.mark.parametrize(

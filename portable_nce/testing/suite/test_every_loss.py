@@ -17,7 +17,7 @@ from mpmath import mp, mpf
 
 from .. import oracles
 from .._package import pnce
-from ..variants import differentiate, flatten, generator
+from ..variants import assert_belongs, differentiate, flatten, generator
 
 if TYPE_CHECKING:
     from ..variants import Nested, Variant
@@ -400,14 +400,6 @@ def value_and_gradients(name: str, arrays: Mapping[str, Any], **options: Any) ->
 
     value, gradients = differentiate(function, [arrays[key] for key in floats])
     return value, dict(zip(floats, gradients, strict=True))
-
-
-def assert_belongs(variant: Variant, result: Any, example: Any, shape: tuple[int, ...]) -> None:
-    """The result is an array of the example's library, dtype and device, and of this shape."""
-    assert type(result) is type(example)
-    assert tuple(result.shape) == shape
-    assert result.dtype == example.dtype
-    assert variant.device_of(result) == variant.device
 
 
 def assert_finite(variant: Variant, value: Any, gradients: Mapping[str, Any]) -> None:

@@ -73,14 +73,7 @@ def is_exhaustive(name: str, size: tuple[int, int, str | None]) -> bool:
 @pytest.mark.parametrize(
     ("name", "rows", "block_size", "dtype"),
     [
-        pytest.param(
-            name,
-            *size,
-            marks=[
-                *([pytest.mark.exhaustive] if is_exhaustive(name, size) else []),
-                *([pytest.mark.repetition] if size[1] in {1, 65} else []),
-            ],
-        )
+        pytest.param(name, *size, marks=[pytest.mark.exhaustive] if is_exhaustive(name, size) else [])
         for name in CASES
         for size in SIZES
     ],
