@@ -178,6 +178,10 @@ class Kind:
         """Tell what is to happen to a value."""
         raise NotImplementedError
 
+    def beyond_limits(self) -> Iterator[np.ndarray]:
+        """Give arrays of one number that is refused."""
+        yield from ()
+
     def canonical(self, world: World, value: Any) -> Any:
         """Give another form of a value that is taken, with which the result is the same."""
         del world
@@ -321,7 +325,6 @@ class Number(Kind):
         return "either" if math.isnan(number) or (self.loose and number > 0) else "refused"
 
     def beyond_limits(self) -> Iterator[np.ndarray]:
-        """Give arrays of one number that is refused."""
         for number in (-1.0, 0.0, math.inf):
             if self.of_array(number) == "refused":
                 yield from (np.asarray(number), np.asarray([number]))
