@@ -525,9 +525,10 @@ def takes_tokens(loss: Callable[Parameters, Result]) -> Callable[Parameters, Res
         named = {name: given[name] for name in names if given.get(name) is not None}
         given["similarity"], arrays = similarity.prepare.flattened(named)
         given |= dict(zip(named, arrays, strict=True))
-        flat: Any = [given.pop(name) for name in names[: len(args)]]
-        rest: Any = given
-        return loss(*flat, **rest)
+        flat = [given.pop(name) for name in names[: len(args)]]
+        untyped: Any = loss
+        result: Result = untyped(*flat, **given)
+        return result
 
     return flattening
 
