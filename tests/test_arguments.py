@@ -127,13 +127,27 @@ class Duck:
     dtype = "float64"
 
 
+class Literal(float):
+    """A number with a dtype, as JAX's literals are."""
+
+    dtype = np.dtype(np.float32)
+
+
 ANYTHING: Sequence[Any] = (
     *(None, True, False, 0, 1, 2, 7, -1, 0.0, -0.0, 0.5, 1.5, -1.0, 1e-40, 1e40, 1e300, 5e-324, 10**400, -(10**400)),
     *(math.nan, math.inf, -math.inf, 1j, Decimal("0.5"), Fraction(1, 2), b"1", object(), lambda *_: None),
     *("", "0.1", "mean", "avg", "no", "info_nce", "cosine", "diagonal", "auto", np.str_("mean")),
     *((), (0.5,), [], [0.5], [0.5, 1.5], {}, {1}, range(3), iter([0.5])),
     *(np, np.ndarray, Duck(), pnce.Queue, pnce.Queue(None, None), pnce.pairings.Tile),
-    *(np.float64(0.5), np.float32(0.5), np.int64(2), np.asarray(0.5) > 0, np.asarray([]), np.asarray([0.5, 1.5])),
+    *(
+        Literal(0.5),
+        np.float64(0.5),
+        np.float32(0.5),
+        np.int64(2),
+        np.asarray(0.5) > 0,
+        np.asarray([]),
+        np.asarray([0.5, 1.5]),
+    ),
     *(np.asarray(1), np.ones(()) > 0, np.asarray("a"), np.asarray(None), np.asarray(1j), np.asarray(0.5)),
     *(torch.asarray(0.5), torch.asarray([0.5, 1.5]), torch.asarray(1)),
 )
