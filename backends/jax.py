@@ -81,6 +81,7 @@ def _by_rule(forward: Callable[..., Arrays], backward: Callable[..., Sequence[An
         return forward(static, *arrays)
 
     def forth(static: Any, *arrays: Any) -> tuple[Arrays, tuple[Arrays, Arrays]]:
+        arrays = tuple(map(jnp.asarray, arrays))  # jax.grad of a Python number has JAX's literals here, not arrays
         outputs = forward(static, *arrays)
         return outputs, (arrays, outputs)
 

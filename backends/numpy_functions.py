@@ -178,16 +178,16 @@ def _deviation(name: str) -> Callable[..., Any]:
 def _average(xp: Namespace, a: Array, axis: Any = None, weights: Array | None = None, *, keepdims: bool = False) -> Any:
     if weights is None:
         return xp.mean(a, axis=axis, keepdims=keepdims)
-    a, weights = _arrays(xp, [a, weights])
-    if tuple(weights.shape) != tuple(a.shape):
-        if axis is None or isinstance(axis, tuple) or len(weights.shape) != 1:
+    a, w = _arrays(xp, [a, weights])
+    if tuple(w.shape) != tuple(a.shape):
+        if axis is None or isinstance(axis, tuple) or len(w.shape) != 1:
             message = "average: weights of another shape than the array take one axis"
             raise ValueError(message)
         where = int(axis) % len(a.shape)
-        weights = xp.reshape(weights, tuple(n if k == where else 1 for k, n in enumerate(a.shape)))
-        weights = xp.broadcast_to(weights, tuple(a.shape))
-    total = xp.sum(xp.multiply(a, weights), axis=axis, keepdims=keepdims)
-    return xp.divide(total, xp.sum(weights, axis=axis, keepdims=keepdims))
+        w = xp.reshape(w, tuple(n if k == where else 1 for k, n in enumerate(a.shape)))
+        w = xp.broadcast_to(w, tuple(a.shape))
+    total = xp.sum(xp.multiply(a, w), axis=axis, keepdims=keepdims)
+    return xp.divide(total, xp.sum(w, axis=axis, keepdims=keepdims))
 
 
 def _ptp(xp: Namespace, a: Array, axis: Any = None, *, keepdims: bool = False) -> Any:

@@ -526,7 +526,9 @@ def takes_tokens(loss: Callable[Parameters, Result]) -> Callable[Parameters, Res
         given["similarity"], arrays = similarity.prepare.flattened(named)
         given |= dict(zip(named, arrays, strict=True))
         flat = [given.pop(name) for name in names[: len(args)]]
-        return loss(*flat, **given)
+        untyped: Any = loss
+        result: Result = untyped(*flat, **given)
+        return result
 
     return flattening
 

@@ -24,6 +24,7 @@ import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from torch._dynamo.testing import CompileCounter
 
 import portable_nce as pnce
 from portable_nce._core import registry as _registry
@@ -127,13 +128,27 @@ class Duck:
     dtype = "float64"
 
 
+class Literal(float):
+    """A number with a dtype, as JAX's literals are."""
+
+    dtype = np.dtype(np.float32)
+
+
 ANYTHING: Sequence[Any] = (
     *(None, True, False, 0, 1, 2, 7, -1, 0.0, -0.0, 0.5, 1.5, -1.0, 1e-40, 1e40, 1e300, 5e-324, 10**400, -(10**400)),
     *(math.nan, math.inf, -math.inf, 1j, Decimal("0.5"), Fraction(1, 2), b"1", object(), lambda *_: None),
     *("", "0.1", "mean", "avg", "no", "info_nce", "cosine", "diagonal", "auto", np.str_("mean")),
     *((), (0.5,), [], [0.5], [0.5, 1.5], {}, {1}, range(3), iter([0.5])),
     *(np, np.ndarray, Duck(), pnce.Queue, pnce.Queue(None, None), pnce.pairings.Tile),
-    *(np.float64(0.5), np.float32(0.5), np.int64(2), np.asarray(0.5) > 0, np.asarray([]), np.asarray([0.5, 1.5])),
+    *(
+        Literal(0.5),
+        np.float64(0.5),
+        np.float32(0.5),
+        np.int64(2),
+        np.asarray(0.5) > 0,
+        np.asarray([]),
+        np.asarray([0.5, 1.5]),
+    ),
     *(np.asarray(1), np.ones(()) > 0, np.asarray("a"), np.asarray(None), np.asarray(1j), np.asarray(0.5)),
     *(torch.asarray(0.5), torch.asarray([0.5, 1.5]), torch.asarray(1)),
 )
@@ -177,6 +192,10 @@ class Kind:
     def judge(self, world: World, value: Any, example: Any) -> Verdict:
         """Tell what is to happen to a value."""
         raise NotImplementedError
+
+    def beyond_limits(self) -> Iterator[np.ndarray]:
+        """Give arrays of one number that is refused."""
+        yield from ()
 
     def canonical(self, world: World, value: Any) -> Any:
         """Give another form of a value that is taken, with which the result is the same."""
@@ -321,7 +340,6 @@ class Number(Kind):
         return "either" if math.isnan(number) or (self.loose and number > 0) else "refused"
 
     def beyond_limits(self) -> Iterator[np.ndarray]:
-        """Give arrays of one number that is refused."""
         for number in (-1.0, 0.0, math.inf):
             if self.of_array(number) == "refused":
                 yield from (np.asarray(number), np.asarray([number]))
@@ -1489,3 +1507,47 @@ def test_any_arguments(data: st.DataObject, name: str, world: World) -> None:
         if isinstance(kind, Number) and not kind.array and is_number(value) and is_extreme(value):
             assume(world.dtype == "float64")  # what is no scale of the scores is not held to the range of their dtype
     check(call, junk)
+
+
+def in_a_loss(made: Any) -> Any:
+    """Compute a loss with a pairing; anything else is a result already."""
+    x, y = (torch.linspace(-1.0, end, 12, dtype=torch.float64).reshape(4, 3) for end in (1.0, 0.5))
+    return pnce.contrast(x, y, objective="info_nce", pairing=made) if isinstance(made, pnce.pairings.Pairing) else made
+
+
+def numbers_of_calls() -> Iterator[Any]:
+    """Give a call of each function that takes numbers, these, and whether all of its graphs have them as symbols."""
+    for name in FUNCTIONS:
+        if name.startswith(("objectives.", "from_scores.")):  # the numbers of losses, again
+            continue
+        call = call_of(name, situations_of(name)[0], World("torch", sizes=sizes_of(columns=4)))
+        kinds = {
+            p: kind for p, kind in call.kinds.items() if isinstance(kind, Number) or getattr(kind, "number", False)
+        }
+        numbers = {p: call.given[p] if isinstance(call.given[p], float) else 0.5 for p in kinds}
+        if numbers:
+            yield pytest.param(call, numbers, True, id=name)
+        if name in {"info_nce", "hcl", "siglip", "triplet"}:
+            yield pytest.param(call, numbers, None, id=f"{name}, schedule")
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
+@pytest.mark.parametrize(("call", "numbers", "dynamic"), [*numbers_of_calls()])
+def test_torch_compile_of_numbers_that_change(call: Call, numbers: Mapping[str, float], dynamic: bool | None) -> None:  # noqa: FBT001
+    """One graph for the first value and one for all others, or one for all if all numbers are symbols."""
+    torch.compiler.reset()
+    places = [p for p, x in parameters_of(call.name).items() if p in call.given and x.kind is not x.KEYWORD_ONLY]
+    keywords = {*call.given} - {*places}
+    function = FUNCTIONS[call.name]
+
+    def loss(changed: Mapping[str, float]) -> Any:
+        given = {**call.given, **changed}
+        return in_a_loss(function(*[given[p] for p in places], **{p: given[p] for p in keywords}))
+
+    schedule = [{p: x * (1 - k / 16) for p, x in numbers.items()} for k in range(1 if dynamic else 12)]
+    wanted = [loss(changed) for changed in schedule]
+    graphs = CompileCounter()
+    compiled = torch.compile(loss, fullgraph=True, backend=graphs, dynamic=dynamic)
+    for changed, value in zip(schedule, wanted, strict=True):
+        assert_same(call, compiled(changed), value)
+    assert graphs.frame_count <= 2

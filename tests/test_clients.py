@@ -59,8 +59,8 @@ LOSSES: dict[str, Loss] = {
     "nt_xent three views": lambda x, y, t, **o: pnce.nt_xent(x, y, x + y, temperature=t, **o),
     "dcl": lambda x, y, t, **o: pnce.dcl(x, y, temperature=t, **o),
     "dclw": lambda x, y, t, **o: pnce.dclw(x, y, temperature=t, sigma=t, **o),
-    "clip": lambda x, y, t, **o: pnce.clip(x, y, logit_scale=1 / t, **o),
-    "siglip": lambda x, y, t, **o: pnce.siglip(x, y, logit_scale=1 / t, logit_bias=-t, **o),
+    "clip": lambda x, y, t, **o: pnce.clip(x, y, logit_scale=t, **o),
+    "siglip": lambda x, y, t, **o: pnce.siglip(x, y, logit_scale=t, logit_bias=t, **o),
     "relic": lambda x, y, t, **o: pnce.relic(x, y, temperature=t, alpha=t, symmetric=True, **o),
     "cpc": lambda x, y, t, **o: pnce.cpc(x, y[None, :, :], x[None, :3, :], temperature=t, **o),
     "n_tuple": lambda x, y, t, **o: pnce.n_tuple(x, y, temperature=t, l2=t, **o),
@@ -241,6 +241,14 @@ def test_jax_second_derivatives_of_distances(name: pnce.typing.SimilarityName) -
     hessian = jax.hessian(loss)(jnp.asarray(x), jnp.asarray(y))
     expected = torch.func.hessian(lambda z: loss(z, torch.tensor(y)))(torch.tensor(x))
     np.testing.assert_allclose(hessian, expected, rtol=1e-10, atol=1e-10)
+
+
+@losses
+def test_jax_differentiates_by_a_python_number(loss: Loss) -> None:
+    """JAX passes a rule for a derivative its own class of numbers instead of an array."""
+    x, y, _ = map(jnp.asarray, _numbers())
+    gradient = jax.grad(loss, argnums=2)
+    np.testing.assert_allclose(gradient(x, y, 0.5), gradient(x, y, jnp.asarray(0.5)), rtol=1e-12)
 
 
 def test_jax_keeps_nothing_of_a_call() -> None:

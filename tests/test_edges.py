@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import array_api_strict
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
@@ -802,3 +803,22 @@ def test_joint_losses_of_infinite_scores(
     found = pnce.joint_info_nce(x, y, directions=directions, **options)
     assert found[1] == expected
     assert np.isfinite(found[[0, 2, 3]]).all()
+
+
+@pytest.mark.parametrize("library", [np.asarray, torch.asarray, jnp.asarray], ids=["numpy", "torch", "jax"])
+@pytest.mark.parametrize("direction", ["a_to_b", "b_to_a"])
+def test_relic_of_infinite_scores(direction: pnce.typing.RelicDirection, library: Callable[[Any], Any]) -> None:
+    """An infinite score has the share 1, in its row and in the row of the transposed scores that has it."""
+    plain = RNG.normal(size=(4, 4)).astype(np.float32)
+    relic = functools.partial(pnce.from_scores.relic, reduction="none", direction=direction)
+    scores = plain.copy()
+    scores[1, 1] = np.inf
+    assert np.asarray(relic(library(scores)))[1] == 0.0
+    scores = plain.copy()
+    scores[1, 2] = np.inf
+    found, rest = np.asarray(relic(library(scores))), np.asarray(relic(library(plain)))
+    of_row = scores[2] - np.log(np.exp(scores[2]).sum())  # log-shares of the row whose transposed one is certain
+    expected = [rest[0], np.inf, np.inf if direction == "a_to_b" else -of_row[2] - of_row[1], rest[3]]
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    constant = np.asarray(relic(library(scores), alpha=0.0))
+    np.testing.assert_allclose(constant, pnce.from_scores.info_nce(scores, reduction="none"), rtol=1e-5)

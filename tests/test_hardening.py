@@ -695,7 +695,7 @@ def test_half_precision(name: str, data: st.DataObject, block_size: Any, dtype: 
             assert (np.abs(got - exact) <= bound)[small].all(), (key, got, exact, problem)
 
 
-@pytest.mark.parametrize("name", ["clip", "dcl", "flat_nce", "info_nce", "logistic", "nca", "supcon"])
+@pytest.mark.parametrize("name", ["clip", "dcl", "flat_nce", "info_nce", "logistic", "nca", "relic", "supcon"])
 @fuzz(30)
 @given(data=st.data())
 def test_infinite_scores(name: str, data: st.DataObject) -> None:

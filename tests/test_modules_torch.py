@@ -737,9 +737,7 @@ def test_a_queue_is_not_read_again_in_a_recomputation(step: Any, compiled: str, 
     value = (torch.compile(checkpointed, backend="aot_eager") if compiled == "around" else checkpointed)(x)
     before = state_of(memory)
     assert before["valid"].all()
-    with pytest.raises(
-        RuntimeError, match=r"^queue: expected to be read in the forward pass, .* outside of that function"
-    ):
+    with pytest.raises(RuntimeError, match=r"^queue: expected to be read in the forward pass, .* outside"):
         value.backward()
     assert all(torch.equal(x, before[name]) for name, x in memory.state_dict().items())
 

@@ -331,27 +331,40 @@ def _relic_of(objective: Relic, alpha: Array, own: _OneSide, other: _OneSide) ->
     among_all = objective.include_positive
     p, q = (_log_shares(one.statistics, include_positive=among_all) for one in (first, second))
     plan = PairsPlan((None, DIVERGENCE), parameters=4, counts=(False, True))
-    of_negatives, _ = first.matrix.row_losses(plan, (*p[1:], *q[1:]), beside=second.matrix)
+    of_negatives, _ = first.matrix.row_losses(plan, (*p[1:3], *q[1:3]), beside=second.matrix)
     row = own.statistics.row
     plain, of_negatives, alpha, log_p, log_q = lift_to_tape(
         (objective.base.values(row), of_negatives, alpha, p[0], q[0])
     )[0]
     xp = namespace_of(plain)
     of_all = divergence(xp, log_p, log_q) + of_negatives if among_all else of_negatives
+    # q is 0 but for a score of +inf: the divergence is infinite, unless p is the same; 0 times it is 0.
+    infinite = xp.logical_and(q[3], of_all > math.sqrt(_nowhere(xp, of_all)))
+    of_all = xp.where(xp.logical_and(infinite, alpha != 0), math.inf, of_all)
     return plain + alpha * of_all, row.has_positive
 
 
-def _log_shares(statistics: Statistics, *, include_positive: bool) -> tuple[Array, Array, Array]:
+def _nowhere(xp: Any, like: Array) -> float:
+    """Minus the logarithm of a share of 0, whose difference from another is 0, and whose square is finite."""
+    return math.sqrt(float(xp.finfo(like.dtype).max))
+
+
+def _log_shares(statistics: Statistics, *, include_positive: bool) -> tuple[Array, Array, Array, Array]:
     """Of each row: the log-probability of the positive, and two numbers to be taken from a negative's score for its.
 
     With the log-odds u, log p of the positive is -softplus(u), which does not cancel; of a negative it is
-    ``g - lse(negatives) - softplus(-u)``.
+    ``g - lse(negatives) - softplus(-u)``. The last of what is returned marks rows with an infinite score, which has the
+    share 1, all others 0.
     """
     row, top, rest = statistics
     xp = namespace_of(row.log_odds)
     both = xp.logical_and(row.has_positive, row.has_negative)
     nothing = xp.zeros_like(row.log_odds)
     finite = xp.where(xp.isinf(top), xp.zeros_like(top), top)
+    log_p = xp.where(both, softplus(xp, row.log_odds), nothing)
+    rest = xp.where(top == math.inf, math.inf, rest)
     if include_positive:
         rest = rest + xp.where(row.has_positive, softplus(xp, -row.log_odds), nothing)
-    return -xp.where(both, softplus(xp, row.log_odds), nothing), finite, rest
+    certain = rest == math.inf
+    log_p, rest = (xp.where(x == math.inf, _nowhere(xp, x), x) for x in (log_p, rest))
+    return -log_p, finite, rest, certain

@@ -821,7 +821,8 @@ class MemoryQueue(nn.Module):
         held = Queue(self.rows, _read(self.valid), self.labels)
         # Everything is checked and computed before the first buffer is written to.
         new = queue_push(held, rows, labels=labels, across=across)
-        for buffer, array in zip((self.rows, self.valid, self.labels), new, strict=True):
+        buffers: Any = (self.rows, self.valid, self.labels)
+        for buffer, array in zip(buffers, new, strict=True):
             if buffer is not None:
                 buffer.copy_(array)
 
