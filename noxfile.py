@@ -1,12 +1,12 @@
 """Everything that is checked here.
 
 - ``python -m nox`` runs the checks that find defects, and names the variants that this machine cannot run.
-- ``python -m nox -s quick`` runs the linter, the type checker and the suite in float64 on NumPy and PyTorch.
-- ``python -m nox -t full`` runs every variant in full, the lowest versions, other libraries and the demo: for releases.
+- ``python -m nox -s quick`` runs the linter, the type checker, every case on NumPy and some on PyTorch.
+- ``python -m nox -t full`` runs every variant and test in full, the lowest versions, other libraries and the demo: for
+  releases.
 
 ``nox -l`` lists the sessions. Environments are shared between sessions, live under ``.nox/env`` and are kept until
-their list of packages changes. ``.nox/cache`` keeps reference results, keyed by the source that computes them, and what
-JAX has compiled. Delete ``.nox`` to begin afresh.
+their list of packages changes. ``.nox/cache`` keeps what JAX has compiled. Delete ``.nox`` to begin afresh.
 """
 
 from __future__ import annotations
@@ -116,6 +116,7 @@ ENVIRONMENTS: Final[Mapping[str, tuple[str, ...]]] = {
         "numpy",
     ),
     "vendored": (*TESTING, TORCH, "numpy"),
+    "quick": (*TESTING, TORCH, "numpy", *group("lint"), "mypy==2.4.1"),
     "mutation": (*TESTING, *ARRAYS, TORCH, *extras("jax"), *group("mutation")),
     "plugin": (*TESTING, DASK, "numpy>=2.0"),
     "peers": (
@@ -169,38 +170,25 @@ OBSTACLE: Final = gpu_obstacle()
 NOT_RUN: Final = {name: OBSTACLE for name, variant in VARIANTS.items() if variant.gpu and OBSTACLE is not None}
 """The variants that cannot run on this machine, and why."""
 
-MEASURED: Final = {"numpy-readonly"}
-"""The variants whose coverage is measured, which takes twice the time. `tests` measures the adapters of the others."""
-
-SELECTION: Final[Mapping[str, tuple[str, ...]]] = {
-    "numpy-readonly": (),
-    "array-api-strict-strictest": (),
-    "torch": (),
-    "torch-halves": ("-k", "values_and_gradients or saturation or thirty_two or awkward or ranks"),
-    "jax-x64": ("-m", "not repetition"),
-    "jax-x32": ("-k", "values_and_gradients or saturation or every_dtype or queue"),
-    "mlx": ("-m", "not repetition and not exhaustive"),
-    "mparray": ("-k", "independent_oracle or contract or awkward or bad_input"),
-    **{name: () for name, variant in VARIANTS.items() if variant.gpu},
+TOGETHER: Final[Mapping[str, tuple[str, ...]]] = {
+    "host": ("numpy-readonly", "array-api-strict-strictest", "torch", "torch-halves", "mlx", "mparray"),
+    # What JAX computes in is one choice for a process.
+    "jax-x64": ("jax-x64",),
+    "jax-x32": ("jax-x32",),
+    **{name: (name,) for name, variant in VARIANTS.items() if variant.gpu and name not in NOT_RUN},
 }
-"""The variants of the default run, and the options of pytest that select their tests.
+"""The variants of the default run, by the processes that run them: of variants that differ in one flag there is one."""
 
-Of variants that differ in one flag there is one: read-only arrays for NumPy, the strictest flags and the second device
-at once for array-api-strict. Products of 16 bits are emulated for the tests of numbers. With 32-bit numbers, JAX runs
-what depends on dtypes. MLX leaves out repetitions and further shapes. mparray runs what does not compare the library
-with itself. `whole` runs every variant in full.
-"""
+SHORT: Final = ("-p", f"{NAME}.testing.covering")
+"""How pytest is told to run, of the parameters of each test, a covering array in place of the product."""
 
 nox.options.sessions = [
     "lint",
     "types",
-    "oracles",
     "doctest",
-    *(f"conformance({name})" for name in SELECTION if name not in NOT_RUN),
+    *(f"conformance({name})" for name in TOGETHER),
     "tests",
     "integration",
-    "agreement",
-    "coverage",
     "summary",
 ]
 
@@ -209,12 +197,11 @@ FULL: Final = ["full"]
 
 
 CACHES: Final[Mapping[str, str]] = {
-    "PORTABLE_NCE_TEST_CACHE": str(WORK / "cache" / "reference"),
     "JAX_COMPILATION_CACHE_DIR": str(WORK / "cache" / "jax"),
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",  # nearly all that is compiled is one small operation
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
 }
-"""Where the tests keep reference results, and JAX its compiled programs: its key is their source and its settings."""
+"""Where JAX keeps its compiled programs: its key is their source and its settings."""
 
 LARGEST_CACHE: Final = 500 * 2**20
 """The bytes that JAX's compiled programs may take; those of one run take some 50 MiB."""
@@ -297,11 +284,6 @@ def alone(session: nox.Session, variant: str) -> Environment:
     return environment(session, "jax-cuda" if variant == "jax-cuda" else ENVIRONMENT_OF[VARIANTS[variant].library])
 
 
-def tested(session: nox.Session, variant: str) -> Environment:
-    """Give the environment in which the default run tests a variant: on a GPU, that of its library."""
-    return alone(session, variant) if VARIANTS[variant].gpu else environment(session, "all")
-
-
 # Tests
 
 
@@ -333,7 +315,7 @@ def pytest(
     environment: Environment,
     name: str,
     *args: str,
-    measured: bool = True,
+    measured: bool = False,
     processes: str = "auto",
     env: Mapping[str, str] | None = None,
     options: bool = True,
@@ -351,66 +333,64 @@ def pytest(
     environment.run(*command, *args, *workers, outcome, *further, env=settings | dict(env or {}))
 
 
-@nox.session(venv_backend="none", tags=FULL)
-def oracles(session: nox.Session) -> None:
-    """Compute the reference results of every case anew where their source has changed, and keep them under .nox."""
-    environment(session, "all").run("python", "-m", f"{NAME}.testing.cache", env=CACHES)
-
-
-def run_suite(tester: Environment, variant: str, *args: str, env: Mapping[str, str] | None = None) -> None:
-    """Run the conformance suite, or a part of it, on one variant."""
-    if (reason := NOT_RUN.get(variant)) is not None:
-        tester.session.error(f"{variant} cannot run: {reason}")
+def run_suite(tester: Environment, name: str, *args: str, variants: Sequence[str] = (), measured: bool = False) -> None:
+    """Run the conformance suite, or a part of it, on some variants at once, or on that of the name."""
+    variants = variants or (name,)
+    for variant in variants:
+        if (reason := NOT_RUN.get(variant)) is not None:
+            tester.session.error(f"{variant} cannot run: {reason}")
     pytest(
         tester,
-        f"conformance-{variant}",
+        f"conformance-{name}",
         *SUITE,
-        f"--variant={variant}",
+        *(f"--variant={variant}" for variant in variants),
         *args,
-        measured=variant in MEASURED or VARIANTS[variant].gpu,
-        processes="0" if VARIANTS[variant].gpu else "auto",  # a GPU's memory is not shared out
-        env=env,
+        measured=measured,
+        processes="0" if any(VARIANTS[variant].gpu for variant in variants) else "auto",  # its memory is not shared out
+        env=LIGHT_XLA if name == "jax-x64" else None,  # XLA optimises what jax-x32 runs; compiling is most of the time
     )
 
 
 @nox.session(venv_backend="none")
-@nox.parametrize("variant", [nox.param(name, id=name) for name in SELECTION])
-def conformance(session: nox.Session, variant: str) -> None:
-    """Run the conformance suite on one variant of the default run: framework, device, mode and dtype."""
-    # XLA optimises what jax-x32 runs; compiling is most of the time, and for the tests of jax-x64 it leaves that out.
-    env = LIGHT_XLA if variant == "jax-x64" else None
-    run_suite(tested(session, variant), variant, *SELECTION[variant], env=env)
+@nox.parametrize("name", [nox.param(name, id=name) for name in TOGETHER])
+def conformance(session: nox.Session, name: str) -> None:
+    """Run the conformance suite on the variants of one process: all cases on NumPy, covering arrays of the rest."""
+    tester = alone(session, name) if name in VARIANTS and VARIANTS[name].gpu else environment(session, "all")
+    run_suite(tester, name, *SHORT, variants=TOGETHER[name])
 
 
 @nox.session(venv_backend="none")
 @nox.parametrize("variant", [nox.param(name, id=name, tags=[] if name in NOT_RUN else FULL) for name in VARIANTS])
 def whole(session: nox.Session, variant: str) -> None:
     """Run the whole conformance suite on one variant, where its library is the only framework."""
-    run_suite(alone(session, variant), variant)
+    run_suite(alone(session, variant), variant, measured=True)
 
 
 @nox.session(venv_backend="none")
 def quick(session: nox.Session) -> None:
-    """Run ruff, mypy and, in float64 on NumPy and PyTorch, the suite; further options of pytest after ``--``."""
-    tester = environment(session, "all")
+    """Check style and types, and run every case on NumPy and some on PyTorch; options of pytest after ``--``."""
+    tester = environment(session, "quick")
     tester.run("ruff", "check")
     tester.run("ruff", "format", "--check", "--diff")
-    tester.run("mypy")
-    for variant in ("numpy-readonly", "torch"):
-        arguments = f"--variant={variant}", "--dtype=float64", "-m", "not exhaustive"
-        pytest(tester, f"quick-{variant}", *SUITE, *arguments, measured=False)
+    tester.run("mypy", NAME, "backends")
+    variants = "--variant=numpy-readonly", "--variant=torch"
+    pytest(tester, "quick", *SUITE, *SHORT, *variants, "--dtype=float64", "-k", "test_case or every_loss or bad_input")
+
+
+OWN: Final = ("tests", *(f"--ignore=tests/{name}" for name in ("peers", "plugin", "ranks", "typed", "vendored")))
+"""The project's own tests that need no further setting up."""
+
+
+@nox.session(venv_backend="none")
+def tests(session: nox.Session) -> None:
+    """Run the project's own tests: distribution, architecture, import, and the frameworks against each other."""
+    pytest(environment(session, "all"), "tests", *OWN, *SHORT, env=LIGHT_XLA)
 
 
 @nox.session(venv_backend="none", tags=FULL)
-def tests(session: nox.Session) -> None:
-    """Run the project's own tests: distribution, architecture, import, and the frameworks against each other."""
-    pytest(
-        environment(session, "all"),
-        "tests",
-        "tests",
-        *(f"--ignore=tests/{name}" for name in ("peers", "plugin", "ranks", "typed", "vendored")),
-        env=LIGHT_XLA,
-    )
+def products(session: nox.Session) -> None:
+    """Run the project's own tests with the products of their parameters."""
+    pytest(environment(session, "all"), "tests", *OWN, measured=True, env=LIGHT_XLA)
 
 
 @nox.session(venv_backend="none", tags=FULL)
@@ -427,7 +407,7 @@ def doctest(session: nox.Session) -> None:
 def ranks(session: nox.Session) -> None:
     """Run losses on groups of processes: torch's on gloo, JAX's meshes, MPI."""
     # One process of pytest, which starts others.
-    pytest(environment(session, "all"), "ranks", "tests/ranks", measured=False, processes="0")
+    pytest(environment(session, "all"), "ranks", "tests/ranks", processes="0")
 
 
 @nox.session(venv_backend="none", tags=FULL)
@@ -436,7 +416,7 @@ def peers(session: nox.Session) -> None:
     comparer = environment(session, "peers")
     # As a whole they want torchvision and more; their loss modules need nothing but PyTorch.
     comparer.install("--no-deps", *peers_with(dependencies=False))
-    pytest(comparer, "peers", "tests/peers", measured=False, processes="0")  # importing them is most of the time
+    pytest(comparer, "peers", "tests/peers", processes="0")  # importing them is most of the time
 
 
 @nox.session(venv_backend="none", tags=FULL)
@@ -445,11 +425,11 @@ def plugin(session: nox.Session) -> None:
     party = environment(session, "plugin")
     folder = ROOT / "tests" / "plugin"
     party.install("--force-reinstall", "--no-deps", str(copied(folder / "metered")))
-    pytest(party, "plugin", "tests/plugin", measured=False)
-    pytest(party, "plugin-metered", *SUITE, "--variant=metered.conformance:VARIANT", measured=False)
+    pytest(party, "plugin", "tests/plugin")
+    pytest(party, "plugin-metered", *SUITE, "--variant=metered.conformance:VARIANT")
     # Each operation of Dask makes a task: of the suite, the cases against the independent oracles.
     slice_ = "--variant=dask_arrays:VARIANT", "-k", "test_independent_oracle and float64"
-    pytest(party, "plugin-dask", *SUITE, *slice_, measured=False)
+    pytest(party, "plugin-dask", *SUITE, *slice_)
 
 
 def vendor(session_environment: Environment) -> Mapping[str, str]:
@@ -471,10 +451,10 @@ def vendored(session: nox.Session) -> None:
     """Take the two folders over into other packages, with and without array-api-compat, and run a slice there."""
     alone_ = environment(session, "vendored", project=False)
     env = vendor(alone_)
-    pytest(alone_, "vendored", "tests/vendored/test_alone.py", measured=False, env=env)
+    pytest(alone_, "vendored", "tests/vendored/test_alone.py", env=env)
     suite = (argument.replace(NAME, f"dummy._vendor.{NAME}") for argument in SUITE)
-    pytest(alone_, "vendored-suite", *suite, "-k", "oracle or contract or bad_input", measured=False, env=env)
-    pytest(environment(session, "torch"), "vendored-beside", "tests/vendored/test_beside.py", measured=False, env=env)
+    pytest(alone_, "vendored-suite", *suite, "-k", "oracle or contract or bad_input", env=env)
+    pytest(environment(session, "torch"), "vendored-beside", "tests/vendored/test_beside.py", env=env)
 
 
 @nox.session(venv_backend="none")
@@ -482,16 +462,16 @@ def integration(session: nox.Session) -> None:
     """Run the short part of `ranks`, `plugin` and `vendored`: two processes, a distribution, copies beside ours."""
     tester = environment(session, "all")
     pytest(tester, "ranks", "tests/ranks", "-m", "not full", processes="0")
-    pytest(tester, "vendored-beside", "tests/vendored/test_beside.py", measured=False, env=vendor(tester))
+    pytest(tester, "vendored-beside", "tests/vendored/test_beside.py", env=vendor(tester))
     # Not into the environment, where its entry point would be announced to every other session.
     party = WORK / "plugin"
     shutil.rmtree(party, ignore_errors=True)
     metered = copied(ROOT / "tests" / "plugin" / "metered")
     tester.install("--no-deps", "--no-build-isolation", "--target", str(party), str(metered))
     env = {"PYTHONPATH": os.pathsep.join((str(party), str(ROOT / "tests")))}
-    pytest(tester, "plugin", "tests/plugin", measured=False, env=env)
+    pytest(tester, "plugin", "tests/plugin", env=env)
     few = "--variant=metered.conformance:VARIANT", "-k", "contract"
-    pytest(tester, "plugin-metered", *SUITE, *few, measured=False, env=env)
+    pytest(tester, "plugin-metered", *SUITE, *few, env=env)
 
 
 @nox.session(venv_backend="none", tags=FULL)
@@ -499,13 +479,13 @@ def minimums(session: nox.Session) -> None:
     """Run a slice of the suite on the lowest versions that are declared."""
     lowest = environment(session, "minimums")
     # Exact arithmetic is left out: mparray asks for more than the lowest NumPy has.
-    pytest(lowest, "minimums-numpy", *SUITE, "-k", "independent_oracle or contract or saturation", measured=False)
+    pytest(lowest, "minimums-numpy", *SUITE, "-k", "independent_oracle or contract or saturation")
     strictest = "--variant=array-api-strict-strictest", "-k", "independent_oracle"
-    pytest(lowest, "minimums-array-api-strict", *SUITE, *strictest, measured=False)
+    pytest(lowest, "minimums-array-api-strict", *SUITE, *strictest)
     few = "independent_oracle and float64 and (clip or dcl or siglip or moco) and not streamed"
-    pytest(lowest, "minimums-jax", *SUITE, "--variant=jax-x64", "-k", few, measured=False)
+    pytest(lowest, "minimums-jax", *SUITE, "--variant=jax-x64", "-k", few)
     if sys.platform != "linux":
-        pytest(lowest, "minimums-torch", *SUITE, "--variant=torch", "-k", "independent_oracle", measured=False)
+        pytest(lowest, "minimums-torch", *SUITE, "--variant=torch", "-k", "independent_oracle")
 
 
 @nox.session(venv_backend="none")
@@ -536,15 +516,21 @@ def lint(session: nox.Session) -> None:
         linter.run("zizmor", "--offline", "--persona=auditor", "--collect=all", "--strict-collection", ".github")
 
 
-@nox.session(venv_backend="none", tags=FULL)
+@nox.session(venv_backend="none")
 def types(session: nox.Session) -> None:
-    """Check types by mypy, strict, and by pyright, and test what both say of calls right and wrong."""
+    """Check the types of the package by mypy, strict."""
+    environment(session, "all").run("mypy", NAME, "backends")
+
+
+@nox.session(venv_backend="none", tags=FULL)
+def typing(session: nox.Session) -> None:
+    """Check all types by mypy and by pyright, and test what both say of calls right and wrong."""
     checker = environment(session, "all")
     try:
         checker.run("mypy")
     finally:
         checker.run("pyright", "--pythonpath", str(checker.programs / "python"))
-    pytest(checker, "types", "tests/typed", measured=False, processes="0")
+    pytest(checker, "types", "tests/typed", processes="0")
 
 
 @nox.session(venv_backend="none", tags=FULL)
@@ -685,12 +671,11 @@ def coverage(session: nox.Session) -> None:
 @nox.session(venv_backend="none", tags=FULL)
 def agreement(session: nox.Session) -> None:
     """Report how far variants are from exact arithmetic, and fail beyond the bounds; ``-- --record`` renews them."""
-    # To record, all variants; to compare, those of the default run, and whichever others have run.
-    for name in VARIANTS if "--record" in session.posargs else SELECTION:
+    for name in VARIANTS:
         ran = (WORK / "results" / f"conformance-{name}" / "junit.xml").exists()
         if not ran and name not in NOT_RUN and VARIANTS[name].library != "mparray":
-            only = f"--variant={name}", "-k", "exact_core"
-            pytest(tested(session, name), f"conformance-{name}", *SUITE, *only, measured=False, options=False)
+            only = f"--variant={name}", "-k", "values_and_gradients"
+            pytest(alone(session, name), f"conformance-{name}", *SUITE, *only, options=False)
     folder = results("agreement")
     reporter = environment(session, "all")
     reporter.run("python", "tests/agreement.py", str(WORK / "results"), str(folder), *session.posargs)

@@ -282,7 +282,7 @@ RUN = """
 ## What each has passed
 
 The number of conformance tests of each loss that passed, by variant: framework, device, mode and dtypes. Checks of
-values and gradients are against independent oracles in 120 digits, and against the same core in 50.
+values and gradients are against independent oracles in 120 digits.
 """
 
 AGAIN = """

@@ -191,7 +191,7 @@ def test_the_catalogue_is_not_written_from_partial_reports(
     missing, partial, *others = on_cpu
     for name in others:
         report_of(tmp_path / f"conformance-{name}", whole)
-    report_of(tmp_path / f"conformance-{partial}", {"test_exact_core[clip]": "test_values_and_gradients"})
+    report_of(tmp_path / f"conformance-{partial}", {"test_case[clip]": "test_values_and_gradients"})
     with pytest.raises(SystemExit) as ending:
         catalogue.main(tmp_path)
     first, *reasons = str(ending.value).splitlines()

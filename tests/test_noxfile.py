@@ -37,26 +37,22 @@ def tags(noxfile: Any) -> dict[str, list[str]]:
     return {name: list(getattr(noxfile, name).tags) for name in registry.get()}
 
 
-def test_every_library_has_a_variant_in_the_default_run(noxfile: Any) -> None:
-    assert set(noxfile.SELECTION) <= set(VARIANTS)
-    assert {VARIANTS[name].library for name in noxfile.SELECTION} == {v.library for v in VARIANTS.values()}
+def test_every_library_and_dtype_has_a_variant_in_the_default_run(noxfile: Any) -> None:
+    names = {name for together in noxfile.TOGETHER.values() for name in together}
+    missing = set(noxfile.NOT_RUN)
+    assert names | missing <= set(VARIANTS)
+    assert {VARIANTS[name].library for name in names | missing} == {v.library for v in VARIANTS.values()}
     assert {dtype for v in VARIANTS.values() for dtype in v.dtypes} == {
-        dtype for name in noxfile.SELECTION for dtype in VARIANTS[name].dtypes
+        dtype for name in names for dtype in VARIANTS[name].dtypes
     }
-
-
-def test_selections_name_tests_of_the_suite(noxfile: Any) -> None:
-    suite = ROOT / "portable_nce" / "testing" / "suite"
-    names = " ".join(f"{path.stem} {path.read_text(encoding='utf-8')}" for path in suite.glob("test_*.py"))
-    words = {word for part in noxfile.SELECTION.values() for option in part for word in re.findall(r"\w{2,}", option)}
-    assert {word for word in words - {"or", "and", "not"} if word not in names} == set()
 
 
 def test_the_full_run_holds_what_the_default_run_holds(noxfile: Any) -> None:
     full = {name for name, of in tags(noxfile).items() if "full" in of}
     default = {session.partition("(")[0] for session in nox.options.sessions or ()}
-    assert default - full == {"conformance", "integration"}  # in full they are `whole`, and `plugin` and `vendored`
-    assert {"peers", "plugin", "vendored", "minimums", "demo"} <= full
+    # In full they are `whole`, `products`, `typing`, and `ranks`, `plugin` and `vendored`.
+    assert default - full == {"conformance", "tests", "types", "integration"}
+    assert {"whole", "products", "typing", "ranks", "peers", "plugin", "vendored", "minimums", "demo"} <= full
 
 
 def test_the_end_of_a_run_comes_last(noxfile: Any) -> None:
@@ -64,7 +60,7 @@ def test_the_end_of_a_run_comes_last(noxfile: Any) -> None:
     assert order[-1] == "summary"
     assert max(order.index(name) for name, of in tags(noxfile).items() if of) == order.index("summary")
     assert list(nox.options.sessions or ())[-1] == "summary"
-    assert order.index("coverage") > max(order.index(name) for name in ("tests", "doctest", "whole", "conformance"))
+    assert order.index("coverage") > max(order.index(name) for name in ("products", "doctest", "whole"))
 
 
 def test_one_environment_serves_the_default_run(noxfile: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from itertools import groupby
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from portable_nce.testing import CASES, suite
+from portable_nce.testing.covering import covering
 
 SUITE = "portable_nce.testing.suite"
 
@@ -24,15 +26,34 @@ def collected(*options: str, code: int = 0) -> list[str]:
     return (result.stdout + result.stderr).splitlines()
 
 
-def test_one_dtype_and_no_repetitions() -> None:
-    tests = [line for line in collected("--dtype=float32", "-m", "not repetition") if "::" in line]
+SHORT = "-p", f"{SUITE.rpartition('.')[0]}.covering"
+
+
+def test_a_short_run_has_every_case_on_numpy_and_every_loss_elsewhere() -> None:
+    lines = collected(*SHORT, "--variant=numpy-readonly", "--variant=torch", "-k", "test_case")
+    cases = {
+        name: [line.partition(f"[{name}-")[2].removesuffix("]") for line in lines if f"::test_case[{name}-" in line]
+        for name in ("numpy-readonly", "torch")
+    }
+    assert {f"{case.name}-float64" for case in CASES} <= set(cases["numpy-readonly"])
+    kinds = {case.name: (case.loss, case.regime) for case in CASES}
+    found = {kinds[case.rpartition("-")[0]] for case in cases["torch"]}
+    assert found == set(kinds.values())
+    assert len(cases["torch"]) < 1.5 * len(found)
+    assert {case.rpartition("-")[2] for case in cases["torch"]} == {"float64", "float32"}
+
+
+def test_a_covering_array_holds_every_value() -> None:
+    sets = [{"a": i, "b": j, "c": k} for i in range(5) for j in range(6) for k in range(7)]
+    chosen = [sets[k] for k in covering(sets, "seed")]
+    assert len(chosen) <= 9
+    assert [len({of[name] for of in chosen}) for name in "abc"] == [5, 6, 7]
+    assert list(covering([{}], "a test without parameters")) == [0]
+
+
+def test_one_dtype() -> None:
+    tests = [line for line in collected("--dtype=float32") if "::" in line]
     assert not [line for line in tests if "float64" in line or "float16" in line]
-    cases = [line for line in tests if "::test_independent_oracle[" in line]
-    streamed = {case.loss for case in CASES if case.name.endswith("streamed")}
-    assert len([line for line in cases if "streamed-" in line]) >= len(streamed)
-    assert len([line for line in cases if "streamed-" not in line]) == len(
-        [case for case in CASES if not case.name.endswith("streamed")]
-    )
 
 
 def test_no_test_is_left_out_everywhere() -> None:
@@ -51,18 +72,11 @@ def test_no_test_is_left_out_everywhere() -> None:
 
 
 def test_the_tests_of_a_case_stand_side_by_side() -> None:
-    lines = collected("-k", "independent_oracle or exact_core or belong_to_the_input", "--dtype=float64")
-    cases = [
-        line.partition("[")[2] for line in lines if "::test_independent_oracle[" in line or "::test_exact_core[" in line
-    ]
+    """On all variants, so that a process computes the oracle once."""
+    lines = collected("--variant=numpy-readonly", "--variant=torch", "-k", "test_case", "--dtype=float64")
+    cases = [re.sub(r".*test_case\[(numpy-readonly|torch)-", "", line) for line in lines if "::test_case[" in line]
     assert len(cases) == 2 * len(CASES)
     assert len(list(groupby(cases))) == len(CASES)
-
-
-def test_mparray_is_not_compared_with_itself() -> None:
-    lines = collected("--variant=mparray", "-k", "values_and_gradients")
-    assert [line for line in lines if "::test_independent_oracle[" in line]
-    assert not [line for line in lines if "::test_exact_core[" in line]
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "int8"])
