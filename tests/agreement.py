@@ -176,8 +176,8 @@ def markdown(columns: Mapping[str, Column]) -> str:
     lines = [
         "# Agreement of the backends",
         "",
-        "Every loss, bound and diagnostic runs on every variant of the conformance suite, and the very same code runs",
-        "in 50 digits on [mparray](https://pypi.org/project/mparray/). The table shows how far apart the two are, in",
+        "Every loss, bound and diagnostic runs on every variant of the conformance suite. The table shows how far each is",
+        "from the exact result, which independent code computes in 120 digits, in",
         "units in the last place (ulp): `eps(dtype)` times the largest magnitude of the exact value, or of the exact",
         "gradient with respect to one argument. *Saturated*: every positive leads its negatives so far that the",
         "gradient of a cross-entropy rounds to zero. In 16 bits the exact result is that of the rounded numbers, and",
@@ -257,7 +257,7 @@ thead th {{ position: sticky; top: 0; background: #f4f4f4; }}
 tbody th {{ text-align: left; font-weight: normal; }}
 </style>
 <h1>Agreement of the backends</h1>
-<p>Worst error over the cases of each loss, in units in the last place, against the same code in 50 digits: value and,
+<p>Worst error over the cases of each loss, in units in the last place, against exact results: value and,
 after the stroke, gradient. Not run yet: {html.escape(missing) or "none"}.</p>
 <table>
 <thead><tr><th rowspan=2>loss<th rowspan=2>regime{groups}</tr><tr>{dtypes}</tr></thead>
