@@ -428,7 +428,7 @@ def plugin(session: nox.Session) -> None:
     pytest(party, "plugin", "tests/plugin")
     pytest(party, "plugin-metered", *SUITE, "--variant=metered.conformance:VARIANT")
     # Each operation of Dask makes a task: of the suite, the cases against the independent oracles.
-    slice_ = "--variant=dask_arrays:VARIANT", "-k", "test_independent_oracle and float64"
+    slice_ = "--variant=dask_arrays:VARIANT", "-k", "test_case and float64"
     pytest(party, "plugin-dask", *SUITE, *slice_)
 
 
@@ -453,7 +453,7 @@ def vendored(session: nox.Session) -> None:
     env = vendor(alone_)
     pytest(alone_, "vendored", "tests/vendored/test_alone.py", env=env)
     suite = (argument.replace(NAME, f"dummy._vendor.{NAME}") for argument in SUITE)
-    pytest(alone_, "vendored-suite", *suite, "-k", "oracle or contract or bad_input", env=env)
+    pytest(alone_, "vendored-suite", *suite, "-k", "test_case or contract or bad_input", env=env)
     pytest(environment(session, "torch"), "vendored-beside", "tests/vendored/test_beside.py", env=env)
 
 
@@ -479,13 +479,13 @@ def minimums(session: nox.Session) -> None:
     """Run a slice of the suite on the lowest versions that are declared."""
     lowest = environment(session, "minimums")
     # Exact arithmetic is left out: mparray asks for more than the lowest NumPy has.
-    pytest(lowest, "minimums-numpy", *SUITE, "-k", "independent_oracle or contract or saturation")
-    strictest = "--variant=array-api-strict-strictest", "-k", "independent_oracle"
+    pytest(lowest, "minimums-numpy", *SUITE, "-k", "test_case or contract or saturation")
+    strictest = "--variant=array-api-strict-strictest", "-k", "test_case"
     pytest(lowest, "minimums-array-api-strict", *SUITE, *strictest)
-    few = "independent_oracle and float64 and (clip or dcl or siglip or moco) and not streamed"
+    few = "test_case and float64 and (clip or dcl or siglip or moco) and not streamed"
     pytest(lowest, "minimums-jax", *SUITE, "--variant=jax-x64", "-k", few)
     if sys.platform != "linux":
-        pytest(lowest, "minimums-torch", *SUITE, "--variant=torch", "-k", "independent_oracle")
+        pytest(lowest, "minimums-torch", *SUITE, "--variant=torch", "-k", "test_case")
 
 
 @nox.session(venv_backend="none")

@@ -188,12 +188,16 @@ def composition() -> str:
 # What the last run has passed.
 
 
+VARIANTS_BY_LENGTH = sorted(VARIANTS, key=len, reverse=True)
+
+
 def loss_of(test: str) -> str | None:
     """Tell which loss the parameters of a test speak of: the longest public name that they begin with."""
     match = re.match(r"\w+\[(.*)\]$", test)
     if match is None:
         return None
-    label = re.sub(r"^(?:None-|\d+-)?(scores )?", lambda found: "from_scores." if found[1] else "", match[1])
+    label = match[1].removeprefix(next((f"{name}-" for name in VARIANTS_BY_LENGTH if match[1].startswith(name)), ""))
+    label = re.sub(r"^(?:None-|\d+-)?(scores )?", lambda found: "from_scores." if found[1] else "", label)
     found = [name for name in losses() if re.match(rf"{re.escape(name)}(\W|$)", label)]
     return max(found, key=len, default=None)
 

@@ -17,7 +17,7 @@ def test_the_page_shows_what_each_loss_has_passed() -> None:
 
 
 def test_a_test_is_counted_for_the_loss_that_it_names() -> None:
-    assert catalogue.loss_of("test_independent_oracle[triplet_from_labels batch_hard-float64]") == "triplet_from_labels"
+    assert catalogue.loss_of("test_case[numpy-triplet_from_labels batch_hard-float64]") == "triplet_from_labels"
     assert catalogue.loss_of("test_torch_backward[None-info_nce own]") == "info_nce"
     assert catalogue.loss_of("test_jax_scores[scores dcl]") == "from_scores.dcl"
     assert catalogue.loss_of("test_jax_scores[ess]") is None

@@ -173,9 +173,7 @@ def profiled(stage: str) -> Profile:
     def loop(session: pytest.Session) -> None:
         import_all()
         sys.setprofile(None)
-        variants: Any = sys.modules["portable_nce.testing.variants"]
         for item in session.items:
-            variants._differentiate.cache_clear()  # noqa: SLF001  or the first test alone would seem to run the case
             measured.switch_context(item.nodeid)
             session.config.hook.pytest_runtest_protocol(item=item, nextitem=None)
 
