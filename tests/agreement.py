@@ -176,8 +176,8 @@ def markdown(columns: Mapping[str, Column]) -> str:
     lines = [
         "# Agreement of the backends",
         "",
-        "Every loss, bound and diagnostic runs on every variant of the conformance suite. The table shows how far each is",
-        "from the exact result, which independent code computes in 120 digits, in",
+        "Every loss, bound and diagnostic runs on every variant of the conformance suite. The table shows how far each",
+        "is from the exact result, which independent code computes in 120 digits, in",
         "units in the last place (ulp): `eps(dtype)` times the largest magnitude of the exact value, or of the exact",
         "gradient with respect to one argument. *Saturated*: every positive leads its negatives so far that the",
         "gradient of a cross-entropy rounds to zero. In 16 bits the exact result is that of the rounded numbers, and",

@@ -52,7 +52,7 @@ def test_the_full_run_holds_what_the_default_run_holds(noxfile: Any) -> None:
     default = {session.partition("(")[0] for session in nox.options.sessions or ()}
     # In full they are `whole`, `products`, `typing`, and `ranks`, `plugin` and `vendored`.
     assert default - full == {"conformance", "tests", "types", "integration"}
-    assert {"whole", "products", "typing", "ranks", "peers", "plugin", "vendored", "minimums", "demo"} <= full
+    assert {"products", "typing", "ranks", "peers", "plugin", "vendored", "minimums", "demo"} <= full
 
 
 def test_the_end_of_a_run_comes_last(noxfile: Any) -> None:
