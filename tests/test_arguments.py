@@ -127,7 +127,7 @@ class Duck:
     dtype = "float64"
 
 
-class Literal(float):
+class TypedFloat(float):
     """A number with a dtype, as JAX's literals are."""
 
     dtype = np.dtype(np.float32)
