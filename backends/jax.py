@@ -37,6 +37,15 @@ def _full_precision() -> AbstractContextManager[Any]:
     return jax.default_matmul_precision("highest") if chosen is None else nullcontext()
 
 
+def _outside(arrays: Arrays) -> AbstractContextManager[Any]:
+    """Outside of the derivative that is being taken, where no array belongs to it.
+
+    JAX tells the calls of a compiled function apart by the derivative that they are in: without jit, each gradient
+    would leave an entry in its cache, which holds 4096.
+    """
+    return nullcontext() if any(isinstance(x, Tracer) for x in arrays) else jax.core.eval_context()
+
+
 def _varying(init: Arrays, xs: Arrays) -> Arrays:
     """A carry to begin with, of which JAX is told that it varies over the axes of a mesh that the blocks vary over."""
     typeof = getattr(jax, "typeof", None)  # as old as such axes
@@ -365,7 +374,8 @@ class JaxAdapter(Defaults):
         def jvp(static: Any, arrays: Arrays, tangents: Arrays) -> tuple[Any, Any]:
             wanted = tuple(not isinstance(t, SymbolicZero) for t in tangents)
             with _full_precision():
-                value, constant, *gradients = run(static, *arrays, need_grad=any(wanted) and wanted)
+                with _outside(arrays):
+                    value, constant, *gradients = run(static, *arrays, need_grad=any(wanted) and wanted)
                 pairs = zip(gradients, tangents, wanted, strict=False)
                 products = [jnp.vdot(g, t) for g, t, own in pairs if own and g is not None]
             slope = jnp.reshape(sum(products), value.shape) if products else jnp.zeros_like(value)

@@ -128,7 +128,7 @@ class Duck:
     dtype = "float64"
 
 
-class Literal(float):
+class TypedFloat(float):
     """A number with a dtype, as JAX's literals are."""
 
     dtype = np.dtype(np.float32)
@@ -141,7 +141,7 @@ ANYTHING: Sequence[Any] = (
     *((), (0.5,), [], [0.5], [0.5, 1.5], {}, {1}, range(3), iter([0.5])),
     *(np, np.ndarray, Duck(), pnce.Queue, pnce.Queue(None, None), pnce.pairings.Tile),
     *(
-        Literal(0.5),
+        TypedFloat(0.5),
         np.float64(0.5),
         np.float32(0.5),
         np.int64(2),

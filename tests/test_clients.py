@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -272,3 +273,21 @@ def test_jax_keeps_nothing_of_a_call() -> None:
         for _ in range(30):
             gradient(x, y)
         assert held() <= before
+
+
+@pytest.mark.parametrize("name", ["info_nce", "nt_xent", "clip", "siglip", "supcon", "hcl"])
+def test_jax_keeps_no_derivative(name: str) -> None:
+    """JAX's caches tell calls apart by the derivative that they are in, of which they keep a dead reference."""
+    arrays = [jnp.asarray(x) for x in _numbers()]
+    gradient = jax.grad(LOSSES[name], argnums=(0, 1, 2))
+
+    def dead() -> int:
+        gc.collect()
+        return sum(type(thing) is weakref.ref and thing() is None for thing in gc.get_objects())
+
+    for _ in range(3):
+        gradient(*arrays)
+    before = dead()
+    for _ in range(20):
+        gradient(*arrays)
+    assert dead() < before + 10

@@ -358,7 +358,7 @@ def _check_same(name: str, told: Sequence[_Told]) -> None:
 
 def _check_pairs(wholes: Sequence[int], largest: Sequence[int], columns: int) -> None:
     """A mask must have the columns of all ranks, and positives by number be among them."""
-    wrong = [number for number in wholes if number not in {0, columns}]
+    wrong = [number for number in wholes if number not in (0, columns)]  # a set fixes the sizes of torch.compile
     if wrong:
         message = f"mask: expected the columns of all ranks, {columns}, got {wrong[0]}"
         raise ValueError(message)
@@ -492,7 +492,7 @@ class _Map:
 
 def _first(rank: Any, counts: tuple[int, ...]) -> Any:
     """The place of a rank's first row among those of all; an array where its number is one."""
-    return rank * counts[0] if len(set(counts)) == 1 else sum(counts[:rank])
+    return rank * counts[0] if min(counts) == max(counts) else sum(counts[:rank])
 
 
 _TRANSPOSED = {
