@@ -19,7 +19,7 @@ from torch._C._functorch import (
 from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
 from torch.autograd import forward_ad
 from torch.autograd.forward_ad import unpack_dual
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from .defaults import Defaults
@@ -45,10 +45,11 @@ class _Copied(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _overwritable() -> AbstractContextManager[Any]:
-    """Under a mode such as selective checkpointing's, which keeps results, and refuses to go on once they change."""
+    """Under the modes of selective checkpointing, which keep results, and refuse to go on once they change."""
     if torch.compiler.is_compiling() or not _len_torch_dispatch_stack():
         return nullcontext()
-    return _Copied()  # type: ignore[no-untyped-call]
+    keeping = any(type(mode).__module__ == "torch.utils.checkpoint" for mode in _get_current_dispatch_mode_stack())
+    return _Copied() if keeping else nullcontext()  # type: ignore[no-untyped-call]
 
 
 # The classes stand at module level, and take the functions as arguments, because torch.compile cannot follow the making

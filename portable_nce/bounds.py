@@ -29,6 +29,7 @@ from ._core.checks import (
     check_integers,
     check_number,
     check_shape,
+    explained,
     scalar,
     shape_of,
 )
@@ -36,7 +37,6 @@ from ._core.logsumexp import exp_sum
 from ._core.namespace import device_of, enter, is_array, is_number, namespace_of
 from ._core.numerics import softplus, sum_to_scalar, upcast
 from ._core.protocol import Array, Namespace
-from ._core.signature import explained
 from ._core.types import AnchorForm, AnyArray, ArrayOf, ArrayT
 from ._execution.matrix import given
 from .from_scores import enter_scores

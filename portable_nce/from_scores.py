@@ -15,6 +15,7 @@ from ._core.checks import (
     check_integers,
     check_mask,
     check_shape,
+    explained,
     is_floating,
     shape_of,
     temperature_of,
@@ -22,7 +23,6 @@ from ._core.checks import (
 from ._core.namespace import enter, is_array, is_number
 from ._core.numerics import upcast
 from ._core.protocol import Array, Namespace
-from ._core.signature import explained
 from ._core.types import (
     AnyArray,
     ArrayOf,

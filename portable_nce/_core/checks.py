@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 import operator
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
+from functools import wraps
 from types import FunctionType, ModuleType
 from typing import Any, get_args
 
 from .namespace import enter, is_array, is_far, is_number, namespace_of, native
 from .protocol import Array, Namespace
 from .registry import adapter_of
-from .types import BlockSize, Precision
+from .types import BlockSize, Parameters, Precision, Result
 
 __all__ = [
     "as_integer",
@@ -34,8 +36,10 @@ __all__ = [
     "check_width",
     "common_dtype",
     "entry_at_hand",
+    "explained",
     "is_floating",
     "is_half",
+    "misfit",
     "positive_scalar",
     "row_weights",
     "scalar",
@@ -114,7 +118,8 @@ def check_called(name: str, value: Any, room: str) -> None:
         message = f"{name}: expected what {room}.{made}(...) returns, got {made} itself; call it"
         raise TypeError(message)
     if isinstance(value, (type, ModuleType)):
-        message = f"{name}: expected a name, a function or what one of portable_nce.{room} returns, got {value!r}"
+        kind = "class" if isinstance(value, type) else "module"
+        message = f"{name}: expected a name, a function or what portable_nce.{room} returns, got the {kind} {made}"
         raise TypeError(message)
 
 
@@ -279,10 +284,12 @@ def scalar(xp: Namespace, name: str, value: Any, like: Array, *, above: float = 
     return float(value) if is_number(value) else xp.astype(xp.reshape(value, ()), like.dtype)
 
 
-def check_scalar_or_rows(name: str, value: Any, *, above: float = -math.inf) -> None:
+def check_scalar_or_rows(name: str, value: Any, *, above: float = -math.inf, rows: int | None = None) -> None:
     """`value` must be a number greater than `above`, or a real floating-point array of one entry or of shape (N,)."""
     shape = value.shape if is_array(value) else ()
-    if isinstance(shape, tuple) and len(shape) == 1 and shape[0] > 1:
+    if (
+        isinstance(shape, tuple) and len(shape) == 1 and shape[0] > 1 and rows in (None, shape[0])
+    ):  # no set, which fixes sizes
         check_floating(enter(**{name: value})[0], **{name: value})
         _check_entries(name, value, above)
     else:
@@ -355,3 +362,57 @@ def check_block_size(block_size: Any) -> BlockSize:
         message = f'block_size: expected a positive integer, "auto" or None, got {block_size!r}'
         raise ValueError(message)
     return number
+
+
+# Calls that do not fit a signature
+
+_SCALES = {"temperature": -1, "tau": -1, "logit_scale": 1, "scale": 1}
+"""Names of the factor of the scores and of its inverse, with the exponent."""
+
+
+def explained(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """A function whose error for arguments that do not fit its signature says what it takes."""
+
+    @wraps(function)
+    def call(*args: Parameters.args, **options: Parameters.kwargs) -> Result:
+        try:
+            return function(*args, **options)
+        except TypeError:
+            reason = misfit(function, args, options)
+            if reason is None:
+                raise
+            raise TypeError(_remedy(function, args, options, reason)) from None
+
+    return call
+
+
+def misfit(function: Callable[..., Any], args: tuple[Any, ...], options: Mapping[str, Any]) -> str | None:
+    """Why arguments do not fit the signature of a function, or None if they fit."""
+    try:
+        inspect.signature(function).bind(*args, **options)
+    except TypeError as error:
+        return str(error)
+    except ValueError:  # a built-in function without a signature
+        return None
+    return None
+
+
+def _remedy(function: Callable[..., Any], args: tuple[Any, ...], options: Mapping[str, Any], reason: str) -> str:
+    """The message for arguments that do not fit the signature of a function for that reason."""
+    parameters = inspect.signature(function).parameters
+    name, names = function.__name__, [*parameters]
+    scale = next((other for other in names if other in _SCALES), None)
+    unknown = next((option for option in options if option not in names), None)
+    if unknown in _SCALES and scale is not None:
+        inverse = f" = 1 / {unknown}" if _SCALES[unknown] != _SCALES[scale] else ""
+        return f"{unknown}: expected {scale}{inverse} in {name}, got {unknown}"
+    if unknown in _SCALES and names[0] == "scores":
+        return f"{unknown}: expected none in {name}, got {options[unknown]!r}; scores include it"
+    if unknown is not None:
+        return f"{unknown}: expected an option of {name}, got {unknown!r}{nearest(unknown, names)}"
+    arrays = [p.name for p in parameters.values() if p.kind is not p.KEYWORD_ONLY]
+    if len(args) <= len(arrays):
+        return f"{name}: expected {', '.join(arrays)}, got too few: {reason}"
+    wanted = "a K × N matrix of scores, for example critic(x, y)" if names[0] == "scores" else ", ".join(arrays)
+    remedy = "".join(f"; options are keywords, as in {option}=..." for option in names[len(arrays) :][:1])
+    return f"{name}: expected {wanted}, got {len(args)} positional arguments{remedy}"

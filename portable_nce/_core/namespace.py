@@ -200,9 +200,10 @@ def enter(**arrays: Array | None) -> tuple[Namespace, list[Any]]:
 def _check_dense(named: list[tuple[str, Any]]) -> None:
     """None may be a sparse or nested tensor of PyTorch, for which most functions are missing; even `shape` may be."""
     torch = _pytorch()
-    tensor = getattr(torch, "Tensor", ())
+    if torch is None or torch.compiler.is_compiling():  # which bans `layout` in the backward pass of a Function
+        return
     for name, x in named:
-        if isinstance(x, tensor) and (x.layout is not torch.strided or x.is_nested):
+        if isinstance(x, torch.Tensor) and (x.layout is not torch.strided or x.is_nested):
             got, remedy = ("a nested one", "to_padded_tensor") if x.is_nested else (str(x.layout), "to_dense")
             message = f"{name}: expected a dense tensor, got {got}; convert it with {remedy}"
             raise TypeError(message)

@@ -16,12 +16,11 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, get_args, runtime_check
 from zlib import crc32
 
 from .autodiff import stop_gradient
-from .checks import check_bool
+from .checks import check_bool, explained
 from .equality import EqualByContents
 from .namespace import is_array, is_number, namespace_of
 from .protocol import Array
 from .registry import adapter_of, communicator_of
-from .signature import explained
 from .types import GradientsOfRanks, Parameters, Result
 
 __all__ = [

@@ -12,10 +12,10 @@ from .._core.checks import (
     check_indices,
     check_integers,
     check_number,
+    check_scalar_or_rows,
     check_shape,
     common_dtype,
     shape_of,
-    temperature_of,
 )
 from .._core.namespace import device_of, enter, is_number
 from .._core.numerics import reciprocal, safe_sqrt, upcast, zeros
@@ -128,7 +128,7 @@ def proto_nce(
     xp, (embeddings,) = enter(embeddings=embeddings)
     check_floating(xp, embeddings=embeddings)
     given, embeddings = embeddings, upcast(xp, embeddings)
-    temperature_of(xp, temperature, embeddings.shape[0], embeddings)
+    check_scalar_or_rows("temperature", temperature, above=0.0, rows=shape_of("embeddings", given, "(N, D)")[0])
     weights = accumulated("weights", weights)
     shared: dict[str, Any] = {
         "weights": weights,

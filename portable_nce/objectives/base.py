@@ -10,12 +10,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias, get_args
 
 from .._core.autodiff import grad, value_and_grad
-from .._core.checks import check_bool, check_callable, check_choice, check_floating, check_shape
+from .._core.checks import check_bool, check_callable, check_choice, check_floating, check_shape, misfit
 from .._core.equality import EqualByContents
 from .._core.namespace import enter, is_array, namespace_of
 from .._core.numerics import sum_to_scalar
 from .._core.protocol import Array
-from .._core.signature import misfit
 from .._core.types import DivideBy
 
 __all__ = ["Objective", "Pairwise", "RowStatistics", "Slopes", "Term", "Weighted"]
