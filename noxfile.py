@@ -384,7 +384,8 @@ OWN: Final = ("tests", *(f"--ignore=tests/{name}" for name in ("peers", "plugin"
 @nox.session(venv_backend="none")
 def tests(session: nox.Session) -> None:
     """Run the project's own tests: distribution, architecture, import, and the frameworks against each other."""
-    pytest(environment(session, "all"), "tests", *OWN, *SHORT, env=LIGHT_XLA)
+    experiments = (f"--ignore=tests/test_{name}.py" for name in ("experiments", "log_k_curse"))
+    pytest(environment(session, "all"), "tests", *OWN, *experiments, *SHORT, env=LIGHT_XLA)
 
 
 @nox.session(venv_backend="none", tags=FULL)
