@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import portable_nce
+from portable_nce.testing import run_ranks
 
 pnce: Any = portable_nce  # type checkers find most of these calls
 bounds, from_scores, objectives = pnce.bounds, pnce.from_scores, pnce.objectives
@@ -147,6 +148,14 @@ def test_remedy(what: str) -> None:
     call, remedy = WRONG[what]
     with pytest.raises((TypeError, ValueError), match=remedy):
         call()
+
+
+def test_remedy_on_ranks() -> None:
+    def on_a_rank(group: Any) -> Any:
+        return pnce.clip(X, Y, temperature=0.1, across=pnce.across(group, gradients="summed"))
+
+    with pytest.raises(TypeError, match="temperature: expected logit_scale = 1 / temperature"):
+        run_ranks(2, on_a_rank)
 
 
 def test_an_error_inside_a_call_that_fits_stays_as_it_is() -> None:

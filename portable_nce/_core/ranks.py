@@ -184,7 +184,7 @@ class _Call(Ranks):
 
 def told_to_others(loss: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """A loss that compares its arguments with those of the other ranks, and tells them if it refuses one."""
-    loss, called = explained(loss), signature(loss)
+    called = signature(loss)
 
     @wraps(loss)
     def telling(*args: Parameters.args, **options: Parameters.kwargs) -> Result:
@@ -216,7 +216,7 @@ def told_to_others(loss: Callable[Parameters, Result]) -> Callable[Parameters, R
                     call.communicator.tell([_REFUSED] * len(Notes._fields))
             raise
 
-    return telling
+    return explained(telling)
 
 
 _REFUSED = -1
