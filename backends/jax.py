@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.core import Tracer
+from jax.core import Tracer, eval_context
 from jax.custom_derivatives import SymbolicZero
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
@@ -43,7 +43,7 @@ def _outside(arrays: Arrays) -> AbstractContextManager[Any]:
     JAX tells the calls of a compiled function apart by the derivative that they are in: without jit, each gradient
     would leave an entry in its cache, which holds 4096.
     """
-    return nullcontext() if any(isinstance(x, Tracer) for x in arrays) else jax.core.eval_context()
+    return nullcontext() if any(isinstance(x, Tracer) for x in arrays) else eval_context()
 
 
 def _varying(init: Arrays, xs: Arrays) -> Arrays:

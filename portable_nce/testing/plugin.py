@@ -51,7 +51,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Refuse a variant that is unknown or cannot run: a suite that skips itself would look like one that passed."""
-    dtypes = set(config.getoption("--dtype"))
+    dtypes: set[str] = set(config.getoption("--dtype") or ())
     for name in names_of(config):
         try:
             variant = find_variant(name)
