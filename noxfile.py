@@ -116,7 +116,7 @@ ENVIRONMENTS: Final[Mapping[str, tuple[str, ...]]] = {
         "numpy",
     ),
     "vendored": (*TESTING, TORCH, "numpy"),
-    "quick": (*TESTING, TORCH, "numpy", *group("lint"), "mypy==2.4.1"),
+    "quick": (*TESTING, TORCH, "numpy", *group("lint"), *group("types")[:1]),  # mypy
     "mutation": (*TESTING, *ARRAYS, TORCH, *extras("jax"), *group("mutation")),
     "plugin": (*TESTING, DASK, "numpy>=2.0"),
     "peers": (

@@ -287,9 +287,7 @@ def scalar(xp: Namespace, name: str, value: Any, like: Array, *, above: float = 
 def check_scalar_or_rows(name: str, value: Any, *, above: float = -math.inf, rows: int | None = None) -> None:
     """`value` must be a number greater than `above`, or a real floating-point array of one entry or of shape (N,)."""
     shape = value.shape if is_array(value) else ()
-    if (
-        isinstance(shape, tuple) and len(shape) == 1 and shape[0] > 1 and rows in (None, shape[0])
-    ):  # no set, which fixes sizes
+    if isinstance(shape, tuple) and len(shape) == 1 and shape[0] > 1 and (rows is None or shape[0] == rows):
         check_floating(enter(**{name: value})[0], **{name: value})
         _check_entries(name, value, above)
     else:
