@@ -69,7 +69,7 @@ def floors(requirements: Sequence[str]) -> tuple[str, ...]:
 TESTING: Final = (*extras("test"), *group("coverage"), *group("speed"))
 ARRAYS: Final = group("arrays")
 
-PEERS: Final[Mapping[str, Any]] = runpy.run_path(str(ROOT / "tests" / "peers" / "table.py"))["PEERS"]
+PEERS: Final[Mapping[str, Any]] = runpy.run_path(str(ROOT / "tests" / "full" / "peers" / "table.py"))["PEERS"]
 """The libraries whose losses are compared with ours, by distribution; it needs the standard library alone."""
 
 
@@ -378,21 +378,23 @@ def quick(session: nox.Session) -> None:
     pytest(tester, "quick", *SUITE, *SHORT, *variants, "--dtype=float64", "-k", "test_case or every_loss or bad_input")
 
 
-OWN: Final = ("tests", *(f"--ignore=tests/{name}" for name in ("peers", "plugin", "ranks", "typed", "vendored")))
+OWN: Final = ("tests", *(f"--ignore=tests/{name}" for name in ("full", "plugin", "ranks", "vendored")))
 """The project's own tests that need no further setting up."""
+
+EXPERIMENTS: Final = tuple(f"tests/full/test_{name}.py" for name in ("experiments", "log_k_curse"))
+"""Tests of the benchmarks, for the full run."""
 
 
 @nox.session(venv_backend="none")
 def tests(session: nox.Session) -> None:
     """Run the project's own tests: distribution, architecture, import, and the frameworks against each other."""
-    experiments = (f"--ignore=tests/test_{name}.py" for name in ("experiments", "log_k_curse"))
-    pytest(environment(session, "all"), "tests", *OWN, *experiments, *SHORT, env=LIGHT_XLA)
+    pytest(environment(session, "all"), "tests", *OWN, *SHORT, env=LIGHT_XLA)
 
 
 @nox.session(venv_backend="none", tags=FULL)
 def products(session: nox.Session) -> None:
     """Run the project's own tests with the products of their parameters."""
-    pytest(environment(session, "all"), "tests", *OWN, measured=True, env=LIGHT_XLA)
+    pytest(environment(session, "all"), "tests", *OWN, *EXPERIMENTS, measured=True, env=LIGHT_XLA)
 
 
 @nox.session(venv_backend="none", tags=FULL)
@@ -418,7 +420,7 @@ def peers(session: nox.Session) -> None:
     comparer = environment(session, "peers")
     # As a whole they want torchvision and more; their loss modules need nothing but PyTorch.
     comparer.install("--no-deps", *peers_with(dependencies=False))
-    pytest(comparer, "peers", "tests/peers", processes="0")  # importing them is most of the time
+    pytest(comparer, "peers", "tests/full/peers", processes="0")  # importing them is most of the time
 
 
 @nox.session(venv_backend="none", tags=FULL)
@@ -493,7 +495,7 @@ def minimums(session: nox.Session) -> None:
 @nox.session(venv_backend="none")
 def mutation(session: nox.Session) -> None:
     """Test the tests by mutants of the code; options after ``--``, such as ``--sample 200 --budget 3``."""
-    env = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "tests")}
+    env = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "tests" / "full")}
     tester = environment(session, "mutation")
     tester.run("python", "-m", "mutation.run", str(WORK / "mutation"), *session.posargs, env=env)
 
@@ -532,7 +534,7 @@ def typing(session: nox.Session) -> None:
         checker.run("mypy")
     finally:
         checker.run("pyright", "--pythonpath", str(checker.programs / "python"))
-    pytest(checker, "types", "tests/typed", processes="0")
+    pytest(checker, "types", "tests/full/typed", processes="0")
 
 
 @nox.session(venv_backend="none", tags=FULL)

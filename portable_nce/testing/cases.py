@@ -13,52 +13,25 @@ It names no framework: whoever runs a case turns the lists into arrays of the fr
 
 from __future__ import annotations
 
-import importlib
+import inspect
 import random
 import struct
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from .._core.namespace import namespace_of
+from ._package import pnce
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-__all__ = ["CASES", "Case", "Nested", "make_cases"]
+__all__ = ["CASES", "LOSSES", "Case", "Loss", "Nested", "example", "make_cases"]
 
 Nested: TypeAlias = Any
 """A number, or a list of nested numbers."""
 
 Regime = Literal["normal", "saturated"]
-
-_POSITIONAL = frozenset(
-    {
-        *(
-            "query",
-            "positive_key",
-            "negative_keys",
-            "candidate",
-            "negative_candidates",
-            *("teacher_query", "teacher_key", "guide_query", "guide_key", "log_u"),
-            "key",
-            "queue",
-            "query_a",
-            "query_b",
-            "key_a",
-            "key_b",
-        ),
-        *("view_a", "view_b", "view_c", "support", "image", "text", "context", "targets", "projections"),
-        *("embeddings", "labels", "prototypes", "assignments", "concentrations", "anchor", "positive", "negative"),
-        *("scores", "grades", "u", "x", "y", "log_marginal", "log_q"),
-        *("data_scores", "noise_scores", "data_log_q", "noise_log_q"),
-    }
-)
-
-_KEYWORDS: Mapping[str, frozenset[str]] = {
-    "contrast": frozenset({"labels"}),
-    "proto_nce": frozenset({"key", "queue"}),
-    "two_tower": frozenset({"log_q"}),
-}
-"""Of these names, those that a loss takes as keywords."""
 
 NOT_REDUCED = frozenset({"bounds.dual_critic", "density.log_partition", "density.recover_log_prob"})
 """What gives an array of numbers, which a case sums."""
@@ -95,59 +68,76 @@ class Case:
     @property
     def function(self) -> Callable[..., Any]:
         """The call itself: arrays in the order of ``arguments``, then ``constants``; gives a 0-d array."""
-        return partial(_call, self.loss, (*self.arguments, *self.constants), self.options)
+        names = (*self.arguments, *self.constants)
+        return lambda *arrays: self.call(dict(zip(names, arrays, strict=True)))
+
+    def call(self, arrays: Mapping[str, Any], **options: Any) -> Any:
+        """Call the loss on arrays by name, with further options."""
+        function, positional = _function(self.loss)
+        return _call(self.loss, function, positional, {**self.options, **options}, dict(arrays))
 
 
-def _call(loss: str, names: tuple[str, ...], options: Mapping[str, Any], *arrays: Any) -> Any:
-    """Look the loss up and hand it the arrays by name."""
-    package = __name__.rpartition(".testing.")[0]
+@cache
+def _function(loss: str) -> tuple[Callable[..., Any], tuple[str, ...]]:
+    """Look a loss up, with the names of what it takes by position alone."""
     topic, _, name = loss.rpartition(".")
-    function = getattr(importlib.import_module(f"{package}.{topic}" if topic else package), name)
-    named = dict(zip(names, arrays, strict=True))
+    function = getattr(getattr(pnce, topic) if topic else pnce, name)
+    parameters = inspect.signature(pnce.clip if loss == "matryoshka" else function).parameters
+    positional = tuple(key for key, p in parameters.items() if p.kind is p.POSITIONAL_ONLY)
+    return function(pnce.clip, (3, 2), weights=(1.0, 0.5)) if loss == "matryoshka" else function, positional
+
+
+def _call(
+    loss: str,
+    function: Callable[..., Any],
+    positional: tuple[str, ...],
+    options: Mapping[str, Any],
+    named: dict[str, Any],
+) -> Any:
+    """Call a loss on arrays by name."""
     further = dict(options)
     part = further.pop("field", None)
-    if "keys" in named and "slots" in further:
-        labels = named.pop("key_labels", None)
-        named["keys"] = _pushed(package, named["keys"], further.pop("slots"), labels)
-    if "slots" in further:
+    slots = further.pop("slots", None)
+    if slots is not None and "keys" in named:
+        named["keys"] = _pushed(named["keys"], slots, named.pop("key_labels", None))
+    elif slots is not None:
         rows = "support" if "support" in named else "queue"
-        named[rows] = _pushed(package, named[rows], further.pop("slots"))
+        named[rows] = _pushed(named[rows], slots)
     for key in [key for key in named if f"{key}_2" in named]:
         named[key] = (named[key], named.pop(f"{key}_2"))
-    positional_names = _POSITIONAL - _KEYWORDS.get(loss, frozenset())
-    positional = [array for key, array in named.items() if key in positional_names]
-    keywords = {**further, **{key: array for key, array in named.items() if key not in positional_names}}
-    similarities = importlib.import_module(f"{package}.similarities")
+    views = [named.pop(key) for key in ("view_c",) if key in named]
+    first = [named.pop(key) for key in positional if key in named]
+    keywords = {**further, **named}
+    similarity = keywords.get("similarity", "")
     if "bilinear" in keywords:
-        keywords["similarity"] = similarities.bilinear(keywords.pop("bilinear"))
-    elif keywords.get("similarity", "").startswith("normalized "):
-        keywords["similarity"] = similarities.normalized(keywords["similarity"].removeprefix("normalized "))
-    elif keywords.get("similarity", "").startswith("max_sim"):
+        keywords["similarity"] = pnce.similarities.bilinear(keywords.pop("bilinear"))
+    elif isinstance(similarity, str) and similarity.startswith("normalized "):
+        named_similarity: Any = similarity.removeprefix("normalized ")
+        keywords["similarity"] = pnce.similarities.normalized(named_similarity)
+    elif isinstance(similarity, str) and similarity.startswith("max_sim"):
         masks = {key: keywords.pop(key, None) for key in ("query_mask", "document_mask")}
-        keywords["similarity"] = similarities.max_sim(**masks, normalize=keywords["similarity"] == "max_sim")
+        keywords["similarity"] = pnce.similarities.max_sim(**masks, normalize=similarity == "max_sim")
     if loss == "contrast":
-        _name_axes(package, keywords)
-    result = function(*positional, **keywords)
+        _name_axes(keywords)
+    result = function(*first, *views, **keywords)
     if loss in NOT_REDUCED:
-        xp = importlib.import_module(f"{package}._core.namespace").namespace_of(result)
+        xp = namespace_of(result)
         result = xp.reshape(xp.sum(xp.reshape(result, (-1,)), axis=0, keepdims=True), ())
     if loss in {"bounds.mine", "sogclr"}:
         result, _ = result
     return result if part is None else getattr(result, part)
 
 
-def _pushed(package: str, rows: Any, slots: int, labels: Any = None) -> Any:
+def _pushed(rows: Any, slots: int, labels: Any = None) -> Any:
     """Push rows, and their labels if there are some, to a new queue of so many slots."""
-    module = importlib.import_module(package)
-    return module.queue_push(module.queue_init(rows, slots, labels=labels), rows, labels=labels)
+    return pnce.queue_push(pnce.queue_init(rows, slots, labels=labels), rows, labels=labels)
 
 
-def _name_axes(package: str, keywords: dict[str, Any]) -> None:
+def _name_axes(keywords: dict[str, Any]) -> None:
     """Replace the names of contrast's objective and pairing by the things themselves, where only those will do."""
-    pairings = importlib.import_module(f"{package}.pairings")
-    objectives = importlib.import_module(f"{package}.objectives")
+    pairings, objectives = pnce.pairings, pnce.objectives
     labels, columns, positives = (keywords.pop(key, None) for key in ("labels", "columns", "positives"))
-    match keywords["pairing"]:
+    match keywords.get("pairing"):
         case "labels":
             keywords["pairing"] = pairings.labels(labels, columns)
         case "index" | "explicit" as kind:
@@ -1593,3 +1583,319 @@ def _diagnostics(draw: _Draw, rows: int, features: int) -> Iterator[Case]:
 
 CASES: tuple[Case, ...] = make_cases()
 """The table at its usual size: three rows of three features."""
+
+
+# How every loss is called
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loss:
+    """How a loss is called, and which laws it obeys.
+
+    Attributes
+    ----------
+    arguments
+        The names of the arrays by position.
+    temperature, similarity
+        The documented defaults.
+    keywords
+        The names of further arrays, which are given by keyword.
+    parameters
+        Arrays of one entry, with their values; learned with the embeddings.
+    options
+        What else is given.
+    constant
+        The names of the arrays without a gradient.
+    shapes
+        The axes of arrays that do not have those of `AXES`.
+    views
+        Rows of the result for each sample.
+    mask
+        The axes of a mask.
+    divide_by
+        What a mean divides by: the weights of the rows, these times the pairs or triples of each, or (None) else.
+    alone
+        Whether a sample alone, which has no negatives, is worth nothing.
+    unpaired
+        Whether rows without a positive are worth something.
+    together
+        Whether rows without a negative are worth something.
+    laws
+        Whether the attributes above hold; otherwise the entry says how a loss is called, and nothing else.
+    """
+
+    arguments: tuple[str, ...]
+    temperature: float | None = None
+    similarity: str | None = None
+    keywords: tuple[str, ...] = ()
+    parameters: Mapping[str, float] = field(default_factory=lambda: {"temperature": 0.5})
+    options: Mapping[str, Any] = field(default_factory=dict)
+    constant: frozenset[str] = frozenset()
+    shapes: Mapping[str, str] = field(default_factory=dict)
+    views: int = 1
+    mask: str = "NN"
+    divide_by: str | None = "rows"
+    alone: bool = False
+    unpaired: bool = False
+    together: bool = False
+    laws: bool = True
+
+
+AXES: Mapping[str, str] = {
+    "targets": "TNW",
+    "projections": "TWD",
+    **dict.fromkeys(("queue", "support", "negative_keys", "keys"), "MD"),
+    "prototypes": "CD",
+    "concentrations": "C",
+    "scores": "NN",
+    **dict.fromkeys(("labels", "assignments", "positives", "columns", "grades", "log_q", "log_u"), "N"),
+    "key_labels": "M",
+    "bilinear": "DD",
+}
+"""The axes of arrays by name, others are ND: N samples, D features, M rows of a memory, C prototypes, T steps ahead, W
+features of a target, S tokens, V rows of all views."""
+
+INTEGERS = frozenset({"labels", "key_labels", "assignments", "positives", "columns", "grades"})
+"""The arrays of integers."""
+
+
+def lengths(rows: int, features: int, views: int = 1) -> Mapping[str, int]:
+    """Give the lengths of the axes."""
+    return {"N": rows, "D": features, "M": rows + 1, "C": 3, "T": 2, "W": 2, "S": 2, "V": views * rows}
+
+
+def _of_views(*names: str, **options: Any) -> Loss:
+    """Describe a loss of the views of a batch, each against all others."""
+    given = {"temperature": 0.1, "similarity": "cosine", "views": len(names), "mask": "VV", "alone": True, **options}
+    return Loss(arguments=names, **given)
+
+
+def _of_labels(temperature: float, similarity: str, **options: Any) -> Loss:
+    """Describe a loss of labelled embeddings."""
+    return Loss(arguments=("embeddings", "labels"), temperature=temperature, similarity=similarity, **options)
+
+
+def _of_scores(**options: Any) -> Loss:
+    """Describe a loss of a score matrix."""
+    merged: dict[str, Any] = {"parameters": {}, **options}
+    return Loss(arguments=("scores",), **merged)
+
+
+def _of_two(first: str, second: str, temperature: float | None, similarity: str = "cosine", **options: Any) -> Loss:
+    """Describe a loss of two arrays of embeddings, row i of one with row i of the other."""
+    return Loss(arguments=(first, second), temperature=temperature, similarity=similarity, **options)
+
+
+def _of_prototypes(*keywords: str, constant: tuple[str, ...] = (), **options: Any) -> Loss:
+    """Describe ProtoNCE."""
+    return Loss(
+        arguments=("embeddings", "prototypes", "assignments", "concentrations"),
+        temperature=0.1,
+        similarity="cosine",
+        keywords=keywords,
+        constant=frozenset({"prototypes", "concentrations", *constant}),
+        mask="NC",
+        **options,
+    )
+
+
+def _way(loss: Loss, **changes: Any) -> Loss:
+    """Describe another way through the library, of which nothing else is said."""
+    return replace(loss, laws=False, **changes)
+
+
+_NEIGHBORS = Loss(
+    arguments=("view_a", "view_b", "support"),
+    temperature=0.1,
+    similarity="cosine",
+    constant=frozenset({"view_a", "support"}),
+    alone=True,
+)
+_JUDGED = Loss(
+    arguments=("query", "key", "teacher_query", "teacher_key"),
+    temperature=0.07,
+    similarity="cosine",
+    constant=frozenset({"teacher_query", "teacher_key"}),
+    alone=True,
+)
+_INFO_NCE = _of_two("query", "positive_key", 0.07, alone=True)
+_NT_XENT = _of_views("view_a", "view_b")
+_SUPCON = _of_labels(0.1, "cosine", options={"base_temperature": 0.25}, together=True)
+_CONTRAST = _of_two("x", "y", 1.0, options={"objective": "info_nce"}, alone=True)
+_MARGINS = {"margin": 4.0}
+_TRIPLETS = _of_labels(1.0, "neg_euclidean", divide_by="triples", options=_MARGINS)
+_CONTRASTIVE = _of_labels(1.0, "neg_euclidean", divide_by="pairs", options=_MARGINS, unpaired=True, together=True)
+_MOCO = Loss(
+    arguments=("query", "key", "queue"),
+    temperature=0.07,
+    similarity="cosine",
+    constant=frozenset({"queue"}),
+    mask="NM",
+)
+_SIGLIP = _of_two(
+    "image", "text", None, parameters={"logit_scale": 8.0, "logit_bias": -4.0}, unpaired=True, together=True
+)
+_TOKENS = {"query": "NSD", "positive_key": "NSD", "image": "NSD", "text": "NSD"}
+_GRADED = Loss(arguments=("x", "y", "grades"), parameters={"scale": 2.0}, laws=False)
+
+LOSSES: Mapping[str, Loss] = {
+    "clip": _of_two("image", "text", None, parameters={"logit_scale": 8.0}, alone=True),
+    "contrast": _CONTRAST,
+    "contrast logistic": _of_two("x", "y", 1.0, options={"objective": "logistic"}, unpaired=True, together=True),
+    "contrast labels": _way(
+        _CONTRAST, options={"objective": "flat_nce", "pairing": "labels"}, keywords=("labels", "columns")
+    ),
+    "contrastive": _CONTRASTIVE,
+    "contrastive balance": replace(_CONTRASTIVE, divide_by=None, options={**_MARGINS, "balance": True}),
+    "cpc": Loss(arguments=("context", "targets", "projections"), temperature=1.0, similarity="dot", alone=True),
+    "dcl": _NT_XENT,
+    "distillation": _JUDGED,
+    "distillation symmetric": _way(_JUDGED, options={"symmetric": True}),
+    "dclw": _NT_XENT,
+    "flat_nce": _NT_XENT,
+    "flat_nce detach": replace(_NT_XENT, options={"form": "detach"}),
+    "flat_nce include_positive": _way(_NT_XENT, options={"include_positive": True}),
+    "gist_embed": replace(
+        _JUDGED,
+        arguments=("query", "key", "guide_query", "guide_key"),
+        temperature=0.01,
+        constant=frozenset({"guide_query", "guide_key"}),
+        options={"margin": -4.0},
+    ),
+    "hcl": replace(_NT_XENT, temperature=0.5),
+    "info_nce": _INFO_NCE,
+    "info_nce symmetric": replace(_INFO_NCE, options={"symmetric": True}),
+    "info_nce shared": replace(_INFO_NCE, arguments=("query", "positive_key", "negative_keys"), mask="NM", alone=False),
+    "info_nce own": _way(
+        _INFO_NCE, arguments=("query", "positive_key", "negative_keys"), shapes={"negative_keys": "NMD"}
+    ),
+    "info_nce index": _way(_INFO_NCE, keywords=("positives",)),
+    "info_nce hardness": replace(_INFO_NCE, options={"hardness": 2.0}),
+    **{f"info_nce {name}": _way(_INFO_NCE, options={"similarity": name}) for name in pnce.similarities.NAMES},
+    "info_nce bilinear": _way(_INFO_NCE, keywords=("bilinear",)),
+    "info_nce max_sim": _way(_INFO_NCE, options={"similarity": "max_sim", "symmetric": True}, shapes=_TOKENS),
+    "joint_info_nce": _of_two("query", "key", 0.01, alone=True),
+    "moco": _MOCO,
+    "moco queue": _way(_MOCO, options={"slots": 9}),
+    "moco_v3": Loss(
+        arguments=("query_a", "query_b", "key_a", "key_b"),
+        temperature=0.2,
+        similarity="cosine",
+        constant=frozenset({"key_a", "key_b"}),
+        alone=True,
+    ),
+    "n_tuple": _of_two("query", "key", 1.0, "dot", options={"l2": 0.25}),
+    "nca": _of_labels(1.0, "neg_sq_euclidean"),
+    "nnclr": _NEIGHBORS,
+    "nnclr symmetric": replace(_NEIGHBORS, options={"symmetric": True}),
+    "nnclr queue, views": _way(_NEIGHBORS, options={"slots": 9, "negatives": "views"}),
+    "nt_xent": _NT_XENT,
+    "nt_xent three views": _of_views("view_a", "view_b", "view_c"),
+    "nt_xent keys": _way(_NT_XENT, keywords=("keys",)),
+    "nt_xent queue": _way(_NT_XENT, keywords=("keys",), constant=frozenset({"keys"}), options={"slots": 9}),
+    "proto_nce": _of_prototypes(parameters={}),
+    "proto_nce key": _of_prototypes("key", unpaired=True),
+    "proto_nce queue": _of_prototypes("key", "queue", constant=("queue",), unpaired=True),
+    "relic": _of_two("view_a", "view_b", 0.1, alone=True),
+    "relic symmetric": _of_two(
+        "view_a", "view_b", 0.1, options={"symmetric": True, "stop_gradient": "second"}, alone=True
+    ),
+    "relic keys": _way(_of_two("view_a", "view_b", 0.1, options={"direction": "b_to_a"}), keywords=("keys",)),
+    "siglip": _SIGLIP,
+    "siglip negative_only": _way(_SIGLIP, options={"negative_only": True}),
+    "siglip max_sim": _way(_SIGLIP, options={"similarity": "max_sim, dot"}, shapes=_TOKENS),
+    "soft_nearest_neighbor": _of_labels(1.0, "neg_sq_euclidean"),
+    "supcon": _SUPCON,
+    "supcon separate": _of_labels(0.1, "cosine", options={"multi_positive": "separate"}),
+    "supcon keys": _way(_SUPCON, keywords=("keys", "key_labels")),
+    "supcon queue": _way(_SUPCON, keywords=("keys", "key_labels"), constant=frozenset({"keys"}), options={"slots": 9}),
+    "two_tower": Loss(arguments=("query", "candidate"), temperature=1.0, similarity="dot", alone=True),
+    "two_tower log_q": _way(_of_two("query", "candidate", 1.0, "dot"), keywords=("log_q",)),
+    "triplet": Loss(
+        arguments=("anchor", "positive", "negative"),
+        temperature=1.0,
+        similarity="neg_euclidean",
+        options=_MARGINS,
+        mask="N",
+    ),
+    "triplet_from_labels": _TRIPLETS,
+    "triplet_from_labels batch_hard": _of_labels(
+        1.0, "neg_euclidean", options={**_MARGINS, "mining": "batch_hard", "form": "soft"}
+    ),
+    "triplet_from_labels semi_hard": _way(_TRIPLETS, options={**_MARGINS, "mining": "semi_hard"}),
+    "from_scores.clip": _of_scores(),
+    "from_scores.contrastive": _of_scores(divide_by="pairs", options=_MARGINS, unpaired=True, together=True),
+    "from_scores.dcl": _of_scores(),
+    "from_scores.dclw": _of_scores(temperature=1.0, parameters={"temperature": 0.5}),
+    "from_scores.flat_nce": _of_scores(),
+    "from_scores.info_nce": _of_scores(together=True),
+    "from_scores.info_nce separate": _of_scores(options={"multi_positive": "separate"}),
+    "from_scores.logistic": _of_scores(unpaired=True, together=True),
+    "from_scores.nca": _of_scores(),
+    "from_scores.relic": _of_scores(),
+    "from_scores.relic symmetric": _of_scores(options={"symmetric": True, "direction": "b_to_a"}),
+    "from_scores.supcon": _of_scores(together=True),
+    "from_scores.triplet": _of_scores(divide_by="triples", options=_MARGINS),
+    "from_scores.triplet batch_hard": _of_scores(options={**_MARGINS, "mining": "batch_hard"}),
+    "from_scores.cosent": _way(_of_scores(), arguments=("scores", "grades"), shapes={"scores": "N"}),
+    "angle": replace(_GRADED, similarity="angle"),
+    "cosent": replace(_GRADED, similarity="cosine"),
+    "matryoshka": _way(_of_two("image", "text", None, parameters={"logit_scale": 8.0})),
+    "sogclr": _way(
+        Loss(arguments=("query", "key", "log_u"), temperature=0.1, similarity="cosine", options={"rho": 1.0}),
+        constant=frozenset({"log_u"}),
+    ),
+}
+"""Every public loss; and, after a blank, with an option that changes the way it takes through the library."""
+
+
+def example(
+    name: str,
+    rows: int = 4,
+    features: int = 3,
+    *,
+    fill: Callable[[tuple[int, ...], int], Nested] | None = None,
+    labels: Sequence[int] | None = None,
+) -> Case:
+    """Make a call of a loss of the table; its differentiable arguments are all arrays of floats.
+
+    Parameters
+    ----------
+    name : str
+        A name of `LOSSES`.
+    rows, features : int
+        How many samples there are, and components of an embedding.
+    fill : callable, optional
+        Makes the numbers of an array of embeddings from its shape and its place among the arrays.
+    labels : sequence of int, optional
+        The classes, by default pairs of neighbours.
+    """
+    loss = LOSSES[name]
+    length = lengths(rows, features, loss.views)
+    floats: dict[str, Nested] = {}
+    integers: dict[str, Nested] = {}
+    for place, key in enumerate((*loss.arguments, *loss.keywords)):
+        shape = tuple(length[axis] for axis in loss.shapes.get(key, AXES.get(key, "ND")))
+        if key == "labels":
+            integers[key] = [i // 2 for i in range(rows)] if labels is None else [*labels]
+        elif key in INTEGERS:
+            integers[key] = {
+                "assignments": [i % length["C"] for i in range(rows)],
+                "positives": [(i + 1) % rows for i in range(rows)],
+            }.get(key, [i // 2 for i in range(shape[0])])
+        elif key == "concentrations":
+            floats[key] = [0.25, 0.5, 0.375]
+        else:
+            floats[key] = (fill if fill is not None and len(shape) > 1 else sixteenths)(shape, place)
+    floats |= loss.parameters
+    return Case(name=name, loss=name.split(maxsplit=1)[0], arguments=floats, constants=integers, options=loss.options)
+
+
+def sixteenths(shape: tuple[int, ...], seed: int) -> Nested:
+    """Draw numbers that every dtype holds."""
+    draw = random.Random(seed)
+
+    def filled(axes: tuple[int, ...]) -> Nested:
+        return [filled(axes[1:]) for _ in range(axes[0])] if axes else draw.randint(-24, 24) / 16
+
+    return filled(shape)

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from mpmath import mpf
 
-from .. import oracles
-from .._package import pnce
-from ..variants import differentiate, generator
+import portable_nce as pnce
+from portable_nce.testing import oracles
+from portable_nce.testing.variants import differentiate, generator
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..variants import Nested, Variant
+    from portable_nce.testing.variants import Nested, Variant
 
 N, D = 4, 5
 WIDTHS, WEIGHTS = (2, 5, 3), (0.5, 1.0, 2.0)

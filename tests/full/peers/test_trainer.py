@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 LETTERS = "abcdefghijklmnop"
 ROWS = 32
-PAGE = Path(__file__).parents[2] / "docs" / "scaling.md"
+PAGE = Path(__file__).parents[3] / "docs" / "scaling.md"
 
 
 @pytest.fixture(scope="module")

@@ -247,8 +247,8 @@ def test_the_versions_are_those_of_the_page(name: str) -> None:
 
 
 def test_the_page_is_made_from_the_table() -> None:
-    document = Path(__file__).parents[2] / "docs" / "coming-from.md"
-    assert document.read_text(encoding="utf-8") == page(), "python tests/peers/table.py > docs/coming-from.md"
+    document = Path(__file__).parents[3] / "docs" / "coming-from.md"
+    assert document.read_text(encoding="utf-8") == page(), "python tests/full/peers/table.py > docs/coming-from.md"
 
 
 def test_the_page_explains_the_names_that_the_lines_use() -> None:

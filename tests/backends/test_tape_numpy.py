@@ -2,8 +2,8 @@
 
 What is called comes from NumPy itself: all functions of ``np`` and ``np.linalg`` by their signatures, all ufuncs with
 their methods and keywords, all methods of an array, all operators. A call that NumPy accepts must give NumPy's value,
-and the gradient that finite differences find, or raise an error of the tape's own. ``python tests/test_tape_numpy.py``
-prints how many calls are which.
+and the gradient that finite differences find, or raise an error of the tape's own. ``python
+tests/backends/test_tape_numpy.py`` prints how many calls are which.
 """
 
 from __future__ import annotations
@@ -466,7 +466,7 @@ def test_functions(name: str) -> None:
 
 def listed() -> dict[str, set[str]]:
     """What docs/tape.md says is differentiated of NumPy's spellings, by the name of its list."""
-    page = (Path(__file__).parents[1] / "docs" / "tape.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "tape.md").read_text(encoding="utf-8")
     spellings = page.partition("## NumPy's spellings")[2].partition("Functions that only move")[0]
     return {
         line[2:].partition(":")[0]: set(re.findall(r"`([a-z0-9_.]+)`", line.partition(":")[2]))

@@ -22,17 +22,17 @@ from mutmut.mutation.mutators import mutation_operators, operator_arg_removal, o
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-ROOT: Final = Path(__file__).parents[2]
+ROOT: Final = Path(__file__).parents[3]
 
 FILES: Final = tuple(
     path.relative_to(ROOT).as_posix()
     for folder in ("portable_nce", "backends")
     for path in sorted((ROOT / folder).rglob("*.py"))
     if path.name not in {"__init__.py", "__main__.py", "protocol.py", "cupy.py", "mlx.py", "mlx_namespace.py"}
-    and not {"_cli", "modules", "testing"} & set(path.relative_to(ROOT).parts)
+    and not {"_cli", "testing"} & set(path.relative_to(ROOT).parts)
 )
-"""What is mutated: the core without its command line, its conformance suite and what is for one framework; and the
-adapters but those of CuPy and MLX."""
+"""What is mutated: the core and the modules, without the command line and the conformance suite; and the adapters but
+those of CuPy and MLX."""
 
 MESSAGE: Final = m.Assign(targets=[m.AssignTarget(m.Name("message"))])
 TYPING: Final = m.Call(m.Name("cast") | m.Name("TypeVar") | m.Name("NewType"))

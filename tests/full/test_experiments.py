@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 LEVELS = (2.0, 4.0, 6.0, 8.0, 10.0)
 MEASURES = ("bias", "variance", "squared error")
 

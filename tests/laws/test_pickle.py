@@ -286,7 +286,7 @@ def in_another_process(data: bytes) -> list[Any]:
 def test_in_a_spawned_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is sent to a new process gives the same results there."""
     # That process imports this file as pytest did; the installed package comes before the source tree.
-    monkeypatch.setattr(sys, "path", [*sys.path, str(Path(__file__).parents[1])])
+    monkeypatch.setattr(sys, "path", [*sys.path, str(Path(__file__).parents[2])])
     data = pickle.dumps([(name.partition(" ")[0], make()) for name, make, _ in PARTS])
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         results = pool.submit(in_another_process, data).result(timeout=300)

@@ -17,7 +17,7 @@ import portable_nce as pnce
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 ROOMS = (
     *("from_scores", "bounds", "density", "diagnostics", "similarities", "pairings", "objectives", "testing"),
@@ -145,7 +145,7 @@ def test_the_map_has_every_module(folder: str) -> None:
 
 
 def test_the_layers_are_drawn_as_they_are_enforced() -> None:
-    from test_architecture import LAYERS
+    from project.test_architecture import LAYERS
 
     drawing = text("docs/architecture.md").partition("## Modules and directions")[2]
     lines = drawing.partition("## What a call does")[0].splitlines()

@@ -17,7 +17,7 @@ from nox import registry
 
 from portable_nce.testing import VARIANTS
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")

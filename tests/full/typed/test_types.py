@@ -22,7 +22,7 @@ from portable_nce.pairings import Pairing
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 RIGHT, WRONG = (Path(__file__).parent / name for name in ("right.py", "wrong.py"))
 ROOMS = ("bounds", "density", "diagnostics", "from_scores", "objectives", "pairings", "similarities")
 

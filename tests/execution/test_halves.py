@@ -185,7 +185,7 @@ class Traffic(TorchDispatchMode):
 
 TABLE = re.findall(
     r"^\| `(\w+)` \| [^|]+ \| (\d+) \| [^|]+ \| (\d+) \| (\d+) \|$",
-    (Path(__file__).parents[1] / "docs" / "speed.md").read_text(encoding="utf-8"),
+    (Path(__file__).parents[2] / "docs" / "speed.md").read_text(encoding="utf-8"),
     re.MULTILINE,
 )
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from mpmath import mp
 
-from ..._core.namespace import namespace_of
-from .. import oracles
-from .._package import pnce
-from ..variants import differentiate, flatten, generator
+import portable_nce as pnce
+from portable_nce._core.namespace import namespace_of
+from portable_nce.testing import oracles
+from portable_nce.testing.variants import differentiate, flatten, generator
 
 if TYPE_CHECKING:
-    from ..variants import Nested, Variant
+    from portable_nce.testing.variants import Nested, Variant
 
 N, D = 4, 3
 

@@ -23,20 +23,17 @@ if TYPE_CHECKING:
 
 SUITE: Final = "portable_nce.testing.suite"
 CONTRACT: Final = tuple(f"{SUITE}.test_{name}" for name in ("contract", "queue"))
-OWN: Final = tuple(
-    f"tests/test_{name}.py"
-    for name in ("adapters", "edges", "engine", "own_parts", "registry", "tape", "tape_numpy")
-    if (ROOT / f"tests/test_{name}.py").exists()
-)
+OWN: Final = ("tests/losses", "tests/objectives", "tests/core", "tests/execution/test_engine.py", "tests/backends")
 SLOW: Final = "fullgraph", "inductor", "gradcheck", "of_a_step"
 SOME: Final = "labels", "siglip", "own", "traces", "autocast", "compose", "tangents", "parameters", "scan", "plain"
 STAGES: Final = {
-    "own": OWN,
+    "own": (*OWN, *(f"--deselect={slow}" for slow in ("tests/backends/test_mlx.py", "tests/backends/test_meshes.py"))),
     "numpy": ("--pyargs", SUITE, "--variant=numpy"),
     "strict": ("--pyargs", *CONTRACT, "--variant=array-api-strict-device", "-k", "not float32"),
     "torch": ("--pyargs", *CONTRACT, "--variant=torch", "-k", "not float32"),
-    "laws": ("tests/test_hardening.py", "tests/test_arguments.py"),
-    "transforms": ("tests/test_transforms.py", "-k", f"not {' and not '.join(SLOW)} and ({' or '.join(SOME)})"),
+    "modules": ("tests/modules/test_torch.py", "tests/modules/test_jax.py", "-k", "not compile"),
+    "laws": ("tests/laws/test_hardening.py", "tests/laws/test_arguments.py"),
+    "transforms": ("tests/laws/test_transforms.py", "-k", f"not {' and not '.join(SLOW)} and ({' or '.join(SOME)})"),
 }
 """What pytest runs, one stage after the other; only what survives a stage goes on to the next."""
 

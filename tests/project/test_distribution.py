@@ -19,7 +19,7 @@ import portable_nce
 if TYPE_CHECKING:
     from email.message import Message
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 NOT_SOURCE = shutil.ignore_patterns(
     ".git", ".nox", ".*_cache", "__pycache__", "*.egg-info", "build", "dist", ".hypothesis"

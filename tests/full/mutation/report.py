@@ -1,6 +1,7 @@
 """Write docs/mutation.md: what came of the mutants of a sample, and each survivor with what it means.
 
-``python -P -m mutation.report WORK PAGE --sample 1500``, with tests/ on the path and the sample that run.py was given.
+``python -P -m mutation.report WORK PAGE --sample 1500``, with tests/full/ on the path and the
+sample that run.py was given.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Losses of other libraries, and the same losses here: the one table that is tested and that docs/coming-from.md shows.
 
-The lines of both sides stand here as text. The test executes them on the same inputs; ``python tests/peers/table.py``
-prints the page. Nothing but the standard library is needed to read the table.
+The lines of both sides stand here as text. The test executes them on the same inputs; ``python
+tests/full/peers/table.py`` prints the page. Nothing but the standard library is needed to read the table.
 """
 
 from __future__ import annotations
@@ -1456,7 +1456,7 @@ def page() -> str:
 # Coming from another library
 
 For each loss of another library: what you wrote there, and what you write here. Value and gradients of both are the
-same to six digits. `tests/peers` executes these very lines in float64, with the versions named here, and this page is
+same to six digits. `tests/full/peers` executes these very lines in float64, with the versions named here, and this page is
 made from its table.
 
 {

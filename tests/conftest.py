@@ -1,0 +1,32 @@
+"""What tests of several folders share."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from portable_nce.testing.variants import started
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from portable_nce.testing.variants import Variant
+
+
+@pytest.fixture
+def variant() -> Variant:
+    """Give NumPy, as a variant of the conformance suite."""
+    return started("numpy")
+
+
+@pytest.fixture
+def jax_x64() -> Iterator[None]:
+    """Let JAX compute in float64 in one test."""
+    import jax
+
+    config: Any = jax.config
+    before = config.jax_enable_x64
+    config.update("jax_enable_x64", True)  # noqa: FBT003  (JAX's interface)
+    yield
+    config.update("jax_enable_x64", before)
