@@ -1456,8 +1456,8 @@ def page() -> str:
 # Coming from another library
 
 For each loss of another library: what you wrote there, and what you write here. Value and gradients of both are the
-same to six digits. `tests/full/peers` executes these very lines in float64, with the versions named here, and this page is
-made from its table.
+same to six digits. `tests/full/peers` executes these very lines in float64, with the versions named here, and this page
+is made from its table.
 
 {
         paragraph('''
