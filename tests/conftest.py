@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def variant() -> Variant:
-    """Give NumPy, as a variant of the conformance suite."""
-    return started("numpy")
+def variant(request: pytest.FixtureRequest) -> Variant:
+    """Give a library as a variant of the conformance suite: NumPy, where no other is a parameter."""
+    return started(getattr(request, "param", "numpy"))
 
 
 @pytest.fixture

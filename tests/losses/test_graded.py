@@ -15,7 +15,9 @@ from portable_nce.testing.variants import EPS, differentiate, flatten, generator
 if TYPE_CHECKING:
     from portable_nce.testing.variants import Nested, Variant
 
-DTYPES = [None, "float16", "bfloat16"]
+EACH_DTYPE = pytest.mark.parametrize(
+    ("variant", "dtype"), [("numpy", None), ("numpy", "float16"), ("torch", "bfloat16")], indirect=["variant"]
+)
 LOSSES = ["cosent", "angle"]
 GRADES = [2, 0, 1, 1, 0]
 
@@ -76,7 +78,7 @@ def expected(scores: list[float], grades: list[int], scale: float) -> tuple[Any,
         return mp.log1p(total), [slope / (1 + total) for slope in slopes], by_scale / (1 + total)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@EACH_DTYPE
 @pytest.mark.parametrize("magnitude", [2.0**-10, 1.0, 2.0**13], ids=["small", "usual", "large"])
 @pytest.mark.parametrize("rows", [2, 3, 8, 17])
 @pytest.mark.parametrize("order", ["any", "right", "wrong"])
@@ -160,7 +162,7 @@ def test_the_length_of_embeddings_is_of_no_account(variant: Variant, name: str) 
 # --- nothing to compare, and what takes no part ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@EACH_DTYPE
 @pytest.mark.parametrize("name", LOSSES)
 @pytest.mark.parametrize("what", ["one pair", "one grade", "NaN", "mask", "weights"])
 def test_nothing_to_compare(variant: Variant, name: str, what: str, dtype: str | None) -> None:
@@ -206,7 +208,7 @@ def test_pairs_that_take_no_part_may_hold_anything(variant: Variant, name: str, 
     assert close(found, [wanted[0], *slopes, wanted[-1]], 8 * variant.eps())
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@EACH_DTYPE
 def test_a_similarity_of_minus_infinity_takes_no_part(variant: Variant, dtype: str | None) -> None:
     scores = [0.5, -math.inf, 0.25, 1.0, -math.inf]
     found = measured(variant, "", [variant.floats(scores, dtype), variant.floats(2.0, dtype)], variant.array(GRADES))
@@ -235,7 +237,7 @@ def test_a_similarity_that_is_no_number_is_seen(variant: Variant) -> None:
     assert float(pnce.from_scores.cosent(scores, variant.floats([1.0, math.nan, 0.0]))) >= 0.0
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
+@EACH_DTYPE
 @pytest.mark.parametrize("fill", ["zero", "one zero row", "identical rows", "opposite rows"])
 @pytest.mark.parametrize("name", LOSSES)
 def test_zero_vectors_and_identical_rows(variant: Variant, name: str, fill: str, dtype: str | None) -> None:

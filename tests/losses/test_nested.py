@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
     from portable_nce.testing.variants import Nested, Variant
 
+SIXTEEN_BITS = pytest.mark.parametrize(
+    ("variant", "dtype"), [("numpy", "float16"), ("torch", "bfloat16")], indirect=["variant"]
+)
 N, D = 4, 5
 WIDTHS, WEIGHTS = (2, 5, 3), (0.5, 1.0, 2.0)
 
@@ -161,7 +164,7 @@ def test_teachers_stay_whole_where_a_student_is_bound(variant: Variant) -> None:
     assert variant.to_list(pnce.matryoshka(bound, [2])(y, *teachers)) == wanted
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@SIXTEEN_BITS
 def test_what_is_no_embedding_does_not_decide_the_dtype(variant: Variant, dtype: str) -> None:
     """The teacher's dtype is no more than that of its own embeddings, nor is that of an array of another width."""
     x, y = (variant.floats(vectors(N, seed), dtype) for seed in (1, 2))
@@ -177,7 +180,7 @@ def test_a_weight_may_be_zero(variant: Variant) -> None:
     assert variant.to_list(found) == 2.0 * variant.to_list(pnce.info_nce(x[:, :3], y[:, :3]))
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@SIXTEEN_BITS
 def test_sixteen_bits_are_rounded_once(variant: Variant, dtype: str) -> None:
     """Forty times the same width: forty roundings of the sum, or of its gradient, would be seen."""
     arrays, wide = (
