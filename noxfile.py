@@ -69,13 +69,16 @@ def floors(requirements: Sequence[str]) -> tuple[str, ...]:
 TESTING: Final = (*extras("test"), *group("coverage"), *group("speed"))
 ARRAYS: Final = group("arrays")
 
-PEERS: Final[Mapping[str, Any]] = runpy.run_path(str(ROOT / "tests" / "full" / "peers" / "table.py"))["PEERS"]
-"""The libraries whose losses are compared with ours, by distribution; it needs the standard library alone."""
+PEERS: Final = {
+    name: f"{name}=={version}"
+    for name, version in re.findall(
+        r"^## (\S+) (\S+)$", (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+}
+"""The libraries whose losses are compared with ours: the requirement of each, as the page has it."""
 
-
-def peers_with(*, dependencies: bool) -> tuple[str, ...]:
-    """Give the pinned requirements of the peers that are installed with what they depend on, or of the others."""
-    return tuple(f"{name}=={peer.version}" for name, peer in PEERS.items() if peer.dependencies is dependencies)
+ALONE: Final = ("lightly", "solo-learn", "open-clip-torch", "libauc")
+"""Peers without what they depend on: as a whole they want torchvision and more, their losses PyTorch alone."""
 
 
 ENVIRONMENTS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -112,7 +115,8 @@ ENVIRONMENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "bench": (
         TORCH,
         *extras("jax", "demo"),
-        *(f"{name}=={PEERS[name].version}" for name in ("optax", "pytorch-metric-learning")),
+        PEERS["optax"],
+        PEERS["pytorch-metric-learning"],
         "numpy",
     ),
     "vendored": (*TESTING, TORCH, "numpy"),
@@ -121,7 +125,7 @@ ENVIRONMENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "plugin": (*TESTING, DASK, "numpy>=2.0"),
     "peers": (
         *TESTING,
-        *peers_with(dependencies=True),
+        *(requirement for name, requirement in PEERS.items() if name not in ALONE),
         *group("trainer"),
         *group("keras"),
         *extras("jax", "demo"),
@@ -418,8 +422,7 @@ def ranks(session: nox.Session) -> None:
 def peers(session: nox.Session) -> None:
     """Compare with the losses of other libraries, line by line of docs/coming-from.md; run one's trainer, and Keras."""
     comparer = environment(session, "peers")
-    # As a whole they want torchvision and more; their loss modules need nothing but PyTorch.
-    comparer.install("--no-deps", *peers_with(dependencies=False))
+    comparer.install("--no-deps", *(PEERS[name] for name in ALONE))
     pytest(comparer, "peers", "tests/full/peers", processes="0")  # importing them is most of the time
 
 

@@ -3,8 +3,7 @@
 The blocks of Python of a page run one after the other in one namespace. Two kinds are executed elsewhere: examples with
 prompts by doctest (``nox -s doctest``), and what needs other libraries or several processes. The lines of
 docs/coming-from.md run by tests/full/peers, next to the libraries that they are compared with, and those of
-docs/keras.md; those of docs/ranks.md by tests/ranks. Here docs/coming-from.md is held to the table that is tested
-there.
+docs/keras.md; those of docs/ranks.md by tests/ranks.
 """
 
 from __future__ import annotations
@@ -24,8 +23,6 @@ import portable_nce
 from portable_nce import testing
 from portable_nce._core import registry
 
-from peers.table import page as table_of_peers
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -34,8 +31,7 @@ ROOT = Path(__file__).parents[2]
 OPTIONAL = {"cupy"}
 """Modules that these tests do without. A block is left out if it imports one of them that is not installed."""
 
-COMING_FROM = "docs/coming-from.md"
-BY_OTHERS = {COMING_FROM, "docs/keras.md", "docs/ranks.md"}
+BY_OTHERS = {"docs/coming-from.md", "docs/keras.md", "docs/ranks.md"}
 """The pages whose lines tests/full/peers and tests/ranks execute."""
 
 
@@ -160,16 +156,6 @@ def test_the_readme_has_a_block_for_each_library_with_the_same_lines() -> None:
     }
     assert None not in definitions
     assert len({match[0] for match in definitions if match is not None}) == 1
-
-
-def test_the_lines_of_other_libraries_are_those_that_are_tested() -> None:
-    assert (ROOT / COMING_FROM).read_text(encoding="utf-8") == table_of_peers(), (
-        "python tests/full/peers/table.py > docs/coming-from.md"
-    )
-    imports, *lines = BLOCKS[COMING_FROM]
-    assert imports.source.splitlines()[-1] == "import portable_nce as pnce"
-    for block in lines:
-        ast.parse(block.source)
 
 
 def report_of(folder: Path, tests: dict[str, str]) -> None:
