@@ -113,8 +113,8 @@ def check_callable(name: str, value: object) -> None:
 
 def check_called(name: str, value: Any, room: str) -> None:
     """`value` must be no class, and no function of a module of this package that makes what is expected."""
-    made = getattr(value, "__name__", "")
-    if isinstance(value, FunctionType) and value.__module__.startswith(f"{__name__.rpartition('._core')[0]}.{room}"):
+    made, ours = getattr(value, "__name__", ""), f"{__name__.rpartition('._core')[0]}.{room}"
+    if isinstance(value, FunctionType) and str(value.__module__).startswith(ours):
         message = f"{name}: expected what {room}.{made}(...) returns, got {made} itself; call it"
         raise TypeError(message)
     if isinstance(value, (type, ModuleType)):

@@ -73,8 +73,13 @@ class Case:
 
     def call(self, arrays: Mapping[str, Any], **options: Any) -> Any:
         """Call the loss on arrays by name, with further options."""
+        return self.bound(**options)(arrays)
+
+    def bound(self, **options: Any) -> Callable[[Mapping[str, Any]], Any]:
+        """Look the loss up, which no compiler needs to follow, and give a function of arrays by name."""
         function, positional = _function(self.loss)
-        return _call(self.loss, function, positional, {**self.options, **options}, dict(arrays))
+        options = {**self.options, **options}
+        return lambda arrays: _call(self.loss, function, positional, options, dict(arrays))
 
 
 @cache

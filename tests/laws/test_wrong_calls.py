@@ -186,3 +186,11 @@ def test_optional_arrays_by_keyword() -> None:
     for by_place, by_name in same:
         assert by_place == by_name
     assert pairings.labels(LABELS, LABELS) == pairings.labels(LABELS, columns=LABELS)
+
+
+def test_a_function_may_have_no_module() -> None:
+    """Such as those of lines that `exec` runs in a namespace without a name."""
+    space: dict[str, Any] = {}
+    exec("def dot(x, y): return x @ y.T", space)  # noqa: S102  (the lines above)
+    space["dot"].__module__ = None
+    assert pnce.info_nce(X, Y, similarity=space["dot"]) == pnce.info_nce(X, Y, similarity="dot")
