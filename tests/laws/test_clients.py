@@ -20,100 +20,31 @@ from torch.distributed.tensor import Shard, distribute_tensor
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
 import portable_nce as pnce
+from portable_nce.testing.cases import LOSSES
 
-jax.config.update("jax_enable_x64", True)  # type: ignore[no-untyped-call]  # noqa: FBT003  (JAX's interface)
+from calls import STREAMED, WAYS, Call
 
-# Parts of torch itself are compiled by torch.jit.script, which warns of its own deprecation.
-pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
+pytestmark = [
+    pytest.mark.usefixtures("jax_x64"),
+    # Parts of torch itself are compiled by torch.jit.script, which warns of its own deprecation.
+    pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning"),
+]
 
-CLASSES = [0, 0, 1, 1, 2, 2]
-
-Loss = Callable[..., Any]
-
-
-def _labels(x: Any) -> Any:
-    return torch.tensor(CLASSES) if isinstance(x, torch.Tensor) else jnp.asarray(CLASSES)
-
-
-def _queue(x: Any) -> pnce.Queue:
-    return pnce.queue_push(pnce.queue_init(x, 8), x)
-
-
-LOSSES: dict[str, Loss] = {
-    "info_nce": lambda x, y, t, **o: pnce.info_nce(x, y, temperature=t, **o),
-    "info_nce symmetric": lambda x, y, t, **o: pnce.info_nce(x, y, temperature=t, symmetric=True, **o),
-    "info_nce shared": lambda x, y, t, **o: pnce.info_nce(x, y, x + y, temperature=t, **o),
-    "info_nce own": lambda x, y, t, **o: pnce.info_nce(x, y, x[:, None, :] + y, temperature=t, **o),
-    "info_nce index": lambda x, y, t, **o: pnce.info_nce(x, y, positives=_labels(x), temperature=t, **o),
-    "info_nce max_sim": lambda x, y, t, **o: pnce.info_nce(
-        x[:, None, :] * x[:, :, None],
-        y[:, None, :] + y[:, :, None],
-        similarity=pnce.similarities.max_sim(),
-        temperature=t,
-        **o,
-    ),
-    "info_nce bilinear": lambda x, y, t, **o: pnce.info_nce(
-        x, y, similarity=pnce.similarities.bilinear(x[:3, :]), temperature=t, **o
-    ),
-    "flat_nce": lambda x, y, t, **o: pnce.flat_nce(x, y, temperature=t, form="detach", **o),
-    "nt_xent": lambda x, y, t, **o: pnce.nt_xent(x, y, temperature=t, **o),
-    "nt_xent three views": lambda x, y, t, **o: pnce.nt_xent(x, y, x + y, temperature=t, **o),
-    "dcl": lambda x, y, t, **o: pnce.dcl(x, y, temperature=t, **o),
-    "dclw": lambda x, y, t, **o: pnce.dclw(x, y, temperature=t, sigma=t, **o),
-    "clip": lambda x, y, t, **o: pnce.clip(x, y, logit_scale=t, **o),
-    "siglip": lambda x, y, t, **o: pnce.siglip(x, y, logit_scale=t, logit_bias=t, **o),
-    "relic": lambda x, y, t, **o: pnce.relic(x, y, temperature=t, alpha=t, symmetric=True, **o),
-    "cpc": lambda x, y, t, **o: pnce.cpc(x, y[None, :, :], x[None, :3, :], temperature=t, **o),
-    "n_tuple": lambda x, y, t, **o: pnce.n_tuple(x, y, temperature=t, l2=t, **o),
-    "supcon": lambda x, y, t, **o: pnce.supcon(x + y, _labels(x), temperature=t, **o),
-    "nca": lambda x, y, t, **o: pnce.nca(x + y, _labels(x), temperature=t, **o),
-    "soft_nearest_neighbor": lambda x, y, t, **o: pnce.soft_nearest_neighbor(x + y, _labels(x), temperature=t, **o),
-    "contrastive": lambda x, y, t, **o: pnce.contrastive(x + y, _labels(x), margin=9.0 * t, **o),
-    "triplet": lambda x, y, t, **o: pnce.triplet(x, y, x - y, margin=t, **o),
-    "supcon keys": lambda x, y, t, **o: pnce.supcon(x, _labels(x), keys=y, key_labels=_labels(y), temperature=t, **o),
-    "nt_xent keys": lambda x, y, t, **o: pnce.nt_xent(x, y, keys=_queue(y), temperature=t, **o),
-    "triplet_from_labels": lambda x, y, t, **o: pnce.triplet_from_labels(x + y, _labels(x), margin=t, **o),
-    "triplet_from_labels hard": lambda x, y, t, **o: pnce.triplet_from_labels(
-        x + y, _labels(x), margin=t, mining="batch_hard", form="soft", **o
-    ),
-    "moco": lambda x, y, t, **o: pnce.moco(x, y, _queue(y), temperature=t, **o),
-    "two_tower": lambda x, y, t, **o: pnce.two_tower(x, y, log_q=x[:, 0], temperature=t, **o),
-    "hcl": lambda x, y, t, **o: pnce.hcl(x, y, temperature=t, **o),
-    "distillation": lambda x, y, t, **o: pnce.distillation(x, y, y, x, temperature=t, symmetric=True, **o),
-    "gist_embed": lambda x, y, t, **o: pnce.gist_embed(x, y, y, x, temperature=t, margin=-0.5, **o),
-    "joint_info_nce": lambda x, y, t, **o: pnce.joint_info_nce(x, y, temperature=t, **o),
-    "sogclr": lambda x, y, t, **o: pnce.sogclr(x, y, x[:, 0], temperature=t, rho=1.0, **o)[0],
-    "info_nce hardness": lambda x, y, t, **o: pnce.info_nce(x, y, temperature=t, hardness=2.0, **o),
-    "cosent": lambda x, y, t, **_: pnce.cosent(x, y, _labels(x), scale=1 / t),
-    "angle": lambda x, y, t, **_: pnce.angle(x, y, _labels(x), scale=1 / t),
-    "moco_v3": lambda x, y, t, **o: pnce.moco_v3(x, y, x + y, x - y, temperature=t, **o),
-    "nnclr": lambda x, y, t, **o: pnce.nnclr(x, y, _queue(y), temperature=t, **o),
-    "proto_nce": lambda x, y, t, **o: pnce.proto_nce(
-        x, y[:3, :], _labels(x), y[:3, 0] ** 2 + 0.5, key=y, temperature=t, **o
-    ),
-    "contrast": lambda x, y, t, **o: pnce.contrast(
-        x, y, objective="flat_nce", pairing=pnce.pairings.labels(_labels(x), _labels(x)), temperature=t, **o
-    ),
-}
-losses = pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES.keys())
-blocks = pytest.mark.parametrize("block_size", [None, 2])
-
-
-def _numbers() -> list[np.ndarray]:
-    return [*np.random.default_rng(13).normal(size=(2, 6, 3)), np.asarray(0.5)]
+losses = pytest.mark.parametrize("name", [name for name in LOSSES if name.partition(" ")[0] in STREAMED])
+options = pytest.mark.parametrize(
+    "options", [{"block_size": size, "reduction": kind} for size in (None, 2) for kind in ("mean", "none")], ids=str
+)
 
 
 # ------------------------------------------------------------------------------------------------------------- torch
 
 
-def _with_gradients(
-    loss: Loss, options: dict[str, Any], *, reentrant: bool | None, second: bool, **how: Any
-) -> list[torch.Tensor | None]:
+def _with_gradients(call: Call, *, reentrant: bool | None, second: bool, **how: Any) -> list[torch.Tensor | None]:
     """The loss, its gradients, and those of the sum of their squares; checkpointed, but where `reentrant` is None."""
-    arguments = [torch.tensor(x, requires_grad=True) for x in _numbers()]
+    arguments = call.torch(requires_grad=True)
 
     def function(*arrays: Any) -> Any:
-        return loss(*arrays, **options).sum()
+        return call(*arrays).sum()
 
     value = function(*arguments)
     if reentrant is not None:
@@ -129,15 +60,14 @@ def _with_gradients(
 
 
 @losses
-@blocks
-@pytest.mark.parametrize("reduction", ["mean", "none"])
-def test_torch_checkpointing(loss: Loss, block_size: int | None, reduction: str) -> None:
+@options
+def test_torch_checkpointing(name: str, options: dict[str, Any]) -> None:
     """What is computed again on the way back has the same gradients, to second order where torch has that."""
-    options = {"block_size": block_size, "reduction": reduction}
+    call = Call(name, rows=6, **options)
     for second, ways in ((False, (False, True)), (True, (False,))):
-        expected = _with_gradients(loss, options, reentrant=None, second=second)
+        expected = _with_gradients(call, reentrant=None, second=second)
         for reentrant in ways:
-            found = _with_gradients(loss, options, reentrant=reentrant, second=second)
+            found = _with_gradients(call, reentrant=reentrant, second=second)
             for ours, theirs in zip(found, expected, strict=True):
                 assert (ours is None) == (theirs is None)
                 if ours is not None and theirs is not None:
@@ -145,16 +75,15 @@ def test_torch_checkpointing(loss: Loss, block_size: int | None, reduction: str)
 
 
 @losses
-@blocks
-@pytest.mark.parametrize("reduction", ["mean", "none"])
-def test_torch_selective_checkpointing(loss: Loss, block_size: int | None, reduction: str) -> None:
+@options
+def test_torch_selective_checkpointing(name: str, options: dict[str, Any]) -> None:
     """With results kept from the first pass, in which torch refuses changes, the gradients are the same."""
-    options = {"block_size": block_size, "reduction": reduction}
+    call = Call(name, rows=6, **options)
     aten = torch.ops.aten
     for saved in ([aten.mm.default], [aten.mm.default, aten.exp.default, aten.mul.Tensor]):
         contexts = functools.partial(create_selective_checkpoint_contexts, saved)
-        found = _with_gradients(loss, options, reentrant=False, second=False, context_fn=contexts)
-        for ours, theirs in zip(found, _with_gradients(loss, options, reentrant=None, second=False), strict=True):
+        found = _with_gradients(call, reentrant=False, second=False, context_fn=contexts)
+        for ours, theirs in zip(found, _with_gradients(call, reentrant=None, second=False), strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
 
 
@@ -192,15 +121,18 @@ def test_torch_sharded_tensors_are_refused(mesh: Any) -> None:
 # --------------------------------------------------------------------------------------------------------------- JAX
 
 
-@losses
-@blocks
-def test_jax_compiles_a_loss_once(loss: Loss, block_size: int | None, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(("name", "block_size"), [(name, (None, 2)[k % 2]) for k, name in enumerate(STREAMED)])
+def test_jax_compiles_a_loss_once(name: str, block_size: int | None, caplog: pytest.LogCaptureFixture) -> None:
     """Without jit, in a loop: parts that are made for each call are found to be those of the last."""
+    call = Call(name, block_size=block_size)
+    arrays, others = call.jax(), [jnp.asarray(x) for x in call.others]
 
     def run(*arrays: jax.Array) -> None:
-        pnce.value_and_grad(lambda x, y, t: loss(x, y, t, block_size=block_size), argnums=(0, 1, 2))(*arrays)
+        def loss(*given: jax.Array) -> Any:  # a function of its own each time
+            return call(*given, *others)
 
-    arrays = [jnp.asarray(x) for x in _numbers()]
+        pnce.value_and_grad(loss, argnums=tuple(range(len(arrays))))(*arrays)
+
     for _ in range(2):
         run(*arrays)
     caplog.clear()
@@ -244,12 +176,13 @@ def test_jax_second_derivatives_of_distances(name: pnce.typing.SimilarityName) -
     np.testing.assert_allclose(hessian, expected, rtol=1e-10, atol=1e-10)
 
 
-@losses
-def test_jax_differentiates_by_a_python_number(loss: Loss) -> None:
+@pytest.mark.parametrize("name", [name for name in WAYS if "." not in name])
+def test_jax_differentiates_by_a_python_number(name: str) -> None:
     """JAX passes a rule for a derivative its own class of numbers instead of an array."""
-    x, y, _ = map(jnp.asarray, _numbers())
-    gradient = jax.grad(loss, argnums=2)
-    np.testing.assert_allclose(gradient(x, y, 0.5), gradient(x, y, jnp.asarray(0.5)), rtol=1e-12)
+    call = Call(name, block_size="auto")
+    *arrays, number = call.jax()
+    gradient = jax.grad(call, argnums=len(arrays))
+    np.testing.assert_allclose(gradient(*arrays, float(number)), gradient(*arrays, number), rtol=1e-12)
 
 
 def test_jax_keeps_nothing_of_a_call() -> None:
@@ -278,8 +211,9 @@ def test_jax_keeps_nothing_of_a_call() -> None:
 @pytest.mark.parametrize("name", ["info_nce", "nt_xent", "clip", "siglip", "supcon", "hcl"])
 def test_jax_keeps_no_derivative(name: str) -> None:
     """JAX's caches tell calls apart by the derivative that they are in, of which they keep a dead reference."""
-    arrays = [jnp.asarray(x) for x in _numbers()]
-    gradient = jax.grad(LOSSES[name], argnums=(0, 1, 2))
+    call = Call(name, rows=6, block_size="auto")
+    arrays = call.jax()
+    gradient = jax.grad(call, argnums=tuple(range(len(arrays))))
 
     def dead() -> int:
         gc.collect()
