@@ -17,8 +17,8 @@ from portable_nce._core.namespace import namespace_of
 from portable_nce.similarities import max_sim
 from portable_nce.testing import run_ranks
 
-jax.config.update("jax_enable_x64", True)  # type: ignore[no-untyped-call]  # noqa: FBT003  (JAX's interface)
 pytestmark = [
+    pytest.mark.usefixtures("jax_x64"),
     pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
 ]

@@ -16,7 +16,7 @@ import portable_nce as pnce
 from portable_nce._core.registry import adapter_of
 
 mx.set_default_device(mx.cpu)  # where it has float64
-jax.config.update("jax_enable_x64", True)  # type: ignore[no-untyped-call]  # noqa: FBT003  (JAX's interface)
+pytestmark = pytest.mark.usefixtures("jax_x64")
 
 A = np.asarray([[0.3, -0.7, 0.2], [0.9, 0.1, -0.4]])
 B = np.asarray([[0.5, 0.6], [-0.2, 0.4], [0.25, -0.75]])

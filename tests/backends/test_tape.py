@@ -15,7 +15,7 @@ import torch
 
 import portable_nce as pnce
 
-jax.config.update("jax_enable_x64", True)  # noqa: FBT003  (JAX's interface)
+pytestmark = pytest.mark.usefixtures("jax_x64")
 
 Function = Callable[..., Any]
 

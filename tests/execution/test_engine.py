@@ -8,7 +8,6 @@ import math
 from itertools import pairwise
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
 
@@ -31,7 +30,7 @@ from portable_nce.testing import CASES
 
 from catalogue import Watch, losses
 
-jax.config.update("jax_enable_x64", True)  # type: ignore[no-untyped-call]  # noqa: FBT003  (JAX's interface)
+pytestmark = pytest.mark.usefixtures("jax_x64")
 
 RNG = np.random.default_rng(7)
 
@@ -343,6 +342,7 @@ BY_PRODUCTS: dict[str, Any] = {
 }
 
 
+@pytest.mark.internals
 @pytest.mark.parametrize("loss", BY_PRODUCTS.values(), ids=BY_PRODUCTS)
 def test_losses_of_inner_products_go_by_products(loss: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiling, "_ROWS", 4)  # small matrices of labels are masked
@@ -367,6 +367,7 @@ def test_losses_of_rows_and_columns_take_both_from_the_same_tiles(loss: str) -> 
     assert {*watch.roads} == {"one pass, products of both sides"}
 
 
+@pytest.mark.internals
 def test_labels_are_masks_where_classes_are_large(monkeypatch: pytest.MonkeyPatch) -> None:
     x = RNG.normal(size=(1030, 4))
     monkeypatch.setattr(tiling, "_ROWS", 32)
@@ -404,6 +405,7 @@ def test_a_sweep_leaves_out_gradients_that_nobody_wants(structure: str, block_si
                 assert got is None
 
 
+@pytest.mark.internals
 @pytest.mark.parametrize("library", ["numpy", "array_api_strict", "torch", "jax.numpy"])
 def test_adapters_ask_for_the_gradients_that_are_wanted(library: str, monkeypatch: pytest.MonkeyPatch) -> None:
     xp = importlib.import_module(library)
@@ -557,6 +559,7 @@ def check_parts(pairing: str, objective: str, cuts: tuple[int, ...], block_size:
     close(sum(part[1][1] for part in parts), to_columns)
 
 
+@pytest.mark.internals
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize("temperature", [1.0, 0.01])
 @pytest.mark.parametrize("form", ["each", "pooled", "separate"])
@@ -596,6 +599,7 @@ def test_sorted_labels_give_what_masks_give(
         np.testing.assert_allclose(ours, slope, rtol=1e-10, atol=1e-12 * (1 + np.max(np.abs(slope))))
 
 
+@pytest.mark.internals
 @pytest.mark.parametrize("block_size", [None, 3, "auto"])
 @pytest.mark.parametrize(
     "name", ["nt_xent", "nt_xent, queue", "three views", "dclw", "flat_nce", "siglip", "supcon, queue"]

@@ -13,7 +13,7 @@ import pytest
 import portable_nce as pnce
 from portable_nce.modules.jax import encode_in_chunks
 
-jax.config.update("jax_enable_x64", True)  # type: ignore[no-untyped-call]  # noqa: FBT003  (JAX's interface)
+pytestmark = pytest.mark.usefixtures("jax_x64")
 
 WIDTH = 4
 P: Any = jax.P

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -21,7 +20,7 @@ from portable_nce.similarities import Similarity, resolve
 
 from catalogue import Watch
 
-jax.config.update("jax_enable_x64", True)  # noqa: FBT003  (JAX's interface)
+pytestmark = pytest.mark.usefixtures("jax_x64")
 
 RNG = np.random.default_rng(5)
 X, Y = RNG.normal(size=(6, 4)), RNG.normal(size=(6, 4))

@@ -30,7 +30,7 @@ jax: Any = importlib.import_module("jax")
 jnp: Any = importlib.import_module("jax.numpy")
 optax: Any = importlib.import_module("optax")
 
-jax.config.update("jax_enable_x64", True)  # noqa: FBT003  (JAX's interface)
+pytestmark = pytest.mark.usefixtures("jax_x64")
 
 TOLERANCE = 1e-6
 """How far value and gradients may be apart, relative to the largest entry."""
