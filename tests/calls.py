@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
 import jax
@@ -10,16 +13,16 @@ import numpy as np
 import torch
 
 import portable_nce as pnce
-from portable_nce.testing.cases import CASES, LOSSES, Case, example
+from portable_nce.testing.cases import CASES, LOSSES, example
 
-OF_SCORES: dict[str, Case] = {}
+OF_SCORES = {
+    case.loss: case
+    for case in reversed(CASES)  # the first of each loss stays
+    if case.loss.startswith(("bounds.", "density.", "diagnostics.")) and case.regime == "normal"
+}
 """One call of each function of bounds, density and diagnostics."""
-for case in CASES:
-    if case.loss.startswith(("bounds.", "density.", "diagnostics.")) and case.regime == "normal":
-        OF_SCORES.setdefault(case.loss, case)
 
 EACH = [*(name for name in LOSSES if " " not in name), *OF_SCORES]
-STREAMED = [name for name in EACH if name in vars(pnce) and name not in {"cosent", "angle"}]
 WAYS = [
     *("info_nce", "info_nce neg_euclidean", "contrast labels", "nt_xent three views", "relic", "siglip", "contrastive"),
     *("triplet", "triplet_from_labels", "triplet_from_labels batch_hard", "moco queue", "nnclr", "from_scores.clip"),
@@ -27,32 +30,44 @@ WAYS = [
 """One loss for each way through the library: where all would take their time to compile and show nothing new."""
 
 
+def options_of(name: str) -> set[str]:
+    """Give the names of what a loss can be given, `matryoshka` those of the loss that it nests."""
+    loss = name.partition(" ")[0]
+    return {*inspect.signature(attrgetter("clip" if loss == "matryoshka" else loss)(pnce)).parameters}
+
+
 class Call:
     """A loss as a function of the arrays that it has gradients for, and then of the others."""
 
     def __init__(self, name: str, *, rows: int = 4, seed: int = 7, **options: Any) -> None:
+        """Take of the options those that the loss has; it is dense where nothing else is said."""
+
         def normal(shape: tuple[int, ...], place: int) -> Any:
             return np.random.default_rng((seed, place)).normal(size=shape).tolist()
 
         case = OF_SCORES[name] if name in OF_SCORES else example(name, rows, fill=normal)
-        given = {key: value for key, value in options.items() if value is not None and key != "block_size"}
-        given |= {"block_size": options.get("block_size")} if name.partition(" ")[0] in STREAMED else {}
         constant = LOSSES[name].constant if name in LOSSES else frozenset()
         arrays = {key: np.asarray(value) for key, value in case.arguments.items()}
-        self.call = case.bound(**given)
-        self.learned = [key for key in arrays if key not in constant]
+        given = {"block_size": None, **options}
+        self.call = case.bound(**{key: given[key] for key in given.keys() & options_of(name)})
+        self.learned = {key: x for key, x in arrays.items() if key not in constant}
         constants = {key: np.asarray(value) for key, value in case.constants.items()}
-        self.fixed = {**{key: arrays[key] for key in arrays if key in constant}, **constants}
-        self.numbers = [arrays[key] for key in self.learned]
-        self.others = [*self.fixed.values()]
+        self.fixed = {key: arrays[key] for key in arrays if key in constant} | constants
+        self.numbers = [*self.learned.values()]
 
     def __call__(self, *arrays: Any) -> Any:
         """Call the loss on its arrays, or on those with gradients alone."""
         kinds: list[Any] = [(torch.Tensor, torch.asarray), (jax.Array, jnp.asarray), (object, np.asarray)]
         convert = next(function for kind, function in kinds if isinstance(arrays[0], kind))
-        others = arrays[len(self.learned) :] or [convert(x) for x in self.others]
-        named = zip([*self.learned, *self.fixed], [*arrays[: len(self.learned)], *others], strict=True)
+        count = len(self.learned)
+        named = zip(
+            [*self.learned, *self.fixed], [*arrays[:count], *(arrays[count:] or self.others(convert))], strict=True
+        )
         return self.call(dict(named))
+
+    def others(self, convert: Callable[[Any], Any]) -> list[Any]:
+        """Make the arrays without a gradient."""
+        return [convert(x) for x in self.fixed.values()]
 
     def torch(self, *, requires_grad: bool = False) -> list[torch.Tensor]:
         """Make the arrays with gradients, for PyTorch."""

@@ -22,7 +22,7 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 import portable_nce as pnce
 from portable_nce.testing.cases import LOSSES
 
-from calls import STREAMED, WAYS, Call
+from calls import Call
 
 pytestmark = [
     pytest.mark.usefixtures("jax_x64"),
@@ -30,10 +30,9 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning"),
 ]
 
-losses = pytest.mark.parametrize("name", [name for name in LOSSES if name.partition(" ")[0] in STREAMED])
-options = pytest.mark.parametrize(
-    "options", [{"block_size": size, "reduction": kind} for size in (None, 2) for kind in ("mean", "none")], ids=str
-)
+losses = pytest.mark.parametrize("name", [name for name in LOSSES if not name.startswith("from_scores.")])
+blocks = pytest.mark.parametrize("block_size", [None, 2])
+reductions = pytest.mark.parametrize("reduction", ["mean", "none"])
 
 
 # ------------------------------------------------------------------------------------------------------------- torch
@@ -60,10 +59,11 @@ def _with_gradients(call: Call, *, reentrant: bool | None, second: bool, **how: 
 
 
 @losses
-@options
-def test_torch_checkpointing(name: str, options: dict[str, Any]) -> None:
+@blocks
+@reductions
+def test_torch_checkpointing(name: str, block_size: int | None, reduction: str) -> None:
     """What is computed again on the way back has the same gradients, to second order where torch has that."""
-    call = Call(name, rows=6, **options)
+    call = Call(name, rows=6, block_size=block_size, reduction=reduction)
     for second, ways in ((False, (False, True)), (True, (False,))):
         expected = _with_gradients(call, reentrant=None, second=second)
         for reentrant in ways:
@@ -75,10 +75,11 @@ def test_torch_checkpointing(name: str, options: dict[str, Any]) -> None:
 
 
 @losses
-@options
-def test_torch_selective_checkpointing(name: str, options: dict[str, Any]) -> None:
+@blocks
+@reductions
+def test_torch_selective_checkpointing(name: str, block_size: int | None, reduction: str) -> None:
     """With results kept from the first pass, in which torch refuses changes, the gradients are the same."""
-    call = Call(name, rows=6, **options)
+    call = Call(name, rows=6, block_size=block_size, reduction=reduction)
     aten = torch.ops.aten
     for saved in ([aten.mm.default], [aten.mm.default, aten.exp.default, aten.mul.Tensor]):
         contexts = functools.partial(create_selective_checkpoint_contexts, saved)
@@ -121,11 +122,12 @@ def test_torch_sharded_tensors_are_refused(mesh: Any) -> None:
 # --------------------------------------------------------------------------------------------------------------- JAX
 
 
-@pytest.mark.parametrize(("name", "block_size"), [(name, (None, 2)[k % 2]) for k, name in enumerate(STREAMED)])
+@losses
+@blocks
 def test_jax_compiles_a_loss_once(name: str, block_size: int | None, caplog: pytest.LogCaptureFixture) -> None:
     """Without jit, in a loop: parts that are made for each call are found to be those of the last."""
     call = Call(name, block_size=block_size)
-    arrays, others = call.jax(), [jnp.asarray(x) for x in call.others]
+    arrays, others = call.jax(), call.others(jnp.asarray)
 
     def run(*arrays: jax.Array) -> None:
         def loss(*given: jax.Array) -> Any:  # a function of its own each time
@@ -176,7 +178,7 @@ def test_jax_second_derivatives_of_distances(name: pnce.typing.SimilarityName) -
     np.testing.assert_allclose(hessian, expected, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("name", [name for name in WAYS if "." not in name])
+@pytest.mark.parametrize("name", [name for name, loss in LOSSES.items() if loss.parameters])
 def test_jax_differentiates_by_a_python_number(name: str) -> None:
     """JAX passes a rule for a derivative its own class of numbers instead of an array."""
     call = Call(name, block_size="auto")

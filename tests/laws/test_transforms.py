@@ -18,7 +18,7 @@ from portable_nce._execution import tiling
 from portable_nce.similarities import NAMES
 from portable_nce.testing.cases import LOSSES
 
-from calls import EACH, STREAMED, WAYS, Call
+from calls import EACH, OF_SCORES, WAYS, Call
 
 pytestmark = [
     pytest.mark.usefixtures("jax_x64"),
@@ -33,13 +33,9 @@ SURROGATES = {"bounds.fdv", "bounds.flo", "bounds.js_mi", "bounds.mine", "bounds
 
 each_loss = pytest.mark.parametrize("name", EACH)
 each_way = pytest.mark.parametrize("name", WAYS)
-each_block = pytest.mark.parametrize(
-    ("name", "block_size"), [*((name, None) for name in EACH), *((name, 2) for name in STREAMED)]
-)
-each_with_a_block, each_way_with_a_block = (
-    pytest.mark.parametrize(("name", "block_size"), [(name, (None, 2)[k % 2]) for k, name in enumerate(names)])
-    for names in (EACH, WAYS)
-)
+each_with_a_slope = pytest.mark.parametrize("name", [name for name in EACH if name not in SURROGATES])
+each_score = pytest.mark.parametrize("name", OF_SCORES)
+blocks = pytest.mark.parametrize("block_size", [None, 2])
 
 
 def close(ours: Any, theirs: Any, tolerance: float = 1e-12) -> None:
@@ -62,13 +58,17 @@ def backward(function: Callable[..., Any], arrays: list[torch.Tensor], *others: 
 # --- PyTorch --------------------------------------------------------------------------------------------------------
 
 
-@each_block
+@each_loss
+@blocks
 def test_torch_backward(name: str, block_size: int | None) -> None:
-    """Of all arrays; and the gradient of one is what it is beside the others, also differentiated again."""
-    call, dense = Call(name, block_size=block_size), Call(name)
-    close(backward(call, call.torch(requires_grad=True)), dense.expected())
-    if name in SURROGATES:
-        return
+    close(backward(Call(name, block_size=block_size), Call(name).torch(requires_grad=True)), Call(name).expected())
+
+
+@each_with_a_slope
+@blocks
+def test_torch_backward_of_some_arguments(name: str, block_size: int | None) -> None:
+    """The gradient of one argument is what it is beside the others, also where it is differentiated again."""
+    call = Call(name, block_size=block_size)
     options: Any = {"create_graph": True, "materialize_grads": True}
     for k in range(len(call.numbers)):
         every, some = call.torch(requires_grad=True), call.torch()
@@ -85,19 +85,17 @@ def test_torch_backward(name: str, block_size: int | None) -> None:
             close(again, slopes)
 
 
-@each_with_a_block
+@each_with_a_slope
+@pytest.mark.parametrize("block_size", [None, 2, "auto"])
 def test_torch_gradcheck_to_second_order(name: str, block_size: Any) -> None:
-    """For the blocks that are given, and for those that "auto" takes in a small batch."""
-    for blocks in {block_size, "auto"} if name in STREAMED else {None}:
-        call = Call(name, block_size=blocks)
-        arrays = call.torch(requires_grad=True)
-        if name in SURROGATES or not call(*arrays).requires_grad:
-            return
-        assert torch.autograd.gradcheck(call, arrays, check_forward_ad=True, fast_mode=True)
-        assert torch.autograd.gradgradcheck(call, arrays, check_fwd_over_rev=True, fast_mode=True)
+    call = Call(name, block_size=block_size)
+    arrays = call.torch(requires_grad=True)
+    assert torch.autograd.gradcheck(call, arrays, check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(call, arrays, check_fwd_over_rev=True)
 
 
-@each_way_with_a_block
+@each_way
+@blocks
 def test_torch_func(name: str, block_size: int | None) -> None:
     calls = [Call(name, block_size=block_size, seed=seed) for seed in range(3)]
     call, arrays = calls[0], calls[0].torch()
@@ -124,18 +122,16 @@ def test_torch_func(name: str, block_size: int | None) -> None:
     close(torch.func.jacrev(torch.func.jacfwd(function))(x), expected)
 
 
-@pytest.mark.parametrize("name", [name for name in EACH if name not in WAYS])
-def test_torch_compile_of_every_other_loss(name: str) -> None:
-    """In one graph, with its gradient; the others follow."""
+@each_score
+def test_torch_compile_of_scores(name: str) -> None:
     torch.compiler.reset()
-    call = Call(name, block_size="auto")
-    others = [torch.asarray(x) for x in call.others]
-    arrays = call.torch(requires_grad=True)
+    call, arrays = Call(name), Call(name).torch(requires_grad=True)
     compiled = torch.compile(call, fullgraph=True, backend="eager")
+    others = call.others(torch.asarray)
     close(backward(compiled, arrays, *others), backward(call, arrays, *others))
 
 
-@each_way
+@pytest.mark.parametrize("name", [*dict.fromkeys((*EACH[: -len(OF_SCORES)], *WAYS))])
 def test_torch_compile_serves_every_batch_size(name: str) -> None:
     """One graph for the first batch, and one for all others."""
     torch.compiler.reset()
@@ -145,27 +141,31 @@ def test_torch_compile_serves_every_batch_size(name: str) -> None:
         graphs.append(graph)
         return graph.forward
 
-    first = Call(name, block_size="auto")
-    compiled = torch.compile(first, fullgraph=True, backend=count)
-    for size in (4, 6, 7, 12):
+    compiled = torch.compile(Call(name, block_size="auto"), fullgraph=True, backend=count)
+    for size in (4, 6, 7, 8, 10, 5, 12, 14, 16, 20):
         call = Call(name, rows=size, block_size="auto")
-        others = [torch.asarray(x) for x in call.others]
-        arrays = call.torch(requires_grad=True)
+        others, arrays = call.others(torch.asarray), call.torch(requires_grad=True)
         close(backward(compiled, arrays, *others), backward(call, arrays, *others))
     assert len(graphs) <= 3
 
 
-@pytest.mark.parametrize("name", ["info_nce", "contrastive"])
-def test_torch_compile_of_blocks(name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "block_size"),
+    [
+        ("info_nce", None),
+        *((name, 2) for name in ("info_nce", "contrast labels", "contrastive", "triplet_from_labels batch_hard")),
+    ],
+)
+def test_torch_compile_with_its_gradient(name: str, block_size: int | None) -> None:
     torch.compiler.reset()
-    call = Call(name, block_size=2)
+    call = Call(name, block_size=block_size)
     compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
-    others = [torch.asarray(x) for x in call.others]
+    others = call.others(torch.asarray)
     close(backward(compiled, call.torch(requires_grad=True), *others), Call(name).expected())
 
 
 @pytest.mark.internals
-@pytest.mark.parametrize("name", ["info_nce", "triplet_from_labels"])
+@pytest.mark.parametrize("name", ["info_nce", "clip", "siglip", "supcon", "triplet_from_labels"])
 def test_torch_compile_of_a_large_batch_is_cut_into_blocks(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     torch.compiler.reset()
     monkeypatch.setattr(tiling, "_COMPILED_ENTRIES", 300)
@@ -173,7 +173,7 @@ def test_torch_compile_of_a_large_batch_is_cut_into_blocks(monkeypatch: pytest.M
     compiled = torch.compile(call, fullgraph=True, backend="eager", dynamic=True)
     for size in (12, 33):  # in one block, and in sixteen
         call = Call(name, rows=size, block_size="auto")
-        arrays = [*call.torch(), *(torch.asarray(x) for x in call.others)]
+        arrays = [*call.torch(), *call.others(torch.asarray)]
         close(compiled(*arrays), call(*arrays))
 
 
@@ -183,10 +183,10 @@ def test_torch_compile_with_inductor() -> None:
     close(backward(torch.compile(call, fullgraph=True), call.torch(requires_grad=True)), call.expected())
 
 
-@pytest.mark.parametrize("name", ["info_nce", "siglip"])
-def test_torch_compile_of_transforms(name: str) -> None:
+@pytest.mark.parametrize(("name", "reduction"), [("info_nce", "mean"), ("info_nce", "none"), ("siglip", "mean")])
+def test_torch_compile_of_transforms(name: str, reduction: str) -> None:
     """Whatever is compiled: no gradient at all, one, or transforms of it."""
-    call = Call(name, block_size=2, reduction="none" if name == "info_nce" else None)
+    call = Call(name, block_size=2, reduction=reduction)
     x, *rest = call.torch()
 
     def function(a: torch.Tensor) -> torch.Tensor:
@@ -199,6 +199,9 @@ def test_torch_compile_of_transforms(name: str) -> None:
 
     each = torch.stack([x, -x])
     for transformed, argument in (
+        (function, x),
+        (torch.func.grad(function), x),
+        (torch.func.vmap(function), each),
         (torch.func.vmap(torch.func.grad(function)), each),
         (forward, x),
         (torch.func.hessian(function), x),
@@ -207,14 +210,14 @@ def test_torch_compile_of_transforms(name: str) -> None:
         close(torch.compile(transformed, fullgraph=True, backend="eager")(argument), transformed(argument))
 
 
-@each_block
+@each_loss
+@blocks
 def test_torch_meta_tensors_have_shapes_and_no_values(name: str, block_size: int | None) -> None:
     """A device whose numbers nobody can look at."""
     call = Call(name, block_size=block_size)
     for dtype in (torch.float32, torch.bfloat16):
         arrays = [torch.tensor(x, dtype=dtype, device="meta", requires_grad=True) for x in call.numbers]
-        kinds = [dtype if x.dtype.kind == "f" else None for x in call.others]
-        others = [torch.tensor(x, dtype=d, device="meta") for x, d in zip(call.others, kinds, strict=True)]
+        others = [x.to("meta", dtype if x.is_floating_point() else x.dtype) for x in call.others(torch.asarray)]
         for like, found in zip((torch.empty((), dtype=dtype), *arrays), backward(call, arrays, *others), strict=True):
             assert (found.shape, found.dtype, found.device.type) == (like.shape, dtype, "meta")
 
@@ -228,7 +231,7 @@ def test_torch_export_of_a_dynamic_batch(name: str) -> None:
 
     def arrays(rows: int) -> tuple[torch.Tensor, ...]:
         one = Call(name, rows=rows)
-        return tuple(torch.asarray(x) for x in (*one.numbers, *one.others))
+        return (*one.torch(), *one.others(torch.asarray))
 
     call = Call(name, block_size="auto")
     dynamic = [
@@ -282,8 +285,7 @@ def test_value_and_grad_composes_with_autograd() -> None:
 
 @pytest.mark.parametrize("block_size", [None, 2])
 def test_torch_autocast_does_not_touch_the_loss(block_size: int | None) -> None:
-    call = Call("info_nce", block_size=block_size)
-    x, y = (v.detach().float() for v in call.torch()[:2])
+    x, y = (v.float() for v in Call("info_nce").torch()[:2])
     x.requires_grad_()
     negatives = y[:, None, :] * y
 
@@ -318,7 +320,8 @@ def test_torch_parameters_and_subclasses() -> None:
 # --- JAX ------------------------------------------------------------------------------------------------------------
 
 
-@each_with_a_block
+@each_loss
+@blocks
 def test_jax_jit(name: str, block_size: int | None) -> None:
     call = Call(name, block_size=block_size)
     places = tuple(range(len(call.numbers)))
@@ -326,9 +329,20 @@ def test_jax_jit(name: str, block_size: int | None) -> None:
     close([value, *gradients], Call(name).expected())
 
 
-def test_jax_plain_style() -> None:
+@pytest.mark.parametrize("name", [name for name in EACH if "." in name and name not in SURROGATES])
+def test_jax_jvp_of_scores(name: str) -> None:
+    call = Call(name)
+    value, *gradients = call.expected()
+    tangents = [np.random.default_rng(k).normal(size=x.shape) for k, x in enumerate(call.numbers)]
+    found = jax.jit(lambda *tangents: jax.jvp(call, tuple(call.jax()), tangents))(*map(jnp.asarray, tangents))
+    close(found, [value, sum(np.vdot(g, v) for g, v in zip(gradients, tangents, strict=True))])
+
+
+@blocks
+def test_jax_plain_style(block_size: int | None) -> None:
     x, y, t = Call("info_nce").jax()
-    close(jax.grad(pnce.info_nce)(x, y, temperature=t), Call("info_nce").expected()[1])
+    slope = jax.grad(pnce.info_nce)(x, y, temperature=t, block_size=block_size)
+    close(slope, Call("info_nce").expected()[1])
 
 
 @each_loss
@@ -336,9 +350,8 @@ def test_jax_lowers_every_loss_for_devices_that_are_not_here(name: str) -> None:
     """With products of the highest precision, which on these devices is not the default."""
     call = Call(name, rows=6, block_size="auto")
     gradient = jax.jit(jax.value_and_grad(call, argnums=tuple(range(len(call.numbers)))))
-    traced = gradient.trace(
-        *(jnp.asarray(x, dtype=np.float32 if x.dtype.kind == "f" else None) for x in (*call.numbers, *call.others))
-    )
+    arrays = [*call.jax(), *call.others(jnp.asarray)]
+    traced = gradient.trace(*(x.astype(jnp.float32) if x.dtype == jnp.float64 else x for x in arrays))
     for platform in ("cuda", "tpu"):
         text = traced.lower(lowering_platforms=(platform,)).as_text()
         products = [line for line in text.splitlines() if "dot_general" in line]
@@ -351,17 +364,17 @@ def test_jax_export_of_a_symbolic_batch(name: str) -> None:
     places = tuple(range(len(call.numbers)))
     (batch,) = jax_export.symbolic_shape("batch")
     sizes = {5: batch, 6: batch + 1, 10: 2 * batch, 15: 3 * batch}
-    shapes = [
-        jax.ShapeDtypeStruct(tuple(sizes.get(n, n) for n in x.shape), x.dtype) for x in (*call.numbers, *call.others)
-    ]
+    arrays = [*call.jax(), *call.others(jnp.asarray)]
+    shapes = [jax.ShapeDtypeStruct(tuple(sizes.get(n, n) for n in x.shape), x.dtype) for x in arrays]
     exported = jax_export.export(jax.jit(jax.value_and_grad(call, argnums=places)))(*shapes)
     for size in (4, 9):
         one = Call(name, rows=size)
-        value, gradients = exported.call(*one.jax(), *(jnp.asarray(x) for x in one.others))
+        value, gradients = exported.call(*one.jax(), *one.others(jnp.asarray))
         close([value, *gradients], one.expected())
 
 
-@each_way_with_a_block
+@each_way
+@blocks
 def test_jax_vmap_jvp_and_second_order(name: str, block_size: int | None) -> None:
     """Forward over reverse, and reverse over reverse, are what torch gives of the dense loss."""
     calls = [Call(name, block_size=block_size, seed=seed) for seed in range(3)]
@@ -382,19 +395,19 @@ def test_jax_vmap_jvp_and_second_order(name: str, block_size: int | None) -> Non
 # --- queues ---------------------------------------------------------------------------------------------------------
 
 SLOTS, STEPS = 4, 4
-each_batch = pytest.mark.parametrize("batch", [2, 6])
+each_batch = pytest.mark.parametrize("batch", [2, 3, 6])
 MEMORY_LOSSES: dict[str, Callable[..., Any]] = {
     "moco": pnce.moco,
     "nnclr": lambda x, y, queue: pnce.nnclr(y, x, queue),  # the gradient of NNCLR is that of the second view
-    "supcon": lambda x, _, queue: pnce.supcon(x, _labels(x), keys=queue, key_labels=None),
+    "supcon": lambda x, y, queue: pnce.supcon(x, _labels(y), keys=queue),
 }
 each_memory_loss = pytest.mark.parametrize("name", MEMORY_LOSSES)
 
 
-def _labels(x: Any) -> Any:
-    if isinstance(x, torch.Tensor):
-        return torch.arange(x.shape[0]) // 2
-    return (jnp if isinstance(x, jax.Array) else np).arange(x.shape[0]) // 2
+def _labels(rows: Any) -> Any:
+    """Make classes that differ from step to step."""
+    positive = rows[:, 0] > 0
+    return positive.to(torch.int64) if isinstance(rows, torch.Tensor) else positive.astype("int64")
 
 
 def _queue(rows: Any, name: str) -> pnce.Queue:
@@ -423,6 +436,8 @@ def same_queue(ours: pnce.Queue, expected: pnce.Queue) -> None:
     np.testing.assert_array_equal(np.asarray(ours.valid), expected.valid)
     assert (ours.labels is None) == (expected.labels is None)
     if ours.labels is not None:
+        assert expected.labels is not None
+        assert np.asarray(ours.labels).dtype == expected.labels.dtype
         np.testing.assert_array_equal(np.asarray(ours.labels), expected.labels)
 
 
@@ -453,18 +468,25 @@ def test_torch_compile_of_a_step_with_a_queue(name: str, batch: int) -> None:
 
 @each_memory_loss
 @each_batch
-def test_jax_scan_carries_a_queue(name: str, batch: int) -> None:
-    """Static shapes: the queue is the carry of a loop, with its labels; it is traced once."""
+def test_jax_steps_with_a_queue(name: str, batch: int) -> None:
+    """Traced once for all calls, and as the carry of a loop, whose shapes are static."""
+    traced = []
 
     def step(queue: pnce.Queue, given: jax.Array) -> Any:
+        traced.append(batch)
         x, y = given[0, ...], given[1, ...]
         return _push(queue, y, name), jax.value_and_grad(lambda a: MEMORY_LOSSES[name](a, y, queue))(x)
 
     data, expected, last = steps(name, batch)
-    queue, (values, slopes) = jax.jit(lambda *given: jax.lax.scan(step, *given))(
-        _queue(jnp.zeros((batch, 3)), name), jnp.asarray(data)
-    )
-    close([values, slopes], [np.stack(each) for each in zip(*expected, strict=True)])
+    empty = _queue(jnp.zeros((batch, 3)), name)
+    compiled, queue = jax.jit(step), empty
+    for given, wanted in zip(jnp.asarray(data), expected, strict=True):
+        queue, found = compiled(queue, given)
+        close(found, wanted)
+    same_queue(queue, last)
+    assert traced == [batch]
+    queue, found = jax.lax.scan(step, empty, jnp.asarray(data))
+    close(found, [np.stack(each) for each in zip(*expected, strict=True)])
     same_queue(queue, last)
 
 
@@ -485,7 +507,7 @@ def test_jax_scan_carries_a_queue_of_fewer_bits_than_the_keys() -> None:
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        *(("info_nce", {"block_size": size}) for size in (None, 2)),
+        *(("info_nce", {"block_size": size}) for size in ("auto", None, 2)),
         *((name, {}) for name in ("info_nce dot", "info_nce shared", "clip", "siglip", "nt_xent three views", "dclw")),
     ],
 )
@@ -523,9 +545,11 @@ def linear_calls(name: str) -> list[tuple[Callable[..., Any], list[np.ndarray]]]
         return [(of_factors(name), Call("info_nce").numbers)]
     loss = LOSSES.get(name)
     any_similarity = loss is not None and loss.laws and loss.similarity == "cosine"
-    blocks = [None, 2] if name.partition(" ")[0] in STREAMED else [None]
-    similarities = [None, "neg_sq_euclidean", "neg_euclidean"] if any_similarity else [None]
-    calls = [Call(name, block_size=b, similarity=s) for b in blocks for s in similarities]
+    options: list[dict[str, Any]] = [
+        {},
+        *({"similarity": s} for s in ("neg_sq_euclidean", "neg_euclidean") if any_similarity),
+    ]
+    calls = [Call(name, block_size=size, **given) for size in (None, 2) for given in options]
     return [(call, call.numbers) for call in calls]
 
 

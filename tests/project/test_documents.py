@@ -158,6 +158,13 @@ def test_the_readme_has_a_block_for_each_library_with_the_same_lines() -> None:
     assert len({match[0] for match in definitions if match is not None}) == 1
 
 
+def test_the_lines_of_other_libraries_can_be_read() -> None:
+    imports, *lines = BLOCKS["docs/coming-from.md"]
+    assert imports.source.splitlines()[-1] == "import portable_nce as pnce"
+    for block in lines:
+        ast.parse(block.source)
+
+
 def report_of(folder: Path, tests: dict[str, str]) -> None:
     """Write a report of tests, by name with their modules, as pytest does."""
     folder.mkdir(parents=True)
