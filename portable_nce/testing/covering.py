@@ -1,9 +1,9 @@
 """A pytest plugin for short runs: of the parameter sets of each test, some that hold every value of every parameter.
 
 ``-p portable_nce.testing.covering``. A test that is parametrized several times runs the product of its values, of which
-few can fail alone. With this plugin it runs a covering array: each value at least once. In a
-test of variants, cases of `portable_nce.testing.CASES` count as one value if they call the same loss in the same
-regime; tests marked ``all_cases`` run all of them in float64 on NumPy. A variant with a `slice` runs the tests that it names.
+few can fail alone. With this plugin it runs a covering array: each value at least once. In a test of variants, cases of
+`portable_nce.testing.CASES` count as one value if they call the same loss in the same regime; tests marked
+``all_cases`` run all of them in float64 on NumPy. A variant with a `slice` runs the tests that it names.
 """
 
 from __future__ import annotations
