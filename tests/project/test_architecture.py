@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 import sys
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
-
-import pytest
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 CORE = ROOT / "portable_nce"
@@ -70,8 +71,16 @@ def is_type_checking(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and ast.unparse(node.test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}
 
 
-def imports(path: Path, package: str) -> list[Import]:
-    """List the imports of a file; relative ones become absolute in the given package."""
+@cache
+def nodes(path: Path) -> list[ast.AST]:
+    """List what a file consists of: its module first."""
+    return [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+
+
+@cache
+def imports(path: Path, package: str | None = None) -> list[Import]:
+    """List the imports of a file; relative ones become absolute in its package, or in the given one."""
+    package = package or package_of(path)
     found: list[Import] = []
 
     def visit(node: ast.AST, *, run_time: bool, module_level: bool) -> None:
@@ -93,7 +102,7 @@ def imports(path: Path, package: str) -> list[Import]:
             for child in ast.iter_child_nodes(node):
                 visit(child, run_time=run_time, module_level=module_level and not inside)
 
-    visit(ast.parse(path.read_text(encoding="utf-8")), run_time=True, module_level=True)
+    visit(nodes(path)[0], run_time=True, module_level=True)
     return found
 
 
@@ -104,7 +113,9 @@ def module_of(path: Path) -> str:
 
 
 def package_of(path: Path) -> str:
-    """Give the dotted package in which a file of the core resolves relative imports."""
+    """Give the dotted package in which a file resolves relative imports."""
+    if path in ADAPTERS:
+        return "portable_nce.backends"
     return ".".join(path.relative_to(ROOT).parent.parts)
 
 
@@ -125,75 +136,98 @@ def top(name: str) -> str:
 
 
 def label(path: Path) -> str:
-    """Name a file as the tests' parameters show it."""
+    """Name a file from the root of the project."""
     return str(path.relative_to(ROOT))
 
 
-@pytest.mark.parametrize("path", MATHEMATICS, ids=label)
-def test_the_core_imports_the_standard_library_and_array_api_compat_alone(path: Path) -> None:
-    allowed = {*sys.stdlib_module_names, "portable_nce", "array_api_compat"}
-    strangers = [found for found in imports(path, package_of(path)) if top(found.name) not in allowed]
-    assert not strangers, f"{label(path)} imports {strangers}"
+def offenders(paths: Iterable[Path], faults: Callable[[Path], Any]) -> dict[str, Any]:
+    """Give what is wrong with each file, of those with which something is."""
+    return {label(path): found for path in paths if (found := faults(path))}
 
 
-@pytest.mark.parametrize("path", CONFORMANCE, ids=label)
-def test_the_suite_imports_no_framework(path: Path) -> None:
-    allowed = {*sys.stdlib_module_names, *SUITE, "portable_nce"}
-    strangers = [found for found in imports(path, package_of(path)) if top(found.name) not in allowed]
-    assert not strangers, f"{label(path)} imports {strangers}"
+def strangers(path: Path, *allowed: str, run_time: bool = False) -> list[Import]:
+    """List what a file imports beside the standard library, at all or at run time, and is not allowed to."""
+    known = {*sys.stdlib_module_names, *allowed}
+    return [found for found in imports(path) if top(found.name) not in known and (found.at_run_time or not run_time)]
 
 
-@pytest.mark.parametrize("path", CONFORMANCE, ids=label)
-def test_the_suite_reaches_what_it_tests_by_relative_imports(path: Path) -> None:
+def test_the_core_imports_the_standard_library_and_array_api_compat_alone() -> None:
+    assert offenders(MATHEMATICS, lambda path: strangers(path, "portable_nce", "array_api_compat")) == {}
+
+
+def test_the_suite_imports_no_framework() -> None:
+    assert offenders(CONFORMANCE, lambda path: strangers(path, "portable_nce", *SUITE)) == {}
+
+
+def test_a_module_for_one_framework_imports_that_framework_alone() -> None:
+    assert {path.stem for path in FOR_ONE_FRAMEWORK} == set(MODULES)
+    assert offenders(FOR_ONE_FRAMEWORK, lambda path: strangers(path, "portable_nce", *MODULES[path.stem])) == {}
+
+
+def test_an_adapter_imports_its_framework_and_nothing_of_the_core() -> None:
+    def faults(path: Path) -> list[Import]:
+        others = strangers(path, "portable_nce", *ADAPTER_MAY_IMPORT[path.stem], run_time=True)
+        of_the_core = [
+            found
+            for found in imports(path)
+            if top(found.name) == "portable_nce" and not found.name.startswith("portable_nce.backends.")
+        ]
+        return others + [found for found in of_the_core if found.at_run_time]
+
+    assert {path.stem for path in ADAPTERS} == set(ADAPTER_MAY_IMPORT)
+    assert offenders(ADAPTERS, faults) == {}
+
+
+def absolute(path: Path, package: str) -> list[int]:
+    """List the lines that import from a package, or from within it, by its absolute name."""
+    found = [node for node in nodes(path) if isinstance(node, ast.ImportFrom) and node.level == 0]
+    return [node.lineno for node in found if f"{node.module}.".startswith(f"{package}.")]
+
+
+def test_the_suite_reaches_what_it_tests_by_relative_imports() -> None:
     # So it tests the package that it is a part of, under whatever name that was taken over.
-    absolute = [
-        node.lineno
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.ImportFrom) and node.level == 0 and top(str(node.module)) == "portable_nce"
-    ]
-    assert not absolute, f"{label(path)}: lines {absolute}"
-    assert path.name == "_package.py" or not [
-        found for found in imports(path, "relative." + package_of(path)) if top(found.name) == "portable_nce"
-    ]
+    def faults(path: Path) -> list[Any]:
+        above = [found for found in imports(path, "relative." + package_of(path)) if top(found.name) == "portable_nce"]
+        return [*absolute(path, "portable_nce"), *(above if path.name != "_package.py" else ())]
+
+    assert offenders(CONFORMANCE, faults) == {}
 
 
-@pytest.mark.parametrize("path", CORE_FILES, ids=label)
-def test_there_is_one_door_to_array_api_compat(path: Path) -> None:
-    if label(path) == "portable_nce/_core/namespace.py":
-        assert any(top(found.name) == "array_api_compat" for found in imports(path, package_of(path)))
-        return
-    if module_of(path) in APPLICATION:
-        return  # the command line reports the version of what is installed
-    doors = [found for found in imports(path, package_of(path)) if top(found.name) == "array_api_compat"]
-    assert not doors, f"{label(path)} imports {doors}; go through _core/namespace.py"
+def test_adapters_reach_each_other_by_relative_imports_and_the_core_by_absolute_ones() -> None:
+    # So they work under portable_nce.backends and in any package that takes both folders over.
+    def faults(path: Path) -> list[int]:
+        above = [node.lineno for node in nodes(path) if isinstance(node, ast.ImportFrom) and node.level > 1]
+        return [*above, *absolute(path, "portable_nce.backends")]
+
+    assert offenders(ADAPTERS, faults) == {}
 
 
-def docstrings(tree: ast.AST) -> set[ast.Constant]:
-    """Collect the strings that stand as statements: documentation, which may name what it likes."""
-    return {
-        node.value for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-    }
+def test_there_is_one_door_to_array_api_compat() -> None:
+    def doors(path: Path) -> list[Import]:
+        return [found for found in imports(path) if top(found.name) == "array_api_compat"]
+
+    # The command line reports the version of what is installed.
+    found = offenders((path for path in CORE_FILES if module_of(path) not in APPLICATION), doors)
+    assert set(found) == {"portable_nce/_core/namespace.py"}
 
 
-@pytest.mark.parametrize("path", MATHEMATICS, ids=label)
-def test_only_the_registry_names_frameworks(path: Path) -> None:
-    if label(path) == "portable_nce/_core/registry.py":
-        return  # the built-in table of adapters
-    # torch.compile can follow array-api-compat to the namespace by an import statement only.
-    frameworks = FRAMEWORKS - {"torch"} if label(path) == "portable_nce/_core/namespace.py" else FRAMEWORKS
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    documentation = docstrings(tree)
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in documentation:
-            assert top(node.value) not in frameworks, f"{label(path)}:{node.lineno} names {node.value!r}"
-        if isinstance(node, ast.Name | ast.Attribute):
-            name = node.id if isinstance(node, ast.Name) else node.attr
-            helpers = {f"is_{framework}_{what}" for framework in frameworks for what in ("array", "namespace")}
-            assert name not in frameworks | helpers, f"{label(path)}:{node.lineno} names {name}"
+def test_only_the_registry_names_frameworks() -> None:
+    def names(path: Path) -> list[str]:
+        # torch.compile can follow array-api-compat to the namespace by an import statement only.
+        frameworks = FRAMEWORKS - ({"torch"} if label(path) == "portable_nce/_core/namespace.py" else set())
+        helpers = {f"is_{framework}_{what}" for framework in frameworks for what in ("array", "namespace")}
+        documentation = [node.value for node in nodes(path) if isinstance(node, ast.Expr)]
+        found = []
+        for node in nodes(path):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in documentation:
+                found += [node.value] if top(node.value) in frameworks else []
+            if isinstance(node, ast.Name | ast.Attribute):
+                name = node.id if isinstance(node, ast.Name) else node.attr
+                found += [name] if name in frameworks | helpers else []
+        return found
 
-
-def test_every_module_of_the_core_has_a_layer() -> None:
-    assert {module_of(path) for path in CORE_FILES} == {name for layer in (*LAYERS, *USERS) for name in layer}
+    # The registry has the table of the built-in adapters.
+    assert set(offenders(MATHEMATICS, names)) == {"portable_nce/_core/registry.py"}
 
 
 def layer(name: str) -> int:
@@ -205,23 +239,29 @@ def core_dependencies(path: Path) -> set[str]:
     """Give the modules of the core that a file imports at run time."""
     modules = {module_of(other) for other in CORE_FILES} - {"__init__"}
     found = set()
-    for item in imports(path, package_of(path)):
+    for item in imports(path):
         if top(item.name) == "portable_nce" and item.at_run_time:
             second = item.name.split(".")[1] if "." in item.name else "__init__"
             found.add(second if second in {*modules, "backends"} else "__init__")
     return found - {module_of(path)}
 
 
-@pytest.mark.parametrize("path", CORE_FILES, ids=label)
-def test_lower_layers_do_not_import_upper_ones(path: Path) -> None:
-    height = layer(module_of(path))
-    upward = {name for name in core_dependencies(path) - {"backends"} if layer(name) > height}
-    assert not upward, f"{label(path)} imports {upward} from above"
+def test_every_module_of_the_core_has_a_layer() -> None:
+    assert {module_of(path) for path in CORE_FILES} == {name for layer in (*LAYERS, *USERS) for name in layer}
+
+
+def test_lower_layers_do_not_import_upper_ones() -> None:
+    def upward(path: Path) -> set[str]:
+        height = layer(module_of(path))
+        return {name for name in core_dependencies(path) - {"backends"} if layer(name) > height}
+
+    assert offenders(CORE_FILES, upward) == {}
 
 
 def test_only_the_registry_reaches_the_adapters() -> None:
-    users = {label(path) for path in CORE_FILES if "backends" in core_dependencies(path)}
-    assert users <= {"portable_nce/_core/registry.py"}
+    assert set(offenders(CORE_FILES, lambda path: "backends" in core_dependencies(path))) <= {
+        "portable_nce/_core/registry.py"
+    }
 
 
 def test_the_core_is_free_of_cycles() -> None:
@@ -229,62 +269,24 @@ def test_the_core_is_free_of_cycles() -> None:
     names |= {package_of(path): path for path in CORE_FILES if path.stem == "__init__"}
     graph: dict[str, set[str]] = {}
     for path in CORE_FILES:
-        for item in imports(path, package_of(path)):
+        for item in imports(path):
             if item.at_run_time and (item.at_module_level or path in MATHEMATICS):
                 used = names.get(item.name) or names.get(item.name.rpartition(".")[0])
                 graph.setdefault(label(path), set()).update({label(used)} - {label(path)} if used else ())
     TopologicalSorter(graph).prepare()  # raises CycleError, with the cycle
 
 
-@pytest.mark.parametrize("path", ADAPTERS, ids=label)
-def test_an_adapter_imports_its_framework_and_nothing_of_the_core(path: Path) -> None:
-    own = ADAPTER_MAY_IMPORT[path.stem]
-    for found in imports(path, "portable_nce.backends"):
-        if not found.at_run_time:
-            continue
-        if found.name.startswith("portable_nce.backends."):
-            continue
-        assert top(found.name) != "portable_nce", f"{label(path)}:{found.line} imports {found.name} of the core"
-        allowed = {*sys.stdlib_module_names, *own}
-        assert top(found.name) in allowed, f"{label(path)}:{found.line} imports {found.name}"
-
-
-@pytest.mark.parametrize("path", ADAPTERS, ids=label)
-def test_adapters_reach_each_other_by_relative_imports_and_the_core_by_absolute_ones(path: Path) -> None:
-    # So they work under portable_nce.backends and in any package that takes both folders over.
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom):
-            assert node.level <= 1, f"{label(path)}:{node.lineno} reaches above its folder"
-            if node.level == 0:
-                assert not str(node.module).startswith("portable_nce.backends"), f"{label(path)}:{node.lineno}"
-
-
-def test_every_adapter_has_its_allowance() -> None:
-    assert {path.stem for path in ADAPTERS} == set(ADAPTER_MAY_IMPORT)
-
-
 def test_testing_is_never_imported_by_the_core() -> None:
-    users = {label(path) for path in CORE_FILES if "testing" in core_dependencies(path)}
+    users = offenders(CORE_FILES, lambda path: "testing" in core_dependencies(path))
     assert all(user.startswith("portable_nce/_cli/") for user in users), users
-
-
-@pytest.mark.parametrize("path", FOR_ONE_FRAMEWORK, ids=label)
-def test_a_module_for_one_framework_imports_that_framework_alone(path: Path) -> None:
-    allowed = {*sys.stdlib_module_names, "portable_nce", *MODULES[path.stem]}
-    strangers = [found for found in imports(path, package_of(path)) if top(found.name) not in allowed]
-    assert not strangers, f"{label(path)} imports {strangers}"
-
-
-def test_every_module_for_one_framework_has_its_allowance() -> None:
-    assert {path.stem for path in FOR_ONE_FRAMEWORK} == set(MODULES)
 
 
 def test_modules_for_one_framework_are_imported_by_their_users_alone() -> None:
     # Not by one another either, nor by the package that they stand in.
-    for path in [*CORE_FILES, *ADAPTERS]:
-        package = "portable_nce.backends" if path in ADAPTERS else package_of(path)
-        users = [found.name for found in imports(path, package) if found.name.startswith("portable_nce.modules")]
-        assert not users, f"{label(path)} imports {users}"
+    def users(path: Path) -> list[Import]:
+        return [found for found in imports(path) if found.name.startswith("portable_nce.modules")]
+
+    assert offenders([*CORE_FILES, *ADAPTERS], users) == {}
 
 
 UNSAFE_MODULES = {
@@ -294,13 +296,12 @@ UNSAFE_MODULES = {
 UNSAFE_CALLS = {"__import__", "compile", "eval", "exec"}
 
 
-@pytest.mark.parametrize("path", [*CORE_FILES, *ADAPTERS], ids=label)
-def test_nothing_that_is_installed_runs_text_or_unpickles_or_opens_connections(path: Path) -> None:
-    package = "portable_nce.backends" if path in ADAPTERS else package_of(path)
-    assert not [found for found in imports(path, package) if top(found.name) in UNSAFE_MODULES]
-    called = {
-        node.func.id
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-    }
-    assert not called & UNSAFE_CALLS
+def test_nothing_that_is_installed_runs_text_or_unpickles_or_opens_connections() -> None:
+    def unsafe(path: Path) -> list[Any]:
+        called = [node.func for node in nodes(path) if isinstance(node, ast.Call)]
+        return [
+            *(found for found in imports(path) if top(found.name) in UNSAFE_MODULES),
+            *(found.id for found in called if isinstance(found, ast.Name) and found.id in UNSAFE_CALLS),
+        ]
+
+    assert offenders([*CORE_FILES, *ADAPTERS], unsafe) == {}
