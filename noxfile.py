@@ -69,6 +69,9 @@ def floors(requirements: Sequence[str]) -> tuple[str, ...]:
 TESTING: Final = (*extras("test"), *group("coverage"), *group("speed"))
 ARRAYS: Final = group("arrays")
 
+FRAMEWORKS: Final = {"torch": (TORCH,), "jax": extras("jax"), "mlx": extras("mlx"), "cupy": (CUPY,)}
+"""What pip installs for a framework."""
+
 PEERS: Final = {
     name: f"{name}=={version}"
     for name, version in re.findall(
@@ -85,10 +88,10 @@ ENVIRONMENTS: Final[Mapping[str, tuple[str, ...]]] = {
     # For one library each, so that a session of the tag "full" shows that the project needs no other.
     "arrays": (*TESTING, *ARRAYS),
     "torch": (*TESTING, TORCH, "numpy"),
-    "jax": (*TESTING, *extras("jax")),
+    "jax": (*TESTING, *FRAMEWORKS["jax"]),
     "jax-cuda": (*TESTING, "jax[cuda12]"),
-    "mlx": (*TESTING, *extras("mlx")),
-    "cupy": (*TESTING, CUPY),
+    "mlx": (*TESTING, *FRAMEWORKS["mlx"]),
+    "cupy": (*TESTING, *FRAMEWORKS["cupy"]),
     # For the lowest versions that are declared. On Linux the lowest PyTorch comes with gigabytes of CUDA.
     "minimums": (
         *floors(PYPROJECT["project"]["dependencies"]),
@@ -102,7 +105,6 @@ ENVIRONMENTS: Final[Mapping[str, tuple[str, ...]]] = {
         *ARRAYS,
         TORCH,
         *extras("jax", "mlx", "demo"),
-        *group("distribution"),
         *group("docstrings"),
         *group("lint"),
         *group("mutation"),
@@ -132,16 +134,11 @@ ENVIRONMENTS: Final[Mapping[str, tuple[str, ...]]] = {
         "numpy",
     ),
     # For tools.
-    "build": group("distribution"),
     "release": (*group("distribution"), *group("release")),
     "released": (),  # the wheel as users get it: each release installs what it depends on
     "docs": (*group("docs"), TORCH, *extras("jax", "demo"), "mpmath"),
     "lint": group("lint"),
     "demo": extras("demo"),
-    "demo-torch": (*extras("demo"), TORCH),
-    "demo-jax": extras("demo", "jax"),
-    "demo-mlx": extras("demo", "mlx"),
-    "demo-cupy": (*extras("demo"), CUPY),
 }
 """What pip installs beside the project, by environment."""
 
@@ -242,23 +239,25 @@ class Environment:
 
     def install(self, *args: str) -> None:
         """Let pip install."""
-        pip = str(self.programs / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"
-        self.session.run_install(*pip, *args, external=True)
+        pip = str(self.programs / "python"), "-m", "pip", "install", "--disable-pip-version-check"
+        quiet = () if sys.stdout.isatty() else ("--quiet",)  # on a terminal, pip shows what it fetches
+        self.session.run_install(*pip, *quiet, *args, external=True)
 
 
 def environment(session: nox.Session, name: str, *, project: bool = True) -> Environment:
     """Give the environment of that name with its packages and, as a wheel, the project."""
     environment = Environment(session, WORK / "env" / name)
     stamp = environment.folder / "requirements.txt"
-    wanted = "\n".join((f"# {sys.version}", *ENVIRONMENTS[name], ""))
+    packages = (*ENVIRONMENTS[name], *(group("distribution") if project else ()))
+    wanted = "\n".join((f"# {sys.version}", *packages, ""))
     if not stamp.exists() or stamp.read_text(encoding="utf-8") != wanted:
         shutil.rmtree(environment.folder, ignore_errors=True)
         session.run_install(sys.executable, "-m", "virtualenv", "--quiet", str(environment.folder), external=True)
-        if ENVIRONMENTS[name]:
-            environment.install(*ENVIRONMENTS[name])
+        if packages:
+            environment.install(*packages)
         stamp.write_text(wanted, encoding="utf-8")
     if project and name not in READY:
-        wheel = built(session)
+        wheel = built(environment)
         environment.install("--force-reinstall", "--no-deps", str(wheel))
         environment.install(str(wheel))  # what it depends on
         READY.add(name)
@@ -272,13 +271,12 @@ WHEELS: Final[list[Path]] = []
 """The project's wheel, once it is built: the tree is read once in a run."""
 
 
-def built(session: nox.Session) -> Path:
+def built(environment: Environment) -> Path:
     """Build the project's wheel by way of its sdist, once in a run of nox."""
     if not WHEELS:
         folder = WORK / "dist"
         shutil.rmtree(folder, ignore_errors=True)
-        builder = environment(session, "build", project=False)
-        builder.run("python", "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT), silent=True)
+        environment.run("python", "-m", "build", "--no-isolation", "--outdir", str(folder), str(ROOT), silent=True)
         WHEELS.extend(folder.glob("*.whl"))
     return WHEELS[0]
 
@@ -546,8 +544,13 @@ def demo(session: nox.Session) -> None:
     backend = chosen(session.posargs)
     if backend == "cupy" and OBSTACLE is not None:
         session.error(f"the demo cannot run on CuPy: {OBSTACLE}")
-    name = f"demo-{backend}" if f"demo-{backend}" in ENVIRONMENTS else "demo"
-    environment(session, name).run("python", "-m", NAME, "demo", *session.posargs)
+    if not (WORK / "env" / "demo").exists():
+        session.log("Once: installs NumPy, SciPy, scikit-learn, Matplotlib and tqdm in .nox/env/demo, some 400 MB.")
+    studio = environment(session, "demo")
+    if backend in FRAMEWORKS:
+        session.log(f"Once: installs {' '.join(FRAMEWORKS[backend])} in .nox/env/demo.")
+        studio.install(*FRAMEWORKS[backend])
+    studio.run("python", "-m", NAME, "demo", *session.posargs)
 
 
 def chosen(options: Sequence[str]) -> str:

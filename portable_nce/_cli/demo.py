@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     Vector = np.ndarray[Any, Any]
 
-__all__ = ["Course", "Digits", "demo", "load_digits", "train"]
+__all__ = ["Course", "Digits", "demo", "load_digits", "matches", "train"]
 
 DTYPE = "float64"
 TEMPERATURE = 0.1
@@ -127,8 +127,8 @@ class Course:
         bound on the validation digits; in nats.
     best : int
         The iteration with the best bound, whose parameters count.
-    scores : array
-        Scores of the held-out digits, left halves × right halves.
+    untrained, scores : array
+        Scores of the held-out digits, left halves × right halves: before the training, and of the best parameters.
     bound : float
         The bound on the held-out digits, in nats.
     seconds : float
@@ -139,6 +139,7 @@ class Course:
     companions: list[float] = field(default_factory=list)
     bounds: list[float] = field(default_factory=list)
     best: int = 0
+    untrained: Any = None
     scores: Any = None
     bound: float = math.nan
     seconds: float = 0.0
@@ -260,8 +261,11 @@ class _Task:
 
     def finish(self, seconds: float) -> Course:
         """Measure the best parameters on the digits held out."""
-        scores = self.scores(self.chosen, *self.pair(self.digits.held_out))
-        self.course.scores, self.course.bound = self.library.to_numpy(scores), float(bounds.info_nce(scores))
+        held_out = self.pair(self.digits.held_out)
+        start = _rebuild(self.start, lambda leaf: self.library.asarray(leaf, DTYPE))
+        untrained, scores = (self.scores(parameters, *held_out) for parameters in (start, self.chosen))
+        self.course.untrained, self.course.scores = self.library.to_numpy(untrained), self.library.to_numpy(scores)
+        self.course.bound = float(bounds.info_nce(scores))
         self.course.seconds = seconds
         return self.course
 
@@ -341,11 +345,19 @@ def _split(vector: Vector, like: Tree) -> list[Vector]:
 # The report
 
 
+def matches(scores: Any, digits: Digits) -> tuple[Vector, Vector, Vector]:
+    """The right halves that are found for the held-out left ones; which are their own; which of the same digit."""
+    import numpy as np
+
+    winners = scores.argmax(axis=1)
+    classes = digits.classes[digits.held_out]
+    return winners, winners == np.arange(len(winners)), classes[winners] == classes
+
+
 def _report(course: Course, loss: str, digits: Digits) -> None:
     import numpy as np
 
     count = len(course.scores)
-    winners = course.scores.argmax(axis=1)
     classes = digits.classes[digits.held_out]
     title = LOSSES[loss][0]
     print(f"{len(course.losses) - 1} iterations in {course.seconds:.1f} s; the parameters of iteration {course.best}")
@@ -353,9 +365,10 @@ def _report(course: Course, loss: str, digits: Digits) -> None:
     if course.companions:
         print(f"  InfoNCE beside it: {course.companions[0]:.3f} -> {course.companions[course.best]:.3f} nats")
     print(f"\non {count} digits held out:")
-    share, same = np.mean(winners == np.arange(count)), np.mean(classes[winners] == classes)
+    shares = [[part.mean() for part in matches(scores, digits)[1:]] for scores in (course.untrained, course.scores)]
     chance = float(np.sum((np.bincount(classes) / count) ** 2))
     ceiling = bounds.log_n_ceiling(count)
-    print(f"  top-1 retrieval     {share:6.1%}       chance {1 / count:.2%}")
-    print(f"  same digit          {same:6.1%}       chance {chance:.1%}")
+    chances = {"top-1 retrieval": f"{1 / count:.2%}", "same digit": f"{chance:.1%}"}
+    for (name, by_chance), before, after in zip(chances.items(), *shares, strict=True):
+        print(f"  {name:20}{after:6.1%}        untrained {before:.1%}, chance {by_chance}")
     print(f"  mutual information  {course.bound:6.3f} nats   InfoNCE bound; ceiling log {count} = {ceiling:.3f} nats")

@@ -12,24 +12,24 @@ if TYPE_CHECKING:
 
 __all__ = ["draw"]
 
-SHOWN = 10
+SHOWN = 8
 """How many held-out digits are shown with what was found for them: the first ones, whether they are right or not."""
 
 
 def draw(course: Course, digits: Digits, title: str, backend: str, output: Path) -> None:
-    """Draw the learning curve, examples and the score matrix into a PNG file."""
+    """Draw the learning curve, examples and the score matrices before and after into a PNG file."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(12.5, 6.4), layout="constrained")
+    figure = Figure(figsize=(12.5, 8.2), layout="constrained")
     FigureCanvasAgg(figure)
     figure.suptitle(f"Left and right halves of handwritten digits, matched by {title} ({backend}, float64)")
-    columns: Any = figure.subfigures(1, 2, width_ratios=(1.0, 1.15))
-    rows: Any = columns[0].subfigures(2, 1, height_ratios=(2.6, 1.0))
-    _curve(rows[0].subplots(), course, title)
-    _examples(rows[1], course, digits)
-    _matrix(columns[1], course, digits)
-    figure.savefig(output, dpi=110)
+    rows: Any = figure.subfigures(2, 1, height_ratios=(1.0, 1.6))
+    above: Any = rows[0].subfigures(1, 2, width_ratios=(1.0, 1.15))
+    _curve(above[0].subplots(), course, title)
+    _examples(above[1], course, digits)
+    _matrices(rows[1], course, digits)
+    figure.savefig(output, dpi=85)
 
 
 def _curve(axes: Any, course: Course, title: str) -> None:
@@ -53,7 +53,9 @@ def _curve(axes: Any, course: Course, title: str) -> None:
 def _examples(figure: Any, course: Course, digits: Digits) -> None:
     import numpy as np
 
-    winners = course.scores.argmax(axis=1)
+    from .demo import matches
+
+    winners, own, same = matches(course.scores, digits)
     grid = figure.subplots(2, SHOWN)
     for i in range(SHOWN):
         truth, found = (digits.images[digits.held_out[k]] for k in (i, winners[i]))
@@ -62,7 +64,8 @@ def _examples(figure: Any, course: Course, digits: Digits) -> None:
             axes.imshow(image, cmap="gray_r", vmin=0.0, vmax=1.0)
             axes.axvline(3.5, color="C1", linewidth=0.8)
             axes.set(xticks=[], yticks=[])
-        grid[1, i].set_xlabel("own" if winners[i] == i else "other", fontsize="small")
+        label, colour = ("own", "C2") if own[i] else ("same digit", "0.2") if same[i] else ("another", "C3")
+        grid[1, i].set_xlabel(label, fontsize="small", color=colour)
     grid[0, 0].set_ylabel("digit", fontsize="small")
     grid[1, 0].set_ylabel("found", fontsize="small")
     figure.suptitle(
@@ -70,25 +73,33 @@ def _examples(figure: Any, course: Course, digits: Digits) -> None:
     )
 
 
-def _matrix(figure: Any, course: Course, digits: Digits) -> None:
+def _matrices(figure: Any, course: Course, digits: Digits) -> None:
     import numpy as np
+
+    from .demo import matches
 
     classes = digits.classes[digits.held_out]
     order = np.argsort(classes, kind="stable")
     edges = np.concatenate([[0], np.cumsum(np.bincount(classes))])
-    axes = figure.subplots()
-    image = axes.imshow(course.scores[np.ix_(order, order)], cmap="viridis", interpolation="nearest")
-    for edge in edges[1:-1]:
-        axes.axhline(edge - 0.5, color="white", linewidth=0.5)
-        axes.axvline(edge - 0.5, color="white", linewidth=0.5)
     centres = (edges[:-1] + edges[1:] - 1) / 2
-    axes.set_xticks(centres, range(len(centres)))
-    axes.set_yticks(centres, range(len(centres)))
-    axes.tick_params(length=0)
-    axes.set(xlabel="right half of a digit, by class", ylabel="left half of a digit, by class")
-    share = np.mean(course.scores.argmax(axis=1) == np.arange(len(classes)))
-    axes.set_title(
-        f"Scores of {len(classes)} held-out digits; top-1 retrieval {share:.1%}, chance {1 / len(classes):.2%}",
+    both = {"Untrained": course.untrained, "Trained": course.scores}
+    limit = max(abs(scores).max() for scores in both.values())
+    panels = figure.subplots(1, 2, sharey=True)
+    for axes, (name, scores) in zip(panels, both.items(), strict=True):
+        shown = scores[np.ix_(order, order)]
+        axes.imshow(shown, cmap="viridis", vmin=-limit, vmax=limit, interpolation="nearest")
+        for edge in edges[1:-1]:
+            axes.axhline(edge - 0.5, color="white", linewidth=0.5)
+            axes.axvline(edge - 0.5, color="white", linewidth=0.5)
+        axes.set_xticks(centres, range(len(centres)))
+        axes.set_yticks(centres, range(len(centres)))
+        axes.tick_params(length=0)
+        axes.set_xlabel("right half of a digit, by class")
+        _, own, same = matches(scores, digits)
+        axes.set_title(f"{name}: top-1 retrieval {own.mean():.1%}, same digit {same.mean():.0%}", fontsize="medium")
+    panels[0].set_ylabel("left half of a digit, by class")
+    figure.suptitle(
+        f"Scores of {len(classes)} held-out digits; top-1 retrieval by chance {1 / len(classes):.2%}",
         fontsize="medium",
     )
-    figure.colorbar(image, ax=axes, label="score: cosine / temperature (nats)", shrink=0.85)
+    figure.colorbar(panels[1].images[0], ax=panels, label="score: cosine / temperature (nats)", shrink=0.85)
