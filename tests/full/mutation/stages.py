@@ -135,8 +135,9 @@ class Plugin:
 
 def run_pytest(arguments: Iterable[str], plugin: Plugin) -> None:
     """Let pytest collect the tests, and run the plugin's loop."""
-    options = ["-q", "-s", f"--rootdir={ROOT}", f"-c{ROOT / 'pyproject.toml'}", "-pportable_nce.testing.plugin"]
-    options += ["--assert=plain", "--tb=short", "-pno:randomly", "-pno:cacheprovider", "-pno:xdist"]
+    options = ["-q", "-s", f"--rootdir={ROOT}", f"-c{ROOT / 'pyproject.toml'}"]
+    options += ["-pportable_nce.testing.plugin", "-pportable_nce.testing.covering", "--assert=plain", "--tb=short"]
+    options += ["-pno:randomly", "-pno:cacheprovider", "-pno:xdist"]
     code = pytest.main([*options, *arguments], plugins=[plugin])
     if code not in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED} and not plugin.failed:
         plugin.failed = f"pytest: {code!r}"
