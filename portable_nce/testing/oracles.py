@@ -1,8 +1,8 @@
 """Independent oracles: the published sums, spelled out over lists of mpmath numbers.
 
-Nothing here is arranged for accuracy or speed, and nothing is shared with the library: every loss is the quotient of
-sums that its paper prints, in enough digits that the cancellations do no harm. Gradients are central differences in the
-same digits, or, with respect to scores, the closed forms of the table of gradients.
+Nothing here is arranged for accuracy or speed, and nothing but names is shared with the library: every loss is the
+quotient of sums that its paper prints, in enough digits that the cancellations do no harm. Gradients are central
+differences in the same digits, or, with respect to scores, the closed forms of the table of gradients.
 
 A keyword that a loss takes has here the name, the default and the meaning that it has in the library.
 """
@@ -12,13 +12,16 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Sequence
+from contextlib import contextmanager
 from functools import cache, partial, wraps
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from mpmath import mp, mpf
 
+from ._package import pnce
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from .cases import Case
 
@@ -610,7 +613,7 @@ def from_scores_triplet(scores: Matrix, *, positives: Nested = None, mask: Neste
     return reduce_triplets(scores, pairs_of(len(scores), len(scores[0]), positives, mask), **options)
 
 
-def effective_sample_size(
+def diagnostics_effective_sample_size(
     scores: Matrix,
     *,
     positives: Nested = None,
@@ -650,7 +653,7 @@ def info_nce(
     multi_positive: str = "each",
     hardness: Number = 0,
 ) -> Nested:
-    """InfoNCE with negatives in the batch, shared, or per row; symmetric with positives on the diagonal only."""
+    """InfoNCE with negatives in the batch, shared, or per row."""
     scale = inverse(temperature, len(query))
     options: dict[str, Any] = {"weights": weights, "reduction": reduction, "multi_positive": multi_positive}
     if negative_keys is None:
@@ -659,8 +662,12 @@ def info_nce(
         forward = from_scores_info_nce(scores, positives=positives, mask=mask, **options)
         if not symmetric:
             return forward
-        turned = _hardened(of_columns(query, positive_key, similarity, scale, bilinear), hardness, scale)
-        return _half_sum(forward, from_scores_info_nce(turned, mask=transpose(mask) if mask else None, **options))
+        if positives is not None and not isinstance(positives[0], list):
+            positives = [[own == j for j in range(len(positive_key))] for own in positives]
+        own = None if positives is None else transpose(positives)
+        turned = _hardened(of_columns(query, positive_key, similarity, scale, bilinear), hardness, scale, own)
+        backward = from_scores_info_nce(turned, positives=own, mask=transpose(mask) if mask else None, **options)
+        return _half_sum(forward, backward)
     scores = []
     for i, (q, own) in enumerate(zip(query, positive_key, strict=True)):
         others = negative_keys[i] if isinstance(negative_keys[0][0], list) else negative_keys
@@ -908,6 +915,7 @@ def nnclr(
     *,
     slots: int | None = None,
     negatives: str = "batch",
+    symmetric: bool = False,
     temperature: Nested = 0.1,
     similarity: str = "cosine",
     **options: Any,
@@ -916,7 +924,7 @@ def nnclr(
     rows = _latest(support, slots)
     compare = SIMILARITIES[similarity]
     nearest = [rows[max(range(len(rows)), key=[compare(x, row) for row in rows].__getitem__)] for x in view_a]
-    loss = nt_xent if negatives == "views" else info_nce
+    loss = nt_xent if negatives == "views" else partial(info_nce, symmetric=symmetric)
     return loss(nearest, view_b, temperature=temperature, similarity=similarity, **options)
 
 
@@ -1612,19 +1620,19 @@ def _samples(scores: Matrix, log_q: Nested, mask: Nested = None) -> list[list[tu
 # --- diagnostics ----------------------------------------------------------------------------------------------------
 
 
-def headroom(scores: Matrix, *, positives: Nested = None, mask: Nested = None) -> Number:
+def diagnostics_headroom(scores: Matrix, *, positives: Nested = None, mask: Nested = None) -> Number:
     """The mean over the rows of what the bound could still show."""
     _, rows = rows_of(scores, positives, mask)
     return mean([mp.log(len(row)) - bounds_info_nce([row]) for row in rows])
 
 
-def alignment(x: Matrix, y: Matrix, *, power: Number = 2.0, weights: Nested = None) -> Number:
+def diagnostics_alignment(x: Matrix, y: Matrix, *, power: Number = 2.0, weights: Nested = None) -> Number:
     """Mean power of the distance of the pairs on the unit sphere."""
     apart = [-neg_sq_euclidean(unit(a), unit(b)) for a, b in zip(x, y, strict=True)]
     return reduce_losses([mp.sqrt(d) ** mpf(power) for d in apart], [1] * len(x), weights, "mean")
 
 
-def uniformity(x: Matrix, *, t: Number = 2.0) -> Number:
+def diagnostics_uniformity(x: Matrix, *, t: Number = 2.0) -> Number:
     """Log of the mean over all others of the Gaussian kernel of the distance on the unit sphere."""
     kernel = [[mp.exp(mpf(t) * neg_sq_euclidean(unit(a), unit(b))) for b in x] for a in x]
     return mp.log(mean(_off_diagonal(kernel)))
@@ -1853,81 +1861,22 @@ def angle(x: Matrix, y: Matrix, grades: Row, **options: Any) -> Number:
     return from_scores_cosent([angle_similarity(a, b) for a, b in zip(x, y, strict=True)], grades, **options)
 
 
+UNMASKED = {"leave_one_out", "barber_agakov", "vub"}
+"""Bounds without positives and a mask, or with a meaning of their own."""
+
 ORACLES: Mapping[str, Callable[..., Nested]] = {
-    "info_nce": info_nce,
-    "two_tower": two_tower,
-    "hcl": hcl,
-    "sogclr": sogclr,
-    "joint_info_nce": joint_info_nce,
-    "distillation": distillation,
-    "gist_embed": gist_embed,
-    "flat_nce": flat_nce,
-    "nt_xent": nt_xent,
-    "dcl": dcl,
-    "dclw": dclw,
-    "clip": clip,
-    "siglip": siglip,
-    "n_tuple": n_tuple,
-    "cpc": cpc,
-    "moco": moco,
-    "moco_v3": moco_v3,
-    "nnclr": nnclr,
-    "relic": relic,
-    "proto_nce": proto_nce,
-    "supcon": supcon,
-    "nca": nca,
+    **{name: function for name, function in globals().items() if name in pnce.__all__},
+    **{
+        f"{topic}.{name}": maskable(function) if topic == "bounds" and name not in UNMASKED else function
+        for topic in ("from_scores", "bounds", "density", "diagnostics")
+        for name in getattr(pnce, topic).__all__
+        if (function := globals().get(f"{topic}_{name}")) is not None
+    },
     "soft_nearest_neighbor": nca,
-    "contrastive": contrastive,
-    "triplet": triplet,
-    "triplet_from_labels": triplet_from_labels,
-    "contrast": contrast,
-    "cosent": cosent,
-    "angle": angle,
-    "from_scores.cosent": from_scores_cosent,
-    "from_scores.info_nce": from_scores_info_nce,
-    "from_scores.flat_nce": from_scores_flat_nce,
-    "from_scores.dcl": from_scores_dcl,
-    "from_scores.dclw": from_scores_dclw,
     "from_scores.supcon": from_scores_info_nce,
-    "from_scores.nca": from_scores_nca,
-    "from_scores.clip": from_scores_clip,
-    "from_scores.relic": from_scores_relic,
-    "from_scores.logistic": from_scores_logistic,
-    "from_scores.contrastive": from_scores_contrastive,
-    "from_scores.triplet": from_scores_triplet,
-    "bounds.info_nce": maskable(bounds_info_nce),
-    "bounds.info_nce_anchor": maskable(bounds_info_nce_anchor),
-    "bounds.dual": maskable(bounds_dual),
-    "bounds.dual_critic": maskable(bounds_dual_critic),
     "bounds.flo": maskable(bounds_dual),
-    "bounds.fdv": maskable(bounds_fdv),
-    "bounds.dv": maskable(bounds_dv),
-    "bounds.mine": maskable(bounds_mine),
-    "bounds.nwj": maskable(bounds_nwj),
-    "bounds.tuba": maskable(bounds_tuba),
-    "bounds.interpolated": maskable(bounds_interpolated),
-    "bounds.js": maskable(bounds_js),
-    "bounds.js_mi": maskable(bounds_js_mi),
-    "bounds.smile": maskable(bounds_smile),
-    "bounds.club": maskable(bounds_club),
-    "bounds.leave_one_out": bounds_leave_one_out,
-    "bounds.barber_agakov": bounds_barber_agakov,
-    "bounds.vub": bounds_vub,
-    "density.local_nce": density_local_nce,
-    "density.negative_sampling": density_negative_sampling,
-    "density.ranking_nce": density_ranking_nce,
-    "density.info_nce_anchor": density_info_nce_anchor,
-    "density.log_partition": density_log_partition,
-    "density.sampled_softmax": density_sampled_softmax,
-    "density.full_softmax": density_full_softmax,
-    "density.recover_log_prob": density_recover_log_prob,
-    "density.self_normalization": density_self_normalization,
-    "diagnostics.effective_sample_size": effective_sample_size,
-    "diagnostics.headroom": headroom,
-    "diagnostics.alignment": alignment,
-    "diagnostics.uniformity": uniformity,
 }
-"""The oracle of every loss, by its public name."""
+"""The oracle of every loss, by its public name: a function of that name, after its topic."""
 
 
 # --- evaluation -----------------------------------------------------------------------------------------------------
@@ -1950,24 +1899,50 @@ def value_and_gradients(
     loss: str, arguments: Mapping[str, Nested], options: Mapping[str, Any]
 ) -> tuple[Nested, dict[str, Nested]]:
     """Give value and gradients (of the sum, where the value is a vector) by central differences."""
-    options = {name: value for name, value in options.items() if name != "block_size"}
-    _held.values, _held.position = [], 0
-    try:
+    with _noted(), mp.workdps(DIGITS):
         value = evaluate(loss, arguments, options)
 
         def gradient(name: str) -> Nested:
-            def moved(nested: Nested) -> Number:
-                _held.position = 0
-                result = evaluate(loss, {**arguments, name: nested}, options)
-                return mp.fsum(result) if isinstance(result, list) else result
+            return differences(
+                lambda nested: _moved(loss, {**arguments, name: nested}, options), exact(arguments[name])
+            )
 
-            return differences(moved, exact(arguments[name]))
+        return value, {name: gradient(name) for name in arguments}
 
-        with mp.workdps(DIGITS):
-            gradients = {name: gradient(name) for name in arguments}
+
+def value_and_slope(case: Case, direction: Mapping[str, Nested]) -> tuple[Nested, Number]:
+    """Give the value of a case, and the slope (of the sum, where the value is a vector) in a direction of arguments."""
+    options = {**case.constants, **case.options}
+    with _noted(), mp.workdps(DIGITS):
+        value = evaluate(case.loss, case.arguments, options)
+
+        def along(step: Number) -> Number:
+            moved = {name: _plus(exact(case.arguments[name]), exact(way), step) for name, way in direction.items()}
+            return _moved(case.loss, {**case.arguments, **moved}, options)
+
+        return value, differences(along, mpf(0))
+
+
+def _plus(x: Nested, way: Nested, step: Number) -> Nested:
+    """Move nested numbers by steps of a direction."""
+    return [_plus(a, b, step) for a, b in zip(x, way, strict=True)] if isinstance(x, list) else x + step * way
+
+
+@contextmanager
+def _noted() -> Iterator[None]:
+    """Note what sg(.) holds in the first evaluation, and play it back in those that come after."""
+    _held.values, _held.position = [], 0
+    try:
+        yield
     finally:
         _held.values = None
-    return value, gradients
+
+
+def _moved(loss: str, arguments: Mapping[str, Nested], options: Mapping[str, Any]) -> Number:
+    """Give the sum of a loss at other arguments, with what sg(.) holds as at the first."""
+    _held.position = 0
+    result = evaluate(loss, arguments, options)
+    return mp.fsum(result) if isinstance(result, list) else result
 
 
 def differences(function: Callable[[Nested], Number], at: Nested) -> Nested:
