@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import portable_nce as pnce
-from portable_nce.testing import CASES
+from portable_nce.testing.cases import CASES, LOSSES, example
 
 import metered
 from dask_arrays import MORE_PIECES
@@ -82,10 +82,11 @@ def refuse(*_: Any, **__: Any) -> None:
     raise AssertionError(message)
 
 
-LAZY_CASES = [pytest.param(case, id=case.name) for case in CASES if not case.name.endswith("streamed")]
+EACH = {case.loss: case for case in reversed(CASES)} | {name: example(name) for name in LOSSES}
+"""A call of every function, and one for each way through the library."""
 
 
-@pytest.mark.parametrize("case", LAZY_CASES)
+@pytest.mark.parametrize("case", EACH.values(), ids=EACH)
 @pytest.mark.filterwarnings(MORE_PIECES)
 @pytest.mark.usefixtures("registered")
 def test_dask_computes_nothing_until_asked(case: Case) -> None:
