@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from torch.distributed.device_mesh import init_device_mesh
 
 import portable_nce as pnce
+from portable_nce._core.registry import load_backend
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
 
@@ -28,22 +30,21 @@ def mesh_of(kind: Any) -> Any:
     return jax.make_mesh((1,), ("data",), axis_types=(kind,), devices=jax.devices()[:1])
 
 
+def mapped(function: Any, *specs: Any, vma: bool = True) -> Any:
+    """Map a function of arrays over an axis of one device."""
+    mesh = mesh_of(AxisType.Auto)
+    return jax.shard_map(function, mesh=mesh, in_specs=specs, out_specs=P(), check_vma=vma)
+
+
 @pytest.mark.parametrize("vma", [True, False])
 @pytest.mark.parametrize("similarity", ["cosine", "dot", "neg_sq_euclidean"])
 @pytest.mark.parametrize("loss", ["clip", "info_nce", "nt_xent"])
 def test_an_axis_of_one_device_is_one_process(loss: str, similarity: str, *, vma: bool) -> None:
-    options: dict[str, Any] = {"clip": {"logit_scale": 2.0}}.get(loss, {"temperature": 0.5})
-    options |= {"similarity": similarity, "block_size": 4}
-    function = getattr(pnce, loss)
-    mapped = jax.shard_map(
-        lambda a, b: function(a, b, across=pnce.across("data"), **options),
-        mesh=mesh_of(AxisType.Auto),
-        in_specs=(P("data"), P("data")),
-        out_specs=P(),
-        check_vma=vma,
-    )
-    value, slopes = jax.jit(jax.value_and_grad(mapped, (0, 1)))(A, B)
-    wanted, whole = jax.value_and_grad(lambda a, b: function(a, b, **options), (0, 1))(A, B)
+    scale = {"logit_scale": 2.0} if loss == "clip" else {"temperature": 0.5}
+    function = functools.partial(getattr(pnce, loss), similarity=similarity, block_size=4, **scale)
+    shared = mapped(functools.partial(function, across=pnce.across("data")), P("data"), P("data"), vma=vma)
+    value, slopes = jax.jit(jax.value_and_grad(shared, (0, 1)))(A, B)
+    wanted, whole = jax.jit(jax.value_and_grad(function, (0, 1)))(A, B)
     np.testing.assert_allclose(value, wanted, rtol=1e-6)
     for x, y in zip(slopes, whole, strict=True):
         np.testing.assert_allclose(x, y, atol=1e-6)
@@ -52,25 +53,14 @@ def test_an_axis_of_one_device_is_one_process(loss: str, similarity: str, *, vma
 def test_half_precision_keeps_its_gradient() -> None:
     """It travels in 16 bits, but cotangents and tangents do not."""
     a, b = (jnp.asarray(x, dtype=jnp.bfloat16) for x in (A, B))
-    mapped = jax.shard_map(
-        lambda a, b: pnce.info_nce(a, b, across=pnce.across(("data",))),
-        mesh=mesh_of(AxisType.Auto),
-        in_specs=(P("data"), P("data")),
-        out_specs=P(),
-    )
-    np.testing.assert_array_equal(jax.jit(jax.grad(mapped))(a, b), jax.grad(pnce.info_nce)(a, b))
+    shared = mapped(functools.partial(pnce.info_nce, across=pnce.across(("data",))), P("data"), P("data"))
+    np.testing.assert_array_equal(jax.jit(jax.grad(shared))(a, b), jax.grad(pnce.info_nce)(a, b))
 
 
 @pytest.mark.parametrize("vma", [True, False])
 def test_a_queue_is_the_same_on_all_devices(*, vma: bool) -> None:
     queue = pnce.queue_init(jnp.asarray(A), 8)
-    push = jax.shard_map(
-        lambda queue, rows: pnce.queue_push(queue, rows, across=pnce.across("data")),
-        mesh=mesh_of(AxisType.Auto),
-        in_specs=(P(), P("data")),
-        out_specs=P(),
-        check_vma=vma,
-    )
+    push = mapped(functools.partial(pnce.queue_push, across=pnce.across("data")), P(), P("data"), vma=vma)
     found, wanted = jax.jit(push)(queue, jnp.asarray(A)), pnce.queue_push(queue, jnp.asarray(A))
     np.testing.assert_array_equal(found.rows, wanted.rows)
     np.testing.assert_array_equal(found.valid, wanted.valid)
@@ -118,7 +108,6 @@ def test_a_group_of_one_process_is_one_process(group: Any) -> None:
 def test_the_collectives_of_a_group_of_one(group: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of an eager call, and those that a compiler traces."""
     torch_ranks = importlib.import_module("portable_nce.backends.torch_ranks")
-
     ranks: Any = torch_ranks.communicator(group)
     x = torch.tensor(A)
     assert ranks.tell([1, 2]) == [[1, 2]]
@@ -148,8 +137,6 @@ class Doubled:
 
 
 def test_a_linear_map_is_differentiated_on_torch() -> None:
-    from portable_nce._core.registry import load_backend
-
     adapter = load_backend("torch")
     x = torch.tensor([1.0, 3.0], dtype=torch.float64)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 import sys
 from collections.abc import Callable
@@ -52,55 +53,41 @@ LOSSES: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
+def assert_close(found: Any, wanted: Any, rtol: float = 1e-11, atol: float = 1e-14) -> None:
+    """Hold arrays of MLX to those of NumPy."""
+    for ours, theirs in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(np.asarray(ours), theirs, rtol=rtol, atol=atol)
+
+
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
 def test_its_own_transformations_give_what_numpy_has(loss: Callable[[Any, Any], Any]) -> None:
     x, y = embeddings()
+    a, b = to_mlx(x, y)
     wanted, slopes = pnce.value_and_grad(loss, argnums=(0, 1))(x, y)
-    value, gradients = mx.value_and_grad(loss, argnums=(0, 1))(*to_mlx(x, y))
+    value, gradients = mx.value_and_grad(loss, argnums=(0, 1))(a, b)
     assert value.item() == pytest.approx(float(wanted), rel=1e-13)
-    for gradient, slope in zip(gradients, slopes, strict=True):
-        np.testing.assert_allclose(np.asarray(gradient), slope, rtol=1e-11, atol=1e-14)
+    assert_close(gradients, slopes)
+    # Forward mode, and many at once.
+    values, tangents = mx.jvp(lambda x: loss(x, b), [a], [mx.ones_like(a)])
+    assert values[0].item() == pytest.approx(float(wanted), rel=1e-12)
+    assert tangents[0].item() == pytest.approx(slopes[0].sum(), rel=1e-9, abs=1e-12)
+    both = mx.vmap(mx.grad(loss), in_axes=(0, None))(mx.stack([a, 2.0 * a]), b)
+    assert_close([both[0]], [slopes[0]])
+    outside = mx.grad(lambda x: mx.vmap(loss, in_axes=(0, None))(x, b).sum())(mx.stack([a, 2.0 * a]))
+    assert_close([outside], [np.asarray(both)])
 
 
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
 def test_derivatives_of_second_order(loss: Callable[[Any, Any], Any]) -> None:
     x, y = embeddings(9)
-    direction = np.cos(np.arange(x.size, dtype=np.float64)).reshape(x.shape)
-
-    def slope(x: Any, y: Any) -> Any:
-        return (pnce.grad(loss)(x, y) * direction).sum()
-
-    def slope_in_mlx(x: Any, y: Any) -> Any:
-        return (mx.grad(loss)(x, y) * mx.array(direction, dtype=mx.float64)).sum()
-
-    wanted = pnce.grad(slope, argnums=(0, 1))(x, y)
-    found = mx.grad(slope_in_mlx, argnums=(0, 1))(*to_mlx(x, y))
-    for ours, theirs in zip(found, wanted, strict=True):
-        np.testing.assert_allclose(np.asarray(ours), theirs, rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
-def test_forward_mode_of_a_gradient(loss: Callable[[Any, Any], Any]) -> None:
-    x, y = embeddings(9)
     a, b = to_mlx(x, y)
     direction = np.cos(np.arange(x.size, dtype=np.float64)).reshape(x.shape)
-    wanted = pnce.grad(lambda x: (pnce.grad(loss)(x, y) * direction).sum())(x)
-    _, (product,) = mx.jvp(lambda x: mx.grad(loss)(x, b), [a], list(to_mlx(direction)))
-    np.testing.assert_allclose(np.asarray(product), wanted, rtol=1e-9, atol=1e-12)
-
-
-@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
-def test_forward_mode_and_vmap(loss: Callable[[Any, Any], Any]) -> None:
-    x, y = embeddings(9)
-    a, b = to_mlx(x, y)
-    wanted, slopes = pnce.value_and_grad(loss)(x, y)
-    values, tangents = mx.jvp(lambda x: loss(x, b), [a], [mx.ones_like(a)])
-    assert values[0].item() == pytest.approx(float(wanted), rel=1e-12)
-    assert tangents[0].item() == pytest.approx(slopes.sum(), rel=1e-9, abs=1e-12)
-    both = mx.vmap(mx.grad(loss), in_axes=(0, None))(mx.stack([a, 2.0 * a]), b)
-    np.testing.assert_allclose(np.asarray(both[0]), slopes, rtol=1e-11, atol=1e-14)
-    outside = mx.grad(lambda x: mx.vmap(loss, in_axes=(0, None))(x, b).sum())(mx.stack([a, 2.0 * a]))
-    np.testing.assert_allclose(np.asarray(outside), np.asarray(both), rtol=1e-11, atol=1e-14)
+    (along,) = to_mlx(direction)
+    wanted = pnce.grad(lambda x, y: (pnce.grad(loss)(x, y) * direction).sum(), argnums=(0, 1))(x, y)
+    found = mx.grad(lambda x, y: (mx.grad(loss)(x, y) * along).sum(), argnums=(0, 1))(a, b)
+    assert_close(found, wanted, rtol=1e-9, atol=1e-12)
+    _, products = mx.jvp(lambda x: mx.grad(loss)(x, b), [a], [along])
+    assert_close(products, wanted[:1], rtol=1e-9, atol=1e-12)
 
 
 def test_ranks_that_are_threads() -> None:
@@ -123,9 +110,8 @@ def test_ranks_that_are_threads() -> None:
     for value, _, slope in found:
         assert value == pytest.approx(float(wanted), rel=1e-13)
         assert slope == pytest.approx(tangent, rel=1e-9)
-    for k, expected in enumerate(slopes):
-        gradient = np.concatenate([gradients[k] for _, gradients, _ in found])
-        np.testing.assert_allclose(gradient, expected, rtol=1e-11, atol=1e-14)
+    gathered = [np.concatenate([gradients[k] for _, gradients, _ in found]) for k in range(2)]
+    assert_close(gathered, slopes)
 
 
 @needs_compiler
@@ -141,40 +127,28 @@ def test_compiled(*, inside: bool) -> None:
         np.testing.assert_allclose(np.asarray(gradient), slope, rtol=2e-5, atol=1e-7)
 
 
-def peak(rows: int, *, block_size: int | None) -> int:
+def peak(rows: int, *, block_size: int | None, asked_for: bool = True) -> int:
     """Give the bytes that a gradient of InfoNCE takes beside its arguments and itself."""
-    x, y = (mx.array(x, dtype=mx.float32) for x in embeddings(rows, 32))
+    x, y = to_mlx(*embeddings(rows, 32), dtype=mx.float32)
     mx.eval(x, y)
     mx.clear_cache()
     mx.reset_peak_memory()
     held = mx.get_active_memory()
-
-    def loss(x: Any, y: Any) -> Any:
-        return pnce.info_nce(x, y, temperature=0.2, block_size=block_size)
-
-    mx.eval(mx.value_and_grad(loss, argnums=(0, 1))(x, y))
+    loss = functools.partial(pnce.info_nce, temperature=0.2, block_size=block_size)
+    results = mx.value_and_grad(loss, argnums=(0, 1))(x, y)
+    if asked_for:
+        mx.eval(results)
     return mx.get_peak_memory() - held
 
 
 def test_a_streamed_gradient_holds_some_blocks_alone() -> None:
     rows, block = 2048, 64
     matrix = BYTES * rows * rows
+    assert peak(rows, block_size=None, asked_for=False) < matrix / 4  # nothing is computed until it is asked for
     assert peak(rows, block_size=None) > 4 * matrix
     # MLX allocates ahead of what it computes, by some operations.
     assert peak(rows, block_size=block) < matrix
     assert peak(2 * rows, block_size=block) < 3 * peak(rows, block_size=block)
-
-
-def test_nothing_is_computed_until_it_is_asked_for() -> None:
-    rows = 2048
-    x, y = (mx.array(x, dtype=mx.float32) for x in embeddings(rows, 32))
-    mx.eval(x, y)
-    mx.reset_peak_memory()
-    held = mx.get_active_memory()
-    value, gradient = mx.value_and_grad(lambda x: pnce.info_nce(x, y, block_size=None))(x)
-    assert mx.get_peak_memory() - held < BYTES * rows * rows / 4
-    mx.eval(value, gradient)
-    assert mx.get_peak_memory() - held > BYTES * rows * rows
 
 
 def test_a_gradient_that_is_not_asked_for_is_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,13 +175,13 @@ def test_a_gradient_that_is_not_asked_for_is_not_computed(monkeypatch: pytest.Mo
 def test_sixteen_bits_are_computed_in_float32(dtype: str) -> None:
     kind = getattr(mx, dtype)
     x, y = to_mlx(*embeddings(64, 8), dtype=kind)
-    loss, gradients = mx.value_and_grad(lambda x, y: pnce.info_nce(x, y, temperature=0.05), argnums=(0, 1))(x, y)
-    assert loss.dtype == kind
-    assert [g.dtype for g in gradients] == [kind, kind]
+    loss = functools.partial(pnce.info_nce, temperature=0.05)
+    value, gradients = mx.value_and_grad(loss, argnums=(0, 1))(x, y)
+    assert [z.dtype for z in (value, *gradients)] == [kind] * 3
     wide = [np.asarray(z.astype(mx.float32)).astype(np.float64) for z in (x, y)]
-    wanted, slopes = pnce.value_and_grad(lambda x, y: pnce.info_nce(x, y, temperature=0.05), argnums=(0, 1))(*wide)
+    wanted, slopes = pnce.value_and_grad(loss, argnums=(0, 1))(*wide)
     eps = float(mx.finfo(kind).eps)
-    assert loss.item() == pytest.approx(float(wanted), rel=eps)
+    assert value.item() == pytest.approx(float(wanted), rel=eps)
     for gradient, slope in zip(gradients, slopes, strict=True):
         error = np.abs(np.asarray(gradient.astype(mx.float32)) - slope).max()
         assert error <= eps * np.abs(slope).max()
@@ -333,11 +307,9 @@ def test_it_names_itself_in_messages() -> None:
 
 def test_the_adapter_describes_itself() -> None:
     adapter = adapter_of(mx.zeros(1))
-    assert isinstance(adapter, pnce.Adapter)
     assert (adapter.name, adapter.mode) == ("mlx", "eager")
     assert adapter.devices[0] == "cpu"
     assert adapter.dtypes == ("float64", "float32", "float16", "bfloat16")
-    assert adapter.version[0].isdigit()
 
 
 def test_float64_is_refused_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -351,9 +323,3 @@ def test_float64_is_refused_where_there_is_none(monkeypatch: pytest.MonkeyPatch)
     assert "float64" not in adapter.dtypes
     with pytest.raises(TypeError, match=r"float64, which MLX computes with on the processor alone"):
         pnce.info_nce(x, y)
-
-
-def test_one_argument_in_a_sequence_gives_a_tuple_of_one() -> None:
-    x, y = to_mlx(*embeddings())
-    _, (gradient,) = pnce.value_and_grad(pnce.info_nce, argnums=(1,))(x, y)
-    assert gradient.shape == y.shape

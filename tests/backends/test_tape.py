@@ -1,4 +1,4 @@
-"""The tape against the autodiff of torch and JAX, function by function; and what it refuses."""
+"""The tape against the autodiff of torch, function by function; and what it refuses."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from typing import Any
 
 import array_api_compat
 import array_api_strict
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -84,6 +83,7 @@ FUNCTIONS: dict[str, tuple[Function, tuple[np.ndarray, ...]]] = {
     "where": (lambda xp, x, y: xp.where(x > 0, x * 2, y), (A, B)),
     "where scalar": (lambda xp, x: xp.where(x > 0, x, 0.0) + xp.where(x > 0, 1.0, x), (A,)),
     "clip": (lambda xp, x: xp.clip(x, -0.5, 0.25), (A,)),
+    "clip below": (lambda xp, x: xp.clip(x, min=-0.1), (A,)),
     "slice": (lambda xp, x: x[1:, ::2], (A,)),
     "index": (lambda xp, x: x[1, ...], (A,)),
     "prod": (lambda xp, x: xp.prod(x, axis=1), (A,)),
@@ -95,6 +95,7 @@ FUNCTIONS: dict[str, tuple[Function, tuple[np.ndarray, ...]]] = {
     "diff": (lambda xp, x: xp.diff(x, axis=1, n=2), (A,)),
     "remainder": (lambda xp, x, y: xp.remainder(x, y), (A, B)),
     "vector_norm": (lambda xp, x: xp.linalg.vector_norm(x, axis=1), (A,)),
+    "vector_norm of all": (lambda xp, x: xp.linalg.vector_norm(x), (A,)),
     "matrix_norm": (lambda xp, x: xp.linalg.matrix_norm(x), (BATCH,)),
     "outer": (lambda xp, x, y: xp.linalg.outer(x, y), (ROW, ROW + 1)),
     "trace": (lambda xp, x: xp.linalg.trace(x), (SQUARE,)),
@@ -103,8 +104,6 @@ FUNCTIONS: dict[str, tuple[Function, tuple[np.ndarray, ...]]] = {
     "astype": (lambda xp, x: xp.astype(xp.astype(x, xp.float32), xp.float64), (A,)),
     "comparison": (lambda xp, x, y: xp.astype(x < y, xp.float64) * x + xp.astype(~(x >= y), xp.float64), (A, B)),
 }  # fmt: skip
-
-every = pytest.mark.parametrize("name", FUNCTIONS)
 
 
 def _scalar(function: Function, arrays: tuple[Any, ...]) -> Any:
@@ -117,51 +116,29 @@ def _scalar(function: Function, arrays: tuple[Any, ...]) -> Any:
     return xp.sum(out * weight) + xp.sum(xp.tanh(out) ** 2)
 
 
-def _gradients(name: str, convert: Function, differentiate: Function) -> list[np.ndarray]:
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_derivatives_of_first_and_second_order_are_those_of_torch(name: str) -> None:
+    """And strict arrays take the same path as NumPy's."""
     function, arrays = FUNCTIONS[name]
-    found = differentiate(lambda *x: _scalar(function, x), tuple(range(len(arrays))))(*map(convert, arrays))
-    return [np.asarray(g) for g in found]
+    where = tuple(range(len(arrays)))
 
+    def first(differentiate: Function, convert: Function) -> Any:
+        return differentiate(lambda *x: _scalar(function, x), where)(*map(convert, arrays))
 
-@every
-def test_against_jax(name: str) -> None:
-    for ours, theirs in zip(
-        _gradients(name, np.asarray, pnce.grad), _gradients(name, jnp.asarray, jax.grad), strict=True
-    ):
+    def second(differentiate: Function, convert: Function) -> Any:
+        def squares(*x: Any) -> Any:
+            return sum((slope**2).sum() for slope in differentiate(lambda *y: _scalar(function, y), where)(*x))
+
+        return differentiate(squares, where)(*map(convert, arrays))
+
+    slopes = first(pnce.grad, np.asarray)
+    for ours, theirs in zip(slopes, first(torch.func.grad, torch.asarray), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-14)
-
-
-@every
-def test_against_torch(name: str) -> None:
-    for ours, theirs in zip(
-        _gradients(name, np.asarray, pnce.grad), _gradients(name, torch.asarray, torch.func.grad), strict=True
-    ):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-14)
-
-
-@pytest.mark.parametrize("name", sorted({*FUNCTIONS} - {"exp2"}))  # which the standard does not have
-def test_strict_arrays_take_the_same_path(name: str) -> None:
-    def convert(x: np.ndarray) -> Any:
-        return array_api_strict.asarray(x)
-
-    for ours, theirs in zip(_gradients(name, convert, pnce.grad), _gradients(name, np.asarray, pnce.grad), strict=True):
-        np.testing.assert_array_equal(ours, theirs)
-
-
-@every
-def test_second_order_against_jax(name: str) -> None:
-    function, arrays = FUNCTIONS[name]
-
-    def curvature(differentiate: Function, convert: Function) -> np.ndarray:
-        def squared(*x: Any) -> Any:
-            xp = array_api_compat.array_namespace(*x)
-            return xp.sum(differentiate(lambda *y: _scalar(function, y))(*x) ** 2)
-
-        return np.asarray(differentiate(squared)(*map(convert, arrays)))
-
-    np.testing.assert_allclose(
-        curvature(pnce.grad, np.asarray), curvature(jax.grad, jnp.asarray), rtol=1e-11, atol=1e-13
-    )
+    for ours, theirs in zip(second(pnce.grad, np.asarray), second(torch.func.grad, torch.asarray), strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-11, atol=1e-13)
+    if name != "exp2":  # which the standard does not have
+        for ours, strict in zip(slopes, first(pnce.grad, array_api_strict.asarray), strict=True):
+            np.testing.assert_array_equal(np.asarray(strict), ours)
 
 
 def test_a_users_own_critic() -> None:
@@ -191,18 +168,6 @@ def test_a_users_own_critic() -> None:
     for other in results[1:]:
         for ours, theirs in zip(results[0], other, strict=True):
             np.testing.assert_allclose(ours, theirs, rtol=1e-13, atol=1e-14)
-
-
-def test_numpy_functions_reach_the_tape() -> None:
-    def function(x: Any) -> Any:
-        joined = np.concatenate([np.tanh(x), np.transpose(x, (0, 1))], axis=1)
-        return np.sum(np.maximum(joined, 0.1) * ROW[0]) + np.mean(np.abs(x)) + np.amax(x) + np.power(x, 2).sum()
-
-    def same(x: Any) -> Any:
-        joined = jnp.concatenate([jnp.tanh(x), x], axis=1)
-        return jnp.sum(jnp.maximum(joined, 0.1) * ROW[0]) + jnp.mean(jnp.abs(x)) + jnp.max(x) + (x**2).sum()
-
-    np.testing.assert_allclose(pnce.grad(function)(A), jax.grad(same)(jnp.asarray(A)), rtol=1e-13)
 
 
 def test_hessian_vector_product_on_numpy() -> None:
@@ -246,71 +211,57 @@ def test_aux_structures_and_unused_arguments() -> None:
     np.testing.assert_array_equal(nothing, np.zeros(2))
 
 
-def test_methods_and_conversions() -> None:
-    def function(x: Any, untouched: float, constant: Any) -> Any:
-        xp = x.__array_namespace__()
-        parts = x.reshape(3, 2).sum() + x.reshape((3, 2)).mean(1).sum() + x.transpose(1, 0).flatten().max()
-        parts = parts + x.ravel().dot(constant) + x.clip(max=0.15).sum() + xp.clip(x, min=-0.1).std()
-        parts = parts + xp.asarray(x, dtype=xp.float32).astype(xp.float64).var() + xp.linalg.vector_norm(x)
-        parts = parts + xp.asarray(constant).sum() + x.argmax() * 0 + xp.positive(x)[0, 0]
-        parts = parts + x[None, 0:1, 0].squeeze().sum()
-        return parts * untouched + pnce.stop_gradient(x[0, 0]).item()
-
-    def same(x: Any, untouched: float, constant: Any) -> Any:
-        parts = x.sum() + x.reshape(3, 2).mean(1).sum() + x.max() + x.ravel() @ constant + x.clip(max=0.15).sum()
-        parts = parts + x.clip(min=-0.1).std() + x.astype(jnp.float32).astype(jnp.float64).var() + jnp.linalg.norm(x)
-        return (parts + 2 * x[0, 0]) * untouched
+def test_further_arguments_may_be_numbers() -> None:
+    def function(x: Any, factor: float, constant: Any) -> Any:
+        return (x.ravel() @ constant + x.argmax() * 0) * factor + pnce.stop_gradient(x[0, 0]).item()
 
     constant = np.arange(6.0)
-    ours = pnce.grad(function)(A, 2.0, constant)
-    np.testing.assert_allclose(ours, jax.grad(same)(jnp.asarray(A), 2.0, jnp.asarray(constant)), rtol=1e-6)
+    np.testing.assert_array_equal(pnce.grad(function)(A, 2.0, constant), 2.0 * constant.reshape(2, 3))
 
 
 def test_a_function_that_does_not_depend_on_its_argument() -> None:
-    value, gradient = pnce.value_and_grad(lambda x: pnce.stop_gradient(x).sum())(A)
-    assert float(value) == pytest.approx(A.sum())
-    np.testing.assert_array_equal(gradient, np.zeros((2, 3)))
-    value, gradient = pnce.value_and_grad(lambda x: np.asarray(3.0))(A)
-    assert float(value) == 3.0
-    np.testing.assert_array_equal(gradient, np.zeros((2, 3)))
+    for function, wanted in ((lambda x: pnce.stop_gradient(x).sum(), A.sum()), (lambda _: np.asarray(3.0), 3.0)):
+        value, gradient = pnce.value_and_grad(function)(A)
+        assert float(value) == pytest.approx(wanted)
+        np.testing.assert_array_equal(gradient, np.zeros((2, 3)))
+
+
+def assigns(x: Any) -> Any:
+    x[0] = 1.0
+    return x.sum()
+
+
+REFUSED: list[tuple[type[Exception], str, Function]] = [
+    (AttributeError, "no attribute 'cumprod'", lambda x: x.cumprod()),
+    (NotImplementedError, "cumprod has no pullback", lambda x: np.cumprod(x).sum()),
+    (NotImplementedError, "where= is not differentiated", lambda x: np.sum(x, where=x > 0)),
+    (NotImplementedError, "nanmean has no pullback", lambda x: np.nanmean(x + 1)),
+    (NotImplementedError, "no pullback", lambda x: x.__array_namespace__().linalg.det(x * np.eye(3))),
+    (TypeError, "in place", assigns),
+    (TypeError, "0-d array", lambda x: x),
+    (ValueError, "axes of length 1", lambda x: x.__array_namespace__().squeeze(x, axis=0).sum()),
+    (TypeError, "out= would write", lambda x: np.add(x, x, out=np.ones(3)).sum()),
+]
 
 
 def test_refusals() -> None:
-    with pytest.raises(AttributeError, match="no attribute 'cumprod'"):
-        pnce.grad(lambda x: x.cumprod())(np.ones(3))
-    with pytest.raises(NotImplementedError, match="cumprod has no pullback"):
-        pnce.grad(lambda x: np.cumprod(x).sum())(np.ones(3))
-    with pytest.raises(NotImplementedError, match="where= is not differentiated"):
-        pnce.grad(lambda x: np.sum(x, where=x > 0))(np.ones(3))
-    with pytest.raises(NotImplementedError, match="nanmean has no pullback"):
-        pnce.grad(lambda x: np.nanmean(x + 1))(np.ones(3))
-    with pytest.raises(NotImplementedError, match="no pullback"):
-        pnce.grad(lambda x: x.__array_namespace__().linalg.det(x))(np.eye(3))
-
-    def assigns(x: Any) -> Any:
-        x[0] = 1.0
-        return x.sum()
-
-    with pytest.raises(TypeError, match="in place"):
-        pnce.grad(assigns)(np.ones(3))
-    with pytest.raises(TypeError, match="0-d array"):
-        pnce.grad(lambda x: x)(np.ones(3))
-    with pytest.raises(TypeError, match="real floating-point"):
-        pnce.grad(lambda x: x.sum())(np.ones(3, dtype=np.int64))
-    with pytest.raises(TypeError, match="expected arrays"):
-        pnce.grad(lambda x: x)(1.0)
-    with pytest.raises(TypeError, match="got none"):
-        pnce.grad(lambda x: x)({})
+    for kind, words, function in REFUSED:
+        with pytest.raises(kind, match=words):
+            pnce.grad(function)(np.ones(3))
+    given: list[tuple[type[Exception], str, Any]] = [
+        (TypeError, "real floating-point", np.ones(3, dtype=np.int64)),
+        (TypeError, "expected arrays", 1.0),
+        (TypeError, "got none", {}),
+    ]
+    for kind, words, argument in given:
+        with pytest.raises(kind, match=words):
+            pnce.grad(lambda x: x.sum())(argument)
     with pytest.raises(ValueError, match="argnums=3"):
         pnce.grad(lambda x: x.sum(), argnums=3)(np.ones(3))
     with pytest.raises(TypeError, match="expected a function"):
         pnce.grad(3)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="pair"):
         pnce.grad(lambda x: x.sum(), has_aux=True)(np.ones(3))
-    with pytest.raises(ValueError, match="axes of length 1"):
-        pnce.grad(lambda x: x.__array_namespace__().squeeze(x, axis=0).sum())(np.ones(3))
-    with pytest.raises(TypeError, match="out= would write"):
-        pnce.grad(lambda x: np.add(x, x, out=np.ones(3)).sum())(np.ones(3))
 
 
 def test_a_recorded_array_behaves_like_an_array() -> None:
@@ -320,7 +271,7 @@ def test_a_recorded_array_behaves_like_an_array() -> None:
         assert len(x) == 2
         assert x.T.shape == (3, 2)
         assert "TapeArray" in repr(x)
-        assert hash(x) == hash(x)
+        assert {x: "found"}[x] == "found"  # whatever == is, elementwise
         assert float(pnce.stop_gradient(x)[0, 0]) == A[0, 0]
         assert int(x[0, 0] * 10) == 3
         assert bool(x[0, 0] > 0)

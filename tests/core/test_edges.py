@@ -8,7 +8,7 @@ import itertools
 import math
 import re
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 import array_api_strict
 import jax
@@ -26,6 +26,8 @@ from portable_nce.objectives import Objective, Pairwise, Term
 from portable_nce.pairings import queue
 from portable_nce.testing import CASES, Case, oracles
 
+from calls import OF_SCORES, options_of
+
 RNG = np.random.default_rng(11)
 
 # Concentrations of clusters.
@@ -35,31 +37,22 @@ MEMBERS = {
     "of one": [0] * 5 + [1] + [2] * 4 + [3] * 4,
     "of none": [0] * 7 + [2] * 4 + [3] * 3,
 }
-
-
-def numbers(row: list[Any]) -> list[float]:
-    return [float(number) for number in row]
+PERCENTILES = [(10.0, 90.0), (0.0, 100.0), (30.0, 35.0), (50.0, 50.0), (0.0, 0.0)]
 
 
 @pytest.mark.parametrize("members", MEMBERS.values(), ids=MEMBERS)
-@pytest.mark.parametrize("percentiles", [(10.0, 90.0), (0.0, 100.0), (30.0, 35.0), (50.0, 50.0), (0.0, 0.0)])
-@pytest.mark.parametrize("smoothing", [10.0, 0.5])
-def test_concentrations_are_those_of_the_definition(
-    members: list[int], percentiles: tuple[float, float], smoothing: float
-) -> None:
+def test_concentrations_are_those_of_the_definition(members: list[int]) -> None:
     points, centres = RNG.normal(size=(14, 3)), RNG.normal(size=(4, 3))
-    options: dict[str, Any] = {"temperature": 0.3, "smoothing": smoothing, "percentiles": percentiles}
-    found = pnce.concentrations(points, centres, np.asarray(members), **options)
-    expected = oracles.concentrations(points.tolist(), centres.tolist(), members, **options)
-    np.testing.assert_allclose(found, numbers(expected), rtol=1e-13)
-    assert found.mean() == pytest.approx(0.3, rel=1e-13)
-
-
-def test_concentrations_by_default() -> None:
-    points, centres, members = RNG.normal(size=(12, 3)), RNG.normal(size=(4, 3)), [0, 1, 2, 3] * 2 + [3, 3, 3, 2]
-    expected = oracles.concentrations(points.tolist(), centres.tolist(), members)
-    found = pnce.concentrations(points, centres, np.asarray(members))
-    np.testing.assert_allclose(found, numbers(expected), rtol=1e-13)
+    rows: list[dict[str, Any]] = [
+        {"temperature": 0.3, "smoothing": smoothing, "percentiles": percentiles}
+        for smoothing in (10.0, 0.5)
+        for percentiles in PERCENTILES
+    ]
+    for options in ({}, *rows):
+        found = pnce.concentrations(points, centres, np.asarray(members), **options)
+        expected = oracles.concentrations(points.tolist(), centres.tolist(), members, **options)
+        np.testing.assert_allclose(found, [float(number) for number in expected], rtol=1e-13, err_msg=str(options))
+        assert found.mean() == pytest.approx(options.get("temperature", 0.1), rel=1e-13)
 
 
 def test_concentrations_of_more_clusters_than_a_block_holds() -> None:
@@ -101,32 +94,31 @@ def test_clusterings_come_in_equal_numbers(name: str, count: int) -> None:
         pnce.proto_nce(np.eye(2), [np.eye(2)] * 2, *list(given.values())[:2], mask=given["mask"])
 
 
-@pytest.mark.parametrize("outside", [-1, 2, 7])
-def test_an_assignment_to_no_cluster_is_refused(outside: int) -> None:
-    points, centres = RNG.normal(size=(5, 3)), RNG.normal(size=(2, 3))
-    with pytest.raises(ValueError, match="assignments"):
-        pnce.concentrations(points, centres, np.asarray([0, 1, 0, 1, outside]))
-
-
-def test_concentrations_have_the_dtype_of_the_embeddings() -> None:
-    points, members = RNG.normal(size=(6, 2)), np.asarray([0, 1, 0, 1, 0, 1])
+def test_concentrations_refuse_an_assignment_to_no_cluster_and_have_the_dtype_of_the_embeddings() -> None:
+    points, members = RNG.normal(size=(5, 3)), np.asarray([0, 1, 0, 1, 0])
     for dtype in (np.float16, np.float32, np.float64):
         assert pnce.concentrations(points.astype(dtype), points[:2].astype(dtype), members).dtype == dtype
+    for outside in (-1, 2, 7):
+        with pytest.raises(ValueError, match="assignments"):
+            pnce.concentrations(points, points[:2], np.asarray([0, 1, 0, 1, outside]))
 
 
 # Streamed products of embeddings, against the dense execution of the same.
 
 
-def squared_odds(*, of_odds_alone: bool = False) -> Any:
-    """An objective of the row statistics, with slopes; of all of them or of the log-odds alone."""
-    if of_odds_alone:
-        return Objective(
-            lambda row: row.log_odds * row.log_odds, slopes=lambda row: (2.0 * row.log_odds, None, None, None)
-        )
-    return Objective(
+OBJECTIVES = {
+    "every statistic": Objective(
         lambda row: row.log_odds * row.log_odds + 0.5 * row.negative - 0.25 * row.positive,
         slopes=lambda row: (2.0 * row.log_odds, None, 0.5 + 0.0 * row.negative, -0.25 + 0.0 * row.positive),
-    )
+    ),
+    "the log-odds": Objective(
+        lambda row: row.log_odds * row.log_odds, slopes=lambda row: (2.0 * row.log_odds, None, None, None)
+    ),
+    "the negatives": Objective(
+        lambda row: row.negative * row.negative, slopes=lambda row: (None, None, 2.0 * row.negative, None)
+    ),
+}
+"""Objectives of the row statistics, with slopes; of all of them or of one."""
 
 
 def square(*, own_slopes: bool = True) -> Term:
@@ -159,54 +151,39 @@ WEIGHTS = np.asarray([1.0, 0.0, 2.0, 0.5, 1.0, 0.0, 1.5, 1.0])
 
 
 @pytest.mark.parametrize("temperature", [2.0, 0.02], ids=["small scores", "large scores"])
-@pytest.mark.parametrize("of_odds_alone", [False, True])
+@pytest.mark.parametrize("objective", OBJECTIVES.values(), ids=OBJECTIVES)
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("symmetric", [False, True])
 @pytest.mark.parametrize("pairing", ["diagonal", "two_views"])
 def test_products_stream_for_every_statistic(
-    temperature: float, pairing: pnce.typing.PairingName, *, of_odds_alone: bool, weighted: bool, symmetric: bool
+    temperature: float, objective: Objective, pairing: pnce.typing.PairingName, *, weighted: bool, symmetric: bool
 ) -> None:
-    objective = squared_odds(of_odds_alone=of_odds_alone)
+    options: dict[str, Any] = {"similarity": "dot", "temperature": temperature, "symmetric": symmetric}
 
-    def loss(x: Any, y: Any, weights: Any, *, block_size: int | None) -> Any:
-        arrays = (x, y) if pairing == "diagonal" else (x,)
-        return pnce.contrast(
-            *arrays,
-            objective=objective,
-            pairing=pairing,
-            similarity="dot",
-            temperature=temperature,
-            symmetric=symmetric,
-            weights=weights if weighted else None,
-            block_size=block_size,
-        )
+    def loss(x: Any, y: Any, w: Any, *, block_size: int | None) -> Any:
+        columns = [y] if pairing == "diagonal" else []
+        options.update(weights=w if weighted else None, block_size=block_size)
+        return pnce.contrast(*[x, *columns], objective=objective, pairing=pairing, **options)
 
     streams_like_the_dense(loss, ROWS, COLUMNS, WEIGHTS)
 
 
-@pytest.mark.parametrize(
-    "attract", [None, square(), square(own_slopes=False)], ids=["nothing", "a term", "a plain term"]
-)
+ATTRACTING = {"nothing": None, "a term": square(), "a plain term": square(own_slopes=False)}
+
+
+@pytest.mark.parametrize("attract", ATTRACTING.values(), ids=ATTRACTING)
 @pytest.mark.parametrize("divide_by", ["rows", "pairs", "active"])
 @pytest.mark.parametrize("weighted", [False, True])
-@pytest.mark.parametrize("pairing", ["diagonal", "two_views", "queue"])
+@pytest.mark.parametrize("pairing", ["diagonal", "two_views", queue()])
 def test_sums_of_products_stream_for_every_term(
-    attract: Term | None,
-    divide_by: pnce.typing.DivideBy,
-    pairing: Literal["diagonal", "two_views", "queue"],
-    *,
-    weighted: bool,
+    attract: Term | None, divide_by: pnce.typing.DivideBy, pairing: Any, *, weighted: bool
 ) -> None:
     def loss(x: Any, y: Any, weights: Any, centre: Any, *, block_size: int | None) -> Any:
-        arrays = (x,) if pairing == "two_views" else (x, np.concatenate([y, x * y]) if pairing == "queue" else y)
-        return pnce.contrast(
-            *arrays,
-            objective=Pairwise(attract, square(), parameters=(centre,), divide_by=divide_by),
-            pairing=queue() if pairing == "queue" else pairing,
-            similarity="dot",
-            weights=weights if weighted else None,
-            block_size=block_size,
-        )
+        columns = {"diagonal": [y], "two_views": []}.get(pairing, [np.concatenate([y, x * y])])
+        objective = Pairwise(attract, square(), parameters=(centre,), divide_by=divide_by)
+        chosen = weights if weighted else None
+        options: dict[str, Any] = {"similarity": "dot", "weights": chosen, "block_size": block_size}
+        return pnce.contrast(x, *columns, objective=objective, pairing=pairing, **options)
 
     streams_like_the_dense(loss, ROWS, COLUMNS, WEIGHTS, np.asarray(0.25))
 
@@ -214,29 +191,13 @@ def test_sums_of_products_stream_for_every_term(
 def test_an_infinite_loss_without_weight_is_no_contribution() -> None:
     rows, columns, weights = ROWS.copy(), COLUMNS.copy(), np.ones(8)
     rows[0], columns[1], weights[0] = 1e200, 1e200, 0.0  # their product is beyond all numbers
-    options: dict[str, Any] = {"objective": "info_nce", "similarity": "dot"}
+    loss = functools.partial(pnce.contrast, rows, columns, objective="info_nce", similarity="dot")
     with np.errstate(over="ignore"):
-        assert pnce.contrast(rows, columns, reduction="none", **options)[0] > 1e300
-        for labels in (None, pnce.pairings.labels(np.arange(8))):
-            values = [
-                pnce.contrast(
-                    rows, columns, pairing=labels or "diagonal", weights=weights, block_size=block_size, **options
-                )
-                for block_size in (None, 3)
-            ]
-            assert np.isfinite(values[0])
-            assert values[1] == pytest.approx(values[0], rel=1e-12)
-
-
-def test_slopes_may_leave_out_the_log_odds() -> None:
-    objective = Objective(
-        lambda row: row.negative * row.negative, slopes=lambda row: (None, None, 2.0 * row.negative, None)
-    )
-
-    def loss(x: Any, y: Any, *, block_size: int | None) -> Any:
-        return pnce.contrast(x, y, objective=objective, similarity="dot", block_size=block_size)
-
-    streams_like_the_dense(loss, ROWS, COLUMNS)
+        assert loss(reduction="none")[0] > 1e300
+        for pairing in ("diagonal", pnce.pairings.labels(np.arange(8))):
+            dense, streamed = (loss(pairing=pairing, weights=weights, block_size=size) for size in (None, 3))
+            assert np.isfinite(dense)
+            assert streamed == pytest.approx(dense, rel=1e-12)
 
 
 # What a mean is over.
@@ -265,22 +226,19 @@ def test_the_accuracy_weighs_rows() -> None:
 # Derivatives of second order, where the value and its gradient are differentiated together.
 
 
-def losses_of_every_execution() -> dict[str, Callable[..., Any]]:
-    """Losses whose streamed execution has a gradient of its own."""
-    kinds = np.asarray([0, 1, 0, 2, 1, 2, 0, 1])
-    return {
-        "products": lambda x, w, **o: pnce.info_nce(x, COLUMNS, weights=w, similarity="dot", **o),
-        "both sides": lambda x, w, **o: pnce.clip(x, COLUMNS, logit_scale=5.0, weights=w, **o),
-        "own scores": lambda x, w, **o: pnce.nt_xent(x, COLUMNS, weights=w, **o),
-        "rows": lambda x, w, **o: pnce.supcon(x, kinds, weights=w, **o),
-        "pairs of products": lambda x, w, **o: pnce.siglip(
-            x, COLUMNS, logit_scale=3.0, logit_bias=-1.0, weights=w, **o
-        ),
-        "pairs": lambda x, w, **o: pnce.contrastive(x, kinds, margin=3.0, positive_margin=0.5, weights=w, **o),
-    }
+KINDS = np.asarray([0, 1, 0, 2, 1, 2, 0, 1])
+EXECUTIONS: dict[str, Callable[..., Any]] = {
+    "products": lambda x, w, **o: pnce.info_nce(x, COLUMNS, weights=w, similarity="dot", **o),
+    "both sides": lambda x, w, **o: pnce.clip(x, COLUMNS, logit_scale=5.0, weights=w, **o),
+    "own scores": lambda x, w, **o: pnce.nt_xent(x, COLUMNS, weights=w, **o),
+    "rows": lambda x, w, **o: pnce.supcon(x, KINDS, weights=w, **o),
+    "pairs of products": lambda x, w, **o: pnce.siglip(x, COLUMNS, logit_scale=3.0, logit_bias=-1.0, weights=w, **o),
+    "pairs": lambda x, w, **o: pnce.contrastive(x, KINDS, margin=3.0, positive_margin=0.5, weights=w, **o),
+}
+"""Losses whose streamed execution has a gradient of its own."""
 
 
-@pytest.mark.parametrize("loss", losses_of_every_execution().values(), ids=losses_of_every_execution())
+@pytest.mark.parametrize("loss", EXECUTIONS.values(), ids=EXECUTIONS)
 def test_a_value_and_its_gradient_are_differentiated_together(loss: Callable[..., Any]) -> None:
     def penalised(x: Any, w: Any, *, block_size: int | None) -> Any:
         value, gradients = pnce.value_and_grad(lambda *args: loss(*args, block_size=block_size), (0, 1))(x, w)
@@ -299,17 +257,18 @@ FACTORIES = [
 ]
 
 
-@pytest.mark.parametrize("factory", FACTORIES, ids=lambda factory: f"{factory.__module__}.{factory.__name__}")
-def test_the_parts_of_a_loss_have_the_defaults_that_they_document(factory: Callable[..., Any]) -> None:
-    for name, parameter in inspect.signature(factory).parameters.items():
-        said = re.search(rf"^    [\w, ]*\b{name}\b[\w, ]* : (.*)$", str(factory.__doc__), re.MULTILINE)
-        assert said is not None
-        if parameter.default is inspect.Parameter.empty:
-            assert "default" not in said[1]
-        elif parameter.default is None:
-            assert said[1].endswith(("optional", "default: None"))
-        else:
-            assert said[1].partition("default: ")[2].replace('"', "'") == repr(parameter.default)
+def test_the_parts_of_a_loss_have_the_defaults_that_they_document() -> None:
+    for factory in FACTORIES:
+        for name, parameter in inspect.signature(factory).parameters.items():
+            said = re.search(rf"^    [\w, ]*\b{name}\b[\w, ]* : (.*)$", str(factory.__doc__), re.MULTILINE)
+            assert said is not None, (factory, name)
+            _, found, default = said[1].partition("default: ")
+            if parameter.default is inspect.Parameter.empty:
+                assert not found, (factory, name)
+            elif parameter.default is None:
+                assert said[1].endswith(("optional", "default: None")), (factory, name)
+            else:
+                assert default.replace('"', "'") == repr(parameter.default), (factory, name)
 
 
 # What is computed at once under block_size="auto", which small arrays would not show.
@@ -323,8 +282,9 @@ SIZES: dict[str, dict[str, int]] = {
 }
 
 
+@pytest.mark.internals
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
-@pytest.mark.parametrize("loss", losses_of_every_execution().values(), ids=losses_of_every_execution())
+@pytest.mark.parametrize("loss", EXECUTIONS.values(), ids=EXECUTIONS)
 def test_the_sizes_of_what_is_computed_at_once_change_no_loss(
     monkeypatch: pytest.MonkeyPatch, loss: Callable[..., Any], sizes: dict[str, int]
 ) -> None:
@@ -334,12 +294,10 @@ def test_the_sizes_of_what_is_computed_at_once_change_no_loss(
     if "_FAR_ROWS" in sizes:
         for module in (checks, matrix, one_sided, two_sided):
             monkeypatch.setattr(module, "is_far", lambda _: True)
-    assert_like = np.testing.assert_allclose
-    for options in ({}, {"block_size": "auto"}):
-        value, gradients = pnce.value_and_grad(lambda x, w, o=options: loss(x, w, **o), (0, 1))(ROWS, WEIGHTS)
-        assert_like(value, expected, rtol=1e-12)
-        for ours, slope in zip(gradients, slopes, strict=True):
-            assert_like(ours, slope, rtol=1e-10, atol=1e-13)
+    value, gradients = pnce.value_and_grad(lambda x, w: loss(x, w, block_size="auto"), (0, 1))(ROWS, WEIGHTS)
+    np.testing.assert_allclose(value, expected, rtol=1e-12)
+    for ours, slope in zip(gradients, slopes, strict=True):
+        np.testing.assert_allclose(ours, slope, rtol=1e-10, atol=1e-13)
 
 
 # Parts of losses.
@@ -353,10 +311,9 @@ def test_the_detached_forms_stream_with_several_positives(
     objective = pnce.objectives.flat_nce(
         form="detach", include_positive=include_positive, multi_positive=multi_positive
     )
-    kinds = np.asarray([0, 1, 0, 2, 1, 2, 0, 1])
 
     def loss(x: Any, y: Any, w: Any, *, block_size: int | None) -> Any:
-        pairing = pnce.pairings.labels(kinds, kinds[::-1].copy())
+        pairing = pnce.pairings.labels(KINDS, KINDS[::-1].copy())
         return pnce.contrast(x, y, objective=objective, pairing=pairing, weights=w, block_size=block_size)
 
     streams_like_the_dense(loss, ROWS, COLUMNS, WEIGHTS)
@@ -375,15 +332,11 @@ def test_a_row_without_negatives_is_not_counted(form: pnce.typing.FlatForm, *, i
         assert mean == pytest.approx(whole.sum() / 7.0, rel=1e-12)
 
 
-def test_a_queue_without_further_columns_is_worth_nothing() -> None:
-    row, valid = ROWS[:1], np.asarray([True])
-    for pairing in (queue(), queue(valid)):
+def test_a_queue_has_one_positive_a_row_and_is_worth_nothing_without_further_columns() -> None:
+    row = ROWS[:1]
+    for pairing in (queue(), queue(np.asarray([True]))):
         assert float(pnce.contrast(row, row, objective="info_nce", pairing=pairing)) == 0.0
-
-
-def test_a_queue_has_one_positive_a_row() -> None:
-    pairing = queue(np.asarray([True] * 8))
-    assert (pairing.one_per_row, pairing.one_per_column) == (True, True)
+        assert (pairing.one_per_row, pairing.one_per_column) == (True, True)
 
 
 class Scaled:
@@ -397,29 +350,31 @@ def test_objectives_have_names() -> None:
     def doubled(row: Any) -> Any:
         return 2.0 * row.log_odds
 
-    assert repr(Objective(doubled)) == "<objective doubled>"
-    assert repr(Objective(Scaled())) == "<objective Scaled>"
-    assert repr(Objective(doubled, label="mine")) == "<objective mine>"
-    assert repr(pnce.objectives.logistic()) == "<objective logistic>"
-    assert repr(pnce.objectives.contrastive()) == "<objective contrastive>"
-    assert repr(pnce.objectives.dclw(temperature=0.1)) == "<objective dclw>"
-    assert repr(pnce.objectives.info_nce_anchor(n_columns=2)) == "<objective info_nce_anchor>"
-    assert repr(pnce.objectives.info_nce(multi_positive="separate")) == "<objective info_nce, separate>"
-    assert repr(pnce.objectives.flat_nce(include_positive=True)) == "<objective flat_nce with the positive, each>"
-    assert repr(Pairwise(None, square())) == "<objective pairwise>"
+    named = {
+        "doubled": Objective(doubled),
+        "Scaled": Objective(Scaled()),
+        "mine": Objective(doubled, label="mine"),
+        "logistic": pnce.objectives.logistic(),
+        "contrastive": pnce.objectives.contrastive(),
+        "dclw": pnce.objectives.dclw(temperature=0.1),
+        "info_nce_anchor": pnce.objectives.info_nce_anchor(n_columns=2),
+        "info_nce, separate": pnce.objectives.info_nce(multi_positive="separate"),
+        "flat_nce with the positive, each": pnce.objectives.flat_nce(include_positive=True),
+        "pairwise": Pairwise(None, square()),
+    }
+    assert [repr(objective) for objective in named.values()] == [f"<objective {name}>" for name in named]
+
+
+OF_POWERS: dict[str, Callable[..., Any]] = {
+    "info_nce": functools.partial(pnce.info_nce, temperature=0.5),
+    "nt_xent": functools.partial(pnce.nt_xent, temperature=0.5),
+    "clip": functools.partial(pnce.clip, logit_scale=2.0),
+    "clip shifted": functools.partial(pnce.clip, logit_scale=60.0),
+}
 
 
 @pytest.mark.parametrize("block_size", ["auto", 2])
-@pytest.mark.parametrize(
-    "loss",
-    [
-        lambda x, y, **o: pnce.info_nce(x, y, temperature=0.5, **o),
-        lambda x, y, **o: pnce.nt_xent(x, y, temperature=0.5, **o),
-        lambda x, y, **o: pnce.clip(x, y, logit_scale=2.0, **o),
-        lambda x, y, **o: pnce.clip(x, y, logit_scale=60.0, **o),
-    ],
-    ids=["info_nce", "nt_xent", "clip", "clip shifted"],
-)
+@pytest.mark.parametrize("loss", OF_POWERS.values(), ids=OF_POWERS)
 def test_second_derivatives_of_powers_of_two(loss: Callable[..., Any], block_size: int | str) -> None:
     """Which are those of float32 alone, where other tests of derivatives take float64."""
 
@@ -466,22 +421,22 @@ def test_a_search_by_products_finds_what_one_with_masks_finds(valid: list[bool])
 # What is nearly an objective, a similarity or an array.
 
 MAKERS = {
-    name: ("objective", getattr(pnce.objectives, name))
-    for name in pnce.objectives.__all__
-    if inspect.isfunction(getattr(pnce.objectives, name)) and name != "resolve"
-} | {
-    name: ("similarity", getattr(pnce.similarities, name))
-    for name in ("bilinear", "max_sim", "normalized", "scaled_columns", "shifted_columns")
+    **{factory.__name__: ("objective", factory) for factory in FACTORIES if "objectives" in factory.__module__},
+    **{
+        name: ("similarity", getattr(pnce.similarities, name))
+        for name in ("bilinear", "max_sim", "normalized", "scaled_columns", "shifted_columns")
+    },
 }
 
 
-@pytest.mark.parametrize("name", MAKERS)
-def test_a_function_that_makes_a_part_is_to_be_called(name: str) -> None:
-    axis, maker = MAKERS[name]
-    x = np.eye(3)
-    parts: dict[str, Any] = {"objective": "info_nce"} | {axis: maker}
-    with pytest.raises(TypeError, match=rf"^{axis}: expected what \w+.{name}\(...\) returns, got {name} itself; call"):
-        pnce.contrast(x, x, **parts)
+def test_a_function_that_makes_a_part_is_to_be_called_and_a_class_is_no_similarity() -> None:
+    for name, (axis, maker) in MAKERS.items():
+        parts: dict[str, Any] = {"objective": "info_nce"} | {axis: maker}
+        words = rf"^{axis}: expected what \w+.{name}\(...\) returns, got {name} itself; call"
+        with pytest.raises(TypeError, match=words):
+            pnce.contrast(ROWS, ROWS, **parts)
+    with pytest.raises(TypeError, match=r"^similarity: expected .* got the class"):
+        pnce.info_nce(ROWS, ROWS, similarity=np.ndarray)
 
 
 @pytest.mark.parametrize("block_size", [None, 2])
@@ -492,11 +447,6 @@ def test_the_function_of_a_pair_is_elementwise(value: Any, slopes: Any, block_si
     for call in (pnce.contrast, pnce.value_and_grad(pnce.contrast)):
         with pytest.raises(ValueError, match=r"^objective: expected an elementwise function of scores, of shape"):
             call(x, x, objective=objective, block_size=block_size)
-
-
-def test_a_class_is_no_similarity() -> None:
-    with pytest.raises(TypeError, match=r"^similarity: expected .* got the class"):
-        pnce.info_nce(np.eye(3), np.eye(3), similarity=np.ndarray)
 
 
 @pytest.mark.parametrize("make", [lambda x: np.ma.masked_array(x, x > 0.5), np.matrix], ids=["masked", "matrix"])
@@ -515,94 +465,78 @@ def test_subclasses_whose_operations_mean_something_else_are_refused(make: Calla
             call()
 
 
-BOUNDS: dict[str, Callable[..., Any]] = {
-    "info_nce": pnce.bounds.info_nce,
-    "info_nce_anchor": pnce.bounds.info_nce_anchor,
-    "nwj": pnce.bounds.nwj,
-    "tuba": lambda g, **o: pnce.bounds.tuba(g, 0.25, **o),
-    "interpolated": lambda g, **o: pnce.bounds.interpolated(g, 0.5, 0.25, **o),
-    "dual": lambda g, **o: pnce.bounds.dual(g, g[:, 0], **o),
-    "fdv": pnce.bounds.fdv,
-    "dv": pnce.bounds.dv,
-    "js": pnce.bounds.js,
-    "js_mi": pnce.bounds.js_mi,
-    "smile": pnce.bounds.smile,
-    "club": pnce.bounds.club,
-    "leave_one_out": pnce.bounds.leave_one_out,
-}
+BOUNDS = {name: case for name, case in OF_SCORES.items() if name.startswith("bounds.") and "mask" in options_of(name)}
+
+
+def bound_of(name: str, mask: Any = None) -> Callable[[Any], Any]:
+    """Give a bound as a function of its scores alone."""
+    arrays = {key: np.asarray(x) for key, x in BOUNDS[name].arguments.items()}
+    return lambda scores: BOUNDS[name].call({**arrays, "scores": scores}, mask=mask)
 
 
 @pytest.mark.parametrize("name", BOUNDS)
 def test_no_pair_is_no_information(name: str) -> None:
-    scores = np.random.default_rng(5).normal(size=(4, 4))
-    bound = functools.partial(BOUNDS[name], mask=np.zeros((4, 4), dtype=bool))
-    value, gradient = pnce.value_and_grad(bound)(scores)
+    scores = np.asarray(BOUNDS[name].arguments["scores"])
+    value, gradient = pnce.value_and_grad(bound_of(name, np.zeros_like(scores, dtype=bool)))(scores)
     assert value == 0.0
-    np.testing.assert_array_equal(gradient, np.zeros((4, 4)))
-    assert BOUNDS[name](scores) != 0.0
+    np.testing.assert_array_equal(gradient, np.zeros_like(scores))
+    assert bound_of(name)(scores) != 0.0
 
 
 # Contexts without samples.
 
-OF_NO_SAMPLES: dict[str, tuple[Callable[..., Any], Callable[[float], float], bool]] = {
-    "local_nce": (lambda s, t, **o: pnce.density.local_nce(s, t, -1.0, -1.0, **o), lambda _: 0.0, True),
-    "negative_sampling": (pnce.density.negative_sampling, lambda s: float(np.log1p(np.exp(-s))), True),
-    "ranking_nce": (lambda s, t, **o: pnce.density.ranking_nce(s, t, -1.0, -1.0, **o), lambda _: 0.0, True),
-    "info_nce_anchor": (lambda s, t, **o: pnce.density.info_nce_anchor(s, t, -1.0, -1.0, **o), lambda _: 0.0, False),
-    "sampled_softmax": (
-        lambda s, t, **o: pnce.density.sampled_softmax(s, t, -1.0, -1.0, include_positive=False, **o),
-        lambda _: 0.0,
-        False,
-    ),
+OF_NO_SAMPLES: dict[str, tuple[tuple[float, ...], int]] = {
+    "local_nce": ((-1.0, -1.0), 3),
+    "negative_sampling": ((), 3),
+    "ranking_nce": ((-1.0, -1.0), 3),
+    "info_nce_anchor": ((-1.0, -1.0), 2),
+    "sampled_softmax": ((-1.0, -1.0), 2),
 }
-"""A loss, its value for data of a score, and whether it counts: not where the formula for k = 0 has no value."""
+"""Log-probabilities, and how many of three contexts count: not one for which the formula for k = 0 has no value."""
 
 
 @pytest.mark.parametrize("name", OF_NO_SAMPLES)
 def test_a_context_without_samples_counts_where_its_loss_is_defined(name: str) -> None:
-    loss, of_data, counts = OF_NO_SAMPLES[name]
+    log_probabilities, counted = OF_NO_SAMPLES[name]
+    options = {"include_positive": False} if name == "sampled_softmax" else {}
     rng = np.random.default_rng(8)
     data, noise, mask = rng.normal(size=3), rng.normal(size=(3, 4)), np.ones((3, 4), dtype=bool)
     mask[1] = False
+
+    def loss(data: Any, noise: Any, **how: Any) -> Any:
+        return getattr(pnce.density, name)(data, noise, *log_probabilities, **options, **how)
+
     losses = loss(data, noise, mask=mask, reduction="none")
     np.testing.assert_allclose(losses[[0, 2]], loss(data[[0, 2]], noise[[0, 2]], reduction="none"), rtol=1e-13)
-    assert losses[1] == pytest.approx(of_data(data[1]), rel=1e-14)
-    assert float(loss(data, noise, mask=mask)) == pytest.approx(float(np.sum(losses)) / (3 if counts else 2), rel=1e-13)
+    of_data = np.log1p(np.exp(-data[1])) if name == "negative_sampling" else 0.0
+    assert losses[1] == pytest.approx(of_data, rel=1e-14)
+    assert float(loss(data, noise, mask=mask)) == pytest.approx(float(np.sum(losses)) / counted, rel=1e-13)
 
 
-PARTLY = np.asarray([[True, True, False, True], [True, True, True, False], [False, False, True, False], [True] * 4])
+PARTLY = np.asarray([[True, True, False, True, False], [True] * 5, [False, False, True, False, False]])
 
 
-@pytest.mark.parametrize("dirt", [math.nan, math.inf, -math.inf, 1e300])
-@pytest.mark.parametrize("name", [*BOUNDS, "dual_critic", "mine"])
-def test_scores_of_a_bound_that_take_no_part_may_hold_anything(name: str, dirt: float) -> None:
+@pytest.mark.parametrize("name", BOUNDS)
+def test_scores_of_a_bound_that_take_no_part_may_hold_anything(name: str) -> None:
     """They reach neither the value nor the gradient, and no warning tells of them."""
-
-    def total(scores: Any) -> Any:
-        if name == "dual_critic":
-            return pnce.bounds.dual_critic(scores, mask=PARTLY).sum()
-        if name == "mine":
-            return pnce.bounds.mine(scores, mask=PARTLY)[0]
-        if name == "dual":
-            return pnce.bounds.dual(scores, np.asarray([0.5, -1.0, 0.25, 2.0]), mask=PARTLY)
-        return BOUNDS[name](scores, mask=PARTLY)
-
-    clean = np.random.default_rng(6).normal(size=(4, 4))
-    value, gradient = pnce.value_and_grad(total)(np.where(PARTLY, clean, dirt))
-    wanted, expected = pnce.value_and_grad(total)(np.where(PARTLY, clean, 0.0))
-    assert value == wanted
-    np.testing.assert_array_equal(gradient, expected)
-    assert np.all(gradient[~PARTLY] == 0.0)
-    assert np.any(gradient != 0.0)
+    clean = np.asarray(BOUNDS[name].arguments["scores"])
+    mask = PARTLY[:, : clean.shape[1]]
+    bound = pnce.value_and_grad(bound_of(name, mask))
+    wanted, expected = bound(np.where(mask, clean, 0.0))
+    for dirt in (math.nan, math.inf, -math.inf, 1e300):
+        value, gradient = bound(np.where(mask, clean, dirt))
+        assert value == wanted, dirt
+        np.testing.assert_array_equal(gradient, expected, err_msg=str(dirt))
+    assert np.all(expected[~mask] == 0.0)
+    assert np.any(expected != 0.0)
 
 
-@pytest.mark.parametrize("name", ["info_nce", "fdv", "dv", "nwj", "js", "club"])
-def test_a_positive_out_of_range_is_none_where_nobody_looks(name: str) -> None:
+def test_a_positive_out_of_range_is_none_where_nobody_looks() -> None:
     """Under tracing, where it is no error: its row does not count."""
+    bounds = [getattr(pnce.bounds, name) for name in ("info_nce", "fdv", "dv", "nwj", "js", "club")]
     scores = np.random.default_rng(7).normal(size=(3, 4)).astype(np.float32)
-    bound = getattr(pnce.bounds, name)
-    found = jax.jit(lambda g, p: bound(g, positives=p))(scores, np.asarray([1, 4, 0]))
-    wanted = bound(scores[[0, 2]].astype(np.float64), positives=np.asarray([1, 0]))
+    found = jax.jit(lambda g, p: [bound(g, positives=p) for bound in bounds])(scores, np.asarray([1, 4, 0]))
+    wanted = [bound(scores[[0, 2]].astype(np.float64), positives=np.asarray([1, 0])) for bound in bounds]
     np.testing.assert_allclose(found, wanted, rtol=2e-6)
 
 
@@ -615,10 +549,8 @@ def test_a_negative_at_infinity_is_no_information() -> None:
 
 def test_no_critic_of_a_row_that_does_not_count() -> None:
     """Row 2 has no negative, and row 0 no positive; of the others it is the log-odds less log 3."""
-    scores, mask = (
-        np.arange(12.0).reshape(3, 4) / 4,
-        np.asarray([[False, *[True] * 3], [True] * 4, [False, False, True, False]]),
-    )
+    scores, mask = np.arange(12.0).reshape(3, 4) / 4, np.ones((3, 4), dtype=bool)
+    mask[0, 0], mask[2] = False, [False, False, True, False]
     wanted = np.log(np.exp(scores[1, [0, 2, 3]] - scores[1, 1]).sum()) - math.log(3.0)
     np.testing.assert_allclose(pnce.bounds.dual_critic(scores, mask=mask), [0.0, wanted, 0.0], rtol=1e-14)
 
@@ -627,10 +559,7 @@ SUMS: dict[str, Callable[..., Any]] = {
     "moco_v3, temperature": lambda a, b, option: pnce.moco_v3(a, b, b, a, temperature=option[0] / 2),
     "moco_v3, weights": lambda a, b, option: pnce.moco_v3(a, b, b, a, weights=option, reduction="sum"),
     "proto_nce, weights": lambda a, b, option: pnce.proto_nce(
-        a,
-        [b[:3], b[2:]],
-        [np.arange(8) % 3, np.arange(8) % 6],
-        [b[:3, 0] * 0 + 0.5, b[2:, 0] * 0 + 0.5],
+        *(a, [b[:3], b[2:]], [np.arange(8) % 3, np.arange(8) % 6], [0.0 * b[:3, 0] + 0.5, 0.0 * b[2:, 0] + 0.5]),
         key=b,
         weights=option,
         reduction="sum",
@@ -652,11 +581,6 @@ def test_the_gradient_of_an_option_in_several_terms_is_rounded_once(name: str) -
         assert (np.abs(found.astype(np.float64) - wanted) <= 0.51 * unit).all()
 
 
-def test_a_matrix_with_further_columns_has_no_upper_bound_by_leaving_one_out() -> None:
-    with pytest.raises(ValueError, match=r"^scores: expected a square matrix, got shape \(2, 3\)"):
-        pnce.bounds.leave_one_out(np.zeros((2, 3)))
-
-
 def test_targets_out_of_range_have_their_name() -> None:
     with pytest.raises(ValueError, match=r"^targets: expected indices from 0 to 2, of the columns of scores, got 3"):
         pnce.density.full_softmax(np.zeros((2, 3)), np.asarray([0, 3]))
@@ -665,46 +589,54 @@ def test_targets_out_of_range_have_their_name() -> None:
 # Numbers that are none.
 
 
-@pytest.mark.parametrize("library", [np, torch], ids=["numpy", "torch"])
-@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+CASES_OF = {loss: [case for case in CASES if case.loss == loss] for loss in {case.loss: None for case in CASES}}
+DENSE_OF = {loss: [case for case in cases if "streamed" not in case.name] for loss, cases in CASES_OF.items()}
+
+
+def arrays_of(case: Case) -> list[np.ndarray]:
+    """Make the arrays of a case, in their order."""
+    floats = [np.asarray(x, dtype=np.float64) for x in case.arguments.values()]
+    return [*floats, *map(np.asarray, case.constants.values())]
+
+
+@pytest.mark.parametrize("libraries", [(np, torch), (torch, np)], ids=["numpy first", "torch first"])
+@pytest.mark.parametrize("loss", CASES_OF)
 @pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
-def test_what_has_a_gradient_and_is_no_number_makes_the_loss_none(case: Case, library: Any) -> None:
+def test_what_has_a_gradient_and_is_no_number_makes_the_loss_none(loss: str, libraries: Any) -> None:
     """NaN in a row that takes part is never taken for nothing."""
-    given = {**case.arguments, **case.constants}
-    arrays = [np.asarray(x, dtype=np.float64 if name in case.arguments else None) for name, x in given.items()]
-    tensors = [torch.tensor(x, requires_grad=k < len(case.arguments)) for k, x in enumerate(arrays)]
-    case.function(*tensors).backward()
-    for k, name in enumerate(case.arguments):
-        gradient = tensors[k].grad
-        if gradient is None or gradient.ndim == 0:
-            continue
-        slopes = gradient.numpy().reshape(gradient.shape[0], -1)
-        for place in np.flatnonzero(np.abs(slopes).max(axis=1, initial=0.0)):
-            dirty = arrays[k].copy()
-            dirty[place] = np.nan
-            found = case.function(*(library.asarray(dirty if j == k else x) for j, x in enumerate(arrays)))
-            assert np.isnan(float(found)), (name, place)
+    for case, library in zip(CASES_OF[loss], itertools.cycle(libraries)):
+        arrays = arrays_of(case)
+        tensors = [torch.tensor(x, requires_grad=k < len(case.arguments)) for k, x in enumerate(arrays)]
+        case.function(*tensors).backward()
+        for k, name in enumerate(case.arguments):
+            gradient = tensors[k].grad
+            if gradient is None or gradient.ndim == 0:
+                continue
+            slopes = gradient.numpy().reshape(gradient.shape[0], -1)
+            for place in np.flatnonzero(np.abs(slopes).max(axis=1, initial=0.0)):
+                dirty = arrays[k].copy()
+                dirty[place] = np.nan
+                found = case.function(*(library.asarray(dirty if j == k else x) for j, x in enumerate(arrays)))
+                assert np.isnan(float(found)), (case.name, name, place)
 
 
 # Byte orders: arrays from HDF5, FITS and NetCDF are big-endian.
 
-DENSE = [case for case in CASES if not case.name.endswith("streamed")]
 
-
-@pytest.mark.parametrize("case", DENSE, ids=[case.name for case in DENSE])
-def test_the_byte_order_changes_nothing(case: Case) -> None:
+@pytest.mark.parametrize("loss", DENSE_OF)
+def test_the_byte_order_changes_nothing(loss: str) -> None:
     """Of all arrays at once, and of one alone; results have the byte order of the machine."""
-    given = {**case.arguments, **case.constants}
-    arrays = [np.asarray(x, dtype=np.float64 if name in case.arguments else None) for name, x in given.items()]
-    swapped = [x.astype(x.dtype.newbyteorder()) for x in arrays]
-    value_and_gradients = pnce.value_and_grad(case.function, argnums=tuple(range(len(case.arguments))))
-    value, gradients = value_and_gradients(*arrays)
-    found, slopes = value_and_gradients(*swapped)
-    alone = [case.function(*arrays[:k], x, *arrays[k + 1 :]) for k, x in enumerate(swapped)]
-    values = [found, case.function(*swapped), *alone]
-    for x, y in [*((value, x) for x in values), *zip(gradients, slopes, strict=True)]:
-        assert y.dtype == x.dtype
-        np.testing.assert_array_equal(y, x)
+    for case in DENSE_OF[loss]:
+        arrays = arrays_of(case)
+        swapped = [x.astype(x.dtype.newbyteorder()) for x in arrays]
+        value_and_gradients = pnce.value_and_grad(case.function, argnums=tuple(range(len(case.arguments))))
+        value, gradients = value_and_gradients(*arrays)
+        found, slopes = value_and_gradients(*swapped)
+        alone = [case.function(*arrays[:k], x, *arrays[k + 1 :]) for k, x in enumerate(swapped)]
+        values = [found, case.function(*swapped), *alone]
+        for x, y in [*((value, x) for x in values), *zip(gradients, slopes, strict=True)]:
+            assert y.dtype == x.dtype, case.name
+            np.testing.assert_array_equal(y, x, err_msg=case.name)
 
 
 UNUSUAL: dict[str, Callable[[Any], Any]] = {
@@ -715,21 +647,20 @@ UNUSUAL: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.parametrize("case", DENSE, ids=[case.name for case in DENSE])
+@pytest.mark.parametrize("loss", DENSE_OF)
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
-def test_tensors_without_arithmetic_are_refused_by_name(case: Case) -> None:
-    given = {**case.arguments, **case.constants}
-    tensors = {
-        name: torch.tensor(x, dtype=None if name in case.constants else torch.float32) for name, x in given.items()
-    }
-    for k, (name, x) in enumerate(tensors.items()):
-        fits = {"sparse": x.ndim, "nested": x.ndim, "jagged": x.ndim > 1, "of 8 bits": x.is_floating_point()}
-        forms = [form for form in UNUSUAL if fits[form]]
-        if not forms or name == "temperature":
-            continue
-        odd = UNUSUAL[forms[(len(case.name) + k) % len(forms)]](x)
-        with pytest.raises(TypeError, match=r"^[\w. \[\]]+: expected "):
-            case.function(*(odd if y is x else y for y in tensors.values()))
+def test_tensors_without_arithmetic_are_refused_by_name(loss: str) -> None:
+    for case in DENSE_OF[loss]:
+        names = [*case.arguments, *case.constants]
+        tensors = [torch.tensor(x, dtype=torch.float32 if x.dtype == np.float64 else None) for x in arrays_of(case)]
+        for k, x in enumerate(tensors):
+            fits = {"sparse": x.ndim, "nested": x.ndim, "jagged": x.ndim > 1, "of 8 bits": x.is_floating_point()}
+            forms = [form for form in UNUSUAL if fits[form]]
+            if not forms or names[k] == "temperature":
+                continue
+            odd = UNUSUAL[forms[(len(case.name) + k) % len(forms)]](x)
+            with pytest.raises(TypeError, match=r"^[\w. \[\]]+: expected "):
+                case.function(*tensors[:k], odd, *tensors[k + 1 :])
 
 
 def test_labels_of_swapped_bytes_keep_their_numbers_between_ranks() -> None:
@@ -779,18 +710,9 @@ def test_a_temperature_that_is_no_number_or_nothing_makes_the_loss_none(name: st
         assert jnp.isnan(getattr(pnce, name)(x, y, temperature=jnp.asarray(temperature), block_size=block_size))
 
 
-DIRECTIONS: tuple[tuple[pnce.typing.JointDirection, ...], ...] = (
-    ("query_to_key", "query_to_query"),
-    ("query_to_key", "key_to_query"),
-    ("query_to_key",),
-)
-
-
 @pytest.mark.parametrize(("column", "expected"), [(2, np.inf), (1, 0.0)], ids=["a negative", "the positive"])
-@pytest.mark.parametrize("directions", DIRECTIONS)
-def test_joint_losses_of_infinite_scores(
-    directions: tuple[pnce.typing.JointDirection, ...], column: int, expected: float
-) -> None:
+@pytest.mark.parametrize("further", [("query_to_query",), ("key_to_query",), ()])
+def test_joint_losses_of_infinite_scores(further: tuple[Any, ...], column: int, expected: float) -> None:
     """Log-odds of infinity in both directions, or in one, are no difference of two infinities."""
 
     def similarity(a: Any, b: Any) -> Any:
@@ -800,7 +722,7 @@ def test_joint_losses_of_infinite_scores(
 
     x, y = np.eye(4), RNG.normal(size=(4, 4))
     options: dict[str, Any] = {"similarity": similarity, "temperature": 1.0, "reduction": "none"}
-    found = pnce.joint_info_nce(x, y, directions=directions, **options)
+    found = pnce.joint_info_nce(x, y, directions=("query_to_key", *further), **options)
     assert found[1] == expected
     assert np.isfinite(found[[0, 2, 3]]).all()
 

@@ -94,6 +94,7 @@ def test_the_strategies_of_tensorflow_similarity(
     assert_same(x, ours, tensorflow_similarity(distances_of(x, squared=False), labels, rules))
 
 
+@pytest.mark.internals
 def test_many_positives_are_searched_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """In blocks of two positives the choice is the same as at once."""
     x, labels = drawn(3)
