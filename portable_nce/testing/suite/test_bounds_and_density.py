@@ -1,25 +1,23 @@
-"""Bounds, density losses and diagnostics at the edge: extreme scores, masks, few rows, numbers for arrays, bad input.
-
-The gradient column of the table of bounds is spelled out here in mpmath, and holds at a hundred and at ten thousand as
-well as at one.
-"""
+"""Bounds, densities and diagnostics at the edge: extreme scores, masks, few rows, numbers for arrays, bad input."""
 
 from __future__ import annotations
 
 import functools
 import math
+import re
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from mpmath import mp, mpf
 
-from ..._core.namespace import namespace_of
 from .. import oracles
 from .._package import pnce
-from ..variants import assert_belongs, differentiate, flatten, foreign_array, generator
+from ..cases import CASES, Case
+from ..variants import assert_belongs, case_arrays, differentiate, flatten, foreign_array, generator
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from ..variants import Nested, Variant
 
@@ -39,8 +37,7 @@ LARGEST = {"float64": mpf(2) ** 1024, "float32": mpf(2) ** 128, "float16": mpf(6
 exhaustive = pytest.mark.exhaustive
 
 K, N = 3, 4
-CRITIC, BASELINE, LOG_MEAN, RATE, CLIP = [0.5, -1.0, 0.25], [-0.5, 1.5, 0.75], 0.5, 0.25, 2.0
-NU = 0.75
+BASELINE, LOG_MEAN, RATE = [-0.5, 1.5, 0.75], 0.5, 0.25
 
 
 def draw(*shape: int, seed: int = 3) -> Nested:
@@ -53,218 +50,61 @@ def draw(*shape: int, seed: int = 3) -> Nested:
     return nested(shape)
 
 
-# --- the bounds, and their gradients with respect to the scores in closed form ---------------------------------------
-
-
-def entries(scores: Nested, pair: Callable[[int], Any], other: Callable[[int, int], Any]) -> Nested:
-    """A matrix of what stands on the diagonal and off it."""
-    return [[pair(i) if i == j else other(i, j) for j in range(len(row))] for i, row in enumerate(scores)]
-
-
-def number_of_others(scores: Nested) -> int:
-    return len(scores) * (len(scores[0]) - 1)
-
-
-def by_info_nce(g: Nested) -> Nested:
-    """(I - Pr) / K."""
-    shares = [oracles.shares(row) for row in g]
-    return entries(g, lambda i: (1 - shares[i][i]) / len(g), lambda i, j: -shares[i][j] / len(g))
-
-
-def by_fdv(g: Nested) -> Nested:
-    """(I - W) / K."""
-    sums = [mp.fsum(mp.exp(s) for j, s in enumerate(row) if j != i) for i, row in enumerate(g)]
-    return entries(g, lambda _: mpf(1) / len(g), lambda i, j: -mp.exp(g[i][j]) / sums[i] / len(g))
-
-
-def by_flo(g: Nested) -> Nested:
-    """R (I - W) / K."""
-    ratios = [1 + len(g) * slope for slope in critic_slopes(g)]
-    return [[ratio * entry for entry in row] for ratio, row in zip(ratios, by_fdv(g), strict=True)]
-
-
-def critic_slopes(g: Nested) -> Nested:
-    """-(1 - R) / K."""
-    ratios = [
-        mp.fsum(mp.exp(s - row[i] - CRITIC[i]) for j, s in enumerate(row) if j != i) / (len(row) - 1)
-        for i, row in enumerate(g)
-    ]
-    return [-(1 - ratio) / len(g) for ratio in ratios]
-
-
-def by_dv(g: Nested) -> Nested:
-    """I / K - softmax over all off the diagonal."""
-    total = mp.fsum(mp.exp(s) for i, row in enumerate(g) for j, s in enumerate(row) if j != i)
-    return entries(g, lambda _: mpf(1) / len(g), lambda i, j: -mp.exp(g[i][j]) / total)
-
-
-def by_mine(g: Nested) -> Nested:
-    """I / K - exp(g) / (M Z)."""
-    m = number_of_others(g)
-    now = mp.fsum(mp.exp(s) for i, row in enumerate(g) for j, s in enumerate(row) if j != i) / m
-    z = (1 - RATE) * mp.exp(LOG_MEAN) + RATE * now
-    return entries(g, lambda _: mpf(1) / len(g), lambda i, j: -mp.exp(g[i][j]) / (m * z))
-
-
-def by_nwj(g: Nested) -> Nested:
-    """I / K - exp(g - 1) / M."""
-    return entries(g, lambda _: mpf(1) / len(g), lambda i, j: -mp.exp(g[i][j] - 1) / number_of_others(g))
-
-
-def by_tuba(g: Nested) -> Nested:
-    """I / K - exp(g - log a) / M."""
-    m = number_of_others(g)
-    return entries(g, lambda _: mpf(1) / len(g), lambda i, j: -mp.exp(g[i][j] - BASELINE[i]) / m)
-
-
-def baseline_slopes(g: Nested) -> Nested:
-    """-1 / K + sum over the columns of exp(g - log a) / M."""
-    return [
-        -mpf(1) / len(g) + mp.fsum(mp.exp(s - BASELINE[i]) for j, s in enumerate(row) if j != i) / number_of_others(g)
-        for i, row in enumerate(g)
-    ]
-
-
-def by_js(g: Nested) -> Nested:
-    """sigma(-g) / K on the diagonal, -sigma(g) / M off it."""
-    m = number_of_others(g)
-    return entries(g, lambda i: 1 / (1 + mp.exp(g[i][i])) / len(g), lambda i, j: -1 / (1 + mp.exp(-g[i][j])) / m)
-
-
-def by_anchor(g: Nested) -> Nested:
-    """Probabilities of classes, of a row without its positive, and of one without another entry."""
-    others, nu = len(g[0]) - 1, mpf(NU)
-    slopes: list[list[Nested]] = []
-    for i, row in enumerate(g):
-        ratios = [mp.exp(s) for s in row]
-        inverses = [1 / (nu + mp.fsum(ratios[:j] + ratios[j + 1 :])) for j in range(len(row))]
-        slopes.append([])
-        for j, ratio in enumerate(ratios):
-            left_out = [m for m in range(len(row)) if m not in {i, j}]
-            if j == i:
-                rest = [nu + mp.fsum(ratios[k] for k in left_out if k != m) for m in left_out]
-                own = mp.fsum(r * inverses[m] for r, m in zip(rest, left_out, strict=True))
-                slopes[-1].append(own / others / len(g))
-            else:
-                total = mp.fsum(inverses[m] for m in left_out) + nu * inverses[i]
-                slopes[-1].append(-ratio * total / others / len(g))
-    return slopes
-
-
-def by_club(g: Nested) -> Nested:
-    """I / K - 1 / M."""
-    return entries(g, lambda _: mpf(1) / len(g), lambda _, __: mpf(-1) / number_of_others(g))
-
-
-def by_leave_one_out(g: Nested) -> Nested:
-    """(I - softmax over the other rows) / K."""
-    return oracles.transpose(by_fdv(oracles.transpose(g)))
-
-
-def by_pairs(g: Nested) -> Nested:
-    """I / K."""
-    return entries(g, lambda _: mpf(1) / len(g), lambda _, __: mpf(0))
-
-
-Form = tuple["Callable[..., Any]", str, "dict[str, Any]", "Callable[[Nested], Nested]"]
-
-FORMS: dict[str, Form] = {
-    "info_nce": (bounds.info_nce, "info_nce", {}, by_info_nce),
-    "info_nce_anchor": (lambda g: bounds.info_nce_anchor(g, nu=NU), "info_nce_anchor", {"nu": NU}, by_anchor),
-    "info_nce_anchor, plug-in": (
-        lambda g: bounds.info_nce_anchor(g, nu=NU, form="plug_in"),
-        "info_nce_anchor",
-        {"nu": NU, "form": "plug_in"},
-        by_anchor,
-    ),
-    "flo": (bounds.flo, "flo", {"u": CRITIC}, by_flo),
-    "dual": (bounds.dual, "dual", {"u": CRITIC}, by_flo),
-    "fdv": (bounds.fdv, "fdv", {}, by_fdv),
-    "dv": (bounds.dv, "dv", {}, by_dv),
-    "mine, first step": (lambda g: bounds.mine(g)[0], "mine", {}, by_dv),
-    "mine": (
-        lambda g, log_mean: bounds.mine(g, log_mean, rate=RATE)[0],
-        "mine",
-        {"log_mean": LOG_MEAN, "rate": RATE},
-        by_mine,
-    ),
-    "nwj": (bounds.nwj, "nwj", {}, by_nwj),
-    "tuba": (bounds.tuba, "tuba", {"log_baseline": BASELINE}, by_tuba),
-    "js": (bounds.js, "js", {}, by_js),
-    "js_mi": (bounds.js_mi, "js_mi", {}, by_js),
-    "smile": (lambda g: bounds.smile(g, CLIP), "smile", {"clip": CLIP}, by_js),
-    "smile, no clip": (lambda g: bounds.smile(g, clip=None), "smile", {"clip": None}, by_js),
-    "club": (bounds.club, "club", {}, by_club),
-    "leave_one_out": (bounds.leave_one_out, "leave_one_out", {}, by_leave_one_out),
-    "barber_agakov": (lambda g: bounds.barber_agakov(g, 1.5), "barber_agakov", {"entropy": 1.5}, by_pairs),
-    "vub": (bounds.vub, "vub", {"log_marginal": CRITIC}, by_pairs),
-}
-"""The call, its oracle, what else that takes, and the gradient; lists are arrays in the call."""
-
-SQUARE_ONLY = {"leave_one_out"}
-SLOPES: dict[str, Callable[[Nested], Nested]] = {
-    "flo": critic_slopes,
-    "dual": critic_slopes,
-    "tuba": baseline_slopes,
-    "vub": lambda g: [mpf(-1) / len(g)] * len(g),
-    "mine": lambda _: mpf(0),
-}
-"""The gradients with respect to the second array."""
-
-EVERY = [
-    pytest.param(name, marks=exhaustive if name in {"dual", "mine, first step", "smile, no clip"} else [])
-    for name in FORMS
+NAMES = {case.name for case in CASES}
+PLAIN = [
+    case
+    for case in CASES
+    if case.regime == "normal" and not case.constants and f"{case.name} more columns than rows" not in NAMES
 ]
+"""The calls without a mask, and one where a square and a longer matrix are called alike."""
+
+FIRST = {case.loss: case for case in reversed(CASES) if case.loss.startswith(("bounds.", "density.", "diagnostics."))}
+"""A call of each function."""
+BOUNDS = {loss: [case for case in PLAIN if case.loss == loss] for loss in FIRST if loss.startswith("bounds.")}
+DENSITIES = {case.name.removeprefix("density."): case for case in PLAIN if "noise_scores" in case.arguments}
+DENSITIES["sampled_softmax, no positive"] = replace(DENSITIES["sampled_softmax"], options={"include_positive": False})
+FIRST |= {
+    loss: Case(name=loss, loss=loss, arguments={"scores": draw(K, N)})
+    for loss in ("bounds.log_n_ceiling", "diagnostics.top_k_accuracy")
+}
+LOSSES = [name for name in DENSITIES if name != "log_partition"]
 
 
-def columns_of(name: str) -> int:
-    return K if name in SQUARE_ONLY else N
+def arrays_of(variant: Variant, case: Case, dtype: str | None = None) -> dict[str, Any]:
+    """Make the arrays of a case, by name."""
+    arrays = case_arrays(variant, case, dtype or variant.dtypes[0])
+    return dict(zip([*case.arguments, *case.constants], arrays, strict=True))
 
 
-def is_array(name: str, value: Any) -> bool:
-    return isinstance(value, list) or name == "log_mean"
-
-
-def computed_in(variant: Variant, dtype: str) -> float:
+def computed_in(variant: Variant, dtype: str | None = None) -> float:
     """The unit of the arithmetic: float32 for 16 bits."""
+    dtype = dtype or variant.dtypes[0]
     return variant.eps("float32") if "16" in dtype else variant.eps(dtype)
 
 
-def assert_close(variant: Variant, dtype: str, got: Nested, wanted: Nested, *, scale: float) -> None:
+def number_of(variant: Variant, x: Any) -> Any:
+    """The number of a 0-d array, in all its digits."""
+    return mpf(variant.to_list(x))
+
+
+def assert_no_nan(variant: Variant, slopes: Any) -> None:
+    assert not any(mp.isnan(entry) for slope in slopes for entry in flatten(variant.to_list(slope)))
+
+
+def assert_close(
+    variant: Variant, got: Nested, wanted: Nested, *, scale: float, what: Any = "", dtype: str | None = None
+) -> None:
     """Compare numbers computed from others of a scale; what the dtype cannot hold is infinite, and nothing is NaN."""
+    dtype = dtype or variant.dtypes[0]
     tolerance = 4 * variant.eps(dtype) + 32 * computed_in(variant, dtype) * scale
     for a, b in zip(oracles.numbers_of(got), oracles.numbers_of(wanted), strict=True):
         if mp.isinf(b) or (variant.module != "mparray" and abs(b) >= LARGEST[dtype]):
-            assert a == (INF if b > 0 else -INF), (a, b)
+            assert a == (INF if b > 0 else -INF), (what, a, b)
         else:
-            assert abs(mpf(a) - b) <= tolerance * max(1, abs(b)), (a, b)
+            assert abs(mpf(a) - b) <= tolerance * max(1, abs(b)), (what, a, b)
 
 
-def assert_form(variant: Variant, dtype: str, name: str, nested: Nested, *, scale: float) -> None:
-    """Compare a bound and its gradients with the oracle and the closed form."""
-    function, oracle, further, form = FORMS[name]
-    scores = variant.floats(nested, dtype)
-    held = variant.to_list(scores)
-    arrays = [variant.floats(value, dtype) for key, value in further.items() if is_array(key, value)]
-    value, gradients = differentiate(function, [scores, *arrays])
-    with mp.workdps(oracles.DIGITS):
-        numbers = oracles.exact(held)
-        wanted = oracles.evaluate(f"bounds.{oracle}", {"scores": held}, further)
-        slopes = [form(numbers), *([SLOPES[name](numbers)] if name in SLOPES else [])]
-        assert_close(variant, dtype, variant.to_list(value), wanted, scale=scale)
-        for gradient, slope in zip(gradients, slopes, strict=True):
-            assert_close(variant, dtype, variant.to_list(gradient), slope, scale=scale)
-
-
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("name", EVERY)
-def test_gradient_in_closed_form(variant: Variant, name: str, dtype: str) -> None:
-    """Value and gradients of scores around 0, also of more columns than rows and of a square."""
-    for columns in {K, columns_of(name)}:
-        assert_form(variant, dtype, name, draw(K, columns), scale=4.0)
-
-
-sizes = pytest.mark.parametrize("size", [pytest.param(100.0, marks=exhaustive), 1e4])
+# --- extreme scores, and few of them ----------------------------------------------------------------------------------
 
 PATTERNS: dict[str, Callable[[int, int], float]] = {
     "high": lambda _, __: 1.0,
@@ -275,108 +115,118 @@ PATTERNS: dict[str, Callable[[int, int], float]] = {
 }
 
 
+def extremes(case: Case, size: float) -> Iterator[tuple[str, Case]]:
+    """Move the scores of pairs and of others, or of data and of noise, up and down."""
+    given = case.arguments
+    if "noise_scores" in given:
+        for data, noise in ((1, -1), (-1, 1), (1, 1), (-1, -1)):
+            moved = dict(given)
+            moved["noise_scores"] = [
+                [s + noise * size * (-1) ** j for j, s in enumerate(row)] for row in given["noise_scores"]
+            ]
+            if "data_scores" in given:
+                moved["data_scores"] = [s + data * size for s in given["data_scores"]]
+            yield f"data {data}, noise {noise}", replace(case, arguments=moved)
+    elif isinstance(given["scores"][0], list):
+        for name, sign in PATTERNS.items():
+            scores = [[s + size * sign(i, j) for j, s in enumerate(row)] for i, row in enumerate(given["scores"])]
+            yield name, replace(case, arguments={**given, "scores": scores})
+
+
+def slopes_of_dual(scores: Nested, u: Nested) -> list[Nested]:
+    """R (1_pos - W) / K, and -(1 - R) / K."""
+    slopes = oracles.dual_score_gradient(scores, u)
+    return [slopes, [row[i] - mpf(1) / len(scores) for i, row in enumerate(slopes)]]
+
+
+def slopes_of_tuba(scores: Nested, log_baseline: Nested) -> list[Nested]:
+    """1_pos / K - exp(g - log a) / M with M pairs off the diagonal, and minus the sums of the rows."""
+    rows = len(scores)
+    baselines = log_baseline if isinstance(log_baseline, list) else [log_baseline] * rows
+    slopes = [
+        [mpf(1) / rows if i == j else -mp.exp(s - a) / (rows * (len(row) - 1)) for j, s in enumerate(row)]
+        for i, (row, a) in enumerate(zip(scores, baselines, strict=True))
+    ]
+    by_row = [-mp.fsum(row) for row in slopes]
+    return [slopes, by_row if isinstance(log_baseline, list) else mp.fsum(by_row)]
+
+
+SLOPES: dict[str, Callable[..., Any]] = {
+    "bounds.dual": slopes_of_dual,
+    "bounds.flo": slopes_of_dual,
+    "bounds.tuba": slopes_of_tuba,
+    "bounds.nwj": lambda scores: slopes_of_tuba(scores, mpf(1))[:1],
+    "bounds.js_mi": lambda scores: oracles.value_and_gradients("bounds.js", {"scores": scores}, {})[1].values(),
+}
+"""The gradients of bounds beside whose values, of thousands of digits, differences would show nothing."""
+
+
+def exact_value_and_gradients(case: Case) -> list[Nested]:
+    """The gradients of the interpolated bound are left out: they cancel."""
+    with mp.workdps(oracles.DIGITS):
+        if case.loss == "bounds.interpolated":
+            return [oracles.evaluate(case.loss, case.arguments, case.options)]
+        if case.loss in SLOPES:
+            arguments = {key: oracles.exact(nested) for key, nested in case.arguments.items()}
+            return [oracles.evaluate(case.loss, arguments, case.options), *SLOPES[case.loss](**arguments)]
+        value, gradients = oracles.case_value_and_gradients(case)
+        return [mp.fsum(oracles.numbers_of(value)), *gradients.values()]
+
+
+EXTREME = {**BOUNDS, **{name: [case] for name, case in DENSITIES.items()}}
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
-@sizes
-@pytest.mark.parametrize("name", EVERY)
-def test_extreme_scores(variant: Variant, name: str, size: float, dtype: str) -> None:
+@pytest.mark.parametrize("size", [pytest.param(100.0, marks=exhaustive), 1e4])
+@pytest.mark.parametrize("function", list(EXTREME))
+def test_extreme_scores(variant: Variant, function: str, size: float, dtype: str) -> None:
     """Scores of plus or minus a hundred and ten thousand: right, or infinite where the dtype cannot hold it."""
-    noise = draw(K, N)
-    for pattern in PATTERNS.values():
-        nested = [[size * pattern(i, j) + noise[i][j] for j in range(columns_of(name))] for i in range(K)]
-        assert_form(variant, dtype, name, nested, scale=size)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@sizes
-@pytest.mark.parametrize("alpha", [0.0, 0.5, pytest.param(1.0, marks=exhaustive)])
-def test_extreme_scores_interpolated(variant: Variant, alpha: float, size: float, dtype: str) -> None:
-    """The interpolated bound: the value is right or infinite, the gradient anything but NaN."""
-    noise = draw(K, N)
-    baseline = variant.floats(BASELINE, dtype)
-    for pattern in PATTERNS.values():
-        nested = [[size * pattern(i, j) + noise[i][j] for j in range(N)] for i in range(K)]
-        scores = variant.floats(nested, dtype)
-        value, gradients = differentiate(lambda g, a: bounds.interpolated(g, alpha, a), [scores, baseline])
-        further = {"alpha": alpha, "log_baseline": BASELINE}
-        wanted = oracles.evaluate("bounds.interpolated", {"scores": variant.to_list(scores)}, further)
-        assert_close(variant, dtype, variant.to_list(value), wanted, scale=size)
-        assert not any(mp.isnan(entry) for gradient in gradients for entry in flatten(variant.to_list(gradient)))
+    for usual in EXTREME[function]:
+        for pattern, case in extremes(usual, size):
+            arrays = arrays_of(variant, case, dtype)
+            value, slopes = differentiate(case.function, [*arrays.values()])
+            assert_no_nan(variant, slopes)
+            held = replace(case, arguments={key: variant.to_list(x) for key, x in arrays.items()})
+            for got, wanted in zip([value, *slopes], exact_value_and_gradients(held), strict=False):
+                assert_close(variant, variant.to_list(got), wanted, scale=size, what=(case.name, pattern), dtype=dtype)
 
 
 @exhaustive
 @pytest.mark.parametrize("shape", [(1, 2), (1, 4), (2, 2), (2, 5)], ids=str)
-@pytest.mark.parametrize("name", [*FORMS, "interpolated"])
-def test_few_rows(variant: Variant, name: str, shape: tuple[int, int]) -> None:
+@pytest.mark.parametrize("loss", list(BOUNDS))
+def test_few_rows(variant: Variant, loss: str, shape: tuple[int, int]) -> None:
     """One row, whose further columns are its negatives, and the least batches that there are."""
     rows, columns = shape
-    if name in SQUARE_ONLY:
+    if loss == "bounds.leave_one_out":
         rows = columns
-    dtype, nested = variant.dtypes[0], draw(rows, columns)
-    if name == "interpolated":
-        further: dict[str, Any] = {"alpha": 0.5, "log_baseline": (BASELINE * 2)[:rows]}
-
-        def function(g: Any, a: Any) -> Any:
-            return bounds.interpolated(g, 0.5, a)
-
-    else:
-        function, _, further, _ = FORMS[name]
-        further = {key: (value * 2)[:rows] if isinstance(value, list) else value for key, value in further.items()}
-    arrays = [variant.floats(value) for key, value in further.items() if is_array(key, value)]
-    oracle = FORMS[name][1] if name in FORMS else name
-    value, gradients = differentiate(function, [variant.floats(nested), *arrays])
-    wanted, slopes = oracles.value_and_gradients(f"bounds.{oracle}", {"scores": nested}, further)
-    assert_close(variant, dtype, variant.to_list(value), wanted, scale=4.0)
-    with mp.workdps(oracles.DIGITS):
-        gradient = variant.to_list(gradients[0])
-        assert oracles.error(gradient, slopes["scores"]) <= max(64 * variant.eps(dtype), 1e-44)
+    for usual in BOUNDS[loss]:
+        few = {key: x[:rows] if isinstance(x, list) else x for key, x in usual.arguments.items()}
+        if isinstance(few["scores"][0], list):
+            few["scores"] = draw(rows, columns)
+        case = replace(usual, arguments=few)
+        value, slopes = differentiate(case.function, [*arrays_of(variant, case).values()])
+        wanted, gradients = oracles.case_value_and_gradients(case)
+        assert_close(variant, variant.to_list(value), mp.fsum(oracles.numbers_of(wanted)), scale=4.0, what=case.name)
+        for slope, exact in zip(slopes, gradients.values(), strict=True):
+            assert oracles.error(variant.to_list(slope), exact) <= max(64 * variant.eps(), 1e-44), case.name
 
 
-BOUNDS: dict[str, Callable[[Any], Any]] = {
-    "info_nce": bounds.info_nce,
-    "info_nce_anchor": bounds.info_nce_anchor,
-    "flo": lambda g: bounds.flo(g, g[:, 0]),
-    "fdv": bounds.fdv,
-    "dv": bounds.dv,
-    "mine": lambda g: bounds.mine(g)[0],
-    "state of mine": lambda g: bounds.mine(g)[1],
-    "second state of mine": lambda g: bounds.mine(g, g[0, 0])[1],
-    "nwj": bounds.nwj,
-    "tuba": lambda g: bounds.tuba(g, 0.5),
-    "interpolated": lambda g: bounds.interpolated(g, 0.5, g[:, 1]),
-    "js": bounds.js,
-    "js_mi": bounds.js_mi,
-    "smile": bounds.smile,
-    "club": bounds.club,
-    "leave_one_out": bounds.leave_one_out,
-    "barber_agakov": lambda g: bounds.barber_agakov(g, 1.5),
-    "barber_agakov of pairs": lambda g: bounds.barber_agakov(g[:, 0], g[0, 1]),
-    "vub": lambda g: bounds.vub(g, g[:, 1]),
-    "headroom": diagnostics.headroom,
-    "alignment": lambda g: diagnostics.alignment(g, g + 1.0, power=1.0),
-    "uniformity": diagnostics.uniformity,
-    "top_k_accuracy": diagnostics.top_k_accuracy,
-    "local_nce": lambda g: density.local_nce(g[:, 0], g, 0.5, g),
-    "negative_sampling": lambda g: density.negative_sampling(g[:, 0], g),
-    "ranking_nce": lambda g: density.ranking_nce(g[:, 0], g),
-    "density.info_nce_anchor": lambda g: density.info_nce_anchor(g[:, 0], g, 0.5, 0.25),
-    "sampled_softmax": lambda g: density.sampled_softmax(g[:, 0], g, 0.5, 0.5),
-    "self_normalization": lambda g: density.self_normalization(g).std,
-}
-"""From a square matrix to one number."""
+# --- the kind of the result -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("name", list(BOUNDS))
-def test_result_belongs_to_the_input(variant: Variant, name: str, dtype: str) -> None:
-    """A 0-d array of the library, dtype and device of the scores, 16 bits too."""
-    scores = variant.floats(draw(K, K), dtype)
-    assert_belongs(variant, BOUNDS[name](scores), scores, ())
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_vectors_belong_to_the_input(variant: Variant, dtype: str) -> None:
+def test_result_belongs_to_the_input(variant: Variant, dtype: str) -> None:
+    """An array of the library, dtype and device of the scores, 16 bits too, and beside plain numbers."""
+    for case in FIRST.values():
+        arrays = arrays_of(variant, case, dtype)
+        assert_belongs(variant, case.call(arrays), next(iter(arrays.values())), ())
     data, noise = variant.floats(draw(K), dtype), variant.floats(draw(K, N), dtype)
     for result, shape in (
+        (bounds.tuba(noise, 0.5), ()),
+        (bounds.barber_agakov(noise, 1.5), ()),
+        (bounds.mine(noise)[1], ()),
+        (bounds.mine(noise, noise[0, 0])[1], ()),
+        (density.local_nce(data, noise, 0.5, noise), ()),
         (density.log_partition(noise, -1.5), (K,)),
         (density.recover_log_prob(noise, -1.5), (K, N)),
         (density.local_nce(data, noise, -1.5, -1.5, reduction="none"), (K,)),
@@ -388,31 +238,7 @@ def test_vectors_belong_to_the_input(variant: Variant, dtype: str) -> None:
         assert_belongs(variant, result, noise, shape)
 
 
-# --- one bound and another ------------------------------------------------------------------------------------------
-
-
-def assert_same(variant: Variant, first: Any, second: Any, arrays: list[Any]) -> None:
-    """Two functions of the same arrays have the same value and gradients."""
-    (value, gradients), (wanted, slopes) = differentiate(first, arrays), differentiate(second, arrays)
-    for got, want in zip([value, *gradients], [wanted, *slopes], strict=True):
-        assert close_lists(variant, got, want)
-
-
-def close_lists(variant: Variant, first: Any, second: Any, *, scale: float = 1.0) -> bool:
-    pairs = zip(flatten(variant.to_list(first)), flatten(variant.to_list(second)), strict=True)
-    return all(abs(a - b) <= 16 * variant.eps() * max(scale, abs(b)) for a, b in pairs)
-
-
-def test_tuba_at_one_is_nwj(variant: Variant) -> None:
-    scores = variant.floats(draw(K, N))
-    assert_same(variant, lambda g: bounds.tuba(g, 1.0), bounds.nwj, [scores])
-    ones = variant.floats([1.0] * K)
-    assert_same(variant, lambda g: bounds.tuba(g, ones), bounds.nwj, [scores])
-
-
-def test_interpolated_at_zero_is_tuba(variant: Variant) -> None:
-    arrays = [variant.floats(draw(K, N)), variant.floats(BASELINE)]
-    assert_same(variant, lambda g, a: bounds.interpolated(g, 0.0, a), bounds.tuba, arrays)
+# --- one bound and another --------------------------------------------------------------------------------------------
 
 
 def test_interpolated_at_one_has_no_baseline(variant: Variant) -> None:
@@ -424,24 +250,14 @@ def test_interpolated_at_one_has_no_baseline(variant: Variant) -> None:
 
 
 def test_a_number_is_the_baseline_of_every_row(variant: Variant) -> None:
-    scores = variant.floats(draw(K, N))
-    functions: list[Callable[[Any, Any], Any]] = [bounds.tuba, lambda g, a: bounds.interpolated(g, 0.25, a)]
-    for function in functions:
-        values = [
-            function(scores, a)
-            for a in (0.75, variant.floats(0.75), variant.floats([0.75]), variant.floats([0.75] * K))
-        ]
+    scores, pairs = variant.floats(draw(K, N)), variant.floats(draw(K))
+    numbers = [0.75, variant.floats(0.75), variant.floats([0.75])]
+    for values in (
+        [bounds.tuba(scores, a) for a in (*numbers, variant.floats([0.75] * K))],
+        [bounds.interpolated(scores, 0.25, a) for a in (*numbers, variant.floats([0.75] * K))],
+        [bounds.barber_agakov(pairs, entropy) for entropy in numbers],
+    ):
         assert len({str(variant.to_list(value)) for value in values}) == 1
-
-
-def test_an_anchor_and_one_sample_is_js(variant: Variant) -> None:
-    scores = variant.floats(draw(2, 2))
-    ((value, (slope,)), (wanted, (steepness,))) = (
-        differentiate(f, [scores]) for f in (bounds.info_nce_anchor, bounds.js)
-    )
-    difference = variant.to_list(value) - variant.to_list(wanted)
-    assert abs(difference - 2 * mp.log(2)) <= 16 * variant.eps()
-    assert close_lists(variant, slope, steepness)
 
 
 def test_an_anchor_of_no_weight_is_info_nce_of_one_column_less(variant: Variant) -> None:
@@ -453,186 +269,96 @@ def test_an_anchor_of_no_weight_is_info_nce_of_one_column_less(variant: Variant)
     assert abs(variant.to_list(found) - wanted) <= 16 * variant.eps() + 4e-30
 
 
-def test_js_mi_is_nwj_of_the_scores_plus_one(variant: Variant) -> None:
-    """Two well-known codes forget the 1: at the best scores of js they are far below."""
-    scores = variant.floats(draw(K, N))
-    value, (slope,) = differentiate(bounds.js_mi, [scores])
-    assert close_lists(variant, value, bounds.nwj(scores + 1.0))
-    assert not close_lists(variant, value, bounds.nwj(scores))
-    assert close_lists(variant, slope, differentiate(bounds.js, [scores])[1][0])
+# --- the state of mine ------------------------------------------------------------------------------------------------
 
 
-def test_smile_without_clip_is_dv_with_another_gradient(variant: Variant) -> None:
-    scores = variant.floats(draw(K, N))
-    value, (slope,) = differentiate(lambda g: bounds.smile(g, clip=None), [scores])
-    assert close_lists(variant, value, bounds.dv(scores))
-    assert close_lists(variant, slope, differentiate(bounds.js, [scores])[1][0])
-    assert close_lists(variant, bounds.smile(scores, clip=40.0), bounds.dv(scores))
-
-
-def test_smile_clips_the_negatives_only(variant: Variant) -> None:
-    """Positives far above the limit count in full, and the negatives on either side of it at the limit."""
-    scores = variant.floats([[50.0, 9.0], [-9.0, 30.0]])
-    wanted = 40 - mp.log((mp.exp(2) + mp.exp(-2)) / 2)
-    assert abs(variant.to_list(bounds.smile(scores, clip=2.0)) - wanted) <= 64 * variant.eps() * wanted
-
-
-def test_headroom_is_what_the_bound_leaves(variant: Variant) -> None:
-    scores = variant.floats(draw(K, N))
-    left = bounds.log_n_ceiling(scores) - bounds.info_nce(scores)
-    assert close_lists(variant, diagnostics.headroom(scores), left)
-    saturated = [[60.0 * (i == j) for j in range(N)] for i in range(K)]
-    got = mpf(variant.to_list(diagnostics.headroom(variant.floats(saturated))))
-    wanted = oracles.diagonal_info_nce(saturated)  # 3e-26, of which nothing is left beside log N
-    assert abs(got - wanted) <= 64 * variant.eps() * wanted
-
-
-def test_fdv_learns_where_info_nce_has_stopped(variant: Variant) -> None:
-    """At a lead of 60 the InfoNCE bound's gradient is of the order of 1e-26, and that of fdv of the order of 1."""
-    scores = variant.floats([[60.0 * (i == j) for j in range(K)] for i in range(K)])
-    value, (slope,) = differentiate(bounds.fdv, [scores])
-    wanted, (stopped,) = differentiate(bounds.info_nce, [scores])
-    assert close_lists(variant, value, wanted)
-    assert max(abs(x) for x in flatten(variant.to_list(stopped))) < 1e-20
-    assert max(abs(x) for x in flatten(variant.to_list(slope))) > 0.3
-
-
-def test_dual_is_flo(variant: Variant) -> None:
-    assert_same(variant, bounds.dual, bounds.flo, [variant.floats(draw(K, N)), variant.floats(CRITIC)])
-
-
-def test_leave_one_out_runs_over_the_rows(variant: Variant) -> None:
-    """A constant for each column, a density of y, cancels; one for each row does not."""
-    nested, shift = draw(K, K), draw(K, seed=8)
-    columns = [[s + c for s, c in zip(row, shift, strict=True)] for row in nested]
-    rows = [[s + c for s in row] for row, c in zip(nested, shift, strict=True)]
-    value = bounds.leave_one_out(variant.floats(nested))
-    assert close_lists(variant, bounds.leave_one_out(variant.floats(columns)), value)
-    assert not close_lists(variant, bounds.leave_one_out(variant.floats(rows)), value)
-
-
-def test_pairs_alone_or_on_the_diagonal(variant: Variant) -> None:
-    nested, marginal = draw(K, N), variant.floats(CRITIC)
-    matrix, pairs = variant.floats(nested), variant.floats([row[i] for i, row in enumerate(nested)])
-    assert close_lists(variant, bounds.barber_agakov(matrix, 1.5), bounds.barber_agakov(pairs, 1.5))
-    assert close_lists(variant, bounds.vub(matrix, marginal), bounds.vub(pairs, marginal))
-    entropies = [1.5, variant.floats(1.5), variant.floats([1.5])]
-    values = [variant.to_list(bounds.barber_agakov(pairs, entropy)) for entropy in entropies]
-    assert values == values[:1] * 3
-    _, (_, slope) = differentiate(bounds.barber_agakov, [pairs, variant.floats(1.5)])
-    assert variant.to_list(slope) == 1.0
-
-
-# --- the state of mine ----------------------------------------------------------------------------------------------
+def log_mean_of_others(nested: Nested) -> Any:
+    """The logarithm of the mean of the exponentials off the diagonal."""
+    others = [mp.exp(s) for i, row in enumerate(oracles.exact(nested)) for j, s in enumerate(row) if j != i]
+    return mp.log(mp.fsum(others) / len(others))
 
 
 @pytest.mark.parametrize("shift", [0.0, 2000.0], ids=["scores around 0", "scores around 2000"])
 def test_state_of_mine_is_a_moving_average(variant: Variant, shift: float) -> None:
     """Five steps against the plain average, which only mpmath can keep at exp(2000)."""
-    rate, state, average = 0.25, None, None
+    state, average = None, None
     for step in range(5):
         nested = [[s + shift for s in row] for row in draw(K, N, seed=step)]
         scores = variant.floats(nested)
-        value, state = bounds.mine(scores, state, rate=rate)
+        value, state = bounds.mine(scores, state, rate=RATE)
         with mp.workdps(oracles.DIGITS):
-            others = [mp.exp(s) for i, row in enumerate(oracles.exact(nested)) for j, s in enumerate(row) if j != i]
-            now = mp.fsum(others) / len(others)
-            average = now if average is None else (1 - rate) * average + rate * now
+            now = mp.exp(log_mean_of_others(nested))
+            average = now if average is None else (1 - RATE) * average + RATE * now
             wanted = mp.log(average)
-            assert abs(mpf(variant.to_list(state)) - wanted) <= 16 * variant.eps() * max(1, abs(wanted))
+            assert abs(number_of(variant, state) - wanted) <= 16 * variant.eps() * max(1, abs(wanted))
         assert variant.to_list(value) == variant.to_list(bounds.dv(scores))
         assert_belongs(variant, state, scores, ())
 
 
-def test_gradient_of_mine_has_the_new_average(variant: Variant) -> None:
-    """I / K - exp(g) / (M Z), Z of the state that is returned; the state itself is a constant."""
+def test_state_of_mine_is_a_constant(variant: Variant) -> None:
     scores, before = variant.floats(draw(K, N)), variant.floats([LOG_MEAN])
-    (_, state), (slope, by_state) = differentiate_with_aux(lambda g, z: bounds.mine(g, z, rate=RATE), [scores, before])
-    listed, z = variant.to_list(scores), mp.exp(variant.to_list(state))
-    wanted = entries(listed, lambda _: mpf(1) / K, lambda i, j: -mp.exp(listed[i][j]) / (number_of_others(listed) * z))
-    assert oracles.error(variant.to_list(slope), wanted) <= 32 * variant.eps()
-    assert variant.to_list(by_state) == [0.0]
-    _, slopes = differentiate(lambda g: bounds.mine(g, before, rate=RATE)[1], [scores])
-    assert flatten(variant.to_list(slopes[0])) == [0.0] * (K * N)
+    _, slopes = differentiate(lambda g, z: bounds.mine(g, z, rate=RATE)[1], [scores, before])
+    assert [x for slope in slopes for x in flatten(variant.to_list(slope))] == [0.0] * (K * N + 1)
 
 
-def differentiate_with_aux(function: Callable[..., Any], arrays: list[Any]) -> Any:
-    return pnce.value_and_grad(function, argnums=(0, 1), has_aux=True)(*arrays)
-
-
-def test_mine_with_a_rate_of_one_forgets(variant: Variant) -> None:
-    scores = variant.floats(draw(K, N))
+def test_mine_forgets_at_its_rate(variant: Variant) -> None:
+    """At a rate of one all; below one, a share of a sixteenth of the old average is there."""
+    nested = draw(K, N)
+    scores, before = variant.floats(nested), 3.0
     _, state = bounds.mine(scores, variant.floats(25.0), rate=1.0)
     _, first = bounds.mine(scores)
     assert variant.to_list(state) == variant.to_list(first)
-
-
-def test_mine_forgets_little_at_a_rate_below_one(variant: Variant) -> None:
-    """A share of a sixteenth of the old average is there."""
-    scores, before = variant.floats(draw(K, N)), 3.0
     _, state = bounds.mine(scores, before, rate=0.9375)
-    others = [mp.exp(s) for i, row in enumerate(variant.to_list(scores)) for j, s in enumerate(row) if j != i]
-    wanted = mp.log(mpf(1) / 16 * mp.exp(before) + mpf(15) / 16 * mp.fsum(others) / len(others))
-    assert abs(variant.to_list(state) - wanted) <= 16 * variant.eps()
+    wanted = mp.log(mpf(1) / 16 * mp.exp(before) + mpf(15) / 16 * mp.exp(log_mean_of_others(nested)))
+    assert abs(number_of(variant, state) - wanted) <= 16 * variant.eps()
 
 
 @pytest.mark.parametrize("rate", [0.25, 1.0])
 def test_mine_keeps_its_state_where_no_row_counts(variant: Variant, rate: float) -> None:
     """A batch of which nothing takes part says nothing of the average."""
     scores, nothing = variant.floats(draw(K, N)), variant.array([[False] * N] * K)
-    value, state = bounds.mine(scores, LOG_MEAN, rate=rate, mask=nothing)
-    assert [variant.to_list(value), variant.to_list(state)] == [0.0, LOG_MEAN]
-    value, state = bounds.mine(scores, rate=rate, mask=nothing)
-    assert [variant.to_list(value), variant.to_list(state)] == [0.0, 0.0]
+    for before, kept in (((LOG_MEAN,), LOG_MEAN), ((), 0.0)):
+        found = bounds.mine(scores, *before, rate=rate, mask=nothing)
+        assert [variant.to_list(x) for x in found] == [0.0, kept]
 
 
-# --- minus infinity: what cannot happen -----------------------------------------------------------------------------
+# --- minus infinity: what cannot happen -------------------------------------------------------------------------------
 
 IMPOSSIBLE = [[0.5, -INF, -INF], [-INF, -1.0, -INF], [-INF, -INF, 0.25]]
-DIAGONAL_MEAN = mpf(-1) / 12
 
 
 def no_negatives() -> dict[str, tuple[Callable[[Any], Any], Any]]:
     """The bounds of scores that are -inf off the diagonal, from their definitions."""
     own = [mpf(row[i]) for i, row in enumerate(IMPOSSIBLE)]
+    mean, js = mp.fsum(own) / 3, -mp.fsum(mp.log(1 + mp.exp(-s)) for s in own) / 3
     return {
         "info_nce": (bounds.info_nce, mp.log(3)),
-        "info_nce_anchor": (
-            bounds.info_nce_anchor,
-            3 * mp.log(3) / 2 - mp.fsum(mp.log(1 + mp.exp(-s)) for s in own) / 3,
-        ),
-        "info_nce_anchor, plug-in": (lambda g: bounds.info_nce_anchor(g, form="plug_in"), DIAGONAL_MEAN),
+        "info_nce_anchor": (bounds.info_nce_anchor, 3 * mp.log(3) / 2 + js),
+        "info_nce_anchor, plug-in": (lambda g: bounds.info_nce_anchor(g, form="plug_in"), mean),
         "fdv": (bounds.fdv, mp.log(3)),
-        "critic": (lambda g: bounds.dual_critic(g)[0], mpf("-inf")),
+        "critic": (lambda g: bounds.dual_critic(g)[0], -INF),
         "critic with the positive": (lambda g: bounds.dual_critic(g, include_positive=True)[0], -mp.log(3)),
-        "dv": (bounds.dv, mpf("inf")),
-        "mine": (lambda g: bounds.mine(g)[0], mpf("inf")),
-        "nwj": (bounds.nwj, DIAGONAL_MEAN),
-        "tuba": (lambda g: bounds.tuba(g, 0.5), mpf(1) / 2 + DIAGONAL_MEAN),
-        "interpolated": (lambda g: bounds.interpolated(g, 0.0, 0.5), mpf(1) / 2 + DIAGONAL_MEAN),
-        "js": (bounds.js, -mp.fsum(mp.log(1 + mp.exp(-s)) for s in own) / 3),
-        "js_mi": (bounds.js_mi, 1 + DIAGONAL_MEAN),
-        "smile": (bounds.smile, 5 + DIAGONAL_MEAN),
-        "smile, no clip": (lambda g: bounds.smile(g, clip=None), mpf("inf")),
-        "club": (bounds.club, mpf("inf")),
-        "leave_one_out": (bounds.leave_one_out, mpf("inf")),
+        "dv": (bounds.dv, INF),
+        "mine": (lambda g: bounds.mine(g)[0], INF),
+        "nwj": (bounds.nwj, mean),
+        "tuba": (lambda g: bounds.tuba(g, 0.5), mpf(1) / 2 + mean),
+        "interpolated": (lambda g: bounds.interpolated(g, 0.0, 0.5), mpf(1) / 2 + mean),
+        "js": (bounds.js, js),
+        "js_mi": (bounds.js_mi, 1 + mean),
+        "smile": (bounds.smile, 5 + mean),
+        "smile, no clip": (lambda g: bounds.smile(g, clip=None), INF),
+        "club": (bounds.club, INF),
+        "leave_one_out": (bounds.leave_one_out, INF),
         "headroom": (diagnostics.headroom, mpf(0)),
     }
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[] if name in {"fdv", "mine", "club", "leave_one_out"} else exhaustive)
-        for name in no_negatives()
-    ],
-)
-def test_negatives_that_cannot_happen(variant: Variant, name: str) -> None:
+def test_negatives_that_cannot_happen(variant: Variant) -> None:
     """Where every negative is -inf, the definition says what comes out, if only infinity; no gradient is NaN."""
-    function, wanted = no_negatives()[name]
-    value, (slope,) = differentiate(function, [variant.floats(IMPOSSIBLE)])
-    assert_close(variant, variant.dtypes[0], variant.to_list(value), wanted, scale=2.0)
-    assert not any(mp.isnan(entry) for entry in flatten(variant.to_list(slope)))
+    for name, (function, wanted) in no_negatives().items():
+        value, slopes = differentiate(function, [variant.floats(IMPOSSIBLE)])
+        assert_close(variant, variant.to_list(value), wanted, scale=2.0, what=name)
+        assert_no_nan(variant, slopes)
 
 
 def test_mine_after_a_step_without_negatives(variant: Variant) -> None:
@@ -641,194 +367,102 @@ def test_mine_after_a_step_without_negatives(variant: Variant) -> None:
     assert variant.to_list(state) == -INF
     scores = variant.floats(draw(K, N))
     value, state = bounds.mine(scores, state, rate=0.25)
-    _, alone = bounds.mine(scores)
-    wanted = mpf(variant.to_list(alone)) + mp.log(mpf(1) / 4)
-    assert abs(variant.to_list(state) - wanted) <= 16 * variant.eps()
+    wanted = log_mean_of_others(draw(K, N)) + mp.log(mpf(1) / 4)
+    assert abs(number_of(variant, state) - wanted) <= 16 * variant.eps()
     assert mp.isfinite(variant.to_list(value))
 
 
-LOWER: dict[str, Callable[[Any], Any]] = {
-    name: BOUNDS[name]
-    for name in (
-        *("info_nce", "info_nce_anchor", "fdv", "dv", "nwj"),
-        *("tuba", "js_mi", "smile", "barber_agakov", "js"),
-    )
-}
-
-
-@pytest.mark.parametrize("name", list(LOWER))
-def test_a_pair_that_cannot_happen(variant: Variant, name: str) -> None:
+def test_a_pair_that_cannot_happen(variant: Variant) -> None:
     """A critic that calls impossible what has happened is told minus infinity, and no bound at all."""
     nested = draw(K, N)
     nested[1][1] = -INF
-    assert variant.to_list(LOWER[name](variant.floats(nested))) == -INF
-    if name == "info_nce":
-        assert variant.to_list(diagnostics.headroom(variant.floats(nested))) == INF
-        assert variant.to_list(bounds.dual_critic(variant.floats(nested)))[1] == INF
+    scores = variant.floats(nested)
+    for name in ("info_nce", "info_nce_anchor", "fdv", "dv", "nwj", "js_mi", "smile", "js"):
+        assert variant.to_list(getattr(bounds, name)(scores)) == -INF, name
+    assert variant.to_list(bounds.tuba(scores, 0.5)) == -INF
+    assert variant.to_list(bounds.barber_agakov(scores, 1.5)) == -INF
+    assert variant.to_list(diagnostics.headroom(scores)) == INF
+    assert variant.to_list(bounds.dual_critic(scores))[1] == INF
 
 
-# --- densities ------------------------------------------------------------------------------------------------------
-
-DATA_Q, NOISE_Q = (
-    [-1.5, -0.25, -2.0],
-    [[-1.0, -0.5, -2.25, -1.75], [-0.25, -3.0, -1.5, -0.75], [-2.0, -1.0, -0.5, -1.25]],
-)
-
-Density = tuple["Callable[..., Any]", "dict[str, Nested]", "dict[str, Any]"]
+# --- densities --------------------------------------------------------------------------------------------------------
 
 
-def densities() -> dict[str, Density]:
-    """The calls, their arrays by name, and options."""
-    scores = {"data_scores": draw(K, seed=5), "noise_scores": draw(K, N, seed=6)}
-    both = {**scores, "data_log_q": DATA_Q, "noise_log_q": NOISE_Q}
-    return {
-        "local_nce": (density.local_nce, both, {}),
-        "negative_sampling": (density.negative_sampling, scores, {}),
-        "ranking_nce": (density.ranking_nce, both, {}),
-        "info_nce_anchor": (density.info_nce_anchor, both, {}),
-        "ranking_nce, no log_q": (density.ranking_nce, scores, {}),
-        "sampled_softmax": (density.sampled_softmax, both, {}),
-        "sampled_softmax, no positive": (density.sampled_softmax, both, {"include_positive": False}),
-        "log_partition": (density.log_partition, {"noise_scores": both["noise_scores"], "noise_log_q": NOISE_Q}, {}),
-    }
-
-
-DENSITIES = densities()
-LOSSES = [name for name in DENSITIES if name != "log_partition"]
-
-
-def assert_density(variant: Variant, dtype: str, name: str, change: dict[str, Nested], *, scale: float) -> None:
-    """Compare a loss of changed arrays with its oracle, value and gradients."""
-    function, arrays, options = DENSITIES[name]
-    changed = {**arrays, **{key: value for key, value in change.items() if key in arrays}}
-    further = {key: value for key, value in change.items() if key in {"mask", "weights"}}
-    given = {key: variant.floats(value, dtype) for key, value in changed.items()}
-    constants = {key: variant.array(value, dtype) for key, value in further.items()}
-
-    def total(*entered: Any) -> Any:
-        result = function(*entered, **options, **constants)
-        return result if result.shape == () else array_sum(result)
-
-    value, gradients = differentiate(total, [*given.values()])
-    held = {key: variant.to_list(array) for key, array in given.items()}
-    wanted, slopes = oracles.value_and_gradients(f"density.{name.partition(',')[0]}", held, {**options, **further})
-    with mp.workdps(oracles.DIGITS):
-        wanted = mp.fsum(wanted) if isinstance(wanted, list) else wanted
-        assert_close(variant, dtype, variant.to_list(value), wanted, scale=scale)
-        for gradient, slope in zip(gradients, slopes.values(), strict=True):
-            assert_close(variant, dtype, variant.to_list(gradient), slope, scale=scale)
-
-
-def array_sum(x: Any) -> Any:
-    xp = namespace_of(x)
-    return xp.reshape(xp.sum(xp.reshape(x, (-1,)), axis=0, keepdims=True), ())
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@sizes
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=exhaustive if "," in name or name == "log_partition" else []) for name in DENSITIES],
-)
-def test_extreme_scores_of_densities(variant: Variant, name: str, size: float, dtype: str) -> None:
-    """Data or noise a hundred or ten thousand above or below the others: right, and no NaN."""
-    _, arrays, _ = DENSITIES[name]
-    for data, noise in ((1, -1), (-1, 1), (1, 1), (-1, -1)):
-        change = {
-            "noise_scores": [[s + noise * size * (-1) ** j for j, s in enumerate(r)] for r in arrays["noise_scores"]]
-        }
-        if "data_scores" in arrays:
-            change["data_scores"] = [s + data * size for s in arrays["data_scores"]]
-        assert_density(variant, dtype, name, change, scale=size)
+def masked_call(case: Case, mask: Any, **options: Any) -> Callable[..., Any]:
+    """A density loss as a function of its arrays."""
+    call = case.bound(**options)
+    return lambda *arrays: call({**dict(zip(case.arguments, arrays, strict=True)), "mask": mask})
 
 
 @pytest.mark.filterwarnings("ignore:invalid value encountered in subtract:RuntimeWarning")  # what is masked, of itself
 @pytest.mark.parametrize(
     "dirt", [*(pytest.param(x, marks=exhaustive) for x in (INF, -INF)), NAN], ids=["inf", "-inf", "nan"]
 )
-@pytest.mark.parametrize("name", list(DENSITIES))
-def test_masked_samples_may_hold_anything(variant: Variant, name: str, dirt: float) -> None:
+def test_masked_samples_may_hold_anything(variant: Variant, dirt: float) -> None:
     """Scores and densities of samples that take no part reach neither value nor gradients."""
-    function, arrays, options = DENSITIES[name]
     mask = [[True, False, True, True], [False, True, True, True], [True, True, False, False]]
     masked = variant.array(mask)
-    results = []
-    for filling in (dirt, 0.0):
-        filled = {
-            key: [
-                [s if m else filling for s, m in zip(row, bits, strict=True)] for row, bits in zip(x, mask, strict=True)
-            ]
-            if key.startswith("noise")
-            else x
-            for key, x in arrays.items()
-        }
-        given = [variant.floats(x) for x in filled.values()]
-        value, gradients = differentiate(lambda *a: array_sum(function(*a, **options, mask=masked)), given)
-        results.append([variant.to_list(value), *map(variant.to_list, gradients)])
-    assert results[0] == results[1]
+
+    def filled(matrix: Nested, filling: float) -> Nested:
+        return [[s if m else filling for s, m in zip(*rows, strict=True)] for rows in zip(matrix, mask, strict=True)]
+
+    for name, case in DENSITIES.items():
+        results = []
+        for filling in (dirt, 0.0):
+            numbers = {key: filled(x, filling) if key.startswith("noise") else x for key, x in case.arguments.items()}
+            value, slopes = differentiate(masked_call(case, masked), [variant.floats(x) for x in numbers.values()])
+            results.append([variant.to_list(x) for x in (value, *slopes)])
+        assert results[0] == results[1], name
 
 
-@pytest.mark.parametrize("name", list(DENSITIES))
-def test_mask_is_as_if_the_samples_were_not_there(variant: Variant, name: str) -> None:
-    """Also in the number of samples k, on which the optimum depends."""
-    function, arrays, options = DENSITIES[name]
-    given = [variant.floats(x) for x in arrays.values()]
-    mask = variant.array([[True, True, False, False]] * K)
-    few = [variant.floats([row[:2] for row in x] if key.startswith("noise") else x) for key, x in arrays.items()]
-    reduction = {} if name == "log_partition" else {"reduction": "none"}
-    assert close_lists(
-        variant, function(*given, **options, **reduction, mask=mask), function(*few, **options, **reduction)
-    )
-
-
-@pytest.mark.parametrize("name", LOSSES)
-def test_no_sample_takes_part(variant: Variant, name: str) -> None:
+def test_no_sample_takes_part(variant: Variant) -> None:
     """Nothing to be told from, nothing to learn: 0, but where the data are decided on, or divided by, alone."""
-    function, arrays, options = DENSITIES[name]
-    given = [variant.floats(x) for x in arrays.values()]
     mask = variant.array([[False] * N, [True] * N, [False] * N])
-    losses = variant.to_list(function(*given, **options, mask=mask, reduction="none"))
-    data = arrays["data_scores"]
-    wanted = {
-        "negative_sampling": [mp.log(1 + mp.exp(-s)) for s in data],
-        "sampled_softmax": [-mpf(q) for q in DATA_Q],
-    }.get(name, [mpf(0)] * K)
-    assert_close(variant, variant.dtypes[0], losses[::2], wanted[::2], scale=1.0)
-    _, slopes = differentiate(lambda *a: function(*a, **options, mask=mask), given)
-    assert not any(mp.isnan(entry) for slope in slopes for entry in flatten(variant.to_list(slope)))
-    if name in {"local_nce", "ranking_nce"}:
-        assert [variant.to_list(slope)[0] for slope in slopes] == [0.0, [0.0] * N, 0.0, [0.0] * N]
+    left = {
+        "negative_sampling": [mp.log(1 + mp.exp(-s)) for s in DENSITIES["negative_sampling"].arguments["data_scores"]],
+        "sampled_softmax": [-mpf(q) for q in DENSITIES["sampled_softmax"].arguments["data_log_q"]],
+    }
+    for name in LOSSES:
+        arrays = [*arrays_of(variant, DENSITIES[name]).values()]
+        losses = variant.to_list(masked_call(DENSITIES[name], mask, reduction="none")(*arrays))
+        assert_close(variant, losses[::2], left.get(name, [mpf(0)] * K)[::2], scale=1.0, what=name)
+        _, slopes = differentiate(masked_call(DENSITIES[name], mask), arrays)
+        assert_no_nan(variant, slopes)
+        if name in {"local_nce", "ranking_nce"}:
+            assert [variant.to_list(slope)[0] for slope in slopes] == [0.0, [0.0] * N, 0.0, [0.0] * N], name
 
 
-@pytest.mark.parametrize("name", [name for name in DENSITIES if "noise_log_q" in DENSITIES[name][1]])
-def test_a_number_is_the_density_of_all(variant: Variant, name: str) -> None:
+def test_a_number_is_the_density_of_all(variant: Variant) -> None:
     """Numbers, one density for each column, or one for each sample: where they say the same, the same comes out."""
-    function, arrays, options = DENSITIES[name]
-    scores = [variant.floats(arrays[key]) for key in ("data_scores", "noise_scores") if key in arrays]
-    own: list[Any] = [] if name == "log_partition" else [variant.floats([-1.25] * K)]
-    wanted = variant.to_list(function(*scores, *own, variant.floats([[-1.25] * N] * K), **options))
-    for noise in (-1.25, variant.floats([-1.25] * N)):
-        assert variant.to_list(function(*scores, *own, noise, **options)) == wanted
-    if own:
-        assert variant.to_list(function(*scores, -1.25, -1.25, **options)) == wanted
-    columns = [function(*scores, *own, variant.floats(q), **options) for q in (NOISE_Q[0], [NOISE_Q[0]] * K)]
-    assert variant.to_list(columns[0]) == variant.to_list(columns[1])
+    samples = [-1.25, variant.floats([-1.25] * N), variant.floats([[-1.25] * N] * K)]
+    columns = [variant.floats(draw(N)), variant.floats([draw(N)] * K)]
+    for name, case in DENSITIES.items():
+        arrays = arrays_of(variant, case)
+        numbers = {key: -1.25 for key in arrays if key.endswith("log_q")}
+        own = {key: variant.floats([-1.25] * K) for key in numbers if key == "data_log_q"}
+        alike = [numbers, *({**own, "noise_log_q": q} for q in samples)]
+        for same in (alike, [{**own, "noise_log_q": q} for q in columns]) if numbers else ():
+            values = [variant.to_list(case.call({**arrays, **log_q})) for log_q in same]
+            assert values == values[:1] * len(values), name
 
 
 @exhaustive
-@pytest.mark.parametrize("name", LOSSES)
-def test_reductions_of_densities(variant: Variant, name: str) -> None:
+def test_reductions_of_densities(variant: Variant) -> None:
     """The weighted losses, their sum, and that over the sum of the weights."""
-    function, arrays, options = DENSITIES[name]
-    given, weights = [variant.floats(x) for x in arrays.values()], [0.5, 0.0, 2.0]
-    weighted = {**options, "weights": variant.floats(weights)}
-    plain = [mpf(x) for x in variant.to_list(function(*given, **options, reduction="none"))]
-    each = variant.to_list(function(*given, **weighted, reduction="none"))
-    wanted = [w * x for w, x in zip(weights, plain, strict=True)]
-    tolerance = 16 * variant.eps() * max(map(abs, wanted))
-    assert all(abs(a - b) <= tolerance for a, b in zip(each, wanted, strict=True))
-    assert abs(variant.to_list(function(*given, **weighted, reduction="sum")) - mp.fsum(wanted)) <= tolerance
-    assert abs(variant.to_list(function(*given, **weighted)) - mp.fsum(wanted) / mpf(2.5)) <= tolerance
+    weights = [0.5, 0.0, 2.0]
+    for name in LOSSES:
+        arrays = arrays_of(variant, DENSITIES[name])
+        plain = variant.to_list(DENSITIES[name].call(arrays, reduction="none"))
+        wanted = [w * mpf(x) for w, x in zip(weights, plain, strict=True)]
+        arrays["weights"] = variant.floats(weights)
+        tolerance = 16 * variant.eps() * max(map(abs, wanted))
+        for options, numbers in (
+            ({"reduction": "none"}, wanted),
+            ({"reduction": "sum"}, [mp.fsum(wanted)]),
+            ({}, [mp.fsum(wanted) / mpf(2.5)]),
+        ):
+            found = oracles.numbers_of(variant.to_list(DENSITIES[name].call(arrays, **options)))
+            assert all(abs(a - b) <= tolerance for a, b in zip(found, numbers, strict=True)), (name, options)
 
 
 def test_samples_of_minus_infinity(variant: Variant) -> None:
@@ -839,45 +473,40 @@ def test_samples_of_minus_infinity(variant: Variant) -> None:
     data, noise, clean = variant.floats(draw(K)), variant.floats(without), variant.floats(nested)
     value, slopes = differentiate(lambda d, s: density.ranking_nce(d, s, -1.5, -1.5), [data, noise])
     wanted, expected = differentiate(lambda d, s: density.ranking_nce(d, s, -1.5, -1.5, mask=mask), [data, clean])
-    assert variant.to_list(value) == variant.to_list(wanted)
-    assert list(map(variant.to_list, slopes)) == list(map(variant.to_list, expected))
-    total = density.log_partition(noise, -1.5)
-    kept = density.log_partition(clean, -1.5, mask=mask)  # a mean over three, not four
-    assert close_lists(variant, total + mp_number(variant, mp.log(mpf(4) / 3)), kept)
-    value, slopes = differentiate(lambda d, s: density.local_nce(d, s, -1.5, -1.5), [data, noise])
-    assert not any(mp.isnan(entry) for slope in slopes for entry in flatten(variant.to_list(slope)))
+    assert [variant.to_list(x) for x in (value, *slopes)] == [variant.to_list(x) for x in (wanted, *expected)]
+    total = variant.to_list(density.log_partition(noise, -1.5))
+    kept = variant.to_list(density.log_partition(clean, -1.5, mask=mask))  # a mean over three, not four
+    assert_close(variant, kept, [mpf(z) + mp.log(mpf(4) / 3) for z in total], scale=0.375)
+    _, slopes = differentiate(lambda d, s: density.local_nce(d, s, -1.5, -1.5), [data, noise])
+    assert_no_nan(variant, slopes)
     assert variant.to_list(density.log_partition(variant.floats([[-INF, -INF]]), 0.0)) == [-INF]
 
 
-def mp_number(variant: Variant, number: Any) -> Any:
-    """A number that the arrays of a variant can be added to."""
-    return variant.floats(number if variant.module == "mparray" else float(number))
+@pytest.mark.parametrize("ahead", [40.0, -40.0])
+def test_no_slope_of_sampled_softmax_cancels(variant: Variant, ahead: float) -> None:
+    """It is -σ(u) by the score and -σ(-u) by log q, with log-odds u of the samples: each has all its digits."""
+    arrays = [variant.floats(x) for x in ([0.5 - ahead], [[0.5, 0.5]], [-1.0], [[-1.0] * 2])]
+    _, slopes = differentiate(density.sampled_softmax, arrays)
+    odds = ahead + mp.log(2)
+    for slope, u in ((slopes[0], odds), (slopes[2], -odds)):
+        wanted = -1 / (1 + mp.exp(-u))
+        assert abs(variant.to_list(slope)[0] / wanted - 1) <= 128 * variant.eps()
 
 
-def test_full_softmax_is_the_cross_entropy(variant: Variant) -> None:
-    nested, targets = draw(K, N), [3, 0, 1]
-    losses = density.full_softmax(variant.floats(nested), variant.array(targets), reduction="none")
-    wanted = [-mp.log(oracles.shares(row)[target]) for row, target in zip(oracles.exact(nested), targets, strict=True)]
-    assert oracles.error(variant.to_list(losses), wanted) <= 32 * variant.eps()
+def test_a_context_without_samples_is_left_out(variant: Variant) -> None:
+    data, noise = variant.floats(draw(3)), variant.floats(draw(3, 4))
+    mask = variant.array([[True] * 4, [False] * 4, [True] * 4])
 
+    def loss(data_scores: Any, noise_scores: Any, *, mask: Any = None) -> Any:
+        return density.sampled_softmax(data_scores, noise_scores, None, -1.0, include_positive=False, mask=mask)
 
-def test_sampled_softmax_with_the_positive_has_the_gradient_of_ranking(variant: Variant) -> None:
-    _, arrays, _ = DENSITIES["sampled_softmax"]
-    given = [variant.floats(arrays[key]) for key in ("data_scores", "noise_scores")]
-    log_q = [variant.floats(DATA_Q), variant.floats(NOISE_Q)]
-    value, slopes = differentiate(lambda d, s: density.sampled_softmax(d, s, *log_q), given)
-    other, wanted = differentiate(lambda d, s: density.ranking_nce(d, s, *log_q), given)
-    for slope, want in zip(slopes, wanted, strict=True):
-        assert close_lists(variant, slope, want)
-    offset = -mp.log(N + 1) - mp.fsum(DATA_Q) / K
-    assert abs(variant.to_list(value) - variant.to_list(other) - offset) <= 16 * variant.eps()
-
-
-def test_sampled_softmax_without_the_positive_has_no_lower_bound(variant: Variant) -> None:
-    """The model can raise the scores of the data alone; with the data among the samples that does not help."""
-    data, noise = variant.floats([500.0]), variant.floats([[1.0, 2.0]])
-    assert variant.to_list(density.sampled_softmax(data, noise, None, -1.0, include_positive=False)) < -490
-    assert variant.to_list(density.sampled_softmax(data, noise, -1.0, -1.0)) >= 1 - math.log(3) - 1e-5
+    value, slopes = differentiate(lambda *x: loss(*x, mask=mask), [data, noise])
+    wanted, expected = differentiate(loss, [data[::2], noise[::2, :]])
+    assert_close(variant, variant.to_list(value), number_of(variant, wanted), scale=0.875)
+    for slope, kept in zip(slopes, expected, strict=True):
+        found = variant.to_list(slope)
+        assert not any(flatten([found[1]]))
+        assert_close(variant, found[::2], oracles.exact(variant.to_list(kept)), scale=0.875)
 
 
 def test_self_normalization_of_a_normalised_model(variant: Variant) -> None:
@@ -889,16 +518,9 @@ def test_self_normalization_of_a_normalised_model(variant: Variant) -> None:
     assert abs(variant.to_list(found.std)) <= 8 * variant.eps()
     assert variant.to_list(found.effective_sample_size) == N
     # Samples from the model itself have weights all alike, and each has an estimate of exactly Z = 1.
-    sampled = density.self_normalization(normalised, normalised)
-    assert [variant.to_list(x) for x in sampled] == [0.0, 0.0, N]
-    mask = variant.array([[True, True, True, False]] * K)
-    assert [variant.to_list(x) for x in density.self_normalization(normalised, normalised, mask=mask)] == [0.0, 0.0, 3]
-
-
-def test_self_normalization_says_how_few_samples_carry_it(variant: Variant) -> None:
-    scores = variant.floats([[200.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0]])
-    found = density.self_normalization(scores, -1.0)
-    assert abs(variant.to_list(found.effective_sample_size) - 2.5) <= 8 * variant.eps()
+    for mask, size in ((None, N), (variant.array([[True, True, True, False]] * K), 3)):
+        sampled = density.self_normalization(normalised, normalised, mask=mask)
+        assert [variant.to_list(x) for x in sampled] == [0.0, 0.0, size]
 
 
 @pytest.mark.parametrize("log_q", [None, -1.5], ids=["all values", "samples"])
@@ -918,38 +540,25 @@ def test_self_normalization_counts_the_contexts_in_which_something_takes_part(
     assert [variant.to_list(x) for x in nothing] == [0.0, 0.0, 0.0]
 
 
-@pytest.mark.parametrize("ahead", [40.0, -40.0])
-def test_no_slope_of_sampled_softmax_cancels(variant: Variant, ahead: float) -> None:
-    """It is -σ(u) by the score and -σ(-u) by log q, with log-odds u of the samples: each has all its digits."""
-    arrays = [
-        variant.floats([0.5 - ahead]),
-        variant.floats([[0.5, 0.5]]),
-        variant.floats([-1.0]),
-        variant.floats([[-1.0] * 2]),
-    ]
-    _, slopes = differentiate(density.sampled_softmax, arrays)
-    odds = ahead + mp.log(2)
-    for slope, u in ((slopes[0], odds), (slopes[2], -odds)):
-        wanted = -1 / (1 + mp.exp(-u))
-        assert abs(variant.to_list(slope)[0] / wanted - 1) <= 128 * variant.eps()
-
-
-def test_what_nothing_has_mass_for_has_no_probability(variant: Variant) -> None:
-    got = density.recover_log_prob(variant.floats([[-INF, -INF], [0.0, -INF]]), 0.5)
-    assert variant.to_list(got) == [[-INF, -INF], [0.0, -INF]]
+def test_self_normalization_says_how_few_samples_carry_it(variant: Variant) -> None:
+    scores = variant.floats([[200.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0]])
+    found = density.self_normalization(scores, -1.0)
+    assert abs(variant.to_list(found.effective_sample_size) - 2.5) <= 8 * variant.eps()
 
 
 def test_recovered_probabilities_sum_to_one(variant: Variant) -> None:
-    """At scores of ten thousand too, and where the noise has no mass."""
+    """At scores of ten thousand too; what nothing has mass for has no probability."""
     scores = variant.floats([[1e4, 1e4 - 1.0, -1e4], [-1e4, 0.0, 1.0]])
     got = variant.to_list(density.recover_log_prob(scores, variant.floats([-1.0, -1.0, -INF])))
     for row, first in zip(got, (1 / (1 + mp.exp(-1)), mpf(0)), strict=True):
         assert row[2] == -INF
         assert abs(mp.exp(row[0]) - first) <= 8 * variant.eps()
         assert abs(mp.fsum(mp.exp(x) for x in row) - 1) <= 8 * variant.eps()
+    nothing = density.recover_log_prob(variant.floats([[-INF, -INF], [0.0, -INF]]), 0.5)
+    assert variant.to_list(nothing) == [[-INF, -INF], [0.0, -INF]]
 
 
-# --- diagnostics ----------------------------------------------------------------------------------------------------
+# --- diagnostics ------------------------------------------------------------------------------------------------------
 
 
 def test_alignment_of_the_same_directions_is_zero(variant: Variant) -> None:
@@ -961,31 +570,37 @@ def test_alignment_of_the_same_directions_is_zero(variant: Variant) -> None:
         assert flatten(variant.to_list(slope)) == [0.0] * 6
 
 
-def test_alignment_of_opposite_directions(variant: Variant) -> None:
-    x, y = variant.floats([[0.0, 3.0], [2.0, 0.0]]), variant.floats([[0.0, -1.0], [4.0, 0.0]])
-    for power, wanted in ((1.0, 1.0), (2.0, 2.0), (3.0, 4.0)):
-        got = variant.to_list(diagnostics.alignment(x, y, power=power))
-        assert abs(got - wanted) <= 8 * variant.eps() * wanted
-    weights = variant.floats([3.0, 1.0])
-    assert abs(variant.to_list(diagnostics.alignment(x, y, weights=weights)) - 3.0) <= 8 * variant.eps()
+def test_a_zero_vector_is_as_far_from_a_unit_vector_in_both_diagnostics(variant: Variant) -> None:
+    """It has no direction: nothing is NaN."""
+    nothing, unit = [0.0, 0.0], [0.0, 2.0]
+    for function, nested, wanted in (
+        (lambda a: diagnostics.alignment(a, variant.floats([unit, unit])), [nothing, nothing], 1.0),
+        (diagnostics.uniformity, [nothing, unit], -2.0),
+        (lambda a: diagnostics.alignment(a, a * 0.0), [nothing, nothing], 0.0),
+        (diagnostics.uniformity, [nothing, nothing], 0.0),
+    ):
+        value, slopes = differentiate(function, [variant.floats(nested)])
+        assert_close(variant, variant.to_list(value), mpf(wanted), scale=0.125)
+        assert all(mp.isfinite(s) for s in flatten(variant.to_list(slopes[0])))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_uniformity_of_a_collapse_is_zero(variant: Variant, dtype: str) -> None:
     x = variant.floats([[0.5, -1.0, 2.0]] * 4, dtype)
     value, (slope,) = differentiate(diagnostics.uniformity, [x])
-    assert abs(variant.to_list(value)) <= 16 * computed_in(variant, dtype)
-    assert max(abs(s) for s in flatten(variant.to_list(slope))) <= 16 * computed_in(variant, dtype)
+    largest = max(map(abs, [variant.to_list(value), *flatten(variant.to_list(slope))]))
+    assert largest <= 16 * computed_in(variant, dtype)
 
 
-@pytest.mark.parametrize("block_size", [2, *(pytest.param(b, marks=exhaustive) for b in (1, 3, "auto"))])
-def test_uniformity_streamed(variant: Variant, block_size: pnce.typing.BlockSize) -> None:
+@exhaustive
+def test_uniformity_streamed(variant: Variant) -> None:
     """The same value and gradient, also with the last tile cut short."""
     x = variant.floats(draw(5, 3))
-    value, (slope,) = differentiate(lambda a: diagnostics.uniformity(a, block_size=block_size), [x])
     wanted, (expected,) = differentiate(lambda a: diagnostics.uniformity(a, block_size=None), [x])
-    assert close_lists(variant, value, wanted)
-    assert close_lists(variant, slope, expected)
+    for size in (1, 2, 3, "auto"):
+        value, (slope,) = differentiate(lambda a, size=size: diagnostics.uniformity(a, block_size=size), [x])
+        for got, exact in ((value, wanted), (slope, expected)):
+            assert_close(variant, variant.to_list(got), oracles.exact(variant.to_list(exact)), scale=0.375, what=size)
 
 
 @exhaustive
@@ -997,50 +612,29 @@ def test_uniformity_far_below_underflow(variant: Variant) -> None:
     assert all(mp.isfinite(s) for s in flatten(variant.to_list(slope)))
 
 
-def test_zero_vectors_have_no_direction(variant: Variant) -> None:
-    x = variant.floats([[0.0, 0.0], [1.0, 0.0], [0.0, 0.0]])
-    for function in (lambda a: diagnostics.alignment(a, x + 0.5), diagnostics.uniformity):
-        value, (slope,) = differentiate(function, [x])
-        assert all(mp.isfinite(s) for s in [variant.to_list(value), *flatten(variant.to_list(slope))])
+def test_top_k(variant: Variant) -> None:
+    """The positive is among the k highest; a tie, or a model that has diverged, counts against it."""
 
+    def accuracy(nested: Nested, **options: Any) -> Any:
+        return variant.to_list(diagnostics.top_k_accuracy(variant.floats(nested), **options))
 
-def accuracy(variant: Variant, nested: Nested, **options: Any) -> Any:
-    return variant.to_list(diagnostics.top_k_accuracy(variant.floats(nested), **options))
-
-
-def test_top_k_counts_how_many_are_ahead(variant: Variant) -> None:
-    """Positives of rank 1, 2, 3 and 4."""
-    nested = [[4.0, 1.0, 2.0, 3.0], [4.0, 3.0, 2.0, 1.0], [4.0, 3.0, 2.0, 1.0], [4.0, 3.0, 2.0, 1.0]]
+    ranked = [[4.0, 1.0, 2.0, 3.0], *([[4.0, 3.0, 2.0, 1.0]] * 3)]  # positives of rank 1, 2, 3 and 4
     for k, wanted in enumerate([0.25, 0.5, 0.75, 1.0, 1.0, 1.0], start=1):
-        assert accuracy(variant, nested, k=k) == wanted
-        assert accuracy(variant, nested, k=k, reduction="none") == [float(rank <= k) for rank in (1, 2, 3, 4)]
-    assert accuracy(variant, nested, k=10**30) == 1.0  # more than an integer of any library
-    weights = variant.floats([1.0, 0.0, 0.0, 3.0])
-    assert accuracy(variant, nested, weights=weights) == 0.25
-
-
-def test_top_k_ties_count_against(variant: Variant) -> None:
-    """A collapse is never right by accident, unless k admits every negative."""
-    collapsed = [[1.0] * N] * K
-    assert [accuracy(variant, collapsed, k=k) for k in (1, N - 1, N)] == [0.0, 0.0, 1.0]
-    assert accuracy(variant, [[1.0, 1.0, 0.0], [0.0, 1.0, 0.5]], reduction="none") == [0.0, 1.0]
-
-
-def test_top_k_of_nan_is_no_hit(variant: Variant) -> None:
-    """A model that has diverged is not at 1."""
-    assert accuracy(variant, [[NAN] * N] * K) == 0.0
-    assert accuracy(variant, [[1.0, NAN, 0.0], [0.0, 1.0, 0.0]], reduction="none") == [0.0, 1.0]
-
-
-def test_top_k_of_other_positives(variant: Variant) -> None:
-    """The best of several positives counts; a row without positives does not, and neither do masked negatives."""
+        assert accuracy(ranked, k=k) == wanted
+        assert accuracy(ranked, k=k, reduction="none") == [float(rank <= k) for rank in (1, 2, 3, 4)]
+    assert accuracy(ranked, k=10**30) == 1.0  # more than an integer of any library
+    assert accuracy(ranked, weights=variant.floats([1.0, 0.0, 0.0, 3.0])) == 0.25
+    assert [accuracy([[1.0] * N] * K, k=k) for k in (1, N - 1, N)] == [0.0, 0.0, 1.0]  # a collapse
+    assert accuracy([[1.0, 1.0, 0.0], [0.0, 1.0, 0.5]], reduction="none") == [0.0, 1.0]
+    assert accuracy([[NAN] * N] * K) == 0.0
+    assert accuracy([[1.0, NAN, 0.0], [0.0, 1.0, 0.0]], reduction="none") == [0.0, 1.0]
+    # The best of several positives counts; a row without positives does not, and neither do masked negatives.
     nested = [[3.0, 1.0, 2.0], [0.0, 1.0, 2.0], [1.0, 2.0, 3.0]]
     positives = variant.array([[False, True, True], [True, True, False], [False, False, False]])
-    assert accuracy(variant, nested, positives=positives, k=1) == 0.0
-    assert accuracy(variant, nested, positives=positives, k=2) == 1.0
     mask = variant.array([[False, True, True], [True] * 3, [True] * 3])
-    assert accuracy(variant, nested, positives=positives, mask=mask) == 0.5
-    assert accuracy(variant, nested, positives=variant.array([0, 2, 1])) == pytest.approx(2 / 3)
+    assert [accuracy(nested, positives=positives, k=k) for k in (1, 2)] == [0.0, 1.0]
+    assert accuracy(nested, positives=positives, mask=mask) == 0.5
+    assert accuracy(nested, positives=variant.array([0, 2, 1])) == pytest.approx(2 / 3)
 
 
 def test_top_k_has_no_gradient(variant: Variant) -> None:
@@ -1072,285 +666,154 @@ def test_one_column_says_nothing(variant: Variant) -> None:
     assert variant.to_list(bounds.barber_agakov(scores, 1.5)) == 4.5
 
 
-# --- bad input ------------------------------------------------------------------------------------------------------
+# --- bad input --------------------------------------------------------------------------------------------------------
 
 
-def matrix(variant: Variant, rows: int = K, columns: int = N) -> Any:
-    return variant.floats(draw(rows, columns))
+def listed(_: Variant) -> list[float]:
+    return [1.0] * K
 
 
-def vector(variant: Variant, size: int = K) -> Any:
-    return variant.floats(draw(size))
+def foreign(variant: Variant) -> Any:
+    return foreign_array(variant, [1.0] * K)
 
 
-Call = tuple[str, "Callable[[Variant], Any]"]
-
-ONE_MATRIX = {
-    name: getattr(bounds, name)
-    for name in ("info_nce", "info_nce_anchor", "fdv", "dv", "nwj", "js", "js_mi", "smile", "club", "mine")
-}
-
-TEXT: Any = "5"
+def zero_dimensional(variant: Variant) -> Any:
+    return variant.floats(0.5)
 
 
-def on(function: Callable[[Any], Any], make: Callable[[Variant], Any]) -> Call:
-    """A call that ought to find fault with its scores."""
-    return "scores", lambda variant: function(make(variant))
+MATRIX, VECTOR, SHORT, TRUTHS, INTEGERS = draw(K, N), draw(K), draw(2), [[True] * K] * K, [1] * K
+NEGATIVES = ", ".join(f"{name} scores" for name in ("fdv", "dv", "nwj", "js", "js_mi", "smile", "club", "mine"))
+SCORES = f"bounds.info_nce scores, bounds.info_nce_anchor scores, {NEGATIVES}"
+NO_MATRIX = "expected a K × N matrix of scores, for example critic(x, y), with at least as many columns as rows and the"
+NO_ARRAY = "expected an array (NumPy, PyTorch, JAX, CuPy or another array-API library), got"
+NO_NUMBER = "expected a number or an array of one entry, got"
+NO_FLOATS = "expected a real floating-point dtype of 16 bits or more, got"
+NO_NEGATIVE = "expected at least 2 columns, got shape (1, 1): there is no negative"
+NOT_POSITIVE = "expected a finite number greater than 0, got"
+
+WRONG_VALUES: list[tuple[Any, str, str]] = [
+    (draw(4, 3), NO_MATRIX, f"{SCORES}, barber_agakov scores, top_k_accuracy scores"),
+    (draw(1, 1), NO_NEGATIVE, f"bounds.info_nce_anchor scores, {NEGATIVES}, leave_one_out scores"),
+    (MATRIX, "expected a square matrix, got shape (3, 4)", "leave_one_out scores"),
+    (VECTOR, "expected shape (N, K), got (3,)", f"{SCORES}, headroom scores"),
+    (VECTOR, "expected shape (N, k), got (3,)", "local_nce noise_scores, recover_log_prob scores"),
+    (VECTOR, "expected shape (N, k), got (3,)", "self_normalization scores"),
+    (VECTOR, "expected shape (N, V), got (3,)", "full_softmax scores"),
+    (VECTOR, "expected shape (N, D), got (3,)", "alignment x"),
+    (VECTOR, "expected shape (4,), got (3,)", "local_nce noise_log_q, log_partition noise_log_q"),
+    (VECTOR, "expected shape (4,), got (3,)", "recover_log_prob log_q, self_normalization log_q"),
+    (VECTOR, f"{NO_NUMBER} shape (3,)", "mine log_mean, barber_agakov entropy"),
+    (SHORT, "expected shape (3,), got (2,)", "flo u, tuba log_baseline, vub log_marginal, local_nce data_scores"),
+    (MATRIX, "expected shape (3,), got (3, 4)", "flo u, vub log_marginal, local_nce data_scores"),
+    (MATRIX, f"{NO_NUMBER} shape (3, 4)", "tuba log_baseline"),
+    (draw(N), "expected shape (3,), got (4,)", "interpolated log_baseline, local_nce data_log_q"),
+    (draw(N), "expected shape (3,), got (4,)", "local_nce weights, effective_sample_size weights"),
+    ([0, 1, 2, 3], "expected shape (3,), got (4,)", "full_softmax targets"),
+    (draw(N, K), "expected shape (3, 4), got (4, 3)", "local_nce noise_log_q"),
+    (draw(N, K), "expected shape (3, 3), got (4, 3)", "alignment y"),
+    (TRUTHS, "expected shape (3, 4), got (3, 3)", "local_nce mask, full_softmax mask"),
+    ([], "expected at least one entry along every axis of (K), got shape (0,)", "barber_agakov scores"),
+    ([[]] * K, "expected at least one entry along every axis of (N, k), got shape (3, 0)", "local_nce noise_scores"),
+    (draw(1, N), "expected at least 2 rows, got 1: there is no pair", "uniformity x"),
+    (0.0, f"{NOT_POSITIVE} 0.0", "bounds.info_nce_anchor nu, density.info_nce_anchor nu, mine rate, smile clip"),
+    (0.0, f"{NOT_POSITIVE} 0.0", "alignment power"),
+    (-1.0, f"{NOT_POSITIVE} -1.0", "smile clip, uniformity t"),
+    (INF, f"{NOT_POSITIVE} inf", "bounds.info_nce_anchor nu"),
+    (INF, "expected a finite number, got inf", "tuba log_baseline, local_nce noise_log_q"),
+    (NAN, "expected a finite number, got nan", "interpolated alpha, local_nce data_log_q"),
+    (1.5, "expected a number in [0, 1], got 1.5", "interpolated alpha"),
+    (-0.5, "expected a number in [0, 1], got -0.5", "interpolated alpha"),
+    (1.5, "expected a number in (0, 1], got 1.5", "mine rate"),
+    (0, "expected at least one column, got 0", "log_n_ceiling scores"),
+    (0, "expected at least 1, got 0", "top_k_accuracy k"),
+    (0, 'expected a positive integer, "auto" or None, got 0', "uniformity block_size"),
+    ("5", "expected one of 'bound', 'plug_in', got '5'", "bounds.info_nce_anchor form"),
+    ("5", "expected one of 'mean', 'sum', 'none', got '5'", "local_nce reduction, top_k_accuracy reduction"),
+]
+"""What is given (a list as an array), how the error goes on after the argument's name, and the calls that it is for."""
+
+WRONG_KINDS: list[tuple[Any, str, str]] = [
+    (listed, f"{NO_ARRAY} list", f"{SCORES}, leave_one_out scores, barber_agakov scores, self_normalization scores"),
+    (listed, f"{NO_ARRAY} list", "mine log_mean, local_nce data_scores, local_nce noise_log_q"),
+    (listed, f"{NO_ARRAY} list", "negative_sampling noise_scores, full_softmax targets, alignment y"),
+    (listed, f"{NO_NUMBER} list", "tuba log_baseline, barber_agakov entropy"),
+    (None, f"{NO_NUMBER} NoneType", "tuba log_baseline, barber_agakov entropy"),
+    (None, f"{NO_ARRAY} NoneType", "local_nce data_scores, local_nce noise_scores, local_nce data_log_q"),
+    (None, f"{NO_ARRAY} NoneType", "local_nce noise_log_q, sampled_softmax noise_log_q, log_partition noise_log_q"),
+    (None, f"{NO_ARRAY} NoneType", "recover_log_prob log_q"),
+    (None, "expected a number or an array with include_positive, got None", "sampled_softmax data_log_q"),
+    (1.0, f"{NO_ARRAY} float; options are keywords", "flo u, vub log_marginal, log_partition noise_scores"),
+    (1.0, f"{NO_ARRAY} float; options are keywords", "local_nce data_scores, local_nce noise_scores"),
+    ([[1, 2], [3, 4]], NO_FLOATS, f"{SCORES}, uniformity x"),
+    (INTEGERS, NO_FLOATS, "tuba log_baseline, barber_agakov scores, vub log_marginal"),
+    ([1], NO_FLOATS, "mine log_mean"),
+    ([1] * N, NO_FLOATS, "recover_log_prob log_q"),
+    (foreign, "expected an array of the same library as scores, got", "flo u, tuba log_baseline"),
+    (foreign, "expected an array of the same library as data_scores, got", "local_nce noise_scores"),
+    (zero_dimensional, "expected a number, got", "interpolated alpha"),
+    (VECTOR, "expected a number, got", "density.info_nce_anchor nu"),
+    (True, "expected a number, got bool", "interpolated alpha"),
+    ("5", "expected a number, got str", "mine rate, smile clip, alignment power"),
+    (MATRIX, "expected a boolean array (True takes part), got dtype", "local_nce mask"),
+    (VECTOR, "expected an integer dtype, got", "full_softmax targets"),
+]
 
 
-VALUES: dict[str, Call] = {
-    **{f"{name} of fewer columns": on(f, lambda v: matrix(v, 4, 3)) for name, f in ONE_MATRIX.items()},
-    **{
-        f"{name} of one column": on(f, lambda v: matrix(v, 1, 1))
-        for name, f in ONE_MATRIX.items()
-        if name != "info_nce"
-    },
-    **{f"{name} of a vector": on(f, vector) for name, f in ONE_MATRIX.items()},
-    "headroom of a vector": ("scores", lambda v: diagnostics.headroom(vector(v))),
-    "leave_one_out of more columns": ("scores", lambda v: bounds.leave_one_out(matrix(v))),
-    "leave_one_out of one pair": ("scores", lambda v: bounds.leave_one_out(matrix(v, 1, 1))),
-    "flo, critic too short": ("u", lambda v: bounds.flo(matrix(v), vector(v, 2))),
-    "flo, critic a matrix": ("u", lambda v: bounds.flo(matrix(v), matrix(v))),
-    "tuba, baseline too short": ("log_baseline", lambda v: bounds.tuba(matrix(v), vector(v, 2))),
-    "tuba, baseline a matrix": ("log_baseline", lambda v: bounds.tuba(matrix(v), matrix(v))),
-    "info_nce_anchor, nu 0": ("nu", lambda v: bounds.info_nce_anchor(matrix(v), nu=0.0)),
-    "info_nce_anchor, nu infinite": ("nu", lambda v: bounds.info_nce_anchor(matrix(v), nu=INF)),
-    "info_nce_anchor, form": ("form", lambda v: bounds.info_nce_anchor(matrix(v), form=TEXT)),
-    "tuba, baseline infinite": ("log_baseline", lambda v: bounds.tuba(matrix(v), INF)),
-    "interpolated, baseline too long": ("log_baseline", lambda v: bounds.interpolated(matrix(v), 0.5, vector(v, N))),
-    "interpolated, alpha above 1": ("alpha", lambda v: bounds.interpolated(matrix(v), 1.5, 0.0)),
-    "interpolated, alpha below 0": ("alpha", lambda v: bounds.interpolated(matrix(v), -0.5, 0.0)),
-    "interpolated, alpha NaN": ("alpha", lambda v: bounds.interpolated(matrix(v), NAN, 0.0)),
-    "mine, rate 0": ("rate", lambda v: bounds.mine(matrix(v), rate=0.0)),
-    "mine, rate above 1": ("rate", lambda v: bounds.mine(matrix(v), rate=1.5)),
-    "mine, state a vector": ("log_mean", lambda v: bounds.mine(matrix(v), vector(v))),
-    "mine, state a vector, rate 1": ("log_mean", lambda v: bounds.mine(matrix(v), vector(v), rate=1.0)),
-    "smile, clip 0": ("clip", lambda v: bounds.smile(matrix(v), clip=0.0)),
-    "smile, clip negative": ("clip", lambda v: bounds.smile(matrix(v), clip=-5.0)),
-    "barber_agakov, fewer columns": ("scores", lambda v: bounds.barber_agakov(matrix(v, 4, 3), 1.0)),
-    "barber_agakov, entropies": ("entropy", lambda v: bounds.barber_agakov(vector(v), vector(v))),
-    "barber_agakov of nothing": ("scores", lambda v: bounds.barber_agakov(vector(v)[:0], 1.0)),
-    "vub, marginal too short": ("log_marginal", lambda v: bounds.vub(vector(v), vector(v, 2))),
-    "vub, marginal a matrix": ("log_marginal", lambda v: bounds.vub(matrix(v), matrix(v))),
-    "log_n_ceiling of 0": ("scores", lambda _: bounds.log_n_ceiling(0)),
-    "log_n_ceiling of a number, masked": (
-        "mask",
-        lambda v: bounds.log_n_ceiling(N, mask=v.array([[True] * N] * K)),
-    ),
-    "log_n_ceiling of a number, positives": (
-        "positives",
-        lambda v: bounds.log_n_ceiling(N, positives=v.array([0] * K)),
-    ),
-    "local_nce, data a matrix": ("data_scores", lambda v: density.local_nce(matrix(v), matrix(v), 0.0, 0.0)),
-    "local_nce, data too short": ("data_scores", lambda v: density.local_nce(vector(v, 2), matrix(v), 0.0, 0.0)),
-    "local_nce, noise a vector": ("noise_scores", lambda v: density.local_nce(vector(v), vector(v), 0.0, 0.0)),
-    "local_nce, no noise": ("noise_scores", lambda v: density.local_nce(vector(v), matrix(v)[:, :0], 0.0, 0.0)),
-    "local_nce, data_log_q too long": (
-        "data_log_q",
-        lambda v: density.local_nce(vector(v), matrix(v), vector(v, N), 0.0),
-    ),
-    "local_nce, noise_log_q too short": (
-        "noise_log_q",
-        lambda v: density.local_nce(vector(v), matrix(v), 0.0, vector(v, K)),
-    ),
-    "local_nce, noise_log_q turned": (
-        "noise_log_q",
-        lambda v: density.local_nce(vector(v), matrix(v), 0.0, matrix(v, N, K)),
-    ),
-    "local_nce, data_log_q NaN": ("data_log_q", lambda v: density.local_nce(vector(v), matrix(v), NAN, 0.0)),
-    "local_nce, noise_log_q infinite": ("noise_log_q", lambda v: density.local_nce(vector(v), matrix(v), 0.0, INF)),
-    "density.info_nce_anchor, nu 0": (
-        "nu",
-        lambda v: density.info_nce_anchor(vector(v), matrix(v), 0.0, 0.0, nu=0.0),
-    ),
-    "local_nce, mask": (
-        "mask",
-        lambda v: density.local_nce(vector(v), matrix(v), 0.0, 0.0, mask=v.array([[True] * K] * K)),
-    ),
-    "local_nce, weights": (
-        "weights",
-        lambda v: density.local_nce(vector(v), matrix(v), 0.0, 0.0, weights=vector(v, N)),
-    ),
-    "local_nce, reduction": (
-        "reduction",
-        lambda v: density.local_nce(vector(v), matrix(v), 0.0, 0.0, reduction="average"),
-    ),
-    "log_partition, noise_log_q": ("noise_log_q", lambda v: density.log_partition(matrix(v), vector(v, K))),
-    "full_softmax, targets too long": (
-        "targets",
-        lambda v: density.full_softmax(matrix(v), v.array([0, 1, 2, 3])),
-    ),
-    "full_softmax, scores a vector": ("scores", lambda v: density.full_softmax(vector(v), v.array([0, 1, 2]))),
-    "full_softmax, mask": (
-        "mask",
-        lambda v: density.full_softmax(matrix(v), v.array([0, 1, 2]), mask=v.array([[True] * K] * K)),
-    ),
-    "recover_log_prob, log_q": ("log_q", lambda v: density.recover_log_prob(matrix(v), vector(v, K))),
-    "recover_log_prob, scores a vector": ("scores", lambda v: density.recover_log_prob(vector(v), 0.0)),
-    "self_normalization, scores a vector": ("scores", lambda v: density.self_normalization(vector(v))),
-    "self_normalization, log_q": ("log_q", lambda v: density.self_normalization(matrix(v), vector(v, K))),
-    "effective_sample_size, weights": (
-        "weights",
-        lambda v: diagnostics.effective_sample_size(matrix(v), weights=vector(v, N)),
-    ),
-    "alignment, other rows": ("y", lambda v: diagnostics.alignment(matrix(v), matrix(v, K + 1))),
-    "alignment, a vector": ("x", lambda v: diagnostics.alignment(vector(v), vector(v))),
-    "alignment, power 0": ("power", lambda v: diagnostics.alignment(matrix(v), matrix(v), power=0.0)),
-    "uniformity, one row": ("x", lambda v: diagnostics.uniformity(matrix(v, 1))),
-    "uniformity, t negative": ("t", lambda v: diagnostics.uniformity(matrix(v), t=-1.0)),
-    "uniformity, block_size": ("block_size", lambda v: diagnostics.uniformity(matrix(v), block_size=0)),
-    "top_k_accuracy, k 0": ("k", lambda v: diagnostics.top_k_accuracy(matrix(v), k=0)),
-    "top_k_accuracy, fewer columns": ("scores", lambda v: diagnostics.top_k_accuracy(matrix(v, 4, 3))),
-    "top_k_accuracy, reduction": ("reduction", lambda v: diagnostics.top_k_accuracy(matrix(v), reduction="median")),
-}
+def refusal(variant: Variant, function: str, **wrong: Any) -> str:
+    """Call a function of the table with something wrong, and give the error."""
+    case = next(case for loss, case in FIRST.items() if f".{loss}".endswith(f".{function}"))
+    made = {
+        key: variant.array(x) if isinstance(x, list) else x(variant) if callable(x) else x for key, x in wrong.items()
+    }
+    try:
+        case.call({**arrays_of(variant, case), **made})
+    except (TypeError, ValueError) as error:
+        return f"{type(error).__name__}: {error}"
+    return "nothing"
 
 
-def no_list(variant: Variant) -> Any:
-    return variant.to_list(vector(variant))
+@pytest.mark.parametrize("error", ["ValueError", "TypeError"])
+def test_wrong_arguments(variant: Variant, error: str) -> None:
+    for wrong, words, calls in WRONG_VALUES if error == "ValueError" else WRONG_KINDS:
+        for function, argument in map(str.split, calls.split(", ")):
+            said = refusal(variant, function, **{argument: wrong})
+            assert said.startswith(f"{error}: {argument}: {words}"), (function, wrong)
+            assert ", got " in said, (function, wrong)
 
 
-KINDS: dict[str, Call] = {
-    **{f"{name} of integers": on(f, lambda v: v.array([[1, 2], [3, 4]])) for name, f in ONE_MATRIX.items()},
-    **{f"{name} of a list": on(f, lambda _: [[1.0, 2.0], [3.0, 4.0]]) for name, f in ONE_MATRIX.items()},
-    "leave_one_out of a list": ("scores", lambda _: bounds.leave_one_out([[1.0, 2.0], [3.0, 4.0]])),
-    "flo, a number for the critic": ("u", lambda v: bounds.flo(matrix(v), 1.0)),
-    "flo, a foreign critic": ("u", lambda v: bounds.flo(matrix(v), foreign_array(v, [1.0] * K))),
-    "tuba, a list": ("log_baseline", lambda v: bounds.tuba(matrix(v), [0.0] * K)),
-    "tuba, None": ("log_baseline", lambda v: bounds.tuba(matrix(v), None)),
-    "tuba, integers": ("log_baseline", lambda v: bounds.tuba(matrix(v), v.array([1] * K))),
-    "tuba, a foreign baseline": ("log_baseline", lambda v: bounds.tuba(matrix(v), foreign_array(v, [1.0] * K))),
-    "interpolated, alpha an array": ("alpha", lambda v: bounds.interpolated(matrix(v), v.floats(0.5), 0.0)),
-    "interpolated, alpha a truth value": (
-        "alpha",
-        lambda v: bounds.interpolated(matrix(v), alpha=True, log_baseline=0.0),
-    ),
-    "mine, a list": ("log_mean", lambda v: bounds.mine(matrix(v), [0.0])),
-    "mine, an integer state": ("log_mean", lambda v: bounds.mine(matrix(v), v.array([1]))),
-    "mine, rate a text": ("rate", lambda v: bounds.mine(matrix(v), rate=TEXT)),
-    "smile, clip a text": ("clip", lambda v: bounds.smile(matrix(v), clip=TEXT)),
-    "barber_agakov of a list": ("scores", lambda _: bounds.barber_agakov([1.0, 2.0], 1.0)),
-    "barber_agakov of integers": ("scores", lambda v: bounds.barber_agakov(v.array([1, 2]), 1.0)),
-    "barber_agakov, entropy None": ("entropy", lambda v: bounds.barber_agakov(vector(v), None)),
-    "barber_agakov, entropy a list": ("entropy", lambda v: bounds.barber_agakov(vector(v), [1.0])),
-    "vub, a number": ("log_marginal", lambda v: bounds.vub(vector(v), -1.0)),
-    "vub, integers": ("log_marginal", lambda v: bounds.vub(vector(v), v.array([1] * K))),
-    "local_nce, data a number": ("data_scores", lambda v: density.local_nce(0.5, matrix(v), 0.0, 0.0)),
-    "local_nce, data a list": ("data_scores", lambda v: density.local_nce(no_list(v), matrix(v), 0.0, 0.0)),
-    "local_nce, data None": ("data_scores", lambda v: density.local_nce(None, matrix(v), 0.0, 0.0)),
-    "local_nce, noise a number": ("noise_scores", lambda v: density.local_nce(vector(v), 0.5, 0.0, 0.0)),
-    "local_nce, noise None": ("noise_scores", lambda v: density.local_nce(vector(v), None, 0.0, 0.0)),
-    "local_nce, data_log_q None": ("data_log_q", lambda v: density.local_nce(vector(v), matrix(v), None, 0.0)),
-    "local_nce, noise_log_q None": ("noise_log_q", lambda v: density.local_nce(vector(v), matrix(v), 0.0, None)),
-    "local_nce, noise_log_q a list": (
-        "noise_log_q",
-        lambda v: density.local_nce(vector(v), matrix(v), 0.0, [0.0] * N),
-    ),
-    "local_nce, foreign noise": (
-        "noise_scores",
-        lambda v: density.local_nce(vector(v), foreign_array(v, [[1.0] * N] * K), 0.0, 0.0),
-    ),
-    "local_nce, a float mask": (
-        "mask",
-        lambda v: density.local_nce(vector(v), matrix(v), 0.0, 0.0, mask=matrix(v)),
-    ),
-    "negative_sampling, noise a list": (
-        "noise_scores",
-        lambda v: density.negative_sampling(vector(v), [[1.0] * N] * K),
-    ),
-    "info_nce_anchor, no nu": (
-        "nu",
-        lambda v: density.info_nce_anchor(vector(v), matrix(v), 0.0, 0.0, nu=vector(v)),
-    ),
-    "ranking_nce, one of two": ("noise_log_q", lambda v: density.ranking_nce(vector(v), matrix(v), 0.0)),
-    "ranking_nce, the other of two": (
-        "data_log_q",
-        lambda v: density.ranking_nce(vector(v), matrix(v), None, vector(v, N)),
-    ),
-    "sampled_softmax, no data_log_q": (
-        "data_log_q",
-        lambda v: density.sampled_softmax(vector(v), matrix(v), None, 0.0),
-    ),
-    "sampled_softmax, no noise_log_q": (
-        "noise_log_q",
-        lambda v: density.sampled_softmax(vector(v), matrix(v), 0.0, None),
-    ),
-    "log_partition, None": ("noise_log_q", lambda v: density.log_partition(matrix(v), None)),
-    "log_partition, a number": ("noise_scores", lambda _: density.log_partition(1.0, 0.0)),
-    "full_softmax, float targets": ("targets", lambda v: density.full_softmax(matrix(v), vector(v))),
-    "full_softmax, listed targets": ("targets", lambda v: density.full_softmax(matrix(v), [0, 1, 2])),
-    "recover_log_prob, None": ("log_q", lambda v: density.recover_log_prob(matrix(v), None)),
-    "recover_log_prob, integers": ("log_q", lambda v: density.recover_log_prob(matrix(v), v.array([1] * N))),
-    "self_normalization of a list": ("scores", lambda _: density.self_normalization([[1.0]])),
-    "alignment, a list": ("y", lambda v: diagnostics.alignment(matrix(v), [[1.0] * N] * K)),
-    "alignment, power a text": ("power", lambda v: diagnostics.alignment(matrix(v), matrix(v), power=TEXT)),
-    "uniformity, integers": ("x", lambda v: diagnostics.uniformity(v.array([[1, 2], [3, 4]]))),
-}
-
-
-@pytest.mark.parametrize("what", list(VALUES))
-def test_values_that_do_not_fit(variant: Variant, what: str) -> None:
-    name, call = VALUES[what]
-    with pytest.raises(ValueError, match=rf"(?s)^{name}: expected.*got"):
-        call(variant)
-
-
-@pytest.mark.parametrize("what", list(KINDS))
-def test_kinds_that_do_not_fit(variant: Variant, what: str) -> None:
-    name, call = KINDS[what]
-    with pytest.raises(TypeError, match=rf"(?s)^{name}: expected.*got"):
-        call(variant)
+def test_arguments_that_do_not_go_together(variant: Variant) -> None:
+    for function, wrong, words in (
+        ("mine", {"log_mean": VECTOR, "rate": 1.0}, f"ValueError: log_mean: {NO_NUMBER} shape (3,)"),
+        ("log_n_ceiling", {"scores": N, "mask": TRUTHS}, "ValueError: mask: expected None with a number of columns"),
+        ("log_n_ceiling", {"scores": N, "positives": INTEGERS}, "ValueError: positives: expected None with a number"),
+        ("ranking_nce", {"data_log_q": 0.0}, "TypeError: noise_log_q: expected the log-density of the noise as in"),
+        ("ranking_nce", {"noise_log_q": draw(N)}, "TypeError: data_log_q: expected the log-density of the noise as in"),
+    ):
+        said = refusal(variant, function, **wrong)
+        assert said.startswith(words), (function, wrong)
+        assert " got " in said, (function, wrong)
 
 
 @pytest.mark.two_devices
 def test_two_devices(variant: Variant) -> None:
     """Arrays on two devices are not moved behind the caller's back."""
-    there = variant.array([0.5] * K, device=variant.other_device)
-    with pytest.raises(ValueError, match=r"^u: expected.*device.*got"):
-        bounds.flo(matrix(variant), there)
-    with pytest.raises(ValueError, match=r"^log_baseline: expected.*device.*got"):
-        bounds.tuba(matrix(variant), there)
-    with pytest.raises(ValueError, match=r"^data_log_q: expected.*device.*got"):
-        density.local_nce(vector(variant), matrix(variant), there, 0.0)
+    there = functools.partial(variant.array, [0.5] * K, device=variant.other_device)
+    for function, name in (("flo", "u"), ("tuba", "log_baseline"), ("local_nce", "data_log_q")):
+        said = refusal(variant, function, **{name: lambda _: there()})
+        assert re.match(f"ValueError: {name}: expected.*device.*got", said), (function, said)
 
 
 def test_two_dtypes(variant: Variant) -> None:
-    """Which precision was meant is the caller's to say."""
-    others = {*variant.dtypes, *variant.further_dtypes} & {"float32", "float16"} - {variant.dtypes[0]}
-    for other in others:
-        if {other, variant.dtypes[0]} == {"float16", "float32"}:
-            continue  # 16 bits may meet float32, in which they are computed
+    """Which precision was meant is the caller's to say; but 16 bits may meet float32, in which they are computed."""
+    own = variant.dtypes[0]
+    for other in {*variant.dtypes, *variant.further_dtypes} & {"float32", "float16"} - {own}:
+        if {other, own} == {"float16", "float32"}:
+            continue
         narrow = variant.floats(draw(K), other)
-        with pytest.raises(TypeError, match=r"^u: expected the dtype of scores.*got"):
-            bounds.flo(matrix(variant), narrow)
-        with pytest.raises(TypeError, match=r"^log_marginal: expected the dtype of scores.*got"):
-            bounds.vub(matrix(variant), narrow)
-        with pytest.raises(TypeError, match=r"^noise_scores: expected the dtype of data_scores.*got"):
-            density.local_nce(narrow, matrix(variant), 0.0, 0.0)
-
-
-def test_a_context_without_samples_is_left_out(variant: Variant) -> None:
-    data, noise = draw(3), draw(3, 4)
-    mask = [[True] * 4, [False] * 4, [True] * 4]
-
-    def loss(data_scores: Any, noise_scores: Any, *, mask: Any = None) -> Any:
-        return density.sampled_softmax(data_scores, noise_scores, None, -1.0, include_positive=False, mask=mask)
-
-    arrays = [variant.floats(data), variant.floats(noise)]
-    value, slopes = differentiate(lambda *x: loss(*x, mask=variant.array(mask)), arrays)
-    expected, others = differentiate(loss, [variant.floats([x[0], x[2]]) for x in (data, noise)])
-    tolerance = 64 * computed_in(variant, variant.dtypes[0])
-    assert abs(variant.to_list(value) - variant.to_list(expected)) <= tolerance
-    for ours, theirs in zip(slopes, others, strict=True):
-        found = variant.to_list(ours)
-        assert not any(flatten([found[1]]))
-        left = flatten([found[0], found[2]])
-        assert max(abs(a - b) for a, b in zip(left, flatten(variant.to_list(theirs)), strict=True)) <= tolerance
-
-
-def test_a_zero_vector_is_as_far_from_a_unit_vector_in_both_diagnostics(variant: Variant) -> None:
-    nothing, unit = [0.0, 0.0], [0.0, 2.0]
-    aligned = diagnostics.alignment(variant.floats([nothing]), variant.floats([unit]))
-    spread = diagnostics.uniformity(variant.floats([nothing, unit]), t=2.0)
-    tolerance = 16 * computed_in(variant, variant.dtypes[0])
-    assert abs(variant.to_list(aligned) - 1.0) <= tolerance
-    assert abs(variant.to_list(spread) + 2.0) <= tolerance
+        for function, name, words in (
+            ("flo", "u", "u: expected the dtype of scores"),
+            ("vub", "log_marginal", "log_marginal: expected the dtype of scores"),
+            ("local_nce", "data_scores", "noise_scores: expected the dtype of data_scores"),
+        ):
+            said = refusal(variant, function, **{name: narrow})
+            assert re.match(f"TypeError: {words}.*got", said), (function, said)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,20 +16,13 @@ from ..variants import EPS, EXACT_DIGITS, SMALLEST_NORMAL, differentiate, genera
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from ..variants import Variant
+    from ..variants import Nested, Variant
 
 MARGINS = [0.0, 5.0, 10.0, 20.0, 40.0, 60.0, 80.0]
 GRID = [(rows, margin) for rows in (2, 8) for margin in MARGINS] + [(64, margin) for margin in (0.0, 40.0, 80.0)]
-FULL = ["float64", "float32"]
-HALF = ["bfloat16", "float16"]
 
 INFO_NCE_TOLERANCE = {"float64": 2e-14, "float32": 1e-5, "bfloat16": 8e-3, "float16": 2e-3}
 FLAT_NCE_TOLERANCE = {"float64": 2e-14, "float32": 2e-6, "bfloat16": 8e-3, "float16": 2e-3}
-
-
-def tolerance_of(variant: Variant, table: dict[str, float], dtype: str) -> float:
-    """Look the tolerance up; fifty digits deserve their own."""
-    return 10.0 ** (4 - EXACT_DIGITS) if variant.module == "mparray" else table[dtype]
 
 
 def make_scores(variant: Variant, rows: int, margin: float, dtype: str) -> tuple[Any, list[list[float]]]:
@@ -39,106 +33,91 @@ def make_scores(variant: Variant, rows: int, margin: float, dtype: str) -> tuple
     return scores, variant.to_list(scores)
 
 
-def check(
-    variant: Variant,
-    dtype: str,
-    loss: Callable[[Any], Any],
-    scores: Any,
-    *,
-    value: Any,
-    gradient: list[list[Any]],
-    tolerance: float,
-) -> None:
-    """Compare value and every representable entry of the gradient."""
-    got, (slope,) = differentiate(loss, [scores])
-    smallest = SMALLEST_NORMAL[dtype]
-    errors = {
-        "value": oracles.entrywise_error(variant.to_list(got), value, smallest),
-        "gradient": oracles.entrywise_error(variant.to_list(slope), gradient, smallest),
+Form = tuple["Callable[[Any], Any]", Any, "Nested", dict[str, float]]
+
+
+def closed_forms(nested: list[list[float]], critic: Any, u: list[float]) -> dict[str, Form]:
+    """The losses of scores, their values and gradients, and how far these may be off; u is what the critic holds."""
+    flat_nce = pnce.from_scores.flat_nce
+    info, flat = oracles.diagonal_info_nce(nested), oracles.diagonal_flat_nce(nested)
+    info_slope, flat_slope = oracles.info_nce_score_gradient(nested), oracles.flat_nce_score_gradient(nested)
+    bound, bound_slope = mp.log(len(nested)) - info, [[-entry for entry in row] for row in info_slope]
+    dual = oracles.evaluate("bounds.dual", {"scores": nested, "u": u}, {})
+    dual_slope = oracles.dual_score_gradient(nested, u)
+    with_positive = partial(flat_nce, include_positive=True)
+    return {
+        "info_nce: sp(u), sigma(u) (W - 1_pos) / N": (pnce.from_scores.info_nce, info, info_slope, INFO_NCE_TOLERANCE),
+        "bound: log K - InfoNCE": (pnce.bounds.info_nce, bound, bound_slope, INFO_NCE_TOLERANCE),
+        "flat_nce: u, (W - 1_pos) / N": (flat_nce, flat, flat_slope, FLAT_NCE_TOLERANCE),
+        "dcl: the same": (pnce.from_scores.dcl, flat, flat_slope, FLAT_NCE_TOLERANCE),
+        "flat_nce, detach: 1": (partial(flat_nce, form="detach"), mpf(1), flat_slope, FLAT_NCE_TOLERANCE),
+        "flat_nce with the positive: InfoNCE": (with_positive, info, info_slope, INFO_NCE_TOLERANCE),
+        "flat_nce with the positive, detach: 1": (
+            partial(with_positive, form="detach"),
+            mpf(1),
+            info_slope,
+            INFO_NCE_TOLERANCE,
+        ),
+        "dual: R (1_pos - W) / K": (lambda s: pnce.bounds.dual(s, critic), dual, dual_slope, INFO_NCE_TOLERANCE),
     }
-    assert max(errors.values()) <= tolerance, errors
 
 
-@pytest.mark.parametrize("dtype", FULL + HALF)
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
 @pytest.mark.parametrize(("rows", "margin"), GRID)
-def test_info_nce(variant: Variant, rows: int, margin: float, dtype: str) -> None:
-    """Value sp(u), gradient sigma(u) (W - 1_pos) / N."""
-    scores, nested = make_scores(variant, rows, margin, dtype)
-    value = oracles.diagonal_info_nce(nested)
-    gradient = oracles.info_nce_score_gradient(nested)
-    tolerance = tolerance_of(variant, INFO_NCE_TOLERANCE, dtype)
-    check(variant, dtype, pnce.from_scores.info_nce, scores, value=value, gradient=gradient, tolerance=tolerance)
-
-
-@pytest.mark.parametrize("dtype", FULL + HALF)
-@pytest.mark.parametrize(("rows", "margin"), GRID)
-def test_info_nce_bound(variant: Variant, rows: int, margin: float, dtype: str) -> None:
-    """Value log K - InfoNCE, gradient minus InfoNCE's."""
-    scores, nested = make_scores(variant, rows, margin, dtype)
-    value = mp.log(rows) - oracles.diagonal_info_nce(nested)
-    gradient = [[-entry for entry in row] for row in oracles.info_nce_score_gradient(nested)]
-    tolerance = tolerance_of(variant, INFO_NCE_TOLERANCE, dtype)
-    check(variant, dtype, pnce.bounds.info_nce, scores, value=value, gradient=gradient, tolerance=tolerance)
-
-
-@pytest.mark.parametrize("dtype", FULL + HALF)
-@pytest.mark.parametrize(("rows", "margin"), GRID)
-@pytest.mark.parametrize("loss", ["flat_nce", "dcl"])
-def test_flat_nce(variant: Variant, rows: int, margin: float, dtype: str, loss: str) -> None:
-    """Value u, gradient (W - 1_pos) / N."""
-    scores, nested = make_scores(variant, rows, margin, dtype)
-    value = oracles.diagonal_flat_nce(nested)
-    gradient = oracles.flat_nce_score_gradient(nested)
-    tolerance = tolerance_of(variant, FLAT_NCE_TOLERANCE, dtype)
-    check(variant, dtype, getattr(pnce.from_scores, loss), scores, value=value, gradient=gradient, tolerance=tolerance)
-
-
-@pytest.mark.parametrize("dtype", FULL + HALF)
-@pytest.mark.parametrize(("rows", "margin"), GRID)
-@pytest.mark.parametrize("include_positive", [False, True])
-def test_flat_nce_detach(variant: Variant, rows: int, margin: float, dtype: str, *, include_positive: bool) -> None:
-    """Value 1; the gradient of the log form, or with the positive included InfoNCE's."""
-    scores, nested = make_scores(variant, rows, margin, dtype)
-    gradient = (oracles.info_nce_score_gradient if include_positive else oracles.flat_nce_score_gradient)(nested)
-    tolerance = tolerance_of(variant, INFO_NCE_TOLERANCE if include_positive else FLAT_NCE_TOLERANCE, dtype)
-
-    def loss(s: Any) -> Any:
-        return pnce.from_scores.flat_nce(s, form="detach", include_positive=include_positive)
-
-    check(variant, dtype, loss, scores, value=mpf(1), gradient=gradient, tolerance=tolerance)
-
-
-@pytest.mark.parametrize("dtype", FULL)
-@pytest.mark.parametrize(("rows", "margin"), GRID)
-def test_dual_bound(variant: Variant, rows: int, margin: float, dtype: str) -> None:
-    """At its best critic the dual bound has FlatNCE's gradient, to the rounding of the critic itself."""
+def test_value_and_gradient(variant: Variant, rows: int, margin: float, dtype: str) -> None:
+    """Every representable entry of the gradient; the critic of the dual bound is the best, as far as it is rounded."""
     scores, nested = make_scores(variant, rows, margin, dtype)
     critic = pnce.bounds.dual_critic(scores)
-    gradient = oracles.dual_score_gradient(nested, variant.to_list(critic))
-    value = oracles.evaluate("bounds.dual", {"scores": nested, "u": variant.to_list(critic)}, {})
-    tolerance = tolerance_of(variant, INFO_NCE_TOLERANCE, dtype)
-    check(
-        variant,
-        dtype,
-        lambda s: pnce.bounds.dual(s, critic),
-        scores,
-        value=value,
-        gradient=gradient,
-        tolerance=tolerance,
-    )
+    smallest = SMALLEST_NORMAL[dtype]
+    for name, (loss, value, gradient, tolerances) in closed_forms(nested, critic, variant.to_list(critic)).items():
+        got, (slope,) = differentiate(loss, [scores])
+        errors = [
+            oracles.entrywise_error(variant.to_list(x), wanted, smallest)
+            for x, wanted in ((got, value), (slope, gradient))
+        ]
+        # Fifty digits deserve a tolerance of their own.
+        tolerance = 10.0 ** (4 - EXACT_DIGITS) if variant.module == "mparray" else tolerances[dtype]
+        assert max(errors) <= tolerance, (name, errors)
 
 
 @pytest.mark.parametrize("dtype", ["float32"])
-@pytest.mark.parametrize("margin", [40.0, 60.0, 80.0])
-def test_cross_entropy_would_fail(variant: Variant, margin: float, dtype: str) -> None:
+def test_cross_entropy_would_fail(variant: Variant, dtype: str) -> None:
     """The textbook gradient, softmax minus one-hot, has lost every digit: these tests can fail."""
-    scores, nested = make_scores(variant, 8, margin, dtype)
-    xp = library_namespace(scores)
-    exponentials = xp.exp(scores - xp.max(scores, axis=1, keepdims=True))
-    probabilities = exponentials / xp.sum(exponentials, axis=1, keepdims=True)
-    textbook = (probabilities - variant.floats([[float(i == j) for j in range(8)] for i in range(8)], dtype)) / 8
-    gradient = oracles.info_nce_score_gradient(nested)
-    diagonal = [row[i] for i, row in enumerate(variant.to_list(textbook))]
-    wanted = [row[i] for i, row in enumerate(gradient)]
-    assert oracles.entrywise_error(diagonal, wanted, SMALLEST_NORMAL[dtype]) == pytest.approx(1.0, abs=1e-3)
     assert EPS[dtype] < INFO_NCE_TOLERANCE[dtype]
+    one_hot = variant.floats([[float(i == j) for j in range(8)] for i in range(8)], dtype)
+    for margin in (40.0, 60.0, 80.0):
+        scores, nested = make_scores(variant, 8, margin, dtype)
+        xp = library_namespace(scores)
+        exponentials = xp.exp(scores - xp.max(scores, axis=1, keepdims=True))
+        textbook = variant.to_list((exponentials / xp.sum(exponentials, axis=1, keepdims=True) - one_hot) / 8)
+        gradient = oracles.info_nce_score_gradient(nested)
+        found, wanted = ([row[i] for i, row in enumerate(matrix)] for matrix in (textbook, gradient))
+        error = oracles.entrywise_error(found, wanted, SMALLEST_NORMAL[dtype])
+        assert error == pytest.approx(1.0, abs=1e-3), margin
+
+
+def test_closed_forms() -> None:
+    """The oracles agree among themselves: log-odds against the quotients of sums, slopes against differences."""
+    draw = generator(7)
+    nested, u = [[draw.gauss(0.0, 1.5) for _ in range(3)] for _ in range(3)], [0.5, -1.0, 0.25]
+    forms: dict[str, tuple[dict[str, Nested], Any, Nested]] = {
+        "from_scores.info_nce": ({}, oracles.diagonal_info_nce(nested), oracles.info_nce_score_gradient(nested)),
+        "from_scores.flat_nce": ({}, oracles.diagonal_flat_nce(nested), oracles.flat_nce_score_gradient(nested)),
+        "bounds.dual": ({"u": u}, None, oracles.dual_score_gradient(nested, u)),
+    }
+    for loss, (further, closed, slope) in forms.items():
+        value, gradients = oracles.value_and_gradients(loss, {"scores": nested, **further}, {})
+        assert closed is None or oracles.error(closed, value) <= 1e-60, loss
+        assert oracles.error(slope, gradients["scores"]) <= 1e-48, loss
+
+
+@pytest.mark.parametrize("dtype", ["float64"])
+def test_dual_critics_give_the_losses(variant: Variant, dtype: str) -> None:
+    """D(g, u) at the critic without the positive is minus FlatNCE + log(K - 1), with it the InfoNCE bound."""
+    scores, nested = make_scores(variant, 8, 0.0, dtype)
+    flat = pnce.bounds.dual(scores, pnce.bounds.dual_critic(scores))
+    wanted = mp.log(7) - oracles.diagonal_flat_nce(nested)
+    assert oracles.error(variant.to_list(flat), wanted) <= 10 * variant.eps(dtype)
+    critic = variant.to_list(pnce.bounds.dual_critic(scores, include_positive=True))
+    bound = variant.to_list(pnce.bounds.info_nce(scores))
+    assert oracles.error(-sum(critic) / 8, bound) <= 10 * variant.eps(dtype)
