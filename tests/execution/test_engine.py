@@ -28,6 +28,7 @@ from portable_nce.pairings import several_views
 from portable_nce.similarities import resolve
 from portable_nce.testing import CASES
 
+from calls import Call
 from catalogue import Watch, losses
 
 pytestmark = pytest.mark.usefixtures("jax_x64")
@@ -75,18 +76,18 @@ def test_the_number_of_blocks_that_are_compiled_does_not_depend_on_the_batch() -
 
 
 def test_tiles_are_kept_up_to_a_size_and_never_where_a_block_size_is_given() -> None:
-    assert tiling.two_sided(8192, 8192, "auto", mode="eager", far=False, symmetric=False).keep
-    assert not tiling.two_sided(8193, 8193, "auto", mode="eager", far=False, symmetric=False).keep
-    assert not tiling.two_sided(64, 64, 32, mode="eager", far=False, symmetric=False).keep
-    assert tiling.two_sided(1448, 1448, "auto", mode="traced", far=False, symmetric=False).keep
-    assert not tiling.two_sided(1449, 1449, "auto", mode="traced", far=False, symmetric=False).keep
+    kept: set[tuple[int, Any, Any]] = {(8192, "auto", "eager"), (1448, "auto", "traced")}
+    left: set[tuple[int, Any, Any]] = {(8193, "auto", "eager"), (64, 32, "eager"), (1449, "auto", "traced")}
+    for n, block_size, mode in kept | left:
+        found = tiling.two_sided(n, n, block_size, mode=mode, far=False, symmetric=False)
+        assert found.keep == ((n, block_size, mode) in kept), (n, block_size, mode)
 
 
-@pytest.mark.parametrize(("start", "stop", "size"), [(0, 10, 3), (0, 9, 3), (4, 10, 6), (4, 11, 2), (0, 3, 5)])
-def test_a_range_is_cut_into_pieces(start: int, stop: int, size: int) -> None:
-    bounds = products.cut(start, stop, size)
-    assert [k for low, high in bounds for k in range(low, high)] == list(range(start, stop))
-    assert all(0 < high - low <= size for low, high in bounds)
+def test_a_range_is_cut_into_pieces() -> None:
+    for start, stop, size in ((0, 10, 3), (0, 9, 3), (4, 10, 6), (4, 11, 2), (0, 3, 5)):
+        bounds = products.cut(start, stop, size)
+        assert [k for low, high in bounds for k in range(low, high)] == list(range(start, stop))
+        assert all(0 < high - low <= size for low, high in bounds)
 
 
 def test_triples_fit_into_memory() -> None:
@@ -185,12 +186,6 @@ def test_there_is_no_bound_of_what_is_not_a_number() -> None:
 # --------------------------------------------------------------------------------------------------------------- sums
 
 
-def log_sum(sums: ExpSum) -> Any:
-    """The logarithm of a sum of exponentials."""
-    assert sums.top is not None
-    return sums.top + sums.log_total(np)
-
-
 @pytest.mark.parametrize("cuts", [(8,), (1, 8), (3, 5, 8), (0, 8)])
 def test_sums_of_parts_are_merged_to_that_of_the_whole(cuts: tuple[int, ...]) -> None:
     scores = RNG.normal(size=(5, 8)) * 500.0
@@ -201,8 +196,11 @@ def test_sums_of_parts_are_merged_to_that_of_the_whole(cuts: tuple[int, ...]) ->
     parts = [exponentials(np, scores[:, cut], members[:, cut]) for cut in bounds]
     total, factors = merge(np, [part for part, _ in parts])
     whole, terms = exponentials(np, scores, members)
-    assert log_sum(whole)[1] == -math.inf
-    np.testing.assert_allclose(log_sum(total), log_sum(whole), rtol=1e-15)
+    assert whole.top is not None
+    assert total.top is not None
+    found, wanted = total.top + total.log_total(np), whole.top + whole.log_total(np)
+    assert wanted[1] == -math.inf
+    np.testing.assert_allclose(found, wanted, rtol=1e-15)
     merged = [t if f is None else t * f[:, None] for (_, t), f in zip(parts, factors, strict=True)]
     np.testing.assert_allclose(np.concatenate(merged, axis=1), terms, rtol=1e-13, atol=1e-300)
 
@@ -244,43 +242,37 @@ def finished(family: Any, scores: Any, own: Any, bounds: list[tuple[int, int]]) 
 TILES = ([(0, 6)], [(0, 1), (1, 6)], [(0, 2), (2, 4), (4, 6)])
 
 
+SOFTMAX: dict[str, tuple[Any, Any]] = {
+    "info_nce": (pnce.objectives.info_nce(), lambda negative, own: np.logaddexp(0.0, negative - own)),
+    "flat_nce": (pnce.objectives.flat_nce(), lambda negative, own: negative - own),
+    "user": (
+        pnce.objectives.Objective(lambda row: row.log_odds**2 + row.negative - 0.5 * row.positive),
+        lambda negative, own: (negative - own) ** 2 + negative - 0.5 * own,
+    ),
+}
+"""Objectives, and their losses of the log-sums of the negatives and of the positives' scores."""
+
+
 @pytest.mark.parametrize("bounds", TILES)
 @pytest.mark.parametrize("unshifted", [False, True])
 @pytest.mark.parametrize("finite", [False, True])
-@pytest.mark.parametrize("name", ["info_nce", "flat_nce", "user"])
+@pytest.mark.parametrize("name", SOFTMAX)
 def test_the_softmax_family_gives_losses_and_cotangents(
     name: str, bounds: list[tuple[int, int]], *, unshifted: bool, finite: bool
 ) -> None:
-    objective: Any = {
-        "info_nce": pnce.objectives.info_nce(),
-        "flat_nce": pnce.objectives.flat_nce(),
-        "user": pnce.objectives.Objective(lambda row: row.log_odds**2 + row.negative - 0.5 * row.positive),
-    }[name]
+    objective, formula = SOFTMAX[name]
+    scores = RNG.normal(size=(4, 7))  # of the negatives, and of the positive
 
-    def expected(scores: Any, own: Any) -> Any:
-        negative = np.log(np.sum(np.exp(scores), axis=1))
-        odds = negative - own
-        return {
-            "info_nce": np.logaddexp(0.0, odds),
-            "flat_nce": odds,
-            "user": odds**2 + negative - 0.5 * own,
-        }[name]
+    def expected(moved: Any) -> Any:
+        return formula(np.log(np.sum(np.exp(moved[:, :6]), axis=1)), moved[:, 6])
 
-    scores, own = RNG.normal(size=(4, 6)), RNG.normal(size=4)
-    family = Softmax(np, SoftmaxPlan(objective), exp_base(scores), unshifted=unshifted, finite=finite, complete=True)
-    values, cotangents = finished(family, scores, own, bounds)
-    np.testing.assert_allclose(values, expected(scores, own), rtol=1e-12)
-    step = 1e-6
-    for column in range(7):
-        ends = []
-        for sign in (step, -step):
-            moved, alone = scores.copy(), own.copy()
-            if column < 6:
-                moved[:, column] += sign
-            else:
-                alone += sign
-            ends.append(expected(moved, alone))
-        np.testing.assert_allclose(cotangents[:, column], (ends[0] - ends[1]) / (2 * step), rtol=1e-6, atol=1e-8)
+    base = exp_base(scores)
+    family = Softmax(np, SoftmaxPlan(objective), base, unshifted=unshifted, finite=finite, complete=True)
+    values, cotangents = finished(family, scores[:, :6], scores[:, 6], bounds)
+    np.testing.assert_allclose(values, expected(scores), rtol=1e-12)
+    for column, step in enumerate(1e-6 * np.eye(7)):
+        slopes = (expected(scores + step) - expected(scores - step)) / 2e-6
+        np.testing.assert_allclose(cotangents[:, column], slopes, rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.parametrize("bounds", TILES)
@@ -310,61 +302,48 @@ TWO_PASSES = {
 """The losses that take two passes where the losses are reduced, and why."""
 
 
-def roads_of(name: str) -> set[str]:
-    """Watch the sweeps of the first case of a loss."""
-    case = next(case for case in CASES if case.loss == name)
+def roads_of(function: Any, *arrays: Any) -> set[str]:
+    """Watch the sweeps of a loss."""
     watch = Watch()
-    watch.run(case.function, *(np.asarray(x) for x in (*case.arguments.values(), *case.constants.values())))
+    assert np.isfinite(watch.run(function, *arrays))
     return {*watch.roads}
 
 
 @pytest.mark.parametrize("name", losses())
 def test_every_loss_takes_one_pass_or_has_a_reason(name: str) -> None:
-    roads = roads_of(name)
+    case = next(case for case in CASES if case.loss == name)
+    roads = roads_of(case.function, *(np.asarray(x) for x in (*case.arguments.values(), *case.constants.values())))
     assert roads <= ONE_PASS or name in TWO_PASSES, f"{name}: {roads}"
 
 
-BY_PRODUCTS: dict[str, Any] = {
-    "info_nce": pnce.info_nce,
-    "info_nce of an index": lambda x, y, **o: pnce.contrast(
-        x, y, objective="info_nce", pairing=pnce.pairings.index(np.arange(len(x))[::-1].copy()), **o
-    ),
-    "flat_nce": pnce.flat_nce,
-    "dcl": pnce.dcl,
-    "dclw": pnce.dclw,
-    "siglip": lambda x, y, **o: pnce.siglip(x, y, logit_scale=2.0, logit_bias=-1.0, **o),
-    "n_tuple": lambda x, y, **o: pnce.n_tuple(x, y, l2=0.1, **o),
-    "moco": lambda x, y, **o: pnce.moco(x, y, pnce.Queue(y + x, np.arange(len(x)) > 2), **o),
-    "nnclr": lambda x, y, **o: pnce.nnclr(x, y, pnce.Queue(y + x, np.arange(len(x)) > 2), **o),
-    "moco_v3": lambda x, y, **o: pnce.moco_v3(x, y, y, x, **o),
-    "nt_xent of three views": lambda x, y, **o: pnce.nt_xent(x, y, x + y, **o),
-    "an objective of the user": lambda x, y, **o: pnce.contrast(x, y, objective=lambda row: row.log_odds**2, **o),
-}
+BOTH_SIDES = "one pass, products of both sides"
 
 
 @pytest.mark.internals
-@pytest.mark.parametrize("loss", BY_PRODUCTS.values(), ids=BY_PRODUCTS)
-def test_losses_of_inner_products_go_by_products(loss: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("info_nce", "info_nce index", "flat_nce", "dcl", "dclw", "siglip", "n_tuple", "moco queue", "moco_v3"),
+        *("nnclr queue, views", "nt_xent three views", "nt_xent queue"),
+    ],
+)
+def test_losses_of_inner_products_go_by_products(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiling, "_ROWS", 4)  # small matrices of labels are masked
+    call = Call(name, rows=8, block_size="auto")
+    assert roads_of(call, *call.numbers) <= {"one pass, products", BOTH_SIDES}
+
+
+def test_objectives_of_the_user_go_by_products() -> None:
     x, y = (RNG.normal(size=(8, 3)) for _ in range(2))
-    watch = Watch()
-    value = watch.run(loss, x, y)
-    assert np.isfinite(value)
-    assert {*watch.roads} <= {"one pass, products", "one pass, products of both sides"}
+    found = roads_of(lambda: pnce.contrast(x, y, objective=lambda row: row.log_odds**2))
+    assert found == {"one pass, products"}
 
 
-@pytest.mark.parametrize("loss", ["clip", "nt_xent", "supcon"])
-def test_losses_of_rows_and_columns_take_both_from_the_same_tiles(loss: str) -> None:
+def test_losses_of_rows_and_columns_take_both_from_the_same_tiles() -> None:
     x = RNG.normal(size=(1030, 4))
-    labels = np.arange(1030) // 5
-    call = {
-        "clip": lambda: pnce.clip(x, x[::-1].copy(), logit_scale=3.0),
-        "nt_xent": lambda: pnce.nt_xent(x[:515], x[515:]),
-        "supcon": lambda: pnce.supcon(x, labels),
-    }[loss]
-    watch = Watch()
-    watch.run(call)
-    assert {*watch.roads} == {"one pass, products of both sides"}
+    assert roads_of(lambda: pnce.clip(x, x[::-1].copy(), logit_scale=3.0)) == {BOTH_SIDES}
+    assert roads_of(lambda: pnce.nt_xent(x[:515], x[515:])) == {BOTH_SIDES}
+    assert roads_of(lambda: pnce.supcon(x, np.arange(1030) // 5)) == {BOTH_SIDES}
 
 
 @pytest.mark.internals
@@ -372,10 +351,8 @@ def test_labels_are_masks_where_classes_are_large(monkeypatch: pytest.MonkeyPatc
     x = RNG.normal(size=(1030, 4))
     monkeypatch.setattr(tiling, "_ROWS", 32)
     few, many = np.arange(1030) % 2, RNG.permutation(np.arange(1030) // 3)
-    for labels, expected in ((few, "one pass, masks"), (many, "one pass, products of both sides")):
-        watch = Watch()
-        watch.run(lambda labels=labels: pnce.supcon(x, labels))
-        assert watch.roads == [expected]
+    assert roads_of(lambda: pnce.supcon(x, few)) == {"one pass, masks"}
+    assert roads_of(lambda: pnce.supcon(x, many)) == {BOTH_SIDES}
 
 
 @pytest.mark.parametrize("block_size", ["auto", None, 3])
@@ -572,19 +549,13 @@ def test_sorted_labels_give_what_masks_give(
     x, y = rng.normal(size=(40, 4)), rng.normal(size=(53, 4))
     of_rows, of_columns = rng.integers(0, 14, size=40), rng.integers(2, 17, size=53)
     weights = rng.uniform(size=40)
-    pairing = pnce.pairings.labels(of_rows) if own else pnce.pairings.labels(of_rows, of_columns)
+    pairing = pnce.pairings.labels(of_rows, *([] if own else [of_columns]))
     objective = pnce.objectives.info_nce(multi_positive=form)
+    options: dict[str, Any] = {"objective": objective, "pairing": pairing, "temperature": temperature}
 
     def loss(block_size: Any, a: Any, b: Any, w: Any) -> Any:
-        values = pnce.contrast(
-            *((a,) if own else (a, b)),
-            objective=objective,
-            pairing=pairing,
-            temperature=temperature,
-            weights=w,
-            reduction=reduction,
-            block_size=block_size,
-        )
+        columns = None if own else b
+        values = pnce.contrast(a, columns, weights=w, reduction=reduction, block_size=block_size, **options)
         return (values * np.arange(1.0, 41.0)).sum() if reduction == "none" else values
 
     expected, slopes = pnce.value_and_grad(functools.partial(loss, None), (0, 1, 2))(x, y, weights)
@@ -616,12 +587,12 @@ def test_further_columns_go_by_products(
     full = pnce.queue_push(pnce.queue_init(keys, k, labels=labels), keys, labels=labels)
     scale: dict[str, Any] = {"logit_scale": 3.0, "logit_bias": -1.0, "negative_only": True}
     calls: dict[str, tuple[Any, tuple[int, int]]] = {
-        "nt_xent": (lambda a, b, **o: pnce.nt_xent(a, b, keys=keys, **o), (2 * n, 2 * n + k)),
-        "nt_xent, queue": (lambda a, b, **o: pnce.nt_xent(a, b, keys=queue, **o), (2 * n, 2 * n + 12)),
+        "nt_xent": (functools.partial(pnce.nt_xent, keys=keys), (2 * n, 2 * n + k)),
+        "nt_xent, queue": (functools.partial(pnce.nt_xent, keys=queue), (2 * n, 2 * n + 12)),
         "three views": (lambda a, b, **o: pnce.nt_xent(a, b, c, keys=keys, **o), (3 * n, 3 * n + k)),
-        "dclw": (lambda a, b, **o: pnce.dclw(a, b, keys=keys, **o), (2 * n, 2 * n + k)),
-        "flat_nce": (lambda a, b, **o: pnce.flat_nce(a, b, keys=keys, **o), (2 * n, 2 * n + k)),
-        "siglip": (lambda a, b, **o: pnce.siglip(a, b, **scale, **o), (n, n)),
+        "dclw": (functools.partial(pnce.dclw, keys=keys), (2 * n, 2 * n + k)),
+        "flat_nce": (functools.partial(pnce.flat_nce, keys=keys), (2 * n, 2 * n + k)),
+        "siglip": (functools.partial(pnce.siglip, **scale), (n, n)),
         "supcon, queue": (lambda a, _, **o: pnce.supcon(a, np.arange(n) % 3, keys=full, **o), (n, k)),
     }
     call, shape = calls[name]

@@ -1,18 +1,13 @@
-"""Products of 16 bits: where they are taken, how many, of what, and that nothing is lost by them.
+"""Products of 16 bits: nothing is lost by them. Where they are taken, and how many, is in test_products.py.
 
-torch's `meta` device has the products of a GPU without their numbers; a fixture emulates them on the host; JAX is asked
-what it lowers for platforms that are not there.
+A fixture lets torch have the products of a GPU on the host, where they are exact; another does so for JAX.
 """
 
 from __future__ import annotations
 
-import inspect
 import math
-import re
-from collections import Counter
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -20,10 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from jax import export
-from torch._dynamo.backends.common import aot_autograd
-from torch._functorch._aot_autograd.utils import make_boxed_func
-from torch.utils._python_dispatch import TorchDispatchMode
 
 import portable_nce as pnce
 from portable_nce._core.halves import in_parts, product_of_rows
@@ -33,6 +24,7 @@ from portable_nce._execution.products import Operand, product
 from portable_nce.testing import run_ranks
 
 pytestmark = [
+    pytest.mark.usefixtures("emulated"),
     # torch.compile makes an instance of autograd.Function for itself, and torch warns of it.
     pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning"),
@@ -42,627 +34,286 @@ pytestmark = [
 
 Loss = Callable[..., Any]
 
-N, D = 64, 16
-LABELS = [k % 5 for k in range(N)]
-
-LOSSES: dict[str, tuple[Loss, int]] = {
-    "info_nce": (lambda a, b, **o: pnce.info_nce(a, b, temperature=0.1, **o), 5),
-    "info_nce of cosines": (lambda a, b, **o: pnce.info_nce(a, b, temperature=0.1, similarity="cosine", **o), 5),
-    "flat_nce": (lambda a, b, **o: pnce.flat_nce(a, b, temperature=0.1, **o), 5),
-    "dcl": (lambda a, b, **o: pnce.dcl(a, b, temperature=0.1, **o), 5),
-    "dclw": (lambda a, b, **o: pnce.dclw(a, b, temperature=0.1, **o), 5),
-    "clip": (lambda a, b, **o: pnce.clip(a, b, logit_scale=10.0, **o), 5),
-    "siglip": (lambda a, b, **o: pnce.siglip(a, b, logit_scale=10.0, logit_bias=-10.0, **o), 5),
-    "nt_xent": (lambda a, b, **o: pnce.nt_xent(a, b, temperature=0.1, **o), 5),
-    "n_tuple": (lambda a, b, **o: pnce.n_tuple(a, b, temperature=1.0, **o), 5),
-    "moco": (lambda a, b, **o: pnce.moco(a, a, b, temperature=0.1, **o), 3),
-    "moco_v3": (lambda a, b, **o: pnce.moco_v3(a, a, b, b, temperature=0.2, **o), 6),
-}
-"""Losses of two arrays, and how many products one call and its gradient take."""
-
-
-def labelled(a: Any, b: Any, **options: Any) -> Any:
-    """Give SupCon of rows in classes."""
-    del b
-    labels = torch.asarray(LABELS, device=a.device) if isinstance(a, torch.Tensor) else jnp.asarray(LABELS)
-    return pnce.supcon(a, labels, **options)
-
-
-def of_tokens(a: Any, b: Any, *, of_query: Any = None, of_document: Any = None, **options: Any) -> Any:
-    """Give the loss of queries of four tokens and documents of four."""
-    own = pnce.similarities.max_sim(query_mask=of_query, document_mask=of_document)
-    query, document = (x.reshape((x.shape[0], 4, x.shape[1] // 4)) for x in (a, b))
-    return pnce.info_nce(query, document, similarity=own, **{"temperature": 0.1, **options})
-
-
-LOSSES["supcon"] = labelled, 5
-LOSSES["max_sim"] = of_tokens, 5
-
-
-def judged(form: str, a: Any, b: Any, **options: Any) -> Any:
-    """Give a loss of what a second model, or labels, say of the pairs."""
-    teacher, student = ((a + b).detach(), a.detach()) if isinstance(a, torch.Tensor) else (a + b, a)
-    if form == "overlap":
-        labels = pnce.pairings.overlap(teacher > 0, student > 0)
-        return pnce.contrast(a, b, objective="info_nce", pairing=labels, temperature=0.1, **options)
-    if form == "gist_embed":
-        return pnce.gist_embed(a, b, teacher, student, temperature=0.1, margin=0.1, **options)
-    return pnce.distillation(a, b, teacher, student, temperature=0.1, **options)
-
-
-JUDGED = ["distillation", "gist_embed", "overlap"]
-
 
 @pytest.fixture
-def emulated() -> Iterator[None]:
-    """Let torch have the products of 16 bits of a GPU on the host."""
-    devices: set[str] = torch_adapter().half_devices
+def emulated() -> Iterator[set[str]]:
+    """Let torch have the products of 16 bits of a GPU on the host, one of the devices that have them."""
+    adapter: Any = adapter_of(torch.zeros(1))
+    devices: set[str] = adapter.half_devices
     devices.add("cpu")
-    yield
+    yield devices
     devices.discard("cpu")
 
 
-def torch_adapter() -> Any:
-    return adapter_of(torch.zeros(1))
-
-
-class Products(TorchDispatchMode):
-    """Count products by the dtypes of their operands and results: of more than one axis longer than a number."""
-
-    def __init__(self, longer_than: int = 0) -> None:
-        super().__init__()
-        self.longer_than = longer_than
-        self.found: Counter[tuple[str, ...]] = Counter()
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = function(*args, **(kwargs or {}))
-        if "mm" in str(function):
-            tensors = [x for x in (*args, result) if isinstance(x, torch.Tensor)]
-            shortest, second, _ = sorted((*tensors[0].shape[-2:], result.shape[-1]))
-            if second > self.longer_than and (shortest > 1 or not self.longer_than):
-                self.found[tuple(str(x.dtype).removeprefix("torch.") for x in tensors)] += 1
-        return result
-
-
-def on_meta(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    a, b = (torch.zeros((N, D), dtype=dtype, device="meta", requires_grad=True) for _ in range(2))
-    return a, b
-
-
-# ------------------------------------------------------------------------------------------------- what is multiplied
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("name", list(LOSSES))
-def test_torch_multiplies_sixteen_bits_on_an_accelerator(name: str, dtype: torch.dtype) -> None:
-    loss, count = LOSSES[name]
-    a, b = on_meta(dtype)
-    with Products() as products:
-        value = loss(a, b)
-        value.backward()
-    half = str(dtype).removeprefix("torch.")
-    assert products.found == {(half, half, "float32"): count}
-    assert value.dtype == dtype
-    assert a.grad is not None
-    assert (a.grad.dtype, a.grad.shape) == (dtype, a.shape)
-
-
-@pytest.mark.parametrize("form", JUDGED)
-def test_what_a_second_model_says_is_multiplied_in_sixteen_bits(form: str) -> None:
-    with Products() as products:
-        judged(form, *on_meta(torch.bfloat16)).backward()
-    assert products.found == {("bfloat16", "bfloat16", "float32"): 6}
-    found = lowered(partial(judged, form), "cuda", jnp.bfloat16)
-    assert found == {("bf16", "bf16", "f32"): 6}
-    assert lowered(partial(judged, form), "cpu", jnp.bfloat16) == {("f32", "f32", "f32"): 4}
-
-
-def test_labels_in_common_are_counted_in_sixteen_bits_beside_float32_too() -> None:
-    with Products() as products:
-        judged("overlap", *on_meta(torch.float32)).backward()
-    assert products.found == {("bfloat16", "bfloat16", "float32"): 1, ("float32",) * 3: 3}
-    with Products() as products:
-        judged("overlap", *on_meta(torch.float64)).backward()
-    assert products.found == {("float64",) * 3: 4}
-
-
-class Traffic(TorchDispatchMode):
-    """Count the bytes of large matrices that anything but a product reads and writes."""
-
-    def __init__(self, entries: int) -> None:
-        super().__init__()
-        self.entries = entries
-        self.bytes = 0
-
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = function(*args, **(kwargs or {}))
-        tensors = {id(x): x for x in (*args, result) if isinstance(x, torch.Tensor)}.values()
-        large = any(x.numel() >= self.entries for x in tensors)
-        if large and "mm" not in str(function) and not function.is_view:
-            self.bytes += sum(x.numel() * x.element_size() for x in tensors)
-        return result
-
-
-TABLE = re.findall(
-    r"^\| `(\w+)` \| [^|]+ \| (\d+) \| [^|]+ \| (\d+) \| (\d+) \|$",
-    (Path(__file__).parents[2] / "docs" / "speed.md").read_text(encoding="utf-8"),
-    re.MULTILINE,
-)
-
-
-@pytest.mark.parametrize("row", TABLE, ids=lambda row: str(row[0]))
-def test_the_page_on_speed_tells_the_memory_traffic(row: tuple[str, ...]) -> None:
-    name, *told = row
-    n = 4096
-    for number, dtype in zip(told, (torch.float32, torch.bfloat16, torch.float16), strict=True):
-        a, b = (torch.zeros((n, 128), dtype=dtype, device="meta", requires_grad=True) for _ in range(2))
-        with Traffic(n * n // 2) as traffic:
-            LOSSES[name][0](a, b).backward()
-        entries = n * n * (4 if name == "nt_xent" else 1)
-        assert round(traffic.bytes / entries) == int(number), dtype
-
-
-def test_the_table_of_traffic_was_found() -> None:
-    assert [row[0] for row in TABLE] == ["info_nce", "clip", "siglip", "nt_xent"]
-
-
-@pytest.mark.parametrize("name", list(LOSSES))
-def test_precision_chooses_the_products(name: str) -> None:
-    loss, count = LOSSES[name]
-
-    def found(dtype: torch.dtype, **options: Any) -> dict[tuple[str, ...], int]:
-        with Products() as products:
-            loss(*on_meta(dtype), **options).backward()
-        return dict(products.found)
-
-    wide, half = ("float32",) * 3, ("bfloat16", "bfloat16", "float32")
-    assert set(found(torch.bfloat16, precision="highest")) == {wide}
-    assert set(found(torch.float32)) == {wide}
-    assert found(torch.bfloat16, precision="high") == {half: count}
-    three_for_one = 3 * found(torch.float32)[wide]
-    assert found(torch.float32, precision="high") == {half: three_for_one}
-    assert set(found(torch.float64, precision="high")) == {("float64",) * 3}
-
-
-def large_products(loss: Callable[[], Any]) -> dict[tuple[str, ...], int]:
-    """Count the products of a loss and its gradient, but for those in which an axis is of one number or two of D."""
-    with Products(longer_than=D) as products:
-        loss().backward()
-    return dict(products.found)
-
-
-@pytest.mark.parametrize("turned", [False, True])
-def test_two_formats_of_sixteen_bits_meet_in_bfloat16(*, turned: bool) -> None:
-    """A number of float16 is two of bfloat16; float32 beside 16 bits is not taken apart."""
-    a, b = on_meta(torch.bfloat16)
-    both = (b.to(torch.float16), a) if turned else (a, b.to(torch.float16))
-    found = large_products(lambda: pnce.info_nce(*both, temperature=0.1))
-    assert found == {("bfloat16", "bfloat16", "float32"): 1 + 2 + 3}  # the first is of twice the width
-    wide = large_products(lambda: pnce.info_nce(a, b.to(torch.float32), temperature=0.1))
-    assert wide == {("float32",) * 3: 3}
-
-
-def test_views_of_two_formats_are_widened() -> None:
-    """They are rows and columns at once, and in one array."""
-    a, b = on_meta(torch.bfloat16)
-    for loss in (pnce.nt_xent, pnce.joint_info_nce):
-        found = large_products(lambda loss=loss: loss(a, b.to(torch.float16), temperature=0.1))  # type: ignore[misc]
-        assert set(found) == {("float32",) * 3}
-
-
-@pytest.mark.parametrize(("dtype", "count"), [(torch.bfloat16, 1 + 3 + 3), (torch.float16, 1 + 2 + 3)])
-@pytest.mark.parametrize("form", ["bilinear", "normalized bilinear", "cpc", "cpc of cosines"])
-def test_what_is_computed_of_embeddings_is_multiplied_in_parts(form: str, dtype: torch.dtype, count: int) -> None:
-    a, b = on_meta(dtype)
-    matrix = torch.zeros((D, D), dtype=torch.float32, device="meta", requires_grad=True)
-
-    def loss() -> Any:
-        if form.startswith("cpc"):
-            similarity: pnce.typing.SimilarityName = "cosine" if form.endswith("cosines") else "dot"
-            return pnce.cpc(a, b[None], matrix[None].to(dtype), temperature=0.5, similarity=similarity)
-        own = pnce.similarities.bilinear(matrix)
-        own = pnce.similarities.normalized(own) if form.startswith("normalized") else own
-        return pnce.info_nce(a, b, temperature=0.5, similarity=own)
-
-    half = str(dtype).removeprefix("torch.")
-    assert large_products(loss) == {(half, half, "float32"): count}
-
-
-@pytest.mark.parametrize("similarity", ["dot", "cosine"])
-def test_offsets_of_columns_are_no_part_of_the_products(similarity: pnce.typing.SimilarityName) -> None:
-    a, b = on_meta(torch.bfloat16)
-    log_q = torch.zeros((N,), dtype=torch.bfloat16, device="meta", requires_grad=True)
-    found = large_products(lambda: pnce.two_tower(a, b, log_q=log_q, similarity=similarity))
-    assert found == {("bfloat16", "bfloat16", "float32"): 5}
-
-
-def test_autocast_leaves_float32_as_it_is(emulated: None) -> None:
-    del emulated
-    a, b = (torch.randn((N, D), generator=torch.Generator().manual_seed(k)) for k in range(2))
-    plain = pnce.info_nce(a, b, temperature=0.1)
-    with torch.autocast("cpu", dtype=torch.bfloat16), Products() as products:
-        assert pnce.info_nce(a, b, temperature=0.1) == plain
-    assert set(products.found) == {("float32",) * 3}
-
-
-@pytest.mark.parametrize("name", ["info_nce of cosines", "clip", "nt_xent", "siglip"])
-def test_a_compiled_loss_multiplies_sixteen_bits(name: str) -> None:
-    graphs: list[Any] = []
-
-    def compiler(graph: Any, inputs: Any) -> Any:
-        del inputs
-        graphs.append(graph)
-        return make_boxed_func(graph.forward)
-
-    torch.compiler.reset()
-    backend = aot_autograd(fw_compiler=compiler)
-    torch.compile(LOSSES[name][0], backend=backend, fullgraph=True)(*on_meta(torch.bfloat16)).backward()
-    products = [node for graph in graphs for node in graph.graph.nodes if "mm" in str(node.target)]
-    assert {str(node.target) for node in products} == {"aten.mm.dtype"}
-    assert len(products) == 5
-
-
-@pytest.mark.parametrize("name", list(LOSSES))
-def test_a_compiled_loss_takes_any_number_of_rows(name: str, emulated: None) -> None:
-    """The second number of rows is a symbol to the compiler, of which the factors and parts have as many."""
-    del emulated
-    torch.compiler.reset()
-    compiled = torch.compile(LOSSES[name][0], backend="aot_eager", fullgraph=True)
-    draw = torch.Generator().manual_seed(9)
-    for rows in (N,) if name == "supcon" else (8, 12, 17):  # its labels are N
-        a, b = (torch.randn((rows, D), generator=draw).to(torch.bfloat16) for _ in range(2))
-        found, wanted = results(compiled, a, b), results(LOSSES[name][0], a.double(), b.double())
-        assert worst(found, wanted, torch.bfloat16) <= 1.0
-
-
-DOT = re.compile(r"dot_general.*\(tensor<([^>]*)>, tensor<([^>]*)>\) -> tensor<([^>]*)>")
-
-
-def lowered(loss: Loss, platform: str, dtype: Any) -> Counter[tuple[str, ...]]:
-    """Count the products of three large axes in what JAX lowers for a platform, by their dtypes."""
-    a = jnp.zeros((N, D), dtype=dtype)
-    step = jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))
-    text = export.export(step, platforms=[platform])(a, a).mlir_module()
-    matrices = (found for found in DOT.findall(text) if found[2].count("x") > 1)  # the others are sums of products
-    return Counter(tuple(part.rpartition("x")[2] for part in found) for found in matrices)
-
-
-def of_rows(name: str) -> Loss:
-    """Give the mean of the squares of the losses of the rows, which are computed in two passes."""
-
-    def loss(a: Any, b: Any) -> Any:
-        values = LOSSES[name][0](a, b, reduction="none").astype("float32")
-        return (values * values).mean()
-
-    return loss
-
-
-def of_sogclr(**options: Any) -> Loss:
-    """Give SogCLR of moving averages that are far from those of the batch."""
-
-    def loss(a: Any, b: Any) -> Any:
-        values = pnce.sogclr(a, b, jnp.linspace(-2.0, 3.0, N), temperature=0.1, **options)[0].astype("float32")
-        return (values * values).mean()
-
-    return loss
-
-
-def coupled(a: Any, b: Any) -> Any:
-    """Give a loss whose rows depend on each other."""
-    objective = pnce.objectives.Objective(lambda row: row.log_odds * row.log_odds.mean(), couples_rows=True)
-    return pnce.contrast(a, b, objective=objective, temperature=0.1)
-
-
-IN_TWO_PASSES: dict[str, tuple[Loss, int]] = {
-    **{f"{name}, each row": (of_rows(name), count) for name, (_, count) in LOSSES.items()},
-    "relic": (lambda a, b: pnce.relic(a, b, temperature=0.1), 15),
-    "relic of negatives": (lambda a, b: pnce.relic(a, b, temperature=0.1, include_positive=False), 15),
-    "sogclr": (of_sogclr(), 5),
-    "sogclr, each row": (of_sogclr(reduction="none"), 5),
-    "coupled": (coupled, 5),
+def library(x: Any) -> Any:
+    """Give the namespace of an array."""
+    return jnp if isinstance(x, jax.Array) else torch
+
+
+def supcon(x: Any, y: Any, t: float, **options: Any) -> Any:
+    """Give SupCon of two views in classes of which the batch has nine."""
+    xp = library(x)
+    labels = xp.arange(x.shape[0]) % 9
+    return pnce.supcon(xp.concatenate([x, y]), xp.concatenate([labels, labels]), temperature=t, **options)
+
+
+def max_sim(x: Any, y: Any, t: float, *, masks: Any = (None, None), **options: Any) -> Any:
+    """Give InfoNCE of queries of four tokens and documents of four."""
+    own = pnce.similarities.max_sim(query_mask=masks[0], document_mask=masks[1])
+    query, document = (z.reshape((z.shape[0], 4, z.shape[1] // 4)) for z in (x, y))
+    return pnce.info_nce(query, document, similarity=own, temperature=t, **options)
+
+
+def masked_max_sim(x: Any, y: Any, t: float, **options: Any) -> Any:
+    """Give it for tokens of which some are none; some rows have none."""
+    masks = torch.rand((2, x.shape[0], 4), generator=torch.Generator().manual_seed(2)) < 0.8
+    return max_sim(x, y, 4 * t, masks=masks, **options)
+
+
+def judged(x: Any, y: Any, *, margin: float | None = None, **options: Any) -> Any:
+    """Give a loss of what a second model says of the pairs: distillation, or GISTEmbed with a margin."""
+    teacher, student = (z.detach() if isinstance(z, torch.Tensor) else z for z in (x + y, x))
+    if margin is not None:
+        return pnce.gist_embed(x, y, teacher, student, temperature=0.1, margin=margin, **options)
+    return pnce.distillation(x, y, teacher, student, temperature=0.1, teacher_temperature=0.05, **options)
+
+
+def overlap(x: Any, y: Any, _: float, **options: Any) -> Any:
+    """Give InfoNCE of rows that have labels in common."""
+    labels = pnce.pairings.overlap(x > 0, y > 1)
+    return pnce.contrast(x, y, objective="info_nce", pairing=labels, temperature=0.1, **options)
+
+
+def sogclr(x: Any, y: Any, t: float, **options: Any) -> Any:
+    """Give SogCLR at its first step."""
+    wide = torch.float64 if x.dtype == torch.float64 else library(x).float32
+    return pnce.sogclr(x, y, library(x).zeros(x.shape[0], dtype=wide), temperature=t, **options)[0]
+
+
+FORMS: dict[str, Loss] = {
+    "info_nce": lambda x, y, t, **o: pnce.info_nce(x, y, temperature=t, **o),
+    "clip": lambda x, y, t, **o: pnce.clip(x, y, logit_scale=1 / t, **o),
+    "siglip": lambda x, y, t, **o: pnce.siglip(
+        x, y, **{"logit_scale": 1 / t, "logit_bias": -10.0, "reduction": "sum", **o}
+    ),
+    "nt_xent": lambda x, y, t, **o: pnce.nt_xent(x, y, temperature=t, **o),
+    "moco": lambda x, y, t, **o: pnce.moco(x, x, y, temperature=t, **o),
+    "relic": lambda x, y, t, **o: pnce.relic(x, y, temperature=t, **o),
+    "sogclr": sogclr,
+    "supcon": supcon,
+    "max_sim": masked_max_sim,
+    "max_sim, symmetric": partial(masked_max_sim, symmetric=True),
+    "overlap": overlap,
+    "distillation": lambda x, y, _, **o: judged(x, y, **o),
+    "distillation, symmetric": lambda x, y, _, **o: judged(x, y, symmetric=True, **o),
+    "gist_embed": lambda x, y, _, **o: judged(x, y, margin=0.1, **o),
+    "gist_embed, symmetric": lambda x, y, _, **o: judged(x, y, margin=0.1, symmetric=True, **o),
 }
-"""Losses that JAX differentiates itself, and how many products one call and its gradient take: RELIC's are three."""
+"""Losses of two arrays and a temperature."""
 
 
-@pytest.mark.parametrize("platform", ["cuda", "tpu"])
-@pytest.mark.parametrize("name", [*LOSSES, *IN_TWO_PASSES])
-def test_jax_multiplies_sixteen_bits_on_accelerators(name: str, platform: str) -> None:
-    loss, count = {**LOSSES, **IN_TWO_PASSES}[name]
-    for dtype, half in ((jnp.bfloat16, "bf16"), (jnp.float16, "f16"))[: 1 if platform == "tpu" else 2]:
-        of_jax = 3 if name.startswith("moco_v3") else count  # both parts of MoCo v3 are the same program
-        assert lowered(loss, platform, dtype) == {(half, half, "f32"): of_jax}
+def bilinear(x: Any, y: Any, m: Any, s: float, **options: Any) -> Any:
+    """Give InfoNCE of a bilinear similarity."""
+    own = pnce.similarities.bilinear(m)
+    return pnce.info_nce(x, y, temperature=1 / s, similarity=own, **{"reduction": "sum", **options})
 
 
-def test_jax_keeps_what_a_symmetric_loss_visits_twice() -> None:
-    """The scores of one block, also where a scale that is learned makes a shift of these necessary."""
-
-    def loss(a: Any, b: Any) -> Any:
-        return pnce.clip(a, b, logit_scale=jnp.exp(a[0, 0].astype(jnp.float32)))
-
-    assert lowered(loss, "cuda", jnp.bfloat16) == {("bf16", "bf16", "f32"): 5}
-    assert lowered(loss, "cuda", jnp.float32) == {("f32", "f32", "f32"): 3}
+def offsets(x: Any, y: Any, m: Any, _: float, **options: Any) -> Any:
+    """Give InfoNCE of cosines and numbers of the columns."""
+    own = pnce.similarities.shifted_columns("cosine", m.reshape(-1)[: y.shape[0]])
+    return pnce.info_nce(x, y, similarity=own, **{"temperature": 1 / 20, "block_size": 64, **options})
 
 
-def test_jax_widens_on_a_processor() -> None:
-    assert lowered(LOSSES["info_nce"][0], "cpu", jnp.bfloat16) == {("f32", "f32", "f32"): 3}
-    assert lowered(LOSSES["info_nce"][0], "cuda", jnp.float32) == {("f32", "f32", "f32"): 3}
+OF_THREE: dict[str, Loss] = {
+    "bilinear": bilinear,
+    "clip, bilinear": lambda x, y, m, s, **o: pnce.clip(
+        x, y, logit_scale=s, similarity=pnce.similarities.bilinear(m), block_size=64, **o
+    ),
+    "cpc": lambda x, y, m, s, **o: pnce.cpc(x, y[None], m[None], temperature=1 / s, reduction="sum", **o),
+    "cpc of cosines": lambda x, y, m, _, **o: pnce.cpc(
+        x, y[None], m[None], temperature=1 / 40, similarity="cosine", **o
+    ),
+    "offsets": offsets,
+}
+"""Losses of two arrays, a matrix and a factor, whose scores are no products of 16 bits as they stand."""
+
+MARGINS = {"random": (1.0, 0.1, 1.0), "memorised": (0.02, 0.05, 1.0), "memorised, sharp": (0.05, 0.0125, 1.6)}
+"""How far an array is from the other; the temperature; and a factor of inner products of 32 features, whose margins
+reach some 80 where positives are memorised."""
+
+halves = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+margins = pytest.mark.parametrize("margin", MARGINS)
+similarities = pytest.mark.parametrize("similarity", ["cosine", "dot"])
 
 
-@pytest.mark.parametrize("value", ["default", "HIGH", 3, True, b"high"])
-def test_an_unknown_precision_is_refused(value: Any) -> None:
-    x = np.eye(3)
-    with pytest.raises(ValueError, match=r"^precision: expected None, 'high' or 'highest', got"):
-        pnce.info_nce(x, x, precision=value)
+def drawn(seed: int, *shapes: tuple[int, ...]) -> list[torch.Tensor]:
+    """Draw normal numbers."""
+    draw = torch.Generator().manual_seed(seed)
+    return [torch.randn(shape, generator=draw) for shape in shapes]
 
 
-def test_every_loss_that_streams_takes_a_precision() -> None:
-    named = {name: getattr(pnce, name) for name in pnce.__all__}
-    losses = {name: inspect.signature(x).parameters for name, x in named.items() if inspect.isfunction(x)}
-    streamed = {name for name, parameters in losses.items() if "block_size" in parameters}
-    assert streamed == {name for name, parameters in losses.items() if "precision" in parameters}
-    assert len(streamed) > 15
+def near_pairs(margin: str, rows: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Draw two arrays with a margin."""
+    a, noise = drawn(7, (rows, 32), (rows, 32))
+    return a.to(dtype), (a + MARGINS[margin][0] * noise).to(dtype)
 
 
-# ---------------------------------------------------------------------------------------------------- what comes of it
+def near_identity(dtype: torch.dtype) -> torch.Tensor:
+    """Draw a matrix."""
+    (noise,) = drawn(4, (32, 32))
+    return (torch.eye(32) + 0.1 * noise).to(dtype)
+
+
+def of_dtype(numbers: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """Give numbers in the dtype that a loss of x is computed in."""
+    return numbers.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def results(loss: Loss, *arrays: torch.Tensor) -> list[torch.Tensor]:
-    """Give value and gradients, in float64."""
+    """Give value and gradients."""
     leaves = [x.clone().requires_grad_() for x in arrays]
     value = loss(*leaves)
     value.backward()
-    return [value.detach().double(), *(x.grad.double() for x in leaves if x.grad is not None)]
+    return [value.detach(), *(x.grad for x in leaves if x.grad is not None)]
 
 
-def worst(found: list[torch.Tensor], wanted: list[torch.Tensor], dtype: torch.dtype) -> float:
-    """Give the largest error of any row, in units in the last place of the row's largest entry."""
-    eps = torch.finfo(dtype).eps
-    errors = []
-    for x, y in zip(found, wanted, strict=True):
-        scale = y.abs() if y.ndim == 0 else y.abs().amax(dim=1, keepdim=True)
-        scale = scale.clamp_min(torch.finfo(dtype).tiny / eps)
-        error = float(((x - y).abs() / scale).max()) / eps
-        errors.append(math.inf if math.isnan(error) else error)  # NaN, which is no error that `max` would see
-    return max(errors)
+def exact(loss: Loss, *arrays: torch.Tensor) -> list[torch.Tensor]:
+    """Give value and gradients of the same numbers in float64."""
+    return results(loss, *(x.double() for x in arrays))
 
 
-MARGINS = {"random": (1.0, 0.1), "memorised": (0.02, 0.05), "memorised, sharp": (0.05, 0.0125)}
-"""How far an array is from the other, and the temperature."""
+def error(x: torch.Tensor, y: torch.Tensor) -> float:
+    """Give the largest error of any row of x, in units in the last place of the row's largest entry."""
+    limits = torch.finfo(x.dtype)
+    x, y = (z.double().clamp(-limits.max, limits.max) for z in (x, y))  # beyond is infinity
+    scale = y.abs() if y.ndim == 0 else y.abs().flatten(1).amax(dim=1).reshape(-1, *[1] * (y.ndim - 1))
+    found = float(((x - y).abs() / scale.clamp_min(limits.tiny / limits.eps)).max()) / limits.eps
+    return math.inf if math.isnan(found) else found  # NaN is no error that `max` would see
 
 
-def near_pairs(margin: str, rows: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor, float]:
-    """Draw two arrays with a margin, and give its temperature."""
-    noise, temperature = MARGINS[margin]
-    draw = torch.Generator().manual_seed(7)
-    a = torch.randn((rows, 32), generator=draw)
-    b = a + noise * torch.randn(a.shape, generator=draw)
-    return a.to(dtype), b.to(dtype), temperature
+def errors(loss: Loss, *arrays: torch.Tensor) -> list[float]:
+    """Give the errors of value and gradients against those of the same numbers in float64."""
+    return [error(x, y) for x, y in zip(results(loss, *arrays), exact(loss, *arrays), strict=True)]
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("margin", list(MARGINS))
-@pytest.mark.parametrize("form", [*JUDGED, "distillation, symmetric", "gist_embed, symmetric"])
-def test_no_bit_is_lost_of_what_a_second_model_says(form: str, margin: str, dtype: torch.dtype, emulated: None) -> None:
-    del emulated
-    a, b, _ = near_pairs(margin, 100, dtype)
-    name, *symmetric = form.split(", ")
-
-    def loss(x: torch.Tensor, y: torch.Tensor) -> Any:
-        fixed = (a.to(x.dtype) + b.to(x.dtype), a.to(x.dtype))
-        options: Any = {"temperature": 0.1, "block_size": 32}
-        if name == "overlap":
-            own = pnce.pairings.overlap(a > 0, b > 1)
-            return pnce.contrast(x, y, objective="info_nce", pairing=own, **options)
-        if name == "gist_embed":
-            return pnce.gist_embed(x, y, *fixed, margin=0.1, symmetric=bool(symmetric), **options)
-        return pnce.distillation(x, y, *fixed, teacher_temperature=0.05, symmetric=bool(symmetric), **options)
-
-    fixed = a + b  # of 16 bits before it is wider, too
-    assert fixed.dtype == dtype
-    found = results(loss, a, b)
-    wanted = results(loss, a.double(), b.double())
-    assert worst(found, wanted, dtype) <= 1.0
+def at(number: float, loss: Loss, **options: Any) -> Loss:
+    """Give a loss of arrays alone, at a temperature or with a factor."""
+    return lambda *arrays, **more: loss(*arrays, number, **options, **more)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("margin", list(MARGINS))
-@pytest.mark.parametrize("form", ["info_nce", "clip", "siglip", "supcon", "max_sim", "max_sim, symmetric"])
-def test_no_bit_is_lost(form: str, margin: str, dtype: torch.dtype, emulated: None) -> None:
+# ------------------------------------------------------------------------------------------------------------ PyTorch
+
+
+@halves
+@margins
+@pytest.mark.parametrize("form", FORMS)
+def test_no_bit_is_lost(form: str, margin: str, dtype: torch.dtype) -> None:
     """Each row of the gradient is within a unit in the last place, however far the positives lead."""
-    del emulated
-    a, b, temperature = near_pairs(margin, 200, dtype)
-    labels = torch.arange(200) % 9
-    tokens = torch.rand((2, 200, 4), generator=torch.Generator().manual_seed(2)) < 0.8  # some rows have none
-
-    def loss(x: torch.Tensor, y: torch.Tensor) -> Any:
-        if form == "info_nce":
-            return pnce.info_nce(x, y, temperature=temperature, similarity="cosine", block_size=64)
-        if form == "supcon":
-            return pnce.supcon(torch.cat([x, y]), torch.cat([labels, labels]), temperature=temperature)
-        if form.startswith("max_sim"):
-            masks = {"of_query": tokens[0], "of_document": tokens[1]}
-            options: Any = {"symmetric": form.endswith("symmetric"), "temperature": 4 * temperature, "block_size": 64}
-            return of_tokens(x, y, **masks, **options)
-        if form == "siglip":
-            return pnce.siglip(x, y, logit_scale=1 / temperature, logit_bias=-10.0, reduction="sum")
-        return pnce.clip(x, y, logit_scale=1 / temperature)
-
-    found = results(loss, a, b)
-    wanted = results(loss, a.double(), b.double())
-    if dtype == torch.float16 and float(wanted[0]) > torch.finfo(dtype).max:
-        found, wanted = found[1:], wanted[1:]
-    assert worst(found, wanted, dtype) <= 1.0
+    block: Any = {} if form in {"clip", "siglip", "supcon"} else {"block_size": 64}
+    loss = at(MARGINS[margin][1], FORMS[form], **block)
+    assert max(errors(loss, *near_pairs(margin, 200, dtype))) <= 1.0
 
 
-SCALES: dict[str, float] = {"random": 1.0, "memorised": 1.0, "memorised, sharp": 1.6}
-"""Factors of inner products of 32 features, whose margins reach some 80 where positives are memorised."""
-
-
-def of_computed(form: str, x: torch.Tensor, y: torch.Tensor, further: torch.Tensor, scale: float) -> Any:
-    """Give a loss of embeddings whose scores are no products of 16 bits as they stand."""
-    if form == "cpc":
-        return pnce.cpc(x, y[None], further[None], temperature=1 / scale, reduction="sum", block_size=64)
-    if form == "cpc of cosines":
-        return pnce.cpc(x, y[None], further[None], temperature=1 / 40, similarity="cosine")
-    if form == "offsets":
-        shifted = pnce.similarities.shifted_columns("cosine", further.reshape(-1)[: y.shape[0]])
-        return pnce.info_nce(x, y, temperature=1 / 20, similarity=shifted, block_size=64)
-    own = pnce.similarities.bilinear(further)
-    if form == "clip, bilinear":
-        return pnce.clip(x, y, logit_scale=scale, similarity=own, block_size=64)
-    return pnce.info_nce(x, y, temperature=1 / scale, similarity=own, reduction="sum")
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("margin", list(SCALES))
-@pytest.mark.parametrize("form", ["bilinear", "clip, bilinear", "cpc", "cpc of cosines", "offsets"])
-def test_no_bit_is_lost_of_what_is_computed(form: str, margin: str, dtype: torch.dtype, emulated: None) -> None:
+@halves
+@margins
+@pytest.mark.parametrize("form", OF_THREE)
+def test_no_bit_is_lost_of_what_is_computed(form: str, margin: str, dtype: torch.dtype) -> None:
     """The gradients of rows, columns and of a matrix, against those of float64: the last is a sum over all rows."""
-    del emulated
-    a, b, _ = near_pairs(margin, 200, dtype)
-    draw = torch.Generator().manual_seed(4)
-    matrix = (torch.eye(32) + 0.1 * torch.randn((32, 32), generator=draw)).to(dtype)
-
-    def loss(x: torch.Tensor, y: torch.Tensor, further: torch.Tensor) -> Any:
-        return of_computed(form, x, y, further, SCALES[margin])
-
-    found, wanted = results(loss, a, b, matrix), results(loss, a.double(), b.double(), matrix.double())
-    first = 0 if float(wanted[0]) > torch.finfo(dtype).tiny else 1  # a loss that 16 bits cannot hold
-    for x, y in zip(found[first:], wanted[first:], strict=True):
-        assert worst([x], [y], dtype) <= 0.6
+    block: Any = {"block_size": 64} if form == "cpc" else {}
+    loss = at(MARGINS[margin][2], OF_THREE[form], **block)
+    value, *gradients = errors(loss, *near_pairs(margin, 200, dtype), near_identity(dtype))
+    assert max(value, *gradients) <= 0.6
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@halves
 @pytest.mark.parametrize("form", ["bilinear", "clip, bilinear"])
-def test_the_gradient_of_a_matrix_of_float32_has_its_bits(form: str, dtype: torch.dtype, emulated: None) -> None:
+def test_the_gradient_of_a_matrix_of_float32_has_its_bits(form: str, dtype: torch.dtype) -> None:
     """Parameters often have more bits than embeddings; what goes into their gradients is split accordingly."""
-    del emulated
-    a, b, _ = near_pairs("memorised", 200, dtype)
-    matrix = torch.eye(32) + 0.1 * torch.randn((32, 32), generator=torch.Generator().manual_seed(4))
-
-    def loss(x: torch.Tensor, y: torch.Tensor, further: torch.Tensor) -> Any:
-        return of_computed(form, x, y, further, 1.0)
-
-    found = results(loss, a, b, matrix)[3]
-    wanted = results(loss, a.double(), b.double(), matrix.double())[3]
+    arrays = *near_pairs("memorised", 200, dtype), near_identity(torch.float32)
+    found, wanted = (function(at(1.0, OF_THREE[form]), *arrays)[3] for function in (results, exact))
     assert float((found - wanted).abs().max() / wanted.abs().max()) <= 5e-6
 
 
-@pytest.mark.parametrize("margin", list(SCALES))
+@margins
 @pytest.mark.parametrize("dtypes", [(torch.bfloat16, torch.float16), (torch.float16, torch.bfloat16)])
-def test_no_bit_is_lost_between_two_formats(
-    dtypes: tuple[torch.dtype, torch.dtype], margin: str, emulated: None
-) -> None:
-    del emulated
-    a, b, _ = near_pairs(margin, 200, torch.float32)
-    x, y = (0.25 * a).to(dtypes[0]), (0.25 * b).to(dtypes[1])
-
-    def loss(x: torch.Tensor, y: torch.Tensor) -> Any:
-        return pnce.info_nce(x, y, temperature=0.0625 / SCALES[margin], similarity="dot", reduction="sum")
-
-    found, wanted = results(loss, x, y), results(loss, x.double(), y.double())
-    assert abs(float(found[0] / wanted[0]) - 1) <= 64 * torch.finfo(torch.float32).eps
-    for k, dtype in enumerate(dtypes):
-        assert worst([found[1 + k]], [wanted[1 + k]], dtype) <= 0.6
+def test_no_bit_is_lost_between_two_formats(dtypes: tuple[torch.dtype, torch.dtype], margin: str) -> None:
+    x, y = ((0.25 * z).to(dtype) for z, dtype in zip(near_pairs(margin, 200, torch.float32), dtypes, strict=True))
+    options: Any = {"temperature": 0.0625 / MARGINS[margin][2], "similarity": "dot", "reduction": "sum"}
+    value, *gradients = errors(partial(pnce.info_nce, **options), x, y)
+    assert value <= 64
+    assert max(gradients) <= 0.6
 
 
-@pytest.mark.parametrize("similarity", ["cosine", "dot"])
+@similarities
 @pytest.mark.parametrize("factor", [1e-37, 1e-25, 1.0, 1e18])
-def test_rows_of_any_magnitude(factor: float, similarity: pnce.typing.SimilarityName, emulated: None) -> None:
+def test_rows_of_any_magnitude(factor: float, similarity: Any) -> None:
     """bfloat16 has the range of float32, whose products are beyond it; the rows are not."""
-    del emulated
-    draw = torch.Generator().manual_seed(3)
-    a, b = (torch.randn((12, 8), generator=draw).to(torch.bfloat16) for _ in range(2))
-    a = torch.cat([a[:4] * factor, a[4:8] / factor if factor < 1 else a[4:8], a[8:]]).to(torch.bfloat16)
+    a, b = (x.bfloat16() for x in drawn(3, (12, 8), (12, 8)))
+    a = torch.cat([a[:4] * factor, a[4:8] / factor if factor < 1 else a[4:8], a[8:]]).bfloat16()
     temperature = 0.5 if similarity == "cosine" else max(1.0, factor * 8)
-
-    def loss(x: torch.Tensor, y: torch.Tensor) -> Any:
-        return pnce.info_nce(x, y, temperature=temperature, similarity=similarity)
-
-    found, wanted = results(loss, a, b), results(loss, a.double(), b.double())
-    assert all(bool(torch.isfinite(x).all()) for x in found)
+    loss = partial(pnce.info_nce, temperature=temperature, similarity=similarity)
+    assert all(bool(torch.isfinite(x).all()) for x in results(loss, a, b))
     if similarity == "cosine" or factor == 1.0:
-        assert worst(found, wanted, torch.bfloat16) <= 1.0
+        assert max(errors(loss, a, b)) <= 1.0
 
 
-@pytest.mark.parametrize("similarity", ["cosine", "dot"])
-def test_rows_below_the_smallest_normal_number(similarity: pnce.typing.SimilarityName, emulated: None) -> None:
+@similarities
+def test_rows_below_the_smallest_normal_number(similarity: Any) -> None:
     """No power of 2 that float32 has brings them near 1."""
-    del emulated
-    draw = torch.Generator().manual_seed(3)
-    a, b = (torch.randn((12, 8), generator=draw) for _ in range(2))
+    a, b = drawn(3, (12, 8), (12, 8))
     a[:4] *= 1e-39
-
-    def loss(x: torch.Tensor, y: torch.Tensor) -> Any:
-        return pnce.info_nce(x, y, temperature=0.5, similarity=similarity)
-
     a, b = a.bfloat16(), b.bfloat16()
-    found, wanted = results(loss, a, b), results(loss, a.double(), b.double())
-    assert worst([found[0], found[2]], [wanted[0], wanted[2]], torch.bfloat16) <= 1.0
-    assert worst([found[1][4:]], [wanted[1][4:]], torch.bfloat16) <= 1.0
+    loss = partial(pnce.info_nce, temperature=0.5, similarity=similarity)
+    found, wanted = results(loss, a, b), exact(loss, a, b)
+    found[1], wanted[1] = found[1][4:], wanted[1][4:]
+    assert max(map(error, found, wanted)) <= 1.0
 
 
-@pytest.mark.parametrize("similarity", ["cosine", "dot"])
+@similarities
 @pytest.mark.parametrize("factor", [1e-5, 1e-4, 1e-3])
 @pytest.mark.parametrize("form", ["info_nce", "clip", "nt_xent"])
-def test_short_rows_of_float16_leave_the_others_as_they_are(
-    form: str, factor: float, similarity: str, emulated: None
-) -> None:
+def test_short_rows_of_float16_leave_the_others_as_they_are(form: str, factor: float, similarity: str) -> None:
     """A factor of a row or column that is far larger than others decides nothing."""
-    del emulated
-    draw = torch.Generator().manual_seed(0)
-    a = torch.randn((40, 16), generator=draw) * 4
-    b = a + torch.randn((40, 16), generator=draw) * 4
+    a, b = (4 * x for x in drawn(0, (40, 16), (40, 16)))
+    b += a
     a[0] *= factor
     b[:3] *= factor
     scale = torch.tensor(5.0 if similarity == "cosine" else 0.05)
-    loss = getattr(pnce, form)
 
-    def scaled(x: torch.Tensor, y: torch.Tensor, s: torch.Tensor) -> Any:
-        own = {"logit_scale": s} if form == "clip" else {"temperature": 1 / s}
-        return loss(x, y, similarity=similarity, **own)
+    def loss(x: torch.Tensor, y: torch.Tensor, s: torch.Tensor) -> Any:
+        return FORMS[form](x, y, 1 / s, similarity=similarity)
 
-    wide, narrow = (a.half().double(), b.half().double(), scale.double()), (a.half(), b.half(), scale)
-    *found, by_scale = results(scaled, *narrow)
-    *wanted, exact = results(scaled, *wide)
-    assert worst(found, wanted, torch.float16) <= 1.0
-    assert abs(float(by_scale / exact) - 1) <= 2e-5
+    *others, by_scale = errors(loss, a.half(), b.half(), scale)
+    assert max(others) <= 1.0
+    assert by_scale * torch.finfo(torch.float32).eps <= 2e-5
 
 
 @pytest.mark.parametrize("noise", [0.3, 0.03])
-def test_the_gradient_of_a_scale_where_embeddings_have_almost_collapsed(noise: float, emulated: None) -> None:
+def test_the_gradient_of_a_scale_where_embeddings_have_almost_collapsed(noise: float) -> None:
     """It is a small difference of products, of which the rounding of cotangents must leave a unit in the last place."""
-    del emulated
-    draw = torch.Generator().manual_seed(0)
-    base = torch.randn((1, 256), generator=draw)
-    a, b = ((base + noise * torch.randn((64, 256), generator=draw)).bfloat16() for _ in range(2))
-    found = results(lambda x, y, s: pnce.clip(x, y, logit_scale=s), a, b, torch.tensor(20.0))[-1]
-    wanted = results(
-        lambda x, y, s: pnce.clip(x, y, logit_scale=s), a.double(), b.double(), torch.tensor(20.0).double()
-    )
-    assert abs(float(found / wanted[-1]) - 1) <= torch.finfo(torch.bfloat16).eps
+    base, *others = drawn(0, (1, 256), (64, 256), (64, 256))
+    a, b = ((base + noise * x).bfloat16() for x in others)
+    by_scale = errors(lambda x, y, s: pnce.clip(x, y, logit_scale=s), a, b, torch.tensor(20.0))[-1]
+    assert by_scale * torch.finfo(torch.float32).eps <= torch.finfo(torch.bfloat16).eps
 
 
-@pytest.mark.parametrize("form", ["info_nce", "clip", "supcon"])
+@pytest.mark.parametrize("form", ["n_tuple", "clip", "supcon"])
 @pytest.mark.parametrize("size", [1e-13, 1e-20, 1e-30])
-def test_inner_products_of_tiny_rows(size: float, form: str, emulated: None) -> None:
-    del emulated
-    draw = torch.Generator().manual_seed(1)
-    a, b = ((torch.randn((6, 4), generator=draw) * size).bfloat16() for _ in range(2))
+def test_inner_products_of_tiny_rows(size: float, form: str) -> None:
+    a, b = ((x * size).bfloat16() for x in drawn(1, (6, 4), (6, 4)))
     labels = torch.tensor([0, 0, 1, 1, 2, 2])
-
-    def loss(x: torch.Tensor, y: torch.Tensor) -> Any:
-        if form == "supcon":
-            return pnce.supcon(x + y, labels, similarity="dot", temperature=1.0)
-        return pnce.clip(x, y, similarity="dot", logit_scale=1.0) if form == "clip" else pnce.n_tuple(x, y)
-
-    found, wanted = results(loss, a, b)[1:], results(loss, a.double(), b.double())[1:]
+    losses: dict[str, Loss] = {
+        "supcon": lambda x, y: pnce.supcon(x + y, labels, similarity="dot", temperature=1.0),
+        "clip": lambda x, y: pnce.clip(x, y, similarity="dot", logit_scale=1.0),
+        "n_tuple": pnce.n_tuple,
+    }
+    _, *found = results(losses[form], a, b)
+    _, *wanted = exact(losses[form], a, b)
     for x, y in zip(found, wanted, strict=True):
         assert float((x - y).abs().max() / y.abs().max()) <= 2 * torch.finfo(torch.bfloat16).eps
 
 
-def test_what_is_no_number_is_seen(emulated: None) -> None:
-    del emulated
+def test_what_is_no_number_is_seen() -> None:
     x, labels = torch.rand((6, 4), generator=torch.Generator().manual_seed(0)).half() + 0.1, torch.arange(6) // 2
     assert pnce.supcon(x, labels, temperature=torch.tensor(torch.nan)).isnan()
     factors = torch.ones(6)
@@ -675,70 +326,57 @@ def test_what_is_no_number_is_seen(emulated: None) -> None:
         assert pnce.info_nce(x, x, mask=torch.eye(6) > -1).isnan()
 
 
-def test_rows_that_do_not_count_may_hold_anything(emulated: None) -> None:
-    del emulated
-    draw = torch.Generator().manual_seed(6)
-    a, b = (torch.randn((5, 4), generator=draw).half() for _ in range(2))
+def test_rows_that_do_not_count_may_hold_anything() -> None:
+    a, b = (x.half() for x in drawn(6, (5, 4), (5, 4)))
     a[3] = torch.nan
     positives = torch.eye(5) > 0
     positives[3, 3] = False
-    of_pairs, of_numbers = pnce.pairings.explicit(positives), torch.tensor([0, 1, 2, -1, 4])
-    for pairing in (of_pairs, pnce.pairings.Pairing(of_pairs.rule, pairs=(positives,), one_per_row=True)):
-        for similarity in ("cosine", "dot"):
-
-            def loss(x: torch.Tensor, y: torch.Tensor, p: Any = pairing, s: Any = similarity) -> Any:
-                return pnce.contrast(x, y, objective="info_nce", pairing=p, similarity=s, temperature=0.5)
-
-            found, wanted = results(loss, a, b), results(loss, a.double(), b.double())
-            found[1][3] = wanted[1][3] = 0.0  # its own gradient
-            assert all(bool(x.isfinite().all()) for x in wanted)
-            assert worst(found, wanted, torch.float16) <= 1.0
+    explicit = pnce.pairings.explicit(positives)
+    one_each = pnce.pairings.Pairing(explicit.rule, pairs=(positives,), one_per_row=True)
     tokens = torch.tensor([[True] * 4] * 3 + [[False] * 4] + [[True, False, True, False]])
-
-    def of_masked_tokens(x: torch.Tensor, y: torch.Tensor) -> Any:
-        wide = (torch.cat([z, z, z, z], dim=1) for z in (x, y))
-        return of_tokens(*wide, of_query=tokens, positives=positives)
-
-    for pair in ((a, b), (a.double(), b.double())):
-        assert all(bool(x.isfinite().all()) for x in results(of_masked_tokens, *pair))
-    both = results(of_masked_tokens, a, b), results(of_masked_tokens, a.double(), b.double())
-    assert worst(*both, torch.float16) <= 1.0
+    options: Any = {"objective": "info_nce", "temperature": 0.5}
+    losses: list[Loss] = [
+        partial(pnce.contrast, pairing=pairing, similarity=similarity, **options)
+        for pairing in (explicit, one_each)
+        for similarity in ("cosine", "dot")
+    ]
+    repeated = at(0.1, max_sim, masks=(tokens, None), positives=positives)
+    losses.append(lambda x, y: repeated(torch.cat([x] * 4, dim=1), torch.cat([y] * 4, dim=1)))
+    for loss in losses:
+        found, wanted = results(loss, a, b), exact(loss, a, b)
+        if loss is not losses[-1]:
+            found[1][3] = wanted[1][3] = 0.0  # its own gradient
+        assert all(bool(x.isfinite().all()) for x in wanted)
+        assert max(map(error, found, wanted)) <= 1.0
     x, y = (torch.where(z.isnan(), 1.0, z).to("meta") for z in (a, b))  # where numbers are not looked at
-    assert pnce.info_nce(x, y, positives=of_numbers.to("meta")).shape == ()
+    of_numbers = torch.tensor([0, 1, 2, -1, 4], device="meta")
+    assert pnce.info_nce(x, y, positives=of_numbers).shape == ()
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("name", ["info_nce of cosines", "siglip"])
-def test_a_row_of_no_number_leaves_the_gradients_of_other_rows(name: str, dtype: torch.dtype, emulated: None) -> None:
-    del emulated
-    draw = torch.Generator().manual_seed(8)
-    a, b = (torch.randn((5, 4), generator=draw).to(dtype) for _ in range(2))
+@halves
+@pytest.mark.parametrize("form", ["info_nce", "siglip"])
+def test_a_row_of_no_number_leaves_the_gradients_of_other_rows(form: str, dtype: torch.dtype) -> None:
+    a, b = (x.to(dtype) for x in drawn(8, (5, 4), (5, 4)))
     a[3, 1] = torch.nan
-    found, wanted = results(LOSSES[name][0], a, b)[1], results(LOSSES[name][0], a.double(), b.double())[1]
-    others = [0, 1, 2, 4]
-    assert bool(wanted[others].isfinite().all())
-    assert worst([found[others]], [wanted[others]], dtype) <= 1.0
+    loss = at(0.1, FORMS[form])
+    found, wanted = (function(loss, a, b)[1][[0, 1, 2, 4]] for function in (results, exact))
+    assert bool(wanted.isfinite().all())
+    assert error(found, wanted) <= 1.0
 
 
-def test_three_products_of_the_largest_numbers(emulated: None) -> None:
-    del emulated
+def test_three_products_of_the_largest_numbers() -> None:
     x = torch.eye(4)
     loss = pnce.info_nce(x, 3.4e38 * x, similarity="dot", temperature=1e38, precision="high")
     assert float(loss) == pytest.approx(0.0954, abs=1e-3)
 
 
-@pytest.mark.parametrize("name", ["info_nce", "info_nce of cosines", "clip", "siglip", "nt_xent", "moco"])
-def test_three_products_have_sixteen_bits(name: str, emulated: None) -> None:
+@pytest.mark.parametrize("form", ["info_nce", "clip", "siglip", "nt_xent", "moco"])
+def test_three_products_have_sixteen_bits(form: str) -> None:
     """Of numbers of float32 each is the sum of two of bfloat16 and of a rest below 2^-16, in value and gradients."""
-    del emulated
-    draw = torch.Generator().manual_seed(9)
-    a = torch.randn((24, 16), generator=draw)
-    b = a + torch.randn((24, 16), generator=draw)
-    loss = LOSSES[name][0]
-    found = results(lambda x, y: loss(x / 4, y / 4, precision="high"), a, b)
-    plain = results(lambda x, y: loss(x / 4, y / 4, precision="highest"), a, b)
-    wanted = results(lambda x, y: loss(x / 4, y / 4), a.double(), b.double())
-    for got, best, want in zip(found, plain, wanted, strict=True):
+    a, noise = drawn(9, (24, 16), (24, 16))
+    loss = at(0.1, FORMS[form])
+    found, plain = (results(partial(loss, precision=name), a, a + noise) for name in ("high", "highest"))
+    for got, best, want in zip(found, plain, exact(loss, a, a + noise), strict=True):
         size = max(float(want.abs().max()), 1e-30)
         assert float((got - want).abs().max()) <= 2.0**-12 * size
         assert float((best - want).abs().max()) <= 2.0**-18 * size
@@ -747,200 +385,164 @@ def test_three_products_have_sixteen_bits(name: str, emulated: None) -> None:
 
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 @pytest.mark.parametrize("number", [torch.inf, 3.4e38])
-def test_three_products_of_what_bfloat16_cannot_hold(number: float, sign: float, emulated: None) -> None:
+def test_three_products_of_what_bfloat16_cannot_hold(number: float, sign: float) -> None:
     """Infinity stays what it is, and what would be rounded to it does not."""
-    del emulated
     x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
     y = torch.tensor([[1.0, 0.5], [0.0, 1.0], [sign * number, 1.0]])
-
-    def losses(precision: Any) -> torch.Tensor:
-        return pnce.info_nce(x, y, similarity="dot", temperature=1e37, precision=precision, reduction="none")
-
-    assert bool(losses("highest").isfinite().all()) == math.isfinite(number)
-    torch.testing.assert_close(losses("high"), losses("highest"), rtol=1e-4, atol=1e-6, equal_nan=True)
+    losses = partial(pnce.info_nce, x, y, similarity="dot", temperature=1e37, reduction="none")
+    plain = losses(precision="highest")
+    assert bool(plain.isfinite().all()) == math.isfinite(number)
+    torch.testing.assert_close(losses(precision="high"), plain, rtol=1e-4, atol=1e-6, equal_nan=True)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_torch_widens_on_a_processor(dtype: torch.dtype) -> None:
-    a, b = (torch.randn((N, D), generator=torch.Generator().manual_seed(k)).to(dtype) for k in range(2))
-    with Products() as products:
-        LOSSES["clip"][0](a.requires_grad_(), b.requires_grad_()).backward()
-    assert set(products.found) == {("float32",) * 3}
-
-
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@halves
 @pytest.mark.parametrize("symmetric", [False, True])
-def test_temperatures_of_rows_that_are_far_apart(dtype: torch.dtype, emulated: None, *, symmetric: bool) -> None:
+def test_temperatures_of_rows_that_are_far_apart(dtype: torch.dtype, *, symmetric: bool) -> None:
     """The gradient of a row of little weight has its bits beside that of a row of much."""
-    del emulated
-    a, b, _ = near_pairs("random", 64, dtype)
     temperature = 10.0 ** torch.linspace(-1.5, 6.0, 64)
 
     def loss(x: torch.Tensor, y: torch.Tensor) -> Any:
-        own = temperature.to(torch.promote_types(x.dtype, torch.float32))
-        return pnce.info_nce(x, y, temperature=own, similarity="cosine", symmetric=symmetric, reduction="sum")
+        return pnce.info_nce(x, y, temperature=of_dtype(temperature, x), symmetric=symmetric, reduction="sum")
 
-    found, wanted = results(loss, a, b), results(loss, a.double(), b.double())
-    seen = wanted[1].abs().max(dim=1).values > 64 * torch.finfo(dtype).tiny
+    found, wanted = (function(loss, *near_pairs("random", 64, dtype))[1] for function in (results, exact))
+    seen = wanted.abs().max(dim=1).values > 64 * torch.finfo(dtype).tiny
     assert int(seen.sum()) > 16
-    assert worst([found[1][seen]], [wanted[1][seen]], dtype) <= 1.0
+    assert error(found[seen], wanted[seen]) <= 1.0
+
+
+EXPONENT = torch.tensor([-10, 0, 3, 8, 12, 17, 20, 21])
+"""Of temperatures of rows, whose lengths make up for them in the gradient."""
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_rows_of_little_weight_have_their_bits(*, masked: bool, emulated: None) -> None:
+def test_rows_of_little_weight_have_their_bits(*, masked: bool) -> None:
     """Of float16, a row whose temperature is 2^26 that of another, and is as much shorter."""
-    del emulated
-    draw = torch.Generator().manual_seed(2)
-    a, b = (torch.randn((8, 16), generator=draw) for _ in range(2))
-    exponent = torch.tensor([-10, 0, 3, 8, 12, 17, 20, 21])
-    temperature = 2.0**exponent  # the lengths of the rows make up for them in the gradient
-    a = (a * 2.0 ** (-exponent.clamp(max=20))[:, None]).half()
-    b = b.half()
-    mask = torch.logical_or(torch.eye(8) > 0, torch.rand((8, 8), generator=draw) < 0.8) if masked else None
+    a, b = drawn(2, (8, 16), (8, 16))
+    a *= 2.0 ** (-EXPONENT.clamp(max=20))[:, None]
+    some = torch.rand((8, 8), generator=torch.Generator().manual_seed(3)) < 0.8
+    mask = torch.logical_or(torch.eye(8) > 0, some) if masked else None
 
     def loss(x: torch.Tensor, y: torch.Tensor) -> Any:
-        own = temperature.to(torch.promote_types(x.dtype, torch.float32))
-        return pnce.info_nce(x, y, temperature=own, mask=mask, similarity="cosine", reduction="sum")
+        return pnce.info_nce(x, y, temperature=of_dtype(2.0**EXPONENT, x), mask=mask, reduction="sum")
 
-    found, wanted = results(loss, a, b), results(loss, a.double(), b.double())
-    assert float(wanted[1].abs().amax(dim=1).min()) > 2.0**-8
-    assert worst(found, wanted, torch.float16) <= 1.0
+    assert float(exact(loss, a.half(), b.half())[1].abs().amax(dim=1).min()) > 2.0**-8
+    assert max(errors(loss, a.half(), b.half())) <= 1.0
 
 
 @pytest.mark.parametrize("form", ["temperatures", "products", "products, symmetric"])
-def test_tokens_of_little_weight_have_their_bits(form: str, emulated: None) -> None:
-    del emulated
-    draw = torch.Generator().manual_seed(2)
-    a, b = (torch.randn((8, 2, 16), generator=draw) for _ in range(2))
-    exponent = torch.tensor([-10, 0, 3, 8, 12, 17, 20, 21])
+def test_tokens_of_little_weight_have_their_bits(form: str) -> None:
     of_products = form.startswith("products")
-    size = 2.0 ** (2 - exponent.clamp(max=20)) if of_products else 2.0 ** (-exponent.clamp(max=20))
-    a, b = (a * size[:, None, None]).half(), (b * (2.0**5 if of_products else 1.0)).half()
+    a, b = drawn(2, (8, 2, 16), (8, 2, 16))
+    a *= (2.0 ** (2 * of_products - EXPONENT.clamp(max=20)))[:, None, None]
+    b *= 2.0 ** (5 * of_products)
     own = pnce.similarities.max_sim(normalize=not of_products)
     weights = torch.linspace(0.6, 0.9, 8)  # or what is tiny is a sum of few powers of 2
 
     def loss(x: torch.Tensor, y: torch.Tensor) -> Any:
-        temperature = 2.0**10 if of_products else (2.0**exponent).to(torch.promote_types(x.dtype, torch.float32))
+        temperature = 2.0**10 if of_products else of_dtype(2.0**EXPONENT, x)
         options: Any = {"reduction": "sum", "symmetric": form.endswith("symmetric"), "weights": weights.to(x.dtype)}
         return pnce.info_nce(x, y, temperature=temperature, similarity=own, **options)
 
-    found, wanted = (results(loss, *both)[1:] for both in ((a, b), (a.double(), b.double())))
-    assert float(wanted[0].abs().amax(dim=(1, 2)).min()) > 2.0**-10
-    for x, y in zip(found, wanted, strict=True):
-        assert worst([x.flatten(1)], [y.flatten(1)], torch.float16) <= 1.0
+    assert float(exact(loss, a.half(), b.half())[1].abs().amax(dim=(1, 2)).min()) > 2.0**-10
+    assert max(errors(loss, a.half(), b.half())[1:]) <= 1.0
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_a_column_at_minus_infinity_takes_no_part(dtype: torch.dtype, emulated: None) -> None:
+@halves
+def test_a_column_at_minus_infinity_takes_no_part(dtype: torch.dtype) -> None:
     """All its scores are -inf, and none of them is NaN."""
-    del emulated
     draw = torch.Generator().manual_seed(2)
     a, b = ((torch.rand((rows, 3), generator=draw) + 0.1).to(dtype) for rows in (4, 6))
     b[5, 0] = -torch.inf
-
-    def losses(y: torch.Tensor) -> torch.Tensor:
-        own: Any = {"objective": "info_nce", "similarity": "dot", "temperature": 0.5, "reduction": "none"}
-        return pnce.contrast(a, y, **own)
-
-    assert bool(losses(b).isfinite().all())
-    assert torch.equal(losses(b), losses(b[:5]))
+    own: Any = {"objective": "info_nce", "similarity": "dot", "temperature": 0.5, "reduction": "none"}
+    found = pnce.contrast(a, b, **own)
+    assert bool(found.isfinite().all())
+    assert torch.equal(found, pnce.contrast(a, b[:5], **own))
 
 
-def test_offsets_upon_offsets(emulated: None) -> None:
+def test_offsets_upon_offsets() -> None:
     """Each is one more column of the operands, and none is one of their parts."""
-    del emulated
-    a, b, _ = near_pairs("random", 32, torch.bfloat16)
-    draw = torch.Generator().manual_seed(3)
-    first, second = torch.randn((32,), generator=draw), torch.randn((32,), generator=draw)
+    numbers = drawn(3, (32,), (32,))
 
     def loss(x: torch.Tensor, y: torch.Tensor) -> Any:
-        own = pnce.similarities.shifted_columns("cosine", first.to(torch.promote_types(x.dtype, torch.float32)))
-        own = pnce.similarities.shifted_columns(own, second.to(torch.promote_types(x.dtype, torch.float32)))
+        own: Any = "cosine"
+        for added in numbers:
+            own = pnce.similarities.shifted_columns(own, of_dtype(added, x))
         return pnce.info_nce(x, y, temperature=0.1, similarity=own)
 
-    found, wanted = results(loss, a, b), results(loss, a.double(), b.double())
-    assert worst(found, wanted, torch.bfloat16) <= 1.0
+    assert max(errors(loss, *near_pairs("random", 32, torch.bfloat16))) <= 1.0
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-def test_zeros_and_what_takes_no_part(dtype: torch.dtype, emulated: None) -> None:
-    del emulated
-    draw = torch.Generator().manual_seed(5)
-    a, b = (torch.randn((6, 4), generator=draw).to(dtype) for _ in range(2))
+@halves
+def test_zeros_and_what_takes_no_part(dtype: torch.dtype) -> None:
+    a, b = (x.to(dtype) for x in drawn(5, (6, 4), (6, 4)))
     a[2] = 0
     mask = torch.ones((6, 6), dtype=torch.bool)
     mask[4], mask[:, 4] = False, False
-
-    def loss(x: torch.Tensor, y: torch.Tensor, scale: float = 2.0) -> Any:
-        return pnce.clip(x, y, logit_scale=scale, mask=mask if x.shape == mask.shape[:1] else None)
-
-    assert worst(results(loss, a, b), results(loss, a.double(), b.double()), dtype) <= 1.0
+    assert max(errors(partial(pnce.clip, logit_scale=2.0, mask=mask), a, b)) <= 1.0
     a[4] = torch.nan
-
-    def masked(x: torch.Tensor, y: torch.Tensor) -> Any:
-        return pnce.info_nce(x, y, temperature=0.5, mask=mask, similarity="cosine")
-
-    wanted = results(masked, a.double(), b.double())
-    assert all(bool(torch.isfinite(x).all()) for x in wanted)
-    assert worst(results(masked, a, b), wanted, dtype) <= 1.0
+    masked = partial(pnce.info_nce, temperature=0.5, mask=mask)
+    assert all(bool(x.isfinite().all()) for x in exact(masked, a, b))
+    assert max(errors(masked, a, b)) <= 1.0
 
 
 @pytest.mark.parametrize("number", [0.0, -3.0])
-def test_factors_may_have_any_sign(number: float, emulated: None) -> None:
-    del emulated
-    draw = torch.Generator().manual_seed(5)
-    a, b = (torch.randn((6, 4), generator=draw).to(torch.bfloat16) for _ in range(2))
-    factors = torch.full((6,), number, dtype=torch.float64)
-
+def test_factors_may_have_any_sign(number: float) -> None:
     def loss(x: torch.Tensor, y: torch.Tensor) -> Any:
-        own = pnce.similarities.scaled_columns(
-            "cosine", factors.to(torch.float64 if x.dtype == torch.float64 else x.dtype)
-        )
+        own = pnce.similarities.scaled_columns("cosine", torch.full((6,), number, dtype=x.dtype))
         return pnce.info_nce(x, y, temperature=0.5, similarity=own)
 
-    assert worst(results(loss, a, b), results(loss, a.double(), b.double()), torch.bfloat16) <= 1.0
+    assert max(errors(loss, *(x.bfloat16() for x in drawn(5, (6, 4), (6, 4))))) <= 1.0
 
 
-@pytest.mark.parametrize("name", ["info_nce of cosines", "clip", "nt_xent", "supcon", "bilinear", "offsets"])
-def test_derivatives_of_the_second_order_are_those_of_float32(name: str, emulated: None) -> None:
+@pytest.mark.parametrize("form", ["info_nce", "clip", "nt_xent", "supcon", "bilinear", "offsets"])
+def test_derivatives_of_the_second_order_are_those_of_float32(form: str) -> None:
     """What is differentiated again is multiplied in float32: tangents have more than 16 bits."""
-    draw = torch.Generator().manual_seed(11)
-    a, b, direction = (torch.randn((N, D), generator=draw).to(torch.bfloat16) for _ in range(3))
-    further = torch.randn((D, D), generator=draw).to(torch.bfloat16)
+    *arrays, matrix = (x.bfloat16() for x in drawn(11, *[(64, 16)] * 3, (16, 16)))
 
-    def product(x: torch.Tensor, y: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+    def curvature(x: torch.Tensor, y: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         x = x.clone().requires_grad_()
-        value = LOSSES[name][0](x, y) if name in LOSSES else of_computed(name, x, y, further.to(x.dtype), 0.25)
+        value = FORMS[form](x, y, 0.1) if form in FORMS else OF_THREE[form](x, y, matrix.to(x.dtype), 0.25)
         (slope,) = torch.autograd.grad(value, x, create_graph=True)
         (found,) = torch.autograd.grad((slope * v).sum(), x)
         return found.double()
 
-    del emulated
-    found, wanted = product(a, b, direction), product(a.double(), b.double(), direction.double())
+    found, wanted = curvature(*arrays), curvature(*(x.double() for x in arrays))
     assert float((found - wanted).abs().max() / wanted.abs().max()) <= 2 * torch.finfo(torch.bfloat16).eps
 
 
-def test_ranks_multiply_sixteen_bits(emulated: None) -> None:
-    del emulated
-    draw = torch.Generator().manual_seed(2)
-    a, b = (torch.randn((12, 8), generator=draw).to(torch.bfloat16) for _ in range(2))
-    bounds = [(0, 3), (3, 12)]
-    for name in ("clip", "nt_xent", "info_nce of cosines"):
-        loss = LOSSES[name][0]
+@pytest.mark.parametrize("form", ["clip", "nt_xent", "info_nce"])
+def test_ranks_multiply_sixteen_bits(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = (x.bfloat16() for x in drawn(2, (12, 8), (12, 8)))
+    loss = at(0.1, FORMS[form])
+    adapter: Any = adapter_of(a)
+    multiply, products = adapter.half_product, []
 
-        def on_a_rank(group: Any, loss: Loss = loss) -> list[torch.Tensor]:
-            low, high = bounds[group.rank]
-            across = pnce.across(group, gradients="summed")
-            with Products() as products:
-                found = results(lambda x, y: loss(x, y, across=across), a[low:high], b[low:high])
-            half = products.found["float32", "float32", "float32"]  # each emulates one of 16 bits
-            assert half >= 5
-            return found
+    def counted(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        products.append((x.dtype, y.dtype))
+        found: torch.Tensor = multiply(x, y)
+        return found
 
-        found = run_ranks(2, on_a_rank)
-        wanted = results(loss, a.double(), b.double())
-        whole = [found[0][0], *(torch.cat([rank[k] for rank in found]) for k in (1, 2))]
-        assert worst(whole, wanted, torch.bfloat16) <= 1.0
+    def on_a_rank(group: Any) -> list[torch.Tensor]:
+        own = slice(3) if group.rank == 0 else slice(3, None)
+        return results(partial(loss, across=pnce.across(group, gradients="summed")), a[own], b[own])
+
+    monkeypatch.setattr(adapter, "half_product", counted)
+    first, second = run_ranks(2, on_a_rank)
+    joined = [first[0], *(torch.cat([x, y]) for x, y in zip(first[1:], second[1:], strict=True))]
+    assert max(map(error, joined, exact(loss, a, b))) <= 1.0
+    assert len(products) >= 2 * 5
+    assert set(products) == {(torch.bfloat16, torch.bfloat16)}
+
+
+@pytest.mark.parametrize("form", ["info_nce", "clip", "max_sim"])
+def test_a_compiled_loss_takes_any_number_of_rows(form: str) -> None:
+    """The number of rows is a symbol to the compiler, of which the factors and parts have as many."""
+    torch.compiler.reset()
+    loss = at(0.1, max_sim if form == "max_sim" else FORMS[form])
+    compiled: Any = torch.compile(loss, backend="aot_eager", fullgraph=True, dynamic=True)
+    for rows in (8, 12, 17):
+        arrays = [x.bfloat16() for x in drawn(rows, (rows, 16), (rows, 16))]
+        assert max(map(error, results(compiled, *arrays), exact(loss, *arrays))) <= 1.0
 
 
 # ------------------------------------------------------------------------------------------- operands by themselves
@@ -957,15 +559,13 @@ def whole(x: Operand) -> np.ndarray[Any, Any]:
     return (x.factor[:, None].double() * sum(part.double() for part in x.parts)).numpy()
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@halves
 @pytest.mark.parametrize("counts", [(1, 1), (1, 2), (2, 1), (3, 1), (1, 3)])
-def test_scores_of_parts_are_those_of_their_sums(counts: tuple[int, int], dtype: torch.dtype, emulated: None) -> None:
+def test_scores_of_parts_are_those_of_their_sums(counts: tuple[int, int], dtype: torch.dtype) -> None:
     """And what is added to columns is added to their scores."""
-    del emulated
-    draw = torch.Generator().manual_seed(3)
-    rows, columns = (torch.randn((n, 6), generator=draw) * 10.0 ** torch.arange(-3, n - 3)[:, None] for n in (4, 7))
+    rows, columns, added = drawn(3, (4, 6), (7, 6), (7,))
+    rows, columns = (x * 10.0 ** torch.arange(-3, len(x) - 3)[:, None] for x in (rows, columns))
     own, other = (operand(x, dtype, count) for x, count in zip((rows, columns), counts, strict=True))
-    added = torch.randn((7,), generator=draw)
     wanted = whole(own) @ whole(other).T
     scale = np.linalg.norm(whole(own), axis=1)[:, None] * np.linalg.norm(whole(other), axis=1)
     assert np.all(np.abs(product(own, other).numpy() - wanted) <= 2.0**-22 * scale)
@@ -973,51 +573,42 @@ def test_scores_of_parts_are_those_of_their_sums(counts: tuple[int, int], dtype:
     assert np.all(np.abs(found - wanted - added.numpy()) <= 2.0**-22 * (scale + np.abs(added.numpy())))
 
 
-@pytest.mark.parametrize("halves", [False, True])
-def test_rows_are_sharpened_where_nothing_is_differentiated(*, halves: bool, emulated: None) -> None:
-    del emulated
-    draw = torch.Generator().manual_seed(3)
-    x, y = (torch.randn((n, 4), generator=draw).bfloat16().float() for n in (3, 5))
+@pytest.mark.parametrize("in_halves", [False, True])
+def test_rows_are_sharpened_where_nothing_is_differentiated(*, in_halves: bool) -> None:
+    x, y = (z.bfloat16().float() for z in drawn(3, (3, 4), (5, 4)))
     sharpness = torch.tensor([0.5, 3.0, -1.0])
 
-    def both(x: torch.Tensor, y: torch.Tensor) -> tuple[Operand, Operand]:
-        return (operand(x, torch.bfloat16, 1), operand(y, torch.bfloat16, 1)) if halves else (Operand(x), Operand(y))
+    def sharpened() -> tuple[Operand, Operand, tuple[Operand, Any]]:
+        rows, columns = (operand(z, torch.bfloat16, 1) if in_halves else Operand(z) for z in (x, y))
+        return rows, columns, engine.sharpened_rows(rows, columns, sharpness)
 
-    rows, columns = both(x, y)
-    scaled, rest = engine.sharpened_rows(rows, columns, sharpness)
+    _, columns, (scaled, rest) = sharpened()
     assert rest is None
     torch.testing.assert_close(scaled.x, sharpness[:, None] * x)
     torch.testing.assert_close(product(scaled, columns), sharpness[:, None] * (x @ y.T))
     for leaf in (x, y):
         leaf.requires_grad_()
-        rows, columns = both(x, y)
-        scaled, rest = engine.sharpened_rows(rows, columns, sharpness)
+        rows, _, (scaled, rest) = sharpened()
         assert scaled is rows
         assert rest is sharpness
         leaf.requires_grad = False
 
 
+@halves
 @pytest.mark.parametrize("even", [False, True])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("counts", [(1, 1), (1, 3), (3, 1)])
-def test_cotangents_of_parts_have_their_bits(
-    counts: tuple[int, int], dtype: torch.dtype, emulated: None, *, even: bool
-) -> None:
+def test_cotangents_of_parts_have_their_bits(counts: tuple[int, int], dtype: torch.dtype, *, even: bool) -> None:
     """Those of the rows and of the columns, of residuals of any size, with and without a coefficient of each row."""
-    del emulated
-    draw = torch.Generator().manual_seed(5)
-    rows, columns = (
-        operand(torch.randn((n, 6), generator=draw), dtype, k) for n, k in zip((4, 7), counts, strict=True)
-    )
-    coefficient = torch.rand((4,), generator=draw) + 0.5
-    for size in (1.0, 2.0**-60, 2.0**-90):
-        residual = torch.randn((4, 7), generator=draw) * size
+    numbers = drawn(5, (4, 6), (7, 6))
+    rows, columns = (operand(x, dtype, count) for x, count in zip(numbers, counts, strict=True))
+    coefficient = torch.tensor([0.6, 1.4, 0.9, 1.2])
+    for size, residual in zip((1.0, 2.0**-60, 2.0**-90), drawn(6, *[(4, 7)] * 3), strict=True):
         for own in (None, coefficient):
             factor = np.ones((4, 1)) if own is None else own.numpy()[:, None].astype(np.float64)
-            exact = residual.double().numpy() * factor
+            scaled = (size * residual).double().numpy() * factor
             for wanted in ((True, True), (True, False), (False, True)):
-                found = engine.pulled(residual, own, rows, columns, wanted=wanted, even=even)
-                expected = (exact @ whole(columns), exact.T @ whole(rows))
+                found = engine.pulled(size * residual, own, rows, columns, wanted=wanted, even=even)
+                expected = (scaled @ whole(columns), scaled.T @ whole(rows))
                 for flag, x, y in zip(wanted, found, expected, strict=True):
                     assert (x is None) == (not flag)
                     if x is not None:
@@ -1025,34 +616,28 @@ def test_cotangents_of_parts_have_their_bits(
 
 
 @pytest.mark.parametrize("even", [False, True])
-def test_cotangents_of_16_bits_have_small_entries_and_zeros(emulated: None, *, even: bool) -> None:
+def test_cotangents_of_16_bits_have_small_entries_and_zeros(*, even: bool) -> None:
     """An entry far below the largest has bits of its own, and a row, or a matrix, of zeros has a gradient of zeros."""
-    del emulated
     x = torch.tensor([[0.0, 0.0], [1.0, -0.5], [-1.0, 0.5]])
     columns, rows = operand(x, torch.float16, 1), operand(torch.tensor([[1.0, 0.5], [1.0, 0.25]]), torch.float16, 1)
     small = 1.2345 * 2.0**-20
     residual = torch.tensor([[1.0, small, 0.0], [0.0, 0.0, 0.0]])
-    to_rows, to_columns = engine.pulled(residual, None, rows, columns, wanted=(True, True), even=even)
-    assert to_rows is not None
-    assert to_columns is not None
-    torch.testing.assert_close(to_rows, torch.tensor([[small, -0.5 * small], [0.0, 0.0]]), rtol=1e-4, atol=0.0)
-    wanted = torch.tensor([[1.0, 0.5], [small, 0.5 * small], [0.0, 0.0]])
-    torch.testing.assert_close(to_columns, wanted, rtol=1e-4, atol=0.0)
-    for found in engine.pulled(0.0 * residual, None, rows, columns, wanted=(True, True), even=even):
-        assert found is not None
-        assert torch.equal(found, torch.zeros_like(found))
+    to_rows = torch.tensor([[small, -0.5 * small], [0.0, 0.0]])
+    to_columns = torch.tensor([[1.0, 0.5], [small, 0.5 * small], [0.0, 0.0]])
+    for size, tolerance in ((1.0, 1e-4), (0.0, 0.0)):
+        wanted = (size * to_rows, size * to_columns)
+        found = engine.pulled(size * residual, None, rows, columns, wanted=(True, True), even=even)
+        torch.testing.assert_close(found, wanted, rtol=tolerance, atol=0.0)
 
 
-def test_what_parts_leave_of_a_cotangent_goes_with_the_mean(emulated: None) -> None:
+def test_what_parts_leave_of_a_cotangent_goes_with_the_mean() -> None:
     """Of equal rows, the gradient of the columns has the bits of float32, of which two parts have 16."""
-    del emulated
     rows = operand(torch.tensor([[1.0, -3.0]]).repeat(5, 1), torch.bfloat16, 3)
-    columns = operand(torch.randn((4, 2), generator=torch.Generator().manual_seed(1)), torch.bfloat16, 1)
+    columns = operand(drawn(1, (4, 2))[0], torch.bfloat16, 1)
     residual = torch.rand((5, 4), generator=torch.Generator().manual_seed(2))
     _, found = engine.pulled(residual, None, rows, columns, wanted=(True, True), even=True)
-    assert found is not None
     wanted = residual.double().T @ torch.from_numpy(whole(rows))
-    torch.testing.assert_close(found.double(), wanted, rtol=2.0**-21, atol=0.0)
+    torch.testing.assert_close(found, wanted, rtol=2.0**-21, atol=0.0, check_dtype=False)
 
 
 @pytest.mark.parametrize(("dtype", "count", "bits"), [(torch.float16, 2, 38), (torch.bfloat16, 3, 24)])
@@ -1061,8 +646,7 @@ def test_parts_have_the_bits_of_small_entries(size: float, dtype: torch.dtype, c
     """In float16, of what is below 2^-14 of its row's largest entry, too; infinity is the first of its parts."""
     x = size * torch.tensor([[1.0, 1.2345678e-5], [-3.3333333, 7.6543217e-6]])
     found = whole(operand(x, dtype, count))
-    error = np.abs(found - x.double().numpy())
-    assert np.all(error <= 2.0**-23 * np.abs(found) + 2.0**-bits * size * 4)
+    assert np.all(np.abs(found - x.double().numpy()) <= 2.0**-23 * np.abs(found) + 2.0**-bits * size * 4)
     factor, first, *others = in_parts(torch.tensor([[math.inf, 1.0]]), torch.tensor([[math.inf, 1.0]]), dtype, count)
     assert float(factor) == 1.0
     assert first[0, 0].isinf()
@@ -1072,25 +656,21 @@ def test_parts_have_the_bits_of_small_entries(size: float, dtype: torch.dtype, c
 @pytest.mark.parametrize("number", [0.0, -0.0])
 def test_rows_that_are_multiplied_by_0_are_0(number: float) -> None:
     """With a factor that others may be divided by."""
-    x = torch.tensor([[1.0, 2.0], [0.0, 3.0]]).half()
-    factor, part = in_parts(x.float(), number * x.float(), torch.float16, 1)
+    x = torch.tensor([[1.0, 2.0], [0.0, 3.0]])
+    factor, part = in_parts(x, number * x, torch.float16, 1)
     assert torch.equal(factor, torch.ones(2))
-    assert torch.equal(part, torch.zeros_like(x))
+    assert torch.equal(part, torch.zeros_like(x).half())
 
 
 @pytest.mark.parametrize("recorded", [False, True])
-@pytest.mark.parametrize("halves", [False, True])
-def test_rows_of_16_bits_have_factors_in_their_products(
-    *, halves: bool, recorded: bool, request: pytest.FixtureRequest
-) -> None:
-    if halves:
-        request.getfixturevalue("emulated")
-    draw = torch.Generator().manual_seed(3)
-    x, y = (torch.randn((n, 3), generator=draw).bfloat16() for n in (2, 4))
+@pytest.mark.parametrize("in_halves", [False, True])
+def test_rows_of_16_bits_have_factors_in_their_products(emulated: set[str], *, in_halves: bool, recorded: bool) -> None:
+    if not in_halves:
+        emulated.discard("cpu")
+    x, y = (z.bfloat16() for z in drawn(3, (2, 3), (4, 3)))
     of_rows, of_columns = torch.tensor([2.0, -3.0]), torch.tensor([1.0, 0.5, 7.0, -1.0])
     wanted = (x.double() * of_rows[:, None]) @ (y.double() * of_columns[:, None]).T
-    of_rows.requires_grad = recorded
-    found = product_of_rows((x, of_rows), (y, of_columns))
+    found = product_of_rows((x, of_rows.requires_grad_(recorded)), (y, of_columns))
     torch.testing.assert_close(found.detach(), wanted.float(), rtol=1e-6, atol=1e-6)
 
 
@@ -1111,50 +691,37 @@ def on_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     jax.clear_caches()
 
 
-def close(x: Any, y: Any, units: float) -> bool:
-    """Tell whether arrays are as close as so many units of bfloat16 of the largest entry."""
+accelerated = pytest.mark.usefixtures("on_an_accelerator")
+
+
+def of_jax(seed: int, shape: tuple[int, ...], count: int, dtype: Any = jnp.bfloat16) -> list[Any]:
+    """Draw arrays of normal numbers."""
+    draw = np.random.default_rng(seed)
+    return [jnp.asarray(draw.normal(size=shape), dtype=dtype) for _ in range(count)]
+
+
+def distance(x: Any, y: Any) -> float:
+    """Give the largest difference of arrays, as a share of the largest entry."""
     pairs = zip(jax.tree.leaves(x), jax.tree.leaves(y), strict=True)
     wide = [[np.asarray(z, dtype=np.float64) for z in pair] for pair in pairs]
-    return all(bool(np.max(np.abs(a - b)) <= units * 2.0**-7 * np.max(np.abs(b))) for a, b in wide)
+    found = [float(np.max(np.abs(a - b)) / np.max(np.abs(b))) for a, b in wide]
+    return math.inf if any(map(math.isnan, found)) else max(found)
 
 
-def test_jax_differentiates_products_of_sixteen_bits_as_those_of_float32(on_an_accelerator: None) -> None:
-    """In reverse, forward over reverse, and under vmap."""
-    del on_an_accelerator
-    draw = np.random.default_rng(4)
-    a, b, v = (jnp.asarray(draw.normal(size=(9, 5)), dtype=jnp.bfloat16) for _ in range(3))
-
-    @jax.jit
-    def loss(x: Any, y: Any) -> Any:
-        return pnce.clip(x, y, logit_scale=3.0)  # another than elsewhere: nothing of it is compiled yet
-
-    wide = [x.astype(jnp.float32) for x in (a, b, v)]
-    assert close(loss(a, b), loss(*wide[:2]), 1.0)
-    assert close(jax.grad(loss)(a, b), jax.grad(loss)(*wide[:2]), 1.0)
-    twice = jax.jvp(lambda x: jax.grad(loss)(x, b), (a,), (v,))[1]
-    assert close(twice, jax.jvp(lambda x: jax.grad(loss)(x, wide[1]), (wide[0],), (wide[2],))[1], 2.0)
-    small = jax.jit(jax.grad(lambda x, t: pnce.info_nce(x, x, temperature=t), (0, 1)))(
-        jnp.eye(4, dtype=jnp.float16), jnp.float32(1 / 85)
-    )
-    assert all(bool(jnp.all(jnp.isfinite(x))) for x in small)  # where XLA flushes what is below 2^-126
-    both = jax.vmap(loss)(jnp.stack([a, b]), jnp.stack([b, a]))
-    assert close(both, jnp.stack([loss(a, b), loss(b, a)]), 1.0)
-
-
-def in_every_mode(function: Callable[[Any, Any], Any], *arrays: Any, only: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Give the derivatives of a function of two arrays, in the direction of two others, in all that JAX transforms."""
+def in_every_mode(function: Callable[[Any, Any], Any], *, only: tuple[str, ...] = ()) -> Callable[..., dict[str, Any]]:
+    """Differentiate a function of two arrays, in the direction of two others, in all that JAX transforms."""
     gradient = jax.grad(function, (0, 1))
 
-    def along(x: Any, y: Any) -> Any:
-        return jax.jvp(function, (x, y), arrays[2:])[1].astype(jnp.float32)
-
-    def slope(x: Any, y: Any) -> Any:
-        return sum(jnp.sum((g * w).astype(jnp.float32)) for g, w in zip(gradient(x, y), arrays[2:], strict=True))
-
-    def of_both(x: Any, y: Any) -> Any:
-        return jnp.sum(jax.vmap(function, (0, None))(x, y).astype(jnp.float32))
-
     def computed(a: Any, b: Any, u: Any, v: Any) -> dict[str, Any]:
+        def along(x: Any, y: Any) -> Any:
+            return jax.jvp(function, (x, y), (u, v))[1].astype(jnp.float32)
+
+        def slope(x: Any, y: Any) -> Any:
+            return sum(jnp.sum((g * w).astype(jnp.float32)) for g, w in zip(gradient(x, y), (u, v), strict=True))
+
+        def of_both(x: Any, y: Any) -> Any:
+            return jnp.sum(jax.vmap(function, (0, None))(x, y).astype(jnp.float32))
+
         modes: dict[str, Callable[[], Any]] = {
             "forward": lambda: along(a, b),
             "reverse": lambda: gradient(a, b),
@@ -1169,129 +736,141 @@ def in_every_mode(function: Callable[[Any, Any], Any], *arrays: Any, only: tuple
         }
         return {mode: modes[mode]() for mode in only or modes}
 
-    found: dict[str, Any] = jax.jit(computed)(*arrays)
-    return found
+    return jax.jit(computed)
 
 
-@pytest.mark.parametrize("half", ["bfloat16", "float16"])
-def test_jax_transforms_products_of_sixteen_bits(half: str, on_an_accelerator: None) -> None:
+@accelerated
+def test_jax_transforms_products_of_sixteen_bits() -> None:
     """In a scan whose steps are computed again; cotangents have 16 bits or more, tangents all."""
-    del on_an_accelerator
-    draw = np.random.default_rng(2)
-    arrays = [jnp.asarray(draw.normal(size=(6, 5)), dtype=half).astype(jnp.float32) for _ in range(4)]
 
-    def parts(x: Any) -> Operand:
+    def parts(x: Any, half: Any) -> Operand:
         return Operand(x, jnp.full_like(x[:, 0], 1.0), (jax.lax.stop_gradient(x).astype(half),))
 
-    def summed(score: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-        def function(x: Any, y: Any) -> Any:
-            def step(carry: Any, block: Any, start: Any) -> Any:
-                del start
-                scores = score(block[0], y)
-                return (carry[0] + jnp.sum(jnp.sin(scores), axis=0),), (jnp.sum(jnp.cos(0.3 * scores), axis=1),)
+    def in_blocks(x: Any, y: Any, *, half: Any) -> Any:
+        def step(carry: Any, block: Any, start: Any) -> Any:
+            del start
+            scores = product(parts(block[0], half), parts(y, half))
+            return (carry[0] + jnp.sum(jnp.sin(scores), axis=0),), (jnp.sum(jnp.cos(0.3 * scores), axis=1),)
 
-            (total,), (each,) = adapter_of(x).scan(step, (jnp.zeros(6),), (x,), 2)
-            return jnp.sum(jnp.sin(total)) + jnp.sum(each**2)
+        (total,), (each,) = adapter_of(x).scan(step, (jnp.zeros(6),), (x,), 2)
+        return jnp.sum(jnp.sin(total)) + jnp.sum(each**2)
 
-        return function
+    def at_once(x: Any, y: Any) -> Any:
+        scores = x @ y.T
+        each = jnp.sum(jnp.cos(0.3 * scores), axis=1)
+        return jnp.sum(jnp.sin(jnp.sum(jnp.sin(scores), axis=0))) + jnp.sum(each**2)
 
-    wanted = in_every_mode(summed(lambda x, y: x @ y.T), *arrays)
-    found = in_every_mode(summed(lambda x, y: product(parts(x), parts(y))), *arrays)
-    for mode in wanted:
-        for x, y in zip(jax.tree.leaves(found[mode]), jax.tree.leaves(wanted[mode]), strict=True):
-            error = float(jnp.max(jnp.abs(x - y)) / jnp.max(jnp.abs(y)))
-            assert error <= (2e-6 if mode == "forward" else 2.0**-15), mode
-
-
-@pytest.mark.parametrize(
-    ("form", "only"),
-    [
-        ("info_nce", ()),
-        ("bilinear", ()),
-        ("offsets", ("reverse", "reverse over reverse", "vmap of both")),
-        ("relic", ("forward", "forward over reverse")),
-    ],
-)
-def test_jax_differentiates_two_passes_in_every_mode(form: str, only: tuple[str, ...], on_an_accelerator: None) -> None:
-    """As it does the same embeddings of 16 bits in products of float32; what it rounds between is rounded to these."""
-    del on_an_accelerator
-    draw = np.random.default_rng(4)
-    arrays = [jnp.asarray(draw.normal(size=(12, 5)), dtype=jnp.bfloat16) for _ in range(4)]
-
-    def loss(a: Any, b: Any, **options: Any) -> Any:
-        if form in {"bilinear", "offsets"}:
-            further = jnp.linspace(-1.0, 2.0, 25, dtype=a.dtype).reshape((5, 5)) if form == "bilinear" else b[:, 0]
-            make = (
-                pnce.similarities.bilinear if form == "bilinear" else partial(pnce.similarities.shifted_columns, "dot")
-            )
-            options["similarity"] = make(further)
-        name = form if form in {"info_nce", "relic"} else "info_nce"
-        values = getattr(pnce, name)(a, b, temperature=0.5, block_size=5, reduction="none", **options)
-        return jnp.sum(values.astype(jnp.float32))
-
-    found = in_every_mode(loss, *arrays, only=only)
-    wanted = in_every_mode(partial(loss, precision="highest"), *arrays, only=only)
-    for mode in wanted:
-        assert close(found[mode], wanted[mode], 1.0), mode
+    plainly = in_every_mode(at_once)
+    for half in (jnp.bfloat16, jnp.float16):
+        arrays = [x.astype(jnp.float32) for x in of_jax(2, (6, 5), 4, half)]
+        wanted = plainly(*arrays)
+        for mode, found in in_every_mode(partial(in_blocks, half=half))(*arrays).items():
+            assert distance(found, wanted[mode]) <= (2e-6 if mode == "forward" else 2.0**-15), (half, mode)
 
 
-@pytest.mark.parametrize("specs", [("a", None), (None, "a"), (None, None)])
-def test_jax_maps_products_of_sixteen_bits_over_a_mesh(
-    specs: tuple[str | None, str | None], on_an_accelerator: None
-) -> None:
+SECOND = ("forward over reverse", "reverse over reverse", "reverse over forward")
+
+
+def in_float64(loss: Loss, *arrays: Any) -> dict[str, Any]:
+    """Give the derivatives of a loss in the same modes, by PyTorch."""
+    a, b, u, v = (torch.tensor(np.asarray(x, dtype=np.float64), requires_grad=True) for x in arrays)
+
+    def gradient(x: torch.Tensor, y: torch.Tensor) -> list[Any]:
+        return [*torch.autograd.grad(loss(x, y), (x, y), create_graph=True)]
+
+    ab, ub, av, uv = gradient(a, b), gradient(u, b), gradient(a, v), gradient(u, v)
+    along = (ab[0] * u).sum() + (ab[1] * v).sum()
+    second = torch.autograd.grad(along, (a, b), retain_graph=True)
+    modes = {
+        "forward": along,
+        "reverse": ab,
+        **dict.fromkeys(SECOND, second),
+        "vmap of both": [torch.stack(four).reshape(2, 2, *a.shape) for four in zip(ab, ub, av, uv, strict=True)],
+    }
+    return jax.tree.map(lambda x: x.detach().numpy(), modes)
+
+
+MODES: dict[str, tuple[str, ...]] = {
+    "info_nce": ("forward", "reverse", *SECOND, "vmap of both"),
+    "clip": ("reverse", "forward over reverse", "vmap of both"),
+    "bilinear": ("forward", "reverse over reverse", "forward over reverse"),
+    "offsets": ("reverse", "reverse over reverse", "vmap of both"),
+    "relic": ("forward", "forward over reverse"),
+}
+"""What JAX transforms: those in which losses have parts of their own. Products have all modes above."""
+
+
+@accelerated
+@pytest.mark.parametrize("form", MODES)
+def test_jax_differentiates_in_every_mode(form: str) -> None:
+    """As PyTorch does in float64; what JAX rounds between is rounded to 16 bits."""
+    (matrix,) = of_jax(3, (5, 5), 1)
+
+    def loss(x: Any, y: Any) -> Any:
+        own: dict[str, Any] = {} if form == "clip" else {"reduction": "none", "block_size": 5}  # one pass, or two
+        if form in FORMS:
+            values = FORMS[form](x, y, 0.5, **own)
+        elif form == "offsets":
+            values = offsets(x, y, y, 1.0, temperature=0.5, **own)
+        else:
+            further = matrix if isinstance(x, jax.Array) else torch.tensor(np.asarray(matrix, dtype=np.float64))
+            values = bilinear(x, y, further, 1.0, **own)
+        return values.sum() if isinstance(x, torch.Tensor) else jnp.sum(values.astype(jnp.float32))
+
+    arrays = of_jax(4, (12, 5), 4)
+    wanted = in_float64(loss, *arrays)
+    for mode, found in in_every_mode(loss, only=MODES[form])(*arrays).items():
+        assert distance(found, wanted[mode]) <= 2.0**-7, mode
+
+
+@accelerated
+def test_jax_flushes_what_is_tiny_and_has_finite_gradients() -> None:
+    """Where XLA flushes what is below 2^-126."""
+    gradient = jax.jit(jax.grad(lambda x, t: pnce.info_nce(x, x, temperature=t), (0, 1)))
+    found = gradient(jnp.eye(4, dtype=jnp.float16), jnp.float32(1 / 85))
+    assert all(bool(jnp.all(jnp.isfinite(x))) for x in found)
+
+
+@accelerated
+def test_jax_maps_products_of_sixteen_bits_over_a_mesh() -> None:
     """JAX tells what varies over the axes of a mesh, of one device too: rows, columns, or neither."""
-    del on_an_accelerator
     mesh = jax.make_mesh((1,), ("a",), axis_types=(jax.sharding.AxisType.Auto,))
-    draw = np.random.default_rng(5)
-    a, b = (jnp.asarray(draw.normal(size=(6, 5)), dtype=jnp.bfloat16) for _ in range(2))
+    a, b = of_jax(5, (6, 5), 2)
 
     def alone(x: Any, y: Any) -> Any:
         return jnp.sum(pnce.info_nce(x, y, temperature=0.7, reduction="none", block_size=2).astype(jnp.float32))
 
-    def on_a_device(x: Any, y: Any) -> Any:
-        value = alone(x, y)
-        add_up: Any = jax.lax.psum
-        return value if specs == (None, None) else add_up(value, "a")
+    def added_up(x: Any, y: Any) -> Any:
+        total: Any = jax.lax.psum
+        return total(alone(x, y), "a")
 
     place: Any = jax.P
-    mapped = jax.shard_map(on_a_device, mesh=mesh, in_specs=tuple(map(place, specs)), out_specs=place())
-    found, wanted = (jax.jit(jax.grad(loss, (0, 1)))(a, b) for loss in (mapped, alone))
-    assert close(found, wanted, 1.0)
+    wanted = jax.jit(jax.grad(alone, (0, 1)))(a, b)
+    for function, *specs in ((added_up, "a", None), (added_up, None, "a"), (alone, None, None)):
+        mapped = jax.shard_map(function, mesh=mesh, in_specs=tuple(map(place, specs)), out_specs=place())
+        assert distance(jax.jit(jax.grad(mapped, (0, 1)))(a, b), wanted) <= 2.0**-7, specs
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("margin", list(MARGINS))
+@accelerated
+@halves
+@margins
 @pytest.mark.parametrize("form", ["info_nce", "supcon", "relic", "sogclr", "bilinear", "offsets"])
-def test_jax_loses_no_bit_in_two_passes(form: str, margin: str, dtype: torch.dtype, on_an_accelerator: None) -> None:
+def test_jax_loses_no_bit_in_two_passes(form: str, margin: str, dtype: torch.dtype) -> None:
     """Each row of the gradient is within a unit in the last place, however far the positives lead."""
-    del on_an_accelerator
-    a, b, temperature = near_pairs(margin, 96, dtype)
-    labels = [k % 9 for k in range(96)]
+    _, temperature, factor = MARGINS[margin]
+
+    matrix = near_identity(dtype).float()
 
     def loss(x: Any, y: Any) -> Any:
-        own: dict[str, Any] = {"temperature": temperature, "reduction": "none", "block_size": 40}
-        if form == "info_nce":
-            values = pnce.info_nce(x, y, similarity="cosine", **own)
-        elif form in {"bilinear", "offsets"}:
-            space: Any = jnp if isinstance(x, jax.Array) else torch
-            matrix = space.ones((32, 32), dtype=x.dtype) / 64 + space.eye(32, dtype=x.dtype) / 32
-            made = pnce.similarities.bilinear(matrix)
-            if form == "offsets":
-                made = pnce.similarities.shifted_columns("cosine", space.ones(96, dtype=x.dtype) * x[:, 0])
-            values = pnce.info_nce(x, y, similarity=made, **own)
-        elif form == "supcon":
-            of_rows = jnp.asarray(labels) if isinstance(x, jax.Array) else torch.asarray(labels)
-            values = pnce.supcon(x + 0 * y, of_rows, **own)
-        elif form == "relic":
-            values = pnce.relic(x, y, **own)
-        else:
-            averages = jnp.zeros(96) if isinstance(x, jax.Array) else torch.zeros(96, dtype=torch.float64)
-            values = pnce.sogclr(x, y, averages, **own)[0]
-        return values.sum()
+        own: dict[str, Any] = {"reduction": "none", "block_size": 40}
+        if form in FORMS:
+            return FORMS[form](x, y, temperature, **own).sum()
+        further = jnp.asarray(matrix.numpy(), x.dtype) if isinstance(x, jax.Array) else matrix.to(x.dtype)
+        return OF_THREE[form](x, y, further, factor, **own).sum()
 
+    a, b = near_pairs(margin, 96, dtype)
     narrow = getattr(jnp, str(dtype).removeprefix("torch."))
-    arrays = [jnp.asarray(x.float().numpy()).astype(narrow) for x in (a, b)]
-    gradients = jax.jit(jax.grad(loss, (0, 1)))(*arrays)
-    found = [torch.asarray(np.array(x, dtype=np.float64)) for x in gradients]
-    wanted = results(loss, a.double(), b.double())[1:]
-    assert worst(found, wanted, dtype) <= 1.0
+    found = jax.jit(jax.grad(loss, (0, 1)))(*(jnp.asarray(x.float().numpy()).astype(narrow) for x in (a, b)))
+    _, *wanted = exact(loss, a, b)
+    for x, y in zip(found, wanted, strict=True):
+        assert error(torch.tensor(np.array(x, dtype=np.float32)).to(dtype), y) <= 1.0

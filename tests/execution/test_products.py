@@ -1,24 +1,41 @@
 """The inventory: how many products, and of what, each loss of 16-bit embeddings takes on accelerators.
 
-Every case of the conformance suite is lowered by JAX for platforms that are not there, and its products are counted in
-the text: those of two matrices of which no axis is short, in units of one product of all pairs of embeddings. What a
-loop computes is counted once, as a share of the rows.
+The cases of the conformance suite are run on PyTorch's `meta` device, which has the products of a GPU without their
+numbers, or lowered by JAX for platforms that are not there. Their products are counted: those of two matrices of which
+no axis is short, in units of one product of all pairs of embeddings. What a loop of JAX computes is counted once, as a
+share of the rows.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 from collections import Counter
 from dataclasses import replace
+from itertools import cycle
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import torch
+from torch._dynamo.backends.common import aot_autograd
+from torch._functorch._aot_autograd.utils import make_boxed_func
+from torch.utils._python_dispatch import TorchDispatchMode
 
+import portable_nce as pnce
 from portable_nce.testing.cases import Case, make_cases
+
+pytestmark = [
+    # torch.compile makes an instance of autograd.Function for itself, and torch warns of it.
+    pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning"),
+    # torch tells, once in a process, what a default of its own will be.
+    pytest.mark.filterwarnings("ignore:torch.asarray. unspecified requires_grad:UserWarning"),
+]
 
 ROWS, FEATURES, BLOCK = 32, 5, 16
 """Numbers that tell apart what axes are of; projections have one feature more."""
@@ -34,6 +51,9 @@ DOT = re.compile(
 )
 
 MOST: list[tuple[str, int, str]] = [
+    (r"(moco|proto_nce)$", 3, "keys, a queue and prototypes have no gradient"),
+    (r"moco_v3$", 6, "two pairs of views, whose keys have no gradient"),
+    (r"nnclr$", 4, "the search, and a support without a gradient"),
     (r"relic .*symmetric", 36, "two matrices, with each other twice; in blocks"),
     (r"relic", 24, "two matrices, and both with each other; in blocks their scores are computed again"),
     (r"cpc", 18, "two steps of a bilinear similarity"),
@@ -51,6 +71,16 @@ MOST: list[tuple[str, int, str]] = [
     ("", 5, "the scores, and two for the cotangents of either side"),
 ]
 """The most products of 16 bits: of the first pattern that a case matches."""
+
+TWO_PASSES = r"sogclr|dclw .*(weights of rows|keys|queue)"
+"""What PyTorch computes in two passes."""
+
+TWO_DTYPES: list[tuple[tuple[str, str], dict[str, int]]] = [
+    (("bfloat16", "float16"), {"bfloat16": 7}),
+    (("float16", "bfloat16"), {"bfloat16": 7}),
+    (("bfloat16", "float32"), {"float32": 3}),
+]
+"""Dtypes of queries and keys, and the products of InfoNCE: of two formats the first is of twice the width."""
 
 SMALL = r"own negatives|^contrast \w+, queue"
 """Each query has negatives that no other has, products of a matrix and a vector; or a queue has two."""
@@ -70,6 +100,7 @@ def in_blocks(case: Case) -> Case:
 
 
 CASES = {case.name: in_blocks(case) for case in make_cases(ROWS, FEATURES) if is_of_inner_products(case)}
+STREAMED = [name for name in CASES if "block_size" in CASES[name].options]
 FIRST = {case.loss: case for case in reversed(CASES.values())}
 
 
@@ -94,10 +125,14 @@ def product_in(line: str) -> tuple[str, int] | None:
     depth = math.prod(first[axis] for axis in numbers(contracting))
     tall = math.prod(n for axis, n in enumerate(first) if axis not in numbers(batching) + numbers(contracting))
     wide = math.prod(result[len(numbers(batching)) :]) // tall
-    shortest, second, _ = sorted((tall, wide, depth))
-    if shortest == 1 or second <= FEATURES + 1:
-        return None
-    return dtype, max(1, shortest // FEATURES)
+    size = size_of(tall, wide, depth)
+    return (dtype, size) if size else None
+
+
+def size_of(*lengths: int) -> int:
+    """Tell how many products of all pairs one of these lengths is, or 0 where one is short, or two are of features."""
+    shortest, second, _ = sorted(lengths)
+    return 0 if shortest == 1 or second <= FEATURES + 1 else max(1, shortest // FEATURES)
 
 
 def products(text: str) -> Counter[str]:
@@ -124,13 +159,13 @@ def products(text: str) -> Counter[str]:
     return total("main")
 
 
-def lowered(case: Case, half: str, platform: str) -> Counter[str]:
-    """Count the products of the value and gradient of a case whose floats have 16 bits."""
-    dtypes = {"b": jnp.bool_, "i": jnp.int32, "f": getattr(jnp, half)}
+def lowered(case: Case, dtype: str, platform: str, loss: Any = None) -> Counter[str]:
+    """Count the products of the value and gradient of a case, or of another loss of its arrays, in what JAX lowers."""
+    dtypes = {"b": jnp.bool_, "i": jnp.int32, "f": getattr(jnp, dtype)}
     given = [np.asarray(x) for x in (*case.arguments.values(), *case.constants.values())]
     shaped: Any = jax.ShapeDtypeStruct
     arrays = [shaped(x.shape, dtypes[x.dtype.kind]) for x in given]
-    step = jax.jit(jax.value_and_grad(case.function, argnums=tuple(range(len(case.arguments)))))
+    step = jax.jit(jax.value_and_grad(loss or case.function, argnums=tuple(range(len(case.arguments)))))
     return products(step.trace(*arrays).lower(lowering_platforms=(platform,)).as_text())
 
 
@@ -139,24 +174,201 @@ def most(case: Case) -> int:
     return next(bound for pattern, bound, _ in MOST if re.search(pattern, case.name))
 
 
-def check(case: Case, half: str, platform: str) -> None:
-    """Count, and compare."""
-    found = lowered(case, half, platform)
-    labels = {"bf16"} if "several labels" in case.name else set()  # which are 0 or 1 in either format
-    assert set(found) <= {HALVES[half], *labels}, case.name
+class Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Count the products of PyTorch by the dtype of their operands; their results have float32 or more."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        if "mm" in str(function):
+            first, second = (x for x in args if isinstance(x, torch.Tensor))
+            assert first.dtype == second.dtype
+            assert result.dtype in {torch.float32, torch.float64}
+            size = size_of(*first.shape[-2:], result.shape[-1])
+            self.found.update({str(first.dtype).removeprefix("torch."): size} if size else {})
+        return result
+
+
+def on_meta(case: Case, *dtypes: str) -> dict[str, torch.Tensor]:
+    """Make the arrays of a case for an accelerator, those of floats of one dtype or of several in turn."""
+    floats = cycle(getattr(torch, dtype) for dtype in dtypes)
+    arrays = {}
+    for key, x in [(key, np.asarray(x)) for key, x in {**case.arguments, **case.constants}.items()]:
+        dtype = {"b": torch.bool, "i": torch.int64}.get(x.dtype.kind) or next(floats)
+        arrays[key] = torch.zeros(x.shape, dtype=dtype, device="meta", requires_grad=key in case.arguments)
+    return arrays
+
+
+def on_torch(case: Case, *dtypes: str, **options: Any) -> Counter[str]:
+    """Count the products of the value and gradient of a case on an accelerator."""
+    arrays = on_meta(case, *dtypes)
+    with Products() as counted:
+        value = case.call(arrays, **options)
+        value.backward()
+    assert value.dtype == getattr(torch, "float32" if len(dtypes) > 1 else dtypes[0])
+    assert all(x.grad is None or x.grad.dtype == x.dtype for x in arrays.values())
+    found: Counter[str] = counted.found
+    return found
+
+
+def check(found: Counter[str], half: str, case: Case, more: int = 0) -> None:
+    """Compare the products of a case with what is expected."""
+    labels = {"bf16", "bfloat16"} if "several labels" in case.name else set()  # which are 0 or 1 in either format
+    assert set(found) <= {half, *labels}, case.name
     assert bool(found) or re.search(SMALL, case.name), case.name
-    assert found[HALVES[half]] <= most(case), case.name
+    assert found[half] <= most(case) + more, case.name
 
 
-@pytest.mark.parametrize("name", list(CASES))
-def test_a_loss_multiplies_sixteen_bits(name: str) -> None:
-    check(CASES[name], "bfloat16", "cuda")
+@pytest.mark.parametrize("half", HALVES)
+@pytest.mark.parametrize("name", [name for name in CASES if name not in STREAMED])
+def test_torch_multiplies_sixteen_bits(name: str, half: str) -> None:
+    again = 1 if re.match(TWO_PASSES, name) else 0  # the scores are computed in each pass
+    check(on_torch(CASES[name], half), half, CASES[name], again)
 
 
-@pytest.mark.parametrize(("half", "platform"), [("float16", "cuda"), ("bfloat16", "tpu")])
-@pytest.mark.parametrize("loss", list(FIRST))
-def test_so_it_does_in_other_formats_and_places(loss: str, half: str, platform: str) -> None:
-    check(FIRST[loss], half, platform)
+@pytest.mark.parametrize("name", STREAMED)
+def test_jax_multiplies_sixteen_bits_in_blocks(name: str) -> None:
+    check(lowered(CASES[name], "bfloat16", "cuda"), "bf16", CASES[name])
+
+
+@pytest.mark.parametrize(("half", "platform"), [("bfloat16", "cuda"), ("float16", "cuda"), ("bfloat16", "tpu")])
+@pytest.mark.parametrize("loss", FIRST)
+def test_jax_multiplies_sixteen_bits(loss: str, half: str, platform: str) -> None:
+    check(lowered(FIRST[loss], half, platform), HALVES[half], FIRST[loss])
+
+
+@pytest.mark.parametrize("loss", FIRST)
+def test_jax_multiplies_sixteen_bits_for_the_losses_of_rows(loss: str) -> None:
+    """Their mean of squares takes two passes."""
+    case = FIRST[loss]
+
+    def of_rows(*arrays: Any) -> Any:
+        values = case.call(dict(zip((*case.arguments, *case.constants), arrays, strict=True)), reduction="none")
+        return jnp.mean(values.astype(jnp.float32) ** 2)
+
+    each_direction = most(case) if loss == "clip" else 0
+    check(lowered(case, "bfloat16", "cuda", of_rows), "bf16", case, each_direction)
+
+
+def test_jax_multiplies_sixteen_bits_for_rows_that_depend_on_each_other() -> None:
+    objective = pnce.objectives.Objective(lambda row: row.log_odds * row.log_odds.mean(), couples_rows=True)
+    case = FIRST["info_nce"]
+
+    def coupled(a: Any, b: Any, *_: Any) -> Any:
+        return pnce.contrast(a, b, objective=objective, temperature=0.1)
+
+    check(lowered(case, "bfloat16", "cuda", coupled), "bf16", case)
+
+
+@pytest.mark.parametrize(("loss", "count"), [("info_nce", 3), ("clip", 3), ("distillation", 4)])
+def test_jax_widens_on_a_processor(loss: str, count: int) -> None:
+    assert lowered(FIRST[loss], "bfloat16", "cpu") == {"f32": count}
+    assert lowered(FIRST[loss], "float32", "cuda") == {"f32": count}
+
+
+@pytest.mark.parametrize("loss", FIRST)
+def test_precision_chooses_the_products_of_torch(loss: str) -> None:
+    """High precision of float32 is three products of bfloat16 for one."""
+    case = FIRST[loss]
+    plain = on_torch(case, "float32")
+    assert set(plain) <= {"float32", *(["bfloat16"] if "several labels" in case.name else [])}
+    others = int(loss in {"distillation", "gist_embed"})  # the product of the other model stays as it is
+    assert on_torch(case, "bfloat16", precision="highest")["bfloat16"] == plain["bfloat16"] + others
+    assert on_torch(case, "bfloat16", precision="high") == on_torch(case, "bfloat16")
+    three = on_torch(case, "float32", precision="high")
+    assert three == Counter(bfloat16=3 * (plain["float32"] - others) + plain["bfloat16"], float32=others)
+    assert set(on_torch(case, "float64", precision="high")) == {"float64"}
+
+
+def test_labels_in_common_are_counted_in_sixteen_bits_beside_float32_too() -> None:
+    case = CASES["supcon several labels"]
+    assert on_torch(case, "float32") == {"bfloat16": 1, "float32": 3}
+    assert on_torch(case, "float64") == {"float64": 4}
+
+
+@pytest.mark.parametrize(("dtypes", "found"), TWO_DTYPES)
+def test_torch_multiplies_two_dtypes(dtypes: tuple[str, str], found: dict[str, int]) -> None:
+    """A number of float16 is two of bfloat16; float32 beside 16 bits is not taken apart."""
+    assert on_torch(FIRST["info_nce"], *dtypes) == found
+    for loss in ("nt_xent", "joint_info_nce"):  # whose views are rows and columns at once, and in one array
+        assert set(on_torch(FIRST[loss], *dtypes)) == {"float32"}
+
+
+def test_torch_widens_on_a_processor() -> None:
+    """Under autocast, too."""
+    case = FIRST["clip"]
+    given = {key: torch.tensor(x, dtype=torch.bfloat16, requires_grad=True) for key, x in case.arguments.items()}
+    with Products() as counted:
+        case.call(given).backward()
+    with torch.autocast("cpu", dtype=torch.bfloat16), counted:
+        case.call({key: x.float() for key, x in given.items()}).backward()
+    assert set(counted.found) == {"float32"}
+
+
+@pytest.mark.parametrize("loss", ["info_nce", "nt_xent"])
+def test_a_compiled_loss_multiplies_sixteen_bits(loss: str) -> None:
+    products: list[str] = []
+
+    def compiler(graph: Any, _: Any) -> Any:
+        products.extend(str(node.target) for node in graph.graph.nodes if "mm" in str(node.target))
+        return make_boxed_func(graph.forward)
+
+    torch.compiler.reset()
+    function = FIRST[loss].bound()
+    compiled: Any = torch.compile(function, backend=aot_autograd(fw_compiler=compiler), fullgraph=True)
+    compiled(on_meta(FIRST[loss], "bfloat16")).backward()
+    assert products == ["aten.mm.dtype"] * 5
+
+
+class Traffic(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Count the bytes of large matrices that anything but a product reads and writes."""
+
+    def __init__(self, entries: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.entries = entries
+        self.bytes = 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        tensors = {id(x): x for x in (*args, result) if isinstance(x, torch.Tensor)}.values()
+        large = any(x.numel() >= self.entries for x in tensors)
+        if large and "mm" not in str(function) and not function.is_view:
+            self.bytes += sum(x.numel() * x.element_size() for x in tensors)
+        return result
+
+
+def test_the_page_on_speed_tells_the_memory_traffic() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "speed.md").read_text(encoding="utf-8")
+    table = re.findall(r"^\| `(\w+)` \| [^|]+ \| (\d+) \| [^|]+ \| (\d+) \| (\d+) \|$", page, re.MULTILINE)
+    options = {"clip": {"logit_scale": 10.0}, "siglip": {"logit_scale": 10.0, "logit_bias": -10.0}}
+    assert [row[0] for row in table] == ["info_nce", "clip", "siglip", "nt_xent"]
+    n = 4096
+    for name, *told in table:
+        for number, dtype in zip(told, (torch.float32, torch.bfloat16, torch.float16), strict=True):
+            a, b = (torch.zeros((n, 128), dtype=dtype, device="meta", requires_grad=True) for _ in range(2))
+            with Traffic(n * n // 2) as traffic:
+                getattr(pnce, name)(a, b, **options.get(name, {})).backward()
+            entries = n * n * (4 if name == "nt_xent" else 1)
+            assert round(traffic.bytes / entries) == int(number), (name, dtype)
+
+
+def test_an_unknown_precision_is_refused() -> None:
+    x: Any = np.eye(3)
+    unknown: list[Any] = ["default", "HIGH", 3, True, b"high"]
+    for value in unknown:
+        with pytest.raises(ValueError, match=r"^precision: expected None, 'high' or 'highest', got"):
+            pnce.info_nce(x, x, precision=value)
+
+
+def test_every_loss_that_streams_takes_a_precision() -> None:
+    named = {name: getattr(pnce, name) for name in pnce.__all__}
+    losses = {name: inspect.signature(x).parameters for name, x in named.items() if inspect.isfunction(x)}
+    streamed = {name for name, parameters in losses.items() if "block_size" in parameters}
+    assert streamed == {name for name, parameters in losses.items() if "precision" in parameters}
+    assert len(streamed) > 15
 
 
 def test_the_exceptions_are_those_of_some_case() -> None:

@@ -1,177 +1,136 @@
-"""Embeddings of two dtypes, as towers under autocast make them: the wider decides, and each gradient has its own."""
+"""Arrays of two dtypes, as towers under autocast make them: the wider decides, and each gradient has its own."""
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
 
 import portable_nce as pnce
 from portable_nce.testing import run_ranks
+from portable_nce.testing.cases import LOSSES
 
-jax: Any = importlib.import_module("jax")
-jnp: Any = importlib.import_module("jax.numpy")
+from calls import OF_SCORES, WAYS, Call
 
-ROWS, WIDTH = 6, 8
-rng = np.random.default_rng(0)
-A = rng.normal(size=(ROWS, WIDTH))
-B = A / 2 + rng.normal(size=(ROWS, WIDTH))
-LABELS = np.asarray([0, 1, 2, 0, 1, 2])
-CONCENTRATIONS = np.asarray([0.5, 0.25, 0.75, 0.5, 0.25, 0.5])
-PROJECTION = np.eye(WIDTH)[None] / 4
-
-
-def alike(x: Any, array: np.ndarray) -> Any:
-    """An array of the library of x; numbers are of its dtype."""
-    if isinstance(x, torch.Tensor):
-        return torch.tensor(array, dtype=x.dtype if array.dtype.kind == "f" else None)
-    library = jnp if isinstance(x, jax.Array) else np
-    return library.asarray(array, dtype=x.dtype if array.dtype.kind == "f" else None)
-
-
-Loss: TypeAlias = Callable[..., Any]
-
-# What stands beside x and y has the dtype of one of them, and is of powers of two of its numbers.
-LOSSES: dict[str, Loss] = {
-    "info_nce": pnce.info_nce,
-    "info_nce symmetric": lambda x, y, **o: pnce.info_nce(x, y, symmetric=True, **o),
-    "info_nce shared": lambda x, y, **o: pnce.info_nce(x, x / 2, y, **o),
-    "info_nce own": lambda x, y, **o: pnce.info_nce(x, x / 2, y[:, None, ...], **o),
-    "clip": lambda x, y, **o: pnce.clip(x, y, logit_scale=8.0, **o),
-    "siglip": lambda x, y, **o: pnce.siglip(x, y, logit_scale=8.0, logit_bias=-4.0, **o),
-    "siglip negative_only": lambda x, y, **o: pnce.siglip(
-        x, y, logit_scale=8.0, logit_bias=-4.0, negative_only=True, **o
-    ),
-    "two_tower": lambda x, y, **o: pnce.two_tower(x, y, similarity="cosine", temperature=0.25, **o),
-    "moco": lambda x, y, **o: pnce.moco(x, y, y / 2, **o),
-    "moco queue": lambda x, y, **o: pnce.moco(x, x / 2, y, **o),
-    "moco_v3": lambda x, y, **o: pnce.moco_v3(x, x / 2, y, y * 2, **o),
-    "moco_v3 queries": lambda x, y, **o: pnce.moco_v3(x, y, x / 2, y / 2, **o),
-    "nnclr": lambda x, y, **o: pnce.nnclr(x, y, y, **o),
-    "nnclr views": lambda x, y, **o: pnce.nnclr(x, y, x, negatives="views", **o),
-    "nt_xent": pnce.nt_xent,
-    "nt_xent three views": lambda x, y, **o: pnce.nt_xent(x, x / 2, y, **o),
-    "nt_xent keys": lambda x, y, **o: pnce.nt_xent(x, x / 2, keys=y, **o),
-    **{name: getattr(pnce, name) for name in ("dcl", "dclw", "flat_nce", "relic")},
-    "cpc": lambda x, y, **o: pnce.cpc(x, y[None, ...], alike(x, PROJECTION), **o),
-    "cpc projections": lambda x, y, **o: pnce.cpc(x, x[None, ...] / 2, alike(y, PROJECTION), **o),
-    "n_tuple": lambda x, y, **o: pnce.n_tuple(x / 4, y, l2=0.125, **o),
-    "supcon keys": lambda x, y, **o: pnce.supcon(x, alike(x, LABELS), keys=y, key_labels=alike(y, LABELS), **o),
-    "nca keys": lambda x, y, **o: pnce.nca(
-        x, alike(x, LABELS), keys=y, key_labels=alike(y, LABELS), temperature=4.0, **o
-    ),
-    "contrastive keys": lambda x, y, **o: pnce.contrastive(
-        x, alike(x, LABELS), keys=y, key_labels=alike(y, LABELS), margin=4.0, **o
-    ),
-    "triplet_from_labels keys": lambda x, y, **o: pnce.triplet_from_labels(
-        x, alike(x, LABELS), keys=y, key_labels=alike(y, LABELS), mining="semi_hard", **o
-    ),
-    "triplet": lambda x, y, **o: pnce.triplet(x, y, x / 2, **o),
-    "proto_nce": lambda x, y, **o: pnce.proto_nce(x, y, alike(x, LABELS), alike(x, CONCENTRATIONS), **o),
-    "proto_nce key": lambda x, y, **o: pnce.proto_nce(x, x / 2, alike(x, LABELS), alike(x, CONCENTRATIONS), key=y, **o),
-    "hcl": pnce.hcl,
-    "relic keys": lambda x, y, **o: pnce.relic(x, y, keys=y / 2, temperature=0.25, **o),
-    "joint_info_nce": lambda x, y, **o: pnce.joint_info_nce(x, y, temperature=0.25, **o),
-    "sogclr": lambda x, y, **o: pnce.sogclr(x, y, x[:, 0], temperature=0.25, **o)[0],
-    "distillation": lambda x, y, **o: pnce.distillation(x, y, x[:, :2], y[:, :2], temperature=0.25, **o),
-    "gist_embed": lambda x, y, **o: pnce.gist_embed(x, y, y[:, :2], x[:, :2], temperature=0.25, **o),
-    "contrast logistic": lambda x, y, **o: pnce.contrast(
-        x, y, objective="logistic", symmetric=True, temperature=0.25, **o
-    ),
-}
 EPS = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24}
 
-losses = pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
-blocks = pytest.mark.parametrize("block_size", [None, 2])
-pairs = pytest.mark.parametrize(
-    ("first", "second"), [("bfloat16", "float32"), ("float32", "bfloat16"), ("float16", "float32")]
-)
+
+SILENT = {"bilinear", "concentrations", "guide_key", "guide_query", "log_q", "log_u", "teacher_key", "teacher_query"}
+"""The arrays that do not decide on the dtype of a loss of embeddings."""
 
 
-def total(values: Any) -> Any:
-    return values.sum() if len(values.shape) else values
+def of_floats(name: str) -> list[str]:
+    """Name the arrays of floats of a call that are no parameters."""
+    call = Call(name)
+    return [key for key, x in (call.learned | call.fixed).items() if x.ndim and x.dtype.kind == "f"]
 
 
-def exact(loss: Loss, x: np.ndarray, y: np.ndarray, reduction: str) -> list[Any]:
-    """Value and gradients of the same numbers in float64."""
+NAMES = [name for name in (*LOSSES, *OF_SCORES) if "data_scores" not in of_floats(name)]
+ODD = [(name, key) for name in NAMES for key in of_floats(name) if len(of_floats(name)) > 1]
+"""Each array of each loss that has others beside it."""
 
-    def function(a: Any, b: Any) -> Any:
-        return total(loss(a, b, block_size=None, reduction=reduction))
-
-    value, gradients = pnce.value_and_grad(function, (0, 1))(x, y)
-    return [value, *gradients]
+FLOAT16, BFLOAT16 = ([(half, "float32"), ("float32", half)] for half in ("float16", "bfloat16"))
 
 
-def check(found: list[Any], wanted: list[Any], dtypes: list[str]) -> None:
-    for got, want, dtype in zip(found, wanted, dtypes, strict=True):
-        error = np.abs(np.asarray(got, dtype=np.float64) - want).max()
-        # Where x stands in two places, its gradient is the sum of two that were rounded, rounded.
-        assert error <= max(3 * EPS[dtype], 1e-5) * np.abs(want).max()
+class Mixed:
+    """A loss of arrays of one dtype, but for an odd one, which has another; its parameters have float32."""
+
+    def __init__(self, name: str, odd: str, dtypes: tuple[str, str], **options: Any) -> None:
+        self.name = f"{name}, {odd} of {dtypes[1]}, others of {dtypes[0]}"
+        self.call = Call(name, rows=6, **options)
+        kinds = {key: dtypes[key == odd] for key in of_floats(name)}
+        self.arrays = [
+            x if x.dtype.kind in "bi" else x.astype(jnp.dtype(kinds.get(key, "float32")))
+            for key, x in (self.call.learned | self.call.fixed).items()
+        ]
+        learned = self.arrays[: len(self.call.learned)]
+        self.places = tuple(range(len(learned)))
+        first, *others = [dtype for key, dtype in kinds.items() if key not in SILENT]
+        alike = name in OF_SCORES or {*others} <= {first}  # scores decide, the first array
+        self.dtypes = [first if alike else "float32", *(x.dtype.name for x in learned)]
+
+    def torch(self) -> list[torch.Tensor]:
+        """Give the arrays to PyTorch; NumPy has no bfloat16 of its own."""
+        return [torch.tensor(x.astype(np.float64)).to(getattr(torch, x.dtype.name)) for x in self.arrays]
+
+    def check(self, found: list[Any]) -> None:
+        """Compare value and gradients with those of the same numbers in float64, and their dtypes."""
+        wide = [x if x.dtype.kind in "bi" else x.astype(np.float64) for x in self.arrays]
+        value, slopes = pnce.value_and_grad(lambda *x: self.call(*x).sum(), self.places)(*wide)
+        for got, want, dtype in zip(found, [value, *slopes], self.dtypes, strict=True):
+            assert str(got.dtype).removeprefix("torch.") == dtype, self.name
+            ours = got.detach().double().numpy() if isinstance(got, torch.Tensor) else np.asarray(got, dtype=np.float64)
+            # Where an array stands in two places, its gradient is the sum of two that were rounded, rounded.
+            assert np.abs(ours - want).max() <= max(3 * EPS[dtype], 1e-5) * np.abs(want).max(), self.name
 
 
-@losses
-@pairs
+@pytest.mark.parametrize("dtypes", [*FLOAT16, *BFLOAT16])
 @pytest.mark.parametrize("autocast", ["", "autocast"])
-@pytest.mark.parametrize("form", [(None, "mean"), (2, "none")], ids=["dense", "streamed"])
-def test_torch(loss: Loss, first: str, second: str, autocast: str, form: tuple[int | None, str]) -> None:
-    x, y = (
-        torch.tensor(array, dtype=getattr(torch, dtype), requires_grad=True)
-        for array, dtype in ((A, first), (B, second))
-    )
-    with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bool(autocast)):
-        value = loss(x, y, block_size=form[0], reduction=form[1])
-    assert value.dtype == torch.float32
-    gradients = torch.autograd.grad(value.sum(), (x, y), allow_unused=True, materialize_grads=True)
-    assert [gradient.dtype for gradient in gradients] == [x.dtype, y.dtype]
-    a, b = (z.detach().double().numpy() for z in (x, y))
-    wanted = exact(loss, a, b, form[1])
-    check([z.detach().double().numpy() for z in (value.sum(), *gradients)], wanted, ["float32", first, second])
+@pytest.mark.parametrize(("block_size", "reduction"), [(None, "mean"), (2, "none")], ids=["dense", "streamed"])
+def test_torch(dtypes: tuple[str, str], autocast: str, block_size: int | None, reduction: str) -> None:
+    for name, odd in ODD:
+        mixed = Mixed(name, odd, dtypes, block_size=block_size, reduction=reduction)
+        arrays = mixed.torch()
+        learned = [arrays[k].requires_grad_() for k in mixed.places]
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bool(autocast)):
+            value = mixed.call(*arrays)
+        if autocast:  # which gives losses in float32
+            mixed.dtypes[0] = "float32"
+        gradients = torch.autograd.grad(value.sum(), learned, allow_unused=True, materialize_grads=True)
+        mixed.check([value.sum(), *gradients])
 
 
-@losses
-@blocks
-@pytest.mark.parametrize(("first", "second"), [("float16", "float32"), ("float32", "float16")])
-def test_numpy(loss: Loss, block_size: int | None, first: str, second: str) -> None:
-    x, y = A.astype(first), B.astype(second)
-    value, gradients = pnce.value_and_grad(lambda a, b: loss(a, b, block_size=block_size), (0, 1))(x, y)
-    assert [z.dtype.name for z in (value, *gradients)] == ["float32", first, second]
-    wanted = exact(loss, x.astype(np.float64), y.astype(np.float64), "mean")
-    check([value, *gradients], wanted, ["float32", first, second])
+@pytest.mark.parametrize("dtypes", FLOAT16)
+@pytest.mark.parametrize("block_size", [None, 2])
+def test_numpy(dtypes: tuple[str, str], block_size: int | None) -> None:
+    for name, odd in ODD:
+        mixed = Mixed(name, odd, dtypes, block_size=block_size)
+        value, gradients = pnce.value_and_grad(mixed.call, mixed.places)(*mixed.arrays)
+        mixed.check([value, *gradients])
 
 
-@losses
-def test_jax(loss: Loss) -> None:
-    x, y = jnp.asarray(A, dtype=jnp.bfloat16), jnp.asarray(B, dtype=jnp.float32)
-    value, gradients = pnce.value_and_grad(loss, (0, 1))(x, y)
-    assert [z.dtype.name for z in (value, *gradients)] == ["float32", "bfloat16", "float32"]
-    wanted = exact(loss, np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64), "mean")
-    check([value, *gradients], wanted, ["float32", "bfloat16", "float32"])
+def test_jax_infers_the_dtypes() -> None:
+    for name, odd in ODD:
+        mixed = Mixed(name, odd, ("bfloat16", "float32"))
+        value, gradients = jax.eval_shape(
+            pnce.value_and_grad(mixed.call, mixed.places), *map(jnp.asarray, mixed.arrays)
+        )
+        assert [x.dtype.name for x in (value, *gradients)] == mixed.dtypes, mixed.name
 
 
-@pytest.mark.parametrize("name", ["nt_xent", "nt_xent three views", "nt_xent keys", "joint_info_nce", "relic keys"])
-@pairs
-def test_ranks(name: str, first: str, second: str) -> None:
+@pytest.mark.parametrize(("name", "odd"), {name: odd for name, odd in ODD if name in WAYS}.items())
+def test_jax(name: str, odd: str) -> None:
+    mixed = Mixed(name, odd, ("bfloat16", "float32"))
+    value, gradients = jax.jit(pnce.value_and_grad(mixed.call, mixed.places))(*map(jnp.asarray, mixed.arrays))
+    mixed.check([value, *gradients])
+
+
+@pytest.mark.parametrize("dtypes", [*FLOAT16, *BFLOAT16])
+def test_ranks(dtypes: tuple[str, str]) -> None:
     """Arrays that a loss joins travel in a dtype that holds the numbers of all."""
-    cuts = [slice(2), slice(2, ROWS)]
-    x, y = (torch.tensor(array, dtype=getattr(torch, dtype)) for array, dtype in ((A, first), (B, second)))
+    cuts = [slice(2), slice(2, None)]
+    for name in ("nt_xent", "nt_xent three views", "nt_xent keys", "joint_info_nce", "relic keys"):
+        for odd in [key for loss, key in ODD if loss == name]:
+            mixed = Mixed(name, odd, dtypes)
 
-    def on_a_rank(group: Any) -> tuple[Any, ...]:
-        own = [z[cuts[group.rank]].clone().requires_grad_() for z in (x, y)]
-        value = LOSSES[name](*own, across=pnce.across(group, gradients="summed"))
-        return value.detach(), *torch.autograd.grad(value, own)
+            whole = mixed.torch()
 
-    (value, *slopes), (other, *others) = run_ranks(2, on_a_rank)
-    assert value == other
-    found = [value, *(torch.cat(pair) for pair in zip(slopes, others, strict=True))]
-    wanted = exact(LOSSES[name], x.double().numpy(), y.double().numpy(), "mean")
-    check([z.double().numpy() for z in found], wanted, ["float32", first, second])
+            def on_a_rank(group: Any, name: str = name, whole: list[torch.Tensor] = whole) -> list[Any]:
+                own = [(z[cuts[group.rank]] if z.ndim else z).clone().requires_grad_() for z in whole]
+                value = Call(name, across=pnce.across(group, gradients="summed"))(*own)
+                return [value.detach(), *torch.autograd.grad(value, own)]
+
+            (value, *slopes), (other, *others) = run_ranks(2, on_a_rank)
+            assert value == other
+            both = zip(slopes, others, strict=True)
+            mixed.check([value, *(torch.cat([x, y]) if x.ndim else x + y for x, y in both)])
 
 
 def test_two_forms_of_sixteen_bits_meet_in_float32() -> None:
-    x, y = torch.tensor(A).half(), torch.tensor(B).bfloat16()
-    for name, loss in LOSSES.items():
-        assert loss(x, y).dtype == torch.float32, name
+    for name, odd in ODD:
+        mixed = Mixed(name, odd, ("float16", "bfloat16"))
+        assert str(mixed.call(*mixed.torch()).dtype) == f"torch.{mixed.dtypes[0]}", mixed.name
