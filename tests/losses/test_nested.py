@@ -74,52 +74,37 @@ def test_rows_stay_rows(variant: Variant) -> None:
     assert oracles.error(variant.to_list(mean), sum(listed, start=mpf(0)) / N) <= 8 * variant.eps()
 
 
-def test_teachers_and_guides_stay_whole(variant: Variant) -> None:
-    """Whatever their width is, that of the student too."""
-    x, y, other = (variant.floats(vectors(N, seed)) for seed in (1, 2, 3))
+def test_what_is_cut_and_what_is_not(variant: Variant) -> None:
+    """Embeddings are, also of a queue; teachers, guides, labels, grades, masks and a queue's marks stay whole."""
+    x, y, other, further = (variant.floats(vectors(N, seed)) for seed in (1, 2, 3, 4))
     a, b = x[:, :2], y[:, :2]
-    assert [
-        variant.to_list(one)
-        for one in (
-            pnce.matryoshka(pnce.distillation, [2])(x, y, other, y),
-            pnce.matryoshka(partial(pnce.gist_embed, margin=0.1), [2])(x, y, y, other),
-        )
-    ] == [
-        variant.to_list(one)
-        for one in (
-            pnce.distillation(a, b, other, y),
-            pnce.gist_embed(a, b, y, other, margin=0.1),
-        )
-    ]
-
-
-def test_what_is_no_embedding_goes_through_as_it_is(variant: Variant) -> None:
-    """Labels, grades, masks, a queue's marks; of a queue, the rows are cut; a keyword, if it is named."""
-    x, y = (variant.floats(vectors(N, seed)) for seed in (1, 2))
     labels, temperature = variant.array([0, 1, 0, 1]), variant.floats(0.5)
+    grades, mask = variant.floats([0.5, 1.0, 0.5, 0.0]), variant.array([[i != 3 for _ in range(N)] for i in range(N)])
     queue = pnce.queue_push(pnce.queue_init(x, size=6), y)
-    short = pnce.Queue(queue.rows[:, :2], queue.valid)
-    a, b = x[:, :2], y[:, :2]
-    mask = variant.array([[i != 3 for _ in range(N)] for i in range(N)])
-    assert [
-        variant.to_list(one)
-        for one in (
-            pnce.matryoshka(pnce.supcon, [2])(x, labels, temperature=temperature),
-            pnce.matryoshka(pnce.cosent, [2])(x, y, variant.floats([0.5, 1.0, 0.5, 0.0])),
-            pnce.matryoshka(pnce.moco, [2])(x, y, queue),
-            pnce.matryoshka(pnce.info_nce, [2])(x, y, mask=mask),
-            pnce.matryoshka(lambda p, *, other: pnce.info_nce(p, other), [2], arrays=["other"])(x, other=y),
-        )
-    ] == [
-        variant.to_list(one)
-        for one in (
-            pnce.supcon(a, labels, temperature=temperature),
-            pnce.cosent(a, b, variant.floats([0.5, 1.0, 0.5, 0.0])),
-            pnce.moco(a, b, short),
-            pnce.info_nce(a, b, mask=mask),
-            pnce.info_nce(a, b),
-        )
-    ]
+    short = queue._replace(rows=queue.rows[:, :2])
+    gist = partial(pnce.gist_embed, margin=0.1)
+    weighted = pnce.matryoshka(pnce.info_nce, [3, 2], weights=[0.0, 2.0])
+
+    def cut(loss: Any, **options: Any) -> Callable[..., Any]:
+        return pnce.matryoshka(loss, [2], **options)
+
+    def named(*, first: Any, second: Any) -> Any:
+        return pnce.info_nce(first, second)
+
+    for name, found, wanted in (
+        ("teachers", cut(pnce.distillation)(x, y, other, y), pnce.distillation(a, b, other, y)),
+        ("guides", cut(gist)(x, y, y, other), gist(a, b, y, other)),
+        # A `partial` has one argument less: what is whole is known by name.
+        ("bound", cut(partial(pnce.distillation, a))(y, other, further), pnce.distillation(a, b, other, further)),
+        ("labels", cut(pnce.supcon)(x, labels, temperature=temperature), pnce.supcon(a, labels, temperature=0.5)),
+        ("grades", cut(pnce.cosent)(x, y, grades), pnce.cosent(a, b, grades)),
+        ("queue", cut(pnce.moco)(x, y, queue), pnce.moco(a, b, short)),
+        ("mask", cut(pnce.info_nce)(x, y, mask=mask), pnce.info_nce(a, b, mask=mask)),
+        ("a keyword", cut(lambda p, *, q: pnce.info_nce(p, q), arrays=["q"])(x, q=y), pnce.info_nce(a, b)),
+        ("keywords", cut(named, arrays=["first", "second"])(first=x, second=y), pnce.info_nce(a, b)),
+        ("a weight of 0", weighted(x, y), 2.0 * pnce.info_nce(a, b)),
+    ):
+        assert variant.to_list(found) == variant.to_list(wanted), name
 
 
 def test_embeddings_with_three_axes_are_cut_at_the_last(variant: Variant) -> None:
@@ -148,20 +133,6 @@ def test_the_first_embeddings_say_what_the_full_width_is(variant: Variant) -> No
     value = pnce.matryoshka(loss, [2])(x, (y, narrow), [numbers, marks, wide])
     assert seen == [[(N, 2), (N, 2), (N, 3), (N, D), (N, D), (N, 2 * D)]]
     assert variant.to_list(value) == variant.to_list(pnce.info_nce(x[:, :2], y[:, :2]))
-
-
-def test_embeddings_that_are_all_named(variant: Variant) -> None:
-    x, y = (variant.floats(vectors(N, seed)) for seed in (1, 2))
-    nested = pnce.matryoshka(lambda *, a, b: pnce.info_nce(a, b), [2], arrays=["a", "b"])
-    assert variant.to_list(nested(a=x, b=y)) == variant.to_list(pnce.info_nce(x[:, :2], y[:, :2]))
-
-
-def test_teachers_stay_whole_where_a_student_is_bound(variant: Variant) -> None:
-    """A `partial` has one argument less: what is whole is known by name."""
-    x, y, *teachers = (variant.floats(vectors(N, seed)) for seed in (1, 2, 3, 4))
-    bound = partial(pnce.distillation, x[:, :2])
-    wanted = variant.to_list(pnce.distillation(x[:, :2], y[:, :2], *teachers))
-    assert variant.to_list(pnce.matryoshka(bound, [2])(y, *teachers)) == wanted
 
 
 @SIXTEEN_BITS

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,11 @@ LOSSES: dict[str, Any] = {
 }
 
 
+def at_half(name: str) -> Any:
+    """Give a loss of two embeddings alone, at a temperature of a half."""
+    return lambda a, b, **options: LOSSES[name](a, b, None, 0.5, **options)
+
+
 def distance(found: Any, wanted: Any) -> float:
     """Give the largest difference of value and gradients."""
     pairs = zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True)
@@ -100,22 +106,22 @@ def check_loss(name: str, mesh: Any, *, vma: bool, block_size: Any) -> float:
     return max(distance(outside, wanted), distance(within, wanted))
 
 
+def over(mesh: Any, loss: Any) -> Any:
+    """Map a loss of two arrays over the rows that each device has of them."""
+    ranks, rows = pnce.across("data"), P("data")
+    return jax.shard_map(lambda a, b: loss(a, b, across=ranks), mesh=mesh, in_specs=(rows, rows), out_specs=P())
+
+
 def check_second_order(mesh: Any) -> dict[str, float]:
     """Compare products of the Hessian with a vector."""
-    ranks, found, b = pnce.across("data"), {}, jnp.asarray(B)
+    found, b = {}, jnp.asarray(B)
     for name in ("info_nce", "clip", "siglip", "nt_xent"):
-        loss = LOSSES[name]
-        alone = lambda a: loss(a, b, None, 0.5)  # noqa: B023, E731
-        mapped: Any = jax.shard_map(
-            lambda a, b: loss(a, b, None, 0.5, across=ranks),  # noqa: B023
-            mesh=mesh,
-            in_specs=(P("data"), P("data")),
-            out_specs=P(),
-        )
-        together = lambda a: mapped(a, b)  # noqa: B023, E731
-        wanted = jax.jvp(jax.grad(alone), (A,), (V,))[1]
-        forward = jax.jit(lambda a, v: jax.jvp(jax.grad(together), (a,), (v,))[1])(A, V)  # noqa: B023
-        reverse = jax.jit(jax.grad(lambda a: (jax.grad(together)(a) * V).sum()))(A)  # noqa: B023
+        alone = at_half(name)
+        mapped = over(mesh, alone)
+        slope, together = jax.grad(alone), jax.grad(mapped)
+        wanted = jax.jvp(lambda a, f=slope: f(a, b), (A,), (V,))[1]
+        forward = jax.jit(lambda a, v, f=together: jax.jvp(lambda a: f(a, b), (a,), (v,))[1])(A, V)
+        reverse = jax.jit(jax.grad(lambda a, f=together: (f(a, b) * V).sum()))(A)
         found[name] = max(distance(forward, wanted), distance(reverse, wanted))
     return found
 
@@ -123,14 +129,9 @@ def check_second_order(mesh: Any) -> dict[str, float]:
 def check_half(mesh: Any) -> dict[str, Any]:
     """Compare bfloat16 with one device, and look at what is sent."""
     a, b = (jnp.asarray(x, dtype=jnp.bfloat16) for x in (A, B))
-    wanted = jax.grad(lambda a, b: pnce.info_nce(a, b, temperature=0.1), (0, 1))(a, b)
-    mapped = jax.shard_map(
-        lambda a, b: pnce.info_nce(a, b, temperature=0.1, across=pnce.across("data")),
-        mesh=mesh,
-        in_specs=(P("data"), P("data")),
-        out_specs=P(),
-    )
-    slope = jax.jit(jax.grad(mapped, (0, 1)))
+    loss = partial(pnce.info_nce, temperature=0.1)
+    wanted = jax.grad(loss, (0, 1))(a, b)
+    slope = jax.jit(jax.grad(over(mesh, loss), (0, 1)))
     text = slope.lower(a, b).as_text()
     sent = [line for line in text.splitlines() if "all_gather" in line]
     return {
@@ -144,13 +145,7 @@ def check_collectives(mesh: Any) -> dict[str, Any]:
     kinds = ("all-gather", "all-reduce", "reduce-scatter", "all-to-all", "collective-permute")
     found = {}
     for name in ("info_nce", "clip", "nt_xent"):
-        mapped = jax.shard_map(
-            lambda a, b: LOSSES[name](a, b, None, 0.5, across=pnce.across("data")),  # noqa: B023
-            mesh=mesh,
-            in_specs=(P("data"), P("data")),
-            out_specs=P(),
-        )
-        text = str(jax.jit(jax.value_and_grad(mapped, (0, 1))).lower(A, B).compile().as_text())
+        text = str(jax.jit(jax.value_and_grad(over(mesh, at_half(name)), (0, 1))).lower(A, B).compile().as_text())
         found[name] = {kind: text.count(f" {kind}(") + text.count(f" {kind}-start(") for kind in kinds}
     return found
 
@@ -161,7 +156,7 @@ def check_global(mesh: Any) -> dict[str, Any]:
     a, b = (jax.device_put(x, where) for x in (A, B))
     found: dict[str, Any] = {}
     for name in ("info_nce", "clip", "siglip", "nt_xent"):
-        step = jax.value_and_grad(lambda a, b: LOSSES[name](a, b, None, 0.5), (0, 1))  # noqa: B023
+        step = jax.value_and_grad(at_half(name), (0, 1))
         found[name] = distance(jax.jit(step)(a, b), step(A, B))
     explicit = jax.make_mesh((SIZE,), ("data",), axis_types=(AxisType.Explicit,))
     with jax.set_mesh(explicit):

@@ -14,7 +14,7 @@ from .._package import pnce
 from ..variants import differentiate, flatten, generator
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from ..variants import Nested, Variant
 
@@ -81,14 +81,6 @@ def test_nothing_is_changed_in_place(variant: Variant, batch: int) -> None:
     assert variant.to_list(rows) == vectors(batch, 2)
 
 
-def test_one_batch_or_two_are_the_same(variant: Variant) -> None:
-    queue = pnce.queue_init(variant.floats(vectors(1, 0)), size=4)
-    rows = vectors(6, 3)
-    at_once = pnce.queue_push(queue, variant.floats(rows))
-    in_turn = pnce.queue_push(pnce.queue_push(queue, variant.floats(rows[:1])), variant.floats(rows[1:]))
-    assert contents(variant, at_once) == contents(variant, in_turn)
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_the_queue_keeps_its_dtype(variant: Variant, dtype: str) -> None:
     """Rows of another of 16 or 32 bits are rounded to it; those that the queue holds stay as they are."""
@@ -122,20 +114,19 @@ def test_labels_move_with_their_rows(variant: Variant, batch: int, kind: str) ->
         assert variant.to_list(queue.labels) == model
 
 
-def test_labels_of_a_shorter_dtype_are_taken(variant: Variant) -> None:
-    rows = variant.floats(vectors(2, 1))
-    queue = pnce.queue_init(rows, 3, labels=variant.array([5, 6], "int32"))
-    queue = pnce.queue_push(queue, rows, labels=variant.array([7, 8], "int8"))
-    assert queue.labels is not None
-    assert queue.labels.dtype == variant.dtype("int32")
-    assert variant.to_list(queue.labels) == [0, 7, 8]
-
-
-@pytest.mark.parametrize(("held", "given"), [("uint8", "int8"), ("int8", "uint8"), ("int8", "int32")])
-def test_labels_that_the_queue_cannot_hold_are_refused(variant: Variant, held: str, given: str) -> None:
-    rows = variant.floats(vectors(2, 1))
+@pytest.mark.parametrize(
+    ("held", "given"), [("int32", "int8"), ("uint8", "int8"), ("int8", "uint8"), ("int8", "int32")]
+)
+def test_labels_of_another_dtype(variant: Variant, held: str, given: str) -> None:
+    """Those of a shorter one are taken; others are refused."""
+    rows, labels = variant.floats(vectors(2, 1)), variant.array([7, 8], given)
     queue = pnce.queue_init(rows, 3, labels=variant.array([5, 6], held))
-    labels = variant.array([7, 8], given)
+    if held == "int32":
+        pushed = pnce.queue_push(queue, rows, labels=labels)
+        assert pushed.labels is not None
+        assert pushed.labels.dtype == variant.dtype("int32")
+        assert variant.to_list(pushed.labels) == [0, 7, 8]
+        return
     with pytest.raises(TypeError, match=r"\Alabels: expected a dtype that the queue's, .*, has all numbers of, got"):
         pnce.queue_push(queue, rows, labels=labels)
 
@@ -169,33 +160,6 @@ def test_no_gradient_is_kept(variant: Variant) -> None:
     assert set(flatten(variant.to_list(gradient))) == {0.0}
 
 
-HOLDERS = ("moco", "nnclr", "proto_nce", "nt_xent", "dclw", "supcon")
-
-
-@pytest.mark.parametrize("full", [True, False])
-@pytest.mark.parametrize("loss", HOLDERS)
-def test_what_a_queue_holds_has_no_gradient(variant: Variant, loss: str, *, full: bool) -> None:
-    """A loss pulls the embeddings, and nothing of what it remembers."""
-    labels, slot_labels, ones = variant.array([0, 1, 2]), variant.array([0, 1, 0, 2, 1]), variant.floats([1.0] * 3)
-    valid = variant.array([True] * 4 + [full])
-
-    def of_all(a: Any, b: Any, held: Any) -> Any:
-        queue = pnce.Queue(held, valid)
-        if loss == "proto_nce":
-            return pnce.proto_nce(a, a * 0.5, labels, ones, key=b, queue=queue)
-        if loss == "supcon":
-            return pnce.supcon(a + b, labels, keys=queue, key_labels=slot_labels)
-        if loss in {"nt_xent", "dclw"}:
-            return getattr(pnce, loss)(a, b, keys=queue)
-        return getattr(pnce, loss)(a, b, queue)
-
-    arrays = [variant.floats(vectors(rows, seed)) for rows, seed in ((3, 1), (3, 2), (5, 3))]
-    value, gradients = differentiate(of_all, arrays)
-    assert float(value) != 0.0
-    assert set(flatten(variant.to_list(gradients[2]))) == {0.0}
-    assert any(flatten(variant.to_list(gradients[1])))
-
-
 # --- what takes no part ---------------------------------------------------------------------------------------------
 
 
@@ -206,24 +170,48 @@ def memories(variant: Variant, rows: list[list[float]], dirt: float) -> tuple[pn
     return pnce.Queue(variant.floats(slots), variant.array(WRITTEN)), variant.floats(rows)
 
 
-LOSSES: dict[str, Callable[..., Any]] = {
-    "moco": pnce.moco,
-    "nnclr": pnce.nnclr,
-    "nnclr symmetric": lambda *arrays, **options: pnce.nnclr(*arrays, symmetric=True, **options),
+MEMORIES: Mapping[str, dict[str, Any]] = {
+    "moco": {},
+    "nnclr": {},
+    "nnclr symmetric": {"symmetric": True},
+    "proto_nce": {},
+    "nt_xent": {},
+    "nt_xent three views": {},
+    "dcl": {},
+    "flat_nce": {},
+    "dclw": {},
+    "supcon": {},
+    "supcon separate": {"multi_positive": "separate"},
+    "nca": {},
+    "contrastive": {"margin": 3.0},
+    "triplet_from_labels": {"margin": 3.0},
+    "triplet_from_labels hard": {"mining": "batch_hard", "form": "soft"},
 }
-FIRST = {("cosine", None)}
-CALLS = [
-    pytest.param(loss, similarity, block, marks=[] if (similarity, block) in FIRST else [pytest.mark.exhaustive])
-    for loss in LOSSES
-    for similarity in pnce.similarities.NAMES
-    for block in (None, 2)
-]
+"""Losses that remember, and their options."""
+
+REMEMBER, OF_LABELS = [*MEMORIES][:3], [*MEMORIES][9:]
+SLOT_LABELS = [0, 1, 7, 0, 2, 1]
 
 
-def run(variant: Variant, loss: Callable[..., Any], queue: Any, **options: Any) -> list[Nested]:
+def call(variant: Variant, name: str, a: Any, b: Any, memory: Any, **options: Any) -> Any:
+    """Call a loss of three pairs with a memory: keys, a queue or a support."""
+    loss, labels = getattr(pnce, name.partition(" ")[0]), variant.array([0, 1, 1])
+    options = {**MEMORIES[name], **options}
+    if name in REMEMBER:
+        return loss(a, b, memory, **options)
+    if name == "proto_nce":
+        return loss(a, a * 0.5, labels, variant.floats([0.5, 0.25, 1.0]), key=b, queue=memory, **options)
+    if name in OF_LABELS:
+        return loss(a + b, labels, keys=memory, **options)
+    return loss(a, b, *([a * 0.5 + b] if "three views" in name else []), keys=memory, **options)
+
+
+def run(variant: Variant, name: str, memory: Any, **options: Any) -> list[Nested]:
     """Give the loss with a memory, and its gradients with respect to both embeddings and the temperature."""
     arrays = [variant.floats(vectors(3, 1)), variant.floats(vectors(3, 2)), variant.floats(0.5)]
-    value, gradients = differentiate(lambda a, b, t: loss(a, b, queue, temperature=t, **options), arrays)
+    value, gradients = differentiate(
+        lambda a, b, t: call(variant, name, a, b, memory, temperature=t, **options), arrays
+    )
     return [variant.to_list(x) for x in (value, *gradients)]
 
 
@@ -236,36 +224,71 @@ def assert_same(variant: Variant, got: list[Nested], wanted: list[Nested]) -> No
         assert all(abs(a - b) <= 8 * variant.eps() * scale for a, b in pairs), (ours, theirs)
 
 
-@pytest.mark.parametrize(("loss", "similarity", "block_size"), CALLS)
-def test_unwritten_slots_change_nothing(variant: Variant, loss: str, similarity: str, block_size: int | None) -> None:
-    """Whatever they hold, and wherever they are."""
-    wanted: list[Nested] | None = None
-    for dirt in DIRT if similarity == "cosine" else DIRT[1:2]:
-        queue, written = memories(variant, vectors(sum(WRITTEN), 3), dirt)
-        options = {"similarity": similarity, "block_size": block_size}
-        if wanted is None:
-            wanted = run(variant, LOSSES[loss], written, **options)
-        assert_same(variant, run(variant, LOSSES[loss], queue, **options), wanted)
+CALLS = [
+    *(pytest.param(name, None, None) for name in MEMORIES),
+    *(pytest.param(name, None, 2, marks=pytest.mark.exhaustive) for name in MEMORIES),
+    *(
+        pytest.param(name, similarity, block_size, marks=pytest.mark.exhaustive)
+        for name in REMEMBER
+        for similarity in pnce.similarities.NAMES
+        for block_size in (None, 2)
+    ),
+]
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("dirt", DIRT)
-@pytest.mark.parametrize("block_size", [None, 2])
-@pytest.mark.parametrize("loss", list(LOSSES))
-def test_no_slot_is_written(variant: Variant, loss: str, block_size: int | None, dirt: float) -> None:
-    """Nothing to contrast with, and no neighbour: nothing to learn."""
-    queue = pnce.Queue(variant.floats([[dirt] * D] * 4), variant.array([False] * 4))
-    found = run(variant, LOSSES[loss], queue, block_size=block_size)
-    assert found == [0.0, [[0.0] * D] * 3, [[0.0] * D] * 3, 0.0]
+@pytest.mark.parametrize(("name", "similarity", "block_size"), CALLS)
+def test_unwritten_slots_change_nothing(
+    variant: Variant, name: str, similarity: str | None, block_size: int | None
+) -> None:
+    """Neither positives nor negatives, whatever they hold, whatever their labels are, and wherever they are."""
+    options = {"block_size": block_size, **({} if similarity is None else {"similarity": similarity})}
+    _, written = memories(variant, vectors(sum(WRITTEN), 3), 0.0)
+    slot_labels = variant.array(SLOT_LABELS)
+    among = variant.array([label for label, held in zip(SLOT_LABELS, WRITTEN, strict=True) if held])
+    wanted = run(variant, name, written, **options, **({"key_labels": among} if name in OF_LABELS else {}))
+    for dirt in DIRT if similarity is None else [math.nan]:
+        queue, _ = memories(variant, vectors(sum(WRITTEN), 3), dirt)
+        if name in OF_LABELS:
+            assert_same(variant, run(variant, name, queue, key_labels=slot_labels, **options), wanted)
+            queue = queue._replace(labels=slot_labels)
+        assert_same(variant, run(variant, name, queue, **options), wanted)
+
+
+@pytest.mark.parametrize("name", [name for name in MEMORIES if name != "proto_nce"])
+@pytest.mark.parametrize("block_size", [None, pytest.param(2, marks=pytest.mark.exhaustive)])
+def test_no_slot_is_written(variant: Variant, name: str, block_size: int | None) -> None:
+    """Nothing to contrast with, and no neighbour: nothing to learn. Views among keys have each other."""
+    for dirt in DIRT:
+        labels = variant.array([0, 1, 0, 1]) if name in OF_LABELS else None
+        queue = pnce.Queue(variant.floats([[dirt] * D] * 4), variant.array([False] * 4), labels)
+        found = run(variant, name, queue, block_size=block_size)
+        if name in {*REMEMBER, *OF_LABELS}:
+            assert found == [0.0, [[0.0] * D] * 3, [[0.0] * D] * 3, 0.0]
+        else:
+            assert_same(variant, found, run(variant, name, None, block_size=block_size))
+
+
+@pytest.mark.parametrize("full", [True, False])
+@pytest.mark.parametrize("name", ["moco", "nnclr", "proto_nce", "nt_xent", "dclw", "supcon"])
+def test_what_a_queue_holds_has_no_gradient(variant: Variant, name: str, *, full: bool) -> None:
+    """A loss pulls the embeddings, and nothing of what it remembers."""
+    valid, labels = variant.array([True] * 4 + [full]), variant.array([0, 1, 0, 2, 1]) if name == "supcon" else None
+    arrays = [variant.floats(vectors(rows, seed)) for rows, seed in ((3, 1), (3, 2), (5, 3))]
+    value, gradients = differentiate(
+        lambda a, b, held: call(variant, name, a, b, pnce.Queue(held, valid, labels)), arrays
+    )
+    assert float(value) != 0.0
+    assert set(flatten(variant.to_list(gradients[2]))) == {0.0}
+    assert any(flatten(variant.to_list(gradients[1])))
 
 
 @pytest.mark.parametrize("size", [2, pytest.param(5, marks=pytest.mark.exhaustive)])
-@pytest.mark.parametrize("loss", list(LOSSES))
-def test_a_pushed_queue_is_the_array_of_its_rows(variant: Variant, loss: str, size: int) -> None:
+@pytest.mark.parametrize("name", REMEMBER)
+def test_a_pushed_queue_is_the_array_of_its_rows(variant: Variant, name: str, size: int) -> None:
     """Partly written or full: the loss is that of the rows it holds."""
     rows = vectors(3, 4)
     queue = pnce.queue_push(pnce.queue_init(variant.floats(rows), size), variant.floats(rows))
-    assert_same(variant, run(variant, LOSSES[loss], queue), run(variant, LOSSES[loss], variant.floats(rows[-size:])))
+    assert_same(variant, run(variant, name, queue), run(variant, name, variant.floats(rows[-size:])))
 
 
 @pytest.mark.exhaustive
@@ -275,11 +298,11 @@ def test_a_mask_comes_on_top(variant: Variant, block_size: int | None) -> None:
     queue, written = memories(variant, vectors(sum(WRITTEN), 3), math.nan)
     mask = [[(i + j) % 3 > 0 for j in range(len(WRITTEN))] for i in range(3)]
     among = [[bit for bit, held in zip(row, WRITTEN, strict=True) if held] for row in mask]
-    assert_same(
-        variant,
-        run(variant, pnce.moco, queue, mask=variant.array(mask), block_size=block_size),
-        run(variant, pnce.moco, written, mask=variant.array(among), block_size=block_size),
+    found, wanted = (
+        run(variant, "moco", memory, mask=variant.array(marks), block_size=block_size)
+        for memory, marks in ((queue, mask), (written, among))
     )
+    assert_same(variant, found, wanted)
 
 
 def test_a_query_whose_slots_were_not_written_may_hold_anything(variant: Variant) -> None:
@@ -296,101 +319,24 @@ def test_a_query_whose_slots_were_not_written_may_hold_anything(variant: Variant
     assert [gradient[1] for gradient in results[0][1:]] == [[0.0] * D] * 2
 
 
-OF_LABELS: dict[str, Callable[..., Any]] = {
-    "supcon": pnce.supcon,
-    "supcon separate": lambda *arrays, **options: pnce.supcon(*arrays, multi_positive="separate", **options),
-    "nca": pnce.nca,
-    "contrastive": lambda *arrays, **options: pnce.contrastive(*arrays, margin=3.0, **options),
-    "triplet_from_labels": lambda *arrays, **options: pnce.triplet_from_labels(*arrays, margin=3.0, **options),
-    "triplet_from_labels hard": lambda *arrays, **options: pnce.triplet_from_labels(
-        *arrays, mining="batch_hard", form="soft", **options
-    ),
-}
-SLOT_LABELS = [0, 1, 7, 0, 2, 1]
-
-
-def run_with_keys(variant: Variant, loss: str, keys: Any, **options: Any) -> list[Nested]:
-    """Give a loss of labelled embeddings, and its gradients with respect to these and the temperature."""
-    labels = variant.array([0, 1, 1])
-    value, gradients = differentiate(
-        lambda x, t: OF_LABELS[loss](x, labels, keys=keys, temperature=t, **options),
-        [variant.floats(vectors(3, 1)), variant.floats(0.5)],
-    )
-    return [variant.to_list(x) for x in (value, *gradients)]
-
-
-@pytest.mark.parametrize("block_size", [None, 2])
-@pytest.mark.parametrize("loss", list(OF_LABELS))
-def test_unwritten_slots_are_no_keys(variant: Variant, loss: str, block_size: int | None) -> None:
-    """Neither positives nor negatives, whatever they hold, and whatever their labels are."""
-    for dirt in DIRT:
-        queue, written = memories(variant, vectors(sum(WRITTEN), 3), dirt)
-        among = [label for label, held in zip(SLOT_LABELS, WRITTEN, strict=True) if held]
-        wanted = run_with_keys(variant, loss, written, key_labels=variant.array(among), block_size=block_size)
-        queue = queue._replace(labels=variant.array(SLOT_LABELS))
-        assert_same(variant, run_with_keys(variant, loss, queue, block_size=block_size), wanted)
-        given = run_with_keys(variant, loss, queue, key_labels=variant.array(SLOT_LABELS), block_size=block_size)
-        assert_same(variant, given, wanted)
-
-
-@pytest.mark.parametrize("loss", list(OF_LABELS))
-def test_no_key_is_written(variant: Variant, loss: str) -> None:
-    queue = pnce.Queue(variant.floats([[math.nan] * D] * 4), variant.array([False] * 4), variant.array([0, 1, 0, 1]))
-    assert run_with_keys(variant, loss, queue) == [0.0, [[0.0] * D] * 3, 0.0]
-
-
-@pytest.mark.parametrize("loss", list(OF_LABELS))
-def test_the_batch_among_the_keys_without_itself(variant: Variant, loss: str) -> None:
+@pytest.mark.parametrize("name", OF_LABELS)
+def test_the_batch_among_the_keys_without_itself(variant: Variant, name: str) -> None:
     """With a mask that leaves out each row's pair with itself, keys that are the batch are no keys at all."""
-    rows, labels = vectors(4, 1), variant.array([0, 1, 0, 1])
+    labels, loss = variant.array([0, 1, 0, 1]), getattr(pnce, name.partition(" ")[0])
     mask = variant.array([[i != j for j in range(4)] for i in range(4)])
+    arrays = [variant.floats(vectors(4, 1)), variant.floats(0.5)]
 
-    def both(x: Any, t: Any, **options: Any) -> Any:
-        return OF_LABELS[loss](x, labels, temperature=t, **options)
+    def found(function: Callable[..., Any]) -> list[Nested]:
+        value, gradients = differentiate(function, arrays)
+        return [variant.to_list(x) for x in (value, *gradients)]
 
-    arrays = [variant.floats(rows), variant.floats(0.5)]
-    keyed = differentiate(lambda x, t: both(x, t, keys=x, key_labels=labels, mask=mask), arrays)
-    alone = differentiate(both, arrays)
-    got, wanted = ([variant.to_list(x) for x in (value, *gradients)] for value, gradients in (keyed, alone))
-    assert_same(variant, got, wanted)
+    def keyed(x: Any, t: Any) -> Any:
+        return loss(x, labels, keys=x, key_labels=labels, mask=mask, temperature=t, **MEMORIES[name])
 
+    def alone(x: Any, t: Any) -> Any:
+        return loss(x, labels, temperature=t, **MEMORIES[name])
 
-VIEWS: dict[str, Callable[..., Any]] = {
-    "nt_xent": pnce.nt_xent,
-    "nt_xent three views": lambda a, b, **options: pnce.nt_xent(a, b, a * 0.5 + b, **options),
-    **{name: getattr(pnce, name) for name in ("dcl", "flat_nce", "dclw")},
-}
-
-
-@pytest.mark.parametrize("block_size", [None, 2])
-@pytest.mark.parametrize("loss", list(VIEWS))
-def test_unwritten_slots_are_no_negatives_of_views(variant: Variant, loss: str, block_size: int | None) -> None:
-    """A queue without any is as good as none."""
-
-    def of_views(a: Any, b: Any, memory: Any, **options: Any) -> Any:
-        return VIEWS[loss](a, b, keys=memory, block_size=block_size, **options)
-
-    for dirt in DIRT:
-        queue, written = memories(variant, vectors(sum(WRITTEN), 3), dirt)
-        assert_same(variant, run(variant, of_views, queue), run(variant, of_views, written))
-        empty = pnce.Queue(variant.floats([[dirt] * D] * 4), variant.array([False] * 4))
-        assert_same(variant, run(variant, of_views, empty), run(variant, of_views, None))
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("block_size", [None, 2])
-def test_the_queue_of_proto_nce(variant: Variant, block_size: int | None) -> None:
-    queue, written = memories(variant, vectors(sum(WRITTEN), 3), math.nan)
-    prototypes = variant.floats(vectors(2, 5)), variant.array([0, 1, 0]), variant.floats([0.5, 0.25])
-
-    def loss(embeddings: Any, key: Any, memory: Any, **options: Any) -> Any:
-        return pnce.proto_nce(embeddings, *prototypes, key=key, queue=memory, **options)
-
-    assert_same(
-        variant,
-        run(variant, loss, queue, block_size=block_size),
-        run(variant, loss, written, block_size=block_size),
-    )
+    assert_same(variant, found(keyed), found(alone))
 
 
 def test_the_rows_of_neighbours_come_before_those_of_the_view(variant: Variant) -> None:
