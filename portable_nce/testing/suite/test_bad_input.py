@@ -1,814 +1,402 @@
-"""Bad input is refused with what was expected, what came, and how to mend it, by the name of the argument."""
+"""Bad arrays are refused with what was expected, what came, and how to mend it, by the name of the argument.
+
+Every array of every function is exchanged for what it cannot be. What does not depend on the library, such as the
+values of options, is tested once, by the project itself.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from typing import Any
+import inspect
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from operator import attrgetter
+from typing import Any, TypeAlias
 
 import pytest
 
 from .._package import pnce as package
-from ..variants import Variant, foreign_array
+from ..cases import CASES, LOSSES, Case, Nested, example, lengths
+from ..variants import Variant, flatten, foreign_array
 
 pnce: Any = package  # wrong calls, which type checkers would refuse
 
 N, D = 4, 3
+LENGTHS = lengths(N, D)
+
+
+# --- every array of every function ----------------------------------------------------------------------------------
+
+FURTHER = {**dict.fromkeys(("weights", "ids"), "N"), "keys": "MD"}
+"""The axes of arrays that may be left out, beside those of the table."""
+
+SCALARS = ("margin", "positive_margin", "sigma", "alpha", "l2", "logit_bias")
+"""The numbers that may be arrays of one entry, beside those of the table."""
+
+NAMED = {"view_c": r"further_views\[0\]", "bilinear": "weight", "labels": r"labels|(pairing\.)?(rows|columns)"}
+NAMED |= {"columns": r"(pairing\.)?columns", "noise_scores": "(noise|data)_scores"}
+"""How an error calls what the table calls otherwise."""
+
+TOGETHER = {"foreign", "a row more", "a column more"}
+"""What is wrong beside other arrays only: tried for all but the first, and perhaps an error of one behind."""
+
+TAKEN: Mapping[str, set[str]] = {
+    "a row more": {"negative_keys", "queue", "support", "keys"},
+    "another kind": {"weights", "grades"},
+    "truth values": {"weights", "grades", "mask"},
+    "a column more": {"noise_scores"},
+    "a list": {"prototypes"},  # of clusterings
+    "one axis less": {"log_q", "noise_log_q", "log_baseline"},  # one for all rows
+}
+"""What an array can be."""
+
+TAKEN_BY = {
+    ("info_nce own", "negative_keys", "one axis less"),
+    ("info_nce index", "positive_key", "a row more"),
+    ("contrast", "y", "a row more"),
+    *(
+        (f"bounds.{name}", "scores", f"one axis {than}")
+        for name in ("barber_agakov", "vub")
+        for than in ("more", "less")
+    ),
+    ("bounds.barber_agakov", "scores", "a row more"),
+    ("bounds.tuba one baseline", "scores", "a row more"),
+    ("bounds.mine second step, more columns than rows", "scores", "a row more"),
+    ("density.recover_log_prob one log_q for all contexts", "scores", "a row more"),
+    ("density.self_normalization exact, std", "scores", "a row more"),
+    *(
+        ("diagnostics.effective_sample_size positives, weights, mask", "positives", change)
+        for change in ("truth values", "another kind")  # which an objective refuses
+    ),
+    ("matryoshka", "text", "foreign"),  # whose dtypes are compared first, of which a library may warn
+}
+"""The same of one function, or of one call of it."""
+
+
+def examples() -> Mapping[str, list[Case]]:
+    """Give by the name of a function a call of it with each set of arrays that it takes, and of axes that they have."""
+    table = [example(name, N, D) for name, loss in LOSSES.items() if "slots" not in loss.options]
+    table += [case for case in CASES if case.loss.startswith(("bounds.", "density.", "diagnostics."))]
+    found: dict[str, dict[Any, Case]] = {}
+    for case in table:
+        arrays = {**case.arguments, **case.constants}
+        sort = tuple((key, rank(x)) for key, x in arrays.items())
+        found.setdefault(case.loss, {}).setdefault(sort, case)
+    return {name: [*cases.values()] for name, cases in found.items()}
+
+
+def rank(nested: Nested) -> int:
+    """Count the axes."""
+    return 1 + rank(nested[0]) if isinstance(nested, list) else 0
+
+
+def with_further(case: Case) -> Iterator[tuple[dict[str, Nested], list[str]]]:
+    """Give arrays by name, and which of them to exchange: those of a case, and each that may be added to them."""
+    given = {**case.arguments, **case.constants}
+    yield given, [*given]
+    if case.name not in LOSSES or case.loss == "matryoshka":
+        return
+    loss = LOSSES[case.name]
+    free = inspect.signature(attrgetter(case.loss)(pnce)).parameters.keys() - given.keys()
+    shapes = {key: tuple(LENGTHS[axis] for axis in axes) for key, axes in FURTHER.items()}
+    added = {key: filled(shape, integers=key == "ids") for key, shape in shapes.items()} | dict.fromkeys(SCALARS, 0.5)
+    for key in sorted(free & added.keys()):
+        further = {key: added[key]}
+        if key == "keys" and "key_labels" in free:
+            further["key_labels"] = filled((LENGTHS["M"],), integers=True)
+        yield given | further, [*further]
+    if loss.laws and "mask" in free:
+        length = lengths(N, D, loss.views)
+        yield {**given, "mask": filled(tuple(length[axis] for axis in loss.mask), truths=True)}, ["mask"]
+    if case.loss.startswith("from_scores.") and "positives" in free:
+        yield {**given, "positives": [*range(N)]}, ["positives"]
+
+
+def filled(shape: Sequence[int], *, integers: bool = False, truths: bool = False) -> Nested:
+    """Make a nested list of one number."""
+    nested: Nested = True if truths else 1 if integers else 0.5
+    for length in reversed(shape):
+        nested = [nested] * length
+    return nested
+
+
+def each(nested: Nested, value: Any) -> Nested:
+    """Exchange every number."""
+    return [each(part, value) for part in nested] if isinstance(nested, list) else value
+
+
+def wider(nested: Nested) -> Nested:
+    """Repeat the last entry of the last axis."""
+    return [*map(wider, nested)] if isinstance(nested[0], list) else [*nested, nested[-1]]
+
+
+def made(variant: Variant, nested: Nested) -> Any:
+    """Make an array."""
+    return variant.floats(nested) if isinstance(flatten(nested)[0], float) else variant.array(nested)
+
+
+Classes: TypeAlias = type[Exception] | tuple[type[Exception], ...]
+
+
+def wrong(variant: Variant, key: str, x: Nested) -> Iterator[tuple[str, Classes, Any]]:
+    """Give what an array cannot be, and the classes of the error."""
+    other = 1 if isinstance(flatten(x)[0], float) else 0.5
+    yield "a list", TypeError, x if isinstance(x, list) else "text"
+    kind = (TypeError, ValueError) if key == "positives" else TypeError  # as a matrix they would do
+    yield "another kind", kind, variant.array(each(x, other))
+    yield "truth values", kind, variant.array(each(x, value=True))
+    yield "foreign", TypeError, foreign_array(variant, x)
+    yield "one axis more", ValueError if isinstance(x, list) else (TypeError, ValueError), made(variant, [x, x])
+    if isinstance(x, list):
+        yield "one axis less", ValueError, made(variant, x[0])
+        yield "no rows", ValueError, made(variant, x)[:0, ...]
+        yield "a row more", ValueError, made(variant, [*x, x[-1]])
+        if isinstance(x[0], list):
+            yield "a column more", ValueError, made(variant, wider(x))
+
+
+def assert_refused(told: str, name: str, classes: Classes, call: Callable[[], Any]) -> None:
+    """See that an error begins with the name of the argument, and says what was expected, and what came."""
+    try:
+        call()
+    except classes as error:
+        assert re.match(rf"(?s)\A({name})(\.valid)?: .*expected.*got", str(error)), f"{told}: {error!r}"  # noqa: PT017  (many calls)
+    else:
+        pytest.fail(f"{told}: taken")
+
+
+def names_of(case: Case, given: Mapping[str, Nested], key: str, change: str) -> str:
+    """Give the arguments that an error may name, as a pattern; empty where the change is no error."""
+    first, *others = given
+    alone = key == first and change in TOGETHER and (key, change) != ("scores", "a row more")
+    if alone or key in TAKEN.get(change, ()) or {(name, key, change) for name in (case.name, case.loss)} & TAKEN_BY:
+        return ""
+    behind = others[[first, *others].index(key) :] if change in TOGETHER - {"foreign"} else []
+    return "|".join(NAMED.get(name, name) for name in (key, *behind))
+
+
+EXAMPLES = examples()
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_wrong_arrays(variant: Variant, name: str) -> None:
+    for case in EXAMPLES[name]:
+        for given, exchanged in with_further(case):
+            good = {key: made(variant, x) for key, x in given.items()}
+            for key in exchanged:
+                for change, error, bad in wrong(variant, key, given[key]):
+                    names = names_of(case, given, key, change)
+                    if names:
+                        assert_refused(
+                            f"{case.name}, {key}: {change}", names, error, partial(case.call, {**good, key: bad})
+                        )
+
+
+# --- arrays that do not fit together, and what is no array ------------------------------------------------------------
 
 
 def embeddings(variant: Variant, rows: int = N, features: int = D, dtype: str | None = None) -> Any:
+    """Make embeddings."""
     return variant.floats([[float((3 * i + j) % 5) for j in range(features)] for i in range(rows)], dtype)
 
 
-def integers(variant: Variant, rows: int = N, columns: int = D) -> Any:
-    return variant.array([[(3 * i + j) % 5 for j in range(columns)] for i in range(rows)])
-
-
-def truths(variant: Variant, rows: int, columns: int) -> Any:
-    return variant.array([[True] * columns] * rows)
-
-
-def two(variant: Variant) -> tuple[Any, Any]:
-    return embeddings(variant), embeddings(variant)
+def truths(variant: Variant, *shape: int) -> Any:
+    """Make an array of True."""
+    return variant.array(filled(shape, truths=True))
 
 
 def classes(variant: Variant, rows: int = N) -> Any:
+    """Make labels."""
     return variant.array([i // 2 for i in range(rows)])
 
 
-def queued(variant: Variant, features: int = D, dtype: str | None = None) -> Any:
-    return pnce.queue_init(embeddings(variant, 2, features, dtype), size=5)
-
-
-def clustered(variant: Variant, prototypes: int = 2) -> tuple[Any, Any, Any]:
-    concentrations = variant.floats([0.5] * prototypes)
-    return embeddings(variant, prototypes), variant.array([0] * N), concentrations
-
-
-def predicted(variant: Variant) -> tuple[Any, Any]:
-    """Targets of two steps, of two features, and the projections on them."""
-    return variant.floats([[[1.0, 0.5]] * N] * 2), variant.floats([[[1.0] * D] * 2] * 2)
-
-
-Call = Callable[[Variant], Any]
-Make = Callable[[Variant], Any]
-
-
-def labelled(loss: Any, labels: Make = classes, rows: Make = embeddings, /, **options: Any) -> Call:
-    """Call a loss of labelled embeddings."""
-    return lambda v: loss(rows(v), labels(v), **options)
-
-
-def paired(loss: Any, **options: Any) -> Call:
-    """Call a loss of two arrays of embeddings."""
-    return lambda v: loss(*two(v), **options)
-
-
-def scored(name: str, scores: Make = lambda v: embeddings(v, 3, 3), /, **options: Any) -> Call:
-    """Call a loss of scores."""
-    return lambda v: getattr(pnce.from_scores, name)(scores(v), **options)
-
-
-def thrice(**options: Any) -> Call:
-    """Call the triplet loss."""
-    return lambda v: pnce.triplet(*two(v), embeddings(v), **options)
-
-
-def concentrated(**options: Any) -> Call:
-    """Call the function that makes concentrations."""
-    return lambda v: pnce.concentrations(embeddings(v), *clustered(v)[:2], **options)
-
-
-def keyed(loss: Any, labels: Make | None = lambda v: classes(v, 5), keys: Make = lambda v: embeddings(v, 5)) -> Call:
-    """Call a loss of labelled embeddings with keys."""
-    return lambda v: loss(embeddings(v), classes(v), keys=keys(v), key_labels=None if labels is None else labels(v))
-
-
-def viewed(loss: Any, **made: Make) -> Call:
-    """Call a loss of two views with further arrays."""
-    return lambda v: loss(*two(v), **{name: make(v) for name, make in made.items()})
-
-
-def labelled_queue(variant: Variant) -> Any:
-    return pnce.queue_init(embeddings(variant, 2), size=5, labels=classes(variant, 2))
-
-
-LABEL_LOSSES = (pnce.supcon, pnce.nca, pnce.soft_nearest_neighbor, pnce.contrastive, pnce.triplet_from_labels)
-
-SHAPES: dict[str, tuple[str, Call]] = {
-    "query is a vector": ("query", lambda v: pnce.info_nce(v.floats([1.0, 2.0]), embeddings(v))),
-    "query is a stack": ("query", lambda v: pnce.info_nce(v.floats([[[1.0, 2.0, 3.0]]]), embeddings(v))),
-    "positive_key is a vector": ("positive_key", lambda v: pnce.info_nce(embeddings(v), v.floats([1.0, 2.0]))),
-    "other feature count": ("positive_key", lambda v: pnce.info_nce(embeddings(v), embeddings(v, N, D + 1))),
-    "fewer keys than queries": ("positive_key", lambda v: pnce.info_nce(embeddings(v), embeddings(v, N - 1))),
-    "no rows": ("query", lambda v: pnce.info_nce(embeddings(v)[:0, :], embeddings(v))),
-    "negatives of other width": (
-        "negative_keys",
-        lambda v: pnce.info_nce(*two(v), embeddings(v, 5, D + 1)),
-    ),
-    "negatives for too few rows": (
-        "negative_keys",
-        lambda v: pnce.info_nce(*two(v), v.floats([[[1.0] * D]] * (N - 1))),
-    ),
-    "negatives a vector": ("negative_keys", lambda v: pnce.info_nce(*two(v), v.floats([1.0] * D))),
-    "keys that are not the queries' with shared negatives": (
-        "positive_key",
-        lambda v: pnce.info_nce(embeddings(v), embeddings(v, N + 1), embeddings(v, 5)),
-    ),
-    "symmetric but not square": (
-        "positive_key",
-        lambda v: pnce.info_nce(embeddings(v), embeddings(v, N + 1), symmetric=True),
-    ),
-    "views of unequal size": ("view_b", lambda v: pnce.nt_xent(embeddings(v), embeddings(v, N + 1))),
-    "image and text of unequal size": (
-        "text",
-        lambda v: pnce.clip(embeddings(v), embeddings(v, N + 1), logit_scale=1.0),
-    ),
-    "scores are a vector": ("scores", lambda v: pnce.from_scores.info_nce(v.floats([1.0, 2.0]))),
-    "fewer columns than rows": ("scores", lambda v: pnce.from_scores.info_nce(embeddings(v, 4, 3))),
-    "fewer columns than rows, flat_nce": ("scores", lambda v: pnce.from_scores.flat_nce(embeddings(v, 4, 3))),
-    "fewer columns than rows, dcl": ("scores", lambda v: pnce.from_scores.dcl(embeddings(v, 4, 3))),
-    "fewer columns than rows, bound": ("scores", lambda v: pnce.bounds.info_nce(embeddings(v, 4, 3))),
-    "one column, bound": ("scores", lambda v: pnce.bounds.dual_critic(embeddings(v, 1, 1))),
-    "critic of other length": ("u", lambda v: pnce.bounds.dual(embeddings(v, 3, 3), v.floats([1.0, 2.0]))),
-    "mask of other shape": ("mask", lambda v: pnce.from_scores.info_nce(embeddings(v, 3, 3), mask=truths(v, 3, 4))),
-    "mask of other shape, embeddings": ("mask", lambda v: pnce.info_nce(*two(v), mask=truths(v, N, N + 1))),
-    "mask of the positives' shape": (
-        "mask",
-        lambda v: pnce.info_nce(*two(v), embeddings(v, 5), mask=truths(v, N, N)),
-    ),
-    "mask of pairs, nt_xent": ("mask", lambda v: pnce.nt_xent(*two(v), mask=truths(v, N, N))),
-    "weights of other length": ("weights", lambda v: pnce.info_nce(*two(v), weights=v.floats([1.0] * (N + 1)))),
-    "weights a matrix": ("weights", lambda v: pnce.from_scores.dcl(embeddings(v, 3, 3), weights=embeddings(v, 3, 1))),
-    "weights of other length, dcl": ("weights", lambda v: pnce.dcl(*two(v), weights=v.floats([1.0] * (N + 1)))),
-    "positives of other length": (
-        "positives",
-        lambda v: pnce.from_scores.dcl(embeddings(v, 3, 3), positives=v.array([0])),
-    ),
-    "positives of other shape": (
-        "positives",
-        lambda v: pnce.from_scores.dcl(embeddings(v, 3, 3), positives=truths(v, 3, 2)),
-    ),
-    "temperature a vector": ("temperature", lambda v: pnce.info_nce(*two(v), temperature=v.floats([1.0, 2.0]))),
-    "logit_scale a vector": ("logit_scale", lambda v: pnce.clip(*two(v), logit_scale=v.floats([1.0, 2.0]))),
-    "bilinear of other shape": (
-        "weight",
-        lambda v: pnce.info_nce(*two(v), similarity=pnce.similarities.bilinear(embeddings(v, D + 1, D))),
-    ),
-    "labels of other length": (
-        r"pairing\.rows",
-        lambda v: pnce.contrast(embeddings(v), objective="info_nce", pairing=pnce.pairings.labels(v.array([0, 1, 0]))),
-    ),
-    **{
-        f"labels of other length, {loss.__name__}": (
-            "labels",
-            labelled(loss, lambda v: classes(v, N + 1)),
-        )
-        for loss in LABEL_LOSSES
-    },
-    **{f"labels a matrix, {loss.__name__}": ("labels", labelled(loss, integers)) for loss in LABEL_LOSSES},
-    **{
-        f"embeddings a vector, {loss.__name__}": (
-            "embeddings",
-            labelled(loss, classes, lambda v: v.floats([1.0] * N)),
-        )
-        for loss in LABEL_LOSSES
-    },
-    "mask of other shape, supcon": ("mask", lambda v: pnce.supcon(embeddings(v), classes(v), mask=truths(v, N, D))),
-    "weights of other length, triplet_from_labels": (
-        "weights",
-        lambda v: pnce.triplet_from_labels(embeddings(v), classes(v), weights=v.floats([1.0])),
-    ),
-    "further view of other size": (
-        r"further_views\[1\]",
-        lambda v: pnce.nt_xent(*two(v), embeddings(v), embeddings(v, N + 1)),
-    ),
-    "weights of neither samples nor views": (
-        "weights",
-        lambda v: pnce.nt_xent(*two(v), embeddings(v), weights=v.floats([1.0] * 2 * N)),
-    ),
-    "mask of two views of three": (
-        "mask",
-        lambda v: pnce.nt_xent(*two(v), embeddings(v), mask=truths(v, 2 * N, 2 * N)),
-    ),
-    "views of unequal size, dclw": ("view_b", lambda v: pnce.dclw(embeddings(v), embeddings(v, N + 1))),
-    "views of unequal size, relic": ("view_b", lambda v: pnce.relic(embeddings(v), embeddings(v, N + 1))),
-    "views of unequal width, relic": ("view_b", lambda v: pnce.relic(embeddings(v), embeddings(v, N, D + 1))),
-    "text of other width, siglip": (
-        "text",
-        lambda v: pnce.siglip(
-            embeddings(v), embeddings(v, 5, D + 1), logit_scale=1.0, logit_bias=0.0, negative_only=True
-        ),
-    ),
-    "mask of the batch, siglip": (
-        "mask",
-        lambda v: pnce.siglip(
-            *(embeddings(v), embeddings(v, 5)),
-            logit_scale=1.0,
-            logit_bias=0.0,
-            negative_only=True,
-            mask=truths(v, N, N),
-        ),
-    ),
-    "image and text of unequal size, siglip": (
-        "text",
-        lambda v: pnce.siglip(embeddings(v), embeddings(v, N - 1), logit_scale=1.0, logit_bias=0.0),
-    ),
-    "logit_bias a vector": (
-        "logit_bias",
-        lambda v: pnce.siglip(*two(v), logit_scale=1.0, logit_bias=v.floats([1.0, 2.0])),
-    ),
-    "query and key of unequal size, n_tuple": ("key", lambda v: pnce.n_tuple(embeddings(v), embeddings(v, N + 1))),
-    "targets of one step": ("targets", lambda v: pnce.cpc(embeddings(v), embeddings(v, N, 2), predicted(v)[1])),
-    "targets of other samples": (
-        "targets",
-        lambda v: pnce.cpc(embeddings(v, N + 1), *predicted(v)),
-    ),
-    "projections of other steps": (
-        "projections",
-        lambda v: pnce.cpc(embeddings(v), predicted(v)[0], predicted(v)[1][:1, :, :]),
-    ),
-    "projections the other way round": (
-        "projections",
-        lambda v: pnce.cpc(embeddings(v), predicted(v)[0], v.floats([[[1.0, 2.0]] * D] * 2)),
-    ),
-    "projections a matrix": ("projections", lambda v: pnce.cpc(embeddings(v), predicted(v)[0], embeddings(v, 2))),
-    "key of other size, moco": ("key", lambda v: pnce.moco(embeddings(v), embeddings(v, N - 1), embeddings(v, 5))),
-    "queue of other width": ("queue", lambda v: pnce.moco(*two(v), embeddings(v, 5, D + 1))),
-    "queue of other width, a Queue": ("queue", lambda v: pnce.moco(*two(v), queued(v, D + 1))),
-    "queue a vector": ("queue", lambda v: pnce.moco(*two(v), v.floats([1.0] * D))),
-    "queue of other width than its slots are valid": (
-        "queue",
-        lambda v: pnce.moco(*two(v), pnce.Queue(embeddings(v, 5), v.array([True] * 4))),
-    ),
-    "support and its valid slots": (
-        "support",
-        lambda v: pnce.nnclr(*two(v), pnce.Queue(embeddings(v, 5), v.array([True] * 4))),
-    ),
-    **{
-        f"{what}, {loss.__name__}": (name, call)
-        for loss in LABEL_LOSSES
-        for what, name, call in (
-            ("keys without labels", "key_labels", keyed(loss, None)),
-            ("queue without labels", "key_labels", keyed(loss, None, queued)),
-            ("labels without keys", "key_labels", labelled(loss, key_labels=0)),
-            ("labels of fewer keys", "key_labels", keyed(loss, classes)),
-            ("keys of other width", "keys", keyed(loss, keys=lambda v: embeddings(v, 5, D + 1))),
-            ("keys a vector", "keys", keyed(loss, keys=lambda v: v.floats([1.0] * D))),
-            ("no keys", "keys", keyed(loss, keys=lambda v: embeddings(v)[:0, :])),
-        )
-    },
-    "mask of the batch, beside keys": (
-        "mask",
-        lambda v: pnce.supcon(
-            embeddings(v), classes(v), keys=embeddings(v, 5), key_labels=classes(v, 5), mask=truths(v, N, N)
-        ),
-    ),
-    "labels of a queue of other length": (
-        "keys.labels",
-        lambda v: pnce.supcon(
-            embeddings(v), classes(v), keys=pnce.Queue(embeddings(v, 5), v.array([True] * 5), classes(v, 3))
-        ),
-    ),
-    "slots of keys": (
-        "keys",
-        lambda v: pnce.supcon(
-            embeddings(v), classes(v), keys=pnce.Queue(embeddings(v, 5), v.array([True] * 4), classes(v, 5))
-        ),
-    ),
-    **{
-        f"{what}, {loss.__name__}": (name, viewed(loss, **made))
-        for loss in (pnce.nt_xent, pnce.dcl, pnce.flat_nce, pnce.dclw, pnce.relic)
-        for what, name, made in (
-            ("keys of other width", "keys", {"keys": lambda v: embeddings(v, 5, D + 1)}),
-            ("keys a vector", "keys", {"keys": lambda v: v.floats([1.0] * D)}),
-            ("slots of keys", "keys", {"keys": lambda v: pnce.Queue(embeddings(v, 5), v.array([True] * 4))}),
-            (
-                "mask without the keys",
-                "mask",
-                {"keys": lambda v: embeddings(v, 5), "mask": lambda v: truths(v, 2 * N, 2 * N)},
-            ),
-        )
-    },
-    "mask of the batch, moco": ("mask", lambda v: pnce.moco(*two(v), embeddings(v, 5), mask=truths(v, N, N))),
-    "queries of unequal size, moco_v3": (
-        "query_b",
-        lambda v: pnce.moco_v3(embeddings(v), embeddings(v, N + 1), *two(v)),
-    ),
-    "first keys of other size, moco_v3": ("key_a", lambda v: pnce.moco_v3(*two(v), embeddings(v, 5), embeddings(v))),
-    "second keys of other size, moco_v3": ("key_b", lambda v: pnce.moco_v3(*two(v), embeddings(v), embeddings(v, 5))),
-    "support of other width": ("support", lambda v: pnce.nnclr(*two(v), embeddings(v, 5, D + 1))),
-    "support a vector": ("support", lambda v: pnce.nnclr(*two(v), v.floats([1.0] * D))),
-    "support without rows": ("support", lambda v: pnce.nnclr(*two(v), embeddings(v)[:0, :])),
-    "views of unequal size, nnclr": (
-        "view_b",
-        lambda v: pnce.nnclr(embeddings(v), embeddings(v, N + 1), embeddings(v, 5)),
-    ),
-    "mask of the support": ("mask", lambda v: pnce.nnclr(*two(v), embeddings(v, 5), mask=truths(v, N, 5))),
-    "prototypes of other width": (
-        "prototypes",
-        lambda v: pnce.proto_nce(embeddings(v), embeddings(v, 2, D + 1), *clustered(v)[1:]),
-    ),
-    "prototypes a vector": (
-        "prototypes",
-        lambda v: pnce.proto_nce(embeddings(v), v.floats([1.0] * D), *clustered(v)[1:]),
-    ),
-    "embeddings a vector, proto_nce": ("embeddings", lambda v: pnce.proto_nce(v.floats([1.0] * N), *clustered(v))),
-    "assignments of other length": (
-        "assignments",
-        lambda v: pnce.proto_nce(embeddings(v, N + 1), *clustered(v)),
-    ),
-    "concentrations of other length": (
-        "concentrations",
-        lambda v: pnce.proto_nce(embeddings(v), *clustered(v)[:2], v.floats([0.5] * 3)),
-    ),
-    "concentration a number of no axes": (
-        "concentrations",
-        lambda v: pnce.proto_nce(embeddings(v), *clustered(v)[:2], v.floats(0.5)),
-    ),
-    "mask of other prototypes": (
-        "mask",
-        lambda v: pnce.proto_nce(embeddings(v), *clustered(v), mask=truths(v, N, N)),
-    ),
-    "key of other size, proto_nce": (
-        "key",
-        lambda v: pnce.proto_nce(embeddings(v), *clustered(v), key=embeddings(v, N + 1)),
-    ),
-    "key of other size, proto_nce with queue": (
-        "key",
-        lambda v: pnce.proto_nce(embeddings(v), *clustered(v), key=embeddings(v, N + 1), queue=queued(v)),
-    ),
-    "queue of other width, proto_nce": (
-        "queue",
-        lambda v: pnce.proto_nce(embeddings(v), *clustered(v), key=embeddings(v), queue=embeddings(v, 5, D + 1)),
-    ),
-    "queue without key": (
-        "queue",
-        lambda v: pnce.proto_nce(embeddings(v), *clustered(v), queue=embeddings(v, 5)),
-    ),
-    "fewer assignments than prototypes": (
-        "assignments",
-        lambda v: pnce.proto_nce(embeddings(v), [clustered(v)[0]] * 2, [clustered(v)[1]], [clustered(v)[2]] * 2),
-    ),
-    "one array of concentrations for two of prototypes": (
-        "concentrations",
-        lambda v: pnce.proto_nce(embeddings(v), [clustered(v)[0]] * 2, [clustered(v)[1]] * 2, clustered(v)[2]),
-    ),
-    "one mask for two clusterings": (
-        "mask",
-        lambda v: pnce.proto_nce(embeddings(v), *([x] * 2 for x in clustered(v)), mask=truths(v, N, 2)),
-    ),
-    "no clustering": ("prototypes", lambda v: pnce.proto_nce(embeddings(v), [], [], [])),
-    "prototypes of other width, concentrations": (
-        "prototypes",
-        lambda v: pnce.concentrations(embeddings(v), embeddings(v, 2, D + 1), clustered(v)[1]),
-    ),
-    "assignments of other length, concentrations": (
-        "assignments",
-        lambda v: pnce.concentrations(embeddings(v, N + 1), *clustered(v)[:2]),
-    ),
-    "triples of unequal size": (
-        "negative",
-        lambda v: pnce.triplet(*two(v), embeddings(v, N + 1)),
-    ),
-    "triples of unequal width": ("positive", lambda v: pnce.triplet(embeddings(v), embeddings(v, N, 2), embeddings(v))),
-    "anchor a vector": ("anchor", lambda v: pnce.triplet(v.floats([1.0]), *two(v))),
-    "mask of pairs, triplet": ("mask", lambda v: pnce.triplet(*two(v), embeddings(v), mask=truths(v, N, N))),
-    "weights of other length, triplet": (
-        "weights",
-        lambda v: pnce.triplet(*two(v), embeddings(v), weights=v.floats([1.0])),
-    ),
-    "example a vector": ("example", lambda v: pnce.queue_init(v.floats([1.0, 2.0]), size=3)),
-    "labels of another batch": (
-        "labels",
-        lambda v: pnce.queue_init(embeddings(v), size=3, labels=classes(v, N + 1)),
-    ),
-    "labels for a queue without": (
-        "labels",
-        lambda v: pnce.queue_push(queued(v), embeddings(v, 2), labels=classes(v, 2)),
-    ),
-    "no labels for a queue with": ("labels", lambda v: pnce.queue_push(labelled_queue(v), embeddings(v, 2))),
-    "fewer labels than rows": (
-        "labels",
-        lambda v: pnce.queue_push(labelled_queue(v), embeddings(v, 2), labels=classes(v, 1)),
-    ),
-    "pushed rows of other width": ("rows", lambda v: pnce.queue_push(queued(v), embeddings(v, 2, D + 1))),
-    "pushed row a vector": ("rows", lambda v: pnce.queue_push(queued(v), v.floats([1.0] * D))),
-    "no rows pushed": ("rows", lambda v: pnce.queue_push(queued(v), embeddings(v)[:0, :])),
-    "scores that are not square, clip": ("scores", lambda v: pnce.from_scores.clip(embeddings(v, 3, 4))),
-    "scores that are not square, relic": ("scores", lambda v: pnce.from_scores.relic(embeddings(v, 3, 4))),
-    **{
-        f"fewer columns than rows, {name}": (
-            "scores",
-            scored(name, lambda v: embeddings(v, 4, 3)),
-        )
-        for name in ("clip", "contrastive", "dclw", "logistic", "nca", "relic", "supcon", "triplet")
-    },
-    "temperatures of fewer rows, streamed": (
-        "temperature",
-        lambda v: pnce.nt_xent(*two(v), temperature=v.floats([1.0] * (N - 1)), block_size=2),
-    ),
-    "temperatures of fewer rows, own negatives": (
-        "temperature",
-        lambda v: pnce.triplet(*two(v), embeddings(v), temperature=v.floats([1.0] * (N - 1))),
-    ),
-    "temperature a vector, from_scores.dclw": (
-        "temperature",
-        lambda v: pnce.from_scores.dclw(embeddings(v, 3, 3), temperature=v.floats([1.0, 2.0])),
-    ),
-    "offsets a matrix": ("offsets", lambda v: pnce.similarities.shifted_columns("dot", embeddings(v))),
-    "negatives of another width, two_tower": (
-        "negative_candidates",
-        lambda v: pnce.two_tower(*two(v), v.floats([[1.0]])),
-    ),
-    "ids of another length": ("ids", lambda v: pnce.two_tower(*two(v), ids=v.array([1] * (N + 1)))),
-    "ids without those of the negatives": (
-        "negative_ids",
-        lambda v: pnce.two_tower(*two(v), embeddings(v), ids=v.array([1] * N)),
-    ),
-    "log_q of negatives that are not there": (
-        "negative_log_q",
-        lambda v: pnce.two_tower(*two(v), log_q=v.floats([0.5] * N), negative_log_q=v.floats([0.5] * N)),
-    ),
-    "log_q of another length": ("log_q", lambda v: pnce.two_tower(*two(v), log_q=v.floats([0.5] * (N + 1)))),
-    "pairs of unequal number": ("y", lambda v: pnce.cosent(embeddings(v), embeddings(v, N + 1), classes(v))),
-    "pairs of unequal width": ("y", lambda v: pnce.cosent(embeddings(v), embeddings(v, N, D + 1), classes(v))),
-    "pairs of unequal width, angle": ("y", lambda v: pnce.angle(embeddings(v), embeddings(v, N, D + 1), classes(v))),
-    "grades of another length": ("grades", lambda v: pnce.cosent(*two(v), classes(v, N + 1))),
-    "grades a matrix": ("grades", lambda v: pnce.angle(*two(v), embeddings(v))),
-    "similarities a matrix": ("scores", lambda v: pnce.from_scores.cosent(embeddings(v, 3, 3), classes(v, 3))),
-    "mask of pairs, cosent": ("mask", lambda v: pnce.cosent(*two(v), classes(v), mask=truths(v, N, N))),
-    "scale of two entries": ("scale", lambda v: pnce.cosent(*two(v), classes(v), scale=v.floats([1.0, 2.0]))),
-    "factors a matrix": ("factors", lambda v: pnce.similarities.scaled_columns("dot", embeddings(v))),
-    "factors of other length": (
-        "factors",
-        lambda v: pnce.info_nce(*two(v), similarity=pnce.similarities.scaled_columns("dot", v.floats([1.0] * (N + 1)))),
-    ),
+MASKS: Mapping[str, tuple[int, ...]] = {
+    "info_nce shared": (N, N),
+    "nt_xent": (N, N),
+    "nt_xent three views": (2 * N, 2 * N),
+    **dict.fromkeys(("nt_xent keys", "relic keys"), (2 * N, 2 * N)),
+    "siglip negative_only": (N, N + 1),
+    "supcon keys": (N, N),
+    "moco": (N, N),
+    "nnclr": (N, N + 1),
+    "proto_nce": (N, N),
+    "triplet": (N, N),
+    "cosent": (N, N),
 }
+"""Masks that would fit another loss, or the same without some arrays."""
 
-CHOICES: dict[str, tuple[str, Call]] = {
-    "scale zero": ("scale", lambda v: pnce.cosent(*two(v), classes(v), scale=0.0)),
-    "scale negative, angle": ("scale", lambda v: pnce.angle(*two(v), classes(v), scale=-1.0)),
-    "scale infinite, similarities": (
-        "scale",
-        lambda v: pnce.from_scores.cosent(v.floats([0.5, 1.0]), v.array([1, 2]), scale=math.inf),
-    ),
-    "similarity": ("similarity", lambda v: pnce.info_nce(*two(v), similarity="cosin")),
-    "reduction": ("reduction", lambda v: pnce.info_nce(*two(v), reduction="average")),
-    "reduction of scores": ("reduction", lambda v: pnce.from_scores.dcl(embeddings(v, 3, 3), reduction="average")),
-    "multi_positive": ("multi_positive", lambda v: pnce.info_nce(*two(v), multi_positive="all")),
-    "multi_positive of scores": (
-        "multi_positive",
-        lambda v: pnce.from_scores.info_nce(embeddings(v, 3, 3), multi_positive="all"),
-    ),
-    "form": ("form", lambda v: pnce.flat_nce(*two(v), form="exp")),
-    "block_size 0": ("block_size", lambda v: pnce.info_nce(*two(v), block_size=0)),
-    "block_size negative": ("block_size", lambda v: pnce.nt_xent(*two(v), block_size=-1)),
-    "block_size text": ("block_size", lambda v: pnce.clip(*two(v), logit_scale=1.0, block_size="large")),
-    "temperature 0": ("temperature", lambda v: pnce.info_nce(*two(v), temperature=0.0)),
-    "temperature negative": ("temperature", lambda v: pnce.nt_xent(*two(v), temperature=-0.1)),
-    "temperature NaN": ("temperature", lambda v: pnce.dcl(*two(v), temperature=float("nan"))),
-    "temperature infinite": ("temperature", lambda v: pnce.flat_nce(*two(v), temperature=float("inf"))),
-    "logit_scale 0": ("logit_scale", lambda v: pnce.clip(*two(v), logit_scale=0.0)),
-    "objective": ("objective", lambda v: pnce.contrast(*two(v), objective="infonce")),
-    "pairing": ("pairing", lambda v: pnce.contrast(*two(v), objective="info_nce", pairing="diag")),
-    **{
-        f"{option} {value!r}, {loss.__name__}": (
-            option,
-            labelled(loss, **{option: value}),
-        )
-        for loss, option, value in (
-            *((pnce.supcon, "base_temperature", value) for value in (0.0, -1.0, math.nan, math.inf)),
-            (pnce.supcon, "multi_positive", "out"),
-            (pnce.supcon, "similarity", "euclidean"),
-            (pnce.nca, "temperature", 0.0),
-            (pnce.soft_nearest_neighbor, "block_size", 0),
-            (pnce.contrastive, "margin", math.inf),
-            (pnce.contrastive, "positive_margin", math.nan),
-            (pnce.contrastive, "positive_power", 3),
-            (pnce.contrastive, "negative_power", 0),
-            (pnce.contrastive, "negative_power", 1.5),
-            (pnce.contrastive, "average", "active"),
-            (pnce.contrastive, "reduction", "average"),
-            (pnce.triplet_from_labels, "mining", "batch_semihard"),
-            (pnce.triplet_from_labels, "mining", ("hard", "semihard")),
-            (pnce.triplet_from_labels, "mining", ("semi_hard", "semi_hard")),
-            (pnce.triplet_from_labels, "mining", ("hard",)),
-            (pnce.triplet_from_labels, "mining", ["hard", "easy"]),
-            (pnce.triplet_from_labels, "mining", None),
-            (pnce.triplet_from_labels, "form", "hinge"),
-            (pnce.triplet_from_labels, "average", "some"),
-            (pnce.triplet_from_labels, "margin", math.nan),
-            (pnce.triplet_from_labels, "block_size", "small"),
-        )
-    },
-    **{
-        f"{option} {value!r}, {loss.__name__}": (
-            option,
-            paired(loss, **{option: value}),
-        )
-        for loss, option, value in (
-            *((pnce.dclw, "sigma", value) for value in (0.0, -0.5, math.nan, math.inf)),
-            (pnce.relic, "direction", "both"),
-            (pnce.relic, "stop_gradient", "third"),
-            (pnce.relic, "alpha", math.inf),
-            (pnce.nt_xent, "multi_positive", "all"),
-            (pnce.n_tuple, "l2", math.nan),
-            (pnce.n_tuple, "temperature", -1.0),
-        )
-    },
-    **{
-        f"{option} {value!r}, triplet": (
-            option,
-            thrice(**{option: value}),
-        )
-        for option, value in (
-            ("form", "hinge"),
-            ("average", "some"),
-            ("margin", math.inf),
-            ("reduction", "average"),
-            ("block_size", 0),
-            ("similarity", "euclidean"),
-            ("temperature", 0.0),
-        )
-    },
-    **{
-        f"{option} {value!r}, from_scores.{name}": (
-            option,
-            scored(name, **{option: value}),
-        )
-        for name, option, value in (
-            ("dclw", "sigma", 0.0),
-            ("dclw", "temperature", 0.0),
-            ("supcon", "multi_positive", "out"),
-            ("relic", "direction", "both"),
-            ("relic", "stop_gradient", "third"),
-            ("contrastive", "positive_power", 3),
-            ("contrastive", "average", "some"),
-            ("triplet", "mining", "hard"),
-            ("triplet", "form", "hinge"),
-            ("triplet", "average", "some"),
-            ("clip", "reduction", "average"),
-            ("logistic", "reduction", "average"),
-            ("nca", "reduction", "average"),
-        )
-    },
-    "logit_scale 0, siglip": ("logit_scale", lambda v: pnce.siglip(*two(v), logit_scale=0.0, logit_bias=0.0)),
-    "logit_bias NaN": ("logit_bias", lambda v: pnce.siglip(*two(v), logit_scale=1.0, logit_bias=math.nan)),
-    "temperature 0, moco": ("temperature", lambda v: pnce.moco(*two(v), embeddings(v, 5), temperature=0.0)),
-    "temperature 0, moco_v3": ("temperature", lambda v: pnce.moco_v3(*two(v), *two(v), temperature=0.0)),
-    "block_size 0, nnclr": ("block_size", lambda v: pnce.nnclr(*two(v), embeddings(v, 5), block_size=0)),
-    "similarity, nnclr": ("similarity", lambda v: pnce.nnclr(*two(v), embeddings(v, 5), similarity="near")),
-    "reduction, cpc": ("reduction", lambda v: pnce.cpc(embeddings(v), *predicted(v), reduction="average")),
-    "reduction, proto_nce": (
-        "reduction",
-        lambda v: pnce.proto_nce(embeddings(v), *clustered(v), reduction="average"),
-    ),
-    "similarity, proto_nce": (
-        "similarity",
-        lambda v: pnce.proto_nce(embeddings(v), *clustered(v), similarity="near"),
-    ),
-    "temperature 0, proto_nce with key": (
-        "temperature",
-        lambda v: pnce.proto_nce(embeddings(v), *clustered(v), key=embeddings(v), temperature=0.0),
-    ),
-    "size 0": ("size", lambda v: pnce.queue_init(embeddings(v), size=0)),
-    "size negative": ("size", lambda v: pnce.queue_init(embeddings(v), size=-3)),
-    **{
-        f"percentiles {value!r}": (
-            "percentiles",
-            concentrated(percentiles=value),
-        )
-        for value in ((90.0, 10.0), (-1.0, 50.0), (10.0, 101.0), (math.nan, 90.0))
-    },
-    **{
-        f"{option} {value!r}, concentrations": (
-            option,
-            concentrated(**{option: value}),
-        )
-        for option, value in (("temperature", 0.0), ("smoothing", 0.0), ("smoothing", math.nan))
-    },
-    "similarity to be normalized": ("similarity", lambda _: pnce.similarities.normalized("cosin")),
-    "similarity of scaled columns": (
-        "similarity",
-        lambda v: pnce.similarities.scaled_columns("cosin", v.floats([1.0])),
-    ),
-    "divide_by": ("divide_by", lambda _: pnce.objectives.Pairwise(None, None, divide_by="columns")),
-    "divide_by of logistic": ("divide_by", lambda _: pnce.objectives.logistic(divide_by="columns")),
-}
 
-KINDS: dict[str, tuple[str, Call]] = {
-    "integer embeddings": ("query", lambda v: pnce.info_nce(integers(v), integers(v))),
-    "integer key": ("positive_key", lambda v: pnce.info_nce(embeddings(v), integers(v))),
-    "integer scores": ("scores", lambda v: pnce.from_scores.info_nce(integers(v, 3, 3))),
-    "integer scores, bound": ("scores", lambda v: pnce.bounds.info_nce(integers(v, 3, 3))),
-    "integer scores, diagnostics": ("scores", lambda v: pnce.diagnostics.effective_sample_size(integers(v, 3, 3))),
-    "boolean scores": ("scores", lambda v: pnce.from_scores.dcl(truths(v, 3, 3))),
-    "float labels": ("rows", lambda v: pnce.pairings.labels(v.floats([0.0, 1.0]))),
-    "float index": (
-        "positives",
-        lambda v: pnce.from_scores.dcl(embeddings(v, 3, 3), positives=v.floats([0.0, 1.0, 2.0])),
-    ),
-    "float index, embeddings": ("positives", lambda v: pnce.info_nce(*two(v), positives=v.floats([0.0] * N))),
-    "float mask": ("mask", lambda v: pnce.from_scores.dcl(embeddings(v, 3, 3), mask=embeddings(v, 3, 3))),
-    "integer mask": ("mask", lambda v: pnce.info_nce(*two(v), mask=integers(v, N, N))),
-    "integer matrix of positives": (
-        "positives",
-        lambda v: pnce.from_scores.dcl(embeddings(v, 3, 3), positives=integers(v, 3, 3)),
-    ),
-    "text temperature": ("temperature", lambda v: pnce.info_nce(*two(v), temperature="warm")),
-    "integer temperature array": ("temperature", lambda v: pnce.info_nce(*two(v), temperature=v.array(1))),
-    "boolean temperature": ("temperature", lambda v: pnce.info_nce(*two(v), temperature=True)),
-    "list of embeddings": ("positive_key", lambda v: pnce.info_nce(embeddings(v), [[1.0] * D] * N)),
-    "list of queries": ("query", lambda v: pnce.info_nce([[1.0] * D] * N, embeddings(v))),
-    "list of scores": ("scores", lambda _: pnce.from_scores.info_nce([[1.0, 2.0], [3.0, 4.0]])),
-    "number as scores": ("scores", lambda _: pnce.bounds.info_nce(1.0)),
-    "list of weights": ("weights", lambda v: pnce.info_nce(*two(v), weights=[1.0] * N)),
-    "list as mask": ("mask", lambda v: pnce.from_scores.dcl(embeddings(v, 3, 3), mask=[[True] * 3] * 3)),
-    "list as positives": ("positives", lambda v: pnce.from_scores.dcl(embeddings(v, 3, 3), positives=[0, 1, 2])),
-    "list of negatives": ("negative_keys", lambda v: pnce.info_nce(*two(v), [[1.0] * D] * 5)),
-    "None as key": ("positive_key", lambda v: pnce.info_nce(embeddings(v), None)),
-    "positives with own negatives": (
-        "positives",
-        lambda v: pnce.info_nce(*two(v), embeddings(v, 5), positives=v.array([0] * N)),
-    ),
-    "foreign key": ("positive_key", lambda v: pnce.info_nce(embeddings(v), foreign_array(v, [[1.0] * D] * N))),
-    "foreign negatives": ("negative_keys", lambda v: pnce.info_nce(*two(v), foreign_array(v, [[1.0] * D] * 5))),
-    "foreign text": ("text", lambda v: pnce.clip(embeddings(v), foreign_array(v, [[1.0] * D] * N), logit_scale=1.0)),
-    "foreign weights": ("weights", lambda v: pnce.nt_xent(*two(v), weights=foreign_array(v, [1.0] * N))),
-    "foreign critic": ("u", lambda v: pnce.bounds.dual(embeddings(v, 3, 3), foreign_array(v, [1.0] * 3))),
-    "foreign temperature": ("temperature", lambda v: pnce.info_nce(*two(v), temperature=foreign_array(v, 1.0))),
-    **{
-        f"float labels, {loss.__name__}": (
-            "labels",
-            labelled(loss, lambda v: v.floats([0.0, 0.0, 1.0, 1.0])),
-        )
-        for loss in LABEL_LOSSES
-    },
-    **{f"list of labels, {loss.__name__}": ("labels", labelled(loss, lambda _: [0, 0, 1, 1])) for loss in LABEL_LOSSES},
-    **{
-        f"integer embeddings, {loss.__name__}": ("embeddings", labelled(loss, classes, integers))
-        for loss in LABEL_LOSSES
-    },
-    "boolean labels": ("labels", lambda v: pnce.supcon(embeddings(v), v.array([True, False, True, False]))),
-    "foreign labels": ("labels", lambda v: pnce.nca(embeddings(v), foreign_array(v, [0.0] * N))),
-    "text base_temperature": (
-        "base_temperature",
-        labelled(pnce.supcon, base_temperature="warm"),
-    ),
-    "array as base_temperature": (
-        "base_temperature",
-        lambda v: pnce.supcon(embeddings(v), classes(v), base_temperature=v.floats([1.0])),
-    ),
-    "two margins": ("margin", lambda v: pnce.contrastive(embeddings(v), classes(v), margin=v.floats([1.0, 2.0]))),
-    "text margin": ("margin", thrice(margin="wide")),
-    "boolean sigma": ("sigma", lambda v: pnce.dclw(*two(v), sigma=True)),
-    "text alpha": ("alpha", paired(pnce.relic, alpha="much")),
-    "text l2": ("l2", paired(pnce.n_tuple, l2="much")),
-    "text logit_bias": ("logit_bias", lambda v: pnce.siglip(*two(v), logit_scale=1.0, logit_bias="low")),
-    "integer further view": (r"further_views\[0\]", lambda v: pnce.nt_xent(*two(v), integers(v))),
-    "list as further view": (r"further_views\[0\]", lambda v: pnce.nt_xent(*two(v), [[1.0] * D] * N)),
-    "None as further view": (r"further_views\[0\]", lambda v: pnce.nt_xent(*two(v), None)),
-    "integer targets": ("targets", lambda v: pnce.cpc(embeddings(v), v.array([[[1, 2]] * N] * 2), predicted(v)[1])),
-    "list of projections": ("projections", lambda v: pnce.cpc(embeddings(v), predicted(v)[0], [embeddings(v, 2)] * 2)),
-    "queue a list": ("queue", lambda v: pnce.moco(*two(v), [[1.0] * D] * 5)),
-    "queue a pair": ("queue", lambda v: pnce.moco(*two(v), tuple(queued(v)))),
-    "queue None": ("queue", lambda v: pnce.moco(*two(v), None)),
-    "integer queue": ("queue", lambda v: pnce.moco(*two(v), integers(v, 5))),
-    "foreign queue": ("queue", lambda v: pnce.moco(*two(v), foreign_array(v, [[1.0] * D] * 5))),
-    "queue whose slots are numbers": (
-        "queue",
-        lambda v: pnce.moco(*two(v), pnce.Queue(embeddings(v, 5), v.array([1] * 5))),
-    ),
-    "support a list": ("support", lambda v: pnce.nnclr(*two(v), [[1.0] * D] * 5)),
-    "support whose slots are numbers": (
-        "support",
-        lambda v: pnce.nnclr(*two(v), pnce.Queue(embeddings(v, 5), v.array([1] * 5))),
-    ),
-    "integer support": ("support", lambda v: pnce.nnclr(*two(v), integers(v, 5))),
-    "integer key, moco_v3": ("key_b", lambda v: pnce.moco_v3(*two(v), embeddings(v), integers(v))),
-    "float assignments": (
-        "assignments",
-        lambda v: pnce.proto_nce(embeddings(v), clustered(v)[0], v.floats([0.0] * N), clustered(v)[2]),
-    ),
-    "float assignments, concentrations": (
-        "assignments",
-        lambda v: pnce.concentrations(embeddings(v), clustered(v)[0], v.floats([0.0] * N)),
-    ),
-    "integer concentrations": (
-        "concentrations",
-        lambda v: pnce.proto_nce(embeddings(v), *clustered(v)[:2], v.array([1, 1])),
-    ),
-    "integer prototypes": (
-        "prototypes",
-        lambda v: pnce.proto_nce(embeddings(v), integers(v, 2), *clustered(v)[1:]),
-    ),
-    "integer embeddings, proto_nce": ("embeddings", lambda v: pnce.proto_nce(integers(v), *clustered(v))),
-    "integer key, proto_nce": (
-        "key",
-        lambda v: pnce.proto_nce(embeddings(v), *clustered(v), key=integers(v)),
-    ),
-    "queue a list, proto_nce": (
-        "queue",
-        lambda v: pnce.proto_nce(embeddings(v), *clustered(v), key=embeddings(v), queue=[[1.0] * D] * 5),
-    ),
-    "mask of prototypes, numbers": (
-        "mask",
-        lambda v: pnce.proto_nce(embeddings(v), *clustered(v), mask=integers(v, N, 2)),
-    ),
-    "percentiles a number": (
-        "percentiles",
-        concentrated(percentiles=10.0),
-    ),
-    "percentiles of text": ("percentiles", concentrated(percentiles=("low", "high"))),
-    "percentiles of three": (
-        "percentiles",
-        concentrated(percentiles=(0.0, 50.0, 100.0)),
-    ),
-    "integer negative": ("negative", lambda v: pnce.triplet(*two(v), integers(v))),
-    "list of anchors": ("anchor", lambda v: pnce.triplet([[1.0] * D] * N, *two(v))),
-    "foreign positive": (
-        "positive",
-        lambda v: pnce.triplet(embeddings(v), foreign_array(v, [[1.0] * D] * N), embeddings(v)),
-    ),
-    "size a float": ("size", lambda v: pnce.queue_init(embeddings(v), size=3.0)),
-    "size a truth value": ("size", lambda v: pnce.queue_init(embeddings(v), size=True)),
-    "integer example": ("example", lambda v: pnce.queue_init(integers(v), size=3)),
-    "labels of a queue that are floats": (
-        "labels",
-        lambda v: pnce.queue_init(embeddings(v), size=3, labels=v.floats([1.0] * N)),
-    ),
-    "push labels that are floats": (
-        "labels",
-        lambda v: pnce.queue_push(labelled_queue(v), embeddings(v, 2), labels=v.floats([1.0] * 2)),
-    ),
-    "push labels of a longer dtype": (
-        "labels",
-        lambda v: pnce.queue_push(
-            pnce.queue_init(embeddings(v, 2), size=3, labels=v.array([1, 2], "int8")),
-            embeddings(v, 2),
-            labels=v.array([1, 2], "int32"),
+def test_a_mask_of_others(variant: Variant) -> None:
+    for name, shape in MASKS.items():
+        case = example(name, N, D)
+        arrays = {key: made(variant, x) for key, x in {**case.arguments, **case.constants}.items()}
+        call = partial(case.call, {**arrays, "mask": truths(variant, *shape)})
+        assert_refused(name, "mask", ValueError, call)
+
+
+Rows: TypeAlias = Iterator[tuple[str, str, Classes, Callable[[], Any]]]
+LABEL_LOSSES = ("supcon", "triplet_from_labels")
+VIEW_LOSSES = ("nt_xent", "relic")
+
+
+def with_memory(v: Variant, memory: Any) -> Iterator[tuple[str, str, Callable[[], Any]]]:
+    """Call all losses that take a queue."""
+    x = embeddings(v)
+    yield "moco", "queue", partial(pnce.moco, x, x, memory)
+    yield "nnclr", "support", partial(pnce.nnclr, x, x, memory)
+    yield "proto_nce", "queue", partial(pnce.proto_nce, x, *clustered(v), key=x, queue=memory)
+    yield from ((name, "keys", partial(getattr(pnce, name), x, x, keys=memory)) for name in VIEW_LOSSES)
+    yield from ((name, "keys", partial(getattr(pnce, name), x, classes(v), keys=memory)) for name in LABEL_LOSSES)
+
+
+def queues(v: Variant) -> Rows:
+    """Give queues that are none, or do not fit."""
+    x, rows, labels = embeddings(v), embeddings(v, 5), classes(v, 5)
+    bad: dict[str, tuple[Classes, Any]] = {
+        "of another width": (ValueError, pnce.Queue(embeddings(v, 5, D + 1), truths(v, 5), labels)),
+        "with fewer slots": (ValueError, pnce.Queue(rows, truths(v, 4), labels)),
+        "with slots that are numbers": (TypeError, pnce.Queue(rows, v.array([1] * 5), labels)),
+        "that is a tuple": (TypeError, (rows, truths(v, 5), labels)),
+    }
+    for what, (error, memory) in bad.items():
+        yield from ((f"{name}, a queue {what}", key, error, call) for name, key, call in with_memory(v, memory))
+    for name in LABEL_LOSSES:
+        loss = partial(getattr(pnce, name), x, classes(v))
+        unlabelled = pnce.queue_init(rows, size=5)
+        yield f"{name}, keys without labels", "key_labels", ValueError, partial(loss, keys=rows)
+        yield f"{name}, a queue without labels", "key_labels", ValueError, partial(loss, keys=unlabelled)
+        yield f"{name}, labels without keys", "key_labels", ValueError, partial(loss, key_labels=classes(v, 5))
+        for what, error, labels in (
+            ("fewer labels", ValueError, classes(v, 3)),
+            ("labels that are floats", TypeError, v.floats([1.0] * 5)),
+        ):
+            keys = pnce.Queue(rows, truths(v, 5), labels)
+            yield f"{name}, a queue with {what}", "keys.labels", error, partial(loss, keys=keys)
+
+
+def pushes(v: Variant) -> Rows:
+    """Give what is no queue, and rows and labels that do not fit to one."""
+    two = embeddings(v, 2)
+    queue = pnce.queue_init(two, size=5)
+    labelled = pnce.queue_init(two, size=5, labels=classes(v, 2))
+    short = pnce.queue_init(two, size=3, labels=v.array([1, 2], "int8"))
+    init: Any = partial(pnce.queue_init, size=3)
+    push = pnce.queue_push
+    rows = {
+        "rows of other width": (ValueError, embeddings(v, 2, D + 1)),
+        "a vector": (ValueError, v.floats([1.0] * D)),
+        "no rows": (ValueError, two[:0, :]),
+        "integers": (TypeError, v.array([[1] * D])),
+        "a list": (TypeError, [[1.0] * D]),
+        "foreign rows": (TypeError, foreign_array(v, [[1.0] * D])),
+    }
+    yield from ((f"push {what}", "rows", error, partial(push, queue, bad)) for what, (error, bad) in rows.items())
+    labels = {
+        "none": (ValueError, None),
+        "fewer": (ValueError, classes(v, 1)),
+        "floats": (TypeError, v.floats([1.0] * 2)),
+        "foreign": (TypeError, foreign_array(v, [1, 2])),
+    }
+    for what, (error, bad) in labels.items():
+        yield f"push labels: {what}", "labels", error, partial(push, labelled, two, labels=bad)
+    longer = partial(push, short, two, labels=v.array([1, 2], "int32"))
+    yield "push labels of a longer dtype", "labels", (TypeError, ValueError), longer
+    yield "push labels to a queue without", "labels", ValueError, partial(push, queue, two, labels=classes(v, 2))
+    yield "push to an array", "queue", TypeError, partial(push, two, two)
+    yield "push to a list", "queue", TypeError, partial(push, [], two)
+    yield "an example that is a vector", "example", ValueError, partial(init, v.floats([1.0, 2.0]))
+    yield "an example of integers", "example", TypeError, partial(init, v.array([[1, 2]]))
+    yield "labels of another batch", "labels", ValueError, partial(init, two, labels=classes(v, 3))
+    yield "labels that are floats", "labels", TypeError, partial(init, two, labels=v.floats([1.0] * 2))
+
+
+def clustered(variant: Variant) -> tuple[Any, Any, Any]:
+    """Make two prototypes, assignments and concentrations."""
+    return embeddings(variant, 2), variant.array([0] * N), variant.floats([0.5] * 2)
+
+
+def clusterings(v: Variant) -> Rows:
+    """Give clusterings of unequal number, and of the function that makes concentrations what does not fit."""
+    x, (prototypes, assignments, concentrations) = embeddings(v), clustered(v)
+    call, make = partial(pnce.proto_nce, x), pnce.concentrations
+    two = [[y] * 2 for y in clustered(v)]
+    rows: dict[str, tuple[str, Callable[[], Any]]] = {
+        "fewer assignments than prototypes": ("assignments", partial(call, two[0], [assignments], two[2])),
+        "one array of concentrations for two": ("concentrations", partial(call, two[0], two[1], concentrations)),
+        "one mask for two": ("mask", partial(call, *two, mask=truths(v, N, 2))),
+        "no clustering": ("prototypes", partial(call, [], [], [])),
+        "a queue without keys": ("queue", partial(call, *clustered(v), queue=embeddings(v, 5))),
+        "prototypes of other width": ("prototypes", partial(make, x, embeddings(v, 2, D + 1), assignments)),
+        "assignments of other length": ("assignments", partial(make, embeddings(v, N + 1), prototypes, assignments)),
+    }
+    yield from ((what, name, ValueError, wrong_call) for what, (name, wrong_call) in rows.items())
+    floats = v.floats([0.0] * N)
+    yield "concentrations, assignments that are floats", "assignments", TypeError, partial(make, x, prototypes, floats)
+
+
+def others(v: Variant) -> Rows:
+    """Give arrays that do not fit to others of the call, or to an option."""
+    x, each = embeddings(v), v.array([1] * N)
+    more, wide, log_q = embeddings(v, N + 1), embeddings(v, N, D + 1), v.floats([0.5] * N)
+    scaled, shifted = pnce.similarities.scaled_columns, pnce.similarities.shifted_columns
+    similar = partial(pnce.info_nce, x, x)
+    targets, projections = v.floats(filled((2, N, 2))), v.floats(filled((2, D, 2)))
+    negatives_only = partial(pnce.siglip, logit_scale=1.0, logit_bias=0.0, negative_only=True)
+    contrast = partial(pnce.contrast, x, objective="info_nce")
+    shapes: dict[str, tuple[str, Callable[[], Any]]] = {
+        "symmetric but not square": ("positive_key", partial(pnce.info_nce, x, more, symmetric=True)),
+        "text of other width": ("text", partial(negatives_only, x, embeddings(v, 5, D + 1))),
+        "projections the other way round": ("projections", partial(pnce.cpc, x, targets, projections)),
+        "one column": ("scores", partial(pnce.bounds.dual_critic, embeddings(v, 1, 1))),
+        "labels of other length": (
+            r"pairing\.rows",
+            partial(contrast, pairing=pnce.pairings.labels(v.array([0, 1, 0]))),
         ),
-    ),
-    "push foreign labels": (
-        "labels",
-        lambda v: pnce.queue_push(labelled_queue(v), embeddings(v, 2), labels=foreign_array(v, [1, 2])),
-    ),
-    "integer keys": ("keys", keyed(pnce.supcon, keys=lambda v: integers(v, 5))),
-    "keys a list": ("keys", keyed(pnce.supcon, keys=lambda _: [[1.0] * D] * 5)),
-    "foreign keys": ("keys", keyed(pnce.supcon, keys=lambda v: foreign_array(v, [[1.0] * D] * 5))),
-    "labels of keys that are floats": ("key_labels", keyed(pnce.supcon, lambda v: v.floats([1.0] * 5))),
-    "labels of keys in a list": ("key_labels", keyed(pnce.supcon, lambda _: [1] * 5)),
-    "labels of a queue of keys that are floats": (
-        "keys.labels",
-        keyed(pnce.supcon, None, lambda v: queued(v)._replace(labels=v.floats([1.0] * 5))),
-    ),
-    "integer keys of views": ("keys", lambda v: pnce.nt_xent(*two(v), keys=integers(v, 5))),
-    "foreign keys of views": ("keys", lambda v: pnce.nt_xent(*two(v), keys=foreign_array(v, [[1.0] * D] * 5))),
-    "keys of views that are a list": ("keys", lambda v: pnce.nt_xent(*two(v), keys=[[1.0] * D] * 5)),
-    "push to an array": ("queue", lambda v: pnce.queue_push(embeddings(v), embeddings(v))),
-    "push to a list": ("queue", lambda v: pnce.queue_push([], embeddings(v))),
-    "push integers": ("rows", lambda v: pnce.queue_push(queued(v), integers(v))),
-    "push a list": ("rows", lambda v: pnce.queue_push(queued(v), [[1.0] * D])),
-    "push foreign rows": ("rows", lambda v: pnce.queue_push(queued(v), foreign_array(v, [[1.0] * D]))),
-    **{
-        f"integer scores, {name}": (
-            "scores",
-            scored(name, lambda v: integers(v, 3, 3)),
-        )
-        for name in ("clip", "contrastive", "dclw", "logistic", "nca", "relic", "supcon", "triplet")
-    },
-    "integer offsets": ("offsets", lambda v: pnce.similarities.shifted_columns("dot", v.array([1, 2]))),
-    "temperatures that are integers": ("temperature", lambda v: pnce.info_nce(*two(v), temperature=v.array([1] * N))),
-    "integer log_q": ("log_q", lambda v: pnce.two_tower(*two(v), log_q=v.array([1] * N))),
-    "ids that are no integers": ("ids", lambda v: pnce.two_tower(*two(v), ids=v.floats([1.0] * N))),
-    "integer pairs": ("x", lambda v: pnce.cosent(integers(v), integers(v), classes(v))),
-    "integer similarities": ("scores", lambda v: pnce.from_scores.cosent(v.array([1, 2]), v.array([1, 2]))),
-    "mask that is no truth values, cosent": ("mask", lambda v: pnce.cosent(*two(v), classes(v), mask=classes(v))),
-    "grades that are no array": ("grades", lambda v: pnce.cosent(*two(v), [1, 2, 3, 4])),
-    "integer factors": ("factors", lambda v: pnce.similarities.scaled_columns("dot", v.array([1, 2]))),
-}
+        "positives that are a narrow matrix": (
+            "positives",
+            partial(pnce.from_scores.dcl, embeddings(v, 3, 3), positives=truths(v, 3, 2)),
+        ),
+        "positives beside negatives": ("positives", partial(similar, embeddings(v, 5), positives=each)),
+        "ids without those of the negatives": ("negative_ids", partial(pnce.two_tower, x, x, x, ids=each)),
+        "log_q of no negatives": (
+            "negative_log_q",
+            partial(pnce.two_tower, x, x, log_q=log_q, negative_log_q=log_q),
+        ),
+        "temperatures of fewer rows, streamed": (
+            "temperature",
+            partial(pnce.nt_xent, x, x, temperature=v.floats([1.0] * (N - 1)), block_size=2),
+        ),
+        "weights of neither samples nor views": (
+            "weights",
+            partial(pnce.nt_xent, x, x, x, weights=v.floats([1.0] * 2 * N)),
+        ),
+        "factors that are a matrix": ("factors", partial(scaled, "dot", x)),
+        "offsets that are a matrix": ("offsets", partial(shifted, "dot", x)),
+        "factors of other length": ("factors", partial(similar, similarity=scaled("dot", v.floats([1.0] * (N + 1))))),
+        "a weight of other width": ("weight", partial(similar, similarity=pnce.similarities.bilinear(wide))),
+    }
+    yield from ((what, name, ValueError, call) for what, (name, call) in shapes.items())
+    integers = v.array([1, 2])
+    kinds: dict[str, tuple[str, Callable[[], Any]]] = {
+        "integer factors": ("factors", partial(scaled, "dot", integers)),
+        "integer offsets": ("offsets", partial(shifted, "dot", integers)),
+        "labels that are floats": ("rows", partial(pnce.pairings.labels, log_q)),
+        "None as key": ("positive_key", partial(pnce.info_nce, x, None)),
+        "None as a further view": (r"further_views\[0\]", partial(pnce.nt_xent, x, x, None)),
+        "None as a queue": ("queue", partial(pnce.moco, x, x, None)),
+        "a number as scores": ("scores", partial(pnce.bounds.info_nce, 1.0)),
+        "an array as a number": (
+            "base_temperature",
+            partial(pnce.supcon, x, classes(v), base_temperature=v.floats([1.0])),
+        ),
+    }
+    yield from ((what, name, TypeError, call) for what, (name, call) in kinds.items())
 
 
-@pytest.mark.parametrize("what", list(SHAPES))
-def test_shapes(variant: Variant, what: str) -> None:
-    name, call = SHAPES[what]
-    with pytest.raises(ValueError, match=rf"(?s)\A({name})(\.valid)?: .*expected.*got"):
-        call(variant)
-
-
-@pytest.mark.parametrize("what", list(CHOICES))
-def test_choices(variant: Variant, what: str) -> None:
-    name, call = CHOICES[what]
-    with pytest.raises(ValueError, match=rf"(?s)\A({name})(\.valid)?: .*expected.*got"):
-        call(variant)
-
-
-@pytest.mark.parametrize("what", list(KINDS))
-def test_kinds(variant: Variant, what: str) -> None:
-    name, call = KINDS[what]
-    with pytest.raises((TypeError, ValueError), match=rf"(?s)\A({name})(\.valid)?: .*expected.*got"):
-        call(variant)
+@pytest.mark.parametrize("calls", [queues, pushes, clusterings, others])
+def test_what_does_not_fit(variant: Variant, calls: Callable[[Variant], Rows]) -> None:
+    for what, name, error, call in calls(variant):
+        assert_refused(what, name, error, call)
 
 
 @pytest.mark.parametrize("dtype", ["float64"])
@@ -829,7 +417,7 @@ def test_two_devices(variant: Variant) -> None:
     with pytest.raises(ValueError, match=r"(?s)positive_key.*expected.*device.*got"):
         pnce.info_nce(embeddings(variant), key)
     with pytest.raises(ValueError, match=r"(?s)(weights.*expected.*device|expected.*device of weights).*got"):
-        pnce.info_nce(*two(variant), weights=weights)
+        pnce.info_nce(embeddings(variant), embeddings(variant), weights=weights)
     with pytest.raises(ValueError, match=r"(?s)u.*expected.*device.*got"):
         pnce.bounds.dual(embeddings(variant, N, N), weights)
 
@@ -837,6 +425,6 @@ def test_two_devices(variant: Variant) -> None:
 def test_options_are_keywords(variant: Variant) -> None:
     """Arrays by position, options by keyword."""
     with pytest.raises(TypeError):
-        pnce.info_nce(*two(variant), None, 0.5)
+        pnce.info_nce(embeddings(variant), embeddings(variant), None, 0.5)
     with pytest.raises(TypeError):
         pnce.info_nce(query=embeddings(variant), positive_key=embeddings(variant))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from mpmath import mp, mpf
+from mpmath import mp
 
 from ..._core.namespace import library_namespace
 from .. import oracles
@@ -28,13 +28,24 @@ if TYPE_CHECKING:
     from ..variants import Variant
 
 ROWS, FEATURES = 3, 3
-NAMES = [case.name for case in CASES]
-FEW = {"info_nce", "info_nce mask", "nt_xent bilinear", "clip", "dcl streamed", "from_scores.info_nce", "bounds.dual"}
+FEW = ["info_nce", "info_nce mask", "nt_xent bilinear", "clip", "dcl streamed", "from_scores.info_nce", "bounds.dual"]
 """Cases for a second look, where looking costs."""
 
 OWN_ARITHMETIC = ("bounds.dual_critic", "density.log_partition", "density.recover_log_prob")
 """The cases of these functions sum their results themselves, in the dtype of the result."""
 DTYPES = ["float64", "float32", "float16", "bfloat16"]
+
+
+def names_by_topic() -> dict[str, list[str]]:
+    """Name the last case of each loss in each regime, which mostly has the most options, by its module."""
+    last = {(case.loss, case.regime): case.name for case in CASES if not case.name.startswith(OWN_ARITHMETIC)}
+    topics: dict[str, list[str]] = {}
+    for (loss, _), name in last.items():
+        topics.setdefault(loss.rpartition(".")[0] or "embeddings", []).append(name)
+    return topics
+
+
+TOPICS = names_by_topic()
 
 
 def draw_vectors(variant: Variant, dtype: str | None = None, rows: int = ROWS, seed: int = 0) -> Any:
@@ -46,36 +57,30 @@ def draw_vectors(variant: Variant, dtype: str | None = None, rows: int = ROWS, s
 # --- what comes back ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "dtype"),
-    [
-        pytest.param(name, dtype, marks=[] if name in FEW else [pytest.mark.exhaustive])
-        for dtype in ("float16", "bfloat16")
-        for name in NAMES
-        if not name.startswith(OWN_ARITHMETIC)
-    ],
-)
-def test_sixteen_bits_are_computed_in_thirty_two(variant: Variant, name: str, dtype: str) -> None:
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("topic", ["few", *(pytest.param(topic, marks=pytest.mark.exhaustive) for topic in TOPICS)])
+def test_sixteen_bits_are_computed_in_thirty_two(variant: Variant, topic: str, dtype: str) -> None:
     """The result of 16-bit inputs is the result of the same numbers in float32, rounded once."""
-    case = case_named(name)
-    narrow = case_arrays(variant, case, dtype)
-    wide = [
-        variant.floats(variant.to_list(array), "float32") if array.dtype == narrow[0].dtype else array
-        for array in narrow
-    ]
-    results, wanted = (differentiate(case.function, arrays, len(case.arguments)) for arrays in (narrow, wide))
-    assert_belongs(variant, results[0], narrow[0], ())
-    for got, want in zip([results[0], *results[1]], [wanted[0], *wanted[1]], strict=True):
-        assert got.dtype == narrow[0].dtype
-        rounded = variant.to_list(variant.floats(variant.to_list(want), dtype))
-        if not variant.half_products:
-            assert variant.to_list(got) == rounded
-            continue
-        # Or the other neighbour; and where terms cancel, what float32 leaves of them.
-        entries = list(zip(flatten(variant.to_list(got)), flatten(rounded), strict=True))
-        left = EPS["float32"] * max(abs(y) for _, y in entries)
-        for x, y in entries:
-            assert x == y or abs(x - y) <= left + EPS[dtype] * max(abs(x), abs(y), SMALLEST_NORMAL[dtype])
+    for name in TOPICS.get(topic, FEW):
+        case = case_named(name)
+        narrow = case_arrays(variant, case, dtype)
+        wide = [
+            variant.floats(variant.to_list(array), "float32") if array.dtype == narrow[0].dtype else array
+            for array in narrow
+        ]
+        results, wanted = (differentiate(case.function, arrays, len(case.arguments)) for arrays in (narrow, wide))
+        assert_belongs(variant, results[0], narrow[0], ())
+        for got, want in zip([results[0], *results[1]], [wanted[0], *wanted[1]], strict=True):
+            assert got.dtype == narrow[0].dtype, name
+            rounded = variant.to_list(variant.floats(variant.to_list(want), dtype))
+            if not variant.half_products:
+                assert variant.to_list(got) == rounded, name
+                continue
+            # Or the other neighbour; and where terms cancel, what float32 leaves of them.
+            entries = list(zip(flatten(variant.to_list(got)), flatten(rounded), strict=True))
+            left = EPS["float32"] * max(abs(y) for _, y in entries)
+            for x, y in entries:
+                assert x == y or abs(x - y) <= left + EPS[dtype] * max(abs(x), abs(y), SMALLEST_NORMAL[dtype]), name
 
 
 @pytest.mark.parametrize("name", ["info_nce mask", "dcl streamed", "from_scores.info_nce", "bounds.dual"])
@@ -90,53 +95,15 @@ def test_every_dtype_stays_what_it_is(variant: Variant, name: str) -> None:
             assert_belongs(variant, gradient, argument, tuple(argument.shape))
 
 
-LOSSES_OF_EMBEDDINGS: dict[str, tuple[Callable[..., Any], int]] = {
-    "info_nce": (pnce.info_nce, ROWS),
-    "info_nce symmetric": (lambda a, b, **options: pnce.info_nce(a, b, symmetric=True, **options), ROWS),
-    "flat_nce": (pnce.flat_nce, 2 * ROWS),
-    "nt_xent": (pnce.nt_xent, 2 * ROWS),
-    "dcl": (pnce.dcl, 2 * ROWS),
-    "clip": (lambda a, b, **options: pnce.clip(a, b, logit_scale=5.0, **options), ROWS),
-}
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("block_size", [None, 2])
-@pytest.mark.parametrize("loss", list(LOSSES_OF_EMBEDDINGS))
-def test_reduction_none_gives_the_rows(variant: Variant, loss: str, block_size: int | None, dtype: str) -> None:
-    function, rows = LOSSES_OF_EMBEDDINGS[loss]
-    a, b = draw_vectors(variant, dtype, seed=1), draw_vectors(variant, dtype, seed=2)
-    weights = variant.floats([0.5, 0.0, 2.0], dtype)
-    results = function(a, b, weights=weights, reduction="none", block_size=block_size)
-    assert_belongs(variant, results, a, (rows,))
-    total = function(a, b, weights=weights, reduction="sum", block_size=block_size)
-    mean = function(a, b, weights=weights, reduction="mean", block_size=block_size)
-    listed = [mpf(x) for x in variant.to_list(results)]
-    assert listed[1] == 0
-    scale = sum(variant.to_list(weights)) * (rows // ROWS)
-    assert oracles.error(variant.to_list(total), sum(listed)) <= 8 * variant.eps(dtype)
-    assert oracles.error(variant.to_list(mean), sum(listed) / scale) <= 8 * variant.eps(dtype)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("loss", ["info_nce", "flat_nce", "dcl"])
-def test_reduction_none_of_scores(variant: Variant, loss: str, dtype: str) -> None:
-    scores = draw_vectors(variant, dtype, rows=FEATURES)
-    results = getattr(pnce.from_scores, loss)(scores, reduction="none")
-    assert_belongs(variant, results, scores, (FEATURES,))
-    wanted = oracles.evaluate(f"from_scores.{loss}", {"scores": variant.to_list(scores)}, {"reduction": "none"})
-    assert oracles.error(variant.to_list(results), wanted) <= 8 * variant.eps(dtype)
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_bounds_and_diagnostics_belong_to_the_input(variant: Variant, dtype: str) -> None:
     scores = draw_vectors(variant, dtype, rows=FEATURES)
     critic = pnce.bounds.dual_critic(scores)
-    assert_belongs(variant, critic, scores, (FEATURES,))
-    assert_belongs(variant, pnce.bounds.dual(scores, critic), scores, ())
-    assert_belongs(variant, pnce.bounds.info_nce(scores), scores, ())
-    size = pnce.diagnostics.effective_sample_size(scores, reduction="none")
-    assert_belongs(variant, size, scores, (FEATURES,))
+    of_rows = (critic, pnce.diagnostics.effective_sample_size(scores, reduction="none"))
+    for result in of_rows:
+        assert_belongs(variant, result, scores, (FEATURES,))
+    for result in (pnce.bounds.dual(scores, critic), pnce.bounds.info_nce(scores)):
+        assert_belongs(variant, result, scores, ())
     wanted = oracles.evaluate("bounds.dual_critic", {"scores": variant.to_list(scores)}, {})
     assert oracles.error(variant.to_list(critic), wanted) <= 8 * variant.eps(dtype)
 
@@ -180,41 +147,22 @@ def two_arrays(variant: Variant) -> tuple[Any, Any]:
 BY_X, BY_Y = [8.0, 20.0, 36.0], [1.0, 4.0, 9.0]
 
 
-@pytest.mark.parametrize(
-    ("argnums", "wanted"),
-    [(0, BY_X), (1, BY_Y), (-1, BY_Y), (-2, BY_X)],
-    ids=["first", "second", "last", "last but one"],
-)
-def test_one_argument(variant: Variant, argnums: int, wanted: list[float]) -> None:
+def test_argnums(variant: Variant) -> None:
+    """One gradient for a number; a tuple of them for several numbers, in their order."""
     x, y = two_arrays(variant)
-    value, gradient = pnce.value_and_grad(product, argnums=argnums)(x, y)
-    assert_belongs(variant, value, x, ())
-    assert_belongs(variant, gradient, x, (3,))
-    assert float(value) == 78.0
-    assert variant.to_list(gradient) == wanted
-    assert variant.to_list(pnce.grad(product, argnums=argnums)(x, y)) == wanted
-
-
-@pytest.mark.parametrize(
-    ("argnums", "wanted"),
-    [((0, 1), [BY_X, BY_Y]), ((1, 0), [BY_Y, BY_X]), ((1,), [BY_Y]), ([0, -1], [BY_X, BY_Y])],
-    ids=["both", "turned", "tuple of one", "list"],
-)
-def test_several_arguments(variant: Variant, argnums: Any, wanted: list[list[float]]) -> None:
-    x, y = two_arrays(variant)
-    value, gradients = pnce.value_and_grad(product, argnums=argnums)(x, y)
-    assert float(value) == 78.0
-    assert type(gradients) is tuple
-    assert [variant.to_list(gradient) for gradient in gradients] == wanted
-    alone = pnce.grad(product, argnums=argnums)(x, y)
-    assert type(alone) is tuple
-    assert [variant.to_list(gradient) for gradient in alone] == wanted
-
-
-@pytest.mark.parametrize("argnums", [2, -3, (0, 2)])
-def test_argnums_out_of_range(variant: Variant, argnums: Any) -> None:
-    with pytest.raises(ValueError, match=r"argnums.*2"):
-        pnce.value_and_grad(product, argnums=argnums)(*two_arrays(variant))
+    one = [(0, BY_X), (1, BY_Y), (-1, BY_Y), (-2, BY_X)]
+    several: list[Any] = [((0, 1), [BY_X, BY_Y]), ((1, 0), [BY_Y, BY_X]), ((1,), [BY_Y]), ([0, -1], [BY_X, BY_Y])]
+    for argnums, wanted in [*one, *several]:
+        value, together = pnce.value_and_grad(product, argnums=argnums)(x, y)
+        assert_belongs(variant, value, x, ())
+        assert float(value) == 78.0, argnums
+        for found in (together, pnce.grad(product, argnums=argnums)(x, y)):
+            if isinstance(argnums, int):
+                assert_belongs(variant, found, x, (3,))
+                assert variant.to_list(found) == wanted, argnums
+            else:
+                assert type(found) is tuple, argnums
+                assert [variant.to_list(gradient) for gradient in found] == wanted, argnums
 
 
 def test_auxiliary_result(variant: Variant) -> None:
@@ -295,23 +243,18 @@ def test_gradient_of_a_gradient(variant: Variant) -> None:
     assert variant.to_list(pnce.grad(slope)(x, y)) == [8.0 * 64, 16.0 * 125, 24.0 * 216]
 
 
-@pytest.mark.parametrize("wrong", ["vector", "number", "pair"])
-def test_result_must_be_one_number(variant: Variant, wrong: str) -> None:
+def test_what_is_refused(variant: Variant) -> None:
+    """Numbers of arguments that there are not, results that are no single number, and arguments without a gradient."""
     x, y = two_arrays(variant)
-    function = {"vector": lambda a, b: a * b, "number": lambda _a, _b: 1.0, "pair": lambda a, b: (product(a, b), a)}[
-        wrong
+    calls: list[tuple[type[Exception], str, Callable[..., Any], Any, tuple[Any, Any]]] = [
+        *((ValueError, r"argnums.*2", product, argnums, (x, y)) for argnums in (2, -3, (0, 2))),
+        (TypeError, r"(?s)expected.*got", lambda a, b: a * b, 0, (x, y)),
+        (TypeError, r"(?s)expected.*got", lambda _a, _b: 1.0, 0, (x, y)),
+        (TypeError, r"(?s)expected.*got", lambda a, b: (product(a, b), a), 0, (x, y)),
+        (TypeError, r"(?s)expected.*float.*got.*int", product, 0, (variant.array([1, 2, 3]), y)),
+        (TypeError, r"(?s)expected arrays.*got", product, 0, (1.0, variant.floats([1.0]))),
+        (TypeError, r"(?s)expected arrays.*got", product, 0, ("x", variant.floats([1.0]))),
     ]
-    with pytest.raises(TypeError, match=r"(?s)expected.*got"):
-        pnce.value_and_grad(function)(x, y)
-
-
-def test_integers_have_no_gradient(variant: Variant) -> None:
-    with pytest.raises(TypeError, match=r"(?s)expected.*float.*got.*int"):
-        pnce.value_and_grad(product)(variant.array([1, 2, 3]), variant.floats([4.0, 5.0, 6.0]))
-
-
-@pytest.mark.parametrize("name", ["numbers", "text"])
-def test_arguments_must_be_arrays(variant: Variant, name: str) -> None:
-    wrong: Any = {"numbers": 1.0, "text": "x"}[name]
-    with pytest.raises(TypeError, match=r"(?s)expected arrays.*got"):
-        pnce.value_and_grad(product)(wrong, variant.floats([1.0]))
+    for error, words, function, argnums, arrays in calls:
+        with pytest.raises(error, match=words):
+            pnce.value_and_grad(function, argnums=argnums)(*arrays)

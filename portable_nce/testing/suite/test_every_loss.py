@@ -12,12 +12,13 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from mpmath import mp, mpf
+from mpmath import mpf
 
 from .. import oracles
 from .._package import pnce
 from ..cases import LOSSES, Loss, example, lengths, sixteenths
 from ..variants import assert_belongs, differentiate, flatten
+from .calls import FEW, arrays_of, assert_finite, assert_nothing, filled, options_of, scaled, value_and_gradients
 
 if TYPE_CHECKING:
     from ..variants import Nested, Variant
@@ -61,12 +62,17 @@ OF_EMBEDDINGS = [name for name in NAMES if not name.startswith("from_scores.")]
 SQUARE = [name for name in NAMES if (name.split(" ")[0], "positives") in NOT_SHARED]
 BLOCKS = [None, 2]
 CALLS = [
-    pytest.param(name, block, id=f"{name}{', streamed' * (block is not None)}")
+    pytest.param(
+        name,
+        block,
+        id=f"{name}{', streamed' * (block is not None)}",
+        marks=[] if name in FEW else [pytest.mark.exhaustive],
+    )
     for name in NAMES
     for block in BLOCKS
     if block is None or name in OF_EMBEDDINGS
 ]
-"""Every loss, dense and streamed."""
+"""Every loss, dense and streamed; few where every operation is compiled."""
 
 
 def function_of(name: str) -> Callable[..., Any]:
@@ -75,13 +81,6 @@ def function_of(name: str) -> Callable[..., Any]:
     for part in name.split(maxsplit=1)[0].split("."):
         found = getattr(found, part)
     return found  # type: ignore[no-any-return]
-
-
-def filled(value: Nested, *shape: int) -> Nested:
-    """Repeat a number, or a row of them."""
-    for length in reversed(shape):
-        value = [value] * length
-    return value
 
 
 ROW = [0.5, -1.25, 0.75, 1.5]
@@ -100,11 +99,6 @@ FILLS: dict[str, Callable[[tuple[int, ...], int], Nested]] = {
 """Ways to fill the arrays of embeddings."""
 
 
-def scaled(factor: float, nested: Nested) -> Nested:
-    """Multiply all numbers."""
-    return [scaled(factor, x) for x in nested] if isinstance(nested, list) else factor * nested
-
-
 LABELS = {"pairs": [0, 0, 1, 1], "equal": [7] * N, "distinct": [3, 1, 2, 0]}
 
 
@@ -119,8 +113,7 @@ def inputs_of(
 ) -> dict[str, Any]:
     """Make every array of a loss: those of its signature, and its parameters."""
     case = example(name, samples, D, fill=FILLS[fill], labels=LABELS[labels][:samples])
-    floats = {key: variant.floats(nested, dtype) for key, nested in case.arguments.items()}
-    return floats | {key: variant.array(nested) for key, nested in case.constants.items()}
+    return arrays_of(variant, case, dtype)
 
 
 def call(name: str, arrays: Mapping[str, Any], **options: Any) -> Any:
@@ -132,36 +125,6 @@ def mask_of(name: str) -> tuple[int, ...]:
     """Give the shape of a mask."""
     length = lengths(N, D, LOSSES[name].views)
     return tuple(length[axis] for axis in LOSSES[name].mask)
-
-
-def block_option(name: str, block_size: int | None) -> dict[str, Any]:
-    """Give the option of the execution, where there is one."""
-    return {"block_size": block_size} if name in OF_EMBEDDINGS else {}
-
-
-def value_and_gradients(name: str, arrays: Mapping[str, Any], **options: Any) -> tuple[Any, dict[str, Any]]:
-    """Give the loss, and its gradient with respect to every floating-point array, by name."""
-    floats = [key for key in arrays if key not in {"labels", "assignments"}]
-
-    def function(*given: Any) -> Any:
-        return call(name, {**arrays, **dict(zip(floats, given, strict=True))}, **options)
-
-    value, gradients = differentiate(function, [arrays[key] for key in floats])
-    return value, dict(zip(floats, gradients, strict=True))
-
-
-def assert_finite(variant: Variant, value: Any, gradients: Mapping[str, Any]) -> None:
-    """Every number is finite."""
-    for key, array in {"value": value, **gradients}.items():
-        listed = flatten(variant.to_list(array))
-        assert all(mp.isfinite(number) for number in listed), (key, listed)
-
-
-def assert_nothing(variant: Variant, value: Any, gradients: Mapping[str, Any]) -> None:
-    """The loss is exactly 0, and so is its gradient with respect to everything."""
-    for key, array in {"value": value, **gradients}.items():
-        listed = flatten(variant.to_list(array))
-        assert all(number == 0 for number in listed), (key, listed)
 
 
 # --- the table and the signatures -----------------------------------------------------------------------------------
@@ -184,41 +147,40 @@ def documented_defaults(function: Callable[..., Any]) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("name", [*PUBLIC, *BOUNDS])
-def test_arrays_are_positional_and_options_are_keywords(name: str) -> None:
+def test_arrays_are_positional_and_options_are_keywords() -> None:
     """What is required is positional only; arrays behind it that may be left out can be named, too."""
     kind = inspect.Parameter
-    parameters = inspect.signature(function_of(name)).parameters
-    positional = {
-        key: p for key, p in parameters.items() if p.kind in {kind.POSITIONAL_ONLY, kind.POSITIONAL_OR_KEYWORD}
-    }
-    for key, parameter in positional.items():
-        if (name, key) not in EITHER_WAY:
-            only = parameter.kind is kind.POSITIONAL_ONLY
-            assert parameter.default is (kind.empty if only else None), key
-    assert [key for key, p in parameters.items() if p.kind is kind.VAR_POSITIONAL] == (
-        ["further_views"] if name == "nt_xent" else []
-    )
-    if name in LOSSES:
-        wanted = LOSSES[name].arguments
-        assert tuple(positional)[: len(wanted)] == wanted
+    for name in (*PUBLIC, *BOUNDS):
+        parameters = inspect.signature(function_of(name)).parameters
+        positional = {
+            key: p for key, p in parameters.items() if p.kind in {kind.POSITIONAL_ONLY, kind.POSITIONAL_OR_KEYWORD}
+        }
+        for key, parameter in positional.items():
+            if (name, key) not in EITHER_WAY:
+                only = parameter.kind is kind.POSITIONAL_ONLY
+                assert parameter.default is (kind.empty if only else None), (name, key)
+        variadic = [key for key, p in parameters.items() if p.kind is kind.VAR_POSITIONAL]
+        assert variadic == (["further_views"] if name == "nt_xent" else []), name
+        if name in LOSSES:
+            wanted = LOSSES[name].arguments
+            assert tuple(positional)[: len(wanted)] == wanted, name
 
 
-@pytest.mark.parametrize("name", PLAIN)
-def test_the_shared_keywords_have_their_defaults(name: str) -> None:
-    loss = LOSSES[name]
-    shared: dict[str, Any] = {"mask": None, "weights": None, "reduction": "mean"}
-    if name in OF_EMBEDDINGS:
-        shared |= {"temperature": loss.temperature, "similarity": loss.similarity, "block_size": "auto"}
-    else:
-        shared |= {"positives": None}
-    parameters = inspect.signature(function_of(name)).parameters
-    for key, default in shared.items():
-        if (name, key) in NOT_SHARED:
-            assert key not in parameters
+def test_the_shared_keywords_have_their_defaults() -> None:
+    for name in PLAIN:
+        loss = LOSSES[name]
+        shared: dict[str, Any] = {"mask": None, "weights": None, "reduction": "mean"}
+        if name in OF_EMBEDDINGS:
+            shared |= {"temperature": loss.temperature, "similarity": loss.similarity, "block_size": "auto"}
         else:
-            assert parameters[key].default == default
-            assert parameters[key].kind is inspect.Parameter.KEYWORD_ONLY
+            shared |= {"positives": None}
+        parameters = inspect.signature(function_of(name)).parameters
+        for key, default in shared.items():
+            if (name, key) in NOT_SHARED:
+                assert key not in parameters, (name, key)
+            else:
+                assert parameters[key].default == default, (name, key)
+                assert parameters[key].kind is inspect.Parameter.KEYWORD_ONLY, (name, key)
 
 
 def test_no_exception_is_made_without_need() -> None:
@@ -226,15 +188,16 @@ def test_no_exception_is_made_without_need() -> None:
     assert all(LOSSES[name].temperature is None for name, key in NOT_SHARED if key == "temperature")
 
 
-@pytest.mark.parametrize("name", [*PUBLIC, *BOUNDS, "matryoshka", "concentrations", "queue_init", "queue_push"])
-def test_the_docstring_says_the_defaults(name: str) -> None:
-    parameters = inspect.signature(function_of(name)).parameters
-    said = documented_defaults(function_of(name))
-    assert list(said) == [f"*{key}" if p.kind is p.VAR_POSITIONAL else key for key, p in parameters.items()]
-    for key, parameter in parameters.items():
-        if parameter.kind is not parameter.VAR_POSITIONAL:
-            wanted = "" if parameter.default is parameter.empty else repr(parameter.default)
-            assert said[key] == wanted, key
+def test_the_docstring_says_the_defaults() -> None:
+    for name in (*PUBLIC, *BOUNDS, "matryoshka", "concentrations", "queue_init", "queue_push"):
+        parameters = inspect.signature(function_of(name)).parameters
+        said = documented_defaults(function_of(name))
+        wanted = {
+            f"*{key}" if p.kind is p.VAR_POSITIONAL else key: "" if p.default is p.empty else repr(p.default)
+            for key, p in parameters.items()
+        }
+        variadic = {key: said[key] for key in wanted if key.startswith("*")}
+        assert list({**said}.items()) == list({**wanted, **variadic}.items()), name
 
 
 # --- the kind of the result -----------------------------------------------------------------------------------------
@@ -243,62 +206,52 @@ def test_the_docstring_says_the_defaults(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_value_and_gradients(variant: Variant, name: str) -> None:
     """All of the input's kind and finite; the gradient of a memory exactly 0, and of nothing else."""
-    arrays = inputs_of(variant, name)
-    value, gradients = value_and_gradients(name, arrays)
-    first = arrays[LOSSES[name].arguments[0]]
-    assert_belongs(variant, value, first, ())
-    assert_finite(variant, value, gradients)
-    for key, gradient in gradients.items():
-        assert_belongs(variant, gradient, arrays[key], tuple(arrays[key].shape))
-        still = all(number == 0 for number in flatten(variant.to_list(gradient)))
-        assert still == (key in LOSSES[name].constant), key
+    for dtype in variant.dtypes[:1] if variant.compiles else variant.dtypes:
+        arrays = inputs_of(variant, name, dtype)
+        value, gradients = value_and_gradients(name, arrays)
+        assert_belongs(variant, value, arrays[LOSSES[name].arguments[0]], ())
+        assert_finite(variant, value, gradients, dtype)
+        for key, gradient in gradients.items():
+            assert_belongs(variant, gradient, arrays[key], tuple(arrays[key].shape))
+            still = all(number == 0 for number in flatten(variant.to_list(gradient)))
+            assert still == (key in LOSSES[name].constant), (dtype, key)
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-@pytest.mark.parametrize("name", NAMES)
-def test_other_dtypes(variant: Variant, name: str, dtype: str) -> None:
-    arrays = inputs_of(variant, name, dtype)
-    value, gradients = value_and_gradients(name, arrays)
-    assert_belongs(variant, value, arrays[LOSSES[name].arguments[0]], ())
-    assert_finite(variant, value, gradients)
-    for key, gradient in gradients.items():
-        assert_belongs(variant, gradient, arrays[key], tuple(arrays[key].shape))
-
-
-def mean_weight(loss: Loss, weights: list[float]) -> float:
-    """The number that a mean divides by, when every row counts."""
+def pairs_of(loss: Loss) -> int:
+    """How many rows, pairs or triples of each sample a mean divides by, when every row counts."""
     of_labels = "labels" in loss.arguments
     each = {
         "rows": loss.views,
         "pairs": N - 1 if of_labels else N,
         "triples": N - 2 if of_labels else N - 1,  # one positive each
     }
-    return sum(weights) * each[loss.divide_by or "rows"]
+    return each[loss.divide_by or "rows"]
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("dtype", [None, "float16"])
+@pytest.mark.parametrize("dtype", [None, "float32", "float16", "bfloat16"])
 @pytest.mark.parametrize(("name", "block_size"), CALLS)
 def test_reductions_agree(variant: Variant, name: str, block_size: int | None, dtype: str | None) -> None:
-    loss = LOSSES[name]
-    arrays = inputs_of(variant, name, dtype)
-    weights = [0.5, 0.0, 2.0, 1.0]
-    options = {"weights": variant.floats(weights, dtype), **block_option(name, block_size)}
-    first = arrays[loss.arguments[0]]
-    rows = call(name, arrays, reduction="none", **options)
-    assert_belongs(variant, rows, first, (loss.views * N,))
-    listed = [mpf(number) for number in variant.to_list(rows)]
-    assert [i for i, number in enumerate(listed) if number == 0] == [1 + N * view for view in range(loss.views)]
-    total, mean = (call(name, arrays, reduction=reduction, **options) for reduction in ("sum", "mean"))
-    assert_belongs(variant, total, first, ())
-    assert_belongs(variant, mean, first, ())
-    scale = sum(abs(number) for number in listed)
-    tolerance = 8 * variant.eps(dtype)
-    assert abs(mpf(variant.to_list(total)) - sum(listed)) <= tolerance * scale
-    if loss.divide_by is not None:
-        norm = mean_weight(loss, weights)
-        assert abs(mpf(variant.to_list(mean)) - sum(listed) / norm) <= tolerance * scale / norm
+    """A row of weight 0, or one that is masked, counts neither in the sum nor in what a mean divides by."""
+    loss, arrays = LOSSES[name], inputs_of(variant, name, dtype)
+    ways: list[dict[str, Any]] = [{"weights": variant.floats([0.5, 0.0, 2.0, 1.0], dtype)}]
+    if loss.mask != "NM" and not loss.keywords:  # whose positive, or whose other term, takes part whatever the mask
+        shape = mask_of(name)
+        mask = variant.array([filled(i % N != 1, *shape[1:]) for i in range(shape[0])])
+        ways.append({"weights": variant.floats([0.5, 4.0, 2.0, 1.0], dtype), "mask": mask})
+    for options in ways:
+        rows, total, mean = (
+            call(name, arrays, reduction=reduction, **options, **options_of(name, block_size))
+            for reduction in ("none", "sum", "mean")
+        )
+        for result, size in ((rows, (loss.views * N,)), (total, ()), (mean, ())):
+            assert_belongs(variant, result, arrays[loss.arguments[0]], size)
+        listed = [mpf(number) for number in variant.to_list(rows)]
+        assert [i for i, number in enumerate(listed) if number == 0] == [1 + N * view for view in range(loss.views)]
+        scale, tolerance = sum(abs(number) for number in listed), 8 * variant.eps(dtype)
+        assert abs(mpf(variant.to_list(total)) - sum(listed)) <= tolerance * scale, [*options]
+        if loss.divide_by is not None:
+            norm = (0.5 + 2.0 + 1.0) * pairs_of(loss)
+            assert abs(mpf(variant.to_list(mean)) - sum(listed) / norm) <= tolerance * scale / norm, [*options]
 
 
 @pytest.mark.exhaustive
@@ -307,13 +260,9 @@ def test_the_execution_changes_nothing(variant: Variant, name: str) -> None:
     arrays = inputs_of(variant, name)
     value, gradients = value_and_gradients(name, arrays, block_size=None)
     streamed, slopes = value_and_gradients(name, arrays, block_size=2)
-    wanted = [oracles.exact(variant.to_list(x)) for x in (value, *gradients.values())]
-    for got, want in zip([streamed, *slopes.values()], wanted, strict=True):
-        scale = max([mpf(1), *(abs(number) for number in oracles.numbers_of(want))])
-        differences = zip(
-            oracles.numbers_of(oracles.exact(variant.to_list(got))), oracles.numbers_of(want), strict=True
-        )
-        assert all(abs(a - b) <= 64 * variant.eps() * scale for a, b in differences)
+    for key, wanted in {"value": value, **gradients}.items():
+        found, exact = variant.to_list({"value": streamed, **slopes}[key]), oracles.exact(variant.to_list(wanted))
+        assert oracles.error(found, exact, smallest=1.0) <= 64 * variant.eps(), key
 
 
 # --- awkward inputs -------------------------------------------------------------------------------------------------
@@ -322,76 +271,36 @@ def test_the_execution_changes_nothing(variant: Variant, name: str) -> None:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("name", "block_size"), CALLS)
 def test_one_sample(variant: Variant, name: str, block_size: int | None) -> None:
-    """A batch of one is no error: what needs negatives is worth nothing, the rest is finite."""
-    arrays = inputs_of(variant, name, samples=1)
+    """A batch of one is no error: what needs a negative, or a positive, is worth nothing, the rest is finite."""
+    arrays, options = inputs_of(variant, name, samples=1), options_of(name, block_size)
+    found = value_and_gradients(name, arrays, **options)
+    assert_finite(variant, *found)
+    one_pair = not {"scores", "labels"}.isdisjoint(arrays) and name not in {
+        "from_scores.logistic",
+        "from_scores.contrastive",
+    }
+    if LOSSES[name].alone or one_pair:
+        assert_nothing(variant, *found)
     if "scores" in arrays and name not in SQUARE:
         arrays["scores"] = inputs_of(variant, name)["scores"][:1, :]
-    options = block_option(name, block_size)
-    value, gradients = value_and_gradients(name, arrays, **options)
-    if LOSSES[name].alone:
-        assert_nothing(variant, value, gradients)
-    else:
-        assert_finite(variant, value, gradients)
+        assert_finite(variant, *value_and_gradients(name, arrays), "one row")
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("name", [name for name in NAMES if {"scores", "labels"} & set(LOSSES[name].arguments)])
-def test_one_pair(variant: Variant, name: str) -> None:
-    """A score matrix of one entry, a label alone: what needs a negative, or a positive, is worth nothing."""
-    arrays = inputs_of(variant, name, samples=1)
-    value, gradients = value_and_gradients(name, arrays)
-    if name in {"from_scores.logistic", "from_scores.contrastive"}:
-        assert_finite(variant, value, gradients)
-    else:
-        assert_nothing(variant, value, gradients)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-@pytest.mark.parametrize(("name", "block_size"), [one for one in CALLS if not LOSSES[str(one.values[0])].keywords])
-def test_everything_masked(variant: Variant, name: str, block_size: int | None, reduction: str) -> None:
-    """Loss exactly 0, gradients exactly 0."""
-    loss = LOSSES[name]
-    arrays = inputs_of(variant, name)
-    mask = variant.array(filled(False, *mask_of(name)))  # noqa: FBT003  (what is repeated)
-    options = {"mask": mask, "reduction": reduction, **block_option(name, block_size)}
-    if reduction == "none":
-        assert variant.to_list(call(name, arrays, **options)) == [0.0] * (loss.views * N)
-    else:
-        assert_nothing(variant, *value_and_gradients(name, arrays, **options))
-
-
-ROW_MASKS = [
-    one
-    for one in CALLS
-    if LOSSES[str(one.values[0])].mask != "NM"  # where the positive takes part, whatever the mask
-    and not LOSSES[str(one.values[0])].keywords
-    and LOSSES[str(one.values[0])].divide_by is not None
-]
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(("name", "block_size"), ROW_MASKS)
-def test_a_row_that_is_masked_does_not_count(variant: Variant, name: str, block_size: int | None) -> None:
-    """Neither in the sum nor in what a mean divides by."""
-    loss = LOSSES[name]
-    arrays = inputs_of(variant, name)
-    weights = [0.5, 4.0, 2.0, 1.0]
-    shape = mask_of(name)
-    mask = [filled(i % N != 1, *shape[1:]) for i in range(shape[0])]
-    options = {
-        "mask": variant.array(mask),
-        "weights": variant.floats(weights),
-        **block_option(name, block_size),
-    }
-    listed, mean = (
-        [mpf(number) for number in flatten(variant.to_list(call(name, arrays, reduction=reduction, **options)))]
-        for reduction in ("none", "mean")
-    )
-    assert [i for i, number in enumerate(listed) if number == 0] == [1 + N * view for view in range(loss.views)]
-    norm = mean_weight(loss, [0.5, 0.0, 2.0, 1.0])
-    scale = sum(abs(number) for number in listed)
-    assert abs(mean[0] - sum(listed) / norm) <= 8 * variant.eps() * scale / norm
+@pytest.mark.parametrize(("name", "block_size"), CALLS)
+def test_nothing_is_left(variant: Variant, name: str, block_size: int | None) -> None:
+    """Everything masked, or weights of 0: loss exactly 0, gradients exactly 0."""
+    arrays, options = inputs_of(variant, name), options_of(name, block_size)
+    lost: list[dict[str, Any]] = [{"weights": variant.floats([0.0] * N)}]
+    if not LOSSES[name].keywords:
+        lost.append({"mask": variant.array(filled(False, *mask_of(name)))})  # noqa: FBT003  (what is repeated)
+    for further in lost:
+        for reduction in ("mean", "sum"):
+            value, gradients = value_and_gradients(name, {**arrays, **further}, reduction=reduction, **options)
+            if reduction == "sum":
+                gradients.pop("weights", None)  # the losses that they would weight
+            assert_nothing(variant, value, gradients, (reduction, [*further]))
+        rows = call(name, {**arrays, **further}, reduction="none", **options)
+        assert variant.to_list(rows) == [0.0] * (LOSSES[name].views * N)
 
 
 OUT = {(0, 1), (1, 0), (2, 3), (3, 2)}
@@ -466,32 +375,22 @@ def test_no_and_only_positives(variant: Variant, name: str, positive: bool, dtyp
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("dtype", [None, "float16"])
-@pytest.mark.parametrize("fill", ["zero", "one zero row", "identical rows"])
+@pytest.mark.parametrize("similarity", [*pnce.similarities.NAMES, "normalized neg_euclidean"])
 @pytest.mark.parametrize(("name", "block_size"), CALLS)
-def test_zero_vectors_and_identical_rows(
-    variant: Variant, name: str, block_size: int | None, fill: str, dtype: str | None
+def test_lengths_and_distances(
+    variant: Variant, name: str, block_size: int | None, similarity: str, dtype: str | None
 ) -> None:
-    arrays = inputs_of(variant, name, dtype, fill=fill)
-    assert_finite(variant, *value_and_gradients(name, arrays, **block_option(name, block_size)))
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("similarity", [*pnce.similarities.NAMES, "normalized"])
-@pytest.mark.parametrize(("name", "block_size"), [one for one in CALLS if one.values[0] in OF_EMBEDDINGS])
-def test_the_kinks_of_every_similarity(variant: Variant, name: str, block_size: int | None, similarity: str) -> None:
-    """Length 0, and distance 0."""
-    arrays = inputs_of(variant, name, fill="zero, and identical rows")
-    chosen: Any = pnce.similarities.normalized("neg_euclidean") if similarity == "normalized" else similarity
-    assert_finite(variant, *value_and_gradients(name, arrays, similarity=chosen, block_size=block_size))
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("dtype", ["float32"])
-@pytest.mark.parametrize("fill", ["large", "small"])
-@pytest.mark.parametrize(("name", "block_size"), CALLS)
-def test_long_and_short_vectors(variant: Variant, name: str, block_size: int | None, fill: str, dtype: str) -> None:
-    arrays = inputs_of(variant, name, dtype, fill=fill)
-    assert_finite(variant, *value_and_gradients(name, arrays, **block_option(name, block_size)))
+    """Length 0, distance 0, long and short embeddings: all is finite, also at the kinks of every similarity."""
+    fills: list[tuple[str, str | None, dict[str, Any]]] = [
+        *((fill, dtype, {}) for fill in ("zero", "one zero row", "identical rows")),
+        *((fill, "float32", {}) for fill in ("large", "small")),
+    ]
+    if name in OF_EMBEDDINGS:
+        fills.append(("zero, and identical rows", None, {"similarity": similarity}))
+    for fill, kind, options in fills:
+        arrays = inputs_of(variant, name, kind, fill=fill)
+        found = value_and_gradients(name, arrays, **options, **options_of(name, block_size))
+        assert_finite(variant, *found, (fill, kind))
 
 
 @pytest.mark.exhaustive
@@ -524,12 +423,10 @@ def test_a_queue_that_was_never_written(variant: Variant, name: str, block_size:
 # --- what is refused ------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("name", "argument"),
-    [(name, key) for name in PLAIN for key in LOSSES[name].arguments if key in {"labels", "assignments"}],
-)
-def test_labels_are_integers(variant: Variant, name: str, argument: str) -> None:
-    arrays = inputs_of(variant, name)
-    arrays[argument] = variant.floats(variant.to_list(arrays[argument]))
-    with pytest.raises(TypeError, match=rf"\A{argument}: expected an integer dtype, got .*float"):
-        call(name, arrays)
+def test_labels_are_integers(variant: Variant) -> None:
+    for name in PLAIN:
+        for argument in {"labels", "assignments"} & {*LOSSES[name].arguments}:
+            arrays = inputs_of(variant, name)
+            arrays[argument] = variant.floats(variant.to_list(arrays[argument]))
+            with pytest.raises(TypeError, match=rf"\A{argument}: expected an integer dtype, got .*float"):
+                call(name, arrays)
