@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import FunctionType, SimpleNamespace
 from typing import Any
 
@@ -125,6 +126,11 @@ WRONG: Mapping[str, tuple[Callable[[], Any], str]] = {
         lambda: pnce.grad(pnce.info_nce)(Variable(X), Y),
         "which holds one; pass that",
     ),
+    # Pairs of rules.
+    **{
+        f"mining {bad!r}": (partial(pnce.triplet_from_labels, X, LABELS, mining=bad), r"\Amining: .*expected.*got")
+        for bad in (("hard", "semihard"), ("semi_hard", "semi_hard"), ("hard",), ["hard", "easy"], None)
+    },
     # Numbers in arrays.
     "temperature below 0": (
         lambda: pnce.info_nce(TENSOR, TENSOR, temperature=torch.asarray(-1.0)),
