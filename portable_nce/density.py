@@ -712,7 +712,7 @@ def _enter(  # noqa: PLR0917  (as its callers have them)
     check_floating(xp, **arrays)
     noise = arrays[names[1]]
     rows, samples = shape_of(names[1], noise, "(N, k)")
-    dtype = noise.dtype
+    dtype = arrays.get(names[0], noise).dtype
     arrays = {name: upcast(xp, x) for name, x in arrays.items()}
     noise = arrays[names[1]]
     data = arrays.get(names[0])

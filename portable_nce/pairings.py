@@ -1021,7 +1021,7 @@ def half(n_rows: int, n_columns: int) -> int:
     rows = n_rows // 2
     if 2 * rows != n_rows or n_rows != n_columns:
         message = (
-            f"pairing: two views expect a square matrix of an even number of rows (the first view, then the second), "
+            "pairing: two views: expected a square matrix of an even number of rows (the first view, then the second), "
             f"got shape {(n_rows, n_columns)}"
         )
         raise ValueError(message)

@@ -1,9 +1,9 @@
 """A pytest plugin for short runs: of the parameter sets of each test, some that hold every value of every parameter.
 
 ``-p portable_nce.testing.covering``. A test that is parametrized several times runs the product of its values, of which
-few can fail alone. With this plugin it runs a covering array: each value at least once. In a test of variants, cases of
-`portable_nce.testing.CASES` count as one value if they call the same loss in the same regime; tests marked
-``all_cases`` run all of them in float64 on NumPy. A variant with a `slice` runs the tests that it names.
+few can fail alone. With this plugin it runs a covering array: each value at least once. Values of ``case_name``, which
+are names in `portable_nce.testing.CASES`, count as one if their cases call the same loss in the same regime; tests
+marked ``all_cases`` run all of them in float64 on NumPy. A variant with a `slice` runs the tests that it names.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def values_of(item: pytest.Item) -> dict[str, Hashable]:
         text = repr(value)
         # An address is the same for the same object; equal tuples may be one object in one process, and two in another.
         values[name] = id(value) if " at 0x" in text else text
-        if isinstance(value, str) and "variant" in params and not every:
-            values[name] = CLASSES.get(value, value)
+        if name == "case_name" and not every:
+            values[name] = CLASSES[value]
     return values
 
 

@@ -335,7 +335,7 @@ def reduce_dclw(
     """DCL with the positive times 2 minus the exponential of its similarity over sigma, relative to the mean of all."""
     counts = [bool(p) and bool(q) for p, q in pairs]
     own = [
-        mp.fsum(row[j] for j in p) / len(p) if count else None
+        mp.log(mp.fsum(mp.exp(row[j]) for j in p)) if count else None
         for row, (p, _), count in zip(scores, pairs, counts, strict=True)
     ]
     each = temperature if isinstance(temperature, list) else [temperature]

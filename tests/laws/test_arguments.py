@@ -1316,7 +1316,8 @@ def is_named(call: Call, names: Sequence[str], message: str) -> bool:
     """Tell whether a message names one of some arguments, and says what was expected."""
     if call.name == "stop_gradient" and "no backend is registered" in message:
         return True
-    return "expect" in message and re.search(rf"\b({'|'.join(names)})\b", message) is not None
+    says = re.match(r"[^:]+: .*expected ", message, re.DOTALL)
+    return says is not None and re.search(rf"\b({'|'.join(names)})\b", message) is not None
 
 
 def check(call: Call, junk: Mapping[str, Junk]) -> None:

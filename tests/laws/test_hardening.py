@@ -691,9 +691,7 @@ def in_words_of_the_oracles(problem: Problem) -> dict[str, Array] | None:
             arrays["mask"] = arrays["mask"][:, written]
         if not written.any():
             return None
-    # The oracle of DCLW has no log-sum-exp of several positives.
-    several = problem.name.endswith("dclw") and arrays.get("positives", np.zeros(1)).ndim == 2
-    return None if several or "mask_2" in arrays or problem.name == "contrast" else arrays
+    return None if "mask_2" in arrays or problem.name == "contrast" else arrays
 
 
 @pytest.mark.parametrize("name", [name for name in ANY if name != "contrast"])

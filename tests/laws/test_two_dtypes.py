@@ -29,7 +29,7 @@ def of_floats(name: str) -> list[str]:
     return [key for key, x in (call.learned | call.fixed).items() if x.ndim and x.dtype.kind == "f"]
 
 
-NAMES = [name for name in (*LOSSES, *OF_SCORES) if "data_scores" not in of_floats(name)]
+NAMES = [*LOSSES, *OF_SCORES]
 ODD = [(name, key) for name in NAMES for key in of_floats(name) if len(of_floats(name)) > 1]
 """Each array of each loss that has others beside it."""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import catalogue
 
 
@@ -14,6 +16,11 @@ def test_the_page_shows_what_each_loss_has_passed() -> None:
     for name in catalogue.losses():
         assert text.count(f"| `{name}` |") == 3  # in the table of its kind, of the variants, of the transforms
     assert "failed" not in text
+
+
+def test_the_transforms_are_tests() -> None:
+    source = (Path(__file__).parents[1] / "laws" / "test_transforms.py").read_text(encoding="utf-8")
+    assert [test for tests in catalogue.TRANSFORMS.values() for test in tests if f"def {test}(" not in source] == []
 
 
 def test_a_test_is_counted_for_the_loss_that_it_names() -> None:

@@ -807,8 +807,6 @@ def test_two_dtypes(variant: Variant) -> None:
     """Which precision was meant is the caller's to say; but 16 bits may meet float32, in which they are computed."""
     own = variant.dtypes[0]
     for other in {*variant.dtypes, *variant.further_dtypes} & {"float32", "float16"} - {own}:
-        if {other, own} == {"float16", "float32"}:
-            continue
         narrow = variant.floats(draw(K), other)
         for function, name, words in (
             ("flo", "u", "u: expected the dtype of scores"),
@@ -816,4 +814,5 @@ def test_two_dtypes(variant: Variant) -> None:
             ("local_nce", "data_scores", "noise_scores: expected the dtype of data_scores"),
         ):
             said = refusal(variant, function, **{name: narrow})
-            assert re.match(f"TypeError: {words}.*got", said), (function, said)
+            fits = "nothing" if {other, own} == {"float16", "float32"} else f"TypeError: {words}.*got"
+            assert re.match(fits, said), (function, said)

@@ -168,11 +168,11 @@ def assert_near(variant: Variant, found: Nested, wanted: Any) -> None:
     assert oracles.error(found, oracles.exact(listed)) <= TOLERANCE[variant.dtypes[0]]
 
 
-@pytest.mark.parametrize("name", SHARED)
+@pytest.mark.parametrize("case_name", SHARED)
 @pytest.mark.parametrize("dtype", ["float64"])
-def test_ranks_agree_with_one_process(variant: Variant, name: str, dtype: str) -> None:
+def test_ranks_agree_with_one_process(variant: Variant, case_name: str, dtype: str) -> None:
     """Every keyword of every loss, on two and on three ranks with uneven batches, in both conventions."""
-    case = case_named(name, ROWS)
+    case = case_named(case_name, ROWS)
     compare(variant, case, 3, dtype, "averaged")
     compare(variant, case, 2, dtype, "summed")
 
@@ -183,19 +183,19 @@ WITH_TEMPERATURES = [
 ]
 
 
-@pytest.mark.parametrize("name", WITH_TEMPERATURES)
-def test_a_rank_with_one_row_has_its_temperature(variant: Variant, name: str) -> None:
-    case = case_named(name, 2)
+@pytest.mark.parametrize("case_name", WITH_TEMPERATURES)
+def test_a_rank_with_one_row_has_its_temperature(variant: Variant, case_name: str) -> None:
+    case = case_named(case_name, 2)
     samples = samples_of(case)
     case = replace(case, arguments={**case.arguments, "temperature": [0.5, 0.75, 0.375, 1.25][:samples]})
     compare(variant, case, samples, "float64", "averaged")
-    compare(variant, case, samples, "float64", "summed", check="relic keys" in name)  # whose keys are uneven
+    compare(variant, case, samples, "float64", "summed", check="relic keys" in case_name)  # whose keys are uneven
 
 
-@pytest.mark.parametrize("name", ["hcl", "dclw", *WITH_TEMPERATURES])
-def test_a_rank_with_one_row_takes_the_temperature_of_all(variant: Variant, name: str) -> None:
+@pytest.mark.parametrize("case_name", ["hcl", "dclw", *WITH_TEMPERATURES])
+def test_a_rank_with_one_row_takes_the_temperature_of_all(variant: Variant, case_name: str) -> None:
     """An array of one entry has the shape of a temperature of its row; the other rank has more rows."""
-    case = case_named(name, ROWS)
+    case = case_named(case_name, ROWS)
     case = replace(case, arguments={**case.arguments, "temperature": [0.5]})
     compare(variant, case, 2, "float64", "averaged")
     compare(variant, case, 2, "float64", "summed")

@@ -49,10 +49,10 @@ scores are far from 0, where the numbers of a dtype lie further apart.
 
 @pytest.mark.all_cases
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize("name", NAMES)
-def test_case(variant: Variant, name: str, dtype: str, record_property: Callable[[str, object], None]) -> None:
+@pytest.mark.parametrize("case_name", NAMES)
+def test_case(variant: Variant, case_name: str, dtype: str, record_property: Callable[[str, object], None]) -> None:
     """Value and gradients are those of the published sum and of the kind of the input, which stays as it is."""
-    case = case_named(name)
+    case = case_named(case_name)
     arrays = case_arrays(variant, case, dtype)
     before = [variant.to_list(array) for array in arrays]
     value, gradients = differentiate(case.function, arrays, len(case.arguments))
@@ -70,11 +70,11 @@ def test_case(variant: Variant, name: str, dtype: str, record_property: Callable
 
 
 @pytest.mark.parametrize(
-    "name", [name if name in ONE_OF_EACH else pytest.param(name, marks=pytest.mark.exhaustive) for name in NAMES]
+    "case_name", [name if name in ONE_OF_EACH else pytest.param(name, marks=pytest.mark.exhaustive) for name in NAMES]
 )
-def test_one_argument_alone(variant: Variant, name: str) -> None:
+def test_one_argument_alone(variant: Variant, case_name: str) -> None:
     """What is not differentiated is not computed; what is stays the same."""
-    case, dtype = case_named(name), variant.dtypes[0]
+    case, dtype = case_named(case_name), variant.dtypes[0]
     arrays = case_arrays(variant, case, dtype)
     value, gradients = differentiate(case.function, arrays, len(case.arguments))
     tolerance = TOLERANCE[case.regime]["exact" if variant.module == "mparray" else dtype]
@@ -86,10 +86,12 @@ def test_one_argument_alone(variant: Variant, name: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", [pytest.param("float16", marks=pytest.mark.exhaustive), "bfloat16"])
-@pytest.mark.parametrize("name", ONE_OF_EACH)
-def test_sixteen_bits(variant: Variant, name: str, dtype: str, record_property: Callable[[str, object], None]) -> None:
+@pytest.mark.parametrize("case_name", ONE_OF_EACH)
+def test_sixteen_bits(
+    variant: Variant, case_name: str, dtype: str, record_property: Callable[[str, object], None]
+) -> None:
     """The published sum of the numbers that 16 bits hold: what is computed is rounded once, at the end."""
-    case = case_named(name)
+    case = case_named(case_name)
     arrays = case_arrays(variant, case, dtype)
     value, gradients = differentiate(case.function, arrays, len(case.arguments))
     rounded = dict(zip([*case.arguments, *case.constants], map(variant.to_list, arrays), strict=True))
@@ -116,10 +118,10 @@ def takes_precision(case: Case) -> bool:
 TOLERANCE_OF_HIGH = {"normal": 1e-4, "saturated": 1e-3}
 
 
-@pytest.mark.parametrize("name", [name for name in ONE_OF_EACH if takes_precision(case_named(name))])
-def test_high_precision(variant: Variant, name: str, record_property: Callable[[str, object], None]) -> None:
+@pytest.mark.parametrize("case_name", [name for name in ONE_OF_EACH if takes_precision(case_named(name))])
+def test_high_precision(variant: Variant, case_name: str, record_property: Callable[[str, object], None]) -> None:
     """Three products of bfloat16 for one of float32, where these are faster; elsewhere nothing changes."""
-    case = case_named(name)
+    case = case_named(case_name)
     asked = replace(case, options={**case.options, "precision": "high"})
     arrays = case_arrays(variant, case, "float32")
     value, gradients = differentiate(asked.function, arrays, len(case.arguments))
