@@ -395,7 +395,21 @@ VARIANTS: dict[str, Variant] = {
             name="torch-halves", slice=("values_and_gradients", "saturation", "thirty_two", "awkward", "ranks")
         ),
         Torch(name="torch-cuda", device_type="cuda", gpu=True, half_products=True),
-        Jax(name="jax-x64"),
+        Jax(
+            name="jax-x64",
+            slice=(
+                *(
+                    "test_case",
+                    "sixteen",
+                    "high_precision",
+                    "every_loss",
+                    "contract",
+                    "bad_input",
+                    "bounds_and_density",
+                ),
+                *("awkward", "queue", "saturation", "streamed", "ranks"),
+            ),
+        ),
         Jax(
             name="jax-x32",
             x64=False,

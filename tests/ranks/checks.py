@@ -371,8 +371,7 @@ def check_modules(group: Any) -> Errors:
     wanted, slopes = gradients(loss, [a, b, c - a], 3)
     value, mine = gradients(lambda *x: loss(*x, across=ranks), [a[rows], b[rows], (c - a)[rows]], 3)
     errors["hard negatives"] = max(
-        distance(value, wanted),
-        *(distance(x, group.size() * y[rows]) for x, y in zip(mine, slopes, strict=True)),
+        distance(value, wanted), *(distance(x, group.size() * y[rows]) for x, y in zip(mine, slopes, strict=True))
     )
     return errors
 

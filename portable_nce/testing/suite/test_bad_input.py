@@ -358,10 +358,7 @@ def others(v: Variant) -> Rows:
         ),
         "positives beside negatives": ("positives", partial(similar, embeddings(v, 5), positives=each)),
         "ids without those of the negatives": ("negative_ids", partial(pnce.two_tower, x, x, x, ids=each)),
-        "log_q of no negatives": (
-            "negative_log_q",
-            partial(pnce.two_tower, x, x, log_q=log_q, negative_log_q=log_q),
-        ),
+        "log_q of no negatives": ("negative_log_q", partial(pnce.two_tower, x, x, log_q=log_q, negative_log_q=log_q)),
         "temperatures of fewer rows, streamed": (
             "temperature",
             partial(pnce.nt_xent, x, x, temperature=v.floats([1.0] * (N - 1)), block_size=2),

@@ -11,16 +11,7 @@ from ..._core.namespace import library_namespace
 from .. import oracles
 from .._package import pnce
 from ..cases import CASES
-from ..variants import (
-    EPS,
-    SMALLEST_NORMAL,
-    assert_belongs,
-    case_arrays,
-    case_named,
-    differentiate,
-    flatten,
-    generator,
-)
+from ..variants import EPS, SMALLEST_NORMAL, assert_belongs, case_arrays, case_named, differentiate, flatten, generator
 
 if TYPE_CHECKING:
     from collections.abc import Callable

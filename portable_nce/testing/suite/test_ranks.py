@@ -135,13 +135,7 @@ def total_of(results: list[Found], name: str, k: int, like: Nested) -> Nested:
 
 
 def compare(
-    variant: Variant,
-    case: Case,
-    size: int,
-    dtype: str,
-    gradients: pnce.typing.GradientsOfRanks,
-    *,
-    check: bool = True,
+    variant: Variant, case: Case, size: int, dtype: str, gradients: pnce.typing.GradientsOfRanks, *, check: bool = True
 ) -> None:
     """Compare value and gradients on ranks with those of one process."""
     value, slopes = differentiate(case.function, case_arrays(variant, case, dtype), len(case.arguments))
