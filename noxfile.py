@@ -123,7 +123,6 @@ ENVIRONMENTS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "vendored": (*TESTING, TORCH, "numpy"),
     "quick": (*TESTING, TORCH, "numpy", *group("lint"), *group("types")[:1]),  # mypy
-    "mutation": (*TESTING, *ARRAYS, TORCH, *extras("jax"), *group("mutation")),
     "plugin": (*TESTING, DASK, "numpy>=2.0"),
     "peers": (
         *TESTING,
@@ -497,7 +496,7 @@ def minimums(session: nox.Session) -> None:
 def mutation(session: nox.Session) -> None:
     """Test the tests by mutants of the code; options after ``--``, such as ``--sample 200 --budget 3``."""
     env = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "tests" / "full")}
-    tester = environment(session, "mutation")
+    tester = environment(session, "all")
     tester.run("python", "-m", "mutation.run", str(WORK / "mutation"), *session.posargs, env=env)
 
 

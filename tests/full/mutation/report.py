@@ -57,7 +57,7 @@ killed by what is left out for its cost: the rest of the suite on PyTorch and JA
 the docstrings. In a stage a mutant gets tests for some seconds; `--budget` sets how many.
 """
 
-VERDICTS: Final = ROOT / "tests" / "mutation" / "verdicts.toml"
+VERDICTS: Final = Path(__file__).parent / "verdicts.toml"
 
 
 def outcomes(work: Path) -> dict[str, dict[str, Any]]:
