@@ -17,7 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from .mutants import FILES, ROOT, Mutant, mutants_of, sample
+from .mutants import FILES, Mutant, mutants_of, sample
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
