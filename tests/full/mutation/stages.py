@@ -22,15 +22,16 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SUITE: Final = "portable_nce.testing.suite"
+OF_SUITE: Final = "-pportable_nce.testing.plugin", "--pyargs"
 CONTRACT: Final = tuple(f"{SUITE}.test_{name}" for name in ("contract", "queue"))
 OWN: Final = ("tests/losses", "tests/objectives", "tests/core", "tests/execution/test_engine.py", "tests/backends")
 SLOW: Final = "fullgraph", "inductor", "gradcheck", "of_a_step"
 SOME: Final = "labels", "siglip", "own", "traces", "autocast", "compose", "tangents", "parameters", "scan", "plain"
 STAGES: Final = {
     "own": (*OWN, *(f"--deselect={slow}" for slow in ("tests/backends/test_mlx.py", "tests/backends/test_meshes.py"))),
-    "numpy": ("--pyargs", SUITE, "--variant=numpy"),
-    "strict": ("--pyargs", *CONTRACT, "--variant=array-api-strict-device", "-k", "not float32"),
-    "torch": ("--pyargs", *CONTRACT, "--variant=torch", "-k", "not float32"),
+    "numpy": (*OF_SUITE, SUITE, "--variant=numpy"),
+    "strict": (*OF_SUITE, *CONTRACT, "--variant=array-api-strict-device", "-k", "not float32"),
+    "torch": (*OF_SUITE, *CONTRACT, "--variant=torch", "-k", "not float32"),
     "modules": ("tests/modules/test_torch.py", "tests/modules/test_jax.py", "-k", "not compile"),
     "laws": ("tests/laws/test_hardening.py", "tests/laws/test_arguments.py"),
     "transforms": ("tests/laws/test_transforms.py", "-k", f"not {' and not '.join(SLOW)} and ({' or '.join(SOME)})"),
@@ -136,7 +137,7 @@ class Plugin:
 def run_pytest(arguments: Iterable[str], plugin: Plugin) -> None:
     """Let pytest collect the tests, and run the plugin's loop."""
     options = ["-q", "-s", f"--rootdir={ROOT}", f"-c{ROOT / 'pyproject.toml'}"]
-    options += ["-pportable_nce.testing.plugin", "-pportable_nce.testing.covering", "--assert=plain", "--tb=short"]
+    options += ["-pportable_nce.testing.covering", "--assert=plain", "--tb=short"]
     options += ["-pno:randomly", "-pno:cacheprovider", "-pno:xdist"]
     code = pytest.main([*options, *arguments], plugins=[plugin])
     if code not in {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED} and not plugin.failed:
