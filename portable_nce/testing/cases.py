@@ -31,6 +31,12 @@ __all__ = ["CASES", "LOSSES", "Case", "Loss", "Nested", "example", "make_cases"]
 Nested: TypeAlias = Any
 """A number, or a list of nested numbers."""
 
+Row: TypeAlias = dict[str, Nested]
+"""Inputs of a case by name."""
+
+Table: TypeAlias = dict[str, Row]
+"""What is special about a case -> the inputs that make it so."""
+
 Regime = Literal["normal", "saturated"]
 
 NOT_REDUCED = frozenset({"bounds.dual_critic", "density.log_partition", "density.recover_log_prob"})
@@ -172,9 +178,21 @@ class _Draw:
 
     def vectors(self, rows: int, features: int) -> list[list[float]]:
         """Draw vectors."""
-        return [[self.normal() for _ in range(features)] for _ in range(rows)]
+        return [self.vector(features) for _ in range(rows)]
 
-    def near(self, vectors: list[list[float]], noise: float) -> list[list[float]]:
+    def vector(self, features: int) -> list[float]:
+        """Draw one vector."""
+        return [self.normal() for _ in range(features)]
+
+    def arrays(self, rows: int, features: int, *names: str) -> Row:
+        """Draw as many vectors under each name."""
+        return {name: self.vectors(rows, features) for name in names}
+
+    def log_densities(self, count: int, largest: float = 1.0) -> list[float]:
+        """Draw log-densities that are no larger than the negative of a number."""
+        return [_float32(-largest - s * s) for s in self.vector(count)]
+
+    def near(self, vectors: list[list[float]], noise: float = 2.0**-6) -> list[list[float]]:
         """Draw vectors near given ones."""
         return [[_float32(x + noise * self.normal()) for x in vector] for vector in vectors]
 
@@ -189,6 +207,15 @@ class _Draw:
         return [
             [j in {i, (i + 1) % columns} or self._random.random() < 1 / 2 for j in range(columns)] for i in range(rows)
         ]
+
+    def mask_with(self, kept: Sequence[int], columns: int) -> list[list[bool]]:
+        """Draw truth values; every row keeps one column."""
+        rows = zip(self.mask(len(kept), columns), kept, strict=True)
+        return [[takes_part or j == own for j, takes_part in enumerate(row)] for row, own in rows]
+
+    def weighted(self, rows: int, columns: int) -> Row:
+        """Draw weights of rows and a mask."""
+        return {"weights": self.weights(rows), "mask": self.mask(rows, columns)}
 
     def positives(self, rows: int, columns: int) -> list[list[bool]]:
         """Draw truth values: one to three positives a row, in no row every column."""
@@ -281,29 +308,44 @@ def _with_temperatures(case: Case) -> Case:
     return replace(case, name=f"{case.name}, temperatures of rows", arguments=arguments)
 
 
-def _variations(
-    loss: str, arguments: Mapping[str, Nested], table: Mapping[str, Mapping[str, Nested]]
-) -> Iterator[Case]:
+SAID: Table = {
+    **{name: {"similarity": name} for name in ("dot", "cosine", "neg_sq_euclidean", "neg_euclidean")},
+    "distances": {"similarity": "neg_sq_euclidean"},
+    "sum": {"reduction": "sum"},
+    "symmetric": {"symmetric": True},
+    "b_to_a": {"direction": "b_to_a"},
+    **{f"stop_gradient {view}": {"stop_gradient": view} for view in ("first", "second")},
+    "detach_weights": {"detach_weights": True},
+    "include_positive": {"include_positive": True},
+    "negatives alone": {"include_positive": False},
+    **{form: {"form": form} for form in ("detach", "soft")},
+    **{f"positives {kind}": {"multi_positive": kind} for kind in ("pooled", "separate")},
+    **{mining: {"mining": mining} for mining in ("batch_hard", "semi_hard")},
+    "nonzero": {"average": "nonzero"},
+    "balance": {"balance": True},
+}
+"""Options that the name of a case says: what a part of it, between commas, stands for."""
+
+
+def _variations(loss: str, arguments: Row, table: Table, **usual: Nested) -> Iterator[Case]:
     """Make one case of every row of a table: what is special about the call -> further inputs of every kind.
 
-    Floats under the names of differentiable keywords join the arguments; other lists are constants, the rest options.
+    Every row has the usual inputs and the options that its name says (`SAID`), unless it gives others itself. Floats
+    under the names of differentiable keywords join the arguments; other lists are constants, the rest options.
     """
-    for special, further in table.items():
+    for special, row in table.items():
+        said = {key: value for part in special.split(", ") for key, value in SAID.get(part, {}).items()}
+        given, constants, options = dict(arguments), dict[str, Nested](), dict[str, Any]()
+        for key, value in {**usual, **said, **row}.items():
+            if key in given or _is_differentiable(key, value):
+                given[key] = value
+            elif isinstance(value, list):
+                constants[key] = value
+            else:
+                options[key] = value
+        name = f"{loss} {special}".strip()
         regime: Regime = "saturated" if "saturated" in special else "normal"
-        given = {**arguments, **{key: value for key, value in further.items() if key in arguments}}
-        extra = {key: value for key, value in further.items() if key not in arguments}
-        differentiable = {key: value for key, value in extra.items() if _is_differentiable(key, value)}
-        constants = {
-            key: value for key, value in extra.items() if isinstance(value, list) and key not in differentiable
-        }
-        yield Case(
-            name=f"{loss} {special}".strip(),
-            loss=loss,
-            arguments={**given, **differentiable},
-            constants=constants,
-            options={key: value for key, value in extra.items() if key not in {**differentiable, **constants}},
-            regime=regime,
-        )
+        yield Case(name=name, loss=loss, arguments=given, constants=constants, options=options, regime=regime)
 
 
 def _is_differentiable(key: str, value: Nested) -> bool:
@@ -313,153 +355,116 @@ def _is_differentiable(key: str, value: Nested) -> bool:
     return key in names and isinstance(value, (list, float))
 
 
-def _similarities(draw: _Draw, features: int) -> dict[str, dict[str, Nested]]:
-    """One row for every similarity, at a temperature that suits scores of order one."""
-    named = ("dot", "cosine", "neg_sq_euclidean", "neg_euclidean")
-    return {
-        **{name: {"similarity": name, "temperature": 0.75} for name in named},
-        "bilinear": {"bilinear": draw.vectors(features, features), "temperature": 0.75},
-    }
+def _similarities(draw: _Draw, features: int, **usual: float) -> Table:
+    """One row for every similarity."""
+    named: Table = dict.fromkeys(("dot", "cosine", "neg_sq_euclidean", "neg_euclidean"), usual)
+    return {**named, "bilinear": {"bilinear": draw.vectors(features, features), **usual}}
 
 
-def _streamed(table: Mapping[str, Mapping[str, Nested]], names: Iterable[str]) -> dict[str, dict[str, Nested]]:
+def _streamed(table: Table, names: Iterable[str]) -> Table:
     """Repeat rows of a table with the streamed execution, in tiles of two columns."""
     return {f"{name}, streamed".lstrip(", "): {**table[name], "block_size": 2} for name in names}
 
 
 def _info_nce(draw: _Draw, rows: int, features: int) -> Iterator[Case]:
-    query = draw.vectors(rows, features)
-    shared = draw.vectors(rows - 1, features)
-    own = [draw.vectors(rows + 1, features) for _ in range(rows)]
-    weights = draw.weights(rows)
-    table: dict[str, dict[str, Nested]] = {
-        "": {},
-        **_similarities(draw, features),
-        "index into more keys": {
-            "positive_key": draw.vectors(rows + 2, features),
-            "positives": draw.index(rows, rows + 2),
-            "temperature": 0.5,
-        },
-        "saturated": {
-            "positive_key": draw.near(query, 2.0**-6),
-            "similarity": "neg_sq_euclidean",
-            "temperature": 0.0625,
-        },
-        "sum": {"reduction": "sum", "temperature": 0.5},
-        "weights": {"weights": weights, "temperature": 0.5},
-        "mask": {"mask": draw.mask(rows, rows), "temperature": 0.5},
-        "index": {"positives": draw.index(rows, rows), "temperature": 0.5},
-        "positives each": {"positives": draw.positives(rows, rows), "temperature": 0.5},
-        "positives pooled": {"positives": draw.positives(rows, rows), "multi_positive": "pooled", "temperature": 0.5},
-        "symmetric": {"symmetric": True, "temperature": 0.5},
-        "symmetric, weights, mask": {
-            "symmetric": True,
-            "weights": weights,
-            "mask": draw.mask(rows, rows),
-            "temperature": 0.5,
-        },
+    query, more = draw.vectors(rows, features), rows + 2
+    negatives = {
+        "shared": draw.vectors(rows - 1, features),
+        "own": [draw.vectors(rows + 1, features) for _ in range(rows)],
     }
-    negatives = {"shared": shared, "own": own}
+    at_half, weights = {"temperature": 0.5}, {"weights": draw.weights(rows)}
+    table: Table = {
+        "": {},
+        **_similarities(draw, features, temperature=0.75),
+        "index into more keys": {
+            "positive_key": draw.vectors(more, features),
+            "positives": draw.index(rows, more),
+            **at_half,
+        },
+        "saturated": {"positive_key": draw.near(query), "similarity": "neg_sq_euclidean", "temperature": 0.0625},
+        "sum": at_half,
+        "weights": {**weights, **at_half},
+        "mask": {"mask": draw.mask(rows, rows), **at_half},
+        "index": {"positives": draw.index(rows, rows), **at_half},
+        "positives each": {"positives": draw.positives(rows, rows), **at_half},
+        "positives pooled": {"positives": draw.positives(rows, rows), **at_half},
+        "symmetric": at_half,
+        "symmetric, weights, mask": {**weights, "mask": draw.mask(rows, rows), **at_half},
+    }
     masks = {"shared": [[i != j for j in range(rows - 1)] for i in range(rows)], "own": draw.mask(rows, rows + 1)}
     for kind, negative_keys in negatives.items():
-        for name, options in _similarities(draw, features).items():
+        for name, options in _similarities(draw, features, temperature=0.75).items():
             table[f"{kind} negatives, {name}"] = {"negative_keys": negative_keys, **options}
-        table[f"{kind} negatives, weights, mask"] = {
-            "negative_keys": negative_keys,
-            "weights": weights,
-            "mask": masks[kind],
-            "temperature": 0.5,
-        }
+        weighted = {"negative_keys": negative_keys, **weights, "mask": masks[kind], **at_half}
+        table[f"{kind} negatives, weights, mask"] = weighted
     table |= _streamed(table, [name for name in table if "own" not in name])
     table |= _streamed(table, ["own negatives, cosine", "own negatives, weights, mask"])
     yield from _variations("info_nce", {"query": query, "positive_key": draw.vectors(rows, features)}, table)
 
 
 def _two_views(draw: _Draw, rows: int, features: int) -> Iterator[Case]:
-    view_a = draw.vectors(rows, features)
-    table: dict[str, dict[str, Nested]] = {
+    view_a, at_half = draw.vectors(rows, features), {"temperature": 0.5}
+    table: Table = {
         "": {},
-        **_similarities(draw, features),
-        "saturated": {"view_b": draw.near(view_a, 2.0**-6), "similarity": "neg_sq_euclidean", "temperature": 0.0625},
-        "sum": {"reduction": "sum", "temperature": 0.5},
-        "weights of pairs": {"weights": draw.weights(rows), "temperature": 0.5},
-        "weights of rows, mask": {
-            "weights": draw.weights(2 * rows),
-            "mask": draw.mask(2 * rows, 2 * rows),
-            "temperature": 0.5,
-        },
+        **_similarities(draw, features, temperature=0.75),
+        "saturated": {"view_b": draw.near(view_a), "similarity": "neg_sq_euclidean", "temperature": 0.0625},
+        "sum": at_half,
+        "weights of pairs": {"weights": draw.weights(rows), **at_half},
+        "weights of rows, mask": {**draw.weighted(2 * rows, 2 * rows), **at_half},
     }
-    flat: dict[str, dict[str, Nested]] = {
-        "detach": {"form": "detach", "temperature": 0.5},
-        "include_positive": {"include_positive": True, "temperature": 0.5},
-        "include_positive, detach": {"include_positive": True, "form": "detach", "temperature": 0.5},
-        "detach, weights": {"form": "detach", "weights": draw.weights(rows), "temperature": 0.5},
+    flat: Table = {
+        "detach": at_half,
+        "include_positive": at_half,
+        "include_positive, detach": at_half,
+        "detach, weights": {"weights": draw.weights(rows), **at_half},
     }
     arguments = {"view_a": view_a, "view_b": draw.vectors(rows, features)}
     table |= _streamed(table, list(table))
-    flat |= _streamed(flat, list(flat))
     yield from _variations("nt_xent", arguments, table)
     yield from _variations("dcl", arguments, table)
-    yield from _variations("flat_nce", arguments, {**table, **flat})
+    yield from _variations("flat_nce", arguments, {**table, **flat, **_streamed(flat, list(flat))})
 
 
 def _clip(draw: _Draw, rows: int, features: int) -> Iterator[Case]:
-    table: dict[str, dict[str, Nested]] = {
-        "": {"logit_scale": 8.0},
+    table: Table = {
+        "": {},
         "above the largest scale": {"logit_scale": 128},  # of an array the gradient is not that of the value
         "no largest scale": {"logit_scale": 128.0, "max_logit_scale": None},
-        "dot": {"logit_scale": 1.5, "similarity": "dot"},
-        "sum": {"logit_scale": 8.0, "reduction": "sum"},
-        "weights, mask": {"logit_scale": 8.0, "weights": draw.weights(rows), "mask": draw.mask(rows, rows)},
+        "dot": {"logit_scale": 1.5},
+        "sum": {},
+        "weights, mask": draw.weighted(rows, rows),
     }
     table |= _streamed(table, list(table))
-    arguments = {"image": draw.vectors(rows, features), "text": draw.vectors(rows, features)}
-    yield from _variations("clip", arguments, table)
+    yield from _variations("clip", draw.arrays(rows, features, "image", "text"), table, logit_scale=8.0)
 
 
 def _contrast(draw: _Draw, rows: int, features: int) -> Iterator[Case]:
-    x = draw.vectors(rows, features)
-    labels = [i % 2 for i in range(rows)]
-    columns = [i % 2 for i in range(rows + 2)]
-    against: dict[str, dict[str, Nested]] = {
+    x, more = draw.vectors(rows, features), rows + 2
+    at_half, labels, columns = {"temperature": 0.5}, [i % 2 for i in range(rows)], [i % 2 for i in range(more)]
+    against: Table = {
         "diagonal": {"pairing": "diagonal"},
         "queue": {"pairing": "queue"},
-        "index": {"pairing": "index", "positives": draw.index(rows, rows + 2)},
+        "index": {"pairing": "index", "positives": draw.index(rows, more)},
         "labels": {"pairing": "labels", "labels": labels, "columns": columns},
         "labels pooled": {"pairing": "labels", "labels": labels, "columns": columns, "multi_positive": "pooled"},
-        "explicit": {"pairing": "explicit", "positives": draw.positives(rows, rows + 2)},
+        "explicit": {"pairing": "explicit", "positives": draw.positives(rows, more)},
     }
-    square: dict[str, dict[str, Nested]] = {
-        "labels, symmetric, mask": {
-            "pairing": "labels",
-            "labels": labels,
-            "columns": labels,
-            "symmetric": True,
-            "mask": draw.mask(rows, rows),
-        },
-    }
-    alone: dict[str, dict[str, Nested]] = {
+    same: Row = {"pairing": "labels", "labels": labels, "columns": labels, "mask": draw.mask(rows, rows)}
+    alone: Table = {
         "labels among themselves": {"pairing": "labels", "labels": [i % 2 for i in range(2 * rows)]},
         "two views": {"pairing": "two_views"},
     }
     for arguments, table in (
-        ({"x": x, "y": draw.vectors(rows + 2, features)}, against),
-        ({"x": x, "y": draw.vectors(rows, features)}, square),
+        ({"x": x, "y": draw.vectors(more, features)}, against),
+        ({"x": x, "y": draw.vectors(rows, features)}, {"labels, symmetric, mask": same}),
         ({"x": draw.vectors(2 * rows, features)}, alone),
     ):
         for objective in ("info_nce", "flat_nce", "info_nce_anchor"):
-            own = {"n_columns": rows + 2, "nu": 0.75} if objective == "info_nce_anchor" else {}
-            named = {
-                f"{objective}, {name}": {
-                    **options,
-                    "objective": objective,
-                    "temperature": 0.5,
-                    **own,
-                }
-                for name, options in table.items()
-                if not own or "multi_positive" not in options
-            }
-            yield from _variations("contrast", arguments, named | _streamed(named, list(named)))
+            own: Row = {"n_columns": more, "nu": 0.75} if objective == "info_nce_anchor" else {}
+            kept = {name: row for name, row in table.items() if not own or "multi_positive" not in row}
+            named = {f"{objective}, {name}": {**row, "objective": objective, **own} for name, row in kept.items()}
+            named |= _streamed(named, list(named))
+            yield from _variations("contrast", arguments, named, **at_half)
 
 
 def _tokens(rows: int, features: int) -> Iterator[Case]:
@@ -469,149 +474,109 @@ def _tokens(rows: int, features: int) -> Iterator[Case]:
         "query_mask": [[i != 1 or j == 0 for j in range(2)] for i in range(rows)],
         "document_mask": [[i != rows and j != i % 3 for j in range(3)] for i in range(rows + 1)],
     }
-    usual: dict[str, Nested] = {"objective": "info_nce", "pairing": "diagonal", "temperature": 0.5}
-    table: dict[str, dict[str, Nested]] = {
-        "max_sim": {**usual, "similarity": "max_sim"},
-        "max_sim, masks": {**usual, "similarity": "max_sim", **masks},
-        "max_sim of products, masks, sum": {**usual, "similarity": "max_sim, dot", **masks, "reduction": "sum"},
+    usual = {"objective": "info_nce", "pairing": "diagonal", "similarity": "max_sim", "temperature": 0.5}
+    table: Table = {
+        "max_sim": {},
+        "max_sim, masks": masks,
+        "max_sim of products, masks, sum": {"similarity": "max_sim, dot", **masks},
     }
-    yield from _variations("contrast", {"x": query, "y": document}, table | _streamed(table, list(table)))
+    yield from _variations("contrast", {"x": query, "y": document}, table | _streamed(table, list(table)), **usual)
 
 
 def _from_scores(draw: _Draw, rows: int) -> Iterator[Case]:
-    square = draw.vectors(rows, rows)
-    saturated = [[_float32(s + 40.0 * (i == j)) for j, s in enumerate(row)] for i, row in enumerate(square)]
-    wide = {"scores": draw.vectors(rows, rows + 2)}
-    positives = draw.positives(rows, rows + 2)
-    table: dict[str, dict[str, Nested]] = {
+    square, more = draw.vectors(rows, rows), rows + 2
+    wide, positives = {"scores": draw.vectors(rows, more)}, {"positives": draw.positives(rows, more)}
+    table: Table = {
         "": {},
-        "saturated": {"scores": saturated},
+        "saturated": {"scores": _ahead(square)},
         "more columns than rows": wide,
-        "sum": {"reduction": "sum"},
+        "sum": {},
         "weights": {"weights": draw.weights(rows)},
-        "mask": {**wide, "mask": draw.mask(rows, rows + 2)},
-        "index": {**wide, "positives": draw.index(rows, rows + 2)},
-        "positives each": {**wide, "positives": positives},
-        "positives pooled": {**wide, "positives": positives, "multi_positive": "pooled"},
-        "positives, weights, mask": {
-            **wide,
-            "positives": positives,
-            "weights": draw.weights(rows),
-            "mask": draw.mask(rows, rows + 2),
-        },
+        "mask": {**wide, "mask": draw.mask(rows, more)},
+        "index": {**wide, "positives": draw.index(rows, more)},
+        "positives each": {**wide, **positives},
+        "positives pooled": {**wide, **positives},
+        "positives, weights, mask": {**wide, **positives, **draw.weighted(rows, more)},
     }
-    flat: dict[str, dict[str, Nested]] = {
-        "detach": {"form": "detach"},
-        "include_positive": {"include_positive": True},
-        "include_positive, detach": {"include_positive": True, "form": "detach"},
-    }
+    flat: Table = {"detach": {}, "include_positive": {}, "include_positive, detach": {}}
     single = {key: options for key, options in table.items() if "each" not in key and "pooled" not in key}
-    size: dict[str, dict[str, Nested]] = {**single, "normalized": {"normalized": True}}
-    arguments = {"scores": square}
-    yield from _variations("from_scores.info_nce", arguments, table)
-    yield from _variations("from_scores.dcl", arguments, table)
-    yield from _variations("from_scores.flat_nce", arguments, {**table, **flat})
-    yield from _variations("diagnostics.effective_sample_size", arguments, size)
+    size: Table = {**single, "normalized": {"normalized": True}}
+    yield from _variations("from_scores.info_nce", {"scores": square}, table)
+    yield from _variations("from_scores.dcl", {"scores": square}, table)
+    yield from _variations("from_scores.flat_nce", {"scores": square}, {**table, **flat})
+    yield from _variations("diagnostics.effective_sample_size", {"scores": square}, size)
+
+
+def _ahead(scores: list[list[float]], shift: float = 0.0) -> list[list[float]]:
+    """Let the diagonal of a score matrix lead by 40."""
+    return [[_float32(s + 40.0 * (i == j) - shift) for j, s in enumerate(row)] for i, row in enumerate(scores)]
 
 
 def _bounds(draw: _Draw, rows: int) -> Iterator[Case]:
     square = draw.vectors(rows, rows)
-    saturated = [[_float32(s + 40.0 * (i == j)) for j, s in enumerate(row)] for i, row in enumerate(square)]
-    table: dict[str, dict[str, Nested]] = {"": {}, "saturated": {"scores": saturated}}
+    table: Table = {"": {}, "saturated": {"scores": _ahead(square)}}
     yield from _variations("bounds.info_nce", {"scores": square}, table)
-    yield from _variations("bounds.dual", {"scores": square, "u": draw.vectors(1, rows)[0]}, {"": {}})
-    critics: dict[str, dict[str, Nested]] = {**table, "include_positive": {"include_positive": True}}
-    yield from _variations("bounds.dual_critic", {"scores": square}, critics)
+    yield from _variations("bounds.dual", {"scores": square, "u": draw.vector(rows)}, {"": {}})
+    yield from _variations("bounds.dual_critic", {"scores": square}, {**table, "include_positive": {}})
 
 
 def _separate(draw: _Draw, rows: int, features: int) -> Iterator[Case]:
     """Draw what the losses of old have learned: positives apart, further views, embeddings of unit length."""
     arguments = {"query": draw.vectors(rows, features), "positive_key": draw.vectors(rows + 1, features)}
-    positives = draw.positives(rows, rows + 1)
-    table: dict[str, dict[str, Nested]] = {
-        "positives separate": {"positives": positives, "multi_positive": "separate", "temperature": 0.5},
-        "positives separate, weights, mask": {
-            "positives": positives,
-            "multi_positive": "separate",
-            "weights": draw.weights(rows),
-            "mask": draw.mask(rows, rows + 1),
-            "temperature": 0.25,
-        },
+    positives = {"positives": draw.positives(rows, rows + 1)}
+    table: Table = {
+        "positives separate": {**positives, "temperature": 0.5},
+        "positives separate, weights, mask": {**positives, **draw.weighted(rows, rows + 1), "temperature": 0.25},
     }
     yield from _variations("info_nce", arguments, table | _streamed(table, ["positives separate, weights, mask"]))
-    units: dict[str, dict[str, Nested]] = {
-        "unit dot": {"similarity": "normalized dot", "temperature": 0.5},
-        "unit neg_euclidean": {"similarity": "normalized neg_euclidean", "temperature": 0.5},
-        "unit neg_sq_euclidean": {"similarity": "normalized neg_sq_euclidean", "temperature": 0.5},
+    table = {
+        f"unit {name}": {"similarity": f"normalized {name}"} for name in ("dot", "neg_euclidean", "neg_sq_euclidean")
     }
-    arguments = {"query": draw.vectors(rows, features), "positive_key": draw.vectors(rows, features)}
-    yield from _variations("info_nce", arguments, units | _streamed(units, list(units)[-1:]))
-    views = {name: draw.vectors(rows, features) for name in ("view_a", "view_b", "view_c")}
+    table |= _streamed(table, ["unit neg_sq_euclidean"])
+    yield from _variations("info_nce", draw.arrays(rows, features, "query", "positive_key"), table, temperature=0.5)
+    views, at_half = draw.arrays(rows, features, "view_a", "view_b", "view_c"), {"temperature": 0.5}
     table = {
         "three views": {},
-        "three views, each, weights of views": {
-            "multi_positive": "each",
-            "weights": draw.weights(3 * rows),
-            "temperature": 0.5,
-        },
+        "three views, each, weights of views": {"multi_positive": "each", "weights": draw.weights(3 * rows), **at_half},
         "three views, pooled, weights of samples, mask": {
             "multi_positive": "pooled",
             "weights": draw.weights(rows),
             "mask": draw.mask(3 * rows, 3 * rows),
-            "temperature": 0.5,
+            **at_half,
         },
-        "three views, separate, mask": {"mask": draw.mask(3 * rows, 3 * rows), "temperature": 0.5},
+        "three views, separate, mask": {"mask": draw.mask(3 * rows, 3 * rows), **at_half},
     }
     yield from _variations("nt_xent", views, table | _streamed(table, list(table)[-2:]))
-    labels = {"labels": [i % 2 for i in range(rows)], "columns": [i % 2 for i in range(rows + 2)]}
+    labels: Row = {"labels": [i % 2 for i in range(rows)], "columns": [i % 2 for i in range(rows + 2)]}
+    labels |= {"pairing": "labels", "multi_positive": "separate", **at_half}
     arguments = {"x": draw.vectors(rows, features), "y": draw.vectors(rows + 2, features)}
     for objective in ("info_nce", "flat_nce"):
-        table = {
-            f"{objective}, labels separate": {
-                **labels,
-                "pairing": "labels",
-                "objective": objective,
-                "multi_positive": "separate",
-                "temperature": 0.5,
-            }
-        }
-        yield from _variations("contrast", arguments, table)
+        table = {f"{objective}, labels separate": {"objective": objective}}
+        yield from _variations("contrast", arguments, table, **labels)
 
 
 def _retrieval(rows: int, features: int) -> Iterator[Case]:
     draw = _Draw(20270)  # of its own: those of the cases after it stay what they are
     query, own = draw.vectors(rows, features), {"ids": [k // 2 for k in range(rows)]}
-    log_q = {"log_q": [row[0] for row in draw.vectors(rows, 1)]}
-    further = {"negative_candidates": draw.vectors(rows + 1, features)}
-    all_of_it = {
-        **further,
-        **own,
+    log_q: Row = {"log_q": draw.vector(rows)}
+    further: Row = {"negative_candidates": draw.vectors(rows + 1, features)}
+    of_further: Row = {
         "negative_ids": [k % 3 for k in range(rows + 1)],
         **log_q,
-        "negative_log_q": [row[0] for row in draw.vectors(rows + 1, 1)],
-        "temperature": 0.5,
+        "negative_log_q": draw.vector(rows + 1),
     }
-    table: dict[str, dict[str, Nested]] = {
+    all_of_it: Row = {**further, **own, **of_further, "temperature": 0.5}
+    near = {"candidate": draw.near(query), "similarity": "neg_sq_euclidean", "temperature": 0.125}
+    table: Table = {
         "": {},
         "log_q": {**log_q, "temperature": 0.75},
-        "cosine, ids": {**own, "similarity": "cosine", "temperature": 0.5},
+        "cosine, ids": {**own, "temperature": 0.5},
         "log_q, ids": {**log_q, **own, "temperature": 0.5},
-        "log_q, ids, distances": {**log_q, **own, "similarity": "neg_sq_euclidean", "temperature": 0.75},
-        "saturated": {
-            **log_q,
-            **own,
-            "candidate": draw.near(query, 2.0**-6),
-            "similarity": "neg_sq_euclidean",
-            "temperature": 0.125,
-        },
+        "log_q, ids, distances": {**log_q, **own, "temperature": 0.75},
+        "saturated": {**log_q, **own, **near},
         "mixed negatives": {**further, "temperature": 0.5},
         "all of it": all_of_it,
-        "all of it, weights, mask, sum": {
-            **all_of_it,
-            "weights": draw.weights(rows),
-            "mask": draw.mask(rows, 2 * rows + 1),
-            "reduction": "sum",
-        },
+        "all of it, weights, mask, sum": {**all_of_it, **draw.weighted(rows, 2 * rows + 1)},
     }
     table |= _streamed(table, ["log_q, ids", "all of it", "all of it, weights, mask, sum"])
     yield from _variations("two_tower", {"query": query, "candidate": draw.vectors(rows, features)}, table)
@@ -621,580 +586,343 @@ def _judged(rows: int, features: int) -> Iterator[Case]:
     """Draw what weights of positives, second models and the hardness of negatives change."""
     draw = _Draw(20274)
     query, key = draw.vectors(rows, features), draw.vectors(rows, features)
-    more = draw.vectors(rows + 2, features)
+    more, at_half, warmer = draw.vectors(rows + 2, features), {"temperature": 0.5}, {"temperature": 0.75}
     targets = [[_float32(abs(x)) if k % 3 else 0.0 for k, x in enumerate(row)] for row in draw.vectors(rows, rows)]
-    weights, mask = draw.weights(rows), draw.mask(rows, rows)
-    table: dict[str, dict[str, Nested]] = {
-        "soft targets": {"positives": targets, "temperature": 0.5},
-        "soft targets, dot, weights, mask": {
-            "positives": targets,
-            "similarity": "dot",
-            "weights": weights,
-            "mask": mask,
-            "temperature": 0.75,
-        },
-        "soft targets, separate": {"positives": targets, "multi_positive": "separate", "temperature": 0.5},
-        "hardness": {"hardness": 5.0, "temperature": 0.5},
-        "hardness, symmetric, weights, mask": {
-            "hardness": 2.0,
-            "symmetric": True,
-            "weights": weights,
-            "mask": mask,
-            "temperature": 0.5,
-        },
-        "hardness, shared negatives, dot": {
-            "hardness": 0.5,
-            "negative_keys": more,
-            "similarity": "dot",
-            "temperature": 0.75,
-        },
-        "hardness, own negatives": {
-            "hardness": 2.0,
-            "negative_keys": [draw.vectors(2, features) for _ in range(rows)],
-            "temperature": 0.5,
-        },
-        "hardness, distances": {"hardness": 0.5, "similarity": "neg_sq_euclidean", "temperature": 0.75},
+    soft, weighted = {"positives": targets}, draw.weighted(rows, rows)
+    weights = {"weights": weighted["weights"]}
+    two = [draw.vectors(2, features) for _ in range(rows)]
+    table: Table = {
+        "soft targets": {**soft, **at_half},
+        "soft targets, dot, weights, mask": {**soft, **weighted, **warmer},
+        "soft targets, separate": {**soft, "multi_positive": "separate", **at_half},
+        "hardness": {"hardness": 5.0, **at_half},
+        "hardness, symmetric, weights, mask": {"hardness": 2.0, **weighted, **at_half},
+        "hardness, shared negatives, dot": {"hardness": 0.5, "negative_keys": more, **warmer},
+        "hardness, own negatives": {"hardness": 2.0, "negative_keys": two, **at_half},
+        "hardness, distances": {"hardness": 0.5, **warmer},
     }
     streamed = [name for name in table if "own" not in name]
     yield from _variations("info_nce", {"query": query, "positive_key": key}, table | _streamed(table, streamed))
     square = {"scores": draw.vectors(rows, rows)}
-    saturated = {"scores": [[40.0 * (i == j) for j in range(rows)] for i in range(rows)]}
     sharp = [[1.0 if i == j else 0.0 for j in range(rows)] for i in range(rows)]
-    for loss in ("from_scores.info_nce", "from_scores.dcl"):
-        table = {
-            "soft targets": {"positives": targets, "weights": weights},
-            "soft targets, saturated": {**saturated, "positives": sharp},
-        }
-        yield from _variations(loss, square, table)
-    student = {"query": query, "key": key}
-    of_teacher = {"teacher_query": draw.vectors(rows, 2), "teacher_key": draw.vectors(rows, 2)}
     table = {
-        "": {**of_teacher, "temperature": 0.5},
-        "symmetric, weights, mask": {
-            **of_teacher,
-            "teacher_temperature": 0.25,
-            "symmetric": True,
-            "weights": weights,
-            "mask": mask,
-            "temperature": 0.5,
-        },
-        "no temperature": {**of_teacher, "teacher_temperature": None, "similarity": "dot", "temperature": 0.75},
+        "soft targets": {**soft, **weights},
+        "soft targets, saturated": {"scores": _ahead([[0.0] * rows] * rows), "positives": sharp},
     }
-    yield from _variations("distillation", student, table | _streamed(table, list(table)))
-    table = {
-        "": {"temperature": 0.5},
-        "saturated": {"key": draw.near(query, 2.0**-6), "temperature": 2.0**-4},
-        "three directions, weights, mask": {
-            "directions": ("query_to_key", "key_to_query", "key_to_key"),
-            "weights": weights,
-            "mask": mask,
-            "temperature": 0.5,
-        },
-        "one direction, distances, sum": {
-            "directions": ("query_to_query",),
-            "similarity": "neg_sq_euclidean",
-            "reduction": "sum",
-            "temperature": 0.75,
-        },
-    }
-    yield from _variations("joint_info_nce", student, table | _streamed(table, list(table)[2:]))
-    smooth: dict[str, Nested] = {"objective": "info_nce", "pairing": "smoothed", "smoothing": 0.125}
-    table = {
-        "smoothed": {**smooth, "temperature": 0.5},
-        "smoothed, dot, symmetric, weights": {
-            **smooth,
-            "similarity": "dot",
-            "symmetric": True,
-            "weights": weights,
-            "temperature": 0.75,
-        },
-        "smoothed, further columns": {**smooth, "y": more, "temperature": 0.5},
-        "smoothed, mask": {**smooth, "mask": mask, "temperature": 0.5},
-        "smoothed, flat_nce": {**smooth, "objective": "flat_nce", "mask": mask, "temperature": 0.5},
-    }
-    yield from _variations("contrast", {"x": query, "y": key}, table | _streamed(table, list(table)[:4]))
-    own = _Draw(20286)  # so that all further numbers stay as they are
-    pair = {"x": own.vectors(rows, features), "y": own.vectors(rows, features)}
-    by_pair: dict[str, Nested] = {
-        "objective": "info_nce",
-        "pairing": "diagonal",
-        "pair_weights": [
-            [w if (i + k) % 3 != 1 else 0.0 for k, w in enumerate(own.weights(rows))] for i in range(rows)
-        ],
-    }
-    some = [[i == k or (i + k) % 3 == 0 for k in range(rows)] for i in range(rows)]
-    table = {
-        "pair weights": {**by_pair, "temperature": 0.5},
-        "pair weights, dot, symmetric, weights, mask": {
-            **by_pair,
-            "similarity": "dot",
-            "symmetric": True,
-            "weights": weights,
-            "mask": mask,
-            "temperature": 0.75,
-        },
-        "pair weights, several positives": {
-            **by_pair,
-            "pairing": "explicit",
-            "positives": some,
-            "multi_positive": "separate",
-            "temperature": 0.5,
-        },
-        "pair weights, flat_nce": {**by_pair, "objective": "flat_nce", "temperature": 0.5},
-    }
-    yield from _variations("contrast", pair, table | _streamed(table, list(table)[:3]))
-    sets = {"labels": [[k % 2 == c % 2 or k % 3 == c for c in range(3)] for k in range(rows)], "temperature": 0.5}
-    table = {
-        "several labels": sets,
-        "several labels, separate, weights, mask": {
-            **sets,
-            "multi_positive": "separate",
-            "weights": weights,
-            "mask": mask,
-        },
-    }
-    yield from _variations("supcon", {"embeddings": query}, table | _streamed(table, list(table)))
-    views = {"view_a": query, "view_b": key}
-    near = {"view_b": draw.near(query, 2.0**-6), "temperature": 2.0**-5}
+    yield from _variations("from_scores.info_nce", square, table)
+    yield from _variations("from_scores.dcl", square, table)
+    student, teacher = {"query": query, "key": key}, draw.arrays(rows, 2, "teacher_query", "teacher_key")
     table = {
         "": {},
-        "debiased": {"beta": 0.0, "temperature": 0.75},
-        "neither": {"beta": 0.0, "tau_plus": 0.0, "temperature": 0.5},
-        "beta, dot": {"beta": 0.5, "tau_plus": 0.0625, "similarity": "dot", "temperature": 0.75},
-        "all are positives": {"tau_plus": 0.75, "temperature": 0.5},
-        "saturated": {**near, "tau_plus": 0.0},
-        "weights, mask": {
-            "beta": 2.0,
-            "tau_plus": 0.125,
-            "weights": weights,
-            "mask": draw.mask(2 * rows, 2 * rows),
-            "temperature": 0.5,
-        },
-        "sum, distances": {"similarity": "neg_sq_euclidean", "reduction": "sum", "temperature": 2.0},
+        "symmetric, weights, mask": {"teacher_temperature": 0.25, **weighted},
+        "no temperature": {"teacher_temperature": None, "similarity": "dot", **warmer},
     }
-    yield from _variations("hcl", views, table | _streamed(table, ["", "weights, mask", "sum, distances"]))
-    state = {"log_u": [_float32(0.5 * x) for x in draw.weights(rows)]}
+    table |= _streamed(table, list(table))
+    yield from _variations("distillation", student, table, **teacher, **at_half)
     table = {
-        "": {**state, "temperature": 0.5},
-        "weights, mask": {**state, "gamma": 0.5, "weights": weights, "mask": mask, "temperature": 0.5},
-        "no memory, dot, sum": {
-            **state,
-            "gamma": 1.0,
-            "similarity": "dot",
-            "reduction": "sum",
-            "temperature": 0.75,
-        },
-        "rho": {**state, "gamma": 0.25, "rho": 2.0, "temperature": 0.5},
-        "saturated": {
-            "log_u": [-30.0] * rows,
-            "key": draw.near(query, 2.0**-6),
-            "temperature": 2.0**-5,
-        },
+        "": {},
+        "saturated": {"key": draw.near(query), "temperature": 2.0**-4},
+        "three directions, weights, mask": {"directions": ("query_to_key", "key_to_query", "key_to_key"), **weighted},
+        "one direction, distances, sum": {"directions": ("query_to_query",), **warmer},
     }
-    yield from _variations("sogclr", student, table | _streamed(table, ["weights, mask", "rho"]))
-    of_guide = {"guide_query": of_teacher["teacher_query"], "guide_key": of_teacher["teacher_key"]}
+    yield from _variations("joint_info_nce", student, table | _streamed(table, list(table)[2:]), **at_half)
+    pair = {"x": query, "y": key}
+    smooth = {"objective": "info_nce", "pairing": "smoothed", "smoothing": 0.125, **at_half}
     table = {
-        "": {**of_guide, "temperature": 0.5},
-        "symmetric, weights, mask": {
-            **of_guide,
-            "symmetric": True,
-            "weights": weights,
-            "mask": mask,
-            "margin": 0.25,
-            "temperature": 0.5,
-        },
-        "relative margin": {**of_guide, "margin": 0.125, "margin_strategy": "relative", "temperature": 0.5},
-        "further keys": {
-            "key": more,
-            **of_guide,
-            "guide_key": draw.vectors(rows + 2, 2),
-            "similarity": "dot",
-            "temperature": 0.75,
-        },
+        "smoothed": {},
+        "smoothed, dot, symmetric, weights": {**weights, **warmer},
+        "smoothed, further columns": {"y": more},
+        "smoothed, mask": {"mask": weighted["mask"]},
+        "smoothed, flat_nce": {"objective": "flat_nce", "mask": weighted["mask"]},
     }
-    yield from _variations("gist_embed", student, table | _streamed(table, list(table)))
+    yield from _variations("contrast", pair, table | _streamed(table, list(table)[:4]), **smooth)
+    own = _Draw(20286)  # so that all further numbers stay as they are
+    pair = own.arrays(rows, features, "x", "y")
+    of_pairs = [[w if (i + k) % 3 != 1 else 0.0 for k, w in enumerate(own.weights(rows))] for i in range(rows)]
+    by_pair = {"objective": "info_nce", "pairing": "diagonal", "pair_weights": of_pairs, **at_half}
+    some = [[i == k or (i + k) % 3 == 0 for k in range(rows)] for i in range(rows)]
+    table = {
+        "pair weights": {},
+        "pair weights, dot, symmetric, weights, mask": {**weighted, **warmer},
+        "pair weights, several positives": {"pairing": "explicit", "positives": some, "multi_positive": "separate"},
+        "pair weights, flat_nce": {"objective": "flat_nce"},
+    }
+    yield from _variations("contrast", pair, table | _streamed(table, list(table)[:3]), **by_pair)
+    sets = {"labels": [[k % 2 == c % 2 or k % 3 == c for c in range(3)] for k in range(rows)], **at_half}
+    apart = {"several labels, separate, weights, mask": {"multi_positive": "separate", **weighted}}
+    table = {"several labels": {}, **apart}
+    yield from _variations("supcon", {"embeddings": query}, table | _streamed(table, list(table)), **sets)
+    table = {
+        "": {},
+        "debiased": {"beta": 0.0, **warmer},
+        "neither": {"beta": 0.0, "tau_plus": 0.0, **at_half},
+        "beta, dot": {"beta": 0.5, "tau_plus": 0.0625, **warmer},
+        "all are positives": {"tau_plus": 0.75, **at_half},
+        "saturated": {"view_b": draw.near(query), "temperature": 2.0**-5, "tau_plus": 0.0},
+        "weights, mask": {"beta": 2.0, "tau_plus": 0.125, **weights, "mask": draw.mask(2 * rows, 2 * rows), **at_half},
+        "sum, distances": {"temperature": 2.0},
+    }
+    table |= _streamed(table, ["", "weights, mask", "sum, distances"])
+    yield from _variations("hcl", {"view_a": query, "view_b": key}, table)
+    state = {"log_u": [_float32(0.5 * x) for x in draw.weights(rows)], **at_half}
+    table = {
+        "": {},
+        "weights, mask": {"gamma": 0.5, **weighted},
+        "no memory, dot, sum": {"gamma": 1.0, **warmer},
+        "rho": {"gamma": 0.25, "rho": 2.0},
+        "saturated": {"log_u": [-30.0] * rows, "key": draw.near(query), "temperature": 2.0**-5},
+    }
+    yield from _variations("sogclr", student, table | _streamed(table, ["weights, mask", "rho"]), **state)
+    guide = {"guide_query": teacher["teacher_query"], "guide_key": teacher["teacher_key"], **at_half}
+    table = {
+        "": {},
+        "symmetric, weights, mask": {**weighted, "margin": 0.25},
+        "relative margin": {"margin": 0.125, "margin_strategy": "relative"},
+        "further keys": {"key": more, "guide_key": draw.vectors(rows + 2, 2), "similarity": "dot", **warmer},
+    }
+    yield from _variations("gist_embed", student, table | _streamed(table, list(table)), **guide)
 
 
 def _keys(rows: int, features: int) -> Iterator[Case]:
     """Draw columns beside the batch: keys with labels, which take its place, and keys that are further negatives."""
-    draw = _Draw(20271)  # of its own, as above
-    count = rows + 2
-    keys: dict[str, Nested] = {
-        "labels": [i % 2 for i in range(rows)],
-        "keys": draw.vectors(count, features),
-        "key_labels": [j % 3 for j in range(count)],
-    }
-    alone = {**keys, "labels": [*keys["labels"][:-1], 7]}
-    weighted = {"weights": draw.weights(rows), "mask": draw.mask(rows, count)}
-    queue = {**keys, "slots": count - 1}
-    short = {**keys, "slots": count + 2, "weights": weighted["weights"], "mask": draw.mask(rows, count + 2)}
+    draw, count = _Draw(20271), rows + 2  # of its own, as above
+    labels, key_labels = [i % 2 for i in range(rows)], [j % 3 for j in range(count)]
+    keys: Row = {"labels": labels, "keys": draw.vectors(count, features), "key_labels": key_labels}
+    alone: Row = {"labels": [*labels[:-1], 7], **draw.weighted(rows, count)}
+    short: Row = {"slots": count + 2, "weights": alone["weights"], "mask": draw.mask(rows, count + 2)}
     base = draw.near(_axes(rows, features), 0.125)
-    near: dict[str, Nested] = {
-        "labels": list(range(rows)),
-        "keys": base,
-        "key_labels": list(range(rows)),
-        "embeddings": draw.near(base, 2.0**-6),
-        "similarity": "neg_sq_euclidean",
-    }
+    near: Row = {"labels": list(range(rows)), "keys": base, "key_labels": list(range(rows))}
+    near |= {"embeddings": draw.near(base), "similarity": "neg_sq_euclidean", "temperature": 0.125}
     arguments = {"embeddings": draw.vectors(rows, features)}
-    table: dict[str, dict[str, Nested]] = {
-        "keys": {**keys, "temperature": 0.5},
-        "keys saturated": {**near, "temperature": 0.125},
-        "keys, one label alone, weights, mask": {**alone, **weighted, "temperature": 0.5},
-        "queue, sum": {**queue, "temperature": 0.5, "reduction": "sum"},
-        "queue not full, weights, mask": {**short, "temperature": 0.5},
+    names = ["keys", "keys, one label alone, weights, mask", "queue, sum"]
+    table: Table = {
+        "keys": {},
+        "keys saturated": near,
+        "keys, one label alone, weights, mask": alone,
+        "queue, sum": {"slots": count - 1},
+        "queue not full, weights, mask": short,
     }
-    table |= _streamed(table, ["keys", "keys, one label alone, weights, mask", "queue, sum"])
-    supervised: dict[str, dict[str, Nested]] = {
-        "keys, separate": {**keys, "multi_positive": "separate", "temperature": 0.5},
-        "keys, base_temperature": {**keys, "base_temperature": 0.125, "temperature": 0.5},
+    table |= _streamed(table, names)
+    supervised: Table = {
+        "keys, separate": {"multi_positive": "separate"},
+        "keys, base_temperature": {"base_temperature": 0.125},
     }
-    yield from _variations("supcon", arguments, {**table, **supervised})
-    yield from _variations("nca", arguments, table)
-    yield from _variations("soft_nearest_neighbor", arguments, {name: table[name] for name in list(table)[:1]})
+    yield from _variations("supcon", arguments, {**table, **supervised}, **keys, temperature=0.5)
+    yield from _variations("nca", arguments, table, **keys, temperature=0.5)
+    yield from _variations("soft_nearest_neighbor", arguments, {"keys": {}}, **keys, temperature=0.5)
     table = {
-        "keys": {**keys, "margin": 3.0},
-        "keys, one label alone, weights, mask": {**alone, **weighted, "margin": 3.0},
-        "keys, nonzero": {**keys, "average": "nonzero", "margin": 0.5},
-        "queue, sum": {**queue, "margin": 3.0, "reduction": "sum"},
-        "queue not full, weights, mask": {**short, "margin": 3.0},
+        "keys": {},
+        "keys, one label alone, weights, mask": alone,
+        "keys, nonzero": {"margin": 0.5},
+        "queue, sum": {"slots": count - 1},
+        "queue not full, weights, mask": short,
     }
-    table |= _streamed(table, ["keys", "keys, one label alone, weights, mask", "queue, sum"])
-    yield from _variations("contrastive", arguments, table | {"keys, balance": {**keys, "balance": True}})
-    hard = {f"{name}, batch_hard": {**options, "mining": "batch_hard"} for name, options in table.items()}
-    yield from _variations("triplet_from_labels", arguments, table | hard)
-    views = {name: draw.vectors(rows, features) for name in ("view_a", "view_b")}
-    negatives = {"keys": keys["keys"]}
-    held = {**negatives, "slots": count + 2}
+    table |= _streamed(table, names)
+    yield from _variations("contrastive", arguments, table, **keys, margin=3.0)
+    yield from _variations("contrastive", arguments, {"keys, balance": {}}, **keys)
+    table |= {f"{name}, batch_hard": options for name, options in table.items()}
+    yield from _variations("triplet_from_labels", arguments, table, **keys, margin=3.0)
+    views, held = draw.arrays(rows, features, "view_a", "view_b"), {"slots": count + 2}
+    negatives: Row = {"keys": keys["keys"], "temperature": 0.5}
+    of_rows = draw.weighted(2 * rows, 2 * rows + count)
+    near = {"view_a": base, "view_b": draw.near(base), "keys": draw.vectors(count, features)}
     table = {
-        "keys": {**negatives, "temperature": 0.5},
-        "keys, weights of rows, mask": {
-            **negatives,
-            "weights": draw.weights(2 * rows),
-            "mask": draw.mask(2 * rows, 2 * rows + count),
-            "temperature": 0.5,
-        },
-        "keys, neg_euclidean, sum": {
-            **negatives,
-            "similarity": "neg_euclidean",
-            "temperature": 0.5,
-            "reduction": "sum",
-        },
-        "keys saturated": {
-            "view_a": base,
-            "view_b": draw.near(base, 2.0**-6),
-            "keys": draw.vectors(count, features),
-            "similarity": "neg_sq_euclidean",
-            "temperature": 0.0625,
-        },
-        "queue, weights of pairs": {**held, "weights": draw.weights(rows), "temperature": 0.5},
-        "queue, mask": {**held, "mask": draw.mask(2 * rows, 2 * rows + count + 2), "temperature": 0.5},
+        "keys": {},
+        "keys, weights of rows, mask": of_rows,
+        "keys, neg_euclidean, sum": {},
+        "keys saturated": {**near, "similarity": "neg_sq_euclidean", "temperature": 0.0625},
+        "queue, weights of pairs": {**held, "weights": draw.weights(rows)},
+        "queue, mask": {**held, "mask": draw.mask(2 * rows, 2 * rows + count + 2)},
     }
     table |= _streamed(table, ["keys", "keys, weights of rows, mask", "queue, mask"])
     for loss in ("nt_xent", "dcl", "flat_nce", "dclw"):
-        yield from _variations(loss, views, table)
-    further = {"view_c": draw.vectors(rows, features)}
-    table = {
-        "three views, keys": {**negatives, "temperature": 0.5},
-        "three views, queue, each, mask": {
-            **held,
-            "multi_positive": "each",
-            "mask": draw.mask(3 * rows, 3 * rows + count + 2),
-            "temperature": 0.5,
-        },
-    }
-    yield from _variations("nt_xent", {**views, **further}, table | _streamed(table, list(table)))
+        yield from _variations(loss, views, table, **negatives)
+    views["view_c"] = draw.vectors(rows, features)
+    each: Row = {**held, "multi_positive": "each", "mask": draw.mask(3 * rows, 3 * rows + count + 2)}
+    table = {"three views, keys": {}, "three views, queue, each, mask": each}
+    yield from _variations("nt_xent", views, table | _streamed(table, list(table)), **negatives)
 
 
 def _negatives_only(rows: int, features: int) -> Iterator[Case]:
     draw = _Draw(20272)  # of its own, as above
-    only: dict[str, Nested] = {"logit_scale": 4.0, "logit_bias": -2.0, "negative_only": True}
-    table: dict[str, dict[str, Nested]] = {
-        "negative_only": only,
-        "negative_only, neg_euclidean, sum": {**only, "similarity": "neg_euclidean", "reduction": "sum"},
-        "negative_only, weights, mask": {
-            **only,
-            "weights": draw.weights(rows),
-            "mask": draw.mask(rows, rows + 1),
-        },
+    table: Table = {
+        "negative_only": {},
+        "negative_only, neg_euclidean, sum": {},
+        "negative_only, weights, mask": draw.weighted(rows, rows + 1),
     }
+    table |= _streamed(table, list(table))
     arguments = {"image": draw.vectors(rows, features), "text": draw.vectors(rows + 1, features)}
-    yield from _variations("siglip", arguments, table | _streamed(table, list(table)))
+    yield from _variations("siglip", arguments, table, logit_scale=4.0, logit_bias=-2.0, negative_only=True)
+
+
+def _halves(count: int) -> tuple[Row, Row]:
+    """Label every other row of a batch alike; and again, with the last one alone."""
+    labels = [i % 2 for i in range(count)]
+    return {"labels": labels}, {"labels": [*labels[:-1], 2]}
 
 
 def _mined(rows: int, features: int) -> Iterator[Case]:
-    draw = _Draw(20273)  # of its own, as above
-    arguments = {"embeddings": draw.vectors(2 * rows, features)}
-    halves = {"labels": [i % 2 for i in range(2 * rows)]}
-    alone = {"labels": [*halves["labels"][:-1], 2]}
+    draw, more = _Draw(20273), rows + 2  # of its own, as above
+    arguments, (halves, alone) = {"embeddings": draw.vectors(2 * rows, features)}, _halves(2 * rows)
     rules = ("all", "hard", "semi_hard", "easy")
-    pairs = [(p, q) for p in rules for q in rules if (p, q) not in {("all", "all"), ("hard", "hard")}]
-    mined: dict[str, dict[str, Nested]] = {
-        f"{p} positives, {q} negatives": {"mining": (p, q)} for p, q in pairs if (p, q) != ("semi_hard", "semi_hard")
-    }
-    weighted: dict[str, Nested] = {
-        **alone,
-        "weights": draw.weights(2 * rows),
-        "mask": draw.mask(2 * rows, 2 * rows),
-        "temperature": 0.75,
-    }
-    table: dict[str, dict[str, Nested]] = {
-        **{name: {**halves, **mining, "margin": 1.0} for name, mining in mined.items()},
-        **{f"{name}, weights, mask": {**weighted, **mining, "margin": 1.0} for name, mining in mined.items()},
-        "semi_hard": {**halves, "mining": "semi_hard", "margin": 0.5},
-        "semi_hard, nonzero": {**halves, "mining": "semi_hard", "margin": 0.5, "average": "nonzero"},
-        "semi_hard, soft, cosine": {**halves, "mining": "semi_hard", "form": "soft", "similarity": "cosine"},
-        "semi_hard, sum": {**halves, "mining": "semi_hard", "margin": 1.0, "reduction": "sum"},
+    pairs = [(p, q) for p in rules for q in rules if p != q or p == "easy"]
+    mined: Table = {f"{p} positives, {q} negatives": {"mining": (p, q), "margin": 1.0} for p, q in pairs}
+    weighted = {**alone, **draw.weighted(2 * rows, 2 * rows), "temperature": 0.75}
+    table: Table = {
+        **mined,
+        **{f"{name}, weights, mask": {**weighted, **mining} for name, mining in mined.items()},
+        "semi_hard": {"margin": 0.5},
+        "semi_hard, nonzero": {"margin": 0.5},
+        "semi_hard, soft, cosine": {},
+        "semi_hard, sum": {"margin": 1.0},
     }
     table |= _streamed(table, ["easy positives, hard negatives", "semi_hard"])
-    yield from _variations("triplet_from_labels", arguments, table)
-    table = {
-        "positives, semi_hard": {"positives": draw.positives(rows, rows + 2), "mining": "semi_hard"},
-        "semi_hard positives, easy negatives": {
-            "positives": draw.positives(rows, rows + 2),
-            "mask": draw.mask(rows, rows + 2),
-            "mining": ("semi_hard", "easy"),
-        },
-    }
-    yield from _variations("from_scores.triplet", {"scores": draw.vectors(rows, rows + 2)}, table)
+    yield from _variations("triplet_from_labels", arguments, table, **halves)
+    positives = {"positives": draw.positives(rows, more)}
+    easy = {"positives": draw.positives(rows, more), "mask": draw.mask(rows, more), "mining": ("semi_hard", "easy")}
+    table = {"positives, semi_hard": positives, "semi_hard positives, easy negatives": easy}
+    yield from _variations("from_scores.triplet", {"scores": draw.vectors(rows, more)}, table)
 
 
 def _graded(rows: int, features: int) -> Iterator[Case]:
     draw = _Draw(20307)  # at which no gradient by the scale is the small difference of large terms
     count = 2 * rows
-    grades = {"grades": [(3 * k) % 4 for k in range(count)]}
-    parts = {"weights": draw.weights(count), "mask": [k != 1 for k in range(count)]}
-    scores = draw.vectors(count, 1)
-    rising = sorted(row[0] for row in scores)
-    table: dict[str, dict[str, Nested]] = {
-        "": grades,
+    weights, mask = draw.weights(count), [k != 1 for k in range(count)]
+    scores, usual = draw.vector(count), {"grades": [(3 * k) % 4 for k in range(count)]}
+    table: Table = {
+        "": {},
         "grades of no integers, scale": {"grades": [0.25 * (k % 3) - 0.25 for k in range(count)], "scale": 2.0},
         "no ties": {"grades": [(5 * k + 3) % count for k in range(count)], "scale": 0.5},
         "one grade": {"grades": [1] * count, "scale": 0.5},
-        "weights": {**grades, "weights": parts["weights"], "scale": 2.0},
-        "mask": {**grades, "mask": parts["mask"], "scale": 2.0},
-        "weights, mask": {**grades, **parts, "scale": 0.5},
+        "weights": {"weights": weights, "scale": 2.0},
+        "mask": {"mask": mask, "scale": 2.0},
+        "weights, mask": {"weights": weights, "mask": mask, "scale": 0.5},
     }
-    further: dict[str, dict[str, Nested]] = {
-        "saturated": {"scores": rising, "grades": [k // 2 for k in range(count)], "scale": 64.0},
-        "far in the wrong order": {"scores": rising, "grades": [-(k // 2) for k in range(count)], "scale": 64.0},
+    rising = {"scores": sorted(scores), "scale": 64.0}
+    further: Table = {
+        "saturated": {**rising, "grades": [k // 2 for k in range(count)]},
+        "far in the wrong order": {**rising, "grades": [-(k // 2) for k in range(count)]},
     }
-    yield from _variations("from_scores.cosent", {"scores": [row[0] for row in scores]}, table | further)
-    pairs = {"x": draw.vectors(count, features), "y": draw.vectors(count, features)}
-    yield from _variations("angle", pairs, table)
-    similarities: dict[str, dict[str, Nested]] = {
-        "dot": {"similarity": "dot"},
-        "neg_sq_euclidean": {"similarity": "neg_sq_euclidean"},
-        "neg_euclidean": {"similarity": "neg_euclidean"},
-        "bilinear": {"bilinear": draw.vectors(features, features)},
-    }
-    table |= {name: {**grades, **options, "scale": 0.75} for name, options in similarities.items()}
-    yield from _variations("cosent", pairs, table)
+    yield from _variations("from_scores.cosent", {"scores": scores}, table | further, **usual)
+    pairs = draw.arrays(count, features, "x", "y")
+    yield from _variations("angle", pairs, table, **usual)
+    similarities = _similarities(draw, features, scale=0.75)
+    del similarities["cosine"]
+    yield from _variations("cosent", pairs, table | similarities, **usual)
 
 
 def _queues(draw: _Draw, rows: int, features: int) -> Iterator[Case]:
-    query = draw.vectors(rows, features)
-    queue = {"queue": draw.vectors(rows + 2, features)}
-    table: dict[str, dict[str, Nested]] = {
-        "": queue,
-        "dot": {**queue, "similarity": "dot", "temperature": 0.75},
-        "saturated": {
-            **queue,
-            "key": draw.near(query, 2.0**-6),
-            "similarity": "neg_sq_euclidean",
-            "temperature": 0.0625,
-        },
-        "a full queue, sum": {**queue, "slots": rows, "temperature": 0.5, "reduction": "sum"},
-        "a queue not full yet, weights, mask": {
-            **queue,
-            "slots": rows + 4,
-            "weights": draw.weights(rows),
-            "mask": [[i % 2 == j % 2 or j % 4 == 1 for j in range(rows + 4)] for i in range(rows)],
-            "temperature": 0.5,
-        },
+    query, queue = draw.vectors(rows, features), {"queue": draw.vectors(rows + 2, features)}
+    near = {"key": draw.near(query), "similarity": "neg_sq_euclidean", "temperature": 0.0625}
+    some = [[i % 2 == j % 2 or j % 4 == 1 for j in range(rows + 4)] for i in range(rows)]
+    short = {"slots": rows + 4, "weights": draw.weights(rows), "mask": some, "temperature": 0.5}
+    table: Table = {
+        "": {},
+        "dot": {"temperature": 0.75},
+        "saturated": near,
+        "a full queue, sum": {"slots": rows, "temperature": 0.5},
+        "a queue not full yet, weights, mask": short,
     }
     table |= _streamed(table, list(table)[-1:])
-    yield from _variations("moco", {"query": query, "key": draw.vectors(rows, features)}, table)
-    queries = {name: draw.vectors(rows, features) for name in ("query_a", "query_b")}
-    keys = {name: draw.vectors(rows, features) for name in ("key_a", "key_b")}
+    yield from _variations("moco", {"query": query, "key": draw.vectors(rows, features)}, table, **queue)
+    queries, keys = draw.arrays(rows, features, "query_a", "query_b"), draw.arrays(rows, features, "key_a", "key_b")
     table = {
         "": keys,
-        "weights, mask": {**keys, "weights": draw.weights(rows), "mask": draw.mask(rows, rows), "temperature": 0.5},
+        "weights, mask": {**keys, **draw.weighted(rows, rows), "temperature": 0.5},
         "saturated": {
             "similarity": "neg_sq_euclidean",
             "temperature": 0.125,
-            "key_a": draw.near(queries["query_b"], 2.0**-6),
-            "key_b": draw.near(queries["query_a"], 2.0**-6),
+            "key_a": draw.near(queries["query_b"]),
+            "key_b": draw.near(queries["query_a"]),
         },
     }
     yield from _variations("moco_v3", queries, table | _streamed(table, ["weights, mask"]))
-    support = {"support": draw.vectors(rows + 3, features)}
+    support, name = {"support": draw.vectors(rows + 3, features)}, "symmetric, weights, mask, a queue not full yet"
+    weighted = draw.weighted(rows, rows)
     table = {
-        "": support,
-        "neg_euclidean": {**support, "similarity": "neg_euclidean", "temperature": 0.75},
-        "symmetric": {**support, "symmetric": True, "temperature": 0.5},
-        "symmetric, weights, mask, a queue not full yet": {
-            **support,
-            "slots": rows + 5,
-            "symmetric": True,
-            "weights": draw.weights(rows),
-            "mask": draw.mask(rows, rows),
-            "temperature": 0.5,
-        },
+        "": {},
+        "neg_euclidean": {"temperature": 0.75},
+        "symmetric": {"temperature": 0.5},
+        name: {"slots": rows + 5, **weighted, "temperature": 0.5},
     }
-    table |= _streamed(table, ["symmetric, weights, mask, a queue not full yet"])
-    table["among all views"] = {
-        **support,
-        "negatives": "views",
-        "weights": table["symmetric, weights, mask, a queue not full yet"]["weights"],
-        "temperature": 0.5,
-    }
-    yield from _variations(
-        "nnclr", {"view_a": draw.vectors(rows, features), "view_b": draw.vectors(rows, features)}, table
-    )
+    among = {"negatives": "views", "weights": weighted["weights"], "temperature": 0.5}
+    table |= _streamed(table, [name]) | {"among all views": among}
+    yield from _variations("nnclr", draw.arrays(rows, features, "view_a", "view_b"), table, **support)
 
 
 def _of_two_views(draw: _Draw, rows: int, features: int) -> Iterator[Case]:
-    view_a = draw.vectors(rows, features)
-    arguments = {"view_a": view_a, "view_b": draw.vectors(rows, features)}
-    near = {"view_b": draw.near(view_a, 2.0**-6), "similarity": "neg_sq_euclidean", "temperature": 0.0625}
-    table: dict[str, dict[str, Nested]] = {
+    arguments, at_half = draw.arrays(rows, features, "view_a", "view_b"), {"temperature": 0.5}
+    near = {"view_b": draw.near(arguments["view_a"]), "similarity": "neg_sq_euclidean", "temperature": 0.0625}
+    table: Table = {
         "": {},
-        "sigma": {"sigma": 0.25, "temperature": 0.5},
-        "detach_weights": {"detach_weights": True, "temperature": 0.5},
+        "sigma": {"sigma": 0.25, **at_half},
+        "detach_weights": at_half,
         "saturated": near,
-        "sum": {"reduction": "sum", "temperature": 0.25},
+        "sum": {"temperature": 0.25},
         "weights of pairs": {"weights": draw.weights(rows), "temperature": 0.25},
-        "weights of rows, mask, dot": {
-            "weights": draw.weights(2 * rows),
-            "mask": draw.mask(2 * rows, 2 * rows),
-            "similarity": "dot",
-            "sigma": 2.0,
-            "temperature": 0.5,
-        },
+        "weights of rows, mask, dot": {**draw.weighted(2 * rows, 2 * rows), "sigma": 2.0, **at_half},
     }
     yield from _variations("dclw", arguments, table | _streamed(table, ["weights of rows, mask, dot"]))
-    arguments = {"view_a": draw.vectors(rows, features), "view_b": draw.vectors(rows, features)}
+    arguments = draw.arrays(rows, features, "view_a", "view_b")
     apart = draw.near(_axes(rows, features), 0.125)
     table = {
         "": {},
-        "alpha": {"alpha": 0.25, "temperature": 0.5},
-        "b_to_a, neg_sq_euclidean": {
-            "direction": "b_to_a",
-            "similarity": "neg_sq_euclidean",
-            "temperature": 2.0,
-            "reduction": "sum",
-        },
-        "stop_gradient first": {"stop_gradient": "first", "temperature": 0.5},
-        "b_to_a, stop_gradient second, mask": {
-            "direction": "b_to_a",
-            "stop_gradient": "second",
-            "mask": draw.mask(rows, rows),
-            "temperature": 0.5,
-        },
-        "symmetric, stop_gradient second, weights, mask": {
-            "symmetric": True,
-            "stop_gradient": "second",
-            "weights": draw.weights(rows),
-            "mask": draw.mask(rows, rows),
-            "temperature": 0.5,
-        },
-        "saturated": {
-            "view_a": apart,
-            "view_b": draw.near(apart, 0.125),
-            "temperature": 0.0625,
-        },
+        "alpha": {"alpha": 0.25, **at_half},
+        "b_to_a, neg_sq_euclidean": {"temperature": 2.0, "reduction": "sum"},
+        "stop_gradient first": at_half,
+        "b_to_a, stop_gradient second, mask": {"mask": draw.mask(rows, rows), **at_half},
+        "symmetric, stop_gradient second, weights, mask": {**draw.weighted(rows, rows), **at_half},
+        "saturated": {"view_a": apart, "view_b": draw.near(apart, 0.125), "temperature": 0.0625},
     }
     own = _Draw(20276)  # so that all further numbers stay as they are
-    bank: dict[str, Nested] = {"keys": own.vectors(rows + 1, features), "temperature": 0.5}
-    table |= {
-        "keys": bank,
-        "keys, symmetric, stop_gradient first, weights, mask": {
-            **bank,
-            "symmetric": True,
-            "stop_gradient": "first",
-            "weights": own.weights(rows),
-            "mask": own.mask(rows, 2 * rows + 1),
-        },
-        "keys, neg_sq_euclidean, temperatures of rows": {
-            **bank,
-            "similarity": "neg_sq_euclidean",
-            "temperature": [0.5 + 0.25 * k for k in range(rows)],
-            "symmetric": True,
-        },
-        "keys, negatives alone, symmetric": {**bank, "symmetric": True, "include_positive": False, "alpha": 0.5},
-        "keys, a queue that is not full, b_to_a, sum": {
-            **bank,
-            "slots": rows + 3,
-            "direction": "b_to_a",
-            "reduction": "sum",
-        },
+    bank: Row = {"keys": own.vectors(rows + 1, features), **at_half}
+    by_row = {"temperature": [0.5 + 0.25 * k for k in range(rows)]}
+    of_keys: Table = {
+        "keys": {},
+        "keys, symmetric, stop_gradient first, weights, mask": own.weighted(rows, 2 * rows + 1),
+        "keys, neg_sq_euclidean, temperatures of rows": {**by_row, "symmetric": True},
+        "keys, negatives alone, symmetric": {"alpha": 0.5},
+        "keys, a queue that is not full, b_to_a, sum": {"slots": rows + 3},
     }
-    table |= _streamed(
-        table,
-        [
-            "symmetric, stop_gradient second, weights, mask",
-            "keys, symmetric, stop_gradient first, weights, mask",
-            "keys, a queue that is not full, b_to_a, sum",
-        ],
-    )
+    table |= {name: {**bank, **row} for name, row in of_keys.items()}
+    streamed = ["symmetric, stop_gradient second, weights, mask", "keys, symmetric, stop_gradient first, weights, mask"]
+    table |= _streamed(table, [*streamed, "keys, a queue that is not full, b_to_a, sum"])
     yield from _variations("relic", arguments, table)
-    image = draw.vectors(rows, features)
+    image, eight = draw.vectors(rows, features), {"logit_scale": 8.0, "logit_bias": -4.0}
+    near = {"image": apart, "text": draw.near(apart, 0.0625)}
     table = {
         "": {"logit_scale": 10.0, "logit_bias": -10.0},
-        "dot, sum": {"logit_scale": 1.5, "logit_bias": -0.5, "similarity": "dot", "reduction": "sum"},
-        "saturated": {
-            "logit_scale": 32.0,
-            "logit_bias": -16.0,
-            "image": apart,
-            "text": draw.near(apart, 0.0625),
-        },
-        "weights": {"logit_scale": 8.0, "logit_bias": -4.0, "weights": draw.weights(rows)},
-        "weights, mask": {
-            "logit_scale": 8.0,
-            "logit_bias": -4.0,
-            "weights": draw.weights(rows),
-            "mask": draw.mask(rows, rows),
-        },
+        "dot, sum": {"logit_scale": 1.5, "logit_bias": -0.5},
+        "saturated": {"logit_scale": 32.0, "logit_bias": -16.0, **near},
+        "weights": {"weights": draw.weights(rows), **eight},
+        "weights, mask": {**draw.weighted(rows, rows), **eight},
     }
     table |= _streamed(table, ["weights, mask"])
     yield from _variations("siglip", {"image": image, "text": draw.vectors(rows, features)}, table)
 
 
 def _predictions(draw: _Draw, rows: int, features: int) -> Iterator[Case]:
-    query = draw.vectors(rows, features)
-    table: dict[str, dict[str, Nested]] = {
+    query, at_half = draw.vectors(rows, features), {"temperature": 0.5}
+    table: Table = {
         "": {},
-        "l2": {"l2": 0.125, "temperature": 0.5},
-        "saturated": {
-            "key": draw.near(query, 2.0**-6),
-            "similarity": "neg_sq_euclidean",
-            "temperature": 0.25,
-        },
-        "l2, weights, mask": {
-            "l2": 0.125,
-            "weights": draw.weights(rows),
-            "mask": draw.mask(rows, rows),
-            "temperature": 0.5,
-        },
+        "l2": {"l2": 0.125, **at_half},
+        "saturated": {"key": draw.near(query), "similarity": "neg_sq_euclidean", "temperature": 0.25},
+        "l2, weights, mask": {"l2": 0.125, **draw.weighted(rows, rows), **at_half},
     }
     table |= _streamed(table, ["l2, weights, mask"])
     yield from _variations("n_tuple", {"query": query, "key": draw.vectors(rows, features)}, table)
-    arguments: dict[str, Nested] = {
+    arguments: Row = {
         "context": draw.vectors(rows, features),
         "targets": [draw.vectors(rows, features + 1) for _ in range(2)],
         "projections": [draw.vectors(features + 1, features) for _ in range(2)],
     }
     predicted = [_products(arguments["context"], projection) for projection in arguments["projections"]]
+    near = {"targets": [draw.near(step) for step in predicted], "similarity": "neg_sq_euclidean", "temperature": 2.0}
     table = {
         "": {},
-        "cosine": {"similarity": "cosine", "temperature": 0.5},
-        "saturated": {
-            "targets": [draw.near(step, 2.0**-6) for step in predicted],
-            "similarity": "neg_sq_euclidean",
-            "temperature": 2.0,
-        },
-        "weights, mask": {"weights": draw.weights(rows), "mask": draw.mask(rows, rows), "temperature": 1.0},
+        "cosine": at_half,
+        "saturated": near,
+        "weights, mask": {**draw.weighted(rows, rows), "temperature": 1.0},
     }
     yield from _variations("cpc", arguments, table | _streamed(table, ["weights, mask"]))
 
@@ -1210,290 +938,215 @@ def _products(x: Sequence[Sequence[float]], y: Sequence[Sequence[float]]) -> lis
 
 
 def _prototypes(draw: _Draw, rows: int, features: int) -> Iterator[Case]:
-    embeddings = draw.vectors(rows, features)
-    clusters: dict[str, Nested] = {
-        "prototypes": draw.vectors(rows + 1, features),
-        "assignments": draw.index(rows, rows + 1),
+    embeddings, prototypes = draw.vectors(rows, features), draw.vectors(rows + 1, features)
+    assignments = draw.index(rows, rows + 1)
+    clusters = {
+        "prototypes": prototypes,
+        "assignments": assignments,
         "concentrations": [_float32(0.25 + weight) for weight in draw.weights(rows + 1)],
     }
-    coarser: dict[str, Nested] = {
+    coarser = {
         "prototypes_2": draw.vectors(2, features),
         "assignments_2": [i % 2 for i in range(rows)],
         "concentrations_2": [0.5, 0.75],
     }
-    weights = draw.weights(rows)
-    mask = [
-        [takes_part or j == own for j, takes_part in enumerate(row)]
-        for row, own in zip(draw.mask(rows, rows + 1), clusters["assignments"], strict=True)
-    ]
-    key = {"key": draw.vectors(rows, features)}
-    table: dict[str, dict[str, Nested]] = {
-        "": clusters,
-        "two clusterings, sum": {**clusters, **coarser, "reduction": "sum"},
-        "weights, mask, dot": {**clusters, "weights": weights, "mask": mask, "similarity": "dot"},
-        "saturated": {
-            **clusters,
-            "embeddings": draw.near([clusters["prototypes"][own] for own in clusters["assignments"]], 2.0**-6),
-            "concentrations": [0.125 + 0.03125 * (j % 2) for j in range(rows + 1)],
-            "similarity": "neg_sq_euclidean",
-        },
-        "keys": {**clusters, **key, "temperature": 0.5},
+    weights, mask = {"weights": draw.weights(rows)}, draw.mask_with(assignments, rows + 1)
+    key = {"key": draw.vectors(rows, features), "temperature": 0.5}
+    near = {
+        "embeddings": draw.near([prototypes[own] for own in assignments]),
+        "concentrations": [0.125 + 0.03125 * (j % 2) for j in range(rows + 1)],
+        "similarity": "neg_sq_euclidean",
+    }
+    table: Table = {
+        "": {},
+        "two clusterings, sum": coarser,
+        "weights, mask, dot": {**weights, "mask": mask},
+        "saturated": near,
+        "keys": key,
         "two clusterings, keys, queue, weights": {
-            **clusters,
             **coarser,
             **key,
             "queue": draw.vectors(rows + 2, features),
-            "weights": weights,
-            "temperature": 0.5,
+            **weights,
         },
     }
     table |= _streamed(table, ["weights, mask, dot", "two clusterings, keys, queue, weights"])
-    yield from _variations("proto_nce", {"embeddings": embeddings}, table)
+    yield from _variations("proto_nce", {"embeddings": embeddings}, table, **clusters)
 
 
 def _labelled(draw: _Draw, rows: int, features: int) -> Iterator[Case]:
-    arguments = {"embeddings": draw.vectors(2 * rows, features)}
-    halves = {"labels": [i % 2 for i in range(2 * rows)]}
-    alone = {"labels": [*halves["labels"][:-1], 2]}
-    pairs = {"labels": [i % rows for i in range(2 * rows)]}
+    arguments, (halves, alone) = {"embeddings": draw.vectors(2 * rows, features)}, _halves(2 * rows)
     base = draw.near(_axes(rows, features), 0.125)
-    table: dict[str, dict[str, Nested]] = {
-        "": halves,
-        "saturated": {
-            **pairs,
-            "embeddings": [*base, *draw.near(base, 2.0**-6)],
-            "similarity": "neg_sq_euclidean",
-            "temperature": 0.125,
-        },
-        "sum": {**halves, "reduction": "sum", "temperature": 0.5},
-        "one label alone, weights, mask": {
-            **alone,
-            "weights": draw.weights(2 * rows),
-            "mask": draw.mask(2 * rows, 2 * rows),
-            "temperature": 0.25,
-        },
+    near = {"embeddings": [*base, *draw.near(base)], "similarity": "neg_sq_euclidean", "temperature": 0.125}
+    table: Table = {
+        "": {},
+        "saturated": {"labels": [i % rows for i in range(2 * rows)], **near},
+        "sum": {"temperature": 0.5},
+        "one label alone, weights, mask": {**alone, **draw.weighted(2 * rows, 2 * rows), "temperature": 0.25},
     }
-    supervised: dict[str, dict[str, Nested]] = {
-        "base_temperature": {**halves, "base_temperature": 0.125, "temperature": 0.5},
-        "pooled": {**halves, "multi_positive": "pooled", "temperature": 0.5},
-        "separate": {**halves, "multi_positive": "separate", "temperature": 0.5},
+    supervised: Table = {
+        "base_temperature": {"base_temperature": 0.125, "temperature": 0.5},
+        "pooled": {"multi_positive": "pooled", "temperature": 0.5},
+        "separate": {"multi_positive": "separate", "temperature": 0.5},
     }
     table |= _streamed(table, ["one label alone, weights, mask"])
     supervised |= _streamed(supervised, ["separate"])
-    yield from _variations("supcon", arguments, {**table, **supervised})
-    yield from _variations("nca", arguments, table)
+    yield from _variations("supcon", arguments, {**table, **supervised}, **halves)
+    yield from _variations("nca", arguments, table, **halves)
     yield from _variations("soft_nearest_neighbor", arguments, {"": halves})
 
 
 def _distances(draw: _Draw, rows: int, features: int) -> Iterator[Case]:
-    triplets = {name: draw.vectors(rows, features) for name in ("anchor", "positive", "negative")}
-    table: dict[str, dict[str, Nested]] = {
+    some = {"weights": [0.5 + 0.25 * (i % 4) for i in range(rows)], "mask": [i != 1 for i in range(rows)]}
+    table: Table = {
         "": {},
-        "soft": {"form": "soft", "temperature": 0.5},
-        "nonzero": {"average": "nonzero", "margin": 0.5, "temperature": 2.0},
-        "neg_sq_euclidean, sum": {"similarity": "neg_sq_euclidean", "margin": 1.5, "reduction": "sum"},
-        "cosine, weights, mask": {
-            "similarity": "cosine",
-            "margin": 0.75,
-            "weights": [0.5 + 0.25 * (i % 4) for i in range(rows)],
-            "mask": [i != 1 for i in range(rows)],
-        },
+        "soft": {"temperature": 0.5},
+        "nonzero": {"margin": 0.5, "temperature": 2.0},
+        "neg_sq_euclidean, sum": {"margin": 1.5},
+        "cosine, weights, mask": {"margin": 0.75, **some},
     }
+    triplets = draw.arrays(rows, features, "anchor", "positive", "negative")
     yield from _variations("triplet", triplets, table | _streamed(table, ["nonzero"]))
-    halves = {"labels": [i % 2 for i in range(2 * rows)]}
-    alone = {"labels": [*halves["labels"][:-1], 2]}
-    weights, mask = draw.weights(2 * rows), draw.mask(2 * rows, 2 * rows)
+    halves, alone = _halves(2 * rows)
+    weighted = {**alone, **draw.weighted(2 * rows, 2 * rows)}
     arguments = {"embeddings": draw.vectors(2 * rows, features)}
-    hard = {"mining": "batch_hard"}
     table = {
-        "": halves,
-        "soft": {**halves, "form": "soft", "temperature": 0.5},
-        "nonzero": {**halves, "average": "nonzero", "margin": 0.5, "temperature": 2.0},
-        "sum, neg_sq_euclidean": {**halves, "similarity": "neg_sq_euclidean", "margin": 1.5, "reduction": "sum"},
-        "one label alone, weights, mask": {**alone, "weights": weights, "mask": mask, "margin": 0.5},
-        "batch_hard": {**halves, **hard},
-        "batch_hard, nonzero": {**halves, **hard, "average": "nonzero", "margin": -0.75, "temperature": 2.0},
-        "batch_hard, soft, one label alone, weights, mask": {
-            **alone,
-            **hard,
-            "form": "soft",
-            "weights": weights,
-            "mask": mask,
-            "temperature": 0.5,
-        },
+        "": {},
+        "soft": {"temperature": 0.5},
+        "nonzero": {"margin": 0.5, "temperature": 2.0},
+        "sum, neg_sq_euclidean": {"margin": 1.5},
+        "one label alone, weights, mask": {**weighted, "margin": 0.5},
+        "batch_hard": {},
+        "batch_hard, nonzero": {"margin": -0.75, "temperature": 2.0},
+        "batch_hard, soft, one label alone, weights, mask": {**weighted, "temperature": 0.5},
     }
-    table |= _streamed(table, ["one label alone, weights, mask", "batch_hard, soft, one label alone, weights, mask"])
-    yield from _variations("triplet_from_labels", arguments, table)
-    powers = {"positive_power": 1, "negative_power": 1}
+    table |= _streamed(table, [name for name in table if "alone" in name])
+    yield from _variations("triplet_from_labels", arguments, table, **halves)
+    margins = {"margin": 3.0, "positive_margin": 1.0}
     table = {
-        "": halves,
-        "margins": {**halves, "margin": 3.0, "positive_margin": 1.0},
-        "powers of one": {**halves, **powers, "margin": 3.0, "positive_margin": 1.0, "temperature": 2.0},
-        "nonzero, powers apart": {
-            **halves,
-            "positive_power": 1,
-            "average": "nonzero",
-            "margin": 2.5,
-            "positive_margin": 2.0,
-        },
-        "balance, sum": {**halves, "balance": True, "margin": 3.0, "reduction": "sum"},
-        "balance": {**halves, "balance": True, "margin": 3.0, "temperature": 0.75},
-        "balance, nonzero, one label alone, weights, mask": {
-            **alone,
-            "balance": True,
-            "average": "nonzero",
-            "margin": 3.0,
-            "positive_margin": 1.0,
-            "weights": weights,
-            "mask": mask,
-        },
-        "unit neg_sq_euclidean": {**halves, "similarity": "normalized neg_sq_euclidean", "margin": 2.5},
-        "one label alone, weights, mask": {**alone, "weights": weights, "mask": mask, "margin": 3.0},
+        "": {},
+        "margins": margins,
+        "powers of one": {"positive_power": 1, "negative_power": 1, **margins, "temperature": 2.0},
+        "nonzero, powers apart": {"positive_power": 1, "margin": 2.5, "positive_margin": 2.0},
+        "balance, sum": {"margin": 3.0},
+        "balance": {"margin": 3.0, "temperature": 0.75},
+        "balance, nonzero, one label alone, weights, mask": {**weighted, **margins},
+        "unit neg_sq_euclidean": {"similarity": "normalized neg_sq_euclidean", "margin": 2.5},
+        "one label alone, weights, mask": {**weighted, "margin": 3.0},
     }
     table |= _streamed(table, ["balance, nonzero, one label alone, weights, mask"])
-    yield from _variations("contrastive", arguments, table)
+    yield from _variations("contrastive", arguments, table, **halves)
 
 
 def _further_scores(draw: _Draw, rows: int) -> Iterator[Case]:
-    square = draw.vectors(rows, rows)
-    saturated = {"scores": [[_float32(s + 40.0 * (i == j)) for j, s in enumerate(row)] for i, row in enumerate(square)]}
-    wide: dict[str, Nested] = {"scores": draw.vectors(rows, rows + 2)}
-    positives = {**wide, "positives": draw.positives(rows, rows + 2)}
-    weights, mask = draw.weights(rows), draw.mask(rows, rows)
-    weighted: dict[str, Nested] = {"weights": weights, "mask": mask}
-    separate: dict[str, Nested] = {"positives separate": {**positives, "multi_positive": "separate"}}
-    flat: dict[str, Nested] = {
-        "positives separate, include_positive": {**separate["positives separate"], "include_positive": True}
-    }
-    flat["positives separate, include_positive, detach"] = {**flat[next(iter(flat))], "form": "detach"}
-    pooled: dict[str, dict[str, Nested]] = {
-        "": positives,
-        "saturated": saturated,
-        "weights, mask": {**positives, "weights": weights, "mask": draw.mask(rows, rows + 2)},
-    }
-    dclw: dict[str, dict[str, Nested]] = {
-        "": {},
-        "index": {**wide, "positives": draw.index(rows, rows + 2), "temperature": 0.5},
-        "detach_weights, weights, mask": {**weighted, "detach_weights": True, "sigma": 2.0},
-    }
-    clip: dict[str, dict[str, Nested]] = {"": {}, "saturated": saturated, "weights, mask": weighted}
-    relic: dict[str, dict[str, Nested]] = {
-        "": {},
-        "stop_gradient first": {"stop_gradient": "first", "alpha": 0.5},
-        "b_to_a, saturated": {**saturated, "direction": "b_to_a"},
-        "b_to_a, symmetric, weights, mask": {**weighted, "direction": "b_to_a", "symmetric": True},
-        "negatives alone, mask": {**weighted, "include_positive": False, "stop_gradient": "second"},
-        "negatives alone, saturated": {**saturated, "include_positive": False},
-    }
-    logistic: dict[str, dict[str, Nested]] = {
-        "": {},
-        "saturated": {
-            "scores": [
-                [_float32(s + 40.0 * (i == j) - 20.0) for j, s in enumerate(row)] for i, row in enumerate(square)
-            ]
-        },
-        "positives": positives,
-        "weights, mask": weighted,
-    }
-    contrastive: dict[str, dict[str, Nested]] = {
-        "": {},
-        "positives, nonzero": {**positives, "average": "nonzero", "margin": 0.5, "positive_power": 1},
-        "balance, weights, mask": {**weighted, "balance": True, "margin": 2.0},
-    }
-    triplet: dict[str, dict[str, Nested]] = {
-        "": wide,
-        "positives, nonzero": {**positives, "average": "nonzero", "margin": 0.5},
-        "positives, batch_hard, soft": {**positives, "mining": "batch_hard", "form": "soft"},
-        "weights, mask": {**weighted, "margin": 2.0},
-    }
-    arguments = {"scores": square}
-    yield from _variations("from_scores.info_nce", arguments, separate)
-    yield from _variations("from_scores.flat_nce", arguments, {**separate, **flat})
-    yield from _variations(
-        "from_scores.supcon",
-        arguments,
-        {"": positives, "positives pooled, weights": {**positives, "weights": weights, "multi_positive": "pooled"}},
-    )
-    yield from _variations("from_scores.nca", arguments, pooled)
-    yield from _variations("from_scores.dclw", arguments, dclw)
-    yield from _variations("from_scores.clip", arguments, clip)
-    yield from _variations("from_scores.relic", arguments, relic)
-    logistic["a row without positives, a row without pairs"] = {
+    square, more = draw.vectors(rows, rows), rows + 2
+    wide, saturated = {"scores": draw.vectors(rows, more)}, {"scores": _ahead(square)}
+    positives = {**wide, "positives": draw.positives(rows, more)}
+    weighted = draw.weighted(rows, rows)
+    weights, mask = {"weights": weighted["weights"]}, {"mask": draw.mask(rows, more)}
+    index = {**wide, "positives": draw.index(rows, more), "temperature": 0.5}
+    apart: Row = {
         "positives": [[i == j == 0 for j in range(rows)] for i in range(rows)],
         "mask": [[i < rows - 1 for _ in range(rows)] for i in range(rows)],
     }
-    yield from _variations("from_scores.logistic", arguments, logistic)
-    yield from _variations("from_scores.contrastive", arguments, contrastive)
-    yield from _variations("from_scores.triplet", arguments, triplet)
+    separate = "positives separate"
+    tables: dict[str, Table] = {
+        "info_nce": {separate: positives},
+        "flat_nce": {
+            separate: positives,
+            f"{separate}, include_positive": positives,
+            f"{separate}, include_positive, detach": positives,
+        },
+        "supcon": {"": positives, "positives pooled, weights": {**positives, **weights}},
+        "nca": {"": positives, "saturated": saturated, "weights, mask": {**positives, **weights, **mask}},
+        "dclw": {"": {}, "index": index, "detach_weights, weights, mask": {**weighted, "sigma": 2.0}},
+        "clip": {"": {}, "saturated": saturated, "weights, mask": weighted},
+        "relic": {
+            "": {},
+            "stop_gradient first": {"alpha": 0.5},
+            "b_to_a, saturated": saturated,
+            "b_to_a, symmetric, weights, mask": weighted,
+            "negatives alone, mask": {**weighted, "stop_gradient": "second"},
+            "negatives alone, saturated": saturated,
+        },
+        "logistic": {
+            "": {},
+            "saturated": {"scores": _ahead(square, 20.0)},
+            "positives": positives,
+            "weights, mask": weighted,
+            "a row without positives, a row without pairs": apart,
+        },
+        "contrastive": {
+            "": {},
+            "positives, nonzero": {**positives, "margin": 0.5, "positive_power": 1},
+            "balance, weights, mask": {**weighted, "margin": 2.0},
+        },
+        "triplet": {
+            "": wide,
+            "positives, nonzero": {**positives, "margin": 0.5},
+            "positives, batch_hard, soft": positives,
+            "weights, mask": {**weighted, "margin": 2.0},
+        },
+    }
+    for loss, table in tables.items():
+        yield from _variations(f"from_scores.{loss}", {"scores": square}, table)
 
 
 def _lower_bounds(draw: _Draw, rows: int) -> Iterator[Case]:
     square, wide = draw.vectors(rows, rows), {"scores": draw.vectors(rows, rows + 2)}
-    saturated = {"scores": [[_float32(s + 40.0 * (i == j)) for j, s in enumerate(row)] for i, row in enumerate(square)]}
-    own: dict[str, dict[str, Nested]] = {"": {}}
-    more: dict[str, dict[str, Nested]] = {"more columns than rows": wide}
-    baseline, critic = draw.vectors(1, rows)[0], draw.vectors(1, rows)[0]
+    own: Table = {"": {}}
+    more: Table = {"more columns than rows": wide}
+    saturated: Table = {"saturated": {"scores": _ahead(square)}}
+    baseline, critic = draw.vector(rows), draw.vector(rows)
     arguments = {"scores": square}
     with_baseline = {**arguments, "log_baseline": baseline}
+    anchors: Table = {"nu": {"nu": 0.25}, "plug-in": {**wide, "nu": 8.0, "form": "plug_in"}}
     yield from _variations("bounds.flo", {**arguments, "u": critic}, more)
-    yield from _variations(
-        "bounds.info_nce_anchor",
-        arguments,
-        {**own, **more, "saturated": saturated, "nu": {"nu": 0.25}, "plug-in": {**wide, "nu": 8.0, "form": "plug_in"}},
-    )
-    yield from _variations("bounds.fdv", arguments, {**own, **more, "saturated": saturated})
-    yield from _variations("bounds.dv", arguments, {**own, **more, "saturated": saturated})
+    yield from _variations("bounds.info_nce_anchor", arguments, {**own, **more, **saturated, **anchors})
+    yield from _variations("bounds.fdv", arguments, {**own, **more, **saturated})
+    yield from _variations("bounds.dv", arguments, {**own, **more, **saturated})
     yield from _variations("bounds.mine", arguments, own)
-    yield from _variations(
-        "bounds.mine", {**arguments, "log_mean": -0.75}, {"second step, more columns than rows": {**wide, "rate": 0.25}}
-    )
+    second: Table = {"second step, more columns than rows": {**wide, "rate": 0.25}}
+    yield from _variations("bounds.mine", {**arguments, "log_mean": -0.75}, second)
     yield from _variations("bounds.nwj", arguments, {**own, **more})
     yield from _variations("bounds.tuba", with_baseline, {**own, "one baseline": {**wide, "log_baseline": 0.5}})
-    yield from _variations(
-        "bounds.interpolated",
-        with_baseline,
-        {
-            "": {"alpha": 0.5},
-            "alpha 0": {"alpha": 0.0},
-            "alpha 1": {"alpha": 1.0},
-            "one baseline, more columns than rows": {**wide, "alpha": 0.125, "log_baseline": [0.5]},
-        },
-    )
+    alphas: Table = {
+        "": {"alpha": 0.5},
+        "alpha 0": {"alpha": 0.0},
+        "alpha 1": {"alpha": 1.0},
+        "one baseline, more columns than rows": {**wide, "alpha": 0.125, "log_baseline": [0.5]},
+    }
+    yield from _variations("bounds.interpolated", with_baseline, alphas)
     yield from _variations("bounds.js_mi", arguments, {**own, **more})
-    densities = [_float32(-1.0 - s * s) for s in draw.vectors(1, rows)[0]]
-    yield from _variations("bounds.barber_agakov", {"scores": densities, "entropy": 1.5}, own)
+    yield from _variations("bounds.barber_agakov", {"scores": draw.log_densities(rows), "entropy": 1.5}, own)
     yield from _variations("bounds.barber_agakov", {**wide, "entropy": 4.5}, {"matrix": {}})
 
 
 def _other_bounds(draw: _Draw, rows: int) -> Iterator[Case]:
     square, wide = draw.vectors(rows, rows), {"scores": draw.vectors(rows, rows + 2)}
-    saturated = {"scores": [[_float32(s + 40.0 * (i == j)) for j, s in enumerate(row)] for i, row in enumerate(square)]}
-    arguments = {"scores": square}
-    more: dict[str, dict[str, Nested]] = {"": {}, "more columns than rows": wide}
-    yield from _variations("bounds.js", arguments, {**more, "saturated": saturated})
-    yield from _variations(
-        "bounds.smile", arguments, {"saturated": saturated, "clip": {**wide, "clip": 0.75}, "no clip": {"clip": None}}
-    )
+    arguments, saturated = {"scores": square}, {"saturated": {"scores": _ahead(square)}}
+    more: Table = {"": {}, "more columns than rows": wide}
+    clips: Table = {"clip": {**wide, "clip": 0.75}, "no clip": {"clip": None}}
+    yield from _variations("bounds.js", arguments, {**more, **saturated})
+    yield from _variations("bounds.smile", arguments, {**saturated, **clips})
     yield from _variations("bounds.club", arguments, more)
-    yield from _variations("bounds.leave_one_out", arguments, {"": {}, "saturated": saturated})
-    densities = {
-        name: [_float32(-1.0 - s * s) for s in draw.vectors(1, rows)[0]] for name in ("scores", "log_marginal")
-    }
+    yield from _variations("bounds.leave_one_out", arguments, {"": {}, **saturated})
+    densities = {name: draw.log_densities(rows) for name in ("scores", "log_marginal")}
     yield from _variations("bounds.vub", densities, {"": {}})
-    yield from _variations("bounds.vub", {**wide, "log_marginal": densities["log_marginal"]}, {"matrix": {}})
+    yield from _variations("bounds.vub", {**densities, **wide}, {"matrix": {}})
 
 
 def _bounds_of_some(rows: int) -> Iterator[Case]:
     """Draw bounds of rows that see fewer columns, or have negatives of their own."""
-    draw = _Draw(20275)
-    mask = draw.mask(rows, rows + 2)
-    mask[0] = [j == 0 for j in range(rows + 2)]  # without a negative
-    mask[1] = [j != 1 for j in range(rows + 2)]  # without its positive
-    masked: dict[str, Nested] = {"scores": draw.vectors(rows, rows + 2), "mask": mask}
-    alone: dict[str, Nested] = {"scores": draw.vectors(rows, 3), "positives": [k % 2 for k in range(rows)]}
+    draw, more = _Draw(20275), rows + 2
+    mask = draw.mask(rows, more)
+    mask[0] = [j == 0 for j in range(more)]  # without a negative
+    mask[1] = [j != 1 for j in range(more)]  # without its positive
+    masked: Row = {"scores": draw.vectors(rows, more), "mask": mask}
+    alone: Row = {"scores": draw.vectors(rows, 3), "positives": [k % 2 for k in range(rows)]}
     both = {**masked, "positives": [k + 1 for k in range(rows)]}
-    critic, baseline = draw.vectors(1, rows)[0], draw.vectors(1, rows)[0]
-    further: dict[str, dict[str, Nested]] = {
+    critic, baseline = draw.vector(rows), draw.vector(rows)
+    further: Table = {
         "dual": {"u": critic},
         "flo": {"u": critic},
         "mine": {"log_mean": 0.25, "rate": 0.25},
@@ -1505,84 +1158,62 @@ def _bounds_of_some(rows: int) -> Iterator[Case]:
     names = ("info_nce", "info_nce_anchor", "dual_critic", "dual", "flo", "fdv", "dv", "mine", "nwj", "tuba")
     for name in (*names, "interpolated", "js", "js_mi", "smile", "club"):
         options = further.get(name, {})
-        arguments: dict[str, Nested] = {
-            key: options[key] for key in ("u", "log_mean", "log_baseline") if key in options
-        }
-        table = {"mask": {**masked, **options}, "own negatives": {**alone, **options}}
+        given = {key: value for key, value in options.items() if key in {"u", "log_mean", "log_baseline"}}
+        table = {"mask": masked, "own negatives": alone}
         if name in {"info_nce", "interpolated", "dv"}:
-            table["positives, mask"] = {**both, **options}
-        yield from _variations(f"bounds.{name}", {"scores": [], **arguments}, table)
-    square: dict[str, Nested] = {"scores": draw.vectors(rows, rows), "mask": [row[:rows] for row in mask]}
+            table["positives, mask"] = both
+        yield from _variations(f"bounds.{name}", {"scores": [], **given}, table, **options)
+    square: Row = {"scores": draw.vectors(rows, rows), "mask": [row[:rows] for row in mask]}
     yield from _variations("bounds.leave_one_out", {"scores": []}, {"mask": square})
     yield from _variations("diagnostics.headroom", {"scores": []}, {"mask": masked, "own negatives": alone})
 
 
 def _densities(draw: _Draw, rows: int) -> Iterator[Case]:
     samples = rows + 1
-    scores: dict[str, Nested] = {
-        "data_scores": draw.vectors(1, rows)[0],
-        "noise_scores": draw.vectors(rows, samples),
-    }
-    densities: dict[str, Nested] = {
-        "data_log_q": [_float32(-0.5 - s * s) for s in draw.vectors(1, rows)[0]],
-        "noise_log_q": [[_float32(-0.5 - s * s) for s in row] for row in draw.vectors(rows, samples)],
-    }
-    weights, mask = draw.weights(rows), draw.mask(rows, samples)
-    corrected = {**scores, **densities}
-    alike = {"noise_log_q": densities["noise_log_q"][0]}
+    scores: Row = {"data_scores": draw.vector(rows), "noise_scores": draw.vectors(rows, samples)}
+    data, noise = draw.log_densities(rows, 0.5), [draw.log_densities(samples, 0.5) for _ in range(rows)]
+    weights, mask = {"weights": draw.weights(rows)}, {"mask": draw.mask(rows, samples)}
+    corrected = {**scores, "data_log_q": data, "noise_log_q": noise}
+    alike = {"noise_log_q": noise[0]}
     ahead = {"data_scores": [_float32(40.0 + s) for s in scores["data_scores"]]}
-    usual: dict[str, dict[str, Nested]] = {
+    bare: Table = {"": {}, "weights, mask": {**weights, **mask}}
+    usual: Table = {
         "": {},
         "one log_q for all contexts, saturated": {**alike, **ahead},
-        "weights, mask": {"weights": weights, "mask": mask, "reduction": "sum"},
+        "weights, mask": {**weights, **mask, "reduction": "sum"},
     }
+    alone = {"nu": 0.25, "mask": [[j > 0 and i > 0 for j in range(samples)] for i in range(rows)]}
+    without = {**alike, "include_positive": False, **weights, **mask}
     yield from _variations("density.local_nce", corrected, usual)
-    bare: dict[str, dict[str, Nested]] = {"": {}, "weights, mask": {"weights": weights, "mask": mask}}
     yield from _variations("density.negative_sampling", scores, bare)
     yield from _variations("density.ranking_nce", scores, {"without log_q": {}})
     yield from _variations("density.ranking_nce", corrected, usual)
-    alone = {"nu": 0.25, "mask": [[j > 0 and i > 0 for j, _ in enumerate(row)] for i, row in enumerate(mask)]}
     yield from _variations("density.info_nce_anchor", corrected, {**usual, "nu, a context without samples": alone})
-    yield from _variations(
-        "density.sampled_softmax",
-        corrected,
-        {**usual, "without positive": {**alike, "include_positive": False, "weights": weights, "mask": mask}},
-    )
-    noise: dict[str, Nested] = {"noise_scores": scores["noise_scores"], "noise_log_q": densities["noise_log_q"]}
-    yield from _variations("density.log_partition", noise, {"": {}, "mask": {**alike, "mask": mask}})
-    values = {"scores": draw.vectors(rows, samples)}
-    found = {"targets": draw.index(rows, samples)}
-    kept = [
-        [takes_part or j == target for j, takes_part in enumerate(row)]
-        for row, target in zip(draw.mask(rows, samples), found["targets"], strict=True)
-    ]
-    yield from _variations(
-        "density.full_softmax", values, {"": found, "weights, mask": {**found, "weights": weights, "mask": kept}}
-    )
-    log_q = {"log_q": densities["noise_log_q"]}
-    one = {"log_q": alike["noise_log_q"]}
-    yield from _variations("density.recover_log_prob", {**values, **log_q}, {"": {}, "one log_q for all contexts": one})
+    yield from _variations("density.sampled_softmax", corrected, {**usual, "without positive": without})
+    partition = {"noise_scores": scores["noise_scores"], "noise_log_q": noise}
+    yield from _variations("density.log_partition", partition, {"": {}, "mask": {**alike, **mask}})
+    values, targets = {"scores": draw.vectors(rows, samples)}, draw.index(rows, samples)
+    kept = {**weights, "mask": draw.mask_with(targets, samples)}
+    yield from _variations("density.full_softmax", values, {"": {}, "weights, mask": kept}, targets=targets)
+    with_log_q, one = {**values, "log_q": noise}, {"log_q": noise[0]}
+    yield from _variations("density.recover_log_prob", with_log_q, {"": {}, "one log_q for all contexts": one})
     yield from _variations("density.self_normalization", values, {"exact, std": {"field": "std"}})
-    yield from _variations(
-        "density.self_normalization",
-        {**values, **log_q},
-        {
-            "mean": {"field": "mean"},
-            "std, mask": {**one, "field": "std", "mask": mask},
-            "effective_sample_size, mask": {"field": "effective_sample_size", "mask": mask},
-        },
-    )
+    fields: Table = {
+        "mean": {"field": "mean"},
+        "std, mask": {**one, "field": "std", **mask},
+        "effective_sample_size, mask": {"field": "effective_sample_size", **mask},
+    }
+    yield from _variations("density.self_normalization", with_log_q, fields)
 
 
 def _diagnostics(draw: _Draw, rows: int, features: int) -> Iterator[Case]:
     square = draw.vectors(rows, rows)
-    saturated = {"scores": [[_float32(s + 40.0 * (i == j)) for j, s in enumerate(row)] for i, row in enumerate(square)]}
-    yield from _variations("diagnostics.headroom", {"scores": square}, {"": {}, "saturated": saturated})
-    pairs = {name: draw.vectors(rows, features) for name in ("x", "y")}
-    yield from _variations(
-        "diagnostics.alignment", pairs, {"": {}, "power, weights": {"power": 1.5, "weights": draw.weights(rows)}}
-    )
-    table: dict[str, dict[str, Nested]] = {"": {}, "t": {"t": 0.75}}
+    table: Table = {"": {}, "saturated": {"scores": _ahead(square)}}
+    yield from _variations("diagnostics.headroom", {"scores": square}, table)
+    pairs = draw.arrays(rows, features, "x", "y")
+    table = {"": {}, "power, weights": {"power": 1.5, "weights": draw.weights(rows)}}
+    yield from _variations("diagnostics.alignment", pairs, table)
+    table = {"": {}, "t": {"t": 0.75}}
     yield from _variations("diagnostics.uniformity", {"x": pairs["x"]}, table | _streamed(table, ["t"]))
 
 
@@ -1669,39 +1300,32 @@ def lengths(rows: int, features: int, views: int = 1) -> Mapping[str, int]:
     return {"N": rows, "D": features, "M": rows + 1, "C": 3, "T": 2, "W": 2, "S": 2, "V": views * rows}
 
 
+def _of(*arguments: str, constant: Iterable[str] = (), **options: Any) -> Loss:
+    """Describe a loss by the names of its arrays; the similarity is the cosine unless something else is said."""
+    described: dict[str, Any] = {"similarity": "cosine", **options}
+    return Loss(arguments=arguments, constant=frozenset(constant), **described)
+
+
 def _of_views(*names: str, **options: Any) -> Loss:
     """Describe a loss of the views of a batch, each against all others."""
-    given = {"temperature": 0.1, "similarity": "cosine", "views": len(names), "mask": "VV", "alone": True, **options}
-    return Loss(arguments=names, **given)
+    return _of(*names, temperature=0.1, views=len(names), mask="VV", alone=True, **options)
 
 
 def _of_labels(temperature: float, similarity: str, **options: Any) -> Loss:
     """Describe a loss of labelled embeddings."""
-    return Loss(arguments=("embeddings", "labels"), temperature=temperature, similarity=similarity, **options)
+    return _of("embeddings", "labels", temperature=temperature, similarity=similarity, **options)
 
 
 def _of_scores(**options: Any) -> Loss:
     """Describe a loss of a score matrix."""
-    merged: dict[str, Any] = {"parameters": {}, **options}
-    return Loss(arguments=("scores",), **merged)
-
-
-def _of_two(first: str, second: str, temperature: float | None, similarity: str = "cosine", **options: Any) -> Loss:
-    """Describe a loss of two arrays of embeddings, row i of one with row i of the other."""
-    return Loss(arguments=(first, second), temperature=temperature, similarity=similarity, **options)
+    merged: dict[str, Any] = {"similarity": None, "parameters": {}, **options}
+    return _of("scores", **merged)
 
 
 def _of_prototypes(*keywords: str, constant: tuple[str, ...] = (), **options: Any) -> Loss:
     """Describe ProtoNCE."""
-    return Loss(
-        arguments=("embeddings", "prototypes", "assignments", "concentrations"),
-        temperature=0.1,
-        similarity="cosine",
-        keywords=keywords,
-        constant=frozenset({"prototypes", "concentrations", *constant}),
-        mask="NC",
-        **options,
-    )
+    arrays, fixed = ("embeddings", "prototypes", "assignments", "concentrations"), ("prototypes", "concentrations")
+    return _of(*arrays, constant=(*fixed, *constant), keywords=keywords, temperature=0.1, mask="NC", **options)
 
 
 def _way(loss: Loss, **changes: Any) -> Loss:
@@ -1709,50 +1333,36 @@ def _way(loss: Loss, **changes: Any) -> Loss:
     return replace(loss, laws=False, **changes)
 
 
-_NEIGHBORS = Loss(
-    arguments=("view_a", "view_b", "support"),
-    temperature=0.1,
-    similarity="cosine",
-    constant=frozenset({"view_a", "support"}),
-    alone=True,
-)
-_JUDGED = Loss(
-    arguments=("query", "key", "teacher_query", "teacher_key"),
-    temperature=0.07,
-    similarity="cosine",
-    constant=frozenset({"teacher_query", "teacher_key"}),
-    alone=True,
-)
-_INFO_NCE = _of_two("query", "positive_key", 0.07, alone=True)
+_TEACHER, _GUIDE = ("teacher_query", "teacher_key"), ("guide_query", "guide_key")
+_NEIGHBORS = _of("view_a", "view_b", "support", temperature=0.1, constant=("view_a", "support"), alone=True)
+_JUDGED = _of("query", "key", *_TEACHER, temperature=0.07, constant=_TEACHER, alone=True)
+_INFO_NCE = _of("query", "positive_key", temperature=0.07, alone=True)
+_INFO_NCE_NEGATIVES = replace(_INFO_NCE, arguments=("query", "positive_key", "negative_keys"))
 _NT_XENT = _of_views("view_a", "view_b")
+_RELIC = _of("view_a", "view_b", temperature=0.1, alone=True)
 _SUPCON = _of_labels(0.1, "cosine", options={"base_temperature": 0.25}, together=True)
-_CONTRAST = _of_two("x", "y", 1.0, options={"objective": "info_nce"}, alone=True)
+_CONTRAST = _of("x", "y", temperature=1.0, options={"objective": "info_nce"}, alone=True)
 _MARGINS = {"margin": 4.0}
 _TRIPLETS = _of_labels(1.0, "neg_euclidean", divide_by="triples", options=_MARGINS)
 _CONTRASTIVE = _of_labels(1.0, "neg_euclidean", divide_by="pairs", options=_MARGINS, unpaired=True, together=True)
-_MOCO = Loss(
-    arguments=("query", "key", "queue"),
-    temperature=0.07,
-    similarity="cosine",
-    constant=frozenset({"queue"}),
-    mask="NM",
-)
-_SIGLIP = _of_two(
-    "image", "text", None, parameters={"logit_scale": 8.0, "logit_bias": -4.0}, unpaired=True, together=True
-)
+_MOCO = _of("query", "key", "queue", temperature=0.07, constant=("queue",), mask="NM")
+_CLIP = _of("image", "text", parameters={"logit_scale": 8.0}, alone=True)
+_SIGLIP = _of("image", "text", parameters={"logit_scale": 8.0, "logit_bias": -4.0}, unpaired=True, together=True)
 _TOKENS = {"query": "NSD", "positive_key": "NSD", "image": "NSD", "text": "NSD"}
 _GRADED = Loss(arguments=("x", "y", "grades"), parameters={"scale": 2.0}, laws=False)
 
 LOSSES: Mapping[str, Loss] = {
-    "clip": _of_two("image", "text", None, parameters={"logit_scale": 8.0}, alone=True),
+    "clip": _CLIP,
     "contrast": _CONTRAST,
-    "contrast logistic": _of_two("x", "y", 1.0, options={"objective": "logistic"}, unpaired=True, together=True),
+    "contrast logistic": _of(
+        "x", "y", temperature=1.0, options={"objective": "logistic"}, unpaired=True, together=True
+    ),
     "contrast labels": _way(
         _CONTRAST, options={"objective": "flat_nce", "pairing": "labels"}, keywords=("labels", "columns")
     ),
     "contrastive": _CONTRASTIVE,
     "contrastive balance": replace(_CONTRASTIVE, divide_by=None, options={**_MARGINS, "balance": True}),
-    "cpc": Loss(arguments=("context", "targets", "projections"), temperature=1.0, similarity="dot", alone=True),
+    "cpc": _of("context", "targets", "projections", temperature=1.0, similarity="dot", alone=True),
     "dcl": _NT_XENT,
     "distillation": _JUDGED,
     "distillation symmetric": _way(_JUDGED, options={"symmetric": True}),
@@ -1760,36 +1370,22 @@ LOSSES: Mapping[str, Loss] = {
     "flat_nce": _NT_XENT,
     "flat_nce detach": replace(_NT_XENT, options={"form": "detach"}),
     "flat_nce include_positive": _way(_NT_XENT, options={"include_positive": True}),
-    "gist_embed": replace(
-        _JUDGED,
-        arguments=("query", "key", "guide_query", "guide_key"),
-        temperature=0.01,
-        constant=frozenset({"guide_query", "guide_key"}),
-        options={"margin": -4.0},
-    ),
+    "gist_embed": _of("query", "key", *_GUIDE, temperature=0.01, constant=_GUIDE, options={"margin": -4.0}, alone=True),
     "hcl": replace(_NT_XENT, temperature=0.5),
     "info_nce": _INFO_NCE,
     "info_nce symmetric": replace(_INFO_NCE, options={"symmetric": True}),
-    "info_nce shared": replace(_INFO_NCE, arguments=("query", "positive_key", "negative_keys"), mask="NM", alone=False),
-    "info_nce own": _way(
-        _INFO_NCE, arguments=("query", "positive_key", "negative_keys"), shapes={"negative_keys": "NMD"}
-    ),
+    "info_nce shared": replace(_INFO_NCE_NEGATIVES, mask="NM", alone=False),
+    "info_nce own": _way(_INFO_NCE_NEGATIVES, shapes={"negative_keys": "NMD"}),
     "info_nce index": _way(_INFO_NCE, keywords=("positives",)),
     "info_nce hardness": replace(_INFO_NCE, options={"hardness": 2.0}),
     **{f"info_nce {name}": _way(_INFO_NCE, options={"similarity": name}) for name in pnce.similarities.NAMES},
     "info_nce bilinear": _way(_INFO_NCE, keywords=("bilinear",)),
     "info_nce max_sim": _way(_INFO_NCE, options={"similarity": "max_sim", "symmetric": True}, shapes=_TOKENS),
-    "joint_info_nce": _of_two("query", "key", 0.01, alone=True),
+    "joint_info_nce": _of("query", "key", temperature=0.01, alone=True),
     "moco": _MOCO,
     "moco queue": _way(_MOCO, options={"slots": 9}),
-    "moco_v3": Loss(
-        arguments=("query_a", "query_b", "key_a", "key_b"),
-        temperature=0.2,
-        similarity="cosine",
-        constant=frozenset({"key_a", "key_b"}),
-        alone=True,
-    ),
-    "n_tuple": _of_two("query", "key", 1.0, "dot", options={"l2": 0.25}),
+    "moco_v3": _of("query_a", "query_b", "key_a", "key_b", temperature=0.2, constant=("key_a", "key_b"), alone=True),
+    "n_tuple": _of("query", "key", temperature=1.0, similarity="dot", options={"l2": 0.25}),
     "nca": _of_labels(1.0, "neg_sq_euclidean"),
     "nnclr": _NEIGHBORS,
     "nnclr symmetric": replace(_NEIGHBORS, options={"symmetric": True}),
@@ -1801,11 +1397,9 @@ LOSSES: Mapping[str, Loss] = {
     "proto_nce": _of_prototypes(parameters={}),
     "proto_nce key": _of_prototypes("key", unpaired=True),
     "proto_nce queue": _of_prototypes("key", "queue", constant=("queue",), unpaired=True),
-    "relic": _of_two("view_a", "view_b", 0.1, alone=True),
-    "relic symmetric": _of_two(
-        "view_a", "view_b", 0.1, options={"symmetric": True, "stop_gradient": "second"}, alone=True
-    ),
-    "relic keys": _way(_of_two("view_a", "view_b", 0.1, options={"direction": "b_to_a"}), keywords=("keys",)),
+    "relic": _RELIC,
+    "relic symmetric": replace(_RELIC, options={"symmetric": True, "stop_gradient": "second"}),
+    "relic keys": _way(_RELIC, options={"direction": "b_to_a"}, keywords=("keys",), alone=False),
     "siglip": _SIGLIP,
     "siglip negative_only": _way(_SIGLIP, options={"negative_only": True}),
     "siglip max_sim": _way(_SIGLIP, options={"similarity": "max_sim, dot"}, shapes=_TOKENS),
@@ -1814,18 +1408,14 @@ LOSSES: Mapping[str, Loss] = {
     "supcon separate": _of_labels(0.1, "cosine", options={"multi_positive": "separate"}),
     "supcon keys": _way(_SUPCON, keywords=("keys", "key_labels")),
     "supcon queue": _way(_SUPCON, keywords=("keys", "key_labels"), constant=frozenset({"keys"}), options={"slots": 9}),
-    "two_tower": Loss(arguments=("query", "candidate"), temperature=1.0, similarity="dot", alone=True),
-    "two_tower log_q": _way(_of_two("query", "candidate", 1.0, "dot"), keywords=("log_q",)),
-    "triplet": Loss(
-        arguments=("anchor", "positive", "negative"),
-        temperature=1.0,
-        similarity="neg_euclidean",
-        options=_MARGINS,
-        mask="N",
+    "two_tower": _of("query", "candidate", temperature=1.0, similarity="dot", alone=True),
+    "two_tower log_q": _way(_of("query", "candidate", temperature=1.0, similarity="dot"), keywords=("log_q",)),
+    "triplet": _of(
+        "anchor", "positive", "negative", temperature=1.0, similarity="neg_euclidean", options=_MARGINS, mask="N"
     ),
     "triplet_from_labels": _TRIPLETS,
-    "triplet_from_labels batch_hard": _of_labels(
-        1.0, "neg_euclidean", options={**_MARGINS, "mining": "batch_hard", "form": "soft"}
+    "triplet_from_labels batch_hard": replace(
+        _TRIPLETS, divide_by="rows", options={**_MARGINS, "mining": "batch_hard", "form": "soft"}
     ),
     "triplet_from_labels semi_hard": _way(_TRIPLETS, options={**_MARGINS, "mining": "semi_hard"}),
     "from_scores.clip": _of_scores(),
@@ -1845,11 +1435,8 @@ LOSSES: Mapping[str, Loss] = {
     "from_scores.cosent": _way(_of_scores(), arguments=("scores", "grades"), shapes={"scores": "N"}),
     "angle": replace(_GRADED, similarity="angle"),
     "cosent": replace(_GRADED, similarity="cosine"),
-    "matryoshka": _way(_of_two("image", "text", None, parameters={"logit_scale": 8.0})),
-    "sogclr": _way(
-        Loss(arguments=("query", "key", "log_u"), temperature=0.1, similarity="cosine", options={"rho": 1.0}),
-        constant=frozenset({"log_u"}),
-    ),
+    "matryoshka": _way(_CLIP, alone=False),
+    "sogclr": _way(_of("query", "key", "log_u", temperature=0.1, options={"rho": 1.0}, constant=("log_u",))),
 }
 """Every public loss; and, after a blank, with an option that changes the way it takes through the library."""
 
