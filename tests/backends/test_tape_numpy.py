@@ -199,20 +199,18 @@ REQUIRED: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("fp", "vals"), (VECTOR,)),
     **dict.fromkeys(("kth", "pad_width"), (1,)),
     **dict.fromkeys(("test_elements", "ar2"), (Fixed(VECTOR),)),
+    **dict.fromkeys(("axis1", "axis2"), (0, 1)),
+    **dict.fromkeys(("condlist", "mask"), ([MASK], MASK)),
     "axis": (0, 1, np.int64(1)),
-    "axis1": (0, 1),
-    "axis2": (1, 0),
     "axes": ((1, 0),),
     "bins": (Fixed(np.asarray([0.0, 0.5])),),
     "choicelist": ([MATRIX],),
     "choices": ([MATRIX, OTHER],),
-    "condlist": ([MASK],),
     "dtype": (np.float32, np.int64, ">f8", ">c16"),
     "funclist": ([Fixed(np.sin)],),
     "ind": ([0, 1],),
     "indices": (Fixed(np.asarray([1, 0, 1])), 1, [1, 1], Fixed(np.asarray([[0, 1, 0], [1, 1, 0]]))),
     "indices_or_sections": (1, [1, 2], 2),
-    "mask": (MASK,),
     "n": (2,),
     "new_shape": ((4, 2), 5),
     "obj": (0, [1]),
@@ -227,30 +225,26 @@ REQUIRED: dict[str, tuple[Any, ...]] = {
 
 OPTIONAL: dict[str, tuple[Any, ...]] = {
     **dict.fromkeys(("aggregated", "like", "mean", "newshape"), ()),
-    **dict.fromkeys(("assume_unique", "descending", "equal_nan", "include_initial", "invert"), (True,)),
-    **dict.fromkeys(("returned", "right", "stable"), (True,)),
+    **dict.fromkeys(("assume_unique", "descending", "equal_nan", "include_initial", "invert", "returned"), (True,)),
+    **dict.fromkeys(("right", "stable"), (True,)),
     **dict.fromkeys(("atol", "rtol"), (0.5,)),
     **dict.fromkeys(("correction", "ddof"), (1, 0.5)),
     **dict.fromkeys(("k", "offset"), (1, -1)),
     **dict.fromkeys(("keepdims", "subok"), (True, False)),
     **dict.fromkeys(("max_work", "start"), (1,)),
-    "a_max": (0.4, Fixed(OTHER), OTHER),
-    "a_min": (-0.3, OTHER),
+    **dict.fromkeys(("a_max", "a_min", "max", "min"), (0.4, -0.3, OTHER, Fixed(OTHER), Fixed(VECTOR))),
+    **dict.fromkeys(("axis1", "axis2"), (0, 1, -1)),
+    **dict.fromkeys(("decimals", "edge_order"), (2, 3)),
+    **dict.fromkeys(("x", "y"), (MATRIX, OTHER)),
     "append": (0.5, np.asarray(0.25)),
     "axes": ((1, 0), 1, ((0,), (0,)), [(1,), (0,)], (1, 2, 0), [(0,), (0,), ()]),
     "axis": (0, 1, -1, 2, np.int64(1), (0, 1), None, (1, -1)),
-    "axis1": (1, -1),
-    "axis2": (0, -1),
     "casting": ("unsafe",),
     "copy": (True, False, None),
-    "decimals": (3,),
     "device": ("cpu",),
     "dtype": (np.float64, np.float32, np.int64, np.complex128),
-    "edge_order": (2,),
     "initial": (0.5, 2.0),
     "kind": ("stable",),
-    "max": (0.4, OTHER, Fixed(VECTOR)),
-    "min": (-0.3, OTHER, Fixed(VECTOR)),
     "mode": ("wrap", "clip", "raise"),
     "n": (2, 0),
     "optimize": (True, "greedy"),
@@ -263,41 +257,31 @@ OPTIONAL: dict[str, tuple[Any, ...]] = {
     "sorter": (Fixed(np.argsort(VECTOR)),),
     "weights": (Fixed(OTHER**2), Fixed(VECTOR**2 + 1), VECTOR**2 + 1, OTHER**2, [1, 2, 3]),
     "where": (MASK, True, Fixed(np.asarray([True, False, True]))),
-    "x": (MATRIX,),
-    "y": (OTHER,),
 }
 """What an optional argument may be, by its name; ... is an array like the result."""
 
 EXTRA: dict[str, tuple[tuple[Any, ...], ...]] = {
     "where": ((MASK, MATRIX, OTHER), (MASK, MATRIX, 0.0), (MASK, VECTOR, Fixed(OTHER)), (MATRIX,)),
     "einsum": (
-        ("ij,kj->ik", MATRIX, OTHER),
-        ("ij,jk", MATRIX, SQUARE),
+        *[("ij,kj->ik", MATRIX, OTHER), ("ij,jk", MATRIX, SQUARE), ("ij,ij,j->i", MATRIX, OTHER, VECTOR)],
         *((subscripts, SQUARE) for subscripts in ("ii", "ii->i")),
         *((subscripts, MATRIX) for subscripts in ("ij->j", "ji", "...j->...")),
-        ("ij,ij,j->i", MATRIX, OTHER, VECTOR),
-        ("ijk,ji->k", CUBE, SQUARE[:, :2].copy()),
-        ("ijk,ijk->", CUBE, CUBE + 1.0),
-        ("i,j->ji", VECTOR, VECTOR + 1.0),
+        *[("ijk,ji->k", CUBE, SQUARE[:, :2].copy()), ("ijk,ijk->", CUBE, CUBE + 1.0)],
+        *[("i,j->ji", VECTOR, VECTOR + 1.0), ("ij,->ij", MATRIX, np.asarray(0.5)), ("i,ij", [1, 2], MATRIX)],
         ("iij,j->i", SQUARE[:, None, :] * SQUARE[None, :, :], VECTOR),
-        ("ij,->ij", MATRIX, np.asarray(0.5)),
-        ("i,ij", [1, 2], MATRIX),
     ),
     "broadcast_arrays": ((MATRIX, VECTOR), (VECTOR,)),
     "take_along_axis": ((MATRIX, Fixed(np.argsort(MATRIX, axis=1)), 1), (MATRIX, Fixed(np.asarray([[0, 1, 0]])), 0)),
     "block": (([[MATRIX, OTHER]],), ([[MATRIX], [Fixed(OTHER)]],)),
-    "atleast_1d": ((MATRIX,), (np.asarray(0.5),)),
+    **dict.fromkeys(("atleast_1d", "atleast_3d"), ((MATRIX,), (VECTOR,), (np.asarray(0.5),))),
     "atleast_2d": ((VECTOR, MATRIX), (VECTOR,), (CUBE,)),
-    "atleast_3d": ((MATRIX,), (VECTOR,)),
     **dict.fromkeys(("outer", "vdot"), (([1, 2, 3], VECTOR),)),
     "average": ((MATRIX, 1, Fixed(VECTOR**2 + 1)), (MATRIX, 0, Fixed(np.asarray([1.0, 3.0])))),
     "clip": ((MATRIX, -0.3, 0.4), (MATRIX, OTHER - 1.0, OTHER + 1.0)),
     "delete": ((MATRIX, [1], 1),),
     "compress": (
-        (Fixed(np.asarray([True, False])), MATRIX, 0),
-        (Fixed(np.asarray([True, False, True])), MATRIX),
-        (Fixed(np.asarray([1, 0])), MATRIX, 1),
-        (VECTOR > 0, VECTOR),
+        *[(Fixed(np.asarray([True, False])), MATRIX, 0), (Fixed(np.asarray([True, False, True])), MATRIX)],
+        *[(Fixed(np.asarray([1, 0])), MATRIX, 1), (VECTOR > 0, VECTOR)],
     ),
     "full_like": ((MATRIX, VECTOR), (Fixed(MATRIX), np.asarray(0.5))),
     "tensordot": ((CUBE, CUBE + 1.0, ((0, 1), (0, 1))), (CUBE, CUBE + 1.0, 3), (MATRIX, OTHER, 0)),
@@ -418,8 +402,7 @@ METHOD_ARGUMENTS: dict[str, tuple[tuple[Any, ...], ...]] = {
     "getfield": ((np.float64,),),
     "put": (([0], [0.5]),),
     "repeat": ((2,), ([1, 2], 0)),
-    "reshape": ((3, 2), ((3, 2),), (-1,), ([6],)),
-    "resize": ((3, 2),),
+    **dict.fromkeys(("reshape", "resize"), ((3, 2), ((3, 2),), (-1,), ([6],))),
     "setfield": ((0.5, np.float64),),
     "swapaxes": ((0, 1),),
     "take": (([1, 0, 1],), ([[0, 1]],)),
@@ -493,18 +476,14 @@ def _listed(result: Any) -> Any:
 # ------------------------------------------------------------------------------------------- what becomes of all these
 
 
-def listed() -> dict[str, set[str]]:
-    """What docs/tape.md says is differentiated of NumPy's spellings, by the name of its list."""
-    page = (Path(__file__).parents[2] / "docs" / "tape.md").read_text(encoding="utf-8")
-    spellings = page.partition("## NumPy's spellings")[2].partition("Functions that only move")[0]
-    return {
-        line[2:].partition(":")[0]: set(re.findall(r"`([a-z0-9_.]+)`", line.partition(":")[2]))
-        for line in re.sub(r"\n  ", " ", spellings).splitlines()
-        if line.startswith("- ")
-    }
-
-
-LISTED = listed()
+PAGE = (Path(__file__).parents[2] / "docs" / "tape.md").read_text(encoding="utf-8")
+SPELLINGS = PAGE.partition("## NumPy's spellings")[2].partition("Functions that only move")[0]
+LISTED = {
+    line[2:].partition(":")[0]: set(re.findall(r"`([a-z0-9_.]+)`", line.partition(":")[2]))
+    for line in re.sub(r"\n  ", " ", SPELLINGS).splitlines()
+    if line.startswith("- ")
+}
+"""What docs/tape.md says is differentiated of NumPy's spellings, by the name of its list."""
 
 
 CALLS: dict[str, tuple[Iterable[str], Callable[[str], Iterator[Call]]]] = {
@@ -537,30 +516,15 @@ def test_the_page_names_what_is_differentiated() -> None:
     assert LISTED["methods"] == set(numpy_functions.METHODS) | numpy_functions.MOVING_METHODS
 
 
-KEYS: dict[str, Any] = {
-    "integer": 1,
-    "negative": -1,
-    "numpy integer": np.int64(1),
-    "slice": slice(None, None, -1),
-    "step": (slice(None), slice(0, None, 2)),
-    "new axis": (None, slice(None), None, 0),
-    "ellipsis": (..., 1),
-    "list": [0, 0, 1],
-    "list of lists": [[0, 1], [1, 1]],
-    "array": np.asarray([1, 1, 0]),
-    "array of negative numbers": (slice(None), np.asarray([-1, 0, -1])),
-    "two arrays": (np.asarray([0, 1, 1]), np.asarray([2, 0, 0])),
-    "open mesh": np.ix_([0, 1, 1], [2, 0]),
-    "mask": MATRIX > 0,
-    "mask of rows": np.asarray([True, False]),
-    "list mask": [True, False],
-    "mask and slice": (np.asarray([False, True]), slice(1, None)),
-    "array and new axis": (None, np.asarray([1, 1])),
-    "array and slice": (np.asarray([1, 0, 1]), slice(None, 2)),
-    "True": True,
-    "empty": np.asarray([], dtype=np.int64),
-    "nothing": (),
-}
+KEYS: list[Any] = [
+    *(1, -1, np.int64(1), True, ()),
+    *(slice(None, None, -1), (slice(None), slice(0, None, 2)), (None, slice(None), None, 0)),
+    *((..., 1), [0, 0, 1], [[0, 1], [1, 1]], np.asarray([1, 1, 0]), (slice(None), np.asarray([-1, 0, -1]))),
+    *((np.asarray([0, 1, 1]), np.asarray([2, 0, 0])), np.ix_([0, 1, 1], [2, 0]), np.asarray([], dtype=np.int64)),
+    *(MATRIX > 0, np.asarray([True, False]), [True, False], (np.asarray([False, True]), slice(1, None))),
+    *((None, np.asarray([1, 1])), (np.asarray([1, 0, 1]), slice(None, 2))),
+]
+"""Numbers, slices, new axes, ellipses, lists and arrays of places, masks, and some of them together."""
 
 
 DIFFERENTIATED: dict[str, tuple[Callable[[Any], Any], np.ndarray]] = {
@@ -575,11 +539,11 @@ DIFFERENTIATED: dict[str, tuple[Callable[[Any], Any], np.ndarray]] = {
 
 
 def test_indexing_and_further_calls_are_differentiated() -> None:
-    for name, key in KEYS.items():
-        assert outcome(Call(lambda x, key=key: x[key], (MATRIX,))) in {"right", "constant"}, name
-        assert outcome(Call(lambda x, key=key: (x * x)[key] * x[key], (MATRIX,))) in {"right", "constant"}, name
-    for name, (function, x) in DIFFERENTIATED.items():
-        assert outcome(Call(function, (x,))) == "right", name
+    for key in KEYS:
+        for function in (lambda x, key=key: x[key], lambda x, key=key: (x * x)[key] * x[key]):
+            assert outcome(Call(function, (MATRIX,))) in {"right", "constant"}, key
+    for name, (differentiated, x) in DIFFERENTIATED.items():
+        assert outcome(Call(differentiated, (x,))) == "right", name
 
 
 # ---------------------------------------------------------------------- what would take a varying number for a constant
@@ -606,27 +570,23 @@ LEAKS: dict[str, Callable[[Any], Any]] = {
     "out": lambda x: np.add(x, x, out=np.zeros(3)),
     "where and out": lambda x: np.add(x, x, where=[True, False, True], out=np.zeros(3)),
     "math.sqrt": lambda x: math.sqrt(x @ x),
-    "math.fsum": math.fsum,
+    **{f.__name__: f for f in (math.fsum, np.array, np.asarray, np.ascontiguousarray, np.from_dlpack)},
     "float": lambda x: float(x[0]),
     "complex": lambda x: abs(complex(x[0])),
     "item": lambda x: x[0].item(),
     "tolist": lambda x: np.asarray(x.tolist()),
     "np.float64": lambda x: np.float64(x[0]),
-    "np.array": np.array,
-    "np.asarray": np.asarray,
     "array times itself": lambda x: x * np.asarray(x),
     "array of entries": lambda x: np.array([x[0], x[1]]),
-    "array of entries and numbers": lambda x: np.array([x[0], 1.0]),
     "mean of a list": lambda x: np.mean([x[0], x[1]]),
     "sum of a list": lambda x: np.sum([x[0], x[1]]),
+    "array of entries and numbers": lambda x: np.array([x[0], 1.0]),
     "full": lambda x: np.full(3, x[0]),
     "linspace": lambda x: np.linspace(0.0, x[0], 3),
     "arange": lambda x: np.arange(0.0, x[2], 0.4),
     "fromiter": lambda x: np.fromiter((v for v in x), dtype=np.float64),
     "vectorize": np.vectorize(math.sin),
     "apply_along_axis": lambda x: np.apply_along_axis(lambda row: row[0], 0, x),
-    "ascontiguousarray": np.ascontiguousarray,
-    "from_dlpack": np.from_dlpack,
     "memoryview": lambda x: np.asarray(memoryview(x)),
     "random": lambda x: np.random.default_rng(0).normal(x),
     "polyval": lambda x: np.polyval(x, 0.5),
@@ -697,27 +657,23 @@ def test_what_is_constant_may_become_a_number() -> None:
 # ------------------------------------------------------------------------------------------------------- awkward points
 
 
-@pytest.mark.parametrize(
-    ("function", "at", "wanted"),
-    [
-        (lambda x: x**0, 0.0, 0.0),
-        (lambda x: x**2, 0.0, 0.0),
-        (lambda x: x**1, 0.0, 1.0),
-        (lambda x: x**2.0, 0.0, 0.0),
-        (lambda x: x ** np.asarray(0.0), 0.0, 0.0),
-        (lambda x: x ** np.asarray(2.0), 0.0, 0.0),
-        (lambda x: 0.0**x, 1.0, 0.0),
-        (lambda x: np.zeros(()) ** x, 2.0, 0.0),
-        (lambda x: np.hypot(x, 0.0), 0.0, 0.0),
-        (lambda x: np.hypot(x, x), 0.0, 0.0),
-        (np.abs, 0.0, 0.0),
-        (np.linalg.norm, 0.0, 0.0),
-        (lambda x: np.prod(np.stack([x, x, x + 1.0])), 0.0, 0.0),
-        (lambda x: np.prod(np.stack([x, x + 2.0])), 0.0, 2.0),
-        (lambda x: np.maximum(x, 0.0), 0.0, 0.5),
-    ],
-)
-def test_derivatives_where_formulas_divide_by_zero(function: Callable[[Any], Any], at: float, wanted: float) -> None:
+AWKWARD: dict[tuple[float, float], tuple[Callable[[Any], Any], ...]] = {
+    (0.0, 0.0): (
+        *(lambda x: x**0, lambda x: x**2, lambda x: x**2.0, lambda x: x ** np.asarray(0.0)),
+        *(lambda x: x ** np.asarray(2.0), lambda x: np.hypot(x, 0.0), lambda x: np.hypot(x, x), np.abs, np.linalg.norm),
+        lambda x: np.prod(np.stack([x, x, x + 1.0])),
+    ),
+    (0.0, 1.0): (lambda x: x**1,),
+    (1.0, 0.0): (lambda x: 0.0**x,),
+    (2.0, 0.0): (lambda x: np.zeros(()) ** x,),
+    (0.0, 2.0): (lambda x: np.prod(np.stack([x, x + 2.0])),),
+    (0.0, 0.5): (lambda x: np.maximum(x, 0.0),),
+}
+"""Functions, by a place and their derivative there."""
+
+
+@pytest.mark.parametrize(("at", "wanted", "function"), [(*key, f) for key, many in AWKWARD.items() for f in many])
+def test_derivatives_where_formulas_divide_by_zero(at: float, wanted: float, function: Callable[[Any], Any]) -> None:
     with np.errstate(all="raise"):
         gradient = pnce.grad(lambda x: np.sum(function(x)) * 1.0)(np.asarray(at))
     assert float(gradient) == wanted
@@ -726,15 +682,9 @@ def test_derivatives_where_formulas_divide_by_zero(function: Callable[[Any], Any
 @pytest.mark.parametrize(
     "function",
     [
-        lambda x: np.prod(x, axis=1),
-        lambda x: np.sort(x, axis=0) ** 2,
-        lambda x: x[[0, 0, 1]] ** 2,
-        lambda x: np.einsum("ij,kj->ik", x, x),
-        lambda x: np.linalg.norm(x, axis=1),
-        lambda x: np.take(x, [0, 3, 3]) ** 3,
-        lambda x: np.diff(x, axis=1) ** 2,
-        lambda x: np.cumsum(x) ** 2,
-        lambda x: np.remainder(x * x, 0.3),
+        *(lambda x: np.prod(x, axis=1), lambda x: np.sort(x, axis=0) ** 2, lambda x: x[[0, 0, 1]] ** 2),
+        *(lambda x: np.einsum("ij,kj->ik", x, x), lambda x: np.linalg.norm(x, axis=1), lambda x: np.cumsum(x) ** 2),
+        *(lambda x: np.take(x, [0, 3, 3]) ** 3, lambda x: np.diff(x, axis=1) ** 2, lambda x: np.remainder(x * x, 0.3)),
     ],
 )
 def test_second_order(function: Callable[[Any], Any]) -> None:

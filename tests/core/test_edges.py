@@ -21,10 +21,10 @@ import portable_nce as pnce
 from portable_nce._core import checks, ranks
 from portable_nce._execution import matrix, one_sided, tiling, two_sided
 from portable_nce._execution.layouts import Form
-from portable_nce._execution.one_sided import nearest_columns
 from portable_nce.objectives import Objective, Pairwise, Term
 from portable_nce.pairings import queue
 from portable_nce.testing import CASES, Case, oracles
+from portable_nce.testing.variants import differentiate
 
 from calls import OF_SCORES, options_of
 
@@ -43,12 +43,9 @@ PERCENTILES = [(10.0, 90.0), (0.0, 100.0), (30.0, 35.0), (50.0, 50.0), (0.0, 0.0
 @pytest.mark.parametrize("members", MEMBERS.values(), ids=MEMBERS)
 def test_concentrations_are_those_of_the_definition(members: list[int]) -> None:
     points, centres = RNG.normal(size=(14, 3)), RNG.normal(size=(4, 3))
-    rows: list[dict[str, Any]] = [
-        {"temperature": 0.3, "smoothing": smoothing, "percentiles": percentiles}
-        for smoothing in (10.0, 0.5)
-        for percentiles in PERCENTILES
-    ]
-    for options in ({}, *rows):
+    rows = itertools.product((10.0, 0.5), PERCENTILES)
+    given: list[dict[str, Any]] = [{"temperature": 0.3, "smoothing": s, "percentiles": p} for s, p in rows]
+    for options in ({}, *given):
         found = pnce.concentrations(points, centres, np.asarray(members), **options)
         expected = oracles.concentrations(points.tolist(), centres.tolist(), members, **options)
         np.testing.assert_allclose(found, [float(number) for number in expected], rtol=1e-13, err_msg=str(options))
@@ -84,11 +81,7 @@ def test_concentrations_within_a_loss_are_constants() -> None:
 @pytest.mark.parametrize("name", ["assignments", "concentrations", "mask"])
 @pytest.mark.parametrize("count", [1, 3])
 def test_clusterings_come_in_equal_numbers(name: str, count: int) -> None:
-    arrays: dict[str, Any] = {
-        "assignments": np.asarray([0, 1]),
-        "concentrations": np.ones(2),
-        "mask": np.ones((2, 2), dtype=bool),
-    }
+    arrays = {"assignments": np.asarray([0, 1]), "concentrations": np.ones(2), "mask": np.ones((2, 2), dtype=bool)}
     given = {key: [array] * (count if key == name else 2) for key, array in arrays.items()}
     with pytest.raises(ValueError, match=rf"^{name}: expected a sequence of 2 arrays, .*, got {count}$"):
         pnce.proto_nce(np.eye(2), [np.eye(2)] * 2, *list(given.values())[:2], mask=given["mask"])
@@ -136,11 +129,10 @@ def square(*, own_slopes: bool = True) -> Term:
 
 def streams_like_the_dense(loss: Callable[..., Any], *arrays: Any, block_sizes: tuple[int, ...] = (1, 3, 8)) -> None:
     """Hold value and gradients of a loss that takes a block size to those without one."""
-    where = tuple(range(len(arrays)))
-    value, gradients = pnce.value_and_grad(lambda *x: loss(*x, block_size=None), where)(*arrays)
+    value, gradients = differentiate(functools.partial(loss, block_size=None), arrays)
     assert np.isfinite(value)
     for size in block_sizes:
-        again, found = pnce.value_and_grad(lambda *x, size=size: loss(*x, block_size=size), where)(*arrays)
+        again, found = differentiate(functools.partial(loss, block_size=size), arrays)
         np.testing.assert_allclose(again, value, rtol=1e-11)
         for ours, dense in zip(found, gradients, strict=True):
             np.testing.assert_allclose(ours, dense, rtol=1e-9, atol=1e-11 * np.max(np.abs(dense)))
@@ -161,9 +153,9 @@ def test_products_stream_for_every_statistic(
     options: dict[str, Any] = {"similarity": "dot", "temperature": temperature, "symmetric": symmetric}
 
     def loss(x: Any, y: Any, w: Any, *, block_size: int | None) -> Any:
-        columns = [y] if pairing == "diagonal" else []
+        columns = y if pairing == "diagonal" else None
         options.update(weights=w if weighted else None, block_size=block_size)
-        return pnce.contrast(*[x, *columns], objective=objective, pairing=pairing, **options)
+        return pnce.contrast(x, columns, objective=objective, pairing=pairing, **options)
 
     streams_like_the_dense(loss, ROWS, COLUMNS, WEIGHTS)
 
@@ -241,7 +233,7 @@ EXECUTIONS: dict[str, Callable[..., Any]] = {
 @pytest.mark.parametrize("loss", EXECUTIONS.values(), ids=EXECUTIONS)
 def test_a_value_and_its_gradient_are_differentiated_together(loss: Callable[..., Any]) -> None:
     def penalised(x: Any, w: Any, *, block_size: int | None) -> Any:
-        value, gradients = pnce.value_and_grad(lambda *args: loss(*args, block_size=block_size), (0, 1))(x, w)
+        value, gradients = differentiate(functools.partial(loss, block_size=block_size), (x, w))
         return value * value + sum(np.sum(g * g) for g in gradients)
 
     streams_like_the_dense(penalised, ROWS, WEIGHTS + 0.25, block_sizes=(3,))
@@ -288,13 +280,13 @@ SIZES: dict[str, dict[str, int]] = {
 def test_the_sizes_of_what_is_computed_at_once_change_no_loss(
     monkeypatch: pytest.MonkeyPatch, loss: Callable[..., Any], sizes: dict[str, int]
 ) -> None:
-    expected, slopes = pnce.value_and_grad(lambda x, w: loss(x, w, block_size=None), (0, 1))(ROWS, WEIGHTS)
+    expected, slopes = differentiate(functools.partial(loss, block_size=None), (ROWS, WEIGHTS))
     for name, size in sizes.items():
         monkeypatch.setattr(tiling, name, size)
     if "_FAR_ROWS" in sizes:
         for module in (checks, matrix, one_sided, two_sided):
             monkeypatch.setattr(module, "is_far", lambda _: True)
-    value, gradients = pnce.value_and_grad(lambda x, w: loss(x, w, block_size="auto"), (0, 1))(ROWS, WEIGHTS)
+    value, gradients = differentiate(functools.partial(loss, block_size="auto"), (ROWS, WEIGHTS))
     np.testing.assert_allclose(value, expected, rtol=1e-12)
     for ours, slope in zip(gradients, slopes, strict=True):
         np.testing.assert_allclose(ours, slope, rtol=1e-10, atol=1e-13)
@@ -303,14 +295,10 @@ def test_the_sizes_of_what_is_computed_at_once_change_no_loss(
 # Parts of losses.
 
 
-@pytest.mark.parametrize("include_positive", [False, True])
-@pytest.mark.parametrize("multi_positive", ["each", "pooled"])
-def test_the_detached_forms_stream_with_several_positives(
-    multi_positive: pnce.typing.MultiPositive, *, include_positive: bool
-) -> None:
-    objective = pnce.objectives.flat_nce(
-        form="detach", include_positive=include_positive, multi_positive=multi_positive
-    )
+@pytest.mark.parametrize("included", [False, True])
+@pytest.mark.parametrize("form", ["each", "pooled"])
+def test_the_detached_forms_stream_with_several_positives(form: pnce.typing.MultiPositive, *, included: bool) -> None:
+    objective = pnce.objectives.flat_nce(form="detach", include_positive=included, multi_positive=form)
 
     def loss(x: Any, y: Any, w: Any, *, block_size: int | None) -> Any:
         pairing = pnce.pairings.labels(KINDS, KINDS[::-1].copy())
@@ -386,8 +374,7 @@ def test_second_derivatives_of_powers_of_two(loss: Callable[..., Any], block_siz
         return np.asarray(pnce.grad(slope)(x))
 
     x, y = np.random.default_rng(5).normal(size=(2, 6, 3))
-    expected = twice(x, y)
-    found = twice(x.astype(np.float32), y.astype(np.float32))
+    expected, found = twice(x, y), twice(x.astype(np.float32), y.astype(np.float32))
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, expected, atol=2e-4 * np.abs(expected).max())
 
@@ -396,13 +383,11 @@ def test_second_derivatives_of_powers_of_two(loss: Callable[..., Any], block_siz
 @pytest.mark.parametrize("loss", ["info_nce", "moco"])
 def test_a_loss_of_three_arrays_has_the_dtype_that_they_have_in_common(loss: str, library: Any) -> None:
     arrays = [library.asarray(RNG.normal(size=(4, 3)).tolist()) for _ in range(3)]
-    names = ("float16", "float32")
-    for kinds in itertools.product(names, repeat=3):
+    for kinds in itertools.product(("float16", "float32"), repeat=3):
         dtypes = [getattr(library, kind) for kind in kinds]
         given = [x.astype(t) if library is np else x.to(t) for x, t in zip(arrays, dtypes, strict=True)]
         expected = library.float16 if set(kinds) == {"float16"} else library.float32
-        found = getattr(pnce, loss)(*given).dtype
-        assert found == expected, kinds
+        assert getattr(pnce, loss)(*given).dtype == expected, kinds
 
 
 @pytest.mark.parametrize("valid", [[False, True, True, True], [True] * 4, [False] * 4, [False, False, True, False]])
@@ -410,27 +395,22 @@ def test_a_search_by_products_finds_what_one_with_masks_finds(valid: list[bool])
     rows, columns = RNG.normal(size=(5, 3)), RNG.normal(size=(4, 3))
     rows[2] = np.nan
     marks = np.asarray(valid)
-    scores = rows @ np.where(marks[:, None], columns, 0.0).T
-    where, found = nearest_columns((2, Form()), rows, columns, marks)
+    where, found = one_sided.nearest_columns((2, Form()), rows, columns, marks)
     assert found.tolist() == [any(valid)] * 5
     if any(valid):
-        masked = np.where(marks, scores, -np.inf)
-        assert where.tolist() == np.argmax(masked, axis=1).tolist()
+        scores = np.where(marks, rows @ np.where(marks[:, None], columns, 0.0).T, -np.inf)
+        assert where.tolist() == np.argmax(scores, axis=1).tolist()
 
 
 # What is nearly an objective, a similarity or an array.
 
-MAKERS = {
-    **{factory.__name__: ("objective", factory) for factory in FACTORIES if "objectives" in factory.__module__},
-    **{
-        name: ("similarity", getattr(pnce.similarities, name))
-        for name in ("bilinear", "max_sim", "normalized", "scaled_columns", "shifted_columns")
-    },
-}
-
 
 def test_a_function_that_makes_a_part_is_to_be_called_and_a_class_is_no_similarity() -> None:
-    for name, (axis, maker) in MAKERS.items():
+    for maker in FACTORIES:
+        name, module = maker.__name__, maker.__module__
+        axis = "objective" if "objectives" in module else "similarity"
+        if "pairings" in module or (axis, name) == ("similarity", "resolve"):
+            continue
         parts: dict[str, Any] = {"objective": "info_nce"} | {axis: maker}
         words = rf"^{axis}: expected what \w+.{name}\(...\) returns, got {name} itself; call"
         with pytest.raises(TypeError, match=words):
@@ -500,8 +480,7 @@ def test_a_context_without_samples_counts_where_its_loss_is_defined(name: str) -
     log_probabilities, counted = OF_NO_SAMPLES[name]
     options = {"include_positive": False} if name == "sampled_softmax" else {}
     rng = np.random.default_rng(8)
-    data, noise, mask = rng.normal(size=3), rng.normal(size=(3, 4)), np.ones((3, 4), dtype=bool)
-    mask[1] = False
+    data, noise, mask = rng.normal(size=3), rng.normal(size=(3, 4)), np.asarray([[True], [False], [True]]).repeat(4, 1)
 
     def loss(data: Any, noise: Any, **how: Any) -> Any:
         return getattr(pnce.density, name)(data, noise, *log_probabilities, **options, **how)
@@ -573,9 +552,8 @@ def test_the_gradient_of_an_option_in_several_terms_is_rounded_once(name: str) -
     for seed in range(20):
         a, b = np.random.default_rng(seed).normal(size=(2, 8, 4)).astype(np.float16)
         option = np.random.default_rng(seed).uniform(0.5, 1.5, size=(8,)).astype(np.float16)
-        arrays = a, b, option
-        found = pnce.grad(SUMS[name], argnums=2)(*arrays)
-        wanted = pnce.grad(SUMS[name], argnums=2)(*(x.astype(np.float64) for x in arrays))
+        found = pnce.grad(SUMS[name], argnums=2)(a, b, option)
+        wanted = pnce.grad(SUMS[name], argnums=2)(*(x.astype(np.float64) for x in (a, b, option)))
         assert found.dtype == np.float16
         unit = np.spacing(np.abs(wanted).astype(np.float16)).astype(np.float64)
         assert (np.abs(found.astype(np.float64) - wanted) <= 0.51 * unit).all()
@@ -629,12 +607,11 @@ def test_the_byte_order_changes_nothing(loss: str) -> None:
     for case in DENSE_OF[loss]:
         arrays = arrays_of(case)
         swapped = [x.astype(x.dtype.newbyteorder()) for x in arrays]
-        value_and_gradients = pnce.value_and_grad(case.function, argnums=tuple(range(len(case.arguments))))
-        value, gradients = value_and_gradients(*arrays)
-        found, slopes = value_and_gradients(*swapped)
+        value, gradients = differentiate(case.function, arrays, len(case.arguments))
+        found, slopes = differentiate(case.function, swapped, len(case.arguments))
         alone = [case.function(*arrays[:k], x, *arrays[k + 1 :]) for k, x in enumerate(swapped)]
-        values = [found, case.function(*swapped), *alone]
-        for x, y in [*((value, x) for x in values), *zip(gradients, slopes, strict=True)]:
+        pairs = [(value, x) for x in (found, case.function(*swapped), *alone)]
+        for x, y in [*pairs, *zip(gradients, slopes, strict=True)]:
             assert y.dtype == x.dtype, case.name
             np.testing.assert_array_equal(y, x, err_msg=case.name)
 
@@ -672,10 +649,7 @@ DECIDING: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
     "nnclr, views": (functools.partial(pnce.nnclr, negatives="views"), (0,)),
     "nnclr, function": (functools.partial(pnce.nnclr, similarity=lambda x, y: x @ y.T), (0,)),
     "nnclr, distances": (functools.partial(pnce.nnclr, similarity="neg_euclidean"), (0,)),
-    "gist_embed": (
-        lambda x, y, guide, **options: pnce.gist_embed(x, y, guide[:4], guide[4:], margin=-2.5, **options),
-        (1, 5),
-    ),
+    "gist_embed": (lambda x, y, z, **options: pnce.gist_embed(x, y, z[:4], z[4:], margin=-2.5, **options), (1, 5)),
 }
 """What has no gradient, and decides what is compared: a loss, and places of it in the first or the last argument."""
 
@@ -692,12 +666,9 @@ def test_what_decides_and_is_no_number_makes_the_loss_none(name: str, library: A
         given = [library.asarray(x) for x in dirty]
         for block_size in (None, 2) if "function" not in name else (None,):
             assert np.isnan(float(loss(*given, block_size=block_size)))
-        sizes = (8, 8) if "views" in name else (4, 4)
-        mask = np.ones(sizes, dtype=bool)
-        for k in range(place % 4, sizes[0], 4):
-            mask[k, :] = mask[:, k] = False
+        counts = np.arange(8 if "views" in name else 4) % 4 != place % 4
+        mask = library.asarray(counts[:, None] & counts)
         clean = [library.asarray(x) for x in arrays]
-        mask = library.asarray(mask)
         assert float(loss(*given, mask=mask)) == float(loss(*clean, mask=mask)) != 0.0
 
 
@@ -733,14 +704,12 @@ def test_relic_of_infinite_scores(direction: pnce.typing.RelicDirection, library
     """An infinite score has the share 1, in its row and in the row of the transposed scores that has it."""
     plain = RNG.normal(size=(4, 4)).astype(np.float32)
     relic = functools.partial(pnce.from_scores.relic, reduction="none", direction=direction)
-    scores = plain.copy()
-    scores[1, 1] = np.inf
-    assert np.asarray(relic(library(scores)))[1] == 0.0
-    scores = plain.copy()
-    scores[1, 2] = np.inf
+    at_positive, scores = plain.copy(), plain.copy()
+    at_positive[1, 1] = scores[1, 2] = np.inf
+    assert np.asarray(relic(library(at_positive)))[1] == 0.0
     found, rest = np.asarray(relic(library(scores))), np.asarray(relic(library(plain)))
     of_row = scores[2] - np.log(np.exp(scores[2]).sum())  # log-shares of the row whose transposed one is certain
     expected = [rest[0], np.inf, np.inf if direction == "a_to_b" else -of_row[2] - of_row[1], rest[3]]
     np.testing.assert_allclose(found, expected, rtol=1e-5)
-    constant = np.asarray(relic(library(scores), alpha=0.0))
+    constant = relic(library(scores), alpha=0.0)
     np.testing.assert_allclose(constant, pnce.from_scores.info_nce(scores, reduction="none"), rtol=1e-5)

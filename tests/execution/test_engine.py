@@ -27,6 +27,7 @@ from portable_nce.objectives import Term
 from portable_nce.pairings import several_views
 from portable_nce.similarities import resolve
 from portable_nce.testing import CASES
+from portable_nce.testing.variants import differentiate
 
 from calls import Call
 from catalogue import Watch, losses
@@ -34,6 +35,7 @@ from catalogue import Watch, losses
 pytestmark = pytest.mark.usefixtures("jax_x64")
 
 RNG = np.random.default_rng(7)
+PLAN = SoftmaxPlan(pnce.objectives.info_nce())
 
 
 # ------------------------------------------------------------------------------------------------------------- tiling
@@ -47,13 +49,11 @@ def test_blocks_and_tiles_are_within_the_matrix(
     mode: str, shape: tuple[int, int], block_size: Any, *, far: bool
 ) -> None:
     rows, columns = shape
+    widths: list[dict[str, Any]] = [{}, {"width": 64}, {"width": 64, "tokens": True}]
     for found in (
         tiling.one_sided(rows, columns, block_size, mode=mode, far=far),
-        tiling.two_sided(rows, rows, block_size, mode=mode, far=far, symmetric=False),
-        tiling.two_sided(rows, rows, block_size, mode=mode, far=far, symmetric=True),
-        tiling.masked(rows, columns, block_size, mode=mode),
-        tiling.masked(rows, columns, block_size, mode=mode, width=64),
-        tiling.masked(rows, columns, block_size, mode=mode, width=64, tokens=True),
+        *(tiling.two_sided(rows, rows, block_size, mode=mode, far=far, symmetric=flag) for flag in (False, True)),
+        *(tiling.masked(rows, columns, block_size, mode=mode, **width) for width in widths),
     ):
         if isinstance(found.block, tuple):
             assert mode == "compiled"
@@ -160,7 +160,7 @@ def test_the_bound_of_the_scores_is_one(scale: float) -> None:
     rows, columns, squarable = in_range(np, x, y)
     assert rows is x
     assert columns is y
-    layout = ProductLayout(SoftmaxPlan(pnce.objectives.info_nce()), "diagonal", squarable=squarable)
+    layout = ProductLayout(PLAN, "diagonal", squarable=squarable)
     bound = products.largest_score(layout, x, y, (np.asarray([-2.0, 1.0]),))
     assert np.max(np.abs(x @ y.T)) + 2.0 <= bound
     assert math.isinf(bound) == (scale > 1e9)
@@ -178,7 +178,7 @@ def test_pieces_are_the_rows_of_their_bounds() -> None:
 
 
 def test_there_is_no_bound_of_what_is_not_a_number() -> None:
-    layout = ProductLayout(SoftmaxPlan(pnce.objectives.info_nce()), "diagonal", squarable=True)
+    layout = ProductLayout(PLAN, "diagonal", squarable=True)
     assert not in_range(np, np.asarray([[math.nan]]), np.ones((1, 1)))[2]
     assert not products.largest_score(layout, np.asarray([[math.nan]]), np.ones((1, 1))) <= tiling.MAX_UNSHIFTED_LOGIT
 
@@ -206,7 +206,7 @@ def test_sums_of_parts_are_merged_to_that_of_the_whole(cuts: tuple[int, ...]) ->
 
 
 def test_sums_without_a_shift_are_added() -> None:
-    total, factors = merge(np, [ExpSum(None, np.asarray([1.0])), ExpSum(None, np.asarray([2.0]))])
+    total, factors = merge(np, [ExpSum(None, np.asarray([number])) for number in (1.0, 2.0)])
     assert total.top is None
     assert total.total == 3.0
     assert factors == [None, None]
@@ -225,16 +225,12 @@ def test_an_infinite_score_keeps_its_row_apart() -> None:
 
 def finished(family: Any, scores: Any, own: Any, bounds: list[tuple[int, int]]) -> tuple[Any, Any]:
     """The losses of rows and the cotangent of their negatives' scores, by tiles."""
-    parts, residuals = [], []
-    for low, high in bounds:
-        part, residual = family.plain(scores[:, low:high] * family.base.unit, lambda x, _: x, ())
-        parts.append(part)
-        residuals.append(residual)
-    total, shares = family.merge(parts)
+    parts = [family.plain(scores[:, low:high] * family.base.unit, lambda x, _: x, ()) for low, high in bounds]
+    total, shares = family.merge([part for part, _ in parts])
     done = family.finish(total, family.line(own, None, ()), (), need_grad=True)
     pulled = [
         residual * (done.coefficient if share is None else done.coefficient * share)[:, None]
-        for residual, share in zip(residuals, shares, strict=True)
+        for (_, residual), share in zip(parts, shares, strict=True)
     ]
     return done.values, np.concatenate([*pulled, done.to_positive[:, None]], axis=1)
 
@@ -289,7 +285,7 @@ def test_the_family_of_pairs_gives_sums_and_cotangents(divide_by: str, bounds: l
 
 # ------------------------------------------------------------------------------------------------------------ sweeps
 
-ONE_PASS = {"one pass, products", "one pass, products of both sides", "one pass, masks"}
+PRODUCTS, BOTH_SIDES, MASKS = "one pass, products", "one pass, products of both sides", "one pass, masks"
 
 TWO_PASSES = {
     "dclw": "its weights are a softmax over all positives; where these are on a line, one pass is enough",
@@ -313,10 +309,7 @@ def roads_of(function: Any, *arrays: Any) -> set[str]:
 def test_every_loss_takes_one_pass_or_has_a_reason(name: str) -> None:
     case = next(case for case in CASES if case.loss == name)
     roads = roads_of(case.function, *(np.asarray(x) for x in (*case.arguments.values(), *case.constants.values())))
-    assert roads <= ONE_PASS or name in TWO_PASSES, f"{name}: {roads}"
-
-
-BOTH_SIDES = "one pass, products of both sides"
+    assert roads <= {PRODUCTS, BOTH_SIDES, MASKS} or name in TWO_PASSES, f"{name}: {roads}"
 
 
 @pytest.mark.internals
@@ -330,17 +323,12 @@ BOTH_SIDES = "one pass, products of both sides"
 def test_losses_of_inner_products_go_by_products(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiling, "_ROWS", 4)  # small matrices of labels are masked
     call = Call(name, rows=8, block_size="auto")
-    assert roads_of(call, *call.numbers) <= {"one pass, products", BOTH_SIDES}
-
-
-def test_objectives_of_the_user_go_by_products() -> None:
-    x, y = (RNG.normal(size=(8, 3)) for _ in range(2))
-    found = roads_of(lambda: pnce.contrast(x, y, objective=lambda row: row.log_odds**2))
-    assert found == {"one pass, products"}
+    assert roads_of(call, *call.numbers) <= {PRODUCTS, BOTH_SIDES}
 
 
 def test_losses_of_rows_and_columns_take_both_from_the_same_tiles() -> None:
     x = RNG.normal(size=(1030, 4))
+    assert roads_of(lambda: pnce.contrast(x[:8], x[8:16], objective=lambda row: row.log_odds**2)) == {PRODUCTS}
     assert roads_of(lambda: pnce.clip(x, x[::-1].copy(), logit_scale=3.0)) == {BOTH_SIDES}
     assert roads_of(lambda: pnce.nt_xent(x[:515], x[515:])) == {BOTH_SIDES}
     assert roads_of(lambda: pnce.supcon(x, np.arange(1030) // 5)) == {BOTH_SIDES}
@@ -351,7 +339,7 @@ def test_labels_are_masks_where_classes_are_large(monkeypatch: pytest.MonkeyPatc
     x = RNG.normal(size=(1030, 4))
     monkeypatch.setattr(tiling, "_ROWS", 32)
     few, many = np.arange(1030) % 2, RNG.permutation(np.arange(1030) // 3)
-    assert roads_of(lambda: pnce.supcon(x, few)) == {"one pass, masks"}
+    assert roads_of(lambda: pnce.supcon(x, few)) == {MASKS}
     assert roads_of(lambda: pnce.supcon(x, many)) == {BOTH_SIDES}
 
 
@@ -361,13 +349,8 @@ def test_a_sweep_leaves_out_gradients_that_nobody_wants(structure: str, block_si
     rows, columns = RNG.normal(size=(8, 3)), RNG.normal(size=(8 if structure in {"views", "square"} else 13, 3))
     extra = {"index": (columns[:8], np.arange(8)), "queue": (RNG.normal(size=(8, 3)),)}.get(structure, ())
     function = square_sweep if structure == "square" else product_sweep
-    layout = ProductLayout(
-        SoftmaxPlan(pnce.objectives.info_nce()),
-        "diagonal" if structure == "square" else structure,
-        squarable=True,
-        mean=True,
-        block_size=block_size,
-    )
+    pairing = "diagonal" if structure == "square" else structure
+    layout = ProductLayout(PLAN, pairing, squarable=True, mean=True, block_size=block_size)
     arrays = (rows, columns, *extra)
     value, number, *gradients = function(layout, *arrays, need_grad=True)
     for wanted in ((True, False), (False, True)):
@@ -376,10 +359,7 @@ def test_a_sweep_leaves_out_gradients_that_nobody_wants(structure: str, block_si
         np.testing.assert_array_equal(found[0], value)
         np.testing.assert_array_equal(found[1], number)
         for own, got, all_of_them in zip(flags, found[2:], gradients, strict=True):
-            if own:
-                np.testing.assert_array_equal(got, all_of_them)
-            else:
-                assert got is None
+            np.testing.assert_array_equal(got, all_of_them if own else None)
 
 
 @pytest.mark.internals
@@ -414,16 +394,12 @@ def test_several_views_are_labels_whose_places_are_known(views: int, samples: in
     batch = RNG.normal(size=(views * samples, 8))
     weights = RNG.uniform(size=len(batch))
     labels = pnce.pairings.labels(np.tile(np.arange(samples), views))
-    objective = pnce.objectives.info_nce(multi_positive=form)
+    whole = functools.partial(pnce.contrast, objective=pnce.objectives.info_nce(multi_positive=form), pairing=labels)
     for temperature in (0.1, 0.01):
-        loss = functools.partial(pnce.nt_xent, multi_positive=form, temperature=temperature, weights=weights)
-        several = functools.partial(loss, block_size=block_size)
-        value, gradients = pnce.value_and_grad(several, argnums=tuple(range(views)))(*np.split(batch, views))
-        expected, gradient = pnce.value_and_grad(
-            lambda x, t=temperature: pnce.contrast(
-                x, objective=objective, pairing=labels, temperature=t, weights=weights, block_size=None
-            )
-        )(batch)
+        options: dict[str, Any] = {"temperature": temperature, "weights": weights}
+        several = functools.partial(pnce.nt_xent, multi_positive=form, block_size=block_size, **options)
+        value, gradients = differentiate(several, np.split(batch, views))
+        expected, gradient = pnce.value_and_grad(functools.partial(whole, block_size=None, **options))(batch)
         np.testing.assert_allclose(value, expected, rtol=1e-12)
         np.testing.assert_allclose(np.concatenate(gradients), gradient, rtol=0, atol=1e-12 * np.max(abs(gradient)))
 
@@ -454,42 +430,27 @@ OBJECTIVES: dict[str, Any] = {
 
 def part_of(pairing: pnce.pairings.Pairing, rows: np.ndarray, columns: np.ndarray) -> pnce.pairings.Pairing:
     """The pairing of some rows of a matrix with all columns in some order."""
-    part = pnce.pairings.Pairing(
-        pairing.rule,
+    return pairing.with_arrays(
         rows=tuple(x[rows] for x in pairing.rows),
         columns=tuple(x[columns] for x in pairing.columns),
         pairs=tuple(x[rows][:, columns] for x in pairing.pairs),
-        one_per_row=pairing.one_per_row,
-        one_per_column=pairing.one_per_column,
     )
-    part.structure, part.views = pairing.structure, pairing.views
-    return part
 
 
+@pytest.mark.parametrize("library", ["numpy"])
 @pytest.mark.parametrize("block_size", [None, "auto", 1, 2, 5])
 @pytest.mark.parametrize("cuts", [(0, 12), (0, 1, 12), (0, 5, 6, 9, 12), (0, 4, 8, 12)], ids=str)
 @pytest.mark.parametrize("objective", OBJECTIVES)
 @pytest.mark.parametrize("pairing", PAIRINGS)
 def test_the_rows_of_a_matrix_may_be_given_in_parts(
-    pairing: str, objective: str, cuts: tuple[int, ...], block_size: Any
+    pairing: str, objective: str, cuts: tuple[int, ...], block_size: Any, library: str
 ) -> None:
-    check_parts(pairing, objective, cuts, block_size, np.asarray)
-
-
-@pytest.mark.parametrize("library", ["torch", "jax.numpy", "array_api_strict"])
-@pytest.mark.parametrize("block_size", [None, 2])
-@pytest.mark.parametrize("objective", ["info_nce", "logistic"])
-@pytest.mark.parametrize("pairing", ["diagonal", "two views", "three views"])
-def test_every_library_sweeps_parts(pairing: str, objective: str, block_size: Any, library: str) -> None:
-    check_parts(pairing, objective, (0, 5, 6, 12), block_size, importlib.import_module(library).asarray)
-
-
-def check_parts(pairing: str, objective: str, cuts: tuple[int, ...], block_size: Any, asarray: Any) -> None:
     """Some rows against the columns of all: losses and gradients add up to those of the whole matrix.
 
     Of several views, a part has the rows of some samples in each view, and the columns come part by part, its own
     first.
     """
+    asarray = importlib.import_module(library).asarray
     chosen = PAIRINGS[pairing]()
     views = {"two views": 2, "three views": 3}.get(pairing, 1)
     n_rows = 12 * views
@@ -506,15 +467,8 @@ def check_parts(pairing: str, objective: str, cuts: tuple[int, ...], block_size:
             at, part = np.concatenate([own, order[n_rows:]]), None
 
         def of(rows: Any, columns: Any) -> Any:
-            matrix = ScoreMatrix(
-                resolve("dot"),
-                (rows,),
-                (columns,),
-                part_of(chosen, own, at),
-                block_size=block_size,
-                squarable=True,
-                part=part,
-            )
+            how: dict[str, Any] = {"block_size": block_size, "squarable": True, "part": part}
+            matrix = ScoreMatrix(resolve("dot"), (rows,), (columns,), part_of(chosen, own, at), **how)
             return evaluate(OBJECTIVES[objective], matrix, Reduction("sum"))[0]
 
         value, (of_rows, of_columns) = pnce.value_and_grad(of, (0, 1))(asarray(x[own]), asarray(y[at]))
@@ -534,6 +488,14 @@ def check_parts(pairing: str, objective: str, cuts: tuple[int, ...], block_size:
     for own, part in zip(numbers, parts, strict=True):
         close(part[1][0], to_rows[own])
     close(sum(part[1][1] for part in parts), to_columns)
+
+
+@pytest.mark.parametrize("library", ["torch", "jax.numpy", "array_api_strict"])
+@pytest.mark.parametrize("block_size", [None, 2])
+@pytest.mark.parametrize("objective", ["info_nce", "logistic"])
+@pytest.mark.parametrize("pairing", ["diagonal", "two views", "three views"])
+def test_every_library_sweeps_parts(pairing: str, objective: str, block_size: Any, library: str) -> None:
+    test_the_rows_of_a_matrix_may_be_given_in_parts(pairing, objective, (0, 5, 6, 12), block_size, library)
 
 
 @pytest.mark.internals
@@ -558,12 +520,10 @@ def test_sorted_labels_give_what_masks_give(
         values = pnce.contrast(a, columns, weights=w, reduction=reduction, block_size=block_size, **options)
         return (values * np.arange(1.0, 41.0)).sum() if reduction == "none" else values
 
-    expected, slopes = pnce.value_and_grad(functools.partial(loss, None), (0, 1, 2))(x, y, weights)
+    expected, slopes = differentiate(functools.partial(loss, None), (x, y, weights))
     monkeypatch.setattr(tiling, "_ROWS", 5)
     watch = Watch()
-    found: list[Any] = []
-    watch.run(lambda: found.append(pnce.value_and_grad(functools.partial(loss, "auto"), (0, 1, 2))(x, y, weights)))
-    value, gradients = found[0]
+    value, gradients = watch.run(differentiate, functools.partial(loss, "auto"), (x, y, weights))
     assert all("products" in road for road in watch.roads), watch.roads
     np.testing.assert_allclose(value, expected, rtol=1e-12)
     for ours, slope in zip(gradients, slopes, strict=True):
