@@ -29,6 +29,10 @@ Number: TypeAlias = Any
 Nested: TypeAlias = Any
 Row: TypeAlias = list[Any]
 Matrix: TypeAlias = list[list[Any]]
+Compare: TypeAlias = "Callable[[Row, Row], Number]"
+Similarity: TypeAlias = "str | Compare"  # a name in SIMILARITIES, or a function
+RowLoss: TypeAlias = "Callable[..., Number]"  # of the scores of a row, its positives and its negatives
+Samples: TypeAlias = list[tuple[Any, Any]]  # the score and the log-density of each
 
 DIGITS = 120
 """Decimal digits: the difference of two losses of 1e-35 at points 1e-27 apart leaves fifty of them."""
@@ -42,6 +46,22 @@ def exact(nested: Nested) -> Nested:
     if isinstance(nested, Sequence) and not isinstance(nested, str):
         return [exact(item) for item in nested]
     return mpf(nested) if isinstance(nested, float) else nested
+
+
+def of_each(number: Nested, rows: int) -> Row:
+    """One number for each row: given for all, for each, or for each of the things of which the rows are views."""
+    numbers = number if isinstance(number, list) else [number]
+    return numbers * (rows // len(numbers))
+
+
+def mean(numbers: Row) -> Number:
+    """Arithmetic mean."""
+    return mp.fsum(numbers) / len(numbers)
+
+
+def _others(row: Row, i: int) -> Row:
+    """A row without one of its entries."""
+    return row[:i] + row[i + 1 :]
 
 
 # --- similarities ---------------------------------------------------------------------------------------------------
@@ -74,72 +94,69 @@ def unit(x: Row) -> Row:
     return [a / length for a in x] if length else x
 
 
-def _of_units(similarity: Callable[[Row, Row], Number]) -> Callable[[Row, Row], Number]:
+def bilinear(matrix: Matrix) -> Compare:
+    """Product of a vector times a matrix with another vector."""
+    columns = transpose(matrix)
+    return lambda x, y: dot([dot(x, column) for column in columns], y)
+
+
+def max_sim(query: tuple[Matrix, Row], document: tuple[Matrix, Row], *, compare: Compare) -> Number:
+    """ColBERT: of each valid token of the query, the largest product with one of the document."""
+    tokens, others = ([token for token, valid in zip(*side, strict=True) if valid] for side in (query, document))
+    return mp.fsum(max(compare(a, b) for b in others) for a in tokens) if tokens and others else mpf("-inf")
+
+
+def _scaled(factors: Row, matrix: Matrix) -> Matrix:
+    """Multiply every row by its factor."""
+    return [[factor * entry for entry in row] for factor, row in zip(factors, matrix, strict=True)]
+
+
+def _of_units(similarity: Compare) -> Compare:
     """Compare vectors after scaling both to length 1."""
     return lambda x, y: similarity(unit(x), unit(y))
 
 
-_NAMED: Mapping[str, Callable[[Row, Row], Number]] = {
+def score_rows(x: Matrix, columns: list[Matrix], similarity: Similarity, scale: Nested = 1) -> Matrix:
+    """Every row of x against columns of its own: similarity times scale."""
+    function = SIMILARITIES[similarity] if isinstance(similarity, str) else similarity
+    scores = [[function(a, b) for b in row] for a, row in zip(x, columns, strict=True)]
+    return _scaled(of_each(scale, len(x)), scores)
+
+
+_NAMED: Mapping[str, Compare] = {
     "dot": dot,
     "cosine": cosine,
     "neg_sq_euclidean": neg_sq_euclidean,
     "neg_euclidean": neg_euclidean,
 }
 
-SIMILARITIES: Mapping[str, Callable[[Row, Row], Number]] = {
+SIMILARITIES: Mapping[str, Compare] = {
     **_NAMED,
     **{f"normalized {name}": _of_units(similarity) for name, similarity in _NAMED.items()},
+    "max_sim": partial(max_sim, compare=cosine),
+    "max_sim, dot": partial(max_sim, compare=dot),
 }
 """By the name that cases give: "normalized dot" is what the library calls similarities.normalized("dot")."""
 
 
-def score_matrix(x: Matrix, y: Matrix, similarity: str, scale: Nested, bilinear: Matrix | None = None) -> Matrix:
+def score_matrix(x: Matrix, y: Matrix, similarity: Similarity, scale: Nested = 1) -> Matrix:
     """Every row of x against every row of y: similarity times scale."""
-    if bilinear is not None:
-        x = [[mp.fsum(a * w for a, w in zip(row, column, strict=True)) for column in transpose(bilinear)] for row in x]
-        similarity = "dot"
-    function = SIMILARITIES[similarity]
-    scales = scale if isinstance(scale, list) else [scale] * len(x)
-    return [[function(a, b) * own for b in y] for a, own in zip(x, scales, strict=True)]
+    return score_rows(x, [y] * len(x), similarity, scale)
 
 
-def of_columns(x: Matrix, y: Matrix, similarity: str, scale: Nested, bilinear: Matrix | None = None) -> Matrix:
+def of_columns(x: Matrix, y: Matrix, similarity: Similarity, scale: Nested) -> Matrix:
     """The scores of the columns against the rows; the scale of a row is also that of the column of its number."""
-    scales = scale if isinstance(scale, list) else [scale] * len(y)
-    unscaled = transpose(score_matrix(x, y, similarity, mpf(1), bilinear))
-    return [[own * score for score in row] for own, row in zip(scales, unscaled, strict=True)]
+    return _scaled(of_each(scale, len(y)), transpose(score_matrix(x, y, similarity)))
 
 
-def inverse(temperature: Nested, rows: int) -> Nested:
-    """The inverse of a temperature, or of that of each sample for each row."""
-    if isinstance(temperature, list):
-        return [1 / mpf(t) for t in temperature] * (rows // len(temperature))
-    return 1 / mpf(temperature)
+def inverse(temperature: Nested) -> Nested:
+    """The inverse of a temperature, or of that of each sample."""
+    return [1 / mpf(t) for t in temperature] if isinstance(temperature, list) else 1 / mpf(temperature)
 
 
-def max_sim(query: Matrix, document: Matrix, valid: Row, usable: Row, *, normalize: bool) -> Number:
-    """ColBERT: of each valid token of the query, the largest product with one of the document."""
-    unit = SIMILARITIES["cosine" if normalize else "dot"]
-    tokens = [token for token, takes_part in zip(query, valid, strict=True) if takes_part]
-    others = [token for token, takes_part in zip(document, usable, strict=True) if takes_part]
-    return mp.fsum(max(unit(a, b) for b in others) for a in tokens) if tokens and others else mpf("-inf")
-
-
-def token_scores(
-    x: Nested, y: Nested, scale: Number, query_mask: Nested, document_mask: Nested, *, normalize: bool
-) -> Matrix:
-    """Every array of tokens in x against every one in y."""
-    query_mask = query_mask or [[True] * len(x[0])] * len(x)
-    document_mask = document_mask or [[True] * len(y[0])] * len(y)
-    return [
-        [max_sim(a, b, v, u, normalize=normalize) * scale for b, u in zip(y, document_mask, strict=True)]
-        for a, v in zip(x, query_mask, strict=True)
-    ]
-
-
-def transpose(matrix: Matrix) -> Matrix:
-    """Swap rows and columns."""
-    return [list(column) for column in zip(*matrix, strict=True)]
+def transpose(matrix: Nested) -> Nested:
+    """Swap rows and columns; None stays."""
+    return matrix and [list(column) for column in zip(*matrix, strict=True)]
 
 
 # --- stop-gradient --------------------------------------------------------------------------------------------------
@@ -188,118 +205,92 @@ def _mean(positives: list[int], values: Sequence[Number]) -> Number:
     return mp.fsum(weight * value for weight, value in zip(weights, values, strict=True)) / mp.fsum(weights)
 
 
-def pairs_of(rows: int, columns: int, positives: Nested = None, mask: Nested = None) -> Pairs:
+def _or_all(mask: Nested, matrix: Matrix) -> Matrix:
+    """The mask, or one with which every entry of a matrix takes part."""
+    return mask or [[True] * len(row) for row in matrix]
+
+
+def _without_oneself(mask: Nested, matrix: Matrix) -> Matrix:
+    """The mask, without the diagonal."""
+    return [[part and i != j for j, part in enumerate(row)] for i, row in enumerate(_or_all(mask, matrix))]
+
+
+def pairs_of(scores: Matrix, positives: Nested = None, mask: Nested = None) -> Pairs:
     """Positives given as None (the diagonal), one column per row, truth values or weights; mask True takes part."""
     pairs: Pairs = []
-    for i in range(rows):
-        if positives is None:
-            is_positive = [j == i for j in range(columns)]
-        elif isinstance(positives[i], list):
-            is_positive = positives[i]
-        else:
-            is_positive = [j == positives[i] for j in range(columns)]
-        takes_part = [True] * columns if mask is None else mask[i]
-        pairs.append(
-            (
-                _Weighted({j: is_positive[j] for j in range(columns) if is_positive[j] and takes_part[j]}),
-                [j for j in range(columns) if not is_positive[j] and takes_part[j]],
-            )
-        )
+    given = list(range(len(scores))) if positives is None else positives
+    for own, takes_part in zip(given, _or_all(mask, scores), strict=True):
+        columns = [j for j, part in enumerate(takes_part) if part]
+        weights = own if isinstance(own, list) else [j == own for j in range(len(takes_part))]
+        positive = _Weighted({j: weights[j] for j in columns if weights[j]})
+        pairs.append((positive, [j for j in columns if not weights[j]]))
     return pairs
 
 
-def view_pairs(n: int, mask: Nested = None, views: int = 2) -> Pairs:
+def label_pairs(labels: Row, keys: Nested = None, mask: Nested = None, further: int = 0) -> Pairs:
+    """Things and keys: positive are those of the same label; or things among themselves and further negatives."""
+    columns = [*labels, *[None] * further] if keys is None else keys
+    same = [[label == other for other in columns] for label in labels]
+    return pairs_of(same, same, _without_oneself(mask, same) if keys is None else mask)
+
+
+def view_pairs(n: int, mask: Nested = None, views: int = 2, further: int = 0) -> Pairs:
     """Views of n things, one after the other: positive are the other views, oneself is left out."""
-    return label_pairs([i % n for i in range(views * n)], mask)
-
-
-def label_pairs(labels: list[int], mask: Nested = None) -> Pairs:
-    """Things among themselves: positive are the others of the same label, oneself is left out."""
-    size = len(labels)
-    mask = mask or [[True] * size for _ in range(size)]
-    return [
-        (
-            [j for j in range(size) if labels[j] == labels[i] and j != i and mask[i][j]],
-            [j for j in range(size) if labels[j] != labels[i] and mask[i][j]],
-        )
-        for i in range(size)
-    ]
+    return label_pairs([i % n for i in range(views * n)], mask=mask, further=further)
 
 
 # --- one row of every loss ------------------------------------------------------------------------------------------
 
 
-def info_nce_row(scores: Row, positives: list[int], negatives: list[int], multi_positive: str) -> Number:
+def sum_exp(scores: Row, columns: list[int]) -> Number:
+    """Sum of the exponentials of the scores in some columns."""
+    return mp.fsum(mp.exp(scores[j]) for j in columns)
+
+
+def _share(scores: Row, positives: list[int], total: Number, multi_positive: str) -> Number:
+    """Minus the log of the share of all positives together, or the mean over the positives of minus that of each."""
+    if multi_positive == "pooled":
+        return -mp.log(sum_exp(scores, positives) / total)
+    return _mean(positives, [-mp.log(mp.exp(scores[j]) / total) for j in positives])
+
+
+def info_nce_row(scores: Row, positives: list[int], negatives: list[int], multi_positive: str = "each") -> Number:
     """Minus the log of the positive's share of the sum over positives and negatives."""
     if multi_positive == "separate":
-        return _mean(positives, [info_nce_row(scores, [j], negatives, "each") for j in positives])
-    total = mp.fsum(mp.exp(scores[j]) for j in positives + negatives)
-    if multi_positive == "pooled":
-        return -mp.log(mp.fsum(mp.exp(scores[j]) for j in positives) / total)
-    return _mean(positives, [-mp.log(mp.exp(scores[j]) / total) for j in positives])
+        return _mean(positives, [info_nce_row(scores, [j], negatives) for j in positives])
+    return _share(scores, positives, sum_exp(scores, positives + negatives), multi_positive)
 
 
-def dcl_row(scores: Row, positives: list[int], negatives: list[int], multi_positive: str) -> Number:
+def dcl_row(scores: Row, positives: list[int], negatives: list[int], multi_positive: str = "each") -> Number:
     """The same, without the positive in the sum; positives apart are then no different from each in turn."""
-    total = mp.fsum(mp.exp(scores[j]) for j in negatives)
-    if multi_positive == "pooled":
-        return -mp.log(mp.fsum(mp.exp(scores[j]) for j in positives) / total)
-    return _mean(positives, [-mp.log(mp.exp(scores[j]) / total) for j in positives])
+    return _share(scores, positives, sum_exp(scores, negatives), multi_positive)
 
 
-def anchored_row(
-    scores: Row, positives: list[int], negatives: list[int], _: str, *, n_columns: int, nu: Number
-) -> Number:
+def anchored_row(scores: Row, positives: list[int], negatives: list[int], *, n_columns: int, nu: Number) -> Number:
     """Minus the logs of two posteriors: that of the positive's class, and that of the anchor without the positive."""
-    noise = mp.fsum(mp.exp(scores[j]) for j in negatives)
-    total = nu + noise + mp.fsum(mp.exp(scores[j]) for j in positives)
-    own = mp.fsum(-mp.log(mp.exp(scores[j]) / total) for j in positives) / len(positives)
-    return own - nu * mp.log(nu / (nu + noise)) / n_columns
-
-
-def flat_nce_row(
-    scores: Row, positives: list[int], negatives: list[int], multi_positive: str, form: str, *, include_positive: bool
-) -> Number:
-    """The sum of the exponentials of the contrasts over itself held fixed; its logarithm in the log form."""
-    loss = (info_nce_row if include_positive else dcl_row)(scores, positives, negatives, multi_positive)
-    return loss if form == "log" else mp.exp(loss) / mp.exp(_held(loss))
-
-
-def label_pairs_of(labels: list[int], columns: list[int], mask: Nested = None) -> Pairs:
-    """Things and keys: positive are the keys of the same label, negative all others."""
-    positives = [[label == other for other in columns] for label in labels]
-    return pairs_of(len(labels), len(columns), positives, mask)
-
-
-def with_further(pairs: Pairs, further: int, mask: Nested = None) -> Pairs:
-    """The pairs of a square matrix, and further columns that are negatives of all rows."""
-    size = len(pairs)
-    return [
-        (p, [*q, *(j for j in range(size, size + further) if mask is None or mask[i][j])])
-        for i, (p, q) in enumerate(pairs)
-    ]
+    noise = sum_exp(scores, negatives)
+    total = nu + noise + sum_exp(scores, positives)
+    return mean([-mp.log(mp.exp(scores[j]) / total) for j in positives]) - nu * mp.log(nu / (nu + noise)) / n_columns
 
 
 def reduce_rows(
+    row_loss: RowLoss,
     scores: Matrix,
     pairs: Pairs,
-    weights: Nested,
-    reduction: str,
-    row_loss: Callable[[Row, list[int], list[int]], Number],
-    *,
+    *others: Sequence[Any],
     needs_negative: bool = False,
+    **options: Any,
 ) -> Nested:
-    """Weight and reduce the losses of the rows that count."""
+    """Weight and reduce the losses of the rows that count, each of a row, its pairs, and what others have for it."""
     counts = [bool(p) and (bool(q) or not needs_negative) for p, q in pairs]
-    losses = [
-        row_loss(row, p, q) if count else mpf(0) for row, (p, q), count in zip(scores, pairs, counts, strict=True)
-    ]
-    return reduce_losses(losses, counts, weights, reduction)
+    rows = zip(counts, scores, pairs, *others, strict=True)
+    losses = [row_loss(row, p, q, *more) if count else mpf(0) for count, row, (p, q), *more in rows]
+    return reduce_losses(losses, counts, **options)
 
 
-def reduce_losses(losses: Row, sizes: Sequence[int], weights: Nested, reduction: str) -> Nested:
+def reduce_losses(losses: Row, sizes: Sequence[int], *, weights: Nested = None, reduction: str = "mean") -> Nested:
     """Weight and reduce the losses of rows, 0 where a row does not count; each is a sum of so many terms."""
-    weights = weights or [mpf(1)] * len(losses)
+    weights = of_each(weights or mpf(1), len(losses))
     weighted = [weight * loss for weight, loss in zip(weights, losses, strict=True)]
     if reduction == "none":
         return weighted
@@ -319,6 +310,40 @@ def multiply(factor: Number, loss: Nested) -> Nested:
     return [factor * term for term in loss] if isinstance(loss, list) else factor * loss
 
 
+def mean_of(*losses: Nested) -> Nested:
+    """Mean of losses of the same rows, reduced in the same way."""
+    return multiply(mpf(1) / len(losses), add(*losses))
+
+
+def reduce_info_nce(scores: Matrix, pairs: Pairs, *, multi_positive: str = "each", **options: Any) -> Nested:
+    """InfoNCE of every row."""
+    return reduce_rows(partial(info_nce_row, multi_positive=multi_positive), scores, pairs, **options)
+
+
+def reduce_dcl(scores: Matrix, pairs: Pairs, *, multi_positive: str = "each", **options: Any) -> Nested:
+    """DCL of every row that has a negative."""
+    row_loss = partial(dcl_row, multi_positive=multi_positive)
+    return reduce_rows(row_loss, scores, pairs, needs_negative=True, **options)
+
+
+def reduce_flat_nce(
+    scores: Matrix,
+    pairs: Pairs,
+    *,
+    include_positive: bool = False,
+    form: str = "log",
+    multi_positive: str = "each",
+    **options: Any,
+) -> Nested:
+    """The sum of the exponentials of the contrasts over itself held fixed; its logarithm in the log form."""
+
+    def row_loss(row: Row, p: list[int], q: list[int]) -> Number:
+        loss = (info_nce_row if include_positive else dcl_row)(row, p, q, multi_positive)
+        return loss if form == "log" else mp.exp(loss) / mp.exp(_held(loss))
+
+    return reduce_rows(row_loss, scores, pairs, needs_negative=True, **options)
+
+
 # --- weighted positives, pairs, triplets, divergences ---------------------------------------------------------------
 
 
@@ -326,32 +351,22 @@ def reduce_dclw(
     scores: Matrix,
     pairs: Pairs,
     *,
-    temperature: Nested,
-    sigma: Number,
-    detach_weights: bool,
-    weights: Nested,
-    reduction: str,
+    temperature: Nested = 1.0,
+    sigma: Number = 0.5,
+    detach_weights: bool = False,
+    **options: Any,
 ) -> Nested:
     """DCL with the positive times 2 minus the exponential of its similarity over sigma, relative to the mean of all."""
-    counts = [bool(p) and bool(q) for p, q in pairs]
-    own = [
-        mp.log(mp.fsum(mp.exp(row[j]) for j in p)) if count else None
-        for row, (p, _), count in zip(scores, pairs, counts, strict=True)
-    ]
-    each = temperature if isinstance(temperature, list) else [temperature]
-    each = [mpf(t) for t in each] * (len(own) // len(each))
-    powers = [None if s is None else mp.exp(t * s / mpf(sigma)) for s, t in zip(own, each, strict=True)]
-    sizes = [power for power in powers if power is not None]
-    losses = []
-    for row, (_, q), s, power in zip(scores, pairs, own, powers, strict=True):
-        if s is None:
-            losses.append(mpf(0))
-            continue
-        assert power is not None  # noqa: S101  (as its score is)
-        factor = 2 - power / (mp.fsum(sizes) / len(sizes))
+    each = of_each(temperature, len(scores))
+    own = {i: mp.log(sum_exp(scores[i], p)) for i, (p, q) in enumerate(pairs) if p and q}
+    powers = {i: mp.exp(mpf(each[i]) * score / mpf(sigma)) for i, score in own.items()}
+
+    def row_loss(row: Row, _: list[int], q: list[int], i: int) -> Number:
+        factor = 2 - powers[i] / mean([*powers.values()])
         factor = _held(factor) if detach_weights else factor
-        losses.append(-mp.log(mp.exp(factor * s) / mp.fsum(mp.exp(row[j]) for j in q)))
-    return reduce_losses(losses, counts, weights, reduction)
+        return -mp.log(mp.exp(factor * own[i]) / sum_exp(row, q))
+
+    return reduce_rows(row_loss, scores, pairs, range(len(scores)), needs_negative=True, **options)
 
 
 def logistic_row(scores: Row, positives: list[int], negatives: list[int]) -> Number:
@@ -361,9 +376,21 @@ def logistic_row(scores: Row, positives: list[int], negatives: list[int]) -> Num
     )
 
 
+def reduce_logistic(scores: Matrix, pairs: Pairs, **options: Any) -> Nested:
+    """Minus the logs of the probabilities of all pairs; every pair is a decision."""
+    losses = [logistic_row(row, p, q) for row, (p, q) in zip(scores, pairs, strict=True)]
+    return reduce_losses(losses, [bool(p or q) for p, q in pairs], **options)
+
+
 def hinge(x: Number) -> Number:
     """Positive part."""
     return max(x, mpf(0))
+
+
+def reduce_terms(rows: Matrix, *, average: str = "all", **options: Any) -> Nested:
+    """Sum the terms of every row; a mean is that over all terms, or over those that are positive."""
+    sizes = [sum(average == "all" or term > 0 for term in row) for row in rows]
+    return reduce_losses([mp.fsum(row) for row in rows], sizes, **options)
 
 
 def reduce_contrastive(
@@ -374,24 +401,17 @@ def reduce_contrastive(
     positive_margin: Number = 0.0,
     positive_power: int = 2,
     negative_power: int = 2,
-    average: str = "all",
     balance: bool = False,
-    weights: Nested = None,
-    reduction: str = "mean",
+    **options: Any,
 ) -> Nested:
     """Pull positives within a distance, push negatives beyond another one; the distance is minus the score."""
     near, far = [], []
     for row, (p, q) in zip(scores, pairs, strict=True):
         near.append([hinge(-row[j] - positive_margin) ** positive_power for j in p])
         far.append([hinge(margin + row[j]) ** negative_power for j in q])
-
-    def reduced(rows: Matrix) -> Nested:
-        sizes = [sum(average == "all" or term > 0 for term in row) for row in rows]
-        return reduce_losses([mp.fsum(row) for row in rows], sizes, weights, reduction)
-
-    if balance and reduction == "mean":
-        return reduced(near) + reduced(far)
-    return reduced([p + q for p, q in zip(near, far, strict=True)])
+    if balance and options.get("reduction", "mean") == "mean":
+        return reduce_terms(near, **options) + reduce_terms(far, **options)
+    return reduce_terms([p + q for p, q in zip(near, far, strict=True)], **options)
 
 
 def triplet_term(to_positive: Number, to_negative: Number, margin: Number, form: str) -> Number:
@@ -406,14 +426,17 @@ def mined_triplets(to_positives: Row, to_negatives: Row, mining: str | tuple[str
     of_positives, of_negatives = named[mining] if isinstance(mining, str) else mining
     if not to_positives or not to_negatives:
         return []
+    positives = {"all": to_positives, "hard": [max(to_positives)], "easy": [min(to_positives)]}
+    negatives = {"all": to_negatives, "hard": [min(to_negatives)], "easy": [max(to_negatives)]}
     if of_positives == "semi_hard":
-        chosen = {"all": to_negatives, "hard": [min(to_negatives)], "easy": [max(to_negatives)]}[of_negatives]
-        return [(max((a for a in to_positives if a < b), default=min(to_positives)), b) for b in chosen]
-    chosen = {"all": to_positives, "hard": [max(to_positives)], "easy": [min(to_positives)]}[of_positives]
+        return [
+            (max((a for a in to_positives if a < b), default=min(to_positives)), b) for b in negatives[of_negatives]
+        ]
     if of_negatives == "semi_hard":
-        return [(a, min((b for b in to_negatives if b > a), default=max(to_negatives))) for a in chosen]
-    others = {"all": to_negatives, "hard": [min(to_negatives)], "easy": [max(to_negatives)]}[of_negatives]
-    return [(a, b) for a in chosen for b in others]
+        return [
+            (a, min((b for b in to_negatives if b > a), default=max(to_negatives))) for a in positives[of_positives]
+        ]
+    return [(a, b) for a in positives[of_positives] for b in negatives[of_negatives]]
 
 
 def reduce_triplets(
@@ -423,17 +446,14 @@ def reduce_triplets(
     margin: Number = 0.2,
     mining: str | tuple[str, str] = "batch_all",
     form: str = "margin",
-    average: str = "all",
-    weights: Nested = None,
-    reduction: str = "mean",
+    **options: Any,
 ) -> Nested:
     """Triplets of every row with its positives and negatives, or with some of them."""
     rows = []
     for row, (p, q) in zip(scores, pairs, strict=True):
         triplets = mined_triplets([-row[j] for j in p], [-row[j] for j in q], mining)
         rows.append([triplet_term(a, b, margin, form) for a, b in triplets])
-    sizes = [sum(average == "all" or term > 0 for term in row) for row in rows]
-    return reduce_losses([mp.fsum(row) for row in rows], sizes, weights, reduction)
+    return reduce_terms(rows, **options)
 
 
 def divergence(first: Row, second: Row) -> Number:
@@ -457,136 +477,62 @@ def reduce_relic(
     symmetric: bool = False,
     include_positive: bool = True,
     mask: Nested = None,
-    weights: Nested = None,
-    reduction: str = "mean",
+    **options: Any,
 ) -> Nested:
     """InfoNCE of the first view against the second, and how far the second's distribution is from the first's."""
-    mask = mask or [[True] * len(row) for row in forward]
 
-    def one_order(own: Matrix, other: Matrix) -> Nested:
-        losses = []
-        for i, bits in enumerate(mask):
-            columns = [j for j, takes_part in enumerate(bits) if takes_part]
-            if i not in columns:
-                losses.append(mpf(0))
-                continue
-            positive = shares([own[i][j] for j in columns])[columns.index(i)]
-            columns = [j for j in columns if include_positive or j != i]
-            p_a, p_b = shares([own[i][j] for j in columns]), shares([other[i][j] for j in columns])
-            first, second = (p_a, p_b) if direction == "a_to_b" else (p_b, p_a)
-            first = [_held(p) for p in first] if stop_gradient == "first" else first
-            second = [_held(p) for p in second] if stop_gradient == "second" else second
-            losses.append(-mp.log(positive) + alpha * divergence(first, second))
-        return reduce_losses(losses, [bits[i] for i, bits in enumerate(mask)], weights, reduction)
+    def row_loss(row: Row, p: list[int], q: list[int], other: Row) -> Number:
+        columns = [*p, *q] if include_positive else q
+        p_a, p_b = (shares([scores[j] for j in columns]) for scores in (row, other))
+        first, second = (p_a, p_b) if direction == "a_to_b" else (p_b, p_a)
+        first = [_held(p) for p in first] if stop_gradient == "first" else first
+        second = [_held(p) for p in second] if stop_gradient == "second" else second
+        return info_nce_row(row, p, q) + alpha * divergence(first, second)
 
-    if not symmetric:
-        return one_order(forward, backward)
-    return _half_sum(one_order(forward, backward), one_order(backward, forward))
+    pairs = pairs_of(forward, mask=mask)
+    loss = reduce_rows(row_loss, forward, pairs, backward, **options)
+    return mean_of(loss, reduce_rows(row_loss, backward, pairs, forward, **options)) if symmetric else loss
 
 
 # --- losses of scores -----------------------------------------------------------------------------------------------
 
 
-def from_scores_info_nce(
-    scores: Matrix,
-    *,
-    positives: Nested = None,
-    mask: Nested = None,
-    weights: Nested = None,
-    reduction: str = "mean",
-    multi_positive: str = "each",
+def _of_matrix(
+    reduce: Callable[..., Nested], scores: Matrix, *, positives: Nested = None, mask: Nested = None, **options: Any
 ) -> Nested:
+    """A loss of a score matrix with the pairs that positives and a mask make of it."""
+    return reduce(scores, pairs_of(scores, positives, mask), **options)
+
+
+def from_scores_info_nce(scores: Matrix, **options: Any) -> Nested:
     """InfoNCE of a score matrix."""
-    return reduce_rows(
-        scores,
-        pairs_of(len(scores), len(scores[0]), positives, mask),
-        weights,
-        reduction,
-        lambda row, p, q: info_nce_row(row, p, q, multi_positive),
-    )
+    return _of_matrix(reduce_info_nce, scores, **options)
 
 
-def from_scores_dcl(
-    scores: Matrix,
-    *,
-    positives: Nested = None,
-    mask: Nested = None,
-    weights: Nested = None,
-    reduction: str = "mean",
-    multi_positive: str = "each",
-) -> Nested:
+def from_scores_dcl(scores: Matrix, **options: Any) -> Nested:
     """DCL of a score matrix."""
-    return reduce_rows(
-        scores,
-        pairs_of(len(scores), len(scores[0]), positives, mask),
-        weights,
-        reduction,
-        lambda row, p, q: dcl_row(row, p, q, multi_positive),
-        needs_negative=True,
-    )
+    return _of_matrix(reduce_dcl, scores, **options)
 
 
-def from_scores_flat_nce(
-    scores: Matrix,
-    *,
-    include_positive: bool = False,
-    form: str = "log",
-    positives: Nested = None,
-    mask: Nested = None,
-    weights: Nested = None,
-    reduction: str = "mean",
-    multi_positive: str = "each",
-) -> Nested:
+def from_scores_flat_nce(scores: Matrix, **options: Any) -> Nested:
     """FlatNCE of a score matrix."""
-    return reduce_rows(
-        scores,
-        pairs_of(len(scores), len(scores[0]), positives, mask),
-        weights,
-        reduction,
-        lambda row, p, q: flat_nce_row(row, p, q, multi_positive, form, include_positive=include_positive),
-        needs_negative=True,
-    )
+    return _of_matrix(reduce_flat_nce, scores, **options)
 
 
-def from_scores_nca(
-    scores: Matrix, *, positives: Nested = None, mask: Nested = None, weights: Nested = None, reduction: str = "mean"
-) -> Nested:
+def from_scores_nca(scores: Matrix, **options: Any) -> Nested:
     """NCA of a score matrix: the share of all positives together."""
-    return from_scores_info_nce(
-        scores, positives=positives, mask=mask, weights=weights, reduction=reduction, multi_positive="pooled"
-    )
+    return from_scores_info_nce(scores, multi_positive="pooled", **options)
 
 
-def from_scores_dclw(
-    scores: Matrix,
-    *,
-    temperature: Nested = 1.0,
-    sigma: Number = 0.5,
-    detach_weights: bool = False,
-    positives: Nested = None,
-    mask: Nested = None,
-    weights: Nested = None,
-    reduction: str = "mean",
-) -> Nested:
+def from_scores_dclw(scores: Matrix, **options: Any) -> Nested:
     """DCLW of a score matrix."""
-    return reduce_dclw(
-        scores,
-        pairs_of(len(scores), len(scores[0]), positives, mask),
-        temperature=temperature,
-        sigma=sigma,
-        detach_weights=detach_weights,
-        weights=weights,
-        reduction=reduction,
-    )
+    return _of_matrix(reduce_dclw, scores, **options)
 
 
-def from_scores_clip(scores: Matrix, *, mask: Nested = None, weights: Nested = None, reduction: str = "mean") -> Nested:
+def from_scores_clip(scores: Matrix, *, mask: Nested = None, **options: Any) -> Nested:
     """Mean of InfoNCE along the rows and along the columns of a square score matrix."""
-    options: dict[str, Any] = {"weights": weights, "reduction": reduction}
-    return _half_sum(
-        from_scores_info_nce(scores, mask=mask, **options),
-        from_scores_info_nce(transpose(scores), mask=transpose(mask) if mask else None, **options),
-    )
+    rows = from_scores_info_nce(scores, mask=mask, **options)
+    return mean_of(rows, from_scores_info_nce(transpose(scores), mask=transpose(mask), **options))
 
 
 def from_scores_relic(scores: Matrix, **options: Any) -> Nested:
@@ -594,44 +540,32 @@ def from_scores_relic(scores: Matrix, **options: Any) -> Nested:
     return reduce_relic(scores, transpose(scores), **options)
 
 
-def from_scores_logistic(
-    scores: Matrix, *, positives: Nested = None, mask: Nested = None, weights: Nested = None, reduction: str = "mean"
-) -> Nested:
+def from_scores_logistic(scores: Matrix, **options: Any) -> Nested:
     """SigLIP's objective of a score matrix."""
-    pairs = pairs_of(len(scores), len(scores[0]), positives, mask)
-    losses = [logistic_row(row, p, q) for row, (p, q) in zip(scores, pairs, strict=True)]
-    return reduce_losses(losses, [bool(p or q) for p, q in pairs], weights, reduction)  # every pair is a decision
+    return _of_matrix(reduce_logistic, scores, **options)
 
 
-def from_scores_contrastive(scores: Matrix, *, positives: Nested = None, mask: Nested = None, **options: Any) -> Nested:
+def from_scores_contrastive(scores: Matrix, **options: Any) -> Nested:
     """Contrastive loss of a matrix of negative distances."""
-    return reduce_contrastive(scores, pairs_of(len(scores), len(scores[0]), positives, mask), **options)
+    return _of_matrix(reduce_contrastive, scores, **options)
 
 
-def from_scores_triplet(scores: Matrix, *, positives: Nested = None, mask: Nested = None, **options: Any) -> Nested:
+def from_scores_triplet(scores: Matrix, **options: Any) -> Nested:
     """Triplet loss of a matrix of negative distances."""
-    return reduce_triplets(scores, pairs_of(len(scores), len(scores[0]), positives, mask), **options)
+    return _of_matrix(reduce_triplets, scores, **options)
 
 
 def diagnostics_effective_sample_size(
-    scores: Matrix,
-    *,
-    positives: Nested = None,
-    mask: Nested = None,
-    weights: Nested = None,
-    normalized: bool = False,
-    reduction: str = "mean",
+    scores: Matrix, *, positives: Nested = None, mask: Nested = None, normalized: bool = False, **options: Any
 ) -> Nested:
     """One over the sum of the squared softmax weights of the negatives, as such or per negative."""
 
-    def row_size(row: Row, p: list[int], q: list[int]) -> Number:
-        del p
-        total = mp.fsum(mp.exp(row[j]) for j in q)
-        return 1 / mp.fsum((mp.exp(row[j]) / total) ** 2 for j in q) / (len(q) if normalized else 1)
+    def row_size(row: Row, _: list[int], q: list[int]) -> Number:
+        return 1 / mp.fsum(share**2 for share in shares([row[j] for j in q])) / (len(q) if normalized else 1)
 
     # A row counts if it has a negative: the positives do not matter here.
-    pairs = [([i], q) for i, (_, q) in enumerate(pairs_of(len(scores), len(scores[0]), positives, mask))]
-    return reduce_rows(scores, pairs, weights, reduction, row_size, needs_negative=True)
+    pairs = [([i], q) for i, (_, q) in enumerate(pairs_of(scores, positives, mask))]
+    return reduce_rows(row_size, scores, pairs, needs_negative=True, **options)
 
 
 # --- losses of embeddings -------------------------------------------------------------------------------------------
@@ -644,98 +578,63 @@ def info_nce(
     *,
     temperature: Nested = 0.07,
     symmetric: bool = False,
-    similarity: str = "cosine",
-    bilinear: Matrix | None = None,
+    similarity: Similarity = "cosine",
     positives: Nested = None,
     mask: Nested = None,
-    weights: Nested = None,
-    reduction: str = "mean",
-    multi_positive: str = "each",
     hardness: Number = 0,
+    **options: Any,
 ) -> Nested:
     """InfoNCE with negatives in the batch, shared, or per row."""
-    scale = inverse(temperature, len(query))
-    options: dict[str, Any] = {"weights": weights, "reduction": reduction, "multi_positive": multi_positive}
-    if negative_keys is None:
-        scores = score_matrix(query, positive_key, similarity, scale, bilinear)
-        scores = _hardened(scores, hardness, scale, positives)
-        forward = from_scores_info_nce(scores, positives=positives, mask=mask, **options)
-        if not symmetric:
-            return forward
-        if positives is not None and not isinstance(positives[0], list):
-            positives = [[own == j for j in range(len(positive_key))] for own in positives]
-        own = None if positives is None else transpose(positives)
-        turned = _hardened(of_columns(query, positive_key, similarity, scale, bilinear), hardness, scale, own)
-        backward = from_scores_info_nce(turned, positives=own, mask=transpose(mask) if mask else None, **options)
-        return _half_sum(forward, backward)
-    scores = []
-    for i, (q, own) in enumerate(zip(query, positive_key, strict=True)):
-        others = negative_keys[i] if isinstance(negative_keys[0][0], list) else negative_keys
-        scores += score_matrix(
-            [q], [own, *others], similarity, scale[i] if isinstance(scale, list) else scale, bilinear
-        )
-    scores = _hardened(scores, hardness, scale, [0] * len(query))
-    takes_part = [[True, *row] for row in mask] if mask else None
-    return from_scores_info_nce(scores, positives=[0] * len(query), mask=takes_part, **options)
+    scale = inverse(temperature)
+    if negative_keys is not None:
+        further = negative_keys if isinstance(negative_keys[0][0], list) else [negative_keys] * len(query)
+        columns = [[own, *others] for own, others in zip(positive_key, further, strict=True)]
+        positives, mask = [0] * len(query), mask and [[True, *row] for row in mask]
+    else:
+        columns = [positive_key] * len(query)
+    scores = _hardened(score_rows(query, columns, similarity, scale), hardness, scale, positives)
+    forward = from_scores_info_nce(scores, positives=positives, mask=mask, **options)
+    if not symmetric:
+        return forward
+    if positives is not None and not isinstance(positives[0], list):
+        positives = [[own == j for j in range(len(positive_key))] for own in positives]
+    turned = _hardened(of_columns(query, positive_key, similarity, scale), hardness, scale, transpose(positives))
+    backward = from_scores_info_nce(turned, positives=transpose(positives), mask=transpose(mask), **options)
+    return mean_of(forward, backward)
 
 
 def _hardened(scores: Matrix, hardness: Number, scale: Nested, positives: Nested = None) -> Matrix:
     """Scores of negatives with a multiple of the similarity, held fixed, added."""
     if not hardness:
         return scores
-    scales = scale if isinstance(scale, list) else [scale] * len(scores)
-    pairs = pairs_of(len(scores), len(scores[0]), positives)
+    rows = zip(scores, pairs_of(scores, positives), of_each(scale, len(scores)), strict=True)
     return [
         [s + hardness * _held(s / factor) if j in negatives else s for j, s in enumerate(row)]
-        for row, (_, negatives), factor in zip(scores, pairs, scales, strict=True)
+        for row, (_, negatives), factor in rows
     ]
 
 
-def _half_sum(a: Nested, b: Nested) -> Nested:
-    """Mean of two losses."""
-    return [(p + q) / 2 for p, q in zip(a, b, strict=True)] if isinstance(a, list) else (a + b) / 2
+def _bank(keys: Nested, slots: int | None, mask: Nested, own: int = 0) -> tuple[Matrix, Nested]:
+    """Keys, or what a queue of so many slots holds of them, and the mask of them after own columns."""
+    rows = (keys or []) if slots is None else _constant(keys[-slots:])
+    return rows, mask and [row[:own] + row[len(row) - len(rows) :] for row in mask]
 
 
 def _views(
-    row_loss: Callable[[Row, list[int], list[int]], Number],
+    reduce: Callable[..., Nested],
     *views: Matrix,
-    needs_negative: bool = True,
     temperature: Nested = 0.1,
-    similarity: str = "cosine",
-    bilinear: Matrix | None = None,
+    similarity: Similarity = "cosine",
     keys: Nested = None,
     slots: int | None = None,
     mask: Nested = None,
-    weights: Nested = None,
-    reduction: str = "mean",
+    **options: Any,
 ) -> Nested:
-    """Reduce a loss of all the rows of views of N things."""
+    """A loss of all the rows of views of N things, and of the keys of a bank as further negatives."""
     n, stacked = len(views[0]), [row for view in views for row in view]
-    columns, pairs = _views_and_keys(stacked, n, keys, slots, mask)
-    scores = score_matrix(stacked, columns, similarity, inverse(temperature, len(stacked)), bilinear)
-    return reduce_rows(
-        scores,
-        pairs,
-        _for_every_view(weights, n, len(views)),
-        reduction,
-        row_loss,
-        needs_negative=needs_negative,
-    )
-
-
-def _views_and_keys(stacked: Matrix, n: int, keys: Nested, slots: int | None, mask: Nested) -> tuple[Matrix, Pairs]:
-    """The columns and pairs of views, and of what a queue of so many slots keeps of keys that are pushed."""
-    pairs = view_pairs(n, mask, len(stacked) // n)
-    if keys is None:
-        return stacked, pairs
-    rows = keys if slots is None else _latest(keys, slots)
-    takes_part = [row[: len(stacked)] + row[-len(rows) :] for row in mask] if mask else None
-    return stacked + rows, with_further(pairs, len(rows), takes_part)
-
-
-def _for_every_view(weights: Nested, n: int, views: int = 2) -> Nested:
-    """Repeat the weights of things for every view of them; leave the weights of views."""
-    return weights * views if weights and len(weights) == n else weights
+    bank, mask = _bank(keys, slots, mask, len(stacked))
+    scores = score_matrix(stacked, stacked + bank, similarity, inverse(temperature))
+    return reduce(scores, view_pairs(n, mask, len(views), len(bank)), **options)
 
 
 def nt_xent(
@@ -743,52 +642,23 @@ def nt_xent(
 ) -> Nested:
     """NT-Xent: all views, oneself left out, mean over them all; every other view is a positive of its own."""
     views = [view_a, view_b] if view_c is None else [view_a, view_b, view_c]
-    return _views(lambda row, p, q: info_nce_row(row, p, q, multi_positive), *views, needs_negative=False, **options)
+    return _views(reduce_info_nce, *views, multi_positive=multi_positive, **options)
 
 
 def dcl(view_a: Matrix, view_b: Matrix, **options: Any) -> Nested:
     """DCL: NT-Xent without the positive in the denominator."""
-    return _views(lambda row, p, q: dcl_row(row, p, q, "each"), view_a, view_b, **options)
+    return _views(reduce_dcl, view_a, view_b, **options)
 
 
-def dclw(
-    view_a: Matrix,
-    view_b: Matrix,
-    *,
-    temperature: Nested = 0.1,
-    sigma: Number = 0.5,
-    detach_weights: bool = False,
-    similarity: str = "cosine",
-    bilinear: Matrix | None = None,
-    keys: Nested = None,
-    slots: int | None = None,
-    mask: Nested = None,
-    weights: Nested = None,
-    reduction: str = "mean",
-) -> Nested:
+def dclw(view_a: Matrix, view_b: Matrix, *, temperature: Nested = 0.1, **options: Any) -> Nested:
     """DCLW: DCL with weighted positives."""
-    columns, pairs = _views_and_keys(view_a + view_b, len(view_a), keys, slots, mask)
-    return reduce_dclw(
-        score_matrix(view_a + view_b, columns, similarity, inverse(temperature, len(view_a + view_b)), bilinear),
-        pairs,
-        temperature=temperature,
-        sigma=sigma,
-        detach_weights=detach_weights,
-        weights=_for_every_view(weights, len(view_a)),
-        reduction=reduction,
-    )
+    reduce = partial(reduce_dclw, temperature=temperature)
+    return _views(reduce, view_a, view_b, temperature=temperature, **options)
 
 
-def flat_nce(
-    view_a: Matrix, view_b: Matrix, *, include_positive: bool = False, form: str = "log", **options: Any
-) -> Nested:
+def flat_nce(view_a: Matrix, view_b: Matrix, **options: Any) -> Nested:
     """FlatNCE with NT-Xent's pairs."""
-    return _views(
-        lambda row, p, q: flat_nce_row(row, p, q, "each", form, include_positive=include_positive),
-        view_a,
-        view_b,
-        **options,
-    )
+    return _views(reduce_flat_nce, view_a, view_b, **options)
 
 
 def clip(
@@ -797,16 +667,12 @@ def clip(
     *,
     logit_scale: Number,
     max_logit_scale: Number = 100.0,
-    similarity: str = "cosine",
-    bilinear: Matrix | None = None,
-    mask: Nested = None,
-    weights: Nested = None,
-    reduction: str = "mean",
+    similarity: Similarity = "cosine",
+    **options: Any,
 ) -> Nested:
     """CLIP: mean of InfoNCE along the rows and along the columns."""
     scale = logit_scale if max_logit_scale is None else min(logit_scale, mpf(max_logit_scale))
-    scores = score_matrix(image, text, similarity, scale, bilinear)
-    return from_scores_clip(scores, mask=mask, weights=weights, reduction=reduction)
+    return from_scores_clip(score_matrix(image, text, similarity, scale), **options)
 
 
 def siglip(
@@ -816,16 +682,13 @@ def siglip(
     logit_scale: Number,
     logit_bias: Number,
     negative_only: bool = False,
-    similarity: str = "cosine",
-    bilinear: Matrix | None = None,
-    mask: Nested = None,
-    weights: Nested = None,
-    reduction: str = "mean",
+    similarity: Similarity = "cosine",
+    **options: Any,
 ) -> Nested:
     """SigLIP: every pair on its own, summed along the rows."""
     positives = [[False] * len(text) for _ in image] if negative_only else None
-    logits = [[s + logit_bias for s in row] for row in score_matrix(image, text, similarity, logit_scale, bilinear)]
-    return from_scores_logistic(logits, positives=positives, mask=mask, weights=weights, reduction=reduction)
+    logits = [[s + logit_bias for s in row] for row in score_matrix(image, text, similarity, logit_scale)]
+    return from_scores_logistic(logits, positives=positives, **options)
 
 
 def n_tuple(
@@ -834,20 +697,17 @@ def n_tuple(
     *,
     l2: Number = 0.0,
     temperature: Nested = 1.0,
-    similarity: str = "dot",
-    bilinear: Matrix | None = None,
+    similarity: Similarity = "dot",
     mask: Nested = None,
-    weights: Nested = None,
-    reduction: str = "mean",
+    **options: Any,
 ) -> Nested:
     """InfoNCE of embeddings of any length, and their squared lengths."""
-    scores = score_matrix(query, key, similarity, inverse(temperature, len(query)), bilinear)
-    pairs = pairs_of(len(query), len(key), mask=mask)
-    losses = [
-        info_nce_row(row, p, q, "each") + l2 * (dot(x, x) + dot(y, y)) if p else mpf(0)
-        for row, (p, q), x, y in zip(scores, pairs, query, key, strict=True)
-    ]
-    return reduce_losses(losses, [len(p) for p, _ in pairs], weights, reduction)
+    scores = score_matrix(query, key, similarity, inverse(temperature))
+
+    def row_loss(row: Row, p: list[int], q: list[int], x: Row, y: Row) -> Number:
+        return info_nce_row(row, p, q) + l2 * (dot(x, x) + dot(y, y))
+
+    return reduce_rows(row_loss, scores, pairs_of(scores, mask=mask), query, key, **options)
 
 
 def cpc(
@@ -856,43 +716,32 @@ def cpc(
     projections: Nested,
     *,
     temperature: Nested = 1.0,
-    similarity: str = "dot",
-    bilinear: Matrix | None = None,
+    similarity: Similarity = "dot",
     **options: Any,
 ) -> Nested:
     """CPC: a projection of the contexts for every step; mean of the steps."""
     steps = []
     for target, projection in zip(targets, projections, strict=True):
         predicted = [[dot(row, c) for row in projection] for c in context]
-        scores = score_matrix(predicted, target, similarity, inverse(temperature, len(predicted)), bilinear)
+        scores = score_matrix(predicted, target, similarity, inverse(temperature))
         steps.append(from_scores_info_nce(scores, **options))
-    return multiply(mpf(1) / len(steps), add(*steps))
-
-
-def _latest(queue: Matrix, slots: int | None) -> Matrix:
-    """Hold what a queue of so many slots keeps of all that was pushed; None for an array."""
-    return _constant(queue if slots is None else queue[-slots:])
+    return mean_of(*steps)
 
 
 def moco(
     query: Matrix, key: Matrix, queue: Matrix, *, slots: int | None = None, mask: Nested = None, **options: Any
 ) -> Nested:
     """Negatives from the queue only, pushed in one go to a queue of so many slots, whose last ones they take."""
-    rows = _latest(queue, slots)
-    takes_part = [row[-len(rows) :] for row in mask] if mask else None
-    return info_nce(query, key, rows, mask=takes_part, **options)
+    rows, mask = _bank(_constant(queue), slots, mask)
+    return info_nce(query, key, rows, mask=mask, **options)
 
 
 def moco_v3(
     query_a: Matrix, query_b: Matrix, key_a: Matrix, key_b: Matrix, *, temperature: Nested = 0.2, **options: Any
 ) -> Nested:
     """Queries of each view against keys of the other, times twice the temperature."""
-    keys = {name: _constant(key) for name, key in (("b", key_b), ("a", key_a))}
-    parts = (
-        _multiplied(info_nce, query, key, temperature=temperature, by=temperature, **options)
-        for query, key in ((query_a, keys["b"]), (query_b, keys["a"]))
-    )
-    return multiply(2, add(*parts))
+    loss = partial(_multiplied, info_nce, temperature=temperature, by=temperature, **options)
+    return multiply(2, add(loss(query_a, _constant(key_b)), loss(query_b, _constant(key_a))))
 
 
 def _multiplied(
@@ -917,13 +766,13 @@ def nnclr(
     negatives: str = "batch",
     symmetric: bool = False,
     temperature: Nested = 0.1,
-    similarity: str = "cosine",
+    similarity: Similarity = "cosine",
     **options: Any,
 ) -> Nested:
     """InfoNCE of the support row most similar to each row of the first view."""
-    rows = _latest(support, slots)
-    compare = SIMILARITIES[similarity]
-    nearest = [rows[max(range(len(rows)), key=[compare(x, row) for row in rows].__getitem__)] for x in view_a]
+    rows, _ = _bank(_constant(support), slots, None)
+    compared = score_matrix(view_a, rows, similarity)
+    nearest = [rows[max(range(len(rows)), key=scores.__getitem__)] for scores in compared]
     loss = nt_xent if negatives == "views" else partial(info_nce, symmetric=symmetric)
     return loss(nearest, view_b, temperature=temperature, similarity=similarity, **options)
 
@@ -935,17 +784,15 @@ def relic(
     keys: Nested = None,
     slots: int | None = None,
     temperature: Nested = 0.1,
-    similarity: str = "cosine",
-    bilinear: Matrix | None = None,
+    similarity: Similarity = "cosine",
     mask: Nested = None,
     **options: Any,
 ) -> Nested:
     """RELIC: InfoNCE, and the divergence of one view's distribution from the other's, of the views and a bank."""
-    scale = inverse(temperature, len(view_a))
-    bank = [] if keys is None else keys if slots is None else _latest(keys, slots)
-    forward = score_matrix(view_a, view_b + bank, similarity, scale, bilinear)
-    backward = score_matrix(view_b, view_a + bank, similarity, scale, bilinear)
-    mask = [row[: len(view_a)] + row[len(row) - len(bank) :] for row in mask] if mask else None
+    scale = inverse(temperature)
+    bank, mask = _bank(keys, slots, mask, len(view_a))
+    forward = score_matrix(view_a, view_b + bank, similarity, scale)
+    backward = score_matrix(view_b, view_a + bank, similarity, scale)
     return reduce_relic(forward, backward, mask=mask, **options)
 
 
@@ -962,29 +809,24 @@ def proto_nce(
     queue: Nested = None,
     slots: int | None = None,
     temperature: Nested = 0.1,
-    similarity: str = "cosine",
+    similarity: Similarity = "cosine",
     mask: Nested = None,
-    weights: Nested = None,
-    reduction: str = "mean",
+    **options: Any,
 ) -> Nested:
     """ProtoNCE: mean over one or two clusterings of the cross-entropy of the own prototype; InfoNCE of the keys."""
     clusterings = [(prototypes, assignments, concentrations)]
     if prototypes_2 is not None:
         clusterings.append((prototypes_2, assignments_2, concentrations_2))
-    options: dict[str, Any] = {"weights": weights, "reduction": reduction}
     terms = []
     for centres, own, widths in clusterings:
-        similarities = score_matrix(embeddings, _constant(centres), similarity, mpf(1))
+        similarities = score_matrix(embeddings, _constant(centres), similarity)
         held = [_held(width) for width in widths]
         scores = [[s / width for s, width in zip(row, held, strict=True)] for row in similarities]
         terms.append(from_scores_info_nce(scores, positives=own, mask=mask, **options))
-    loss = multiply(mpf(1) / len(terms), add(*terms))
     if key is None:
-        return loss
-    options |= {"temperature": temperature, "similarity": similarity}
-    if queue is None:
-        return add(loss, info_nce(embeddings, key, **options))
-    return add(loss, moco(embeddings, key, queue, slots=slots, **options))
+        return mean_of(*terms)
+    of_keys = info_nce if queue is None else partial(moco, queue=queue, slots=slots)
+    return add(mean_of(*terms), of_keys(embeddings, key, temperature=temperature, similarity=similarity, **options))
 
 
 def concentrations(
@@ -1026,23 +868,26 @@ def percentile(numbers: Row, at: Number) -> Number:
 # --- losses of labelled embeddings ----------------------------------------------------------------------------------
 
 
-def _columns_and_pairs(
+def _of_labels(
+    reduce: Callable[..., Nested],
     embeddings: Matrix,
-    labels: list[int],
-    mask: Nested,
+    labels: Row,
     *,
     keys: Nested = None,
     key_labels: Nested = None,
     slots: int | None = None,
-) -> tuple[Matrix, Pairs]:
-    """The batch among itself, or keys, or what a queue of so many slots keeps of them."""
-    if keys is None:
-        return embeddings, label_pairs(labels, mask)
-    if slots is None:
-        return keys, label_pairs_of(labels, key_labels, mask)
-    rows = _latest(keys, slots)
-    takes_part = [row[-len(rows) :] for row in mask] if mask else None
-    return rows, label_pairs_of(labels, key_labels[-len(rows) :], takes_part)
+    temperature: Nested = 1.0,
+    similarity: Similarity = "cosine",
+    mask: Nested = None,
+    **options: Any,
+) -> Nested:
+    """A loss of the batch among itself, or of the batch and keys, or of what a queue of so many slots holds of them."""
+    columns = embeddings
+    if keys is not None:
+        columns, mask = _bank(keys, slots, mask)
+        key_labels = key_labels[-len(columns) :]
+    scores = score_matrix(embeddings, columns, similarity, inverse(temperature))
+    return reduce(scores, label_pairs(labels, key_labels, mask), **options)
 
 
 def _jaccard(a: Row, b: Row) -> Number:
@@ -1053,63 +898,32 @@ def _jaccard(a: Row, b: Row) -> Number:
 
 def supcon(
     embeddings: Matrix,
-    labels: list[Any],
+    labels: Row,
     *,
-    keys: Nested = None,
-    key_labels: Nested = None,
-    slots: int | None = None,
     temperature: Nested = 0.1,
     base_temperature: Nested = None,
-    multi_positive: str = "each",
-    similarity: str = "cosine",
-    bilinear: Matrix | None = None,
     mask: Nested = None,
-    weights: Nested = None,
-    reduction: str = "mean",
+    **options: Any,
 ) -> Nested:
     """SupCon: positive are the others of the same label, or the keys of it; or those that share labels, weighted."""
+    loss = partial(_of_labels, reduce_info_nce, embeddings, labels, mask=mask)
     if isinstance(labels[0], list):
-        shares = [[_jaccard(a, b) for b in labels] for a in labels]
-        size = range(len(labels))
-        alone = [[i != j and (mask is None or mask[i][j]) for j in size] for i in size]
-        return contrast(
-            embeddings,
-            objective="info_nce",
-            positives=shares,
-            multi_positive=multi_positive,
-            temperature=temperature,
-            similarity=similarity,
-            bilinear=bilinear,
-            mask=alone,
-            weights=weights,
-            reduction=reduction,
-        )
-    columns, pairs = _columns_and_pairs(embeddings, labels, mask, keys=keys, key_labels=key_labels, slots=slots)
-
-    def loss(*, weights: Nested, reduction: str) -> Nested:
-        return reduce_rows(
-            score_matrix(embeddings, columns, similarity, inverse(temperature, len(embeddings)), bilinear),
-            pairs,
-            weights,
-            reduction,
-            lambda row, p, q: info_nce_row(row, p, q, multi_positive),
-        )
-
+        shared = [[_jaccard(a, b) for b in labels] for a in labels]
+        alone = _without_oneself(mask, shared)
+        loss = partial(contrast, embeddings, objective="info_nce", positives=shared, mask=alone)
     if base_temperature is None:
-        return loss(weights=weights, reduction=reduction)
-    each = temperature if isinstance(temperature, list) else [temperature]
-    base = mpf(base_temperature)
-    factors = [mpf(t) / base for t in each]
+        return loss(temperature=temperature, **options)
+    factors = [mpf(t) / mpf(base_temperature) for t in of_each(temperature, len(embeddings))]
     by = factors if isinstance(temperature, list) else factors[0]
-    return _multiplied(loss, by=by, weights=weights, reduction=reduction)
+    return _multiplied(loss, by=by, temperature=temperature, **options)
 
 
 def nca(
     embeddings: Matrix,
-    labels: list[int],
+    labels: Row,
     *,
     temperature: Nested = 1.0,
-    similarity: str = "neg_sq_euclidean",
+    similarity: Similarity = "neg_sq_euclidean",
     **options: Any,
 ) -> Nested:
     """NCA: the share of all that have the same label."""
@@ -1118,44 +932,16 @@ def nca(
     )
 
 
-def contrastive(
-    embeddings: Matrix,
-    labels: list[int],
-    *,
-    keys: Nested = None,
-    key_labels: Nested = None,
-    slots: int | None = None,
-    similarity: str = "neg_euclidean",
-    temperature: Nested = 1.0,
-    bilinear: Matrix | None = None,
-    mask: Nested = None,
-    **options: Any,
-) -> Nested:
+def contrastive(embeddings: Matrix, labels: Row, *, similarity: Similarity = "neg_euclidean", **options: Any) -> Nested:
     """Contrastive loss of all pairs."""
-    columns, pairs = _columns_and_pairs(embeddings, labels, mask, keys=keys, key_labels=key_labels, slots=slots)
-    return reduce_contrastive(
-        score_matrix(embeddings, columns, similarity, inverse(temperature, len(embeddings)), bilinear), pairs, **options
-    )
+    return _of_labels(reduce_contrastive, embeddings, labels, similarity=similarity, **options)
 
 
 def triplet_from_labels(
-    embeddings: Matrix,
-    labels: list[int],
-    *,
-    keys: Nested = None,
-    key_labels: Nested = None,
-    slots: int | None = None,
-    similarity: str = "neg_euclidean",
-    temperature: Nested = 1.0,
-    bilinear: Matrix | None = None,
-    mask: Nested = None,
-    **options: Any,
+    embeddings: Matrix, labels: Row, *, similarity: Similarity = "neg_euclidean", **options: Any
 ) -> Nested:
     """Triplet loss of triplets that the labels make."""
-    columns, pairs = _columns_and_pairs(embeddings, labels, mask, keys=keys, key_labels=key_labels, slots=slots)
-    return reduce_triplets(
-        score_matrix(embeddings, columns, similarity, inverse(temperature, len(embeddings)), bilinear), pairs, **options
-    )
+    return _of_labels(reduce_triplets, embeddings, labels, similarity=similarity, **options)
 
 
 def triplet(
@@ -1163,26 +949,16 @@ def triplet(
     positive: Matrix,
     negative: Matrix,
     *,
-    margin: Number = 0.2,
-    form: str = "margin",
-    average: str = "all",
-    similarity: str = "neg_euclidean",
+    similarity: Similarity = "neg_euclidean",
     temperature: Nested = 1.0,
-    bilinear: Matrix | None = None,
     mask: Nested = None,
-    weights: Nested = None,
-    reduction: str = "mean",
+    **options: Any,
 ) -> Nested:
     """Triplet loss of given triplets."""
-    mask = mask or [True] * len(anchor)
-    losses = []
-    scale = inverse(temperature, len(anchor))
-    scales = scale if isinstance(scale, list) else [scale] * len(anchor)
-    for takes_part, x, y, z, own_scale in zip(mask, anchor, positive, negative, scales, strict=True):
-        ((own, other),) = score_matrix([x], [y, z], similarity, own_scale, bilinear)
-        losses.append(triplet_term(-own, -other, margin, form) if takes_part else mpf(0))
-    sizes = [int(takes_part and (average == "all" or loss > 0)) for takes_part, loss in zip(mask, losses, strict=True)]
-    return reduce_losses(losses, sizes, weights, reduction)
+    columns = [[near, far] for near, far in zip(positive, negative, strict=True)]
+    scores = score_rows(anchor, columns, similarity, inverse(temperature))
+    pairs: Pairs = [([0], [1]) if takes_part else ([], []) for takes_part in mask or [True] * len(anchor)]
+    return reduce_triplets(scores, pairs, **options)
 
 
 def _of_pair_weights(pair_weights: Nested, positives: Nested, mask: Nested) -> tuple[Nested, Nested]:
@@ -1205,8 +981,13 @@ def _with_logs(scores: Matrix, pairs: Pairs, pair_weights: Nested) -> Matrix:
     ]
 
 
+def _with_masks(arrays: list[Matrix], mask: Nested) -> list[tuple[Matrix, Row]]:
+    """Arrays of tokens, each with the tokens that take part."""
+    return list(zip(arrays, _or_all(mask, arrays), strict=True))
+
+
 def contrast(
-    x: Matrix,
+    x: Nested,
     y: Nested = None,
     *,
     objective: str,
@@ -1223,58 +1004,39 @@ def contrast(
     document_mask: Nested = None,
     temperature: Nested = 1.0,
     symmetric: bool = False,
-    similarity: str = "cosine",
-    bilinear: Matrix | None = None,
+    similarity: Similarity = "cosine",
     mask: Nested = None,
-    weights: Nested = None,
-    reduction: str = "mean",
+    **options: Any,
 ) -> Nested:
     """A named objective over a named pairing."""
-    if similarity.startswith("max_sim"):
-        normalize = similarity == "max_sim"
-        scores = token_scores(x, y, inverse(temperature, len(x)), query_mask, document_mask, normalize=normalize)
-    else:
-        scores = score_matrix(x, x if y is None else y, similarity, inverse(temperature, len(x)), bilinear)
-    mask = mask or [[True] * len(scores[0]) for _ in scores]
+    y, scale = x if y is None else y, inverse(temperature)
+    if isinstance(x[0][0], list):
+        x, y = _with_masks(x, query_mask), _with_masks(y, document_mask)
+    scores = score_matrix(x, y, similarity, scale)
+    mask = _or_all(mask, scores)
     if pairing == "labels":
         positives = [[a == b for b in columns or labels] for a in labels]
-    if pairing == "labels" and columns is None:
-        mask = [[takes_part and i != j for j, takes_part in enumerate(row)] for i, row in enumerate(mask)]
+        mask = _without_oneself(mask, scores) if columns is None else mask
     if pairing == "smoothed":
         share = mpf(smoothing) / len(scores[0])
         positives = [[share + (1 - mpf(smoothing)) * (i == j) for j in range(len(row))] for i, row in enumerate(scores)]
     if pairing == "queue":
-        mask = [
-            [takes_part and (j == i or j >= len(mask)) for j, takes_part in enumerate(row)]
-            for i, row in enumerate(mask)
-        ]
-    row_losses: Mapping[str, Callable[..., Number]] = {
-        "info_nce": info_nce_row,
-        "flat_nce": dcl_row,
+        n = len(mask)
+        mask = [[part and (j == i or j >= n) for j, part in enumerate(row)] for i, row in enumerate(mask)]
+    row_losses: Mapping[str, RowLoss] = {
+        "info_nce": partial(info_nce_row, multi_positive=multi_positive),
+        "flat_nce": partial(dcl_row, multi_positive=multi_positive),
         "info_nce_anchor": partial(anchored_row, n_columns=n_columns, nu=nu),
     }
-    row_loss = row_losses[objective]
+    options |= {"needs_negative": objective == "flat_nce"}
     positives, mask = _of_pair_weights(pair_weights, positives, mask)
-
-    def reduced(matrix: Matrix, pairs: Pairs, pair_weights: Nested = pair_weights) -> Nested:
-        matrix = _with_logs(matrix, pairs, pair_weights)
-        return reduce_rows(
-            matrix,
-            pairs,
-            weights,
-            reduction,
-            lambda row, p, q: row_loss(row, p, q, multi_positive),
-            needs_negative=objective == "flat_nce",
-        )
-
-    if pairing == "two_views":
-        return reduced(scores, view_pairs(len(x) // 2, mask))
-    forward = reduced(scores, pairs_of(len(scores), len(scores[0]), positives, mask))
-    if not symmetric:
+    pairs = view_pairs(len(x) // 2, mask) if pairing == "two_views" else pairs_of(scores, positives, mask)
+    forward = reduce_rows(row_losses[objective], _with_logs(scores, pairs, pair_weights), pairs, **options)
+    if not symmetric or pairing == "two_views":
         return forward
-    turned = pairs_of(len(scores), len(scores[0]), transpose(positives) if positives else None, transpose(mask))
-    backward = of_columns(x, x if y is None else y, similarity, inverse(temperature, len(x)), bilinear)
-    return _half_sum(forward, reduced(backward, turned, pair_weights and transpose(pair_weights)))
+    pairs = pairs_of(scores, transpose(positives), transpose(mask))
+    backward = _with_logs(of_columns(x, y, similarity, scale), pairs, transpose(pair_weights))
+    return mean_of(forward, reduce_rows(row_losses[objective], backward, pairs, **options))
 
 
 # --- bounds ---------------------------------------------------------------------------------------------------------
@@ -1291,11 +1053,10 @@ def bounds_info_nce_anchor(scores: Matrix, *, nu: Number = 1, form: str = "bound
     entropy = -n * mp.log(1 / (n + nu)) / (n + nu) - nu * mp.log(nu / (n + nu)) / (n + nu)
     losses = []
     for i, row in enumerate(scores):
-        ratios = [mp.exp(s) for s in row]
-        noise = [j for j in range(len(row)) if j != i]
-        shown = [[i, *(j for j in noise if j != m)] for m in noise]
-        paired = mean([-mp.log(ratios[i] / (nu + mp.fsum(ratios[j] for j in those))) for those in shown])
-        anchored = -mp.log(nu / (nu + mp.fsum(ratios[j] for j in noise)))
+        own, noise = mp.exp(row[i]), [mp.exp(s) for s in _others(row, i)]
+        shown = [[own, *_others(noise, m)] for m in range(len(noise))]
+        paired = mean([-mp.log(own / (nu + mp.fsum(those))) for those in shown])
+        anchored = -mp.log(nu / (nu + mp.fsum(noise)))
         losses.append((n * paired + nu * anchored) / (n + nu))
     bound = (n + nu) * (entropy - mean(losses)) / n
     return bound if form == "bound" else _instead(mean(_diagonal(scores)), bound)
@@ -1303,20 +1064,14 @@ def bounds_info_nce_anchor(scores: Matrix, *, nu: Number = 1, form: str = "bound
 
 def bounds_dual(scores: Matrix, u: Row) -> Number:
     """Lemma 3.3 of the FlatNCE paper: mean of 1 - u - exp(-u) times the mean of the exponentials of the contrasts."""
-    terms = [
-        1 - u[i] - mp.exp(-u[i]) * mp.fsum(mp.exp(s - row[i]) for j, s in enumerate(row) if j != i) / (len(row) - 1)
-        for i, row in enumerate(scores)
-    ]
-    return mp.fsum(terms) / len(terms)
+    contrasts = [mean([mp.exp(s - row[i]) for s in _others(row, i)]) for i, row in enumerate(scores)]
+    return mean([1 - own - mp.exp(-own) * contrast for own, contrast in zip(u, contrasts, strict=True)])
 
 
 def bounds_dual_critic(scores: Matrix, *, include_positive: bool = False) -> Row:
     """The u that maximises the dual bound, without or with the positive among the sums."""
-    result = []
-    for i, row in enumerate(scores):
-        contrasts = [mp.exp(s - row[i]) for j, s in enumerate(row) if include_positive or j != i]
-        result.append(mp.log(mp.fsum(contrasts) / len(contrasts)))
-    return result
+    columns = [row if include_positive else _others(row, i) for i, row in enumerate(scores)]
+    return [mp.log(mean([mp.exp(s - row[i]) for s in columns[i]])) for i, row in enumerate(scores)]
 
 
 def bounds_fdv(scores: Matrix) -> Number:
@@ -1345,19 +1100,17 @@ def bounds_tuba(scores: Matrix, log_baseline: Nested) -> Number:
     """Equation 8 of Poole et al.: 1 + mean of log(e^g / a) of pairs, minus the mean of e^g / a of the others."""
     a = _baseline(scores, log_baseline)
     own = [mp.log(mp.exp(row[i]) / a[i]) for i, row in enumerate(scores)]
-    return 1 + mean(own) - mean([mp.exp(s) / a[i] for i, row in enumerate(scores) for j, s in enumerate(row) if j != i])
+    return 1 + mean(own) - mean([mp.exp(s) / a[i] for i, row in enumerate(scores) for s in _others(row, i)])
 
 
 def bounds_interpolated(scores: Matrix, log_baseline: Nested, *, alpha: Number) -> Number:
     """Equation 13 of Poole et al.: the baseline mixed with the mean over the row without one of its entries."""
-    a = _baseline(scores, log_baseline)
     first, second = [], []
-    for i, row in enumerate(scores):
-        mixed = [
-            alpha * mean([mp.exp(s) for m, s in enumerate(row) if m != j]) + (1 - alpha) * a[i] for j in range(len(row))
-        ]
-        first += [mp.log(mp.exp(row[i]) / mixed[j]) for j in range(len(row)) if j != i]
-        second += [mp.exp(s) / mixed[i] for j, s in enumerate(row) if j != i]
+    for i, (row, a) in enumerate(zip(scores, _baseline(scores, log_baseline), strict=True)):
+        ratios = [mp.exp(s) for s in row]
+        mixed = [alpha * mean(_others(ratios, j)) + (1 - alpha) * a for j in range(len(row))]
+        first += [mp.log(ratios[i] / m) for m in _others(mixed, i)]
+        second += [r / mixed[i] for r in _others(ratios, i)]
     return 1 + mean(first) - mean(second)
 
 
@@ -1450,11 +1203,6 @@ def maskable(bound: Callable[..., Nested]) -> Callable[..., Nested]:
     return of_some
 
 
-def mean(numbers: Row) -> Number:
-    """Arithmetic mean."""
-    return mp.fsum(numbers) / len(numbers)
-
-
 def _diagonal(scores: Matrix) -> Row:
     """List the scores of the pairs."""
     return [row[i] for i, row in enumerate(scores)]
@@ -1462,13 +1210,12 @@ def _diagonal(scores: Matrix) -> Row:
 
 def _off_diagonal(scores: Matrix) -> Row:
     """List the scores of all that are no pairs."""
-    return [s for i, row in enumerate(scores) for j, s in enumerate(row) if j != i]
+    return [s for i, row in enumerate(scores) for s in _others(row, i)]
 
 
 def _baseline(scores: Matrix, log_baseline: Nested) -> Row:
     """The baseline of every row, given for each or once for all."""
-    each = log_baseline if isinstance(log_baseline, list) else [log_baseline]
-    return [mp.exp(b) for b in (each * len(scores) if len(each) == 1 else each)]
+    return [mp.exp(b) for b in of_each(log_baseline, len(scores))]
 
 
 def _instead(value: Number, surrogate: Number) -> Number:
@@ -1479,105 +1226,61 @@ def _instead(value: Number, surrogate: Number) -> Number:
 # --- densities ------------------------------------------------------------------------------------------------------
 
 
-def density_local_nce(
-    data_scores: Row,
-    noise_scores: Matrix,
-    data_log_q: Row,
-    noise_log_q: Nested,
-    *,
-    mask: Nested = None,
-    weights: Nested = None,
-    reduction: str = "mean",
-) -> Nested:
+def density_local_nce(data_scores: Row, noise_scores: Matrix, **options: Any) -> Nested:
     """Minus the logs of the probabilities, e^s / (e^s + k q), that data are data, and their rests for the noise."""
-    losses = []
-    for s, own_q, samples in zip(data_scores, data_log_q, _samples(noise_scores, noise_log_q, mask), strict=True):
+
+    def loss(s: Number, own_q: Number, samples: Samples) -> Number:
         k = len(samples)
-        loss = -mp.log(mp.exp(s) / (mp.exp(s) + k * mp.exp(own_q)))
-        losses.append(loss - mp.fsum(mp.log(k * mp.exp(q) / (mp.exp(t) + k * mp.exp(q))) for t, q in samples))
-    return reduce_losses(losses, [1] * len(losses), weights, reduction)
+        own = -mp.log(mp.exp(s) / (mp.exp(s) + k * mp.exp(own_q)))
+        return own - mp.fsum(mp.log(k * mp.exp(q) / (mp.exp(t) + k * mp.exp(q))) for t, q in samples)
+
+    return _of_contexts(loss, data_scores, noise_scores, **options)
 
 
-def density_negative_sampling(
-    data_scores: Row, noise_scores: Matrix, *, mask: Nested = None, weights: Nested = None, reduction: str = "mean"
-) -> Nested:
+def density_negative_sampling(data_scores: Row, noise_scores: Matrix, **options: Any) -> Nested:
     """Minus log of the logistic function of the data's score, and of minus the noise's."""
-    losses = [
-        logistic_row([s, *(t for t, _ in samples)], [0], list(range(1, len(samples) + 1)))
-        for s, samples in zip(data_scores, _samples(noise_scores, None, mask), strict=True)
-    ]
-    return reduce_losses(losses, [1] * len(losses), weights, reduction)
+
+    def loss(s: Number, _: Number, samples: Samples) -> Number:
+        return logistic_row([s, *(t for t, _ in samples)], [0], list(range(1, len(samples) + 1)))
+
+    return _of_contexts(loss, data_scores, noise_scores, **options)
 
 
-def density_ranking_nce(
-    data_scores: Row,
-    noise_scores: Matrix,
-    data_log_q: Nested = None,
-    noise_log_q: Nested = None,
-    *,
-    mask: Nested = None,
-    weights: Nested = None,
-    reduction: str = "mean",
-) -> Nested:
+def density_ranking_nce(data_scores: Row, noise_scores: Matrix, **options: Any) -> Nested:
     """Minus log of the data's share of the ratios e^s / q of data and noise."""
-    data_log_q = data_log_q or [mpf(0)] * len(data_scores)
-    losses = []
-    for s, own_q, samples in zip(data_scores, data_log_q, _samples(noise_scores, noise_log_q, mask), strict=True):
+
+    def loss(s: Number, own_q: Number, samples: Samples) -> Number:
         own = mp.exp(s) / mp.exp(own_q)
-        losses.append(-mp.log(own / (own + mp.fsum(mp.exp(t) / mp.exp(q) for t, q in samples))))
-    return reduce_losses(losses, [1] * len(losses), weights, reduction)
+        return -mp.log(own / (own + mp.fsum(_ratios(samples))))
+
+    return _of_contexts(loss, data_scores, noise_scores, **options)
 
 
-def density_info_nce_anchor(
-    data_scores: Row,
-    noise_scores: Matrix,
-    data_log_q: Nested,
-    noise_log_q: Nested,
-    *,
-    nu: Number = 1,
-    mask: Nested = None,
-    weights: Nested = None,
-    reduction: str = "mean",
-) -> Nested:
+def density_info_nce_anchor(data_scores: Row, noise_scores: Matrix, *, nu: Number = 1, **options: Any) -> Nested:
     """Minus logs of posteriors: of the data among all samples but one, in turn, and of the anchor among all samples."""
-    losses, sizes = [], []
-    for s, own_q, samples in zip(data_scores, data_log_q, _samples(noise_scores, noise_log_q, mask), strict=True):
-        own, ratios = mp.exp(s) / mp.exp(own_q), [mp.exp(t) / mp.exp(q) for t, q in samples]
-        sizes.append(len(ratios) > 0)
-        if not ratios:
-            losses.append(mpf(0))
-            continue
-        others = [mp.fsum(ratios[:m] + ratios[m + 1 :]) for m in range(len(ratios))]
-        paired = mean([-mp.log(own / (own + nu + rest)) for rest in others])
-        losses.append(paired - nu * mp.log(nu / (nu + mp.fsum(ratios))) / len(ratios))
-    return reduce_losses(losses, sizes, weights, reduction)
+
+    def loss(s: Number, own_q: Number, samples: Samples) -> Number:
+        own, noise = mp.exp(s) / mp.exp(own_q), _ratios(samples)
+        paired = mean([-mp.log(own / (own + nu + mp.fsum(_others(noise, m)))) for m in range(len(noise))])
+        return paired - nu * mp.log(nu / (nu + mp.fsum(noise))) / len(noise)
+
+    return _of_contexts(loss, data_scores, noise_scores, needs_noise=True, **options)
 
 
 def density_log_partition(noise_scores: Matrix, noise_log_q: Nested, *, mask: Nested = None) -> Row:
     """Log of the mean of the importance weights e^s / q."""
-    return [
-        mp.log(mean([mp.exp(t) / mp.exp(q) for t, q in samples]))
-        for samples in _samples(noise_scores, noise_log_q, mask)
-    ]
+    return [mp.log(mean(_ratios(samples))) for samples in _samples(noise_scores, noise_log_q, mask)]
 
 
 def density_sampled_softmax(
-    data_scores: Row,
-    noise_scores: Matrix,
-    data_log_q: Nested,
-    noise_log_q: Nested,
-    *,
-    include_positive: bool = True,
-    mask: Nested = None,
-    weights: Nested = None,
-    reduction: str = "mean",
+    data_scores: Row, noise_scores: Matrix, *, include_positive: bool = True, **options: Any
 ) -> Nested:
     """Minus log of e^s over the mean of the importance weights, of the data too unless they are left out."""
-    losses = []
-    for i, samples in enumerate(_samples(noise_scores, noise_log_q, mask)):
-        drawn = [*samples, *([(data_scores[i], data_log_q[i])] if include_positive else [])]
-        losses.append(-mp.log(mp.exp(data_scores[i]) / mean([mp.exp(t) / mp.exp(q) for t, q in drawn])))
-    return reduce_losses(losses, [1] * len(losses), weights, reduction)
+
+    def loss(s: Number, own_q: Number, samples: Samples) -> Number:
+        return -mp.log(mp.exp(s) / mean(_ratios([*samples, (s, own_q)] if include_positive else samples)))
+
+    return _of_contexts(loss, data_scores, noise_scores, **options)
 
 
 def density_full_softmax(scores: Matrix, targets: list[int], **options: Any) -> Nested:
@@ -1593,7 +1296,7 @@ def density_recover_log_prob(scores: Matrix, log_q: Nested) -> Row:
 
 def density_self_normalization(scores: Matrix, log_q: Nested = None, *, mask: Nested = None, field: str) -> Number:
     """Mean or standard deviation over contexts of log Z, or the mean number of samples that carry it."""
-    rows = [[mp.exp(t) / mp.exp(q) for t, q in samples] for samples in _samples(scores, log_q, mask)]
+    rows = [_ratios(samples) for samples in _samples(scores, log_q, mask)]
     log_z = [mp.log(mp.fsum(row) / (1 if log_q is None else len(row))) for row in rows]
     if field == "mean":
         return mean(log_z)
@@ -1604,17 +1307,39 @@ def density_self_normalization(scores: Matrix, log_q: Nested = None, *, mask: Ne
     return mean([mp.fsum(row) ** 2 / mp.fsum(w * w for w in row) for row in rows])
 
 
-def _samples(scores: Matrix, log_q: Nested, mask: Nested = None) -> list[list[tuple[Number, Number]]]:
+def _of_contexts(
+    loss: Callable[[Number, Number, Samples], Number],
+    data_scores: Row,
+    noise_scores: Matrix,
+    data_log_q: Nested = None,
+    noise_log_q: Nested = None,
+    *,
+    needs_noise: bool = False,
+    mask: Nested = None,
+    **options: Any,
+) -> Nested:
+    """Reduce a loss of every context: the score and log-density of its data, and its samples of noise."""
+    samples = _samples(noise_scores, noise_log_q, mask)
+    counts = [bool(own) or not needs_noise for own in samples]
+    contexts = zip(counts, data_scores, data_log_q or [mpf(0)] * len(counts), samples, strict=True)
+    return reduce_losses([loss(*of) if count else mpf(0) for count, *of in contexts], counts, **options)
+
+
+def _samples(scores: Matrix, log_q: Nested, mask: Nested = None) -> list[Samples]:
     """Score and log-density of every sample that takes part, by context."""
     if log_q is None:
         log_q = [mpf(0)] * len(scores[0])
     if not isinstance(log_q[0], list):
         log_q = [log_q] * len(scores)
-    mask = mask or [[True] * len(row) for row in scores]
     return [
         [(s, q) for s, q, takes_part in zip(*rows, strict=True) if takes_part]
-        for rows in zip(scores, log_q, mask, strict=True)
+        for rows in zip(scores, log_q, _or_all(mask, scores), strict=True)
     ]
+
+
+def _ratios(samples: Samples) -> Row:
+    """The ratio e^s / q of every sample."""
+    return [mp.exp(s) / mp.exp(q) for s, q in samples]
 
 
 # --- diagnostics ----------------------------------------------------------------------------------------------------
@@ -1629,7 +1354,7 @@ def diagnostics_headroom(scores: Matrix, *, positives: Nested = None, mask: Nest
 def diagnostics_alignment(x: Matrix, y: Matrix, *, power: Number = 2.0, weights: Nested = None) -> Number:
     """Mean power of the distance of the pairs on the unit sphere."""
     apart = [-neg_sq_euclidean(unit(a), unit(b)) for a, b in zip(x, y, strict=True)]
-    return reduce_losses([mp.sqrt(d) ** mpf(power) for d in apart], [1] * len(x), weights, "mean")
+    return reduce_losses([mp.sqrt(d) ** mpf(power) for d in apart], [1] * len(x), weights=weights)
 
 
 def diagnostics_uniformity(x: Matrix, *, t: Number = 2.0) -> Number:
@@ -1648,8 +1373,7 @@ def two_tower(
     log_q: Nested = None,
     negative_log_q: Nested = None,
     temperature: Nested = 1.0,
-    similarity: str = "dot",
-    bilinear: Matrix | None = None,
+    similarity: Similarity = "dot",
     mask: Nested = None,
     **options: Any,
 ) -> Nested:
@@ -1657,13 +1381,11 @@ def two_tower(
     columns = [*candidate, *(negative_candidates or [])]
     names = list(range(len(columns))) if ids is None else [*ids, *(negative_ids or [])]
     shift = [0] * len(columns) if log_q is None else [*log_q, *(negative_log_q or [])]
-    scores = [
-        [score - own for score, own in zip(row, shift, strict=True)]
-        for row in score_matrix(query, columns, similarity, inverse(temperature, len(query)), bilinear)
-    ]
+    scores = score_matrix(query, columns, similarity, inverse(temperature))
+    scores = [[score - own for score, own in zip(row, shift, strict=True)] for row in scores]
     takes_part = [
-        [(i == j or names[i] != names[j]) and (mask is None or mask[i][j]) for j in range(len(columns))]
-        for i in range(len(query))
+        [part and (i == j or names[i] != names[j]) for j, part in enumerate(row)]
+        for i, row in enumerate(_or_all(mask, scores))
     ]
     return from_scores_info_nce(scores, mask=takes_part, **options)
 
@@ -1675,33 +1397,29 @@ def hcl(
     temperature: Nested = 0.5,
     beta: Number = 1,
     tau_plus: Number = 0.1,
-    similarity: str = "cosine",
-    bilinear: Matrix | None = None,
-    mask: Nested = None,
-    weights: Nested = None,
-    reduction: str = "mean",
+    similarity: Similarity = "cosine",
+    **options: Any,
 ) -> Nested:
     """Contrastive loss with negatives that are weighted by powers of themselves, and debiased."""
     beta, tau_plus = mpf(beta), mpf(tau_plus)
-    stacked = view_a + view_b
-    inverses = inverse(temperature, len(stacked))
-    scores = score_matrix(stacked, stacked, similarity, inverses, bilinear)
-    floors = [-_held(x) for x in (inverses if isinstance(inverses, list) else [inverses] * len(stacked))]
-    losses, counts = [], []
-    for row, (p, q), floor in zip(scores, view_pairs(len(view_a), mask), floors, strict=True):
-        counts.append(bool(p))
-        if not p or not q:
-            losses.append(mpf(0))
-            continue
-        positive = mp.fsum(mp.exp(row[j]) for j in p)
+
+    def row_loss(row: Row, p: list[int], q: list[int], floor: Number) -> Number:
+        if not q:
+            return mpf(0)
+        positive = sum_exp(row, p)
         importance = [mp.exp(beta * row[j]) for j in q]
         weighted = mp.fsum(w * mp.exp(row[j]) for w, j in zip(importance, q, strict=True))
         negatives = len(q) * weighted / mp.fsum(importance)
         negatives = (negatives - tau_plus * len(q) * positive) / (1 - tau_plus)
-        if similarity == "cosine" and bilinear is None:
+        if similarity == "cosine":
             negatives = max(negatives, len(q) * mp.exp(floor))
-        losses.append(mp.log(1 + max(negatives, 0) / positive))
-    return reduce_losses(losses, counts, _for_every_view(weights, len(view_a)), reduction)
+        return mp.log(1 + max(negatives, 0) / positive)
+
+    def reduce(scores: Matrix, pairs: Pairs, **options: Any) -> Nested:
+        floors = [-_held(scale) for scale in of_each(inverse(temperature), len(scores))]
+        return reduce_rows(row_loss, scores, pairs, floors, **options)
+
+    return _views(reduce, view_a, view_b, temperature=temperature, similarity=similarity, **options)
 
 
 def sogclr(
@@ -1712,27 +1430,21 @@ def sogclr(
     gamma: Number = 0.9,
     temperature: Nested = 0.1,
     rho: Nested = None,
-    similarity: str = "cosine",
-    bilinear: Matrix | None = None,
+    similarity: Similarity = "cosine",
     mask: Nested = None,
-    weights: Nested = None,
-    reduction: str = "mean",
+    **options: Any,
 ) -> Nested:
     """Logarithm of a moving average of the mean of the contrasts' exponentials, which is a constant but for these."""
-    scores = score_matrix(query, key, similarity, inverse(temperature, len(query)), bilinear)
-    each = temperature if isinstance(temperature, list) else [temperature] * len(query)
-    losses, counts = [], []
-    pairs = pairs_of(len(query), len(key), None, mask)
-    for row, (p, q), memory, own in zip(scores, pairs, log_u, each, strict=True):
-        counts.append(bool(p) and bool(q))
-        if not counts[-1]:
-            losses.append(mpf(0))
-            continue
-        mean = mp.fsum(mp.exp(row[j] - row[p[0]]) for j in q) / len(q)
-        average = mean if memory == -mp.inf else (1 - mpf(gamma)) * mp.exp(memory) + mpf(gamma) * mean
-        loss = _instead(mp.log(average), mean / _held(average))
-        losses.append(loss if rho is None else mpf(own) * (loss + mpf(rho)))
-    return reduce_losses(losses, counts, weights, reduction)
+    scores = score_matrix(query, key, similarity, inverse(temperature))
+
+    def row_loss(row: Row, p: list[int], q: list[int], memory: Number, own: Number) -> Number:
+        now = mean([mp.exp(row[j] - row[p[0]]) for j in q])
+        average = now if memory == -mp.inf else (1 - mpf(gamma)) * mp.exp(memory) + mpf(gamma) * now
+        loss = _instead(mp.log(average), now / _held(average))
+        return loss if rho is None else mpf(own) * (loss + mpf(rho))
+
+    own = of_each(temperature, len(query))
+    return reduce_rows(row_loss, scores, pairs_of(scores, mask=mask), log_u, own, needs_negative=True, **options)
 
 
 def joint_info_nce(
@@ -1741,26 +1453,42 @@ def joint_info_nce(
     *,
     directions: Sequence[str] = ("query_to_key", "query_to_query", "key_to_query", "key_to_key"),
     temperature: Nested = 0.01,
-    similarity: str = "cosine",
+    similarity: Similarity = "cosine",
     mask: Nested = None,
-    weights: Nested = None,
-    reduction: str = "mean",
+    **options: Any,
 ) -> Nested:
     """Minus the log of the positive's share of all that query i, and key i, are compared with."""
     sides = {"query": query, "key": key}
     scores = {
-        f"{a}_to_{b}": score_matrix(sides[a], sides[b], similarity, inverse(temperature, len(query)))
-        for a in sides
-        for b in sides
+        f"{a}_to_{b}": score_matrix(x, y, similarity, inverse(temperature))
+        for a, x in sides.items()
+        for b, y in sides.items()
     }
-    losses, counts = [], []
-    for i in range(len(query)):
-        counts.append(mask is None or bool(mask[i][i]))
-        positive = mp.exp(scores["query_to_key"][i][i])
-        others = [j for j in range(len(query)) if j != i and (mask is None or mask[i][j])]
-        total = positive + mp.fsum(mp.exp(scores[name][i][j]) for name in directions for j in others)
-        losses.append(-mp.log(positive / total) if counts[-1] else mpf(0))
-    return reduce_losses(losses, counts, weights, reduction)
+
+    def row_loss(row: Row, p: list[int], q: list[int], *compared: Row) -> Number:
+        positive = sum_exp(row, p)
+        return -mp.log(positive / (positive + mp.fsum(sum_exp(scores, q) for scores in compared)))
+
+    first, chosen = scores["query_to_key"], [scores[name] for name in directions]
+    return reduce_rows(row_loss, first, pairs_of(first, mask=mask), *chosen, **options)
+
+
+def _guided(
+    chosen: Callable[[Matrix, Nested], dict[str, Nested]],
+    query: Matrix,
+    key: Matrix,
+    of_query: Matrix,
+    of_key: Matrix,
+    *,
+    symmetric: bool = False,
+    mask: Nested = None,
+    **options: Any,
+) -> Nested:
+    """InfoNCE of the pairs that are chosen by the cosines of a teacher or guide."""
+    forward = info_nce(query, key, **chosen(score_matrix(of_query, of_key, "cosine"), mask), **options)
+    if not symmetric:
+        return forward
+    return mean_of(forward, _guided(chosen, key, query, of_key, of_query, mask=transpose(mask), **options))
 
 
 def distillation(
@@ -1770,24 +1498,17 @@ def distillation(
     teacher_key: Matrix,
     *,
     teacher_temperature: Nested = 0.07,
-    symmetric: bool = False,
-    mask: Nested = None,
     **options: Any,
 ) -> Nested:
     """Cross-entropy with the shares of a teacher's exponentials, or its cosines brought between 0 and 1."""
 
-    def one_side(x: Matrix, y: Matrix, of_x: Matrix, of_y: Matrix, mask: Nested) -> Nested:
-        cosines = score_matrix(of_x, of_y, "cosine", mpf(1))
-        if teacher_temperature is None:
-            targets = [[(1 + c) / 2 for c in row] for row in cosines]
-        else:
-            targets = [[mp.exp(c / mpf(teacher_temperature)) for c in row] for row in cosines]
-        return info_nce(x, y, positives=targets, mask=mask, **options)
+    def target(cosine: Number) -> Number:
+        return (1 + cosine) / 2 if teacher_temperature is None else mp.exp(cosine / mpf(teacher_temperature))
 
-    forward = one_side(query, key, teacher_query, teacher_key, mask)
-    if not symmetric:
-        return forward
-    return _half_sum(forward, one_side(key, query, teacher_key, teacher_query, transpose(mask) if mask else None))
+    def chosen(cosines: Matrix, mask: Nested) -> dict[str, Nested]:
+        return {"positives": [[target(c) for c in row] for row in cosines], "mask": mask}
+
+    return _guided(chosen, query, key, teacher_query, teacher_key, **options)
 
 
 def gist_embed(
@@ -1798,26 +1519,19 @@ def gist_embed(
     *,
     margin: Number = 0,
     margin_strategy: str = "absolute",
-    symmetric: bool = False,
     temperature: Nested = 0.01,
-    mask: Nested = None,
     **options: Any,
 ) -> Nested:
     """InfoNCE without negatives that the guide scores above the positive, less a margin."""
 
-    def one_side(x: Matrix, y: Matrix, of_x: Matrix, of_y: Matrix, mask: Nested) -> Nested:
-        cosines = score_matrix(of_x, of_y, "cosine", mpf(1))
-        limits = [cosines[i][i] for i in range(len(x))]
-        limits = [c - mpf(margin) * (1 if margin_strategy == "absolute" else abs(c)) for c in limits]
+    def chosen(cosines: Matrix, mask: Nested) -> dict[str, Nested]:
+        own = _diagonal(cosines)
+        limits = [c - mpf(margin) * (1 if margin_strategy == "absolute" else abs(c)) for c in own]
+        live = _or_all(mask, cosines)
         allowed = [[i == j or c <= limits[i] for j, c in enumerate(row)] for i, row in enumerate(cosines)]
-        if mask:
-            allowed = [[a and b for a, b in zip(*rows, strict=True)] for rows in zip(allowed, mask, strict=True)]
-        return info_nce(x, y, mask=allowed, temperature=temperature, **options)
+        return {"mask": [[a and b for a, b in zip(*rows, strict=True)] for rows in zip(allowed, live, strict=True)]}
 
-    forward = one_side(query, key, guide_query, guide_key, mask)
-    if not symmetric:
-        return forward
-    return _half_sum(forward, one_side(key, query, guide_key, guide_query, transpose(mask) if mask else None))
+    return _guided(chosen, query, key, guide_query, guide_key, temperature=temperature, **options)
 
 
 def from_scores_cosent(
@@ -1825,22 +1539,15 @@ def from_scores_cosent(
 ) -> Number:
     """The logarithm of 1 and the sum over all pairs of rows of which the first has the higher grade."""
     live = [k for k in range(len(scores)) if mask is None or mask[k]]
-    weights = [mpf(1)] * len(scores) if weights is None else weights
-    terms = [
-        weights[i] * weights[j] * mp.exp(mpf(scale) * (scores[j] - scores[i]))
-        for i in live
-        for j in live
-        if grades[i] > grades[j]
-    ]
-    return mp.log1p(mp.fsum(terms))
+    weights = of_each(weights or mpf(1), len(scores))
+    pairs = [(i, j) for i in live for j in live if grades[i] > grades[j]]
+    return mp.log1p(mp.fsum(weights[i] * weights[j] * mp.exp(mpf(scale) * (scores[j] - scores[i])) for i, j in pairs))
 
 
-def cosent(
-    x: Matrix, y: Matrix, grades: Row, *, similarity: str = "cosine", bilinear: Matrix | None = None, **options: Any
-) -> Number:
+def cosent(x: Matrix, y: Matrix, grades: Row, *, similarity: Similarity = "cosine", **options: Any) -> Number:
     """CoSENT: the similarity of the embeddings of each pair."""
-    scores = [score_matrix([a], [b], similarity, mpf(1), bilinear)[0][0] for a, b in zip(x, y, strict=True)]
-    return from_scores_cosent(scores, grades, **options)
+    scores = score_rows(x, [[b] for b in y], similarity)
+    return from_scores_cosent([score for (score,) in scores], grades, **options)
 
 
 def angle_similarity(x: Row, y: Row) -> Number:
@@ -1888,6 +1595,8 @@ def evaluate(loss: str, arguments: Mapping[str, Nested], options: Mapping[str, A
         function = ORACLES[loss]
         known = inspect.signature(function).parameters
         named = {name: exact(value) for name, value in {**arguments, **options}.items() if name != "block_size"}
+        if "bilinear" in named:
+            named["similarity"] = bilinear(named.pop("bilinear"))
         positional = [named.pop(name) for name in list(known) if known[name].kind is POSITIONAL and name in named]
         return function(*positional, **named)
 
@@ -2031,11 +1740,6 @@ def _flat_nce_score_gradient(scores: Key) -> Matrix:
 def _info_nce_score_gradient(scores: Key) -> Matrix:
     with mp.workdps(DIGITS):
         return _scaled([odds / (1 + odds) for odds in _contrasts(scores)[1]], _flat_nce_score_gradient(scores))
-
-
-def _scaled(factors: Row, matrix: Matrix) -> Matrix:
-    """Multiply every row by its factor."""
-    return [[factor * entry for entry in row] for factor, row in zip(factors, matrix, strict=True)]
 
 
 def diagonal_info_nce(scores: Matrix) -> Number:
