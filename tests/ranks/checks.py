@@ -64,6 +64,11 @@ def distance(a: torch.Tensor, b: torch.Tensor) -> float:
     return float((a - b).abs().max() / max(1.0, float(b.abs().max())))
 
 
+def largest(value: Any, found: Sequence[Any], wanted: Any, slopes: Sequence[Any]) -> float:
+    """Give the largest error of a value and of gradients."""
+    return max(distance(value, wanted), *(distance(x, y) for x, y in zip(found, slopes, strict=True)))
+
+
 def part_of(place: Place, whole: torch.Tensor) -> torch.Tensor:
     """Take a rank's part of a tensor."""
     if place.entries is None:
@@ -130,33 +135,25 @@ def check_options(group: Any) -> Errors:
     weights = torch.linspace(0.25, 2.0, SAMPLES, dtype=torch.float64)
     rows, size = own_rows(group), group.size()
     errors: Errors = {}
-    for name, loss in LOSSES.items():
-        options = itertools.product(("mean", "sum"), (False, True), (None, "auto", 2), CONVENTIONS)
-        worst = 0.0
-        for reduction, weighted, block_size, convention in options:
-            shared: dict[str, Any] = {"reduction": reduction, "block_size": block_size}
-            tau = torch.tensor(0.5, dtype=torch.float64)
+    options = itertools.product(("mean", "sum"), (False, True), (None, "auto", 2), CONVENTIONS)
+    for (name, loss), (reduction, weighted, block_size, convention) in itertools.product(LOSSES.items(), options):
+        tau, count = torch.tensor(0.5, dtype=torch.float64), 2 if name == "supcon" else 3
 
-            def whole(a: Any, b: Any, t: Any) -> Any:
-                return loss(a, b, labels, t, **shared, **({"weights": weights} if weighted else {}))  # noqa: B023
+        def of(a: Any, b: Any, t: Any, own: slice = slice(None), **further: Any) -> Any:
+            if weighted:  # noqa: B023
+                further["weights"] = weights[own]
+            return loss(a, b, labels[own], t, reduction=reduction, block_size=block_size, **further)  # noqa: B023
 
-            ranks = pnce.across(group, gradients=convention)
-
-            def part(a: Any, b: Any, t: Any) -> Any:
-                own = {"weights": weights[rows]} if weighted else {}  # noqa: B023
-                return loss(a, b, labels[rows], t, across=ranks, **shared, **own)  # noqa: B023
-
-            wanted, slopes = gradients(whole, [a, b, tau], 2 if name == "supcon" else 3)
-            value, found = gradients(part, [a[rows], b[rows], tau], 2 if name == "supcon" else 3)
-            factor = size if convention == "averaged" else 1
-            worst = max(worst, distance(value, wanted))
-            for x, y in zip(found[:2], slopes[:2], strict=True):
-                worst = max(worst, 0.0 if y is None else distance(x, factor * y[rows]))
-            if len(found) > 2:
-                if convention == "summed":
-                    dist.all_reduce(found[2], group=group)
-                worst = max(worst, distance(found[2], slopes[2]))
-        errors[name] = worst
+        wanted, slopes = gradients(of, [a, b, tau], count)
+        part = partial(of, own=rows, across=pnce.across(group, gradients=convention))
+        value, found = gradients(part, [a[rows], b[rows], tau], count)
+        factor = size if convention == "averaged" else 1
+        pairs = [(x, factor * y[rows]) for x, y in zip(found[:2], slopes[:2], strict=True) if y is not None]
+        if len(found) > 2:
+            if convention == "summed":
+                dist.all_reduce(found[2], group=group)
+            pairs.append((found[2], slopes[2]))
+        errors[name] = max(errors.get(name, 0.0), distance(value, wanted), *(distance(x, y) for x, y in pairs))
     return errors
 
 
@@ -177,21 +174,17 @@ def check_second_order(group: Any) -> Errors:
         ranks = pnce.across(group, gradients=convention)
         for block_size, seen_once in ((None, False), (2, False), (2, True)):
             wanted = product(lambda x: loss(x, b, labels, 0.5, block_size=block_size), a, direction)  # noqa: B023
+
+            def part(x: torch.Tensor) -> Any:
+                return loss(x, b[rows], labels[rows], 0.5, across=ranks, block_size=block_size)  # noqa: B023
+
             with mock.patch("portable_nce._execution.matrix.is_large", return_value=seen_once):
-                found = product(
-                    lambda x: loss(x, b[rows], labels[rows], 0.5, across=ranks, block_size=block_size),  # noqa: B023
-                    a[rows],
-                    direction[rows],
-                )
-            factor = group.size() if convention == "averaged" else 1
-            key = f"{name}, {convention}"
-            errors[key] = max(errors.get(key, 0.0), distance(found, factor * wanted[rows]))
+                found = [product(part, a[rows], direction[rows])]
             if name in {"info_nce", "clip", "nt_xent"}:  # and in forward mode over reverse mode
-                slope = torch.func.grad(
-                    lambda x: loss(x, b[rows], labels[rows], 0.5, across=ranks, block_size=block_size)  # noqa: B023
-                )
-                forward: Any = torch.func.jvp(slope, (a[rows],), (direction[rows],))
-                errors[key] = max(errors[key], distance(forward[1], factor * wanted[rows]))
+                forward: Any = torch.func.jvp(torch.func.grad(part), (a[rows],), (direction[rows],))
+                found.append(forward[1])
+            exact, key = (group.size() if convention == "averaged" else 1) * wanted[rows], f"{name}, {convention}"
+            errors[key] = max(errors.get(key, 0.0), *(distance(x, exact) for x in found))
     return errors
 
 
@@ -288,8 +281,8 @@ def check_compile(group: Any, names: Sequence[str] = ("info_nce", "clip", "sigli
             tau = torch.tensor(0.5, dtype=torch.float64)
             wanted, slopes = gradients(lambda a, b, t: loss(a, b, None, t), [a, b, tau], 3)  # noqa: B023
             value, found = gradients(compiled, [a[rows], b[rows], tau], 3)
-            worst = max(worst, distance(value, wanted), distance(found[2], slopes[2]))
-            worst = max(worst, *(distance(x, size * y[rows]) for x, y in zip(found[:2], slopes[:2], strict=True)))
+            exact = [*(size * y[rows] for y in slopes[:2]), slopes[2]]
+            worst = max(worst, largest(value, found, wanted, exact))
         errors[name] = worst
     return errors
 
@@ -306,10 +299,10 @@ def check_bfloat16(group: Any) -> Errors:
             ranks = pnce.across(group, gradients="summed")
             _, found = gradients(lambda a, b: loss(a, b, labels, 0.5, across=ranks), [a[rows], b[rows]], 2)  # noqa: B023
             unit = torch.finfo(dtype).eps
-            worst = 0.0
-            for x, y in zip(found, exact, strict=True):
-                worst = max(worst, float((x.double() - y[rows]).abs().max() / (unit * y.abs().max())))
-            errors[f"{name}, {dtype}, units"] = worst
+            errors[f"{name}, {dtype}, units"] = max(
+                float((x.double() - y[rows]).abs().max() / (unit * y.abs().max()))
+                for x, y in zip(found, exact, strict=True)
+            )
     return errors
 
 
@@ -370,25 +363,20 @@ def check_modules(group: Any) -> Errors:
     loss, rows = modules.MultipleNegatives(0.5, hardness=2.0), own_rows(group)
     wanted, slopes = gradients(loss, [a, b, c - a], 3)
     value, mine = gradients(lambda *x: loss(*x, across=ranks), [a[rows], b[rows], (c - a)[rows]], 3)
-    errors["hard negatives"] = max(
-        distance(value, wanted), *(distance(x, group.size() * y[rows]) for x, y in zip(mine, slopes, strict=True))
-    )
+    errors["hard negatives"] = largest(value, mine, wanted, [group.size() * y[rows] for y in slopes])
     return errors
 
 
-class Encoder(nn.Module):
+class Encoder(Towers):
     """Two towers with dropout, and a scale."""
 
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(2)
-        self.image, self.text = (
+        self.image, self.text = (  # type: ignore[assignment]
             nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Dropout(0.3), nn.Linear(8, 4)).double() for _ in range(2)
         )
-        self.log_scale = nn.Parameter(torch.ones((), dtype=torch.float64))
-
-    def forward(self, image: Any, text: Any) -> tuple[Any, Any, Any]:
-        return self.image(image), self.text(text), self.log_scale.exp()
+        self.scale = nn.Parameter(torch.ones((), dtype=torch.float64))
 
 
 def check_chunks(group: Any) -> Errors:
@@ -512,29 +500,25 @@ def check_dying(group: Any) -> Errors:
     return refused(lambda: pnce.clip(a[rows], b[rows], logit_scale=2.0, across=pnce.across(group, gradients="summed")))
 
 
+QUICK: dict[str, Check] = {
+    "options": check_options,
+    "ddp": check_ddp,
+    "compile": partial(check_compile, names=["info_nce"]),
+    "queue": check_queue,
+    "modules": check_modules,
+    "chunks": check_chunks,
+    "faults": check_faults,
+}
 TOPICS: dict[str, dict[str, Check]] = {
     "dying": {"dying": check_dying},
-    "quick": {
-        "options": check_options,
-        "ddp": check_ddp,
-        "compile": partial(check_compile, names=["info_nce"]),
-        "queue": check_queue,
-        "modules": check_modules,
-        "chunks": check_chunks,
-        "faults": check_faults,
-    },
+    "quick": QUICK,
     "full": {
         "cases": check_cases,
-        "options": check_options,
         "second order": check_second_order,
-        "ddp": check_ddp,
         "fsdp": check_fsdp,
-        "compile": check_compile,
         "bfloat16": check_bfloat16,
-        "queue": check_queue,
-        "modules": check_modules,
-        "chunks": check_chunks,
         "chunks, fsdp": check_chunks_fsdp,
-        "faults": check_faults,
+        **QUICK,
+        "compile": check_compile,
     },
 }

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -116,9 +117,7 @@ def check_second_order(mesh: Any) -> dict[str, float]:
     """Compare products of the Hessian with a vector."""
     found, b = {}, jnp.asarray(B)
     for name in ("info_nce", "clip", "siglip", "nt_xent"):
-        alone = at_half(name)
-        mapped = over(mesh, alone)
-        slope, together = jax.grad(alone), jax.grad(mapped)
+        slope, together = jax.grad(at_half(name)), jax.grad(over(mesh, at_half(name)))
         wanted = jax.jvp(lambda a, f=slope: f(a, b), (A,), (V,))[1]
         forward = jax.jit(lambda a, v, f=together: jax.jvp(lambda a: f(a, b), (a,), (v,))[1])(A, V)
         reverse = jax.jit(jax.grad(lambda a, f=together: (f(a, b) * V).sum()))(A)
@@ -132,12 +131,9 @@ def check_half(mesh: Any) -> dict[str, Any]:
     loss = partial(pnce.info_nce, temperature=0.1)
     wanted = jax.grad(loss, (0, 1))(a, b)
     slope = jax.jit(jax.grad(over(mesh, loss), (0, 1)))
-    text = slope.lower(a, b).as_text()
-    sent = [line for line in text.splitlines() if "all_gather" in line]
-    return {
-        "error": distance(slope(a, b), wanted),
-        "in bfloat16": all("xbf16>)" in line for line in sent) and sent != [],
-    }
+    sent = [line for line in slope.lower(a, b).as_text().splitlines() if "all_gather" in line]
+    of_half = all("xbf16>)" in line for line in sent) and sent != []
+    return {"error": distance(slope(a, b), wanted), "in bfloat16": of_half}
 
 
 def check_collectives(mesh: Any) -> dict[str, Any]:
@@ -181,7 +177,7 @@ def check_chunks(mesh: Any) -> dict[str, float]:
         return pnce.clip(tower(weights, a), tower(weights, b), logit_scale=3.0)
 
     def local(weights: Any, a: Any, b: Any) -> Any:
-        a, b = (encode_in_chunks(lambda x: tower(weights, x), x, chunk_size=2) for x in (a, b))
+        a, b = (encode_in_chunks(partial(tower, weights), x, chunk_size=2) for x in (a, b))
         return pnce.clip(a, b, logit_scale=3.0, across=pnce.across("data"))
 
     rows, found = P("data"), {}
@@ -201,9 +197,7 @@ def main(report: str) -> None:
             f"{name}, {block_size}, {'checked' if vma else 'unchecked'}": check_loss(
                 name, mesh, vma=vma, block_size=block_size
             )
-            for name in LOSSES
-            for block_size in ("auto", 2)
-            for vma in (True, False)
+            for name, block_size, vma in product(LOSSES, ("auto", 2), (True, False))
         },
         "second order": check_second_order(mesh),
         "chunks": check_chunks(mesh),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from operator import attrgetter
 from typing import Any, TypeAlias
@@ -18,6 +18,7 @@ import pytest
 from .._package import pnce as package
 from ..cases import CASES, LOSSES, Case, Nested, example, lengths
 from ..variants import Variant, flatten, foreign_array
+from .calls import arrays_of, filled
 
 pnce: Any = package  # wrong calls, which type checkers would refuse
 
@@ -54,20 +55,16 @@ TAKEN_BY = {
     ("info_nce own", "negative_keys", "one axis less"),
     ("info_nce index", "positive_key", "a row more"),
     ("contrast", "y", "a row more"),
-    *(
-        (f"bounds.{name}", "scores", f"one axis {than}")
-        for name in ("barber_agakov", "vub")
-        for than in ("more", "less")
-    ),
+    *((name, "scores", "one axis more") for name in ("bounds.barber_agakov", "bounds.vub")),
+    *((name, "scores", "one axis less") for name in ("bounds.barber_agakov", "bounds.vub")),
     ("bounds.barber_agakov", "scores", "a row more"),
     ("bounds.tuba one baseline", "scores", "a row more"),
     ("bounds.mine second step, more columns than rows", "scores", "a row more"),
     ("density.recover_log_prob one log_q for all contexts", "scores", "a row more"),
     ("density.self_normalization exact, std", "scores", "a row more"),
-    *(
-        ("diagnostics.effective_sample_size positives, weights, mask", "positives", change)
-        for change in ("truth values", "another kind")  # which an objective refuses
-    ),
+    # Which an objective refuses.
+    ("diagnostics.effective_sample_size positives, weights, mask", "positives", "truth values"),
+    ("diagnostics.effective_sample_size positives, weights, mask", "positives", "another kind"),
     ("matryoshka", "text", "foreign"),  # whose dtypes are compared first, of which a library may warn
 }
 """The same of one function, or of one call of it."""
@@ -99,25 +96,19 @@ def with_further(case: Case) -> Iterator[tuple[dict[str, Nested], list[str]]]:
     loss = LOSSES[case.name]
     free = inspect.signature(attrgetter(case.loss)(pnce)).parameters.keys() - given.keys()
     shapes = {key: tuple(LENGTHS[axis] for axis in axes) for key, axes in FURTHER.items()}
-    added = {key: filled(shape, integers=key == "ids") for key, shape in shapes.items()} | dict.fromkeys(SCALARS, 0.5)
+    added = {key: filled(1 if key == "ids" else 0.5, *shape) for key, shape in shapes.items()}
+    added |= dict.fromkeys(SCALARS, 0.5)
     for key in sorted(free & added.keys()):
         further = {key: added[key]}
         if key == "keys" and "key_labels" in free:
-            further["key_labels"] = filled((LENGTHS["M"],), integers=True)
+            further["key_labels"] = filled(1, LENGTHS["M"])
         yield given | further, [*further]
     if loss.laws and "mask" in free:
         length = lengths(N, D, loss.views)
-        yield {**given, "mask": filled(tuple(length[axis] for axis in loss.mask), truths=True)}, ["mask"]
+        mask = filled(True, *(length[axis] for axis in loss.mask))  # noqa: FBT003  (what is repeated)
+        yield {**given, "mask": mask}, ["mask"]
     if case.loss.startswith("from_scores.") and "positives" in free:
         yield {**given, "positives": [*range(N)]}, ["positives"]
-
-
-def filled(shape: Sequence[int], *, integers: bool = False, truths: bool = False) -> Nested:
-    """Make a nested list of one number."""
-    nested: Nested = True if truths else 1 if integers else 0.5
-    for length in reversed(shape):
-        nested = [nested] * length
-    return nested
 
 
 def each(nested: Nested, value: Any) -> Nested:
@@ -187,9 +178,8 @@ def test_wrong_arrays(variant: Variant, name: str) -> None:
                 for change, error, bad in wrong(variant, key, given[key]):
                     names = names_of(case, given, key, change)
                     if names:
-                        assert_refused(
-                            f"{case.name}, {key}: {change}", names, error, partial(case.call, {**good, key: bad})
-                        )
+                        call = partial(case.call, {**good, key: bad})
+                        assert_refused(f"{case.name}, {key}: {change}", names, error, call)
 
 
 # --- arrays that do not fit together, and what is no array ------------------------------------------------------------
@@ -202,7 +192,7 @@ def embeddings(variant: Variant, rows: int = N, features: int = D, dtype: str | 
 
 def truths(variant: Variant, *shape: int) -> Any:
     """Make an array of True."""
-    return variant.array(filled(shape, truths=True))
+    return variant.array(filled(True, *shape))  # noqa: FBT003  (what is repeated)
 
 
 def classes(variant: Variant, rows: int = N) -> Any:
@@ -211,17 +201,9 @@ def classes(variant: Variant, rows: int = N) -> Any:
 
 
 MASKS: Mapping[str, tuple[int, ...]] = {
-    "info_nce shared": (N, N),
-    "nt_xent": (N, N),
-    "nt_xent three views": (2 * N, 2 * N),
-    **dict.fromkeys(("nt_xent keys", "relic keys"), (2 * N, 2 * N)),
-    "siglip negative_only": (N, N + 1),
-    "supcon keys": (N, N),
-    "moco": (N, N),
-    "nnclr": (N, N + 1),
-    "proto_nce": (N, N),
-    "triplet": (N, N),
-    "cosent": (N, N),
+    **dict.fromkeys(("info_nce shared", "nt_xent", "supcon keys", "moco", "proto_nce", "triplet", "cosent"), (N, N)),
+    **dict.fromkeys(("nt_xent three views", "nt_xent keys", "relic keys"), (2 * N, 2 * N)),
+    **dict.fromkeys(("siglip negative_only", "nnclr"), (N, N + 1)),
 }
 """Masks that would fit another loss, or the same without some arrays."""
 
@@ -229,8 +211,7 @@ MASKS: Mapping[str, tuple[int, ...]] = {
 def test_a_mask_of_others(variant: Variant) -> None:
     for name, shape in MASKS.items():
         case = example(name, N, D)
-        arrays = {key: made(variant, x) for key, x in {**case.arguments, **case.constants}.items()}
-        call = partial(case.call, {**arrays, "mask": truths(variant, *shape)})
+        call = partial(case.call, {**arrays_of(variant, case), "mask": truths(variant, *shape)})
         assert_refused(name, "mask", ValueError, call)
 
 
@@ -340,33 +321,29 @@ def others(v: Variant) -> Rows:
     more, wide, log_q = embeddings(v, N + 1), embeddings(v, N, D + 1), v.floats([0.5] * N)
     scaled, shifted = pnce.similarities.scaled_columns, pnce.similarities.shifted_columns
     similar = partial(pnce.info_nce, x, x)
-    targets, projections = v.floats(filled((2, N, 2))), v.floats(filled((2, D, 2)))
+    targets, projections = v.floats(filled(0.5, 2, N, 2)), v.floats(filled(0.5, 2, D, 2))
     negatives_only = partial(pnce.siglip, logit_scale=1.0, logit_bias=0.0, negative_only=True)
-    contrast = partial(pnce.contrast, x, objective="info_nce")
+    contrast, views, dcl = (
+        partial(pnce.contrast, x, objective="info_nce"),
+        partial(pnce.nt_xent, x),
+        pnce.from_scores.dcl,
+    )
+    three_labels, fewer = pnce.pairings.labels(v.array([0, 1, 0])), v.floats([1.0] * (N - 1))
     shapes: dict[str, tuple[str, Callable[[], Any]]] = {
         "symmetric but not square": ("positive_key", partial(pnce.info_nce, x, more, symmetric=True)),
         "text of other width": ("text", partial(negatives_only, x, embeddings(v, 5, D + 1))),
         "projections the other way round": ("projections", partial(pnce.cpc, x, targets, projections)),
         "one column": ("scores", partial(pnce.bounds.dual_critic, embeddings(v, 1, 1))),
-        "labels of other length": (
-            r"pairing\.rows",
-            partial(contrast, pairing=pnce.pairings.labels(v.array([0, 1, 0]))),
-        ),
+        "labels of other length": (r"pairing\.rows", partial(contrast, pairing=three_labels)),
         "positives that are a narrow matrix": (
             "positives",
-            partial(pnce.from_scores.dcl, embeddings(v, 3, 3), positives=truths(v, 3, 2)),
+            partial(dcl, embeddings(v, 3, 3), positives=truths(v, 3, 2)),
         ),
         "positives beside negatives": ("positives", partial(similar, embeddings(v, 5), positives=each)),
         "ids without those of the negatives": ("negative_ids", partial(pnce.two_tower, x, x, x, ids=each)),
         "log_q of no negatives": ("negative_log_q", partial(pnce.two_tower, x, x, log_q=log_q, negative_log_q=log_q)),
-        "temperatures of fewer rows, streamed": (
-            "temperature",
-            partial(pnce.nt_xent, x, x, temperature=v.floats([1.0] * (N - 1)), block_size=2),
-        ),
-        "weights of neither samples nor views": (
-            "weights",
-            partial(pnce.nt_xent, x, x, x, weights=v.floats([1.0] * 2 * N)),
-        ),
+        "temperatures of fewer rows, streamed": ("temperature", partial(views, x, temperature=fewer, block_size=2)),
+        "weights of neither samples nor views": ("weights", partial(views, x, x, weights=v.floats([1.0] * 2 * N))),
         "factors that are a matrix": ("factors", partial(scaled, "dot", x)),
         "offsets that are a matrix": ("offsets", partial(shifted, "dot", x)),
         "factors of other length": ("factors", partial(similar, similarity=scaled("dot", v.floats([1.0] * (N + 1))))),
@@ -379,7 +356,7 @@ def others(v: Variant) -> Rows:
         "integer offsets": ("offsets", partial(shifted, "dot", integers)),
         "labels that are floats": ("rows", partial(pnce.pairings.labels, log_q)),
         "None as key": ("positive_key", partial(pnce.info_nce, x, None)),
-        "None as a further view": (r"further_views\[0\]", partial(pnce.nt_xent, x, x, None)),
+        "None as a further view": (r"further_views\[0\]", partial(views, x, None)),
         "None as a queue": ("queue", partial(pnce.moco, x, x, None)),
         "a number as scores": ("scores", partial(pnce.bounds.info_nce, 1.0)),
         "an array as a number": (

@@ -9,6 +9,7 @@ import inspect
 import math
 import re
 from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,7 +18,7 @@ from mpmath import mpf
 from .. import oracles
 from .._package import pnce
 from ..cases import LOSSES, Loss, example, lengths, sixteenths
-from ..variants import assert_belongs, differentiate, flatten
+from ..variants import assert_belongs, flatten
 from .calls import FEW, arrays_of, assert_finite, assert_nothing, filled, options_of, scaled, value_and_gradients
 
 if TYPE_CHECKING:
@@ -61,26 +62,16 @@ PUBLIC = [name for name in LOSSES if " " not in name and name != "matryoshka"]
 OF_EMBEDDINGS = [name for name in NAMES if not name.startswith("from_scores.")]
 SQUARE = [name for name in NAMES if (name.split(" ")[0], "positives") in NOT_SHARED]
 BLOCKS = [None, 2]
+DENSE_OR_STREAMED = [(name, block) for name in NAMES for block in BLOCKS if block is None or name in OF_EMBEDDINGS]
 CALLS = [
-    pytest.param(
-        name,
-        block,
-        id=f"{name}{', streamed' * (block is not None)}",
-        marks=[] if name in FEW else [pytest.mark.exhaustive],
-    )
-    for name in NAMES
-    for block in BLOCKS
-    if block is None or name in OF_EMBEDDINGS
+    pytest.param(name, block, marks=[] if name in FEW else pytest.mark.exhaustive) for name, block in DENSE_OR_STREAMED
 ]
 """Every loss, dense and streamed; few where every operation is compiled."""
 
 
 def function_of(name: str) -> Callable[..., Any]:
     """Look a loss up."""
-    found: Any = pnce
-    for part in name.split(maxsplit=1)[0].split("."):
-        found = getattr(found, part)
-    return found  # type: ignore[no-any-return]
+    return attrgetter(name.split(maxsplit=1)[0])(pnce)  # type: ignore[no-any-return]
 
 
 ROW = [0.5, -1.25, 0.75, 1.5]
@@ -89,10 +80,7 @@ FILLS: dict[str, Callable[[tuple[int, ...], int], Nested]] = {
     "zero": lambda shape, _: filled(0.0, *shape),
     "one zero row": lambda shape, seed: [filled(0.0, *shape[1:]), *sixteenths(shape, seed)[1:]],
     "identical rows": lambda shape, _: filled(ROW[: shape[-1]], *shape[:-1]),
-    "zero, and identical rows": lambda shape, _: [
-        filled(0.0, *shape[1:]),
-        *filled(ROW[: shape[-1]], shape[0] - 1, *shape[1:-1]),
-    ],
+    "zero, and identical rows": lambda shape, _: [filled(0.0, *shape[1:]), *filled(ROW[: shape[-1]], *shape[:-1])[1:]],
     "large": lambda shape, seed: scaled(1e4, sixteenths(shape, seed)),
     "small": lambda shape, seed: scaled(1e-4, sixteenths(shape, seed)),
 }
@@ -219,13 +207,8 @@ def test_value_and_gradients(variant: Variant, name: str) -> None:
 
 def pairs_of(loss: Loss) -> int:
     """How many rows, pairs or triples of each sample a mean divides by, when every row counts."""
-    of_labels = "labels" in loss.arguments
-    each = {
-        "rows": loss.views,
-        "pairs": N - 1 if of_labels else N,
-        "triples": N - 2 if of_labels else N - 1,  # one positive each
-    }
-    return each[loss.divide_by or "rows"]
+    others = N - ("labels" in loss.arguments)  # a row is no pair of its own
+    return {"rows": loss.views, "pairs": others, "triples": others - 1}[loss.divide_by or "rows"]
 
 
 @pytest.mark.parametrize("dtype", [None, "float32", "float16", "bfloat16"])
@@ -275,10 +258,7 @@ def test_one_sample(variant: Variant, name: str, block_size: int | None) -> None
     arrays, options = inputs_of(variant, name, samples=1), options_of(name, block_size)
     found = value_and_gradients(name, arrays, **options)
     assert_finite(variant, *found)
-    one_pair = not {"scores", "labels"}.isdisjoint(arrays) and name not in {
-        "from_scores.logistic",
-        "from_scores.contrastive",
-    }
+    one_pair = name not in {"from_scores.logistic", "from_scores.contrastive"} and {"scores", "labels"} & {*arrays}
     if LOSSES[name].alone or one_pair:
         assert_nothing(variant, *found)
     if "scores" in arrays and name not in SQUARE:
@@ -401,23 +381,16 @@ def test_a_queue_that_was_never_written(variant: Variant, name: str, block_size:
     """No negatives, no neighbours: nothing to learn from."""
     arrays = inputs_of(variant, name, dtype)
     memory = "queue" if "queue" in arrays else "support"
-    rows = arrays.pop(memory)
-    empty = pnce.queue_init(rows, size=5)
-
-    def function(*given: Any) -> Any:
-        return call(name, {**arrays, **dict(zip(floats, given, strict=True)), memory: empty}, block_size=block_size)
-
-    floats = [key for key in arrays if key != "assignments"]
-    value, gradients = differentiate(function, [arrays[key] for key in floats])
-    found = value, dict(zip(floats, gradients, strict=True))
-    assert_finite(variant, *found)
+    arrays[memory] = pnce.queue_init(arrays[memory], size=5)
+    value, gradients = value_and_gradients(name, arrays, block_size=block_size)
+    assert_finite(variant, value, gradients)
     if name == "proto_nce queue":
-        alone = {key: array for key, array in arrays.items() if key not in {"key", "temperature"}}
+        alone = {key: array for key, array in arrays.items() if key not in {"key", "temperature", "queue"}}
         expected = mpf(variant.to_list(call("proto_nce", alone)))
         assert abs(mpf(variant.to_list(value)) - expected) <= 4 * variant.eps(dtype) * expected
-        assert_nothing(variant, gradients[floats.index("key")], {"temperature": gradients[floats.index("temperature")]})
+        assert_nothing(variant, gradients["key"], {"temperature": gradients["temperature"]})
     else:
-        assert_nothing(variant, *found)
+        assert_nothing(variant, value, gradients)
 
 
 # --- what is refused ------------------------------------------------------------------------------------------------

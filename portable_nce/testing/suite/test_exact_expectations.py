@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from itertools import combinations_with_replacement, product
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -20,6 +20,7 @@ from ... import bounds, density, typing
 from ..._core.namespace import namespace_of
 from .. import oracles
 from ..variants import differentiate, generator
+from .calls import scaled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -110,7 +111,7 @@ CRITICS: dict[str, Callable[[Joint], Table]] = {
     "optimal": lambda p: p.information,
     "overconfident": lambda p: [[3 * s + 1 for s in row] for row in p.information],
     "random": lambda p: random_table(p, 11, 3.0),
-    "reversed": lambda p: [[-s for s in row] for row in p.information],
+    "reversed": lambda p: scaled(-1.0, p.information),
     "constant": lambda p: p.each(lambda _, __: mpf(1)),
 }
 """Tables of scores, from the best to those that have learned the opposite, or nothing."""
@@ -202,10 +203,6 @@ def _many_digits() -> Iterator[None]:
 # --- lower bounds, upper bounds, and neither -------------------------------------------------------------------------
 
 
-def minus(table: Table) -> Table:
-    return [[-entry for entry in row] for row in table]
-
-
 def baseline(p: Joint) -> Table:
     """A baseline that knows x alone."""
     return p.each(lambda x, _: mpf(x) / 2 - mpf(1) / 4)
@@ -273,6 +270,11 @@ def of_scores(function: Callable[..., Any], *arguments: float, **options: float)
     return lambda b, f: function(b.scores(f), *arguments, **options)
 
 
+def beside(function: Callable[..., Any], table: Callable[[Joint], Table], *between: float) -> Bound:
+    """Give a bound of scores and of another number of each pair."""
+    return lambda b, f: function(b.scores(f), *between, b.of_pairs(table(b.p)))
+
+
 LAWS = {
     "info_nce": Law(of_scores(bounds.info_nce)),
     "info_nce_anchor": Law(of_scores(bounds.info_nce_anchor)),
@@ -283,14 +285,10 @@ LAWS = {
         population=lambda p, f: p.mean(f) - p.product_mean(lambda x, y: mp.exp(f[x][y] - 1)),
         best=lambda p: [[s + 1 for s in row] for row in p.information],
     ),
-    "tuba": Law(
-        lambda b, f: bounds.tuba(b.scores(f), b.of_pairs(baseline(b.p))), population=population_of_tuba, best=shifted
-    ),
+    "tuba": Law(beside(bounds.tuba, baseline), population=population_of_tuba, best=shifted),
     "tuba, a number": Law(of_scores(bounds.tuba, 0.25)),
-    "interpolated, alpha 0": Law(
-        lambda b, f: bounds.interpolated(b.scores(f), 0.0, b.of_pairs(baseline(b.p))), population=population_of_tuba
-    ),
-    "interpolated, alpha 0.5": Law(lambda b, f: bounds.interpolated(b.scores(f), 0.5, b.of_pairs(baseline(b.p)))),
+    "interpolated, alpha 0": Law(beside(bounds.interpolated, baseline, 0.0), population=population_of_tuba),
+    "interpolated, alpha 0.5": Law(beside(bounds.interpolated, baseline, 0.5)),
     "interpolated, alpha 1": Law(of_scores(bounds.interpolated, 1.0, 0.0)),
     "js_mi": Law(
         of_scores(bounds.js_mi),
@@ -298,12 +296,12 @@ LAWS = {
         best=lambda p: p.information,
     ),
     "js": Law(of_scores(bounds.js), lower=False, population=population_of_js),
-    "flo": Law(lambda b, f: bounds.flo(b.scores(f), b.of_pairs(learned_u(b.p))), population=population_of_flo),
-    "flo, u = -critic": Law(lambda b, f: bounds.flo(b.scores(f), b.of_pairs(minus(f))), best=lambda p: p.information),
-    "flo, u = -information": Law(
-        lambda b, f: bounds.flo(b.scores(f), b.of_pairs(minus(b.p.information))), best=shifted
+    "flo": Law(beside(bounds.flo, learned_u), population=population_of_flo),
+    "flo, u = -critic": Law(
+        lambda b, f: bounds.flo(b.scores(f), b.of_pairs(scaled(-1.0, f))), best=lambda p: p.information
     ),
-    "dual": Law(lambda b, f: bounds.dual(b.scores(f), b.of_pairs(learned_u(b.p)))),
+    "flo, u = -information": Law(beside(bounds.flo, lambda p: scaled(-1.0, p.information)), best=shifted),
+    "dual": Law(beside(bounds.dual, learned_u)),
     "barber_agakov": Law(
         lambda b, f: bounds.barber_agakov(b.of_pairs(normalised(f)), b.array(b.p.entropy)),
         population=lambda p, f: p.entropy + p.mean(normalised(f)),
@@ -505,16 +503,12 @@ def assert_gradient(variant: Variant, got: list[Any], wanted: list[Any]) -> None
 few_samples = pytest.mark.parametrize("k", [1, *(pytest.param(k, marks=exhaustive) for k in (2, 3))])
 
 
-def negative_sampling(data: Any, noise: Any, _: Any, __: Any, **options: Any) -> Any:
-    return density.negative_sampling(data, noise, **options)
+def of_scores_alone(loss: Callable[..., Any]) -> Callable[..., Any]:
+    """Leave out the densities of the noise."""
+    return lambda data, noise, _data_log_q, _noise_log_q, **options: loss(data, noise, **options)
 
 
-def without_log_q(data: Any, noise: Any, _: Any, __: Any, **options: Any) -> Any:
-    return density.ranking_nce(data, noise, **options)
-
-
-def rare_anchor(*arrays: Any, **options: Any) -> Any:
-    return density.info_nce_anchor(*arrays, nu=0.25, **options)
+negative_sampling = of_scores_alone(density.negative_sampling)
 
 
 @few_samples
@@ -526,10 +520,10 @@ def test_what_a_loss_learns(variant: Variant, k: int) -> None:
     for loss, learned, others in (
         (density.local_nce, logs(P), logs(P, 1)),
         (density.info_nce_anchor, logs(P), logs(P, 1)),
-        (rare_anchor, logs(P), logs(P, 1)),
+        (partial(density.info_nce_anchor, nu=0.25), logs(P), logs(P, 1)),
         (density.ranking_nce, logs(P, mpf(3)), S),
         (density.sampled_softmax, logs(P, mpf(-2)), S),
-        (without_log_q, ratios(mpf(1)), logs(P)),
+        (of_scores_alone(density.ranking_nce), ratios(mpf(1)), logs(P)),
         (negative_sampling, ratios(-mp.log(k)), logs(P)),
     ):
         _, gradient = population(variant, loss, k, learned)
@@ -540,11 +534,6 @@ def test_what_a_loss_learns(variant: Variant, k: int) -> None:
             assert min(gradient) > (0.05 if loss is density.local_nce else 0.01), loss
     _, gradient = population(variant, density.ranking_nce, k, S)
     assert abs(mp.fsum(gradient)) <= 64 * mpf(variant.eps())  # a constant added to all scores changes nothing
-
-
-def slopes_of_local_nce(k: int) -> list[Any]:
-    """k q / (e^s + k q) (e^s - p)."""
-    return [k * q / (mp.exp(s) + k * q) * (mp.exp(s) - p) for s, p, q in zip(S, P, Q, strict=True)]
 
 
 @few_samples
@@ -559,7 +548,8 @@ def test_local_nce_elsewhere(variant: Variant, k: int) -> None:
 
     for loss in (density.local_nce, masked):
         _, gradient = population(variant, loss, k, S)
-        assert_gradient(variant, gradient, slopes_of_local_nce(k))
+        wanted = [k * q / (mp.exp(s) + k * q) * (mp.exp(s) - p) for s, p, q in zip(S, P, Q, strict=True)]
+        assert_gradient(variant, gradient, wanted)
 
 
 @exhaustive

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from functools import partial
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,7 +13,8 @@ from hypothesis import strategies as st
 
 from .. import oracles
 from .._package import pnce
-from ..variants import differentiate, flatten, generator
+from ..cases import sixteenths
+from ..variants import assert_belongs, differentiate, flatten
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -26,8 +29,7 @@ WRITTEN = [False, True, False, True, True, False]
 
 def vectors(rows: int, seed: int) -> list[list[float]]:
     """Draw numbers that every dtype holds."""
-    numbers = generator(seed)
-    return [[numbers.randint(-24, 24) / 16 for _ in range(D)] for _ in range(rows)]
+    return sixteenths((rows, D), seed)  # type: ignore[no-any-return]
 
 
 def contents(variant: Variant, queue: pnce.Queue) -> tuple[Nested, Nested]:
@@ -35,14 +37,17 @@ def contents(variant: Variant, queue: pnce.Queue) -> tuple[Nested, Nested]:
     return variant.to_list(queue.rows), variant.to_list(queue.valid)
 
 
-def assert_belongs(variant: Variant, queue: pnce.Queue, example: Any, size: int) -> None:
+def assert_queue(variant: Variant, queue: pnce.Queue, example: Any, size: int) -> None:
     """The queue is one of that size, of the example's library, dtype and device."""
     assert type(queue) is pnce.Queue
-    assert (tuple(queue.rows.shape), tuple(queue.valid.shape)) == ((size, D), (size,))
-    assert type(queue.rows) is type(queue.valid) is type(example)
-    assert queue.rows.dtype == example.dtype
-    assert queue.valid.dtype == variant.dtype("bool")
-    assert variant.device_of(queue.rows) == variant.device_of(queue.valid) == variant.device
+    assert_belongs(variant, queue.rows, example, (size, D))
+    assert_belongs(variant, queue.valid, variant.array([True]), (size,))
+
+
+def results_of(variant: Variant, function: Callable[..., Any], arrays: list[Any]) -> list[Nested]:
+    """Give a value, and its gradients."""
+    value, gradients = differentiate(function, arrays)
+    return [variant.to_list(x) for x in (value, *gradients)]
 
 
 # --- what it holds --------------------------------------------------------------------------------------------------
@@ -52,10 +57,9 @@ def assert_belongs(variant: Variant, queue: pnce.Queue, example: Any, size: int)
 def test_an_empty_queue(variant: Variant, dtype: str) -> None:
     example = variant.floats(vectors(2, 1), dtype)
     queue = pnce.queue_init(example, size=4)
-    assert_belongs(variant, queue, example, 4)
+    assert_queue(variant, queue, example, 4)
     assert contents(variant, queue) == ([[0.0] * D] * 4, [False] * 4)
-    pushed = pnce.queue_push(queue, example)
-    assert_belongs(variant, pushed, example, 4)
+    assert_queue(variant, pnce.queue_push(queue, example), example, 4)
 
 
 @given(size=st.integers(1, 5), batches=st.lists(st.integers(1, 7), min_size=1, max_size=4))
@@ -87,9 +91,9 @@ def test_the_queue_keeps_its_dtype(variant: Variant, dtype: str) -> None:
     for pushed in ({"float32", "float16", "bfloat16"} - {dtype}) & {*variant.dtypes, *variant.further_dtypes}:
         first, rows = variant.floats(vectors(2, 1), dtype), variant.floats(vectors(3, 2), pushed)
         queue = pnce.queue_push(pnce.queue_push(pnce.queue_init(first, 4), first), rows)
-        assert_belongs(variant, queue, first, 4)
+        assert_queue(variant, queue, first, 4)
         assert contents(variant, queue) == ([*vectors(2, 1)[1:], *vectors(3, 2)], [True] * 4)
-        assert_belongs(variant, pnce.queue_push(queue, variant.floats([[1 / 3] * D], pushed)), first, 4)
+        assert_queue(variant, pnce.queue_push(queue, variant.floats([[1 / 3] * D], pushed)), first, 4)
 
 
 @pytest.mark.parametrize("kind", ["int8", "int32", "of an index"])
@@ -107,10 +111,7 @@ def test_labels_move_with_their_rows(variant: Variant, batch: int, kind: str) ->
         assert variant.to_list(queue.labels) == before
         queue, model = pushed, (model + labels)[-4:]
         assert type(queue) is pnce.Queue
-        assert type(queue.labels) is type(example)
-        assert queue.labels is not None
-        assert queue.labels.dtype == variant.dtype(kind)
-        assert variant.device_of(queue.labels) == variant.device
+        assert_belongs(variant, queue.labels, variant.array([5, 6], kind), (4,))
         assert variant.to_list(queue.labels) == model
 
 
@@ -123,8 +124,7 @@ def test_labels_of_another_dtype(variant: Variant, held: str, given: str) -> Non
     queue = pnce.queue_init(rows, 3, labels=variant.array([5, 6], held))
     if held == "int32":
         pushed = pnce.queue_push(queue, rows, labels=labels)
-        assert pushed.labels is not None
-        assert pushed.labels.dtype == variant.dtype("int32")
+        assert_belongs(variant, pushed.labels, variant.array([7, 8], held), (3,))
         assert variant.to_list(pushed.labels) == [0, 7, 8]
         return
     with pytest.raises(TypeError, match=r"\Alabels: expected a dtype that the queue's, .*, has all numbers of, got"):
@@ -133,13 +133,13 @@ def test_labels_of_another_dtype(variant: Variant, held: str, given: str) -> Non
 
 def test_a_queue_of_other_shapes_is_refused(variant: Variant) -> None:
     rows, valid, labels = variant.floats(vectors(2, 1)), variant.array([True] * 4), variant.array([1, 2])
-    held = variant.floats(vectors(4, 2))
-    with pytest.raises(ValueError, match=r"\Aqueue.valid: expected shape \(4,\), got \(3,\)"):
-        pnce.queue_push(pnce.Queue(held, valid[:3]), rows)
-    with pytest.raises(TypeError, match=r"\Aqueue.valid: expected"):
-        pnce.queue_push(pnce.Queue(held, variant.array([1] * 4)), rows)
-    with pytest.raises(ValueError, match=r"\Aqueue.labels: expected shape \(4,\), got \(2,\)"):
-        pnce.queue_push(pnce.Queue(held, valid, labels), rows, labels=labels)
+    for error, words, flags, held, pushed in (
+        (ValueError, r"\Aqueue.valid: expected shape \(4,\), got \(3,\)", valid[:3], None, None),
+        (TypeError, r"\Aqueue.valid: expected", variant.array([1] * 4), None, None),
+        (ValueError, r"\Aqueue.labels: expected shape \(4,\), got \(2,\)", valid, labels, labels),
+    ):
+        with pytest.raises(error, match=words):
+            pnce.queue_push(pnce.Queue(variant.floats(vectors(4, 2)), flags, held), rows, labels=pushed)
 
 
 def test_no_gradient_is_kept(variant: Variant) -> None:
@@ -151,13 +151,11 @@ def test_no_gradient_is_kept(variant: Variant) -> None:
         return pnce.info_nce(query, key, queue.rows)
 
     valid = variant.array([True] * 5)
-    value, gradients = differentiate(loss, [variant.floats(vectors(5, 3)), variant.floats(vectors(2, 4))])
-    assert float(value) > 0
-    assert [set(flatten(variant.to_list(gradient))) for gradient in gradients] == [{0.0}, {0.0}]
-    value, (gradient,) = differentiate(
-        lambda example: pnce.info_nce(query, key, pnce.queue_init(example, size=2).rows), [query]
-    )
-    assert set(flatten(variant.to_list(gradient))) == {0.0}
+    value, *gradients = results_of(variant, loss, [variant.floats(vectors(5, 3)), variant.floats(vectors(2, 4))])
+    assert value > 0
+    assert [set(flatten(gradient)) for gradient in gradients] == [{0.0}, {0.0}]
+    _, gradient = results_of(variant, lambda x: pnce.info_nce(query, key, pnce.queue_init(x, size=2).rows), [query])
+    assert set(flatten(gradient)) == {0.0}
 
 
 # --- what takes no part ---------------------------------------------------------------------------------------------
@@ -171,16 +169,9 @@ def memories(variant: Variant, rows: list[list[float]], dirt: float) -> tuple[pn
 
 
 MEMORIES: Mapping[str, dict[str, Any]] = {
-    "moco": {},
-    "nnclr": {},
+    **{name: {} for name in ("moco", "nnclr")},
     "nnclr symmetric": {"symmetric": True},
-    "proto_nce": {},
-    "nt_xent": {},
-    "nt_xent three views": {},
-    "dcl": {},
-    "flat_nce": {},
-    "dclw": {},
-    "supcon": {},
+    **{name: {} for name in ("proto_nce", "nt_xent", "nt_xent three views", "dcl", "flat_nce", "dclw", "supcon")},
     "supcon separate": {"multi_positive": "separate"},
     "nca": {},
     "contrastive": {"margin": 3.0},
@@ -209,10 +200,7 @@ def call(variant: Variant, name: str, a: Any, b: Any, memory: Any, **options: An
 def run(variant: Variant, name: str, memory: Any, **options: Any) -> list[Nested]:
     """Give the loss with a memory, and its gradients with respect to both embeddings and the temperature."""
     arrays = [variant.floats(vectors(3, 1)), variant.floats(vectors(3, 2)), variant.floats(0.5)]
-    value, gradients = differentiate(
-        lambda a, b, t: call(variant, name, a, b, memory, temperature=t, **options), arrays
-    )
-    return [variant.to_list(x) for x in (value, *gradients)]
+    return results_of(variant, lambda a, b, t: call(variant, name, a, b, memory, temperature=t, **options), arrays)
 
 
 def assert_same(variant: Variant, got: list[Nested], wanted: list[Nested]) -> None:
@@ -224,19 +212,14 @@ def assert_same(variant: Variant, got: list[Nested], wanted: list[Nested]) -> No
         assert all(abs(a - b) <= 8 * variant.eps() * scale for a, b in pairs), (ours, theirs)
 
 
-CALLS = [
-    *(pytest.param(name, None, None) for name in MEMORIES),
-    *(pytest.param(name, None, 2, marks=pytest.mark.exhaustive) for name in MEMORIES),
-    *(
-        pytest.param(name, similarity, block_size, marks=pytest.mark.exhaustive)
-        for name in REMEMBER
-        for similarity in pnce.similarities.NAMES
-        for block_size in (None, 2)
-    ),
+CALLS: list[tuple[str, str | None, int | None]] = [
+    *((name, None, block_size) for name in MEMORIES for block_size in (None, 2)),
+    *product(REMEMBER, pnce.similarities.NAMES, (None, 2)),
 ]
+MARKED = [pytest.param(*of, marks=[] if of[1:] == (None, None) else pytest.mark.exhaustive) for of in CALLS]
 
 
-@pytest.mark.parametrize(("name", "similarity", "block_size"), CALLS)
+@pytest.mark.parametrize(("name", "similarity", "block_size"), MARKED)
 def test_unwritten_slots_change_nothing(
     variant: Variant, name: str, similarity: str | None, block_size: int | None
 ) -> None:
@@ -274,12 +257,12 @@ def test_what_a_queue_holds_has_no_gradient(variant: Variant, name: str, *, full
     """A loss pulls the embeddings, and nothing of what it remembers."""
     valid, labels = variant.array([True] * 4 + [full]), variant.array([0, 1, 0, 2, 1]) if name == "supcon" else None
     arrays = [variant.floats(vectors(rows, seed)) for rows, seed in ((3, 1), (3, 2), (5, 3))]
-    value, gradients = differentiate(
-        lambda a, b, held: call(variant, name, a, b, pnce.Queue(held, valid, labels)), arrays
+    value, _, by_key, by_held = results_of(
+        variant, lambda a, b, held: call(variant, name, a, b, pnce.Queue(held, valid, labels)), arrays
     )
-    assert float(value) != 0.0
-    assert set(flatten(variant.to_list(gradients[2]))) == {0.0}
-    assert any(flatten(variant.to_list(gradients[1])))
+    assert value != 0.0
+    assert set(flatten(by_held)) == {0.0}
+    assert any(flatten(by_key))
 
 
 @pytest.mark.parametrize("size", [2, pytest.param(5, marks=pytest.mark.exhaustive)])
@@ -313,8 +296,8 @@ def test_a_query_whose_slots_were_not_written_may_hold_anything(variant: Variant
     results = []
     for dirt in (math.nan, 0.5):
         arrays = [variant.floats([vectors(1, seed)[0], [dirt] * D]) for seed in (1, 2)]
-        value, gradients = differentiate(lambda a, b, m=mask: pnce.moco(a, b, queue, mask=m, reduction="sum"), arrays)
-        results.append([variant.to_list(x) for x in (value, *gradients)])
+        loss = partial(call, variant, "moco", memory=queue, mask=mask, reduction="sum")
+        results.append(results_of(variant, loss, arrays))
     assert results[0] == results[1]
     assert [gradient[1] for gradient in results[0][1:]] == [[0.0] * D] * 2
 
@@ -326,17 +309,13 @@ def test_the_batch_among_the_keys_without_itself(variant: Variant, name: str) ->
     mask = variant.array([[i != j for j in range(4)] for i in range(4)])
     arrays = [variant.floats(vectors(4, 1)), variant.floats(0.5)]
 
-    def found(function: Callable[..., Any]) -> list[Nested]:
-        value, gradients = differentiate(function, arrays)
-        return [variant.to_list(x) for x in (value, *gradients)]
-
     def keyed(x: Any, t: Any) -> Any:
         return loss(x, labels, keys=x, key_labels=labels, mask=mask, temperature=t, **MEMORIES[name])
 
     def alone(x: Any, t: Any) -> Any:
         return loss(x, labels, temperature=t, **MEMORIES[name])
 
-    assert_same(variant, found(keyed), found(alone))
+    assert_same(variant, results_of(variant, keyed, arrays), results_of(variant, alone, arrays))
 
 
 def test_the_rows_of_neighbours_come_before_those_of_the_view(variant: Variant) -> None:
@@ -350,10 +329,9 @@ def test_the_rows_of_neighbours_come_before_those_of_the_view(variant: Variant) 
 
 def test_no_neighbour_is_no_positive_of_the_view(variant: Variant) -> None:
     """Of an empty queue, the rows of the other view do not count either."""
-    view_a, view_b = variant.floats(vectors(3, 1)), variant.floats(vectors(3, 2))
     empty = pnce.Queue(variant.floats(vectors(4, 3)), variant.array([False] * 4))
-    losses = pnce.nnclr(view_a, view_b, empty, negatives="views", reduction="none")
-    assert variant.to_list(losses) == [0.0] * 6
+    view_a, view_b = (variant.floats(vectors(3, seed)) for seed in (1, 2))
+    assert variant.to_list(pnce.nnclr(view_a, view_b, empty, negatives="views", reduction="none")) == [0.0] * 6
 
 
 @pytest.mark.parametrize("role", ["neither", "row", "column"])
@@ -361,11 +339,11 @@ def test_a_row_of_which_no_neighbour_takes_part_may_hold_anything(variant: Varia
     """With the negatives of both views a neighbour takes part as a row or as a column, or in neither role."""
     rows, idle, size = vectors(3, 1), 0, 6
     barred = {"neither": {"row", "column"}, "row": {"column"}, "column": {"row"}}[role]
-    takes_part = [
-        [not ((i == idle and "row" in barred) or (j == idle and "column" in barred)) for j in range(size)]
+    out = [
+        [(i == idle and "row" in barred) or (j == idle and "column" in barred) for j in range(size)]
         for i in range(size)
     ]
-    mask = variant.array(takes_part)
+    mask = variant.array([[not bit for bit in row] for row in out])
 
     def losses(row: list[float]) -> Nested:
         arrays = [variant.floats(x) for x in ([row, *rows[1:]], vectors(3, 2), vectors(4, 3))]

@@ -18,6 +18,7 @@ from ..cases import CASES
 from ..ranks import ThreadRank, run_ranks
 from ..sharding import Place, cut_case, is_shared, samples_of
 from ..variants import case_arrays, case_named, differentiate
+from .calls import scaled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -60,14 +61,6 @@ def add(whole: list[Any], place: Place, part: Nested) -> None:
             add(whole[k], Place(), x)
         else:
             whole[k] += x
-
-
-def divided(nested: Nested, by: int) -> Nested:
-    return [divided(x, by) for x in nested] if isinstance(nested, list) else nested / by
-
-
-def zeros_like(nested: Nested) -> Nested:
-    return [zeros_like(x) for x in nested] if isinstance(nested, list) else 0
 
 
 def sharing(
@@ -125,7 +118,7 @@ def summed(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def total_of(results: list[Found], name: str, k: int, like: Nested) -> Nested:
     """Add up the gradients of the ranks with respect to an array."""
-    total = [zeros_like(like)]
+    total = [scaled(0, like)]
     for found in results:
         if isinstance(like, list):
             add(total[0], found.places[name], found.gradients[k])
@@ -139,20 +132,18 @@ def compare(
 ) -> None:
     """Compare value and gradients on ranks with those of one process."""
     value, slopes = differentiate(case.function, case_arrays(variant, case, dtype), len(case.arguments))
-    wanted = [variant.to_list(slope) for slope in slopes]
+    exact = oracles.exact(variant.to_list(value))
     results = shared(variant, case, size, dtype, gradients, check=check)
-    errors: dict[str, Any] = {}
-    for rank, found in enumerate(results):
-        errors[f"value, rank {rank}"] = oracles.error(found.value, oracles.exact(variant.to_list(value)))
+    errors = {f"value, rank {rank}": oracles.error(found.value, exact) for rank, found in enumerate(results)}
     averaged = gradients == "averaged"
     for k, name in enumerate(case.arguments):
-        exact = oracles.exact(wanted[k])
-        if averaged and not isinstance(wanted[k], list) and name in PARAMETERS:
+        wanted = variant.to_list(slopes[k])
+        if averaged and not isinstance(wanted, list) and name in PARAMETERS:
             for rank, found in enumerate(results):  # the whole on each
-                errors[f"{name}, rank {rank}"] = oracles.error(found.gradients[k], exact)
+                errors[f"{name}, rank {rank}"] = oracles.error(found.gradients[k], oracles.exact(wanted))
         else:
-            total = total_of(results, name, k, wanted[k])
-            errors[name] = oracles.error(divided(total, size if averaged else 1), exact)
+            wanted_sum = scaled(size, wanted) if averaged else wanted
+            errors[name] = oracles.error(total_of(results, name, k, wanted), oracles.exact(wanted_sum))
     assert max(errors.values()) <= (EXACT_TOLERANCE if variant.module == "mparray" else TOLERANCE[dtype]), errors
 
 
@@ -198,10 +189,9 @@ def test_a_rank_with_one_row_takes_the_temperature_of_all(variant: Variant, case
 @pytest.mark.parametrize("name", ["sogclr", "sogclr weights, mask"])
 def test_each_rank_has_the_averages_of_its_samples(variant: Variant, name: str) -> None:
     case = case_named(name, ROWS)
-    names = (*case.arguments, *case.constants)
 
     def averages(own: Case, **further: Any) -> Nested:
-        named = dict(zip(names, case_arrays(variant, own, "float64"), strict=True))
+        named = dict(zip([*own.arguments, *own.constants], case_arrays(variant, own, "float64"), strict=True))
         given = [named.pop(key) for key in ("query", "key", "log_u")]
         return variant.to_list(pnce.sogclr(*given, **named, **own.options, **further)[1])
 
@@ -232,11 +222,8 @@ def test_each_pair_of_own_scores_is_seen_by_one_rank(
     for size in (2, 3, 4, 5):
         case = case_named(name, 2 * size)
         for block_size in ("auto", 3):
-            blocks = replace(
-                case,
-                arguments={**case.arguments, "temperature": temperature},
-                options={**case.options, "block_size": block_size},
-            )
+            arguments = {**case.arguments, "temperature": temperature}
+            blocks = replace(case, arguments=arguments, options={**case.options, "block_size": block_size})
             compare(variant, blocks, size, "float64", "averaged" if size % 2 else "summed")
     assert len(taken) == 2 * (2 + 3 + 4 + 5)
 
@@ -316,7 +303,7 @@ def test_losses_of_rows_are_those_of_one_process(
     wanted = variant.to_list(case.function(*arrays))
     slopes = differentiate(summed(case.function), arrays, len(case.arguments))[1]
     results, bounds = shared(variant, case, 3, variant.dtypes[0], gradients), bounds_of(ROWS, 3)
-    values, views = zeros_like(wanted), range(len(wanted) // ROWS)
+    values, views = scaled(0, wanted), range(len(wanted) // ROWS)
     for found, (low, high) in zip(results, bounds, strict=True):
         add(values, Place(0, tuple(k + view * ROWS for view in views for k in range(low, high))), found.value)
     assert_near(variant, values, wanted)
@@ -342,19 +329,18 @@ def test_values_on_one_rank_do_not_change_what_is_sent(variant: Variant, name: s
 
 def test_factors_of_columns_belong_to_the_rows_of_a_rank(variant: Variant) -> None:
     case, factors = case_named("info_nce", ROWS), [0.5, 2.0, 1.0, 1.5, 0.25]
-    dtype, scaled = variant.dtypes[0], pnce.similarities.scaled_columns
-    whole = scaled("cosine", variant.floats(factors))
+    dtype, scaled_columns = variant.dtypes[0], pnce.similarities.scaled_columns
+    whole = scaled_columns("cosine", variant.floats(factors))
     wanted = pnce.info_nce(*case_arrays(variant, case, dtype), similarity=whole)
     bounds = bounds_of(ROWS, 3)
     parts = cut_case(case, bounds)
 
     def on_a_rank(group: ThreadRank) -> Nested:
         (own, _), (low, high) = parts[group.rank], bounds[group.rank]
-        ranks, arrays = pnce.across(group, gradients="summed"), case_arrays(variant, own, dtype)
+        loss = partial(pnce.info_nce, *case_arrays(variant, own, dtype), across=pnce.across(group, gradients="summed"))
         with pytest.raises(ValueError, match=r"factors: expected shape|refused"):
-            pnce.info_nce(*arrays, similarity=whole, across=ranks)
-        mine = scaled("cosine", variant.floats(factors[low:high]))
-        return variant.to_list(pnce.info_nce(*arrays, similarity=mine, across=ranks))
+            loss(similarity=whole)
+        return variant.to_list(loss(similarity=scaled_columns("cosine", variant.floats(factors[low:high]))))
 
     for value in run_ranks(3, on_a_rank):
         assert_near(variant, value, wanted)
@@ -369,10 +355,9 @@ def test_factors_of_columns_beside_keys_are_those_of_rows_and_of_keys(variant: V
 
     def value(own: Case, low: int, high: int, taken: Any, **further: Any) -> Nested:
         factors = variant.floats([*(of_rows[low:high] * views), *(of_keys[k] for k in taken)])
-        a, b, bank = (variant.floats(own.arguments[key]) for key in ("view_a", "view_b", "keys"))
         similarity = pnce.similarities.scaled_columns("cosine", factors)
-        loss: Any = getattr(pnce, case.loss)
-        return variant.to_list(loss(a, b, keys=bank, similarity=similarity, **further))
+        arrays = {key: variant.floats(own.arguments[key]) for key in ("view_a", "view_b", "keys")}
+        return variant.to_list(own.call(arrays, similarity=similarity, **further))
 
     def on_a_rank(group: ThreadRank) -> Nested:
         own, places = parts[group.rank]
@@ -382,7 +367,7 @@ def test_factors_of_columns_beside_keys_are_those_of_rows_and_of_keys(variant: V
         assert_near(variant, found, value(case, 0, ROWS, range(keys)))
 
 
-def refusals(variant: Variant, calls: Callable[[ThreadRank], Callable[[], Any]]) -> list[str]:
+def refusals(variant: Variant, call: Callable[[int, pnce.Ranks], Any]) -> list[str]:
     """Tell what each of two ranks is told, and check that a loss after it is right."""
     case = case_named("info_nce", ROWS)
     parts = cut_case(case, bounds_of(ROWS, 2))
@@ -391,17 +376,17 @@ def refusals(variant: Variant, calls: Callable[[ThreadRank], Callable[[], Any]])
     def on_a_rank(group: ThreadRank) -> tuple[str, Nested]:
         message = ""
         try:
-            calls(group)()
+            call(group.rank, pnce.across(group, gradients="summed"))
         except (TypeError, ValueError) as error:
             message = str(error)
         own, _ = parts[group.rank]
         arrays = case_arrays(variant, own, variant.dtypes[0])
         return message, variant.to_list(sharing(own, group, "summed")(*arrays))
 
-    found = run_ranks(2, on_a_rank)
-    for _, value in found:
+    messages, values = zip(*run_ranks(2, on_a_rank), strict=True)
+    for value in values:
         assert_near(variant, value, wanted)
-    return [message for message, _ in found]
+    return [*messages]
 
 
 def embeddings(variant: Variant, rows: int = 2, features: int = 3) -> Any:
@@ -410,13 +395,8 @@ def embeddings(variant: Variant, rows: int = 2, features: int = 3) -> Any:
 
 def test_an_argument_that_one_rank_refuses_is_told_to_the_others(variant: Variant) -> None:
     a = embeddings(variant)
-
-    def call(group: ThreadRank) -> Callable[[], Any]:
-        scale, ranks = (1.0, -1.0)[group.rank], pnce.across(group, gradients="summed")
-        return lambda: pnce.clip(a, a, logit_scale=scale, across=ranks)
-
-    told, own = refusals(variant, call)
-    assert "rank 1 refused its arguments" in told
+    others, own = refusals(variant, lambda rank, ranks: pnce.clip(a, a, logit_scale=(1.0, -1.0)[rank], across=ranks))
+    assert "rank 1 refused its arguments" in others
     assert own.startswith("logit_scale: expected")
 
 
@@ -496,102 +476,78 @@ def pushed(a: Any, slots: int, rows: int = 2) -> Any:
     return pnce.queue_push(pnce.queue_init(a, slots), a[:rows, ...])
 
 
+def told(argument: str, *values: str) -> str:
+    """Make a pattern of what ranks are told of an argument that differs."""
+    return "{}: expected the same on all ranks, got {} on rank 0, {} on rank 1".format(argument, *values)
+
+
+AN_ARRAY, A_MATRIX = "an array of .*", "an array of .* with 2 axes"
+
+
 def differing(v: Variant, a: Any, k: int) -> dict[str, Callable[..., Any]]:
     """Give losses of two rows whose arguments differ on the second rank, by a pattern of what ranks are told."""
     pair, labels, truths = v.floats([0.5, 1.0]), v.array([0, 1]), v.array([[True] * 4] * 2)
     steps = [v.floats([rows] * (1 + k)) for rows in ([[1.0, 0.0], [0.5, 1.0]], [[1.0, 0.0, 0.5]] * 2)]
-    one_or_pair = v.floats([0.5, 1.0][: 1 + k])
+    one_or_pair, negatives = v.floats([0.5, 1.0][: 1 + k]), v.floats([[[1.0, 0.0, 0.5]]] * 2)
+    mask = v.array([[True] * (4 + k)] * 2)
+    pairing: Any = pnce.pairings.labels(labels) if k else "diagonal"
+    direction: Any = ("query_to_key", "key_to_query")[k]
+    keys = {"keys": a, "key_labels": labels} if k else {}
     return {
-        "features: {}, got 3 on rank 0, 2 on rank 1": partial(pnce.info_nce, a[:, : 3 - k], a[:, : 3 - k]),
-        "loss: {}, got 'nt_xent' on rank 0, 'dcl' on rank 1": partial((pnce.nt_xent, pnce.dcl)[k], a, a),
-        "reduction: {}, got 'mean' on rank 0, 'sum' on rank 1": partial(
-            pnce.info_nce, a, a, reduction=("mean", "sum")[k]
+        told("features", "3", "2"): partial(pnce.info_nce, a[:, : 3 - k], a[:, : 3 - k]),
+        told("loss", "'nt_xent'", "'dcl'"): partial((pnce.nt_xent, pnce.dcl)[k], a, a),
+        told("reduction", "'mean'", "'sum'"): partial(pnce.info_nce, a, a, reduction=("mean", "sum")[k]),
+        told("temperature", "0.5", "1.5"): partial(pnce.info_nce, a, a, negatives, temperature=0.5 + k),
+        told("temperature", "0.5", AN_ARRAY): partial(pnce.n_tuple, a, a, temperature=pair if k else 0.5),
+        told("temperature", "one for all", "one for each row"): partial(pnce.nt_xent, a, a, temperature=one_or_pair),
+        told("mask", "None", A_MATRIX): partial(pnce.relic, a, a, mask=truths if k else None),
+        "mask: expected the columns of all ranks, 4, got 5": partial(pnce.info_nce, a, a, mask=mask),
+        told("weights", "None", AN_ARRAY): partial(pnce.angle, a, a, labels, weights=pair if k else None),
+        told("base_temperature", "0.5", "1.5"): partial(pnce.supcon, a, labels, base_temperature=0.5 + k),
+        told("margin", "0.5", "1.5"): partial(pnce.triplet, a, a, a, margin=0.5 + k),
+        told("l2", "0", "0.5"): partial(pnce.n_tuple, a, a, l2=0.5 * k),
+        told("gamma", "0.5", "1"): partial(pnce.sogclr, a, a, pair, gamma=(0.5, 1.0)[k]),
+        told("rows of queue", "2", "3"): partial(pnce.moco, a, a, pushed(a, 2 + k)),
+        told("slots", "2", "3"): partial(pnce.queue_push, pushed(a, 2 + k), a),
+        told("pairing", "'diagonal'", "Pairing"): partial(pnce.contrast, a, a, objective="info_nce", pairing=pairing),
+        told("key", "None", A_MATRIX): partial(pnce.proto_nce, a, a, labels, pair, key=a if k else None),
+        told("scale", "1", "2"): partial(pnce.cosent, a, a, labels, scale=1.0 + k),
+        told("grades", AN_ARRAY, AN_ARRAY): partial(pnce.angle, a, a, pair if k else labels),
+        told("keys", "None", A_MATRIX): partial(pnce.supcon, a, labels, **keys),
+        told("keys", A_MATRIX, "Queue"): partial(pnce.dcl, a, a, keys=pushed(a, 2) if k else a),
+        told("directions", "'query_to_key'", "'key_to_query'"): partial(
+            pnce.joint_info_nce, a, a, directions=direction
         ),
-        "temperature: {}, got 0.5 on rank 0, 1.5 on rank 1": partial(
-            pnce.info_nce, a, a, v.floats([[[1.0, 0.0, 0.5]]] * 2), temperature=0.5 + k
-        ),
-        "temperature: {}, got 0.5 on rank 0, an array of .* on rank 1": partial(
-            pnce.n_tuple, a, a, temperature=pair if k else 0.5
-        ),
-        "temperature: {}, got one for all on rank 0, one for each row on rank 1": partial(
-            pnce.nt_xent, a, a, temperature=one_or_pair
-        ),
-        "mask: {}, got None on rank 0, an array of .* with 2 axes on rank 1": partial(
-            pnce.relic, a, a, mask=truths if k else None
-        ),
-        "mask: expected the columns of all ranks, 4, got 5": partial(
-            pnce.info_nce, a, a, mask=v.array([[True] * (4 + k)] * 2)
-        ),
-        "weights: {}, got None on rank 0, an array of .* on rank 1": partial(
-            pnce.angle, a, a, labels, weights=pair if k else None
-        ),
-        "base_temperature: {}, got 0.5 on rank 0, 1.5 on rank 1": partial(
-            pnce.supcon, a, labels, base_temperature=0.5 + k
-        ),
-        "margin: {}, got 0.5 on rank 0, 1.5 on rank 1": partial(pnce.triplet, a, a, a, margin=0.5 + k),
-        "l2: {}, got 0 on rank 0, 0.5 on rank 1": partial(pnce.n_tuple, a, a, l2=0.5 * k),
-        "gamma: {}, got 0.5 on rank 0, 1 on rank 1": partial(pnce.sogclr, a, a, pair, gamma=(0.5, 1.0)[k]),
-        "rows of queue: {}, got 2 on rank 0, 3 on rank 1": partial(pnce.moco, a, a, pushed(a, 2 + k)),
-        "slots: {}, got 2 on rank 0, 3 on rank 1": partial(pnce.queue_push, pushed(a, 2 + k), a),
-        "pairing: {}, got 'diagonal' on rank 0, Pairing on rank 1": partial(
-            pnce.contrast, a, a, objective="info_nce", pairing=pnce.pairings.labels(labels) if k else "diagonal"
-        ),
-        "key: {}, got None on rank 0, an array of .* with 2 axes on rank 1": partial(
-            pnce.proto_nce, a, a, labels, pair, key=a if k else None
-        ),
-        "scale: {}, got 1 on rank 0, 2 on rank 1": partial(pnce.cosent, a, a, labels, scale=1.0 + k),
-        "grades: {}, got an array of .* on rank 0, an array of .* on rank 1": partial(
-            pnce.angle, a, a, pair if k else labels
-        ),
-        "keys: {}, got None on rank 0, an array of .* with 2 axes on rank 1": partial(
-            pnce.supcon, a, labels, **({"keys": a, "key_labels": labels} if k else {})
-        ),
-        "keys: {}, got an array of .* with 2 axes on rank 0, Queue on rank 1": partial(
-            pnce.dcl, a, a, keys=pushed(a, 2) if k else a
-        ),
-        "directions: {}, got 'query_to_key' on rank 0, 'key_to_query' on rank 1": partial(
-            pnce.joint_info_nce, a, a, directions=("query_to_key", "key_to_query")[k]
-        ),
-        "similarity: {}, got 'dot' on rank 0, 'cosine' on rank 1": partial(
+        told("similarity", "'dot'", "'cosine'"): partial(
             pnce.clip, a, a, logit_scale=2.0, similarity=("dot", "cosine")[k]
         ),
-        "steps: {}, got 1 on rank 0, 2 on rank 1": partial(pnce.cpc, a, *steps),
+        told("steps", "1", "2"): partial(pnce.cpc, a, *steps),
     }
 
 
 def test_what_differs_is_the_same_error_on_all_ranks(variant: Variant) -> None:
     a = embeddings(variant)
-    for told in differing(variant, a, 0):
+    for words in differing(variant, a, 0):
 
-        def call(group: ThreadRank, told: str = told) -> Callable[[], Any]:
-            ranks = pnce.across(group, gradients="summed")
-            return partial(differing(variant, a, group.rank)[told], across=ranks)
+        def call(rank: int, ranks: pnce.Ranks, words: str = words) -> Any:
+            return differing(variant, a, rank)[words](across=ranks)
 
         first, second = refusals(variant, call)
         assert first == second
-        assert re.fullmatch(told.format("expected the same on all ranks"), first), (first, told)
+        assert re.fullmatch(words, first), (first, words)
 
 
 def test_a_queue_that_is_full_on_one_rank_alone_is_told(variant: Variant) -> None:
     """Where values are at hand, it has no flags there; where not, all ranks have flags."""
     a = embeddings(variant)
-
-    def call(group: ThreadRank) -> Callable[[], Any]:
-        keys, ranks = pushed(a, 2, 2 - group.rank), pnce.across(group, gradients="summed")
-        return lambda: pnce.nt_xent(a, a, keys=keys, across=ranks)
-
-    told = "pairing: expected the same on all ranks, got Pairing on rank 0, another Pairing on rank 1"
-    assert refusals(variant, call) in ([told] * 2, [""] * 2)
+    found = refusals(variant, lambda rank, ranks: pnce.nt_xent(a, a, keys=pushed(a, 2, 2 - rank), across=ranks))
+    assert found in ([told("pairing", "Pairing", "another Pairing")] * 2, [""] * 2)
 
 
 @pytest.mark.parametrize("loss", [pnce.hcl, pnce.dclw])
 def test_one_row_each_has_a_temperature_that_some_losses_refuse(variant: Variant, loss: Any) -> None:
     a, temperature = embeddings(variant, 1), variant.floats([0.5])
-
-    def call(group: ThreadRank) -> Callable[[], Any]:
-        return lambda: loss(a, a, temperature=temperature, across=pnce.across(group, gradients="summed"))
-
-    first, second = refusals(variant, call)
+    first, second = refusals(variant, lambda _, ranks: loss(a, a, temperature=temperature, across=ranks))
     assert first == second
     assert first.startswith("temperature: expected one number with across and this objective")
 
