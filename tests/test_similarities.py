@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import array_api_strict
@@ -56,17 +57,22 @@ def reference(*, normalize: bool = True, symmetric: bool = False) -> tuple[float
     return loss.item(), [x.numpy() for x in torch.autograd.grad(loss, (query, document))]
 
 
+def of_tokens(query: Any, document: Any, masks: Any = (None, None), *, normalize: bool = True, **options: Any) -> Any:
+    """Give the InfoNCE of tokens."""
+    similarity = max_sim(query_mask=masks[0], document_mask=masks[1], normalize=normalize)
+    return pnce.contrast(query, document, objective="info_nce", similarity=similarity, **options)
+
+
+def slopes_of(loss: Callable[..., Any], *arrays: Any) -> tuple[Any, list[Any]]:
+    """Give value and gradients of a function of arrays."""
+    value, slopes = pnce.value_and_grad(loss, argnums=tuple(range(len(arrays))))(*arrays)
+    return float(value), [np.asarray(x) for x in slopes]
+
+
 def ours(convert: Any = np.asarray, columns: int = K, **options: Any) -> tuple[Any, list[np.ndarray]]:
-    masks: Any = {"query_mask": convert(QUERY_MASK), "document_mask": convert(DOCUMENT_MASK[:columns])}
-    similarity = max_sim(**masks, normalize=options.pop("normalize", True))
-
-    def loss(query: Any, document: Any) -> Any:
-        settings: Any = {"objective": "info_nce", "similarity": similarity, "temperature": TEMPERATURE}
-        return pnce.contrast(query, document, **settings, **options)
-
-    arrays = (convert(QUERY), convert(DOCUMENT[:columns]))
-    value, gradients = pnce.value_and_grad(loss, argnums=(0, 1))(*arrays)
-    return float(value), [np.asarray(x) for x in gradients]
+    masks = [convert(QUERY_MASK), convert(DOCUMENT_MASK[:columns])]
+    arrays = [convert(QUERY), convert(DOCUMENT[:columns])]
+    return slopes_of(lambda q, d: of_tokens(q, d, masks, temperature=TEMPERATURE, **options), *arrays)
 
 
 def assert_same(found: Any, wanted: Any, tolerance: float = 1e-12) -> None:
@@ -92,15 +98,11 @@ def test_of_equal_maxima_the_first_has_the_gradient(library: Any, block_size: An
     document = library.asarray([[[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]], [[0.0, 1.0], [0.0, 1.0], [1.0, 0.0]]])
     query = library.asarray([[[1.0, 0.0]], [[0.0, 1.0]]])
 
-    def loss(query: Any, document: Any) -> Any:
-        return pnce.info_nce(
-            query, document, similarity=max_sim(normalize=False), temperature=1.0, block_size=block_size
-        )
-
-    _, (of_query, of_document) = pnce.value_and_grad(loss, argnums=(0, 1))(query, document)
-    assert float(abs(of_query).sum()) == 0.0  # all documents are the same to each query
+    options: Any = {"normalize": False, "temperature": 1.0, "block_size": block_size}
+    _, (of_query, of_document) = slopes_of(lambda q, d: of_tokens(q, d, **options), query, document)
+    assert not of_query.any()  # all documents are the same to each query
     half = [[[-0.25, 0.0], [0.0, 0.25], [0.0, 0.0]], [[0.0, -0.25], [0.0, 0.0], [0.25, 0.0]]]
-    np.testing.assert_allclose(np.asarray(of_document), half, atol=1e-15)
+    np.testing.assert_allclose(of_document, half, atol=1e-15)
 
 
 @blocks
@@ -111,61 +113,41 @@ def test_rows_without_tokens_take_no_part(block_size: Any) -> None:
     query_mask[1], document_mask[[3, 7]] = False, False
     query[~query_mask], document[~document_mask] = np.nan, np.inf
 
-    def loss(query: Any, document: Any, masks: Any, **options: Any) -> Any:
-        similarity = max_sim(query_mask=masks[0], document_mask=masks[1])
-        return pnce.contrast(
-            query, document, objective="info_nce", similarity=similarity, block_size=block_size, **options
-        )
-
     masks = (query_mask, document_mask)
-    value, gradients = pnce.value_and_grad(lambda q, d: loss(q, d, masks), argnums=(0, 1))(query, document)
-    rows = loss(query, document, masks, reduction="none")
+    value, gradients = slopes_of(lambda q, d: of_tokens(q, d, masks, block_size=block_size), query, document)
+    rows = of_tokens(query, document, masks, block_size=block_size, reduction="none")
     assert np.all(rows[[1, 3]] == 0.0)  # an empty query, and one whose document is empty
     counted = [0, 2, 4, 5]
-    assert float(value) == pytest.approx(rows[counted].mean(), rel=1e-13)
+    assert value == pytest.approx(rows[counted].mean(), rel=1e-13)
     assert all(np.all(np.isfinite(x)) for x in gradients)
     assert all(np.all(x[~mask] == 0.0) for x, mask in zip(gradients, masks, strict=True))
     left = [*counted, 1, 6, 8]  # without these rows and columns, the same
-    alone = loss(
-        np.nan_to_num(query[counted]),
-        np.nan_to_num(document[left], posinf=0.0),
-        (query_mask[counted], document_mask[left]),
-    )
-    assert float(value) == pytest.approx(float(alone), rel=1e-13)
+    kept, others = np.nan_to_num(query[counted]), np.nan_to_num(document[left], posinf=0.0)
+    alone = of_tokens(kept, others, (query_mask[counted], document_mask[left]), block_size=block_size)
+    assert value == pytest.approx(float(alone), rel=1e-13)
 
 
 def test_losses_that_take_tokens() -> None:
-    query, document, further = QUERY, DOCUMENT[:N], DOCUMENT[N:]
-    scores = colbert(torch.asarray(QUERY), torch.asarray(DOCUMENT)) * TEMPERATURE
-    masks: Any = {"query_mask": QUERY_MASK, "document_mask": DOCUMENT_MASK}
-    every, square = max_sim(**masks), max_sim(query_mask=QUERY_MASK, document_mask=DOCUMENT_MASK[:N])
-    given, own = scores.numpy(), scores.numpy()[:, :N]
-    in_scores = pnce.from_scores
-    found = pnce.info_nce(query, document, temperature=0.5, similarity=square)
-    assert found == pytest.approx(in_scores.info_nce(own / 0.5), rel=1e-13)
-    shared = pnce.info_nce(query, document, further, temperature=0.5, similarity=every)
-    mask = np.eye(N, K, dtype=bool) | (np.arange(K) >= N)
-    assert shared == pytest.approx(in_scores.info_nce(given / 0.5, mask=mask), rel=1e-13)
-    bare = max_sim()
-    each = pnce.info_nce(query, document, np.stack([further] * N), temperature=0.5, similarity=bare)
-    assert each == pytest.approx(pnce.info_nce(query, document, further, temperature=0.5, similarity=bare), rel=1e-13)
-    clip = pnce.clip(query, document, logit_scale=2.0, similarity=square)
-    assert clip == pytest.approx(in_scores.clip(2.0 * own), rel=1e-13)
-    pairs = pnce.siglip(query, document, logit_scale=2.0, logit_bias=-1.0, similarity=square)
-    assert pairs == pytest.approx(in_scores.logistic(2.0 * own - 1.0), rel=1e-13)
-    log_q = RNG.normal(size=K)
-    tower = pnce.two_tower(
-        query, document, further, log_q=log_q[:N], negative_log_q=log_q[N:], temperature=0.5, similarity=every
-    )
-    assert tower == pytest.approx(in_scores.info_nce(given / 0.5 - log_q), rel=1e-13)
-    labels = np.arange(2 * N) % 3
-    among = np.concatenate([QUERY, QUERY[::-1]])
-    alone = pnce.contrast(among, objective="info_nce", pairing=pnce.pairings.labels(labels), similarity=bare)
-    both = pnce.contrast(
-        among, among.copy(), objective="info_nce", pairing=pnce.pairings.labels(labels), similarity=bare
-    )
-    assert np.isfinite(alone)
-    assert np.isfinite(both)
+    two, three, in_scores = (QUERY, DOCUMENT[:N]), (QUERY, DOCUMENT[:N], DOCUMENT[N:]), pnce.from_scores
+    given = (colbert(torch.asarray(QUERY), torch.asarray(DOCUMENT)) * TEMPERATURE).numpy()
+    own, log_q, mask = given[:, :N], RNG.normal(size=K), np.eye(N, K, dtype=bool) | (np.arange(K) >= N)
+    bare, every = max_sim(), max_sim(query_mask=QUERY_MASK, document_mask=DOCUMENT_MASK)
+    square = max_sim(query_mask=QUERY_MASK, document_mask=DOCUMENT_MASK[:N])
+    info_nce = partial(pnce.info_nce, temperature=0.5)
+    two_tower = partial(pnce.two_tower, temperature=0.5, log_q=log_q[:N], negative_log_q=log_q[N:])
+    rows: list[tuple[Any, tuple[Any, ...], Any, Any]] = [
+        (info_nce, two, square, in_scores.info_nce(own / 0.5)),
+        (info_nce, three, every, in_scores.info_nce(given / 0.5, mask=mask)),
+        (info_nce, (*two, np.stack([DOCUMENT[N:]] * N)), bare, info_nce(*three, similarity=bare)),
+        (partial(pnce.clip, logit_scale=2.0), two, square, in_scores.clip(2.0 * own)),
+        (partial(pnce.siglip, logit_scale=2.0, logit_bias=-1.0), two, square, in_scores.logistic(2.0 * own - 1.0)),
+        (two_tower, three, every, in_scores.info_nce(given / 0.5 - log_q)),
+    ]
+    for loss, arrays, similarity, wanted in rows:
+        assert loss(*arrays, similarity=similarity) == pytest.approx(wanted, rel=1e-13), loss
+    among, pairing = np.concatenate([QUERY, QUERY[::-1]]), pnce.pairings.labels(np.arange(2 * N) % 3)
+    for document_rows in (None, among.copy()):
+        assert np.isfinite(of_tokens(among, document_rows, pairing=pairing))
 
 
 @blocks
@@ -173,10 +155,12 @@ def test_an_objective_that_couples_rows_sees_them_all(block_size: Any) -> None:
     """Documents have more tokens than queries, and blocks of rows are chosen by the longer of both."""
     query, document = RNG.normal(size=(16, 1, 64)), RNG.normal(size=(16, 256, 64))
 
+    def coupled(row: Any) -> Any:
+        return row.log_odds * row.log_odds.sum()
+
     def loss(block_size: Any, *, symmetric: bool) -> float:
-        coupled: Any = lambda row: row.log_odds * row.log_odds.sum()  # noqa: E731
-        options: dict[str, Any] = {"objective": coupled, "similarity": max_sim()}
-        return float(pnce.contrast(query, document, **options, symmetric=symmetric, block_size=block_size))
+        options: dict[str, Any] = {"symmetric": symmetric, "block_size": block_size}
+        return float(pnce.contrast(query, document, objective=coupled, similarity=max_sim(), **options))
 
     for symmetric in (False, True):
         wanted = loss(None, symmetric=symmetric)
@@ -191,11 +175,10 @@ def test_second_derivatives(convert: Any, block_size: Any) -> None:
     first = torch.autograd.grad(loss, (query, document), create_graph=True)
     squares = (first[0] ** 2).sum() + (first[1] ** 2).sum()
     second = torch.autograd.grad(squares, (query, document))
-    similarity = max_sim(query_mask=convert(QUERY_MASK), document_mask=convert(DOCUMENT_MASK))
-    options: dict[str, Any] = {"similarity": similarity, "temperature": TEMPERATURE, "block_size": block_size}
+    options: Any = {"masks": [*map(convert, (QUERY_MASK, DOCUMENT_MASK))], "temperature": TEMPERATURE}
 
     def squares_of_gradients(query: Any, document: Any) -> Any:
-        slopes = pnce.grad(lambda q, d: pnce.contrast(q, d, objective="info_nce", **options), argnums=(0, 1))
+        slopes = pnce.grad(partial(of_tokens, block_size=block_size, **options), argnums=(0, 1))
         xp = namespace_of(query)
         return sum(xp.sum(x * x) for x in slopes(query, document))
 
@@ -207,8 +190,7 @@ def test_second_derivatives(convert: Any, block_size: Any) -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_sixteen_bits_are_computed_in_float32(dtype: torch.dtype) -> None:
     query, document = (torch.asarray(x).to(dtype) for x in (QUERY, DOCUMENT))
-    narrow = pnce.contrast(query, document, objective="info_nce", similarity=max_sim())
-    wide = pnce.contrast(query.double(), document.double(), objective="info_nce", similarity=max_sim())
+    narrow, wide = of_tokens(query, document), of_tokens(query.double(), document.double())
     assert narrow.dtype == dtype
     assert float(narrow) == pytest.approx(float(wide), rel=torch.finfo(dtype).eps)
 
@@ -219,17 +201,17 @@ def test_compiled_and_mapped() -> None:
         return pnce.info_nce(query, document, similarity=similarity, temperature=TEMPERATURE, block_size=2)
 
     arrays = QUERY, DOCUMENT[:N], DOCUMENT_MASK[:N]
-    value, slopes = pnce.value_and_grad(loss, argnums=(0, 1))(*arrays)
+    value, slopes = slopes_of(lambda q, d: loss(q, d, arrays[2]), *arrays[:2])
     q, d, m = map(jnp.asarray, arrays)
     found, gradients = jax.jit(jax.value_and_grad(loss, (0, 1)))(q, d, m)
-    assert_same((float(found), gradients), (float(value), slopes))
+    assert_same((float(found), gradients), (value, slopes))
     many = jax.vmap(loss)(jnp.stack([q, q[::-1]]), jnp.stack([d, d]), jnp.stack([m, m]))
-    assert float(many[0]) == pytest.approx(float(value), rel=1e-12)
+    assert float(many[0]) == pytest.approx(value, rel=1e-12)
     query, document, mask = map(torch.asarray, arrays)
     query.requires_grad_()
     torch.compiler.reset()
     result: Any = torch.compile(loss, fullgraph=True, backend="aot_eager")(query, document, mask)
-    assert result.item() == pytest.approx(float(value), rel=1e-12)
+    assert result.item() == pytest.approx(value, rel=1e-12)
     np.testing.assert_allclose(torch.autograd.grad(result, query)[0].numpy(), slopes[0], rtol=1e-12, atol=1e-14)
     by_function = torch.func.grad(loss)(query.detach(), document, mask)
     np.testing.assert_allclose(by_function.numpy(), slopes[0], rtol=1e-12, atol=1e-14)
@@ -245,18 +227,18 @@ def test_ranks_have_the_loss_of_one_process(*, symmetric: bool) -> None:
         return pnce.info_nce(query, document, similarity=similarity, symmetric=symmetric, **options)
 
     arrays = (QUERY, DOCUMENT[:N], QUERY_MASK, DOCUMENT_MASK[:N])
-    value, slopes = pnce.value_and_grad(loss, argnums=(0, 1))(*arrays)
+    value, slopes = slopes_of(lambda q, d: loss(q, d, *arrays[2:]), *arrays[:2])
 
     def on_rank(group: Any) -> Any:
         part = slice(0, cut) if group.rank == 0 else slice(cut, None)
         across = pnce.across(group, gradients="summed")
         own = [x[part] for x in arrays]
-        return pnce.value_and_grad(lambda q, d: loss(q, d, *own[2:], across=across), argnums=(0, 1))(*own[:2])
+        return slopes_of(lambda q, d: loss(q, d, *own[2:], across=across), *own[:2])
 
     results = run_ranks(2, on_rank)
     for k, whole in enumerate(slopes):
         np.testing.assert_allclose(np.concatenate([found[k] for _, found in results]), whole, rtol=1e-12, atol=1e-14)
-    assert all(float(found) == pytest.approx(float(value), rel=1e-12) for found, _ in results)
+    assert all(float(found) == pytest.approx(value, rel=1e-12) for found, _ in results)
 
 
 def info_nce(query: Any = QUERY, document: Any = DOCUMENT[:N], *further: Any, **masks: Any) -> Any:
@@ -276,11 +258,7 @@ REFUSED: list[tuple[type[Exception], str, Callable[[], Any]]] = [
     (TypeError, "query_mask", lambda: max_sim(query_mask=QUERY[0])),
     (ValueError, "document_mask", lambda: info_nce(document_mask=DOCUMENT_MASK)),
     (ValueError, "document_mask", lambda: max_sim(document_mask=DOCUMENT_MASK[0])),
-    (
-        ValueError,
-        "document_mask",
-        lambda: pnce.contrast(QUERY, objective="info_nce", similarity=max_sim(document_mask=QUERY_MASK)),
-    ),
+    (ValueError, "document_mask", lambda: of_tokens(QUERY, None, (None, QUERY_MASK))),
     (ValueError, "similarity", lambda: pnce.n_tuple(QUERY[:, 0], DOCUMENT[:N, 0], similarity=max_sim())),
 ]
 
@@ -291,43 +269,41 @@ def test_what_is_refused(error: type[Exception], name: str, call: Any) -> None:
         call()
 
 
-MASKED: dict[str, Any] = {
-    "contrast": lambda x, y, _, m, **own: pnce.contrast(x, y, objective="info_nce", mask=m, **own),
-    "info_nce": lambda x, y, _, m, **own: pnce.info_nce(x, y, mask=m, symmetric=True, **own),
-    "info_nce, shared negatives": lambda x, y, z, m, **own: pnce.info_nce(x, y, z, mask=m, **own),
-    "info_nce, own negatives": lambda x, y, z, m, **own: pnce.info_nce(
-        x, y, namespace_of(z).stack([z, 2.0 * z, -z, z + 1.0]), mask=m, **own
-    ),
-    "clip": lambda x, y, _, m, **own: pnce.clip(x, y, logit_scale=2.0, mask=m, **own),
-    "siglip": lambda x, y, _, m, **own: pnce.siglip(x, y, logit_scale=2.0, logit_bias=-1.0, mask=m, **own),
-    "two_tower": lambda x, y, _, m, **own: pnce.two_tower(x, y, mask=m, **own),
-    "two_tower, further": lambda x, y, z, m, **own: pnce.two_tower(
-        x, y, z, mask=namespace_of(m).concat([m, m], axis=1), **own
-    ),
+MASKED: dict[str, tuple[Callable[..., Any], int]] = {
+    "contrast": (partial(pnce.contrast, objective="info_nce"), 2),
+    "info_nce": (partial(pnce.info_nce, symmetric=True), 2),
+    "info_nce, shared negatives": (pnce.info_nce, 3),
+    "info_nce, own negatives": (pnce.info_nce, 3),
+    "clip": (partial(pnce.clip, logit_scale=2.0), 2),
+    "siglip": (partial(pnce.siglip, logit_scale=2.0, logit_bias=-1.0), 2),
+    "two_tower": (pnce.two_tower, 2),
+    "two_tower, further": (pnce.two_tower, 3),
 }
+"""Losses, and how many arrays they take."""
 
 
 @pytest.mark.parametrize("convert", [np.asarray, torch.asarray])
 @pytest.mark.parametrize("name", MASKED)
 def test_masked_losses_of_one_token_are_those_of_cosines(convert: Any, name: str) -> None:
     """The second row has nothing left; the third nothing but its own column, if that is one of the mask."""
+    loss, count = MASKED[name]
     mask = np.ones((4, 4), dtype=bool)
     mask[1], mask[2], mask[:, 3] = False, np.eye(4, dtype=bool)[2], False
-    arrays, tokens = ([convert(x) for x in (QUERY[:4, part], DOCUMENT[:4, part], QUERY[2:, part])] for part in (0, [0]))
+    further = QUERY[2:] if "own" not in name else np.stack([QUERY[2:] + k for k in (0.0, 1.0, 2.0, -1.0)])
+    given = (QUERY[:4], DOCUMENT[:4], further)[:count]
+    masks = convert(np.hstack([mask, mask]) if "further" in name else mask)
 
-    def results(given: list[Any], **options: Any) -> tuple[float, list[np.ndarray]]:
-        value, slopes = pnce.value_and_grad(
-            lambda x, y, z: MASKED[name](x, y, z, convert(mask), **options), argnums=(0, 1, 2)
-        )(*given)
-        return float(value), [np.reshape(np.asarray(x), (4, D)) for x in slopes]
+    def results(part: Any, **options: Any) -> tuple[float, list[np.ndarray]]:
+        arrays = [convert(x[..., part, :]) for x in given]
+        return slopes_of(lambda *x: loss(*x, mask=masks, **options), *arrays)
 
-    value, slopes = results(tokens, similarity=max_sim())
-    wanted, expected = results(arrays, similarity="cosine")
+    value, slopes = results([0], similarity=max_sim())
+    wanted, expected = results(0, similarity="cosine")
     assert value == pytest.approx(wanted, rel=1e-13)
     for found, slope in zip(slopes, expected, strict=True):
-        np.testing.assert_allclose(found, slope, rtol=1e-12, atol=1e-14)
+        np.testing.assert_allclose(found[..., 0, :], slope, rtol=1e-12, atol=1e-14)
     if name != "siglip":  # which divides by the number of rows
         valid = np.asarray([True, False, True, True])
-        weighted = results(arrays, similarity="cosine", weights=convert(valid.astype(float)))[0]
-        empty = results(tokens, similarity=max_sim(query_mask=convert(valid[:, None])))[0]
+        weighted = results(0, similarity="cosine", weights=convert(valid.astype(float)))[0]
+        empty = results([0], similarity=max_sim(query_mask=convert(valid[:, None])))[0]
         assert empty == pytest.approx(weighted, rel=1e-13)  # a row without tokens does not count

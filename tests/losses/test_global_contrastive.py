@@ -11,7 +11,8 @@ from mpmath import mp
 import portable_nce as pnce
 from portable_nce._core.namespace import namespace_of
 from portable_nce.testing import oracles
-from portable_nce.testing.variants import differentiate, flatten, generator
+from portable_nce.testing.cases import sixteenths
+from portable_nce.testing.variants import differentiate, flatten
 
 if TYPE_CHECKING:
     from portable_nce.testing.variants import Nested, Variant
@@ -19,15 +20,18 @@ if TYPE_CHECKING:
 N, D = 4, 3
 
 
-def vectors(seed: int, rows: int = N) -> Nested:
-    draw = generator(seed)
-    return [[draw.gauss(0.0, 1.0) for _ in range(D)] for _ in range(rows)]
+QUERY, KEY = (sixteenths((N, D), seed) for seed in (1, 2))
 
 
-def call(variant: Variant, log_u: Nested, dtype: str = "float64", **options: Any) -> tuple[Any, Any]:
-    dtype = dtype if dtype in variant.dtypes else variant.dtypes[0]
-    arrays = (variant.floats(x, dtype) for x in (vectors(1), vectors(2), log_u))
-    loss, state = pnce.sogclr(*arrays, **{"temperature": 0.5, **options})
+def arrays_of(variant: Variant, log_u: Nested, dtype: str | None = None) -> list[Any]:
+    """Make query, key and state, in the widest dtype where nothing else is said."""
+    return [variant.floats(x, dtype or variant.dtypes[0]) for x in (QUERY, KEY, log_u)]
+
+
+def call(variant: Variant, log_u: Nested, **options: Any) -> tuple[Any, Any]:
+    """Give losses and the new state."""
+    dtype = "float64" if "float64" in variant.dtypes else None
+    loss, state = pnce.sogclr(*arrays_of(variant, log_u, dtype), **{"temperature": 0.5, **options})
     return variant.to_list(loss), variant.to_list(state)
 
 
@@ -41,20 +45,16 @@ def test_the_state_is_the_logarithm_of_the_average(variant: Variant, block_size:
     before = [0.5, -math.inf, -2.0, 40.0]
     losses, state = call(variant, before, gamma=0.75, reduction="none", block_size=block_size)
     assert losses == pytest.approx(state, rel=tolerance(variant))
-    for k, memory in enumerate(before):
-        plain = oracles.evaluate(
-            "sogclr",
-            {"query": vectors(1), "key": vectors(2), "log_u": [-math.inf] * N},
-            {"temperature": 0.5, "reduction": "none"},
-        )[k]
+    given = {"query": QUERY, "key": KEY, "log_u": [-math.inf] * N}
+    batch = oracles.evaluate("sogclr", given, {"temperature": 0.5, "reduction": "none"})
+    for k, (memory, plain) in enumerate(zip(before, batch, strict=True)):
         fresh = memory == -math.inf
         wanted = plain if fresh else mp.log(0.25 * mp.exp(memory) + 0.75 * mp.exp(plain))
         assert state[k] == pytest.approx(float(wanted), rel=tolerance(variant), abs=tolerance(variant))
 
 
 def test_without_a_memory_it_is_flat_nce(variant: Variant) -> None:
-    dtype = variant.dtypes[0]
-    x, y, before = (variant.floats(z, dtype) for z in (vectors(1), vectors(2), [3.0] * N))
+    x, y, before = arrays_of(variant, [3.0] * N)
     plain = pnce.contrast(x, y, objective="flat_nce", temperature=0.5)
     loss, _ = pnce.sogclr(x, y, before, gamma=1.0, temperature=0.5)
     wanted = variant.to_list(plain) - math.log(N - 1)
@@ -63,8 +63,7 @@ def test_without_a_memory_it_is_flat_nce(variant: Variant) -> None:
 
 def test_of_a_sample_that_was_not_met_the_gradient_is_that_of_its_batch(variant: Variant) -> None:
     """Whatever the share of the batch is: of a logarithm, whose slope by the mean is its inverse."""
-    dtype = variant.dtypes[0]
-    x, y, before = (variant.floats(z, dtype) for z in (vectors(1), vectors(2), [-math.inf] * N))
+    x, y, before = arrays_of(variant, [-math.inf] * N)
 
     def plain(x: Any, y: Any) -> Any:
         return pnce.contrast(x, y, objective="flat_nce", temperature=0.5)
@@ -77,8 +76,7 @@ def test_of_a_sample_that_was_not_met_the_gradient_is_that_of_its_batch(variant:
 
 def test_the_state_has_no_gradient(variant: Variant) -> None:
     """Neither the one that is given nor the one that comes back."""
-    dtype = variant.dtypes[0]
-    arrays = [variant.floats(z, dtype) for z in (vectors(1), vectors(2), [0.5, -math.inf, -2.0, 1.0])]
+    arrays = arrays_of(variant, [0.5, -math.inf, -2.0, 1.0])
     _, slopes = differentiate(lambda x, y, u: pnce.sogclr(x, y, u, temperature=0.5)[0], arrays)
     assert variant.to_list(slopes[2]) == [0.0] * N
 
@@ -86,19 +84,17 @@ def test_the_state_has_no_gradient(variant: Variant) -> None:
         state = pnce.sogclr(x, y, u, temperature=0.5)[1]
         return namespace_of(state).sum(state)
 
-    _, slopes = differentiate(of_state, [*arrays[:2], variant.floats([0.5] * N, dtype)])
+    _, slopes = differentiate(of_state, arrays_of(variant, [0.5] * N))
     assert [set(flatten(variant.to_list(slope))) for slope in slopes] == [{0.0}] * 3
 
 
 def test_a_large_memory_stops_the_gradient(variant: Variant) -> None:
     """A negative that is no more than the average is divided by the average, not by its own sum."""
-    dtype = variant.dtypes[0]
-    x, y = (variant.floats(z, dtype) for z in (vectors(1), vectors(2)))
 
     def size(level: float) -> float:
-        before = variant.floats([level] * N, dtype)
+        x, y, before = arrays_of(variant, [level] * N)
         _, gradient = pnce.value_and_grad(lambda x: pnce.sogclr(x, y, before, gamma=0.5, temperature=0.5)[0])(x)
-        return float(max(abs(entry) for row in variant.to_list(gradient) for entry in row))
+        return float(max(map(abs, flatten(variant.to_list(gradient)))))
 
     assert size(60.0) < 1e-20
     assert size(-60.0) > 1e-2
@@ -128,7 +124,7 @@ def test_the_mean_is_over_the_rows_that_count(variant: Variant, similarity: str,
     assert losses[1:3] == [0.0, 0.0]
     assert mean == pytest.approx((losses[0] + losses[3]) / 2, rel=tolerance(variant))
     assert state == again
-    query, key = oracles.exact(vectors(1)), oracles.exact(vectors(2))
+    query, key = oracles.exact(QUERY), oracles.exact(KEY)
     scores = oracles.score_matrix(query, key, similarity, oracles.exact(2.0))
     for k, others, share in ((0, (1, 2), 0.9), (3, (0, 1, 2), 1.0)):
         contrasts = mp.fsum(mp.exp(scores[k][j] - scores[k][k]) for j in others) / len(others)
@@ -141,7 +137,7 @@ def test_the_mean_is_over_the_rows_that_count(variant: Variant, similarity: str,
 
 def test_one_row(variant: Variant) -> None:
     dtype = variant.dtypes[0]
-    x, before = variant.floats(vectors(1, rows=1), dtype), variant.floats([0.5], dtype)
+    x, before = variant.floats(QUERY[:1], dtype), variant.floats([0.5], dtype)
     loss, state = pnce.sogclr(x, x, before)
     assert variant.to_list(loss) == 0.0
     assert variant.to_list(state) == [0.5]
@@ -152,7 +148,7 @@ def test_the_state_keeps_its_own_dtype(variant: Variant, dtype: str) -> None:
     if dtype not in variant.further_dtypes and dtype not in variant.dtypes:
         return  # a variant without it
     wide = next(name for name in variant.dtypes if name in {"float32", "float64"})
-    x, y = (variant.floats(z, dtype) for z in (vectors(1), vectors(2)))
+    x, y, _ = arrays_of(variant, [0.5] * N, dtype)
     loss, state = pnce.sogclr(x, y, variant.floats([0.5] * N, wide), temperature=0.5)
     assert loss.dtype == x.dtype
     assert state.dtype == variant.floats([0.5], wide).dtype

@@ -6,16 +6,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from mpmath import mpf
+from mpmath import mp, mpf
 
 import portable_nce as pnce
 from portable_nce.testing import oracles
-from portable_nce.testing.variants import differentiate, generator
+from portable_nce.testing.cases import sixteenths
+from portable_nce.testing.variants import differentiate
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from portable_nce.testing.variants import Nested, Variant
+    from portable_nce.testing.variants import Variant
 
 SIXTEEN_BITS = pytest.mark.parametrize(
     ("variant", "dtype"), [("numpy", "float16"), ("torch", "bfloat16")], indirect=["variant"]
@@ -24,10 +25,9 @@ N, D = 4, 5
 WIDTHS, WEIGHTS = (2, 5, 3), (0.5, 1.0, 2.0)
 
 
-def vectors(rows: int, seed: int) -> Nested:
-    """Draw numbers that every dtype holds."""
-    draw = generator(seed)
-    return [[draw.randint(-24, 24) / 16 for _ in range(D)] for _ in range(rows)]
+def vectors(variant: Variant, *seeds: int, dtype: str | None = None) -> list[Any]:
+    """Make arrays of embeddings, of numbers that every dtype holds."""
+    return [variant.floats(sixteenths((N, D), seed), dtype) for seed in seeds]
 
 
 LOSSES: dict[str, tuple[Callable[..., Any], int]] = {
@@ -45,28 +45,23 @@ LOSSES: dict[str, tuple[Callable[..., Any], int]] = {
 def test_the_sum_of_prefixes(variant: Variant, name: str) -> None:
     """Value and gradients are the weighted sums of those of the loss itself, cut by hand."""
     loss, count = LOSSES[name]
-    arrays = [variant.floats(vectors(N, seed)) for seed in range(count)]
+    arrays = vectors(variant, *range(count))
     nested = pnce.matryoshka(loss, WIDTHS, weights=WEIGHTS)
 
     value, slopes = differentiate(nested, arrays)
     parts = [differentiate(lambda *x, d=width: loss(*(z[:, :d] for z in x)), arrays) for width in WIDTHS]
-    wanted = sum(
-        (mpf(w) * mpf(variant.to_list(part)) for w, (part, _) in zip(WEIGHTS, parts, strict=True)), start=mpf(0)
-    )
+    wanted = mp.fdot(WEIGHTS, [variant.to_list(part) for part, _ in parts])
     assert oracles.error(variant.to_list(value), wanted) <= 8 * variant.eps()
     for k, slope in enumerate(slopes):
         sums = [
-            [
-                sum(mpf(w) * mpf(variant.to_list(part[1][k])[i][j]) for w, part in zip(WEIGHTS, parts, strict=True))
-                for j in range(D)
-            ]
-            for i in range(N)
+            [mp.fdot(WEIGHTS, numbers) for numbers in zip(*rows, strict=True)]
+            for rows in zip(*(variant.to_list(part[k]) for _, part in parts), strict=True)
         ]
         assert oracles.error(variant.to_list(slope), sums) <= 16 * variant.eps()
 
 
 def test_rows_stay_rows(variant: Variant) -> None:
-    x, y = (variant.floats(vectors(N, seed)) for seed in (1, 2))
+    x, y = vectors(variant, 1, 2)
     rows = pnce.matryoshka(pnce.info_nce, WIDTHS)(x, y, reduction="none")
     mean = pnce.matryoshka(pnce.info_nce, WIDTHS)(x, y)
     assert (tuple(rows.shape), tuple(mean.shape)) == ((N,), ())
@@ -76,7 +71,7 @@ def test_rows_stay_rows(variant: Variant) -> None:
 
 def test_what_is_cut_and_what_is_not(variant: Variant) -> None:
     """Embeddings are, also of a queue; teachers, guides, labels, grades, masks and a queue's marks stay whole."""
-    x, y, other, further = (variant.floats(vectors(N, seed)) for seed in (1, 2, 3, 4))
+    x, y, other, further = vectors(variant, 1, 2, 3, 4)
     a, b = x[:, :2], y[:, :2]
     labels, temperature = variant.array([0, 1, 0, 1]), variant.floats(0.5)
     grades, mask = variant.floats([0.5, 1.0, 0.5, 0.0]), variant.array([[i != 3 for _ in range(N)] for i in range(N)])
@@ -109,8 +104,8 @@ def test_what_is_cut_and_what_is_not(variant: Variant) -> None:
 
 def test_embeddings_with_three_axes_are_cut_at_the_last(variant: Variant) -> None:
     """Negatives of their own, (N, K, D), whose K is neither the full width nor a smaller one."""
-    x, y = (variant.floats(vectors(N, seed)) for seed in (1, 2))
-    own = variant.floats([vectors(7, seed) for seed in range(N)])
+    x, y = vectors(variant, 1, 2)
+    own = variant.floats(sixteenths((N, 7, D), 3))
     value, slopes = differentiate(pnce.matryoshka(pnce.info_nce, [2]), [x, y, own])
     wanted, expected = differentiate(lambda a, b, c: pnce.info_nce(a[:, :2], b[:, :2], c[:, :, :2]), [x, y, own])
     assert variant.to_list(value) == variant.to_list(wanted)
@@ -119,8 +114,8 @@ def test_embeddings_with_three_axes_are_cut_at_the_last(variant: Variant) -> Non
 
 def test_the_first_embeddings_say_what_the_full_width_is(variant: Variant) -> None:
     """Arrays of other widths, of integers and of truth values go through as they are, in lists and tuples too."""
-    x, y = (variant.floats(vectors(N, seed)) for seed in (1, 2))
-    narrow, wide = x[:, :3], variant.floats([row + row for row in vectors(N, 3)])
+    x, y = vectors(variant, 1, 2)
+    narrow, wide = x[:, :3], variant.floats(sixteenths((N, 2 * D), 3))
     numbers, marks = variant.array([[1] * D] * N), variant.array([[True] * D] * N)
     seen = []
 
@@ -138,26 +133,17 @@ def test_the_first_embeddings_say_what_the_full_width_is(variant: Variant) -> No
 @SIXTEEN_BITS
 def test_what_is_no_embedding_does_not_decide_the_dtype(variant: Variant, dtype: str) -> None:
     """The teacher's dtype is no more than that of its own embeddings, nor is that of an array of another width."""
-    x, y = (variant.floats(vectors(N, seed), dtype) for seed in (1, 2))
-    teachers = [variant.floats(vectors(N, seed), "float32") for seed in (3, 4)]
+    x, y = vectors(variant, 1, 2, dtype=dtype)
+    teachers = vectors(variant, 3, 4, dtype="float32")
     assert pnce.matryoshka(pnce.distillation, [2, D])(x, y, *teachers).dtype == x.dtype
     beside = pnce.matryoshka(lambda a, b, other: pnce.info_nce(a, b, weights=other[:, 0]), [2])
     assert beside(x, y, teachers[0][:, :3]).dtype == x.dtype
 
 
-def test_a_weight_may_be_zero(variant: Variant) -> None:
-    x, y = (variant.floats(vectors(N, seed)) for seed in (1, 2))
-    found = pnce.matryoshka(pnce.info_nce, [2, 3], weights=[0.0, 2.0])(x, y)
-    assert variant.to_list(found) == 2.0 * variant.to_list(pnce.info_nce(x[:, :3], y[:, :3]))
-
-
 @SIXTEEN_BITS
 def test_sixteen_bits_are_rounded_once(variant: Variant, dtype: str) -> None:
     """Forty times the same width: forty roundings of the sum, or of its gradient, would be seen."""
-    arrays, wide = (
-        [*(variant.floats(vectors(N, seed), name) for seed in (1, 2)), variant.floats(0.5, name)]
-        for name in (dtype, "float32")
-    )
+    arrays, wide = ([*vectors(variant, 1, 2, dtype=x), variant.floats(0.5, x)] for x in (dtype, "float32"))
     nested = pnce.matryoshka(pnce.info_nce, [3] * 40 + [D])
     value, slopes = differentiate(lambda x, y, t: nested(x, y, temperature=t), arrays)
     exact, steep = differentiate(lambda x, y, t: nested(x, y, temperature=t), wide)
@@ -167,7 +153,7 @@ def test_sixteen_bits_are_rounded_once(variant: Variant, dtype: str) -> None:
 
 
 def test_what_does_not_fit_is_refused(variant: Variant) -> None:
-    x = variant.floats(vectors(N, 1))
+    (x,) = vectors(variant, 1)
     with pytest.raises(ValueError, match=r"\Awidths: expected at most the 5 features of the embeddings, got 6"):
         pnce.matryoshka(pnce.info_nce, [6])(x, x)
     with pytest.raises(TypeError, match=r"\Aloss: expected embeddings among the arguments"):
