@@ -60,56 +60,38 @@ def energy(x: Any) -> Any:
     return (x * x).sum(), x
 
 
-def _with_pairing(pairing: Any, x: Any = X, y: Any = Y) -> Any:
-    return pnce.contrast(x, y, objective="info_nce", pairing=pairing, reduction="none")
-
-
-def _with_similarity(similarity: Any, x: Any = X, y: Any = Y) -> Any:
-    return pnce.info_nce(x, y, similarity=similarity, temperature=0.5, reduction="none")
-
-
-def _with_tokens(similarity: Any, x: Any = X, y: Any = Y) -> Any:
-    return pnce.info_nce(x[:, None, :], y[:, None, :], similarity=similarity, reduction="none")
-
-
-def _with_objective(objective: Any, x: Any = X, y: Any = Y) -> Any:
+def neighbours(x: Any) -> Pairing:
     """Pair neighbours, so that there are several positives."""
-    pairing = pairings.labels(LABELS[: len(x)], LABELS[: len(x)])
-    return pnce.contrast(x, y, objective=objective, pairing=pairing, reduction="none")
+    return pairings.labels(LABELS[: len(x)], LABELS[: len(x)])
 
 
-def _apply(function: Any, x: Any = X, y: Any = Y) -> Any:
-    return function(x, y)
-
-
+rows: Any = {"reduction": "none"}
 USES: dict[str, Callable[..., Any]] = {
-    "pairing": _with_pairing,
-    "similarity": _with_similarity,
-    "tokens": _with_tokens,
-    "objective": _with_objective,
-    "gradient": _apply,
+    "pairing": lambda part, x=X, y=Y: pnce.contrast(x, y, objective="info_nce", pairing=part, **rows),
+    "similarity": lambda part, x=X, y=Y: pnce.info_nce(x, y, similarity=part, temperature=0.5, **rows),
+    "tokens": lambda part, x=X, y=Y: pnce.info_nce(x[:, None, :], y[:, None, :], similarity=part, **rows),
+    "objective": lambda part, x=X, y=Y: pnce.contrast(x, y, objective=part, pairing=neighbours(x), **rows),
+    "objective alone": lambda part, x=X, y=Y: pnce.contrast(x, y, objective=part),
+    "gradient": lambda part, x=X, y=Y: part(x, y),
 }
+"""How a loss is called with a part of each kind."""
 
 
 PARTS: dict[str, dict[str, Any]] = {
     "pairing": {
         "Pairing": Pairing(near, rows=(LABELS * 2,), columns=(LABELS * 2 + 1,)),
-        "diagonal": pairings.diagonal(),
+        **{name: getattr(pairings, name)() for name in ("diagonal", "queue", "two_views")},
+        **{name: getattr(pairings, name)(LABELS) for name in ("ids", "index", "labels")},
         "explicit": pairings.explicit(MASK),
-        "index": pairings.index(LABELS),
-        "labels": pairings.labels(LABELS),
         "labels of both": pairings.labels(LABELS, LABELS[::-1]),
         "labels of equal contents": pairings.labels(LABELS + 0),
-        "ids": pairings.ids(LABELS),
         "guided": pairings.guided(X, Y, margin=0.125, strategy="relative"),
         "overlap": pairings.overlap(MASK),
-        "queue": pairings.queue(),
         "queue of valid": pairings.queue(LABELS > 0),
         "smoothed": pairings.smoothed(0.25),
         "soft": pairings.soft(MASK * 0.5),
         "teacher": pairings.teacher(X, Y, temperature=0.5),
         "weighted": pairings.weighted(pairings.two_views(), MASK * 0.5),
-        "two_views": pairings.two_views(),
         "transposed": Pairing(near, rows=(LABELS,), columns=(LABELS,)).transposed(),
     },
     "similarity": {
@@ -132,12 +114,10 @@ PARTS: dict[str, dict[str, Any]] = {
         "max_sim with masks": similarities.max_sim(query_mask=LABELS[:, None] > 0, document_mask=MASK[:, :1]),
     },
     "objective": {
+        **{name: getattr(objectives, name)() for name in ("logistic", "triplet", "relic")},
         **{f"info_nce {m}": objectives.info_nce(multi_positive=m) for m in ("each", "pooled", "separate")},
-        **{
-            f"flat_nce {include} {form}": objectives.flat_nce(include_positive=include, form=form)
-            for include in (False, True)
-            for form in ("log", "detach")
-        },
+        **{f"flat_nce {form}": objectives.flat_nce(form=form) for form in ("log", "detach")},
+        **{f"flat_nce {f} of all": objectives.flat_nce(include_positive=True, form=f) for f in ("log", "detach")},
         "Objective": objectives.Objective(hinge, needs_negative=True),
         "Pairwise": objectives.Pairwise(square, objectives.Term(square), divide_by="pairs"),
         "dclw": objectives.dclw(temperature=0.5),
@@ -147,16 +127,13 @@ PARTS: dict[str, dict[str, Any]] = {
         "info_nce_anchor 5": objectives.info_nce_anchor(n_columns=5),
         "info_nce_anchor 6": objectives.info_nce_anchor(n_columns=6),
         "info_nce_anchor": objectives.info_nce_anchor(n_columns=5, nu=0.5),
-        "logistic": objectives.logistic(),
         "logistic bias": objectives.logistic(bias=0.5, balance=True),
         "logistic of arrays": objectives.logistic(bias=HALF),
         "contrastive": objectives.contrastive(margin=2.0, positive_power=1, average="nonzero"),
         "contrastive of arrays": objectives.contrastive(margin=np.asarray(2.0)),
-        "triplet": objectives.triplet(),
         "triplet of arrays": objectives.triplet(margin=HALF),
         "triplet batch_hard": objectives.triplet(margin=0.5, mining="batch_hard", form="soft"),
         "triplet mined": objectives.triplet(mining=("easy", "semi_hard")),
-        "relic": objectives.relic(),
         "relic first": objectives.relic(alpha=0.5, symmetric=True, stop_gradient="first"),
         "relic of arrays": objectives.relic(alpha=HALF),
     },
@@ -270,25 +247,14 @@ def _compiled(run: Callable[[], Any], caplog: pytest.LogCaptureFixture) -> list[
     return [record.getMessage() for record in caplog.records if "Compiling" in record.getMessage()]
 
 
-objectives_once = {name.split()[0]: name for name in PARTS["objective"] if not name.endswith(("arrays", "Objective"))}
+last_of_each = {name.split()[0]: name for name in PARTS["objective"] if not name.endswith(("arrays", "Objective"))}
+compiled_once = [("pairing", "two_views"), ("similarity", "normalized"), ("gradient", "value_and_grad")]
 
 
-def _alone(objective: Any, x: Any, y: Any) -> Any:
-    return pnce.contrast(x, y, objective=objective)
-
-
-@pytest.mark.parametrize(
-    ("kind", "name"),
-    [
-        ("pairing", "two_views"),
-        ("similarity", "normalized"),
-        *(("objective", name) for name in objectives_once.values()),
-        ("gradient", "value_and_grad"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "name"), [*compiled_once, *(("objective", name) for name in last_of_each.values())])
 def test_compiled_code_is_found_again(kind: str, name: str, caplog: pytest.LogCaptureFixture) -> None:
     """A part that has been read from a file does not compile anything anew, as a static argument or inside."""
-    part, use = PARTS[kind][name], _alone if kind == "objective" else USES[kind]
+    part, use = PARTS[kind][name], USES["objective alone" if kind == "objective" else kind]
     again, x, y = _again(part), jnp.asarray(X), jnp.asarray(Y)
     assert again is not part
     traced = []
@@ -308,5 +274,5 @@ def test_compiled_code_is_found_again(kind: str, name: str, caplog: pytest.LogCa
 def test_torch_tensors_in_parts() -> None:
     """The arrays of a part may be of any library."""
     x, y = torch.tensor(X), torch.tensor(Y)
-    similarity = similarities.bilinear(torch.eye(3, dtype=torch.float64))
-    _same(_with_similarity(_again(similarity), x, y), _with_similarity(similarity, x, y))
+    part, use = similarities.bilinear(torch.eye(3, dtype=torch.float64)), USES["similarity"]
+    _same(use(_again(part), x, y), use(part, x, y))

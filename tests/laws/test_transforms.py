@@ -120,18 +120,17 @@ def test_torch_func(name: str, block_size: int | None) -> None:
     close(torch.func.vmap(torch.func.grad(call))(*batched), torch.stack(each))
 
     def function(x: torch.Tensor) -> torch.Tensor:
-        value: torch.Tensor = call(x, *arrays[1:])
-        return value
+        return call(x, *arrays[1:])
 
     x, dense = arrays[0], Call(name, seed=0)
     result: Any = torch.func.jvp(function, (x,), (x * x,))
     close(result, (function(x), (gradients[0] * x * x).sum()))
     expected = torch.autograd.functional.hessian(lambda z: dense(z, *arrays[1:]), x)
-    close(torch.func.hessian(function)(x), expected)
     close(torch.autograd.functional.hessian(function, x), expected)
-    close(torch.func.jacrev(torch.func.grad(function))(x), expected)
-    close(torch.func.jacfwd(torch.func.jacfwd(function))(x), expected)
-    close(torch.func.jacrev(torch.func.jacfwd(function))(x), expected)
+    of_gradient, of_tangents = torch.func.grad(function), torch.func.jacfwd(function)
+    close(torch.func.hessian(function)(x), expected)
+    for second in (torch.func.jacrev(of_gradient), torch.func.jacfwd(of_tangents), torch.func.jacrev(of_tangents)):
+        close(second(x), expected)
 
 
 class Graphs(list[Any]):
@@ -159,11 +158,14 @@ def test_torch_compile_serves_every_batch_size(name: str) -> None:
     assert len(graphs) <= (3 if name in WAYS else 2)  # one more where it is the first of the process
 
 
-@pytest.mark.parametrize("name", ["info_nce", "contrast labels", "contrastive", "triplet_from_labels batch_hard"])
-def test_torch_compile_with_its_gradient(name: str) -> None:
+AOT = ("info_nce", "contrast labels", "contrastive", "triplet_from_labels batch_hard")
+
+
+@pytest.mark.parametrize(("name", "backend"), [*((name, "aot_eager") for name in AOT), ("info_nce", "inductor")])
+def test_torch_compile_with_its_gradient(name: str, backend: str) -> None:
     torch.compiler.reset()
-    call = Call(name, block_size=2)
-    compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
+    call = Call(name, block_size="auto" if backend == "inductor" else 2)
+    compiled = torch.compile(call, fullgraph=True, backend=backend)
     others = call.others(torch.asarray)
     close(backward(compiled, call.torch(requires_grad=True), *others), Call(name).expected())
 
@@ -176,15 +178,8 @@ def test_torch_compile_of_a_large_batch_is_cut_into_blocks(monkeypatch: pytest.M
     call = Call(name, block_size="auto")
     compiled = torch.compile(call, fullgraph=True, backend="eager", dynamic=True)
     for size in (12, 33):  # in one block, and in sixteen
-        call = Call(name, rows=size, block_size="auto")
-        arrays = [*call.torch(), *call.others(torch.asarray)]
+        arrays = torch_arrays(name, size)
         close(compiled(*arrays), call(*arrays))
-
-
-def test_torch_compile_with_inductor() -> None:
-    torch.compiler.reset()
-    call = Call("info_nce", block_size="auto")
-    close(backward(torch.compile(call, fullgraph=True), call.torch(requires_grad=True)), call.expected())
 
 
 def forward(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -217,8 +212,7 @@ def test_torch_compile_of_transforms(name: str, reduction: str, transform: str) 
     x, *rest = call.torch()
 
     def function(a: torch.Tensor) -> torch.Tensor:
-        value: torch.Tensor = call(a, *rest)
-        return value.sum()
+        return call(a, *rest).sum()
 
     transformed = TORCH_TRANSFORMS[transform](function)
     argument = torch.stack([x, -x]) if "vmap" in transform else x
@@ -241,8 +235,7 @@ def test_torch_meta_tensors_have_shapes_and_no_values(name: str, block_size: int
 def test_torch_export_of_a_dynamic_batch(name: str) -> None:
     class Module(torch.nn.Module):
         def forward(self, *arrays: torch.Tensor) -> torch.Tensor:
-            value: torch.Tensor = call(*arrays)
-            return value
+            return call(*arrays)
 
     call = Call(name, block_size="auto")
     dynamic = tuple(dict.fromkeys(axes, torch.export.Dim.AUTO) for axes in axes_of_rows(name))
@@ -292,7 +285,7 @@ def test_value_and_grad_composes_with_autograd() -> None:
     close(inner(torch.stack([x, x]))[1].detach(), gradient.detach())
 
 
-@pytest.mark.parametrize("block_size", [None, 2])
+@blocks
 def test_torch_autocast_does_not_touch_the_loss(block_size: int | None) -> None:
     x, y = (v.float() for v in Call("info_nce").torch()[:2])
     x.requires_grad_()
@@ -338,13 +331,16 @@ def test_jax_jit(name: str, block_size: int | None) -> None:
     close([value, *gradients], Call(name).expected())
 
 
+def check_jax_jvp(call: Call, dense: Call, tangents: list[jax.Array]) -> None:
+    value, *gradients = dense.expected()
+    found = jax.jit(lambda *tangents: jax.jvp(call, tuple(call.jax()), tangents))(*tangents)
+    close(found, [value, sum(np.vdot(g, v) for g, v in zip(gradients, tangents, strict=True))])
+
+
 @pytest.mark.parametrize("name", [name for name in EACH if "." in name and name not in SURROGATES])
 def test_jax_jvp_of_scores(name: str) -> None:
     call = Call(name)
-    value, *gradients = call.expected()
-    tangents = [np.random.default_rng(k).normal(size=x.shape) for k, x in enumerate(call.numbers)]
-    found = jax.jit(lambda *tangents: jax.jvp(call, tuple(call.jax()), tangents))(*map(jnp.asarray, tangents))
-    close(found, [value, sum(np.vdot(g, v) for g, v in zip(gradients, tangents, strict=True))])
+    check_jax_jvp(call, call, [jax.random.normal(jax.random.key(k), x.shape) for k, x in enumerate(call.numbers)])
 
 
 @blocks
@@ -390,10 +386,7 @@ def test_jax_vmap_jvp_and_second_order(name: str, block_size: int | None) -> Non
     batched = [jnp.stack(each) for each in zip(*(one.jax() for one in calls), strict=True)]
     gradient = jax.jit(jax.grad(call))
     close(jax.jit(jax.vmap(jax.grad(call)))(*batched), jnp.stack([gradient(*one.jax()) for one in calls]))
-    value, *gradients = dense.expected()
-    tangents = [x[1] for x in batched]
-    found = jax.jit(lambda *tangents: jax.jvp(call, tuple(call.jax()), tangents))(*tangents)
-    close(found, [value, sum(np.vdot(g, v) for g, v in zip(gradients, tangents, strict=True))])
+    check_jax_jvp(call, dense, [x[1] for x in batched])
     x, *rest = call.jax()
     expected = torch.autograd.functional.hessian(lambda z: dense(z, *call.torch()[1:]), call.torch()[0])
     for hessian in (jax.hessian(call), jax.jacrev(jax.grad(call))):
@@ -440,13 +433,11 @@ def steps(name: str, batch: int) -> tuple[np.ndarray, list[list[np.ndarray]], pn
 def same_queue(ours: pnce.Queue, expected: pnce.Queue) -> None:
     """Rows, marks and labels are those of another queue."""
     assert type(ours) is pnce.Queue
-    close(ours.rows, expected.rows)
-    np.testing.assert_array_equal(np.asarray(ours.valid), expected.valid)
-    assert (ours.labels is None) == (expected.labels is None)
-    if ours.labels is not None:
-        assert expected.labels is not None
-        assert np.asarray(ours.labels).dtype == expected.labels.dtype
-        np.testing.assert_array_equal(np.asarray(ours.labels), expected.labels)
+    for mine, its in zip(ours, expected, strict=True):
+        assert (mine is None) == (its is None)
+        if its is not None:
+            assert np.asarray(mine).dtype == its.dtype
+            close(mine, its)
 
 
 @each_memory_loss
@@ -547,12 +538,9 @@ def linear_calls(name: str) -> list[tuple[Callable[..., Any], list[np.ndarray]]]
     """Make a call for each block size, and for each distance."""
     if name in NAMES:
         return [(of_factors(name), Call("info_nce").numbers)]
-    loss = LOSSES.get(name)
-    any_similarity = loss is not None and loss.laws and loss.similarity == "cosine"
-    options: list[dict[str, Any]] = [
-        {},
-        *({"similarity": s} for s in ("neg_sq_euclidean", "neg_euclidean") if any_similarity),
-    ]
+    any_similarity = name in LOSSES and LOSSES[name].laws and LOSSES[name].similarity == "cosine"
+    distances: list[dict[str, Any]] = [{"similarity": s} for s in ("neg_sq_euclidean", "neg_euclidean")]
+    options = [{}, *(distances if any_similarity else [])]
     calls = [Call(name, block_size=size, **given) for size in (None, 2) for given in options]
     return [(call, call.numbers) for call in calls]
 
