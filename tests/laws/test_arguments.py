@@ -11,13 +11,12 @@ import math
 import numbers
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
-from functools import cache
+from functools import cache, partial
 from itertools import combinations
-from types import ModuleType
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -28,6 +27,7 @@ from torch._dynamo.testing import CompileCounter
 import portable_nce as pnce
 from portable_nce._core import registry as _registry
 from portable_nce.testing import run_ranks
+from portable_nce.testing.cases import AXES, INTEGERS, LOSSES
 
 Verdict: TypeAlias = Literal["taken", "refused", "either", "foreign"]
 """What is to happen: it is taken, refused by name, either of the two, or refused beside arrays of another library."""
@@ -45,21 +45,19 @@ class Junk(NamedTuple):
 # ------------------------------------------------------------------------------------------------------------ the world
 
 TYPES: Mapping[str, type] = {"numpy": np.ndarray, "torch": torch.Tensor}
-ODD_DTYPES: Mapping[str, tuple[Any, ...]] = {
-    "numpy": (
-        *(bool, np.int8, np.uint8, np.int64, np.float16, np.float32, np.float64, np.longdouble, ">f8"),
-        *(complex, object, str, "S3", "V8", "M8[s]", "m8[s]"),
-    ),
-    "torch": (
+ARRAYS = (np.ndarray, np.generic, torch.Tensor)
+ODD_DTYPES: Mapping[str, Sequence[Any]] = {
+    "numpy": [np.dtype(code) for code in (*"?bBlefdgDOU", ">f8", "S3", "V8", "M8[s]", "m8[s]")],
+    "torch": [
         *(torch.bool, torch.uint8, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.float64),
         *(torch.complex64, torch.complex128),
-    ),
+    ],
 }
 
 
 def sizes_of(rows: int = 4, columns: int = 6, features: int = 3, further: int = 5) -> Mapping[str, int]:
-    """Give the lengths of the axes by their letters; V and U stand for two and three views."""
-    return dict(zip("NKDMVURSEI", (rows, columns, features, further, 2 * rows, 3 * rows, 2, 2, 2, 1), strict=True))
+    """Give the lengths of the axes by their letters, those of the table of losses; U stands for three views."""
+    return dict(zip("NKDMVUCTW", (rows, columns, features, further, 2 * rows, 3 * rows, 2, 2, 2), strict=True))
 
 
 @dataclass(frozen=True)
@@ -86,23 +84,27 @@ class World:
     def changed(self, example: Any) -> Iterator[tuple[str, Any]]:
         """Change the dtype or the rank of an array, its library, its lengths, or nothing but how it lies in memory."""
         x = np.asarray(example)
-        yield from (("one axis more", example[None]), ("a last axis more", example[..., None]))
+        parts: dict[str, Any] = {"one axis more": None, "a last axis more": (..., None)}
         if x.ndim:
-            less = {"one axis less": 0, "a last axis less": (..., 0), "a row less": slice(-1)}
-            less |= {"a column less": (..., slice(-1)), "narrow": (..., slice(1))}
-            none = {"empty": slice(0), "no columns": (..., slice(0))}
-            yield from ((label, example[key]) for label, key in {**less, **none}.items())
+            parts |= {"one axis less": 0, "a last axis less": (..., 0), "a row less": slice(-1), "empty": slice(0)}
+            parts |= {"a column less": (..., slice(-1)), "narrow": (..., slice(1)), "no columns": (..., slice(0))}
             yield "a row more", self.array(np.concatenate([x, x[:1]]))
             yield "a column more", self.array(np.concatenate([x, x[..., :1]], axis=-1))
             yield "every second", self.array(np.repeat(x, 2, axis=0))[::2]
+        yield from ((label, example[key]) for label, key in parts.items())
         yield from (("a list", x.tolist()), ("a tuple", tuple(x.tolist()) if x.ndim else (x.item(),)))
         for dtype in ODD_DTYPES[self.library]:
             yield f"of dtype {dtype}", example.astype(dtype) if self.library == "numpy" else example.to(dtype)
-        yield "foreign", torch.asarray(x.copy()) if self.library == "numpy" else x
+        yield "foreign", other_library(example)
         if self.library == "numpy":
             frozen = np.asfortranarray(x)
             frozen.flags.writeable = False
             yield "read-only, in Fortran's order", frozen
+
+
+def other_library(x: Any) -> Any:
+    """Make the same array of the other library."""
+    return x.numpy() if isinstance(x, torch.Tensor) else torch.asarray(np.array(x))
 
 
 def kind_of(x: Any) -> str:
@@ -131,17 +133,9 @@ ANYTHING: Sequence[Any] = (
     *("", "0.1", "mean", "avg", "no", "info_nce", "cosine", "diagonal", "auto", np.str_("mean")),
     *((), (0.5,), [], [0.5], [0.5, 1.5], {}, {1}, range(3), iter([0.5])),
     *(np, np.ndarray, Duck(), pnce.Queue, pnce.Queue(None, None), pnce.pairings.Tile),
-    *(
-        TypedFloat(0.5),
-        np.float64(0.5),
-        np.float32(0.5),
-        np.int64(2),
-        np.asarray(0.5) > 0,
-        np.asarray([]),
-        np.asarray([0.5, 1.5]),
-    ),
-    *(np.asarray(1), np.ones(()) > 0, np.asarray("a"), np.asarray(None), np.asarray(1j), np.asarray(0.5)),
-    *(torch.asarray(0.5), torch.asarray([0.5, 1.5]), torch.asarray(1)),
+    *(TypedFloat(0.5), np.float64(0.5), np.float32(0.5), np.int64(2), np.asarray(0.5) > 0),
+    *(np.asarray([]), np.asarray([0.5, 1.5]), np.asarray(1), np.ones(()) > 0, np.asarray("a"), np.asarray(None)),
+    *(np.asarray(1j), np.asarray(0.5), torch.asarray(0.5), torch.asarray([0.5, 1.5]), torch.asarray(1)),
 )
 """What is tried for every parameter."""
 
@@ -153,8 +147,12 @@ def is_number(value: Any) -> bool:
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
-def is_whole(value: Any) -> bool:
-    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+def is_positive_integer(value: Any) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and int(value) > 0
+
+
+def is_matrix(value: Any) -> bool:
+    return isinstance(value, ARRAYS) and len(value.shape) == 2
 
 
 def is_extreme(value: float) -> bool:
@@ -170,27 +168,57 @@ def plain_number(value: Any) -> Any:
 # ------------------------------------------------------------------------------------------------------------ the kinds
 
 
-class Kind:
-    """What a parameter takes."""
+def never(_: Any) -> bool:
+    return False
 
-    optional = False
+
+def always(_: Any) -> bool:
+    return True
+
+
+Table: TypeAlias = Sequence[Any] | Mapping[str, Any] | Callable[[World], Mapping[str, Any]]
+"""Values, by what they are called in messages where their own form is none; or what makes them."""
+
+
+@dataclass
+class Kind:
+    """What a parameter takes: None too where `optional` is true, and perhaps where it is None.
+
+    Of what is tried everywhere, `skips` tells what is left out, and `takes` what is taken; then come tables of values
+    that are taken, that are refused, and of which either can happen. `plain` gives the canonical form of a value.
+    """
+
+    _: KW_ONLY
+    good: Any = None
+    make: Callable[[World], Any] | None = None  # makes the good value
+    optional: bool | None = False
+    skips: Callable[[Any], bool] = never
+    takes: Callable[[Any], bool] = never
+    plain: Callable[[Any], Any] = lambda value: value
+    taken: Table = ()
+    refused: Table = ()
+    either: Table = ()
 
     def example(self, world: World, numbers: np.random.Generator) -> Any:
         """Make a good value."""
-        raise NotImplementedError
+        del numbers
+        return self.make(world) if self.make else self.good
 
-    def judge(self, world: World, value: Any, example: Any) -> Verdict:
+    def judge(self, world: World, value: Any) -> Verdict:
         """Tell what is to happen to a value."""
-        raise NotImplementedError
+        if value is None:
+            return "taken" if self.optional else "either" if self.optional is None else "refused"
+        return self.judge_given(world, value)
 
-    def beyond_limits(self) -> Iterator[np.ndarray]:
-        """Give arrays of one number that is refused."""
-        yield from ()
+    def judge_given(self, world: World, value: Any) -> Verdict:
+        """Tell what is to happen to a value other than None."""
+        del world
+        return "taken" if self.takes(value) else "refused"
 
     def canonical(self, world: World, value: Any) -> Any:
         """Give another form of a value that is taken, with which the result is the same."""
         del world
-        return value
+        return value if value is None else self.plain(value)
 
     def further(self, world: World, example: Any) -> Iterator[tuple[str, Any]]:
         """Give values to try beside those that are tried everywhere."""
@@ -200,26 +228,26 @@ class Kind:
     def junk(self, world: World, example: Any) -> Iterator[Junk]:
         """Give all values to try, with what is to happen."""
         for label, value in (*TRIED, *self.further(world, example)):
-            yield Junk(label, value, self.judge(world, value, example))
+            if not self.skips(value):
+                yield Junk(label, value, self.judge(world, value))
+        verdicts: tuple[Verdict, ...] = ("refused", "taken", "either")
+        for verdict in verdicts:
+            table = getattr(self, verdict)
+            values = table(world) if callable(table) else table
+            named = values if isinstance(values, Mapping) else {repr(value): value for value in values}
+            yield from (Junk(label, value, verdict) for label, value in named.items())
 
 
+@dataclass
 class Array(Kind):
     """An array of some axes; `number` allows a number, `also` further ranks."""
 
-    def __init__(
-        self,
-        axes: str,
-        dtypes: str = "f",
-        *,
-        optional: bool | None = False,
-        number: bool = False,
-        also: Sequence[int] = (),
-        least: float = -math.inf,
-    ) -> None:
-        self.axes, self.dtypes, self.number, self.also = axes, dtypes, number, also
-        self.none: Verdict = "taken" if optional else "either" if optional is None else "refused"
-        self.optional = optional is not False
-        self.least = least  # of the numbers of an example
+    axes: str
+    dtypes: str = "f"
+    _: KW_ONLY
+    number: bool = False
+    also: Sequence[int] = ()
+    least: float = -math.inf  # of the numbers of an example
 
     def example(self, world: World, numbers: np.random.Generator) -> Any:
         shape = world.shape(self.axes)
@@ -227,24 +255,20 @@ class Array(Kind):
             return world.array(np.maximum(numbers.normal(size=shape), self.least))
         return world.array(numbers.random(shape) < 0.7 if self.dtypes == "b" else numbers.integers(0, 2, shape))
 
-    def judge(self, world: World, value: Any, example: Any) -> Verdict:
-        if value is None:
-            return self.none
+    def judge_given(self, world: World, value: Any) -> Verdict:
         if is_number(value) and (self.number or not world.owns(value)):
             value = plain_number(value)
             fits = self.number and abs(value) <= sys.float_info.max
             return "refused" if not fits else "either" if is_extreme(value) else "taken"
-        if not isinstance(value, (np.ndarray, np.generic, torch.Tensor)):
+        if not isinstance(value, ARRAYS):
             return "refused"
         ranks = {len(self.axes), *self.also}
-        fits = kind_of(value) in self.dtypes and len(value.shape) in ranks and math.prod(value.shape) > 0
-        if not fits:
+        if kind_of(value) not in self.dtypes or len(value.shape) not in ranks or math.prod(value.shape) == 0:
             return "refused"
         if not world.owns(value):
             return "foreign"
-        alike = tuple(value.shape) == world.shape(self.axes) and (
-            value.dtype == example.dtype or kind_of(value) != "f" or len(self.dtypes) > 1
-        )
+        usual = kind_of(value) != "f" or len(self.dtypes) > 1 or str(value.dtype).endswith(world.dtype)
+        alike = usual and tuple(value.shape) == world.shape(self.axes)
         return "taken" if alike and str(value.dtype) != ">f8" else "either"
 
     def canonical(self, world: World, value: Any) -> Any:
@@ -262,276 +286,78 @@ class Array(Kind):
 class Positives(Array):
     """A column for each row by its number, any number of them by truth values or weights; None is the diagonal."""
 
-    def __init__(self, axes: str) -> None:
-        super().__init__(axes, "i" if len(axes) == 1 else "b", optional=True)
-
-    def judge(self, world: World, value: Any, example: Any) -> Verdict:
-        own = super().judge(world, value, example)
-        if own != "refused" or value is None or not isinstance(value, (np.ndarray, np.generic, torch.Tensor)):
+    def judge_given(self, world: World, value: Any) -> Verdict:
+        own = super().judge_given(world, value)
+        if own != "refused" or not isinstance(value, ARRAYS):
             return own
         other = (len(value.shape), kind_of(value)) in {(1, "i"), (2, "b"), (2, "f")} and math.prod(value.shape) > 0
         return "refused" if not other else "either" if world.owns(value) else "foreign"
 
 
-class Some(Kind):
+class AnyArray(Array):
     """Any array."""
 
-    def example(self, world: World, numbers: np.random.Generator) -> Any:
-        return world.array(numbers.normal(size=world.shape("ND")))
-
-    def judge(self, world: World, value: Any, example: Any) -> Verdict:
-        del world, example
-        return "either" if isinstance(value, (np.ndarray, np.generic, torch.Tensor)) else "refused"
-
-    def further(self, world: World, example: Any) -> Iterator[tuple[str, Any]]:
-        return world.changed(example)
+    def judge_given(self, world: World, value: Any) -> Verdict:
+        del world
+        return "either" if isinstance(value, ARRAYS) else "refused"
 
 
+@dataclass
 class Number(Kind):
-    """A number between limits; `array` allows an array of one entry too."""
+    """A number between limits; `array` allows an array of one entry too, `rows` one of a number for each row."""
 
-    def __init__(
-        self,
-        good: float,
-        above: float = -math.inf,
-        most: float = math.inf,
-        *,
-        array: bool = False,
-        optional: bool = False,
-        loose: bool = False,
-    ) -> None:
-        self.good, self.above, self.most, self.array, self.optional = good, above, most, array, optional
-        self.loose = loose  # takes what is too large for its limit
+    good: float
+    above: float = -math.inf
+    most: float = math.inf
+    _: KW_ONLY
+    array: bool = False
+    rows: bool = False
+    loose: bool = False  # takes what is too large for its limit
 
-    def example(self, world: World, numbers: np.random.Generator) -> Any:
-        del world, numbers
-        return self.good
-
-    def judge(self, world: World, value: Any, example: Any) -> Verdict:
-        del example
-        if value is None:
-            return "taken" if self.optional else "refused"
+    def judge_given(self, world: World, value: Any) -> Verdict:
         if is_number(value):
             value = plain_number(value)
-            fits = self.above < value <= self.most
-            if not fits or not abs(value) <= sys.float_info.max:
+            if not self.above < value <= self.most or not abs(value) <= sys.float_info.max:
                 return "either" if self.loose and value > 0 else "refused"
             return "either" if is_extreme(value) else "taken"
-        if not self.array or not isinstance(value, (np.ndarray, np.generic, torch.Tensor)):
+        if not self.array or not isinstance(value, ARRAYS) or kind_of(value) != "f":
             return "refused"
-        if math.prod(value.shape) != 1 or kind_of(value) != "f":
-            return "refused"
-        return self.of_array(float(value.reshape(()))) if world.owns(value) else "foreign"
+        shape = tuple(value.shape)
+        if math.prod(shape) != 1:
+            return "either" if self.rows and len(shape) == 1 and shape != (0,) else "refused"
+        return self.judge_entry(float(value.reshape(()))) if world.owns(value) else "foreign"
 
-    def of_array(self, number: float) -> Verdict:
+    def judge_entry(self, number: float) -> Verdict:
         """Tell what is to happen to the number in an array."""
         if self.above == -math.inf or self.above < number < math.inf:
             return "taken"
         return "either" if math.isnan(number) or (self.loose and number > 0) else "refused"
 
-    def beyond_limits(self) -> Iterator[np.ndarray]:
-        for number in (-1.0, 0.0, math.inf):
-            if self.of_array(number) == "refused":
-                yield from (np.asarray(number), np.asarray([number]))
-
     def canonical(self, world: World, value: Any) -> Any:
         del world
-        return None if value is None else value if is_number(value) else float(in_numpy(value).item())
+        return value if value is None or is_number(value) else float(in_numpy(value).item())
 
     def further(self, world: World, example: Any) -> Iterator[tuple[str, Any]]:
-        number = np.asarray(0.5 if example is None else example, dtype=np.float64)
+        number = np.asarray(example, dtype=np.float64)
         yield from ((str(x), x) for x in (1e-3, 1e3, 0.999999, -0.5, 3, self.above, self.most))
         yield from world.changed(world.array(number))
         yield from (("one entry", world.array(number[None])), ("matrix of one", world.array(number[None, None])))
 
 
-class Temperature(Number):
-    """A number, or one for each row."""
-
-    def judge(self, world: World, value: Any, example: Any) -> Verdict:
-        own = super().judge(world, value, example)
-        if own != "refused" or not isinstance(value, (np.ndarray, torch.Tensor)):
-            return own
-        return "either" if len(value.shape) == 1 and len(value) > 1 and kind_of(value) == "f" else own
-
-
-class Flag(Kind):
-    """True or False."""
-
-    def __init__(self, *, usual: bool = False, optional: bool = False) -> None:
-        self.usual, self.optional = usual, optional
-
-    def example(self, world: World, numbers: np.random.Generator) -> Any:
-        del world, numbers
-        return self.usual
-
-    def judge(self, world: World, value: Any, example: Any) -> Verdict:
-        del world, example
-        if value is None:
-            return "taken" if self.optional else "refused"
-        return "taken" if isinstance(value, (bool, np.bool)) else "refused"
-
-
-class Choice(Kind):
-    """One of some strings."""
-
-    def __init__(self, *choices: str, optional: bool = False) -> None:
-        self.choices, self.optional = choices, optional
-
-    def example(self, world: World, numbers: np.random.Generator) -> Any:
-        del world, numbers
-        return self.choices[0]
-
-    def judge(self, world: World, value: Any, example: Any) -> Verdict:
-        del world, example
-        if value is None:
-            return "taken" if self.optional else "refused"
-        return "taken" if isinstance(value, str) and value in self.choices else "refused"
-
-    def canonical(self, world: World, value: Any) -> Any:
-        del world
-        return None if value is None else str(value)
-
-    def further(self, world: World, example: Any) -> Iterator[tuple[str, Any]]:
-        del world
-        yield from ((repr(choice), choice) for choice in (*self.choices, np.str_(example)))
-        near = (example.upper(), f"{example} ", f" {example}", example[:-1], example.encode(), list(self.choices))
-        yield from ((repr(choice), choice) for choice in near)
-
-
-class Power(Kind):
-    """1 or 2."""
-
-    def example(self, world: World, numbers: np.random.Generator) -> Any:
-        del world, numbers
-        return 2
-
-    def judge(self, world: World, value: Any, example: Any) -> Verdict:
-        del world, example
-        return "taken" if is_number(value) and value in (1, 2) else "refused"
-
-    def canonical(self, world: World, value: Any) -> Any:
-        del world
-        return int(value)
-
-    def further(self, world: World, example: Any) -> Iterator[tuple[str, Any]]:
-        del world, example
-        yield from ((repr(x), x) for x in (1.0, 2.0, 3, 1.9999999999))
-
-
-class Block(Kind):
-    """Rows of a block: a positive integer, None or "auto", none of which changes a result."""
-
-    def example(self, world: World, numbers: np.random.Generator) -> Any:
-        del world, numbers
-        return "auto"
-
-    def judge(self, world: World, value: Any, example: Any) -> Verdict:
-        del world, example
-        whole = is_whole(value) and value > 0
-        return "taken" if value is None or whole or (isinstance(value, str) and value == "auto") else "refused"
-
-    def canonical(self, world: World, value: Any) -> Any:
-        del world, value
-        return None
-
-    def further(self, world: World, example: Any) -> Iterator[tuple[str, Any]]:
-        del world, example
-        yield from ((repr(x), x) for x in (3, 2.0, "AUTO", "auto ", "none", -3))
-
-
-class Fixed(Kind):
-    """One value, for which no other is tried."""
-
-    def __init__(self, good: Any) -> None:
-        self.good = good
-
-    def example(self, world: World, numbers: np.random.Generator) -> Any:
-        del world, numbers
-        return self.good
-
-    def judge(self, world: World, value: Any, example: Any) -> Verdict:
-        del world, value, example
-        return "either"
-
-    def junk(self, world: World, example: Any) -> Iterator[Junk]:
-        del world, example
-        yield from ()
-
-
-class Whole(Kind):
-    """A positive integer, or with `least` any."""
-
-    def __init__(self, good: int, *, least: float = 1, most: float = math.inf) -> None:
-        self.good, self.least, self.most = good, least, most
-
-    def example(self, world: World, numbers: np.random.Generator) -> Any:
-        del world, numbers
-        return self.good
-
-    def judge(self, world: World, value: Any, example: Any) -> Verdict:
-        del world, example
-        return "taken" if is_whole(value) and value >= self.least else "refused"
-
-    def junk(self, world: World, example: Any) -> Iterator[Junk]:
-        return (junk for junk in super().junk(world, example) if not is_number(junk.value) or junk.value <= self.most)
-
-
-class Columns(Whole):
-    """A number of columns, for which a score matrix is taken too."""
-
-    def judge(self, world: World, value: Any, example: Any) -> Verdict:
-        return "either" if is_matrix(value) else super().judge(world, value, example)
-
-
-class Listed(Kind):
-    """A good value, others that are taken, others that are refused, and those of which either can happen."""
-
-    def __init__(
-        self,
-        good: Callable[[World], Any],
-        *,
-        refused: Callable[[World], Mapping[str, Any]] = lambda _: {},
-        taken: Callable[[World], Mapping[str, Any]] = lambda _: {},
-        either: Callable[[World], Mapping[str, Any]] = lambda _: {},
-        unless: Callable[[Any], bool] = lambda _: False,
-        optional: bool = False,
-    ) -> None:
-        self.good, self.refused, self.taken, self.either, self.unless = good, refused, taken, either, unless
-        self.optional = optional
-
-    def example(self, world: World, numbers: np.random.Generator) -> Any:
-        del numbers
-        return self.good(world)
-
-    def judge(self, world: World, value: Any, example: Any) -> Verdict:
-        """Tell of values that are tried everywhere, or found at random."""
-        del world, example
-        return ("taken" if self.optional else "refused") if value is None else "refused"
-
-    def junk(self, world: World, example: Any) -> Iterator[Junk]:
-        yield from (junk for junk in super().junk(world, example) if not self.unless(junk.value))
-        for table, verdict in ((self.refused, "refused"), (self.taken, "taken"), (self.either, "either")):
-            yield from (Junk(label, value, verdict) for label, value in table(world).items())  # type: ignore[arg-type]
-
-
+@dataclass
 class Sequenced(Kind):
     """A list of two things of a kind."""
 
-    def __init__(self, kind: Kind) -> None:
-        self.kind = kind
-        self.optional = kind.optional
+    kind: Kind
 
     def example(self, world: World, numbers: np.random.Generator) -> Any:
         return [self.kind.example(world, numbers) for _ in range(2)]
 
-    def judge(self, world: World, value: Any, example: Any) -> Verdict:
-        if value is None:
-            return "taken" if self.optional else "refused"
-        if isinstance(value, (list, tuple)) and len(value) == 2:
-            first = self.kind.judge(world, value[0], example[0])
-            return first if first != "taken" else self.kind.judge(world, value[1], example[1])
-        return "refused"
+    def judge_given(self, world: World, value: Any) -> Verdict:
+        if not isinstance(value, (list, tuple)) or len(value) != 2:
+            return "refused"
+        first, second = (self.kind.judge(world, part) for part in value)
+        return first if first != "taken" else second
 
     def canonical(self, world: World, value: Any) -> Any:
         return None if value is None else [self.kind.canonical(world, x) for x in value]
@@ -546,10 +372,56 @@ class Sequenced(Kind):
 
 # -------------------------------------------------------------------------------------------- kinds of one thing each
 
+FLAG = Kind(good=False, takes=lambda value: isinstance(value, (bool, np.bool)))
+WHOLE = Kind(good=2, takes=is_positive_integer)
+POWER = Kind(
+    good=2,
+    takes=lambda value: is_number(value) and value in (1, 2),
+    plain=int,
+    taken=(1.0, 2.0),
+    refused=(3, 1.9999999999),
+)
+BLOCK = Kind(
+    good="auto",
+    takes=lambda value: is_positive_integer(value) or (isinstance(value, str) and value == "auto"),
+    plain=lambda _: None,  # which changes no result
+    taken=(3,),
+    refused=(2.0, "AUTO", "auto ", "none", -3),
+    optional=True,
+)
 
-def table(**values: Any) -> Callable[[World], Mapping[str, Any]]:
-    """Give a table that is the same everywhere."""
-    return lambda _: values
+
+def fixed(good: Any) -> Kind:
+    """Make the kind of one value, for which no other is tried."""
+    return Kind(good=good, skips=always)
+
+
+def functional(good: Callable[..., Any], *, optional: bool = False) -> Kind:
+    """Make the kind of a function."""
+    return Kind(good=good, skips=callable, optional=optional)
+
+
+def choice(*choices: str, optional: bool = False) -> Kind:
+    """Make the kind of one of some strings."""
+    good = choices[0]
+    return Kind(
+        good=good,
+        takes=lambda value: isinstance(value, str) and value in choices,
+        plain=str,
+        taken=(*choices, np.str_(good)),
+        refused=(good.upper(), f"{good} ", f" {good}", good[:-1], good.encode(), [*choices]),
+        optional=optional,
+    )
+
+
+def mask(axes: str) -> Array:
+    """Make the kind of truth values that may be left out."""
+    return Array(axes, "b", optional=True)
+
+
+def then(first: Callable[..., Any], second: Callable[[Any], Any]) -> Callable[..., Any]:
+    """Give the function that calls one on the result of another."""
+    return lambda *given: second(first(*given))
 
 
 def product(x: Any, y: Any) -> Any:
@@ -557,350 +429,259 @@ def product(x: Any, y: Any) -> Any:
     return x[..., :width] @ y[..., :width].swapaxes(-1, -2)
 
 
-def bilinear_of(world: World) -> Any:
-    d = world.sizes["D"]
-    return pnce.similarities.bilinear(world.array(np.linspace(-1.0, 1.0, d * d).reshape(d, d)))
-
-
-NAMES = ("dot", "cosine", "neg_sq_euclidean", "neg_euclidean")
-BAD_CRITICS: Mapping[str, Callable[[Any, Any], Any]] = {
-    "that gives nothing": lambda x, y: None,  # noqa: ARG005
-    "that gives a list": lambda x, y: product(x, y).tolist(),
-    "that gives a number": lambda x, y: 1.5,  # noqa: ARG005
-    "that gives text": lambda x, y: "score",  # noqa: ARG005
-    "that gives one score": lambda x, y: (x * x).sum(),  # noqa: ARG005
-    "that gives a row": lambda x, y: x[..., 0],  # noqa: ARG005
-    "that gives another shape": lambda x, y: product(x, y)[..., :-1, :, None],
-    "that gives truth values": lambda x, y: product(x, y) > 0,
-    "that gives integers": lambda x, y: product(x, y) > 0 if isinstance(x, torch.Tensor) else product(x, y).astype(int),
-    "that gives complex numbers": lambda x, y: product(x, y) * 1j,
-    "that gives the other library": lambda x, y: (
-        product(x, y).numpy() if isinstance(x, torch.Tensor) else torch.asarray(np.array(product(x, y)))
-    ),
-    "that gives objects": lambda x, y: np.array(product(x, y), dtype=object),
-}
-
-
-def similarity(*, called: bool = True) -> Listed:
-    """Make the kind of a similarity; what a function gives is not known before it is called."""
-    return Listed(
-        lambda _: "dot",
-        refused=lambda _: {**{name.upper(): name.upper() for name in NAMES}, **(BAD_CRITICS if called else {})},
-        taken=lambda _: {**{name: name for name in NAMES}, "critic": product},
-        either=lambda world: {"bilinear": bilinear_of(world)},
-        unless=lambda value: callable(value) or (isinstance(value, str) and value in NAMES),
-    )
-
-
-def rows_of(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Give the function of row statistics that changes the log-odds."""
-    return lambda row: function(row.log_odds)
-
-
-def objective_refused(world: World) -> Mapping[str, Any]:
-    terms = pnce.objectives.Term(lambda s, p: s * p, lambda s, p: (p, s))
-    bad = {
-        "that gives nothing": rows_of(lambda _: None),
-        "that gives a list": rows_of(lambda u: u.tolist()),
-        "that gives a number": rows_of(lambda _: 1.0),
-        "that gives one loss": rows_of(lambda u: u.sum()),
-        "that gives a matrix": rows_of(lambda u: u[:, None]),
-        "that gives truth values": lambda row: row.has_positive,
-        "that gives integers": rows_of(lambda u: (u > 0) * 1),
-        "that gives complex numbers": rows_of(lambda u: u * 1j),
-        "that gives the other library": rows_of(
-            lambda u: u.numpy() if isinstance(u, torch.Tensor) else torch.asarray(u.copy())
-        ),
-    }
-    parameters = {
-        "two": world.array(np.asarray([0.5, 1.5])[: world.sizes["N"] - 1]),
-        "text": "x",
-        "foreign": np.asarray(0.5) if world.library == "torch" else torch.asarray(0.5),
-    }
-    given = {
-        f"parameter {label}": pnce.objectives.Pairwise(None, terms, parameters=(parameter,))
-        for label, parameter in parameters.items()
-        if label != "two" or world.sizes["N"] > 2
-    }
-    return {**bad, **given}
-
-
-OBJECTIVE = Listed(
-    lambda _: "info_nce",
-    refused=objective_refused,
-    taken=lambda _: {"of odds": rows_of(lambda u: u * u), "logistic": "logistic", "own": pnce.objectives.flat_nce()},
-    either=lambda _: {"that gives float32": rows_of(lambda u: u.astype("f4") if hasattr(u, "astype") else u.float())},
-    unless=lambda value: callable(value) or (isinstance(value, str) and value == "info_nce"),
-)
-
-
-def pairing_refused(world: World) -> Mapping[str, Any]:
-    n = world.sizes["N"]
-    make: Any = pnce.pairings.Pairing
-    labels = world.array(np.arange(n + 1))
-    other = np.arange(n) if world.library == "torch" else torch.arange(n)
-    few = {
-        "labels of other length": pnce.pairings.labels(labels),
-        "labels of the other library": pnce.pairings.labels(other),
-        "labels that are a list": make(lambda tile: (tile.i == tile.j, tile.i != tile.j), rows=([0] * n,)),
-        "labels None": make(lambda tile: (tile.i == tile.j, tile.i != tile.j), columns=(None,)),
-        "matrix of other shape": pnce.pairings.explicit(world.array(np.ones((n, n + 1)) > 0)),
-    }
-    rules: Mapping[str, Callable[[Any], Any]] = {
-        "nothing": lambda _: None,
-        "one array": lambda tile: tile.i == tile.j,
-        "three arrays": lambda tile: (tile.i == tile.j,) * 3,
-        "numbers": lambda tile: ((tile.i == tile.j) * 1.0, (tile.i != tile.j) * 1.0),
-        "truth values alone": lambda _: (True, False),
-        "other shapes": lambda tile: ((tile.i == tile.j)[:1, :, None], tile.i != tile.j),
-        "longer rows": lambda tile: (tile.i == tile.j, world.array(np.ones((n, n + 1)) > 0)),
-        "lists": lambda tile: ((tile.i == tile.j).tolist(), (tile.i != tile.j).tolist()),
-    }
-    return {**few, **{f"rule that gives {label}": make(rule) for label, rule in rules.items()}, "class": make}
-
-
-PAIRING = Listed(
-    lambda _: "diagonal",
-    refused=pairing_refused,
-    taken=lambda world: {
-        "made": pnce.pairings.diagonal(),
-        "labels": pnce.pairings.labels(world.array(np.arange(world.sizes["N"]) // 2)),
-        "columns alone": pnce.pairings.Pairing(lambda tile: (tile.j == 0, tile.j > 0)),
-    },
-    either=lambda _: {"two_views": "two_views"},
-    unless=lambda value: isinstance(value, str) and value == "diagonal",
-)
-
-
-def queue_of(world: World) -> pnce.Queue:
-    valid = np.ones(world.sizes["M"]) > 0
-    valid[0] = False
-    rows = np.cos(np.arange(world.sizes["M"] * world.sizes["D"], dtype=np.float64))
-    return pnce.Queue(world.array(rows.reshape(world.shape("MD"))), world.array(valid))
-
-
-def queue_refused(world: World) -> Mapping[str, Any]:
-    rows, valid, _ = queue_of(world)
-    other = queue_of(World("torch" if world.library == "numpy" else "numpy", world.dtype, world.sizes))
-    of_rows = {"a list": rows.tolist(), "None": None, "text": "x", "a vector": rows[0], "integers": rows > 0}
-    of_valid = {
-        "a list": valid.tolist(),
-        "None": None,
-        "text": "x",
-        "shorter": valid[:-1],
-        "a matrix": valid[:, None],
-        "integers": valid * 1,
-        "one": valid[0],
-        "foreign": other.valid,
-    }
-    return {
-        **{f"rows {label}": pnce.Queue(bad, valid) for label, bad in of_rows.items()},
-        **{f"valid {label}": pnce.Queue(rows, bad) for label, bad in of_valid.items()},
-        "a tuple": (rows, valid),
-        "foreign": other,
-    }
-
-
-def is_matrix(value: Any) -> bool:
-    return isinstance(value, (np.ndarray, torch.Tensor)) and len(value.shape) == 2
-
-
-def labelled_queue_of(world: World) -> pnce.Queue:
-    return queue_of(world)._replace(labels=world.array(np.arange(world.sizes["M"]) % 2))
-
-
-def labelled_queue_refused(world: World) -> Mapping[str, Any]:
-    queue = labelled_queue_of(world)
-    labels = queue.labels
-    assert labels is not None
-    bad = {"a list": labels.tolist(), "text": "x", "shorter": labels[:-1], "a matrix": labels[:, None]}
-    bad |= {"None": None, "floats": labels * 1.5, "truth values": labels > 0, "foreign": other_library(world, labels)}
-    return {
-        **{f"labels {label}": queue._replace(labels=value) for label, value in bad.items()},
-        "rows a list": queue._replace(rows=queue.rows.tolist()),
-        "valid None": queue._replace(valid=None),
-        "a tuple": tuple(queue),
-    }
-
-
-def other_library(world: World, x: Any) -> Any:
-    return torch.asarray(np.asarray(x)) if world.library == "numpy" else np.asarray(x)
-
-
-LABELLED_QUEUE = Listed(labelled_queue_of, refused=labelled_queue_refused, unless=is_matrix)
-OPTIONAL_LABELLED_QUEUE = Listed(labelled_queue_of, refused=labelled_queue_refused, unless=is_matrix, optional=True)
-DIRECTIONS = Listed(
-    lambda _: ("query_to_key", "key_to_key"),
-    refused=lambda _: {
-        repr(x): x for x in ((), ("query",), ("query_to_key", "query_to_key"), (1,), "key", ("key_to_key", None))
-    },
-    taken=lambda _: {repr(x): x for x in (["key_to_key"], "query_to_query")},
-    unless=lambda value: isinstance(value, (str, list)),
-)
-QUEUE = Listed(queue_of, refused=queue_refused, unless=is_matrix)
-OPTIONAL_QUEUE = Listed(queue_of, refused=queue_refused, unless=is_matrix, optional=True)
-PERCENTILES = Listed(
-    lambda _: (10.0, 90.0),
-    refused=lambda _: {
-        str(x): x
-        for x in (
-            *((90.0, 10.0), (-1.0, 50.0), (10.0, 101.0), (math.nan, 90.0), (10.0, math.nan), (0, 10**400)),
-            *((10.0,), (0.0, 50.0, 100.0), ("a", "b"), (False, True), (None, 90.0), {10.0: 90.0}),
-        )
-    },
-    taken=lambda _: {str(x): x for x in ([10.0, 90.0], (50, 50), (0, 100))},
-    unless=lambda value: isinstance(value, list),
-)
-
-
-def functional(good: Callable[..., Any], *, optional: bool = False) -> Listed:
-    """Make the kind of a function."""
-    return Listed(lambda _: good, unless=callable, optional=optional)
+def log_odds(row: Any) -> Any:
+    return row.log_odds
 
 
 def good_rule(tile: Any) -> tuple[Any, Any]:
     return tile.i == tile.j, tile.i != tile.j
 
 
-ARGNUMS = Listed(
-    lambda _: 0,
-    refused=lambda _: {
-        repr(x): x for x in (7, (), [], (0, 0), (0, -2), 2, -3, (0, 5), (0.0,), ("0",), [None], (True,))
+def bilinear_of(world: World) -> Mapping[str, Any]:
+    d = world.sizes["D"]
+    return {"bilinear": pnce.similarities.bilinear(world.array(np.linspace(-1.0, 1.0, d * d).reshape(d, d)))}
+
+
+WRONG_RESULTS: Mapping[str, Callable[[Any], Any]] = {
+    "nothing": lambda _: None,
+    "a list": lambda x: x.tolist(),
+    "a number": lambda _: 1.5,
+    "text": lambda _: "score",
+    "one number": lambda x: x.sum(),
+    "one axis less": lambda x: x[..., 0],
+    "one axis more": lambda x: x[..., None],
+    "another shape": lambda x: x[:-1, ..., None],
+    "truth values": lambda x: x > 0,
+    "integers": lambda x: (x > 0) * 1,
+    "complex numbers": lambda x: x * 1j,
+    "the other library": other_library,
+    "objects": lambda x: np.asarray(x).astype(object),
+}
+"""What a function cannot give, made of what it is to give: of similarities, and of losses of rows."""
+NAMES = pnce.similarities.NAMES
+SIMILARITY = Kind(
+    good="dot",
+    refused=[*map(str.upper, NAMES)],
+    taken=[*NAMES, product],
+    either=bilinear_of,
+    skips=lambda value: callable(value) or (isinstance(value, str) and value in NAMES),
+)
+"""A similarity of which nothing is known before it is called."""
+CALLED_SIMILARITY = replace(
+    SIMILARITY,
+    refused={
+        **{name.upper(): name.upper() for name in NAMES},
+        **{f"that gives {what}": then(product, wrong) for what, wrong in WRONG_RESULTS.items()},
     },
-    taken=lambda _: {repr(x): x for x in (1, -1, (0,), (0, 1), [1, 0], range(2))},
-    unless=lambda value: isinstance(value, (int, range)) and not isinstance(value, bool),
-)
-MODULE = Listed(
-    lambda _: "array_api_strict",
-    refused=lambda _: {repr(x): x for x in ("a.b", ".a", "a b", "1a", "numpy.linalg", "a-b")},
-    taken=lambda _: {repr(x): x for x in ("numpy", "torch", "__main__")},
-    unless=lambda value: isinstance(value, str) and value.isidentifier(),
 )
 
 
+def objective_refused(world: World) -> Mapping[str, Any]:
+    terms = pnce.objectives.Term(lambda s, p: s * p, lambda s, p: (p, s))
+    parameters = {"text": "x", "foreign": other_library(world.array(np.asarray(0.5)))}
+    if world.sizes["N"] > 2:
+        parameters["two"] = world.array(np.asarray([0.5, 1.5]))
+    return {
+        **{f"that gives {what}": then(log_odds, wrong) for what, wrong in WRONG_RESULTS.items()},
+        **{
+            f"parameter {label}": pnce.objectives.Pairwise(None, terms, parameters=(parameter,))
+            for label, parameter in parameters.items()
+        },
+    }
+
+
+OBJECTIVE_NAME = Kind(
+    good="info_nce", skips=lambda value: callable(value) or (isinstance(value, str) and value == "info_nce")
+)
+OBJECTIVE = replace(
+    OBJECTIVE_NAME,
+    refused=objective_refused,
+    taken={"of odds": then(log_odds, lambda u: u * u), "logistic": "logistic", "own": pnce.objectives.flat_nce()},
+    either={"that gives float32": then(log_odds, lambda u: u.astype("f4") if hasattr(u, "astype") else u.float())},
+)
+
+
+def pairing_refused(world: World) -> Mapping[str, Any]:
+    n = world.sizes["N"]
+    make: Any = pnce.pairings.Pairing
+    labels, wide = world.array(np.arange(n + 1)), world.array(np.ones((n, n + 1)) > 0)
+    rules: Mapping[str, Callable[[Any], Any]] = {
+        "nothing": lambda _: None,
+        "one array": lambda pair: pair[0],
+        "three arrays": lambda pair: (*pair, pair[0]),
+        "numbers": lambda pair: (pair[0] * 1.0, pair[1] * 1.0),
+        "truth values alone": lambda _: (True, False),
+        "other shapes": lambda pair: (pair[0][:1, :, None], pair[1]),
+        "longer rows": lambda pair: (pair[0], wide),
+        "lists": lambda pair: (pair[0].tolist(), pair[1].tolist()),
+    }
+    return {
+        "labels of other length": pnce.pairings.labels(labels),
+        "labels of the other library": pnce.pairings.labels(other_library(labels[:-1])),
+        "labels that are a list": make(good_rule, rows=([0] * n,)),
+        "labels None": make(good_rule, columns=(None,)),
+        "matrix of other shape": pnce.pairings.explicit(wide),
+        "class": make,
+        **{f"rule that gives {label}": make(then(good_rule, rule)) for label, rule in rules.items()},
+    }
+
+
+PAIRING = Kind(
+    good="diagonal",
+    refused=pairing_refused,
+    taken=lambda world: {
+        "made": pnce.pairings.diagonal(),
+        "labels": pnce.pairings.labels(world.array(np.arange(world.sizes["N"]) // 2)),
+        "columns alone": pnce.pairings.Pairing(lambda tile: (tile.j == 0, tile.j > 0)),
+    },
+    either=("two_views",),
+    skips=lambda value: isinstance(value, str) and value == "diagonal",
+)
+
+
+def queue_of(world: World, *, labelled: bool = False) -> pnce.Queue:
+    slots = np.arange(world.sizes["M"])
+    rows = np.cos(np.arange(slots.size * world.sizes["D"])).reshape(world.shape("MD"))
+    return pnce.Queue(world.array(rows), world.array(slots > 0), world.array(slots % 2) if labelled else None)
+
+
+def queue_refused(world: World, *, labelled: bool = False) -> Mapping[str, Any]:
+    queue: Any = queue_of(world, labelled=labelled)
+    rows, valid, labels = queue
+    foreign = queue._replace(rows=other_library(rows), valid=other_library(valid))
+    bad: dict[str, tuple[Any, ...]] = {
+        "rows": (None, "x", rows.tolist(), rows[0], rows > 0),
+        "valid": (None, "x", valid.tolist(), valid[:-1], valid[:, None], valid * 1, valid[0], foreign.valid),
+    }
+    if labelled:
+        of_labels = (labels.tolist(), labels[:-1], labels[:, None], labels * 1.5, labels > 0, other_library(labels))
+        bad["labels"] = (None, "x", *of_labels)
+    changed = {f"{part} {x!r}": queue._replace(**{part: x}) for part, values in bad.items() for x in values}
+    return {**changed, "a tuple": tuple(queue), "foreign": foreign}
+
+
+QUEUE = Kind(make=queue_of, refused=queue_refused, skips=is_matrix)
+OPTIONAL_QUEUE = replace(QUEUE, optional=True)
+LABELLED_QUEUE = replace(QUEUE, make=partial(queue_of, labelled=True), refused=partial(queue_refused, labelled=True))
+DIRECTIONS = Kind(
+    good=("query_to_key", "key_to_key"),
+    refused=((), ("query",), ("query_to_key", "query_to_key"), (1,), "key", ("key_to_key", None)),
+    taken=(["key_to_key"], "query_to_query"),
+    skips=lambda value: isinstance(value, (str, list)),
+)
+PERCENTILES = Kind(
+    good=(10.0, 90.0),
+    refused=(
+        *((90.0, 10.0), (-1.0, 50.0), (10.0, 101.0), (math.nan, 90.0), (10.0, math.nan), (0, 10**400)),
+        *((10.0,), (0.0, 50.0, 100.0), ("a", "b"), (False, True), (None, 90.0), {10.0: 90.0}),
+    ),
+    taken=([10.0, 90.0], (50, 50), (0, 100)),
+    skips=lambda value: isinstance(value, list),
+)
+ARGNUMS = Kind(
+    good=0,
+    refused=(7, (), [], (0, 0), (0, -2), 2, -3, (0, 5), (0.0,), ("0",), [None], (True,)),
+    taken=(1, -1, (0,), (0, 1), [1, 0], range(2)),
+    skips=lambda value: isinstance(value, (int, range)) and not isinstance(value, bool),
+)
+MODULE = Kind(
+    good="array_api_strict",
+    refused=("a.b", ".a", "a b", "1a", "numpy.linalg", "a-b"),
+    taken=("numpy", "torch", "__main__"),
+    skips=lambda value: isinstance(value, str) and value.isidentifier(),
+)
 OWN_ADAPTER: Any = type(
     "OwnAdapter",
     (type(_registry.load_backend("numpy")),),
     {"__init__": lambda _: None, **dict.fromkeys(("name", "version", "devices", "dtypes"), "own")},
 )
 """A class of adapters that has all verbs as a class."""
-
-ADAPTER = Listed(
-    lambda _: None,
-    refused=lambda _: {"class": OWN_ADAPTER, "protocol": pnce.Adapter},
-    taken=lambda _: {"own": OWN_ADAPTER()},
-    optional=True,
-)
-
+ADAPTER = Kind(refused=(OWN_ADAPTER, pnce.Adapter), taken=(OWN_ADAPTER(),), optional=True)
 GROUP = run_ranks(1, lambda group: group)[0]
 """A communicator of one rank."""
 
 # ------------------------------------------------------------------------------------------------------- the parameters
 
-EMBEDDINGS = Array("ND")
-MATRIX_MASK = Array("NK", "b", optional=True)
-
 KINDS: Mapping[str, Kind] = {
-    # embeddings
-    **dict.fromkeys(("query", "positive_key", "key", "query_a", "query_b", "key_a", "key_b"), EMBEDDINGS),
-    **dict.fromkeys(("view_a", "view_b", "further_views", "image", "text", "context", "embeddings"), EMBEDDINGS),
-    **dict.fromkeys(("anchor", "positive", "negative", "x", "y", "example"), EMBEDDINGS),
-    "candidate": EMBEDDINGS,
-    **dict.fromkeys(("teacher_query", "teacher_key", "guide_query", "guide_key"), Array("NE")),
-    "log_u": Array("N"),
+    # arrays, as the table of losses has them where nothing else is said
+    **{
+        name: Array(AXES.get(name, "ND"), "i" if name in INTEGERS else "f")
+        for loss in LOSSES.values()
+        for name in (*loss.arguments, *loss.keywords)
+    },
+    **dict.fromkeys(("further_views", "example"), Array("ND")),
+    **dict.fromkeys(("teacher_query", "teacher_key", "guide_query", "guide_key"), Array("NW")),
+    **dict.fromkeys(("keys", "negative_candidates"), Array("MD", optional=None)),
     "negative_keys": Array("MD", optional=None, also=(3,)),
-    "targets": Array("SNE"),
-    "projections": Array("SED"),
-    "prototypes": Array("RD"),
-    "concentrations": Array("R"),
-    "assignments": Array("N", "i"),
-    "labels": Array("N", "i"),
-    "queue": QUEUE,
-    "support": QUEUE,
-    "keys": Array("MD", optional=None),
-    "key_labels": Array("M", "i"),
-    # scores
-    "scores": Array("NK"),
-    "positives": Positives("N"),
-    "grades": Array("N", "fib"),
-    "u": Array("N"),
-    "log_mean": Number(-0.5, array=True, optional=True),
-    "log_marginal": Array("N"),
-    "data_scores": Array("N"),
-    "noise_scores": Array("NK"),
+    **dict.fromkeys(("queue", "support"), QUEUE),
+    **dict.fromkeys(("scores", "noise_scores"), Array("NK")),
+    **dict.fromkeys(("u", "log_marginal", "data_scores"), Array("N")),
+    **dict.fromkeys(("noise_log_q", "log_q"), Array("NK", number=True, also=(1,))),
     "data_log_q": Array("N", number=True),
-    "noise_log_q": Array("NK", number=True, also=(1,)),
-    "log_q": Array("NK", number=True, also=(1,)),
-    "entropy": Number(1.5, array=True),
-    "log_baseline": Number(0.5, array=True),
-    # what all have
-    "mask": Array("NN", "b", optional=True),
+    "negative_log_q": Array("M"),
+    "ids": Array("N", "i", optional=True),
+    "negative_ids": Array("M", "i"),
+    "positives": Positives("N", "i", optional=True),
+    "grades": Array("N", "fib"),
     "weights": Array("N", "fib", optional=True, least=0.0),
-    "reduction": Choice("mean", "sum", "none"),
-    "block_size": Block(),
-    "precision": Choice("high", "highest", optional=True),
-    "across": Listed(lambda _: None, unless=lambda value: isinstance(value, pnce.Ranks), optional=True),
-    "temperature": Temperature(0.5, 0.0, array=True),
-    "similarity": similarity(),
-    # options
-    **dict.fromkeys(("symmetric", "balance", "detach_weights", "include_positive", "normalized"), Flag()),
-    "negative_only": Flag(),
-    "teacher_temperature": Number(0.5, 0.0, optional=True),
-    **dict.fromkeys(("strategy", "margin_strategy"), Choice("absolute", "relative")),
-    **dict.fromkeys(("hardness", "beta"), Number(0.5, -5e-324)),
-    "tau_plus": Number(0.25, -5e-324, 0.9999999),
-    "floor": Listed(lambda _: -2.0, unless=lambda value: not isinstance(value, (str, list, tuple, dict))),
-    "gamma": Number(0.5, 0.0, 1.0),
-    "rho": Number(0.5, optional=True),
-    "directions": DIRECTIONS,
-    "has_aux": Listed(lambda _: False, either=lambda _: {"True": True}, unless=lambda value: isinstance(value, bool)),
-    "multi_positive": Choice("each", "pooled", "separate"),
-    "average": Choice("all", "nonzero"),
-    "form": Choice("log", "detach"),
-    "direction": Choice("a_to_b", "b_to_a"),
-    "stop_gradient": Choice("first", "second", optional=True),
-    "mining": Choice("batch_all", "batch_hard", "semi_hard"),
-    "negatives": Choice("batch", "views"),
-    "divide_by": Choice("rows", "pairs", "active"),
-    **dict.fromkeys(("margin", "alpha"), Number(0.25, array=True)),
-    "positive_margin": Number(0.25, array=True),
-    "l2": Number(0.125, array=True),
-    **dict.fromkeys(("positive_power", "negative_power"), Power()),
-    "sigma": Number(1.5, 0.0, array=True),
-    **dict.fromkeys(("smoothing", "power", "t"), Number(1.5, 0.0)),
-    **dict.fromkeys(("clip", "base_temperature"), Number(1.5, 0.0, optional=True)),
-    "couples_rows": Flag(optional=True),
-    "rate": Number(0.25, 0.0, 1.0),
-    "nu": Number(0.75, 0.0),
-    "n_columns": Whole(4),
-    **dict.fromkeys(("logit_scale", "scale"), Number(2.0, 0.0, array=True)),
-    "max_logit_scale": Number(3.0, 0.0, optional=True),
-    "logit_bias": Number(-0.5, array=True),
-    "bias": Number(-0.5, array=True),
-    "percentiles": PERCENTILES,
-    "size": Whole(3, most=100),
-    "k": Whole(2),
-    # parts
-    "objective": OBJECTIVE,
-    "pairing": PAIRING,
     "weight": Array("DD"),
-    "factors": Array("K"),
-    "offsets": Array("K"),
+    **dict.fromkeys(("factors", "offsets"), Array("K")),
     "rows": Array("N", "i"),
     "columns": Array("K", "i", optional=True),
-    "valid": Array("K", "b", optional=True),
-    # differentiation and backends
+    "valid": mask("K"),
+    # what all have
+    "reduction": choice("mean", "sum", "none"),
+    "block_size": BLOCK,
+    "precision": choice("high", "highest", optional=True),
+    "across": Kind(skips=lambda value: isinstance(value, pnce.Ranks), optional=True),
+    "temperature": Number(0.5, 0.0, array=True, rows=True),
+    "similarity": CALLED_SIMILARITY,
+    "objective": OBJECTIVE,
+    "pairing": PAIRING,
+    # numbers
+    **dict.fromkeys(("margin", "positive_margin", "alpha", "l2", "entropy", "log_baseline"), Number(0.25, array=True)),
+    **dict.fromkeys(("logit_bias", "bias"), Number(-0.5, array=True)),
+    "log_mean": Number(-0.5, array=True, optional=True),
+    **dict.fromkeys(("logit_scale", "scale", "sigma"), Number(2.0, 0.0, array=True)),
+    **dict.fromkeys(("clip", "base_temperature", "teacher_temperature"), Number(1.5, 0.0, optional=True)),
+    "max_logit_scale": Number(3.0, 0.0, optional=True),
+    "rho": Number(0.5, optional=True),
+    **dict.fromkeys(("hardness", "beta"), Number(0.5, -5e-324)),
+    "tau_plus": Number(0.25, -5e-324, 0.9999999),
+    **dict.fromkeys(("gamma", "rate"), Number(0.25, 0.0, 1.0)),
+    **dict.fromkeys(("smoothing", "power", "t", "nu"), Number(0.75, 0.0)),
+    "floor": Kind(good=-2.0, skips=lambda value: not isinstance(value, (str, list, tuple, dict))),
+    "percentiles": PERCENTILES,
+    **dict.fromkeys(("positive_power", "negative_power"), POWER),
+    "n_columns": replace(WHOLE, good=4),
+    "size": replace(WHOLE, good=3, skips=lambda value: is_number(value) and value > 100),
+    "k": WHOLE,
+    # flags and names
+    **dict.fromkeys(("symmetric", "balance", "detach_weights", "include_positive", "normalized", "check"), FLAG),
+    **dict.fromkeys(("one_per_row", "one_per_column", "needs_negative", "wide", "inner_product", "normalize"), FLAG),
+    "negative_only": FLAG,
+    "couples_rows": replace(FLAG, optional=True),
+    "has_aux": Kind(good=False, either=(True,), skips=lambda value: isinstance(value, bool)),
+    **dict.fromkeys(("strategy", "margin_strategy"), choice("absolute", "relative")),
+    "directions": DIRECTIONS,
+    "multi_positive": choice("each", "pooled", "separate"),
+    "average": choice("all", "nonzero"),
+    "form": choice("log", "detach"),
+    "direction": choice("a_to_b", "b_to_a"),
+    "stop_gradient": choice("first", "second", optional=True),
+    "mining": choice("batch_all", "batch_hard", "semi_hard"),
+    "negatives": choice("batch", "views"),
+    "divide_by": choice("rows", "pairs", "active"),
+    "gradients": choice("averaged", "summed"),
+    "label": fixed(None),
+    # differentiation, backends and ranks
     "fn": functional(lambda x, y: (x * y).sum()),
     "argnums": ARGNUMS,
     "module": MODULE,
     "adapter": ADAPTER,
-    # ranks
-    "group": Listed(lambda _: GROUP, unless=lambda value: isinstance(value, (str, tuple, pnce.Communicator))),
-    "gradients": Choice("averaged", "summed"),
-    "check": Flag(),
+    "group": Kind(good=GROUP, skips=lambda value: isinstance(value, (str, tuple, pnce.Communicator))),
     # the classes
     "rule": functional(good_rule),
-    **dict.fromkeys(("one_per_row", "one_per_column", "needs_negative", "wide", "inner_product", "normalize"), Flag()),
     "prepare": functional(lambda x, y, scale: ((x * scale,), (y,))),
     "pullback": functional(lambda rows, columns, g: ((g @ columns[0],), (g.T @ rows[0],)), optional=True),
     "slopes": functional(lambda row: (row.log_odds, None, None, None), optional=True),
@@ -910,216 +691,134 @@ KINDS: Mapping[str, Kind] = {
 Situation: TypeAlias = Mapping[str, Kind | None]
 """What the parameters of a function take if not what their names say; None leaves one out."""
 
-MARGIN_FORM = {"form": Choice("margin", "soft")}
-VIEWS = {"mask": Array("VV", "b", optional=True), "keys": None}
-WIDE = {"mask": MATRIX_MASK}
-SQUARE = {"scores": Array("NN")}
+MARGIN_FORM = {"form": choice("margin", "soft")}
+SQUARE = {"scores": Array("NN"), "mask": mask("NN")}
 ROWS_OF_BASELINES = {"log_baseline": Array("N", number=True, also=(0, 2))}
 ALPHA = {"alpha": Number(0.25, -5e-324, 1.0)}
-TUPLE = Listed(lambda _: (), unless=lambda value: isinstance(value, tuple))
-QUEUE_ROWS = Array("MD")
-CLUSTERINGS: Situation = {
-    "prototypes": Sequenced(Array("RD")),
-    "assignments": Sequenced(Array("N", "i")),
-    "concentrations": Sequenced(Array("R")),
-    "mask": Sequenced(Array("NR", "b", optional=True)),
-    "queue": Array("MD", optional=True),
-}
-
-OF_KEYS = {"mask": Array("NM", "b", optional=True)}
+TUPLE = Kind(good=(), skips=lambda value: isinstance(value, tuple))
+MEMORY = Array("MD")
+OPTIONAL_MEMORY = Array("MD", optional=True)
+SHARED_NEGATIVES: Situation = {"positives": None, "symmetric": None, "mask": mask("NM")}
+WITHOUT_KEYS: Situation = {"keys": None}
+WITH_KEYS: Situation = {"mask": None, "keys": OPTIONAL_MEMORY}
+WITH_QUEUE: Situation = {"mask": None, "keys": OPTIONAL_QUEUE}
+WITH_AUX: Situation = {"fn": fixed(lambda x, y: ((x * y).sum(), "aux")), "has_aux": fixed(good=True)}
 LABELLED: Sequence[Situation] = (
     {"keys": None, "key_labels": None},
-    OF_KEYS,
-    {"mask": None, "keys": OPTIONAL_LABELLED_QUEUE, "key_labels": None},
-    {**OF_KEYS, "keys": QUEUE},
+    {"mask": mask("NM")},
+    {"mask": None, "keys": replace(LABELLED_QUEUE, optional=True), "key_labels": None},
+    {"mask": mask("NM"), "keys": QUEUE},
 )
+LABELS_OR_SETS = Array("N", "i", skips=lambda value: is_matrix(value) and kind_of(value) == "b")
+CLUSTERINGS: Situation = {
+    **{name: Sequenced(KINDS[name]) for name in ("prototypes", "assignments", "concentrations")},
+    "mask": Sequenced(mask("NC"), optional=True),
+    "queue": OPTIONAL_MEMORY,
+}
 
 SITUATIONS: Mapping[str, Sequence[Situation]] = {
     "info_nce": (
         {"negative_keys": None},
-        {"positives": None, "symmetric": None, "mask": Array("NM", "b", optional=True)},
-        {
-            "negative_keys": Array("NMD", optional=None, also=(2,)),
-            "positives": None,
-            "symmetric": None,
-            "mask": Array("NM", "b", optional=True),
-        },
+        SHARED_NEGATIVES,
+        {**SHARED_NEGATIVES, "negative_keys": Array("NMD", optional=None, also=(2,))},
     ),
     "nt_xent": (
-        {**VIEWS, "further_views": None},
-        {"mask": Array("UU", "b", optional=True), "keys": None},
-        {"mask": None, "further_views": None, "keys": OPTIONAL_QUEUE},
-        {"mask": None, "keys": Array("MD", optional=True)},
+        {**WITHOUT_KEYS, "further_views": None},
+        {**WITHOUT_KEYS, "mask": mask("UU")},
+        {**WITH_QUEUE, "further_views": None},
+        WITH_KEYS,
     ),
-    **dict.fromkeys(("flat_nce", "dcl", "dclw"), (VIEWS, {"mask": None, "keys": Array("MD", optional=True)})),
-    **dict.fromkeys(("supcon", "nca", "soft_nearest_neighbor", "contrastive"), LABELLED),
+    **dict.fromkeys(("flat_nce", "dcl", "dclw"), (WITHOUT_KEYS, WITH_KEYS)),
+    **dict.fromkeys(("nca", "soft_nearest_neighbor", "contrastive"), LABELLED),
+    "supcon": tuple({**situation, "labels": LABELS_OR_SETS} for situation in LABELLED),
     "contrast": (
         {"y": None, "hardness": None},
         {"y": Array("ND", optional=True), "hardness": None},
-        {"y": None, "objective": Fixed("info_nce")},
+        {"y": None, "objective": fixed("info_nce")},
     ),
-    "hcl": ({"mask": VIEWS["mask"]},),
-    "relic": (
-        {"keys": None, "mask": Array("NN", "b", optional=True)},
-        {"mask": None, "keys": OPTIONAL_QUEUE},
-        {"mask": None, "keys": Array("MD", optional=True)},
-    ),
+    "relic": (WITHOUT_KEYS, WITH_QUEUE, WITH_KEYS),
     "gist_embed": ({"margin": Number(0.25)},),
-    "pairings.soft": ({"targets": Array("NK")},),
-    "pairings.weighted": ({"pairing": Fixed(pnce.pairings.diagonal()), "weights": Array("NK")},),
-    "pairings.smoothed": ({"smoothing": Number(0.25, -5e-324, 0.9999999)},),
-    "pairings.overlap": ({"rows": Array("NE", "b"), "columns": Array("KE", "b", optional=True)},),
-    "pairings.teacher": (
-        {
-            "rows": Array("NE"),
-            "columns": Array("KE", optional=True),
-            "temperature": Number(0.5, 0.0, optional=True),
-        },
-    ),
-    "pairings.guided": ({"rows": Array("NE"), "columns": Array("KE"), "margin": Number(0.25)},),
-    "siglip": (
-        {"negative_only": None},
-        {"negative_only": Fixed(good=True), "text": Array("KD"), "mask": Array("NK", "b", optional=True)},
-    ),
-    "clip": ({"logit_scale": Number(2.0, 0.0, array=True, loose=True)}, {"max_logit_scale": Fixed(None)}),
-    "moco": tuple({"mask": Array("NM", "b", optional=True), "queue": kind} for kind in (QUEUE, QUEUE_ROWS)),
+    "siglip": ({"negative_only": None}, {"negative_only": fixed(good=True), "text": Array("KD"), "mask": mask("NK")}),
+    "clip": ({"logit_scale": Number(2.0, 0.0, array=True, loose=True)}, {"max_logit_scale": fixed(None)}),
+    "moco": ({}, {"queue": MEMORY}),
     "nnclr": (
         {"negatives": None},
-        {"negatives": None, "support": QUEUE_ROWS},
-        {
-            "mask": VIEWS["mask"],
-            "negatives": Listed(lambda _: "views", either=table(batch="batch")),
-            "symmetric": None,
-        },
+        {"negatives": None, "support": MEMORY},
+        {"mask": mask("VV"), "negatives": Kind(good="views", either=("batch",)), "symmetric": None},
     ),
-    "proto_nce": (
-        {"mask": Array("NR", "b", optional=True), "queue": OPTIONAL_QUEUE},
-        CLUSTERINGS,
-        {"key": None, "queue": None, "temperature": None, "mask": Array("NR", "b", optional=True)},
-    ),
+    "proto_nce": ({"queue": OPTIONAL_QUEUE}, CLUSTERINGS, dict.fromkeys(("key", "queue", "temperature"))),
     "concentrations": ({"temperature": Number(0.5, 0.0)},),
     "queue_init": ({"labels": Array("N", "i", optional=True)},),
     "queue_push": (
-        {"rows": Array("MD"), "labels": None},
-        {"rows": Array("MD"), "queue": LABELLED_QUEUE, "labels": Array("M", "i")},
+        {"rows": MEMORY, "labels": None},
+        {"rows": MEMORY, "queue": LABELLED_QUEUE, "labels": Array("M", "i")},
     ),
     "two_tower": (
         {
             **dict.fromkeys(("negative_candidates", "negative_ids", "negative_log_q")),
-            "ids": Array("N", "i", optional=True),
             "log_q": Array("N", optional=True),
         },
-        {
-            "negative_candidates": Array("MD", optional=None),
-            "ids": Array("N", "i", optional=None),
-            "negative_ids": Array("M", "i"),
-            "log_q": Array("N", optional=None),
-            "negative_log_q": Array("M"),
-            "mask": None,
-        },
+        {"ids": Array("N", "i", optional=None), "log_q": Array("N", optional=None), "mask": None},
     ),
-    **dict.fromkeys(("cosent", "angle"), ({"mask": Array("N", "b", optional=True)},)),
-    "from_scores.cosent": ({"scores": Array("N"), "mask": Array("N", "b", optional=True)},),
-    "triplet": ({**MARGIN_FORM, "mask": Array("N", "b", optional=True)},),
+    **dict.fromkeys(("cosent", "angle"), ({"mask": mask("N")},)),
+    "from_scores.cosent": ({"scores": Array("N"), "mask": mask("N")},),
+    **dict.fromkeys(("triplet", "from_scores.triplet", "objectives.triplet"), (MARGIN_FORM,)),
     "triplet_from_labels": tuple({**MARGIN_FORM, **situation} for situation in LABELLED),
-    **dict.fromkeys(
-        ("grad", "value_and_grad"),
-        ({}, {"fn": Fixed(lambda x, y: ((x * y).sum(), "aux")), "has_aux": Fixed(good=True)}),
-    ),
-    "stop_gradient": ({"x": Some()},),
+    **dict.fromkeys(("grad", "value_and_grad"), ({}, WITH_AUX)),
+    "stop_gradient": ({"x": AnyArray("ND")},),
     "matryoshka": (
-        {
-            "loss": functional(pnce.info_nce),
-            **{name: Fixed(good) for name, good in (("widths", (2, 3)), ("weights", (1.0, 0.5)), ("arrays", ()))},
-        },
+        {"loss": functional(pnce.info_nce), "widths": fixed((2, 3)), "weights": fixed((1.0, 0.5)), "arrays": fixed(())},
     ),
     **{
-        f"from_scores.{name}": (WIDE, {**WIDE, "positives": Positives("NK")})
+        f"from_scores.{name}": ({}, {"positives": Positives("NK", "b", optional=True)})
         for name in ("info_nce", "flat_nce", "dcl", "dclw", "supcon", "nca", "logistic", "contrastive")
     },
-    "from_scores.triplet": ({**WIDE, **MARGIN_FORM},),
-    "from_scores.clip": (SQUARE,),
-    "from_scores.relic": (SQUARE,),
-    "bounds.leave_one_out": (SQUARE,),
+    **dict.fromkeys(("from_scores.clip", "from_scores.relic", "bounds.leave_one_out"), (SQUARE,)),
+    "bounds.info_nce_anchor": ({"form": choice("bound", "plug_in")},),
+    "bounds.tuba": ({}, ROWS_OF_BASELINES),
+    "bounds.interpolated": (ALPHA, {**ALPHA, **ROWS_OF_BASELINES}),
     **dict.fromkeys(
-        (
-            *(f"bounds.{name}" for name in ("info_nce", "dual_critic", "dual", "flo", "fdv", "dv", "mine", "nwj")),
-            *(f"bounds.{name}" for name in ("js", "js_mi", "smile", "club")),
-            "diagnostics.headroom",
-        ),
-        (WIDE,),
+        ("bounds.barber_agakov", "bounds.vub"), ({"scores": Array("NK", also=(1,))}, {"scores": Array("N", also=(2,))})
     ),
-    "bounds.info_nce_anchor": ({**WIDE, "form": Choice("bound", "plug_in")},),
-    "bounds.tuba": (WIDE, {**WIDE, **ROWS_OF_BASELINES}),
-    "bounds.interpolated": ({**WIDE, **ALPHA}, {**WIDE, **ALPHA, **ROWS_OF_BASELINES}),
-    "bounds.barber_agakov": ({"scores": Array("NK", also=(1,))}, {"scores": Array("N", also=(2,))}),
-    "bounds.vub": ({"scores": Array("NK", also=(1,))}, {"scores": Array("N", also=(2,))}),
     "bounds.log_n_ceiling": (
-        {
-            "scores": Listed(
-                lambda world: world.array(np.ones(world.shape("NK"))),
-                unless=lambda x: is_matrix(x) or (is_whole(x) and x > 0),
-            ),
-            **WIDE,
-        },
-        {"scores": Columns(5), "positives": None, "mask": None},
+        {"scores": Array("NK", skips=is_positive_integer)},
+        {"scores": replace(WHOLE, good=5, skips=is_matrix), "positives": None, "mask": None},
     ),
-    **{f"density.{name}": (WIDE,) for name in ("info_nce_anchor", "local_nce", "negative_sampling", "log_partition")},
-    "density.ranking_nce": (
-        {
-            **WIDE,
-            "data_log_q": Array("N", number=True, optional=None),
-            "noise_log_q": Array("NK", number=True, also=(1,), optional=None),
-        },
-    ),
+    "density.ranking_nce": ({name: replace(KINDS[name], optional=None) for name in ("data_log_q", "noise_log_q")},),
     "density.sampled_softmax": (
-        {**WIDE, "include_positive": Flag(usual=True)},
-        {**WIDE, "data_log_q": Array("N", number=True, optional=True), "include_positive": Fixed(good=False)},
+        {"include_positive": replace(FLAG, good=True)},
+        {"data_log_q": Array("N", number=True, optional=True), "include_positive": fixed(good=False)},
     ),
-    "density.full_softmax": ({**WIDE, "targets": Array("N", "i")},),
-    "density.self_normalization": ({**WIDE, "log_q": Array("NK", optional=True, number=True, also=(1,))},),
-    **{f"diagnostics.{name}": (WIDE,) for name in ("effective_sample_size", "top_k_accuracy")},
-    **{f"similarities.{name}": ({"similarity": similarity(called=False)},) for name in ("normalized", "resolve")},
-    "similarities.scaled_columns": ({"similarity": similarity(called=False)},),
-    "similarities.shifted_columns": ({"similarity": similarity(called=False)},),
-    "similarities.max_sim": (
-        {"query_mask": Array("NM", "b", optional=True), "document_mask": Array("KM", "b", optional=True)},
-    ),
+    "density.full_softmax": ({"targets": Array("N", "i")},),
+    "density.self_normalization": ({"log_q": replace(KINDS["log_q"], optional=True)},),
+    **{
+        f"similarities.{name}": ({"similarity": SIMILARITY},)
+        for name in ("normalized", "resolve", "scaled_columns", "shifted_columns")
+    },
+    "similarities.max_sim": ({"query_mask": mask("NM"), "document_mask": mask("KM")},),
     "similarities.Similarity": ({"scores": functional(product)},),
     "pairings.index": ({"positives": Array("N", "i")},),
     "pairings.explicit": ({"positives": Array("NK", "b")},),
-    "pairings.Pairing": ({**dict.fromkeys(("rows", "columns", "pairs"), TUPLE)},),
-    "objectives.triplet": (MARGIN_FORM,),
-    "objectives.resolve": (
-        {
-            "objective": Listed(
-                lambda _: "info_nce", unless=lambda x: callable(x) or (isinstance(x, str) and x == "info_nce")
-            )
-        },
+    "pairings.Pairing": (dict.fromkeys(("rows", "columns", "pairs"), TUPLE),),
+    "pairings.soft": ({"targets": Array("NK")},),
+    "pairings.weighted": ({"pairing": fixed(pnce.pairings.diagonal()), "weights": Array("NK")},),
+    "pairings.smoothed": ({"smoothing": Number(0.25, -5e-324, 0.9999999)},),
+    "pairings.overlap": ({"rows": Array("NW", "b"), "columns": mask("KW")},),
+    "pairings.teacher": (
+        {"rows": Array("NW"), "columns": Array("KW", optional=True), "temperature": KINDS["teacher_temperature"]},
     ),
-    "objectives.Objective": ({"rows": functional(lambda row: row.log_odds), "label": None},),
+    "pairings.guided": ({"rows": Array("NW"), "columns": Array("KW"), "margin": Number(0.25)},),
+    "objectives.resolve": ({"objective": OBJECTIVE_NAME},),
+    "objectives.Objective": ({"rows": functional(log_odds)},),
     "objectives.Pairwise": (
-        {
-            "positive": functional(lambda s: s, optional=True),
-            "negative": functional(lambda s: s, optional=True),
-            "parameters": TUPLE,
-            "label": None,
-        },
+        {**dict.fromkeys(("positive", "negative"), functional(abs, optional=True)), "parameters": TUPLE},
     ),
 }
 """The functions whose parameters are not all what their names say."""
 
 RECORDS = {
-    *(
-        "Adapter",
-        "Communicator",
-        "Queue",
-        "Ranks",
-        "density.SelfNormalization",
-        "objectives.RowStatistics",
-        "objectives.Term",
-    ),
-    "pairings.Tile",
+    *("Adapter", "Communicator", "Queue", "Ranks", "density.SelfNormalization", "objectives.RowStatistics"),
+    *("objectives.Term", "pairings.Tile"),
 }
 """Named tuples, protocols, what `across` makes: they hold what they are given, and who takes them looks into them."""
 
@@ -1140,22 +839,16 @@ PARTS: Mapping[str, Sequence[str]] = {"objective": ("parameters",), "similarity"
 # -------------------------------------------------------------------------------------------------------- the functions
 
 
-def public_modules() -> Iterator[tuple[str, ModuleType]]:
-    yield "", pnce
-    yield from ((name, x) for name in pnce.__all__ if inspect.ismodule(x := getattr(pnce, name)))
-
-
-def public_names() -> Iterator[tuple[str, Any]]:
-    for prefix, module in public_modules():
-        for name in module.__all__:
-            thing = getattr(module, name)
-            if callable(thing):
-                yield f"{prefix}.{name}".lstrip("."), thing
-
-
-FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+MODULES = {"": pnce, **{f"{name}.": x for name in pnce.__all__ if inspect.ismodule(x := getattr(pnce, name))}}
+PUBLIC: Mapping[str, Callable[..., Any]] = {
+    f"{prefix}{name}": thing
+    for prefix, module in MODULES.items()
+    for name in module.__all__
+    if callable(thing := getattr(module, name))
+}
+FUNCTIONS = {
     name: thing
-    for name, thing in public_names()
+    for name, thing in PUBLIC.items()
     if name not in RECORDS | ALIASES and name != "backends_available"  # which takes nothing
 }
 
@@ -1173,20 +866,13 @@ class Call:
     world: World
     kinds: Mapping[str, Kind]
     given: Mapping[str, Any]
+    keywords: Sequence[str]
 
     def run(self, **changed: Any) -> Any:
         """Call the function, with some arguments exchanged."""
         arguments = {**self.given, **changed}
-        positional: list[Any] = []
-        keywords: dict[str, Any] = {}
-        for name, parameter in parameters_of(self.name).items():
-            if name not in arguments:
-                continue
-            if parameter.kind is parameter.KEYWORD_ONLY:
-                keywords[name] = arguments[name]
-            else:
-                positional.append(arguments[name])
-        made = FUNCTIONS[self.name](*positional, **keywords)
+        keywords = {p: arguments.pop(p) for p in self.keywords}
+        made = FUNCTIONS[self.name](*arguments.values(), **keywords)
         if self.name not in {"grad", "value_and_grad"}:
             return made
         x, y = (self.world.array(np.linspace(-1.0, 1.0, 3) * scale) for scale in (1.0, 0.5))
@@ -1194,7 +880,7 @@ class Call:
 
     def without_options(self) -> Call:
         """Give the call with None for all that may be None, if that is a good one."""
-        optional = [name for name, kind in self.kinds.items() if kind.judge(self.world, None, None) == "taken"]
+        optional = [name for name, kind in self.kinds.items() if kind.judge(self.world, None) == "taken"]
         bare = replace(self, given={**self.given, **dict.fromkeys(optional)})
         try:
             bare.run()
@@ -1202,17 +888,19 @@ class Call:
             return self
         return bare
 
-    def has_arrays_beside(self, names: Collection[str]) -> bool:
-        """Tell whether there are other arrays beside some arguments."""
-        others = (value for name, value in self.given.items() if name not in names)
-        return any(isinstance(x, (np.ndarray, torch.Tensor, pnce.Queue, list)) for x in others)
+
+def kinds_of(name: str) -> Mapping[str, Kind]:
+    """Give what parameters take by their names; masks are of all scores, or as the table of losses has them."""
+    axes = "NK" if "." in name else LOSSES[name].mask if name in LOSSES else "NN"
+    return {**KINDS, "mask": mask(axes)}
 
 
 def call_of(name: str, situation: Situation, world: World) -> Call:
     numbers = np.random.default_rng(world.seed)
-    kinds = {p: situation[p] if p in situation else KINDS[p] for p in parameters_of(name)}
-    chosen = {p: kind for p, kind in kinds.items() if kind is not None}
-    return Call(name, world, chosen, {p: kind.example(world, numbers) for p, kind in chosen.items()})
+    known, parameters = {**kinds_of(name), **situation}, parameters_of(name)
+    kinds = {p: kind for p in parameters if (kind := known[p]) is not None}
+    keywords = [p for p in kinds if parameters[p].kind is inspect.Parameter.KEYWORD_ONLY]
+    return Call(name, world, kinds, {p: kind.example(world, numbers) for p, kind in kinds.items()}, keywords)
 
 
 def situations_of(name: str) -> Sequence[Situation]:
@@ -1231,16 +919,13 @@ def leaves(result: Any) -> list[Any]:
 VALUES: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(("bounds.dual_critic", "density.log_partition"), ("N",)),
     "density.recover_log_prob": ("NK",),
-    "concentrations": ("R",),
+    "concentrations": ("C",),
     "bounds.mine": ("", ""),
     "density.self_normalization": ("", "", ""),
     "queue_push": ("MD", "M"),
     "stop_gradient": ("ND",),
-    **dict.fromkeys(("cosent", "angle", "from_scores.cosent"), ("",)),
-    **dict.fromkeys(("diagnostics.alignment", "diagnostics.uniformity", "diagnostics.headroom"), ("",)),
-    **{f"bounds.{name}": ("",) for name in pnce.bounds.__all__ if name not in {"dual_critic", "mine", "log_n_ceiling"}},
 }
-"""The axes of what a function without a `reduction` gives."""
+"""The axes of what a function without a `reduction` gives, if that is not one number."""
 
 OBJECTIVES = (
     *(pnce.objectives.Objective, pnce.objectives.Pairwise),
@@ -1269,22 +954,17 @@ def check_result(call: Call, arguments: Mapping[str, Any], result: Any, *, sizes
     if call.name in TYPES_OF_RESULTS:
         assert isinstance(result, TYPES_OF_RESULTS[call.name])
         return
-    library = [type(leaf) for leaf in leaves(result)]
-    assert all(issubclass(t, tuple(TYPES.values())) for t in library), library
-    assert not any(
-        bool(leaf.isnan().any() if isinstance(leaf, torch.Tensor) else np.isnan(leaf).any())
-        for leaf in leaves(result)
-        if kind_of(leaf) == "f"
-    ), result
+    given = leaves(result)
+    assert all(isinstance(leaf, tuple(TYPES.values())) for leaf in given), given
+    assert not any(np.isnan(in_numpy(leaf)).any() for leaf in given if kind_of(leaf) == "f"), result
     if not sizes_kept:
         return
-    assert all(call.world.owns(leaf) for leaf in leaves(result))
-    shapes = [tuple(leaf.shape) for leaf in leaves(result)]
-    if call.name in VALUES:
+    assert all(call.world.owns(leaf) for leaf in given)
+    shapes = [tuple(leaf.shape) for leaf in given]
+    if call.name in VALUES or "reduction" not in arguments:
         of_labels = ("M",) if call.name == "queue_push" and "labels" in arguments else ()
-        assert shapes == [call.world.shape(axes) for axes in (*VALUES[call.name], *of_labels)]
+        assert shapes == [call.world.shape(axes) for axes in (*VALUES.get(call.name, ("",)), *of_labels)]
         return
-    assert "reduction" in arguments, f"{call.name}: list what it gives in VALUES or TYPES_OF_RESULTS"
     rows = call.world.sizes["N"]
     if call.name == "sogclr":
         state, shapes, result = result[1], shapes[:1], result[0]
@@ -1323,10 +1003,9 @@ def is_named(call: Call, names: Sequence[str], message: str) -> bool:
 def check(call: Call, junk: Mapping[str, Junk]) -> None:
     """Exchange some arguments, and see that what is to happen happens."""
     changed = {name: j.value for name, j in junk.items()}
-    verdicts = {
-        name: "either" if j.verdict == "foreign" and not call.has_arrays_beside(junk) else j.verdict
-        for name, j in junk.items()
-    }
+    others = [value for name, value in call.given.items() if name not in junk]
+    alone = not any(isinstance(x, (*TYPES.values(), pnce.Queue, list)) for x in others)
+    verdicts = {name: "either" if j.verdict == "foreign" and alone else j.verdict for name, j in junk.items()}
     refused = not {"refused", "foreign"}.isdisjoint(verdicts.values())
     told = f"{call.name}, {', '.join(f'{name} {j.label}' for name, j in junk.items())}"
     # Some are exponents.
@@ -1366,18 +1045,15 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_public_name_is_known() -> None:
     """Every public callable is fuzzed, or is listed as something that checks nothing; and no list is out of date."""
-    names = {name for name, _ in public_names()}
-    assert RECORDS | ALIASES | {*SITUATIONS} | {*VALUES} <= names
+    assert RECORDS | ALIASES | {*SITUATIONS} | {*VALUES} <= {*PUBLIC}
     classes = {name for name in FUNCTIONS if isinstance(FUNCTIONS[name], type)}
-    assert classes == {
-        *("similarities.Similarity", "pairings.Pairing", "objectives.Objective", "objectives.Pairwise"),
-    }
+    assert classes == {"similarities.Similarity", "pairings.Pairing", "objectives.Objective", "objectives.Pairwise"}
     for name in FUNCTIONS:
         for situation in situations_of(name):
-            unknown = {*parameters_of(name)} - {*KINDS} - {*situation}
+            unknown = {*parameters_of(name)} - {*kinds_of(name)} - {*situation}
             assert not unknown, f"{name}: give a kind to {unknown}"
         left_out = set.intersection(*({p for p, kind in s.items() if kind is None} for s in situations_of(name)))
-        assert left_out <= {"label"}, f"{name}: {left_out} are left out everywhere"
+        assert not left_out, f"{name}: {left_out} are left out everywhere"
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -1392,18 +1068,6 @@ def test_one_argument(name: str) -> None:
                 check(call, {parameter: junk})
 
 
-def numbers_in(result: Any) -> list[np.ndarray]:
-    """Give the floating-point arrays of a result, of which an objective has none."""
-    return [
-        np.asarray(leaf)
-        for leaf in leaves(result)
-        if isinstance(leaf, (np.ndarray, torch.Tensor)) and kind_of(leaf) == "f"
-    ]
-
-
-SIMILARITIES: Sequence[Mapping[str, Any]] = ({}, {"similarity": "cosine"})
-
-
 @pytest.mark.parametrize("library", sorted(TYPES))
 def test_the_value_of_an_array_of_one_entry(library: str) -> None:
     """As a temperature, margin or scale, NaN makes NaN; a number not above its limit is an error, in an array too."""
@@ -1411,18 +1075,28 @@ def test_the_value_of_an_array_of_one_entry(library: str) -> None:
     for name in FUNCTIONS:
         for situation in situations_of(name):
             call = call_of(name, situation, world)
-            for parameter in (p for p, kind in call.kinds.items() if isinstance(kind, Number) and kind.array):
-                for options in SIMILARITIES[: 1 + ("similarity" in call.given)]:
-                    told = f"{name}, {parameter}, {options}"
-                    with np.errstate(all="ignore"):
-                        results = [
-                            call.run(**options, **{parameter: world.array(np.asarray(x))}) for x in (math.nan, 0.7, 0.9)
-                        ]
-                    for found, one, other in zip(*map(numbers_in, results), strict=True):
-                        assert np.isnan(found).any() or np.array_equal(one, other), told
-                    for number in call.kinds[parameter].beyond_limits():
-                        with pytest.raises(ValueError, match=rf"{parameter}: expected a finite number greater"):
-                            call.run(**options, **{parameter: world.array(number)})
+            similarities: list[dict[str, Any]] = [{}, {"similarity": "cosine"}] if "similarity" in call.given else [{}]
+            for parameter, kind in call.kinds.items():
+                if isinstance(kind, Number) and kind.array:
+                    for options in similarities:
+                        check_entry(call, parameter, kind, options)
+
+
+def check_entry(call: Call, parameter: str, kind: Number, options: Mapping[str, Any]) -> None:
+    """Give arrays of one entry as a parameter."""
+
+    def run(number: Any) -> Any:
+        return call.run(**options, **{parameter: call.world.array(np.asarray(number))})
+
+    with np.errstate(all="ignore"):
+        results = [numbers_of(run(number)) for number in (math.nan, 0.7, 0.9)]
+    for of_nan, one, other in zip(*results, strict=True):
+        assert np.isnan(of_nan).any() or np.array_equal(one, other), f"{call.name}, {parameter}, {options}"
+    for number in (-1.0, 0.0, math.inf):
+        if kind.judge_entry(number) == "refused":
+            for form in (number, [number]):
+                with pytest.raises(ValueError, match=rf"{parameter}: expected a finite number greater"):
+                    run(form)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -1460,7 +1134,7 @@ def strange(numbers: np.random.Generator) -> np.ndarray:
 def test_two_arguments(library: str) -> None:
     """Each pair of parameters of each function, with values found at random, others left out, at any sizes."""
     numbers = np.random.default_rng(1)
-    for name in FUNCTIONS:
+    for name in sorted(FUNCTIONS, key=lambda name: name == "register_backend"):  # which changes what others find
         for situation in situations_of(name):
             rows = int(numbers.integers(2, 6))
             sizes = sizes_of(rows, *(int(numbers.integers(*ends)) for ends in ((rows, 8), (1, 5), (1, 7))))
@@ -1475,10 +1149,9 @@ def test_two_arguments(library: str) -> None:
 def found(call: Call, parameter: str, tried: Sequence[Junk], numbers: np.random.Generator) -> Junk:
     """Choose what is tried: half of it is taken, some is no known value."""
     kind, chance = call.kinds[parameter], numbers.random()
-    if chance < 0.1 and not isinstance(kind, Listed):
-        value = strange(numbers)
-        return Junk(repr(value), value, kind.judge(call.world, value, call.given[parameter]), found=True)
-    if isinstance(kind, Number) and not kind.array and call.world.dtype == "float32":
+    if chance < 0.1 and not kind.skips(value := strange(numbers)):
+        return Junk(repr(value), value, kind.judge(call.world, value), found=True)
+    if isinstance(kind, Number) and (not kind.array or parameter == "alpha") and call.world.dtype == "float32":
         # What is no scale of the scores is not held to the range of their dtype.
         tried = [junk for junk in tried if not is_number(junk.value) or not is_extreme(junk.value)]
     fitting = [junk for junk in tried if junk.verdict in {"taken", "either"}] if chance < 0.6 else []
@@ -1501,14 +1174,14 @@ def numbers_of_calls() -> Iterator[Any]:
         if name in PASSED_ON or name.startswith(("objectives.", "from_scores.")):  # the numbers of losses, again
             continue
         call = call_of(name, situations_of(name)[0], World("torch", sizes=sizes_of(columns=4)))
-        kinds = {
-            p: kind for p, kind in call.kinds.items() if isinstance(kind, Number) or getattr(kind, "number", False)
+        numbers = {
+            p: call.given[p] if isinstance(call.given[p], float) else 0.5
+            for p, kind in call.kinds.items()
+            if isinstance(kind, Number) or getattr(kind, "number", False)
         }
-        numbers = {p: call.given[p] if isinstance(call.given[p], float) else 0.5 for p in kinds}
         if numbers:
-            yield pytest.param(
-                call, numbers, None if name in {"info_nce", "hcl", "siglip", "triplet"} else True, id=name
-            )
+            dynamic = None if name in {"info_nce", "hcl", "siglip", "triplet"} else True
+            yield pytest.param(call, numbers, dynamic, id=name)
 
 
 def in_a_loss(made: Any) -> Any:
@@ -1526,13 +1199,8 @@ def test_torch_compile_of_numbers_that_change(call: Call, numbers: Mapping[str, 
         if isinstance(leaf, torch.Tensor):
             torch._dynamo.mark_static(leaf)  # noqa: SLF001  (their sizes are no symbols, which take their time)
 
-    places = [p for p, x in parameters_of(call.name).items() if p in call.given and x.kind is not x.KEYWORD_ONLY]
-    keywords = {*call.given} - {*places}
-    function = FUNCTIONS[call.name]
-
     def loss(changed: Mapping[str, float]) -> Any:
-        given = {**call.given, **changed}
-        return in_a_loss(function(*[given[p] for p in places], **{p: given[p] for p in keywords}))
+        return in_a_loss(call.run(**changed))
 
     schedule = [{p: x * (1 - k / 16) for p, x in numbers.items()} for k in range(1 if dynamic else 12)]
     graphs = CompileCounter()

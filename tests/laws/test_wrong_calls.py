@@ -48,54 +48,30 @@ WRONG: Mapping[str, tuple[Callable[[], Any], str]] = {
         r"embeddings: .*\(6, 2, 4\); merge the leading axes, as in embeddings.reshape\(\(-1, 4\)\), also those of lab",
     ),
     "a queue (D, K)": (lambda: pnce.moco(X, Y, MORE.T), r"queue: expected 4 features .*\(4, 9\); pass queue.T"),
-    "negatives (D, M)": (
-        lambda: pnce.info_nce(X, Y, MORE.T),
-        "negative_keys: .*; pass negative_keys.T",
-    ),
+    "negatives (D, M)": (lambda: pnce.info_nce(X, Y, MORE.T), "negative_keys: .*; pass negative_keys.T"),
     "no queue": (lambda: pnce.moco(X, Y), "moco: expected query, key, queue, got too few: .*'queue'"),
     "no scale": (lambda: pnce.siglip(X, Y), "siglip: .*'logit_scale'"),
     "other rows": (lambda: pnce.info_nce(X, Y[:5]), r"positive_key: expected shape \(6, 4\), got \(5, 4\)"),
     # Options by their place, and by names of elsewhere.
-    "a third number": (
-        lambda: pnce.info_nce(X, Y, 0.1),
-        "negative_keys: .*; options are keywords",
-    ),
+    "a third number": (lambda: pnce.info_nce(X, Y, 0.1), "negative_keys: .*; options are keywords"),
     "a third number of views": (lambda: pnce.nt_xent(X, Y, 0.1), r"further_views\[0\]: .*options are keywords"),
-    "a third number of labels": (
-        lambda: pnce.supcon(X, LABELS, 0.1),
-        "supcon: .*options are keywords",
-    ),
+    "a third number of labels": (lambda: pnce.supcon(X, LABELS, 0.1), "supcon: .*options are keywords"),
     "a scale by its place": (lambda: pnce.clip(X, Y, 10.0), "clip: .*options are keywords, as in logit_scale=..."),
     "tau": (lambda: pnce.info_nce(X, Y, tau=0.1), "tau: expected temperature in info_nce"),
-    "temperature of clip": (
-        lambda: pnce.clip(X, Y, temperature=0.1),
-        "expected logit_scale = 1 / temperature",
-    ),
-    "temperature of cosent": (
-        lambda: pnce.cosent(X, Y, EACH, temperature=0.1),
-        "expected scale = 1 / temperature",
-    ),
+    "temperature of clip": (lambda: pnce.clip(X, Y, temperature=0.1), "expected logit_scale = 1 / temperature"),
+    "temperature of cosent": (lambda: pnce.cosent(X, Y, EACH, temperature=0.1), "expected scale = 1 / temperature"),
     "scale of clip": (lambda: pnce.clip(X, Y, scale=10.0), "scale: expected logit_scale in clip"),
-    "scale of InfoNCE": (
-        lambda: pnce.info_nce(X, Y, logit_scale=9.0),
-        "expected temperature = 1 / logit_scale",
-    ),
+    "scale of InfoNCE": (lambda: pnce.info_nce(X, Y, logit_scale=9.0), "expected temperature = 1 / logit_scale"),
     "a typing error": (lambda: pnce.info_nce(X, Y, reducton="sum"), "reducton: .*; did you mean 'reduction'?"),
     "another's option": (lambda: pnce.info_nce(X, Y, margin=0.1), "margin: expected an option of info_nce"),
     # Scores where embeddings belong, and the other way round.
-    "scores and indices": (
-        lambda: pnce.info_nce(SCORES, np.arange(6)),
-        "positive_key: .*use portable_nce.from_scores",
-    ),
+    "scores and indices": (lambda: pnce.info_nce(SCORES, np.arange(6)), "positive_key: .*use portable_nce.from_scores"),
     "embeddings for a bound": (lambda: bounds.info_nce(X, Y), r"expected a K × N matrix of scores, .*critic\(x, y\)"),
     "embeddings for nwj": (lambda: bounds.nwj(X), r"expected a K × N matrix of scores, .*\(6, 4\)"),
     "embeddings for flo": (lambda: bounds.flo(X, Y), r"expected a K × N matrix of scores, .*\(6, 4\)"),
     "embeddings as scores": (lambda: from_scores.info_nce(X), r"expected a K × N matrix of scores, .*critic\(x, y\)"),
     "queries and keys as scores": (lambda: from_scores.clip(X, Y), "expected a K × N matrix of scores"),
-    "temperature of scores": (
-        lambda: from_scores.info_nce(SCORES, temperature=0.1),
-        "; scores include it",
-    ),
+    "temperature of scores": (lambda: from_scores.info_nce(SCORES, temperature=0.1), "; scores include it"),
     # Parts.
     "a pairing not called": (
         lambda: pnce.contrast(X, Y, objective="info_nce", pairing=pairings.diagonal),
@@ -108,24 +84,15 @@ WRONG: Mapping[str, tuple[Callable[[], Any], str]] = {
         lambda: pnce.contrast(TENSOR, objective=torch.nn.CrossEntropyLoss()),
         "objective: expected a function of RowStatistics, got CrossEntropyLoss: .*'target'",
     ),
-    "a class as objective": (
-        lambda: pnce.contrast(X, Y, objective=torch.nn.Linear),
-        "objective: .*got the class",
-    ),
+    "a class as objective": (lambda: pnce.contrast(X, Y, objective=torch.nn.Linear), "objective: .*got the class"),
     "a short name": (lambda: pnce.info_nce(X, Y, similarity="cos"), "similarity: .*; did you mean 'cosine'?"),
     # Arrays.
     "a list": (lambda: pnce.info_nce(X.tolist(), Y), "query: expected an array .*got list; convert it with asarray"),
     "integers": (lambda: pnce.info_nce(X.astype(int), Y), "query: expected a real floating-point dtype .*got int64"),
     "two libraries": (lambda: pnce.info_nce(X, TENSOR), "positive_key: expected an array of the same library as query"),
     "a mask of integers": (lambda: pnce.info_nce(X, Y, mask=ALL * 1), "mask: expected a boolean array .*mask != 0"),
-    "a variable": (
-        lambda: pnce.info_nce(Variable(X), Y),
-        "query: .*Variable, which holds one; pass that",
-    ),
-    "a variable to differentiate": (
-        lambda: pnce.grad(pnce.info_nce)(Variable(X), Y),
-        "which holds one; pass that",
-    ),
+    "a variable": (lambda: pnce.info_nce(Variable(X), Y), "query: .*Variable, which holds one; pass that"),
+    "a variable to differentiate": (lambda: pnce.grad(pnce.info_nce)(Variable(X), Y), "which holds one; pass that"),
     # Pairs of rules.
     **{
         f"mining {bad!r}": (partial(pnce.triplet_from_labels, X, LABELS, mining=bad), r"\Amining: .*expected.*got")
@@ -142,10 +109,7 @@ WRONG: Mapping[str, tuple[Callable[[], Any], str]] = {
     ),
     # Differentiation.
     "a value, not a function": (lambda: pnce.value_and_grad(pnce.info_nce(X, Y)), "fn: expected a function"),
-    "losses of rows": (
-        lambda: pnce.grad(pnce.info_nce)(X, Y, reduction="none"),
-        "expected the function to return",
-    ),
+    "losses of rows": (lambda: pnce.grad(pnce.info_nce)(X, Y, reduction="none"), "expected the function to return"),
 }
 
 
