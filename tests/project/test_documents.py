@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import portable_nce
-from portable_nce import testing
 from portable_nce._core import registry
 
 if TYPE_CHECKING:
@@ -163,47 +162,6 @@ def test_the_lines_of_other_libraries_can_be_read() -> None:
     assert imports.source.splitlines()[-1] == "import portable_nce as pnce"
     for block in lines:
         ast.parse(block.source)
-
-
-def report_of(folder: Path, tests: dict[str, str]) -> None:
-    """Write a report of tests, by name with their modules, as pytest does."""
-    folder.mkdir(parents=True)
-    cases = "".join(f'<testcase classname="suite.{module}" name="{name}"/>' for name, module in tests.items())
-    text = f"<testsuites><testsuite>{cases}</testsuite></testsuites>"
-    (folder / "junit.xml").write_text(text, encoding="utf-8")
-
-
-def test_the_catalogue_is_not_written_from_partial_reports(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import catalogue
-
-    suite = Path(str(testing.__file__)).parent / "suite"
-    whole = {f"{path.stem}_one": path.stem for path in suite.glob("test_*.py")}
-    transforms = {name: "test_transforms" for names in catalogue.TRANSFORMS.values() for name in names}
-    on_cpu = [name for name, variant in testing.VARIANTS.items() if not variant.gpu]
-    missing, partial, *others = on_cpu
-    for name in others:
-        report_of(tmp_path / f"conformance-{name}", whole)
-    report_of(tmp_path / f"conformance-{partial}", {"test_case[clip]": "test_values_and_gradients"})
-    with pytest.raises(SystemExit) as ending:
-        catalogue.main(tmp_path)
-    first, *reasons = str(ending.value).splitlines()
-    assert "full run" in first
-    assert [reason.split(":")[0].strip() for reason in reasons] == [
-        *(f"conformance-{name}" for name in (missing, partial)),
-        "tests",
-    ]
-    assert "test_bad_input" in reasons[1]
-    assert capsys.readouterr().out == ""
-    report_of(tmp_path / f"conformance-{missing}", whole)
-    shutil.rmtree(tmp_path / f"conformance-{partial}")
-    report_of(tmp_path / f"conformance-{partial}", whole)
-    report_of(tmp_path / "tests", transforms)
-    assert catalogue.lacking(tmp_path) == []  # the variants for GPUs have no report
-    monkeypatch.setattr(catalogue, "composition", lambda: "composition")
-    catalogue.main(tmp_path)
-    assert "not run" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])
