@@ -382,7 +382,7 @@ def quick(session: nox.Session) -> None:
 OWN: Final = ("tests", *(f"--ignore=tests/{name}" for name in ("full", "plugin", "ranks", "vendored")))
 """The project's own tests that need no further setting up."""
 
-EXPERIMENTS: Final = tuple(f"tests/full/test_{name}.py" for name in ("contestants", "experiments", "log_k_curse"))
+EXPERIMENTS: Final = tuple(f"tests/full/test_{name}.py" for name in ("contestants", "experiments"))
 """Tests of the benchmarks, for the full run."""
 
 

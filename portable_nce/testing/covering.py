@@ -33,7 +33,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         words = VARIANTS[variant].slice if variant in VARIANTS else ()
         if not words or any(word in test for word in words):
             tests.setdefault((test, variant), []).append(item)
-    kept = {id(alike[k]) for test, alike in tests.items() for k in covering([*map(values_of, alike)], repr(test))}
+    kept = {
+        id(alike[k])
+        for (test, variant), alike in tests.items()
+        for k in covering([*map(values_of, alike)], f"{test.rpartition('/')[2]}, {variant}")  # wherever the file is
+    }
     left = [item for item in items if id(item) not in kept]
     if left:
         config.hook.pytest_deselected(items=left)

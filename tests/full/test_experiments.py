@@ -16,21 +16,22 @@ MEASURES = ("bias", "variance", "squared error")
 
 
 @cache
-def printed(name: str) -> list[list[list[str]]]:
-    """Run an experiment from another folder, and give the tables it prints: their rows, cell by cell."""
+def printed(name: str) -> list[tuple[str, list[list[str]]]]:
+    """Run an experiment, and give the tables it prints: the heading above each, and its rows, cell by cell."""
     before = files()
     command = [sys.executable, str(ROOT / "benchmarks" / f"{name}.py"), "--quick"]
     result = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  (what stands above)
     assert result.returncode == 0, result.stderr
     assert files() == before
-    tables: list[list[list[str]]] = []
-    inside = False
+    tables: list[tuple[str, list[list[str]]]] = []
+    heading, inside = "", False
     for line in result.stdout.splitlines():
+        heading = line.removeprefix("## ") if line.startswith("## ") else heading
         if line.startswith("|"):
-            tables += [] if inside else [[]]
-            tables[-1].append([cell.strip() for cell in line.strip("|").split("|")])
+            tables += [] if inside else [(heading, [])]
+            tables[-1][1].append([cell.strip() for cell in line.strip("|").split("|")])
         inside = line.startswith("|")
-    return [table[2:] for table in tables]  # less the head and the rule under it
+    return [(heading, rows[2:]) for heading, rows in tables]  # less the head and the rule under it
 
 
 def files() -> dict[str, int]:
@@ -45,13 +46,13 @@ def first_number(cell: str) -> float:
 
 def gaussians(measure: str) -> dict[str, list[float]]:
     """Give a measure by level, by estimator."""
-    table = printed("gaussians")[MEASURES.index(measure)]
+    _, table = printed("gaussians")[MEASURES.index(measure)]
     return {row[0]: [first_number(cell) for cell in row[2:]] for row in table}
 
 
 def toy_language(k: str) -> dict[str, tuple[float, float, float]]:
     """Give divergence, and mean and deviation of log Z, by estimator."""
-    (table,) = printed("toy_language")
+    ((_, table),) = printed("toy_language")
     rows = ((row[0], [first_number(cell) for cell in row[2:]]) for row in table if row[1] == k)
     return {name: (numbers[0], numbers[1], numbers[2]) for name, numbers in rows}
 
@@ -65,7 +66,7 @@ def test_every_estimator_has_a_finite_number_at_every_level(measure: str) -> Non
 
 
 def test_the_kinds_of_the_bounds_are_printed() -> None:
-    kinds = {row[0]: row[1] for row in printed("gaussians")[0]}
+    kinds = {row[0]: row[1] for row in printed("gaussians")[0][1]}
     assert set(kinds.values()) == {"lower", "upper", "neither"}
     assert [name for name, kind in kinds.items() if kind == "upper"] == [
         "leave_one_out, known density",
@@ -120,3 +121,84 @@ def test_what_holds_of_the_losses_from_the_first_steps(k: str) -> None:
         assert table[f"{name}, recovered"][1:] == (0.0, 0.0)
     # Local NCE brings log Z down, of which ranking sees nothing.
     assert table["local_nce"][1] < table["ranking_nce"][1] - 0.3
+
+
+# The log-K curse
+
+LOSSES = {
+    "float32, cross_entropy",
+    "float32, pnce InfoNCE",
+    "float32, pnce FlatNCE",
+    "bfloat16, cross_entropy",
+    "bfloat16, cross_entropy in float32",
+    "bfloat16, pnce InfoNCE",
+    "bfloat16, pnce FlatNCE",
+}
+BY_SIZE = (
+    "Retrieval: top-1",
+    "Linear probe",
+    "Margin in the last quarter",
+    "Gradient error in the last quarter",
+    "Positives whose score",
+)
+
+
+def table(beginning: str) -> list[list[str]]:
+    """Give the rows of the table whose heading begins so."""
+    (rows,) = (rows for heading, rows in printed("log_k_curse") if heading.startswith(beginning))
+    return rows
+
+
+def numbers(cell: str) -> list[float]:
+    """Read the numbers of a cell: one; a mean ± a deviation; or an error and, in brackets, a share."""
+    words = cell.replace("±", " ").replace("(", " ").replace(")", " ").replace("%", " ").split()
+    return [float(word) for word in words]
+
+
+@pytest.mark.parametrize("beginning", BY_SIZE)
+def test_every_loss_has_a_finite_number_at_every_temperature_and_batch_size(beginning: str) -> None:
+    rows = table(beginning)
+    assert {(row[0], row[1]) for row in rows} == {
+        (temperature, loss) for temperature in ("0.1", "0.02") for loss in LOSSES
+    }
+    assert all(math.isfinite(number) for row in rows for cell in row[2:] for number in numbers(cell))
+
+
+@pytest.mark.parametrize("beginning", ["One batch", "The same scores"])
+def test_every_loss_has_finite_numbers_in_saturation(beginning: str) -> None:
+    rows = table(beginning)
+    assert {row[0] for row in rows} == LOSSES
+    assert all(math.isfinite(number) for row in rows for cell in row[1:] for number in numbers(cell))
+
+
+def test_longer_trainings_have_finite_numbers() -> None:
+    rows = table("Retrieval after more epochs")
+    assert len(rows) == 4
+    assert all(math.isfinite(number) for row in rows for cell in row[2:] for number in numbers(cell))
+
+
+def test_losses_are_compared_seed_by_seed() -> None:
+    rows = table("Differences")
+    assert len(rows) == 10
+    assert all(math.isfinite(number) for row in rows for cell in row[2:] for number in numbers(cell))
+
+
+@pytest.mark.parametrize("beginning", ["One batch", "The same scores"])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_the_usual_gradient_is_less_exact_in_saturation(beginning: str, precision: str) -> None:
+    column = {"One batch": 2, "The same scores": -1}[beginning]
+    errors = {row[0]: numbers(row[column])[0] for row in table(beginning)}
+    assert errors[f"{precision}, cross_entropy"] > errors[f"{precision}, pnce InfoNCE"]
+
+
+def test_in_bfloat16_the_usual_gradient_is_off_by_much_and_ours_by_rounding() -> None:
+    errors = {row[0]: numbers(row[2])[0] for row in table("One batch")}
+    assert errors["bfloat16, cross_entropy"] > 0.05
+    assert max(errors["bfloat16, pnce InfoNCE"], errors["bfloat16, pnce FlatNCE"]) < 0.01
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_the_usual_loss_lets_positives_go(precision: str) -> None:
+    shares = {row[0]: numbers(row[-1])[1] for row in table("The same scores")}
+    assert shares[f"{precision}, cross_entropy"] > 50.0
+    assert shares[f"{precision}, pnce InfoNCE"] == shares[f"{precision}, pnce FlatNCE"] == 0.0

@@ -15,8 +15,8 @@ from mpmath import mp, mpf
 
 from .. import oracles
 from .._package import pnce
-from ..cases import CASES, Case, sixteenths
-from ..variants import assert_belongs, differentiate, flatten, foreign_array
+from ..cases import CASES, Case
+from ..variants import assert_belongs, differentiate, flatten, foreign_array, generator
 from .calls import arrays_of
 
 if TYPE_CHECKING:
@@ -45,7 +45,12 @@ BASELINE, LOG_MEAN, RATE = [-0.5, 1.5, 0.75], 0.5, 0.25
 
 def draw(*shape: int, seed: int = 3) -> Nested:
     """Draw numbers that every dtype holds."""
-    return sixteenths(shape, seed)
+    numbers = generator(seed)
+
+    def nested(sizes: tuple[int, ...]) -> Nested:
+        return [nested(sizes[1:]) for _ in range(sizes[0])] if sizes else numbers.randint(-40, 40) / 16
+
+    return nested(shape)
 
 
 NAMES = {case.name for case in CASES}
