@@ -389,7 +389,7 @@ EXPERIMENTS: Final = tuple(f"tests/full/test_{name}.py" for name in ("contestant
 @nox.session(venv_backend="none")
 def tests(session: nox.Session) -> None:
     """Run the project's own tests: distribution, architecture, import, and the frameworks against each other."""
-    pytest(environment(session, "all"), "tests", *OWN, *SHORT, env=LIGHT_XLA)
+    pytest(environment(session, "all"), "tests", *OWN, *SHORT, "-m", "not full", env=LIGHT_XLA)
 
 
 @nox.session(venv_backend="none", tags=FULL)

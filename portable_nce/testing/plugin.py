@@ -107,7 +107,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             and params.get("rows", 0) <= variant.largest
             and not (variant.compiles and any(map(item.get_closest_marker, ("exhaustive", "ranks"))))
             and not (variant.other_device is None and item.get_closest_marker("two_devices"))
-            and (variant.repeats or not str(params.get("name", "")).endswith("streamed"))
+            and (variant.repeats or not str(params.get("case_name", "")).endswith("streamed"))
         )
         (kept if fits else left).append(item)
     if left:
@@ -126,7 +126,7 @@ def params_of(item: pytest.Item) -> Mapping[str, Any]:
 def _case_of(item: pytest.Item, places: Mapping[str, int]) -> tuple[int, str]:
     """Give the place of a test's case, and its dtype; tests of no case come first, in the order of the files."""
     params = params_of(item)
-    place = places.get(str(params.get("name", "")), -1)
+    place = places.get(str(params.get("case_name", "")), -1)
     return (place, str(params.get("dtype"))) if place >= 0 else (-1, "")
 
 

@@ -18,7 +18,7 @@ from portable_nce._execution import tiling
 from portable_nce.similarities import NAMES
 from portable_nce.testing.cases import LOSSES
 
-from calls import EACH, WAYS, Call
+from calls import EACH, OF_SCORES, WAYS, Call
 
 pytestmark = [
     pytest.mark.usefixtures("jax_x64"),
@@ -141,7 +141,11 @@ class Graphs(list[Any]):
         return graph.forward
 
 
-@pytest.mark.parametrize("name", [*dict.fromkeys((*EACH, *WAYS))])
+LONG = [pytest.param(name, marks=pytest.mark.full) for name in EACH if name in OF_SCORES]
+"""Functions of scores, a few operations each: compiled in the full run."""
+
+
+@pytest.mark.parametrize("name", [*dict.fromkeys((*WAYS, *(name for name in EACH if name not in OF_SCORES))), *LONG])
 def test_torch_compile_serves_every_batch_size(name: str) -> None:
     """One graph for the first batch and one for all others, or one where it is said that there will be others."""
     torch.compiler.reset()
