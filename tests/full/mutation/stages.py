@@ -24,7 +24,10 @@ if TYPE_CHECKING:
 SUITE: Final = "portable_nce.testing.suite"
 OF_SUITE: Final = "-pportable_nce.testing.plugin", "--pyargs"
 CONTRACT: Final = tuple(f"{SUITE}.test_{name}" for name in ("contract", "queue"))
-OWN: Final = ("tests/losses", "tests/objectives", "tests/core", "tests/execution/test_engine.py", "tests/backends")
+OWN: Final = (
+    *("tests/losses", "tests/objectives", "tests/core", "tests/backends", "tests/execution/test_engine.py"),
+    *("tests/test_pairings.py", "tests/test_similarities.py", "tests/laws/test_pairs_of_options.py"),
+)
 SLOW: Final = "fullgraph", "inductor", "gradcheck", "of_a_step"
 SOME: Final = "labels", "siglip", "own", "traces", "autocast", "compose", "tangents", "parameters", "scan", "plain"
 STAGES: Final = {
