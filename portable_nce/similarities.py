@@ -393,7 +393,8 @@ def _with_valid(xp: Namespace, tokens: Array, mask: Array | None) -> Array:
     """Tokens (..., T, D) in one row, and which of them are valid."""
     *leading, count, features = tokens.shape
     valid = xp.ones_like(tokens[..., 0]) if mask is None else xp.astype(mask, tokens.dtype)
-    return xp.concat([xp.reshape(tokens, (*leading, count * features)), stop_gradient(valid)], axis=-1)
+    with adapter_of(tokens).full_precision(tokens):
+        return xp.concat([xp.reshape(tokens, (*leading, count * features)), stop_gradient(valid)], axis=-1)
 
 
 class _Tokens(_Around):

@@ -179,11 +179,9 @@ def queue_push(
     if queue.labels is not None and labels is not None:
         space = namespace_of(labels)
         labels = space.concat([queue.labels, space.astype(labels, queue.labels.dtype)], axis=0)[count:]
-    return Queue(
-        xp.concat([stop_gradient(held), rows], axis=0)[count:, ...],
-        xp.concat([valid, written], axis=0)[count:],
-        labels,
-    )
+    with adapter_of(held).full_precision(held):
+        rows = xp.concat([stop_gradient(held), rows], axis=0)[count:, ...]
+    return Queue(rows, xp.concat([valid, written], axis=0)[count:], labels)
 
 
 def _check_labels(queue: Queue, rows: Array, labels: Array | None, slots: int) -> None:
