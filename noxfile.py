@@ -547,7 +547,7 @@ def demo(session: nox.Session) -> None:
         session.log("Once: installs NumPy, SciPy, scikit-learn, Matplotlib and tqdm in .nox/env/demo, some 400 MB.")
     studio = environment(session, "demo")
     if backend in FRAMEWORKS:
-        session.log(f"Once: installs {' '.join(FRAMEWORKS[backend])} in .nox/env/demo.")
+        session.log(f"Installs {' '.join(FRAMEWORKS[backend])} in .nox/env/demo, unless it is there.")
         studio.install(*FRAMEWORKS[backend])
     studio.run("python", "-m", NAME, "demo", *session.posargs)
 

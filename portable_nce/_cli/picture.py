@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import bounds
+from .demo import matches
 
 if TYPE_CHECKING:
     from .demo import Course, Digits
@@ -53,8 +54,6 @@ def _curve(axes: Any, course: Course, title: str) -> None:
 def _examples(figure: Any, course: Course, digits: Digits) -> None:
     import numpy as np
 
-    from .demo import matches
-
     winners, own, same = matches(course.scores, digits)
     grid = figure.subplots(2, SHOWN)
     for i in range(SHOWN):
@@ -75,8 +74,6 @@ def _examples(figure: Any, course: Course, digits: Digits) -> None:
 
 def _matrices(figure: Any, course: Course, digits: Digits) -> None:
     import numpy as np
-
-    from .demo import matches
 
     classes = digits.classes[digits.held_out]
     order = np.argsort(classes, kind="stable")

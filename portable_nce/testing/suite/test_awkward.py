@@ -34,9 +34,9 @@ BLOCKS = [None, 2]
 SIMILARITIES = ["dot", "cosine", "neg_sq_euclidean", "neg_euclidean"]
 
 
-def vectors(rows: int, columns: int, seed: int = 5) -> list[list[float]]:
+def vectors(rows: int, columns: int, seed: int = 5) -> Nested:
     """Draw numbers that every dtype holds."""
-    return sixteenths((rows, columns), seed)  # type: ignore[no-any-return]
+    return sixteenths((rows, columns), seed)
 
 
 def assert_exact(

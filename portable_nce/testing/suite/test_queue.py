@@ -27,9 +27,9 @@ WRITTEN = [False, True, False, True, True, False]
 """Not as queue_push leaves them, which is no reason to go wrong."""
 
 
-def vectors(rows: int, seed: int) -> list[list[float]]:
+def vectors(rows: int, seed: int) -> Nested:
     """Draw numbers that every dtype holds."""
-    return sixteenths((rows, D), seed)  # type: ignore[no-any-return]
+    return sixteenths((rows, D), seed)
 
 
 def contents(variant: Variant, queue: pnce.Queue) -> tuple[Nested, Nested]:
