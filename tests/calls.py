@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 import torch
 
 import portable_nce as pnce
@@ -28,6 +29,11 @@ WAYS = [
     *("triplet", "triplet_from_labels", "triplet_from_labels batch_hard", "moco queue", "nnclr", "from_scores.clip"),
 ]
 """One loss for each way through the library: where all would take their time to compile and show nothing new."""
+
+
+def mostly_full(names: Iterable[str], few: Iterable[str] = WAYS) -> list[Any]:
+    """Leave all but a few to the full run."""
+    return [name if name in {*few} else pytest.param(name, marks=pytest.mark.full) for name in names]
 
 
 def options_of(name: str) -> set[str]:

@@ -2,8 +2,10 @@
 
 ``-p portable_nce.testing.covering``. A test that is parametrized several times runs the product of its values, of which
 few can fail alone. With this plugin it runs a covering array: each value at least once. Values of ``case_name``, which
-are names in `portable_nce.testing.CASES`, count as one if their cases call the same loss in the same regime; tests
-marked ``all_cases`` run all of them in float64 on NumPy. A variant with a `slice` runs the tests that it names.
+are names in `portable_nce.testing.CASES`, count as one if their cases call the same loss in the same regime. The
+variant is a parameter like any other: the variants of a run share the work. Tests marked ``each_variant`` have a
+covering array for each of them, and all cases in float64 on NumPy. A variant with a `slice` runs the tests that it
+names.
 """
 
 from __future__ import annotations
@@ -27,17 +29,14 @@ CLASSES = {case.name: (case.loss, case.regime) for case in CASES}
 @pytest.hookimpl(trylast=True)  # after other plugins have left out what cannot run
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep a covering array of the parameter sets of each test."""
-    tests: dict[tuple[str, str], list[pytest.Item]] = {}
+    tests: dict[str, list[pytest.Item]] = {}
     for item in items:
         test, variant = item.nodeid.partition("[")[0], str(params_of(item).get("variant", ""))
         words = VARIANTS[variant].slice if variant in VARIANTS else ()
         if not words or any(word in test for word in words):
-            tests.setdefault((test, variant), []).append(item)
-    kept = {
-        id(alike[k])
-        for (test, variant), alike in tests.items()
-        for k in covering([*map(values_of, alike)], f"{test.rpartition('/')[2]}, {variant}")  # wherever the file is
-    }
+            own = variant if item.get_closest_marker("each_variant") else ""
+            tests.setdefault(f"{test.rpartition('/')[2]}, {own}", []).append(item)  # wherever the file is
+    kept = {id(alike[k]) for test, alike in tests.items() for k in covering([*map(values_of, alike)], test)}
     left = [item for item in items if id(item) not in kept]
     if left:
         config.hook.pytest_deselected(items=left)
@@ -47,7 +46,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def values_of(item: pytest.Item) -> dict[str, Hashable]:
     """Give the parameters of a test, with a case as the class that it belongs to."""
     params = params_of(item)
-    every = item.get_closest_marker("all_cases") and params["dtype"] == "float64" and "numpy" in params["variant"]
+    every = item.get_closest_marker("each_variant") and params["dtype"] == "float64" and "numpy" in params["variant"]
     values: dict[str, Hashable] = {}
     for name, value in params.items():
         text = repr(value)

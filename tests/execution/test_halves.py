@@ -23,6 +23,8 @@ from portable_nce._execution import products as engine
 from portable_nce._execution.products import Operand, product
 from portable_nce.testing import run_ranks
 
+from calls import mostly_full
+
 pytestmark = [
     pytest.mark.usefixtures("emulated"),
     # torch.compile makes an instance of autograd.Function for itself, and torch warns of it.
@@ -537,7 +539,7 @@ def test_ranks_multiply_sixteen_bits(form: str, monkeypatch: pytest.MonkeyPatch)
     assert set(products) == {(torch.bfloat16, torch.bfloat16)}
 
 
-@pytest.mark.parametrize("form", ["info_nce", "clip", "max_sim"])
+@pytest.mark.parametrize("form", mostly_full(["info_nce", "clip", "max_sim"]))
 def test_a_compiled_loss_takes_any_number_of_rows(form: str) -> None:
     """The number of rows is a symbol to the compiler, of which the factors and parts have as many."""
     torch.compiler.reset()
@@ -794,7 +796,7 @@ MODES: dict[str, tuple[str, ...]] = {
 
 
 @accelerated
-@pytest.mark.parametrize("form", MODES)
+@pytest.mark.parametrize("form", mostly_full(MODES))
 def test_jax_differentiates_in_every_mode(form: str) -> None:
     """As PyTorch does in float64; what JAX rounds between is rounded to 16 bits."""
     (matrix,) = of_jax(3, (5, 5), 1)

@@ -223,15 +223,15 @@ def check(found: Counter[str], half: str, case: Case, more: int = 0) -> None:
 
 
 @pytest.mark.parametrize("half", HALVES)
-@pytest.mark.parametrize("name", [name for name in CASES if name not in STREAMED])
-def test_torch_multiplies_sixteen_bits(name: str, half: str) -> None:
-    again = 1 if re.match(TWO_PASSES, name) else 0  # the scores are computed in each pass
-    check(on_torch(CASES[name], half), half, CASES[name], again)
+@pytest.mark.parametrize("case_name", [name for name in CASES if name not in STREAMED])
+def test_torch_multiplies_sixteen_bits(case_name: str, half: str) -> None:
+    again = 1 if re.match(TWO_PASSES, case_name) else 0  # the scores are computed in each pass
+    check(on_torch(CASES[case_name], half), half, CASES[case_name], again)
 
 
-@pytest.mark.parametrize("name", STREAMED)
-def test_jax_multiplies_sixteen_bits_in_blocks(name: str) -> None:
-    check(lowered(CASES[name], "bfloat16", "cuda"), "bf16", CASES[name])
+@pytest.mark.parametrize("case_name", STREAMED)
+def test_jax_multiplies_sixteen_bits_in_blocks(case_name: str) -> None:
+    check(lowered(CASES[case_name], "bfloat16", "cuda"), "bf16", CASES[case_name])
 
 
 @pytest.mark.parametrize(("half", "platform"), [("bfloat16", "cuda"), ("float16", "cuda"), ("bfloat16", "tpu")])

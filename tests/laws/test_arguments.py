@@ -29,6 +29,8 @@ from portable_nce._core import registry as _registry
 from portable_nce.testing import run_ranks
 from portable_nce.testing.cases import AXES, INTEGERS, LOSSES
 
+from calls import WAYS
+
 Verdict: TypeAlias = Literal["taken", "refused", "either", "foreign"]
 """What is to happen: it is taken, refused by name, either of the two, or refused beside arrays of another library."""
 
@@ -1180,8 +1182,9 @@ def numbers_of_calls() -> Iterator[Any]:
             if isinstance(kind, Number) or getattr(kind, "number", False)
         }
         if numbers:
+            marks: Any = () if {name, name.partition(".")[0]} & {*WAYS, "pairings", "similarities"} else pytest.mark.full
             dynamic = None if name in {"info_nce", "hcl", "siglip", "triplet"} else True
-            yield pytest.param(call, numbers, dynamic, id=name)
+            yield pytest.param(call, numbers, dynamic, id=name, marks=marks)
 
 
 def in_a_loss(made: Any) -> Any:

@@ -22,7 +22,7 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 import portable_nce as pnce
 from portable_nce.testing.cases import LOSSES
 
-from calls import EACH, WAYS, Call
+from calls import EACH, WAYS, Call, mostly_full
 
 pytestmark = [
     pytest.mark.usefixtures("jax_x64"),
@@ -107,7 +107,7 @@ def test_torch_sharded_tensors_are_refused(mesh: Any) -> None:
 # --------------------------------------------------------------------------------------------------------------- JAX
 
 
-@losses
+@pytest.mark.parametrize("name", mostly_full(LOSSES))
 @blocks
 def test_jax_compiles_a_loss_once(name: str, block_size: int | None, caplog: pytest.LogCaptureFixture) -> None:
     """Without jit, in a loop: parts that are made for each call are found to be those of the last."""
@@ -162,7 +162,10 @@ def test_jax_second_derivatives_of_distances(name: pnce.typing.SimilarityName) -
     np.testing.assert_allclose(hessian, expected, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("name", [name for name in LOSSES if LOSSES[name].parameters and name in {*EACH, *WAYS}])
+LEARNED = [name for name in dict.fromkeys((*WAYS, *EACH)) if name in LOSSES and LOSSES[name].parameters]
+
+
+@pytest.mark.parametrize("name", mostly_full(LEARNED))
 def test_jax_differentiates_by_a_python_number(name: str) -> None:
     """JAX passes a rule for a derivative its own class of numbers instead of an array."""
     call = Call(name, block_size="auto")
@@ -180,7 +183,6 @@ def test_jax_keeps_nothing_of_a_call() -> None:
         return sum(type(thing).__name__.endswith(("Layout", "Plan")) for thing in gc.get_objects())
 
     for loss in (
-        lambda a, b: pnce.info_nce(a, b, temperature=0.5),
         lambda a, b: pnce.dclw(a, b, temperature=0.5),
         lambda a, b: pnce.siglip(a, b, logit_scale=jnp.asarray(2.0), logit_bias=jnp.asarray(-1.0)),
         lambda a, b: pnce.contrast(a, b, objective=lambda row: row.log_odds**2),
@@ -194,7 +196,7 @@ def test_jax_keeps_nothing_of_a_call() -> None:
         assert held() <= before
 
 
-@pytest.mark.parametrize("name", ["info_nce", "clip", "siglip", "supcon", "hcl"])
+@pytest.mark.parametrize("name", mostly_full(["info_nce", "clip", "siglip", "supcon", "hcl"]))
 def test_jax_keeps_no_derivative(name: str) -> None:
     """JAX's caches tell calls apart by the derivative that they are in, of which they keep a dead reference."""
     call = Call(name, rows=6, block_size="auto")

@@ -18,7 +18,7 @@ from portable_nce._execution import tiling
 from portable_nce.similarities import NAMES
 from portable_nce.testing.cases import LOSSES
 
-from calls import EACH, OF_SCORES, WAYS, Call
+from calls import EACH, WAYS, Call, mostly_full
 
 pytestmark = [
     pytest.mark.usefixtures("jax_x64"),
@@ -141,11 +141,7 @@ class Graphs(list[Any]):
         return graph.forward
 
 
-LONG = [pytest.param(name, marks=pytest.mark.full) for name in EACH if name in OF_SCORES]
-"""Functions of scores, a few operations each: compiled in the full run."""
-
-
-@pytest.mark.parametrize("name", [*dict.fromkeys((*WAYS, *(name for name in EACH if name not in OF_SCORES))), *LONG])
+@pytest.mark.parametrize("name", mostly_full(dict.fromkeys((*WAYS, *EACH))))
 def test_torch_compile_serves_every_batch_size(name: str) -> None:
     """One graph for the first batch and one for all others, or one where it is said that there will be others."""
     torch.compiler.reset()
@@ -165,17 +161,23 @@ def test_torch_compile_serves_every_batch_size(name: str) -> None:
 AOT = ("info_nce", "contrast labels", "contrastive", "triplet_from_labels batch_hard")
 
 
-@pytest.mark.parametrize(("name", "backend"), [*((name, "aot_eager") for name in AOT), ("info_nce", "inductor")])
-def test_torch_compile_with_its_gradient(name: str, backend: str) -> None:
+@pytest.mark.parametrize("name", mostly_full(AOT, ["info_nce"]))
+def test_torch_compile_with_its_gradient(name: str) -> None:
     torch.compiler.reset()
-    call = Call(name, block_size="auto" if backend == "inductor" else 2)
-    compiled = torch.compile(call, fullgraph=True, backend=backend)
+    call = Call(name, block_size=2)
+    compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
     others = call.others(torch.asarray)
     close(backward(compiled, call.torch(requires_grad=True), *others), Call(name).expected())
 
 
+def test_torch_compile_writes_code_of_its_own() -> None:
+    torch.compiler.reset()
+    call = Call("info_nce", block_size="auto")
+    close(backward(torch.compile(call, fullgraph=True), call.torch(requires_grad=True)), call.expected())
+
+
 @pytest.mark.internals
-@pytest.mark.parametrize("name", ["info_nce", "clip", "siglip", "supcon", "triplet_from_labels"])
+@pytest.mark.parametrize("name", mostly_full(["info_nce", "clip", "siglip", "supcon", "triplet_from_labels"]))
 def test_torch_compile_of_a_large_batch_is_cut_into_blocks(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     torch.compiler.reset()
     monkeypatch.setattr(tiling, "_COMPILED_ENTRIES", 300)
@@ -249,7 +251,7 @@ def test_torch_export_of_a_dynamic_batch(name: str) -> None:
         close(exported(*arrays), call(*arrays))
 
 
-@pytest.mark.parametrize("name", ["info_nce", "clip", "siglip", "nt_xent", "contrast labels", "relic"])
+@pytest.mark.parametrize("name", dict.fromkeys((*WAYS, *EACH)))
 def test_what_torch_compile_traces(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same statements, one by one: the compiler runs them out of a debugger's and of the coverage's sight."""
     call, each = Call(name, block_size=2), Call(name, block_size=2, reduction="none")

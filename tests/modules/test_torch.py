@@ -34,6 +34,8 @@ from portable_nce.modules.torch import (
 )
 from portable_nce.testing import run_ranks
 
+from calls import mostly_full
+
 pytestmark = [
     # Of torch itself: torch.jit.script warns of its own deprecation, and torch.compile instantiates functions.
     pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning"),
@@ -400,7 +402,10 @@ def test_a_module_made_on_meta_is_set_up_later(make: Callable[[], nn.Module]) ->
     same(module.state_dict(), make().state_dict())
 
 
-@pytest.mark.parametrize("name", ["SupCon, memory", "SigLIP", "MoCo", "similarity", "MultipleNegatives", "in chunks"])
+COMPILED = "SupCon, memory", "SigLIP", "MoCo", "similarity", "MultipleNegatives", "in chunks"
+
+
+@pytest.mark.parametrize("name", mostly_full(COMPILED, ["MoCo", "similarity"]))
 def test_a_module_is_compiled_for_all_batch_sizes(name: str) -> None:
     """One graph for the first, and one for all others, also while a queue is filled."""
     torch.compiler.reset()

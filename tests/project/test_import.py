@@ -132,7 +132,7 @@ FIRST_CALLS = """if True:
 """
 """A process without a call as yet, with tensors of one class everywhere."""
 
-TENSORS = ["Tensor", "Parameter", "Own"]
+TENSORS = [*(pytest.param(kind, marks=pytest.mark.full) for kind in ("Tensor", "Parameter")), "Own"]
 
 
 @pytest.mark.parametrize("kind", TENSORS)
@@ -186,7 +186,7 @@ TRANSFORMED = {
 }
 
 
-@pytest.mark.parametrize("transformed", TRANSFORMED)
+@pytest.mark.parametrize("transformed", ["grad", "export", pytest.param("vmap", marks=pytest.mark.full)])
 def test_the_first_call_of_a_process_may_be_a_transformed_one(run: Callable[[str], Any], transformed: str) -> None:
     kind = "Buffer" if transformed == "export" else "Parameter"
     code = (

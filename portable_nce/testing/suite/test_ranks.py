@@ -205,6 +205,7 @@ def test_each_rank_has_the_averages_of_its_samples(variant: Variant, name: str) 
 SEEN_ONCE = ["nt_xent", "nt_xent sum", "nt_xent dot", "nt_xent weights of pairs, streamed", "dcl"]
 
 
+@pytest.mark.internals
 @pytest.mark.parametrize("name", SEEN_ONCE)
 @pytest.mark.parametrize("temperature", [0.5, 2.0**-7])  # without a shift of the scores, and with one
 def test_each_pair_of_own_scores_is_seen_by_one_rank(

@@ -12,7 +12,7 @@ import pytest
 
 from .. import oracles
 from .._package import pnce
-from ..cases import CASES, NOT_REDUCED
+from ..cases import CASES, NOT_REDUCED, example
 from ..variants import (
     EPS,
     SMALLEST_NORMAL,
@@ -21,6 +21,7 @@ from ..variants import (
     case_named,
     differentiate,
 )
+from .calls import FEW
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,7 +48,7 @@ scores are far from 0, where the numbers of a dtype lie further apart.
 """
 
 
-@pytest.mark.all_cases
+@pytest.mark.each_variant
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("case_name", NAMES)
 def test_case(variant: Variant, case_name: str, dtype: str, record_property: Callable[[str, object], None]) -> None:
@@ -85,8 +86,15 @@ def test_one_argument_alone(variant: Variant, case_name: str) -> None:
             assert oracles.error(variant.to_list(got), exact) <= tolerance
 
 
+FEW_LOSSES = {name.partition(" ")[0] for name in FEW} | {"contrast", "from_scores.info_nce", "bounds.nwj"}
+
+
+@pytest.mark.each_variant
 @pytest.mark.parametrize("dtype", [pytest.param("float16", marks=pytest.mark.exhaustive), "bfloat16"])
-@pytest.mark.parametrize("case_name", ONE_OF_EACH)
+@pytest.mark.parametrize(
+    "case_name",
+    [pytest.param(k, marks=() if case_named(k).loss in FEW_LOSSES else pytest.mark.exhaustive) for k in ONE_OF_EACH],
+)
 def test_sixteen_bits(
     variant: Variant, case_name: str, dtype: str, record_property: Callable[[str, object], None]
 ) -> None:
@@ -118,21 +126,31 @@ def takes_precision(case: Case) -> bool:
 TOLERANCE_OF_HIGH = {"normal": 1e-4, "saturated": 1e-3}
 
 
+def high(case: Case) -> Case:
+    """Give the case with products of high precision."""
+    return replace(case, options={**case.options, "precision": "high"})
+
+
+@pytest.mark.half_products
 @pytest.mark.parametrize("case_name", [name for name in ONE_OF_EACH if takes_precision(case_named(name))])
 def test_high_precision(variant: Variant, case_name: str, record_property: Callable[[str, object], None]) -> None:
-    """Three products of bfloat16 for one of float32, where these are faster; elsewhere nothing changes."""
+    """Three products of bfloat16 for one of float32, where these are faster."""
     case = case_named(case_name)
-    asked = replace(case, options={**case.options, "precision": "high"})
     arrays = case_arrays(variant, case, "float32")
-    value, gradients = differentiate(asked.function, arrays, len(case.arguments))
-    results = [variant.to_list(x) for x in (value, *gradients)]
-    if not variant.half_products:
-        value, gradients = differentiate(case.function, arrays, len(case.arguments))
-        assert results == [variant.to_list(x) for x in (value, *gradients)]
-        return
+    value, gradients = differentiate(high(case).function, arrays, len(case.arguments))
     errors = errors_of(variant, case, "float32", [value, *gradients], wanted_of(case))
     assert max(errors.values()) <= TOLERANCE_OF_HIGH[case.regime], errors
     record(record_property, variant, case, "float32", errors, form=", high")
+
+
+@pytest.mark.parametrize("name", ["info_nce", "nt_xent", "siglip", "moco"])
+def test_precision_matters_where_products_of_16_bits_are_taken(variant: Variant, name: str) -> None:
+    """Elsewhere ``precision="high"`` gives the same numbers."""
+    case = example(name)
+    arrays = case_arrays(variant, case, "float32")
+    found = (differentiate(of.function, arrays, len(case.arguments)) for of in (case, high(case)))
+    plain, precise = ([variant.to_list(x) for x in (value, *gradients)] for value, gradients in found)
+    assert (plain == precise) != variant.half_products
 
 
 def wanted_of(case: Case) -> list[oracles.Nested]:

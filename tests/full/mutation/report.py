@@ -50,11 +50,10 @@ as long as usual and 15 seconds more. The tests pass on the code as it is, under
 estimated from a sample, for each file by itself, weighted by the files' numbers of mutants.
 
 The tests come in stages, and what one does not kill goes on to the next: the tests of the engine, own parts, registry,
-tape, edges and adapters; the conformance suite on NumPy; the contract on array-api-strict, on a device of its own, and
-on PyTorch; the laws that hold for any combination of options and for any argument; and some losses under the
-transformations of PyTorch and JAX. A survivor of this sample may still be
-killed by what is left out for its cost: the rest of the suite on PyTorch and JAX, `torch.compile`, and the examples of
-the docstrings. In a stage a mutant gets tests for some seconds; `--budget` sets how many.
+tape, edges and adapters; the conformance suite on NumPy, array-api-strict and PyTorch; the modules; the laws that hold
+for any combination of options and for any argument; and some losses under the transformations of PyTorch and JAX. A
+survivor of this sample may still be killed by what is left out for its cost: the suite on JAX, `torch.compile`, and the
+examples of the docstrings. In a stage a mutant gets tests for some seconds; `--budget` sets how many.
 """
 
 VERDICTS: Final = Path(__file__).parent / "verdicts.toml"

@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from pathlib import Path
 
-SUITE: Final = "portable_nce.testing.suite"
-OF_SUITE: Final = "-pportable_nce.testing.plugin", "--pyargs"
-CONTRACT: Final = tuple(f"{SUITE}.test_{name}" for name in ("contract", "queue"))
+HOST: Final = ("numpy", "array-api-strict-strictest", "torch", "torch-halves")
 OWN: Final = (
     *("tests/losses", "tests/objectives", "tests/core", "tests/backends", "tests/execution/test_engine.py"),
     *("tests/test_pairings.py", "tests/test_similarities.py", "tests/laws/test_pairs_of_options.py"),
@@ -32,9 +30,10 @@ SLOW: Final = "fullgraph", "inductor", "gradcheck", "of_a_step"
 SOME: Final = "labels", "siglip", "own", "traces", "autocast", "compose", "tangents", "parameters", "scan", "plain"
 STAGES: Final = {
     "own": (*OWN, *(f"--deselect={slow}" for slow in ("tests/backends/test_mlx.py", "tests/backends/test_meshes.py"))),
-    "numpy": (*OF_SUITE, SUITE, "--variant=numpy"),
-    "strict": (*OF_SUITE, *CONTRACT, "--variant=array-api-strict-device", "-k", "not float32"),
-    "torch": (*OF_SUITE, *CONTRACT, "--variant=torch", "-k", "not float32"),
+    "suite": (
+        *("-pportable_nce.testing.plugin", "--pyargs", "portable_nce.testing.suite"),
+        *(f"--variant={variant}" for variant in HOST),
+    ),
     "modules": ("tests/modules/test_torch.py", "tests/modules/test_jax.py", "-k", "not compile"),
     "laws": ("tests/laws/test_hardening.py", "tests/laws/test_arguments.py"),
     "transforms": ("tests/laws/test_transforms.py", "-k", f"not {' and not '.join(SLOW)} and ({' or '.join(SOME)})"),
