@@ -1182,7 +1182,8 @@ def numbers_of_calls() -> Iterator[Any]:
             if isinstance(kind, Number) or getattr(kind, "number", False)
         }
         if numbers:
-            marks: Any = () if {name, name.partition(".")[0]} & {*WAYS, "pairings", "similarities"} else pytest.mark.full
+            short = {name, name.partition(".")[0]} & {*WAYS, "pairings", "similarities"}
+            marks: Any = () if short else pytest.mark.full
             dynamic = None if name in {"info_nce", "hcl", "siglip", "triplet"} else True
             yield pytest.param(call, numbers, dynamic, id=name, marks=marks)
 
