@@ -6,9 +6,9 @@ roofline's in the same round. The roofline is three matrix products and the expo
 preallocated memory: what InfoNCE with all gradients cannot do without. Memory is the peak above inputs and gradients.
 
 `python benchmarks/speed.py` measures everything (the better part of an hour) and writes docs/speed.md, docs/speed.png
-and a sentence of README.md; `--only info_nce` measures some losses anew; `--quick` measures small sizes once and writes
-nothing; `--device cuda` measures torch, JAX and CuPy on a GPU, and writes docs/speed-cuda.md. Needs torch, JAX, optax,
-pytorch-metric-learning and matplotlib.
+and what `readme.py` makes of them; `--only info_nce` measures some losses anew; `--quick` measures small sizes once and
+writes nothing; `--device cuda` measures torch, JAX and CuPy on a GPU, and writes docs/speed-cuda.md. Needs torch, JAX,
+optax, pytorch-metric-learning and matplotlib.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import argparse
 import json
 import os
 import platform
-import re
 import signal
 import statistics
 import subprocess
@@ -31,15 +30,13 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
+import readme
 from contestants import CONTESTANTS, Contestant, Setting
 
 HERE: Final = Path(__file__).parent
 DOCS: Final = HERE.parent / "docs"
 WORK: Final = HERE.parent / ".nox" / "results" / "bench"
 MARK: Final = "<!-- What follows is written by benchmarks/speed.py. -->\n"
-README: Final = HERE.parent / "README.md"
-BEGIN: Final = "<!-- speed:begin, written by benchmarks/speed.py -->\n"
-END: Final = "<!-- speed:end -->\n"
 
 PACKAGES: Final = ("portable_nce", "numpy", "torch", "jax", "optax", "pytorch-metric-learning", "array-api-compat")
 ROOFS: Final = ("roofline", "InfoNCE of the shape")
@@ -285,29 +282,6 @@ def page(results: Sequence[Mapping[str, Any]], device: str) -> str:
     return "\n".join(parts)
 
 
-def summary(page: str) -> str:
-    """Sum up the tables of InfoNCE on the page, in a sentence for README.md."""
-
-    def cells(table: str) -> list[str]:
-        head, _, *rows = ([cell.strip() for cell in line.split("|")[1:-1]] for line in table.splitlines())
-        large = [k for k, size in enumerate(head) if k and int(size.split()[0]) >= 2048]  # noqa: PLR2004
-        return [row[k] for row in rows if row[0].startswith("portable_nce") for k in large if row[k]]
-
-    times, memory = re.findall(r"(?:^\|.*\n)+", page.partition(MARK)[2], re.MULTILINE)[:2]
-    ratios = [float(cell.partition("(")[2].rstrip(")")) for cell in cells(times)]
-    return (
-        f"InfoNCE of 2048 rows or more takes {min(ratios):.1f} to {max(ratios):.1f} times as long as its three matrix "
-        f"products and its exponentials\nalone, with all gradients, and at most {max(map(int, cells(memory)))} MiB "
-        f"beside inputs and gradients ([the tables](docs/speed.md#infonce)).\n"
-    )
-
-
-def with_summary(readme: str, page: str) -> str:
-    """Write the sentence about speed into the text of README.md."""
-    before, _, rest = readme.partition(BEGIN)
-    return f"{before}{BEGIN}\n{summary(page)}\n{END}{rest.partition(END)[2]}"
-
-
 def plot(results: Sequence[Mapping[str, Any]], path: Path) -> None:
     """Draw time and memory of InfoNCE against the number of rows."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415  (not needed to measure)
@@ -409,7 +383,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     text = text.partition(MARK)[0] + MARK + "\n" + page(results, options.device)
     path.write_text(text, encoding="utf-8")
     if options.device == "cpu":
-        README.write_text(with_summary(README.read_text(encoding="utf-8"), text), encoding="utf-8")
+        readme.main(DOCS.parent)
     plot(results, DOCS / f"{name}.png")
 
 

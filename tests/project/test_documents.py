@@ -125,15 +125,17 @@ def test_a_block_with_an_optional_library_runs(block: Block) -> None:
 
 
 def gradients_in(namespace: dict[str, Any]) -> list[Any]:
-    """List the gradients that a block of the README shows."""
+    """List the gradients that a block shows."""
     shown = [namespace[name] for name in ("gradient", "gradients") if name in namespace]
     return [one for gradient in shown for one in (gradient if isinstance(gradient, tuple) else (gradient,))]
 
 
 @pytest.mark.parametrize(
-    "block", [block for block in BLOCKS["README.md"] if not block.missing], ids=lambda block: f"line {block.line}"
+    "block",
+    [block for page in ("README.md", "docs/index.md") for block in BLOCKS[page] if not block.missing],
+    ids=lambda block: f"{block.page}:{block.line}",
 )
-def test_a_block_of_the_readme_gives_gradients(block: Block) -> None:
+def test_a_block_of_a_front_page_gives_gradients(block: Block) -> None:
     namespace: dict[str, Any] = {"__name__": "__main__"}
     block.run(namespace)  # each can be copied by itself
     gradients = gradients_in(namespace)
@@ -144,17 +146,9 @@ def test_a_block_of_the_readme_gives_gradients(block: Block) -> None:
         assert 0.0 < float(abs(gradient).sum()) < float("inf")
 
 
-def test_the_readme_has_a_block_for_each_library_with_the_same_lines() -> None:
-    libraries = ("NumPy", "PyTorch", "JAX", "MLX", "CuPy")
-    blocks = {
-        name: block for name in libraries for block in BLOCKS["README.md"] if block.source.startswith(f"# {name}")
-    }
-    assert set(blocks) == set(libraries)
-    definitions = {
-        re.search(r"^def loss.*?\n\n", f"{block.source}\n", re.MULTILINE | re.DOTALL) for block in blocks.values()
-    }
-    assert None not in definitions
-    assert len({match[0] for match in definitions if match is not None}) == 1
+def test_the_start_page_has_a_block_for_each_library() -> None:
+    first = [re.match(r"import (\w+)", block.source) for block in BLOCKS["docs/index.md"]]
+    assert [match and match[1] for match in first] == ["torch", "jax", "numpy", "mlx", "cupy"]
 
 
 def test_the_lines_of_other_libraries_can_be_read() -> None:

@@ -1,4 +1,4 @@
-"""The page on speed and the sentence of the README are made of what was measured."""
+"""The page on speed, and the numbers of the front pages, are made of what was measured."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
+import readme
 import speed
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 
 def test_the_page_is_made_of_what_was_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[Path] = []
     result = {
         "loss": "info_nce",
         "rows": 2048,
@@ -27,8 +29,7 @@ def test_the_page_is_made_of_what_was_measured(tmp_path: Path, monkeypatch: pyte
     }
     monkeypatch.setattr(speed, "WORK", tmp_path / "work")
     monkeypatch.setattr(speed, "DOCS", tmp_path)
-    monkeypatch.setattr(speed, "README", tmp_path / "README.md")
-    (tmp_path / "README.md").write_text(f"before\n{speed.BEGIN}old{speed.END}after", encoding="utf-8")
+    monkeypatch.setattr(readme, "main", written.append)
     (tmp_path / "work" / "cpu").mkdir(parents=True)
     (tmp_path / "work" / "cpu" / "info_nce-2048-128.json").write_text(json.dumps(result), encoding="utf-8")
     (tmp_path / "speed.md").write_text(f"# By hand\n\n{speed.MARK}\nold", encoding="utf-8")
@@ -41,14 +42,13 @@ def test_the_page_is_made_of_what_was_measured(tmp_path: Path, monkeypatch: pyte
     assert "| formula, torch | does not fit |\n" in page
     assert "| portable_nce, NumPy | 3 |\n" in page
     assert (tmp_path / "speed.png").stat().st_size > 0
-    readme = (tmp_path / "README.md").read_text(encoding="utf-8")
-    assert readme == f"before\n{speed.BEGIN}\n{speed.summary(page)}\n{speed.END}after"
-    assert "takes 1.1 to 1.1 times" in readme
-    assert "at most 3 MiB" in readme
+    assert written == [tmp_path.parent]
 
 
-def test_the_sentence_of_the_readme_is_that_of_the_tables() -> None:
-    """`benchmarks/speed.py --report` writes it."""
-    readme = speed.README.read_text(encoding="utf-8")
-    page = (speed.DOCS / "speed.md").read_text(encoding="utf-8")
-    assert speed.with_summary(readme, page) == readme
+def test_the_numbers_of_the_front_pages_are_those_of_the_records(tmp_path: Path) -> None:
+    """`benchmarks/readme.py` writes them."""
+    for page in (readme.ROOT / "README.md", readme.ROOT / "docs" / "index.md"):
+        text = page.read_text(encoding="utf-8")
+        assert readme.with_numbers(text, readme.ROOT / "docs") == text
+    readme.draw((readme.ROOT / "docs" / "speed.md").read_text(encoding="utf-8"), tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").stat().st_size > 0

@@ -1,0 +1,118 @@
+"""The numbers and the picture of README.md and docs/index.md, made from recorded measurements.
+
+`python benchmarks/readme.py` reads docs/speed.md, docs/mixed-precision.md and docs/agreement.json, writes a table
+into both pages, and draws docs/batch_size.png. `python benchmarks/speed.py` does this too, after it has measured.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[1]
+BEGIN: Final = "<!-- numbers:begin, written by benchmarks/readme.py -->\n"
+END: Final = "<!-- numbers:end -->\n"
+SIZE: Final = "8192 × 128"
+SMALL: Final = "128 × 128"
+EAGER: Final = "formula, torch"
+OURS: Final = "portable_nce, torch"
+LINES: Final = {EAGER: "eager PyTorch", "formula, torch.compile": "torch.compile", OURS: "portable_nce"}
+"""The rows of the tables that are drawn, and their labels."""
+
+Table = dict[str, dict[str, float]]
+"""Numbers by row and column."""
+
+
+def tables(page: str, heading: str) -> list[Table]:
+    """Read the tables under a heading; a number in parentheses behind another is left out."""
+    section = re.split(rf"^#+ {re.escape(heading)}$", page, flags=re.MULTILINE)[1]
+    found = []
+    for block in re.findall(r"(?:^\|.*\n)+", section, re.MULTILINE):
+        head, _, *rows = ([cell.strip() for cell in line.split("|")[1:-1]] for line in block.splitlines())
+        found.append(
+            {
+                row[0]: {
+                    size: float(cell.split()[0])
+                    for size, cell in zip(head[1:], row[1:], strict=True)
+                    if re.match(r"[\d.]", cell)
+                }
+                for row in rows
+            }
+        )
+    return found
+
+
+def worst_agreement(record: str) -> float:
+    """Give the largest error of a value or gradient in float32, in units in the last place; saturated scores apart."""
+    variants = json.loads(record).values()
+    return max(
+        error
+        for variant in variants
+        for cell, errors in variant["cells"].items()
+        if cell.endswith("|normal|float32")
+        for error in errors
+    )
+
+
+def numbers(docs: Path) -> str:
+    """Make the table."""
+    speed, precision, agreement = (
+        (docs / name).read_text(encoding="utf-8") for name in ("speed.md", "mixed-precision.md", "agreement.json")
+    )
+    time, memory = tables(speed, "InfoNCE")[:2]
+    spent, used = ([f"{table[name][SIZE]:.0f}" for name in (EAGER, OURS)] for table in (time, memory))
+    (errors,) = re.findall(r"^\| float32 \| 20 \|(.*)\|$", precision, re.MULTILINE)
+    *_, eager, ours = ("no correct digit" if cell == "1" else cell for cell in re.findall(r"[\de.-]+", errors))
+    rows = [
+        ("InfoNCE with gradients, on two cores", "eager PyTorch", "portable_nce"),
+        ("---", "---:", "---:"),
+        (f"peak memory beside inputs and gradients, {SIZE}", *(f"{number} MiB" for number in used)),
+        (f"time, {SIZE}", *(f"{number} ms" for number in spent)),
+        ("worst relative error of the gradient, positives 20 nats ahead, float32", eager, ours),
+        ("worst error of any loss on any library, float32", "", f"{worst_agreement(agreement):.0f} ulp"),
+    ]
+    table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
+    small = " against ".join(f"{time[name][SMALL]:.2f} ms" for name in (OURS, EAGER))
+    return f"{table}\nSmall batches are slower than eager code: {small} at {SMALL}.\n"
+
+
+def with_numbers(page: str, docs: Path) -> str:
+    """Write the table into the text of a page."""
+    before, _, rest = page.partition(BEGIN)
+    return f"{before}{BEGIN}\n{numbers(docs)}\n{END}{rest.partition(END)[2]}"
+
+
+def draw(page: str, path: Path) -> None:
+    """Draw time and memory of InfoNCE against the batch size."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # noqa: PLC0415  (not needed for the table)
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    figure = Figure(figsize=(9, 3.2), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = (("ms", "Time of value and gradients"), ("MiB", "Peak memory beside inputs and gradients"))
+    found = tables(page, "InfoNCE")[:2]
+    for axes, table, (unit, title) in zip(figure.subplots(1, 2), found, panels, strict=True):
+        for (name, label), colour in zip(LINES.items(), ("#d62728", "#7f7f7f", "#1f77b4"), strict=True):
+            points = {int(size.split()[0]): y for size, y in table[name].items() if size.endswith("× 128") and y > 0}
+            axes.plot([*points], [*points.values()], color=colour, marker="o", markersize=4, linewidth=2, label=label)
+        rows = [int(size.split()[0]) for size in table[OURS] if size.endswith("× 128")]
+        axes.set(xscale="log", yscale="log", xlabel="batch size", ylabel=unit, title=title)
+        axes.set_xticks(rows, [f"{n:,}".replace(",", " ") for n in rows])
+        axes.minorticks_off()
+        axes.grid(alpha=0.3)
+    figure.axes[0].legend(frameon=False)
+    figure.savefig(path, dpi=130)
+
+
+def main(root: Path = ROOT) -> None:
+    """Write the table and the picture."""
+    docs = root / "docs"
+    for page in (root / "README.md", docs / "index.md"):
+        page.write_text(with_numbers(page.read_text(encoding="utf-8"), docs), encoding="utf-8")
+    draw((docs / "speed.md").read_text(encoding="utf-8"), docs / "batch_size.png")
+
+
+if __name__ == "__main__":
+    main()
