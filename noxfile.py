@@ -74,11 +74,10 @@ FRAMEWORKS: Final = {"torch": (TORCH,), "jax": extras("jax"), "mlx": extras("mlx
 
 PEERS: Final = {
     name: f"{name}=={version}"
-    for name, version in re.findall(
-        r"^## (\S+) (\S+)$", (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8"), re.MULTILINE
-    )
+    for page in sorted((ROOT / "docs").glob("from-*.md"))
+    for name, version in re.findall(r"^# Coming from (\S+) (\S+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
 }
-"""The libraries whose losses are compared with ours: the requirement of each, as the page has it."""
+"""The libraries whose losses are compared with ours: the requirement of each, as its page has it."""
 
 ALONE: Final = ("lightly", "solo-learn", "open-clip-torch", "libauc")
 """Peers without what they depend on: as a whole they want torchvision and more, their losses PyTorch alone."""
@@ -417,7 +416,7 @@ def ranks(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", tags=FULL)
 def peers(session: nox.Session) -> None:
-    """Compare with the losses of other libraries, line by line of docs/coming-from.md; run one's trainer, and Keras."""
+    """Compare with the losses of other libraries, line by line of docs/from-*.md; run one's trainer, and Keras."""
     comparer = environment(session, "peers")
     comparer.install("--no-deps", *(PEERS[name] for name in ALONE))
     pytest(comparer, "peers", "tests/full/peers", processes="0")  # importing them is most of the time

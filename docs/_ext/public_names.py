@@ -5,7 +5,8 @@ warnings as errors fails on both.
 
 Single backquotes in docstrings are the role ``name``: a link where they hold a public name, such as
 ``portable_nce.pairings.soft``, ``bounds.dual`` or, in a docstring of ``bounds``, ``dual``; code otherwise. A bare name
-that is also the name of an argument somewhere is taken for the argument.
+that is also the name of an argument somewhere is taken for the argument. Code in the tables of Markdown pages becomes a
+link by the same rule.
 """
 
 from __future__ import annotations
@@ -14,12 +15,14 @@ import importlib
 import inspect
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from docutils import nodes
 from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
+from sphinx.transforms import SphinxTransform
 from sphinx.util import logging
 from sphinx.util.docutils import SphinxRole
 
@@ -56,19 +59,38 @@ def arguments() -> frozenset[str]:
     return frozenset(name for function in functions for name in inspect.signature(function).parameters)
 
 
+def link(code: nodes.literal, page: str, module: str = PACKAGE) -> nodes.Element:
+    """Make a link to the page of a public name, or return the code as it is."""
+    text = code.astext()
+    candidates = [text, f"{PACKAGE}.{text}"] if "." in text else [f"{module}.{text}"]
+    found = [] if text in arguments() else [name for name in candidates if name in targets()]
+    if not found:
+        return code
+    options = {"refdomain": "py", "reftype": "obj", "reftarget": found[0], "refexplicit": True, "refwarn": True}
+    return addnodes.pending_xref("", code.deepcopy(), refdoc=page, **options)
+
+
 class Name(SphinxRole):
     """A link to the page of a public name, or code."""
 
     def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
         """Make the node."""
         code = nodes.literal(self.rawtext, self.text)
-        module = self.env.ref_context.get("py:module") or PACKAGE
-        candidates = [self.text, f"{PACKAGE}.{self.text}"] if "." in self.text else [f"{module}.{self.text}"]
-        found = [] if self.text in arguments() else [name for name in candidates if name in targets()]
-        if not found:
-            return [code], []
-        options = {"refdomain": "py", "reftype": "obj", "reftarget": found[0], "refexplicit": True, "refwarn": True}
-        return [addnodes.pending_xref(self.rawtext, code, refdoc=self.env.docname, **options)], []
+        return [link(code, self.env.docname, self.env.ref_context.get("py:module") or PACKAGE)], []
+
+
+class NamesInTables(SphinxTransform):
+    """Link the public names in the tables of Markdown pages."""
+
+    default_priority = 5
+
+    def apply(self, **_: Any) -> None:
+        """Replace the code of one page."""
+        if Path(self.env.doc2path(self.env.docname)).suffix == ".md":
+            for entry in self.document.findall(nodes.entry):
+                for code in list(entry.findall(nodes.literal)):
+                    if not isinstance(code.parent, nodes.reference):
+                        code.replace_self(link(code, self.env.docname))
 
 
 def check(app: Sphinx, environment: BuildEnvironment) -> None:
@@ -85,5 +107,6 @@ def check(app: Sphinx, environment: BuildEnvironment) -> None:
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register with Sphinx."""
     app.add_role("name", Name())
+    app.add_transform(NamesInTables)
     app.connect("env-check-consistency", check)
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -2,7 +2,7 @@
 
 The blocks of Python of a page run one after the other in one namespace. Two kinds are executed elsewhere: examples with
 prompts by doctest (``nox -s doctest``), and what needs other libraries or several processes. The lines of
-docs/coming-from.md run by tests/full/peers, next to the libraries that they are compared with, and those of
+docs/from-*.md run by tests/full/peers, next to the libraries that they are compared with, and those of
 docs/keras.md; those of docs/ranks.md by tests/ranks.
 """
 
@@ -30,7 +30,8 @@ ROOT = Path(__file__).parents[2]
 OPTIONAL = {"cupy"}
 """Modules that these tests do without. A block is left out if it imports one of them that is not installed."""
 
-BY_OTHERS = {"docs/coming-from.md", "docs/keras.md", "docs/ranks.md"}
+FROM = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").glob("from-*.md"))]
+BY_OTHERS = {*FROM, "docs/coming-from.md", "docs/keras.md", "docs/ranks.md"}
 """The pages whose lines tests/full/peers and tests/ranks execute."""
 
 
@@ -152,10 +153,21 @@ def test_the_start_page_has_a_block_for_each_library() -> None:
 
 
 def test_the_lines_of_other_libraries_can_be_read() -> None:
-    imports, *lines = BLOCKS["docs/coming-from.md"]
+    (imports,) = BLOCKS["docs/coming-from.md"]
     assert imports.source.splitlines()[-1] == "import portable_nce as pnce"
-    for block in lines:
+    for block in (block for page in FROM for block in BLOCKS[page]):
         ast.parse(block.source)
+
+
+def test_every_loss_of_another_library_is_in_the_index() -> None:
+    index = (ROOT / "docs" / "coming-from.md").read_text(encoding="utf-8")
+    listed = set(re.findall(r"^\| `?([\w.]+)`? \| \[[^]]*\]\((from-[\w-]+\.md)#", index, re.MULTILINE))
+    headings = {
+        (match[1], Path(page).name)
+        for page in FROM
+        for match in re.finditer(r"^## ((?:losses\.)?\w+)", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    assert listed == headings
 
 
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])

@@ -1,4 +1,4 @@
-"""Value and gradients of the losses of other libraries and of ours: the lines of docs/coming-from.md, on both sides."""
+"""Value and gradients of the losses of other libraries and of ours: the lines of docs/from-*.md, on both sides."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ pytestmark = pytest.mark.usefixtures("jax_x64")
 TOLERANCE = 1e-6
 """How far value and gradients may be apart, relative to the largest entry."""
 
-PAGE = (Path(__file__).parents[3] / "docs" / "coming-from.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[3] / "docs"
+PAGES = [path.read_text(encoding="utf-8") for path in sorted(DOCS.glob("from-*.md"))]
 
 
 @dataclass(frozen=True)
@@ -49,17 +50,17 @@ class Row:
 
 
 def rows() -> Iterator[Row]:
-    """Read the page: a section for each library, a heading for each of its losses, and two blocks below it."""
-    for section in PAGE.split("\n## ")[1:]:
-        peer = section.partition(" ")[0]
-        for part in section.split("\n### ")[1:]:
+    """Read the pages: one for each library, a heading for each of its losses, and two blocks below it."""
+    for page in PAGES:
+        peer = page.removeprefix("# Coming from ").partition(" ")[0]
+        for part in page.split("\n## ")[1:]:
             there, here = re.findall(r"^```python\n# (.*?)\n(.*?)\n```$", part, re.MULTILINE | re.DOTALL)
             assert (there[0], here[0]) == (peer, "portable_nce")
             yield Row(peer, part.partition("\n")[0], there[1], here[1])
 
 
 ROWS = list(rows())
-VERSIONS = dict(re.findall(r"^## (\S+) (\S+)$", PAGE, re.MULTILINE))
+VERSIONS = dict(re.findall(r"^# Coming from (\S+) (\S+)$", "\n".join(PAGES), re.MULTILINE))
 
 SHELLS: Mapping[str, Mapping[str, str]] = {
     "lightly": {},
@@ -264,12 +265,13 @@ def test_value_and_gradients_are_the_same(row: Row) -> None:
         )
 
 
-def test_the_versions_are_those_of_the_page() -> None:
+def test_the_versions_are_those_of_the_pages() -> None:
     assert {name: importlib.metadata.version(name).partition("+")[0] for name in VERSIONS} == VERSIONS
     assert {row.peer for row in ROWS} == VERSIONS.keys()
 
 
-def test_the_page_explains_the_names_that_the_lines_use() -> None:
-    cells = re.findall(r"^\| `(.*?)` \|", PAGE, re.MULTILINE)
+def test_the_index_explains_the_names_that_the_lines_use() -> None:
+    names = (DOCS / "coming-from.md").read_text(encoding="utf-8").partition("\n## Names on these pages\n")[2]
+    cells = re.findall(r"^\| `(.*?)` \|", names, re.MULTILINE)
     assert {name.strip() for names in cells for name in re.split("[,;]", names)} == VALUES.keys()
     assert VALUES.keys() <= used(*(row.there for row in ROWS))
