@@ -11,12 +11,13 @@ import math
 import numbers
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
-from functools import cache, partial
-from itertools import combinations
+from functools import partial
+from itertools import combinations, product
+from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -43,6 +44,8 @@ class Junk(NamedTuple):
     verdict: Verdict
     found: bool = False  # at random: of an array, several things may be wrong
 
+
+objectives, pairings, similarities = pnce.objectives, pnce.pairings, pnce.similarities
 
 # ------------------------------------------------------------------------------------------------------------ the world
 
@@ -116,26 +119,18 @@ def kind_of(x: Any) -> str:
     return "i" if x.dtype.kind in "iu" else x.dtype.kind
 
 
-class Duck:
-    """Something that has a shape and a dtype, and is no array."""
-
-    shape = (4, 3)
-    dtype = "float64"
-
-
-class TypedFloat(float):
-    """A number with a dtype, as JAX's literals are."""
-
-    dtype = np.dtype(np.float32)
-
+DUCK = SimpleNamespace(shape=(4, 3), dtype="float64")
+"""Something that has a shape and a dtype, and is no array."""
+TYPED = type("TypedFloat", (float,), {"dtype": np.dtype(np.float32)})(0.5)
+"""A number with a dtype, as JAX's literals are."""
 
 ANYTHING: Sequence[Any] = (
     *(None, True, False, 0, 1, 2, 7, -1, 0.0, -0.0, 0.5, 1.5, -1.0, 1e-40, 1e40, 1e300, 5e-324, 10**400, -(10**400)),
     *(math.nan, math.inf, -math.inf, 1j, Decimal("0.5"), Fraction(1, 2), b"1", object(), lambda *_: None),
     *("", "0.1", "mean", "avg", "no", "info_nce", "cosine", "diagonal", "auto", np.str_("mean")),
     *((), (0.5,), [], [0.5], [0.5, 1.5], {}, {1}, range(3), iter([0.5])),
-    *(np, np.ndarray, Duck(), pnce.Queue, pnce.Queue(None, None), pnce.pairings.Tile),
-    *(TypedFloat(0.5), np.float64(0.5), np.float32(0.5), np.int64(2), np.asarray(0.5) > 0),
+    *(np, np.ndarray, DUCK, pnce.Queue, pnce.Queue(None, None), pairings.Tile),
+    *(TYPED, np.float64(0.5), np.float32(0.5), np.int64(2), np.asarray(0.5) > 0),
     *(np.asarray([]), np.asarray([0.5, 1.5]), np.asarray(1), np.ones(()) > 0, np.asarray("a"), np.asarray(None)),
     *(np.asarray(1j), np.asarray(0.5), torch.asarray(0.5), torch.asarray([0.5, 1.5]), torch.asarray(1)),
 )
@@ -151,6 +146,10 @@ def is_number(value: Any) -> bool:
 
 def is_positive_integer(value: Any) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and int(value) > 0
+
+
+def is_one_of(names: Sequence[str], value: Any) -> bool:
+    return isinstance(value, str) and value in names
 
 
 def is_matrix(value: Any) -> bool:
@@ -170,14 +169,6 @@ def plain_number(value: Any) -> Any:
 # ------------------------------------------------------------------------------------------------------------ the kinds
 
 
-def never(_: Any) -> bool:
-    return False
-
-
-def always(_: Any) -> bool:
-    return True
-
-
 Table: TypeAlias = Sequence[Any] | Mapping[str, Any] | Callable[[World], Mapping[str, Any]]
 """Values, by what they are called in messages where their own form is none; or what makes them."""
 
@@ -194,16 +185,15 @@ class Kind:
     good: Any = None
     make: Callable[[World], Any] | None = None  # makes the good value
     optional: bool | None = False
-    skips: Callable[[Any], bool] = never
-    takes: Callable[[Any], bool] = never
+    skips: Callable[[Any], bool] = lambda _: False
+    takes: Callable[[Any], bool] = lambda _: False
     plain: Callable[[Any], Any] = lambda value: value
     taken: Table = ()
     refused: Table = ()
     either: Table = ()
 
-    def example(self, world: World, numbers: np.random.Generator) -> Any:
+    def example(self, world: World, _numbers: np.random.Generator) -> Any:
         """Make a good value."""
-        del numbers
         return self.make(world) if self.make else self.good
 
     def judge(self, world: World, value: Any) -> Verdict:
@@ -212,29 +202,25 @@ class Kind:
             return "taken" if self.optional else "either" if self.optional is None else "refused"
         return self.judge_given(world, value)
 
-    def judge_given(self, world: World, value: Any) -> Verdict:
+    def judge_given(self, _world: World, value: Any) -> Verdict:
         """Tell what is to happen to a value other than None."""
-        del world
         return "taken" if self.takes(value) else "refused"
 
-    def canonical(self, world: World, value: Any) -> Any:
+    def canonical(self, _world: World, value: Any) -> Any:
         """Give another form of a value that is taken, with which the result is the same."""
-        del world
         return value if value is None else self.plain(value)
 
-    def further(self, world: World, example: Any) -> Iterator[tuple[str, Any]]:
+    def further(self, _world: World, _example: Any) -> Iterable[tuple[str, Any]]:
         """Give values to try beside those that are tried everywhere."""
-        del world, example
-        yield from ()
+        return ()
 
     def junk(self, world: World, example: Any) -> Iterator[Junk]:
         """Give all values to try, with what is to happen."""
         for label, value in (*TRIED, *self.further(world, example)):
             if not self.skips(value):
                 yield Junk(label, value, self.judge(world, value))
-        verdicts: tuple[Verdict, ...] = ("refused", "taken", "either")
-        for verdict in verdicts:
-            table = getattr(self, verdict)
+        tables: Mapping[Verdict, Table] = {"refused": self.refused, "taken": self.taken, "either": self.either}
+        for verdict, table in tables.items():
             values = table(world) if callable(table) else table
             named = values if isinstance(values, Mapping) else {repr(value): value for value in values}
             yield from (Junk(label, value, verdict) for label, value in named.items())
@@ -276,10 +262,8 @@ class Array(Kind):
     def canonical(self, world: World, value: Any) -> Any:
         if value is None or is_number(value):
             return value
-        plain = in_numpy(value)
-        if self.dtypes[0] == "f":
-            return world.array(plain.astype(np.float64))
-        return world.array(plain.astype(np.int64) if kind_of(value) == "i" else plain.copy())
+        dtype = np.float64 if self.dtypes[0] == "f" else {"i": np.int64}.get(kind_of(value))
+        return world.array(np.array(in_numpy(value), dtype=dtype))
 
     def further(self, world: World, example: Any) -> Iterator[tuple[str, Any]]:
         return world.changed(example)
@@ -299,8 +283,7 @@ class Positives(Array):
 class AnyArray(Array):
     """Any array."""
 
-    def judge_given(self, world: World, value: Any) -> Verdict:
-        del world
+    def judge_given(self, _world: World, value: Any) -> Verdict:
         return "either" if isinstance(value, ARRAYS) else "refused"
 
 
@@ -335,8 +318,7 @@ class Number(Kind):
             return "taken"
         return "either" if math.isnan(number) or (self.loose and number > 0) else "refused"
 
-    def canonical(self, world: World, value: Any) -> Any:
-        del world
+    def canonical(self, _world: World, value: Any) -> Any:
         return value if value is None or is_number(value) else float(in_numpy(value).item())
 
     def further(self, world: World, example: Any) -> Iterator[tuple[str, Any]]:
@@ -364,8 +346,7 @@ class Sequenced(Kind):
     def canonical(self, world: World, value: Any) -> Any:
         return None if value is None else [self.kind.canonical(world, x) for x in value]
 
-    def further(self, world: World, example: Any) -> Iterator[tuple[str, Any]]:
-        del world
+    def further(self, _world: World, example: Any) -> Iterator[tuple[str, Any]]:
         first, second = example
         yield from (("one", [first]), ("three", [first, second, first]), ("a tuple", (first, second)))
         yield from (("with None", [first, None]), ("with text", [first, "x"]), ("a dict", {0: first, 1: second}))
@@ -377,25 +358,13 @@ class Sequenced(Kind):
 FLAG = Kind(good=False, takes=lambda value: isinstance(value, (bool, np.bool)))
 WHOLE = Kind(good=2, takes=is_positive_integer)
 POWER = Kind(
-    good=2,
-    takes=lambda value: is_number(value) and value in (1, 2),
-    plain=int,
-    taken=(1.0, 2.0),
-    refused=(3, 1.9999999999),
-)
-BLOCK = Kind(
-    good="auto",
-    takes=lambda value: is_positive_integer(value) or (isinstance(value, str) and value == "auto"),
-    plain=lambda _: None,  # which changes no result
-    taken=(3,),
-    refused=(2.0, "AUTO", "auto ", "none", -3),
-    optional=True,
+    good=2, takes=lambda x: is_number(x) and x in (1, 2), plain=int, taken=(1.0, 2.0), refused=(3, 1.9999999999)
 )
 
 
 def fixed(good: Any) -> Kind:
     """Make the kind of one value, for which no other is tried."""
-    return Kind(good=good, skips=always)
+    return Kind(good=good, skips=lambda _: True)
 
 
 def functional(good: Callable[..., Any], *, optional: bool = False) -> Kind:
@@ -406,14 +375,9 @@ def functional(good: Callable[..., Any], *, optional: bool = False) -> Kind:
 def choice(*choices: str, optional: bool = False) -> Kind:
     """Make the kind of one of some strings."""
     good = choices[0]
-    return Kind(
-        good=good,
-        takes=lambda value: isinstance(value, str) and value in choices,
-        plain=str,
-        taken=(*choices, np.str_(good)),
-        refused=(good.upper(), f"{good} ", f" {good}", good[:-1], good.encode(), [*choices]),
-        optional=optional,
-    )
+    taken, bad = (*choices, np.str_(good)), (good.upper(), f"{good} ", f" {good}", good[:-1], good.encode(), [*choices])
+    takes = partial(is_one_of, choices)
+    return Kind(good=good, takes=takes, plain=str, taken=taken, refused=bad, optional=optional)
 
 
 def mask(axes: str) -> Array:
@@ -426,7 +390,7 @@ def then(first: Callable[..., Any], second: Callable[[Any], Any]) -> Callable[..
     return lambda *given: second(first(*given))
 
 
-def product(x: Any, y: Any) -> Any:
+def inner_product(x: Any, y: Any) -> Any:
     width = min(x.shape[-1], y.shape[-1])  # where they differ, that is told by the loss
     return x[..., :width] @ y[..., :width].swapaxes(-1, -2)
 
@@ -441,7 +405,7 @@ def good_rule(tile: Any) -> tuple[Any, Any]:
 
 def bilinear_of(world: World) -> Mapping[str, Any]:
     d = world.sizes["D"]
-    return {"bilinear": pnce.similarities.bilinear(world.array(np.linspace(-1.0, 1.0, d * d).reshape(d, d)))}
+    return {"bilinear": similarities.bilinear(world.array(np.linspace(-1.0, 1.0, d * d).reshape(d, d)))}
 
 
 WRONG_RESULTS: Mapping[str, Callable[[Any], Any]] = {
@@ -460,52 +424,46 @@ WRONG_RESULTS: Mapping[str, Callable[[Any], Any]] = {
     "objects": lambda x: np.asarray(x).astype(object),
 }
 """What a function cannot give, made of what it is to give: of similarities, and of losses of rows."""
-NAMES = pnce.similarities.NAMES
+
+
+def wrong(function: Callable[..., Any]) -> dict[str, Any]:
+    """Give functions that are to give what a function does, and do not."""
+    return {f"that gives {what}": then(function, change) for what, change in WRONG_RESULTS.items()}
+
+
+NAMES = similarities.NAMES
 SIMILARITY = Kind(
     good="dot",
     refused=[*map(str.upper, NAMES)],
-    taken=[*NAMES, product],
+    taken=[*NAMES, inner_product],
     either=bilinear_of,
-    skips=lambda value: callable(value) or (isinstance(value, str) and value in NAMES),
+    skips=lambda value: callable(value) or is_one_of(NAMES, value),
 )
 """A similarity of which nothing is known before it is called."""
-CALLED_SIMILARITY = replace(
-    SIMILARITY,
-    refused={
-        **{name.upper(): name.upper() for name in NAMES},
-        **{f"that gives {what}": then(product, wrong) for what, wrong in WRONG_RESULTS.items()},
-    },
-)
+CALLED_SIMILARITY = replace(SIMILARITY, refused={name.upper(): name.upper() for name in NAMES} | wrong(inner_product))
 
 
 def objective_refused(world: World) -> Mapping[str, Any]:
-    terms = pnce.objectives.Term(lambda s, p: s * p, lambda s, p: (p, s))
+    terms = objectives.Term(lambda s, p: s * p, lambda s, p: (p, s))
     parameters = {"text": "x", "foreign": other_library(world.array(np.asarray(0.5)))}
     if world.sizes["N"] > 2:
         parameters["two"] = world.array(np.asarray([0.5, 1.5]))
-    return {
-        **{f"that gives {what}": then(log_odds, wrong) for what, wrong in WRONG_RESULTS.items()},
-        **{
-            f"parameter {label}": pnce.objectives.Pairwise(None, terms, parameters=(parameter,))
-            for label, parameter in parameters.items()
-        },
-    }
+    made = {f"parameter {what}": objectives.Pairwise(None, terms, parameters=(x,)) for what, x in parameters.items()}
+    return wrong(log_odds) | made
 
 
-OBJECTIVE_NAME = Kind(
-    good="info_nce", skips=lambda value: callable(value) or (isinstance(value, str) and value == "info_nce")
-)
+OBJECTIVE_NAME = Kind(good="info_nce", skips=lambda value: callable(value) or is_one_of(["info_nce"], value))
 OBJECTIVE = replace(
     OBJECTIVE_NAME,
     refused=objective_refused,
-    taken={"of odds": then(log_odds, lambda u: u * u), "logistic": "logistic", "own": pnce.objectives.flat_nce()},
+    taken={"of odds": then(log_odds, lambda u: u * u), "logistic": "logistic", "own": objectives.flat_nce()},
     either={"that gives float32": then(log_odds, lambda u: u.astype("f4") if hasattr(u, "astype") else u.float())},
 )
 
 
 def pairing_refused(world: World) -> Mapping[str, Any]:
     n = world.sizes["N"]
-    make: Any = pnce.pairings.Pairing
+    make: Any = pairings.Pairing
     labels, wide = world.array(np.arange(n + 1)), world.array(np.ones((n, n + 1)) > 0)
     rules: Mapping[str, Callable[[Any], Any]] = {
         "nothing": lambda _: None,
@@ -518,11 +476,11 @@ def pairing_refused(world: World) -> Mapping[str, Any]:
         "lists": lambda pair: (pair[0].tolist(), pair[1].tolist()),
     }
     return {
-        "labels of other length": pnce.pairings.labels(labels),
-        "labels of the other library": pnce.pairings.labels(other_library(labels[:-1])),
+        "labels of other length": pairings.labels(labels),
+        "labels of the other library": pairings.labels(other_library(labels[:-1])),
         "labels that are a list": make(good_rule, rows=([0] * n,)),
         "labels None": make(good_rule, columns=(None,)),
-        "matrix of other shape": pnce.pairings.explicit(wide),
+        "matrix of other shape": pairings.explicit(wide),
         "class": make,
         **{f"rule that gives {label}": make(then(good_rule, rule)) for label, rule in rules.items()},
     }
@@ -532,9 +490,9 @@ PAIRING = Kind(
     good="diagonal",
     refused=pairing_refused,
     taken=lambda world: {
-        "made": pnce.pairings.diagonal(),
-        "labels": pnce.pairings.labels(world.array(np.arange(world.sizes["N"]) // 2)),
-        "columns alone": pnce.pairings.Pairing(lambda tile: (tile.j == 0, tile.j > 0)),
+        "made": pairings.diagonal(),
+        "labels": pairings.labels(world.array(np.arange(world.sizes["N"]) // 2)),
+        "columns alone": pairings.Pairing(lambda tile: (tile.j == 0, tile.j > 0)),
     },
     either=("two_views",),
     skips=lambda value: isinstance(value, str) and value == "diagonal",
@@ -565,40 +523,12 @@ def queue_refused(world: World, *, labelled: bool = False) -> Mapping[str, Any]:
 QUEUE = Kind(make=queue_of, refused=queue_refused, skips=is_matrix)
 OPTIONAL_QUEUE = replace(QUEUE, optional=True)
 LABELLED_QUEUE = replace(QUEUE, make=partial(queue_of, labelled=True), refused=partial(queue_refused, labelled=True))
-DIRECTIONS = Kind(
-    good=("query_to_key", "key_to_key"),
-    refused=((), ("query",), ("query_to_key", "query_to_key"), (1,), "key", ("key_to_key", None)),
-    taken=(["key_to_key"], "query_to_query"),
-    skips=lambda value: isinstance(value, (str, list)),
-)
-PERCENTILES = Kind(
-    good=(10.0, 90.0),
-    refused=(
-        *((90.0, 10.0), (-1.0, 50.0), (10.0, 101.0), (math.nan, 90.0), (10.0, math.nan), (0, 10**400)),
-        *((10.0,), (0.0, 50.0, 100.0), ("a", "b"), (False, True), (None, 90.0), {10.0: 90.0}),
-    ),
-    taken=([10.0, 90.0], (50, 50), (0, 100)),
-    skips=lambda value: isinstance(value, list),
-)
-ARGNUMS = Kind(
-    good=0,
-    refused=(7, (), [], (0, 0), (0, -2), 2, -3, (0, 5), (0.0,), ("0",), [None], (True,)),
-    taken=(1, -1, (0,), (0, 1), [1, 0], range(2)),
-    skips=lambda value: isinstance(value, (int, range)) and not isinstance(value, bool),
-)
-MODULE = Kind(
-    good="array_api_strict",
-    refused=("a.b", ".a", "a b", "1a", "numpy.linalg", "a-b"),
-    taken=("numpy", "torch", "__main__"),
-    skips=lambda value: isinstance(value, str) and value.isidentifier(),
-)
 OWN_ADAPTER: Any = type(
     "OwnAdapter",
     (type(_registry.load_backend("numpy")),),
     {"__init__": lambda _: None, **dict.fromkeys(("name", "version", "devices", "dtypes"), "own")},
 )
 """A class of adapters that has all verbs as a class."""
-ADAPTER = Kind(refused=(OWN_ADAPTER, pnce.Adapter), taken=(OWN_ADAPTER(),), optional=True)
 GROUP = run_ranks(1, lambda group: group)[0]
 """A communicator of one rank."""
 
@@ -633,7 +563,14 @@ KINDS: Mapping[str, Kind] = {
     "valid": mask("K"),
     # what all have
     "reduction": choice("mean", "sum", "none"),
-    "block_size": BLOCK,
+    "block_size": Kind(
+        good="auto",
+        takes=lambda value: is_positive_integer(value) or is_one_of(["auto"], value),
+        plain=lambda _: None,  # which changes no result
+        taken=(3,),
+        refused=(2.0, "AUTO", "auto ", "none", -3),
+        optional=True,
+    ),
     "precision": choice("high", "highest", optional=True),
     "across": Kind(skips=lambda value: isinstance(value, pnce.Ranks), optional=True),
     "temperature": Number(0.5, 0.0, array=True, rows=True),
@@ -653,19 +590,32 @@ KINDS: Mapping[str, Kind] = {
     **dict.fromkeys(("gamma", "rate"), Number(0.25, 0.0, 1.0)),
     **dict.fromkeys(("smoothing", "power", "t", "nu"), Number(0.75, 0.0)),
     "floor": Kind(good=-2.0, skips=lambda value: not isinstance(value, (str, list, tuple, dict))),
-    "percentiles": PERCENTILES,
+    "percentiles": Kind(
+        good=(10.0, 90.0),
+        refused=(
+            *((90.0, 10.0), (-1.0, 50.0), (10.0, 101.0), (math.nan, 90.0), (10.0, math.nan), (0, 10**400)),
+            *((10.0,), (0.0, 50.0, 100.0), ("a", "b"), (False, True), (None, 90.0), {10.0: 90.0}),
+        ),
+        taken=([10.0, 90.0], (50, 50), (0, 100)),
+        skips=lambda value: isinstance(value, list),
+    ),
     **dict.fromkeys(("positive_power", "negative_power"), POWER),
     "n_columns": replace(WHOLE, good=4),
     "size": replace(WHOLE, good=3, skips=lambda value: is_number(value) and value > 100),
     "k": WHOLE,
     # flags and names
-    **dict.fromkeys(("symmetric", "balance", "detach_weights", "include_positive", "normalized", "check"), FLAG),
-    **dict.fromkeys(("one_per_row", "one_per_column", "needs_negative", "wide", "inner_product", "normalize"), FLAG),
-    "negative_only": FLAG,
+    **dict.fromkeys(("symmetric", "balance", "detach_weights", "include_positive", "normalized"), FLAG),
+    **dict.fromkeys(("one_per_row", "one_per_column", "needs_negative", "wide", "inner_product"), FLAG),
+    **dict.fromkeys(("normalize", "check", "negative_only"), FLAG),
     "couples_rows": replace(FLAG, optional=True),
     "has_aux": Kind(good=False, either=(True,), skips=lambda value: isinstance(value, bool)),
     **dict.fromkeys(("strategy", "margin_strategy"), choice("absolute", "relative")),
-    "directions": DIRECTIONS,
+    "directions": Kind(
+        good=("query_to_key", "key_to_key"),
+        refused=((), ("query",), ("query_to_key", "query_to_key"), (1,), "key", ("key_to_key", None)),
+        taken=(["key_to_key"], "query_to_query"),
+        skips=lambda value: isinstance(value, (str, list)),
+    ),
     "multi_positive": choice("each", "pooled", "separate"),
     "average": choice("all", "nonzero"),
     "form": choice("log", "detach"),
@@ -678,9 +628,19 @@ KINDS: Mapping[str, Kind] = {
     "label": fixed(None),
     # differentiation, backends and ranks
     "fn": functional(lambda x, y: (x * y).sum()),
-    "argnums": ARGNUMS,
-    "module": MODULE,
-    "adapter": ADAPTER,
+    "argnums": Kind(
+        good=0,
+        refused=(7, (), [], (0, 0), (0, -2), 2, -3, (0, 5), (0.0,), ("0",), [None], (True,)),
+        taken=(1, -1, (0,), (0, 1), [1, 0], range(2)),
+        skips=lambda value: isinstance(value, (int, range)) and not isinstance(value, bool),
+    ),
+    "module": Kind(
+        good="array_api_strict",
+        refused=("a.b", ".a", "a b", "1a", "numpy.linalg", "a-b"),
+        taken=("numpy", "torch", "__main__"),
+        skips=lambda value: isinstance(value, str) and value.isidentifier(),
+    ),
+    "adapter": Kind(refused=(OWN_ADAPTER, pnce.Adapter), taken=(OWN_ADAPTER(),), optional=True),
     "group": Kind(good=GROUP, skips=lambda value: isinstance(value, (str, tuple, pnce.Communicator))),
     # the classes
     "rule": functional(good_rule),
@@ -698,10 +658,20 @@ SQUARE = {"scores": Array("NN"), "mask": mask("NN")}
 ROWS_OF_BASELINES = {"log_baseline": Array("N", number=True, also=(0, 2))}
 ALPHA = {"alpha": Number(0.25, -5e-324, 1.0)}
 TUPLE = Kind(good=(), skips=lambda value: isinstance(value, tuple))
-MEMORY = Array("MD")
-OPTIONAL_MEMORY = Array("MD", optional=True)
+MEMORY, OPTIONAL_MEMORY = Array("MD"), Array("MD", optional=True)
 SHARED_NEGATIVES: Situation = {"positives": None, "symmetric": None, "mask": mask("NM")}
+OWN_NEGATIVES: Situation = {**SHARED_NEGATIVES, "negative_keys": Array("NMD", optional=None, also=(2,))}
+TWO: Situation = {"further_views": None}
+OF_VIEWS: Situation = {"mask": mask("VV"), "negatives": Kind(good="views", either=("batch",)), "symmetric": None}
+OF_BATCH: Situation = {"negatives": None}
+OF_ONE: Situation = {"y": None, "hardness": None}
+PUSHED: Situation = {"rows": MEMORY, "labels": None}
+COUNTED: Situation = {"scores": replace(WHOLE, good=5, skips=is_matrix), "positives": None, "mask": None}
+SAMPLED: Situation = {"data_log_q": Array("N", number=True, optional=True), "include_positive": fixed(good=False)}
 WITHOUT_KEYS: Situation = {"keys": None}
+FURTHER: Situation = dict.fromkeys(("negative_candidates", "negative_ids", "negative_log_q"))
+ONLY_CANDIDATES: Situation = {**FURTHER, "log_q": Array("N", optional=True)}
+WITH_IDS: Situation = {"ids": Array("N", "i", optional=None), "log_q": Array("N", optional=None), "mask": None}
 WITH_KEYS: Situation = {"mask": None, "keys": OPTIONAL_MEMORY}
 WITH_QUEUE: Situation = {"mask": None, "keys": OPTIONAL_QUEUE}
 WITH_AUX: Situation = {"fn": fixed(lambda x, y: ((x * y).sum(), "aux")), "has_aux": fixed(good=True)}
@@ -711,6 +681,9 @@ LABELLED: Sequence[Situation] = (
     {"mask": None, "keys": replace(LABELLED_QUEUE, optional=True), "key_labels": None},
     {"mask": mask("NM"), "keys": QUEUE},
 )
+MATRIX_OR_PAIRS = ({"scores": Array("NK", also=(1,))}, {"scores": Array("N", also=(2,))})
+TEACHER = {"rows": Array("NW"), "columns": Array("KW", optional=True), "temperature": KINDS["teacher_temperature"]}
+PAIRWISE = {**dict.fromkeys(("positive", "negative"), functional(abs, optional=True)), "parameters": TUPLE}
 LABELS_OR_SETS = Array("N", "i", skips=lambda value: is_matrix(value) and kind_of(value) == "b")
 CLUSTERINGS: Situation = {
     **{name: Sequenced(KINDS[name]) for name in ("prototypes", "assignments", "concentrations")},
@@ -719,49 +692,23 @@ CLUSTERINGS: Situation = {
 }
 
 SITUATIONS: Mapping[str, Sequence[Situation]] = {
-    "info_nce": (
-        {"negative_keys": None},
-        SHARED_NEGATIVES,
-        {**SHARED_NEGATIVES, "negative_keys": Array("NMD", optional=None, also=(2,))},
-    ),
-    "nt_xent": (
-        {**WITHOUT_KEYS, "further_views": None},
-        {**WITHOUT_KEYS, "mask": mask("UU")},
-        {**WITH_QUEUE, "further_views": None},
-        WITH_KEYS,
-    ),
+    "info_nce": ({"negative_keys": None}, SHARED_NEGATIVES, OWN_NEGATIVES),
+    "nt_xent": ({**WITHOUT_KEYS, **TWO}, {**WITHOUT_KEYS, "mask": mask("UU")}, {**WITH_QUEUE, **TWO}, WITH_KEYS),
     **dict.fromkeys(("flat_nce", "dcl", "dclw"), (WITHOUT_KEYS, WITH_KEYS)),
     **dict.fromkeys(("nca", "soft_nearest_neighbor", "contrastive"), LABELLED),
     "supcon": tuple({**situation, "labels": LABELS_OR_SETS} for situation in LABELLED),
-    "contrast": (
-        {"y": None, "hardness": None},
-        {"y": Array("ND", optional=True), "hardness": None},
-        {"y": None, "objective": fixed("info_nce")},
-    ),
+    "contrast": (OF_ONE, {**OF_ONE, "y": Array("ND", optional=True)}, {"y": None, "objective": fixed("info_nce")}),
     "relic": (WITHOUT_KEYS, WITH_QUEUE, WITH_KEYS),
     "gist_embed": ({"margin": Number(0.25)},),
     "siglip": ({"negative_only": None}, {"negative_only": fixed(good=True), "text": Array("KD"), "mask": mask("NK")}),
     "clip": ({"logit_scale": Number(2.0, 0.0, array=True, loose=True)}, {"max_logit_scale": fixed(None)}),
     "moco": ({}, {"queue": MEMORY}),
-    "nnclr": (
-        {"negatives": None},
-        {"negatives": None, "support": MEMORY},
-        {"mask": mask("VV"), "negatives": Kind(good="views", either=("batch",)), "symmetric": None},
-    ),
+    "nnclr": (OF_BATCH, {**OF_BATCH, "support": MEMORY}, OF_VIEWS),
     "proto_nce": ({"queue": OPTIONAL_QUEUE}, CLUSTERINGS, dict.fromkeys(("key", "queue", "temperature"))),
     "concentrations": ({"temperature": Number(0.5, 0.0)},),
     "queue_init": ({"labels": Array("N", "i", optional=True)},),
-    "queue_push": (
-        {"rows": MEMORY, "labels": None},
-        {"rows": MEMORY, "queue": LABELLED_QUEUE, "labels": Array("M", "i")},
-    ),
-    "two_tower": (
-        {
-            **dict.fromkeys(("negative_candidates", "negative_ids", "negative_log_q")),
-            "log_q": Array("N", optional=True),
-        },
-        {"ids": Array("N", "i", optional=None), "log_q": Array("N", optional=None), "mask": None},
-    ),
+    "queue_push": (PUSHED, {**PUSHED, "queue": LABELLED_QUEUE, "labels": Array("M", "i")}),
+    "two_tower": (ONLY_CANDIDATES, WITH_IDS),
     **dict.fromkeys(("cosent", "angle"), ({"mask": mask("N")},)),
     "from_scores.cosent": ({"scores": Array("N"), "mask": mask("N")},),
     **dict.fromkeys(("triplet", "from_scores.triplet", "objectives.triplet"), (MARGIN_FORM,)),
@@ -779,18 +726,10 @@ SITUATIONS: Mapping[str, Sequence[Situation]] = {
     "bounds.info_nce_anchor": ({"form": choice("bound", "plug_in")},),
     "bounds.tuba": ({}, ROWS_OF_BASELINES),
     "bounds.interpolated": (ALPHA, {**ALPHA, **ROWS_OF_BASELINES}),
-    **dict.fromkeys(
-        ("bounds.barber_agakov", "bounds.vub"), ({"scores": Array("NK", also=(1,))}, {"scores": Array("N", also=(2,))})
-    ),
-    "bounds.log_n_ceiling": (
-        {"scores": Array("NK", skips=is_positive_integer)},
-        {"scores": replace(WHOLE, good=5, skips=is_matrix), "positives": None, "mask": None},
-    ),
+    **dict.fromkeys(("bounds.barber_agakov", "bounds.vub"), MATRIX_OR_PAIRS),
+    "bounds.log_n_ceiling": ({"scores": Array("NK", skips=is_positive_integer)}, COUNTED),
     "density.ranking_nce": ({name: replace(KINDS[name], optional=None) for name in ("data_log_q", "noise_log_q")},),
-    "density.sampled_softmax": (
-        {"include_positive": replace(FLAG, good=True)},
-        {"data_log_q": Array("N", number=True, optional=True), "include_positive": fixed(good=False)},
-    ),
+    "density.sampled_softmax": ({"include_positive": replace(FLAG, good=True)}, SAMPLED),
     "density.full_softmax": ({"targets": Array("N", "i")},),
     "density.self_normalization": ({"log_q": replace(KINDS["log_q"], optional=True)},),
     **{
@@ -798,23 +737,19 @@ SITUATIONS: Mapping[str, Sequence[Situation]] = {
         for name in ("normalized", "resolve", "scaled_columns", "shifted_columns")
     },
     "similarities.max_sim": ({"query_mask": mask("NM"), "document_mask": mask("KM")},),
-    "similarities.Similarity": ({"scores": functional(product)},),
+    "similarities.Similarity": ({"scores": functional(inner_product)},),
     "pairings.index": ({"positives": Array("N", "i")},),
     "pairings.explicit": ({"positives": Array("NK", "b")},),
     "pairings.Pairing": (dict.fromkeys(("rows", "columns", "pairs"), TUPLE),),
     "pairings.soft": ({"targets": Array("NK")},),
-    "pairings.weighted": ({"pairing": fixed(pnce.pairings.diagonal()), "weights": Array("NK")},),
+    "pairings.weighted": ({"pairing": fixed(pairings.diagonal()), "weights": Array("NK")},),
     "pairings.smoothed": ({"smoothing": Number(0.25, -5e-324, 0.9999999)},),
     "pairings.overlap": ({"rows": Array("NW", "b"), "columns": mask("KW")},),
-    "pairings.teacher": (
-        {"rows": Array("NW"), "columns": Array("KW", optional=True), "temperature": KINDS["teacher_temperature"]},
-    ),
+    "pairings.teacher": (TEACHER,),
     "pairings.guided": ({"rows": Array("NW"), "columns": Array("KW"), "margin": Number(0.25)},),
     "objectives.resolve": ({"objective": OBJECTIVE_NAME},),
     "objectives.Objective": ({"rows": functional(log_odds)},),
-    "objectives.Pairwise": (
-        {**dict.fromkeys(("positive", "negative"), functional(abs, optional=True)), "parameters": TUPLE},
-    ),
+    "objectives.Pairwise": (PAIRWISE,),
 }
 """The functions whose parameters are not all what their names say."""
 
@@ -853,11 +788,6 @@ FUNCTIONS = {
     for name, thing in PUBLIC.items()
     if name not in RECORDS | ALIASES and name != "backends_available"  # which takes nothing
 }
-
-
-@cache
-def parameters_of(name: str) -> dict[str, inspect.Parameter]:
-    return dict(inspect.signature(FUNCTIONS[name]).parameters)
 
 
 @dataclass(frozen=True)
@@ -899,7 +829,7 @@ def kinds_of(name: str) -> Mapping[str, Kind]:
 
 def call_of(name: str, situation: Situation, world: World) -> Call:
     numbers = np.random.default_rng(world.seed)
-    known, parameters = {**kinds_of(name), **situation}, parameters_of(name)
+    known, parameters = {**kinds_of(name), **situation}, inspect.signature(FUNCTIONS[name]).parameters
     kinds = {p: kind for p in parameters if (kind := known[p]) is not None}
     keywords = [p for p in kinds if parameters[p].kind is inspect.Parameter.KEYWORD_ONLY]
     return Call(name, world, kinds, {p: kind.example(world, numbers) for p, kind in kinds.items()}, keywords)
@@ -907,6 +837,10 @@ def call_of(name: str, situation: Situation, world: World) -> Call:
 
 def situations_of(name: str) -> Sequence[Situation]:
     return SITUATIONS.get(name, ({},))
+
+
+def calls_of(name: str, world: World) -> list[Call]:
+    return [call_of(name, situation, world) for situation in situations_of(name)]
 
 
 # ----------------------------------------------------------------------------------------------------- what is promised
@@ -929,10 +863,8 @@ VALUES: Mapping[str, tuple[str, ...]] = {
 }
 """The axes of what a function without a `reduction` gives, if that is not one number."""
 
-OBJECTIVES = (
-    *(pnce.objectives.Objective, pnce.objectives.Pairwise),
-    *(type(make()) for make in (pnce.objectives.relic, pnce.objectives.triplet, pnce.objectives.hard_negatives)),
-)
+MADE = (objectives.relic(), objectives.triplet(), objectives.hard_negatives())
+OBJECTIVES = (objectives.Objective, objectives.Pairwise, *map(type, MADE))
 
 TYPES_OF_RESULTS: Mapping[str, type | tuple[type, ...]] = {
     "matryoshka": type(pnce.matryoshka(pnce.info_nce, (2,))),
@@ -942,9 +874,9 @@ TYPES_OF_RESULTS: Mapping[str, type | tuple[type, ...]] = {
     "bounds.log_n_ceiling": (float, np.ndarray, torch.Tensor),
     "grad": (np.ndarray, torch.Tensor, tuple),
     "value_and_grad": tuple,
-    **{f"similarities.{name}": pnce.similarities.Similarity for name in pnce.similarities.__all__},
-    **{f"pairings.{name}": pnce.pairings.Pairing for name in pnce.pairings.__all__},
-    **{f"objectives.{name}": OBJECTIVES for name in pnce.objectives.__all__},
+    **{f"similarities.{name}": similarities.Similarity for name in similarities.__all__},
+    **{f"pairings.{name}": pairings.Pairing for name in pairings.__all__},
+    **{f"objectives.{name}": OBJECTIVES for name in objectives.__all__},
 }
 """The types of what a function gives that makes something else than numbers."""
 
@@ -971,10 +903,8 @@ def check_result(call: Call, arguments: Mapping[str, Any], result: Any, *, sizes
     if call.name == "sogclr":
         state, shapes, result = result[1], shapes[:1], result[0]
         assert tuple(state.shape) == (rows,)
-    if call.name in {"nt_xent", "flat_nce", "dcl", "dclw", "hcl"}:
-        rows *= 3 if "further_views" in arguments else 2
-    elif call.name == "nnclr" and arguments.get("negatives") == "views":
-        rows *= 2
+    views = 2 if arguments.get("negatives") == "views" else LOSSES[call.name].views if call.name in LOSSES else 1
+    rows *= views + ("further_views" in arguments)
     assert shapes == [(rows,) if arguments["reduction"] == "none" else ()]
     assert str(result.dtype).endswith(call.world.dtype)
 
@@ -1012,27 +942,23 @@ def check(call: Call, junk: Mapping[str, Junk]) -> None:
     told = f"{call.name}, {', '.join(f'{name} {j.label}' for name, j in junk.items())}"
     # Some are exponents.
     extreme = any(is_number(value) and (is_extreme(value) or abs(value) > 80) for value in changed.values())
-    result, error = None, None
-    try:
-        with np.errstate(over="ignore" if extreme else "warn"):
+    with np.errstate(over="ignore" if extreme else "warn"):
+        try:
             result = call.run(**changed)
-    except (TypeError, ValueError) as found:
-        error = found
-    if error is None:
+        except (TypeError, ValueError) as error:
+            got = str(error)
+            assert refused or "either" in verdicts.values() or len(junk) > 1, f"{told}: refused by {got}"
+            # Where lengths do not fit, or a choice is another, the error may name the argument that does not fit to it.
+            vague = any(j.found for j in junk.values()) or (call.name == "proto_nce" and CLUSTERED & {*junk})
+            certain = refused and "either" not in verdicts.values() and not vague
+            names = [*(junk if certain else call.kinds), *(part for name in junk for part in PARTS.get(name, ()))]
+            assert is_named(call, names, got), f"{told}: not named by {got}"
+            return
         assert not refused, f"{told}: taken"
-        taken = "either" not in verdicts.values()
-        check_result(call, {**call.given, **changed}, result, sizes_kept=taken)
-        if taken and "adapter" not in junk:
+        check_result(call, {**call.given, **changed}, result, sizes_kept="either" not in verdicts.values())
+        if "either" not in verdicts.values() and "adapter" not in junk:
             canonical = {name: call.kinds[name].canonical(call.world, value) for name, value in changed.items()}
-            with np.errstate(over="ignore" if extreme else "warn"):
-                assert_same(call, result, call.run(**canonical))
-        return
-    assert refused or "either" in verdicts.values() or len(junk) > 1, f"{told}: refused by {error!r}"
-    # Where only lengths do not fit, or a choice is another, the error may name the argument that does not fit to it.
-    vague = any(j.found for j in junk.values()) or (call.name == "proto_nce" and CLUSTERED & {*junk})
-    certain = refused and "either" not in verdicts.values() and not vague
-    names = [*(junk if certain else call.kinds), *(part for name in junk for part in PARTS.get(name, ()))]
-    assert is_named(call, names, str(error)), f"{told}: not named by {error!r}"
+            assert_same(call, result, call.run(**canonical))
 
 
 @pytest.fixture(autouse=True)
@@ -1050,9 +976,9 @@ def test_every_public_name_is_known() -> None:
     assert RECORDS | ALIASES | {*SITUATIONS} | {*VALUES} <= {*PUBLIC}
     classes = {name for name in FUNCTIONS if isinstance(FUNCTIONS[name], type)}
     assert classes == {"similarities.Similarity", "pairings.Pairing", "objectives.Objective", "objectives.Pairwise"}
-    for name in FUNCTIONS:
+    for name, function in FUNCTIONS.items():
         for situation in situations_of(name):
-            unknown = {*parameters_of(name)} - {*kinds_of(name)} - {*situation}
+            unknown = {*inspect.signature(function).parameters} - {*kinds_of(name)} - {*situation}
             assert not unknown, f"{name}: give a kind to {unknown}"
         left_out = set.intersection(*({p for p, kind in s.items() if kind is None} for s in situations_of(name)))
         assert not left_out, f"{name}: {left_out} are left out everywhere"
@@ -1060,10 +986,12 @@ def test_every_public_name_is_known() -> None:
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_one_argument(name: str) -> None:
-    """Every value for every parameter, in otherwise good calls; of what the first call tried, others try a third."""
+    """Every value for every parameter, and one unknown, in good calls; of what the first tries, others try a third."""
     for place, situation in enumerate(situations_of(name)):
         call = call_of(name, situation, World())
         check_result(call, call.given, call.run(), sizes_kept=True)
+        with pytest.raises(TypeError, match="colour"):
+            FUNCTIONS[name](*call.given.values(), colour="red")
         for parameter, kind in call.kinds.items():
             step = 3 if place and parameter not in situation else 1
             for junk in [*kind.junk(call.world, call.given[parameter])][place % step :: step]:
@@ -1073,15 +1001,11 @@ def test_one_argument(name: str) -> None:
 @pytest.mark.parametrize("library", sorted(TYPES))
 def test_the_value_of_an_array_of_one_entry(library: str) -> None:
     """As a temperature, margin or scale, NaN makes NaN; a number not above its limit is an error, in an array too."""
-    world = World(library=library)
-    for name in FUNCTIONS:
-        for situation in situations_of(name):
-            call = call_of(name, situation, world)
-            similarities: list[dict[str, Any]] = [{}, {"similarity": "cosine"}] if "similarity" in call.given else [{}]
-            for parameter, kind in call.kinds.items():
-                if isinstance(kind, Number) and kind.array:
-                    for options in similarities:
-                        check_entry(call, parameter, kind, options)
+    for call in [call for name in FUNCTIONS for call in calls_of(name, World(library))]:
+        similarities: list[dict[str, Any]] = [{}, {"similarity": "cosine"}] if "similarity" in call.given else [{}]
+        for (parameter, kind), options in product(call.kinds.items(), similarities):
+            if isinstance(kind, Number) and kind.array:
+                check_entry(call, parameter, kind, options)
 
 
 def check_entry(call: Call, parameter: str, kind: Number, options: Mapping[str, Any]) -> None:
@@ -1094,21 +1018,13 @@ def check_entry(call: Call, parameter: str, kind: Number, options: Mapping[str, 
         results = [numbers_of(run(number)) for number in (math.nan, 0.7, 0.9)]
     for of_nan, one, other in zip(*results, strict=True):
         assert np.isnan(of_nan).any() or np.array_equal(one, other), f"{call.name}, {parameter}, {options}"
-    for number in (-1.0, 0.0, math.inf):
-        if kind.judge_entry(number) == "refused":
-            for form in (number, [number]):
-                with pytest.raises(ValueError, match=rf"{parameter}: expected a finite number greater"):
-                    run(form)
+    refused = [number for number in (-1.0, 0.0, math.inf) if kind.judge_entry(number) == "refused"]
+    for form in [*refused, *([number] for number in refused)]:
+        with pytest.raises(ValueError, match=rf"{parameter}: expected a finite number greater"):
+            run(form)
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_unknown_keyword(name: str) -> None:
-    call = call_of(name, situations_of(name)[0], World())
-    with pytest.raises(TypeError, match="colour"):
-        FUNCTIONS[name](*call.given.values(), colour="red")
-
-
-@pytest.mark.parametrize("bad", [1.0, "text", [], [[1.0]], {}, None, np.asarray([1]), np.asarray(["a"]), Duck()])
+@pytest.mark.parametrize("bad", [1.0, "text", [], [[1.0]], {}, None, np.asarray([1]), np.asarray(["a"]), DUCK])
 def test_what_is_differentiated(bad: Any) -> None:
     """The arguments of a differentiated function have the names of the caller; the error says who refuses them."""
     with pytest.raises(TypeError, match=r"value_and_grad: expected|no backend is registered"):
@@ -1139,7 +1055,7 @@ def test_two_arguments(library: str) -> None:
     for name in sorted(FUNCTIONS, key=lambda name: name == "register_backend"):  # which changes what others find
         for situation in situations_of(name):
             rows = int(numbers.integers(2, 6))
-            sizes = sizes_of(rows, *(int(numbers.integers(*ends)) for ends in ((rows, 8), (1, 5), (1, 7))))
+            sizes = sizes_of(rows, *numbers.integers((rows, 1, 1), (8, 5, 7)).tolist())
             world = World(library, str(numbers.choice(["float64", "float32"])), sizes, int(numbers.integers(100)))
             whole = call_of(name, situation, world)
             bare = whole.without_options()
@@ -1157,8 +1073,7 @@ def found(call: Call, parameter: str, tried: Sequence[Junk], numbers: np.random.
         # What is no scale of the scores is not held to the range of their dtype.
         tried = [junk for junk in tried if not is_number(junk.value) or not is_extreme(junk.value)]
     fitting = [junk for junk in tried if junk.verdict in {"taken", "either"}] if chance < 0.6 else []
-    fitting = fitting or [*tried]
-    return fitting[numbers.integers(len(fitting))]
+    return (fitting or tried)[int(numbers.integers(len(fitting or tried)))]
 
 
 # ------------------------------------------------------------------------------------------------------ torch.compile
@@ -1176,11 +1091,8 @@ def numbers_of_calls() -> Iterator[Any]:
         if name in PASSED_ON or name.startswith(("objectives.", "from_scores.")):  # the numbers of losses, again
             continue
         call = call_of(name, situations_of(name)[0], World("torch", sizes=sizes_of(columns=4)))
-        numbers = {
-            p: call.given[p] if isinstance(call.given[p], float) else 0.5
-            for p, kind in call.kinds.items()
-            if isinstance(kind, Number) or getattr(kind, "number", False)
-        }
+        own = [p for p, kind in call.kinds.items() if isinstance(kind, Number) or getattr(kind, "number", False)]
+        numbers = {p: call.given[p] if isinstance(call.given[p], float) else 0.5 for p in own}
         if numbers:
             short = {name, name.partition(".")[0]} & {*WAYS, "pairings", "similarities"}
             marks: Any = () if short else pytest.mark.full
@@ -1191,7 +1103,7 @@ def numbers_of_calls() -> Iterator[Any]:
 def in_a_loss(made: Any) -> Any:
     """Compute a loss with a pairing; anything else is a result already."""
     x, y = (torch.linspace(-1.0, end, 12, dtype=torch.float64).reshape(4, 3) for end in (1.0, 0.5))
-    return pnce.contrast(x, y, objective="info_nce", pairing=made) if isinstance(made, pnce.pairings.Pairing) else made
+    return pnce.contrast(x, y, objective="info_nce", pairing=made) if isinstance(made, pairings.Pairing) else made
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
