@@ -22,6 +22,7 @@ extensions = [
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx.ext.mathjax",
+    "sphinx-mathjax-offline",  # formulas need no network
     "numpydoc",
     "sphinx_design",
     "sphinx_gallery.gen_gallery",

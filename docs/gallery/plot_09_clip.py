@@ -107,7 +107,7 @@ for _ in range(40):
         value.backward()
         optimizer.step()
         losses.append(value.item())
-        scales.append(loss.current_scale().item())
+        scales.append(loss.logit_scale.item())
     found = right()
     zero_shot.append([found[part].float().mean().item() for part in (test[~unseen[test]], test[unseen[test]])])
 

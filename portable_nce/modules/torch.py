@@ -185,27 +185,39 @@ class Loss(nn.Module):
             with torch.no_grad():
                 self.log_scale.fill_(self.start)
 
-    def current_scale(self) -> Tensor:
-        """Return the learned scale (the inverse of a learned temperature) within its limits.
-
-        Returns
-        -------
-        Tensor
-            One entry, of float32 or float64, differentiable.
-
-        Raises
-        ------
-        AttributeError
-            If no scale is learned.
-        """
-        if self.log_scale is None:
-            message = f"log_scale: expected a loss with learnable=True, got {self!r}"
-            raise AttributeError(message)
+    def _learned_scale(self, log_scale: Tensor) -> Tensor:
+        """Return the scale within its limits."""
         # In 16 bits the logarithm of 100 is off by 0.4 %, and so is what is made of it.
-        exponent = self.log_scale.to(torch.promote_types(self.log_scale.dtype, torch.float32))
+        exponent = log_scale.to(torch.promote_types(log_scale.dtype, torch.float32))
         if self.max_scale is not None:
             exponent = -at_most(-at_most(exponent, math.log(self.max_scale)), 0.0)
         return exponent.exp()
+
+    @property
+    def temperature(self) -> Any:
+        """The temperature in use: a tensor of one entry where it is learned; otherwise as given, or the default."""
+        return self._in_use("temperature")
+
+    @property
+    def logit_scale(self) -> Any:
+        """The scale of the similarities in use, the inverse of `temperature`."""
+        return self._in_use("logit_scale")
+
+    def _in_use(self, name: str) -> Any:
+        """Return the temperature or the scale: a tensor where it is learned or was given as one."""
+        if self.scaled is None:
+            raise AttributeError(name)
+        if self.log_scale is not None:  # an AttributeError before it is registered: a tensor of that name may be then
+            scale = self._learned_scale(self.log_scale)
+            return 1.0 / scale if name == "temperature" else scale
+        found: Any = self._given(self.scaled)
+        return found if (self.scaled == "temperature") == (name == "temperature") else 1.0 / found
+
+    def _given(self, name: str) -> Any:
+        """Return an option as it was given, or its default."""
+        default = inspect.signature(self.function).parameters[name].default
+        registered = {**self._parameters, **self._buffers}
+        return registered[name] if name in self.registered else self.options.get(name, default)
 
     def _value(self, *arrays: Any, **options: Any) -> Tensor:
         """Return the loss of the function's arguments.
@@ -224,7 +236,7 @@ class Loss(nn.Module):
         """
         given = {**self.options, **{name: getattr(self, name) for name in self.registered}}
         if self.log_scale is not None and self.scaled is not None:
-            scale = self.current_scale()
+            scale = self._learned_scale(self.log_scale)
             given[self.scaled] = 1.0 / scale if self.scaled == "temperature" else scale
         given.update(options)
         value: Tensor = self.function(*map(_plain, arrays), **{name: _plain(x) for name, x in given.items()})
@@ -567,8 +579,8 @@ class CLIP(Loss):
     >>> import torch
     >>> from portable_nce.modules.torch import CLIP
     >>> loss = CLIP()
-    >>> loss.log_scale.detach()
-    tensor([2.6593])
+    >>> loss.logit_scale.detach(), loss.temperature.detach()
+    (tensor([14.2857]), tensor([0.0700]))
     >>> loss(torch.eye(3), torch.eye(3)) < 1e-5
     tensor(True)
     """

@@ -146,7 +146,7 @@ def in_fours(encoder: Any, *inputs: Any) -> Callable[[], Any]:
 LOSS: Any = Loss
 LEARNABLE = "learnable: expected False for a loss without any of temperature, logit_scale, scale, got True for head"
 REFUSED: dict[type[Exception], dict[str, Callable[[], Any]]] = {
-    AttributeError: {"log_scale: expected a loss with learnable=True, got DCL": lambda: DCL().current_scale()},
+    AttributeError: {"'Loss' object has no attribute 'logit_scale'": lambda: Loss(lambda x: x).logit_scale},
     TypeError: {
         "function: expected a function, got str": lambda: LOSS("info_nce"),
         "temprature: expected an option of nca: .*temperature": lambda: Loss(pnce.nca, temprature=1),
@@ -213,7 +213,7 @@ def test_a_scale_is_limited_and_comes_back(make: Callable[[], Loss]) -> None:
     for limit, outside, leads_back in ((high, high + 3.0, False), (low, low - 3.0, True)):
         # Where the pairs match, a larger scale is better; where they do not, a smaller one.
         inwards = slope(loss, outside, closer=leads_back)
-        assert float(loss.current_scale().detach().log()) == pytest.approx(limit, abs=1e-9)
+        assert float(loss.logit_scale.detach().log()) == pytest.approx(limit, abs=1e-9)
         assert inwards == pytest.approx(slope(loss, limit, closer=leads_back), rel=1e-9)  # as at the limit
         assert (inwards[0] > 0) == (limit == high)
         assert abs(inwards[0]) > 1e-9
@@ -231,9 +231,24 @@ def test_the_limits_of_a_scale() -> None:
         (InfoNCE(2.0, learnable=True, max_scale=None), 0.5, math.exp(9.0)),
         (CLIP().to(torch.bfloat16), math.exp(2.65625), 100.0),
     ):
-        torch.testing.assert_close(loss.current_scale(), torch.tensor([start]))
+        torch.testing.assert_close(loss.logit_scale, torch.tensor([start]))
         loss.get_parameter("log_scale").data.fill_(9.0)
-        torch.testing.assert_close(loss.current_scale(), torch.tensor([largest]))
+        torch.testing.assert_close(loss.logit_scale, torch.tensor([largest]))
+
+
+@pytest.mark.parametrize("temperature", [0.5, torch.tensor(0.5), nn.Parameter(torch.tensor(0.5))])
+def test_temperature_and_scale_in_use(temperature: Any) -> None:
+    """Each is the inverse of the other, whichever the loss takes and however it was given."""
+    fixed = InfoNCE(temperature)
+    assert fixed.temperature is temperature
+    with pytest.raises((AttributeError, TypeError)):
+        setattr(fixed, "temperature", 0.1)  # noqa: B010  (mypy knows that it cannot be set)
+    learned = InfoNCE(0.5, learnable=True), CLIP(2.0)
+    for loss in (fixed, *learned, CLIP(1.0 / temperature, learnable=False)):
+        assert torch.as_tensor(loss.temperature).item() == pytest.approx(0.5)
+        assert torch.as_tensor(loss.logit_scale).item() == pytest.approx(2.0)
+    assert all(loss.temperature.requires_grad for loss in learned)
+    assert InfoNCE().temperature == 0.07
 
 
 def test_each_loss_starts_where_its_paper_does_and_has_its_own_parameters() -> None:
