@@ -23,8 +23,8 @@ from portable_nce._execution import matrix, one_sided, tiling, two_sided
 from portable_nce._execution.layouts import Form
 from portable_nce.objectives import Objective, Pairwise, Term
 from portable_nce.pairings import queue
-from portable_nce.testing import CASES, Case, oracles
-from portable_nce.testing.variants import differentiate
+from portable_nce.testing import CASES, oracles
+from portable_nce.testing.variants import VARIANTS, case_arrays, differentiate
 
 from calls import OF_SCORES, options_of
 
@@ -32,20 +32,16 @@ RNG = np.random.default_rng(11)
 
 # Concentrations of clusters.
 
-MEMBERS = {
-    "of several": [0, 1, 2, 3] * 3 + [3, 3],
-    "of one": [0] * 5 + [1] + [2] * 4 + [3] * 4,
-    "of none": [0] * 7 + [2] * 4 + [3] * 3,
-}
+SEVERAL, ONE, NONE = [0, 1, 2, 3] * 3 + [3, 3], [0] * 5 + [1] + [2] * 4 + [3] * 4, [0] * 7 + [2] * 4 + [3] * 3
 PERCENTILES = [(10.0, 90.0), (0.0, 100.0), (30.0, 35.0), (50.0, 50.0), (0.0, 0.0)]
 
 
-@pytest.mark.parametrize("members", MEMBERS.values(), ids=MEMBERS)
+@pytest.mark.parametrize("members", [SEVERAL, ONE, NONE], ids=["of several", "of one", "of none"])
 def test_concentrations_are_those_of_the_definition(members: list[int]) -> None:
     points, centres = RNG.normal(size=(14, 3)), RNG.normal(size=(4, 3))
-    rows = itertools.product((10.0, 0.5), PERCENTILES)
-    given: list[dict[str, Any]] = [{"temperature": 0.3, "smoothing": s, "percentiles": p} for s, p in rows]
-    for options in ({}, *given):
+    pairs = itertools.product((10.0, 0.5), PERCENTILES)
+    given = [{"temperature": 0.3, "smoothing": smoothing, "percentiles": p} for smoothing, p in pairs]
+    for options in [dict[str, Any](), *given]:
         found = pnce.concentrations(points, centres, np.asarray(members), **options)
         expected = oracles.concentrations(points.tolist(), centres.tolist(), members, **options)
         np.testing.assert_allclose(found, [float(number) for number in expected], rtol=1e-13, err_msg=str(options))
@@ -56,15 +52,13 @@ def test_concentrations_of_more_clusters_than_a_block_holds() -> None:
     number = 1100  # squared, more than 2**20
     points, members = RNG.normal(size=(2 * number, 2)), np.concatenate([np.arange(number)] * 2)
     found = pnce.concentrations(points, np.zeros((number, 2)), members, percentiles=(0.0, 100.0))
-    lengths = np.sqrt(np.sum(points * points, axis=1))
-    sums = lengths[:number] + lengths[number:]
+    sums = np.linalg.norm(points, axis=1).reshape(2, number).sum(axis=0)
     np.testing.assert_allclose(found, 0.1 * sums / sums.mean(), rtol=1e-12)
 
 
 def test_concentrations_of_clusters_of_identical_points_are_all_alike() -> None:
-    centres = np.asarray([[1.0, 2.0], [3.0, 4.0]])
-    found = pnce.concentrations(np.repeat(centres, 2, axis=0), centres, np.asarray([0, 0, 1, 1]), temperature=0.25)
-    np.testing.assert_array_equal(found, [0.25, 0.25])
+    points, members = np.asarray([[1.0, 2.0], [3.0, 4.0]] * 2), np.asarray([0, 1, 0, 1])
+    assert pnce.concentrations(points, points[:2], members, temperature=0.25).tolist() == [0.25, 0.25]
 
 
 def test_concentrations_within_a_loss_are_constants() -> None:
@@ -100,31 +94,18 @@ def test_concentrations_refuse_an_assignment_to_no_cluster_and_have_the_dtype_of
 
 
 OBJECTIVES = {
-    "every statistic": Objective(
-        lambda row: row.log_odds * row.log_odds + 0.5 * row.negative - 0.25 * row.positive,
-        slopes=lambda row: (2.0 * row.log_odds, None, 0.5 + 0.0 * row.negative, -0.25 + 0.0 * row.positive),
-    ),
-    "the log-odds": Objective(
-        lambda row: row.log_odds * row.log_odds, slopes=lambda row: (2.0 * row.log_odds, None, None, None)
-    ),
-    "the negatives": Objective(
-        lambda row: row.negative * row.negative, slopes=lambda row: (None, None, 2.0 * row.negative, None)
-    ),
+    "the log-odds": Objective(lambda row: row.log_odds**2, slopes=lambda row: (2.0 * row.log_odds, None, None, None)),
+    "the negatives": Objective(lambda row: row.negative**2, slopes=lambda row: (None, None, 2.0 * row.negative, None)),
 }
-"""Objectives of the row statistics, with slopes; of all of them or of one."""
+"""Objectives of one row statistic, with slopes; test_own_parts has one of all of them."""
 
 
-def square(*, own_slopes: bool = True) -> Term:
-    """A term of a score and of one parameter, with what streaming asks for."""
+def square(score: Any, centre: Any) -> Any:
+    """A term of a score and of one parameter."""
+    return np.maximum(score - centre, 0.0) ** 2
 
-    def value(score: Any, centre: Any) -> Any:
-        return np.maximum(score - centre, 0.0) ** 2
 
-    def slopes(score: Any, centre: Any) -> tuple[Any, ...]:
-        slope = 2.0 * np.maximum(score - centre, 0.0)
-        return slope, -slope
-
-    return Term(value, slopes if own_slopes else None)
+SQUARE = Term(square, lambda score, centre: (2.0 * np.maximum(score - centre, 0), 2.0 * np.minimum(centre - score, 0)))
 
 
 def streams_like_the_dense(loss: Callable[..., Any], *arrays: Any, block_sizes: tuple[int, ...] = (1, 3, 8)) -> None:
@@ -160,7 +141,7 @@ def test_products_stream_for_every_statistic(
     streams_like_the_dense(loss, ROWS, COLUMNS, WEIGHTS)
 
 
-ATTRACTING = {"nothing": None, "a term": square(), "a plain term": square(own_slopes=False)}
+ATTRACTING = {"nothing": None, "a term": SQUARE, "a plain term": Term(square)}
 
 
 @pytest.mark.parametrize("attract", ATTRACTING.values(), ids=ATTRACTING)
@@ -172,7 +153,7 @@ def test_sums_of_products_stream_for_every_term(
 ) -> None:
     def loss(x: Any, y: Any, weights: Any, centre: Any, *, block_size: int | None) -> Any:
         columns = {"diagonal": [y], "two_views": []}.get(pairing, [np.concatenate([y, x * y])])
-        objective = Pairwise(attract, square(), parameters=(centre,), divide_by=divide_by)
+        objective = Pairwise(attract, SQUARE, parameters=(centre,), divide_by=divide_by)
         chosen = weights if weighted else None
         options: dict[str, Any] = {"similarity": "dot", "weights": chosen, "block_size": block_size}
         return pnce.contrast(x, *columns, objective=objective, pairing=pairing, **options)
@@ -197,22 +178,17 @@ def test_an_infinite_loss_without_weight_is_no_contribution() -> None:
 
 def test_the_mean_of_hardest_triples_is_over_all_rows_or_over_those_with_a_loss() -> None:
     scores = np.asarray([[0.0, -1.0, -3.0], [-4.0, 0.0, -0.5], [-0.25, -5.0, 0.0]])  # row 0 has no loss
-    expected = np.asarray([0.0, 0.5, 0.75])
-    options: dict[str, Any] = {"margin": 1.0, "mining": "batch_hard"}
-    np.testing.assert_allclose(pnce.from_scores.triplet(scores, reduction="none", **options), expected, rtol=1e-14)
-    assert pnce.from_scores.triplet(scores, average="all", **options) == pytest.approx(expected.sum() / 3)
-    assert pnce.from_scores.triplet(scores, **options) == pytest.approx(expected.sum() / 3)
-    assert pnce.from_scores.triplet(scores, average="nonzero", **options) == pytest.approx(expected.sum() / 2)
+    triplet = functools.partial(pnce.from_scores.triplet, scores, margin=1.0, mining="batch_hard")
+    np.testing.assert_allclose(triplet(reduction="none"), [0.0, 0.5, 0.75], rtol=1e-14)
+    assert [triplet(), triplet(average="all"), triplet(average="nonzero")] == pytest.approx([1.25 / 3, 1.25 / 3, 0.625])
 
 
 def test_the_accuracy_weighs_rows() -> None:
     scores = np.asarray([[1.0, 0.0, 0.0, 2.0], [0.0, 1.0, 0.0, 0.0], [3.0, 2.0, 1.0, 0.0]])
-    weights = np.asarray([0.5, 1.5, 2.0])
-    accuracy = pnce.diagnostics.top_k_accuracy
-    np.testing.assert_array_equal(accuracy(scores, weights=weights, reduction="none"), [0.0, 1.5, 0.0])
-    assert accuracy(scores, weights=weights, reduction="sum") == 1.5
-    assert accuracy(scores, weights=weights) == pytest.approx(1.5 / 4.0)
-    assert accuracy(scores, k=2, weights=weights) == pytest.approx(2.0 / 4.0)
+    accuracy = functools.partial(pnce.diagnostics.top_k_accuracy, scores, weights=np.asarray([0.5, 1.5, 2.0]))
+    np.testing.assert_array_equal(accuracy(reduction="none"), [0.0, 1.5, 0.0])
+    assert accuracy(reduction="sum") == 1.5
+    assert [accuracy(), accuracy(k=2)] == pytest.approx([1.5 / 4.0, 2.0 / 4.0])
 
 
 # Derivatives of second order, where the value and its gradient are differentiated together.
@@ -241,12 +217,8 @@ def test_a_value_and_its_gradient_are_differentiated_together(loss: Callable[...
 
 # Defaults.
 
-FACTORIES = [
-    getattr(module, name)
-    for module in (pnce.objectives, pnce.pairings, pnce.similarities)
-    for name in module.__all__
-    if inspect.isfunction(getattr(module, name))
-]
+PARTS = (pnce.objectives, pnce.pairings, pnce.similarities)
+FACTORIES = [make for part in PARTS for name in part.__all__ if inspect.isfunction(make := getattr(part, name))]
 
 
 def test_the_parts_of_a_loss_have_the_defaults_that_they_document() -> None:
@@ -299,20 +271,16 @@ def test_the_sizes_of_what_is_computed_at_once_change_no_loss(
 @pytest.mark.parametrize("form", ["each", "pooled"])
 def test_the_detached_forms_stream_with_several_positives(form: pnce.typing.MultiPositive, *, included: bool) -> None:
     objective = pnce.objectives.flat_nce(form="detach", include_positive=included, multi_positive=form)
-
-    def loss(x: Any, y: Any, w: Any, *, block_size: int | None) -> Any:
-        pairing = pnce.pairings.labels(KINDS, KINDS[::-1].copy())
-        return pnce.contrast(x, y, objective=objective, pairing=pairing, weights=w, block_size=block_size)
-
-    streams_like_the_dense(loss, ROWS, COLUMNS, WEIGHTS)
+    pairing = pnce.pairings.labels(KINDS, KINDS[::-1].copy())
+    loss = functools.partial(pnce.contrast, objective=objective, pairing=pairing)
+    streams_like_the_dense(lambda x, y, w, **o: loss(x, y, weights=w, **o), ROWS, COLUMNS, WEIGHTS)
 
 
 @pytest.mark.parametrize("form", ["log", "detach"])
 @pytest.mark.parametrize("include_positive", [False, True])
 def test_a_row_without_negatives_is_not_counted(form: pnce.typing.FlatForm, *, include_positive: bool) -> None:
     objective = pnce.objectives.flat_nce(form=form, include_positive=include_positive)
-    mask = np.ones((8, 8), dtype=bool)
-    mask[2], mask[2, 2] = False, True  # no negative
+    mask = (np.arange(8)[:, None] != 2) | np.eye(8, dtype=bool)  # row 2 has no negative
     whole = pnce.contrast(ROWS, COLUMNS, objective=objective, mask=mask, reduction="none")
     assert whole[2] == 0.0
     for block_size in (None, 3):
@@ -327,28 +295,18 @@ def test_a_queue_has_one_positive_a_row_and_is_worth_nothing_without_further_col
         assert (pairing.one_per_row, pairing.one_per_column) == (True, True)
 
 
-class Scaled:
-    """A rule for the rows that has no name of its own."""
-
-    def __call__(self, row: Any) -> Any:
-        return 2.0 * row.log_odds
-
-
 def test_objectives_have_names() -> None:
-    def doubled(row: Any) -> Any:
-        return 2.0 * row.log_odds
-
     named = {
-        "doubled": Objective(doubled),
-        "Scaled": Objective(Scaled()),
-        "mine": Objective(doubled, label="mine"),
+        "square": Objective(square),
+        "partial": Objective(functools.partial(square)),
+        "mine": Objective(square, label="mine"),
         "logistic": pnce.objectives.logistic(),
         "contrastive": pnce.objectives.contrastive(),
         "dclw": pnce.objectives.dclw(temperature=0.1),
         "info_nce_anchor": pnce.objectives.info_nce_anchor(n_columns=2),
         "info_nce, separate": pnce.objectives.info_nce(multi_positive="separate"),
         "flat_nce with the positive, each": pnce.objectives.flat_nce(include_positive=True),
-        "pairwise": Pairwise(None, square()),
+        "pairwise": Pairwise(None, SQUARE),
     }
     assert [repr(objective) for objective in named.values()] == [f"<objective {name}>" for name in named]
 
@@ -367,27 +325,13 @@ def test_second_derivatives_of_powers_of_two(loss: Callable[..., Any], block_siz
     """Which are those of float32 alone, where other tests of derivatives take float64."""
 
     def twice(x: np.ndarray, y: np.ndarray) -> np.ndarray:
-        def slope(a: Any) -> Any:
-            found = pnce.grad(lambda b: loss(b, y, block_size=block_size))(a)
-            return (found**2).sum()
-
-        return np.asarray(pnce.grad(slope)(x))
+        slopes = pnce.grad(lambda a: loss(a, y, block_size=block_size))
+        return np.asarray(pnce.grad(lambda a: (slopes(a) ** 2).sum())(x))
 
     x, y = np.random.default_rng(5).normal(size=(2, 6, 3))
     expected, found = twice(x, y), twice(x.astype(np.float32), y.astype(np.float32))
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, expected, atol=2e-4 * np.abs(expected).max())
-
-
-@pytest.mark.parametrize("library", [np, torch], ids=["numpy", "torch"])
-@pytest.mark.parametrize("loss", ["info_nce", "moco"])
-def test_a_loss_of_three_arrays_has_the_dtype_that_they_have_in_common(loss: str, library: Any) -> None:
-    arrays = [library.asarray(RNG.normal(size=(4, 3)).tolist()) for _ in range(3)]
-    for kinds in itertools.product(("float16", "float32"), repeat=3):
-        dtypes = [getattr(library, kind) for kind in kinds]
-        given = [x.astype(t) if library is np else x.to(t) for x, t in zip(arrays, dtypes, strict=True)]
-        expected = library.float16 if set(kinds) == {"float16"} else library.float32
-        assert getattr(pnce, loss)(*given).dtype == expected, kinds
 
 
 @pytest.mark.parametrize("valid", [[False, True, True, True], [True] * 4, [False] * 4, [False, False, True, False]])
@@ -434,11 +378,8 @@ def test_the_function_of_a_pair_is_elementwise(value: Any, slopes: Any, block_si
 def test_subclasses_whose_operations_mean_something_else_are_refused(make: Callable[[Any], Any]) -> None:
     x, odd = np.eye(3), make(np.eye(3))
     for call in (
-        lambda: pnce.info_nce(odd, x),
-        lambda: pnce.info_nce(x, x, weights=odd),
-        lambda: pnce.triplet(odd, odd, odd),
-        lambda: pnce.bounds.info_nce(odd),
-        lambda: pnce.diagnostics.uniformity(odd),
+        *(lambda: pnce.info_nce(odd, x), lambda: pnce.info_nce(x, x, weights=odd), lambda: pnce.triplet(odd, odd, odd)),
+        *(lambda: pnce.bounds.info_nce(odd), lambda: pnce.diagnostics.uniformity(odd)),
         lambda: pnce.grad(lambda a: (a * a).sum())(odd),
     ):
         with pytest.raises(TypeError, match=r"expected an array, got a (MaskedArray|matrix), whose"):
@@ -487,8 +428,7 @@ def test_a_context_without_samples_counts_where_its_loss_is_defined(name: str) -
 
     losses = loss(data, noise, mask=mask, reduction="none")
     np.testing.assert_allclose(losses[[0, 2]], loss(data[[0, 2]], noise[[0, 2]], reduction="none"), rtol=1e-13)
-    of_data = np.log1p(np.exp(-data[1])) if name == "negative_sampling" else 0.0
-    assert losses[1] == pytest.approx(of_data, rel=1e-14)
+    assert losses[1] == pytest.approx(np.log1p(np.exp(-data[1])) if name == "negative_sampling" else 0.0, rel=1e-14)
     assert float(loss(data, noise, mask=mask)) == pytest.approx(float(np.sum(losses)) / counted, rel=1e-13)
 
 
@@ -571,27 +511,16 @@ CASES_OF = {loss: [case for case in CASES if case.loss == loss] for loss in {cas
 DENSE_OF = {loss: [case for case in cases if "streamed" not in case.name] for loss, cases in CASES_OF.items()}
 
 
-def arrays_of(case: Case) -> list[np.ndarray]:
-    """Make the arrays of a case, in their order."""
-    floats = [np.asarray(x, dtype=np.float64) for x in case.arguments.values()]
-    return [*floats, *map(np.asarray, case.constants.values())]
-
-
 @pytest.mark.parametrize("libraries", [(np, torch), (torch, np)], ids=["numpy first", "torch first"])
 @pytest.mark.parametrize("loss", CASES_OF)
 @pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
 def test_what_has_a_gradient_and_is_no_number_makes_the_loss_none(loss: str, libraries: Any) -> None:
     """NaN in a row that takes part is never taken for nothing."""
     for case, library in zip(CASES_OF[loss], itertools.cycle(libraries)):
-        arrays = arrays_of(case)
-        tensors = [torch.tensor(x, requires_grad=k < len(case.arguments)) for k, x in enumerate(arrays)]
-        case.function(*tensors).backward()
-        for k, name in enumerate(case.arguments):
-            gradient = tensors[k].grad
-            if gradient is None or gradient.ndim == 0:
-                continue
-            slopes = gradient.numpy().reshape(gradient.shape[0], -1)
-            for place in np.flatnonzero(np.abs(slopes).max(axis=1, initial=0.0)):
+        arrays = case_arrays(VARIANTS["numpy"], case, "float64")
+        _, gradients = differentiate(case.function, arrays, len(case.arguments))
+        for k, (name, gradient) in enumerate(zip(case.arguments, gradients, strict=True)):
+            for place in np.flatnonzero(gradient.reshape(len(gradient), -1).any(axis=1)) if gradient.ndim else ():
                 dirty = arrays[k].copy()
                 dirty[place] = np.nan
                 found = case.function(*(library.asarray(dirty if j == k else x) for j, x in enumerate(arrays)))
@@ -605,7 +534,7 @@ def test_what_has_a_gradient_and_is_no_number_makes_the_loss_none(loss: str, lib
 def test_the_byte_order_changes_nothing(loss: str) -> None:
     """Of all arrays at once, and of one alone; results have the byte order of the machine."""
     for case in DENSE_OF[loss]:
-        arrays = arrays_of(case)
+        arrays = case_arrays(VARIANTS["numpy"], case, "float64")
         swapped = [x.astype(x.dtype.newbyteorder()) for x in arrays]
         value, gradients = differentiate(case.function, arrays, len(case.arguments))
         found, slopes = differentiate(case.function, swapped, len(case.arguments))
@@ -616,12 +545,13 @@ def test_the_byte_order_changes_nothing(loss: str) -> None:
             np.testing.assert_array_equal(y, x, err_msg=case.name)
 
 
-UNUSUAL: dict[str, Callable[[Any], Any]] = {
-    "sparse": lambda x: x.to_sparse(),
-    "nested": lambda x: torch.nested.nested_tensor(list(x.unbind()), dtype=x.dtype),
-    "jagged": lambda x: torch.nested.nested_tensor(list(x.unbind()), dtype=x.dtype, layout=torch.jagged),
-    "of 8 bits": lambda x: x.to(torch.float8_e4m3fn),
-}
+UNUSUAL: list[tuple[Callable[[Any], bool], Callable[[Any], Any]]] = [
+    (lambda x: x.ndim > 0, lambda x: x.to_sparse()),
+    (lambda x: x.ndim > 0, lambda x: torch.nested.nested_tensor([*x.unbind()], dtype=x.dtype)),
+    (lambda x: x.ndim > 1, lambda x: torch.nested.nested_tensor([*x.unbind()], dtype=x.dtype, layout=torch.jagged)),
+    (torch.is_floating_point, lambda x: x.to(torch.float8_e4m3fn)),
+]
+"""Which tensors can be what has no arithmetic, and how."""
 
 
 @pytest.mark.parametrize("loss", DENSE_OF)
@@ -629,13 +559,12 @@ UNUSUAL: dict[str, Callable[[Any], Any]] = {
 def test_tensors_without_arithmetic_are_refused_by_name(loss: str) -> None:
     for case in DENSE_OF[loss]:
         names = [*case.arguments, *case.constants]
-        tensors = [torch.tensor(x, dtype=torch.float32 if x.dtype == np.float64 else None) for x in arrays_of(case)]
+        tensors = case_arrays(VARIANTS["torch"], case, "float32")
         for k, x in enumerate(tensors):
-            fits = {"sparse": x.ndim, "nested": x.ndim, "jagged": x.ndim > 1, "of 8 bits": x.is_floating_point()}
-            forms = [form for form in UNUSUAL if fits[form]]
+            forms = [make for fits, make in UNUSUAL if fits(x)]
             if not forms or names[k] == "temperature":
                 continue
-            odd = UNUSUAL[forms[(len(case.name) + k) % len(forms)]](x)
+            odd = forms[(len(case.name) + k) % len(forms)](x)
             with pytest.raises(TypeError, match=r"^[\w. \[\]]+: expected "):
                 case.function(*tensors[:k], odd, *tensors[k + 1 :])
 
@@ -685,15 +614,9 @@ def test_a_temperature_that_is_no_number_or_nothing_makes_the_loss_none(name: st
 @pytest.mark.parametrize("further", [("query_to_query",), ("key_to_query",), ()])
 def test_joint_losses_of_infinite_scores(further: tuple[Any, ...], column: int, expected: float) -> None:
     """Log-odds of infinity in both directions, or in one, are no difference of two infinities."""
-
-    def similarity(a: Any, b: Any) -> Any:
-        scores = a @ b.T
-        scores[1, column] = np.inf
-        return scores
-
-    x, y = np.eye(4), RNG.normal(size=(4, 4))
-    options: dict[str, Any] = {"similarity": similarity, "temperature": 1.0, "reduction": "none"}
-    found = pnce.joint_info_nce(x, y, directions=("query_to_key", *further), **options)
+    x, y, infinite = np.eye(4), RNG.normal(size=(4, 4)), np.arange(32).reshape(4, 8) == 8 + column
+    loss = functools.partial(pnce.joint_info_nce, temperature=1.0, directions=("query_to_key", *further))
+    found = loss(x, y, similarity=lambda a, b: np.where(infinite[:, : len(b)], np.inf, a @ b.T), reduction="none")
     assert found[1] == expected
     assert np.isfinite(found[[0, 2, 3]]).all()
 
