@@ -5,8 +5,8 @@ warnings as errors fails on both.
 
 Single backquotes in docstrings are the role ``name``: a link where they hold a public name, such as
 ``portable_nce.pairings.soft``, ``bounds.dual`` or, in a docstring of ``bounds``, ``dual``; code otherwise. A bare name
-that is also the name of an argument somewhere is taken for the argument. Code in the tables of Markdown pages becomes a
-link by the same rule.
+that is also the name of an argument somewhere is taken for the argument. In the tables of Markdown pages all code that
+is a public name becomes a link.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def link(code: nodes.literal, page: str, module: str = PACKAGE) -> nodes.Element
     """Make a link to the page of a public name, or return the code as it is."""
     text = code.astext()
     candidates = [text, f"{PACKAGE}.{text}"] if "." in text else [f"{module}.{text}"]
-    found = [] if text in arguments() else [name for name in candidates if name in targets()]
+    found = [name for name in candidates if name in targets()]
     if not found:
         return code
     options = {"refdomain": "py", "reftype": "obj", "reftarget": found[0], "refexplicit": True, "refwarn": True}
@@ -75,8 +75,8 @@ class Name(SphinxRole):
 
     def run(self) -> tuple[list[nodes.Node], list[nodes.system_message]]:
         """Make the node."""
-        code = nodes.literal(self.rawtext, self.text)
-        return [link(code, self.env.docname, self.env.ref_context.get("py:module") or PACKAGE)], []
+        code, module = nodes.literal(self.rawtext, self.text), self.env.ref_context.get("py:module") or PACKAGE
+        return [code if self.text in arguments() else link(code, self.env.docname, module)], []
 
 
 class NamesInTables(SphinxTransform):
