@@ -48,7 +48,7 @@ def worst_agreement(record: str) -> float:
     """Give the largest error of a value or gradient in float32, in units in the last place; saturated scores apart."""
     variants = json.loads(record).values()
     return max(
-        error
+        float(error)
         for variant in variants
         for cell, errors in variant["cells"].items()
         if cell.endswith("|normal|float32")
