@@ -152,11 +152,26 @@ def contrast(
 
     Examples
     --------
-    >>> import numpy as np
+    PyTorch, with one positive per row and a learned temperature; then with positives by label, and FlatNCE:
+
+    >>> import torch
     >>> import portable_nce as pnce
-    >>> x = np.asarray([[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]])
-    >>> round(float(pnce.contrast(x, x, objective="info_nce", similarity="neg_sq_euclidean")), 6)
-    0.175136
+    >>> x = torch.randn(256, 128, requires_grad=True)
+    >>> y = torch.randn(256, 128, requires_grad=True)
+    >>> log_temperature = torch.nn.Parameter(torch.tensor(0.07).log())
+    >>> pnce.contrast(x, y, objective="info_nce", temperature=log_temperature.exp()).backward()
+    >>> x.grad.shape, log_temperature.grad.shape
+    (torch.Size([256, 128]), torch.Size([]))
+    >>> pairing = pnce.pairings.labels(torch.randint(10, (256,)))
+    >>> loss = pnce.contrast(x, objective="flat_nce", pairing=pairing, temperature=0.1)
+
+    NumPy, with another similarity:
+
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> a, noise = rng.standard_normal((2, 256, 128)) / 8
+    >>> pnce.contrast(a, a + noise, objective="info_nce", similarity="neg_sq_euclidean")
+    array(1.99249...)
     """
     if isinstance(pairing, str):
         check_choice("pairing", pairing, PAIRINGS)

@@ -207,7 +207,7 @@ def ranking_nce(
     weights: AnyArray | None = None,
     reduction: ReductionName = "mean",
 ) -> ArrayT:
-    r"""Return the loss of ranking (global) noise-contrastive estimation: which of k + 1 samples is the data.
+    r"""Return the ranking (global) NCE loss: the cross-entropy of the data among k + 1 samples.
 
     .. math:: \ell_i = \mathrm{lse}\big(\bar s_i, \bar s_{i1}, \dots, \bar s_{ik}\big) - \bar s_i, \qquad
         \bar s = s - \log q
@@ -255,11 +255,29 @@ def ranking_nce(
 
     Examples
     --------
-    >>> import numpy as np
+    PyTorch, with a language model of 1000 words and 64 words of noise for each context:
+
+    >>> import torch
     >>> import portable_nce as pnce
-    >>> data, noise = np.asarray([-1.0, -0.5]), np.asarray([[-2.0, -1.0], [-3.0, -0.5]])
-    >>> pnce.density.ranking_nce(data, noise, -1.5, -1.5)
-    array(0.79...)
+    >>> logits = torch.randn(256, 1000, requires_grad=True)
+    >>> word = torch.randint(1000, (256,))
+    >>> noise_log_q = torch.rand(1000).log_softmax(dim=0)
+    >>> noise = torch.multinomial(noise_log_q.exp(), 256 * 64, replacement=True).reshape(256, 64)
+    >>> data_scores, noise_scores = logits[torch.arange(256), word], logits.gather(1, noise)
+    >>> pnce.density.ranking_nce(data_scores, noise_scores, noise_log_q[word], noise_log_q[noise]).backward()
+    >>> logits.grad.shape
+    torch.Size([256, 1000])
+
+    NumPy, where data and model are standard normal, and the noise is twice as wide:
+
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> x, z = rng.standard_normal(256), 2.0 * rng.standard_normal((256, 64))
+    >>> value, gradient = pnce.value_and_grad(pnce.density.ranking_nce)(
+    ...     -(x**2) / 2, -(z**2) / 2, -(x**2) / 8, -(z**2) / 8
+    ... )
+    >>> value, gradient.shape
+    (array(3.86667...), (256,))
     """
     log_q = _both(data_log_q, noise_log_q)
     xp, data, noise, q, rest = _enter(data_scores, noise_scores, log_q, mask, weights, reduction)

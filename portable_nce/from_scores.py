@@ -119,10 +119,24 @@ def info_nce(
 
     Examples
     --------
-    >>> import numpy as np
+    PyTorch, with the scores of 64 queries against 512 documents, and several relevant documents per query:
+
+    >>> import torch
     >>> import portable_nce as pnce
-    >>> pnce.from_scores.info_nce(np.asarray([[40.0, 0.0], [0.0, 40.0]]))
-    array(4.248354...e-18)
+    >>> query, document = torch.randn(64, 128, requires_grad=True), torch.randn(512, 128)
+    >>> scores = query @ document.T / 128**0.5
+    >>> relevant = torch.rand(64, 512) < 0.02
+    >>> loss = pnce.from_scores.info_nce(scores, positives=relevant, multi_positive="pooled")
+    >>> loss.backward()
+    >>> query.grad.shape
+    torch.Size([64, 128])
+
+    NumPy; where the positives win by 40 nats, the loss is still exact:
+
+    >>> import numpy as np
+    >>> value, gradient = pnce.value_and_grad(pnce.from_scores.info_nce)(40.0 * np.eye(256))
+    >>> value, gradient.shape
+    (array(1.08333...e-15), (256, 256))
     """
     objective = info_nce_objective(multi_positive=multi_positive)
     return _loss(scores, objective, positives=positives, mask=mask, weights=weights, reduction=reduction)

@@ -150,12 +150,31 @@ def info_nce(
 
     Examples
     --------
-    >>> import numpy as np
+    PyTorch, with a learned temperature:
+
+    >>> import torch
     >>> import portable_nce as pnce
-    >>> query = np.asarray([[1.0, 0.0], [0.0, 1.0]])
-    >>> key = np.asarray([[0.8, 0.6], [0.6, 0.8]])
-    >>> pnce.info_nce(query, key, temperature=0.1)
-    array(0.12692...)
+    >>> query = torch.randn(256, 128, requires_grad=True)
+    >>> key = torch.randn(256, 128, requires_grad=True)
+    >>> log_temperature = torch.nn.Parameter(torch.tensor(0.07).log())
+    >>> loss = pnce.info_nce(query, key, temperature=log_temperature.exp(), symmetric=True)
+    >>> loss.backward()
+    >>> query.grad.shape, log_temperature.grad.shape
+    (torch.Size([256, 128]), torch.Size([]))
+
+    Seven hard negatives per query in place of the other keys; then 512 hard negatives in addition to them:
+
+    >>> loss = pnce.info_nce(query, key, torch.randn(256, 7, 128))
+    >>> loss = pnce.info_nce(query, torch.cat([key, torch.randn(512, 128)]), positives=torch.arange(256))
+
+    NumPy, with both gradients:
+
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> q, noise = rng.standard_normal((2, 256, 128))
+    >>> value, (dq, dk) = pnce.value_and_grad(pnce.info_nce, argnums=(0, 1))(q, q + noise, temperature=0.1)
+    >>> value, dq.shape
+    (array(0.31793...), (256, 128))
     """
     objective = info_nce_objective(multi_positive=multi_positive)
     shared: dict[str, Any] = {
@@ -403,13 +422,26 @@ def cpc(
 
     Examples
     --------
-    >>> import numpy as np
+    PyTorch, with contexts of a recurrent network that predict four steps, by learned projections:
+
+    >>> import torch
     >>> import portable_nce as pnce
-    >>> context = np.asarray([[1.0, 0.0], [0.0, 1.0]])
-    >>> targets = np.asarray([[[1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [1.0, 0.0]]])
-    >>> projections = np.asarray([[[2.0, 0.0], [0.0, 2.0]], [[0.0, 1.0], [1.0, 0.0]]])
-    >>> pnce.cpc(context, targets, projections)
-    array(0.22009...)
+    >>> context = torch.randn(128, 256, requires_grad=True)
+    >>> targets = torch.randn(4, 128, 64, requires_grad=True)
+    >>> projections = torch.nn.Parameter(torch.randn(4, 64, 256) / 16)
+    >>> loss = pnce.cpc(context, targets, projections)
+    >>> loss.backward()
+    >>> context.grad.shape, projections.grad.shape
+    (torch.Size([128, 256]), torch.Size([4, 64, 256]))
+
+    NumPy, where the targets are the contexts plus noise, and cosines replace inner products:
+
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> c = rng.standard_normal((128, 64))
+    >>> z, identity = c + rng.standard_normal((4, 128, 64)), np.stack([np.eye(64)] * 4)
+    >>> pnce.cpc(c, z, identity, similarity="cosine", temperature=0.1)
+    array(0.24403...)
     """
     xp, (context, targets, projections) = enter(context=context, targets=targets, projections=projections)
     check_floating(xp, context=context, targets=targets, projections=projections)
@@ -516,12 +548,26 @@ def clip(
 
     Examples
     --------
-    >>> import numpy as np
+    PyTorch, with a learned scale:
+
+    >>> import torch
     >>> import portable_nce as pnce
-    >>> image = np.asarray([[1.0, 0.0], [0.0, 1.0]])
-    >>> text = np.asarray([[0.8, 0.6], [0.6, 0.8]])
-    >>> pnce.clip(image, text, logit_scale=10.0)
-    array(0.12692...)
+    >>> image = torch.randn(256, 512, requires_grad=True)
+    >>> text = torch.randn(256, 512, requires_grad=True)
+    >>> log_scale = torch.nn.Parameter(torch.tensor(1 / 0.07).log())
+    >>> loss = pnce.clip(image, text, logit_scale=log_scale.exp())
+    >>> loss.backward()
+    >>> image.grad.shape, log_scale.grad.shape
+    (torch.Size([256, 512]), torch.Size([]))
+
+    NumPy, with both gradients:
+
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> x, noise = rng.standard_normal((2, 256, 128))
+    >>> value, (dx, dy) = pnce.value_and_grad(pnce.clip, argnums=(0, 1))(x, x + noise, logit_scale=10.0)
+    >>> value, dx.shape
+    (array(0.31817...), (256, 128))
     """
     enter(image=image, text=text)
     rows, _ = shape_of("image", image, "(N, D)")
@@ -613,14 +659,28 @@ def siglip(
 
     Examples
     --------
-    >>> import numpy as np
+    PyTorch, with a learned scale and bias:
+
+    >>> import torch
     >>> import portable_nce as pnce
-    >>> image = np.asarray([[1.0, 0.0], [0.0, 1.0]])
-    >>> text = np.asarray([[0.8, 0.6], [0.6, 0.8]])
-    >>> pnce.siglip(image, text, logit_scale=10.0, logit_bias=-7.0)
-    array(0.62652...)
-    >>> pnce.siglip(image, text[:1, :], logit_scale=10.0, logit_bias=-7.0, negative_only=True)
-    array(0.81326...)
+    >>> image = torch.randn(256, 512, requires_grad=True)
+    >>> text = torch.randn(256, 512, requires_grad=True)
+    >>> log_scale = torch.nn.Parameter(torch.tensor(10.0).log())
+    >>> bias = torch.nn.Parameter(torch.tensor(-10.0))
+    >>> loss = pnce.siglip(image, text, logit_scale=log_scale.exp(), logit_bias=bias)
+    >>> loss.backward()
+    >>> image.grad.shape, log_scale.grad.shape, bias.grad.shape
+    (torch.Size([256, 512]), torch.Size([]), torch.Size([]))
+
+    NumPy, for 64 images against their texts, and against 192 texts of other images; the two losses add up:
+
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> x, other = rng.standard_normal((64, 128)), rng.standard_normal((192, 128))
+    >>> pnce.siglip(x, x + rng.standard_normal((64, 128)), logit_scale=10.0, logit_bias=-10.0)
+    array(3.03623...)
+    >>> pnce.siglip(x, other, logit_scale=10.0, logit_bias=-10.0, negative_only=True)
+    array(0.01322...)
     """
     enter(image=image, text=text)
     negative_only = check_bool("negative_only", negative_only)

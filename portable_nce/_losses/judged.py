@@ -39,7 +39,7 @@ def distillation(
     precision: Precision | None = None,
     across: Ranks | None = None,
 ) -> ArrayT:
-    r"""Return the cross-entropy of the student's similarities with those of a teacher for targets.
+    r"""Return the cross-entropy of a student's similarities, with a teacher's similarities as targets.
 
     .. math:: \ell_i = -\sum_j t_{ij} \log \mathrm{softmax}_j\, s(q_i, k_j) / \tau, \qquad
         t_{ij} = \mathrm{softmax}_j\, \cos(q'_i, k'_j) / \tau'
@@ -102,11 +102,26 @@ def distillation(
 
     Examples
     --------
-    >>> import numpy as np
+    PyTorch, where a student of 128 features learns from a teacher of 768:
+
+    >>> import torch
     >>> import portable_nce as pnce
-    >>> student, teacher = np.eye(3), np.asarray([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]])
-    >>> pnce.distillation(student, student, teacher, teacher, temperature=1.0, teacher_temperature=0.5)
-    array(0.99923...)
+    >>> query = torch.randn(256, 128, requires_grad=True)
+    >>> key = torch.randn(256, 128, requires_grad=True)
+    >>> teacher_query, teacher_key = torch.randn(2, 256, 768)
+    >>> loss = pnce.distillation(query, key, teacher_query, teacher_key, temperature=0.05, symmetric=True)
+    >>> loss.backward()
+    >>> query.grad.shape
+    torch.Size([256, 128])
+
+    NumPy, with the weights of continuously weighted contrastive learning:
+
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> q, k = rng.standard_normal((2, 64, 32))
+    >>> teacher = rng.standard_normal((64, 128))
+    >>> pnce.distillation(q, k, teacher, teacher, temperature=0.1, teacher_temperature=None)
+    array(5.63367...)
     """
     if teacher_temperature is not None:
         teacher_temperature = check_number("teacher_temperature", teacher_temperature, above=0.0)

@@ -137,11 +137,29 @@ def supcon(
 
     Examples
     --------
-    >>> import numpy as np
+    PyTorch, with a learned temperature; then against a queue of earlier batches:
+
+    >>> import torch
     >>> import portable_nce as pnce
-    >>> embeddings = np.asarray([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0], [0.6, 0.8]])
-    >>> pnce.supcon(embeddings, np.asarray([0, 0, 1, 1]), temperature=0.5)
-    array(0.87071...)
+    >>> embeddings = torch.randn(256, 128, requires_grad=True)
+    >>> labels = torch.randint(10, (256,))
+    >>> log_temperature = torch.nn.Parameter(torch.tensor(0.1).log())
+    >>> pnce.supcon(embeddings, labels, temperature=log_temperature.exp()).backward()
+    >>> embeddings.grad.shape, log_temperature.grad.shape
+    (torch.Size([256, 128]), torch.Size([]))
+    >>> queue = pnce.queue_init(embeddings, size=1024, labels=labels)
+    >>> queue = pnce.queue_push(queue, embeddings, labels=labels)
+    >>> loss = pnce.supcon(torch.randn(256, 128), labels, keys=queue)
+
+    NumPy, with ten classes of embeddings around their centres:
+
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> y = np.arange(250) % 10
+    >>> x = rng.standard_normal((10, 128))[y] + rng.standard_normal((250, 128))
+    >>> value, gradient = pnce.value_and_grad(pnce.supcon)(x, y)
+    >>> value, gradient.shape
+    (array(3.40274...), (250, 128))
     """
     factor = None
     if base_temperature is not None:
@@ -510,7 +528,7 @@ def triplet_from_labels(
     precision: Precision | None = None,
     across: Ranks | None = None,
 ) -> ArrayT:
-    r"""Return the triplet loss of labelled embeddings: an equal label is to be nearer than another, by a margin.
+    r"""Return the triplet loss of labelled embeddings: positives should be nearer than negatives, by a margin.
 
     .. math:: \ell_i = \sum_{p \in P(i)} \sum_{n \in Q(i)} \max(d_{ip} - d_{in} + m, 0), \qquad
         d_{ij} = \lVert z_i - z_j \rVert / \tau
@@ -583,11 +601,27 @@ def triplet_from_labels(
 
     Examples
     --------
-    >>> import numpy as np
+    PyTorch, with the hardest positive and negative of each row; then with semi-hard negatives of unit vectors:
+
+    >>> import torch
     >>> import portable_nce as pnce
-    >>> embeddings = np.asarray([[0.0, 0.0], [0.5, 0.0], [0.0, 0.75]])
-    >>> pnce.triplet_from_labels(embeddings, np.asarray([0, 0, 1]), margin=0.5)
-    array(0.17...)
+    >>> embeddings = torch.randn(128, 64, requires_grad=True)
+    >>> labels = torch.randint(8, (128,))
+    >>> loss = pnce.triplet_from_labels(embeddings, labels, margin=0.3, mining="batch_hard")
+    >>> loss.backward()
+    >>> embeddings.grad.shape
+    torch.Size([128, 64])
+    >>> unit = torch.nn.functional.normalize(embeddings)
+    >>> loss = pnce.triplet_from_labels(unit, labels, mining="semi_hard", average="nonzero")
+
+    NumPy, with eight classes of embeddings around their centres:
+
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> y = np.arange(64) % 8
+    >>> x = rng.standard_normal((8, 32))[y] + rng.standard_normal((64, 32))
+    >>> pnce.triplet_from_labels(x, y, margin=1.0, mining="batch_hard")
+    array(1.37006...)
     """
     return _of_labels(
         embeddings,

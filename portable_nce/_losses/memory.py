@@ -105,12 +105,27 @@ def moco(
 
     Examples
     --------
-    >>> import numpy as np
+    PyTorch, with a queue to which each step appends the keys of the momentum encoder:
+
+    >>> import torch
     >>> import portable_nce as pnce
-    >>> query = np.asarray([[1.0, 0.0], [0.0, 1.0]])
-    >>> key = np.asarray([[0.8, 0.6], [0.6, 0.8]])
-    >>> pnce.moco(query, key, np.asarray([[0.6, -0.8], [-1.0, 0.0]]), temperature=0.5)
-    array(0.37324...)
+    >>> query, key = torch.randn(256, 128, requires_grad=True), torch.randn(256, 128)
+    >>> queue = pnce.queue_init(key, size=4096)
+    >>> queue = pnce.queue_push(queue, torch.randn(256, 128))  # of an earlier step
+    >>> loss = pnce.moco(query, key, queue, temperature=0.2)
+    >>> loss.backward()
+    >>> queue = pnce.queue_push(queue, key)
+    >>> query.grad.shape, int(queue.valid.sum())
+    (torch.Size([256, 128]), 512)
+
+    NumPy, with an array of earlier keys:
+
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> q, noise = rng.standard_normal((2, 256, 128))
+    >>> value, gradient = pnce.value_and_grad(pnce.moco)(q, q + noise, rng.standard_normal((1024, 128)))
+    >>> value, gradient.shape
+    (array(0.12103...), (256, 128))
     """
     return against_queue(
         query,
@@ -350,12 +365,27 @@ def nnclr(
 
     Examples
     --------
-    >>> import numpy as np
+    PyTorch, with a queue as the support set, and each view contrasted with neighbours of the other:
+
+    >>> import torch
     >>> import portable_nce as pnce
-    >>> view_a = np.asarray([[1.0, 0.0], [0.0, 1.0]])
-    >>> view_b = np.asarray([[0.8, 0.6], [0.6, 0.8]])
-    >>> pnce.nnclr(view_a, view_b, np.asarray([[0.96, 0.28], [0.28, 0.96], [-1.0, 0.0]]))
-    array(0.22...)
+    >>> view_a = torch.randn(256, 128, requires_grad=True)
+    >>> view_b = torch.randn(256, 128, requires_grad=True)
+    >>> support = pnce.queue_push(pnce.queue_init(view_a, size=4096), torch.randn(1024, 128))
+    >>> loss = (pnce.nnclr(view_a, view_b, support) + pnce.nnclr(view_b, view_a, support)) / 2
+    >>> loss.backward()
+    >>> support = pnce.queue_push(support, view_a)
+    >>> view_a.grad.shape, int(support.valid.sum())
+    (torch.Size([256, 128]), 1280)
+
+    NumPy, with an array as the support set, and the gradient to the second view:
+
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> a, b, c = rng.standard_normal((64, 32)) + 0.5 * rng.standard_normal((3, 64, 32))
+    >>> value, gradient = pnce.value_and_grad(pnce.nnclr, argnums=1)(a, b, c)
+    >>> value, gradient.shape
+    (array(0.13327...), (64, 32))
     """
     check_choice("negatives", negatives, NEGATIVES)
     symmetric = check_bool("symmetric", symmetric)

@@ -84,15 +84,26 @@ def matryoshka(
 
     Examples
     --------
-    >>> import numpy as np
+    PyTorch, with InfoNCE on the first 32, 64 and all 128 features:
+
+    >>> import torch
     >>> import portable_nce as pnce
-    >>> x = np.asarray([[1.0, 0.0, 0.0], [1.0, 2.0, 0.0]])
-    >>> loss = pnce.matryoshka(pnce.info_nce, [2, 3], weights=[0.5, 1.0])
+    >>> query = torch.randn(256, 128, requires_grad=True)
+    >>> key = torch.randn(256, 128, requires_grad=True)
+    >>> loss = pnce.matryoshka(pnce.info_nce, [32, 64, 128], weights=[0.25, 0.5, 1.0])
     >>> loss
-    <matryoshka of info_nce, widths (2, 3), weights (0.5, 1.0)>
-    >>> value, gradient = pnce.value_and_grad(loss)(x, x, temperature=0.5)
-    >>> value
-    array(0.42891...)
+    <matryoshka of info_nce, widths (32, 64, 128), weights (0.25, 0.5, 1.0)>
+    >>> loss(query, key, temperature=0.05).backward()
+    >>> query.grad.shape
+    torch.Size([256, 128])
+
+    NumPy, with a loss of labels:
+
+    >>> import numpy as np
+    >>> x, y = np.random.default_rng(0).standard_normal((256, 128)), np.arange(256) % 8
+    >>> value, gradient = pnce.value_and_grad(pnce.matryoshka(pnce.supcon, [64, 128]))(x, y)
+    >>> value, gradient.shape
+    (array(12.26249...), (256, 128))
     """
     return _Matryoshka(loss, widths, weights, arrays)
 

@@ -106,12 +106,26 @@ def two_tower(
 
     Examples
     --------
-    >>> import numpy as np
+    PyTorch, with the ids of the items and the probabilities with which the batch draws them:
+
+    >>> import torch
     >>> import portable_nce as pnce
-    >>> user, item = np.eye(3), 2.0 * np.eye(3)
-    >>> views = np.asarray([8, 8, 2])  # of the items 7, 7 and 4
-    >>> pnce.two_tower(user, item, ids=np.asarray([7, 7, 4]), log_q=np.log(views / 18))
-    array(0.31026...)
+    >>> user = torch.randn(256, 64, requires_grad=True)
+    >>> tower, popularity = torch.nn.Linear(32, 64), torch.rand(1000).softmax(dim=0)
+    >>> ids = torch.multinomial(popularity, 256, replacement=True)
+    >>> item = tower(torch.randn(1000, 32)[ids])
+    >>> loss = pnce.two_tower(user, item, ids=ids, log_q=popularity[ids].log(), temperature=0.1)
+    >>> loss.backward()
+    >>> user.grad.shape, tower.weight.grad.shape
+    (torch.Size([256, 64]), torch.Size([64, 32]))
+
+    NumPy, with 512 further items, drawn uniformly:
+
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> q, noise = rng.standard_normal((2, 256, 64))
+    >>> pnce.two_tower(q, q + noise, rng.standard_normal((512, 64)), similarity="cosine", temperature=0.1)
+    array(0.95985...)
     """
     further = {
         "negative_candidates": negative_candidates,

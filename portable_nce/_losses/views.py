@@ -98,12 +98,27 @@ def nt_xent(
 
     Examples
     --------
-    >>> import numpy as np
+    PyTorch, with a learned temperature; then with four views of each sample:
+
+    >>> import torch
     >>> import portable_nce as pnce
-    >>> view_a = np.asarray([[1.0, 0.0], [0.0, 1.0]])
-    >>> view_b = np.asarray([[0.8, 0.6], [0.6, 0.8]])
-    >>> pnce.nt_xent(view_a, view_b)
-    array(0.96680...)
+    >>> view_a = torch.randn(256, 128, requires_grad=True)
+    >>> view_b = torch.randn(256, 128, requires_grad=True)
+    >>> log_temperature = torch.nn.Parameter(torch.tensor(0.1).log())
+    >>> loss = pnce.nt_xent(view_a, view_b, temperature=log_temperature.exp())
+    >>> loss.backward()
+    >>> view_a.grad.shape, log_temperature.grad.shape
+    (torch.Size([256, 128]), torch.Size([]))
+    >>> loss = pnce.nt_xent(view_a, view_b, *torch.randn(2, 256, 128), multi_positive="each")
+
+    NumPy, with both gradients:
+
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> a, noise = rng.standard_normal((2, 256, 128))
+    >>> value, (da, db) = pnce.value_and_grad(pnce.nt_xent, argnums=(0, 1))(a, a + noise)
+    >>> value, da.shape
+    (array(0.55053...), (256, 128))
     """
     return _of_views(
         (view_a, view_b, *further_views),
@@ -198,12 +213,25 @@ def flat_nce(
 
     Examples
     --------
-    >>> import numpy as np
+    PyTorch, with 1024 further negatives, and with NT-Xent as the measure of progress:
+
+    >>> import torch
     >>> import portable_nce as pnce
-    >>> view_a = np.asarray([[1.0, 0.0], [0.0, 1.0]])
-    >>> view_b = np.asarray([[0.8, 0.6], [0.6, 0.8]])
-    >>> pnce.flat_nce(view_a, view_b)
-    array(-0.18528...)
+    >>> view_a = torch.randn(64, 128, requires_grad=True)
+    >>> view_b = torch.randn(64, 128, requires_grad=True)
+    >>> loss = pnce.flat_nce(view_a, view_b, keys=torch.randn(1024, 128), temperature=0.2)
+    >>> loss.backward()
+    >>> view_a.grad.shape
+    torch.Size([64, 128])
+    >>> progress = pnce.nt_xent(view_a.detach(), view_b.detach(), temperature=0.2)
+
+    NumPy; the detached form is always 1, with the same gradient:
+
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> a, noise = rng.standard_normal((2, 64, 128))
+    >>> pnce.flat_nce(a, a + noise), pnce.flat_nce(a, a + noise, form="detach")
+    (array(-1.94630...), array(1.))
     """
     return _of_views(
         (view_a, view_b),
@@ -288,12 +316,26 @@ def dcl(
 
     Examples
     --------
-    >>> import numpy as np
+    PyTorch, with a learned temperature, and a weight for each pair:
+
+    >>> import torch
     >>> import portable_nce as pnce
-    >>> view_a = np.asarray([[1.0, 0.0], [0.0, 1.0]])
-    >>> view_b = np.asarray([[0.8, 0.6], [0.6, 0.8]])
-    >>> pnce.dcl(view_a, view_b)
-    array(-0.18528...)
+    >>> view_a = torch.randn(256, 128, requires_grad=True)
+    >>> view_b = torch.randn(256, 128, requires_grad=True)
+    >>> log_temperature = torch.nn.Parameter(torch.tensor(0.1).log())
+    >>> loss = pnce.dcl(view_a, view_b, temperature=log_temperature.exp(), weights=torch.rand(256))
+    >>> loss.backward()
+    >>> view_a.grad.shape, log_temperature.grad.shape
+    (torch.Size([256, 128]), torch.Size([]))
+
+    NumPy, with both gradients:
+
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> a, noise = rng.standard_normal((2, 256, 128))
+    >>> value, (da, db) = pnce.value_and_grad(pnce.dcl, argnums=(0, 1))(a, a + noise)
+    >>> value, da.shape
+    (array(-0.37689...), (256, 128))
     """
     return _of_views(
         (view_a, view_b),
@@ -488,12 +530,25 @@ def hcl(
 
     Examples
     --------
-    >>> import numpy as np
+    PyTorch, with β = 2; then the debiased loss, which has β = 0:
+
+    >>> import torch
     >>> import portable_nce as pnce
-    >>> view_a = np.asarray([[1.0, 0.0], [0.0, 1.0]])
-    >>> view_b = np.asarray([[0.8, 0.6], [0.6, 0.8]])
-    >>> pnce.hcl(view_a, view_b)
-    array(0.95369...)
+    >>> view_a = torch.randn(256, 128, requires_grad=True)
+    >>> view_b = torch.randn(256, 128, requires_grad=True)
+    >>> loss = pnce.hcl(view_a, view_b, beta=2.0, tau_plus=0.1)
+    >>> loss.backward()
+    >>> view_a.grad.shape
+    torch.Size([256, 128])
+    >>> loss = pnce.hcl(view_a, view_b, beta=0.0, tau_plus=0.1)
+
+    NumPy; with β = 0 and τ⁺ = 0 the loss is `nt_xent`:
+
+    >>> import numpy as np
+    >>> rng = np.random.default_rng(0)
+    >>> a, noise = rng.standard_normal((2, 256, 128))
+    >>> pnce.hcl(a, a + noise, beta=0.0, tau_plus=0.0), pnce.nt_xent(a, a + noise, temperature=0.5)
+    (array(4.85772...), array(4.85772...))
     """
     bounded = resolve(similarity).unit
 
