@@ -326,13 +326,18 @@ def table(found: dict[str, Numbers], what: Callable[[Numbers], Numbers], *, sign
     return "\n".join(lines)
 
 
+def folded(rows: str) -> str:
+    """Hide a table behind a line to click on, on GitHub and on the site."""
+    return f"<details>\n<summary>Show the table</summary>\n\n{rows}\n\n</details>"
+
+
 def tables(found: dict[str, Numbers]) -> str:
     """The three tables, each under its heading."""
     parts = (
         "## Bias: mean estimate minus truth, nats (± deviation over seeds)",
         table(found, bias, signed=True),
         "## Variance over steps, nats² (mean over seeds)",
-        table(found, variance),
+        folded(table(found, variance)),
         "## Mean squared error, nats² (mean over seeds)",
         table(found, squared_error),
     )
@@ -404,74 +409,73 @@ def draw(found: dict[str, Numbers], output: Path) -> None:
 
 
 DOCUMENT = """\
-# Every estimator of mutual information against the truth
+# Mutual-information estimators on correlated Gaussians
+
+- **`info_nce` never exceeds log {batch} = {ceiling:.2f} nats.** At 10 nats its bias is {info_bias:+.2f} with a learned
+  critic and {best_bias:+.2f} with the best one.
+- **`{winner}` has the least squared error of the learned lower bounds** at 10 nats: {winner_error} nats²;
+  `info_nce` has {info_error}.
+- **`smile` is nearest of all learned estimators** at 10 nats ({smile_bias:+.2f}). It is not a bound: the sign of its
+  error is unknown.
+- **An anchor normalises the scores.** At {levels} nats, the mean of its scores is off by
+  {plug_bias}, without a ceiling. It is not a bound.
+- **`fdv` needs a bounded critic.** At 10 nats its bias is {cosine_bias} with a cosine critic and {fdv_bias} with an
+  unbounded one.
 
 ![Estimates over time, one panel an estimator](gaussians.png)
 
-`python benchmarks/gaussians.py` made this page and its picture.
+## What was measured
 
-## What is shown
+`python benchmarks/gaussians.py` writes this page and its picture. The setting is section 3 of Poole et al. (2019),
+[On Variational Bounds of Mutual Information](https://arxiv.org/abs/1905.06922), shortened.
 
-The setting of Poole et al. (2019), [On Variational Bounds of Mutual Information](https://arxiv.org/abs/1905.06922),
-section 3, shortened: x and y are Gaussian in {dimension} dimensions, each coordinate of y correlated with its own of x,
-so that the mutual information is known. It steps from 2 to 10 nats, {steps} steps of {batch} fresh pairs a level. Every
-estimate is of pairs that the critic has not been trained on yet, so that an estimate above the truth is the
-estimator's doing and not overfitting.
+| | |
+|---|---|
+| data | Gaussian x and y in {dimension} dimensions; coordinate i of y is correlated with coordinate i of x |
+| true information | steps from 2 to 10 nats |
+| training | {steps} steps of {batch} fresh pairs a level, a fifth of the paper's; Adam at {rate} |
+| critic | separable, g(x, y) = f(x) · h(y); f and h have two hidden layers of {hidden} units and {embedding} outputs |
+| seeds | three, of pairs and weights; the same for all estimators; the picture shows the first |
+| numbers | from the last {counted} steps of a level; each estimate is made before the critic is trained on its pairs |
 
-The critics are separable, g(x, y) = f(x) · h(y): two networks of two hidden layers of {hidden} units and {embedding}
-outputs, trained by Adam at {rate}. (The paper also has joint critics, of x and y concatenated, which take more than ten
-times as long.) All estimators see the same pairs and start from the same weights. Three seeds, of pairs and weights;
-the picture shows the first.
+The column "bound" holds in expectation over the batches, for any critic.
 
-- `tuba` and `interpolated` learn their log-baseline, a network of x; `flo` learns u, a network of x and y.
-- "dual, alternating" is the optimisation of the FlatNCE lemma as it stands: u by `bounds.dual_critic` in closed form, a
-  constant for the step of g on `bounds.dual` that follows. "dual, other negatives for u" is the same with u from the
-  samples of y of the batch before, and the positive included (`include_positive=True`).
-- "anchor" is `bounds.info_nce_anchor`, and "mean of scores" its `form="plug_in"`: the mean of the scores of the pairs,
-  which are trained to be log ratios. "info_nce, mean of scores" is the same mean of InfoNCE's scores, for comparison.
-- "cosine critic" has f and h of unit length, and temperature {temperature}; no score is beyond ±{largest:g}.
-- "best critic" and "known density" are given the true densities and learn nothing.
+| name | meaning |
+|---|---|
+| `tuba`, `interpolated` | log-baseline learned by a network of x |
+| `flo` | u learned by a network of x and y |
+| dual, alternating | u from `bounds.dual_critic`, held constant while g takes a step on `bounds.dual` |
+| dual, other negatives for u | u from the y of the batch before, with `include_positive=True` |
+| anchor | `bounds.info_nce_anchor` |
+| anchor, mean of scores | the same with `form="plug_in"`: the mean of scores trained to be log ratios |
+| info_nce, mean of scores | the mean of InfoNCE's scores, for comparison |
+| cosine critic | f and h of unit length, temperature {temperature}; scores within ±{largest:g} |
+| best critic, known density | given the true densities; nothing is learned |
 
-The column "bound" says what an estimator is in expectation over the batches, for any critic.
+## Other results
 
-## What was found
+- `nwj`, `tuba` and `flo` are not limited by log {batch}, but their training collapses and recovers repeatedly: bias
+  {nwj_bias}, {tuba_bias} and {flo_bias} at 10 nats. `mine` has {mine_bias}. `dv`, which a finite batch biases upwards,
+  has {dv_bias}.
+- The mean of InfoNCE's scores is off by {raw_bias}, because they may contain any
+  function of x. The mean with an anchor has a variance of {plug_variance:.2f} nats² at 10 nats. The bound with an
+  anchor has InfoNCE's ceiling: bias {anchor_bias:+.2f}.
+- `js_mi` is often near and sometimes far below: at 10 nats {js_median:+.2f} in the median, {js_bias} in the mean. Its
+  gradient does not limit the exponentials in its value.
+- `fdv` and "dual, alternating" have the same gradient. Near log {batch} the positive wins against all negatives of a
+  typical batch, and larger scores increase `-mean(u)` without limit. `fdv` stays a lower bound; `-mean(u)` is no bound
+  and has a median of {flat_median} at 10 nats.
+- With other negatives for u, alternating gives a lower bound of low variance, bias {fresh_bias} at 10 nats. Without the
+  positive in u it diverges (not shown).
+- A lower bound can look like an upper one. `nwj` with the best critic is unbiased, but its median at 10 nats is
+  {nwj_best_median:+.2f} from the truth. Its variance exceeds (e²ᴵ − 1) / ({batch} · {others}) = {nwj_variance} nats²,
+  from batches so rare that {counted} steps contain hardly any; {nwj_seen} nats² were measured.
+- `club` exceeds the truth by dρ² / (1 − ρ²) − I in theory, {club_theory:.2f} at 10 nats; measured {club_bias:+.2f}.
+  `leave_one_out` exceeds it by {loo_bias:+.2f}.
 
-- **`info_nce` never exceeds log {batch} = {ceiling:.2f}**, whatever is learned: with the best critic there is, its bias
-  at 10 nats is {best_bias:+.2f}, with the learned one {info_bias:+.2f}. There is nothing left to train.
-- **Of the lower bounds that learn, the one with the least squared error at 10 nats is `{winner}`**
-  ({winner_error} nats²; `info_nce` {info_error}). `nwj`, `tuba` and `flo` are not held by log {batch}, but their
-  variance is felt in the training, which collapses and recovers again and again: at 10 nats they are off by {nwj_bias},
-  {tuba_bias} and {flo_bias}. `mine`, off by {mine_bias}, fares no better; `dv`, which a finite batch
-  pushes up, is off by {dv_bias}.
-- **`smile` comes nearest of those that learn, and is not a bound**: it ends at {smile_bias:+.2f} at 10 nats, and no
-  theory says on which side of the truth, or how far.
-- **An anchor normalises the scores.** At {levels} nats, their mean over the pairs is off by
-  {plug_bias}, without a ceiling, and with a variance of {plug_variance:.2f} nats² at
-  10 nats. The mean of InfoNCE's scores, which may hold any function of x, is off by
-  {raw_bias}. Neither is a bound. The bound that goes with the anchor has InfoNCE's
-  ceiling: it is off by {anchor_bias:+.2f} at 10 nats.
-- **`js_mi` is often near and at times far below**: nothing in its gradient holds down the exponentials in its value.
-  Over the last steps at 10 nats it is off by {js_median:+.2f} in the median, and by {js_bias} in the mean.
-- **FlatNCE's gradient wants a bounded critic.** `fdv` and "dual, alternating" have the same gradient, and follow it out
-  of the picture once the information is near log {batch}: the positive then wins against all negatives of a typical
-  batch, and scaling all scores up makes `-mean(u)` larger without end. `fdv` stays a lower bound, a useless one;
-  `-mean(u)`, which is no bound, says {flat_median} at 10 nats (median). With the cosine critic, as in FlatCLR, `fdv`
-  behaves like `info_nce`.
-- **The alternating optimisation works if u has negatives of its own**: it is a lower bound then, of little variance,
-  and off by {fresh_bias} at 10 nats. Without the positive in u, it runs away as well (not shown).
-- **A lower bound can look like an upper one.** `nwj` with the best critic is unbiased, and yet its median at 10 nats is
-  {nwj_best_median:+.2f} from the truth. Its variance exceeds (e²ᴵ − 1) / ({batch} · {others}), which is {nwj_variance}
-  nats² there, and comes from batches so rare that {counted} steps hold hardly any; {nwj_seen} nats² is what was seen.
-- **Upper bounds**: `club` should exceed the truth by dρ² / (1 − ρ²) − I, {club_theory:.2f} at 10 nats, and does by
-  {club_bias:+.2f}; `leave_one_out` by {loo_bias:+.2f}, about as much as `info_nce` falls short.
-
-## What is not shown
-
-Joint critics; data that are not Gaussian; convergence, since {steps} steps a level are a fifth of the paper's. The
-numbers rank the estimators for this budget, and in no other sense. Those of `nwj`, `tuba`, `mine`, `flo` and `js_mi`
-depend on when the collapses come: a rounding error is enough to move them, and the deviation over the seeds says by how
-much. All numbers are of the last {counted} steps of a level; means and variances of heavy tails, as those of `js_mi`
-and `fdv`, depend on single steps.
+Limits: no joint critics, no data other than Gaussian, no training to convergence. The ranking holds for this budget.
+Results of `nwj`, `tuba`, `mine`, `flo` and `js_mi` depend on when collapses occur, which a rounding error can change.
+Means and variances of `js_mi` and `fdv` depend on single steps.
 
 {tables}
 
@@ -500,6 +504,8 @@ def document(found: dict[str, Numbers]) -> str:
             "flo_bias": "flo",
             "js_bias": "js_mi",
             "fresh_bias": "dual, other negatives for u",
+            "fdv_bias": "fdv",
+            "cosine_bias": "fdv, cosine critic",
         }.items()
     }
     rho = correlation(LEVELS[-1])

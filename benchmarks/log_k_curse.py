@@ -685,6 +685,11 @@ def common_table(results: Results) -> str:
     return "\n".join(lines)
 
 
+def folded(table: str) -> str:
+    """Hide a table behind a line to click on, on GitHub and on the site."""
+    return f"<details>\n<summary>Show the table</summary>\n\n{table}\n\n</details>"
+
+
 def tables(results: Results) -> str:
     """All tables, each under its heading."""
     parts = (
@@ -692,25 +697,25 @@ def tables(results: Results) -> str:
         by_size(results, lambda course: spread(course.retrieval)),
         untrained(results.plan),
         "## Linear probe: accuracy on 400 digits held out, %",
-        by_size(results, lambda course: spread(course.classified)),
+        folded(by_size(results, lambda course: spread(course.classified))),
         "## Differences of retrieval, seed by seed, percentage points",
         differences(results),
-        "## Retrieval with a moving average of each digit (SogCLR), %",
+        "## Retrieval of SogCLR, with a moving average for each digit, %",
         memory_table(results),
         f"## Retrieval after more epochs, K = {LONGER}, %",
         longer_table(results),
         "## Margin in the last quarter of the training, nats",
-        by_size(results, lambda course: f"{median(late(course), 'margin'):.1f}"),
+        folded(by_size(results, lambda course: f"{median(late(course), 'margin'):.1f}")),
         "## Gradient error in the last quarter of the training",
-        by_size(results, lambda course: short(median(late(course), "error"))),
+        folded(by_size(results, lambda course: short(median(late(course), "error")))),
         "## Positives whose score has a gradient of exactly zero, in the last quarter of the training, %",
-        by_size(results, lambda course: short(100 * mean(late(course), "zero"))),
-        f"## One batch of {MEMORISED} memorised, each by its own loss: after {results.plan.memorising} steps",
+        folded(by_size(results, lambda course: short(100 * mean(late(course), "zero")))),
+        f"## One batch of {MEMORISED} memorised: each loss after {results.plan.memorising} steps",
         own_table(results),
-        "## The same scores for all, on FlatNCE's way: gradient error of a row (positives with gradient zero)",
+        "## The same scores for all, along FlatNCE's training: gradient error of a row (positives with gradient zero)",
         common_table(results),
         stopped(results),
-        f"Float64 against 50 digits, worst entry of all these gradients: {short(results.saturations[GUIDE].doubt)}.",
+        f"Largest relative error of the exact gradients against 50 digits: {short(results.saturations[GUIDE].doubt)}.",
         versions(),
     )
     return "\n\n".join(parts) + "\n"
@@ -724,10 +729,10 @@ def untrained(plan: Plan) -> str:
 
 
 def stopped(results: Results) -> str:
-    """How often nothing was learned at all."""
+    """The largest share of steps without a gradient."""
     all_courses = [*results.courses.values(), *(one.own for one in results.saturations.values())]
     most = max(course.zero_steps for course in all_courses)
-    return f"Steps at which the gradient was zero in every entry: {100 * most:.2g} % at most, of all trainings above."
+    return f"Steps with a gradient of zero in every entry, at most, in any training above: {100 * most:.2g} %."
 
 
 def versions() -> str:

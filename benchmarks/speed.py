@@ -219,10 +219,10 @@ TITLES: Final = {
     "dcl": "DCL (N views in all)",
     "flat_nce": "FlatNCE (N views in all)",
     "moco_memory": "MoCo with a queue of 128 N valid keys, constant",
-    "nnclr": "NNCLR with a support of N, its search included",
+    "nnclr": "NNCLR with a support of N, search included",
     "three_views": "NT-Xent of three views (N in all)",
     "dclw": "DCLW (N views in all)",
-    "moco_v3": "MoCo v3 with constant keys, beside two InfoNCE",
+    "moco_v3": "MoCo v3 with constant keys, against two InfoNCE",
 }
 
 
@@ -258,17 +258,17 @@ def page(results: Sequence[Mapping[str, Any]], device: str) -> str:
     """Write the measured part of the page."""
     machine = f"{processor()}, {os.cpu_count()} cores" if device == "cpu" else gpu()
     reading = (
-        "Milliseconds, the median of the rounds; in parentheses the ratio to the roofline of the same library (for JAX,"
-        " torch's), the median of the ratios of each round. Float32; value and all gradients. Relatives of InfoNCE are"
-        " compared with InfoNCE of their shape instead.\n"
+        "Times are milliseconds for value and all gradients in float32, the median of the rounds. In parentheses is the"
+        " ratio to the roofline of the same library (for JAX, torch's), the median over the rounds. Tables without a"
+        " roofline compare with InfoNCE of the same shape.\n"
     )
     last = max(result["day"] for result in results)
     measured = f"{last}: {machine}, Python {platform.python_version()}, {versions()}"
-    parts = [f"Measured on {measured}.\n", reading]
+    parts = ["## Measurements\n", f"Measured on {measured}.\n", reading]
     before = [r for r in results if r["day"] != last]
     if before:
         listed = ", ".join(f"{TITLES[r['loss']].partition(' (')[0]} {r['rows']} × {r['width']}" for r in before)
-        parts.append(f"Of days before, and of the code and the roofline as they were then: {listed}.\n")
+        parts.append(f"Measured on earlier days, with the code and the roofline of then: {listed}.\n")
     for loss, title in TITLES.items():
         own = sorted((r for r in results if r["loss"] == loss), key=lambda r: (r["width"], r["rows"]))
         if own:

@@ -324,59 +324,52 @@ def draw(found: Found, steps: list[int], output: Path) -> None:
 
 
 DOCUMENT = """\
-# A toy language: who finds the density, and who is normalised by itself
+# Density estimators on a toy language
+
+- **Only `local_nce` is normalised by itself.** Its log Z starts at {start:.1f} and ends within {local:.3f} of 0; the
+  deviation over contexts is {local_std_few:.3f} (k = {few}) and {local_std_many:.3f} (k = {many}).
+- **`ranking_nce` finds the density but not log Z.** KL(p ‖ model) is {ranking_few:.4f} nats with k = {few} and
+  {ranking_many:.4f} with k = {many}. `local_nce` has {local_few:.4f} and {local_many:.4f}, the exact softmax
+  {exact:.4f}.
+- **`sampled_softmax` with the positive included is `ranking_nce`.** The gradients are equal; the divergences differ by
+  at most {twins:.1g} nats.
+- **Scores trained without q need `density.recover_log_prob`.** They approach log p / q, whose softmax is
+  {ratio:.2f} nats from p. Recovered, they are as near as the others.
+- **`local_nce` and `negative_sampling` train more slowly.** Within 100 steps `local_nce` has log Z near 0 and the
+  unigram distribution, {unigram_divergence:.2f} nats from p. It stays there longer with k = {many} than with k = {few}.
 
 ![Distance from the truth, and log Z, over time](toy_language.png)
 
-`python benchmarks/toy_language.py` made this page and its picture.
+## What was measured
 
-## What is shown
+`python benchmarks/toy_language.py` writes this page and its picture.
 
-A Markov chain over {words} words. The next word x, given the last word c, follows Zipf's law tilted by a random
-bilinear term of rank {rank}: p(x | c) ∝ exp(tilt(x, c)) / x, the words being numbered from 1. All probabilities are
-known. The entropy of the unigram distribution, which is the noise q, is {unigram_entropy:.2f} nats; that of a word with
-its context known is {entropy:.2f}, averaged over the text. The divergence of the unigram distribution from p(x | c) is
-{unigram_divergence:.2f} nats, averaged over the contexts as below.
+| | |
+|---|---|
+| language | a Markov chain over {words} words: p(x \\| c) ∝ exp(tilt(x, c)) / x, with x from 1 |
+| tilt | random, bilinear, of rank {rank} |
+| noise q | the unigram distribution |
+| entropy | {unigram_entropy:.2f} nats unigram, {entropy:.2f} nats given the context |
+| model | s(x, c) = u(c) · v(x) + b(x), vectors of {length} numbers; can be exact (rank {rank}, one more for log Z(c)) |
+| training | Adam, {steps} steps of {chains} bigrams, learning rate {rate} falling to 0 |
+| seeds | three texts; the table shows mean (lowest to highest); all estimators share text, noise and first weights |
 
-The model is s(x, c) = u(c) · v(x) + b(x) with vectors of {length} numbers, trained by Adam for {steps} steps of
-{chains} bigrams. It can be exact: rank {rank} for the tilt, one more for log Z(c). Three texts (seeds); the language is
-the same, and in each seed all estimators see the same text and the same noise and start from the same model. In the
-table, the mean over the seeds with the lowest and the highest; in the picture, the band on the left is that range, on
-the right the deviation over contexts.
+- KL(p ‖ model) is exact, with the model's softmax over all words. All contexts count equally.
+- log Z is `density.self_normalization` over all words: 0 if e^s sums to one without division.
+- "recovered" applies `density.recover_log_prob` to the same scores: it adds log q and normalises.
+- Bands in the picture are the range over seeds on the left and the deviation over contexts on the right.
 
-- KL(p ‖ model) is exact, with the model's softmax over all words, averaged over the contexts; a context that is rare in
-  the text counts as much as a frequent one.
-- log Z is `density.self_normalization` over all words: 0 for a model whose e^s sums to one without being divided.
-- "recovered" reads the same trained scores by `density.recover_log_prob`, which adds log q and normalises.
-
-## What was found
+## Results
 
 {table}
 
-- **`local_nce` alone is normalised by itself.** It starts at log Z = {start:.1f} like the others and ends within
-  {local:.3f} of 0 on average. Contexts deviate by {local_std_few:.3f} (k = {few}) and {local_std_many:.3f}
-  (k = {many}).
-- **The ranking losses and the exact softmax find the density and leave log Z where the optimiser took it**: adding a
-  function of the context changes nothing in them.
-- **`sampled_softmax` with the positive included is `ranking_nce`**: the losses differ by what no parameter moves, the
-  gradients are equal. Over all checkpoints, seeds and k, the divergences differ by {twins:.1g} nats at most.
-- **Without q the scores are no density, but become one**: they head for log p / q, whose softmax is {ratio:.2f} nats
-  from p, worse than the unigram distribution alone. Recovered, they are as near as the others. The same holds for
-  `negative_sampling`, whose log Z also ends where theory puts it: at its optimum {theory_few:.2f} for k = {few} and
-  {theory_many:.2f} for k = {many}, found {found_few:.2f} and {found_many:.2f}.
-- **What ten times the noise buys at the end** is a third of the divergence of ranking NCE ({ranking_few:.4f} and
-  {ranking_many:.4f} nats; exact softmax {exact:.4f}), and less of that of local NCE ({local_few:.4f} and
-  {local_many:.4f}), which is ahead with k = {few} and behind with k = {many}.
-- **On the way there, the losses that decide sample by sample are slower**: within a hundred steps `local_nce` has log Z
-  near 0 and the unigram distribution, {unigram_divergence:.2f} nats from the truth, and stays there for a while, with
-  k = {many} longer than with k = {few}; `negative_sampling` does likewise. Why, this experiment does not tell: loss,
-  starting point and optimiser all have a part in it.
+- Ranking losses and the softmax leave log Z arbitrary: adding a function of the context does not change them.
+- `negative_sampling` also trains without q. In theory its log Z is {theory_few:.2f} for k = {few} and {theory_many:.2f}
+  for k = {many}; measured {found_few:.2f} and {found_many:.2f}.
 
-## What is not shown
-
-How these losses compare where the model cannot be exact, with noise that is far from the data, with a vocabulary where
-the exact softmax is out of reach, or with other step sizes: one learning rate ({rate}, falling to 0) for all. What
-remains at the end is the finite text and the optimiser's, not the estimators' limit. Time is not compared.
+Limits: a model that can be exact, noise near the data, a small vocabulary and one learning rate. The remaining
+divergence comes from the finite text and the optimiser. Time is not compared. The experiment does not tell why some
+losses are slower.
 
 {versions}
 """
