@@ -108,7 +108,7 @@ def test_torch_sharded_tensors_are_refused(mesh: Any) -> None:
 
 
 @pytest.mark.parametrize("name", mostly_full(LOSSES))
-@blocks
+@pytest.mark.parametrize("block_size", [2, pytest.param(None, marks=pytest.mark.full)])
 def test_jax_compiles_a_loss_once(name: str, block_size: int | None, caplog: pytest.LogCaptureFixture) -> None:
     """Without jit, in a loop: parts that are made for each call are found to be those of the last."""
     call = Call(name, block_size=block_size)
@@ -165,7 +165,7 @@ def test_jax_second_derivatives_of_distances(name: pnce.typing.SimilarityName) -
 LEARNED = [name for name in dict.fromkeys((*WAYS, *EACH)) if name in LOSSES and LOSSES[name].parameters]
 
 
-@pytest.mark.parametrize("name", mostly_full(LEARNED))
+@pytest.mark.parametrize("name", mostly_full(LEARNED, [*WAYS, "clip"]))
 def test_jax_differentiates_by_a_python_number(name: str) -> None:
     """JAX passes a rule for a derivative its own class of numbers instead of an array."""
     call = Call(name, block_size="auto")
