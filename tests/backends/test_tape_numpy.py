@@ -250,6 +250,7 @@ EXTRA: dict[str, tuple[tuple[Any, ...], ...]] = {
         *[(Fixed(np.asarray([True, False])), MATRIX, 0), (Fixed(np.asarray([True, False, True])), MATRIX)],
         *[(Fixed(np.asarray([1, 0])), MATRIX, 1), (VECTOR > 0, VECTOR)],
     ),
+    "stack": (([np.asarray(0.5), 1.0],), ([MATRIX, OTHER.tolist()],)),
     "full_like": ((MATRIX, VECTOR), (Fixed(MATRIX), np.asarray(0.5))),
     "tensordot": ((CUBE, CUBE + 1.0, ((0, 1), (0, 1))), (CUBE, CUBE + 1.0, 3), (MATRIX, OTHER, 0)),
     **dict.fromkeys(("dot", "inner"), ((MATRIX, 2.0), (CUBE, CUBE + 1.0), (CUBE, CUBE.transpose(1, 2, 0) + 1.0))),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import importlib
+import itertools
 import math
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -440,24 +440,25 @@ def part_of(pairing: pnce.pairings.Pairing, rows: np.ndarray, columns: np.ndarra
 @pytest.mark.parametrize("library", ["numpy"])
 @pytest.mark.parametrize("block_size", [None, "auto", 1, 2, 5])
 @pytest.mark.parametrize("cuts", [(0, 12), (0, 1, 12), (0, 5, 6, 9, 12), (0, 4, 8, 12)], ids=str)
-@pytest.mark.parametrize("objective", OBJECTIVES)
-@pytest.mark.parametrize("pairing", PAIRINGS)
+@pytest.mark.parametrize(
+    "kind", [*itertools.product(PAIRINGS, OBJECTIVES)], ids=", ".join
+)  # all pairs, in short runs too
 def test_the_rows_of_a_matrix_may_be_given_in_parts(
-    pairing: str, objective: str, cuts: tuple[int, ...], block_size: Any, library: str
+    kind: tuple[str, str], cuts: tuple[int, ...], block_size: Any, library: str
 ) -> None:
     """Some rows against the columns of all: losses and gradients add up to those of the whole matrix.
 
     Of several views, a part has the rows of some samples in each view, and the columns come part by part, its own
     first.
     """
-    asarray = importlib.import_module(library).asarray
+    asarray, (pairing, objective) = importlib.import_module(library).asarray, kind
     chosen = PAIRINGS[pairing]()
     views = {"two views": 2, "three views": 3}.get(pairing, 1)
     n_rows = 12 * views
     n_columns = 20 if "queue" in pairing else {"labels": 15, "explicit": 15}.get(pairing, n_rows)
     rng = np.random.default_rng(3)
     x, y = rng.normal(size=(n_rows, 3)), rng.normal(size=(n_columns, 3))
-    numbers = [np.concatenate([np.arange(a, b) + 12 * k for k in range(views)]) for a, b in pairwise(cuts)]
+    numbers = [np.concatenate([np.arange(a, b) + 12 * k for k in range(views)]) for a, b in itertools.pairwise(cuts)]
     order = np.concatenate(numbers) if n_columns == n_rows else np.arange(n_columns)
 
     def loss(own: np.ndarray, first: int) -> Any:
@@ -495,7 +496,7 @@ def test_the_rows_of_a_matrix_may_be_given_in_parts(
 @pytest.mark.parametrize("objective", ["info_nce", "logistic"])
 @pytest.mark.parametrize("pairing", ["diagonal", "two views", "three views"])
 def test_every_library_sweeps_parts(pairing: str, objective: str, block_size: Any, library: str) -> None:
-    test_the_rows_of_a_matrix_may_be_given_in_parts(pairing, objective, (0, 5, 6, 12), block_size, library)
+    test_the_rows_of_a_matrix_may_be_given_in_parts((pairing, objective), (0, 5, 6, 12), block_size, library)
 
 
 @pytest.mark.internals

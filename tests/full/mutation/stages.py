@@ -35,7 +35,7 @@ STAGES: Final = {
         *(f"--variant={variant}" for variant in HOST),
     ),
     "modules": ("tests/modules/test_torch.py", "tests/modules/test_jax.py", "-k", "not compile"),
-    "laws": ("tests/laws/test_hardening.py", "tests/laws/test_arguments.py"),
+    "laws": tuple(f"tests/laws/test_{name}.py" for name in ("hardening", "arguments", "wrong_calls")),
     "transforms": ("tests/laws/test_transforms.py", "-k", f"not {' and not '.join(SLOW)} and ({' or '.join(SOME)})"),
 }
 """What pytest runs, one stage after the other; only what survives a stage goes on to the next."""
