@@ -176,8 +176,11 @@ def test_torch_compile_writes_code_of_its_own() -> None:
     close(backward(torch.compile(call, fullgraph=True), call.torch(requires_grad=True)), call.expected())
 
 
+LARGE = "info_nce", "clip", "siglip", "supcon", "triplet_from_labels"
+
+
 @pytest.mark.internals
-@pytest.mark.parametrize("name", mostly_full(["info_nce", "clip", "siglip", "supcon", "triplet_from_labels"]))
+@pytest.mark.parametrize("name", mostly_full(LARGE, ["info_nce", "siglip"]))
 def test_torch_compile_of_a_large_batch_is_cut_into_blocks(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     torch.compiler.reset()
     monkeypatch.setattr(tiling, "_COMPILED_ENTRIES", 300)
@@ -383,7 +386,7 @@ def test_jax_export_of_a_symbolic_batch(name: str) -> None:
         close([value, *gradients], one.expected())
 
 
-@each_way
+@pytest.mark.parametrize("name", mostly_full(WAYS, ["info_nce", "relic", "nt_xent three views", "siglip", "triplet"]))
 @blocks
 def test_jax_vmap_jvp_and_second_order(name: str, block_size: int | None) -> None:
     """Forward over reverse, and reverse over reverse, are what torch gives of the dense loss."""

@@ -186,7 +186,9 @@ TRANSFORMED = {
 }
 
 
-@pytest.mark.parametrize("transformed", ["grad", "export", pytest.param("vmap", marks=pytest.mark.full)])
+@pytest.mark.parametrize(
+    "transformed", ["grad", *(pytest.param(name, marks=pytest.mark.full) for name in ("vmap", "export"))]
+)
 def test_the_first_call_of_a_process_may_be_a_transformed_one(run: Callable[[str], Any], transformed: str) -> None:
     kind = "Buffer" if transformed == "export" else "Parameter"
     code = (
