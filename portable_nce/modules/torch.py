@@ -215,9 +215,9 @@ class Loss(nn.Module):
 
     def _given(self, name: str) -> Any:
         """Return an option as it was given, or its default."""
-        default = inspect.signature(self.function).parameters[name].default
-        registered = {**self._parameters, **self._buffers}
-        return registered[name] if name in self.registered else self.options.get(name, default)
+        if name in self.registered:
+            return {**self._parameters, **self._buffers, **self._modules}[name]
+        return self.options[name] if name in self.options else inspect.signature(self.function).parameters[name].default
 
     def _value(self, *arrays: Any, **options: Any) -> Tensor:
         """Return the loss of the function's arguments.
@@ -234,10 +234,9 @@ class Loss(nn.Module):
         Tensor
             What the function returns.
         """
-        given = {**self.options, **{name: getattr(self, name) for name in self.registered}}
+        given = {**self.options, **{name: self._given(name) for name in self.registered}}
         if self.log_scale is not None and self.scaled is not None:
-            scale = self._learned_scale(self.log_scale)
-            given[self.scaled] = 1.0 / scale if self.scaled == "temperature" else scale
+            given[self.scaled] = self._in_use(self.scaled)
         given.update(options)
         value: Tensor = self.function(*map(_plain, arrays), **{name: _plain(x) for name, x in given.items()})
         return value

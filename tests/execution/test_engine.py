@@ -428,6 +428,10 @@ OBJECTIVES: dict[str, Any] = {
 }
 
 
+KINDS = [*itertools.product(PAIRINGS, OBJECTIVES)]
+"""All pairs, each of which counts as a value in a short run."""
+
+
 def part_of(pairing: pnce.pairings.Pairing, rows: np.ndarray, columns: np.ndarray) -> pnce.pairings.Pairing:
     """The pairing of some rows of a matrix with all columns in some order."""
     return pairing.with_arrays(
@@ -440,9 +444,7 @@ def part_of(pairing: pnce.pairings.Pairing, rows: np.ndarray, columns: np.ndarra
 @pytest.mark.parametrize("library", ["numpy"])
 @pytest.mark.parametrize("block_size", [None, "auto", 1, 2, 5])
 @pytest.mark.parametrize("cuts", [(0, 12), (0, 1, 12), (0, 5, 6, 9, 12), (0, 4, 8, 12)], ids=str)
-@pytest.mark.parametrize(
-    "kind", [*itertools.product(PAIRINGS, OBJECTIVES)], ids=", ".join
-)  # all pairs, in short runs too
+@pytest.mark.parametrize("kind", KINDS, ids=", ".join)
 def test_the_rows_of_a_matrix_may_be_given_in_parts(
     kind: tuple[str, str], cuts: tuple[int, ...], block_size: Any, library: str
 ) -> None:

@@ -248,6 +248,9 @@ def test_temperature_and_scale_in_use(temperature: Any) -> None:
         assert torch.as_tensor(loss.temperature).item() == pytest.approx(0.5)
         assert torch.as_tensor(loss.logit_scale).item() == pytest.approx(2.0)
     assert all(loss.temperature.requires_grad for loss in learned)
+    x = torch.eye(4)
+    compiled: Any = torch.compile(fixed, fullgraph=True, backend="eager")
+    torch.testing.assert_close(compiled(x, x), fixed(x, x))
     assert InfoNCE().temperature == 0.07
 
 

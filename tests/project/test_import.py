@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from calls import mostly_full
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -132,7 +134,7 @@ FIRST_CALLS = """if True:
 """
 """A process without a call as yet, with tensors of one class everywhere."""
 
-TENSORS = [*(pytest.param(kind, marks=pytest.mark.full) for kind in ("Tensor", "Parameter")), "Own"]
+TENSORS = mostly_full(["Tensor", "Parameter", "Own"], ["Own"])
 
 
 @pytest.mark.parametrize("kind", TENSORS)
@@ -186,9 +188,7 @@ TRANSFORMED = {
 }
 
 
-@pytest.mark.parametrize(
-    "transformed", ["grad", *(pytest.param(name, marks=pytest.mark.full) for name in ("vmap", "export"))]
-)
+@pytest.mark.parametrize("transformed", mostly_full(TRANSFORMED, ["grad"]))
 def test_the_first_call_of_a_process_may_be_a_transformed_one(run: Callable[[str], Any], transformed: str) -> None:
     kind = "Buffer" if transformed == "export" else "Parameter"
     code = (

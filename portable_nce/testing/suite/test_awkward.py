@@ -86,9 +86,9 @@ AWKWARD_SCORES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "a row without a positive": (of_scores(CLEAN, mask=all_but((1, 1)), weights=[1.0, 0.5, 2.0]), {}),
     # By far more than the exponential can hold.
     "won, lost and tied": (of_scores([*[[1e4, -1e4, 0.0]] * 2, [1e4] * 3], positives=[0, 1, 2]), {}),
-    "positives only": (of_scores(CLEAN, positives=filled(True, 3, 3)), {}),  # noqa: FBT003
+    "positives only": (of_scores(CLEAN, positives=filled(True, 3, 3)), {}),
     # Without a positive or a negative in any row: nothing.
-    "everything masked": (of_scores(CLEAN, mask=filled(False, 3, 3)), {}),  # noqa: FBT003
+    "everything masked": (of_scores(CLEAN, mask=filled(False, 3, 3)), {}),
     "no positive": (of_scores(CLEAN, mask=all_but((0, 0), (1, 1), (2, 2))), {}),
     "no negative": (of_scores(CLEAN, mask=[[i == j for j in range(3)] for i in range(3)]), {}),
     "one column": (of_scores([[1.0], [-2.0], [3.0]], positives=[0, 0, 0]), {}),

@@ -105,7 +105,7 @@ def with_further(case: Case) -> Iterator[tuple[dict[str, Nested], list[str]]]:
         yield given | further, [*further]
     if loss.laws and "mask" in free:
         length = lengths(N, D, loss.views)
-        mask = filled(True, *(length[axis] for axis in loss.mask))  # noqa: FBT003  (what is repeated)
+        mask = filled(True, *(length[axis] for axis in loss.mask))
         yield {**given, "mask": mask}, ["mask"]
     if case.loss.startswith("from_scores.") and "positives" in free:
         yield {**given, "positives": [*range(N)]}, ["positives"]
@@ -192,7 +192,7 @@ def embeddings(variant: Variant, rows: int = N, features: int = D, dtype: str | 
 
 def truths(variant: Variant, *shape: int) -> Any:
     """Make an array of True."""
-    return variant.array(filled(True, *shape))  # noqa: FBT003  (what is repeated)
+    return variant.array(filled(True, *shape))
 
 
 def classes(variant: Variant, rows: int = N) -> Any:

@@ -272,7 +272,7 @@ def test_nothing_is_left(variant: Variant, name: str, block_size: int | None) ->
     arrays, options = inputs_of(variant, name), options_of(name, block_size)
     lost: list[dict[str, Any]] = [{"weights": variant.floats([0.0] * N)}]
     if not LOSSES[name].keywords:
-        lost.append({"mask": variant.array(filled(False, *mask_of(name)))})  # noqa: FBT003  (what is repeated)
+        lost.append({"mask": variant.array(filled(False, *mask_of(name)))})
     for further in lost:
         for reduction in ("mean", "sum"):
             value, gradients = value_and_gradients(name, {**arrays, **further}, reduction=reduction, **options)
@@ -313,7 +313,7 @@ def test_scores_that_take_no_part(variant: Variant, name: str, dirt: float, dtyp
 def test_a_mask_of_prototypes_leaves_the_keys(variant: Variant, name: str, block_size: int | None) -> None:
     """The InfoNCE term of ProtoNCE, which the mask does not reach."""
     arrays = inputs_of(variant, name)
-    mask = variant.array(filled(False, *mask_of(name)))  # noqa: FBT003  (what is repeated)
+    mask = variant.array(filled(False, *mask_of(name)))
     value, gradients = value_and_gradients(name, arrays, mask=mask, block_size=block_size)
     assert_finite(variant, value, gradients)
     if name == "proto_nce key":
