@@ -12,6 +12,7 @@ their list of packages changes. ``.nox/cache`` keeps what JAX has compiled. Dele
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import re
@@ -49,6 +50,14 @@ COVERAGE_FLOOR: Final = 95.0
 """Percent of the lines, and of the branches, that the tests of portable_nce/ and of backends/ must reach."""
 
 PYPROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+REPOSITORY: Final = (
+    "{GITHUB_SERVER_URL}/{GITHUB_REPOSITORY}".format_map(os.environ)
+    if "GITHUB_REPOSITORY" in os.environ
+    else PYPROJECT["project"].get("urls", {}).get("Source", "")
+)
+"""The address of the repository: that of GitHub's workflow, or that of the metadata, if it is there."""
 
 
 def group(name: str) -> tuple[str, ...]:
@@ -104,6 +113,7 @@ ENVIRONMENTS: Final[Mapping[str, tuple[str, ...]]] = {
         *ARRAYS,
         TORCH,
         *extras("jax", "mlx", "demo"),
+        *group("conda"),
         *group("docstrings"),
         *group("lint"),
         *group("mutation"),
@@ -566,20 +576,22 @@ def chosen(options: Sequence[str]) -> str:
 def release(session: nox.Session) -> None:
     """Build what is published, check it, install the wheel in a new environment and run the demo there.
 
-    ``--tag v0.1.0``: the tag that it gets, which must be the version, with a date in the changelog. ``--repository
-    https://github.com/OWNER/NAME``: where links of the metadata and of the README lead; on GitHub it is known.
+    ``--repository https://github.com/OWNER/NAME``: adds its links and badges to a copy of the tree, and writes the
+    recipe for conda-forge; on GitHub it is known. ``--email name@example.org``: the address of the authors. ``--fill``
+    writes both into this checkout and stops. ``--tag v0.1.0``: the tag of the release, which must be the version, with
+    a date in the changelog.
     """
-    parser = argparse.ArgumentParser(prog="nox -s release --")
-    parser.add_argument("--tag")
-    server, name = (os.environ.get(f"GITHUB_{key}", "") for key in ("SERVER_URL", "REPOSITORY"))
-    parser.add_argument("--repository", default=f"{server}/{name}" if server and name else "")
-    options = parser.parse_args(session.posargs)
+    options = release_options(session.posargs)
+    if options.fill:
+        fill_in(ROOT, options.repository, options.email)
+        return
     tree, dist = WORK / "release" / "tree", WORK / "release" / "dist"
     shutil.rmtree(WORK / "release", ignore_errors=True)
     leave_out = ".git", ".nox", ".venv", ".*_cache", "__pycache__", "*.egg-info", "build", "dist"
     shutil.copytree(ROOT, tree, ignore=shutil.ignore_patterns(*leave_out))
     if options.repository:
-        add_addresses(tree, options.repository, options.tag or "main")
+        fill_in(tree, options.repository, options.email)
+        make_links_absolute(tree / "README.md", options.repository, options.tag or "main")
     tools = environment(session, "release", project=False)
     tools.run("python", "-m", "build", "--no-isolation", "--outdir", str(dist), str(tree), silent=True)
     files = sorted(dist.iterdir())
@@ -594,6 +606,8 @@ def release(session: nox.Session) -> None:
         heading = next(line for line in (tree / "CHANGELOG.md").open(encoding="utf-8") if line.startswith("## "))
         if not re.fullmatch(rf"## \[{re.escape(version)}\] - \d{{4}}-\d\d-\d\d\n", heading):
             session.error(f"CHANGELOG.md: expected {version} and a date at the top, got {heading.strip()!r}")
+    if options.repository:
+        (WORK / "release" / "recipe.yaml").write_text(recipe(files[1], options.repository), encoding="utf-8")
     shutil.rmtree(WORK / "env" / "released", ignore_errors=True)
     user = environment(session, "released", project=False)
     user.install(f"{wheel}[demo]")
@@ -604,31 +618,146 @@ def release(session: nox.Session) -> None:
     print("\n".join(f"{path.stat().st_size / 1024:6.0f} KiB  {path}" for path in files))
 
 
-def add_addresses(tree: Path, repository: str, revision: str) -> None:
-    """Add what only a repository with an address has: the links of the metadata, and absolute ones in the README.
-
-    The index of packages shows the README without the tree beside it, so that relative links lead nowhere there.
-    """
-    owner, name = repository.rstrip("/").rsplit("/", maxsplit=2)[1:]
-    urls = {
-        "Documentation": f"https://{owner}.github.io/{name}/",
-        "Source": repository,
-        "Issues": f"{repository}/issues",
-        "Changelog": f"{repository}/blob/{revision}/CHANGELOG.md",
+def release_options(arguments: Sequence[str]) -> argparse.Namespace:
+    """Read the options of `release`."""
+    forms = {
+        "repository": (r"https://github\.com/[\w-]+/(?!.*\.git$)[\w.-]+", "https://github.com/OWNER/NAME"),
+        "email": (r"[\w.+-]+@[\w-]+(\.[\w-]+)+", "name@example.org"),
+        "tag": (r"v\d+\.\d+\.\d+\w*", "v and the version, such as v0.1.0"),
     }
-    with (tree / "pyproject.toml").open("a", encoding="utf-8") as file:
-        file.write("\n".join(["", "[project.urls]", *(f'{key} = "{url}"' for key, url in urls.items()), ""]))
-    with (tree / "CITATION.cff").open("a", encoding="utf-8") as file:
-        file.write(f"repository-code: {repository}\n")
+    parser = argparse.ArgumentParser(prog="nox -s release --")
+    parser.add_argument("--fill", action="store_true")
+    for option in forms:
+        parser.add_argument(f"--{option}")
+    parser.set_defaults(repository=REPOSITORY or None)
+    options = parser.parse_args(arguments)
+    for option, (pattern, form) in forms.items():
+        value = getattr(options, option)
+        required = options.fill and option == "repository"
+        if (required or value is not None) and not re.fullmatch(pattern, value or ""):
+            parser.error(f"--{option}: expected {form}, got {value}")
+    return options
+
+
+def fill_in(tree: Path, repository: str, email: str | None = None) -> None:
+    """Write the address of the repository, and that of the authors, wherever a published project has them."""
+    owner, name = repository.rsplit("/", maxsplit=2)[1:]
+    project, authors = PYPROJECT["project"]["name"], PYPROJECT["project"]["authors"][0]["name"]
+    site, runs = site_of(repository), f"{repository}/actions/workflows"
+    badges = f"""\
+[![version](https://img.shields.io/pypi/v/{project})]({repository}/releases)
+[![Python](https://img.shields.io/pypi/pyversions/{project})]({repository}/blob/main/pyproject.toml)
+[![tests]({runs}/test.yml/badge.svg)]({runs}/test.yml)
+[![documentation]({runs}/docs.yml/badge.svg)]({site})
+[![licence](https://img.shields.io/github/license/{owner}/{name})]({repository}/blob/main/LICENSE)
+"""
+    urls = f"""\
+[project.urls]
+Documentation = "{site}"
+Source = "{repository}"
+Issues = "{repository}/issues"
+Changelog = "{repository}/blob/main/CHANGELOG.md"
+"""
+    pip = f'python -m pip install "{project}[torch]"  # or [jax], [mlx], [cupy], [numpy]; or without brackets'
+    clone = rf'^python -m pip install "(?:\.|{project})\[torch\]"  # .*$'
+    places = [  # each in one place, whether it was filled before or not
+        ("README.md", rf"\A# {NAME}\n\n(?:(?:\[!\[.*\n)+\n)?", f"# {NAME}\n\n{badges}\n"),
+        ("README.md", clone, pip),
+        ("docs/index.md", clone, pip),
+        ("pyproject.toml", r"(?:^\[project\.urls\]\n(?:\w.*\n)+\n)?^\[project\.opt", f"{urls}\n[project.opt"),
+        ("CITATION.cff", r"(?:^rep.*\nurl.*\n)?^key", f"repository-code: {repository}\nurl: {site}\nkey"),
+        ("SECURITY.md", r"--repo [\w./-]+", f"--repo {owner}/{name}"),
+    ]
+    if email is not None:
+        report, private = "**Report a vulnerability**", r"\*\*Report a vulnerability\*\*(?:, or by e-mail to <\S+>)?"
+        places += [
+            ("pyproject.toml", r"^authors = .*$", f'authors = [{{ name = "{authors}", email = "{email}" }}]'),
+            ("CITATION.cff", rf'(?<=  - name: "{authors}"\n)(?:    email.*\n)?', f"    email: {email}\n"),
+            ("SECURITY.md", private, f"{report}, or by e-mail to <{email}>"),
+            ("CODE_OF_CONDUCT.md", private, f"{report}, or by e-mail to <{email}>"),
+        ]
+    for file, pattern, text in places:
+        page = (tree / file).read_text(encoding="utf-8")
+        filled, count = re.subn(pattern, text, page, flags=re.MULTILINE)
+        if count != 1:
+            raise ValueError(f"{file}: expected one place of the form {pattern!r}, got {count}")
+        (tree / file).write_text(filled, encoding="utf-8")
+
+
+def site_of(repository: str) -> str:
+    """Give the address of the pages of a repository on GitHub."""
+    owner, name = repository.rsplit("/", maxsplit=2)[1:]
+    return f"https://{owner}.github.io/{name}/"
+
+
+def make_links_absolute(page: Path, repository: str, revision: str) -> None:
+    """Make the links of the README absolute: the index of packages shows it without the tree beside it."""
 
     def absolute(link: re.Match[str]) -> str:
         picture, text, target = link.groups()
         kind = "raw" if picture else "tree" if (ROOT / target).is_dir() else "blob"
         return f"{picture}[{text}]({repository}/{kind}/{revision}/{target})"
 
-    readme = (tree / "README.md").read_text(encoding="utf-8")
     relative = re.compile(r"(!?)\[([^]]*)\]\((?![a-z]+:|#)([^)\s]+)\)")
-    (tree / "README.md").write_text(relative.sub(absolute, readme), encoding="utf-8")
+    page.write_text(relative.sub(absolute, page.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+def recipe(sdist: Path, repository: str) -> str:
+    """Write the recipe for conda-forge, in the format of rattler-build, from pyproject.toml and the sdist."""
+    project = PYPROJECT["project"]
+    lines = {
+        key: "\n".join(f"    - {re.sub('(?=[<>=~!])', ' ', requirement, count=1)}" for requirement in requirements)
+        for key, requirements in (("host", PYPROJECT["build-system"]["requires"]), ("run", project["dependencies"]))
+    }
+    return f"""\
+schema_version: 1
+
+context:
+  version: "{sdist.name.removesuffix(".tar.gz").split("-")[1]}"
+  python_min: "{project["requires-python"].removeprefix(">=")}"
+
+package:
+  name: {project["name"]}
+  version: ${{{{ version }}}}
+
+source:
+  url: {repository}/releases/download/v${{{{ version }}}}/{NAME}-${{{{ version }}}}.tar.gz
+  sha256: {hashlib.sha256(sdist.read_bytes()).hexdigest()}
+
+build:
+  number: 0
+  noarch: python
+  script: ${{{{ PYTHON }}}} -m pip install . -vv --no-deps --no-build-isolation
+
+requirements:
+  host:
+    - python ${{{{ python_min }}}}.*
+    - pip
+{lines["host"]}
+  run:
+    - python >=${{{{ python_min }}}}
+{lines["run"]}
+
+tests:
+  - python:
+      imports:
+        - {NAME}
+        - {NAME}.backends
+      pip_check: true
+      python_version:
+        - ${{{{ python_min }}}}.*
+        - "*"
+
+about:
+  homepage: {repository}
+  summary: {project["description"]}
+  license: {project["license"]}
+  license_file: {project["license-files"][0]}
+
+extra:
+  recipe-maintainers:
+    - {repository.split("/")[-2]}
+"""
 
 
 # The end of a run
@@ -699,7 +828,9 @@ def catalogue(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", tags=FULL)
 def docs(session: nox.Session) -> None:
-    """Run the gallery and build the site in .nox/docs; options of Sphinx after ``--``: ``-D plot_gallery=0`` is fast.
+    """Run the gallery and build the site in .nox/docs; options of Sphinx after ``--``.
+
+    ``-D plot_gallery=0`` is fast. ``-b linkcheck`` follows the links that leave the site, and needs the network.
 
     A warning is an error: a public name without a page or without a docstring, a broken link inside the site, a script
     of the gallery that fails.
@@ -711,7 +842,20 @@ def docs(session: nox.Session) -> None:
     options = "-b", "html", "--nitpicky", "--fail-on-warning", "--keep-going", "--quiet", *session.posargs
     env = {"OMP_NUM_THREADS": "1"}  # the arrays of the gallery are small
     writer.run("python", "-m", "sphinx", *options, str(source), str(site), env=env)
+    if REPOSITORY and (ROOT / ".git").exists():
+        tags = str(session.run("git", "tag", silent=True, external=True)).split()
+        (site / "switcher.json").write_text(json.dumps(versions(tags, site_of(REPOSITORY)), indent=1), encoding="utf-8")
     print(f"The site is {site / 'index.html'}")
+
+
+def versions(tags: Sequence[str], site: str) -> list[dict[str, Any]]:
+    """List main and the releases, newest first, for the theme's switcher of versions."""
+    numbers = [tag[1:] for tag in tags if re.fullmatch(r"v\d+\.\d+\.\d+", tag)]
+    numbers.sort(key=lambda number: [int(part) for part in number.split(".")], reverse=True)
+    listed: list[dict[str, Any]] = [{"version": number, "url": f"{site}{number}/"} for number in ("dev", *numbers)]
+    for newest in listed[1:2]:
+        newest |= {"name": f"{newest['version']} (stable)", "url": f"{site}stable/", "preferred": True}
+    return listed
 
 
 def outcomes(path: Path) -> dict[str, float]:

@@ -9,13 +9,16 @@ from typing import Any
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE / "_ext"))
-sys.path += [str(HERE.parent / folder) for folder in ("benchmarks", "examples", "tests/plugin/metered")]
 
 import portable_nce  # noqa: E402  (after the path)
 
 project = "portable_nce"
 author = copyright = "The portable_nce authors"  # noqa: A001  (the name that Sphinx reads)
-version = release = portable_nce.__version__
+
+REPOSITORY = os.environ.get("GITHUB_REPOSITORY", "")  # owner/name, set by GitHub Actions
+REVISION = os.environ.get("GITHUB_SHA", "main")
+TAGGED = os.environ.get("GITHUB_REF_TYPE") == "tag"
+version = release = portable_nce.__version__ if TAGGED or not REPOSITORY else "dev"
 
 extensions = [
     "myst_parser",
@@ -61,6 +64,7 @@ sphinx_gallery_conf: dict[str, Any] = {
     "within_subsection_order": "FileNameSortKey",
     "doc_module": ("portable_nce",),
     "backreferences_dir": None,
+    "image_srcset": ["2x"],
     "abort_on_example_error": True,
     "download_all_examples": False,
     "show_memory": False,
@@ -78,14 +82,23 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_show_sourcelink = False
 html_copy_source = False
-html_baseurl = os.environ.get("DOCS_URL", "")
 html_context = {"default_mode": "auto"}
 html_sidebars: dict[str, list[str]] = {"index": []}
 
-REPOSITORY = os.environ.get("GITHUB_REPOSITORY", "")  # owner/name, set by GitHub Actions
-REVISION = os.environ.get("GITHUB_SHA", "main")
 repository_url = f"https://github.com/{REPOSITORY}" if REPOSITORY else ""
 repository_revision = REVISION
+
+# With an address, the site offers its other versions. `nox -s docs` makes the list of them, which they share.
+
+SITE = "https://{}.github.io/{}".format(*REPOSITORY.split("/")) if REPOSITORY else ""
+html_baseurl = f"{SITE}/{'stable' if TAGGED else 'dev'}/" if SITE else ""
+addressed: dict[str, Any] = {
+    "github_url": repository_url,
+    "switcher": {"json_url": f"{SITE}/switcher.json", "version_match": release},
+    "check_switcher": False,  # building the site needs no network
+    "show_version_warning_banner": True,
+    "navbar_end": ["version-switcher", "theme-switcher", "navbar-icon-links"],
+}
 
 html_theme_options: dict[str, Any] = {
     "header_links_before_dropdown": 5,
@@ -96,5 +109,5 @@ html_theme_options: dict[str, Any] = {
     "footer_end": ["theme-version"],
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
-    **({"github_url": repository_url} if repository_url else {}),
+    **(addressed if SITE else {}),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import email.parser
+import importlib.metadata
 import re
 import shutil
 import subprocess
@@ -10,7 +11,7 @@ import sys
 import tarfile
 import zipfile
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
@@ -26,19 +27,24 @@ NOT_SOURCE = shutil.ignore_patterns(
 )
 
 
+ADDRESS, EMAIL = "https://github.com/owner/name", "authors@example.org"
+
+
 class Distribution(NamedTuple):
-    """The files of a wheel and of an sdist, without the sdist's own top folder, and the wheel's metadata."""
+    """The files of a wheel and of an sdist, without the sdist's own top folder, the wheel's metadata, and the sdist."""
 
     wheel: set[str]
     sdist: set[str]
     metadata: Message
+    archive: Path
 
 
 @pytest.fixture(scope="module")
-def distribution(tmp_path_factory: pytest.TempPathFactory) -> Distribution:
-    """Build wheel and sdist from a copy of the tree, the wheel by way of the sdist."""
+def distribution(noxfile: Any, tmp_path_factory: pytest.TempPathFactory) -> Distribution:
+    """Build wheel and sdist from a copy of the tree with addresses, the wheel by way of the sdist."""
     folder = tmp_path_factory.mktemp("distribution")
     shutil.copytree(ROOT, folder / "tree", ignore=NOT_SOURCE)
+    noxfile.fill_in(folder / "tree", ADDRESS, EMAIL)
     # Without isolation: the environment holds setuptools, so nothing is downloaded here.
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder / "dist"), str(folder / "tree")]
     result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
@@ -51,7 +57,7 @@ def distribution(tmp_path_factory: pytest.TempPathFactory) -> Distribution:
         text = archive.read(metadata).decode()
     with tarfile.open(sdist) as archive:
         sources = {str(PurePosixPath(*PurePosixPath(item.name).parts[1:])) for item in archive if item.isfile()}
-    return Distribution(files, sources, email.parser.Parser().parsestr(text))
+    return Distribution(files, sources, email.parser.Parser().parsestr(text), sdist)
 
 
 def sources(folder: str) -> set[str]:
@@ -89,6 +95,77 @@ def test_the_metadata_says_what_the_package_is_and_needs(distribution: Distribut
     requirements = metadata.get_all("Requires-Dist", [])
     assert [requirement for requirement in requirements if "extra ==" not in requirement] == ["array-api-compat>=1.15"]
     assert {"numpy", "torch", "jax", "cupy", "mlx", "demo", "test"} <= set(metadata.get_all("Provides-Extra", []))
+
+
+def test_the_metadata_has_the_addresses(distribution: Distribution) -> None:
+    metadata = distribution.metadata
+    assert metadata["Author-email"] == f"The portable_nce authors <{EMAIL}>"
+    urls = dict(url.split(", ") for url in metadata.get_all("Project-URL", []))
+    assert urls.pop("Documentation") == "https://owner.github.io/name/"
+    assert set(urls) == {"Source", "Issues", "Changelog"}
+    assert all(url.startswith(ADDRESS) for url in urls.values())
+    title, _, badges, _ = metadata.get_payload().split("\n", maxsplit=3)  # type: ignore[union-attr]
+    assert (title, badges.startswith("[![PyPI](")) == ("# portable_nce", True)
+
+
+def test_filling_in_the_addresses_again_changes_nothing(noxfile: Any, tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    contacts = {"CITATION.cff", "CODE_OF_CONDUCT.md", "SECURITY.md", "pyproject.toml"}
+    for name in (*contacts, "README.md", "docs/index.md"):
+        shutil.copy(ROOT / name, tmp_path / name)
+
+    def fill(repository: str, address: str | None) -> dict[str, str]:
+        noxfile.fill_in(tmp_path, repository, address)
+        return {path.name: path.read_text(encoding="utf-8") for path in tmp_path.rglob("*.*")}
+
+    first = fill(ADDRESS, EMAIL)
+    assert {name for name, text in first.items() if EMAIL in text} == contacts
+    assert fill(ADDRESS, EMAIL) == first
+    assert fill(ADDRESS, None) == first
+    assert fill("https://github.com/other/place", "else@example.org") != first
+    assert fill(ADDRESS, EMAIL) == first
+    (tmp_path / "README.md").write_text("# Another title\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"README\.md: expected one place of the form"):
+        fill(ADDRESS, EMAIL)
+
+
+@pytest.mark.full
+def test_the_recipe_for_conda_builds(
+    distribution: Distribution, noxfile: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From a channel with this interpreter and packages of its environment: no network."""
+    import rattler_build as rb
+
+    monkeypatch.setenv("RATTLER_CACHE_DIR", str(tmp_path / "cache"))
+    channel, python, platform = tmp_path / "channel", tmp_path / "python", rb.RenderConfig().target_platform
+    (python / "bin").mkdir(parents=True)
+    interpreter = Path(sys.executable).resolve()
+    (python / "bin" / "python").symlink_to(interpreter)
+    (python / "pyvenv.cfg").write_text(f"home = {interpreter.parent}\n", encoding="utf-8")  # or it would see its own
+    version = ".".join(map(str, sys.version_info[:3]))
+    rb.assemble_package("python", version, platform, "0", channel / platform, files_dir=python)
+    for name in ("pip", "setuptools", "array-api-compat"):
+        found = importlib.metadata.distribution(name)
+        paths = [path for path in found.files or () if not {"..", "__pycache__"} & set(path.parts)]
+        files = [rb.FileEntry.from_paths(str(found.locate_file(path)), f"site-packages/{path}") for path in paths]
+        target = channel / "noarch"
+        rb.assemble_package(
+            name, found.version, "noarch", "0", target, files=files, depends=["python"], noarch="python"
+        )
+    text = noxfile.recipe(distribution.archive, ADDRESS)
+    text = re.sub(r"url: https://.*\.tar\.gz", f"url: {distribution.archive.as_uri()}", text)
+    text = re.sub(r'python_min: ".*"', 'python_min: "{}.{}"'.format(*sys.version_info), text)
+    (tmp_path / "recipe").mkdir()
+    (tmp_path / "recipe" / "recipe.yaml").write_text(text, encoding="utf-8")
+    recipe = rb.Stage0Recipe.from_file(tmp_path / "recipe" / "recipe.yaml")
+    tested = rb.ToolConfiguration(test_strategy="native")
+    (result,) = recipe.run_build(output_dir=channel, channels=[], tool_config=tested)
+    assert "all tests passed!" in "\n".join(result.log)
+    package = rb.Package.from_file(result.packages[0])
+    assert (package.name, package.version, package.noarch) == ("portable-nce", portable_nce.__version__, "python")
+    assert "array-api-compat >=1.15" in package.depends
+    built = {path.removeprefix("site-packages/") for path in package.files if ".dist-info/" not in path}
+    assert built == {path for path in distribution.wheel if ".dist-info/" not in path}
 
 
 @pytest.mark.parametrize(
