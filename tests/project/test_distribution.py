@@ -105,7 +105,7 @@ def test_the_metadata_has_the_addresses(distribution: Distribution) -> None:
     assert set(urls) == {"Source", "Issues", "Changelog"}
     assert all(url.startswith(ADDRESS) for url in urls.values())
     title, _, badges, _ = metadata.get_payload().split("\n", maxsplit=3)  # type: ignore[union-attr]
-    assert (title, badges.startswith("[![PyPI](")) == ("# portable_nce", True)
+    assert (title, badges.startswith("[![version](")) == ("# portable_nce", True)
 
 
 def test_filling_in_the_addresses_again_changes_nothing(noxfile: Any, tmp_path: Path) -> None:
