@@ -43,6 +43,9 @@ TORCH: Final = "torch==2.13.0"
 DASK: Final = "dask[array]>=2025.1"
 """A library of the array API that the package does not know."""
 
+LIGHTNING: Final = "lightning>=2.6"
+"""For docs/recipe-lightning.md; `accelerate`, which it needs too, is in the group of the trainer."""
+
 CUPY: Final = "cupy-cuda12x[ctk]"
 """CuPy with the CUDA libraries, so that a machine needs no more than the driver."""
 
@@ -138,6 +141,7 @@ ENVIRONMENTS: Final[Mapping[str, tuple[str, ...]]] = {
         *(requirement for name, requirement in PEERS.items() if name not in ALONE),
         *group("trainer"),
         *group("keras"),
+        LIGHTNING,
         *extras("jax", "demo"),
         "numpy",
     ),
@@ -426,7 +430,7 @@ def ranks(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", tags=FULL)
 def peers(session: nox.Session) -> None:
-    """Compare with the losses of other libraries, line by line of docs/from-*.md; run one's trainer, and Keras."""
+    """Compare with the losses of other libraries, line by line of docs/from-*.md; run trainers, and Keras."""
     comparer = environment(session, "peers")
     comparer.install("--no-deps", *(PEERS[name] for name in ALONE))
     pytest(comparer, "peers", "tests/full/peers", processes="0")  # importing them is most of the time

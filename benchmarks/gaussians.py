@@ -6,7 +6,7 @@ from 2 to 10 nats. Critics are separable, g(x, y) = f(x) · h(y), two networks o
 outputs, trained by Adam. Every estimator sees the same pairs and starts from the same weights.
 
 `python benchmarks/gaussians.py` writes docs/gaussians.png and docs/gaussians.md; `--quick` trains for a few steps,
-prints the tables and writes nothing. Needs torch and matplotlib.
+prints the table and writes nothing. Needs torch and matplotlib.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ LEARNING_RATE, TEMPERATURE = 5e-4, 0.1
 STEPS, QUICK_STEPS = 800, 4
 SEEDS = (0, 1, 2)
 SHARE = 4
-"""One part in so many of a level's steps, the last ones, is what the tables are made of."""
+"""The table uses the last of so many parts of a level's steps."""
 
 Numbers = NDArray[np.float64]
 Bound = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
@@ -277,7 +277,7 @@ def run(steps: int, seeds: Sequence[int], jobs: int) -> dict[str, Numbers]:
     return {e.name: np.stack(courses[i * len(seeds) :][: len(seeds)]) for i, e in enumerate(ESTIMATORS)}
 
 
-# The tables
+# The table
 
 
 def last(estimates: Numbers) -> Numbers:
@@ -292,13 +292,8 @@ def bias(estimates: Numbers) -> Numbers:
     return found
 
 
-def variance(estimates: Numbers) -> Numbers:
-    """Variance over the steps, by seed and level."""
-    return np.asarray(last(estimates).var(axis=-1))
-
-
 def squared_error(estimates: Numbers) -> Numbers:
-    """Mean of the squared error, by seed and level: the square of the bias, and the variance."""
+    """Mean squared error, by seed and level: the squared bias plus the variance over the steps."""
     return np.asarray(((last(estimates) - np.asarray(LEVELS)[:, None]) ** 2).mean(axis=-1))
 
 
@@ -311,37 +306,17 @@ def written(value: float, *, signed: bool = False, decimals: int = 2) -> str:
     return f"{value:{sign}.{decimals if abs(value) < 100.0 else 0}f}"  # noqa: PLR2004  (likewise)
 
 
-def table(found: dict[str, Numbers], what: Callable[[Numbers], Numbers], *, signed: bool = False) -> str:
-    """One row an estimator, one column a level; where the sign matters, with the deviation over the seeds."""
-    lines = ["| estimator | bound | " + " | ".join(f"{level:g} nats" for level in LEVELS) + " |"]
-    lines.append("|---|---|" + "---:|" * len(LEVELS))
+def table(found: dict[str, Numbers]) -> str:
+    """One row an estimator: the bias at every other level, with its deviation over seeds; the last squared error."""
+    levels = [f"{level:g} nats" for level in LEVELS[::2]]
+    lines = [f"| estimator | bound | {' | '.join(levels)} | squared error |", "|---|---|" + "---:|" * (len(levels) + 1)]
     for estimator in ESTIMATORS:
-        by_seed = what(found[estimator.name])
-        means = by_seed.mean(axis=0).tolist()
-        cells = [written(value, signed=signed, decimals=2 if signed else 3) for value in means]
-        if signed:
-            deviations = by_seed.std(axis=0).tolist()
-            cells = [f"{cell} ± {written(deviation)}" for cell, deviation in zip(cells, deviations, strict=True)]
+        by_seed = bias(found[estimator.name])[:, ::2]
+        means, deviations = by_seed.mean(axis=0).tolist(), by_seed.std(axis=0).tolist()
+        cells = [f"{written(a, signed=True)} ± {written(b)}" for a, b in zip(means, deviations, strict=True)]
+        cells.append(written(float(squared_error(found[estimator.name])[:, -1].mean()), decimals=3))
         lines.append(f"| {estimator.name} | {estimator.kind} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
-
-
-def folded(rows: str) -> str:
-    """Hide a table behind a line to click on, on GitHub and on the site."""
-    return f"<details>\n<summary>Show the table</summary>\n\n{rows}\n\n</details>"
-
-
-def tables(found: dict[str, Numbers]) -> str:
-    """The three tables, each under its heading."""
-    parts = (
-        "## Bias: mean estimate minus truth, nats (± deviation over seeds)",
-        table(found, bias, signed=True),
-        "## Variance over steps, nats² (mean over seeds)",
-        folded(table(found, variance)),
-        "## Mean squared error, nats² (mean over seeds)",
-        table(found, squared_error),
-    )
-    return "\n\n".join(parts)
 
 
 # The documents
@@ -429,55 +404,57 @@ DOCUMENT = """\
 `python benchmarks/gaussians.py` writes this page and its picture. The setting is section 3 of Poole et al. (2019),
 [On Variational Bounds of Mutual Information](https://arxiv.org/abs/1905.06922), shortened.
 
+<details>
+<summary>Data, training, estimators</summary>
+
 | | |
 |---|---|
 | data | Gaussian x and y in {dimension} dimensions; coordinate i of y is correlated with coordinate i of x |
-| true information | steps from 2 to 10 nats |
 | training | {steps} steps of {batch} fresh pairs a level, a fifth of the paper's; Adam at {rate} |
 | critic | separable, g(x, y) = f(x) · h(y); f and h have two hidden layers of {hidden} units and {embedding} outputs |
 | seeds | three, of pairs and weights; the same for all estimators; the picture shows the first |
 | numbers | from the last {counted} steps of a level; each estimate is made before the critic is trained on its pairs |
-
-The column "bound" holds in expectation over the batches, for any critic.
-
-| name | meaning |
-|---|---|
 | `tuba`, `interpolated` | log-baseline learned by a network of x |
 | `flo` | u learned by a network of x and y |
 | dual, alternating | u from `bounds.dual_critic`, held constant while g takes a step on `bounds.dual` |
 | dual, other negatives for u | u from the y of the batch before, with `include_positive=True` |
-| anchor | `bounds.info_nce_anchor` |
-| anchor, mean of scores | the same with `form="plug_in"`: the mean of scores trained to be log ratios |
-| info_nce, mean of scores | the mean of InfoNCE's scores, for comparison |
+| anchor | `bounds.info_nce_anchor`; its mean of scores is `form="plug_in"` |
 | cosine critic | f and h of unit length, temperature {temperature}; scores within ±{largest:g} |
 | best critic, known density | given the true densities; nothing is learned |
 
+</details>
+
+## Bias: mean estimate minus truth, nats (± deviation over seeds)
+
+The squared error is that at 10 nats, in nats². The column "bound" holds in expectation over batches, for any critic.
+
+<details>
+<summary>Show the table</summary>
+
+{table}
+
+</details>
+
 ## Other results
 
-- `nwj`, `tuba` and `flo` are not limited by log {batch}, but their training collapses and recovers repeatedly: bias
-  {nwj_bias}, {tuba_bias} and {flo_bias} at 10 nats. `mine` has {mine_bias}. `dv`, which a finite batch biases upwards,
-  has {dv_bias}.
-- The mean of InfoNCE's scores is off by {raw_bias}, because they may contain any
-  function of x. The mean with an anchor has a variance of {plug_variance:.2f} nats² at 10 nats. The bound with an
-  anchor has InfoNCE's ceiling: bias {anchor_bias:+.2f}.
+<details>
+<summary>Show them</summary>
+
+- `nwj`, `tuba` and `flo` are not limited by log {batch}, but their training collapses and recovers repeatedly.
+- InfoNCE's scores may contain any function of x, so their mean is no estimate. The bound with an anchor has InfoNCE's
+  ceiling.
 - `js_mi` is often near and sometimes far below: at 10 nats {js_median:+.2f} in the median, {js_bias} in the mean. Its
   gradient does not limit the exponentials in its value.
 - `fdv` and "dual, alternating" have the same gradient. Near log {batch} the positive wins against all negatives of a
-  typical batch, and larger scores increase `-mean(u)` without limit. `fdv` stays a lower bound; `-mean(u)` is no bound
-  and has a median of {flat_median} at 10 nats.
-- With other negatives for u, alternating gives a lower bound of low variance, bias {fresh_bias} at 10 nats. Without the
-  positive in u it diverges (not shown).
-- A lower bound can look like an upper one. `nwj` with the best critic is unbiased, but its median at 10 nats is
-  {nwj_best_median:+.2f} from the truth. Its variance exceeds (e²ᴵ − 1) / ({batch} · {others}) = {nwj_variance} nats²,
-  from batches so rare that {counted} steps contain hardly any; {nwj_seen} nats² were measured.
-- `club` exceeds the truth by dρ² / (1 − ρ²) − I in theory, {club_theory:.2f} at 10 nats; measured {club_bias:+.2f}.
-  `leave_one_out` exceeds it by {loo_bias:+.2f}.
+  typical batch, and larger scores increase `-mean(u)` without limit, to a median of {flat_median}. `fdv` stays
+  a lower bound. With other negatives for u, alternating is one too.
+- `nwj` with the best critic is unbiased, but its median at 10 nats is {nwj_best_median:+.2f} from the truth: its mean
+  depends on rare batches.
 
-Limits: no joint critics, no data other than Gaussian, no training to convergence. The ranking holds for this budget.
-Results of `nwj`, `tuba`, `mine`, `flo` and `js_mi` depend on when collapses occur, which a rounding error can change.
-Means and variances of `js_mi` and `fdv` depend on single steps.
+Limits: no joint critics, no data other than Gaussian, no training to convergence. Results of `nwj`, `tuba`, `mine`,
+`flo` and `js_mi` depend on when collapses occur, which a rounding error can change.
 
-{tables}
+</details>
 
 {versions}
 """
@@ -497,18 +474,11 @@ def document(found: dict[str, Numbers]) -> str:
     signed = {
         key: written(at_end(name), signed=True)
         for key, name in {
-            "nwj_bias": "nwj",
-            "mine_bias": "mine",
-            "dv_bias": "dv",
-            "tuba_bias": "tuba",
-            "flo_bias": "flo",
             "js_bias": "js_mi",
-            "fresh_bias": "dual, other negatives for u",
             "fdv_bias": "fdv",
             "cosine_bias": "fdv, cosine critic",
         }.items()
     }
-    rho = correlation(LEVELS[-1])
 
     def at_levels(name: str) -> str:
         return ", ".join(written(value, signed=True) for value in bias(found[name]).mean(axis=0).tolist())
@@ -518,7 +488,6 @@ def document(found: dict[str, Numbers]) -> str:
         dimension=DIMENSION,
         steps=STEPS,
         batch=BATCH,
-        others=BATCH - 1,
         hidden=HIDDEN,
         embedding=EMBEDDING,
         rate=LEARNING_RATE,
@@ -534,18 +503,10 @@ def document(found: dict[str, Numbers]) -> str:
         smile_bias=at_end("smile, clip 5"),
         levels=", ".join(f"{level:g}" for level in LEVELS),
         plug_bias=at_levels("anchor, mean of scores"),
-        plug_variance=at_end("anchor, mean of scores", variance),
-        raw_bias=at_levels("info_nce, mean of scores"),
-        anchor_bias=at_end("anchor"),
         js_median=median("js_mi") - LEVELS[-1],
         flat_median=written(median("dual, alternating"), decimals=0),
         nwj_best_median=median("nwj, best critic") - LEVELS[-1],
-        nwj_variance=f"{round(math.expm1(2.0 * LEVELS[-1]) / (BATCH * (BATCH - 1)), -4):,.0f}",
-        nwj_seen=written(at_end("nwj, best critic", variance)),
-        club_theory=DIMENSION * rho * rho / (1.0 - rho * rho) - LEVELS[-1],
-        club_bias=at_end("club, known density"),
-        loo_bias=at_end("leave_one_out, known density"),
-        tables=tables(found),
+        table=table(found),
         versions=versions(),
     )
 
@@ -562,14 +523,14 @@ def versions() -> str:
 def main() -> None:
     """Train all, and print or write what was found."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="a few steps; prints the tables and writes nothing")
+    parser.add_argument("--quick", action="store_true", help="a few steps; prints the table and writes nothing")
     parser.add_argument("--jobs", type=int, default=2, help="processes of one thread each (default: 2)")
     options = parser.parse_args()
     if options.quick:
-        print(tables(run(QUICK_STEPS, SEEDS[:1], jobs=1)))
+        print(table(run(QUICK_STEPS, SEEDS[:1], jobs=1)))
         return
     found = run(STEPS, SEEDS, options.jobs)
-    print(tables(found))
+    print(table(found))
     draw(found, DOCS / "gaussians.png")
     (DOCS / "gaussians.md").write_text(document(found), encoding="utf-8")
 

@@ -33,7 +33,7 @@ import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from sklearn import datasets
-from torch.nn.functional import cross_entropy, normalize, one_hot, silu
+from torch.nn.functional import cross_entropy, normalize, silu
 
 import portable_nce as pnce
 from portable_nce import from_scores, objectives
@@ -186,7 +186,6 @@ class Digits:
 
     left: torch.Tensor
     right: torch.Tensor
-    classes: torch.Tensor
     training: torch.Tensor
     held_out: torch.Tensor
     validation: torch.Tensor
@@ -206,7 +205,6 @@ def digits(seeds: int) -> Digits:
     return Digits(
         left=images[:, :, :4].flatten(1),
         right=images[:, :, 4:].flatten(1),
-        classes=torch.tensor(bunch.target),
         training=order[:, :TRAINING],
         held_out=order[:, TRAINING : TRAINING + HELD_OUT],
         validation=order[:, TRAINING + HELD_OUT :],
@@ -262,8 +260,8 @@ class Probe:
         Steps before it.
     margin : list of float
         The median log-odds of the positives, in nats.
-    error, cosine : list of float
-        Of the gradient by the embeddings: relative error, and cosine with the exact one, of the same embeddings.
+    error : list of float
+        Relative error of the gradient by the embeddings, against the exact one of the same embeddings.
     row_error : list of float
         The median over the rows of scores of the relative error of a row's gradient by its scores, against the exact
         one of the same scores.
@@ -274,7 +272,6 @@ class Probe:
     step: int
     margin: list[float]
     error: list[float]
-    cosine: list[float]
     row_error: list[float]
     zero: list[float]
 
@@ -310,7 +307,6 @@ def probe(arm: Arm, step: int, pair: Sequence[torch.Tensor], temperature: float)
         step=step,
         margin=log_odds(scores.double()).median(dim=1).values.tolist(),
         error=relative_error(found, exact).tolist(),
-        cosine=torch.cosine_similarity(found, exact, dim=1, eps=0.0).nan_to_num(0.0).tolist(),
         row_error=relative_error(rows, exact_rows).median(dim=1).values.tolist(),
         zero=(rows.diagonal(dim1=1, dim2=2) == 0.0).double().mean(dim=1).tolist(),
     )
@@ -345,15 +341,14 @@ class Course:
         The loss's own gradients on its way.
     zero_steps : float
         The share of the steps at which the gradient by the embeddings was zero in every entry.
-    retrieval, validation, classified : list of float
-        Shares of digits held out, or of the validation digits, whose right half is found, and whose class is; by seed.
+    retrieval, validation : list of float
+        Shares of the digits held out, and of the validation digits, whose right half is found; by seed.
     """
 
     probes: list[Probe] = field(default_factory=list)
     zero_steps: float = 0.0
     retrieval: list[float] = field(default_factory=list)
     validation: list[float] = field(default_factory=list)
-    classified: list[float] = field(default_factory=list)
 
 
 def learning_rate(size: int) -> float:
@@ -404,7 +399,7 @@ def remember(gamma: float, temperature: float, size: int, plan: Plan) -> Course:
     torch.set_num_threads(1)
     encoders, course = Encoders(plan.seeds), Course()
     optimiser = torch.optim.Adam(encoders.parameters(), lr=learning_rate(size), fused=True)
-    memory = torch.full((plan.seeds, 2, len(digits(plan.seeds).classes)), -math.inf)
+    memory = torch.full((plan.seeds, 2, len(digits(plan.seeds).left)), -math.inf)
 
     def both(x: torch.Tensor, y: torch.Tensor, log_u: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         options: dict[str, Any] = {"gamma": gamma, "temperature": temperature, "similarity": "dot"}
@@ -425,19 +420,11 @@ def remember(gamma: float, temperature: float, size: int, plan: Plan) -> Course:
 
 
 def judge(encoders: Encoders, course: Course) -> None:
-    """Measure retrieval, and a linear probe of both embeddings together."""
+    """Measure retrieval."""
     data = digits(encoders.seeds)
     with torch.no_grad():
         course.validation = retrieved(*encoders(data.validation))
         course.retrieval = retrieved(*encoders(data.held_out))
-        seen, new = (torch.cat(encoders(part), dim=2).double() for part in (data.training, data.held_out))
-    targets = one_hot(data.classes[data.training]).double()
-    mean, level = seen.mean(dim=1, keepdim=True), targets.mean(dim=1, keepdim=True)
-    seen, new = seen - mean, new - mean
-    ridge = torch.eye(seen.shape[2], dtype=torch.float64)
-    weights = torch.linalg.solve(seen.mT @ seen + ridge, seen.mT @ (targets - level))
-    right = (new @ weights + level).argmax(dim=2) == data.classes[data.held_out]
-    course.classified = right.double().mean(dim=1).tolist()
 
 
 def retrieved(x: torch.Tensor, y: torch.Tensor) -> list[float]:
@@ -581,53 +568,31 @@ def mean(probes: Sequence[Probe], what: str) -> float:
     return statistics.mean(values)
 
 
-def head(results: Results, first: str) -> list[str]:
-    """Begin a table with a column for each batch size."""
-    sizes = results.plan.sizes
-    names = " | ".join(f"K = {size}" for size in sizes)
-    return [f"| temperature | {first} | {names} |", "|---:|---|" + "---:|" * len(sizes)]
-
-
-def by_size(results: Results, cell: Callable[[Course], str]) -> str:
-    """One row a temperature and an arm, one column a batch size."""
-    lines = head(results, "loss")
-    for temperature in results.plan.temperatures:
-        for number, arm in enumerate(ARMS):
-            cells = (cell(results.courses[number, temperature, size]) for size in results.plan.sizes)
-            lines.append(f"| {temperature:g} | {arm.name} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
-
-
-COMPARED = (
-    ("float32, pnce FlatNCE", "float32, pnce InfoNCE"),
-    ("bfloat16, pnce FlatNCE", "bfloat16, pnce InfoNCE"),
-    ("float32, cross_entropy", "float32, pnce InfoNCE"),
-    ("bfloat16, cross_entropy", "bfloat16, pnce InfoNCE"),
-    ("bfloat16, pnce InfoNCE", "float32, pnce InfoNCE"),
+SHOWN = (
+    "float32, cross_entropy",
+    "float32, pnce InfoNCE",
+    "float32, pnce FlatNCE",
+    "bfloat16, cross_entropy",
+    "bfloat16, pnce InfoNCE",
 )
+"""The losses in the table of retrieval; the picture has all."""
 
 
-def differences(results: Results) -> str:
-    """Differences of retrieval by two losses seed by seed, by batch size."""
-    lines = head(results, "difference")
+def retrieval_table(results: Results) -> str:
+    """One row a temperature and a loss, one column a batch size; and two losses compared seed by seed."""
+    sizes = results.plan.sizes
+    lines = ["| temperature | loss | " + " | ".join(f"K = {size}" for size in sizes) + " |"]
+    lines.append("|---:|---|" + "---:|" * len(sizes))
     for temperature in results.plan.temperatures:
-        for pair in COMPARED:
-            cells = []
-            for size in results.plan.sizes:
-                one, other = (results.courses[NUMBER[name], temperature, size].retrieval for name in pair)
-                cells.append(spread([a - b for a, b in zip(one, other, strict=True)], signed=True))
-            lines.append(f"| {temperature:g} | {' − '.join(pair)} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
-
-
-def memory_table(results: Results) -> str:
-    """Retrieval by SogCLR, by the share of the batch in its averages."""
-    lines = head(results, "loss")
-    for temperature in results.plan.temperatures:
+        rows = {name: [results.courses[NUMBER[name], temperature, size].retrieval for size in sizes] for name in SHOWN}
         for gamma in GAMMAS:
-            courses = (results.remembered[gamma, temperature, size] for size in results.plan.sizes)
-            cells = (spread(course.retrieval) for course in courses)
-            lines.append(f"| {temperature:g} | float32, pnce SogCLR, γ = {gamma:g} | " + " | ".join(cells) + " |")
+            shares = [results.remembered[gamma, temperature, size].retrieval for size in sizes]
+            rows[f"float32, pnce SogCLR, γ = {gamma:g}"] = shares
+        cells = {name: [spread(by_seed) for by_seed in shares] for name, shares in rows.items()}
+        pairs = zip(rows["float32, pnce FlatNCE"], rows["float32, pnce InfoNCE"], strict=True)
+        differences = ([a - b for a, b in zip(*pair, strict=True)] for pair in pairs)
+        cells["float32, FlatNCE − InfoNCE by seed"] = [spread(one, signed=True) for one in differences]
+        lines += [f"| {temperature:g} | {name} | " + " | ".join(row) + " |" for name, row in cells.items()]
     return "\n".join(lines)
 
 
@@ -645,43 +610,24 @@ def late(course: Course) -> list[Probe]:
     return course.probes[-max(1, len(course.probes) // 4) :]
 
 
-def own_table(results: Results) -> str:
-    """How far each loss came on the memorised batch, and what its gradient was worth in the end."""
-    lines = [
-        "| loss | margin reached, nats | gradient error | cosine | positives with gradient zero |",
-        "|---|---:|---:|---:|---:|",
-    ]
+def gradient_table(results: Results) -> str:
+    """Margins and gradients at the low temperature: late in training with the smallest batches, and of one batch."""
+    plan = results.plan
+    parts = (f"K = {plan.sizes[0]}", "memorised")
+    heads = [f"{what}, {part}" for part in parts for what in ("margin", "error", "zero")]
+    lines = [f"| loss | {' | '.join(heads)} |", "|---|" + "---:|" * len(heads)]
     for number, arm in enumerate(ARMS):
+        probes = late(results.courses[number, plan.temperatures[-1], plan.sizes[0]])
         end = results.saturations[number].own.probes[-1]
         cells = (
+            f"{median(probes, 'margin'):.1f}",
+            short(median(probes, "error")),
+            f"{short(100 * mean(probes, 'zero'))} %",
             spread(end.margin, scale=1.0),
             short(statistics.median(end.error)),
-            f"{statistics.median(end.cosine):.3f}",
             f"{100 * statistics.mean(end.zero):.0f} %",
         )
         lines.append(f"| {arm.name} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
-
-
-def nearest(values: Sequence[float], wanted: float) -> int:
-    """Where the value is that lies nearest to the wanted one."""
-    distances = [abs(value - wanted) for value in values]
-    return distances.index(min(distances))
-
-
-def common_table(results: Results) -> str:
-    """All gradients on the one way that goes all the way, by margin."""
-    guide = results.saturations[GUIDE]
-    margins = [statistics.median(one.margin) for one in guide.own.probes]
-    chosen = [nearest(margins, level) for level in (0.0, 5.0, 10.0, 20.0, 30.0, 50.0) if level <= max(margins) + 1.0]
-    names = " | ".join(f"margin {round(margins[k])}" for k in chosen)
-    lines = [f"| loss | {names} |", "|---|" + "---:|" * len(chosen)]
-    for name, probes in guide.common.items():
-        cells = [
-            f"{short(statistics.median(probes[k].row_error))} ({100 * statistics.mean(probes[k].zero):.0f} %)"
-            for k in chosen
-        ]
-        lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
@@ -692,47 +638,35 @@ def folded(table: str) -> str:
 
 def tables(results: Results) -> str:
     """All tables, each under its heading."""
-    parts = (
-        "## Retrieval: top-1 among 400 digits held out, %",
-        by_size(results, lambda course: spread(course.retrieval)),
+    checks = (
         untrained(results.plan),
-        "## Linear probe: accuracy on 400 digits held out, %",
-        folded(by_size(results, lambda course: spread(course.classified))),
-        "## Differences of retrieval, seed by seed, percentage points",
-        differences(results),
-        "## Retrieval of SogCLR, with a moving average for each digit, %",
-        memory_table(results),
+        f"Steps with a gradient of zero in every entry: at most {stopped(results)} of a training.",
+        f"Largest relative error of the exact gradients: {short(results.saturations[GUIDE].doubt)}.",
+    )
+    parts = (
+        f"## Retrieval: top-1 among {HELD_OUT} digits held out, %",
+        folded(retrieval_table(results)),
         f"## Retrieval after more epochs, K = {LONGER}, %",
-        longer_table(results),
-        "## Margin in the last quarter of the training, nats",
-        folded(by_size(results, lambda course: f"{median(late(course), 'margin'):.1f}")),
-        "## Gradient error in the last quarter of the training",
-        folded(by_size(results, lambda course: short(median(late(course), "error")))),
-        "## Positives whose score has a gradient of exactly zero, in the last quarter of the training, %",
-        folded(by_size(results, lambda course: short(100 * mean(late(course), "zero")))),
-        f"## One batch of {MEMORISED} memorised: each loss after {results.plan.memorising} steps",
-        own_table(results),
-        "## The same scores for all, along FlatNCE's training: gradient error of a row (positives with gradient zero)",
-        common_table(results),
-        stopped(results),
-        f"Largest relative error of the exact gradients against 50 digits: {short(results.saturations[GUIDE].doubt)}.",
+        folded(longer_table(results)),
+        f"## Gradients at temperature {LOW_TEMPERATURE:g}",
+        folded(gradient_table(results)),
+        " ".join(checks),
         versions(),
     )
     return "\n\n".join(parts) + "\n"
 
 
 def untrained(plan: Plan) -> str:
-    """What the encoders are worth before they are trained."""
+    """Retrieval before the training."""
     course = Course()
     judge(Encoders(plan.seeds), course)
-    return f"Untrained encoders: retrieval {spread(course.retrieval)}, linear probe {spread(course.classified)}."
+    return f"Untrained encoders retrieve {spread(course.retrieval)} %."
 
 
 def stopped(results: Results) -> str:
     """The largest share of steps without a gradient."""
     all_courses = [*results.courses.values(), *(one.own for one in results.saturations.values())]
-    most = max(course.zero_steps for course in all_courses)
-    return f"Steps with a gradient of zero in every entry, at most, in any training above: {100 * most:.2g} %."
+    return f"{100 * max(course.zero_steps for course in all_courses):.2g} %"
 
 
 def versions() -> str:

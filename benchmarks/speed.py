@@ -39,8 +39,8 @@ WORK: Final = HERE.parent / ".nox" / "results" / "bench"
 MARK: Final = "<!-- What follows is written by benchmarks/speed.py. -->\n"
 
 PACKAGES: Final = ("portable_nce", "numpy", "torch", "jax", "optax", "pytorch-metric-learning", "array-api-compat")
-ROOFS: Final = ("roofline", "InfoNCE of the shape")
-"""What contestants are compared with: that of the same library, or torch's."""
+ROOF: Final = "roofline"
+"""Name of the contestants that the others are compared with: that of the same library, or torch's."""
 WHOLE_MATRIX: Final = ("formula, torch", "formula, jax.jit", "optax, jax.jit", "pytorch-metric-learning")
 """Contestants that hold several N x N matrices, which do not fit from 32768 rows on."""
 LARGE: Final = 32768
@@ -73,8 +73,6 @@ GRID: Final = (
     ),
     *(Grid(loss, ((8192, 128, 7), (8192, 512, 5))) for loss in ("nt_xent", "clip", "siglip")),
     *(Grid(loss, ((8192, 128, 5),)) for loss in ("supcon", "moco", "dcl", "flat_nce")),
-    Grid("moco_memory", ((512, 128, 7),)),
-    *(Grid(loss, ((4096, 128, 9),)) for loss in ("nnclr", "three_views", "dclw", "moco_v3")),
 )
 QUICK: Final = tuple(Grid(grid.loss, ((64, 16, 1),)) for grid in GRID)
 
@@ -159,7 +157,7 @@ def roof_of(result: Mapping[str, Any], name: str) -> list[float]:
     """Find the times to compare a contestant with."""
     library = "numpy" if result["library"][name] == "numpy" else "torch"
     times: dict[str, list[float]] = result["seconds"]
-    return next(times[own] for own, of in result["library"].items() if own.startswith(ROOFS) and of == library)
+    return next(times[own] for own, of in result["library"].items() if own.startswith(ROOF) and of == library)
 
 
 def ratio(result: Mapping[str, Any], name: str) -> float:
@@ -180,11 +178,10 @@ def mebibytes(count: float) -> str:
 
 
 def table(results: Sequence[Mapping[str, Any]]) -> str:
-    """Write one loss: a row for each contestant, a column for each size."""
+    """Write the times: a row for each contestant, a column for each result."""
     names = list(dict.fromkeys(name for result in results for name in result["seconds"]))
-    names.sort(key=lambda name: (not name.startswith(ROOFS), not name.startswith("portable_nce")))
-    sizes = [f"{result['rows']} × {result['width']}" for result in results]
-    lines = [f"| | {' | '.join(sizes)} |", f"|---|{'---:|' * len(sizes)}"]
+    names.sort(key=lambda name: (not name.startswith(ROOF), not name.startswith("portable_nce")))
+    lines = [f"| | {' | '.join(columns(results))} |", f"|---|{'---:|' * len(results)}"]
     for name in names:
         cells = []
         for result in results:
@@ -192,17 +189,16 @@ def table(results: Sequence[Mapping[str, Any]]) -> str:
                 cells.append("does not fit" if name in result["seconds"] else "")
                 continue
             time_of = milliseconds(statistics.median(result["seconds"][name]))
-            cells.append(time_of if name.startswith(ROOFS) else f"{time_of} ({ratio(result, name):.2f})")
+            cells.append(time_of if name.startswith(ROOF) else f"{time_of} ({ratio(result, name):.2f})")
         lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def memory_table(results: Sequence[Mapping[str, Any]]) -> str:
-    """Write the peak memory of one loss."""
-    names = [name for name in dict.fromkeys(n for r in results for n in r["memory"]) if not name.startswith(ROOFS)]
+    """Write the peak memory, likewise."""
+    names = [name for name in dict.fromkeys(n for r in results for n in r["memory"]) if not name.startswith(ROOF)]
     names.sort(key=lambda name: not name.startswith("portable_nce"))
-    sizes = [f"{result['rows']} × {result['width']}" for result in results]
-    lines = [f"| MiB | {' | '.join(sizes)} |", f"|---|{'---:|' * len(sizes)}"]
+    lines = [f"| MiB | {' | '.join(columns(results))} |", f"|---|{'---:|' * len(results)}"]
     for name in names:
         cells = [mebibytes(result["memory"][name]) if name in result["memory"] else "" for result in results]
         lines.append(f"| {name} | {' | '.join(cells)} |")
@@ -211,19 +207,24 @@ def memory_table(results: Sequence[Mapping[str, Any]]) -> str:
 
 TITLES: Final = {
     "info_nce": "InfoNCE",
-    "nt_xent": "NT-Xent (N views in all)",
+    "nt_xent": "NT-Xent",
     "clip": "CLIP",
     "siglip": "SigLIP",
-    "supcon": "SupCon (1000 classes)",
-    "moco": "MoCo (a queue of 4 N keys)",
-    "dcl": "DCL (N views in all)",
-    "flat_nce": "FlatNCE (N views in all)",
-    "moco_memory": "MoCo with a queue of 128 N valid keys, constant",
-    "nnclr": "NNCLR with a support of N, search included",
-    "three_views": "NT-Xent of three views (N in all)",
-    "dclw": "DCLW (N views in all)",
-    "moco_v3": "MoCo v3 with constant keys, against two InfoNCE",
+    "supcon": "SupCon",
+    "moco": "MoCo",
+    "dcl": "DCL",
+    "flat_nce": "FlatNCE",
 }
+
+
+OTHERS: Final = "N counts the views in NT-Xent, DCL and FlatNCE. SupCon has 1000 classes, MoCo a queue of 4 N keys."
+
+
+def columns(results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Name the columns of a table: the size, and the loss except for InfoNCE."""
+    sizes = [f"{result['rows']} × {result['width']}" for result in results]
+    losses = [TITLES[result["loss"]] for result in results]
+    return [size if loss == "InfoNCE" else f"{loss}, {size}" for loss, size in zip(losses, sizes, strict=True)]
 
 
 def processor() -> str:
@@ -259,27 +260,31 @@ def page(results: Sequence[Mapping[str, Any]], device: str) -> str:
     machine = f"{processor()}, {os.cpu_count()} cores" if device == "cpu" else gpu()
     reading = (
         "Times are milliseconds for value and all gradients in float32, the median of the rounds. In parentheses is the"
-        " ratio to the roofline of the same library (for JAX, torch's), the median over the rounds. Tables without a"
-        " roofline compare with InfoNCE of the same shape.\n"
+        " ratio to the roofline of the same library (for JAX, torch's), the median over the rounds. Memory is the peak"
+        " above inputs and gradients.\n"
     )
     last = max(result["day"] for result in results)
     measured = f"{last}: {machine}, Python {platform.python_version()}, {versions()}"
     parts = ["## Measurements\n", f"Measured on {measured}.\n", reading]
     before = [r for r in results if r["day"] != last]
     if before:
-        listed = ", ".join(f"{TITLES[r['loss']].partition(' (')[0]} {r['rows']} × {r['width']}" for r in before)
+        listed = ", ".join(f"{TITLES[r['loss']]} {r['rows']} × {r['width']}" for r in before)
         parts.append(f"Measured on earlier days, with the code and the roofline of then: {listed}.\n")
-    for loss, title in TITLES.items():
-        own = sorted((r for r in results if r["loss"] == loss), key=lambda r: (r["width"], r["rows"]))
-        if own:
-            parts += [
-                f"### {title}\n",
-                table(own),
-                "\nPeak memory above inputs and gradients:\n",
-                memory_table(own),
-                "",
-            ]
+    order = list(TITLES)
+    own = sorted(results, key=lambda r: (order.index(r["loss"]), r["width"], r["rows"]))
+    groups = {
+        "### InfoNCE\n": [result for result in own if result["loss"] == "info_nce"],
+        f"### Other losses\n\n{OTHERS}\n": [result for result in own if result["loss"] != "info_nce"],
+    }
+    for heading, group in groups.items():
+        if group:
+            parts += [heading, folded(f"{table(group)}\n\n{memory_table(group)}"), ""]
     return "\n".join(parts)
+
+
+def folded(tables: str) -> str:
+    """Hide tables behind a line to click on, on GitHub and on the site."""
+    return f"<details>\n<summary>Show the tables</summary>\n\n{tables}\n\n</details>"
 
 
 def plot(results: Sequence[Mapping[str, Any]], path: Path) -> None:
@@ -376,7 +381,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             options.device,
             keep=True,
         )
-    results = kept(options.device)
+    results = [result for result in kept(options.device) if result["loss"] in TITLES]  # not those of removed losses
     name = "speed" if options.device == "cpu" else f"speed-{options.device}"
     path = DOCS / f"{name}.md"
     text = path.read_text(encoding="utf-8") if path.exists() else f"# Speed and memory\n\n{MARK}"

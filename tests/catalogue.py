@@ -74,13 +74,15 @@ def function_of(name: str) -> Callable[..., Any]:
 
 
 def source_of(name: str) -> str:
-    """Give the first reference of the docstring, on one line."""
+    """Return the first reference of the docstring on one line, without titles and with at most two authors."""
     doc = inspect.getdoc(function_of(name)) or ""
     references = doc.split("References\n----------\n")[1].split("\n\n")[0]
-    line = " ".join(references.split())
-    return re.sub(
-        r"arXiv:(\d+\.\d+)", r"[arXiv:\1](https://arxiv.org/abs/\1)", re.split(r"\. (?=[A-Z])", line)[0].rstrip(".")
-    )
+    line = re.split(r"\. (?=[A-Z])", " ".join(references.split()))[0].rstrip(".")
+    line = re.sub(r'(first as )?"[^"]*",? ?| \(which [^)]*\)|, whose [^;]*', "", line)
+    line = re.sub(r"(^|; )([^,;(]+), [^;(]*(?:and [^;(]*|et al\.) \(", r"\1\2 et al. (", line)
+    line = re.sub(r"\), [^;]*, doi:", "), doi:", line)
+    line = re.sub(r"doi:(\S+)", r"[doi:\1](https://doi.org/\1)", line)
+    return re.sub(r"arXiv:(\d+\.\d+)", r"[arXiv:\1](https://arxiv.org/abs/\1)", line)
 
 
 class Watch:
@@ -164,23 +166,19 @@ def composition() -> str:
         for row in rows
         if row.similarity
     ]
-    lines += ["", "| loss of scores | positives | objective | source |", "|---|---|---|---|"]
-    lines += [
-        f"| `{row.name}` | {row.pairing} | {row.objective} | {row.source} |" for row in rows if not row.similarity
-    ]
+    lines += ["", "| loss of scores | positives | objective |", "|---|---|---|"]
+    lines += [f"| `{row.name}` | {row.pairing} | {row.objective} |" for row in rows if not row.similarity]
     return "\n".join(lines)
 
 
-HEAD = """# The catalogue
+HEAD = """# Catalogue of contrastive losses
 
-Every loss is one choice on each of three axes; how it is executed, dense or streamed, is a fourth that changes no
-number. This page is made from the code: `python -m nox -s catalogue`. The conformance suite compares each loss, value
-and gradients, with an independent oracle in 120 digits on every library.
+Each loss is a choice of similarity, pairing and objective. The conformance suite compares value and gradients of each
+loss with an independent oracle in 120 digits on every library. `python -m nox -s catalogue` makes this page.
 
-A pairing says which columns are positive and negative; of what the objectives do with several positives, `each`,
-`pooled` and `separate` are explained in `portable_nce.objectives.info_nce`. `n_tuple` adds the squared lengths of its
-embeddings, `supcon` a factor if asked for, `moco_v3` the factor 2τ; `cpc` averages over steps and `proto_nce` over
-clusterings.
+The pairing says which columns are positive and negative; `each`, `pooled` and `separate` are conventions for [several
+positives](options.md#several-positives). `n_tuple` adds the squared lengths of its embeddings, `supcon` an optional
+factor, `moco_v3` the factor 2τ; `cpc` averages over steps, `proto_nce` over clusterings.
 """
 
 

@@ -2,8 +2,8 @@
 
 The blocks of Python of a page run one after the other in one namespace. Two kinds are executed elsewhere: examples with
 prompts by doctest (``nox -s doctest``), and what needs other libraries or several processes. The lines of
-docs/from-*.md run by tests/full/peers, next to the libraries that they are compared with, and those of
-docs/keras.md; those of docs/ranks.md by tests/ranks.
+docs/from-*.md run by tests/full/peers, next to the libraries that they are compared with, and those of docs/keras.md
+and docs/recipe-lightning.md; those of docs/ranks.md by tests/ranks.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ OPTIONAL = {"cupy"}
 """Modules that these tests do without. A block is left out if it imports one of them that is not installed."""
 
 FROM = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").glob("from-*.md"))]
-BY_OTHERS = {*FROM, "docs/coming-from.md", "docs/keras.md", "docs/ranks.md"}
+BY_OTHERS = {*FROM, "docs/coming-from.md", "docs/keras.md", "docs/ranks.md", "docs/recipe-lightning.md"}
 """The pages whose lines tests/full/peers and tests/ranks execute."""
 
 
@@ -155,7 +155,7 @@ def test_the_start_page_has_a_block_for_each_library() -> None:
 def test_the_lines_of_other_libraries_can_be_read() -> None:
     (imports,) = BLOCKS["docs/coming-from.md"]
     assert imports.source.splitlines()[-1] == "import portable_nce as pnce"
-    for block in (block for page in FROM for block in BLOCKS[page]):
+    for block in (block for page in sorted(BY_OTHERS) for block in BLOCKS[page]):
         ast.parse(block.source)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import inspect
 import re
+import sys
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -190,6 +192,21 @@ def test_every_page_is_on_the_site() -> None:
     pages = {path.stem for path in DOCS.glob("*.md")} - {"index"}
     assert pages <= set(listed)
     assert len(listed) == len(set(listed))
+
+
+# The gallery: each script runs by itself, wherever it is downloaded to
+
+INSTALLED = {"jax", "matplotlib", "numpy", "portable_nce", "scipy", "sklearn", "torch"}
+
+
+@pytest.mark.parametrize("script", sorted(path.name for path in (DOCS / "gallery").glob("*.py")))
+def test_a_script_of_the_gallery_imports_installed_packages_alone(script: str) -> None:
+    nodes = list(ast.walk(ast.parse(text(f"docs/gallery/{script}"))))
+    imported = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    imported += [f"{'.' * node.level}{node.module}" for node in nodes if isinstance(node, ast.ImportFrom)]
+    modules = {name.partition(".")[0] for name in imported}
+    assert "portable_nce" in modules
+    assert modules - sys.stdlib_module_names <= INSTALLED
 
 
 def test_the_readme_leads_to_the_documentation() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,6 +44,27 @@ def test_the_page_is_made_of_what_was_measured(tmp_path: Path, monkeypatch: pyte
     assert "| portable_nce, NumPy | 3 |\n" in page
     assert (tmp_path / "speed.png").stat().st_size > 0
     assert written == [tmp_path.parent]
+
+
+def test_other_losses_share_tables() -> None:
+    def measured(loss: str, **seconds: float) -> dict[str, object]:
+        times = {f"{name}, NumPy": [one] for name, one in seconds.items()}
+        memory = dict.fromkeys(times, 2.0**21)
+        library = dict.fromkeys(times, "numpy")
+        shape = {"loss": loss, "rows": 64, "width": 8, "device": "cpu", "day": date(2026, 1, 2)}
+        return {**shape, "seconds": times, "memory": memory, "library": library}
+
+    results = [
+        measured("siglip", roofline=0.1, portable_nce=0.3),
+        measured("clip", roofline=0.2, portable_nce=0.3, formula=0.5),
+    ]
+    page = speed.page(results, "cpu")
+    assert "### InfoNCE" not in page
+    others = page.partition("### Other losses\n")[2]
+    assert "| | CLIP, 64 × 8 | SigLIP, 64 × 8 |\n" in others
+    assert "| roofline, NumPy | 200 | 100 |\n| portable_nce, NumPy | 300 (1.50) | 300 (3.00) |\n" in others
+    assert "| formula, NumPy | 500 (2.50) |  |\n" in others
+    assert "| formula, NumPy | 2 |  |\n" in others
 
 
 def test_the_numbers_of_the_front_pages_are_those_of_the_records(tmp_path: Path) -> None:
