@@ -412,13 +412,13 @@ DOCUMENT = """\
 | data | Gaussian x and y in {dimension} dimensions; coordinate i of y is correlated with coordinate i of x |
 | training | {steps} steps of {batch} fresh pairs a level, a fifth of the paper's; Adam at {rate} |
 | critic | separable, g(x, y) = f(x) · h(y); f and h have two hidden layers of {hidden} units and {embedding} outputs |
-| seeds | three, of pairs and weights; the same for all estimators; the picture shows the first |
+| seeds | three, the same for all estimators; the picture shows the first |
 | numbers | from the last {counted} steps of a level; each estimate is made before the critic is trained on its pairs |
 | `tuba`, `interpolated` | log-baseline learned by a network of x |
 | `flo` | u learned by a network of x and y |
 | dual, alternating | u from `bounds.dual_critic`, held constant while g takes a step on `bounds.dual` |
 | dual, other negatives for u | u from the y of the batch before, with `include_positive=True` |
-| anchor | `bounds.info_nce_anchor`; its mean of scores is `form="plug_in"` |
+| anchor | `bounds.info_nce_anchor`; mean of scores: `form="plug_in"` |
 | cosine critic | f and h of unit length, temperature {temperature}; scores within ±{largest:g} |
 | best critic, known density | given the true densities; nothing is learned |
 
@@ -443,8 +443,7 @@ The squared error is that at 10 nats, in nats². The column "bound" holds in exp
 - `nwj`, `tuba` and `flo` are not limited by log {batch}, but their training collapses and recovers repeatedly.
 - InfoNCE's scores may contain any function of x, so their mean is no estimate. The bound with an anchor has InfoNCE's
   ceiling.
-- `js_mi` is often near and sometimes far below: at 10 nats {js_median:+.2f} in the median, {js_bias} in the mean. Its
-  gradient does not limit the exponentials in its value.
+- `js_mi` is often near and sometimes far below: at 10 nats {js_median:+.2f} in the median, {js_bias} in the mean.
 - `fdv` and "dual, alternating" have the same gradient. Near log {batch} the positive wins against all negatives of a
   typical batch, and larger scores increase `-mean(u)` without limit, to a median of {flat_median}. `fdv` stays
   a lower bound. With other negatives for u, alternating is one too.
@@ -516,7 +515,7 @@ def versions() -> str:
     python, torch_version = platform.python_version(), torch.__version__.partition("+")[0]
     return (
         f"On a CPU, one thread: Python {python}, PyTorch {torch_version}, NumPy {np.__version__}, "
-        f"Matplotlib {mpl.__version__}.\nThe same versions on the same kind of processor give the same numbers."
+        f"Matplotlib {mpl.__version__}."
     )
 
 

@@ -352,11 +352,11 @@ DOCUMENT = """\
 | language | a Markov chain over {words} words: p(x \\| c) ∝ exp(tilt(x, c)) / x; the tilt is random, of rank {rank} |
 | noise q | the unigram distribution |
 | entropy | {unigram_entropy:.2f} nats unigram, {entropy:.2f} nats given the context |
-| model | s(x, c) = u(c) · v(x) + b(x), vectors of {length} numbers; can be exact |
+| model | s(x, c) = u(c) · v(x) + b(x), vectors of {length} numbers |
 | training | Adam, {steps} steps of {chains} bigrams, learning rate {rate} falling to 0 |
 | seeds | three texts; the same text, noise and first weights for all estimators |
 | KL(p ‖ model) | exact, over all words; all contexts count equally |
-| log Z | `density.self_normalization` over all words, mean and deviation over the contexts |
+| log Z | `density.self_normalization`, mean and deviation over the contexts |
 | recovered | `density.recover_log_prob` of the same scores |
 | bands of the picture | range over seeds on the left, deviation over contexts on the right |
 
@@ -423,7 +423,7 @@ def versions() -> str:
     python, torch_version = platform.python_version(), torch.__version__.partition("+")[0]
     return (
         f"On a CPU, one thread: Python {python}, PyTorch {torch_version}, NumPy {np.__version__}, "
-        f"Matplotlib {mpl.__version__}.\nThe same versions on the same kind of processor give the same numbers."
+        f"Matplotlib {mpl.__version__}."
     )
 
 
