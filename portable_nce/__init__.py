@@ -8,24 +8,29 @@ function of arrays, also where the library cannot.
 
 from __future__ import annotations
 
-from . import bounds, density, diagnostics, from_scores, objectives, pairings, similarities, typing
-from ._call import contrast
-from ._core.autodiff import grad, stop_gradient, value_and_grad
-from ._core.protocol import Adapter
-from ._core.ranks import Communicator, Ranks, across
-from ._core.registry import backends_available, register_backend
-from ._losses.global_contrastive import sogclr
-from ._losses.graded import angle, cosent
-from ._losses.in_batch import clip, cpc, info_nce, n_tuple, relic, siglip
-from ._losses.joint import joint_info_nce
-from ._losses.judged import distillation, gist_embed
-from ._losses.labels import contrastive, nca, soft_nearest_neighbor, supcon, triplet, triplet_from_labels
-from ._losses.memory import moco, moco_v3, nnclr
-from ._losses.nested import matryoshka
-from ._losses.prototypes import concentrations, proto_nce
-from ._losses.queue import Queue, queue_init, queue_push
-from ._losses.retrieval import two_tower
-from ._losses.views import dcl, dclw, flat_nce, hcl, nt_xent
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from . import bounds, density, diagnostics, from_scores, objectives, pairings, similarities, typing
+    from ._call import contrast
+    from ._core.autodiff import grad, stop_gradient, value_and_grad
+    from ._core.protocol import Adapter
+    from ._core.ranks import Communicator, Ranks, across
+    from ._core.registry import backends_available, register_backend
+    from ._losses.global_contrastive import sogclr
+    from ._losses.graded import angle, cosent
+    from ._losses.in_batch import clip, cpc, info_nce, n_tuple, relic, siglip
+    from ._losses.joint import joint_info_nce
+    from ._losses.judged import distillation, gist_embed
+    from ._losses.labels import contrastive, nca, soft_nearest_neighbor, supcon, triplet, triplet_from_labels
+    from ._losses.memory import moco, moco_v3, nnclr
+    from ._losses.nested import matryoshka
+    from ._losses.prototypes import concentrations, proto_nce
+    from ._losses.queue import Queue, queue_init, queue_push
+    from ._losses.retrieval import two_tower
+    from ._losses.views import dcl, dclw, flat_nce, hcl, nt_xent
 
 __version__ = "0.1.0"
 
@@ -82,3 +87,41 @@ __all__ = [
     "typing",
     "value_and_grad",
 ]
+
+_HOMES = {
+    "_call": "contrast",
+    "_core.autodiff": "grad stop_gradient value_and_grad",
+    "_core.protocol": "Adapter",
+    "_core.ranks": "Communicator Ranks across",
+    "_core.registry": "backends_available register_backend",
+    "_losses.global_contrastive": "sogclr",
+    "_losses.graded": "angle cosent",
+    "_losses.in_batch": "clip cpc info_nce n_tuple relic siglip",
+    "_losses.joint": "joint_info_nce",
+    "_losses.judged": "distillation gist_embed",
+    "_losses.labels": "contrastive nca soft_nearest_neighbor supcon triplet triplet_from_labels",
+    "_losses.memory": "moco moco_v3 nnclr",
+    "_losses.nested": "matryoshka",
+    "_losses.prototypes": "concentrations proto_nce",
+    "_losses.queue": "Queue queue_init queue_push",
+    "_losses.retrieval": "two_tower",
+    "_losses.views": "dcl dclw flat_nce hcl nt_xent",
+}
+"""The module of each public name that is no module itself. A module is imported when one of its names is first used."""
+
+
+if not TYPE_CHECKING:  # type checkers would take every name for one of the package
+
+    def __getattr__(name: str) -> Any:
+        """Import a public name on first use."""
+        if name not in __all__:
+            message = f"module {__name__!r} has no attribute {name!r}"
+            raise AttributeError(message, name=name, obj=sys.modules[__name__])
+        home = next((home for home, names in _HOMES.items() if name in names.split()), None)
+        module = import_module(f".{home or name}", __name__)
+        value = globals()[name] = module if home is None else getattr(module, name)
+        return value
+
+
+def __dir__() -> list[str]:
+    return [*globals(), *__all__]

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import subprocess
 import sys
+from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+
+import portable_nce as pnce
 
 from calls import mostly_full
 
@@ -43,9 +48,11 @@ FORBIDDEN = {
     "portable_nce.backends.tape",
 }
 
-MOST_OWN = 60
 MOST_OTHERS = 12
-"""The most modules that an import may add: of the package, and of the standard library. NumPy adds some hundred."""
+"""The most modules of the standard library that a first loss may import. NumPy adds some hundred."""
+
+USES = {"import": "", "a loss": "portable_nce.info_nce", "all names": "from portable_nce import *"}
+"""Ways to use the package, before any array is there."""
 
 
 @pytest.fixture(scope="module")
@@ -63,9 +70,10 @@ def run() -> Callable[[str], Any]:
     return result
 
 
-def test_importing_the_package_imports_no_framework(run: Callable[[str], Any]) -> None:
+@pytest.mark.parametrize("use", USES)
+def test_the_package_imports_no_framework(run: Callable[[str], Any], use: str) -> None:
     before = set(run("import json, sys; print(json.dumps(list(sys.modules)))"))
-    after = set(run("import json, sys, portable_nce; print(json.dumps(list(sys.modules)))"))
+    after = set(run(f"import json, sys, portable_nce\n{USES[use]}\nprint(json.dumps(list(sys.modules)))"))
     assert "portable_nce" in after
     # What a start-up file of the environment imported before is not ours.
     assert (after - before) & FORBIDDEN == set()
@@ -76,18 +84,39 @@ import json, sys
 import array_api_compat
 before = set(sys.modules)
 import portable_nce
-print(json.dumps(sorted(set(sys.modules) - before)))
+imported = set(sys.modules) - before
+portable_nce.info_nce
+print(json.dumps([sorted(imported), sorted(set(sys.modules) - before)]))
 """
 
 
-def test_importing_the_package_imports_few_modules_beside_array_api_compat(run: Callable[[str], Any]) -> None:
+def test_modules_are_imported_when_they_are_used(run: Callable[[str], Any]) -> None:
     """The number of modules stands for the time, which would depend on the machine and on its load."""
-    names: list[str] = run(MODULES)
-    own = [name for name in names if name.partition(".")[0] == "portable_nce"]
-    others = [name for name in names if name not in own]
-    assert len(own) <= MOST_OWN, own
+    imported, used = run(MODULES)
+    assert imported == ["portable_nce"]
+    unused = {"bounds", "density", "diagnostics", "_losses.memory", "_losses.labels", "_losses.views"}
+    assert not {f"portable_nce.{name}" for name in unused} & {*used}
+    others = [name for name in used if name.partition(".")[0] != "portable_nce"]
     assert len(others) <= MOST_OTHERS, others
     assert {name.partition(".")[0] for name in others} <= sys.stdlib_module_names
+
+
+def test_names_for_type_checkers_are_those_at_run_time() -> None:
+    tree = ast.parse(Path(str(pnce.__file__)).read_text(encoding="utf-8"))
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    homes = {
+        alias.name: f"{pnce.__name__}.{node.module}"
+        for node in block.body
+        if isinstance(node, ast.ImportFrom) and node.module
+        for alias in node.names
+    }
+    modules = {alias.name for node in block.body if isinstance(node, ast.ImportFrom) for alias in node.names} - {*homes}
+    assert {*homes, *modules} == {*pnce.__all__}
+    assert {*pnce.__all__} <= {*dir(pnce)}
+    assert all(getattr(pnce, name) is getattr(import_module(home), name) for name, home in homes.items())
+    assert all(getattr(pnce, name) is import_module(f"{pnce.__name__}.{name}") for name in modules)
+    with pytest.raises(AttributeError, match="info_nc'"):
+        _ = pnce.info_nc  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("name", ["__version__", "__all__"])
