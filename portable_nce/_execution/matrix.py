@@ -344,7 +344,7 @@ class ScoreMatrix:
         (rows,), (columns,) = self.rows, self.columns
         space = namespace_of(rows)
         operands = (space.take(rows, order, axis=0), space.take(columns, column_order, axis=0))
-        layout = layout._replace(own=layout.structure == "own_labels", blocks=blocks, tiles=tiles)
+        layout = layout._replace(blocks=blocks, tiles=tiles)
         inverse = xp.argsort(order, stable=True)
         return Prepared(product_sweep, layout, operands, by_row, (ordered, column_labels), order, inverse)
 
@@ -377,7 +377,6 @@ class ScoreMatrix:
     def two_sided(self, plan: SoftmaxPlan, by_row: Arrays, *, symmetric: bool, mean: bool) -> Prepared | None:
         """The two-sided sweep over this matrix, or None where it has no use."""
         n_rows, n_columns = self.shape
-        structure, plain = self.pairing.structure, len(self.pairing.rows) == 0
         if self.sharpness is not None:
             return None
         if symmetric:
@@ -385,21 +384,17 @@ class ScoreMatrix:
             own = n_columns if self.part is None else self.part.window
             fits = fits and n_rows == own and is_positive(n_columns - 1)
         else:
-            fits = self.mask is None and self.similarity.inner_product
+            fits = self.pairing.structure == "views" and len(self.pairing.rows) == 0
+            fits = fits and self.mask is None and self.similarity.inner_product
             fits = fits and self.self_contrast and self.similarity.symmetric
             fits = fits and adapter_of(self.rows[0]).mode == "eager"
             fits = fits and is_large(n_columns, n_columns)  # which is not asked of a symbol
         if not fits:
             return None
+        halves = self.halves or NO_HALVES
         layout = self._product_layout(plan, by_row, {"mean": mean, "shards": self.shards})
-        if symmetric or (structure == "views" and plain):
-            halves = self.halves or NO_HALVES
-            layout = layout._replace(own=not symmetric, halves=halves.form)
-            return Prepared(square_sweep, layout, (*self.rows, *self.columns), by_row, halves.arrays)
-        if structure == "own_labels" and not plan.objective.separate:
-            by_classes = self._by_classes(layout, by_row)
-            return None if by_classes is None else by_classes._replace(function=square_sweep)
-        return None
+        layout = layout._replace(own=not symmetric, halves=halves.form)
+        return Prepared(square_sweep, layout, (*self.rows, *self.columns), by_row, halves.arrays)
 
     # Sums.
 

@@ -15,10 +15,8 @@ __all__ = [
     "each_positive",
     "of_line",
     "of_members",
-    "of_sums",
     "row_statistics",
     "score_cotangents",
-    "sums_of",
 ]
 
 
@@ -80,17 +78,6 @@ def of_members(
     weights = weights / xp.where(largest > 0, largest, xp.ones_like(largest))
     centred, number = xp.sum(weights * differences, axis=1), xp.sum(weights, axis=1)
     return Positives(scores, members, sums, terms, centred, number, weights, count)
-
-
-def sums_of(positive: Positives) -> tuple[Array, ...]:
-    """What the statistics of rows with several positives need of these: numbers for each row, for `of_sums`."""
-    return (positive.sums.top, positive.sums.total, positive.centred, positive.number)
-
-
-def of_sums(numbers: tuple[Array, ...]) -> Positives:
-    """Positives whose scores are not at hand."""
-    top, total, centred, number = numbers
-    return Positives(None, None, ExpSum(top, total), None, centred, number)
 
 
 def row_statistics(xp: Namespace, sums: RowSums) -> RowStatistics:

@@ -13,13 +13,10 @@ from .._core.namespace import is_far, lift_to_tape, namespace_of
 from .._core.protocol import Array, Namespace
 from .._core.ranks import Shards
 from .._core.registry import adapter_of
-from ..pairings import Members
 from . import products as p
 from .families import ExpBase, Softmax, exp_base, family_of
 from .finished import Finished
 from .layouts import Arrays, ProductLayout, Wanted, is_wanted, reduced
-from .one_sided import label_members
-from .statistics import Positives, of_sums, sums_of
 from .tiling import Bounds, Tiling, two_sided
 
 __all__ = ["square_sweep"]
@@ -50,7 +47,7 @@ class _Square:
         self.to_rows, self.to_columns = is_wanted(need_grad, 0), is_wanted(need_grad, 1)
         self.need_grad = need_grad = bool(need_grad)
         self.rows, self.columns, *further = arrays
-        both, self.labels = p.with_parts((self.rows, self.columns), further[layout.by_row :], layout.halves)
+        both, _ = p.with_parts((self.rows, self.columns), further[layout.by_row :], layout.halves)
         self.own, self.by_row = both[0], tuple(further[: layout.by_row])
         self.xp, self.adapter = namespace_of(self.rows), adapter_of(self.rows)
         self.n: int = self.rows.shape[0]
@@ -61,8 +58,8 @@ class _Square:
         tiling = two_sided(self.n, self.n_columns, layout.block_size, mode=mode, far=far, symmetric=layout.own)
         self.eager = mode == "eager"
         bound = self._agreed(layout, p.largest_score(layout, self.rows, self.columns))
-        finite, complete = layout.unit or bound < math.inf, not layout.blocks
-        folds = layout.mean and finite and complete
+        finite = layout.unit or bound < math.inf
+        folds = layout.mean and finite
         self.layout = layout._replace(mean=layout.mean and not folds)
         family = family_of(
             self.xp,
@@ -71,7 +68,7 @@ class _Square:
             bound,
             need_grad=need_grad,
             finite=finite,
-            complete=complete,
+            complete=True,
             divisor=self.n if folds else 1,
         )
         assert isinstance(family, Softmax)  # noqa: S101  (its plan is one)
@@ -80,20 +77,18 @@ class _Square:
             # an exponent here.
             family.base = ExpBase(self.xp.exp)
         self.family = family
-        self.blocks: int | Bounds = layout.blocks or tiling.block
-        self.bounds: Sequence[tuple[int, int]] = layout.tiles or p.cut(0, self.n_columns, tiling.tile)
+        self.blocks: int | Bounds = tiling.block
+        self.bounds: Sequence[tuple[int, int]] = p.cut(0, self.n_columns, tiling.tile)
         self.stops: dict[Array | int, int] = {}
         if layout.own and self.shards is not None:
             self.blocks, self.bounds, self.stops = _share_of_pairs(self.shards, tiling)
         self.tiles = p.operand_pieces(both[1], self.bounds)
-        self.tile_labels = p.pieces(self.labels[1], self.bounds) if self.labels else []
-        self.keep = tiling.keep and need_grad and not self.labels
-        self.keep = self.keep and self.shards is None  # who shares a batch may have chosen to for want of memory
+        # Tiles are not kept across ranks: users share a batch to save memory.
+        self.keep = tiling.keep and need_grad and self.shards is None
         self.kept: dict[tuple[Array | int, int], Array] = {}  # exponentials, or the scores where these are shifted
         self.sides: list[ExpSum] = []
         self.done: list[Finished] = []
         self.to_positive: Array = None
-        self.positives: Arrays = ()
 
     def _agreed(self, layout: ProductLayout, bound: float) -> float:
         """A bound of the scores of all ranks: it decides what these add up."""
@@ -106,7 +101,7 @@ class _Square:
     def is_one_tile(self) -> bool:
         """Whether the matrix is one tile, in which the cotangents of positives can stand."""
         whole = not isinstance(self.blocks, tuple) and self.blocks == self.n
-        return whole and len(self.bounds) == 1 and self.to_positive is not None
+        return whole and len(self.bounds) == 1
 
     def visited(self, start: Array | int) -> range:
         """The tiles that a block of rows is to see."""
@@ -125,17 +120,10 @@ class _Square:
     def scores(self, own: p.Operand, start: Array | int, k: int) -> Array:
         """A tile, in the unit of the base of exponentials."""
         scores = p.product(own.times(self.family.base.unit), self.tiles[k])
-        if self.labels:
-            return scores
         return p.exclude(self.lines, scores, -math.inf, self._tile(start, k), None, eager=self.eager)
 
     def _tile(self, start: Array | int, k: int) -> p.Tile:
         return p.tile_of(self.lines, start, self.bounds[k], self.n_columns)
-
-    def among_classes(self, own: p.Operand, own_labels: Array, k: int) -> tuple[ExpSum, Array, Positives, Members]:
-        """The tile of a block's own classes: its sums, its exponentials, its positives, and which are which."""
-        members = label_members(self.xp, own_labels, self.tile_labels[k], "own_labels")
-        return *self.family.masked((p.product(own, self.tiles[k]),), members, (), single=False), members
 
     # The sums.
 
@@ -144,16 +132,10 @@ class _Square:
         xp, unshifted = self.xp, self.family.unshifted
 
         def step(carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
-            own, labels = self.opened(block)
+            own, _ = self.opened(block)
             so_far, parts = self._sums(carry), []
-            numbers: Arrays = ()
             for k in self.visited(start):
                 both = self.serves_columns(start, k)
-                if self.labels and not both:
-                    part, _, positive, _ = self.among_classes(own, labels[0], k)
-                    parts.append(part)
-                    numbers = sums_of(positive)
-                    continue
                 scores = self.scores(own, start, k)
                 if both and not unshifted:
                     so_far[k] = merge(xp, [so_far[k], self.family.accumulate(scores, 0, spare=False)[0]])[0]
@@ -163,12 +145,11 @@ class _Square:
                     so_far[k] = ExpSum(None, so_far[k].total + self.adapter.sum_along(terms, 0))
                 if self.keep:
                     self.kept[start, k] = terms if unshifted else scores
-            return _flat(so_far), (*_flat([merge(xp, parts)[0]]), *numbers)
+            return _flat(so_far), _flat([merge(xp, parts)[0]])
 
         empty = [_empty_sum(xp, tile.x, unshifted=unshifted) for tile in self.tiles]
-        carry, found = self.adapter.scan(step, _flat(empty), (*self.own.arrays, *self.labels[:1]), self.blocks)
-        count = 1 if unshifted else 2
-        (of_rows,), self.positives = self._sums(found[:count]), found[count:]
+        carry, found = self.adapter.scan(step, _flat(empty), self.own.arrays, self.blocks)
+        (of_rows,) = self._sums(found)
         by_tile = self._sums(carry)
         tops = [part.top for part in by_tile if part.top is not None]
         top = p.concat_rows(xp, tops) if tops else None
@@ -200,21 +181,16 @@ class _Square:
     def finish(self) -> tuple[Array, Array, Arrays]:
         """The losses of the rows, how often each counts, and the cotangents of what belongs to rows."""
         xp = self.xp
-        if self.labels:
-            # The cotangents of positives, whose scores are not at hand any more, are left to `pull`.
-            positive = of_sums(self.positives)
-            self.done = [self.family.finish(self.sides[0], positive, self.by_row, need_grad=self.need_grad)]
-        else:
-            partners = p.partners(xp, self.lines, self.columns, self.n)
-            scores = p.line_scores(xp, self.rows, partners)
-            self.done = [self._finish_side(self.sides[0], scores, self.by_row)]
-            if not self.layout.own:
-                of_all = (scores, *self.by_row)
-                if self.shards is not None:  # of whose columns the positives and weights are elsewhere
-                    of_all = tuple(self.shards.gather(x) for x in of_all)
-                self.done.append(self._finish_side(self.sides[1], of_all[0], of_all[1:]))
-            if self.need_grad:
-                self.to_positive = self._mean_of_own([done.to_positive for done in self.done])
+        partners = p.partners(xp, self.lines, self.columns, self.n)
+        scores = p.line_scores(xp, self.rows, partners)
+        self.done = [self._finish_side(self.sides[0], scores, self.by_row)]
+        if not self.layout.own:
+            of_all = (scores, *self.by_row)
+            if self.shards is not None:  # positives and weights of their columns are on other ranks
+                of_all = tuple(self.shards.gather(x) for x in of_all)
+            self.done.append(self._finish_side(self.sides[1], of_all[0], of_all[1:]))
+        if self.need_grad:
+            self.to_positive = self._mean_of_own([done.to_positive for done in self.done])
         values = self._mean_of_own([done.values for done in self.done])
         to_by_row = tuple(map(self._mean_of_own, zip(*(done.to_rows for done in self.done), strict=True)))
         return values, self.done[0].number, to_by_row
@@ -250,13 +226,8 @@ class _Square:
             to_columns = list(carry)
             for k in self.visited(start):
                 both = self.serves_columns(start, k)
-                if self.labels and not both:
-                    cotangent = self._class_cotangent(own, further, k)
-                else:
-                    top_k = top_by_tile[k] if tops else None
-                    cotangent = self._cotangent(
-                        own, start, k, (coefficient, by_tile[k] if both else None), (top, top_k)
-                    )
+                top_k = top_by_tile[k] if tops else None
+                cotangent = self._cotangent(own, start, k, (coefficient, by_tile[k] if both else None), (top, top_k))
                 if self.is_one_tile():
                     cotangent = p.put_lines(
                         self.lines, cotangent, self.to_positive, self._tile(start, k), eager=self.eager
@@ -268,16 +239,15 @@ class _Square:
                     to_columns[k] = p.plus(to_columns[k], forth)
             return tuple(to_columns), (to_rows,) if self.to_rows else ()
 
-        classes = (self.labels[0], *self.by_row, *_flat(self.sides[:1])) if self.labels else ()
         init = p.empty_sums([tile.x for tile in self.tiles]) if self.to_columns else ()
-        xs = (*self.own.arrays, of_rows, *classes, *tops)
+        xs = (*self.own.arrays, of_rows, *tops)
         carry, found = self.adapter.scan(step, init, xs, self.blocks)
         to_rows = found[0] if self.to_rows else None
         to_columns: Array = None
         if self.to_columns:
             seen = [xp.zeros_like(tile.x) if x is None else x for x, tile in zip(carry, self.tiles, strict=True)]
             to_columns = p.concat_rows(xp, seen)
-        if self.to_positive is None or self.is_one_tile():
+        if self.is_one_tile():
             return to_rows, to_columns
         return self._with_positives(to_rows, to_columns)
 
@@ -313,15 +283,6 @@ class _Square:
         scores = kept if self.keep else self.scores(own, start, k)
         cotangent = family.terms(scores, tops[0], 1, spare=of_columns is None) * of_rows[:, None]
         return cotangent if of_columns is None else cotangent + family.terms(scores, tops[1], 0) * of_columns[None, :]
-
-    def _class_cotangent(self, own: p.Operand, here: list[Array], k: int) -> Array:
-        """The cotangent of the tile of a block's own classes, for the sums of all tiles."""
-        own_labels, *further = here
-        by_row, total = tuple(further[: self.layout.by_row]), self._sums(tuple(further[self.layout.by_row :]))[0]
-        part, terms, positive, members = self.among_classes(own, own_labels, k)
-        done = self.family.finish(total, positive, by_row, need_grad=True)
-        share = None if part.top is None or total.top is None else factors(self.xp, [part.top], total.top)[0]
-        return self.family.cotangents(terms, positive, done, members, share)[0]
 
 
 def _share_of_pairs(shards: Shards, tiling: Tiling) -> tuple[Bounds, Bounds, dict[Array | int, int]]:
