@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ._core.protocol import Adapter
     from ._core.ranks import Communicator, Ranks, across
     from ._core.registry import backends_available, register_backend
+    from ._execution.explain import explain
     from ._losses.global_contrastive import sogclr
     from ._losses.graded import angle, cosent
     from ._losses.in_batch import clip, cpc, info_nce, n_tuple, relic, siglip
@@ -54,6 +55,7 @@ __all__ = [
     "density",
     "diagnostics",
     "distillation",
+    "explain",
     "flat_nce",
     "from_scores",
     "gist_embed",
@@ -94,6 +96,7 @@ _HOMES = {
     "_core.protocol": "Adapter",
     "_core.ranks": "Communicator Ranks across",
     "_core.registry": "backends_available register_backend",
+    "_execution.explain": "explain",
     "_losses.global_contrastive": "sogclr",
     "_losses.graded": "angle cosent",
     "_losses.in_batch": "clip cpc info_nce n_tuple relic siglip",

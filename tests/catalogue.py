@@ -1,6 +1,6 @@
 """The catalogue of losses, made from the code.
 
-``python tests/catalogue.py > docs/catalogue.md`` writes the page. What a loss is made of is watched while it runs; its
+``python tests/catalogue.py > docs/catalogue.md`` writes the page. `portable_nce.explain` tells the parts of a loss; its
 source is the reference in its docstring.
 """
 
@@ -14,11 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pytest
 
 import portable_nce as pnce
-from portable_nce import _call, from_scores
-from portable_nce._execution import evaluate, masked, matrix, one_sided, two_sided
+from portable_nce import from_scores
 from portable_nce.testing import CASES
 
 if TYPE_CHECKING:
@@ -36,6 +34,7 @@ NO_LOSSES = {
     "backends_available",
     "concentrations",
     "contrast",
+    "explain",
     "grad",
     "matryoshka",
     "queue_init",
@@ -85,54 +84,6 @@ def source_of(name: str) -> str:
     return re.sub(r"arXiv:(\d+\.\d+)", r"[arXiv:\1](https://arxiv.org/abs/\1)", line)
 
 
-class Watch:
-    """Notes of the pairings and objectives that a loss uses and of the sweeps that it takes, made while it runs."""
-
-    def __init__(self) -> None:
-        self.pairings: list[str] = []
-        self.objectives: list[str] = []
-        self.roads: list[str] = []
-
-    def note(self, notes: list[str], thing: object) -> None:
-        """Write down what a thing calls itself, once."""
-        name = re.sub(r"^<\w+ |>$", "", repr(thing))
-        if name not in notes:
-            notes.append(name)
-
-    def evaluated(self, objective: Any, matrix: Any, *arguments: Any, **options: Any) -> Any:
-        """Evaluate an objective on a matrix, and note both."""
-        self.note(self.objectives, objective)
-        self.note(self.pairings, matrix.pairing)
-        return evaluate.evaluate(objective, matrix, *arguments, **options)
-
-    def passed(self, passes: str, run: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Wrap a function that runs a sweep, and note which."""
-
-        def noted(prepared: Any) -> Any:
-            road = f"{passes}, {ROADS[prepared.function]}"
-            if road not in self.roads:
-                self.roads.append(road)
-            return run(prepared)
-
-        return noted
-
-    def run(self, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        """Call a loss under observation."""
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(_call, "evaluate", self.evaluated)
-            patch.setattr(evaluate, "in_one_pass", self.passed("one pass", matrix.in_one_pass))
-            patch.setattr(matrix, "in_two_passes", self.passed("two passes", matrix.in_two_passes))
-            return function(*arguments, **options)
-
-
-ROADS: dict[Any, str] = {
-    one_sided.product_sweep: "products",
-    two_sided.square_sweep: "products of both sides",
-    masked.masked_sweep: "masks",
-}
-"""What the sweeps go by."""
-
-
 WITHOUT_A_MATRIX: Mapping[str, tuple[str, str]] = {
     "triplet": ("triples", "margin"),
     **dict.fromkeys(("angle", "cosent", "from_scores.cosent"), ("graded pairs", "cosent")),
@@ -143,16 +94,15 @@ WITHOUT_A_MATRIX: Mapping[str, tuple[str, str]] = {
 def row_of(name: str) -> Row:
     """Watch the first case of a loss, with its defaults as far as it has them."""
     case = next(case for case in CASES if case.loss == name)
-    watch = Watch()
-    watch.run(case.function, *(np.asarray(x) for x in (*case.arguments.values(), *case.constants.values())))
+    found = pnce.explain(case.function, *map(np.asarray, (*case.arguments.values(), *case.constants.values())))
     parameters = inspect.signature(function_of(name)).parameters
     similarity = str(parameters["similarity"].default) if "similarity" in parameters else "angle" * (name == "angle")
     pairing, objective = WITHOUT_A_MATRIX.get(name, ("", ""))
     return Row(
         name=name,
         similarity=similarity,
-        pairing=" and ".join(watch.pairings) or pairing,
-        objective=" and ".join(watch.objectives) or objective,
+        pairing=" and ".join(found.pairings) or pairing,
+        objective=" and ".join(found.objectives) or objective,
         source=source_of(name),
     )
 

@@ -12,6 +12,7 @@ from .registry import adapter_of
 
 __all__ = [
     "in_range",
+    "itemsize",
     "largest_entry",
     "nan_of",
     "normalize",
@@ -146,6 +147,13 @@ def in_range(xp: Namespace, rows: Array, columns: Array) -> tuple[Array, Array, 
         long = entry > most * factor
         scaled.append(xp.where(long, x * (most * factor / xp.where(long, entry, xp.ones_like(entry))), x))
     return scaled[0], scaled[1], False
+
+
+def itemsize(x: Array) -> int:
+    """Bytes of a number in an array."""
+    xp = namespace_of(x)
+    info = xp.finfo if xp.isdtype(x.dtype, "real floating") else xp.iinfo
+    return int(info(x.dtype).bits) // 8
 
 
 def normalize(x: Array) -> Array:

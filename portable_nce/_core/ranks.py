@@ -7,6 +7,7 @@ all have computed. The transpose of a map, which carries gradients back, is a ma
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -19,6 +20,8 @@ from .autodiff import stop_gradient
 from .checks import check_bool, explained
 from .equality import EqualByContents
 from .namespace import is_array, is_number, namespace_of
+from .notes import note
+from .numerics import itemsize
 from .protocol import Array
 from .registry import adapter_of, communicator_of
 from .types import GradientsOfRanks, Parameters, Result
@@ -28,6 +31,7 @@ __all__ = [
     "Notes",
     "Ranks",
     "Shards",
+    "Traffic",
     "across",
     "agree",
     "finished",
@@ -513,7 +517,15 @@ def widened(x: Array) -> Array:
     return xp.astype(x, xp.int64 if xp.iinfo(x.dtype).max > 2**31 - 1 else xp.int32)
 
 
+class Traffic(NamedTuple):
+    """A note of an exchange between ranks, and of how many bytes this one gives."""
+
+    kind: str
+    size: int
+
+
 def _applied(linear: _Map, x: Array) -> Array:
+    note(Traffic(linear.kind, math.prod(x.shape) * itemsize(x)))
     return adapter_of(x).linear_map(linear, x)
 
 

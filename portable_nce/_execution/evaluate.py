@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from .._core.autodiff import stop_gradient
 from .._core.checks import check_scalar
 from .._core.namespace import enter, is_number, lift_to_tape, namespace_of
+from .._core.notes import note
 from .._core.numerics import softplus, upcast, zeros
 from .._core.protocol import Array
 from .._core.reduction import Reduction, average
@@ -33,6 +34,7 @@ Arrays = tuple[Array, ...]
 
 def evaluate(objective: Any, matrix: ScoreMatrix, reduction: Reduction, *, symmetric: bool = False) -> Array:
     """The loss of a score matrix: of shape (1,), or the losses of the rows (N,)."""
+    note(objective, matrix.pairing)
     alone = matrix.shards is None and matrix.is_one_block()
     coupled = isinstance(objective, Objective) and couples_rows(objective, matrix.rows[0], in_one_block=alone)
     if isinstance(objective, Objective) and not coupled and symmetric and reduction.kind != "none":

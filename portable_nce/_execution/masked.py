@@ -14,9 +14,9 @@ from .families import PairsPlan, SoftmaxPlan, exp_base, family_of, split_sharpne
 from .layouts import Arrays, MaskedLayout, Wanted, halves_where, reduced
 from .products import empty_sums, plus
 from .scored import Side, Spread, held, pulled, scored
-from .tiling import masked
+from .tiling import Bounds, masked
 
-__all__ = ["masked_sweep", "search_sweep"]
+__all__ = ["block_of", "masked_sweep", "search_sweep"]
 
 
 def _split(arrays: Arrays, counts: list[int]) -> list[Arrays]:
@@ -66,6 +66,7 @@ class _Masked:
         self.counts = [*self.of_rows, *map(len, row_halves), layout.by_row, layout.rule_arrays[0]]
         size = held(layout.similarities[0][0], rows[0], columns[0], wide=layout.wide)
         mode = adapter_of(arrays[0]).mode
+        self.width: int = size["width"]
         self.block = masked(self.n_rows, self.n_columns, layout.block_size, mode=mode, **size).block
 
     def open(self, block: Arrays, start: Array | int) -> Block:
@@ -107,6 +108,12 @@ class _Masked:
         """The cotangents of the operands of rows and of columns in a channel."""
         even = self.layout.halves[k].even
         return pulled(self.layout.similarities[k], own, self.columns[k], cotangent, spread, even=even)
+
+
+def block_of(layout: MaskedLayout, arrays: Arrays) -> tuple[int | Bounds, int]:
+    """Rows of a block, and how many numbers are held for each of its scores."""
+    matrix = _Masked(layout, arrays)
+    return matrix.block, matrix.width
 
 
 def _where_live(xp: Namespace, live: Array, side: Side) -> Side:

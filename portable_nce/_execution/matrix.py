@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from .._core.autodiff import stop_gradient
 from .._core.namespace import device_of, is_far, namespace_of
+from .._core.notes import note
 from .._core.numerics import rows_where, upcast
 from .._core.protocol import Array, Namespace
 from .._core.ranks import Shards
@@ -39,6 +40,7 @@ from .two_sided import square_sweep
 __all__ = [
     "Halves",
     "Part",
+    "Passes",
     "Prepared",
     "ScoreMatrix",
     "Statistics",
@@ -60,7 +62,8 @@ class Statistics(NamedTuple):
 class Prepared(NamedTuple):
     """What a sweep is given: its function, its layout and its arrays, with those of a number for each row apart.
 
-    `inverse`: the place of each row among those that the sweep sees, if that is another.
+    `reason`: why this sweep was chosen, for `explain`. `inverse`: the place of each row among those that the sweep
+    sees, if that is another.
     """
 
     function: Callable[..., Arrays]
@@ -68,6 +71,7 @@ class Prepared(NamedTuple):
     operands: Arrays
     by_row: Arrays
     constants: Arrays
+    reason: str
     order: Array | None = None
     inverse: Array | None = None
 
@@ -79,6 +83,13 @@ class Prepared(NamedTuple):
         if self.order is not None:
             by_row = tuple(xp.take(x, self.order, axis=0) for x in by_row)
         return (*self.operands, *by_row, *self.constants)
+
+
+class Passes(NamedTuple):
+    """A note of a sweep that is run, and of how many times it visits the tiles for value and gradient."""
+
+    number: int
+    prepared: Prepared
 
 
 class Halves(NamedTuple):
@@ -222,7 +233,7 @@ class ScoreMatrix:
 
     def by_products(self, plan: Plan, by_row: Arrays, options: dict[str, Any]) -> Prepared | None:
         """The sweep over inner products, or None where the matrix or its pairing has none."""
-        if not self._goes_by_products(plan):
+        if self._obstacle(plan) is not None:
             return None
         structure = self.pairing.structure
         layout = self._product_layout(plan, by_row, options)
@@ -253,19 +264,31 @@ class ScoreMatrix:
         if valid is not None:
             constants = (*constants, absence(valid, columns))
         layout = layout._replace(present=present is not None, biased=valid is not None, halves=halves.form)
-        return Prepared(product_sweep, layout, (rows, columns, *partners), by_row, (*constants, *halves.arrays))
+        constants = (*constants, *halves.arrays)
+        return Prepared(product_sweep, layout, (rows, columns, *partners), by_row, constants, _KNOWN)
 
-    def _goes_by_products(self, plan: Plan) -> bool:
-        """Whether scores are inner products, and the structure says of a plan where positives are."""
-        structure = self.pairing.structure
-        if structure is None or not self.similarity.inner_product or self.mask is not None:
-            return False
-        if not isinstance(plan, PairsPlan):
-            return structure != "candidates"
-        several = structure == "views" and not self.pairing.one_per_row
-        if plan.terms[1] is None or self.pairing.columns or several:
-            return False  # with the columns of ids, too: how many negatives a row has is not known
-        return structure != "candidates" or plan.divide_by == "rows"
+    def _obstacle(self, plan: Plan) -> str | None:
+        """Why tiles of inner products without masks cannot serve; None if they can."""
+        structure, reason = self.pairing.structure, None
+        if len(self.columns) == 0:
+            reason = "the scores are given"
+        elif self.mask is not None:
+            reason = "a mask is given"
+        elif structure is None:
+            reason = "the pairing gives positives by a rule for each pair"
+        elif not self.similarity.inner_product:
+            reason = "the similarity is no inner product"
+        elif not isinstance(plan, PairsPlan):
+            reason = "no row has a positive" if structure == "candidates" else None
+        elif plan.terms[1] is None:
+            reason = "negatives add nothing"
+        elif self.pairing.columns:  # ids as well
+            reason = "the number of negatives of a row is not known"
+        elif structure == "views" and not self.pairing.one_per_row:
+            reason = "a row has several positives in a sum over pairs"
+        elif structure == "candidates" and plan.divide_by != "rows":
+            reason = "the mean is over pairs"
+        return reason
 
     def _by_labels(self, layout: ProductLayout, by_row: Arrays) -> Prepared | None:
         """The sweep over rows and columns with labels or ids."""
@@ -279,7 +302,7 @@ class ScoreMatrix:
         halves = self.halves or NO_HALVES
         layout = layout._replace(halves=halves.form)
         constants = (*self.pairing.rows, *self.pairing.columns, *halves.arrays)
-        return Prepared(product_sweep, layout, (*self.rows, *self.columns), by_row, constants)
+        return Prepared(product_sweep, layout, (*self.rows, *self.columns), by_row, constants, _KNOWN)
 
     def _indexed(self, xp: Namespace, columns: Array) -> tuple[Array | None, Arrays, Arrays]:
         """Which rows have a positive if not all, the positives, and where they are."""
@@ -346,7 +369,8 @@ class ScoreMatrix:
         operands = (space.take(rows, order, axis=0), space.take(columns, column_order, axis=0))
         layout = layout._replace(blocks=blocks, tiles=tiles)
         inverse = xp.argsort(order, stable=True)
-        return Prepared(product_sweep, layout, operands, by_row, (ordered, column_labels), order, inverse)
+        constants, reason = (ordered, column_labels), "labels are sorted: positives of a block are in one tile"
+        return Prepared(product_sweep, layout, operands, by_row, constants, reason, order, inverse)
 
     def by_masks(self, plan: Plan, by_row: Arrays, beside: ScoreMatrix | None, options: dict[str, Any]) -> Prepared:
         """The sweep over scores of any kind."""
@@ -372,7 +396,10 @@ class ScoreMatrix:
         numbers = () if self.part is None else self.part[:2]
         halves = (x for one in channels for x in (one.halves or NO_HALVES).arrays)
         constants = (*self.pairing.rows, *self.pairing.columns, *pairs, *numbers, *halves)
-        return Prepared(masked_sweep, layout, operands, by_row, constants)
+        reason = self._obstacle(plan) if beside is None else "two score matrices are compared"
+        if reason is None and self.pairing.structure in {"labels", "own_labels", "ids"}:
+            reason = "labels are not sorted: the matrix is small, classes are large or values are not at hand"
+        return Prepared(masked_sweep, layout, operands, by_row, constants, reason or "no row has a negative")
 
     def two_sided(self, plan: SoftmaxPlan, by_row: Arrays, *, symmetric: bool, mean: bool) -> Prepared | None:
         """The two-sided sweep over this matrix, or None where it has no use."""
@@ -394,7 +421,8 @@ class ScoreMatrix:
         halves = self.halves or NO_HALVES
         layout = self._product_layout(plan, by_row, {"mean": mean, "shards": self.shards})
         layout = layout._replace(own=not symmetric, halves=halves.form)
-        return Prepared(square_sweep, layout, (*self.rows, *self.columns), by_row, halves.arrays)
+        reason = "the loss averages rows and columns" if symmetric else "the score of i with j is that of j with i"
+        return Prepared(square_sweep, layout, (*self.rows, *self.columns), by_row, halves.arrays, reason)
 
     # Sums.
 
@@ -412,6 +440,8 @@ class ScoreMatrix:
         """
         plan = SoftmaxPlan(_NO_OBJECTIVE, statistics=True)
         prepared = self.by_masks(plan, (), None, {"values": True}) if masked else self.prepared(plan, (), values=True)
+        if masked:
+            prepared = prepared._replace(reason="another sweep needs the same scores to the last digit")
         found, _ = in_two_passes(prepared)
         odds, spread, rest, positive, top, has_negative, has_positive = (found[:, k] for k in range(7))
         flags = (stop_gradient(x) > 0 for x in (has_negative, has_positive))
@@ -493,12 +523,14 @@ def _without_empty_tiles(
 
 
 NO_HALVES = Halves((), ())
+_KNOWN = "the columns of the positives are known before the sweep"
 _NO_OBJECTIVE = Objective(lambda row: row.log_odds, couples_rows=False, label="statistics")
 
 
 def in_one_pass(prepared: Prepared) -> tuple[Array, Array]:
     """The sum of the losses of the rows and how often each counts, with the gradient of the sum."""
     adapter = adapter_of(prepared.operands[0])
+    note(Passes(1, prepared))
     value, number = adapter.value_and_vjp(prepared.function)(prepared.layout, *prepared.arrays)
     return value, number
 
@@ -507,6 +539,7 @@ def in_two_passes(prepared: Prepared) -> tuple[Array, Array]:
     """The losses of the rows, and how often each counts; the second pass is for the gradient."""
     static = (prepared.function, prepared.layout, len(prepared.operands) + len(prepared.by_row))
     adapter = adapter_of(prepared.operands[0])
+    note(Passes(2, prepared))
     values, number = adapter.custom_vjp(_first_pass, _second_pass)(static, *prepared.arrays)
     if prepared.inverse is not None:
         xp = namespace_of(values)

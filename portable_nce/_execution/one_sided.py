@@ -20,9 +20,9 @@ from . import products as p
 from .families import PairsPlan, SoftmaxPlan, divisor_of, exp_base, family_of, sharpened, split_sharpness
 from .layouts import Arrays, Form, ProductLayout, Wanted, is_wanted, reduced
 from .products import ABSENT
-from .tiling import MAX_UNSHIFTED_LOGIT, masked, one_sided
+from .tiling import MAX_UNSHIFTED_LOGIT, Tiling, masked, one_sided
 
-__all__ = ["label_members", "nearest_columns", "product_sweep"]
+__all__ = ["label_members", "nearest_columns", "product_sweep", "tiling_of"]
 
 _IN_ONE_TILE = ("diagonal", "views")
 
@@ -32,6 +32,12 @@ def product_sweep(layout: ProductLayout, *arrays: Array, need_grad: Wanted) -> A
     (arrays,) = lift_to_tape(arrays)
     sweep = _OneSided(layout, arrays, need_grad=need_grad)
     return sweep.as_one_tile() if sweep.is_one_tile() else sweep.by_tiles()
+
+
+def tiling_of(layout: ProductLayout, rows: Array, columns: Array) -> Tiling:
+    """Sizes of the blocks and tiles of a sweep whose labels are not sorted."""
+    mode = adapter_of(rows).mode
+    return one_sided(rows.shape[0], columns.shape[0], layout.block_size, mode=mode, far=is_far(rows))
 
 
 def label_members(xp: Namespace, rows: Array, columns: Array, structure: str) -> Members:
@@ -87,7 +93,7 @@ class _OneSided:
         self.rows, self.columns = rows, columns
         self.xp, self.adapter = xp, adapter = namespace_of(rows), adapter_of(rows)
         self.mode = adapter.mode
-        n_rows, n_columns = rows.shape[0], columns.shape[0]
+        n_rows = rows.shape[0]
         self.lines = lines = p.lines_of(layout.structure, n_rows, layout.views, layout.window)
         self.to_columns = is_wanted(need_grad, 1)
         self.to_partners = is_wanted(need_grad, 2) if lines.given else self.to_columns
@@ -105,7 +111,7 @@ class _OneSided:
         self.labels = tuple(constants)
 
         self.layout = layout
-        self.tiling = one_sided(n_rows, n_columns, layout.block_size, mode=self.mode, far=is_far(rows))
+        self.tiling = tiling_of(layout, rows, columns)
         self.base = exp_base(rows)
 
     def family_for(self, bound: float) -> Any:

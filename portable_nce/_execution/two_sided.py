@@ -19,7 +19,7 @@ from .finished import Finished
 from .layouts import Arrays, ProductLayout, Wanted, is_wanted, reduced
 from .tiling import Bounds, Tiling, two_sided
 
-__all__ = ["square_sweep"]
+__all__ = ["square_sweep", "tiling_of"]
 
 
 def square_sweep(layout: ProductLayout, *arrays: Array, need_grad: Wanted) -> Arrays:
@@ -40,6 +40,14 @@ def square_sweep(layout: ProductLayout, *arrays: Array, need_grad: Wanted) -> Ar
     return reduced(square.xp, square.layout, values, number, gradients, divisor=square.family.divisor)
 
 
+def tiling_of(layout: ProductLayout, rows: Array, columns: Array) -> Tiling:
+    """Sizes of blocks and tiles, and whether these are kept for the gradients."""
+    shape, mode = (rows.shape[0], columns.shape[0]), adapter_of(rows).mode
+    tiling = two_sided(*shape, layout.block_size, mode=mode, far=is_far(rows), symmetric=layout.own)
+    # Tiles are not kept across ranks: users share a batch to save memory.
+    return tiling if layout.shards is None else tiling._replace(keep=False)
+
+
 class _Square:
     """The state of a two-sided sweep over some rows and all columns, of which those of these rows come first."""
 
@@ -54,9 +62,8 @@ class _Square:
         self.n_columns: int = self.columns.shape[0]
         self.shards = layout.shards
         self.lines = p.lines_of(layout.structure, self.n, layout.views, layout.window)
-        mode, far = self.adapter.mode, is_far(self.rows)
-        tiling = two_sided(self.n, self.n_columns, layout.block_size, mode=mode, far=far, symmetric=layout.own)
-        self.eager = mode == "eager"
+        tiling = tiling_of(layout, self.rows, self.columns)
+        self.eager = self.adapter.mode == "eager"
         bound = self._agreed(layout, p.largest_score(layout, self.rows, self.columns))
         finite = layout.unit or bound < math.inf
         folds = layout.mean and finite
@@ -83,8 +90,7 @@ class _Square:
         if layout.own and self.shards is not None:
             self.blocks, self.bounds, self.stops = _share_of_pairs(self.shards, tiling)
         self.tiles = p.operand_pieces(both[1], self.bounds)
-        # Tiles are not kept across ranks: users share a batch to save memory.
-        self.keep = tiling.keep and need_grad and self.shards is None
+        self.keep = tiling.keep and need_grad
         self.kept: dict[tuple[Array | int, int], Array] = {}  # exponentials, or the scores where these are shifted
         self.sides: list[ExpSum] = []
         self.done: list[Finished] = []

@@ -30,7 +30,7 @@ from portable_nce.testing import CASES
 from portable_nce.testing.variants import differentiate
 
 from calls import Call
-from catalogue import Watch, losses
+from catalogue import losses
 
 pytestmark = pytest.mark.usefixtures("jax_x64")
 
@@ -285,7 +285,8 @@ def test_the_family_of_pairs_gives_sums_and_cotangents(divide_by: str, bounds: l
 
 # ------------------------------------------------------------------------------------------------------------ sweeps
 
-PRODUCTS, BOTH_SIDES, MASKS = "one pass, products", "one pass, products of both sides", "one pass, masks"
+PRODUCTS, BOTH_SIDES = "one-sided sweep of inner products", "two-sided sweep of inner products"
+MASKS = "sweep with masks"
 
 TWO_PASSES = {
     "dclw": "its weights are a softmax over all positives; where these are on a line, one pass is enough",
@@ -298,18 +299,18 @@ TWO_PASSES = {
 """The losses that take two passes where the losses are reduced, and why."""
 
 
-def roads_of(function: Any, *arrays: Any) -> set[str]:
-    """Watch the sweeps of a loss."""
-    watch = Watch()
-    assert np.isfinite(watch.run(function, *arrays))
-    return {*watch.roads}
+def sweeps_of(function: Any, *arrays: Any) -> set[str]:
+    """Return the sweeps of a loss, each of which takes one pass."""
+    sweeps = pnce.explain(function, *arrays).sweeps
+    assert all(sweep.passes == 1 for sweep in sweeps)
+    return {sweep.name for sweep in sweeps}
 
 
 @pytest.mark.parametrize("name", losses())
 def test_every_loss_takes_one_pass_or_has_a_reason(name: str) -> None:
     case = next(case for case in CASES if case.loss == name)
-    roads = roads_of(case.function, *(np.asarray(x) for x in (*case.arguments.values(), *case.constants.values())))
-    assert roads <= {PRODUCTS, BOTH_SIDES, MASKS} or name in TWO_PASSES, f"{name}: {roads}"
+    found = pnce.explain(case.function, *map(np.asarray, (*case.arguments.values(), *case.constants.values())))
+    assert all(sweep.passes == 1 for sweep in found.sweeps) or name in TWO_PASSES, found
 
 
 @pytest.mark.internals
@@ -323,15 +324,15 @@ def test_every_loss_takes_one_pass_or_has_a_reason(name: str) -> None:
 def test_losses_of_inner_products_go_by_products(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiling, "_ROWS", 4)  # small matrices of labels are masked
     call = Call(name, rows=8, block_size="auto")
-    assert roads_of(call, *call.numbers) <= {PRODUCTS, BOTH_SIDES}
+    assert sweeps_of(call, *call.numbers) <= {PRODUCTS, BOTH_SIDES}
 
 
 def test_losses_of_rows_and_columns_take_both_from_the_same_tiles() -> None:
     x = RNG.normal(size=(1030, 4))
-    assert roads_of(lambda: pnce.contrast(x[:8], x[8:16], objective=lambda row: row.log_odds**2)) == {PRODUCTS}
-    assert roads_of(lambda: pnce.clip(x, x[::-1].copy(), logit_scale=3.0)) == {BOTH_SIDES}
-    assert roads_of(lambda: pnce.nt_xent(x[:515], x[515:])) == {BOTH_SIDES}
-    assert roads_of(lambda: pnce.supcon(x, np.arange(1030) // 5)) == {PRODUCTS}
+    assert sweeps_of(lambda: pnce.contrast(x[:8], x[8:16], objective=lambda row: row.log_odds**2)) == {PRODUCTS}
+    assert sweeps_of(lambda: pnce.clip(x, x[::-1].copy(), logit_scale=3.0)) == {BOTH_SIDES}
+    assert sweeps_of(lambda: pnce.nt_xent(x[:515], x[515:])) == {BOTH_SIDES}
+    assert sweeps_of(lambda: pnce.supcon(x, np.arange(1030) // 5)) == {PRODUCTS}
 
 
 @pytest.mark.internals
@@ -339,8 +340,8 @@ def test_labels_are_masks_where_classes_are_large(monkeypatch: pytest.MonkeyPatc
     x = RNG.normal(size=(1030, 4))
     monkeypatch.setattr(tiling, "_ROWS", 32)
     few, many = np.arange(1030) % 2, RNG.permutation(np.arange(1030) // 3)
-    assert roads_of(lambda: pnce.supcon(x, few)) == {MASKS}
-    assert roads_of(lambda: pnce.supcon(x, many)) == {PRODUCTS}
+    assert sweeps_of(lambda: pnce.supcon(x, few)) == {MASKS}
+    assert sweeps_of(lambda: pnce.supcon(x, many)) == {PRODUCTS}
 
 
 @pytest.mark.parametrize("block_size", ["auto", None, 3])
@@ -525,9 +526,8 @@ def test_sorted_labels_give_what_masks_give(
 
     expected, slopes = differentiate(functools.partial(loss, None), (x, y, weights))
     monkeypatch.setattr(tiling, "_ROWS", 5)
-    watch = Watch()
-    value, gradients = watch.run(differentiate, functools.partial(loss, "auto"), (x, y, weights))
-    assert all("products" in road for road in watch.roads), watch.roads
+    value, gradients = differentiate(functools.partial(loss, "auto"), (x, y, weights))
+    assert {sweep.name for sweep in pnce.explain(loss, "auto", x, y, weights).sweeps} == {PRODUCTS}
     np.testing.assert_allclose(value, expected, rtol=1e-12)
     for ours, slope in zip(gradients, slopes, strict=True):
         np.testing.assert_allclose(ours, slope, rtol=1e-10, atol=1e-12 * (1 + np.max(np.abs(slope))))

@@ -1,0 +1,182 @@
+"""What a call does: its sweeps, with reasons and sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from .._core.checks import check_callable
+from .._core.notes import listening
+from .._core.numerics import itemsize
+from .._core.ranks import Traffic
+from ..pairings import Pairing
+from . import one_sided, two_sided
+from .masked import block_of
+from .matrix import Passes
+from .tiling import Bounds
+
+__all__ = ["Explanation", "Sweep", "explain"]
+
+
+class Sweep(NamedTuple):
+    """One visit of a score matrix, or two, for value and gradients.
+
+    Attributes
+    ----------
+    name : str
+        How the tiles are computed.
+    reason : str
+        Why it was chosen.
+    rows, columns, width : int
+        Shape of the score matrix, and length of the embeddings; width 0 for scores that are given.
+    block, tile : int
+        Rows of the largest block, and columns of the largest tile.
+    passes : int
+        How many sweeps give the value and all gradients.
+    products : float
+        How many products of N × K × D multiplications the value and all gradients take; those of a similarity that
+        is no inner product count as one each.
+    memory : int
+        Bytes of scores that are held at a time.
+    """
+
+    name: str
+    reason: str
+    rows: int
+    columns: int
+    width: int
+    block: int
+    tile: int
+    passes: int
+    products: float
+    memory: int
+
+    def __repr__(self) -> str:
+        """The sweep in five lines."""
+        passes = "one pass" if self.passes == 1 else f"{self.passes} passes"
+        width = f", embeddings of {self.width}" if self.width else ""
+        return "\n".join(
+            [
+                f"{self.name}, {passes} for value and gradients",
+                f"  reason    {self.reason}",
+                f"  scores    {self.rows} x {self.columns}{width}",
+                f"  tiles     {self.block} x {self.tile}, {self.memory / 2**20:.3g} MiB of scores at a time",
+                f"  products  {self.products:g} of {self.rows} x {self.columns} x {self.width or 1}",
+            ]
+        )
+
+
+class Explanation(NamedTuple):
+    """What a call does.
+
+    Attributes
+    ----------
+    objectives, pairings : tuple of str
+        The objectives that were evaluated, and the pairings of their score matrices.
+    sweeps : tuple of Sweep
+        The sweeps in their order; none if the loss holds its score matrix.
+    traffic : tuple of (str, int)
+        What this rank exchanged with others for the value, and how many bytes of its own it gave.
+    """
+
+    objectives: tuple[str, ...]
+    pairings: tuple[str, ...]
+    sweeps: tuple[Sweep, ...]
+    traffic: tuple[tuple[str, int], ...] = ()
+
+    def __repr__(self) -> str:
+        """The call in a few lines."""
+        parts = f"objective {' and '.join(self.objectives)}; pairing {' and '.join(self.pairings)}"
+        lines = [parts] if self.objectives else ["no objective of a score matrix"]
+        lines += [repr(sweep) for sweep in self.sweeps] or ["no sweep: all scores are held"]
+        lines += [f"{kind} of {size} bytes" for kind, size in self.traffic]
+        return "\n".join(lines)
+
+
+def explain(loss: Callable[..., Any], /, *arrays: Any, **options: Any) -> Explanation:
+    """Compute a loss once, and return how: its sweeps over the score matrix, with reasons, sizes and memory.
+
+    Parameters
+    ----------
+    loss : callable
+        A loss of this package, or any function that calls some.
+    *arrays
+        Its arrays. The choice depends on their library, shapes, dtypes and devices, and for labels and learned
+        scales on values that can be read without waiting for a device.
+    **options
+        Its options.
+
+    Returns
+    -------
+    Explanation
+        Named tuple with a readable `repr`. Its counts include all gradients, also where none is needed.
+
+    Raises
+    ------
+    TypeError
+        If `loss` is not callable; and whatever the loss raises.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> x, y = np.random.default_rng(0).standard_normal((2, 4096, 128), dtype=np.float32)
+    >>> pnce.explain(pnce.info_nce, x, y)
+    objective info_nce; pairing diagonal
+    one-sided sweep of inner products, one pass for value and gradients
+      reason    the columns of the positives are known before the sweep
+      scores    4096 x 4096, embeddings of 128
+      tiles     512 x 4096, 8 MiB of scores at a time
+      products  3 of 4096 x 4096 x 128
+    >>> pnce.explain(pnce.info_nce, x, y, similarity="neg_euclidean").sweeps[0].reason
+    'the similarity is no inner product'
+    """
+    check_callable("loss", loss)
+    with listening() as notes:
+        loss(*arrays, **options)
+    pairings = [str(thing) for thing in notes if isinstance(thing, Pairing)]
+    objectives = [str(thing) for thing in notes if not isinstance(thing, (Pairing, Passes, Traffic))]
+    return Explanation(
+        tuple(dict.fromkeys(_name(text) for text in objectives)),
+        tuple(dict.fromkeys(_name(text) for text in pairings)),
+        tuple(_sweep(thing) for thing in notes if isinstance(thing, Passes)),
+        tuple((thing.kind, thing.size) for thing in notes if isinstance(thing, Traffic)),
+    )
+
+
+def _name(text: str) -> str:
+    """The name in the `repr` of a part, as in ``<Objective info_nce>``."""
+    return text.removeprefix("<").removesuffix(">").partition(" ")[2] or text
+
+
+def _largest(cut: int | Bounds) -> int:
+    return max(high - low for low, high in cut) if isinstance(cut, tuple) else cut
+
+
+def _sweep(passes: Passes) -> Sweep:
+    prepared = passes.prepared
+    layout, first = prepared.layout, prepared.operands[0]
+    if prepared.function is one_sided.product_sweep:
+        rows, columns = prepared.operands[:2]
+        tiling = one_sided.tiling_of(layout, rows, columns)
+        block, tile = _largest(layout.blocks or tiling.block), _largest(layout.tiles or tiling.tile)
+        name, products, entries = "one-sided sweep of inner products", 3.0, block * columns.shape[0]
+    elif prepared.function is two_sided.square_sweep:
+        rows, columns = prepared.operands[:2]
+        tiling = two_sided.tiling_of(layout, rows, columns)
+        block, tile = _largest(tiling.block), tiling.tile
+        share = 2 if layout.own else 1
+        # The tiles are computed once if they are kept, and once more for the gradients if not.
+        name, products = "two-sided sweep of inner products", (3.0 if tiling.keep else 4.0) / share
+        entries = first.shape[0] * columns.shape[0] // share if tiling.keep else block * tile
+    else:
+        rows, columns = first, None if layout.given else prepared.operands[sum(n for n, _ in layout.operands)]
+        tile = first.shape[1] if columns is None else columns.shape[0]
+        size, numbers = block_of(layout, prepared.arrays)
+        block = _largest(size)
+        name, products = "sweep with masks", 0.0 if layout.given else 3.0 * len(layout.operands)
+        entries = block * tile * numbers
+    shape = (rows.shape[0], tile if columns is None else columns.shape[0], 0 if columns is None else rows.shape[-1])
+    if passes.number > 1 and columns is not None:
+        products += len(getattr(layout, "operands", "1"))
+    return Sweep(name, prepared.reason, *shape, block, tile, passes.number, products, entries * itemsize(first))
