@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from .._core.autodiff import stop_gradient
 from .._core.checks import check_scalar
-from .._core.namespace import enter, is_number, lift_to_tape, namespace_of
+from .._core.namespace import enter, is_array, is_number, lift_to_tape, namespace_of
 from .._core.notes import note
 from .._core.numerics import softplus, upcast, zeros
 from .._core.protocol import Array
@@ -35,6 +35,7 @@ Arrays = tuple[Array, ...]
 def evaluate(objective: Any, matrix: ScoreMatrix, reduction: Reduction, *, symmetric: bool = False) -> Array:
     """The loss of a score matrix: of shape (1,), or the losses of the rows (N,)."""
     note(objective, matrix.pairing)
+    _check_scores_constant(matrix)
     alone = matrix.shards is None and matrix.is_one_block()
     coupled = isinstance(objective, Objective) and couples_rows(objective, matrix.rows[0], in_one_block=alone)
     if isinstance(objective, Objective) and not coupled and symmetric and reduction.kind != "none":
@@ -45,6 +46,21 @@ def evaluate(objective: Any, matrix: ScoreMatrix, reduction: Reduction, *, symme
     if not symmetric:
         return rows
     return average(rows, _evaluate(objective, matrix.transposed(), reduction, coupled=coupled))
+
+
+def _check_scores_constant(matrix: ScoreMatrix) -> None:
+    """Refuse scores with learned arrays that are no operands: they would get no gradient."""
+    similarity = matrix.similarity
+    if similarity.inner_product or similarity.pullback is None or len(matrix.columns) == 0:
+        return
+    adapter = adapter_of(matrix.rows[0])
+    rows, columns = (tuple(stop_gradient(x)[..., :1, :] for x in both) for both in (matrix.rows, matrix.columns))
+    if adapter.mode != "traced" and adapter.needs_gradient(similarity.scores(rows, columns)):  # JAX refuses them itself
+        message = (
+            "similarity: expected learned arrays in the operands of Similarity, got scores that close over one, which "
+            "would get no gradient; multiply it into the rows or columns in prepare, or leave out the pullback"
+        )
+        raise TypeError(message)
 
 
 def _evaluate(objective: Any, matrix: ScoreMatrix, reduction: Reduction, *, coupled: bool) -> Array:
@@ -105,12 +121,27 @@ def sums_both_sides(
 
 
 def couples_rows(objective: Objective, like: Array, *, in_one_block: bool) -> bool:
-    """Whether losses of rows may depend on other rows, so that the statistics of all are needed at once."""
-    if objective.couples_rows is not None:
+    """Whether the statistics of all rows are needed at once, for losses that depend on other rows or learned arrays.
+
+    A sweep has the slopes of its own arrays alone. A learned array in a function gets its gradient where the library
+    differentiates the function.
+    """
+    if objective.couples_rows or (objective.couples_rows is not None and objective.slopes is not None):
         return objective.couples_rows
     if adapter_of(like).mode == "traced":
-        return True  # nor is a sweep to be traced anew for each function that is made in a step of a training loop
-    return not in_one_block and not _is_row_by_row(objective, like)
+        return objective.couples_rows is None  # a lambda created each step would retrace the scan
+    if _is_learned(objective, like):
+        return True
+    return objective.couples_rows is None and not in_one_block and not _is_row_by_row(objective, like)
+
+
+def _is_learned(objective: Objective, like: Array) -> bool:
+    """Whether the losses of rows with constant statistics have a gradient."""
+    xp = namespace_of(like)
+    zero = stop_gradient(zeros(xp, like.shape[:1], upcast(xp, like)))
+    flags = xp.ones_like(zero, dtype=xp.bool)
+    values = objective.values(RowStatistics(zero, zero, zero, zero, flags, flags))
+    return adapter_of(values).needs_gradient(values)
 
 
 def _coupled(objective: Objective, matrix: ScoreMatrix) -> tuple[Array, Array]:
@@ -213,6 +244,7 @@ def _weighted(objective: Weighted, matrix: ScoreMatrix, reduction: Reduction) ->
 def _pairwise(objective: Pairwise, matrix: ScoreMatrix, reduction: Reduction) -> Array:
     parameters = _per_row(matrix, objective.parameters, objective.names)
     positive, negative = objective.terms
+    _check_constant(matrix, objective, parameters)
     plan = PairsPlan((positive, negative), objective.divide_by)
     if not objective.balance:
         return _reduced(plan, matrix, parameters, reduction)
@@ -223,6 +255,25 @@ def _pairwise(objective: Pairwise, matrix: ScoreMatrix, reduction: Reduction) ->
     )
     first, second = (_reduced(one, matrix, parameters, reduction) for one in plans)
     return first + second
+
+
+def _check_constant(matrix: ScoreMatrix, objective: Pairwise, parameters: Arrays) -> None:
+    """Refuse terms with learned arrays that are not among the parameters: they would get no gradient."""
+    if adapter_of(matrix.rows[0]).mode == "traced":
+        return  # JAX refuses them itself
+    scalars = [stop_gradient(x[:1])[:, None] for x in parameters]
+    first = matrix.rows[0]
+    zero = stop_gradient(zeros(namespace_of(first), (1, 1), upcast(namespace_of(first), first)))
+    for term in objective.terms:
+        if term is None or term.fused is not None:
+            continue
+        values = term.value(zero, *scalars)
+        if is_array(values) and adapter_of(values).needs_gradient(values):
+            message = (
+                "objective: expected learned arrays among the parameters of Pairwise, got a function that closes over "
+                "one, which would get no gradient; write Pairwise(..., parameters=(array,))"
+            )
+            raise TypeError(message)
 
 
 def _hard(objective: HardNegatives, matrix: ScoreMatrix, reduction: Reduction) -> Array:

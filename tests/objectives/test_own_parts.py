@@ -515,3 +515,52 @@ WRONG_TYPES: Refused = [
 def test_what_is_refused(message: str, call: Callable[[], Any]) -> None:
     with pytest.raises(TypeError if (message, call) in WRONG_TYPES else ValueError, match=rf"\A{message}"):
         call()
+
+
+FUNCTIONS: dict[str, Callable[[Any], Any]] = {
+    "function": lambda f: f,
+    "objective": pnce.objectives.Objective,
+    "not coupled": lambda f: pnce.objectives.Objective(f, couples_rows=False),
+    "with slopes": lambda f: pnce.objectives.Objective(f, slopes=lambda row: (row.log_odds, None, None, None)),
+}
+
+
+@pytest.mark.parametrize("block_size", ["auto", None, 3])
+@pytest.mark.parametrize("kind", FUNCTIONS)
+def test_learned_arrays_in_a_function_get_their_gradient(kind: str, block_size: Any) -> None:
+    x, y, margins = (torch.from_numpy(np.random.default_rng(7).normal(size=shape)) for shape in ((8, 3), (8, 3), (8,)))
+    for margin in (margins[0], margins) if kind != "not coupled" else (margins[0],):
+        learned = margin.clone().requires_grad_()
+        objective = FUNCTIONS[kind](lambda row, m=learned: 0.5 * (row.log_odds + m) ** 2 * m)
+        pnce.contrast(x, y, objective=objective, block_size=block_size).backward()
+        scores = torch.nn.functional.normalize(x) @ torch.nn.functional.normalize(y).T
+        positive = scores.diagonal().clone()
+        u = scores.fill_diagonal_(-torch.inf).logsumexp(1) - positive
+        expected = margin.clone().requires_grad_()
+        (0.5 * (u + expected) ** 2 * expected).mean().backward()
+        torch.testing.assert_close(learned.grad, expected.grad, rtol=1e-12, atol=0.0)
+
+
+@pytest.mark.parametrize("library", ["torch", "numpy"])
+def test_learned_arrays_that_would_get_no_gradient_are_refused(library: str) -> None:
+    x, y = np.random.default_rng(8).normal(size=(2, 8, 3))
+    if library == "torch":
+        x, y = torch.from_numpy(x), torch.from_numpy(y)
+
+    def loss(m: Any, *, part: str) -> Any:
+        if part == "parameters":
+            terms = [lambda score: (score - m) ** 2, None]
+            return pnce.contrast(x, y, objective=pnce.objectives.Pairwise(terms[0], terms[1]))
+        scores = pnce.similarities.Similarity(
+            lambda a, b, scale: ((a * scale,), (b,)),
+            lambda rows, columns: rows[0] @ columns[0].T * m,
+            lambda rows, columns, g: ((g @ columns[0],), (g.T @ rows[0],)),
+        )
+        return pnce.contrast(x, y, objective="info_nce", similarity=scores)
+
+    for part in ("parameters", "prepare"):
+        with pytest.raises(TypeError, match=f"expected learned arrays.*{part}"):
+            if library == "torch":
+                loss(torch.tensor(0.5, dtype=torch.float64, requires_grad=True), part=part)
+            else:
+                pnce.value_and_grad(lambda m, part=part: loss(m, part=part))(np.asarray(0.5))
