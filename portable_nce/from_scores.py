@@ -947,11 +947,13 @@ def pairing_of(xp: Namespace, positives: Array | None, shape: tuple[int, ...]) -
     if xp.isdtype(positives.dtype, "bool"):
         check_mask(xp, "positives", positives, shape)
         return explicit(positives)
-    if is_floating(xp, positives.dtype):
+    weights = is_floating(xp, positives.dtype) and len(positives.shape) > 1
+    if weights:
         check_shape("positives", positives, shape)
         return soft(positives)
     if not xp.isdtype(positives.dtype, "integral"):
-        message = f"positives: expected integers (N,), booleans (N, K) or weights (N, K), got dtype {positives.dtype}"
+        got = f"{positives.dtype} of shape {tuple(positives.shape)}"
+        message = f"positives: expected integers (N,), booleans (N, K) or weights (N, K), got dtype {got}"
         raise TypeError(message)
     check_integers(xp, "positives", positives, shape[:1])
     check_indices(xp, "positives", positives, shape[1], "columns")

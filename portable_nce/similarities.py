@@ -855,12 +855,24 @@ def operands(similarity: Similarity, x: Array, y: Array, scale: Any) -> tuple[Op
 
 def measured_operands(similarity: Similarity, x: Array, y: Array, scale: Any) -> tuple[Operands, Operands, bool]:
     """The same, and whether squares of the operands are known not to overflow either."""
-    rows, columns = similarity.prepare(x, y, scale)
+    rows, columns = _prepared(similarity, x, y, scale)
     if not similarity.inner_product or similarity.unit:
         return rows, columns, False
     (x,), (y,) = rows, columns
     x, y, squarable = in_range(namespace_of(x, y), x, y)
     return (x,), (y,), squarable
+
+
+def _prepared(similarity: Similarity, x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:
+    """The operands of rows and columns, checked to be two tuples, of one array each for inner products."""
+    made: Any = similarity.prepare(x, y, scale)
+    both = made if isinstance(made, tuple) and len(made) == 2 else ()  # noqa: PLR2004
+    if both and all(isinstance(side, tuple) and (len(side) == 1 or not similarity.inner_product) for side in both):
+        return made
+    wanted = "one array each" if similarity.inner_product else "arrays"
+    got = f"({', '.join(type(side).__name__ for side in made)})" if isinstance(made, tuple) else type(made).__name__
+    message = f"prepare: expected two tuples of {wanted}, as in (x,), (y,), got {got}"
+    raise TypeError(message)
 
 
 def _per_row(x: Array, scale: Any) -> Array:

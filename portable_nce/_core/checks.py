@@ -203,9 +203,18 @@ def check_indices(xp: Namespace, name: str, x: Array, count: int, of_what: str) 
 
 def check_shape(name: str, x: Array, shape: tuple[int, ...]) -> None:
     """`x` must have the given shape."""
-    if tuple(x.shape) != shape:
-        message = f"{name}: expected shape {shape}, got {tuple(x.shape)}"
+    got = tuple(x.shape)
+    if got != shape:
+        remedy = f"; pass {name}.T" if len(got) == 2 and got == shape[::-1] else ""  # noqa: PLR2004  (a matrix)
+        message = f"{name}: expected shape {shape}, got {got}{remedy}"
         raise ValueError(message)
+
+
+def check_rows(name: str, x: Array, first: Array) -> None:
+    """`x`, which may have another width, must have as many rows as `first`."""
+    if x.shape[:1] != first.shape[:1]:  # only then, so that torch.compile does not compare the rows with the width
+        transposed = tuple(x.shape) == tuple(first.shape)[::-1]
+        check_shape(name, x, tuple(first.shape) if transposed else (first.shape[0], *x.shape[1:]))
 
 
 def check_width(name: str, x: Array, width: int) -> None:
@@ -300,7 +309,8 @@ def check_scalar(name: str, value: Any, *, above: float = -math.inf, limits: tup
         check_number(name, value, above=above, limits=limits)
         return
     if not is_array(value):
-        message = f"{name}: expected a number or an array of one entry, got {type(value).__name__}"
+        remedy = "; convert it with asarray first" if isinstance(value, (list, tuple)) else ""
+        message = f"{name}: expected a number or an array of one entry, got {type(value).__name__}{remedy}"
         raise TypeError(message)
     xp, _ = enter(**{name: value})
     if math.prod(value.shape) != 1:
@@ -399,18 +409,31 @@ def _remedy(function: Callable[..., Any], args: tuple[Any, ...], options: Mappin
     """The message for arguments that do not fit the signature of a function for that reason."""
     parameters = inspect.signature(function).parameters
     name, names = function.__name__, [*parameters]
-    scale = next((other for other in names if other in _SCALES), None)
-    unknown = next((option for option in options if option not in names), None)
-    if unknown in _SCALES and scale is not None:
-        inverse = f" = 1 / {unknown}" if _SCALES[unknown] != _SCALES[scale] else ""
-        return f"{unknown}: expected {scale}{inverse} in {name}, got {unknown}"
-    if unknown in _SCALES and names[0] == "scores":
-        return f"{unknown}: expected none in {name}, got {options[unknown]!r}; scores include it"
-    if unknown is not None:
-        return f"{unknown}: expected an option of {name}, got {unknown!r}{nearest(unknown, names)}"
     arrays = [p.name for p in parameters.values() if p.kind is not p.KEYWORD_ONLY]
+    required = [p.name for p in parameters.values() if p.kind is p.POSITIONAL_ONLY and p.default is p.empty]
+    by_place = f"pass {', '.join(required)} by position" if len(args) < len(required) else ""
+    unknown = next((option for option in options if option not in names), None)
+    if unknown is not None:
+        return _of_unknown(unknown, options[unknown], name, names, by_place)
+    if by_place and (named := next((option for option in options if option in required), None)):
+        return f"{named}: expected no keyword in {name}, got {named}=...; {by_place}"
+    missing = next((p.name for p in parameters.values() if p.kind is p.KEYWORD_ONLY and p.default is p.empty), None)
+    if len(required) <= len(args) <= len(arrays) and missing is not None and missing not in options:
+        return f"{name}: expected the option {missing!r}, got none; pass {missing}=..."
     if len(args) <= len(arrays):
         return f"{name}: expected {', '.join(arrays)}, got too few: {reason}"
     wanted = "a K × N matrix of scores, for example critic(x, y)" if names[0] == "scores" else ", ".join(arrays)
     remedy = "".join(f"; options are keywords, as in {option}=..." for option in names[len(arrays) :][:1])
     return f"{name}: expected {wanted}, got {len(args)} positional arguments{remedy}"
+
+
+def _of_unknown(unknown: str, value: Any, name: str, names: list[str], by_place: str) -> str:
+    """The message for an option that the function `name` does not have."""
+    scale = next((other for other in names if other in _SCALES), None)
+    if unknown in _SCALES and scale is not None:
+        inverse = f" = 1 / {unknown}" if _SCALES[unknown] != _SCALES[scale] else ""
+        return f"{unknown}: expected {scale}{inverse} in {name}, got {unknown}"
+    if unknown in _SCALES and names[0] == "scores":
+        return f"{unknown}: expected none in {name}, got {value!r}; scores include it"
+    remedy = nearest(unknown, names) or (by_place and f"; {by_place}")
+    return f"{unknown}: expected an option of {name}, got {unknown!r}{remedy}"

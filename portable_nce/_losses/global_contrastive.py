@@ -13,6 +13,7 @@ from .._core.checks import (
     check_floating,
     check_mask,
     check_number,
+    check_rows,
     check_shape,
     common_dtype,
     row_weights,
@@ -153,7 +154,8 @@ def sogclr(
     check_floating(xp, query=query, key=key)
     check_floating(xp, log_u=log_u)
     rows, _ = shape_of("query", query, "(N, D)")
-    check_shape("key", key, (rows, *shape_of("key", key, "(N, D)")[1:]))
+    shape_of("key", key, "(N, D)")
+    check_rows("key", key, query)
     check_shape("log_u", log_u, (rows,))
     dtype, dtypes = common_dtype(xp, query, key), (query.dtype, key.dtype)
     x, y = upcast(xp, query), upcast(xp, key)

@@ -24,6 +24,7 @@ from .._core.checks import (
     check_mask,
     check_number,
     check_precision,
+    check_rows,
     check_scalar,
     check_shape,
     check_width,
@@ -194,8 +195,8 @@ def info_nce(
             pairing = pairing_of(xp, positives, shape if across is None else (shape[0], _columns_of_all(positives)))
         else:
             enter(**embeddings)
-            rows, _ = shape_of("query", query, "(N, D)")
-            check_shape("positive_key", positive_key, (rows, *positive_key.shape[1:]))
+            shape_of("query", query, "(N, D)")
+            check_rows("positive_key", positive_key, query)
         return contrast_embeddings(
             embeddings,
             pairing=pairing,
@@ -325,7 +326,8 @@ def n_tuple(
     xp, (query, key, *entered, mask, weights) = enter(query=query, key=key, **parameter, mask=mask, weights=weights)
     check_floating(xp, query=query, key=key)
     rows, _ = shape_of("query", query, "(N, D)")
-    check_shape("key", key, (rows, *shape_of("key", key, "(N, D)")[1:]))
+    shape_of("key", key, "(N, D)")
+    check_rows("key", key, query)
     dtype, dtypes = common_dtype(xp, query, key), (query.dtype, key.dtype)
     query, key = upcast(xp, query), upcast(xp, key)
     loss = contrast_embeddings(
@@ -570,8 +572,8 @@ def clip(
     (array(0.31817...), (256, 128))
     """
     enter(image=image, text=text)
-    rows, _ = shape_of("image", image, "(N, D)")
-    check_shape("text", text, (rows, *text.shape[1:]))
+    shape_of("image", image, "(N, D)")
+    check_rows("text", text, image)
     if max_logit_scale is not None:
         logit_scale = at_most(logit_scale, check_number("max_logit_scale", max_logit_scale, above=0.0))
     return contrast_embeddings(
@@ -684,9 +686,9 @@ def siglip(
     """
     enter(image=image, text=text)
     negative_only = check_bool("negative_only", negative_only)
-    rows, _ = shape_of("image", image, "(N, D)")
+    shape_of("image", image, "(N, D)")
     if not negative_only:
-        check_shape("text", text, (rows, *text.shape[1:]))
+        check_rows("text", text, image)
     return contrast_embeddings(
         {"image": image, "text": text},
         objective=lambda options: logistic(bias=options["logit_bias"]),
@@ -798,7 +800,7 @@ def relic(
     """
     xp, (view_a, view_b) = enter(view_a=view_a, view_b=view_b)
     rows, _ = shape_of("view_a", view_a, "(N, D)")
-    check_shape("view_b", view_b, (rows, *view_b.shape[1:]))
+    check_rows("view_b", view_b, view_a)
     embeddings, pairing, further = {"view_a": view_a, "view_b": view_b}, diagonal(), {}
     if keys is not None:
         check_floating(xp, view_a=view_a, view_b=view_b)

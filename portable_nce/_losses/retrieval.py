@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from .._call import contrast_embeddings, same_width
-from .._core.checks import check_floating, check_integers, check_shape, check_width, common_dtype, shape_of
+from .._core.checks import check_floating, check_integers, check_rows, check_shape, check_width, common_dtype, shape_of
 from .._core.namespace import enter
 from .._core.numerics import upcast
 from .._core.protocol import Array, Namespace
@@ -140,7 +140,8 @@ def two_tower(
     negatives = further.get("negative_candidates")
     check_floating(xp, query=query, candidate=candidate)
     n_rows, _ = shape_of("query", query, "(N, D)")
-    check_shape("candidate", candidate, (n_rows, *shape_of("candidate", candidate, "(N, D)")[1:]))
+    shape_of("candidate", candidate, "(N, D)")
+    check_rows("candidate", candidate, query)
     same_width(similarity, "query", query, "candidate", candidate)
     columns, dtypes, sizes = candidate, [query.dtype, candidate.dtype], [n_rows]
     if negatives is not None:

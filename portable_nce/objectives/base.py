@@ -70,7 +70,8 @@ class Objective(EqualByContents):
         Whether the loss of a row depends on the statistics of others. Then these are computed for all rows first, which
         takes a second pass over the scores; otherwise `rows` sees some of the rows at a time. None tries `rows` on some
         rows, together and apart, before the scores are streamed; where numbers cannot be looked at (under tracing), it
-        is taken for granted.
+        is taken for granted. On PyTorch, parameters that `rows` uses beside the statistics, such as a learned margin,
+        get a gradient only with True.
     label : str, optional
         What it is called in a representation; the name of `rows` by default.
 

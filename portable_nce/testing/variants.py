@@ -107,7 +107,7 @@ class Variant:
 
     @property
     def device(self) -> Any:
-        """The device of every array of this variant; None where the framework has no such thing."""
+        """The device of every array of this variant; None for the default device of the framework."""
         return None
 
     @property
@@ -137,7 +137,12 @@ class Variant:
 
     def to_list(self, x: Any) -> Nested:
         """Nested Python numbers of an array: floats, or mpf where the array holds more digits."""
-        return x.tolist()
+        if hasattr(x, "tolist"):  # not in the standard
+            return x.tolist()
+        if len(x.shape):
+            return [self.to_list(x[k, ...]) for k in range(x.shape[0])]
+        number = {"bool": bool, "integral": int, "real floating": float}
+        return next(convert(x) for kind, convert in number.items() if self.xp.isdtype(x.dtype, kind))
 
     def eps(self, dtype: str | None = None) -> float:
         """The gap between 1 and the next number, in the arithmetic that this dtype (default: the widest) gets here."""
@@ -145,7 +150,7 @@ class Variant:
 
     def device_of(self, x: Any) -> Any:
         """The device on which an array lies, comparable with ``device``."""
-        return x.device
+        return getattr(x, "device", None)
 
 
 def kind_of(nested: Nested) -> str:
@@ -490,7 +495,9 @@ def assert_belongs(variant: Variant, result: Any, example: Any, shape: tuple[int
     assert type(result) is type(example)
     assert tuple(result.shape) == shape
     assert result.dtype == example.dtype
-    assert variant.device_of(result) == variant.device
+    device = variant.device_of(example) if variant.device is None else variant.device
+    found = variant.device_of(result)
+    assert found == device, f"device of the result: expected {device!r}, got {found!r}"
 
 
 def differentiate(

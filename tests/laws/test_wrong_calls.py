@@ -50,8 +50,23 @@ WRONG: Mapping[str, tuple[Callable[[], Any], str]] = {
     "a queue (D, K)": (lambda: pnce.moco(X, Y, MORE.T), r"queue: expected 4 features .*\(4, 9\); pass queue.T"),
     "negatives (D, M)": (lambda: pnce.info_nce(X, Y, MORE.T), "negative_keys: .*; pass negative_keys.T"),
     "no queue": (lambda: pnce.moco(X, Y), "moco: expected query, key, queue, got too few: .*'queue'"),
-    "no scale": (lambda: pnce.siglip(X, Y), "siglip: .*'logit_scale'"),
+    "no scale": (lambda: pnce.siglip(X, Y), "siglip: expected the option 'logit_scale', got none; pass logit_scale="),
     "other rows": (lambda: pnce.info_nce(X, Y[:5]), r"positive_key: expected shape \(6, 4\), got \(5, 4\)"),
+    "transposed keys": (
+        lambda: pnce.info_nce(X, Y.T),
+        r"positive_key: expected shape \(6, 4\), got \(4, 6\); pass positive_key.T",
+    ),
+    "a transposed text": (lambda: pnce.clip(X, Y.T, logit_scale=1.0), r"text: .*\(6, 4\), .*; pass text.T"),
+    "a transposed view": (lambda: pnce.nt_xent(X, Y.T), r"view_b: .*\(6, 4\), .*; pass view_b.T"),
+    "arrays by name": (
+        lambda: pnce.clip(image_features=X, text_features=Y, logit_scale=1.0),
+        "image_features: expected an option of clip, .*; pass image, text by position",
+    ),
+    "labels by name": (
+        lambda: pnce.supcon(X, labels=LABELS),
+        "labels: expected no keyword in supcon, got labels=...; pass embeddings, labels by position",
+    ),
+    "no objective": (lambda: pnce.contrast(X, Y), "contrast: expected the option 'objective', got none; pass obj"),
     # Options by their place, and by names of elsewhere.
     "a third number": (lambda: pnce.info_nce(X, Y, 0.1), "negative_keys: .*; options are keywords"),
     "a third number of views": (lambda: pnce.nt_xent(X, Y, 0.1), r"further_views\[0\]: .*options are keywords"),
@@ -86,10 +101,23 @@ WRONG: Mapping[str, tuple[Callable[[], Any], str]] = {
     ),
     "a class as objective": (lambda: pnce.contrast(X, Y, objective=torch.nn.Linear), "objective: .*got the class"),
     "a short name": (lambda: pnce.info_nce(X, Y, similarity="cos"), "similarity: .*; did you mean 'cosine'?"),
+    "operands not in tuples": (
+        lambda: pnce.info_nce(X, Y, similarity=similarities.Similarity(lambda x, y, s: (x * s, y), inner_product=True)),
+        r"prepare: expected two tuples of one array each, as in \(x,\), \(y,\), got \(ndarray, ndarray\)",
+    ),
+    "one operand": (
+        lambda: pnce.info_nce(X, Y, similarity=similarities.Similarity(lambda x, y, s: x @ y.T * s, np.matmul)),
+        r"prepare: expected two tuples of arrays, as in \(x,\), \(y,\), got ndarray",
+    ),
     # Arrays.
     "a list": (lambda: pnce.info_nce(X.tolist(), Y), "query: expected an array .*got list; convert it with asarray"),
     "integers": (lambda: pnce.info_nce(X.astype(int), Y), "query: expected a real floating-point dtype .*got int64"),
     "two libraries": (lambda: pnce.info_nce(X, TENSOR), "positive_key: expected an array of the same library as query"),
+    "temperatures in a list": (lambda: pnce.info_nce(X, Y, temperature=[0.1] * 6), "temperature: .*list; convert it"),
+    "indices as floats": (
+        lambda: pnce.info_nce(X, Y, positives=EACH),
+        r"positives: expected integers \(N,\), .*, got dtype float64 of shape \(6,\)",
+    ),
     "a mask of integers": (lambda: pnce.info_nce(X, Y, mask=ALL * 1), "mask: expected a boolean array .*mask != 0"),
     "a variable": (lambda: pnce.info_nce(Variable(X), Y), "query: .*Variable, which holds one; pass that"),
     "a variable to differentiate": (lambda: pnce.grad(pnce.info_nce)(Variable(X), Y), "which holds one; pass that"),

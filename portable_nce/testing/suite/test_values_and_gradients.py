@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 from dataclasses import replace
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -183,9 +183,13 @@ def record(
     if variant.module == "mparray":
         return
     value, *gradients = (error / EPS[dtype] for error in errors.values())
+    try:
+        release = version(variant.library)
+    except PackageNotFoundError:  # a library on the path that was not installed
+        release = "not installed"
     found = {
         "variant": variant.name,
-        "library": f"{variant.library} {version(variant.library)}",
+        "library": f"{variant.library} {release}",
         "device": "default" if variant.device is None else str(variant.device),
         "loss": case.loss,
         "regime": case.regime,
