@@ -73,3 +73,46 @@ def test_local_nce_in_the_population() -> None:
 
     s = np.asarray([0.3, -1.0, 0.5])
     np.testing.assert_allclose(pnce.grad(population)(s), k * q / (np.exp(s) + k * q) * (np.exp(s) - p))
+
+
+def test_from_scores_to_embeddings() -> None:
+    x, y = np.random.default_rng(1).normal(size=(2, 5, 3))
+    c = pnce.grad(pnce.from_scores.info_nce)(x @ y.T / 0.5)
+
+    def loss(x: Any, y: Any, temperature: Any) -> Any:
+        return pnce.info_nce(x, y, temperature=temperature, similarity="dot")
+
+    by_x, by_y, by_temperature = pnce.grad(loss, argnums=(0, 1, 2))(x, y, np.asarray(0.5))
+    np.testing.assert_allclose(by_x, c @ y / 0.5)
+    np.testing.assert_allclose(by_y, c.T @ x / 0.5)
+    np.testing.assert_allclose(by_temperature, -np.sum(c * (x @ y.T / 0.5)) / 0.5)
+
+
+def bounds() -> dict[str, tuple[Any, Any]]:
+    """Each bound, and its gradient by the scores."""
+    eye = np.eye(5)
+    off = 1.0 - eye
+    weights = softmax(off)
+    u = np.log((EXPONENTIALS * off).sum(axis=1)) - np.diag(SCORES)
+    ratio = np.exp(u - 0.4) / 4
+    by_js = eye / (1 + EXPONENTIALS) / 5 - off * EXPONENTIALS / (1 + EXPONENTIALS) / 20
+    module = pnce.bounds
+    return {
+        "info_nce": (module.info_nce, (eye - weights) / (1 + np.exp(-u))[:, None] / 5),
+        "fdv": (module.fdv, (eye - weights) / 5),
+        "dv": (module.dv, eye / 5 - EXPONENTIALS * off / (EXPONENTIALS * off).sum()),
+        "nwj": (module.nwj, eye / 5 - EXPONENTIALS * off / np.e / 20),
+        "tuba": (lambda g: module.tuba(g, 0.7), eye / 5 - EXPONENTIALS * off * np.exp(-0.7) / 20),
+        "js": (module.js, by_js),
+        "js_mi": (module.js_mi, by_js),
+        "smile": (module.smile, by_js),
+        "flo": (lambda g: module.flo(g, np.full(5, 0.4)), ratio[:, None] * (eye - weights) / 5),
+        "club": (module.club, eye / 5 - off / 20),
+        "leave_one_out": (module.leave_one_out, (eye - EXPONENTIALS * off / (EXPONENTIALS * off).sum(axis=0)) / 5),
+    }
+
+
+@pytest.mark.parametrize("name", list(bounds()))
+def test_a_bound(name: str) -> None:
+    bound, gradient = bounds()[name]
+    np.testing.assert_allclose(pnce.grad(bound)(SCORES), gradient, rtol=1e-10, atol=1e-14)
