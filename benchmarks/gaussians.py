@@ -441,12 +441,9 @@ The squared error is that at 10 nats, in nats². The column "bound" holds in exp
 <summary>Show them</summary>
 
 - `nwj`, `tuba` and `flo` are not limited by log {batch}, but their training collapses and recovers repeatedly.
-- InfoNCE's scores may contain any function of x, so their mean is no estimate. The bound with an anchor has InfoNCE's
-  ceiling.
 - `js_mi` is often near and sometimes far below: at 10 nats {js_median:+.2f} in the median, {js_bias} in the mean.
 - `fdv` and "dual, alternating" have the same gradient. Near log {batch} the positive wins against all negatives of a
-  typical batch, and larger scores increase `-mean(u)` without limit, to a median of {flat_median}. `fdv` stays
-  a lower bound. With other negatives for u, alternating is one too.
+  typical batch, and larger scores increase `-mean(u)` without limit, to a median of {flat_median}.
 - `nwj` with the best critic is unbiased, but its median at 10 nats is {nwj_best_median:+.2f} from the truth: its mean
   depends on rare batches.
 

@@ -358,7 +358,7 @@ DOCUMENT = """\
 | KL(p ‖ model) | exact, over all words; all contexts count equally |
 | log Z | `density.self_normalization`, mean and deviation over the contexts |
 | recovered | `density.recover_log_prob` of the same scores |
-| bands of the picture | range over seeds on the left, deviation over contexts on the right |
+| bands in the picture | seeds (left), contexts (right) |
 
 </details>
 

@@ -31,7 +31,7 @@ def follow(slow: nn.Module, fast: nn.Module, momentum: float) -> None:
 
 
 class Training:
-    """What a training holds: an encoder, one that follows it, a loss with its queue, an optimizer."""
+    """An encoder, its momentum encoder, a loss with a queue, an optimizer."""
 
     def __init__(self, encoder: nn.Module, ranks: pnce.Ranks | None = None) -> None:
         self.encoder = encoder

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -559,8 +560,10 @@ def test_learned_arrays_that_would_get_no_gradient_are_refused(library: str) -> 
         return pnce.contrast(x, y, objective="info_nce", similarity=scores)
 
     for part in ("parameters", "prepare"):
+        function = partial(loss, part=part)
+        if library == "torch":
+            m = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
+        else:
+            m, function = np.asarray(0.5), pnce.value_and_grad(function)
         with pytest.raises(TypeError, match=f"expected learned arrays.*{part}"):
-            if library == "torch":
-                loss(torch.tensor(0.5, dtype=torch.float64, requires_grad=True), part=part)
-            else:
-                pnce.value_and_grad(lambda m, part=part: loss(m, part=part))(np.asarray(0.5))
+            function(m)

@@ -50,13 +50,15 @@ class Row:
 
 
 def rows() -> Iterator[Row]:
-    """Read the pages: one for each library, a heading for each of its losses, and two blocks below it."""
+    """Read the pages: imports at the top, then a heading for each loss, and two blocks below it."""
     for page in PAGES:
         peer = page.removeprefix("# Coming from ").partition(" ")[0]
-        for part in page.split("\n## ")[1:]:
+        top, *parts = page.split("\n## ")
+        imports = "".join(re.findall(r"^```python\n(.*?)^```$", top, re.MULTILINE | re.DOTALL))
+        for part in parts:
             there, here = re.findall(r"^```python\n# (.*?)\n(.*?)\n```$", part, re.MULTILINE | re.DOTALL)
             assert (there[0], here[0]) == (peer, "portable_nce")
-            yield Row(peer, part.partition("\n")[0], there[1], here[1])
+            yield Row(peer, part.partition("\n")[0], imports + there[1], here[1])
 
 
 ROWS = list(rows())
