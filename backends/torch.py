@@ -518,7 +518,16 @@ class TorchAdapter(Defaults):
         return bound
 
     def needs_gradient(self, x: Any) -> bool:
-        return _way((x,)) is not None
+        if torch.compiler.is_dynamo_compiling():
+            return bool(torch.is_grad_enabled() and x.requires_grad)
+        while True:  # torch.func wraps constants too: the tensor of each level says whether it is one
+            if x.requires_grad and (torch.is_grad_enabled() or is_functorch_wrapped_tensor(x)):
+                return True
+            if forward_ad._current_level >= 0 and unpack_dual(x).tangent is not None:  # type: ignore[no-untyped-call]  # noqa: SLF001
+                return True
+            if not is_functorch_wrapped_tensor(x):
+                return False
+            x = get_unwrapped(x)
 
     def linear_map(self, linear: Any, x: Any) -> Any:
         return _mapped(linear, x)

@@ -53,8 +53,12 @@ def _check_scores_constant(matrix: ScoreMatrix) -> None:
     similarity = matrix.similarity
     if similarity.inner_product or similarity.pullback is None or len(matrix.columns) == 0:
         return
-    adapter = adapter_of(matrix.rows[0])
-    rows, columns = (tuple(stop_gradient(x)[..., :1, :] for x in both) for both in (matrix.rows, matrix.columns))
+    first = matrix.rows[0]
+    xp, adapter = namespace_of(first), adapter_of(first)
+    # Zeros, not the operands: torch.func wraps all that is computed from these.
+    rows, columns = (
+        tuple(zeros(xp, (*x.shape[:-2], 1, x.shape[-1]), x) for x in both) for both in (matrix.rows, matrix.columns)
+    )
     if adapter.mode != "traced" and adapter.needs_gradient(similarity.scores(rows, columns)):  # JAX refuses them itself
         message = (
             "similarity: expected learned arrays in the operands of Similarity, got scores that close over one, which "
@@ -138,7 +142,7 @@ def couples_rows(objective: Objective, like: Array, *, in_one_block: bool) -> bo
 def _is_learned(objective: Objective, like: Array) -> bool:
     """Whether the losses of rows with constant statistics have a gradient."""
     xp = namespace_of(like)
-    zero = stop_gradient(zeros(xp, like.shape[:1], upcast(xp, like)))
+    zero = zeros(xp, like.shape[:1], upcast(xp, like))
     flags = xp.ones_like(zero, dtype=xp.bool)
     values = objective.values(RowStatistics(zero, zero, zero, zero, flags, flags))
     return adapter_of(values).needs_gradient(values)
@@ -261,9 +265,9 @@ def _check_constant(matrix: ScoreMatrix, objective: Pairwise, parameters: Arrays
     """Refuse terms with learned arrays that are not among the parameters: they would get no gradient."""
     if adapter_of(matrix.rows[0]).mode == "traced":
         return  # JAX refuses them itself
-    scalars = [stop_gradient(x[:1])[:, None] for x in parameters]
     first = matrix.rows[0]
-    zero = stop_gradient(zeros(namespace_of(first), (1, 1), upcast(namespace_of(first), first)))
+    zero = zeros(namespace_of(first), (1, 1), upcast(namespace_of(first), first))
+    scalars = [zero] * len(parameters)
     for term in objective.terms:
         if term is None or term.fused is not None:
             continue
