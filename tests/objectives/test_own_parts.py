@@ -16,6 +16,7 @@ import torch
 import portable_nce as pnce
 from portable_nce._execution.matrix import ScoreMatrix
 from portable_nce.objectives import Objective, Pairwise, Term
+from portable_nce.objectives.base import Weighted
 from portable_nce.pairings import Pairing
 from portable_nce.similarities import NAMES, Similarity, bilinear, normalized, resolve, scaled_columns, shifted_columns
 from portable_nce.testing.variants import differentiate
@@ -516,3 +517,11 @@ WRONG_TYPES: Refused = [
 def test_what_is_refused(message: str, call: Callable[[], Any]) -> None:
     with pytest.raises(TypeError if (message, call) in WRONG_TYPES else ValueError, match=rf"\A{message}"):
         call()
+
+
+def test_known_parameters_distinguish_weighted_objectives() -> None:
+    """Known parameters are those of one rank; others are computed from the positives of all ranks."""
+    inner = pnce.objectives.info_nce()
+    ours, theirs = (Weighted(inner, max, label="same", known=known) for known in (False, True))
+    assert ours != theirs
+    assert ours == Weighted(inner, max, label="same")
