@@ -23,7 +23,7 @@ from ._core.checks import (
     is_half,
     shape_of,
 )
-from ._core.equality import EqualByContents
+from ._core.equality import EqualByContents, Record
 from ._core.halves import in_parts, product_of_flags, product_of_rows
 from ._core.namespace import enter, is_array, namespace_of
 from ._core.numerics import normalize, upcast
@@ -53,7 +53,7 @@ STRATEGIES: tuple[MarginStrategy, ...] = get_args(MarginStrategy)
 
 
 class Tile(NamedTuple):
-    """What a rule sees of a tile of the score matrix.
+    """A tile of the score matrix, as a rule sees it.
 
     Everything broadcasts to the tile: what belongs to rows has shape (n, 1) or (n, 1, C), what belongs to columns
     (1, k) or (1, k, C), and what belongs to pairs (n, k). That is so in symmetric losses too, where the columns against
@@ -86,17 +86,9 @@ class Tile(NamedTuple):
 
     def transposed(self) -> Tile:
         """Return the tile of the transposed matrix: its rows are this one's columns, of shape (k, 1)."""
-        return Tile(
-            i=_exchanged(self.j),
-            j=_exchanged(self.i),
-            n_rows=self.n_columns,
-            n_columns=self.n_rows,
-            rows=tuple(map(_exchanged, self.columns)),
-            columns=tuple(map(_exchanged, self.rows)),
-            pairs=tuple(map(_exchanged, self.pairs)),
-            dtype=self.dtype,
-            mask=None if self.mask is None else _exchanged(self.mask),
-        )
+        rows, columns, pairs = (tuple(map(_exchanged, x)) for x in (self.columns, self.rows, self.pairs))
+        i, j, mask = (None if x is None else _exchanged(x) for x in (self.j, self.i, self.mask))
+        return Tile(i, j, self.n_columns, self.n_rows, rows, columns, pairs, self.dtype, mask)
 
 
 def _exchanged(x: Array) -> Array:
@@ -183,31 +175,23 @@ class Pairing(EqualByContents):
             if not isinstance(given, tuple):
                 message = f"{name}: expected a tuple of arrays, got {type(given).__name__}; write ({name},)"
                 raise TypeError(message)
-        one_per_row = check_bool("one_per_row", one_per_row)
-        one_per_column = check_bool("one_per_column", one_per_column)
         self.rule = rule
         self.rows = rows
         self.columns = columns
         self.pairs = pairs
-        self.one_per_row = one_per_row
-        self.one_per_column = one_per_column
-        # What the rule of one of this module's pairings means, so that no mask of the matrix is needed to compute
-        # with it.
+        self.one_per_row = check_bool("one_per_row", one_per_row)
+        self.one_per_column = check_bool("one_per_column", one_per_column)
+        # Name of a rule of this module, where the positives are known without a mask of the matrix: "diagonal", "views"
+        # (how many: `views`), "queue", "index", "labels", "own_labels", "ids" or "candidates".
         self.structure: str | None = None
-        self.views = 2  # how many, where that is the structure
-        self.further = False  # whether that is of as many columns as rows, and those beyond are negatives of all
-        # Whether the same rule holds for the columns against the rows, with the arrays of both exchanged and those of
-        # pairs transposed.
+        self.views = 2
+        self.further = False  # columns beyond the rows are negatives of all, and the structure is of the others
+        # The rule holds for the columns against the rows too, with the arrays of both exchanged.
         self.exchangeable = False
 
     def __repr__(self) -> str:
         name = getattr(self.rule, "__name__", type(self.rule).__name__)
         return f"<pairing {name.removesuffix('_rule').strip('_').replace('_', ' ')}>"
-
-    def _contents(self) -> tuple[Any, ...]:
-        arrays = (self.rows, self.columns, self.pairs)
-        flags = (self.one_per_row, self.one_per_column, self.structure, self.views, self.further, self.exchangeable)
-        return (self.rule, *arrays, *flags)
 
     def with_arrays(self, **arrays: tuple[Array, ...]) -> Pairing:
         """Return the same rule with other `rows`, `columns` or `pairs`.
@@ -222,15 +206,9 @@ class Pairing(EqualByContents):
         Pairing
             The pairing.
         """
-        made = Pairing(
-            self.rule,
-            **{"rows": self.rows, "columns": self.columns, "pairs": self.pairs, **arrays},
-            one_per_row=self.one_per_row,
-            one_per_column=self.one_per_column,
-        )
-        made.structure, made.views, made.further = self.structure, self.views, self.further
-        made.exchangeable = self.exchangeable
-        return made
+        given: dict[str, Any] = {"rows": self.rows, "columns": self.columns, "pairs": self.pairs, **arrays}
+        checked = Pairing(self.rule, **given)
+        return self._replace(rows=checked.rows, columns=checked.columns, pairs=checked.pairs)
 
     def transposed(self) -> Pairing:
         """Return the pairing of columns with rows.
@@ -240,36 +218,23 @@ class Pairing(EqualByContents):
         Pairing
             The pairing.
         """
-        pairs = tuple(map(_exchanged, self.pairs))
+        made = self._replace(rows=self.columns, columns=self.rows, pairs=tuple(map(_exchanged, self.pairs)))
+        made.one_per_row, made.one_per_column = self.one_per_column, self.one_per_row
         if self.exchangeable:
-            turned = self.with_arrays(rows=self.columns, columns=self.rows, pairs=pairs)
-            turned.one_per_row, turned.one_per_column = self.one_per_column, self.one_per_row
-            return turned
-        return Pairing(
-            self.rule.rule if isinstance(self.rule, _Transposed) else _Transposed(self.rule),
-            rows=self.columns,
-            columns=self.rows,
-            pairs=pairs,
-            one_per_row=self.one_per_column,
-            one_per_column=self.one_per_row,
-        )
+            return made
+        rule = self.rule.rule if isinstance(self.rule, _Transposed) else _Transposed(self.rule)
+        return made._replace(rule=rule, **_UNSTRUCTURED)
 
 
-def _structured(pairing: Pairing, structure: str | None) -> Pairing:
-    pairing.structure = structure
-    return pairing
+_UNSTRUCTURED: dict[str, Any] = {"structure": None, "views": 2, "further": False}
+"""Fields of a pairing whose rule is made of another."""
 
 
-class _RuleOf(EqualByContents):
+class _RuleOf(Record):
     """A rule made of another."""
 
     __slots__ = ("rule",)
-
-    def __init__(self, rule: Rule) -> None:
-        self.rule = rule
-
-    def _contents(self) -> tuple[Any, ...]:
-        return (self.rule,)
+    rule: Rule
 
 
 class _Transposed(_RuleOf):
@@ -306,17 +271,11 @@ def split(
     `numbers` and `labels` belong to the tile's rows and to its columns, of shapes (n,) and (k,); `shape` is that of the
     whole matrix.
     """
-    tile = Tile(
-        i=xp.expand_dims(numbers[0], axis=1),
-        j=xp.expand_dims(numbers[1], axis=0),
-        n_rows=shape[0],
-        n_columns=shape[1],
-        rows=tuple(xp.expand_dims(x, axis=1) for x in labels[0]),
-        columns=tuple(xp.expand_dims(x, axis=0) for x in labels[1]),
-        pairs=pairs,
-        dtype=dtype,
-        mask=mask,
+    (i, *rows), (j, *columns) = (
+        [xp.expand_dims(x, axis=axis) for x in (number, *arrays)]
+        for axis, number, arrays in zip((1, 0), numbers, labels, strict=True)
     )
+    tile = Tile(i, j, *shape, tuple(rows), tuple(columns), pairs, dtype, mask)
     found: Any = rule(tile)
     if not isinstance(found, (tuple, list)) or len(found) not in {2, 3, 4}:
         got = type(found).__name__
@@ -337,7 +296,7 @@ def split(
 def _with_weights(
     positives: Array, negatives: Array, weights: Array | None = None, of_negatives: Array | None = None
 ) -> Members:
-    """What a rule returns, without pairs whose weight is 0. Those whose weight is NaN stay, see `undefined_rows`."""
+    """Members of a tile, without pairs whose weight is 0. Those whose weight is NaN stay, see `undefined_rows`."""
     if of_negatives is not None:
         negatives = _and(negatives, _not(of_negatives <= 0))
     if weights is not None:
@@ -373,7 +332,7 @@ def _check_weights(xp: Namespace, whose: str, weights: Array, shape: tuple[int, 
 
 
 def _check_members(members: Array, shape: tuple[int, int]) -> None:
-    """What a rule returns must be boolean arrays of the shape (n, k) of the tile, or (n, 1) or (1, k)."""
+    """Members must be boolean arrays of the shape (n, k) of the tile, or (n, 1) or (1, k)."""
     xp, _ = enter(pairing=members)
     if not xp.isdtype(members.dtype, "bool"):
         message = f"pairing: expected a rule that returns boolean arrays, got dtype {members.dtype}"
@@ -440,8 +399,7 @@ def queue(valid: AnyArray | None = None) -> Pairing:
         return _QUEUE
     xp, (valid,) = enter(valid=valid)
     check_mask(xp, "valid", valid, shape_of("valid", valid, "(K)"))
-    pairing = Pairing(_valid_queue_rule, columns=(valid,), one_per_row=True, one_per_column=True)
-    return _structured(pairing, "queue")
+    return _QUEUE._replace(rule=_VALID_QUEUE, columns=(valid,))
 
 
 def two_views() -> Pairing:
@@ -465,9 +423,7 @@ def two_views() -> Pairing:
 
 def several_views(number: int) -> Pairing:
     """Rows are so many views of a batch, one after the other: i is positive with ``i + k N / number``."""
-    made = _structured(Pairing(_SeveralViews(number)), "views")
-    made.views = number
-    return made
+    return Pairing(_Views(number))._replace(structure="views", views=number)
 
 
 def index(positives: AnyArray, /) -> Pairing:
@@ -502,7 +458,7 @@ def index(positives: AnyArray, /) -> Pairing:
     """
     xp, (positives,) = enter(positives=positives)
     check_integers(xp, "positives", positives, shape_of("positives", positives, "(N)"))
-    return _structured(Pairing(_index_rule, rows=(positives,), one_per_row=True), "index")
+    return Pairing(_index_rule, rows=(positives,), one_per_row=True)._replace(structure="index")
 
 
 def labels(rows: AnyArray, /, columns: AnyArray | None = None) -> Pairing:
@@ -536,17 +492,24 @@ def labels(rows: AnyArray, /, columns: AnyArray | None = None) -> Pairing:
     >>> round(float(pnce.contrast(x, objective="info_nce", pairing=same_class)), 6)
     1.098612
     """
-    xp, (rows, columns) = enter(rows=rows, columns=columns)
-    check_integers(xp, "rows", rows, shape_of("rows", rows, "(N)"))
-    if columns is None:
-        return _exchangeable(_structured(Pairing(_own_labels_rule, rows=(rows,), columns=(rows,)), "own_labels"))
-    check_integers(xp, "columns", columns, shape_of("columns", columns, "(K)"))
-    return _exchangeable(_structured(Pairing(_labels_rule, rows=(rows,), columns=(columns,)), "labels"))
+    rule, structure = (_OWN_LABELS, "own_labels") if columns is None else (_labels_rule, "labels")
+    rows, columns = _checked_labels(rows, columns)
+    return Pairing(rule, rows=(rows,), columns=(columns,))._replace(structure=structure, exchangeable=True)
+
+
+def _checked_labels(rows: AnyArray, columns: AnyArray | None) -> tuple[Array, Array]:
+    """Integers of rows (N,) and of columns (K,), which are those of the rows by default."""
+    xp, (own, others) = enter(rows=rows, columns=columns)
+    check_integers(xp, "rows", own, shape_of("rows", own, "(N)"))
+    if others is None:
+        return own, own
+    check_integers(xp, "columns", others, shape_of("columns", others, "(K)"))
+    return own, others
 
 
 def valid_labels(rows: Array, columns: Array, valid: Array) -> Pairing:
     """Equal labels are positives, different labels negatives, of the columns that a boolean array (K,) marks."""
-    return Pairing(_valid_labels_rule, rows=(rows,), columns=(columns, valid))
+    return Pairing(_VALID_LABELS, rows=(rows,), columns=(columns, valid))
 
 
 def with_negatives(pairing: Pairing, *valid: Array) -> Pairing:
@@ -554,9 +517,7 @@ def with_negatives(pairing: Pairing, *valid: Array) -> Pairing:
 
     A boolean array (N + K,) marks which columns take part, if not all do; those of the views do.
     """
-    made = Pairing(_WithNegatives(pairing.rule), columns=valid, one_per_row=pairing.one_per_row)
-    made.structure, made.views, made.further = pairing.structure, pairing.views, True
-    return made
+    return pairing._replace(rule=_WithNegatives(pairing.rule), columns=valid, one_per_column=False, further=True)
 
 
 def ids(rows: AnyArray, /, columns: AnyArray | None = None) -> Pairing:
@@ -593,14 +554,9 @@ def ids(rows: AnyArray, /, columns: AnyArray | None = None) -> Pairing:
     >>> round(float(pnce.contrast(users, items, objective="info_nce", pairing=bought)), 6)
     0.392656
     """
-    xp, (rows, columns) = enter(rows=rows, columns=columns)
-    check_integers(xp, "rows", rows, shape_of("rows", rows, "(N)"))
-    if columns is None:
-        columns = rows
-    else:
-        check_integers(xp, "columns", columns, shape_of("columns", columns, "(K)"))
-    pairing = Pairing(_ids_rule, rows=(rows,), columns=(columns,), one_per_row=True, one_per_column=True)
-    return _exchangeable(_structured(pairing, "ids"))
+    rows, columns = _checked_labels(rows, columns)
+    made = Pairing(_ids_rule, rows=(rows,), columns=(columns,), one_per_row=True, one_per_column=True)
+    return made._replace(structure="ids", exchangeable=True)
 
 
 def explicit(positives: AnyArray, /) -> Pairing:
@@ -726,16 +682,8 @@ def weighted(pairing: Pairing, weights: ArrayOf[Any], /) -> Pairing:
     xp, (weights,) = enter(weights=weights)
     check_floating(xp, weights=weights)
     shape_of("weights", weights, "(N, K)")
-    made = Pairing(
-        _WeightedRule(pairing.rule),
-        rows=pairing.rows,
-        columns=pairing.columns,
-        pairs=(stop_gradient(weights), *pairing.pairs),
-        one_per_row=pairing.one_per_row,
-        one_per_column=pairing.one_per_column,
-    )
-    made.exchangeable = pairing.exchangeable
-    return made
+    pairs = (stop_gradient(weights), *pairing.pairs)
+    return pairing._replace(rule=_WeightedRule(pairing.rule), pairs=pairs, **_UNSTRUCTURED)
 
 
 def overlap(rows: AnyArray, /, columns: AnyArray | None = None) -> Pairing:
@@ -776,8 +724,8 @@ def overlap(rows: AnyArray, /, columns: AnyArray | None = None) -> Pairing:
     check_mask(xp, "rows", rows, tuple(rows.shape))
     if columns is not None:
         check_mask(xp, "columns", columns, (shape_of("columns", columns, "(K, C)")[0], width))
-    rule = _own_overlap_rule if columns is None else _overlap_rule
-    return _exchangeable(Pairing(rule, rows=(rows,), columns=(rows if columns is None else columns,)))
+    rule, columns = (_OWN_OVERLAP, rows) if columns is None else (_overlap_rule, columns)
+    return Pairing(rule, rows=(rows,), columns=(columns,))._replace(exchangeable=True)
 
 
 def teacher(rows: AnyArray, /, columns: AnyArray | None = None, *, temperature: float | None = 0.05) -> Pairing:
@@ -826,8 +774,8 @@ def teacher(rows: AnyArray, /, columns: AnyArray | None = None, *, temperature: 
     if temperature is not None:
         temperature = check_number("temperature", temperature, above=0.0)
     (_, of_rows), (_, of_columns) = _unit_embeddings(rows=rows, columns=columns)
-    rule = _TeacherRule(temperature, own=columns is None)
-    return _exchangeable(Pairing(rule, rows=of_rows, columns=of_columns))
+    rule = _TeacherRule(temperature, columns is None)
+    return Pairing(rule, rows=of_rows, columns=of_columns)._replace(exchangeable=True)
 
 
 def smoothed(smoothing: float, /) -> Pairing:
@@ -867,7 +815,7 @@ def smoothed(smoothing: float, /) -> Pairing:
     if not 0.0 <= smoothing < 1.0:
         message = f"smoothing: expected a number from 0 to less than 1, got {smoothing}"
         raise ValueError(message)
-    return _DIAGONAL if not smoothing else _exchangeable(Pairing(SmoothedRule(smoothing)))
+    return _DIAGONAL if not smoothing else Pairing(SmoothedRule(smoothing))._replace(exchangeable=True)
 
 
 def guided(
@@ -935,17 +883,11 @@ def guided(
     limits = limits - margin if strategy == "absolute" else limits - margin * xp.abs(limits)
     # Two sums of the same products differ by their rounding: what equals the limit, as a duplicate does, is not above.
     limits = limits + (8.0 + math.sqrt(unit_rows.shape[1])) * float(xp.finfo(limits.dtype).eps)
-    # Of columns beyond the rows there is none; it is there for the columns' own rule, of as many rows.
-    further = xp.ones_like(unit_columns[n_rows:, 0])
-    columns_limits = xp.concat([limits, further], axis=0)
-    pairing = Pairing(
-        _guided_rule,
-        rows=(limits, *of_rows),
-        columns=(columns_limits, *of_columns),
-        one_per_row=True,
-        one_per_column=True,
-    )
-    return _exchangeable(pairing)
+    # Padding: further columns have no limit, but the transposed rule reads one for each column.
+    padding = xp.ones_like(unit_columns[n_rows:, 0])
+    columns_limits = xp.concat([limits, padding], axis=0)
+    of_both = {"rows": (limits, *of_rows), "columns": (columns_limits, *of_columns)}
+    return Pairing(_guided_rule, **of_both, one_per_row=True, one_per_column=True)._replace(exchangeable=True)
 
 
 def _unit_embeddings(**embeddings: Array | None) -> tuple[tuple[Array, Arrays], tuple[Array, Arrays]]:
@@ -977,11 +919,6 @@ def _unit_rows(xp: Namespace, x: Array, *, half: bool) -> tuple[Array, Arrays]:
     return unit, (part, factor)
 
 
-def _exchangeable(pairing: Pairing) -> Pairing:
-    pairing.exchangeable = True
-    return pairing
-
-
 def _inner_products(rows: Arrays, columns: Arrays) -> Array:
     """The inner products of what belongs to rows, (n, 1, E), and to columns, (1, k, E); or of parts with factors."""
     x, y = rows[0][:, 0, :], columns[0][0, ...]
@@ -1011,13 +948,8 @@ def _queue_rule(tile: Tile) -> tuple[Array, Array]:
     return own, _and(_not(own), tile.j >= tile.n_rows)
 
 
-def _valid_queue_rule(tile: Tile) -> tuple[Array, Array]:
-    own, further = _queue_rule(tile)
-    return _and(own, tile.columns[0]), _and(further, tile.columns[0])
-
-
 def half(n_rows: int, n_columns: int) -> int:
-    """How many rows each of two views has."""
+    """Number of rows per view; checks that the matrix is square and has an even number of rows."""
     rows = n_rows // 2
     if 2 * rows != n_rows or n_rows != n_columns:
         message = (
@@ -1028,27 +960,44 @@ def half(n_rows: int, n_columns: int) -> int:
     return rows
 
 
-def _two_views_rule(tile: Tile) -> tuple[Array, Array]:
-    rows = half(tile.n_rows, tile.n_columns)
-    apart = tile.i - tile.j
-    partner = namespace_of(apart).logical_or(apart == rows, apart == -rows)
-    return partner, _and(_not(partner), apart != 0)
+class _Among(_RuleOf):
+    """A rule for the pairs that `marked` gives of a tile; others are neither positives nor negatives."""
+
+    __slots__ = ("marked",)
+    marked: Callable[[Tile], Array]
+
+    @property
+    def __name__(self) -> str:
+        return getattr(self.rule, "__name__", "")
+
+    def __call__(self, tile: Tile) -> tuple[Array, ...]:
+        positives, negatives, *weights = self.rule(tile)
+        marked = self.marked(tile)
+        return _and(positives, marked), _and(negatives, marked), *weights
 
 
-class _SeveralViews(EqualByContents):
-    """The rule of `several_views`."""
+def _off_diagonal(tile: Tile) -> Array:
+    return tile.i != tile.j
+
+
+def _marked_rows(tile: Tile) -> Array:
+    return tile.rows[-1]
+
+
+def _marked_columns(tile: Tile) -> Array:
+    return tile.columns[-1]
+
+
+class _Views(Record):
+    """The rule of `two_views` and `several_views`."""
 
     __slots__ = ("number",)
-    __name__ = "several_views"
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    def _contents(self) -> tuple[Any, ...]:
-        return (self.number,)
+    __name__ = "views"
+    number: int
 
     def __call__(self, tile: Tile) -> tuple[Array, Array]:
-        samples = tile.n_rows // self.number
+        two = self.number == 2  # noqa: PLR2004  (others are stacked by the package)
+        samples = half(tile.n_rows, tile.n_columns) if two else tile.n_rows // self.number
         xp = namespace_of(tile.i)
         apart = xp.abs(tile.i - tile.j)
         partner = apart == samples
@@ -1073,8 +1022,8 @@ class _WithNegatives(_RuleOf):
 
 def candidates(*valid: Array) -> Pairing:
     """Every column is a negative, or every one that a boolean array (K,) marks: where to search."""
-    made = Pairing(_valid_candidates_rule if valid else _candidates_rule, columns=valid)
-    return _structured(made, "candidates")
+    rule = _Among(_candidates_rule, _marked_columns) if valid else _candidates_rule
+    return Pairing(rule, columns=valid)._replace(structure="candidates")
 
 
 def _candidates_rule(tile: Tile) -> tuple[Array, Array]:
@@ -1082,29 +1031,9 @@ def _candidates_rule(tile: Tile) -> tuple[Array, Array]:
     return _not(everything), everything
 
 
-def _valid_candidates_rule(tile: Tile) -> tuple[Array, Array]:
-    nothing, everything = _candidates_rule(tile)
-    return nothing, _and(everything, tile.columns[0])
-
-
 def where_found(pairing: Pairing, found: Array) -> Pairing:
     """The diagonal pairing or that of two views, for the rows that the boolean array `found` (N,) marks."""
-    rule = _diagonal_if_found_rule if pairing.structure == "diagonal" else _two_views_if_found_rule
-    made = Pairing(rule, rows=(found,), one_per_row=True, one_per_column=True)
-    return _structured(made, pairing.structure)
-
-
-def _diagonal_if_found_rule(tile: Tile) -> tuple[Array, Array]:
-    return _if_found(_diagonal_rule, tile)
-
-
-def _two_views_if_found_rule(tile: Tile) -> tuple[Array, Array]:
-    return _if_found(_two_views_rule, tile)
-
-
-def _if_found(rule: Rule, tile: Tile) -> tuple[Array, Array]:
-    positives, negatives = rule(tile)
-    return _and(positives, tile.rows[0]), _and(negatives, tile.rows[0])
+    return pairing._replace(rule=_Among(pairing.rule, _marked_rows), rows=(found,), exchangeable=False)
 
 
 def _index_rule(tile: Tile) -> tuple[Array, Array]:
@@ -1117,18 +1046,8 @@ def _labels_rule(tile: Tile) -> tuple[Array, Array]:
     return same, _not(same)
 
 
-def _valid_labels_rule(tile: Tile) -> tuple[Array, Array]:
-    same, different = _labels_rule(tile)
-    return _and(same, tile.columns[1]), _and(different, tile.columns[1])
-
-
 def _ids_rule(tile: Tile) -> tuple[Array, Array]:
     return tile.i == tile.j, _and(tile.rows[0] != tile.columns[0], tile.i != tile.j)
-
-
-def _own_labels_rule(tile: Tile) -> tuple[Array, Array]:
-    same = tile.rows[0] == tile.columns[0]
-    return _and(same, tile.i != tile.j), _not(same)
 
 
 def _soft_rule(tile: Tile) -> tuple[Array, ...]:
@@ -1165,23 +1084,13 @@ def _overlap_rule(tile: Tile) -> tuple[Array, ...]:
     return common > 0, _not(common > 0), share
 
 
-def _own_overlap_rule(tile: Tile) -> tuple[Array, ...]:
-    positives, negatives, share = _overlap_rule(tile)
-    return _and(positives, tile.i != tile.j), _and(negatives, tile.i != tile.j), share
-
-
-class _TeacherRule(EqualByContents):
+class _TeacherRule(Record):
     """The rule of `teacher`."""
 
-    __slots__ = ("own", "temperature")
+    __slots__ = ("temperature", "own")  # noqa: RUF023  (in the order of their values)
     __name__ = "teacher"
-
-    def __init__(self, temperature: float | None, *, own: bool) -> None:
-        self.temperature = temperature
-        self.own = own
-
-    def _contents(self) -> tuple[Any, ...]:
-        return (self.temperature, self.own)
+    temperature: float | None
+    own: bool  # rows and columns are the same samples, whose pairs with themselves are left out
 
     def __call__(self, tile: Tile) -> tuple[Array, ...]:
         scores = _inner_products(tile.rows, tile.columns)
@@ -1201,17 +1110,12 @@ class _TeacherRule(EqualByContents):
         return (tile.i >= 0 if among is None else among), tile.i < 0, weights
 
 
-class SmoothedRule(EqualByContents):
+class SmoothedRule(Record):
     """The rule of `smoothed`."""
 
     __slots__ = ("smoothing",)
     __name__ = "smoothed"
-
-    def __init__(self, smoothing: float) -> None:
-        self.smoothing = smoothing
-
-    def _contents(self) -> tuple[Any, ...]:
-        return (self.smoothing,)
+    smoothing: float
 
     def __call__(self, tile: Tile) -> tuple[Array, ...]:
         own, others = _diagonal_rule(tile)
@@ -1232,6 +1136,12 @@ def _explicit_rule(tile: Tile) -> tuple[Array, Array]:
     return tile.pairs[0], _not(tile.pairs[0])
 
 
-_DIAGONAL = _exchangeable(_structured(Pairing(_diagonal_rule, one_per_row=True, one_per_column=True), "diagonal"))
-_QUEUE = _structured(Pairing(_queue_rule, one_per_row=True, one_per_column=True), "queue")
-_TWO_VIEWS = _structured(Pairing(_two_views_rule, one_per_row=True, one_per_column=True), "views")
+_VALID_QUEUE = _Among(_queue_rule, _marked_columns)
+_OWN_LABELS, _VALID_LABELS = _Among(_labels_rule, _off_diagonal), _Among(_labels_rule, _marked_columns)
+_OWN_OVERLAP = _Among(_overlap_rule, _off_diagonal)
+
+_DIAGONAL = Pairing(_diagonal_rule, one_per_row=True, one_per_column=True)._replace(
+    structure="diagonal", exchangeable=True
+)
+_QUEUE = _DIAGONAL._replace(rule=_queue_rule, structure="queue", exchangeable=False)
+_TWO_VIEWS = _QUEUE._replace(rule=_Views(2), structure="views")

@@ -33,7 +33,7 @@ from ._core.checks import (
     check_shape,
     shape_of,
 )
-from ._core.equality import EqualByContents
+from ._core.equality import EqualByContents, Record
 from ._core.namespace import device_of, enter, is_array, is_number, namespace_of
 from ._core.numerics import in_range, normalize, normalize_both, safe_sqrt, upcast
 from ._core.protocol import Array, Namespace
@@ -121,8 +121,8 @@ class Similarity(EqualByContents):
         inner_product: bool = False,
     ) -> None:
         check_callable("prepare", prepare)
-        inner_product = check_bool("inner_product", inner_product)
-        if inner_product and scores is None:
+        self.inner_product = check_bool("inner_product", inner_product)
+        if self.inner_product and scores is None:
             scores, pullback = _dot_scores, _dot_pullback
         check_callable("scores", scores)
         if pullback is not None:
@@ -131,16 +131,11 @@ class Similarity(EqualByContents):
         self.scores: Any = scores
         self.pullback = pullback
         self.wide = check_bool("wide", wide)
-        self.inner_product = inner_product
-        self.symmetric = False  # whether the score of x with y is that of y with x
-        self.unit = False  # whether the operands are unit rows, but for the scale
-        # Whether the operand of rows, and that of columns, has the rows of the embeddings, each times a number; and how
-        # many columns both have beyond these.
+        self.symmetric = False  # the score of x with y is that of y with x
+        self.unit = False  # the operands are unit rows, but for the scale
+        # Whether the operand of the rows, and that of the columns, holds the embeddings times a number for each row.
         self.embedded: tuple[bool, bool] = (False, False)
-        self.beyond = 0
-
-    def _contents(self) -> tuple[Any, ...]:
-        return (self.prepare, self.scores, self.pullback, self.wide, self.inner_product)
+        self.beyond = 0  # columns of both operands beyond those of the embeddings
 
     def transposed(self) -> Similarity:
         """Return the similarity of columns with rows, whose scores are the transpose.
@@ -160,16 +155,11 @@ AnySimilarity: TypeAlias = SimilarityName | Similarity | Callable[[Array, Array]
 """What a `similarity` argument may be."""
 
 
-class _Around(EqualByContents):
-    """A function made of others."""
+class _Around(Record):
+    """A function made of another, or of an array."""
 
     __slots__ = ("inner",)
-
-    def __init__(self, *inner: Any) -> None:
-        self.inner = inner
-
-    def _contents(self) -> tuple[Any, ...]:
-        return self.inner
+    inner: Any
 
 
 class TransposedScores(_Around):
@@ -177,7 +167,7 @@ class TransposedScores(_Around):
 
     def __call__(self, rows: Operands, columns: Operands) -> Array:
         """The transpose of the scores."""
-        scores = self.inner[0](columns, rows)
+        scores = self.inner(columns, rows)
         return namespace_of(scores).matrix_transpose(scores)
 
 
@@ -185,154 +175,130 @@ class _TransposedPullback(_Around):
     """The pullback of `TransposedScores`."""
 
     def __call__(self, rows: Operands, columns: Operands, cotangent: Array) -> tuple[Operands, Operands]:
-        to_columns, to_rows = self.inner[0](columns, rows, namespace_of(cotangent).matrix_transpose(cotangent))
+        to_columns, to_rows = self.inner(columns, rows, namespace_of(cotangent).matrix_transpose(cotangent))
         return to_rows, to_columns
 
 
-class _ScaledScores(_Around):
-    """Scores times the last operand of the columns."""
+class _ColumnScores(Record):
+    """Scores times the last operand of the columns, or plus it."""
+
+    __slots__ = ("scores", "scaled")  # noqa: RUF023  (in the order of their values)
+    scores: Scores
+    scaled: bool
 
     def __call__(self, rows: Operands, columns: Operands) -> Array:
-        scores = self.inner[0](rows, columns[:-1])
-        return scores * namespace_of(scores).matrix_transpose(columns[-1])
+        scores = self.scores(rows, columns[:-1])
+        numbers = namespace_of(scores).matrix_transpose(columns[-1])
+        return scores * numbers if self.scaled else scores + numbers
 
 
-class _ScaledPullback(_Around):
-    """The pullback of `_ScaledScores`, of the scores and their pullback."""
+class _ColumnPullback(Record):
+    """The pullback of `_ColumnScores`, by the scores s, the factors f or the offsets o."""
+
+    __slots__ = ("scores", "scaled", "pullback")  # noqa: RUF023  (in the order of their values)
+    scores: Scores
+    scaled: bool
+    pullback: Pullback
 
     def __call__(self, rows: Operands, columns: Operands, cotangent: Array) -> tuple[Operands, Operands]:
+        # For the cotangent g of s + o: g by s, Σ_i g by o. Of s f: g f by s, Σ_i g s by f.
         xp = namespace_of(cotangent)
-        scores, pullback = self.inner
-        own, factors = columns[:-1], xp.matrix_transpose(columns[-1])
-        to_rows, to_columns = pullback(rows, own, cotangent * factors)
-        to_factors = xp.sum(_products(xp, scores(rows, own), cotangent), axis=0)
-        return to_rows, (*to_columns, xp.expand_dims(to_factors, axis=1))
-
-
-class _ShiftedScores(_Around):
-    """Scores plus the last operand of the columns."""
-
-    def __call__(self, rows: Operands, columns: Operands) -> Array:
-        scores = self.inner[0](rows, columns[:-1])
-        return scores + namespace_of(scores).matrix_transpose(columns[-1])
-
-
-class _ShiftedPullback(_Around):
-    """The pullback of `_ShiftedScores`, of the pullback of the scores."""
-
-    def __call__(self, rows: Operands, columns: Operands, cotangent: Array) -> tuple[Operands, Operands]:
-        to_rows, to_columns = self.inner[0](rows, columns[:-1], cotangent)
-        to_offsets = namespace_of(cotangent).sum(cotangent, axis=0)
-        return to_rows, (*to_columns, namespace_of(to_offsets).expand_dims(to_offsets, axis=1))
+        others, by_numbers = columns[:-1], cotangent
+        if self.scaled:
+            by_numbers = _products(xp, self.scores(rows, others), cotangent)
+            cotangent = cotangent * xp.matrix_transpose(columns[-1])
+        to_rows, to_columns = self.pullback(rows, others, cotangent)
+        return to_rows, (*to_columns, xp.expand_dims(xp.sum(by_numbers, axis=0), axis=1))
 
 
 class _Bilinear(_Around):
     """The preparation ``(x W / τ, y)``."""
 
     def __call__(self, x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:
-        xp, (x, y, matrix) = enter(x=x, y=y, weight=self.inner[0])
-        if (x.shape[-1], y.shape[-1]) != tuple(matrix.shape):
-            message = (
-                f"weight: expected shape {(x.shape[-1], y.shape[-1])} for embeddings of these widths, got "
-                f"{tuple(matrix.shape)}"
-            )
-            raise ValueError(message)
+        xp, (x, y, matrix) = enter(x=x, y=y, weight=self.inner)
+        check_shape("weight", matrix, (x.shape[-1], y.shape[-1]))
         return (xp.matmul(x, xp.astype(matrix, x.dtype)) * scale,), (y,)
 
 
-class _Normalized(_Around):
+class _Normalized(Record):
     """A preparation, of unit rows."""
 
-    def __call__(self, x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:
-        prepared: tuple[Operands, Operands] = self.inner[0](*_unit_rows(x, y), scale)
-        return prepared
-
-
-class _OfColumns(_Around):
-    """A preparation, and a number of each column; of an inner product or not."""
-
-    name = ""
-
-    def prepared(self, x: Array, y: Array, scale: Any) -> tuple[Operands, Operands, Array]:
-        """The operands, and the numbers as a column."""
-        prepare, numbers, _ = self.inner
-        xp, (x, y, own) = enter(x=x, y=y, **{self.name: numbers})
-        check_shape(self.name, own, (y.shape[-2],))
-        rows, columns = prepare(x, y, scale)
-        return rows, columns, xp.expand_dims(xp.astype(own, x.dtype), axis=1)
-
-
-class _Scaled(_OfColumns):
-    """A preparation, with the factors of the columns as one operand more, or multiplied into the only one."""
-
-    name = "factors"
+    __slots__ = ("prepare",)
+    prepare: Prepare
 
     def __call__(self, x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:
-        rows, columns, own = self.prepared(x, y, scale)
-        return rows, (columns[0] * own,) if self.inner[2] else (*columns, own)
+        return self.prepare(*_unit_rows(x, y), scale)
 
 
-class _Shifted(_OfColumns):
-    """A preparation, with the offsets of the columns as one operand more, or one column more of the only one."""
+class _OfColumns(Record):
+    """A preparation, and factors or offsets of the columns.
 
-    name = "offsets"
+    These are one operand more of the columns. Of an inner product, factors are multiplied into its operand, and offsets
+    are one column more of it.
+    """
+
+    __slots__ = ("prepare", "name", "numbers", "inner_product")  # noqa: RUF023  (in the order of their values)
+    prepare: Prepare
+    name: str
+    numbers: Array
+    inner_product: bool
 
     def __call__(self, x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:
-        rows, columns, own = self.prepared(x, y, scale)
-        if not self.inner[2]:
-            return rows, (*columns, own)
-        xp = namespace_of(rows[0], own)
+        xp, (x, y, numbers) = enter(x=x, y=y, **{self.name: self.numbers})
+        check_shape(self.name, numbers, (y.shape[-2],))
+        rows, columns = self.prepare(x, y, scale)
+        numbers = xp.expand_dims(xp.astype(numbers, x.dtype), axis=1)
+        if not self.inner_product:
+            return rows, (*columns, numbers)
+        if self.name == "factors":
+            return rows, (columns[0] * numbers,)
+        xp = namespace_of(rows[0], numbers)
         one = stop_gradient(xp.ones_like(rows[0][..., :1]))
-        return (xp.concat([rows[0], one], axis=-1),), (xp.concat([columns[0], own], axis=-1),)
+        return (xp.concat([rows[0], one], axis=-1),), (xp.concat([columns[0], numbers], axis=-1),)
 
 
-def _checked_numbers(name: str, numbers: Array) -> Array:
-    """Numbers of columns, in the dtype to compute in."""
+def _with_columns(similarity: AnySimilarity, name: str, numbers: AnyArray) -> Similarity:
+    """A similarity with factors or offsets of the columns."""
+    inner, scaled = resolve(similarity), name == "factors"
     xp, (numbers,) = enter(**{name: numbers})
     check_floating(xp, **{name: numbers})
     shape_of(name, numbers, "(K)")
-    return upcast(xp, numbers)
+    prepare = _OfColumns(inner.prepare, name, upcast(xp, numbers), inner.inner_product)
+    if inner.inner_product:
+        beyond = inner.beyond + (not scaled)
+        return Similarity(prepare, inner_product=True)._replace(embedded=inner.embedded, beyond=beyond)
+    pullback = None if inner.pullback is None else _ColumnPullback(inner.scores, scaled, inner.pullback)
+    return Similarity(prepare, _ColumnScores(inner.scores, scaled), pullback, wide=inner.wide)
 
 
 def numbers_of_columns(similarity: Similarity) -> tuple[tuple[str, Array], ...]:
-    """The factors and offsets that a similarity has for each column, each with its name."""
+    """The factors and offsets of the columns of a similarity, each with its name."""
     found: list[tuple[str, Array]] = []
     prepare: Any = similarity.prepare
     while isinstance(prepare, (_Normalized, _OfColumns)):
-        found.extend([(prepare.name, prepare.inner[1])] if isinstance(prepare, _OfColumns) else [])
-        prepare = prepare.inner[0]
+        if isinstance(prepare, _OfColumns):
+            found.append((prepare.name, prepare.numbers))
+        prepare = prepare.prepare
     return tuple(found)
 
 
 def with_numbers(similarity: Similarity, change: Callable[[Array], Array]) -> Similarity:
     """The similarity with other numbers of the columns, if it has any."""
-    if not numbers_of_columns(similarity):
-        return similarity
-    made = Similarity(
-        _with_numbers(similarity.prepare, change),
-        None if similarity.inner_product else similarity.scores,
-        None if similarity.inner_product else similarity.pullback,
-        wide=similarity.wide,
-        inner_product=similarity.inner_product,
-    )
-    made.symmetric, made.unit = similarity.symmetric, similarity.unit
-    made.embedded, made.beyond = similarity.embedded, similarity.beyond
-    return made
+
+    def changed(prepare: Any) -> Any:
+        if isinstance(prepare, _OfColumns):
+            return prepare._replace(prepare=changed(prepare.prepare), numbers=change(prepare.numbers))
+        return _Normalized(changed(prepare.prepare)) if isinstance(prepare, _Normalized) else prepare
+
+    return similarity._replace(prepare=changed(similarity.prepare)) if numbers_of_columns(similarity) else similarity
 
 
-def _with_numbers(prepare: Prepare, change: Callable[[Array], Array]) -> Prepare:
-    if isinstance(prepare, _Normalized):
-        return _Normalized(_with_numbers(prepare.inner[0], change))
-    if isinstance(prepare, _OfColumns):
-        inner, numbers, inner_product = prepare.inner
-        made: Any = type(prepare)(_with_numbers(inner, change), change(numbers), inner_product)
-        changed: Prepare = made
-        return changed
-    return prepare
-
-
-class _OfTokens(_Around):
+class _OfTokens(Record):
     """The preparation of `max_sim`, before it is known how many features a token has."""
+
+    __slots__ = ("masks", "unit")
+    masks: tuple[Array | None, Array | None]
+    unit: bool
 
     def __call__(self, x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:
         del scale
@@ -348,8 +314,7 @@ class _OfTokens(_Around):
         The tokens (..., T, D) of a row become one row (..., T D + T): their features, and a 1 or 0 for each that says
         whether it is valid, so that masks go with the embeddings wherever these go.
         """
-        *given, unit = self.inner
-        masks = _given_masks(*given)
+        masks = _given_masks(*self.masks)
         xp, entered = enter(**named, **masks)
         arrays, masks = entered[: len(named)], dict(zip(masks, entered[len(named) :], strict=True))
         query_mask, document_mask = masks.get("query_mask"), masks.get("document_mask")
@@ -378,9 +343,8 @@ class _OfTokens(_Around):
         if document_mask is not None:
             check_mask(xp, "document_mask", document_mask, (rows, document_mask.shape[1]))
         scores = TokenScores(features)
-        made = Similarity(_Tokens(features, unit), scores, _TokenPullback(scores), wide=True)
-        made.embedded = (True, True)
-        return made, flat
+        made = Similarity(_Tokens(features, self.unit), scores, _TokenPullback(scores), wide=True)
+        return made._replace(embedded=(True, True)), flat
 
 
 def _given_masks(query_mask: Array | None, document_mask: Array | None) -> dict[str, Array]:
@@ -397,8 +361,12 @@ def _with_valid(xp: Namespace, tokens: Array, mask: Array | None) -> Array:
         return xp.concat([xp.reshape(tokens, (*leading, count * features)), stop_gradient(valid)], axis=-1)
 
 
-class _Tokens(_Around):
+class _Tokens(Record):
     """The preparation of rows that hold tokens: these, 0 where they are not valid, and which are valid."""
+
+    __slots__ = ("features", "unit")
+    features: int
+    unit: bool
 
     def __call__(self, x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:
         rows, columns = self.split(x), self.split(y)
@@ -406,17 +374,15 @@ class _Tokens(_Around):
 
     def split(self, x: Array) -> tuple[Array, Array]:
         """The features that are compared of the tokens of each row, and 1 or 0 for each token."""
-        features, unit = self.inner
         tokens, valid = self.valid_tokens(x)
-        if not unit:
+        if not self.unit:
             return tokens, valid
-        xp, shape = namespace_of(x), (*valid.shape, features)
+        xp, shape = namespace_of(x), (*valid.shape, self.features)
         return xp.reshape(normalize(xp.reshape(tokens, shape)), tuple(tokens.shape)), valid
 
     def valid_tokens(self, x: Array) -> tuple[Array, Array]:
         """The features of the tokens of each row, 0 of those that are not valid, and 1 or 0 for each token."""
-        features, _ = self.inner
-        xp = namespace_of(x)
+        xp, features = namespace_of(x), self.features
         count = x.shape[-1] // (features + 1)
         tokens = xp.reshape(x[..., : count * features], (*x.shape[:-1], count, features))
         valid = stop_gradient(x[..., count * features :])
@@ -438,7 +404,7 @@ class TokenScores(_Around):
 
     def tokens(self, x: Array, operands: Operands) -> Array:
         """The rows (..., N, T D) of an operand, or of an array like it, in rows of tokens (..., N T, D)."""
-        xp, shape, features = namespace_of(x), operands[1].shape, self.inner[0]
+        xp, shape, features = namespace_of(x), operands[1].shape, self.inner
         # By way of (N, T, D): Dask's reshape merges or splits axes, and (N, T D) to (N T, D) is both.
         apart = xp.reshape(x, (*shape, features))
         return xp.reshape(apart, (*shape[:-2], shape[-2] * shape[-1], features))
@@ -462,15 +428,15 @@ class TokenScores(_Around):
         live = xp.logical_and(xp.expand_dims(live_rows, axis=-1), xp.expand_dims(live_columns, axis=-2))
         best = xp.sum(xp.where(first, products, xp.zeros_like(products)), axis=-1)  # (..., N, T, K)
 
-        def spread(cotangent: Array) -> Array:
+        def route_cotangent(cotangent: Array) -> Array:
             cotangent = xp.where(live, cotangent, xp.zeros_like(cotangent))
             each = xp.expand_dims(xp.expand_dims(cotangent, axis=-1), axis=-3)
             return xp.reshape(xp.where(first, each, xp.zeros_like(each)), flat)
 
-        return xp.where(live, xp.sum(best, axis=-2), -math.inf), spread
+        return xp.where(live, xp.sum(best, axis=-2), -math.inf), route_cotangent
 
     def of_each_row(self, x: Array, operands: Operands) -> Array:
-        """Such rows of tokens, or one number of each, as an array (..., N, T D) or (..., N, T)."""
+        """Rows of tokens, or one number of each token, as an array (..., N, T D) or (..., N, T)."""
         xp, shape = namespace_of(x), tuple(operands[1].shape)
         if len(x.shape) < len(shape):
             return xp.reshape(x, shape)
@@ -484,31 +450,30 @@ class TokenScores(_Around):
 def tokens_of(similarity: Similarity, x: Array) -> Array:
     """The tokens of the embeddings of a similarity that `TokenScores` are of, 0 where they are not valid."""
     prepare: Any = similarity.prepare
-    tokens, _ = prepare.valid_tokens(x)
-    return tokens
+    return prepare.valid_tokens(x)[0]
 
 
 def number_of_flags(similarity: Any, x: Array) -> int:
     """How many of the last columns of embeddings say which tokens are valid, 0 for embeddings without tokens."""
     prepare = getattr(similarity, "prepare", None)
-    return int(x.shape[-1]) // (prepare.inner[0] + 1) if isinstance(prepare, _Tokens) else 0
+    return int(x.shape[-1]) // (prepare.features + 1) if isinstance(prepare, _Tokens) else 0
 
 
 def is_of_unit_tokens(similarity: Similarity) -> bool:
     """Whether those tokens are compared by their cosines."""
     prepare: Any = similarity.prepare
-    return bool(prepare.inner[1])
+    return bool(prepare.unit)
 
 
 class _TokenPullback(_Around):
     """The pullback of `TokenScores`, which are inside."""
 
     def __call__(self, rows: Operands, columns: Operands, cotangent: Array) -> tuple[Operands, Operands]:
-        scores: TokenScores = self.inner[0]
+        scores: TokenScores = self.inner
         q, d = (scores.tokens(operands[0], operands) for operands in (rows, columns))
         xp = namespace_of(q, d)
-        spread = scores.of_products(xp.matmul(q, xp.matrix_transpose(d)), rows, columns)[1]
-        pull = spread(cotangent)
+        _, route_cotangent = scores.of_products(xp.matmul(q, xp.matrix_transpose(d)), rows, columns)
+        pull = route_cotangent(cotangent)
         to_q, to_d = xp.matmul(pull, d), xp.matmul(xp.matrix_transpose(pull), q)
         return scores.cotangents(to_q, rows), scores.cotangents(to_d, columns)
 
@@ -527,25 +492,16 @@ def takes_tokens(loss: Callable[Parameters, Result]) -> Callable[Parameters, Res
         given["similarity"], arrays = similarity.prepare.flattened(named)
         given |= dict(zip(named, arrays, strict=True))
         flat = [given.pop(name) for name in names[: len(args)]]
-        untyped: Any = loss
-        result: Result = untyped(*flat, **given)
-        return result
+        return loss(*flat, **given)
 
     return flattening
-
-
-class _Critic(_Around):
-    """The preparation of embeddings for a function of two arrays."""
-
-    def __call__(self, x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:
-        return (x, _per_row(x, scale)), (y,)
 
 
 class _CriticScores(_Around):
     """The scores that a function of two arrays gives, checked."""
 
     def __call__(self, rows: Operands, columns: Operands) -> Array:
-        scores = self.inner[0](rows[0], columns[0])
+        scores = self.inner(rows[0], columns[0])
         expected = (*rows[0].shape[:-1], columns[0].shape[-2])
         if not is_array(scores) or tuple(scores.shape) != expected:
             got = f"shape {tuple(scores.shape)}" if is_array(scores) else type(scores).__name__
@@ -593,10 +549,7 @@ def bilinear(weight: AnyArray, /) -> Similarity:
     check_floating(xp, weight=weight)
     shape_of("weight", weight, "(D, D')")
     weight = upcast(xp, weight)
-
-    made = Similarity(_Bilinear(weight), inner_product=True)
-    made.embedded = (False, True)
-    return made
+    return Similarity(_Bilinear(weight), inner_product=True)._replace(embedded=(False, True))
 
 
 def max_sim(
@@ -662,7 +615,7 @@ def max_sim(
     xp = enter(**masks)[0] if masks else None
     for name, mask in masks.items():
         check_mask(xp, name, mask, shape_of(name, mask, "(N, T)" if name == "query_mask" else "(K, U)"))
-    return Similarity(_OfTokens(query_mask, document_mask, normalize), TokenScores(0), wide=True)
+    return Similarity(_OfTokens((query_mask, document_mask), normalize), TokenScores(0), wide=True)
 
 
 def normalized(similarity: AnySimilarity, /) -> Similarity:
@@ -703,14 +656,7 @@ def normalized(similarity: AnySimilarity, /) -> Similarity:
     0.1
     """
     inner = resolve(similarity)
-
-    made = Similarity(
-        _Normalized(inner.prepare), inner.scores, inner.pullback, wide=inner.wide, inner_product=inner.inner_product
-    )
-    made.symmetric = inner.symmetric
-    made.unit = inner.unit or inner.prepare is _dot
-    made.embedded, made.beyond = inner.embedded, inner.beyond
-    return made
+    return inner._replace(prepare=_Normalized(inner.prepare), unit=inner.unit or inner.prepare is _dot)
 
 
 def scaled_columns(similarity: AnySimilarity, factors: AnyArray, /) -> Similarity:
@@ -748,14 +694,7 @@ def scaled_columns(similarity: AnySimilarity, factors: AnyArray, /) -> Similarit
     >>> round(float(pnce.info_nce(x, x, similarity=twice, temperature=1.0)), 6)
     0.239545
     """
-    inner = resolve(similarity)
-    prepare = _Scaled(inner.prepare, _checked_numbers("factors", factors), inner.inner_product)
-    if inner.inner_product:
-        made = Similarity(prepare, inner_product=True)
-        made.embedded, made.beyond = inner.embedded, inner.beyond
-        return made
-    pullback = None if inner.pullback is None else _ScaledPullback(inner.scores, inner.pullback)
-    return Similarity(prepare, _ScaledScores(inner.scores), pullback, wide=inner.wide)
+    return _with_columns(similarity, "factors", factors)
 
 
 def shifted_columns(similarity: AnySimilarity, offsets: AnyArray, /) -> Similarity:
@@ -803,14 +742,7 @@ def shifted_columns(similarity: AnySimilarity, offsets: AnyArray, /) -> Similari
     >>> round(float(pnce.info_nce(x, x, similarity=corrected, temperature=1.0)), 6)
     0.594563
     """
-    inner = resolve(similarity)
-    prepare = _Shifted(inner.prepare, _checked_numbers("offsets", offsets), inner.inner_product)
-    if inner.inner_product:
-        made = Similarity(prepare, inner_product=True)
-        made.embedded, made.beyond = inner.embedded, inner.beyond + 1
-        return made
-    pullback = None if inner.pullback is None else _ShiftedPullback(inner.pullback)
-    return Similarity(prepare, _ShiftedScores(inner.scores), pullback, wide=inner.wide)
+    return _with_columns(similarity, "offsets", offsets)
 
 
 def resolve(similarity: AnySimilarity) -> Similarity:
@@ -843,7 +775,7 @@ def resolve(similarity: AnySimilarity) -> Similarity:
         return similarity
     check_called("similarity", similarity, "similarities")
     if callable(similarity) and not isinstance(similarity, str):
-        return Similarity(_Critic(similarity), _CriticScores(similarity))
+        return Similarity(_scale_apart, _CriticScores(similarity))
     check_choice("similarity", similarity, NAMES)
     return _NAMED[str(similarity)]
 
@@ -914,7 +846,7 @@ def _dot_pullback(rows: Operands, columns: Operands, cotangent: Array) -> tuple[
     return (xp.matmul(cotangent, columns[0]),), (xp.matmul(xp.matrix_transpose(cotangent), rows[0]),)
 
 
-def _euclidean(x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:
+def _scale_apart(x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:
     return (x, _per_row(x, scale)), (y,)
 
 
@@ -930,40 +862,43 @@ def _differences(rows: Operands, columns: Operands) -> Array:
     return differences - stop_gradient(xp.where(x == y, differences, xp.zeros_like(differences)))
 
 
+def _squares(differences: Array) -> Array:
+    return namespace_of(differences).sum(differences * differences, axis=-1)
+
+
 def _sq_euclidean_scores(rows: Operands, columns: Operands) -> Array:
-    xp = namespace_of(rows[0])
-    differences = _differences(rows, columns)
-    return -xp.sum(differences * differences, axis=-1) * rows[1]
+    return -_squares(_differences(rows, columns)) * rows[1]
 
 
 def _sq_euclidean_pullback(rows: Operands, columns: Operands, cotangent: Array) -> tuple[Operands, Operands]:
-    xp = namespace_of(cotangent)
+    # By x of -c |x - y|²: -2 c (x - y).
     differences = _differences(rows, columns)
-    squares = xp.sum(differences * differences, axis=-1)
-    pull = xp.expand_dims(cotangent * rows[1] * -2.0, axis=-1) * differences
-    scale = _sum_of_products(xp, -squares, cotangent)
-    return (xp.sum(pull, axis=1), scale), (-xp.sum(pull, axis=0),)
+    return _pulled(differences, cotangent * rows[1] * -2.0, -_squares(differences), cotangent)
 
 
 def _euclidean_scores(rows: Operands, columns: Operands) -> Array:
-    xp = namespace_of(rows[0])
-    differences = _differences(rows, columns)
-    return -safe_sqrt(xp, xp.sum(differences * differences, axis=-1)) * rows[1]
+    squares = _squares(_differences(rows, columns))
+    return -safe_sqrt(namespace_of(squares), squares) * rows[1]
 
 
 def _euclidean_pullback(rows: Operands, columns: Operands, cotangent: Array) -> tuple[Operands, Operands]:
+    # By x of -c |x - y|: -c (x - y) / |x - y|, and 0 at distance 0.
     xp = namespace_of(cotangent)
     differences = _differences(rows, columns)
-    distances = safe_sqrt(xp, xp.sum(differences * differences, axis=-1))
-    apart = xp.where(distances == 0, xp.ones_like(distances), distances)
-    pull = xp.expand_dims(-cotangent * rows[1] / apart, axis=-1) * differences
-    scale = _sum_of_products(xp, -distances, cotangent)
+    distances = safe_sqrt(xp, _squares(differences))
+    divisors = xp.where(distances == 0, xp.ones_like(distances), distances)
+    return _pulled(differences, -cotangent * rows[1] / divisors, -distances, cotangent)
+
+
+def _pulled(differences: Array, factor: Array, scores: Array, cotangent: Array) -> tuple[Operands, Operands]:
+    """The cotangents of x, of the scale and of y; `scores` are without the scale.
+
+    By x it is ``Σ_j factor (x - y)``, by y minus the sum over i, by the scale of a row ``Σ_j cotangent scores``.
+    """
+    xp = namespace_of(cotangent)
+    pull = xp.expand_dims(factor, axis=-1) * differences
+    scale = xp.sum(_products(xp, scores, cotangent), axis=1, keepdims=True)
     return (xp.sum(pull, axis=1), scale), (-xp.sum(pull, axis=0),)
-
-
-def _sum_of_products(xp: Namespace, scores: Array, cotangent: Array) -> Array:
-    """The cotangent of each row's scale."""
-    return xp.sum(_products(xp, scores, cotangent), axis=1, keepdims=True)
 
 
 def _products(xp: Namespace, scores: Array, cotangent: Array) -> Array:
@@ -975,19 +910,16 @@ def _products(xp: Namespace, scores: Array, cotangent: Array) -> Array:
     return xp.where(dead, xp.zeros_like(scores), scores) * cotangent
 
 
+_DOT = Similarity(_dot, inner_product=True)._replace(symmetric=True, embedded=(True, True))
 _NAMED: dict[str, Similarity] = {
-    "dot": Similarity(_dot, inner_product=True),
-    "cosine": Similarity(_cosine, inner_product=True),
-    "neg_sq_euclidean": Similarity(_euclidean, _sq_euclidean_scores, _sq_euclidean_pullback, wide=True),
-    "neg_euclidean": Similarity(_euclidean, _euclidean_scores, _euclidean_pullback, wide=True),
+    "dot": _DOT,
+    "cosine": _DOT._replace(prepare=_cosine, unit=True),
+    "neg_sq_euclidean": Similarity(_scale_apart, _sq_euclidean_scores, _sq_euclidean_pullback, wide=True),
+    "neg_euclidean": Similarity(_scale_apart, _euclidean_scores, _euclidean_pullback, wide=True),
 }
-for _name in ("dot", "cosine"):
-    _NAMED[_name].symmetric, _NAMED[_name].embedded = True, (True, True)
-_NAMED["cosine"].unit = True
 NAMES: tuple[SimilarityName, ...] = get_args(SimilarityName)
-UNIT = Similarity(_dot, inner_product=True)
-"""That of rows which are unit vectors already."""
-UNIT.symmetric = UNIT.unit = True
+UNIT = _DOT._replace(unit=True, embedded=(False, False))
+"""The similarity of rows that are unit vectors already."""
 
 
 def normalized_here(similarity: Similarity, x: Array, y: Array) -> tuple[Similarity, Array, Array]:

@@ -15,6 +15,7 @@ import torch
 from torch.nn import functional
 
 import portable_nce as pnce
+from portable_nce import similarities
 from portable_nce._core.namespace import namespace_of
 from portable_nce.similarities import max_sim
 from portable_nce.testing import run_ranks
@@ -307,3 +308,16 @@ def test_masked_losses_of_one_token_are_those_of_cosines(convert: Any, name: str
         weighted = results(0, similarity="cosine", weights=convert(valid.astype(float)))[0]
         empty = results([0], similarity=max_sim(query_mask=convert(valid[:, None])))[0]
         assert empty == pytest.approx(weighted, rel=1e-13)  # a row without tokens does not count
+
+
+def test_similarities_that_differ_in_one_field_are_not_equal() -> None:
+    """Compiled code is found again by equality: unit rows, and rows of any length, have to be told apart."""
+    dot = similarities.resolve("dot")
+    for field, value in {"unit": True, "symmetric": False, "embedded": (True, False), "beyond": 1}.items():
+        other = dot._replace(**{field: value})
+        assert other != dot, field
+        assert other == dot._replace(**{field: value}), field
+        assert hash(other) == hash(dot._replace(**{field: value})), field
+    assert dot != similarities.UNIT
+    with pytest.raises(AttributeError, match="widths"):
+        dot._replace(widths=1)

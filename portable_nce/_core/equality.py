@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar, Self
 
 from .namespace import is_array, is_number
 
-__all__ = ["EqualByContents"]
+__all__ = ["EqualByContents", "Record"]
 
 
 class EqualByContents:
@@ -16,15 +16,37 @@ class EqualByContents:
     """
 
     __slots__ = ()
+    _fields: ClassVar[tuple[str, ...]] = ()
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls._fields = (*cls._fields, *vars(cls).get("__slots__", ()))
 
     def _contents(self) -> tuple[Any, ...]:
-        raise NotImplementedError
+        return tuple([getattr(self, name) for name in self._fields])
+
+    def _replace(self, **fields: Any) -> Self:
+        """A copy with other values of some fields, which are not checked."""
+        made = object.__new__(type(self))
+        for name, value in {**{name: getattr(self, name) for name in self._fields}, **fields}.items():
+            setattr(made, name, value)
+        return made
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and _key(self._contents()) == _key(other._contents())
 
     def __hash__(self) -> int:
         return hash((type(self), _key(self._contents())))
+
+
+class Record(EqualByContents):
+    """Base of internal objects that are their fields, in the order of `__slots__`."""
+
+    __slots__ = ()
+
+    def __init__(self, *values: Any) -> None:
+        for name, value in zip(self._fields, values, strict=True):
+            setattr(self, name, value)
 
 
 def _key(contents: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -39,7 +39,7 @@ def scored(scores: Scores, rows: Side, columns: Side) -> tuple[Array, Spread | N
         products = product(own, other) if own.parts else own.x @ other.x.T
         return scores.of_products(products, rows.operands, columns.operands)
     if isinstance(scores, TransposedScores) and _of_tokens(scores) is not None:
-        found, spread = scored(scores.inner[0], columns, rows)
+        found, spread = scored(scores.inner, columns, rows)
         return namespace_of(found).matrix_transpose(found), spread
     if rows.halves:
         return product(_rows(rows), _rows(columns)), None
@@ -64,7 +64,7 @@ def pulled(
         return (back,), (forth,)
     if isinstance(scores, TransposedScores):
         turned = namespace_of(cotangent).matrix_transpose(cotangent)
-        to_columns, to_rows = pulled((scores.inner[0], pullback), columns, rows, turned, spread, even=even)
+        to_columns, to_rows = pulled((scores.inner, pullback), columns, rows, turned, spread, even=even)
         return to_rows, to_columns
     assert isinstance(scores, TokenScores)  # noqa: S101  (no others are spread)
     both = _tokens(scores, rows), _tokens(scores, columns)
@@ -74,7 +74,7 @@ def pulled(
 
 def _of_tokens(scores: Scores) -> TokenScores | None:
     """The scores of tokens that these are, or the transpose of."""
-    inner = scores.inner[0] if isinstance(scores, TransposedScores) else scores
+    inner = scores.inner if isinstance(scores, TransposedScores) else scores
     return inner if isinstance(inner, TokenScores) else None
 
 

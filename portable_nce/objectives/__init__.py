@@ -1,4 +1,4 @@
-"""Objectives: what the scores of a row are worth.
+"""Objectives: the loss of a row of scores.
 
 Most are an `Objective`: a function of `RowStatistics` that returns the loss of each row, of shape (N,). A `Pairwise`
 sums one function over the positives and another over the negatives. Both are data: the execution, the similarity and

@@ -1,4 +1,4 @@
-"""What an objective is: data that an execution asks, and that knows no execution.
+"""Base classes of objectives: data that an execution reads, and that knows no execution.
 
 An `Objective` of the softmax family is a function of the statistics of a row, with its slopes; a `Pairwise` one is a
 pair of elementwise functions of a score, with theirs.
@@ -11,19 +11,19 @@ from typing import Any, NamedTuple, TypeAlias, get_args
 
 from .._core.autodiff import grad, value_and_grad
 from .._core.checks import check_bool, check_callable, check_choice, check_floating, check_shape, misfit
-from .._core.equality import EqualByContents
+from .._core.equality import EqualByContents, Record
 from .._core.namespace import enter, is_array, namespace_of
 from .._core.numerics import sum_to_scalar
 from .._core.protocol import Array
 from .._core.types import DivideBy
 
-__all__ = ["Objective", "Pairwise", "RowStatistics", "Slopes", "Term", "Weighted"]
+__all__ = ["Labelled", "Objective", "Pairwise", "RowStatistics", "Slopes", "Term", "Weighted"]
 
 DIVISORS: tuple[DivideBy, ...] = get_args(DivideBy)
 
 
 class RowStatistics(NamedTuple):
-    """What an objective may use of each row ``i``; arrays of shape (N,).
+    """Statistics of each row ``i``, for objectives; arrays of shape (N,).
 
     Attributes
     ----------
@@ -53,7 +53,17 @@ Slopes: TypeAlias = tuple[Array | None, Array | None, Array | None, Array | None
 """The derivatives of each row's loss by `log_odds`, `spread`, `negative` and `positive`; None is 0."""
 
 
-class Objective(EqualByContents):
+class Labelled(Record):
+    """Base of objectives: fields, and a name for representations."""
+
+    __slots__ = ()
+    label: str
+
+    def __repr__(self) -> str:
+        return f"<objective {self.label}>"
+
+
+class Objective(Labelled):
     """A loss per row, and which rows count.
 
     Parameters
@@ -102,17 +112,11 @@ class Objective(EqualByContents):
         self.needs_negative = check_bool("needs_negative", needs_negative)
         self.slopes = slopes
         self.couples_rows = None if couples_rows is None else check_bool("couples_rows", couples_rows)
-        self.label = label or getattr(rows, "__name__", type(rows).__name__)
+        self.label = str(label or getattr(rows, "__name__", type(rows).__name__))
         # Of the objectives that come with the package: loss and slope by the log-odds, where these are all that counts
         # in rows with one positive and some negatives; and whether each of several positives is a row of its own.
         self.of_odds: Callable[..., tuple[Array, Array]] | None = None
         self.separate = False
-
-    def __repr__(self) -> str:
-        return f"<objective {self.label}>"
-
-    def _contents(self) -> tuple[Any, ...]:
-        return (self.rows, self.slopes, self.needs_negative, self.couples_rows, self.of_odds, self.separate)
 
     def values(self, row: RowStatistics, *parameters: Array) -> Array:
         """Return the losses of the rows, checked to be arrays like the statistics.
@@ -217,7 +221,7 @@ class Weighted(Objective):
         return self.inner.rows(row, self.parameter(row.positive, self.counted(row)))
 
     def _contents(self) -> tuple[Any, ...]:
-        return (self.inner, self.parameter)
+        return (self.inner, self.parameter, self.known)  # `rows` is a method of the object itself
 
 
 class Term(EqualByContents):
@@ -252,9 +256,6 @@ class Term(EqualByContents):
         self.slopes = slopes
         # Of the terms that come with the package: both at once, ``fused(score, *parameters, bounded=...)``.
         self.fused: Callable[..., tuple[Array, tuple[Array, ...]]] | None = None
-
-    def _contents(self) -> tuple[Any, ...]:
-        return (self.value, self.slopes, self.fused)
 
     def value_and_slopes(
         self, *arguments: Array, bounded: bool = False, need_grad: bool = True
@@ -302,7 +303,7 @@ class Term(EqualByContents):
         return values
 
 
-class Pairwise(EqualByContents):
+class Pairwise(Labelled):
     r"""A sum over the pairs of a row: one function of the scores of positives, another of those of negatives.
 
     .. math:: \ell_i = \sum_{j \in P(i)} a(g_{ij}) + \sum_{j \in Q(i)} b(g_{ij})
@@ -364,9 +365,3 @@ class Pairwise(EqualByContents):
         self.divide_by = divide_by
         self.balance = check_bool("balance", balance)
         self.label = label or "pairwise"
-
-    def __repr__(self) -> str:
-        return f"<objective {self.label}>"
-
-    def _contents(self) -> tuple[Any, ...]:
-        return (self.terms, self.parameters, self.divide_by, self.balance)

@@ -3,35 +3,24 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 from .._core.checks import check_number, check_scalar_or_rows
-from .._core.equality import EqualByContents
 from .._core.namespace import is_number
 from .._core.types import AnyArray
+from .base import Labelled
 
 __all__ = ["HardNegatives", "hard_negatives"]
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class HardNegatives(EqualByContents):
+class HardNegatives(Labelled):
     """InfoNCE with an estimate of the negatives that is reweighted and debiased."""
 
+    __slots__ = ("beta", "tau_plus", "floor")  # noqa: RUF023  (in the order of their values)
+    label = "hard_negatives"
     beta: float
     tau_plus: float
     floor: Any
-
-    @property
-    def label(self) -> str:
-        """What it is called."""
-        return "hard_negatives"
-
-    def __repr__(self) -> str:
-        return f"<objective {self.label}>"
-
-    def _contents(self) -> tuple[Any, ...]:
-        return (self.beta, self.tau_plus, self.floor)
 
 
 def hard_negatives(

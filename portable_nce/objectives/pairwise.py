@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, get_args
+from typing import get_args
 
 from .._core.checks import check_choice, check_scalar
-from .._core.equality import EqualByContents
+from .._core.equality import Record
 from .._core.namespace import is_number, namespace_of
 from .._core.numerics import relu, relu_slope, softplus_and_sigmoid
 from .._core.protocol import Array
@@ -22,21 +22,14 @@ Fused = Callable[..., tuple[Array, tuple[Array, ...]]]
 
 def _term(fused: Fused) -> Term:
     """A term whose value and slopes are computed together."""
-    made = Term(_Value(fused))
-    made.fused = fused
-    return made
+    return Term(_Value(fused))._replace(fused=fused)
 
 
-class _Value(EqualByContents):
-    """The first of what a function gives."""
+class _Value(Record):
+    """The values of a function that returns them with their slopes."""
 
     __slots__ = ("fused",)
-
-    def __init__(self, fused: Fused) -> None:
-        self.fused = fused
-
-    def _contents(self) -> tuple[Any, ...]:
-        return (self.fused,)
+    fused: Fused
 
     def __call__(self, *arguments: Array) -> Array:
         return self.fused(*arguments, bounded=False)[0]
@@ -161,41 +154,28 @@ def contrastive(
     return objective
 
 
-# With d = -g: max(d - m+, 0)^a of positives, max(m - d, 0)^b of negatives; both take both margins.
+class _Hinge(Record):
+    """A power of a hinge of the distance d = -g: ``max(d - m+, 0)^a`` of positives, ``max(m - d, 0)^b`` of negatives.
+
+    Both take both margins. Hadsell, Chopra and LeCun (2006), equation 4, with a = b = 2.
+    """
+
+    __slots__ = ("attracts", "power")
+    attracts: bool
+    power: int
+
+    def __call__(
+        self, score: Array, positive_margin: Array, margin: Array, *, bounded: bool
+    ) -> tuple[Array, tuple[Array, ...]]:
+        del bounded
+        limit, other = (positive_margin, margin) if self.attracts else (margin, positive_margin)
+        xp = namespace_of(score, limit)
+        hinge = -score - limit if self.attracts else limit + score
+        value = relu(xp, hinge)
+        # By t of max(t, 0)^2: 2 max(t, 0). By the score and the limit it is minus that of positives.
+        value, slope = (value, relu_slope(xp, hinge)) if self.power == 1 else (value * value, 2.0 * value)
+        nothing = namespace_of(other).zeros_like(other)
+        return value, (-slope, -slope, nothing) if self.attracts else (slope, nothing, slope)
 
 
-def _attract(score: Array, positive_margin: Array, margin: Array, *, bounded: bool) -> tuple[Array, tuple[Array, ...]]:
-    del bounded
-    xp = namespace_of(score, positive_margin)
-    excess = -score - positive_margin
-    slope = relu_slope(xp, excess)
-    return relu(xp, excess), (-slope, -slope, namespace_of(margin).zeros_like(margin))
-
-
-def _attract_squared(
-    score: Array, positive_margin: Array, margin: Array, *, bounded: bool
-) -> tuple[Array, tuple[Array, ...]]:
-    del bounded
-    excess = relu(namespace_of(score, positive_margin), -score - positive_margin)
-    return excess * excess, (-2.0 * excess, -2.0 * excess, namespace_of(margin).zeros_like(margin))
-
-
-def _repel(score: Array, positive_margin: Array, margin: Array, *, bounded: bool) -> tuple[Array, tuple[Array, ...]]:
-    del bounded
-    xp = namespace_of(score, margin)
-    excess = margin + score
-    slope = relu_slope(xp, excess)
-    return relu(xp, excess), (slope, namespace_of(positive_margin).zeros_like(positive_margin), slope)
-
-
-def _repel_squared(
-    score: Array, positive_margin: Array, margin: Array, *, bounded: bool
-) -> tuple[Array, tuple[Array, ...]]:
-    del bounded
-    excess = relu(namespace_of(score, margin), margin + score)
-    nothing = namespace_of(positive_margin).zeros_like(positive_margin)
-    return excess * excess, (2.0 * excess, nothing, 2.0 * excess)
-
-
-_ATTRACT: dict[int, Any] = {1: _term(_attract), 2: _term(_attract_squared)}
-_REPEL: dict[int, Any] = {1: _term(_repel), 2: _term(_repel_squared)}
+_ATTRACT, _REPEL = ({power: _term(_Hinge(attracts, power)) for power in (1, 2)} for attracts in (True, False))

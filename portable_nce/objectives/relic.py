@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, get_args
 
 from .._core.checks import check_bool, check_choice, check_scalar
-from .._core.equality import EqualByContents
 from .._core.namespace import namespace_of
 from .._core.protocol import Array, Namespace
 from .._core.types import AnyArray, RelicDirection, StoppedSide
-from .base import Objective, Term
+from .base import Labelled, Objective, Term
 from .softmax import info_nce
 
 __all__ = ["DIVERGENCE", "Relic", "divergence", "relic"]
@@ -19,27 +17,17 @@ DIRECTIONS: tuple[RelicDirection, ...] = get_args(RelicDirection)
 SIDES: tuple[StoppedSide, ...] = get_args(StoppedSide)
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Relic(EqualByContents):
+class Relic(Labelled):
     """InfoNCE and the divergence of the distributions over the columns, of a row and of the same row transposed."""
 
+    __slots__ = ("alpha", "direction", "constant", "symmetric", "base", "include_positive")  # noqa: RUF023  (by value)
+    label = "relic"
     alpha: Any
     direction: str
     constant: str | None
     symmetric: bool
     base: Objective
-    include_positive: bool = True
-
-    @property
-    def label(self) -> str:
-        """What it is called."""
-        return "relic"
-
-    def __repr__(self) -> str:
-        return "<objective relic>"
-
-    def _contents(self) -> tuple[Any, ...]:
-        return (self.alpha, self.direction, self.constant, self.symmetric, self.base, self.include_positive)
+    include_positive: bool
 
 
 def divergence(xp: Namespace, log_p: Array, log_q: Array) -> Array:
@@ -133,11 +121,4 @@ def relic(
     if stop_gradient is not None:
         check_choice("stop_gradient", stop_gradient, SIDES)
     include_positive = check_bool("include_positive", include_positive)
-    return Relic(
-        alpha=alpha,
-        direction=direction,
-        constant=stop_gradient,
-        symmetric=symmetric,
-        base=info_nce(),
-        include_positive=include_positive,
-    )
+    return Relic(alpha, direction, stop_gradient, symmetric, info_nce(), include_positive)

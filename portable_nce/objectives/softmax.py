@@ -17,7 +17,7 @@ from .._core.checks import (
     check_shape,
     check_whole_number,
 )
-from .._core.equality import EqualByContents
+from .._core.equality import Record
 from .._core.namespace import device_of, enter, is_number, namespace_of
 from .._core.numerics import sigmoid, softplus, softplus_and_sigmoid
 from .._core.protocol import Array
@@ -112,48 +112,38 @@ def flat_nce(
     return _FLAT_NCE[include_positive, form, multi_positive]
 
 
-# With the log-odds u and the spread s = lse(positives) - mean(positives), "pooled" is f(u), and "each" is f(u) + s:
-# the spread comes first, so that with one positive, where it is 0, the tiny value of a saturated row is added to
-# nothing.
+class _Rows(Record):
+    """``f(u)``, or ``s + f(u)``, of the log-odds u and the spread ``s = lse(positives) - mean(positives)``.
+
+    f is softplus with the positive in the denominator, u itself without. The spread is added first: with one positive
+    it is 0, so that the tiny value of a saturated row keeps its digits.
+    """
+
+    __slots__ = ("include", "spread")
+    include: bool
+    spread: bool
+
+    def __call__(self, row: RowStatistics) -> Any:
+        values = row.log_odds
+        if self.include:
+            xp = namespace_of(values)
+            values = xp.where(row.has_negative, softplus(xp, values), xp.zeros_like(values))
+        return row.spread + values if self.spread else values
 
 
-def _pooled(row: RowStatistics) -> Array:
-    xp = namespace_of(row.log_odds)
-    return xp.where(row.has_negative, softplus(xp, row.log_odds), xp.zeros_like(row.log_odds))
+class _RowSlopes(_Rows):
+    """The slopes of `_Rows`: by u ``sigmoid(u)``, or 1; by s 1."""
 
+    __slots__ = ()
 
-def _pooled_slopes(row: RowStatistics) -> Slopes:
-    return sigmoid(namespace_of(row.log_odds), row.log_odds), None, None, None
-
-
-def _each(row: RowStatistics) -> Array:
-    return row.spread + _pooled(row)
-
-
-def _each_slopes(row: RowStatistics) -> Slopes:
-    xp = namespace_of(row.log_odds)
-    return sigmoid(xp, row.log_odds), xp.ones_like(row.log_odds), None, None
+    def __call__(self, row: RowStatistics) -> Any:
+        xp = namespace_of(row.log_odds)
+        one = xp.ones_like(row.log_odds)
+        return sigmoid(xp, row.log_odds) if self.include else one, one if self.spread else None, None, None
 
 
 def _softplus_of_odds(odds: Array, *, bounded: bool) -> tuple[Array, Array]:
     return softplus_and_sigmoid(namespace_of(odds), odds, bounded=bounded)
-
-
-def _log_odds(row: RowStatistics) -> Array:
-    return row.log_odds
-
-
-def _log_odds_slopes(row: RowStatistics) -> Slopes:
-    return namespace_of(row.log_odds).ones_like(row.log_odds), None, None, None
-
-
-def _log_odds_each(row: RowStatistics) -> Array:
-    return row.log_odds + row.spread
-
-
-def _log_odds_each_slopes(row: RowStatistics) -> Slopes:
-    one = namespace_of(row.log_odds).ones_like(row.log_odds)
-    return one, one, None, None
 
 
 def _odds_of_odds(odds: Array, *, bounded: bool) -> tuple[Array, Array]:
@@ -161,16 +151,11 @@ def _odds_of_odds(odds: Array, *, bounded: bool) -> tuple[Array, Array]:
     return odds, namespace_of(odds).ones_like(odds)
 
 
-class _Detached(EqualByContents):
+class _Detached(Record):
     """``exp(f - sg f)``: 1, with the gradient of f."""
 
     __slots__ = ("function",)
-
-    def __init__(self, function: Callable[[RowStatistics], Array]) -> None:
-        self.function = function
-
-    def _contents(self) -> tuple[Any, ...]:
-        return (self.function,)
+    function: Callable[[RowStatistics], Array]
 
     def __call__(self, row: RowStatistics) -> Any:
         value = self.function(row)
@@ -185,58 +170,33 @@ class _DetachedSlopes(_Detached):
     """The slopes of ``exp(f - sg f)``: those of f times the value, which is 1 but for derivatives of second order."""
 
     __slots__ = ("slopes",)
-
-    def __init__(self, function: Callable[[RowStatistics], Array], slopes: Callable[[RowStatistics], Slopes]) -> None:
-        super().__init__(function)
-        self.slopes = slopes
-
-    def _contents(self) -> tuple[Any, ...]:
-        return (self.function, self.slopes)
+    slopes: Callable[[RowStatistics], Slopes]
 
     def __call__(self, row: RowStatistics) -> Any:
         one = super().__call__(row)
-        of_odds, of_spread, _, _ = self.slopes(row)
-        return one * of_odds, None if of_spread is None else one * of_spread, None, None
+        return tuple(None if slope is None else one * slope for slope in self.slopes(row))
 
 
-_FORMS: dict[tuple[bool, str], tuple[Any, Any, Any]] = {
-    (True, "each"): (_each, _each_slopes, _softplus_of_odds),
-    (True, "pooled"): (_pooled, _pooled_slopes, _softplus_of_odds),
-    (True, "separate"): (_pooled, _pooled_slopes, _softplus_of_odds),
-    (False, "each"): (_log_odds_each, _log_odds_each_slopes, _odds_of_odds),
-    (False, "pooled"): (_log_odds, _log_odds_slopes, _odds_of_odds),
-    # The mean over the positives of lse(negatives) - g_p is the same function as "each".
-    (False, "separate"): (_log_odds_each, _log_odds_each_slopes, _odds_of_odds),
-}
-"""Loss, slopes, and both from the log-odds, with and without the positive in the denominator."""
-
-
-def _made(
-    multi_positive: str, label: str, *, include: bool, detach: bool = False, needs_negative: bool = False
-) -> Objective:
-    rows, slopes, of_odds = _FORMS[include, multi_positive]
+def _made(multi_positive: str, *, flat: bool, include: bool, detach: bool = False) -> Objective:
+    # Without the positive in the denominator, the mean over the positives of lse(negatives) - g_p is that of "each".
+    spread = multi_positive == "each" or (multi_positive == "separate" and not include)
+    rows: Any = _Rows(include, spread)
+    slopes: Any = _RowSlopes(include, spread)
+    of_odds: Any = _softplus_of_odds if include else _odds_of_odds
+    label = "flat_nce" + " with the positive" * include if flat else "info_nce"
     if detach:
-        rows, slopes, of_odds = _Detached(rows), _DetachedSlopes(rows, slopes), None
-    made = Objective(
-        rows, slopes=slopes, needs_negative=needs_negative, couples_rows=False, label=f"{label}, {multi_positive}"
-    )
-    made.of_odds = of_odds
-    made.separate = include and multi_positive == "separate"
-    return made
+        rows, slopes, of_odds, label = _Detached(rows), _DetachedSlopes(rows, slopes), None, f"{label}, detached"
+    label = f"{label}, {multi_positive}"
+    made = Objective(rows, slopes=slopes, needs_negative=flat, couples_rows=False, label=label)
+    return made._replace(of_odds=of_odds, separate=include and multi_positive == "separate")
 
 
 # Built once: equal objectives are the same object.
-_INFO_NCE = {multi: _made(multi, "info_nce", include=True) for multi in MULTI_POSITIVE}
+_INFO_NCE = {multi: _made(multi, flat=False, include=True) for multi in MULTI_POSITIVE}
 _FLAT_NCE = {
-    (include, form, multi): _made(
-        multi,
-        f"flat_nce{' with the positive' if include else ''}{', detached' if form == 'detach' else ''}",
-        include=include,
-        detach=form == "detach",
-        needs_negative=True,
-    )
+    (include, form, multi): _made(multi, flat=True, include=include, detach=form == "detach")
     for include in (False, True)
-    for form in ("log", "detach")
+    for form in FORMS
     for multi in MULTI_POSITIVE
 }
 
@@ -280,7 +240,7 @@ def dclw(*, temperature: float | AnyArray, sigma: float | AnyArray = 0.5, detach
     check_scalar_or_rows("temperature", temperature, above=0.0)
     check_scalar("sigma", sigma, above=0.0)
     detach_weights = check_bool("detach_weights", detach_weights)
-    return Weighted(_WEIGHTED, _DclwWeights(temperature, sigma, detach_weights=detach_weights), label="dclw")
+    return Weighted(_WEIGHTED, _DclwWeights(temperature, sigma, detach_weights), label="dclw")
 
 
 def _weighted(row: RowStatistics, weight: Array) -> Array:
@@ -296,11 +256,8 @@ _WEIGHTED = Objective(_weighted, slopes=_weighted_slopes, needs_negative=True, c
 
 
 def _smoothed(row: RowStatistics, added: Array) -> Array:
-    return (
-        softplus(namespace_of(row.log_odds), row.log_odds)
-        * namespace_of(added).astype(row.has_negative, row.log_odds.dtype)
-        + added
-    )
+    xp, odds = namespace_of(row.log_odds), row.log_odds
+    return softplus(xp, odds) * namespace_of(added).astype(row.has_negative, odds.dtype) + added
 
 
 def _smoothed_slopes(row: RowStatistics, added: Array) -> Any:
@@ -313,18 +270,13 @@ SMOOTHED = Objective(_smoothed, slopes=_smoothed_slopes, couples_rows=False, lab
 """InfoNCE of one positive, and a number of each row."""
 
 
-class _DclwWeights(EqualByContents):
+class _DclwWeights(Record):
     """``w = 2 - n softmax(τ s / σ)`` over the n rows that count."""
 
-    __slots__ = ("detach", "sigma", "temperature")
-
-    def __init__(self, temperature: Any, sigma: Any, *, detach_weights: bool) -> None:
-        self.temperature = temperature
-        self.sigma = sigma
-        self.detach = detach_weights
-
-    def _contents(self) -> tuple[Any, ...]:
-        return (self.temperature, self.sigma, self.detach)
+    __slots__ = ("temperature", "sigma", "detach")  # noqa: RUF023  (in the order of their values)
+    temperature: Any
+    sigma: Any
+    detach: bool
 
     def __call__(self, positive: Array, counted: Array) -> Array:
         options = {"temperature": self.temperature, "sigma": self.sigma}
@@ -407,20 +359,15 @@ def info_nce_anchor(*, n_columns: int, nu: float = 1.0) -> Objective:
     )
 
 
-class _Anchored(EqualByContents):
+class _Anchored(Record):
     """``softplus(odds) + ν / N softplus(d)`` with ``odds = log(e^u + ν e^-positive)``, ``d = negative - log ν``.
 
     The odds are ``u + softplus(-d) = log ν - positive + softplus(d)``, of which that is computed that adds little.
     """
 
     __slots__ = ("columns", "nu")
-
-    def __init__(self, columns: int, nu: float) -> None:
-        self.columns = columns
-        self.nu = nu
-
-    def _contents(self) -> tuple[Any, ...]:
-        return (self.columns, self.nu)
+    columns: int
+    nu: float
 
     def odds(self, row: RowStatistics) -> tuple[Array, Array, Array]:
         """The odds against the positive, those against the anchor, and their softplus."""

@@ -2,37 +2,30 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, get_args
 
 from .._core.checks import check_choice, check_scalar
-from .._core.equality import EqualByContents
 from .._core.types import AnyArray, Averaging, Mining, MiningName, MiningRule, TripletForm
+from .base import Labelled
 from .pairwise import AVERAGES
 
 __all__ = ["Triplet", "triplet"]
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Triplet(EqualByContents):
+class Triplet(Labelled):
     """All triples of a row, or some: `mining` is the rule for positives, and that for negatives."""
 
+    __slots__ = ("margin", "mining", "soft", "average")  # noqa: RUF023  (in the order of their values)
     margin: Any
     mining: tuple[str, str]
     soft: bool
     average: str
 
     @property
-    def label(self) -> str:
+    def label(self) -> str:  # type: ignore[override]  # is read alone
         """What it is called."""
         names = [name for name, rules in _NAMED.items() if rules == self.mining]
         return f"triplet, {names[0] if names else f'{self.mining[0]} positives, {self.mining[1]} negatives'}"
-
-    def __repr__(self) -> str:
-        return f"<objective {self.label}>"
-
-    def _contents(self) -> tuple[Any, ...]:
-        return (self.margin, self.mining, self.soft, self.average)
 
 
 def triplet(
@@ -91,7 +84,7 @@ def triplet(
     check_scalar("margin", margin)
     check_choice("form", form, FORMS)
     check_choice("average", average, AVERAGES)
-    return Triplet(margin=margin, mining=_rules(mining), soft=form == "soft", average=average)
+    return Triplet(margin, _rules(mining), form == "soft", average)
 
 
 _NAMED: dict[MiningName, tuple[MiningRule, MiningRule]] = {

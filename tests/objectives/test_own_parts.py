@@ -17,6 +17,7 @@ import torch
 import portable_nce as pnce
 from portable_nce._execution.matrix import ScoreMatrix
 from portable_nce.objectives import Objective, Pairwise, Term
+from portable_nce.objectives.base import Weighted
 from portable_nce.pairings import Pairing
 from portable_nce.similarities import NAMES, Similarity, bilinear, normalized, resolve, scaled_columns, shifted_columns
 from portable_nce.testing.variants import differentiate
@@ -567,3 +568,11 @@ def test_learned_arrays_that_would_get_no_gradient_are_refused(library: str) -> 
             m, function = np.asarray(0.5), pnce.value_and_grad(function)
         with pytest.raises(TypeError, match=f"expected learned arrays.*{part}"):
             function(m)
+
+
+def test_known_parameters_distinguish_weighted_objectives() -> None:
+    """Known parameters are those of one rank; others are computed from the positives of all ranks."""
+    inner = pnce.objectives.info_nce()
+    ours, theirs = (Weighted(inner, max, label="same", known=known) for known in (False, True))
+    assert ours != theirs
+    assert ours == Weighted(inner, max, label="same")
