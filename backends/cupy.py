@@ -10,21 +10,24 @@ import cupy
 from .tape import TapeAdapter
 
 
-def add_at(xp: Any, g: Any, numbers: Any, size: int) -> Any:
-    """Add up the entries of `g` by their numbers, from 1 to `size`; those of number 0 go nowhere."""
-    del xp
-    return cupy.bincount(numbers, weights=g, minlength=size + 1)[1:].astype(g.dtype)  # added up in float64
+class CupyAdapter(TapeAdapter):
+    """The adapter for CuPy arrays."""
+
+    @staticmethod
+    def add_at(xp: Any, g: Any, numbers: Any, size: int) -> Any:
+        del xp
+        return cupy.bincount(numbers, weights=g, minlength=size + 1)[1:].astype(g.dtype)  # added up in float64
+
+    def fill_diagonal(self, x: Any, row: int, column: int, count: int, value: Any) -> Any:
+        if hasattr(x, "__recorded__") or hasattr(value, "__recorded__"):
+            return super().fill_diagonal(x, row, column, count, value)
+        given = value[row : row + count] if hasattr(value, "shape") else value
+        cupy.fill_diagonal(x[row : row + count, column : column + count], given)
+        return x
 
 
-def adapter(namespace_of: Callable[[Any], Any]) -> TapeAdapter:
+def adapter(namespace_of: Callable[[Any], Any]) -> CupyAdapter:
     """The adapter for CuPy arrays."""
     devices = tuple(f"cuda:{k}" for k in range(cupy.cuda.runtime.getDeviceCount()))
-    return TapeAdapter(
-        "cupy",
-        namespace_of,
-        version=cupy.__version__,
-        devices=devices,
-        half_precision=("float16",),
-        fill=cupy.fill_diagonal,
-        add_at=add_at,
-    )
+    version: str = cupy.__version__
+    return CupyAdapter("cupy", namespace_of, version=version, devices=devices, half_precision=("float16",))

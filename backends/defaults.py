@@ -1,4 +1,4 @@
-"""What an adapter does where its library has nothing better: the verbs that have a default for everybody."""
+"""Defaults of adapter methods, in functions of the array API."""
 
 from __future__ import annotations
 
@@ -10,8 +10,21 @@ Array = Any
 Arrays = tuple[Any, ...]
 
 
+def of_floating(
+    function: Callable[..., Any], arrays: Sequence[Array], is_floating: Callable[[Array], bool]
+) -> tuple[dict[int, Array], Callable[..., Any]]:
+    """The floating-point arrays by place, and the function of these alone."""
+    floating = {k: x for k, x in enumerate(arrays) if is_floating(x)}
+
+    def of_these(*values: Array) -> Any:
+        given = dict(zip(floating, values, strict=True))
+        return function(*(given.get(k, x) for k, x in enumerate(arrays)))
+
+    return floating, of_these
+
+
 class Defaults:
-    """The verbs that an adapter may leave out, in the functions of the array API."""
+    """The methods that an adapter may leave out."""
 
     def __init__(self, namespace_of: Callable[[Array], Any]) -> None:
         self._namespace_of = namespace_of
@@ -20,6 +33,25 @@ class Defaults:
         """The namespace of an array."""
         return self._namespace_of(array)
 
+    # Values
+
+    def check(self, x: Array) -> None:
+        del x
+
+    def needs_gradient(self, x: Array) -> bool:
+        del x
+        return False
+
+    def concrete_value(self, x: Array) -> float | None:
+        del x
+        return None
+
+    def concrete_values(self, x: Array) -> Sequence[float] | None:
+        del x
+        return None
+
+    # Kernels
+
     def full_precision(self, x: Array) -> AbstractContextManager[Any]:
         del x
         return nullcontext()
@@ -27,6 +59,21 @@ class Defaults:
     def loss_dtype(self, x: Array, dtype: Any) -> Any:
         del x
         return dtype
+
+    def exponential(self, x: Array) -> tuple[Callable[[Array], Array], bool]:
+        return self.namespace(x).exp, False
+
+    def sum_along(self, x: Array, axis: int) -> Array:
+        return self.namespace(x).sum(x, axis=axis)
+
+    def fill_diagonal(self, x: Array, row: int, column: int, count: int, value: Any) -> Array:
+        xp = self.namespace(x)
+        device = getattr(x, "device", None)
+        i, j = (xp.arange(n, device=device) for n in x.shape)
+        away = xp.expand_dims(i - row, axis=1) - xp.expand_dims(j - column, axis=0)
+        inside = xp.logical_and(i >= row, i < row + count)
+        chosen = xp.logical_and(away == 0, xp.expand_dims(inside, axis=1))
+        return xp.where(chosen, xp.expand_dims(value, axis=1) if hasattr(value, "shape") else value, x)
 
     def has_half_products(self, x: Array) -> bool:
         del x
@@ -46,45 +93,6 @@ class Defaults:
         del of_halves, pulls
         return plainly(*arrays)
 
-    def exponential(self, x: Array) -> tuple[Callable[[Array], Array], bool]:
-        return self.namespace(x).exp, False
-
-    def sum_along(self, x: Array, axis: int) -> Array:
-        return self.namespace(x).sum(x, axis=axis)
-
-    def concrete_value(self, x: Array) -> float | None:
-        del x
-        return None
-
-    def concrete_values(self, x: Array) -> Sequence[float] | None:
-        del x
-        return None
-
-    def fill_diagonal(self, x: Array, row: int, column: int, count: int, value: Any) -> Array:
-        xp = self.namespace(x)
-        device = getattr(x, "device", None)
-        i, j = (xp.arange(n, device=device) for n in x.shape)
-        away = xp.expand_dims(i - row, axis=1) - xp.expand_dims(j - column, axis=0)
-        inside = xp.logical_and(i >= row, i < row + count)
-        chosen = xp.logical_and(away == 0, xp.expand_dims(inside, axis=1))
-        return xp.where(chosen, xp.expand_dims(value, axis=1) if hasattr(value, "shape") else value, x)
-
-    def check(self, x: Array) -> None:
-        del x
-
-    def needs_gradient(self, x: Array) -> bool:
-        del x
-        return False
-
-    def linear_map(self, linear: Any, x: Array) -> Array:
-        bound: Any = self.custom_vjp(_map_forth, _map_back, exact=False)  # type: ignore[attr-defined]
-        result: Array = bound((self, linear), x)[0]
-        return result
-
-    def communicator(self, group: Any) -> Any:
-        del group
-        return None
-
     def scan(
         self, step: Callable[[Arrays, Arrays, int], tuple[Arrays, Arrays]], init: Arrays, xs: Arrays, block: Any
     ) -> tuple[Arrays, Arrays]:
@@ -99,6 +107,17 @@ class Defaults:
             emitted.append(out)
         return carry, tuple(self.namespace(column[0]).concat(list(column)) for column in zip(*emitted, strict=True))
 
+    # Processes
+
+    def communicator(self, group: Any) -> Any:
+        del group
+        return None
+
+    def linear_map(self, linear: Any, x: Array) -> Array:
+        bound: Any = self.custom_vjp(_map_forth, _map_back, exact=False)  # type: ignore[attr-defined]
+        result: Array = bound((self, linear), x)[0]
+        return result
+
 
 def _map_forth(static: Any, x: Array) -> Arrays:
     _, linear = static
@@ -112,7 +131,7 @@ def _map_back(static: Any, arrays: Arrays, outputs: Arrays, cotangents: Arrays) 
 
 
 class _Defaults(Defaults):
-    """The same with facts."""
+    """The defaults with facts for the listing."""
 
     version = "unknown"
     mode = "eager"

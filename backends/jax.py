@@ -1,4 +1,4 @@
-"""JAX: its own transformations, under the verbs' names."""
+"""The adapter of JAX: its own transformations."""
 
 from __future__ import annotations
 
@@ -262,6 +262,30 @@ class _MeshAxis:
         return reduce(x, self.name)
 
 
+def _with_gradient(function: Callable[..., Arrays]) -> Any:
+    """A function whose forward pass computes its gradient, compiled."""
+    run = jax.jit(_opened(function), static_argnums=0, static_argnames="need_grad")
+
+    @partial(jax.custom_jvp, nondiff_argnums=(0,))
+    def bound(static: Any, *arrays: Any) -> tuple[Any, Any]:
+        value, constant = run(static, *arrays, need_grad=False)
+        return value, constant
+
+    def jvp(static: Any, arrays: Arrays, tangents: Arrays) -> tuple[Any, Any]:
+        wanted = tuple(not isinstance(t, SymbolicZero) for t in tangents)
+        with _full_precision():
+            with _outside(arrays):
+                value, constant, *gradients = run(static, *arrays, need_grad=any(wanted) and wanted)
+            pairs = zip(gradients, tangents, wanted, strict=False)
+            products = [jnp.vdot(g, t) for g, t, own in pairs if own and g is not None]
+        slope = jnp.reshape(sum(products), value.shape) if products else jnp.zeros_like(value)
+        constant = jax.lax.stop_gradient(constant)
+        return (value, constant), (slope, jnp.zeros_like(constant))
+
+    bound.defjvp(jvp, symbolic_zeros=True)
+    return bound
+
+
 class JaxAdapter(Defaults):
     """The adapter for JAX arrays and tracers."""
 
@@ -275,17 +299,16 @@ class JaxAdapter(Defaults):
         self._bound: dict[Callable[..., Any], Any] = {}  # what has been compiled, by function
         self._static = lru_cache(_STATICS)(_Static)
 
-    def _keep(self, function: Callable[..., Any], bound: Callable[..., Any]) -> Callable[..., Any]:
-        """Keep what has been compiled of a function.
+    def _kept(self, function: Callable[..., Any], compiled: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
+        """The result of `compiled`, made once for each function.
 
         Of equal statics it is given the first, or JAX's caches would hold another in every call.
         """
-
-        def with_the_first(static: Any, *arrays: Any) -> Any:
-            return bound(self._static(static), *arrays)
-
-        self._bound[function] = with_the_first
-        return with_the_first
+        if function not in self._bound:
+            bound = compiled()
+            self._bound[function] = lambda static, *arrays: bound(self._static(static), *arrays)
+        kept: Callable[..., Any] = self._bound[function]
+        return kept
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -342,49 +365,17 @@ class JaxAdapter(Defaults):
         found = _halves_p.bind(*arrays, functions=_Static((of_halves, plainly, pulls or {})))
         return found[0] if pulls else tuple(found)
 
-    def exponential(self, x: Any) -> tuple[Callable[[Any], Any], bool]:
-        del x
-        return jnp.exp, False  # under tracing, XLA chooses the lowering of exp
-
     def custom_vjp(
         self, forward: Callable[..., Arrays], backward: Callable[..., Sequence[Any]], *, exact: bool = True
     ) -> Callable[..., Arrays]:
-        kept: Callable[..., Arrays] | None = self._bound.get(forward)
-        if kept is not None:
-            return kept
         if not exact:
-            return self._keep(forward, _by_rule(_opened(forward), _opened(backward)))
-        # The closed form is for those who cannot do without: JAX differentiates the scan itself, in either mode, and as
-        # the steps are computed again on the way back, in the same memory.
-        del backward
+            return self._kept(forward, lambda: _by_rule(_opened(forward), _opened(backward)))
+        # JAX ignores `backward` and differentiates the checkpointed scan, in either mode, in the same memory.
         # Without jit an eager call would retrace its scans every time.
-        return self._keep(forward, jax.jit(_opened(forward), static_argnums=0))
+        return self._kept(forward, lambda: jax.jit(_opened(forward), static_argnums=0))
 
     def value_and_vjp(self, function: Callable[..., Arrays]) -> Callable[..., tuple[Any, Any]]:
-        kept: Callable[..., tuple[Any, Any]] | None = self._bound.get(function)
-        if kept is not None:
-            return kept
-        run = jax.jit(_opened(function), static_argnums=0, static_argnames="need_grad")
-
-        @partial(jax.custom_jvp, nondiff_argnums=(0,))
-        def bound(static: Any, *arrays: Any) -> tuple[Any, Any]:
-            value, constant = run(static, *arrays, need_grad=False)
-            return value, constant
-
-        def jvp(static: Any, arrays: Arrays, tangents: Arrays) -> tuple[Any, Any]:
-            wanted = tuple(not isinstance(t, SymbolicZero) for t in tangents)
-            with _full_precision():
-                with _outside(arrays):
-                    value, constant, *gradients = run(static, *arrays, need_grad=any(wanted) and wanted)
-                pairs = zip(gradients, tangents, wanted, strict=False)
-                products = [jnp.vdot(g, t) for g, t, own in pairs if own and g is not None]
-            slope = jnp.reshape(sum(products), value.shape) if products else jnp.zeros_like(value)
-            constant = jax.lax.stop_gradient(constant)
-            return (value, constant), (slope, jnp.zeros_like(constant))
-
-        bound.defjvp(jvp, symbolic_zeros=True)
-
-        return self._keep(function, bound)
+        return self._kept(function, lambda: _with_gradient(function))
 
     def linear_map(self, linear: Any, x: Any) -> Any:
         return _mapped(linear, x)
@@ -421,6 +412,4 @@ class JaxAdapter(Defaults):
         return carry, found
 
 
-def adapter(namespace_of: Callable[[Any], Any]) -> JaxAdapter:
-    """The adapter for JAX arrays and tracers."""
-    return JaxAdapter(namespace_of)
+adapter = JaxAdapter

@@ -1,4 +1,4 @@
-"""MLX: its own transformations, under the verbs' names.
+"""The adapter of MLX: its own transformations.
 
 MLX is lazy: operations build a graph, of which it evaluates what is asked for. Two things follow. A one-pass loss may
 build its gradient in the forward pass whenever it could be differentiated; unused, it is never evaluated. And the
@@ -12,7 +12,7 @@ from typing import Any
 
 import mlx.core as mx
 
-from .defaults import Defaults
+from .defaults import Defaults, of_floating
 from .mlx_namespace import is_traced, not_differentiated
 
 Array = Any
@@ -223,17 +223,9 @@ def _gradients(
 ) -> Arrays:
     """The gradients, which have been computed, as functions of the arrays, with the derivatives of `function`."""
 
-    def split(arrays: Arrays) -> tuple[dict[int, Array], Callable[..., list[Array]]]:
-        """The floating-point arrays by their places, and the gradients, computed anew, as a function of them."""
-        varying = {k: x for k, x in enumerate(arrays) if _is_floating(x)}
-
-        def of_floating(*values: Array) -> list[Array]:
-            replaced = dict(zip(varying, values, strict=True))
-            given = (replaced.get(k, x) for k, x in enumerate(arrays))
-            found = function(static, *given, need_grad=tuple(k in places for k in range(len(arrays))))[2:]
-            return [found[k] for k in places]
-
-        return varying, of_floating
+    def chosen(*arrays: Array) -> list[Array]:
+        found = function(static, *arrays, need_grad=tuple(k in places for k in range(len(arrays))))[2:]
+        return [found[k] for k in places]
 
     def forth(arrays: Arrays, gradients: Arrays) -> Arrays:
         del arrays
@@ -242,15 +234,15 @@ def _gradients(
     def back(primals: tuple[Arrays, Arrays], cotangents: Arrays, outputs: Arrays) -> list[Array]:
         del outputs
         arrays, gradients = primals
-        varying, of_floating = split(arrays)
-        _, products = mx.vjp(of_floating, list(varying.values()), list(cotangents))
-        found = dict(zip(varying, products, strict=True))
+        floating, of_these = of_floating(chosen, arrays, _is_floating)
+        _, products = mx.vjp(of_these, list(floating.values()), list(cotangents))
+        found = dict(zip(floating, products, strict=True))
         return [*_filled([found.get(k) for k in range(len(arrays))], arrays), *map(mx.zeros_like, gradients)]
 
     def push(primals: tuple[Arrays, Arrays], tangents: tuple[Arrays, Arrays]) -> list[Array]:
-        varying, of_floating = split(primals[0])
-        directions = [mx.zeros_like(x) if tangents[0][k] is None else tangents[0][k] for k, x in varying.items()]
-        _, found = mx.jvp(of_floating, list(varying.values()), directions)
+        floating, of_these = of_floating(chosen, primals[0], _is_floating)
+        directions = [mx.zeros_like(x) if tangents[0][k] is None else tangents[0][k] for k, x in floating.items()]
+        _, found = mx.jvp(of_these, list(floating.values()), directions)
         return list(found)
 
     rule: Any = mx.custom_function(forth)
@@ -260,6 +252,4 @@ def _gradients(
     return tuple(rule(arrays, gradients))
 
 
-def adapter(namespace_of: Callable[[Any], Any]) -> MlxAdapter:
-    """The adapter for MLX's arrays."""
-    return MlxAdapter(namespace_of)
+adapter = MlxAdapter

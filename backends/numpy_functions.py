@@ -13,8 +13,9 @@ from __future__ import annotations
 import functools
 import inspect
 import math
+import operator
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 __all__ = ["CONSTANT", "FUNCTIONS", "METHODS", "MOVES", "UFUNCS", "call_function", "call_method", "call_ufunc"]
@@ -43,26 +44,31 @@ MOVING_METHODS = frozenset(
 
 CONSTANT = frozenset(
     {
-        *("all", "allclose", "any", "argmax", "argmin", "argpartition", "argsort", "argwhere", "around", "array_equal"),
-        *("array_equiv", "can_cast", "common_type", "count_nonzero", "digitize", "empty_like", "fix", "flatnonzero"),
         *(
-            "iscomplexobj",
-            "iscomplex",
-            "isclose",
-            "isin",
-            "isneginf",
-            "isposinf",
-            "isreal",
-            "isrealobj",
-            "may_share_memory",
+            "all",
+            "allclose",
+            "any",
+            "argmax",
+            "argmin",
+            "argpartition",
+            "argsort",
+            "argwhere",
+            "around",
+            "array2string",
         ),
-        *("min_scalar_type", "ndim", "nonzero", "ones_like", "result_type", "round", "searchsorted", "shape"),
-        *("shares_memory", "size", "zeros_like", "array_repr", "array_str", "array2string"),
+        *("array_equal", "array_equiv", "array_repr", "array_str", "bitwise_and", "bitwise_invert", "bitwise_or"),
+        *("bitwise_left_shift", "bitwise_right_shift", "bitwise_xor", "can_cast", "ceil", "common_type", "equal"),
+        *("count_nonzero", "digitize", "empty_like", "finfo", "fix", "flatnonzero", "floor", "floor_divide", "greater"),
+        *("greater_equal", "heaviside", "iinfo", "invert", "isclose", "iscomplex", "iscomplexobj", "isdtype"),
+        *("isfinite", "isin", "isinf", "isnan", "isneginf", "isposinf", "isreal", "isrealobj", "left_shift", "less"),
+        *("less_equal", "logical_and", "logical_not", "logical_or", "logical_xor", "may_share_memory", "ndim"),
+        *("min_scalar_type", "nonzero", "not_equal", "ones_like", "result_type", "right_shift", "rint", "round"),
+        *("searchsorted", "shape", "shares_memory", "sign", "signbit", "size", "trunc", "zeros_like"),
     }
 )
 """Functions whose derivative is zero almost everywhere, or has no meaning: their results are constants."""
 
-_UFUNC_NAMES: Mapping[str, str] = {
+STANDARD_NAMES: Mapping[str, str] = {
     "absolute": "abs",
     "arccos": "acos",
     "arccosh": "acosh",
@@ -74,32 +80,7 @@ _UFUNC_NAMES: Mapping[str, str] = {
     "power": "pow",
     "true_divide": "divide",
 }
-"""The standard's names of ufuncs that NumPy knows by an older one."""
-
-_UFUNC_STANDARD = (
-    *("abs", "acos", "acosh", "add", "asin", "asinh", "atan", "atan2", "atanh", "copysign", "cos", "cosh", "divide"),
-    *("exp", "exp2", "expm1", "hypot", "log", "log10", "log1p", "log2", "logaddexp", "matmul", "maximum", "minimum"),
-    *(
-        "multiply",
-        "negative",
-        "positive",
-        "pow",
-        "reciprocal",
-        "remainder",
-        "sin",
-        "sinh",
-        "sqrt",
-        "square",
-        "subtract",
-    ),
-    *("tan", "tanh"),
-)
-
-_UFUNC_CONSTANT = (
-    *("bitwise_and", "bitwise_or", "bitwise_xor", "ceil", "equal", "floor", "floor_divide", "greater", "greater_equal"),
-    *("heaviside", "invert", "isfinite", "isinf", "isnan", "left_shift", "less", "less_equal", "logical_and"),
-    *("logical_not", "logical_or", "logical_xor", "not_equal", "right_shift", "rint", "sign", "signbit", "trunc"),
-)
+"""The standard's names of ufuncs with an older name in NumPy; those of the same name need no entry."""
 
 
 def _fmod(xp: Namespace, a: Array, b: Array) -> Array:
@@ -115,52 +96,25 @@ def _smaller(xp: Namespace, a: Array, b: Array) -> Array:
     return xp.negative(_larger(xp, xp.negative(a), xp.negative(b)))
 
 
-UFUNCS: dict[str, Callable[..., Any] | None] = {
-    **{name: functools.partial(lambda name, xp, *x: getattr(xp, name)(*x), name) for name in _UFUNC_STANDARD},
-    **dict.fromkeys(_UFUNC_CONSTANT),
+UFUNCS: dict[str, Callable[..., Any]] = {
     "conjugate": lambda xp, x: xp.positive(x),
-    "deg2rad": lambda xp, x: xp.multiply(x, math.pi / 180.0),
-    "radians": lambda xp, x: xp.multiply(x, math.pi / 180.0),
-    "degrees": lambda xp, x: xp.multiply(x, 180.0 / math.pi),
-    "rad2deg": lambda xp, x: xp.multiply(x, 180.0 / math.pi),
+    **dict.fromkeys(("deg2rad", "radians"), lambda xp, x: xp.multiply(x, math.pi / 180.0)),
+    **dict.fromkeys(("rad2deg", "degrees"), lambda xp, x: xp.multiply(x, 180.0 / math.pi)),
     "fabs": lambda xp, x: xp.abs(x),
     "fmax": _larger,
     "fmin": _smaller,
     "fmod": _fmod,
     "divmod": lambda xp, a, b: (xp.floor_divide(a, b), xp.remainder(a, b)),
-    "vecdot": lambda xp, a, b: xp.vecdot(a, b),
 }
-"""Ufuncs by name; None stands for one whose result is a constant."""
-UFUNCS |= {old: UFUNCS[new] for old, new in _UFUNC_NAMES.items()}
+"""Ufuncs that are no functions of the standard."""
 
 
-# Functions that compute. The order of the arguments and the names of the options are NumPy's.
+# Functions that compute and differ from the standard's. Order of arguments and names of options are NumPy's.
 
 
 def _arrays(xp: Namespace, values: Sequence[Any]) -> list[Any]:
     """The values, of which lists are arrays."""
     return [xp.asarray(x) if isinstance(x, (list, tuple)) else x for x in values]
-
-
-def _of(name: str) -> Callable[..., Any]:
-    """The standard's reduction of the same meaning."""
-
-    def reduction(xp: Namespace, a: Array, axis: Any = None, *, keepdims: bool = False) -> Any:
-        return getattr(xp, name)(a, axis=axis, keepdims=keepdims)
-
-    return reduction
-
-
-def _sum(xp: Namespace, a: Array, axis: Any = None, dtype: Any = None, *, keepdims: bool = False) -> Any:
-    return xp.sum(a, axis=axis, dtype=dtype, keepdims=keepdims)
-
-
-def _prod(xp: Namespace, a: Array, axis: Any = None, dtype: Any = None, *, keepdims: bool = False) -> Any:
-    return xp.prod(a, axis=axis, dtype=dtype, keepdims=keepdims)
-
-
-def _mean(xp: Namespace, a: Array, axis: Any = None, *, keepdims: bool = False) -> Any:
-    return xp.mean(a, axis=axis, keepdims=keepdims)
 
 
 def _deviation(name: str) -> Callable[..., Any]:
@@ -198,10 +152,6 @@ def _cumsum(xp: Namespace, a: Array, axis: int | None = None) -> Any:
     return xp.cumulative_sum(xp.reshape(a, (-1,)) if axis is None else a, axis=0 if axis is None else axis)
 
 
-def _cumulative_sum(xp: Namespace, x: Array, *, axis: int | None = None, include_initial: bool = False) -> Any:
-    return xp.cumulative_sum(x, axis=axis, include_initial=include_initial)
-
-
 def _sort(xp: Namespace, a: Array, axis: int | None = -1, *, kind: Any = None, stable: Any = None) -> Any:
     del kind, stable  # ties have the same value
     return xp.sort(xp.reshape(a, (-1,)) if axis is None else a, axis=-1 if axis is None else axis)
@@ -229,10 +179,6 @@ def _clip(xp: Namespace, a: Array, a_min: Any = None, a_max: Any = None, *, min:
     return xp.clip(a, a_min if min is None else min, a_max if max is None else max)
 
 
-def _clip_method(xp: Namespace, a: Array, min: Any = None, max: Any = None) -> Any:  # noqa: A002  (NumPy's names)
-    return xp.clip(a, min, max)
-
-
 def _dot(xp: Namespace, a: Array, b: Array) -> Any:
     """The sum over the last axis of `a` and the last but one of `b`."""
     dimensions = [len(getattr(x, "shape", ())) for x in (a, b)]
@@ -252,13 +198,7 @@ def _vdot(xp: Namespace, a: Array, b: Array) -> Any:
 
 
 def _outer(xp: Namespace, a: Array, b: Array) -> Any:
-    return xp.multiply(xp.reshape(a, (-1, 1)), xp.reshape(b, (1, -1)))
-
-
-def _tensordot(xp: Namespace, a: Array, b: Array, axes: Any = 2) -> Any:
-    if not isinstance(axes, int):
-        axes = tuple((int(k),) if isinstance(k, int) else tuple(map(int, k)) for k in axes)
-    return xp.tensordot(a, b, axes=axes)
+    return xp.linalg.outer(xp.reshape(a, (-1,)), xp.reshape(b, (-1,)))
 
 
 def _where(xp: Namespace, condition: Array, x: Any = None, y: Any = None) -> Any:
@@ -271,23 +211,11 @@ def _order(a: Array, axes: Any) -> tuple[int, ...]:
     return tuple(range(len(a.shape)))[::-1] if axes is None else tuple(axes)
 
 
-def _full_like(xp: Namespace, a: Array, fill_value: Any) -> Any:
-    return xp.full_like(a, fill_value)
-
-
 def _norm(xp: Namespace, x: Array, ord: Any = None, axis: Any = None, *, keepdims: bool = False) -> Any:  # noqa: A002  (NumPy's name)
     matrix = len(axis) == 2 if isinstance(axis, tuple) else axis is None and ord is not None and len(x.shape) == 2  # noqa: PLR2004  (a matrix)
     if matrix:
         return xp.linalg.matrix_norm(x, axis=axis or (-2, -1), ord="fro" if ord is None else ord, keepdims=keepdims)
     return xp.linalg.vector_norm(x, axis=axis, ord=2 if ord is None else ord, keepdims=keepdims)
-
-
-def _vector_norm(xp: Namespace, x: Array, *, axis: Any = None, keepdims: bool = False, ord: Any = 2) -> Any:  # noqa: A002  (NumPy's name)
-    return xp.linalg.vector_norm(x, axis=axis, keepdims=keepdims, ord=ord)
-
-
-def _matrix_norm(xp: Namespace, x: Array, *, keepdims: bool = False, ord: Any = "fro") -> Any:  # noqa: A002  (NumPy's name)
-    return xp.linalg.matrix_norm(x, keepdims=keepdims, ord=ord)
 
 
 def _einsum(xp: Namespace, *operands: Any, optimize: Any = False) -> Any:
@@ -360,63 +288,57 @@ def _joined(name: str) -> Callable[..., Any]:
     return join
 
 
-FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "amax": _of("max"),
-    "amin": _of("min"),
-    "astype": lambda xp, x, dtype, *, copy=True: xp.astype(x, dtype, copy=copy),
+FUNCTIONS: dict[str, Callable[..., Any] | str] = {
+    **{
+        name: name
+        for name in (
+            *("astype", "broadcast_to", "cumulative_sum", "expand_dims", "full_like", "max", "mean", "min", "prod"),
+            *(
+                "linalg.matrix_norm",
+                "linalg.outer",
+                "linalg.trace",
+                "linalg.vector_norm",
+                "reshape",
+                "sum",
+                "tensordot",
+            ),
+        )
+    },
+    **{f"linalg.{name}": name for name in ("matmul", "tensordot", "vecdot")},
+    "amax": "max",
+    "amin": "min",
     "average": _average,
     "broadcast_arrays": lambda xp, *arrays: tuple(xp.broadcast_arrays(*arrays)),
-    "broadcast_to": lambda xp, array, shape: xp.broadcast_to(array, shape),
     "clip": _clip,
     "concatenate": _joined("concat"),
     "cumsum": _cumsum,
-    "cumulative_sum": _cumulative_sum,
     "diff": _diff,
     "dot": _dot,
     "einsum": _einsum,
-    "expand_dims": lambda xp, a, axis: xp.expand_dims(a, axis=axis),
-    "full_like": _full_like,
     "inner": _inner,
-    "linalg.matmul": lambda xp, x1, x2: xp.matmul(x1, x2),
-    "linalg.matrix_norm": _matrix_norm,
     "linalg.norm": _norm,
-    "linalg.outer": _outer,
-    "linalg.tensordot": _tensordot,
-    "linalg.trace": lambda xp, x, *, offset=0: _trace(xp, x, offset, -2, -1),
-    "linalg.vecdot": lambda xp, x1, x2, *, axis=-1: xp.vecdot(x1, x2, axis=axis),
-    "linalg.vector_norm": _vector_norm,
-    "max": _of("max"),
-    "mean": _mean,
-    "min": _of("min"),
     "outer": _outer,
-    "prod": _prod,
     "ptp": _ptp,
     "ravel": lambda xp, a: xp.reshape(a, (-1,)),
-    "real": lambda xp, val: xp.positive(val),
-    "reshape": lambda xp, a, shape: xp.reshape(a, shape),
+    "real": "positive",
     "sort": _sort,
     "stack": _joined("stack"),
     "std": _deviation("std"),
-    "sum": _sum,
-    "tensordot": _tensordot,
     "trace": _trace,
     "transpose": lambda xp, a, axes=None: xp.permute_dims(a, _order(a, axes)),
     "var": _deviation("var"),
     "vdot": _vdot,
     "where": _where,
 }
-"""Functions that compute, by name; those of `linalg` with that in front."""
+"""Functions that compute, by name; those of `linalg` with that in front. A string names the standard's."""
 
-
-METHODS: dict[str, Callable[..., Any]] = {
-    **{name: FUNCTIONS[name] for name in ("cumsum", "dot", "max", "mean", "min", "prod", "std", "trace", "var")},
-    "astype": lambda xp, a, dtype, *, copy=True: xp.astype(a, dtype, copy=copy),
-    "clip": _clip_method,
-    "conj": lambda xp, a: xp.positive(a),
-    "conjugate": lambda xp, a: xp.positive(a),
-    "ravel": lambda xp, a: xp.reshape(a, (-1,)),
+METHODS: dict[str, Callable[..., Any] | str] = {
+    **{name: FUNCTIONS[name] for name in ("astype", "cumsum", "dot", "max", "mean", "min", "prod", "ravel", "std")},
+    **{name: FUNCTIONS[name] for name in ("sum", "trace", "var")},
+    "clip": "clip",
+    "conj": "positive",
+    "conjugate": "positive",
     "reshape": lambda xp, a, *shape: xp.reshape(a, shape[0] if len(shape) == 1 else shape),
-    "sum": _sum,
     "transpose": lambda xp, a, *axes: xp.permute_dims(a, _order(a, axes[0] if len(axes) == 1 else axes or None)),
 }
 """Methods that compute, by name; the array itself comes first."""
@@ -441,19 +363,19 @@ CONSTANT_METHODS = frozenset(
 def call_function(
     space: Namespace, function: Callable[..., Any], arguments: Sequence[Any], options: Mapping[str, Any]
 ) -> Any:
-    """What `__array_function__` is to return."""
+    """The result for `__array_function__`."""
     name = _qualified(function)
     if name in CONSTANT or not space.varies((arguments, options)):
-        _refuse_out(space, name, options)
+        _refuse_out(name, options)
         return space.constant(function, arguments, options)
     return _call(space, name, function, FUNCTIONS.get(name), name in MOVES, arguments, options)
 
 
 def call_method(space: Namespace, x: Array, name: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
-    """What a method of a recorded array is to return."""
+    """The result of a method of a recorded array."""
     function: Callable[..., Any] = functools.partial(_method, name)
     if name in CONSTANT_METHODS or not space.varies((x, arguments, options)):
-        _refuse_out(space, name, options)
+        _refuse_out(name, options)
         return space.constant(function, (x, *arguments), options)
     return _call(space, name, function, METHODS.get(name), name in MOVING_METHODS, (x, *arguments), options)
 
@@ -463,61 +385,66 @@ def _method(name: str, x: Array, *arguments: Any, **options: Any) -> Any:
 
 
 def call_ufunc(space: Namespace, ufunc: Any, method: str, inputs: Sequence[Any], options: Mapping[str, Any]) -> Any:
-    """What `__array_ufunc__` is to return."""
-    name = str(ufunc.__name__)
+    """The result for `__array_ufunc__`."""
+    function = ufunc if method == "__call__" else getattr(ufunc, method)
+    name = str(ufunc.__name__) if method == "__call__" else f"{ufunc.__name__}.{method}"
     inputs = _arrays(space, inputs)
     options = {key: value for key, value in options.items() if not _is_usual(key, value)}
-    spelled = UFUNCS.get(name)
-    if method != "__call__":
-        name = f"{name}.{method}"
-    _refuse_out(space, name, options)
-    _refuse(name, {key: value for key, value in options.items() if key == "where"}, set())
-    if not space.varies((inputs, options)) or (spelled is None and name in UFUNCS):
-        return space.constant(ufunc if method == "__call__" else getattr(ufunc, method), inputs, options)
-    if spelled is None or method != "__call__":
+    _refuse_out(name, options)
+    _refuse(name, {key: value for key, value in options.items() if key == "where"})
+    if name in CONSTANT or not space.varies((inputs, options)):
+        return space.constant(function, inputs, options)
+    standard = STANDARD_NAMES.get(name, name)
+    if name not in UFUNCS and standard not in space.elementwise:
         raise NotImplementedError(space.no_pullback(name))
-    _refuse(name, options, set())
-    return spelled(space, *inputs)
+    _refuse(name, options)
+    return UFUNCS[name](space, *inputs) if name in UFUNCS else getattr(space, standard)(*inputs)
 
 
 def _call(  # noqa: PLR0917  (what is called, by which entry, with what)
     space: Namespace,
     name: str,
     function: Callable[..., Any],
-    spelled: Callable[..., Any] | None,
+    entry: Callable[..., Any] | str | None,
     moves: bool,  # noqa: FBT001  (passed on)
     arguments: Sequence[Any],
     options: Mapping[str, Any],
 ) -> Any:
-    if spelled is None and not moves:
+    if entry is None and not moves:
         raise NotImplementedError(space.no_pullback(name))
-    if spelled is not None:
+    if entry is not None:
         try:
-            positional, named = _matched(name, function, spelled, arguments, options)
+            spelled, taken = _spelled(space, entry)
+            positional, named = _matched(name, function, taken, arguments, options)
             positional = _arrays(space, positional) if name in _PRODUCTS else positional
-            return spelled(space, *positional, **named)
+            return spelled(*positional, **named)
         except (NotImplementedError, TypeError):
             if not moves:
                 raise
     return _move(space, name, function, arguments, options)
 
 
+@functools.cache
+def _spelled(space: Namespace, entry: Callable[..., Any] | str) -> tuple[Callable[..., Any], inspect.Signature]:
+    """The function of an entry of a table, for recorded arrays of a namespace, and its signature."""
+    bound = operator.attrgetter(entry)(space) if isinstance(entry, str) else functools.partial(entry, space)
+    return bound, inspect.signature(bound)
+
+
 def _matched(
     name: str,
     function: Callable[..., Any],
-    spelled: Callable[..., Any],
+    taken: inspect.Signature,
     arguments: Sequence[Any],
     options: Mapping[str, Any],
 ) -> tuple[list[Any], dict[str, Any]]:
-    """A call of NumPy's function as one of its entry here: what is required by position, the rest by name."""
-    taken = _signature(spelled)
+    """A call of NumPy's function as one of the entry's signature: required arguments by position, others by name."""
     signature = _signature(function)
-    assert taken is not None  # noqa: S101  (written in Python)
     known = {key for key, parameter in taken.parameters.items() if parameter.kind is not parameter.VAR_POSITIONAL}
     if signature is None:
         _refuse(name, {key: value for key, value in options.items() if not _is_usual(key, value)}, known)
         options = {key: value for key, value in options.items() if key in known}
-        signature = taken.replace(parameters=list(taken.parameters.values())[1:])  # without the namespace
+        signature = taken
     positional: list[Any] = []
     named: dict[str, Any] = {}
     for key, value in _bound(name, signature, arguments, options).items():
@@ -563,8 +490,8 @@ def _move(
         first = next(iter(signature.parameters))
         if not arguments:
             arguments = (options.pop(first),)
-        _refuse_out(space, name, call)
-    _refuse(name, {key: value for key, value in options.items() if key in {"casting", "dtype", "out"}}, set())
+        _refuse_out(name, call)
+    _refuse(name, {key: value for key, value in options.items() if key in {"casting", "dtype", "out"}})
     if space.varies((arguments[1:], options)):
         message = f"{name}: expected constants beside the array whose entries it moves, got an array that varies"
         raise NotImplementedError(message)
@@ -586,16 +513,15 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
         return None
 
 
-def _refuse(name: str, options: Mapping[str, Any], known: set[str]) -> None:
-    """Refuse the options that are not known, by name."""
+def _refuse(name: str, options: Mapping[str, Any], known: Collection[str] = ()) -> None:
+    """Raise an error with the name of an option that is not known."""
     for key in options:
         if key not in known:
             message = f"{name}: {key}= is not differentiated on the tape; write it with other array functions"
             raise NotImplementedError(message)
 
 
-def _refuse_out(space: Namespace, name: str, options: Mapping[str, Any]) -> None:
-    del space
+def _refuse_out(name: str, options: Mapping[str, Any]) -> None:
     if options.get("out") is not None:
         message = f"{name}: out= would write a recorded array into a plain one, which has no derivative; leave it out"
         raise TypeError(message)

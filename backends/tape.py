@@ -21,7 +21,7 @@ import functools
 import itertools
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .defaults import Defaults
@@ -219,6 +219,31 @@ def _operand(x: TapeArray, other: Any) -> Any:
     return x.namespace.asarray(other) if isinstance(other, (list, tuple)) else other
 
 
+_ARITHMETIC = {
+    "add": "add",
+    "sub": "subtract",
+    "mul": "multiply",
+    "truediv": "divide",
+    "floordiv": "floor_divide",
+    "mod": "remainder",
+    "pow": "pow",
+    "matmul": "matmul",
+    "and": "bitwise_and",
+    "or": "bitwise_or",
+    "xor": "bitwise_xor",
+    "lshift": "bitwise_left_shift",
+    "rshift": "bitwise_right_shift",
+}
+_COMPARISONS = {
+    "lt": "less",
+    "le": "less_equal",
+    "gt": "greater",
+    "ge": "greater_equal",
+    "eq": "equal",
+    "ne": "not_equal",
+}
+
+
 def _install_operators() -> None:
     def forward(name: str) -> Callable[[Any, Any], Any]:
         return lambda self, other: getattr(self.namespace, name)(self, _operand(self, other))
@@ -226,32 +251,10 @@ def _install_operators() -> None:
     def reflected(name: str) -> Callable[[Any, Any], Any]:
         return lambda self, other: getattr(self.namespace, name)(_operand(self, other), self)
 
-    for symbol, name in {
-        "add": "add",
-        "sub": "subtract",
-        "mul": "multiply",
-        "truediv": "divide",
-        "floordiv": "floor_divide",
-        "mod": "remainder",
-        "pow": "pow",
-        "matmul": "matmul",
-        "and": "bitwise_and",
-        "or": "bitwise_or",
-        "xor": "bitwise_xor",
-        "lshift": "bitwise_left_shift",
-        "rshift": "bitwise_right_shift",
-    }.items():
+    for symbol, name in (_ARITHMETIC | _COMPARISONS).items():
         setattr(TapeArray, f"__{symbol}__", forward(name))
+    for symbol, name in _ARITHMETIC.items():
         setattr(TapeArray, f"__r{symbol}__", reflected(name))
-    for symbol, name in {
-        "lt": "less",
-        "le": "less_equal",
-        "gt": "greater",
-        "ge": "greater_equal",
-        "eq": "equal",
-        "ne": "not_equal",
-    }.items():
-        setattr(TapeArray, f"__{symbol}__", forward(name))
     TapeArray.__hash__ = object.__hash__  # type: ignore[method-assign]  # elementwise == must not cost hashability
 
 
@@ -345,18 +348,26 @@ def _fit(xp: TapeNamespace, g: Array, like: Array) -> Array:
     return g if g.dtype == like.dtype else xp.astype(g, like.dtype)
 
 
+_OPERATORS = {name: getattr(operator, f"__{symbol}__") for symbol, name in _ARITHMETIC.items()}
+"""Operators take Python numbers too, which the standard's functions need not."""
+
+
+def _named(name: str) -> Callable[..., Array]:
+    """The function of that name in the library, or the operator."""
+    if name in _OPERATORS:
+        return lambda xp, a, b: _OPERATORS[name](a, b)
+    return lambda xp, *arrays, **options: getattr(xp, name)(*arrays, **options)
+
+
 def _unary(name: str, derivative: Callable[..., Array]) -> Primitive:
     """Elementwise f(x), from the function (xp, y, x) -> f'(x)."""
-    return Primitive(
-        lambda xp, x: getattr(xp, name)(x),
-        (lambda xp, g, y, x: xp.multiply(g, derivative(xp, y, x)),),
-    )
+    return Primitive(_named(name), (lambda xp, g, y, x: xp.multiply(g, derivative(xp, y, x)),))
 
 
-def _binary(forward: Callable[..., Array], left: Callable[..., Array], right: Callable[..., Array]) -> Primitive:
+def _binary(name: str, left: Callable[..., Array], right: Callable[..., Array]) -> Primitive:
     """Elementwise f(a, b) with broadcasting, from the products g ∂f/∂a and g ∂f/∂b."""
     return Primitive(
-        forward,
+        _named(name),
         (
             lambda xp, g, y, a, b: _fit(xp, left(xp, g, y, a, b), a),
             lambda xp, g, y, a, b: _fit(xp, right(xp, g, y, a, b), b),
@@ -407,22 +418,19 @@ _UNARY["square"] = _UNARY["square"]._replace(forward=lambda xp, x: x * x)
 _UNARY["reciprocal"] = _UNARY["reciprocal"]._replace(forward=lambda xp, x: 1.0 / x)
 
 
-def _select(better: str) -> Primitive:
-    """`maximum` and `minimum`; a tie shares the cotangent, as in JAX and torch."""
-
-    def left(xp: TapeNamespace, g: Array, y: Array, a: Array, b: Array) -> Array:
-        weight = xp.where(xp.equal(a, b), xp.full_like(g, 0.5), xp.ones_like(g))
-        return _share(xp, xp.equal(a, y), xp.multiply(g, weight))
-
-    def right(xp: TapeNamespace, g: Array, y: Array, a: Array, b: Array) -> Array:
-        return left(xp, g, y, b, a)
-
-    return _binary(lambda xp, a, b: getattr(xp, better)(a, b), left, right)
+def _selected(xp: TapeNamespace, g: Array, y: Array, a: Array, b: Array) -> Array:
+    """The cotangent of `a` in `maximum` or `minimum`; a tie shares it, as in JAX and torch."""
+    weight = xp.where(xp.equal(a, b), xp.full_like(g, 0.5), xp.ones_like(g))
+    return _share(xp, xp.equal(a, y), xp.multiply(g, weight))
 
 
 def _nonzero(xp: TapeNamespace, x: Array) -> Array:
     """The array with 1 in place of 0, to divide what is 0 there."""
     return xp.where(xp.equal(x, 0.0), xp.ones_like(x), x)
+
+
+def _squares(xp: TapeNamespace, a: Array, b: Array) -> Array:
+    return xp.add(xp.multiply(a, a), xp.multiply(b, b))
 
 
 def _pow_left(xp: TapeNamespace, g: Array, _y: Array, a: Array, b: Array) -> Array:
@@ -442,49 +450,44 @@ def _pow_right(xp: TapeNamespace, g: Array, y: Array, a: Array, _b: Array) -> Ar
     return xp.multiply(g, xp.multiply(y, xp.log(_nonzero(xp, a))))
 
 
+def _selected_right(xp: TapeNamespace, g: Array, y: Array, a: Array, b: Array) -> Array:
+    return _selected(xp, g, y, b, a)
+
+
 _BINARY: dict[str, Primitive] = {
-    "add": _binary(lambda xp, a, b: operator.add(a, b), lambda xp, g, y, a, b: g, lambda xp, g, y, a, b: g),
-    "subtract": _binary(
-        lambda xp, a, b: operator.sub(a, b), lambda xp, g, y, a, b: g, lambda xp, g, y, a, b: xp.negative(g)
-    ),
-    "multiply": _binary(
-        lambda xp, a, b: operator.mul(a, b),
-        lambda xp, g, y, a, b: xp.multiply(g, b),
-        lambda xp, g, y, a, b: xp.multiply(g, a),
-    ),
-    "divide": _binary(
-        lambda xp, a, b: operator.truediv(a, b),
-        lambda xp, g, y, a, b: xp.divide(g, b),
-        lambda xp, g, y, a, b: xp.negative(xp.divide(xp.multiply(g, y), b)),
-    ),
-    "pow": _binary(lambda xp, a, b: operator.pow(a, b), _pow_left, _pow_right),
-    "remainder": _binary(
-        lambda xp, a, b: operator.mod(a, b),
-        lambda xp, g, y, a, b: g,
-        lambda xp, g, y, a, b: xp.negative(xp.multiply(g, xp.floor_divide(a, b))),
-    ),
-    "copysign": _binary(
-        lambda xp, a, b: xp.copysign(a, b),
-        lambda xp, g, y, a, b: xp.multiply(g, xp.where(xp.equal(xp.sign(a), xp.sign(y)), 1.0, -1.0)),
-        lambda xp, g, y, a, b: xp.zeros_like(g),
-    ),
-    "atan2": _binary(
-        lambda xp, a, b: xp.atan2(a, b),
-        lambda xp, g, y, a, b: xp.multiply(g, xp.divide(b, xp.add(xp.multiply(a, a), xp.multiply(b, b)))),
-        lambda xp, g, y, a, b: xp.multiply(g, xp.divide(xp.negative(a), xp.add(xp.multiply(a, a), xp.multiply(b, b)))),
-    ),
-    "hypot": _binary(
-        lambda xp, a, b: xp.hypot(a, b),
-        lambda xp, g, y, a, b: xp.multiply(g, xp.divide(a, _nonzero(xp, y))),
-        lambda xp, g, y, a, b: xp.multiply(g, xp.divide(b, _nonzero(xp, y))),
-    ),
-    "logaddexp": _binary(
-        lambda xp, a, b: xp.logaddexp(a, b),
-        lambda xp, g, y, a, b: xp.multiply(g, xp.exp(xp.subtract(a, y))),
-        lambda xp, g, y, a, b: xp.multiply(g, xp.exp(xp.subtract(b, y))),
-    ),
-    "maximum": _select("maximum"),
-    "minimum": _select("minimum"),
+    name: _binary(name, left, right)
+    for name, (left, right) in {
+        "add": (lambda xp, g, y, a, b: g, lambda xp, g, y, a, b: g),
+        "subtract": (lambda xp, g, y, a, b: g, lambda xp, g, y, a, b: xp.negative(g)),
+        "multiply": (lambda xp, g, y, a, b: xp.multiply(g, b), lambda xp, g, y, a, b: xp.multiply(g, a)),
+        "divide": (
+            lambda xp, g, y, a, b: xp.divide(g, b),
+            lambda xp, g, y, a, b: xp.negative(xp.divide(xp.multiply(g, y), b)),
+        ),
+        "pow": (_pow_left, _pow_right),
+        "remainder": (
+            lambda xp, g, y, a, b: g,
+            lambda xp, g, y, a, b: xp.negative(xp.multiply(g, xp.floor_divide(a, b))),
+        ),
+        "copysign": (
+            lambda xp, g, y, a, b: xp.multiply(g, xp.where(xp.equal(xp.sign(a), xp.sign(y)), 1.0, -1.0)),
+            lambda xp, g, y, a, b: xp.zeros_like(g),
+        ),
+        "atan2": (
+            lambda xp, g, y, a, b: xp.multiply(g, xp.divide(b, _squares(xp, a, b))),
+            lambda xp, g, y, a, b: xp.multiply(g, xp.divide(xp.negative(a), _squares(xp, a, b))),
+        ),
+        "hypot": (
+            lambda xp, g, y, a, b: xp.multiply(g, xp.divide(a, _nonzero(xp, y))),
+            lambda xp, g, y, a, b: xp.multiply(g, xp.divide(b, _nonzero(xp, y))),
+        ),
+        "logaddexp": (
+            lambda xp, g, y, a, b: xp.multiply(g, xp.exp(xp.subtract(a, y))),
+            lambda xp, g, y, a, b: xp.multiply(g, xp.exp(xp.subtract(b, y))),
+        ),
+        "maximum": (_selected, _selected_right),
+        "minimum": (_selected, _selected_right),
+    }.items()
 }
 
 
@@ -522,14 +525,10 @@ def _mean_back(xp: TapeNamespace, g: Array, x: Array, axis: Any, **options: Any)
     return xp.divide(_sum_back(xp, g, x, axis=axis, **options), float(count))
 
 
-def _extreme(name: str) -> Primitive:
-    """`max` and `min`; a tie shares the cotangent evenly, as in JAX and torch.amax."""
-
-    def back(xp: TapeNamespace, g: Array, y: Array, x: Array, axis: Any = None, **_: Any) -> Array:
-        hit = xp.astype(xp.equal(x, _keep(xp, strip(y), x, axis)), x.dtype)
-        return xp.multiply(xp.divide(hit, xp.sum(hit, axis=axis, keepdims=True)), _keep(xp, g, x, axis))
-
-    return Primitive(lambda xp, x, **options: getattr(xp, name)(x, **options), (back,))
+def _extreme_back(xp: TapeNamespace, g: Array, y: Array, x: Array, axis: Any = None, **_: Any) -> Array:
+    """The cotangent of `max` or `min`; a tie shares it evenly, as in JAX and torch.amax."""
+    hit = xp.astype(xp.equal(x, _keep(xp, strip(y), x, axis)), x.dtype)
+    return xp.multiply(xp.divide(hit, xp.sum(hit, axis=axis, keepdims=True)), _keep(xp, g, x, axis))
 
 
 def _matmul_left(xp: TapeNamespace, g: Array, _y: Array, a: Array, b: Array) -> Array:
@@ -552,12 +551,8 @@ def _as_matrices(xp: TapeNamespace, g: Array, a: Array, b: Array) -> tuple[Array
     return g, a2, b2
 
 
-def _inverse(axes: Sequence[int]) -> tuple[int, ...]:
-    return tuple(sorted(range(len(axes)), key=lambda k: axes[k] % len(axes)))
-
-
 def _permute_back(xp: TapeNamespace, g: Array, _x: Array, axes: Sequence[int]) -> Array:
-    return xp.permute_dims(g, _inverse(axes))
+    return xp.permute_dims(g, tuple(sorted(range(len(axes)), key=lambda k: axes[k] % len(axes))))
 
 
 def _device_of(x: Array) -> Any:
@@ -613,16 +608,15 @@ def _rearrangement(count: int) -> Primitive:
         ) -> Array:
             base, shape = xp.base_namespace, tuple(leaves[k].shape)
             size = math.prod(shape)
-            numbers: list[Any] = [0] * len(leaves)
-            for j, leaf in enumerate(leaves):
-                if hasattr(leaf, "shape"):
-                    device = _device_of(strip(leaf))
-                    own = base.arange(1, size + 1, device=device) if j == k else None
-                    numbers[j] = (
-                        base.zeros(tuple(leaf.shape), dtype=base.int64, device=device)
-                        if own is None
-                        else (base.reshape(base.astype(own, base.int64), shape))
-                    )
+
+            def numbered(leaf: Any) -> Any:
+                if not hasattr(leaf, "shape"):
+                    return 0
+                return base.zeros(tuple(leaf.shape), dtype=base.int64, device=_device_of(strip(leaf)))
+
+            numbers = [*map(numbered, leaves)]
+            own = base.arange(1, size + 1, dtype=base.int64, device=_device_of(strip(leaves[k])))
+            numbers[k] = base.reshape(own, shape)
             found = base.reshape(function(restore(numbers, tree)), (-1,))
             return _fit(xp, xp.reshape(xp.add_at(xp.reshape(g, (-1,)), found, size), shape), leaves[k])
 
@@ -631,29 +625,23 @@ def _rearrangement(count: int) -> Primitive:
     return Primitive(forward, [back(k) for k in range(count)])
 
 
-def _to_device_back(xp: TapeNamespace, g: Array, x: Array, **_: Any) -> Array:
-    return g.to_device(x.device)
-
-
-_TO_DEVICE = _linear(lambda xp, x, device, stream: x.to_device(device, stream=stream), _to_device_back)
-
-_SUM = _linear(lambda xp, x, **options: xp.sum(x, **options), _sum_back)
-_MEAN = _linear(lambda xp, x, **options: xp.mean(x, **options), _mean_back)
-_MAX, _MIN = _extreme("max"), _extreme("min")
-_MATMUL = Primitive(lambda xp, a, b: operator.matmul(a, b), (_matmul_left, _matmul_right))
+_TO_DEVICE = _linear(
+    lambda xp, x, device, stream: x.to_device(device, stream=stream),
+    lambda xp, g, x, **_: g.to_device(x.device),
+)
+_SUM, _MEAN = _linear(_named("sum"), _sum_back), _linear(_named("mean"), _mean_back)
+_MAX, _MIN = Primitive(_named("max"), (_extreme_back,)), Primitive(_named("min"), (_extreme_back,))
+_MATMUL = Primitive(_named("matmul"), (_matmul_left, _matmul_right))
 _ASTYPE = _linear(lambda xp, x, dtype: xp.astype(x, dtype), lambda xp, g, x, dtype: xp.astype(g, x.dtype))
 _RESHAPE = _linear(lambda xp, x, shape: xp.reshape(x, shape), lambda xp, g, x, shape: xp.reshape(g, tuple(x.shape)))
 _PERMUTE_DIMS = _linear(lambda xp, x, axes: xp.permute_dims(x, axes), _permute_back)
-_TRANSPOSE = _linear(lambda xp, x: xp.matrix_transpose(x), lambda xp, g, x: xp.matrix_transpose(g))
+_TRANSPOSE = _linear(_named("matrix_transpose"), lambda xp, g, x: xp.matrix_transpose(g))
 _BROADCAST_TO = _linear(lambda xp, x, shape: xp.broadcast_to(x, shape), lambda xp, g, x, shape: _fit(xp, g, x))
-_FLIP = _linear(lambda xp, x, axis: xp.flip(x, axis=axis), lambda xp, g, x, axis: xp.flip(g, axis=axis))
+_FLIP = _linear(_named("flip"), lambda xp, g, x, axis: xp.flip(g, axis=axis))
 _CUMULATIVE_SUM = _linear(
-    lambda xp, x, axis: xp.cumulative_sum(x, axis=axis),
+    _named("cumulative_sum"),
     lambda xp, g, x, axis: xp.flip(xp.cumulative_sum(xp.flip(g, axis=axis), axis=axis), axis=axis),
 )
-_TRIL = _linear(lambda xp, x, k: xp.tril(x, k=k), lambda xp, g, x, k: xp.tril(g, k=k))
-_TRIU = _linear(lambda xp, x, k: xp.triu(x, k=k), lambda xp, g, x, k: xp.triu(g, k=k))
-
 _WHERE = Primitive(
     lambda xp, a, b, condition: xp.where(condition, a, b),
     (
@@ -676,25 +664,37 @@ def _concat(axis: int, sizes: Sequence[int]) -> Primitive:
     return Primitive(lambda xp, *arrays: xp.concat(arrays, axis=axis), [piece(k) for k in range(len(sizes))])
 
 
-# Functions of the standard whose derivative is zero almost everywhere or has no meaning: their results are constants.
-_CONSTANT = CONSTANT | {
-    *("bitwise_and", "bitwise_invert", "bitwise_left_shift", "bitwise_or", "bitwise_right_shift", "bitwise_xor"),
-    *("ceil", "equal", "finfo", "floor", "floor_divide", "greater", "greater_equal", "iinfo", "isdtype", "isfinite"),
-    *("isinf", "isnan", "less", "less_equal", "logical_and", "logical_not", "logical_or", "logical_xor", "not_equal"),
-    *("sign", "signbit", "trunc"),
-}
-
-
 # ------------------------------------------------------------------------------------------------------- the namespace
+
+
+def _reduction(primitive: Primitive) -> Callable[..., Any]:
+    def reduce(self: TapeNamespace, x: Array, /, axis: Any = None, *, keepdims: bool = False) -> Any:
+        return self.apply(primitive, x, axis=_axis(axis), keepdims=keepdims)
+
+    return reduce
+
+
+def _moving(name: str) -> Callable[..., Any]:
+    """A function that moves, repeats or drops the entries of an array; its other arguments are constants."""
+
+    def move(self: TapeNamespace, x: Array, /, *arguments: Any, **options: Any) -> Any:
+        function = getattr(self.base_namespace, name)
+        given, named = self.stripped((arguments, options))
+        return self.rearranged(lambda plain: function(plain, *given, **named), x)
+
+    return move
 
 
 class TapeNamespace:
     """The array namespace of recorded arrays over one library; `base_namespace` is that library's own.
 
-    Functions take the standard's arguments, of which `axis` may also be given by position.
+    Functions take the standard's arguments. `axis`, and `dtype` of sums and products, may also be given by position.
     """
 
-    def __init__(self, base: Namespace, add_at: Callable[..., Array] | None = None) -> None:
+    elementwise = frozenset({*_UNARY, *_BINARY, "matmul", "positive", "vecdot"})
+    """NumPy's ufuncs among the functions."""
+
+    def __init__(self, base: Namespace, add_at: Callable[..., Array] = _add_at) -> None:
         self.base_namespace = base
         self.__name__ = f"{__name__}[{base.__name__}]"
         for table in (_UNARY, _BINARY):
@@ -705,7 +705,7 @@ class TapeNamespace:
         self.matrix_transpose = self._bind(_TRANSPOSE)
         self.linalg = TapeLinalg(self)
         self._add_at = _linear(
-            add_at or _add_at,
+            add_at,
             lambda xp, g, x, numbers, size: xp.apply(_GATHER, g, numbers=numbers),
         )
         self._differentiable: dict[Any, bool] = {}  # by dtype
@@ -725,7 +725,7 @@ class TapeNamespace:
             return member  # dtypes and constants
 
         def guarded(*arguments: Any, **options: Any) -> Any:
-            if name in _CONSTANT or not self.varies((arguments, options)):
+            if name in CONSTANT or not self.varies((arguments, options)):
                 return self.constant(member, arguments, options)
             if hasattr(member, "reduce"):
                 return call_ufunc(self, member, "__call__", arguments, options)
@@ -826,13 +826,16 @@ class TapeNamespace:
                 key: value for key, value in (("dtype", dtype), ("device", device), ("copy", copy)) if value is not None
             }
             return self.base_namespace.asarray(x, **given)
-        x = x if dtype is None or dtype == x.dtype else self.astype(x, dtype)
+        x = self._cast(x, dtype)
         return x if device is None or device == x.device else x.to_device(device)
 
     def astype(self, x: Array, dtype: Any, /, *, copy: bool = True, device: Any = None) -> Any:
         del copy
         x = self.apply(_ASTYPE, x, dtype=dtype)
         return x if device is None or device == x.device else x.to_device(device)
+
+    def _cast(self, x: Array, dtype: Any) -> Array:
+        return x if dtype is None or dtype == x.dtype else self.astype(x, dtype)
 
     def full(self, shape: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Any:
         if varies(fill_value):
@@ -848,7 +851,7 @@ class TapeNamespace:
         return self.constant(self.base_namespace.full_like, (x, fill_value), options)
 
     def _spread(self, value: Array, shape: tuple[int, ...], dtype: Any) -> Array:
-        return self.broadcast_to(value if value.dtype == dtype else self.astype(value, dtype), shape)
+        return self.broadcast_to(self._cast(value, dtype), shape)
 
     def where(self, condition: Array, a: Any, b: Any, /) -> Any:
         return self.apply(_WHERE, a, b, condition=strip(condition))
@@ -866,18 +869,10 @@ class TapeNamespace:
         return x
 
     # Reductions.
-    def sum(self, x: Array, /, axis: Any = None, *, dtype: Any = None, keepdims: bool = False) -> Any:
-        x = x if dtype is None or dtype == x.dtype else self.astype(x, dtype)
-        return self.apply(_SUM, x, axis=_axis(axis), keepdims=keepdims)
+    def sum(self, x: Array, /, axis: Any = None, dtype: Any = None, *, keepdims: bool = False) -> Any:
+        return self.apply(_SUM, self._cast(x, dtype), axis=_axis(axis), keepdims=keepdims)
 
-    def max(self, x: Array, /, axis: Any = None, *, keepdims: bool = False) -> Any:
-        return self.apply(_MAX, x, axis=_axis(axis), keepdims=keepdims)
-
-    def min(self, x: Array, /, axis: Any = None, *, keepdims: bool = False) -> Any:
-        return self.apply(_MIN, x, axis=_axis(axis), keepdims=keepdims)
-
-    def mean(self, x: Array, /, axis: Any = None, *, keepdims: bool = False) -> Any:
-        return self.apply(_MEAN, x, axis=_axis(axis), keepdims=keepdims)
+    max, min, mean = _reduction(_MAX), _reduction(_MIN), _reduction(_MEAN)
 
     def var(self, x: Array, /, axis: Any = None, *, correction: float = 0.0, keepdims: bool = False) -> Any:
         count = math.prod(x.shape[k] for k in _axes(axis, len(x.shape)))
@@ -892,9 +887,9 @@ class TapeNamespace:
         zero = self.equal(x, 0.0)
         return self.where(zero, self.zeros_like(x), self.sqrt(self.where(zero, self.ones_like(x), x)))
 
-    def prod(self, x: Array, /, axis: Any = None, *, dtype: Any = None, keepdims: bool = False) -> Any:
+    def prod(self, x: Array, /, axis: Any = None, dtype: Any = None, *, keepdims: bool = False) -> Any:
         """The product, by halves: so its derivatives of any order hold where factors are 0 too."""
-        x = x if dtype is None or dtype == x.dtype else self.astype(x, dtype)
+        x = self._cast(x, dtype)
         gone = _axes(axis, len(x.shape))
         kept = tuple(k for k in range(len(x.shape)) if k not in gone)
         shape = tuple(x.shape[k] for k in kept)
@@ -917,7 +912,7 @@ class TapeNamespace:
             message = f"cumulative_sum: expected an axis for an array of shape {tuple(x.shape)}"
             raise ValueError(message)
         where = 0 if axis is None else operator.index(axis) % len(x.shape)
-        x = x if dtype is None or dtype == x.dtype else self.astype(x, dtype)
+        x = self._cast(x, dtype)
         out = self.apply(_CUMULATIVE_SUM, x, axis=where)
         if not include_initial:
             return out
@@ -930,7 +925,7 @@ class TapeNamespace:
         left, right = (
             (tuple(range(len(a.shape) - axes, len(a.shape))), tuple(range(axes)))
             if isinstance(axes, int)
-            else (_axes(tuple(axes[0]), len(a.shape)), _axes(tuple(axes[1]), len(b.shape)))
+            else (_axes(axes[0], len(a.shape)), _axes(axes[1], len(b.shape)))
         )
         free_a = tuple(k for k in range(len(a.shape)) if k not in left)
         free_b = tuple(k for k in range(len(b.shape)) if k not in right)
@@ -997,30 +992,8 @@ class TapeNamespace:
     def flip(self, x: Array, /, axis: Any = None) -> Any:
         return self.apply(_FLIP, x, axis=_axis(axis))
 
-    def tril(self, x: Array, /, *, k: int = 0) -> Any:
-        return self.apply(_TRIL, x, k=k)
-
-    def triu(self, x: Array, /, *, k: int = 0) -> Any:
-        return self.apply(_TRIU, x, k=k)
-
-    def take(self, x: Array, indices: Array, /, *, axis: int | None = None) -> Any:
-        return self._moved("take", x, strip(indices), axis=axis)
-
-    def take_along_axis(self, x: Array, indices: Array, /, *, axis: int = -1) -> Any:
-        return self._moved("take_along_axis", x, strip(indices), axis=axis)
-
-    def repeat(self, x: Array, repeats: Any, /, *, axis: int | None = None) -> Any:
-        return self._moved("repeat", x, strip(repeats), axis=axis)
-
-    def roll(self, x: Array, /, shift: Any, *, axis: Any = None) -> Any:
-        return self._moved("roll", x, shift, axis=axis)
-
-    def tile(self, x: Array, repetitions: tuple[int, ...], /) -> Any:
-        return self._moved("tile", x, repetitions)
-
-    def _moved(self, name: str, x: Array, *arguments: Any, **options: Any) -> Any:
-        function = getattr(self.base_namespace, name)
-        return self.rearranged(lambda plain: function(plain, *arguments, **options), x)
+    repeat, roll, take, take_along_axis, tile = map(_moving, ("repeat", "roll", "take", "take_along_axis", "tile"))
+    tril, triu = _moving("tril"), _moving("triu")
 
     def sort(self, x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Any:
         order = self.base_namespace.argsort(strip(x), axis=axis, descending=descending, stable=stable)
@@ -1093,27 +1066,22 @@ class TapeLinalg:
 
 def flatten(tree: Any) -> tuple[list[Any], Any]:
     """The leaves of nested tuples, named tuples, lists and dicts, in order, and the shape to put them back into."""
-    if isinstance(tree, dict):
-        parts = [flatten(tree[key]) for key in sorted(tree)]
-        return [leaf for leaves, _ in parts for leaf in leaves], (type(tree), sorted(tree), [s for _, s in parts])
-    if isinstance(tree, (tuple, list)):
-        parts = [flatten(item) for item in tree]
-        return [leaf for leaves, _ in parts for leaf in leaves], (type(tree), None, [s for _, s in parts])
-    return ([], None) if tree is None else ([tree], ...)
+    if not isinstance(tree, (dict, tuple, list)):
+        return ([], None) if tree is None else ([tree], ...)
+    keys = sorted(tree) if isinstance(tree, dict) else None
+    parts = [flatten(item) for item in (tree if keys is None else map(tree.__getitem__, keys))]
+    return [leaf for leaves, _ in parts for leaf in leaves], (type(tree), keys, [shape for _, shape in parts])
 
 
-def restore(leaves: Sequence[Any], shape: Any) -> Any:
-    """The inverse of `flatten`."""
-    return _restore(iter(leaves), shape)
-
-
-def _restore(leaves: Any, shape: Any) -> Any:
+def restore(leaves: Iterable[Any], shape: Any) -> Any:
+    """The inverse of `flatten`; it takes as many leaves of an iterator as it needs."""
+    leaves = iter(leaves)
     if shape is None:
         return None
     if shape is ...:
         return next(leaves)
     kind, keys, parts = shape
-    items = [_restore(leaves, part) for part in parts]
+    items = [restore(leaves, part) for part in parts]
     if keys is not None:
         return kind(zip(keys, items, strict=True))
     return kind(*items) if hasattr(kind, "_fields") else kind(items)
@@ -1154,6 +1122,8 @@ class TapeAdapter(Defaults):
     """The adapter of a library without autodiff, given the function that finds an array's own namespace."""
 
     mode = "eager"
+    add_at = staticmethod(_add_at)
+    reads_values = False  # whether it costs nothing to look at a number in an array
 
     def __init__(
         self,
@@ -1163,24 +1133,12 @@ class TapeAdapter(Defaults):
         version: str,
         devices: tuple[str, ...],
         half_precision: tuple[str, ...] = (),
-        at_hand: bool = False,
-        fill: Callable[[Array, float], None] | None = None,
-        copy: Callable[[Array], Array] | None = None,
-        add_at: Callable[[Namespace, Array, Array, int], Array] | None = None,
-        exponential: Callable[[Array], tuple[Callable[[Array], Array], bool]] | None = None,
-        sum_along: Callable[[Array, int], Array] | None = None,
     ) -> None:
+        super().__init__(namespace_of)
         self.name = name
         self.version = version
-        self.at_hand = at_hand  # whether it costs nothing to look at a number in an array
-        self.fill = fill  # the diagonal of a matrix, in place
-        self.copy = copy  # as asarray(x, copy=True) does, but faster
-        self.fast_exponential = exponential  # of arrays that are not recorded
-        self.fast_sum = sum_along  # likewise
-        self.add_at = add_at  # as `_add_at` does, but without a matrix
         self.devices = devices
         self.dtypes = ("float64", "float32", *half_precision)
-        super().__init__(namespace_of)
         self._namespaces: dict[Namespace, TapeNamespace] = {}
 
     def namespace(self, array: Array) -> TapeNamespace:
@@ -1219,12 +1177,12 @@ class TapeAdapter(Defaults):
             else:
                 found = [None] * len(wanted)
             gradients = [
-                self._own(space, space.zeros_like(leaf.value) if g is None else g)
+                self._result(space, space.zeros_like(leaf.value) if g is None else g)
                 for leaf, g in zip(wanted, found, strict=True)
             ]
-            value = self._own(space, output)
+            value = self._result(space, output)
             supply = iter(gradients)
-            gradient = tuple(_restore(supply, trees[position][1]) for position in positions)
+            gradient = tuple(restore(supply, trees[position][1]) for position in positions)
             gradient = gradient[0] if isinstance(argnums, int) else gradient
             if not has_aux:
                 return value, gradient
@@ -1246,21 +1204,14 @@ class TapeAdapter(Defaults):
     def _unbox(leaf: Any, level: int) -> Any:
         return leaf.value if isinstance(leaf, TapeArray) and leaf.level == level else leaf
 
-    def _own(self, space: TapeNamespace, x: Array) -> Array:
+    @staticmethod
+    def copy(xp: Namespace, x: Array) -> Array:
+        """An array that shares no memory with `x`."""
+        return xp.asarray(x, copy=True)
+
+    def _result(self, space: TapeNamespace, x: Array) -> Array:
         """An array that shares no memory with another result and is not a NumPy scalar."""
-        if hasattr(x, "__recorded__"):
-            return x
-        return space.base_namespace.asarray(x, copy=True) if self.copy is None else self.copy(x)
-
-    def exponential(self, x: Array) -> tuple[Callable[[Array], Array], bool]:
-        if self.fast_exponential is None or hasattr(x, "__recorded__"):
-            return super().exponential(x)
-        return self.fast_exponential(x)
-
-    def sum_along(self, x: Array, axis: int) -> Array:
-        if self.fast_sum is None or hasattr(x, "__recorded__"):
-            return super().sum_along(x, axis)
-        return self.fast_sum(x, axis)
+        return x if hasattr(x, "__recorded__") else self.copy(space.base_namespace, x)
 
     def needs_gradient(self, x: Array) -> bool:
         return varies(x)
@@ -1309,7 +1260,7 @@ class TapeAdapter(Defaults):
                 found: list[Array | None] = [None] * len(values)
                 if first is not None:
                     # The cotangent of a loss that is differentiated itself is 1.
-                    plainly = self.at_hand and not isinstance(first, TapeArray) and float(first[0]) == 1.0
+                    plainly = self.reads_values and not isinstance(first, TapeArray) and float(first[0]) == 1.0
                     found[: len(gradients)] = [
                         g if plainly or g is None else space.multiply(first, g) for g in gradients
                     ]
@@ -1354,15 +1305,7 @@ class TapeAdapter(Defaults):
         return products
 
     def concrete_value(self, x: Array) -> float | None:
-        return float(strip(x)) if self.at_hand else None
+        return float(strip(x)) if self.reads_values else None
 
     def concrete_values(self, x: Array) -> Sequence[float] | None:
-        return strip(x).tolist() if self.at_hand else None
-
-    def fill_diagonal(self, x: Array, row: int, column: int, count: int, value: float | Array) -> Array:
-        if self.fill is not None and not any(hasattr(a, "__recorded__") for a in (x, value)):
-            here: Any = value
-            here = here[row : row + count] if hasattr(value, "shape") else here
-            self.fill(x[row : row + count, column : column + count], here)
-            return x
-        return super().fill_diagonal(x, row, column, count, value)
+        return strip(x).tolist() if self.reads_values else None

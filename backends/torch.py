@@ -1,4 +1,4 @@
-"""PyTorch: torch.func and autograd functions, under the verbs' names."""
+"""The adapter of PyTorch: torch.func and autograd functions."""
 
 from __future__ import annotations
 
@@ -22,16 +22,18 @@ from torch.autograd.forward_ad import unpack_dual
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from .defaults import Defaults
+from .defaults import Defaults, of_floating
 
 Arrays = tuple[Any, ...]
 
 
+def _under_autocast(device: str) -> bool:
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
+
+
 def _without_autocast(device: str) -> AbstractContextManager[Any]:
     """A loss is computed in float32 under autocast too, as torch's own losses are."""
-    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
-        return torch.autocast(device, enabled=False)
-    return nullcontext()
+    return torch.autocast(device, enabled=False) if _under_autocast(device) else nullcontext()
 
 
 class _Copied(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -52,292 +54,257 @@ def _overwritable() -> AbstractContextManager[Any]:
     return _Copied() if keeping else nullcontext()  # type: ignore[no-untyped-call]
 
 
-# The classes stand at module level, and take the functions as arguments, because torch.compile cannot follow the making
-# of a class. It follows none that has a rule for forward mode or for vmap either: hence a plain one for it.
-
-
-class _Opaque:
-    """What torch's rules for vmap are not to take apart, as they do tuples."""
-
-    __slots__ = ("inside",)
-
-    def __init__(self, *inside: Any) -> None:
-        self.inside = inside
-
-
-def _floating(tensors: Sequence[Any]) -> list[int]:
-    return [k for k, x in enumerate(tensors) if x.is_floating_point()]
-
-
-def _filled(tensors: Sequence[Any], places: Sequence[int], values: Sequence[Any]) -> tuple[Any, ...]:
-    """The tensors, with those at the places replaced."""
-    replaced = dict(zip(places, values, strict=True))
-    return tuple(replaced.get(k, x) for k, x in enumerate(tensors))
-
-
 def _directional(function: Callable[..., Arrays], tensors: Sequence[Any], tangents: Sequence[Any]) -> Arrays:
-    """The derivative of a function of tensors in a direction, in which None and tensors without a place stand still."""
-    places = _floating(tensors)
-    tangents = [*tangents, *[None] * (len(tensors) - len(tangents))]
-    directions = tuple(torch.zeros_like(tensors[k]) if tangents[k] is None else tangents[k] for k in places)
+    """The derivative of a function in a direction; tangents that are None or left out at the end are zero."""
+    floating, of_these = of_floating(function, tensors, torch.is_floating_point)
+    given = dict(enumerate(tangents))
+    directions = tuple(torch.zeros_like(x) if given.get(k) is None else given[k] for k, x in floating.items())
     # Contiguous: a tangent takes the strides of its tensor, and cannot if these are those of a broadcast.
-    primals = tuple(tensors[k].contiguous() for k in places)
-
-    def of_places(*values: Any) -> Arrays:
-        return function(*_filled(tensors, places, values))
-
+    primals = tuple(x.contiguous() for x in floating.values())
     found: Any
-    try:
-        found = torch.func.jvp(of_places, primals, directions)
-    except RuntimeError as error:
-        if "Nested forward mode" not in str(error):
-            raise
-    else:
-        return tuple(found[1])
-    # Within torch.autograd.forward_ad: the product with cotangents is linear in them, and its transpose is the answer.
-    found = torch.func.vjp(of_places, *primals)
-    outputs, pullback = found
-    found = torch.func.vjp(pullback, tuple(torch.zeros_like(x) for x in outputs))
-    return tuple(found[1](directions)[0])
+    with _without_autocast(primals[0].device.type):
+        try:
+            found = torch.func.jvp(of_these, primals, directions)
+        except RuntimeError as error:
+            if "Nested forward mode" not in str(error):
+                raise
+        else:
+            return tuple(found[1])
+        # In torch.autograd.forward_ad: the transpose of the pullback, which is linear in the cotangents.
+        found = torch.func.vjp(of_these, *primals)
+        outputs, pullback = found
+        found = torch.func.vjp(pullback, tuple(torch.zeros_like(x) for x in outputs))
+        return tuple(found[1](directions)[0])
 
 
-class _ClosedForm(torch.autograd.Function):
+# Rules of differentiation. A rule is called with tensors, and says what to save of a call, and how cotangents and
+# tangents pass through it. It is an object, not a tuple: the rules for vmap of torch take tuples apart.
+
+
+class _ClosedForm:
     """`forward(static, *arrays)`, whose gradient is `backward(static, arrays, outputs, cotangents)`."""
 
-    generate_vmap_rule = True
+    shown = None
 
-    @staticmethod
-    def forward(form: _Opaque, *arrays: Any) -> Arrays:
-        forward, _, static = form.inside
-        found: Arrays = forward(static, *arrays)
-        return found
+    def __init__(self, forward: Callable[..., Arrays], backward: Callable[..., Any], static: Any, count: int) -> None:
+        self.function, self.backward, self.static, self.count = forward, backward, static, count
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Arrays, output: Arrays) -> None:
-        ctx.form, *arrays = inputs
-        ctx.count = len(arrays)
-        ctx.save_for_backward(*arrays, *output)
+    def __call__(self, *arrays: Any) -> Arrays:
+        return self.function(self.static, *arrays)
 
-    @staticmethod
-    def backward(ctx: Any, *cotangents: Any) -> Arrays:
-        saved = ctx.saved_tensors  # read once: checkpointing computes them anew for each look, and allows one
-        cuts = (ctx.count, len(saved))
-        tensors = (*saved, *cotangents)
-        _, backward, static = ctx.form.inside
-        pass_back = _Opaque(backward, static, cuts)
+    def keep(self, ctx: Any, arrays: Arrays, outputs: Arrays) -> Arrays:
+        del ctx
+        return (*arrays, *outputs)
+
+    def pull(self, saved: Arrays, cotangents: Arrays) -> Arrays:
+        adjoint, tensors = _Adjoint(self, len(saved)), (*saved, *cotangents)
         with _without_autocast(tensors[0].device.type):
             # A compiled backward pass is never recorded, nor can it hold a Function.
             if torch.compiler.is_dynamo_compiling() or not (_recorded(tensors) or _transformed(tensors)):
-                found = _Adjoint.forward(pass_back, *tensors)
+                found = adjoint(*tensors)
             else:
-                found = _Adjoint.apply(pass_back, *tensors)  # type: ignore[no-untyped-call]
-        return (None, *found, *(None for _ in range(ctx.count - len(found))))
+                found = _Transformed.apply(adjoint, *tensors)  # type: ignore[no-untyped-call]
+        return (*found, *(None for _ in range(self.count - len(found))))
+
+    def push(self, saved: Arrays, tangents: Arrays) -> Arrays:
+        return _directional(self, saved[: self.count], tangents)
 
 
-class _ClosedFormForward(_ClosedForm):
-    """The same with forward mode."""
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Arrays, output: Arrays) -> None:
-        _ClosedForm.setup_context(ctx, inputs, output)
-        ctx.save_for_forward(*inputs[1:], *output)
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Arrays:
-        arrays = ctx.saved_tensors[: ctx.count]
-        with _without_autocast(arrays[0].device.type):
-            return _directional(lambda *values: _ClosedForm.forward(ctx.form, *values), arrays, tangents[1:])
-
-
-class _ClosedFormPlainly(torch.autograd.Function):
-    """The same without torch's bookkeeping for the transforms, which takes its time."""
-
-    @staticmethod
-    def forward(ctx: Any, form: _Opaque, *arrays: Any) -> Arrays:
-        output = _ClosedForm.forward(form, *arrays)
-        _ClosedForm.setup_context(ctx, (form, *arrays), output)
-        return output
-
-    @staticmethod
-    def backward(ctx: Any, *cotangents: Any) -> Arrays:
-        return _ClosedForm.backward(ctx, *cotangents)
-
-
-class _Adjoint(torch.autograd.Function):
-    """A backward pass that keeps nothing for a derivative of second order, but computes itself again for it.
+class _Adjoint:
+    """The backward pass of a closed form, which saves nothing for a second derivative, but is computed again for it.
 
     torch.func records every backward pass; recorded, a streamed one would hold the whole score matrix after all.
     """
 
-    generate_vmap_rule = True
+    shown = None
 
-    @staticmethod
-    def forward(form: _Opaque, *tensors: Any) -> Arrays:
-        backward, static, (first, second) = form.inside
-        return tuple(backward(static, tensors[:first], tensors[first:second], tensors[second:]))
+    def __init__(self, form: _ClosedForm, cotangents: int) -> None:
+        self.form, self.cotangents = form, cotangents
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Arrays, output: Arrays) -> None:
-        del output
-        ctx.form, *tensors = inputs
-        ctx.save_for_backward(*tensors)
-        ctx.save_for_forward(*tensors)
+    def __call__(self, *tensors: Any) -> Arrays:
+        form, n = self.form, self.form.count
+        arrays, outputs, cotangents = tensors[:n], tensors[n : self.cotangents], tensors[self.cotangents :]
+        return tuple(form.backward(form.static, arrays, outputs, cotangents))
 
-    @staticmethod
-    def backward(ctx: Any, *cotangents: Any) -> Arrays:
-        tensors = ctx.saved_tensors
-        places = _floating(tensors)
-        result: Any = torch.func.vjp(
-            lambda *values: _Adjoint.forward(ctx.form, *_filled(tensors, places, values)),
-            *(tensors[k] for k in places),
-        )
-        found = dict(zip(places, result[1](cotangents), strict=True))
-        return (None, *(found.get(k) for k in range(len(tensors))))
+    def keep(self, ctx: Any, tensors: Arrays, outputs: Arrays) -> Arrays:
+        del ctx, outputs
+        return tensors
 
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Arrays:
-        return _directional(lambda *values: _Adjoint.forward(ctx.form, *values), ctx.saved_tensors, tangents[1:])
+    def pull(self, saved: Arrays, cotangents: Arrays) -> Arrays:
+        floating, of_these = of_floating(self, saved, torch.is_floating_point)
+        result: Any = torch.func.vjp(of_these, *floating.values())
+        found = dict(zip(floating, result[1](cotangents), strict=True))
+        return tuple(found.get(k) for k in range(len(saved)))
+
+    def push(self, saved: Arrays, tangents: Arrays) -> Arrays:
+        return _directional(self, saved, tangents)
 
 
-class _WithGradient(torch.autograd.Function):
-    """`function(static, *arrays, need_grad=True)`: a value, a constant, and the gradients of the value.
+class _Value:
+    """`function(static, *arrays, need_grad=...)`: a value, a constant, and the gradients of the value.
 
     The derivative of the gradients is the Hessian, which is symmetric: its products with cotangents are those with
     tangents, and are computed as such, in forward mode, block by block.
     """
 
-    @staticmethod
-    def forward(function: Callable[..., Arrays], static: Any, *arrays: Any) -> Arrays:
-        return function(static, *arrays, need_grad=True)
+    shown: int | None = None
 
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Arrays, output: Arrays) -> None:
-        ctx.function, ctx.static, *arrays = inputs
-        ctx.count = len(arrays)
+    def __init__(self, function: Callable[..., Arrays], static: Any, count: int, need_grad: Any) -> None:
+        self.function, self.static, self.count, self.need_grad = function, static, count, need_grad
+
+    def __call__(self, *arrays: Any) -> Arrays:
+        return self.function(self.static, *arrays, need_grad=self.need_grad)
+
+    def keep(self, ctx: Any, arrays: Arrays, outputs: Arrays) -> Arrays:
         ctx.set_materialize_grads(False)
-        ctx.mark_non_differentiable(output[1])
-        ctx.save_for_backward(*arrays, *output[2:])
-        ctx.save_for_forward(*arrays, *output[2:])
+        ctx.mark_non_differentiable(outputs[1])
+        return (*arrays, *outputs[2:])
 
-    @staticmethod
-    def products(ctx: Any, arrays: Arrays, directions: Sequence[Any]) -> Arrays:
+    def products(self, arrays: Arrays, directions: Sequence[Any]) -> Arrays:
         """The products of the Hessian with vectors, any of which may be None."""
-        with _without_autocast(arrays[0].device.type):
-            return _directional(
-                lambda *values: ctx.function(ctx.static, *values, need_grad=True)[2:], arrays, directions
-            )
+        return _directional(lambda *x: self.function(self.static, *x, need_grad=True)[2:], arrays, directions)
 
-    @staticmethod
-    def backward(ctx: Any, first: Any, constant: Any, *second: Any) -> Arrays:  # pyright: ignore[reportIncompatibleMethodOverride]
-        del constant
-        saved = ctx.saved_tensors
-        gradients = saved[ctx.count :]
-        found: list[Any] = [None] * ctx.count
+    def pull(self, saved: Arrays, cotangents: Arrays) -> Arrays:
+        first, _, *second = cotangents
+        arrays, gradients = saved[: self.count], saved[self.count :]
+        found: list[Any] = [None] * self.count
         if first is not None:
             found[: len(gradients)] = [g if g is None else first * g for g in gradients]
         if any(g is not None for g in second):
-            products = _WithGradient.products(ctx, saved[: ctx.count], second)
+            products = self.products(arrays, second)
             found[: len(products)] = [a if b is None else a + b for a, b in zip(products, found, strict=False)]
-        return (None, None, *found)
+        return tuple(found)
+
+    def push(self, saved: Arrays, tangents: Arrays) -> Arrays:
+        arrays, gradients = saved[: self.count], saved[self.count :]
+        directions = tangents[: len(gradients)]
+        slope: Any = sum((g * t).sum() for g, t in zip(gradients, directions, strict=True) if t is not None)
+        return (slope.reshape(1), None, *self.products(arrays, directions))
+
+
+class _ValueOnce(_Value):
+    """The value and the constant; for torch.compile, which differentiates once, the gradients are no outputs."""
+
+    shown = 2
+
+    def keep(self, ctx: Any, arrays: Arrays, outputs: Arrays) -> Arrays:
+        del arrays
+        ctx.mark_non_differentiable(outputs[1])
+        return outputs[2:]
+
+    def pull(self, saved: Arrays, cotangents: Arrays) -> Arrays:
+        return (*(cotangents[0] * g for g in saved), *(None for _ in range(self.count - len(saved))))
+
+
+class _LinearMap:
+    """`linear(x)`, whose transpose is `linear.transposed()`."""
+
+    shown = None
+
+    def __init__(self, linear: Any) -> None:
+        self.linear = linear
+
+    def __call__(self, x: Any) -> Arrays:
+        return (self.linear(x),)
+
+    def keep(self, ctx: Any, arrays: Arrays, outputs: Arrays) -> Arrays:
+        del ctx, arrays, outputs
+        return ()
+
+    def pull(self, saved: Arrays, cotangents: Arrays) -> Arrays:
+        del saved
+        linear, cotangent = self.linear.transposed(), cotangents[0]
+        # A compiled backward pass is never recorded, nor can it hold a Function.
+        return (linear(cotangent) if torch.compiler.is_dynamo_compiling() else _mapped(linear, cotangent),)
+
+    def push(self, saved: Arrays, tangents: Arrays) -> Arrays:
+        del saved
+        return (_mapped(self.linear.derivative(), tangents[0]),)
+
+
+# The ways of differentiating. The classes are at module level, and take a rule as an argument, because torch.compile
+# cannot follow the making of a class.
+
+
+class _Recorded(torch.autograd.Function):
+    """Reverse mode. Skips functorch's setup_context, about 40 µs a call.
+
+    torch.compile follows this one, but no class with a rule for forward mode or for vmap.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, rule: Any, *arrays: Any) -> Arrays:
+        outputs: Arrays = rule(*arrays)
+        ctx.rule = rule
+        ctx.save_for_backward(*rule.keep(ctx, arrays, outputs))
+        return outputs if rule.shown is None else outputs[: rule.shown]
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Any) -> Arrays:
+        # Saved tensors are read once: checkpointing computes them again for each look, and allows one.
+        return (None, *ctx.rule.pull(ctx.saved_tensors, cotangents))
+
+
+class _Transformed(torch.autograd.Function):
+    """Reverse and forward mode, and vmap, in the transforms of torch.func."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(rule: Any, *arrays: Any) -> Arrays:
+        outputs: Arrays = rule(*arrays)
+        return outputs
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Arrays, output: Arrays) -> None:
+        ctx.rule, *arrays = inputs
+        kept = ctx.rule.keep(ctx, tuple(arrays), output)
+        ctx.save_for_backward(*kept)
+        ctx.save_for_forward(*kept)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Any) -> Arrays:
+        return (None, *ctx.rule.pull(ctx.saved_tensors, cotangents))
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Arrays:
-        saved = ctx.saved_tensors
-        gradients = saved[ctx.count :]
-        own = tangents[2 : 2 + len(gradients)]
-        slope: Any = sum((g * t).sum() for g, t in zip(gradients, own, strict=True) if t is not None)
-        return (slope.reshape(1), None, *_WithGradient.products(ctx, saved[: ctx.count], own))
+        return tuple(ctx.rule.push(ctx.saved_tensors, tangents[1:]))
+
+
+class _EntryByEntry(_Transformed):
+    """The same, with vmap as a loop: one entry of a batch is streamed at a time."""
+
+    generate_vmap_rule = False
 
     @staticmethod
-    def vmap(info: Any, in_dims: Arrays, *inputs: Any) -> tuple[Arrays, Arrays]:
-        function, static, *arrays = inputs
+    def vmap(info: Any, in_dims: Arrays, rule: Any, *arrays: Any) -> tuple[Arrays, Arrays]:
         each = []
         for k in range(info.batch_size):
-            own = (x if d is None else x.select(d, k) for x, d in zip(arrays, in_dims[2:], strict=True))
-            each.append(_WithGradient.apply(function, static, *own))  # type: ignore[no-untyped-call]
+            entry = (x if d is None else x.select(d, k) for x, d in zip(arrays, in_dims[1:], strict=True))
+            each.append(_EntryByEntry.apply(rule, *entry))  # type: ignore[no-untyped-call]
         outputs = tuple(torch.stack(column) for column in zip(*each, strict=True))
         return outputs, (0,) * len(outputs)
 
 
-class _Plainly(torch.autograd.Function):
-    """The same in reverse mode alone, and without torch's bookkeeping for the transforms, which takes its time."""
-
-    @staticmethod
-    def forward(ctx: Any, function: Callable[..., Arrays], static: Any, *arrays: Any) -> Arrays:
-        output = function(static, *arrays, need_grad=tuple(x.requires_grad for x in arrays))
-        _WithGradient.setup_context(ctx, (function, static, *arrays), output)
-        return output
-
-    @staticmethod
-    def backward(ctx: Any, *cotangents: Any) -> Arrays:
-        return _WithGradient.backward(ctx, *cotangents)
-
-
-class _Compiled(torch.autograd.Function):
-    """The same for torch.compile, which differentiates once and in reverse."""
-
-    @staticmethod
-    def forward(ctx: Any, function: Callable[..., Arrays], static: Any, *arrays: Any) -> Arrays:
-        value, constant, *gradients = function(static, *arrays, need_grad=True)
-        ctx.count = len(arrays)
-        ctx.save_for_backward(*gradients)
-        ctx.mark_non_differentiable(constant)
-        return value, constant
-
-    @staticmethod
-    def backward(ctx: Any, first: Any, constant: Any) -> Arrays:  # pyright: ignore[reportIncompatibleMethodOverride]
-        del constant
-        gradients = ctx.saved_tensors
-        return (None, None, *(first * g for g in gradients), *(None for _ in range(ctx.count - len(gradients))))
-
-
-class _Linear(torch.autograd.Function):
-    """`linear(x)`, whose transpose is `linear.transposed()`."""
-
-    @staticmethod
-    def forward(linear: Any, x: Any) -> Any:
-        return linear(x)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Arrays, output: Any) -> None:
-        del output
-        ctx.linear = inputs[0]
-
-    @staticmethod
-    def backward(ctx: Any, cotangent: Any) -> Arrays:  # pyright: ignore[reportIncompatibleMethodOverride]
-        return None, _mapped(ctx.linear.transposed(), cotangent)
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Any:
-        return _mapped(ctx.linear.derivative(), tangents[1])
-
-
-class _LinearPlainly(torch.autograd.Function):
-    """The same in reverse mode alone."""
-
-    @staticmethod
-    def forward(ctx: Any, linear: Any, x: Any) -> Any:
-        ctx.linear = linear
-        return linear(x)
-
-    @staticmethod
-    def backward(ctx: Any, cotangent: Any) -> Arrays:  # pyright: ignore[reportIncompatibleMethodOverride]
-        linear = ctx.linear.transposed()
-        # A compiled backward pass is never recorded, nor can it hold a Function.
-        return None, linear(cotangent) if torch.compiler.is_dynamo_compiling() else _mapped(linear, cotangent)
+def _applied(rule: Any, way: str | None, arrays: Arrays, transformed: Any = _Transformed) -> Arrays:
+    """The outputs of a rule by one of the ways; without one, its function is differentiated, or nothing is."""
+    with _overwritable():
+        if way is None:
+            outputs: Arrays = rule(*arrays)
+        elif way == "transformed":
+            outputs = transformed.apply(rule, *arrays)
+        else:
+            outputs = _Recorded.apply(rule, *(_distinct(arrays) if way == "compiled" else arrays))  # type: ignore[no-untyped-call]
+        return outputs
 
 
 def _mapped(linear: Any, x: Any) -> Any:
-    """A linear map of a tensor, recorded if need be."""
+    """A linear map of a tensor between processes."""
     if not torch.compiler.is_dynamo_compiling() and _in_nested_forward_mode() and _transformed((x,)):
-        # A collective sees the numbers alone. Within a derivative there is another way, which these words ask for.
+        # A collective sees the numbers alone. `_directional` catches this message and falls back to a double vjp.
         message = "Nested forward mode is not supported between ranks; use reverse mode for one of both"
         raise RuntimeError(message)
-    way = _way((x,))
-    if way is None:
-        return linear(x)
-    chosen: Any = _Linear if way == "transformed" else _LinearPlainly
-    return chosen.apply(linear, x)
+    return _applied(_LinearMap(linear), _way((x,)), (x,), _EntryByEntry)[0]
 
 
 def _transformed(arrays: Arrays) -> bool:
@@ -414,9 +381,7 @@ class TorchAdapter(Defaults):
 
     def loss_dtype(self, x: Any, dtype: Any) -> Any:
         # As torch's own losses: under autocast a loss of 16 bits could not show what it changes by.
-        device = x.device.type
-        enabled = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
-        return torch.float32 if enabled else dtype
+        return torch.float32 if _under_autocast(x.device.type) else dtype
 
     def value_and_grad(
         self, fn: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False
@@ -486,33 +451,19 @@ class TorchAdapter(Defaults):
         del exact
 
         def bound(static: Any, *arrays: Any) -> Arrays:
-            way = _way(arrays)
-            chosen: Any = _ClosedFormPlainly
-            if way == "compiled":
-                chosen = _ClosedForm
-            elif way == "transformed":
-                chosen = _ClosedFormForward
-            with _overwritable():
-                if way is None:
-                    return forward(static, *arrays)
-                outputs: Arrays = chosen.apply(_Opaque(forward, backward, static), *_distinct(arrays))
-            return outputs
+            return _applied(_ClosedForm(forward, backward, static, len(arrays)), _way(arrays), arrays)
 
         return bound
 
     def value_and_vjp(self, function: Callable[..., Arrays]) -> Callable[..., tuple[Any, Any]]:
         def bound(static: Any, *arrays: Any) -> tuple[Any, Any]:
             way = _way(arrays)
-            chosen: Any = _Plainly
-            if way == "compiled":
-                chosen, arrays = _Compiled, tuple(_distinct(arrays))
-            elif way == "transformed":
-                chosen = _WithGradient
-            with _overwritable():
-                if way is None:
-                    result: Arrays = function(static, *arrays, need_grad=False)
-                else:
-                    result = chosen.apply(function, static, *arrays)
+            kind: type[_Value] = _ValueOnce if way == "compiled" else _Value
+            need_grad: Any = way is not None
+            if way == "recorded":
+                need_grad = tuple(x.requires_grad for x in arrays)
+            rule = kind(function, static, len(arrays), need_grad)
+            result = _applied(rule, way, arrays, _EntryByEntry)
             return result[0], result[1]
 
         return bound
@@ -557,14 +508,13 @@ class TorchAdapter(Defaults):
             return None
 
     def fill_diagonal(self, x: Any, row: int, column: int, count: int, value: Any) -> Any:
-        several = isinstance(value, torch.Tensor)
         if torch.compiler.is_compiling():  # the compiler's own code for a diagonal warns of its deprecation
-            i, j = (torch.arange(n, device=x.device) for n in x.shape)
-            inside = (i >= row) & (i < row + count)
-            filling = value[:, None] if several else value
-            return torch.where(((i - row)[:, None] == j - column) & inside[:, None], filling, x)
+            return super().fill_diagonal(x, row, column, count, value)
         diagonal = (x[row : row + count] if row or count < x.shape[0] else x).diagonal(column)[:count]
-        diagonal.copy_(value[row : row + count]) if several else diagonal.fill_(value)
+        if isinstance(value, torch.Tensor):
+            diagonal.copy_(value[row : row + count])
+        else:
+            diagonal.fill_(value)
         return x
 
     def scan(
@@ -593,6 +543,4 @@ class TorchAdapter(Defaults):
         return carry, tuple(torch.cat(column) for column in zip(*parts, strict=True)) if parts else found
 
 
-def adapter(namespace_of: Callable[[Any], Any]) -> TorchAdapter:
-    """The adapter for torch tensors."""
-    return TorchAdapter(namespace_of)
+adapter = TorchAdapter

@@ -1,4 +1,4 @@
-"""What the core knows of an array, a namespace and an adapter."""
+"""Interfaces of arrays, namespaces and adapters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Namespace: TypeAlias = Any
 
 
 class Differentiation(Protocol):
-    """What an array library must bring: a name, and a way to differentiate."""
+    """The required part of an adapter: a name and the ways to differentiate."""
 
     name: str
 
@@ -46,7 +46,7 @@ class Differentiation(Protocol):
         ...
 
     def value_and_vjp(self, function: Callable[..., tuple[Array, ...]]) -> Callable[..., tuple[Array, Array]]:
-        """Bind a function of which the forward pass also computes the gradient.
+        """Bind a function whose forward pass also computes the gradient.
 
         ``function(static, *arrays, need_grad=...)`` returns ``(value, constant, *gradients)``: an array of one entry,
         one that is constant to differentiation, and, if `need_grad`, the gradients of the value with respect to the
@@ -60,7 +60,7 @@ class Differentiation(Protocol):
 
 @runtime_checkable
 class Adapter(Differentiation, Protocol):
-    """What the package asks of an array library: a way to differentiate, how it computes, and facts for the listing.
+    """The interface of an array library: differentiation, values, kernels, processes, and facts for the listing.
 
     See Also
     --------
@@ -69,15 +69,6 @@ class Adapter(Differentiation, Protocol):
     """
 
     version: str
-
-    @property
-    def mode(self) -> str:
-        """How blocks are visited just now.
-
-        ``"eager"``: one by one, their numbers known; ``"traced"``: a step is traced once for all blocks; ``"whole"``:
-        all at once, since a compiler traces everything and lengths may be symbols.
-        """
-        ...
 
     @property
     def devices(self) -> Sequence[str]:
@@ -89,12 +80,61 @@ class Adapter(Differentiation, Protocol):
         """Names of the real floating-point dtypes that the losses accept."""
         ...
 
+    # Values: what is known of the numbers in an array when a loss is called.
+
+    @property
+    def mode(self) -> str:
+        """The way in which blocks are visited at present.
+
+        - ``"eager"``: one by one; the number of each block is a Python number.
+        - ``"traced"``: a step is traced once for all blocks; their numbers are arrays.
+        - ``"whole"``: all at once; the program is exported, and lengths may be symbols.
+        - ``"compiled"``: a compiler traces the program, one block after another, for lengths that may be symbols.
+        """
+        ...
+
+    def check(self, x: Array) -> None:
+        """Raise a TypeError that says why, if `x` is of a kind that cannot be computed with."""
+        ...
+
+    def needs_gradient(self, x: Array) -> bool:
+        """Return whether a derivative with respect to something passes through `x`, where that can be told."""
+        ...
+
+    def concrete_value(self, x: Array) -> float | None:
+        """Return the number in an array of one entry; None if it is traced, or on another device than the CPU."""
+        ...
+
+    def concrete_values(self, x: Array) -> Sequence[float] | None:
+        """Return the numbers in a 1-D array likewise."""
+        ...
+
+    # Kernels: operations that libraries compute in different ways.
+
     def full_precision(self, x: Array) -> AbstractContextManager[Any]:
         """Return a context in which products of arrays like `x` are not rounded to fewer bits than they have."""
         ...
 
     def loss_dtype(self, x: Array, dtype: Any) -> Any:
         """Return the dtype of a loss of 16-bit arrays like `x`: `dtype`, or what a context such as autocast asks."""
+        ...
+
+    def exponential(self, x: Array) -> tuple[Callable[[Array], Array], bool]:
+        """Return the fastest exponential that is exact for arrays like `x`, and whether it is that of 2 rather than e.
+
+        It may overwrite its argument.
+        """
+        ...
+
+    def sum_along(self, x: Array, axis: int) -> Array:
+        """Return the sums of a matrix along its axis 0 or 1, in the fastest way that is as exact as any."""
+        ...
+
+    def fill_diagonal(self, x: Array, row: int, column: int, count: int, value: float | Array) -> Array:
+        """Return a matrix with `value` at (row, column), (row + 1, column + 1), and so on; `x` may be overwritten.
+
+        The value is a number, or an array of one number for each row of the matrix.
+        """
         ...
 
     def has_half_products(self, x: Array) -> bool:
@@ -120,51 +160,6 @@ class Adapter(Differentiation, Protocol):
         """
         ...
 
-    def exponential(self, x: Array) -> tuple[Callable[[Array], Array], bool]:
-        """Return the fastest exponential that is exact for arrays like `x`, and whether it is that of 2 rather than e.
-
-        It may overwrite its argument.
-        """
-        ...
-
-    def sum_along(self, x: Array, axis: int) -> Array:
-        """Return the sums of a matrix along its axis 0 or 1, in the fastest way that is as exact as any."""
-        ...
-
-    def concrete_value(self, x: Array) -> float | None:
-        """Return the number in an array of one entry if it is at hand, or None where it is traced or far away."""
-        ...
-
-    def concrete_values(self, x: Array) -> Sequence[float] | None:
-        """Return the numbers in a 1-D array likewise."""
-        ...
-
-    def fill_diagonal(self, x: Array, row: int, column: int, count: int, value: float | Array) -> Array:
-        """Return a matrix with `value` at (row, column), (row + 1, column + 1), and so on; `x` may be overwritten.
-
-        The value is a number, or an array of one number for each row of the matrix.
-        """
-        ...
-
-    def check(self, x: Array) -> None:
-        """Raise a TypeError that says why, if `x` is of a kind that cannot be computed with."""
-        ...
-
-    def needs_gradient(self, x: Array) -> bool:
-        """Return whether a derivative with respect to something passes through `x`, where that can be told."""
-        ...
-
-    def linear_map(self, linear: Any, x: Array) -> Array:
-        """Return ``linear(x)``, of a map between processes, which is no array code.
-
-        Tangents go through ``linear.derivative()``, and cotangents back through ``linear.transposed()``.
-        """
-        ...
-
-    def communicator(self, group: Any) -> Any:
-        """Return the `Communicator` of a group of the library's own processes, or None if this is none."""
-        ...
-
     def scan(
         self,
         step: Callable[[tuple[Array, ...], tuple[Array, ...], Any], tuple[tuple[Array, ...], tuple[Array, ...]]],
@@ -177,5 +172,18 @@ class Adapter(Differentiation, Protocol):
         `start` is the number of a block's first row: a Python number where the mode is not ``"traced"``. Where it is
         ``"eager"``, the bounds of all blocks may be given instead of their length. Return the last carry, and the
         concatenated outputs of the steps.
+        """
+        ...
+
+    # Processes: losses of a batch on several ranks.
+
+    def communicator(self, group: Any) -> Any:
+        """Return the `Communicator` of a group of the library's own processes, or None if this is none."""
+        ...
+
+    def linear_map(self, linear: Any, x: Array) -> Array:
+        """Return ``linear(x)`` for a linear map between processes.
+
+        Tangents go through ``linear.derivative()``, and cotangents back through ``linear.transposed()``.
         """
         ...
