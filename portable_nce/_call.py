@@ -17,6 +17,7 @@ from ._core.checks import (
     check_mask,
     check_number,
     check_precision,
+    check_rows,
     check_shape,
     common_dtype,
     is_half,
@@ -27,7 +28,7 @@ from ._core.checks import (
     temperature_of,
 )
 from ._core.namespace import device_of, enter, is_array, is_number, lift_to_tape, namespace_of
-from ._core.numerics import largest_entry, reciprocal, rows_where, upcast, zeros
+from ._core.numerics import largest_entry, nan_of, reciprocal, rows_where, upcast, zeros
 from ._core.protocol import Array, Namespace
 from ._core.ranks import Notes, Ranks, Shards, agree, finished, told_to_others
 from ._core.reduction import REDUCTIONS, Reduction
@@ -44,7 +45,7 @@ from .objectives import resolve as resolve_objective
 from .objectives.hard import HardNegatives
 from .objectives.relic import Relic
 from .objectives.triplet import Triplet
-from .pairings import Pairing, diagonal, half, two_views
+from .pairings import Pairing, candidates, diagonal, half, two_views
 from .similarities import (
     AnySimilarity,
     Operands,
@@ -53,6 +54,7 @@ from .similarities import (
     normalized_here,
     number_of_flags,
     numbers_of_columns,
+    operands,
     scaled_columns,
     takes_tokens,
     with_numbers,
@@ -60,14 +62,23 @@ from .similarities import (
 from .similarities import resolve as resolve_similarity
 
 __all__ = [
+    "PAIRED",
+    "Embedding",
+    "Entered",
+    "Layout",
+    "Options",
     "accumulated",
     "add",
     "check_hardness",
     "contrast",
     "contrast_embeddings",
     "contrast_scores",
+    "enter_embeddings",
     "finish",
     "has_own_column",
+    "nearest",
+    "pair_scores",
+    "result_dtype",
     "same_width",
     "scale_of",
     "shards_of_rows",
@@ -182,154 +193,161 @@ def contrast(
         raise TypeError(message)
     return contrast_embeddings(
         {"x": x} if y is None else {"x": x, "y": y},
-        objective=resolve_objective(objective),
-        pairing=pairing,
-        similarity=similarity,
-        temperature=temperature,
-        symmetric=symmetric,
-        mask=mask,
-        weights=weights,
-        reduction=reduction,
-        hardness=hardness,
-        block_size=block_size,
-        precision=precision,
-        across=across,
+        resolve_objective(objective),
+        pairing,
+        Options(temperature, similarity, mask, weights, reduction, block_size, precision, across, symmetric, hardness),
     )
 
 
-_NONE: Any = object()  # where None is what the caller was given
+class Options(NamedTuple):
+    """Options that the losses share, in the order of their signatures.
+
+    `scaled_by` is the name under which the temperature was given: a logit scale is its inverse.
+    """
+
+    temperature: Any
+    similarity: AnySimilarity
+    mask: Array | None
+    weights: Array | None
+    reduction: ReductionName
+    block_size: BlockSize
+    precision: Precision | None
+    across: Ranks | None
+    symmetric: bool = False
+    hardness: float = 0.0
+    scaled_by: str = "temperature"
+
+
+class Embedding(NamedTuple):
+    """Embeddings in the dtype to compute in, and the dtypes of the arrays that they were joined from.
+
+    `multiplied_in`: 16-bit dtype of the operands, if the embeddings are a product of these.
+    """
+
+    array: Array
+    dtypes: tuple[Any, ...]
+    multiplied_in: Any = None
+
+    def joined(self, *others: Embedding) -> Embedding:
+        """These embeddings and the rows of others below them."""
+        arrays, dtypes = zip(*(embedding[:2] for embedding in (self, *others)), strict=True)
+        return Embedding(namespace_of(*arrays).concat([*arrays], axis=0), sum(dtypes, ()))
+
+
+class Layout(NamedTuple):
+    """How the columns of a loss relate to its rows, and to the columns of other ranks.
+
+    Attributes
+    ----------
+    paired : bool
+        Whether there must be as many columns as rows.
+    replicated : bool
+        Whether the columns are the same on all ranks. If the pairing has extra columns, whether these are.
+    joined : int
+        Number of arrays that the columns are joined from, each with a row for each row. Each is gathered by itself.
+    views : int
+        Number of rows of each sample, which may share a temperature.
+    opposite : tuple of Embedding, optional
+        Rows and columns of RELIC's second distribution, where that is not of the transposed scores.
+    agreed_on : dict, optional
+        What ranks must agree on besides the arguments of the loss.
+    """
+
+    paired: bool = False
+    replicated: bool = False
+    joined: int = 1
+    views: int = 1
+    opposite: tuple[Embedding, Embedding] | None = None
+    agreed_on: dict[str, Any] | None = None
+
+
+ANY = Layout()
+PAIRED = Layout(paired=True)
 
 
 def contrast_embeddings(
-    embeddings: dict[str, Array],
-    *,
-    dtype: Any = None,
+    embeddings: dict[str, Any],
     objective: AnyObjective | Callable[[dict[str, Any]], AnyObjective],
     pairing: Pairing,
-    similarity: AnySimilarity,
-    temperature: Any = None,
-    scale: Any = _NONE,
-    further: dict[str, Any] | None = None,
+    options: Options,
+    layout: Layout = ANY,
+    *,
+    dtype: Any = None,
+    parameters: dict[str, Any] | None = None,
     factor: Callable[[dict[str, Any]], Any] | None = None,
-    symmetric: bool = False,
-    mask: Array | None,
-    weights: Array | None,
-    reduction: ReductionName,
-    hardness: float = 0.0,
-    block_size: BlockSize,
-    precision: Precision | None,
-    across: Ranks | None,
-    dtypes: tuple[Any, ...] = (),
-    multiplied_in: Any = None,
-    replicated: bool = False,
-    agreed_on: dict[str, Any] | None = None,
-    opposite: tuple[Array, Array] | None = None,
-    joined: int = 1,
-    views: int = 1,
 ) -> Array:
     """The loss of two named arrays of embeddings, or of one with itself: checked, computed and finished.
 
-    Three are rows, their positives and the columns beyond, of the pairing of a queue. The objective may be a function
-    of the temperature (or scale) and of the `further` numbers or arrays of one entry, by name; so is the `factor` of
-    the loss. The result has the dtype of the embeddings, or `dtype`.
-
-    `dtypes` are those of the embeddings before they were widened, if they were. Between ranks they travel in these;
-    columns that are `replicated`, the same on all ranks, do not; where a pairing has further columns, that is said of
-    these alone. What ranks must agree on beside the arguments of the loss is `agreed_on`.
-    `multiplied_in` is a dtype of 16 bits, if rows of more bits are computed of embeddings that have no more.
-
-    `opposite`: the rows and columns of RELIC's second distribution, in the dtype to compute in, where that is not of
-    the transposed scores. `joined`: how many arrays, each with a row for each row, the columns are made of; of all
-    ranks, each comes in turn. `views`: how many rows each sample has, which may share a temperature.
+    Arrays that have been upcast are given as `Embedding`.
+    Three arrays are rows, their positives, and the extra columns of a queue. The objective may be a function of the
+    temperature (or logit scale) and of `parameters`, which are numbers or arrays of one entry; so may be the `factor`
+    of the loss. The result has the dtype of the arrays, or `dtype`.
     """
-    check_choice("reduction", reduction, REDUCTIONS)
-    symmetric = check_bool("symmetric", symmetric)
-    block_size = check_block_size(block_size)
-    check_precision(precision)
-    chosen = resolve_similarity(similarity)
-    factor_name = "temperature" if scale is _NONE else "logit_scale"
-    options = {factor_name: temperature if scale is _NONE else scale, **(further or {})}
-    spread = across is not None and (pairing.further or not replicated)
-    given = _checked(
-        embeddings,
-        options,
-        pairing,
-        mask,
-        weights,
-        dtypes=dtypes,
-        across=across,
-        spread=spread,
-        replicated=replicated,
-        views=views,
-    )
-    # Of embeddings that a loss has widened, and may have joined, it is not said which are rows.
-    apart = not dtypes or multiplied_in is not None
-    sides = (given.dtypes[:1], given.dtypes[1:]) if apart and len(given.dtypes) > 1 else (given.dtypes, given.dtypes)
-    given = given._replace(exact_in=Exact(*sides, multiplied_in), sent_as=_sent_as(given, pairing, len(embeddings)))
-    xp, x = given.xp, given.x
-    _check_similarity(similarity, chosen, given, spread=spread, symmetric=symmetric, block_size=block_size)
+    check_choice("reduction", options.reduction, REDUCTIONS)
+    symmetric = check_bool("symmetric", options.symmetric)
+    block_size = check_block_size(options.block_size)
+    check_precision(options.precision)
+    chosen = resolve_similarity(options.similarity)
+    given = _checked(embeddings, pairing, options, layout, parameters or {})
+    xp, x, across = given.xp, given.x, options.across
+    _check_similarity(chosen, given, symmetric=symmetric, block_size=block_size)
 
     make: Any = (lambda _: objective) if isinstance(objective, _OBJECTIVES) else objective
-    made = make(given.options)
-    hardness = check_hardness(hardness, made)
+    made = make(given.parameters)
+    hardness = check_hardness(options.hardness, made)
     shards = None
     if across is not None:
         # Which sums are exchanged depends on whether rows are coupled.
         coupled = across.check and isinstance(made, Objective) and couples_rows(made, x, in_one_block=False)
-        noted = {"pairing": pairing, "coupling of rows": coupled, **(agreed_on or {})}  # a full queue has no flags
-        shards = _agreed(across, given, noted, further=pairing.further, replicated=replicated)
+        noted = {"pairing": pairing, "coupling of rows": coupled, **(layout.agreed_on or {})}  # a full queue: no flags
+        shards = _agreed(across, given, noted, extra_columns=pairing.further)
         if pairing.further:
-            given, chosen, opposite = _with_further(shards, given, chosen, opposite, replicated=replicated)
-            shards, replicated = replace(shards, columns=shards.rows), False
-    given = _with_agreed_options(given, shards)
-    options, by_rows = given.options, given.by_rows
-    made = make(options)
+            given, chosen = _with_extra_columns(shards, given, chosen)
+            shards = replace(shards, columns=shards.rows)
+    given = _with_agreed_parameters(given, shards)
+    parameters, by_rows = given.parameters, given.by_rows
+    made = make(parameters)
     if across is not None:
         _check_objective_across(objective, made, by_rows=by_rows, symmetric=symmetric)
     with adapter_of(x).full_precision(x):
-        factor_of_scores = scale_of(xp, options[factor_name], x) if scale is _NONE else options[factor_name]
-        bounded = chosen.unit and not hardness and _is_small(factor_of_scores, x, alone=shards is None)
+        scale = parameters[options.scaled_by]
+        if options.scaled_by == "temperature":
+            scale = scale_of(xp, scale, x)
         matrix = _matrix(
             given,
             made,
             chosen,
             pairing,
-            scale=factor_of_scores,
-            replicated=replicated,
-            symmetric=reduction if symmetric else None,
+            scale,
             shards=shards,
-            bounded=bounded,
+            bounded=chosen.unit and not hardness and _is_small(scale, x, alone=shards is None),
             block_size=block_size,
-            precision=precision,
-            sharpness=sharpness_of(hardness, factor_of_scores, x),
-            opposite=opposite,
-            joined=joined,
+            precision=options.precision,
+            sharpness=sharpness_of(hardness, scale, x),
         )
         # With a temperature of each row, the scores of rows with themselves are not symmetric.
         alone = len(embeddings) == 1 and not by_rows
         matrix = replace(matrix, self_contrast=alone, indices_checked=given.pairs.checked)
         if chosen.pullback is None:
             matrix = matrix.dense()
-        multiplier = None if factor is None else factor(options)
+        multiplier = None if factor is None else factor(parameters)
         # Before the ranks add up, as each differentiates its part.
-        early = by_rows or (shards is not None and reduction != "none")
-        parts = Reduction(reduction, given.weights, shards)
+        early = by_rows or (shards is not None and options.reduction != "none")
+        parts = Reduction(options.reduction, given.weights, shards)
         if early:
             parts = parts._replace(factors=multiplier) if by_rows else parts._replace(factor=multiplier)
         result = evaluate(made, matrix, parts, symmetric=symmetric)
     if multiplier is not None and not early:
         result = result * multiplier
     finished(across)
-    return finish(xp, result, given.dtype if dtype is None else dtype, reduction)
+    return finish(xp, result, given.dtype if dtype is None else dtype, options.reduction)
 
 
-def _check_similarity(
-    similarity: Any, chosen: Similarity, given: _Given, *, spread: bool, symmetric: bool, block_size: BlockSize
-) -> None:
+def _check_similarity(chosen: Similarity, given: _Given, *, symmetric: bool, block_size: BlockSize) -> None:
     """The similarity must fit the embeddings and the execution."""
     n_rows, n_columns = given.x.shape[0], given.y.shape[0]
-    same_width(similarity, given.names[0], given.x, given.names[1], given.y)
-    for name, numbers in numbers_of_columns(chosen) if spread else ():
+    same_width(given.options.similarity, given.names[0], given.x, given.names[1], given.y)
+    for name, numbers in numbers_of_columns(chosen) if given.pairs.sharded else ():
         if given.keys:
             message = f"similarity: expected one without {name} of columns beside negative_keys of other ranks"
             raise ValueError(message)
@@ -389,8 +407,8 @@ _OBJECTIVES = (Objective, Pairwise, HardNegatives, Relic, Triplet)
 class _Given(NamedTuple):
     """The arguments of a loss of embeddings, checked, and in the dtype to compute in.
 
-    `keys` are the positives of a queue if they are apart from it; `dtype` is that of the result, and `dtypes` those
-    that rows, keys and columns had; `sent_as` are those in which rows and columns are exact.
+    `keys` are the positives of a queue if they are apart from it. `dtype` is that of the result, and `dtypes` are those
+    that the arrays of the rows, keys and columns had.
     """
 
     xp: Namespace
@@ -398,148 +416,149 @@ class _Given(NamedTuple):
     x: Array
     keys: list[Array]
     y: Array
-    options: dict[str, Any]
+    parameters: dict[str, Any]
     mask: Array | None
     weights: Array | None
     pairs: _Pairs
+    options: Options
+    layout: Layout
     dtype: Any
-    dtypes: tuple[Any, ...]
-    exact_in: Exact = Exact((), ())
-    sent_as: tuple[Any, Any] = (None, None)
+    dtypes: list[tuple[Any, ...]]
+    multiplied_in: Any
 
     @property
     def by_rows(self) -> bool:
         """Whether each row has a temperature."""
-        return is_by_rows(self.options.get("temperature"))
+        return is_by_rows(self.parameters.get("temperature"))
+
+    @property
+    def exact_in(self) -> Exact:
+        """The dtypes in which rows and columns are exact."""
+        columns = self.dtypes[1:] or self.dtypes
+        return Exact(self.dtypes[0], tuple(dtype for dtypes in columns for dtype in dtypes), self.multiplied_in)
+
+    def sent_as(self, *, extra_columns: bool) -> tuple[Any, Any]:
+        """The dtypes in which rows and columns travel: their own, or one that holds all of the arrays joined."""
+        columns = self.dtypes[-1][:-1] if extra_columns and len(self.dtypes) > 1 else self.dtypes[-1]
+        rows, columns = (d[0] if len(set(d)) == 1 else self.x.dtype for d in (self.dtypes[0], columns))
+        return rows, columns
 
 
 def _checked(
-    embeddings: dict[str, Array],
-    options: dict[str, Any],
+    embeddings: dict[str, Any],
     pairing: Pairing,
-    mask: Array | None,
-    weights: Array | None,
-    *,
-    dtypes: tuple[Any, ...],
-    across: Ranks | None,
-    spread: bool,
-    replicated: bool,
-    views: int,
+    options: Options,
+    layout: Layout,
+    parameters: dict[str, Any],
 ) -> _Given:
     names = (next(iter(embeddings)), next(reversed(embeddings)))
-    arrays = {name: value for name, value in options.items() if is_array(value) and not is_number(value)}
-    xp, (*entered, mask, weights) = enter(**embeddings, **arrays, mask=mask, weights=weights)
+    parameters = {options.scaled_by: options.temperature, **parameters}
+    arrays = {name: value for name, value in parameters.items() if is_array(value) and not is_number(value)}
+    bare = {name: x.array if isinstance(x, Embedding) else x for name, x in embeddings.items()}
+    xp, (*entered, mask, weights) = enter(**bare, **arrays, mask=options.mask, weights=options.weights)
     x, y = entered[0], entered[len(embeddings) - 1]
     keys = entered[1 : len(embeddings) - 1]
-    options = {**options, **dict(zip(arrays, entered[len(embeddings) :], strict=True))}
+    parameters |= dict(zip(arrays, entered[len(embeddings) :], strict=True))
     check_floating(xp, **dict(zip(embeddings, entered, strict=False)))
     for z in (x, y):
         adapter_of(z).check(z)
     n_rows, _ = shape_of(names[0], x, "(N, D)")
+    if layout.paired:
+        check_rows(names[1], y, x)
     n_columns, _ = shape_of(names[1], y, "(K, D)")
     shape = (n_rows, n_columns + n_rows * len(keys))
-    here = n_rows if keys else n_columns - n_rows if replicated and pairing.further else 0
-    pairs = _check_pairs(pairing, mask, names, x, shape, across=spread, here=here)
-    dtype, dtypes = common_dtype(xp, x, *keys, y), dtypes or (x.dtype, *(z.dtype for z in (*keys, y)))
+    here = n_rows if keys else n_columns - n_rows if layout.replicated and pairing.further else 0
+    sharded = options.across is not None and (pairing.further or not layout.replicated)
+    pairs = _check_pairs(pairing, mask, names, x, shape, across=sharded, here=here)
+    dtype = common_dtype(xp, x, *keys, y)
+    dtypes, multiplied_in = [], None
+    for z, own in zip(embeddings.values(), entered, strict=False):
+        if isinstance(z, Embedding):
+            dtypes.append(z.dtypes)
+            multiplied_in = multiplied_in if z.multiplied_in is None else z.multiplied_in
+        else:
+            dtypes.append((own.dtype,))
     x = upcast(xp, x)
     y = x if len(embeddings) == 1 else upcast(xp, y)  # once: a 16-bit gradient is rounded once
     keys = [upcast(xp, key) for key in keys]
-    for name, value in options.items():
+    for name, value in parameters.items():
         if name == "temperature":
-            options[name] = temperature_of(xp, value, n_rows, x, views=views, shared=across is not None)
+            shared = options.across is not None
+            parameters[name] = temperature_of(xp, value, n_rows, x, views=layout.views, shared=shared)
         else:
-            options[name] = (positive_scalar if name == "logit_scale" else scalar)(xp, name, value, x)
+            parameters[name] = (positive_scalar if name == "logit_scale" else scalar)(xp, name, value, x)
     weights = row_weights(xp, weights, n_rows, x)
-    return _Given(xp, names, x, keys, y, options, mask, weights, pairs, dtype, dtypes)
+    return _Given(
+        xp, names, x, keys, y, parameters, mask, weights, pairs, options, layout, dtype, dtypes, multiplied_in
+    )
 
 
-def _with_agreed_options(given: _Given, shards: Shards | None) -> _Given:
-    """The options as the ranks agreed on them, and the temperature of a sample for each of its views."""
-    options, rows = given.options, given.x.shape[0]
+def _with_agreed_parameters(given: _Given, shards: Shards | None) -> _Given:
+    """The parameters as the ranks agreed on them, and the temperature of a sample for each of its views."""
+    parameters, rows = given.parameters, given.x.shape[0]
     if shards is not None:
-        options = {name: shards.shared(value) for name, value in options.items()}
-    temperature: Any = options.get("temperature")
+        parameters = {name: shards.shared(value) for name, value in parameters.items()}
+    temperature: Any = parameters.get("temperature")
     if is_by_rows(temperature) and temperature.shape[0] < rows:
         copies = [temperature] * (rows // temperature.shape[0])
-        options = {**options, "temperature": namespace_of(temperature).concat(copies, axis=0)}
-    return given._replace(options=options)
+        parameters = {**parameters, "temperature": namespace_of(temperature).concat(copies, axis=0)}
+    return given if parameters is given.parameters else given._replace(parameters=parameters)
 
 
-def _sent_as(given: _Given, pairing: Pairing, arrays: int) -> tuple[Any, Any]:
-    """The dtypes in which rows and columns travel: their own; of arrays that were joined, one that holds all."""
-    dtypes = given.dtypes[:-1] if pairing.further else given.dtypes
-    if (len(dtypes) == arrays and not pairing.further) or len(set(dtypes)) == 1:
-        return dtypes[0], dtypes[-1]
-    return given.x.dtype, given.x.dtype
-
-
-def _with_further(
-    shards: Shards,
-    given: _Given,
-    similarity: Similarity,
-    opposite: tuple[Array, Array] | None,
-    *,
-    replicated: bool,
-) -> tuple[_Given, Similarity, tuple[Array, Array] | None]:
+def _with_extra_columns(shards: Shards, given: _Given, similarity: Similarity) -> tuple[_Given, Similarity]:
     """The columns with those beyond the rows' own of all ranks, in their order."""
-    if replicated:
-        return given, similarity, opposite
-    n_rows = given.x.shape[0]
-    further = tuple(columns - rows for rows, columns in zip(shards.rows, shards.columns, strict=True))
-    apart = replace(shards, columns=further)
+    if given.layout.replicated:
+        return given._replace(layout=given.layout._replace(replicated=False)), similarity
+    n_rows, opposite = given.x.shape[0], given.layout.opposite
+    extra = tuple(columns - rows for rows, columns in zip(shards.rows, shards.columns, strict=True))
+    of_extra = replace(shards, columns=extra)
 
     def of_all(x: Array, sent_as: Any = None) -> Array:
-        return apart.gather(x[n_rows:, ...], sent_as=sent_as, of_columns=True, own_first=False)
+        return of_extra.gather(x[n_rows:, ...], sent_as=sent_as, of_columns=True, own_first=False)
 
     def joined(x: Array, beyond: Array) -> Array:
         return namespace_of(x, beyond).concat([x[:n_rows, ...], beyond], axis=0)
 
-    keys = of_all(given.y, given.dtypes[-1])
+    keys = of_all(given.y, given.dtypes[-1][-1])
     similarity = with_numbers(similarity, lambda numbers: joined(numbers, of_all(numbers)))
     if opposite is not None:
-        opposite = (opposite[0], joined(opposite[1], keys))
-    return given._replace(y=joined(given.y, keys)), similarity, opposite
+        rows, columns = opposite
+        layout = given.layout._replace(opposite=(rows, columns._replace(array=joined(columns.array, keys))))
+        given = given._replace(layout=layout)
+    return given._replace(y=joined(given.y, keys)), similarity
 
 
-def _agreed(across: Ranks, given: _Given, options: dict[str, Any], *, further: bool, replicated: bool) -> Shards:
+def _agreed(across: Ranks, given: _Given, noted: dict[str, Any], *, extra_columns: bool) -> Shards:
     """How the rows and columns of a batch lie on the ranks."""
     n_rows, (n_columns, width) = given.x.shape[0], given.y.shape
-    options = {"features": width, **options}
-    if replicated:
-        options[f"rows of {given.names[1]}"] = n_columns - n_rows if further else n_columns
-        n_columns = n_rows if further else n_columns
-    temperature, (_, whole, largest) = given.options.get("temperature"), given.pairs
-    return agree(across, Notes(n_rows, n_columns, options, temperature, whole, largest), given.x)
+    noted = {"features": width, **noted}
+    if given.layout.replicated:
+        noted[f"rows of {given.names[1]}"] = n_columns - n_rows if extra_columns else n_columns
+        n_columns = n_rows if extra_columns else n_columns
+    temperature, pairs = given.parameters.get("temperature"), given.pairs
+    return agree(across, Notes(n_rows, n_columns, noted, temperature, pairs.whole, pairs.largest), given.x)
 
 
 def _matrix(
-    given: _Given,
-    objective: AnyObjective,
-    similarity: Similarity,
-    pairing: Pairing,
-    *,
-    scale: Any,
-    replicated: bool,
-    symmetric: str | None,
-    opposite: tuple[Array, Array] | None,
-    **options: Any,
+    given: _Given, objective: AnyObjective, similarity: Similarity, pairing: Pairing, scale: Any, **options: Any
 ) -> ScoreMatrix:
-    """The matrix of the rows of this process, and of all columns; `symmetric`: how a loss of both sides is reduced.
+    """The matrix of the rows of this process, and of all columns.
 
     With a temperature of each row, that of row i is also that of column i, where this is compared with all rows.
     """
+    opposite, symmetric = given.layout.opposite, given.options.symmetric
+    both = isinstance(objective, Relic) and opposite is None
 
     def make(similarity: Similarity, scale: Any, given: _Given = given, *, turns: bool = False) -> ScoreMatrix:
-        both = isinstance(objective, Relic) and opposite is None
-        further = {"replicated": replicated, "symmetric": symmetric, "turns": turns, "both": both, **options}
-        return _matrix_of(given, objective, similarity, pairing, scale=scale, **further)
+        return _matrix_of(given, objective, similarity, pairing, scale, turns=turns, both=both, **options)
 
     if opposite is not None:
         rows, columns = opposite
-        return replace(make(similarity, scale), turned=make(similarity, scale, given._replace(x=rows, y=columns)))
-    if not given.by_rows or (symmetric is None and not isinstance(objective, Relic)):
+        turned = given._replace(x=rows.array, y=columns.array, dtypes=[rows.dtypes, columns.dtypes])
+        return replace(make(similarity, scale), turned=make(similarity, scale, turned))
+    if not given.by_rows or not (symmetric or isinstance(objective, Relic)):
         return make(similarity, scale)
-    of_columns = make(scaled_columns(similarity, scale[:, 0]), 1.0, turns=symmetric is not None)
+    of_columns = make(scaled_columns(similarity, scale[:, 0]), 1.0, turns=symmetric)
     return replace(make(similarity, scale), turned=of_columns.transposed())
 
 
@@ -548,38 +567,37 @@ def _matrix_of(
     objective: AnyObjective,
     similarity: Similarity,
     pairing: Pairing,
-    *,
     scale: Any,
-    replicated: bool,
-    symmetric: str | None,
+    *,
     turns: bool,
     both: bool,
-    joined: int,
     **options: Any,
 ) -> ScoreMatrix:
     """The matrix of the rows of this process; of ranks, with its transpose if it `turns` or a loss needs that."""
-    shards, x, y, mask = options["shards"], given.x, given.y, given.mask
-    sent, exact_in = given.sent_as, given.exact_in
-    if shards is not None and given.keys and not replicated:
-        given = given._replace(y=shards.gather(y, sent_as=sent[1], of_columns=True, own_first=False))
+    shards, replicated, x, y, mask = options["shards"], given.layout.replicated, given.x, given.y, given.mask
     if shards is None or given.keys or replicated:
-        return _own_matrix(given, similarity, pairing, scale, both=both, exact_in=exact_in, **options)
-    if mask is None and not any(map(is_half, sent)):
+        if shards is not None and not replicated:
+            sent_as = given.dtypes[-1][-1]
+            given = given._replace(y=shards.gather(y, sent_as=sent_as, of_columns=True, own_first=False))
+        return _own_matrix(given, similarity, pairing, scale, both=both, **options)
+    sent_as = given.sent_as(extra_columns=pairing.further)
+    if mask is None and not any(map(is_half, sent_as)):
         similarity, x, y = normalized_here(similarity, x, y)
-    if symmetric is not None:
+    if given.options.symmetric:
+        reduction = given.options.reduction
         turns = turns or options["sharpness"] is not None
-        turns = turns or not sums_both_sides(objective, similarity, pairing, mask, x, reduction=symmetric)
+        turns = turns or not sums_both_sides(objective, similarity, pairing, mask, x, reduction=reduction)
     return matrix_of_part(
         (x, y),
         similarity,
         pairing,
         mask,
         scale=scale,
-        sent_as=sent,
-        exact_in=exact_in,
+        sent_as=sent_as,
+        exact_in=given.exact_in,
         both=both,
         turns=turns,
-        joined=joined,
+        joined=given.layout.joined,
         **options,
     )
 
@@ -591,7 +609,6 @@ def _own_matrix(
     scale: Any,
     *,
     both: bool,
-    exact_in: Exact,
     precision: Precision | None,
     **options: Any,
 ) -> ScoreMatrix:
@@ -603,7 +620,7 @@ def _own_matrix(
     rows, columns, partners, squarable = _operands(similarity, x, keys, y, scale)
     if keys and not partners:
         y = xp.concat([*keys, y], axis=0)
-    halves = halves_of_matrix(similarity, (x, y), (rows, columns), exact_in, precision, scale=scale)
+    halves = halves_of_matrix(similarity, (x, y), (rows, columns), given.exact_in, precision, scale=scale)
     squarable = squarable or options["bounded"]
     return ScoreMatrix(
         similarity, rows, columns, pairing, mask, squarable=squarable, partners=partners, halves=halves, **options
@@ -705,6 +722,109 @@ def contrast_scores(
     return finish(xp, result, dtype, reduction)
 
 
+class Entered(NamedTuple):
+    """The arguments of a loss that computes with its embeddings: of one library and device, checked, and upcast.
+
+    `others` are the other arrays and numbers by name; `dtype` is that of the result.
+    """
+
+    xp: Namespace
+    embeddings: dict[str, Embedding]
+    others: dict[str, Any]
+    options: Options
+    dtype: Any
+
+    @property
+    def arrays(self) -> list[Array]:
+        """The embeddings, in the dtype to compute in."""
+        return [embedding.array for embedding in self.embeddings.values()]
+
+    def with_arrays(self, *arrays: Array) -> dict[str, Embedding]:
+        """The embeddings by name, with other values."""
+        named = zip(self.embeddings.items(), arrays, strict=True)
+        return {name: embedding._replace(array=array) for (name, embedding), array in named}
+
+    def reduced(self, values: Array, counted: Array, shards: Shards | None, number: Array | None = None) -> Array:
+        """The weighted mean or sum of the losses of the rows that count, in the dtype of the result."""
+        options = self.options
+        result = Reduction(options.reduction, options.weights, shards).of_values(values, counted, number)
+        finished(options.across)
+        return finish(self.xp, result, self.dtype, options.reduction)
+
+
+def enter_embeddings(
+    embeddings: dict[str, Array],
+    options: Options,
+    others: dict[str, Array] | None = None,
+    *,
+    axes: str | None = "(N, D)",
+    numbers: dict[str, Any] | None = None,
+) -> Entered:
+    """Check the options and the named arrays, and upcast 16 bits: their gradients are then rounded once for all uses.
+
+    The embeddings have as many rows as the first, and the shape that `axes` names; if it is None, neither these nor the
+    temperature and the weights of the rows are checked. `numbers` may be arrays of one entry.
+    """
+    check_choice("reduction", options.reduction, REDUCTIONS)
+    block_size = check_block_size(options.block_size)
+    check_precision(options.precision)
+    numbers = {**(numbers or {}), options.scaled_by: options.temperature}
+    given = {name: x for name, x in numbers.items() if is_array(x) and not is_number(x)}
+    given |= others or {}
+    xp, (*found, mask, weights) = enter(**embeddings, **given, mask=options.mask, weights=options.weights)
+    arrays = dict(zip(embeddings, found, strict=False))
+    numbers |= dict(zip(given, found[len(embeddings) :], strict=True))
+    check_floating(xp, **arrays)
+    upcasted = {name: Embedding(upcast(xp, x), (x.dtype,)) for name, x in arrays.items()}
+    scale = numbers.pop(options.scaled_by)
+    if axes is None:
+        scale = upcast(xp, scale) if options.scaled_by in given else scale
+        weights = None if weights is None else upcast(xp, weights)
+    else:
+        n_rows = shape_of(next(iter(arrays)), found[0], axes)[0]
+        for name, x in arrays.items():
+            adapter_of(x).check(x)
+            shape_of(name, x, axes)
+            check_rows(name, x, found[0])
+        like = next(iter(upcasted.values())).array
+        if options.scaled_by == "temperature":
+            scale = temperature_of(xp, scale, n_rows, like, shared=options.across is not None)
+        weights = row_weights(xp, weights, n_rows, like)
+    options = options._replace(temperature=scale, mask=mask, weights=weights, block_size=block_size)
+    return Entered(xp, upcasted, numbers, options, common_dtype(xp, *arrays.values()))
+
+
+def result_dtype(xp: Namespace, *embeddings: Embedding) -> Any:
+    """The dtype that all arrays of embeddings had before they were upcast, or float32."""
+    first, *others = (dtype for embedding in embeddings for dtype in embedding.dtypes)
+    return first if all(dtype == first for dtype in others) else xp.float32
+
+
+def pair_scores(similarity: AnySimilarity, x: Array, keys: Array, scale: Any = 1.0) -> Array:
+    """The scores (N, M) of each row of `x` (N, D) with the keys (N, M, D), or (N, D) for one, of the same number."""
+    chosen, xp = resolve_similarity(similarity), namespace_of(x, keys)
+    keys = keys if len(keys.shape) > len(x.shape) else xp.expand_dims(keys, axis=1)
+    if not is_number(scale) and len(scale.shape) > 0:  # one number for each row
+        scale = namespace_of(scale).expand_dims(scale, axis=2)
+    with adapter_of(x).full_precision(x):
+        scores = chosen.scores(*operands(chosen, xp.expand_dims(x, axis=1), keys, scale))
+    return namespace_of(scores).reshape(scores, (scores.shape[0], scores.shape[2]))
+
+
+def nearest(x: Embedding, columns: Embedding, options: Options, *valid: Array) -> tuple[Embedding, Array]:
+    """The nearest of the valid columns to each row, constants, and which rows have one; NaN where the row is NaN."""
+    chosen, among = resolve_similarity(options.similarity), stop_gradient(columns.array)
+    with adapter_of(x.array).full_precision(x.array):
+        sought, searched = operands(chosen, stop_gradient(x.array), among, 1.0)
+        exact_in = Exact(x.dtypes, columns.dtypes)
+        halves = halves_of_matrix(chosen, (x.array, columns.array), (sought, searched), exact_in, options.precision)
+        matrix = ScoreMatrix(chosen, sought, searched, candidates(*valid), block_size=options.block_size, halves=halves)
+        matrix = matrix.dense() if chosen.pullback is None else matrix
+        indices, found = matrix.argextreme(of_positives=False, largest=True)
+    neighbors = stop_gradient(namespace_of(among).take(among, indices, axis=0))
+    return columns._replace(array=nan_of(sought[0], neighbors)), found
+
+
 def shards_of_rows(across: Ranks | None, x: Array, temperature: Any = None) -> Shards | None:
     """How the rows `x` lie on the ranks, where none needs another's."""
     if across is None:
@@ -781,12 +901,14 @@ def same_width(similarity: object, row_name: str, x: Array, column_name: str, y:
 class _Pairs(NamedTuple):
     """What is known of a pairing's arrays and a mask.
 
-    Whether indices are in range; how many columns the arrays of pairs have, 0 without any; the largest index.
+    Whether indices are in range; how many columns the arrays of pairs have, 0 without any; the largest index. Whether
+    other ranks have other columns.
     """
 
     checked: bool = False
     whole: int = 0
     largest: int = 0
+    sharded: bool = False
 
 
 def _check_pairs(
@@ -822,13 +944,14 @@ def _check_pairs(
             enter(**{names[0]: x, f"pairing.{part}": array})
             check_shape(f"pairing.{part}", array, (*expected, *(() if part == "pairs" else array.shape[1:2])))
     if pairing.structure != "index":
-        return _Pairs(whole=whole)
+        return _Pairs(whole=whole, sharded=across)
     (index,) = pairing.rows
     xp = namespace_of(index)
     if not across:
         return _Pairs(check_indices(xp, "positives", index, n_columns, f"the rows of {names[1]}"))
     largest = adapter_of(index).concrete_value(xp.max(index))
-    return _Pairs(check_indices(xp, "positives", index, 2**31, "all columns"), whole, int(largest or 0))
+    checked = check_indices(xp, "positives", index, 2**31, "all columns")
+    return _Pairs(checked, whole, int(largest or 0), sharded=True)
 
 
 def _check_structure(pairing: Pairing, names: tuple[str, str], shape: tuple[int, int], *, across: bool) -> None:

@@ -334,10 +334,8 @@ def cosent(
     >>> pnce.from_scores.cosent(np.asarray([0.9, 0.2, 0.4]), np.asarray([5, 1, 3]))
     array(0.018195...)
     """
-    xp, (scores,), dtype, graded = enter_graded(
-        {"scores": scores}, "(N)", grades=grades, scale=scale, mask=mask, weights=weights
-    )
-    return finish(xp, loss_of_graded(xp, scores, graded), dtype, "mean")
+    given, graded = enter_graded({"scores": scores}, "(N)", grades=grades, scale=scale, mask=mask, weights=weights)
+    return finish(given.xp, loss_of_graded(given.xp, given.arrays[0], graded), given.dtype, "mean")
 
 
 @explained

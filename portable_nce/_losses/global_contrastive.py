@@ -5,27 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from .._call import contrast_embeddings, finish, has_own_column, shards_of_rows
+from .._call import Options, contrast_embeddings, enter_embeddings, has_own_column, shards_of_rows
 from .._core.autodiff import stop_gradient
-from .._core.checks import (
-    check_block_size,
-    check_choice,
-    check_floating,
-    check_mask,
-    check_number,
-    check_rows,
-    check_shape,
-    common_dtype,
-    row_weights,
-    shape_of,
-    temperature_of,
-)
+from .._core.checks import check_floating, check_mask, check_number, check_shape
 from .._core.equality import EqualByContents
-from .._core.namespace import enter, is_array, is_number, lift_to_tape, namespace_of
-from .._core.numerics import sigmoid, softplus, upcast
+from .._core.namespace import is_number, lift_to_tape, namespace_of
+from .._core.numerics import sigmoid, softplus
 from .._core.protocol import Array
 from .._core.ranks import Ranks, Shards, finished, told_to_others
-from .._core.reduction import REDUCTIONS, Reduction
 from .._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, Precision, ReductionName
 from ..objectives.base import Objective, Pairwise, RowStatistics, Term, Weighted
 from ..pairings import diagonal
@@ -140,50 +127,29 @@ def sogclr(
     >>> loss
     array(-0.4)
     """
-    check_choice("reduction", reduction, REDUCTIONS)
-    check_block_size(block_size)
+    options = Options(temperature, similarity, mask, weights, reduction, block_size, precision, across)
     gamma = check_number("gamma", gamma, above=0.0)
     if gamma > 1:
         message = f"gamma: expected a number from more than 0 to 1, got {gamma}"
         raise ValueError(message)
     rho = None if rho is None else check_number("rho", rho)
-    given = {"temperature": temperature} if is_array(temperature) and not is_number(temperature) else {}
-    xp, (query, key, log_u, *found, mask, weights) = enter(
-        query=query, key=key, log_u=log_u, **given, mask=mask, weights=weights
-    )
-    check_floating(xp, query=query, key=key)
+    given = enter_embeddings({"query": query, "key": key}, options, {"log_u": log_u})
+    xp, log_u, options, (x, y) = given.xp, given.others["log_u"], given.options, given.arrays
     check_floating(xp, log_u=log_u)
-    rows, _ = shape_of("query", query, "(N, D)")
-    shape_of("key", key, "(N, D)")
-    check_rows("key", key, query)
-    check_shape("log_u", log_u, (rows,))
-    dtype, dtypes = common_dtype(xp, query, key), (query.dtype, key.dtype)
-    x, y = upcast(xp, query), upcast(xp, key)
-    temperature = temperature_of(xp, found[0] if found else temperature, rows, x, shared=across is not None)
-    weights = row_weights(xp, weights, rows, x)
+    check_shape("log_u", log_u, (x.shape[0],))
     state = xp.astype(stop_gradient(log_u), x.dtype)
-    shards = shards_of_rows(across, x, temperature)
+    shards = shards_of_rows(across, x, options.temperature)
     finished(across)
-    run: dict[str, Any] = {
-        "dtypes": dtypes,
-        "pairing": diagonal(),
-        "similarity": similarity,
-        "mask": mask,
-        "weights": None,
-        "reduction": "none",
-        "block_size": block_size,
-        "precision": precision,
-        "across": across,
-    }
+    by_row = options._replace(weights=None, reduction="none")
     if resolve(similarity).inner_product:
-        counted, number = _counts(mask, rows, state, shards)
+        counted, number = _counts(options.mask, state, shards)
     else:  # a score may be -inf
-        constant: Any = temperature
-        constant = constant if is_number(constant) else stop_gradient(constant)
-        pairs = {"query": stop_gradient(x), "key": stop_gradient(y)}
-        counted, number = _counted(contrast_embeddings(pairs, objective=_PAIRS, temperature=constant, **run))
+        pairs = given.with_arrays(stop_gradient(x), stop_gradient(y))
+        constant = options.temperature if is_number(options.temperature) else stop_gradient(options.temperature)
+        counting = by_row._replace(temperature=constant)
+        counted, number = _counted(contrast_embeddings(pairs, _PAIRS, diagonal(), counting))
     memory = Weighted(_averaged(gamma), _Memory(state, number, gamma), label="sogclr", known=True)
-    values = contrast_embeddings({"query": x, "key": y}, objective=memory, temperature=temperature, **run)
+    values = contrast_embeddings(given.embeddings, memory, diagonal(), by_row)
     ((values, number, state, counted),) = lift_to_tape((values, number, state, counted))
     xp = namespace_of(values)
     fresh = state == -math.inf
@@ -192,14 +158,14 @@ def sogclr(
     values = xp.where(counted, values, xp.zeros_like(values))
     after = stop_gradient(xp.where(counted, values, state))
     if rho is not None:
-        values = (values + rho) * (temperature if shards is None else shards.shared(temperature))
-    loss = finish(xp, Reduction(reduction, weights, shards).of_values(values, counted), dtype, reduction)
-    return loss, xp.astype(after, log_u.dtype)
+        values = (values + rho) * (options.temperature if shards is None else shards.shared(options.temperature))
+    return given.reduced(values, counted, shards), xp.astype(after, log_u.dtype)
 
 
-def _counts(mask: Array | None, rows: int, like: Array, shards: Shards | None) -> tuple[Array, Array]:
+def _counts(mask: Array | None, like: Array, shards: Shards | None) -> tuple[Array, Array]:
     """Which rows have a positive and a negative, and how many negatives, at least 1."""
-    xp, columns = namespace_of(like), rows if shards is None else sum(shards.columns)
+    xp, rows = namespace_of(like), like.shape[0]
+    columns = rows if shards is None else sum(shards.columns)
     if mask is None:
         number = xp.zeros_like(like) + (columns - 1)  # of a batch whose size may be a symbol
         return number > 0, xp.where(number > 0, number, xp.ones_like(number))

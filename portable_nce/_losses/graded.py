@@ -5,26 +5,16 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from .._call import finish, same_width, shards_of_rows
+from .._call import Entered, Options, enter_embeddings, finish, pair_scores, same_width, shards_of_rows
 from .._core.autodiff import stop_gradient
-from .._core.checks import (
-    cast_hint,
-    check_floating,
-    check_mask,
-    check_shape,
-    common_dtype,
-    is_floating,
-    positive_scalar,
-    row_weights,
-    shape_of,
-)
-from .._core.namespace import device_of, enter, is_array, is_number, lift_to_tape, namespace_of
+from .._core.checks import cast_hint, check_mask, check_shape, is_floating, positive_scalar
+from .._core.namespace import device_of, lift_to_tape, namespace_of
 from .._core.numerics import normalize, rows_where, softplus, sum_to_scalar, upcast, zeros
 from .._core.protocol import Array, Namespace
 from .._core.ranks import Ranks, Shards, finished, told_to_others, widened
 from .._core.registry import adapter_of
 from .._core.types import AnyArray, ArrayOf, ArrayT
-from ..similarities import AnySimilarity, operands, resolve
+from ..similarities import AnySimilarity
 
 __all__ = ["angle", "cosent", "enter_graded", "loss_of_graded"]
 
@@ -103,16 +93,12 @@ def cosent(
     >>> pnce.cosent(x, y, np.asarray([5, 1, 3]), scale=5.0)
     array(0.62652...)
     """
-    xp, (x, y), dtype, graded = enter_graded(
-        {"x": x, "y": y}, "(N, D)", grades=grades, scale=scale, mask=mask, weights=weights
-    )
+    given, graded = enter_graded({"x": x, "y": y}, "(N, D)", grades=grades, scale=scale, mask=mask, weights=weights)
+    xp, (x, y) = given.xp, given.arrays
     same_width(similarity, "x", x, "y", y)
-    chosen = resolve(similarity)
     shards, graded = _shared(across, x, graded)
-    a, b = (xp.expand_dims(z, axis=1) for z in rows_where(xp, graded.live, x, y))
-    with adapter_of(a).full_precision(a):
-        scores = xp.reshape(chosen.scores(*operands(chosen, a, b, 1.0)), (x.shape[0],))
-    return finish(xp, _of_all_ranks(xp, scores, graded, shards, across), dtype, "mean")
+    scores = pair_scores(similarity, *rows_where(xp, graded.live, x, y))[:, 0]
+    return finish(xp, _of_all_ranks(xp, scores, graded, shards, across), given.dtype, "mean")
 
 
 @told_to_others
@@ -193,9 +179,8 @@ def angle(
     >>> pnce.angle(x, y, np.asarray([5, 1, 3]), scale=5.0)
     array(2.12940...)
     """
-    xp, (x, y), dtype, graded = enter_graded(
-        {"x": x, "y": y}, "(N, D)", grades=grades, scale=scale, mask=mask, weights=weights
-    )
+    given, graded = enter_graded({"x": x, "y": y}, "(N, D)", grades=grades, scale=scale, mask=mask, weights=weights)
+    xp, (x, y) = given.xp, given.arrays
     check_shape("y", y, tuple(x.shape))
     shards, graded = _shared(across, x, graded)
     x, y = rows_where(xp, graded.live, x, y)
@@ -206,7 +191,7 @@ def angle(
     # With x = a + ib and y = c + id: Re + Im of x times the conjugate of y is a(c - d) + b(c + d).
     c, d = unit[:, :half], unit[:, half:]
     sums = xp.sum(x * xp.concat([c - d, c + d], axis=1), axis=1)
-    return finish(xp, _of_all_ranks(xp, xp.abs(sums), graded, shards, across), dtype, "mean")
+    return finish(xp, _of_all_ranks(xp, xp.abs(sums), graded, shards, across), given.dtype, "mean")
 
 
 class Graded(NamedTuple):
@@ -220,31 +205,23 @@ class Graded(NamedTuple):
 
 def enter_graded(
     arrays: dict[str, Array], axes: str, *, grades: Array, scale: Any, mask: Array | None, weights: Array | None
-) -> tuple[Namespace, list[Array], Any, Graded]:
-    """The arguments of a loss of graded pairs, checked: the arrays in the dtype to compute in, that of the result."""
-    scales = {"scale": scale} if is_array(scale) and not is_number(scale) else {}
-    xp, (*entered, grades, mask, weights) = enter(**arrays, **scales, grades=grades, mask=mask, weights=weights)
-    entered, (scale,) = entered[: len(arrays)], entered[len(arrays) :] or [scale]
-    check_floating(xp, **dict(zip(arrays, entered, strict=True)))
-    rows = shape_of(next(iter(arrays)), entered[0], axes)[0]
-    for name, x in zip(arrays, entered, strict=True):
-        adapter_of(x).check(x)
-        check_shape(name, x, (rows, *shape_of(name, x, axes)[1:]))
+) -> tuple[Entered, Graded]:
+    """The checked arguments of a loss of graded pairs."""
+    options = Options(scale, "cosine", mask, weights, "mean", "auto", None, None, scaled_by="scale")
+    given = enter_embeddings(arrays, options, {"grades": grades}, axes=axes)
+    xp, x, grades, options = given.xp, given.arrays[0], given.others["grades"], given.options
     if not (is_floating(xp, grades.dtype) or xp.isdtype(grades.dtype, ("integral", "bool"))):
         message = f"grades: expected a real dtype, got {grades.dtype}; convert it with {cast_hint(grades)}"
         raise TypeError(message)
-    check_shape("grades", grades, (rows,))
-    if mask is not None:
-        check_mask(xp, "mask", mask, (rows,))
-    dtype = common_dtype(xp, *entered)
-    entered = [upcast(xp, x) for x in entered]
-    scale = positive_scalar(xp, "scale", scale, entered[0])
-    weights = row_weights(xp, weights, rows, entered[0])
+    check_shape("grades", grades, x.shape[:1])
+    if options.mask is not None:
+        check_mask(xp, "mask", options.mask, x.shape[:1])
+    scale = positive_scalar(xp, "scale", options.temperature, x)
     grades = stop_gradient(xp.astype(grades, xp.int8) if xp.isdtype(grades.dtype, "bool") else upcast(xp, grades))
     live = grades == grades  # noqa: PLR0124  (NaN is not)
-    live = live if mask is None else xp.logical_and(live, mask)
-    live = live if weights is None else xp.logical_and(live, weights != 0)
-    return xp, entered, dtype, Graded(grades, scale, live, weights)
+    live = live if options.mask is None else xp.logical_and(live, options.mask)
+    live = live if options.weights is None else xp.logical_and(live, options.weights != 0)
+    return given, Graded(grades, scale, live, options.weights)
 
 
 def _shared(across: Ranks | None, x: Array, graded: Graded) -> tuple[Shards | None, Graded]:

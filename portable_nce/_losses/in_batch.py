@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from typing import Any
 
+from .. import objectives, pairings
 from .._call import (
-    accumulated,
+    PAIRED,
+    Embedding,
+    Layout,
+    Options,
     add,
     check_hardness,
     contrast_embeddings,
     contrast_scores,
+    enter_embeddings,
+    finish,
     has_own_column,
+    pair_scores,
+    result_dtype,
     same_width,
     scale_of,
     shards_of_rows,
@@ -18,25 +26,19 @@ from .._call import (
     zero_idle_rows,
 )
 from .._core.checks import (
-    check_block_size,
     check_bool,
     check_floating,
     check_mask,
     check_number,
-    check_precision,
-    check_rows,
     check_scalar,
     check_shape,
     check_width,
-    common_dtype,
     is_half,
-    row_weights,
     scalar,
     shape_of,
     temperature_of,
 )
 from .._core.namespace import device_of, enter, is_array, is_number, namespace_of
-from .._core.numerics import upcast
 from .._core.protocol import Array
 from .._core.ranks import Ranks, finished, told_to_others
 from .._core.reduction import Reduction
@@ -53,12 +55,10 @@ from .._core.types import (
     StoppedSide,
 )
 from ..from_scores import pairing_of
-from ..objectives import AnyObjective, logistic
-from ..objectives import info_nce as info_nce_objective
-from ..objectives import relic as relic_objective
-from ..pairings import Pairing, Tile, candidates, diagonal, queue, with_negatives
-from ..similarities import AnySimilarity, operands, resolve, takes_tokens
-from .queue import Queue, further_columns
+from ..objectives import Objective
+from ..pairings import Tile
+from ..similarities import AnySimilarity, takes_tokens
+from .queue import Queue, extra_columns
 
 __all__ = ["at_most", "clip", "cpc", "info_nce", "n_tuple", "relic", "siglip"]
 
@@ -177,78 +177,24 @@ def info_nce(
     >>> value, dq.shape
     (array(0.31793...), (256, 128))
     """
-    objective = info_nce_objective(multi_positive=multi_positive)
-    shared: dict[str, Any] = {
-        "objective": objective,
-        "similarity": similarity,
-        "temperature": temperature,
-        "weights": weights,
-        "reduction": reduction,
-        "hardness": hardness,
-    }
+    objective = objectives.info_nce(multi_positive=multi_positive)
+    options = Options(
+        temperature, similarity, mask, weights, reduction, block_size, precision, across, symmetric, hardness
+    )
     if negative_keys is None:
         embeddings = {"query": query, "positive_key": positive_key}
-        pairing = diagonal()
-        if positives is not None:
-            xp, (query, positive_key, positives) = enter(**embeddings, positives=positives)
-            shape = (shape_of("query", query, "(N, D)")[0], shape_of("positive_key", positive_key, "(K, D)")[0])
-            pairing = pairing_of(xp, positives, shape if across is None else (shape[0], _columns_of_all(positives)))
-        else:
-            enter(**embeddings)
-            shape_of("query", query, "(N, D)")
-            check_rows("positive_key", positive_key, query)
-        return contrast_embeddings(
-            embeddings,
-            pairing=pairing,
-            mask=mask,
-            symmetric=symmetric,
-            block_size=block_size,
-            precision=precision,
-            across=across,
-            **shared,
-        )
+        if positives is None:
+            return contrast_embeddings(embeddings, objective, pairings.diagonal(), options, PAIRED)
+        xp, (query, positive_key, positives) = enter(**embeddings, positives=positives)
+        shape = (shape_of("query", query, "(N, D)")[0], shape_of("positive_key", positive_key, "(K, D)")[0])
+        pairing = pairing_of(xp, positives, shape if across is None else (shape[0], _columns_of_all(positives)))
+        return contrast_embeddings(embeddings, objective, pairing, options)
     for name, value, default in (("symmetric", symmetric, False), ("positives", positives, None)):
         if value is not default:
             message = f"{name}: expected {default} with negative_keys, got {value!r}; it needs in-batch negatives"
             raise ValueError(message)
-    xp, (query, positive_key, negatives, mask, weights) = enter(
-        query=query, positive_key=positive_key, negative_keys=negative_keys, mask=mask, weights=weights
-    )
-    shared["weights"] = weights
-    check_floating(xp, query=query, positive_key=positive_key, negative_keys=negatives)
-    n_rows, _ = shape_of("query", query, "(N, D)")
-    _, width = shape_of("positive_key", positive_key, "(N, D)")
-    check_shape("positive_key", positive_key, (n_rows, width))
-    if len(negatives.shape) not in {2, 3}:
-        message = f"negative_keys: expected shape (M, D) or (N, M, D), got {tuple(negatives.shape)}"
-        raise ValueError(message)
-    axes = "(M, D)" if len(negatives.shape) == 2 else "(N, M, D)"  # noqa: PLR2004  (a matrix)
-    *leading, n_negatives, _ = shape_of("negative_keys", negatives, axes)
-    check_width("negative_keys", negatives, width)
-    check_shape("negative_keys", negatives, (*([n_rows] if leading else []), n_negatives, width))
-    if mask is not None:
-        alone = across is None or bool(leading)
-        check_mask(xp, "mask", mask, (n_rows, n_negatives if alone else _columns_of_all(mask)))
-        query, positive_key = zero_idle_rows(xp, mask, query, positive_key, similarity=similarity)
-        if leading:
-            negatives = xp.where(xp.expand_dims(mask, axis=2), negatives, xp.zeros_like(negatives))
-    if leading:
-        check_block_size(block_size)
-        check_precision(precision)
-        return _own_negatives(query, positive_key, negatives, mask=mask, across=across, **shared)
-    if mask is not None:
-        own = xp.ones((n_rows, n_rows), dtype=mask.dtype, device=device_of(mask))
-        mask = xp.concat([own, mask], axis=1)
-    return contrast_embeddings(
-        {"query": query, "positive_key": positive_key, "negative_keys": negatives},
-        pairing=queue(),
-        mask=mask,
-        symmetric=False,
-        block_size=block_size,
-        precision=precision,
-        across=across,
-        **shared,
-    )
+    embeddings = {"query": query, "positive_key": positive_key, "negative_keys": negative_keys}
+    return _with_negative_keys(embeddings, objective, options)
 
 
 @told_to_others
@@ -321,41 +267,23 @@ def n_tuple(
     >>> pnce.n_tuple(query, key, l2=0.01)
     array(0.61813...)
     """
+    options = Options(temperature, similarity, mask, weights, reduction, block_size, precision, across)
     check_scalar("l2", l2)
-    parameter = {} if is_number(l2) else {"l2": l2}
-    xp, (query, key, *entered, mask, weights) = enter(query=query, key=key, **parameter, mask=mask, weights=weights)
-    check_floating(xp, query=query, key=key)
-    rows, _ = shape_of("query", query, "(N, D)")
-    shape_of("key", key, "(N, D)")
-    check_rows("key", key, query)
-    dtype, dtypes = common_dtype(xp, query, key), (query.dtype, key.dtype)
-    query, key = upcast(xp, query), upcast(xp, key)
-    loss = contrast_embeddings(
-        {"query": query, "key": key},
-        objective=info_nce_objective(),
-        pairing=diagonal(),
-        similarity=similarity,
-        temperature=temperature,
-        mask=mask,
-        weights=weights,
-        reduction=reduction,
-        block_size=block_size,
-        precision=precision,
-        across=across,
-        dtypes=dtypes,
-    )
+    given = enter_embeddings({"query": query, "key": key}, options, numbers={"l2": l2})
+    xp, options, (x, y) = given.xp, given.options, given.arrays
+    loss = contrast_embeddings(given.embeddings, objectives.info_nce(), pairings.diagonal(), options)
     if is_number(l2) and not l2:
-        return add((loss,), dtype, reduction)
-    shards = shards_of_rows(across, query)
-    counted = xp.ones((rows,), dtype=xp.bool, device=device_of(query))
-    if mask is not None:
-        counted = has_own_column(xp, mask, 0 if shards is None else shards.first_row())
-    x, y = (xp.where(counted[:, None], z, xp.zeros_like(z)) for z in (query, key))
+        return add((loss,), given.dtype, reduction)
+    shards = shards_of_rows(across, x)
+    counted = xp.ones(x.shape[:1], dtype=xp.bool, device=device_of(x))
+    if options.mask is not None:
+        counted = has_own_column(xp, options.mask, 0 if shards is None else shards.first_row())
+    x, y = (xp.where(counted[:, None], z, xp.zeros_like(z)) for z in (x, y))
     lengths = xp.sum(x * x, axis=-1) + xp.sum(y * y, axis=-1)
-    penalty = lengths * scalar(xp, "l2", entered[0] if entered else l2, query)
-    penalty = Reduction(reduction, row_weights(xp, weights, rows, query), shards).of_values(penalty, counted)
+    penalty = lengths * scalar(xp, "l2", given.others["l2"], x)
+    penalty = Reduction(reduction, options.weights, shards).of_values(penalty, counted)
     finished(across)
-    return add((loss, penalty), dtype, reduction)
+    return add((loss, penalty), given.dtype, reduction)
 
 
 @told_to_others
@@ -445,39 +373,27 @@ def cpc(
     >>> pnce.cpc(c, z, identity, similarity="cosine", temperature=0.1)
     array(0.24403...)
     """
-    xp, (context, targets, projections) = enter(context=context, targets=targets, projections=projections)
-    check_floating(xp, context=context, targets=targets, projections=projections)
-    rows, width = shape_of("context", context, "(N, D)")
-    steps, _, target_width = shape_of("targets", targets, "(S, N, E)")
-    check_shape("targets", targets, (steps, rows, target_width))
-    check_shape("projections", projections, (steps, target_width, width))
-    dtype, target_dtype = common_dtype(xp, context, targets, projections), targets.dtype
-    context, y, matrices = (upcast(xp, x) for x in (context, targets, projections))
-    if mask is not None:
-        xp, (context, mask) = enter(context=context, mask=mask)
-        check_mask(xp, "mask", mask, (rows, rows if across is None else _columns_of_all(mask)))
-        (context,) = zero_idle_rows(xp, mask, context)
-    temperature, weights = accumulated("temperature", temperature), accumulated("weights", weights)
+    options = Options(temperature, similarity, mask, weights, reduction, block_size, precision, across)
+    named = {"context": context, "targets": targets, "projections": projections}
+    given = enter_embeddings(named, options, axes=None)
+    xp, options, (x, y, matrices), dtype = given.xp, given.options, given.arrays, given.dtype
+    rows, width = shape_of("context", x, "(N, D)")
+    steps, _, target_width = shape_of("targets", y, "(S, N, E)")
+    check_shape("targets", y, (steps, rows, target_width))
+    check_shape("projections", matrices, (steps, target_width, width))
+    if options.mask is not None:
+        check_mask(xp, "mask", options.mask, (rows, rows if across is None else _columns_of_all(options.mask)))
+        (x,) = zero_idle_rows(xp, options.mask, x)
+    layout, multiplied_in = Layout(agreed_on={"steps": steps}), dtype if is_half(dtype) else None
     parts = []
     for step in range(steps):
-        with adapter_of(context).full_precision(context):
-            prediction = xp.matmul(context, xp.matrix_transpose(matrices[step, ...]))
-        part = contrast_embeddings(
-            {"context": prediction, "targets": y[step, ...]},
-            dtypes=(prediction.dtype, target_dtype),
-            multiplied_in=dtype if is_half(dtype) else None,
-            agreed_on={"steps": steps},
-            objective=info_nce_objective(),
-            pairing=diagonal(),
-            similarity=similarity,
-            temperature=temperature,
-            mask=mask,
-            weights=weights,
-            reduction=reduction,
-            block_size=block_size,
-            precision=precision,
-            across=across,
-        )
+        with adapter_of(x).full_precision(x):
+            prediction = xp.matmul(x, xp.matrix_transpose(matrices[step, ...]))
+        embeddings = {
+            "context": Embedding(prediction, (prediction.dtype,), multiplied_in),
+            "targets": given.embeddings["targets"]._replace(array=y[step, ...]),
+        }
+        part = contrast_embeddings(embeddings, objectives.info_nce(), pairings.diagonal(), options, layout)
         parts.append(part)
     return add(parts, dtype, reduction, divide_by=steps)
 
@@ -571,25 +487,11 @@ def clip(
     >>> value, dx.shape
     (array(0.31817...), (256, 128))
     """
-    enter(image=image, text=text)
-    shape_of("image", image, "(N, D)")
-    check_rows("text", text, image)
     if max_logit_scale is not None:
         logit_scale = at_most(logit_scale, check_number("max_logit_scale", max_logit_scale, above=0.0))
-    return contrast_embeddings(
-        {"image": image, "text": text},
-        objective=info_nce_objective(),
-        pairing=diagonal(),
-        similarity=similarity,
-        scale=logit_scale,
-        symmetric=True,
-        mask=mask,
-        weights=weights,
-        reduction=reduction,
-        block_size=block_size,
-        precision=precision,
-        across=across,
-    )
+    options = Options(logit_scale, similarity, mask, weights, reduction, block_size, precision, across, symmetric=True)
+    options, embeddings = options._replace(scaled_by="logit_scale"), {"image": image, "text": text}
+    return contrast_embeddings(embeddings, objectives.info_nce(), pairings.diagonal(), options, PAIRED)
 
 
 @told_to_others
@@ -684,24 +586,15 @@ def siglip(
     >>> pnce.siglip(x, other, logit_scale=10.0, logit_bias=-10.0, negative_only=True)
     array(0.01322...)
     """
-    enter(image=image, text=text)
     negative_only = check_bool("negative_only", negative_only)
-    shape_of("image", image, "(N, D)")
-    if not negative_only:
-        check_rows("text", text, image)
+    options = Options(logit_scale, similarity, mask, weights, reduction, block_size, precision, across)
     return contrast_embeddings(
         {"image": image, "text": text},
-        objective=lambda options: logistic(bias=options["logit_bias"]),
-        pairing=candidates() if negative_only else diagonal(),
-        similarity=similarity,
-        scale=logit_scale,
-        further={"logit_bias": logit_bias},
-        mask=mask,
-        weights=weights,
-        reduction=reduction,
-        block_size=block_size,
-        precision=precision,
-        across=across,
+        lambda parameters: objectives.logistic(bias=parameters["logit_bias"]),
+        pairings.candidates() if negative_only else pairings.diagonal(),
+        options._replace(scaled_by="logit_scale"),
+        Layout(paired=not negative_only),
+        parameters={"logit_bias": logit_bias},
     )
 
 
@@ -798,41 +691,30 @@ def relic(
     >>> pnce.relic(view_a, view_b, temperature=1.0)
     array(0.48308...)
     """
-    xp, (view_a, view_b) = enter(view_a=view_a, view_b=view_b)
-    rows, _ = shape_of("view_a", view_a, "(N, D)")
-    check_rows("view_b", view_b, view_a)
-    embeddings, pairing, further = {"view_a": view_a, "view_b": view_b}, diagonal(), {}
-    if keys is not None:
-        check_floating(xp, view_a=view_a, view_b=view_b)
-        check_shape("view_b", view_b, tuple(view_a.shape))
-        columns, valid = further_columns("view_a", view_a, rows, keys)
-        dtypes = (view_a.dtype, view_b.dtype, columns.dtype)
-        further = {"dtype": common_dtype(xp, view_a, view_b, columns), "dtypes": dtypes}
-        further["replicated"] = isinstance(keys, Queue)
-        # Accumulated before they are joined: a 16-bit gradient is rounded once, not once for each use.
-        first, second, bank = (upcast(xp, x) for x in (view_a, view_b, columns))
-        embeddings = {"view_a": first, "view_b and keys": xp.concat([second, bank], axis=0)}
-        further["opposite"] = (second, xp.concat([first, bank], axis=0))
-        pairing = with_negatives(pairing, *valid)
+    options = Options(temperature, similarity, mask, weights, reduction, block_size, precision, across)
+    objective = objectives.relic(
+        alpha=alpha,
+        direction=direction,
+        stop_gradient=stop_gradient,
+        symmetric=symmetric,
+        include_positive=include_positive,
+    )
+    named, pairing = {"view_a": view_a, "view_b": view_b}, pairings.diagonal()
+    if keys is None:
+        return contrast_embeddings(named, objective, pairing, options, PAIRED)
+    # Upcast before they are joined: a 16-bit gradient is rounded once, not once for each use.
+    given = enter_embeddings(named, options)
+    first, second = given.embeddings.values()
+    check_shape("view_b", second.array, tuple(first.array.shape))
+    columns, valid = extra_columns("view_a", first.array, first.array.shape[0], keys)
+    layout = Layout(replicated=isinstance(keys, Queue), opposite=(second, first.joined(columns)))
     return contrast_embeddings(
-        embeddings,
-        objective=relic_objective(
-            alpha=alpha,
-            direction=direction,
-            stop_gradient=stop_gradient,
-            symmetric=symmetric,
-            include_positive=include_positive,
-        ),
-        pairing=pairing,
-        similarity=similarity,
-        temperature=temperature,
-        mask=mask,
-        weights=weights,
-        reduction=reduction,
-        block_size=block_size,
-        precision=precision,
-        across=across,
-        **further,
+        {"view_a": first, "view_b and keys": second.joined(columns)},
+        objective,
+        pairings.with_negatives(pairing, *valid),
+        given.options,
+        layout,
+        dtype=result_dtype(given.xp, first, second, columns),
     )
 
 
@@ -845,54 +727,48 @@ def _first_column(tile: Tile) -> tuple[Array, Array]:
     return tile.j == 0, tile.j > 0
 
 
-def _own_negatives(
-    query: Array,
-    positive_key: Array,
-    negative_keys: Array,
-    *,
-    objective: AnyObjective,
-    similarity: AnySimilarity,
-    temperature: Any,
-    mask: Array | None,
-    weights: Array | None,
-    reduction: ReductionName,
-    hardness: float,
-    across: Ranks | None,
-) -> Array:
-    """InfoNCE with negatives (N, M, D) of each query: a score matrix (N, 1 + M) with the positives in front."""
-    parameter = {"temperature": temperature} if is_array(temperature) and not is_number(temperature) else {}
-    xp, (query, positive_key, negative_keys, *found) = enter(
-        query=query, positive_key=positive_key, negative_keys=negative_keys, **parameter
-    )
-    dtype = common_dtype(xp, query, positive_key, negative_keys)
-    x, y, z = (upcast(xp, embedding) for embedding in (query, positive_key, negative_keys))
-    temperature = temperature_of(xp, found[0] if found else temperature, x.shape[0], x, shared=across is not None)
-    chosen = resolve(similarity)
-    same_width(similarity, "query", x, "positive_key", y)
-    hardness = check_hardness(hardness, objective)
-    shards = shards_of_rows(across, x, temperature)
-    x, y = xp.expand_dims(x, axis=1), xp.expand_dims(y, axis=1)
+def _with_negative_keys(named: dict[str, Array], objective: Objective, options: Options) -> Array:
+    """InfoNCE of queries and keys against negatives of all queries (M, D), or of each query (N, M, D)."""
+    given = enter_embeddings(named, options, axes=None)
+    xp, options, (x, y, z) = given.xp, given.options, given.arrays
+    n_rows, _ = shape_of("query", x, "(N, D)")
+    _, width = shape_of("positive_key", y, "(N, D)")
+    check_shape("positive_key", y, (n_rows, width))
+    if len(z.shape) not in {2, 3}:
+        message = f"negative_keys: expected shape (M, D) or (N, M, D), got {tuple(z.shape)}"
+        raise ValueError(message)
+    of_each = len(z.shape) == 3  # noqa: PLR2004  (some of each query)
+    *_, n_negatives, _ = shape_of("negative_keys", z, "(N, M, D)" if of_each else "(M, D)")
+    check_width("negative_keys", z, width)
+    check_shape("negative_keys", z, (*([n_rows] if of_each else []), n_negatives, width))
+    if options.mask is not None:
+        alone = options.across is None or of_each
+        check_mask(xp, "mask", options.mask, (n_rows, n_negatives if alone else _columns_of_all(options.mask)))
+        x, y = zero_idle_rows(xp, options.mask, x, y, similarity=options.similarity)
+        z = xp.where(xp.expand_dims(options.mask, axis=2), z, xp.zeros_like(z)) if of_each else z
+        own = xp.ones((n_rows, 1 if of_each else n_rows), dtype=xp.bool, device=device_of(x))
+        options = options._replace(mask=xp.concat([own, options.mask], axis=1))
+    if not of_each:
+        return contrast_embeddings(given.with_arrays(x, y, z), objective, pairings.queue(), options, dtype=given.dtype)
+    # A score matrix (N, 1 + M) with the positives in front.
+    temperature = temperature_of(xp, options.temperature, n_rows, x, shared=options.across is not None)
+    same_width(options.similarity, "query", x, "positive_key", y)
+    hardness = check_hardness(options.hardness, objective)
+    shards = shards_of_rows(options.across, x, temperature)
     scale = scale_of(xp, temperature, x, shards)
-    sharpness = sharpness_of(hardness, scale, x)
-    with adapter_of(x).full_precision(x):
-        scores = xp.concat([chosen.scores(*operands(chosen, x, keys, scale)) for keys in (y, z)], axis=2)
-    scores = xp.reshape(scores, (scores.shape[0], scores.shape[2]))
-    if mask is not None:
-        mask = xp.concat([xp.ones((mask.shape[0], 1), dtype=mask.dtype, device=device_of(mask)), mask], axis=1)
-    pairing = Pairing(_first_column, one_per_row=True)
     result = contrast_scores(
         xp,
-        scores,
+        xp.concat([pair_scores(options.similarity, x, keys, scale) for keys in (y, z)], axis=1),
         objective=objective,
-        pairing=pairing,
-        mask=mask,
-        weights=weights,
-        reduction=reduction,
+        pairing=pairings.Pairing(_first_column, one_per_row=True),
+        mask=options.mask,
+        weights=options.weights,
+        reduction=options.reduction,
         shards=shards,
-        sharpness=sharpness,
+        sharpness=sharpness_of(hardness, scale, x),
     )
-    finished(across)
-    return result if result.dtype == dtype else xp.astype(result, dtype)
+    finished(options.across)
+    return finish(xp, result, given.dtype, options.reduction)
 
 
 def at_most(value: Any, limit: float) -> Any:

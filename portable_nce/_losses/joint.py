@@ -6,23 +6,13 @@ import math
 from collections.abc import Sequence
 from typing import Any, get_args
 
-from .._call import accumulated, contrast_embeddings, finish, shards_of_rows
-from .._core.checks import (
-    check_block_size,
-    check_choice,
-    check_floating,
-    check_mask,
-    check_shape,
-    common_dtype,
-    row_weights,
-    shape_of,
-)
+from .._call import Layout, Options, contrast_embeddings, enter_embeddings, shards_of_rows
+from .._core.checks import check_choice, check_mask, check_shape
 from .._core.equality import EqualByContents
-from .._core.namespace import enter, lift_to_tape, namespace_of
-from .._core.numerics import softplus, upcast
+from .._core.namespace import lift_to_tape, namespace_of
+from .._core.numerics import softplus
 from .._core.protocol import Array, Namespace
 from .._core.ranks import Ranks, finished, told_to_others
-from .._core.reduction import REDUCTIONS, Reduction
 from .._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, JointDirection, Precision, ReductionName
 from ..objectives.base import Objective, RowStatistics
 from ..pairings import Pairing, Tile
@@ -108,8 +98,7 @@ def joint_info_nce(
     >>> pnce.joint_info_nce(query, key, temperature=0.5)
     array(1.43575...)
     """
-    check_choice("reduction", reduction, REDUCTIONS)
-    check_block_size(block_size)
+    options = Options(temperature, similarity, mask, weights, reduction, block_size, precision, across)
     directions = (directions,) if isinstance(directions, str) else directions
     if not isinstance(directions, (tuple, list)):
         message = f"directions: expected a sequence of names, got {type(directions).__name__}"
@@ -119,47 +108,31 @@ def joint_info_nce(
     if not directions or len(set(directions)) < len(directions):
         message = f"directions: expected some of {DIRECTIONS}, each once, got {directions}"
         raise ValueError(message)
-    xp, (query, key, mask, weights) = enter(query=query, key=key, mask=mask, weights=weights)
-    check_floating(xp, query=query, key=key)
-    rows, width = shape_of("query", query, "(N, D)")
-    check_shape("key", key, (rows, width))
-    dtype, dtypes = common_dtype(xp, query, key), (query.dtype, key.dtype)
-    x, y = upcast(xp, query), upcast(xp, key)
-    weights = row_weights(xp, weights, rows, x)
-    temperature = accumulated("temperature", temperature)  # for all blocks
-    shards = shards_of_rows(across, x)
+    given = enter_embeddings({"query": query, "key": key}, options)
+    xp, options, (queries, keys) = given.xp, given.options, given.embeddings.values()
+    check_shape("key", keys.array, tuple(queries.array.shape))
+    rows = queries.array.shape[0]
+    shards = shards_of_rows(across, queries.array)
     finished(across)
-    if mask is not None:
-        check_mask(xp, "mask", mask, (rows, rows if shards is None else sum(shards.columns)))
+    if options.mask is not None:
+        check_mask(xp, "mask", options.mask, (rows, rows if shards is None else sum(shards.columns)))
+        options = options._replace(mask=xp.concat([options.mask, options.mask], axis=1))
+    options = options._replace(weights=None, reduction="none")
     found = []
-    for name, own, other in (("query", x, y), ("key", y, x)):
+    for name, own, other in (("query", queries, keys), ("key", keys, queries)):
         others, itself = (f"{name}_to_{to}" in directions for to in (_OTHER[name], name))
-        if not others and not itself:
-            continue
-        values = contrast_embeddings(
-            {name: own, "columns": xp.concat([other, own], axis=0)},
-            dtypes=(*dtypes, dtypes[0]) if name == "query" else (*dtypes[::-1], dtypes[1]),
-            joined=2,
-            objective=_LOG_ODDS,
-            pairing=Pairing(_Blocks(others=others, itself=itself), one_per_row=True),
-            similarity=similarity,
-            temperature=temperature,
-            mask=None if mask is None else xp.concat([mask, mask], axis=1),
-            weights=None,
-            reduction="none",
-            block_size=block_size,
-            precision=precision,
-            across=across,
-        )
-        found.append(values)
-    ((odds, *further),) = lift_to_tape(tuple(found))
+        if others or itself:
+            embeddings = {name: own, "columns": other.joined(own)}
+            pairing = Pairing(_Blocks(others=others, itself=itself), one_per_row=True)
+            found.append(contrast_embeddings(embeddings, _LOG_ODDS, pairing, options, Layout(joined=2)))
+    ((odds, *more),) = lift_to_tape(tuple(found))
     xp = namespace_of(odds)
     counted = odds != 0
-    for other in further:
+    for other in more:
         counted, odds = xp.logical_and(counted, other != 0), _log_of_sum(xp, odds, other)
     dead = odds <= 0.5 * _nothing(odds)
     values = xp.where(dead, xp.zeros_like(odds), softplus(xp, xp.where(dead, xp.zeros_like(odds), odds)))
-    return finish(xp, Reduction(reduction, weights, shards).of_values(values, counted), dtype, reduction)
+    return given.reduced(values, counted, shards)
 
 
 def _log_of_sum(xp: Namespace, a: Array, b: Array) -> Array:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from .._call import contrast_embeddings
+from .._call import Options, contrast_embeddings
 from .._core.checks import check_choice, check_floating, check_number, check_shape, shape_of
 from .._core.namespace import enter
 from .._core.numerics import nan_of
 from .._core.protocol import Array
 from .._core.ranks import Ranks, told_to_others
 from .._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, MarginStrategy, Precision, ReductionName
-from ..objectives import info_nce as info_nce_objective
+from ..objectives import info_nce
 from ..pairings import STRATEGIES, guided, teacher
 from ..similarities import AnySimilarity
 from .nested import left_whole
@@ -123,23 +123,12 @@ def distillation(
     >>> pnce.distillation(q, k, teacher, teacher, temperature=0.1, teacher_temperature=None)
     array(5.63367...)
     """
+    options = Options(temperature, similarity, mask, weights, reduction, block_size, precision, across, symmetric)
     if teacher_temperature is not None:
         teacher_temperature = check_number("teacher_temperature", teacher_temperature, above=0.0)
     _check_judged("teacher_query", teacher_query, "teacher_key", teacher_key, query=query, key=key)
-    return contrast_embeddings(
-        {"query": query, "key": key},
-        objective=info_nce_objective(),
-        pairing=teacher(teacher_query, teacher_key, temperature=teacher_temperature),
-        similarity=similarity,
-        temperature=temperature,
-        symmetric=symmetric,
-        mask=mask,
-        weights=weights,
-        reduction=reduction,
-        block_size=block_size,
-        precision=precision,
-        across=across,
-    )
+    pairing = teacher(teacher_query, teacher_key, temperature=teacher_temperature)
+    return contrast_embeddings({"query": query, "key": key}, info_nce(), pairing, options)
 
 
 @left_whole("guide_query", "guide_key")
@@ -235,22 +224,12 @@ def gist_embed(
     >>> pnce.gist_embed(query, query, guide, guide, margin=0.3, temperature=1.0)
     array(0.39265...)
     """
+    options = Options(temperature, similarity, mask, weights, reduction, block_size, precision, across, symmetric)
     check_choice("margin_strategy", margin_strategy, STRATEGIES)
     _check_judged("guide_query", guide_query, "guide_key", guide_key, query=query, key=key)
-    return contrast_embeddings(
-        {"query": nan_of(guide_query, query), "key": nan_of(guide_key, key)},
-        objective=info_nce_objective(),
-        pairing=guided(guide_query, guide_key, margin=margin, strategy=margin_strategy),
-        similarity=similarity,
-        temperature=temperature,
-        symmetric=symmetric,
-        mask=mask,
-        weights=weights,
-        reduction=reduction,
-        block_size=block_size,
-        precision=precision,
-        across=across,
-    )
+    embeddings = {"query": nan_of(guide_query, query), "key": nan_of(guide_key, key)}
+    pairing = guided(guide_query, guide_key, margin=margin, strategy=margin_strategy)
+    return contrast_embeddings(embeddings, info_nce(), pairing, options)
 
 
 def _check_judged(row_name: str, of_rows: Array, column_name: str, of_columns: Array, **embeddings: Any) -> None:

@@ -6,28 +6,22 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from .._call import contrast_embeddings, finish, same_width, scale_of, shards_of_rows
-from .._core.checks import (
-    check_block_size,
-    check_choice,
-    check_floating,
-    check_integers,
-    check_mask,
-    check_number,
-    check_precision,
-    check_shape,
-    common_dtype,
-    row_weights,
-    scalar,
-    shape_of,
-    temperature_of,
+from .. import objectives
+from .._call import (
+    Layout,
+    Options,
+    contrast_embeddings,
+    enter_embeddings,
+    pair_scores,
+    same_width,
+    scale_of,
+    shards_of_rows,
 )
-from .._core.namespace import enter, is_array, is_number
-from .._core.numerics import rows_where, upcast
+from .._core.checks import check_choice, check_integers, check_mask, check_number, scalar, shape_of
+from .._core.namespace import enter
+from .._core.numerics import rows_where
 from .._core.protocol import Array
-from .._core.ranks import Ranks, finished, told_to_others
-from .._core.reduction import REDUCTIONS, Reduction
-from .._core.registry import adapter_of
+from .._core.ranks import Ranks, told_to_others
 from .._core.types import (
     AnyArray,
     ArrayOf,
@@ -42,14 +36,11 @@ from .._core.types import (
 )
 from .._execution.triples import excess
 from ..objectives import AnyObjective
-from ..objectives import contrastive as contrastive_objective
-from ..objectives import info_nce as info_nce_objective
-from ..objectives import triplet as triplet_objective
 from ..objectives.pairwise import AVERAGES
 from ..objectives.triplet import FORMS
 from ..pairings import Pairing, overlap, valid_labels
 from ..pairings import labels as pairing_of_labels
-from ..similarities import AnySimilarity, operands, resolve
+from ..similarities import AnySimilarity
 from .queue import Queue, columns_of
 
 __all__ = ["contrastive", "nca", "soft_nearest_neighbor", "supcon", "triplet", "triplet_from_labels"]
@@ -161,27 +152,16 @@ def supcon(
     >>> value, gradient.shape
     (array(3.40274...), (250, 128))
     """
+    options = Options(temperature, similarity, mask, weights, reduction, block_size, precision, across)
     factor = None
     if base_temperature is not None:
         base = check_number("base_temperature", base_temperature, above=0.0)
-        factor = lambda options: options["temperature"] / base  # noqa: E731  (as short as it is)
-    return _of_labels(
-        embeddings,
-        labels,
-        keys,
-        key_labels,
-        info_nce_objective(multi_positive=multi_positive),
-        several=True,
-        factor=factor,
-        temperature=temperature,
-        similarity=similarity,
-        mask=mask,
-        weights=weights,
-        reduction=reduction,
-        block_size=block_size,
-        precision=precision,
-        across=across,
-    )
+
+        def factor(parameters: dict[str, Any]) -> Any:
+            return parameters["temperature"] / base
+
+    objective = objectives.info_nce(multi_positive=multi_positive)
+    return _of_labels(embeddings, labels, (keys, key_labels), objective, options, several=True, factor=factor)
 
 
 @told_to_others
@@ -267,21 +247,9 @@ def nca(
     >>> pnce.nca(embeddings, np.asarray([0, 0, 1, 1]))
     array(0.87071...)
     """
-    return _of_labels(
-        embeddings,
-        labels,
-        keys,
-        key_labels,
-        info_nce_objective(multi_positive="pooled"),
-        temperature=temperature,
-        similarity=similarity,
-        mask=mask,
-        weights=weights,
-        reduction=reduction,
-        block_size=block_size,
-        precision=precision,
-        across=across,
-    )
+    options = Options(temperature, similarity, mask, weights, reduction, block_size, precision, across)
+    objective = objectives.info_nce(multi_positive="pooled")
+    return _of_labels(embeddings, labels, (keys, key_labels), objective, options)
 
 
 @told_to_others
@@ -368,20 +336,9 @@ def soft_nearest_neighbor(
     >>> pnce.soft_nearest_neighbor(embeddings, np.asarray([0, 0, 1, 1]), temperature=2.0)
     array(0.95747...)
     """
-    return nca(
-        embeddings,
-        labels,
-        keys=keys,
-        key_labels=key_labels,
-        temperature=temperature,
-        similarity=similarity,
-        mask=mask,
-        weights=weights,
-        reduction=reduction,
-        block_size=block_size,
-        precision=precision,
-        across=across,
-    )
+    options = Options(temperature, similarity, mask, weights, reduction, block_size, precision, across)
+    objective = objectives.info_nce(multi_positive="pooled")
+    return _of_labels(embeddings, labels, (keys, key_labels), objective, options)
 
 
 @told_to_others
@@ -483,28 +440,16 @@ def contrastive(
     >>> pnce.contrastive(embeddings, np.asarray([0, 0, 1]))
     array(0.10...)
     """
-    return _of_labels(
-        embeddings,
-        labels,
-        keys,
-        key_labels,
-        contrastive_objective(
-            margin=margin,
-            positive_margin=positive_margin,
-            positive_power=positive_power,
-            negative_power=negative_power,
-            average=average,
-            balance=balance,
-        ),
-        temperature=temperature,
-        similarity=similarity,
-        mask=mask,
-        weights=weights,
-        reduction=reduction,
-        block_size=block_size,
-        precision=precision,
-        across=across,
+    options = Options(temperature, similarity, mask, weights, reduction, block_size, precision, across)
+    objective = objectives.contrastive(
+        margin=margin,
+        positive_margin=positive_margin,
+        positive_power=positive_power,
+        negative_power=negative_power,
+        average=average,
+        balance=balance,
     )
+    return _of_labels(embeddings, labels, (keys, key_labels), objective, options)
 
 
 @told_to_others
@@ -623,32 +568,20 @@ def triplet_from_labels(
     >>> pnce.triplet_from_labels(x, y, margin=1.0, mining="batch_hard")
     array(1.37006...)
     """
-    return _of_labels(
-        embeddings,
-        labels,
-        keys,
-        key_labels,
-        triplet_objective(margin=margin, mining=mining, form=form, average=average),
-        temperature=temperature,
-        similarity=similarity,
-        mask=mask,
-        weights=weights,
-        reduction=reduction,
-        block_size=block_size,
-        precision=precision,
-        across=across,
-    )
+    options = Options(temperature, similarity, mask, weights, reduction, block_size, precision, across)
+    objective = objectives.triplet(margin=margin, mining=mining, form=form, average=average)
+    return _of_labels(embeddings, labels, (keys, key_labels), objective, options)
 
 
 def _of_labels(
     embeddings: Array,
     labels: Array,
-    keys: Array | Queue | None,
-    key_labels: Array | None,
-    objective: AnyObjective | Callable[[dict[str, Any]], AnyObjective],
+    of_columns: tuple[Array | Queue | None, Array | None],
+    objective: AnyObjective,
+    options: Options,
     *,
     several: bool = False,
-    **options: Any,
+    factor: Callable[[dict[str, Any]], Any] | None = None,
 ) -> Array:
     """A loss whose positives are the columns of the same label, and whose negatives are those of other labels.
 
@@ -656,23 +589,23 @@ def _of_labels(
     """
     xp, (embeddings, labels) = enter(embeddings=embeddings, labels=labels)
     rows, _ = shape_of("embeddings", embeddings, "(N, D)")
-    named = {"embeddings": embeddings}
+    keys, key_labels = of_columns
+    named, layout = {"embeddings": embeddings}, Layout(replicated=isinstance(keys, Queue))
     if several and len(labels.shape) > 1 and xp.isdtype(labels.dtype, "bool"):
         check_mask(xp, "labels", labels, (rows, shape_of("labels", labels, "(N, C)")[1]))
         if keys is not None:
             message = "keys: expected None with several labels of each row; use contrast with pairings.overlap"
             raise ValueError(message)
-        return contrast_embeddings(named, objective=objective, pairing=overlap(labels), **options)
+        return contrast_embeddings(named, objective, overlap(labels), options, factor=factor)
     check_integers(xp, "labels", labels, (rows,))
-    if keys is None:
-        if key_labels is not None:
-            message = f"key_labels: expected None without keys, got {type(key_labels).__name__}; pass keys=, too"
-            raise ValueError(message)
-        pairing = pairing_of_labels(labels)
-    else:
+    if keys is not None:
         named["keys"], pairing = _keys_and_pairing(labels, keys, key_labels)
-        options["replicated"] = isinstance(keys, Queue)
-    return contrast_embeddings(named, objective=objective, pairing=pairing, **options)
+    elif key_labels is not None:
+        message = f"key_labels: expected None without keys, got {type(key_labels).__name__}; pass keys=, too"
+        raise ValueError(message)
+    else:
+        pairing = pairing_of_labels(labels)
+    return contrast_embeddings(named, objective, pairing, options, layout, factor=factor)
 
 
 def _keys_and_pairing(labels: Array, keys: Array | Queue, key_labels: Array | None) -> tuple[Array, Pairing]:
@@ -772,43 +705,26 @@ def triplet(
     >>> pnce.triplet(anchor, positive, np.asarray([[0.0, 0.625]]))
     array(0.075)
     """
+    options = Options(temperature, similarity, mask, weights, reduction, block_size, precision, across)
     check_choice("form", form, FORMS)
     check_choice("average", average, AVERAGES)
-    check_choice("reduction", reduction, REDUCTIONS)
-    check_block_size(block_size)
-    check_precision(precision)
-    options = {"temperature": temperature, "margin": margin}
-    arrays = {name: value for name, value in options.items() if is_array(value) and not is_number(value)}
-    xp, (anchor, positive, negative, *found, mask, weights) = enter(
-        anchor=anchor, positive=positive, negative=negative, **arrays, mask=mask, weights=weights
-    )
-    options.update(zip(arrays, found, strict=True))
-    check_floating(xp, anchor=anchor, positive=positive, negative=negative)
-    rows, _ = shape_of("anchor", anchor, "(N, D)")
-    for name, other in (("positive", positive), ("negative", negative)):
-        check_shape(name, other, (rows, *shape_of(name, other, "(N, D)")[1:]))
-        same_width(similarity, "anchor", anchor, name, other)
-    if mask is not None:
-        check_mask(xp, "mask", mask, (rows,))
-    dtype = common_dtype(xp, anchor, positive, negative)
-    if mask is not None:
-        anchor, positive, negative = rows_where(xp, mask, anchor, positive, negative)
-    a, p, n = (xp.expand_dims(upcast(xp, x), axis=1) for x in (anchor, positive, negative))
-    temperature = temperature_of(xp, options["temperature"], rows, a, shared=across is not None)
-    margin = scalar(xp, "margin", options["margin"], a)
-    weights = row_weights(xp, weights, rows, a)
-    chosen = resolve(similarity)
-    shards = shards_of_rows(across, a, temperature)
-    scale = scale_of(xp, temperature, a, shards)
-    with adapter_of(a).full_precision(a):
-        near, far = (xp.reshape(chosen.scores(*operands(chosen, a, other, scale)), (rows,)) for other in (p, n))
-    # A score of -inf takes no part, as among all triples: a distance that overflows, or a critic's mask.
+    named = {"anchor": anchor, "positive": positive, "negative": negative}
+    given = enter_embeddings(named, options, numbers={"margin": margin})
+    xp, options, (a, *others) = given.xp, given.options, given.arrays
+    for name, other in zip(("positive", "negative"), others, strict=True):
+        same_width(similarity, "anchor", a, name, other)
+    if options.mask is not None:
+        check_mask(xp, "mask", options.mask, a.shape[:1])
+        a, *others = rows_where(xp, options.mask, a, *others)
+    margin = scalar(xp, "margin", given.others["margin"], a)
+    shards = shards_of_rows(across, a, options.temperature)
+    scale = scale_of(xp, options.temperature, a, shards)
+    near, far = (pair_scores(similarity, a, other, scale)[:, 0] for other in others)
+    # Triples with a score of -inf do not count: a distance that overflows, or a critic's mask.
     counted = xp.logical_and(near != -math.inf, far != -math.inf)
-    counted = counted if mask is None else xp.logical_and(counted, mask)
+    counted = counted if options.mask is None else xp.logical_and(counted, options.mask)
     near, far = (xp.where(counted, score, xp.zeros_like(score)) for score in (near, far))
     difference = xp.where(counted, far - near + margin, xp.zeros_like(near))
     values = excess(xp, difference, soft=form == "soft")
     number = None if average == "all" else xp.astype(values != 0, values.dtype)
-    result = Reduction(reduction, weights, shards).of_values(values, counted, number)
-    finished(across)
-    return finish(xp, result, dtype, reduction)
+    return given.reduced(values, counted, shards, number)

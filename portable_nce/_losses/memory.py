@@ -4,33 +4,25 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
-from .._call import accumulated, add, contrast_embeddings, same_width, zero_idle_rows
-from .._core.autodiff import stop_gradient
-from .._core.checks import (
-    check_block_size,
-    check_bool,
-    check_choice,
-    check_floating,
-    check_mask,
-    check_precision,
-    check_shape,
-    check_width,
-    common_dtype,
-    shape_of,
+from .. import objectives, pairings
+from .._call import (
+    Embedding,
+    Layout,
+    Options,
+    add,
+    contrast_embeddings,
+    enter_embeddings,
+    nearest,
+    same_width,
+    zero_idle_rows,
 )
-from .._core.namespace import device_of, enter
-from .._core.numerics import nan_of, upcast
+from .._core.autodiff import stop_gradient
+from .._core.checks import check_bool, check_choice, check_mask, check_shape, check_width, shape_of
+from .._core.namespace import device_of
 from .._core.protocol import Array
 from .._core.ranks import Ranks, told_to_others
-from .._core.registry import adapter_of
 from .._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, NegativesOfViews, Precision, ReductionName
-from .._execution.halves import Exact
-from .._execution.halves import of_matrix as halves_of_matrix
-from .._execution.matrix import ScoreMatrix
-from ..objectives import info_nce as info_nce_objective
-from ..pairings import candidates, diagonal, two_views, where_found
-from ..pairings import queue as pairing_of_queue
-from ..similarities import AnySimilarity, operands, resolve
+from ..similarities import AnySimilarity
 from .queue import Queue, slots_of, without_unwritten
 
 __all__ = ["against_queue", "moco", "moco_v3", "nnclr"]
@@ -127,62 +119,37 @@ def moco(
     >>> value, gradient.shape
     (array(0.12103...), (256, 128))
     """
-    return against_queue(
-        query,
-        key,
-        queue,
-        temperature=temperature,
-        similarity=similarity,
-        mask=mask,
-        weights=weights,
-        reduction=reduction,
-        block_size=block_size,
-        precision=precision,
-        across=across,
-    )
+    options = Options(temperature, similarity, mask, weights, reduction, block_size, precision, across)
+    return against_queue(query, key, queue, options)
 
 
-def against_queue(
-    query: Array,
-    key: Array,
-    queue: Array | Queue,
-    *,
-    mask: Array | None = None,
-    dtypes: tuple[Any, ...] = (),
-    **options: Any,
-) -> Array:
-    """The loss of `moco`; of queries and keys that have been widened, from `dtypes`."""
-    slots, valid = slots_of("queue", queue)
-    xp, (query, key, slots, *written, mask) = enter(
-        query=query, key=key, queue=slots, **({} if valid is None else {"queue.valid": valid}), mask=mask
-    )
-    check_floating(xp, query=query, key=key, queue=slots)
-    n_rows, _ = shape_of("query", query, "(N, D)")
-    _, width = shape_of("key", key, "(N, D)")
-    check_shape("key", key, (n_rows, width))
-    n_slots, _ = shape_of("queue", slots, "(M, D)")
-    check_width("queue", slots, width)
-    if written:
-        slots = without_unwritten(xp, "queue", slots, *written)
-    device = device_of(query)
-    if mask is not None:
-        check_mask(xp, "mask", mask, (n_rows, n_slots))
-        among = xp.logical_and(mask, written[0][None, :]) if written else mask
-        query, key = zero_idle_rows(xp, among, query, key)
-        mask = xp.concat([xp.ones((n_rows, n_rows), dtype=xp.bool, device=device), mask], axis=1)
-    own = xp.ones((n_rows,), dtype=xp.bool, device=device)
-    dtype, dtypes = common_dtype(xp, query, key, slots), (*(dtypes or (query.dtype, key.dtype)), slots.dtype)
-    query, key, slots = (upcast(xp, x) for x in (query, key, slots))
-    return contrast_embeddings(
-        {"query": query, "key": key, "queue": stop_gradient(slots)},
-        replicated=True,
-        dtype=dtype,
-        dtypes=dtypes,
-        objective=info_nce_objective(),
-        pairing=pairing_of_queue(xp.concat([own, *written], axis=0)) if written else pairing_of_queue(),
-        mask=mask,
-        **options,
-    )
+def against_queue(query: Array | Embedding, key: Array, queue: Array | Queue, options: Options) -> Array:
+    """The loss of `moco`, also of queries that have been upcast."""
+    slots, flags = slots_of("queue", queue)
+    written = {} if flags is None else {"queue.valid": flags}
+    named = {"query": query.array if isinstance(query, Embedding) else query, "key": key, "queue": slots}
+    given = enter_embeddings(named, options, written, axes=None)
+    xp, options, (x, y, z), valid = given.xp, given.options, given.arrays, [*given.others.values()]
+    n_rows, _ = shape_of("query", x, "(N, D)")
+    _, width = shape_of("key", y, "(N, D)")
+    check_shape("key", y, (n_rows, width))
+    n_slots, _ = shape_of("queue", z, "(M, D)")
+    check_width("queue", z, width)
+    if valid:
+        z = without_unwritten(xp, "queue", z, *valid)
+    if options.mask is not None:
+        check_mask(xp, "mask", options.mask, (n_rows, n_slots))
+        x, y = zero_idle_rows(xp, xp.logical_and(options.mask, valid[0][None, :]) if valid else options.mask, x, y)
+        keys = xp.ones((n_rows, n_rows), dtype=xp.bool, device=device_of(x))
+        options = options._replace(mask=xp.concat([keys, options.mask], axis=1))
+    pairing = pairings.queue()
+    if valid:
+        own = xp.ones((n_rows,), dtype=xp.bool, device=device_of(x))
+        pairing = pairings.queue(xp.concat([own, *valid], axis=0))
+    embeddings, layout = given.with_arrays(x, y, stop_gradient(z)), Layout(replicated=True)
+    if isinstance(query, Embedding):
+        embeddings["query"] = query._replace(array=x)
+    return contrast_embeddings(embeddings, objectives.info_nce(), pairing, options, layout, dtype=given.dtype)
 
 
 @told_to_others
@@ -256,32 +223,18 @@ def moco_v3(
     >>> pnce.moco_v3(view_a, view_b, view_a, view_b, temperature=0.5)
     array(1.02603...)
     """
-    xp, (query_a, query_b, key_a, key_b) = enter(query_a=query_a, query_b=query_b, key_a=key_a, key_b=key_b)
-    check_floating(xp, query_a=query_a, query_b=query_b, key_a=key_a, key_b=key_b)
-    rows, _ = shape_of("query_a", query_a, "(N, D)")
-    check_shape("query_b", query_b, tuple(query_a.shape))
-    dtype = common_dtype(xp, query_a, query_b, key_a, key_b)
-    temperature, weights = accumulated("temperature", temperature), accumulated("weights", weights)
+    options = Options(temperature, similarity, mask, weights, reduction, block_size, precision, across)
+    named = {"query_a": query_a, "query_b": query_b, "key_a": key_a, "key_b": key_b}
+    given = enter_embeddings(named, options)
+    a, b, *keys = given.arrays
+    check_shape("query_b", b, tuple(a.shape))
+    pairing, embeddings = pairings.diagonal(), given.with_arrays(a, b, *map(stop_gradient, keys))
     parts = []
-    for name, query, other, key in (("query_a", query_a, "key_b", key_b), ("query_b", query_b, "key_a", key_a)):
-        check_shape(other, key, (rows, *key.shape[1:]))
-        part = contrast_embeddings(
-            {name: upcast(xp, query), other: stop_gradient(upcast(xp, key))},
-            dtypes=(query.dtype, key.dtype),
-            objective=info_nce_objective(),
-            factor=_twice_temperature,
-            pairing=diagonal(),
-            similarity=similarity,
-            temperature=temperature,
-            mask=mask,
-            weights=weights,
-            reduction=reduction,
-            block_size=block_size,
-            precision=precision,
-            across=across,
-        )
+    for names in (("query_a", "key_b"), ("query_b", "key_a")):
+        pair = {name: embeddings[name] for name in names}
+        part = contrast_embeddings(pair, objectives.info_nce(), pairing, given.options, factor=_twice_temperature)
         parts.append(part)
-    return add(parts, dtype, reduction)
+    return add(parts, given.dtype, reduction)
 
 
 def _twice_temperature(options: dict[str, Any]) -> Any:
@@ -392,64 +345,33 @@ def nnclr(
     if symmetric and negatives == "views":
         message = 'symmetric: expected False with negatives="views", which contrasts both ways already'
         raise ValueError(message)
-    slots, valid = slots_of("support", support)
-    xp, (view_a, view_b, slots, *written, weights, mask) = enter(
-        view_a=view_a,
-        view_b=view_b,
-        support=slots,
-        **({} if valid is None else {"support.valid": valid}),
-        weights=weights,
-        mask=mask,
-    )
-    check_floating(xp, view_a=view_a, view_b=view_b, support=slots)
-    rows, _ = shape_of("view_a", view_a, "(N, D)")
-    _, width = shape_of("support", slots, "(M, D)")
-    check_shape("view_b", view_b, (rows, width if negatives == "views" else shape_of("view_b", view_b, "(N, D)")[1]))
-    same_width(similarity, "view_a", view_a, "support", slots)
-    if written:
-        slots = without_unwritten(xp, "support", slots, *written)
-    block_size = check_block_size(block_size)
-    check_precision(precision)
-    if mask is not None:
+    options = Options(temperature, similarity, mask, weights, reduction, block_size, precision, across, symmetric)
+    slots, flags = slots_of("support", support)
+    written = {} if flags is None else {"support.valid": flags}
+    named = {"view_a": view_a, "view_b": view_b, "support": slots}
+    given = enter_embeddings(named, options, written, axes=None)
+    xp, options, (x, y, z), valid = given.xp, given.options, given.arrays, [*given.others.values()]
+    rows, _ = shape_of("view_a", x, "(N, D)")
+    _, width = shape_of("support", z, "(M, D)")
+    check_shape("view_b", y, (rows, width if negatives == "views" else shape_of("view_b", y, "(N, D)")[1]))
+    same_width(similarity, "view_a", x, "support", z)
+    if valid:
+        z = without_unwritten(xp, "support", z, *valid)
+    if options.mask is not None:
         size = 2 * rows if negatives == "views" else rows
-        check_mask(xp, "mask", mask, (size, size if across is None else mask.shape[1]))
+        check_mask(xp, "mask", options.mask, (size, size if across is None else options.mask.shape[1]))
         if negatives == "batch":
-            (view_a,) = zero_idle_rows(xp, mask, view_a)
+            (x,) = zero_idle_rows(xp, options.mask, x)
         elif across is None:  # with ranks, whether a row takes part as a column is known elsewhere
-            (view_a,) = zero_idle_rows(xp, xp.logical_or(mask, xp.matrix_transpose(mask))[:rows, :], view_a)
-    dtype, dtypes = common_dtype(xp, view_a, view_b, slots), (slots.dtype, view_b.dtype)
-    sought = view_a.dtype
-    x, y, slots = (upcast(xp, z) for z in (view_a, view_b, slots))
-    chosen = resolve(similarity)
-    with adapter_of(x).full_precision(x):
-        searching, searched = operands(chosen, stop_gradient(x), stop_gradient(slots), 1.0)
-        exact_in = Exact((sought,), dtypes[:1])
-        halves = halves_of_matrix(chosen, (x, slots), (searching, searched), exact_in, precision)
-        search = ScoreMatrix(chosen, searching, searched, candidates(*written), block_size=block_size, halves=halves)
-        search = search.dense() if chosen.pullback is None else search
-        nearest, found = search.argextreme(of_positives=False, largest=True)
-    neighbors = stop_gradient(xp.take(stop_gradient(slots), nearest, axis=0))
-    neighbors = nan_of(searching[0], neighbors)
-    embeddings, pairing = {"neighbors": neighbors, "view_b": y}, diagonal()
+            either = xp.logical_or(options.mask, xp.matrix_transpose(options.mask))
+            (x,) = zero_idle_rows(xp, either[:rows, :], x)
+    sought, other, searched = given.with_arrays(x, y, z).values()
+    neighbors, found = nearest(sought, searched, options, *valid)
+    embeddings, pairing, layout = {"neighbors": neighbors, "view_b": other}, pairings.diagonal(), Layout()
     if negatives == "views":
-        embeddings, pairing = {"views": xp.concat([neighbors, y], axis=0)}, two_views()
+        embeddings, pairing, layout = {"views": neighbors.joined(other)}, pairings.two_views(), Layout(views=2)
         found = xp.concat([found, found], axis=0)
-        if weights is not None and tuple(weights.shape) == (rows,):
-            weights = xp.concat([weights, weights], axis=0)
-    return contrast_embeddings(
-        embeddings,
-        dtype=dtype,
-        dtypes=dtypes,
-        views=1 if negatives == "batch" else 2,
-        objective=info_nce_objective(),
-        pairing=where_found(pairing, found) if written else pairing,
-        similarity=similarity,
-        temperature=temperature,
-        symmetric=symmetric,
-        mask=mask,
-        weights=weights,
-        reduction=reduction,
-        block_size=block_size,
-        precision=precision,
-        across=across,
-    )
+        if options.weights is not None and tuple(options.weights.shape) == (rows,):
+            options = options._replace(weights=xp.concat([options.weights] * 2, axis=0))
+    pairing = pairings.where_found(pairing, found) if valid else pairing
+    return contrast_embeddings(embeddings, objectives.info_nce(), pairing, options, layout, dtype=given.dtype)

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .._call import accumulated, add, contrast_embeddings, finish, same_width
+from .._call import (
+    PAIRED,
+    Embedding,
+    Layout,
+    Options,
+    add,
+    contrast_embeddings,
+    enter_embeddings,
+    finish,
+    same_width,
+)
 from .._core.autodiff import stop_gradient
 from .._core.checks import (
     check_floating,
@@ -23,7 +33,7 @@ from .._core.protocol import Array, Namespace
 from .._core.ranks import Ranks, told_to_others
 from .._core.registry import adapter_of
 from .._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, Precision, ReductionName
-from ..objectives import info_nce as info_nce_objective
+from ..objectives import info_nce
 from ..pairings import diagonal, index
 from ..similarities import AnySimilarity, scaled_columns
 from .memory import against_queue
@@ -125,54 +135,29 @@ def proto_nce(
     clusterings = _clusterings(
         {"prototypes": prototypes, "assignments": assignments, "concentrations": concentrations, "mask": mask}
     )
-    xp, (embeddings,) = enter(embeddings=embeddings)
-    check_floating(xp, embeddings=embeddings)
-    given, embeddings = embeddings, upcast(xp, embeddings)
-    check_scalar_or_rows("temperature", temperature, above=0.0, rows=shape_of("embeddings", given, "(N, D)")[0])
-    weights = accumulated("weights", weights)
-    shared: dict[str, Any] = {
-        "weights": weights,
-        "reduction": reduction,
-        "block_size": block_size,
-        "precision": precision,
-        "across": across,
-    }
-    losses = [
-        _prototype_loss(embeddings, *clustering, given=given, similarity=similarity, mask=part, **shared)
-        for *clustering, part in clusterings
-    ]
-    total = add(losses, embeddings.dtype, reduction, divide_by=len(losses))
+    options = Options(1.0, similarity, None, weights, reduction, block_size, precision, across)
+    given = enter_embeddings({"embeddings": embeddings}, options)
+    xp, (rows,), options = given.xp, given.embeddings.values(), given.options
+    check_scalar_or_rows("temperature", temperature, above=0.0, rows=rows.array.shape[0])
+    losses = [_prototype_loss(rows, *clustering, options=options) for clustering in clusterings]
+    total = add(losses, rows.array.dtype, reduction, divide_by=len(losses))
+    deciding = [embeddings, *(clustering[0] for clustering in clusterings)]
     if queue is not None and key is None:
         message = f"queue: expected None without key, got {type(queue).__name__}; give the keys too"
         raise ValueError(message)
-    deciding = [given, *(clustering[0] for clustering in clusterings)]
     if key is None:
         return add((total,), common_dtype(xp, *deciding), reduction)
-    instance = _instance_loss(
-        embeddings, key, queue, given=given, temperature=temperature, similarity=similarity, **shared
-    )
-    deciding += [key, *(() if queue is None else (slots_of("queue", queue)[0],))]
+    options = options._replace(temperature=temperature)
+    xp, (embeddings, key) = enter(embeddings=embeddings, key=key)
+    check_floating(xp, embeddings=embeddings, key=key)
+    deciding.append(key)
+    if queue is None:
+        pair = {"embeddings": rows, "key": Embedding(upcast(xp, key), (key.dtype,))}
+        instance = contrast_embeddings(pair, info_nce(), diagonal(), options, PAIRED)
+    else:
+        instance = against_queue(rows, key, queue, options)
+        deciding.append(slots_of("queue", queue)[0])
     return add((total, instance), common_dtype(xp, *deciding), reduction)
-
-
-def _instance_loss(
-    embeddings: Array, key: Array, queue: Array | Queue | None, *, given: Array, **options: Any
-) -> Array:
-    """InfoNCE of the embeddings, which have been widened, with their keys."""
-    xp, (given, key) = enter(embeddings=given, key=key)
-    check_floating(xp, embeddings=given, key=key)
-    dtypes, key = (given.dtype, key.dtype), upcast(xp, key)
-    if queue is not None:
-        return against_queue(embeddings, key, queue, dtypes=dtypes, **options)
-    check_shape("key", key, (embeddings.shape[0], *key.shape[1:]))
-    return contrast_embeddings(
-        {"embeddings": embeddings, "key": key},
-        dtypes=dtypes,
-        objective=info_nce_objective(),
-        pairing=diagonal(),
-        mask=None,
-        **options,
-    )
 
 
 def _clusterings(arguments: dict[str, Any]) -> list[tuple[Any, ...]]:
@@ -197,39 +182,29 @@ def _clusterings(arguments: dict[str, Any]) -> list[tuple[Any, ...]]:
 
 
 def _prototype_loss(
-    embeddings: Array,
+    rows: Embedding,
     prototypes: Array,
     assignments: Array,
     concentrations: Array,
+    mask: Array | None,
     *,
-    given: Array,
-    similarity: AnySimilarity,
-    **options: Any,
+    options: Options,
 ) -> Array:
-    """The cross-entropy of one clustering; the embeddings have been widened."""
-    xp, (embeddings, prototypes, assignments, phi) = enter(
-        embeddings=embeddings, prototypes=prototypes, assignments=assignments, concentrations=concentrations
+    """The cross-entropy of one clustering."""
+    xp, (x, prototypes, assignments, phi) = enter(
+        embeddings=rows.array, prototypes=prototypes, assignments=assignments, concentrations=concentrations
     )
-    rows, _ = shape_of("embeddings", embeddings, "(N, D)")
-    check_floating(xp, embeddings=given, prototypes=prototypes)
-    check_floating(xp, embeddings=given, concentrations=phi)
-    dtypes = (given.dtype, prototypes.dtype)
+    check_floating(xp, embeddings=x, prototypes=prototypes)
+    check_floating(xp, embeddings=x, concentrations=phi)
     number, _ = shape_of("prototypes", prototypes, "(R, D)")
-    same_width(similarity, "embeddings", embeddings, "prototypes", prototypes)
-    check_integers(xp, "assignments", assignments, (rows,))
+    same_width(options.similarity, "embeddings", x, "prototypes", prototypes)
+    check_integers(xp, "assignments", assignments, (x.shape[0],))
     check_indices(xp, "assignments", assignments, number, "prototypes")
     check_shape("concentrations", phi, (number,))
-    prototypes, phi = (stop_gradient(upcast(xp, x)) for x in (prototypes, phi))
-    return contrast_embeddings(
-        {"embeddings": embeddings, "prototypes": prototypes},
-        objective=info_nce_objective(),
-        pairing=index(assignments),
-        similarity=scaled_columns(similarity, reciprocal(phi)),
-        temperature=1.0,
-        dtypes=dtypes,
-        replicated=True,
-        **options,
-    )
+    constants, phi = (stop_gradient(upcast(xp, z)) for z in (prototypes, phi))
+    embeddings = {"embeddings": rows._replace(array=x), "prototypes": Embedding(constants, (prototypes.dtype,))}
+    options = options._replace(similarity=scaled_columns(options.similarity, reciprocal(phi)), mask=mask)
+    return contrast_embeddings(embeddings, info_nce(), index(assignments), options, Layout(replicated=True))
 
 
 def concentrations(

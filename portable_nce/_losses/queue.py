@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from .._call import Embedding
 from .._core.autodiff import stop_gradient
 from .._core.checks import (
     cast_hint,
@@ -16,13 +17,13 @@ from .._core.checks import (
     shape_of,
 )
 from .._core.namespace import device_of, enter, is_array, namespace_of
-from .._core.numerics import zeros
+from .._core.numerics import upcast, zeros
 from .._core.protocol import Array, Namespace
 from .._core.ranks import Notes, Ranks, agree, finished, told_to_others, widened
 from .._core.registry import adapter_of
 from .._core.types import AnyArray, ArrayOf
 
-__all__ = ["Queue", "columns_of", "further_columns", "queue_init", "queue_push", "slots_of", "without_unwritten"]
+__all__ = ["Queue", "columns_of", "extra_columns", "queue_init", "queue_push", "slots_of", "without_unwritten"]
 
 
 class Queue(NamedTuple):
@@ -244,13 +245,16 @@ def columns_of(name: str, keys: Array | Queue) -> tuple[Array, Array | None]:
     return columns, None if full else valid
 
 
-def further_columns(name: str, embeddings: Array, n_rows: int, keys: Array | Queue) -> tuple[Array, tuple[Array, ...]]:
+def extra_columns(
+    name: str, embeddings: Array, n_rows: int, keys: Array | Queue
+) -> tuple[Embedding, tuple[Array, ...]]:
     """Columns beyond those of a loss's own rows, and which of all columns are valid, if not all."""
     columns, valid = columns_of("keys", keys)
     xp, (embeddings, columns) = enter(**{name: embeddings, "keys": columns})
     check_floating(xp, **{name: embeddings, "keys": columns})
     check_width("keys", columns, embeddings.shape[1])
+    extra = Embedding(upcast(xp, columns), (columns.dtype,))
     if valid is None:
-        return columns, ()
+        return extra, ()
     own = xp.ones((n_rows,), dtype=xp.bool, device=device_of(embeddings))
-    return columns, (xp.concat([own, valid], axis=0),)
+    return extra, (xp.concat([own, valid], axis=0),)

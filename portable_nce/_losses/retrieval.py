@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from .._call import contrast_embeddings, same_width
-from .._core.checks import check_floating, check_integers, check_rows, check_shape, check_width, common_dtype, shape_of
-from .._core.namespace import enter
+from .._call import Embedding, Options, contrast_embeddings, enter_embeddings, result_dtype, same_width
+from .._core.checks import check_floating, check_integers, check_shape, check_width, shape_of
 from .._core.numerics import upcast
 from .._core.protocol import Array, Namespace
 from .._core.ranks import Ranks, told_to_others
 from .._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, Precision, ReductionName
-from ..objectives import info_nce as info_nce_objective
+from ..objectives import info_nce
 from ..pairings import diagonal
 from ..pairings import ids as pairing_of_ids
 from ..similarities import AnySimilarity, shifted_columns, takes_tokens
@@ -127,55 +126,38 @@ def two_tower(
     >>> pnce.two_tower(q, q + noise, rng.standard_normal((512, 64)), similarity="cosine", temperature=0.1)
     array(0.95985...)
     """
-    further = {
+    options = Options(temperature, similarity, mask, weights, reduction, block_size, precision, across)
+    others = {
         "negative_candidates": negative_candidates,
         "ids": ids,
         "negative_ids": negative_ids,
         "log_q": log_q,
         "negative_log_q": negative_log_q,
     }
-    further = {name: x for name, x in further.items() if x is not None}
-    xp, (query, candidate, *entered) = enter(query=query, candidate=candidate, **further)
-    further = dict(zip(further, entered, strict=True))
-    negatives = further.get("negative_candidates")
-    check_floating(xp, query=query, candidate=candidate)
-    n_rows, _ = shape_of("query", query, "(N, D)")
-    shape_of("candidate", candidate, "(N, D)")
-    check_rows("candidate", candidate, query)
-    same_width(similarity, "query", query, "candidate", candidate)
-    columns, dtypes, sizes = candidate, [query.dtype, candidate.dtype], [n_rows]
+    others = {name: x for name, x in others.items() if x is not None}
+    given = enter_embeddings({"query": query, "candidate": candidate}, options, others)
+    xp, (rows, columns), negatives = given.xp, given.embeddings.values(), given.others.get("negative_candidates")
+    n_rows, sizes = rows.array.shape[0], [rows.array.shape[0]]
+    same_width(similarity, "query", rows.array, "candidate", columns.array)
     if negatives is not None:
         if across is not None:
-            message = "negative_candidates: expected None with across, where nobody could know whose they are"
+            message = "negative_candidates: expected None, as it is not supported together with across="
             raise ValueError(message)
         check_floating(xp, negative_candidates=negatives)
         sizes.append(shape_of("negative_candidates", negatives, "(M, D)")[0])
-        check_width("negative_candidates", negatives, candidate.shape[1])
-        dtypes.append(negatives.dtype)
-        columns = xp.concat([upcast(xp, candidate), upcast(xp, negatives)], axis=0)
-    dtype = common_dtype(xp, query, candidate, *(() if negatives is None else (negatives,)))
-    numbers = _joined(xp, "ids", further, sizes)
+        check_width("negative_candidates", negatives, columns.array.shape[1])
+        columns = columns.joined(Embedding(upcast(xp, negatives), (negatives.dtype,)))
+    numbers, corrections = (_joined(xp, name, given.others, sizes) for name in ("ids", "log_q"))
+    pairing = diagonal()
     if numbers is not None:
         check_integers(xp, "ids", numbers, (sum(sizes),))
-    corrections = _joined(xp, "log_q", further, sizes)
+        pairing = pairing_of_ids(numbers[:n_rows], numbers)
+    options = given.options
     if corrections is not None:
         check_floating(xp, log_q=corrections)
-        similarity = shifted_columns(similarity, -corrections)
-    return contrast_embeddings(
-        {"query": query, "candidate": columns},
-        dtype=dtype,
-        dtypes=tuple(dtypes),
-        objective=info_nce_objective(),
-        pairing=diagonal() if numbers is None else pairing_of_ids(numbers[:n_rows], numbers),
-        similarity=similarity,
-        temperature=temperature,
-        mask=mask,
-        weights=weights,
-        reduction=reduction,
-        block_size=block_size,
-        precision=precision,
-        across=across,
-    )
+        options = options._replace(similarity=shifted_columns(similarity, -corrections))
+    embeddings, dtype = {"query": rows, "candidate": columns}, result_dtype(xp, rows, columns)
+    return contrast_embeddings(embeddings, info_nce(), pairing, options, dtype=dtype)
 
 
 def _joined(xp: Namespace, name: str, arrays: Mapping[str, Array], sizes: list[int]) -> Array:

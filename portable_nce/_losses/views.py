@@ -6,20 +6,18 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from .._call import contrast_embeddings
+from .. import objectives
+from .._call import Embedding, Layout, Options, contrast_embeddings, result_dtype
 from .._core.checks import check_floating, check_shape, common_dtype, shape_of
 from .._core.namespace import enter, is_number, namespace_of
 from .._core.numerics import reciprocal, upcast
 from .._core.protocol import Array
 from .._core.ranks import Ranks, told_to_others
 from .._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, FlatForm, MultiPositive, Precision, ReductionName
-from ..objectives import AnyObjective, hard_negatives
-from ..objectives import dclw as dclw_objective
-from ..objectives import flat_nce as flat_nce_objective
-from ..objectives import info_nce as info_nce_objective
+from ..objectives import AnyObjective
 from ..pairings import several_views, two_views, with_negatives
 from ..similarities import AnySimilarity, resolve
-from .queue import Queue, further_columns
+from .queue import Queue, extra_columns
 
 __all__ = ["dcl", "dclw", "flat_nce", "hcl", "nt_xent"]
 
@@ -120,18 +118,9 @@ def nt_xent(
     >>> value, da.shape
     (array(0.55053...), (256, 128))
     """
+    options = Options(temperature, similarity, mask, weights, reduction, block_size, precision, across)
     return _of_views(
-        (view_a, view_b, *further_views),
-        info_nce_objective(multi_positive=multi_positive),
-        weights,
-        keys,
-        temperature=temperature,
-        similarity=similarity,
-        mask=mask,
-        reduction=reduction,
-        block_size=block_size,
-        precision=precision,
-        across=across,
+        (view_a, view_b, *further_views), objectives.info_nce(multi_positive=multi_positive), keys, options
     )
 
 
@@ -233,19 +222,9 @@ def flat_nce(
     >>> pnce.flat_nce(a, a + noise), pnce.flat_nce(a, a + noise, form="detach")
     (array(-1.94630...), array(1.))
     """
-    return _of_views(
-        (view_a, view_b),
-        flat_nce_objective(include_positive=include_positive, form=form),
-        weights,
-        keys,
-        temperature=temperature,
-        similarity=similarity,
-        mask=mask,
-        reduction=reduction,
-        block_size=block_size,
-        precision=precision,
-        across=across,
-    )
+    options = Options(temperature, similarity, mask, weights, reduction, block_size, precision, across)
+    objective = objectives.flat_nce(include_positive=include_positive, form=form)
+    return _of_views((view_a, view_b), objective, keys, options)
 
 
 @told_to_others
@@ -337,19 +316,8 @@ def dcl(
     >>> value, da.shape
     (array(-0.37689...), (256, 128))
     """
-    return _of_views(
-        (view_a, view_b),
-        flat_nce_objective(),
-        weights,
-        keys,
-        temperature=temperature,
-        similarity=similarity,
-        mask=mask,
-        reduction=reduction,
-        block_size=block_size,
-        precision=precision,
-        across=across,
-    )
+    options = Options(temperature, similarity, mask, weights, reduction, block_size, precision, across)
+    return _of_views((view_a, view_b), objectives.flat_nce(), keys, options)
 
 
 @told_to_others
@@ -433,19 +401,12 @@ def dclw(
     >>> pnce.dclw(view_a, view_b)
     array(-3.95481...)
     """
-    return _of_views(
-        (view_a, view_b),
-        lambda options: dclw_objective(temperature=options["temperature"], sigma=sigma, detach_weights=detach_weights),
-        weights,
-        keys,
-        temperature=temperature,
-        similarity=similarity,
-        mask=mask,
-        reduction=reduction,
-        block_size=block_size,
-        precision=precision,
-        across=across,
-    )
+    options = Options(temperature, similarity, mask, weights, reduction, block_size, precision, across)
+
+    def objective(parameters: dict[str, Any]) -> AnyObjective:
+        return objectives.dclw(temperature=parameters["temperature"], sigma=sigma, detach_weights=detach_weights)
+
+    return _of_views((view_a, view_b), objective, keys, options)
 
 
 @told_to_others
@@ -550,26 +511,14 @@ def hcl(
     >>> pnce.hcl(a, a + noise, beta=0.0, tau_plus=0.0), pnce.nt_xent(a, a + noise, temperature=0.5)
     (array(4.85772...), array(4.85772...))
     """
+    options = Options(temperature, similarity, mask, weights, reduction, block_size, precision, across)
     bounded = resolve(similarity).unit
 
-    def objective(options: dict[str, Any]) -> AnyObjective:
-        return hard_negatives(
-            beta=beta, tau_plus=tau_plus, floor=_least(options["temperature"]) if bounded else -math.inf
-        )
+    def objective(parameters: dict[str, Any]) -> AnyObjective:
+        floor = _least(parameters["temperature"]) if bounded else -math.inf
+        return objectives.hard_negatives(beta=beta, tau_plus=tau_plus, floor=floor)
 
-    return _of_views(
-        (view_a, view_b),
-        objective,
-        weights,
-        None,
-        temperature=temperature,
-        similarity=similarity,
-        mask=mask,
-        reduction=reduction,
-        block_size=block_size,
-        precision=precision,
-        across=across,
-    )
+    return _of_views((view_a, view_b), objective, None, options)
 
 
 def _least(temperature: Any) -> Any:
@@ -582,40 +531,28 @@ def _least(temperature: Any) -> Any:
 def _of_views(
     views: tuple[Array, ...],
     objective: AnyObjective | Callable[[dict[str, Any]], AnyObjective],
-    weights: Array | None,
     keys: Array | Queue | None,
-    **options: Any,
+    options: Options,
 ) -> Array:
     """A loss of V N views, each positive with its partners and negative to all others but itself, and to keys."""
     names = ("view_a", "view_b", *(f"further_views[{k}]" for k in range(len(views) - 2)))
-    xp, (*entered, weights) = enter(**dict(zip(names, views, strict=True)), weights=weights)
-    named = dict(zip(names, entered, strict=True))
-    check_floating(xp, **named)
+    xp, (*entered, weights) = enter(**dict(zip(names, views, strict=True)), weights=options.weights)
+    check_floating(xp, **dict(zip(names, entered, strict=True)))
     n_samples, _ = shape_of("view_a", entered[0], "(N, D)")
-    for name, view in named.items():
-        check_shape(name, view, tuple(entered[0].shape))
-    if weights is not None and tuple(weights.shape) == (n_samples,):
-        weights = xp.concat([weights] * len(views), axis=0)
-    two = len(views) == 2  # noqa: PLR2004  (a pair)
-    pairing = two_views() if two else several_views(len(views))
-    # Accumulated before they are joined: a 16-bit gradient is rounded once, not once for each use.
-    stacked = xp.concat([upcast(xp, view) for view in entered], axis=0)
-    embeddings, dtypes = {"views": stacked}, tuple(view.dtype for view in entered)
-    dtype = common_dtype(xp, *entered)
+    shape = tuple(entered[0].shape)
+    for name, view in zip(names[1:], entered[1:], strict=True):
+        check_shape(name, view, shape)
+    if weights is not None:
+        weights = xp.concat([weights] * len(views), axis=0) if tuple(weights.shape) == (n_samples,) else weights
+        options = options._replace(weights=weights)
+    # Upcast before they are joined: a 16-bit gradient is rounded once, not once for each use.
+    array = xp.concat([upcast(xp, view) for view in entered], axis=0)
+    stacked = Embedding(array, tuple(view.dtype for view in entered))
+    pairing = two_views() if len(views) == 2 else several_views(len(views))  # noqa: PLR2004  (a pair)
+    layout, embeddings, dtype = Layout(views=len(views)), {"views": stacked}, common_dtype(xp, *entered)
     if keys is not None:
-        columns, valid = further_columns("view_a", entered[0], stacked.shape[0], keys)
-        options["replicated"] = isinstance(keys, Queue)
-        pairing = with_negatives(pairing, *valid)
-        embeddings["views and keys"] = xp.concat([stacked, upcast(xp, columns)], axis=0)
-        dtypes = (*dtypes, columns.dtype)
-        dtype = common_dtype(xp, *entered, columns)
-    return contrast_embeddings(
-        embeddings,
-        dtype=dtype,
-        dtypes=dtypes,
-        objective=objective,
-        pairing=pairing,
-        weights=weights,
-        views=len(views),
-        **options,
-    )
+        columns, valid = extra_columns("view_a", entered[0], array.shape[0], keys)
+        layout = layout._replace(replicated=isinstance(keys, Queue))
+        embeddings["views and keys"] = stacked.joined(columns)
+        pairing, dtype = with_negatives(pairing, *valid), result_dtype(xp, stacked, columns)
+    return contrast_embeddings(embeddings, objective, pairing, options, layout, dtype=dtype)
