@@ -800,7 +800,8 @@ def _prepared(similarity: Similarity, x: Array, y: Array, scale: Any) -> tuple[O
     made: Any = similarity.prepare(x, y, scale)
     both = made if isinstance(made, tuple) and len(made) == 2 else ()  # noqa: PLR2004
     if both and all(isinstance(side, tuple) and (len(side) == 1 or not similarity.inner_product) for side in both):
-        return made
+        rows, columns = both
+        return rows, columns
     wanted = "one array each" if similarity.inner_product else "arrays"
     got = f"({', '.join(type(side).__name__ for side in made)})" if isinstance(made, tuple) else type(made).__name__
     message = f"prepare: expected two tuples of {wanted}, as in (x,), (y,), got {got}"

@@ -561,7 +561,8 @@ def test_learned_arrays_that_would_get_no_gradient_are_refused(library: str) -> 
         return pnce.contrast(x, y, objective="info_nce", similarity=scores)
 
     for part in ("parameters", "prepare"):
-        function = partial(loss, part=part)
+        m: Any
+        function: Any = partial(loss, part=part)
         if library == "torch":
             m = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
         else:
