@@ -152,8 +152,9 @@ def in_range(xp: Namespace, rows: Array, columns: Array) -> tuple[Array, Array, 
 def itemsize(x: Array) -> int:
     """Bytes of a number in an array."""
     xp = namespace_of(x)
-    info = xp.finfo if xp.isdtype(x.dtype, "real floating") else xp.iinfo
-    return int(info(x.dtype).bits) // 8
+    if xp.isdtype(x.dtype, "real floating"):
+        return int(xp.finfo(x.dtype).bits) // 8
+    return (int(xp.iinfo(x.dtype).max).bit_length() + 7) // 8
 
 
 def normalize(x: Array) -> Array:

@@ -122,7 +122,7 @@ def explain(loss: Callable[..., Any], /, *arrays: Any, **options: Any) -> Explan
     >>> import portable_nce as pnce
     >>> x, y = np.random.default_rng(0).standard_normal((2, 4096, 128), dtype=np.float32)
     >>> pnce.explain(pnce.info_nce, x, y)
-    objective info_nce; pairing diagonal
+    objective info_nce, each; pairing diagonal
     one-sided sweep of inner products, one pass for value and gradients
       reason    the columns of the positives are known before the sweep
       scores    4096 x 4096, embeddings of 128
