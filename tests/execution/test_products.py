@@ -293,7 +293,7 @@ def test_labels_in_common_are_counted_in_sixteen_bits_beside_float32_too() -> No
 def test_torch_multiplies_two_dtypes(dtypes: tuple[str, str], found: dict[str, int]) -> None:
     """A number of float16 is two of bfloat16; float32 beside 16 bits is not taken apart."""
     assert on_torch(FIRST["info_nce"], *dtypes) == found
-    # Views of two formats are one array, of rows and columns. The joint softmax has rows of one format in each direction.
+    # Views of two formats are one array. The joint softmax has rows of one format in each direction.
     assert set(on_torch(FIRST["nt_xent"], *dtypes)) == {"float32"}
     taken_apart = {"bfloat16"} if "float32" not in dtypes else set[str]()
     assert set(on_torch(FIRST["joint_info_nce"], *dtypes)) == {"float32", *taken_apart}
