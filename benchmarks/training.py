@@ -35,6 +35,7 @@ from torch.nn.functional import normalize
 
 DOCS: Final = Path(__file__).parents[1] / "docs"
 RECORD: Final = DOCS / "training.json"
+TASK: Any = code_search
 LEARNING_RATE: Final = 3e-3
 UNTRAINED: Final = "before training"
 GIVEN_BACK: Final = {"MALLOC_MMAP_THRESHOLD_": "131072", "MALLOC_TRIM_THRESHOLD_": "131072"}
@@ -77,7 +78,7 @@ def train(data: list[Any], held_out: list[Any], epochs: int, task: tuple[str, in
     loss, optimiser = losses(encoder, name)[name], torch.optim.Adam(encoder.parameters(), LEARNING_RATE)
     query, code = (torch.from_numpy(side) for side in data)
     for _ in range(epochs):
-        for rows in torch.randperm(len(query)).split(batch)[:-1]:
+        for rows in torch.split(torch.randperm(len(query)), batch)[:-1]:
             optimiser.zero_grad()
             loss(query[rows], code[rows]).backward()
             optimiser.step()
@@ -209,13 +210,13 @@ def quality_of(record: Mapping[str, Any], name: str) -> str:
 def apart(record: Mapping[str, Any], name: str) -> float:
     """Give the largest difference to the mean reciprocal rank of the same seed by hand."""
     pairs = zip(record["percent"][name], record["percent"][EAGER], strict=True)
-    return max(abs(rank - usual) for (rank, _), (usual, _) in pairs)
+    return max(abs(float(rank - usual)) for (rank, _), (usual, _) in pairs)
 
 
 def ratio(record: Mapping[str, Any], name: str, rows: str) -> float:
     """Divide the times of a loss by those by hand, round by round."""
     pairs = zip(record["seconds"][name][rows], record["seconds"][EAGER][rows], strict=True)
-    return median(seconds / usual for seconds, usual in pairs)
+    return median(float(seconds / usual) for seconds, usual in pairs)
 
 
 def most(record: Mapping[str, Any], name: str) -> str:
@@ -256,7 +257,7 @@ def document(record: Mapping[str, Any]) -> str:
     return DOCUMENT.format(
         plan=Plan(),
         results="\n".join(fill(line, 120, subsequent_indent="  ") for line in results.splitlines()),
-        task=code_search,
+        task=TASK,
         record=record,
         rate=LEARNING_RATE,
         seeds=len(percent[EAGER]),
