@@ -50,16 +50,17 @@ def evaluate(objective: Any, matrix: ScoreMatrix, reduction: Reduction, *, symme
 
 def _check_scores_constant(matrix: ScoreMatrix) -> None:
     """Refuse scores with learned arrays that are no operands: they would get no gradient."""
-    similarity = matrix.similarity
+    similarity, first = matrix.similarity, matrix.rows[0]
     if similarity.inner_product or similarity.pullback is None or len(matrix.columns) == 0:
         return
-    first = matrix.rows[0]
     xp, adapter = namespace_of(first), adapter_of(first)
+    if adapter.mode == "traced":
+        return  # JAX refuses them itself
     # Zeros, not the operands: torch.func wraps all that is computed from these.
     rows, columns = (
         tuple(zeros(xp, (*x.shape[:-2], 1, x.shape[-1]), x) for x in both) for both in (matrix.rows, matrix.columns)
     )
-    if adapter.mode != "traced" and adapter.needs_gradient(similarity.scores(rows, columns)):  # JAX refuses them itself
+    if adapter.needs_gradient(similarity.scores(rows, columns)):
         message = (
             "similarity: expected learned arrays in the operands of Similarity, got scores that close over one, which "
             "would get no gradient; multiply it into the rows or columns in prepare, or leave out the pullback"
@@ -263,9 +264,9 @@ def _pairwise(objective: Pairwise, matrix: ScoreMatrix, reduction: Reduction) ->
 
 def _check_constant(matrix: ScoreMatrix, objective: Pairwise, parameters: Arrays) -> None:
     """Refuse terms with learned arrays that are not among the parameters: they would get no gradient."""
-    if adapter_of(matrix.rows[0]).mode == "traced":
-        return  # JAX refuses them itself
     first = matrix.rows[0]
+    if adapter_of(first).mode == "traced":
+        return  # JAX refuses them itself
     zero = zeros(namespace_of(first), (1, 1), upcast(namespace_of(first), first))
     scalars = [zero] * len(parameters)
     for term in objective.terms:
