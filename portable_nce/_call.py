@@ -35,7 +35,7 @@ from ._core.reduction import REDUCTIONS, Reduction
 from ._core.registry import adapter_of
 from ._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, ObjectiveName, PairingName, Precision, ReductionName
 from ._execution.evaluate import couples_rows, evaluate, sums_both_sides
-from ._execution.halves import Exact
+from ._execution.halves import Exact, multiplies_halves
 from ._execution.halves import of_matrix as halves_of_matrix
 from ._execution.matrix import ScoreMatrix, given
 from ._execution.parts import matrix_of_part
@@ -50,6 +50,7 @@ from .similarities import (
     AnySimilarity,
     Operands,
     Similarity,
+    is_cosine,
     measured_operands,
     normalized_here,
     number_of_flags,
@@ -327,7 +328,7 @@ def contrast_embeddings(
         )
         # With a temperature of each row, the scores of rows with themselves are not symmetric.
         alone = len(embeddings) == 1 and not by_rows
-        matrix = replace(matrix, self_contrast=alone, indices_checked=given.pairs.checked)
+        matrix = matrix._replace(self_contrast=alone, indices_checked=given.pairs.checked)
         if chosen.pullback is None:
             matrix = matrix.dense()
         multiplier = None if factor is None else factor(parameters)
@@ -555,11 +556,11 @@ def _matrix(
     if opposite is not None:
         rows, columns = opposite
         turned = given._replace(x=rows.array, y=columns.array, dtypes=[rows.dtypes, columns.dtypes])
-        return replace(make(similarity, scale), turned=make(similarity, scale, turned))
+        return make(similarity, scale)._replace(turned=make(similarity, scale, turned))
     if not given.by_rows or not (symmetric or isinstance(objective, Relic)):
         return make(similarity, scale)
     of_columns = make(scaled_columns(similarity, scale[:, 0]), 1.0, turns=symmetric)
-    return replace(make(similarity, scale), turned=of_columns.transposed())
+    return make(similarity, scale)._replace(turned=of_columns.transposed())
 
 
 def _matrix_of(
@@ -617,6 +618,18 @@ def _own_matrix(
     keys, y = _apart_or_joined(xp, similarity, given.keys, given.y, mask)
     if not keys:  # apart, there is no mask, and what a queue holds in slots that are not valid is 0
         x, y = _without_idle(xp, x, y, pairing, mask, alone=alone, both=both)
+    if is_cosine(similarity) and not multiplies_halves(similarity, given.exact_in, precision, x):
+        return ScoreMatrix(
+            similarity,
+            (x,),
+            (y,),
+            pairing,
+            mask,
+            squarable=options["bounded"],
+            partners=tuple(keys),
+            scale=scale,
+            **options,
+        )
     rows, columns, partners, squarable = _operands(similarity, x, keys, y, scale)
     if keys and not partners:
         y = xp.concat([*keys, y], axis=0)
@@ -717,7 +730,7 @@ def contrast_scores(
     adapter_of(scores).check(scores)
     scores = upcast(xp, scores)
     weights = row_weights(xp, weights, scores.shape[0], scores)
-    matrix = replace(given(scores, pairing, mask), sharpness=sharpness)
+    matrix = given(scores, pairing, mask)._replace(sharpness=sharpness)
     result = evaluate(objective, matrix, Reduction(reduction, weights, shards), symmetric=symmetric)
     return finish(xp, result, dtype, reduction)
 

@@ -35,7 +35,7 @@ from ._core.checks import (
 )
 from ._core.equality import EqualByContents, Record
 from ._core.namespace import device_of, enter, is_array, is_number, namespace_of
-from ._core.numerics import in_range, normalize, normalize_both, safe_sqrt, upcast
+from ._core.numerics import in_range, normalize, safe_sqrt, upcast
 from ._core.protocol import Array, Namespace
 from ._core.registry import adapter_of
 from ._core.types import AnyArray, Parameters, Result, SimilarityName
@@ -823,11 +823,6 @@ def _dot(x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:
 
 
 def _cosine(x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:
-    both, needs_gradient = y is not x and adapter_of(x).mode == "eager", adapter_of(x).needs_gradient
-    # One node of a tape, for small batches; but a constant queue is to need no gradient as `x` does.
-    if both and x.shape == y.shape and is_number(scale) and needs_gradient(x) == needs_gradient(y):
-        rows, columns = normalize_both(x, y, float(scale))
-        return (rows,), (columns,)
     return _dot(*_unit_rows(x, y), scale)
 
 
@@ -923,8 +918,13 @@ UNIT = _DOT._replace(unit=True, embedded=(False, False))
 """The similarity of rows that are unit vectors already."""
 
 
+def is_cosine(similarity: Similarity) -> bool:
+    """Whether a similarity is the inner product of unit rows, of which sweeps have the closed form."""
+    return similarity.prepare is _cosine
+
+
 def normalized_here(similarity: Similarity, x: Array, y: Array) -> tuple[Similarity, Array, Array]:
     """Rows that need no more than their inner products, so that each is normalized where it is; others as they are."""
-    if similarity is not _NAMED["cosine"]:
+    if not is_cosine(similarity):
         return similarity, x, y
     return UNIT, *_unit_rows(x, y)

@@ -16,7 +16,7 @@ __all__ = [
     "largest_entry",
     "nan_of",
     "normalize",
-    "normalize_both",
+    "pulled_unit_rows",
     "reciprocal",
     "relu",
     "relu_slope",
@@ -26,6 +26,7 @@ __all__ = [
     "softplus",
     "softplus_and_sigmoid",
     "sum_to_scalar",
+    "unit_rows",
     "upcast",
     "zeros",
 ]
@@ -159,50 +160,63 @@ def itemsize(x: Array) -> int:
 
 def normalize(x: Array) -> Array:
     """Rows of unit length; a zero row stays zero, with gradient 0."""
-    return adapter_of(x).custom_vjp(_unit_rows, _pull_unit_rows)(1.0, x)[0]
+    return adapter_of(x).custom_vjp(_unit_rows, _pull_unit_rows)(None, x)[0]
 
 
-def normalize_both(x: Array, y: Array, factor: float) -> tuple[Array, Array]:
-    """The rows of both with unit length, those of `x` times a factor, in one step for a tape."""
-    found = adapter_of(x).custom_vjp(_unit_rows, _pull_unit_rows)(factor, x, y)
-    return found[0], found[3]
+def unit_rows(x: Array) -> tuple[Array, Array]:
+    """The rows of unit length, and their lengths; a row of zeros stays, and its length is infinite.
 
-
-def _unit_rows(factor: float, *arrays: Array) -> tuple[Array, ...]:
-    """The rows of unit length, the inverse length of rows divided by their largest entry, and that entry.
-
-    Three arrays for each argument; a factor multiplies the unit rows of the first. Dividing by the largest entry first
-    keeps the squares in range, whatever the magnitude of the row.
+    Where it is not known that squares are in range, rows are divided by their largest entry first, a constant.
     """
-    xp = namespace_of(*arrays)
-    found: list[Array] = []
-    for x in arrays:
-        largest = stop_gradient(xp.max(xp.abs(x), axis=-1, keepdims=True))
-        zero = largest == 0
-        largest = xp.where(zero, 1.0, largest)
-        scaled = x / largest
-        length = xp.sqrt(xp.where(zero, math.inf, xp.sum(scaled * scaled, axis=-1, keepdims=True)))
-        unit = scaled / length
-        found += [unit if found or factor == 1.0 else unit * factor, reciprocal(length), largest]
-    return tuple(found)
+    xp = namespace_of(x)
+    squares = x * x
+    if len(x.shape) == 2:  # noqa: PLR2004  (a matrix, for which there are kernels)
+        squares = adapter_of(x).sum_along(squares, 1)[:, None]
+    else:
+        squares = xp.sum(squares, axis=-1, keepdims=True)
+    least, most = (entry_at_hand(squares, extreme) for extreme in (_least, _most))
+    if least is not None and most is not None and _SMALLEST_SQUARE < least and most < _LARGEST_SQUARE:
+        length = xp.sqrt(squares)
+        return x / length, length
+    largest = stop_gradient(xp.max(xp.abs(x), axis=-1, keepdims=True))
+    zero = largest == 0
+    largest = xp.where(zero, 1.0, largest)
+    scaled = x / largest
+    length = xp.sqrt(xp.where(zero, math.inf, xp.sum(scaled * scaled, axis=-1, keepdims=True)))
+    return scaled / length, length * largest
+
+
+_SMALLEST_SQUARE, _LARGEST_SQUARE = 1e-20, 1e20
+"""Sums of squares in between have lost nothing, in any dtype that is computed in."""
+
+
+def _least(xp: Namespace, x: Array) -> Array:
+    return xp.min(x)
+
+
+def _most(xp: Namespace, x: Array) -> Array:
+    return xp.max(x)
+
+
+def pulled_unit_rows(unit: Array, divisor: Array, to_unit: Array, along: Array | None = None) -> Array:
+    """The cotangent ``(g - u (g·u)) / |x|`` of rows x, of that of ``u = x / |x|``; or with something else for g·u."""
+    if along is None:
+        along = namespace_of(unit, to_unit).sum(to_unit * unit, axis=-1, keepdims=True)
+    return (to_unit - unit * along) / divisor
+
+
+def _unit_rows(static: None, x: Array) -> tuple[Array, ...]:
+    del static
+    return unit_rows(x)
 
 
 def _pull_unit_rows(
-    factor: float, arrays: tuple[Array, ...], outputs: tuple[Array, ...], cotangents: tuple[Array, ...]
+    static: None, arrays: tuple[Array, ...], outputs: tuple[Array, ...], cotangents: tuple[Array, ...]
 ) -> tuple[Array, ...]:
-    """The adjoint of `_unit_rows`, to which the largest entry is a constant.
-
-    For ``u = f x / |x|`` and its cotangent g it is ``f (g - u (g·u) / f²) / |x|``.
-    """
-    del arrays
-    xp = namespace_of(*outputs)
-    found: list[Array] = []
-    for k in range(0, len(outputs), 3):
-        unit, inverse, largest = outputs[k : k + 3]
-        to_unit, to_inverse, _ = cotangents[k : k + 3]
-        along = xp.sum(to_unit * unit, axis=-1, keepdims=True) + inverse * to_inverse
-        own = inverse / largest
-        if k == 0 and factor != 1.0:
-            along, own = along / factor**2, own * factor
-        found.append((to_unit - unit * along) * own)
-    return tuple(found)
+    """The adjoint of `unit_rows`; to a row of zeros, its length is a constant."""
+    del static, arrays
+    (unit, length), (to_unit, to_length) = outputs, cotangents
+    xp = namespace_of(unit, to_unit)
+    along = xp.sum(to_unit * unit, axis=-1, keepdims=True)
+    along = along - to_length * xp.where(length == math.inf, xp.zeros_like(length), length)
+    return (pulled_unit_rows(unit, length, to_unit, along),)

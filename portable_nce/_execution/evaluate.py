@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .._core.autodiff import stop_gradient
 from .._core.checks import check_scalar
-from .._core.namespace import enter, is_array, is_number, lift_to_tape, namespace_of
+from .._core.namespace import device_of, enter, is_array, is_number, lift_to_tape, namespace_of
 from .._core.notes import note
 from .._core.numerics import softplus, upcast, zeros
 from .._core.protocol import Array
@@ -36,8 +36,9 @@ def evaluate(objective: Any, matrix: ScoreMatrix, reduction: Reduction, *, symme
     """The loss of a score matrix: of shape (1,), or the losses of the rows (N,)."""
     note(objective, matrix.pairing)
     _check_scores_constant(matrix)
-    alone = matrix.shards is None and matrix.is_one_block()
-    coupled = isinstance(objective, Objective) and couples_rows(objective, matrix.rows[0], in_one_block=alone)
+    coupled = isinstance(objective, Objective) and couples_rows(
+        objective, matrix.rows[0], in_one_block=lambda: matrix.shards is None and matrix.is_one_block()
+    )
     if isinstance(objective, Objective) and not coupled and symmetric and reduction.kind != "none":
         both = _two_sided(objective, matrix, reduction, symmetric=True)
         if both is not None:
@@ -120,12 +121,12 @@ def sums_both_sides(
     objective: Any, similarity: Similarity, pairing: Pairing, mask: Array | None, like: Array, *, reduction: str
 ) -> bool:
     """Whether a symmetric loss that ranks share comes from one sweep, for which rows of other ranks are not needed."""
-    if not isinstance(objective, Objective) or couples_rows(objective, like, in_one_block=False):
+    if not isinstance(objective, Objective) or couples_rows(objective, like, in_one_block=lambda: False):
         return False
     return reduction != "none" and is_symmetric(similarity, pairing, mask)
 
 
-def couples_rows(objective: Objective, like: Array, *, in_one_block: bool) -> bool:
+def couples_rows(objective: Objective, like: Array, *, in_one_block: Callable[[], bool]) -> bool:
     """Whether the statistics of all rows are needed at once, for losses that depend on other rows or learned arrays.
 
     A sweep has the slopes of its own arrays alone. A learned array in a function gets its gradient where the library
@@ -137,7 +138,7 @@ def couples_rows(objective: Objective, like: Array, *, in_one_block: bool) -> bo
         return objective.couples_rows is None  # a lambda created each step would retrace the scan
     if _is_learned(objective, like):
         return True
-    return objective.couples_rows is None and not in_one_block and not _is_row_by_row(objective, like)
+    return objective.couples_rows is None and not in_one_block() and not _is_row_by_row(objective, like)
 
 
 def _is_learned(objective: Objective, like: Array) -> bool:
@@ -215,7 +216,7 @@ def _smoothing(objective: Objective, matrix: ScoreMatrix) -> float:
     rule = matrix.pairing.rule
     if not isinstance(rule, SmoothedRule) or objective is not info_nce() or matrix.shape[0] > matrix.shape[1]:
         return 0.0
-    plain = replace(matrix, pairing=diagonal())
+    plain = matrix._replace(pairing=diagonal())
     return rule.smoothing if plain.by_products(SoftmaxPlan(SMOOTHED), (), {}) is not None else 0.0
 
 
@@ -224,15 +225,17 @@ def _smoothed(smoothing: float, matrix: ScoreMatrix, reduction: Reduction) -> Ar
 
     With the targets ``t = (1 - ε) [i = j] + ε / K`` it is that of the positive, plus ``ε (g_ii - mean_j g_ij)``.
     """
+    matrix = matrix.made()
     (rows,), (columns,) = matrix.rows, matrix.columns
     xp = namespace_of(rows, columns)
     difference = columns[: rows.shape[0], ...] - xp.mean(columns, axis=0, keepdims=True)
     added = smoothing * xp.sum(rows * difference, axis=1)
-    return _reduced(SoftmaxPlan(SMOOTHED), replace(matrix, pairing=diagonal()), (added,), reduction)
+    return _reduced(SoftmaxPlan(SMOOTHED), matrix._replace(pairing=diagonal()), (added,), reduction)
 
 
 def _weighted(objective: Weighted, matrix: ScoreMatrix, reduction: Reduction) -> Array:
     """An objective with a parameter for each row that is a function of all positives."""
+    matrix = matrix.made()
     (rows,), (columns,) = matrix.rows, matrix.columns
     xp = namespace_of(rows, columns)
     lines = lines_of(str(matrix.pairing.structure), rows.shape[0], matrix.pairing.views, matrix.window)
@@ -247,7 +250,7 @@ def _weighted(objective: Weighted, matrix: ScoreMatrix, reduction: Reduction) ->
 
 
 def _pairwise(objective: Pairwise, matrix: ScoreMatrix, reduction: Reduction) -> Array:
-    parameters = _per_row(matrix, objective.parameters, objective.names)
+    parameters = _numbers(matrix, objective.parameters, objective.names)
     positive, negative = objective.terms
     _check_constant(matrix, objective, parameters)
     plan = PairsPlan((positive, negative), objective.divide_by)
@@ -282,32 +285,38 @@ def _check_constant(matrix: ScoreMatrix, objective: Pairwise, parameters: Arrays
 
 
 def _hard(objective: HardNegatives, matrix: ScoreMatrix, reduction: Reduction) -> Array:
-    (floor,) = _per_row(matrix, (objective.floor,), ("floor",))
+    (floor,) = _numbers(matrix, (objective.floor,), ("floor",))
     plan = ReweightedPlan(objective.beta, objective.tau_plus)
     return _reduced(plan, matrix, (stop_gradient(floor),), reduction)
 
 
-def _per_row(matrix: ScoreMatrix, parameters: tuple[Any, ...], names: tuple[str, ...]) -> Arrays:
-    """Parameters as arrays of one number a row, in the dtype of the scores."""
+def _numbers(matrix: ScoreMatrix, parameters: tuple[Any, ...], names: tuple[str, ...]) -> Arrays:
+    """Parameters as arrays of one number for all rows, or one for each, in the dtype of the scores."""
     first = matrix.rows[0]
-    xp = namespace_of(first)
-    nothing = zeros(xp, first.shape[:1], upcast(xp, first))
+    xp, n_rows, dtype = namespace_of(first), first.shape[0], upcast(namespace_of(first), first).dtype
     arrays = {name: value for name, value in zip(names, parameters, strict=True) if not is_number(value)}
     _, (_, *entered) = enter(scores=first, **arrays)
     for key, array in arrays.items():
-        if tuple(array.shape) != tuple(nothing.shape):
+        if tuple(array.shape) != (n_rows,):
             check_scalar(key, array)
     supply = iter(entered)
-    rows = []
+    found = []
     for parameter in parameters:
         if is_number(parameter):
-            rows.append(nothing + float(parameter))
+            found.append(xp.full((), float(parameter), dtype=dtype, device=device_of(first)))
             continue
-        array, zero = lift_to_tape((next(supply), nothing))[0]
+        array = next(supply)
         space = namespace_of(array)
-        array = space.astype(array, zero.dtype)
-        rows.append(zero + (array if len(array.shape) == 1 else space.reshape(array, (1,))))
-    return tuple(rows)
+        array = array if array.dtype == dtype else space.astype(array, dtype)
+        found.append(space.reshape(array, ()) if tuple(array.shape) == (1,) and n_rows != 1 else array)
+    return tuple(found)
+
+
+def _per_row(matrix: ScoreMatrix, parameters: tuple[Any, ...], names: tuple[str, ...]) -> Arrays:
+    """The same as arrays of one number for each row."""
+    found = _numbers(matrix, parameters, names)
+    shape = (matrix.rows[0].shape[0],)
+    return tuple(namespace_of(x).broadcast_to(x, shape) if len(x.shape) == 0 else x for x in found)
 
 
 # ------------------------------------------------------------------------------------------------------------ triplets
@@ -317,6 +326,7 @@ def _triplets(objective: Triplet, matrix: ScoreMatrix) -> tuple[Array, Array, Ar
     """The losses of the rows, which rows count, and how often each counts in a mean (None: once)."""
     (margin,) = _per_row(matrix, (objective.margin,), ("margin",))
     of_positives, of_negatives = objective.mining
+    matrix = matrix.made()
     if not {of_positives, of_negatives} <= {"hard", "easy"}:
         dense = matrix.dense()
         (scores,), sets = dense.rows, dense.sets()
@@ -355,6 +365,7 @@ def _triplets(objective: Triplet, matrix: ScoreMatrix) -> tuple[Array, Array, Ar
 
 def _relic(objective: Relic, matrix: ScoreMatrix) -> tuple[Array, Array]:
     """The losses of the rows, and which rows count."""
+    matrix = matrix.made()
     other = matrix.transposed_scores()
     (alpha,) = _per_row(matrix, (objective.alpha,), ("alpha",))
     own, others = (_OneSide(x, x.statistics(masked=True)) for x in (matrix, other))

@@ -156,13 +156,14 @@ def _largest(cut: int | Bounds) -> int:
 def _sweep(passes: Passes) -> Sweep:
     prepared = passes.prepared
     layout, first = prepared.layout, prepared.operands[0]
+    source = layout.source
     if prepared.function is one_sided.product_sweep:
-        rows, columns = prepared.operands[:2]
+        rows, columns = first, first if source and source.alone else prepared.operands[1]
         tiling = one_sided.tiling_of(layout, rows, columns)
         block, tile = _largest(layout.blocks or tiling.block), _largest(layout.tiles or tiling.tile)
         name, products, entries = "one-sided sweep of inner products", 3.0, block * columns.shape[0]
     elif prepared.function is two_sided.square_sweep:
-        rows, columns = prepared.operands[:2]
+        rows, columns = first, first if source and source.alone else prepared.operands[1]
         tiling = two_sided.tiling_of(layout, rows, columns)
         block, tile = _largest(tiling.block), tiling.tile
         share = 2 if layout.own else 1
@@ -170,7 +171,8 @@ def _sweep(passes: Passes) -> Sweep:
         name, products = "two-sided sweep of inner products", (3.0 if tiling.keep else 4.0) / share
         entries = first.shape[0] * columns.shape[0] // share if tiling.keep else block * tile
     else:
-        rows, columns = first, None if layout.given else prepared.operands[sum(n for n, _ in layout.operands)]
+        at = 0 if source and source.alone else sum(n for n, _ in layout.operands)
+        rows, columns = first, None if layout.given else prepared.operands[at]
         tile = first.shape[1] if columns is None else columns.shape[0]
         size, numbers = block_of(layout, prepared.arrays)
         block = _largest(size)

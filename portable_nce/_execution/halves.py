@@ -20,7 +20,7 @@ from ..similarities import Operands, Similarity, TokenScores, is_of_unit_tokens,
 from .layouts import Arrays
 from .matrix import Halves
 
-__all__ = ["Exact", "of_matrix"]
+__all__ = ["Exact", "multiplies_halves", "of_matrix"]
 
 
 class Exact(NamedTuple):
@@ -45,17 +45,23 @@ def of_matrix(
 ) -> Halves | None:
     """The operands of an inner product in 16 bits, where the library is faster with these, or None."""
     (first, *_), _ = operands
+    if not multiplies_halves(similarity, exact_in, precision, first):
+        return None
     of_tokens = isinstance(similarity.scores, TokenScores)
-    if precision == "highest" or not (similarity.inner_product or of_tokens):
-        return None
-    if not adapter_of(first).has_half_products(first):
-        return None
     one_scale = is_number(scale) or len(scale.shape) == 0
     if of_tokens:
         even = is_of_unit_tokens(similarity) and one_scale
         return _of_tokens(similarity, embeddings, operands, exact_in, precision, even=even)
     (rows,), (columns,) = operands
     return _of_rows(similarity, embeddings, (rows, columns), exact_in, precision, even=similarity.unit and one_scale)
+
+
+def multiplies_halves(similarity: Similarity, exact_in: Exact, precision: str | None, like: Array) -> bool:
+    """Whether products of 16 bits may serve for embeddings of these dtypes."""
+    if precision == "highest" or not (similarity.inner_product or isinstance(similarity.scores, TokenScores)):
+        return False
+    all_halves = exact_in.multiplied_in is not None or all(map(is_half, (*exact_in.rows, *exact_in.columns)))
+    return (all_halves or precision == "high") and adapter_of(like).has_half_products(like)
 
 
 def _of_rows(

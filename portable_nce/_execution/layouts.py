@@ -19,7 +19,7 @@ from .families import Plan
 from .finished import divided
 from .tiling import Bounds
 
-__all__ = ["Arrays", "Form", "MaskedLayout", "ProductLayout", "Wanted", "halves_where", "is_wanted", "reduced"]
+__all__ = ["Arrays", "Form", "MaskedLayout", "ProductLayout", "Source", "Wanted", "halves_where", "is_wanted", "reduced"]
 
 Arrays = tuple[Array, ...]
 
@@ -57,11 +57,33 @@ def halves_where(xp: Namespace, live: Array, halves: Arrays) -> Arrays:
     return xp.where(flags, factor, xp.ones_like(factor)), *rows_where(xp, live, *parts)
 
 
+class Source(NamedTuple):
+    """How a sweep makes its operands of embeddings: unit rows, and those of the rows times a scale.
+
+    The embeddings are those of the rows, of the columns unless the rows are `alone`, and of `partners` if there are
+    any. A scale of None is an array, and comes after them: of one entry, or with one for each row, (N, 1).
+    """
+
+    alone: bool
+    partners: bool
+    scale: float | None
+
+    @property
+    def embeddings(self) -> int:
+        """How many arrays of embeddings there are."""
+        return 1 + (not self.alone) + self.partners
+
+    @property
+    def count(self) -> int:
+        """How many arrays there are."""
+        return self.embeddings + (self.scale is None)
+
+
 class ProductLayout(NamedTuple):
     """Everything about a sweep over inner products that is not an array.
 
-    The arrays are those of rows (N, D) and columns (K, D); of an index or a queue also the partners (N, D), of which
-    the columns of a queue hold none; numbers for each row (parameters and weights); then, without a gradient, the index
+    The arrays are what a `source` makes operands of, or, without one, those of rows (N, D) and columns (K, D); of an index or a queue also the partners (N, D), of which
+    the columns of a queue hold none; numbers for each row (parameters and weights), or one for all; then, without a gradient, the index
     (N,), which rows are present (N,), what is added to columns (K,), and the labels of rows and of columns.
 
     `structure` is the pairing's, of some `views`; of labels, rows and columns are sorted by them, and `blocks` and
@@ -91,13 +113,21 @@ class ProductLayout(NamedTuple):
     window: int | None = None
     shards: Shards | None = None
     halves: Form = Form()
+    source: Source | None = None
+
+    @property
+    def operand_count(self) -> int:
+        """How many of the arrays are operands, or what they are made of."""
+        if self.source is not None:
+            return self.source.count
+        return 3 if self.structure in {"index", "queue"} else 2
 
 
 class MaskedLayout(NamedTuple):
     """Everything about a sweep over scores of any kind, with a rule for its pairs, that is not an array.
 
-    The arrays are the operands of rows and then of columns, of each similarity in turn; numbers for each row; then,
-    without a gradient, the rule's arrays of rows, of columns and of pairs, and the mask. `given`: the operand of the
+    The arrays are what a `source` makes operands of, or the operands of rows and then of columns, of each similarity
+    in turn; numbers for each row, or one for all; then, without a gradient, the rule's arrays of rows, of columns and of pairs, and the mask. `given`: the operand of the
     rows is the score matrix itself. `whole`: the shape of the matrix of which this is a part; the numbers of its rows
     and of its columns come next. `halves`: what there is of the rows and columns of each similarity in 16 bits, at the
     end.
@@ -118,6 +148,14 @@ class MaskedLayout(NamedTuple):
     block_size: int | str | None = None
     whole: tuple[int, int] | None = None
     halves: tuple[Form, ...] = ()
+    source: Source | None = None
+
+    @property
+    def operand_count(self) -> int:
+        """How many of the arrays are operands, or what they are made of."""
+        if self.source is not None:
+            return self.source.count
+        return sum(rows + columns for rows, columns in self.operands)
 
 
 def reduced(

@@ -14,6 +14,7 @@ from .families import PairsPlan, SoftmaxPlan, exp_base, family_of, split_sharpne
 from .layouts import Arrays, MaskedLayout, Wanted, halves_where, reduced
 from .products import empty_sums, plus
 from .scored import Side, Spread, held, pulled, scored
+from .sources import opened, takes_embeddings
 from .tiling import Bounds, masked
 
 __all__ = ["block_of", "masked_sweep", "search_sweep"]
@@ -112,7 +113,7 @@ class _Masked:
 
 def block_of(layout: MaskedLayout, arrays: Arrays) -> tuple[int | Bounds, int]:
     """Rows of a block, and how many numbers are held for each of its scores."""
-    matrix = _Masked(layout, arrays)
+    matrix = _Masked(*opened(layout, arrays))
     return matrix.block, matrix.width
 
 
@@ -121,9 +122,10 @@ def _where_live(xp: Namespace, live: Array, side: Side) -> Side:
     return Side(tuple(rows_where(xp, live, *side.operands)), halves_where(xp, live, side.halves))
 
 
+@takes_embeddings
 def masked_sweep(layout: MaskedLayout, *arrays: Array, need_grad: Wanted) -> Arrays:
     """A one-sided sweep over the scores of similarities, of which a rule says what is positive and negative."""
-    (arrays,), need_grad = lift_to_tape(arrays), bool(need_grad)  # a pullback gives all gradients, or none
+    need_grad = bool(need_grad)  # a pullback gives all gradients, or none
     matrix = _Masked(layout, arrays)
     xp, adapter = matrix.xp, adapter_of(arrays[0])
     family: Any = family_of(xp, layout.plan, exp_base(arrays[0]), math.inf, need_grad=need_grad)

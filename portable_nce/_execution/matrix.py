@@ -14,14 +14,13 @@ Each goes by *products* where the scores are inner products and the pairing's st
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
 from .._core.autodiff import stop_gradient
-from .._core.namespace import device_of, is_far, namespace_of
+from .._core.namespace import device_of, is_far, is_number, namespace_of
 from .._core.notes import note
-from .._core.numerics import rows_where, upcast
+from .._core.numerics import normalize, rows_where, upcast
 from .._core.protocol import Array, Namespace
 from .._core.ranks import Shards
 from .._core.registry import adapter_of
@@ -29,7 +28,7 @@ from ..objectives.base import Objective, RowStatistics
 from ..pairings import Pairing, split
 from ..similarities import Operands, Similarity
 from .families import PairsPlan, Plan, SoftmaxPlan
-from .layouts import Arrays, Form, MaskedLayout, ProductLayout, halves_where
+from .layouts import Arrays, Form, MaskedLayout, ProductLayout, Source, halves_where
 from .masked import masked_sweep, search_sweep
 from .one_sided import nearest_columns, product_sweep
 from .products import absence, lines_of
@@ -78,10 +77,10 @@ class Prepared(NamedTuple):
     @property
     def arrays(self) -> Arrays:
         """All arrays, in the order of the sweep."""
-        xp = namespace_of(self.operands[0])
-        by_row = self.by_row
-        if self.order is not None:
-            by_row = tuple(xp.take(x, self.order, axis=0) for x in by_row)
+        by_row, order = self.by_row, self.order
+        if order is not None:
+            xp = namespace_of(order)
+            by_row = tuple(xp.take(x, order, axis=0) if len(x.shape) > 0 else x for x in by_row)
         return (*self.operands, *by_row, *self.constants)
 
 
@@ -131,9 +130,11 @@ class Part(NamedTuple):
     window: int
 
 
-@dataclass(frozen=True, eq=False)
-class ScoreMatrix:
-    """Scores of rows against columns, and which pairs are positive, negative, or nothing."""
+class ScoreMatrix(NamedTuple):
+    """Scores of rows against columns, and which pairs are positive, negative, or nothing.
+
+    With a `scale`, rows, columns and partners are embeddings, of which a sweep in one pass makes operands itself.
+    """
 
     similarity: Similarity
     rows: Operands
@@ -146,6 +147,7 @@ class ScoreMatrix:
     bounded: bool = False  # whether the magnitudes of all scores are known to be small
     squarable: bool = False  # whether the squares of the operands are known not to overflow
     partners: Operands = ()  # the positives of a queue, if its columns are those beyond them
+    scale: Any = None  # what unit rows are multiplied by, where they are not operands yet
     part: Part | None = None  # where these rows and columns are in a larger matrix
     shards: Shards | None = None  # the ranks that have the other rows of that matrix
     turned: ScoreMatrix | None = None  # this rank's part of the transposed matrix, if it is needed
@@ -165,18 +167,29 @@ class ScoreMatrix:
             return self.part.window
         return self.shape[0] if self.pairing.further else None
 
+    def made(self) -> ScoreMatrix:
+        """The same with operands, where it had embeddings."""
+        if self.scale is None:
+            return self
+        (rows,), (columns,) = self.rows, self.columns
+        unit = normalize(rows)
+        others = unit if columns is rows else normalize(columns)
+        partners = tuple(map(normalize, self.partners))
+        return self._replace(rows=(unit * self.scale,), columns=(others,), partners=partners, scale=None)
+
     def transposed(self) -> ScoreMatrix:
         """The columns against the rows."""
         if self.turned is not None:
             return self.turned
+        if self.scale is not None:
+            return self.made().transposed()
         mask = None if self.mask is None else namespace_of(self.mask).matrix_transpose(self.mask)
         pairing = self.pairing.transposed()
         if len(self.columns) == 0:
             scores = namespace_of(self.rows[0]).matrix_transpose(self.rows[0])
-            return replace(self, rows=(scores,), pairing=pairing, mask=mask)
+            return self._replace(rows=(scores,), pairing=pairing, mask=mask)
         similarity, halves = self.similarity.transposed(), None if self.halves is None else self.halves.turned()
-        return replace(
-            self,
+        return self._replace(
             similarity=similarity,
             rows=self.columns,
             columns=self.rows,
@@ -188,7 +201,7 @@ class ScoreMatrix:
     def transposed_scores(self) -> ScoreMatrix:
         """The transposed scores of a square matrix, with positives and negatives where they were."""
         turned = self.transposed()
-        return replace(turned, pairing=self.pairing, mask=self.mask)
+        return turned._replace(pairing=self.pairing, mask=self.mask)
 
     def is_one_block(self) -> bool:
         """Whether every sweep sees all rows at once."""
@@ -205,8 +218,9 @@ class ScoreMatrix:
 
     def constant(self) -> ScoreMatrix:
         """The same without a gradient."""
-        rows, columns = (tuple(map(stop_gradient, x)) for x in (self.rows, self.columns))
-        return replace(self, rows=rows, columns=columns)
+        made = self.made()
+        rows, columns = (tuple(map(stop_gradient, x)) for x in (made.rows, made.columns))
+        return made._replace(rows=rows, columns=columns)
 
     def dense(self) -> ScoreMatrix:
         """The same with the score matrix in memory."""
@@ -214,12 +228,12 @@ class ScoreMatrix:
             return self
         turned = None if self.turned is None else self.turned.dense()
         dense = given(self.scores(), self.pairing, self.mask)
-        return replace(dense, part=self.part, shards=self.shards, turned=turned, sharpness=self.sharpness)
+        return dense._replace(part=self.part, shards=self.shards, turned=turned, sharpness=self.sharpness)
 
     def scores(self) -> Array:
         """The score matrix."""
-        halves = self.halves or NO_HALVES
-        scores, _ = scored(self.similarity.scores, Side(self.rows, halves.rows), Side(self.columns, halves.columns))
+        made, halves = self.made(), self.halves or NO_HALVES
+        scores, _ = scored(self.similarity.scores, Side(made.rows, halves.rows), Side(made.columns, halves.columns))
         return upcast(namespace_of(scores), scores)
 
     # Where sums come from.
@@ -264,8 +278,23 @@ class ScoreMatrix:
         if valid is not None:
             constants = (*constants, absence(valid, columns))
         layout = layout._replace(present=present is not None, biased=valid is not None, halves=halves.form)
+        source, operands = self._given(rows, columns, partners)
         constants = (*constants, *halves.arrays)
-        return Prepared(product_sweep, layout, (rows, columns, *partners), by_row, constants, _KNOWN)
+        return Prepared(product_sweep, layout._replace(source=source), operands, by_row, constants, _KNOWN)
+
+    def _given(self, rows: Array, columns: Array, partners: Arrays = ()) -> tuple[Source | None, Arrays]:
+        """What a sweep is given of these operands, and what it makes them of, if they are embeddings still."""
+        scale, alone = self.scale, columns is rows
+        if scale is None:
+            return None, (rows, columns, *partners)
+        number = None
+        if is_number(scale):
+            if adapter_of(rows).mode == "eager":
+                number = float(scale)
+            else:  # a number in a layout would be compiled anew for each temperature
+                scale = namespace_of(rows).full((), scale, dtype=rows.dtype, device=device_of(rows))
+        arrays = (*((rows,) if alone else (rows, columns)), *partners, *((scale,) if number is None else ()))
+        return Source(alone, len(partners) > 0, number), arrays
 
     def _obstacle(self, plan: Plan) -> str | None:
         """Why tiles of inner products without masks cannot serve; None if they can."""
@@ -302,7 +331,8 @@ class ScoreMatrix:
         halves = self.halves or NO_HALVES
         layout = layout._replace(halves=halves.form)
         constants = (*self.pairing.rows, *self.pairing.columns, *halves.arrays)
-        return Prepared(product_sweep, layout, (*self.rows, *self.columns), by_row, constants, _KNOWN)
+        source, operands = self._given(*self.rows, *self.columns)
+        return Prepared(product_sweep, layout._replace(source=source), operands, by_row, constants, _KNOWN)
 
     def _indexed(self, xp: Namespace, columns: Array) -> tuple[Array | None, Arrays, Arrays]:
         """Which rows have a positive if not all, the positives, and where they are."""
@@ -366,14 +396,18 @@ class ScoreMatrix:
             return None
         (rows,), (columns,) = self.rows, self.columns
         space = namespace_of(rows)
-        operands = (space.take(rows, order, axis=0), space.take(columns, column_order, axis=0))
-        layout = layout._replace(blocks=blocks, tiles=tiles)
+        taken = space.take(rows, order, axis=0)
+        same = columns is rows and column_order is order
+        source, operands = self._given(taken, taken if same else space.take(columns, column_order, axis=0))
+        layout = layout._replace(blocks=blocks, tiles=tiles, source=source)
         inverse = xp.argsort(order, stable=True)
         constants, reason = (ordered, column_labels), "labels are sorted: positives of a block are in one tile"
         return Prepared(product_sweep, layout, operands, by_row, constants, reason, order, inverse)
 
     def by_masks(self, plan: Plan, by_row: Arrays, beside: ScoreMatrix | None, options: dict[str, Any]) -> Prepared:
         """The sweep over scores of any kind."""
+        if beside is not None and (self.scale is not None or beside.scale is not None):
+            return self.made().by_masks(plan, by_row, beside.made(), options)
         channels = [self] if beside is None else [self, beside]
         pairs = self.pairing.pairs if self.mask is None else (*self.pairing.pairs, self.mask)
         layout = MaskedLayout(
@@ -393,6 +427,9 @@ class ScoreMatrix:
             **options,
         )
         operands = (*(x for one in channels for x in one.rows), *(x for one in channels for x in one.columns))
+        if self.scale is not None:
+            source, operands = self._given(*operands)
+            layout = layout._replace(source=source)
         numbers = () if self.part is None else self.part[:2]
         halves = (x for one in channels for x in (one.halves or NO_HALVES).arrays)
         constants = (*self.pairing.rows, *self.pairing.columns, *pairs, *numbers, *halves)
@@ -420,9 +457,10 @@ class ScoreMatrix:
             return None
         halves = self.halves or NO_HALVES
         layout = self._product_layout(plan, by_row, {"mean": mean, "shards": self.shards})
-        layout = layout._replace(own=not symmetric, halves=halves.form)
+        source, operands = self._given(*self.rows, *self.columns)
+        layout = layout._replace(own=not symmetric, halves=halves.form, source=source)
         reason = "the loss averages rows and columns" if symmetric else "the score of i with j is that of j with i"
-        return Prepared(square_sweep, layout, (*self.rows, *self.columns), by_row, halves.arrays, reason)
+        return Prepared(square_sweep, layout, operands, by_row, halves.arrays, reason)
 
     # Sums.
 
@@ -430,7 +468,7 @@ class ScoreMatrix:
         self, plan: Plan, parameters: Arrays = (), *, beside: ScoreMatrix | None = None
     ) -> tuple[Array, Array]:
         """The losses of the rows, and how often each counts."""
-        prepared = self.prepared(plan, parameters, beside=beside, values=True)
+        prepared = self.made().prepared(plan, parameters, beside=beside, values=True)
         return in_two_passes(prepared)
 
     def statistics(self, *, masked: bool = False) -> Statistics:
@@ -439,7 +477,8 @@ class ScoreMatrix:
         A sweep by products rounds them otherwise, and what is taken from a large score has to be that score.
         """
         plan = SoftmaxPlan(_NO_OBJECTIVE, statistics=True)
-        prepared = self.by_masks(plan, (), None, {"values": True}) if masked else self.prepared(plan, (), values=True)
+        made, values = self.made(), {"values": True}
+        prepared = made.by_masks(plan, (), None, values) if masked else made.prepared(plan, (), values=True)
         if masked:
             prepared = prepared._replace(reason="another sweep needs the same scores to the last digit")
         found, _ = in_two_passes(prepared)
@@ -471,6 +510,8 @@ class ScoreMatrix:
 
     def gather(self, columns: Array) -> Array:
         """The score of each row against one column."""
+        if self.scale is not None:
+            return self.made().gather(columns)
         xp = namespace_of(self.rows[0])
         if len(self.columns) == 0:
             (scores,) = self.rows

@@ -20,6 +20,7 @@ from . import products as p
 from .families import PairsPlan, SoftmaxPlan, divisor_of, exp_base, family_of, sharpened, split_sharpness
 from .layouts import Arrays, Form, ProductLayout, Wanted, is_wanted, reduced
 from .products import ABSENT
+from .sources import takes_embeddings
 from .tiling import MAX_UNSHIFTED_LOGIT, Tiling, masked, one_sided
 
 __all__ = ["label_members", "nearest_columns", "product_sweep", "tiling_of"]
@@ -27,9 +28,9 @@ __all__ = ["label_members", "nearest_columns", "product_sweep", "tiling_of"]
 _IN_ONE_TILE = ("diagonal", "views")
 
 
+@takes_embeddings
 def product_sweep(layout: ProductLayout, *arrays: Array, need_grad: Wanted) -> Arrays:
     """A one-sided sweep over a matrix of inner products."""
-    (arrays,) = lift_to_tape(arrays)
     sweep = _OneSided(layout, arrays, need_grad=need_grad)
     return sweep.as_one_tile() if sweep.is_one_tile() else sweep.by_tiles()
 

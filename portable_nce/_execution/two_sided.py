@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 
 from .._core.logsumexp import ExpSum, factors, merge
-from .._core.namespace import is_far, lift_to_tape, namespace_of
+from .._core.namespace import is_far, namespace_of
 from .._core.protocol import Array, Namespace
 from .._core.ranks import Shards
 from .._core.registry import adapter_of
@@ -17,11 +17,13 @@ from . import products as p
 from .families import ExpBase, Softmax, exp_base, family_of
 from .finished import Finished
 from .layouts import Arrays, ProductLayout, Wanted, is_wanted, reduced
+from .sources import takes_embeddings
 from .tiling import Bounds, Tiling, two_sided
 
 __all__ = ["square_sweep", "tiling_of"]
 
 
+@takes_embeddings
 def square_sweep(layout: ProductLayout, *arrays: Array, need_grad: Wanted) -> Arrays:
     """A two-sided sweep over a square matrix of inner products; its plan is of the softmax family.
 
@@ -32,7 +34,6 @@ def square_sweep(layout: ProductLayout, *arrays: Array, need_grad: Wanted) -> Ar
     losses that it returns are those of its rows and of their columns; the gradients are those of the losses of all. Of
     `own` scores, each pair is seen by one rank.
     """
-    (arrays,) = lift_to_tape(arrays)
     square = _Square(layout, arrays, need_grad=need_grad)
     square.add_up()
     values, number, to_by_row = square.finish()
