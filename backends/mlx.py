@@ -154,7 +154,7 @@ class MlxAdapter(Defaults):
                 primals, chosen = tuple(primals), tuple(places)
                 found: list[Array | None] = [None] * len(primals)
                 for k, g in zip(chosen, _gradients(function, static, chosen, primals, tuple(outputs[2:])), strict=True):
-                    found[k] = cotangents[0] * g
+                    found[k] = mx.reshape(cotangents[0] * g, g.shape)
                 return _filled(found, primals)
 
             rule: Any = mx.custom_function(forth)

@@ -1262,7 +1262,8 @@ class TapeAdapter(Defaults):
                     # The cotangent of a loss that is differentiated itself is 1.
                     plainly = self.reads_values and not isinstance(first, TapeArray) and float(first[0]) == 1.0
                     found[: len(gradients)] = [
-                        g if plainly or g is None else space.multiply(first, g) for g in gradients
+                        g if plainly or g is None else space.reshape(space.multiply(first, g), g.shape)
+                        for g in gradients
                     ]
                 if any(g is not None for g in second):
                     products = self._products(

@@ -77,6 +77,12 @@ def _directional(function: Callable[..., Arrays], tensors: Sequence[Any], tangen
         return tuple(found[1](directions)[0])
 
 
+def _times(gradient: Any, cotangent: Any) -> Any:
+    """A gradient times the cotangent of the value, (1,); of a number that all rows share, the shape is ()."""
+    found = cotangent * gradient
+    return found if gradient.dim() else found.reshape(())
+
+
 # Rules of differentiation. A rule is called with tensors, and says what to save of a call, and how cotangents and
 # tangents pass through it. It is an object, not a tuple: the rules for vmap of torch take tuples apart.
 
@@ -169,7 +175,7 @@ class _Value:
         arrays, gradients = saved[: self.count], saved[self.count :]
         found: list[Any] = [None] * self.count
         if first is not None:
-            found[: len(gradients)] = [g if g is None else first * g for g in gradients]
+            found[: len(gradients)] = [g if g is None else _times(g, first) for g in gradients]
         if any(g is not None for g in second):
             products = self.products(arrays, second)
             found[: len(products)] = [a if b is None else a + b for a, b in zip(products, found, strict=False)]
@@ -193,7 +199,7 @@ class _ValueOnce(_Value):
         return outputs[2:]
 
     def pull(self, saved: Arrays, cotangents: Arrays) -> Arrays:
-        return (*(cotangents[0] * g for g in saved), *(None for _ in range(self.count - len(saved))))
+        return (*(_times(g, cotangents[0]) for g in saved), *(None for _ in range(self.count - len(saved))))
 
 
 class _LinearMap:

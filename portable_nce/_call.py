@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Hashable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any, NamedTuple, get_args
 
@@ -27,19 +29,21 @@ from ._core.checks import (
     shape_of,
     temperature_of,
 )
-from ._core.namespace import device_of, enter, is_array, is_number, lift_to_tape, namespace_of
+from ._core.namespace import device_of, enter, is_array, is_number, lift_to_tape, namespace_of, native
+from ._core.notes import listening
 from ._core.numerics import largest_entry, nan_of, reciprocal, rows_where, upcast, zeros
 from ._core.protocol import Array, Namespace
 from ._core.ranks import Notes, Ranks, Shards, agree, finished, told_to_others
 from ._core.reduction import REDUCTIONS, Reduction
 from ._core.registry import adapter_of
 from ._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, ObjectiveName, PairingName, Precision, ReductionName
-from ._execution.evaluate import couples_rows, evaluate, sums_both_sides
+from ._execution.evaluate import couples_rows, evaluate, summed, sums_both_sides
 from ._execution.halves import Exact, multiplies_halves
 from ._execution.halves import of_matrix as halves_of_matrix
 from ._execution.matrix import ScoreMatrix, given
 from ._execution.parts import matrix_of_part
-from ._execution.tiling import MAX_UNSHIFTED_LOGIT, is_positive
+from ._execution.plans import Plan, keep, kept, kind_of
+from ._execution.tiling import is_positive
 from .objectives import AnyObjective, Objective, Pairwise, RowStatistics
 from .objectives import resolve as resolve_objective
 from .objectives.hard import HardNegatives
@@ -284,12 +288,34 @@ def contrast_embeddings(
     temperature (or logit scale) and of `parameters`, which are numbers or arrays of one entry; so may be the `factor`
     of the loss. The result has the dtype of the arrays, or `dtype`.
     """
+    parameters = {options.scaled_by: options.temperature, **(parameters or {})}
+    call = Call(embeddings, objective, pairing, options, layout, parameters, dtype)
+    kind = None if factor is not None else _kind(call)
+    plan = kept(kind)
+    return _planned(call, factor, kind) if plan is None else _run(plan, call)
+
+
+class Call(NamedTuple):
+    """The arguments of `contrast_embeddings`; the parameters with the temperature or logit scale."""
+
+    embeddings: dict[str, Any]
+    objective: Any
+    pairing: Pairing
+    options: Options
+    layout: Layout
+    parameters: dict[str, Any]
+    dtype: Any
+
+
+def _planned(call: Call, factor: Callable[[dict[str, Any]], Any] | None, kind: Hashable | None) -> Array:
+    """The loss of a kind of call that has not been seen, or of which no plan is kept."""
+    embeddings, objective, pairing, options, layout, parameters, dtype = call
     check_choice("reduction", options.reduction, REDUCTIONS)
     symmetric = check_bool("symmetric", options.symmetric)
     block_size = check_block_size(options.block_size)
     check_precision(options.precision)
     chosen = resolve_similarity(options.similarity)
-    given = _checked(embeddings, pairing, options, layout, parameters or {})
+    given = _checked(embeddings, pairing, options, layout, parameters)
     xp, x, across = given.xp, given.x, options.across
     _check_similarity(chosen, given, symmetric=symmetric, block_size=block_size)
 
@@ -299,7 +325,7 @@ def contrast_embeddings(
     shards = None
     if across is not None:
         # Which sums are exchanged depends on whether rows are coupled.
-        coupled = across.check and isinstance(made, Objective) and couples_rows(made, x, in_one_block=False)
+        coupled = across.check and isinstance(made, Objective) and couples_rows(made, x, in_one_block=lambda: False)
         noted = {"pairing": pairing, "coupling of rows": coupled, **(layout.agreed_on or {})}  # a full queue: no flags
         shards = _agreed(across, given, noted, extra_columns=pairing.further)
         if pairing.further:
@@ -321,7 +347,7 @@ def contrast_embeddings(
             pairing,
             scale,
             shards=shards,
-            bounded=chosen.unit and not hardness and _is_small(scale, x, alone=shards is None),
+            bound=_bound(scale, x, alone=shards is None) if chosen.unit and not hardness else math.inf,
             block_size=block_size,
             precision=options.precision,
             sharpness=sharpness_of(hardness, scale, x),
@@ -337,11 +363,63 @@ def contrast_embeddings(
         parts = Reduction(options.reduction, given.weights, shards)
         if early:
             parts = parts._replace(factors=multiplier) if by_rows else parts._replace(factor=multiplier)
-        result = evaluate(made, matrix, parts, symmetric=symmetric)
+        with nullcontext() if kind is None else listening() as notes:
+            result = evaluate(made, matrix, parts, symmetric=symmetric)
     if multiplier is not None and not early:
         result = result * multiplier
     finished(across)
-    return finish(xp, result, given.dtype if dtype is None else dtype, options.reduction)
+    dtype = given.dtype if dtype is None else dtype
+    if notes is not None:
+        arrays = [x, *given.keys, *([] if given.y is x else [given.y])]
+        keep(kind, notes, _sources(call, arrays, given.weights, parameters), scale, dtype)
+    return finish(xp, result, dtype, options.reduction)
+
+
+def _kind(call: Call) -> Hashable | None:
+    """The kind of a call on one process without a mask; None if its plan cannot be kept."""
+    options, layout, pairing = call.options, call.layout, call.pairing
+    if options.across is not None or options.mask is not None or layout.opposite is not None:
+        return None
+    hardness: Any = options.hardness
+    if not isinstance(options.similarity, str) or not is_number(hardness) or hardness:
+        return None
+    arrays, dtypes = [], []
+    for x in call.embeddings.values():
+        entered = isinstance(x, Embedding)
+        arrays.append(x.array if entered else x)
+        dtypes.append(x[1:] if entered else None)
+    further = (
+        *(options.similarity, options.reduction, options.block_size, options.precision),
+        *(options.symmetric, options.scaled_by, layout, tuple(dtypes), call.dtype),
+    )
+    return kind_of(
+        arrays, call.objective, pairing, parameters=call.parameters, weights=options.weights, options=further
+    )
+
+
+def _sources(call: Call, arrays: list[Array], weights: Array | None, parameters: dict[str, Any]) -> list[Any]:
+    """What the arrays of a sweep may be, in an order that is that of all calls of a kind."""
+    pairing = call.pairing
+    return [*arrays, *pairing.rows, *pairing.columns, *pairing.pairs, weights, *parameters.values()]
+
+
+def _run(plan: Plan, call: Call) -> Array:
+    """The loss of arrays of a kind that has been seen: only their entries are looked at."""
+    options = call.options
+    given = [native(x.array if isinstance(x, Embedding) else x) for x in call.embeddings.values()]
+    xp = namespace_of(*given)
+    arrays = [upcast(xp, x) for x in given]
+    x = arrays[0]
+    n_rows = x.shape[0]
+    parameters = _with_copies(_checked_parameters(xp, call.parameters, options, call.layout, x), n_rows)
+    weights = row_weights(xp, options.weights, n_rows, x)
+    with adapter_of(x).full_precision(x):
+        scale = parameters[options.scaled_by]
+        if options.scaled_by == "temperature":
+            scale = scale_of(xp, scale, x)
+        prepared = plan.prepared(_sources(call, arrays, weights, parameters), scale, _bound(scale, x, alone=True))
+        result = summed(prepared, Reduction(options.reduction, weights))
+    return finish(xp, result, plan.dtype, options.reduction)
 
 
 def _check_similarity(chosen: Similarity, given: _Given, *, symmetric: bool, block_size: BlockSize) -> None:
@@ -452,8 +530,7 @@ def _checked(
     layout: Layout,
     parameters: dict[str, Any],
 ) -> _Given:
-    names = (next(iter(embeddings)), next(reversed(embeddings)))
-    parameters = {options.scaled_by: options.temperature, **parameters}
+    names, parameters = (next(iter(embeddings)), next(reversed(embeddings))), dict(parameters)
     arrays = {name: value for name, value in parameters.items() if is_array(value) and not is_number(value)}
     bare = {name: x.array if isinstance(x, Embedding) else x for name, x in embeddings.items()}
     xp, (*entered, mask, weights) = enter(**bare, **arrays, mask=options.mask, weights=options.weights)
@@ -482,28 +559,41 @@ def _checked(
     x = upcast(xp, x)
     y = x if len(embeddings) == 1 else upcast(xp, y)  # once: a 16-bit gradient is rounded once
     keys = [upcast(xp, key) for key in keys]
-    for name, value in parameters.items():
-        if name == "temperature":
-            shared = options.across is not None
-            parameters[name] = temperature_of(xp, value, n_rows, x, views=layout.views, shared=shared)
-        else:
-            parameters[name] = (positive_scalar if name == "logit_scale" else scalar)(xp, name, value, x)
+    parameters = _checked_parameters(xp, parameters, options, layout, x)
     weights = row_weights(xp, weights, n_rows, x)
     return _Given(
         xp, names, x, keys, y, parameters, mask, weights, pairs, options, layout, dtype, dtypes, multiplied_in
     )
 
 
+def _checked_parameters(
+    xp: Namespace, parameters: dict[str, Any], options: Options, layout: Layout, x: Array
+) -> dict[str, Any]:
+    """The parameters as Python's numbers, or arrays in the dtype to compute in."""
+    found, shared = {}, options.across is not None
+    for name, value in parameters.items():
+        if name == "temperature":
+            found[name] = temperature_of(xp, value, x.shape[0], x, views=layout.views, shared=shared)
+        else:
+            found[name] = (positive_scalar if name == "logit_scale" else scalar)(xp, name, value, x)
+    return found
+
+
 def _with_agreed_parameters(given: _Given, shards: Shards | None) -> _Given:
     """The parameters as the ranks agreed on them, and the temperature of a sample for each of its views."""
-    parameters, rows = given.parameters, given.x.shape[0]
+    parameters = given.parameters
     if shards is not None:
         parameters = {name: shards.shared(value) for name, value in parameters.items()}
+    return given._replace(parameters=_with_copies(parameters, given.x.shape[0]))
+
+
+def _with_copies(parameters: dict[str, Any], rows: int) -> dict[str, Any]:
+    """The parameters with the temperature of a sample for each of its views."""
     temperature: Any = parameters.get("temperature")
-    if is_by_rows(temperature) and temperature.shape[0] < rows:
-        copies = [temperature] * (rows // temperature.shape[0])
-        parameters = {**parameters, "temperature": namespace_of(temperature).concat(copies, axis=0)}
-    return given if parameters is given.parameters else given._replace(parameters=parameters)
+    if not is_by_rows(temperature) or temperature.shape[0] == rows:
+        return parameters
+    copies = [temperature] * (rows // temperature.shape[0])
+    return {**parameters, "temperature": namespace_of(temperature).concat(copies, axis=0)}
 
 
 def _with_extra_columns(shards: Shards, given: _Given, similarity: Similarity) -> tuple[_Given, Similarity]:
@@ -625,7 +715,6 @@ def _own_matrix(
             (y,),
             pairing,
             mask,
-            squarable=options["bounded"],
             partners=tuple(keys),
             scale=scale,
             **options,
@@ -634,7 +723,6 @@ def _own_matrix(
     if keys and not partners:
         y = xp.concat([*keys, y], axis=0)
     halves = halves_of_matrix(similarity, (x, y), (rows, columns), given.exact_in, precision, scale=scale)
-    squarable = squarable or options["bounded"]
     return ScoreMatrix(
         similarity, rows, columns, pairing, mask, squarable=squarable, partners=partners, halves=halves, **options
     )
@@ -684,16 +772,16 @@ def _without_idle(
     return x, y
 
 
-def _is_small(scale: Any, like: Array, *, alone: bool) -> bool:
-    """Whether a scale is known to be small enough for the scores of unit rows to need no shift.
+def _bound(scale: Any, like: Array, *, alone: bool) -> float:
+    """The largest magnitude of the scores of unit rows, infinite where it is not at hand: small ones need no shift.
 
     Where steps are traced, a shift costs little, and log-odds are exact to one more digit with it. Of ranks, which may
     have different numbers in an array, it is known of a Python number alone.
     """
     if adapter_of(like).mode == "traced" or not (alone or is_number(scale)):
-        return False
+        return math.inf
     number = abs(scale) if is_number(scale) else largest_entry(scale)
-    return number is not None and number <= MAX_UNSHIFTED_LOGIT
+    return math.inf if number is None else float(number)
 
 
 def zero_idle_rows(xp: Namespace, members: Array, *embeddings: Array, similarity: Any = None) -> list[Array]:

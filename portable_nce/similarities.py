@@ -34,7 +34,7 @@ from ._core.checks import (
     shape_of,
 )
 from ._core.equality import EqualByContents, Record
-from ._core.namespace import device_of, enter, is_array, is_number, namespace_of
+from ._core.namespace import device_of, enter, is_array, namespace_of
 from ._core.numerics import in_range, normalize, safe_sqrt, upcast
 from ._core.protocol import Array, Namespace
 from ._core.registry import adapter_of

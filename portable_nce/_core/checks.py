@@ -35,10 +35,13 @@ __all__ = [
     "check_whole_number",
     "check_width",
     "common_dtype",
+    "entries_at_hand",
     "entry_at_hand",
     "explained",
     "is_floating",
     "is_half",
+    "largest",
+    "least",
     "misfit",
     "positive_scalar",
     "row_weights",
@@ -322,20 +325,31 @@ def check_scalar(name: str, value: Any, *, above: float = -math.inf, limits: tup
 
 
 def entry_at_hand(x: Array, reduce: Callable[[Namespace, Array], Array]) -> float | None:
-    """The number that `reduce` makes of an array, or None where its entries cannot be read for free."""
+    """The number that `reduce` chooses of an array, or None where its entries cannot be read for free."""
+    return entries_at_hand(x, reduce)[0]
+
+
+def entries_at_hand(x: Array, *reductions: Callable[[Namespace, Array], Array]) -> tuple[float | None, ...]:
+    """The same of several reductions."""
     while hasattr(x, "__recorded__"):  # a tape on a tape, for a derivative of the second order
         x = x.__recorded__
     adapter = adapter_of(x)
     if adapter.mode != "eager" or is_far(x):
-        return None
-    return adapter.concrete_value(reduce(namespace_of(x), adapter.stop_gradient(x)))
+        return (None,) * len(reductions)
+    xp, x, read = namespace_of(x), adapter.stop_gradient(x), adapter.concrete_value
+    if x.shape == ():
+        number = read(x)
+        return (number,) * len(reductions)
+    return tuple([read(reduce(xp, x)) for reduce in reductions])
 
 
-def _least(xp: Namespace, x: Array) -> Array:
+def least(xp: Namespace, x: Array) -> Array:
+    """The smallest entry."""
     return xp.min(x)
 
 
-def _largest(xp: Namespace, x: Array) -> Array:
+def largest(xp: Namespace, x: Array) -> Array:
+    """The largest entry."""
     return xp.max(x)
 
 
@@ -343,7 +357,7 @@ def _check_entries(name: str, value: Array, above: float) -> None:
     """The entries must be finite and greater than `above`, where they can be read for free; NaN makes the loss NaN."""
     if above == -math.inf:
         return
-    for extreme in (_least, _largest)[: 1 + (math.prod(value.shape) > 1)]:
+    for extreme in (least, largest)[: 1 + (math.prod(value.shape) > 1)]:
         number = entry_at_hand(value, extreme)
         if number is not None and (number <= above or number == math.inf):
             message = f"{name}: expected a finite number greater than {above:g}, got {number}"

@@ -15,8 +15,9 @@ class EqualByContents:
     Arrays have no equality that is True or False, and may be tracers, which have no values.
     """
 
-    __slots__ = ()
+    __slots__ = ("_hash",)
     _fields: ClassVar[tuple[str, ...]] = ()
+    _hash: int
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -36,7 +37,17 @@ class EqualByContents:
         return type(other) is type(self) and _key(self._contents()) == _key(other._contents())
 
     def __hash__(self) -> int:
-        return hash((type(self), _key(self._contents())))
+        try:
+            return self._hash
+        except AttributeError:
+            self._hash = hash((type(self), _key(self._contents())))
+            return self._hash
+
+    def __getstate__(self) -> Any:
+        state: Any = object.__getstate__(self)
+        if isinstance(state, tuple):  # strings, and arrays, have another hash in another process
+            state[1].pop("_hash", None)
+        return state
 
 
 class Record(EqualByContents):

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from threading import get_ident
 from typing import Any
 
-__all__ = ["listening", "note"]
+__all__ = ["listening", "listens", "note"]
 
 _listeners: list[tuple[int, list[Any]]] = []
 
@@ -17,6 +17,11 @@ def note(*things: Any) -> None:
     for thread, notes in _listeners:
         if thread == get_ident():
             notes.extend(things)
+
+
+def listens() -> bool:
+    """Whether anybody listens, in any thread."""
+    return len(_listeners) > 0
 
 
 @contextmanager

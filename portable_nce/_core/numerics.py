@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from .autodiff import stop_gradient
-from .checks import entry_at_hand, is_half
+from .checks import entries_at_hand, entry_at_hand, is_half, largest, least
 from .namespace import device_of, is_being_compiled, namespace_of
 from .protocol import Array, Namespace
 from .registry import adapter_of
@@ -111,7 +111,12 @@ def rows_where(xp: Namespace, live: Array, *arrays: Array) -> list[Array]:
 
 def largest_entry(x: Array) -> float | None:
     """The largest magnitude of an array's entries, where it costs nothing to look at it."""
-    return entry_at_hand(x, lambda xp, x: xp.max(xp.abs(x)))
+    number = entry_at_hand(x, _largest_magnitude)
+    return number if number is None else abs(number)
+
+
+def _largest_magnitude(xp: Namespace, x: Array) -> Array:
+    return xp.max(xp.abs(x))
 
 
 _LARGEST_SQUARED = 1e9
@@ -166,7 +171,7 @@ def normalize(x: Array) -> Array:
 def unit_rows(x: Array) -> tuple[Array, Array]:
     """The rows of unit length, and their lengths; a row of zeros stays, and its length is infinite.
 
-    Where it is not known that squares are in range, rows are divided by their largest entry first, a constant.
+    Where it is not known that squares are in range, rows are divided by a power of 2 first, which changes no digit.
     """
     xp = namespace_of(x)
     squares = x * x
@@ -174,28 +179,21 @@ def unit_rows(x: Array) -> tuple[Array, Array]:
         squares = adapter_of(x).sum_along(squares, 1)[:, None]
     else:
         squares = xp.sum(squares, axis=-1, keepdims=True)
-    least, most = (entry_at_hand(squares, extreme) for extreme in (_least, _most))
-    if least is not None and most is not None and _SMALLEST_SQUARE < least and most < _LARGEST_SQUARE:
+    low, high = entries_at_hand(squares, least, largest)
+    if low is not None and high is not None and low > _SMALLEST_SQUARE and high < _LARGEST_SQUARE:
         length = xp.sqrt(squares)
         return x / length, length
-    largest = stop_gradient(xp.max(xp.abs(x), axis=-1, keepdims=True))
-    zero = largest == 0
-    largest = xp.where(zero, 1.0, largest)
-    scaled = x / largest
+    most = stop_gradient(xp.max(xp.abs(x), axis=-1, keepdims=True))
+    zero = most == 0
+    power = xp.floor(xp.log2(xp.where(zero, 1.0, most)))
+    unit = xp.pow(xp.full_like(power, 2.0), power)
+    scaled = x / unit
     length = xp.sqrt(xp.where(zero, math.inf, xp.sum(scaled * scaled, axis=-1, keepdims=True)))
-    return scaled / length, length * largest
+    return scaled / length, length * unit
 
 
 _SMALLEST_SQUARE, _LARGEST_SQUARE = 1e-20, 1e20
 """Sums of squares in between have lost nothing, in any dtype that is computed in."""
-
-
-def _least(xp: Namespace, x: Array) -> Array:
-    return xp.min(x)
-
-
-def _most(xp: Namespace, x: Array) -> Array:
-    return xp.max(x)
 
 
 def pulled_unit_rows(unit: Array, divisor: Array, to_unit: Array, along: Array | None = None) -> Array:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from .._core.autodiff import stop_gradient
 from .._core.checks import check_scalar
-from .._core.namespace import device_of, enter, is_array, is_number, lift_to_tape, namespace_of
+from .._core.namespace import enter, is_array, is_number, lift_to_tape, namespace_of
 from .._core.notes import note
 from .._core.numerics import softplus, upcast, zeros
 from .._core.protocol import Array
@@ -22,12 +22,12 @@ from ..objectives.triplet import Triplet
 from ..pairings import Pairing, SmoothedRule, diagonal
 from ..similarities import Similarity
 from .families import PairsPlan, Plan, ReweightedPlan, SoftmaxPlan
-from .matrix import Prepared, ScoreMatrix, Statistics, in_one_pass, is_symmetric
+from .matrix import Prepared, ScoreMatrix, Statistics, as_arrays, in_one_pass, is_symmetric
 from .mining import mined_differences
 from .products import lines_of, partners
 from .triples import excess, triple_sums
 
-__all__ = ["couples_rows", "evaluate", "sums_both_sides"]
+__all__ = ["couples_rows", "evaluate", "summed", "sums_both_sides"]
 
 Arrays = tuple[Array, ...]
 
@@ -104,10 +104,10 @@ def _reduced(plan: Plan, matrix: ScoreMatrix, parameters: Arrays, reduction: Red
     weights = reduction.multipliers
     by_row = parameters if weights is None else (*parameters, weights)
     plan = plan._replace(weighted=weights is not None)
-    return _summed(matrix.prepared(plan, by_row, mean=reduction.is_plain_mean), reduction)
+    return summed(matrix.prepared(plan, by_row, mean=reduction.is_plain_mean), reduction)
 
 
-def _summed(prepared: Prepared, reduction: Reduction) -> Array:
+def summed(prepared: Prepared, reduction: Reduction) -> Array:
     """The reduced loss of a sweep in one pass, which divides by the number of rows itself where it can."""
     value, number = in_one_pass(prepared)
     if prepared.layout.mean:
@@ -197,7 +197,7 @@ def _two_sided(objective: Objective, matrix: ScoreMatrix, reduction: Reduction, 
     by_row = () if weights is None else (weights,)
     plan = SoftmaxPlan(objective, weighted=weights is not None)
     prepared = matrix.two_sided(plan, by_row, symmetric=symmetric, mean=reduction.is_plain_mean)
-    return None if prepared is None else _summed(prepared, reduction)
+    return None if prepared is None else summed(prepared, reduction)
 
 
 def _positives_are_known(objective: Weighted, matrix: ScoreMatrix) -> bool:
@@ -287,23 +287,23 @@ def _check_constant(matrix: ScoreMatrix, objective: Pairwise, parameters: Arrays
 def _hard(objective: HardNegatives, matrix: ScoreMatrix, reduction: Reduction) -> Array:
     (floor,) = _numbers(matrix, (objective.floor,), ("floor",))
     plan = ReweightedPlan(objective.beta, objective.tau_plus)
-    return _reduced(plan, matrix, (stop_gradient(floor),), reduction)
+    return _reduced(plan, matrix, (stop_gradient(floor) if is_array(floor) else floor,), reduction)
 
 
-def _numbers(matrix: ScoreMatrix, parameters: tuple[Any, ...], names: tuple[str, ...]) -> Arrays:
-    """Parameters as arrays of one number for all rows, or one for each, in the dtype of the scores."""
+def _numbers(matrix: ScoreMatrix, parameters: tuple[Any, ...], names: tuple[str, ...]) -> tuple[Any, ...]:
+    """Parameters as numbers, or arrays of one number for all rows or one for each, in the dtype of the scores."""
     first = matrix.rows[0]
-    xp, n_rows, dtype = namespace_of(first), first.shape[0], upcast(namespace_of(first), first).dtype
+    n_rows, dtype = first.shape[0], upcast(namespace_of(first), first).dtype
     arrays = {name: value for name, value in zip(names, parameters, strict=True) if not is_number(value)}
     _, (_, *entered) = enter(scores=first, **arrays)
     for key, array in arrays.items():
         if tuple(array.shape) != (n_rows,):
             check_scalar(key, array)
     supply = iter(entered)
-    found = []
+    found: list[Any] = []
     for parameter in parameters:
         if is_number(parameter):
-            found.append(xp.full((), float(parameter), dtype=dtype, device=device_of(first)))
+            found.append(float(parameter))
             continue
         array = next(supply)
         space = namespace_of(array)
@@ -314,8 +314,8 @@ def _numbers(matrix: ScoreMatrix, parameters: tuple[Any, ...], names: tuple[str,
 
 def _per_row(matrix: ScoreMatrix, parameters: tuple[Any, ...], names: tuple[str, ...]) -> Arrays:
     """The same as arrays of one number for each row."""
-    found = _numbers(matrix, parameters, names)
-    shape = (matrix.rows[0].shape[0],)
+    first = matrix.rows[0]
+    found, shape = as_arrays(_numbers(matrix, parameters, names), upcast(namespace_of(first), first)), first.shape[:1]
     return tuple(namespace_of(x).broadcast_to(x, shape) if len(x.shape) == 0 else x for x in found)
 
 

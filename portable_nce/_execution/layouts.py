@@ -7,6 +7,7 @@ passes: the gradient of ``Σ c_i l_i`` is that of the same sweep with the cotang
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -19,7 +20,17 @@ from .families import Plan
 from .finished import divided
 from .tiling import Bounds
 
-__all__ = ["Arrays", "Form", "MaskedLayout", "ProductLayout", "Source", "Wanted", "halves_where", "is_wanted", "reduced"]
+__all__ = [
+    "Arrays",
+    "Form",
+    "MaskedLayout",
+    "ProductLayout",
+    "Source",
+    "Wanted",
+    "halves_where",
+    "is_wanted",
+    "reduced",
+]
 
 Arrays = tuple[Array, ...]
 
@@ -74,7 +85,7 @@ class Source(NamedTuple):
         return 1 + (not self.alone) + self.partners
 
     @property
-    def count(self) -> int:
+    def arrays(self) -> int:
         """How many arrays there are."""
         return self.embeddings + (self.scale is None)
 
@@ -82,17 +93,18 @@ class Source(NamedTuple):
 class ProductLayout(NamedTuple):
     """Everything about a sweep over inner products that is not an array.
 
-    The arrays are what a `source` makes operands of, or, without one, those of rows (N, D) and columns (K, D); of an index or a queue also the partners (N, D), of which
-    the columns of a queue hold none; numbers for each row (parameters and weights), or one for all; then, without a gradient, the index
-    (N,), which rows are present (N,), what is added to columns (K,), and the labels of rows and of columns.
+    The arrays are what a `source` makes operands of, or these: rows (N, D) and columns (K, D), of an index or a queue
+    also the partners (N, D), of which the columns of a queue hold none. Then come numbers for each row (parameters and
+    weights), or one for all; and, without a gradient, the index (N,), which rows are present (N,), what is added to
+    columns (K,), and the labels of rows and of columns.
 
     `structure` is the pairing's, of some `views`; of labels, rows and columns are sorted by them, and `blocks` and
     `tiles` cut both between classes, so that the positives of a block of rows are in the tile of the same number.
-    `own`: rows and columns are the same. `unit`: no score can overflow. `bounded`: none is large. `squarable`: no
-    square of an operand overflows. `mean`: the sum is divided by the number of rows. `window`: of a part of the
-    rows of a larger matrix, how many columns are their own, which come first; and `shards`: the ranks that
-    have its other rows, for a sweep that adds up columns. `halves`: what there is of rows and columns in 16 bits, at
-    the end.
+    `own`: rows and columns are the same. `unit`: no score can overflow. `bound`: the largest magnitude of scores, if it
+    is known. `squarable`: no square of an operand overflows. `mean`: the sum is divided by the number of rows.
+    `window`: of a part of the rows of a larger matrix, how many columns are their own, which come first; and `shards`:
+    the ranks that have its other rows, for a sweep that adds up columns. `halves`: what there is of rows and columns in
+    16 bits, at the end.
     """
 
     plan: Plan
@@ -103,7 +115,7 @@ class ProductLayout(NamedTuple):
     biased: bool = False
     own: bool = False
     unit: bool = False
-    bounded: bool = False
+    bound: float = math.inf
     squarable: bool = False
     mean: bool = False
     values: bool = False
@@ -119,18 +131,18 @@ class ProductLayout(NamedTuple):
     def operand_count(self) -> int:
         """How many of the arrays are operands, or what they are made of."""
         if self.source is not None:
-            return self.source.count
+            return self.source.arrays
         return 3 if self.structure in {"index", "queue"} else 2
 
 
 class MaskedLayout(NamedTuple):
     """Everything about a sweep over scores of any kind, with a rule for its pairs, that is not an array.
 
-    The arrays are what a `source` makes operands of, or the operands of rows and then of columns, of each similarity
-    in turn; numbers for each row, or one for all; then, without a gradient, the rule's arrays of rows, of columns and of pairs, and the mask. `given`: the operand of the
-    rows is the score matrix itself. `whole`: the shape of the matrix of which this is a part; the numbers of its rows
-    and of its columns come next. `halves`: what there is of the rows and columns of each similarity in 16 bits, at the
-    end.
+    The arrays are what a `source` makes operands of, or the operands of rows and then of columns, of each similarity in
+    turn. Then come numbers for each row, or one for all; and, without a gradient, the rule's arrays of rows, of columns
+    and of pairs, and the mask. `given`: the operand of the rows is the score matrix itself. `whole`: the shape of the
+    matrix of which this is a part; the numbers of its rows and of its columns come next. `halves`: what there is of the
+    rows and columns of each similarity in 16 bits, at the end.
     """
 
     plan: Plan
@@ -154,7 +166,7 @@ class MaskedLayout(NamedTuple):
     def operand_count(self) -> int:
         """How many of the arrays are operands, or what they are made of."""
         if self.source is not None:
-            return self.source.count
+            return self.source.arrays
         return sum(rows + columns for rows, columns in self.operands)
 
 

@@ -13,6 +13,7 @@ Each goes by *products* where the scores are inner products and the pairing's st
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -43,6 +44,7 @@ __all__ = [
     "Prepared",
     "ScoreMatrix",
     "Statistics",
+    "as_arrays",
     "given",
     "in_one_pass",
     "in_two_passes",
@@ -61,6 +63,7 @@ class Statistics(NamedTuple):
 class Prepared(NamedTuple):
     """What a sweep is given: its function, its layout and its arrays, with those of a number for each row apart.
 
+    These may also be numbers for all rows.
     `reason`: why this sweep was chosen, for `explain`. `inverse`: the place of each row among those that the sweep
     sees, if that is another.
     """
@@ -68,7 +71,7 @@ class Prepared(NamedTuple):
     function: Callable[..., Arrays]
     layout: Any
     operands: Arrays
-    by_row: Arrays
+    by_row: tuple[Array | float, ...]
     constants: Arrays
     reason: str
     order: Array | None = None
@@ -77,11 +80,17 @@ class Prepared(NamedTuple):
     @property
     def arrays(self) -> Arrays:
         """All arrays, in the order of the sweep."""
-        by_row, order = self.by_row, self.order
+        by_row, order = as_arrays(self.by_row, self.operands[0]), self.order
         if order is not None:
             xp = namespace_of(order)
             by_row = tuple(xp.take(x, order, axis=0) if len(x.shape) > 0 else x for x in by_row)
         return (*self.operands, *by_row, *self.constants)
+
+
+def as_arrays(numbers: tuple[Array | float, ...], like: Array) -> Arrays:
+    """Numbers as arrays of one entry, of the dtype and device of an array; arrays as they are."""
+    make: Any = namespace_of(like).full
+    return tuple(make((), x, dtype=like.dtype, device=device_of(like)) if isinstance(x, float) else x for x in numbers)
 
 
 class Passes(NamedTuple):
@@ -144,7 +153,7 @@ class ScoreMatrix(NamedTuple):
     block_size: int | str | None = "auto"
     self_contrast: bool = False  # whether rows and columns are the same embeddings
     indices_checked: bool = False  # whether the pairing's indices are known to be those of columns
-    bounded: bool = False  # whether the magnitudes of all scores are known to be small
+    bound: float = math.inf  # the largest magnitude of the scores, if it is known
     squarable: bool = False  # whether the squares of the operands are known not to overflow
     partners: Operands = ()  # the positives of a queue, if its columns are those beyond them
     scale: Any = None  # what unit rows are multiplied by, where they are not operands yet
@@ -356,7 +365,7 @@ class ScoreMatrix(NamedTuple):
             self.pairing.views,
             len(by_row),
             unit=self.similarity.unit,
-            bounded=self.bounded,
+            bound=self.bound,
             squarable=self.squarable,
             window=self.window,
             block_size=self.block_size,

@@ -154,8 +154,10 @@ class _OneSided:
         sharpness, by_row = split_sharpness(self.layout.plan, self.by_row)
         scaled, rest = p.sharpened_rows(self.own.times(unit), self.others, sharpness)
         scores = sharpened(p.product(scaled, self.others), rest)
-        largest = MAX_UNSHIFTED_LOGIT if self.layout.bounded else largest_entry(scores)
-        family = self.family_for(math.inf if largest is None else largest / unit)
+        bound = self.layout.bound
+        if bound > MAX_UNSHIFTED_LOGIT and (largest := largest_entry(scores)) is not None:
+            bound = largest / unit
+        family = self.family_for(bound)
         total, residual = family.plain(
             scores, lambda x, value: p.exclude(self.lines, x, value, tile, None, eager=eager), by_row
         )

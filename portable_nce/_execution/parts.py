@@ -60,7 +60,7 @@ def matrix_of_part(
             live = [xp.any(mask_here, axis=axis) for axis in (1, 0)]
             (x,), (columns,) = (rows_where(xp, flags, z) for flags, z in zip(live, (x, columns), strict=True))
         of_rows, of_columns, squarable = measured_operands(similarity, x, columns, scale)
-        common["squarable"] = squarable or options["bounded"]
+        common["squarable"] = squarable
         halves = of_matrix(similarity, (x, columns), (of_rows, of_columns), exact_in, precision, scale=scale)
         return ScoreMatrix(similarity, of_rows, of_columns, spread, mask_here, part=part, halves=halves, **common)
     rows = shards.gather(x, sent_as=sent_as[0])
@@ -78,7 +78,7 @@ def matrix_of_part(
     if mask_here is not None:
         rows, columns = _without_idle(xp, (rows, columns), mask_here, turned_mask)
     of_rows, of_columns, squarable = measured_operands(similarity, rows, columns, scale)
-    common["squarable"] = squarable or options["bounded"]
+    common["squarable"] = squarable
     own_rows, own_columns = (tuple(x[:n, ...] for x in operands) for operands in (of_rows, of_columns))
     halves = turned_halves = of_matrix(
         similarity, (rows, columns), (of_rows, of_columns), exact_in, precision, scale=scale

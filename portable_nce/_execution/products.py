@@ -17,7 +17,6 @@ from .._core.numerics import largest_entry
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from .layouts import Arrays, Form, ProductLayout
-from .tiling import MAX_UNSHIFTED_LOGIT
 
 __all__ = [
     "ABSENT",
@@ -547,14 +546,14 @@ def largest_score(layout: ProductLayout, rows: Array, columns: Array, further: S
     By the inequality of Cauchy and Schwarz; it costs two products of D columns, and can save two passes over the
     matrix.
     """
-    if layout.bounded and not further:
-        return MAX_UNSHIFTED_LOGIT
-    if not layout.squarable:
-        return math.inf
-    xp, concrete = namespace_of(rows), adapter_of(rows).concrete_value
-    rows, columns = stop_gradient(rows), stop_gradient(columns)
-    longest = concrete(xp.max(xp.sum(rows * rows, axis=1)) * xp.max(xp.sum(columns * columns, axis=1)))
-    bound = math.inf if longest is None else math.sqrt(longest)
+    bound = layout.bound
+    if bound == math.inf and layout.squarable:
+        xp, concrete = namespace_of(rows), adapter_of(rows).concrete_value
+        rows, columns = stop_gradient(rows), stop_gradient(columns)
+        longest = concrete(xp.max(xp.sum(rows * rows, axis=1)) * xp.max(xp.sum(columns * columns, axis=1)))
+        bound = math.inf if longest is None else math.sqrt(longest)
+    if bound == math.inf:
+        return bound
     for x in further:
         largest = largest_entry(x)
         bound += math.inf if largest is None else largest

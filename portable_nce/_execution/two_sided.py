@@ -99,7 +99,7 @@ class _Square:
 
     def _agreed(self, layout: ProductLayout, bound: float) -> float:
         """A bound of the scores of all ranks: it decides what these add up."""
-        if self.shards is None or layout.bounded or not self.eager:
+        if self.shards is None or layout.bound < math.inf or not self.eager:
             return bound
         agreed = self.shards.largest(self.xp.full_like(self.rows[:1, 0], bound))
         number = self.adapter.concrete_value(self.xp.reshape(agreed, ()))

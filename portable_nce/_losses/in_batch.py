@@ -33,7 +33,9 @@ from .._core.checks import (
     check_scalar,
     check_shape,
     check_width,
+    entry_at_hand,
     is_half,
+    largest,
     scalar,
     shape_of,
     temperature_of,
@@ -55,7 +57,7 @@ from .._core.types import (
     StoppedSide,
 )
 from ..from_scores import pairing_of
-from ..objectives import Objective
+from ..objectives import AnyObjective, Objective
 from ..pairings import Tile
 from ..similarities import AnySimilarity, takes_tokens
 from .queue import Queue, extra_columns
@@ -590,7 +592,7 @@ def siglip(
     options = Options(logit_scale, similarity, mask, weights, reduction, block_size, precision, across)
     return contrast_embeddings(
         {"image": image, "text": text},
-        lambda parameters: objectives.logistic(bias=parameters["logit_bias"]),
+        _logistic,
         pairings.candidates() if negative_only else pairings.diagonal(),
         options._replace(scaled_by="logit_scale"),
         Layout(paired=not negative_only),
@@ -718,6 +720,10 @@ def relic(
     )
 
 
+def _logistic(parameters: dict[str, Any]) -> AnyObjective:
+    return objectives.logistic(bias=parameters["logit_bias"])
+
+
 def _columns_of_all(pairs: Array) -> int:
     """How many columns an array of pairs takes all ranks to have, which compare that; of indices, more than any."""
     return int(pairs.shape[1]) if len(pairs.shape) > 1 else 2**31
@@ -783,6 +789,9 @@ def at_most(value: Any, limit: float) -> Any:
         return value
     xp, (value,) = enter(logit_scale=value)
     check_floating(xp, logit_scale=value)
+    most = entry_at_hand(value, largest)
+    if most is not None and most <= limit:
+        return value
     return adapter_of(value).custom_vjp(_clamp, _pull_clamp, exact=False)(limit, value)[0]
 
 

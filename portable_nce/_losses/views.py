@@ -9,6 +9,7 @@ from typing import Any
 from .. import objectives
 from .._call import Embedding, Layout, Options, contrast_embeddings, result_dtype
 from .._core.checks import check_floating, check_shape, common_dtype, shape_of
+from .._core.equality import Record
 from .._core.namespace import enter, is_number, namespace_of
 from .._core.numerics import reciprocal, upcast
 from .._core.protocol import Array
@@ -512,13 +513,20 @@ def hcl(
     (array(4.85772...), array(4.85772...))
     """
     options = Options(temperature, similarity, mask, weights, reduction, block_size, precision, across)
-    bounded = resolve(similarity).unit
+    return _of_views((view_a, view_b), _Hard(beta, tau_plus, resolve(similarity).unit), None, options)
 
-    def objective(parameters: dict[str, Any]) -> AnyObjective:
-        floor = _least(parameters["temperature"]) if bounded else -math.inf
-        return objectives.hard_negatives(beta=beta, tau_plus=tau_plus, floor=floor)
 
-    return _of_views((view_a, view_b), objective, None, options)
+class _Hard(Record):
+    """The objective of HCL, of a temperature: the least score there is, if it is that of a cosine."""
+
+    __slots__ = ("beta", "tau_plus", "unit")
+    beta: float
+    tau_plus: float
+    unit: bool
+
+    def __call__(self, parameters: dict[str, Any]) -> AnyObjective:
+        floor = _least(parameters["temperature"]) if self.unit else -math.inf
+        return objectives.hard_negatives(beta=self.beta, tau_plus=self.tau_plus, floor=floor)
 
 
 def _least(temperature: Any) -> Any:

@@ -164,9 +164,9 @@ def test_the_bound_of_the_scores_is_one(scale: float) -> None:
     bound = products.largest_score(layout, x, y, (np.asarray([-2.0, 1.0]),))
     assert np.max(np.abs(x @ y.T)) + 2.0 <= bound
     assert math.isinf(bound) == (scale > 1e9)
-    known = products.largest_score(layout._replace(bounded=True), x, y)
+    known = products.largest_score(layout._replace(bound=30.0), x, y)
     assert known == tiling.MAX_UNSHIFTED_LOGIT
-    assert products.largest_score(layout._replace(bounded=True), x, y, (np.asarray([-200.0]),)) >= 200.0
+    assert products.largest_score(layout._replace(bound=30.0), x, y, (np.asarray([-200.0]),)) >= 200.0
 
 
 def test_pieces_are_the_rows_of_their_bounds() -> None:

@@ -1,0 +1,161 @@
+"""Plans that are kept: what a loss decided for a kind of call serves all calls of that kind.
+
+A kind is all that a decision may depend on, but for the entries of arrays: libraries, shapes, dtypes, devices, options
+and parts. What depends on entries (whether a temperature is positive, whether scores are small) is looked at in each
+call. A plan is kept where one sweep in one pass is all that a call does, and each of its arrays is one that came in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from .._core.equality import Record
+from .._core.namespace import device_of, is_array, is_number
+from .._core.notes import listens
+from .._core.protocol import Array
+from .._core.registry import adapter_of
+from ..objectives.base import Objective, Pairwise
+from ..objectives.hard import HardNegatives
+from ..pairings import Pairing
+from .layouts import Arrays, ProductLayout
+from .matrix import Passes, Prepared
+from .tiling import is_large
+
+__all__ = ["MOST", "PLANS", "Plan", "keep", "kept", "kind_of"]
+
+MOST = 512
+PLANS: dict[Hashable, Plan] = {}
+"""The plans by the kinds of calls, `MOST` of them at a time."""
+
+
+class Plan(NamedTuple):
+    """The sweep of a kind of call.
+
+    Attributes
+    ----------
+    function, layout, reason
+        As of `Prepared`.
+    places : tuple of int or float
+        Which of the arrays that came in is each array of the sweep but the scale; a float is a number for all rows.
+    counts : tuple of int
+        How many of them are operands, and how many are numbers of rows.
+    dtype
+        That of the result.
+    """
+
+    function: Callable[..., Arrays]
+    layout: Any
+    reason: str
+    places: tuple[int | float, ...]
+    counts: tuple[int, int]
+    dtype: Any
+
+    def prepared(self, sources: Sequence[Any], scale: Any, bound: float) -> Prepared:
+        """The sweep over the arrays of a call, whose scores have a bound."""
+        layout, source = self.layout, self.layout.source
+        arrays = [x if isinstance(x, float) else sources[x] for x in self.places]
+        n, m = self.counts
+        operands = arrays[:n]
+        if source.scale is None:
+            operands.append(scale)
+        elif source.scale != scale:
+            layout = layout._replace(source=source._replace(scale=scale))
+        if isinstance(layout, ProductLayout) and layout.bound != bound:
+            layout = layout._replace(bound=bound)
+        numbers, constants = arrays[n : n + m], arrays[n + m :]
+        return Prepared(self.function, layout, tuple(operands), tuple(numbers), tuple(constants), self.reason)
+
+
+def kept(kind: Hashable | None) -> Plan | None:
+    """The plan of a kind of call, if there is one."""
+    return None if kind is None else PLANS.get(kind)
+
+
+def keep(kind: Hashable, notes: Sequence[Any], sources: Sequence[Any], scale: Any, dtype: Any) -> None:
+    """Keep what a call did, of which the notes tell, if others of its kind have all that it takes."""
+    sweeps = [thing for thing in notes if isinstance(thing, Passes)]
+    if len(sweeps) != 1 or sweeps[0].number != 1:
+        return
+    prepared = sweeps[0].prepared
+    layout, source = prepared.layout, prepared.layout.source
+    if source is None or prepared.order is not None:
+        return
+    operands = [x for x in prepared.operands if x is not scale]
+    if len(operands) != source.embeddings:
+        return
+    places = [_place(x, sources) for x in (*operands, *prepared.by_row, *prepared.constants)]
+    if None in places:
+        return
+    if len(PLANS) >= MOST:
+        PLANS.clear()
+    counts = len(operands), len(prepared.by_row)
+    found: Any = tuple(places)
+    PLANS[kind] = Plan(prepared.function, layout, prepared.reason, found, counts, dtype)
+
+
+def _place(x: Any, sources: Sequence[Any]) -> int | float | None:
+    return x if isinstance(x, float) else next((k for k, source in enumerate(sources) if source is x), None)
+
+
+def kind_of(
+    arrays: Sequence[Any],
+    objective: Any,
+    pairing: Pairing,
+    *,
+    parameters: Mapping[str, Any],
+    weights: Any,
+    options: tuple[Any, ...],
+) -> Hashable | None:
+    """The kind of a call of a library that computes at once; None if its plan cannot be kept.
+
+    An objective that is made of parameters may depend on those that are numbers.
+    """
+    made = isinstance(objective, (Objective, Pairwise, HardNegatives))
+    if pairing.structure in {None, "index"} or not (_is_ours(objective) if made else _is_lasting(objective)):
+        return None  # whether an index is in range depends on its entries
+    try:
+        if listens() or adapter_of(arrays[0]).mode != "eager":
+            return None
+        if pairing.structure in {"labels", "own_labels", "ids"} and is_large(arrays[0].shape[0], arrays[-1].shape[0]):
+            return None  # whether labels can be sorted into blocks depends on them
+        groups = (arrays, pairing.rows, pairing.columns, pairing.pairs, () if weights is None else (weights,))
+        every = [x for group in groups for x in group]
+        kind = (
+            tuple([_array_kind(x) for x in every]),
+            tuple([next(k for k, other in enumerate(every) if other is x) for x in every]),  # which are the same array
+            tuple(map(len, groups)),
+            objective,
+            *(pairing.rule, pairing.structure, pairing.views, pairing.further, pairing.exchangeable),
+            *(pairing.one_per_row, pairing.one_per_column),
+            tuple([(name, _value_kind(x, by_value=not made)) for name, x in parameters.items()]),
+            tuple([(type(option), option) for option in options]),
+        )
+        hash(kind)
+    except (AttributeError, TypeError, RuntimeError):  # of what is no array: the checks have a message for it
+        return None
+    return kind
+
+
+def _is_ours(objective: Objective | Pairwise | HardNegatives) -> bool:
+    """Whether an objective has no function of the user: what that closes over may be learned, and change."""
+    if isinstance(objective, Objective):
+        return objective.slopes is not None
+    return not isinstance(objective, Pairwise) or all(term is None or term.fused for term in objective.terms)
+
+
+def _is_lasting(function: Any) -> bool:
+    """Whether a function that makes an objective is no closure, which is made anew in each call."""
+    return isinstance(function, Record) or "<locals>" not in getattr(function, "__qualname__", "<locals>")
+
+
+def _array_kind(x: Array) -> tuple[Any, ...]:
+    own = (type(x), tuple(x.shape), x.dtype, device_of(x), getattr(x, "layout", None))
+    inside = getattr(x, "__recorded__", None)
+    return own if inside is None else (*own, getattr(x, "level", None), _array_kind(inside))
+
+
+def _value_kind(x: Any, *, by_value: bool) -> tuple[Any, ...]:
+    if is_number(x):
+        return (type(x), x) if by_value else (type(x),)
+    return _array_kind(x) if is_array(x) else (type(x), x)

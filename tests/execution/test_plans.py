@@ -1,0 +1,266 @@
+"""Kept plans: a call of a kind that has been seen gives what it would give if it were the first."""
+
+from __future__ import annotations
+
+import gc
+import inspect
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+import portable_nce as pnce
+from portable_nce._execution import plans
+from portable_nce.testing.cases import LOSSES, example
+from portable_nce.testing.suite.calls import arrays_of, value_and_gradients
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from portable_nce.testing.variants import Variant
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture(autouse=True)
+def no_plans() -> Iterator[None]:
+    """Begin and end without plans."""
+    plans.PLANS.clear()
+    yield
+    plans.PLANS.clear()
+
+
+def tensors(*shape: int, seed: int = 0) -> list[Any]:
+    """Give two tensors to differentiate."""
+    made = torch.Generator().manual_seed(seed)
+    return [torch.randn(*shape, generator=made, dtype=torch.float64, requires_grad=True) for _ in range(2)]
+
+
+def afresh(function: Callable[[], Any]) -> Any:
+    """Call a function as if no loss had been called before."""
+    plans.PLANS.clear()
+    return function()
+
+
+# The options of which a covering array is run; None is the default.
+OPTIONS: dict[str, tuple[Any, ...]] = {
+    "reduction": ("mean", "sum", "none"),
+    "block_size": ("auto", None, 3),
+    "similarity": ("cosine", "dot"),
+    "weights": (False, True),
+}
+
+
+@pytest.mark.parametrize("variant", ["numpy", "torch"], indirect=True)
+@pytest.mark.parametrize("reduction", OPTIONS["reduction"])
+@pytest.mark.parametrize("block_size", OPTIONS["block_size"])
+@pytest.mark.parametrize("weighted", OPTIONS["weights"])
+@pytest.mark.parametrize("name", [name for name in LOSSES if not name.startswith("from_scores.")])
+def test_every_loss_is_the_same_with_a_plan(
+    variant: Variant, name: str, reduction: str, block_size: Any, *, weighted: bool
+) -> None:
+    signature = {**LOSSES[name].options}
+    case = example(name, 6)
+    options: dict[str, Any] = {"reduction": reduction, "block_size": block_size}
+    options = {key: x for key, x in options.items() if key not in signature and accepts(case.loss, key)}
+    givens = []
+    for seed in range(3):  # of one kind: the numbers of each are others
+        arrays = arrays_of(variant, example(name, 6), "float64")
+        moved = {key: arrays[key] * (1.0 + 0.25 * seed) + 0.125 * seed for key in case.arguments}
+        arrays |= {key: x for key, x in moved.items() if len(x.shape) > 1}
+        if weighted and accepts(case.loss, "weights") and "weights" not in arrays:
+            arrays["weights"] = variant.floats([1.0 + seed, 0.5, 0.0, 2.0, 1.0, 0.25], "float64")
+        givens.append(arrays)
+
+    def results(arrays: dict[str, Any]) -> list[Any]:
+        value, gradients = value_and_gradients(name, arrays, **options)
+        return [variant.to_list(x) for x in (value, *gradients.values())]
+
+    wanted = [afresh(lambda arrays=arrays: results(arrays)) for arrays in givens]
+    plans.PLANS.clear()
+    assert [results(arrays) for arrays in givens] == wanted
+
+
+def accepts(loss: str, option: str) -> bool:
+    """Whether a loss has an option."""
+    return option in inspect.signature(getattr(pnce, loss)).parameters
+
+
+CALLS: dict[str, Callable[..., Any]] = {
+    "info_nce": lambda x, y, **options: pnce.info_nce(x, y, temperature=0.1, **options),
+    "moco": lambda x, y, **options: pnce.moco(x, y, y.detach() * 2.0 + 1.0, **options),
+    "clip": lambda x, y, **options: pnce.clip(x, y, logit_scale=torch.tensor(9.0, dtype=x.dtype), **options),
+    "siglip": lambda x, y, **options: pnce.siglip(x, y, logit_scale=9.0, logit_bias=-5.0, **options),
+    "nt_xent": pnce.nt_xent,
+    "hcl": pnce.hcl,
+    "supcon": lambda x, y, **options: pnce.supcon(x, (y[:, 0] > 0).to(torch.int64), **options),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_the_usual_losses_have_plans(name: str) -> None:
+    """What a second call of a kind does is not decided anew: nothing is kept for it."""
+    for seed in range(3):
+        CALLS[name](*tensors(6, 4, seed=seed))
+        assert len(plans.PLANS) == 1
+    CALLS[name](*tensors(6, 4), reduction="sum")
+    CALLS[name](*tensors(7, 4))
+    assert len(plans.PLANS) == 3
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_plans_hold_no_array(name: str) -> None:
+    x, y = tensors(6, 4)
+    references = [weakref.ref(z) for z in (x, y)]
+    CALLS[name](x, y).backward()
+    del x, y
+    gc.collect()
+    assert plans.PLANS
+    assert all(reference() is None for reference in references)
+
+
+def test_the_same_array_twice_is_another_kind() -> None:
+    x, y = tensors(6, 4)
+    labels = [torch.tensor([0, 0, 1, 1, 2, 2]), torch.tensor([0, 1, 1, 2, 2, 0])]
+
+    def by_labels(a: Any, b: Any) -> Any:
+        return pnce.contrast(x, y, objective="info_nce", pairing=pnce.pairings.labels(a, b))
+
+    for loss, first, second in ((pnce.info_nce, (x, x), (x, y)), (by_labels, (labels[0],) * 2, tuple(labels))):
+        wanted = [afresh(lambda loss=loss, given=given: loss(*given)) for given in (first, second)]
+        for order in ((0, 1), (1, 0)):
+            plans.PLANS.clear()
+            for k in order:
+                assert loss(*(first, second)[k]) == wanted[k]
+
+
+@pytest.mark.parametrize("made", [float, np.float64, lambda t: torch.tensor(t, dtype=torch.float64)])
+def test_the_temperature_is_looked_at_in_each_call(made: Any) -> None:
+    """From scores that need no shift to some that do, and back; and one that is none."""
+    x, y = tensors(6, 4)
+    for loss in (pnce.info_nce, pnce.nt_xent):
+        temperatures = (0.5, 0.01, 0.001, 0.25)
+        wanted = [afresh(lambda t=t, loss=loss: loss(x, y, temperature=made(t))) for t in temperatures]
+        plans.PLANS.clear()
+        assert [loss(x, y, temperature=made(t)) for t in temperatures] == wanted
+        for bad in (0.0, -1.0, float("inf")):
+            with pytest.raises(ValueError, match="temperature: expected a finite number greater than 0"):
+                loss(x, y, temperature=made(bad))
+
+
+def test_numbers_of_parts_are_told_apart() -> None:
+    x, y = tensors(6, 4)
+    calls = [
+        *(lambda b=b: pnce.siglip(x, y, logit_scale=9.0, logit_bias=b) for b in (-5.0, -1.0)),
+        *(lambda b=b: pnce.hcl(x, y, beta=b) for b in (1.0, 0.5)),
+        *(lambda t=t: pnce.hcl(x, y, temperature=t) for t in (0.5, 0.25)),
+        *(lambda m=m: pnce.contrastive(x, torch.arange(6) // 2, margin=m, similarity="cosine") for m in (1.0, 0.5)),
+        *(lambda s=s: pnce.siglip(x, y, logit_scale=s, logit_bias=-5.0) for s in (9.0, 2.0)),
+    ]
+    wanted = [afresh(call) for call in calls]
+    plans.PLANS.clear()
+    assert [call() for call in calls + calls] == wanted + wanted
+    assert len({value.item() for value in wanted}) == len(calls) - 2  # three calls are written twice
+
+
+def test_what_is_refused_is_refused_with_a_plan_too() -> None:
+    x, y = tensors(6, 4)
+    pnce.info_nce(x, y, block_size=1)
+    with pytest.raises(ValueError, match="block_size"):
+        pnce.info_nce(x, y, block_size=True)
+    with pytest.raises(TypeError, match="symmetric"):
+        pnce.info_nce(x, y, symmetric=0)
+    with pytest.raises(TypeError, match="dense"):
+        pnce.info_nce(x.detach().to_sparse(), y)
+    with pytest.raises(TypeError, match="library"):
+        pnce.info_nce(x, y.detach().numpy())
+    with pytest.raises(ValueError, match="reduction"):
+        pnce.info_nce(x, y, reduction=["mean"])
+    with pytest.raises(TypeError, match="weights"):
+        pnce.info_nce(x, y, weights=[1.0] * 6)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
+@pytest.mark.parametrize("name", CALLS)
+def test_derivatives_of_every_kind(name: str) -> None:
+    """The plan of a call without gradients serves one with, and those of torch.func."""
+    loss, (x, y) = CALLS[name], tensors(6, 4)
+
+    def gradients() -> list[Any]:
+        value = loss(x, y)
+        return [value, *torch.autograd.grad(value, (x, y), allow_unused=True)]
+
+    def second() -> list[Any]:
+        first = torch.autograd.grad(loss(x, y), x, create_graph=True)[0]
+        return [torch.autograd.grad((first * first).sum(), x)[0]]
+
+    def transformed() -> list[Any]:
+        found = torch.func.grad(lambda a: loss(a, y.detach()))(x.detach())
+        pair = torch.stack([x.detach(), 2.0 * x.detach() + 1.0])
+        return [found, *torch.func.vmap(torch.func.grad(lambda a: loss(a, y.detach())))(pair)]
+
+    ways = [gradients, second, transformed]
+    wanted = [afresh(way) for way in ways]
+    plans.PLANS.clear()
+    with torch.no_grad():
+        loss(x, y)
+    for way, numbers in zip(ways, wanted, strict=True):
+        for got, number in zip(way(), numbers, strict=True):
+            assert number is got or torch.equal(got, number)
+
+
+def test_an_array_on_a_tape_beside_others() -> None:
+    x, y = (z.detach().numpy() for z in tensors(6, 4))
+    functions = [
+        lambda: pnce.info_nce(x, y),
+        lambda: pnce.value_and_grad(pnce.info_nce)(x, y),
+        lambda: pnce.value_and_grad(pnce.info_nce, (0, 1))(x, y),
+        lambda: pnce.value_and_grad(lambda b: pnce.info_nce(x, b))(y),
+        lambda: pnce.grad(lambda a: (pnce.grad(pnce.info_nce)(a, y) ** 2).sum())(x),
+    ]
+    wanted = [afresh(function) for function in functions]
+    plans.PLANS.clear()
+    for function, numbers in zip(functions * 2, wanted * 2, strict=True):
+        found = function()
+        flat, others = (np.concatenate([np.ravel(z) for z in nested(part)]) for part in (found, numbers))
+        np.testing.assert_array_equal(flat, others)
+
+
+def nested(parts: Any) -> Iterator[Any]:
+    """Yield the arrays of nested tuples."""
+    for part in parts if isinstance(parts, tuple) else ():
+        yield from nested(part)
+    if not isinstance(parts, tuple):
+        yield parts
+
+
+def test_explain_is_of_a_call_with_a_plan_too() -> None:
+    x, y = tensors(6, 4)
+    wanted = pnce.explain(pnce.info_nce, x, y)
+    pnce.info_nce(x, y)
+    assert pnce.explain(pnce.info_nce, x, y) == wanted
+
+
+def test_plans_are_bounded() -> None:
+    for n in range(2, plans.MOST + 20):
+        pnce.info_nce(*(z.detach().numpy()[:, :2] for z in tensors(n, 2)))
+    assert len(plans.PLANS) <= plans.MOST
+
+
+def test_threads_share_plans() -> None:
+    given = [tensors(n, 4, seed=k) for k, n in enumerate((5, 6, 7, 5))]
+    wanted = [pnce.nt_xent(*pair).item() for pair in given]
+    plans.PLANS.clear()
+    failed: list[int] = []
+
+    def work(k: int) -> None:
+        failed.extend(k for _ in range(50) if pnce.nt_xent(*given[k]).item() != wanted[k])
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
