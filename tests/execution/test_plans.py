@@ -167,19 +167,20 @@ def test_numbers_of_parts_are_told_apart() -> None:
 
 def test_what_is_refused_is_refused_with_a_plan_too() -> None:
     x, y = tensors(6, 4)
-    pnce.info_nce(x, y, block_size=1)
+    loss: Any = pnce.info_nce
+    loss(x, y, block_size=1)
     with pytest.raises(ValueError, match="block_size"):
-        pnce.info_nce(x, y, block_size=True)
+        loss(x, y, block_size=True)
     with pytest.raises(TypeError, match="symmetric"):
-        pnce.info_nce(x, y, symmetric=0)
+        loss(x, y, symmetric=0)
     with pytest.raises(TypeError, match="dense"):
-        pnce.info_nce(x.detach().to_sparse(), y)
+        loss(x.detach().to_sparse(), y)
     with pytest.raises(TypeError, match="library"):
-        pnce.info_nce(x, y.detach().numpy())
+        loss(x, y.detach().numpy())
     with pytest.raises(ValueError, match="reduction"):
-        pnce.info_nce(x, y, reduction=["mean"])
+        loss(x, y, reduction=["mean"])
     with pytest.raises(TypeError, match="weights"):
-        pnce.info_nce(x, y, weights=[1.0] * 6)
+        loss(x, y, weights=[1.0] * 6)
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
@@ -212,6 +213,7 @@ def test_derivatives_of_every_kind(name: str) -> None:
 
 
 def test_an_array_on_a_tape_beside_others() -> None:
+    call: Any
     x, y = (z.detach().numpy() for z in tensors(6, 4))
     functions = [
         lambda: pnce.info_nce(x, y),
@@ -222,8 +224,8 @@ def test_an_array_on_a_tape_beside_others() -> None:
     ]
     wanted = [afresh(function) for function in functions]
     plans.PLANS.clear()
-    for function, numbers in zip(functions * 2, wanted * 2, strict=True):
-        found = function()
+    for call, numbers in zip(functions * 2, wanted * 2, strict=True):
+        found = call()
         flat, others = (np.concatenate([np.ravel(z) for z in nested(part)]) for part in (found, numbers))
         np.testing.assert_array_equal(flat, others)
 
