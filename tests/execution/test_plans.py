@@ -6,6 +6,7 @@ import gc
 import inspect
 import threading
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -78,7 +79,7 @@ def test_every_loss_is_the_same_with_a_plan(
         value, gradients = value_and_gradients(name, arrays, **options)
         return [variant.to_list(x) for x in (value, *gradients.values())]
 
-    wanted = [afresh(lambda arrays=arrays: results(arrays)) for arrays in givens]
+    wanted = [afresh(partial(results, arrays)) for arrays in givens]
     plans.PLANS.clear()
     assert [results(arrays) for arrays in givens] == wanted
 
@@ -129,7 +130,7 @@ def test_the_same_array_twice_is_another_kind() -> None:
         return pnce.contrast(x, y, objective="info_nce", pairing=pnce.pairings.labels(a, b))
 
     for loss, first, second in ((pnce.info_nce, (x, x), (x, y)), (by_labels, (labels[0],) * 2, tuple(labels))):
-        wanted = [afresh(lambda loss=loss, given=given: loss(*given)) for given in (first, second)]
+        wanted = [afresh(partial(loss, *given)) for given in (first, second)]
         for order in ((0, 1), (1, 0)):
             plans.PLANS.clear()
             for k in order:
@@ -142,7 +143,7 @@ def test_the_temperature_is_looked_at_in_each_call(made: Any) -> None:
     x, y = tensors(6, 4)
     for loss in (pnce.info_nce, pnce.nt_xent):
         temperatures = (0.5, 0.01, 0.001, 0.25)
-        wanted = [afresh(lambda t=t, loss=loss: loss(x, y, temperature=made(t))) for t in temperatures]
+        wanted = [afresh(partial(loss, x, y, temperature=made(t))) for t in temperatures]
         plans.PLANS.clear()
         assert [loss(x, y, temperature=made(t)) for t in temperatures] == wanted
         for bad in (0.0, -1.0, float("inf")):
@@ -152,12 +153,13 @@ def test_the_temperature_is_looked_at_in_each_call(made: Any) -> None:
 
 def test_numbers_of_parts_are_told_apart() -> None:
     x, y = tensors(6, 4)
-    calls = [
-        *(lambda b=b: pnce.siglip(x, y, logit_scale=9.0, logit_bias=b) for b in (-5.0, -1.0)),
-        *(lambda b=b: pnce.hcl(x, y, beta=b) for b in (1.0, 0.5)),
-        *(lambda t=t: pnce.hcl(x, y, temperature=t) for t in (0.5, 0.25)),
-        *(lambda m=m: pnce.contrastive(x, torch.arange(6) // 2, margin=m, similarity="cosine") for m in (1.0, 0.5)),
-        *(lambda s=s: pnce.siglip(x, y, logit_scale=s, logit_bias=-5.0) for s in (9.0, 2.0)),
+    labels = torch.arange(6) // 2
+    calls: list[Any] = [
+        *(partial(pnce.siglip, x, y, logit_scale=9.0, logit_bias=b) for b in (-5.0, -1.0)),
+        *(partial(pnce.hcl, x, y, beta=b) for b in (1.0, 0.5)),
+        *(partial(pnce.hcl, x, y, temperature=t) for t in (0.5, 0.25)),
+        *(partial(pnce.contrastive, x, labels, margin=m, similarity="cosine") for m in (1.0, 0.5)),
+        *(partial(pnce.siglip, x, y, logit_scale=s, logit_bias=-5.0) for s in (9.0, 2.0)),
     ]
     wanted = [afresh(call) for call in calls]
     plans.PLANS.clear()
