@@ -174,15 +174,17 @@ def unit_rows(x: Array) -> tuple[Array, Array]:
     Where it is not known that squares are in range, rows are divided by a power of 2 first, which changes no digit.
     """
     xp = namespace_of(x)
-    squares = x * x
-    if len(x.shape) == 2:  # noqa: PLR2004  (a matrix, for which there are kernels)
-        squares = adapter_of(x).sum_along(squares, 1)[:, None]
-    else:
-        squares = xp.sum(squares, axis=-1, keepdims=True)
-    low, high = entries_at_hand(squares, least, largest)
-    if low is not None and high is not None and low > _SMALLEST_SQUARE and high < _LARGEST_SQUARE:
-        length = xp.sqrt(squares)
-        return x / length, length
+    low, high = entries_at_hand(x, least, largest)
+    if low is not None and high is not None and low > -_LARGEST_SQUARED and high < _LARGEST_SQUARED:
+        squares = x * x
+        if len(x.shape) == 2:  # noqa: PLR2004  (a matrix, for which there are kernels)
+            squares = adapter_of(x).sum_along(squares, 1)[:, None]
+        else:
+            squares = xp.sum(squares, axis=-1, keepdims=True)
+        low = entry_at_hand(squares, least)
+        if low is not None and low > _SMALLEST_SQUARE:
+            length = xp.sqrt(squares)
+            return x / length, length
     most = stop_gradient(xp.max(xp.abs(x), axis=-1, keepdims=True))
     zero = most == 0
     power = xp.floor(xp.log2(xp.where(zero, 1.0, most)))
@@ -192,8 +194,8 @@ def unit_rows(x: Array) -> tuple[Array, Array]:
     return scaled / length, length * unit
 
 
-_SMALLEST_SQUARE, _LARGEST_SQUARE = 1e-20, 1e20
-"""Sums of squares in between have lost nothing, in any dtype that is computed in."""
+_SMALLEST_SQUARE = 1e-20
+"""Sums of squares from here on have lost nothing, in any dtype that is computed in."""
 
 
 def pulled_unit_rows(unit: Array, divisor: Array, to_unit: Array, along: Array | None = None) -> Array:

@@ -78,7 +78,8 @@ def family_of(
         return Reweighted(xp, plan, ExpBase(xp.exp), unshifted=small, absent=absent, divisor=divisor, negatives=known)
     bounded = bound <= MAX_UNSHIFTED_LOGIT
     if isinstance(plan, PairsPlan):
-        return Pairs(xp, plan, bounded=bounded, need_grad=need_grad, negatives=negatives, divisor=divisor)
+        known = {"complete": complete, "negatives": negatives, "divisor": divisor}
+        return Pairs(xp, plan, bounded=bounded, need_grad=need_grad, **known)
     return Softmax(xp, plan, base, unshifted=bounded, finite=finite, complete=complete, absent=absent, divisor=divisor)
 
 
@@ -363,18 +364,28 @@ class PairSum(NamedTuple):
 class Pairs:
     """Sums of elementwise terms. Several matrices of scores may be given, of whose entries a term is a function.
 
-    `bounded`: no sum of a score and the parameters is large; `negatives`: how many a row has, where that is known.
+    `bounded`: no sum of a score and the parameters is large; `complete`: all rows have the same pairs; `negatives`: how
+    many a row has, where that is known.
     """
 
     unshifted = False
 
     def __init__(
-        self, xp: Namespace, plan: PairsPlan, *, bounded: bool, need_grad: bool, negatives: int = 0, divisor: int = 1
+        self,
+        xp: Namespace,
+        plan: PairsPlan,
+        *,
+        bounded: bool,
+        need_grad: bool,
+        complete: bool = False,
+        negatives: int = 0,
+        divisor: int = 1,
     ) -> None:
         self.xp = xp
         self.plan = plan
         self.bounded = bounded
         self.need_grad = need_grad
+        self.complete = complete
         self.negatives = negatives
         self.divisor = divisor
         self.base = ExpBase(xp.exp)
@@ -398,14 +409,12 @@ class Pairs:
 
         `often`: the weights of the entries, by which those are counted whose term is not 0.
         """
-        xp, shape = self.xp, tuple(scores[0].shape)
-        parameters = tuple(x[:, None] for x in by_row[: self.plan.parameters])
-        value, slopes = term.value_and_slopes(*scores, *parameters, bounded=self.bounded, need_grad=self.need_grad)
-        slopes = slopes if self.need_grad else ()
+        xp = self.xp
+        value, slopes = self._term(term, scores, tuple(x[:, None] for x in by_row[: self.plan.parameters]))
         done: dict[int, tuple[Array, Array]] = {}  # what is the same array is cleared and added up once
         for x in (value, *slopes):
             if id(x) not in done:
-                whole = clear(x if tuple(x.shape) == shape else xp.broadcast_to(x, shape) + xp.zeros_like(scores[0]))
+                whole = clear(x)
                 done[id(x)] = whole, adapter_of(whole).sum_along(whole, 1)
         active = None
         if self.plan.divide_by == "active":
@@ -414,6 +423,19 @@ class Pairs:
         total = done[id(value)][1]
         sums = PairSum(total, xp.zeros_like(total), active, tuple(done[id(x)][1] for x in slopes[len(scores) :]))
         return sums, tuple(done[id(x)][0] for x in slopes[: len(scores)])
+
+    def _term(
+        self, term: Term, scores: tuple[Array, ...], parameters: tuple[Array, ...]
+    ) -> tuple[Array, tuple[Array, ...]]:
+        """A term of scores, and its slopes if these are wanted, all of the shape of the scores."""
+        xp, shape = self.xp, tuple(scores[0].shape)
+        value, slopes = term.value_and_slopes(*scores, *parameters, bounded=self.bounded, need_grad=self.need_grad)
+
+        def whole(x: Array) -> Array:
+            return x if tuple(x.shape) == shape else xp.broadcast_to(x, shape) + xp.zeros_like(scores[0])
+
+        found = {id(x): whole(x) for x in (value, *slopes)}  # what is the same array stays one
+        return found[id(value)], tuple(found[id(x)] for x in slopes) if self.need_grad else ()
 
     def masked(
         self,
@@ -461,14 +483,17 @@ class Pairs:
         del present
         xp, term = self.xp, self.plan.terms[0]
         zero = xp.zeros_like(scores)
-        if term is None:
-            part = self._no_term(zero, by_row)
-            slope = zero
-        else:
-            part, residual = self._summed(term, (scores[:, None],), by_row, lambda x: x)
-            slope = residual[0][:, 0] if residual else zero
-        pairs = int(self.plan.counts[0]) + (self.negatives if self.plan.counts[1] else 0)
-        return part._replace(number=zero + pairs), slope
+        part, slope = self._no_term(zero, by_row), zero
+        if term is not None:
+            value, slopes = self._term(term, (scores,), by_row[: self.plan.parameters])
+            active = part.active if part.active is None else xp.astype(value != 0, value.dtype)
+            slope, *to_parameters = slopes if self.need_grad else (zero,)
+            part = PairSum(value, zero, active, tuple(to_parameters))
+        return part._replace(number=zero + self._pairs()), slope
+
+    def _pairs(self) -> int:
+        """How many pairs each row has, where that is known, of those that count."""
+        return int(self.plan.counts[0]) + (self.negatives if self.plan.counts[1] else 0)
 
     def _no_term(self, zero: Array, by_row: tuple[Array, ...]) -> PairSum:
         slopes = tuple(zero for _ in by_row[: self.plan.parameters]) if self.need_grad else ()
@@ -493,15 +518,15 @@ class Pairs:
         elif self.negatives and plan.counts[1]:  # known for all rows, of which no tile has told
             total = total._replace(number=total.number + self.negatives)
         weights = by_row[plan.parameters] if plan.weighted else None
-        counted = total.number > 0
+        # Where all rows have pairs, all count.
+        counted = None if self.complete and self._pairs() > 0 else total.number > 0
         values, factor, to_weights = weigh(xp, total.value, weights, counted)
-        number: Array | None = xp.astype(counted, values.dtype)
+        number: Array | None = xp.ones_like(values) if counted is None else xp.astype(counted, values.dtype)
         if plan.divide_by != "rows":
             number = total.number if plan.divide_by == "pairs" else total.active
         if not need_grad:
             return Finished(values, number)
-        assert factor is not None  # noqa: S101  (which rows count is given)
-        factor = divided(factor, self.divisor)
+        factor = divided(xp.ones_like(values) if factor is None else factor, self.divisor)
         to_weights = () if to_weights is None else (divided(to_weights, self.divisor),)
         further = (*(x * factor for x in total.to_parameters), *to_weights)
         return Finished(values, number, factor, None if slope is None else slope * factor, further)

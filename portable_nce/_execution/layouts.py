@@ -142,7 +142,7 @@ class MaskedLayout(NamedTuple):
     turn. Then come numbers for each row, or one for all; and, without a gradient, the rule's arrays of rows, of columns
     and of pairs, and the mask. `given`: the operand of the rows is the score matrix itself. `whole`: the shape of the
     matrix of which this is a part; the numbers of its rows and of its columns come next. `halves`: what there is of the
-    rows and columns of each similarity in 16 bits, at the end.
+    rows and columns of each similarity in 16 bits, at the end. `bound`: as of `ProductLayout`.
     """
 
     plan: Plan
@@ -157,6 +157,7 @@ class MaskedLayout(NamedTuple):
     given: bool = False
     mean: bool = False
     values: bool = False
+    bound: float = math.inf
     block_size: int | str | None = None
     whole: tuple[int, int] | None = None
     halves: tuple[Form, ...] = ()

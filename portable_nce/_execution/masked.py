@@ -128,8 +128,9 @@ def masked_sweep(layout: MaskedLayout, *arrays: Array, need_grad: Wanted) -> Arr
     need_grad = bool(need_grad)  # a pullback gives all gradients, or none
     matrix = _Masked(layout, arrays)
     xp, adapter = matrix.xp, adapter_of(arrays[0])
-    family: Any = family_of(xp, layout.plan, exp_base(arrays[0]), math.inf, need_grad=need_grad)
     of_statistics = isinstance(layout.plan, SoftmaxPlan) and layout.plan.statistics
+    bound = layout.bound if isinstance(layout.plan, SoftmaxPlan) and not of_statistics else math.inf
+    family: Any = family_of(xp, layout.plan, exp_base(arrays[0]), bound, need_grad=need_grad)
     skips = not isinstance(layout.plan, PairsPlan) and not of_statistics and not layout.given
 
     def step(carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:

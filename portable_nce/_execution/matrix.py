@@ -429,6 +429,7 @@ class ScoreMatrix(NamedTuple):
             single=self.pairing.one_per_row,
             by_row=len(by_row),
             wide=self.similarity.wide,
+            bound=self.bound,
             given=len(self.columns) == 0,
             whole=None if self.part is None else self.part.shape,
             block_size=self.block_size,

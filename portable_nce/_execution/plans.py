@@ -18,7 +18,7 @@ from .._core.registry import adapter_of
 from ..objectives.base import Objective, Pairwise
 from ..objectives.hard import HardNegatives
 from ..pairings import Pairing
-from .layouts import Arrays, ProductLayout
+from .layouts import Arrays
 from .matrix import Passes, Prepared
 from .tiling import is_large
 
@@ -61,7 +61,7 @@ class Plan(NamedTuple):
             operands.append(scale)
         elif source.scale != scale:
             layout = layout._replace(source=source._replace(scale=scale))
-        if isinstance(layout, ProductLayout) and layout.bound != bound:
+        if layout.bound != bound:
             layout = layout._replace(bound=bound)
         numbers, constants = arrays[n : n + m], arrays[n + m :]
         return Prepared(self.function, layout, tuple(operands), tuple(numbers), tuple(constants), self.reason)
