@@ -408,7 +408,9 @@ def _run(plan: Plan, call: Call) -> Array:
     options = call.options
     given = [native(x.array if isinstance(x, Embedding) else x) for x in call.embeddings.values()]
     xp = namespace_of(*given)
-    arrays = [upcast(xp, x) for x in given]
+    for z in given:
+        adapter_of(z).check(z)
+    arrays = [upcast(xp, z) for z in given]
     x = arrays[0]
     n_rows = x.shape[0]
     parameters = _with_copies(_checked_parameters(xp, call.parameters, options, call.layout, x), n_rows)

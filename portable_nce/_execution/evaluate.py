@@ -308,7 +308,7 @@ def _numbers(matrix: ScoreMatrix, parameters: tuple[Any, ...], names: tuple[str,
         array = next(supply)
         space = namespace_of(array)
         array = array if array.dtype == dtype else space.astype(array, dtype)
-        found.append(space.reshape(array, ()) if tuple(array.shape) == (1,) and n_rows != 1 else array)
+        found.append(array if len(array.shape) == 0 or tuple(array.shape) == (n_rows,) else space.reshape(array, ()))
     return tuple(found)
 
 

@@ -89,8 +89,13 @@ class Prepared(NamedTuple):
 
 def as_arrays(numbers: tuple[Array | float, ...], like: Array) -> Arrays:
     """Numbers as arrays of one entry, of the dtype and device of an array; arrays as they are."""
-    make: Any = namespace_of(like).full
-    return tuple(make((), x, dtype=like.dtype, device=device_of(like)) if isinstance(x, float) else x for x in numbers)
+    xp = namespace_of(like)
+
+    def array(x: float) -> Array:
+        x = x if abs(x) <= xp.finfo(like.dtype).max else math.copysign(math.inf, x)
+        return xp.full((), x, dtype=like.dtype, device=device_of(like))
+
+    return tuple(array(x) if isinstance(x, float) else x for x in numbers)
 
 
 class Passes(NamedTuple):

@@ -112,11 +112,11 @@ def kind_of(
     An objective that is made of parameters may depend on those that are numbers.
     """
     made = isinstance(objective, (Objective, Pairwise, HardNegatives))
-    if pairing.structure in {None, "index"} or not (_is_ours(objective) if made else _is_lasting(objective)):
-        return None  # whether an index is in range depends on its entries
     try:
-        if listens() or adapter_of(arrays[0]).mode != "eager":
+        if adapter_of(arrays[0]).mode != "eager" or listens():
             return None
+        if pairing.structure in {None, "index"} or not (_is_ours(objective) if made else _is_lasting(objective)):
+            return None  # whether an index is in range depends on its entries
         if pairing.structure in {"labels", "own_labels", "ids"} and is_large(arrays[0].shape[0], arrays[-1].shape[0]):
             return None  # whether labels can be sorted into blocks depends on them
         groups = (arrays, pairing.rows, pairing.columns, pairing.pairs, () if weights is None else (weights,))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from .. import objectives, pairings
@@ -789,7 +790,7 @@ def at_most(value: Any, limit: float) -> Any:
         return value
     xp, (value,) = enter(logit_scale=value)
     check_floating(xp, logit_scale=value)
-    most = entry_at_hand(value, largest)
+    most = entry_at_hand(value, largest) if math.prod(value.shape) == 1 else None
     if most is not None and most <= limit:
         return value
     return adapter_of(value).custom_vjp(_clamp, _pull_clamp, exact=False)(limit, value)[0]
