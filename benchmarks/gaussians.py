@@ -390,8 +390,7 @@ DOCUMENT = """\
   critic and {best_bias:+.2f} with the best one.
 - **`{winner}` has the least squared error of the learned lower bounds** at 10 nats: {winner_error} nats²;
   `info_nce` has {info_error}.
-- **`smile` is nearest of all learned estimators** at 10 nats ({smile_bias:+.2f}). It is not a bound: the sign of its
-  error is unknown.
+- **`smile` is nearest of all learned estimators** at 10 nats ({smile_bias:+.2f}). It is not a bound.
 - **An anchor normalises the scores.** At {levels} nats, the mean of its scores is off by
   {plug_bias}, without a ceiling. It is not a bound.
 - **`fdv` needs a bounded critic.** At 10 nats its bias is {cosine_bias} with a cosine critic and {fdv_bias} with an
@@ -401,8 +400,8 @@ DOCUMENT = """\
 
 ## What was measured
 
-`python benchmarks/gaussians.py` writes this page and its picture. The setting is section 3 of Poole et al. (2019),
-[On Variational Bounds of Mutual Information](https://arxiv.org/abs/1905.06922), shortened.
+`python benchmarks/gaussians.py` writes this page and its picture. The setting is section 3 of
+[Poole et al. (2019)](https://arxiv.org/abs/1905.06922), shortened.
 
 <details>
 <summary>Data, training, estimators</summary>
@@ -410,23 +409,22 @@ DOCUMENT = """\
 | | |
 |---|---|
 | data | Gaussian x and y in {dimension} dimensions; coordinate i of y is correlated with coordinate i of x |
-| training | {steps} steps of {batch} fresh pairs a level, a fifth of the paper's; Adam at {rate} |
+| training | {steps} steps of {batch} fresh pairs a level (paper: five times as many); Adam at {rate} |
 | critic | separable, g(x, y) = f(x) · h(y); f and h have two hidden layers of {hidden} units and {embedding} outputs |
 | seeds | three, the same for all estimators; the picture shows the first |
-| numbers | from the last {counted} steps of a level; each estimate is made before the critic is trained on its pairs |
-| `tuba`, `interpolated` | log-baseline learned by a network of x |
-| `flo` | u learned by a network of x and y |
-| dual, alternating | u from `bounds.dual_critic`, held constant while g takes a step on `bounds.dual` |
+| numbers | from the last {counted} steps of a level; estimated before training on the same pairs |
+| learned by a network | log-baseline of `tuba`, `interpolated` (of x); u of `flo` (of x and y) |
+| dual, alternating | u from `bounds.dual_critic`, constant in the step of g on `bounds.dual` |
 | dual, other negatives for u | u from the y of the batch before, with `include_positive=True` |
 | anchor | `bounds.info_nce_anchor`; mean of scores: `form="plug_in"` |
 | cosine critic | f and h of unit length, temperature {temperature}; scores within ±{largest:g} |
-| best critic, known density | given the true densities; nothing is learned |
+| best critic, known density | the true densities; nothing is learned |
 
 </details>
 
 ## Bias: mean estimate minus truth, nats (± deviation over seeds)
 
-The squared error is that at 10 nats, in nats². The column "bound" holds in expectation over batches, for any critic.
+The squared error, in nats², is that at 10 nats. "Bound" holds in expectation over batches, for any critic.
 
 <details>
 <summary>Show the table</summary>
@@ -440,14 +438,14 @@ The squared error is that at 10 nats, in nats². The column "bound" holds in exp
 <details>
 <summary>Show them</summary>
 
-- `nwj`, `tuba` and `flo` are not limited by log {batch}, but their training collapses and recovers repeatedly.
-- `js_mi` is often near and sometimes far below: at 10 nats {js_median:+.2f} in the median, {js_bias} in the mean.
-- `fdv` and "dual, alternating" have the same gradient. Near log {batch} the positive wins against all negatives of a
-  typical batch, and larger scores increase `-mean(u)` without limit, to a median of {flat_median}.
+- `nwj`, `tuba` and `flo` are not limited by log {batch}, but collapse and recover repeatedly.
+- `js_mi` is sometimes far below: at 10 nats {js_median:+.2f} in the median, {js_bias} in the mean.
+- `fdv` and "dual, alternating" have the same gradient. Near log {batch} the positive usually wins, and larger
+  scores increase `-mean(u)` without limit, to a median of {flat_median}.
 - `nwj` with the best critic is unbiased, but its median at 10 nats is {nwj_best_median:+.2f} from the truth: its mean
   depends on rare batches.
 
-Limits: no joint critics, no data other than Gaussian, no training to convergence. Results of `nwj`, `tuba`, `mine`,
+Limits: Gaussian data, separable critics, no training to convergence. Results of `nwj`, `tuba`, `mine`,
 `flo` and `js_mi` depend on when collapses occur, which a rounding error can change.
 
 </details>

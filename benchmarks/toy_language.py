@@ -329,12 +329,10 @@ DOCUMENT = """\
 - **Only `local_nce` is normalised by itself.** Its log Z starts at {start:.1f} and ends within {local:.3f} of 0; the
   deviation over contexts is {local_std_few:.3f} (k = {few}) and {local_std_many:.3f} (k = {many}).
 - **`ranking_nce` finds the density but not log Z.** KL(p ‖ model) is {ranking_few:.4f} nats with k = {few} and
-  {ranking_many:.4f} with k = {many}. `local_nce` has {local_few:.4f} and {local_many:.4f}, the exact softmax
-  {exact:.4f}.
-- **`sampled_softmax` with the positive included is `ranking_nce`.** The gradients are equal; the divergences differ by
-  at most {twins:.1g} nats.
+  {ranking_many:.4f} with k = {many}. The exact softmax has {exact:.4f}.
+- **`sampled_softmax` with the positive included is `ranking_nce`.** The divergences differ by at most {twins:.1g} nats.
 - **Scores trained without q need `density.recover_log_prob`.** They approach log p / q, whose softmax is
-  {ratio:.2f} nats from p. Recovered, they are as near as the others.
+  {ratio:.2f} nats from p. Recovered, they are as near as others.
 - **`local_nce` and `negative_sampling` train more slowly.** Within 100 steps `local_nce` has log Z near 0 and the
   unigram distribution, {unigram_divergence:.2f} nats from p. It stays there longer with k = {many} than with k = {few}.
 
@@ -354,8 +352,8 @@ DOCUMENT = """\
 | entropy | {unigram_entropy:.2f} nats unigram, {entropy:.2f} nats given the context |
 | model | s(x, c) = u(c) · v(x) + b(x), vectors of {length} numbers |
 | training | Adam, {steps} steps of {chains} bigrams, learning rate {rate} falling to 0 |
-| seeds | three texts; the same text, noise and first weights for all estimators |
-| KL(p ‖ model) | exact, over all words; all contexts count equally |
+| seeds | three texts; all estimators share text, noise and first weights |
+| KL(p ‖ model) | exact; all contexts count equally |
 | log Z | `density.self_normalization`, mean and deviation over the contexts |
 | recovered | `density.recover_log_prob` of the same scores |
 | bands in the picture | seeds (left), contexts (right) |
@@ -409,8 +407,6 @@ def document(found: Found) -> str:
         local_std_many=end("local_nce", many, "std"),
         twins=max(twins),
         ratio=divergence(language, ratio),
-        local_few=end("local_nce", few),
-        local_many=end("local_nce", many),
         ranking_few=end("ranking_nce", few),
         ranking_many=end("ranking_nce", many),
         exact=end("full_softmax", few),

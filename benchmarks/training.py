@@ -234,7 +234,10 @@ def document(record: Mapping[str, Any]) -> str:
     (larger,) = (name for name in percent if name.startswith(OURS + CACHED))
 
     def listed(names: Iterable[str], write: Callable[[str], str]) -> str:
-        return ", ".join(f"`{name.removesuffix(CACHED)}` {write(name)}" for name in names)
+        found = {f"`{name.removesuffix(CACHED)}`": write(name) for name in names}
+        if len(same := set(found.values())) == 1:
+            return f"{same.pop()} with each loss"
+        return ", ".join(f"{name} {number}" for name, number in found.items())
 
     def times_of(name: str) -> str:
         return " and ".join(f"{ratio(record, name, n):.2f}" for n in (small, large))
@@ -256,7 +259,9 @@ def document(record: Mapping[str, Any]) -> str:
     )
     return DOCUMENT.format(
         plan=Plan(),
-        results="\n".join(fill(line, 120, subsequent_indent="  ") for line in results.splitlines()),
+        results="\n".join(
+            fill(line, 120, subsequent_indent="  ", break_on_hyphens=False) for line in results.splitlines()
+        ),
         task=TASK,
         record=record,
         rate=LEARNING_RATE,
@@ -268,10 +273,8 @@ def document(record: Mapping[str, Any]) -> str:
 
 
 RESULTS: Final = """\
-- **Quality is that of `cross_entropy`.** The libraries compute one formula: from the same seed, their mean reciprocal ranks differ by at most {apart:.2f} points from its {usual} % ({before} % before training).
-- **Other choices of ours:** FlatNCE {flat} %; InfoNCE in batches of {plan.batches[1]}, in chunks, for as many epochs, {larger} %.
-- **Time of a step of {small} and of {large} pairs, divided by that of `cross_entropy`:** {times}.
-- **In chunks, each pair is encoded twice.** Time divided by that of `cross_entropy` on whole batches: {slower}.
+- **Quality is that of `cross_entropy`.** All compute one formula: from the same seed, mean reciprocal ranks (MRR) differ by at most {apart:.2f} points from its {usual} % ({before} % before training). FlatNCE has {flat} %, InfoNCE in chunks, in batches of {plan.batches[1]} for as many epochs, {larger} %.
+- **Time of a step of {small} and of {large} pairs, divided by that of `cross_entropy`:** {times}; in chunks, which encode each pair twice, {slower}.
 - **Largest batch in {record[limit]} MiB:** in chunks {most}; whole {most_whole}.
 """  # noqa: E501  (lines are filled)
 
@@ -284,27 +287,27 @@ DOCUMENT: Final = """\
 
 ## What was measured
 
-`python benchmarks/training.py` trains, measures, and writes this page and its picture. Encoder, data and budget are the
-same for all losses. Docstrings search for their functions in a library that was not trained on, as in
-[CodeSearchNet](https://arxiv.org/abs/1909.09436).
+`python benchmarks/training.py` writes this page and its picture. Docstrings search for their functions in a library
+that was not trained on, as in [CodeSearchNet](https://arxiv.org/abs/1909.09436). All losses have the same encoder, data
+and budget.
 
 <details>
 <summary>Data, encoder, losses, training, time, memory</summary>
 
 | | |
 |---|---|
-| data | functions of installed libraries without docstrings, and first paragraphs of their docstrings |
+| data | first paragraphs of docstrings, and their functions without them |
 | pairs | {pairs} |
-| held out | {plan.held_out}; each query ranks all of its functions |
+| held out | {plan.held_out}; a query ranks all its functions |
 | encoder | one for both sides: embeddings ({task.VOCABULARY} × {task.WIDTH}), convolution, attention, perceptron |
 | words | {task.LENGTHS[0]} of a query, {task.LENGTHS[1]} of a function |
 | losses | InfoNCE in both directions, cosine similarity, temperature {task.TEMPERATURE} |
 | `cross_entropy` | the usual formula on PyTorch |
 | training | epochs: {plan.epochs}; batches of {plan.batches[0]}; Adam at {rate}; seeds: {seeds} (± deviation) |
-| time | processor time of loss, gradients and Adam in one thread; losses take turns; medians over rounds |
+| time | processor time of a step in one thread; losses take turns; medians over rounds |
 | gradients | relative difference to those of `cross_entropy` in the first step: at most {record[error]:.0e} |
 | memory | peak above weights and optimiser, each loss in its process |
-| in chunks | the encoder takes {task.CHUNK} pairs at a time, and again for the gradient |
+| in chunks | of {task.CHUNK} pairs |
 
 </details>
 
@@ -317,8 +320,8 @@ same for all losses. Docstrings search for their functions in a library that was
 
 </details>
 
-Limits: one small encoder on a CPU, one temperature, one learning rate, a short training. The larger the encoder, the
-less time and memory of the loss matter.
+Limits: a short training of one small encoder on a CPU, one temperature, one learning rate. In larger encoders, time and
+memory of the loss matter less.
 
 On {record[machine]}: {versions}.
 """

@@ -176,42 +176,46 @@ def markdown(columns: Mapping[str, Column]) -> str:
     lines = [
         "# Agreement of the backends",
         "",
-        "Every loss, bound and diagnostic runs on every variant of the conformance suite. The table shows how far each",
-        "is from the exact result, which independent code computes in 120 digits, in",
-        "units in the last place (ulp): `eps(dtype)` times the largest magnitude of the exact value, or of the exact",
-        "gradient with respect to one argument. *Saturated*: every positive leads its negatives so far that the",
-        "gradient of a cross-entropy rounds to zero. In 16 bits the exact result is that of the rounded numbers, and",
-        "half a unit is what one rounding costs. *torch-halves* has the products of 16 bits of a GPU, emulated on the",
-        'host; *float32, high* is what `precision="high"` makes of float32 there.',
+        "Errors of every loss, bound and diagnostic on every variant of the conformance suite, against independent",
+        "code in 120 digits. The unit (ulp) is `eps(dtype)` times the largest magnitude of the exact value, or of the",
+        "exact gradient with respect to one argument. *Saturated*: every positive leads its negatives so far that the",
+        "gradient of a cross-entropy rounds to zero. In 16 bits the exact result is that of the rounded inputs, and",
+        "one rounding costs half a unit. *torch-halves* emulates a GPU's products of 16 bits;",
+        '*float32, high* is `precision="high"` there.',
         "",
         f"The worst cell at the default precision is {worst_cell(columns)};",
         f'the worst with `precision="high"`, {worst_cell(columns, high=True)}.',
-        "What is left in the saturated cells is the rounding of similarities, which a temperature of 0.03 makes thirty",
-        "times as large in the scores.",
-        "`python -m nox -s agreement` makes this page from the last runs, and fails if a cell is beyond its recorded",
-        "bound (`tests/agreement_bounds.json`).",
+        "Saturated cells have a temperature of 0.03, which multiplies the rounding of similarities by thirty.",
+        "`python -m nox -s agreement` makes this page, and fails if a cell is beyond its bound in",
+        "`tests/agreement_bounds.json`.",
         "",
         "![Errors of every loss on every variant](agreement.png)",
         "",
         "| variant | library | device | run | dtype | value, worst | gradient, worst | saturated: value | gradient |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
+    seen: dict[str, dict[str, str]] = {}
     for name, column in columns.items():
-        for dtype in column.dtypes:
-            cells = [
-                f"{error:.1f} `{loss}`"
-                for regime in REGIMES
-                for kind in KINDS
-                for error, loss in [column.worst(dtype, kind, regime)]
-            ]
-            first = dtype == column.dtypes[0]
-            head = (f"`{name}`", column.library, column.device, column.date) if first else ("", "", "", "")
-            lines.append(f"| {' | '.join((*head, dtype, *cells))} |")
+        cells = {dtype: " | ".join(worst_cells(column, dtype)) for dtype in column.dtypes}
+        like = next((other for other, found in seen.items() if cells.items() <= found.items()), None)
+        seen[name] = cells
+        if like is not None:
+            cells = {", ".join(cells): f"as `{like}` | | |"}
+        head = f"`{name}` | {column.library} | {column.device} | {column.date}"
+        for dtype, line in cells.items():
+            lines.append(f"| {head} | {dtype} | {line} |")
+            head = " |  |  | "
     for name in absent(columns):
         device = "GPU" if VARIANTS[name].gpu else ""
         lines.append(f"| `{name}` | {VARIANTS[name].library} | {device} | not run yet | | | | | |")
     lines += ["", "Every cell is in [agreement.html](agreement.html) and in [agreement.json](agreement.json).", ""]
     return "\n".join(lines)
+
+
+def worst_cells(column: Column, dtype: str) -> list[str]:
+    """Write the worst errors of a dtype, of value and gradient in each regime."""
+    found = (column.worst(dtype, kind, regime) for regime in REGIMES for kind in KINDS)
+    return [f"{error:.1f} `{loss}`" for error, loss in found]
 
 
 def worst_cell(columns: Mapping[str, Column], *, high: bool = False) -> str:

@@ -30,15 +30,14 @@ INTRODUCTION: Final = """\
 `python -m nox -s mutation` changes the code in one small place at a time and runs the tests that execute this place,
 until one fails. A change that no test notices has survived: it changes no behaviour, or a test is missing.
 
-- **Changes**: the operators of [mutmut](https://mutmut.readthedocs.io), under a driver of our own that also changes
-  tables, classes and defaults. Not changed: docstrings, annotations, `__all__`, decorators, error messages, the command
-  line, the conformance suite, and the adapters of CuPy and MLX.
-- **Tests**: those of the default run (`python -m nox`), without `torch.compile` and without the suite on JAX. They
-  come in stages; each mutant gets some seconds of tests in a stage (`--budget`).
-- **Detected**: a test fails, the package cannot be imported, or a test takes 30 times as long as usual and 15 seconds
-  more.
-- **Score**: estimated from a sample of each file, weighted by the files' numbers of mutants. It includes mutants that
-  change no behaviour, such as a tile size.
+- **Changes**: the operators of [mutmut](https://mutmut.readthedocs.io), also in tables, classes and defaults. Not
+  changed: docstrings, annotations, `__all__`, decorators, error messages, the command line, the conformance suite, and
+  the adapters of CuPy and MLX.
+- **Tests**: those of the default run (`python -m nox`) without `torch.compile` and the suite on JAX, in stages. Each
+  mutant gets some seconds of tests in a stage (`--budget`).
+- **Detected**: a test fails, the import fails, or a test takes 15 seconds more than 30 times as long as usual.
+- **Score**: estimated from a sample of each file, weighted by the files' numbers of mutants, with those that change no
+  behaviour, such as a tile size.
 
 `python -m mutation.report` prints the survivors.
 """
