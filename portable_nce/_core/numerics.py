@@ -187,7 +187,7 @@ def unit_rows(x: Array) -> tuple[Array, Array]:
             return x / length, length
     most = stop_gradient(xp.max(xp.abs(x), axis=-1, keepdims=True))
     zero = most == 0
-    power = xp.floor(xp.log2(xp.where(zero, 1.0, most)))
+    power = xp.floor(xp.log(xp.where(zero, 1.0, most)) / math.log(2.0))
     unit = xp.pow(xp.full_like(power, 2.0), power)
     scaled = x / unit
     length = xp.sqrt(xp.where(zero, math.inf, xp.sum(scaled * scaled, axis=-1, keepdims=True)))
