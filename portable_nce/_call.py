@@ -370,7 +370,7 @@ def _planned(call: Call, factor: Callable[[dict[str, Any]], Any] | None, kind: H
     finished(across)
     dtype = given.dtype if dtype is None else dtype
     if notes is not None:
-        arrays = [x, *given.keys, *([] if given.y is x else [given.y])]
+        arrays = [x, *given.keys, *([given.y] if len(embeddings) > 1 else [])]
         keep(kind, notes, _sources(call, arrays, given.weights, parameters), scale, dtype)
     return finish(xp, result, dtype, options.reduction)
 

@@ -129,11 +129,15 @@ def test_the_same_array_twice_is_another_kind() -> None:
     def by_labels(a: Any, b: Any) -> Any:
         return pnce.contrast(x, y, objective="info_nce", pairing=pnce.pairings.labels(a, b))
 
-    for loss, first, second in ((pnce.info_nce, (x, x), (x, y)), (by_labels, (labels[0],) * 2, tuple(labels))):
+    weights, scale, bias = (torch.tensor(z, dtype=torch.float64) for z in ([1.0, 2.0, 0.5, 1.0, 0.0, 3.0], 9.0, -5.0))
+    weighted = partial(pnce.info_nce, weights=weights)
+    logistic = partial(pnce.siglip, weights=weights, logit_scale=scale, logit_bias=bias)
+    of_embeddings = [(loss, (x, x), (x, y)) for loss in (pnce.info_nce, weighted, logistic)]
+    for loss, first, second in (*of_embeddings, (by_labels, (labels[0],) * 2, tuple(labels))):
         wanted = [afresh(partial(loss, *given)) for given in (first, second)]
         for order in ((0, 1), (1, 0)):
             plans.PLANS.clear()
-            for k in order:
+            for k in order * 2:
                 assert loss(*(first, second)[k]) == wanted[k]
 
 
