@@ -273,7 +273,7 @@ def document(record: Mapping[str, Any]) -> str:
 
 
 RESULTS: Final = """\
-- **Quality is that of `cross_entropy`.** All compute one formula: from the same seed, mean reciprocal ranks (MRR) differ by at most {apart:.2f} points from its {usual} % ({before} % before training). FlatNCE has {flat} %, InfoNCE in chunks, in batches of {plan.batches[1]} for as many epochs, {larger} %.
+- **Quality is that of `cross_entropy`.** The libraries compute one formula: from the same seed, mean reciprocal ranks (MRR) differ by at most {apart:.2f} points from its {usual} % ({before} % before training). FlatNCE has {flat} %, InfoNCE in chunks, in batches of {plan.batches[1]} for as many epochs, {larger} %.
 - **Time of a step of {small} and of {large} pairs, divided by that of `cross_entropy`:** {times}; in chunks, which encode each pair twice, {slower}.
 - **Largest batch in {record[limit]} MiB:** in chunks {most}; whole {most_whole}.
 """  # noqa: E501  (lines are filled)

@@ -251,10 +251,12 @@ def page(columns: Mapping[str, Column]) -> str:
     return f"""<!doctype html>
 <html lang=en>
 <meta charset=utf-8>
+<meta name="viewport" content="width=device-width">
 <title>Agreement of the backends: portable_nce</title>
 <style>
 body {{ font: 14px/1.4 system-ui, sans-serif; margin: 2rem; color: #222; background: #fff; }}
 table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 12px; }}
+div {{ max-height: 90vh; overflow: auto; }}
 th, td {{ padding: 2px 6px; border: 1px solid #ddd; white-space: nowrap; }}
 td {{ text-align: right; }}
 thead th {{ position: sticky; top: 0; background: #f4f4f4; }}
@@ -263,12 +265,12 @@ tbody th {{ text-align: left; font-weight: normal; }}
 <h1>Agreement of the backends</h1>
 <p>Worst error over the cases of each loss, in units in the last place, against exact results: value and,
 after the stroke, gradient. Not run yet: {html.escape(missing) or "none"}.</p>
-<table>
+<div><table>
 <thead><tr><th rowspan=2>loss<th rowspan=2>regime{groups}</tr><tr>{dtypes}</tr></thead>
 <tbody>
 {chr(10).join(rows)}
 </tbody>
-</table>
+</table></div>
 </html>
 """
 
