@@ -78,8 +78,8 @@ def family_of(
         return Reweighted(xp, plan, ExpBase(xp.exp), unshifted=small, absent=absent, divisor=divisor, negatives=known)
     bounded = bound <= MAX_UNSHIFTED_LOGIT
     if isinstance(plan, PairsPlan):
-        known = {"complete": complete, "negatives": negatives, "divisor": divisor}
-        return Pairs(xp, plan, bounded=bounded, need_grad=need_grad, **known)
+        counts = {"negatives": negatives, "divisor": divisor}
+        return Pairs(xp, plan, bounded=bounded, need_grad=need_grad, complete=complete, **counts)
     return Softmax(xp, plan, base, unshifted=bounded, finite=finite, complete=complete, absent=absent, divisor=divisor)
 
 

@@ -29,7 +29,7 @@ def takes_embeddings(sweep: Callable[..., Arrays]) -> Callable[..., Arrays]:
     def entered(layout: Layout, *arrays: Array, need_grad: Wanted) -> Arrays:
         (arrays,) = lift_to_tape(arrays)
         entry = _Entry(layout, arrays)
-        found = sweep(entry.layout, *entry.arrays, need_grad=entry.wanted(need_grad))
+        found = sweep(entry.layout, *entry.arrays(), need_grad=entry.wanted(need_grad))
         return (*found[:2], *entry.pulled(found[2:], need_grad)) if need_grad else found
 
     return entered
@@ -38,7 +38,7 @@ def takes_embeddings(sweep: Callable[..., Arrays]) -> Callable[..., Arrays]:
 def opened(layout: Layout, arrays: Arrays) -> tuple[Layout, Arrays]:
     """The layout and the arrays of the sweep over operands that a sweep over embeddings is."""
     entry = _Entry(layout, arrays)
-    return entry.layout, entry.arrays
+    return entry.layout, entry.arrays()
 
 
 class _Side(NamedTuple):
@@ -60,25 +60,30 @@ class _Entry:
         source: Source | None = layout.source
         self.source, self.layout = source, layout if source is None else layout._replace(source=None)
         count = layout.operand_count
-        self.given = arrays[:count]
-        numbers, constants = arrays[count : count + layout.by_row], arrays[count + layout.by_row :]
+        self.given, self.numbers = arrays[:count], arrays[count : count + layout.by_row]
+        self.constants = arrays[count + layout.by_row :]
+        self.shared = [len(x.shape) == 0 for x in self.numbers]
         self.sides: list[_Side] = []
-        operands = self.given
+        self.n_operands = count
         if source is not None:
             self.scale: Any = self.given[-1] if source.scale is None else source.scale
             rows, *others = (unit_rows(x) for x in self.given[: source.embeddings])
             self.sides = [_Side(*rows, self.scale), *(_Side(*other) for other in others)]
+            self.n_operands = source.embeddings + source.alone
+
+    def arrays(self) -> Arrays:
+        """The arrays of the sweep, which alone is to hold them."""
+        operands = self.given
+        if self.source is not None:
             operands = tuple(side.operand for side in self.sides)
-            if source.alone:
+            if self.source.alone:
                 operands = (operands[0], self.sides[0].unit, *operands[1:])
         n_rows = operands[0].shape[-2]
-        self.shared = [len(x.shape) == 0 for x in numbers]
         spread = (
             namespace_of(x).broadcast_to(x, (n_rows,)) if shared else x
-            for x, shared in zip(numbers, self.shared, strict=True)
+            for x, shared in zip(self.numbers, self.shared, strict=True)
         )
-        self.n_operands = len(operands)
-        self.arrays: Arrays = (*operands, *spread, *constants)
+        return (*operands, *spread, *self.constants)
 
     def wanted(self, need_grad: Wanted) -> Wanted:
         """Of which operands the gradient is needed for that of the arrays that are wanted."""
