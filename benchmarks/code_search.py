@@ -28,6 +28,7 @@ import portable_nce as pnce
 from portable_nce.modules.torch import encode_in_chunks
 
 TEMPERATURE: Final = 0.05
+SHORTEST: Final = 3  # words of a query, and of a function, as in CodeSearchNet
 VOCABULARY, WIDTH, CHUNK, LENGTHS = 10_000, 128, 128, (24, 64)
 EAGER, OPEN_CLIP, SENTENCES = "cross_entropy", "open_clip", "sentence-transformers"
 OURS, FLAT, CACHED = "portable_nce", "portable_nce, FlatNCE", ", in chunks"
@@ -61,7 +62,7 @@ def pairs(library: str) -> Iterator[tuple[tuple[str, ...], tuple[str, ...]]]:
             if isinstance(node, ast.FunctionDef) and len(node.body) > 1 and not node.name.startswith("__"):
                 query, doc = words((ast.get_docstring(node) or "").partition("\n\n")[0]), node.body[0]
                 code = [*lines[node.lineno - 1 : doc.lineno - 1], *lines[doc.end_lineno : node.end_lineno]]
-                if len(query) >= 3 <= len(code):  # noqa: PLR2004  (as in CodeSearchNet)
+                if min(len(query), len(code)) >= SHORTEST:
                     yield query, words("\n".join(code))
 
 

@@ -42,7 +42,7 @@ from ._execution.halves import Exact, multiplies_halves
 from ._execution.halves import of_matrix as halves_of_matrix
 from ._execution.matrix import ScoreMatrix, given
 from ._execution.parts import matrix_of_part
-from ._execution.plans import Plan, keep, kept, kind_of
+from ._execution.plans import Plan, keep, kept
 from ._execution.tiling import is_positive
 from .objectives import AnyObjective, Objective, Pairwise, RowStatistics
 from .objectives import resolve as resolve_objective
@@ -290,8 +290,7 @@ def contrast_embeddings(
     """
     parameters = {options.scaled_by: options.temperature, **(parameters or {})}
     call = Call(embeddings, objective, pairing, options, layout, parameters, dtype)
-    kind = None if factor is not None else _kind(call)
-    plan = kept(kind)
+    kind, plan = (None, None) if factor is not None else _kept(call)
     return _planned(call, factor, kind) if plan is None else _run(plan, call)
 
 
@@ -337,9 +336,7 @@ def _planned(call: Call, factor: Callable[[dict[str, Any]], Any] | None, kind: H
     if across is not None:
         _check_objective_across(objective, made, by_rows=by_rows, symmetric=symmetric)
     with adapter_of(x).full_precision(x):
-        scale = parameters[options.scaled_by]
-        if options.scaled_by == "temperature":
-            scale = scale_of(xp, scale, x)
+        scale = _scale_in(xp, parameters, options, x)
         matrix = _matrix(
             given,
             made,
@@ -375,25 +372,33 @@ def _planned(call: Call, factor: Callable[[dict[str, Any]], Any] | None, kind: H
     return finish(xp, result, dtype, options.reduction)
 
 
-def _kind(call: Call) -> Hashable | None:
-    """The kind of a call on one process without a mask; None if its plan cannot be kept."""
-    options, layout, pairing = call.options, call.layout, call.pairing
-    if options.across is not None or options.mask is not None or layout.opposite is not None:
-        return None
-    hardness: Any = options.hardness
-    if not isinstance(options.similarity, str) or not is_number(hardness) or hardness:
-        return None
+def _scale_in(xp: Namespace, parameters: dict[str, Any], options: Options, x: Array) -> Any:
+    """The factor of the scores, of the parameters: a logit scale, or the inverse of a temperature."""
+    given = parameters[options.scaled_by]
+    return scale_of(xp, given, x) if options.scaled_by == "temperature" else given
+
+
+def _kept(call: Call) -> tuple[Hashable | None, Plan | None]:
+    """The kind of a call, and its plan if there is one. The kind is None if its plan cannot be kept.
+
+    Plans are kept for sums over the rows of one process, of cosines without a mask.
+    """
+    options, layout, hardness = call.options, call.layout, call.options.hardness
+    alone = options.across is None and options.mask is None and layout.opposite is None
+    plain = options.similarity == "cosine" and options.reduction != "none" and is_number(hardness) and not hardness
+    if not alone or not plain:
+        return None, None
     arrays, dtypes = [], []
     for x in call.embeddings.values():
         entered = isinstance(x, Embedding)
         arrays.append(x.array if entered else x)
         dtypes.append(x[1:] if entered else None)
     further = (
-        *(options.similarity, options.reduction, options.block_size, options.precision),
-        *(options.symmetric, options.scaled_by, layout, tuple(dtypes), call.dtype),
+        *(options.reduction, options.block_size, options.precision, options.symmetric),
+        *(options.scaled_by, layout, tuple(dtypes), call.dtype),
     )
-    return kind_of(
-        arrays, call.objective, pairing, parameters=call.parameters, weights=options.weights, options=further
+    return kept(
+        arrays, call.objective, call.pairing, parameters=call.parameters, weights=options.weights, options=further
     )
 
 
@@ -416,9 +421,7 @@ def _run(plan: Plan, call: Call) -> Array:
     parameters = _with_copies(_checked_parameters(xp, call.parameters, options, call.layout, x), n_rows)
     weights = row_weights(xp, options.weights, n_rows, x)
     with adapter_of(x).full_precision(x):
-        scale = parameters[options.scaled_by]
-        if options.scaled_by == "temperature":
-            scale = scale_of(xp, scale, x)
+        scale = _scale_in(xp, parameters, options, x)
         prepared = plan.prepared(_sources(call, arrays, weights, parameters), scale, _bound(scale, x, alone=True))
         result = summed(prepared, Reduction(options.reduction, weights))
     return finish(xp, result, plan.dtype, options.reduction)

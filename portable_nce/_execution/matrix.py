@@ -185,11 +185,10 @@ class ScoreMatrix(NamedTuple):
         """The same with operands, where it had embeddings."""
         if self.scale is None:
             return self
-        (rows,), (columns,) = self.rows, self.columns
-        unit = normalize(rows)
-        others = unit if columns is rows else normalize(columns)
+        (x,), (y,) = self.rows, self.columns
+        rows, columns = self.similarity.prepare(x, y, self.scale)
         partners = tuple(map(normalize, self.partners))
-        return self._replace(rows=(unit * self.scale,), columns=(others,), partners=partners, scale=None)
+        return self._replace(rows=rows, columns=columns, partners=partners, scale=None)
 
     def transposed(self) -> ScoreMatrix:
         """The columns against the rows."""

@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from .._core.equality import Record
-from .._core.namespace import device_of, is_array, is_number
+from .._core.namespace import device_of, is_number
 from .._core.notes import listens
 from .._core.protocol import Array
 from .._core.registry import adapter_of
@@ -22,7 +22,7 @@ from .layouts import Arrays
 from .matrix import Passes, Prepared
 from .tiling import is_large
 
-__all__ = ["MOST", "PLANS", "Plan", "keep", "kept", "kind_of"]
+__all__ = ["MOST", "PLANS", "Plan", "keep", "kept"]
 
 MOST = 512
 PLANS: dict[Hashable, Plan] = {}
@@ -67,11 +67,6 @@ class Plan(NamedTuple):
         return Prepared(self.function, layout, tuple(operands), tuple(numbers), tuple(constants), self.reason)
 
 
-def kept(kind: Hashable | None) -> Plan | None:
-    """The plan of a kind of call, if there is one."""
-    return None if kind is None else PLANS.get(kind)
-
-
 def keep(kind: Hashable, notes: Sequence[Any], sources: Sequence[Any], scale: Any, dtype: Any) -> None:
     """Keep what a call did, of which the notes tell, if others of its kind have all that it takes."""
     sweeps = [thing for thing in notes if isinstance(thing, Passes)]
@@ -98,7 +93,7 @@ def _place(x: Any, sources: Sequence[Any]) -> int | float | None:
     return x if isinstance(x, float) else next((k for k, source in enumerate(sources) if source is x), None)
 
 
-def kind_of(
+def kept(
     arrays: Sequence[Any],
     objective: Any,
     pairing: Pairing,
@@ -106,35 +101,38 @@ def kind_of(
     parameters: Mapping[str, Any],
     weights: Any,
     options: tuple[Any, ...],
-) -> Hashable | None:
-    """The kind of a call of a library that computes at once; None if its plan cannot be kept.
+) -> tuple[Hashable | None, Plan | None]:
+    """The kind of a call, and its plan if there is one. The kind is None if its plan cannot be kept.
 
-    An objective that is made of parameters may depend on those that are numbers.
+    Plans are kept of libraries that compute at once. An objective that is made of parameters may depend on those that
+    are numbers.
     """
     made = isinstance(objective, (Objective, Pairwise, HardNegatives))
     try:
         if adapter_of(arrays[0]).mode != "eager" or listens():
-            return None
+            return None, None
         if pairing.structure in {None, "index"} or not (_is_ours(objective) if made else _is_lasting(objective)):
-            return None  # whether an index is in range depends on its entries
+            return None, None  # whether an index is in range depends on its entries
         if pairing.structure in {"labels", "own_labels", "ids"} and is_large(arrays[0].shape[0], arrays[-1].shape[0]):
-            return None  # whether labels can be sorted into blocks depends on them
-        groups = (arrays, pairing.rows, pairing.columns, pairing.pairs, () if weights is None else (weights,))
+            return None, None  # whether labels can be sorted into blocks depends on them
+        numbers = [(name, type(x), None if made else x) for name, x in parameters.items() if is_number(x)]
+        others = [x for x in (weights, *parameters.values()) if x is not None and not is_number(x)]
+        groups = (arrays, pairing.rows, pairing.columns, pairing.pairs, others)
         every = [x for group in groups for x in group]
         kind = (
             tuple([_array_kind(x) for x in every]),
             tuple([next(k for k, other in enumerate(every) if other is x) for x in every]),  # which are the same array
             tuple(map(len, groups)),
+            weights is None,
             objective,
             *(pairing.rule, pairing.structure, pairing.views, pairing.further, pairing.exchangeable),
             *(pairing.one_per_row, pairing.one_per_column),
-            tuple([(name, _value_kind(x, by_value=not made)) for name, x in parameters.items()]),
+            tuple(numbers),
             tuple([(type(option), option) for option in options]),
         )
-        hash(kind)
+        return kind, PLANS.get(kind)
     except (AttributeError, TypeError, RuntimeError):  # of what is no array: the checks have a message for it
-        return None
-    return kind
+        return None, None
 
 
 def _is_ours(objective: Objective | Pairwise | HardNegatives) -> bool:
@@ -153,9 +151,3 @@ def _array_kind(x: Array) -> tuple[Any, ...]:
     own = (type(x), tuple(x.shape), x.dtype, device_of(x), getattr(x, "layout", None))
     inside = getattr(x, "__recorded__", None)
     return own if inside is None else (*own, getattr(x, "level", None), _array_kind(inside))
-
-
-def _value_kind(x: Any, *, by_value: bool) -> tuple[Any, ...]:
-    if is_number(x):
-        return (type(x), x) if by_value else (type(x),)
-    return _array_kind(x) if is_array(x) else (type(x), x)

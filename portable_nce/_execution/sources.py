@@ -23,7 +23,7 @@ Layout = Any  # ProductLayout | MaskedLayout
 
 
 def takes_embeddings(sweep: Callable[..., Arrays]) -> Callable[..., Arrays]:
-    """A sweep over operands, as one over the embeddings that the source in its layout makes them of."""
+    """A sweep that takes embeddings, and makes operands of them, as the source in its layout says."""
 
     @wraps(sweep)
     def entered(layout: Layout, *arrays: Array, need_grad: Wanted) -> Arrays:
@@ -36,13 +36,13 @@ def takes_embeddings(sweep: Callable[..., Arrays]) -> Callable[..., Arrays]:
 
 
 def opened(layout: Layout, arrays: Arrays) -> tuple[Layout, Arrays]:
-    """The layout and the arrays of the sweep over operands that a sweep over embeddings is."""
+    """The layout without its source, and the operands that this makes of embeddings."""
     entry = _Entry(layout, arrays)
     return entry.layout, entry.arrays()
 
 
 class _Side(NamedTuple):
-    """Unit rows, their lengths, and what they are multiplied by for the operand (None: 1)."""
+    """Unit rows, the lengths of the rows, and the scale of the operand (None: 1)."""
 
     unit: Array
     length: Array
@@ -72,7 +72,7 @@ class _Entry:
             self.n_operands = source.embeddings + source.alone
 
     def arrays(self) -> Arrays:
-        """The arrays of the sweep, which alone is to hold them."""
+        """The arrays of the sweep. The sweep alone is to hold them, so that their memory is free for the way back."""
         operands = self.given
         if self.source is not None:
             operands = tuple(side.operand for side in self.sides)
@@ -97,29 +97,24 @@ class _Entry:
     def pulled(self, found: Sequence[Array | None], need_grad: Wanted) -> list[Array | None]:
         """The gradients of what was given, from those of the operands and of the numbers of rows."""
         of_operands, of_numbers = list(found[: self.n_operands]), found[self.n_operands :]
-        source = self.source
-        gradients: list[Array | None] = of_operands
-        if source is not None:
-            gradients = []
-            to_scale = None
-            if source.scale is None and is_wanted(need_grad, len(self.given) - 1):
-                to_scale = self._to_scale(of_operands[0])
-            if source.alone:
-                to_rows, to_columns, *others = of_operands
-                both = None
-                if to_rows is not None and to_columns is not None:
-                    both = to_rows * self.scale + to_columns
-                gradients.append(_to_embeddings(self.sides[0]._replace(scale=None), both))
-                sides = self.sides[1:]
-            else:
-                others, sides = of_operands, self.sides
-            gradients += [_to_embeddings(side, g) for side, g in zip(sides, others, strict=False)]
-            wanted = [is_wanted(need_grad, k) for k in range(len(gradients))]
-            gradients = [g if own else None for g, own in zip(gradients, wanted, strict=True)]
-            if source.scale is None:
-                gradients.append(to_scale)
-        shared = [*self.shared, *[False] * len(of_numbers)]
-        return [*gradients, *(_total(g) if all_share else g for g, all_share in zip(of_numbers, shared, strict=False))]
+        if self.source is not None:
+            of_operands = self._to_given(self.source, of_operands, need_grad)
+        totals = (_total(g) if shared else g for g, shared in zip(of_numbers, self.shared, strict=True))
+        return [*of_operands, *totals]
+
+    def _to_given(self, source: Source, cotangents: list[Array | None], need_grad: Wanted) -> list[Array | None]:
+        """The gradients of embeddings, and of the scale if it is an array."""
+        sides, of_scale = self.sides, len(self.given) - 1
+        to_rows, *others = cotangents
+        to_scale = self._to_scale(to_rows) if source.scale is None and is_wanted(need_grad, of_scale) else None
+        if source.alone:  # of the unit rows, which are both operands, but for the scale
+            to_columns, *others = others
+            if to_rows is not None and to_columns is not None:
+                to_rows = to_rows * self.scale + to_columns
+            sides = [sides[0]._replace(scale=None), *sides[1:]]
+        each = enumerate(zip(sides, (to_rows, *others), strict=True))
+        found = [_to_embeddings(side, g) if is_wanted(need_grad, k) else None for k, (side, g) in each]
+        return [*found, *([to_scale] if source.scale is None else [])]
 
     def _to_scale(self, to_rows: Array) -> Array:
         along = namespace_of(to_rows).sum(self.sides[0].unit * to_rows, axis=-1, keepdims=True)
