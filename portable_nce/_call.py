@@ -385,7 +385,11 @@ def _kept(call: Call) -> tuple[Hashable | None, Plan | None]:
     """
     options, layout, hardness = call.options, call.layout, call.options.hardness
     alone = options.across is None and options.mask is None and layout.opposite is None
-    plain = options.similarity == "cosine" and options.reduction != "none" and is_number(hardness) and not hardness
+    named = isinstance(options.similarity, str) and isinstance(
+        options.reduction, str
+    )  # no array, which compares itself
+    plain = named and options.similarity == "cosine" and options.reduction != "none"
+    plain = plain and is_number(hardness) and not hardness
     if not alone or not plain:
         return None, None
     arrays, dtypes = [], []
