@@ -107,6 +107,9 @@ class Defaults:
             emitted.append(out)
         return carry, tuple(self.namespace(column[0]).concat(list(column)) for column in zip(*emitted, strict=True))
 
+    def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        return function
+
     # Processes
 
     def communicator(self, group: Any) -> Any:

@@ -390,6 +390,10 @@ class JaxAdapter(Defaults):
         inside = (i >= row) & (i < row + count)
         return jnp.where(inside & (i - row == j - column), jnp.reshape(jnp.asarray(value, x.dtype), (-1, 1)), x)
 
+    @staticmethod
+    def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+        return jax.jit(function)
+
     def scan(
         self, step: Callable[[Arrays, Arrays, Any], tuple[Arrays, Arrays]], init: Arrays, xs: Arrays, block: Any
     ) -> tuple[Arrays, Arrays]:

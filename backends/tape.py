@@ -271,6 +271,11 @@ def _is_basic(key: Any) -> bool:
     )
 
 
+def _may_be_recorded(x: Any) -> bool:
+    """Whether an argument is a recorded array, or a container that may hold one."""
+    return isinstance(x, (TapeArray, tuple, list, dict)) or hasattr(x, "__recorded__")
+
+
 def _as_constant(x: TapeArray, what: str) -> Array:
     """The plain array inside, if no derivative passes through it."""
     if varies(x):
@@ -725,6 +730,8 @@ class TapeNamespace:
             return member  # dtypes and constants
 
         def guarded(*arguments: Any, **options: Any) -> Any:
+            if not any(map(_may_be_recorded, arguments)) and not any(map(_may_be_recorded, options.values())):
+                return member(*arguments, **options)
             if name in CONSTANT or not self.varies((arguments, options)):
                 return self.constant(member, arguments, options)
             if hasattr(member, "reduce"):

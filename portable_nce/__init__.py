@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import bounds, density, diagnostics, from_scores, objectives, pairings, similarities, typing
+    from . import bounds, density, diagnostics, estimation, from_scores, objectives, pairings, similarities, typing
     from ._call import contrast
     from ._core.autodiff import grad, stop_gradient, value_and_grad
     from ._core.protocol import Adapter
@@ -55,6 +55,7 @@ __all__ = [
     "density",
     "diagnostics",
     "distillation",
+    "estimation",
     "explain",
     "flat_nce",
     "from_scores",

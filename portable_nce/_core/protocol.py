@@ -175,6 +175,10 @@ class Adapter(Differentiation, Protocol):
         """
         ...
 
+    def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a function of nested containers of arrays and numbers, compiled if the library is slow without."""
+        ...
+
     # Processes: losses of a batch on several ranks.
 
     def communicator(self, group: Any) -> Any:

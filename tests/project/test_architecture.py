@@ -20,6 +20,9 @@ FRAMEWORKS = {"numpy", "torch", "jax", "cupy", "array_api_strict", "mparray", "d
 APPLICATION = {"__main__", "_cli"}
 """Rooms of the package where scientific libraries may be used, by commands that ask for them."""
 
+DISPLAY = CORE / "estimation" / "display.py"
+"""The file of the mathematics that imports libraries for pictures and progress bars, in its functions."""
+
 MODULES = {"torch": {"torch"}, "jax": {"jax"}}
 """The files of portable_nce/modules, and the framework that each may import: no other file of the package may."""
 
@@ -35,7 +38,7 @@ LAYERS = (
 )
 """The mathematics, lowest first: each part may import from lower layers and from its own."""
 
-USERS = (("__init__",), ("modules", "testing"), ("_cli",), ("__main__",))
+USERS = (("__init__",), ("estimation", "modules", "testing"), ("_cli",), ("__main__",))
 """What uses it, lowest first."""
 
 ADAPTER_MAY_IMPORT = {
@@ -125,7 +128,7 @@ FOR_ONE_FRAMEWORK = [path for path in CORE_FILES if module_of(path) == "modules"
 MATHEMATICS = [
     path
     for path in CORE_FILES
-    if module_of(path) not in APPLICATION and path not in CONFORMANCE and path not in FOR_ONE_FRAMEWORK
+    if module_of(path) not in APPLICATION and path not in CONFORMANCE and path not in {*FOR_ONE_FRAMEWORK, DISPLAY}
 ]
 ADAPTERS = sorted(BACKENDS.glob("*.py"))
 
@@ -153,6 +156,11 @@ def strangers(path: Path, *allowed: str, run_time: bool = False) -> list[Import]
 
 def test_the_core_imports_the_standard_library_and_array_api_compat_alone() -> None:
     assert offenders(MATHEMATICS, lambda path: strangers(path, "portable_nce", "array_api_compat")) == {}
+
+
+def test_pictures_and_progress_bars_are_imported_where_they_are_wanted() -> None:
+    assert strangers(DISPLAY, "portable_nce", "matplotlib", "tqdm") == []
+    assert not any(found.at_module_level for found in imports(DISPLAY) if top(found.name) in {"matplotlib", "tqdm"})
 
 
 def test_the_suite_imports_no_framework() -> None:

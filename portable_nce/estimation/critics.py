@@ -1,0 +1,213 @@
+"""Critics of two arrays: networks whose score of a pair estimates ``log p(y | x) - log p(y)`` up to a function of x."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from random import Random
+from typing import Any, NamedTuple
+
+from .. import from_scores
+from .._core.autodiff import stop_gradient, value_and_grad
+from .._core.namespace import device_of, namespace_of
+from .._core.protocol import Array
+from .._losses.in_batch import info_nce
+
+__all__ = ["JOINT", "SEPARABLE", "Critic", "Inputs", "linear_loss", "own"]
+
+HIDDEN, OUTPUTS = 64, 32
+CHUNK = 2**22
+"""Scores of a critic without embeddings that are held at a time."""
+
+Parameters = list[Array]
+
+
+class Inputs(NamedTuple):
+    """What critics see of some values: canonical coordinates, and the features that networks take."""
+
+    coordinates: Array
+    features: Array
+
+    def taken(self, numbers: Array) -> Inputs:
+        """Some of the rows."""
+        return Inputs(*(namespace_of(x).take(x, numbers, axis=0) for x in self))
+
+
+class Critic(NamedTuple):
+    """A family of critics.
+
+    Attributes
+    ----------
+    loss : function
+        Of parameters, x and y to InfoNCE of the pairs, all others being negatives.
+    judged : function
+        Of the parameters of several critics, x and y to the InfoNCE losses of the pairs under the mean of the scores,
+        and the sum of each column's shares of all rows, minus 1.
+    initial : function
+        Of a generator, squared canonical correlations and numbers of features to the parameters that training starts
+        from, and to those of the critic that is kept if it does not help.
+    """
+
+    loss: Callable[[Any, Inputs, Inputs], Array]
+    judged: Callable[[Sequence[Any], Inputs, Inputs], tuple[Array, Array]]
+    initial: Callable[[Random, Array, tuple[int, int]], tuple[Any, Any]]
+
+
+def _drawn(random: Random, like: Array, rows: int, columns: int, scale: float) -> Array:
+    """A matrix of normal numbers."""
+    numbers = [[random.gauss(0.0, scale) for _ in range(columns)] for _ in range(rows)]
+    return namespace_of(like).asarray(numbers, dtype=like.dtype, device=device_of(like))
+
+
+def _network(random: Random, like: Array, sizes: Sequence[int]) -> Parameters:
+    """Weights and biases of layers of these sizes."""
+    found = []
+    for a, b in pairwise(sizes):
+        weights = _drawn(random, like, a, b, math.sqrt(1.0 / a))
+        found += [weights, namespace_of(like).zeros_like(weights[0, :])]
+    return found
+
+
+def _run(layers: Parameters, x: Array) -> Array:
+    xp = namespace_of(layers[0])
+    for k in range(0, len(layers) - 2, 2):
+        x = xp.tanh(x @ layers[k] + layers[k + 1])
+    return x @ layers[-2] + layers[-1]
+
+
+# ------------------------------------------------------------------------------------------------------------ separable
+
+
+def _info_nce(left: Array, right: Array, **options: Any) -> Array:
+    return info_nce(left, right, similarity="dot", temperature=1.0, **options)
+
+
+def _linear(squares: Array) -> Parameters:
+    """Of Gaussians with correlation r, ``log p(y|x)/p(y) = (r a b - r² b²/2) / (1 - r²)`` + a function of a."""
+    xp = namespace_of(squares)
+    r = xp.sqrt(squares)
+    root = xp.sqrt(r / (1.0 - squares))
+    diagonal = xp.eye(r.shape[0], dtype=r.dtype, device=device_of(r)) * root
+    return [diagonal, diagonal, -0.5 * r]  # r of b times the root
+
+
+def _linear_embeddings(parameters: Parameters, x: Inputs, y: Inputs) -> tuple[Array, Array, Array]:
+    a, b = x.coordinates @ parameters[0], y.coordinates @ parameters[1]
+    return a, b, namespace_of(b).sum(b * b * parameters[2], axis=1, keepdims=True)
+
+
+def linear_loss(squares: Array, x: Inputs, y: Inputs) -> Array:
+    """InfoNCE of the pairs under the log-density ratio of Gaussians with these squared canonical correlations."""
+    a, b, added = _linear_embeddings(_linear(squares), x, y)
+    xp = namespace_of(a)
+    return _info_nce(xp.concat([a, xp.ones_like(added)], axis=1), xp.concat([b, added], axis=1))
+
+
+def _initial(random: Random, squares: Array, features: tuple[int, int]) -> tuple[Parameters, Parameters]:
+    """Networks whose last layers are small, and networks whose last layers are 0."""
+    networks = [_network(random, squares, (width, HIDDEN, HIDDEN, OUTPUTS + k)) for k, width in enumerate(features)]
+    first, kept = ([*_linear(squares), *networks[0], *networks[1]] for _ in range(2))
+    for k in (7, 13):
+        first[k], kept[k] = 0.3 * first[k], namespace_of(kept[k]).zeros_like(kept[k])
+    return first, kept
+
+
+def _embed(parameters: Parameters, x: Inputs, y: Inputs) -> tuple[Array, Array]:
+    """Embeddings whose inner products are the scores ``f(x) · g(y) + b(y)``."""
+    a, b, added = _linear_embeddings(parameters[:3], x, y)
+    u, v = _run(parameters[3:9], x.features), _run(parameters[9:15], y.features)
+    xp, added = namespace_of(a), added + v[:, OUTPUTS:]
+    return xp.concat([a, u, xp.ones_like(added)], axis=1), xp.concat([b, v[:, :OUTPUTS], added], axis=1)
+
+
+def _separable_loss(parameters: Parameters, x: Inputs, y: Inputs) -> Array:
+    return _info_nce(*_embed(parameters, x, y))
+
+
+def _separable_judged(ensemble: Sequence[Parameters], x: Inputs, y: Inputs) -> tuple[Array, Array]:
+    """The losses, streamed; the gradient by a number that is added to a column is its sum of shares, minus 1."""
+    rows, columns = zip(*(_embed(p, x, y) for p in ensemble), strict=True)
+    xp = namespace_of(rows[0])
+    one = xp.ones_like(rows[0][:, :1])
+    left = xp.concat([*(f / len(ensemble) for f in rows), one], axis=1)
+
+    def losses(right: Array) -> tuple[Array, Array]:
+        found = _info_nce(left, right, reduction="none")
+        return namespace_of(found).sum(found), found
+
+    (_, found), gradient = value_and_grad(losses, has_aux=True)(xp.concat([*columns, xp.zeros_like(one)], axis=1))
+    return stop_gradient(found), gradient[:, -1]
+
+
+SEPARABLE = Critic(_separable_loss, _separable_judged, _initial)
+"""Scores ``f(x) · g(y) + b(y)``, of which InfoNCE streams.
+
+Canonical coordinates with the log-density ratio of Gaussians are the start; networks learn the rest."""
+
+
+# -------------------------------------------------------------------------------------------------------- of all pairs
+
+
+class Scores(NamedTuple):
+    """InfoNCE by a function of parameters, x and y to scores (N, K), which holds `width` numbers for each."""
+
+    function: Callable[[Any, Inputs, Inputs], Array]
+    width: int
+
+    def loss(self, parameters: Any, x: Inputs, y: Inputs) -> Array:
+        """InfoNCE of the pairs."""
+        return from_scores.info_nce(self.function(parameters, x, y))
+
+    def judged(self, ensemble: Sequence[Any], x: Inputs, y: Inputs) -> tuple[Array, Array]:
+        """The losses and sums of shares, some rows at a time."""
+        first = x.coordinates
+        xp, count = namespace_of(first), first.shape[0]
+        size = max(1, CHUNK // (count * self.width))
+        losses, shares = [], xp.zeros_like(first[:, 0])
+        for start in range(0, count, size):
+            numbers = xp.arange(start, min(start + size, count), device=device_of(first))
+            some = x.taken(numbers)
+            scores = sum(self.function(p, some, y) for p in ensemble) / len(ensemble)
+            total, gradient = _of_rows(scores, numbers)
+            losses.append(total)
+            shares = shares + gradient
+        return xp.concat(losses), shares
+
+
+def _of_rows(scores: Array, numbers: Array) -> tuple[Array, Array]:
+    """The losses of some rows, and the sums over these of the shares of the columns, minus 1 for their own."""
+
+    def losses(scores: Array) -> tuple[Array, Array]:
+        found = from_scores.info_nce(scores, positives=numbers, reduction="none")
+        return namespace_of(found).sum(found), found
+
+    (_, found), gradient = value_and_grad(losses, has_aux=True)(scores)
+    return stop_gradient(found), namespace_of(gradient).sum(gradient, axis=0)
+
+
+def _joint_scores(parameters: Parameters, x: Inputs, y: Inputs) -> Array:
+    f, g = _embed(parameters[:15], x, y)
+    u, v = _run(parameters[15:19], x.features), _run(parameters[19:23], y.features)
+    xp = namespace_of(u)
+    inner = xp.tanh(u[:, None, :] + v[None, :, :])
+    return f @ g.T + xp.sum(inner * parameters[23], axis=-1)
+
+
+def _joint_initial(random: Random, squares: Array, features: tuple[int, int]) -> tuple[Parameters, Parameters]:
+    """Those of the separable critic, and of the sum, whose weights begin at 0 in what is kept."""
+    first, kept = _initial(random, squares, features)
+    layers = [x for width in features for x in _network(random, squares, (width, HIDDEN, OUTPUTS))]
+    weights = _drawn(random, squares, OUTPUTS, 1, 0.1)[:, 0]
+    return [*first, *layers, weights], [*kept, *layers, namespace_of(weights).zeros_like(weights)]
+
+
+def own(scores: Callable[[Any, Array, Array], Array], parameters: Any) -> Critic:
+    """The critic of a function of parameters, x and y to scores (N, K)."""
+    by = Scores(lambda p, x, y: scores(p, x.coordinates, y.coordinates), 1)
+    return Critic(by.loss, by.judged, lambda *_: (parameters, parameters))
+
+
+_JOINT = Scores(_joint_scores, OUTPUTS)
+JOINT = Critic(_JOINT.loss, _JOINT.judged, _joint_initial)
+"""The separable scores plus ``w · tanh(u(x) + v(y))``: follows sharp edges, at `OUTPUTS` numbers for each score."""

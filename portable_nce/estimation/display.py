@@ -1,0 +1,54 @@
+"""Pictures by Matplotlib and progress bars by tqdm, where these are installed."""
+
+from __future__ import annotations
+
+import math
+from contextlib import AbstractContextManager
+from typing import Any
+
+__all__ = ["drawn", "progress_bar"]
+
+
+class _Silent(AbstractContextManager["_Silent"]):
+    """No progress bar."""
+
+    def update(self) -> None:
+        """Show nothing."""
+
+    def __exit__(self, *_: object) -> None:
+        """Leave nothing behind."""
+
+
+def progress_bar(total: int) -> Any:
+    """A context with a bar of so many trainings, or with none for 0; `update` is called after each."""
+    try:
+        from tqdm.auto import tqdm  # noqa: PLC0415  (optional)
+    except ImportError:
+        return _Silent()
+    return tqdm(total=total, desc="critics", leave=False, disable=None) if total else _Silent()
+
+
+def drawn(found: Any, axes: Any = None) -> Any:
+    """The axes with the learning curve of a `MutualInformation`, its interval and its ceiling."""
+    if axes is None:
+        from matplotlib.figure import Figure  # noqa: PLC0415  (optional)
+
+        axes = Figure(figsize=(6.0, 4.0), layout="constrained").subplots()
+    counts, values, errors = (list(column) for column in zip(*found.curve, strict=True))
+    axes.errorbar(counts, values, yerr=[1.645 * e for e in errors], marker="o", capsize=3, label="bound (90 %)")
+    axes.set_xscale("log", base=2)
+    places, labels = counts, [str(count) for count in counts]
+    if not math.isnan(found.estimate):
+        ends = [[found.estimate - found.low], [found.high - found.estimate]]
+        axes.errorbar([2 * counts[-1]], [found.estimate], yerr=ends, marker="s", capsize=3, label="estimate (90 %)")
+        places, labels = [*counts, 2 * counts[-1]], [*labels, "more"]
+    axes.minorticks_off()
+    axes.set_xticks(places, labels)
+    axes.axhline(found.lower, color="0.3", linestyle="--", label="lower (95 %)")
+    axes.axhline(found.null, color="0.6", linestyle=":", label="null")
+    if max(values) > 0.5 * found.ceiling:
+        axes.axhline(found.ceiling, color="0.1", linewidth=0.8, label="ceiling")
+    axes.set_xlabel("pairs")
+    axes.set_ylabel("mutual information (nats)")
+    axes.legend(frameon=False)
+    return axes

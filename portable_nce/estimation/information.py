@@ -1,0 +1,385 @@
+"""Mutual information of two arrays: cross-fitting, intervals and flags."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any, Literal, NamedTuple
+
+from .._core.checks import as_integer, check_bool, check_choice, check_floating, check_rows, check_whole_number
+from .._core.namespace import enter, is_array, namespace_of
+from .._core.numerics import upcast
+from .._core.protocol import Array
+from .._core.types import AnyArray
+from .critics import JOINT, SEPARABLE, Critic, Inputs, own
+from .display import drawn, progress_bar
+from .features import canonical, fitted
+from .statistics import Fold, summary
+from .training import Pairs, Trainer, best_start, indices
+
+__all__ = ["MutualInformation", "mutual_information"]
+
+CRITICS = {"separable": SEPARABLE, "joint": JOINT}
+TRANSFORMS = ("ranks", "standardize")
+FRACTIONS = (1, 2, 4)
+"""The learning curve has this part of the pairs: N, N/2, N/4."""
+RATES = (1.0, 1.0 + math.sqrt(2.0))
+"""What the last doubling of N gained, times these, is still missing if the gap falls as 1/N, and as 1/√N."""
+FEWEST = 30
+"""Independent pairs or groups in the third part of a fold, below which errors are not known."""
+
+FLAGS = {
+    "too few pairs": "a third part has fewer than 30 independent pairs: no error can be given",
+    "null above zero": "y shifted along x seems to know x: pass groups=, or shuffle rows whose order means nothing",
+    "at the ceiling": "more pairs would show more: read `lower` alone",
+    "shrinks with N": "half of the pairs show much less: read `lower` alone",
+    "not converged": "the training used all steps; pass a larger steps=",
+}
+"""The flags and what they mean."""
+
+
+class MutualInformation(NamedTuple):
+    """An estimate of mutual information, in nats.
+
+    Attributes
+    ----------
+    lower : float
+        Exceeds the mutual information with a probability of at most 5 %.
+    estimate, low, high : float
+        The bound with what more pairs would add to it, and an interval of 90 %, if a critic of this kind can follow
+        the density ratio.
+    bound, error : float
+        InfoNCE of the held-out pairs, a lower bound in expectation, and its standard error.
+    ceiling : float
+        The logarithm of the number of held-out pairs of a fold: no bound is larger.
+    null : float
+        The bound with the rows of y shifted along those of x by a quarter of them at least.
+    curve : tuple of (int, float, float)
+        Numbers of pairs N/4, N/2 and N, with the bound and the standard error of each.
+    flags : tuple of str
+        "too few pairs", "null above zero", "at the ceiling", "shrinks with N", "not converged". What a flag forbids to
+        report is NaN.
+    """
+
+    lower: float
+    estimate: float
+    low: float
+    high: float
+    bound: float
+    error: float
+    ceiling: float
+    null: float
+    curve: tuple[tuple[int, float, float], ...]
+    flags: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        """The result on one screen."""
+        pairs = self.curve[-1][0]
+        lines = [f"mutual information of {pairs} pairs, in nats", f"  at least  {self.lower:.3f}  (95 %)"]
+        if not math.isnan(self.estimate):
+            lines.append(f"  estimate  {self.estimate:.3f}  [{self.low:.3f}, {self.high:.3f}] (90 %)")
+        lines += [
+            f"  bound     {self.bound:.3f} ± {self.error:.3f}, at most {self.ceiling:.2f}",
+            f"  null      {self.null:.3f}",
+            "  curve     " + ", ".join(f"{value:.3f} of {count}" for count, value, _ in self.curve),
+            *(f"  {flag}: {FLAGS[flag]}" for flag in self.flags),
+        ]
+        return "\n".join(lines)
+
+    def plot(self, axes: Any = None) -> Any:
+        """Draw the learning curve, the interval and the ceiling with Matplotlib, and return the axes."""
+        return drawn(self, axes)
+
+
+def mutual_information(
+    x: AnyArray,
+    y: AnyArray,
+    /,
+    *,
+    rng: Any = None,
+    critic: Literal["separable", "joint"] | tuple[Callable[[Any, Any, Any], Any], Any] = "separable",
+    transform: Literal["ranks", "standardize"] = "ranks",
+    groups: Sequence[int] | AnyArray | None = None,
+    folds: int = 3,
+    seeds: int = 2,
+    steps: int = 3000,
+    batch: int = 256,
+    progress: bool = True,
+) -> MutualInformation:
+    r"""Return an estimate of the mutual information of two arrays, with an interval and what forbids to report it.
+
+    .. math:: I(x; y) \ge \log n + \mathbb{E} \frac1n \sum_i
+        \log \frac{e^{g(x_i, y_i)}}{\sum_{j=1}^{n} e^{g(x_i, y_j)}}
+
+    A critic g is trained on InfoNCE, and InfoNCE of *all* pairs of n others is reported, so that the ceiling is that of
+    the data, not of a batch. Each fold has three parts: one trains the critic, one chooses the start, the step sizes
+    and the stop, one is used once, for the report; each pair is in one report. The error is by the influence of each
+    pair (or group) as a row and as a column. The same on N/2 and N/4 pairs tells what is still missing.
+
+    Parameters
+    ----------
+    x, y : array, shape (N, Dx) and (N, Dy), or (N,)
+        Paired samples, of NumPy, PyTorch, JAX or another library with the extension `linalg`.
+    rng : int, random.Random or numpy.random.Generator, optional
+        Seed, or generator of one; None takes another seed in each call.
+    critic : {"separable", "joint"} or (function, parameters), default: "separable"
+        ``f(x) · g(y)``, which streams; with a network of each pair added, slower by far; or a function of parameters, x
+        and y to scores (N, K), with initial parameters (nested containers of arrays).
+    transform : {"ranks", "standardize"}, default: "ranks"
+        Coordinates that critics see, by the training pairs: normal quantiles of ranks, or standardised values alone.
+    groups : sequence of N labels, optional
+        Pairs with one label are dependent, as in a time series or of one person: they are never in two parts of a
+        fold, and count once in the error.
+    folds : int, default: 3
+        Number of folds, at least 2.
+    seeds : int, default: 2
+        Number of critics whose scores are averaged.
+    steps : int, default: 3000
+        Most steps of a training.
+    batch : int, default: 256
+        Pairs of a training step.
+    progress : bool, default: True
+        Whether to show a progress bar, where tqdm is installed and the output is a terminal.
+
+    Returns
+    -------
+    MutualInformation
+        Named tuple of floats in nats, with a readable `repr` and a method `plot`.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If the numbers of rows differ or are too small, an entry is not finite, or an option does not fit.
+
+    References
+    ----------
+    van den Oord et al. (2018), "Representation Learning with Contrastive Predictive Coding", arXiv:1807.03748.
+    Chernozhukov et al. (2018), "Double/debiased machine learning", for cross-fitting.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> rng = np.random.default_rng(0)
+    >>> x = rng.normal(size=600)
+    >>> y = 0.8 * x + 0.6 * rng.normal(size=600)  # -log(0.6) = 0.51 nats
+    >>> found = pnce.estimation.mutual_information(x, y, rng=0)
+    >>> found.lower < 0.51 < found.high
+    True
+    """
+    check_choice("transform", transform, TRANSFORMS)
+    progress = check_bool("progress", progress)
+    folds = check_whole_number("folds", folds, least=2)
+    seeds, steps, batch = (
+        check_whole_number(name, value) for name, value in (("seeds", seeds), ("steps", steps), ("batch", batch))
+    )
+    x, y = _entered(x, y)
+    random = _random(rng)
+    clusters = _clusters(groups, int(x.shape[0]))
+    if len(clusters) < 2 * folds:
+        message = f"x: expected at least {2 * folds} independent rows for {folds} folds, got {len(clusters)}"
+        raise ValueError(message)
+    trainer = Trainer(_critic(critic), x, steps=steps, batch=min(batch, int(x.shape[0])))
+    plan = _Plan(trainer, transform, folds, linear=isinstance(critic, str))
+    with progress_bar(folds * (seeds + len(FRACTIONS)) if progress else 0) as bar:
+        found, single, converged = plan.run(_Sample(x, y, clusters), random, bar, seeds=seeds)
+        independent = _Sample(x, _reordered(y, clusters, random), clusters)
+        null, _, _ = plan.run(independent, random, bar, fractions=FRACTIONS[:1])
+    return _result(found, single, null[0], int(x.shape[0]), converged=converged)
+
+
+# ------------------------------------------------------------------------------------------------------------ arguments
+
+
+def _entered(x: Any, y: Any) -> tuple[Array, Array]:
+    """The arrays as matrices, in float32 or float64."""
+    xp, (x, y) = enter(x=x, y=y)
+    check_floating(xp, x=x, y=y)
+    for name, z in (("x", x), ("y", y)):
+        if len(z.shape) not in {1, 2} or 0 in tuple(z.shape):
+            message = f"{name}: expected shape (N, D) or (N,), got {tuple(z.shape)}"
+            raise ValueError(message)
+        if not bool(xp.all(xp.isfinite(z))):
+            message = f"{name}: expected finite numbers, got some that are NaN or infinite; leave these rows out"
+            raise ValueError(message)
+    check_rows("y", y, x)
+    x, y = (upcast(xp, z) for z in (x, y))
+    dtype = xp.result_type(x, y)
+    x, y = (xp.astype(xp.reshape(z, (z.shape[0], -1)), dtype) for z in (x, y))
+    return x, y
+
+
+def _random(rng: Any) -> Random:
+    """A generator of the standard library, which serves all arrays alike."""
+    if rng is None or isinstance(rng, Random):
+        return rng or Random()  # noqa: S311  (no secrets)
+    number = as_integer(rng)
+    if number is not None:
+        return Random(number)  # noqa: S311
+    if hasattr(rng, "integers"):
+        return Random(int(rng.integers(2**63 - 1)))  # noqa: S311
+    message = f"rng: expected an integer, random.Random or numpy.random.Generator, got {type(rng).__name__}"
+    raise TypeError(message)
+
+
+def _clusters(groups: Any, count: int) -> list[list[int]]:
+    """The rows of each group, in the order of the first row of each."""
+    if groups is None:
+        return [[i] for i in range(count)]
+    labels = _listed(groups) if is_array(groups) else list(groups)
+    if len(labels) != count:
+        message = f"groups: expected a label of each of the {count} rows, got {len(labels)}"
+        raise ValueError(message)
+    found: dict[Any, list[int]] = {}
+    for i, label in enumerate(labels):
+        found.setdefault(label, []).append(i)
+    return list(found.values())
+
+
+def _listed(x: Any) -> list[Any]:
+    """The entries of an array (n,)."""
+    return list(x.tolist()) if hasattr(x, "tolist") else [float(x[i]) for i in range(x.shape[0])]
+
+
+def _critic(critic: Any) -> Critic:
+    if isinstance(critic, tuple) and len(critic) == 2 and callable(critic[0]):  # noqa: PLR2004  (a pair)
+        return own(*critic)
+    if not isinstance(critic, str):
+        message = f"critic: expected a name or (function, parameters), got {type(critic).__name__}"
+        raise TypeError(message)
+    check_choice("critic", critic, CRITICS)
+    return CRITICS[critic]
+
+
+def _reordered(y: Array, clusters: list[list[int]], random: Random) -> Array:
+    """The rows of y, shifted along those of x: what follows from the order of the rows stays, as in a time series."""
+    count = len(clusters)
+    shift = random.randint(count // 4, count - count // 4)
+    source = [row for k in range(count) for row in clusters[(k + shift) % count]]
+    target = [row for cluster in clusters for row in cluster]
+    place = dict(zip(target, source, strict=True))
+    numbers = indices((place[i] for i in range(len(source))), y)
+    return namespace_of(y).take(y, numbers, axis=0)
+
+
+# -------------------------------------------------------------------------------------------------------- cross-fitting
+
+
+class _Sample(NamedTuple):
+    """The arrays, and the rows of each group of dependent pairs."""
+
+    x: Array
+    y: Array
+    clusters: list[list[int]]
+
+
+class _Plan(NamedTuple):
+    """What all folds have in common; `linear`: whether critics start from canonical coordinates."""
+
+    trainer: Trainer
+    transform: str
+    folds: int
+    linear: bool
+
+    def run(
+        self, sample: _Sample, random: Random, bar: Any, *, seeds: int = 1, fractions: Sequence[int] = FRACTIONS
+    ) -> tuple[list[list[Fold]], list[list[Fold]], bool]:
+        """For each fraction of the pairs, the bounds of the folds: of the mean of critics, and of the first alone."""
+        clusters = sample.clusters
+        order = random.sample(range(len(clusters)), len(clusters))
+        parts = [order[k :: self.folds] for k in range(self.folds)]
+        whole: list[list[Fold]] = [[] for _ in fractions]
+        single: list[list[Fold]] = [[] for _ in fractions]
+        all_converged = True
+        for k, part in enumerate(parts):
+            rest = [c for j, other in enumerate(parts) if j != k for c in other]
+            random.shuffle(rest)
+            for found, alone, fraction in zip(whole, single, fractions, strict=True):
+                used = rest[: max(2, len(rest) // fraction)]
+                cut = max(1, len(used) // 4)
+                stop, train = ([row for c in some for row in clusters[c]] for some in (used[:cut], used[cut:]))
+                pieces = [part[i::fraction] for i in range(fraction)]
+                test = [[row for c in piece for row in clusters[c]] for piece in pieces]
+                labels = [[c for c in piece for _ in clusters[c]] for piece in pieces]
+                start, given = self._inputs(sample, (train, stop, *test))
+                models = []
+                for _ in range(seeds if fraction == 1 else 1):
+                    models.append(self.trainer.trained(given[0], given[1], start, random))
+                    bar.update()
+                all_converged = all_converged and all(model.converged for model in models)
+                each = [model.parameters for model in models]
+                alone.append(_fold(self.trainer, each[:1], given[2:], labels))
+                found.append(alone[-1] if len(each) == 1 else _fold(self.trainer, each, given[2:], labels))
+        return whole, single, all_converged
+
+    def _inputs(self, sample: _Sample, sets: Sequence[Sequence[int]]) -> tuple[Array, list[Pairs]]:
+        """Of sets of rows, the first of which trains and the second stops: the linear start, and what critics see."""
+        each = []
+        for z in sample.x, sample.y:
+            scaler = fitted(_rows(z, sets[0]), self.transform)
+            each.append([scaler(_rows(z, rows)) for rows in sets])
+        if not self.linear:  # own critics see as many columns as came in
+            widths = sample.x.shape[1], sample.y.shape[1]
+            own = [[Inputs(a[:, :width], a) for a, _ in side] for side, width in zip(each, widths, strict=True)]
+            return sample.x, list(map(Pairs, *own))
+        start = canonical(each[0][0][0], each[1][0][0])
+        given = []
+        for (a, of_x), (b, of_y) in zip(*each, strict=True):
+            coordinates = start.applied(a, b)
+            given.append(Pairs(Inputs(coordinates[0], of_x), Inputs(coordinates[1], of_y)))
+        return best_start(start, given[1]), given
+
+
+def _rows(z: Array, numbers: Sequence[int]) -> Array:
+    return namespace_of(z).take(z, indices(numbers, z), axis=0)
+
+
+def _fold(trainer: Trainer, ensemble: Sequence[Any], pieces: Sequence[Pairs], labels: Sequence[list[int]]) -> Fold:
+    """The mean of the bounds of some sets of pairs."""
+    bounds, influence = [], []
+    for piece in pieces:
+        losses, shares = (_listed(z) for z in trainer.judged(ensemble, *piece))
+        mean = math.fsum(losses) / len(losses)
+        bounds.append(math.log(len(losses)) - mean)
+        influence += [mean - loss - share for loss, share in zip(losses, shares, strict=True)]
+    return Fold(math.fsum(bounds) / len(bounds), influence, [c for piece in labels for c in piece])
+
+
+# --------------------------------------------------------------------------------------------------------------- result
+
+
+def _result(
+    found: list[list[Fold]], single: list[list[Fold]], null: list[Fold], pairs: int, *, converged: bool
+) -> MutualInformation:
+    """The numbers that may be reported, and the flags."""
+    whole, independent = summary(found[0]), summary(null)
+    curve = [summary(folds) for folds in single]
+    gain = curve[0].value - curve[1].value
+    added = [rate * max(gain, 0.0) for rate in RATES]
+    outer = summary(found[0], subtracted=single[1], share=RATES[1])
+    ceiling = min(math.log(len(fold.influence)) for fold in found[0])
+    flags = []
+    if min(len(set(fold.clusters)) for fold in found[0]) < FEWEST:
+        flags.append("too few pairs")
+    if independent.value > 3.1 * independent.error and independent.value > 0.0:
+        flags.append("null above zero")
+    if whole.value > ceiling - 1.0:
+        flags.append("at the ceiling")
+    if added[1] > 0.1 + 0.5 * max(whole.value, 0.0):
+        flags.append("shrinks with N")
+    if not converged:
+        flags.append("not converged")
+    lower = whole.value - whole.margin
+    estimate, low, high = whole.value + 0.5 * sum(added), lower, whole.value + added[1] + outer.margin
+    if {"too few pairs", "null above zero"} & {*flags}:
+        lower = math.nan
+    if flags:
+        estimate = low = high = math.nan
+    counts = [pairs // fraction for fraction in FRACTIONS]
+    points = tuple((n, s.value, s.error) for n, s in zip(counts, [whole, *curve[1:]], strict=True))
+    return MutualInformation(
+        lower, estimate, low, high, whole.value, whole.error, ceiling, independent.value, points[::-1], tuple(flags)
+    )

@@ -1,0 +1,119 @@
+"""Training of a critic by Adam, with the step size and the stop chosen on pairs of their own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from random import Random
+from typing import Any, NamedTuple
+
+from .._core.autodiff import grad
+from .._core.namespace import device_of, namespace_of
+from .._core.protocol import Array
+from .._core.registry import adapter_of
+from .critics import Critic, Inputs, linear_loss
+from .features import Canonical
+
+__all__ = ["Pairs", "Trained", "Trainer", "best_start", "indices"]
+
+RATE, DECAY, WARM_UP = 5e-3, 0.01, 20
+EVERY = 25
+"""Steps between two looks at the stopping pairs."""
+PATIENCE, DROP, DROPS = 3, 0.25, 3
+"""After so many looks without a better bound, the rate is multiplied by `DROP`; the last time, the training ends."""
+SHRINKING = (0.0, 1.0, 2.0, math.inf)
+"""What may be taken from squared canonical correlations, as multiples of what independent arrays show."""
+
+
+class Pairs(NamedTuple):
+    """Inputs of x and of y."""
+
+    x: Inputs
+    y: Inputs
+
+    @property
+    def number(self) -> int:
+        """The number of pairs."""
+        return int(self.x.coordinates.shape[0])
+
+    def taken(self, numbers: Iterable[int]) -> Pairs:
+        """Some of the pairs."""
+        chosen = indices(numbers, self.x.coordinates)
+        return Pairs(self.x.taken(chosen), self.y.taken(chosen))
+
+
+class Trained(NamedTuple):
+    """The parameters with the best bound on the stopping pairs, and whether training ended by itself."""
+
+    parameters: Any
+    converged: bool
+
+
+def indices(numbers: Iterable[int], like: Array) -> Array:
+    """Row numbers as an array beside another."""
+    xp = namespace_of(like)
+    return xp.asarray(list(numbers), dtype=xp.int64, device=device_of(like))
+
+
+def best_start(start: Canonical, stop: Pairs) -> Array:
+    """The squared canonical correlations, shrunk as suits the stopping pairs best."""
+    return min(map(start.shrunk, SHRINKING), key=lambda squares: float(linear_loss(squares, *stop)))
+
+
+class Trainer:
+    """Training of a critic by Adam (Kingma and Ba 2015) with decoupled weight decay, compiled where a library can."""
+
+    def __init__(self, critic: Critic, like: Array, *, steps: int, batch: int) -> None:
+        compiled = adapter_of(like).compiled
+        self.initial, self.steps, self.batch = critic.initial, steps, batch
+        self.loss, self.judged = compiled(critic.loss), compiled(critic.judged)
+        gradient = grad(critic.loss)
+
+        def step(state: Any, x: Inputs, y: Inputs, rates: tuple[float, float, float]) -> Any:
+            (parameters, first, second), (rate, scale, root) = state, rates
+            slopes = gradient(parameters, x, y)
+            first = _mapped(lambda m, g: 0.9 * m + 0.1 * g, first, slopes)
+            second = _mapped(lambda v, g: 0.999 * v + 0.001 * g * g, second, slopes)
+
+            def update(p: Array, m: Array, v: Array) -> Array:
+                return (1.0 - DECAY * rate) * p - scale * m / (root * namespace_of(v).sqrt(v) + 1e-8)
+
+            return _mapped(update, parameters, first, second), first, second
+
+        self.step = compiled(step)
+
+    def trained(self, train: Pairs, stop: Pairs, start: Array, random: Random) -> Trained:
+        """The critic that is best for the stopping pairs."""
+        # Restarts must not be from last layers of zeros, which have no gradient.
+        restart, kept = self.initial(random, start, (train.x.features.shape[1], train.y.features.shape[1]))
+        best, zeros = float(self.loss(kept, *stop)), _mapped(lambda p: 0.0 * p, restart)
+        state = (restart, zeros, zeros)
+        order: list[int] = []
+        waited = drops = 0
+        for step in range(1, self.steps + 1):
+            if len(order) < min(self.batch, train.number):
+                order = random.sample(range(train.number), train.number)
+            chosen, order = order[: self.batch], order[self.batch :]
+            rate = RATE * min(1.0, step / WARM_UP) * DROP**drops
+            rates = rate, rate / (1.0 - 0.9**step), 1.0 / math.sqrt(1.0 - 0.999**step)
+            state = self.step(state, *train.taken(chosen), rates)
+            if step % EVERY == 0:
+                loss, waited = float(self.loss(state[0], *stop)), waited + 1
+                if loss < best:
+                    best, kept, restart, waited = loss, state[0], state[0], 0
+                if waited == PATIENCE:
+                    state, drops, waited = (restart, *state[1:]), drops + 1, 0
+                    if drops == DROPS:
+                        return Trained(kept, converged=True)
+        return Trained(kept, converged=False)
+
+
+def _mapped(function: Callable[..., Any], *trees: Any) -> Any:
+    """A function of the arrays in nested containers of the same form."""
+    first = trees[0]
+    if isinstance(first, dict):
+        return {key: _mapped(function, *(tree[key] for tree in trees)) for key in first}
+    if isinstance(first, (list, tuple)):
+        found = [_mapped(function, *items) for items in zip(*trees, strict=True)]
+        return type(first)(*found) if hasattr(first, "_fields") else type(first)(found)
+    return function(*trees)
