@@ -31,6 +31,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 from .demo import demo
 
                 return demo(options.backend, options.loss, options.output, options.iterations, options.seed)
+            case "mi":
+                from .information import information
+
+                return information(options)
             case _:
                 from .listing import listing
 
@@ -47,7 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"portable_nce {__version__}")
     parser.set_defaults(parser=parser)
-    commands = parser.add_subparsers(dest="command", metavar="{check,demo}")
+    commands = parser.add_subparsers(dest="command", metavar="{check,demo,mi}")
     check = commands.add_parser(
         "check",
         help="measure how well the backends agree with exact arithmetic",
@@ -70,7 +74,27 @@ def _parser() -> argparse.ArgumentParser:
     demo.add_argument("--output", type=_picture, default=Path("demo.png"), metavar="FILE.png", help="the picture")
     demo.add_argument("--iterations", type=_count, default=80, metavar="COUNT", help="of L-BFGS, at most")
     demo.add_argument("--seed", type=_seed, default=0, help="of the initial parameters and the batches")
-    for command in (check, demo):
+    information = commands.add_parser(
+        "mi",
+        help="estimate the mutual information of two arrays",
+        description="Estimate the mutual information of two arrays of paired samples, in nats, with an interval and "
+        "the flags that forbid to report it.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    information.add_argument(
+        "files", nargs="+", type=Path, metavar="FILE", help="x.npy y.npy, x.csv y.csv, or one npz with x and y"
+    )
+    information.add_argument(
+        "--groups", type=Path, metavar="FILE", help="a label of each row; dependent rows share one"
+    )
+    information.add_argument("--critic", choices=("separable", "joint"), default="separable", help="what is trained")
+    information.add_argument("--transform", choices=("ranks", "standardize"), default="ranks", help="of the columns")
+    information.add_argument("--folds", type=_count, default=3, metavar="COUNT", help="of the cross-fitting")
+    information.add_argument("--seed", type=_seed, default=0, help="of the folds, the networks and the batches")
+    information.add_argument(
+        "--output", type=_picture, default=Path("mutual-information.png"), metavar="FILE.png", help="the picture"
+    )
+    for command in (check, demo, information):
         command.set_defaults(parser=command)  # whose usage is printed for an unknown option
     return parser
 

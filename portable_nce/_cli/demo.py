@@ -224,9 +224,9 @@ class _Task:
             mean = _of_batches(value, parameters, left, right)
             return mean + DECAY * _squares(parameters), mean
 
-        self.differentiated = library.compiled(value_and_grad(penalised, has_aux=True))
-        self.companion = library.compiled(partial(_of_batches, _nt_xent)) if loss in UNNORMALISED else None
-        self.scores = library.compiled(_scores)
+        self.differentiated = library.adapter.compiled(value_and_grad(penalised, has_aux=True))
+        self.companion = library.adapter.compiled(partial(_of_batches, _nt_xent)) if loss in UNNORMALISED else None
+        self.scores = library.adapter.compiled(_scores)
         self.latest = math.nan
         self.course, self.chosen = Course(), start
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -62,13 +61,6 @@ class Library:
                 return np.asarray(x)
             case _:
                 return np.from_dlpack(x)
-
-    def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function compiled, where that is how the library is used."""
-        if self.name != "jax":
-            return function
-        compiled: Callable[..., Any] = import_module("jax").jit(function)
-        return compiled
 
 
 def open_library(name: str) -> Library:

@@ -65,8 +65,8 @@ def _normal_scores(xp: Namespace, column: Array, x: Array) -> Array:
     count = column.shape[0]
     low = xp.astype(xp.searchsorted(column, x, side="left"), x.dtype)
     high = xp.astype(xp.searchsorted(column, x, side="right"), x.dtype)
-    below = xp.take(column, xp.astype(xp.clip(low - 1, 0, count - 1), xp.int64))
-    above = xp.take(column, xp.astype(xp.clip(low, 0, count - 1), xp.int64))
+    below = xp.take(column, xp.astype(xp.clip(low - 1, 0, count - 1), xp.int32))
+    above = xp.take(column, xp.astype(xp.clip(low, 0, count - 1), xp.int32))
     step = above - below
     share = xp.where(step > 0, (x - below) / xp.where(step > 0, step, xp.ones_like(step)), xp.zeros_like(step))
     between = xp.logical_and(low == high, xp.logical_and(low > 0, low < count))

@@ -26,6 +26,10 @@ FRACTIONS = (1, 2, 4)
 """The learning curve has this part of the pairs: N, N/2, N/4."""
 RATES = (1.0, 1.0 + math.sqrt(2.0))
 """What the last doubling of N gained, times these, is still missing if the gap falls as 1/N, and as 1/√N."""
+NOTHING = 1e-3
+"""Nats of a null that are no sign of dependent rows."""
+ROUNDINGS = 64.0
+"""Errors of rounding by which a bound of a critic without scores, which is 0, may differ from 0."""
 FEWEST = 30
 """Independent pairs or groups in the third part of a fold, below which errors are not known."""
 
@@ -188,7 +192,8 @@ def mutual_information(
         found, single, converged = plan.run(_Sample(x, y, clusters), random, bar, seeds=seeds)
         independent = _Sample(x, _reordered(y, clusters, random), clusters)
         null, _, _ = plan.run(independent, random, bar, fractions=FRACTIONS[:1])
-    return _result(found, single, null[0], int(x.shape[0]), converged=converged)
+    rounding = ROUNDINGS * float(namespace_of(x).finfo(x.dtype).eps)
+    return _result(found, single, null[0], int(x.shape[0]), rounding=rounding, converged=converged)
 
 
 # ------------------------------------------------------------------------------------------------------------ arguments
@@ -352,7 +357,13 @@ def _fold(trainer: Trainer, ensemble: Sequence[Any], pieces: Sequence[Pairs], la
 
 
 def _result(
-    found: list[list[Fold]], single: list[list[Fold]], null: list[Fold], pairs: int, *, converged: bool
+    found: list[list[Fold]],
+    single: list[list[Fold]],
+    null: list[Fold],
+    pairs: int,
+    *,
+    rounding: float,
+    converged: bool,
 ) -> MutualInformation:
     """The numbers that may be reported, and the flags."""
     whole, independent = summary(found[0]), summary(null)
@@ -364,7 +375,7 @@ def _result(
     flags = []
     if min(len(set(fold.clusters)) for fold in found[0]) < FEWEST:
         flags.append("too few pairs")
-    if independent.value > 3.1 * independent.error and independent.value > 0.0:
+    if independent.value > NOTHING + 3.1 * independent.error:
         flags.append("null above zero")
     if whole.value > ceiling - 1.0:
         flags.append("at the ceiling")
@@ -372,8 +383,8 @@ def _result(
         flags.append("shrinks with N")
     if not converged:
         flags.append("not converged")
-    lower = whole.value - whole.margin
-    estimate, low, high = whole.value + 0.5 * sum(added), lower, whole.value + added[1] + outer.margin
+    lower = whole.value - whole.margin - rounding
+    estimate, low, high = whole.value + 0.5 * sum(added), lower, whole.value + added[1] + outer.margin + rounding
     if {"too few pairs", "null above zero"} & {*flags}:
         lower = math.nan
     if flags:

@@ -19,7 +19,7 @@ __all__ = ["Pairs", "Trained", "Trainer", "best_start", "indices"]
 RATE, DECAY, WARM_UP = 5e-3, 0.01, 20
 EVERY = 25
 """Steps between two looks at the stopping pairs."""
-PATIENCE, DROP, DROPS = 3, 0.25, 3
+PATIENCE, DROP, DROPS = 3, 0.2, 2
 """After so many looks without a better bound, the rate is multiplied by `DROP`; the last time, the training ends."""
 SHRINKING = (0.0, 1.0, 2.0, math.inf)
 """What may be taken from squared canonical correlations, as multiples of what independent arrays show."""
@@ -52,7 +52,7 @@ class Trained(NamedTuple):
 def indices(numbers: Iterable[int], like: Array) -> Array:
     """Row numbers as an array beside another."""
     xp = namespace_of(like)
-    return xp.asarray(list(numbers), dtype=xp.int64, device=device_of(like))
+    return xp.asarray(list(numbers), dtype=xp.int32, device=device_of(like))
 
 
 def best_start(start: Canonical, stop: Pairs) -> Array:

@@ -14,7 +14,7 @@ import portable_nce
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-ROOMS = ("from_scores", "bounds", "density", "diagnostics", "similarities", "pairings", "objectives")
+ROOMS = ("from_scores", "bounds", "density", "diagnostics", "estimation", "similarities", "pairings", "objectives")
 ROOMS_OF_ONE_FRAMEWORK = ("modules.torch", "modules.jax")
 
 LOSSES = ("info_nce", "flat_nce", "nt_xent", "dcl", "clip", "from_scores.", "bounds.", "density.", "diagnostics.")

@@ -1,0 +1,110 @@
+"""``python -m portable_nce mi``: the mutual information of two arrays in files."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..estimation import mutual_information
+from .libraries import Unavailable, require
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    Numbers = np.ndarray[Any, Any]
+
+__all__ = ["information"]
+
+
+def information(options: Namespace) -> int:
+    """Print the estimate of two arrays, and draw it where Matplotlib is installed."""
+    require({"numpy": "NumPy"}, "numpy")
+    x, y = _loaded(options.files)
+    groups = None if options.groups is None else [str(label) for label in _array(options.groups)]
+    try:
+        found = mutual_information(
+            x,
+            y,
+            rng=options.seed,
+            critic=options.critic,
+            transform=options.transform,
+            groups=groups,
+            folds=options.folds,
+        )
+    except (TypeError, ValueError) as error:
+        raise Unavailable(str(error)) from error
+    print(found)
+    if find_spec("matplotlib") is None:
+        print("no picture: Matplotlib is not installed")
+        return 0
+    axes = found.plot()
+    axes.set_title(" and ".join(path.name for path in options.files))
+    axes.figure.savefig(options.output, dpi=120)
+    print(f"picture: {options.output}")
+    return 0
+
+
+def _loaded(files: list[Path]) -> tuple[Numbers, Numbers]:
+    """The arrays of two files, or the arrays x and y of one npz file, or its only two."""
+    import numpy as np
+
+    if len(files) == 2:  # noqa: PLR2004  (x and y)
+        x, y = map(_array, files)
+    elif len(files) == 1 and files[0].suffix == ".npz":
+        archive = _opened(files[0])
+        names = ["x", "y"] if {"x", "y"} <= set(archive) else list(archive)
+        if len(names) != 2:  # noqa: PLR2004  (x and y)
+            message = f"{files[0]}: expected arrays x and y, got {', '.join(names)}"
+            raise Unavailable(message)
+        x, y = (np.asarray(archive[name]) for name in names)
+    else:
+        message = "expected two files, or one npz file with the arrays x and y"
+        raise Unavailable(message)
+    return x.astype(np.float64), y.astype(np.float64)
+
+
+def _array(path: Path) -> Numbers:
+    """The array of an npy, npz or csv file."""
+    import numpy as np
+
+    found = _opened(path)
+    if isinstance(found, np.ndarray):
+        return found
+    if len(found) != 1:
+        message = f"{path}: expected one array, got {', '.join(found)}"
+        raise Unavailable(message)
+    return np.asarray(next(iter(found.values())))
+
+
+def _opened(path: Path) -> Any:
+    """What NumPy reads from a file: an array, or a dict of arrays."""
+    import numpy as np
+
+    try:
+        if path.suffix == ".npz":
+            with np.load(path) as archive:
+                return dict(archive)
+        if path.suffix == ".npy":
+            return np.load(path)
+        return _table(path)
+    except (OSError, ValueError) as error:
+        message = f"{path}: {error}"
+        raise Unavailable(message) from error
+
+
+def _table(path: Path) -> Numbers:
+    """The numbers of a file with commas, whose first line may be a header."""
+    import numpy as np
+
+    with path.open(encoding="utf-8") as lines:
+        first = lines.readline()
+    try:
+        [float(cell) for cell in first.split(",")]
+        skipped = 0
+    except ValueError:
+        skipped = 1
+        print(f"{path}: taking the first line for a header", file=sys.stderr)
+    return np.loadtxt(path, delimiter=",", skiprows=skipped)
