@@ -37,7 +37,8 @@ from ._core.logsumexp import exp_sum
 from ._core.namespace import device_of, enter, is_array, is_number, namespace_of
 from ._core.numerics import softplus, sum_to_scalar, upcast
 from ._core.protocol import Array, Namespace
-from ._core.types import AnchorForm, AnyArray, ArrayOf, ArrayT
+from ._core.reduction import REDUCTIONS, Reduction
+from ._core.types import AnchorForm, AnyArray, ArrayOf, ArrayT, ReductionName
 from ._execution.matrix import given
 from .from_scores import enter_scores
 from .pairings import Pairing
@@ -68,7 +69,14 @@ FORMS: tuple[AnchorForm, ...] = get_args(AnchorForm)
 
 
 @explained
-def info_nce(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask: AnyArray | None = None) -> ArrayT:
+def info_nce(
+    scores: ArrayOf[ArrayT],
+    /,
+    *,
+    positives: AnyArray | None = None,
+    mask: AnyArray | None = None,
+    reduction: ReductionName = "mean",
+) -> ArrayT:
     r"""Return the InfoNCE (CPC) bound: a lower bound for any scores, never above log N.
 
     .. math:: \hat I = \log N - \frac1K \sum_i \log(1 + e^{u_i})
@@ -86,11 +94,13 @@ def info_nce(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, m
         positive into column 0 and pass zeros.
     mask : array of bool, shape (K, N), optional
         Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Mean over the rows that count, sum, or the terms of the rows, 0 for those that do not count.
 
     Returns
     -------
     array
-        Bound in nats, 0-d, of the library, dtype and device of `scores`.
+        Bound in nats, 0-d, or shape (K,) for reduction "none", of the library, dtype and device of `scores`.
 
     Raises
     ------
@@ -131,7 +141,7 @@ def info_nce(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, m
     """
     pairs = Pairs.of(scores, positives, mask, least=1)
     log_odds = pairs.log_odds()
-    return pairs.finish(pairs.row_mean(pairs.log_number(1) - softplus(pairs.xp, log_odds)))
+    return pairs.reduced(pairs.log_number(1) - softplus(pairs.xp, log_odds), reduction)
 
 
 @explained
@@ -143,6 +153,7 @@ def info_nce_anchor(
     form: AnchorForm = "bound",
     positives: AnyArray | None = None,
     mask: AnyArray | None = None,
+    reduction: ReductionName = "mean",
 ) -> ArrayT:
     r"""Return the bound or the estimate of InfoNCE with an anchor, whose best scores are the log ratios themselves.
 
@@ -181,11 +192,14 @@ def info_nce_anchor(
         positive into column 0 and pass zeros.
     mask : array of bool, shape (K, N), optional
         Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Mean over the rows that count, sum, or the terms of the rows, 0 for those that do not count.
 
     Returns
     -------
     array
-        Bound or estimate in nats, 0-d, of the library, dtype and device of `scores`.
+        Bound or estimate in nats, 0-d, or shape (K,) for reduction "none", of the library, dtype and device of
+        `scores`.
 
     Raises
     ------
@@ -221,8 +235,8 @@ def info_nce_anchor(
     xp, positive = pairs.xp, pairs.positive()
     share, log_nu = (xp.zeros_like(positive) + nu) / pairs.number, _log(xp, nu, positive)
     ceiling = (1.0 + share) * _log(xp, pairs.number + nu, positive) - share * log_nu
-    bound = pairs.row_mean(ceiling - anchored_losses(pairs, nu))
-    return pairs.finish(bound if form == "bound" else _instead(pairs.row_mean(positive), bound))
+    bound = ceiling - anchored_losses(pairs, nu)
+    return pairs.reduced(bound if form == "bound" else _instead(positive, bound), reduction)
 
 
 @explained
@@ -291,7 +305,13 @@ def dual_critic(
 
 @explained
 def dual(
-    scores: ArrayOf[ArrayT], u: AnyArray, /, *, positives: AnyArray | None = None, mask: AnyArray | None = None
+    scores: ArrayOf[ArrayT],
+    u: AnyArray,
+    /,
+    *,
+    positives: AnyArray | None = None,
+    mask: AnyArray | None = None,
+    reduction: ReductionName = "mean",
 ) -> ArrayT:
     r"""Return the dual bound of FlatNCE: a lower bound **only if `u` does not use the sampled negatives**.
 
@@ -309,11 +329,13 @@ def dual(
         positive into column 0 and pass zeros.
     mask : array of bool, shape (K, N), optional
         Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Mean over the rows that count, sum, or the terms of the rows, 0 for those that do not count.
 
     Returns
     -------
     array
-        Bound in nats, 0-d, of the library, dtype and device of `scores`.
+        Bound in nats, 0-d, or shape (K,) for reduction "none", of the library, dtype and device of `scores`.
 
     Raises
     ------
@@ -335,12 +357,18 @@ def dual(
     >>> pnce.bounds.dual(scores, np.full(4, -1.0))
     array(1.99908...)
     """
-    return _dual(scores, u, positives, mask)
+    return _dual(scores, u, positives, mask, reduction)
 
 
 @explained
 def flo(
-    scores: ArrayOf[ArrayT], u: AnyArray, /, *, positives: AnyArray | None = None, mask: AnyArray | None = None
+    scores: ArrayOf[ArrayT],
+    u: AnyArray,
+    /,
+    *,
+    positives: AnyArray | None = None,
+    mask: AnyArray | None = None,
+    reduction: ReductionName = "mean",
 ) -> ArrayT:
     r"""Return the Fenchel-Legendre bound: a lower bound if `u` does not use the sampled negatives.
 
@@ -363,11 +391,13 @@ def flo(
         positive into column 0 and pass zeros.
     mask : array of bool, shape (K, N), optional
         Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Mean over the rows that count, sum, or the terms of the rows, 0 for those that do not count.
 
     Returns
     -------
     array
-        Bound in nats, 0-d, of the library, dtype and device of `scores`.
+        Bound in nats, 0-d, or shape (K,) for reduction "none", of the library, dtype and device of `scores`.
 
     Raises
     ------
@@ -392,11 +422,18 @@ def flo(
     >>> pnce.bounds.flo(8.0 * np.eye(4), np.full(4, -1.0))
     array(1.99908...)
     """
-    return _dual(scores, u, positives, mask)
+    return _dual(scores, u, positives, mask, reduction)
 
 
 @explained
-def fdv(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask: AnyArray | None = None) -> ArrayT:
+def fdv(
+    scores: ArrayOf[ArrayT],
+    /,
+    *,
+    positives: AnyArray | None = None,
+    mask: AnyArray | None = None,
+    reduction: ReductionName = "mean",
+) -> ArrayT:
     r"""Return the InfoNCE bound with FlatNCE's gradient: a lower bound whose gradient does not vanish at the ceiling.
 
     .. math:: \hat I = \mathrm{sg}\big(\hat I_{\mathrm{InfoNCE}}\big) + \hat F - \mathrm{sg}\,\hat F, \qquad
@@ -415,11 +452,13 @@ def fdv(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask: 
         positive into column 0 and pass zeros.
     mask : array of bool, shape (K, N), optional
         Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Mean over the rows that count, sum, or the terms of the rows, 0 for those that do not count.
 
     Returns
     -------
     array
-        Bound in nats, 0-d, of the library, dtype and device of `scores`.
+        Bound in nats, 0-d, or shape (K,) for reduction "none", of the library, dtype and device of `scores`.
 
     Raises
     ------
@@ -443,7 +482,7 @@ def fdv(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask: 
     pairs = Pairs.of(scores, positives, mask)
     log_odds = pairs.log_odds()
     value = pairs.log_number(1) - softplus(pairs.xp, log_odds)
-    return pairs.finish(_instead(pairs.row_mean(value), -pairs.row_mean(log_odds)))
+    return pairs.reduced(_instead(value, -log_odds), reduction)
 
 
 @explained
@@ -584,7 +623,14 @@ def mine(
 
 
 @explained
-def nwj(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask: AnyArray | None = None) -> ArrayT:
+def nwj(
+    scores: ArrayOf[ArrayT],
+    /,
+    *,
+    positives: AnyArray | None = None,
+    mask: AnyArray | None = None,
+    reduction: ReductionName = "mean",
+) -> ArrayT:
     r"""Return the bound of Nguyen, Wainwright and Jordan (MINE-f): a lower bound for any scores, unbiased.
 
     .. math:: \hat I = \frac1K \sum_i g_{ii} - \frac{1}{K (N - 1)} \sum_i \sum_{j \ne i} e^{g_{ij} - 1}
@@ -602,11 +648,13 @@ def nwj(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask: 
         positive into column 0 and pass zeros.
     mask : array of bool, shape (K, N), optional
         Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Mean over the rows that count, sum, or the terms of the rows, 0 for those that do not count.
 
     Returns
     -------
     array
-        Bound in nats, 0-d, of the library, dtype and device of `scores`.
+        Bound in nats, 0-d, or shape (K,) for reduction "none", of the library, dtype and device of `scores`.
 
     Raises
     ------
@@ -644,7 +692,7 @@ def nwj(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask: 
     array(0.43203...)
     """
     pairs = Pairs.of(scores, positives, mask)
-    return pairs.finish(pairs.row_mean(pairs.positive()) - pairs.mean_exp(pairs.scores - 1.0))
+    return pairs.reduced(pairs.positive() - pairs.row_exp(pairs.scores - 1.0), reduction)
 
 
 @explained
@@ -655,6 +703,7 @@ def tuba(
     *,
     positives: AnyArray | None = None,
     mask: AnyArray | None = None,
+    reduction: ReductionName = "mean",
 ) -> ArrayT:
     r"""Return the tractable unnormalised bound: a lower bound for any scores and baseline, unbiased.
 
@@ -675,11 +724,13 @@ def tuba(
         positive into column 0 and pass zeros.
     mask : array of bool, shape (K, N), optional
         Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Mean over the rows that count, sum, or the terms of the rows, 0 for those that do not count.
 
     Returns
     -------
     array
-        Bound in nats, 0-d, of the library, dtype and device of `scores`.
+        Bound in nats, 0-d, or shape (K,) for reduction "none", of the library, dtype and device of `scores`.
 
     Raises
     ------
@@ -701,8 +752,8 @@ def tuba(
     array(1.63212...)
     """
     pairs, baseline = _with_baseline(scores, log_baseline, positives, mask)
-    first = pairs.row_mean(pairs.positive() - baseline)
-    return pairs.finish(1.0 + first - pairs.mean_exp(pairs.scores - pairs.xp.expand_dims(baseline, axis=1)))
+    negatives = pairs.row_exp(pairs.scores - pairs.xp.expand_dims(baseline, axis=1))
+    return pairs.reduced(1.0 + (pairs.positive() - baseline) - negatives, reduction)
 
 
 @explained
@@ -714,6 +765,7 @@ def interpolated(
     *,
     positives: AnyArray | None = None,
     mask: AnyArray | None = None,
+    reduction: ReductionName = "mean",
 ) -> ArrayT:
     r"""Return the interpolated bound: a lower bound between InfoNCE's small variance and TUBA's small bias.
 
@@ -739,11 +791,13 @@ def interpolated(
         positive into column 0 and pass zeros.
     mask : array of bool, shape (K, N), optional
         Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Mean over the rows that count, sum, or the terms of the rows, 0 for those that do not count.
 
     Returns
     -------
     array
-        Bound in nats, 0-d, of the library, dtype and device of `scores`.
+        Bound in nats, 0-d, or shape (K,) for reduction "none", of the library, dtype and device of `scores`.
 
     Raises
     ------
@@ -782,11 +836,18 @@ def interpolated(
         mixed = _log_add(xp, without + xp.log(share), column + xp.log1p(-share))
     positive = xp.expand_dims(pairs.positive(), axis=1)
     own_baseline = xp.sum(xp.where(pairs.own, mixed, xp.zeros_like(mixed)), axis=1, keepdims=True)
-    return pairs.finish(1.0 + pairs.negative_mean(positive - mixed) - pairs.mean_exp(scores - own_baseline))
+    return pairs.reduced(1.0 + pairs.over_negatives(positive - mixed) - pairs.row_exp(scores - own_baseline), reduction)
 
 
 @explained
-def js(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask: AnyArray | None = None) -> ArrayT:
+def js(
+    scores: ArrayOf[ArrayT],
+    /,
+    *,
+    positives: AnyArray | None = None,
+    mask: AnyArray | None = None,
+    reduction: ReductionName = "mean",
+) -> ArrayT:
     r"""Return the Jensen-Shannon bound (f-GAN): of 2 JSD - 2 log 2 a lower bound, of mutual information none.
 
     .. math:: \hat J = -\frac1K \sum_i \log(1 + e^{-g_{ii}})
@@ -804,11 +865,13 @@ def js(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask: A
         positive into column 0 and pass zeros.
     mask : array of bool, shape (K, N), optional
         Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Mean over the rows that count, sum, or the terms of the rows, 0 for those that do not count.
 
     Returns
     -------
     array
-        Bound in nats, 0-d, of the library, dtype and device of `scores`.
+        Bound in nats, 0-d, or shape (K,) for reduction "none", of the library, dtype and device of `scores`.
 
     Raises
     ------
@@ -834,11 +897,18 @@ def js(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask: A
     array(-0.82007...)
     """
     pairs = Pairs.of(scores, positives, mask)
-    return pairs.finish(_js(pairs))
+    return pairs.reduced(_js(pairs), reduction)
 
 
 @explained
-def js_mi(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask: AnyArray | None = None) -> ArrayT:
+def js_mi(
+    scores: ArrayOf[ArrayT],
+    /,
+    *,
+    positives: AnyArray | None = None,
+    mask: AnyArray | None = None,
+    reduction: ReductionName = "mean",
+) -> ArrayT:
     r"""Return an estimate of mutual information with the Jensen-Shannon gradient: a lower bound for any scores.
 
     .. math:: \hat I = \frac1K \sum_i (g_{ii} + 1) - \frac{1}{K (N - 1)} \sum_i \sum_{j \ne i} e^{g_{ij}},
@@ -856,11 +926,13 @@ def js_mi(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask
         positive into column 0 and pass zeros.
     mask : array of bool, shape (K, N), optional
         Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Mean over the rows that count, sum, or the terms of the rows, 0 for those that do not count.
 
     Returns
     -------
     array
-        Bound in nats, 0-d, of the library, dtype and device of `scores`.
+        Bound in nats, 0-d, or shape (K,) for reduction "none", of the library, dtype and device of `scores`.
 
     Raises
     ------
@@ -882,8 +954,8 @@ def js_mi(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask
     array(2.)
     """
     pairs = Pairs.of(scores, positives, mask)
-    value = pairs.row_mean(pairs.positive()) + 1.0 - pairs.mean_exp(pairs.scores)
-    return pairs.finish(_instead(value, _js(pairs)))
+    value = pairs.positive() + 1.0 - pairs.row_exp(pairs.scores)
+    return pairs.reduced(_instead(value, _js(pairs)), reduction)
 
 
 @explained
@@ -949,11 +1021,18 @@ def smile(
         limit = xp.zeros_like(clipped) + clip
         clipped = xp.where(clipped > clip, limit, xp.where(clipped < -clip, -limit, clipped))
     value = pairs.row_mean(pairs.positive()) - pairs.log_mean(stop_gradient(clipped))
-    return pairs.finish(_instead(value, _js(pairs)))
+    return pairs.finish(_instead(value, pairs.row_mean(_js(pairs))))
 
 
 @explained
-def club(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask: AnyArray | None = None) -> ArrayT:
+def club(
+    scores: ArrayOf[ArrayT],
+    /,
+    *,
+    positives: AnyArray | None = None,
+    mask: AnyArray | None = None,
+    reduction: ReductionName = "mean",
+) -> ArrayT:
     r"""Return the contrastive log-ratio bound: an upper bound if the scores are the true conditional log-densities.
 
     .. math:: \hat I = \frac1K \sum_i L_{ii} - \frac{1}{K (N - 1)} \sum_i \sum_{j \ne i} L_{ij}, \qquad
@@ -972,11 +1051,13 @@ def club(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask:
         positive into column 0 and pass zeros.
     mask : array of bool, shape (K, N), optional
         Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Mean over the rows that count, sum, or the terms of the rows, 0 for those that do not count.
 
     Returns
     -------
     array
-        Bound in nats, 0-d, of the library, dtype and device of `scores`.
+        Bound in nats, 0-d, or shape (K,) for reduction "none", of the library, dtype and device of `scores`.
 
     Raises
     ------
@@ -998,13 +1079,13 @@ def club(scores: ArrayOf[ArrayT], /, *, positives: AnyArray | None = None, mask:
     array(3.)
     """
     pairs = Pairs.of(scores, positives, mask)
-    xp, scores = pairs.xp, pairs.scores
-    negative = xp.sum(xp.where(pairs.off, scores, xp.zeros_like(scores)), axis=1) / pairs.number
-    return pairs.finish(pairs.row_mean(pairs.positive() - negative))
+    return pairs.reduced(pairs.positive() - pairs.over_negatives(pairs.scores), reduction)
 
 
 @explained
-def leave_one_out(scores: ArrayOf[ArrayT], /, *, mask: AnyArray | None = None) -> ArrayT:
+def leave_one_out(
+    scores: ArrayOf[ArrayT], /, *, mask: AnyArray | None = None, reduction: ReductionName = "mean"
+) -> ArrayT:
     r"""Return the leave-one-out bound: an upper bound if the scores are the true conditional log-densities.
 
     .. math:: \hat I = \frac1K \sum_j \Big(L_{jj} - \log \frac{1}{K - 1} \sum_{i \ne j} e^{L_{ij}}\Big), \qquad
@@ -1019,11 +1100,13 @@ def leave_one_out(scores: ArrayOf[ArrayT], /, *, mask: AnyArray | None = None) -
         sum. A positive of -inf makes the bound -inf; a column whose other entries are all -inf makes it inf.
     mask : array of bool, shape (K, K), optional
         Pairs that take part; all by default. See `portable_nce.bounds` for what they change.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Mean over the rows that count, sum, or the terms of the rows, 0 for those that do not count.
 
     Returns
     -------
     array
-        Bound in nats, 0-d, of the library, dtype and device of `scores`.
+        Bound in nats, 0-d, or shape (K,) for reduction "none", of the library, dtype and device of `scores`.
 
     Raises
     ------
@@ -1049,7 +1132,7 @@ def leave_one_out(scores: ArrayOf[ArrayT], /, *, mask: AnyArray | None = None) -
         message = f"scores: expected a square matrix, got shape {tuple(scores.shape)}; further columns have no positive"
         raise ValueError(message)
     pairs = Pairs.of(xp.matrix_transpose(scores), None, None if mask is None else xp.matrix_transpose(mask))
-    return pairs.finish(pairs.row_mean(pairs.log_number() - pairs.log_odds()))
+    return pairs.reduced(pairs.log_number() - pairs.log_odds(), reduction)
 
 
 @explained
@@ -1097,7 +1180,7 @@ def barber_agakov(scores: ArrayOf[ArrayT], /, entropy: float | AnyArray) -> Arra
 
 
 @explained
-def vub(scores: ArrayOf[ArrayT], log_marginal: AnyArray, /) -> ArrayT:
+def vub(scores: ArrayOf[ArrayT], log_marginal: AnyArray, /, *, reduction: ReductionName = "mean") -> ArrayT:
     r"""Return the variational upper bound: an upper bound for any marginal density, if the conditional is the true one.
 
     .. math:: \hat I = \frac1K \sum_i \log \frac{p(y_i \mid x_i)}{r(y_i)}
@@ -1109,11 +1192,13 @@ def vub(scores: ArrayOf[ArrayT], log_marginal: AnyArray, /) -> ArrayT:
         makes the bound -inf.
     log_marginal : array, shape (K,)
         Log-densities :math:`\log r(y_i)`.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Mean over the rows that count, sum, or the terms of the rows, 0 for those that do not count.
 
     Returns
     -------
     array
-        Bound in nats, 0-d, of the library, dtype and device of `scores`.
+        Bound in nats, 0-d, or shape (K,) for reduction "none", of the library, dtype and device of `scores`.
 
     Raises
     ------
@@ -1139,7 +1224,8 @@ def vub(scores: ArrayOf[ArrayT], log_marginal: AnyArray, /) -> ArrayT:
     xp, positive, dtype = _of_pairs(scores)
     check_shape("log_marginal", log_marginal, tuple(positive.shape))
     ratios = positive - upcast(xp, log_marginal)
-    return finish(xp, sum_to_scalar(xp, ratios) / ratios.shape[0], dtype, "mean")
+    check_choice("reduction", reduction, REDUCTIONS)
+    return finish(xp, Reduction(reduction).of_values(ratios, xp.ones_like(ratios, dtype=xp.bool)), dtype, reduction)
 
 
 @overload
@@ -1260,17 +1346,18 @@ class Pairs(NamedTuple):
         number = sum_to_scalar(xp, xp.astype(self.counted, rows.dtype))
         return sum_to_scalar(xp, self.of_counted(rows)) / xp.where(number > 0, number, xp.ones_like(number))
 
-    def negative_mean(self, entries: Array) -> Array:
-        """The mean over the negatives."""
+    def over_negatives(self, entries: Array) -> Array:
+        """Each row's mean over its negatives."""
         xp = self.xp
-        entries = xp.where(self.off, entries, xp.zeros_like(entries))
-        if self.counted is None:
-            return sum_to_scalar(xp, entries) / (entries.shape[0] * self.number)
-        return self.row_mean(xp.sum(entries, axis=1) / self.number)
+        return xp.sum(xp.where(self.off, entries, xp.zeros_like(entries)), axis=1) / self.number
+
+    def row_exp(self, exponents: Array) -> Array:
+        """Each row's mean of exponentials of its negatives, term by term: overflow gives infinity, never NaN."""
+        return self.over_negatives(self.xp.exp(self.xp.where(self.off, exponents, -math.inf)))
 
     def mean_exp(self, exponents: Array) -> Array:
-        """The mean of exponentials of the negatives, term by term: what overflows is infinite, and nothing NaN."""
-        return self.negative_mean(self.xp.exp(self.xp.where(self.off, exponents, -math.inf)))
+        """The mean of `row_exp` over the rows that count."""
+        return self.row_mean(self.row_exp(exponents))
 
     def log_mean(self, scores: Array) -> Array:
         """The logarithm of the mean of the exponentials of the negatives, shape (1,)."""
@@ -1327,6 +1414,14 @@ class Pairs(NamedTuple):
         found = xp.where(is_largest, own, rest)
         return found if self.counted is None else xp.where(self.counted[:, None], found, xp.zeros_like(found))
 
+    def reduced(self, rows: Array, reduction: ReductionName) -> Array:
+        """The mean or sum of the terms of the rows, or the terms."""
+        check_choice("reduction", reduction, REDUCTIONS)
+        if reduction == "mean":
+            return self.finish(self.row_mean(rows))
+        rows = self.of_counted(rows)
+        return finish(self.xp, rows if reduction == "none" else sum_to_scalar(self.xp, rows), self.dtype, reduction)
+
     def finish(self, result: Array) -> Array:
         """The result in the dtype of the scores, 0 where no row counts."""
         if self.counted is not None:
@@ -1375,7 +1470,7 @@ def _of_pairs(scores: Array) -> tuple[Namespace, Array, object]:
     return xp, upcast(xp, scores), scores.dtype
 
 
-def _dual(scores: Array, u: Array, positives: Array | None, mask: Array | None) -> Array:
+def _dual(scores: Array, u: Array, positives: Array | None, mask: Array | None, reduction: ReductionName) -> Array:
     """The bound of a critic of rows. Term by term, so that an overflow is infinite and never NaN."""
     _, (scores, u) = enter(scores=scores, u=u)
     pairs = Pairs.of(scores, positives, mask)
@@ -1384,12 +1479,12 @@ def _dual(scores: Array, u: Array, positives: Array | None, mask: Array | None) 
     check_shape("u", u, (pairs.scores.shape[0],))
     u = upcast(xp, u)
     own = xp.expand_dims(pairs.positive(), axis=1)
-    return pairs.finish(-pairs.row_mean(u) + 1.0 - pairs.mean_exp(pairs.scores - own - xp.expand_dims(u, axis=1)))
+    return pairs.reduced(1.0 - u - pairs.row_exp(pairs.scores - own - xp.expand_dims(u, axis=1)), reduction)
 
 
 def _js(pairs: Pairs) -> Array:
     xp = pairs.xp
-    return -pairs.row_mean(softplus(xp, -pairs.positive())) - pairs.negative_mean(softplus(xp, pairs.scores))
+    return -softplus(xp, -pairs.positive()) - pairs.over_negatives(softplus(xp, pairs.scores))
 
 
 def _log_add(xp: Namespace, a: Array, b: Array) -> Array:

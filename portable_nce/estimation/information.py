@@ -104,7 +104,7 @@ def mutual_information(
     rng: Any = None,
     critic: Literal["separable", "joint"] | tuple[Callable[[Any, Any, Any], Any], Any] = "separable",
     transform: Literal["ranks", "standardize"] = "ranks",
-    groups: Sequence[int] | AnyArray | None = None,
+    groups: Sequence[Any] | AnyArray | None = None,
     folds: int = 3,
     seeds: int = 2,
     steps: int = 3000,
