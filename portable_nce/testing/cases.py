@@ -14,6 +14,7 @@ It names no framework: whoever runs a case turns the lists into arrays of the fr
 from __future__ import annotations
 
 import inspect
+import math
 import random
 import struct
 from dataclasses import dataclass, field, replace
@@ -1190,6 +1191,23 @@ def _densities(draw: _Draw, rows: int) -> Iterator[Case]:
     yield from _variations("density.ranking_nce", corrected, usual)
     yield from _variations("density.info_nce_anchor", corrected, {**usual, "nu, a context without samples": alone})
     yield from _variations("density.sampled_softmax", corrected, {**usual, "without positive": without})
+    empty = {"mask": [[j > 0 and i > 0 for j in range(samples)] for i in range(rows)]}
+    ratios: Table = {
+        "": {},
+        "saturated": ahead,
+        "weights, mask": {**weights, **mask},
+        "a context without samples": empty,
+    }
+    anchors: Table = {
+        "gamma": {"gamma": 8.0},
+        "gamma inf": {"gamma": math.inf},
+        "saturated, gamma": {**ahead, "gamma": 0.5},
+    }
+    yield from _variations("density.nre_a", scores, ratios)
+    yield from _variations("density.nre_b", scores, ratios)
+    yield from _variations("density.nre_c", scores, {**ratios, **anchors})
+    penalized: Table = {key: row for key, row in ratios.items() if key != "saturated"}
+    yield from _variations("density.balance_penalty", scores, penalized)
     partition = {"noise_scores": scores["noise_scores"], "noise_log_q": noise}
     yield from _variations("density.log_partition", partition, {"": {}, "mask": {**alike, **mask}})
     values, targets = {"scores": draw.vectors(rows, samples)}, draw.index(rows, samples)

@@ -1267,6 +1267,46 @@ def density_info_nce_anchor(data_scores: Row, noise_scores: Matrix, *, nu: Numbe
     return _of_contexts(loss, data_scores, noise_scores, needs_noise=True, **options)
 
 
+def density_nre_a(data_scores: Row, noise_scores: Matrix, **options: Any) -> Nested:
+    """The mean of two cross-entropies: of the data's class, and of the samples'."""
+
+    def loss(s: Number, _: Number, samples: Samples) -> Number:
+        noise = mean([-mp.log(1 / (1 + mp.exp(t))) for t, _ in samples])
+        return (noise - mp.log(mp.exp(s) / (1 + mp.exp(s)))) / 2
+
+    return _of_contexts(loss, data_scores, noise_scores, needs_noise=True, **options)
+
+
+def density_nre_b(data_scores: Row, noise_scores: Matrix, **options: Any) -> Nested:
+    """Minus log of the data's share of all exponentials."""
+    return density_ranking_nce(data_scores, noise_scores, **options)
+
+
+def density_nre_c(data_scores: Row, noise_scores: Matrix, *, gamma: float = 1.0, **options: Any) -> Nested:
+    """Minus logs of the posteriors of K + 1 classes, with the data in each of K places; no anchor if gamma is inf."""
+
+    def loss(s: Number, _: Number, samples: Samples) -> Number:
+        noise, k = _ratios(samples), len(samples)
+        if mp.isinf(gamma):
+            return mean([-mp.log(mp.exp(s) / (mp.exp(s) + mp.fsum(_others(noise, m)))) for m in range(k)])
+        odds = mpf(gamma)
+        places = [[mp.exp(s), *_others(noise, m)] for m in range(k)]
+        joint = mean([-mp.log(odds * mp.exp(s) / (k + odds * mp.fsum(place))) for place in places])
+        marginal = -mp.log(k / (k + odds * mp.fsum(noise)))
+        return odds / (1 + odds) * joint + marginal / (1 + odds)
+
+    return _of_contexts(loss, data_scores, noise_scores, needs_noise=True, **options)
+
+
+def density_balance_penalty(data_scores: Row, noise_scores: Matrix, **options: Any) -> Nested:
+    """The square of the mean of what both probabilities add up to, minus 1."""
+
+    def loss(s: Number, _: Number, samples: Samples) -> Number:
+        return mp.exp(s) / (1 + mp.exp(s)) + mean([mp.exp(t) / (1 + mp.exp(t)) for t, _ in samples]) - 1
+
+    return _of_contexts(loss, data_scores, noise_scores, needs_noise=True, **options) ** 2
+
+
 def density_log_partition(noise_scores: Matrix, noise_log_q: Nested, *, mask: Nested = None) -> Row:
     """Log of the mean of the importance weights e^s / q."""
     return [mp.log(mean(_ratios(samples))) for samples in _samples(noise_scores, noise_log_q, mask)]

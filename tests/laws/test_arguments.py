@@ -729,6 +729,7 @@ SITUATIONS: Mapping[str, Sequence[Situation]] = {
     **dict.fromkeys(("bounds.barber_agakov", "bounds.vub"), MATRIX_OR_PAIRS),
     "bounds.log_n_ceiling": ({"scores": Array("NK", skips=is_positive_integer)}, COUNTED),
     "density.ranking_nce": ({name: replace(KINDS[name], optional=None) for name in ("data_log_q", "noise_log_q")},),
+    "density.nre_c": ({"gamma": Number(8.0, 0.0, loose=True)},),
     "density.sampled_softmax": ({"include_positive": replace(FLAG, good=True)}, SAMPLED),
     "density.full_softmax": ({"targets": Array("N", "i")},),
     "density.self_normalization": ({"log_q": replace(KINDS["log_q"], optional=True)},),

@@ -169,6 +169,10 @@ def test_noise_and_data_of_minus_infinity() -> None:
         "negative_sampling": lambda data, noise: density.negative_sampling(data, noise, **each),
         "ranking_nce": lambda data, noise: density.ranking_nce(data, noise, -1.5, -1.5, **each),
         "sampled_softmax": lambda data, noise: density.sampled_softmax(data, noise, -1.5, -1.5, **each),
+        "nre_a": lambda data, noise: density.nre_a(data, noise, **each),
+        "nre_b": lambda data, noise: density.nre_b(data, noise, **each),
+        "nre_c": lambda data, noise: density.nre_c(data, noise, **each),
+        "nre_c, no anchor": lambda data, noise: density.nre_c(data, noise, gamma=INF, **each),
         "noise alone": lambda x, y: density.sampled_softmax(x, y, None, -1.5, include_positive=False, **each),
     }
     for name, loss in samples.items():
@@ -177,6 +181,12 @@ def test_noise_and_data_of_minus_infinity() -> None:
     assert np.all(samples["ranking_nce"](nothing, alone) == 0.0)
     np.testing.assert_allclose(samples["sampled_softmax"](nothing, alone), 1.5 - math.log(4.0))
     assert np.all(samples["noise alone"](data, alone) == 0.0)
+    assert np.all(samples["nre_b"](nothing, alone) == 0.0)
+    for name in ("nre_a", "nre_c", "nre_c, no anchor"):
+        np.testing.assert_allclose(
+            samples[name](data, alone), samples[name](data, np.full((2, 3), -800.0)), err_msg=name
+        )
+    np.testing.assert_allclose(density.balance_penalty(data, noise), density.balance_penalty(data, low))
     np.testing.assert_allclose(density.log_partition(noise, -1.5), density.log_partition(low, -1.5))
     assert np.all(density.log_partition(alone, -1.5) == -INF)
     assert np.all(density.recover_log_prob(alone, 0.0) == -INF)

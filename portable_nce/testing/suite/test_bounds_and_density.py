@@ -58,7 +58,7 @@ DENSITIES = {case.name.removeprefix("density."): case for case in PLAIN if "nois
 DENSITIES["sampled_softmax, no positive"] = replace(DENSITIES["sampled_softmax"], options={"include_positive": False})
 for added in ("bounds.log_n_ceiling", "diagnostics.top_k_accuracy"):
     FIRST[added] = Case(name=added, loss=added, arguments={"scores": MATRIX})
-LOSSES = [name for name in DENSITIES if name != "log_partition"]
+LOSSES = [name for name in DENSITIES if name not in {"log_partition", "balance_penalty"}]
 
 
 def computed_in(variant: Variant, dtype: str) -> float:
@@ -636,6 +636,8 @@ WRONG_VALUES: list[tuple[Any, str, str]] = [
         "bounds.info_nce_anchor density.info_nce_anchor nu, mine rate, smile clip, alignment power",
     ),
     (-1.0, f"{ABOVE_0} -1.0", "smile clip, uniformity t"),
+    (-1.0, f"{ABOVE_0} -1.0", "nre_c gamma"),
+    (NAN, f"{ABOVE_0} nan", "nre_c gamma"),
     (INF, f"{ABOVE_0} inf", "bounds.info_nce_anchor nu"),
     (INF, "expected a finite number, got inf", "tuba log_baseline, local_nce noise_log_q"),
     (NAN, "expected a finite number, got nan", "interpolated alpha, local_nce data_log_q"),
@@ -669,7 +671,7 @@ WRONG_KINDS: list[tuple[Any, str, str]] = [
     (FOREIGN, "expected an array of the same library as scores, got", "flo u, tuba log_baseline"),
     (FOREIGN, "expected an array of the same library as data_scores, got", "local_nce noise_scores"),
     (methodcaller("floats", 0.5), "expected a number, got", "interpolated alpha"),
-    (VECTOR, "expected a number, got", "density.info_nce_anchor nu"),
+    (VECTOR, "expected a number, got", "density.info_nce_anchor nu, nre_c gamma"),
     (True, "expected a number, got bool", "interpolated alpha"),
     ("5", "expected a number, got str", "mine rate, smile clip, alignment power"),
     (MATRIX, "expected a boolean array (True takes part), got dtype", "local_nce mask"),
