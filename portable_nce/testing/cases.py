@@ -310,7 +310,7 @@ def _with_temperatures(case: Case) -> Case:
 
 
 SAID: Table = {
-    **{name: {"similarity": name} for name in ("dot", "cosine", "neg_sq_euclidean", "neg_euclidean")},
+    **{name: {"similarity": name} for name in ("dot", "cosine", "neg_sq_euclidean", "neg_euclidean", "cauchy")},
     "distances": {"similarity": "neg_sq_euclidean"},
     "sum": {"reduction": "sum"},
     "symmetric": {"symmetric": True},
@@ -358,7 +358,7 @@ def _is_differentiable(key: str, value: Nested) -> bool:
 
 def _similarities(draw: _Draw, features: int, **usual: float) -> Table:
     """One row for every similarity."""
-    named: Table = dict.fromkeys(("dot", "cosine", "neg_sq_euclidean", "neg_euclidean"), usual)
+    named: Table = dict.fromkeys(("dot", "cosine", "neg_sq_euclidean", "neg_euclidean", "cauchy"), usual)
     return {**named, "bilinear": {"bilinear": draw.vectors(features, features), **usual}}
 
 

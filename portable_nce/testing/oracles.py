@@ -88,6 +88,11 @@ def neg_euclidean(x: Row, y: Row) -> Number:
     return -mp.sqrt(-neg_sq_euclidean(x, y))
 
 
+def cauchy(x: Row, y: Row) -> Number:
+    """Log of the density of Cauchy's distribution at the distance, without its constant."""
+    return mp.log(1 / (1 - neg_sq_euclidean(x, y)))
+
+
 def unit(x: Row) -> Row:
     """Scale a vector to length 1; a vector of length 0 stays."""
     length = mp.sqrt(dot(x, x))
@@ -128,6 +133,7 @@ _NAMED: Mapping[str, Compare] = {
     "cosine": cosine,
     "neg_sq_euclidean": neg_sq_euclidean,
     "neg_euclidean": neg_euclidean,
+    "cauchy": cauchy,
 }
 
 SIMILARITIES: Mapping[str, Compare] = {

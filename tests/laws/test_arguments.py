@@ -588,7 +588,7 @@ KINDS: Mapping[str, Kind] = {
     **dict.fromkeys(("hardness", "beta"), Number(0.5, -5e-324)),
     "tau_plus": Number(0.25, -5e-324, 0.9999999),
     **dict.fromkeys(("gamma", "rate"), Number(0.25, 0.0, 1.0)),
-    **dict.fromkeys(("smoothing", "power", "t", "nu"), Number(0.75, 0.0)),
+    **dict.fromkeys(("smoothing", "power", "t", "nu", "bandwidth"), Number(0.75, 0.0)),
     "floor": Kind(good=-2.0, skips=lambda value: not isinstance(value, (str, list, tuple, dict))),
     "percentiles": Kind(
         good=(10.0, 90.0),
@@ -746,6 +746,10 @@ SITUATIONS: Mapping[str, Sequence[Situation]] = {
     "pairings.weighted": ({"pairing": fixed(pairings.diagonal()), "weights": Array("NK")},),
     "pairings.smoothed": ({"smoothing": Number(0.25, -5e-324, 0.9999999)},),
     "pairings.overlap": ({"rows": Array("NW", "b"), "columns": mask("KW")},),
+    "pairings.kernel": (
+        {"rows": Array("NW"), "columns": Array("KW", optional=True)},
+        {"rows": Array("N"), "columns": Array("K", optional=True)},
+    ),
     "pairings.teacher": (TEACHER,),
     "pairings.guided": ({"rows": Array("NW"), "columns": Array("KW"), "margin": Number(0.25)},),
     "objectives.resolve": ({"objective": OBJECTIVE_NAME},),
