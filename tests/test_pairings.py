@@ -182,7 +182,8 @@ def by_matrices(pairing: str, cosines: np.ndarray, rows: np.ndarray, columns: np
     if pairing == "kernel":
         y = (JUDGED_ROWS, JUDGED_COLUMNS) if rows is TAGGED_ROWS else (JUDGED_COLUMNS, JUDGED_ROWS)
         squares = ((y[0][:, None, :].astype(float) - y[1][None, :, :].astype(float)) ** 2).sum(axis=-1)
-        return pairings.soft(np.exp(-squares / (2.0 * 1.5**2))), None
+        nearest = squares.min(axis=1, keepdims=True)
+        return pairings.soft(np.exp((nearest - squares) / (2.0 * 1.5**2))), None
     if pairing == "guided":
         return pairings.diagonal(), (cosines <= np.diag(cosines)[:, None]) | np.eye(SIZE, dtype=bool)
     both, either = ((f(rows[:, None, :], columns[None, :, :])).sum(-1) for f in (np.logical_and, np.logical_or))

@@ -281,6 +281,7 @@ def make_cases(rows: int = 3, features: int = 3, seed: int = 20268) -> tuple[Cas
         *_keys(rows, features),
         *_negatives_only(rows, features),
         *_mined(rows, features),
+        *_margins(rows),
     )
     return (*cases, *(_with_temperatures(case) for case in cases if case.name in _BY_ROWS))
 
@@ -783,6 +784,18 @@ def _mined(rows: int, features: int) -> Iterator[Case]:
     easy = {"positives": draw.positives(rows, more), "mask": draw.mask(rows, more), "mining": ("semi_hard", "easy")}
     table = {"positives, semi_hard": positives, "semi_hard positives, easy negatives": easy}
     yield from _variations("from_scores.triplet", {"scores": draw.vectors(rows, more)}, table)
+
+
+def _margins(rows: int) -> Iterator[Case]:
+    draw, more = _Draw(20310), rows + 2  # of its own, as above
+    scores, teacher = draw.vectors(rows, more), {"teacher_scores": draw.vectors(rows, more)}
+    positives = draw.index(rows, more)
+    table: Table = {
+        "": {},
+        "index, weights, mask": {"positives": positives, **draw.weighted(rows, more)},
+        "sum": {"positives": positives},
+    }
+    yield from _variations("from_scores.margin_mse", {"scores": scores}, table, **teacher)
 
 
 def _graded(rows: int, features: int) -> Iterator[Case]:
@@ -1301,7 +1314,7 @@ AXES: Mapping[str, str] = {
     **dict.fromkeys(("queue", "support", "negative_keys", "keys"), "MD"),
     "prototypes": "CD",
     "concentrations": "C",
-    "scores": "NN",
+    **dict.fromkeys(("scores", "teacher_scores"), "NN"),
     **dict.fromkeys(("labels", "assignments", "positives", "columns", "grades", "log_q", "log_u"), "N"),
     "key_labels": "M",
     "bilinear": "DD",
@@ -1451,6 +1464,9 @@ LOSSES: Mapping[str, Loss] = {
     "from_scores.triplet": _of_scores(divide_by="triples", options=_MARGINS),
     "from_scores.triplet batch_hard": _of_scores(options={**_MARGINS, "mining": "batch_hard"}),
     "from_scores.cosent": _way(_of_scores(), arguments=("scores", "grades"), shapes={"scores": "N"}),
+    "from_scores.margin_mse": _way(
+        _of_scores(), arguments=("scores", "teacher_scores"), constant=frozenset({"teacher_scores"})
+    ),
     "angle": replace(_GRADED, similarity="angle"),
     "cosent": replace(_GRADED, similarity="cosine"),
     "matryoshka": _way(_CLIP, alone=False),

@@ -1580,6 +1580,18 @@ def gist_embed(
     return _guided(chosen, query, key, guide_query, guide_key, temperature=temperature, **options)
 
 
+def from_scores_margin_mse(
+    scores: Matrix, teacher_scores: Matrix, *, positives: Nested = None, mask: Nested = None, **options: Any
+) -> Nested:
+    """The mean square of the difference between two margins."""
+    losses, counts = [], []
+    for s, t, (own, others) in zip(scores, teacher_scores, pairs_of(scores, positives, mask), strict=True):
+        counts.append(bool(own) and bool(others))
+        margins = [((s[p] - s[j]), (t[p] - t[j])) for p in own for j in others]
+        losses.append(mean([(a - b) ** 2 for a, b in margins]) if margins else mpf(0))
+    return reduce_losses(losses, counts, **options)
+
+
 def from_scores_cosent(
     scores: Row, grades: Row, *, scale: Number = 20.0, mask: Nested = None, weights: Nested = None
 ) -> Number:

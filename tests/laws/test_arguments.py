@@ -546,7 +546,7 @@ KINDS: Mapping[str, Kind] = {
     **dict.fromkeys(("keys", "negative_candidates"), Array("MD", optional=None)),
     "negative_keys": Array("MD", optional=None, also=(3,)),
     **dict.fromkeys(("queue", "support"), QUEUE),
-    **dict.fromkeys(("scores", "noise_scores"), Array("NK")),
+    **dict.fromkeys(("scores", "noise_scores", "teacher_scores"), Array("NK")),
     **dict.fromkeys(("u", "log_marginal", "data_scores"), Array("N")),
     **dict.fromkeys(("noise_log_q", "log_q"), Array("NK", number=True, also=(1,))),
     "data_log_q": Array("N", number=True),
