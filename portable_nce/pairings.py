@@ -780,6 +780,12 @@ def kernel(rows: AnyArray, /, columns: AnyArray | None = None, *, bandwidth: flo
     features = tuple(rows.shape[1:]) if len(rows.shape) == 2 else ()  # noqa: PLR2004  (vectors)
     shape_of("rows", rows, "(N, C)" if features else "(N)")
     for x in others:
+        if len(x.shape) != len(rows.shape):
+            message = (
+                f"columns: expected labels like those of rows, (N,) and (K,) or (N, C) and (K, C), got shapes "
+                f"{tuple(rows.shape)} and {tuple(x.shape)}"
+            )
+            raise ValueError(message)
         check_shape("columns", x, (shape_of("columns", x, "(K, C)" if features else "(K)")[0], *features))
     # A factor 1 / h of the labels: squares of their differences are to overflow no sooner than those of distances.
     of_rows, *of_columns = (upcast(xp, stop_gradient(x)) / bandwidth for x in (rows, *others))
