@@ -87,7 +87,7 @@ class Plan:
     temperatures: tuple[float, ...] = (TEMPERATURE, LOW_TEMPERATURE)
     epochs: int = 30
     seeds: int = 8
-    longer: tuple[int, ...] = (15, 30, 60, 120)
+    longer: tuple[int, ...] = (30, 60, 120)
     memorising: int = 2000
     probes: int = 40
     workers: int = 2
