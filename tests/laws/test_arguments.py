@@ -730,6 +730,13 @@ SITUATIONS: Mapping[str, Sequence[Situation]] = {
     "bounds.log_n_ceiling": ({"scores": Array("NK", skips=is_positive_integer)}, COUNTED),
     "density.ranking_nce": ({name: replace(KINDS[name], optional=None) for name in ("data_log_q", "noise_log_q")},),
     "density.nre_c": ({"gamma": Number(8.0, 0.0, loose=True)},),
+    "diagnostics.top_k": (
+        {
+            "key": Array("KD"),
+            "k": replace(WHOLE, takes=lambda value: is_positive_integer(value) and value <= 6),
+            "exclude": Array("N", "i", optional=True, also=(2,)),
+        },
+    ),
     "density.sampled_softmax": ({"include_positive": replace(FLAG, good=True)}, SAMPLED),
     "density.full_softmax": ({"targets": Array("N", "i")},),
     "density.self_normalization": ({"log_q": replace(KINDS["log_q"], optional=True)},),
@@ -760,6 +767,7 @@ SITUATIONS: Mapping[str, Sequence[Situation]] = {
 
 RECORDS = {
     *("Adapter", "Communicator", "Queue", "Ranks", "density.SelfNormalization", "objectives.RowStatistics"),
+    "diagnostics.TopK",
     *("objectives.Term", "pairings.Tile"),
 }
 """Named tuples, protocols, what `across` makes: they hold what they are given, and who takes them looks into them."""
@@ -876,6 +884,7 @@ TYPES_OF_RESULTS: Mapping[str, type | tuple[type, ...]] = {
     "across": pnce.Ranks,
     "queue_init": pnce.Queue,
     "register_backend": type(None),
+    "diagnostics.top_k": pnce.diagnostics.TopK,
     "bounds.log_n_ceiling": (float, np.ndarray, torch.Tensor),
     "grad": (np.ndarray, torch.Tensor, tuple),
     "value_and_grad": tuple,

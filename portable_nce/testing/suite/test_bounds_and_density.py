@@ -594,6 +594,27 @@ def test_one_column_says_nothing(variant: Variant) -> None:
     assert variant.to_list(bounds.barber_agakov(scores, 1.5)) == 4.5
 
 
+@pytest.mark.parametrize("block_size", ["auto", None, 3])
+def test_top_k_is_a_stable_sort(variant: Variant, block_size: Any) -> None:
+    """Of equal scores the lower index comes first, whatever the block; what is excluded, or -inf, is not there."""
+    query, key = [[1.0, 0.0], [0.0, 1.0]], [[2.0, 1.0], [3.0, -1.0], [2.0, 1.0], [3.0, 4.0], [0.0, 4.0], [-1.0, 2.0]]
+    scores = [[sum(a * b for a, b in zip(q, d, strict=True)) for d in key] for q in query]
+    arrays = [variant.floats(query), variant.floats(key)]
+    order = [sorted(range(6), key=lambda j: (-row[j], j)) for row in scores]
+    options = {"similarity": "dot", "block_size": block_size}
+    found = diagnostics.top_k(*arrays, 4, **options)
+    assert variant.to_list(found.indices) == [row[:4] for row in order]
+    assert variant.to_list(found.scores) == [
+        [row[j] for j in best[:4]] for row, best in zip(scores, order, strict=True)
+    ]
+    without = diagnostics.top_k(*arrays, 3, exclude=variant.array([[3, 1, -1], [4, 3, 3]]), **options)
+    kept = [[j for j in row if j not in left] for row, left in zip(order, ({3, 1}, {4, 3}), strict=True)]
+    assert variant.to_list(without.indices) == [row[:3] for row in kept]
+    few = diagnostics.top_k(*arrays, 6, exclude=variant.array([3, 4]), **options)
+    assert [row[5] for row in variant.to_list(few.indices)] == [-1, -1]
+    assert [row[5] for row in variant.to_list(few.scores)] == [-INF, -INF]
+
+
 # --- bad input --------------------------------------------------------------------------------------------------------
 
 
