@@ -90,7 +90,8 @@ def simulate(number: int, generator: torch.Generator) -> Data:
 
 def scores_of(critic: torch.nn.Module, theta: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
     """Compute s(θ, x)."""
-    scores: torch.Tensor = critic(torch.stack(torch.broadcast_tensors(theta, x), dim=-1)).squeeze(-1)
+    pairs = torch.broadcast_tensors(theta, x)  # type: ignore[no-untyped-call]
+    scores: torch.Tensor = critic(torch.stack(pairs, dim=-1)).squeeze(-1)
     return scores
 
 

@@ -426,35 +426,33 @@ def top_k(
     k = check_whole_number("k", k)
     block_size = check_block_size(block_size)
     compared = resolve(similarity)
-    xp, (query, key, exclude) = enter(query=query, key=key, exclude=exclude)
-    check_floating(xp, query=query, key=key)
-    n_queries, width = shape_of("query", query, "(N, D)")
-    n_keys, _ = shape_of("key", key, "(K, D)")
+    xp, (x, y, left_out) = enter(query=query, key=key, exclude=exclude)
+    check_floating(xp, query=x, key=y)
+    n_queries, width = shape_of("query", x, "(N, D)")
+    n_keys, _ = shape_of("key", y, "(K, D)")
     if isinstance(similarity, str):
-        check_shape("key", key, (n_keys, width))
+        check_shape("key", y, (n_keys, width))
     if k > n_keys:
         message = f"k: expected at most the number of keys, {n_keys}, got {k}"
         raise ValueError(message)
-    if exclude is not None:
-        if len(exclude.shape) == 1:
-            exclude = xp.expand_dims(exclude, axis=1)
-        check_integers(xp, "exclude", exclude, (n_queries, shape_of("exclude", exclude, "(N, M)")[1]))
-    dtype = query.dtype
+    if left_out is not None:
+        left_out = xp.expand_dims(left_out, axis=1) if len(left_out.shape) == 1 else left_out
+        check_integers(xp, "exclude", left_out, (n_queries, shape_of("exclude", left_out, "(N, M)")[1]))
+    dtype = x.dtype
     if block_size == "auto":
         block_size = _BLOCK_ENTRIES // (n_queries * (width if compared.wide else 1))
     size = n_keys if block_size is None else max(block_size, k)
     found: tuple[Array, Array] | None = None
-    with adapter_of(query).full_precision(query):
-        rows, columns = operands(compared, *(upcast(xp, stop_gradient(x)) for x in (query, key)), 1.0)
+    with adapter_of(x).full_precision(x):
+        rows, columns = operands(compared, upcast(xp, stop_gradient(x)), upcast(xp, stop_gradient(y)), 1.0)
         for start in range(0, n_keys, size):
-            block = tuple(x[start : start + size, ...] for x in columns)
+            block = tuple(part[start : min(start + size, n_keys), ...] for part in columns)
             scores = compared.scores(rows, block)
             xp = namespace_of(scores)
             numbers = xp.arange(start, min(start + size, n_keys), device=device_of(scores))
             numbers = xp.broadcast_to(xp.expand_dims(numbers, axis=0), tuple(scores.shape))
-            if exclude is not None:
-                for m in range(exclude.shape[1]):
-                    scores = xp.where(numbers == xp.astype(exclude[:, m : m + 1], numbers.dtype), -math.inf, scores)
+            for m in range(0 if left_out is None else left_out.shape[1]):
+                scores = xp.where(numbers == xp.astype(left_out[:, m : m + 1], numbers.dtype), -math.inf, scores)
             if found is not None:
                 scores, numbers = (xp.concat([*pair], axis=1) for pair in zip(found, (scores, numbers), strict=True))
             found = _highest(scores, numbers, k)

@@ -973,22 +973,23 @@ def margin_mse(
     if positives is not None:
         xp, (positives,) = enter(positives=positives)
         check_integers(xp, "positives", positives, shape_of("positives", positives, "(N)"))
-    xp, scores, pairing, mask, weights = enter_scores(scores, positives, mask, weights)
+    xp, entered, pairing, mask, weights = enter_scores(scores, positives, mask, weights)
     check_floating(xp, teacher_scores=teacher_scores)
-    check_shape("teacher_scores", teacher_scores, tuple(scores.shape))
-    dtype, scores, teacher = scores.dtype, upcast(xp, scores), upcast(xp, stop_gradient(teacher_scores))
-    weights = row_weights(xp, weights, scores.shape[0], scores)
-    live = xp.logical_and(scores != -math.inf, teacher != -math.inf)
-    own, off = given(scores, pairing, live if mask is None else xp.logical_and(mask, live)).sets()
+    check_shape("teacher_scores", teacher_scores, tuple(entered.shape))
+    constant: Array = teacher_scores
+    student, teacher = upcast(xp, entered), upcast(xp, stop_gradient(constant))
+    weights = row_weights(xp, weights, entered.shape[0], student)
+    live = xp.logical_and(student != -math.inf, teacher != -math.inf)
+    own, off = given(student, pairing, live if mask is None else xp.logical_and(mask, live)).sets()
     # Of what takes part alone: what is masked may be NaN, and the difference of infinities would be.
-    nothing, members = xp.zeros_like(scores), xp.logical_or(own, off)
-    ahead = xp.where(members, scores, nothing) - xp.where(members, teacher, xp.zeros_like(teacher))
+    nothing, members = xp.zeros_like(student), xp.logical_or(own, off)
+    ahead = xp.where(members, student, nothing) - xp.where(members, teacher, xp.zeros_like(teacher))
     margins = xp.sum(xp.where(own, ahead, nothing), axis=1, keepdims=True) - ahead
-    number = xp.sum(xp.astype(off, scores.dtype), axis=1)
+    number = xp.sum(xp.astype(off, student.dtype), axis=1)
     counted = xp.logical_and(xp.any(own, axis=1), number > 0)
     margins = xp.where(xp.logical_and(off, counted[:, None]), margins, nothing)
     losses = xp.sum(margins * margins, axis=1) / xp.where(number > 0, number, xp.ones_like(number))
-    return finish(xp, Reduction(reduction, weights).of_values(losses, counted), dtype, reduction)
+    return finish(xp, Reduction(reduction, weights).of_values(losses, counted), entered.dtype, reduction)
 
 
 def _square(scores: Array) -> None:

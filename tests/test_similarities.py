@@ -334,13 +334,13 @@ def far_apart(dtype: Any, length: float) -> tuple[Any, Any]:
 @pytest.mark.parametrize(("dtype", "length"), [("float32", 1e30), ("float64", 1e250)])
 def test_cauchy_of_distances_whose_squares_overflow(dtype: str, length: float) -> None:
     x, y = far_apart(dtype, length)
-    scores = pnce.similarities.resolve("cauchy")
+    scores: Any = pnce.similarities.resolve("cauchy")
     rows, columns = scores.prepare(x, y, 1.0)
     found = scores.scores(rows, columns)
     wide = [[[mp.mpf(float(a)) for a in row] for row in array] for array in (x, y)]
     squares = [[mp.fsum((a - b) ** 2 for a, b in zip(p, q, strict=True)) for q in wide[1]] for p in wide[0]]
     wanted = np.asarray([[float(-mp.log(1 + square)) for square in row] for row in squares])
-    eps = np.finfo(dtype).eps
+    eps = float(np.finfo(dtype).eps)
     np.testing.assert_allclose(found, wanted, rtol=8 * eps, atol=8 * eps)
     (to_x, to_scale), (to_y,) = scores.pullback(rows, columns, np.ones((3, 3), dtype=dtype))
     assert all(np.all(np.isfinite(pull)) for pull in (to_x, to_scale, to_y))

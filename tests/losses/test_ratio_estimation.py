@@ -84,7 +84,9 @@ def bnre(data: Any, noise: Any) -> Any:
 
 
 def test_the_formulas_of_the_papers_in_torch() -> None:
-    pairs = [(partial(density.nre_c, gamma=g), partial(nre_c_of_torch, gamma=g)) for g in (0.1, 1.0, 50.0)]
+    pairs: list[tuple[Any, Any]] = [
+        (partial(density.nre_c, gamma=g), partial(nre_c_of_torch, gamma=g)) for g in (0.1, 1.0, 50.0)
+    ]
     for ours, theirs in [*pairs, (bnre, bnre_of_torch)]:
         results = []
         for loss in (ours, theirs):
@@ -92,7 +94,7 @@ def test_the_formulas_of_the_papers_in_torch() -> None:
             value = loss(data, noise)
             value.backward()
             results.append([value.detach(), data.grad, noise.grad])
-        assert_same(*results)
+        assert_same(results[0], results[1])
 
 
 def test_the_penalty_of_balanced_scores_is_0() -> None:
