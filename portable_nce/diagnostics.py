@@ -415,6 +415,10 @@ def top_k(
     ValueError
         If a shape, device or option does not fit, or there are fewer than k keys.
 
+    References
+    ----------
+    Johnson, Douze and Jégou (2017), "Billion-scale Similarity Search with GPUs", arXiv:1702.08734, section 2.
+
     Examples
     --------
     >>> import numpy as np
