@@ -94,6 +94,9 @@ PEERS: Final = {
 ALONE: Final = ("lightly", "solo-learn", "open-clip-torch", "libauc")
 """Peers without what they depend on: as a whole they want torchvision and more, their losses PyTorch alone."""
 
+SBI: Final = "sbi==0.27.0"
+"""Another of these, whose losses are methods and have no page."""
+
 
 ENVIRONMENTS: Final[Mapping[str, tuple[str, ...]]] = {
     # For one library each, so that a session of the tag "full" shows that the project needs no other.
@@ -432,7 +435,7 @@ def ranks(session: nox.Session) -> None:
 def peers(session: nox.Session) -> None:
     """Compare with the losses of other libraries, line by line of docs/from-*.md; run trainers, and Keras."""
     comparer = environment(session, "peers")
-    comparer.install("--no-deps", *(PEERS[name] for name in ALONE))
+    comparer.install("--no-deps", *(PEERS[name] for name in ALONE), SBI)
     pytest(comparer, "peers", "tests/full/peers", processes="0")  # importing them is most of the time
 
 

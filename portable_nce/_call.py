@@ -132,7 +132,7 @@ def contrast(
         A name, an objective of `portable_nce.objectives`, or a function from `RowStatistics` to losses (N,).
     pairing : {"diagonal", "two_views"} or Pairing, default: "diagonal"
         A name, or a pairing of `portable_nce.pairings`.
-    similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
+    similarity : {"cosine", "dot", "neg_sq_euclidean", ...}, Similarity or callable, default: "cosine"
         A name, a similarity of `portable_nce.similarities`, or a function from (N, D), (K, D) to scores (N, K).
     temperature : float, or array of one entry or of shape (N,), default: 1.0
         Temperature τ > 0, or that of each row; differentiable as an array.

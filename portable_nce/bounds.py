@@ -235,7 +235,7 @@ def info_nce_anchor(
     xp, positive = pairs.xp, pairs.positive()
     share, log_nu = (xp.zeros_like(positive) + nu) / pairs.number, _log(xp, nu, positive)
     ceiling = (1.0 + share) * _log(xp, pairs.number + nu, positive) - share * log_nu
-    bound = ceiling - anchored_losses(pairs, nu)
+    bound = ceiling - info_nce_anchor_losses(pairs, nu)
     return pairs.reduced(bound if form == "bound" else _instead(positive, bound), reduction)
 
 
@@ -1429,18 +1429,23 @@ class Pairs(NamedTuple):
         return finish(self.xp, result, self.dtype, "mean")
 
 
-def anchored_losses(pairs: Pairs, nu: float) -> Array:
-    """The losses of rows by InfoNCE with an anchor of prior weight ν: ``A + (ν / n) B`` of `info_nce_anchor`."""
+def anchored_losses(pairs: Pairs, log_nu: Array) -> tuple[Array, Array]:
+    """The terms A and B of `info_nce_anchor` for each row, from the logarithm (K,) of the anchor's prior weight ν."""
     xp, own, off = pairs.xp, pairs.own, pairs.off
     positive = pairs.positive()
-    log_nu = _log(xp, nu, positive)
     # ν in the place of the positive: what is left of a row without one of its entries are the sums of both classes.
     sums = pairs.leave_one_out_sums(xp.where(own, xp.expand_dims(log_nu, axis=1), pairs.scores))
     nothing = xp.zeros_like(sums)
     odds = xp.where(off, sums - xp.expand_dims(positive, axis=1), nothing)
     paired = xp.sum(xp.where(off, softplus(xp, odds), nothing), axis=1) / pairs.number
-    anchored = softplus(xp, xp.sum(xp.where(own, sums, nothing), axis=1) - log_nu)
-    return paired + (xp.zeros_like(positive) + nu) / pairs.number * anchored
+    return paired, softplus(xp, xp.sum(xp.where(own, sums, nothing), axis=1) - log_nu)
+
+
+def info_nce_anchor_losses(pairs: Pairs, nu: float) -> Array:
+    """The losses of rows by InfoNCE with an anchor of prior weight ν: ``A + (ν / n) B`` of `info_nce_anchor`."""
+    xp, nothing = pairs.xp, pairs.xp.zeros_like(pairs.positive())
+    paired, anchored = anchored_losses(pairs, _log(xp, nu, nothing))
+    return paired + (nothing + nu) / pairs.number * anchored
 
 
 def _with_baseline(

@@ -13,6 +13,8 @@ loss                 best scores
 `negative_sampling`  :math:`\log p(x \mid c) - \log q(x) - \log k`
 `sampled_softmax`    :math:`\log p(x \mid c)` plus any function of the context, as k grows
 `full_softmax`       :math:`\log p(x \mid c)` plus any function of the context
+`nre_a`, `nre_c`     :math:`\log p(x \mid c) - \log q(x)`
+`nre_b`              :math:`\log p(x \mid c) - \log q(x)` plus any function of the context
 ==================== ==========================================================================
 
 A score of -inf is a probability of 0. A noise sample of that score adds 0 to the loss or to the sum, and still counts
@@ -21,8 +23,11 @@ in k; to leave it out of k as well, use `mask`. Data of that score have infinite
 
 A context that a mask leaves without samples has the loss that its formula gives for k = 0, and counts in a mean: it is
 0 in `local_nce` and `ranking_nce`, as that of a row without negatives in InfoNCE. Where the formula divides by k, or is
-the logarithm of an empty sum, there is no value, and the context does not count: in `info_nce_anchor`, and in
-`sampled_softmax` without `include_positive`.
+the logarithm of an empty sum, there is no value, and the context does not count: in `info_nce_anchor`, `nre_a`, `nre_c`
+and `balance_penalty`, and in `sampled_softmax` without `include_positive`.
+
+`nre_a`, `nre_b` and `nre_c` are losses of simulation-based inference: x are the parameters of a simulator, c is its
+output, q the prior.
 """
 
 from __future__ import annotations
@@ -46,20 +51,24 @@ from ._core.checks import (
 )
 from ._core.logsumexp import ExpSum, exp_sum, exponentials
 from ._core.namespace import device_of, enter, is_array, is_number
-from ._core.numerics import safe_sqrt, softplus, upcast
+from ._core.numerics import safe_sqrt, sigmoid, softplus, upcast
 from ._core.protocol import Array, Namespace
 from ._core.reduction import REDUCTIONS, Reduction
 from ._core.types import AnyArray, ArrayOf, ArrayT, ReductionName
-from .bounds import Pairs, anchored_losses
+from .bounds import Pairs, anchored_losses, info_nce_anchor_losses
 from .from_scores import info_nce
 
 __all__ = [
     "SelfNormalization",
+    "balance_penalty",
     "full_softmax",
     "info_nce_anchor",
     "local_nce",
     "log_partition",
     "negative_sampling",
+    "nre_a",
+    "nre_b",
+    "nre_c",
     "ranking_nce",
     "recover_log_prob",
     "sampled_softmax",
@@ -359,11 +368,278 @@ def info_nce_anchor(
     """
     nu = check_number("nu", nu, above=0.0, limits=SINGLE)
     xp, data, noise, q, rest = _enter(data_scores, noise_scores, (data_log_q, noise_log_q), mask, weights, reduction)
-    scores = xp.concat([xp.expand_dims(data - q[0], axis=1), noise - q[1]], axis=1)
-    first = xp.zeros_like(rest.members[:, 0], dtype=xp.int32)
-    members = xp.concat([xp.ones_like(rest.members[:, 0:1]), rest.members], axis=1)
-    pairs = Pairs.of(scores, first, members)
-    return _reduce(xp, pairs.of_counted(anchored_losses(pairs, nu)), rest, pairs.counted)
+    pairs = _as_pairs(xp, data - q[0], noise - q[1], rest)
+    return _reduce(xp, pairs.of_counted(info_nce_anchor_losses(pairs, nu)), rest, pairs.counted)
+
+
+def nre_a(
+    data_scores: ArrayOf[ArrayT],
+    noise_scores: AnyArray,
+    /,
+    *,
+    mask: AnyArray | None = None,
+    weights: AnyArray | None = None,
+    reduction: ReductionName = "mean",
+) -> ArrayT:
+    r"""Return the loss of binary neural ratio estimation (NRE-A): parameters of a simulation, or drawn from the prior.
+
+    .. math:: \ell_i = \tfrac12 \log(1 + e^{-s_i}) + \frac{1}{2k} \sum_{j=1}^k \log(1 + e^{s_{ij}})
+
+    Both classes have weight 1/2 for every k. Its optimum is the log ratio of likelihood and evidence,
+    :math:`s = \log p(x \mid c) / q(x)`, where c is a simulation, x its parameters, and q their prior.
+
+    Parameters
+    ----------
+    data_scores : array, shape (N,)
+        Scores s of N simulations, each with the parameters that it was made with. A score of -inf makes the loss inf.
+    noise_scores : array, shape (N, k)
+        Scores of each simulation with k parameters drawn from the prior. A sample of score -inf adds nothing to the
+        loss, and counts in k.
+    mask : array of bool, shape (N, k), optional
+        Samples that take part; all by default. A simulation without any does not count.
+    weights : array, shape (N,), optional
+        Weights of the simulations.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Weighted mean over the simulations, weighted sum, or the weighted losses of the simulations.
+
+    Returns
+    -------
+    array
+        Loss in nats: 0-d, or shape (N,) for reduction "none", of the library, dtype and device of `data_scores`.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape, device or option does not fit.
+
+    See Also
+    --------
+    balance_penalty : A term that makes the estimate conservative.
+
+    References
+    ----------
+    Hermans, Begy and Louppe (2020), "Likelihood-free MCMC with Amortized Approximate Ratio Estimators",
+    arXiv:1903.04057.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> own, others = np.asarray([2.0, 1.0]), np.asarray([[-1.0, 0.0], [-2.0, 0.5]])
+    >>> round(float(pnce.density.nre_a(own, others)), 6)
+    0.373474
+    """
+    xp, data, noise, _, rest = _enter(data_scores, noise_scores, (0.0, 0.0), mask, weights, reduction)
+    losses = softplus(xp, xp.where(rest.members, noise, -math.inf))  # masked before: what stands there may be NaN
+    noise_mean, counted = _member_mean(xp, losses, rest)
+    return _reduce(xp, 0.5 * softplus(xp, -data) + 0.5 * noise_mean, rest, counted)
+
+
+def nre_b(
+    data_scores: ArrayOf[ArrayT],
+    noise_scores: AnyArray,
+    /,
+    *,
+    mask: AnyArray | None = None,
+    weights: AnyArray | None = None,
+    reduction: ReductionName = "mean",
+) -> ArrayT:
+    r"""Return the loss of neural ratio estimation by ranking (NRE-B): which of k + 1 parameters are of the simulation.
+
+    .. math:: \ell_i = \log\Big(1 + \sum_{j=1}^k e^{s_{ij} - s_i}\Big)
+
+    Its optimum is :math:`s = \log p(x \mid c) / q(x)` plus any function of the simulation c. It is `ranking_nce`
+    without densities, and InfoNCE with the parameters of the simulation among the k + 1 "atoms".
+
+    Parameters
+    ----------
+    data_scores : array, shape (N,)
+        Scores s of N simulations, each with the parameters that it was made with. A score of -inf makes the loss inf,
+        unless no sample has a finite score: then it is 0.
+    noise_scores : array, shape (N, k)
+        Scores of each simulation with k parameters drawn from the prior. A sample of score -inf adds nothing to the
+        sum.
+    mask : array of bool, shape (N, k), optional
+        Samples that take part; all by default. A simulation without any has loss 0, and counts.
+    weights : array, shape (N,), optional
+        Weights of the simulations.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Weighted mean over the simulations, weighted sum, or the weighted losses of the simulations.
+
+    Returns
+    -------
+    array
+        Loss in nats: 0-d, or shape (N,) for reduction "none", of the library, dtype and device of `data_scores`.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape, device or option does not fit.
+
+    See Also
+    --------
+    nre_c : The same with an anchor class, which fixes the function of the simulation.
+
+    References
+    ----------
+    Durkan, Murray and Papamakarios (2020), "On Contrastive Learning for Likelihood-free Inference", arXiv:2002.03712.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> own, others = np.asarray([2.0, 1.0]), np.asarray([[-1.0, 0.0], [-2.0, 0.5]])
+    >>> round(float(pnce.density.nre_b(own, others)), 6)
+    0.337221
+    """
+    xp, data, noise, _, rest = _enter(data_scores, noise_scores, (0.0, 0.0), mask, weights, reduction)
+    return _reduce(xp, _ranking(xp, data, _log_sum(xp, noise, rest)), rest)
+
+
+def nre_c(
+    data_scores: ArrayOf[ArrayT],
+    noise_scores: AnyArray,
+    /,
+    *,
+    gamma: float = 1.0,
+    mask: AnyArray | None = None,
+    weights: AnyArray | None = None,
+    reduction: ReductionName = "mean",
+) -> ArrayT:
+    r"""Return the loss of contrastive neural ratio estimation (NRE-C): ranking with an anchor class.
+
+    With k samples and :math:`r = e^s`,
+
+    .. math:: \ell_i = \frac{\gamma}{1 + \gamma}\, \frac1k \sum_{m=1}^k
+        \log\Big(1 + \frac{k / \gamma + \sum_{j \ne m} r_{ij}}{r_i}\Big)
+        + \frac{1}{1 + \gamma} \log\Big(1 + \frac{\gamma}{k} \sum_{j=1}^k r_{ij}\Big).
+
+    The classes are: one of K = k parameters belongs to the simulation (the first term), or none does (the second). In
+    the first, the simulation's parameters stand in the place of one of the samples; the loss is the mean over all
+    places, which is the paper's in expectation, with less variance. Its optimum is
+    :math:`s = \log p(x \mid c) / q(x)`, without a free function of the simulation.
+
+    With k = 1 and γ = 1 it is `nre_a`. For γ → ∞, it is the mean of `nre_b` with k - 1 samples, each left out in turn:
+    the anchor is gone, and a function of the simulation is free. It is :math:`\gamma / (1 + \gamma)` times
+    `info_nce_anchor` with ν = k / γ and q = 1.
+
+    Parameters
+    ----------
+    data_scores : array, shape (N,)
+        Scores s of N simulations, each with the parameters that it was made with. A score of -inf makes the loss inf.
+    noise_scores : array, shape (N, k)
+        Scores of each simulation with k parameters drawn from the prior. A sample of score -inf adds nothing to the
+        sums, and counts in k.
+    gamma : float, default: 1.0
+        Odds γ > 0 that a parameter belongs to the simulation; `math.inf` is exact.
+    mask : array of bool, shape (N, k), optional
+        Samples that take part; all by default. Their number for a simulation is its k; a simulation without any does
+        not count.
+    weights : array, shape (N,), optional
+        Weights of the simulations.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Weighted mean over the simulations, weighted sum, or the weighted losses of the simulations.
+
+    Returns
+    -------
+    array
+        Loss in nats: 0-d, or shape (N,) for reduction "none", of the library, dtype and device of `data_scores`.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape, device or option does not fit, or `gamma` is neither `math.inf` nor a number greater than 0 that
+        float32 can hold.
+
+    References
+    ----------
+    Miller, Weniger and Forré (2022), "Contrastive Neural Ratio Estimation", arXiv:2210.06170.
+
+    Examples
+    --------
+    >>> import math
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> own, others = np.asarray([2.0, 1.0]), np.asarray([[-1.0, 0.0], [-2.0, 0.5]])
+    >>> [round(float(pnce.density.nre_c(own, others, gamma=gamma)), 6) for gamma in (1.0, 100.0, math.inf)]
+    [0.545894, 0.22018, 0.174545]
+    """
+    if not (is_number(gamma) and gamma == math.inf):
+        gamma = check_number("gamma", gamma, above=0.0, limits=SINGLE)
+    xp, data, noise, _, rest = _enter(data_scores, noise_scores, (0.0, 0.0), mask, weights, reduction)
+    pairs = _as_pairs(xp, data, noise, rest)
+    nothing = xp.zeros_like(data)
+    # ν = k / γ. For γ = ∞ its logarithm is lower than any score, so that its exponential is 0 beside each.
+    log_nu = nothing - _LOWEST if gamma == math.inf else pairs.log_number() - xp.log(nothing + gamma)
+    paired, anchored = anchored_losses(pairs, log_nu)
+    losses = paired if gamma == math.inf else (paired * gamma + anchored) / (1.0 + gamma)
+    return _reduce(xp, pairs.of_counted(losses), rest, pairs.counted)
+
+
+def balance_penalty(
+    data_scores: ArrayOf[ArrayT],
+    noise_scores: AnyArray,
+    /,
+    *,
+    mask: AnyArray | None = None,
+    weights: AnyArray | None = None,
+) -> ArrayT:
+    r"""Return the penalty of balanced neural ratio estimation (BNRE), for conservative posteriors.
+
+    .. math:: \Big(\operatorname{mean}_i \Big[\sigma(s_i) + \frac1k \sum_{j=1}^k \sigma(s_{ij})\Big] - 1\Big)^2
+
+    The best classifier is balanced: the penalty of the best scores of `nre_a` and `nre_c` is 0 in expectation. Added to
+    one of these losses with a weight, often 100, it makes classifiers less confident on average than the best one,
+    ``nre_a(data_scores, noise_scores) + 100.0 * balance_penalty(data_scores, noise_scores)``.
+
+    Parameters
+    ----------
+    data_scores : array, shape (N,)
+        Scores s of N simulations, each with the parameters that it was made with.
+    noise_scores : array, shape (N, k)
+        Scores of each simulation with k parameters drawn from the prior.
+    mask : array of bool, shape (N, k), optional
+        Samples that take part; all by default. A simulation without any does not count.
+    weights : array, shape (N,), optional
+        Weights of the simulations in the mean.
+
+    Returns
+    -------
+    array
+        Penalty, 0-d, from 0 to 1, of the library, dtype and device of `data_scores`; 0 if no simulation counts.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape or device does not fit.
+
+    References
+    ----------
+    Delaunoy, Hermans, Rozet, Wehenkel and Louppe (2022), "Towards Reliable Simulation-Based Inference with Balanced
+    Neural Ratio Estimation", arXiv:2208.13624.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> own, others = np.asarray([2.0, 1.0]), np.asarray([[-1.0, 0.0], [-2.0, 0.5]])
+    >>> round(float(pnce.density.balance_penalty(own, others)), 6)
+    0.033701
+    """
+    xp, data, noise, _, rest = _enter(data_scores, noise_scores, (0.0, 0.0), mask, weights)
+    # σ(s) - 1 = -σ(-s): of a good classifier, both terms are small, and nothing is subtracted from 1.
+    shares = sigmoid(xp, xp.where(rest.members, noise, -math.inf))
+    noise_mean, counted = _member_mean(xp, shares, rest)
+    excess = Reduction("mean", rest.weights).of_values(noise_mean - sigmoid(xp, -data), counted)
+    return finish(xp, excess * excess, rest.dtype, "mean")
 
 
 def log_partition(
@@ -762,6 +1038,25 @@ def _reduce(xp: Namespace, losses: Array, rest: _Rest, counted: Array | None = N
         rest.dtype,
         rest.reduction,
     )
+
+
+def _as_pairs(xp: Namespace, data: Array, noise: Array, rest: _Rest) -> Pairs:
+    """The data as the first column of a score matrix, before the noise."""
+    scores = xp.concat([xp.expand_dims(data, axis=1), noise], axis=1)
+    first = xp.zeros_like(rest.members[:, 0], dtype=xp.int32)
+    members = xp.concat([xp.ones_like(rest.members[:, 0:1]), rest.members], axis=1)
+    return Pairs.of(scores, first, members)
+
+
+_LOWEST = 1e38
+"""Minus a logarithm whose exponential is 0 beside that of any score; float32 can hold it."""
+
+
+def _member_mean(xp: Namespace, entries: Array, rest: _Rest) -> tuple[Array, Array]:
+    """The mean of entries, 0 outside of the mask, over the samples of each context; which contexts have samples."""
+    number = xp.sum(xp.astype(rest.members, entries.dtype), axis=1)
+    some = number > 0
+    return xp.sum(entries, axis=1) / xp.where(some, number, xp.ones_like(number)), some
 
 
 def _binary(xp: Namespace, own: Array, other: Array, rest: _Rest) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 from ._call import finish
 from ._core.autodiff import stop_gradient
@@ -11,6 +12,7 @@ from ._core.checks import (
     check_bool,
     check_choice,
     check_floating,
+    check_integers,
     check_number,
     check_shape,
     check_whole_number,
@@ -18,7 +20,7 @@ from ._core.checks import (
     shape_of,
 )
 from ._core.logsumexp import exponentials
-from ._core.namespace import device_of, enter
+from ._core.namespace import device_of, enter, namespace_of
 from ._core.numerics import normalize, softplus, sum_to_scalar, upcast
 from ._core.protocol import Array
 from ._core.reduction import REDUCTIONS, Reduction
@@ -28,9 +30,9 @@ from ._execution.matrix import ScoreMatrix, given
 from .bounds import Pairs
 from .from_scores import enter_scores
 from .pairings import Pairing, Tile
-from .similarities import resolve
+from .similarities import AnySimilarity, operands, resolve
 
-__all__ = ["alignment", "effective_sample_size", "headroom", "top_k_accuracy", "uniformity"]
+__all__ = ["TopK", "alignment", "effective_sample_size", "headroom", "top_k", "top_k_accuracy", "uniformity"]
 
 
 def effective_sample_size(
@@ -353,3 +355,134 @@ def top_k_accuracy(
     hit = xp.sum(xp.astype(ahead, scores.dtype), axis=1) < min(k, scores.shape[1])
     counted = xp.reshape(best, (-1,)) != -math.inf
     return finish(xp, Reduction(reduction, weights).of_values(xp.astype(hit, scores.dtype), counted), dtype, reduction)
+
+
+class TopK(NamedTuple):
+    """The nearest keys of each query, the best one first.
+
+    Attributes
+    ----------
+    scores : array, shape (N, k)
+        Their scores; -inf where there is no further key.
+    indices : array of int, shape (N, k)
+        Which keys they are; -1 where there is none.
+    """
+
+    scores: Array
+    indices: Array
+
+
+def top_k(
+    query: AnyArray,
+    key: AnyArray,
+    /,
+    k: int,
+    *,
+    similarity: AnySimilarity = "cosine",
+    exclude: AnyArray | None = None,
+    block_size: BlockSize = "auto",
+) -> TopK:
+    r"""Return the k keys with the highest scores for each query, in blocks of keys, without the score matrix.
+
+    Of equal scores the key of the lower index comes first, on every library. A score of NaN comes before all numbers.
+    It is meant for a small k: the time grows with k.
+
+    Parameters
+    ----------
+    query : array, shape (N, D)
+        Embeddings of the queries.
+    key : array, shape (K, D)
+        Embeddings of the keys.
+    k : int
+        How many keys to return, at most K.
+    similarity : str, Similarity or callable, default: "cosine"
+        How embeddings are compared; see `portable_nce.similarities`.
+    exclude : array of int, shape (N,) or (N, M), optional
+        Keys that are not to be returned for a query: itself, or those that are known. A negative number excludes none.
+    block_size : int, None or "auto", default: "auto"
+        Keys per block; None takes all at once; ``"auto"`` as many as make four million scores.
+
+    Returns
+    -------
+    TopK
+        Scores and indices, of the library and device of `query`; without gradient. Scores have its dtype. Keys with a
+        score of -inf are not returned.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape, device or option does not fit, or there are fewer than k keys.
+
+    References
+    ----------
+    Johnson, Douze and Jégou (2017), "Billion-scale Similarity Search with GPUs", arXiv:1702.08734, section 2.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> x = np.asarray([[1.0, 0.0], [0.8, 0.6], [0.0, 1.0]])
+    >>> pnce.diagnostics.top_k(x, x, 1, exclude=np.arange(3)).indices[:, 0]
+    array([1, 0, 1])
+    """
+    k = check_whole_number("k", k)
+    block_size = check_block_size(block_size)
+    compared = resolve(similarity)
+    xp, (x, y, left_out) = enter(query=query, key=key, exclude=exclude)
+    check_floating(xp, query=x, key=y)
+    n_queries, width = shape_of("query", x, "(N, D)")
+    n_keys, _ = shape_of("key", y, "(K, D)")
+    if isinstance(similarity, str):
+        check_shape("key", y, (n_keys, width))
+    if k > n_keys:
+        message = f"k: expected at most the number of keys, {n_keys}, got {k}"
+        raise ValueError(message)
+    if left_out is not None:
+        left_out = xp.expand_dims(left_out, axis=1) if len(left_out.shape) == 1 else left_out
+        check_integers(xp, "exclude", left_out, (n_queries, shape_of("exclude", left_out, "(N, M)")[1]))
+    dtype = x.dtype
+    if block_size == "auto":
+        block_size = _BLOCK_ENTRIES // (n_queries * (width if compared.wide else 1))
+    size = n_keys if block_size is None else max(block_size, k)
+    found: tuple[Array, Array] | None = None
+    with adapter_of(x).full_precision(x):
+        rows, columns = operands(compared, upcast(xp, stop_gradient(x)), upcast(xp, stop_gradient(y)), 1.0)
+        for start in range(0, n_keys, size):
+            block = tuple(part[start : min(start + size, n_keys), ...] for part in columns)
+            scores = compared.scores(rows, block)
+            xp = namespace_of(scores)
+            numbers = xp.arange(start, min(start + size, n_keys), device=device_of(scores))
+            numbers = xp.broadcast_to(xp.expand_dims(numbers, axis=0), tuple(scores.shape))
+            for m in range(0 if left_out is None else left_out.shape[1]):
+                scores = xp.where(numbers == xp.astype(left_out[:, m : m + 1], numbers.dtype), -math.inf, scores)
+            if found is not None:
+                scores, numbers = (xp.concat([*pair], axis=1) for pair in zip(found, (scores, numbers), strict=True))
+            found = _highest(scores, numbers, k)
+    assert found is not None  # noqa: S101  (there is at least one key)
+    return TopK(finish(xp, found[0], dtype, "none"), found[1])
+
+
+_BLOCK_ENTRIES = 2**22
+"""How many scores, or components of differences, a block has."""
+
+
+def _highest(scores: Array, numbers: Array, k: int) -> tuple[Array, Array]:
+    """The k highest scores of each row and their numbers; of equal ones the first. It needs no sort that is stable."""
+    xp = namespace_of(scores)
+    places = xp.expand_dims(xp.arange(scores.shape[1], device=device_of(scores)), axis=0)
+    order = xp.where(xp.isnan(scores), math.inf, scores)
+    best: list[Array] = []
+    which: list[Array] = []
+    for _ in range(min(k, scores.shape[1])):
+        highest = xp.max(order, axis=1, keepdims=True)
+        first = xp.min(xp.where(order == highest, places, scores.shape[1]), axis=1, keepdims=True)
+        chosen = places == first
+        none = highest == -math.inf
+        score = xp.sum(xp.where(chosen, scores, xp.zeros_like(scores)), axis=1, keepdims=True)
+        number = xp.sum(xp.where(chosen, numbers, xp.zeros_like(numbers)), axis=1, keepdims=True)
+        best.append(xp.where(none, -math.inf, score))
+        which.append(xp.where(none, -1, xp.astype(number, numbers.dtype)))
+        order = xp.where(chosen, -math.inf, order)
+    return xp.concat(best, axis=1), xp.concat(which, axis=1)

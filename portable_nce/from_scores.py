@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 
 from ._call import contrast_scores, finish
+from ._core.autodiff import stop_gradient
 from ._core.checks import (
+    check_choice,
     check_floating,
     check_indices,
     check_integers,
@@ -17,12 +19,14 @@ from ._core.checks import (
     check_shape,
     explained,
     is_floating,
+    row_weights,
     shape_of,
     temperature_of,
 )
 from ._core.namespace import enter, is_array, is_number
 from ._core.numerics import upcast
 from ._core.protocol import Array, Namespace
+from ._core.reduction import REDUCTIONS, Reduction
 from ._core.types import (
     AnyArray,
     ArrayOf,
@@ -36,6 +40,7 @@ from ._core.types import (
     StoppedSide,
     TripletForm,
 )
+from ._execution.matrix import given
 from ._losses.graded import enter_graded, loss_of_graded
 from .objectives import AnyObjective
 from .objectives import contrastive as contrastive_objective
@@ -56,6 +61,7 @@ __all__ = [
     "flat_nce",
     "info_nce",
     "logistic",
+    "margin_mse",
     "nca",
     "relic",
     "supcon",
@@ -896,6 +902,94 @@ def triplet(
     """
     objective = triplet_objective(margin=margin, mining=mining, form=form, average=average)
     return _loss(scores, objective, positives=positives, mask=mask, weights=weights, reduction=reduction)
+
+
+@explained
+def margin_mse(
+    scores: ArrayOf[ArrayT],
+    teacher_scores: AnyArray,
+    /,
+    *,
+    positives: AnyArray | None = None,
+    mask: AnyArray | None = None,
+    weights: AnyArray | None = None,
+    reduction: ReductionName = "mean",
+) -> ArrayT:
+    r"""Return the mean squared error of the positive's margins over the negatives, against those of a teacher.
+
+    .. math:: \ell_i = \frac{1}{|Q(i)|} \sum_{j \in Q(i)} \big((g_{ip} - g_{ij}) - (t_{ip} - t_{ij})\big)^2
+
+    It distils a reranker, the teacher, into a model whose scores may be in any unit: only differences count.
+
+    Parameters
+    ----------
+    scores : array, shape (N, K)
+        Scores g. A pair whose score is -inf takes no part, as if it were masked.
+    teacher_scores : array, shape (N, K)
+        Scores t of the teacher, without gradient. A pair whose score is -inf takes no part.
+    positives : array of int, shape (N,), optional
+        The positive of each row; the diagonal by default, for which K must be at least N. All other columns are
+        negatives. Numbers that are no columns are an error where the values are at hand; elsewhere such a row has no
+        positive.
+    mask : array of bool, shape (N, K), optional
+        Pairs that take part; all by default. A row without a positive or without a negative does not count.
+    weights : array, shape (N,), optional
+        Weights of the rows.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Weighted mean over the rows that count, weighted sum, or the weighted losses of the rows.
+
+    Returns
+    -------
+    array
+        Loss in squared units of the scores: 0-d, or shape (N,) for reduction "none", of the library, dtype and device
+        of `scores`.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape, device or option does not fit.
+
+    See Also
+    --------
+    portable_nce.distillation : Distils the softmax of a teacher's embeddings.
+
+    References
+    ----------
+    Hofstätter, Althammer, Schröder, Sertkan and Hanbury (2020), "Improving Efficient Neural Ranking Models with
+    Cross-Architecture Knowledge Distillation", arXiv:2010.02666, equation 6.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> student, teacher = np.asarray([[2.0, 1.0, 0.0]]), np.asarray([[9.0, 5.0, 4.0]])
+    >>> pnce.from_scores.margin_mse(student, teacher)
+    array(9.)
+    """
+    check_choice("reduction", reduction, REDUCTIONS)
+    _, (scores, teacher_scores) = enter(scores=scores, teacher_scores=teacher_scores)
+    if positives is not None:
+        xp, (positives,) = enter(positives=positives)
+        check_integers(xp, "positives", positives, shape_of("positives", positives, "(N)"))
+    xp, entered, pairing, mask, weights = enter_scores(scores, positives, mask, weights)
+    check_floating(xp, teacher_scores=teacher_scores)
+    check_shape("teacher_scores", teacher_scores, tuple(entered.shape))
+    constant: Array = teacher_scores
+    student, teacher = upcast(xp, entered), upcast(xp, stop_gradient(constant))
+    weights = row_weights(xp, weights, entered.shape[0], student)
+    live = xp.logical_and(student != -math.inf, teacher != -math.inf)
+    own, off = given(student, pairing, live if mask is None else xp.logical_and(mask, live)).sets()
+    # Of what takes part alone: what is masked may be NaN, and the difference of infinities would be.
+    nothing, members = xp.zeros_like(student), xp.logical_or(own, off)
+    ahead = xp.where(members, student, nothing) - xp.where(members, teacher, xp.zeros_like(teacher))
+    margins = xp.sum(xp.where(own, ahead, nothing), axis=1, keepdims=True) - ahead
+    number = xp.sum(xp.astype(off, student.dtype), axis=1)
+    counted = xp.logical_and(xp.any(own, axis=1), number > 0)
+    margins = xp.where(xp.logical_and(off, counted[:, None]), margins, nothing)
+    losses = xp.sum(margins * margins, axis=1) / xp.where(number > 0, number, xp.ones_like(number))
+    return finish(xp, Reduction(reduction, weights).of_values(losses, counted), entered.dtype, reduction)
 
 
 def _square(scores: Array) -> None:

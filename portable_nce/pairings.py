@@ -39,6 +39,7 @@ __all__ = [
     "guided",
     "ids",
     "index",
+    "kernel",
     "labels",
     "overlap",
     "queue",
@@ -728,6 +729,70 @@ def overlap(rows: AnyArray, /, columns: AnyArray | None = None) -> Pairing:
     return Pairing(rule, rows=(rows,), columns=(columns,))._replace(exchangeable=True)
 
 
+def kernel(rows: AnyArray, /, columns: AnyArray | None = None, *, bandwidth: float) -> Pairing:
+    r"""All columns are positives, weighted by a Gaussian kernel of the distance between continuous labels y.
+
+    .. math:: t_{ij} = \exp\Big(-\frac{\lVert y_i - y_j \rVert^2}{2 h^2}\Big)
+
+    With the objective "info_nce", it is y-aware InfoNCE: samples of a near age, pose or dose attract each other more.
+    Weights are relative to the largest of their row, so that they cannot all underflow.
+
+    Parameters
+    ----------
+    rows : array of float, shape (N,) or (N, C)
+        Labels of the rows, without gradient: a number or a vector for each. For two views, those of both.
+    columns : array of float, shape (K,) or (K, C), optional
+        Those of the columns. None takes the rows' and leaves out each row's pair with itself.
+    bandwidth : float
+        Width h > 0 of the kernel, in the unit of the labels.
+
+    Returns
+    -------
+    Pairing
+        The pairing; see `soft` for what the weights do.
+
+    Raises
+    ------
+    TypeError
+        If the labels are not real floating-point arrays.
+    ValueError
+        If the labels do not fit each other, or the bandwidth is not a finite number greater than 0.
+
+    References
+    ----------
+    Dufumier et al. (2021), "Contrastive Learning with Continuous Proxy Meta-Data for 3D MRI Classification",
+    arXiv:2106.08808, equation 3.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> age = np.asarray([20.0, 22.0, 60.0])
+    >>> pairing = pnce.pairings.kernel(age, bandwidth=5.0)
+    >>> round(float(pnce.contrast(np.eye(3), objective="info_nce", pairing=pairing)), 6)
+    0.693147
+    """
+    bandwidth = check_number("bandwidth", bandwidth, above=0.0)
+    xp, entered = enter(rows=rows, columns=columns)
+    given = {name: x for name, x in zip(("rows", "columns"), entered, strict=True) if x is not None}
+    check_floating(xp, **given)
+    (rows, *others) = given.values()
+    features = tuple(rows.shape[1:]) if len(rows.shape) == 2 else ()  # noqa: PLR2004  (vectors)
+    shape_of("rows", rows, "(N, C)" if features else "(N)")
+    for x in others:
+        if len(x.shape) != len(rows.shape):
+            message = (
+                f"columns: expected labels like those of rows, (N,) and (K,) or (N, C) and (K, C), got shapes "
+                f"{tuple(rows.shape)} and {tuple(x.shape)}"
+            )
+            raise ValueError(message)
+        check_shape("columns", x, (shape_of("columns", x, "(K, C)" if features else "(K)")[0], *features))
+    # A factor 1 / h of the labels: squares of their differences are to overflow no sooner than those of distances.
+    of_rows, *of_columns = (upcast(xp, stop_gradient(x)) / bandwidth for x in (rows, *others))
+    made = Pairing(_KernelRule(not others), rows=(of_rows,), columns=(of_columns[0] if others else of_rows,))
+    return made._replace(exchangeable=True)
+
+
 def teacher(rows: AnyArray, /, columns: AnyArray | None = None, *, temperature: float | None = 0.05) -> Pairing:
     r"""All columns are positives, weighted by a teacher's cosine similarities c of its own embeddings.
 
@@ -1107,6 +1172,34 @@ class _TeacherRule(Record):
             largest = xp.max(scores, axis=1, keepdims=True)
             largest = xp.where(largest == -math.inf, xp.zeros_like(largest), largest)
             weights = xp.exp((scores - largest) / self.temperature)
+        return (tile.i >= 0 if among is None else among), tile.i < 0, weights
+
+
+_FARTHEST = 1e17
+"""Labels so many bandwidths apart are equally far."""
+
+
+class _KernelRule(Record):
+    """The rule of `kernel`, of labels in units of the bandwidth."""
+
+    __slots__ = ("own",)
+    __name__ = "kernel"
+    own: bool  # rows and columns are the same samples, whose pairs with themselves are left out
+
+    def __call__(self, tile: Tile) -> tuple[Array, ...]:
+        apart = tile.rows[0] - tile.columns[0]
+        xp = namespace_of(apart)
+        apart = xp.where(xp.abs(apart) > _FARTHEST, _FARTHEST, apart)  # whose square is in range
+        exponents = -0.5 * apart * apart
+        exponents = exponents if len(exponents.shape) == 2 else xp.sum(exponents, axis=-1)  # noqa: PLR2004  (numbers)
+        among = tile.mask
+        if self.own:
+            among = tile.i != tile.j if among is None else xp.logical_and(among, tile.i != tile.j)
+        # The nearest of those that take part has weight 1: the others' are relative to it, and cannot all underflow.
+        exponents = exponents if among is None else xp.where(among, exponents, -math.inf)
+        largest = xp.max(exponents, axis=1, keepdims=True)
+        largest = xp.where(largest == -math.inf, xp.zeros_like(largest), largest)
+        weights = xp.astype(xp.exp(exponents - largest), tile.dtype)
         return (tile.i >= 0 if among is None else among), tile.i < 0, weights
 
 

@@ -11,7 +11,11 @@ name               score of rows x, y at temperature τ
 "cosine"           :math:`x^\top y / (\lVert x \rVert \lVert y \rVert \tau)`; 0 if either is zero
 "neg_sq_euclidean" :math:`-\lVert x - y \rVert^2 / \tau`
 "neg_euclidean"    :math:`-\lVert x - y \rVert / \tau`, with gradient 0 at distance 0
+"cauchy"           :math:`-\log(1 + \lVert x - y \rVert^2) / \tau`
 ================== ===================================================
+
+With ``"cauchy"`` InfoNCE is t-SimCNE's loss (Böhm, Berens and Kobak 2023, "Unsupervised visualization of image datasets
+using contrastive learning", arXiv:2210.09879), whose embeddings in two dimensions can be plotted.
 """
 
 from __future__ import annotations
@@ -35,7 +39,7 @@ from ._core.checks import (
 )
 from ._core.equality import EqualByContents, Record
 from ._core.namespace import device_of, enter, is_array, namespace_of
-from ._core.numerics import in_range, normalize, safe_sqrt, upcast
+from ._core.numerics import LARGEST_SQUARED, in_range, largest_entry, normalize, reciprocal, safe_sqrt, upcast
 from ._core.protocol import Array, Namespace
 from ._core.registry import adapter_of
 from ._core.types import AnyArray, Parameters, Result, SimilarityName
@@ -886,6 +890,41 @@ def _euclidean_pullback(rows: Operands, columns: Operands, cotangent: Array) -> 
     return _pulled(differences, -cotangent * rows[1] / divisors, -distances, cotangent)
 
 
+def _cauchy(rows: Operands, columns: Operands) -> tuple[Array, Array, Array]:
+    """``log(1 + |x - y|²)`` of every pair, and its derivative by x as ``2 w d`` of a number w and a vector d.
+
+    Where the square of a distance could overflow, and its logarithm not, differences are of embeddings times a small
+    power of 2, t: with d = t (x - y) the logarithm is log |d|² - 2 log t, and w = t / |d|².
+    """
+    xp = namespace_of(rows[0])
+    known = [largest_entry(x[0]) for x in (rows, columns)]
+    if all(x is not None and x < LARGEST_SQUARED for x in known):
+        differences = _differences(rows, columns)
+        squares = _squares(differences)
+        return xp.log1p(squares), reciprocal(1.0 + squares), differences
+    t, limit = (2.0**-70, 2.0**-80) if float(xp.finfo(rows[0].dtype).max) < 1e39 else (2.0**-520, 2.0**-560)  # noqa: PLR2004
+    small = _differences((rows[0] * t,), (columns[0] * t,))
+    small_squares = _squares(small)
+    far = small_squares > limit  # x - y is beyond 2^30, or 2^240
+    apart = xp.expand_dims(far, axis=-1)
+    differences = xp.where(apart, xp.zeros_like(small), _differences(rows, columns))
+    squares = _squares(differences)
+    small_squares = xp.where(far, small_squares, xp.ones_like(small_squares))
+    logs = xp.where(far, xp.log(small_squares) - 2.0 * math.log(t), xp.log1p(squares))
+    weights = xp.where(far, t * reciprocal(small_squares), reciprocal(1.0 + squares))
+    return logs, weights, xp.where(apart, small, differences)
+
+
+def _cauchy_scores(rows: Operands, columns: Operands) -> Array:
+    return -_cauchy(rows, columns)[0] * rows[1]
+
+
+def _cauchy_pullback(rows: Operands, columns: Operands, cotangent: Array) -> tuple[Operands, Operands]:
+    # By x of -c log(1 + |x - y|²): -2 c (x - y) / (1 + |x - y|²).
+    logs, weights, differences = _cauchy(rows, columns)
+    return _pulled(differences, cotangent * rows[1] * weights * -2.0, -logs, cotangent)
+
+
 def _pulled(differences: Array, factor: Array, scores: Array, cotangent: Array) -> tuple[Operands, Operands]:
     """The cotangents of x, of the scale and of y; `scores` are without the scale.
 
@@ -912,6 +951,7 @@ _NAMED: dict[str, Similarity] = {
     "cosine": _DOT._replace(prepare=_cosine, unit=True),
     "neg_sq_euclidean": Similarity(_scale_apart, _sq_euclidean_scores, _sq_euclidean_pullback, wide=True),
     "neg_euclidean": Similarity(_scale_apart, _euclidean_scores, _euclidean_pullback, wide=True),
+    "cauchy": Similarity(_scale_apart, _cauchy_scores, _cauchy_pullback, wide=True),
 }
 NAMES: tuple[SimilarityName, ...] = get_args(SimilarityName)
 UNIT = _DOT._replace(unit=True, embedded=(False, False))

@@ -87,6 +87,7 @@ def source_of(name: str) -> str:
 WITHOUT_A_MATRIX: Mapping[str, tuple[str, str]] = {
     "triplet": ("triples", "margin"),
     **dict.fromkeys(("angle", "cosent", "from_scores.cosent"), ("graded pairs", "cosent")),
+    "from_scores.margin_mse": ("diagonal", "margin_mse"),
 }
 """The pairing and objective of losses that no sweep computes."""
 

@@ -85,6 +85,8 @@ OF_WEIGHTS: dict[str, Pairing] = {
     "teacher": pairings.teacher(JUDGED_ROWS, JUDGED_COLUMNS, temperature=0.5),
     "own teacher": pairings.teacher(JUDGED_ROWS, temperature=0.5),
     "teacher of cwcl": pairings.teacher(JUDGED_ROWS, JUDGED_COLUMNS, temperature=None),
+    "kernel": pairings.kernel(JUDGED_ROWS, JUDGED_COLUMNS, bandwidth=1.5),
+    "own kernel": pairings.kernel(JUDGED_ROWS[:, 0], bandwidth=0.5),
     "smoothed": pairings.smoothed(0.3),
 }
 PAIRINGS = {**OF_SETS, **OF_WEIGHTS}
@@ -177,6 +179,11 @@ def test_ones_change_nothing(name: str, pairing: str, block_size: int | None, *,
 
 def by_matrices(pairing: str, cosines: np.ndarray, rows: np.ndarray, columns: np.ndarray) -> tuple[Pairing, Any]:
     """Give one of the pairings and its mask by matrices: of the cosines, and of the tags of rows and columns."""
+    if pairing == "kernel":
+        y = (JUDGED_ROWS, JUDGED_COLUMNS) if rows is TAGGED_ROWS else (JUDGED_COLUMNS, JUDGED_ROWS)
+        squares = ((y[0][:, None, :].astype(float) - y[1][None, :, :].astype(float)) ** 2).sum(axis=-1)
+        nearest = squares.min(axis=1, keepdims=True)
+        return pairings.soft(np.exp((nearest - squares) / (2.0 * 1.5**2))), None
     if pairing == "guided":
         return pairings.diagonal(), (cosines <= np.diag(cosines)[:, None]) | np.eye(SIZE, dtype=bool)
     both, either = ((f(rows[:, None, :], columns[None, :, :])).sum(-1) for f in (np.logical_and, np.logical_or))
@@ -190,7 +197,7 @@ def by_matrices(pairing: str, cosines: np.ndarray, rows: np.ndarray, columns: np
 
 
 @blocks
-@pytest.mark.parametrize("pairing", ["overlap", "teacher", "teacher of cwcl", "guided", "smoothed"])
+@pytest.mark.parametrize("pairing", ["overlap", "kernel", "teacher", "teacher of cwcl", "guided", "smoothed"])
 @pytest.mark.parametrize("name", ["info_nce", "separate", "flat_nce", "logistic"])
 def test_both_directions_are_those_of_matrices(name: str, pairing: str, block_size: int | None) -> None:
     weighted, cosines = pairings.weighted(PAIRINGS[pairing], WEIGHTS), cosines_of(JUDGED_ROWS, JUDGED_COLUMNS)
@@ -603,3 +610,43 @@ REFUSED: list[tuple[type[Exception], str, Callable[[], Any]]] = [
 def test_what_is_refused(error: type[Exception], message: str, call: Callable[[], Any]) -> None:
     with pytest.raises(error, match=rf"\A{message}"):
         call()
+
+
+def y_aware(x: np.ndarray, y: np.ndarray, bandwidth: float, temperature: float) -> float:
+    """Compute the paper's loss of rows against all others, term by term."""
+    losses = []
+    for i in range(len(x)):
+        others = [j for j in range(len(x)) if j != i]
+        weights = {j: math.exp(-((y[i] - y[j]) ** 2) / (2.0 * bandwidth**2)) for j in others}
+        total = sum(math.exp(float(x[i] @ x[j]) / temperature) for j in others)
+        terms = (w * math.log(math.exp(float(x[i] @ x[j]) / temperature) / total) for j, w in weights.items())
+        losses.append(-sum(terms) / sum(weights.values()))
+    return sum(losses) / len(losses)
+
+
+@blocks
+def test_the_kernel_is_that_of_y_aware_info_nce(block_size: int | None) -> None:
+    x, ages = U / np.linalg.norm(U, axis=1, keepdims=True), np.linspace(20.0, 80.0, SIZE) ** 1.1
+    pairing = pairings.kernel(ages, bandwidth=9.0)
+    found = pnce.contrast(x, objective="info_nce", pairing=pairing, temperature=0.3, block_size=block_size)
+    assert found == pytest.approx(y_aware(x, ages, 9.0, 0.3), rel=1e-12)
+
+
+def test_a_narrow_kernel_leaves_the_nearest_label() -> None:
+    """Also where the weights of all would underflow; and labels of their own dtype stay as precise as they are."""
+    seconds = 1.7e9 + np.asarray([0.0, 1.0, 3.0, 7.0, 20.0, 50.0])[:SIZE]
+    found = rows_of(pairings.kernel(seconds, bandwidth=1e-3), U.astype("float32"), U.astype("float32"))
+    nearest = [int(np.argmin(np.where(np.arange(SIZE) == i, np.inf, abs(seconds - seconds[i])))) for i in range(SIZE)]
+    others = ~np.eye(SIZE, dtype=bool)
+    wanted = rows_of(pairings.index(np.asarray(nearest)), U, U, mask=others)
+    np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    far = rows_of(pairings.kernel(np.asarray([0.0, 1e300] * 3)[:SIZE], bandwidth=1.0))
+    assert np.all(np.isfinite(far))
+
+
+def test_a_label_of_nan_makes_its_pairs_nan_unless_they_are_masked() -> None:
+    ages = with_nan(np.linspace(0.0, 5.0, SIZE), 2)
+    mask = np.ones((SIZE, SIZE), dtype=bool)
+    mask[2, :] = mask[:, 2] = False
+    assert np.all(np.isnan(rows_of(pairings.kernel(ages, bandwidth=1.0))))
+    assert np.all(np.isfinite(rows_of(pairings.kernel(ages, bandwidth=1.0), mask=mask)))

@@ -9,6 +9,7 @@ from typing import Any
 import array_api_strict
 import jax
 import jax.numpy as jnp
+import mpmath as mp
 import numpy as np
 import pytest
 import torch
@@ -321,3 +322,44 @@ def test_similarities_that_differ_in_one_field_are_not_equal() -> None:
     assert dot != similarities.UNIT
     with pytest.raises(AttributeError, match="widths"):
         dot._replace(widths=1)
+
+
+def far_apart(dtype: Any, length: float) -> tuple[Any, Any]:
+    """Rows some of which are far apart, near, or equal."""
+    x = np.asarray([[length, 0.0], [0.0, 1.0], [2.0, 3.0]], dtype=dtype)
+    y = np.asarray([[-length, length], [0.5, 1.0], [2.0, 3.0]], dtype=dtype)
+    return x, y
+
+
+@pytest.mark.parametrize(("dtype", "length"), [("float32", 1e30), ("float64", 1e250)])
+def test_cauchy_of_distances_whose_squares_overflow(dtype: str, length: float) -> None:
+    x, y = far_apart(dtype, length)
+    scores: Any = pnce.similarities.resolve("cauchy")
+    rows, columns = scores.prepare(x, y, 1.0)
+    found = scores.scores(rows, columns)
+    wide = [[[mp.mpf(float(a)) for a in row] for row in array] for array in (x, y)]
+    squares = [[mp.fsum((a - b) ** 2 for a, b in zip(p, q, strict=True)) for q in wide[1]] for p in wide[0]]
+    wanted = np.asarray([[float(-mp.log(1 + square)) for square in row] for row in squares])
+    eps = float(np.finfo(dtype).eps)
+    np.testing.assert_allclose(found, wanted, rtol=8 * eps, atol=8 * eps)
+    (to_x, to_scale), (to_y,) = scores.pullback(rows, columns, np.ones((3, 3), dtype=dtype))
+    assert all(np.all(np.isfinite(pull)) for pull in (to_x, to_scale, to_y))
+    slopes = np.asarray(
+        [
+            [float(mp.fsum(-2 * (p[d] - q[d]) / (1 + s) for q, s in zip(wide[1], row, strict=True))) for d in range(2)]
+            for p, row in zip(wide[0], squares, strict=True)
+        ]
+    )
+    np.testing.assert_allclose(to_x, slopes, rtol=16 * eps, atol=1e-37)
+    np.testing.assert_allclose(to_scale[:, 0], wanted.sum(axis=1), rtol=16 * eps)
+
+
+def test_cauchy_under_tracing_is_cauchy() -> None:
+    x, y = far_apart("float32", 1e30)
+    loss = partial(pnce.info_nce, similarity="cauchy", temperature=1.0)
+    wanted = pnce.value_and_grad(loss, argnums=(0, 1))(x, y)
+    compiled = jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))(jnp.asarray(x), jnp.asarray(y))
+    for found, expected in zip(jax.tree.leaves(compiled), [wanted[0], *wanted[1]], strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-30)
+    hessian = jax.hessian(lambda x: loss(x, jnp.asarray(y)))(jnp.asarray(x))
+    assert np.all(np.isfinite(hessian))

@@ -37,7 +37,7 @@ __all__ = [
     "provide_namespace",
 ]
 
-_OPTIONAL = frozenset({"columns", "mask", "positives", "weights"})
+_OPTIONAL = frozenset({"columns", "exclude", "mask", "positives", "weights"})
 
 _OF_OTHER_MEANING = {
     "MaskedArray": "whose mask most functions would ignore: losses take one by mask=",

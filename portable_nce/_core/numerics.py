@@ -11,6 +11,7 @@ from .protocol import Array, Namespace
 from .registry import adapter_of
 
 __all__ = [
+    "LARGEST_SQUARED",
     "in_range",
     "itemsize",
     "largest_entry",
@@ -119,7 +120,7 @@ def _largest_magnitude(xp: Namespace, x: Array) -> Array:
     return xp.max(xp.abs(x))
 
 
-_LARGEST_SQUARED = 1e9
+LARGEST_SQUARED = 1e9
 """Numbers up to here can be squared, and some squares added up, in any dtype that is computed in."""
 
 
@@ -133,7 +134,7 @@ def in_range(xp: Namespace, rows: Array, columns: Array) -> tuple[Array, Array, 
     where ``f = sqrt(limit / (X Y)) < 1``; all others, and so almost always all, stay as they are.
     """
     known = (largest_entry(rows), largest_entry(columns))
-    if all(x is not None and x <= _LARGEST_SQUARED for x in known):
+    if all(x is not None and x <= LARGEST_SQUARED for x in known):
         return rows, columns, True
     limit = float(xp.finfo(rows.dtype).max) / (16.0 * rows.shape[-1] * (rows.shape[-2] + columns.shape[-2]))
     if known[0] is not None and known[1] is not None and known[0] * known[1] <= limit:
@@ -175,7 +176,7 @@ def unit_rows(x: Array) -> tuple[Array, Array]:
     """
     xp = namespace_of(x)
     low, high = entries_at_hand(x, least, largest)
-    if low is not None and high is not None and low > -_LARGEST_SQUARED and high < _LARGEST_SQUARED:
+    if low is not None and high is not None and low > -LARGEST_SQUARED and high < LARGEST_SQUARED:
         squares = x * x
         if len(x.shape) == 2:  # noqa: PLR2004  (a matrix, for which there are kernels)
             squares = adapter_of(x).sum_along(squares, 1)[:, None]

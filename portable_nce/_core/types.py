@@ -76,7 +76,7 @@ ReductionName: TypeAlias = Literal["mean", "sum", "none"]
 
 ObjectiveName: TypeAlias = Literal["info_nce", "flat_nce", "logistic"]
 PairingName: TypeAlias = Literal["diagonal", "two_views"]
-SimilarityName: TypeAlias = Literal["dot", "cosine", "neg_sq_euclidean", "neg_euclidean"]
+SimilarityName: TypeAlias = Literal["dot", "cosine", "neg_sq_euclidean", "neg_euclidean", "cauchy"]
 
 Averaging: TypeAlias = Literal["all", "nonzero"]
 DivideBy: TypeAlias = Literal["rows", "pairs", "active"]

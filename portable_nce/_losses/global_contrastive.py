@@ -67,7 +67,7 @@ def sogclr(
         Temperature τ > 0, or that of each row; differentiable as an array.
     rho : float, optional
         The loss is multiplied by the temperature, and ρ added to its logarithm.
-    similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
+    similarity : {"cosine", "dot", "neg_sq_euclidean", ...}, Similarity or callable, default: "cosine"
         How embeddings are compared; see `portable_nce.similarities`.
     mask : array of bool, shape (N, N), optional
         Pairs that take part; all by default.

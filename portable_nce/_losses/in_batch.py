@@ -107,7 +107,7 @@ def info_nce(
         Temperature τ > 0, or that of each row; differentiable as an array.
     symmetric : bool, default: False
         Whether to average the losses of queries against keys and of keys against queries.
-    similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
+    similarity : {"cosine", "dot", "neg_sq_euclidean", ...}, Similarity or callable, default: "cosine"
         How embeddings are compared; see `portable_nce.similarities`. With negatives of each query, a callable gets
         arrays (N, 1, D) and (N, M, D) and returns (N, 1, M).
     positives : array of int (N,), of bool (N, K) or of float (N, K), optional
@@ -229,7 +229,7 @@ def n_tuple(
         Factor β of the squared lengths. TensorFlow's ``npairs_loss(reg_lambda=λ)`` has β = λ / 4.
     temperature : float, or array of one entry or of shape (N,), default: 1.0
         Temperature τ > 0, or that of each row; differentiable as an array.
-    similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "dot"
+    similarity : {"cosine", "dot", "neg_sq_euclidean", ...}, Similarity or callable, default: "dot"
         How embeddings are compared; see `portable_nce.similarities`.
     mask : array of bool, shape (N, N), optional
         Pairs that take part; all by default.
@@ -320,7 +320,7 @@ def cpc(
         Matrix W of each step.
     temperature : float, or array of one entry or of shape (N,), default: 1.0
         Temperature τ > 0, or that of each row; differentiable as an array.
-    similarity : {"dot", "cosine", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "dot"
+    similarity : {"dot", "cosine", "neg_sq_euclidean", ...}, Similarity or callable, default: "dot"
         How a target is compared with its prediction :math:`W_s\, c_i`; see `portable_nce.similarities`.
     mask : array of bool, shape (N, N), optional
         Pairs of context and target that take part, at every step; all by default.
@@ -435,7 +435,7 @@ def clip(
         where a step of descent along it leads back, and 0 where it leads away; so a scale that has grown too large
         returns. (open_clip sets the parameter itself to at most 100 after each step, which the caller of this
         function may do too.) JAX differentiates such a scale in reverse mode only.
-    similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
+    similarity : {"cosine", "dot", "neg_sq_euclidean", ...}, Similarity or callable, default: "cosine"
         How embeddings are compared; see `portable_nce.similarities`.
     mask : array of bool, shape (N, N), optional
         Pairs that take part; all by default.
@@ -531,7 +531,7 @@ def siglip(
     negative_only : bool, default: False
         Whether no text belongs to an image, so that the sum over all pairs of :math:`\log(1 + e^{z_{ij}})` is left: for
         a block of other texts, such as those of another rank. The losses of the blocks of a batch add up.
-    similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
+    similarity : {"cosine", "dot", "neg_sq_euclidean", ...}, Similarity or callable, default: "cosine"
         How embeddings are compared; see `portable_nce.similarities`.
     mask : array of bool, shape (N, N), or (N, K) with `negative_only`, optional
         Pairs that take part; all by default.
@@ -651,7 +651,7 @@ def relic(
         Whether to average this loss with that of the views exchanged.
     include_positive : bool, default: True
         Whether the divergence is that of distributions over all columns, or over the negatives alone (CO2).
-    similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
+    similarity : {"cosine", "dot", "neg_sq_euclidean", ...}, Similarity or callable, default: "cosine"
         How embeddings are compared; see `portable_nce.similarities`.
     mask : array of bool, shape (N, N), or (N, N + K) with `keys`, optional
         Pairs that take part; all by default. Entry (i, j) says whether row i sees sample j, or key j - N, in both

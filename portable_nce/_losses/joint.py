@@ -58,7 +58,7 @@ def joint_info_nce(
         other keys.
     temperature : float, or array of one entry or of shape (N,), default: 0.01
         Temperature τ > 0, or that of each query and its key; differentiable as an array.
-    similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
+    similarity : {"cosine", "dot", "neg_sq_euclidean", ...}, Similarity or callable, default: "cosine"
         How embeddings are compared; see `portable_nce.similarities`. It has to be symmetric.
     mask : array of bool, shape (N, N), optional
         Pairs of samples that take part, in each direction; all by default.

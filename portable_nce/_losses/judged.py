@@ -64,7 +64,7 @@ def distillation(
         Temperature τ' > 0 of the teacher, or None.
     symmetric : bool, default: False
         Whether to average the losses of queries against keys and of keys against queries.
-    similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
+    similarity : {"cosine", "dot", "neg_sq_euclidean", ...}, Similarity or callable, default: "cosine"
         How embeddings are compared; see `portable_nce.similarities`.
     mask : array of bool, shape (N, K), optional
         Pairs that take part; all by default.
@@ -178,7 +178,7 @@ def gist_embed(
         Temperature τ > 0, or that of each row; differentiable as an array.
     symmetric : bool, default: False
         Whether to average the losses of queries against keys and of keys against queries.
-    similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
+    similarity : {"cosine", "dot", "neg_sq_euclidean", ...}, Similarity or callable, default: "cosine"
         How embeddings are compared; see `portable_nce.similarities`.
     mask : array of bool, shape (N, K), optional
         Pairs that take part; all by default.

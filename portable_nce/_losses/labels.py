@@ -91,7 +91,7 @@ def supcon(
         Temperature τ > 0, or that of each row; differentiable as an array.
     base_temperature : float, optional
         If given, the loss is multiplied by ``temperature / base_temperature``, as in the authors' code (0.07 there).
-    similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
+    similarity : {"cosine", "dot", "neg_sq_euclidean", ...}, Similarity or callable, default: "cosine"
         How embeddings are compared; see `portable_nce.similarities`.
     mask : array of bool, shape (N, N), or (N, K) with `keys`, optional
         Pairs that take part; all by default.

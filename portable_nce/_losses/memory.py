@@ -59,7 +59,7 @@ def moco(
         Earlier keys c, without gradient. Slots of a `Queue` that were never written take no part.
     temperature : float, or array of one entry or of shape (N,), default: 0.07
         Temperature τ > 0, or that of each row; differentiable as an array.
-    similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
+    similarity : {"cosine", "dot", "neg_sq_euclidean", ...}, Similarity or callable, default: "cosine"
         How embeddings are compared; see `portable_nce.similarities`.
     mask : array of bool, shape (N, M), optional
         Pairs of query and queue that take part; all by default.
@@ -182,7 +182,7 @@ def moco_v3(
         Keys of the same views, without gradient.
     temperature : float, or array of one entry or of shape (N,), default: 0.2
         Temperature τ > 0, or that of each row; differentiable as an array.
-    similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
+    similarity : {"cosine", "dot", "neg_sq_euclidean", ...}, Similarity or callable, default: "cosine"
         How embeddings are compared; see `portable_nce.similarities`.
     mask : array of bool, shape (N, N), optional
         Pairs of query and key that take part, in both terms; all by default.
@@ -283,7 +283,7 @@ def nnclr(
     symmetric : bool, default: False
         Whether to average the losses of neighbours against `view_b` and of `view_b` against neighbours, as in the
         paper's appendix; with negatives "views" both are there already.
-    similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
+    similarity : {"cosine", "dot", "neg_sq_euclidean", ...}, Similarity or callable, default: "cosine"
         How embeddings are compared; see `portable_nce.similarities`.
     mask : array of bool, shape (N, N), or (2N, 2N) with negatives "views", optional
         Pairs of neighbour and row of `view_b` (or of views) that take part; all by default.

@@ -87,7 +87,7 @@ def proto_nce(
         Negatives of the InfoNCE term, as in `moco`; the other keys by default.
     temperature : float, or array of one entry or of shape (N,), default: 0.1
         Temperature τ > 0 of the InfoNCE term, or that of each row; differentiable as an array.
-    similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
+    similarity : {"cosine", "dot", "neg_sq_euclidean", ...}, Similarity or callable, default: "cosine"
         How embeddings are compared; see `portable_nce.similarities`.
     mask : array of bool, shape (N, R), or sequence of such, optional
         Pairs of embedding and prototype that take part; all by default.

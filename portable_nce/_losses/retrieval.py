@@ -66,7 +66,7 @@ def two_tower(
         That of the further candidates; needed with `log_q` and `negative_candidates`.
     temperature : float, or array of one entry or of shape (N,), default: 1.0
         Temperature τ > 0, or that of each row; differentiable as an array.
-    similarity : {"dot", "cosine", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "dot"
+    similarity : {"dot", "cosine", "neg_sq_euclidean", ...}, Similarity or callable, default: "dot"
         How embeddings are compared; see `portable_nce.similarities`.
     mask : array of bool, shape (N, N), or (N, N + M) with `negative_candidates`, optional
         Pairs that take part; all by default.

@@ -59,7 +59,7 @@ def nt_xent(
         on all ranks.
     temperature : float, or array of one entry or of shape (N,), default: 0.1
         Temperature τ > 0, or that of each row; differentiable as an array.
-    similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
+    similarity : {"cosine", "dot", "neg_sq_euclidean", ...}, Similarity or callable, default: "cosine"
         How embeddings are compared; see `portable_nce.similarities`.
     mask : array of bool, shape (V N, V N), or (V N, V N + K) with `keys`, optional
         Pairs that take part; all by default.
@@ -167,7 +167,7 @@ def flat_nce(
         ``"log"`` is :math:`u_i`, with `include_positive` :math:`\log(1 + e^{u_i})`. ``"detach"`` is
         :math:`e^{u_i - \mathrm{sg}\,u_i}`, with `include_positive`
         :math:`(1 + e^{u_i}) / (1 + \mathrm{sg}\,e^{u_i})`: always 1, with the same gradient.
-    similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
+    similarity : {"cosine", "dot", "neg_sq_euclidean", ...}, Similarity or callable, default: "cosine"
         How embeddings are compared; see `portable_nce.similarities`.
     mask : array of bool, shape (2N, 2N), or (2N, 2N + K) with `keys`, optional
         Pairs that take part; all by default.
@@ -261,7 +261,7 @@ def dcl(
         on all ranks.
     temperature : float, or array of one entry or of shape (N,), default: 0.1
         Temperature τ > 0, or that of each row; differentiable as an array.
-    similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
+    similarity : {"cosine", "dot", "neg_sq_euclidean", ...}, Similarity or callable, default: "cosine"
         How embeddings are compared; see `portable_nce.similarities`.
     mask : array of bool, shape (2N, 2N), or (2N, 2N + K) with `keys`, optional
         Pairs that take part; all by default.
@@ -361,7 +361,7 @@ def dclw(
         Concentration σ > 0 of the weights.
     detach_weights : bool, default: False
         Whether the weights are constants, as in lightly; in the authors' code they are not.
-    similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
+    similarity : {"cosine", "dot", "neg_sq_euclidean", ...}, Similarity or callable, default: "cosine"
         How embeddings are compared; see `portable_nce.similarities`.
     mask : array of bool, shape (2N, 2N), or (2N, 2N + K) with `keys`, optional
         Pairs that take part; all by default.
@@ -446,7 +446,7 @@ def hcl(
         Concentration β ≥ 0 on hard negatives; 0 is the debiased contrastive loss.
     tau_plus : float, default: 0.1
         Prior τ⁺ that what is drawn as a negative is a positive, from 0 to less than 1.
-    similarity : {"cosine", "dot", "neg_sq_euclidean", "neg_euclidean"}, Similarity or callable, default: "cosine"
+    similarity : {"cosine", "dot", "neg_sq_euclidean", ...}, Similarity or callable, default: "cosine"
         How embeddings are compared; see `portable_nce.similarities`.
     mask : array of bool, shape (2N, 2N), optional
         Pairs that take part; all by default.

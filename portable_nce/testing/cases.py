@@ -14,6 +14,7 @@ It names no framework: whoever runs a case turns the lists into arrays of the fr
 from __future__ import annotations
 
 import inspect
+import math
 import random
 import struct
 from dataclasses import dataclass, field, replace
@@ -280,6 +281,7 @@ def make_cases(rows: int = 3, features: int = 3, seed: int = 20268) -> tuple[Cas
         *_keys(rows, features),
         *_negatives_only(rows, features),
         *_mined(rows, features),
+        *_margins(rows),
     )
     return (*cases, *(_with_temperatures(case) for case in cases if case.name in _BY_ROWS))
 
@@ -309,7 +311,7 @@ def _with_temperatures(case: Case) -> Case:
 
 
 SAID: Table = {
-    **{name: {"similarity": name} for name in ("dot", "cosine", "neg_sq_euclidean", "neg_euclidean")},
+    **{name: {"similarity": name} for name in ("dot", "cosine", "neg_sq_euclidean", "neg_euclidean", "cauchy")},
     "distances": {"similarity": "neg_sq_euclidean"},
     "sum": {"reduction": "sum"},
     "symmetric": {"symmetric": True},
@@ -357,7 +359,7 @@ def _is_differentiable(key: str, value: Nested) -> bool:
 
 def _similarities(draw: _Draw, features: int, **usual: float) -> Table:
     """One row for every similarity."""
-    named: Table = dict.fromkeys(("dot", "cosine", "neg_sq_euclidean", "neg_euclidean"), usual)
+    named: Table = dict.fromkeys(("dot", "cosine", "neg_sq_euclidean", "neg_euclidean", "cauchy"), usual)
     return {**named, "bilinear": {"bilinear": draw.vectors(features, features), **usual}}
 
 
@@ -784,6 +786,18 @@ def _mined(rows: int, features: int) -> Iterator[Case]:
     yield from _variations("from_scores.triplet", {"scores": draw.vectors(rows, more)}, table)
 
 
+def _margins(rows: int) -> Iterator[Case]:
+    draw, more = _Draw(20310), rows + 2  # of its own, as above
+    scores, teacher = draw.vectors(rows, more), {"teacher_scores": draw.vectors(rows, more)}
+    positives = draw.index(rows, more)
+    table: Table = {
+        "": {},
+        "index, weights, mask": {"positives": positives, **draw.weighted(rows, more)},
+        "sum": {"positives": positives},
+    }
+    yield from _variations("from_scores.margin_mse", {"scores": scores}, table, **teacher)
+
+
 def _graded(rows: int, features: int) -> Iterator[Case]:
     draw = _Draw(20307)  # at which no gradient by the scale is the small difference of large terms
     count = 2 * rows
@@ -1190,6 +1204,23 @@ def _densities(draw: _Draw, rows: int) -> Iterator[Case]:
     yield from _variations("density.ranking_nce", corrected, usual)
     yield from _variations("density.info_nce_anchor", corrected, {**usual, "nu, a context without samples": alone})
     yield from _variations("density.sampled_softmax", corrected, {**usual, "without positive": without})
+    empty = {"mask": [[j > 0 and i > 0 for j in range(samples)] for i in range(rows)]}
+    ratios: Table = {
+        "": {},
+        "saturated": ahead,
+        "weights, mask": {**weights, **mask},
+        "a context without samples": empty,
+    }
+    anchors: Table = {
+        "gamma": {"gamma": 8.0},
+        "gamma inf": {"gamma": math.inf},
+        "saturated, gamma": {**ahead, "gamma": 0.5},
+    }
+    yield from _variations("density.nre_a", scores, ratios)
+    yield from _variations("density.nre_b", scores, ratios)
+    yield from _variations("density.nre_c", scores, {**ratios, **anchors})
+    penalized: Table = {key: row for key, row in ratios.items() if key != "saturated"}
+    yield from _variations("density.balance_penalty", scores, penalized)
     partition = {"noise_scores": scores["noise_scores"], "noise_log_q": noise}
     yield from _variations("density.log_partition", partition, {"": {}, "mask": {**alike, **mask}})
     values, targets = {"scores": draw.vectors(rows, samples)}, draw.index(rows, samples)
@@ -1283,7 +1314,7 @@ AXES: Mapping[str, str] = {
     **dict.fromkeys(("queue", "support", "negative_keys", "keys"), "MD"),
     "prototypes": "CD",
     "concentrations": "C",
-    "scores": "NN",
+    **dict.fromkeys(("scores", "teacher_scores"), "NN"),
     **dict.fromkeys(("labels", "assignments", "positives", "columns", "grades", "log_q", "log_u"), "N"),
     "key_labels": "M",
     "bilinear": "DD",
@@ -1433,6 +1464,9 @@ LOSSES: Mapping[str, Loss] = {
     "from_scores.triplet": _of_scores(divide_by="triples", options=_MARGINS),
     "from_scores.triplet batch_hard": _of_scores(options={**_MARGINS, "mining": "batch_hard"}),
     "from_scores.cosent": _way(_of_scores(), arguments=("scores", "grades"), shapes={"scores": "N"}),
+    "from_scores.margin_mse": _way(
+        _of_scores(), arguments=("scores", "teacher_scores"), constant=frozenset({"teacher_scores"})
+    ),
     "angle": replace(_GRADED, similarity="angle"),
     "cosent": replace(_GRADED, similarity="cosine"),
     "matryoshka": _way(_CLIP, alone=False),

@@ -88,6 +88,11 @@ def neg_euclidean(x: Row, y: Row) -> Number:
     return -mp.sqrt(-neg_sq_euclidean(x, y))
 
 
+def cauchy(x: Row, y: Row) -> Number:
+    """Log of the density of Cauchy's distribution at the distance, without its constant."""
+    return mp.log(1 / (1 - neg_sq_euclidean(x, y)))
+
+
 def unit(x: Row) -> Row:
     """Scale a vector to length 1; a vector of length 0 stays."""
     length = mp.sqrt(dot(x, x))
@@ -128,6 +133,7 @@ _NAMED: Mapping[str, Compare] = {
     "cosine": cosine,
     "neg_sq_euclidean": neg_sq_euclidean,
     "neg_euclidean": neg_euclidean,
+    "cauchy": cauchy,
 }
 
 SIMILARITIES: Mapping[str, Compare] = {
@@ -1267,6 +1273,46 @@ def density_info_nce_anchor(data_scores: Row, noise_scores: Matrix, *, nu: Numbe
     return _of_contexts(loss, data_scores, noise_scores, needs_noise=True, **options)
 
 
+def density_nre_a(data_scores: Row, noise_scores: Matrix, **options: Any) -> Nested:
+    """The mean of two cross-entropies: of the data's class, and of the samples'."""
+
+    def loss(s: Number, _: Number, samples: Samples) -> Number:
+        noise = mean([-mp.log(1 / (1 + mp.exp(t))) for t, _ in samples])
+        return (noise - mp.log(mp.exp(s) / (1 + mp.exp(s)))) / 2
+
+    return _of_contexts(loss, data_scores, noise_scores, needs_noise=True, **options)
+
+
+def density_nre_b(data_scores: Row, noise_scores: Matrix, **options: Any) -> Nested:
+    """Minus log of the data's share of all exponentials."""
+    return density_ranking_nce(data_scores, noise_scores, **options)
+
+
+def density_nre_c(data_scores: Row, noise_scores: Matrix, *, gamma: float = 1.0, **options: Any) -> Nested:
+    """Minus logs of the posteriors of K + 1 classes, with the data in each of K places; no anchor if gamma is inf."""
+
+    def loss(s: Number, _: Number, samples: Samples) -> Number:
+        noise, k = _ratios(samples), len(samples)
+        if mp.isinf(gamma):
+            return mean([-mp.log(mp.exp(s) / (mp.exp(s) + mp.fsum(_others(noise, m)))) for m in range(k)])
+        odds = mpf(gamma)
+        places = [[mp.exp(s), *_others(noise, m)] for m in range(k)]
+        joint = mean([-mp.log(odds * mp.exp(s) / (k + odds * mp.fsum(place))) for place in places])
+        marginal = -mp.log(k / (k + odds * mp.fsum(noise)))
+        return odds / (1 + odds) * joint + marginal / (1 + odds)
+
+    return _of_contexts(loss, data_scores, noise_scores, needs_noise=True, **options)
+
+
+def density_balance_penalty(data_scores: Row, noise_scores: Matrix, **options: Any) -> Nested:
+    """The square of the mean of what both probabilities add up to, minus 1."""
+
+    def loss(s: Number, _: Number, samples: Samples) -> Number:
+        return mp.exp(s) / (1 + mp.exp(s)) + mean([mp.exp(t) / (1 + mp.exp(t)) for t, _ in samples]) - 1
+
+    return _of_contexts(loss, data_scores, noise_scores, needs_noise=True, **options) ** 2
+
+
 def density_log_partition(noise_scores: Matrix, noise_log_q: Nested, *, mask: Nested = None) -> Row:
     """Log of the mean of the importance weights e^s / q."""
     return [mp.log(mean(_ratios(samples))) for samples in _samples(noise_scores, noise_log_q, mask)]
@@ -1532,6 +1578,18 @@ def gist_embed(
         return {"mask": [[a and b for a, b in zip(*rows, strict=True)] for rows in zip(allowed, live, strict=True)]}
 
     return _guided(chosen, query, key, guide_query, guide_key, temperature=temperature, **options)
+
+
+def from_scores_margin_mse(
+    scores: Matrix, teacher_scores: Matrix, *, positives: Nested = None, mask: Nested = None, **options: Any
+) -> Nested:
+    """The mean square of the difference between two margins."""
+    losses, counts = [], []
+    for s, t, (own, others) in zip(scores, teacher_scores, pairs_of(scores, positives, mask), strict=True):
+        counts.append(bool(own) and bool(others))
+        margins = [((s[p] - s[j]), (t[p] - t[j])) for p in own for j in others]
+        losses.append(mean([(a - b) ** 2 for a, b in margins]) if margins else mpf(0))
+    return reduce_losses(losses, counts, **options)
 
 
 def from_scores_cosent(

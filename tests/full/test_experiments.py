@@ -229,6 +229,16 @@ def test_the_usual_loss_lets_positives_go(monkeypatch: pytest.MonkeyPatch) -> No
         assert statistics.median(usual.row_error) > statistics.median(info.row_error)
 
 
+# Simulation-based inference
+
+
+def test_every_loss_of_ratio_estimation_has_finite_numbers() -> None:
+    ((_, table),) = printed("ratio_estimation")
+    assert len(table) == 5
+    assert all(math.isfinite(first_number(cell)) for row in table for cell in row[1:])
+    assert 0.0 < first_number(table[0][1]) < 3.0  # nats from the exact posterior
+
+
 # Code search trained with several libraries
 
 

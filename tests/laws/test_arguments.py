@@ -546,7 +546,7 @@ KINDS: Mapping[str, Kind] = {
     **dict.fromkeys(("keys", "negative_candidates"), Array("MD", optional=None)),
     "negative_keys": Array("MD", optional=None, also=(3,)),
     **dict.fromkeys(("queue", "support"), QUEUE),
-    **dict.fromkeys(("scores", "noise_scores"), Array("NK")),
+    **dict.fromkeys(("scores", "noise_scores", "teacher_scores"), Array("NK")),
     **dict.fromkeys(("u", "log_marginal", "data_scores"), Array("N")),
     **dict.fromkeys(("noise_log_q", "log_q"), Array("NK", number=True, also=(1,))),
     "data_log_q": Array("N", number=True),
@@ -588,7 +588,7 @@ KINDS: Mapping[str, Kind] = {
     **dict.fromkeys(("hardness", "beta"), Number(0.5, -5e-324)),
     "tau_plus": Number(0.25, -5e-324, 0.9999999),
     **dict.fromkeys(("gamma", "rate"), Number(0.25, 0.0, 1.0)),
-    **dict.fromkeys(("smoothing", "power", "t", "nu"), Number(0.75, 0.0)),
+    **dict.fromkeys(("smoothing", "power", "t", "nu", "bandwidth"), Number(0.75, 0.0)),
     "floor": Kind(good=-2.0, skips=lambda value: not isinstance(value, (str, list, tuple, dict))),
     "percentiles": Kind(
         good=(10.0, 90.0),
@@ -729,6 +729,14 @@ SITUATIONS: Mapping[str, Sequence[Situation]] = {
     **dict.fromkeys(("bounds.barber_agakov", "bounds.vub"), MATRIX_OR_PAIRS),
     "bounds.log_n_ceiling": ({"scores": Array("NK", skips=is_positive_integer)}, COUNTED),
     "density.ranking_nce": ({name: replace(KINDS[name], optional=None) for name in ("data_log_q", "noise_log_q")},),
+    "density.nre_c": ({"gamma": Number(8.0, 0.0, loose=True)},),
+    "diagnostics.top_k": (
+        {
+            "key": Array("KD"),
+            "k": replace(WHOLE, takes=lambda value: is_positive_integer(value) and value <= 6),
+            "exclude": Array("N", "i", optional=True, also=(2,)),
+        },
+    ),
     "density.sampled_softmax": ({"include_positive": replace(FLAG, good=True)}, SAMPLED),
     "density.full_softmax": ({"targets": Array("N", "i")},),
     "density.self_normalization": ({"log_q": replace(KINDS["log_q"], optional=True)},),
@@ -745,6 +753,10 @@ SITUATIONS: Mapping[str, Sequence[Situation]] = {
     "pairings.weighted": ({"pairing": fixed(pairings.diagonal()), "weights": Array("NK")},),
     "pairings.smoothed": ({"smoothing": Number(0.25, -5e-324, 0.9999999)},),
     "pairings.overlap": ({"rows": Array("NW", "b"), "columns": mask("KW")},),
+    "pairings.kernel": (
+        {"rows": Array("NW"), "columns": Array("KW", optional=True)},
+        {"rows": Array("N"), "columns": Array("K", optional=True)},
+    ),
     "pairings.teacher": (TEACHER,),
     "pairings.guided": ({"rows": Array("NW"), "columns": Array("KW"), "margin": Number(0.25)},),
     "objectives.resolve": ({"objective": OBJECTIVE_NAME},),
@@ -755,6 +767,7 @@ SITUATIONS: Mapping[str, Sequence[Situation]] = {
 
 RECORDS = {
     *("Adapter", "Communicator", "Queue", "Ranks", "density.SelfNormalization", "objectives.RowStatistics"),
+    "diagnostics.TopK",
     *("objectives.Term", "pairings.Tile"),
 }
 """Named tuples, protocols, what `across` makes: they hold what they are given, and who takes them looks into them."""
@@ -871,6 +884,7 @@ TYPES_OF_RESULTS: Mapping[str, type | tuple[type, ...]] = {
     "across": pnce.Ranks,
     "queue_init": pnce.Queue,
     "register_backend": type(None),
+    "diagnostics.top_k": pnce.diagnostics.TopK,
     "bounds.log_n_ceiling": (float, np.ndarray, torch.Tensor),
     "grad": (np.ndarray, torch.Tensor, tuple),
     "value_and_grad": tuple,

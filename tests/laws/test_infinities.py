@@ -127,7 +127,12 @@ def test_flo_is_the_information_only_with_both_of_its_critics_at_the_optimum() -
 
 @pytest.mark.parametrize("name", [name for name in pnce.from_scores.__all__ if name not in {"cosent", "relic"}])
 def test_a_score_of_minus_infinity_masks_its_pair_in_a_loss(name: str) -> None:
-    loss, scores = getattr(pnce.from_scores, name), without({(1, 1), (0, 2)})[:, :3]
+    function, scores = getattr(pnce.from_scores, name), without({(1, 1), (0, 2)})[:, :3]
+    teacher = (np.sin(SCORES[:, :3]),) if name == "margin_mse" else ()
+
+    def loss(scores: Any, **options: Any) -> Any:
+        return function(scores, *teacher, **options)
+
     mask = np.isfinite(scores)
     value, gradient = pnce.value_and_grad(loss)(scores)
     masked, slopes = pnce.value_and_grad(lambda scores: loss(scores, mask=mask))(np.where(mask, scores, 0.0))
@@ -169,6 +174,10 @@ def test_noise_and_data_of_minus_infinity() -> None:
         "negative_sampling": lambda data, noise: density.negative_sampling(data, noise, **each),
         "ranking_nce": lambda data, noise: density.ranking_nce(data, noise, -1.5, -1.5, **each),
         "sampled_softmax": lambda data, noise: density.sampled_softmax(data, noise, -1.5, -1.5, **each),
+        "nre_a": lambda data, noise: density.nre_a(data, noise, **each),
+        "nre_b": lambda data, noise: density.nre_b(data, noise, **each),
+        "nre_c": lambda data, noise: density.nre_c(data, noise, **each),
+        "nre_c, no anchor": lambda data, noise: density.nre_c(data, noise, gamma=INF, **each),
         "noise alone": lambda x, y: density.sampled_softmax(x, y, None, -1.5, include_positive=False, **each),
     }
     for name, loss in samples.items():
@@ -177,6 +186,12 @@ def test_noise_and_data_of_minus_infinity() -> None:
     assert np.all(samples["ranking_nce"](nothing, alone) == 0.0)
     np.testing.assert_allclose(samples["sampled_softmax"](nothing, alone), 1.5 - math.log(4.0))
     assert np.all(samples["noise alone"](data, alone) == 0.0)
+    assert np.all(samples["nre_b"](nothing, alone) == 0.0)
+    for name in ("nre_a", "nre_c", "nre_c, no anchor"):
+        np.testing.assert_allclose(
+            samples[name](data, alone), samples[name](data, np.full((2, 3), -800.0)), err_msg=name
+        )
+    np.testing.assert_allclose(density.balance_penalty(data, noise), density.balance_penalty(data, low))
     np.testing.assert_allclose(density.log_partition(noise, -1.5), density.log_partition(low, -1.5))
     assert np.all(density.log_partition(alone, -1.5) == -INF)
     assert np.all(density.recover_log_prob(alone, 0.0) == -INF)

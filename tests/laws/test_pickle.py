@@ -86,6 +86,7 @@ PARTS: dict[str, dict[str, Any]] = {
         "labels of both": pairings.labels(LABELS, LABELS[::-1]),
         "labels of equal contents": pairings.labels(LABELS + 0),
         "guided": pairings.guided(X, Y, margin=0.125, strategy="relative"),
+        "kernel": pairings.kernel(X, bandwidth=0.5),
         "overlap": pairings.overlap(MASK),
         "queue of valid": pairings.queue(LABELS > 0),
         "smoothed": pairings.smoothed(0.25),

@@ -58,7 +58,7 @@ DENSITIES = {case.name.removeprefix("density."): case for case in PLAIN if "nois
 DENSITIES["sampled_softmax, no positive"] = replace(DENSITIES["sampled_softmax"], options={"include_positive": False})
 for added in ("bounds.log_n_ceiling", "diagnostics.top_k_accuracy"):
     FIRST[added] = Case(name=added, loss=added, arguments={"scores": MATRIX})
-LOSSES = [name for name in DENSITIES if name != "log_partition"]
+LOSSES = [name for name in DENSITIES if name not in {"log_partition", "balance_penalty"}]
 
 
 def computed_in(variant: Variant, dtype: str) -> float:
@@ -594,6 +594,27 @@ def test_one_column_says_nothing(variant: Variant) -> None:
     assert variant.to_list(bounds.barber_agakov(scores, 1.5)) == 4.5
 
 
+@pytest.mark.parametrize("block_size", ["auto", None, 3])
+def test_top_k_is_a_stable_sort(variant: Variant, block_size: Any) -> None:
+    """Of equal scores the lower index comes first, whatever the block; what is excluded, or -inf, is not there."""
+    query, key = [[1.0, 0.0], [0.0, 1.0]], [[2.0, 1.0], [3.0, -1.0], [2.0, 1.0], [3.0, 4.0], [0.0, 4.0], [-1.0, 2.0]]
+    scores = [[sum(a * b for a, b in zip(q, d, strict=True)) for d in key] for q in query]
+    arrays = [variant.floats(query), variant.floats(key)]
+    order = [sorted(range(6), key=lambda j: (-row[j], j)) for row in scores]
+    options = {"similarity": "dot", "block_size": block_size}
+    found = diagnostics.top_k(*arrays, 4, **options)
+    assert variant.to_list(found.indices) == [row[:4] for row in order]
+    assert variant.to_list(found.scores) == [
+        [row[j] for j in best[:4]] for row, best in zip(scores, order, strict=True)
+    ]
+    without = diagnostics.top_k(*arrays, 3, exclude=variant.array([[3, 1, -1], [4, 3, 3]]), **options)
+    kept = [[j for j in row if j not in left] for row, left in zip(order, ({3, 1}, {4, 3}), strict=True)]
+    assert variant.to_list(without.indices) == [row[:3] for row in kept]
+    few = diagnostics.top_k(*arrays, 6, exclude=variant.array([3, 4]), **options)
+    assert [row[5] for row in variant.to_list(few.indices)] == [-1, -1]
+    assert [row[5] for row in variant.to_list(few.scores)] == [-INF, -INF]
+
+
 # --- bad input --------------------------------------------------------------------------------------------------------
 
 
@@ -636,6 +657,8 @@ WRONG_VALUES: list[tuple[Any, str, str]] = [
         "bounds.info_nce_anchor density.info_nce_anchor nu, mine rate, smile clip, alignment power",
     ),
     (-1.0, f"{ABOVE_0} -1.0", "smile clip, uniformity t"),
+    (-1.0, f"{ABOVE_0} -1.0", "nre_c gamma"),
+    (NAN, f"{ABOVE_0} nan", "nre_c gamma"),
     (INF, f"{ABOVE_0} inf", "bounds.info_nce_anchor nu"),
     (INF, "expected a finite number, got inf", "tuba log_baseline, local_nce noise_log_q"),
     (NAN, "expected a finite number, got nan", "interpolated alpha, local_nce data_log_q"),
@@ -669,7 +692,7 @@ WRONG_KINDS: list[tuple[Any, str, str]] = [
     (FOREIGN, "expected an array of the same library as scores, got", "flo u, tuba log_baseline"),
     (FOREIGN, "expected an array of the same library as data_scores, got", "local_nce noise_scores"),
     (methodcaller("floats", 0.5), "expected a number, got", "interpolated alpha"),
-    (VECTOR, "expected a number, got", "density.info_nce_anchor nu"),
+    (VECTOR, "expected a number, got", "density.info_nce_anchor nu, nre_c gamma"),
     (True, "expected a number, got bool", "interpolated alpha"),
     ("5", "expected a number, got str", "mine rate, smile clip, alignment power"),
     (MATRIX, "expected a boolean array (True takes part), got dtype", "local_nce mask"),

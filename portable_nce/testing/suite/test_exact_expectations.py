@@ -525,6 +525,10 @@ def test_what_a_loss_learns(variant: Variant, k: int) -> None:
         (density.sampled_softmax, logs(P, mpf(-2)), S),
         (of_scores_alone(density.ranking_nce), ratios(mpf(1)), logs(P)),
         (negative_sampling, ratios(-mp.log(k)), logs(P)),
+        (of_scores_alone(density.nre_a), ratios(mpf(0)), logs(P)),
+        (of_scores_alone(density.nre_b), ratios(mpf(1)), logs(P)),
+        (of_scores_alone(density.nre_c), ratios(mpf(0)), ratios(mpf(1))),
+        (of_scores_alone(partial(density.nre_c, gamma=8.0)), ratios(mpf(0)), ratios(mpf(1))),
     ):
         _, gradient = population(variant, loss, k, learned)
         assert_gradient(variant, gradient, [mpf(0)] * 3)
