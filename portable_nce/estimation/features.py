@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 from .._core.namespace import namespace_of
@@ -99,8 +98,8 @@ class Canonical(NamedTuple):
         return xp.clip((self.squares - noise) / (1.0 - noise), 0.0, 1.0 - SMALLEST)
 
 
-def canonical(x: Array, y: Array) -> Canonical:
-    """Canonical correlation analysis (Hotelling 1936)."""
+def canonical(x: Array, y: Array, ridge: float) -> Canonical:
+    """Canonical correlations (Hotelling 1936), with a multiple of the mean variance added to each (Vinod 1976)."""
     xp, count = namespace_of(x), x.shape[0]
     means = xp.mean(x, axis=0), xp.mean(y, axis=0)
     x, y = x - means[0], y - means[1]
@@ -108,8 +107,8 @@ def canonical(x: Array, y: Array) -> Canonical:
     for z in (x, y):
         variances, directions = xp.linalg.eigh(z.T @ z / count)
         floor = xp.maximum(SMALLEST * variances[-1:], xp.full_like(variances[-1:], 1e-30))
-        whitening.append(directions / xp.sqrt(xp.maximum(variances, floor)))
+        variances = xp.maximum(variances, floor) + ridge * xp.mean(variances)
+        whitening.append(directions / xp.sqrt(variances))
     left, correlations, right = xp.linalg.svd(whitening[0].T @ (x.T @ y / count) @ whitening[1], full_matrices=False)
     matrices = whitening[0] @ left, whitening[1] @ right.T
-    noise = (x.shape[1] + y.shape[1]) / count
-    return Canonical(means, matrices, xp.clip(correlations, 0.0, 1.0) ** 2, noise if math.isfinite(noise) else 1.0)
+    return Canonical(means, matrices, xp.clip(correlations, 0.0, 1.0) ** 2, (x.shape[1] + y.shape[1]) / count)

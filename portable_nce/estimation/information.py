@@ -8,13 +8,13 @@ from random import Random
 from typing import Any, Literal, NamedTuple
 
 from .._core.checks import as_integer, check_bool, check_choice, check_floating, check_rows, check_whole_number
-from .._core.namespace import enter, is_array, namespace_of
+from .._core.namespace import device_of, enter, is_array, namespace_of
 from .._core.numerics import upcast
 from .._core.protocol import Array
 from .._core.types import AnyArray
 from .critics import JOINT, SEPARABLE, Critic, Inputs, own
 from .display import drawn, progress_bar
-from .features import canonical, fitted
+from .features import fitted
 from .statistics import Fold, summary
 from .training import Pairs, Trainer, best_start, indices
 
@@ -30,6 +30,8 @@ NOTHING = 1e-3
 """Nats of a null that are no sign of dependent rows."""
 ROUNDINGS = 64.0
 """Errors of rounding by which a bound of a critic without scores, which is 0, may differ from 0."""
+LEAST = 16
+"""Independent pairs or groups of a fold, below which parts of N/4 pairs would be empty."""
 FEWEST = 30
 """Independent pairs or groups in the third part of a fold, below which errors are not known."""
 
@@ -180,13 +182,13 @@ def mutual_information(
     seeds, steps, batch = (
         check_whole_number(name, value) for name, value in (("seeds", seeds), ("steps", steps), ("batch", batch))
     )
+    family, random = _critic(critic), _random(rng)
     x, y = _entered(x, y)
-    random = _random(rng)
     clusters = _clusters(groups, int(x.shape[0]))
-    if len(clusters) < 2 * folds:
-        message = f"x: expected at least {2 * folds} independent rows for {folds} folds, got {len(clusters)}"
+    if len(clusters) < LEAST * folds:
+        message = f"x: expected at least {LEAST * folds} independent rows for {folds} folds, got {len(clusters)}"
         raise ValueError(message)
-    trainer = Trainer(_critic(critic), x, steps=steps, batch=min(batch, int(x.shape[0])))
+    trainer = Trainer(family, x, steps=steps, batch=min(batch, int(x.shape[0])))
     plan = _Plan(trainer, transform, folds, linear=isinstance(critic, str))
     with progress_bar(folds * (seeds + len(FRACTIONS)) if progress else 0) as bar:
         found, single, converged = plan.run(_Sample(x, y, clusters), random, bar, seeds=seeds)
@@ -213,8 +215,21 @@ def _entered(x: Any, y: Any) -> tuple[Array, Array]:
     check_rows("y", y, x)
     x, y = (upcast(xp, z) for z in (x, y))
     dtype = xp.result_type(x, y)
-    x, y = (xp.astype(xp.reshape(z, (z.shape[0], -1)), dtype) for z in (x, y))
+    x, y = (_in_range(xp.astype(xp.reshape(z, (z.shape[0], -1)), dtype)) for z in (x, y))
     return x, y
+
+
+def _in_range(z: Array) -> Array:
+    """The columns times powers of 2, where squares would overflow or vanish."""
+    xp = namespace_of(z)
+    exponents = [math.frexp(size)[1] for size in _listed(xp.max(xp.abs(z), axis=0))]
+    limit = math.frexp(float(xp.finfo(z.dtype).max))[1] // 4
+    if max(map(abs, exponents)) < limit:
+        return z
+    halves = [(-e // 2, -e - (-e // 2)) for e in exponents]  # one power might overflow itself
+    for factors in zip(*halves, strict=True):
+        z = z * xp.asarray([2.0**k for k in factors], dtype=z.dtype, device=device_of(z))
+    return z
 
 
 def _random(rng: Any) -> Random:
@@ -330,12 +345,9 @@ class _Plan(NamedTuple):
             widths = sample.x.shape[1], sample.y.shape[1]
             own = [[Inputs(a[:, :width], a) for a, _ in side] for side, width in zip(each, widths, strict=True)]
             return sample.x, list(map(Pairs, *own))
-        start = canonical(each[0][0][0], each[1][0][0])
-        given = []
-        for (a, of_x), (b, of_y) in zip(*each, strict=True):
-            coordinates = start.applied(a, b)
-            given.append(Pairs(Inputs(coordinates[0], of_x), Inputs(coordinates[1], of_y)))
-        return best_start(start, given[1]), given
+        sets_of_both = list(zip(*each, strict=True))
+        start = best_start(sets_of_both[0], sets_of_both[1])
+        return start.squares, [start.seen(*both) for both in sets_of_both]
 
 
 def _rows(z: Array, numbers: Sequence[int]) -> Array:

@@ -12,16 +12,21 @@ from .._core.namespace import device_of, namespace_of
 from .._core.protocol import Array
 from .._core.registry import adapter_of
 from .critics import Critic, Inputs, linear_loss
-from .features import Canonical
+from .features import Canonical, canonical
 
 __all__ = ["Pairs", "Trained", "Trainer", "best_start", "indices"]
+
+Scaled = tuple[Array, Array]
+"""Coordinates and features of some rows, as a `Scaler` returns them."""
 
 RATE, DECAY, WARM_UP = 5e-3, 0.01, 20
 EVERY = 25
 """Steps between two looks at the stopping pairs."""
 PATIENCE, DROP, DROPS = 3, 0.2, 2
 """After so many looks without a better bound, the rate is multiplied by `DROP`; the last time, the training ends."""
-SHRINKING = (0.0, 1.0, 2.0, math.inf)
+RIDGES = (0.0, 0.1, 0.3, 1.0)
+"""What may be added to variances, as multiples of their mean: more than pairs, columns need it."""
+SHRINKING = (0.0, 1.0)
 """What may be taken from squared canonical correlations, as multiples of what independent arrays show."""
 
 
@@ -55,9 +60,26 @@ def indices(numbers: Iterable[int], like: Array) -> Array:
     return xp.asarray(list(numbers), dtype=xp.int32, device=device_of(like))
 
 
-def best_start(start: Canonical, stop: Pairs) -> Array:
-    """The squared canonical correlations, shrunk as suits the stopping pairs best."""
-    return min(map(start.shrunk, SHRINKING), key=lambda squares: float(linear_loss(squares, *stop)))
+class Start(NamedTuple):
+    """Canonical coordinates, and the squared correlations that a critic begins with."""
+
+    analysis: Canonical
+    squares: Array
+
+    def seen(self, x: tuple[Array, Array], y: tuple[Array, Array]) -> Pairs:
+        """What critics see of coordinates and features."""
+        a, b = self.analysis.applied(x[0], y[0])
+        return Pairs(Inputs(a, x[1]), Inputs(b, y[1]))
+
+
+def best_start(train: tuple[Scaled, Scaled], stop: tuple[Scaled, Scaled]) -> Start:
+    """The linear start that suits the stopping pairs best; one without scores if none is better."""
+    starts = []
+    for ridge in RIDGES:
+        analysis = canonical(train[0][0], train[1][0], ridge)
+        starts += [Start(analysis, analysis.shrunk(multiple)) for multiple in SHRINKING]
+    starts.insert(0, starts[0]._replace(squares=0.0 * starts[0].squares))
+    return min(starts, key=lambda start: float(linear_loss(start.squares, *start.seen(*stop))))
 
 
 class Trainer:
