@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .._core.autodiff import stop_gradient
+from .._core.checks import entry_at_hand, least
 from .._core.logsumexp import ExpSum, exponentials, merge
 from .._core.namespace import namespace_of
 from .._core.protocol import Array, Namespace
@@ -214,7 +215,8 @@ class Softmax:
             sums = ExpSum(None, xp.sum(terms, axis=1))
         else:
             sums, terms = exponentials(xp, of_negatives, negatives)
-        return sums, terms, of_members(xp, scores[0], positives, single=single, weights=weights)
+        small = self.unshifted
+        return sums, terms, of_members(xp, scores[0], positives, single=single, weights=weights, unshifted=small)
 
     def line(self, scores: Array, present: Array | None, by_row: tuple[Array, ...]) -> Array | Positives:
         """The positives of rows that have one each, (n,), or some, (n, P)."""
@@ -237,6 +239,8 @@ class Softmax:
         xp, plan = self.xp, self.plan
         if not isinstance(positive, Positives):
             return self._finish_simple(total, positive, by_row[0] if plan.weighted else None, need_grad=need_grad)
+        if self._is_filled(total, positive):
+            return self._finish_filled(total, positive, by_row[0] if plan.weighted else None, need_grad=need_grad)
         sums = RowSums(total, positive)
         row = row_statistics(xp, sums)
         if plan.statistics:
@@ -280,6 +284,38 @@ class Softmax:
         slope = self._scaled(slope if factor is None else slope * factor)
         return Finished(values, number, slope / total.total, -slope, self._of_weights(to_weights))
 
+    def _is_filled(self, total: ExpSum, positive: Positives) -> bool:
+        """Whether it is seen that all rows have positives, of several candidates, and negatives, all bounded."""
+        objective = self.plan.objective
+        plain = objective.of_odds is not None and not objective.separate and not self.plan.statistics
+        if not plain or positive.number is None or total.top is not None or positive.sums.top is not None:
+            return False
+        smallest = entry_at_hand(total.total * positive.sums.total, least)
+        return smallest is not None and smallest > 0
+
+    def _finish_filled(self, total: ExpSum, positive: Positives, weights: Array | None, *, need_grad: bool) -> Finished:
+        """The same with several positives, of which some objectives add the spread s where there are two or more.
+
+        With the weight t of a positive, and the sum n of these, the cotangent of its score is
+
+            w (s' - u') e^g / total - w s' t / n
+        """
+        xp, objective = self.xp, self.plan.objective
+        of_odds: Any = objective.of_odds
+        log_positive = xp.log(positive.sums.total)
+        values, slope = of_odds(xp.log(total.total) - log_positive, bounded=self.unshifted)
+        spread = xp.astype(positive.count > 1, values.dtype) if objective.spreads else xp.zeros_like(values)
+        values = values + spread * (log_positive - positive.centred / positive.number)
+        values, factor, to_weights = weigh(xp, values, weights, None)
+        number = xp.ones_like(values)
+        if not need_grad:
+            return Finished(values, number)
+        factor = self._scaled(number if factor is None else factor)
+        slope, spread = slope * factor, spread * factor
+        to_each = positive.terms * ((spread - slope) / positive.sums.total)[:, None]
+        to_each = to_each - positive.shared(xp, spread / positive.number)
+        return Finished(values, number, slope / total.total, to_each, self._of_weights(to_weights))
+
     def _finish_separate(self, sums: RowSums, counted: Array, weights: Array | None, *, need_grad: bool) -> Finished:
         """The mean over the positives of what each is worth against the negatives alone."""
         xp, objective = self.xp, self.plan.objective
@@ -287,8 +323,8 @@ class Softmax:
         nothing = xp.zeros_like(each.log_odds)
         live = xp.logical_and(each.has_positive, each.has_negative)
         weight = xp.astype(each.has_positive, nothing.dtype)
-        if sums.positive.weights is not None:
-            weight = weight * sums.positive.weights
+        if sums.positive.weighted:
+            weight = weight * sums.positive.shares
         number = xp.sum(weight, axis=1)
         number = xp.where(number > 0, number, xp.ones_like(number))
         values = xp.sum(xp.where(live, objective.values(each), nothing) * weight, axis=1) / number

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+from .._core.checks import all_entries, entry_at_hand
 from .._core.namespace import device_of, lift_to_tape, namespace_of
 from .._core.numerics import rows_where, upcast
 from .._core.protocol import Array, Namespace
@@ -138,8 +139,9 @@ def masked_sweep(layout: MaskedLayout, *arrays: Array, need_grad: Wanted) -> Arr
         if skips:
             # A row without positives does not count: what it holds is to reach nobody, NaN neither.
             live = xp.any(members.positives, axis=1)
-            members = members._replace(negatives=xp.logical_and(members.negatives, live[:, None]))
-            own = [_where_live(xp, live, side) for side in own]
+            if not entry_at_hand(live, all_entries):
+                members = members._replace(negatives=xp.logical_and(members.negatives, live[:, None]))
+                own = [_where_live(xp, live, side) for side in own]
         sharpness, here = split_sharpness(layout.plan, here)
         total, residual, positive = family.masked(scores, members, here, single=layout.single, sharpness=sharpness)
         done = family.finish(total, positive, here, need_grad=need_grad)
