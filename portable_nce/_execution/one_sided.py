@@ -17,7 +17,8 @@ from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from ..pairings import Members
 from . import products as p
-from .families import PairsPlan, SoftmaxPlan, divisor_of, exp_base, family_of, sharpened, split_sharpness
+from .families import PairsPlan, SoftmaxPlan, divisor_of, family_of, sharpened, split_sharpness
+from .finished import Known, exp_base
 from .layouts import Arrays, Form, ProductLayout, Wanted, is_wanted, reduced
 from .products import ABSENT
 from .sources import takes_embeddings
@@ -116,7 +117,7 @@ class _OneSided:
         self.base = exp_base(rows)
 
     def family_for(self, bound: float) -> Any:
-        """The family that sums up scores of a known bound; it settles who divides for a mean."""
+        """The family that sums up scores of a known bound; it decides who divides for a mean."""
         layout, plan, lines = self.layout, self.layout.plan, self.lines
         finite = layout.unit or bound < math.inf
         complete = not (layout.biased or layout.present or layout.blocks or lines.ids)
@@ -126,18 +127,9 @@ class _OneSided:
             # Where all rows count, what the mean divides by goes into their slopes.
             divisor = divisor_of(plan, self.rows.shape[0], negatives)
             self.layout = layout._replace(mean=divisor is None)
-        return family_of(
-            self.xp,
-            plan,
-            self.base,
-            bound,
-            need_grad=self.need_grad,
-            finite=finite,
-            complete=complete,
-            absent=ABSENT * self.xp.finfo(self.rows.dtype).max if layout.biased else None,
-            negatives=negatives,
-            divisor=divisor or 1,
-        )
+        absent = ABSENT * self.xp.finfo(self.rows.dtype).max if layout.biased else None
+        known = Known(bound, finite, complete, absent, negatives, divisor or 1)
+        return family_of(self.xp, plan, self.base, known, need_grad=self.need_grad)
 
     # A small matrix.
 
@@ -164,7 +156,7 @@ class _OneSided:
         of_positives = p.line_scores(xp, rows, self.partners)
         positive = family.line(of_positives, self.present[0] if self.present else None, by_row)
         done = family.finish(total, positive, by_row, need_grad=self.need_grad)
-        values, number, divisor = done.values, done.number, family.divisor
+        values, number, divisor = done.values, done.number, family.known.divisor
         if not self.need_grad:
             return reduced(xp, self.layout, values, number, (), divisor=divisor)
         residual = residual * done.coefficient[:, None]
@@ -199,7 +191,7 @@ class _OneSided:
         carry, (values, number, *gradients) = self.adapter.scan(
             self._step, init, xs, layout.blocks or self.tiling.block
         )
-        divisor = self.family.divisor
+        divisor = self.family.known.divisor
         if not self.need_grad:
             return reduced(xp, layout, values, number, (), divisor=divisor)
         to_rows = gradients.pop(0) if self.to_rows else None

@@ -17,7 +17,8 @@ from portable_nce._core.numerics import in_range
 from portable_nce._core.reduction import Reduction
 from portable_nce._execution import matrix, products, tiling
 from portable_nce._execution.evaluate import evaluate
-from portable_nce._execution.families import Pairs, PairsPlan, Softmax, SoftmaxPlan, exp_base
+from portable_nce._execution.families import Pairs, PairsPlan, Softmax, SoftmaxPlan
+from portable_nce._execution.finished import Known, exp_base
 from portable_nce._execution.layouts import ProductLayout
 from portable_nce._execution.matrix import Part, ScoreMatrix
 from portable_nce._execution.one_sided import product_sweep
@@ -263,7 +264,8 @@ def test_the_softmax_family_gives_losses_and_cotangents(
         return formula(np.log(np.sum(np.exp(moved[:, :6]), axis=1)), moved[:, 6])
 
     base = exp_base(scores)
-    family = Softmax(np, SoftmaxPlan(objective), base, unshifted=unshifted, finite=finite, complete=True)
+    known = Known(0.0 if unshifted else math.inf, finite, complete=True)
+    family = Softmax(np, SoftmaxPlan(objective), known, base)
     values, cotangents = finished(family, scores[:, :6], scores[:, 6], bounds)
     np.testing.assert_allclose(values, expected(scores), rtol=1e-12)
     for column, step in enumerate(1e-6 * np.eye(7)):
@@ -276,7 +278,7 @@ def test_the_softmax_family_gives_losses_and_cotangents(
 def test_the_family_of_pairs_gives_sums_and_cotangents(divide_by: str, bounds: list[tuple[int, int]]) -> None:
     terms = (Term(lambda s: s**2, lambda s: (2.0 * s,)), Term(lambda s: np.maximum(s, 0.0) ** 3))
     scores, own = RNG.normal(size=(4, 6)), RNG.normal(size=4)
-    family = Pairs(np, PairsPlan(terms, divide_by), bounded=False, need_grad=True, negatives=6)
+    family = Pairs(np, PairsPlan(terms, divide_by), Known(negatives=6), need_grad=True)
     values, cotangents = finished(family, scores, own, bounds)
     positive = np.maximum(scores, 0.0)
     np.testing.assert_allclose(values, own**2 + np.sum(positive**3, axis=1), rtol=1e-12)
