@@ -41,7 +41,7 @@ from ._execution.evaluate import couples_rows, evaluate, summed, sums_both_sides
 from ._execution.halves import Exact, multiplies_halves
 from ._execution.halves import of_matrix as halves_of_matrix
 from ._execution.matrix import ScoreMatrix, given
-from ._execution.parts import matrix_of_part
+from ._execution.parts import Brought, matrix_of_part
 from ._execution.plans import Plan, keep, kept
 from ._execution.tiling import is_positive
 from .objectives import AnyObjective, Objective, Pairwise, RowStatistics
@@ -346,7 +346,6 @@ def _planned(call: Call, factor: Callable[[dict[str, Any]], Any] | None, kind: H
             shards=shards,
             bound=_bound(scale, x, alone=shards is None) if chosen.unit and not hardness else math.inf,
             block_size=block_size,
-            precision=options.precision,
             sharpness=sharpness_of(hardness, scale, x),
         )
         # With a temperature of each row, the scores of rows with themselves are not symmetric.
@@ -523,7 +522,8 @@ class _Given(NamedTuple):
     def exact_in(self) -> Exact:
         """The dtypes in which rows and columns are exact."""
         columns = self.dtypes[1:] or self.dtypes
-        return Exact(self.dtypes[0], tuple(dtype for dtypes in columns for dtype in dtypes), self.multiplied_in)
+        flat = tuple(dtype for dtypes in columns for dtype in dtypes)
+        return Exact(self.dtypes[0], flat, self.multiplied_in, self.options.precision)
 
     def sent_as(self, *, extra_columns: bool) -> tuple[Any, Any]:
         """The dtypes in which rows and columns travel: their own, or one that holds all of the arrays joined."""
@@ -687,19 +687,8 @@ def _matrix_of(
         reduction = given.options.reduction
         turns = turns or options["sharpness"] is not None
         turns = turns or not sums_both_sides(objective, similarity, pairing, mask, x, reduction=reduction)
-    return matrix_of_part(
-        (x, y),
-        similarity,
-        pairing,
-        mask,
-        scale=scale,
-        sent_as=sent_as,
-        exact_in=given.exact_in,
-        both=both,
-        turns=turns,
-        joined=given.layout.joined,
-        **options,
-    )
+    brought = Brought(x, y, sent_as, given.exact_in, mask, given.layout.joined)
+    return matrix_of_part(brought, similarity, pairing, scale, both=both, turns=turns, **options)
 
 
 def _own_matrix(
@@ -709,7 +698,6 @@ def _own_matrix(
     scale: Any,
     *,
     both: bool,
-    precision: Precision | None,
     **options: Any,
 ) -> ScoreMatrix:
     """The matrix of rows and columns that are all here; `both` if its transpose is needed too."""
@@ -717,7 +705,7 @@ def _own_matrix(
     keys, y = _apart_or_joined(xp, similarity, given.keys, given.y, mask)
     if not keys:  # apart, there is no mask, and what a queue holds in slots that are not valid is 0
         x, y = _without_idle(xp, x, y, pairing, mask, alone=alone, both=both)
-    if is_cosine(similarity) and not multiplies_halves(similarity, given.exact_in, precision, x):
+    if is_cosine(similarity) and not multiplies_halves(similarity, given.exact_in, x):
         return ScoreMatrix(
             similarity,
             (x,),
@@ -731,7 +719,7 @@ def _own_matrix(
     rows, columns, partners, squarable = _operands(similarity, x, keys, y, scale)
     if keys and not partners:
         y = xp.concat([*keys, y], axis=0)
-    halves = halves_of_matrix(similarity, (x, y), (rows, columns), given.exact_in, precision, scale=scale)
+    halves = halves_of_matrix(similarity, (x, y), (rows, columns), given.exact_in, scale=scale)
     return ScoreMatrix(
         similarity, rows, columns, pairing, mask, squarable=squarable, partners=partners, halves=halves, **options
     )
@@ -809,27 +797,23 @@ def zero_idle_rows(xp: Namespace, members: Array, *embeddings: Array, similarity
 
 
 def contrast_scores(
-    xp: Namespace,
     scores: Array,
-    *,
     objective: AnyObjective,
     pairing: Pairing,
+    reduction: Reduction,
+    *,
     mask: Array | None,
-    weights: Array | None,
-    reduction: ReductionName,
     symmetric: bool = False,
-    shards: Shards | None = None,
     sharpness: Array | None = None,
 ) -> Array:
-    """The loss of a score matrix whose arguments have been checked."""
-    check_choice("reduction", reduction, REDUCTIONS)
-    dtype = scores.dtype
+    """The loss of a score matrix; all arguments but the reduction have been checked."""
+    check_choice("reduction", reduction.kind, REDUCTIONS)
+    xp, dtype = namespace_of(scores), scores.dtype
     adapter_of(scores).check(scores)
     scores = upcast(xp, scores)
-    weights = row_weights(xp, weights, scores.shape[0], scores)
+    reduction = reduction._replace(weights=row_weights(xp, reduction.weights, scores.shape[0], scores))
     matrix = given(scores, pairing, mask)._replace(sharpness=sharpness)
-    result = evaluate(objective, matrix, Reduction(reduction, weights, shards), symmetric=symmetric)
-    return finish(xp, result, dtype, reduction)
+    return finish(xp, evaluate(objective, matrix, reduction, symmetric=symmetric), dtype, reduction.kind)
 
 
 class Entered(NamedTuple):
@@ -926,8 +910,8 @@ def nearest(x: Embedding, columns: Embedding, options: Options, *valid: Array) -
     chosen, among = resolve_similarity(options.similarity), stop_gradient(columns.array)
     with adapter_of(x.array).full_precision(x.array):
         sought, searched = operands(chosen, stop_gradient(x.array), among, 1.0)
-        exact_in = Exact(x.dtypes, columns.dtypes)
-        halves = halves_of_matrix(chosen, (x.array, columns.array), (sought, searched), exact_in, options.precision)
+        exact_in = Exact(x.dtypes, columns.dtypes, precision=options.precision)
+        halves = halves_of_matrix(chosen, (x.array, columns.array), (sought, searched), exact_in)
         matrix = ScoreMatrix(chosen, sought, searched, candidates(*valid), block_size=options.block_size, halves=halves)
         matrix = matrix.dense() if chosen.pullback is None else matrix
         indices, found = matrix.argextreme(of_positives=False, largest=True)
