@@ -764,7 +764,7 @@ def _without_idle(
             rows = columns = xp.logical_or(rows, columns)
         (x,) = rows_where(xp, rows, x)
         y = x if alone else rows_where(xp, columns, y)[0]
-    if pairing.structure == "queue" and pairing.columns and not alone:
+    if pairing.structure.apart and pairing.columns and not alone:
         (y,) = rows_where(xp, pairing.columns[0], y)
     return x, y
 
@@ -1037,7 +1037,7 @@ def _check_pairs(
         for array in arrays:
             enter(**{names[0]: x, f"pairing.{part}": array})
             check_shape(f"pairing.{part}", array, (*expected, *(() if part == "pairs" else array.shape[1:2])))
-    if pairing.structure != "index":
+    if not pairing.structure.by_index:
         return _Pairs(whole=whole, sharded=across)
     (index,) = pairing.rows
     xp = namespace_of(index)
@@ -1051,9 +1051,9 @@ def _check_pairs(
 def _check_structure(pairing: Pairing, names: tuple[str, str], shape: tuple[int, int], *, across: bool) -> None:
     """Check that a pairing fits a matrix of this shape, which with `across` is that of one rank."""
     (row_name, column_name), (n_rows, n_columns) = names, shape
-    if pairing.structure == "views" and pairing.views == 2 and not pairing.further:  # noqa: PLR2004  (others are stacked here)
+    if pairing.structure.views == 2 and not pairing.further:  # noqa: PLR2004  (others are stacked here)
         half(n_rows, n_columns)
-    if across and (pairing.structure == "queue" or (pairing.one_per_column and n_columns != n_rows)):
+    if across and (pairing.structure.apart or (pairing.one_per_column and n_columns != n_rows)):
         message = (
             f"pairing: expected on each rank as many rows of {column_name} as of {row_name}, got {shape}; of further "
             f"negatives, use info_nce(..., negative_keys) or moco"

@@ -26,7 +26,7 @@ from .._core.protocol import Array, Namespace
 from .._core.ranks import Shards
 from .._core.registry import adapter_of
 from ..objectives.base import Objective, RowStatistics
-from ..pairings import Pairing, split
+from ..pairings import Pairing, Structure, split
 from ..similarities import Operands, Similarity
 from .families import PairsPlan, Plan, SoftmaxPlan
 from .layouts import Arrays, Form, MaskedLayout, ProductLayout, Source, halves_where
@@ -264,11 +264,11 @@ class ScoreMatrix(NamedTuple):
             return None
         structure = self.pairing.structure
         layout = self._product_layout(plan, by_row, options)
-        if structure in {"labels", "own_labels", "ids"}:
+        if structure.has_labels:
             return None if isinstance(plan, PairsPlan) else self._by_labels(layout, by_row)
         (rows,), (columns,) = self.rows, self.columns
         xp, n_rows = namespace_of(rows), rows.shape[0]
-        lines = lines_of(str(structure), n_rows, self.pairing.views, self.window)
+        lines = lines_of(structure, n_rows, self.window)
         partners: Arrays = self.partners
         constants: Arrays = ()
         halves = self.halves or NO_HALVES
@@ -316,28 +316,28 @@ class ScoreMatrix(NamedTuple):
             reason = "the scores are given"
         elif self.mask is not None:
             reason = "a mask is given"
-        elif structure is None:
+        elif not structure.known:
             reason = "the pairing gives positives by a rule for each pair"
         elif not self.similarity.inner_product:
             reason = "the similarity is no inner product"
         elif not isinstance(plan, PairsPlan):
-            reason = "no row has a positive" if structure == "candidates" else None
+            reason = "no row has a positive" if structure.absent else None
         elif plan.terms[1] is None:
             reason = "negatives add nothing"
         elif self.pairing.columns:  # ids as well
             reason = "the number of negatives of a row is not known"
-        elif structure == "views" and not self.pairing.one_per_row:
+        elif structure.views > 1 and not self.pairing.one_per_row:
             reason = "a row has several positives in a sum over pairs"
-        elif structure == "candidates" and plan.divide_by != "rows":
+        elif structure.absent and plan.divide_by != "rows":
             reason = "the mean is over pairs"
         return reason
 
     def _by_labels(self, layout: ProductLayout, by_row: Arrays) -> Prepared | None:
         """The sweep over rows and columns with labels or ids."""
         n_rows, n_columns = self.shape
-        if layout.structure != "ids" or (self.part is None and n_rows == n_columns):
+        if not layout.structure.ids or (self.part is None and n_rows == n_columns):
             by_classes = self._by_classes(layout, by_row)
-            if by_classes is not None or layout.structure != "ids":
+            if by_classes is not None or not layout.structure.ids:
                 return by_classes
         if not is_positive(n_columns - 1):
             return None
@@ -365,8 +365,7 @@ class ScoreMatrix(NamedTuple):
         """What a sweep over inner products is told of this matrix."""
         return ProductLayout(
             plan,
-            str(self.pairing.structure),
-            self.pairing.views,
+            self.pairing.structure,
             len(by_row),
             unit=self.similarity.unit,
             bound=self.bound,
@@ -386,7 +385,7 @@ class ScoreMatrix(NamedTuple):
         adapter = adapter_of(of_rows)
         if adapter.mode != "eager" or not is_large(n_rows, n_columns) or self.block_size is None:
             return None
-        if self.part is not None and layout.structure == "own_labels":
+        if self.part is not None and layout.structure.own:
             return None  # rows and columns are sorted differently, so that no row's own column is at its place
         xp = namespace_of(of_rows)
         size, most = label_blocks(self.block_size)
@@ -399,7 +398,7 @@ class ScoreMatrix(NamedTuple):
         firsts = sorted({0, *(int(start) for start in starts)})
         blocks = tuple(zip(firsts, [*firsts[1:], n_rows], strict=True))
         tiles, column_order, column_labels = blocks, order, ordered
-        if layout.structure == "labels":
+        if not (layout.structure.own or layout.structure.ids):
             column_order = xp.argsort(of_columns, stable=True)
             column_labels = xp.take(of_columns, column_order, axis=0)
             at = xp.take(ordered, xp.asarray(firsts[1:], dtype=order.dtype, device=device_of(order)), axis=0)
@@ -448,7 +447,7 @@ class ScoreMatrix(NamedTuple):
         halves = (x for one in channels for x in (one.halves or NO_HALVES).arrays)
         constants = (*self.pairing.rows, *self.pairing.columns, *pairs, *numbers, *halves)
         reason = self._obstacle(plan) if beside is None else "two score matrices are compared"
-        if reason is None and self.pairing.structure in {"labels", "own_labels", "ids"}:
+        if reason is None and self.pairing.structure.has_labels:
             reason = "labels are not sorted: the matrix is small, classes are large or values are not at hand"
         return Prepared(masked_sweep, layout, operands, by_row, constants, reason or "no row has a negative")
 
@@ -462,7 +461,7 @@ class ScoreMatrix(NamedTuple):
             own = n_columns if self.part is None else self.part.window
             fits = fits and n_rows == own and is_positive(n_columns - 1)
         else:
-            fits = self.pairing.structure == "views" and len(self.pairing.rows) == 0
+            fits = self.pairing.structure.views > 1 and len(self.pairing.rows) == 0
             fits = fits and self.mask is None and self.similarity.inner_product
             fits = fits and self.self_contrast and self.similarity.symmetric
             fits = fits and adapter_of(self.rows[0]).mode == "eager"
@@ -507,7 +506,7 @@ class ScoreMatrix(NamedTuple):
         The search is among the positives or among the negatives; both arrays are constants.
         """
         one = self.constant()
-        largest_of_all = self.pairing.structure == "candidates" and largest and not of_positives
+        largest_of_all = self.pairing.structure.absent and largest and not of_positives
         if largest_of_all and self.similarity.inner_product and self.mask is None:
             halves = self.halves or NO_HALVES
             static: Any = (nearest_columns, (self.block_size, halves.form), ())
@@ -561,7 +560,7 @@ class ScoreMatrix(NamedTuple):
 
 def is_symmetric(similarity: Similarity, pairing: Pairing, mask: Array | None) -> bool:
     """Whether rows and columns of a symmetric loss can be summed up from the same tiles."""
-    plain = pairing.structure == "diagonal" and len(pairing.rows) == 0
+    plain = pairing.structure == Structure() and len(pairing.rows) == 0
     return plain and similarity.inner_product and mask is None
 
 

@@ -15,7 +15,7 @@ from .._core.namespace import device_of, is_far, lift_to_tape, namespace_of
 from .._core.numerics import largest_entry
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
-from ..pairings import Members
+from ..pairings import Members, Structure
 from . import products as p
 from .families import PairsPlan, SoftmaxPlan, divisor_of, family_of, sharpened, split_sharpness
 from .finished import Known, exp_base
@@ -25,8 +25,6 @@ from .sources import takes_embeddings
 from .tiling import MAX_UNSHIFTED_LOGIT, Tiling, masked, one_sided
 
 __all__ = ["label_members", "nearest_columns", "product_sweep", "tiling_of"]
-
-_IN_ONE_TILE = ("diagonal", "views")
 
 
 @takes_embeddings
@@ -42,15 +40,15 @@ def tiling_of(layout: ProductLayout, rows: Array, columns: Array) -> Tiling:
     return one_sided(rows.shape[0], columns.shape[0], layout.block_size, mode=mode, far=is_far(rows))
 
 
-def label_members(xp: Namespace, rows: Array, columns: Array, structure: str) -> Members:
+def label_members(xp: Namespace, rows: Array, columns: Array, structure: Structure) -> Members:
     """Positives and negatives by labels; own columns, on the diagonal, are neither, or of ids the only positives."""
     same = rows[:, None] == columns[None, :]
     negatives = xp.logical_not(same)
-    if structure == "labels":
+    if not (structure.own or structure.ids):
         return Members(same, negatives)
     number = xp.arange(rows.shape[0], device=device_of(rows))
     diagonal = number[:, None] == number[None, :]
-    return Members(diagonal if structure == "ids" else xp.logical_and(same, xp.logical_not(diagonal)), negatives)
+    return Members(diagonal if structure.ids else xp.logical_and(same, xp.logical_not(diagonal)), negatives)
 
 
 def nearest_columns(static: tuple[int | str | None, Form], *arrays: Array) -> tuple[Array, Array]:
@@ -96,7 +94,7 @@ class _OneSided:
         self.xp, self.adapter = xp, adapter = namespace_of(rows), adapter_of(rows)
         self.mode = adapter.mode
         n_rows = rows.shape[0]
-        self.lines = lines = p.lines_of(layout.structure, n_rows, layout.views, layout.window)
+        self.lines = lines = p.lines_of(layout.structure, n_rows, layout.window)
         self.to_columns = is_wanted(need_grad, 1)
         self.to_partners = is_wanted(need_grad, 2) if lines.given else self.to_columns
         self.partners: Arrays = ()
@@ -136,7 +134,7 @@ class _OneSided:
     def is_one_tile(self) -> bool:
         """Whether the matrix is one tile of exponentials, with its positives on lines."""
         whole = self.tiling == (self.rows.shape[0], self.columns.shape[0], False) and not self.layout.biased
-        return whole and isinstance(self.layout.plan, SoftmaxPlan) and self.layout.structure in _IN_ONE_TILE
+        return whole and isinstance(self.layout.plan, SoftmaxPlan) and self.layout.structure.on_lines
 
     def as_one_tile(self) -> Arrays:
         """The sweep in the fewest calls: the positives' cotangents stand in that of the tile."""

@@ -48,7 +48,7 @@ def matrix_of_part(
     similarity = with_numbers(similarity, lambda numbers: _columns_of_all(shards, numbers, n, beyond))
     columns = _columns_of_all(shards, y, n, beyond, sent_as=sent_as[1])
     xp = namespace_of(columns)
-    views = pairing.views if pairing.structure == "views" else 1
+    views = pairing.structure.views
     part = _part(xp, shards, x, (views, views * joined), beyond)
     spread = pairing.with_arrays(
         rows=tuple(map(widened, pairing.rows)),

@@ -111,9 +111,10 @@ def kept(
     try:
         if adapter_of(arrays[0]).mode != "eager" or listens():
             return None, None
-        if pairing.structure in {None, "index"} or not (_is_ours(objective) if made else _is_lasting(objective)):
+        structure = pairing.structure
+        if not structure.known or structure.by_index or not (_is_ours(objective) if made else _is_lasting(objective)):
             return None, None  # whether an index is in range depends on its entries
-        if pairing.structure in {"labels", "own_labels", "ids"} and is_large(arrays[0].shape[0], arrays[-1].shape[0]):
+        if structure.has_labels and is_large(arrays[0].shape[0], arrays[-1].shape[0]):
             return None, None  # whether labels can be sorted into blocks depends on them
         numbers = [(name, type(x), None if made else x) for name, x in parameters.items() if is_number(x)]
         others = [x for x in (weights, *parameters.values()) if x is not None and not is_number(x)]
@@ -125,7 +126,7 @@ def kept(
             tuple(map(len, groups)),
             weights is None,
             objective,
-            *(pairing.rule, pairing.structure, pairing.views, pairing.further, pairing.exchangeable),
+            *(pairing.rule, structure, pairing.further, pairing.exchangeable),
             *(pairing.one_per_row, pairing.one_per_column),
             tuple(numbers),
             tuple([(type(option), option) for option in options]),

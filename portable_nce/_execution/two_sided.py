@@ -62,7 +62,7 @@ class _Square:
         self.n: int = self.rows.shape[0]
         self.n_columns: int = self.columns.shape[0]
         self.shards = layout.shards
-        self.lines = p.lines_of(layout.structure, self.n, layout.views, layout.window)
+        self.lines = p.lines_of(layout.structure, self.n, layout.window)
         tiling = tiling_of(layout, self.rows, self.columns)
         self.eager = self.adapter.mode == "eager"
         bound = self._agreed(layout, p.largest_score(layout, self.rows, self.columns))

@@ -25,7 +25,7 @@ from portable_nce._execution.one_sided import product_sweep
 from portable_nce._execution.products import Lines, Operand, Tile
 from portable_nce._execution.two_sided import square_sweep
 from portable_nce.objectives import Term
-from portable_nce.pairings import several_views
+from portable_nce.pairings import Structure, several_views
 from portable_nce.similarities import resolve
 from portable_nce.testing import CASES
 from portable_nce.testing.variants import differentiate
@@ -161,7 +161,7 @@ def test_the_bound_of_the_scores_is_one(scale: float) -> None:
     rows, columns, squarable = in_range(np, x, y)
     assert rows is x
     assert columns is y
-    layout = ProductLayout(PLAN, "diagonal", squarable=squarable)
+    layout = ProductLayout(PLAN, Structure(), squarable=squarable)
     bound = products.largest_score(layout, x, y, (np.asarray([-2.0, 1.0]),))
     assert np.max(np.abs(x @ y.T)) + 2.0 <= bound
     assert math.isinf(bound) == (scale > 1e9)
@@ -179,7 +179,7 @@ def test_pieces_are_the_rows_of_their_bounds() -> None:
 
 
 def test_there_is_no_bound_of_what_is_not_a_number() -> None:
-    layout = ProductLayout(PLAN, "diagonal", squarable=True)
+    layout = ProductLayout(PLAN, Structure(), squarable=True)
     assert not in_range(np, np.asarray([[math.nan]]), np.ones((1, 1)))[2]
     assert not products.largest_score(layout, np.asarray([[math.nan]]), np.ones((1, 1))) <= tiling.MAX_UNSHIFTED_LOGIT
 
@@ -352,8 +352,12 @@ def test_a_sweep_leaves_out_gradients_that_nobody_wants(structure: str, block_si
     rows, columns = RNG.normal(size=(8, 3)), RNG.normal(size=(8 if structure in {"views", "square"} else 13, 3))
     extra = {"index": (columns[:8], np.arange(8)), "queue": (RNG.normal(size=(8, 3)),)}.get(structure, ())
     function = square_sweep if structure == "square" else product_sweep
-    pairing = "diagonal" if structure == "square" else structure
-    layout = ProductLayout(PLAN, pairing, squarable=True, mean=True, block_size=block_size)
+    chosen = {
+        "views": Structure(2, own=True),
+        "queue": Structure(apart=True),
+        "index": Structure(by_index=True),
+    }.get(structure, Structure())
+    layout = ProductLayout(PLAN, chosen, squarable=True, mean=True, block_size=block_size)
     arrays = (rows, columns, *extra)
     value, number, *gradients = function(layout, *arrays, need_grad=True)
     for wanted in ((True, False), (False, True)):
