@@ -42,7 +42,7 @@ from ._execution.halves import Exact, multiplies_halves
 from ._execution.halves import of_matrix as halves_of_matrix
 from ._execution.matrix import ScoreMatrix, given
 from ._execution.parts import Brought, matrix_of_part
-from ._execution.plans import Plan, keep, kept
+from ._execution.plans import PLANS, Plan, keep, kind_of
 from ._execution.tiling import is_positive
 from .objectives import AnyObjective, Objective, Pairwise, RowStatistics
 from .objectives import resolve as resolve_objective
@@ -290,7 +290,8 @@ def contrast_embeddings(
     """
     parameters = {options.scaled_by: options.temperature, **(parameters or {})}
     call = Call(embeddings, objective, pairing, options, layout, parameters, dtype)
-    kind, plan = (None, None) if factor is not None else _kept(call)
+    kind = None if factor is not None else kind_of(call)
+    plan = None if kind is None else PLANS.get(kind)
     return _planned(call, factor, kind) if plan is None else _run(plan, call)
 
 
@@ -375,34 +376,6 @@ def _scale_in(xp: Namespace, parameters: dict[str, Any], options: Options, x: Ar
     """The factor of the scores, of the parameters: a logit scale, or the inverse of a temperature."""
     given = parameters[options.scaled_by]
     return scale_of(xp, given, x) if options.scaled_by == "temperature" else given
-
-
-def _kept(call: Call) -> tuple[Hashable | None, Plan | None]:
-    """The kind of a call, and its plan if there is one. The kind is None if its plan cannot be kept.
-
-    Plans are kept for sums over the rows of one process, of cosines without a mask.
-    """
-    options, layout, hardness = call.options, call.layout, call.options.hardness
-    alone = options.across is None and options.mask is None and layout.opposite is None
-    named = isinstance(options.similarity, str) and isinstance(
-        options.reduction, str
-    )  # no array, which compares itself
-    plain = named and options.similarity == "cosine" and options.reduction != "none"
-    plain = plain and is_number(hardness) and not hardness
-    if not alone or not plain:
-        return None, None
-    arrays, dtypes = [], []
-    for x in call.embeddings.values():
-        entered = isinstance(x, Embedding)
-        arrays.append(x.array if entered else x)
-        dtypes.append(x[1:] if entered else None)
-    further = (
-        *(options.reduction, options.block_size, options.precision, options.symmetric),
-        *(options.scaled_by, layout, tuple(dtypes), call.dtype),
-    )
-    return kept(
-        arrays, call.objective, call.pairing, parameters=call.parameters, weights=options.weights, options=further
-    )
 
 
 def _sources(call: Call, arrays: list[Array], weights: Array | None, parameters: dict[str, Any]) -> list[Any]:
