@@ -65,19 +65,19 @@ def of_members(
     *,
     single: bool,
     weights: Array | None = None,
-    unshifted: bool = False,
+    terms: Array = None,
 ) -> Positives:
     """The positives that a boolean array marks in a tile; `single` where a row has one at most.
 
-    `unshifted`: no score is large.
+    `terms` are exponentials of scores of which none is large; those of others are computed with a shift.
     """
     if single:
         score = xp.sum(xp.where(members, scores, xp.zeros_like(scores)), axis=1)
         present = xp.any(members, axis=1)
         return Positives(score, present, of_one(xp, score, present))
-    if unshifted:
+    if terms is not None:
         finite, differences = xp.broadcast_to(members, tuple(scores.shape)), scores
-        terms = xp.exp(xp.where(members, scores, -math.inf))
+        terms = xp.where(members, terms, 0.0)
         sums = ExpSum(None, xp.sum(terms, axis=1))
     else:
         sums, terms = exponentials(xp, scores, members)
