@@ -105,12 +105,12 @@ def kind_of(call: Any) -> Hashable | None:
     plain = plain and options.similarity == "cosine" and options.reduction != "none"
     if not (alone and plain and is_number(options.hardness) and not options.hardness):
         return None
-    if not structure.known or structure.by_index or not (_is_ours(objective) if made else _is_lasting(objective)):
-        return None  # whether an index is in range depends on its entries
     try:
         arrays = [x[0] if isinstance(x, tuple) else x for x in call.embeddings.values()]
         if adapter_of(arrays[0]).mode != "eager" or listens():
-            return None
+            return None  # before all others: torch.compile cannot read the `__qualname__` of some objectives
+        if not structure.known or structure.by_index or not (_is_ours(objective) if made else _is_lasting(objective)):
+            return None  # whether an index is in range depends on its entries
         if structure.has_labels and is_large(arrays[0].shape[0], arrays[-1].shape[0]):
             return None  # whether labels can be sorted into blocks depends on them
         numbers = [(name, type(x), None if made else x) for name, x in call.parameters.items() if is_number(x)]
