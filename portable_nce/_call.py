@@ -41,8 +41,8 @@ from ._execution.evaluate import couples_rows, evaluate, summed, sums_both_sides
 from ._execution.halves import Exact, multiplies_halves
 from ._execution.halves import of_matrix as halves_of_matrix
 from ._execution.matrix import ScoreMatrix, given
-from ._execution.parts import matrix_of_part
-from ._execution.plans import Plan, keep, kept
+from ._execution.parts import Brought, matrix_of_part
+from ._execution.plans import PLANS, Plan, keep, kind_of
 from ._execution.tiling import is_positive
 from .objectives import AnyObjective, Objective, Pairwise, RowStatistics
 from .objectives import resolve as resolve_objective
@@ -290,7 +290,8 @@ def contrast_embeddings(
     """
     parameters = {options.scaled_by: options.temperature, **(parameters or {})}
     call = Call(embeddings, objective, pairing, options, layout, parameters, dtype)
-    kind, plan = (None, None) if factor is not None else _kept(call)
+    kind = None if factor is not None else kind_of(call)
+    plan = None if kind is None else PLANS.get(kind)
     return _planned(call, factor, kind) if plan is None else _run(plan, call)
 
 
@@ -346,7 +347,6 @@ def _planned(call: Call, factor: Callable[[dict[str, Any]], Any] | None, kind: H
             shards=shards,
             bound=_bound(scale, x, alone=shards is None) if chosen.unit and not hardness else math.inf,
             block_size=block_size,
-            precision=options.precision,
             sharpness=sharpness_of(hardness, scale, x),
         )
         # With a temperature of each row, the scores of rows with themselves are not symmetric.
@@ -376,34 +376,6 @@ def _scale_in(xp: Namespace, parameters: dict[str, Any], options: Options, x: Ar
     """The factor of the scores, of the parameters: a logit scale, or the inverse of a temperature."""
     given = parameters[options.scaled_by]
     return scale_of(xp, given, x) if options.scaled_by == "temperature" else given
-
-
-def _kept(call: Call) -> tuple[Hashable | None, Plan | None]:
-    """The kind of a call, and its plan if there is one. The kind is None if its plan cannot be kept.
-
-    Plans are kept for sums over the rows of one process, of cosines without a mask.
-    """
-    options, layout, hardness = call.options, call.layout, call.options.hardness
-    alone = options.across is None and options.mask is None and layout.opposite is None
-    named = isinstance(options.similarity, str) and isinstance(
-        options.reduction, str
-    )  # no array, which compares itself
-    plain = named and options.similarity == "cosine" and options.reduction != "none"
-    plain = plain and is_number(hardness) and not hardness
-    if not alone or not plain:
-        return None, None
-    arrays, dtypes = [], []
-    for x in call.embeddings.values():
-        entered = isinstance(x, Embedding)
-        arrays.append(x.array if entered else x)
-        dtypes.append(x[1:] if entered else None)
-    further = (
-        *(options.reduction, options.block_size, options.precision, options.symmetric),
-        *(options.scaled_by, layout, tuple(dtypes), call.dtype),
-    )
-    return kept(
-        arrays, call.objective, call.pairing, parameters=call.parameters, weights=options.weights, options=further
-    )
 
 
 def _sources(call: Call, arrays: list[Array], weights: Array | None, parameters: dict[str, Any]) -> list[Any]:
@@ -523,7 +495,8 @@ class _Given(NamedTuple):
     def exact_in(self) -> Exact:
         """The dtypes in which rows and columns are exact."""
         columns = self.dtypes[1:] or self.dtypes
-        return Exact(self.dtypes[0], tuple(dtype for dtypes in columns for dtype in dtypes), self.multiplied_in)
+        flat = tuple(dtype for dtypes in columns for dtype in dtypes)
+        return Exact(self.dtypes[0], flat, self.multiplied_in, self.options.precision)
 
     def sent_as(self, *, extra_columns: bool) -> tuple[Any, Any]:
         """The dtypes in which rows and columns travel: their own, or one that holds all of the arrays joined."""
@@ -687,19 +660,8 @@ def _matrix_of(
         reduction = given.options.reduction
         turns = turns or options["sharpness"] is not None
         turns = turns or not sums_both_sides(objective, similarity, pairing, mask, x, reduction=reduction)
-    return matrix_of_part(
-        (x, y),
-        similarity,
-        pairing,
-        mask,
-        scale=scale,
-        sent_as=sent_as,
-        exact_in=given.exact_in,
-        both=both,
-        turns=turns,
-        joined=given.layout.joined,
-        **options,
-    )
+    brought = Brought(x, y, sent_as, given.exact_in, mask, given.layout.joined)
+    return matrix_of_part(brought, similarity, pairing, scale, both=both, turns=turns, **options)
 
 
 def _own_matrix(
@@ -709,7 +671,6 @@ def _own_matrix(
     scale: Any,
     *,
     both: bool,
-    precision: Precision | None,
     **options: Any,
 ) -> ScoreMatrix:
     """The matrix of rows and columns that are all here; `both` if its transpose is needed too."""
@@ -717,7 +678,7 @@ def _own_matrix(
     keys, y = _apart_or_joined(xp, similarity, given.keys, given.y, mask)
     if not keys:  # apart, there is no mask, and what a queue holds in slots that are not valid is 0
         x, y = _without_idle(xp, x, y, pairing, mask, alone=alone, both=both)
-    if is_cosine(similarity) and not multiplies_halves(similarity, given.exact_in, precision, x):
+    if is_cosine(similarity) and not multiplies_halves(similarity, given.exact_in, x):
         return ScoreMatrix(
             similarity,
             (x,),
@@ -731,7 +692,7 @@ def _own_matrix(
     rows, columns, partners, squarable = _operands(similarity, x, keys, y, scale)
     if keys and not partners:
         y = xp.concat([*keys, y], axis=0)
-    halves = halves_of_matrix(similarity, (x, y), (rows, columns), given.exact_in, precision, scale=scale)
+    halves = halves_of_matrix(similarity, (x, y), (rows, columns), given.exact_in, scale=scale)
     return ScoreMatrix(
         similarity, rows, columns, pairing, mask, squarable=squarable, partners=partners, halves=halves, **options
     )
@@ -776,7 +737,7 @@ def _without_idle(
             rows = columns = xp.logical_or(rows, columns)
         (x,) = rows_where(xp, rows, x)
         y = x if alone else rows_where(xp, columns, y)[0]
-    if pairing.structure == "queue" and pairing.columns and not alone:
+    if pairing.structure.apart and pairing.columns and not alone:
         (y,) = rows_where(xp, pairing.columns[0], y)
     return x, y
 
@@ -809,27 +770,23 @@ def zero_idle_rows(xp: Namespace, members: Array, *embeddings: Array, similarity
 
 
 def contrast_scores(
-    xp: Namespace,
     scores: Array,
-    *,
     objective: AnyObjective,
     pairing: Pairing,
+    reduction: Reduction,
+    *,
     mask: Array | None,
-    weights: Array | None,
-    reduction: ReductionName,
     symmetric: bool = False,
-    shards: Shards | None = None,
     sharpness: Array | None = None,
 ) -> Array:
-    """The loss of a score matrix whose arguments have been checked."""
-    check_choice("reduction", reduction, REDUCTIONS)
-    dtype = scores.dtype
+    """The loss of a score matrix; all arguments but the reduction have been checked."""
+    check_choice("reduction", reduction.kind, REDUCTIONS)
+    xp, dtype = namespace_of(scores), scores.dtype
     adapter_of(scores).check(scores)
     scores = upcast(xp, scores)
-    weights = row_weights(xp, weights, scores.shape[0], scores)
+    reduction = reduction._replace(weights=row_weights(xp, reduction.weights, scores.shape[0], scores))
     matrix = given(scores, pairing, mask)._replace(sharpness=sharpness)
-    result = evaluate(objective, matrix, Reduction(reduction, weights, shards), symmetric=symmetric)
-    return finish(xp, result, dtype, reduction)
+    return finish(xp, evaluate(objective, matrix, reduction, symmetric=symmetric), dtype, reduction.kind)
 
 
 class Entered(NamedTuple):
@@ -926,8 +883,8 @@ def nearest(x: Embedding, columns: Embedding, options: Options, *valid: Array) -
     chosen, among = resolve_similarity(options.similarity), stop_gradient(columns.array)
     with adapter_of(x.array).full_precision(x.array):
         sought, searched = operands(chosen, stop_gradient(x.array), among, 1.0)
-        exact_in = Exact(x.dtypes, columns.dtypes)
-        halves = halves_of_matrix(chosen, (x.array, columns.array), (sought, searched), exact_in, options.precision)
+        exact_in = Exact(x.dtypes, columns.dtypes, precision=options.precision)
+        halves = halves_of_matrix(chosen, (x.array, columns.array), (sought, searched), exact_in)
         matrix = ScoreMatrix(chosen, sought, searched, candidates(*valid), block_size=options.block_size, halves=halves)
         matrix = matrix.dense() if chosen.pullback is None else matrix
         indices, found = matrix.argextreme(of_positives=False, largest=True)
@@ -1053,7 +1010,7 @@ def _check_pairs(
         for array in arrays:
             enter(**{names[0]: x, f"pairing.{part}": array})
             check_shape(f"pairing.{part}", array, (*expected, *(() if part == "pairs" else array.shape[1:2])))
-    if pairing.structure != "index":
+    if not pairing.structure.by_index:
         return _Pairs(whole=whole, sharded=across)
     (index,) = pairing.rows
     xp = namespace_of(index)
@@ -1067,9 +1024,9 @@ def _check_pairs(
 def _check_structure(pairing: Pairing, names: tuple[str, str], shape: tuple[int, int], *, across: bool) -> None:
     """Check that a pairing fits a matrix of this shape, which with `across` is that of one rank."""
     (row_name, column_name), (n_rows, n_columns) = names, shape
-    if pairing.structure == "views" and pairing.views == 2 and not pairing.further:  # noqa: PLR2004  (others are stacked here)
+    if pairing.structure.views == 2 and not pairing.further:  # noqa: PLR2004  (others are stacked here)
         half(n_rows, n_columns)
-    if across and (pairing.structure == "queue" or (pairing.one_per_column and n_columns != n_rows)):
+    if across and (pairing.structure.apart or (pairing.one_per_column and n_columns != n_rows)):
         message = (
             f"pairing: expected on each rank as many rows of {column_name} as of {row_name}, got {shape}; of further "
             f"negatives, use info_nce(..., negative_keys) or moco"

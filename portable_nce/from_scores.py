@@ -594,17 +594,10 @@ def clip(
     >>> pnce.from_scores.clip(np.asarray([[4.0, 1.0], [0.0, 3.0]]))
     array(0.06...)
     """
-    xp, scores, pairing, mask, weights = enter_scores(scores, None, mask, weights)
+    _, scores, pairing, mask, weights = enter_scores(scores, None, mask, weights)
     _square(scores)
     return contrast_scores(
-        xp,
-        scores,
-        objective=info_nce_objective(),
-        pairing=pairing,
-        mask=mask,
-        weights=weights,
-        reduction=reduction,
-        symmetric=True,
+        scores, info_nce_objective(), pairing, Reduction(reduction, weights), mask=mask, symmetric=True
     )
 
 
@@ -685,9 +678,7 @@ def relic(
     live = matrix != -math.inf
     live = xp.logical_and(live, xp.matrix_transpose(live))
     mask = live if mask is None else xp.logical_and(mask, live)
-    return contrast_scores(
-        xp, matrix, objective=objective, pairing=pairing, mask=mask, weights=weights, reduction=reduction
-    )
+    return contrast_scores(matrix, objective, pairing, Reduction(reduction, weights), mask=mask)
 
 
 @explained
@@ -1007,10 +998,8 @@ def _loss(
     weights: Array | None,
     reduction: ReductionName,
 ) -> Array:
-    xp, scores, pairing, mask, weights = enter_scores(scores, positives, mask, weights)
-    return contrast_scores(
-        xp, scores, objective=objective, pairing=pairing, mask=mask, weights=weights, reduction=reduction
-    )
+    _, scores, pairing, mask, weights = enter_scores(scores, positives, mask, weights)
+    return contrast_scores(scores, objective, pairing, Reduction(reduction, weights), mask=mask)
 
 
 def enter_scores(

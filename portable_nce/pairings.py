@@ -119,6 +119,43 @@ Arrays: TypeAlias = tuple[Array, ...]
 Rule: TypeAlias = Callable[[Tile], tuple[Array, ...]]
 
 
+class Structure(NamedTuple):
+    """Where the positives of a rule of this module lie, without a mask of the matrix.
+
+    By default, that of row i is column i, and all other columns are negatives. `known`: False for any other rule.
+    `views`: number of rows of each sample, which are positives of one another; of two or more, and with `own`, a row's
+    own column is neither. `by_index`: in columns that an array gives; `apart`: in another array, of a queue; `absent`:
+    nowhere. `by_label`: in all columns with the label of the row; `ids`: no column with the row's id is a negative.
+    """
+
+    views: int = 1
+    own: bool = False
+    by_index: bool = False
+    apart: bool = False
+    absent: bool = False
+    by_label: bool = False
+    ids: bool = False
+    known: bool = True
+
+    @property
+    def on_lines(self) -> bool:
+        """Whether positives lie on diagonals, and all other columns but the row's own are negatives."""
+        return self.known and not (self.given or self.absent or self.has_labels)
+
+    @property
+    def given(self) -> bool:
+        """Whether the positives are an operand of their own."""
+        return self.by_index or self.apart
+
+    @property
+    def has_labels(self) -> bool:
+        """Whether labels or ids of rows and columns are compared."""
+        return self.by_label or self.ids
+
+
+UNKNOWN = Structure(known=False)
+
+
 class Pairing(EqualByContents):
     """A rule and its arrays.
 
@@ -158,7 +195,6 @@ class Pairing(EqualByContents):
         "rows",
         "rule",
         "structure",
-        "views",
     )
 
     def __init__(
@@ -182,10 +218,7 @@ class Pairing(EqualByContents):
         self.pairs = pairs
         self.one_per_row = check_bool("one_per_row", one_per_row)
         self.one_per_column = check_bool("one_per_column", one_per_column)
-        # Name of a rule of this module, where the positives are known without a mask of the matrix: "diagonal", "views"
-        # (how many: `views`), "queue", "index", "labels", "own_labels", "ids" or "candidates".
-        self.structure: str | None = None
-        self.views = 2
+        self.structure = UNKNOWN
         self.further = False  # columns beyond the rows are negatives of all, and the structure is of the others
         # The rule holds for the columns against the rows too, with the arrays of both exchanged.
         self.exchangeable = False
@@ -227,7 +260,7 @@ class Pairing(EqualByContents):
         return made._replace(rule=rule, **_UNSTRUCTURED)
 
 
-_UNSTRUCTURED: dict[str, Any] = {"structure": None, "views": 2, "further": False}
+_UNSTRUCTURED: dict[str, Any] = {"structure": UNKNOWN, "further": False}
 """Fields of a pairing whose rule is made of another."""
 
 
@@ -424,7 +457,7 @@ def two_views() -> Pairing:
 
 def several_views(number: int) -> Pairing:
     """Rows are so many views of a batch, one after the other: i is positive with ``i + k N / number``."""
-    return Pairing(_Views(number))._replace(structure="views", views=number)
+    return Pairing(_Views(number))._replace(structure=Structure(number, own=True))
 
 
 def index(positives: AnyArray, /) -> Pairing:
@@ -459,7 +492,7 @@ def index(positives: AnyArray, /) -> Pairing:
     """
     xp, (positives,) = enter(positives=positives)
     check_integers(xp, "positives", positives, shape_of("positives", positives, "(N)"))
-    return Pairing(_index_rule, rows=(positives,), one_per_row=True)._replace(structure="index")
+    return Pairing(_index_rule, rows=(positives,), one_per_row=True)._replace(structure=Structure(by_index=True))
 
 
 def labels(rows: AnyArray, /, columns: AnyArray | None = None) -> Pairing:
@@ -493,7 +526,9 @@ def labels(rows: AnyArray, /, columns: AnyArray | None = None) -> Pairing:
     >>> round(float(pnce.contrast(x, objective="info_nce", pairing=same_class)), 6)
     1.098612
     """
-    rule, structure = (_OWN_LABELS, "own_labels") if columns is None else (_labels_rule, "labels")
+    rule, structure = _labels_rule, Structure(by_label=True)
+    if columns is None:
+        rule, structure = _OWN_LABELS, structure._replace(own=True)
     rows, columns = _checked_labels(rows, columns)
     return Pairing(rule, rows=(rows,), columns=(columns,))._replace(structure=structure, exchangeable=True)
 
@@ -557,7 +592,7 @@ def ids(rows: AnyArray, /, columns: AnyArray | None = None) -> Pairing:
     """
     rows, columns = _checked_labels(rows, columns)
     made = Pairing(_ids_rule, rows=(rows,), columns=(columns,), one_per_row=True, one_per_column=True)
-    return made._replace(structure="ids", exchangeable=True)
+    return made._replace(structure=Structure(ids=True), exchangeable=True)
 
 
 def explicit(positives: AnyArray, /) -> Pairing:
@@ -1088,7 +1123,7 @@ class _WithNegatives(_RuleOf):
 def candidates(*valid: Array) -> Pairing:
     """Every column is a negative, or every one that a boolean array (K,) marks: where to search."""
     rule = _Among(_candidates_rule, _marked_columns) if valid else _candidates_rule
-    return Pairing(rule, columns=valid)._replace(structure="candidates")
+    return Pairing(rule, columns=valid)._replace(structure=Structure(absent=True))
 
 
 def _candidates_rule(tile: Tile) -> tuple[Array, Array]:
@@ -1234,7 +1269,7 @@ _OWN_LABELS, _VALID_LABELS = _Among(_labels_rule, _off_diagonal), _Among(_labels
 _OWN_OVERLAP = _Among(_overlap_rule, _off_diagonal)
 
 _DIAGONAL = Pairing(_diagonal_rule, one_per_row=True, one_per_column=True)._replace(
-    structure="diagonal", exchangeable=True
+    structure=Structure(), exchangeable=True
 )
-_QUEUE = _DIAGONAL._replace(rule=_queue_rule, structure="queue", exchangeable=False)
-_TWO_VIEWS = _QUEUE._replace(rule=_Views(2), structure="views")
+_QUEUE = _DIAGONAL._replace(rule=_queue_rule, structure=Structure(apart=True), exchangeable=False)
+_TWO_VIEWS = _QUEUE._replace(rule=_Views(2), structure=Structure(2, own=True))

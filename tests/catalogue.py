@@ -34,6 +34,7 @@ NO_LOSSES = {
     "backends_available",
     "concentrations",
     "contrast",
+    "estimation",
     "explain",
     "grad",
     "matryoshka",

@@ -17,6 +17,7 @@ from .registry import adapter_of
 from .types import BlockSize, Parameters, Precision, Result
 
 __all__ = [
+    "all_entries",
     "as_integer",
     "cast_hint",
     "check_block_size",
@@ -346,6 +347,11 @@ def entries_at_hand(x: Array, *reductions: Callable[[Namespace, Array], Array]) 
 def least(xp: Namespace, x: Array) -> Array:
     """The smallest entry."""
     return xp.min(x)
+
+
+def all_entries(xp: Namespace, x: Array) -> Array:
+    """Whether all entries are True."""
+    return xp.all(x)
 
 
 def largest(xp: Namespace, x: Array) -> Array:

@@ -22,6 +22,10 @@ class ExpSum(NamedTuple):
     top: Array | None
     total: Array
 
+    def is_filled(self) -> Array:
+        """Whether the set is not empty; of bounded scores, no exponential is 0."""
+        return self.total != 0 if self.top is None else self.top != -math.inf
+
     def log_total(self, xp: Namespace) -> Array:
         """The logarithm of `total`, 0 where it is 0."""
         return xp.log(xp.where(self.total == 0, xp.ones_like(self.total), self.total))  # NaN stays NaN

@@ -204,7 +204,7 @@ def _positives_are_known(objective: Weighted, matrix: ScoreMatrix) -> bool:
     """Whether each row has one positive, whose score is known before those of the negatives."""
     structure = matrix.pairing.structure
     return (
-        structure in {"diagonal", "views", "queue"}
+        (structure.on_lines or structure.apart)
         and matrix.pairing.one_per_row
         and len(matrix.pairing.rows) == len(matrix.pairing.columns) == 0
         and matrix.by_products(SoftmaxPlan(objective.inner), (), {}) is not None
@@ -238,7 +238,7 @@ def _weighted(objective: Weighted, matrix: ScoreMatrix, reduction: Reduction) ->
     matrix = matrix.made()
     (rows,), (columns,) = matrix.rows, matrix.columns
     xp = namespace_of(rows, columns)
-    lines = lines_of(str(matrix.pairing.structure), rows.shape[0], matrix.pairing.views, matrix.window)
+    lines = lines_of(matrix.pairing.structure, rows.shape[0], matrix.window)
     (others,) = matrix.partners or partners(xp, lines, columns, rows.shape[0])
     positive = xp.sum(rows * others, axis=1)
     of_all = positive if matrix.shards is None or objective.known else matrix.shards.gather(positive)

@@ -13,74 +13,41 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .._core.autodiff import stop_gradient
+from .._core.checks import entry_at_hand, least
 from .._core.logsumexp import ExpSum, exponentials, merge
 from .._core.namespace import namespace_of
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from ..objectives.base import Objective, RowStatistics, Term
 from ..pairings import Members
-from .finished import Finished, divided, weigh, with_positives
+from .finished import Exclude, ExpBase, Family, Finished, Known, weigh
 from .reweighted import Reweighted, ReweightedPlan
-from .statistics import Positives, RowSums, each_positive, of_line, of_members, row_statistics, score_cotangents
+from .statistics import Positives, RowSums, each_positive, of_members, row_statistics, score_cotangents
 from .tiling import MAX_UNSHIFTED_LOGIT
 
 __all__ = [
-    "ExpBase",
-    "Finished",
     "Pairs",
     "PairsPlan",
     "Plan",
     "ReweightedPlan",
     "Softmax",
     "SoftmaxPlan",
-    "divided",
     "divisor_of",
-    "exp_base",
     "family_of",
     "sharpened",
     "split_sharpness",
 ]
 
-Exclude = Callable[[Array, float], Array]
-"""Puts a number where a tile has no negative; the tile may be overwritten."""
-
-
-class ExpBase(NamedTuple):
-    """The exponential to use, which may overwrite its argument, and what scores are multiplied by for it."""
-
-    exp: Callable[[Array], Array]
-    unit: float = 1.0
-
-
-def exp_base(x: Array) -> ExpBase:
-    """The fastest exponential that is exact for arrays like `x`: powers of 2 take half the time of powers of e."""
-    exp, binary = adapter_of(x).exponential(x)
-    return ExpBase(exp, 1.0 / math.log(2.0) if binary else 1.0)
-
 
 def family_of(
-    xp: Namespace,
-    plan: Plan,
-    base: ExpBase,
-    bound: float,
-    *,
-    need_grad: bool,
-    finite: bool = False,
-    complete: bool = False,
-    absent: float | None = None,
-    negatives: int = 0,
-    divisor: int = 1,
+    xp: Namespace, plan: Plan, base: ExpBase, known: Known, *, need_grad: bool
 ) -> Softmax | Pairs | Reweighted:
-    """The family of a plan, for scores whose magnitude has a known bound."""
+    """The family of a plan."""
     if isinstance(plan, ReweightedPlan):
-        known = negatives if complete else None
-        small = bound <= MAX_UNSHIFTED_LOGIT / (1.0 + plan.beta)  # infinity times a symbol is NaN to torch.compile
-        return Reweighted(xp, plan, ExpBase(xp.exp), unshifted=small, absent=absent, divisor=divisor, negatives=known)
-    bounded = bound <= MAX_UNSHIFTED_LOGIT
+        return Reweighted(xp, plan, known)
     if isinstance(plan, PairsPlan):
-        counts = {"negatives": negatives, "divisor": divisor}
-        return Pairs(xp, plan, bounded=bounded, need_grad=need_grad, complete=complete, **counts)
-    return Softmax(xp, plan, base, unshifted=bounded, finite=finite, complete=complete, absent=absent, divisor=divisor)
+        return Pairs(xp, plan, known, need_grad=need_grad)
+    return Softmax(xp, plan, known, base)
 
 
 def divisor_of(plan: Plan, n_rows: int, negatives: int) -> int | None:
@@ -131,35 +98,14 @@ def sharpened(scores: Array, sharpness: Array | None) -> Array:
     return scores + added
 
 
-class Softmax:
-    """Sums of exponentials.
+class Softmax(Family):
+    """Sums of exponentials."""
 
-    `unshifted`: no score is large; `finite`: none overflows; `complete`: every row has a positive and negatives;
-    `absent`: the score that says that a column takes no part, if there is one; `divisor`: what all slopes are divided
-    by.
-    """
-
-    def __init__(
-        self,
-        xp: Namespace,
-        plan: SoftmaxPlan,
-        base: ExpBase,
-        *,
-        unshifted: bool,
-        finite: bool,
-        complete: bool,
-        absent: float | None = None,
-        divisor: int = 1,
-    ) -> None:
-        self.xp = xp
-        self.plan = plan
-        self.base = base
-        self.unshifted = unshifted
-        self.finite = finite
-        self.absent = absent
-        self.divisor = divisor
+    def __init__(self, xp: Namespace, plan: SoftmaxPlan, known: Known, base: ExpBase | None = None) -> None:
+        super().__init__(xp, plan, known, base)
+        self.unshifted = known.bound <= MAX_UNSHIFTED_LOGIT
         # Whether the log-odds are all that the objective needs.
-        self.simple = finite and complete and plan.objective.of_odds is not None and not plan.statistics
+        self.simple = known.finite and known.complete and plan.objective.of_odds is not None and not plan.statistics
 
     def plain(self, scores: Array, exclude: Exclude, by_row: tuple[Array, ...]) -> tuple[ExpSum, Array]:
         """The exponentials of a tile of negatives and their sums; scores are in units of the base."""
@@ -170,8 +116,8 @@ class Softmax:
         """The same along any axis; `spare` scores may be overwritten."""
         xp = self.xp
         top = None if self.unshifted else stop_gradient(xp.max(scores, axis=axis))
-        if top is not None and self.absent is not None:
-            top = xp.where(top <= self.absent * self.base.unit, -math.inf, top)
+        if top is not None and self.known.absent is not None:
+            top = xp.where(top <= self.known.absent * self.base.unit, -math.inf, top)
         terms = self.terms(scores, top, axis, spare=spare)
         total = adapter_of(terms).sum_along(terms, axis)
         return ExpSum(top if top is None or self.base.unit == 1.0 else top / self.base.unit, total), terms
@@ -187,7 +133,7 @@ class Softmax:
             scores -= shift
         else:
             scores = scores - shift
-        if not self.finite:
+        if not self.known.finite:
             scores = xp.where(xp.expand_dims(infinite, axis=axis), -math.inf, scores)
         return self.base.exp(scores)
 
@@ -206,22 +152,25 @@ class Softmax:
         """
         del by_row
         xp = self.xp
-        of_negatives, (positives, negatives, weights, negative_weights) = sharpened(scores[0], sharpness), members
+        positives, negatives, weights, negative_weights = members
+        if self.unshifted and negative_weights is None and sharpness is None:
+            if single:
+                exps = terms = xp.exp(xp.where(negatives, scores[0], -math.inf))
+            else:  # absent pairs have scores of 0 here: the exponential of -inf takes torch five times as long
+                exps = xp.exp(xp.where(xp.logical_or(positives, negatives), scores[0], 0.0))
+                terms = xp.where(negatives, exps, 0.0)
+            sums = ExpSum(None, xp.sum(terms, axis=1))
+            return sums, terms, of_members(xp, scores[0], positives, single=single, weights=weights, terms=exps)
+        of_negatives = sharpened(scores[0], sharpness)
         if negative_weights is not None:
             of_negatives = of_negatives + xp.log(xp.where(negatives, negative_weights, xp.ones_like(of_negatives)))
-        if self.unshifted and negative_weights is None:
-            terms = xp.exp(xp.where(negatives, of_negatives, -math.inf))
-            sums = ExpSum(None, xp.sum(terms, axis=1))
-        else:
-            sums, terms = exponentials(xp, of_negatives, negatives)
+        sums, terms = exponentials(xp, of_negatives, negatives)
         return sums, terms, of_members(xp, scores[0], positives, single=single, weights=weights)
 
     def line(self, scores: Array, present: Array | None, by_row: tuple[Array, ...]) -> Array | Positives:
-        """The positives of rows that have one each, (n,), or some, (n, P)."""
-        del by_row
-        if len(scores.shape) > 1:
-            return of_members(self.xp, scores, self.xp.ones_like(scores, dtype=self.xp.bool), single=False)
-        return scores if self.simple and present is None else of_line(self.xp, scores, present)
+        """The positives; where the log-odds are all that counts, the scores."""
+        simple = self.simple and present is None and len(scores.shape) == 1
+        return scores if simple else super().line(scores, present, by_row)
 
     def merge(self, parts: list[ExpSum]) -> tuple[ExpSum, list[Array | None]]:
         """The sums of a row, and the factors of the parts."""
@@ -237,6 +186,8 @@ class Softmax:
         xp, plan = self.xp, self.plan
         if not isinstance(positive, Positives):
             return self._finish_simple(total, positive, by_row[0] if plan.weighted else None, need_grad=need_grad)
+        if self._is_filled(total, positive):
+            return self._finish_filled(total, positive, by_row[0] if plan.weighted else None, need_grad=need_grad)
         sums = RowSums(total, positive)
         row = row_statistics(xp, sums)
         if plan.statistics:
@@ -250,16 +201,13 @@ class Softmax:
         number = xp.astype(counted, values.dtype)
         if not need_grad:
             return Finished(values, number)
-        slopes = objective.pulled(row, self._scaled(number if factor is None else factor), *parameters)
+        slopes = objective.pulled(row, self.scaled(number if factor is None else factor), *parameters)
         coefficient, to_positive = score_cotangents(xp, sums, row, slopes[:4])
         further = [xp.zeros_like(values) if x is None else x for x in slopes[4:]]
         return Finished(values, number, coefficient, to_positive, (*further, *self._of_weights(to_weights)))
 
-    def _scaled(self, slope: Array) -> Array:
-        return divided(slope, self.divisor)
-
     def _of_weights(self, to_weights: Array | None) -> tuple[Array, ...]:
-        return () if to_weights is None else (self._scaled(to_weights),)
+        return () if to_weights is None else (self.scaled(to_weights),)
 
     def _finish_simple(self, total: ExpSum, positive: Array, weights: Array | None, *, need_grad: bool) -> Finished:
         """With one positive and some negatives, from the log-odds alone.
@@ -277,8 +225,40 @@ class Softmax:
         number = xp.ones_like(values)
         if not need_grad:
             return Finished(values, number)
-        slope = self._scaled(slope if factor is None else slope * factor)
+        slope = self.scaled(slope if factor is None else slope * factor)
         return Finished(values, number, slope / total.total, -slope, self._of_weights(to_weights))
+
+    def _is_filled(self, total: ExpSum, positive: Positives) -> bool:
+        """Whether it is seen that all rows have positives, of several candidates, and negatives, all bounded."""
+        objective = self.plan.objective
+        plain = objective.of_odds is not None and not objective.separate and not self.plan.statistics
+        if not plain or positive.number is None or total.top is not None or positive.sums.top is not None:
+            return False
+        smallest = entry_at_hand(total.total * positive.sums.total, least)
+        return smallest is not None and smallest > 0
+
+    def _finish_filled(self, total: ExpSum, positive: Positives, weights: Array | None, *, need_grad: bool) -> Finished:
+        """The same with several positives, of which some objectives add the spread s where there are two or more.
+
+        With the weight t of a positive, and the sum n of these, the cotangent of its score is
+
+            w (s' - u') e^g / total - w s' t / n
+        """
+        xp, objective = self.xp, self.plan.objective
+        of_odds: Any = objective.of_odds
+        log_positive = xp.log(positive.sums.total)
+        values, slope = of_odds(xp.log(total.total) - log_positive, bounded=self.unshifted)
+        spread = xp.astype(positive.count > 1, values.dtype) if objective.spreads else xp.zeros_like(values)
+        values = values + spread * (log_positive - positive.centred / positive.number)
+        values, factor, to_weights = weigh(xp, values, weights, None)
+        number = xp.ones_like(values)
+        if not need_grad:
+            return Finished(values, number)
+        factor = self.scaled(number if factor is None else factor)
+        slope, spread = slope * factor, spread * factor
+        to_each = positive.terms * ((spread - slope) / positive.sums.total)[:, None]
+        to_each = to_each - positive.shared(xp, spread / positive.number)
+        return Finished(values, number, slope / total.total, to_each, self._of_weights(to_weights))
 
     def _finish_separate(self, sums: RowSums, counted: Array, weights: Array | None, *, need_grad: bool) -> Finished:
         """The mean over the positives of what each is worth against the negatives alone."""
@@ -287,8 +267,8 @@ class Softmax:
         nothing = xp.zeros_like(each.log_odds)
         live = xp.logical_and(each.has_positive, each.has_negative)
         weight = xp.astype(each.has_positive, nothing.dtype)
-        if sums.positive.weights is not None:
-            weight = weight * sums.positive.weights
+        if sums.positive.weighted:
+            weight = weight * sums.positive.shares
         number = xp.sum(weight, axis=1)
         number = xp.where(number > 0, number, xp.ones_like(number))
         values = xp.sum(xp.where(live, objective.values(each), nothing) * weight, axis=1) / number
@@ -296,7 +276,7 @@ class Softmax:
         count = xp.astype(counted, values.dtype)
         if not need_grad:
             return Finished(values, count)
-        share = self._scaled(count if factor is None else factor) / number
+        share = self.scaled(count if factor is None else factor) / number
         slope = objective.pulled(each, xp.where(live, share[:, None] * weight, nothing))[0]
         to_each = xp.where(live, slope, nothing)
         empty = sums.negative.total == 0
@@ -317,23 +297,6 @@ class Softmax:
             return Finished(values, row.log_odds)
         coefficient, to_positive = score_cotangents(xp, sums, row, by_row[:4])
         return Finished(values, row.log_odds, coefficient, to_positive, tuple(xp.zeros_like(x) for x in by_row))
-
-    def factored(self, residual: Array, done: Finished, share: Array | None) -> tuple[Array, Array]:
-        """The cotangents of a tile of negatives, as a matrix and a factor of each row."""
-        return residual, done.coefficient if share is None else done.coefficient * share
-
-    def cotangents(
-        self,
-        residual: Array,
-        positive: Positives,
-        done: Finished,
-        members: Members,
-        share: Array | None = None,
-    ) -> tuple[Array]:
-        """The cotangents of a masked tile's scores."""
-        negative, coefficient = self.factored(residual, done, share)
-        negative = negative * coefficient[:, None]
-        return (with_positives(self.xp, negative, positive, done.to_positive, members.positives),)
 
 
 # -------------------------------------------------------------------------------------------------------------- pairs
@@ -361,34 +324,15 @@ class PairSum(NamedTuple):
     to_parameters: tuple[Array, ...] = ()
 
 
-class Pairs:
-    """Sums of elementwise terms. Several matrices of scores may be given, of whose entries a term is a function.
-
-    `bounded`: no sum of a score and the parameters is large; `complete`: all rows have the same pairs; `negatives`: how
-    many a row has, where that is known.
-    """
+class Pairs(Family):
+    """Sums of elementwise terms. Several matrices of scores may be given, of whose entries a term is a function."""
 
     unshifted = False
 
-    def __init__(
-        self,
-        xp: Namespace,
-        plan: PairsPlan,
-        *,
-        bounded: bool,
-        need_grad: bool,
-        complete: bool = False,
-        negatives: int = 0,
-        divisor: int = 1,
-    ) -> None:
-        self.xp = xp
-        self.plan = plan
-        self.bounded = bounded
+    def __init__(self, xp: Namespace, plan: PairsPlan, known: Known, *, need_grad: bool) -> None:
+        super().__init__(xp, plan, known)
+        self.bounded = known.bound <= MAX_UNSHIFTED_LOGIT
         self.need_grad = need_grad
-        self.complete = complete
-        self.negatives = negatives
-        self.divisor = divisor
-        self.base = ExpBase(xp.exp)
 
     def plain(self, scores: Array, exclude: Exclude, by_row: tuple[Array, ...]) -> tuple[PairSum, Array]:
         """The terms of a tile of negatives, and their slopes."""
@@ -493,7 +437,7 @@ class Pairs:
 
     def _pairs(self) -> int:
         """How many pairs each row has, where that is known, of those that count."""
-        return int(self.plan.counts[0]) + (self.negatives if self.plan.counts[1] else 0)
+        return int(self.plan.counts[0]) + (self.known.negatives if self.plan.counts[1] else 0)
 
     def _no_term(self, zero: Array, by_row: tuple[Array, ...]) -> PairSum:
         slopes = tuple(zero for _ in by_row[: self.plan.parameters]) if self.need_grad else ()
@@ -515,26 +459,21 @@ class Pairs:
         if positive is not None:
             part, slope = positive
             total = self.merge([part, total])[0]
-        elif self.negatives and plan.counts[1]:  # known for all rows, of which no tile has told
-            total = total._replace(number=total.number + self.negatives)
+        elif self.known.negatives and plan.counts[1]:  # no tile has counted them
+            total = total._replace(number=total.number + self.known.negatives)
         weights = by_row[plan.parameters] if plan.weighted else None
         # Where all rows have pairs, all count.
-        counted = None if self.complete and self._pairs() > 0 else total.number > 0
+        counted = None if self.known.complete and self._pairs() > 0 else total.number > 0
         values, factor, to_weights = weigh(xp, total.value, weights, counted)
         number: Array | None = xp.ones_like(values) if counted is None else xp.astype(counted, values.dtype)
         if plan.divide_by != "rows":
             number = total.number if plan.divide_by == "pairs" else total.active
         if not need_grad:
             return Finished(values, number)
-        factor = divided(xp.ones_like(values) if factor is None else factor, self.divisor)
-        to_weights = () if to_weights is None else (divided(to_weights, self.divisor),)
+        factor = self.scaled(xp.ones_like(values) if factor is None else factor)
+        to_weights = () if to_weights is None else (self.scaled(to_weights),)
         further = (*(x * factor for x in total.to_parameters), *to_weights)
         return Finished(values, number, factor, None if slope is None else slope * factor, further)
-
-    def factored(self, residual: Array, done: Finished, share: None) -> tuple[Array, Array]:
-        """The cotangents of a tile of negatives, as a matrix and a factor of each row."""
-        del share
-        return residual, done.coefficient
 
     def cotangents(
         self, residual: Any, positive: Any, done: Finished, members: Members, share: None = None

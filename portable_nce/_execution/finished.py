@@ -1,13 +1,48 @@
-"""What the rows of a block are worth, whatever family adds them up."""
+"""Losses of the rows of a block, and what all families share."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 from .._core.protocol import Array, Namespace
-from .statistics import Positives
+from .._core.registry import adapter_of
+from ..pairings import Members
+from .statistics import Positives, of_line, of_members
 
-__all__ = ["Finished", "divided", "weigh", "with_positives"]
+__all__ = ["Exclude", "ExpBase", "Family", "Finished", "Known", "divided", "exp_base", "weigh"]
+
+Exclude = Callable[[Array, float], Array]
+"""Puts a number where a tile has no negative; the tile may be overwritten."""
+
+
+class ExpBase(NamedTuple):
+    """The exponential to use, which may overwrite its argument, and what scores are multiplied by for it."""
+
+    exp: Callable[[Array], Array]
+    unit: float = 1.0
+
+
+def exp_base(x: Array) -> ExpBase:
+    """The fastest exponential that is exact for arrays like `x`: powers of 2 take half the time of powers of e."""
+    exp, binary = adapter_of(x).exponential(x)
+    return ExpBase(exp, 1.0 / math.log(2.0) if binary else 1.0)
+
+
+class Known(NamedTuple):
+    """Facts about the scores of a sweep, and the divisor of its losses.
+
+    `bound`: largest magnitude of a score; `finite`: no score overflows; `complete`: every row has the same pairs, a
+    positive and `negatives`; `absent`: score of a column that takes no part.
+    """
+
+    bound: float = math.inf
+    finite: bool = False
+    complete: bool = False
+    absent: float | None = None
+    negatives: int = 0
+    divisor: int = 1
 
 
 class Finished(NamedTuple):
@@ -48,8 +83,36 @@ def weigh(
     return values * weights, xp.where(dead, nothing, weights), values
 
 
-def with_positives(xp: Namespace, negative: Array, positive: Positives, to_positive: Array, members: Array) -> Array:
-    """The cotangent of a tile: that of its negatives, with the positives', of which rows have one each or several."""
-    if positive.number is None:
-        return xp.where(members, to_positive[:, None], negative)
-    return negative + to_positive
+class Family:
+    """Sums of some kind over the rows of tiles, and the cotangents of these."""
+
+    def __init__(self, xp: Namespace, plan: Any, known: Known, base: ExpBase | None = None) -> None:
+        self.xp = xp
+        self.plan = plan
+        self.known = known
+        self.base = base or ExpBase(xp.exp)
+
+    def scaled(self, slope: Array) -> Array:
+        """A slope by the losses, by that of their sum divided by the divisor."""
+        return divided(slope, self.known.divisor)
+
+    def line(self, scores: Array, present: Array | None, by_row: tuple[Array, ...]) -> Any:
+        """The positives of rows that have one each, (n,), or some, (n, P)."""
+        del by_row
+        if len(scores.shape) > 1:
+            return of_members(self.xp, scores, self.xp.ones_like(scores, dtype=self.xp.bool), single=False)
+        return of_line(self.xp, scores, present)
+
+    def factored(self, residual: Any, done: Finished, share: Any) -> tuple[Array, Array]:
+        """The cotangents of a tile of negatives, as a matrix and a factor of each row."""
+        return residual, done.coefficient if share is None else done.coefficient * share
+
+    def cotangents(
+        self, residual: Any, positive: Positives, done: Finished, members: Members, share: Any = None
+    ) -> tuple[Array, ...]:
+        """The cotangents of a masked tile's scores, whose rows have one positive each or several."""
+        negative, coefficient = self.factored(residual, done, share)
+        negative = negative * coefficient[:, None]
+        if positive.number is None:
+            return (self.xp.where(members.positives, done.to_positive[:, None], negative),)
+        return (negative + done.to_positive,)

@@ -24,7 +24,7 @@ __all__ = ["Exact", "multiplies_halves", "of_matrix"]
 
 
 class Exact(NamedTuple):
-    """Dtypes in which embeddings are exact, those of the rows and those of the columns.
+    """Dtypes in which embeddings are exact, those of the rows and those of the columns, and the `precision` asked for.
 
     They are multiplied in 16 bits if all have as many, or where `multiplied_in` says in which, in parts.
     """
@@ -32,6 +32,7 @@ class Exact(NamedTuple):
     rows: tuple[Any, ...]
     columns: tuple[Any, ...]
     multiplied_in: Any = None
+    precision: str | None = None
 
 
 def of_matrix(
@@ -39,29 +40,28 @@ def of_matrix(
     embeddings: tuple[Array, Array],
     operands: tuple[Operands, Operands],
     exact_in: Exact,
-    precision: str | None,
     *,
     scale: Any = 1.0,
 ) -> Halves | None:
     """The operands of an inner product in 16 bits, where the library is faster with these, or None."""
     (first, *_), _ = operands
-    if not multiplies_halves(similarity, exact_in, precision, first):
+    if not multiplies_halves(similarity, exact_in, first):
         return None
     of_tokens = isinstance(similarity.scores, TokenScores)
     one_scale = is_number(scale) or len(scale.shape) == 0
     if of_tokens:
         even = is_of_unit_tokens(similarity) and one_scale
-        return _of_tokens(similarity, embeddings, operands, exact_in, precision, even=even)
+        return _of_tokens(similarity, embeddings, operands, exact_in, even=even)
     (rows,), (columns,) = operands
-    return _of_rows(similarity, embeddings, (rows, columns), exact_in, precision, even=similarity.unit and one_scale)
+    return _of_rows(similarity, embeddings, (rows, columns), exact_in, even=similarity.unit and one_scale)
 
 
-def multiplies_halves(similarity: Similarity, exact_in: Exact, precision: str | None, like: Array) -> bool:
+def multiplies_halves(similarity: Similarity, exact_in: Exact, like: Array) -> bool:
     """Whether products of 16 bits may serve for embeddings of these dtypes."""
-    if precision == "highest" or not (similarity.inner_product or isinstance(similarity.scores, TokenScores)):
+    if exact_in.precision == "highest" or not (similarity.inner_product or isinstance(similarity.scores, TokenScores)):
         return False
     all_halves = exact_in.multiplied_in is not None or all(map(is_half, (*exact_in.rows, *exact_in.columns)))
-    return (all_halves or precision == "high") and adapter_of(like).has_half_products(like)
+    return (all_halves or exact_in.precision == "high") and adapter_of(like).has_half_products(like)
 
 
 def _of_rows(
@@ -69,7 +69,6 @@ def _of_rows(
     embeddings: tuple[Array, Array],
     operands: tuple[Array, Array],
     exact_in: Exact,
-    precision: str | None,
     *,
     even: bool,
 ) -> Halves | None:
@@ -90,7 +89,7 @@ def _of_rows(
                 )
             ]
             return Halves(of_rows, of_columns, even)
-    if precision == "high" and operands[0].dtype == xp.float32:
+    if exact_in.precision == "high" and operands[0].dtype == xp.float32:
         of_rows, of_columns = map(in_two, operands)
         return Halves(of_rows, of_columns, even=True)
     return None
@@ -101,7 +100,6 @@ def _of_tokens(
     embeddings: tuple[Array, Array],
     operands: tuple[Operands, Operands],
     exact_in: Exact,
-    precision: str | None,
     *,
     even: bool,
 ) -> Halves | None:
@@ -112,7 +110,7 @@ def _of_tokens(
         tuple(scores.tokens(x, operand) for x, operand in zip(given, operands, strict=True))
         for given in (tokens, [x[0] for x in operands])
     )
-    found = _of_rows(similarity, exact, multiplied, exact_in, precision, even=even)
+    found = _of_rows(similarity, exact, multiplied, exact_in, even=even)
     if found is None:
         return None
     of_rows, of_columns = (

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from .._core.numerics import rows_where, sum_to_scalar
 from .._core.protocol import Array, Namespace
 from .._core.ranks import Shards
-from ..pairings import Rule
+from ..pairings import Rule, Structure
 from ..similarities import Pullback, Scores
 from .families import Plan
 from .finished import divided
@@ -98,7 +98,7 @@ class ProductLayout(NamedTuple):
     weights), or one for all; and, without a gradient, the index (N,), which rows are present (N,), what is added to
     columns (K,), and the labels of rows and of columns.
 
-    `structure` is the pairing's, of some `views`; of labels, rows and columns are sorted by them, and `blocks` and
+    `structure` is the pairing's; of labels, rows and columns are sorted by them, and `blocks` and
     `tiles` cut both between classes, so that the positives of a block of rows are in the tile of the same number.
     `own`: rows and columns are the same. `unit`: no score can overflow. `bound`: the largest magnitude of scores, if it
     is known. `squarable`: no square of an operand overflows. `mean`: the sum is divided by the number of rows.
@@ -108,8 +108,7 @@ class ProductLayout(NamedTuple):
     """
 
     plan: Plan
-    structure: str
-    views: int = 2
+    structure: Structure
     by_row: int = 0
     present: bool = False
     biased: bool = False
@@ -132,7 +131,7 @@ class ProductLayout(NamedTuple):
         """How many of the arrays are operands, or what they are made of."""
         if self.source is not None:
             return self.source.arrays
-        return 3 if self.structure in {"index", "queue"} else 2
+        return 2 + self.structure.given
 
 
 class MaskedLayout(NamedTuple):

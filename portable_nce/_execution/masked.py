@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+from .._core.checks import all_entries, entry_at_hand
 from .._core.namespace import device_of, lift_to_tape, namespace_of
 from .._core.numerics import rows_where, upcast
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from ..pairings import Members, split, undefined_rows
-from .families import PairsPlan, SoftmaxPlan, exp_base, family_of, split_sharpness
+from .families import PairsPlan, SoftmaxPlan, family_of, split_sharpness
+from .finished import Known, exp_base
 from .layouts import Arrays, MaskedLayout, Wanted, halves_where, reduced
 from .products import empty_sums, plus
 from .scored import Side, Spread, held, pulled, scored
@@ -130,7 +132,7 @@ def masked_sweep(layout: MaskedLayout, *arrays: Array, need_grad: Wanted) -> Arr
     xp, adapter = matrix.xp, adapter_of(arrays[0])
     of_statistics = isinstance(layout.plan, SoftmaxPlan) and layout.plan.statistics
     bound = layout.bound if isinstance(layout.plan, SoftmaxPlan) and not of_statistics else math.inf
-    family: Any = family_of(xp, layout.plan, exp_base(arrays[0]), bound, need_grad=need_grad)
+    family: Any = family_of(xp, layout.plan, exp_base(arrays[0]), Known(bound), need_grad=need_grad)
     skips = not isinstance(layout.plan, PairsPlan) and not of_statistics and not layout.given
 
     def step(carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
@@ -138,8 +140,9 @@ def masked_sweep(layout: MaskedLayout, *arrays: Array, need_grad: Wanted) -> Arr
         if skips:
             # A row without positives does not count: what it holds is to reach nobody, NaN neither.
             live = xp.any(members.positives, axis=1)
-            members = members._replace(negatives=xp.logical_and(members.negatives, live[:, None]))
-            own = [_where_live(xp, live, side) for side in own]
+            if not entry_at_hand(live, all_entries):
+                members = members._replace(negatives=xp.logical_and(members.negatives, live[:, None]))
+                own = [_where_live(xp, live, side) for side in own]
         sharpness, here = split_sharpness(layout.plan, here)
         total, residual, positive = family.masked(scores, members, here, single=layout.single, sharpness=sharpness)
         done = family.finish(total, positive, here, need_grad=need_grad)

@@ -26,7 +26,7 @@ from .._core.protocol import Array, Namespace
 from .._core.ranks import Shards
 from .._core.registry import adapter_of
 from ..objectives.base import Objective, RowStatistics
-from ..pairings import Pairing, split
+from ..pairings import Pairing, Structure, split
 from ..similarities import Operands, Similarity
 from .families import PairsPlan, Plan, SoftmaxPlan
 from .layouts import Arrays, Form, MaskedLayout, ProductLayout, Source, halves_where
@@ -264,21 +264,24 @@ class ScoreMatrix(NamedTuple):
             return None
         structure = self.pairing.structure
         layout = self._product_layout(plan, by_row, options)
-        if structure in {"labels", "own_labels", "ids"}:
-            return None if isinstance(plan, PairsPlan) else self._by_labels(layout, by_row)
+        if structure.has_labels:
+            by_classes = self._by_classes(layout, by_row)
+            if by_classes is not None or not structure.ids:
+                return by_classes
         (rows,), (columns,) = self.rows, self.columns
         xp, n_rows = namespace_of(rows), rows.shape[0]
-        lines = lines_of(str(structure), n_rows, self.pairing.views, self.window)
+        lines = lines_of(structure, n_rows, self.window)
         partners: Arrays = self.partners
-        constants: Arrays = ()
         halves = self.halves or NO_HALVES
         if lines.apart and not partners:
             partners, columns = (columns[:n_rows, ...],), columns[n_rows:, ...]
             halves = halves._replace(columns=tuple(x[n_rows:, ...] for x in halves.columns))
         if not is_positive(lines.negatives(columns.shape[0])):
             return None
-        present = self.pairing.rows[0] if self.pairing.rows else None
-        valid = self.pairing.columns[0] if self.pairing.columns else None
+        of_rows, of_columns = self.pairing.rows, self.pairing.columns
+        constants: Arrays = (*of_rows, *of_columns) if structure.ids else ()
+        present = of_rows[0] if of_rows and not structure.ids else None
+        valid = of_columns[0] if of_columns and not structure.ids else None
         if valid is not None and lines.apart:
             present, valid = valid[:n_rows], valid[n_rows:]
         if lines.by_index:
@@ -291,15 +294,14 @@ class ScoreMatrix(NamedTuple):
         if valid is not None:
             constants = (*constants, absence(valid, columns))
         layout = layout._replace(present=present is not None, biased=valid is not None, halves=halves.form)
-        source, operands = self._given(rows, columns, partners)
         constants = (*constants, *halves.arrays)
-        return Prepared(product_sweep, layout._replace(source=source), operands, by_row, constants, _KNOWN)
+        return Prepared(product_sweep, *self._given(layout, rows, columns, *partners), by_row, constants, _KNOWN)
 
-    def _given(self, rows: Array, columns: Array, partners: Arrays = ()) -> tuple[Source | None, Arrays]:
-        """What a sweep is given of these operands, and what it makes them of, if they are embeddings still."""
+    def _given(self, layout: Any, rows: Array, columns: Array, *partners: Array) -> tuple[Any, Arrays]:
+        """The layout of a sweep and its operands, or the embeddings that it makes these of."""
         scale, alone = self.scale, columns is rows
         if scale is None:
-            return None, (rows, columns, *partners)
+            return layout, (rows, columns, *partners)
         number = None
         if is_number(scale):
             if adapter_of(rows).mode == "eager":
@@ -307,7 +309,7 @@ class ScoreMatrix(NamedTuple):
             else:  # a number in a layout would be compiled anew for each temperature
                 scale = namespace_of(rows).full((), scale, dtype=rows.dtype, device=device_of(rows))
         arrays = (*((rows,) if alone else (rows, columns)), *partners, *((scale,) if number is None else ()))
-        return Source(alone, len(partners) > 0, number), arrays
+        return layout._replace(source=Source(alone, len(partners) > 0, number)), arrays
 
     def _obstacle(self, plan: Plan) -> str | None:
         """Why tiles of inner products without masks cannot serve; None if they can."""
@@ -316,36 +318,21 @@ class ScoreMatrix(NamedTuple):
             reason = "the scores are given"
         elif self.mask is not None:
             reason = "a mask is given"
-        elif structure is None:
+        elif not structure.known:
             reason = "the pairing gives positives by a rule for each pair"
         elif not self.similarity.inner_product:
             reason = "the similarity is no inner product"
         elif not isinstance(plan, PairsPlan):
-            reason = "no row has a positive" if structure == "candidates" else None
+            reason = "no row has a positive" if structure.absent else None
         elif plan.terms[1] is None:
             reason = "negatives add nothing"
         elif self.pairing.columns:  # ids as well
             reason = "the number of negatives of a row is not known"
-        elif structure == "views" and not self.pairing.one_per_row:
+        elif structure.views > 1 and not self.pairing.one_per_row:
             reason = "a row has several positives in a sum over pairs"
-        elif structure == "candidates" and plan.divide_by != "rows":
+        elif structure.absent and plan.divide_by != "rows":
             reason = "the mean is over pairs"
         return reason
-
-    def _by_labels(self, layout: ProductLayout, by_row: Arrays) -> Prepared | None:
-        """The sweep over rows and columns with labels or ids."""
-        n_rows, n_columns = self.shape
-        if layout.structure != "ids" or (self.part is None and n_rows == n_columns):
-            by_classes = self._by_classes(layout, by_row)
-            if by_classes is not None or layout.structure != "ids":
-                return by_classes
-        if not is_positive(n_columns - 1):
-            return None
-        halves = self.halves or NO_HALVES
-        layout = layout._replace(halves=halves.form)
-        constants = (*self.pairing.rows, *self.pairing.columns, *halves.arrays)
-        source, operands = self._given(*self.rows, *self.columns)
-        return Prepared(product_sweep, layout._replace(source=source), operands, by_row, constants, _KNOWN)
 
     def _indexed(self, xp: Namespace, columns: Array) -> tuple[Array | None, Arrays, Arrays]:
         """Which rows have a positive if not all, the positives, and where they are."""
@@ -365,8 +352,7 @@ class ScoreMatrix(NamedTuple):
         """What a sweep over inner products is told of this matrix."""
         return ProductLayout(
             plan,
-            str(self.pairing.structure),
-            self.pairing.views,
+            self.pairing.structure,
             len(by_row),
             unit=self.similarity.unit,
             bound=self.bound,
@@ -386,7 +372,8 @@ class ScoreMatrix(NamedTuple):
         adapter = adapter_of(of_rows)
         if adapter.mode != "eager" or not is_large(n_rows, n_columns) or self.block_size is None:
             return None
-        if self.part is not None and layout.structure == "own_labels":
+        own, ids = layout.structure.own, layout.structure.ids
+        if (self.part is not None and (own or ids)) or (ids and n_rows != n_columns):
             return None  # rows and columns are sorted differently, so that no row's own column is at its place
         xp = namespace_of(of_rows)
         size, most = label_blocks(self.block_size)
@@ -399,7 +386,7 @@ class ScoreMatrix(NamedTuple):
         firsts = sorted({0, *(int(start) for start in starts)})
         blocks = tuple(zip(firsts, [*firsts[1:], n_rows], strict=True))
         tiles, column_order, column_labels = blocks, order, ordered
-        if layout.structure == "labels":
+        if not (own or ids):
             column_order = xp.argsort(of_columns, stable=True)
             column_labels = xp.take(of_columns, column_order, axis=0)
             at = xp.take(ordered, xp.asarray(firsts[1:], dtype=order.dtype, device=device_of(order)), axis=0)
@@ -411,11 +398,11 @@ class ScoreMatrix(NamedTuple):
         space = namespace_of(rows)
         taken = space.take(rows, order, axis=0)
         same = columns is rows and column_order is order
-        source, operands = self._given(taken, taken if same else space.take(columns, column_order, axis=0))
-        layout = layout._replace(blocks=blocks, tiles=tiles, source=source)
+        layout = layout._replace(blocks=blocks, tiles=tiles)
+        both = taken, taken if same else space.take(columns, column_order, axis=0)
         inverse = xp.argsort(order, stable=True)
         constants, reason = (ordered, column_labels), "labels are sorted: positives of a block are in one tile"
-        return Prepared(product_sweep, layout, operands, by_row, constants, reason, order, inverse)
+        return Prepared(product_sweep, *self._given(layout, *both), by_row, constants, reason, order, inverse)
 
     def by_masks(self, plan: Plan, by_row: Arrays, beside: ScoreMatrix | None, options: dict[str, Any]) -> Prepared:
         """The sweep over scores of any kind."""
@@ -442,13 +429,12 @@ class ScoreMatrix(NamedTuple):
         )
         operands = (*(x for one in channels for x in one.rows), *(x for one in channels for x in one.columns))
         if self.scale is not None:
-            source, operands = self._given(*operands)
-            layout = layout._replace(source=source)
+            layout, operands = self._given(layout, *operands)
         numbers = () if self.part is None else self.part[:2]
         halves = (x for one in channels for x in (one.halves or NO_HALVES).arrays)
         constants = (*self.pairing.rows, *self.pairing.columns, *pairs, *numbers, *halves)
         reason = self._obstacle(plan) if beside is None else "two score matrices are compared"
-        if reason is None and self.pairing.structure in {"labels", "own_labels", "ids"}:
+        if reason is None and self.pairing.structure.has_labels:
             reason = "labels are not sorted: the matrix is small, classes are large or values are not at hand"
         return Prepared(masked_sweep, layout, operands, by_row, constants, reason or "no row has a negative")
 
@@ -462,7 +448,7 @@ class ScoreMatrix(NamedTuple):
             own = n_columns if self.part is None else self.part.window
             fits = fits and n_rows == own and is_positive(n_columns - 1)
         else:
-            fits = self.pairing.structure == "views" and len(self.pairing.rows) == 0
+            fits = self.pairing.structure.views > 1 and len(self.pairing.rows) == 0
             fits = fits and self.mask is None and self.similarity.inner_product
             fits = fits and self.self_contrast and self.similarity.symmetric
             fits = fits and adapter_of(self.rows[0]).mode == "eager"
@@ -471,10 +457,10 @@ class ScoreMatrix(NamedTuple):
             return None
         halves = self.halves or NO_HALVES
         layout = self._product_layout(plan, by_row, {"mean": mean, "shards": self.shards})
-        source, operands = self._given(*self.rows, *self.columns)
-        layout = layout._replace(own=not symmetric, halves=halves.form, source=source)
+        layout = layout._replace(own=not symmetric, halves=halves.form)
         reason = "the loss averages rows and columns" if symmetric else "the score of i with j is that of j with i"
-        return Prepared(square_sweep, layout, operands, by_row, halves.arrays, reason)
+        given = self._given(layout, *self.rows, *self.columns)
+        return Prepared(square_sweep, *given, by_row, halves.arrays, reason)
 
     # Sums.
 
@@ -507,7 +493,7 @@ class ScoreMatrix(NamedTuple):
         The search is among the positives or among the negatives; both arrays are constants.
         """
         one = self.constant()
-        largest_of_all = self.pairing.structure == "candidates" and largest and not of_positives
+        largest_of_all = self.pairing.structure.absent and largest and not of_positives
         if largest_of_all and self.similarity.inner_product and self.mask is None:
             halves = self.halves or NO_HALVES
             static: Any = (nearest_columns, (self.block_size, halves.form), ())
@@ -561,7 +547,7 @@ class ScoreMatrix(NamedTuple):
 
 def is_symmetric(similarity: Similarity, pairing: Pairing, mask: Array | None) -> bool:
     """Whether rows and columns of a symmetric loss can be summed up from the same tiles."""
-    plain = pairing.structure == "diagonal" and len(pairing.rows) == 0
+    plain = pairing.structure == Structure() and len(pairing.rows) == 0
     return plain and similarity.inner_product and mask is None
 
 

@@ -15,17 +15,16 @@ from .._core.namespace import device_of, is_far, lift_to_tape, namespace_of
 from .._core.numerics import largest_entry
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
-from ..pairings import Members
+from ..pairings import Members, Structure
 from . import products as p
-from .families import PairsPlan, SoftmaxPlan, divisor_of, exp_base, family_of, sharpened, split_sharpness
+from .families import PairsPlan, SoftmaxPlan, divisor_of, family_of, sharpened, split_sharpness
+from .finished import Known, exp_base
 from .layouts import Arrays, Form, ProductLayout, Wanted, is_wanted, reduced
 from .products import ABSENT
 from .sources import takes_embeddings
 from .tiling import MAX_UNSHIFTED_LOGIT, Tiling, masked, one_sided
 
 __all__ = ["label_members", "nearest_columns", "product_sweep", "tiling_of"]
-
-_IN_ONE_TILE = ("diagonal", "views")
 
 
 @takes_embeddings
@@ -41,15 +40,15 @@ def tiling_of(layout: ProductLayout, rows: Array, columns: Array) -> Tiling:
     return one_sided(rows.shape[0], columns.shape[0], layout.block_size, mode=mode, far=is_far(rows))
 
 
-def label_members(xp: Namespace, rows: Array, columns: Array, structure: str) -> Members:
+def label_members(xp: Namespace, rows: Array, columns: Array, structure: Structure) -> Members:
     """Positives and negatives by labels; own columns, on the diagonal, are neither, or of ids the only positives."""
     same = rows[:, None] == columns[None, :]
     negatives = xp.logical_not(same)
-    if structure == "labels":
+    if not (structure.own or structure.ids):
         return Members(same, negatives)
     number = xp.arange(rows.shape[0], device=device_of(rows))
     diagonal = number[:, None] == number[None, :]
-    return Members(diagonal if structure == "ids" else xp.logical_and(same, xp.logical_not(diagonal)), negatives)
+    return Members(diagonal if structure.ids else xp.logical_and(same, xp.logical_not(diagonal)), negatives)
 
 
 def nearest_columns(static: tuple[int | str | None, Form], *arrays: Array) -> tuple[Array, Array]:
@@ -95,7 +94,7 @@ class _OneSided:
         self.xp, self.adapter = xp, adapter = namespace_of(rows), adapter_of(rows)
         self.mode = adapter.mode
         n_rows = rows.shape[0]
-        self.lines = lines = p.lines_of(layout.structure, n_rows, layout.views, layout.window)
+        self.lines = lines = p.lines_of(layout.structure, n_rows, layout.window)
         self.to_columns = is_wanted(need_grad, 1)
         self.to_partners = is_wanted(need_grad, 2) if lines.given else self.to_columns
         self.partners: Arrays = ()
@@ -116,7 +115,7 @@ class _OneSided:
         self.base = exp_base(rows)
 
     def family_for(self, bound: float) -> Any:
-        """The family that sums up scores of a known bound; it settles who divides for a mean."""
+        """The family that sums up scores of a known bound; it decides who divides for a mean."""
         layout, plan, lines = self.layout, self.layout.plan, self.lines
         finite = layout.unit or bound < math.inf
         complete = not (layout.biased or layout.present or layout.blocks or lines.ids)
@@ -126,25 +125,16 @@ class _OneSided:
             # Where all rows count, what the mean divides by goes into their slopes.
             divisor = divisor_of(plan, self.rows.shape[0], negatives)
             self.layout = layout._replace(mean=divisor is None)
-        return family_of(
-            self.xp,
-            plan,
-            self.base,
-            bound,
-            need_grad=self.need_grad,
-            finite=finite,
-            complete=complete,
-            absent=ABSENT * self.xp.finfo(self.rows.dtype).max if layout.biased else None,
-            negatives=negatives,
-            divisor=divisor or 1,
-        )
+        absent = ABSENT * self.xp.finfo(self.rows.dtype).max if layout.biased else None
+        known = Known(bound, finite, complete, absent, negatives, divisor or 1)
+        return family_of(self.xp, plan, self.base, known, need_grad=self.need_grad)
 
     # A small matrix.
 
     def is_one_tile(self) -> bool:
         """Whether the matrix is one tile of exponentials, with its positives on lines."""
         whole = self.tiling == (self.rows.shape[0], self.columns.shape[0], False) and not self.layout.biased
-        return whole and isinstance(self.layout.plan, SoftmaxPlan) and self.layout.structure in _IN_ONE_TILE
+        return whole and isinstance(self.layout.plan, SoftmaxPlan) and self.layout.structure.on_lines
 
     def as_one_tile(self) -> Arrays:
         """The sweep in the fewest calls: the positives' cotangents stand in that of the tile."""
@@ -164,7 +154,7 @@ class _OneSided:
         of_positives = p.line_scores(xp, rows, self.partners)
         positive = family.line(of_positives, self.present[0] if self.present else None, by_row)
         done = family.finish(total, positive, by_row, need_grad=self.need_grad)
-        values, number, divisor = done.values, done.number, family.divisor
+        values, number, divisor = done.values, done.number, family.known.divisor
         if not self.need_grad:
             return reduced(xp, self.layout, values, number, (), divisor=divisor)
         residual = residual * done.coefficient[:, None]
@@ -199,7 +189,7 @@ class _OneSided:
         carry, (values, number, *gradients) = self.adapter.scan(
             self._step, init, xs, layout.blocks or self.tiling.block
         )
-        divisor = self.family.divisor
+        divisor = self.family.known.divisor
         if not self.need_grad:
             return reduced(xp, layout, values, number, (), divisor=divisor)
         to_rows = gradients.pop(0) if self.to_rows else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 from .._core.namespace import device_of, is_array, namespace_of
 from .._core.numerics import rows_where
@@ -15,38 +15,40 @@ from ..similarities import Similarity, measured_operands, with_numbers
 from .halves import Exact, of_matrix
 from .matrix import Halves, Part, ScoreMatrix
 
-__all__ = ["matrix_of_part"]
+__all__ = ["Brought", "matrix_of_part"]
+
+
+class Brought(NamedTuple):
+    """Rows and columns of a rank, their dtypes on the way to others, and the mask of its rows against all columns.
+
+    `joined`: number of arrays that the columns are joined from, those of views apart.
+    """
+
+    rows: Array
+    columns: Array
+    sent_as: tuple[Any, Any]
+    exact_in: Exact
+    mask: Array | None = None
+    joined: int = 1
 
 
 def matrix_of_part(
-    embeddings: tuple[Array, Array],
-    similarity: Similarity,
-    pairing: Pairing,
-    mask: Array | None,
-    *,
-    scale: Any,
-    shards: Shards,
-    sent_as: tuple[Any, Any],
-    exact_in: Exact,
-    precision: str | None,
-    both: bool,
-    turns: bool,
-    joined: int = 1,
-    **options: Any,
+    brought: Brought, similarity: Similarity, pairing: Pairing, scale: Any, *, both: bool, turns: bool, **options: Any
 ) -> ScoreMatrix:
     """The part that a rank has of the matrix whose rows and columns all ranks bring.
 
     `turns`: with its part of the transpose, which has a pairing of its own; `both`: with that of the transposed scores
-    and the same pairing. `joined`: how many arrays the columns of a rank are made of, those of views apart. Where a
-    pairing has further columns, those beyond the rows' own are here already, the same on all ranks.
+    and the same pairing. Where a pairing has further columns, those beyond the rows' own are here already, the same on
+    all ranks. The options are those of the matrix, with its `shards`.
     """
-    x, y = embeddings
+    x, y, sent_as, exact_in, mask, joined = brought
+    shards: Shards = options["shards"]
     n = x.shape[0]
     beyond = y.shape[0] - n if pairing.further else 0
     similarity = with_numbers(similarity, lambda numbers: _columns_of_all(shards, numbers, n, beyond))
     columns = _columns_of_all(shards, y, n, beyond, sent_as=sent_as[1])
     xp = namespace_of(columns)
-    views = pairing.views if pairing.structure == "views" else 1
+    views = pairing.structure.views
     part = _part(xp, shards, x, (views, views * joined), beyond)
     spread = pairing.with_arrays(
         rows=tuple(map(widened, pairing.rows)),
@@ -54,14 +56,14 @@ def matrix_of_part(
         pairs=tuple(_columns_taken(a, part) for a in pairing.pairs),
     )
     mask_here = None if mask is None else _columns_taken(mask, part)
-    common: dict[str, Any] = {"shards": shards, **options}
+    common: dict[str, Any] = options
     if not both and not turns:
         if mask_here is not None:
             live = [xp.any(mask_here, axis=axis) for axis in (1, 0)]
             (x,), (columns,) = (rows_where(xp, flags, z) for flags, z in zip(live, (x, columns), strict=True))
         of_rows, of_columns, squarable = measured_operands(similarity, x, columns, scale)
         common["squarable"] = squarable
-        halves = of_matrix(similarity, (x, columns), (of_rows, of_columns), exact_in, precision, scale=scale)
+        halves = of_matrix(similarity, (x, columns), (of_rows, of_columns), exact_in, scale=scale)
         return ScoreMatrix(similarity, of_rows, of_columns, spread, mask_here, part=part, halves=halves, **common)
     rows = shards.gather(x, sent_as=sent_as[0])
     if is_array(scale) and len(scale.shape) > 0:  # one number for each row
@@ -80,9 +82,7 @@ def matrix_of_part(
     of_rows, of_columns, squarable = measured_operands(similarity, rows, columns, scale)
     common["squarable"] = squarable
     own_rows, own_columns = (tuple(x[:n, ...] for x in operands) for operands in (of_rows, of_columns))
-    halves = turned_halves = of_matrix(
-        similarity, (rows, columns), (of_rows, of_columns), exact_in, precision, scale=scale
-    )
+    halves = turned_halves = of_matrix(similarity, (rows, columns), (of_rows, of_columns), exact_in, scale=scale)
     if halves is not None:
         first_rows, first_columns = (tuple(x[:n, ...] for x in arrays) for arrays in (halves.rows, halves.columns))
         turned_halves = Halves(first_columns, halves.rows, halves.even)

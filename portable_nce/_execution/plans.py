@@ -7,7 +7,7 @@ call. A plan is kept where one sweep in one pass is all that a call does, and ea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple
 
 from .._core.equality import Record
@@ -17,12 +17,11 @@ from .._core.protocol import Array
 from .._core.registry import adapter_of
 from ..objectives.base import Objective, Pairwise
 from ..objectives.hard import HardNegatives
-from ..pairings import Pairing
 from .layouts import Arrays
 from .matrix import Passes, Prepared
 from .tiling import is_large
 
-__all__ = ["MOST", "PLANS", "Plan", "keep", "kept"]
+__all__ = ["MOST", "PLANS", "Plan", "keep", "kind_of"]
 
 MOST = 512
 PLANS: dict[Hashable, Plan] = {}
@@ -93,46 +92,59 @@ def _place(x: Any, sources: Sequence[Any]) -> int | float | None:
     return x if isinstance(x, float) else next((k for k, source in enumerate(sources) if source is x), None)
 
 
-def kept(
-    arrays: Sequence[Any],
-    objective: Any,
-    pairing: Pairing,
-    *,
-    parameters: Mapping[str, Any],
-    weights: Any,
-    options: tuple[Any, ...],
-) -> tuple[Hashable | None, Plan | None]:
-    """The kind of a call, and its plan if there is one. The kind is None if its plan cannot be kept.
+def kind_of(call: Any) -> Hashable | None:
+    """The kind of a call of `contrast_embeddings`; None if its plan cannot be kept.
 
-    Plans are kept of libraries that compute at once. An objective that is made of parameters may depend on those that
-    are numbers.
+    Plans are kept of libraries that compute at once, for sums over the rows of one process, of cosines without a mask.
+    An objective that is made of parameters may depend on those that are numbers.
     """
-    made = isinstance(objective, (Objective, Pairwise, HardNegatives))
+    objective, pairing, options = call.objective, call.pairing, call.options
+    structure, made = pairing.structure, isinstance(objective, (Objective, Pairwise, HardNegatives))
+    alone = options.across is None and options.mask is None and call.layout.opposite is None
+    plain = isinstance(options.similarity, str) and isinstance(options.reduction, str)  # an array compares itself
+    plain = plain and options.similarity == "cosine" and options.reduction != "none"
+    if not (alone and plain and is_number(options.hardness) and not options.hardness):
+        return None
     try:
+        arrays = [x[0] if isinstance(x, tuple) else x for x in call.embeddings.values()]
         if adapter_of(arrays[0]).mode != "eager" or listens():
-            return None, None
-        if pairing.structure in {None, "index"} or not (_is_ours(objective) if made else _is_lasting(objective)):
-            return None, None  # whether an index is in range depends on its entries
-        if pairing.structure in {"labels", "own_labels", "ids"} and is_large(arrays[0].shape[0], arrays[-1].shape[0]):
-            return None, None  # whether labels can be sorted into blocks depends on them
-        numbers = [(name, type(x), None if made else x) for name, x in parameters.items() if is_number(x)]
-        others = [x for x in (weights, *parameters.values()) if x is not None and not is_number(x)]
+            return None  # before all others: torch.compile cannot read the `__qualname__` of some objectives
+        if not structure.known or structure.by_index or not (_is_ours(objective) if made else _is_lasting(objective)):
+            return None  # whether an index is in range depends on its entries
+        if structure.has_labels and is_large(arrays[0].shape[0], arrays[-1].shape[0]):
+            return None  # whether labels can be sorted into blocks depends on them
+        numbers = [(name, type(x), None if made else x) for name, x in call.parameters.items() if is_number(x)]
+        others = [x for x in (options.weights, *call.parameters.values()) if x is not None and not is_number(x)]
         groups = (arrays, pairing.rows, pairing.columns, pairing.pairs, others)
         every = [x for group in groups for x in group]
+        further = (
+            *(options.reduction, options.block_size, options.precision, options.symmetric, options.scaled_by),
+            *(
+                call.layout,
+                tuple([x[1:] if isinstance(x, tuple) else None for x in call.embeddings.values()]),
+                call.dtype,
+            ),
+        )
         kind = (
             tuple([_array_kind(x) for x in every]),
             tuple([next(k for k, other in enumerate(every) if other is x) for x in every]),  # which are the same array
             tuple(map(len, groups)),
-            weights is None,
+            options.weights is None,
             objective,
-            *(pairing.rule, pairing.structure, pairing.views, pairing.further, pairing.exchangeable),
+            *(pairing.rule, structure, pairing.further, pairing.exchangeable),
             *(pairing.one_per_row, pairing.one_per_column),
             tuple(numbers),
-            tuple([(type(option), option) for option in options]),
+            tuple([(type(option), option) for option in further]),
         )
-        return kind, PLANS.get(kind)
-    except (AttributeError, TypeError, RuntimeError):  # of what is no array: the checks have a message for it
-        return None, None
+        hash(kind)
+    except (
+        AttributeError,
+        LookupError,
+        TypeError,
+        RuntimeError,
+    ):  # of what is no array: the checks have a message for it
+        return None
+    return kind
 
 
 def _is_ours(objective: Objective | Pairwise | HardNegatives) -> bool:

@@ -16,6 +16,7 @@ from .._core.namespace import device_of, namespace_of
 from .._core.numerics import largest_entry
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
+from ..pairings import Structure
 from .layouts import Arrays, Form, ProductLayout
 
 __all__ = [
@@ -126,15 +127,13 @@ class Tile(NamedTuple):
     n_columns: int
 
 
-def lines_of(structure: str, n_rows: int, views: int, window: int | None = None) -> Lines:
+def lines_of(structure: Structure, n_rows: int, window: int | None = None) -> Lines:
     """The lines of a pairing's structure."""
-    if structure == "views":
-        return Lines(tuple(k * (n_rows // views) for k in range(1, views)), own=True, window=window)
-    if structure == "candidates":
-        return Lines(())
-    if structure in {"index", "queue"}:
-        return Lines(by_index=structure == "index", apart=structure == "queue")
-    return Lines(ids=structure == "ids", window=window)
+    if structure.absent or structure.given:
+        return Lines(() if structure.absent else (0,), by_index=structure.by_index, apart=structure.apart)
+    views = structure.views
+    distances = tuple(k * (n_rows // views) for k in range(1, views)) or (0,)
+    return Lines(distances, own=views > 1, ids=structure.ids, window=window)
 
 
 def tile_of(lines: Lines, start: Array | int, bounds: tuple[int, int], n_columns: int) -> Tile:

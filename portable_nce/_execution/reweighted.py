@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from .._core.autodiff import stop_gradient
 from .._core.logsumexp import ExpSum
@@ -11,8 +11,9 @@ from .._core.numerics import softplus_and_sigmoid
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from ..pairings import Members
-from .finished import Finished, divided, weigh, with_positives
-from .statistics import Positives, RowSums, of_line, of_members, row_statistics, score_cotangents
+from .finished import Exclude, Family, Finished, Known, weigh
+from .statistics import Positives, RowSums, of_members, row_statistics, score_cotangents
+from .tiling import MAX_UNSHIFTED_LOGIT
 
 __all__ = ["Reweighted", "ReweightedPlan"]
 
@@ -39,40 +40,23 @@ class HardSums(NamedTuple):
     number: Array
 
 
-class Reweighted:
-    """Sums of the negatives as they are, and as they are weighted.
+class Reweighted(Family):
+    """Sums of the negatives as they are, and as they are weighted."""
 
-    `unshifted`: no score times 1 + β is large; `absent`: the score that says that a column takes no part, if there is
-    one; `divisor`: what all slopes are divided by; `negatives`: how many a row has, where that is known.
-    """
-
-    def __init__(
-        self,
-        xp: Namespace,
-        plan: ReweightedPlan,
-        base: Any,
-        *,
-        unshifted: bool = False,
-        absent: float | None = None,
-        divisor: int = 1,
-        negatives: int | None = None,
-    ) -> None:
-        self.xp = xp
-        self.plan = plan
-        self.base = base
-        self.unshifted = unshifted
-        self.absent = absent
-        self.divisor = divisor
-        self.negatives = negatives
+    def __init__(self, xp: Namespace, plan: ReweightedPlan, known: Known) -> None:
+        super().__init__(xp, plan, known)
+        # No score times 1 + β is large. Infinity times a symbol is NaN to torch.compile.
+        self.unshifted = known.bound <= MAX_UNSHIFTED_LOGIT / (1.0 + plan.beta)
+        self.negatives = known.negatives if known.complete else None
 
     def plain(
-        self, scores: Array, exclude: Any, by_row: tuple[Array, ...]
+        self, scores: Array, exclude: Exclude, by_row: tuple[Array, ...]
     ) -> tuple[HardSums, tuple[Array, Array | None]]:
         """The sums of a tile of negatives, and its exponentials."""
         del by_row
         scores = exclude(scores, -math.inf)
-        if self.absent is not None:
-            scores = self.xp.where(scores <= self.absent, -math.inf, scores)
+        if self.known.absent is not None:
+            scores = self.xp.where(scores <= self.known.absent, -math.inf, scores)
         return self._summed(scores)
 
     def _summed(self, scores: Array) -> tuple[HardSums, tuple[Array, Array | None]]:
@@ -107,13 +91,6 @@ class Reweighted:
         total, residual = self._summed(self.xp.where(members.negatives, scores[0], -math.inf))
         weights = members.weights
         return total, residual, of_members(self.xp, scores[0], members.positives, single=single, weights=weights)
-
-    def line(self, scores: Array, present: Array | None, by_row: tuple[Array, ...]) -> Positives:
-        """The positives of rows that have one each, (n,), or some, (n, P)."""
-        del by_row
-        if len(scores.shape) > 1:
-            return of_members(self.xp, scores, self.xp.ones_like(scores, dtype=self.xp.bool), single=False)
-        return of_line(self.xp, scores, present)
 
     def merge(self, parts: list[HardSums]) -> tuple[HardSums, list[tuple[Array, ...] | None]]:
         """The sums of a row, and the factors of the parts."""
@@ -170,11 +147,11 @@ class Reweighted:
         count = xp.astype(row.has_positive, values.dtype)
         if not need_grad:
             return Finished(values, count)
-        slope = divided(xp.where(live, slope, nothing) * factor, self.divisor)
+        slope = self.scaled(xp.where(live, slope, nothing) * factor)
         of_w = xp.where(above, slope / kept, nothing)
         coefficient = of_w / hard if beta == 0 else (beta * of_w / soft, (1.0 + 1.0 / beta) * soft / hard)
         _, to_positive = score_cotangents(xp, sums, row, (None, None, None, xp.where(above, -of_w, -slope)))
-        further = () if to_weights is None else (divided(to_weights, self.divisor),)
+        further = () if to_weights is None else (self.scaled(to_weights),)
         return Finished(values, count, coefficient, to_positive, (nothing, *further))
 
     def _log_rest(self, one: Array) -> Array:
@@ -200,16 +177,3 @@ class Reweighted:
         hard *= quotient[:, None]
         hard -= soft
         return hard, factor
-
-    def cotangents(
-        self,
-        residual: tuple[Array, Array | None],
-        positive: Positives,
-        done: Finished,
-        members: Members,
-        share: tuple[Array, ...] | None = None,
-    ) -> tuple[Array]:
-        """The cotangents of a masked tile's scores."""
-        negative, coefficient = self.factored(residual, done, share)
-        negative = negative * coefficient[:, None]
-        return (with_positives(self.xp, negative, positive, done.to_positive, members.positives),)

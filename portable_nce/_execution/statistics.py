@@ -23,24 +23,26 @@ __all__ = [
 class Positives(NamedTuple):
     """The scores of the positives of some rows: one each, of shape (n,), or several among P columns, (n, P).
 
-    `members` says which are there (None: all); of several, `terms` are ``exp(g - top)``, `centred` is ``Σ (g - top)``
-    and `number` how many they are. With `weights` t > 0, `centred` is ``Σ t (g - top)``, `number` is ``Σ t``, and
-    `n_members` how many they are.
+    `members` says which are there (None: all). Of several, `terms` are ``exp(g - top)``, `shares` the weights t of the
+    finite ones, or flags unless they are `weighted`, `centred` is ``Σ t (g - top)``, `number` is ``Σ t``, and `count`
+    is how many there are.
     """
 
     scores: Array
     members: Array | None
     sums: ExpSum
-    terms: Array | None = None
-    centred: Array | None = None
-    number: Array | None = None
-    weights: Array | None = None
-    n_members: Array | None = None
+    terms: Array = None
+    centred: Array = None
+    number: Array = None
+    count: Array = None
+    shares: Array = None
+    weighted: bool = False
 
-    def several(self) -> Array:
-        """Whether a row has more than one positive."""
-        number: Array = self.number if self.n_members is None else self.n_members
-        return number > 1
+    def shared(self, xp: Namespace, numbers: Array) -> Array:
+        """A number of each row, times the weight of each finite positive."""
+        if self.weighted:
+            return self.shares * numbers[:, None]
+        return xp.where(self.shares, numbers[:, None], 0.0)
 
 
 class RowSums(NamedTuple):
@@ -57,27 +59,41 @@ def of_line(xp: Namespace, scores: Array, present: Array | None) -> Positives:
 
 
 def of_members(
-    xp: Namespace, scores: Array, members: Array, *, single: bool, weights: Array | None = None
+    xp: Namespace,
+    scores: Array,
+    members: Array,
+    *,
+    single: bool,
+    weights: Array | None = None,
+    terms: Array = None,
 ) -> Positives:
-    """The positives that a boolean array marks in a tile; `single` where a row has one at most."""
+    """The positives that a boolean array marks in a tile; `single` where a row has one at most.
+
+    `terms` are exponentials of scores of which none is large; those of others are computed with a shift.
+    """
     if single:
         score = xp.sum(xp.where(members, scores, xp.zeros_like(scores)), axis=1)
         present = xp.any(members, axis=1)
         return Positives(score, present, of_one(xp, score, present))
-    sums, terms = exponentials(xp, scores, members)
-    assert sums.top is not None  # noqa: S101  (it is shifted)
-    shift = xp.where(xp.isinf(sums.top), xp.zeros_like(sums.top), sums.top)[:, None]
-    finite = xp.logical_and(members, xp.logical_not(xp.isinf(scores)))
-    differences = xp.where(finite, scores - shift, xp.zeros_like(scores))
-    count = xp.sum(xp.astype(finite, scores.dtype), axis=1)
-    if weights is None:
-        return Positives(scores, members, sums, terms, xp.sum(differences, axis=1), count)
-    # Divided by the largest of a row, weights of any magnitude add up to a number between 1 and P.
-    weights = xp.where(finite, xp.astype(weights, scores.dtype), xp.zeros_like(scores))
-    largest = xp.max(weights, axis=1, keepdims=True)
-    weights = weights / xp.where(largest > 0, largest, xp.ones_like(largest))
-    centred, number = xp.sum(weights * differences, axis=1), xp.sum(weights, axis=1)
-    return Positives(scores, members, sums, terms, centred, number, weights, count)
+    if terms is not None:
+        finite, differences = xp.broadcast_to(members, tuple(scores.shape)), scores
+        terms = xp.where(members, terms, 0.0)
+        sums = ExpSum(None, xp.sum(terms, axis=1))
+    else:
+        sums, terms = exponentials(xp, scores, members)
+        finite = xp.logical_and(members, xp.logical_not(xp.isinf(scores)))
+        differences = scores - xp.where(xp.isinf(sums.top), 0.0, sums.top)[:, None]
+    differences = xp.where(finite, differences, 0.0)
+    number = count = xp.sum(xp.astype(finite, scores.dtype), axis=1)
+    shares = finite
+    if weights is not None:
+        # Divided by the largest of a row, weights of any magnitude add up to a number between 1 and P.
+        shares = xp.where(finite, xp.astype(weights, scores.dtype), xp.zeros_like(scores))
+        largest = xp.max(shares, axis=1, keepdims=True)
+        shares = shares / xp.where(largest > 0, largest, xp.ones_like(largest))
+        differences, number = shares * differences, xp.sum(shares, axis=1)
+    centred = xp.sum(differences, axis=1)
+    return Positives(scores, members, sums, terms, centred, number, count, shares, weights is not None)
 
 
 def row_statistics(xp: Namespace, sums: RowSums) -> RowStatistics:
@@ -88,26 +104,24 @@ def row_statistics(xp: Namespace, sums: RowSums) -> RowStatistics:
     """
     negative, positive = sums.negative, sums.positive.sums
     nothing = xp.zeros_like(negative.total)
-    assert positive.top is not None  # noqa: S101  (positives are shifted)
-    shift = nothing if negative.top is None else negative.top
-    has_negative = negative.total != 0 if negative.top is None else shift != -math.inf
-    has_positive = positive.top != -math.inf
+    top_negative, top_positive = (nothing if x.top is None else x.top for x in (negative, positive))
+    has_negative, has_positive = negative.is_filled(), positive.is_filled()
     log_negative = negative.log_total(xp)
     log_positive = positive.log_total(xp)
     both = xp.logical_and(has_negative, has_positive)
-    apart = xp.logical_and(both, shift != positive.top)
-    difference = xp.where(apart, shift, nothing) - xp.where(apart, positive.top, nothing)
+    apart = xp.logical_and(both, top_negative != top_positive)
+    difference = xp.where(apart, top_negative, nothing) - xp.where(apart, top_positive, nothing)
     spread = nothing
-    if sums.positive.centred is not None and sums.positive.number is not None:
+    if sums.positive.number is not None:
         # lse - mean = log Σ e^(g - top) - Σ (g - top) / n, of which the top has cancelled already
-        several = sums.positive.several()
+        several = sums.positive.count > 1
         number = xp.where(several, sums.positive.number, xp.ones_like(nothing))
         spread = xp.where(several, log_positive - sums.positive.centred / number, nothing)
     return RowStatistics(
         log_odds=xp.where(both, difference + (log_negative - log_positive), nothing),
         spread=spread,
-        negative=xp.where(has_negative, shift + log_negative, nothing),
-        positive=xp.where(has_positive, positive.top + log_positive, nothing),
+        negative=xp.where(has_negative, top_negative + log_negative, nothing),
+        positive=xp.where(has_positive, top_positive + log_positive, nothing),
         has_negative=has_negative,
         has_positive=has_positive,
     )
@@ -141,16 +155,13 @@ def score_cotangents(
     of_odds = xp.where(xp.logical_and(row.has_negative, row.has_positive), of_odds, nothing)
     coefficient = _divided(xp, of_odds + of_negative, sums.negative.total)
     positive = sums.positive
-    if positive.terms is None or positive.number is None or positive.members is None:
+    if positive.number is None:
         return coefficient, xp.where(positive.sums.total == 0, nothing, of_positive - of_odds)
-    several = positive.several()
+    several = positive.count > 1
     of_spread = xp.where(several, of_spread, nothing)
     of_each = of_spread / xp.where(several, positive.number, xp.ones_like(nothing))
     share = _divided(xp, of_spread + of_positive - of_odds, positive.sums.total)
-    finite = xp.logical_and(positive.members, xp.logical_not(xp.isinf(positive.scores)))
-    each = of_each[:, None] if positive.weights is None else of_each[:, None] * positive.weights
-    mean = xp.where(finite, each, xp.zeros_like(positive.scores))
-    return coefficient, positive.terms * share[:, None] - mean
+    return coefficient, positive.terms * share[:, None] - positive.shared(xp, of_each)
 
 
 def _divided(xp: Namespace, slope: Array, total: Array) -> Array:

@@ -14,8 +14,8 @@ from .._core.protocol import Array, Namespace
 from .._core.ranks import Shards
 from .._core.registry import adapter_of
 from . import products as p
-from .families import ExpBase, Softmax, exp_base, family_of
-from .finished import Finished
+from .families import Softmax, family_of
+from .finished import ExpBase, Finished, Known, exp_base
 from .layouts import Arrays, ProductLayout, Wanted, is_wanted, reduced
 from .sources import takes_embeddings
 from .tiling import Bounds, Tiling, two_sided
@@ -38,7 +38,7 @@ def square_sweep(layout: ProductLayout, *arrays: Array, need_grad: Wanted) -> Ar
     square.add_up()
     values, number, to_by_row = square.finish()
     gradients = (*square.pull(), *to_by_row) if need_grad else ()
-    return reduced(square.xp, square.layout, values, number, gradients, divisor=square.family.divisor)
+    return reduced(square.xp, square.layout, values, number, gradients, divisor=square.family.known.divisor)
 
 
 def tiling_of(layout: ProductLayout, rows: Array, columns: Array) -> Tiling:
@@ -62,23 +62,15 @@ class _Square:
         self.n: int = self.rows.shape[0]
         self.n_columns: int = self.columns.shape[0]
         self.shards = layout.shards
-        self.lines = p.lines_of(layout.structure, self.n, layout.views, layout.window)
+        self.lines = p.lines_of(layout.structure, self.n, layout.window)
         tiling = tiling_of(layout, self.rows, self.columns)
         self.eager = self.adapter.mode == "eager"
         bound = self._agreed(layout, p.largest_score(layout, self.rows, self.columns))
         finite = layout.unit or bound < math.inf
         folds = layout.mean and finite
         self.layout = layout._replace(mean=layout.mean and not folds)
-        family = family_of(
-            self.xp,
-            layout.plan,
-            exp_base(self.rows),
-            bound,
-            need_grad=need_grad,
-            finite=finite,
-            complete=True,
-            divisor=self.n if folds else 1,
-        )
+        known = Known(bound, finite, complete=True, divisor=self.n if folds else 1)
+        family = family_of(self.xp, layout.plan, exp_base(self.rows), known, need_grad=need_grad)
         assert isinstance(family, Softmax)  # noqa: S101  (its plan is one)
         if not family.unshifted:
             # A shift that is divided by the unit, and multiplied again for `pull`, differs by its rounding, which is

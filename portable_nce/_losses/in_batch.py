@@ -764,14 +764,11 @@ def _with_negative_keys(named: dict[str, Array], objective: Objective, options: 
     shards = shards_of_rows(options.across, x, temperature)
     scale = scale_of(xp, temperature, x, shards)
     result = contrast_scores(
-        xp,
         xp.concat([pair_scores(options.similarity, x, keys, scale) for keys in (y, z)], axis=1),
-        objective=objective,
-        pairing=pairings.Pairing(_first_column, one_per_row=True),
+        objective,
+        pairings.Pairing(_first_column, one_per_row=True),
+        Reduction(options.reduction, options.weights, shards),
         mask=options.mask,
-        weights=options.weights,
-        reduction=options.reduction,
-        shards=shards,
         sharpness=sharpness_of(hardness, scale, x),
     )
     finished(options.across)

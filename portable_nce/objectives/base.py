@@ -94,7 +94,7 @@ class Objective(Labelled):
     array(0.)
     """
 
-    __slots__ = ("couples_rows", "label", "needs_negative", "of_odds", "rows", "separate", "slopes")
+    __slots__ = ("couples_rows", "label", "needs_negative", "of_odds", "rows", "separate", "slopes", "spreads")
 
     def __init__(
         self,
@@ -114,8 +114,10 @@ class Objective(Labelled):
         self.couples_rows = None if couples_rows is None else check_bool("couples_rows", couples_rows)
         self.label = str(label or getattr(rows, "__name__", type(rows).__name__))
         # Of the objectives that come with the package: loss and slope by the log-odds, where these are all that counts
-        # in rows with one positive and some negatives; and whether each of several positives is a row of its own.
+        # in rows with one positive and some negatives; whether that of several positives adds their spread; and whether
+        # each of them is a row of its own.
         self.of_odds: Callable[..., tuple[Array, Array]] | None = None
+        self.spreads = False
         self.separate = False
 
     def values(self, row: RowStatistics, *parameters: Array) -> Array:

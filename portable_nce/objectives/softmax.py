@@ -188,7 +188,7 @@ def _made(multi_positive: str, *, flat: bool, include: bool, detach: bool = Fals
         rows, slopes, of_odds, label = _Detached(rows), _DetachedSlopes(rows, slopes), None, f"{label}, detached"
     label = f"{label}, {multi_positive}"
     made = Objective(rows, slopes=slopes, needs_negative=flat, couples_rows=False, label=label)
-    return made._replace(of_odds=of_odds, separate=include and multi_positive == "separate")
+    return made._replace(of_odds=of_odds, spreads=spread, separate=include and multi_positive == "separate")
 
 
 # Built once: equal objectives are the same object.

@@ -17,14 +17,15 @@ from portable_nce._core.numerics import in_range
 from portable_nce._core.reduction import Reduction
 from portable_nce._execution import matrix, products, tiling
 from portable_nce._execution.evaluate import evaluate
-from portable_nce._execution.families import Pairs, PairsPlan, Softmax, SoftmaxPlan, exp_base
+from portable_nce._execution.families import Pairs, PairsPlan, Softmax, SoftmaxPlan
+from portable_nce._execution.finished import Known, exp_base
 from portable_nce._execution.layouts import ProductLayout
 from portable_nce._execution.matrix import Part, ScoreMatrix
 from portable_nce._execution.one_sided import product_sweep
 from portable_nce._execution.products import Lines, Operand, Tile
 from portable_nce._execution.two_sided import square_sweep
 from portable_nce.objectives import Term
-from portable_nce.pairings import several_views
+from portable_nce.pairings import Structure, several_views
 from portable_nce.similarities import resolve
 from portable_nce.testing import CASES
 from portable_nce.testing.variants import differentiate
@@ -160,7 +161,7 @@ def test_the_bound_of_the_scores_is_one(scale: float) -> None:
     rows, columns, squarable = in_range(np, x, y)
     assert rows is x
     assert columns is y
-    layout = ProductLayout(PLAN, "diagonal", squarable=squarable)
+    layout = ProductLayout(PLAN, Structure(), squarable=squarable)
     bound = products.largest_score(layout, x, y, (np.asarray([-2.0, 1.0]),))
     assert np.max(np.abs(x @ y.T)) + 2.0 <= bound
     assert math.isinf(bound) == (scale > 1e9)
@@ -178,7 +179,7 @@ def test_pieces_are_the_rows_of_their_bounds() -> None:
 
 
 def test_there_is_no_bound_of_what_is_not_a_number() -> None:
-    layout = ProductLayout(PLAN, "diagonal", squarable=True)
+    layout = ProductLayout(PLAN, Structure(), squarable=True)
     assert not in_range(np, np.asarray([[math.nan]]), np.ones((1, 1)))[2]
     assert not products.largest_score(layout, np.asarray([[math.nan]]), np.ones((1, 1))) <= tiling.MAX_UNSHIFTED_LOGIT
 
@@ -263,7 +264,8 @@ def test_the_softmax_family_gives_losses_and_cotangents(
         return formula(np.log(np.sum(np.exp(moved[:, :6]), axis=1)), moved[:, 6])
 
     base = exp_base(scores)
-    family = Softmax(np, SoftmaxPlan(objective), base, unshifted=unshifted, finite=finite, complete=True)
+    known = Known(0.0 if unshifted else math.inf, finite, complete=True)
+    family = Softmax(np, SoftmaxPlan(objective), known, base)
     values, cotangents = finished(family, scores[:, :6], scores[:, 6], bounds)
     np.testing.assert_allclose(values, expected(scores), rtol=1e-12)
     for column, step in enumerate(1e-6 * np.eye(7)):
@@ -276,7 +278,7 @@ def test_the_softmax_family_gives_losses_and_cotangents(
 def test_the_family_of_pairs_gives_sums_and_cotangents(divide_by: str, bounds: list[tuple[int, int]]) -> None:
     terms = (Term(lambda s: s**2, lambda s: (2.0 * s,)), Term(lambda s: np.maximum(s, 0.0) ** 3))
     scores, own = RNG.normal(size=(4, 6)), RNG.normal(size=4)
-    family = Pairs(np, PairsPlan(terms, divide_by), bounded=False, need_grad=True, negatives=6)
+    family = Pairs(np, PairsPlan(terms, divide_by), Known(negatives=6), need_grad=True)
     values, cotangents = finished(family, scores, own, bounds)
     positive = np.maximum(scores, 0.0)
     np.testing.assert_allclose(values, own**2 + np.sum(positive**3, axis=1), rtol=1e-12)
@@ -350,8 +352,12 @@ def test_a_sweep_leaves_out_gradients_that_nobody_wants(structure: str, block_si
     rows, columns = RNG.normal(size=(8, 3)), RNG.normal(size=(8 if structure in {"views", "square"} else 13, 3))
     extra = {"index": (columns[:8], np.arange(8)), "queue": (RNG.normal(size=(8, 3)),)}.get(structure, ())
     function = square_sweep if structure == "square" else product_sweep
-    pairing = "diagonal" if structure == "square" else structure
-    layout = ProductLayout(PLAN, pairing, squarable=True, mean=True, block_size=block_size)
+    chosen = {
+        "views": Structure(2, own=True),
+        "queue": Structure(apart=True),
+        "index": Structure(by_index=True),
+    }.get(structure, Structure())
+    layout = ProductLayout(PLAN, chosen, squarable=True, mean=True, block_size=block_size)
     arrays = (rows, columns, *extra)
     value, number, *gradients = function(layout, *arrays, need_grad=True)
     for wanted in ((True, False), (False, True)):
