@@ -34,7 +34,6 @@ NO_LOSSES = {
     "backends_available",
     "concentrations",
     "contrast",
-    "estimation",
     "explain",
     "grad",
     "matryoshka",

@@ -30,7 +30,17 @@ N, D = 4, 3
 NO_LOSSES = {
     *("Adapter", "Communicator", "Queue", "Ranks", "across", "backends_available", "concentrations", "grad"),
     *("queue_init", "queue_push", "register_backend", "explain", "stop_gradient", "value_and_grad"),
-    *("bounds", "density", "diagnostics", "from_scores", "objectives", "pairings", "similarities", "typing"),
+    *(
+        "bounds",
+        "density",
+        "diagnostics",
+        "estimation",
+        "from_scores",
+        "objectives",
+        "pairings",
+        "similarities",
+        "typing",
+    ),
 }
 """The public names that are no losses."""
 
