@@ -263,3 +263,34 @@ def test_the_page_and_the_picture_of_the_training_come_from_the_record(
     assert (ROOT / "docs" / "training.md").read_text(encoding="utf-8") == experiment.document(record)
     experiment.draw(record, tmp_path / "training.png")
     assert (tmp_path / "training.png").stat().st_size > 0
+
+
+# Coverage of the estimate of mutual information
+
+
+def test_estimates_of_small_problems_are_printed() -> None:
+    ((_, rows),) = printed("interval_coverage")
+    assert [row[0] for row in rows] == [
+        "independent, 1 dimension, 0 nats, 300 pairs",
+        "independent, 5 dimensions, 0 nats, 1000 pairs",
+    ]
+    assert all(first_number(row[2]) < 0.05 for row in rows)
+
+
+def test_the_page_and_the_picture_of_the_coverage_come_from_the_record(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    experiment: Any = importlib.import_module("interval_coverage")
+    record = json.loads((ROOT / "docs" / "coverage.json").read_text(encoding="utf-8"))
+    assert (ROOT / "docs" / "coverage.md").read_text(encoding="utf-8") == experiment.document(record)
+    experiment.draw(record, tmp_path / "coverage.png")
+    assert (tmp_path / "coverage.png").stat().st_size > 0
+
+
+def test_the_truths_are_those_of_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    experiment: Any = importlib.import_module("interval_coverage")
+    assert experiment.student_nats(2, 0.5, 1e6) == pytest.approx(0.5, abs=1e-5)  # a Gaussian
+    assert experiment.parabola_nats() == pytest.approx(1.141, abs=1e-3)
+    assert experiment.mixture_nats() < math.log(4.0)

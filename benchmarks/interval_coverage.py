@@ -1,6 +1,6 @@
 """How often `estimation.mutual_information` holds what it promises, on problems whose mutual information is known.
 
-`python benchmarks/coverage.py run` estimates `--repeats` times on each problem and adds the results to
+`python benchmarks/interval_coverage.py run` estimates `--repeats` times on each problem and adds the results to
 docs/coverage.json; repeats that are recorded already are not computed again. `page` writes docs/coverage.md and
 docs/coverage.png from that record. Without either, both run. `--quick` estimates once on small problems, prints the
 table and writes nothing. Needs NumPy and matplotlib.
@@ -316,7 +316,7 @@ def document(record: Mapping[str, Any]) -> str:
 
 ![lower, estimate and interval of each problem](coverage.png)
 
-`python benchmarks/coverage.py` writes this page; in brackets are intervals of 95 % (Wilson). All options are the
+`python benchmarks/interval_coverage.py` writes this page; in brackets are intervals of 95 % (Wilson). All options are the
 defaults; {record["machine"]}.
 
 {table(record)}
