@@ -117,6 +117,7 @@ def kind_of(call: Any) -> Hashable | None:
         others = [x for x in (options.weights, *call.parameters.values()) if x is not None and not is_number(x)]
         groups = (arrays, pairing.rows, pairing.columns, pairing.pairs, others)
         every = [x for group in groups for x in group]
+        level = max([getattr(x, "level", 0) for x in every])  # each derivative on the tape has another
         further = (
             *(options.reduction, options.block_size, options.precision, options.symmetric, options.scaled_by),
             *(
@@ -126,7 +127,7 @@ def kind_of(call: Any) -> Hashable | None:
             ),
         )
         kind = (
-            tuple([_array_kind(x) for x in every]),
+            tuple([_array_kind(x, level) for x in every]),
             tuple([next(k for k, other in enumerate(every) if other is x) for x in every]),  # which are the same array
             tuple(map(len, groups)),
             options.weights is None,
@@ -159,7 +160,7 @@ def _is_lasting(function: Any) -> bool:
     return isinstance(function, Record) or "<locals>" not in getattr(function, "__qualname__", "<locals>")
 
 
-def _array_kind(x: Array) -> tuple[Any, ...]:
+def _array_kind(x: Array, level: int) -> tuple[Any, ...]:
     own = (type(x), tuple(x.shape), x.dtype, device_of(x), getattr(x, "layout", None))
     inside = getattr(x, "__recorded__", None)
-    return own if inside is None else (*own, getattr(x, "level", None), _array_kind(inside))
+    return own if inside is None else (*own, getattr(x, "level", level) - level, _array_kind(inside, level))

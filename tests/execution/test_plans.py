@@ -248,6 +248,24 @@ def nested(parts: Any) -> Iterator[Any]:
         yield parts
 
 
+def test_derivatives_on_the_tape_share_a_plan() -> None:
+    x, y = np.random.default_rng(0).normal(size=(2, 8, 4))
+
+    def norm(x: Any, y: Any) -> Any:
+        return pnce.value_and_grad(lambda x: pnce.info_nce(x, y, temperature=0.5) ** 2)(x)[1].sum()
+
+    first = pnce.grad(pnce.info_nce)(x, y, temperature=0.5)
+    assert len(plans.PLANS) == 1
+    for _ in range(3):
+        np.testing.assert_array_equal(pnce.grad(pnce.info_nce)(x, y, temperature=0.5), first)
+    assert len(plans.PLANS) == 1
+    plans.PLANS.clear()
+    second = pnce.grad(norm)(x, y)
+    kept = len(plans.PLANS)
+    np.testing.assert_allclose(pnce.grad(norm)(x, y), second, rtol=1e-12)
+    assert len(plans.PLANS) == kept > 0
+
+
 def test_explain_is_of_a_call_with_a_plan_too() -> None:
     x, y = tensors(6, 4)
     wanted = pnce.explain(pnce.info_nce, x, y)
