@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
+from textwrap import fill
 from typing import Any, Final
 
 import numpy as np
@@ -296,28 +297,38 @@ def document(record: Mapping[str, Any]) -> str:
     found = rows(record)
     independent = [row for row in found if row["truth"] == 0.0]
     smooth = [row for row in found if "band" not in row["name"]]
-    band_row = next((row for row in found if "band" in row["name"]), None)
-    edges = (
-        ""
-        if band_row is None
-        else (
-            f" With the uniform band, whose density ratio has sharp edges, it holds the truth in "
-            f"{percent(*band_row['covered'])}: the interval presupposes that a critic can follow the ratio."
-        )
+    edged = [row for row in found if "band" in row["name"]]
+    times = [row["seconds"] for row in found]
+    all_above, none_above = percent(*totals(found, "above")), percent(*totals(independent, "above"))
+    held, held_of_edges = percent(*totals(smooth, "covered")), percent(*totals(edged, "covered"))
+    above = (
+        f"**`lower` is above the truth** in {all_above} of {totals(found, 'above')[1]} runs; at most 5 % are promised. "
+        f"Of independent arrays, it is above 0 in {none_above}."
+    )
+    holds = (
+        f"**[`low`, `high`] holds the truth** in {held} of {totals(smooth, 'covered')[1]} runs without a flag, the "
+        f"band left out; 90 % are promised. Of the uniform band, whose density ratio has sharp edges, it does in "
+        f"{held_of_edges}: the interval presupposes that a critic can follow the ratio."
+    )
+    takes = (
+        f"**A run takes** {min(times):.0f} to {max(times):.0f} seconds in one thread (medians of the problems; other "
+        f"programs ran beside)."
+    )
+    listed = "\n".join(
+        fill(f"- {fact}", 120, subsequent_indent="  ", break_long_words=False) for fact in (above, holds, takes)
+    )
+    made = fill(
+        f"`python benchmarks/interval_coverage.py` writes this page, all options being the defaults. In brackets are "
+        f"intervals of 95 % (Wilson). {record['machine']}.",
+        120,
     )
     return f"""# Does the interval hold? Coverage of `mutual_information`
 
-- **`lower` is above the truth** in {percent(*totals(found, "above"))} of {totals(found, "above")[1]} runs; 5 % are
-  promised. Of independent arrays it is above 0 in {percent(*totals(independent, "above"))}.
-- **[`low`, `high`] holds the truth** in {percent(*totals(smooth, "covered"))} of the runs without a flag; 90 % are
-  promised.{edges}
-- A run takes {min(row["seconds"] for row in found):.0f} to {max(row["seconds"] for row in found):.0f} seconds in one
-  thread (medians of the problems).
+{listed}
 
-![lower, estimate and interval of each problem](coverage.png)
+![Interval of each run, by problem](coverage.png)
 
-`python benchmarks/interval_coverage.py` writes this page; in brackets are intervals of 95 % (Wilson). All options are the
-defaults; {record["machine"]}.
+{made}
 
 {table(record)}
 """
@@ -340,8 +351,8 @@ def draw(record: Mapping[str, Any], path: Path) -> None:
                 axes.plot([run_[0] - truth], [at], ".", color="#d55e00", markersize=2)
     axes.axvline(0.0, color="0.2", linewidth=0.8)
     axes.set_yticks(range(len(found)), [row["name"] for row in found], fontsize=8)
-    axes.set_xlabel("nats above the truth; blue: [low, high], orange: lower of runs with a flag")
-    axes.set_xlim(-2.5, 1.5)
+    axes.set_xlabel("minus the truth, in nats (blue: low to high; orange: lower where a flag forbids the rest)")
+    axes.set_xlim(-3.0, 1.5)
     axes.invert_yaxis()
     figure.savefig(path, dpi=110)
 
