@@ -236,7 +236,9 @@ def info_nce_anchor(
     share, log_nu = (xp.zeros_like(positive) + nu) / pairs.number, _log(xp, nu, positive)
     ceiling = (1.0 + share) * _log(xp, pairs.number + nu, positive) - share * log_nu
     bound = ceiling - info_nce_anchor_losses(pairs, nu)
-    return pairs.reduced(bound if form == "bound" else _instead(positive, bound), reduction)
+    if form == "bound":
+        return pairs.reduced(bound, reduction)
+    return pairs.reduced(positive, reduction, surrogate=bound)
 
 
 @explained
@@ -482,7 +484,7 @@ def fdv(
     pairs = Pairs.of(scores, positives, mask)
     log_odds = pairs.log_odds()
     value = pairs.log_number(1) - softplus(pairs.xp, log_odds)
-    return pairs.reduced(_instead(value, -log_odds), reduction)
+    return pairs.reduced(value, reduction, surrogate=-log_odds)
 
 
 @explained
@@ -955,7 +957,7 @@ def js_mi(
     """
     pairs = Pairs.of(scores, positives, mask)
     value = pairs.positive() + 1.0 - pairs.row_exp(pairs.scores)
-    return pairs.reduced(_instead(value, _js(pairs)), reduction)
+    return pairs.reduced(value, reduction, surrogate=_js(pairs))
 
 
 @explained
@@ -1414,13 +1416,19 @@ class Pairs(NamedTuple):
         found = xp.where(is_largest, own, rest)
         return found if self.counted is None else xp.where(self.counted[:, None], found, xp.zeros_like(found))
 
-    def reduced(self, rows: Array, reduction: ReductionName) -> Array:
-        """The mean or sum of the terms of the rows, or the terms."""
+    def reduced(self, rows: Array, reduction: ReductionName, *, surrogate: Array | None = None) -> Array:
+        """The mean or sum of the terms of the rows, or the terms; with the gradient of others, if these are given."""
         check_choice("reduction", reduction, REDUCTIONS)
+        found = self._of_rows(rows, reduction)
+        if surrogate is not None:  # after the reduction: one infinite row leaves the bound without a gradient
+            found = _instead(found, self._of_rows(surrogate, reduction))
+        return self.finish(found) if reduction == "mean" else finish(self.xp, found, self.dtype, reduction)
+
+    def _of_rows(self, rows: Array, reduction: ReductionName) -> Array:
         if reduction == "mean":
-            return self.finish(self.row_mean(rows))
+            return self.row_mean(rows)
         rows = self.of_counted(rows)
-        return finish(self.xp, rows if reduction == "none" else sum_to_scalar(self.xp, rows), self.dtype, reduction)
+        return rows if reduction == "none" else sum_to_scalar(self.xp, rows)
 
     def finish(self, result: Array) -> Array:
         """The result in the dtype of the scores, 0 where no row counts."""
