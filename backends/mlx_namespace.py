@@ -154,6 +154,19 @@ def cumulative_sum(x: Array, /, *, axis: int | None = None, dtype: Any = None, i
     return mx.concat([first, found], axis=axis)
 
 
+def eigh(x: Array, /) -> tuple[Array, Array]:
+    """MLX has eigenvalues on the CPU alone, and wants to be told."""
+    values, vectors = mx.linalg.eigh(x, stream=mx.cpu)
+    return values, vectors
+
+
+def svd(x: Array, /, *, full_matrices: bool = True) -> tuple[Array, Array, Array]:
+    """MLX's takes no `full_matrices`, and is on the CPU alone."""
+    u, s, vh = mx.linalg.svd(x, stream=mx.cpu)
+    count = s.shape[-1]
+    return (u, s, vh) if full_matrices else (u[..., :count], s, vh[..., :count, :])
+
+
 def _by_its_rule(
     function: Callable[[Array], Array], slope: Callable[[Array, Array], Array]
 ) -> Callable[[Array], Array]:
@@ -287,6 +300,9 @@ def _mended() -> ModuleType:
         *(full, full_like, searchsorted, sort, take, where),
     ):
         setattr(mended, function.__name__, function)
+    linalg = ModuleType(f"{mx.__name__}.linalg")
+    vars(linalg).update({**vars(mx.linalg), "eigh": eigh, "svd": svd})
+    vars(mended)["linalg"] = linalg
     return mended
 
 

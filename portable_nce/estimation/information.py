@@ -126,7 +126,7 @@ def mutual_information(
     Parameters
     ----------
     x, y : array, shape (N, Dx) and (N, Dy), or (N,)
-        Paired samples, of NumPy, PyTorch, JAX or another library with the extension `linalg`.
+        Paired samples, of NumPy, PyTorch, JAX, MLX or another library with the extension `linalg`.
     rng : int, random.Random or numpy.random.Generator, optional
         Seed, or generator of one; None takes another seed in each call.
     critic : {"separable", "joint"} or (function, parameters), default: "separable"

@@ -258,6 +258,12 @@ def test_the_namespace_keeps_to_the_standard_where_its_own_does_not() -> None:
     assert xp.where(x > 0, mx.array([1, 2, 3, 4]), 0).tolist() == [[1, 2, 3, 4], [0, 2, 3, 0]]
     assert xp.astype(x, mx.int32, copy=False).dtype == mx.int32
     assert xp.asarray([1.0], dtype=mx.float16, device=None, copy=True).dtype == mx.float16
+    u, s, vh = xp.linalg.svd(x, full_matrices=False)
+    assert (u.shape, vh.shape) == ((2, 2), (2, 4))
+    np.testing.assert_allclose(np.asarray((u * s) @ vh), plain, atol=1e-5)
+    assert [part.shape for part in xp.linalg.svd(x)] == [(2, 2), (2,), (4, 4)]
+    values, vectors = xp.linalg.eigh(x @ x.T)
+    np.testing.assert_allclose(np.asarray((vectors * values) @ vectors.T), plain @ plain.T, atol=1e-4)
 
 
 def test_what_is_not_a_number_is_the_largest() -> None:
