@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from .._call import Embedding, Options, add, contrast_embeddings, enter_embeddings, finish, result_dtype
 from .._core.autodiff import stop_gradient
 from .._core.checks import (
+    SINGLE,
     as_integer,
     check_floating,
     check_indices,
@@ -140,12 +141,12 @@ def linear_softmax(
     >>> pnce.density.linear_softmax(np.eye(2), np.eye(2), np.asarray([0, 1]))
     array(0.31326169)
     """
-    softcap = None if softcap is None else check_number("softcap", softcap, above=0.0)
+    softcap = None if softcap is None else check_number("softcap", softcap, above=0.0, limits=SINGLE)
     smoothing = _between("smoothing", smoothing, 1.0)
     z_loss = _between("z_loss", z_loss, None)
     options = Options(1.0, "dot", None, weights, reduction, block_size, precision, None)
-    others = {"weight": weight, "targets": targets, "bias": bias, "class_weights": class_weights}
-    others = {name: x for name, x in others.items() if x is not None}
+    optional = {"bias": bias, "class_weights": class_weights}
+    others = {"weight": weight, "targets": targets, **{name: x for name, x in optional.items() if x is not None}}
     given = enter_embeddings({"embeddings": embeddings}, options, others)
     xp, options, (rows,) = given.xp, given.options, given.embeddings.values()
     layer = _layer(xp, rows.array, given.others)
@@ -183,8 +184,7 @@ def linear_softmax(
             parts.append(contrasted(with_z_loss(z_loss, alone=True), of_targets, kind, wide))
             objective = info_nce()
     parts.append(contrasted(objective, of_entropy, kind, wide))
-    inside = _in_range(xp, targets, classes)
-    safe = xp.where(inside, targets, xp.zeros_like(targets))
+    inside, safe = _in_range(xp, targets, classes)
     ahead = layer.ahead_of_mean(rows.array, safe) if softcap is None else layer.capped(rows.array, safe, softcap)
     parts.append(finish(xp, Reduction(kind, shares).of_values(smoothing * ahead, inside), wide, kind))
     if softcap is not None:
@@ -207,12 +207,12 @@ class _Layer(NamedTuple):
     bias: Array | None
     class_weights: Array | None
 
-    def of_targets(self, targets: Array) -> Array | None:
-        """The weight of each target; of targets out of range, that of some class."""
+    def of_targets(self, targets: Array) -> Any:
+        """The weight of each target, of those out of range that of some class; None without weights."""
         if self.class_weights is None:
             return None
         xp, classes = namespace_of(targets), self.class_weights.shape[0]
-        safe = xp.where(_in_range(xp, targets, classes), targets, xp.zeros_like(targets))
+        _, safe = _in_range(xp, targets, classes)
         return namespace_of(self.class_weights).take(self.class_weights, safe, axis=0)
 
     def ahead_of_mean(self, x: Array, targets: Array) -> Array:
@@ -279,8 +279,11 @@ def _targets(xp: Namespace, targets: Array, rows: int, classes: int, ignore_inde
     return targets, counted
 
 
-def _in_range(xp: Namespace, targets: Array, classes: int) -> Array:
-    return xp.logical_and(targets >= 0, targets < classes)
+def _in_range(xp: Namespace, targets: Array, classes: int) -> tuple[Array, Array]:
+    """Which targets are classes, and the targets, 0 where they are none, in a dtype that indexes arrays."""
+    inside = xp.logical_and(targets >= 0, targets < classes)
+    targets = xp.where(inside, targets, xp.zeros_like(targets))
+    return inside, targets if targets.dtype in {xp.int32, xp.int64} else xp.astype(targets, xp.int32)
 
 
 def _row_weights(
@@ -296,7 +299,7 @@ def _row_weights(
 
 def _between(name: str, value: Any, most: float | None) -> float:
     """A number that is not negative, and not beyond a limit."""
-    number = check_number(name, value)
+    number = check_number(name, value, limits=SINGLE)
     if number < 0 or (most is not None and number > most):
         wanted = "that is not negative" if most is None else f"from 0 to {most:g}"
         message = f"{name}: expected a number {wanted}, got {number}"

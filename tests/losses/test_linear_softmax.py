@@ -47,10 +47,9 @@ def test_torch(reduction: Any, block_size: int | None) -> None:
             targets[3] = ignored
         shared: Any = {"softcap": softcap, "z_loss": z_loss, "reduction": reduction}
         x, weight, bias = layer = [torch.tensor(array, requires_grad=True) for array in (X, WEIGHT, BIAS)]
-        smooth: Any = {"label_smoothing": smoothing, "weight": costs}
-        wanted = of_logits(
-            x, weight, targets, bias, ignore_index=-100 if ignored is None else ignored, **smooth, **shared
-        )
+        ignore_index = -100 if ignored is None else ignored
+        theirs: Any = {"label_smoothing": smoothing, "weight": costs, "ignore_index": ignore_index}
+        wanted = of_logits(layer, targets, **theirs, **shared)
         own: Any = {"smoothing": smoothing, "class_weights": costs, "ignore_index": ignored, "block_size": block_size}
         found = linear_softmax(x, weight, targets, bias=bias, **own, **shared)
         by = torch.arange(1.0, found.numel() + 1, dtype=torch.float64).reshape(found.shape)
@@ -71,6 +70,7 @@ OPTIONS: list[dict[str, Any]] = [
 IGNORED = np.where(np.arange(N) == 2, -1, TARGETS)
 
 
+@pytest.mark.usefixtures("jax_x64")
 @pytest.mark.parametrize("options", OPTIONS)
 def test_numpy_and_jax_agree_and_ignored_rows_may_be_nan(options: dict[str, Any]) -> None:
     weights = RNG.uniform(size=N)
@@ -86,12 +86,12 @@ def test_numpy_and_jax_agree_and_ignored_rows_may_be_nan(options: dict[str, Any]
     kept = IGNORED != -1
     np.testing.assert_allclose(value, loss(X[kept], WEIGHT, BIAS, COSTS, IGNORED[kept], weights[kept]), rtol=1e-13)
     assert np.all(slopes[0][~kept] == 0.0)
-    with jax.enable_x64(True):
-        found = jax.jit(jax.value_and_grad(loss, (0, 1, 2)))(*map(jnp.asarray, arrays))
+    found = jax.jit(jax.value_and_grad(loss, (0, 1, 2)))(*map(jnp.asarray, arrays))
     for ours, theirs in zip((value, *slopes), (found[0], *found[1]), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")  # by torch itself
 @pytest.mark.parametrize("options", OPTIONS)
 def test_derivatives_of_second_order(options: dict[str, Any]) -> None:
     def loss(x: Any, weight: Any, bias: Any) -> Any:
@@ -117,6 +117,9 @@ def test_one_class_and_no_rows_that_count() -> None:
     for options in OPTIONS:
         assert linear_softmax(X, WEIGHT, np.full(N, 4), ignore_index=4, **options) == 0.0
     byte = TARGETS.astype(np.uint8)  # which does not hold the number
+    of_bytes = linear_softmax(*map(torch.tensor, (X, WEIGHT, byte)), class_weights=torch.tensor(COSTS), smoothing=0.1)
+    wanted = linear_softmax(X, WEIGHT, TARGETS, class_weights=COSTS, smoothing=0.1)
+    np.testing.assert_allclose(of_bytes, wanted, rtol=1e-13)
     np.testing.assert_array_equal(linear_softmax(X, WEIGHT, byte, ignore_index=-100), linear_softmax(X, WEIGHT, byte))
 
 
