@@ -265,6 +265,8 @@ def _layer(xp: Namespace, x: Array, arrays: dict[str, Array]) -> _Layer:
 def _targets(xp: Namespace, targets: Array, rows: int, classes: int, ignore_index: Any) -> tuple[Array, Array | None]:
     """The targets, 0 in the rows that are ignored; and which rows are not, if any may be."""
     check_integers(xp, "targets", targets, (rows,))
+    if targets.dtype in {xp.int8, xp.int16, xp.uint8, xp.uint16}:  # which may not hold V, and do not index in PyTorch
+        targets = xp.astype(targets, xp.int32)
     counted = None
     if ignore_index is not None:
         number = as_integer(ignore_index)
@@ -280,10 +282,9 @@ def _targets(xp: Namespace, targets: Array, rows: int, classes: int, ignore_inde
 
 
 def _in_range(xp: Namespace, targets: Array, classes: int) -> tuple[Array, Array]:
-    """Which targets are classes, and the targets, 0 where they are none, in a dtype that indexes arrays."""
+    """Which targets are classes, and the targets, 0 where they are none."""
     inside = xp.logical_and(targets >= 0, targets < classes)
-    targets = xp.where(inside, targets, xp.zeros_like(targets))
-    return inside, targets if targets.dtype in {xp.int32, xp.int64} else xp.astype(targets, xp.int32)
+    return inside, xp.where(inside, targets, xp.zeros_like(targets))
 
 
 def _row_weights(

@@ -116,7 +116,7 @@ def test_one_class_and_no_rows_that_count() -> None:
     np.testing.assert_allclose(one, 0.5 * np.mean((X @ WEIGHT[0]) ** 2))
     for options in OPTIONS:
         assert linear_softmax(X, WEIGHT, np.full(N, 4), ignore_index=4, **options) == 0.0
-    byte = TARGETS.astype(np.uint8)  # which does not hold the number
+    byte = TARGETS.astype(np.uint8)
     of_bytes = linear_softmax(*map(torch.tensor, (X, WEIGHT, byte)), class_weights=torch.tensor(COSTS), smoothing=0.1)
     wanted = linear_softmax(X, WEIGHT, TARGETS, class_weights=COSTS, smoothing=0.1)
     np.testing.assert_allclose(of_bytes, wanted, rtol=1e-13)
