@@ -1257,7 +1257,11 @@ def _vocabularies(rows: int, features: int) -> Iterator[Case]:
     }
     table |= _streamed(table, ["bias", "softcap, z_loss", "all of it"])
     yield from _variations("density.linear_softmax", biased, table, targets=targets)
-    ahead = {"embeddings": [[_float32(24.0 * a) for a in layer["weight"][target]] for target in targets]}
+    signs = [1.0 if j < features else -1.0 for j in range(classes)]  # a target has 20, what is beside it 0 or -20
+    axes = draw.near([[sign * a for a in axis] for sign, axis in zip(signs, _axes(classes, features), strict=True)])
+    near = [target % features for target in targets]
+    own = [[_float32(20.0 * a) for a in axes[target]] for target in near]
+    ahead = {"embeddings": own, "weight": axes, "targets": near}
     alone: Table = {"without bias": {}, "saturated": ahead}
     yield from _variations("density.linear_softmax", layer, alone, targets=targets)
 
