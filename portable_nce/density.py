@@ -13,6 +13,7 @@ loss                 best scores
 `negative_sampling`  :math:`\log p(x \mid c) - \log q(x) - \log k`
 `sampled_softmax`    :math:`\log p(x \mid c)` plus any function of the context, as k grows
 `full_softmax`       :math:`\log p(x \mid c)` plus any function of the context
+`linear_softmax`     the same, of embeddings and the weights of a layer
 `nre_a`, `nre_c`     :math:`\log p(x \mid c) - \log q(x)`
 `nre_b`              :math:`\log p(x \mid c) - \log q(x)` plus any function of the context
 ==================== ==========================================================================
@@ -55,6 +56,7 @@ from ._core.numerics import safe_sqrt, sigmoid, softplus, upcast
 from ._core.protocol import Array, Namespace
 from ._core.reduction import REDUCTIONS, Reduction
 from ._core.types import AnyArray, ArrayOf, ArrayT, ReductionName
+from ._losses.vocabulary import linear_softmax
 from .bounds import Pairs, anchored_losses, info_nce_anchor_losses
 from .from_scores import info_nce
 
@@ -63,6 +65,7 @@ __all__ = [
     "balance_penalty",
     "full_softmax",
     "info_nce_anchor",
+    "linear_softmax",
     "local_nce",
     "log_partition",
     "negative_sampling",

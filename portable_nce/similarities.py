@@ -215,6 +215,43 @@ class _ColumnPullback(Record):
         return to_rows, (*to_columns, xp.expand_dims(xp.sum(by_numbers, axis=0), axis=1))
 
 
+class _Capped(Record):
+    """Scores s as ``κ tanh(s / κ)``."""
+
+    __slots__ = ("scores", "cap")  # noqa: RUF023  (in the order of their values)
+    scores: Scores
+    cap: float
+
+    def __call__(self, rows: Operands, columns: Operands) -> Array:
+        scores = self.scores(rows, columns)
+        return namespace_of(scores).tanh(scores / self.cap) * self.cap
+
+
+class _CappedPullback(Record):
+    """The pullback of `_Capped`. Its factor ``1 - tanh²(t)`` is ``4 e / (1 + e)²`` with ``e = exp(-2 |t|)``."""
+
+    __slots__ = ("scores", "cap", "pullback")  # noqa: RUF023  (in the order of their values)
+    scores: Scores
+    cap: float
+    pullback: Pullback
+
+    def __call__(self, rows: Operands, columns: Operands, cotangent: Array) -> tuple[Operands, Operands]:
+        scores = self.scores(rows, columns)
+        xp = namespace_of(scores, cotangent)
+        small = xp.exp(xp.abs(scores / self.cap) * -2.0)
+        factor = small * 4.0 / ((small + 1.0) * (small + 1.0))
+        return self.pullback(rows, columns, factor * cotangent)
+
+
+def soft_capped(similarity: AnySimilarity, cap: float) -> Similarity:
+    """A similarity that streams, with its scores kept between ``-cap`` and ``cap``."""
+    inner = resolve(similarity)
+    assert inner.pullback is not None  # noqa: S101
+    return Similarity(
+        inner.prepare, _Capped(inner.scores, cap), _CappedPullback(inner.scores, cap, inner.pullback), wide=inner.wide
+    )
+
+
 class _Bilinear(_Around):
     """The preparation ``(x W / τ, y)``."""
 

@@ -398,3 +398,50 @@ class _AnchoredSlopes(_Anchored):
         of_negatives = xp.where(row.has_negative, sigmoid(xp, against), nothing)
         of_anchor = xp.where(row.has_negative, sigmoid(xp, -against), one)
         return slope * of_negatives, one, of_negatives * self.nu / self.columns, -slope * of_anchor
+
+
+def with_z_loss(factor: float, *, alone: bool = False) -> Objective:
+    """The cross-entropy of one positive plus a factor times the square of the log-sum-exp; or the latter alone."""
+    values, slopes = _WithSquare(factor, alone), _WithSquareSlopes(factor, alone)
+    return Objective(values, slopes=slopes, couples_rows=False, label="z_loss" if alone else "info_nce, z_loss")
+
+
+class _WithSquare(Record):
+    """``softplus(u) + ζ L²`` with the log-sum-exp of all scores ``L = positive + softplus(u)``.
+
+    Where u > 0, L is ``negative + softplus(-u)``: of two terms of opposite signs nothing cancels.
+    """
+
+    __slots__ = ("factor", "alone")  # noqa: RUF023  (in the order of their values)
+    factor: float
+    alone: bool
+
+    def parts(self, row: RowStatistics) -> tuple[Array, Array, Array]:
+        """Whether the negatives have more than the positive, the cross-entropy, and L."""
+        xp = namespace_of(row.log_odds)
+        nothing = xp.zeros_like(row.log_odds)
+        many = xp.logical_and(row.has_negative, row.log_odds > 0)
+        small = xp.where(row.has_negative, softplus(xp, xp.where(many, -row.log_odds, row.log_odds)), nothing)
+        entropy = xp.where(many, row.log_odds, nothing) + small
+        return many, entropy, xp.where(many, row.negative, row.positive) + small
+
+    def __call__(self, row: RowStatistics) -> Any:
+        _, entropy, log_sum = self.parts(row)
+        square = log_sum * log_sum * self.factor
+        return square if self.alone else entropy + square
+
+
+class _WithSquareSlopes(_WithSquare):
+    """The slopes, with ``s = sigmoid(u)``: of L by u s, or -(1 - s) where it is that of the negatives and the rest."""
+
+    __slots__ = ()
+
+    def __call__(self, row: RowStatistics) -> Any:
+        many, _, log_sum = self.parts(row)
+        xp = namespace_of(log_sum)
+        nothing = xp.zeros_like(log_sum)
+        slope = xp.where(row.has_negative, sigmoid(xp, row.log_odds), nothing)
+        by_sum = log_sum * (2.0 * self.factor)
+        by_odds = by_sum * xp.where(many, -sigmoid(xp, -row.log_odds), slope)
+        by_odds = by_odds if self.alone else slope + by_odds
+        return by_odds, None, xp.where(many, by_sum, nothing), xp.where(many, nothing, by_sum)

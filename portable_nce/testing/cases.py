@@ -282,6 +282,7 @@ def make_cases(rows: int = 3, features: int = 3, seed: int = 20268) -> tuple[Cas
         *_negatives_only(rows, features),
         *_mined(rows, features),
         *_margins(rows),
+        *_vocabularies(rows, features),
     )
     return (*cases, *(_with_temperatures(case) for case in cases if case.name in _BY_ROWS))
 
@@ -1235,6 +1236,34 @@ def _densities(draw: _Draw, rows: int) -> Iterator[Case]:
         "effective_sample_size, mask": {"field": "effective_sample_size", **mask},
     }
     yield from _variations("density.self_normalization", with_log_q, fields)
+
+
+def _vocabularies(rows: int, features: int) -> Iterator[Case]:
+    draw, classes = _Draw(20269), rows + 2
+    layer = {**draw.arrays(rows, features, "embeddings"), "weight": draw.vectors(classes, features)}
+    biased = {**layer, "bias": draw.vector(classes)}
+    targets, weights = draw.index(rows, classes), {"weights": draw.weights(rows)}
+    costs = {"class_weights": [_float32(0.5 + weight) for weight in draw.weights(classes)]}
+    ignored = {"targets": [*targets[:-1], -100], "ignore_index": -100}
+    table: Table = {
+        "bias": {},
+        "softcap, z_loss": {"softcap": 1.5, "z_loss": 0.25},
+        "smoothing": {"smoothing": 0.25},
+        "softcap, smoothing": {"softcap": 1.5, "smoothing": 0.25},
+        "z_loss, smoothing, sum": {"z_loss": 0.25, "smoothing": 0.25},
+        "class_weights, weights": {**costs, **weights},
+        "ignore_index, weights": {**ignored, **weights},
+        "all of it": {**costs, **weights, **ignored, "smoothing": 0.25, "z_loss": 0.25, "softcap": 1.5},
+    }
+    table |= _streamed(table, ["bias", "softcap, z_loss", "all of it"])
+    yield from _variations("density.linear_softmax", biased, table, targets=targets)
+    signs = [1.0 if j < features else -1.0 for j in range(classes)]  # a target has 20, what is beside it 0 or -20
+    axes = draw.near([[sign * a for a in axis] for sign, axis in zip(signs, _axes(classes, features), strict=True)])
+    near = [target % features for target in targets]
+    own = [[_float32(20.0 * a) for a in axes[target]] for target in near]
+    ahead = {"embeddings": own, "weight": axes, "targets": near}
+    alone: Table = {"without bias": {}, "saturated": ahead}
+    yield from _variations("density.linear_softmax", layer, alone, targets=targets)
 
 
 def _diagnostics(draw: _Draw, rows: int, features: int) -> Iterator[Case]:

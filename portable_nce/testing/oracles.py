@@ -1334,6 +1334,41 @@ def density_full_softmax(scores: Matrix, targets: list[int], **options: Any) -> 
     return from_scores_info_nce(scores, positives=targets, **options)
 
 
+def density_linear_softmax(
+    embeddings: Matrix,
+    weight: Matrix,
+    targets: list[int],
+    *,
+    bias: Row | None = None,
+    softcap: float | None = None,
+    smoothing: float = 0.0,
+    ignore_index: int | None = None,
+    class_weights: Row | None = None,
+    z_loss: float = 0.0,
+    weights: Row | None = None,
+    reduction: str = "mean",
+) -> Nested:
+    """The cross-entropy of smoothed targets and the square of log Z, of the class weights."""
+    classes = len(weight)
+    bias, costs = bias or [mpf(0)] * classes, class_weights or [mpf(1)] * classes
+    losses, shares = [], []
+    for x, target, share in zip(embeddings, targets, weights or [mpf(1)] * len(targets), strict=True):
+        if target == ignore_index:
+            losses.append(mpf(0))
+            continue
+        logits = [dot(x, row) + b for row, b in zip(weight, bias, strict=True)]
+        if softcap is not None:
+            logits = [mpf(softcap) * mp.tanh(g / mpf(softcap)) for g in logits]
+        total = mp.fsum(mp.exp(g) for g in logits)
+        wanted = [mpf(smoothing) / classes + (1 - mpf(smoothing)) * (j == target) for j in range(classes)]
+        entropy = mp.fsum(-c * p * mp.log(mp.exp(g) / total) for c, p, g in zip(costs, wanted, logits, strict=True))
+        losses.append(share * (entropy + mpf(z_loss) * costs[target] * mp.log(total) ** 2))
+        shares.append(share * costs[target])
+    if reduction == "none":
+        return losses
+    return mp.fsum(losses) / (mp.fsum(shares) if reduction == "mean" else 1)
+
+
 def density_recover_log_prob(scores: Matrix, log_q: Nested) -> Row:
     """Log of q e^g over its sum; of all contexts in one list."""
     rows = [[mp.exp(g) * mp.exp(q) for g, q in samples] for samples in _samples(scores, log_q)]

@@ -682,6 +682,18 @@ LABELLED: Sequence[Situation] = (
     {"mask": mask("NM"), "keys": QUEUE},
 )
 MATRIX_OR_PAIRS = ({"scores": Array("NK", also=(1,))}, {"scores": Array("N", also=(2,))})
+LAYER: Situation = {
+    "weight": Array("KD"),
+    "targets": Array("N", "i"),
+    "bias": Array("K", optional=True),
+    "class_weights": Array("K", optional=True, least=0.0),
+    "ignore_index": Kind(
+        good=-100, takes=lambda x: is_positive_integer(abs(x) + 1) if is_number(x) else False, optional=True
+    ),
+    "softcap": Number(1.5, 0.0, loose=True, optional=True),
+    "smoothing": Number(0.25, -5e-324, 1.0),
+    "z_loss": Number(0.25, -5e-324, loose=True),
+}
 TEACHER = {"rows": Array("NW"), "columns": Array("KW", optional=True), "temperature": KINDS["teacher_temperature"]}
 PAIRWISE = {**dict.fromkeys(("positive", "negative"), functional(abs, optional=True)), "parameters": TUPLE}
 LABELS_OR_SETS = Array("N", "i", skips=lambda value: is_matrix(value) and kind_of(value) == "b")
@@ -739,6 +751,7 @@ SITUATIONS: Mapping[str, Sequence[Situation]] = {
     ),
     "density.sampled_softmax": ({"include_positive": replace(FLAG, good=True)}, SAMPLED),
     "density.full_softmax": ({"targets": Array("N", "i")},),
+    "density.linear_softmax": (LAYER,),
     "density.self_normalization": ({"log_q": replace(KINDS["log_q"], optional=True)},),
     **{
         f"similarities.{name}": ({"similarity": SIMILARITY},)

@@ -19,7 +19,19 @@ from calls import OF_SCORES, WAYS, Call
 EPS = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2.0**-24}
 
 
-SILENT = {"bilinear", "concentrations", "guide_key", "guide_query", "log_q", "log_u", "teacher_key", "teacher_query"}
+SILENT = {
+    *(
+        "bias",
+        "bilinear",
+        "concentrations",
+        "guide_key",
+        "guide_query",
+        "log_q",
+        "log_u",
+        "teacher_key",
+        "teacher_query",
+    ),
+}
 """The arrays that do not decide on the dtype of a loss of embeddings."""
 
 
@@ -50,7 +62,8 @@ class Mixed:
         learned = self.arrays[: len(self.call.learned)]
         self.places = tuple(range(len(learned)))
         first, *others = [dtype for key, dtype in kinds.items() if key not in SILENT]
-        alike = name in OF_SCORES or {*others} <= {first}  # scores decide, the first array
+        of_scores = name in OF_SCORES and "embeddings" not in kinds
+        alike = of_scores or {*others} <= {first}  # scores decide, the first array
         self.dtypes = [first if alike else "float32", *(x.dtype.name for x in learned)]
 
     def torch(self) -> list[torch.Tensor]:

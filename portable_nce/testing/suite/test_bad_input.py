@@ -61,6 +61,7 @@ TAKEN_BY = {
     ("bounds.tuba one baseline", "scores", "a row more"),
     ("bounds.mine second step, more columns than rows", "scores", "a row more"),
     ("density.recover_log_prob one log_q for all contexts", "scores", "a row more"),
+    ("density.linear_softmax without bias", "weight", "a row more"),
     ("density.self_normalization exact, std", "scores", "a row more"),
     # Which an objective refuses.
     ("diagnostics.effective_sample_size positives, weights, mask", "positives", "truth values"),
