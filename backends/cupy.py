@@ -15,8 +15,12 @@ class CupyAdapter(TapeAdapter):
 
     @staticmethod
     def add_at(xp: Any, g: Any, numbers: Any, size: int) -> Any:
-        del xp
-        return cupy.bincount(numbers, weights=g, minlength=size + 1)[1:].astype(g.dtype)  # added up in float64
+        del xp  # all is added up in float64
+        if g.ndim == 1:
+            return cupy.bincount(numbers, weights=g, minlength=size + 1)[1:].astype(g.dtype)
+        total = cupy.zeros((size + 1, *g.shape[1:]), dtype=cupy.float64)
+        cupy.add.at(total, numbers, g.astype(cupy.float64))
+        return total[1:].astype(g.dtype)
 
     def fill_diagonal(self, x: Any, row: int, column: int, count: int, value: Any) -> Any:
         if hasattr(x, "__recorded__") or hasattr(value, "__recorded__"):

@@ -29,8 +29,15 @@ class NumpyAdapter(TapeAdapter):
 
     @staticmethod
     def add_at(xp: Any, g: Any, numbers: Any, size: int) -> Any:
-        del xp
-        return np.bincount(numbers, weights=g, minlength=size + 1)[1:].astype(g.dtype)  # added up in float64
+        del xp  # all is added up in float64
+        if g.ndim == 1:
+            return np.bincount(numbers, weights=g, minlength=size + 1)[1:].astype(g.dtype)
+        order = np.argsort(numbers, kind="stable")
+        found, starts = np.unique(numbers[order], return_index=True)
+        total = np.zeros((size + 1, *g.shape[1:]), dtype=g.dtype)
+        if found.size:
+            total[found] = np.add.reduceat(g[order].astype(np.float64), starts, axis=0)
+        return total[1:]
 
     @staticmethod
     def copy(xp: Any, x: Any) -> Any:

@@ -579,7 +579,7 @@ _GETITEM = _linear(
 
 
 def _add_at(xp: Namespace, g: Array, numbers: Array, size: int) -> Array:
-    """The entries of `g` added up by their numbers, from 1 to `size`; those of number 0 go nowhere.
+    """The entries or rows of `g` added up by their numbers, from 1 to `size`; those of number 0 go nowhere.
 
     A product with the one-hot matrix: libraries that have something better bring it along.
     """
@@ -588,12 +588,24 @@ def _add_at(xp: Namespace, g: Array, numbers: Array, size: int) -> Array:
 
 
 def _gather(xp: Namespace, x: Array, numbers: Array) -> Array:
-    """The entries of these numbers, counted from 1, and 0 for number 0: the adjoint of `_add_at`."""
-    zero = xp.zeros((1,), dtype=x.dtype, device=_device_of(x))
+    """The entries or rows of these numbers, counted from 1, and 0 for number 0: the adjoint of `_add_at`."""
+    zero = xp.zeros((1, *x.shape[1:]), dtype=x.dtype, device=_device_of(x))
     return xp.take(xp.concat([zero, x]), numbers, axis=0)
 
 
 _GATHER = _linear(_gather, lambda xp, g, x, numbers: xp.add_at(g, numbers, x.shape[0]))
+
+
+def _row_numbers(xp: Namespace, rows: Array, count: int) -> Array:
+    """The numbers of rows, counted from 1; libraries take negative ones from the end."""
+    rows = xp.astype(rows, xp.int64)
+    return xp.where(rows < 0, rows + count, rows) + 1
+
+
+_TAKE_ROWS = _linear(
+    lambda xp, x, rows: xp.take(x, rows, axis=0),
+    lambda xp, g, x, rows: xp.add_at(g, _row_numbers(xp.base_namespace, rows, x.shape[0]), x.shape[0]),
+)
 
 
 @functools.cache
@@ -823,8 +835,15 @@ class TapeNamespace:
         return restore(parts, shape)
 
     def add_at(self, g: Array, numbers: Array, size: int) -> Array:
-        """The entries of `g` added up by their numbers, from 1 to `size`."""
+        """The entries or rows of `g` added up by their numbers, from 1 to `size`."""
         return self.apply(self._add_at, g, numbers=numbers, size=size)
+
+    def take(self, x: Array, indices: Array, /, axis: int | None = None) -> Any:
+        """Of rows of a matrix, the derivative needs no numbers of all entries."""
+        rows = strip(indices)
+        if axis == 0 and isinstance(x, TapeArray) and (len(x.shape), len(getattr(rows, "shape", ()))) == (2, 1):
+            return self.apply(_TAKE_ROWS, x, rows=rows)
+        return self._take(x, indices, axis=axis)
 
     # The standard's functions, but for the elementwise ones of the tables above.
     def asarray(self, x: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None) -> Any:
@@ -999,7 +1018,8 @@ class TapeNamespace:
     def flip(self, x: Array, /, axis: Any = None) -> Any:
         return self.apply(_FLIP, x, axis=_axis(axis))
 
-    repeat, roll, take, take_along_axis, tile = map(_moving, ("repeat", "roll", "take", "take_along_axis", "tile"))
+    repeat, roll, take_along_axis, tile = map(_moving, ("repeat", "roll", "take_along_axis", "tile"))
+    _take = _moving("take")
     tril, triu = _moving("tril"), _moving("triu")
 
     def sort(self, x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Any:

@@ -111,10 +111,11 @@ def kind_of(call: Any) -> Hashable | None:
             return None  # before all others: torch.compile cannot read the `__qualname__` of some objectives
         if not structure.known or structure.by_index or not (_is_ours(objective) if made else _is_lasting(objective)):
             return None  # whether an index is in range depends on its entries
-        if structure.has_labels and is_large(arrays[0].shape[0], arrays[-1].shape[0]):
-            return None  # whether labels can be sorted into blocks depends on them
         numbers = [(name, type(x), None if made else x) for name, x in call.parameters.items() if is_number(x)]
         others = [x for x in (options.weights, *call.parameters.values()) if x is not None and not is_number(x)]
+        sortable = structure.has_labels and is_large(arrays[0].shape[0], arrays[-1].shape[0])
+        if sortable or len({hasattr(x, "__recorded__") for x in (*arrays, *others)}) > 1:
+            return None  # blocks of labels depend on the labels; plain arrays beside recorded ones have to be lifted
         groups = (arrays, pairing.rows, pairing.columns, pairing.pairs, others)
         every = [x for group in groups for x in group]
         level = max([getattr(x, "level", 0) for x in every])  # each derivative on the tape has another

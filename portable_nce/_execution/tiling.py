@@ -29,6 +29,7 @@ _TILE_ENTRIES = 2**21  # of a tile of products, which has up to eight times as m
 _MASKED_ENTRIES = 2**20  # of a block of whole rows, with masks of its size
 _TOKEN_ENTRIES = 2**22  # of a block of products of tokens, with masks of its size
 _BLOCK_ENTRIES = 2**22  # of a block of whole rows, without
+_HELD_ENTRIES = 2**25  # of a block of products with so many columns that 256 rows would hold more
 _KEPT_ENTRIES = 2**26  # exponentials, or scores, that a two-sided sweep may keep
 _FAR_ROWS, _FAR_ENTRIES = 8192, 2**26  # of a device that is not the processor; not measured yet
 _COMPILED_ENTRIES, _COMPILED_BLOCKS = 2**22, 16  # of a graph for any number of rows: held, and blocks of more
@@ -76,9 +77,8 @@ def one_sided(n_rows: int, n_columns: int, block_size: int | str | None, *, mode
         return Tiling(whole, n_columns)
     asked = block_size if isinstance(block_size, int) else None
     held = _BLOCK_ENTRIES // n_columns  # rows whose tiles, held until the block is left, stay in reach of the cache
-    block = asked or (
-        max(min(_FAR_ENTRIES // n_columns, _FAR_ROWS), _ROWS) if far else min(max(held, _ROWS // 2), _ROWS)
-    )
+    fewest = max(min(_ROWS // 2, _HELD_ENTRIES // n_columns), _ROWS // 8)  # with less, sums of columns take the time
+    block = asked or (max(min(_FAR_ENTRIES // n_columns, _FAR_ROWS), _ROWS) if far else min(max(held, fewest), _ROWS))
     tile = n_columns if far or mode == "traced" else _columns(block)
     return Tiling(min(block, n_rows), min(tile, n_columns))
 

@@ -283,3 +283,30 @@ def test_a_constant_goes_through_what_has_no_pullback() -> None:
     np.testing.assert_allclose(gradient, 2 * x)
     with pytest.raises(NotImplementedError, match="quantile has no pullback"):
         pnce.grad(lambda x: np.quantile(x, 0.5))(x)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int64"])
+def test_rows_that_are_taken_several_times(dtype: str) -> None:
+    x = np.random.default_rng(0).normal(size=(200, 3)).astype(np.float32)
+    rows = np.asarray([0, 127, 127, 5, 127], dtype=dtype)
+    weights = np.arange(15.0, dtype=np.float32).reshape(5, 3)
+
+    def total(x: Any) -> Any:
+        xp = x.__array_namespace__()
+        return xp.sum(xp.take(x, rows, axis=0) ** 3 * weights)
+
+    expected = np.zeros_like(x)
+    np.add.at(expected, rows, 3.0 * x[rows] ** 2 * weights)
+    found = pnce.grad(total)(x)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    second = pnce.grad(lambda x: (pnce.grad(total)(x) * x).sum())(x)
+    np.testing.assert_allclose(second, 3.0 * expected, rtol=1e-5)
+
+
+def test_rows_from_the_end_and_no_rows() -> None:
+    x = np.ones((4, 2))
+    taken = pnce.grad(lambda x: x.__array_namespace__().take(x, np.asarray([-1, 0, -1]), axis=0).sum())(x)
+    np.testing.assert_array_equal(taken, [[1.0, 1.0], [0.0, 0.0], [0.0, 0.0], [2.0, 2.0]])
+    none = np.zeros((0,), dtype=np.int64)
+    assert not pnce.grad(lambda x: x.__array_namespace__().take(x, none, axis=0).sum())(x).any()
