@@ -30,6 +30,7 @@ SILENT = {
         "log_u",
         "teacher_key",
         "teacher_query",
+        "teacher_scores",
     ),
 }
 """The arrays that do not decide on the dtype of a loss of embeddings."""
