@@ -183,3 +183,40 @@ def test_a_gpu_backend_without_a_device_is_refused(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("portable_nce._cli.libraries.import_module", lambda _: None)
     with pytest.raises(Unavailable, match="CuPy finds no CUDA device"):
         open_library("cupy")
+
+
+def test_the_mutual_information_of_files(tmp_path: Path) -> None:
+    numpy = pytest.importorskip("numpy")
+    pytest.importorskip("matplotlib")
+    x = numpy.random.default_rng(0).normal(size=(100, 2))
+    y = x[:, 0] + 0.5 * numpy.random.default_rng(1).normal(size=100)
+    numpy.save(tmp_path / "x.npy", x)
+    numpy.savetxt(tmp_path / "y.csv", y, delimiter=",", header="y", comments="")
+    numpy.savez(tmp_path / "both.npz", x=x, y=y)
+    picture = tmp_path / "found.png"
+    apart = run("mi", str(tmp_path / "x.npy"), str(tmp_path / "y.csv"), "--folds", "2", "--output", str(picture))
+    assert apart.returncode == 0, apart.stderr
+    assert "mutual information of 100 pairs, in nats" in apart.stdout
+    assert "y.csv: taking the first line for a header" in apart.stderr
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    together = run("mi", str(tmp_path / "both.npz"), "--folds", "2", "--output", str(picture))
+    assert together.stdout == apart.stdout
+
+
+def test_files_that_are_no_two_arrays(tmp_path: Path) -> None:
+    numpy = pytest.importorskip("numpy")
+    numpy.save(tmp_path / "x.npy", numpy.zeros((4, 2)))
+    numpy.savez(tmp_path / "three.npz", a=numpy.zeros(4), b=numpy.zeros(4), c=numpy.zeros(4))
+    (tmp_path / "words.csv").write_text("a,b\nc,d\n", encoding="utf-8")
+    for files, expected in (
+        (["x.npy"], "expected two files, or one npz file with the arrays x and y"),
+        (["three.npz"], "three.npz: expected arrays x and y, got a, b, c"),
+        (["x.npy", "none.npy"], "none.npy: [Errno 2] No such file or directory"),
+        (["x.npy", "words.csv"], "words.csv: could not convert string"),
+        (["x.npy", "three.npz"], "three.npz: expected one array, got a, b, c"),
+        (["x.npy", "x.npy"], "x: expected at least 48 independent rows for 3 folds, got 4"),
+    ):
+        result = run("mi", *(str(tmp_path / name) for name in files))
+        assert result.returncode == 1
+        assert expected in result.stderr
+        assert "Traceback" not in result.stderr
