@@ -15,7 +15,7 @@ from .._core.types import AnyArray
 from .critics import JOINT, SEPARABLE, Critic, Inputs, own
 from .display import drawn, progress_bar
 from .features import fitted
-from .statistics import Fold, summary
+from .statistics import Fold, extrapolated, summary
 from .training import Pairs, Trainer, best_start, indices
 
 __all__ = ["MutualInformation", "mutual_information"]
@@ -380,9 +380,7 @@ def _result(
     """The numbers that may be reported, and the flags."""
     whole, independent = summary(found[0]), summary(null)
     curve = [summary(folds) for folds in single]
-    gain = curve[0].value - curve[1].value
-    added = [rate * max(gain, 0.0) for rate in RATES]
-    outer = summary(found[0], subtracted=single[1], share=RATES[1])
+    likely, most = (extrapolated(found[0], single[0], single[1], rate) for rate in (0.5 * sum(RATES), RATES[1]))
     ceiling = min(math.log(len(fold.influence)) for fold in found[0])
     flags = []
     if min(len(set(fold.clusters)) for fold in found[0]) < FEWEST:
@@ -391,12 +389,12 @@ def _result(
         flags.append("null above zero")
     if whole.value > ceiling - 1.0:
         flags.append("at the ceiling")
-    if added[1] > 0.1 + 0.5 * max(whole.value, 0.0):
+    if most.value - whole.value > 0.1 + 0.5 * max(whole.value, 0.0):
         flags.append("shrinks with N")
     if not converged:
         flags.append("not converged")
     lower = whole.value - whole.margin - rounding
-    estimate, low, high = whole.value + 0.5 * sum(added), lower, whole.value + added[1] + outer.margin + rounding
+    estimate, low, high = likely.value, lower, most.value + most.margin + rounding
     if {"too few pairs", "null above zero"} & {*flags}:
         lower = math.nan
     if flags:

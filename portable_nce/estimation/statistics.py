@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-__all__ = ["Fold", "Summary", "quantile", "summary"]
+__all__ = ["Fold", "Summary", "extrapolated", "quantile", "summary"]
 
 Z = 1.6449  # of the normal distribution at 95 %
 
@@ -42,20 +42,28 @@ def quantile(freedom: float) -> float:
     return Z + (Z**3 + Z) / (4.0 * max(freedom, 1.0))
 
 
-def summary(folds: Sequence[Fold], *, subtracted: Sequence[Fold] = (), share: float = 0.0) -> Summary:
-    """The mean of the bounds, or of ``(1 + share)`` times these minus `share` times others of the same pairs."""
-    others = subtracted or folds
-    values = [(1.0 + share) * a.bound - share * b.bound for a, b in zip(folds, others, strict=True)]
+def summary(folds: Sequence[Fold]) -> Summary:
+    """The mean of the bounds, with the error of independent folds."""
     variance, number = 0.0, 0
-    for a, b in zip(folds, others, strict=True):
+    for fold in folds:
         sums: dict[int, float] = {}
-        for cluster, p, q in zip(a.clusters, a.influence, b.influence, strict=True):
-            sums[cluster] = sums.get(cluster, 0.0) + (1.0 + share) * p - share * q
+        for cluster, influence in zip(fold.clusters, fold.influence, strict=True):
+            sums[cluster] = sums.get(cluster, 0.0) + influence
         count, number = len(sums), number + len(sums)
-        scale = count / max(count - 1, 1) / (len(a.influence) * len(folds)) ** 2
+        scale = count / max(count - 1, 1) / (len(fold.influence) * len(folds)) ** 2
         variance += scale * math.fsum(x * x for x in sums.values())
-    if share:  # a critic that is trained again is another one
-        steps = [a.bound - b.bound for a, b in zip(folds, others, strict=True)]
-        mean = math.fsum(steps) / len(steps)
-        variance += share**2 * math.fsum((x - mean) ** 2 for x in steps) / max(len(steps) - 1, 1) / len(steps)
-    return Summary(math.fsum(values) / len(values), math.sqrt(variance), number)
+    return Summary(math.fsum(fold.bound for fold in folds) / len(folds), math.sqrt(variance), number)
+
+
+def extrapolated(whole: Sequence[Fold], single: Sequence[Fold], half: Sequence[Fold], rate: float) -> Summary:
+    """The mean of the bounds, with `rate` times what single critics gained over those of half the pairs, if they did.
+
+    Both errors are added as if they were independent. They are of the same pairs, so that this is on the safe side,
+    which a rate that nobody knows needs. A critic that is trained again is another one: the gain differs by fold.
+    """
+    all_pairs, some = summary(whole), summary(half)
+    gains = [a.bound - b.bound for a, b in zip(single, half, strict=True)]
+    mean = math.fsum(gains) / len(gains)
+    spread = math.fsum((gain - mean) ** 2 for gain in gains) / (len(gains) - 1) / len(gains)
+    error = math.sqrt(((1.0 + rate) * all_pairs.error) ** 2 + (rate * some.error) ** 2 + rate**2 * spread)
+    return Summary(all_pairs.value + rate * max(mean, 0.0), error, all_pairs.clusters)

@@ -11,7 +11,7 @@ import pytest
 
 import portable_nce as pnce
 from portable_nce.estimation import MutualInformation, critics, features, mutual_information
-from portable_nce.estimation.statistics import Fold, quantile, summary
+from portable_nce.estimation.statistics import Fold, extrapolated, quantile, summary
 
 NATS = 0.6
 RHO = math.sqrt(-math.expm1(-2.0 * NATS))
@@ -215,3 +215,16 @@ def test_constant_columns_tell_nothing() -> None:
     found = estimate(np.ones(300), np.random.default_rng(0).normal(size=300))
     assert found.lower <= 0.0
     assert math.isfinite(found.bound)
+
+
+def test_what_more_pairs_would_add_has_an_error_of_its_own() -> None:
+    def folds(*bounds: float) -> list[Fold]:
+        return [Fold(bound, [0.5, -0.5] * 20, range(40)) for bound in bounds]
+
+    whole, half = folds(1.0, 1.0), folds(0.9, 0.7)
+    error = summary(whole).error
+    assert error == pytest.approx(0.5 / math.sqrt(2 * 39))
+    found = extrapolated(whole, whole, half, 2.0)
+    assert found.value == pytest.approx(1.4)
+    assert found.error == pytest.approx(math.sqrt((9.0 + 4.0) * error**2 + 4.0 * 0.02 / 2))
+    assert extrapolated(half, half, whole, 2.0).value == summary(half).value  # no gain
