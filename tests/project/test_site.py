@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 ROOMS = (
-    *("from_scores", "bounds", "density", "diagnostics", "similarities", "pairings", "objectives", "testing"),
-    *("modules.torch", "modules.jax"),
+    *("from_scores", "bounds", "density", "diagnostics", "estimation", "similarities", "pairings", "objectives"),
+    *("testing", "modules.torch", "modules.jax"),
 )
 
 
