@@ -351,7 +351,9 @@ def draw(record: Mapping[str, Any], path: Path) -> None:
                 axes.plot([run_[0] - truth], [at], ".", color="#d55e00", markersize=2)
     axes.axvline(0.0, color="0.2", linewidth=0.8)
     axes.set_yticks(range(len(found)), [row["name"] for row in found], fontsize=8)
-    axes.set_xlabel("minus the truth, in nats (blue: low to high; orange: lower where a flag forbids the rest)")
+    figure.supxlabel(
+        "minus the truth, in nats (blue: low to high; orange: lower where a flag forbids the rest)", fontsize=9
+    )
     axes.set_xlim(-3.0, 1.5)
     axes.invert_yaxis()
     figure.savefig(path, dpi=110)
