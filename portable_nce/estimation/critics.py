@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import pairwise
 from random import Random
 from typing import Any, NamedTuple
@@ -69,6 +70,17 @@ def _network(random: Random, like: Array, sizes: Sequence[int]) -> Parameters:
     return found
 
 
+def _with_gradient(losses: Callable[[Array], Array], x: Array) -> tuple[Array, Array]:
+    """The losses of the rows, and the gradient of their sum."""
+
+    def total(x: Array) -> tuple[Array, Array]:
+        found = losses(x)
+        return namespace_of(found).sum(found), found
+
+    (_, found), gradient = value_and_grad(total, has_aux=True)(x)
+    return stop_gradient(found), gradient
+
+
 def _run(layers: Parameters, x: Array) -> Array:
     xp = namespace_of(layers[0])
     for k in range(0, len(layers) - 2, 2):
@@ -132,12 +144,9 @@ def _separable_judged(ensemble: Sequence[Parameters], x: Inputs, y: Inputs) -> t
     one = xp.ones_like(rows[0][:, :1])
     left = xp.concat([*(f / len(ensemble) for f in rows), one], axis=1)
 
-    def losses(right: Array) -> tuple[Array, Array]:
-        found = _info_nce(left, right, reduction="none")
-        return namespace_of(found).sum(found), found
-
-    (_, found), gradient = value_and_grad(losses, has_aux=True)(xp.concat([*columns, xp.zeros_like(one)], axis=1))
-    return stop_gradient(found), gradient[:, -1]
+    right = xp.concat([*columns, xp.zeros_like(one)], axis=1)
+    found, gradient = _with_gradient(lambda right: _info_nce(left, right, reduction="none"), right)
+    return found, gradient[:, -1]
 
 
 SEPARABLE = Critic(_separable_loss, _separable_judged, _initial)
@@ -169,21 +178,10 @@ class Scores(NamedTuple):
             numbers = xp.arange(start, min(start + size, count), device=device_of(first))
             some = x.taken(numbers)
             scores = sum(self.function(p, some, y) for p in ensemble) / len(ensemble)
-            total, gradient = _of_rows(scores, numbers)
-            losses.append(total)
-            shares = shares + gradient
+            found, gradient = _with_gradient(partial(from_scores.info_nce, positives=numbers, reduction="none"), scores)
+            losses.append(found)
+            shares = shares + xp.sum(gradient, axis=0)
         return xp.concat(losses), shares
-
-
-def _of_rows(scores: Array, numbers: Array) -> tuple[Array, Array]:
-    """The losses of some rows, and the sums over these of the shares of the columns, minus 1 for their own."""
-
-    def losses(scores: Array) -> tuple[Array, Array]:
-        found = from_scores.info_nce(scores, positives=numbers, reduction="none")
-        return namespace_of(found).sum(found), found
-
-    (_, found), gradient = value_and_grad(losses, has_aux=True)(scores)
-    return stop_gradient(found), namespace_of(gradient).sum(gradient, axis=0)
 
 
 def _joint_scores(parameters: Parameters, x: Inputs, y: Inputs) -> Array:

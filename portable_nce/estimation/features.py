@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from .._core.namespace import namespace_of
@@ -30,8 +31,7 @@ class Scaler(NamedTuple):
         standard = xp.clip((x - self.mean) / self.deviation, -LIMIT, LIMIT)
         if self.transform == "standardize":
             return standard, standard
-        if x.shape[1] > 1:
-            x = xp.concat([x, _radius(xp, x, self.mean, self.middle)], axis=1)
+        x = _ranked(xp, x, self.mean, self.middle)
         scores = xp.stack([_normal_scores(xp, self.columns[:, k], x[:, k]) for k in range(x.shape[1])], axis=1)
         return scores, xp.concat([scores, standard], axis=1)
 
@@ -44,15 +44,17 @@ def fitted(x: Array, transform: str) -> Scaler:
     # The median of the distances is not moved by heavy tails, as the deviation is.
     middle = xp.sort(xp.abs(x - mean), axis=0)[x.shape[0] // 2, :]
     middle = xp.where(middle > 0, middle, deviation)
-    columns = x
-    if transform == "ranks" and x.shape[1] > 1:
-        columns = xp.concat([x, _radius(xp, x, mean, middle)], axis=1)
-    return Scaler(transform, mean, deviation, middle, xp.sort(columns, axis=0))
+    return Scaler(transform, mean, deviation, middle, xp.sort(_ranked(xp, x, mean, middle), axis=0))
 
 
-def _radius(xp: Namespace, x: Array, mean: Array, middle: Array) -> Array:
-    """A number that grows with the distance from the mean: common scales, as of Student's distribution, show in it."""
-    return xp.log1p(xp.mean(((x - mean) / middle) ** 2, axis=1, keepdims=True))
+def _ranked(xp: Namespace, x: Array, mean: Array, middle: Array) -> Array:
+    """The columns that are ranked: those of x and, of several, one that grows with the distance from the mean.
+
+    A scale that all columns share, as of Student's distribution, shows in the distance.
+    """
+    if x.shape[1] == 1:
+        return x
+    return xp.concat([x, xp.log1p(xp.mean(((x - mean) / middle) ** 2, axis=1, keepdims=True))], axis=1)
 
 
 def _normal_scores(xp: Namespace, column: Array, x: Array) -> Array:
@@ -98,17 +100,24 @@ class Canonical(NamedTuple):
         return xp.clip((self.squares - noise) / (1.0 - noise), 0.0, 1.0 - SMALLEST)
 
 
-def canonical(x: Array, y: Array, ridge: float) -> Canonical:
-    """Canonical correlations (Hotelling 1936), with a multiple of the mean variance added to each (Vinod 1976)."""
+def canonical(x: Array, y: Array, ridges: Sequence[float]) -> list[Canonical]:
+    """Canonical correlations (Hotelling 1936), with multiples of the mean variance added to each (Vinod 1976)."""
     xp, count = namespace_of(x), x.shape[0]
     means = xp.mean(x, axis=0), xp.mean(y, axis=0)
     x, y = x - means[0], y - means[1]
-    whitening = []
-    for z in (x, y):
-        variances, directions = xp.linalg.eigh(z.T @ z / count)
-        floor = xp.maximum(SMALLEST * variances[-1:], xp.full_like(variances[-1:], 1e-30))
-        variances = xp.maximum(variances, floor) + ridge * xp.mean(variances)
-        whitening.append(directions / xp.sqrt(variances))
-    left, correlations, right = xp.linalg.svd(whitening[0].T @ (x.T @ y / count) @ whitening[1], full_matrices=False)
-    matrices = whitening[0] @ left, whitening[1] @ right.T
-    return Canonical(means, matrices, xp.clip(correlations, 0.0, 1.0) ** 2, (x.shape[1] + y.shape[1]) / count)
+    spectra = [xp.linalg.eigh(z.T @ z / count) for z in (x, y)]
+    between, noise = x.T @ y / count, (x.shape[1] + y.shape[1]) / count
+    found = []
+    for ridge in ridges:
+        first, second = (_whitening(xp, spectrum, ridge) for spectrum in spectra)
+        left, correlations, right = xp.linalg.svd(first.T @ between @ second, full_matrices=False)
+        squares = xp.clip(correlations, 0.0, 1.0) ** 2
+        found.append(Canonical(means, (first @ left, second @ right.T), squares, noise))
+    return found
+
+
+def _whitening(xp: Namespace, spectrum: tuple[Array, Array], ridge: float) -> Array:
+    """The directions of a spectrum, divided by their deviations."""
+    variances, directions = spectrum
+    floor = xp.maximum(SMALLEST * variances[-1:], xp.full_like(variances[-1:], 1e-30))
+    return directions / xp.sqrt(xp.maximum(variances, floor) + ridge * xp.mean(variances))

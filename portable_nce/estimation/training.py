@@ -74,10 +74,8 @@ class Start(NamedTuple):
 
 def best_start(train: tuple[Scaled, Scaled], stop: tuple[Scaled, Scaled]) -> Start:
     """The linear start that suits the stopping pairs best; one without scores if none is better."""
-    starts = []
-    for ridge in RIDGES:
-        analysis = canonical(train[0][0], train[1][0], ridge)
-        starts += [Start(analysis, analysis.shrunk(multiple)) for multiple in SHRINKING]
+    analyses = canonical(train[0][0], train[1][0], RIDGES)
+    starts = [Start(analysis, analysis.shrunk(multiple)) for analysis in analyses for multiple in SHRINKING]
     starts.insert(0, starts[0]._replace(squares=0.0 * starts[0].squares))
     return min(starts, key=lambda start: float(linear_loss(start.squares, *start.seen(*stop))))
 
