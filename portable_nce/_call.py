@@ -368,7 +368,7 @@ def _planned(call: Call, factor: Callable[[dict[str, Any]], Any] | None, kind: H
     dtype = given.dtype if dtype is None else dtype
     if notes is not None:
         arrays = [x, *given.keys, *([given.y] if len(embeddings) > 1 else [])]
-        keep(kind, notes, _sources(call, arrays, given.weights, parameters), scale, dtype)
+        keep(kind, notes, _sources(call, arrays, given.weights, parameters), dtype)
     return finish(xp, result, dtype, options.reduction)
 
 

@@ -24,7 +24,7 @@ from ..similarities import Similarity
 from .families import PairsPlan, Plan, ReweightedPlan, SoftmaxPlan
 from .matrix import Prepared, ScoreMatrix, Statistics, as_arrays, in_one_pass, is_symmetric
 from .mining import mined_differences
-from .products import lines_of, partners
+from .sets import lines_of, partners
 from .triples import excess, triple_sums
 
 __all__ = ["couples_rows", "evaluate", "summed", "sums_both_sides"]
@@ -368,7 +368,7 @@ def _relic(objective: Relic, matrix: ScoreMatrix) -> tuple[Array, Array]:
     matrix = matrix.made()
     other = matrix.transposed_scores()
     (alpha,) = _per_row(matrix, (objective.alpha,), ("alpha",))
-    own, others = (_OneSide(x, x.statistics(masked=True)) for x in (matrix, other))
+    own, others = (_OneSide(x, x.statistics(same_scores=True)) for x in (matrix, other))
     values, counted = _relic_of(objective, alpha, own, others)
     if objective.symmetric:
         values = average(values, _relic_of(objective, alpha, others, own)[0])
@@ -400,7 +400,7 @@ def _relic_of(objective: Relic, alpha: Array, own: _OneSide, other: _OneSide) ->
     among_all = objective.include_positive
     p, q = (_log_shares(one.statistics, include_positive=among_all) for one in (first, second))
     plan = PairsPlan((None, DIVERGENCE), parameters=4, counts=(False, True))
-    of_negatives, _ = first.matrix.row_losses(plan, (*p[1:3], *q[1:3]), beside=second.matrix)
+    of_negatives, _ = first.matrix.row_losses(plan, (*p[1:3], *q[1:3]), other=second.matrix)
     row = own.statistics.row
     plain, of_negatives, alpha, log_p, log_q = lift_to_tape(
         (objective.base.values(row), of_negatives, alpha, p[0], q[0])

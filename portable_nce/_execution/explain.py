@@ -10,8 +10,8 @@ from .._core.notes import listening
 from .._core.numerics import itemsize
 from .._core.ranks import Traffic
 from ..pairings import Pairing
-from . import one_sided, two_sided
-from .masked import block_of
+from . import sweep as one_sided
+from . import two_sided
 from .matrix import Passes
 from .tiling import Bounds
 
@@ -155,30 +155,27 @@ def _largest(cut: int | Bounds) -> int:
 
 def _sweep(passes: Passes) -> Sweep:
     prepared = passes.prepared
-    layout, first = prepared.layout, prepared.operands[0]
-    source = layout.source
-    if prepared.function is one_sided.product_sweep:
-        rows, columns = first, first if source and source.alone else prepared.operands[1]
-        tiling = one_sided.tiling_of(layout, rows, columns)
-        block, tile = _largest(layout.blocks or tiling.block), _largest(layout.tiles or tiling.tile)
-        name, products, entries = "one-sided sweep of inner products", 3.0, block * columns.shape[0]
-    elif prepared.function is two_sided.square_sweep:
-        rows, columns = first, first if source and source.alone else prepared.operands[1]
-        tiling = two_sided.tiling_of(layout, rows, columns)
+    layout, inputs = prepared.layout, prepared.inputs
+    channel, rows = layout.channels[0], inputs.rows[0]
+    columns = None if channel.given else (inputs.columns or inputs.rows)[0]
+    n_columns = rows.shape[1] if columns is None else columns.shape[0]
+    if prepared.function is two_sided.square_sweep:
+        tiling = two_sided.tiling_of(layout, inputs)
         block, tile = _largest(tiling.block), tiling.tile
         share = 2 if layout.own else 1
         # The tiles are computed once if they are kept, and once more for the gradients if not.
         name, products = "two-sided sweep of inner products", (3.0 if tiling.keep else 4.0) / share
-        entries = first.shape[0] * columns.shape[0] // share if tiling.keep else block * tile
+        entries = rows.shape[0] * n_columns // share if tiling.keep else block * tile
     else:
-        at = 0 if source and source.alone else sum(n for n, _ in layout.operands)
-        rows, columns = first, None if layout.given else prepared.operands[at]
-        tile = first.shape[1] if columns is None else columns.shape[0]
-        size, numbers = block_of(layout, prepared.arrays)
-        block = _largest(size)
-        name, products = "sweep with masks", 0.0 if layout.given else 3.0 * len(layout.operands)
-        entries = block * tile * numbers
-    shape = (rows.shape[0], tile if columns is None else columns.shape[0], 0 if columns is None else rows.shape[-1])
+        tiling = one_sided.tiling_of(layout, inputs)
+        block, tile = _largest(layout.blocks or tiling.block), _largest(layout.tiles or tiling.tile)
+        by_rule = layout.rule is not None
+        name = "sweep with masks" if by_rule else "one-sided sweep of inner products"
+        products, entries = 0.0 if channel.given else 3.0 * len(layout.channels), block * n_columns
+        if by_rule and columns is not None:
+            entries *= channel.held(inputs.rows, inputs.columns or inputs.rows)["width"]
+    width = 0 if columns is None else rows.shape[-1]
     if passes.number > 1 and columns is not None:
-        products += len(getattr(layout, "operands", "1"))
-    return Sweep(name, prepared.reason, *shape, block, tile, passes.number, products, entries * itemsize(first))
+        products += len(layout.channels)
+    entries *= itemsize(rows)
+    return Sweep(name, prepared.reason, rows.shape[0], n_columns, width, block, tile, passes.number, products, entries)

@@ -30,6 +30,8 @@ __all__ = [
     "PairsPlan",
     "Plan",
     "ReweightedPlan",
+    "Search",
+    "SearchPlan",
     "Softmax",
     "SoftmaxPlan",
     "divisor_of",
@@ -39,14 +41,14 @@ __all__ = [
 ]
 
 
-def family_of(
-    xp: Namespace, plan: Plan, base: ExpBase, known: Known, *, need_grad: bool
-) -> Softmax | Pairs | Reweighted:
+def family_of(xp: Namespace, plan: Plan, base: ExpBase, known: Known, *, need_grad: bool) -> Family:
     """The family of a plan."""
     if isinstance(plan, ReweightedPlan):
         return Reweighted(xp, plan, known)
     if isinstance(plan, PairsPlan):
         return Pairs(xp, plan, known, need_grad=need_grad)
+    if isinstance(plan, SearchPlan):
+        return Search(xp, plan, known)
     return Softmax(xp, plan, known, base)
 
 
@@ -104,6 +106,7 @@ class Softmax(Family):
     def __init__(self, xp: Namespace, plan: SoftmaxPlan, known: Known, base: ExpBase | None = None) -> None:
         super().__init__(xp, plan, known, base)
         self.unshifted = known.bound <= MAX_UNSHIFTED_LOGIT
+        self.skips_idle = not plan.statistics
         # Whether the log-odds are all that the objective needs.
         self.simple = known.finite and known.complete and plan.objective.of_odds is not None and not plan.statistics
 
@@ -327,6 +330,8 @@ class PairSum(NamedTuple):
 class Pairs(Family):
     """Sums of elementwise terms. Several matrices of scores may be given, of whose entries a term is a function."""
 
+    counts_pairs = True
+    skips_idle = False
     unshifted = False
 
     def __init__(self, xp: Namespace, plan: PairsPlan, known: Known, *, need_grad: bool) -> None:
@@ -483,5 +488,55 @@ class Pairs(Family):
         return tuple(x * done.coefficient[:, None] for x in residual)
 
 
-Plan = SoftmaxPlan | PairsPlan | ReweightedPlan
+# ------------------------------------------------------------------------------------------------------------- search
+
+
+class SearchPlan(NamedTuple):
+    """A search for each row's largest or smallest score among its positives or its negatives."""
+
+    of_positives: bool
+    largest: bool
+    parameters: int = 0
+    weighted: bool = False
+
+
+class Search(Family):
+    """The column of each row's extreme score, as the values of rows, and whether there is one, as their number."""
+
+    skips_idle = False
+
+    def masked(
+        self,
+        scores: tuple[Array, ...],
+        members: Members,
+        by_row: tuple[Array, ...],
+        *,
+        single: bool,
+        sharpness: None = None,
+    ) -> tuple[tuple[Array, Array], None, None]:
+        """The best score of each row and its column. A score of -inf takes no part."""
+        del by_row, single, sharpness
+        members.refuse_weights()
+        xp, plan, (score,) = self.xp, self.plan, scores
+        among = members.positives if plan.of_positives else members.negatives
+        if not plan.largest:
+            among = xp.logical_and(among, score != -math.inf)
+        candidates = xp.where(among, score if plan.largest else -score, -math.inf)
+        return (xp.max(candidates, axis=1), xp.argmax(candidates, axis=1)), None, None
+
+    def merge(self, parts: list[tuple[Array, Array]]) -> tuple[tuple[Array, Array], list[None]]:
+        """Those of the one tile."""
+        (part,) = parts
+        return part, [None]
+
+    def finish(
+        self, total: tuple[Array, Array], positive: None, by_row: tuple[Array, ...], *, need_grad: bool
+    ) -> Finished:
+        """The columns, and which rows have one."""
+        del positive, by_row, need_grad
+        best, where = total
+        return Finished(where, best != -math.inf)
+
+
+Plan = SoftmaxPlan | PairsPlan | ReweightedPlan | SearchPlan
 """What a sweep adds up."""

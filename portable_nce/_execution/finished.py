@@ -84,7 +84,14 @@ def weigh(
 
 
 class Family:
-    """Sums of some kind over the rows of tiles, and the cotangents of these."""
+    """Sums of some kind over the rows of tiles, and the cotangents of these.
+
+    `counts_pairs`: the weights of pairs also say how many there are. `skips_idle`: a row without a positive does not
+    count, whatever its negatives are.
+    """
+
+    counts_pairs = False
+    skips_idle = True
 
     def __init__(self, xp: Namespace, plan: Any, known: Known, base: ExpBase | None = None) -> None:
         self.xp = xp

@@ -28,12 +28,12 @@ from .._core.registry import adapter_of
 from ..objectives.base import Objective, RowStatistics
 from ..pairings import Pairing, Structure, split
 from ..similarities import Operands, Similarity
-from .families import PairsPlan, Plan, SoftmaxPlan
-from .layouts import Arrays, Form, MaskedLayout, ProductLayout, Source, halves_where
-from .masked import masked_sweep, search_sweep
-from .one_sided import nearest_columns, product_sweep
-from .products import absence, lines_of
-from .scored import Side, held, scored
+from .channels import Channel, Side, channel_of, halves_where
+from .families import PairsPlan, Plan, SearchPlan, SoftmaxPlan
+from .layouts import Arrays, Inputs, Layout
+from .products import absence
+from .sets import lines_of
+from .sweep import sweep
 from .tiling import is_large, is_positive, label_blocks, masked, one_sided
 from .two_sided import square_sweep
 
@@ -61,18 +61,15 @@ class Statistics(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """What a sweep is given: its function, its layout and its arrays, with those of a number for each row apart.
+    """A sweep and its arrays, of which numbers of rows may also be floats for all rows.
 
-    These may also be numbers for all rows.
-    `reason`: why this sweep was chosen, for `explain`. `inverse`: the place of each row among those that the sweep
-    sees, if that is another.
+    `reason`: why this sweep was chosen, for `explain`. `order`: the places of the rows that the sweep visits;
+    `inverse`: the place of each row among these.
     """
 
     function: Callable[..., Arrays]
-    layout: Any
-    operands: Arrays
-    by_row: tuple[Array | float, ...]
-    constants: Arrays
+    layout: Layout
+    inputs: Inputs
     reason: str
     order: Array | None = None
     inverse: Array | None = None
@@ -80,11 +77,12 @@ class Prepared(NamedTuple):
     @property
     def arrays(self) -> Arrays:
         """All arrays, in the order of the sweep."""
-        by_row, order = as_arrays(self.by_row, self.operands[0]), self.order
+        inputs, order = self.inputs, self.order
+        by_row = as_arrays(inputs.by_row, inputs.rows[0])
         if order is not None:
             xp = namespace_of(order)
             by_row = tuple(xp.take(x, order, axis=0) if len(x.shape) > 0 else x for x in by_row)
-        return (*self.operands, *by_row, *self.constants)
+        return inputs._replace(by_row=by_row).flat
 
 
 def as_arrays(numbers: tuple[Array | float, ...], like: Array) -> Arrays:
@@ -112,11 +110,6 @@ class Halves(NamedTuple):
     columns: Arrays
     even: bool = False  # whether the factors of rows, and those of columns, are of the same order of magnitude
 
-    @property
-    def arrays(self) -> Arrays:
-        """All of them, as sweeps take them."""
-        return (*self.rows, *self.columns)
-
     def where(self, xp: Namespace, live: Array) -> Halves:
         """The same with rows of 0 where an array of flags says that they do not count."""
         return self._replace(rows=halves_where(xp, live, self.rows))
@@ -124,11 +117,6 @@ class Halves(NamedTuple):
     def turned(self) -> Halves:
         """Those of the transposed matrix."""
         return Halves(self.columns, self.rows, self.even)
-
-    @property
-    def form(self) -> Form:
-        """What sweeps are told of them."""
-        return Form(max(len(self.rows) - 1, 0), max(len(self.columns) - 1, 0), even=self.even)
 
 
 class Part(NamedTuple):
@@ -181,6 +169,12 @@ class ScoreMatrix(NamedTuple):
             return self.part.window
         return self.shape[0] if self.pairing.further else None
 
+    @property
+    def channel(self) -> Channel:
+        """The similarity, as sweeps are told."""
+        halves = self.halves or NO_HALVES
+        return channel_of(self.similarity, (self.rows, self.columns), halves[:2], even=halves.even)
+
     def made(self) -> ScoreMatrix:
         """The same with operands, where it had embeddings."""
         if self.scale is None:
@@ -220,9 +214,9 @@ class ScoreMatrix(NamedTuple):
         """Whether every sweep sees all rows at once."""
         first = self.rows[0]
         n_rows, n_columns = self.shape
-        mode, scores, both = adapter_of(first).mode, self.similarity.scores, (self.rows, self.columns)
+        mode, channel, both = adapter_of(first).mode, self.channel, (self.rows, self.columns)
         # Blocks are sized by the operand of the columns, which of the transposed matrix is that of the rows.
-        sizes = [held(scores, a, b, wide=self.similarity.wide) for a, b in (both, both[::-1])]
+        sizes = [channel.held(a, b) for a, b in (both, both[::-1])]
         tilings = (
             one_sided(n_rows, n_columns, self.block_size, mode=mode, far=is_far(first)),
             *(masked(n_rows, n_columns, self.block_size, mode=mode, **size) for size in sizes),
@@ -246,70 +240,86 @@ class ScoreMatrix(NamedTuple):
     def scores(self) -> Array:
         """The score matrix."""
         made, halves = self.made(), self.halves or NO_HALVES
-        scores, _ = scored(self.similarity.scores, Side(made.rows, halves.rows), Side(made.columns, halves.columns))
+        scores, _ = made.channel.scored(Side(made.rows, halves.rows), Side(made.columns, halves.columns))
         return upcast(namespace_of(scores), scores)
 
     # Where sums come from.
 
-    def prepared(self, plan: Plan, by_row: Arrays, *, beside: ScoreMatrix | None = None, **options: Any) -> Prepared:
-        """The one-sided sweep over this matrix, by products if it can be; with `beside`, over both at once."""
+    def prepared(self, plan: Plan, by_row: Arrays, **options: Any) -> Prepared:
+        """The one-sided sweep over this matrix, by products if it can be."""
         if self.sharpness is not None and isinstance(plan, SoftmaxPlan):
             plan, by_row = plan._replace(sharpened=True), (self.sharpness, *by_row)
-        found = None if beside is not None else self.by_products(plan, by_row, options)
-        return self.by_masks(plan, by_row, beside, options) if found is None else found
+        found = self.by_products(plan, by_row, options)
+        return self.by_rule(plan, by_row, options) if found is None else found
 
     def by_products(self, plan: Plan, by_row: Arrays, options: dict[str, Any]) -> Prepared | None:
-        """The sweep over inner products, or None where the matrix or its pairing has none."""
+        """The sweep over inner products without masks; None where the matrix or its pairing has none."""
         if self._obstacle(plan) is not None:
             return None
         structure = self.pairing.structure
-        layout = self._product_layout(plan, by_row, options)
         if structure.has_labels:
-            by_classes = self._by_classes(layout, by_row)
+            by_classes = self._by_classes(plan, by_row, options)
             if by_classes is not None or not structure.ids:
                 return by_classes
         (rows,), (columns,) = self.rows, self.columns
         xp, n_rows = namespace_of(rows), rows.shape[0]
         lines = lines_of(structure, n_rows, self.window)
-        partners: Arrays = self.partners
-        halves = self.halves or NO_HALVES
+        partners, halves = self.partners, self.halves or NO_HALVES
         if lines.apart and not partners:
             partners, columns = (columns[:n_rows, ...],), columns[n_rows:, ...]
             halves = halves._replace(columns=tuple(x[n_rows:, ...] for x in halves.columns))
         if not is_positive(lines.negatives(columns.shape[0])):
             return None
         of_rows, of_columns = self.pairing.rows, self.pairing.columns
-        constants: Arrays = (*of_rows, *of_columns) if structure.ids else ()
+        index: Arrays = ()
         present = of_rows[0] if of_rows and not structure.ids else None
         valid = of_columns[0] if of_columns and not structure.ids else None
         if valid is not None and lines.apart:
             present, valid = valid[:n_rows], valid[n_rows:]
         if lines.by_index:
-            present, partners, constants = self._indexed(xp, columns)
+            present, partners, index = self._indexed(xp, columns)
         if present is not None:
-            constants = (*constants, present)
-            # What a row holds that does not count is to reach nobody, NaN neither.
+            # A row without a positive does not count: a NaN there must not reach columns.
             (rows,) = rows_where(xp, present, rows)
             halves = halves.where(xp, present)
-        if valid is not None:
-            constants = (*constants, absence(valid, columns))
-        layout = layout._replace(present=present is not None, biased=valid is not None, halves=halves.form)
-        constants = (*constants, *halves.arrays)
-        return Prepared(product_sweep, *self._given(layout, rows, columns, *partners), by_row, constants, _KNOWN)
+        inputs = Inputs(
+            rows=(rows,),
+            columns=(columns,),
+            partners=partners,
+            by_row=by_row,
+            targets=index,
+            present=() if present is None else (present,),
+            added=() if valid is None else (absence(valid, columns),),
+            row_labels=of_rows if structure.ids else (),
+            column_labels=of_columns if structure.ids else (),
+        )
+        return self._sweep_of(plan, inputs, halves, options, _KNOWN)
 
-    def _given(self, layout: Any, rows: Array, columns: Array, *partners: Array) -> tuple[Any, Arrays]:
-        """The layout of a sweep and its operands, or the embeddings that it makes these of."""
-        scale, alone = self.scale, columns is rows
-        if scale is None:
-            return layout, (rows, columns, *partners)
+    def _sweep_of(self, plan: Plan, inputs: Inputs, halves: Halves, options: dict[str, Any], reason: str) -> Prepared:
+        """A sweep over inner products of these operands, or of embeddings that it makes these of."""
+        (rows,), (columns,) = inputs.rows, inputs.columns
+        inputs = inputs._replace(row_halves=halves.rows, column_halves=halves.columns)
+        options = {"structure": self.pairing.structure, "unit": self.similarity.unit, "window": self.window, **options}
+        function = options.pop("function", sweep)
+        layout = self._layout(plan, (self.channel,), squarable=self.squarable, **options)
+        if self.scale is not None:
+            layout, inputs = self._embedded(layout, inputs._replace(columns=() if columns is rows else (columns,)))
+        return Prepared(function, layout._replace(counts=inputs.counts), inputs, reason)
+
+    def _layout(self, plan: Plan, channels: tuple[Channel, ...], **options: Any) -> Layout:
+        return Layout(plan, channels, bound=self.bound, block_size=self.block_size, **options)
+
+    def _embedded(self, layout: Layout, inputs: Inputs) -> tuple[Layout, Inputs]:
+        """A sweep of embeddings, whose rows are multiplied by a number or by an array."""
+        scale, rows = self.scale, inputs.rows[0]
         number = None
         if is_number(scale):
             if adapter_of(rows).mode == "eager":
                 number = float(scale)
             else:  # a number in a layout would be compiled anew for each temperature
                 scale = namespace_of(rows).full((), scale, dtype=rows.dtype, device=device_of(rows))
-        arrays = (*((rows,) if alone else (rows, columns)), *partners, *((scale,) if number is None else ()))
-        return layout._replace(source=Source(alone, len(partners) > 0, number)), arrays
+        inputs = inputs._replace(scale=() if number is not None else (scale,))
+        return layout._replace(embedded=True, scale=number), inputs
 
     def _obstacle(self, plan: Plan) -> str | None:
         """Why tiles of inner products without masks cannot serve; None if they can."""
@@ -348,21 +358,7 @@ class ScoreMatrix(NamedTuple):
             index = place if present is None else xp.where(present, place, -xp.ones_like(place))
         return present, (xp.take(columns, place, axis=0),), (index,)
 
-    def _product_layout(self, plan: Plan, by_row: Arrays, options: dict[str, Any]) -> ProductLayout:
-        """What a sweep over inner products is told of this matrix."""
-        return ProductLayout(
-            plan,
-            self.pairing.structure,
-            len(by_row),
-            unit=self.similarity.unit,
-            bound=self.bound,
-            squarable=self.squarable,
-            window=self.window,
-            block_size=self.block_size,
-            **options,
-        )
-
-    def _by_classes(self, layout: ProductLayout, by_row: Arrays) -> Prepared | None:
+    def _by_classes(self, plan: Plan, by_row: Arrays, options: dict[str, Any]) -> Prepared | None:
         """The sweep over rows and columns that are sorted by their labels, where the values of these are at hand.
 
         Blocks of rows end where classes end, and so do tiles: the positives of a block are in the tile of its number.
@@ -372,7 +368,7 @@ class ScoreMatrix(NamedTuple):
         adapter = adapter_of(of_rows)
         if adapter.mode != "eager" or not is_large(n_rows, n_columns) or self.block_size is None:
             return None
-        own, ids = layout.structure.own, layout.structure.ids
+        own, ids = self.pairing.structure.own, self.pairing.structure.ids
         if (self.part is not None and (own or ids)) or (ids and n_rows != n_columns):
             return None  # rows and columns are sorted differently, so that no row's own column is at its place
         xp = namespace_of(of_rows)
@@ -398,45 +394,53 @@ class ScoreMatrix(NamedTuple):
         space = namespace_of(rows)
         taken = space.take(rows, order, axis=0)
         same = columns is rows and column_order is order
-        layout = layout._replace(blocks=blocks, tiles=tiles)
-        both = taken, taken if same else space.take(columns, column_order, axis=0)
-        inverse = xp.argsort(order, stable=True)
-        constants, reason = (ordered, column_labels), "labels are sorted: positives of a block are in one tile"
-        return Prepared(product_sweep, *self._given(layout, *both), by_row, constants, reason, order, inverse)
+        inputs = Inputs(
+            rows=(taken,),
+            columns=(taken if same else space.take(columns, column_order, axis=0),),
+            by_row=by_row,
+            row_labels=(ordered,),
+            column_labels=(column_labels,),
+        )
+        options = {**options, "blocks": blocks, "tiles": tiles}
+        reason = "labels are sorted: positives of a block are in one tile"
+        found = self._sweep_of(plan, inputs, NO_HALVES, options, reason)
+        return found._replace(order=order, inverse=xp.argsort(order, stable=True))
 
-    def by_masks(self, plan: Plan, by_row: Arrays, beside: ScoreMatrix | None, options: dict[str, Any]) -> Prepared:
-        """The sweep over scores of any kind."""
-        if beside is not None and (self.scale is not None or beside.scale is not None):
-            return self.made().by_masks(plan, by_row, beside.made(), options)
-        channels = [self] if beside is None else [self, beside]
-        pairs = self.pairing.pairs if self.mask is None else (*self.pairing.pairs, self.mask)
-        layout = MaskedLayout(
+    def by_rule(self, plan: Plan, by_row: Arrays, options: dict[str, Any], *others: ScoreMatrix) -> Prepared:
+        """The sweep over scores of any kind, of other matrices too, whose pairs a rule and a mask judge."""
+        matrices = [self, *others]
+        halves = [one.halves or NO_HALVES for one in matrices]
+        inputs = Inputs(
+            rows=tuple(x for one in matrices for x in one.rows),
+            columns=tuple(x for one in matrices for x in one.columns),
+            by_row=by_row,
+            row_labels=self.pairing.rows,
+            column_labels=self.pairing.columns,
+            pairs=self.pairing.pairs,
+            mask=() if self.mask is None else (self.mask,),
+            row_numbers=() if self.part is None else (self.part.rows,),
+            column_numbers=() if self.part is None else (self.part.columns,),
+            row_halves=tuple(x for one in halves for x in one.rows),
+            column_halves=tuple(x for one in halves for x in one.columns),
+        )
+        layout = self._layout(
             plan,
-            similarities=tuple((one.similarity.scores, one.similarity.pullback) for one in channels),  # type: ignore[misc]
-            operands=tuple((len(one.rows), len(one.columns)) for one in channels),
+            tuple(one.channel for one in matrices),
             rule=self.pairing.rule,
-            rule_arrays=(len(self.pairing.rows), len(self.pairing.columns), len(self.pairing.pairs)),
-            masked=self.mask is not None,
             single=self.pairing.one_per_row,
-            by_row=len(by_row),
-            wide=self.similarity.wide,
-            bound=self.bound,
-            given=len(self.columns) == 0,
-            whole=None if self.part is None else self.part.shape,
-            block_size=self.block_size,
-            halves=tuple((one.halves or NO_HALVES).form for one in channels),
+            shape=None if self.part is None else self.part.shape,
             **options,
         )
-        operands = (*(x for one in channels for x in one.rows), *(x for one in channels for x in one.columns))
         if self.scale is not None:
-            layout, operands = self._given(layout, *operands)
-        numbers = () if self.part is None else self.part[:2]
-        halves = (x for one in channels for x in (one.halves or NO_HALVES).arrays)
-        constants = (*self.pairing.rows, *self.pairing.columns, *pairs, *numbers, *halves)
-        reason = self._obstacle(plan) if beside is None else "two score matrices are compared"
+            same = self.columns[0] is self.rows[0]
+            layout, inputs = self._embedded(layout, inputs._replace(columns=() if same else self.columns))
+        return Prepared(sweep, layout._replace(counts=inputs.counts), inputs, self._why_by_rule(plan))
+
+    def _why_by_rule(self, plan: Plan) -> str:
+        reason = self._obstacle(plan)
         if reason is None and self.pairing.structure.has_labels:
             reason = "labels are not sorted: the matrix is small, classes are large or values are not at hand"
-        return Prepared(masked_sweep, layout, operands, by_row, constants, reason or "no row has a negative")
+        return reason or "no row has a negative"
 
     def two_sided(self, plan: SoftmaxPlan, by_row: Arrays, *, symmetric: bool, mean: bool) -> Prepared | None:
         """The two-sided sweep over this matrix, or None where it has no use."""
@@ -455,32 +459,35 @@ class ScoreMatrix(NamedTuple):
             fits = fits and is_large(n_columns, n_columns)  # which is not asked of a symbol
         if not fits:
             return None
-        halves = self.halves or NO_HALVES
-        layout = self._product_layout(plan, by_row, {"mean": mean, "shards": self.shards})
-        layout = layout._replace(own=not symmetric, halves=halves.form)
+        options = {"function": square_sweep, "mean": mean, "shards": self.shards, "own": not symmetric}
         reason = "the loss averages rows and columns" if symmetric else "the score of i with j is that of j with i"
-        given = self._given(layout, *self.rows, *self.columns)
-        return Prepared(square_sweep, *given, by_row, halves.arrays, reason)
+        inputs = Inputs(self.rows, self.columns, by_row=by_row)
+        return self._sweep_of(plan, inputs, self.halves or NO_HALVES, options, reason)
 
     # Sums.
 
     def row_losses(
-        self, plan: Plan, parameters: Arrays = (), *, beside: ScoreMatrix | None = None
+        self, plan: Plan, parameters: Arrays = (), *, other: ScoreMatrix | None = None
     ) -> tuple[Array, Array]:
-        """The losses of the rows, and how often each counts."""
-        prepared = self.made().prepared(plan, parameters, beside=beside, values=True)
-        return in_two_passes(prepared)
+        """The losses of the rows, and how often each counts; with `other`, of pairs of scores of both matrices."""
+        made = self.made()
+        if other is None:
+            return in_two_passes(made.prepared(plan, parameters, values=True))
+        prepared = made.by_rule(plan, parameters, {"values": True}, other.made())
+        return in_two_passes(prepared._replace(reason="two score matrices are compared"))
 
-    def statistics(self, *, masked: bool = False) -> Statistics:
-        """The statistics of the rows, in two passes; `masked`: of the very scores that a sweep with masks computes.
+    def statistics(self, *, same_scores: bool = False) -> Statistics:
+        """The statistics of the rows, in two passes; `same_scores`: of those that a sweep by a rule computes.
 
         A sweep by products rounds them otherwise, and what is taken from a large score has to be that score.
         """
         plan = SoftmaxPlan(_NO_OBJECTIVE, statistics=True)
         made, values = self.made(), {"values": True}
-        prepared = made.by_masks(plan, (), None, values) if masked else made.prepared(plan, (), values=True)
-        if masked:
+        if same_scores:
+            prepared = made.by_rule(plan, (), values)
             prepared = prepared._replace(reason="another sweep needs the same scores to the last digit")
+        else:
+            prepared = made.prepared(plan, (), values=True)
         found, _ = in_two_passes(prepared)
         odds, spread, rest, positive, top, has_negative, has_positive = (found[:, k] for k in range(7))
         flags = (stop_gradient(x) > 0 for x in (has_negative, has_positive))
@@ -492,20 +499,11 @@ class ScoreMatrix(NamedTuple):
 
         The search is among the positives or among the negatives; both arrays are constants.
         """
-        one = self.constant()
-        largest_of_all = self.pairing.structure.absent and largest and not of_positives
-        if largest_of_all and self.similarity.inner_product and self.mask is None:
-            halves = self.halves or NO_HALVES
-            static: Any = (nearest_columns, (self.block_size, halves.form), ())
-            arrays = (*one.rows, *one.columns, *self.pairing.columns, *halves.arrays)
-        else:
-            prepared = one.by_masks(PairsPlan((None, None)), (), None, {})
-            static = (search_sweep, prepared.layout, (("of_positives", of_positives), ("largest", largest)))
-            arrays = prepared.arrays
-        adapter = adapter_of(arrays[0])
-        if adapter.mode != "traced":
-            return _search(static, *arrays)
-        where, found = adapter.custom_vjp(_search, _no_gradient)(static, *arrays)  # compiled once
+        prepared = self.constant().by_rule(SearchPlan(of_positives, largest), (), {"values": True})
+        adapter = adapter_of(prepared.inputs.rows[0])
+        # Without a gradient; the adapter that compiles a search keeps it.
+        find = _search if adapter.mode != "traced" else adapter.custom_vjp(_search, _no_gradient)
+        where, found = find(prepared.layout, *prepared.arrays)
         return where, found
 
     def gather(self, columns: Array) -> Array:
@@ -570,7 +568,7 @@ _NO_OBJECTIVE = Objective(lambda row: row.log_odds, couples_rows=False, label="s
 
 def in_one_pass(prepared: Prepared) -> tuple[Array, Array]:
     """The sum of the losses of the rows and how often each counts, with the gradient of the sum."""
-    adapter = adapter_of(prepared.operands[0])
+    adapter = adapter_of(prepared.inputs.rows[0])
     note(Passes(1, prepared))
     value, number = adapter.value_and_vjp(prepared.function)(prepared.layout, *prepared.arrays)
     return value, number
@@ -578,19 +576,17 @@ def in_one_pass(prepared: Prepared) -> tuple[Array, Array]:
 
 def in_two_passes(prepared: Prepared) -> tuple[Array, Array]:
     """The losses of the rows, and how often each counts; the second pass is for the gradient."""
-    static = (prepared.function, prepared.layout, len(prepared.operands) + len(prepared.by_row))
-    adapter = adapter_of(prepared.operands[0])
+    adapter = adapter_of(prepared.inputs.rows[0])
     note(Passes(2, prepared))
-    values, number = adapter.custom_vjp(_first_pass, _second_pass)(static, *prepared.arrays)
+    values, number = adapter.custom_vjp(_first_pass, _second_pass)(prepared.layout, *prepared.arrays)
     if prepared.inverse is not None:
         xp = namespace_of(values)
         values, number = (xp.take(x, prepared.inverse, axis=0) for x in (values, number))
     return values, stop_gradient(number)
 
 
-def _search(static: tuple[Any, ...], *arrays: Array) -> tuple[Array, Array]:
-    function, layout, options = static
-    where, found = function(layout, *arrays, **dict(options))
+def _search(layout: Layout, *arrays: Array) -> tuple[Array, Array]:
+    where, found = sweep(layout, *arrays, need_grad=False)
     return where, found
 
 
@@ -599,26 +595,24 @@ def _no_gradient(static: Any, arrays: Arrays, outputs: Arrays, cotangents: Array
     return ()
 
 
-def _first_pass(static: tuple[Any, ...], *arrays: Array) -> Arrays:
-    function, layout, _ = static
-    return tuple(function(layout, *arrays, need_grad=False)[:2])
+def _first_pass(layout: Layout, *arrays: Array) -> Arrays:
+    return sweep(layout, *arrays, need_grad=False)
 
 
-def _second_pass(static: tuple[Any, ...], arrays: Arrays, outputs: Arrays, cotangents: Arrays) -> Arrays:
+def _second_pass(layout: Layout, arrays: Arrays, outputs: Arrays, cotangents: Arrays) -> Arrays:
     """The gradient of ``Σ c_i l_i``: that of the sum of the losses with the cotangents c for weights.
 
     Of statistics, the cotangents of each are given, and taken for the slopes of an objective.
     """
     del outputs
-    function, layout, before = static
-    plan = layout.plan
+    plan, inputs = layout.plan, Inputs.of(layout.counts, arrays)
     if isinstance(plan, SoftmaxPlan) and plan.statistics:
         weights = tuple(cotangents[0][:, k] for k in range(4))
     else:
         weights, layout = (cotangents[0],), layout._replace(plan=plan._replace(weighted=True))
-    layout = layout._replace(by_row=layout.by_row + len(weights))
-    gradients = function(layout, *arrays[:before], *weights, *arrays[before:], need_grad=True)[2:]
-    return tuple(gradients[:before])
+    weighted = inputs._replace(by_row=(*inputs.by_row, *weights))
+    gradients = sweep(layout._replace(counts=weighted.counts), *weighted.flat, need_grad=True)[2:]
+    return tuple(gradients[: sum(layout.counts[:5])])
 
 
 def given(scores: Array, pairing: Pairing, mask: Array | None = None) -> ScoreMatrix:

@@ -17,7 +17,7 @@ from .._core.protocol import Array
 from .._core.registry import adapter_of
 from ..objectives.base import Objective, Pairwise
 from ..objectives.hard import HardNegatives
-from .layouts import Arrays
+from .layouts import Arrays, Inputs, Layout
 from .matrix import Passes, Prepared
 from .tiling import is_large
 
@@ -35,57 +35,47 @@ class Plan(NamedTuple):
     ----------
     function, layout, reason
         As of `Prepared`.
-    places : tuple of int or float
-        Which of the arrays that came in is each array of the sweep but the scale; a float is a number for all rows.
-    counts : tuple of int
-        How many of them are operands, and how many are numbers of rows.
+    places : tuple of tuple of (int or float)
+        Which of the arrays that came in is each array of the sweep, in the groups of `Inputs`, but for the scale; a
+        float is a number for all rows.
     dtype
         That of the result.
     """
 
     function: Callable[..., Arrays]
-    layout: Any
+    layout: Layout
     reason: str
-    places: tuple[int | float, ...]
-    counts: tuple[int, int]
+    places: tuple[tuple[int | float, ...], ...]
     dtype: Any
 
     def prepared(self, sources: Sequence[Any], scale: Any, bound: float) -> Prepared:
         """The sweep over the arrays of a call, whose scores have a bound."""
-        layout, source = self.layout, self.layout.source
-        arrays = [x if isinstance(x, float) else sources[x] for x in self.places]
-        n, m = self.counts
-        operands = arrays[:n]
-        if source.scale is None:
-            operands.append(scale)
-        elif source.scale != scale:
-            layout = layout._replace(source=source._replace(scale=scale))
+        layout = self.layout
+        groups = [tuple([x if isinstance(x, float) else sources[x] for x in group]) for group in self.places]
+        inputs = Inputs(*groups)
+        if layout.scale is None:
+            inputs = inputs._replace(scale=(scale,))
+        elif layout.scale != scale:
+            layout = layout._replace(scale=scale)
         if layout.bound != bound:
             layout = layout._replace(bound=bound)
-        numbers, constants = arrays[n : n + m], arrays[n + m :]
-        return Prepared(self.function, layout, tuple(operands), tuple(numbers), tuple(constants), self.reason)
+        return Prepared(self.function, layout, inputs, self.reason)
 
 
-def keep(kind: Hashable, notes: Sequence[Any], sources: Sequence[Any], scale: Any, dtype: Any) -> None:
+def keep(kind: Hashable, notes: Sequence[Any], sources: Sequence[Any], dtype: Any) -> None:
     """Keep what a call did, of which the notes tell, if others of its kind have all that it takes."""
     sweeps = [thing for thing in notes if isinstance(thing, Passes)]
     if len(sweeps) != 1 or sweeps[0].number != 1:
         return
     prepared = sweeps[0].prepared
-    layout, source = prepared.layout, prepared.layout.source
-    if source is None or prepared.order is not None:
+    if not prepared.layout.embedded or prepared.order is not None:
         return
-    operands = [x for x in prepared.operands if x is not scale]
-    if len(operands) != source.embeddings:
-        return
-    places = [_place(x, sources) for x in (*operands, *prepared.by_row, *prepared.constants)]
-    if None in places:
+    places: Any = tuple([tuple([_place(x, sources) for x in group]) for group in prepared.inputs._replace(scale=())])
+    if any(None in group for group in places):
         return
     if len(PLANS) >= MOST:
         PLANS.clear()
-    counts = len(operands), len(prepared.by_row)
-    found: Any = tuple(places)
-    PLANS[kind] = Plan(prepared.function, layout, prepared.reason, found, counts, dtype)
+    PLANS[kind] = Plan(prepared.function, prepared.layout, prepared.reason, places, dtype)
 
 
 def _place(x: Any, sources: Sequence[Any]) -> int | float | None:

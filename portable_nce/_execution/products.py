@@ -1,8 +1,6 @@
-"""Matrices of inner products: where positives lie in their tiles, and the operations on tiles and operands.
+"""Products of operands, in 16 bits where the library is faster with these, and the cotangents of both sides.
 
-A row's positive is found by its number, so that its score is the product of two vectors, and a tile has negatives
-alone, but for those entries that a line of positives, or of own columns, crosses. Whatever is one number for each row
-is multiplied into operands of D columns instead of tiles of a thousand.
+A number of each row is multiplied into operands of D columns instead of tiles of a thousand.
 """
 
 from __future__ import annotations
@@ -12,45 +10,32 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from .._core.autodiff import stop_gradient
-from .._core.namespace import device_of, namespace_of
+from .._core.namespace import namespace_of
 from .._core.numerics import largest_entry
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
-from ..pairings import Structure
-from .layouts import Arrays, Form, ProductLayout
 
 __all__ = [
     "ABSENT",
-    "Lines",
     "Operand",
-    "Tile",
     "absence",
-    "add_partners",
-    "beside",
     "concat_rows",
     "cut",
     "empty_sums",
-    "exclude",
-    "exclude_ids",
     "largest_score",
-    "line_scores",
-    "lines_of",
-    "of_each",
     "operand_of",
     "operand_pieces",
     "outer_sum",
-    "partners",
     "pieces",
     "plus",
     "product",
     "pulled",
-    "put_line",
-    "put_lines",
     "sharpened_rows",
-    "tile_of",
     "with_added",
-    "with_parts",
+    "with_ones",
 ]
+
+Arrays = tuple[Array, ...]
 
 
 class Operand(NamedTuple):
@@ -88,155 +73,6 @@ def operand_of(arrays: Sequence[Array]) -> Operand:
     return Operand(arrays[0], arrays[1], tuple(arrays[2:])) if len(arrays) > 1 else Operand(arrays[0])
 
 
-class Lines(NamedTuple):
-    """Where rows have their positives: row i in columns ``i + distance``, from the first again after the last.
-
-    All other columns are its negatives, but column i where that is its `own`. With `by_index`, an array says where the
-    positives are; where they are `apart`, all columns are negatives. Both come with an array of their own. With `ids`,
-    columns with the id of a row are none of its negatives. Without a distance, there is no positive.
-
-    Of a part of the rows of a larger matrix, that is so in a `window` of the columns: so many, from the first on.
-    """
-
-    distances: tuple[int, ...] = (0,)
-    own: bool = False
-    by_index: bool = False
-    apart: bool = False
-    ids: bool = False
-    window: int | None = None
-
-    @property
-    def given(self) -> bool:
-        """Whether the positives are an operand of their own."""
-        return self.by_index or self.apart
-
-    def negatives(self, n_columns: int) -> int:
-        """How many negatives a row has among so many columns."""
-        return n_columns - int(self.own) - (0 if self.apart else len(self.distances))
-
-
-class Tile(NamedTuple):
-    """Where a tile lies: its first row, its first column, the one after its last, and how many there are.
-
-    If there is a window, these are its own.
-    """
-
-    start: Array | int
-    low: int
-    high: int
-    n_columns: int
-
-
-def lines_of(structure: Structure, n_rows: int, window: int | None = None) -> Lines:
-    """The lines of a pairing's structure."""
-    if structure.absent or structure.given:
-        return Lines(() if structure.absent else (0,), by_index=structure.by_index, apart=structure.apart)
-    views = structure.views
-    distances = tuple(k * (n_rows // views) for k in range(1, views)) or (0,)
-    return Lines(distances, own=views > 1, ids=structure.ids, window=window)
-
-
-def tile_of(lines: Lines, start: Array | int, bounds: tuple[int, int], n_columns: int) -> Tile:
-    """The place of a tile with these bounds of its columns."""
-    return Tile(start, *bounds, n_columns if lines.window is None else lines.window)
-
-
-def partners(xp: Namespace, lines: Lines, columns: Array, n_rows: int) -> tuple[Array, ...]:
-    """The columns that are positive with each row, those of one distance in an array."""
-    if lines.window is not None:
-        columns = columns[: lines.window, ...]
-    if not lines.distances:
-        return ()
-    if not lines.own:
-        return (columns if n_rows == columns.shape[0] else columns[:n_rows, ...],)
-    return tuple(xp.concat([columns[d:, ...], columns[:d, ...]], axis=0) for d in lines.distances)
-
-
-def add_partners(xp: Namespace, lines: Lines, to_columns: Array, to_partners: Sequence[Array]) -> Array:
-    """The cotangent of the columns, with those of the partners each in its place."""
-    if lines.window is not None:
-        own, others = to_columns[: lines.window, ...], to_columns[lines.window :, ...]
-        return xp.concat([add_partners(xp, lines._replace(window=None), own, to_partners), others], axis=0)
-    for distance, added in zip(lines.distances, to_partners, strict=True):
-        n_rows = added.shape[0]
-        if lines.own:
-            back = n_rows - distance
-            to_columns = to_columns + xp.concat([added[back:, ...], added[:back, ...]], axis=0)
-        elif n_rows == to_columns.shape[0]:
-            to_columns = to_columns + added
-        else:
-            to_columns = xp.concat([to_columns[:n_rows, ...] + added, to_columns[n_rows:, ...]], axis=0)
-    return to_columns
-
-
-def line_scores(xp: Namespace, rows: Array, others: Sequence[Array]) -> Array:
-    """The scores of rows with their partners: (n,), or (n, P) of several."""
-    scores = [xp.sum(rows * other, axis=1) for other in others]
-    return scores[0] if len(scores) == 1 else xp.stack(scores, axis=1)
-
-
-def of_each(numbers: Array, count: int) -> list[Array]:
-    """Such numbers of rows, (n,) or (n, P), in an array (n,) for each partner."""
-    return [numbers] if count == 1 else [numbers[:, k] for k in range(count)]
-
-
-def exclude(lines: Lines, x: Array, value: float, tile: Tile, index: Array | None, *, eager: bool) -> Array:
-    """A tile, which may be overwritten, with `value` where a row has no negative."""
-    if lines.apart:
-        return x
-    if lines.by_index:
-        assert index is not None  # noqa: S101  (it comes with the lines)
-        return _fill_columns(x, index, value, tile)
-    for distance in lines.distances:
-        x = put_line(x, distance, value, tile, eager=eager)
-    return put_line(x, 0, value, tile, eager=eager) if lines.own else x
-
-
-def exclude_ids(x: Array, value: float, of_rows: Array, of_columns: Array) -> Array:
-    """A tile, which may be overwritten, with `value` where a column has the id of the row, as its positive has."""
-    return namespace_of(x).where(of_rows[:, None] == of_columns[None, :], value, x)
-
-
-def put_lines(lines: Lines, x: Array, values: Array, tile: Tile, *, eager: bool) -> Array:
-    """A tile, which may be overwritten, with the cotangents of the positives' scores in their places."""
-    for distance, value in zip(lines.distances, of_each(values, len(lines.distances)), strict=True):
-        x = put_line(x, distance, value, tile, eager=eager)
-    return x
-
-
-def put_line(x: Array, distance: int, value: float | Array, tile: Tile, *, eager: bool) -> Array:
-    """A tile, which may be overwritten, with a number, or one for each row, at each row's column of that distance."""
-    if not eager:
-        return _fill_columns(x, _line(x, distance, tile), value, tile)
-    start, low, high, n_columns = tile
-    assert isinstance(start, int)  # noqa: S101  (known where blocks are visited one by one)
-    first, count = (start + distance) % n_columns, x.shape[0]
-    # Along the diagonal through (start, first), and on from column 0 where it leaves the matrix.
-    for shift in (0, n_columns) if first + count > n_columns else (0,):
-        a, b = max(low, 0, first - shift), min(high, n_columns, first - shift + count)
-        if a < b:
-            x = adapter_of(x).fill_diagonal(x, a - first + shift, a - low, b - a, value)
-    return x
-
-
-def _line(x: Array, distance: int, tile: Tile) -> Array:
-    """The column of that distance for each row of a tile."""
-    xp = namespace_of(x)
-    number = xp.arange(x.shape[0], dtype=xp.int32, device=device_of(x)) + (tile.start + distance)
-    return xp.where(number >= tile.n_columns, number - tile.n_columns, number)
-
-
-def _fill_columns(x: Array, columns: Array, value: float | Array, tile: Tile) -> Array:
-    """A tile with `value` at the column of each row that an array names, if the tile has it."""
-    value = value if isinstance(value, (int, float)) else value[:, None]
-    numbers = namespace_of(columns).arange(tile.low, tile.high, dtype=columns.dtype, device=device_of(columns))
-    chosen = columns[:, None] == numbers[None, :]
-    return namespace_of(x, chosen).where(chosen, value, x)
-
-
-# ---------------------------------------------------------------------------------------------------------- arithmetic
-
-
 def cut(start: int, stop: int, size: int) -> list[tuple[int, int]]:
     """The bounds of pieces of a range."""
     if size == stop - start:
@@ -251,20 +87,14 @@ def pieces(x: Array, bounds: Sequence[tuple[int, int]]) -> list[Array]:
     return [x[a:b, ...] for a, b in bounds]
 
 
-def with_parts(
-    both: tuple[Array, Array], constants: list[Array], form: Form
-) -> tuple[tuple[Operand, Operand], list[Array]]:
-    """The operands of rows and columns, of which the parts are at the end of some arrays; and the other arrays."""
-    if not form.row_parts:
-        return (Operand(both[0]), Operand(both[1])), constants
-    size, start = form.sizes[0], len(constants) - sum(form.sizes)
-    of_rows, of_columns = constants[start : start + size], constants[start + size :]
-    return (operand_of((both[0], *of_rows)), operand_of((both[1], *of_columns))), constants[:start]
-
-
 def with_added(columns: Operand, numbers: Array) -> Operand:
-    """Columns to whose scores numbers are added, for rows that have a 1 `beside` where there are no parts."""
-    return columns._replace(added=numbers) if columns.parts else Operand(beside(columns.x, numbers))
+    """Columns to whose scores numbers are added; without parts, the rows must be `with_ones`."""
+    return columns._replace(added=numbers) if columns.parts else Operand(_with_column(columns.x, numbers))
+
+
+def with_ones(rows: Operand) -> Operand:
+    """Rows for columns `with_added` numbers: ``[x, 1]·[y, b] = x·y + b``."""
+    return rows if rows.parts else Operand(_with_column(rows.x, namespace_of(rows.x).ones_like(rows.x[:, 0])))
 
 
 def operand_pieces(operand: Operand, bounds: Sequence[tuple[int, int]]) -> list[Operand]:
@@ -534,19 +364,19 @@ def absence(valid: Array, columns: Array) -> Array:
     return xp.where(valid, zero, zero + ABSENT * xp.finfo(zero.dtype).max)
 
 
-def beside(operand: Array, numbers: Array) -> Array:
-    """An operand with one more number for each row: what is added to a column is ``[x, 1]·[y, b]``."""
-    return namespace_of(operand, numbers).concat([operand, numbers[:, None]], axis=1)
+def _with_column(x: Array, numbers: Array) -> Array:
+    """An array with one more column."""
+    return namespace_of(x, numbers).concat([x, numbers[:, None]], axis=1)
 
 
-def largest_score(layout: ProductLayout, rows: Array, columns: Array, further: Sequence[Array] = ()) -> float:
-    """A bound of the magnitude of all scores and of their sums with further numbers; infinite where none is at hand.
+def largest_score(
+    bound: float, rows: Array, columns: Array, further: Sequence[Array] = (), *, squarable: bool = True
+) -> float:
+    """A bound of the magnitude of all scores and of their sums with further numbers; infinite if unknown.
 
-    By the inequality of Cauchy and Schwarz; it costs two products of D columns, and can save two passes over the
-    matrix.
+    Where no `bound` of the scores is known, by the inequality of Cauchy and Schwarz, if squares are known to be finite.
     """
-    bound = layout.bound
-    if bound == math.inf and layout.squarable:
+    if bound == math.inf and squarable:
         xp, concrete = namespace_of(rows), adapter_of(rows).concrete_value
         rows, columns = stop_gradient(rows), stop_gradient(columns)
         longest = concrete(xp.max(xp.sum(rows * rows, axis=1)) * xp.max(xp.sum(columns * columns, axis=1)))

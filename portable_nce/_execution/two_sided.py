@@ -14,9 +14,11 @@ from .._core.protocol import Array, Namespace
 from .._core.ranks import Shards
 from .._core.registry import adapter_of
 from . import products as p
+from . import sets as s
+from .channels import Side
 from .families import Softmax, family_of
 from .finished import ExpBase, Finished, Known, exp_base
-from .layouts import Arrays, ProductLayout, Wanted, is_wanted, reduced
+from .layouts import Arrays, Found, Gradients, Inputs, Layout, Wanted
 from .sources import takes_embeddings
 from .tiling import Bounds, Tiling, two_sided
 
@@ -24,7 +26,7 @@ __all__ = ["square_sweep", "tiling_of"]
 
 
 @takes_embeddings
-def square_sweep(layout: ProductLayout, *arrays: Array, need_grad: Wanted) -> Arrays:
+def square_sweep(layout: Layout, inputs: Inputs, wanted: Wanted) -> Found:
     """A two-sided sweep over a square matrix of inner products; its plan is of the softmax family.
 
     Of `own` scores, which are symmetric, rows and columns have the same sums: tiles above the diagonal serve both, and
@@ -34,15 +36,19 @@ def square_sweep(layout: ProductLayout, *arrays: Array, need_grad: Wanted) -> Ar
     losses that it returns are those of its rows and of their columns; the gradients are those of the losses of all. Of
     `own` scores, each pair is seen by one rank.
     """
-    square = _Square(layout, arrays, need_grad=need_grad)
+    square = _Square(layout, inputs, wanted)
     square.add_up()
     values, number, to_by_row = square.finish()
-    gradients = (*square.pull(), *to_by_row) if need_grad else ()
-    return reduced(square.xp, square.layout, values, number, gradients, divisor=square.family.known.divisor)
+    gradients = Gradients()
+    if wanted.gradients:
+        to_rows, to_columns = square.pull()
+        gradients = Gradients((to_rows,), (to_columns,), (), to_by_row)
+    return Found(values, number, gradients, square.family.known.divisor, square.folds)
 
 
-def tiling_of(layout: ProductLayout, rows: Array, columns: Array) -> Tiling:
+def tiling_of(layout: Layout, inputs: Inputs) -> Tiling:
     """Sizes of blocks and tiles, and whether these are kept for the gradients."""
+    rows, columns = inputs.rows[0], (inputs.columns or inputs.rows)[0]
     shape, mode = (rows.shape[0], columns.shape[0]), adapter_of(rows).mode
     tiling = two_sided(*shape, layout.block_size, mode=mode, far=is_far(rows), symmetric=layout.own)
     # Tiles are not kept across ranks: users share a batch to save memory.
@@ -52,25 +58,23 @@ def tiling_of(layout: ProductLayout, rows: Array, columns: Array) -> Tiling:
 class _Square:
     """The state of a two-sided sweep over some rows and all columns, of which those of these rows come first."""
 
-    def __init__(self, layout: ProductLayout, arrays: Arrays, *, need_grad: Wanted) -> None:
-        self.to_rows, self.to_columns = is_wanted(need_grad, 0), is_wanted(need_grad, 1)
-        self.need_grad = need_grad = bool(need_grad)
-        self.rows, self.columns, *further = arrays
-        both, _ = p.with_parts((self.rows, self.columns), further[layout.by_row :], layout.halves)
-        self.own, self.by_row = both[0], tuple(further[: layout.by_row])
+    def __init__(self, layout: Layout, inputs: Inputs, wanted: Wanted) -> None:
+        self.need_grad, self.to_rows, self.to_columns, _ = wanted
+        (self.rows,), (self.columns,) = inputs.rows, inputs.columns
+        self.own = Side(inputs.rows, inputs.row_halves).of_product
+        self.by_row = inputs.by_row
         self.xp, self.adapter = namespace_of(self.rows), adapter_of(self.rows)
         self.n: int = self.rows.shape[0]
         self.n_columns: int = self.columns.shape[0]
         self.shards = layout.shards
-        self.lines = p.lines_of(layout.structure, self.n, layout.window)
-        tiling = tiling_of(layout, self.rows, self.columns)
+        self.lines = s.lines_of(layout.structure, self.n, layout.window)
+        tiling = tiling_of(layout, inputs)
         self.eager = self.adapter.mode == "eager"
-        bound = self._agreed(layout, p.largest_score(layout, self.rows, self.columns))
+        bound = self._agreed(layout, p.largest_score(layout.bound, self.rows, self.columns, squarable=layout.squarable))
         finite = layout.unit or bound < math.inf
-        folds = layout.mean and finite
-        self.layout = layout._replace(mean=layout.mean and not folds)
-        known = Known(bound, finite, complete=True, divisor=self.n if folds else 1)
-        family = family_of(self.xp, layout.plan, exp_base(self.rows), known, need_grad=need_grad)
+        self.layout, self.folds = layout, layout.mean and finite
+        known = Known(bound, finite, complete=True, divisor=self.n if self.folds else 1)
+        family = family_of(self.xp, layout.plan, exp_base(self.rows), known, need_grad=self.need_grad)
         assert isinstance(family, Softmax)  # noqa: S101  (its plan is one)
         if not family.unshifted:
             # A shift that is divided by the unit, and multiplied again for `pull`, differs by its rounding, which is
@@ -82,14 +86,14 @@ class _Square:
         self.stops: dict[Array | int, int] = {}
         if layout.own and self.shards is not None:
             self.blocks, self.bounds, self.stops = _share_of_pairs(self.shards, tiling)
-        self.tiles = p.operand_pieces(both[1], self.bounds)
-        self.keep = tiling.keep and need_grad
+        self.tiles = p.operand_pieces(Side(inputs.columns, inputs.column_halves).of_product, self.bounds)
+        self.keep = tiling.keep and self.need_grad
         self.kept: dict[tuple[Array | int, int], Array] = {}  # exponentials, or the scores where these are shifted
         self.sides: list[ExpSum] = []
         self.done: list[Finished] = []
         self.to_positive: Array = None
 
-    def _agreed(self, layout: ProductLayout, bound: float) -> float:
+    def _agreed(self, layout: Layout, bound: float) -> float:
         """A bound of the scores of all ranks: it decides what these add up."""
         if self.shards is None or layout.bound < math.inf or not self.eager:
             return bound
@@ -119,10 +123,10 @@ class _Square:
     def scores(self, own: p.Operand, start: Array | int, k: int) -> Array:
         """A tile, in the unit of the base of exponentials."""
         scores = p.product(own.times(self.family.base.unit), self.tiles[k])
-        return p.exclude(self.lines, scores, -math.inf, self._tile(start, k), None, eager=self.eager)
+        return s.exclude(self.lines, scores, -math.inf, self._tile(start, k), None, eager=self.eager)
 
-    def _tile(self, start: Array | int, k: int) -> p.Tile:
-        return p.tile_of(self.lines, start, self.bounds[k], self.n_columns)
+    def _tile(self, start: Array | int, k: int) -> s.Tile:
+        return s.tile_of(self.lines, start, self.bounds[k], self.n_columns)
 
     # The sums.
 
@@ -180,8 +184,8 @@ class _Square:
     def finish(self) -> tuple[Array, Array, Arrays]:
         """The losses of the rows, how often each counts, and the cotangents of what belongs to rows."""
         xp = self.xp
-        partners = p.partners(xp, self.lines, self.columns, self.n)
-        scores = p.line_scores(xp, self.rows, partners)
+        partners = s.partners(xp, self.lines, self.columns, self.n)
+        scores = s.line_scores(xp, self.rows, partners)
         self.done = [self._finish_side(self.sides[0], scores, self.by_row)]
         if not self.layout.own:
             of_all = (scores, *self.by_row)
@@ -216,7 +220,7 @@ class _Square:
         by_tile = p.pieces(of_columns, self.bounds)
         tops = () if family.unshifted else (self.sides[0].top,)
         top_by_tile = [] if family.unshifted else p.pieces(self.sides[-1].top, self.bounds)
-        wanted, even = (self.to_rows, self.to_columns), self.layout.halves.even
+        wanted, even = (self.to_rows, self.to_columns), self.layout.channels[0].even
 
         def step(carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
             own, (coefficient, *further) = self.opened(block)
@@ -228,7 +232,7 @@ class _Square:
                 top_k = top_by_tile[k] if tops else None
                 cotangent = self._cotangent(own, start, k, (coefficient, by_tile[k] if both else None), (top, top_k))
                 if self.is_one_tile():
-                    cotangent = p.put_lines(
+                    cotangent = s.put_lines(
                         self.lines, cotangent, self.to_positive, self._tile(start, k), eager=self.eager
                     )
                 back, forth = p.pulled(cotangent, None, own, self.tiles[k], wanted=wanted, even=even)
@@ -252,12 +256,12 @@ class _Square:
 
     def _with_positives(self, to_rows: Array | None, to_columns: Array | None) -> tuple[Array | None, Array | None]:
         """The cotangents of rows and columns with those that come by the positives."""
-        each = p.of_each(self.to_positive, len(self.lines.distances))
+        each = s.of_each(self.to_positive, len(self.lines.distances))
         if self.to_rows:
-            for partner, to_positive in zip(p.partners(self.xp, self.lines, self.columns, self.n), each, strict=True):
+            for partner, to_positive in zip(s.partners(self.xp, self.lines, self.columns, self.n), each, strict=True):
                 to_rows = p.plus(to_rows, to_positive[:, None] * partner)
         if self.to_columns:
-            to_columns = p.add_partners(self.xp, self.lines, to_columns, [x[:, None] * self.rows for x in each])
+            to_columns = s.add_partners(self.xp, self.lines, to_columns, [x[:, None] * self.rows for x in each])
         return to_rows, to_columns
 
     def _cotangent(

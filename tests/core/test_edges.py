@@ -19,10 +19,11 @@ import torch
 
 import portable_nce as pnce
 from portable_nce._core import checks, ranks
-from portable_nce._execution import matrix, one_sided, tiling, two_sided
-from portable_nce._execution.layouts import Form
+from portable_nce._execution import matrix, sweep, tiling, two_sided
+from portable_nce._execution.matrix import ScoreMatrix
 from portable_nce.objectives import Objective, Pairwise, Term
-from portable_nce.pairings import queue
+from portable_nce.pairings import candidates, queue
+from portable_nce.similarities import resolve
 from portable_nce.testing import CASES, oracles
 from portable_nce.testing.variants import VARIANTS, case_arrays, differentiate
 
@@ -256,7 +257,7 @@ def test_the_sizes_of_what_is_computed_at_once_change_no_loss(
     for name, size in sizes.items():
         monkeypatch.setattr(tiling, name, size)
     if "_FAR_ROWS" in sizes:
-        for module in (checks, matrix, one_sided, two_sided):
+        for module in (checks, matrix, sweep, two_sided):
             monkeypatch.setattr(module, "is_far", lambda _: True)
     value, gradients = differentiate(functools.partial(loss, block_size="auto"), (ROWS, WEIGHTS))
     np.testing.assert_allclose(value, expected, rtol=1e-12)
@@ -335,11 +336,12 @@ def test_second_derivatives_of_powers_of_two(loss: Callable[..., Any], block_siz
 
 
 @pytest.mark.parametrize("valid", [[False, True, True, True], [True] * 4, [False] * 4, [False, False, True, False]])
-def test_a_search_by_products_finds_what_one_with_masks_finds(valid: list[bool]) -> None:
+def test_a_search_finds_the_first_of_the_largest_among_valid_columns(valid: list[bool]) -> None:
     rows, columns = RNG.normal(size=(5, 3)), RNG.normal(size=(4, 3))
     rows[2] = np.nan
     marks = np.asarray(valid)
-    where, found = one_sided.nearest_columns((2, Form()), rows, columns, marks)
+    among = ScoreMatrix(resolve("dot"), (rows,), (columns,), candidates(marks), block_size=2)
+    where, found = among.argextreme(of_positives=False, largest=True)
     assert found.tolist() == [any(valid)] * 5
     if any(valid):
         scores = np.where(marks, rows @ np.where(marks[:, None], columns, 0.0).T, -np.inf)

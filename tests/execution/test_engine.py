@@ -15,14 +15,16 @@ import portable_nce as pnce
 from portable_nce._core.logsumexp import ExpSum, exponentials, merge
 from portable_nce._core.numerics import in_range
 from portable_nce._core.reduction import Reduction
-from portable_nce._execution import matrix, products, tiling
+from portable_nce._execution import matrix, products, sets, tiling
+from portable_nce._execution.channels import channel_of
 from portable_nce._execution.evaluate import evaluate
 from portable_nce._execution.families import Pairs, PairsPlan, Softmax, SoftmaxPlan
 from portable_nce._execution.finished import Known, exp_base
-from portable_nce._execution.layouts import ProductLayout
+from portable_nce._execution.layouts import Inputs, Layout
 from portable_nce._execution.matrix import Part, ScoreMatrix
-from portable_nce._execution.one_sided import product_sweep
-from portable_nce._execution.products import Lines, Operand, Tile
+from portable_nce._execution.products import Operand
+from portable_nce._execution.sets import Lines, Tile
+from portable_nce._execution.sweep import sweep
 from portable_nce._execution.two_sided import square_sweep
 from portable_nce.objectives import Term
 from portable_nce.pairings import Structure, several_views
@@ -124,14 +126,14 @@ def test_what_is_no_negative_is_excluded_in_every_tile(lines: Lines, size: int, 
     for start, stop in products.cut(0, n, size):
         for low, high in products.cut(0, n, 3):
             tile = whole[start:stop, low:high].copy()
-            found = products.exclude(lines, tile, -1.0, Tile(start, low, high, n), index[start:stop], eager=eager)
+            found = sets.exclude(lines, tile, -1.0, Tile(start, low, high, n), index[start:stop], eager=eager)
             np.testing.assert_array_equal(found, expected[start:stop, low:high])
 
 
 @pytest.mark.parametrize("eager", [True, False])
 def test_a_line_takes_a_number_for_each_row(*, eager: bool) -> None:
     numbers = np.arange(1.0, 4.0)
-    found = products.put_line(np.zeros((3, 4)), 2, numbers, Tile(1, 0, 4, 4), eager=eager)
+    found = sets.put_line(np.zeros((3, 4)), 2, numbers, Tile(1, 0, 4, 4), eager=eager)
     np.testing.assert_array_equal(found, [[0, 0, 0, 1], [2, 0, 0, 0], [0, 3, 0, 0]])
 
 
@@ -146,11 +148,11 @@ def test_products_and_outer_sums_do_not_depend_on_their_order_in_memory(shape: t
 def test_partners_and_their_cotangents_are_adjoint(lines: Lines) -> None:
     n = 6
     columns = RNG.normal(size=(n if lines.own else n + 4, 2))
-    found = products.partners(np, lines, columns, n)
+    found = sets.partners(np, lines, columns, n)
     for distance, own in zip(lines.distances, found, strict=True):
         np.testing.assert_array_equal(own, columns[[(i + distance) % n for i in range(n)]])
     cotangents = [RNG.normal(size=(n, 2)) for _ in found]
-    back = products.add_partners(np, lines, np.zeros_like(columns), cotangents)
+    back = sets.add_partners(np, lines, np.zeros_like(columns), cotangents)
     expected = sum(np.sum(x * cotangent) for x, cotangent in zip(found, cotangents, strict=True))
     np.testing.assert_allclose(np.sum(back * columns), expected)
 
@@ -161,13 +163,11 @@ def test_the_bound_of_the_scores_is_one(scale: float) -> None:
     rows, columns, squarable = in_range(np, x, y)
     assert rows is x
     assert columns is y
-    layout = ProductLayout(PLAN, Structure(), squarable=squarable)
-    bound = products.largest_score(layout, x, y, (np.asarray([-2.0, 1.0]),))
+    bound = products.largest_score(math.inf, x, y, (np.asarray([-2.0, 1.0]),), squarable=squarable)
     assert np.max(np.abs(x @ y.T)) + 2.0 <= bound
     assert math.isinf(bound) == (scale > 1e9)
-    known = products.largest_score(layout._replace(bound=30.0), x, y)
-    assert known == tiling.MAX_UNSHIFTED_LOGIT
-    assert products.largest_score(layout._replace(bound=30.0), x, y, (np.asarray([-200.0]),)) >= 200.0
+    assert products.largest_score(30.0, x, y) == tiling.MAX_UNSHIFTED_LOGIT
+    assert products.largest_score(30.0, x, y, (np.asarray([-200.0]),)) >= 200.0
 
 
 def test_pieces_are_the_rows_of_their_bounds() -> None:
@@ -179,9 +179,8 @@ def test_pieces_are_the_rows_of_their_bounds() -> None:
 
 
 def test_there_is_no_bound_of_what_is_not_a_number() -> None:
-    layout = ProductLayout(PLAN, Structure(), squarable=True)
     assert not in_range(np, np.asarray([[math.nan]]), np.ones((1, 1)))[2]
-    assert not products.largest_score(layout, np.asarray([[math.nan]]), np.ones((1, 1))) <= tiling.MAX_UNSHIFTED_LOGIT
+    assert not products.largest_score(math.inf, np.asarray([[math.nan]]), np.ones((1, 1))) <= tiling.MAX_UNSHIFTED_LOGIT
 
 
 # --------------------------------------------------------------------------------------------------------------- sums
@@ -350,15 +349,19 @@ def test_labels_are_masks_where_classes_are_large(monkeypatch: pytest.MonkeyPatc
 @pytest.mark.parametrize("structure", ["diagonal", "views", "queue", "index", "square"])
 def test_a_sweep_leaves_out_gradients_that_nobody_wants(structure: str, block_size: Any) -> None:
     rows, columns = RNG.normal(size=(8, 3)), RNG.normal(size=(8 if structure in {"views", "square"} else 13, 3))
-    extra = {"index": (columns[:8], np.arange(8)), "queue": (RNG.normal(size=(8, 3)),)}.get(structure, ())
-    function = square_sweep if structure == "square" else product_sweep
+    extra: dict[str, Any] = {
+        "index": {"partners": (columns[:8],), "targets": (np.arange(8),)},
+        "queue": {"partners": (RNG.normal(size=(8, 3)),)},
+    }.get(structure, {})
+    inputs, function = Inputs((rows,), (columns,), **extra), square_sweep if structure == "square" else sweep
     chosen = {
         "views": Structure(2, own=True),
         "queue": Structure(apart=True),
         "index": Structure(by_index=True),
     }.get(structure, Structure())
-    layout = ProductLayout(PLAN, chosen, squarable=True, mean=True, block_size=block_size)
-    arrays = (rows, columns, *extra)
+    channel = channel_of(resolve("dot"), ((rows,), (columns,)), ((), ()), even=False)
+    layout = Layout(PLAN, (channel,), inputs.counts, chosen, squarable=True, mean=True, block_size=block_size)
+    arrays = inputs.flat
     value, number, *gradients = function(layout, *arrays, need_grad=True)
     for wanted in ((True, False), (False, True)):
         flags = wanted if len(gradients) == 2 else (*wanted, wanted[1])
@@ -375,11 +378,11 @@ def test_adapters_ask_for_the_gradients_that_are_wanted(library: str, monkeypatc
     xp = importlib.import_module(library)
     asked: list[Any] = []
 
-    def sweep(layout: Any, *arrays: Any, need_grad: Any) -> Any:
+    def noted(layout: Any, *arrays: Any, need_grad: Any) -> Any:
         asked.append(need_grad)
-        return product_sweep(layout, *arrays, need_grad=need_grad)
+        return sweep(layout, *arrays, need_grad=need_grad)
 
-    monkeypatch.setattr(matrix, "product_sweep", sweep)
+    monkeypatch.setattr(matrix, "sweep", noted)
     x, y = (xp.asarray(RNG.normal(size=(4, 3)).tolist()) for _ in range(2))
     for argnums, wanted in ((0, (True, False)), (1, (False, True)), ((0, 1), (True, True))):
         asked.clear()
@@ -572,7 +575,7 @@ def test_further_columns_go_by_products(
     value, gradients = result(mask=np.ones(shape, dtype=np.bool_))
     with monkeypatch.context() as patch:
         if name != "supcon, queue":  # whose labels are sorted in large matrices alone
-            patch.setattr(ScoreMatrix, "by_masks", None)
+            patch.setattr(ScoreMatrix, "by_rule", None)
         other, slopes = result()
     np.testing.assert_allclose(other, value, rtol=1e-13)
     for slope, gradient in zip(slopes, gradients, strict=True):

@@ -1,0 +1,275 @@
+"""Where the positives and negatives of a tile are: on lines, in classes of sorted labels, or as a rule says.
+
+A row's positive on a line is found by its number, so that its score is the product of two vectors: the tile holds
+negatives alone, but for the entries that a line of positives, or of own columns, crosses.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from .._core.namespace import device_of, namespace_of
+from .._core.numerics import upcast
+from .._core.protocol import Array, Namespace
+from .._core.registry import adapter_of
+from ..pairings import Members, Structure, split, undefined_rows
+from .finished import Exclude
+from .layouts import Inputs, Layout
+from .tiling import Bounds
+
+__all__ = [
+    "ByClasses",
+    "ByRule",
+    "Lines",
+    "OnLines",
+    "Tile",
+    "add_partners",
+    "exclude",
+    "line_scores",
+    "lines_of",
+    "of_each",
+    "partners",
+    "put_line",
+    "put_lines",
+    "tile_of",
+    "with_undefined",
+]
+
+
+class Lines(NamedTuple):
+    """Where rows have their positives: row i in columns ``i + distance``, from the first again after the last.
+
+    All other columns are its negatives, but column i where that is its `own`. With `by_index`, an array says where the
+    positives are; where they are `apart`, all columns are negatives. Both come with an array of their own. With `ids`,
+    columns with the id of a row are none of its negatives. Without a distance, there is no positive.
+
+    Of a part of the rows of a larger matrix, that is so in a `window` of the columns: so many, from the first on.
+    """
+
+    distances: tuple[int, ...] = (0,)
+    own: bool = False
+    by_index: bool = False
+    apart: bool = False
+    ids: bool = False
+    window: int | None = None
+
+    @property
+    def given(self) -> bool:
+        """Whether the positives are an operand of their own."""
+        return self.by_index or self.apart
+
+    def negatives(self, n_columns: int) -> int:
+        """How many negatives a row has among so many columns."""
+        return n_columns - int(self.own) - (0 if self.apart else len(self.distances))
+
+
+class Tile(NamedTuple):
+    """Where a tile lies: its first row, its first column, the one after its last, and how many there are.
+
+    If there is a window, these are its own.
+    """
+
+    start: Array | int
+    low: int
+    high: int
+    n_columns: int
+
+
+def lines_of(structure: Structure, n_rows: int, window: int | None = None) -> Lines:
+    """The lines of a pairing's structure."""
+    if structure.absent or structure.given:
+        return Lines(() if structure.absent else (0,), by_index=structure.by_index, apart=structure.apart)
+    views = structure.views
+    distances = tuple(k * (n_rows // views) for k in range(1, views)) or (0,)
+    return Lines(distances, own=views > 1, ids=structure.ids, window=window)
+
+
+def tile_of(lines: Lines, start: Array | int, bounds: tuple[int, int], n_columns: int) -> Tile:
+    """The place of a tile with these bounds of its columns."""
+    return Tile(start, *bounds, n_columns if lines.window is None else lines.window)
+
+
+def partners(xp: Namespace, lines: Lines, columns: Array, n_rows: int) -> tuple[Array, ...]:
+    """The columns that are positive with each row, those of one distance in an array."""
+    if lines.window is not None:
+        columns = columns[: lines.window, ...]
+    if not lines.distances:
+        return ()
+    if not lines.own:
+        return (columns if n_rows == columns.shape[0] else columns[:n_rows, ...],)
+    return tuple(xp.concat([columns[d:, ...], columns[:d, ...]], axis=0) for d in lines.distances)
+
+
+def add_partners(xp: Namespace, lines: Lines, to_columns: Array, to_partners: Sequence[Array]) -> Array:
+    """The cotangent of the columns, with those of the partners each in its place."""
+    if lines.window is not None:
+        own, others = to_columns[: lines.window, ...], to_columns[lines.window :, ...]
+        return xp.concat([add_partners(xp, lines._replace(window=None), own, to_partners), others], axis=0)
+    for distance, added in zip(lines.distances, to_partners, strict=True):
+        n_rows = added.shape[0]
+        if lines.own:
+            back = n_rows - distance
+            to_columns = to_columns + xp.concat([added[back:, ...], added[:back, ...]], axis=0)
+        elif n_rows == to_columns.shape[0]:
+            to_columns = to_columns + added
+        else:
+            to_columns = xp.concat([to_columns[:n_rows, ...] + added, to_columns[n_rows:, ...]], axis=0)
+    return to_columns
+
+
+def line_scores(xp: Namespace, rows: Array, others: Sequence[Array]) -> Array:
+    """The scores of rows with their partners: (n,), or (n, P) of several."""
+    scores = [xp.sum(rows * other, axis=1) for other in others]
+    return scores[0] if len(scores) == 1 else xp.stack(scores, axis=1)
+
+
+def of_each(numbers: Array, count: int) -> list[Array]:
+    """Such numbers of rows, (n,) or (n, P), in an array (n,) for each partner."""
+    return [numbers] if count == 1 else [numbers[:, k] for k in range(count)]
+
+
+def exclude(lines: Lines, x: Array, value: float, tile: Tile, index: Array | None, *, eager: bool) -> Array:
+    """A tile, which may be overwritten, with `value` where a row has no negative."""
+    if lines.apart:
+        return x
+    if lines.by_index:
+        assert index is not None  # noqa: S101  (it comes with the lines)
+        return _fill_columns(x, index, value, tile)
+    for distance in lines.distances:
+        x = put_line(x, distance, value, tile, eager=eager)
+    return put_line(x, 0, value, tile, eager=eager) if lines.own else x
+
+
+def put_lines(lines: Lines, x: Array, values: Array, tile: Tile, *, eager: bool) -> Array:
+    """A tile, which may be overwritten, with the cotangents of the positives' scores in their places."""
+    for distance, value in zip(lines.distances, of_each(values, len(lines.distances)), strict=True):
+        x = put_line(x, distance, value, tile, eager=eager)
+    return x
+
+
+def put_line(x: Array, distance: int, value: float | Array, tile: Tile, *, eager: bool) -> Array:
+    """A tile, which may be overwritten, with a number, or one for each row, at each row's column of that distance."""
+    if not eager:
+        return _fill_columns(x, _line(x, distance, tile), value, tile)
+    start, low, high, n_columns = tile
+    assert isinstance(start, int)  # noqa: S101  (known where blocks are visited one by one)
+    first, count = (start + distance) % n_columns, x.shape[0]
+    # Along the diagonal through (start, first), and on from column 0 where it leaves the matrix.
+    for shift in (0, n_columns) if first + count > n_columns else (0,):
+        a, b = max(low, 0, first - shift), min(high, n_columns, first - shift + count)
+        if a < b:
+            x = adapter_of(x).fill_diagonal(x, a - first + shift, a - low, b - a, value)
+    return x
+
+
+def _line(x: Array, distance: int, tile: Tile) -> Array:
+    """The column of that distance for each row of a tile."""
+    xp = namespace_of(x)
+    number = xp.arange(x.shape[0], dtype=xp.int32, device=device_of(x)) + (tile.start + distance)
+    return xp.where(number >= tile.n_columns, number - tile.n_columns, number)
+
+
+def _fill_columns(x: Array, columns: Array, value: float | Array, tile: Tile) -> Array:
+    """A tile with `value` at the column of each row that an array names, if the tile has it."""
+    value = value if isinstance(value, (int, float)) else value[:, None]
+    numbers = namespace_of(columns).arange(tile.low, tile.high, dtype=columns.dtype, device=device_of(columns))
+    chosen = columns[:, None] == numbers[None, :]
+    return namespace_of(x, chosen).where(chosen, value, x)
+
+
+# -------------------------------------------------------------------------------------------------- sets of all tiles
+
+
+class OnLines(NamedTuple):
+    """Sets of tiles whose positives are known before: lines, and, of ids, the pieces of those of the columns."""
+
+    lines: Lines
+    bounds: Sequence[tuple[int, int]]
+    n_columns: int
+    ids: Sequence[Array]
+    eager: bool
+
+    def of(self, k: int, start: Array | int, here: Inputs) -> Exclude:
+        """The function that puts a number where the rows of tile k have no negative."""
+        tile = tile_of(self.lines, start, self.bounds[k], self.n_columns)
+
+        def exclude_here(x: Array, value: float) -> Array:
+            if self.ids:
+                same = here.row_labels[0][:, None] == self.ids[k][None, :]
+                x = namespace_of(x).where(same, value, x)
+            return exclude(self.lines, x, value, tile, here.targets[0] if here.targets else None, eager=self.eager)
+
+        return exclude_here
+
+
+class ByClasses(NamedTuple):
+    """Sets of tiles between whose bounds classes of sorted labels end."""
+
+    structure: Structure
+    blocks: Bounds
+    labels: Sequence[Array]
+
+    def of(self, k: int, start: Array | int, here: Inputs) -> Exclude | Members:
+        """The members of the tile that holds the positives of a block; all pairs of any other tile are negatives."""
+        if self.blocks[k][0] != start:
+            return lambda x, _: x
+        rows, columns = here.row_labels[0], self.labels[k]
+        xp = namespace_of(rows)
+        same = rows[:, None] == columns[None, :]
+        negatives = xp.logical_not(same)
+        if not (self.structure.own or self.structure.ids):
+            return Members(same, negatives)
+        number = xp.arange(rows.shape[0], device=device_of(rows))
+        diagonal = number[:, None] == number[None, :]
+        own = diagonal if self.structure.ids else xp.logical_and(same, xp.logical_not(diagonal))
+        return Members(own, negatives)
+
+
+class ByRule:
+    """Sets of tiles of all columns, as the rule of a pairing and a mask say."""
+
+    def __init__(self, layout: Layout, inputs: Inputs, shape: tuple[int, int]) -> None:
+        first = inputs.rows[0]
+        self.rule: Any = layout.rule
+        self.columns = inputs.column_labels
+        self.xp, self.device, self.dtype = (
+            namespace_of(first),
+            device_of(first),
+            upcast(namespace_of(first), first).dtype,
+        )
+        self.shape = layout.shape or shape
+        numbers = inputs.column_numbers
+        self.numbers = numbers[0] if numbers else self.xp.arange(shape[1], device=self.device)
+
+    def of(self, k: int, start: Array | int, here: Inputs) -> Members:
+        """The members of the tile of a block of rows."""
+        del k
+        if here.row_numbers:
+            (numbers,) = here.row_numbers
+        else:
+            numbers = self.xp.arange(here.rows[0].shape[-2], device=self.device) + start
+        return split(
+            self.xp,
+            self.rule,
+            numbers=(numbers, self.numbers),
+            shape=self.shape,
+            labels=(here.row_labels, self.columns),
+            pairs=here.pairs,
+            mask=here.mask[0] if here.mask else None,
+            dtype=self.dtype,
+        )
+
+
+def with_undefined(members: Members, scores: tuple[Array, ...], *, counts: bool) -> tuple[Members, tuple[Array, ...]]:
+    """NaN in the scores of rows where the weight of a pair is NaN; `counts`: the weights also count pairs."""
+    undefined = undefined_rows(members)
+    if undefined is None:
+        return members, scores
+    xp = namespace_of(*scores)
+    added = xp.where(undefined[:, None], math.nan, xp.zeros_like(scores[0][:, :1]))
+    if counts:
+        ones = (x if x is None else xp.where(xp.isnan(x), xp.ones_like(x), x) for x in members[2:])
+        members = Members(*members[:2], *ones)
+    return members, tuple(x + added for x in scores)

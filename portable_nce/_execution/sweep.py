@@ -1,0 +1,314 @@
+"""The one-sided sweep: value and gradient of a sum of row losses, in one pass over blocks of rows.
+
+The sums of a block of rows are final as soon as its scores are computed; the family turns them into losses and slopes,
+and the cotangents go back to the operands before the next block. Nothing is computed twice, and nothing of the size of
+the matrix is kept.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from .._core.checks import all_entries, entry_at_hand
+from .._core.namespace import is_far, namespace_of
+from .._core.numerics import largest_entry, upcast
+from .._core.protocol import Array
+from .._core.registry import adapter_of
+from ..pairings import Members
+from . import products as p
+from . import sets as s
+from .channels import Side, Spread, where_live
+from .families import PairsPlan, SoftmaxPlan, divisor_of, family_of, sharpened, split_sharpness
+from .finished import Exclude, Finished, Known, exp_base
+from .layouts import Arrays, Found, Gradients, Inputs, Layout, Wanted
+from .sources import takes_embeddings
+from .tiling import Tiling, masked, one_sided
+
+__all__ = ["sweep", "tiling_of"]
+
+
+@takes_embeddings
+def sweep(layout: Layout, inputs: Inputs, wanted: Wanted) -> Found:
+    """The losses of the rows of a score matrix, and their gradients."""
+    return _Sweep(layout, inputs, wanted).run()
+
+
+def tiling_of(layout: Layout, inputs: Inputs) -> Tiling:
+    """Sizes of blocks and tiles, but for those of sorted labels."""
+    first, channel = inputs.rows[0], layout.channels[0]
+    mode, n_rows = adapter_of(first).mode, first.shape[-2]
+    columns = inputs.columns or inputs.rows
+    n_columns = first.shape[-1] if channel.given else columns[0].shape[-2]
+    if layout.rule is None:
+        return one_sided(n_rows, n_columns, layout.block_size, mode=mode, far=is_far(first))
+    return masked(n_rows, n_columns, layout.block_size, mode=mode, **channel.held(inputs.rows, columns))
+
+
+class _Products:
+    """Tiles of an inner product. Of tiles of negatives alone, scores are in the unit of the exponential."""
+
+    def __init__(self, layout: Layout, inputs: Inputs, wanted: Wanted, bounds: Sequence[tuple[int, int]]) -> None:
+        self.wanted, self.even = (wanted.rows, wanted.columns), layout.channels[0].even
+        self.whole = Side(inputs.columns, inputs.column_halves).of_product
+        self.tiles = self.factors = p.operand_pieces(self.whole, bounds)
+        self.unit = 1.0
+        self.bounds, self.added = bounds, inputs.added
+
+    def in_unit(self, unit: float) -> None:
+        """Set the unit in which exponentials take their scores."""
+        self.unit = unit
+        if self.added:
+            added = p.pieces(self.added[0] * unit, self.bounds)
+            self.factors = [p.with_added(tile, own) for tile, own in zip(self.tiles, added, strict=True)]
+
+    def opened(self, here: Inputs, sharpness: Array | None) -> tuple[p.Operand, p.Operand, Array | None]:
+        """The rows of a block; those for negatives, and the sharpness of scores that is not in them."""
+        own = Side(here.rows, here.row_halves).of_product
+        scaled, rest = p.sharpened_rows(own.times(self.unit), self.whole, sharpness)
+        return own, p.with_ones(scaled) if self.added else scaled, rest
+
+    def negatives(self, rows: Any, k: int) -> Array:
+        """The scores of a tile of negatives alone."""
+        _, scaled, rest = rows
+        return sharpened(p.product(scaled, self.factors[k]), rest)
+
+    def scores(self, rows: Any, k: int) -> tuple[Arrays, tuple[None]]:
+        """The scores of a tile as they are."""
+        return (p.product(rows[0], self.factors[k]),), (None,)
+
+    def pulled(self, rows: Any, k: int, cotangents: Arrays, factor: Array | None, _: Any) -> tuple[Arrays, Arrays]:
+        """The cotangents of rows and columns, from that of a tile's scores as a matrix and a factor of each row."""
+        back, forth = p.pulled(cotangents[0], factor, rows[0], self.tiles[k], wanted=self.wanted, even=self.even)
+        return (back,) if self.wanted[0] else (), (forth,) if self.wanted[1] else ()
+
+
+class _Channels:
+    """One tile of all columns, scored by any similarities."""
+
+    def __init__(self, layout: Layout, inputs: Inputs) -> None:
+        self.channels = layout.channels
+        self.columns = self._sides(inputs.columns, inputs.column_halves, 1)
+        self.tiles = [inputs.columns]
+
+    def _sides(self, operands: Arrays, halves: Arrays, side: int) -> list[Side]:
+        found = []
+        for channel in self.channels:
+            count, parts = channel.operands[side], channel.halves[side]
+            found.append(Side(operands[:count], halves[:parts]))
+            operands, halves = operands[count:], halves[parts:]
+        return found
+
+    def opened(self, here: Inputs, _: Array | None) -> list[Side]:
+        """The rows of a block in each channel."""
+        return self._sides(here.rows, here.row_halves, 0)
+
+    def scores(self, rows: list[Side], _: int) -> tuple[Arrays, tuple[Spread | None, ...]]:
+        """The scores of all columns in each channel, and what tokens need on the way back."""
+        each = [channel.scored(*both) for channel, *both in zip(self.channels, rows, self.columns, strict=True)]
+        return tuple(upcast(namespace_of(x), x) for x, _ in each), tuple(spread for _, spread in each)
+
+    def pulled(
+        self, rows: list[Side], _: int, cotangents: Arrays, __: None, spreads: tuple[Spread | None, ...]
+    ) -> tuple[Arrays, Arrays]:
+        """The cotangents of the operands of rows and columns."""
+        to_rows: Arrays = ()
+        to_columns: Arrays = ()
+        for channel, own, others, *rest in zip(self.channels, rows, self.columns, cotangents, spreads, strict=True):
+            back, forth = channel.pulled(own, others, *rest)
+            to_rows, to_columns = (*to_rows, *back), (*to_columns, *forth)
+        return to_rows, to_columns
+
+
+class _Seen(NamedTuple):
+    """A tile whose sums are known: its sets, part of the sums, and residual; and what tokens need on the way back."""
+
+    sets: Members | Exclude
+    part: Any
+    residual: Any
+    spreads: Any = ()
+
+
+class _Block(NamedTuple):
+    """A block of rows whose losses are known: its first row, arrays, operands, positives, and losses with slopes."""
+
+    start: Array | int
+    here: Inputs
+    rows: Any
+    positive: Any
+    done: Finished
+
+
+class _Sweep:
+    """The arrays of a sweep, its source of scores, its sets and its family."""
+
+    def __init__(self, layout: Layout, inputs: Inputs, wanted: Wanted) -> None:
+        if layout.rule is not None and wanted.gradients:  # a pullback gives all gradients
+            wanted = Wanted(gradients=True, rows=True, columns=True, partners=True)
+        self.layout, self.inputs, self.wanted = layout, inputs, wanted
+        first = inputs.rows[0]
+        self.xp, self.adapter = namespace_of(first), adapter_of(first)
+        self.tiling = tiling = tiling_of(layout, inputs)
+        n_rows: int = first.shape[-2]
+        n_columns: int = first.shape[-1] if layout.channels[0].given else inputs.columns[0].shape[-2]
+        self.lines: s.Lines | None = None
+        self.divides = False  # whether losses and slopes are divided by the number of the mean
+        self.in_tile = False  # whether cotangents of positives are put into that of the only tile
+        self.source: Any
+        self.sets: Any
+        if layout.rule is not None:
+            self.source, self.sets = _Channels(layout, inputs), s.ByRule(layout, inputs, (n_rows, n_columns))
+        else:
+            bounds = layout.tiles or p.cut(0, n_columns, tiling.tile)
+            labels = p.pieces(inputs.column_labels[0], bounds) if inputs.column_labels else []
+            self.source = _Products(layout, inputs, wanted, bounds)
+            if layout.blocks:
+                self.sets = s.ByClasses(layout.structure, layout.blocks, labels)
+            else:
+                self.lines = s.lines_of(layout.structure, n_rows, layout.window)
+                self.sets = s.OnLines(self.lines, bounds, n_columns, labels, self.adapter.mode == "eager")
+                whole = tiling.block == n_rows and tiling.tile == n_columns
+                self.in_tile = whole and layout.structure.on_lines and isinstance(layout.plan, SoftmaxPlan)
+        if self.lines is not None and not self.lines.given:
+            partners = s.partners(self.xp, self.lines, inputs.columns[0], n_rows)
+            self.inputs = inputs = inputs._replace(partners=partners)
+        self.family: Any = self._family(n_rows, n_columns)
+        # Only tiles of rules have rows without a positive whose operands must not reach others.
+        self.skips = layout.rule is not None and self.family.skips_idle and not layout.channels[0].given
+        self.by_block = inputs._replace(columns=(), added=(), column_labels=(), column_numbers=(), column_halves=())
+
+    def _family(self, n_rows: int, n_columns: int) -> Any:
+        """The family of the plan, which is told what is known of the scores."""
+        layout, plan, base = self.layout, self.layout.plan, exp_base(self.inputs.rows[0])
+        known = Known(layout.bound)
+        if layout.rule is None:
+            known = self._known(n_rows, n_columns)
+        elif not isinstance(plan, SoftmaxPlan) or plan.statistics:
+            known = Known()
+        family = family_of(self.xp, plan, base, known, need_grad=self.wanted.gradients)
+        if layout.rule is None:
+            self.source.in_unit(family.base.unit)
+        return family
+
+    def _known(self, n_rows: int, n_columns: int) -> Known:
+        layout, plan, inputs = self.layout, self.layout.plan, self.inputs
+        parameters = inputs.by_row[: plan.parameters] if isinstance(plan, PairsPlan) else ()
+        both = inputs.rows[0], inputs.columns[0]
+        bound = p.largest_score(layout.bound, *both, parameters, squarable=layout.squarable)
+        sharpness, _ = split_sharpness(plan, inputs.by_row)
+        if sharpness is not None:
+            largest = largest_entry(sharpness)
+            bound = math.inf if largest is None else bound * largest
+        finite = layout.unit or bound < math.inf
+        complete, negatives = False, 0
+        if self.lines is not None:
+            complete = len(inputs.added) + len(inputs.present) == 0 and not self.lines.ids
+            negatives = self.lines.negatives(n_columns)
+        # Where all rows count, the number of the mean goes into their slopes.
+        divisor = divisor_of(plan, n_rows, negatives) if layout.mean and finite and complete else None
+        self.divides = divisor is not None
+        absent = p.ABSENT * self.xp.finfo(both[0].dtype).max if inputs.added else None
+        return Known(bound, finite, complete, absent, negatives, divisor or 1)
+
+    def run(self) -> Found:
+        """The losses of all rows and their gradients."""
+        wanted, count = self.wanted, len(self.inputs.rows) if self.wanted.rows else 0
+        columns = self.inputs.columns
+        tiles = [x for tile in self.source.tiles for x in (tile if self.layout.rule is not None else tile[:1])]
+        init = p.empty_sums(tiles) if wanted.columns else ()
+        blocks = self.layout.blocks or self.tiling.block
+        carry, (values, number, *gradients) = self.adapter.scan(self._step, init, self.by_block.flat, blocks)
+        found = Found(values, number, Gradients(), self.family.known.divisor, self.divides)
+        if not wanted.gradients:
+            return found
+        to_rows, gradients = gradients[:count], gradients[count:]
+        to_columns: list[Array | None] = [None] * len(columns)
+        if wanted.columns:
+            to_columns = [p.concat_rows(self.xp, carry[k :: len(columns)]) for k in range(len(columns))]
+        to_partners: list[Array | None] = [None] * len(self.inputs.partners)
+        if self._returns_positives():
+            of_each = s.of_each(gradients.pop(0), len(to_partners))
+            to_partners = [x[:, None] * self.inputs.rows[0] for x in of_each]
+        if self.lines is not None and not self.lines.given:  # partners are columns
+            if self._returns_positives():
+                to_columns = [s.add_partners(self.xp, self.lines, to_columns[0], to_partners)]
+            to_partners = []
+        to_rows = to_rows or [None] * len(self.inputs.rows)
+        return found._replace(gradients=Gradients(to_rows, to_columns, to_partners, gradients))
+
+    def _returns_positives(self) -> bool:
+        """Whether blocks return the cotangents of the positives' scores, for the gradients of partners."""
+        if self.lines is None or self.in_tile or not self.inputs.partners:
+            return False
+        return self.wanted.partners if self.lines.given else self.wanted.columns
+
+    def _step(self, carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
+        family, need_grad = self.family, self.wanted.gradients
+        here = Inputs.of(self.by_block.counts, block)
+        sharpness, numbers = split_sharpness(self.layout.plan, here.by_row)
+        rows = self.source.opened(here, sharpness)
+        seen, positive = [], None
+        for k in range(len(self.source.tiles)):
+            sets = self.sets.of(k, start, here)
+            if not isinstance(sets, Members):
+                seen.append(_Seen(sets, *family.plain(self.source.negatives(rows, k), sets, numbers)))
+                continue
+            scores, spreads = self.source.scores(rows, k)
+            sets, scores = s.with_undefined(sets, scores, counts=family.counts_pairs)
+            if self.skips:
+                sets, rows = self._without_idle(sets, rows)
+            part, residual, positive = family.masked(
+                scores, sets, numbers, single=self.layout.single, sharpness=sharpness
+            )
+            seen.append(_Seen(sets, part, residual, spreads))
+        if here.partners:
+            scores = s.line_scores(self.xp, here.rows[0], here.partners)
+            positive = family.line(scores, here.present[0] if here.present else None, numbers)
+        total, shares = family.merge([tile.part for tile in seen])
+        done = family.finish(total, positive, numbers, need_grad=need_grad)
+        if not need_grad:
+            return carry, (done.values, done.number)
+        to_rows, to_columns = self._pulled(carry, _Block(start, here, rows, positive, done), seen, shares)
+        of_positives = (done.to_positive,) if self._returns_positives() else ()
+        of_sharpness = () if sharpness is None else (self.xp.zeros_like(sharpness),)  # a constant
+        return to_columns, (done.values, done.number, *to_rows, *of_positives, *of_sharpness, *done.to_rows)
+
+    def _pulled(
+        self, carry: Arrays, block: _Block, seen: Sequence[_Seen], shares: Sequence[Any]
+    ) -> tuple[Arrays, Arrays]:
+        """The cotangents of the rows of a block, and those of the columns so far."""
+        to_rows: Arrays = ()
+        if block.here.partners and self.wanted.rows and not self.in_tile:
+            partners, own = block.here.partners, None
+            for partner, cotangent in zip(partners, s.of_each(block.done.to_positive, len(partners)), strict=True):
+                own = p.plus(own, cotangent[:, None] * partner)
+            to_rows = (own,)
+        to_columns: list[Array] = []
+        for k, (tile, share) in enumerate(zip(seen, shares, strict=True)):
+            cotangents, factor = self._cotangent(block, k, tile, share)
+            back, forth = self.source.pulled(block.rows, k, cotangents, factor, tile.spreads)
+            to_rows = tuple(map(p.plus, to_rows, back)) if to_rows else back
+            to_columns += map(p.plus, carry[len(to_columns) :], forth)
+        return to_rows, tuple(to_columns)
+
+    def _cotangent(self, block: _Block, k: int, tile: _Seen, share: Any) -> tuple[Arrays, Array | None]:
+        """The cotangents of a tile's scores in each channel, as matrices and a factor of each row (None: 1)."""
+        done = block.done
+        if isinstance(tile.sets, Members):
+            return self.family.cotangents(tile.residual, block.positive, done, tile.sets, share), None
+        matrix, factor = self.family.factored(tile.residual, done, share)
+        if not self.in_tile:
+            return (matrix,), factor
+        assert self.lines is not None  # noqa: S101  (positives are on them)
+        place = s.tile_of(self.lines, block.start, self.sets.bounds[k], self.sets.n_columns)
+        matrix = matrix * factor[:, None]
+        return (s.put_lines(self.lines, matrix, done.to_positive, place, eager=self.sets.eager),), None
+
+    def _without_idle(self, sets: Members, rows: list[Side]) -> tuple[Members, list[Side]]:
+        """Rows without a positive do not count: zero their operands, so that a NaN there cannot reach columns."""
+        live = self.xp.any(sets.positives, axis=1)
+        if entry_at_hand(live, all_entries):
+            return sets, rows
+        sets = sets._replace(negatives=self.xp.logical_and(sets.negatives, live[:, None]))
+        return sets, [where_live(self.xp, live, side) for side in rows]
