@@ -66,6 +66,9 @@ class Defaults:
     def sum_along(self, x: Array, axis: int) -> Array:
         return self.namespace(x).sum(x, axis=axis)
 
+    def row_dots(self, x: Array, y: Array) -> Array:
+        return self.namespace(x).sum(x * y, axis=-1)
+
     def fill_diagonal(self, x: Array, row: int, column: int, count: int, value: Any) -> Array:
         xp = self.namespace(x)
         device = getattr(x, "device", None)

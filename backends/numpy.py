@@ -63,6 +63,11 @@ class NumpyAdapter(TapeAdapter):
         ones = np.ones(x.shape[axis], dtype=x.dtype)
         return x @ ones if axis == 1 else ones @ x
 
+    def row_dots(self, x: Any, y: Any) -> Any:
+        if hasattr(x, "__recorded__") or hasattr(y, "__recorded__"):
+            return super().row_dots(x, y)
+        return np.einsum("...i,...i->...", x, y)  # a third of the time of a product and a sum
+
     def fill_diagonal(self, x: Any, row: int, column: int, count: int, value: Any) -> Any:
         if hasattr(x, "__recorded__") or hasattr(value, "__recorded__"):
             return super().fill_diagonal(x, row, column, count, value)

@@ -39,6 +39,7 @@ __all__ = [
     "entries_at_hand",
     "entry_at_hand",
     "explained",
+    "is_at_hand",
     "is_floating",
     "is_half",
     "largest",
@@ -325,6 +326,11 @@ def check_scalar(name: str, value: Any, *, above: float = -math.inf, limits: tup
     _check_entries(name, value, above)
 
 
+def is_at_hand(x: Array) -> bool:
+    """Whether entries can be read without waiting for a device or a compiler."""
+    return adapter_of(x).mode == "eager" and not is_far(x)
+
+
 def entry_at_hand(x: Array, reduce: Callable[[Namespace, Array], Array]) -> float | None:
     """The number that `reduce` chooses of an array, or None where its entries cannot be read for free."""
     return entries_at_hand(x, reduce)[0]
@@ -334,9 +340,9 @@ def entries_at_hand(x: Array, *reductions: Callable[[Namespace, Array], Array]) 
     """The same of several reductions."""
     while hasattr(x, "__recorded__"):  # a tape on a tape, for a derivative of the second order
         x = x.__recorded__
-    adapter = adapter_of(x)
-    if adapter.mode != "eager" or is_far(x):
+    if not is_at_hand(x):
         return (None,) * len(reductions)
+    adapter = adapter_of(x)
     xp, x, read = namespace_of(x), adapter.stop_gradient(x), adapter.concrete_value
     if x.shape == ():
         number = read(x)

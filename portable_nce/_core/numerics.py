@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from .autodiff import stop_gradient
-from .checks import entries_at_hand, entry_at_hand, is_half, largest, least
+from .checks import entries_at_hand, entry_at_hand, is_at_hand, is_half, largest, least
 from .namespace import device_of, is_being_compiled, namespace_of
 from .protocol import Array, Namespace
 from .registry import adapter_of
@@ -169,23 +169,32 @@ def normalize(x: Array) -> Array:
     return adapter_of(x).custom_vjp(_unit_rows, _pull_unit_rows)(None, x)[0]
 
 
-def unit_rows(x: Array) -> tuple[Array, Array]:
-    """The rows of unit length, and their lengths; a row of zeros stays, and its length is infinite.
+def unit_rows(*arrays: Array) -> list[tuple[Array, Array]]:
+    """The rows of unit length of each array, and their lengths; a row of zeros stays, and its length is infinite.
 
     Where it is not known that squares are in range, rows are divided by a power of 2 first, which changes no digit.
     """
+    if not is_at_hand(arrays[0]):
+        return [_unit_rows_by_powers(x) for x in arrays]
+    squares = [adapter_of(x).row_dots(x, x) for x in arrays]
+    low, high = entries_at_hand(_flat(squares), least, largest)
+    known = low is not None and high is not None and low > _SMALLEST_SQUARE and high < _LARGEST_SQUARE
+    if not known:
+        return [_unit_rows_by_powers(x) for x in arrays]
+    lengths = [namespace_of(x).sqrt(x)[..., None] for x in squares]
+    return [(x / length, length) for x, length in zip(arrays, lengths, strict=True)]
+
+
+def _flat(arrays: list[Array]) -> Array:
+    """All entries of some arrays."""
+    if len(arrays) == 1:
+        return arrays[0]
+    xp = namespace_of(*arrays)
+    return xp.concat([x if len(x.shape) == 1 else xp.reshape(x, (-1,)) for x in arrays])
+
+
+def _unit_rows_by_powers(x: Array) -> tuple[Array, Array]:
     xp = namespace_of(x)
-    low, high = entries_at_hand(x, least, largest)
-    if low is not None and high is not None and low > -LARGEST_SQUARED and high < LARGEST_SQUARED:
-        squares = x * x
-        if len(x.shape) == 2:  # noqa: PLR2004  (a matrix, for which there are kernels)
-            squares = adapter_of(x).sum_along(squares, 1)[:, None]
-        else:
-            squares = xp.sum(squares, axis=-1, keepdims=True)
-        low = entry_at_hand(squares, least)
-        if low is not None and low > _SMALLEST_SQUARE:
-            length = xp.sqrt(squares)
-            return x / length, length
     most = stop_gradient(xp.max(xp.abs(x), axis=-1, keepdims=True))
     zero = most == 0
     power = xp.floor(xp.log(xp.where(zero, 1.0, most)) / math.log(2.0))
@@ -195,20 +204,20 @@ def unit_rows(x: Array) -> tuple[Array, Array]:
     return scaled / length, length * unit
 
 
-_SMALLEST_SQUARE = 1e-20
-"""Sums of squares from here on have lost nothing, in any dtype that is computed in."""
+_SMALLEST_SQUARE, _LARGEST_SQUARE = 1e-20, 1e30
+"""Between these, sums of squares have lost nothing, in any dtype that is computed in."""
 
 
 def pulled_unit_rows(unit: Array, divisor: Array, to_unit: Array, along: Array | None = None) -> Array:
     """The cotangent ``(g - u (g·u)) / |x|`` of rows x, of that of ``u = x / |x|``; or with something else for g·u."""
     if along is None:
-        along = namespace_of(unit, to_unit).sum(to_unit * unit, axis=-1, keepdims=True)
+        along = adapter_of(unit).row_dots(to_unit, unit)[..., None]
     return (to_unit - unit * along) / divisor
 
 
 def _unit_rows(static: None, x: Array) -> tuple[Array, ...]:
     del static
-    return unit_rows(x)
+    return unit_rows(x)[0]
 
 
 def _pull_unit_rows(

@@ -130,6 +130,10 @@ class Adapter(Differentiation, Protocol):
         """Return the sums of a matrix along its axis 0 or 1, in the fastest way that is as exact as any."""
         ...
 
+    def row_dots(self, x: Array, y: Array) -> Array:
+        """Return the inner products of the rows of two arrays of one shape, without a warning of an overflow."""
+        ...
+
     def fill_diagonal(self, x: Array, row: int, column: int, count: int, value: float | Array) -> Array:
         """Return a matrix with `value` at (row, column), (row + 1, column + 1), and so on; `x` may be overwritten.
 

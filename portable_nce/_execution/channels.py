@@ -9,7 +9,8 @@ from .._core.namespace import namespace_of
 from .._core.numerics import rows_where
 from .._core.protocol import Array, Namespace
 from ..similarities import Pullback, Scores, Similarity, TokenScores, TransposedScores
-from .products import Arrays, Operand, operand_of, product
+from .inputs import Arrays
+from .products import Operand, operand_of, product
 from .products import pulled as pulled_of_products
 
 __all__ = ["Channel", "Side", "Spread", "channel_of", "where_live"]

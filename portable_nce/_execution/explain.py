@@ -10,10 +10,10 @@ from .._core.notes import listening
 from .._core.numerics import itemsize
 from .._core.ranks import Traffic
 from ..pairings import Pairing
-from . import sweep as one_sided
-from . import two_sided
 from .matrix import Passes
+from .sets import Judged
 from .tiling import Bounds
+from .two_sided import square_sweep
 
 __all__ = ["Explanation", "Sweep", "explain"]
 
@@ -159,17 +159,15 @@ def _sweep(passes: Passes) -> Sweep:
     channel, rows = layout.channels[0], inputs.rows[0]
     columns = None if channel.given else (inputs.columns or inputs.rows)[0]
     n_columns = rows.shape[1] if columns is None else columns.shape[0]
-    if prepared.function is two_sided.square_sweep:
-        tiling = two_sided.tiling_of(layout, inputs)
-        block, tile = _largest(tiling.block), tiling.tile
+    tiling = layout.tiling
+    block, tile = _largest(tiling.block), _largest(tiling.tile)
+    if prepared.function is square_sweep:
         share = 2 if layout.own else 1
         # The tiles are computed once if they are kept, and once more for the gradients if not.
         name, products = "two-sided sweep of inner products", (3.0 if tiling.keep else 4.0) / share
         entries = rows.shape[0] * n_columns // share if tiling.keep else block * tile
     else:
-        tiling = one_sided.tiling_of(layout, inputs)
-        block, tile = _largest(layout.blocks or tiling.block), _largest(layout.tiles or tiling.tile)
-        by_rule = layout.rule is not None
+        by_rule = isinstance(layout.sets, Judged)
         name = "sweep with masks" if by_rule else "one-sided sweep of inner products"
         products, entries = 0.0 if channel.given else 3.0 * len(layout.channels), block * n_columns
         if by_rule and columns is not None:

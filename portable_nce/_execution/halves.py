@@ -17,7 +17,7 @@ from .._core.namespace import is_number, namespace_of
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from ..similarities import Operands, Similarity, TokenScores, is_of_unit_tokens, tokens_of
-from .layouts import Arrays
+from .inputs import Arrays
 from .matrix import Halves
 
 __all__ = ["Exact", "multiplies_halves", "of_matrix"]

@@ -30,11 +30,12 @@ from ..pairings import Pairing, Structure, split
 from ..similarities import Operands, Similarity
 from .channels import Channel, Side, channel_of, halves_where
 from .families import PairsPlan, Plan, SearchPlan, SoftmaxPlan
-from .layouts import Arrays, Inputs, Layout
+from .inputs import Arrays, Inputs
+from .layouts import Layout
 from .products import absence
-from .sets import lines_of
+from .sets import Classes, Judged, Sets, lines_of
 from .sweep import sweep
-from .tiling import is_large, is_positive, label_blocks, masked, one_sided
+from .tiling import Tiling, is_large, is_positive, label_blocks, masked, one_sided, two_sided
 from .two_sided import square_sweep
 
 __all__ = [
@@ -293,21 +294,28 @@ class ScoreMatrix(NamedTuple):
             row_labels=of_rows if structure.ids else (),
             column_labels=of_columns if structure.ids else (),
         )
-        return self._sweep_of(plan, inputs, halves, options, _KNOWN)
+        tiling = self._tiling(one_sided, n_rows, columns.shape[0], far=is_far(rows))
+        return self._sweep_of((plan, lines, tiling), inputs, halves, options, _KNOWN)
 
-    def _sweep_of(self, plan: Plan, inputs: Inputs, halves: Halves, options: dict[str, Any], reason: str) -> Prepared:
+    def _tiling(self, function: Callable[..., Tiling], n_rows: int, n_columns: int, **options: Any) -> Tiling:
+        return function(n_rows, n_columns, self.block_size, mode=adapter_of(self.rows[0]).mode, **options)
+
+    def _sweep_of(
+        self,
+        parts: tuple[Plan, Sets, Tiling],
+        inputs: Inputs,
+        halves: Halves,
+        options: dict[str, Any],
+        reason: str,
+    ) -> Prepared:
         """A sweep over inner products of these operands, or of embeddings that it makes these of."""
-        (rows,), (columns,) = inputs.rows, inputs.columns
+        (plan, sets, tiling), (rows,), (columns,) = parts, inputs.rows, inputs.columns
         inputs = inputs._replace(row_halves=halves.rows, column_halves=halves.columns)
-        options = {"structure": self.pairing.structure, "unit": self.similarity.unit, "window": self.window, **options}
-        function = options.pop("function", sweep)
-        layout = self._layout(plan, (self.channel,), squarable=self.squarable, **options)
+        options = {"unit": self.similarity.unit, "squarable": self.squarable, **options}
+        layout = Layout(plan, (self.channel,), sets, tiling, bound=self.bound, **options)
         if self.scale is not None:
             layout, inputs = self._embedded(layout, inputs._replace(columns=() if columns is rows else (columns,)))
-        return Prepared(function, layout._replace(counts=inputs.counts), inputs, reason)
-
-    def _layout(self, plan: Plan, channels: tuple[Channel, ...], **options: Any) -> Layout:
-        return Layout(plan, channels, bound=self.bound, block_size=self.block_size, **options)
+        return Prepared(sweep, layout._replace(counts=inputs.counts), inputs, reason)
 
     def _embedded(self, layout: Layout, inputs: Inputs) -> tuple[Layout, Inputs]:
         """A sweep of embeddings, whose rows are multiplied by a number or by an array."""
@@ -401,9 +409,9 @@ class ScoreMatrix(NamedTuple):
             row_labels=(ordered,),
             column_labels=(column_labels,),
         )
-        options = {**options, "blocks": blocks, "tiles": tiles}
+        parts = plan, Classes(own, ids), Tiling(blocks, tiles)
         reason = "labels are sorted: positives of a block are in one tile"
-        found = self._sweep_of(plan, inputs, NO_HALVES, options, reason)
+        found = self._sweep_of(parts, inputs, NO_HALVES, options, reason)
         return found._replace(order=order, inverse=xp.argsort(order, stable=True))
 
     def by_rule(self, plan: Plan, by_row: Arrays, options: dict[str, Any], *others: ScoreMatrix) -> Prepared:
@@ -423,14 +431,10 @@ class ScoreMatrix(NamedTuple):
             row_halves=tuple(x for one in halves for x in one.rows),
             column_halves=tuple(x for one in halves for x in one.columns),
         )
-        layout = self._layout(
-            plan,
-            tuple(one.channel for one in matrices),
-            rule=self.pairing.rule,
-            single=self.pairing.one_per_row,
-            shape=None if self.part is None else self.part.shape,
-            **options,
-        )
+        channels = tuple(one.channel for one in matrices)
+        sets = Judged(self.pairing.rule, self.pairing.one_per_row, None if self.part is None else self.part.shape)
+        tiling = self._tiling(masked, *self.shape, **channels[0].held(self.rows, self.columns))
+        layout = Layout(plan, channels, sets, tiling, bound=self.bound, **options)
         if self.scale is not None:
             same = self.columns[0] is self.rows[0]
             layout, inputs = self._embedded(layout, inputs._replace(columns=() if same else self.columns))
@@ -459,10 +463,15 @@ class ScoreMatrix(NamedTuple):
             fits = fits and is_large(n_columns, n_columns)  # which is not asked of a symbol
         if not fits:
             return None
-        options = {"function": square_sweep, "mean": mean, "shards": self.shards, "own": not symmetric}
+        tiling = self._tiling(two_sided, n_rows, n_columns, far=is_far(self.rows[0]), symmetric=not symmetric)
+        if self.shards is not None:  # do not keep tiles across ranks: users shard to save memory
+            tiling = tiling._replace(keep=False)
+        lines = lines_of(self.pairing.structure, n_rows, self.window)
+        options = {"mean": mean, "shards": self.shards, "own": not symmetric}
         reason = "the loss averages rows and columns" if symmetric else "the score of i with j is that of j with i"
         inputs = Inputs(self.rows, self.columns, by_row=by_row)
-        return self._sweep_of(plan, inputs, self.halves or NO_HALVES, options, reason)
+        found = self._sweep_of((plan, lines, tiling), inputs, self.halves or NO_HALVES, options, reason)
+        return found._replace(function=square_sweep)
 
     # Sums.
 

@@ -17,7 +17,8 @@ from .._core.protocol import Array
 from .._core.registry import adapter_of
 from ..objectives.base import Objective, Pairwise
 from ..objectives.hard import HardNegatives
-from .layouts import Arrays, Inputs, Layout
+from .inputs import Arrays, Inputs
+from .layouts import Layout
 from .matrix import Passes, Prepared
 from .tiling import is_large
 

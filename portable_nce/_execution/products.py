@@ -14,13 +14,13 @@ from .._core.namespace import namespace_of
 from .._core.numerics import largest_entry
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
+from .inputs import Arrays
 
 __all__ = [
     "ABSENT",
     "Operand",
     "absence",
     "concat_rows",
-    "cut",
     "empty_sums",
     "largest_score",
     "operand_of",
@@ -34,8 +34,6 @@ __all__ = [
     "with_added",
     "with_ones",
 ]
-
-Arrays = tuple[Array, ...]
 
 
 class Operand(NamedTuple):
@@ -71,13 +69,6 @@ class Operand(NamedTuple):
 def operand_of(arrays: Sequence[Array]) -> Operand:
     """The operand that has these arrays."""
     return Operand(arrays[0], arrays[1], tuple(arrays[2:])) if len(arrays) > 1 else Operand(arrays[0])
-
-
-def cut(start: int, stop: int, size: int) -> list[tuple[int, int]]:
-    """The bounds of pieces of a range."""
-    if size == stop - start:
-        return [(start, stop)]
-    return [(a, min(a + size, stop)) for a in range(start, stop, size)]
 
 
 def pieces(x: Array, bounds: Sequence[tuple[int, int]]) -> list[Array]:

@@ -8,22 +8,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from .._core.namespace import device_of, namespace_of
 from .._core.numerics import upcast
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
-from ..pairings import Members, Structure, split, undefined_rows
+from ..pairings import Members, Rule, Structure, split, undefined_rows
 from .finished import Exclude
-from .layouts import Inputs, Layout
+from .inputs import Inputs
 from .tiling import Bounds
 
 __all__ = [
     "ByClasses",
     "ByRule",
+    "Classes",
+    "Judged",
     "Lines",
     "OnLines",
+    "Sets",
     "Tile",
     "add_partners",
     "exclude",
@@ -60,9 +63,36 @@ class Lines(NamedTuple):
         """Whether the positives are an operand of their own."""
         return self.by_index or self.apart
 
+    @property
+    def in_tiles(self) -> bool:
+        """Whether positives are entries of tiles whose other entries, but for own columns, are negatives."""
+        return not (self.given or self.ids) and len(self.distances) > 0
+
     def negatives(self, n_columns: int) -> int:
         """How many negatives a row has among so many columns."""
         return n_columns - int(self.own) - (0 if self.apart else len(self.distances))
+
+
+class Classes(NamedTuple):
+    """Rows and columns sorted by labels, with tiles cut between classes: own columns are neither, or the positives."""
+
+    own: bool = False
+    ids: bool = False
+
+
+class Judged(NamedTuple):
+    """The rule of a pairing, which is asked for each block; whether no row has several positives by it.
+
+    `shape`: that of the matrix of which this is a part.
+    """
+
+    rule: Rule
+    single: bool = False
+    shape: tuple[int, int] | None = None
+
+
+Sets = Lines | Classes | Judged
+"""Where positives and negatives are, as static arguments of a sweep."""
 
 
 class Tile(NamedTuple):
@@ -121,7 +151,7 @@ def add_partners(xp: Namespace, lines: Lines, to_columns: Array, to_partners: Se
 
 def line_scores(xp: Namespace, rows: Array, others: Sequence[Array]) -> Array:
     """The scores of rows with their partners: (n,), or (n, P) of several."""
-    scores = [xp.sum(rows * other, axis=1) for other in others]
+    scores = [adapter_of(rows).row_dots(rows, other) for other in others]
     return scores[0] if len(scores) == 1 else xp.stack(scores, axis=1)
 
 
@@ -207,7 +237,7 @@ class OnLines(NamedTuple):
 class ByClasses(NamedTuple):
     """Sets of tiles between whose bounds classes of sorted labels end."""
 
-    structure: Structure
+    classes: Classes
     blocks: Bounds
     labels: Sequence[Array]
 
@@ -219,27 +249,27 @@ class ByClasses(NamedTuple):
         xp = namespace_of(rows)
         same = rows[:, None] == columns[None, :]
         negatives = xp.logical_not(same)
-        if not (self.structure.own or self.structure.ids):
+        if not (self.classes.own or self.classes.ids):
             return Members(same, negatives)
         number = xp.arange(rows.shape[0], device=device_of(rows))
         diagonal = number[:, None] == number[None, :]
-        own = diagonal if self.structure.ids else xp.logical_and(same, xp.logical_not(diagonal))
+        own = diagonal if self.classes.ids else xp.logical_and(same, xp.logical_not(diagonal))
         return Members(own, negatives)
 
 
 class ByRule:
     """Sets of tiles of all columns, as the rule of a pairing and a mask say."""
 
-    def __init__(self, layout: Layout, inputs: Inputs, shape: tuple[int, int]) -> None:
+    def __init__(self, judged: Judged, inputs: Inputs, shape: tuple[int, int]) -> None:
         first = inputs.rows[0]
-        self.rule: Any = layout.rule
+        self.rule = judged.rule
         self.columns = inputs.column_labels
         self.xp, self.device, self.dtype = (
             namespace_of(first),
             device_of(first),
             upcast(namespace_of(first), first).dtype,
         )
-        self.shape = layout.shape or shape
+        self.shape = judged.shape or shape
         numbers = inputs.column_numbers
         self.numbers = numbers[0] if numbers else self.xp.arange(shape[1], device=self.device)
 

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 from .._core.namespace import lift_to_tape, namespace_of
 from .._core.numerics import pulled_unit_rows, sum_to_scalar, unit_rows
 from .._core.protocol import Array
-from .layouts import Arrays, Found, Gradients, Inputs, Layout, Wanted, reduced
+from .inputs import Arrays, Inputs
+from .layouts import Found, Gradients, Layout, Wanted, reduced
 
 __all__ = ["takes_embeddings"]
 
@@ -86,7 +87,7 @@ def _sides(layout: Layout, inputs: Inputs) -> list[_Side]:
     """Unit rows of all embeddings, in the order of the inputs; none where operands are given."""
     if not layout.embedded:
         return []
-    rows, *others = [unit_rows(x) for x in (*inputs.rows, *inputs.columns, *inputs.partners)]
+    rows, *others = unit_rows(*inputs.rows, *inputs.columns, *inputs.partners)
     return [_Side(*rows, inputs.scale[0] if inputs.scale else layout.scale), *[_Side(*x) for x in others]]
 
 

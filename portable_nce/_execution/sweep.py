@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from .._core.checks import all_entries, entry_at_hand
-from .._core.namespace import is_far, namespace_of
+from .._core.namespace import namespace_of
 from .._core.numerics import largest_entry, upcast
 from .._core.protocol import Array
 from .._core.registry import adapter_of
@@ -22,28 +22,17 @@ from . import sets as s
 from .channels import Side, Spread, where_live
 from .families import PairsPlan, SoftmaxPlan, divisor_of, family_of, sharpened, split_sharpness
 from .finished import Exclude, Finished, Known, exp_base
-from .layouts import Arrays, Found, Gradients, Inputs, Layout, Wanted
+from .inputs import Arrays, Inputs
+from .layouts import Found, Gradients, Layout, Wanted
 from .sources import takes_embeddings
-from .tiling import Tiling, masked, one_sided
 
-__all__ = ["sweep", "tiling_of"]
+__all__ = ["sweep"]
 
 
 @takes_embeddings
 def sweep(layout: Layout, inputs: Inputs, wanted: Wanted) -> Found:
     """The losses of the rows of a score matrix, and their gradients."""
     return _Sweep(layout, inputs, wanted).run()
-
-
-def tiling_of(layout: Layout, inputs: Inputs) -> Tiling:
-    """Sizes of blocks and tiles, but for those of sorted labels."""
-    first, channel = inputs.rows[0], layout.channels[0]
-    mode, n_rows = adapter_of(first).mode, first.shape[-2]
-    columns = inputs.columns or inputs.rows
-    n_columns = first.shape[-1] if channel.given else columns[0].shape[-2]
-    if layout.rule is None:
-        return one_sided(n_rows, n_columns, layout.block_size, mode=mode, far=is_far(first))
-    return masked(n_rows, n_columns, layout.block_size, mode=mode, **channel.held(inputs.rows, columns))
 
 
 class _Products:
@@ -144,50 +133,54 @@ class _Sweep:
     """The arrays of a sweep, its source of scores, its sets and its family."""
 
     def __init__(self, layout: Layout, inputs: Inputs, wanted: Wanted) -> None:
-        if layout.rule is not None and wanted.gradients:  # a pullback gives all gradients
+        sets, first = layout.sets, inputs.rows[0]
+        self.judged = isinstance(sets, s.Judged)
+        if self.judged and wanted.gradients:  # a pullback gives all gradients
             wanted = Wanted(gradients=True, rows=True, columns=True, partners=True)
-        self.layout, self.inputs, self.wanted = layout, inputs, wanted
-        first = inputs.rows[0]
+        self.layout, self.wanted = layout, wanted
         self.xp, self.adapter = namespace_of(first), adapter_of(first)
-        self.tiling = tiling = tiling_of(layout, inputs)
         n_rows: int = first.shape[-2]
-        n_columns: int = first.shape[-1] if layout.channels[0].given else inputs.columns[0].shape[-2]
+        n_columns: int = inputs.columns[0].shape[-2] if inputs.columns else first.shape[-1]
         self.lines: s.Lines | None = None
         self.divides = False  # whether losses and slopes are divided by the number of the mean
         self.in_tile = False  # whether cotangents of positives are put into that of the only tile
+        self.single = False
         self.source: Any
         self.sets: Any
-        if layout.rule is not None:
-            self.source, self.sets = _Channels(layout, inputs), s.ByRule(layout, inputs, (n_rows, n_columns))
+        if isinstance(sets, s.Judged):
+            self.source, self.sets = _Channels(layout, inputs), s.ByRule(sets, inputs, (n_rows, n_columns))
+            self.single = sets.single
         else:
-            bounds = layout.tiles or p.cut(0, n_columns, tiling.tile)
+            bounds, block = layout.tiling.tiles(n_columns), layout.tiling.block
             labels = p.pieces(inputs.column_labels[0], bounds) if inputs.column_labels else []
             self.source = _Products(layout, inputs, wanted, bounds)
-            if layout.blocks:
-                self.sets = s.ByClasses(layout.structure, layout.blocks, labels)
+            if isinstance(sets, s.Classes):
+                assert isinstance(block, tuple)  # noqa: S101  (blocks end where classes end)
+                self.sets = s.ByClasses(sets, block, labels)
             else:
-                self.lines = s.lines_of(layout.structure, n_rows, layout.window)
-                self.sets = s.OnLines(self.lines, bounds, n_columns, labels, self.adapter.mode == "eager")
-                whole = tiling.block == n_rows and tiling.tile == n_columns
-                self.in_tile = whole and layout.structure.on_lines and isinstance(layout.plan, SoftmaxPlan)
-        if self.lines is not None and not self.lines.given:
-            partners = s.partners(self.xp, self.lines, inputs.columns[0], n_rows)
-            self.inputs = inputs = inputs._replace(partners=partners)
+                self.lines = sets
+                self.sets = s.OnLines(sets, bounds, n_columns, labels, self.adapter.mode == "eager")
+                self.in_tile = sets.in_tiles and len(bounds) == 1 and block == n_rows
+                self.in_tile = self.in_tile and isinstance(layout.plan, SoftmaxPlan)
+                if not sets.given:
+                    partners = s.partners(self.xp, sets, inputs.columns[0], n_rows)
+                    inputs = inputs._replace(partners=partners)
+        self.inputs = inputs
         self.family: Any = self._family(n_rows, n_columns)
         # Only tiles of rules have rows without a positive whose operands must not reach others.
-        self.skips = layout.rule is not None and self.family.skips_idle and not layout.channels[0].given
+        self.skips = self.judged and self.family.skips_idle and not layout.channels[0].given
         self.by_block = inputs._replace(columns=(), added=(), column_labels=(), column_numbers=(), column_halves=())
 
     def _family(self, n_rows: int, n_columns: int) -> Any:
         """The family of the plan, which is told what is known of the scores."""
         layout, plan, base = self.layout, self.layout.plan, exp_base(self.inputs.rows[0])
         known = Known(layout.bound)
-        if layout.rule is None:
+        if not self.judged:
             known = self._known(n_rows, n_columns)
         elif not isinstance(plan, SoftmaxPlan) or plan.statistics:
             known = Known()
         family = family_of(self.xp, plan, base, known, need_grad=self.wanted.gradients)
-        if layout.rule is None:
+        if not self.judged:
             self.source.in_unit(family.base.unit)
         return family
 
@@ -215,9 +208,9 @@ class _Sweep:
         """The losses of all rows and their gradients."""
         wanted, count = self.wanted, len(self.inputs.rows) if self.wanted.rows else 0
         columns = self.inputs.columns
-        tiles = [x for tile in self.source.tiles for x in (tile if self.layout.rule is not None else tile[:1])]
+        tiles = [x for tile in self.source.tiles for x in (tile if self.judged else tile[:1])]
         init = p.empty_sums(tiles) if wanted.columns else ()
-        blocks = self.layout.blocks or self.tiling.block
+        blocks = self.layout.tiling.block
         carry, (values, number, *gradients) = self.adapter.scan(self._step, init, self.by_block.flat, blocks)
         found = Found(values, number, Gradients(), self.family.known.divisor, self.divides)
         if not wanted.gradients:
@@ -258,9 +251,7 @@ class _Sweep:
             sets, scores = s.with_undefined(sets, scores, counts=family.counts_pairs)
             if self.skips:
                 sets, rows = self._without_idle(sets, rows)
-            part, residual, positive = family.masked(
-                scores, sets, numbers, single=self.layout.single, sharpness=sharpness
-            )
+            part, residual, positive = family.masked(scores, sets, numbers, single=self.single, sharpness=sharpness)
             seen.append(_Seen(sets, part, residual, spreads))
         if here.partners:
             scores = s.line_scores(self.xp, here.rows[0], here.partners)

@@ -6,12 +6,14 @@ use it, and to be large enough that its calls cost nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 __all__ = [
     "MAX_UNSHIFTED_LOGIT",
     "Bounds",
     "Tiling",
+    "cut",
     "is_large",
     "is_positive",
     "label_blocks",
@@ -38,11 +40,22 @@ Bounds = tuple[tuple[int, int], ...]
 
 
 class Tiling(NamedTuple):
-    """Rows of a block, or the bounds of all; columns of a tile; whether a two-sided sweep keeps its tiles."""
+    """Rows of a block and columns of a tile, or the bounds of all; whether a two-sided sweep keeps its tiles."""
 
     block: int | Bounds
-    tile: int
+    tile: int | Bounds
     keep: bool = False
+
+    def tiles(self, n_columns: int) -> Sequence[tuple[int, int]]:
+        """The bounds of all tiles."""
+        return self.tile if isinstance(self.tile, tuple) else cut(0, n_columns, self.tile)
+
+
+def cut(start: int, stop: int, size: int) -> list[tuple[int, int]]:
+    """The bounds of pieces of a range."""
+    if size == stop - start:
+        return [(start, stop)]
+    return [(a, min(a + size, stop)) for a in range(start, stop, size)]
 
 
 def is_positive(number: int) -> bool:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 
 from .._core.logsumexp import ExpSum, factors, merge
-from .._core.namespace import is_far, namespace_of
+from .._core.namespace import namespace_of
 from .._core.protocol import Array, Namespace
 from .._core.ranks import Shards
 from .._core.registry import adapter_of
@@ -18,11 +18,12 @@ from . import sets as s
 from .channels import Side
 from .families import Softmax, family_of
 from .finished import ExpBase, Finished, Known, exp_base
-from .layouts import Arrays, Found, Gradients, Inputs, Layout, Wanted
+from .inputs import Arrays, Inputs
+from .layouts import Found, Gradients, Layout, Wanted
 from .sources import takes_embeddings
-from .tiling import Bounds, Tiling, two_sided
+from .tiling import Bounds, Tiling, cut
 
-__all__ = ["square_sweep", "tiling_of"]
+__all__ = ["square_sweep"]
 
 
 @takes_embeddings
@@ -46,15 +47,6 @@ def square_sweep(layout: Layout, inputs: Inputs, wanted: Wanted) -> Found:
     return Found(values, number, gradients, square.family.known.divisor, square.folds)
 
 
-def tiling_of(layout: Layout, inputs: Inputs) -> Tiling:
-    """Sizes of blocks and tiles, and whether these are kept for the gradients."""
-    rows, columns = inputs.rows[0], (inputs.columns or inputs.rows)[0]
-    shape, mode = (rows.shape[0], columns.shape[0]), adapter_of(rows).mode
-    tiling = two_sided(*shape, layout.block_size, mode=mode, far=is_far(rows), symmetric=layout.own)
-    # Tiles are not kept across ranks: users share a batch to save memory.
-    return tiling if layout.shards is None else tiling._replace(keep=False)
-
-
 class _Square:
     """The state of a two-sided sweep over some rows and all columns, of which those of these rows come first."""
 
@@ -67,8 +59,8 @@ class _Square:
         self.n: int = self.rows.shape[0]
         self.n_columns: int = self.columns.shape[0]
         self.shards = layout.shards
-        self.lines = s.lines_of(layout.structure, self.n, layout.window)
-        tiling = tiling_of(layout, inputs)
+        assert isinstance(layout.sets, s.Lines)  # noqa: S101  (only these serve both sides)
+        self.lines, tiling = layout.sets, layout.tiling
         self.eager = self.adapter.mode == "eager"
         bound = self._agreed(layout, p.largest_score(layout.bound, self.rows, self.columns, squarable=layout.squarable))
         finite = layout.unit or bound < math.inf
@@ -82,7 +74,7 @@ class _Square:
             family.base = ExpBase(self.xp.exp)
         self.family = family
         self.blocks: int | Bounds = tiling.block
-        self.bounds: Sequence[tuple[int, int]] = p.cut(0, self.n_columns, tiling.tile)
+        self.bounds: Sequence[tuple[int, int]] = tiling.tiles(self.n_columns)
         self.stops: dict[Array | int, int] = {}
         if layout.own and self.shards is not None:
             self.blocks, self.bounds, self.stops = _share_of_pairs(self.shards, tiling)
@@ -303,9 +295,10 @@ def _share_of_pairs(shards: Shards, tiling: Tiling) -> tuple[Bounds, Bounds, dic
     whole = sum(counts[: half + 1 if odd else half])
     last = whole if odd else whole + (counts[half] // 2 if lower else counts[half])
     assert isinstance(tiling.block, int)  # noqa: S101  (blocks are visited one by one)
-    rows = (*p.cut(0, first, tiling.block), *p.cut(first, n, tiling.block))
-    near, far = p.cut(n, whole, tiling.tile), p.cut(whole, last, tiling.tile)
-    unseen = p.cut(last, sum(counts), sum(counts))
+    assert isinstance(tiling.tile, int)  # noqa: S101
+    rows = (*cut(0, first, tiling.block), *cut(first, n, tiling.block))
+    near, far = cut(n, whole, tiling.tile), cut(whole, last, tiling.tile)
+    unseen = cut(last, sum(counts), sum(counts))
     seen = len(rows) + len(near)
     stops: dict[Array | int, int] = {low: seen + (len(far) if low >= first else 0) for low, _ in rows}
     return rows, (*rows, *near, *far, *unseen), stops

@@ -1,0 +1,77 @@
+"""The arrays of a sweep in a record, which is flattened here and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from .._core.protocol import Array
+
+__all__ = ["Arrays", "Inputs"]
+
+Arrays = tuple[Array, ...]
+
+
+class Inputs(NamedTuple):
+    """The arrays of a sweep, by their role. Gradients are by those up to `by_row`; all others are constants.
+
+    Attributes
+    ----------
+    rows, columns : tuple of array
+        Operands of each channel in turn; or embeddings, where no columns are the rows themselves.
+    partners : tuple of array
+        The positive of each row, (N, D), of an index or a queue.
+    scale : tuple of array
+        Factor of the rows, if embeddings are given and it is an array: of one entry, or (N, 1).
+    by_row : tuple of array
+        Numbers of each row, (N,), or of all: sharpness, parameters, weights, in this order.
+    targets : tuple of array
+        Column of the positive of each row.
+    present : tuple of array
+        Rows that have a positive, if not all have one.
+    added : tuple of array
+        Numbers that are added to the scores of each column.
+    row_labels, column_labels, pairs, mask : tuple of array
+        Arrays of the pairing, and the pairs that take part.
+    row_numbers, column_numbers : tuple of array
+        Places of rows and columns in the matrix of which this is a part.
+    row_halves, column_halves : tuple of array
+        Factors and 16-bit parts of the operands of each channel in turn.
+    """
+
+    rows: Arrays = ()
+    columns: Arrays = ()
+    partners: Arrays = ()
+    scale: Arrays = ()
+    by_row: Arrays = ()
+    targets: Arrays = ()
+    present: Arrays = ()
+    added: Arrays = ()
+    row_labels: Arrays = ()
+    column_labels: Arrays = ()
+    pairs: Arrays = ()
+    mask: Arrays = ()
+    row_numbers: Arrays = ()
+    column_numbers: Arrays = ()
+    row_halves: Arrays = ()
+    column_halves: Arrays = ()
+
+    @property
+    def flat(self) -> Arrays:
+        """All arrays, in the order in which adapters take them."""
+        return tuple([x for group in self for x in group])
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """The number of arrays in each group."""
+        return tuple([len(group) for group in self])
+
+    @staticmethod
+    def of(counts: tuple[int, ...], arrays: Sequence[Array]) -> Inputs:
+        """The arrays of a flat sequence in their groups."""
+        groups: list[Arrays] = []
+        start = 0
+        for count in counts:
+            groups.append(tuple(arrays[start : start + count]) if count else ())
+            start += count
+        return Inputs(*groups)
