@@ -147,7 +147,7 @@ def device_of(array: Array) -> Any:
 def is_far(x: Array) -> bool:
     """Whether an array is not on the processor, where a call costs more, and a cache is no measure."""
     device = device_of(x)
-    return device is not None and "cpu" not in str(device).lower()
+    return device is not None and device != "cpu" and "cpu" not in str(device).lower()
 
 
 def enter(**arrays: Array | None) -> tuple[Namespace, list[Any]]:

@@ -78,15 +78,17 @@ def sigmoid(xp: Namespace, t: Array) -> Array:
     return xp.where(positive, xp.ones_like(t), small) / (1.0 + small)
 
 
-def softplus_and_sigmoid(xp: Namespace, t: Array, *, bounded: bool = False) -> tuple[Array, Array]:
-    """The softplus and its derivative, of one exponential; with `bounded`, those of all numbers are in range."""
+def softplus_and_sigmoid(
+    xp: Namespace, t: Array, *, bounded: bool = False, need_slope: bool = True
+) -> tuple[Array, Array]:
+    """The softplus and its derivative, None if not needed; `bounded`: no exponential overflows."""
     if bounded:
         odds = xp.exp(t)
-        return xp.log1p(odds), odds / (odds + 1.0)
+        return xp.log1p(odds), odds / (odds + 1.0) if need_slope else None
     positive = t > 0
     small = xp.exp(xp.where(positive, -t, t))
     value = xp.where(positive, t, xp.zeros_like(t)) + xp.log1p(small)
-    return value, xp.where(positive, xp.ones_like(t), small) / (small + 1.0)
+    return value, xp.where(positive, xp.ones_like(t), small) / (small + 1.0) if need_slope else None
 
 
 def relu(xp: Namespace, x: Array) -> Array:

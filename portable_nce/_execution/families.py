@@ -223,7 +223,7 @@ class Softmax(Family):
         logarithm = xp.log(total.total)
         odds = logarithm - positive if total.top is None else (total.top - positive) + logarithm
         of_odds: Any = self.plan.objective.of_odds
-        values, slope = of_odds(odds, bounded=self.unshifted)
+        values, slope = of_odds(odds, bounded=self.unshifted, need_grad=need_grad)
         values, factor, to_weights = weigh(xp, values, weights, None)
         number = xp.ones_like(values)
         if not need_grad:
@@ -250,7 +250,7 @@ class Softmax(Family):
         xp, objective = self.xp, self.plan.objective
         of_odds: Any = objective.of_odds
         log_positive = xp.log(positive.sums.total)
-        values, slope = of_odds(xp.log(total.total) - log_positive, bounded=self.unshifted)
+        values, slope = of_odds(xp.log(total.total) - log_positive, bounded=self.unshifted, need_grad=need_grad)
         spread = xp.astype(positive.count > 1, values.dtype) if objective.spreads else xp.zeros_like(values)
         values = values + spread * (log_positive - positive.centred / positive.number)
         values, factor, to_weights = weigh(xp, values, weights, None)

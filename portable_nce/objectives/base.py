@@ -116,7 +116,7 @@ class Objective(Labelled):
         # Of the objectives that come with the package: loss and slope by the log-odds, where these are all that counts
         # in rows with one positive and some negatives; whether that of several positives adds their spread; and whether
         # each of them is a row of its own.
-        self.of_odds: Callable[..., tuple[Array, Array]] | None = None
+        self.of_odds: Callable[..., tuple[Array, Array | None]] | None = None
         self.spreads = False
         self.separate = False
 
@@ -256,7 +256,7 @@ class Term(EqualByContents):
             check_callable("slopes", slopes)
         self.value = value
         self.slopes = slopes
-        # Of the terms that come with the package: both at once, ``fused(score, *parameters, bounded=...)``.
+        # Of built-in terms, both at once: ``fused(score, *parameters, bounded=..., need_grad=...)``.
         self.fused: Callable[..., tuple[Array, tuple[Array, ...]]] | None = None
 
     def value_and_slopes(
@@ -279,7 +279,7 @@ class Term(EqualByContents):
             The values and a tuple of slopes, arrays of the shape of the scores or that broadcast to it.
         """
         if self.fused is not None:
-            return self.fused(*arguments, bounded=bounded)
+            return self.fused(*arguments, bounded=bounded, need_grad=need_grad)
         if not need_grad:
             return self._values(*arguments), ()
         if self.slopes is not None:

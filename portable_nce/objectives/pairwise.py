@@ -32,7 +32,7 @@ class _Value(Record):
     fused: Fused
 
     def __call__(self, *arguments: Array) -> Array:
-        return self.fused(*arguments, bounded=False)[0]
+        return self.fused(*arguments, bounded=False, need_grad=False)[0]
 
 
 def logistic(*, bias: float | AnyArray = 0.0, divide_by: DivideBy = "rows", balance: bool = False) -> Pairwise:
@@ -76,14 +76,19 @@ def logistic(*, bias: float | AnyArray = 0.0, divide_by: DivideBy = "rows", bala
 # With z = g + b: log(1 + e^-z) of positives, whose slope is -sigmoid(-z), and log(1 + e^z) of negatives, sigmoid(z).
 
 
-def _logistic_positive(score: Array, bias: Array, *, bounded: bool) -> tuple[Array, tuple[Array, ...]]:
-    value, slope = softplus_and_sigmoid(namespace_of(score, bias), -(score + bias), bounded=bounded)
-    return value, (-slope, -slope)
+Slopes = tuple[Array, ...]
 
 
-def _logistic_negative(score: Array, bias: Array, *, bounded: bool) -> tuple[Array, tuple[Array, ...]]:
-    value, slope = softplus_and_sigmoid(namespace_of(score, bias), score + bias, bounded=bounded)
-    return value, (slope, slope)
+def _logistic_positive(score: Array, bias: Array, *, bounded: bool, need_grad: bool) -> tuple[Array, Slopes]:
+    z = score + bias
+    value, slope = softplus_and_sigmoid(namespace_of(z), -z, bounded=bounded, need_slope=need_grad)
+    return value, (-slope, -slope) if need_grad else ()
+
+
+def _logistic_negative(score: Array, bias: Array, *, bounded: bool, need_grad: bool) -> tuple[Array, Slopes]:
+    z = score + bias
+    value, slope = softplus_and_sigmoid(namespace_of(z), z, bounded=bounded, need_slope=need_grad)
+    return value, (slope, slope) if need_grad else ()
 
 
 _LOGISTIC = (_term(_logistic_positive), _term(_logistic_negative))
@@ -165,9 +170,9 @@ class _Hinge(Record):
     power: int
 
     def __call__(
-        self, score: Array, positive_margin: Array, margin: Array, *, bounded: bool
+        self, score: Array, positive_margin: Array, margin: Array, *, bounded: bool, need_grad: bool
     ) -> tuple[Array, tuple[Array, ...]]:
-        del bounded
+        del bounded, need_grad
         limit, other = (positive_margin, margin) if self.attracts else (margin, positive_margin)
         xp = namespace_of(score, limit)
         hinge = -score - limit if self.attracts else limit + score

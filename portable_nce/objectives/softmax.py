@@ -142,13 +142,13 @@ class _RowSlopes(_Rows):
         return sigmoid(xp, row.log_odds) if self.include else one, one if self.spread else None, None, None
 
 
-def _softplus_of_odds(odds: Array, *, bounded: bool) -> tuple[Array, Array]:
-    return softplus_and_sigmoid(namespace_of(odds), odds, bounded=bounded)
+def _softplus_of_odds(odds: Array, *, bounded: bool, need_grad: bool) -> tuple[Array, Array | None]:
+    return softplus_and_sigmoid(namespace_of(odds), odds, bounded=bounded, need_slope=need_grad)
 
 
-def _odds_of_odds(odds: Array, *, bounded: bool) -> tuple[Array, Array]:
+def _odds_of_odds(odds: Array, *, bounded: bool, need_grad: bool) -> tuple[Array, Array | None]:
     del bounded
-    return odds, namespace_of(odds).ones_like(odds)
+    return odds, namespace_of(odds).ones_like(odds) if need_grad else None
 
 
 class _Detached(Record):
