@@ -84,6 +84,7 @@ __all__ = [
     "nearest",
     "pair_scores",
     "result_dtype",
+    "row_statistics",
     "same_width",
     "scale_of",
     "shards_of_rows",
@@ -890,6 +891,17 @@ def nearest(x: Embedding, columns: Embedding, options: Options, *valid: Array) -
         indices, found = matrix.argextreme(of_positives=False, largest=True)
     neighbors = stop_gradient(namespace_of(among).take(among, indices, axis=0))
     return columns._replace(array=nan_of(sought[0], neighbors)), found
+
+
+def row_statistics(x: Embedding, columns: Embedding, pairing: Pairing, options: Options) -> RowStatistics:
+    """The statistics of the scores of rows with columns at temperature 1, differentiable."""
+    chosen = resolve_similarity(options.similarity)
+    with adapter_of(x.array).full_precision(x.array):
+        rows, others, squarable = measured_operands(chosen, x.array, columns.array, 1.0)
+        exact_in = Exact(x.dtypes, columns.dtypes, precision=options.precision)
+        halves = halves_of_matrix(chosen, (x.array, columns.array), (rows, others), exact_in)
+        common: dict[str, Any] = {"block_size": options.block_size, "squarable": squarable, "halves": halves}
+        return ScoreMatrix(chosen, rows, others, pairing, **common).statistics().row
 
 
 def shards_of_rows(across: Ranks | None, x: Array, temperature: Any = None) -> Shards | None:

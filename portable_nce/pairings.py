@@ -125,7 +125,8 @@ class Structure(NamedTuple):
     By default, that of row i is column i, and all other columns are negatives. `known`: False for any other rule.
     `views`: number of rows of each sample, which are positives of one another; of two or more, and with `own`, a row's
     own column is neither. `by_index`: in columns that an array gives; `apart`: in another array, of a queue; `absent`:
-    nowhere. `by_label`: in all columns with the label of the row; `ids`: no column with the row's id is a negative.
+    nowhere; `elsewhere`: a row without a positive has it on another rank. `by_label`: in all columns with the label of
+    the row; `ids`: no column with the row's id is a negative.
     """
 
     views: int = 1
@@ -133,6 +134,7 @@ class Structure(NamedTuple):
     by_index: bool = False
     apart: bool = False
     absent: bool = False
+    elsewhere: bool = False
     by_label: bool = False
     ids: bool = False
     known: bool = True

@@ -202,7 +202,7 @@ def _unit_rows_by_powers(x: Array) -> tuple[Array, Array]:
     power = xp.floor(xp.log(xp.where(zero, 1.0, most)) / math.log(2.0))
     unit = xp.pow(xp.full_like(power, 2.0), power)
     scaled = x / unit
-    length = xp.sqrt(xp.where(zero, math.inf, xp.sum(scaled * scaled, axis=-1, keepdims=True)))
+    length = xp.sqrt(xp.where(zero, math.inf, adapter_of(x).row_dots(scaled, scaled)[..., None]))
     return scaled / length, length * unit
 
 

@@ -217,13 +217,15 @@ def told_to_others(loss: Callable[Parameters, Result]) -> Callable[Parameters, R
         except Exception:
             if not call.exchanging:
                 with suppress(Exception):  # of a group that is gone; what was refused says more
-                    call.communicator.tell([_REFUSED] * len(Notes._fields))
+                    call.communicator.tell([_REFUSED] * _TOLD_NUMBERS)
             raise
 
     return explained(telling)
 
 
 _REFUSED = -1
+_TOLD_NUMBERS = 6
+"""Numbers that ranks tell one another before a loss."""
 _OF_EACH_RANK = frozenset({"across", "block_size"})
 """Arguments that may differ between ranks."""
 
@@ -233,8 +235,8 @@ class Notes(NamedTuple):
 
     Their `rows` and `columns` may differ, their `options` may not. Of the `temperature`, how many rows have one of
     their own is told, 0 if it is one for all. `whole` is how many columns a mask takes the whole to have, 0 without
-    one, and `largest` the largest column number that is named. Where ranks do not check, rows and columns are taken to
-    be the same on all, and options are not looked at.
+    one, and `largest` the largest column number in the argument `named`. Where ranks do not check, rows and columns are
+    taken to be the same on all, and options are not looked at.
     """
 
     rows: int
@@ -243,6 +245,7 @@ class Notes(NamedTuple):
     temperature: Any = None
     whole: int = 0
     largest: int = 0
+    named: str = "positives"
 
     def own_temperatures(self) -> int:
         """The length of an array of temperatures of rows, 0 if all rows share one."""
@@ -260,7 +263,7 @@ def agree(ranks: Ranks, notes: Notes, like: Array) -> Shards:
     if not isinstance(ranks, _Call):  # unchecked
         rows, columns, by_rows = (notes.rows,) * size, (notes.columns,) * size, notes.own_temperatures() > 0
         shards = Shards(communicator, rows, columns, averaged=bool(ranks.averaged), by_rows=by_rows)
-        _check_pairs([notes.whole], [notes.largest], sum(shards.columns))
+        _check_pairs([notes.whole], [notes.largest], sum(shards.columns), notes.named)
         return shards
     if adapter_of(like).mode in {"whole", "compiled"}:
         message = "across: expected check=False where a compiler traces the loss, for ranks with as many rows each"
@@ -277,7 +280,7 @@ def agree(ranks: Ranks, notes: Notes, like: Array) -> Shards:
     rows, columns, digests, own, whole, largest = zip(*told, strict=True)
     if len(set(digests)) > 1:
         _refuse_difference(communicator, text)
-    _check_pairs(whole, largest, sum(columns))
+    _check_pairs(whole, largest, sum(columns), notes.named)
     # An array of one entry, on a rank with one row, is what the others have: one for each row, or one for all.
     by_rows = min(own) > 0
     if not by_rows and max(own) > 1:
@@ -359,16 +362,14 @@ def _check_same(name: str, told: Sequence[_Told]) -> None:
         raise ValueError(message)
 
 
-def _check_pairs(wholes: Sequence[int], largest: Sequence[int], columns: int) -> None:
+def _check_pairs(wholes: Sequence[int], largest: Sequence[int], columns: int, named: str) -> None:
     """A mask must have the columns of all ranks, and positives by number be among them."""
     wrong = [number for number in wholes if number not in (0, columns)]  # a set fixes the sizes of torch.compile
     if wrong:
         message = f"mask: expected the columns of all ranks, {columns}, got {wrong[0]}"
         raise ValueError(message)
     if max(largest) >= columns:
-        message = (
-            f"positives: expected indices from 0 to {columns - 1}, of the columns of all ranks, got {max(largest)}"
-        )
+        message = f"{named}: expected indices from 0 to {columns - 1}, of the columns of all ranks, got {max(largest)}"
         raise ValueError(message)
 
 
@@ -432,6 +433,10 @@ class Shards:
         """The sums over the ranks of numbers of all columns, which take part in the losses of all ranks."""
         return _applied(_Map("sum", self, self.columns), x)
 
+    def kept_here(self, x: Array) -> Array:
+        """An array that this rank alone has, whose gradient is the whole, though those of other arrays are averaged."""
+        return _applied(_Map("own", self), x) if self.averaged else x
+
     def largest(self, x: Array, *, of_columns: bool = False) -> Array:
         """The largest over the ranks, or those of all columns, as constants."""
         return _applied(_Map("largest", self, self.columns, own_first=of_columns), stop_gradient(x))
@@ -444,8 +449,8 @@ class _Map:
     ``gather`` brings the rows of all ranks, and its transpose ``scatter`` adds up and distributes; ``sum``, of what all
     ranks go on to use, is its own transpose; ``largest`` is a constant. The result of a loss is a ``total``: each rank
     differentiates it by itself, so that the same cotangent comes back on all, and the transpose is the ``factor`` of
-    the convention. A number that all ranks have is ``shared``: the ``mean`` of the cotangents is the whole, under the
-    convention of averages.
+    the convention; of an array that one rank alone has, ``own``, only its ``share`` of that is wanted. A number that
+        all ranks have is ``shared``: the ``mean`` of the cotangents is the whole, under the convention of averages.
     """
 
     kind: str
@@ -465,6 +470,8 @@ class _Map:
         if self.kind in {"total", "mean"}:
             total = ranks.all_reduce(x)
             return total if self.kind == "total" else total / ranks.size
+        if self.kind == "share":
+            return x / float(ranks.size)
         return x * float(ranks.size) if self.kind == "factor" and self.shards.averaged else x
 
     def derivative(self) -> _Map:
@@ -506,6 +513,8 @@ _TRANSPOSED = {
     "shared": "mean",
     "mean": "mean",
     "sum": "sum",
+    "own": "share",
+    "share": "own",
 }
 
 

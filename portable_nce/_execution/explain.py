@@ -159,7 +159,7 @@ def _sweep(passes: Passes) -> Sweep:
     channel, rows = layout.channels[0], inputs.rows[0]
     columns = None if channel.given else (inputs.columns or inputs.rows)[0]
     n_columns = rows.shape[1] if columns is None else columns.shape[0]
-    tiling = layout.tiling
+    tiling = layout.sizes.of(rows.shape[0], n_columns)
     block, tile = _largest(tiling.block), _largest(tiling.tile)
     if prepared.function is square_sweep:
         share = 2 if layout.own else 1

@@ -18,7 +18,7 @@ from .channels import Channel
 from .families import Plan
 from .finished import divided
 from .sets import Sets
-from .tiling import Tiling
+from .tiling import Sizes, Tiling
 
 __all__ = ["Found", "Gradients", "Layout", "Wanted", "reduced"]
 
@@ -65,8 +65,8 @@ class Layout(NamedTuple):
         Similarities whose scores of each pair are compared; one for all losses but RELIC's divergence.
     sets : Lines, Classes or Judged
         Where the positives and negatives of a tile are.
-    tiling : Tiling
-        Sizes of blocks and tiles.
+    sizes : Sizes or Tiling
+        How blocks and tiles are chosen, or chosen already.
     counts : tuple of int
         Number of arrays in each group of `Inputs`.
     unit : bool
@@ -90,7 +90,7 @@ class Layout(NamedTuple):
     plan: Plan
     channels: tuple[Channel, ...]
     sets: Sets
-    tiling: Tiling
+    sizes: Sizes | Tiling
     counts: tuple[int, ...] = ()
     unit: bool = False
     bound: float = math.inf

@@ -35,7 +35,7 @@ from .layouts import Layout
 from .products import absence
 from .sets import Classes, Judged, Sets, lines_of
 from .sweep import sweep
-from .tiling import Tiling, is_large, is_positive, label_blocks, masked, one_sided, two_sided
+from .tiling import Sizes, Tiling, is_large, is_positive, label_blocks, masked, one_sided, two_sided
 from .two_sided import square_sweep
 
 __all__ = [
@@ -279,7 +279,7 @@ class ScoreMatrix(NamedTuple):
             present, valid = valid[:n_rows], valid[n_rows:]
         if lines.by_index:
             present, partners, index = self._indexed(xp, columns)
-        if present is not None:
+        if present is not None and not structure.elsewhere:
             # A row without a positive does not count: a NaN there must not reach columns.
             (rows,) = rows_where(xp, present, rows)
             halves = halves.where(xp, present)
@@ -294,25 +294,25 @@ class ScoreMatrix(NamedTuple):
             row_labels=of_rows if structure.ids else (),
             column_labels=of_columns if structure.ids else (),
         )
-        tiling = self._tiling(one_sided, n_rows, columns.shape[0], far=is_far(rows))
-        return self._sweep_of((plan, lines, tiling), inputs, halves, options, _KNOWN)
+        sizes = self._sizes(one_sided, far=is_far(rows))
+        return self._sweep_of((plan, lines, sizes), inputs, halves, options, _KNOWN)
 
-    def _tiling(self, function: Callable[..., Tiling], n_rows: int, n_columns: int, **options: Any) -> Tiling:
-        return function(n_rows, n_columns, self.block_size, mode=adapter_of(self.rows[0]).mode, **options)
+    def _sizes(self, function: Callable[..., Tiling], **options: Any) -> Sizes:
+        return Sizes(function, self.block_size, adapter_of(self.rows[0]).mode, tuple(options.items()))
 
     def _sweep_of(
         self,
-        parts: tuple[Plan, Sets, Tiling],
+        parts: tuple[Plan, Sets, Sizes | Tiling],
         inputs: Inputs,
         halves: Halves,
         options: dict[str, Any],
         reason: str,
     ) -> Prepared:
         """A sweep over inner products of these operands, or of embeddings that it makes these of."""
-        (plan, sets, tiling), (rows,), (columns,) = parts, inputs.rows, inputs.columns
+        (plan, sets, sizes), (rows,), (columns,) = parts, inputs.rows, inputs.columns
         inputs = inputs._replace(row_halves=halves.rows, column_halves=halves.columns)
         options = {"unit": self.similarity.unit, "squarable": self.squarable, **options}
-        layout = Layout(plan, (self.channel,), sets, tiling, bound=self.bound, **options)
+        layout = Layout(plan, (self.channel,), sets, sizes, bound=self.bound, **options)
         if self.scale is not None:
             layout, inputs = self._embedded(layout, inputs._replace(columns=() if columns is rows else (columns,)))
         return Prepared(sweep, layout._replace(counts=inputs.counts), inputs, reason)
@@ -433,8 +433,8 @@ class ScoreMatrix(NamedTuple):
         )
         channels = tuple(one.channel for one in matrices)
         sets = Judged(self.pairing.rule, self.pairing.one_per_row, None if self.part is None else self.part.shape)
-        tiling = self._tiling(masked, *self.shape, **channels[0].held(self.rows, self.columns))
-        layout = Layout(plan, channels, sets, tiling, bound=self.bound, **options)
+        sizes = self._sizes(masked, **channels[0].held(self.rows, self.columns))
+        layout = Layout(plan, channels, sets, sizes, bound=self.bound, **options)
         if self.scale is not None:
             same = self.columns[0] is self.rows[0]
             layout, inputs = self._embedded(layout, inputs._replace(columns=() if same else self.columns))
@@ -463,14 +463,13 @@ class ScoreMatrix(NamedTuple):
             fits = fits and is_large(n_columns, n_columns)  # which is not asked of a symbol
         if not fits:
             return None
-        tiling = self._tiling(two_sided, n_rows, n_columns, far=is_far(self.rows[0]), symmetric=not symmetric)
-        if self.shards is not None:  # do not keep tiles across ranks: users shard to save memory
-            tiling = tiling._replace(keep=False)
+        shared = self.shards is not None
+        sizes = self._sizes(two_sided, far=is_far(self.rows[0]), symmetric=not symmetric, shared=shared)
         lines = lines_of(self.pairing.structure, n_rows, self.window)
         options = {"mean": mean, "shards": self.shards, "own": not symmetric}
         reason = "the loss averages rows and columns" if symmetric else "the score of i with j is that of j with i"
         inputs = Inputs(self.rows, self.columns, by_row=by_row)
-        found = self._sweep_of((plan, lines, tiling), inputs, self.halves or NO_HALVES, options, reason)
+        found = self._sweep_of((plan, lines, sizes), inputs, self.halves or NO_HALVES, options, reason)
         return found._replace(function=square_sweep)
 
     # Sums.

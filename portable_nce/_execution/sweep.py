@@ -141,6 +141,7 @@ class _Sweep:
         self.xp, self.adapter = namespace_of(first), adapter_of(first)
         n_rows: int = first.shape[-2]
         n_columns: int = inputs.columns[0].shape[-2] if inputs.columns else first.shape[-1]
+        self.tiling = layout.sizes.of(n_rows, n_columns)
         self.lines: s.Lines | None = None
         self.divides = False  # whether losses and slopes are divided by the number of the mean
         self.in_tile = False  # whether cotangents of positives are put into that of the only tile
@@ -151,7 +152,7 @@ class _Sweep:
             self.source, self.sets = _Channels(layout, inputs), s.ByRule(sets, inputs, (n_rows, n_columns))
             self.single = sets.single
         else:
-            bounds, block = layout.tiling.tiles(n_columns), layout.tiling.block
+            bounds, block = self.tiling.tiles(n_columns), self.tiling.block
             labels = p.pieces(inputs.column_labels[0], bounds) if inputs.column_labels else []
             self.source = _Products(layout, inputs, wanted, bounds)
             if isinstance(sets, s.Classes):
@@ -210,7 +211,7 @@ class _Sweep:
         columns = self.inputs.columns
         tiles = [x for tile in self.source.tiles for x in (tile if self.judged else tile[:1])]
         init = p.empty_sums(tiles) if wanted.columns else ()
-        blocks = self.layout.tiling.block
+        blocks = self.tiling.block
         carry, (values, number, *gradients) = self.adapter.scan(self._step, init, self.by_block.flat, blocks)
         found = Found(values, number, Gradients(), self.family.known.divisor, self.divides)
         if not wanted.gradients:

@@ -6,12 +6,13 @@ use it, and to be large enough that its calls cost nothing.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 __all__ = [
     "MAX_UNSHIFTED_LOGIT",
     "Bounds",
+    "Sizes",
     "Tiling",
     "cut",
     "is_large",
@@ -46,9 +47,27 @@ class Tiling(NamedTuple):
     tile: int | Bounds
     keep: bool = False
 
+    def of(self, n_rows: int, n_columns: int) -> Tiling:
+        """Return the tiling itself, whatever the shape; `Sizes` choose one."""
+        del n_rows, n_columns
+        return self
+
     def tiles(self, n_columns: int) -> Sequence[tuple[int, int]]:
         """The bounds of all tiles."""
         return self.tile if isinstance(self.tile, tuple) else cut(0, n_columns, self.tile)
+
+
+class Sizes(NamedTuple):
+    """A function of this module and its arguments but for the shape, which a compiler may know as symbols alone."""
+
+    function: Callable[..., Tiling]
+    block_size: int | str | None
+    mode: str
+    options: tuple[tuple[str, Any], ...] = ()
+
+    def of(self, n_rows: int, n_columns: int) -> Tiling:
+        """The tiling of a matrix of this shape."""
+        return self.function(n_rows, n_columns, self.block_size, mode=self.mode, **dict(self.options))
 
 
 def cut(start: int, stop: int, size: int) -> list[tuple[int, int]]:
@@ -101,9 +120,21 @@ def _columns(block: int) -> int:
 
 
 def two_sided(
-    n_rows: int, n_columns: int, block_size: int | str | None, *, mode: str, far: bool, symmetric: bool
+    n_rows: int,
+    n_columns: int,
+    block_size: int | str | None,
+    *,
+    mode: str,
+    far: bool,
+    symmetric: bool,
+    shared: bool = False,
 ) -> Tiling:
-    """Of a matrix of products whose tiles serve rows and columns; `symmetric` ones half of the tiles alone."""
+    """Of a matrix of products whose tiles serve rows and columns; `symmetric` ones half of the tiles alone.
+
+    Tiles are not kept where ranks have `shared` a batch, which users do to save memory.
+    """
+    if shared:
+        return two_sided(n_rows, n_columns, block_size, mode=mode, far=far, symmetric=symmetric)._replace(keep=False)
     whole = _whole(n_rows, n_columns, block_size, mode)
     if whole is not None:
         return Tiling(whole, n_columns, keep=not isinstance(whole, tuple))

@@ -60,7 +60,7 @@ class _Square:
         self.n_columns: int = self.columns.shape[0]
         self.shards = layout.shards
         assert isinstance(layout.sets, s.Lines)  # noqa: S101  (only these serve both sides)
-        self.lines, tiling = layout.sets, layout.tiling
+        self.lines, tiling = layout.sets, layout.sizes.of(self.n, self.n_columns)
         self.eager = self.adapter.mode == "eager"
         bound = self._agreed(layout, p.largest_score(layout.bound, self.rows, self.columns, squarable=layout.squarable))
         finite = layout.unit or bound < math.inf

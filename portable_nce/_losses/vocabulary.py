@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
 from typing import Any, NamedTuple
 
-from .._call import Embedding, Options, add, contrast_embeddings, enter_embeddings, finish, result_dtype
+from .._call import (
+    Embedding,
+    Options,
+    add,
+    contrast_embeddings,
+    enter_embeddings,
+    finish,
+    result_dtype,
+    row_statistics,
+)
 from .._core.autodiff import stop_gradient
 from .._core.checks import (
     SINGLE,
@@ -20,11 +31,13 @@ from .._core.checks import (
 from .._core.namespace import lift_to_tape, namespace_of
 from .._core.numerics import rows_where, sum_to_scalar, upcast
 from .._core.protocol import Array, Namespace
+from .._core.ranks import Notes, Ranks, Shards, agree, finished, told_to_others
 from .._core.reduction import Reduction, divided
+from .._core.registry import adapter_of
 from .._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, Precision, ReductionName
-from ..objectives import Pairwise, Term, info_nce
+from ..objectives import Pairwise, RowStatistics, Term, info_nce
 from ..objectives.softmax import with_z_loss
-from ..pairings import index
+from ..pairings import candidates, index
 from ..similarities import scaled_columns, shifted_columns, soft_capped
 
 __all__ = ["linear_softmax"]
@@ -42,6 +55,7 @@ _SUM = Pairwise(Term(_identity, _one), Term(_identity, _one), label="sum")
 """The sum of a row's scores."""
 
 
+@told_to_others
 def linear_softmax(
     embeddings: ArrayOf[ArrayT],
     weight: AnyArray,
@@ -58,6 +72,7 @@ def linear_softmax(
     reduction: ReductionName = "mean",
     block_size: BlockSize = "auto",
     precision: Precision | None = None,
+    across: Ranks | None = None,
 ) -> ArrayT:
     r"""Return the cross-entropy of a linear layer over a vocabulary, without the N × V matrix of its logits.
 
@@ -98,6 +113,10 @@ def linear_softmax(
         Rows at a time, or None for the whole score matrix; see :doc:`/options`.
     precision : {"high", "highest"}, optional
         How matrices are multiplied; see :doc:`/options`.
+    across : Ranks, optional
+        Ranks of which each has rows, and classes, of its own: `weight`, `bias` and `class_weights` hold a part of the
+        vocabulary, whose classes are numbered from rank to rank; targets are numbers of the whole. No rank holds
+        another's weights; their gradients stay where they are. Takes two passes. See `portable_nce.across`.
 
     Returns
     -------
@@ -144,14 +163,21 @@ def linear_softmax(
     softcap = None if softcap is None else check_number("softcap", softcap, above=0.0, limits=SINGLE)
     smoothing = _between("smoothing", smoothing, 1.0)
     z_loss = _between("z_loss", z_loss, None)
-    options = Options(1.0, "dot", None, weights, reduction, block_size, precision, None)
+    options = Options(1.0, "dot", None, weights, reduction, block_size, precision, across)
     optional = {"bias": bias, "class_weights": class_weights}
     others = {"weight": weight, "targets": targets, **{name: x for name, x in optional.items() if x is not None}}
     given = enter_embeddings({"embeddings": embeddings}, options, others)
     xp, options, (rows,) = given.xp, given.options, given.embeddings.values()
     layer = _layer(xp, rows.array, given.others)
     classes = layer.columns.array.shape[0]
-    targets, counted = _targets(xp, given.others["targets"], rows.array.shape[0], classes, ignore_index)
+    targets, counted = _targets(xp, given.others["targets"], rows.array.shape[0], ignore_index)
+    shards = None
+    if across is None:
+        check_indices(xp, "targets", targets, classes, "the rows of weight")
+    else:
+        check_indices(xp, "targets", targets, 2**31, "the classes of all ranks")
+        shards = _agreed(across, rows.array, classes, targets)
+        layer = layer.kept_here(shards)
     if counted is not None:
         rows = rows._replace(array=rows_where(xp, counted, rows.array)[0])
 
@@ -160,17 +186,36 @@ def linear_softmax(
         similarity = soft_capped(similarity, softcap)
     options = options._replace(similarity=similarity)
     dtype = result_dtype(xp, rows, layer.columns)
+    call = _Call(rows, layer, targets, counted, options)
+    if shards is not None:
+        return finish(xp, _of_ranks(call, shards, z_loss, smoothing), dtype, reduction)
+    return _of_one_process(call, z_loss, smoothing, softcap, dtype)
 
-    def contrasted(objective: Any, weights: Array | None, kind: ReductionName, dtype: Any) -> Array:
+
+class _Call(NamedTuple):
+    """The checked arguments: rows, layer, targets, which rows count (None: all), and options with the similarity."""
+
+    rows: Embedding
+    layer: _Layer
+    targets: Array
+    counted: Array | None
+    options: Options
+
+    def contrasted(self, objective: Any, weights: Array | None, kind: ReductionName, dtype: Any) -> Array:
         """The loss of an objective of the log-odds and of the log-partition function."""
-        pair = {"embeddings": rows, "weight": layer.columns}
-        changed = options._replace(weights=weights, reduction=kind)
-        return contrast_embeddings(pair, objective, index(targets), changed, dtype=dtype)
+        pair = {"embeddings": self.rows, "weight": self.layer.columns}
+        changed = self.options._replace(weights=weights, reduction=kind)
+        return contrast_embeddings(pair, objective, index(self.targets), changed, dtype=dtype)
 
+
+def _of_one_process(call: _Call, z_loss: float, smoothing: float, softcap: float | None, dtype: Any) -> Array:
+    rows, layer, targets, counted, options = call
+    xp, reduction, similarity = namespace_of(rows.array), options.reduction, options.similarity
+    classes = layer.columns.array.shape[0]
     objective = with_z_loss(z_loss) if z_loss else info_nce()
     of_targets = _row_weights(xp, options.weights, layer.of_targets(targets), counted, rows.array)
     if not smoothing:
-        return contrasted(objective, of_targets, reduction, dtype)
+        return call.contrasted(objective, of_targets, reduction, dtype)
 
     # With C = Σ_j c_j the loss without z is v (L - g_t) + ε/V Σ_j c_j (g_t - g_j), v = (1 - ε) c_t + C ε/V. The second
     # term needs no logits but the target's, as Σ_j c_j g_j = x·Σ_j c_j W_j + Σ_j c_j b_j; capped logits are summed.
@@ -181,16 +226,17 @@ def linear_softmax(
         mixed = (1.0 - smoothing) * layer.of_targets(targets) + smoothing * xp.mean(layer.class_weights, axis=0)
         of_entropy = _row_weights(xp, options.weights, mixed, counted, rows.array)
         if z_loss:
-            parts.append(contrasted(with_z_loss(z_loss, alone=True), of_targets, kind, wide))
+            parts.append(call.contrasted(with_z_loss(z_loss, alone=True), of_targets, kind, wide))
             objective = info_nce()
-    parts.append(contrasted(objective, of_entropy, kind, wide))
+    parts.append(call.contrasted(objective, of_entropy, kind, wide))
     inside, safe = _in_range(xp, targets, classes)
     ahead = layer.ahead_of_mean(rows.array, safe) if softcap is None else layer.capped(rows.array, safe, softcap)
     parts.append(finish(xp, Reduction(kind, shares).of_values(smoothing * ahead, inside), wide, kind))
     if softcap is not None:
         if layer.class_weights is not None:
-            options = options._replace(similarity=scaled_columns(similarity, layer.class_weights))
-        parts.append(xp.reshape(contrasted(_SUM, shares, kind, wide), (-1,)) * (-smoothing / classes))
+            scaled = scaled_columns(similarity, layer.class_weights)
+            call = call._replace(options=options._replace(similarity=scaled))
+        parts.append(xp.reshape(call.contrasted(_SUM, shares, kind, wide), (-1,)) * -smoothing / classes)
     if reduction != "mean":
         return add(parts, dtype, reduction)
     norm = xp.astype(inside, wide)
@@ -233,6 +279,11 @@ class _Layer(NamedTuple):
         found = xp.sum(x * differences[0], axis=1)
         return found + differences[1] if len(differences) > 1 else found
 
+    def kept_here(self, shards: Shards) -> _Layer:
+        """The same of a rank that alone has these classes."""
+        bias = None if self.bias is None else shards.kept_here(self.bias)
+        return self._replace(columns=self.columns._replace(array=shards.kept_here(self.columns.array)), bias=bias)
+
     def capped(self, x: Array, targets: Array, cap: float) -> Array:
         """``Σ_j c_j / V`` times the capped score of each row's target."""
         given = (x, self.columns.array, *(() if self.bias is None else (self.bias,)))
@@ -242,6 +293,76 @@ class _Layer(NamedTuple):
         scores = scores + xp.take(bias[0], targets, axis=0) if bias else scores
         scores = xp.tanh(scores / cap) * cap
         return scores if self.class_weights is None else scores * xp.mean(self.class_weights, axis=0)
+
+
+def _of_ranks(call: _Call, shards: Shards, z_loss: float, smoothing: float) -> Array:
+    """The reduced losses of the rows of all ranks.
+
+    Each rank compares the rows of all with its own classes. What a row has over all classes is the sum of what it has
+    on each rank, so that no weights travel.
+    """
+    embedding, layer, targets, counted, options = call
+    n_rows = targets.shape[0]
+    x = shards.gather(embedding.array, sent_as=embedding.dtypes[0])
+    xp, of_rows = namespace_of(x), replace(shards, columns=shards.rows)
+    first = replace(shards, rows=shards.columns).first_row()
+    inside, safe = _in_range(xp, shards.flags(targets) - first, layer.columns.array.shape[0])
+    pairing = index(xp.where(inside, safe, -xp.ones_like(safe)))
+    pairing = pairing._replace(structure=pairing.structure._replace(elsewhere=True))
+    found = row_statistics(embedding._replace(array=x), layer.columns, pairing, options)
+    row = RowStatistics(*(x[:n_rows] for x in _of_all_classes(found, of_rows)))
+    values, costs, share = info_nce().values(row), None, 1.0
+    if layer.class_weights is not None:
+        taken = xp.take(layer.class_weights, safe, axis=0)
+        costs = of_rows.sum_of_columns(xp.where(inside, taken, xp.zeros_like(taken)))[:n_rows]
+        share = shards.total(sum_to_scalar(xp, layer.class_weights)) / sum(shards.columns)
+        values = values * ((1.0 - smoothing) * costs + smoothing * share)
+    if z_loss:
+        squares = with_z_loss(z_loss, alone=True).values(row)
+        values = values + (squares if costs is None else squares * costs)
+    if smoothing:
+        total = of_rows.sum_of_columns(_sum_of_logits(call, x))[:n_rows]
+        values = values + smoothing * (row.positive * share - total / sum(shards.columns))
+    weights = _row_weights(xp, options.weights, None, counted, values)
+    result = Reduction(options.reduction, weights, shards).of_values(values, row.has_positive, costs)
+    finished(options.across)
+    return result
+
+
+def _sum_of_logits(call: _Call, x: Array) -> Array:
+    """The sum of the logits of this rank's classes in each row x, times their weights."""
+    embedding, layer, _, _, options = call
+    similarity = options.similarity
+    if layer.class_weights is not None:
+        similarity = scaled_columns(similarity, layer.class_weights)
+    pair = {"embeddings": embedding._replace(array=x), "weight": layer.columns}
+    changed = options._replace(weights=None, reduction="none", similarity=similarity, across=None)
+    return contrast_embeddings(pair, _SUM, candidates(), changed, dtype=x.dtype)
+
+
+def _of_all_classes(row: RowStatistics, shards: Shards) -> RowStatistics:
+    """The statistics of the rows of all ranks among all classes, from those among this rank's classes."""
+    xp, nothing = namespace_of(row.negative), namespace_of(row.negative).zeros_like(row.negative)
+    top = shards.largest(xp.where(row.has_negative, row.negative, -math.inf), of_columns=True)
+    infinite = xp.isinf(top)
+    shift = xp.where(infinite, nothing, top)
+    live = xp.logical_and(row.has_negative, xp.logical_not(infinite))
+    total = shards.sum_of_columns(xp.exp(xp.where(live, row.negative, -math.inf) - shift))
+    positive = shards.sum_of_columns(xp.where(row.has_positive, row.positive, nothing))
+    has_positive = shards.sum_of_columns(xp.astype(row.has_positive, nothing.dtype)) > 0
+    has_negative = top != -math.inf
+    log_total = xp.log(xp.where(infinite, xp.ones_like(total), total))
+    negative = xp.where(has_negative, top, nothing) + log_total
+    both = xp.logical_and(has_negative, has_positive)
+    odds = xp.where(both, (xp.where(both, top, nothing) - positive) + log_total, nothing)
+    return RowStatistics(odds, nothing, negative, positive, has_negative, has_positive)
+
+
+def _agreed(across: Ranks, x: Array, classes: int, targets: Array) -> Shards:
+    """How rows and classes lie on the ranks."""
+    largest = adapter_of(targets).concrete_value(namespace_of(targets).max(targets))
+    notes = Notes(x.shape[0], classes, {"features": x.shape[1]}, largest=int(largest or 0), named="targets")
+    return agree(across, notes, x)
 
 
 def _layer(xp: Namespace, x: Array, arrays: dict[str, Array]) -> _Layer:
@@ -262,7 +383,7 @@ def _layer(xp: Namespace, x: Array, arrays: dict[str, Array]) -> _Layer:
     return _Layer(Embedding(upcast(xp, weight), (weight.dtype,)), bias, class_weights)
 
 
-def _targets(xp: Namespace, targets: Array, rows: int, classes: int, ignore_index: Any) -> tuple[Array, Array | None]:
+def _targets(xp: Namespace, targets: Array, rows: int, ignore_index: Any) -> tuple[Array, Array | None]:
     """The targets, 0 in the rows that are ignored; and which rows are not, if any may be."""
     check_integers(xp, "targets", targets, (rows,))
     if targets.dtype in {xp.int8, xp.int16, xp.uint8, xp.uint16}:  # which may not hold V, and do not index in PyTorch
@@ -277,7 +398,6 @@ def _targets(xp: Namespace, targets: Array, rows: int, classes: int, ignore_inde
         if limits.min <= number <= limits.max:
             counted = targets != number
             targets = xp.where(counted, targets, xp.zeros_like(targets))
-    check_indices(xp, "targets", targets, classes, "the rows of weight")
     return targets, counted
 
 

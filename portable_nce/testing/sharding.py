@@ -12,7 +12,7 @@ from .cases import Case
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["Place", "cut_case", "is_shared", "place_of", "samples_of"]
+__all__ = ["CLASSES", "Place", "cut_case", "is_shared", "place_of", "samples_of"]
 
 Nested: TypeAlias = Any
 
@@ -23,6 +23,9 @@ PARAMETERS = frozenset({"projections", "bilinear", "factors"})
 
 KEYS = frozenset({"keys", "key_labels"})
 """Columns beside the batch, and their labels."""
+
+CLASSES = frozenset({"weight", "bias", "class_weights"})
+"""Arrays of a vocabulary, of which each rank has its own classes, whose gradients stay there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,7 @@ def place_of(case: Case, name: str, nested: Nested, bounds: Sequence[tuple[int, 
         return Place()
     samples = samples_of(case)
     low, high = bounds[rank]
-    if name == "targets":
+    if name == "targets" and isinstance(nested[0], list):
         return Place(1, tuple(range(low, high)))
     length = len(nested)
     if length % samples == 0 and not _is_apart(case, name, nested):
@@ -83,7 +86,7 @@ def place_of(case: Case, name: str, nested: Nested, bounds: Sequence[tuple[int, 
 
 def _is_apart(case: Case, name: str, nested: Nested) -> bool:
     """Whether an array has rows of its own, whose number has nothing to do with that of the samples."""
-    if name in KEYS or (name == "text" and case.options.get("negative_only", False)):
+    if name in KEYS | CLASSES or (name == "text" and case.options.get("negative_only", False)):
         return True
     if name == "negative_keys":
         return not isinstance(nested[0][0], list)

@@ -19,7 +19,7 @@ import torch
 
 import portable_nce as pnce
 from portable_nce._core import checks, ranks
-from portable_nce._execution import matrix, sweep, tiling, two_sided
+from portable_nce._execution import matrix, tiling
 from portable_nce._execution.matrix import ScoreMatrix
 from portable_nce.objectives import Objective, Pairwise, Term
 from portable_nce.pairings import candidates, queue
@@ -257,7 +257,7 @@ def test_the_sizes_of_what_is_computed_at_once_change_no_loss(
     for name, size in sizes.items():
         monkeypatch.setattr(tiling, name, size)
     if "_FAR_ROWS" in sizes:
-        for module in (checks, matrix, sweep, two_sided):
+        for module in (checks, matrix):
             monkeypatch.setattr(module, "is_far", lambda _: True)
     value, gradients = differentiate(functools.partial(loss, block_size="auto"), (ROWS, WEIGHTS))
     np.testing.assert_allclose(value, expected, rtol=1e-12)

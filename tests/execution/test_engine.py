@@ -20,7 +20,8 @@ from portable_nce._execution.channels import channel_of
 from portable_nce._execution.evaluate import evaluate
 from portable_nce._execution.families import Pairs, PairsPlan, Softmax, SoftmaxPlan
 from portable_nce._execution.finished import Known, exp_base
-from portable_nce._execution.layouts import Inputs, Layout
+from portable_nce._execution.inputs import Inputs
+from portable_nce._execution.layouts import Layout
 from portable_nce._execution.matrix import Part, ScoreMatrix
 from portable_nce._execution.products import Operand
 from portable_nce._execution.sets import Lines, Tile
@@ -88,7 +89,7 @@ def test_tiles_are_kept_up_to_a_size_and_never_where_a_block_size_is_given() -> 
 
 def test_a_range_is_cut_into_pieces() -> None:
     for start, stop, size in ((0, 10, 3), (0, 9, 3), (4, 10, 6), (4, 11, 2), (0, 3, 5)):
-        bounds = products.cut(start, stop, size)
+        bounds = tiling.cut(start, stop, size)
         assert [k for low, high in bounds for k in range(low, high)] == list(range(start, stop))
         assert all(0 < high - low <= size for low, high in bounds)
 
@@ -123,8 +124,8 @@ def test_what_is_no_negative_is_excluded_in_every_tile(lines: Lines, size: int, 
         if lines.own:
             expected[row, row] = -1.0
     assert np.all(np.sum(expected == whole, axis=1) == lines.negatives(n))
-    for start, stop in products.cut(0, n, size):
-        for low, high in products.cut(0, n, 3):
+    for start, stop in tiling.cut(0, n, size):
+        for low, high in tiling.cut(0, n, 3):
             tile = whole[start:stop, low:high].copy()
             found = sets.exclude(lines, tile, -1.0, Tile(start, low, high, n), index[start:stop], eager=eager)
             np.testing.assert_array_equal(found, expected[start:stop, low:high])
@@ -360,7 +361,11 @@ def test_a_sweep_leaves_out_gradients_that_nobody_wants(structure: str, block_si
         "index": Structure(by_index=True),
     }.get(structure, Structure())
     channel = channel_of(resolve("dot"), ((rows,), (columns,)), ((), ()), even=False)
-    layout = Layout(PLAN, (channel,), inputs.counts, chosen, squarable=True, mean=True, block_size=block_size)
+    of = tiling.two_sided if structure == "square" else tiling.one_sided
+    options = (("far", False), *((("symmetric", False),) if structure == "square" else ()))
+    sizes = tiling.Sizes(of, block_size, "eager", options)
+    lines = sets.lines_of(chosen, 8)
+    layout = Layout(PLAN, (channel,), lines, sizes, inputs.counts, squarable=True, mean=True)
     arrays = inputs.flat
     value, number, *gradients = function(layout, *arrays, need_grad=True)
     for wanted in ((True, False), (False, True)):

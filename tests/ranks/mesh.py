@@ -67,6 +67,7 @@ LOSSES: dict[str, Any] = {
     "triplet": lambda a, _, labels, t, **k: pnce.triplet_from_labels(a, labels, temperature=t, **k),
     "n_tuple": lambda a, b, _, t, **k: pnce.n_tuple(a, b, temperature=t, l2=t, **k),
     "cosent": lambda a, b, labels, t, **k: pnce.cosent(a, b, labels, scale=t, **without_blocks(k)),
+    "linear_softmax": lambda a, b, labels, t, **k: pnce.density.linear_softmax(a / t, b, labels, **k),
     "coupled": lambda a, b, _, t, **k: pnce.contrast(a, b, objective=coupled, temperature=t, **k),
 }
 

@@ -16,7 +16,7 @@ from .. import oracles
 from .._package import pnce
 from ..cases import CASES
 from ..ranks import ThreadRank, run_ranks
-from ..sharding import Place, cut_case, is_shared, samples_of
+from ..sharding import CLASSES, Place, cut_case, is_shared, samples_of
 from ..variants import case_arrays, case_named, differentiate
 from .calls import scaled
 
@@ -142,7 +142,7 @@ def compare(
             for rank, found in enumerate(results):  # the whole on each
                 errors[f"{name}, rank {rank}"] = oracles.error(found.gradients[k], oracles.exact(wanted))
         else:
-            wanted_sum = scaled(size, wanted) if averaged else wanted
+            wanted_sum = scaled(size, wanted) if averaged and name not in CLASSES else wanted
             errors[name] = oracles.error(total_of(results, name, k, wanted), oracles.exact(wanted_sum))
     assert max(errors.values()) <= (EXACT_TOLERANCE if variant.module == "mparray" else TOLERANCE[dtype]), errors
 
