@@ -31,7 +31,7 @@ from ..similarities import Operands, Similarity
 from .families import PairsPlan, Plan, SoftmaxPlan
 from .layouts import Arrays, Form, MaskedLayout, ProductLayout, Source, halves_where
 from .masked import masked_sweep, search_sweep
-from .one_sided import nearest_columns, product_sweep
+from .one_sided import product_sweep
 from .products import absence, lines_of
 from .scored import Side, held, scored
 from .tiling import is_large, is_positive, label_blocks, masked, one_sided
@@ -492,16 +492,9 @@ class ScoreMatrix(NamedTuple):
 
         The search is among the positives or among the negatives; both arrays are constants.
         """
-        one = self.constant()
-        largest_of_all = self.pairing.structure.absent and largest and not of_positives
-        if largest_of_all and self.similarity.inner_product and self.mask is None:
-            halves = self.halves or NO_HALVES
-            static: Any = (nearest_columns, (self.block_size, halves.form), ())
-            arrays = (*one.rows, *one.columns, *self.pairing.columns, *halves.arrays)
-        else:
-            prepared = one.by_masks(PairsPlan((None, None)), (), None, {})
-            static = (search_sweep, prepared.layout, (("of_positives", of_positives), ("largest", largest)))
-            arrays = prepared.arrays
+        prepared = self.constant().by_masks(PairsPlan((None, None)), (), None, {})
+        static = (search_sweep, prepared.layout, (("of_positives", of_positives), ("largest", largest)))
+        arrays = prepared.arrays
         adapter = adapter_of(arrays[0])
         if adapter.mode != "traced":
             return _search(static, *arrays)

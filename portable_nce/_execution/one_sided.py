@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from .._core.namespace import device_of, is_far, lift_to_tape, namespace_of
+from .._core.namespace import device_of, is_far, namespace_of
 from .._core.numerics import largest_entry
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
@@ -19,12 +19,12 @@ from ..pairings import Members, Structure
 from . import products as p
 from .families import PairsPlan, SoftmaxPlan, divisor_of, family_of, sharpened, split_sharpness
 from .finished import Known, exp_base
-from .layouts import Arrays, Form, ProductLayout, Wanted, is_wanted, reduced
+from .layouts import Arrays, ProductLayout, Wanted, is_wanted, reduced
 from .products import ABSENT
 from .sources import takes_embeddings
-from .tiling import MAX_UNSHIFTED_LOGIT, Tiling, masked, one_sided
+from .tiling import MAX_UNSHIFTED_LOGIT, Tiling, one_sided
 
-__all__ = ["label_members", "nearest_columns", "product_sweep", "tiling_of"]
+__all__ = ["label_members", "product_sweep", "tiling_of"]
 
 
 @takes_embeddings
@@ -49,33 +49,6 @@ def label_members(xp: Namespace, rows: Array, columns: Array, structure: Structu
     number = xp.arange(rows.shape[0], device=device_of(rows))
     diagonal = number[:, None] == number[None, :]
     return Members(diagonal if structure.ids else xp.logical_and(same, xp.logical_not(diagonal)), negatives)
-
-
-def nearest_columns(static: tuple[int | str | None, Form], *arrays: Array) -> tuple[Array, Array]:
-    """The column of each row's largest score, among those that are valid if not all are, and whether there is one.
-
-    `static` is the size of blocks, and what there is of rows and columns in 16 bits.
-    """
-    block_size, form = static
-    ((rows, columns, *rest),) = lift_to_tape(arrays)
-    (own, others), valid = p.with_parts((rows, columns), rest, form)
-    xp, adapter = namespace_of(rows), adapter_of(rows)
-    if valid:
-        own = own if form.row_parts else p.Operand(p.beside(rows, xp.ones_like(rows[:, 0])))
-        others = p.with_added(others, p.absence(valid[0], columns))
-
-    def step(carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
-        del start
-        return carry, (xp.argmax(p.product(p.operand_of(block), others), axis=1),)
-
-    tiling = masked(rows.shape[0], columns.shape[0], block_size, mode=adapter.mode)
-    _, (where,) = adapter.scan(step, (), own.arrays, tiling.block)
-    if not valid:
-        return where, xp.ones_like(where, dtype=xp.bool)
-    # NaN of a row is NaN in columns that take no part, too: the first of the others, if there is one.
-    first = xp.argmax(xp.astype(valid[0], xp.int8), axis=0, keepdims=True)
-    where = xp.where(xp.take(valid[0], where, axis=0), where, first)
-    return where, xp.take(valid[0], where, axis=0)
 
 
 def _no_slopes(xp: Namespace, sharpness: Array | None) -> Arrays:
