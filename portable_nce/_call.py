@@ -31,7 +31,7 @@ from ._core.checks import (
 )
 from ._core.namespace import device_of, enter, is_array, is_number, lift_to_tape, namespace_of, native
 from ._core.notes import listening
-from ._core.numerics import largest_entry, nan_of, reciprocal, rows_where, upcast, zeros
+from ._core.numerics import largest_entry, reciprocal, rows_where, upcast, zeros
 from ._core.protocol import Array, Namespace
 from ._core.ranks import Notes, Ranks, Shards, agree, finished, told_to_others
 from ._core.reduction import REDUCTIONS, Reduction
@@ -49,7 +49,7 @@ from .objectives import resolve as resolve_objective
 from .objectives.hard import HardNegatives
 from .objectives.relic import Relic
 from .objectives.triplet import Triplet
-from .pairings import Pairing, candidates, diagonal, half, two_views
+from .pairings import Pairing, diagonal, half, two_views
 from .similarities import (
     AnySimilarity,
     Operands,
@@ -81,7 +81,6 @@ __all__ = [
     "enter_embeddings",
     "finish",
     "has_own_column",
-    "nearest",
     "pair_scores",
     "result_dtype",
     "row_statistics",
@@ -877,20 +876,6 @@ def pair_scores(similarity: AnySimilarity, x: Array, keys: Array, scale: Any = 1
     with adapter_of(x).full_precision(x):
         scores = chosen.scores(*operands(chosen, xp.expand_dims(x, axis=1), keys, scale))
     return namespace_of(scores).reshape(scores, (scores.shape[0], scores.shape[2]))
-
-
-def nearest(x: Embedding, columns: Embedding, options: Options, *valid: Array) -> tuple[Embedding, Array]:
-    """The nearest of the valid columns to each row, constants, and which rows have one; NaN where the row is NaN."""
-    chosen, among = resolve_similarity(options.similarity), stop_gradient(columns.array)
-    with adapter_of(x.array).full_precision(x.array):
-        sought, searched = operands(chosen, stop_gradient(x.array), among, 1.0)
-        exact_in = Exact(x.dtypes, columns.dtypes, precision=options.precision)
-        halves = halves_of_matrix(chosen, (x.array, columns.array), (sought, searched), exact_in)
-        matrix = ScoreMatrix(chosen, sought, searched, candidates(*valid), block_size=options.block_size, halves=halves)
-        matrix = matrix.dense() if chosen.pullback is None else matrix
-        indices, found = matrix.argextreme(of_positives=False, largest=True)
-    neighbors = stop_gradient(namespace_of(among).take(among, indices, axis=0))
-    return columns._replace(array=nan_of(sought[0], neighbors)), found
 
 
 def row_statistics(x: Embedding, columns: Embedding, pairing: Pairing, options: Options) -> RowStatistics:

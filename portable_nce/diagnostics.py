@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from ._call import finish
 from ._core.autodiff import stop_gradient
@@ -23,14 +24,17 @@ from ._core.logsumexp import exponentials
 from ._core.namespace import device_of, enter, namespace_of
 from ._core.numerics import normalize, softplus, sum_to_scalar, upcast
 from ._core.protocol import Array
+from ._core.ranks import Notes, Ranks, Shards, agree, finished, told_to_others
 from ._core.reduction import REDUCTIONS, Reduction
 from ._core.registry import adapter_of
 from ._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, ReductionName
+from ._execution.halves import Exact
 from ._execution.matrix import ScoreMatrix, given
+from ._execution.search import highest, search, taken
 from .bounds import Pairs
 from .from_scores import enter_scores
 from .pairings import Pairing, Tile
-from .similarities import AnySimilarity, operands, resolve
+from .similarities import AnySimilarity, resolve, takes_tokens
 
 __all__ = ["TopK", "alignment", "effective_sample_size", "headroom", "top_k", "top_k_accuracy", "uniformity"]
 
@@ -372,6 +376,8 @@ class TopK(NamedTuple):
     indices: Array
 
 
+@told_to_others
+@takes_tokens
 def top_k(
     query: AnyArray,
     key: AnyArray,
@@ -381,11 +387,11 @@ def top_k(
     similarity: AnySimilarity = "cosine",
     exclude: AnyArray | None = None,
     block_size: BlockSize = "auto",
+    across: Ranks | None = None,
 ) -> TopK:
-    r"""Return the k keys with the highest scores for each query, in blocks of keys, without the score matrix.
+    r"""Return the k keys with the highest scores for each query, in blocks of queries, without the score matrix.
 
-    Of equal scores the key of the lower index comes first, on every library. A score of NaN comes before all numbers.
-    It is meant for a small k: the time grows with k.
+    Of equal scores the key of the lower index comes first, on every library. NaN counts as the highest score.
 
     Parameters
     ----------
@@ -400,7 +406,11 @@ def top_k(
     exclude : array of int, shape (N,) or (N, M), optional
         Keys that are not to be returned for a query: itself, or those that are known. A negative number excludes none.
     block_size : int, None or "auto", default: "auto"
-        Keys per block; None takes all at once; ``"auto"`` as many as make four million scores.
+        Queries at a time; None takes all at once; ``"auto"`` as many as make four million scores, but at least 64.
+    across : Ranks, optional
+        Ranks that have other queries and other keys; see `portable_nce.across`. The keys are those of all ranks, one
+        rank after the other, and indices refer to these. A rank gets the result of its own queries. Queries are sent,
+        keys are not.
 
     Returns
     -------
@@ -429,60 +439,62 @@ def top_k(
     """
     k = check_whole_number("k", k)
     block_size = check_block_size(block_size)
-    compared = resolve(similarity)
     xp, (x, y, left_out) = enter(query=query, key=key, exclude=exclude)
     check_floating(xp, query=x, key=y)
     n_queries, width = shape_of("query", x, "(N, D)")
     n_keys, _ = shape_of("key", y, "(K, D)")
     if isinstance(similarity, str):
         check_shape("key", y, (n_keys, width))
-    if k > n_keys:
-        message = f"k: expected at most the number of keys, {n_keys}, got {k}"
-        raise ValueError(message)
+    further = 0
     if left_out is not None:
         left_out = xp.expand_dims(left_out, axis=1) if len(left_out.shape) == 1 else left_out
-        check_integers(xp, "exclude", left_out, (n_queries, shape_of("exclude", left_out, "(N, M)")[1]))
-    dtype = x.dtype
-    if block_size == "auto":
-        block_size = _BLOCK_ENTRIES // (n_queries * (width if compared.wide else 1))
-    size = n_keys if block_size is None else max(block_size, k)
-    found: tuple[Array, Array] | None = None
-    with adapter_of(x).full_precision(x):
-        rows, columns = operands(compared, upcast(xp, stop_gradient(x)), upcast(xp, stop_gradient(y)), 1.0)
-        for start in range(0, n_keys, size):
-            block = tuple(part[start : min(start + size, n_keys), ...] for part in columns)
-            scores = compared.scores(rows, block)
-            xp = namespace_of(scores)
-            numbers = xp.arange(start, min(start + size, n_keys), device=device_of(scores))
-            numbers = xp.broadcast_to(xp.expand_dims(numbers, axis=0), tuple(scores.shape))
-            for m in range(0 if left_out is None else left_out.shape[1]):
-                scores = xp.where(numbers == xp.astype(left_out[:, m : m + 1], numbers.dtype), -math.inf, scores)
-            if found is not None:
-                scores, numbers = (xp.concat([*pair], axis=1) for pair in zip(found, (scores, numbers), strict=True))
-            found = _highest(scores, numbers, k)
-    assert found is not None  # noqa: S101  (there is at least one key)
-    return TopK(finish(xp, found[0], dtype, "none"), found[1])
-
-
-_BLOCK_ENTRIES = 2**22
-"""How many scores, or components of differences, a block has."""
-
-
-def _highest(scores: Array, numbers: Array, k: int) -> tuple[Array, Array]:
-    """The k highest scores of each row and their numbers; of equal ones the first. It needs no sort that is stable."""
+        further = shape_of("exclude", left_out, "(N, M)")[1]
+        check_integers(xp, "exclude", left_out, (n_queries, further))
+    dtype, exact_in, shards = x.dtype, Exact((x.dtype,), (y.dtype,)), None
+    if across is not None:
+        shards = agree(across, Notes(n_queries, n_keys, {"features": width, "keys to exclude": further}), x)
+    total = n_keys if shards is None else sum(shards.columns)
+    if k > total:
+        message = f"k: expected at most the number of keys, {total}, got {k}"
+        raise ValueError(message)
+    # Among so many more, there are k that are not excluded.
+    count = min(k + further, total)
+    x, y = (upcast(xp, stop_gradient(z)) for z in (x, y))
+    found: Any
+    if shards is None:
+        found = search(x, y, count, similarity=similarity, exact_in=exact_in, block_size=block_size)
+    else:
+        x = shards.gather(x, sent_as=dtype, own_first=False)
+        found = search(x, y, min(count, n_keys), similarity=similarity, exact_in=exact_in, block_size=block_size)
+        found = _of_all_ranks(shards, found, n_queries, count)
+        finished(across)
+    scores, indices = found
     xp = namespace_of(scores)
-    places = xp.expand_dims(xp.arange(scores.shape[1], device=device_of(scores)), axis=0)
-    order = xp.where(xp.isnan(scores), math.inf, scores)
-    best: list[Array] = []
-    which: list[Array] = []
-    for _ in range(min(k, scores.shape[1])):
-        highest = xp.max(order, axis=1, keepdims=True)
-        first = xp.min(xp.where(order == highest, places, scores.shape[1]), axis=1, keepdims=True)
-        chosen = places == first
-        none = highest == -math.inf
-        score = xp.sum(xp.where(chosen, scores, xp.zeros_like(scores)), axis=1, keepdims=True)
-        number = xp.sum(xp.where(chosen, numbers, xp.zeros_like(numbers)), axis=1, keepdims=True)
-        best.append(xp.where(none, -math.inf, score))
-        which.append(xp.where(none, -1, xp.astype(number, numbers.dtype)))
-        order = xp.where(chosen, -math.inf, order)
-    return xp.concat(best, axis=1), xp.concat(which, axis=1)
+    if left_out is not None:
+        known = xp.astype(left_out, indices.dtype)
+        excluded = xp.any(xp.expand_dims(indices, axis=2) == xp.expand_dims(known, axis=1), axis=2)
+        scores = xp.where(excluded, -math.inf, scores)
+    if left_out is not None or shards is not None:
+        scores, places = highest(scores, k)
+        indices = taken(indices, places, -1)
+    return TopK(finish(xp, scores, dtype, "none"), indices)
+
+
+def _of_all_ranks(shards: Shards, found: tuple[Array, Array], n_queries: int, count: int) -> list[Array]:
+    """The highest scores of a rank's queries with the keys of all ranks, and the indices of these: those of each rank.
+
+    `found`: the highest scores of the queries of all ranks with the keys of this one, and their indices.
+    """
+    scores, indices = found
+    xp = namespace_of(scores)
+    indices = xp.where(indices < 0, indices, indices + shards.first_row(of_columns=True))
+    total, size = scores.shape[0], len(shards.rows)
+    own = xp.arange(n_queries, device=device_of(scores)) + shards.first_row()
+    whole = replace(shards, rows=(total,) * size)
+    parts: list[Array] = []
+    for x, otherwise in ((scores, -math.inf), (indices, -1)):
+        missing = xp.full((total, count - x.shape[1]), otherwise, dtype=x.dtype, device=device_of(x))
+        of_all = whole.gather(xp.concat([x, missing], axis=1), own_first=False)
+        of_own = xp.take(xp.reshape(of_all, (size, total, count)), own, axis=1)
+        parts.append(xp.reshape(xp.permute_dims(of_own, (1, 0, 2)), (n_queries, size * count)))
+    return parts

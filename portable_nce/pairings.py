@@ -1122,10 +1122,9 @@ class _WithNegatives(_RuleOf):
         return _and(positives, among), namespace_of(further).logical_or(_and(negatives, among), further)
 
 
-def candidates(*valid: Array) -> Pairing:
-    """Every column is a negative, or every one that a boolean array (K,) marks: where to search."""
-    rule = _Among(_candidates_rule, _marked_columns) if valid else _candidates_rule
-    return Pairing(rule, columns=valid)._replace(structure=Structure(absent=True))
+def candidates() -> Pairing:
+    """Every column is a negative."""
+    return Pairing(_candidates_rule)._replace(structure=Structure(absent=True))
 
 
 def _candidates_rule(tile: Tile) -> tuple[Array, Array]:

@@ -38,7 +38,7 @@ from ._core.checks import (
     shape_of,
 )
 from ._core.equality import EqualByContents, Record
-from ._core.namespace import device_of, enter, is_array, namespace_of
+from ._core.namespace import device_of, enter, is_array, is_number, namespace_of
 from ._core.numerics import LARGEST_SQUARED, in_range, largest_entry, normalize, reciprocal, safe_sqrt, upcast
 from ._core.protocol import Array, Namespace
 from ._core.registry import adapter_of
@@ -529,7 +529,7 @@ def takes_tokens(loss: Callable[Parameters, Result]) -> Callable[Parameters, Res
         if not isinstance(similarity, Similarity) or not isinstance(similarity.prepare, _OfTokens):
             return loss(*args, **options)
         given: dict[str, Any] = {**options, **dict(zip(names, args, strict=False))}
-        named = {name: given[name] for name in names if given.get(name) is not None}
+        named = {name: x for name in names if is_array(x := given.get(name)) and not is_number(x)}
         given["similarity"], arrays = similarity.prepare.flattened(named)
         given |= dict(zip(named, arrays, strict=True))
         flat = [given.pop(name) for name in names[: len(args)]]

@@ -12,6 +12,7 @@ from .registry import adapter_of
 
 __all__ = [
     "LARGEST_SQUARED",
+    "entries_at",
     "in_range",
     "itemsize",
     "largest_entry",
@@ -49,6 +50,17 @@ def nan_of(judge: Array, x: Array) -> Array:
     lost = stop_gradient(judge)
     lost = xp.any(namespace_of(lost).isnan(lost), axis=1, keepdims=True)
     return xp.where(lost, math.nan, x)
+
+
+def entries_at(x: Array, columns: Array) -> Array:
+    """The entries of each row of `x` (N, K) in the columns (N, M).
+
+    `torch.take_along_dim` would fix sizes that torch.compile leaves open.
+    """
+    xp, (n_rows, n_columns) = namespace_of(x, columns), x.shape
+    first = xp.arange(n_rows, dtype=columns.dtype, device=device_of(x))[:, None] * n_columns
+    places = xp.reshape(columns + first, (-1,))
+    return xp.reshape(xp.take(xp.reshape(x, (-1,)), places, axis=0), columns.shape)
 
 
 def reciprocal(x: Array) -> Array:

@@ -402,9 +402,9 @@ class Shards:
         first = _first(self.communicator.rank, self.columns if of_columns else self.rows)
         return namespace_of(x).roll(x, -first, axis=0)
 
-    def first_row(self) -> Any:
-        """The number of this rank's first row among those of all."""
-        return _first(self.communicator.rank, self.rows)
+    def first_row(self, *, of_columns: bool = False) -> Any:
+        """The number of this rank's first row, or column, among those of all."""
+        return _first(self.communicator.rank, self.columns if of_columns else self.rows)
 
     def replicated(self, x: Array) -> Array:
         """The rows of all ranks in their order, as constants of which the library is told that all ranks have them."""

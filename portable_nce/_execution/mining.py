@@ -8,7 +8,8 @@ from __future__ import annotations
 import math
 
 from .._core.autodiff import stop_gradient
-from .._core.namespace import device_of, namespace_of
+from .._core.namespace import namespace_of
+from .._core.numerics import entries_at
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from .tiling import triples
@@ -31,7 +32,7 @@ def mined_differences(
     fixed = stop_gradient(scores)
     own, members = scores, positives
     if of_positives != "all":
-        own = _taken(xp, scores, _extreme(xp, fixed, positives, largest=of_positives == "easy"))
+        own = entries_at(scores, _extreme(xp, fixed, positives, largest=of_positives == "easy"))
         members = xp.any(positives, axis=1, keepdims=True)
     if of_negatives == "all":
         return scores - own, xp.logical_and(members, negatives)
@@ -40,7 +41,7 @@ def mined_differences(
     else:
         chosen = _extreme(xp, fixed, negatives, largest=of_negatives == "hard")
     members = xp.logical_and(members, xp.any(negatives, axis=1, keepdims=True))
-    return _taken(xp, scores, chosen) - own, members
+    return entries_at(scores, chosen) - own, members
 
 
 def _extreme(xp: Namespace, scores: Array, members: Array, *, largest: bool) -> Array:
@@ -68,11 +69,3 @@ def _farther(scores: Array, members: Array, own: Array) -> Array:
     else:
         _, (chosen,) = adapter.scan(step, (), (turned,), triples(n_rows, n_columns, mode=adapter.mode))
     return xp.matrix_transpose(chosen)
-
-
-def _taken(xp: Namespace, scores: Array, columns: Array) -> Array:
-    """The scores at some columns (N, M) of each row."""
-    n_rows, n_columns = scores.shape
-    first = xp.arange(n_rows, dtype=columns.dtype, device=device_of(scores))[:, None] * n_columns
-    places = xp.reshape(columns + first, (-1,))
-    return xp.reshape(xp.take(xp.reshape(scores, (-1,)), places, axis=0), columns.shape)

@@ -20,6 +20,7 @@ __all__ = [
     "label_blocks",
     "masked",
     "one_sided",
+    "searched",
     "triples",
     "two_sided",
 ]
@@ -163,6 +164,27 @@ def masked(
     asked = block_size if isinstance(block_size, int) else None
     entries = _TOKEN_ENTRIES if tokens else _MASKED_ENTRIES
     return Tiling(min(asked or max(1, entries // (n_columns * width)), n_rows), n_columns)
+
+
+def searched(
+    n_rows: int,
+    n_columns: int,
+    block_size: int | str | None,
+    *,
+    mode: str,
+    far: bool,
+    width: int = 1,
+    tokens: bool = False,
+) -> int | Bounds:
+    """Rows of a block of whole rows of scores, which is searched and left; `width` and `tokens` as of `masked`."""
+    if width > 1 or tokens:
+        return masked(n_rows, n_columns, block_size, mode=mode, width=width, tokens=tokens).block
+    whole = _whole(n_rows, n_columns, block_size, mode)
+    if whole is not None:
+        return whole
+    asked = block_size if isinstance(block_size, int) else None
+    entries, fewest = (_FAR_ENTRIES, _ROWS) if far else (_BLOCK_ENTRIES, _ROWS // 8)  # products of fewer rows are slow
+    return min(asked or max(entries // n_columns, fewest), n_rows)
 
 
 def triples(n_rows: int, n_columns: int, *, mode: str) -> int | Bounds:

@@ -12,16 +12,18 @@ from .._call import (
     add,
     contrast_embeddings,
     enter_embeddings,
-    nearest,
     same_width,
     zero_idle_rows,
 )
 from .._core.autodiff import stop_gradient
 from .._core.checks import check_bool, check_choice, check_mask, check_shape, check_width, shape_of
-from .._core.namespace import device_of
+from .._core.namespace import device_of, namespace_of
+from .._core.numerics import nan_of
 from .._core.protocol import Array
 from .._core.ranks import Ranks, told_to_others
 from .._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, NegativesOfViews, Precision, ReductionName
+from .._execution.halves import Exact
+from .._execution.search import search
 from ..similarities import AnySimilarity
 from .queue import Queue, slots_of, without_unwritten
 
@@ -366,7 +368,7 @@ def nnclr(
             either = xp.logical_or(options.mask, xp.matrix_transpose(options.mask))
             (x,) = zero_idle_rows(xp, either[:rows, :], x)
     sought, other, searched = given.with_arrays(x, y, z).values()
-    neighbors, found = nearest(sought, searched, options, *valid)
+    neighbors, found = _nearest(sought, searched, options, *valid)
     embeddings, pairing, layout = {"neighbors": neighbors, "view_b": other}, pairings.diagonal(), Layout()
     if negatives == "views":
         embeddings, pairing, layout = {"views": neighbors.joined(other)}, pairings.two_views(), Layout(views=2)
@@ -375,3 +377,20 @@ def nnclr(
             options = options._replace(weights=xp.concat([options.weights] * 2, axis=0))
     pairing = pairings.where_found(pairing, found) if valid else pairing
     return contrast_embeddings(embeddings, objectives.info_nce(), pairing, options, layout, dtype=given.dtype)
+
+
+def _nearest(x: Embedding, columns: Embedding, options: Options, *valid: Array) -> tuple[Embedding, Array]:
+    """The nearest of the valid columns to each row, constants, and which rows have one; NaN where the row is NaN."""
+    _, indices = search(
+        x.array,
+        columns.array,
+        1,
+        similarity=options.similarity,
+        exact_in=Exact(x.dtypes, columns.dtypes, precision=options.precision),
+        valid=valid[0] if valid else None,
+        block_size=options.block_size,
+    )
+    xp, among, index = namespace_of(indices), stop_gradient(columns.array), indices[:, 0]
+    found = index >= 0
+    neighbors = namespace_of(among).take(among, xp.where(found, index, xp.zeros_like(index)), axis=0)
+    return columns._replace(array=nan_of(stop_gradient(x.array), neighbors)), found

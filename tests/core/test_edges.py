@@ -20,10 +20,8 @@ import torch
 import portable_nce as pnce
 from portable_nce._core import checks, ranks
 from portable_nce._execution import matrix, tiling
-from portable_nce._execution.matrix import ScoreMatrix
 from portable_nce.objectives import Objective, Pairwise, Term
-from portable_nce.pairings import candidates, queue
-from portable_nce.similarities import resolve
+from portable_nce.pairings import queue
 from portable_nce.testing import CASES, oracles
 from portable_nce.testing.variants import VARIANTS, case_arrays, differentiate
 
@@ -333,19 +331,6 @@ def test_second_derivatives_of_powers_of_two(loss: Callable[..., Any], block_siz
     expected, found = twice(x, y), twice(x.astype(np.float32), y.astype(np.float32))
     assert found.dtype == np.float32
     np.testing.assert_allclose(found, expected, atol=2e-4 * np.abs(expected).max())
-
-
-@pytest.mark.parametrize("valid", [[False, True, True, True], [True] * 4, [False] * 4, [False, False, True, False]])
-def test_a_search_finds_the_first_of_the_largest_among_valid_columns(valid: list[bool]) -> None:
-    rows, columns = RNG.normal(size=(5, 3)), RNG.normal(size=(4, 3))
-    rows[2] = np.nan
-    marks = np.asarray(valid)
-    among = ScoreMatrix(resolve("dot"), (rows,), (columns,), candidates(marks), block_size=2)
-    where, found = among.argextreme(of_positives=False, largest=True)
-    assert found.tolist() == [any(valid)] * 5
-    if any(valid):
-        scores = np.where(marks, rows @ np.where(marks[:, None], columns, 0.0).T, -np.inf)
-        assert where.tolist() == np.argmax(scores, axis=1).tolist()
 
 
 # What is nearly an objective, a similarity or an array.

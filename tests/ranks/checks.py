@@ -316,6 +316,21 @@ def check_queue(group: Any) -> Errors:
     return {"rows": distance(queue.rows, wanted.rows), "valid": float((queue.valid != wanted.valid).sum())}
 
 
+def check_top_k(group: Any) -> Errors:
+    """The nearest of the keys of all ranks, with ties, are what one process finds."""
+    a, b, _ = (torch.round(2 * x.detach()) for x in embeddings())
+    rows, keys = own_rows(group), own_rows(group, len(b))
+    options: dict[str, Any] = {"k": 5, "similarity": "dot"}
+    known = torch.arange(len(a)) % len(b)
+    wanted = pnce.diagnostics.top_k(a, b, exclude=known, **options)
+    ranks = pnce.across(group, gradients="averaged")
+    found = pnce.diagnostics.top_k(a[rows], b[keys], exclude=known[rows], across=ranks, **options)
+    return {
+        "scores": distance(found.scores, wanted.scores[rows]),
+        "indices": float((found.indices != wanted.indices[rows]).sum()),
+    }
+
+
 # ------------------------------------------------------------------------------------------------------------ modules
 
 
@@ -505,6 +520,7 @@ QUICK: dict[str, Check] = {
     "ddp": check_ddp,
     "compile": partial(check_compile, names=["info_nce"]),
     "queue": check_queue,
+    "top k": check_top_k,
     "modules": check_modules,
     "chunks": check_chunks,
     "faults": check_faults,

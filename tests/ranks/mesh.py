@@ -126,6 +126,24 @@ def check_second_order(mesh: Any) -> dict[str, float]:
     return found
 
 
+def check_top_k(mesh: Any) -> dict[str, float]:
+    """Compare the nearest keys, of the keys of all devices, with those that one device finds; with ties."""
+    query, key = jnp.round(2 * A), jnp.round(2 * B)
+    known, rows, found = jnp.asarray(LABELS * 3), P("data"), {}
+    options = {"k": 5, "similarity": "dot"}
+    for vma in (True, False):
+
+        def local(x: Any, y: Any, known: Any) -> Any:
+            return pnce.diagnostics.top_k(x, y, exclude=known, across=pnce.across("data"), **options)
+
+        mapped = jax.shard_map(local, mesh=mesh, in_specs=(rows, rows, rows), out_specs=rows, check_vma=vma)
+        wanted = pnce.diagnostics.top_k(query, key, exclude=known, **options)
+        found["checked" if vma else "unchecked"] = distance(
+            *map(jax.device_get, (jax.jit(mapped)(query, key, known), wanted))
+        )
+    return found
+
+
 def check_half(mesh: Any) -> dict[str, Any]:
     """Compare bfloat16 with one device, and look at what is sent."""
     a, b = (jnp.asarray(x, dtype=jnp.bfloat16) for x in (A, B))
@@ -201,6 +219,7 @@ def main(report: str) -> None:
             for name, block_size, vma in product(LOSSES, ("auto", 2), (True, False))
         },
         "second order": check_second_order(mesh),
+        "top k": check_top_k(mesh),
         "chunks": check_chunks(mesh),
         "half": check_half(mesh),
         "collectives": check_collectives(mesh),

@@ -12,7 +12,19 @@ from ranks import checks
 from ranks.launch import launch
 
 TOLERANCE = 1e-13
-NUMBERS = ["cases", "options", "second order", "ddp", "fsdp", "compile", "queue", "modules", "chunks", "chunks, fsdp"]
+NUMBERS = [
+    "cases",
+    "options",
+    "second order",
+    "ddp",
+    "fsdp",
+    "compile",
+    "queue",
+    "top k",
+    "modules",
+    "chunks",
+    "chunks, fsdp",
+]
 FULL = pytest.mark.full
 SIZES = [pytest.param(size, marks=[FULL]) for size in (1, 2, 3, 4)]
 

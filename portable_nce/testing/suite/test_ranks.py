@@ -553,6 +553,57 @@ def test_one_row_each_has_a_temperature_that_some_losses_refuse(variant: Variant
     assert first.startswith("temperature: expected one number with across and this objective")
 
 
+@pytest.mark.parametrize("gradients", ["summed", "averaged"])
+@pytest.mark.parametrize(("k", "excluded"), [(1, 0), (3, 2), (11, 1)])
+def test_top_k_of_the_keys_of_all_ranks(variant: Variant, k: int, excluded: int, gradients: Any) -> None:
+    """Uneven queries and keys, one rank with fewer keys than are asked for; equal scores, of one rank and of several.
+
+    Of NaN, and of keys that are excluded, it is what one process finds.
+    """
+    query = [[1.0, 0.0], [0.0, 1.0], [-1.0, 1.0], [2.0, -1.0], [0.0, 0.0]]
+    key = [[float(j % 3), float(j * 2 % 5)] for j in range(11)]
+    known = [[(3 * i + 5 * m) % 13 - 1 for m in range(excluded)] for i in range(5)]
+    rows, columns = [(0, 1), (1, 4), (4, 5)], [(0, 6), (6, 8), (8, 11)]
+
+    def arrays(own: tuple[int, int], keys: tuple[int, int]) -> tuple[tuple[Any, Any], dict[str, Any]]:
+        without = {"exclude": variant.array(known[slice(*own)])} if excluded else {}
+        return (variant.floats(query[slice(*own)]), variant.floats(key[slice(*keys)])), without
+
+    def on_a_rank(group: ThreadRank) -> list[Nested]:
+        both, without = arrays(rows[group.rank], columns[group.rank])
+        ranks = pnce.across(group, gradients=gradients)
+        found = pnce.diagnostics.top_k(*both, k, similarity="dot", **without, across=ranks)
+        assert [sent.kind for sent in group.log].count("all_gather") == 3  # queries, scores, indices; not keys
+        return [variant.to_list(x) for x in found]
+
+    both, without = arrays((0, 5), (0, 11))
+    wanted = [variant.to_list(x) for x in pnce.diagnostics.top_k(*both, k, similarity="dot", **without)]
+    found = run_ranks(3, on_a_rank)
+    assert [[row for part in found for row in part[which]] for which in (0, 1)] == wanted
+
+
+def test_top_k_that_does_not_fit_is_the_same_error_on_all_ranks(variant: Variant) -> None:
+    a = embeddings(variant)
+    known = variant.array([[0], [1]])
+    calls: dict[str, Callable[[int], Any]] = {
+        "k: expected at most the number of keys, 4, got 5": lambda _: {"k": 5},
+        told("k", "1", "2"): lambda rank: {"k": 1 + rank},
+        told("exclude", "None", "an array of [a-z0-9]+ with 2 axes"): lambda rank: {
+            "k": 1,
+            "exclude": known if rank else None,
+        },
+        told("similarity", "'dot'", "'cosine'"): lambda rank: {"k": 1, "similarity": ("dot", "cosine")[rank]},
+    }
+    for words, options in calls.items():
+
+        def call(rank: int, ranks: pnce.Ranks, options: Any = options) -> Any:
+            return pnce.diagnostics.top_k(a, a, across=ranks, **options(rank))
+
+        first, second = refusals(variant, call)
+        assert first == second
+        assert re.fullmatch(words, first), (first, words)
+
+
 def test_many_ranks_are_counted() -> None:
     _check_same("l2", [("1", 0)] * 9)
     with pytest.raises(ValueError, match=r"got 1 on ranks 0, 1, 3, 4 and 2 more, 2 on rank 2$"):

@@ -1,0 +1,131 @@
+"""The search for the highest scores of each row: against a stable sort, in blocks and groups of any size."""
+
+from __future__ import annotations
+
+import tracemalloc
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+
+import portable_nce as pnce
+from portable_nce._execution.halves import Exact
+from portable_nce._execution.search import highest, search
+from portable_nce._execution.tiling import searched
+
+RNG = np.random.default_rng(0)
+IN: Any = {"numpy": np.asarray, "torch": torch.tensor, "jax": jnp.asarray}
+
+
+def sorted_columns(scores: np.ndarray, count: int) -> list[list[int]]:
+    """Sort the columns of each row, of equal scores the first column first; NaN is +inf, -inf is nowhere."""
+    order = np.where(np.isnan(scores), np.inf, scores)
+    best = [sorted(range(scores.shape[1]), key=lambda j, row=row: (-row[j], j))[:count] for row in order]
+    return [[j if row[j] != -np.inf else -1 for j in chosen] for row, chosen in zip(order, best, strict=True)]
+
+
+@pytest.mark.parametrize("library", IN)
+@pytest.mark.parametrize("count", [1, 2, 5, 32, 33, 60])
+def test_highest_is_a_stable_sort(library: str, count: int) -> None:
+    """Groups of one column and more, with columns left over; passes and a sort."""
+    for columns in (count, count + 1, 4 * count, 9 * count + 7, 25 * count):
+        scores = RNG.integers(-3, 4, size=(6, columns)).astype(np.float32)
+        scores[1, RNG.integers(columns, size=3)] = np.nan
+        scores[2, RNG.integers(columns, size=columns)] = -np.inf
+        scores[3], scores[4, ::2] = -np.inf, np.inf
+        values, found = highest(IN[library](scores), count)
+        assert found.tolist() == sorted_columns(scores, count)
+        taken = np.take_along_axis(scores, np.maximum(found.tolist(), 0), axis=1)
+        np.testing.assert_array_equal(values, np.where(np.asarray(found) < 0, -np.inf, taken))
+
+
+@pytest.mark.parametrize("library", IN)
+@pytest.mark.parametrize(
+    "valid", [None, [False, True, True, True], [True] * 4, [False] * 4, [False, False, True, False]]
+)
+@pytest.mark.parametrize("block_size", [2, None, "auto"])
+def test_columns_that_are_not_valid_are_not_found(library: str, valid: list[bool] | None, block_size: Any) -> None:
+    rows, columns = RNG.normal(size=(5, 3)).astype(np.float32), RNG.normal(size=(4, 3)).astype(np.float32)
+    rows[2] = np.nan
+    exact_in, array = Exact((np.float32,), (np.float32,)), IN[library]
+    marks: Any = {} if valid is None else {"valid": array(np.asarray(valid))}
+    arrays = (array(rows), array(columns))
+    _, found = search(*arrays, 2, similarity="dot", exact_in=exact_in, block_size=block_size, **marks)
+    scores = np.where(True if valid is None else valid, rows @ columns.T, -np.inf)
+    assert found.tolist() == sorted_columns(scores, 2)
+
+
+SIMILARITIES = ["cosine", "neg_euclidean", "max_sim", "function"]
+
+
+@pytest.mark.parametrize("library", IN)
+@pytest.mark.parametrize("name", SIMILARITIES)
+def test_any_similarity(library: str, name: str) -> None:
+    query, key = (RNG.normal(size=(n, *(2,) * (name == "max_sim"), 3)) for n in (7, 30))
+    similarity: Any = {
+        "max_sim": pnce.similarities.max_sim(),
+        "function": lambda x, y: x @ y.T / (1 + (x**2).sum(1)[:, None]),
+    }.get(name, name)
+    scores = {
+        "cosine": lambda: query @ (key / np.linalg.norm(key, axis=1, keepdims=True)).T,
+        "neg_euclidean": lambda: -np.linalg.norm(query[:, None] - key[None], axis=2),
+        "max_sim": lambda: _max_sim(query, key),
+        "function": lambda: query @ key.T,
+    }[name]()
+    arrays = (IN[library](x.astype(np.float32)) for x in (query, key))
+    found = pnce.diagnostics.top_k(*arrays, 4, similarity=similarity, block_size=3)
+    assert found.indices.tolist() == sorted_columns(scores, 4)
+
+
+def _max_sim(query: np.ndarray, key: np.ndarray) -> np.ndarray:
+    query, key = (x / np.linalg.norm(x, axis=2, keepdims=True) for x in (query, key))
+    return np.einsum("qtd,ksd->qkts", query, key).max(axis=3).sum(axis=2)
+
+
+def test_transformed_and_compiled() -> None:
+    """Under jit, vmap and torch.compile, and of arrays that are differentiated: no gradient."""
+    query, key = RNG.normal(size=(7, 3)).astype(np.float32), RNG.normal(size=(30, 3)).astype(np.float32)
+    wanted = sorted_columns(query @ key.T, 4)
+
+    def found(x: Any, y: Any) -> Any:
+        return pnce.diagnostics.top_k(x, y, 4, similarity="dot", block_size=3)
+
+    assert jax.jit(found)(query, key).indices.tolist() == wanted
+    stacked = jax.vmap(found, in_axes=(0, None))(jnp.stack([query, -query]), jnp.asarray(key))
+    assert stacked.indices.tolist() == [wanted, sorted_columns(-query @ key.T, 4)]
+    tensors = [torch.tensor(x, requires_grad=True) for x in (query, key)]
+    assert torch.compile(found, backend="aot_eager", fullgraph=True)(*tensors).indices.tolist() == wanted
+    mapped = torch.func.vmap(found, in_dims=(0, None))(torch.stack([tensors[0], -tensors[0]]), tensors[1])
+    assert mapped.indices.tolist() == stacked.indices.tolist()
+    assert not found(*tensors).scores.requires_grad
+    slope = pnce.grad(lambda x: (found(x, key).scores + x[:, :1] ** 2).sum())(query)
+    np.testing.assert_allclose(slope[:, 0], 8.0 * query[:, 0], rtol=1e-6)
+    assert np.all(slope[:, 1:] == 0)
+
+
+@pytest.mark.parametrize("count", [3, 40])
+def test_memory_is_that_of_a_block(count: int) -> None:
+    query, key = (RNG.normal(size=(n, 2)).astype(np.float32) for n in (2000, 8000))
+    pnce.diagnostics.top_k(query[:2], key, count)
+    tracemalloc.start()
+    pnce.diagnostics.top_k(query, key, count)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 4 * 2**22 * 2.5
+
+
+def test_blocks() -> None:
+    """At least 64 rows, whose product is fast, unless a number is asked for; all rows where their number is open."""
+    options: Any = {"mode": "eager", "far": False}
+    assert searched(1000, 2**16, "auto", **options) == 64
+    assert searched(1000, 2**12, "auto", **options) == 1000
+    assert searched(5000, 2**12, "auto", **options) == 1024
+    assert searched(5000, 2**30, "auto", **options) == 64
+    assert searched(5000, 2**12, 7, **options) == 7
+    assert searched(5000, 2**12, None, **options) == 5000
+    assert searched(5000, 2**12, "auto", mode="eager", far=True) == 5000
+    assert searched(5000, 2**12, "auto", width=4, **options) == 64
+    assert searched(5000, 2**12, "auto", mode="whole", far=False) == 5000
