@@ -136,6 +136,16 @@ ENVIRONMENTS: Final[Mapping[str, tuple[str, ...]]] = {
         PEERS["pytorch-metric-learning"],
         "numpy",
     ),
+    # benchmark-mi 0.1.3 works with this JAX and older ones, and needs Python 3.11 for its pandas.
+    "bmi": (
+        "benchmark-mi==0.1.3",
+        "equinox==0.10.11",
+        "jax==0.4.30",
+        "jaxlib==0.4.30",
+        "numpy==1.26.4",
+        "scipy==1.13.1",
+    ),
+    "estimates": extras("jax", "demo"),
     "vendored": (*TESTING, TORCH, "numpy"),
     "quick": (*TESTING, TORCH, "numpy", *group("lint"), *group("types")[:1]),  # mypy
     "plugin": (*TESTING, DASK, "numpy>=2.0"),
@@ -521,6 +531,17 @@ def bench(session: nox.Session) -> None:
     """Measure speed and memory against the roofline and others; options after ``--``, such as ``--only clip``."""
     env = {"PYTHONPATH": str(ROOT / "benchmarks")}  # the safe path leaves out the script's own folder
     environment(session, "bench").run("python", "benchmarks/speed.py", *session.posargs, env=env)
+
+
+@nox.session(venv_backend="none")
+def mi_benchmark(session: nox.Session) -> None:
+    """Estimate on the tasks of benchmark-mi, next to its estimators; options after ``--``, such as ``--quick``."""
+    theirs = environment(session, "bmi", project=False).programs / "python"
+    threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+    flags = {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"}
+    env = {"PYTHONPATH": str(ROOT / "benchmarks"), **threads, **flags}
+    options = "--bmi", str(theirs), *session.posargs
+    environment(session, "estimates").run("python", "benchmarks/mi_benchmark.py", *options, env=env)
 
 
 # Tools

@@ -238,7 +238,7 @@ def percent(hits: int, count: int) -> str:
     z, p = 1.96, hits / count
     centre, half = p + z * z / (2 * count), z * math.sqrt(p * (1 - p) / count + z * z / (4 * count * count))
     low, high = ((centre + sign * half) / (1 + z * z / count) for sign in (-1, 1))
-    return f"{100 * p:.0f} % ({100 * low:.0f} to {100 * high:.0f})"
+    return f"{100 * p:.0f} % ({100 * max(low, 0.0):.0f} to {100 * high:.0f})"
 
 
 def rows(record: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -294,3 +294,46 @@ def test_the_truths_are_those_of_the_record(monkeypatch: pytest.MonkeyPatch) -> 
     assert experiment.student_nats(2, 0.5, 1e6) == pytest.approx(0.5, abs=1e-5)  # a Gaussian
     assert experiment.parabola_nats() == pytest.approx(1.141, abs=1e-3)
     assert experiment.mixture_nats() < math.log(4.0)
+
+
+# Estimators of mutual information on the tasks of benchmark-mi
+
+
+def test_both_critics_find_a_gaussian() -> None:
+    ((_, (row,)),) = printed("mi_benchmark")
+    name, truth, *found = row
+    assert (name, truth, len(found)) == ("Gaussian 2 × 2", "0.500", 2)
+    assert all(float(cell.strip("*")) == pytest.approx(0.5, abs=0.12) for cell in found)
+
+
+def test_the_page_and_the_picture_of_the_benchmark_come_from_the_record(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    experiment: Any = importlib.import_module("mi_benchmark")
+    record = json.loads((ROOT / "docs" / "mi-benchmark.json").read_text(encoding="utf-8"))
+    assert (ROOT / "docs" / "mi-benchmark.md").read_text(encoding="utf-8") == experiment.document(record)
+    experiment.draw(record, tmp_path / "mi-benchmark.png")
+    assert (tmp_path / "mi-benchmark.png").stat().st_size > 0
+
+
+def test_a_run_adds_what_is_missing_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    experiment: Any = importlib.import_module("mi_benchmark")
+    asked: list[tuple[str, str]] = []
+
+    def estimate(path: str, method: str) -> dict[str, Any]:
+        asked.append((Path(path).name, method))
+        return {"estimate": 1.0, "seconds": 0.0}
+
+    monkeypatch.setattr(experiment, "ours", estimate)
+    monkeypatch.setattr(experiment, "OURS", {"a": None, "b": None})
+    record: dict[str, Any] = {
+        "tasks": {"t": ["T", 0.0], "u": ["U", 0.0]},
+        "runs": {"a": {"t": {"0": {"estimate": 2.0}}}},
+    }
+    saved: list[int] = []
+    experiment.run(record, tmp_path, None, seeds=1, save=lambda _: saved.append(1))
+    assert asked == [("t-0.npz", "b"), ("u-0.npz", "a"), ("u-0.npz", "b")]
+    assert len(saved) == 3
+    assert record["runs"]["a"]["t"]["0"] == {"estimate": 2.0}

@@ -739,6 +739,13 @@ SITUATIONS: Mapping[str, Sequence[Situation]] = {
     "bounds.tuba": ({}, ROWS_OF_BASELINES),
     "bounds.interpolated": (ALPHA, {**ALPHA, **ROWS_OF_BASELINES}),
     **dict.fromkeys(("bounds.barber_agakov", "bounds.vub"), MATRIX_OR_PAIRS),
+    "bounds.standard_error": (
+        {
+            "bound": functional(pnce.bounds.nwj),
+            "scores": Array("NN"),
+            "groups": replace(WHOLE, takes=lambda value: is_positive_integer(value) and value > 1),
+        },
+    ),
     "bounds.log_n_ceiling": ({"scores": Array("NK", skips=is_positive_integer)}, COUNTED),
     "density.ranking_nce": ({name: replace(KINDS[name], optional=None) for name in ("data_log_q", "noise_log_q")},),
     "density.nre_c": ({"gamma": Number(8.0, 0.0, loose=True)},),

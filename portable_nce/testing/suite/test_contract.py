@@ -104,6 +104,25 @@ def test_log_n_ceiling(variant: Variant) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+def test_standard_error(variant: Variant, dtype: str) -> None:
+    """Deleting each of four pairs in turn; 16-bit scores are computed in float32."""
+    scores = variant.floats(sixteenths((4, 4), 5), dtype)
+    error = pnce.bounds.standard_error(pnce.bounds.info_nce, scores)
+    assert_belongs(variant, error, scores, ())
+    rows = variant.to_list(scores)
+
+    def bound(kept: list[int]) -> Any:
+        return oracles.evaluate("bounds.info_nce", {"scores": [[rows[i][j] for j in kept] for i in kept]}, {})
+
+    with mp.workdps(oracles.DIGITS):
+        left = [bound([i for i in range(4) if i != deleted]) for deleted in range(4)]
+        mean = sum(left) / 4
+        wanted = mp.sqrt(mp.mpf(3) / 4 * sum((value - mean) ** 2 for value in left))
+    tolerance = variant.eps(dtype) if "16" in dtype else 64 * variant.eps(dtype)
+    assert oracles.error(variant.to_list(error), wanted) <= tolerance
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("temperature", [0.07, 0.5, 2.0])
 def test_temperature_as_float_and_as_array(variant: Variant, temperature: float, dtype: str) -> None:
     """A Python number and a 0-d array of the same value give the same loss."""
