@@ -167,11 +167,12 @@ def of_tasks(record: Record, method: str) -> dict[str, list[dict[str, Any]]]:
 
 
 def errors(record: Record, method: str) -> dict[str, float]:
-    """The mean absolute error of an estimator on each task."""
-    return {
-        task: float(np.mean([abs(value(found) - record["tasks"][task][1]) for found in runs]))
+    """The mean absolute error of an estimator on each task that it has a finite number for."""
+    found = {
+        task: np.asarray([abs(value(run) - record["tasks"][task][1]) for run in runs])
         for task, runs in of_tasks(record, method).items()
     }
+    return {task: float(np.nanmean(sizes)) for task, sizes in found.items() if not np.isnan(sizes).all()}
 
 
 def seconds(record: Record, method: str) -> float:
@@ -344,7 +345,7 @@ With the defaults of `mutual_information`:
 
 ## Estimates by task
 
-The nearest is bold; – is not recorded.
+The nearest is bold; – is not recorded or not finite.
 
 {estimates(record)}
 """
