@@ -66,31 +66,6 @@ from .similarities import (
 )
 from .similarities import resolve as resolve_similarity
 
-__all__ = [
-    "PAIRED",
-    "Embedding",
-    "Entered",
-    "Layout",
-    "Options",
-    "accumulated",
-    "add",
-    "check_hardness",
-    "contrast",
-    "contrast_embeddings",
-    "contrast_scores",
-    "enter_embeddings",
-    "finish",
-    "has_own_column",
-    "pair_scores",
-    "result_dtype",
-    "row_statistics",
-    "same_width",
-    "scale_of",
-    "shards_of_rows",
-    "sharpness_of",
-    "zero_idle_rows",
-]
-
 PAIRINGS: tuple[PairingName, ...] = get_args(PairingName)
 
 

@@ -13,8 +13,6 @@ from .namespace import is_array, namespace_of
 from .registry import adapter_of
 from .types import ArrayOf, ArrayT, Parameters, Result
 
-__all__ = ["grad", "stop_gradient", "value_and_grad"]
-
 
 def stop_gradient(x: ArrayOf[ArrayT], /) -> ArrayT:
     """Return an array with the same values that differentiation takes for a constant.

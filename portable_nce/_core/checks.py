@@ -16,41 +16,6 @@ from .protocol import Array, Namespace
 from .registry import adapter_of
 from .types import BlockSize, Parameters, Precision, Result
 
-__all__ = [
-    "all_entries",
-    "as_integer",
-    "cast_hint",
-    "check_block_size",
-    "check_bool",
-    "check_callable",
-    "check_called",
-    "check_choice",
-    "check_floating",
-    "check_indices",
-    "check_integers",
-    "check_mask",
-    "check_number",
-    "check_scalar",
-    "check_scalar_or_rows",
-    "check_shape",
-    "check_whole_number",
-    "check_width",
-    "common_dtype",
-    "entries_at_hand",
-    "entry_at_hand",
-    "explained",
-    "is_at_hand",
-    "is_floating",
-    "is_half",
-    "largest",
-    "least",
-    "misfit",
-    "positive_scalar",
-    "row_weights",
-    "scalar",
-    "shape_of",
-]
-
 
 def check_choice(name: str, value: object, allowed: Collection[str]) -> None:
     """`value` must be one of the strings `allowed`."""

@@ -6,8 +6,6 @@ from typing import Any, ClassVar, Self
 
 from .namespace import is_array, is_number
 
-__all__ = ["EqualByContents", "Record"]
-
 
 class EqualByContents:
     """Base of objects that are equal if their types and contents are; arrays are equal if they are the same object.

@@ -10,8 +10,6 @@ from .namespace import namespace_of
 from .protocol import Array, Namespace
 from .registry import adapter_of
 
-__all__ = ["in_parts", "in_two", "product_of_flags", "product_of_rows"]
-
 
 def product_of_rows(rows: tuple[Array, Array], columns: tuple[Array, Array]) -> Array:
     """The inner products of rows (n, E) of 16 bits, with a factor (n,) each, and such columns; without a derivative."""

@@ -8,8 +8,6 @@ from typing import NamedTuple
 from .autodiff import stop_gradient
 from .protocol import Array, Namespace
 
-__all__ = ["ExpSum", "exp_sum", "exponentials", "factors", "merge", "of_one", "shifted_exp"]
-
 
 class ExpSum(NamedTuple):
     """``Σ exp(g)`` over a set of scores for each row, as ``exp(top) * total``.

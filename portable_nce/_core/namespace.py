@@ -23,20 +23,6 @@ else:
     else:
         _BESIDE = True
 
-__all__ = [
-    "device_of",
-    "enter",
-    "is_array",
-    "is_being_compiled",
-    "is_far",
-    "is_number",
-    "library_namespace",
-    "lift_to_tape",
-    "namespace_of",
-    "native",
-    "provide_namespace",
-]
-
 _OPTIONAL = frozenset({"columns", "exclude", "mask", "positives", "weights"})
 
 _OF_OTHER_MEANING = {

@@ -7,8 +7,6 @@ from contextlib import contextmanager
 from threading import get_ident
 from typing import Any
 
-__all__ = ["listening", "listens", "note"]
-
 _listeners: list[tuple[int, list[Any]]] = []
 
 

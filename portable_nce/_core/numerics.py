@@ -10,29 +10,6 @@ from .namespace import device_of, is_being_compiled, namespace_of
 from .protocol import Array, Namespace
 from .registry import adapter_of
 
-__all__ = [
-    "LARGEST_SQUARED",
-    "entries_at",
-    "in_range",
-    "itemsize",
-    "largest_entry",
-    "nan_of",
-    "normalize",
-    "pulled_unit_rows",
-    "reciprocal",
-    "relu",
-    "relu_slope",
-    "rows_where",
-    "safe_sqrt",
-    "sigmoid",
-    "softplus",
-    "softplus_and_sigmoid",
-    "sum_to_scalar",
-    "unit_rows",
-    "upcast",
-    "zeros",
-]
-
 
 def upcast(xp: Namespace, x: Array) -> Array:
     """`x` in the dtype to compute in: float32 for 16-bit floats, else its own."""

@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
-__all__ = ["Adapter", "Array", "Namespace"]
-
 # The standard publishes no type for arrays or namespaces; these names say what is meant.
 Array: TypeAlias = Any
 Namespace: TypeAlias = Any

@@ -26,19 +26,6 @@ from .protocol import Array
 from .registry import adapter_of, communicator_of
 from .types import GradientsOfRanks, Parameters, Result
 
-__all__ = [
-    "Communicator",
-    "Notes",
-    "Ranks",
-    "Shards",
-    "Traffic",
-    "across",
-    "agree",
-    "finished",
-    "told_to_others",
-    "widened",
-]
-
 GRADIENTS: tuple[GradientsOfRanks, ...] = get_args(GradientsOfRanks)
 
 

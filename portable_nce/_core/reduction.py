@@ -10,8 +10,6 @@ from .protocol import Array
 from .ranks import Shards
 from .types import ReductionName
 
-__all__ = ["REDUCTIONS", "Reduction", "average", "divided"]
-
 REDUCTIONS: tuple[ReductionName, ...] = get_args(ReductionName)
 
 

@@ -14,8 +14,6 @@ from typing import Any
 from .namespace import is_array, is_being_compiled, library_namespace, namespace_of, provide_namespace
 from .protocol import Adapter, Array, Differentiation
 
-__all__ = ["adapter_of", "backends_available", "communicator_of", "known_backends", "load_backend", "register_backend"]
-
 ENTRY_POINT_GROUP = "portable_nce.backends"
 
 # Top-level module of an array type -> file in backends/ that serves it.

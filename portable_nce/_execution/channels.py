@@ -13,8 +13,6 @@ from .inputs import Arrays
 from .products import Operand, operand_of, product
 from .products import pulled as pulled_of_products
 
-__all__ = ["Channel", "Side", "Spread", "channel_of", "where_live"]
-
 Spread = Callable[[Array], Array]
 """Cotangent of the products of all tokens, from that of the scores of documents."""
 

@@ -21,13 +21,12 @@ from ..objectives.softmax import SMOOTHED, info_nce
 from ..objectives.triplet import Triplet
 from ..pairings import Pairing, SmoothedRule, diagonal
 from ..similarities import Similarity
-from .families import PairsPlan, Plan, ReweightedPlan, SoftmaxPlan
+from .families import PairsPlan, Plan, SoftmaxPlan
 from .matrix import Prepared, ScoreMatrix, Statistics, as_arrays, in_one_pass, is_symmetric
 from .mining import mined_differences
+from .reweighted import ReweightedPlan
 from .sets import lines_of, partners
 from .triples import excess, triple_sums
-
-__all__ = ["couples_rows", "evaluate", "summed", "sums_both_sides"]
 
 Arrays = tuple[Array, ...]
 

@@ -15,8 +15,6 @@ from .sets import Judged
 from .tiling import Bounds
 from .two_sided import square_sweep
 
-__all__ = ["Explanation", "Sweep", "explain"]
-
 
 class Sweep(NamedTuple):
     """One visit of a score matrix, or two, for value and gradients.

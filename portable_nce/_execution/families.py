@@ -25,21 +25,6 @@ from .reweighted import Reweighted, ReweightedPlan
 from .statistics import Positives, RowSums, each_positive, of_members, row_statistics, score_cotangents
 from .tiling import MAX_UNSHIFTED_LOGIT
 
-__all__ = [
-    "Pairs",
-    "PairsPlan",
-    "Plan",
-    "ReweightedPlan",
-    "Search",
-    "SearchPlan",
-    "Softmax",
-    "SoftmaxPlan",
-    "divisor_of",
-    "family_of",
-    "sharpened",
-    "split_sharpness",
-]
-
 
 def family_of(xp: Namespace, plan: Plan, base: ExpBase, known: Known, *, need_grad: bool) -> Family:
     """The family of a plan."""

@@ -11,8 +11,6 @@ from .._core.registry import adapter_of
 from ..pairings import Members
 from .statistics import Positives, of_line, of_members
 
-__all__ = ["Exclude", "ExpBase", "Family", "Finished", "Known", "divided", "exp_base", "weigh"]
-
 Exclude = Callable[[Array, float], Array]
 """Puts a number where a tile has no negative; the tile may be overwritten."""
 

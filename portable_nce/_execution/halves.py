@@ -20,8 +20,6 @@ from ..similarities import Operands, Similarity, TokenScores, is_of_unit_tokens,
 from .inputs import Arrays
 from .matrix import Halves
 
-__all__ = ["Exact", "multiplies_halves", "of_matrix"]
-
 
 class Exact(NamedTuple):
     """Dtypes in which embeddings are exact, those of the rows and those of the columns, and the `precision` asked for.

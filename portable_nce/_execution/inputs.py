@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 from .._core.protocol import Array
 
-__all__ = ["Arrays", "Inputs"]
-
 Arrays = tuple[Array, ...]
 
 

@@ -20,8 +20,6 @@ from .finished import divided
 from .sets import Sets
 from .tiling import Sizes, Tiling
 
-__all__ = ["Found", "Gradients", "Layout", "Wanted", "reduced"]
-
 
 class Wanted(NamedTuple):
     """Which gradients are wanted: any at all, and those of the operands."""

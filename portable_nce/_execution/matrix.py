@@ -38,20 +38,6 @@ from .sweep import sweep
 from .tiling import Sizes, Tiling, is_large, is_positive, label_blocks, masked, one_sided, two_sided
 from .two_sided import square_sweep
 
-__all__ = [
-    "Halves",
-    "Part",
-    "Passes",
-    "Prepared",
-    "ScoreMatrix",
-    "Statistics",
-    "as_arrays",
-    "given",
-    "in_one_pass",
-    "in_two_passes",
-    "is_symmetric",
-]
-
 
 class Statistics(NamedTuple):
     """The statistics of all rows; and ``lse(negatives)`` as a constant shift `top` and the `rest`."""

@@ -14,8 +14,6 @@ from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from .tiling import triples
 
-__all__ = ["mined_differences"]
-
 
 def mined_differences(
     scores: Array, positives: Array, negatives: Array, mining: tuple[str, str]

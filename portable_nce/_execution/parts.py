@@ -15,8 +15,6 @@ from ..similarities import Similarity, measured_operands, with_numbers
 from .halves import Exact, of_matrix
 from .matrix import Halves, Part, ScoreMatrix
 
-__all__ = ["Brought", "matrix_of_part"]
-
 
 class Brought(NamedTuple):
     """Rows and columns of a rank, their dtypes on the way to others, and the mask of its rows against all columns.

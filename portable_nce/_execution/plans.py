@@ -22,8 +22,6 @@ from .layouts import Layout
 from .matrix import Passes, Prepared
 from .tiling import is_large
 
-__all__ = ["MOST", "PLANS", "Plan", "keep", "kind_of"]
-
 MOST = 512
 PLANS: dict[Hashable, Plan] = {}
 """The plans by the kinds of calls, `MOST` of them at a time."""

@@ -16,25 +16,6 @@ from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from .inputs import Arrays
 
-__all__ = [
-    "ABSENT",
-    "Operand",
-    "absence",
-    "concat_rows",
-    "empty_sums",
-    "largest_score",
-    "operand_of",
-    "operand_pieces",
-    "outer_sum",
-    "pieces",
-    "plus",
-    "product",
-    "pulled",
-    "sharpened_rows",
-    "with_added",
-    "with_ones",
-]
-
 
 class Operand(NamedTuple):
     """Rows of a product, float32 or float64; and, for products of 16 bits, what they are made of.

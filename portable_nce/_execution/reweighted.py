@@ -15,9 +15,6 @@ from .finished import Exclude, Family, Finished, Known, weigh
 from .statistics import Positives, RowSums, of_members, row_statistics, score_cotangents
 from .tiling import MAX_UNSHIFTED_LOGIT
 
-__all__ = ["Reweighted", "ReweightedPlan"]
-
-
 _LEAST = -80.0
 """Below that, all negatives are thought to be positives, whatever there are; and the exponential would overflow."""
 

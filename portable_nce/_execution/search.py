@@ -18,8 +18,6 @@ from .inputs import Arrays, Inputs
 from .matrix import NO_HALVES
 from .tiling import searched
 
-__all__ = ["highest", "search", "taken"]
-
 _MOST_PASSES = 32
 """Of more places, a sort takes less time than so many passes."""
 

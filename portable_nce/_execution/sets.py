@@ -19,27 +19,6 @@ from .finished import Exclude
 from .inputs import Inputs
 from .tiling import Bounds
 
-__all__ = [
-    "ByClasses",
-    "ByRule",
-    "Classes",
-    "Judged",
-    "Lines",
-    "OnLines",
-    "Sets",
-    "Tile",
-    "add_partners",
-    "exclude",
-    "line_scores",
-    "lines_of",
-    "of_each",
-    "partners",
-    "put_line",
-    "put_lines",
-    "tile_of",
-    "with_undefined",
-]
-
 
 class Lines(NamedTuple):
     """Where rows have their positives: row i in columns ``i + distance``, from the first again after the last.

@@ -18,8 +18,6 @@ from .._core.protocol import Array
 from .inputs import Arrays, Inputs
 from .layouts import Found, Gradients, Layout, Wanted, reduced
 
-__all__ = ["takes_embeddings"]
-
 Sweep = Callable[[Layout, Inputs, Wanted], Found]
 
 WantedOf = bool | tuple[bool, ...]

@@ -9,16 +9,6 @@ from .._core.logsumexp import ExpSum, exponentials, of_one
 from .._core.protocol import Array, Namespace
 from ..objectives.base import RowStatistics
 
-__all__ = [
-    "Positives",
-    "RowSums",
-    "each_positive",
-    "of_line",
-    "of_members",
-    "row_statistics",
-    "score_cotangents",
-]
-
 
 class Positives(NamedTuple):
     """The scores of the positives of some rows: one each, of shape (n,), or several among P columns, (n, P).

@@ -26,8 +26,6 @@ from .inputs import Arrays, Inputs
 from .layouts import Found, Gradients, Layout, Wanted
 from .sources import takes_embeddings
 
-__all__ = ["sweep"]
-
 
 @takes_embeddings
 def sweep(layout: Layout, inputs: Inputs, wanted: Wanted) -> Found:

@@ -9,22 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-__all__ = [
-    "MAX_UNSHIFTED_LOGIT",
-    "Bounds",
-    "Sizes",
-    "Tiling",
-    "cut",
-    "is_large",
-    "is_positive",
-    "label_blocks",
-    "masked",
-    "one_sided",
-    "searched",
-    "triples",
-    "two_sided",
-]
-
 MAX_UNSHIFTED_LOGIT = 30.0
 """Logits in [-30, 30] need no max-shift: their exponentials add up without loss, in float32 too."""
 

@@ -14,8 +14,6 @@ from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from .tiling import Bounds, triples
 
-__all__ = ["TripleSums", "excess", "triple_sums"]
-
 
 class TripleSums(NamedTuple):
     """Sums over the triples of each row, of shape (N,); how many there are, and how many are not 0, are constants."""

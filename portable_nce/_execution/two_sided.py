@@ -23,8 +23,6 @@ from .layouts import Found, Gradients, Layout, Wanted
 from .sources import takes_embeddings
 from .tiling import Bounds, Tiling, cut
 
-__all__ = ["square_sweep"]
-
 
 @takes_embeddings
 def square_sweep(layout: Layout, inputs: Inputs, wanted: Wanted) -> Found:
