@@ -1,15 +1,20 @@
-"""Search: the highest scores of each row, in blocks of whole rows, without the score matrix."""
+"""Search: the highest scores of each row, or what is measured of its scores, in blocks of whole rows.
+
+The score matrix is never held, and nothing has a gradient.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
 
 from .._core.autodiff import stop_gradient
 from .._core.namespace import device_of, is_far, namespace_of
 from .._core.numerics import entries_at, upcast
 from .._core.protocol import Array
 from .._core.registry import adapter_of
+from ..pairings import Members, Pairing, Rule, split
 from ..similarities import AnySimilarity, Scores, operands, resolve
 from .halves import Exact
 from .halves import of_matrix as halves_of_matrix
@@ -18,7 +23,10 @@ from .matrix import NO_HALVES
 from .scored import Side, held, scored
 from .tiling import searched
 
-__all__ = ["highest", "search", "taken"]
+__all__ = ["Measure", "highest", "measured", "search", "taken"]
+
+Measure: TypeAlias = Callable[[Array, Members, int], tuple[Array, Array]]
+"""What gives two numbers of each row, of its scores, its sets and a number k."""
 
 _MOST_PASSES = 32
 """Of more places, a sort takes less time than so many passes."""
@@ -27,17 +35,21 @@ _MOST_PASSES = 32
 class SearchLayout(NamedTuple):
     """Everything about a search that is not an array.
 
-    The arrays are the operands of rows and of columns, what these are made of in 16 bits, and, if there are `flags`,
-    which columns are valid.
+    The arrays are the operands of rows and of columns, what these are made of in 16 bits, and then which columns are
+    valid, if there are `flags`; or, for a `measure`, those of the rule, of rows, columns and pairs, and the mask.
     """
 
     number: int
     scores: Scores
     operands: tuple[int, int]
     halves: Form
-    flags: bool
     wide: bool
     block_size: int | str | None
+    flags: bool = False
+    measure: Measure | None = None
+    rule: Rule | None = None
+    rule_arrays: tuple[int, int, int] = (0, 0, 0)
+    masked: bool = False
 
 
 def search(
@@ -51,21 +63,58 @@ def search(
     block_size: int | str | None = "auto",
 ) -> tuple[Array, Array]:
     """The highest scores of each row with valid columns, and the numbers of these, as `highest` has them; constants."""
+    flags: Arrays = () if valid is None else (valid,)
+    told = {"number": count, "flags": valid is not None, "block_size": block_size}
+    return _run((x, y), flags, told, similarity=similarity, exact_in=exact_in)
+
+
+def measured(
+    x: Array,
+    y: Array,
+    measure: Measure,
+    k: int,
+    *,
+    similarity: AnySimilarity,
+    exact_in: Exact,
+    pairing: Pairing,
+    mask: Array | None,
+    block_size: int | str | None,
+) -> tuple[Array, Array]:
+    """What is measured of the scores of each row; constants."""
+    counts = (len(pairing.rows), len(pairing.columns), len(pairing.pairs))
+    told = {
+        "number": k,
+        "block_size": block_size,
+        "measure": measure,
+        "rule": pairing.rule,
+        "rule_arrays": counts,
+        "masked": mask is not None,
+    }
+    arrays = (*pairing.rows, *pairing.columns, *pairing.pairs, *(() if mask is None else (mask,)))
+    return _run((x, y), arrays, told, similarity=similarity, exact_in=exact_in)
+
+
+def _run(
+    both: tuple[Array, Array],
+    constants: Arrays,
+    told: dict[str, Any],
+    *,
+    similarity: AnySimilarity,
+    exact_in: Exact,
+) -> tuple[Array, Array]:
+    x, y = map(stop_gradient, both)
     chosen, adapter = resolve(similarity), adapter_of(x)
-    x, y = stop_gradient(x), stop_gradient(y)
     with adapter.full_precision(x):
         rows, columns = (tuple(map(stop_gradient, side)) for side in operands(chosen, x, y, 1.0))
         halves = halves_of_matrix(chosen, (x, y), (rows, columns), exact_in) or NO_HALVES
         layout = SearchLayout(
-            count,
-            chosen.scores,
-            (len(rows), len(columns)),
-            halves.form,
-            valid is not None,
-            chosen.wide,
-            block_size,
+            scores=chosen.scores,
+            operands=(len(rows), len(columns)),
+            halves=halves.form,
+            wide=chosen.wide,
+            **told,
         )
-        arrays = (*rows, *columns, *halves.arrays, *(() if valid is None else (valid,)))
+        arrays = (*rows, *columns, *halves.arrays, *constants)
         if chosen.pullback is None:  # a plain function, which may be another in each call, and hold arrays on the tape
             return _search(layout, *arrays)
         best, where = adapter.custom_vjp(_search, _no_gradient)(layout, *arrays)  # off the tape; compiled once
@@ -73,28 +122,44 @@ def search(
 
 
 def _search(layout: SearchLayout, *arrays: Array) -> tuple[Array, Array]:
-    sides, start = [], 0
-    for size in (*layout.operands, *layout.halves.sizes):
-        sides.append(tuple(arrays[start : start + size]))
-        start += size
-    rows, columns = Side(sides[0], sides[2]), Side(sides[1], sides[3])
-    adapter, first = adapter_of(arrays[0]), rows.operands[0]
+    groups, first = [], 0
+    for size in (*layout.operands, *layout.halves.sizes, *layout.rule_arrays):
+        groups.append(tuple(arrays[first : first + size]))
+        first += size
+    rows, columns = Side(groups[0], groups[2]), Side(groups[1], groups[3])
+    of_rows, of_columns, pairs = groups[4:]
+    pairs = (*pairs, *arrays[first:]) if layout.masked else pairs
+    adapter, shape = adapter_of(arrays[0]), (rows.operands[0].shape[-2], columns.operands[0].shape[-2])
+    per_row = (*rows.operands, *rows.halves)
 
     def step(carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
-        del start
-        own = Side(block[: layout.operands[0]], block[layout.operands[0] :])
+        own = Side(block[: layout.operands[0]], block[layout.operands[0] : len(per_row)])
         scores = stop_gradient(scored(layout.scores, own, columns)[0])
         xp = namespace_of(scores)
         scores = upcast(xp, scores)
         if layout.flags:
             scores = xp.where(arrays[-1], scores, -math.inf)
-        return carry, highest(scores, layout.number)
+        if layout.measure is None or layout.rule is None:
+            return carry, highest(scores, layout.number)
+        labels, here = block[len(per_row) : len(per_row) + len(of_rows)], block[len(per_row) + len(of_rows) :]
+        i, j = (xp.arange(n, device=device_of(scores)) for n in scores.shape)
+        members = split(
+            xp,
+            layout.rule,
+            numbers=(i + start, j),
+            shape=shape,
+            labels=(labels, of_columns),
+            pairs=here[: layout.rule_arrays[2]],
+            mask=here[-1] if layout.masked else None,
+            dtype=scores.dtype,
+        )
+        members.refuse_weights()
+        return carry, layout.measure(scores, members, layout.number)
 
-    n_rows, n_columns = first.shape[-2], columns.operands[0].shape[-2]
-    each = held(layout.scores, *sides[:2], wide=layout.wide)
-    block = searched(n_rows, n_columns, layout.block_size, mode=adapter.mode, far=is_far(first), **each)
-    _, (best, where) = adapter.scan(step, (), (*rows.operands, *rows.halves), block)
-    return best, where
+    each = held(layout.scores, *groups[:2], wide=layout.wide)
+    block = searched(*shape, layout.block_size, mode=adapter.mode, far=is_far(arrays[0]), **each)
+    _, (first_numbers, second_numbers) = adapter.scan(step, (), (*per_row, *of_rows, *pairs), block)
+    return first_numbers, second_numbers
 
 
 def _no_gradient(static: object, arrays: Arrays, outputs: Arrays, cotangents: Arrays) -> Arrays:

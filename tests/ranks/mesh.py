@@ -137,7 +137,9 @@ def check_top_k(mesh: Any) -> dict[str, float]:
 
         mapped = jax.shard_map(local, mesh=mesh, in_specs=(rows, rows, rows), out_specs=rows, check_vma=vma)
         wanted = pnce.diagnostics.top_k(query, key, exclude=known, **options)
-        found["checked" if vma else "unchecked"] = distance(*map(jax.device_get, (jax.jit(mapped)(query, key, known), wanted)))
+        found["checked" if vma else "unchecked"] = distance(
+            *map(jax.device_get, (jax.jit(mapped)(query, key, known), wanted))
+        )
     return found
 
 
