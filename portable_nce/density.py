@@ -43,10 +43,10 @@ from ._core.checks import (
     check_choice,
     check_floating,
     check_indices,
-    check_integers,
     check_mask,
     check_number,
     check_shape,
+    indices_of,
     row_weights,
     shape_of,
 )
@@ -838,7 +838,7 @@ def full_softmax(
     """
     xp, (scores, targets) = enter(scores=scores, targets=targets)
     rows, values = shape_of("scores", scores, "(N, V)")
-    check_integers(xp, "targets", targets, (rows,))
+    targets = indices_of(xp, "targets", targets, (rows,))
     check_indices(xp, "targets", targets, values, "the columns of scores")
     return info_nce(scores, positives=targets, mask=mask, weights=weights, reduction=reduction)
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from ._call import finish
+from ._call import finish, same_width
 from ._core.autodiff import stop_gradient
 from ._core.checks import (
     check_block_size,
@@ -14,6 +14,7 @@ from ._core.checks import (
     check_choice,
     check_floating,
     check_integers,
+    check_mask,
     check_number,
     check_shape,
     check_whole_number,
@@ -30,13 +31,22 @@ from ._core.registry import adapter_of
 from ._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, ReductionName
 from ._execution.halves import Exact
 from ._execution.matrix import ScoreMatrix, given
-from ._execution.search import highest, search, taken
+from ._execution.search import Measure, highest, measured, search, taken
 from .bounds import Pairs
-from .from_scores import enter_scores
-from .pairings import Pairing, Tile
+from .from_scores import enter_scores, pairing_of
+from .pairings import Members, Pairing, Tile
 from .similarities import AnySimilarity, resolve, takes_tokens
 
-__all__ = ["TopK", "alignment", "effective_sample_size", "headroom", "top_k", "top_k_accuracy", "uniformity"]
+__all__ = [
+    "TopK",
+    "alignment",
+    "effective_sample_size",
+    "headroom",
+    "recall_at",
+    "top_k",
+    "top_k_accuracy",
+    "uniformity",
+]
 
 
 def effective_sample_size(
@@ -289,15 +299,19 @@ def _others_rule(tile: Tile) -> tuple[Array, Array]:
     return tile.i != tile.i, tile.i != tile.j
 
 
+@takes_tokens
 def top_k_accuracy(
     scores: ArrayOf[ArrayT],
+    key: AnyArray | None = None,
     /,
     *,
     k: int = 1,
+    similarity: AnySimilarity | None = None,
     positives: AnyArray | None = None,
     mask: AnyArray | None = None,
     weights: AnyArray | None = None,
     reduction: ReductionName = "mean",
+    block_size: BlockSize = "auto",
 ) -> ArrayT:
     r"""Return how often the positive is among the k highest scores of its row.
 
@@ -307,10 +321,15 @@ def top_k_accuracy(
 
     Parameters
     ----------
-    scores : array, shape (N, K)
-        Scores g, temperature included. A pair whose score is -inf takes no part, as if it were masked: a positive too.
+    scores : array, shape (N, K), or (N, D) with `key`
+        Scores g, or embeddings of the queries. A pair whose score is -inf takes no part, as if it were masked: a
+        positive too.
+    key : array, shape (K, D), optional
+        Embeddings of the keys: their scores are computed in blocks, without the N × K matrix.
     k : int, default: 1
         How many of the highest scores count.
+    similarity : str, Similarity or callable, optional
+        How embeddings are compared, "cosine" by default; see `portable_nce.similarities`. Only with `key`.
     positives : array of int (N,) or of bool (N, K), optional
         The positives of each row; the diagonal by default, for which K must be at least N. Numbers that are no columns
         are an error where the values are at hand; elsewhere such a row has no positive.
@@ -320,6 +339,8 @@ def top_k_accuracy(
         Weights of the rows.
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the rows that have a positive, weighted sum, or the weighted values of the rows.
+    block_size : int, None or "auto", default: "auto"
+        Queries at a time, with `key`; None takes all at once.
 
     Returns
     -------
@@ -334,6 +355,10 @@ def top_k_accuracy(
     ValueError
         If a shape, device or option does not fit.
 
+    See Also
+    --------
+    recall_at : Of rows with several positives, how many of them are found.
+
     References
     ----------
     Chen, Kornblith, Norouzi and Hinton (2020), "A Simple Framework for Contrastive Learning of Visual
@@ -346,19 +371,162 @@ def top_k_accuracy(
     >>> scores = np.asarray([[2.0, 1.0, 0.0], [2.0, 1.0, 0.0], [2.0, 1.0, 0.0]])
     >>> round(float(pnce.diagnostics.top_k_accuracy(scores, k=2)), 6)
     0.666667
+
+    Of embeddings:
+
+    >>> query, key = np.eye(3), np.asarray([[1.0, 0.0, 0.1], [0.0, 1.0, 0.0], [1.0, 0.0, 0.0]])
+    >>> round(float(pnce.diagnostics.top_k_accuracy(query, key)), 6)
+    0.333333
     """
+    options = _OfRows(similarity, positives, mask, weights, reduction, block_size)
+    return _of_rows(scores, key, k, _is_ahead, options)
+
+
+@takes_tokens
+def recall_at(
+    scores: ArrayOf[ArrayT],
+    key: AnyArray | None = None,
+    /,
+    *,
+    k: int = 1,
+    similarity: AnySimilarity | None = None,
+    positives: AnyArray | None = None,
+    mask: AnyArray | None = None,
+    weights: AnyArray | None = None,
+    reduction: ReductionName = "mean",
+    block_size: BlockSize = "auto",
+) -> ArrayT:
+    r"""Return the share of a row's positives that are among its k highest scores.
+
+    .. math:: \mathrm{recall}_i = \frac{1}{|P(i)|} \sum_{p \in P(i)}
+        \big[\, |\{j \in P(i) \cup Q(i) \setminus p : g_{ij} \ge g_{ip}\}| < k \,\big]
+
+    Equal scores count against a positive. With one positive in each row it is `top_k_accuracy`.
+
+    Parameters
+    ----------
+    scores : array, shape (N, K), or (N, D) with `key`
+        Scores g, or embeddings of the queries. A pair whose score is -inf takes no part, as if it were masked: a
+        positive too.
+    key : array, shape (K, D), optional
+        Embeddings of the keys: their scores are computed in blocks, without the N × K matrix.
+    k : int, default: 1
+        How many of the highest scores count.
+    similarity : str, Similarity or callable, optional
+        How embeddings are compared, "cosine" by default; see `portable_nce.similarities`. Only with `key`.
+    positives : array of int (N,) or of bool (N, K), optional
+        The positives of each row; the diagonal by default, for which K must be at least N. Numbers that are no columns
+        are an error where the values are at hand; elsewhere such a row has no positive.
+    mask : array of bool, shape (N, K), optional
+        Pairs that take part; all by default.
+    weights : array, shape (N,), optional
+        Weights of the rows.
+    reduction : {"mean", "sum", "none"}, default: "mean"
+        Weighted mean over the rows that have a positive, weighted sum, or the weighted values of the rows.
+    block_size : int, None or "auto", default: "auto"
+        Queries at a time, with `key`; None takes all at once.
+
+    Returns
+    -------
+    array
+        Recall between 0 and 1: 0-d, or shape (N,) for reduction "none", of the library, dtype and device of `scores`;
+        without gradient.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong type or dtype, or of another library.
+    ValueError
+        If a shape, device or option does not fit.
+
+    References
+    ----------
+    Jégou, Douze and Schmid (2011), "Product Quantization for Nearest Neighbor Search", IEEE TPAMI 33(1), section V.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> query, key = np.asarray([[1.0, 0.0]]), np.asarray([[1.0, 0.1], [0.0, 1.0], [1.0, 0.2]])
+    >>> relevant = np.asarray([[True, True, False]])
+    >>> pnce.diagnostics.recall_at(query, key, k=2, positives=relevant)
+    array(0.5)
+    """
+    options = _OfRows(similarity, positives, mask, weights, reduction, block_size)
+    return _of_rows(scores, key, k, _share_found, options)
+
+
+class _OfRows(NamedTuple):
+    """Options of what is measured of rows."""
+
+    similarity: AnySimilarity | None
+    positives: Array | None
+    mask: Array | None
+    weights: Array | None
+    reduction: ReductionName
+    block_size: BlockSize
+
+
+def _of_rows(scores: Array, key: Array | None, k: int, measure: Measure, options: _OfRows) -> Array:
+    """The mean of a measure over the rows of a score matrix, or of scores that are computed in blocks."""
     k = check_whole_number("k", k)
+    similarity, positives, mask, weights, reduction, block_size = options
     check_choice("reduction", reduction, REDUCTIONS)
-    xp, scores, pairing, mask, weights = enter_scores(scores, positives, mask, weights)
-    dtype = scores.dtype
-    scores = stop_gradient(upcast(xp, scores))
-    weights = row_weights(xp, weights, scores.shape[0], scores)
-    own, negatives = given(scores, pairing, mask).sets()
+    block_size = check_block_size(block_size)
+    if key is None:
+        if similarity is not None:
+            message = "key: expected embeddings, got None; scores come without a similarity, queries with keys"
+            raise ValueError(message)
+        xp, scores, pairing, mask, weights = enter_scores(scores, positives, mask, weights)
+        x = stop_gradient(upcast(xp, scores))
+        values, counted = measure(x, Members(*given(x, pairing, mask).sets()), k)
+    else:
+        similarity = "cosine" if similarity is None else similarity
+        xp, (x, y, positives, mask, weights) = enter(
+            scores=scores, key=key, positives=positives, mask=mask, weights=weights
+        )
+        check_floating(xp, scores=x, key=y)
+        shape = (shape_of("scores", x, "(N, D)")[0], shape_of("key", y, "(K, D)")[0])
+        same_width(similarity, "scores", x, "key", y)
+        pairing = pairing_of(xp, positives, shape)
+        if positives is None and shape[0] > shape[1]:
+            message = f"key: expected at least as many rows as queries, {shape[0]}, got {shape[1]}; name the positives"
+            raise ValueError(message)
+        if mask is not None:
+            check_mask(xp, "mask", mask, shape)
+        exact_in, scores = Exact((x.dtype,), (y.dtype,)), x
+        x, y = upcast(xp, x), upcast(xp, y)
+        values, counted = measured(
+            *(x, y, measure, min(k, shape[1])),
+            similarity=similarity,
+            exact_in=exact_in,
+            pairing=pairing,
+            mask=mask,
+            block_size=block_size,
+        )
+    weights = row_weights(xp, weights, x.shape[0], x)
+    return finish(xp, Reduction(reduction, weights).of_values(values, counted), scores.dtype, reduction)
+
+
+def _is_ahead(scores: Array, members: Members, k: int) -> tuple[Array, Array]:
+    """Whether fewer than k negatives reach the best positive, as 0 or 1; and whether there is a positive."""
+    xp, (own, negatives) = namespace_of(scores), members[:2]
     best = xp.max(xp.where(own, scores, -math.inf), axis=1, keepdims=True)
     ahead = xp.logical_and(negatives, xp.logical_not(scores < best))  # NaN is no hit
     hit = xp.sum(xp.astype(ahead, scores.dtype), axis=1) < min(k, scores.shape[1])
-    counted = xp.reshape(best, (-1,)) != -math.inf
-    return finish(xp, Reduction(reduction, weights).of_values(xp.astype(hit, scores.dtype), counted), dtype, reduction)
+    return xp.astype(hit, scores.dtype), xp.reshape(best, (-1,)) != -math.inf
+
+
+def _share_found(scores: Array, members: Members, k: int) -> tuple[Array, Array]:
+    """The share of the positives above the highest score but k; and whether there is a positive."""
+    xp, (own, negatives) = namespace_of(scores), members[:2]
+    own = xp.logical_and(own, scores != -math.inf)
+    found = own
+    if k < scores.shape[1]:
+        candidates = xp.where(xp.logical_or(own, negatives), scores, -math.inf)
+        found = xp.logical_and(own, scores > highest(candidates, k + 1)[0][:, k:])
+    found, number = (xp.sum(xp.astype(x, scores.dtype), axis=1) for x in (found, own))
+    return found / xp.where(number > 0, number, xp.ones_like(number)), number > 0
 
 
 class TopK(NamedTuple):

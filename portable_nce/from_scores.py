@@ -18,6 +18,7 @@ from ._core.checks import (
     check_mask,
     check_shape,
     explained,
+    indices_of,
     is_floating,
     row_weights,
     shape_of,
@@ -1036,6 +1037,6 @@ def pairing_of(xp: Namespace, positives: Array | None, shape: tuple[int, ...]) -
         got = f"{positives.dtype} of shape {tuple(positives.shape)}"
         message = f"positives: expected integers (N,), booleans (N, K) or weights (N, K), got dtype {got}"
         raise TypeError(message)
-    check_integers(xp, "positives", positives, shape[:1])
+    positives = indices_of(xp, "positives", positives, shape[:1])
     check_indices(xp, "positives", positives, shape[1], "columns")
     return index(positives)

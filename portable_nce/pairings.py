@@ -20,6 +20,7 @@ from ._core.checks import (
     check_mask,
     check_number,
     check_shape,
+    indices_of,
     is_half,
     shape_of,
 )
@@ -493,7 +494,7 @@ def index(positives: AnyArray, /) -> Pairing:
     0.551445
     """
     xp, (positives,) = enter(positives=positives)
-    check_integers(xp, "positives", positives, shape_of("positives", positives, "(N)"))
+    positives = indices_of(xp, "positives", positives, shape_of("positives", positives, "(N)"))
     return Pairing(_index_rule, rows=(positives,), one_per_row=True)._replace(structure=Structure(by_index=True))
 
 

@@ -6,6 +6,7 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
@@ -650,3 +651,34 @@ def test_a_label_of_nan_makes_its_pairs_nan_unless_they_are_masked() -> None:
     mask[2, :] = mask[:, 2] = False
     assert np.all(np.isnan(rows_of(pairings.kernel(ages, bandwidth=1.0))))
     assert np.all(np.isfinite(rows_of(pairings.kernel(ages, bandwidth=1.0), mask=mask)))
+
+
+INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
+OF_INDICES: Any = {
+    "index": lambda x, y, p: pnce.contrast(x, y, objective="info_nce", pairing=pnce.pairings.index(p)),
+    "index, no products": lambda x, y, p: pnce.contrast(
+        x, y, objective="info_nce", pairing=pnce.pairings.index(p), similarity="neg_euclidean"
+    ),
+    "info_nce": lambda x, y, p: pnce.info_nce(x, y, positives=p),
+    "from_scores": lambda x, y, p: pnce.from_scores.info_nce(x @ y.T, positives=p),
+    "bounds": lambda x, y, p: pnce.bounds.info_nce(x @ y.T, positives=p),
+    "linear_softmax": lambda x, y, p: pnce.density.linear_softmax(x, y, p, smoothing=0.1, ignore_index=-100),
+    "full_softmax": lambda x, y, p: pnce.density.full_softmax(x @ y.T, p),
+    "proto_nce": lambda x, y, p: pnce.proto_nce(x, y, p, y[:, 0] ** 2 + 1.0),
+    "concentrations": lambda x, y, p: pnce.concentrations(x, y, p).sum(),
+    "top_k": lambda x, y, p: pnce.diagnostics.top_k(x, y, 2, exclude=p).scores.sum(),
+    "recall_at": lambda x, y, p: pnce.diagnostics.recall_at(x, y, positives=p, k=2),
+}
+
+
+@pytest.mark.parametrize("name", OF_INDICES)
+@pytest.mark.parametrize("library", ["numpy", "torch", "jax"])
+def test_indices_of_every_integer_dtype(library: str, name: str) -> None:
+    make: Any = {"numpy": np.asarray, "torch": torch.tensor, "jax": jnp.asarray}[library]
+    x, y = (make(np.random.default_rng(n).normal(size=(n, 4)).astype(np.float32)) for n in (3, 5))
+    found = [
+        float(OF_INDICES[name](x, y, make(np.asarray([2, 0, 4]).astype(dtype))))
+        for dtype in INTEGERS
+        if not (library == "jax" and dtype.endswith("64"))
+    ]
+    assert found == found[:1] * len(found)

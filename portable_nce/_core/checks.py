@@ -11,7 +11,7 @@ from functools import wraps
 from types import FunctionType, ModuleType
 from typing import Any, get_args
 
-from .namespace import enter, is_array, is_far, is_number, namespace_of, native
+from .namespace import device_of, enter, is_array, is_far, is_number, namespace_of, native
 from .protocol import Array, Namespace
 from .registry import adapter_of
 from .types import BlockSize, Parameters, Precision, Result
@@ -152,6 +152,17 @@ def check_integers(xp: Namespace, name: str, x: Array, shape: tuple[int, ...]) -
         message = f"{name}: expected an integer dtype, got {x.dtype}; convert it with {cast_hint(x)}"
         raise TypeError(message)
     check_shape(name, x, shape)
+
+
+def indices_of(xp: Namespace, name: str, x: Array, shape: tuple[int, ...]) -> Array:
+    """`x`, an integer array of the given shape, in a dtype that is an index in every library.
+
+    PyTorch takes int32 and int64, and has no minimum of unsigned integers. What does not fit becomes negative.
+    """
+    check_integers(xp, name, x, shape)
+    if x.dtype in {xp.int32, xp.int64}:
+        return x
+    return xp.astype(x, xp.arange(1, device=device_of(x)).dtype)
 
 
 def check_indices(xp: Namespace, name: str, x: Array, count: int, of_what: str) -> bool:

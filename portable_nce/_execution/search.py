@@ -1,34 +1,45 @@
-"""Search: the highest scores of each row, in blocks of whole rows, without the score matrix."""
+"""Search: the highest scores of each row, or what is measured of its scores, in blocks of whole rows.
+
+The score matrix is never held, and nothing has a gradient.
+"""
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias
 
 from .._core.autodiff import stop_gradient
 from .._core.namespace import device_of, is_far, namespace_of
 from .._core.numerics import entries_at, upcast
 from .._core.protocol import Array
 from .._core.registry import adapter_of
+from ..pairings import Members, Pairing
 from ..similarities import AnySimilarity, operands, resolve
 from .channels import Channel, Side, channel_of
 from .halves import Exact
 from .halves import of_matrix as halves_of_matrix
 from .inputs import Arrays, Inputs
 from .matrix import NO_HALVES
+from .sets import ByRule, Judged
 from .tiling import searched
+
+Measure: TypeAlias = Callable[[Array, Members, int], tuple[Array, Array]]
+"""What gives two numbers of each row, of its scores, its sets and a number k."""
 
 _MOST_PASSES = 32
 """Of more places, a sort takes less time than so many passes."""
 
 
 class SearchLayout(NamedTuple):
-    """Static arguments of a search. Of its `Inputs`, the labels of columns say which are valid."""
+    """Static arguments of a search; without a `measure`, the labels of columns say which are valid."""
 
-    number: int
     channel: Channel
     counts: tuple[int, ...]
+    number: int
     block_size: int | str | None
+    measure: Measure | None = None
+    judged: Judged | None = None
 
 
 def search(
@@ -42,40 +53,80 @@ def search(
     block_size: int | str | None = "auto",
 ) -> tuple[Array, Array]:
     """The highest scores of each row with valid columns, and the numbers of these, as `highest` has them; constants."""
+    inputs = Inputs(column_labels=() if valid is None else (valid,))
+    return _run((x, y), inputs, (count, block_size), similarity=similarity, exact_in=exact_in)
+
+
+def measured(
+    x: Array,
+    y: Array,
+    measure: Measure,
+    k: int,
+    *,
+    similarity: AnySimilarity,
+    exact_in: Exact,
+    pairing: Pairing,
+    mask: Array | None,
+    block_size: int | str | None,
+) -> tuple[Array, Array]:
+    """What is measured of the scores of each row; constants."""
+    inputs = Inputs(
+        row_labels=pairing.rows,
+        column_labels=pairing.columns,
+        pairs=pairing.pairs,
+        mask=() if mask is None else (mask,),
+    )
+    told = (k, block_size, measure, Judged(pairing.rule))
+    return _run((x, y), inputs, told, similarity=similarity, exact_in=exact_in)
+
+
+def _run(
+    both: tuple[Array, Array],
+    inputs: Inputs,
+    told: tuple[Any, ...],
+    *,
+    similarity: AnySimilarity,
+    exact_in: Exact,
+) -> tuple[Array, Array]:
+    """A search over what the inputs say of pairs; `told` are the last fields of its layout."""
+    x, y = map(stop_gradient, both)
     chosen, adapter = resolve(similarity), adapter_of(x)
-    x, y = stop_gradient(x), stop_gradient(y)
     with adapter.full_precision(x):
         rows, columns = (tuple(map(stop_gradient, side)) for side in operands(chosen, x, y, 1.0))
         halves = halves_of_matrix(chosen, (x, y), (rows, columns), exact_in) or NO_HALVES
-        inputs = Inputs(rows, columns, row_halves=halves.rows, column_halves=halves.columns)
-        inputs = inputs if valid is None else inputs._replace(column_labels=(valid,))
+        inputs = inputs._replace(rows=rows, columns=columns, row_halves=halves.rows, column_halves=halves.columns)
         channel = channel_of(chosen, (rows, columns), halves[:2], even=halves.even)
-        layout, arrays = SearchLayout(count, channel, inputs.counts, block_size), inputs.flat
+        layout = SearchLayout(channel, inputs.counts, *told)
         if chosen.pullback is None:  # a plain function, which may be another in each call, and hold arrays on the tape
-            return _search(layout, *arrays)
-        best, where = adapter.custom_vjp(_search, _no_gradient)(layout, *arrays)  # off the tape; compiled once
+            return _search(layout, *inputs.flat)
+        best, where = adapter.custom_vjp(_search, _no_gradient)(layout, *inputs.flat)  # off the tape; compiled once
         return stop_gradient(best), where
 
 
 def _search(layout: SearchLayout, *arrays: Array) -> tuple[Array, Array]:
     inputs, channel = Inputs.of(layout.counts, arrays), layout.channel
-    columns = Side(inputs.columns, inputs.column_halves)
-    adapter, first = adapter_of(arrays[0]), inputs.rows[0]
+    columns, first = Side(inputs.columns, inputs.column_halves), inputs.rows[0]
+    adapter, shape = adapter_of(first), (first.shape[-2], inputs.columns[0].shape[-2])
+    sets = None if layout.judged is None else ByRule(layout.judged, inputs, shape)
+    by_block = inputs._replace(columns=(), column_labels=(), column_halves=())
 
     def step(carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
-        del start
-        own = Side(block[: len(inputs.rows)], block[len(inputs.rows) :])
-        scores = stop_gradient(channel.scored(own, columns)[0])
+        here = Inputs.of(by_block.counts, block)
+        scores = stop_gradient(channel.scored(Side(here.rows, here.row_halves), columns)[0])
         xp = namespace_of(scores)
         scores = upcast(xp, scores)
+        if layout.measure is not None and sets is not None:
+            members = sets.of(0, start, here)
+            members.refuse_weights()
+            return carry, layout.measure(scores, members, layout.number)
         if inputs.column_labels:
             scores = xp.where(inputs.column_labels[0], scores, -math.inf)
         return carry, highest(scores, layout.number)
 
-    shape, held = (first.shape[-2], columns.operands[0].shape[-2]), channel.held(inputs.rows, inputs.columns)
+    held = channel.held(inputs.rows, inputs.columns)
     block = searched(*shape, layout.block_size, mode=adapter.mode, far=is_far(first), **held)
-    _, (best, where) = adapter.scan(step, (), (*inputs.rows, *inputs.row_halves), block)
-    return best, where
+    _, (first_numbers, second_numbers) = adapter.scan(step, (), by_block.flat, block)
+    return first_numbers, second_numbers
 
 
 def _no_gradient(static: object, arrays: Arrays, outputs: Arrays, cotangents: Arrays) -> Arrays:

@@ -20,11 +20,11 @@ from .._core.autodiff import stop_gradient
 from .._core.checks import (
     check_floating,
     check_indices,
-    check_integers,
     check_number,
     check_scalar_or_rows,
     check_shape,
     common_dtype,
+    indices_of,
     shape_of,
 )
 from .._core.namespace import device_of, enter, is_number
@@ -198,7 +198,7 @@ def _prototype_loss(
     check_floating(xp, embeddings=x, concentrations=phi)
     number, _ = shape_of("prototypes", prototypes, "(R, D)")
     same_width(options.similarity, "embeddings", x, "prototypes", prototypes)
-    check_integers(xp, "assignments", assignments, (x.shape[0],))
+    assignments = indices_of(xp, "assignments", assignments, (x.shape[0],))
     check_indices(xp, "assignments", assignments, number, "prototypes")
     check_shape("concentrations", phi, (number,))
     constants, phi = (stop_gradient(upcast(xp, z)) for z in (prototypes, phi))
@@ -280,7 +280,7 @@ def concentrations(
     rows, width = shape_of("embeddings", embeddings, "(N, D)")
     number, _ = shape_of("prototypes", prototypes, "(R, D)")
     check_shape("prototypes", prototypes, (number, width))
-    check_integers(xp, "assignments", assignments, (rows,))
+    assignments = indices_of(xp, "assignments", assignments, (rows,))
     check_indices(xp, "assignments", assignments, number, "prototypes")
     dtype = embeddings.dtype
     x, centres = (stop_gradient(upcast(xp, z)) for z in (embeddings, prototypes))

@@ -22,10 +22,10 @@ from .._core.checks import (
     as_integer,
     check_floating,
     check_indices,
-    check_integers,
     check_number,
     check_shape,
     check_width,
+    indices_of,
     shape_of,
 )
 from .._core.namespace import lift_to_tape, namespace_of
@@ -385,9 +385,7 @@ def _layer(xp: Namespace, x: Array, arrays: dict[str, Array]) -> _Layer:
 
 def _targets(xp: Namespace, targets: Array, rows: int, ignore_index: Any) -> tuple[Array, Array | None]:
     """The targets, 0 in the rows that are ignored; and which rows are not, if any may be."""
-    check_integers(xp, "targets", targets, (rows,))
-    if targets.dtype in {xp.int8, xp.int16, xp.uint8, xp.uint16}:  # which may not hold V, and do not index in PyTorch
-        targets = xp.astype(targets, xp.int32)
+    targets = indices_of(xp, "targets", targets, (rows,))
     counted = None
     if ignore_index is not None:
         number = as_integer(ignore_index)

@@ -239,6 +239,28 @@ def test_every_loss_of_ratio_estimation_has_finite_numbers() -> None:
     assert 0.0 < first_number(table[0][1]) < 3.0  # nats from the exact posterior
 
 
+# Sampled losses over a vocabulary
+
+
+def test_sampled_losses_without_frequencies_are_biased() -> None:
+    ((_, rows),) = printed("sampled_softmax")
+    bias = {(name, samples): first_number(cell) for name, samples, cell, _, _ in rows}
+    assert bias["linear_softmax", "20000"] == 0.0
+    assert all((value > 1.0) == ("without" in name) for (name, _), value in bias.items())
+
+
+def test_the_page_and_the_picture_of_sampled_losses_come_from_the_record(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    experiment: Any = importlib.import_module("sampled_softmax")
+    record = json.loads((ROOT / "docs" / "sampled-softmax.json").read_text(encoding="utf-8"))
+    page = (ROOT / "docs" / "sampled-softmax.md").read_text(encoding="utf-8")
+    assert page.partition(experiment.MARK)[2] == experiment.document(record)
+    experiment.draw(record, tmp_path / "picture.png")
+    assert (tmp_path / "picture.png").stat().st_size > 0
+
+
 # Code search trained with several libraries
 
 

@@ -694,6 +694,13 @@ LAYER: Situation = {
     "smoothing": Number(0.25, -5e-324, 1.0),
     "z_loss": Number(0.25, -5e-324, loose=True),
 }
+OF_SCORES: Situation = {"key": None, "similarity": None}
+OF_EMBEDDINGS: Situation = {
+    "scores": Array("ND"),
+    "key": Array("KD"),
+    "similarity": replace(CALLED_SIMILARITY, optional=True),
+    "mask": mask("NK"),
+}
 TEACHER = {"rows": Array("NW"), "columns": Array("KW", optional=True), "temperature": KINDS["teacher_temperature"]}
 PAIRWISE = {**dict.fromkeys(("positive", "negative"), functional(abs, optional=True)), "parameters": TUPLE}
 LABELS_OR_SETS = Array("N", "i", skips=lambda value: is_matrix(value) and kind_of(value) == "b")
@@ -756,6 +763,7 @@ SITUATIONS: Mapping[str, Sequence[Situation]] = {
             "exclude": Array("N", "i", optional=True, also=(2,)),
         },
     ),
+    **dict.fromkeys(("diagnostics.recall_at", "diagnostics.top_k_accuracy"), (OF_SCORES, OF_EMBEDDINGS)),
     "density.sampled_softmax": ({"include_positive": replace(FLAG, good=True)}, SAMPLED),
     "density.full_softmax": ({"targets": Array("N", "i")},),
     "density.linear_softmax": (LAYER,),
