@@ -32,8 +32,6 @@ def family_of(xp: Namespace, plan: Plan, base: ExpBase, known: Known, *, need_gr
         return Reweighted(xp, plan, known)
     if isinstance(plan, PairsPlan):
         return Pairs(xp, plan, known, need_grad=need_grad)
-    if isinstance(plan, SearchPlan):
-        return Search(xp, plan, known)
     return Softmax(xp, plan, known, base)
 
 
@@ -473,55 +471,5 @@ class Pairs(Family):
         return tuple(x * done.coefficient[:, None] for x in residual)
 
 
-# ------------------------------------------------------------------------------------------------------------- search
-
-
-class SearchPlan(NamedTuple):
-    """A search for each row's largest or smallest score among its positives or its negatives."""
-
-    of_positives: bool
-    largest: bool
-    parameters: int = 0
-    weighted: bool = False
-
-
-class Search(Family):
-    """The column of each row's extreme score, as the values of rows, and whether there is one, as their number."""
-
-    skips_idle = False
-
-    def masked(
-        self,
-        scores: tuple[Array, ...],
-        members: Members,
-        by_row: tuple[Array, ...],
-        *,
-        single: bool,
-        sharpness: None = None,
-    ) -> tuple[tuple[Array, Array], None, None]:
-        """The best score of each row and its column. A score of -inf takes no part."""
-        del by_row, single, sharpness
-        members.refuse_weights()
-        xp, plan, (score,) = self.xp, self.plan, scores
-        among = members.positives if plan.of_positives else members.negatives
-        if not plan.largest:
-            among = xp.logical_and(among, score != -math.inf)
-        candidates = xp.where(among, score if plan.largest else -score, -math.inf)
-        return (xp.max(candidates, axis=1), xp.argmax(candidates, axis=1)), None, None
-
-    def merge(self, parts: list[tuple[Array, Array]]) -> tuple[tuple[Array, Array], list[None]]:
-        """Those of the one tile."""
-        (part,) = parts
-        return part, [None]
-
-    def finish(
-        self, total: tuple[Array, Array], positive: None, by_row: tuple[Array, ...], *, need_grad: bool
-    ) -> Finished:
-        """The columns, and which rows have one."""
-        del positive, by_row, need_grad
-        best, where = total
-        return Finished(where, best != -math.inf)
-
-
-Plan = SoftmaxPlan | PairsPlan | ReweightedPlan | SearchPlan
+Plan = SoftmaxPlan | PairsPlan | ReweightedPlan
 """What a sweep adds up."""

@@ -29,7 +29,7 @@ from ..objectives.base import Objective, RowStatistics
 from ..pairings import Pairing, Structure, split
 from ..similarities import Operands, Similarity
 from .channels import Channel, Side, channel_of, halves_where
-from .families import PairsPlan, Plan, SearchPlan, SoftmaxPlan
+from .families import PairsPlan, Plan, SoftmaxPlan
 from .inputs import Arrays, Inputs
 from .layouts import Layout
 from .products import absence
@@ -402,12 +402,23 @@ class ScoreMatrix(NamedTuple):
 
     def by_rule(self, plan: Plan, by_row: Arrays, options: dict[str, Any], *others: ScoreMatrix) -> Prepared:
         """The sweep over scores of any kind, of other matrices too, whose pairs a rule and a mask judge."""
+        sets, inputs = self.judged(*others)
+        inputs = inputs._replace(by_row=by_row)
+        channels = (self.channel, *(other.channel for other in others))
+        sizes = self._sizes(masked, **channels[0].held(self.rows, self.columns))
+        layout = Layout(plan, channels, sets, sizes, bound=self.bound, **options)
+        if self.scale is not None:
+            same = self.columns[0] is self.rows[0]
+            layout, inputs = self._embedded(layout, inputs._replace(columns=() if same else self.columns))
+        return Prepared(sweep, layout._replace(counts=inputs.counts), inputs, self._why_by_rule(plan))
+
+    def judged(self, *others: ScoreMatrix) -> tuple[Judged, Inputs]:
+        """The rule that judges the pairs, and the arrays of the scores, of other matrices too, and of the rule."""
         matrices = [self, *others]
         halves = [one.halves or NO_HALVES for one in matrices]
         inputs = Inputs(
             rows=tuple(x for one in matrices for x in one.rows),
             columns=tuple(x for one in matrices for x in one.columns),
-            by_row=by_row,
             row_labels=self.pairing.rows,
             column_labels=self.pairing.columns,
             pairs=self.pairing.pairs,
@@ -417,14 +428,8 @@ class ScoreMatrix(NamedTuple):
             row_halves=tuple(x for one in halves for x in one.rows),
             column_halves=tuple(x for one in halves for x in one.columns),
         )
-        channels = tuple(one.channel for one in matrices)
-        sets = Judged(self.pairing.rule, self.pairing.one_per_row, None if self.part is None else self.part.shape)
-        sizes = self._sizes(masked, **channels[0].held(self.rows, self.columns))
-        layout = Layout(plan, channels, sets, sizes, bound=self.bound, **options)
-        if self.scale is not None:
-            same = self.columns[0] is self.rows[0]
-            layout, inputs = self._embedded(layout, inputs._replace(columns=() if same else self.columns))
-        return Prepared(sweep, layout._replace(counts=inputs.counts), inputs, self._why_by_rule(plan))
+        shape = None if self.part is None else self.part.shape
+        return Judged(self.pairing.rule, self.pairing.one_per_row, shape), inputs
 
     def _why_by_rule(self, plan: Plan) -> str:
         reason = self._obstacle(plan)
@@ -487,18 +492,6 @@ class ScoreMatrix(NamedTuple):
         flags = (stop_gradient(x) > 0 for x in (has_negative, has_positive))
         top = stop_gradient(top)
         return Statistics(RowStatistics(odds, spread, top + rest, positive, *flags), top, rest)
-
-    def argextreme(self, *, of_positives: bool, largest: bool) -> tuple[Array, Array]:
-        """The column of each row's largest or smallest score, and whether there is one.
-
-        The search is among the positives or among the negatives; both arrays are constants.
-        """
-        prepared = self.constant().by_rule(SearchPlan(of_positives, largest), (), {"values": True})
-        adapter = adapter_of(prepared.inputs.rows[0])
-        # Without a gradient; the adapter that compiles a search keeps it.
-        find = _search if adapter.mode != "traced" else adapter.custom_vjp(_search, _no_gradient)
-        where, found = find(prepared.layout, *prepared.arrays)
-        return where, found
 
     def gather(self, columns: Array) -> Array:
         """The score of each row against one column."""
@@ -577,16 +570,6 @@ def in_two_passes(prepared: Prepared) -> tuple[Array, Array]:
         xp = namespace_of(values)
         values, number = (xp.take(x, prepared.inverse, axis=0) for x in (values, number))
     return values, stop_gradient(number)
-
-
-def _search(layout: Layout, *arrays: Array) -> tuple[Array, Array]:
-    where, found = sweep(layout, *arrays, need_grad=False)
-    return where, found
-
-
-def _no_gradient(static: Any, arrays: Arrays, outputs: Arrays, cotangents: Arrays) -> Arrays:
-    del static, arrays, outputs, cotangents
-    return ()
 
 
 def _first_pass(layout: Layout, *arrays: Array) -> Arrays:

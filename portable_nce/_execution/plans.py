@@ -108,14 +108,9 @@ def kind_of(call: Any) -> Hashable | None:
         groups = (arrays, pairing.rows, pairing.columns, pairing.pairs, others)
         every = [x for group in groups for x in group]
         level = max([getattr(x, "level", 0) for x in every])  # each derivative on the tape has another
-        further = (
-            *(options.reduction, options.block_size, options.precision, options.symmetric, options.scaled_by),
-            *(
-                call.layout,
-                tuple([x[1:] if isinstance(x, tuple) else None for x in call.embeddings.values()]),
-                call.dtype,
-            ),
-        )
+        joined = tuple([x[1:] if isinstance(x, tuple) else None for x in call.embeddings.values()])
+        plain_options = (options.reduction, options.block_size, options.precision, options.symmetric, options.scaled_by)
+        static = (*plain_options, call.layout, joined, call.dtype)
         kind = (
             tuple([_array_kind(x, level) for x in every]),
             tuple([next(k for k, other in enumerate(every) if other is x) for x in every]),  # which are the same array
@@ -125,15 +120,10 @@ def kind_of(call: Any) -> Hashable | None:
             *(pairing.rule, structure, pairing.further, pairing.exchangeable),
             *(pairing.one_per_row, pairing.one_per_column),
             tuple(numbers),
-            tuple([(type(option), option) for option in further]),
+            tuple([(type(x), x) for x in static]),  # True is 1 and 1.0, but of another kind
         )
         hash(kind)
-    except (
-        AttributeError,
-        LookupError,
-        TypeError,
-        RuntimeError,
-    ):  # of what is no array: the checks have a message for it
+    except (AttributeError, LookupError, TypeError, RuntimeError):  # not an array: the checks have a message for it
         return None
     return kind
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 from .._core.autodiff import stop_gradient
+from .._core.equality import Record
 from .._core.namespace import device_of, is_far, namespace_of
 from .._core.numerics import entries_at, upcast
 from .._core.protocol import Array
@@ -20,7 +21,7 @@ from .channels import Channel, Side, channel_of
 from .halves import Exact
 from .halves import of_matrix as halves_of_matrix
 from .inputs import Arrays, Inputs
-from .matrix import NO_HALVES
+from .matrix import NO_HALVES, ScoreMatrix
 from .sets import ByRule, Judged
 from .tiling import searched
 
@@ -99,14 +100,51 @@ def _run(
         layout = SearchLayout(channel, inputs.counts, *told)
         if chosen.pullback is None:  # a plain function, which may be another in each call, and hold arrays on the tape
             return _search(layout, *inputs.flat)
-        best, where = adapter.custom_vjp(_search, _no_gradient)(layout, *inputs.flat)  # off the tape; compiled once
-        return stop_gradient(best), where
+        return _constant(layout, inputs)
+
+
+def extreme(matrix: ScoreMatrix, *, of_positives: bool, largest: bool) -> tuple[Array, Array]:
+    """The column of each row's largest or smallest score, and whether there is one; constants.
+
+    The search is among the positives or among the negatives. A score of -inf takes no part.
+    """
+    one = matrix.constant()
+    judged, inputs = one.judged()
+    layout = SearchLayout(one.channel, inputs.counts, 1, one.block_size, _Extreme(of_positives, largest), judged)
+    best, where = _constant(layout, inputs)
+    return where, best != -math.inf
+
+
+class _Extreme(Record):
+    """The measure of `extreme`: the best score and its column."""
+
+    __slots__ = ("of_positives", "largest")  # noqa: RUF023  (in the order of their values)
+    of_positives: bool
+    largest: bool
+
+    def __call__(self, scores: Array, members: Members, k: int) -> tuple[Array, Array]:
+        del k
+        xp = namespace_of(scores)
+        among = members.positives if self.of_positives else members.negatives
+        if not self.largest:
+            among = xp.logical_and(among, scores != -math.inf)
+        candidates = xp.where(among, scores if self.largest else -scores, -math.inf)
+        return xp.max(candidates, axis=1), xp.argmax(candidates, axis=1)
+
+
+def _constant(layout: SearchLayout, inputs: Inputs) -> tuple[Array, Array]:
+    """A search off the tape, which an adapter that compiles keeps."""
+    best, where = adapter_of(inputs.rows[0]).custom_vjp(_search, _no_gradient)(layout, *inputs.flat)
+    return stop_gradient(best), where
 
 
 def _search(layout: SearchLayout, *arrays: Array) -> tuple[Array, Array]:
     inputs, channel = Inputs.of(layout.counts, arrays), layout.channel
     columns, first = Side(inputs.columns, inputs.column_halves), inputs.rows[0]
-    adapter, shape = adapter_of(first), (first.shape[-2], inputs.columns[0].shape[-2])
+    adapter, shape = (
+        adapter_of(first),
+        (first.shape[-2], inputs.columns[0].shape[-2] if inputs.columns else first.shape[-1]),
+    )
     sets = None if layout.judged is None else ByRule(layout.judged, inputs, shape)
     by_block = inputs._replace(columns=(), column_labels=(), column_halves=())
 
