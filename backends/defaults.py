@@ -78,6 +78,12 @@ class Defaults:
         chosen = xp.logical_and(away == 0, xp.expand_dims(inside, axis=1))
         return xp.where(chosen, xp.expand_dims(value, axis=1) if hasattr(value, "shape") else value, x)
 
+    def fill_columns(self, x: Array, columns: Array, value: Any) -> Array:
+        numbers = self.namespace(columns).arange(x.shape[1], dtype=columns.dtype, device=getattr(x, "device", None))
+        chosen = columns[:, None] == numbers[None, :]
+        recorded = next((z for z in (x, chosen, value) if hasattr(z, "__recorded__")), x)
+        return self.namespace(recorded).where(chosen, value[:, None] if hasattr(value, "shape") else value, x)
+
     def has_half_products(self, x: Array) -> bool:
         del x
         return False

@@ -76,6 +76,13 @@ class NumpyAdapter(TapeAdapter):
         np.einsum("ii->i", x[row : row + count, column : column + count])[...] = given
         return x
 
+    def fill_columns(self, x: Any, columns: Any, value: Any) -> Any:
+        if any(hasattr(z, "__recorded__") for z in (x, columns, value)):
+            return super().fill_columns(x, columns, value)
+        rows = np.flatnonzero((columns >= 0) & (columns < x.shape[1]))
+        x[rows, columns[rows]] = value[rows] if hasattr(value, "shape") else value
+        return x
+
 
 def adapter(namespace_of: Callable[[Any], Any]) -> NumpyAdapter:
     """The adapter for NumPy arrays."""

@@ -523,6 +523,15 @@ class TorchAdapter(Defaults):
             diagonal.fill_(value)
         return x
 
+    def fill_columns(self, x: Any, columns: Any, value: Any) -> Any:
+        arrays = (x, columns, value) if isinstance(value, torch.Tensor) else (x, columns)
+        if torch.compiler.is_compiling() or _recorded(arrays) or _transformed(arrays):
+            return super().fill_columns(x, columns, value)
+        inside = ((columns >= 0) & (columns < x.shape[1]))[:, None]
+        places = torch.where(inside, columns[:, None], 0).long()
+        given = value[:, None] if isinstance(value, torch.Tensor) else value
+        return x.scatter_(1, places, torch.where(inside, given, x.gather(1, places)))
+
     def scan(
         self, step: Callable[[Arrays, Arrays, int], tuple[Arrays, Arrays]], init: Arrays, xs: Arrays, block: Any
     ) -> tuple[Arrays, Arrays]:

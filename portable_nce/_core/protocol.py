@@ -139,6 +139,13 @@ class Adapter(Differentiation, Protocol):
         """
         ...
 
+    def fill_columns(self, x: Array, columns: Array, value: float | Array) -> Array:
+        """Return a matrix with `value` in one column of each row; `x` may be overwritten.
+
+        Rows whose column the matrix does not have stay. The value is a number, or an array of one for each row.
+        """
+        ...
+
     def has_half_products(self, x: Array) -> bool:
         """Return whether the library may have, for arrays like `x`, faster products of 16 bits than of 32."""
         ...

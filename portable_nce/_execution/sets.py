@@ -145,7 +145,7 @@ def exclude(lines: Lines, x: Array, value: float, tile: Tile, index: Array | Non
         return x
     if lines.by_index:
         assert index is not None  # noqa: S101  (it comes with the lines)
-        return _fill_columns(x, index, value, tile)
+        return adapter_of(x).fill_columns(x, index - tile.low, value)
     for distance in lines.distances:
         x = put_line(x, distance, value, tile, eager=eager)
     return put_line(x, 0, value, tile, eager=eager) if lines.own else x
@@ -161,7 +161,7 @@ def put_lines(lines: Lines, x: Array, values: Array, tile: Tile, *, eager: bool)
 def put_line(x: Array, distance: int, value: float | Array, tile: Tile, *, eager: bool) -> Array:
     """A tile, which may be overwritten, with a number, or one for each row, at each row's column of that distance."""
     if not eager:
-        return _fill_columns(x, _line(x, distance, tile), value, tile)
+        return adapter_of(x).fill_columns(x, _line(x, distance, tile) - tile.low, value)
     start, low, high, n_columns = tile
     assert isinstance(start, int)  # noqa: S101  (known where blocks are visited one by one)
     first, count = (start + distance) % n_columns, x.shape[0]
@@ -178,14 +178,6 @@ def _line(x: Array, distance: int, tile: Tile) -> Array:
     xp = namespace_of(x)
     number = xp.arange(x.shape[0], dtype=xp.int32, device=device_of(x)) + (tile.start + distance)
     return xp.where(number >= tile.n_columns, number - tile.n_columns, number)
-
-
-def _fill_columns(x: Array, columns: Array, value: float | Array, tile: Tile) -> Array:
-    """A tile with `value` at the column of each row that an array names, if the tile has it."""
-    value = value if isinstance(value, (int, float)) else value[:, None]
-    numbers = namespace_of(columns).arange(tile.low, tile.high, dtype=columns.dtype, device=device_of(columns))
-    chosen = columns[:, None] == numbers[None, :]
-    return namespace_of(x, chosen).where(chosen, value, x)
 
 
 # -------------------------------------------------------------------------------------------------- sets of all tiles

@@ -11,6 +11,7 @@ from unittest.mock import Mock
 import array_api_strict
 import numpy as np
 import pytest
+import torch
 
 import portable_nce as pnce
 from portable_nce._core import namespace as _namespace
@@ -114,6 +115,11 @@ def test_four_verbs_are_enough_for_every_loss(block_size: Any) -> None:
     np.testing.assert_allclose(shared, whole, rtol=1e-13)
     filled = adapter.fill_diagonal(np.zeros((3, 4)), 1, 2, 2, np.asarray([5.0, 6.0, 7.0]))
     np.testing.assert_array_equal(filled, [[0, 0, 0, 0], [0, 0, 6, 0], [0, 0, 0, 7]])
+    columns, values = np.asarray([1, -1, 3, 4]), np.asarray([5.0, 6.0, 7.0, 8.0])
+    wanted = np.asarray([[0, 5, 0, 0], [0, 0, 0, 0], [0, 0, 0, 7], [0, 0, 0, 0]])  # no columns -1 and 4
+    np.testing.assert_array_equal(adapter.fill_columns(np.zeros((4, 4)), columns, values), wanted)
+    tensors = [torch.tensor(z) for z in (np.zeros((4, 4)), columns, values)]
+    np.testing.assert_array_equal(_registry.adapter_of(tensors[0]).fill_columns(*tensors), wanted)
     product = adapter.half_product(x.astype(np.float16), y.T.astype(np.float16))
     np.testing.assert_array_equal(product, x.astype(np.float16).astype(np.float32) @ y.T.astype(np.float16))
     assert product.dtype == np.float32
