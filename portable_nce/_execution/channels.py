@@ -65,16 +65,16 @@ def channel_of(
     similarity: Similarity, operands: tuple[Arrays, Arrays], halves: tuple[Arrays, Arrays], *, even: bool
 ) -> Channel:
     """The channel of a similarity and of the operands of rows and columns."""
-    counts, parts = (tuple(map(len, both)) for both in (operands, halves))
+    (rows, columns), (row_halves, column_halves) = operands, halves
     return Channel(
         similarity.scores,
         similarity.pullback,
-        counts,  # type: ignore[arg-type]
-        parts,  # type: ignore[arg-type]
+        (len(rows), len(columns)),
+        (len(row_halves), len(column_halves)),
         even,
         similarity.inner_product,
         similarity.wide,
-        len(operands[1]) == 0,
+        len(columns) == 0,
     )
 
 

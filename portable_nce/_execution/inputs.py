@@ -55,6 +55,12 @@ class Inputs(NamedTuple):
     column_halves: Arrays = ()
 
     @property
+    def shape(self) -> tuple[int, int]:
+        """Numbers of rows and of columns; without operands of columns, that of the rows is the score matrix."""
+        first = self.rows[0]
+        return first.shape[-2], self.columns[0].shape[-2] if self.columns else first.shape[-1]
+
+    @property
     def flat(self) -> Arrays:
         """All arrays, in the order in which adapters take them."""
         return tuple([x for group in self for x in group])

@@ -141,11 +141,8 @@ def _constant(layout: SearchLayout, inputs: Inputs) -> tuple[Array, Array]:
 def _search(layout: SearchLayout, *arrays: Array) -> tuple[Array, Array]:
     inputs, channel = Inputs.of(layout.counts, arrays), layout.channel
     columns, first = Side(inputs.columns, inputs.column_halves), inputs.rows[0]
-    adapter, shape = (
-        adapter_of(first),
-        (first.shape[-2], inputs.columns[0].shape[-2] if inputs.columns else first.shape[-1]),
-    )
-    sets = None if layout.judged is None else ByRule(layout.judged, inputs, shape)
+    adapter = adapter_of(first)
+    sets = None if layout.judged is None else ByRule(layout.judged, inputs)
     by_block = inputs._replace(columns=(), column_labels=(), column_halves=())
 
     def step(carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
@@ -162,7 +159,7 @@ def _search(layout: SearchLayout, *arrays: Array) -> tuple[Array, Array]:
         return carry, highest(scores, layout.number)
 
     held = channel.held(inputs.rows, inputs.columns)
-    block = searched(*shape, layout.block_size, mode=adapter.mode, far=is_far(first), **held)
+    block = searched(*inputs.shape, layout.block_size, mode=adapter.mode, far=is_far(first), **held)
     _, (first_numbers, second_numbers) = adapter.scan(step, (), by_block.flat, block)
     return first_numbers, second_numbers
 

@@ -231,15 +231,11 @@ class ByClasses(NamedTuple):
 class ByRule:
     """Sets of tiles of all columns, as the rule of a pairing and a mask say."""
 
-    def __init__(self, judged: Judged, inputs: Inputs, shape: tuple[int, int]) -> None:
-        first = inputs.rows[0]
-        self.rule = judged.rule
-        self.columns = inputs.column_labels
-        self.xp, self.device, self.dtype = (
-            namespace_of(first),
-            device_of(first),
-            upcast(namespace_of(first), first).dtype,
-        )
+    def __init__(self, judged: Judged, inputs: Inputs) -> None:
+        first, shape = inputs.rows[0], inputs.shape
+        self.rule, self.columns = judged.rule, inputs.column_labels
+        self.xp, self.device = namespace_of(first), device_of(first)
+        self.dtype = upcast(self.xp, first).dtype
         self.shape = judged.shape or shape
         numbers = inputs.column_numbers
         self.numbers = numbers[0] if numbers else self.xp.arange(shape[1], device=self.device)

@@ -137,8 +137,7 @@ class _Sweep:
             wanted = Wanted(gradients=True, rows=True, columns=True, partners=True)
         self.layout, self.wanted = layout, wanted
         self.xp, self.adapter = namespace_of(first), adapter_of(first)
-        n_rows: int = first.shape[-2]
-        n_columns: int = inputs.columns[0].shape[-2] if inputs.columns else first.shape[-1]
+        n_rows, n_columns = inputs.shape
         self.tiling = layout.sizes.of(n_rows, n_columns)
         self.lines: s.Lines | None = None
         self.divides = False  # whether losses and slopes are divided by the number of the mean
@@ -147,7 +146,7 @@ class _Sweep:
         self.source: Any
         self.sets: Any
         if isinstance(sets, s.Judged):
-            self.source, self.sets = _Channels(layout, inputs), s.ByRule(sets, inputs, (n_rows, n_columns))
+            self.source, self.sets = _Channels(layout, inputs), s.ByRule(sets, inputs)
             self.single = sets.single
         else:
             bounds, block = self.tiling.tiles(n_columns), self.tiling.block
@@ -173,11 +172,11 @@ class _Sweep:
     def _family(self, n_rows: int, n_columns: int) -> Any:
         """The family of the plan, which is told what is known of the scores."""
         layout, plan, base = self.layout, self.layout.plan, exp_base(self.inputs.rows[0])
-        known = Known(layout.bound)
+        known = Known()
         if not self.judged:
             known = self._known(n_rows, n_columns)
-        elif not isinstance(plan, SoftmaxPlan) or plan.statistics:
-            known = Known()
+        elif isinstance(plan, SoftmaxPlan) and not plan.statistics:
+            known = Known(layout.bound)
         family = family_of(self.xp, plan, base, known, need_grad=self.wanted.gradients)
         if not self.judged:
             self.source.in_unit(family.base.unit)

@@ -28,6 +28,7 @@ from .._core.checks import (
     indices_of,
     shape_of,
 )
+from .._core.logsumexp import ExpSum, factors
 from .._core.namespace import lift_to_tape, namespace_of
 from .._core.numerics import rows_where, sum_to_scalar, upcast
 from .._core.protocol import Array, Namespace
@@ -35,6 +36,8 @@ from .._core.ranks import Notes, Ranks, Shards, agree, finished, told_to_others
 from .._core.reduction import Reduction, divided
 from .._core.registry import adapter_of
 from .._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, Precision, ReductionName
+from .._execution.statistics import RowSums, of_line
+from .._execution.statistics import row_statistics as statistics_of
 from ..objectives import Pairwise, RowStatistics, Term, info_nce
 from ..objectives.softmax import with_z_loss
 from ..pairings import candidates, index
@@ -305,7 +308,7 @@ def _of_ranks(call: _Call, shards: Shards, z_loss: float, smoothing: float) -> A
     n_rows = targets.shape[0]
     x = shards.gather(embedding.array, sent_as=embedding.dtypes[0])
     xp, of_rows = namespace_of(x), replace(shards, columns=shards.rows)
-    first = replace(shards, rows=shards.columns).first_row()
+    first = shards.first_row(of_columns=True)
     inside, safe = _in_range(xp, shards.flags(targets) - first, layer.columns.array.shape[0])
     pairing = index(xp.where(inside, safe, -xp.ones_like(safe)))
     pairing = pairing._replace(structure=pairing.structure._replace(elsewhere=True))
@@ -342,20 +345,13 @@ def _sum_of_logits(call: _Call, x: Array) -> Array:
 
 def _of_all_classes(row: RowStatistics, shards: Shards) -> RowStatistics:
     """The statistics of the rows of all ranks among all classes, from those among this rank's classes."""
-    xp, nothing = namespace_of(row.negative), namespace_of(row.negative).zeros_like(row.negative)
-    top = shards.largest(xp.where(row.has_negative, row.negative, -math.inf), of_columns=True)
-    infinite = xp.isinf(top)
-    shift = xp.where(infinite, nothing, top)
-    live = xp.logical_and(row.has_negative, xp.logical_not(infinite))
-    total = shards.sum_of_columns(xp.exp(xp.where(live, row.negative, -math.inf) - shift))
-    positive = shards.sum_of_columns(xp.where(row.has_positive, row.positive, nothing))
-    has_positive = shards.sum_of_columns(xp.astype(row.has_positive, nothing.dtype)) > 0
-    has_negative = top != -math.inf
-    log_total = xp.log(xp.where(infinite, xp.ones_like(total), total))
-    negative = xp.where(has_negative, top, nothing) + log_total
-    both = xp.logical_and(has_negative, has_positive)
-    odds = xp.where(both, (xp.where(both, top, nothing) - positive) + log_total, nothing)
-    return RowStatistics(odds, nothing, negative, positive, has_negative, has_positive)
+    xp = namespace_of(row.negative)
+    negative = xp.where(row.has_negative, row.negative, -math.inf)
+    top = shards.largest(negative, of_columns=True)
+    total = shards.sum_of_columns(factors(xp, [negative], top)[0])
+    positive = shards.sum_of_columns(xp.where(row.has_positive, row.positive, xp.zeros_like(negative)))
+    present = shards.sum_of_columns(xp.astype(row.has_positive, negative.dtype)) > 0
+    return statistics_of(xp, RowSums(ExpSum(top, total), of_line(xp, positive, present)))
 
 
 def _agreed(across: Ranks, x: Array, classes: int, targets: Array) -> Shards:
