@@ -35,6 +35,12 @@ class Defaults:
 
     # Values
 
+    reads_values = False
+
+    def is_plain(self, arrays: Sequence[Array]) -> bool:
+        del arrays
+        return False
+
     def check(self, x: Array) -> None:
         del x
 

@@ -1150,7 +1150,6 @@ class TapeAdapter(Defaults):
 
     mode = "eager"
     add_at = staticmethod(_add_at)
-    reads_values = False  # whether it costs nothing to look at a number in an array
 
     def __init__(
         self,
@@ -1242,6 +1241,9 @@ class TapeAdapter(Defaults):
 
     def needs_gradient(self, x: Array) -> bool:
         return varies(x)
+
+    def is_plain(self, arrays: Sequence[Array]) -> bool:
+        return not any(hasattr(x, "__recorded__") for x in arrays)
 
     def custom_vjp(
         self,

@@ -358,6 +358,7 @@ class TorchAdapter(Defaults):
     version = torch.__version__
     half_precision = ("float16", "bfloat16")
     dtypes = ("float64", "float32", *half_precision)
+    reads_values = True
 
     def __init__(self, namespace_of: Callable[[Any], Any]) -> None:
         super().__init__(namespace_of)
@@ -451,6 +452,9 @@ class TorchAdapter(Defaults):
     def sum_along(self, x: Any, axis: int) -> Any:
         return torch.sum(x, dim=axis)
 
+    def row_dots(self, x: Any, y: Any) -> Any:
+        return torch.linalg.vecdot(x, y)
+
     def custom_vjp(
         self, forward: Callable[..., Arrays], backward: Callable[..., Sequence[Any]], *, exact: bool = True
     ) -> Callable[..., Arrays]:
@@ -473,6 +477,9 @@ class TorchAdapter(Defaults):
             return result[0], result[1]
 
         return bound
+
+    def is_plain(self, arrays: Sequence[Any]) -> bool:
+        return not (_recorded(tuple(arrays)) or _transformed(tuple(arrays)))
 
     def needs_gradient(self, x: Any) -> bool:
         if torch.compiler.is_dynamo_compiling():
@@ -509,7 +516,7 @@ class TorchAdapter(Defaults):
         if x.device.type != "cpu" or torch.compiler.is_compiling():
             return None
         try:
-            return float(x.detach())
+            return float(x.item())
         except RuntimeError:  # one number for each element of a batch, under vmap
             return None
 

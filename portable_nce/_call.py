@@ -37,7 +37,7 @@ from ._core.ranks import Notes, Ranks, Shards, agree, finished, told_to_others
 from ._core.reduction import REDUCTIONS, Reduction
 from ._core.registry import adapter_of
 from ._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, ObjectiveName, PairingName, Precision, ReductionName
-from ._execution.evaluate import couples_rows, evaluate, summed, sums_both_sides
+from ._execution.evaluate import couples_rows, evaluate, sums_both_sides
 from ._execution.halves import Exact, multiplies_halves
 from ._execution.halves import of_matrix as halves_of_matrix
 from ._execution.matrix import ScoreMatrix, given
@@ -343,7 +343,7 @@ def _planned(call: Call, factor: Callable[[dict[str, Any]], Any] | None, kind: H
     dtype = given.dtype if dtype is None else dtype
     if notes is not None:
         arrays = [x, *given.keys, *([given.y] if len(embeddings) > 1 else [])]
-        keep(kind, notes, _sources(call, arrays, given.weights, parameters), dtype)
+        keep(kind, notes, _sources(call, scale, arrays, given.weights, parameters), dtype)
     return finish(xp, result, dtype, options.reduction)
 
 
@@ -353,10 +353,12 @@ def _scale_in(xp: Namespace, parameters: dict[str, Any], options: Options, x: Ar
     return scale_of(xp, given, x) if options.scaled_by == "temperature" else given
 
 
-def _sources(call: Call, arrays: list[Array], weights: Array | None, parameters: dict[str, Any]) -> list[Any]:
-    """What the arrays of a sweep may be, in an order that is that of all calls of a kind."""
+def _sources(
+    call: Call, scale: Any, arrays: list[Array], weights: Array | None, parameters: dict[str, Any]
+) -> list[Any]:
+    """What the arrays of a sweep may be, in an order that is that of all calls of a kind; the second are the rows."""
     pairing = call.pairing
-    return [*arrays, *pairing.rows, *pairing.columns, *pairing.pairs, weights, *parameters.values()]
+    return [scale, *arrays, *pairing.rows, *pairing.columns, *pairing.pairs, weights, *parameters.values()]
 
 
 def _run(plan: Plan, call: Call) -> Array:
@@ -373,8 +375,10 @@ def _run(plan: Plan, call: Call) -> Array:
     weights = row_weights(xp, options.weights, n_rows, x)
     with adapter_of(x).full_precision(x):
         scale = _scale_in(xp, parameters, options, x)
-        prepared = plan.prepared(_sources(call, arrays, weights, parameters), scale, _bound(scale, x, alone=True))
-        result = summed(prepared, Reduction(options.reduction, weights))
+        sources = _sources(call, scale, arrays, weights, parameters)
+        result, number = plan.run(sources, scale, _bound(scale, x, alone=True))
+        if not plan.layout.mean:
+            result = Reduction(options.reduction, weights).of_sum(result, number)
     return finish(xp, result, plan.dtype, options.reduction)
 
 

@@ -304,7 +304,8 @@ def check_scalar(name: str, value: Any, *, above: float = -math.inf, limits: tup
 
 def is_at_hand(x: Array) -> bool:
     """Whether entries can be read without waiting for a device or a compiler."""
-    return adapter_of(x).mode == "eager" and not is_far(x)
+    adapter = adapter_of(x)
+    return adapter.mode == "eager" and adapter.reads_values and not is_far(x)
 
 
 def entry_at_hand(x: Array, reduce: Callable[[Namespace, Array], Array]) -> float | None:

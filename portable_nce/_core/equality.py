@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import FunctionType
 from typing import Any, ClassVar, Self
 
 from .namespace import is_array, is_number
@@ -56,6 +57,20 @@ class Record(EqualByContents):
     def __init__(self, *values: Any) -> None:
         for name, value in zip(self._fields, values, strict=True):
             setattr(self, name, value)
+
+
+def is_fixed(x: Any) -> bool:
+    """Whether an object is made of numbers, names and functions of this package that close over nothing.
+
+    What a function of a user closes over may change, or be large.
+    """
+    if isinstance(x, tuple):
+        return all(map(is_fixed, x))
+    if isinstance(x, EqualByContents):
+        return is_fixed(x._contents())  # noqa: SLF001  (of this module)
+    if isinstance(x, FunctionType):
+        return x.__closure__ is None and x.__module__.partition(".")[0] == __name__.partition(".")[0]
+    return x is None or isinstance(x, (bool, int, float, str, type))
 
 
 def _key(contents: tuple[Any, ...]) -> tuple[Any, ...]:

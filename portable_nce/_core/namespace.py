@@ -31,7 +31,7 @@ _OF_OTHER_MEANING = {
 }
 """Subclasses of arrays, by their names, to which functions of arrays do other things; and what."""
 
-_namespaces: dict[type, Namespace] = {}
+namespaces: dict[type, Namespace] = {}
 _provided: dict[str, Callable[[], Namespace]] = {}  # by the top-level module of the array type
 
 
@@ -92,7 +92,7 @@ def namespace_of(array: Array, *others: Array) -> Namespace:
     for other in others:
         if not hasattr(array, "__recorded__"):
             array = other if hasattr(other, "__recorded__") else array
-    found = _namespaces.get(type(array))  # a plain lookup, which torch.compile can follow
+    found = namespaces.get(type(array))  # a plain lookup, which torch.compile can follow
     if found is not None:
         return found
     if hasattr(array, "__recorded__"):
@@ -105,7 +105,7 @@ def namespace_of(array: Array, *others: Array) -> Namespace:
         raise TypeError(message)
     found = library_namespace(array)
     if not is_being_compiled(array):
-        _namespaces[type(array)] = found
+        namespaces[type(array)] = found
     return found
 
 
@@ -223,7 +223,7 @@ def _alike(arrays: list[Any]) -> bool:
         return False
     first = arrays[0]
     kind = type(first)
-    if kind not in _namespaces and not hasattr(first, "__recorded__"):
+    if kind not in namespaces and not hasattr(first, "__recorded__"):
         return False
     device = device_of(first)
     level = getattr(first, "level", None)
@@ -237,7 +237,7 @@ def _alike(arrays: list[Any]) -> bool:
 
 def lift_to_tape(*groups: tuple[Array, ...]) -> list[tuple[Array, ...]]:
     """The groups of arrays, all on the tape if one of them is."""
-    recorded = [x for group in groups for x in group if type(x) not in _namespaces and hasattr(x, "__recorded__")]
+    recorded = [x for group in groups for x in group if type(x) not in namespaces and hasattr(x, "__recorded__")]
     if not recorded:
         return list(groups)
     space = namespace_of(recorded[0])

@@ -91,6 +91,15 @@ class Adapter(Differentiation, Protocol):
         """
         ...
 
+    @property
+    def reads_values(self) -> bool:
+        """Whether it costs nothing to look at a number in an array on the processor, where the mode is ``"eager"``."""
+        ...
+
+    def is_plain(self, arrays: Sequence[Array]) -> bool:
+        """Return whether array operations on these are known to be neither recorded nor transformed."""
+        ...
+
     def check(self, x: Array) -> None:
         """Raise a TypeError that says why, if `x` is of a kind that cannot be computed with."""
         ...

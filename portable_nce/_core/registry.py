@@ -37,7 +37,7 @@ _NEEDED = ("name", "stop_gradient", "value_and_grad", "custom_vjp", "value_and_v
 
 _registered: dict[str, Adapter | None] = {}  # by module; None asks for the tape
 _loaded: dict[str, Adapter] = {}
-_by_type: dict[type, Adapter] = {}
+adapters: dict[type, Adapter] = {}
 
 
 def register_backend(module: str, adapter: Differentiation | None = None) -> None:
@@ -91,7 +91,7 @@ def register_backend(module: str, adapter: Differentiation | None = None) -> Non
             raise TypeError(message)
     _registered[module] = None if adapter is None else _completed(adapter)
     _loaded.pop(module, None)
-    _by_type.clear()
+    adapters.clear()
 
 
 def backends_available() -> tuple[str, ...]:
@@ -125,7 +125,7 @@ def _is_importable(module: str) -> bool:
 
 def adapter_of(array: Array) -> Adapter:
     """The adapter of the library that `array` belongs to."""
-    found = _by_type.get(type(array))
+    found = adapters.get(type(array))
     if found is not None:
         return found
     inside = getattr(array, "__recorded__", None)
@@ -137,8 +137,8 @@ def adapter_of(array: Array) -> Adapter:
         return load_backend(untraced(_loaded_library, type(array)))
     library = _loaded_library(type(array))
     if library is not None:
-        _by_type[type(array)] = load_backend(library)
-        return _by_type[type(array)]
+        adapters[type(array)] = load_backend(library)
+        return adapters[type(array)]
     if not is_array(array):
         message = f"x: expected an array, got {type(array).__name__}; convert it with asarray first"
         raise TypeError(message)

@@ -20,6 +20,9 @@ from .finished import divided
 from .sets import Sets
 from .tiling import Sizes, Tiling
 
+WantedOf = bool | tuple[bool, ...]
+"""Whether gradients are wanted, or of which arrays."""
+
 
 class Wanted(NamedTuple):
     """Which gradients are wanted: any at all, and those of the operands."""

@@ -33,6 +33,7 @@ from .families import PairsPlan, Plan, SoftmaxPlan
 from .inputs import Arrays, Inputs
 from .layouts import Layout
 from .products import absence
+from .replay import replayed
 from .sets import Classes, Judged, Sets, lines_of
 from .sweep import sweep
 from .tiling import Sizes, Tiling, is_large, is_positive, label_blocks, masked, one_sided, two_sided
@@ -555,9 +556,10 @@ _NO_OBJECTIVE = Objective(lambda row: row.log_odds, couples_rows=False, label="s
 
 def in_one_pass(prepared: Prepared) -> tuple[Array, Array]:
     """The sum of the losses of the rows and how often each counts, with the gradient of the sum."""
-    adapter = adapter_of(prepared.inputs.rows[0])
+    layout, arrays = prepared.layout, prepared.arrays
     note(Passes(1, prepared))
-    value, number = adapter.value_and_vjp(prepared.function)(prepared.layout, *prepared.arrays)
+    function = replayed(prepared.function, layout, arrays)
+    value, number = adapter_of(arrays[0]).value_and_vjp(function)(layout, *arrays)
     return value, number
 
 
@@ -573,7 +575,7 @@ def in_two_passes(prepared: Prepared) -> tuple[Array, Array]:
 
 
 def _first_pass(layout: Layout, *arrays: Array) -> Arrays:
-    return sweep(layout, *arrays, need_grad=False)
+    return replayed(sweep, layout, arrays)(layout, *arrays, need_grad=False)
 
 
 def _second_pass(layout: Layout, arrays: Arrays, outputs: Arrays, cotangents: Arrays) -> Arrays:
@@ -588,7 +590,8 @@ def _second_pass(layout: Layout, arrays: Arrays, outputs: Arrays, cotangents: Ar
     else:
         weights, layout = (cotangents[0],), layout._replace(plan=plan._replace(weighted=True))
     weighted = inputs._replace(by_row=(*inputs.by_row, *weights))
-    gradients = sweep(layout._replace(counts=weighted.counts), *weighted.flat, need_grad=True)[2:]
+    static, all_arrays = layout._replace(counts=weighted.counts), weighted.flat
+    gradients = replayed(sweep, static, all_arrays)(static, *all_arrays, need_grad=True)[2:]
     return tuple(gradients[: sum(layout.counts[:5])])
 
 

@@ -7,7 +7,7 @@ call. A plan is kept where one sweep in one pass is all that a call does, and ea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
 from .._core.equality import Record
@@ -17,12 +17,11 @@ from .._core.protocol import Array
 from .._core.registry import adapter_of
 from ..objectives.base import Objective, Pairwise
 from ..objectives.hard import HardNegatives
-from .inputs import Arrays, Inputs
 from .layouts import Layout
-from .matrix import Passes, Prepared
+from .matrix import Passes, as_arrays
+from .replay import MOST, Replayed
 from .tiling import is_large
 
-MOST = 512
 PLANS: dict[Hashable, Plan] = {}
 """The plans by the kinds of calls, `MOST` of them at a time."""
 
@@ -32,33 +31,26 @@ class Plan(NamedTuple):
 
     Attributes
     ----------
-    function, layout, reason
-        As of `Prepared`.
-    places : tuple of tuple of (int or float)
-        Which of the arrays that came in is each array of the sweep, in the groups of `Inputs`, but for the scale; a
-        float is a number for all rows.
+    sweep : Replayed
+        The function that does it.
+    layout : Layout
+        Its static arguments, but for a scale that is a number, and the bound of the scores.
+    places : tuple of (int or float)
+        Which of the sources of a call is each array of the sweep; a float is a number for all rows.
     dtype
         That of the result.
     """
 
-    function: Callable[..., Arrays]
+    sweep: Replayed
     layout: Layout
-    reason: str
-    places: tuple[tuple[int | float, ...], ...]
+    places: tuple[int | float, ...]
     dtype: Any
 
-    def prepared(self, sources: Sequence[Any], scale: Any, bound: float) -> Prepared:
-        """The sweep over the arrays of a call, whose scores have a bound."""
-        layout = self.layout
-        groups = [tuple([x if isinstance(x, float) else sources[x] for x in group]) for group in self.places]
-        inputs = Inputs(*groups)
-        if layout.scale is None:
-            inputs = inputs._replace(scale=(scale,))
-        elif layout.scale != scale:
-            layout = layout._replace(scale=scale)
-        if layout.bound != bound:
-            layout = layout._replace(bound=bound)
-        return Prepared(self.function, layout, inputs, self.reason)
+    def run(self, sources: Sequence[Any], scale: Any, bound: float) -> tuple[Array, Array]:
+        """The sum of the losses of a call and how often each row counts; the scores have a bound."""
+        arrays = [sources[k] if isinstance(k, int) else as_arrays((k,), sources[1])[0] for k in self.places]
+        layout = self.layout._replace(bound=bound, scale=None if self.layout.scale is None else scale)
+        return adapter_of(arrays[0]).value_and_vjp(self.sweep)(layout, *arrays)
 
 
 def keep(kind: Hashable, notes: Sequence[Any], sources: Sequence[Any], dtype: Any) -> None:
@@ -69,12 +61,12 @@ def keep(kind: Hashable, notes: Sequence[Any], sources: Sequence[Any], dtype: An
     prepared = sweeps[0].prepared
     if not prepared.layout.embedded or prepared.order is not None:
         return
-    places: Any = tuple([tuple([_place(x, sources) for x in group]) for group in prepared.inputs._replace(scale=())])
-    if any(None in group for group in places):
+    places = [_place(x, sources) for x in prepared.inputs.flat]
+    if None in places:
         return
     if len(PLANS) >= MOST:
         PLANS.clear()
-    PLANS[kind] = Plan(prepared.function, prepared.layout, prepared.reason, places, dtype)
+    PLANS[kind] = Plan(Replayed(prepared.function), prepared.layout, tuple(places), dtype)  # type: ignore[arg-type]
 
 
 def _place(x: Any, sources: Sequence[Any]) -> int | float | None:
@@ -87,45 +79,59 @@ def kind_of(call: Any) -> Hashable | None:
     Plans are kept of libraries that compute at once, for sums over the rows of one process, of cosines without a mask.
     An objective that is made of parameters may depend on those that are numbers.
     """
-    objective, pairing, options = call.objective, call.pairing, call.options
-    structure, made = pairing.structure, isinstance(objective, (Objective, Pairwise, HardNegatives))
-    alone = options.across is None and options.mask is None and call.layout.opposite is None
-    plain = isinstance(options.similarity, str) and isinstance(options.reduction, str)  # an array compares itself
-    plain = plain and options.similarity == "cosine" and options.reduction != "none"
-    if not (alone and plain and is_number(options.hardness) and not options.hardness):
+    options = call.options
+    whole = options.across is None and options.mask is None and call.layout.opposite is None
+    # By type first: an array compares itself.
+    plain = type(options.similarity) is str and type(options.reduction) is str and type(options.hardness) is float
+    if not (whole and plain and not options.hardness):
+        return None
+    if options.similarity != "cosine" or options.reduction == "none":
         return None
     try:
-        arrays = [x[0] if isinstance(x, tuple) else x for x in call.embeddings.values()]
-        if adapter_of(arrays[0]).mode != "eager" or listens():
-            return None  # before all others: torch.compile cannot read the `__qualname__` of some objectives
-        if not structure.known or structure.by_index or not (_is_ours(objective) if made else _is_lasting(objective)):
-            return None  # whether an index is in range depends on its entries
-        numbers = [(name, type(x), None if made else x) for name, x in call.parameters.items() if is_number(x)]
-        others = [x for x in (options.weights, *call.parameters.values()) if x is not None and not is_number(x)]
-        sortable = structure.has_labels and is_large(arrays[0].shape[0], arrays[-1].shape[0])
-        if sortable or len({hasattr(x, "__recorded__") for x in (*arrays, *others)}) > 1:
-            return None  # blocks of labels depend on the labels; plain arrays beside recorded ones have to be lifted
-        groups = (arrays, pairing.rows, pairing.columns, pairing.pairs, others)
-        every = [x for group in groups for x in group]
-        level = max([getattr(x, "level", 0) for x in every])  # each derivative on the tape has another
-        joined = tuple([x[1:] if isinstance(x, tuple) else None for x in call.embeddings.values()])
-        plain_options = (options.reduction, options.block_size, options.precision, options.symmetric, options.scaled_by)
-        static = (*plain_options, call.layout, joined, call.dtype)
-        kind = (
-            tuple([_array_kind(x, level) for x in every]),
-            tuple([next(k for k, other in enumerate(every) if other is x) for x in every]),  # which are the same array
-            tuple(map(len, groups)),
-            options.weights is None,
-            objective,
-            *(pairing.rule, structure, pairing.further, pairing.exchangeable),
-            *(pairing.one_per_row, pairing.one_per_column),
-            tuple(numbers),
-            tuple([(type(x), x) for x in static]),  # True is 1 and 1.0, but of another kind
-        )
+        kind = _kind(call)
         hash(kind)
     except (AttributeError, LookupError, TypeError, RuntimeError):  # not an array: the checks have a message for it
         return None
     return kind
+
+
+def _kind(call: Any) -> tuple[Any, ...] | None:
+    objective, pairing, options = call.objective, call.pairing, call.options
+    structure, made = pairing.structure, isinstance(objective, (Objective, Pairwise, HardNegatives))
+    given: list[Any] = [*call.embeddings.values()]
+    arrays = [x[0] if isinstance(x, tuple) else x for x in given]
+    adapter = adapter_of(arrays[0])
+    if adapter.mode != "eager" or listens():
+        return None  # before all others: torch.compile cannot read the `__qualname__` of some objectives
+    if not structure.known or structure.by_index or not (_is_ours(objective) if made else _is_lasting(objective)):
+        return None  # whether an index is in range depends on its entries
+    numbers: list[Any] = []
+    others = [] if options.weights is None else [options.weights]
+    for name, x in call.parameters.items():
+        if is_number(x):
+            numbers.append((name, type(x), None if made else x))
+        elif x is not None:
+            others.append(x)
+    recorded = [hasattr(x, "__recorded__") for x in (*arrays, *others)]
+    sortable = structure.has_labels and is_large(arrays[0].shape[0], arrays[-1].shape[0])
+    if sortable or (any(recorded) and not all(recorded)):
+        return None  # blocks of labels depend on the labels; plain arrays beside recorded ones have to be lifted
+    every = [*arrays, *pairing.rows, *pairing.columns, *pairing.pairs, *others]
+    level = max([getattr(x, "level", 0) for x in every])  # each derivative on the tape has another
+    same = [id(x) for x in every]
+    static = (options.reduction, *options[5:7], options.symmetric, options.scaled_by, call.layout, call.dtype)
+    return (
+        adapter,
+        *[_array_kind(x, level) for x in every],
+        *map(same.index, same),  # which are the same array
+        *(len(arrays), len(pairing.rows), len(pairing.columns), len(pairing.pairs), options.weights is None),
+        objective,
+        *(pairing.rule, structure, pairing.further, pairing.exchangeable, pairing.one_per_row, pairing.one_per_column),
+        *numbers,
+        *[x[1:] if isinstance(x, tuple) else None for x in given],
+        *map(type, static),  # True is 1 and 1.0, but of another kind
+        *static,
+    )
 
 
 def _is_ours(objective: Objective | Pairwise | HardNegatives) -> bool:

@@ -354,7 +354,7 @@ def largest_score(
         xp, concrete = namespace_of(rows), adapter_of(rows).concrete_value
         rows, columns = stop_gradient(rows), stop_gradient(columns)
         longest = concrete(xp.max(xp.sum(rows * rows, axis=1)) * xp.max(xp.sum(columns * columns, axis=1)))
-        bound = math.inf if longest is None else math.sqrt(longest)
+        bound = math.inf if longest is None else longest**0.5
     if bound == math.inf:
         return bound
     for x in further:

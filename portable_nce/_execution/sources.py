@@ -16,12 +16,9 @@ from .._core.namespace import lift_to_tape, namespace_of
 from .._core.numerics import pulled_unit_rows, sum_to_scalar, unit_rows
 from .._core.protocol import Array
 from .inputs import Arrays, Inputs
-from .layouts import Found, Gradients, Layout, Wanted, reduced
+from .layouts import Found, Gradients, Layout, Wanted, WantedOf, reduced
 
 Sweep = Callable[[Layout, Inputs, Wanted], Found]
-
-WantedOf = bool | tuple[bool, ...]
-"""Whether gradients are wanted, or of which arrays."""
 
 
 def takes_embeddings(sweep: Sweep) -> Callable[..., Arrays]:

@@ -69,9 +69,9 @@ class Plain(Adapter):
 
 @pytest.fixture(autouse=True)
 def fresh_registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("_registered", "_loaded", "_by_type"):
+    for name in ("_registered", "_loaded", "adapters"):
         monkeypatch.setattr(_registry, name, {})
-    monkeypatch.setattr(_namespace, "_namespaces", {})
+    monkeypatch.setattr(_namespace, "namespaces", {})
     monkeypatch.setattr(Foreign, "__module__", "foreign_arrays.core")
 
 

@@ -116,10 +116,51 @@ def test_the_usual_losses_have_plans(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CALLS)
+def test_the_usual_losses_run_by_programs(name: str) -> None:
+    """With gradients and without; of entries that answer questions differently, by one each, up to a limit."""
+    x, y = tensors(6, 4)
+    for _ in range(3):
+        CALLS[name](x, y)
+        CALLS[name](x.detach(), y.detach())
+    ((_, plan),) = plans.PLANS.items()
+    assert all(len(programs) == 1 and None not in programs for programs in plan.sweep.programs.values())
+    assert len(plan.sweep.programs) == 2
+    wanted = [afresh(partial(CALLS[name], z, y)) for z in (1e-30 * x, x)]
+    plans.PLANS.clear()
+    assert [CALLS[name](z, y) for z in (x, 1e-30 * x, x, 1e-30 * x, x)] == [wanted[k] for k in (1, 0, 1, 0, 1)]
+    ((_, plan),) = plans.PLANS.items()
+    assert [len(programs) for programs in plan.sweep.programs.values()] == [2]
+
+
+def test_arrays_that_are_one_inside_of_others() -> None:
+    """A program of a call whose embeddings are the same numbers serves others."""
+    x, y = (z.detach().numpy() for z in tensors(6, 4))
+
+    def alike(a: Any, b: Any) -> Any:
+        return pnce.info_nce(a, pnce.stop_gradient(b), temperature=0.5)
+
+    wanted = [afresh(partial(pnce.value_and_grad(alike), x, z)) for z in (x, y)]
+    plans.PLANS.clear()
+    for k in (0, 0, 0, 1, 1, 0):
+        found = pnce.value_and_grad(lambda a, k=k: alike(a, a if k == 0 else y))(x)
+        np.testing.assert_array_equal(found[0], wanted[k][0])
+        np.testing.assert_array_equal(found[1], wanted[k][1])
+
+
+def test_blocks_are_visited_without_programs() -> None:
+    x, y = tensors(6, 4)
+    wanted = [pnce.info_nce(x, y, block_size=4) for _ in range(3)]
+    ((_, plan),) = plans.PLANS.items()
+    assert [*plan.sweep.programs.values()] == [[None]]
+    assert wanted[0] == wanted[1] == wanted[2]
+
+
+@pytest.mark.parametrize("name", CALLS)
 def test_plans_hold_no_array(name: str) -> None:
     x, y = tensors(6, 4)
     references = [weakref.ref(z) for z in (x, y)]
-    CALLS[name](x, y).backward()
+    for _ in range(3):  # planned, traced, run by a program
+        CALLS[name](x, y).backward()
     del x, y
     gc.collect()
     assert plans.PLANS

@@ -1007,7 +1007,7 @@ def check(call: Call, junk: Mapping[str, Junk]) -> None:
 @pytest.fixture(autouse=True)
 def registry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave the registry as it was."""
-    for name in ("_registered", "_loaded", "_by_type"):
+    for name in ("_registered", "_loaded", "adapters"):
         monkeypatch.setattr(_registry, name, dict(getattr(_registry, name)))
 
 

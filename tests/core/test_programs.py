@@ -1,0 +1,198 @@
+"""Programs: the array operations of a function, run without it."""
+
+from __future__ import annotations
+
+import gc
+import math
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from portable_nce._core.checks import entries_at_hand, entry_at_hand, largest, least
+from portable_nce._core.namespace import namespace_of
+from portable_nce._core.programs import traced
+from portable_nce._core.registry import adapter_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from portable_nce.testing.variants import Variant
+
+EAGER = pytest.mark.parametrize("variant", ["numpy", "torch", "array-api-strict", "mparray"], indirect=True)
+
+
+def softmax(scale: Any, bound: float, x: Any, y: Any) -> tuple[Any, ...]:
+    """A function with what sweeps do: operators, functions, kernels, blocks, questions, writing in place."""
+    xp, adapter = namespace_of(x), adapter_of(x)
+
+    def step(carry: Any, block: Any, start: int) -> Any:
+        (rows,) = block
+        scores = (scale * rows) @ y.T - 1.0 / scale
+        scores = adapter.fill_diagonal(scores, start, 0, rows.shape[0], 0.5)
+        if not bound <= 30.0:
+            scores -= xp.max(scores, axis=1)[:, None]
+        exps = adapter.exponential(scores)[0](scores)
+        low, high = entries_at_hand(exps, least, largest)
+        if low is not None and high is not None and low > 0.1 and abs(high) < 2.0:
+            exps = exps * 2.0
+        return carry, (adapter.sum_along(exps, 1), -exps)
+
+    _, found = adapter.scan(step, (), (x,), x.shape[0])
+    ones = xp.ones_like(found[0])
+    return xp.concat([found[0], ones], axis=0), found[1], adapter.row_dots(x, y) ** 2, None
+
+
+def matrices(variant: Variant, scale: float = 1.0) -> list[Any]:
+    rng = np.random.default_rng(0)
+    return [variant.floats((scale * rng.normal(size=(4, 3))).tolist(), "float64") for _ in range(2)]
+
+
+def numbers(variant: Variant, found: Any) -> list[Any]:
+    """The results as lists."""
+    return [x if x is None else variant.to_list(x) for x in found]
+
+
+@EAGER
+def test_a_program_does_what_the_function_did(variant: Variant) -> None:
+    x, y = matrices(variant)
+    for bound in (3.0, math.inf):
+        program, found = traced(softmax, (0.5, bound), (x, y))
+        assert program is not None
+        assert numbers(variant, found) == numbers(variant, softmax(0.5, bound, x, y))
+        for scale, factor in ((0.5, 1.0), (0.25, 1.0), (0.5, 1.5)):
+            given, as_before = (matrices(variant, factor) for _ in range(2))
+            assert numbers(variant, program(scale, bound, *given)) == numbers(variant, softmax(scale, bound, *given))
+            assert numbers(variant, given) == numbers(variant, as_before)  # nothing was written there
+
+
+@pytest.mark.parametrize("variant", ["numpy", "torch"], indirect=True)
+def test_a_program_serves_where_questions_have_the_same_answers(variant: Variant) -> None:
+    """The bound of scores that need no shift, and entries."""
+    small, large = matrices(variant, 0.1), matrices(variant, 3.0)
+    first, _ = traced(softmax, (0.5, 3.0), small)
+    second, _ = traced(softmax, (0.5, math.inf), large)
+    assert first is not None
+    assert second is not None
+    assert first(0.5, 30.0, *small) is not None
+    assert first(0.5, 30.5, *small) is None
+    assert first(0.5, math.nan, *small) is None
+    assert first(0.5, 3.0, *large) is None
+    assert second(0.5, math.inf, *large) is not None
+    assert second(0.5, 3.0, *large) is None
+
+
+def test_a_program_does_not_serve_where_nothing_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with torch, while another thread compiles."""
+    readable = [True]
+    read = type(adapter_of(np.ones(1))).concrete_value
+    answer: Any = lambda self, x: read(self, x) if readable[0] else None  # noqa: E731
+    monkeypatch.setattr(type(adapter_of(np.ones(1))), "concrete_value", answer)
+    x = np.ones(3)
+    program, _ = traced(lambda x: (x if (entry_at_hand(x, least) or 0.0) > 0.0 else -x,), (), (x,))
+    assert program is not None
+    assert program(x) is not None
+    readable[0] = False
+    assert program(x) is None
+
+
+def by_truth(x: Any) -> Any:
+    return x if namespace_of(x).any(x > 0) else -x
+
+
+def by_number(x: Any) -> Any:
+    return x * float(namespace_of(x).max(x))
+
+
+def of_another(x: Any) -> Any:
+    return x + np.ones(4)
+
+
+def in_blocks(x: Any) -> Any:
+    return adapter_of(x).scan(lambda carry, block, _: (carry, block), (), (x,), 2)[1][0]
+
+
+def by_verb(x: Any) -> Any:
+    return adapter_of(x).by_halves(lambda x: x, lambda x: x, x)
+
+
+def one_by_one(x: Any) -> Any:
+    return sum(namespace_of(x).stack([*x]))
+
+
+def as_integer(x: Any) -> Any:
+    return x * math.sqrt(entry_at_hand(x, largest) or 0.0)
+
+
+@pytest.mark.parametrize("function", [by_truth, by_number, of_another, in_blocks, by_verb, one_by_one, as_integer])
+def test_what_cannot_be_written_down_has_no_program(function: Callable[[Any], Any]) -> None:
+    """It is called as it is."""
+    x = np.asarray([1.0, 2.0, 3.0, 4.0])
+    program, found = traced(lambda x: (function(x),), (), (x,))
+    assert program is None
+    np.testing.assert_array_equal(found[0], function(x))
+
+
+def test_errors_are_those_of_the_function() -> None:
+    with pytest.raises(ValueError, match="matmul"):
+        traced(lambda x, y: (x @ y,), (), (np.ones((2, 3)), np.ones((2, 3))))
+
+
+def test_an_array_may_come_twice() -> None:
+    """The program is that of two arrays, and serves others."""
+    x = np.asarray([1.0, 2.0])
+    program, found = traced(lambda a, b: (a if a is b else a - b,), (), (x, x))
+    assert program is not None
+    np.testing.assert_array_equal(found[0], [0.0, 0.0])
+    np.testing.assert_array_equal(program(x, x + 1.0)[0], [-1.0, -1.0])  # type: ignore[index]
+
+
+def test_programs_hold_no_array_and_let_go_of_each_early() -> None:
+    alive: list[int] = []
+    made: list[weakref.ref[Any]] = []
+
+    class Noted(np.ndarray):
+        """An array that can be watched."""
+
+    def watched(x: Any) -> Any:
+        found = (x + 1.0).view(Noted)
+        made.append(weakref.ref(found))
+        alive.append(sum(reference() is not None for reference in made))
+        return found
+
+    x = np.ones(3)
+
+    def chain(x: Any) -> tuple[Any]:
+        for _ in range(5):
+            x = x.trace.called(watched, (x,), {}) if hasattr(x, "trace") else watched(x)
+        return (x,)
+
+    program, found = traced(chain, (), (x,))
+    del found
+    gc.collect()
+    assert not any(reference() is not None for reference in made)
+    alive.clear()
+    assert program is not None
+    program(x)
+    assert max(alive) == 2  # the argument and the result of one step
+
+
+def test_threads_trace_at_once() -> None:
+    failed: list[int] = []
+
+    def work(k: int) -> None:
+        x = np.full((3, 2), 1.0 + k)
+        for _ in range(50):
+            program, found = traced(lambda x: (namespace_of(x).arange(3) + x[:, 0] * k,), (), (x,))
+            same = program is not None and np.array_equal(program(x)[0], found[0])  # type: ignore[index]
+            if not (same and np.array_equal(found[0], np.arange(3) + x[:, 0] * k)):
+                failed.append(k)
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
