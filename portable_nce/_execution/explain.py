@@ -166,7 +166,8 @@ def _sweep(passes: Passes) -> Sweep:
         entries = rows.shape[0] * n_columns // share if tiling.keep else block * tile
     else:
         by_rule = isinstance(layout.sets, Judged)
-        name = "sweep with masks" if by_rule else "one-sided sweep of inner products"
+        source = "scores" if channel.given else "inner products"
+        name = "sweep with masks" if by_rule else f"one-sided sweep of {source}"
         products, entries = 0.0 if channel.given else 3.0 * len(layout.channels), block * n_columns
         if by_rule and columns is not None:
             entries *= channel.held(inputs.rows, inputs.columns or inputs.rows)["width"]

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .._core.autodiff import stop_gradient
-from .._core.checks import entry_at_hand, least
+from .._core.checks import all_entries, entry_at_hand, least
 from .._core.logsumexp import ExpSum, exponentials, merge
 from .._core.namespace import namespace_of
 from .._core.protocol import Array, Namespace
@@ -22,7 +22,7 @@ from ..objectives.base import Objective, RowStatistics, Term
 from ..pairings import Members
 from .finished import Exclude, ExpBase, Family, Finished, Known, weigh
 from .reweighted import Reweighted, ReweightedPlan
-from .statistics import Positives, RowSums, each_positive, of_members, row_statistics, score_cotangents
+from .statistics import Positives, RowSums, each_positive, of_line, of_members, row_statistics, score_cotangents
 from .tiling import MAX_UNSHIFTED_LOGIT
 
 
@@ -90,8 +90,8 @@ class Softmax(Family):
         super().__init__(xp, plan, known, base)
         self.unshifted = known.bound <= MAX_UNSHIFTED_LOGIT
         self.skips_idle = not plan.statistics
-        # Whether the log-odds are all that the objective needs.
-        self.simple = known.finite and known.complete and plan.objective.of_odds is not None and not plan.statistics
+        # Whether the log-odds are all that the objective needs, where these are finite.
+        self.simple = known.complete and plan.objective.of_odds is not None and not plan.statistics
 
     def plain(self, scores: Array, exclude: Exclude, by_row: tuple[Array, ...]) -> tuple[ExpSum, Array]:
         """The exponentials of a tile of negatives and their sums; scores are in units of the base."""
@@ -171,7 +171,9 @@ class Softmax(Family):
         """The losses of rows."""
         xp, plan = self.xp, self.plan
         if not isinstance(positive, Positives):
-            return self._finish_simple(total, positive, by_row[0] if plan.weighted else None, need_grad=need_grad)
+            if self.known.finite or self._are_finite(total, positive):
+                return self._finish_simple(total, positive, by_row[0] if plan.weighted else None, need_grad=need_grad)
+            positive = of_line(xp, positive, None)
         if self._is_filled(total, positive):
             return self._finish_filled(total, positive, by_row[0] if plan.weighted else None, need_grad=need_grad)
         sums = RowSums(total, positive)
@@ -195,10 +197,17 @@ class Softmax(Family):
     def _of_weights(self, to_weights: Array | None) -> tuple[Array, ...]:
         return () if to_weights is None else (self.scaled(to_weights),)
 
-    def _finish_simple(self, total: ExpSum, positive: Array, weights: Array | None, *, need_grad: bool) -> Finished:
-        """With one positive and some negatives, from the log-odds alone.
+    def _are_finite(self, total: ExpSum, positive: Array) -> bool:
+        """Whether it is seen that no sum of negatives and no positive is infinite or undefined."""
+        xp, finite = self.xp, self.xp.isfinite(positive)
+        if total.top is not None:
+            finite = xp.logical_and(finite, xp.isfinite(total.top))
+        return bool(entry_at_hand(finite, all_entries))
 
-        With the log-odds u, the slope u' = dl/du and the weight w, the cotangents of the scores are
+    def _finish_simple(self, total: ExpSum, positive: Array, weights: Array | None, *, need_grad: bool) -> Finished:
+        """With one positive and some negatives, from the log-odds u alone, which are finite.
+
+        With the slope u' = dl/du and the weight w, the cotangents of the scores are
 
             negatives: w u' e^(g - top) / total        positive: -w u'
         """

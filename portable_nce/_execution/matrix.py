@@ -34,7 +34,7 @@ from .inputs import Arrays, Inputs
 from .layouts import Layout
 from .products import absence
 from .replay import replayed
-from .sets import Classes, Judged, Sets, lines_of
+from .sets import Classes, Judged, Lines, Sets, lines_of
 from .sweep import sweep
 from .tiling import Sizes, Tiling, is_large, is_positive, label_blocks, masked, one_sided, two_sided
 from .two_sided import square_sweep
@@ -237,8 +237,19 @@ class ScoreMatrix(NamedTuple):
         """The one-sided sweep over this matrix, by products if it can be."""
         if self.sharpness is not None and isinstance(plan, SoftmaxPlan):
             plan, by_row = plan._replace(sharpened=True), (self.sharpness, *by_row)
-        found = self.by_products(plan, by_row, options)
+        found = self.on_diagonal(plan, by_row, options) or self.by_products(plan, by_row, options)
         return self.by_rule(plan, by_row, options) if found is None else found
+
+    def on_diagonal(self, plan: Plan, by_row: Arrays, options: dict[str, Any]) -> Prepared | None:
+        """The sweep over scores that are given without a mask, whose positives are on the diagonal; None of others."""
+        pairing = self.pairing
+        plain = pairing.structure == Structure() and len(pairing.rows) + len(pairing.columns) == 0
+        if not (plain and self.mask is None and self.part is None):
+            return None
+        if not (len(self.columns) == 0 and isinstance(plan, SoftmaxPlan) and is_positive(self.shape[1] - 1)):
+            return None
+        inputs = Inputs(self.rows, by_row=by_row)
+        return self._sweep_of((plan, Lines(), self._sizes(masked)), inputs, NO_HALVES, options, _KNOWN)
 
     def by_products(self, plan: Plan, by_row: Arrays, options: dict[str, Any]) -> Prepared | None:
         """The sweep over inner products without masks; None where the matrix or its pairing has none."""
@@ -296,12 +307,13 @@ class ScoreMatrix(NamedTuple):
         reason: str,
     ) -> Prepared:
         """A sweep over inner products of these operands, or of embeddings that it makes these of."""
-        (plan, sets, sizes), (rows,), (columns,) = parts, inputs.rows, inputs.columns
+        plan, sets, sizes = parts
         inputs = inputs._replace(row_halves=halves.rows, column_halves=halves.columns)
         options = {"unit": self.similarity.unit, "squarable": self.squarable, **options}
         layout = Layout(plan, (self.channel,), sets, sizes, bound=self.bound, **options)
         if self.scale is not None:
-            layout, inputs = self._embedded(layout, inputs._replace(columns=() if columns is rows else (columns,)))
+            same = inputs.columns[0] is inputs.rows[0]
+            layout, inputs = self._embedded(layout, inputs._replace(columns=() if same else inputs.columns))
         return Prepared(sweep, layout._replace(counts=inputs.counts), inputs, reason)
 
     def _embedded(self, layout: Layout, inputs: Inputs) -> tuple[Layout, Inputs]:

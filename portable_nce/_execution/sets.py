@@ -134,6 +134,12 @@ def line_scores(xp: Namespace, rows: Array, others: Sequence[Array]) -> Array:
     return scores[0] if len(scores) == 1 else xp.stack(scores, axis=1)
 
 
+def line_entries(xp: Namespace, x: Array, tile: Tile) -> Array:
+    """The entries of a tile of all columns in the column of the number of each row."""
+    first = xp.arange(x.shape[0], dtype=xp.int64, device=device_of(x)) * x.shape[1]
+    return xp.take(xp.reshape(x, (-1,)), first + _line(x, 0, tile), axis=0)
+
+
 def of_each(numbers: Array, count: int) -> list[Array]:
     """Such numbers of rows, (n,) or (n, P), in an array (n,) for each partner."""
     return [numbers] if count == 1 else [numbers[:, k] for k in range(count)]

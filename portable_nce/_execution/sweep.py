@@ -21,7 +21,7 @@ from . import products as p
 from . import sets as s
 from .channels import Side, Spread, where_live
 from .families import PairsPlan, SoftmaxPlan, divisor_of, family_of, sharpened, split_sharpness
-from .finished import Exclude, Finished, Known, exp_base
+from .finished import Exclude, ExpBase, Finished, Known, exp_base
 from .inputs import Arrays, Inputs
 from .layouts import Found, Gradients, Layout, Wanted
 from .sources import takes_embeddings
@@ -69,6 +69,25 @@ class _Products:
         """The cotangents of rows and columns, from that of a tile's scores as a matrix and a factor of each row."""
         back, forth = p.pulled(cotangents[0], factor, rows[0], self.tiles[k], wanted=self.wanted, even=self.even)
         return (back,) if self.wanted[0] else (), (forth,) if self.wanted[1] else ()
+
+
+class _Given:
+    """The one tile of all columns of a score matrix that is given."""
+
+    def __init__(self) -> None:
+        self.tiles: list[Arrays] = [()]
+
+    def opened(self, here: Inputs, sharpness: Array | None) -> tuple[Array, Array | None]:
+        """The scores of a block, and the sharpness of those of negatives."""
+        return here.rows[0], sharpness
+
+    def negatives(self, rows: tuple[Array, Array | None], _: int) -> Array:
+        """The scores of the tile, in memory of their own."""
+        return sharpened(rows[0] + 0.0, rows[1])
+
+    def pulled(self, _: Any, __: int, cotangents: Arrays, ___: None, ____: Any) -> tuple[Arrays, Arrays]:
+        """The cotangents of the scores."""
+        return cotangents, ()
 
 
 class _Channels:
@@ -151,16 +170,17 @@ class _Sweep:
         else:
             bounds, block = self.tiling.tiles(n_columns), self.tiling.block
             labels = p.pieces(inputs.column_labels[0], bounds) if inputs.column_labels else []
-            self.source = _Products(layout, inputs, wanted, bounds)
+            given = layout.channels[0].given
+            self.source = _Given() if given else _Products(layout, inputs, wanted, bounds)
             if isinstance(sets, s.Classes):
                 assert isinstance(block, tuple)  # noqa: S101  (blocks end where classes end)
                 self.sets = s.ByClasses(sets, block, labels)
             else:
                 self.lines = sets
                 self.sets = s.OnLines(sets, bounds, n_columns, labels, self.adapter.mode == "eager")
-                self.in_tile = sets.in_tiles and len(bounds) == 1 and block == n_rows
+                self.in_tile = given or (sets.in_tiles and len(bounds) == 1 and block == n_rows)
                 self.in_tile = self.in_tile and isinstance(layout.plan, SoftmaxPlan)
-                if not sets.given:
+                if not (sets.given or given):
                     partners = s.partners(self.xp, sets, inputs.columns[0], n_rows)
                     inputs = inputs._replace(partners=partners)
         self.inputs = inputs
@@ -171,22 +191,26 @@ class _Sweep:
 
     def _family(self, n_rows: int, n_columns: int) -> Any:
         """The family of the plan, which is told what is known of the scores."""
-        layout, plan, base = self.layout, self.layout.plan, exp_base(self.inputs.rows[0])
+        layout, plan = self.layout, self.layout.plan
+        # Scores that are given have no rounding of a product, next to which that of a unit would not count.
+        base = ExpBase(self.xp.exp) if layout.channels[0].given else exp_base(self.inputs.rows[0])
         known = Known()
         if not self.judged:
             known = self._known(n_rows, n_columns)
         elif isinstance(plan, SoftmaxPlan) and not plan.statistics:
             known = Known(layout.bound)
         family = family_of(self.xp, plan, base, known, need_grad=self.wanted.gradients)
-        if not self.judged:
+        if isinstance(self.source, _Products):
             self.source.in_unit(family.base.unit)
         return family
 
     def _known(self, n_rows: int, n_columns: int) -> Known:
         layout, plan, inputs = self.layout, self.layout.plan, self.inputs
         parameters = inputs.by_row[: plan.parameters] if isinstance(plan, PairsPlan) else ()
-        both = inputs.rows[0], inputs.columns[0]
-        bound = p.largest_score(layout.bound, *both, parameters, squarable=layout.squarable)
+        first = inputs.rows[0]
+        bound = layout.bound
+        if inputs.columns:
+            bound = p.largest_score(bound, first, inputs.columns[0], parameters, squarable=layout.squarable)
         sharpness, _ = split_sharpness(plan, inputs.by_row)
         if sharpness is not None:
             largest = largest_entry(sharpness)
@@ -199,7 +223,7 @@ class _Sweep:
         # Where all rows count, the number of the mean goes into their slopes.
         divisor = divisor_of(plan, n_rows, negatives) if layout.mean and finite and complete else None
         self.divides = divisor is not None
-        absent = p.ABSENT * self.xp.finfo(both[0].dtype).max if inputs.added else None
+        absent = p.ABSENT * self.xp.finfo(first.dtype).max if inputs.added else None
         return Known(bound, finite, complete, absent, negatives, divisor or 1)
 
     def run(self) -> Found:
@@ -251,8 +275,8 @@ class _Sweep:
                 sets, rows = self._without_idle(sets, rows)
             part, residual, positive = family.masked(scores, sets, numbers, single=self.single, sharpness=sharpness)
             seen.append(_Seen(sets, part, residual, spreads))
-        if here.partners:
-            scores = s.line_scores(self.xp, here.rows[0], here.partners)
+        if here.partners or isinstance(self.source, _Given):
+            scores = self._positives(here, start)
             positive = family.line(scores, here.present[0] if here.present else None, numbers)
         total, shares = family.merge([tile.part for tile in seen])
         done = family.finish(total, positive, numbers, need_grad=need_grad)
@@ -262,6 +286,14 @@ class _Sweep:
         of_positives = (done.to_positive,) if self._returns_positives() else ()
         of_sharpness = () if sharpness is None else (self.xp.zeros_like(sharpness),)  # a constant
         return to_columns, (done.values, done.number, *to_rows, *of_positives, *of_sharpness, *done.to_rows)
+
+    def _positives(self, here: Inputs, start: Array | int) -> Array:
+        """The scores of the positives of a block, which are known before its tiles."""
+        if here.partners:
+            return s.line_scores(self.xp, here.rows[0], here.partners)
+        assert self.lines is not None  # noqa: S101  (positives are on them)
+        n_columns = self.sets.n_columns
+        return s.line_entries(self.xp, here.rows[0], s.tile_of(self.lines, start, (0, n_columns), n_columns))
 
     def _pulled(
         self, carry: Arrays, block: _Block, seen: Sequence[_Seen], shares: Sequence[Any]

@@ -68,7 +68,7 @@ def test_sizes_are_those_asked_for() -> None:
 REASONS: dict[str, tuple[Any, str]] = {
     "mask": (lambda: pnce.info_nce(QUERY, KEY, mask=np.ones((N, N), dtype=np.bool_)), "a mask is given"),
     "distance": (lambda: pnce.info_nce(QUERY, KEY, similarity="neg_euclidean"), "no inner product"),
-    "scores": (lambda: pnce.from_scores.info_nce(QUERY[:D]), "scores are given"),
+    "scores": (lambda: pnce.from_scores.info_nce(QUERY[:D], positives=np.arange(D)), "scores are given"),
     "pairs": (lambda: pnce.info_nce(QUERY, KEY, positives=np.eye(N, dtype=np.bool_)), "a rule for each pair"),
     "labels": (lambda: pnce.supcon(QUERY[:D], LABELS[:D] % 2), "the matrix is small"),
     "one column": (lambda: pnce.info_nce(QUERY[:1], KEY[:1]), "no row has a negative"),
