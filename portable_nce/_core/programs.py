@@ -9,10 +9,13 @@ not given, makes a decision by an entry in another way, or visits several blocks
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Sequence
+from functools import partial
+from operator import attrgetter, itemgetter
 from threading import local
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from .namespace import namespace_of, namespaces
 from .protocol import Array, Namespace
@@ -25,6 +28,9 @@ Program = Callable[..., Arrays | None]
 KERNELS = frozenset({"row_dots", "sum_along", "fill_diagonal", "fill_columns"})
 """Functions of adapters that can be written down."""
 
+LARGE = 2**14
+"""Entries of an array that is not kept until a program ends."""
+
 
 class NotTraceableError(Exception):
     """A function does what cannot be written down."""
@@ -35,12 +41,11 @@ def traced(
 ) -> tuple[Program | None, Arrays]:
     """The program of a function of numbers and arrays without derivatives, or None; and what it returns for these."""
     trace = _Trace()
-    names = [f"x{k}" for k in range(len(numbers) + len(arrays))]
-    given = [x if x is None else trace.wrapped(x, name) for name, x in zip(names, (*numbers, *arrays), strict=True)]
+    given = [trace.named(x) for x in (*numbers, *arrays)]
     _current.trace = trace
     try:
-        outputs = function(*given)
-        program = trace.program(names, outputs)
+        outputs = function(*[x if x.value is not None else None for x in given])
+        program = trace.program(len(given), outputs)
     except Exception:  # noqa: BLE001  (whatever a library says of arrays that are not its own)
         return None, function(*numbers, *arrays)
     finally:
@@ -52,71 +57,139 @@ _current = local()
 """Holds the trace of this thread."""
 
 
+class _Line(NamedTuple):
+    """One call: a function, the places of its arguments among all values, and that of its result.
+
+    Without one, the function asks something, and the program does not serve where the answer is not `wanted`.
+    """
+
+    function: Callable[..., Any]
+    arguments: tuple[int, ...]
+    result: int | None
+    wanted: bool = True
+
+
 class _Trace:
-    """The lines of a program so far, with the names that each uses, and constants by name."""
+    """The lines of a program so far, and all values that are the same in each run, in their places."""
 
     def __init__(self) -> None:
-        self.lines: list[tuple[str, set[str]]] = []
-        self.constants: dict[str, Any] = {}
+        self.lines: list[_Line] = []
+        self.values: list[Any] = []
+        self.large: set[int] = set()  # the places of large arrays
 
-    def constant(self, value: Any) -> str:
-        """The name of what is the same in each run."""
+    def named(self, value: Any) -> Any:
+        """A value that differs from run to run, with a place of its own."""
+        self.values.append(None)
+        place = len(self.values) - 1
+        if not _is_array(value):
+            return TracedNumber(self, place, value)
+        if math.prod(value.shape) >= LARGE:
+            self.large.add(place)
+        return _kind_of(value)(self, place, value)
+
+    def place(self, value: Any) -> int:
+        """The place of an argument."""
+        if isinstance(value, _Named):
+            return value.place
+        if type(value) in {list, tuple} and any(isinstance(x, _Named) for x in value):
+            made = self.assigned(0, _tuple if isinstance(value, tuple) else _list, *value)
+            return int(made.place)
         if _is_array(value):
             message = "an array that was not given"
             raise NotTraceableError(message)
-        name = f"c{len(self.constants)}"
-        self.constants[name] = value
-        return name
+        self.values.append(value)
+        return len(self.values) - 1
 
-    def written(self, value: Any, used: set[str]) -> str:
-        """An argument as an expression; the names in it are added to the `used` ones."""
-        if isinstance(value, _Named):
-            used.add(value.name)
-            return value.name
-        if type(value) in {list, tuple} and any(isinstance(x, _Named) for x in value):
-            items = "".join(f"{self.written(x, used)}, " for x in value)
-            return f"[{items}]" if isinstance(value, list) else f"({items})"
-        return self.constant(value)
-
-    def add(self, form: str, *arguments: Any, name: str = "") -> str:
-        """Add a line in which arguments fill the braces; with a name, it assigns to that."""
-        used = {name} if name else set[str]()
-        line = form.format(*[self.written(x, used) for x in arguments])
-        self.lines.append((f"{name} = {line}" if name else line, used))
-        return name
-
-    def assigned(self, result: Any, form: str, *arguments: Any) -> Any:
-        """Add a line that assigns an expression, whose value now is the result."""
-        return self.wrapped(result, self.add(form, *arguments, name=f"v{len(self.lines)}"))
-
-    def wrapped(self, result: Any, name: str) -> Any:
-        """What has a name: an array, a number, or a tuple of some."""
+    def assigned(self, result: Any, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Add the line of a call whose result has been computed; of several arrays, a line takes each."""
+        places = tuple([self.place(x) for x in arguments])
+        found = self.named(0 if isinstance(result, tuple) else result)
+        self.lines.append(_Line(function, places, found.place))
         if isinstance(result, tuple):
-            return tuple([self.assigned(x, f"{name}[{k}]") for k, x in enumerate(result)])
-        return _kind_of(result)(self, name, result) if _is_array(result) else TracedNumber(self, name, result)
+            return tuple([self.assigned(x, itemgetter(k), found) for k, x in enumerate(result)])
+        return found
 
     def called(self, function: Callable[..., Any], args: Sequence[Any], options: dict[str, Any]) -> Any:
         """The result of a function; a call that returns arrays is a line."""
         result = function(*map(_value, args), **{key: _value(x) for key, x in options.items()})
         if not _is_array(result) and not isinstance(result, tuple):
             return result  # a fact about a dtype
-        places = ", ".join([*["{}"] * len(args), *(f"{key}={{}}" for key in options)])
-        return self.assigned(result, f"{{}}({places})", function, *args, *options.values())
+        if any(isinstance(x, _Named) for x in options.values()):
+            message = "an array as an option"
+            raise NotTraceableError(message)
+        return self.assigned(result, partial(function, **options) if options else function, *args)
 
-    def program(self, names: Sequence[str], outputs: Sequence[Any]) -> Program:
-        """The function of the inputs with these names, which lets go of every array after its last use."""
-        used: set[str] = set()
-        lines = [f"return ({''.join(f'{self.written(x, used)}, ' for x in outputs)})"]
-        for line, own in reversed(self.lines):
+    def asked(self, function: Callable[..., Any], *arguments: Any) -> bool:
+        """The answer to a question, which is a line."""
+        answer = bool(function(*map(_value, arguments)))
+        self.lines.append(_Line(function, tuple([self.place(x) for x in arguments]), None, answer))
+        return answer
+
+    def program(self, inputs: int, outputs: Sequence[Any]) -> Program:
+        """The function that does what the lines say, and lets go of each large array after its last use."""
+        results = [self.place(x) for x in outputs]
+        used = {*results}
+        steps: list[Callable[[list[Any]], bool | None]] = []
+        for line in reversed(self.lines):
+            own = self.large & {*line.arguments, -1 if line.result is None else line.result}
             last = sorted(own - used)
-            if last and not line.startswith("if "):
-                lines.append(f"del {', '.join(last)}")
             used |= own
-            lines.append(line)
-        source = "\n ".join([f"def program({', '.join(names)}):", *reversed(lines)])
-        exec(source, self.constants)  # noqa: S102  (nothing of it comes from outside)
-        made: Program = self.constants["program"]
-        return made
+            if last:
+                steps.append(_let_go(last))
+            steps.append(_step(line))
+        steps.reverse()
+        rest = self.values[inputs:]
+
+        def program(*given: Any) -> Arrays | None:
+            values = [*given, *rest]
+            for step in steps:
+                if step(values):
+                    return None
+            return tuple([values[k] for k in results])
+
+        return program
+
+
+def _step(line: _Line) -> Callable[[list[Any]], bool | None]:
+    """What a line does to the values of a run; whether the program does not serve."""
+    function, arguments, result, wanted = line
+    if result is None:
+        return lambda values: bool(function(*[values[k] for k in arguments])) is not wanted
+    if len(arguments) == 1:
+        (only,) = arguments
+
+        def of_one(values: list[Any]) -> None:
+            values[result] = function(values[only])
+
+        return of_one
+    if len(arguments) == 2:  # noqa: PLR2004  (most lines)
+        first, second = arguments
+
+        def of_two(values: list[Any]) -> None:
+            values[result] = function(values[first], values[second])
+
+        return of_two
+
+    def of_several(values: list[Any]) -> None:
+        values[result] = function(*[values[k] for k in arguments])
+
+    return of_several
+
+
+def _let_go(places: Sequence[int]) -> Callable[[list[Any]], None]:
+    def let_go(values: list[Any]) -> None:
+        for place in places:
+            values[place] = None
+
+    return let_go
+
+
+def _list(*items: Any) -> list[Any]:
+    return [*items]
+
+
+def _tuple(*items: Any) -> tuple[Any, ...]:
+    return items
 
 
 def _is_array(x: Any) -> bool:
@@ -136,13 +209,13 @@ def _refused(*_: Any) -> NoReturn:
 
 
 class _Named:
-    """A value with a name in a program."""
+    """A value with a place in a program."""
 
-    __slots__ = ("name", "trace", "value")
+    __slots__ = ("place", "trace", "value")
     __float__ = __int__ = __index__ = __len__ = __iter__ = _refused
 
-    def __init__(self, trace: _Trace, name: str, value: Any) -> None:
-        self.trace, self.name, self.value = trace, name, value
+    def __init__(self, trace: _Trace, place: int, value: Any) -> None:
+        self.trace, self.place, self.value = trace, place, value
 
 
 class TracedArray(_Named):
@@ -154,10 +227,10 @@ class TracedArray(_Named):
     shape = property(lambda self: self.value.shape)
     dtype = property(lambda self: self.value.dtype)
     device = property(lambda self: self.value.device)
-    T = property(lambda self: self.trace.assigned(self.value.T, "{}.T", self))
+    T = property(lambda self: self.trace.assigned(self.value.T, attrgetter("T"), self))
 
     def __getitem__(self, index: Any) -> Any:
-        return self.trace.assigned(self.value[_value(index)], "{}[{}]", self, index)
+        return self.trace.assigned(self.value[_value(index)], operator.getitem, self, index)
 
 
 class TracedNumber(_Named):
@@ -166,47 +239,32 @@ class TracedNumber(_Named):
     __slots__ = ()
 
     def __bool__(self) -> bool:
-        return _question(bool, "{}")(self)
+        return bool(self.trace.asked(bool, self))
 
 
-def _operation(function: Callable[..., Any], form: str) -> Callable[..., Any]:
+def _operation(function: Callable[..., Any], *, turned: bool = False) -> Callable[..., Any]:
     def apply(*operands: Any) -> Any:
-        return operands[0].trace.assigned(function(*map(_value, operands)), form, *operands)
+        ordered = operands[::-1] if turned else operands
+        return operands[0].trace.assigned(function(*map(_value, ordered)), function, *ordered)
 
     return apply
 
 
-def _in_place(function: Callable[..., Any], form: str) -> Callable[..., Any]:
-    def apply(x: Any, y: Any) -> Any:
-        result = function(x.value, _value(y))
-        return type(x)(x.trace, x.trace.add(form, x, y) or x.name, result)
-
-    return apply
+def _question(function: Callable[..., Any]) -> Callable[..., bool]:
+    return lambda *operands: operands[0].trace.asked(function, *operands)
 
 
-def _question(function: Callable[..., Any], form: str) -> Callable[..., bool]:
-    def ask(*operands: Any) -> bool:
-        answer = bool(function(*map(_value, operands)))
-        operands[0].trace.add(f"if {'not ' if answer else ''}({form}): return None", *operands)
-        return answer
-
-    return ask
-
-
-for _name, _sign in {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "matmul": "@", "pow": "**"}.items():
-    for _kind in (TracedArray, TracedNumber):
-        _function = getattr(operator, _name)
-        setattr(_kind, f"__{_name}__", _operation(_function, f"{{}} {_sign} {{}}"))
-        setattr(
-            _kind, f"__r{_name}__", _operation(lambda x, y, function=_function: function(y, x), f"{{1}} {_sign} {{0}}")
-        )
-    setattr(TracedArray, f"__i{_name}__", _in_place(getattr(operator, f"i{_name}"), f"{{}} {_sign}= {{}}"))
-for _name, _sign in {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}.items():
-    setattr(TracedArray, f"__{_name}__", _operation(getattr(operator, _name), f"{{}} {_sign} {{}}"))
-    setattr(TracedNumber, f"__{_name}__", _question(getattr(operator, _name), f"{{}} {_sign} {{}}"))
 for _kind in (TracedArray, TracedNumber):
-    setattr(_kind, "__neg__", _operation(operator.neg, "-{}"))  # noqa: B010
-    setattr(_kind, "__abs__", _operation(operator.abs, "abs({})"))  # noqa: B010
+    for _name in ("add", "sub", "mul", "truediv", "matmul", "pow"):
+        setattr(_kind, f"__{_name}__", _operation(getattr(operator, _name)))
+        setattr(_kind, f"__r{_name}__", _operation(getattr(operator, _name), turned=True))
+    for _name in ("neg", "abs"):
+        setattr(_kind, f"__{_name}__", _operation(getattr(operator, _name)))
+for _name in ("iadd", "isub", "imul", "itruediv"):  # the result has another place, and may have the same memory
+    setattr(TracedArray, f"__{_name}__", _operation(getattr(operator, _name)))
+for _name in ("lt", "le", "gt", "ge", "eq", "ne"):
+    setattr(TracedArray, f"__{_name}__", _operation(getattr(operator, _name)))
+    setattr(TracedNumber, f"__{_name}__", _question(getattr(operator, _name)))
 
 
 class _TracedNamespace:
@@ -220,6 +278,10 @@ class _TracedNamespace:
         if isinstance(found, type) or not callable(found):
             return found
         return lambda *args, **options: _current.trace.called(found, args, options)
+
+
+def _is_known(x: Any) -> bool:
+    return x is not None
 
 
 class _TracedAdapter:
@@ -243,8 +305,8 @@ class _TracedAdapter:
         number = self._adapter.concrete_value(x.value)
         if number is None:
             return None
-        read = x.trace.assigned(number, "{}({})", self._adapter.concrete_value, x)
-        x.trace.add("if {} is None: return None", read)  # as torch answers while another thread compiles
+        read = x.trace.assigned(number, self._adapter.concrete_value, x)
+        x.trace.asked(_is_known, read)  # not of torch, while another thread compiles
         return read
 
     def exponential(self, x: Any) -> tuple[Callable[[Any], Any], bool]:

@@ -13,7 +13,7 @@ import pytest
 
 from portable_nce._core.checks import entries_at_hand, entry_at_hand, largest, least
 from portable_nce._core.namespace import namespace_of
-from portable_nce._core.programs import traced
+from portable_nce._core.programs import LARGE, traced
 from portable_nce._core.registry import adapter_of
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ def test_an_array_may_come_twice() -> None:
     np.testing.assert_array_equal(program(x, x + 1.0)[0], [-1.0, -1.0])  # type: ignore[index]
 
 
-def test_programs_hold_no_array_and_let_go_of_each_early() -> None:
+def test_programs_hold_no_array_and_let_go_of_large_ones_early() -> None:
     alive: list[int] = []
     made: list[weakref.ref[Any]] = []
 
@@ -162,7 +162,7 @@ def test_programs_hold_no_array_and_let_go_of_each_early() -> None:
         alive.append(sum(reference() is not None for reference in made))
         return found
 
-    x = np.ones(3)
+    x = np.ones(LARGE)
 
     def chain(x: Any) -> tuple[Any]:
         for _ in range(5):
