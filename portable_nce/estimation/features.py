@@ -64,6 +64,7 @@ def _normal_scores(xp: Namespace, column: Array, x: Array) -> Array:
     normal one.
     """
     count = column.shape[0]
+    column, x = column + 0.0, x + 0.0  # contiguous, as PyTorch asks
     low = xp.astype(xp.searchsorted(column, x, side="left"), x.dtype)
     high = xp.astype(xp.searchsorted(column, x, side="right"), x.dtype)
     below = xp.take(column, xp.astype(xp.clip(low - 1, 0, count - 1), xp.int32))
