@@ -479,7 +479,8 @@ class TorchAdapter(Defaults):
         return bound
 
     def is_plain(self, arrays: Sequence[Any]) -> bool:
-        return not (_recorded(tuple(arrays)) or _transformed(tuple(arrays)))
+        # Modes see each operation: those of checkpointing expect the same ones in each call.
+        return not (_recorded(tuple(arrays)) or _transformed(tuple(arrays)) or _len_torch_dispatch_stack())
 
     def needs_gradient(self, x: Any) -> bool:
         if torch.compiler.is_dynamo_compiling():
@@ -517,7 +518,7 @@ class TorchAdapter(Defaults):
             return None
         try:
             return float(x.item())
-        except RuntimeError:  # one number for each element of a batch, under vmap
+        except (RuntimeError, TypeError):  # one number for each element of a batch, under vmap; or a symbol
             return None
 
     def fill_diagonal(self, x: Any, row: int, column: int, count: int, value: Any) -> Any:

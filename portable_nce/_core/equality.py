@@ -60,17 +60,25 @@ class Record(EqualByContents):
 
 
 def is_fixed(x: Any) -> bool:
-    """Whether an object is made of numbers, names and functions of this package that close over nothing.
+    """Whether an object is made of numbers, names, and functions and records of this package that close over nothing.
 
-    What a function of a user closes over may change, or be large.
+    What a function of a user depends on may change, or be large.
     """
-    if isinstance(x, tuple):
-        return all(map(is_fixed, x))
-    if isinstance(x, EqualByContents):
-        return is_fixed(x._contents())  # noqa: SLF001  (of this module)
-    if isinstance(x, FunctionType):
-        return x.__closure__ is None and x.__module__.partition(".")[0] == __name__.partition(".")[0]
-    return x is None or isinstance(x, (bool, int, float, str, type))
+    if type(x) in {bool, int, float, str, type(None)}:
+        return True
+    if isinstance(x, FunctionType):  # whose `__module__` may be another's, by functools.wraps
+        return x.__closure__ is None and _is_ours(x.__globals__.get("__name__"))
+    if type(x) is not tuple and not _is_ours(type(x).__module__):
+        return False
+    contents = x._contents() if isinstance(x, EqualByContents) else x  # noqa: SLF001  (of this module)
+    return isinstance(contents, tuple) and all(map(is_fixed, contents))
+
+
+_PACKAGE = __name__.removesuffix("_core.equality")
+
+
+def _is_ours(module: Any) -> bool:
+    return isinstance(module, str) and module.startswith(_PACKAGE)
 
 
 def _key(contents: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -40,16 +40,21 @@ def traced(
     function: Callable[..., Arrays], numbers: Sequence[float | None], arrays: Sequence[Array]
 ) -> tuple[Program | None, Arrays]:
     """The program of a function of numbers and arrays without derivatives, or None; and what it returns for these."""
-    trace = _Trace()
-    given = [trace.named(x) for x in (*numbers, *arrays)]
+    found = _written(function, (*numbers, *arrays))
+    return (None, function(*numbers, *arrays)) if found is None else found
+
+
+def _written(function: Callable[..., Arrays], values: Sequence[Any]) -> tuple[Program, Arrays] | None:
+    trace, before = _Trace(), getattr(_current, "trace", None)
+    given = [trace.named(x) for x in values]
     _current.trace = trace
     try:
         outputs = function(*[x if x.value is not None else None for x in given])
         program = trace.program(len(given), outputs)
-    except Exception:  # noqa: BLE001  (whatever a library says of arrays that are not its own)
-        return None, function(*numbers, *arrays)
+    except (NotTraceableError, AttributeError, TypeError, ValueError):  # libraries refuse arrays that are not theirs
+        return None
     finally:
-        del _current.trace
+        _current.trace = before
     return program, tuple(map(_value, outputs))
 
 

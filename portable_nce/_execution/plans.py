@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
-from .._core.equality import Record
+from .._core.equality import Record, is_fixed
 from .._core.namespace import device_of, is_number
 from .._core.notes import listens
 from .._core.protocol import Array
@@ -59,7 +59,7 @@ def keep(kind: Hashable, notes: Sequence[Any], sources: Sequence[Any], dtype: An
     if len(sweeps) != 1 or sweeps[0].number != 1:
         return
     prepared = sweeps[0].prepared
-    if not prepared.layout.embedded or prepared.order is not None:
+    if not prepared.layout.embedded or prepared.order is not None or not is_fixed(prepared.layout):
         return
     places = [_place(x, sources) for x in prepared.inputs.flat]
     if None in places:
@@ -103,7 +103,7 @@ def _kind(call: Any) -> tuple[Any, ...] | None:
     adapter = adapter_of(arrays[0])
     if adapter.mode != "eager" or listens():
         return None  # before all others: torch.compile cannot read the `__qualname__` of some objectives
-    if not structure.known or structure.by_index or not (_is_ours(objective) if made else _is_lasting(objective)):
+    if not structure.known or structure.by_index or not (made or _is_lasting(objective)):
         return None  # whether an index is in range depends on its entries
     numbers: list[Any] = []
     others = [] if options.weights is None else [options.weights]
@@ -132,13 +132,6 @@ def _kind(call: Any) -> tuple[Any, ...] | None:
         *map(type, static),  # True is 1 and 1.0, but of another kind
         *static,
     )
-
-
-def _is_ours(objective: Objective | Pairwise | HardNegatives) -> bool:
-    """Whether an objective has no function of the user: what that closes over may be learned, and change."""
-    if isinstance(objective, Objective):
-        return objective.slopes is not None
-    return not isinstance(objective, Pairwise) or all(term is None or term.fused for term in objective.terms)
 
 
 def _is_lasting(function: Any) -> bool:
