@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import gc
 import weakref
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -80,9 +81,7 @@ class Unhashable:
 
 def without_module() -> Any:
     """Give a function of no module."""
-    made = type(rule)(rule.__code__, {"FACTOR": FACTOR})
-    made.__module__ = None  # type: ignore[assignment]
-    return made
+    return FunctionType(rule.__code__, {"FACTOR": FACTOR})
 
 
 inside = pnce.objectives.info_nce()
