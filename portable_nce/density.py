@@ -56,12 +56,13 @@ from ._core.numerics import safe_sqrt, sigmoid, softplus, upcast
 from ._core.protocol import Array, Namespace
 from ._core.reduction import REDUCTIONS, Reduction
 from ._core.types import AnyArray, ArrayOf, ArrayT, ReductionName
-from ._losses.vocabulary import linear_softmax
+from ._losses.vocabulary import SoftmaxStatistics, linear_softmax
 from .bounds import Pairs, anchored_losses, info_nce_anchor_losses
 from .from_scores import info_nce
 
 __all__ = [
     "SelfNormalization",
+    "SoftmaxStatistics",
     "balance_penalty",
     "full_softmax",
     "info_nce_anchor",

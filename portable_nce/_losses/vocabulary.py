@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, overload
 
 from .._call import (
     Embedding,
@@ -20,6 +20,7 @@ from .._core.autodiff import stop_gradient
 from .._core.checks import (
     SINGLE,
     as_integer,
+    check_bool,
     check_floating,
     check_indices,
     check_number,
@@ -39,11 +40,26 @@ from .._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, Precision, Reduc
 from .._execution.statistics import RowSums, of_line
 from .._execution.statistics import row_statistics as statistics_of
 from ..objectives import Pairwise, RowStatistics, Term, info_nce
-from ..objectives.softmax import with_z_loss
+from ..objectives.softmax import of_all_scores, with_z_loss
 from ..pairings import candidates, index
 from ..similarities import scaled_columns, shifted_columns, soft_capped
 
-__all__ = ["linear_softmax"]
+__all__ = ["SoftmaxStatistics", "linear_softmax"]
+
+
+class SoftmaxStatistics(NamedTuple):
+    """What `linear_softmax` has computed of each row. The log-probability of the target is their difference.
+
+    Attributes
+    ----------
+    log_sum_exp : array, shape (N,)
+        Logarithm L of the sum of the exponentials of a row's logits, in nats.
+    target_score : array, shape (N,)
+        Logit of a row's target, in nats.
+    """
+
+    log_sum_exp: Array
+    target_score: Array
 
 
 def _identity(score: Array) -> Array:
@@ -58,6 +74,46 @@ _SUM = Pairwise(Term(_identity, _one), Term(_identity, _one), label="sum")
 """The sum of a row's scores."""
 
 
+@overload
+def linear_softmax(
+    embeddings: ArrayOf[ArrayT],
+    weight: AnyArray,
+    targets: AnyArray,
+    /,
+    *,
+    bias: AnyArray | None = None,
+    softcap: float | None = None,
+    smoothing: float = 0.0,
+    ignore_index: int | None = None,
+    class_weights: AnyArray | None = None,
+    z_loss: float = 0.0,
+    weights: AnyArray | None = None,
+    reduction: ReductionName = "mean",
+    return_statistics: Literal[False] = False,
+    block_size: BlockSize = "auto",
+    precision: Precision | None = None,
+    across: Ranks | None = None,
+) -> ArrayT: ...
+@overload
+def linear_softmax(
+    embeddings: ArrayOf[ArrayT],
+    weight: AnyArray,
+    targets: AnyArray,
+    /,
+    *,
+    bias: AnyArray | None = None,
+    softcap: float | None = None,
+    smoothing: float = 0.0,
+    ignore_index: int | None = None,
+    class_weights: AnyArray | None = None,
+    z_loss: float = 0.0,
+    weights: AnyArray | None = None,
+    reduction: ReductionName = "mean",
+    return_statistics: Literal[True],
+    block_size: BlockSize = "auto",
+    precision: Precision | None = None,
+    across: Ranks | None = None,
+) -> tuple[ArrayT, SoftmaxStatistics]: ...
 @told_to_others
 def linear_softmax(
     embeddings: ArrayOf[ArrayT],
@@ -73,10 +129,11 @@ def linear_softmax(
     z_loss: float = 0.0,
     weights: AnyArray | None = None,
     reduction: ReductionName = "mean",
+    return_statistics: bool = False,
     block_size: BlockSize = "auto",
     precision: Precision | None = None,
     across: Ranks | None = None,
-) -> ArrayT:
+) -> Any:
     r"""Return the cross-entropy of a linear layer over a vocabulary, without the N × V matrix of its logits.
 
     .. math:: \ell_i = c_t \big( (1 - \varepsilon) (L_i - g_{it}) + \zeta L_i^2 \big)
@@ -84,8 +141,8 @@ def linear_softmax(
         g = x W^\top + b, \quad L_i = \mathrm{lse}_j\, g_{ij}, \quad t = t_i
 
     With a softcap κ the logits are :math:`\kappa \tanh(g / \kappa)`. The logits are computed in blocks, with their
-    gradient in the same pass. Smoothing takes a second pass together with `softcap`, and another with `class_weights`
-    and `z_loss`.
+    gradient in the same pass. Reduction "none", `return_statistics` and `across` take two passes, and so does smoothing
+    together with `softcap`, or with `class_weights` and `z_loss`.
 
     Parameters
     ----------
@@ -112,6 +169,8 @@ def linear_softmax(
         Weights of the rows.
     reduction : {"mean", "sum", "none"}, default: "mean"
         Weighted mean over the rows that count, weighted sum, or the weighted losses of the rows.
+    return_statistics : bool, default: False
+        Whether to return the log-sum-exp and the target's logit of each row too; differentiable.
     block_size : int, None or "auto", default: "auto"
         Rows at a time, or None for the whole score matrix; see :doc:`/options`.
     precision : {"high", "highest"}, optional
@@ -119,12 +178,16 @@ def linear_softmax(
     across : Ranks, optional
         Ranks of which each has rows, and classes, of its own: `weight`, `bias` and `class_weights` hold a part of the
         vocabulary, whose classes are numbered from rank to rank; targets are numbers of the whole. No rank holds
-        another's weights; their gradients stay where they are. Takes two passes. See `portable_nce.across`.
+        another's weights; their gradients stay where they are. See `portable_nce.across`.
 
     Returns
     -------
     array
         Loss in nats: 0-d, or shape (N,) for reduction "none", of the library, dtype and device of `embeddings`.
+    SoftmaxStatistics
+        With `return_statistics`: log-sum-exp L (N,) and logit g of the target (N,), with softcap and bias, in nats; 0,
+        without gradient, in rows that do not count. With `across`, those of this rank's rows. Where a target has nearly
+        all probability, the losses of reduction "none" have more digits than the difference of the two.
 
     Raises
     ------
@@ -157,6 +220,12 @@ def linear_softmax(
     >>> hidden.grad.shape, layer.weight.grad.shape
     (torch.Size([256, 64]), torch.Size([1000, 64]))
 
+    With the log-probability of each word, which can be differentiated as well:
+
+    >>> loss, row = pnce.density.linear_softmax(hidden, layer.weight, word, bias=layer.bias, return_statistics=True)
+    >>> torch.allclose(row.target_score - row.log_sum_exp, layer(hidden).log_softmax(1)[torch.arange(256), word])
+    True
+
     NumPy:
 
     >>> import numpy as np
@@ -166,13 +235,14 @@ def linear_softmax(
     softcap = None if softcap is None else check_number("softcap", softcap, above=0.0, limits=SINGLE)
     smoothing = _between("smoothing", smoothing, 1.0)
     z_loss = _between("z_loss", z_loss, None)
+    return_statistics = check_bool("return_statistics", return_statistics)
     options = Options(1.0, "dot", None, weights, reduction, block_size, precision, across)
     optional = {"bias": bias, "class_weights": class_weights}
     others = {"weight": weight, "targets": targets, **{name: x for name, x in optional.items() if x is not None}}
     given = enter_embeddings({"embeddings": embeddings}, options, others)
     xp, options, (rows,) = given.xp, given.options, given.embeddings.values()
     layer = _layer(xp, rows.array, given.others)
-    classes = layer.columns.array.shape[0]
+    classes = layer.classes
     targets, counted = _targets(xp, given.others["targets"], rows.array.shape[0], ignore_index)
     shards = None
     if across is None:
@@ -189,10 +259,15 @@ def linear_softmax(
         similarity = soft_capped(similarity, softcap)
     options = options._replace(similarity=similarity)
     dtype = result_dtype(xp, rows, layer.columns)
-    call = _Call(rows, layer, targets, counted, options)
-    if shards is not None:
-        return finish(xp, _of_ranks(call, shards, z_loss, smoothing), dtype, reduction)
-    return _of_one_process(call, z_loss, smoothing, softcap, dtype)
+    call = _Call(rows, layer, targets, counted, options, softcap, smoothing, z_loss)
+    in_one_pass = not smoothing or (softcap is None and not (z_loss and layer.class_weights is not None))
+    if shards is None and in_one_pass and not return_statistics:
+        return _in_one_pass(call, dtype)
+    result, statistics = _of_statistics(call, shards)
+    result = finish(xp, result, dtype, reduction)
+    if not return_statistics:
+        return result
+    return result, SoftmaxStatistics(*(finish(xp, x, dtype, "none") for x in statistics))
 
 
 class _Call(NamedTuple):
@@ -203,6 +278,9 @@ class _Call(NamedTuple):
     targets: Array
     counted: Array | None
     options: Options
+    softcap: float | None
+    smoothing: float
+    z_loss: float
 
     def contrasted(self, objective: Any, weights: Array | None, kind: ReductionName, dtype: Any) -> Array:
         """The loss of an objective of the log-odds and of the log-partition function."""
@@ -210,43 +288,46 @@ class _Call(NamedTuple):
         changed = self.options._replace(weights=weights, reduction=kind)
         return contrast_embeddings(pair, objective, index(self.targets), changed, dtype=dtype)
 
+    def sum_of_logits(self, x: Array) -> Array:
+        """``Σ_j c_j g_j`` of each row x. Without a softcap it is ``x · Σ_j c_j W_j + Σ_j c_j b_j``."""
+        if self.softcap is None:
+            return self.layer.mean_logit(x) * self.layer.classes
+        similarity = self.options.similarity
+        if self.layer.class_weights is not None:
+            similarity = scaled_columns(similarity, self.layer.class_weights)
+        pair = {"embeddings": self.rows._replace(array=x), "weight": self.layer.columns}
+        changed = self.options._replace(weights=None, reduction="none", similarity=similarity, across=None)
+        return contrast_embeddings(pair, _SUM, candidates(), changed, dtype=x.dtype)
 
-def _of_one_process(call: _Call, z_loss: float, smoothing: float, softcap: float | None, dtype: Any) -> Array:
-    rows, layer, targets, counted, options = call
-    xp, reduction, similarity = namespace_of(rows.array), options.reduction, options.similarity
-    classes = layer.columns.array.shape[0]
+
+def _in_one_pass(call: _Call, dtype: Any) -> Array:
+    """The reduced losses of the rows of one process."""
+    rows, layer, targets, counted, options, _, smoothing, z_loss = call
+    xp, reduction = namespace_of(rows.array), options.reduction
     objective = with_z_loss(z_loss) if z_loss else info_nce()
     of_targets = _row_weights(xp, options.weights, layer.of_targets(targets), counted, rows.array)
     if not smoothing:
         return call.contrasted(objective, of_targets, reduction, dtype)
 
     # With C = Σ_j c_j the loss without z is v (L - g_t) + ε/V Σ_j c_j (g_t - g_j), v = (1 - ε) c_t + C ε/V. The second
-    # term needs no logits but the target's, as Σ_j c_j g_j = x·Σ_j c_j W_j + Σ_j c_j b_j; capped logits are summed.
+    # term needs no logits but the target's, as Σ_j c_j g_j = x·Σ_j c_j W_j + Σ_j c_j b_j.
     kind: ReductionName = "none" if reduction == "none" else "sum"
-    wide, of_entropy, parts = rows.array.dtype, of_targets, list[Array]()
-    shares = _row_weights(xp, options.weights, None, counted, rows.array)
+    wide, of_entropy, share = rows.array.dtype, of_targets, 1.0
     if layer.class_weights is not None:
-        mixed = (1.0 - smoothing) * layer.of_targets(targets) + smoothing * xp.mean(layer.class_weights, axis=0)
+        share = xp.mean(layer.class_weights, axis=0)
+        mixed = (1.0 - smoothing) * layer.of_targets(targets) + smoothing * share
         of_entropy = _row_weights(xp, options.weights, mixed, counted, rows.array)
-        if z_loss:
-            parts.append(call.contrasted(with_z_loss(z_loss, alone=True), of_targets, kind, wide))
-            objective = info_nce()
-    parts.append(call.contrasted(objective, of_entropy, kind, wide))
-    inside, safe = _in_range(xp, targets, classes)
-    ahead = layer.ahead_of_mean(rows.array, safe) if softcap is None else layer.capped(rows.array, safe, softcap)
-    parts.append(finish(xp, Reduction(kind, shares).of_values(smoothing * ahead, inside), wide, kind))
-    if softcap is not None:
-        if layer.class_weights is not None:
-            scaled = scaled_columns(similarity, layer.class_weights)
-            call = call._replace(options=options._replace(similarity=scaled))
-        parts.append(xp.reshape(call.contrasted(_SUM, shares, kind, wide), (-1,)) * -smoothing / classes)
+    inside, safe = _in_range(xp, targets, layer.classes)
+    ahead = layer.logits_of(rows.array, safe) * share - layer.mean_logit(rows.array)
+    of_rows = Reduction(kind, _row_weights(xp, options.weights, None, counted, rows.array))
+    parts = [call.contrasted(objective, of_entropy, kind, wide)]
+    parts.append(finish(xp, of_rows.of_values(smoothing * ahead, inside), wide, kind))
     if reduction != "mean":
         return add(parts, dtype, reduction)
     norm = xp.astype(inside, wide)
     norm = sum_to_scalar(xp, norm if of_targets is None else norm * of_targets)
     ((total, norm),) = lift_to_tape((add(parts, wide, reduction), norm))
-    total = xp.reshape(total, (1,))
-    return finish(xp, divided(total, norm), dtype, reduction)
+    return finish(xp, divided(xp.reshape(total, (1,)), norm), dtype, reduction)
 
 
 class _Layer(NamedTuple):
@@ -264,83 +345,86 @@ class _Layer(NamedTuple):
         _, safe = _in_range(xp, targets, classes)
         return namespace_of(self.class_weights).take(self.class_weights, safe, axis=0)
 
-    def ahead_of_mean(self, x: Array, targets: Array) -> Array:
-        """``Σ_j c_j (g_t - g_j) / V`` of each row."""
-        given = (x, self.columns.array, *(() if self.bias is None else (self.bias,)))
-        ((x, *layer),) = lift_to_tape(given)
-        xp = namespace_of(x)
-        differences = []
-        for array in layer:
+    def logits_of(self, x: Array, targets: Array) -> Array:
+        """The logit of each row's target, without a softcap."""
+        return _product(x, *(namespace_of(a).take(a, targets, axis=0) for a in self._arrays))
+
+    def mean_logit(self, x: Array) -> Array:
+        """``Σ_j c_j g_j / V`` of each row, without a softcap."""
+        means = []
+        for array in self._arrays:
+            xp = namespace_of(array)
             if self.class_weights is None:
-                mean, weight = xp.mean(array, axis=0, keepdims=True), None
+                means.append(xp.mean(array, axis=0, keepdims=True))
             else:
-                shape = (-1, *[1] * (len(array.shape) - 1))
-                mean = xp.mean(array * xp.reshape(self.class_weights, shape), axis=0, keepdims=True)
-                weight = xp.mean(self.class_weights, axis=0)
-            own = xp.take(array, targets, axis=0)
-            differences.append((own if weight is None else own * weight) - mean)
-        found = xp.sum(x * differences[0], axis=1)
-        return found + differences[1] if len(differences) > 1 else found
+                shares = xp.reshape(self.class_weights, (1, -1)) / self.classes
+                with adapter_of(array).full_precision(array):
+                    means.append(xp.matmul(*lift_to_tape((shares, array))[0]))
+        return _product(x, *means)
+
+    @property
+    def classes(self) -> int:
+        """How many classes are here."""
+        return self.columns.array.shape[0]
+
+    @property
+    def _arrays(self) -> list[Array]:
+        return [self.columns.array, *(() if self.bias is None else (self.bias,))]
 
     def kept_here(self, shards: Shards) -> _Layer:
         """The same of a rank that alone has these classes."""
         bias = None if self.bias is None else shards.kept_here(self.bias)
         return self._replace(columns=self.columns._replace(array=shards.kept_here(self.columns.array)), bias=bias)
 
-    def capped(self, x: Array, targets: Array, cap: float) -> Array:
-        """``Σ_j c_j / V`` times the capped score of each row's target."""
-        given = (x, self.columns.array, *(() if self.bias is None else (self.bias,)))
-        ((x, weight, *bias),) = lift_to_tape(given)
-        xp = namespace_of(x)
-        scores = xp.sum(x * xp.take(weight, targets, axis=0), axis=1)
-        scores = scores + xp.take(bias[0], targets, axis=0) if bias else scores
-        scores = xp.tanh(scores / cap) * cap
-        return scores if self.class_weights is None else scores * xp.mean(self.class_weights, axis=0)
+
+def _product(x: Array, weight: Array, bias: Array | None = None) -> Array:
+    """``x_i · w_i + b_i`` of each row."""
+    ((x, weight, *rest),) = lift_to_tape((x, weight, *(() if bias is None else (bias,))))
+    found = namespace_of(x).sum(x * weight, axis=1)
+    return found + rest[0] if rest else found
 
 
-def _of_ranks(call: _Call, shards: Shards, z_loss: float, smoothing: float) -> Array:
-    """The reduced losses of the rows of all ranks.
+def _of_statistics(call: _Call, shards: Shards | None) -> tuple[Array, SoftmaxStatistics]:
+    """The reduced losses of the rows, of all ranks, and the statistics of this process's rows.
 
     Each rank compares the rows of all with its own classes. What a row has over all classes is the sum of what it has
     on each rank, so that no weights travel.
     """
-    embedding, layer, targets, counted, options = call
-    n_rows = targets.shape[0]
-    x = shards.gather(embedding.array, sent_as=embedding.dtypes[0])
-    xp, of_rows = namespace_of(x), replace(shards, columns=shards.rows)
-    first = shards.first_row(of_columns=True)
-    inside, safe = _in_range(xp, shards.flags(targets) - first, layer.columns.array.shape[0])
+    embedding, layer, targets, counted, options, _, smoothing, z_loss = call
+    xp, x, n_rows, classes = namespace_of(embedding.array), embedding.array, targets.shape[0], layer.classes
+    of_rows = None if shards is None else replace(shards, columns=shards.rows)
+    if shards is not None:
+        x, classes = shards.gather(x, sent_as=embedding.dtypes[0]), sum(shards.columns)
+        targets = shards.flags(targets) - shards.first_row(of_columns=True)
+
+    def of_all(numbers: Array) -> Array:
+        return numbers if of_rows is None else of_rows.sum_of_columns(numbers)[:n_rows]
+
+    inside, safe = _in_range(xp, targets, layer.classes)
     pairing = index(xp.where(inside, safe, -xp.ones_like(safe)))
-    pairing = pairing._replace(structure=pairing.structure._replace(elsewhere=True))
-    found = row_statistics(embedding._replace(array=x), layer.columns, pairing, options)
-    row = RowStatistics(*(x[:n_rows] for x in _of_all_classes(found, of_rows)))
-    values, costs, share = info_nce().values(row), None, 1.0
+    pairing = pairing._replace(structure=pairing.structure._replace(elsewhere=shards is not None))
+    row = row_statistics(embedding._replace(array=x), layer.columns, pairing, options)
+    if of_rows is not None:
+        row = RowStatistics(*(x[:n_rows] for x in _of_all_classes(row, of_rows)))
+    _, values, log_sum = of_all_scores(row)
+    costs, share = None, 1.0
     if layer.class_weights is not None:
         taken = xp.take(layer.class_weights, safe, axis=0)
-        costs = of_rows.sum_of_columns(xp.where(inside, taken, xp.zeros_like(taken)))[:n_rows]
-        share = shards.total(sum_to_scalar(xp, layer.class_weights)) / sum(shards.columns)
+        costs = of_all(xp.where(inside, taken, xp.zeros_like(taken)))
+        share = sum_to_scalar(xp, layer.class_weights)
+        share = (share if shards is None else shards.total(share)) / classes
         values = values * ((1.0 - smoothing) * costs + smoothing * share)
     if z_loss:
-        squares = with_z_loss(z_loss, alone=True).values(row)
+        squares = z_loss * log_sum * log_sum
         values = values + (squares if costs is None else squares * costs)
     if smoothing:
-        total = of_rows.sum_of_columns(_sum_of_logits(call, x))[:n_rows]
-        values = values + smoothing * (row.positive * share - total / sum(shards.columns))
-    weights = _row_weights(xp, options.weights, None, counted, values)
+        values = values + smoothing * (row.positive * share - of_all(call.sum_of_logits(x)) / classes)
+    weights = _row_weights(xp, options.weights, None, counted, embedding.array)
     result = Reduction(options.reduction, weights, shards).of_values(values, row.has_positive, costs)
     finished(options.across)
-    return result
-
-
-def _sum_of_logits(call: _Call, x: Array) -> Array:
-    """The sum of the logits of this rank's classes in each row x, times their weights."""
-    embedding, layer, _, _, options = call
-    similarity = options.similarity
-    if layer.class_weights is not None:
-        similarity = scaled_columns(similarity, layer.class_weights)
-    pair = {"embeddings": embedding._replace(array=x), "weight": layer.columns}
-    changed = options._replace(weights=None, reduction="none", similarity=similarity, across=None)
-    return contrast_embeddings(pair, _SUM, candidates(), changed, dtype=x.dtype)
+    counted = row.has_positive if counted is None else xp.logical_and(counted, row.has_positive)
+    both = (xp.where(counted, x, xp.zeros_like(x)) for x in (log_sum, row.positive))
+    return result, SoftmaxStatistics(*both)
 
 
 def _of_all_classes(row: RowStatistics, shards: Shards) -> RowStatistics:

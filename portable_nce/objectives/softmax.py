@@ -400,35 +400,35 @@ class _AnchoredSlopes(_Anchored):
         return slope * of_negatives, one, of_negatives * self.nu / self.columns, -slope * of_anchor
 
 
-def with_z_loss(factor: float, *, alone: bool = False) -> Objective:
-    """The cross-entropy of one positive plus a factor times the square of the log-sum-exp; or the latter alone."""
-    values, slopes = _WithSquare(factor, alone), _WithSquareSlopes(factor, alone)
-    return Objective(values, slopes=slopes, couples_rows=False, label="z_loss" if alone else "info_nce, z_loss")
+def with_z_loss(factor: float) -> Objective:
+    """The cross-entropy of one positive plus a factor times the square of the log-sum-exp."""
+    values, slopes = _WithSquare(factor), _WithSquareSlopes(factor)
+    return Objective(values, slopes=slopes, couples_rows=False, label="info_nce, z_loss")
+
+
+def of_all_scores(row: RowStatistics) -> tuple[Array, Array, Array]:
+    """Whether the negatives have more than the positive, the cross-entropy ``softplus(u)``, and the log-sum-exp L.
+
+    L is ``positive + softplus(u)``, and ``negative + softplus(-u)`` where u > 0: of two terms of opposite signs nothing
+    cancels.
+    """
+    xp = namespace_of(row.log_odds)
+    nothing = xp.zeros_like(row.log_odds)
+    many = xp.logical_and(row.has_negative, row.log_odds > 0)
+    small = xp.where(row.has_negative, softplus(xp, xp.where(many, -row.log_odds, row.log_odds)), nothing)
+    entropy = xp.where(many, row.log_odds, nothing) + small
+    return many, entropy, xp.where(many, row.negative, row.positive) + small
 
 
 class _WithSquare(Record):
-    """``softplus(u) + ζ L²`` with the log-sum-exp of all scores ``L = positive + softplus(u)``.
+    """``softplus(u) + ζ L²`` with the log-sum-exp L of all scores."""
 
-    Where u > 0, L is ``negative + softplus(-u)``: of two terms of opposite signs nothing cancels.
-    """
-
-    __slots__ = ("factor", "alone")  # noqa: RUF023  (in the order of their values)
+    __slots__ = ("factor",)
     factor: float
-    alone: bool
-
-    def parts(self, row: RowStatistics) -> tuple[Array, Array, Array]:
-        """Whether the negatives have more than the positive, the cross-entropy, and L."""
-        xp = namespace_of(row.log_odds)
-        nothing = xp.zeros_like(row.log_odds)
-        many = xp.logical_and(row.has_negative, row.log_odds > 0)
-        small = xp.where(row.has_negative, softplus(xp, xp.where(many, -row.log_odds, row.log_odds)), nothing)
-        entropy = xp.where(many, row.log_odds, nothing) + small
-        return many, entropy, xp.where(many, row.negative, row.positive) + small
 
     def __call__(self, row: RowStatistics) -> Any:
-        _, entropy, log_sum = self.parts(row)
-        square = log_sum * log_sum * self.factor
-        return square if self.alone else entropy + square
+        _, entropy, log_sum = of_all_scores(row)
+        return entropy + log_sum * log_sum * self.factor
 
 
 class _WithSquareSlopes(_WithSquare):
@@ -437,11 +437,10 @@ class _WithSquareSlopes(_WithSquare):
     __slots__ = ()
 
     def __call__(self, row: RowStatistics) -> Any:
-        many, _, log_sum = self.parts(row)
+        many, _, log_sum = of_all_scores(row)
         xp = namespace_of(log_sum)
         nothing = xp.zeros_like(log_sum)
         slope = xp.where(row.has_negative, sigmoid(xp, row.log_odds), nothing)
         by_sum = log_sum * (2.0 * self.factor)
-        by_odds = by_sum * xp.where(many, -sigmoid(xp, -row.log_odds), slope)
-        by_odds = by_odds if self.alone else slope + by_odds
+        by_odds = slope + by_sum * xp.where(many, -sigmoid(xp, -row.log_odds), slope)
         return by_odds, None, xp.where(many, by_sum, nothing), xp.where(many, nothing, by_sum)

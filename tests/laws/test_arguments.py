@@ -608,6 +608,7 @@ KINDS: Mapping[str, Kind] = {
     **dict.fromkeys(("one_per_row", "one_per_column", "needs_negative", "wide", "inner_product"), FLAG),
     **dict.fromkeys(("normalize", "check", "negative_only"), FLAG),
     "couples_rows": replace(FLAG, optional=True),
+    "return_statistics": replace(FLAG, either=(True,), skips=lambda value: isinstance(value, (bool, np.bool))),
     "has_aux": Kind(good=False, either=(True,), skips=lambda value: isinstance(value, bool)),
     **dict.fromkeys(("strategy", "margin_strategy"), choice("absolute", "relative")),
     "directions": Kind(
@@ -795,7 +796,7 @@ SITUATIONS: Mapping[str, Sequence[Situation]] = {
 
 RECORDS = {
     *("Adapter", "Communicator", "Queue", "Ranks", "density.SelfNormalization", "objectives.RowStatistics"),
-    "diagnostics.TopK",
+    *("density.SoftmaxStatistics", "diagnostics.TopK"),
     *("objectives.Term", "pairings.Tile"),
 }
 """Named tuples, protocols, what `across` makes: they hold what they are given, and who takes them looks into them."""

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 import portable_nce as pnce
-from portable_nce.density import linear_softmax
+from portable_nce.density import SoftmaxStatistics, linear_softmax
+from portable_nce.testing import run_ranks
 
 RNG = np.random.default_rng(0)
 N, V, D = 7, 5, 3
@@ -99,6 +100,105 @@ def test_derivatives_of_second_order(options: dict[str, Any]) -> None:
 
     arrays = [torch.tensor(array, requires_grad=True) for array in (X, WEIGHT, BIAS)]
     assert torch.autograd.gradgradcheck(loss, arrays)
+
+
+def dense_statistics(layer: Any, targets: Any, softcap: Any) -> tuple[Any, Any]:
+    """Log-sum-exp and target's logit of each row, 0 where the target is negative."""
+    x, matrix, bias = layer
+    logits = x @ matrix.T + bias
+    logits = logits if softcap is None else softcap * torch.tanh(logits / softcap)
+    counted = targets >= 0
+    own = logits[torch.arange(len(targets)), torch.where(counted, targets, 0)]
+    return torch.where(counted, logits.logsumexp(1), 0.0), torch.where(counted, own, 0.0)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("block_size", [None, 2])
+def test_statistics_are_those_of_the_logits(reduction: Any, block_size: int | None) -> None:
+    factors = torch.tensor(RNG.normal(size=(3, N)))
+    for smoothing, weighted, ignored, softcap, z_loss in COMBINED:
+        costs = torch.tensor(COSTS) if weighted else None
+        targets = torch.tensor(TARGETS if ignored is None else np.where(np.arange(N) == 3, -100, TARGETS))
+        layer = [torch.tensor(array, requires_grad=True) for array in (X, WEIGHT, BIAS)]
+        shared: Any = {"softcap": softcap, "z_loss": z_loss, "reduction": reduction}
+        theirs: Any = {"label_smoothing": smoothing, "weight": costs, "ignore_index": -100}
+        wanted = of_logits(layer, targets, **theirs, **shared), *dense_statistics(layer, targets, softcap)
+        own: Any = {"bias": layer[2], "smoothing": smoothing, "class_weights": costs, "block_size": block_size}
+        ignore: Any = {"ignore_index": None if ignored is None else -100}
+        loss, row = linear_softmax(*layer[:2], targets, return_statistics=True, **ignore, **own, **shared)
+        assert isinstance(row, SoftmaxStatistics)
+        found = (loss, row.log_sum_exp, row.target_score)
+        told = f"{smoothing}, {weighted}, {ignored}, {shared}"
+        for ours, other in zip(found, wanted, strict=True):
+            torch.testing.assert_close(ours, other, rtol=1e-12, atol=1e-13, msg=told)
+        sums = [
+            sum((part * by).sum() for part, by in zip(all_of_it, factors, strict=True)) for all_of_it in (found, wanted)
+        ]
+        slopes = [torch.autograd.grad(total, layer) for total in sums]
+        for got, want in zip(*slopes, strict=True):
+            torch.testing.assert_close(got, want, rtol=1e-11, atol=1e-12, msg=told)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+@pytest.mark.parametrize("options", [{}, {"softcap": 1.5, "smoothing": 0.25, "z_loss": 0.25}, {"smoothing": 0.25}])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_statistics_of_ranks(ranks: int, options: dict[str, Any], *, weighted: bool) -> None:
+    factors, costs = torch.tensor(RNG.normal(size=(2, N))), torch.tensor(COSTS)
+    rows, classes = ([0, *ends, total] for ends, total in (([1, 4][: ranks - 1], N), ([2, 3][: ranks - 1], V)))
+
+    def losses(arrays: Any, own: slice, here: slice, **further: Any) -> Any:
+        x, weight, bias = arrays
+        given: Any = {"class_weights": costs[here]} if weighted else {}
+        targets = torch.tensor(IGNORED)[own]
+        found, row = linear_softmax(
+            *(x, weight, targets), bias=bias, ignore_index=-1, return_statistics=True, **given, **options, **further
+        )
+        return found, row, torch.sum(factors[0, own] * row.log_sum_exp + factors[1, own] * row.target_score)
+
+    def on_a_rank(group: Any) -> Any:
+        own, here = (slice(*bounds[group.rank : group.rank + 2]) for bounds in (rows, classes))
+        parts = [torch.tensor(a[s], requires_grad=True) for a, s in ((X, own), (WEIGHT, here), (BIAS, here))]
+        loss, row, total = losses(parts, own, here, across=pnce.across(group, gradients="summed"))
+        return loss.detach(), row.log_sum_exp.detach(), row.target_score.detach(), *torch.autograd.grad(total, parts)
+
+    whole = [torch.tensor(array, requires_grad=True) for array in (X, WEIGHT, BIAS)]
+    loss, row, total = losses(whole, slice(None), slice(None))
+    assert row.log_sum_exp[2] == row.target_score[2] == 0.0  # ignored
+    found = zip(*run_ranks(ranks, on_a_rank), strict=True)
+    for value in next(found):
+        torch.testing.assert_close(value, loss.detach(), rtol=1e-13, atol=1e-13)
+    for parts, wanted in zip(found, (*row, *torch.autograd.grad(total, whole)), strict=True):
+        torch.testing.assert_close(torch.cat(parts), wanted.detach(), rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.usefixtures("jax_x64")
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # by torch.compile itself
+def test_statistics_of_compiled_and_traced_functions() -> None:
+    def total(x: Any, weight: Any, targets: Any) -> Any:
+        loss, row = linear_softmax(x, weight, targets, ignore_index=-1, z_loss=0.1, return_statistics=True)
+        return loss + (row.log_sum_exp * row.target_score).sum()
+
+    wanted, slopes = pnce.value_and_grad(total, (0, 1))(X, WEIGHT, IGNORED)
+    x, weight = layer = [torch.tensor(array, requires_grad=True) for array in (X, WEIGHT)]
+    found = torch.compile(total, fullgraph=True, backend="aot_eager")(x, weight, torch.tensor(IGNORED))
+    for ours, other in zip((found, *torch.autograd.grad(found, layer)), (wanted, *slopes), strict=True):
+        np.testing.assert_allclose(ours.detach(), other, rtol=1e-12)
+    traced = jax.jit(jax.value_and_grad(total, (0, 1)))(X, WEIGHT, IGNORED)
+    for ours, other in zip((traced[0], *traced[1]), (wanted, *slopes), strict=True):
+        np.testing.assert_allclose(ours, other, rtol=1e-12)
+
+
+def test_a_target_out_of_range_has_no_statistics() -> None:
+    beyond = np.where(np.arange(N) == 0, V, TARGETS)
+
+    def total(x: Any, *layer: Any) -> Any:
+        _, row = linear_softmax(x, *layer, return_statistics=True)
+        return (row.log_sum_exp + row.target_score).sum(), row
+
+    slopes, row = jax.jit(jax.grad(total, has_aux=True))(X, WEIGHT, beyond)
+    assert row.log_sum_exp[0] == row.target_score[0] == 0.0
+    assert not slopes[0].any()
+    assert slopes[1:].all()
 
 
 def test_targets_out_of_range() -> None:

@@ -144,6 +144,27 @@ def check_top_k(mesh: Any) -> dict[str, float]:
     return found
 
 
+def check_statistics(mesh: Any) -> dict[str, float]:
+    """Compare the statistics of each device's rows over all devices' classes, and their gradients."""
+    rows, found, labels = P("data"), {}, jnp.asarray(LABELS)
+
+    def statistics(a: Any, b: Any, labels: Any, **options: Any) -> Any:
+        return pnce.density.linear_softmax(a, b, labels, return_statistics=True, **options)[1]
+
+    def total(a: Any, b: Any, made: Any = statistics) -> Any:
+        row = made(a, b, labels)
+        return (row.log_sum_exp * WEIGHTS - jnp.tanh(row.target_score)).sum(), row
+
+    for vma in (True, False):
+        local = partial(statistics, across=pnce.across("data"))
+        mapped = jax.shard_map(local, mesh=mesh, in_specs=(rows, rows, rows), out_specs=rows, check_vma=vma)
+        slopes = jax.jit(jax.grad(partial(total, made=mapped), (0, 1), has_aux=True))
+        found["checked" if vma else "unchecked"] = distance(
+            slopes(A, B), jax.grad(total, (0, 1), has_aux=True)(*map(jnp.asarray, (A, B)))
+        )
+    return found
+
+
 def check_half(mesh: Any) -> dict[str, Any]:
     """Compare bfloat16 with one device, and look at what is sent."""
     a, b = (jnp.asarray(x, dtype=jnp.bfloat16) for x in (A, B))
@@ -220,6 +241,7 @@ def main(report: str) -> None:
         },
         "second order": check_second_order(mesh),
         "top k": check_top_k(mesh),
+        "statistics": check_statistics(mesh),
         "chunks": check_chunks(mesh),
         "half": check_half(mesh),
         "collectives": check_collectives(mesh),

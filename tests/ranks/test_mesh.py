@@ -24,7 +24,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return json.loads(report.read_text())
 
 
-@pytest.mark.parametrize("topic", ["losses", "second order", "top k", "chunks"])
+@pytest.mark.parametrize("topic", ["losses", "second order", "top k", "statistics", "chunks"])
 def test_devices_get_what_one_gets(found: Any, topic: str) -> None:
     assert max(found[topic].values()) <= TOLERANCE, found[topic]
 
