@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from ._losses.queue import Queue, queue_init, queue_push
     from ._losses.retrieval import two_tower
     from ._losses.views import dcl, dclw, flat_nce, hcl, nt_xent
+    from .similarities import prepare
 
 __version__ = "0.1.0"
 
@@ -73,6 +74,7 @@ __all__ = [
     "nt_xent",
     "objectives",
     "pairings",
+    "prepare",
     "proto_nce",
     "queue_init",
     "queue_push",
@@ -110,6 +112,7 @@ _HOMES = {
     "_losses.queue": "Queue queue_init queue_push",
     "_losses.retrieval": "two_tower",
     "_losses.views": "dcl dclw flat_nce hcl nt_xent",
+    "similarities": "prepare",
 }
 """The module of each public name that is no module itself. A module is imported when one of its names is first used."""
 

@@ -42,7 +42,7 @@ from ._core.namespace import device_of, enter, is_array, is_number, namespace_of
 from ._core.numerics import LARGEST_SQUARED, in_range, largest_entry, normalize, reciprocal, safe_sqrt, upcast
 from ._core.protocol import Array, Namespace
 from ._core.registry import adapter_of
-from ._core.types import AnyArray, Parameters, Result, SimilarityName
+from ._core.types import AnyArray, ArrayOf, ArrayT, Parameters, Result, SimilarityName
 
 __all__ = [
     "NAMES",
@@ -784,6 +784,70 @@ def shifted_columns(similarity: AnySimilarity, offsets: AnyArray, /) -> Similari
     0.594563
     """
     return _with_columns(similarity, "offsets", offsets)
+
+
+class _OfPrepared(Record):
+    """A preparation of rows, for columns that it has prepared already."""
+
+    __slots__ = ("prepare",)
+    prepare: Prepare
+
+    def __call__(self, x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:
+        return self.prepare(x, y[:1, ...], scale)[0], (y,)
+
+
+def prepare(columns: ArrayOf[ArrayT], /, *, similarity: AnySimilarity = "cosine") -> tuple[ArrayT, Similarity]:
+    r"""Return columns prepared for many calls, and the similarity that takes them.
+
+    A call with the cosine similarity scales all columns to unit length, and converts those of 16 bits to float32. Of a
+    catalogue that does not change, this can be done once. Where rows are few, it is a large part of a call. The
+    similarity takes all columns of a call for prepared ones.
+
+    Parameters
+    ----------
+    columns : array, shape (K, D)
+        Embeddings of the columns, such as the keys of a frozen encoder; constants.
+    similarity : {"cosine", "dot"} or Similarity, default: "cosine"
+        How embeddings are compared: by one of these, or ``normalized("dot")``; see :doc:`/options`. Offsets and factors
+        of columns can be added to the similarity that is returned, by `similarities.shifted_columns` and
+        `similarities.scaled_columns`.
+
+    Returns
+    -------
+    array, shape (K, D)
+        The prepared columns, without gradient, of the library and device of `columns`, in float32 or float64.
+    Similarity
+        The similarity of rows, which are given as they are, with these columns.
+
+    Raises
+    ------
+    TypeError
+        If `columns` is not a real floating-point array.
+    ValueError
+        If `columns` is not a matrix, or the similarity is another.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import portable_nce as pnce
+    >>> rng = np.random.default_rng(0)
+    >>> keys, query = rng.normal(size=(1000, 16)), rng.normal(size=(8, 16))
+    >>> catalogue, cosine = pnce.prepare(keys)
+    >>> loss = pnce.info_nce(query, catalogue, positives=np.arange(8), similarity=cosine)
+    >>> bool(abs(loss - pnce.info_nce(query, keys, positives=np.arange(8))) < 1e-13)
+    True
+    >>> nearest = pnce.diagnostics.top_k(query, catalogue, 3, similarity=cosine)
+    """
+    chosen = resolve(similarity)
+    xp, (columns,) = enter(columns=columns)
+    check_floating(xp, columns=columns)
+    shape_of("columns", columns, "(K, D)")
+    if not (chosen.inner_product and all(chosen.embedded)) or numbers_of_columns(chosen):
+        message = f'similarity: expected "cosine" or "dot", got {similarity!r}; offsets of columns come afterwards'
+        raise ValueError(message)
+    wide = upcast(xp, stop_gradient(columns))
+    (prepared,) = chosen.prepare(wide[:1, ...], wide, 1.0)[1]
+    return prepared, chosen._replace(prepare=_OfPrepared(chosen.prepare), symmetric=False)
 
 
 def resolve(similarity: AnySimilarity) -> Similarity:

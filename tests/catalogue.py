@@ -29,6 +29,7 @@ NO_LOSSES = {
     "Communicator",
     "Ranks",
     "across",
+    "prepare",
     "Adapter",
     "Queue",
     "backends_available",

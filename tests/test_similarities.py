@@ -363,3 +363,90 @@ def test_cauchy_under_tracing_is_cauchy() -> None:
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-30)
     hessian = jax.hessian(lambda x: loss(x, jnp.asarray(y)))(jnp.asarray(x))
     assert np.all(np.isfinite(hessian))
+
+
+KEYS = RNG.normal(size=(K, D))
+KEYS[3] = 0.0
+CATALOGUE_CALLS: dict[str, Any] = {
+    "index": lambda x, y, **k: pnce.info_nce(x, y, positives=like(np.arange(N) * 5 % K, x), **k),
+    "weights": lambda x, y, **k: pnce.info_nce(x, y, positives=like(RNG.uniform(size=(N, K)), x), **k),
+    "labels": lambda x, y, **k: pnce.contrast(x, y, objective="info_nce", pairing=labelled(x), **k),
+    "top_k": lambda x, y, **k: pnce.diagnostics.top_k(x, y, 3, similarity=k["similarity"]).scores,
+}
+
+
+def like(array: np.ndarray, x: Any) -> Any:
+    """Give an array of the library of another."""
+    return namespace_of(x).asarray(array.astype(np.int64) if array.dtype.kind == "i" else array)
+
+
+def labelled(x: Any) -> Any:
+    """Give a pairing by labels."""
+    return pnce.pairings.labels(like(np.arange(N) % 3, x), like(np.arange(K) % 3, x))
+
+
+@libraries
+@pytest.mark.parametrize("named", ["cosine", "dot", similarities.normalized("dot")])
+@pytest.mark.parametrize("name", CATALOGUE_CALLS)
+def test_prepared_columns_give_the_same(convert: Any, named: Any, name: str) -> None:
+    x, y, call = convert(RNG.normal(size=(N, D))), convert(KEYS), CATALOGUE_CALLS[name]
+    catalogue, similarity = pnce.prepare(y, similarity=named)
+    state = RNG.bit_generator.state
+
+    def loss(x: Any, y: Any, similarity: Any) -> Any:
+        RNG.bit_generator.state = state
+        found = (
+            call(x, y, similarity=similarity, temperature=0.4) if name != "top_k" else call(x, y, similarity=similarity)
+        )
+        return namespace_of(found).sum(found)
+
+    wanted, found = (pnce.value_and_grad(loss)(x, *both) for both in ((y, named), (catalogue, similarity)))
+    for ours, other in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(np.asarray(ours), np.asarray(other), rtol=1e-13, atol=1e-14)
+
+
+def test_a_catalogue_is_constant_and_takes_offsets_and_16_bits() -> None:
+    x, y = torch.tensor(RNG.normal(size=(N, D)), requires_grad=True), torch.tensor(KEYS, requires_grad=True)
+    catalogue, similarity = pnce.prepare(y)
+    assert not catalogue.requires_grad
+    offsets = torch.tensor(RNG.normal(size=K))
+    positives = torch.arange(N)
+    found, wanted = (
+        pnce.info_nce(x, columns, positives=positives, similarity=similarities.shifted_columns(named, offsets))
+        for columns, named in ((catalogue, similarity), (y, "cosine"))
+    )
+    torch.testing.assert_close(found, wanted, rtol=1e-13, atol=1e-13)
+    half = y.detach().bfloat16()
+    catalogue, similarity = pnce.prepare(half)
+    assert catalogue.dtype == torch.float32
+    options: Any = {"positives": positives, "temperature": 0.3}
+    found, wanted = (
+        pnce.info_nce(x.float(), catalogue, similarity=similarity, **options),
+        pnce.info_nce(x.float(), half, **options),
+    )
+    torch.testing.assert_close(found, wanted, rtol=1e-6, atol=1e-6)
+
+
+def test_a_catalogue_in_compiled_and_traced_functions_and_on_ranks() -> None:
+    x = RNG.normal(size=(N, D))
+    catalogue, similarity = pnce.prepare(KEYS)
+    wanted = pnce.info_nce(x, KEYS, positives=np.arange(N))
+    compiled = torch.compile(
+        lambda x, y, i: pnce.info_nce(x, y, positives=i, similarity=similarity), fullgraph=True, backend="aot_eager"
+    )
+    np.testing.assert_allclose(compiled(torch.tensor(x), torch.tensor(catalogue), torch.arange(N)), wanted, rtol=1e-13)
+    traced = jax.jit(lambda x, y, i: pnce.info_nce(x, *pnce.prepare(y)[:1], positives=i, similarity=similarity))
+    np.testing.assert_allclose(traced(x, KEYS, np.arange(N)), wanted, rtol=1e-13)
+
+    def on_a_rank(group: Any) -> Any:
+        own, here = slice(*[(0, 2), (2, N)][group.rank]), slice(*[(0, 5), (5, K)][group.rank])
+        ranks = pnce.across(group, gradients="summed")
+        return pnce.info_nce(x[own], catalogue[here], positives=np.arange(N)[own], similarity=similarity, across=ranks)
+
+    np.testing.assert_allclose(run_ranks(2, on_a_rank), wanted, rtol=1e-13)
+
+
+@pytest.mark.parametrize("similarity", ["neg_euclidean", similarities.scaled_columns("dot", np.ones(K))])
+def test_what_cannot_be_prepared(similarity: Any) -> None:
+    with pytest.raises(ValueError, match=r'similarity: expected "cosine" or "dot", got .*; offsets'):
+        pnce.prepare(KEYS, similarity=similarity)

@@ -773,6 +773,7 @@ SITUATIONS: Mapping[str, Sequence[Situation]] = {
         f"similarities.{name}": ({"similarity": SIMILARITY},)
         for name in ("normalized", "resolve", "scaled_columns", "shifted_columns")
     },
+    "prepare": ({"columns": Array("KD"), "similarity": choice("cosine", "dot")},),
     "similarities.max_sim": ({"query_mask": mask("NM"), "document_mask": mask("KM")},),
     "similarities.Similarity": ({"scores": functional(inner_product)},),
     "pairings.index": ({"positives": Array("N", "i")},),
@@ -912,6 +913,7 @@ OBJECTIVES = (objectives.Objective, objectives.Pairwise, *map(type, MADE))
 TYPES_OF_RESULTS: Mapping[str, type | tuple[type, ...]] = {
     "matryoshka": type(pnce.matryoshka(pnce.info_nce, (2,))),
     "across": pnce.Ranks,
+    "prepare": tuple,
     "queue_init": pnce.Queue,
     "register_backend": type(None),
     "diagnostics.top_k": pnce.diagnostics.TopK,

@@ -29,7 +29,7 @@ N, D = 4, 3
 
 NO_LOSSES = {
     *("Adapter", "Communicator", "Queue", "Ranks", "across", "backends_available", "concentrations", "grad"),
-    *("queue_init", "queue_push", "register_backend", "explain", "stop_gradient", "value_and_grad"),
+    *("prepare", "queue_init", "queue_push", "register_backend", "explain", "stop_gradient", "value_and_grad"),
     *(
         "bounds",
         "density",
