@@ -260,3 +260,20 @@ def test_one_pass_without_the_logits(options: dict[str, Any]) -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 4 * rows * classes / 3  # of the matrix, in bytes
+
+
+def test_info_nce_of_a_catalogue_in_parts_sends_queries_alone() -> None:
+    query, catalogue, temperature = RNG.normal(size=(N, D)), RNG.normal(size=(40, D)), 0.3
+    unit = catalogue / np.linalg.norm(catalogue, axis=1, keepdims=True)
+    own, ends = RNG.integers(40, size=N), [0, 11, 40]
+    wanted = pnce.info_nce(query, catalogue, positives=own, temperature=temperature)
+
+    def on_a_rank(group: Any) -> Any:
+        rows, here = slice(*[(0, 3), (3, N)][group.rank]), slice(*ends[group.rank : group.rank + 2])
+        x = query[rows] / np.linalg.norm(query[rows], axis=1, keepdims=True) / temperature
+        ranks = pnce.across(group, gradients="summed")
+        return linear_softmax(x, unit[here], own[rows], across=ranks), group.log
+
+    for found, log in run_ranks(2, on_a_rank):
+        np.testing.assert_allclose(found, wanted, rtol=1e-13)
+        assert max(sent.entries for sent in log) <= N * D

@@ -53,6 +53,7 @@ LOSSES: dict[str, Any] = {
     "info_nce symmetric, squared distances": lambda a, b, _, t, **k: pnce.info_nce(
         a, b, temperature=t, symmetric=True, similarity="neg_sq_euclidean", **k
     ),
+    "info_nce negative_keys": lambda a, b, _, t, **k: pnce.info_nce(a, a * b, b, temperature=t, **k),
     "clip": lambda a, b, _, t, **k: pnce.clip(a, b, logit_scale=1 / t, **k),
     "siglip": lambda a, b, _, t, **k: pnce.siglip(a, b, logit_scale=1 / t, logit_bias=-t, **k),
     "nt_xent": lambda a, b, _, t, **k: pnce.nt_xent(a, b, temperature=t, **k),

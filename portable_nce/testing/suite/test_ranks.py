@@ -232,6 +232,7 @@ def test_each_pair_of_own_scores_is_seen_by_one_rank(
 ONE_SIDED = {"tell": 1, "all_gather": 1, "reduce_scatter": 1, "all_reduce": 1}
 SENT: Mapping[str, dict[str, int]] = {
     "info_nce": ONE_SIDED,
+    "info_nce shared negatives, cosine": ONE_SIDED,
     "siglip": ONE_SIDED,
     "clip": {**ONE_SIDED, "all_gather": 2, "all_reduce": 2},
     "nt_xent": ONE_SIDED,
@@ -245,7 +246,15 @@ SENT: Mapping[str, dict[str, int]] = {
 }
 """How many collectives a loss and its gradient take: beside embeddings and their gradients, numbers alone."""
 
-COLUMNS = {"moco": 0, "nt_xent": 2, "nt_xent keys": 2, "relic": 2, "relic keys": 2, "joint_info_nce": 4}
+COLUMNS = {
+    "moco": 0,
+    "info_nce shared negatives, cosine": 0,
+    "nt_xent": 2,
+    "nt_xent keys": 2,
+    "relic": 2,
+    "relic keys": 2,
+    "joint_info_nce": 4,
+}
 """How many columns, beside keys, are gathered for a row of each rank, if not one."""
 
 
@@ -256,7 +265,7 @@ def test_no_more_is_sent_than_needed(variant: Variant, name: str) -> None:
     numbers = {key: number for key, number in {"logit_scale": 2.0, "logit_bias": -1.0}.items() if key in case.arguments}
     case = replace(case, arguments=arrays, options={**case.options, **numbers})
     rows = next(iter(arrays.values()))
-    columns = len(rows) * COLUMNS.get(name, 1) + len(arrays.get("keys", ()))
+    columns = len(rows) * COLUMNS.get(name, 1) + len(arrays.get("keys", arrays.get("negative_keys", ())))
     for found in shared(variant, case, 2, variant.dtypes[0]):
         log = found.group.log
         kinds = [sent.kind for sent in log]
