@@ -351,9 +351,9 @@ def largest_score(
     Where no `bound` of the scores is known, by the inequality of Cauchy and Schwarz, if squares are known to be finite.
     """
     if bound == math.inf and squarable:
-        xp, concrete = namespace_of(rows), adapter_of(rows).concrete_value
-        rows, columns = stop_gradient(rows), stop_gradient(columns)
-        longest = concrete(xp.max(xp.sum(rows * rows, axis=1)) * xp.max(xp.sum(columns * columns, axis=1)))
+        xp, adapter = namespace_of(rows), adapter_of(rows)
+        of_rows, of_columns = (xp.max(adapter.row_dots(x, x)) for x in map(stop_gradient, (rows, columns)))
+        longest = adapter.concrete_value(of_rows * of_columns)
         bound = math.inf if longest is None else longest**0.5
     if bound == math.inf:
         return bound

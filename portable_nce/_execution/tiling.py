@@ -13,6 +13,7 @@ MAX_UNSHIFTED_LOGIT = 30.0
 """Logits in [-30, 30] need no max-shift: their exponentials add up without loss, in float32 too."""
 
 _ROWS = 512  # of a block of products
+_COLUMNS = 2048  # of a tile of products at least, where a block of so many columns has few rows
 _TILE_ENTRIES = 2**21  # of a tile of products, which has up to eight times as many columns as rows
 _MASKED_ENTRIES = 2**20  # of a block of whole rows, with masks of its size
 _TOKEN_ENTRIES = 2**22  # of a block of products of tokens, with masks of its size
@@ -93,10 +94,12 @@ def one_sided(n_rows: int, n_columns: int, block_size: int | str | None, *, mode
     if whole is not None:
         return Tiling(whole, n_columns)
     asked = block_size if isinstance(block_size, int) else None
-    held = _BLOCK_ENTRIES // n_columns  # rows whose tiles, held until the block is left, stay in reach of the cache
-    fewest = max(min(_ROWS // 2, _HELD_ENTRIES // n_columns), _ROWS // 8)  # with less, sums of columns take the time
+    copies = 2 if mode == "traced" else 1  # XLA holds the scores of a block and their cotangents
+    held = _BLOCK_ENTRIES // copies // n_columns  # rows whose tiles, held until the block is left, stay in the cache
+    most = _HELD_ENTRIES // copies // n_columns
+    fewest = max(min(_ROWS // 2, most), _ROWS // 8 // copies)  # with less, sums of columns take the time
     block = asked or (max(min(_FAR_ENTRIES // n_columns, _FAR_ROWS), _ROWS) if far else min(max(held, fewest), _ROWS))
-    tile = n_columns if far or mode == "traced" else _columns(block)
+    tile = n_columns if far or mode == "traced" else max(_columns(block), 0 if asked else _COLUMNS)
     return Tiling(min(block, n_rows), min(tile, n_columns))
 
 
