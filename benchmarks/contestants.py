@@ -3,9 +3,9 @@
 Embeddings have unit length and scores are their products over a temperature, so that every contestant does the same
 work. The formulas of others are written as their users write them; where a library has the loss, it is called.
 
-A process, `python contestants.py LOSS NAME ROWS WIDTH DEVICE`, gets ready, says so, and then measures on demand: a line
-`time` is answered by the seconds of a run, `memory` by the bytes that a run takes above its inputs and gradients, and
-`both` by the two of a single run, the first of all.
+A process, `python contestants.py LOSS NAME ROWS WIDTH DEVICE COLUMNS`, gets ready, says so, and measures on demand:
+a line `time` is answered by the seconds of a run, `memory` by the bytes that a run takes above its inputs and
+gradients, and `both` by the two of a single run, the first of all.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ QUEUE: Final = 4
 """MoCo has a queue of so many times its batch."""
 CLASSES: Final = 1000
 """Of SupCon."""
+CLASSES_AT_ONCE: Final = 8192
+"""Of a vocabulary, in the roofline."""
 LEAST_SECONDS: Final = 0.05
 """Short runs are repeated until they take so long."""
 
@@ -37,11 +39,12 @@ Run = Callable[[], object]
 
 @dataclass(frozen=True)
 class Setting:
-    """A size of the problem: rows N, width D, and the device."""
+    """A size of the problem: rows N, width D, the device, and the classes V of a vocabulary, 0 for square problems."""
 
     rows: int
     width: int
     device: str = "cpu"
+    columns: int = 0
 
 
 @dataclass(frozen=True)
@@ -68,7 +71,7 @@ def contestant(*losses: str, name: str, library: str) -> Callable[[Callable[[str
 
 
 def numbers(setting: Setting) -> tuple[Any, Any, Any, Any]:
-    """Draw two views of unit length, a queue and labels."""
+    """Draw two views of unit length, a queue and labels; or rows, the weights of a layer, nothing, and targets."""
     import numpy as np  # noqa: PLC0415  (a contestant's process imports its own library alone)
 
     rng = np.random.default_rng(0)
@@ -77,6 +80,9 @@ def numbers(setting: Setting) -> tuple[Any, Any, Any, Any]:
         return (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
 
     x = unit(rng.standard_normal((setting.rows, setting.width), dtype=np.float32))
+    if setting.columns:
+        weight = rng.standard_normal((setting.columns, setting.width), dtype=np.float32)
+        return x, weight, x[:0], rng.integers(0, setting.columns, setting.rows)
     y = unit(x + 0.05 * rng.standard_normal(x.shape, dtype=np.float32))
     queue = unit(rng.standard_normal((QUEUE * setting.rows, setting.width), dtype=np.float32))
     return x, y, queue, rng.integers(0, CLASSES, setting.rows)
@@ -89,7 +95,8 @@ def our_loss(loss: str, block_size: int | str = "auto") -> Callable[..., Any]:
     """Give a loss of ours as a function of two views, a queue and labels."""
     import portable_nce as pnce  # noqa: PLC0415
 
-    dot: dict[str, Any] = {"similarity": "dot", "block_size": block_size}
+    blocks: dict[str, Any] = {"block_size": block_size}
+    dot: dict[str, Any] = {"similarity": "dot", **blocks}
     found: dict[str, Callable[..., Any]] = {
         "info_nce": lambda x, y, _queue, _labels: pnce.info_nce(x, y, temperature=TEMPERATURE, **dot),
         "flat_nce": lambda x, y, _queue, _labels: pnce.flat_nce(x, y, temperature=TEMPERATURE, **dot),
@@ -99,13 +106,16 @@ def our_loss(loss: str, block_size: int | str = "auto") -> Callable[..., Any]:
         "siglip": lambda x, y, _queue, _labels: pnce.siglip(x, y, logit_scale=1 / TEMPERATURE, logit_bias=BIAS, **dot),
         "supcon": lambda x, _y, _queue, labels: pnce.supcon(x, labels, temperature=TEMPERATURE, **dot),
         "moco": lambda x, y, queue, _labels: pnce.info_nce(x, y, queue, temperature=TEMPERATURE, **dot),
+        LINEAR: lambda x, y, _queue, labels: pnce.density.linear_softmax(x, y, labels, **blocks),
     }
     return found[loss]
 
 
 HALVES: Final = ("nt_xent", "flat_nce", "dcl")
 """Losses of two views in one batch: the rows are counted over both."""
-LOSSES: Final = ("info_nce", "clip", "siglip", *HALVES, "supcon", "moco")
+LINEAR: Final = "linear_softmax"
+"""Cross-entropy over the classes of a layer."""
+LOSSES: Final = ("info_nce", "clip", "siglip", *HALVES, "supcon", "moco", LINEAR)
 
 
 def views(loss: str, setting: Setting) -> tuple[Any, Any, Any, Any]:
@@ -200,7 +210,7 @@ def _ours_cupy(loss: str, setting: Setting) -> Run:
 
 @contestant(*LOSSES, name="roofline, NumPy", library="numpy")
 def _roof_numpy(loss: str, setting: Setting) -> Run:
-    """Three products and the exponentials of a square matrix, in scratch of its own, in blocks of rows.
+    """Three products and the exponentials of a matrix, in scratch of its own, in blocks of rows, and of classes.
 
     Powers of 2, and tall products rather than wide ones, because that is faster.
     """
@@ -208,17 +218,19 @@ def _roof_numpy(loss: str, setting: Setting) -> Run:
     import numpy as np  # noqa: PLC0415
 
     x, y, _, _ = numbers(setting)
-    rows = min(512, setting.rows)
-    scores = np.empty((setting.rows, rows), np.float32)
+    rows, columns = min(512, setting.rows), min(CLASSES_AT_ONCE, setting.columns) or setting.rows
+    scores = np.empty((columns, rows), np.float32)
     to_rows, to_columns = np.empty((rows, setting.width), np.float32), np.empty_like(y)
 
     def run() -> None:
         for start in range(0, setting.rows, rows):
             own = x[start : start + rows]
-            np.matmul(y, own.T, out=scores)
-            np.exp2(scores, out=scores)
-            np.matmul(scores.T, y, out=to_rows)
-            np.matmul(scores, own, out=to_columns)
+            for first in range(0, len(y), columns):
+                tile = y[first : first + columns]
+                np.matmul(tile, own.T, out=scores)
+                np.exp2(scores, out=scores)
+                np.matmul(scores.T, tile, out=to_rows)
+                np.matmul(scores, own, out=to_columns[first : first + columns])
 
     return run
 
@@ -230,16 +242,19 @@ def _roof_torch(loss: str, setting: Setting) -> Run:
 
     x, y, _, _ = (torch.asarray(a, device=setting.device) for a in numbers(setting))
     rows = min(512 if setting.device == "cpu" else 8192, setting.rows)
-    scores = x.new_empty((rows, setting.rows))
+    columns = min(CLASSES_AT_ONCE, setting.columns) or setting.rows
+    scores = x.new_empty((rows, columns))
     to_rows, to_columns = x.new_empty((rows, setting.width)), torch.empty_like(y)
 
     def run() -> None:
         for start in range(0, setting.rows, rows):
             own = x[start : start + rows]
-            torch.mm(own, y.T, out=scores)
-            scores.exp2_()
-            torch.mm(scores, y, out=to_rows)
-            torch.mm(scores.T, own, out=to_columns)
+            for first in range(0, len(y), columns):
+                tile = y[first : first + columns]
+                torch.mm(own, tile.T, out=scores)
+                scores.exp2_()
+                torch.mm(scores, tile, out=to_rows)
+                torch.mm(scores.T, own, out=to_columns[first : first + columns])
         if setting.device != "cpu":
             torch.cuda.synchronize()
 
@@ -290,7 +305,11 @@ def torch_formula(loss: str) -> Callable[..., Any]:
         logits = torch.cat([(x * y).sum(1, keepdim=True), x @ queue.T], 1) / TEMPERATURE
         return cross_entropy(logits, torch.zeros(len(x), dtype=torch.long, device=x.device))
 
+    def linear_softmax(x: Any, y: Any, _queue: Any, labels: Any) -> Any:
+        return cross_entropy(x @ y.T, labels)
+
     return {
+        LINEAR: linear_softmax,
         "info_nce": info_nce,
         "clip": clip,
         "siglip": siglip,
@@ -314,7 +333,7 @@ def _torch_compiled(loss: str, setting: Setting) -> Run:
     return on_torch(loss, setting, torch.compile(torch_formula(loss), fullgraph=True))
 
 
-@contestant("info_nce", "clip", name="linear_cross_entropy, torch", library="torch")
+@contestant("info_nce", "clip", LINEAR, name="linear_cross_entropy, torch", library="torch")
 def _torch_linear_cross_entropy(loss: str, setting: Setting) -> Run:
     import torch  # noqa: PLC0415
     from torch.nn import LinearCrossEntropyOptions  # noqa: PLC0415
@@ -324,7 +343,9 @@ def _torch_linear_cross_entropy(loss: str, setting: Setting) -> Run:
         labels = torch.arange(len(x), device=x.device)
         return linear_cross_entropy(x / TEMPERATURE, y, labels, options=LinearCrossEntropyOptions())
 
-    def function(x: Any, y: Any, _queue: Any, _labels: Any) -> Any:
+    def function(x: Any, y: Any, _queue: Any, labels: Any) -> Any:
+        if loss == LINEAR:
+            return linear_cross_entropy(x, y, labels, options=LinearCrossEntropyOptions())
         return (one_way(x, y) + one_way(y, x)) / 2 if loss == "clip" else one_way(x, y)
 
     return on_torch(loss, setting, function)
@@ -398,12 +419,14 @@ def _jax_formula(loss: str, setting: Setting) -> Run:
     return on_jax(loss, setting, function)
 
 
-@contestant("nt_xent", name="optax, jax.jit", library="jax")
+@contestant("nt_xent", LINEAR, name="optax, jax.jit", library="jax")
 def _optax(loss: str, setting: Setting) -> Run:
     import jax.numpy as jnp  # noqa: PLC0415
     import optax  # pyright: ignore[reportMissingImports]  # noqa: PLC0415
 
-    def function(x: Any, y: Any, _queue: Any, _labels: Any) -> Any:
+    def function(x: Any, y: Any, _queue: Any, labels: Any) -> Any:
+        if loss == LINEAR:
+            return optax.softmax_cross_entropy_with_integer_labels(x @ y.T, labels).mean()
         return optax.ntxent(jnp.concatenate([x, y]), jnp.tile(jnp.arange(len(x)), 2), temperature=TEMPERATURE)
 
     return on_jax(loss, setting, function)
@@ -451,19 +474,22 @@ def repeats_of(run: Run) -> int:
     return max(1, int(LEAST_SECONDS / (time.perf_counter() - started)))
 
 
-def seconds_of(run: Run) -> float:
-    """Measure how long a run takes."""
-    started = time.perf_counter()
+def seconds_of(run: Run, setting: Setting) -> float:
+    """Measure how long a run takes; bound to one core, what it takes of it, whatever else this has to do."""
+    alone = setting.device == "cpu" and len(os.sched_getaffinity(0)) == 1
+    clock = time.process_time if alone else time.perf_counter
+    started = clock()
     run()
-    return time.perf_counter() - started
+    return clock() - started
 
 
 def main() -> None:
     """Measure on demand."""
-    loss, name, rows, width, device = sys.argv[1:]
-    setting = Setting(int(rows), int(width), device)
+    loss, name, rows, width, device, columns = sys.argv[1:]
+    setting = Setting(int(rows), int(width), device, int(columns))
     run = CONTESTANTS[loss, name].prepare(loss, setting)
-    gradients = 4 * setting.rows * setting.width * (1 if loss in {*HALVES, "supcon"} else 2)
+    columns_with_gradient = 0 if loss in {*HALVES, "supcon"} else setting.columns or setting.rows
+    gradients = 4 * (setting.rows + columns_with_gradient) * setting.width
     on_device = device != "cpu" and CONTESTANTS[loss, name].library == "torch"
     repeats = 0
     print("ready", flush=True)
@@ -474,7 +500,7 @@ def main() -> None:
             continue
         repeats = repeats or repeats_of(run)
         if what == "time":
-            print(statistics.median(seconds_of(run) for _ in range(repeats)), flush=True)
+            print(statistics.median(seconds_of(run, setting) for _ in range(repeats)), flush=True)
         else:
             print(device_memory_of(run, gradients) if on_device else memory_of(run, gradients)[0], flush=True)
 

@@ -2,11 +2,13 @@
 
 Each figure is a ratio within one interleaved run: every contestant sits in a process of its own, and they take turns,
 one at a time, several times round; what is quoted is the median over the rounds of a contestant's time divided by the
-roofline's in the same round. The roofline is three matrix products and the exponentials of a square matrix, in
-preallocated memory: what InfoNCE with all gradients cannot do without. Memory is the peak above inputs and gradients.
+roofline's in the same round. The roofline is three matrix products and the exponentials of a square matrix, or of N x V
+over a vocabulary, in preallocated memory: what InfoNCE with all gradients cannot do without. Memory is the peak above
+inputs and gradients.
 
 `python benchmarks/speed.py` measures everything (the better part of an hour) and writes docs/speed.md, docs/speed.png
-and what `readme.py` makes of them; `--only info_nce` measures some losses anew; `--quick` measures small sizes once and
+and what `readme.py` makes of them; `--only info_nce` measures some losses anew, and the sections of the page of which
+nothing has been measured here stay; `--quick` measures small sizes once and
 writes nothing; `--device cuda` measures torch, JAX and CuPy on a GPU, and writes docs/speed-cuda.md. Needs torch, JAX,
 optax, pytorch-metric-learning and matplotlib.
 """
@@ -31,7 +33,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import readme
-from contestants import CONTESTANTS, Contestant, Setting
+from contestants import CONTESTANTS, LINEAR, Contestant, Setting
 
 HERE: Final = Path(__file__).parent
 DOCS: Final = HERE.parent / "docs"
@@ -50,10 +52,10 @@ TIMEOUT: Final = 3600.0
 
 @dataclass(frozen=True)
 class Grid:
-    """Sizes of a loss, and how many rounds are measured of each."""
+    """Sizes of a loss: rows, width, how many rounds are measured, and the classes of a vocabulary, if it has one."""
 
     loss: str
-    sizes: tuple[tuple[int, int, int], ...]
+    sizes: tuple[tuple[int, ...], ...]
 
 
 GRID: Final = (
@@ -73,8 +75,9 @@ GRID: Final = (
     ),
     *(Grid(loss, ((8192, 128, 7), (8192, 512, 5))) for loss in ("nt_xent", "clip", "siglip")),
     *(Grid(loss, ((8192, 128, 5),)) for loss in ("supcon", "moco", "dcl", "flat_nce")),
+    Grid(LINEAR, ((512, 64, 9, 32768), (4096, 256, 3, 32768), (1024, 64, 3, 262144))),
 )
-QUICK: Final = tuple(Grid(grid.loss, ((64, 16, 1),)) for grid in GRID)
+QUICK: Final = tuple(Grid(grid.loss, ((64, 16, 1, *([96] if grid.loss == LINEAR else [])),)) for grid in GRID)
 
 
 def entered(loss: str, setting: Setting) -> list[Contestant]:
@@ -99,7 +102,7 @@ def entered(loss: str, setting: Setting) -> list[Contestant]:
 def process(contestant: Contestant, setting: Setting) -> Iterator[subprocess.Popen[str] | None]:
     """Start the process of a contestant and wait until it is ready, or None if it has failed."""
     command = [sys.executable, str(HERE / "contestants.py"), contestant.loss, contestant.name]
-    command += [str(setting.rows), str(setting.width), setting.device]
+    command += [str(setting.rows), str(setting.width), setting.device, str(setting.columns)]
     env = {**os.environ, "TORCHINDUCTOR_COMPILE_THREADS": "1", "XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     env["JAX_PLATFORMS"] = "cpu" if setting.device == "cpu" else "cuda"
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env) as started:  # noqa: S603  (our own)
@@ -146,6 +149,7 @@ def measure(loss: str, setting: Setting, rounds: int) -> dict[str, Any]:
         "loss": loss,
         "rows": setting.rows,
         "width": setting.width,
+        "columns": setting.columns,
         "device": setting.device,
         "seconds": seconds,  # none for what has failed
         "memory": memory,
@@ -214,17 +218,18 @@ TITLES: Final = {
     "moco": "MoCo",
     "dcl": "DCL",
     "flat_nce": "FlatNCE",
+    LINEAR: "linear_softmax",
 }
 
 
-OTHERS: Final = "N counts the views in NT-Xent, DCL and FlatNCE. SupCon has 1000 classes, MoCo a queue of 4 N keys."
-
-
 def columns(results: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Name the columns of a table: the size, and the loss except for InfoNCE."""
-    sizes = [f"{result['rows']} × {result['width']}" for result in results]
-    losses = [TITLES[result["loss"]] for result in results]
-    return [size if loss == "InfoNCE" else f"{loss}, {size}" for loss, size in zip(losses, sizes, strict=True)]
+    """Name the columns of a table: the size, and the loss in tables of several."""
+    names = []
+    for result in results:
+        classes = [result["columns"]] if result.get("columns") else []
+        size = " × ".join(map(str, (result["rows"], *classes, result["width"])))
+        names.append(size if result["loss"] in {"info_nce", LINEAR} else f"{TITLES[result['loss']]}, {size}")
+    return names
 
 
 def processor() -> str:
@@ -255,31 +260,51 @@ def gpu() -> str:
     return f"{torch.cuda.get_device_name()}, float32 products in torch's precision `{precision}`"
 
 
-def page(results: Sequence[Mapping[str, Any]], device: str) -> str:
-    """Write the measured part of the page."""
-    machine = f"{processor()}, {os.cpu_count()} cores" if device == "cpu" else gpu()
-    reading = (
-        "Times are milliseconds for value and all gradients in float32, the median of the rounds. In parentheses is the"
-        " ratio to the roofline of the same library (for JAX, torch's), the median over the rounds. Memory is the peak"
-        " above inputs and gradients.\n"
-    )
-    last = max(result["day"] for result in results)
-    measured = f"{last}: {machine}, Python {platform.python_version()}, {versions()}"
-    parts = ["## Measurements\n", f"Measured on {measured}.\n", reading]
-    before = [r for r in results if r["day"] != last]
-    if before:
-        listed = ", ".join(f"{TITLES[r['loss']]} {r['rows']} × {r['width']}" for r in before)
-        parts.append(f"Measured on earlier days, with the code and the roofline of then: {listed}.\n")
-    order = list(TITLES)
-    own = sorted(results, key=lambda r: (order.index(r["loss"]), r["width"], r["rows"]))
-    groups = {
-        "### InfoNCE\n": [result for result in own if result["loss"] == "info_nce"],
-        f"### Other losses\n\n{OTHERS}\n": [result for result in own if result["loss"] != "info_nce"],
-    }
-    for heading, group in groups.items():
-        if group:
-            parts += [heading, folded(f"{table(group)}\n\n{memory_table(group)}"), ""]
+READING: Final = (
+    "Times are milliseconds for value and all gradients in float32, the median of the rounds. In parentheses is the"
+    " ratio to the roofline of the same library (for JAX, torch's), the median over the rounds. Memory is the peak"
+    " above inputs and gradients.\n"
+)
+SECTIONS: Final = {
+    "### InfoNCE\n": ("info_nce",),
+    "### Other losses\n": tuple(loss for loss in TITLES if loss not in {"info_nce", LINEAR}),
+    "### Over a vocabulary\n": (LINEAR,),
+}
+"""Which losses are in which section of the page."""
+ABOUT: Final = {
+    "### Other losses\n": (
+        "N counts the views in NT-Xent, DCL and FlatNCE. SupCon has 1000 classes, MoCo a queue of 4 N keys.\n"
+    ),
+    "### Over a vocabulary\n": "`density.linear_softmax` of N rows, V classes and D features: N × V × D.\n",
+}
+
+
+def page(results: Sequence[Mapping[str, Any]], device: str, before: str = "") -> str:
+    """Write the measured part of the page; sections of which nothing has been measured are those from before."""
+    parts = ["## Measurements\n", READING]
+    for heading, losses in SECTIONS.items():
+        own = [result for result in results if result["loss"] in losses]
+        own.sort(key=lambda r: (losses.index(r["loss"]), r["width"], r["rows"]))
+        if own:
+            parts += [heading, section(own, device, ABOUT.get(heading, "")), ""]
+        elif heading in before:
+            kept = before.partition(heading)[2].partition("\n### ")[0]
+            parts += [heading, kept.strip("\n"), ""]
     return "\n".join(parts)
+
+
+def section(results: Sequence[Mapping[str, Any]], device: str, about: str) -> str:
+    """Write what was measured of some losses, and when and where."""
+    cores = len(os.sched_getaffinity(0))
+    machine = f"{processor()}, {cores} core{'s' * (cores > 1)}" if device == "cpu" else gpu()
+    last = max(result["day"] for result in results)
+    parts = [about] if about else []
+    parts.append(f"Measured on {last}: {machine}, Python {platform.python_version()}, {versions()}.\n")
+    earlier = [result for result in results if result["day"] != last]
+    if earlier:
+        listed = ", ".join(f"{TITLES[r['loss']]} {size}" for r, size in zip(earlier, columns(earlier), strict=True))
+        parts.append(f"Measured on earlier days, with the code and the roofline of then: {listed}.\n")
+    return "\n".join([*parts, folded(f"{table(results)}\n\n{memory_table(results)}")])
 
 
 def folded(tables: str) -> str:
@@ -347,10 +372,10 @@ def run(grids: Iterable[Grid], device: str, *, keep: bool) -> list[dict[str, Any
     """Measure, and print as it goes."""
     results = []
     for grid in grids:
-        for rows, width, rounds in grid.sizes:
-            result = measure(grid.loss, Setting(rows, width, device), rounds)
+        for rows, width, rounds, *classes in grid.sizes:
+            result = measure(grid.loss, Setting(rows, width, device, *classes), rounds)
             results.append(result)
-            print(f"\n{TITLES[grid.loss]}, {rows} × {width}\n{table([result])}\n\n{memory_table([result])}", flush=True)
+            print(f"\n{TITLES[grid.loss]}\n{table([result])}\n\n{memory_table([result])}", flush=True)
             if keep:
                 (WORK / device).mkdir(parents=True, exist_ok=True)
                 path = WORK / device / f"{grid.loss}-{rows}-{width}.json"
@@ -385,11 +410,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     name = "speed" if options.device == "cpu" else f"speed-{options.device}"
     path = DOCS / f"{name}.md"
     text = path.read_text(encoding="utf-8") if path.exists() else f"# Speed and memory\n\n{MARK}"
-    text = text.partition(MARK)[0] + MARK + "\n" + page(results, options.device)
-    path.write_text(text, encoding="utf-8")
+    by_hand, _, before = text.partition(MARK)
+    path.write_text(by_hand + MARK + "\n" + page(results, options.device, before), encoding="utf-8")
     if options.device == "cpu":
         readme.main(DOCS.parent)
-    plot(results, DOCS / f"{name}.png")
+    if any(result["loss"] == "info_nce" for result in results):
+        plot(results, DOCS / f"{name}.png")
 
 
 if __name__ == "__main__":
