@@ -136,7 +136,7 @@ def line_scores(xp: Namespace, rows: Array, others: Sequence[Array]) -> Array:
 
 def line_entries(xp: Namespace, x: Array, tile: Tile) -> Array:
     """The entries of a tile of all columns in the column of the number of each row."""
-    first = xp.arange(x.shape[0], dtype=xp.int64, device=device_of(x)) * x.shape[1]
+    first = xp.arange(x.shape[0], device=device_of(x)) * x.shape[1]
     return xp.take(xp.reshape(x, (-1,)), first + _line(x, 0, tile), axis=0)
 
 
