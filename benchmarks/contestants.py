@@ -467,7 +467,8 @@ def device_memory_of(run: Run, gradients: int) -> int:
 
 
 def repeats_of(run: Run) -> int:
-    """Get a run going, and find out how often to repeat it."""
+    """Get a run going, and find out how often to repeat it; the second run may still prepare later ones."""
+    run()
     run()
     started = time.perf_counter()
     run()

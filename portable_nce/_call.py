@@ -31,7 +31,7 @@ from ._core.checks import (
 )
 from ._core.namespace import device_of, enter, is_array, is_number, lift_to_tape, namespace_of, native
 from ._core.notes import listening
-from ._core.numerics import largest_entry, reciprocal, rows_where, upcast, zeros
+from ._core.numerics import LARGEST_SQUARED, largest_entry, reciprocal, rows_where, upcast, zeros
 from ._core.protocol import Array, Namespace
 from ._core.ranks import Notes, Ranks, Shards, agree, finished, told_to_others
 from ._core.reduction import REDUCTIONS, Reduction
@@ -55,6 +55,7 @@ from .similarities import (
     Operands,
     Similarity,
     is_cosine,
+    is_dot,
     measured_operands,
     normalized_here,
     number_of_flags,
@@ -375,8 +376,11 @@ def _run(plan: Plan, call: Call) -> Array:
     weights = row_weights(xp, options.weights, n_rows, x)
     with adapter_of(x).full_precision(x):
         scale = _scale_in(xp, parameters, options, x)
+        if not (plan.layout.unit or _are_small(scale, *arrays)):
+            return _planned(call, None, None)
         sources = _sources(call, scale, arrays, weights, parameters)
-        result, number = plan.run(sources, scale, _bound(scale, x, alone=True))
+        bound = _bound(scale, x, alone=True) if plan.layout.unit else math.inf
+        result, number = plan.run(sources, scale, bound)
         if not plan.layout.mean:
             result = Reduction(options.reduction, weights).of_sum(result, number)
     return finish(xp, result, plan.dtype, options.reduction)
@@ -657,16 +661,11 @@ def _own_matrix(
     keys, y = _apart_or_joined(xp, similarity, given.keys, given.y, mask)
     if not keys:  # apart, there is no mask, and what a queue holds in slots that are not valid is 0
         x, y = _without_idle(xp, x, y, pairing, mask, alone=alone, both=both)
-    if is_cosine(similarity) and not multiplies_halves(similarity, given.exact_in, x):
+    small = is_dot(similarity) and _are_small(scale, x, *keys, y)
+    if (small or is_cosine(similarity)) and not multiplies_halves(similarity, given.exact_in, x):
+        partners = tuple(keys)
         return ScoreMatrix(
-            similarity,
-            (x,),
-            (y,),
-            pairing,
-            mask,
-            partners=tuple(keys),
-            scale=scale,
-            **options,
+            similarity, (x,), (y,), pairing, mask, partners=partners, scale=scale, squarable=small, **options
         )
     rows, columns, partners, squarable = _operands(similarity, x, keys, y, scale)
     if keys and not partners:
@@ -731,6 +730,13 @@ def _bound(scale: Any, like: Array, *, alone: bool) -> float:
         return math.inf
     number = abs(scale) if is_number(scale) else largest_entry(scale)
     return math.inf if number is None else float(number)
+
+
+def _are_small(scale: Any, rows: Array, *columns: Array) -> bool:
+    """Whether embeddings, and rows times the scale, are seen to have squares that do not overflow."""
+    largest = [largest_entry(x) for x in (rows, *columns)]
+    bound = max(1.0, _bound(scale, rows, alone=True))
+    return all(x is not None and x * bound <= LARGEST_SQUARED for x in largest)
 
 
 def zero_idle_rows(xp: Namespace, members: Array, *embeddings: Array, similarity: Any = None) -> list[Array]:

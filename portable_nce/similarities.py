@@ -1064,6 +1064,11 @@ def is_cosine(similarity: Similarity) -> bool:
     return similarity.prepare is _cosine
 
 
+def is_dot(similarity: Similarity) -> bool:
+    """Whether a similarity is the inner product of the embeddings as they are."""
+    return similarity.prepare is _dot and similarity.inner_product and not similarity.unit
+
+
 def normalized_here(similarity: Similarity, x: Array, y: Array) -> tuple[Similarity, Array, Array]:
     """Rows that need no more than their inner products, so that each is normalized where it is; others as they are."""
     if not is_cosine(similarity):

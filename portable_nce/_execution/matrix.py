@@ -169,7 +169,7 @@ class ScoreMatrix(NamedTuple):
             return self
         (x,), (y,) = self.rows, self.columns
         rows, columns = self.similarity.prepare(x, y, self.scale)
-        partners = tuple(map(normalize, self.partners))
+        partners = tuple(map(normalize, self.partners)) if self.similarity.unit else self.partners
         return self._replace(rows=rows, columns=columns, partners=partners, scale=None)
 
     def transposed(self) -> ScoreMatrix:
@@ -326,7 +326,7 @@ class ScoreMatrix(NamedTuple):
             else:  # a number in a layout would be compiled anew for each temperature
                 scale = namespace_of(rows).full((), scale, dtype=rows.dtype, device=device_of(rows))
         inputs = inputs._replace(scale=() if number is not None else (scale,))
-        return layout._replace(embedded=True, scale=number), inputs
+        return layout._replace(embedded=True, scale=number, unit=self.similarity.unit), inputs
 
     def _obstacle(self, plan: Plan) -> str | None:
         """Why tiles of inner products without masks cannot serve; None if they can."""

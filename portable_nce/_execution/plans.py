@@ -76,7 +76,8 @@ def _place(x: Any, sources: Sequence[Any]) -> int | float | None:
 def kind_of(call: Any) -> Hashable | None:
     """The kind of a call of `contrast_embeddings`; None if its plan cannot be kept.
 
-    Plans are kept of libraries that compute at once, for sums over the rows of one process, of cosines without a mask.
+    Plans are kept of libraries that compute at once, for sums over the rows of one process, of inner products of
+    embeddings or of unit rows, without a mask.
     An objective that is made of parameters may depend on those that are numbers.
     """
     options = call.options
@@ -85,7 +86,7 @@ def kind_of(call: Any) -> Hashable | None:
     plain = type(options.similarity) is str and type(options.reduction) is str and type(options.hardness) is float
     if not (whole and plain and not options.hardness):
         return None
-    if options.similarity != "cosine" or options.reduction == "none":
+    if options.similarity not in {"cosine", "dot"} or options.reduction == "none":
         return None
     try:
         kind = _kind(call)
@@ -119,7 +120,15 @@ def _kind(call: Any) -> tuple[Any, ...] | None:
     every = [*arrays, *pairing.rows, *pairing.columns, *pairing.pairs, *others]
     level = max([getattr(x, "level", 0) for x in every])  # each derivative on the tape has another
     same = [id(x) for x in every]
-    static = (options.reduction, *options[5:7], options.symmetric, options.scaled_by, call.layout, call.dtype)
+    static = (
+        options.similarity,
+        options.reduction,
+        *options[5:7],
+        options.symmetric,
+        options.scaled_by,
+        call.layout,
+        call.dtype,
+    )
     return (
         adapter,
         *[_array_kind(x, level) for x in every],

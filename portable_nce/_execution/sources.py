@@ -61,10 +61,10 @@ def _flags(layout: Layout, inputs: Inputs, need_grad: WantedOf) -> _Flags:
 
 
 class _Side(NamedTuple):
-    """Unit rows, the lengths of the rows, and the scale of the operand (None: 1)."""
+    """Unit rows and the lengths of the rows, or rows as they are and None; and the scale of the operand (None: 1)."""
 
     unit: Array
-    length: Array
+    length: Array | None
     scale: Any = None
 
     @property
@@ -73,16 +73,18 @@ class _Side(NamedTuple):
 
     def pulled(self, cotangent: Array | None) -> Array | None:
         """The cotangent of the embeddings, from that of their operand."""
-        if cotangent is None:
-            return None
+        if cotangent is None or self.length is None:
+            return cotangent if cotangent is None or self.scale is None else cotangent * self.scale
         return pulled_unit_rows(self.unit, self.length if self.scale is None else self.length / self.scale, cotangent)
 
 
 def _sides(layout: Layout, inputs: Inputs) -> list[_Side]:
-    """Unit rows of all embeddings, in the order of the inputs; none where operands are given."""
+    """Unit rows of all embeddings, or these, in the order of the inputs; none where operands are given."""
     if not layout.embedded:
         return []
-    rows, *others = unit_rows(*inputs.rows, *inputs.columns, *inputs.partners)
+    given = (*inputs.rows, *inputs.columns, *inputs.partners)
+    found: list[tuple[Array, Array | None]] = [*unit_rows(*given)] if layout.unit else [(x, None) for x in given]
+    rows, *others = found
     return [_Side(*rows, inputs.scale[0] if inputs.scale else layout.scale), *[_Side(*x) for x in others]]
 
 

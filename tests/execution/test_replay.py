@@ -167,10 +167,12 @@ def test_every_named_loss_of_embeddings_runs_by_programs() -> None:
         functools.partial(pnce.bounds.info_nce, x @ y.T),
     ]
     for call in calls:
+        plans.PLANS.clear()
         replay.SWEEPS.clear()
         for _ in range(3):
             call()
         kept = [sweep for sweep in replay.SWEEPS.values() if sweep is not None]
+        kept += [plan.sweep for plan in plans.PLANS.values()]
         assert kept, call
         assert all(None not in programs for sweep in kept for programs in sweep.programs.values()), call
 
