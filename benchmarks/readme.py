@@ -1,7 +1,8 @@
 """The numbers and the picture of README.md and docs/index.md, made from recorded measurements.
 
 `python benchmarks/readme.py` reads docs/speed.md, docs/mixed-precision.md and docs/agreement.json, writes a table
-into both pages, and draws docs/batch_size.png. `python benchmarks/speed.py` does this too, after it has measured.
+into both pages and a summary into docs/speed.md, and draws docs/batch_size.png. `python benchmarks/speed.py` does this
+too, after it has measured.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from textwrap import fill
 from typing import Final
 
 ROOT: Final = Path(__file__).parents[1]
@@ -16,9 +18,14 @@ BEGIN: Final = "<!-- numbers:begin, written by benchmarks/readme.py -->\n"
 END: Final = "<!-- numbers:end -->\n"
 SIZE: Final = "8192 × 128"
 SMALL: Final = "128 × 128"
+LARGE: Final = "32768 × 128"
 EAGER: Final = "formula, torch"
+COMPILED: Final = "formula, torch.compile"
+FUSED: Final = "linear_cross_entropy, torch"
+ROOF: Final = "roofline, torch"
 OURS: Final = "portable_nce, torch"
-LINES: Final = {EAGER: "eager PyTorch", "formula, torch.compile": "torch.compile", OURS: "portable_nce"}
+ROOFS: Final = {"portable_nce, NumPy": "roofline, NumPy", OURS: ROOF, "portable_nce, JAX": ROOF}
+LINES: Final = {EAGER: "eager PyTorch", COMPILED: "torch.compile", OURS: "portable_nce"}
 """The rows of the tables that are drawn, and their labels."""
 
 Table = dict[str, dict[str, float]]
@@ -78,10 +85,37 @@ def numbers(docs: Path) -> str:
     return f"{table}\nSmall batches are slower than eager code: {small} at {SMALL}.\n"
 
 
-def with_numbers(page: str, docs: Path) -> str:
-    """Write the table into the text of a page."""
+def summary(page: str) -> str:
+    """Make the first lines of docs/speed.md, of its tables."""
+    time, memory = tables(page, "InfoNCE")[:2]
+    others = [table for table in tables(page, "Other losses") if ROOF in table]
+
+    def of_both(name: str, size: str) -> str:
+        return f"{time[name][size]:.0f} ms and {memory[name][size]:.0f} MiB"
+
+    def span(name: str) -> str:
+        found = [number for table in others for size, number in table[name].items() if size.endswith(SIZE)]
+        return f"{min(found):.0f} to {max(found):.0f} ms"
+
+    large = [size for size in time[OURS] if int(size.split()[0]) >= 2048]  # noqa: PLR2004
+    ratios = [time[name][size] / time[roof][size] for name, roof in ROOFS.items() for size in large]
+    small = " against ".join(f"{time[name][SMALL]:.2f} ms" for name in (OURS, EAGER))
+    compiled, fused = of_both(COMPILED, SIZE), of_both(FUSED, SIZE)
+    lines = [
+        f"**InfoNCE, {SIZE}, on PyTorch:** {of_both(OURS, SIZE)}; by the eager formula {of_both(EAGER, SIZE)}.",
+        f"Compiled, the formula takes {compiled}; `linear_cross_entropy` {fused}.",
+        f"**{LARGE}:** {of_both(OURS, LARGE)} on PyTorch. The compiled formula takes {of_both(COMPILED, LARGE)}.",
+        f"**From 2048 rows, InfoNCE takes {min(ratios):.2f} to {max(ratios):.2f} times the roofline.**",
+        f"**{SIZE} on PyTorch:** other losses take {span(OURS)}, the eager formulas {span(EAGER)}.",
+        f"**Small batches are slower than eager code:** {small} at {SMALL}. No GPU was measured.",
+    ]
+    return "\n".join(fill(f"- {line}", 120, subsequent_indent="  ", break_long_words=False) for line in lines) + "\n"
+
+
+def with_numbers(page: str, made: str) -> str:
+    """Write what is made into the text of a page."""
     before, _, rest = page.partition(BEGIN)
-    return f"{before}{BEGIN}\n{numbers(docs)}\n{END}{rest.partition(END)[2]}"
+    return f"{before}{BEGIN}\n{made}\n{END}{rest.partition(END)[2]}"
 
 
 def draw(page: str, path: Path) -> None:
@@ -110,7 +144,9 @@ def main(root: Path = ROOT) -> None:
     """Write the table and the picture."""
     docs = root / "docs"
     for page in (root / "README.md", docs / "index.md"):
-        page.write_text(with_numbers(page.read_text(encoding="utf-8"), docs), encoding="utf-8")
+        page.write_text(with_numbers(page.read_text(encoding="utf-8"), numbers(docs)), encoding="utf-8")
+    speed = (docs / "speed.md").read_text(encoding="utf-8")
+    (docs / "speed.md").write_text(with_numbers(speed, summary(speed)), encoding="utf-8")
     draw((docs / "speed.md").read_text(encoding="utf-8"), docs / "batch_size.png")
 
 
