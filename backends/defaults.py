@@ -37,7 +37,7 @@ class Defaults:
 
     reads_values = False
 
-    def is_plain(self, arrays: Sequence[Array]) -> bool:
+    def is_plain(self, arrays: Arrays) -> bool:
         del arrays
         return False
 

@@ -1242,7 +1242,7 @@ class TapeAdapter(Defaults):
     def needs_gradient(self, x: Array) -> bool:
         return varies(x)
 
-    def is_plain(self, arrays: Sequence[Array]) -> bool:
+    def is_plain(self, arrays: tuple[Array, ...]) -> bool:
         return not any(hasattr(x, "__recorded__") for x in arrays)
 
     def custom_vjp(

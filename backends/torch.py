@@ -478,9 +478,9 @@ class TorchAdapter(Defaults):
 
         return bound
 
-    def is_plain(self, arrays: Sequence[Any]) -> bool:
+    def is_plain(self, arrays: Arrays) -> bool:
         # Modes see each operation: those of checkpointing expect the same ones in each call.
-        return not (_recorded(tuple(arrays)) or _transformed(tuple(arrays)) or _len_torch_dispatch_stack())
+        return not (_recorded(arrays) or _transformed(arrays) or _len_torch_dispatch_stack())
 
     def needs_gradient(self, x: Any) -> bool:
         if torch.compiler.is_dynamo_compiling():

@@ -81,8 +81,12 @@ def numbers(docs: Path) -> str:
         ("worst error of any loss on any library, float32", "", f"{worst_agreement(agreement):.0f} ulp"),
     ]
     table = "".join(f"| {' | '.join(row)} |\n" for row in rows)
-    small = " against ".join(f"{time[name][SMALL]:.2f} ms" for name in (OURS, EAGER))
-    return f"{table}\nSmall batches are slower than eager code: {small} at {SMALL}.\n"
+    return f"{table}\nSmall batches are slower than eager code: {of_small(time)}.\n"
+
+
+def of_small(time: Table) -> str:
+    """Give the times of a small batch."""
+    return f"{' against '.join(f'{time[name][SMALL]:.2f} ms' for name in (OURS, EAGER))} at {SMALL}"
 
 
 def summary(page: str) -> str:
@@ -99,7 +103,6 @@ def summary(page: str) -> str:
 
     large = [size for size in time[OURS] if int(size.split()[0]) >= 2048]  # noqa: PLR2004
     ratios = [time[name][size] / time[roof][size] for name, roof in ROOFS.items() for size in large]
-    small = " against ".join(f"{time[name][SMALL]:.2f} ms" for name in (OURS, EAGER))
     compiled, fused = of_both(COMPILED, SIZE), of_both(FUSED, SIZE)
     lines = [
         f"**InfoNCE, {SIZE}, on PyTorch:** {of_both(OURS, SIZE)}; by the eager formula {of_both(EAGER, SIZE)}.",
@@ -107,7 +110,7 @@ def summary(page: str) -> str:
         f"**{LARGE}:** {of_both(OURS, LARGE)} on PyTorch. The compiled formula takes {of_both(COMPILED, LARGE)}.",
         f"**From 2048 rows, InfoNCE takes {min(ratios):.2f} to {max(ratios):.2f} times the roofline.**",
         f"**{SIZE} on PyTorch:** other losses take {span(OURS)}, the eager formulas {span(EAGER)}.",
-        f"**Small batches are slower than eager code:** {small} at {SMALL}. No GPU was measured.",
+        f"**Small batches are slower than eager code:** {of_small(time)}. No GPU was measured.",
     ]
     return "\n".join(fill(f"- {line}", 120, subsequent_indent="  ", break_long_words=False) for line in lines) + "\n"
 

@@ -31,7 +31,7 @@ from ._core.checks import (
 )
 from ._core.namespace import device_of, enter, is_array, is_number, lift_to_tape, namespace_of, native
 from ._core.notes import listening
-from ._core.numerics import LARGEST_SQUARED, largest_entry, reciprocal, rows_where, upcast, zeros
+from ._core.numerics import are_squarable, largest_entry, reciprocal, rows_where, upcast, zeros
 from ._core.protocol import Array, Namespace
 from ._core.ranks import Notes, Ranks, Shards, agree, finished, told_to_others
 from ._core.reduction import REDUCTIONS, Reduction
@@ -376,11 +376,11 @@ def _run(plan: Plan, call: Call) -> Array:
     weights = row_weights(xp, options.weights, n_rows, x)
     with adapter_of(x).full_precision(x):
         scale = _scale_in(xp, parameters, options, x)
-        if not (plan.layout.unit or _are_small(scale, *arrays)):
+        bound = _bound(scale, x, alone=True)
+        if not (plan.layout.unit or are_squarable(*arrays, factor=bound)):
             return _planned(call, None, None)
         sources = _sources(call, scale, arrays, weights, parameters)
-        bound = _bound(scale, x, alone=True) if plan.layout.unit else math.inf
-        result, number = plan.run(sources, scale, bound)
+        result, number = plan.run(sources, scale, bound if plan.layout.unit else math.inf)
         if not plan.layout.mean:
             result = Reduction(options.reduction, weights).of_sum(result, number)
     return finish(xp, result, plan.dtype, options.reduction)
@@ -661,7 +661,7 @@ def _own_matrix(
     keys, y = _apart_or_joined(xp, similarity, given.keys, given.y, mask)
     if not keys:  # apart, there is no mask, and what a queue holds in slots that are not valid is 0
         x, y = _without_idle(xp, x, y, pairing, mask, alone=alone, both=both)
-    small = is_dot(similarity) and _are_small(scale, x, *keys, y)
+    small = is_dot(similarity) and are_squarable(x, *keys, y, factor=_bound(scale, x, alone=True))
     if (small or is_cosine(similarity)) and not multiplies_halves(similarity, given.exact_in, x):
         partners = tuple(keys)
         return ScoreMatrix(
@@ -730,13 +730,6 @@ def _bound(scale: Any, like: Array, *, alone: bool) -> float:
         return math.inf
     number = abs(scale) if is_number(scale) else largest_entry(scale)
     return math.inf if number is None else float(number)
-
-
-def _are_small(scale: Any, rows: Array, *columns: Array) -> bool:
-    """Whether embeddings, and rows times the scale, are seen to have squares that do not overflow."""
-    largest = [largest_entry(x) for x in (rows, *columns)]
-    bound = max(1.0, _bound(scale, rows, alone=True))
-    return all(x is not None and x * bound <= LARGEST_SQUARED for x in largest)
 
 
 def zero_idle_rows(xp: Namespace, members: Array, *embeddings: Array, similarity: Any = None) -> list[Array]:

@@ -39,7 +39,7 @@ from ._core.checks import (
 )
 from ._core.equality import EqualByContents, Record
 from ._core.namespace import device_of, enter, is_array, is_number, namespace_of
-from ._core.numerics import LARGEST_SQUARED, in_range, largest_entry, normalize, reciprocal, safe_sqrt, upcast
+from ._core.numerics import are_squarable, in_range, normalize, reciprocal, safe_sqrt, upcast
 from ._core.protocol import Array, Namespace
 from ._core.registry import adapter_of
 from ._core.types import AnyArray, ArrayOf, ArrayT, Parameters, Result, SimilarityName
@@ -998,8 +998,7 @@ def _cauchy(rows: Operands, columns: Operands) -> tuple[Array, Array, Array]:
     power of 2, t: with d = t (x - y) the logarithm is log |d|² - 2 log t, and w = t / |d|².
     """
     xp = namespace_of(rows[0])
-    known = [largest_entry(x[0]) for x in (rows, columns)]
-    if all(x is not None and x < LARGEST_SQUARED for x in known):
+    if are_squarable(rows[0], columns[0]):
         differences = _differences(rows, columns)
         squares = _squares(differences)
         return xp.log1p(squares), reciprocal(1.0 + squares), differences

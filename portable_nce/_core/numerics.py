@@ -111,6 +111,12 @@ LARGEST_SQUARED = 1e9
 """Numbers up to here can be squared, and some squares added up, in any dtype that is computed in."""
 
 
+def are_squarable(*arrays: Array, factor: float = 1.0) -> bool:
+    """Whether entries, and these times a factor, are seen to be no larger."""
+    largest_entries = (largest_entry(x) for x in arrays)
+    return all(x is not None and x * max(1.0, factor) <= LARGEST_SQUARED for x in largest_entries)
+
+
 def in_range(xp: Namespace, rows: Array, columns: Array) -> tuple[Array, Array, bool]:
     """Vectors whose inner products, and the sums of these along either side, are finite where the vectors are.
 
@@ -120,9 +126,9 @@ def in_range(xp: Namespace, rows: Array, columns: Array) -> tuple[Array, Array, 
     either side, vectors whose largest entry exceeds ``X f`` or ``Y f`` are scaled down to that, with a constant factor,
     where ``f = sqrt(limit / (X Y)) < 1``; all others, and so almost always all, stay as they are.
     """
-    known = (largest_entry(rows), largest_entry(columns))
-    if all(x is not None and x <= LARGEST_SQUARED for x in known):
+    if are_squarable(rows, columns):
         return rows, columns, True
+    known = (largest_entry(rows), largest_entry(columns))
     limit = float(xp.finfo(rows.dtype).max) / (16.0 * rows.shape[-1] * (rows.shape[-2] + columns.shape[-2]))
     if known[0] is not None and known[1] is not None and known[0] * known[1] <= limit:
         return rows, columns, False

@@ -96,7 +96,7 @@ class Adapter(Differentiation, Protocol):
         """Whether it costs nothing to look at a number in an array on the processor, where the mode is ``"eager"``."""
         ...
 
-    def is_plain(self, arrays: Sequence[Array]) -> bool:
+    def is_plain(self, arrays: tuple[Array, ...]) -> bool:
         """Return whether array operations on these are known to be neither recorded nor transformed."""
         ...
 

@@ -56,6 +56,10 @@ class _Products:
         scaled, rest = p.sharpened_rows(own.times(self.unit), self.whole, sharpness)
         return own, p.with_ones(scaled) if self.added else scaled, rest
 
+    def positives(self, here: Inputs, _: Array | int) -> Array | None:
+        """The scores of the positives of a block, where these are known before its tiles."""
+        return s.line_scores(namespace_of(*here.rows), here.rows[0], here.partners) if here.partners else None
+
     def negatives(self, rows: Any, k: int) -> Array:
         """The scores of a tile of negatives alone."""
         _, scaled, rest = rows
@@ -74,8 +78,14 @@ class _Products:
 class _Given:
     """The one tile of all columns of a score matrix that is given."""
 
-    def __init__(self) -> None:
+    def __init__(self, n_columns: int) -> None:
         self.tiles: list[Arrays] = [()]
+        self.n_columns = n_columns
+
+    def positives(self, here: Inputs, start: Array | int) -> Array:
+        """The scores of the positives of a block, on the diagonal."""
+        scores, tile = here.rows[0], s.Tile(start, 0, self.n_columns, self.n_columns)
+        return s.line_entries(namespace_of(scores), scores, tile)
 
     def opened(self, here: Inputs, sharpness: Array | None) -> tuple[Array, Array | None]:
         """The scores of a block, and the sharpness of those of negatives."""
@@ -105,6 +115,9 @@ class _Channels:
             found.append(Side(operands[:count], halves[:parts]))
             operands, halves = operands[count:], halves[parts:]
         return found
+
+    def positives(self, _: Inputs, __: Array | int) -> None:
+        """None: a rule says where they are in the tile."""
 
     def opened(self, here: Inputs, _: Array | None) -> list[Side]:
         """The rows of a block in each channel."""
@@ -171,7 +184,7 @@ class _Sweep:
             bounds, block = self.tiling.tiles(n_columns), self.tiling.block
             labels = p.pieces(inputs.column_labels[0], bounds) if inputs.column_labels else []
             given = layout.channels[0].given
-            self.source = _Given() if given else _Products(layout, inputs, wanted, bounds)
+            self.source = _Given(n_columns) if given else _Products(layout, inputs, wanted, bounds)
             if isinstance(sets, s.Classes):
                 assert isinstance(block, tuple)  # noqa: S101  (blocks end where classes end)
                 self.sets = s.ByClasses(sets, block, labels)
@@ -275,8 +288,8 @@ class _Sweep:
                 sets, rows = self._without_idle(sets, rows)
             part, residual, positive = family.masked(scores, sets, numbers, single=self.single, sharpness=sharpness)
             seen.append(_Seen(sets, part, residual, spreads))
-        if here.partners or isinstance(self.source, _Given):
-            scores = self._positives(here, start)
+        scores = self.source.positives(here, start)
+        if scores is not None:
             positive = family.line(scores, here.present[0] if here.present else None, numbers)
         total, shares = family.merge([tile.part for tile in seen])
         done = family.finish(total, positive, numbers, need_grad=need_grad)
@@ -286,14 +299,6 @@ class _Sweep:
         of_positives = (done.to_positive,) if self._returns_positives() else ()
         of_sharpness = () if sharpness is None else (self.xp.zeros_like(sharpness),)  # a constant
         return to_columns, (done.values, done.number, *to_rows, *of_positives, *of_sharpness, *done.to_rows)
-
-    def _positives(self, here: Inputs, start: Array | int) -> Array:
-        """The scores of the positives of a block, which are known before its tiles."""
-        if here.partners:
-            return s.line_scores(self.xp, here.rows[0], here.partners)
-        assert self.lines is not None  # noqa: S101  (positives are on them)
-        n_columns = self.sets.n_columns
-        return s.line_entries(self.xp, here.rows[0], s.tile_of(self.lines, start, (0, n_columns), n_columns))
 
     def _pulled(
         self, carry: Arrays, block: _Block, seen: Sequence[_Seen], shares: Sequence[Any]
