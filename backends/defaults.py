@@ -66,8 +66,8 @@ class Defaults:
         del x
         return dtype
 
-    def exponential(self, x: Array) -> tuple[Callable[[Array], Array], bool]:
-        return self.namespace(x).exp, False
+    def exp_in_place(self, x: Array) -> Array:
+        return self.namespace(x).exp(x)
 
     def sum_along(self, x: Array, axis: int) -> Array:
         return self.namespace(x).sum(x, axis=axis)

@@ -441,13 +441,9 @@ class TorchAdapter(Defaults):
         del pulls  # the engine's closed forms call them
         return (plainly if _recorded(arrays) or _transformed(arrays) else of_halves)(*arrays)
 
-    def exponential(self, x: Any) -> tuple[Callable[[Any], Any], bool]:
-        # Powers of 2 in float32, which take half the time; in float64 they are not as exact. A compiler chooses itself.
-        if torch.compiler.is_compiling():
-            return torch.exp, False
-        if _recorded((x,)) or _transformed((x,)):
-            return (torch.exp2, True) if x.dtype == torch.float32 else (torch.exp, False)
-        return (torch.exp2_, True) if x.dtype == torch.float32 else (torch.exp_, False)
+    def exp_in_place(self, x: Any) -> Any:
+        kept = torch.compiler.is_compiling() or _recorded((x,)) or _transformed((x,))
+        return torch.exp(x) if kept else torch.exp_(x)
 
     def sum_along(self, x: Any, axis: int) -> Any:
         return torch.sum(x, dim=axis)

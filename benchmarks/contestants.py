@@ -252,7 +252,7 @@ def _roof_torch(loss: str, setting: Setting) -> Run:
             for first in range(0, len(y), columns):
                 tile = y[first : first + columns]
                 torch.mm(own, tile.T, out=scores)
-                scores.exp2_()
+                scores.exp_()
                 torch.mm(scores, tile, out=to_rows)
                 torch.mm(scores.T, own, out=to_columns[first : first + columns])
         if setting.device != "cpu":

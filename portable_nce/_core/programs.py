@@ -25,7 +25,7 @@ Arrays = tuple[Array, ...]
 Program = Callable[..., Arrays | None]
 """Of the numbers and arrays of the function to what it returns, or None."""
 
-KERNELS = frozenset({"row_dots", "sum_along", "fill_diagonal", "fill_columns"})
+KERNELS = frozenset({"exp_in_place", "row_dots", "sum_along", "fill_diagonal", "fill_columns"})
 """Functions of adapters that can be written down."""
 
 LARGE = 2**14
@@ -313,10 +313,6 @@ class _TracedAdapter:
         read = x.trace.assigned(number, self._adapter.concrete_value, x)
         x.trace.asked(_is_known, read)  # not of torch, while another thread compiles
         return read
-
-    def exponential(self, x: Any) -> tuple[Callable[[Any], Any], bool]:
-        function, binary = self._adapter.exponential(x.value)
-        return lambda y: y.trace.called(function, (y,), {}), binary
 
     def scan(self, step: Callable[..., Any], init: Any, xs: Any, block: Any) -> Any:
         if block != xs[0].shape[0]:

@@ -126,11 +126,8 @@ class Adapter(Differentiation, Protocol):
         """Return the dtype of a loss of 16-bit arrays like `x`: `dtype`, or what a context such as autocast asks."""
         ...
 
-    def exponential(self, x: Array) -> tuple[Callable[[Array], Array], bool]:
-        """Return the fastest exponential that is exact for arrays like `x`, and whether it is that of 2 rather than e.
-
-        It may overwrite its argument.
-        """
+    def exp_in_place(self, x: Array) -> Array:
+        """Return the exponential of `x`, which may be overwritten."""
         ...
 
     def sum_along(self, x: Array, axis: int) -> Array:

@@ -20,19 +20,19 @@ from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from ..objectives.base import Objective, RowStatistics, Term
 from ..pairings import Members
-from .finished import Exclude, ExpBase, Family, Finished, Known, weigh
+from .finished import Exclude, Family, Finished, Known, weigh
 from .reweighted import Reweighted, ReweightedPlan
 from .statistics import Positives, RowSums, each_positive, of_line, of_members, row_statistics, score_cotangents
 from .tiling import MAX_UNSHIFTED_LOGIT
 
 
-def family_of(xp: Namespace, plan: Plan, base: ExpBase, known: Known, *, need_grad: bool) -> Family:
+def family_of(xp: Namespace, plan: Plan, known: Known, *, need_grad: bool) -> Family:
     """The family of a plan."""
     if isinstance(plan, ReweightedPlan):
         return Reweighted(xp, plan, known)
     if isinstance(plan, PairsPlan):
         return Pairs(xp, plan, known, need_grad=need_grad)
-    return Softmax(xp, plan, known, base)
+    return Softmax(xp, plan, known)
 
 
 def divisor_of(plan: Plan, n_rows: int, negatives: int) -> int | None:
@@ -86,15 +86,15 @@ def sharpened(scores: Array, sharpness: Array | None) -> Array:
 class Softmax(Family):
     """Sums of exponentials."""
 
-    def __init__(self, xp: Namespace, plan: SoftmaxPlan, known: Known, base: ExpBase | None = None) -> None:
-        super().__init__(xp, plan, known, base)
+    def __init__(self, xp: Namespace, plan: SoftmaxPlan, known: Known) -> None:
+        super().__init__(xp, plan, known)
         self.unshifted = known.bound <= MAX_UNSHIFTED_LOGIT
         self.skips_idle = not plan.statistics
         # Whether the log-odds are all that the objective needs, where these are finite.
         self.simple = known.complete and plan.objective.of_odds is not None and not plan.statistics
 
     def plain(self, scores: Array, exclude: Exclude, by_row: tuple[Array, ...]) -> tuple[ExpSum, Array]:
-        """The exponentials of a tile of negatives and their sums; scores are in units of the base."""
+        """The exponentials of a tile of negatives and their sums."""
         del by_row
         return self.accumulate(exclude(scores, -math.inf))
 
@@ -103,16 +103,16 @@ class Softmax(Family):
         xp = self.xp
         top = None if self.unshifted else stop_gradient(xp.max(scores, axis=axis))
         if top is not None and self.known.absent is not None:
-            top = xp.where(top <= self.known.absent * self.base.unit, -math.inf, top)
+            top = xp.where(top <= self.known.absent, -math.inf, top)
         terms = self.terms(scores, top, axis, spare=spare)
         total = adapter_of(terms).sum_along(terms, axis)
-        return ExpSum(top if top is None or self.base.unit == 1.0 else top / self.base.unit, total), terms
+        return ExpSum(top, total), terms
 
     def terms(self, scores: Array, top: Array | None, axis: int = 1, *, spare: bool = True) -> Array:
-        """``exp(g - top)``, and 0 in rows whose `top`, in the unit of the scores, is infinite."""
-        xp = self.xp
+        """``exp(g - top)``, and 0 in rows whose `top` is infinite."""
+        xp, exp_in_place = self.xp, adapter_of(scores).exp_in_place
         if top is None:
-            return self.base.exp(scores if spare else scores + 0.0)
+            return exp_in_place(scores) if spare else xp.exp(scores)
         infinite = xp.isinf(top)
         shift = xp.expand_dims(xp.where(infinite, xp.zeros_like(top), top), axis=axis)
         if spare:
@@ -121,7 +121,7 @@ class Softmax(Family):
             scores = scores - shift
         if not self.known.finite:
             scores = xp.where(xp.expand_dims(infinite, axis=axis), -math.inf, scores)
-        return self.base.exp(scores)
+        return exp_in_place(scores)
 
     def masked(
         self,

@@ -7,25 +7,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .._core.protocol import Array, Namespace
-from .._core.registry import adapter_of
 from ..pairings import Members
 from .statistics import Positives, of_line, of_members
 
 Exclude = Callable[[Array, float], Array]
 """Puts a number where a tile has no negative; the tile may be overwritten."""
-
-
-class ExpBase(NamedTuple):
-    """The exponential to use, which may overwrite its argument, and what scores are multiplied by for it."""
-
-    exp: Callable[[Array], Array]
-    unit: float = 1.0
-
-
-def exp_base(x: Array) -> ExpBase:
-    """The fastest exponential that is exact for arrays like `x`: powers of 2 take half the time of powers of e."""
-    exp, binary = adapter_of(x).exponential(x)
-    return ExpBase(exp, 1.0 / math.log(2.0) if binary else 1.0)
 
 
 class Known(NamedTuple):
@@ -91,11 +77,10 @@ class Family:
     counts_pairs = False
     skips_idle = True
 
-    def __init__(self, xp: Namespace, plan: Any, known: Known, base: ExpBase | None = None) -> None:
+    def __init__(self, xp: Namespace, plan: Any, known: Known) -> None:
         self.xp = xp
         self.plan = plan
         self.known = known
-        self.base = base or ExpBase(xp.exp)
 
     def scaled(self, slope: Array) -> Array:
         """A slope by the losses, by that of their sum divided by the divisor."""

@@ -40,12 +40,6 @@ class Operand(NamedTuple):
         width = self.parts[0].shape[1]
         return None if self.x.shape[1] == width else self.x[:, width:]
 
-    def times(self, number: float) -> Operand:
-        """The rows times a number."""
-        if number == 1.0:
-            return self
-        return self._replace(x=self.x * number, factor=self.factor * number if self.parts else None)
-
 
 def operand_of(arrays: Sequence[Array]) -> Operand:
     """The operand that has these arrays."""

@@ -21,7 +21,7 @@ from . import products as p
 from . import sets as s
 from .channels import Side, Spread, where_live
 from .families import PairsPlan, SoftmaxPlan, divisor_of, family_of, sharpened, split_sharpness
-from .finished import Exclude, ExpBase, Finished, Known, exp_base
+from .finished import Exclude, Finished, Known
 from .inputs import Arrays, Inputs
 from .layouts import Found, Gradients, Layout, Wanted
 from .sources import takes_embeddings
@@ -34,27 +34,22 @@ def sweep(layout: Layout, inputs: Inputs, wanted: Wanted) -> Found:
 
 
 class _Products:
-    """Tiles of an inner product. Of tiles of negatives alone, scores are in the unit of the exponential."""
+    """Tiles of an inner product."""
 
     def __init__(self, layout: Layout, inputs: Inputs, wanted: Wanted, bounds: Sequence[tuple[int, int]]) -> None:
         self.wanted, self.even = (wanted.rows, wanted.columns), layout.channels[0].even
         self.whole = Side(inputs.columns, inputs.column_halves).of_product
         self.tiles = self.factors = p.operand_pieces(self.whole, bounds)
-        self.unit = 1.0
-        self.bounds, self.added = bounds, inputs.added
-
-    def in_unit(self, unit: float) -> None:
-        """Set the unit in which exponentials take their scores."""
-        self.unit = unit
-        if self.added:
-            added = p.pieces(self.added[0] * unit, self.bounds)
+        self.adds = len(inputs.added) > 0
+        if self.adds:
+            added = p.pieces(inputs.added[0], bounds)
             self.factors = [p.with_added(tile, own) for tile, own in zip(self.tiles, added, strict=True)]
 
     def opened(self, here: Inputs, sharpness: Array | None) -> tuple[p.Operand, p.Operand, Array | None]:
         """The rows of a block; those for negatives, and the sharpness of scores that is not in them."""
         own = Side(here.rows, here.row_halves).of_product
-        scaled, rest = p.sharpened_rows(own.times(self.unit), self.whole, sharpness)
-        return own, p.with_ones(scaled) if self.added else scaled, rest
+        scaled, rest = p.sharpened_rows(own, self.whole, sharpness)
+        return own, p.with_ones(scaled) if self.adds else scaled, rest
 
     def positives(self, here: Inputs, _: Array | int) -> Array | None:
         """The scores of the positives of a block, where these are known before its tiles."""
@@ -205,17 +200,12 @@ class _Sweep:
     def _family(self, n_rows: int, n_columns: int) -> Any:
         """The family of the plan, which is told what is known of the scores."""
         layout, plan = self.layout, self.layout.plan
-        # Scores that are given have no rounding of a product, next to which that of a unit would not count.
-        base = ExpBase(self.xp.exp) if layout.channels[0].given else exp_base(self.inputs.rows[0])
         known = Known()
         if not self.judged:
             known = self._known(n_rows, n_columns)
         elif isinstance(plan, SoftmaxPlan) and not plan.statistics:
             known = Known(layout.bound)
-        family = family_of(self.xp, plan, base, known, need_grad=self.wanted.gradients)
-        if isinstance(self.source, _Products):
-            self.source.in_unit(family.base.unit)
-        return family
+        return family_of(self.xp, plan, known, need_grad=self.wanted.gradients)
 
     def _known(self, n_rows: int, n_columns: int) -> Known:
         layout, plan, inputs = self.layout, self.layout.plan, self.inputs

@@ -17,7 +17,7 @@ from . import products as p
 from . import sets as s
 from .channels import Side
 from .families import Softmax, family_of
-from .finished import ExpBase, Finished, Known, exp_base
+from .finished import Finished, Known
 from .inputs import Arrays, Inputs
 from .layouts import Found, Gradients, Layout, Wanted
 from .sources import takes_embeddings
@@ -64,12 +64,8 @@ class _Square:
         finite = layout.unit or bound < math.inf
         self.layout, self.folds = layout, layout.mean and finite
         known = Known(bound, finite, complete=True, divisor=self.n if self.folds else 1)
-        family = family_of(self.xp, layout.plan, exp_base(self.rows), known, need_grad=self.need_grad)
+        family = family_of(self.xp, layout.plan, known, need_grad=self.need_grad)
         assert isinstance(family, Softmax)  # noqa: S101  (its plan is one)
-        if not family.unshifted:
-            # A shift that is divided by the unit, and multiplied again for `pull`, differs by its rounding, which is
-            # an exponent here.
-            family.base = ExpBase(self.xp.exp)
         self.family = family
         self.blocks: int | Bounds = tiling.block
         self.bounds: Sequence[tuple[int, int]] = tiling.tiles(self.n_columns)
@@ -111,8 +107,8 @@ class _Square:
         return p.operand_of(block[:count]), list(block[count:])
 
     def scores(self, own: p.Operand, start: Array | int, k: int) -> Array:
-        """A tile, in the unit of the base of exponentials."""
-        scores = p.product(own.times(self.family.base.unit), self.tiles[k])
+        """The scores of a tile."""
+        scores = p.product(own, self.tiles[k])
         return s.exclude(self.lines, scores, -math.inf, self._tile(start, k), None, eager=self.eager)
 
     def _tile(self, start: Array | int, k: int) -> s.Tile:
