@@ -5,6 +5,9 @@ A function of arrays of some shapes calls the same array operations each time; a
 asked of entries ("is the largest below 30?") is a line too: where the answer is another one, the program does not
 serve, and returns None. A function that does what cannot be written down has no program: it takes an array that it was
 not given, makes a decision by an entry in another way, or visits several blocks.
+
+Of the lines, those are left that a run needs: what depends on shapes alone is computed once, what stands twice is
+computed once in a run, and what nobody uses is not computed.
 """
 
 from __future__ import annotations
@@ -30,6 +33,14 @@ KERNELS = frozenset({"exp_in_place", "row_dots", "sum_along", "fill_diagonal", "
 
 LARGE = 2**14
 """Entries of an array that is not kept until a program ends."""
+
+_IN_PLACE = frozenset({"iadd", "isub", "imul", "itruediv", "exp_in_place", "fill_diagonal", "fill_columns"})
+"""Calls that may write into their first argument, and return it."""
+_VIEWS = frozenset({"T", "getitem", "reshape", "expand_dims", "squeeze", "permute_dims", "matrix_transpose"})
+_VIEWS |= {"broadcast_to", "astype", "flip", "moveaxis"}
+"""Calls whose result may have the memory of their first argument."""
+_OF_SHAPES = frozenset({"zeros_like", "ones_like", "full_like"})
+"""Calls whose result does not depend on the entries of their first argument."""
 
 
 class NotTraceableError(Exception):
@@ -63,11 +74,12 @@ _current = local()
 
 
 class _Line(NamedTuple):
-    """One call: a function, the places of its arguments among all values, and that of its result.
+    """One call: a function and its name, the places of its arguments among all values, and that of its result.
 
     Without one, the function asks something, and the program does not serve where the answer is not `wanted`.
     """
 
+    name: str
     function: Callable[..., Any]
     arguments: tuple[int, ...]
     result: int | None
@@ -75,20 +87,41 @@ class _Line(NamedTuple):
 
 
 class _Trace:
-    """The lines of a program so far, and all values that are the same in each run, in their places."""
+    """The lines of a program so far, and all values that are the same in each run, in their places.
+
+    Attributes
+    ----------
+    large : set of int
+        Places of large arrays.
+    fixed : set of int
+        Places of what is the same in each run: what is no array, and small arrays that are made of it.
+    memory : list of int
+        Of each place, the first whose memory it may share.
+    written : set of int
+        First places of memory that is written.
+    """
 
     def __init__(self) -> None:
         self.lines: list[_Line] = []
         self.values: list[Any] = []
-        self.large: set[int] = set()  # the places of large arrays
+        self.large: set[int] = set()
+        self.fixed: set[int] = set()
+        self.memory: list[int] = []
+        self.written: set[int] = set()
+        self.literals: dict[tuple[type, str], int] = {}
+
+    def added(self, value: Any) -> int:
+        """The place of another value."""
+        self.values.append(value)
+        self.memory.append(len(self.memory))
+        return len(self.values) - 1
 
     def named(self, value: Any) -> Any:
         """A value that differs from run to run, with a place of its own."""
-        self.values.append(None)
-        place = len(self.values) - 1
+        place = self.added(None)
         if not _is_array(value):
             return TracedNumber(self, place, value)
-        if math.prod(value.shape) >= LARGE:
+        if not _is_small(value):
             self.large.add(place)
         return _kind_of(value)(self, place, value)
 
@@ -97,45 +130,81 @@ class _Trace:
         if isinstance(value, _Named):
             return value.place
         if type(value) in {list, tuple} and any(isinstance(x, _Named) for x in value):
-            made = self.assigned(0, _tuple if isinstance(value, tuple) else _list, *value)
-            return int(made.place)
+            kind = type(value)
+            return int(self.assigned(0, kind.__name__, lambda *items: kind(items), *value).place)
         if _is_array(value):
             message = "an array that was not given"
             raise NotTraceableError(message)
-        self.values.append(value)
-        return len(self.values) - 1
+        key = type(value), repr(value)
+        if key not in self.literals:
+            self.literals[key] = self.added(value)
+            self.fixed.add(self.literals[key])
+        return self.literals[key]
 
-    def assigned(self, result: Any, function: Callable[..., Any], *arguments: Any) -> Any:
+    def assigned(self, result: Any, name: str, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
         """Add the line of a call whose result has been computed; of several arrays, a line takes each."""
         places = tuple([self.place(x) for x in arguments])
         found = self.named(0 if isinstance(result, tuple) else result)
-        self.lines.append(_Line(function, places, found.place))
+        function, text = (partial(function, **options), f"{name} {options}") if options else (function, name)
+        self.lines.append(_Line(text, function, places, found.place))
+        if name in _IN_PLACE:
+            self.written.add(self.memory[places[0]])
+        if name in _IN_PLACE or name in _VIEWS or isinstance(result, tuple) or isinstance(function, itemgetter):
+            self.memory[found.place] = self.memory[places[0]]
         if isinstance(result, tuple):
-            return tuple([self.assigned(x, itemgetter(k), found) for k, x in enumerate(result)])
+            return tuple([self.assigned(x, f"item {k}", itemgetter(k), found) for k, x in enumerate(result)])
+        if self.fixed.issuperset(places[1:] if name in _OF_SHAPES else places) and _is_small(result):
+            self.values[found.place] = result
+            self.fixed.add(found.place)
         return found
 
-    def called(self, function: Callable[..., Any], args: Sequence[Any], options: dict[str, Any]) -> Any:
+    def called(self, name: str, function: Callable[..., Any], args: Sequence[Any], options: dict[str, Any]) -> Any:
         """The result of a function; a call that returns arrays is a line."""
-        result = function(*map(_value, args), **{key: _value(x) for key, x in options.items()})
-        if not _is_array(result) and not isinstance(result, tuple):
-            return result  # a fact about a dtype
         if any(isinstance(x, _Named) for x in options.values()):
             message = "an array as an option"
             raise NotTraceableError(message)
-        return self.assigned(result, partial(function, **options) if options else function, *args)
+        result = function(*map(_value, args), **options)
+        if not _is_array(result) and not isinstance(result, tuple):
+            return result  # a fact about a dtype
+        return self.assigned(result, name, function, *args, **options)
 
     def asked(self, function: Callable[..., Any], *arguments: Any) -> bool:
         """The answer to a question, which is a line."""
         answer = bool(function(*map(_value, arguments)))
-        self.lines.append(_Line(function, tuple([self.place(x) for x in arguments]), None, answer))
+        places = tuple([self.place(x) for x in arguments])
+        self.lines.append(_Line(function.__name__, function, places, None, answer))
         return answer
+
+    def needed(self, results: Sequence[int]) -> list[_Line]:
+        """The lines that a run needs for its results."""
+        written = self.written | {self.memory[k] for k in results}  # a result belongs to the caller, who may write
+        same: dict[int, int] = {}
+        first: dict[Any, int] = {}
+        lines = []
+        for line in self.lines:
+            places = tuple([same.get(k, k) for k in line.arguments])
+            made = () if line.result is None else (line.result,)
+            shared = any(self.memory[k] in written for k in (*places, *made))
+            if line.result is None or shared or line.result in self.large:
+                lines.append(line._replace(arguments=places))
+            elif (line.name, places) in first:
+                same[line.result] = first[line.name, places]
+            else:
+                first[line.name, places] = line.result
+                lines += [line._replace(arguments=places)] if line.result not in self.fixed else []
+        used, found = {*results}, []
+        for line in reversed(lines):
+            if line.result is None or line.result in used or self.memory[line.result] in self.written:
+                used.update(line.arguments)
+                found.append(line)
+        return found[::-1]
 
     def program(self, inputs: int, outputs: Sequence[Any]) -> Program:
         """The function that does what the lines say, and lets go of each large array after its last use."""
         results = [self.place(x) for x in outputs]
-        used = {*results}
+        used, lines = {*results}, self.needed(results)
         steps: list[Callable[[list[Any]], bool | None]] = []
-        for line in reversed(self.lines):
+        for line in reversed(lines):
             own = self.large & {*line.arguments, -1 if line.result is None else line.result}
             last = sorted(own - used)
             used |= own
@@ -143,7 +212,8 @@ class _Trace:
                 steps.append(_let_go(last))
             steps.append(_step(line))
         steps.reverse()
-        rest = self.values[inputs:]
+        taken = {*results}.union(*(line.arguments for line in lines)) - {line.result for line in lines}
+        rest = [value if k in taken else None for k, value in enumerate(self.values)][inputs:]
 
         def program(*given: Any) -> Arrays | None:
             values = [*given, *rest]
@@ -157,7 +227,7 @@ class _Trace:
 
 def _step(line: _Line) -> Callable[[list[Any]], bool | None]:
     """What a line does to the values of a run; whether the program does not serve."""
-    function, arguments, result, wanted = line
+    _, function, arguments, result, wanted = line
     if result is None:
         return lambda values: bool(function(*[values[k] for k in arguments])) is not wanted
     if len(arguments) == 1:
@@ -189,16 +259,12 @@ def _let_go(places: Sequence[int]) -> Callable[[list[Any]], None]:
     return let_go
 
 
-def _list(*items: Any) -> list[Any]:
-    return [*items]
-
-
-def _tuple(*items: Any) -> tuple[Any, ...]:
-    return items
-
-
 def _is_array(x: Any) -> bool:
     return hasattr(x, "shape") and hasattr(x, "dtype")
+
+
+def _is_small(x: Any) -> bool:
+    return _is_array(x) and math.prod(x.shape) < LARGE
 
 
 def _value(x: Any) -> Any:
@@ -232,10 +298,10 @@ class TracedArray(_Named):
     shape = property(lambda self: self.value.shape)
     dtype = property(lambda self: self.value.dtype)
     device = property(lambda self: self.value.device)
-    T = property(lambda self: self.trace.assigned(self.value.T, attrgetter("T"), self))
+    T = property(lambda self: self.trace.assigned(self.value.T, "T", attrgetter("T"), self))
 
     def __getitem__(self, index: Any) -> Any:
-        return self.trace.assigned(self.value[_value(index)], operator.getitem, self, index)
+        return self.trace.assigned(self.value[_value(index)], "getitem", operator.getitem, self, index)
 
 
 class TracedNumber(_Named):
@@ -250,7 +316,7 @@ class TracedNumber(_Named):
 def _operation(function: Callable[..., Any], *, turned: bool = False) -> Callable[..., Any]:
     def apply(*operands: Any) -> Any:
         ordered = operands[::-1] if turned else operands
-        return operands[0].trace.assigned(function(*map(_value, ordered)), function, *ordered)
+        return operands[0].trace.assigned(function(*map(_value, ordered)), function.__name__, function, *ordered)
 
     return apply
 
@@ -282,7 +348,7 @@ class _TracedNamespace:
         found = getattr(self._namespace, name)
         if isinstance(found, type) or not callable(found):
             return found
-        return lambda *args, **options: _current.trace.called(found, args, options)
+        return lambda *args, **options: _current.trace.called(name, found, args, options)
 
 
 def _is_known(x: Any) -> bool:
@@ -310,7 +376,7 @@ class _TracedAdapter:
         number = self._adapter.concrete_value(x.value)
         if number is None:
             return None
-        read = x.trace.assigned(number, self._adapter.concrete_value, x)
+        read = x.trace.assigned(number, "concrete_value", self._adapter.concrete_value, x)
         x.trace.asked(_is_known, read)  # not of torch, while another thread compiles
         return read
 
@@ -324,7 +390,7 @@ class _TracedAdapter:
         if name not in KERNELS:
             raise NotTraceableError(name)
         kernel = getattr(self._adapter, name)
-        return lambda *args: _current.trace.called(kernel, args, {})
+        return lambda *args: _current.trace.called(name, kernel, args, {})
 
 
 _kinds: dict[type, type[TracedArray]] = {}

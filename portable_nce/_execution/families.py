@@ -170,12 +170,10 @@ class Softmax(Family):
     ) -> Finished:
         """The losses of rows."""
         xp, plan = self.xp, self.plan
+        if self._is_plain(total, positive):
+            return self._finish_plain(total, positive, by_row[0] if plan.weighted else None, need_grad=need_grad)
         if not isinstance(positive, Positives):
-            if self.known.finite or self._are_finite(total, positive):
-                return self._finish_simple(total, positive, by_row[0] if plan.weighted else None, need_grad=need_grad)
             positive = of_line(xp, positive, None)
-        if self._is_filled(total, positive):
-            return self._finish_filled(total, positive, by_row[0] if plan.weighted else None, need_grad=need_grad)
         sums = RowSums(total, positive)
         row = row_statistics(xp, sums)
         if plan.statistics:
@@ -197,63 +195,54 @@ class Softmax(Family):
     def _of_weights(self, to_weights: Array | None) -> tuple[Array, ...]:
         return () if to_weights is None else (self.scaled(to_weights),)
 
-    def _are_finite(self, total: ExpSum, positive: Array) -> bool:
-        """Whether it is seen that no sum of negatives and no positive is infinite or undefined."""
-        xp, finite = self.xp, self.xp.isfinite(positive)
-        if total.top is not None:
-            finite = xp.logical_and(finite, xp.isfinite(total.top))
-        return bool(entry_at_hand(finite, all_entries))
-
-    def _finish_simple(self, total: ExpSum, positive: Array, weights: Array | None, *, need_grad: bool) -> Finished:
-        """With one positive and some negatives, from the log-odds u alone, which are finite.
-
-        With the slope u' = dl/du and the weight w, the cotangents of the scores are
-
-            negatives: w u' e^(g - top) / total        positive: -w u'
-        """
-        xp = self.xp
-        logarithm = xp.log(total.total)
-        odds = logarithm - positive if total.top is None else (total.top - positive) + logarithm
-        of_odds: Any = self.plan.objective.of_odds
-        values, slope = of_odds(odds, bounded=self.unshifted, need_grad=need_grad)
-        values, factor, to_weights = weigh(xp, values, weights, None)
-        number = xp.ones_like(values)
-        if not need_grad:
-            return Finished(values, number)
-        slope = self.scaled(slope if factor is None else slope * factor)
-        return Finished(values, number, slope / total.total, -slope, self._of_weights(to_weights))
-
-    def _is_filled(self, total: ExpSum, positive: Positives) -> bool:
-        """Whether it is seen that all rows have positives, of several candidates, and negatives, all bounded."""
-        objective = self.plan.objective
-        plain = objective.of_odds is not None and not objective.separate and not self.plan.statistics
-        if not plain or positive.number is None or total.top is not None or positive.sums.top is not None:
+    def _is_plain(self, total: ExpSum, positive: Array | Positives) -> bool:
+        """Whether it is seen that all rows have positives and negatives, and no sum is infinite or undefined."""
+        xp, objective = self.xp, self.plan.objective
+        if not isinstance(positive, Positives):
+            if self.known.finite:
+                return True
+            finite = xp.isfinite(positive)
+            if total.top is not None:
+                finite = xp.logical_and(finite, xp.isfinite(total.top))
+            return bool(entry_at_hand(finite, all_entries))
+        of_odds = objective.of_odds is not None and not objective.separate and not self.plan.statistics
+        if not of_odds or positive.number is None or total.top is not None or positive.sums.top is not None:
             return False
         smallest = entry_at_hand(total.total * positive.sums.total, least)
         return smallest is not None and smallest > 0
 
-    def _finish_filled(self, total: ExpSum, positive: Positives, weights: Array | None, *, need_grad: bool) -> Finished:
-        """The same with several positives, of which some objectives add the spread s where there are two or more.
+    def _finish_plain(
+        self, total: ExpSum, positive: Array | Positives, weights: Array | None, *, need_grad: bool
+    ) -> Finished:
+        """From the log-odds u alone, to which some objectives add the spread s of several positives.
 
-        With the weight t of a positive, and the sum n of these, the cotangent of its score is
+        With the slopes u' = dl/du and s' (1 or 0), the weight w of the row, the weight t of a positive among several,
+        and the sum n of these, the cotangents of the scores are
 
-            w (s' - u') e^g / total - w s' t / n
+            negatives: w u' e^(g - top) / total    one positive: -w u'    several: w (s' - u') e^g / total - w s' t / n
         """
-        xp, objective = self.xp, self.plan.objective
-        of_odds: Any = objective.of_odds
-        log_positive = xp.log(positive.sums.total)
-        values, slope = of_odds(xp.log(total.total) - log_positive, bounded=self.unshifted, need_grad=need_grad)
-        spread = xp.astype(positive.count > 1, values.dtype) if objective.spreads else xp.zeros_like(values)
-        values = values + spread * (log_positive - positive.centred / positive.number)
+        xp, of_odds = self.xp, self.plan.objective.of_odds
+        several, spread = isinstance(positive, Positives), None
+        log_positive = xp.log(positive.sums.total) if several else positive
+        log_negative = xp.log(total.total)
+        odds = log_negative - log_positive if total.top is None else (total.top - log_positive) + log_negative
+        values, slope = of_odds(odds, bounded=self.unshifted, need_grad=need_grad)
+        if several and self.plan.objective.spreads:
+            spread = xp.astype(positive.count > 1, values.dtype)
+            values = values + spread * (log_positive - positive.centred / positive.number)
         values, factor, to_weights = weigh(xp, values, weights, None)
         number = xp.ones_like(values)
         if not need_grad:
             return Finished(values, number)
-        factor = self.scaled(number if factor is None else factor)
-        slope, spread = slope * factor, spread * factor
-        to_each = positive.terms * ((spread - slope) / positive.sums.total)[:, None]
-        to_each = to_each - positive.shared(xp, spread / positive.number)
-        return Finished(values, number, slope / total.total, to_each, self._of_weights(to_weights))
+        slope, spread = (x if x is None or factor is None else x * factor for x in (slope, spread))
+        slope = self.scaled(slope)
+        to_positive = -slope
+        if several:
+            of_spread = 0.0 if spread is None else self.scaled(spread)
+            to_positive = positive.terms * ((of_spread - slope) / positive.sums.total)[:, None]
+            if spread is not None:
+                to_positive = to_positive - positive.shared(xp, of_spread / positive.number)
+        return Finished(values, number, slope / total.total, to_positive, self._of_weights(to_weights))
 
     def _finish_separate(self, sums: RowSums, counted: Array, weights: Array | None, *, need_grad: bool) -> Finished:
         """The mean over the positives of what each is worth against the negatives alone."""

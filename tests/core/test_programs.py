@@ -166,7 +166,7 @@ def test_programs_hold_no_array_and_let_go_of_large_ones_early() -> None:
 
     def chain(x: Any) -> tuple[Any]:
         for _ in range(5):
-            x = x.trace.called(watched, (x,), {}) if hasattr(x, "trace") else watched(x)
+            x = x.trace.called("watched", watched, (x,), {}) if hasattr(x, "trace") else watched(x)
         return (x,)
 
     program, found = traced(chain, (), (x,))
@@ -177,6 +177,66 @@ def test_programs_hold_no_array_and_let_go_of_large_ones_early() -> None:
     assert program is not None
     program(x)
     assert max(alive) == 2  # the argument and the result of one step
+
+
+def written_twice(x: Any) -> Any:
+    """Sums of the same exponentials, of which one array is written."""
+    xp = namespace_of(x)
+    first, second = xp.exp(x), xp.exp(x)
+    first *= 2.0
+    return first + second, xp.exp(x)
+
+
+def by_a_view(x: Any) -> Any:
+    """A number that is written through another shape of its array."""
+    xp = namespace_of(x)
+    zeros = xp.zeros_like(x)
+    turned = xp.reshape(zeros, (2, 2))
+    turned += 1.0
+    return xp.reshape(turned, (4,)) + x, xp.zeros_like(x) + x
+
+
+def alike(x: Any) -> Any:
+    """Results that are the same in each run: each call has its own."""
+    xp = namespace_of(x)
+    ones = xp.ones_like(x)
+    return ones, xp.reshape(xp.ones_like(x), (2, 2)), ones
+
+
+@EAGER
+@pytest.mark.parametrize("function", [written_twice, by_a_view, alike])
+def test_each_run_has_arrays_of_its_own(variant: Variant, function: Callable[[Any], Any]) -> None:
+    given = [[0.5, -1.0, 2.0, 0.0], [1.0, 3.0, -2.0, 0.25]]
+    program, _ = traced(function, (), (variant.floats(given[0], "float64"),))
+    assert program is not None
+    for entries in given * 2:
+        found = program(variant.floats(entries, "float64"))
+        assert numbers(variant, found) == numbers(variant, function(variant.floats(entries, "float64")))
+        if variant.name == "numpy":
+            for own in found or ():
+                own[...] = 7.0  # whoever has a result may write there
+
+
+def test_a_run_computes_what_it_needs_and_nothing_twice() -> None:
+    calls: list[str] = []
+
+    def sums(x: Any) -> Any:
+        def called(name: str, *args: Any) -> Any:
+            def add(*args: Any) -> Any:
+                calls.append(name)
+                return sum(args)
+
+            return x.trace.called(name, add, args, {})
+
+        constant = called("of constants", namespace_of(x).zeros_like(x), 1.0)
+        called("unused", x, constant)
+        return called("twice", x, constant) * called("twice", x, constant), called("of another", x, x)
+
+    program, _ = traced(sums, (), (np.ones(3),))
+    assert program is not None
+    calls.clear()
+    program(np.ones(3))
+    assert calls == ["twice", "of another"]
 
 
 def test_threads_trace_at_once() -> None:
