@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
 from typing import Any, NamedTuple, get_args
 
 from ._core.autodiff import stop_gradient
@@ -306,7 +305,7 @@ def _planned(call: Call, factor: Callable[[dict[str, Any]], Any] | None, kind: H
         shards = _agreed(across, given, noted, extra_columns=pairing.further)
         if pairing.further:
             given, chosen = _with_extra_columns(shards, given, chosen)
-            shards = replace(shards, columns=shards.rows)
+            shards = shards._replace(columns=shards.rows)
     given = _with_agreed_parameters(given, shards)
     parameters, by_rows = given.parameters, given.by_rows
     made = make(parameters)
@@ -567,7 +566,7 @@ def _with_extra_columns(shards: Shards, given: _Given, similarity: Similarity) -
         return given._replace(layout=given.layout._replace(replicated=False)), similarity
     n_rows, opposite = given.x.shape[0], given.layout.opposite
     extra = tuple(columns - rows for rows, columns in zip(shards.rows, shards.columns, strict=True))
-    of_extra = replace(shards, columns=extra)
+    of_extra = shards._replace(columns=extra)
 
     def of_all(x: Array, sent_as: Any = None) -> Array:
         return of_extra.gather(x[n_rows:, ...], sent_as=sent_as, of_columns=True, own_first=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 from ._call import finish, same_width
@@ -658,7 +657,7 @@ def _of_all_ranks(shards: Shards, found: tuple[Array, Array], n_queries: int, co
     indices = xp.where(indices < 0, indices, indices + shards.first_row(of_columns=True))
     total, size = scores.shape[0], len(shards.rows)
     own = xp.arange(n_queries, device=device_of(scores)) + shards.first_row()
-    whole = replace(shards, rows=(total,) * size)
+    whole = shards._replace(rows=(total,) * size)
     parts: list[Array] = []
     for x, otherwise in ((scores, -math.inf), (indices, -1)):
         missing = xp.full((total, count - x.shape[1]), otherwise, dtype=x.dtype, device=device_of(x))

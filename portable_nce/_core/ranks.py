@@ -10,7 +10,6 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from functools import wraps
 from inspect import signature
 from typing import Any, NamedTuple, Protocol, TypeAlias, get_args, runtime_checkable
@@ -363,8 +362,7 @@ def _check_pairs(wholes: Sequence[int], largest: Sequence[int], columns: int, na
 # -------------------------------------------------------------------------------------------------------------- maps
 
 
-@dataclass(frozen=True)
-class Shards:
+class Shards(NamedTuple):
     """How the rows of a batch, and its columns, lie on the ranks: how many each has; and if gradients are averaged.
 
     `by_rows`: whether each row has a temperature.
@@ -429,8 +427,7 @@ class Shards:
         return _applied(_Map("largest", self, self.columns, own_first=of_columns), stop_gradient(x))
 
 
-@dataclass(frozen=True)
-class _Map:
+class _Map(NamedTuple):
     """A linear map between the ranks' arrays.
 
     ``gather`` brings the rows of all ranks, and its transpose ``scatter`` adds up and distributes; ``sum``, of what all
@@ -463,11 +460,11 @@ class _Map:
 
     def derivative(self) -> _Map:
         """The map of tangents, which are exact in no smaller dtype."""
-        return replace(self, sent_as=None)
+        return self._replace(sent_as=None)
 
     def transposed(self) -> _Map:
         """The map that carries cotangents back."""
-        return replace(self, kind=_TRANSPOSED[self.kind], sent_as=None)
+        return self._replace(kind=_TRANSPOSED[self.kind], sent_as=None)
 
     def _gathered(self, x: Array) -> Array:
         xp, dtype = namespace_of(x), x.dtype

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any, Literal, NamedTuple, overload
 
 from .._call import (
@@ -392,7 +391,7 @@ def _of_statistics(call: _Call, shards: Shards | None) -> tuple[Array, SoftmaxSt
     """
     embedding, layer, targets, counted, options, _, smoothing, z_loss = call
     xp, x, n_rows, classes = namespace_of(embedding.array), embedding.array, targets.shape[0], layer.classes
-    of_rows = None if shards is None else replace(shards, columns=shards.rows)
+    of_rows = None if shards is None else shards._replace(columns=shards.rows)
     if shards is not None:
         x, classes = shards.gather(x, sent_as=embedding.dtypes[0]), sum(shards.columns)
         targets = shards.flags(targets) - shards.first_row(of_columns=True)
