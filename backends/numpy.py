@@ -44,8 +44,8 @@ class NumpyAdapter(TapeAdapter):
         del xp
         return np.array(x)
 
-    def exp_in_place(self, x: Any) -> Any:
-        return super().exp_in_place(x) if hasattr(x, "__recorded__") else np.exp(x, out=x)
+    def exp_in_place(self, x: Any, *, bounded: bool) -> Any:
+        return super().exp_in_place(x, bounded=bounded) if hasattr(x, "__recorded__") else np.exp(x, out=x)
 
     def sum_along(self, x: Any, axis: int) -> Any:
         """The sums of a matrix; of a large one by its product with ones.

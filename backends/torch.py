@@ -23,6 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from .defaults import Defaults, of_floating
+from .torch_namespace import exp_by_2
 
 Arrays = tuple[Any, ...]
 
@@ -441,9 +442,10 @@ class TorchAdapter(Defaults):
         del pulls  # the engine's closed forms call them
         return (plainly if _recorded(arrays) or _transformed(arrays) else of_halves)(*arrays)
 
-    def exp_in_place(self, x: Any) -> Any:
-        kept = torch.compiler.is_compiling() or _recorded((x,)) or _transformed((x,))
-        return torch.exp(x) if kept else torch.exp_(x)
+    def exp_in_place(self, x: Any, *, bounded: bool) -> Any:
+        if torch.compiler.is_compiling() or _recorded((x,)) or _transformed((x,)):
+            return torch.exp(x)
+        return exp_by_2(x) if x.dtype == torch.float32 and x.device.type == "cpu" and not bounded else torch.exp_(x)
 
     def sum_along(self, x: Any, axis: int) -> Any:
         return torch.sum(x, dim=axis)

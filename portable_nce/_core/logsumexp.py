@@ -44,12 +44,12 @@ def exponentials(xp: Namespace, scores: Array, members: Array) -> tuple[ExpSum, 
 def shifted_exp(xp: Namespace, scores: Array, members: Array, top: Array) -> Array:
     """``exp(g - top)`` at the members, 0 elsewhere and in rows whose `top` is infinite.
 
-    What takes no part is -inf before the exponential, whose value and derivatives there are 0 whatever it held.
+    What takes no part is 0 before the exponential and after it, whatever it held: its derivatives are 0.
     """
     infinite = xp.isinf(top)
     shift = xp.where(infinite, xp.zeros_like(top), top)[:, None]
     live = xp.logical_and(members, xp.logical_not(infinite)[:, None])
-    return xp.exp(xp.where(live, scores, -math.inf) - shift)
+    return xp.where(live, xp.exp(xp.where(live, scores - shift, 0.0)), 0.0)
 
 
 def of_one(xp: Namespace, score: Array, present: Array) -> ExpSum:

@@ -154,7 +154,8 @@ def itemsize(x: Array) -> int:
     xp = namespace_of(x)
     if xp.isdtype(x.dtype, "real floating"):
         return int(xp.finfo(x.dtype).bits) // 8
-    return (int(xp.iinfo(x.dtype).max).bit_length() + 7) // 8
+    most = 1 if xp.isdtype(x.dtype, "bool") else int(xp.iinfo(x.dtype).max)
+    return (most.bit_length() + 7) // 8
 
 
 def normalize(x: Array) -> Array:

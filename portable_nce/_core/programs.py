@@ -21,6 +21,7 @@ from threading import local
 from typing import Any, NamedTuple, NoReturn
 
 from .namespace import namespace_of, namespaces
+from .numerics import itemsize
 from .protocol import Array, Namespace
 from .registry import adapter_of, adapters
 
@@ -33,6 +34,9 @@ KERNELS = frozenset({"exp_in_place", "row_dots", "sum_along", "fill_diagonal", "
 
 LARGE = 2**14
 """Entries of an array that is not kept until a program ends."""
+
+_KEPT = 2**16
+"""Bytes of an array that is kept with a program at most."""
 
 _IN_PLACE = frozenset({"iadd", "isub", "imul", "itruediv", "exp_in_place", "fill_diagonal", "fill_columns"})
 """Calls that may write into their first argument, and return it."""
@@ -121,7 +125,7 @@ class _Trace:
         place = self.added(None)
         if not _is_array(value):
             return TracedNumber(self, place, value)
-        if not _is_small(value):
+        if math.prod(value.shape) >= LARGE:
             self.large.add(place)
         return _kind_of(value)(self, place, value)
 
@@ -153,7 +157,7 @@ class _Trace:
             self.memory[found.place] = self.memory[places[0]]
         if isinstance(result, tuple):
             return tuple([self.assigned(x, f"item {k}", itemgetter(k), found) for k, x in enumerate(result)])
-        if self.fixed.issuperset(places[1:] if name in _OF_SHAPES else places) and _is_small(result):
+        if self.fixed.issuperset(places[1:] if name in _OF_SHAPES else places) and _can_be_kept(result):
             self.values[found.place] = result
             self.fixed.add(found.place)
         return found
@@ -185,7 +189,7 @@ class _Trace:
             places = tuple([same.get(k, k) for k in line.arguments])
             made = () if line.result is None else (line.result,)
             shared = any(self.memory[k] in written for k in (*places, *made))
-            if line.result is None or shared or line.result in self.large:
+            if line.result is None or shared or line.result in self.large - self.fixed:
                 lines.append(line._replace(arguments=places))
             elif (line.name, places) in first:
                 same[line.result] = first[line.name, places]
@@ -263,8 +267,8 @@ def _is_array(x: Any) -> bool:
     return hasattr(x, "shape") and hasattr(x, "dtype")
 
 
-def _is_small(x: Any) -> bool:
-    return _is_array(x) and math.prod(x.shape) < LARGE
+def _can_be_kept(x: Any) -> bool:
+    return _is_array(x) and math.prod(x.shape) * itemsize(x) <= _KEPT
 
 
 def _value(x: Any) -> Any:
@@ -390,7 +394,7 @@ class _TracedAdapter:
         if name not in KERNELS:
             raise NotTraceableError(name)
         kernel = getattr(self._adapter, name)
-        return lambda *args: _current.trace.called(name, kernel, args, {})
+        return lambda *args, **options: _current.trace.called(name, kernel, args, options)
 
 
 _kinds: dict[type, type[TracedArray]] = {}

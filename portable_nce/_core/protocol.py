@@ -126,8 +126,8 @@ class Adapter(Differentiation, Protocol):
         """Return the dtype of a loss of 16-bit arrays like `x`: `dtype`, or what a context such as autocast asks."""
         ...
 
-    def exp_in_place(self, x: Array) -> Array:
-        """Return the exponential of `x`, which may be overwritten."""
+    def exp_in_place(self, x: Array, *, bounded: bool) -> Array:
+        """Return the exponential of `x`, which may be overwritten; `bounded`: nearly all entries lie in [-30, 30]."""
         ...
 
     def sum_along(self, x: Array, axis: int) -> Array:

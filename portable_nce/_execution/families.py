@@ -112,7 +112,7 @@ class Softmax(Family):
         """``exp(g - top)``, and 0 in rows whose `top` is infinite."""
         xp, exp_in_place = self.xp, adapter_of(scores).exp_in_place
         if top is None:
-            return exp_in_place(scores) if spare else xp.exp(scores)
+            return exp_in_place(scores, bounded=True) if spare else xp.exp(scores)
         infinite = xp.isinf(top)
         shift = xp.expand_dims(xp.where(infinite, xp.zeros_like(top), top), axis=axis)
         if spare:
@@ -121,7 +121,7 @@ class Softmax(Family):
             scores = scores - shift
         if not self.known.finite:
             scores = xp.where(xp.expand_dims(infinite, axis=axis), -math.inf, scores)
-        return exp_in_place(scores)
+        return exp_in_place(scores, bounded=False)
 
     def masked(
         self,
@@ -140,11 +140,8 @@ class Softmax(Family):
         xp = self.xp
         positives, negatives, weights, negative_weights = members
         if self.unshifted and negative_weights is None and sharpness is None:
-            if single:
-                exps = terms = xp.exp(xp.where(negatives, scores[0], -math.inf))
-            else:  # absent pairs have scores of 0 here: the exponential of -inf takes torch five times as long
-                exps = xp.exp(xp.where(xp.logical_or(positives, negatives), scores[0], 0.0))
-                terms = xp.where(negatives, exps, 0.0)
+            exps = adapter_of(scores[0]).exp_in_place(scores[0] + 0.0, bounded=True)
+            terms = xp.where(negatives, exps, 0.0)
             sums = ExpSum(None, xp.sum(terms, axis=1))
             return sums, terms, of_members(xp, scores[0], positives, single=single, weights=weights, terms=exps)
         of_negatives = sharpened(scores[0], sharpness)
@@ -387,8 +384,8 @@ class Pairs(Family):
             taken = own
             for score in scores:
                 taken = xp.logical_and(taken, score != -math.inf)
-            inputs = tuple(xp.where(taken, score, xp.zeros_like(score)) for score in scores)
-            often = xp.astype(taken, first.dtype) if weights is None else xp.where(taken, weights, xp.zeros_like(first))
+            inputs = tuple(xp.where(taken, score, 0.0) for score in scores)
+            often = xp.astype(taken, first.dtype) if weights is None else xp.where(taken, weights, 0.0)
             number = xp.sum(often, axis=1)
             zero = xp.zeros_like(number)
             if term is None:
@@ -396,7 +393,7 @@ class Pairs(Family):
             else:
 
                 def clear(x: Array, taken: Array = taken, weights: Array | None = weights) -> Array:
-                    return xp.where(taken, x if weights is None else x * weights, xp.zeros_like(x))
+                    return xp.where(taken, x if weights is None else x * weights, 0.0)
 
                 part, residual = self._summed(term, inputs, by_row, clear, None if weights is None else often)
                 residuals.append(residual)

@@ -62,11 +62,11 @@ def of_members(
     `terms` are exponentials of scores of which none is large; those of others are computed with a shift.
     """
     if single:
-        score = xp.sum(xp.where(members, scores, xp.zeros_like(scores)), axis=1)
+        score = xp.sum(xp.where(members, scores, 0.0), axis=1)
         present = xp.any(members, axis=1)
         return Positives(score, present, of_one(xp, score, present))
     if terms is not None:
-        finite, differences = xp.broadcast_to(members, tuple(scores.shape)), scores
+        finite, differences = members, scores
         terms = xp.where(members, terms, 0.0)
         sums = ExpSum(None, xp.sum(terms, axis=1))
     else:
@@ -78,7 +78,7 @@ def of_members(
     shares = finite
     if weights is not None:
         # Divided by the largest of a row, weights of any magnitude add up to a number between 1 and P.
-        shares = xp.where(finite, xp.astype(weights, scores.dtype), xp.zeros_like(scores))
+        shares = xp.where(finite, xp.astype(weights, scores.dtype), 0.0)
         largest = xp.max(shares, axis=1, keepdims=True)
         shares = shares / xp.where(largest > 0, largest, xp.ones_like(largest))
         differences, number = shares * differences, xp.sum(shares, axis=1)

@@ -1,0 +1,62 @@
+"""NumPy's `where` by the bits of the entries gives what NumPy's own gives."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+import portable_nce as pnce
+from portable_nce._core.namespace import namespace_of
+from portable_nce.backends.numpy_namespace import namespace
+
+SHAPE = (96, 128)
+
+
+def numbers(dtype: str, shape: tuple[int, ...]) -> Any:
+    x = np.random.default_rng(1).normal(size=shape).astype(dtype)
+    for k, number in enumerate((math.nan, math.inf, -math.inf, -0.0, 1e-42)):
+        x.reshape(-1)[k::11] = number
+    return x
+
+
+def test_arrays_of_numpy_have_this_namespace() -> None:
+    assert namespace_of(np.ones(1)) is namespace
+    assert namespace.__name__.endswith("array_api_compat.numpy")
+    assert namespace.float32 is np.float32
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_where(dtype: str) -> None:
+    condition = np.random.default_rng(0).random(SHAPE) < 0.3
+    x, column, row = (numbers(dtype, shape) for shape in (SHAPE, (SHAPE[0], 1), SHAPE[1:]))
+    x.setflags(write=False)
+    condition.setflags(write=False)
+    turned = numbers(dtype, SHAPE[::-1]).T
+    pairs = [
+        *[(x, number) for number in (0.0, -0.0, 1.5, -math.inf, math.nan, 1)],
+        *[(number, x) for number in (0.0, -math.inf)],
+        *[(x, other) for other in (turned, column, row, x[0, 0], np.zeros(1, dtype), np.ones(SHAPE, "float64"))],
+        *[(other, x) for other in (turned, column, row)],
+        *[(other, 0.0) for other in (turned, column, row)],
+        (column, row),
+    ]
+    for first, second in pairs:
+        for chosen in (condition, condition[::-1], np.asfortranarray(condition)):
+            found, wanted = namespace.where(chosen, first, second), np.where(chosen, first, second)
+            assert found.dtype == wanted.dtype
+            np.testing.assert_array_equal(found, wanted)
+            np.testing.assert_array_equal(np.signbit(found), np.signbit(wanted))
+            assert found.flags.writeable
+    small = np.asarray([True, False])
+    np.testing.assert_array_equal(namespace.where(small, np.ones(2), 0.0), [1.0, 0.0])
+
+
+def test_it_is_differentiated() -> None:
+    condition = np.random.default_rng(0).random(SHAPE) < 0.3
+    x = np.random.default_rng(1).normal(size=SHAPE)
+    value, gradient = pnce.value_and_grad(lambda x: (namespace_of(x).where(condition, x, 0.0) ** 2).sum())(x)
+    np.testing.assert_allclose(value, (x[condition] ** 2).sum())
+    np.testing.assert_allclose(gradient, np.where(condition, 2 * x, 0.0))
