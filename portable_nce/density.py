@@ -1036,12 +1036,7 @@ def _enter(  # noqa: PLR0917  (as its callers have them)
 def _reduce(xp: Namespace, losses: Array, rest: _Rest, counted: Array | None = None) -> Array:
     """The reduced losses of the contexts, of all or of those that count."""
     counted = xp.ones_like(losses, dtype=xp.bool) if counted is None else counted
-    return finish(
-        xp,
-        Reduction(rest.reduction, rest.weights).of_values(losses, counted),
-        rest.dtype,
-        rest.reduction,
-    )
+    return finish(xp, Reduction(rest.reduction, rest.weights).of_values(losses, counted), rest.dtype, rest.reduction)
 
 
 def _as_pairs(xp: Namespace, data: Array, noise: Array, rest: _Rest) -> Pairs:

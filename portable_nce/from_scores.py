@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 
+from . import objectives
 from ._call import contrast_scores, finish
 from ._core.autodiff import stop_gradient
 from ._core.checks import (
@@ -43,14 +44,6 @@ from ._core.types import (
 )
 from ._execution.matrix import given
 from ._losses.graded import enter_graded, loss_of_graded
-from .objectives import AnyObjective
-from .objectives import contrastive as contrastive_objective
-from .objectives import dclw as dclw_objective
-from .objectives import flat_nce as flat_nce_objective
-from .objectives import info_nce as info_nce_objective
-from .objectives import logistic as logistic_objective
-from .objectives import relic as relic_objective
-from .objectives import triplet as triplet_objective
 from .pairings import Pairing, diagonal, explicit, index, soft
 
 __all__ = [
@@ -145,7 +138,7 @@ def info_nce(
     >>> value, gradient.shape
     (array(1.08333...e-15), (256, 256))
     """
-    objective = info_nce_objective(multi_positive=multi_positive)
+    objective = objectives.info_nce(multi_positive=multi_positive)
     return _loss(scores, objective, positives=positives, mask=mask, weights=weights, reduction=reduction)
 
 
@@ -215,7 +208,7 @@ def flat_nce(
     >>> pnce.from_scores.flat_nce(np.asarray([[40.0, 0.0], [0.0, 40.0]]))
     array(-40.)
     """
-    objective = flat_nce_objective(include_positive=include_positive, form=form, multi_positive=multi_positive)
+    objective = objectives.flat_nce(include_positive=include_positive, form=form, multi_positive=multi_positive)
     return _loss(scores, objective, positives=positives, mask=mask, weights=weights, reduction=reduction)
 
 
@@ -276,7 +269,7 @@ def dcl(
     >>> pnce.from_scores.dcl(np.asarray([[2.0, 0.0], [0.0, 1.0]]))
     array(-1.5)
     """
-    objective = flat_nce_objective(multi_positive=multi_positive)
+    objective = objectives.flat_nce(multi_positive=multi_positive)
     return _loss(scores, objective, positives=positives, mask=mask, weights=weights, reduction=reduction)
 
 
@@ -409,7 +402,7 @@ def supcon(
     >>> pnce.from_scores.supcon(scores, positives=same, mask=~np.eye(3, dtype=bool))
     array(0.22009...)
     """
-    objective = info_nce_objective(multi_positive=multi_positive)
+    objective = objectives.info_nce(multi_positive=multi_positive)
     return _loss(scores, objective, positives=positives, mask=mask, weights=weights, reduction=reduction)
 
 
@@ -466,7 +459,7 @@ def nca(
     >>> pnce.from_scores.nca(np.asarray([[0.0, 1.0, 2.0], [1.0, 0.0, 2.0]]), positives=positives)
     array(0.68751...)
     """
-    objective = info_nce_objective(multi_positive="pooled")
+    objective = objectives.info_nce(multi_positive="pooled")
     return _loss(scores, objective, positives=positives, mask=mask, weights=weights, reduction=reduction)
 
 
@@ -541,7 +534,7 @@ def dclw(
     check_floating(xp, scores=scores)
     n_rows, _ = shape_of("scores", scores, "(N, K)")
     temperature = temperature_of(xp, found[0] if found else temperature, n_rows, upcast(xp, scores))
-    objective = dclw_objective(temperature=temperature, sigma=sigma, detach_weights=detach_weights)
+    objective = objectives.dclw(temperature=temperature, sigma=sigma, detach_weights=detach_weights)
     return _loss(scores, objective, positives=positives, mask=mask, weights=weights, reduction=reduction)
 
 
@@ -598,7 +591,7 @@ def clip(
     _, scores, pairing, mask, weights = enter_scores(scores, None, mask, weights)
     _square(scores)
     return contrast_scores(
-        scores, info_nce_objective(), pairing, Reduction(reduction, weights), mask=mask, symmetric=True
+        scores, objectives.info_nce(), pairing, Reduction(reduction, weights), mask=mask, symmetric=True
     )
 
 
@@ -667,7 +660,7 @@ def relic(
     >>> pnce.from_scores.relic(np.asarray([[4.0, 1.0], [0.0, 3.0]]))
     array(0.07253...)
     """
-    objective = relic_objective(
+    objective = objectives.relic(
         alpha=alpha,
         direction=direction,
         stop_gradient=stop_gradient,
@@ -736,7 +729,7 @@ def logistic(
     >>> pnce.from_scores.logistic(np.asarray([[4.0, -2.0], [-3.0, 2.0]]))
     array(0.16...)
     """
-    objective = logistic_objective()
+    objective = objectives.logistic()
     return _loss(scores, objective, positives=positives, mask=mask, weights=weights, reduction=reduction)
 
 
@@ -809,7 +802,7 @@ def contrastive(
     >>> pnce.from_scores.contrastive(-np.asarray([[0.5, 0.75], [2.0, 0.25]]))
     array(0.09375)
     """
-    objective = contrastive_objective(
+    objective = objectives.contrastive(
         margin=margin,
         positive_margin=positive_margin,
         positive_power=positive_power,
@@ -892,7 +885,7 @@ def triplet(
     >>> pnce.from_scores.triplet(-np.asarray([[0.5, 0.625], [2.0, 0.25]]))
     array(0.0375)
     """
-    objective = triplet_objective(margin=margin, mining=mining, form=form, average=average)
+    objective = objectives.triplet(margin=margin, mining=mining, form=form, average=average)
     return _loss(scores, objective, positives=positives, mask=mask, weights=weights, reduction=reduction)
 
 
@@ -990,16 +983,8 @@ def _square(scores: Array) -> None:
         raise ValueError(message)
 
 
-def _loss(
-    scores: Array,
-    objective: AnyObjective,
-    *,
-    positives: Array | None,
-    mask: Array | None,
-    weights: Array | None,
-    reduction: ReductionName,
-) -> Array:
-    _, scores, pairing, mask, weights = enter_scores(scores, positives, mask, weights)
+def _loss(scores: Array, objective: objectives.AnyObjective, reduction: ReductionName, **given: Array | None) -> Array:
+    _, scores, pairing, mask, weights = enter_scores(scores, **given)
     return contrast_scores(scores, objective, pairing, Reduction(reduction, weights), mask=mask)
 
 

@@ -103,17 +103,7 @@ class Similarity(EqualByContents):
     True
     """
 
-    __slots__ = (
-        "beyond",
-        "embedded",
-        "inner_product",
-        "prepare",
-        "pullback",
-        "scores",
-        "symmetric",
-        "unit",
-        "wide",
-    )
+    __slots__ = ("beyond", "embedded", "inner_product", "prepare", "pullback", "scores", "symmetric", "unit", "wide")
 
     def __init__(
         self,
@@ -183,11 +173,20 @@ class _TransposedPullback(_Around):
         return to_rows, to_columns
 
 
+class _PullbackOf(_Around):
+    """The pullback of scores, of the record that computes both."""
+
+    def __call__(self, rows: Operands, columns: Operands, cotangent: Array) -> tuple[Operands, Operands]:
+        pulled: tuple[Operands, Operands] = self.inner.pull(rows, columns, cotangent)
+        return pulled
+
+
 class _ColumnScores(Record):
     """Scores times the last operand of the columns, or plus it."""
 
-    __slots__ = ("scores", "scaled")  # noqa: RUF023  (in the order of their values)
+    __slots__ = ("scores", "pullback", "scaled")  # noqa: RUF023  (in the order of their values)
     scores: Scores
+    pullback: Pullback
     scaled: bool
 
     def __call__(self, rows: Operands, columns: Operands) -> Array:
@@ -195,17 +194,8 @@ class _ColumnScores(Record):
         numbers = namespace_of(scores).matrix_transpose(columns[-1])
         return scores * numbers if self.scaled else scores + numbers
 
-
-class _ColumnPullback(Record):
-    """The pullback of `_ColumnScores`, by the scores s, the factors f or the offsets o."""
-
-    __slots__ = ("scores", "scaled", "pullback")  # noqa: RUF023  (in the order of their values)
-    scores: Scores
-    scaled: bool
-    pullback: Pullback
-
-    def __call__(self, rows: Operands, columns: Operands, cotangent: Array) -> tuple[Operands, Operands]:
-        # For the cotangent g of s + o: g by s, Σ_i g by o. Of s f: g f by s, Σ_i g s by f.
+    def pull(self, rows: Operands, columns: Operands, cotangent: Array) -> tuple[Operands, Operands]:
+        """For the cotangent g of s + o: g by s, Σ_i g by o. Of s f: g f by s, Σ_i g s by f."""
         xp = namespace_of(cotangent)
         others, by_numbers = columns[:-1], cotangent
         if self.scaled:
@@ -218,24 +208,17 @@ class _ColumnPullback(Record):
 class _Capped(Record):
     """Scores s as ``κ tanh(s / κ)``."""
 
-    __slots__ = ("scores", "cap")  # noqa: RUF023  (in the order of their values)
+    __slots__ = ("scores", "pullback", "cap")  # noqa: RUF023  (in the order of their values)
     scores: Scores
+    pullback: Pullback
     cap: float
 
     def __call__(self, rows: Operands, columns: Operands) -> Array:
         scores = self.scores(rows, columns)
         return namespace_of(scores).tanh(scores / self.cap) * self.cap
 
-
-class _CappedPullback(Record):
-    """The pullback of `_Capped`. Its factor ``1 - tanh²(t)`` is ``4 e / (1 + e)²`` with ``e = exp(-2 |t|)``."""
-
-    __slots__ = ("scores", "cap", "pullback")  # noqa: RUF023  (in the order of their values)
-    scores: Scores
-    cap: float
-    pullback: Pullback
-
-    def __call__(self, rows: Operands, columns: Operands, cotangent: Array) -> tuple[Operands, Operands]:
+    def pull(self, rows: Operands, columns: Operands, cotangent: Array) -> tuple[Operands, Operands]:
+        """The slope ``1 - tanh²(t)`` is ``4 e / (1 + e)²`` with ``e = exp(-2 |t|)``."""
         scores = self.scores(rows, columns)
         xp = namespace_of(scores, cotangent)
         small = xp.exp(xp.abs(scores / self.cap) * -2.0)
@@ -246,10 +229,8 @@ class _CappedPullback(Record):
 def soft_capped(similarity: AnySimilarity, cap: float) -> Similarity:
     """A similarity that streams, with its scores kept between ``-cap`` and ``cap``."""
     inner = resolve(similarity)
-    assert inner.pullback is not None  # noqa: S101
-    return Similarity(
-        inner.prepare, _Capped(inner.scores, cap), _CappedPullback(inner.scores, cap, inner.pullback), wide=inner.wide
-    )
+    scores = _Capped(inner.scores, inner.pullback, cap)
+    return Similarity(inner.prepare, scores, _PullbackOf(scores), wide=inner.wide)
 
 
 class _Bilinear(_Around):
@@ -308,8 +289,8 @@ def _with_columns(similarity: AnySimilarity, name: str, numbers: AnyArray) -> Si
     if inner.inner_product:
         beyond = inner.beyond + (not scaled)
         return Similarity(prepare, inner_product=True)._replace(embedded=inner.embedded, beyond=beyond)
-    pullback = None if inner.pullback is None else _ColumnPullback(inner.scores, scaled, inner.pullback)
-    return Similarity(prepare, _ColumnScores(inner.scores, scaled), pullback, wide=inner.wide)
+    scores = _ColumnScores(inner.scores, inner.pullback, scaled)
+    return Similarity(prepare, scores, None if inner.pullback is None else _PullbackOf(scores), wide=inner.wide)
 
 
 def numbers_of_columns(similarity: Similarity) -> tuple[tuple[str, Array], ...]:
@@ -384,7 +365,7 @@ class _OfTokens(Record):
         if document_mask is not None:
             check_mask(xp, "document_mask", document_mask, (rows, document_mask.shape[1]))
         scores = TokenScores(features)
-        made = Similarity(_Tokens(features, self.unit), scores, _TokenPullback(scores), wide=True)
+        made = Similarity(_Tokens(features, self.unit), scores, _PullbackOf(scores), wide=True)
         return made._replace(embedded=(True, True)), flat
 
 
@@ -442,6 +423,15 @@ class TokenScores(_Around):
         q, d = (self.tokens(x, operands) for x, operands in ((rows[0], rows), (columns[0], columns)))
         xp = namespace_of(q, d)
         return self.of_products(xp.matmul(q, xp.matrix_transpose(d)), rows, columns)[0]
+
+    def pull(self, rows: Operands, columns: Operands, cotangent: Array) -> tuple[Operands, Operands]:
+        """The cotangents of the operands, for that of the scores."""
+        q, d = (self.tokens(operands[0], operands) for operands in (rows, columns))
+        xp = namespace_of(q, d)
+        _, route_cotangent = self.of_products(xp.matmul(q, xp.matrix_transpose(d)), rows, columns)
+        pull = route_cotangent(cotangent)
+        to_q, to_d = xp.matmul(pull, d), xp.matmul(xp.matrix_transpose(pull), q)
+        return self.cotangents(to_q, rows), self.cotangents(to_d, columns)
 
     def tokens(self, x: Array, operands: Operands) -> Array:
         """The rows (..., N, T D) of an operand, or of an array like it, in rows of tokens (..., N T, D)."""
@@ -504,19 +494,6 @@ def is_of_unit_tokens(similarity: Similarity) -> bool:
     """Whether those tokens are compared by their cosines."""
     prepare: Any = similarity.prepare
     return bool(prepare.unit)
-
-
-class _TokenPullback(_Around):
-    """The pullback of `TokenScores`, which are inside."""
-
-    def __call__(self, rows: Operands, columns: Operands, cotangent: Array) -> tuple[Operands, Operands]:
-        scores: TokenScores = self.inner
-        q, d = (scores.tokens(operands[0], operands) for operands in (rows, columns))
-        xp = namespace_of(q, d)
-        _, route_cotangent = scores.of_products(xp.matmul(q, xp.matrix_transpose(d)), rows, columns)
-        pull = route_cotangent(cotangent)
-        to_q, to_d = xp.matmul(pull, d), xp.matmul(xp.matrix_transpose(pull), q)
-        return scores.cotangents(to_q, rows), scores.cotangents(to_d, columns)
 
 
 def takes_tokens(loss: Callable[Parameters, Result]) -> Callable[Parameters, Result]:

@@ -8,13 +8,13 @@ from typing import Any
 from .._call import Options, contrast_embeddings, enter_embeddings, has_own_column, shards_of_rows
 from .._core.autodiff import stop_gradient
 from .._core.checks import check_floating, check_mask, check_number, check_shape
-from .._core.equality import EqualByContents
+from .._core.equality import Record
 from .._core.namespace import is_number, lift_to_tape, namespace_of
 from .._core.numerics import sigmoid, softplus
 from .._core.protocol import Array
 from .._core.ranks import Ranks, Shards, finished, told_to_others
 from .._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, Precision, ReductionName
-from ..objectives.base import Objective, Pairwise, RowStatistics, Term, Weighted
+from ..objectives.base import Pairwise, RowStatistics, Term, Weighted, with_slopes
 from ..pairings import diagonal
 from ..similarities import AnySimilarity, resolve
 
@@ -148,7 +148,8 @@ def sogclr(
         constant = options.temperature if is_number(options.temperature) else stop_gradient(options.temperature)
         counting = by_row._replace(temperature=constant)
         counted, number = _counted(contrast_embeddings(pairs, _PAIRS, diagonal(), counting))
-    memory = Weighted(_averaged(gamma), _Memory(state, number, gamma), label="sogclr", known=True)
+    averaged = with_slopes(_Averaged(gamma), needs_negative=True, label="sogclr")
+    memory = Weighted(averaged, _Memory(state, number, gamma), label="sogclr", known=True)
     values = contrast_embeddings(given.embeddings, memory, diagonal(), by_row)
     ((values, number, state, counted),) = lift_to_tape((values, number, state, counted))
     xp = namespace_of(values)
@@ -193,18 +194,13 @@ def _counted(pairs: Array) -> tuple[Array, Array]:
     return counted, xp.where(number > 0, number, xp.ones_like(number))
 
 
-class _Memory(EqualByContents):
+class _Memory(Record):
     """What the log-odds of a row are compared with: the share of the memory, in units of that of the batch."""
 
-    __slots__ = ("gamma", "number", "state")
-
-    def __init__(self, state: Array, number: Array, gamma: float) -> None:
-        self.state = state
-        self.number = number
-        self.gamma = gamma
-
-    def _contents(self) -> tuple[Any, ...]:
-        return (self.state, self.number, self.gamma)
+    __slots__ = ("state", "number", "gamma")  # noqa: RUF023  (in the order of their values)
+    state: Array
+    number: Array
+    gamma: float
 
     def __call__(self, positive: Array, counted: Array) -> Array:
         del counted
@@ -216,7 +212,7 @@ class _Memory(EqualByContents):
         return state + xp.log(number) + (xp.log(before) - xp.log(share))
 
 
-class _Averaged(EqualByContents):
+class _Averaged(Record):
     """With the log-odds u and the memory a: the value ``L = log(e^a + e^u)`` with the gradient of ``c e^(u - sg L)``.
 
     The average is ``û = γ e^L / M`` and the mean of the batch ``r = e^u / M``. So c is 1/γ, which makes the slope
@@ -224,12 +220,7 @@ class _Averaged(EqualByContents):
     """
 
     __slots__ = ("gamma",)
-
-    def __init__(self, gamma: float) -> None:
-        self.gamma = gamma
-
-    def _contents(self) -> tuple[Any, ...]:
-        return (self.gamma,)
+    gamma: float
 
     def share(self, row: RowStatistics, memory: Array) -> Array:
         """``c e^(u - sg L)``, of which ``e^(u - L)`` is σ(u - a)."""
@@ -243,17 +234,6 @@ class _Averaged(EqualByContents):
         total = row.log_odds + softplus(namespace_of(memory), memory - row.log_odds)
         return stop_gradient(total) + (share - stop_gradient(share))
 
-
-class _AveragedSlopes(_Averaged):
-    """The slopes of `_Averaged`."""
-
-    __slots__ = ()
-
-    def __call__(self, row: RowStatistics, memory: Array) -> Any:
+    def slopes(self, row: RowStatistics, memory: Array) -> Any:
+        """By the log-odds, and by the memory."""
         return self.share(row, memory), None, None, None, namespace_of(memory).zeros_like(memory)
-
-
-def _averaged(gamma: float) -> Objective:
-    return Objective(
-        _Averaged(gamma), slopes=_AveragedSlopes(gamma), needs_negative=True, couples_rows=False, label="sogclr"
-    )

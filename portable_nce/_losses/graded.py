@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .._call import Entered, Options, enter_embeddings, finish, pair_scores, same_width, shards_of_rows
@@ -11,7 +12,7 @@ from .._core.checks import cast_hint, check_mask, check_shape, is_floating, posi
 from .._core.namespace import device_of, lift_to_tape, namespace_of
 from .._core.numerics import normalize, rows_where, softplus, sum_to_scalar, upcast, zeros
 from .._core.protocol import Array, Namespace
-from .._core.ranks import Ranks, Shards, finished, told_to_others, widened
+from .._core.ranks import Ranks, finished, told_to_others, widened
 from .._core.registry import adapter_of
 from .._core.types import AnyArray, ArrayOf, ArrayT
 from ..similarities import AnySimilarity
@@ -94,11 +95,9 @@ def cosent(
     array(0.62652...)
     """
     given, graded = enter_graded({"x": x, "y": y}, "(N, D)", grades=grades, scale=scale, mask=mask, weights=weights)
-    xp, (x, y) = given.xp, given.arrays
+    x, y = given.arrays
     same_width(similarity, "x", x, "y", y)
-    shards, graded = _shared(across, x, graded)
-    scores = pair_scores(similarity, *rows_where(xp, graded.live, x, y))[:, 0]
-    return finish(xp, _of_all_ranks(xp, scores, graded, shards, across), given.dtype, "mean")
+    return _of_pairs(given, graded, lambda x, y: pair_scores(similarity, x, y)[:, 0], across)
 
 
 @told_to_others
@@ -180,18 +179,21 @@ def angle(
     array(2.12940...)
     """
     given, graded = enter_graded({"x": x, "y": y}, "(N, D)", grades=grades, scale=scale, mask=mask, weights=weights)
-    xp, (x, y) = given.xp, given.arrays
+    x, y = given.arrays
     check_shape("y", y, tuple(x.shape))
-    shards, graded = _shared(across, x, graded)
-    x, y = rows_where(xp, graded.live, x, y)
+    return _of_pairs(given, graded, _angles, across)
+
+
+def _angles(x: Array, y: Array) -> Array:
+    """|Re + Im| of the sums ``x conj(y)`` of unit rows, whose halves are the real and the imaginary parts."""
+    xp = namespace_of(x, y)
     if x.shape[1] % 2:
         x, y = (xp.concat([z, zeros(xp, (z.shape[0], 1), z)], axis=1) for z in (x, y))
     x, unit = normalize(x), normalize(y)
     half = x.shape[1] // 2
     # With x = a + ib and y = c + id: Re + Im of x times the conjugate of y is a(c - d) + b(c + d).
     c, d = unit[:, :half], unit[:, half:]
-    sums = xp.sum(x * xp.concat([c - d, c + d], axis=1), axis=1)
-    return finish(xp, _of_all_ranks(xp, xp.abs(sums), graded, shards, across), given.dtype, "mean")
+    return xp.abs(xp.sum(x * xp.concat([c - d, c + d], axis=1), axis=1))
 
 
 class Graded(NamedTuple):
@@ -224,34 +226,29 @@ def enter_graded(
     return given, Graded(grades, scale, live, options.weights)
 
 
-def _shared(across: Ranks | None, x: Array, graded: Graded) -> tuple[Shards | None, Graded]:
-    """How the pairs lie on the ranks, and what is known of them, with the scale that the ranks share."""
-    shards = shards_of_rows(across, x)
-    if shards is not None:
-        graded = graded._replace(scale=shards.shared(graded.scale))
-    return shards, graded
-
-
-def _of_all_ranks(xp: Namespace, scores: Array, graded: Graded, shards: Shards | None, across: Ranks | None) -> Array:
-    """The loss of the pairs of all ranks.
+def _of_pairs(
+    given: Entered, graded: Graded, similarity: Callable[[Array, Array], Array], across: Ranks | None
+) -> Array:
+    """The loss of pairs of rows, of all ranks.
 
     Their similarities and grades are a few numbers a pair: each rank has those of all, in the order of one process,
     and computes the same loss. Its part of the result is one of as many equal ones as there are ranks, whose gradients
     add up.
     """
+    xp, shards = given.xp, shards_of_rows(across, given.arrays[0])
+    scores = similarity(*rows_where(xp, graded.live, *given.arrays))
     if shards is None:
-        return loss_of_graded(xp, scores, graded)
+        return finish(xp, loss_of_graded(xp, scores, graded), given.dtype, "mean")
     grades, scale, live, weights = graded
-    given = (scores, xp.astype(live, scores.dtype), *(() if weights is None else (weights,)))
-    (numbers,) = lift_to_tape(given)
+    (numbers,) = lift_to_tape((scores, xp.astype(live, scores.dtype), *(() if weights is None else (weights,))))
     space = namespace_of(*numbers)
     found = shards.gather(space.stack(list(numbers), axis=1), own_first=False)
     scores, live = found[:, 0], stop_gradient(found[:, 1]) > 0
     weights = None if weights is None else found[:, 2]
-    loss = loss_of_graded(xp, scores, Graded(shards.replicated(widened(grades)), scale, live, weights))
-    loss = shards.total(loss / float(shards.communicator.size))
+    of_all = Graded(shards.replicated(widened(grades)), shards.shared(scale), live, weights)
+    loss = shards.total(loss_of_graded(xp, scores, of_all) / float(shards.communicator.size))
     finished(across)
-    return loss
+    return finish(xp, loss, given.dtype, "mean")
 
 
 def loss_of_graded(xp: Namespace, scores: Array, graded: Graded) -> Array:

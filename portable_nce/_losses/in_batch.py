@@ -7,8 +7,10 @@ from typing import Any
 
 from .. import objectives, pairings
 from .._call import (
+    ANY,
     PAIRED,
     Embedding,
+    Entered,
     Layout,
     Options,
     add,
@@ -61,9 +63,9 @@ from ..from_scores import pairing_of
 from ..objectives import AnyObjective, Objective
 from ..pairings import Tile
 from ..similarities import AnySimilarity, takes_tokens
-from .queue import Queue, extra_columns
+from .queue import Queue, extra_columns, with_own
 
-__all__ = ["at_most", "clip", "cpc", "info_nce", "n_tuple", "relic", "siglip"]
+__all__ = ["at_most", "clip", "cpc", "info_nce", "n_tuple", "relic", "siglip", "with_negatives"]
 
 
 @told_to_others
@@ -197,7 +199,7 @@ def info_nce(
             message = f"{name}: expected {default} with negative_keys, got {value!r}; it needs in-batch negatives"
             raise ValueError(message)
     embeddings = {"query": query, "positive_key": positive_key, "negative_keys": negative_keys}
-    return _with_negative_keys(embeddings, objective, options)
+    return with_negatives(enter_embeddings(embeddings, options, axes=None), objective)
 
 
 @told_to_others
@@ -734,32 +736,33 @@ def _first_column(tile: Tile) -> tuple[Array, Array]:
     return tile.j == 0, tile.j > 0
 
 
-def _with_negative_keys(named: dict[str, Array], objective: Objective, options: Options) -> Array:
-    """InfoNCE of queries and keys against negatives of all queries (M, D), or of each query (N, M, D)."""
-    given = enter_embeddings(named, options, axes=None)
-    xp, options, (x, y, z) = given.xp, given.options, given.arrays
-    n_rows, _ = shape_of("query", x, "(N, D)")
-    _, width = shape_of("positive_key", y, "(N, D)")
-    check_shape("positive_key", y, (n_rows, width))
+def with_negatives(given: Entered, objective: Objective, valid: Array | None = None, layout: Layout = ANY) -> Array:
+    """Softmax losses of queries and keys against negatives of all queries (M, D), some valid, or of each (N, M, D)."""
+    xp, options, (x, y, z), (query, key, negatives) = given.xp, given.options, given.arrays, given.embeddings
+    n_rows, _ = shape_of(query, x, "(N, D)")
+    _, width = shape_of(key, y, "(N, D)")
+    check_shape(key, y, (n_rows, width))
     if len(z.shape) not in {2, 3}:
-        message = f"negative_keys: expected shape (M, D) or (N, M, D), got {tuple(z.shape)}"
+        message = f"{negatives}: expected shape (M, D) or (N, M, D), got {tuple(z.shape)}"
         raise ValueError(message)
     of_each = len(z.shape) == 3  # noqa: PLR2004  (some of each query)
-    *_, n_negatives, _ = shape_of("negative_keys", z, "(N, M, D)" if of_each else "(M, D)")
-    check_width("negative_keys", z, width)
-    check_shape("negative_keys", z, (*([n_rows] if of_each else []), n_negatives, width))
+    *_, n_negatives, _ = shape_of(negatives, z, "(N, M, D)" if of_each else "(M, D)")
+    check_width(negatives, z, width)
+    check_shape(negatives, z, (*([n_rows] if of_each else []), n_negatives, width))
     if options.mask is not None:
-        alone = options.across is None or of_each
+        alone = options.across is None or of_each or layout.replicated
         check_mask(xp, "mask", options.mask, (n_rows, n_negatives if alone else _columns_of_all(options.mask)))
-        x, y = zero_idle_rows(xp, options.mask, x, y, similarity=options.similarity)
+        members = options.mask if valid is None else xp.logical_and(options.mask, valid[None, :])
+        x, y = zero_idle_rows(xp, members, x, y, similarity=options.similarity)
         z = xp.where(xp.expand_dims(options.mask, axis=2), z, xp.zeros_like(z)) if of_each else z
         own = xp.ones((n_rows, 1 if of_each else n_rows), dtype=xp.bool, device=device_of(x))
         options = options._replace(mask=xp.concat([own, options.mask], axis=1))
     if not of_each:
-        return contrast_embeddings(given.with_arrays(x, y, z), objective, pairings.queue(), options, dtype=given.dtype)
+        pairing = pairings.queue(None if valid is None else with_own(valid, n_rows))
+        return contrast_embeddings(given.with_arrays(x, y, z), objective, pairing, options, layout, dtype=given.dtype)
     # A score matrix (N, 1 + M) with the positives in front.
     temperature = temperature_of(xp, options.temperature, n_rows, x, shared=options.across is not None)
-    same_width(options.similarity, "query", x, "positive_key", y)
+    same_width(options.similarity, query, x, key, y)
     hardness = check_hardness(options.hardness, objective)
     shards = shards_of_rows(options.across, x, temperature)
     scale = scale_of(xp, temperature, x, shards)

@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from .._call import Layout, Options, contrast_embeddings, enter_embeddings, shards_of_rows
 from .._core.checks import check_choice, check_mask, check_shape
-from .._core.equality import EqualByContents
+from .._core.equality import Record
 from .._core.namespace import lift_to_tape, namespace_of
 from .._core.numerics import softplus
 from .._core.protocol import Array, Namespace
@@ -123,7 +123,7 @@ def joint_info_nce(
         others, itself = (f"{name}_to_{to}" in directions for to in (_OTHER[name], name))
         if others or itself:
             embeddings = {name: own, "columns": other.joined(own)}
-            pairing = Pairing(_Blocks(others=others, itself=itself), one_per_row=True)
+            pairing = Pairing(_Blocks(others, itself), one_per_row=True)
             found.append(contrast_embeddings(embeddings, _LOG_ODDS, pairing, options, Layout(joined=2)))
     ((odds, *more),) = lift_to_tape(tuple(found))
     xp = namespace_of(odds)
@@ -146,18 +146,13 @@ def _log_of_sum(xp: Namespace, a: Array, b: Array) -> Array:
 _OTHER = {"query": "key", "key": "query"}
 
 
-class _Blocks(EqualByContents):
+class _Blocks(Record):
     """Row i is positive with column i of the first N; negatives are the others of these, and those of the last N."""
 
-    __slots__ = ("itself", "others")
+    __slots__ = ("others", "itself")  # noqa: RUF023  (in the order of their values)
     __name__ = "blocks"
-
-    def __init__(self, *, others: bool, itself: bool) -> None:
-        self.others = others
-        self.itself = itself
-
-    def _contents(self) -> tuple[Any, ...]:
-        return (self.others, self.itself)
+    others: bool
+    itself: bool
 
     def __call__(self, tile: Tile) -> tuple[Array, Array]:
         xp = namespace_of(tile.i)

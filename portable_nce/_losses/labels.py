@@ -41,7 +41,7 @@ from ..objectives.triplet import FORMS
 from ..pairings import Pairing, overlap, valid_labels
 from ..pairings import labels as pairing_of_labels
 from ..similarities import AnySimilarity
-from .queue import Queue, columns_of
+from .queue import Queue, columns_of, is_full
 
 __all__ = ["contrastive", "nca", "soft_nearest_neighbor", "supcon", "triplet", "triplet_from_labels"]
 
@@ -619,7 +619,7 @@ def _keys_and_pairing(labels: Array, keys: Array | Queue, key_labels: Array | No
         raise ValueError(message)
     xp, (labels, _, key_labels) = enter(labels=labels, keys=columns, **{name: key_labels})
     check_integers(xp, name, key_labels, (columns.shape[0],))
-    if valid is None:
+    if valid is None or is_full(valid):
         return columns, pairing_of_labels(labels, key_labels)
     return columns, valid_labels(labels, key_labels, valid)
 

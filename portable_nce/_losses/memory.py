@@ -5,19 +5,10 @@ from __future__ import annotations
 from typing import Any, get_args
 
 from .. import objectives, pairings
-from .._call import (
-    Embedding,
-    Layout,
-    Options,
-    add,
-    contrast_embeddings,
-    enter_embeddings,
-    same_width,
-    zero_idle_rows,
-)
+from .._call import Embedding, Layout, Options, add, contrast_embeddings, enter_embeddings, same_width, zero_idle_rows
 from .._core.autodiff import stop_gradient
-from .._core.checks import check_bool, check_choice, check_mask, check_shape, check_width, shape_of
-from .._core.namespace import device_of, namespace_of
+from .._core.checks import check_bool, check_choice, check_mask, check_shape, shape_of
+from .._core.namespace import namespace_of
 from .._core.numerics import nan_of
 from .._core.protocol import Array
 from .._core.ranks import Ranks, told_to_others
@@ -25,7 +16,8 @@ from .._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, NegativesOfViews
 from .._execution.halves import Exact
 from .._execution.search import search
 from ..similarities import AnySimilarity
-from .queue import Queue, slots_of, without_unwritten
+from .in_batch import with_negatives
+from .queue import Queue, columns_of
 
 __all__ = ["against_queue", "moco", "moco_v3", "nnclr"]
 
@@ -127,31 +119,12 @@ def moco(
 
 def against_queue(query: Array | Embedding, key: Array, queue: Array | Queue, options: Options) -> Array:
     """The loss of `moco`, also of queries that have been upcast."""
-    slots, flags = slots_of("queue", queue)
-    written = {} if flags is None else {"queue.valid": flags}
-    named = {"query": query.array if isinstance(query, Embedding) else query, "key": key, "queue": slots}
-    given = enter_embeddings(named, options, written, axes=None)
-    xp, options, (x, y, z), valid = given.xp, given.options, given.arrays, [*given.others.values()]
-    n_rows, _ = shape_of("query", x, "(N, D)")
-    _, width = shape_of("key", y, "(N, D)")
-    check_shape("key", y, (n_rows, width))
-    n_slots, _ = shape_of("queue", z, "(M, D)")
-    check_width("queue", z, width)
-    if valid:
-        z = without_unwritten(xp, "queue", z, *valid)
-    if options.mask is not None:
-        check_mask(xp, "mask", options.mask, (n_rows, n_slots))
-        x, y = zero_idle_rows(xp, xp.logical_and(options.mask, valid[0][None, :]) if valid else options.mask, x, y)
-        keys = xp.ones((n_rows, n_rows), dtype=xp.bool, device=device_of(x))
-        options = options._replace(mask=xp.concat([keys, options.mask], axis=1))
-    pairing = pairings.queue()
-    if valid:
-        own = xp.ones((n_rows,), dtype=xp.bool, device=device_of(x))
-        pairing = pairings.queue(xp.concat([own, *valid], axis=0))
-    embeddings, layout = given.with_arrays(x, y, stop_gradient(z)), Layout(replicated=True)
+    slots, valid = columns_of("queue", queue)
+    x = query.array if isinstance(query, Embedding) else query
+    given = enter_embeddings({"query": x, "key": key, "queue": stop_gradient(slots)}, options, axes=None)
     if isinstance(query, Embedding):
-        embeddings["query"] = query._replace(array=x)
-    return contrast_embeddings(embeddings, objectives.info_nce(), pairing, options, layout, dtype=given.dtype)
+        given.embeddings["query"] = given.embeddings["query"]._replace(dtypes=query.dtypes)
+    return with_negatives(given, objectives.info_nce(), valid, Layout(replicated=True))
 
 
 @told_to_others
@@ -348,17 +321,13 @@ def nnclr(
         message = 'symmetric: expected False with negatives="views", which contrasts both ways already'
         raise ValueError(message)
     options = Options(temperature, similarity, mask, weights, reduction, block_size, precision, across, symmetric)
-    slots, flags = slots_of("support", support)
-    written = {} if flags is None else {"support.valid": flags}
-    named = {"view_a": view_a, "view_b": view_b, "support": slots}
-    given = enter_embeddings(named, options, written, axes=None)
-    xp, options, (x, y, z), valid = given.xp, given.options, given.arrays, [*given.others.values()]
+    slots, valid = columns_of("support", support)
+    given = enter_embeddings({"view_a": view_a, "view_b": view_b, "support": slots}, options, axes=None)
+    xp, options, (x, y, z) = given.xp, given.options, given.arrays
     rows, _ = shape_of("view_a", x, "(N, D)")
     _, width = shape_of("support", z, "(M, D)")
     check_shape("view_b", y, (rows, width if negatives == "views" else shape_of("view_b", y, "(N, D)")[1]))
     same_width(similarity, "view_a", x, "support", z)
-    if valid:
-        z = without_unwritten(xp, "support", z, *valid)
     if options.mask is not None:
         size = 2 * rows if negatives == "views" else rows
         check_mask(xp, "mask", options.mask, (size, size if across is None else options.mask.shape[1]))
@@ -368,18 +337,18 @@ def nnclr(
             either = xp.logical_or(options.mask, xp.matrix_transpose(options.mask))
             (x,) = zero_idle_rows(xp, either[:rows, :], x)
     sought, other, searched = given.with_arrays(x, y, z).values()
-    neighbors, found = _nearest(sought, searched, options, *valid)
+    neighbors, found = _nearest(sought, searched, options, valid)
     embeddings, pairing, layout = {"neighbors": neighbors, "view_b": other}, pairings.diagonal(), Layout()
     if negatives == "views":
         embeddings, pairing, layout = {"views": neighbors.joined(other)}, pairings.two_views(), Layout(views=2)
         found = xp.concat([found, found], axis=0)
         if options.weights is not None and tuple(options.weights.shape) == (rows,):
             options = options._replace(weights=xp.concat([options.weights] * 2, axis=0))
-    pairing = pairings.where_found(pairing, found) if valid else pairing
+    pairing = pairings.where_found(pairing, found) if valid is not None else pairing
     return contrast_embeddings(embeddings, objectives.info_nce(), pairing, options, layout, dtype=given.dtype)
 
 
-def _nearest(x: Embedding, columns: Embedding, options: Options, *valid: Array) -> tuple[Embedding, Array]:
+def _nearest(x: Embedding, columns: Embedding, options: Options, valid: Array | None) -> tuple[Embedding, Array]:
     """The nearest of the valid columns to each row, constants, and which rows have one; NaN where the row is NaN."""
     _, indices = search(
         x.array,
@@ -387,7 +356,7 @@ def _nearest(x: Embedding, columns: Embedding, options: Options, *valid: Array) 
         1,
         similarity=options.similarity,
         exact_in=Exact(x.dtypes, columns.dtypes, precision=options.precision),
-        valid=valid[0] if valid else None,
+        valid=valid,
         block_size=options.block_size,
     )
     xp, among, index = namespace_of(indices), stop_gradient(columns.array), indices[:, 0]

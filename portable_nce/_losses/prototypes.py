@@ -5,17 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .._call import (
-    PAIRED,
-    Embedding,
-    Layout,
-    Options,
-    add,
-    contrast_embeddings,
-    enter_embeddings,
-    finish,
-    same_width,
-)
+from .._call import PAIRED, Embedding, Layout, Options, add, contrast_embeddings, enter_embeddings, finish, same_width
 from .._core.autodiff import stop_gradient
 from .._core.checks import (
     check_floating,
@@ -37,7 +27,7 @@ from ..objectives import info_nce
 from ..pairings import diagonal, index
 from ..similarities import AnySimilarity, scaled_columns
 from .memory import against_queue
-from .queue import Queue, slots_of
+from .queue import Queue
 
 __all__ = ["concentrations", "proto_nce"]
 
@@ -139,7 +129,7 @@ def proto_nce(
     given = enter_embeddings({"embeddings": embeddings}, options)
     xp, (rows,), options = given.xp, given.embeddings.values(), given.options
     check_scalar_or_rows("temperature", temperature, above=0.0, rows=rows.array.shape[0])
-    losses = [_prototype_loss(rows, *clustering, options=options) for clustering in clusterings]
+    losses = [_prototype_loss(rows, clustering, options) for clustering in clusterings]
     total = add(losses, rows.array.dtype, reduction, divide_by=len(losses))
     deciding = [embeddings, *(clustering[0] for clustering in clusterings)]
     if queue is not None and key is None:
@@ -156,44 +146,34 @@ def proto_nce(
         instance = contrast_embeddings(pair, info_nce(), diagonal(), options, PAIRED)
     else:
         instance = against_queue(rows, key, queue, options)
-        deciding.append(slots_of("queue", queue)[0])
+        deciding.append(queue.rows if isinstance(queue, Queue) else queue)
     return add((total, instance), common_dtype(xp, *deciding), reduction)
 
 
 def _clusterings(arguments: dict[str, Any]) -> list[tuple[Any, ...]]:
-    """The prototypes, assignments, concentrations and mask of each clustering."""
-    count = len(arguments["prototypes"]) if isinstance(arguments["prototypes"], (tuple, list)) else None
-    columns = []
+    """Prototypes, assignments, concentrations and mask of each clustering."""
+    prototypes = arguments["prototypes"]
+    if not isinstance(prototypes, (tuple, list)):
+        return [tuple(arguments.values())]
+    count = len(prototypes)
+    if arguments["mask"] is None:
+        arguments["mask"] = [None] * count
     for name, argument in arguments.items():
-        if argument is None and name == "mask":
-            columns.append([None] * (count or 1))
-        elif count is None:
-            columns.append([argument])
-        elif not isinstance(argument, (tuple, list)) or len(argument) != count:
+        if not isinstance(argument, (tuple, list)) or len(argument) != count:
             got = f"{len(argument)}" if isinstance(argument, (tuple, list)) else type(argument).__name__
             message = f"{name}: expected a sequence of {count} arrays, one for each array of prototypes, got {got}"
             raise ValueError(message)
-        else:
-            columns.append(list(argument))
-    if not columns[0]:
+    if not count:
         message = "prototypes: expected at least one clustering, got none"
         raise ValueError(message)
-    return list(zip(*columns, strict=True))
+    return list(zip(*arguments.values(), strict=True))
 
 
-def _prototype_loss(
-    rows: Embedding,
-    prototypes: Array,
-    assignments: Array,
-    concentrations: Array,
-    mask: Array | None,
-    *,
-    options: Options,
-) -> Array:
+def _prototype_loss(rows: Embedding, clustering: tuple[Any, ...], options: Options) -> Array:
     """The cross-entropy of one clustering."""
-    xp, (x, prototypes, assignments, phi) = enter(
-        embeddings=rows.array, prototypes=prototypes, assignments=assignments, concentrations=concentrations
-    )
+    prototypes, assignments, phi, mask = clustering
+    named = {"prototypes": prototypes, "assignments": assignments, "concentrations": phi}
+    xp, (x, prototypes, assignments, phi) = enter(embeddings=rows.array, **named)
     check_floating(xp, embeddings=x, prototypes=prototypes)
     check_floating(xp, embeddings=x, concentrations=phi)
     number, _ = shape_of("prototypes", prototypes, "(R, D)")

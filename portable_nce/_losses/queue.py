@@ -18,12 +18,12 @@ from .._core.checks import (
 )
 from .._core.namespace import device_of, enter, is_array, namespace_of
 from .._core.numerics import upcast, zeros
-from .._core.protocol import Array, Namespace
+from .._core.protocol import Array
 from .._core.ranks import Notes, Ranks, agree, finished, told_to_others, widened
 from .._core.registry import adapter_of
 from .._core.types import AnyArray, ArrayOf
 
-__all__ = ["Queue", "columns_of", "extra_columns", "queue_init", "queue_push", "slots_of", "without_unwritten"]
+__all__ = ["Queue", "columns_of", "extra_columns", "is_full", "queue_init", "queue_push", "with_own"]
 
 
 class Queue(NamedTuple):
@@ -211,38 +211,34 @@ def _check_labels(queue: Queue, rows: Array, labels: Array | None, slots: int) -
         raise TypeError(message)
 
 
-def slots_of(name: str, memory: Array | Queue) -> tuple[Array, Array | None]:
-    """The rows of a memory, and which of them are valid, if not all."""
-    if isinstance(memory, Queue):
-        _, (rows,) = enter(**{f"{name}.rows": memory.rows})
-        enter(**{f"{name}.valid": memory.valid})
-        return rows, memory.valid
-    if not is_array(memory):
-        message = f"{name}: expected an array (M, D) or a Queue, got {type(memory).__name__}"
-        raise TypeError(message)
-    return enter(**{name: memory})[1][0], None
+def columns_of(name: str, memory: Array | Queue) -> tuple[Array, Array | None]:
+    """Further columns (K, D) of a loss, and which of those of a queue are valid.
 
-
-def without_unwritten(xp: Namespace, name: str, slots: Array, valid: Array) -> Array:
-    """The rows of a memory, 0 where they were never written: what took no part may hold anything, NaN too."""
-    check_mask(xp, f"{name}.valid", valid, (slots.shape[0],))
-    return xp.where(xp.expand_dims(valid, axis=1), slots, xp.zeros_like(slots))
-
-
-def columns_of(name: str, keys: Array | Queue) -> tuple[Array, Array | None]:
-    """Further columns (K, D) of a loss, and which of them are valid, if they are not known to be all.
-
-    An array keeps its gradient; what a queue holds has none, and is 0 in slots that were never written.
+    An array keeps its gradient; what a queue holds has none, and is 0 in slots that were never written, which may hold
+    anything, NaN too.
     """
-    columns, valid = slots_of(name, keys)
-    shape_of(name, columns, "(K, D)")
-    if valid is None:
+    if not isinstance(memory, Queue):
+        if not is_array(memory):
+            message = f"{name}: expected an array (M, D) or a Queue, got {type(memory).__name__}"
+            raise TypeError(message)
+        _, (columns,) = enter(**{name: memory})
+        shape_of(name, columns, "(K, D)")
         return columns, None
-    xp, _ = enter(**{name: columns, f"{name}.valid": valid})
-    columns = stop_gradient(without_unwritten(xp, name, columns, valid))
+    xp, (columns, valid) = enter(**{f"{name}.rows": memory.rows, f"{name}.valid": memory.valid})
+    check_mask(xp, f"{name}.valid", valid, shape_of(name, columns, "(K, D)")[:1])
+    return stop_gradient(xp.where(xp.expand_dims(valid, axis=1), columns, xp.zeros_like(columns))), valid
+
+
+def is_full(valid: Array) -> bool:
+    """Whether all columns are valid, as far as that is known."""
     adapter = adapter_of(valid)
-    full = adapter.mode == "eager" and adapter.concrete_value(xp.all(valid))
-    return columns, None if full else valid
+    return adapter.mode == "eager" and bool(adapter.concrete_value(namespace_of(valid).all(valid)))
+
+
+def with_own(valid: Array, n_rows: int) -> Array:
+    """Which of all columns are valid: a loss's own, as many as rows, and further ones."""
+    xp = namespace_of(valid)
+    return xp.concat([xp.ones((n_rows,), dtype=xp.bool, device=device_of(valid)), valid], axis=0)
 
 
 def extra_columns(
@@ -254,7 +250,4 @@ def extra_columns(
     check_floating(xp, **{name: embeddings, "keys": columns})
     check_width("keys", columns, embeddings.shape[1])
     extra = Embedding(upcast(xp, columns), (columns.dtype,))
-    if valid is None:
-        return extra, ()
-    own = xp.ones((n_rows,), dtype=xp.bool, device=device_of(embeddings))
-    return extra, (xp.concat([own, valid], axis=0),)
+    return extra, () if valid is None or is_full(valid) else (with_own(valid, n_rows),)

@@ -5,16 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, Literal, NamedTuple, overload
 
-from .._call import (
-    Embedding,
-    Options,
-    add,
-    contrast_embeddings,
-    enter_embeddings,
-    finish,
-    result_dtype,
-    row_statistics,
-)
+from .._call import Embedding, Options, add, contrast_embeddings, enter_embeddings, finish, result_dtype, row_statistics
 from .._core.autodiff import stop_gradient
 from .._core.checks import (
     SINGLE,

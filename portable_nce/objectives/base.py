@@ -17,7 +17,7 @@ from .._core.numerics import sum_to_scalar
 from .._core.protocol import Array
 from .._core.types import DivideBy
 
-__all__ = ["Labelled", "Objective", "Pairwise", "RowStatistics", "Slopes", "Term", "Weighted"]
+__all__ = ["Labelled", "Objective", "Pairwise", "RowStatistics", "Slopes", "Term", "Weighted", "with_slopes"]
 
 DIVISORS: tuple[DivideBy, ...] = get_args(DivideBy)
 
@@ -199,6 +199,22 @@ class Objective(Labelled):
         varying = (*row[:4], *parameters)
         slopes: tuple[Array, ...] = grad(total, tuple(range(len(varying))))(*varying)
         return slopes
+
+
+class _SlopesOf(Record):
+    """The slopes of losses of rows, of the record that computes both."""
+
+    __slots__ = ("losses",)
+    losses: Any
+
+    def __call__(self, row: RowStatistics, *parameters: Array) -> Any:
+        return self.losses.slopes(row, *parameters)
+
+
+def with_slopes(losses: Any, *, label: str, needs_negative: bool = False) -> Objective:
+    """The objective of a record: its `__call__` gives the losses of rows, its `slopes` their slopes."""
+    slopes = _SlopesOf(losses)
+    return Objective(losses, slopes=slopes, needs_negative=needs_negative, couples_rows=False, label=label)
 
 
 class Weighted(Objective):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, get_args
 
 from .._core.autodiff import stop_gradient
@@ -22,7 +21,7 @@ from .._core.namespace import device_of, enter, is_number, namespace_of
 from .._core.numerics import sigmoid, softplus, softplus_and_sigmoid
 from .._core.protocol import Array
 from .._core.types import AnyArray, FlatForm, MultiPositive
-from .base import Objective, RowStatistics, Slopes, Weighted
+from .base import Objective, RowStatistics, Weighted, with_slopes
 
 __all__ = ["MULTI_POSITIVE", "dclw", "flat_nce", "info_nce", "info_nce_anchor"]
 
@@ -130,13 +129,8 @@ class _Rows(Record):
             values = xp.where(row.has_negative, softplus(xp, values), xp.zeros_like(values))
         return row.spread + values if self.spread else values
 
-
-class _RowSlopes(_Rows):
-    """The slopes of `_Rows`: by u ``sigmoid(u)``, or 1; by s 1."""
-
-    __slots__ = ()
-
-    def __call__(self, row: RowStatistics) -> Any:
+    def slopes(self, row: RowStatistics) -> Any:
+        """By u ``sigmoid(u)``, or 1; by s 1."""
         xp = namespace_of(row.log_odds)
         one = xp.ones_like(row.log_odds)
         return sigmoid(xp, row.log_odds) if self.include else one, one if self.spread else None, None, None
@@ -154,40 +148,32 @@ def _odds_of_odds(odds: Array, *, bounded: bool, need_grad: bool) -> tuple[Array
 class _Detached(Record):
     """``exp(f - sg f)``: 1, with the gradient of f."""
 
-    __slots__ = ("function",)
-    function: Callable[[RowStatistics], Array]
+    __slots__ = ("losses",)
+    losses: _Rows
 
     def __call__(self, row: RowStatistics) -> Any:
-        value = self.function(row)
+        value = self.losses(row)
         xp = namespace_of(value)
         constant = stop_gradient(value)
         # The difference of two infinities is no number; the value of such a row is 1 all the same.
         infinite, nothing = xp.isinf(constant), xp.zeros_like(value)
         return xp.exp(xp.where(infinite, nothing, value) - xp.where(infinite, nothing, constant))
 
-
-class _DetachedSlopes(_Detached):
-    """The slopes of ``exp(f - sg f)``: those of f times the value, which is 1 but for derivatives of second order."""
-
-    __slots__ = ("slopes",)
-    slopes: Callable[[RowStatistics], Slopes]
-
-    def __call__(self, row: RowStatistics) -> Any:
-        one = super().__call__(row)
-        return tuple(None if slope is None else one * slope for slope in self.slopes(row))
+    def slopes(self, row: RowStatistics) -> Any:
+        """Those of f times the value, which is 1 but for derivatives of second order."""
+        one = self(row)
+        return tuple(None if slope is None else one * slope for slope in self.losses.slopes(row))
 
 
 def _made(multi_positive: str, *, flat: bool, include: bool, detach: bool = False) -> Objective:
     # Without the positive in the denominator, the mean over the positives of lse(negatives) - g_p is that of "each".
     spread = multi_positive == "each" or (multi_positive == "separate" and not include)
-    rows: Any = _Rows(include, spread)
-    slopes: Any = _RowSlopes(include, spread)
+    losses: Any = _Rows(include, spread)
     of_odds: Any = _softplus_of_odds if include else _odds_of_odds
     label = "flat_nce" + " with the positive" * include if flat else "info_nce"
     if detach:
-        rows, slopes, of_odds, label = _Detached(rows), _DetachedSlopes(rows, slopes), None, f"{label}, detached"
-    label = f"{label}, {multi_positive}"
-    made = Objective(rows, slopes=slopes, needs_negative=flat, couples_rows=False, label=label)
+        losses, of_odds, label = _Detached(losses), None, f"{label}, detached"
+    made = with_slopes(losses, needs_negative=flat, label=f"{label}, {multi_positive}")
     return made._replace(of_odds=of_odds, spreads=spread, separate=include and multi_positive == "separate")
 
 
@@ -354,9 +340,7 @@ def info_nce_anchor(*, n_columns: int, nu: float = 1.0) -> Objective:
     """
     columns = check_whole_number("n_columns", n_columns)
     nu = check_number("nu", nu, above=0.0, limits=SINGLE)
-    return Objective(
-        _Anchored(columns, nu), slopes=_AnchoredSlopes(columns, nu), couples_rows=False, label="info_nce_anchor"
-    )
+    return with_slopes(_Anchored(columns, nu), label="info_nce_anchor")
 
 
 class _Anchored(Record):
@@ -384,13 +368,8 @@ class _Anchored(Record):
         odds, _, anchored = self.odds(row)
         return row.spread + softplus(namespace_of(odds), odds) + anchored * self.nu / self.columns
 
-
-class _AnchoredSlopes(_Anchored):
-    """The slopes: with ``s = sigmoid(odds)`` and ``p = sigmoid(d)``, ``s p``, 1, ``p ν / N`` and ``-s (1 - p)``."""
-
-    __slots__ = ()
-
-    def __call__(self, row: RowStatistics) -> Any:
+    def slopes(self, row: RowStatistics) -> Any:
+        """With ``s = sigmoid(odds)`` and ``p = sigmoid(d)``: ``s p``, 1, ``p ν / N`` and ``-s (1 - p)``."""
         odds, against, _ = self.odds(row)
         xp = namespace_of(odds)
         one, nothing = xp.ones_like(odds), xp.zeros_like(odds)
@@ -402,8 +381,7 @@ class _AnchoredSlopes(_Anchored):
 
 def with_z_loss(factor: float) -> Objective:
     """The cross-entropy of one positive plus a factor times the square of the log-sum-exp."""
-    values, slopes = _WithSquare(factor), _WithSquareSlopes(factor)
-    return Objective(values, slopes=slopes, couples_rows=False, label="info_nce, z_loss")
+    return with_slopes(_WithSquare(factor), label="info_nce, z_loss")
 
 
 def of_all_scores(row: RowStatistics) -> tuple[Array, Array, Array]:
@@ -430,13 +408,8 @@ class _WithSquare(Record):
         _, entropy, log_sum = of_all_scores(row)
         return entropy + log_sum * log_sum * self.factor
 
-
-class _WithSquareSlopes(_WithSquare):
-    """The slopes, with ``s = sigmoid(u)``: of L by u s, or -(1 - s) where it is that of the negatives and the rest."""
-
-    __slots__ = ()
-
-    def __call__(self, row: RowStatistics) -> Any:
+    def slopes(self, row: RowStatistics) -> Any:
+        """With ``s = sigmoid(u)``: of L by u s, or -(1 - s) where it is that of the negatives and the rest."""
         many, _, log_sum = of_all_scores(row)
         xp = namespace_of(log_sum)
         nothing = xp.zeros_like(log_sum)
