@@ -270,14 +270,11 @@ _UNSTRUCTURED: dict[str, Any] = {"structure": UNKNOWN, "further": False}
 class _RuleOf(Record):
     """A rule made of another."""
 
-    __slots__ = ("rule",)
     rule: Rule
 
 
 class _Transposed(_RuleOf):
     """A rule seen from the columns."""
-
-    __slots__ = ()
 
     def __call__(self, tile: Tile) -> tuple[Array, ...]:
         found: Any = self.rule(tile.transposed())
@@ -1066,7 +1063,6 @@ def half(n_rows: int, n_columns: int) -> int:
 class _Among(_RuleOf):
     """A rule for the pairs that `marked` gives of a tile; others are neither positives nor negatives."""
 
-    __slots__ = ("marked",)
     marked: Callable[[Tile], Array]
 
     @property
@@ -1094,7 +1090,6 @@ def _marked_columns(tile: Tile) -> Array:
 class _Views(Record):
     """The rule of `two_views` and `several_views`."""
 
-    __slots__ = ("number",)
     __name__ = "views"
     number: int
 
@@ -1112,7 +1107,6 @@ class _Views(Record):
 class _WithNegatives(_RuleOf):
     """The rule of `with_negatives`."""
 
-    __slots__ = ()
     __name__ = "views with further negatives"
 
     def __call__(self, tile: Tile) -> tuple[Array, Array]:
@@ -1161,7 +1155,6 @@ def _soft_rule(tile: Tile) -> tuple[Array, ...]:
 class _WeightedRule(_RuleOf):
     """The rule of `weighted`."""
 
-    __slots__ = ()
     __name__ = "weighted"
 
     def __call__(self, tile: Tile) -> tuple[Array, ...]:
@@ -1189,7 +1182,6 @@ def _overlap_rule(tile: Tile) -> tuple[Array, ...]:
 class _TeacherRule(Record):
     """The rule of `teacher`."""
 
-    __slots__ = ("temperature", "own")  # noqa: RUF023  (in the order of their values)
     __name__ = "teacher"
     temperature: float | None
     own: bool  # rows and columns are the same samples, whose pairs with themselves are left out
@@ -1219,7 +1211,6 @@ _FARTHEST = 1e17
 class _KernelRule(Record):
     """The rule of `kernel`, of labels in units of the bandwidth."""
 
-    __slots__ = ("own",)
     __name__ = "kernel"
     own: bool  # rows and columns are the same samples, whose pairs with themselves are left out
 
@@ -1243,7 +1234,6 @@ class _KernelRule(Record):
 class SmoothedRule(Record):
     """The rule of `smoothed`."""
 
-    __slots__ = ("smoothing",)
     __name__ = "smoothed"
     smoothing: float
 

@@ -152,7 +152,6 @@ AnySimilarity: TypeAlias = SimilarityName | Similarity | Callable[[Array, Array]
 class _Around(Record):
     """A function made of another, or of an array."""
 
-    __slots__ = ("inner",)
     inner: Any
 
 
@@ -184,7 +183,6 @@ class _PullbackOf(_Around):
 class _ColumnScores(Record):
     """Scores times the last operand of the columns, or plus it."""
 
-    __slots__ = ("scores", "pullback", "scaled")  # noqa: RUF023  (in the order of their values)
     scores: Scores
     pullback: Pullback
     scaled: bool
@@ -208,7 +206,6 @@ class _ColumnScores(Record):
 class _Capped(Record):
     """Scores s as ``κ tanh(s / κ)``."""
 
-    __slots__ = ("scores", "pullback", "cap")  # noqa: RUF023  (in the order of their values)
     scores: Scores
     pullback: Pullback
     cap: float
@@ -245,7 +242,6 @@ class _Bilinear(_Around):
 class _Normalized(Record):
     """A preparation, of unit rows."""
 
-    __slots__ = ("prepare",)
     prepare: Prepare
 
     def __call__(self, x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:
@@ -259,7 +255,6 @@ class _OfColumns(Record):
     are one column more of it.
     """
 
-    __slots__ = ("prepare", "name", "numbers", "inner_product")  # noqa: RUF023  (in the order of their values)
     prepare: Prepare
     name: str
     numbers: Array
@@ -318,7 +313,6 @@ def with_numbers(similarity: Similarity, change: Callable[[Array], Array]) -> Si
 class _OfTokens(Record):
     """The preparation of `max_sim`, before it is known how many features a token has."""
 
-    __slots__ = ("masks", "unit")
     masks: tuple[Array | None, Array | None]
     unit: bool
 
@@ -386,7 +380,6 @@ def _with_valid(xp: Namespace, tokens: Array, mask: Array | None) -> Array:
 class _Tokens(Record):
     """The preparation of rows that hold tokens: these, 0 where they are not valid, and which are valid."""
 
-    __slots__ = ("features", "unit")
     features: int
     unit: bool
 
@@ -766,7 +759,6 @@ def shifted_columns(similarity: AnySimilarity, offsets: AnyArray, /) -> Similari
 class _OfPrepared(Record):
     """A preparation of rows, for columns that it has prepared already."""
 
-    __slots__ = ("prepare",)
     prepare: Prepare
 
     def __call__(self, x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:

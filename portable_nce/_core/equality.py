@@ -20,7 +20,8 @@ class EqualByContents:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        cls._fields = (*cls._fields, *vars(cls).get("__slots__", ()))
+        own = vars(cls)
+        cls._fields = (*cls._fields, *own.get("__slots__", own.get("__annotations__", ())))
 
     def _contents(self) -> tuple[Any, ...]:
         return tuple([getattr(self, name) for name in self._fields])
@@ -50,7 +51,7 @@ class EqualByContents:
 
 
 class Record(EqualByContents):
-    """Base of internal objects that are their fields, in the order of `__slots__`."""
+    """Base of internal objects that are their fields, which are annotated in the order of their values."""
 
     __slots__ = ()
 

@@ -118,7 +118,6 @@ def extreme(matrix: ScoreMatrix, *, of_positives: bool, largest: bool) -> tuple[
 class _Extreme(Record):
     """The measure of `extreme`: the best score and its column."""
 
-    __slots__ = ("of_positives", "largest")  # noqa: RUF023  (in the order of their values)
     of_positives: bool
     largest: bool
 

@@ -197,7 +197,6 @@ def _counted(pairs: Array) -> tuple[Array, Array]:
 class _Memory(Record):
     """What the log-odds of a row are compared with: the share of the memory, in units of that of the batch."""
 
-    __slots__ = ("state", "number", "gamma")  # noqa: RUF023  (in the order of their values)
     state: Array
     number: Array
     gamma: float
@@ -219,7 +218,6 @@ class _Averaged(Record):
     ``r / û``; it is 1 where there is no memory and û is r itself.
     """
 
-    __slots__ = ("gamma",)
     gamma: float
 
     def share(self, row: RowStatistics, memory: Array) -> Array:

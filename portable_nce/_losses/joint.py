@@ -149,7 +149,6 @@ _OTHER = {"query": "key", "key": "query"}
 class _Blocks(Record):
     """Row i is positive with column i of the first N; negatives are the others of these, and those of the last N."""
 
-    __slots__ = ("others", "itself")  # noqa: RUF023  (in the order of their values)
     __name__ = "blocks"
     others: bool
     itself: bool

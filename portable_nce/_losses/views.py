@@ -519,7 +519,6 @@ def hcl(
 class _Hard(Record):
     """The objective of HCL, of a temperature: the least score there is, if it is that of a cosine."""
 
-    __slots__ = ("beta", "tau_plus", "unit")
     beta: float
     tau_plus: float
     unit: bool

@@ -204,7 +204,6 @@ class Objective(Labelled):
 class _SlopesOf(Record):
     """The slopes of losses of rows, of the record that computes both."""
 
-    __slots__ = ("losses",)
     losses: Any
 
     def __call__(self, row: RowStatistics, *parameters: Array) -> Any:

@@ -16,7 +16,6 @@ __all__ = ["HardNegatives", "hard_negatives"]
 class HardNegatives(Labelled):
     """InfoNCE with an estimate of the negatives that is reweighted and debiased."""
 
-    __slots__ = ("beta", "tau_plus", "floor")  # noqa: RUF023  (in the order of their values)
     label = "hard_negatives"
     beta: float
     tau_plus: float

@@ -28,7 +28,6 @@ def _term(fused: Fused) -> Term:
 class _Value(Record):
     """The values of a function that returns them with their slopes."""
 
-    __slots__ = ("fused",)
     fused: Fused
 
     def __call__(self, *arguments: Array) -> Array:
@@ -165,7 +164,6 @@ class _Hinge(Record):
     Both take both margins. Hadsell, Chopra and LeCun (2006), equation 4, with a = b = 2.
     """
 
-    __slots__ = ("attracts", "power")
     attracts: bool
     power: int
 

@@ -20,7 +20,6 @@ SIDES: tuple[StoppedSide, ...] = get_args(StoppedSide)
 class Relic(Labelled):
     """InfoNCE and the divergence of the distributions over the columns, of a row and of the same row transposed."""
 
-    __slots__ = ("alpha", "direction", "constant", "symmetric", "base", "include_positive")  # noqa: RUF023  (by value)
     label = "relic"
     alpha: Any
     direction: str

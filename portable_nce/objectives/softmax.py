@@ -118,7 +118,6 @@ class _Rows(Record):
     it is 0, so that the tiny value of a saturated row keeps its digits.
     """
 
-    __slots__ = ("include", "spread")
     include: bool
     spread: bool
 
@@ -148,7 +147,6 @@ def _odds_of_odds(odds: Array, *, bounded: bool, need_grad: bool) -> tuple[Array
 class _Detached(Record):
     """``exp(f - sg f)``: 1, with the gradient of f."""
 
-    __slots__ = ("losses",)
     losses: _Rows
 
     def __call__(self, row: RowStatistics) -> Any:
@@ -259,7 +257,6 @@ SMOOTHED = Objective(_smoothed, slopes=_smoothed_slopes, couples_rows=False, lab
 class _DclwWeights(Record):
     """``w = 2 - n softmax(τ s / σ)`` over the n rows that count."""
 
-    __slots__ = ("temperature", "sigma", "detach")  # noqa: RUF023  (in the order of their values)
     temperature: Any
     sigma: Any
     detach: bool
@@ -349,7 +346,6 @@ class _Anchored(Record):
     The odds are ``u + softplus(-d) = log ν - positive + softplus(d)``, of which that is computed that adds little.
     """
 
-    __slots__ = ("columns", "nu")
     columns: int
     nu: float
 
@@ -401,7 +397,6 @@ def of_all_scores(row: RowStatistics) -> tuple[Array, Array, Array]:
 class _WithSquare(Record):
     """``softplus(u) + ζ L²`` with the log-sum-exp L of all scores."""
 
-    __slots__ = ("factor",)
     factor: float
 
     def __call__(self, row: RowStatistics) -> Any:

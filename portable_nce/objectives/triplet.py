@@ -15,7 +15,6 @@ __all__ = ["Triplet", "triplet"]
 class Triplet(Labelled):
     """All triples of a row, or some: `mining` is the rule for positives, and that for negatives."""
 
-    __slots__ = ("margin", "mining", "soft", "average")  # noqa: RUF023  (in the order of their values)
     margin: Any
     mining: tuple[str, str]
     soft: bool
