@@ -912,14 +912,6 @@ def finish(xp: Namespace, result: Array, dtype: Any, reduction: ReductionName) -
     return result if reduction == "none" else xp.reshape(result, ())
 
 
-def accumulated(name: str, option: Any) -> Any:
-    """A number as it is, and an array in the dtype to compute in: its 16-bit gradient is rounded once for all uses."""
-    if is_number(option) or not is_array(option):
-        return option
-    xp, (option,) = enter(**{name: option})
-    return upcast(xp, option)
-
-
 def add(parts: Sequence[Array], dtype: Any, reduction: ReductionName, *, divide_by: int = 1) -> Array:
     """The sum of finished results, or their mean, in the dtype of the input."""
     xp, entered = enter(**{f"part {k}": part for k, part in enumerate(parts)})
