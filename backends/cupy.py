@@ -15,7 +15,7 @@ class CupyAdapter(TapeAdapter):
 
     @staticmethod
     def add_at(xp: Any, g: Any, numbers: Any, size: int) -> Any:
-        del xp  # all is added up in float64
+        # All is added up in float64.
         if g.ndim == 1:
             return cupy.bincount(numbers, weights=g, minlength=size + 1)[1:].astype(g.dtype)
         total = cupy.zeros((size + 1, *g.shape[1:]), dtype=cupy.float64)

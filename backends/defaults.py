@@ -8,17 +8,18 @@ from typing import Any
 
 Array = Any
 Arrays = tuple[Any, ...]
+Function = Callable[..., Any]
+Pulls = Mapping[int, Function] | None
+Step = Callable[[Arrays, Arrays, Any], tuple[Arrays, Arrays]]
 
 
-def of_floating(
-    function: Callable[..., Any], arrays: Sequence[Array], is_floating: Callable[[Array], bool]
-) -> tuple[dict[int, Array], Callable[..., Any]]:
+def of_floating(fn: Function, arrays: Sequence[Array], is_floating: Function) -> tuple[dict[int, Array], Function]:
     """The floating-point arrays by place, and the function of these alone."""
     floating = {k: x for k, x in enumerate(arrays) if is_floating(x)}
 
     def of_these(*values: Array) -> Any:
         given = dict(zip(floating, values, strict=True))
-        return function(*(given.get(k, x) for k, x in enumerate(arrays)))
+        return fn(*(given.get(k, x) for k, x in enumerate(arrays)))
 
     return floating, of_these
 
@@ -38,36 +39,29 @@ class Defaults:
     reads_values = False
 
     def is_plain(self, arrays: Arrays) -> bool:
-        del arrays
         return False
 
     def check(self, x: Array) -> None:
-        del x
+        """Each array can be computed with."""
 
     def needs_gradient(self, x: Array) -> bool:
-        del x
         return False
 
     def concrete_value(self, x: Array) -> float | None:
-        del x
         return None
 
     def concrete_values(self, x: Array) -> Sequence[float] | None:
-        del x
         return None
 
     # Kernels
 
     def full_precision(self, x: Array) -> AbstractContextManager[Any]:
-        del x
         return nullcontext()
 
     def loss_dtype(self, x: Array, dtype: Any) -> Any:
-        del x
         return dtype
 
     def exp_in_place(self, x: Array, *, bounded: bool) -> Array:
-        del bounded
         return self.namespace(x).exp(x)
 
     def sum_along(self, x: Array, axis: int) -> Array:
@@ -92,26 +86,16 @@ class Defaults:
         return self.namespace(recorded).where(chosen, value[:, None] if hasattr(value, "shape") else value, x)
 
     def has_half_products(self, x: Array) -> bool:
-        del x
         return False
 
     def half_product(self, x: Array, y: Array) -> Array:
         xp = self.namespace(x)
         return xp.matmul(xp.astype(x, xp.float32), xp.astype(y, xp.float32))
 
-    def by_halves(
-        self,
-        of_halves: Callable[..., Any],
-        plainly: Callable[..., Any],
-        *arrays: Array,
-        pulls: Mapping[int, Callable[..., Array]] | None = None,
-    ) -> Any:
-        del of_halves, pulls
+    def by_halves(self, of_halves: Function, plainly: Function, *arrays: Array, pulls: Pulls = None) -> Any:
         return plainly(*arrays)
 
-    def scan(
-        self, step: Callable[[Arrays, Arrays, int], tuple[Arrays, Arrays]], init: Arrays, xs: Arrays, block: Any
-    ) -> tuple[Arrays, Arrays]:
+    def scan(self, step: Step, init: Arrays, xs: Arrays, block: Any) -> tuple[Arrays, Arrays]:
         length = xs[0].shape[0]
         if isinstance(block, int):
             block = [(start, min(start + block, length)) for start in range(0, length, block)]
@@ -123,13 +107,12 @@ class Defaults:
             emitted.append(out)
         return carry, tuple(self.namespace(column[0]).concat(list(column)) for column in zip(*emitted, strict=True))
 
-    def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def compiled(self, function: Function) -> Function:
         return function
 
     # Processes
 
     def communicator(self, group: Any) -> Any:
-        del group
         return None
 
     def linear_map(self, linear: Any, x: Array) -> Array:
@@ -144,7 +127,6 @@ def _map_forth(static: Any, x: Array) -> Arrays:
 
 
 def _map_back(static: Any, arrays: Arrays, outputs: Arrays, cotangents: Arrays) -> Arrays:
-    del arrays, outputs
     adapter, linear = static
     return (adapter.linear_map(linear.transposed(), cotangents[0]),)
 

@@ -12,7 +12,6 @@ from .tape import TapeAdapter
 def adapter(namespace_of: Callable[[Any], Any], library: str) -> TapeAdapter:
     """The adapter for the arrays of the importable array-API module `library`."""
     module = import_module(library)
-    devices: tuple[str, ...] = ()
-    if hasattr(module, "__array_namespace_info__"):
-        devices = tuple(map(str, module.__array_namespace_info__().devices()))
+    info = getattr(module, "__array_namespace_info__", None)
+    devices = tuple(map(str, info().devices())) if info else ()
     return TapeAdapter(library, namespace_of, version=getattr(module, "__version__", "unknown"), devices=devices)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -15,9 +15,7 @@ from jax.custom_derivatives import SymbolicZero
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from .defaults import Defaults
-
-Arrays = tuple[Any, ...]
+from .defaults import Arrays, Defaults, Function, Pulls, Step
 
 
 def _beside(gradient: Any, argument: Any) -> Any:
@@ -73,7 +71,7 @@ _STATICS = 4096
 """How many are told apart; functions that a user makes anew for each call are not held for ever."""
 
 
-def _opened(function: Callable[..., Any]) -> Callable[..., Any]:
+def _opened(function: Function) -> Function:
     """The function of what is inside of a static."""
 
     def of_the_inside(static: _Static, *arguments: Any, **options: Any) -> Any:
@@ -82,7 +80,7 @@ def _opened(function: Callable[..., Any]) -> Callable[..., Any]:
     return of_the_inside
 
 
-def _by_rule(forward: Callable[..., Arrays], backward: Callable[..., Sequence[Any]]) -> Callable[..., Any]:
+def _by_rule(forward: Callable[..., Arrays], backward: Callable[..., Sequence[Any]]) -> Function:
     """A function whose gradient is not its own, by a rule for reverse mode alone."""
 
     @partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -158,7 +156,7 @@ def _halves_tangent(primals: Arrays, tangents: Arrays, *, functions: _Static) ->
 def _halves_batch(arrays: Arrays, axes: Sequence[int | None], *, functions: _Static) -> tuple[list[Any], list[int]]:
     of_halves, plainly, pulls = functions.inside
 
-    def mapped(k: int) -> Callable[..., Any]:
+    def mapped(k: int) -> Function:
         pull = jax.vmap(pulls[k], (0, *axes), 0 if axes[k] is None else axes[k])
         return pull if axes[k] is not None else lambda *arrays: jnp.sum(pull(*arrays), axis=0)
 
@@ -205,9 +203,7 @@ def _linear_batch(arrays: Arrays, axes: Sequence[int | None], *, maps: _Static) 
     return _linear_p.bind(x, *arrays[1:], maps=mapped), 0
 
 
-def _primitive(
-    name: str, function: Callable[..., Any], types: Callable[..., Any], tangent: Any, batch: Any, *, several: bool
-) -> Any:
+def _primitive(name: str, function: Function, types: Function, tangent: Any, batch: Any, *, several: bool) -> Any:
     primitive: Any = Primitive(f"portable_nce_{name}")
     primitive.multiple_results = several
     primitive.def_impl(function)
@@ -249,7 +245,6 @@ class _MeshAxis:
         return jax.lax.axis_index(self.name)
 
     def all_gather(self, x: Any, counts: Sequence[int]) -> Any:
-        del counts
         return jax.lax.all_gather(x, self.name, tiled=True)
 
     def replicate(self, x: Any) -> Any:
@@ -296,10 +291,10 @@ class JaxAdapter(Defaults):
 
     def __init__(self, namespace_of: Callable[[Any], Any]) -> None:
         super().__init__(namespace_of)
-        self._bound: dict[Callable[..., Any], Any] = {}  # what has been compiled, by function
+        self._bound: dict[Function, Function] = {}  # what has been compiled, by function
         self._static = lru_cache(_STATICS)(_Static)
 
-    def _kept(self, function: Callable[..., Any], compiled: Callable[[], Callable[..., Any]]) -> Callable[..., Any]:
+    def _kept(self, function: Function, compiled: Callable[[], Function]) -> Function:
         """The result of `compiled`, made once for each function.
 
         Of equal statics it is given the first, or JAX's caches would hold another in every call.
@@ -307,8 +302,7 @@ class JaxAdapter(Defaults):
         if function not in self._bound:
             bound = compiled()
             self._bound[function] = lambda static, *arrays: bound(self._static(static), *arrays)
-        kept: Callable[..., Any] = self._bound[function]
-        return kept
+        return self._bound[function]
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -332,12 +326,9 @@ class JaxAdapter(Defaults):
             raise TypeError(message)
 
     def full_precision(self, x: Any) -> AbstractContextManager[Any]:
-        del x
         return _full_precision()
 
-    def value_and_grad(
-        self, fn: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False
-    ) -> Callable[..., Any]:
+    def value_and_grad(self, fn: Function, argnums: int | Sequence[int] = 0, *, has_aux: bool = False) -> Function:
         transformed = jax.value_and_grad(fn, argnums=argnums, has_aux=has_aux)
 
         def value_and_gradient(*arguments: Any, **options: Any) -> tuple[Any, Any]:
@@ -355,19 +346,11 @@ class JaxAdapter(Defaults):
     def half_product(self, x: Any, y: Any) -> Any:
         return jnp.matmul(x, y, precision=jax.lax.Precision.DEFAULT, preferred_element_type=jnp.float32)
 
-    def by_halves(
-        self,
-        of_halves: Callable[..., Any],
-        plainly: Callable[..., Any],
-        *arrays: Any,
-        pulls: Mapping[int, Callable[..., Any]] | None = None,
-    ) -> Any:
+    def by_halves(self, of_halves: Function, plainly: Function, *arrays: Any, pulls: Pulls = None) -> Any:
         found = _halves_p.bind(*arrays, functions=_Static((of_halves, plainly, pulls or {})))
         return found[0] if pulls else tuple(found)
 
-    def custom_vjp(
-        self, forward: Callable[..., Arrays], backward: Callable[..., Sequence[Any]], *, exact: bool = True
-    ) -> Callable[..., Arrays]:
+    def custom_vjp(self, forward: Function, backward: Function, *, exact: bool = True) -> Callable[..., Arrays]:
         if not exact:
             return self._kept(forward, lambda: _by_rule(_opened(forward), _opened(backward)))
         # JAX ignores `backward` and differentiates the checkpointed scan, in either mode, in the same memory.
@@ -390,13 +373,10 @@ class JaxAdapter(Defaults):
         inside = (i >= row) & (i < row + count)
         return jnp.where(inside & (i - row == j - column), jnp.reshape(jnp.asarray(value, x.dtype), (-1, 1)), x)
 
-    @staticmethod
-    def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    def compiled(self, function: Function) -> Function:
         return jax.jit(function)
 
-    def scan(
-        self, step: Callable[[Arrays, Arrays, Any], tuple[Arrays, Arrays]], init: Arrays, xs: Arrays, block: Any
-    ) -> tuple[Arrays, Arrays]:
+    def scan(self, step: Step, init: Arrays, xs: Arrays, block: Any) -> tuple[Arrays, Arrays]:
         length = xs[0].shape[0]
         count = length // block
         if length <= block:

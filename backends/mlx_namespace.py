@@ -6,17 +6,18 @@ here was found on MLX 0.32.4; everything else is MLX's own function.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Iterator
+import functools
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 from types import ModuleType
 from typing import Any
 
 import mlx.core as mx
 
-__all__ = ["is_traced", "namespace", "not_differentiated"]
+from .defaults import Array, Function
 
-Array = Any
+__all__ = ["is_traced", "namespace", "not_differentiated", "ruled"]
 
 _INDEX = mx.int32
 """The dtype of indices that `mlx.core.__array_namespace_info__` names; MLX's own functions return uint32."""
@@ -24,7 +25,7 @@ _INDEX = mx.int32
 
 def astype(x: Array, dtype: Any, /, *, copy: bool = True, device: Any = None) -> Array:
     """MLX's takes no `copy` and no `device`."""
-    del copy  # arrays are values: nothing but assignment of their owner changes one
+    # Without `copy`: arrays are values, and nothing but assignment of their owner changes one.
     return mx.astype(x, dtype, stream=device)
 
 
@@ -59,28 +60,26 @@ def asarray(obj: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | 
         return mx.array(copied)
 
 
-def _on_device(name: str) -> Callable[..., Array]:
+def _on_device(name: str) -> Function:
     """A function that creates arrays, with the argument `device` in the place of MLX's `stream`."""
     function = getattr(mx, name)
 
+    @functools.wraps(function)
     def create(*arguments: Any, dtype: Any = None, device: Any = None, **options: Any) -> Array:
         given = {} if dtype is None else {"dtype": dtype}
         return function(*arguments, **given, **options, stream=device)
 
-    create.__name__ = name
-    create.__doc__ = f"`mlx.core.{name}` takes `stream` rather than `device`."
     return create
 
 
-def _reduction(name: str) -> Callable[..., Array]:
+def _reduction(name: str) -> Function:
     """A sum or product, with the argument `dtype` that MLX's lacks."""
     function = getattr(mx, name)
 
+    @functools.wraps(function)
     def reduce(x: Array, /, *, axis: Any = None, dtype: Any = None, keepdims: bool = False) -> Array:
         return function(x if dtype is None else mx.astype(x, dtype), axis=axis, keepdims=keepdims)
 
-    reduce.__name__ = name
-    reduce.__doc__ = f"`mlx.core.{name}` takes no `dtype`."
     return reduce
 
 
@@ -103,14 +102,15 @@ def _indices(found: Array) -> Array:
     return mx.stop_gradient(found.astype(_INDEX))
 
 
-def argmax(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
-    """The index of the largest entry."""
-    return _indices(mx.argmax(x, axis=axis, keepdims=keepdims))
+def _place(name: str) -> Function:
+    """The index of an extreme entry."""
+    function = getattr(mx, name)
 
+    @functools.wraps(function)
+    def find(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
+        return _indices(function(x, axis=axis, keepdims=keepdims))
 
-def argmin(x: Array, /, *, axis: int | None = None, keepdims: bool = False) -> Array:
-    """The index of the smallest entry."""
-    return _indices(mx.argmin(x, axis=axis, keepdims=keepdims))
+    return find
 
 
 def argsort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
@@ -119,7 +119,6 @@ def argsort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bo
     MLX's sort is a merge sort, on the processor `std::stable_sort`: entries that are equal keep their order. For a
     descending order they are reversed before and after.
     """
-    del stable
     if not descending:
         return _indices(mx.argsort(x, axis=axis))
     order = mx.flip(mx.argsort(mx.flip(x, axis=axis), axis=axis), axis=axis)
@@ -133,7 +132,6 @@ def take(x: Array, indices: Array, /, *, axis: int | None = None) -> Array:
 
 def sort(x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Array:
     """The entries in order: MLX's takes neither `descending` nor `stable`."""
-    del stable
     found = mx.sort(x, axis=axis)
     return mx.flip(found, axis=axis) if descending else found
 
@@ -167,9 +165,15 @@ def svd(x: Array, /, *, full_matrices: bool = True) -> tuple[Array, Array, Array
     return (u, s, vh) if full_matrices else (u[..., :count], s, vh[..., :count, :])
 
 
-def _by_its_rule(
-    function: Callable[[Array], Array], slope: Callable[[Array, Array], Array]
-) -> Callable[[Array], Array]:
+def ruled(function: Function, **rules: Function) -> Any:
+    """A function with rules of its own for the transformations `vjp`, `jvp` and `vmap`."""
+    bound: Any = mx.custom_function(function)
+    for transformation, rule in rules.items():
+        getattr(bound, transformation)(rule)
+    return bound
+
+
+def _by_its_rule(function: Function, slope: Function) -> Function:
     """A function of one array, whose derivative is `slope` of its argument and its result."""
 
     def pull(primal: Array, cotangent: Array, output: Array) -> Array:
@@ -178,12 +182,8 @@ def _by_its_rule(
     def push(primal: Array, tangent: Array) -> Array:
         return tangent * slope(primal, bound(primal))
 
-    bound: Any = mx.custom_function(function)
-    bound.vjp(pull)
-    bound.jvp(push)
-    bound.vmap(lambda primal, axis: (bound(primal), axis))
-    result: Callable[[Array], Array] = bound
-    return result
+    bound: Function = ruled(function, vjp=pull, jvp=push, vmap=lambda primal, axis: (bound(primal), axis))
+    return bound
 
 
 def _exact_exp(x: Array) -> Array:
@@ -216,13 +216,8 @@ def expm1(x: Array, /) -> Array:
     return _expm1(x) if _is_mended(x) else mx.expm1(x)
 
 
-class _Depth(threading.local):
-    """The number of functions with a rule of their own that this thread is in."""
-
-    depth = 0
-
-
-_closed = _Depth()
+_closed = ContextVar("_closed", default=False)
+"""Whether this thread is in a function with a rule of its own."""
 
 
 @contextmanager
@@ -231,19 +226,14 @@ def not_differentiated() -> Iterator[None]:
 
     The rule of each `where` costs some 10 µs.
     """
-    _closed.depth += 1
+    before = _closed.set(True)
     try:
         yield
     finally:
-        _closed.depth -= 1
-
-
-def _choose(condition: Array, x: Array, y: Array) -> Array:
-    return mx.where(condition, x, y)
+        _closed.reset(before)
 
 
 def _pull_choice(primals: tuple[Array, Array, Array], cotangent: Array, output: Array) -> tuple[Array, ...]:
-    del output
     condition, *_ = primals
     return mx.zeros_like(condition), mx.where(condition, cotangent, 0.0), mx.where(condition, 0.0, cotangent)
 
@@ -261,10 +251,7 @@ def _vectorise_choice(primals: tuple[Array, ...], axes: tuple[int | None, ...]) 
     return _where(*mx.broadcast_arrays(*moved)), 0
 
 
-_where: Any = mx.custom_function(_choose)
-_where.vjp(_pull_choice)
-_where.jvp(_push_choice)
-_where.vmap(_vectorise_choice)
+_where = ruled(mx.where, vjp=_pull_choice, jvp=_push_choice, vmap=_vectorise_choice)
 
 
 def where(condition: Array, x1: Any, x2: Any, /) -> Array:
@@ -273,7 +260,7 @@ def where(condition: Array, x1: Any, x2: Any, /) -> Array:
     MLX multiplies the cotangent by the condition (`Select::vjp` in its ``primitives.cpp``), so that an infinite one is
     NaN where it should be 0: ``mx.vjp(lambda x: mx.where(x > 0, x, 0.0), [mx.array([-1.0])], [mx.array([mx.inf])])``.
     """
-    if _closed.depth:
+    if _closed.get():
         return mx.where(condition, x1, x2)
     dtype = next((x.dtype for x in (x1, x2) if isinstance(x, mx.array)), None)
     both = [x if isinstance(x, mx.array) else mx.array(x, dtype) for x in (x1, x2)]
@@ -288,16 +275,14 @@ def _mended() -> ModuleType:
     vars(mended).update({name: value for name, value in vars(mx).items() if not name.startswith("__")})
     vars(mended).update({"__version__": vars(mx)["__version__"], "bool": mx.bool_})
     # MLX's `linspace` and `eye` are as those of the standard but for `stream`.
-    for name in (
-        *("arange", "empty", "empty_like", "eye", "linspace"),
-        *("ones", "ones_like", "zeros", "zeros_like"),
-    ):
+    for name in (*("arange", "empty", "empty_like", "eye", "linspace"), *("ones", "ones_like", "zeros", "zeros_like")):
         setattr(mended, name, _on_device(name))
     for name in ("prod", "sum"):
         setattr(mended, name, _reduction(name))
+    for name in ("argmax", "argmin"):
+        setattr(mended, name, _place(name))
     for function in (
-        *(argmax, argmin, argsort, asarray, astype, cumulative_sum, exp, expm1),
-        *(full, full_like, searchsorted, sort, take, where),
+        *(argsort, asarray, astype, cumulative_sum, exp, expm1, full, full_like, searchsorted, sort, take, where),
     ):
         setattr(mended, function.__name__, function)
     linalg = ModuleType(f"{mx.__name__}.linalg")

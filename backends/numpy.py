@@ -29,7 +29,7 @@ class NumpyAdapter(TapeAdapter):
 
     @staticmethod
     def add_at(xp: Any, g: Any, numbers: Any, size: int) -> Any:
-        del xp  # all is added up in float64
+        # All is added up in float64.
         if g.ndim == 1:
             return np.bincount(numbers, weights=g, minlength=size + 1)[1:].astype(g.dtype)
         order = np.argsort(numbers, kind="stable")
@@ -38,11 +38,6 @@ class NumpyAdapter(TapeAdapter):
         if found.size:
             total[found] = np.add.reduceat(g[order].astype(np.float64), starts, axis=0)
         return total[1:]
-
-    @staticmethod
-    def copy(xp: Any, x: Any) -> Any:
-        del xp
-        return np.array(x)
 
     def exp_in_place(self, x: Any, *, bounded: bool) -> Any:
         return super().exp_in_place(x, bounded=bounded) if hasattr(x, "__recorded__") else np.exp(x, out=x)

@@ -15,76 +15,43 @@ import inspect
 import math
 import operator
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Any
+
+from .defaults import Array, Function
 
 __all__ = ["CONSTANT", "FUNCTIONS", "METHODS", "MOVES", "UFUNCS", "call_function", "call_method", "call_ufunc"]
 
-Array = Any
 Namespace = Any
+Arguments = Sequence[Any]
+Options = Mapping[str, Any]
+Entry = Function | str | None
 
-MOVES = frozenset(
-    {
-        *("array_split", "atleast_1d", "atleast_2d", "atleast_3d", "block", "broadcast_to", "column_stack", "compress"),
-        *("concatenate", "copy", "delete", "diag", "diagflat", "diagonal", "dsplit", "dstack", "expand_dims", "flip"),
-        *("fliplr", "flipud", "hsplit", "hstack", "linalg.diagonal", "linalg.matrix_transpose", "matrix_transpose"),
-        *("moveaxis", "ravel", "repeat", "reshape", "resize", "roll", "rollaxis", "rot90", "split", "squeeze", "stack"),
-        *("swapaxes", "take", "take_along_axis", "tile", "transpose", "tril", "triu", "unstack", "vsplit", "vstack"),
-    }
-)
+MOVES: AbstractSet[str] = {
+    *("array_split", "atleast_1d", "atleast_2d", "atleast_3d", "block", "broadcast_to", "column_stack", "concatenate"),
+    *("copy", "delete", "diag", "diagflat", "diagonal", "dsplit", "dstack", "expand_dims", "flip", "fliplr", "flipud"),
+    *("hsplit", "hstack", "linalg.diagonal", "linalg.matrix_transpose", "matrix_transpose", "moveaxis", "ravel"),
+    *("repeat", "reshape", "resize", "roll", "rollaxis", "rot90", "split", "squeeze", "stack", "swapaxes", "take"),
+    *("take_along_axis", "tile", "transpose", "tril", "triu", "unstack", "vsplit", "vstack"),
+}
 """Functions that move, repeat or drop the entries of their first argument; what they add of their own is 0."""
 
-MOVING_METHODS = frozenset(
-    {
-        *("compress", "copy", "diagonal", "flatten", "ravel", "repeat", "reshape", "squeeze", "swapaxes", "take"),
-        *("transpose",),
-    }
-)
-"""The same among the methods of an array."""
-
-CONSTANT = frozenset(
-    {
-        *(
-            "all",
-            "allclose",
-            "any",
-            "argmax",
-            "argmin",
-            "argpartition",
-            "argsort",
-            "argwhere",
-            "around",
-            "array2string",
-        ),
-        *("array_equal", "array_equiv", "array_repr", "array_str", "bitwise_and", "bitwise_invert", "bitwise_or"),
-        *("bitwise_left_shift", "bitwise_right_shift", "bitwise_xor", "can_cast", "ceil", "common_type", "equal"),
-        *("count_nonzero", "digitize", "empty_like", "finfo", "fix", "flatnonzero", "floor", "floor_divide", "greater"),
-        *("greater_equal", "heaviside", "iinfo", "invert", "isclose", "iscomplex", "iscomplexobj", "isdtype"),
-        *("isfinite", "isin", "isinf", "isnan", "isneginf", "isposinf", "isreal", "isrealobj", "left_shift", "less"),
-        *("less_equal", "logical_and", "logical_not", "logical_or", "logical_xor", "may_share_memory", "ndim"),
-        *("min_scalar_type", "nonzero", "not_equal", "ones_like", "result_type", "right_shift", "rint", "round"),
-        *("searchsorted", "shape", "shares_memory", "sign", "signbit", "size", "trunc", "zeros_like"),
-    }
-)
-"""Functions whose derivative is zero almost everywhere, or has no meaning: their results are constants."""
-
-STANDARD_NAMES: Mapping[str, str] = {
-    "absolute": "abs",
-    "arccos": "acos",
-    "arccosh": "acosh",
-    "arcsin": "asin",
-    "arcsinh": "asinh",
-    "arctan": "atan",
-    "arctan2": "atan2",
-    "arctanh": "atanh",
-    "power": "pow",
-    "true_divide": "divide",
+CONSTANT: AbstractSet[str] = {
+    *("all", "allclose", "any", "argmax", "argmin", "argpartition", "argsort", "argwhere", "around", "array2string"),
+    *("array_equal", "array_equiv", "array_repr", "array_str", "bitwise_and", "bitwise_invert", "bitwise_left_shift"),
+    *("bitwise_or", "bitwise_right_shift", "bitwise_xor", "can_cast", "ceil", "common_type", "count_nonzero"),
+    *("digitize", "empty_like", "equal", "finfo", "fix", "flatnonzero", "floor", "floor_divide", "greater"),
+    *("greater_equal", "heaviside", "iinfo", "invert", "isclose", "iscomplex", "iscomplexobj", "isdtype", "isfinite"),
+    *("isin", "isinf", "isnan", "isneginf", "isposinf", "isreal", "isrealobj", "left_shift", "less", "less_equal"),
+    *("logical_and", "logical_not", "logical_or", "logical_xor", "may_share_memory", "min_scalar_type", "ndim"),
+    *("nonzero", "not_equal", "ones_like", "result_type", "right_shift", "rint", "round", "searchsorted", "shape"),
+    *("shares_memory", "sign", "signbit", "size", "trunc", "zeros_like"),
 }
-"""The standard's names of ufuncs with an older name in NumPy; those of the same name need no entry."""
+"""Functions whose derivative is zero almost everywhere, or has no meaning: their results are constants. Methods too."""
 
-
-def _fmod(xp: Namespace, a: Array, b: Array) -> Array:
-    return xp.subtract(a, xp.multiply(xp.trunc(xp.divide(a, b)), b))
+STANDARD_NAMES = {"absolute": "abs", "power": "pow", "true_divide": "divide"}
+"""The standard's names of ufuncs with another name in NumPy, except that what is acos there is arccos here."""
 
 
 def _larger(xp: Namespace, a: Array, b: Array) -> Array:
@@ -92,18 +59,14 @@ def _larger(xp: Namespace, a: Array, b: Array) -> Array:
     return xp.maximum(xp.where(xp.isnan(a), b, a), xp.where(xp.isnan(b), a, b))
 
 
-def _smaller(xp: Namespace, a: Array, b: Array) -> Array:
-    return xp.negative(_larger(xp, xp.negative(a), xp.negative(b)))
-
-
-UFUNCS: dict[str, Callable[..., Any]] = {
+UFUNCS: dict[str, Function] = {
     "conjugate": lambda xp, x: xp.positive(x),
     **dict.fromkeys(("deg2rad", "radians"), lambda xp, x: xp.multiply(x, math.pi / 180.0)),
     **dict.fromkeys(("rad2deg", "degrees"), lambda xp, x: xp.multiply(x, 180.0 / math.pi)),
     "fabs": lambda xp, x: xp.abs(x),
     "fmax": _larger,
-    "fmin": _smaller,
-    "fmod": _fmod,
+    "fmin": lambda xp, a, b: xp.negative(_larger(xp, xp.negative(a), xp.negative(b))),
+    "fmod": lambda xp, a, b: xp.subtract(a, xp.multiply(xp.trunc(xp.divide(a, b)), b)),
     "divmod": lambda xp, a, b: (xp.floor_divide(a, b), xp.remainder(a, b)),
 }
 """Ufuncs that are no functions of the standard."""
@@ -117,7 +80,7 @@ def _arrays(xp: Namespace, values: Sequence[Any]) -> list[Any]:
     return [xp.asarray(x) if isinstance(x, (list, tuple)) else x for x in values]
 
 
-def _deviation(name: str) -> Callable[..., Any]:
+def _deviation(name: str) -> Function:
     def deviation(
         xp: Namespace, a: Array, axis: Any = None, *, ddof: float = 0, correction: float = 0, keepdims: bool = False
     ) -> Any:
@@ -139,7 +102,6 @@ def _average(xp: Namespace, a: Array, axis: Any = None, weights: Array | None = 
             raise ValueError(message)
         where = int(axis) % len(a.shape)
         w = xp.reshape(w, tuple(n if k == where else 1 for k, n in enumerate(a.shape)))
-        w = xp.broadcast_to(w, tuple(a.shape))
     total = xp.sum(xp.multiply(a, w), axis=axis, keepdims=keepdims)
     return xp.divide(total, xp.sum(w, axis=axis, keepdims=keepdims))
 
@@ -153,18 +115,17 @@ def _cumsum(xp: Namespace, a: Array, axis: int | None = None) -> Any:
 
 
 def _sort(xp: Namespace, a: Array, axis: int | None = -1, *, kind: Any = None, stable: Any = None) -> Any:
-    del kind, stable  # ties have the same value
+    # Ties have the same value, so that `kind` and `stable` change nothing.
     return xp.sort(xp.reshape(a, (-1,)) if axis is None else a, axis=-1 if axis is None else axis)
 
 
 def _diff(xp: Namespace, a: Array, n: int = 1, axis: int = -1, *, prepend: Any = None, append: Any = None) -> Any:
-    ends = [None if end is None else _end(xp, a, end, axis) for end in (prepend, append)]
-    return xp.diff(a, n=n, axis=axis, prepend=ends[0], append=ends[1])
+    return xp.diff(a, n=n, axis=axis, prepend=_end(xp, a, prepend, axis), append=_end(xp, a, append, axis))
 
 
 def _end(xp: Namespace, a: Array, end: Any, axis: int) -> Any:
     """What stands before or after an array: a number stands for a slice of it."""
-    if len(getattr(end, "shape", ())):
+    if end is None or len(getattr(end, "shape", ())):
         return end
     shape = tuple(1 if k == axis % len(a.shape) else n for k, n in enumerate(a.shape))
     return xp.broadcast_to(end, shape) if hasattr(end, "shape") else xp.full(shape, end, dtype=a.dtype)
@@ -179,36 +140,24 @@ def _clip(xp: Namespace, a: Array, a_min: Any = None, a_max: Any = None, *, min:
     return xp.clip(a, a_min if min is None else min, a_max if max is None else max)
 
 
-def _dot(xp: Namespace, a: Array, b: Array) -> Any:
-    """The sum over the last axis of `a` and the last but one of `b`."""
-    dimensions = [len(getattr(x, "shape", ())) for x in (a, b)]
-    if not all(dimensions):
-        return xp.multiply(a, b)
-    return xp.tensordot(a, b, axes=((-1,), (-1 if dimensions[1] == 1 else -2,)))
-
-
-def _inner(xp: Namespace, a: Array, b: Array) -> Any:
+def _dot(xp: Namespace, a: Array, b: Array, *, axis: int = -2) -> Any:
+    """The sum over the last axis of `a` and that axis of `b`, if it has several."""
     if not (len(getattr(a, "shape", ())) and len(getattr(b, "shape", ()))):
         return xp.multiply(a, b)
-    return xp.tensordot(a, b, axes=((-1,), (-1,)))
-
-
-def _vdot(xp: Namespace, a: Array, b: Array) -> Any:
-    return xp.tensordot(xp.reshape(a, (-1,)), xp.reshape(b, (-1,)), axes=1)
-
-
-def _outer(xp: Namespace, a: Array, b: Array) -> Any:
-    return xp.linalg.outer(xp.reshape(a, (-1,)), xp.reshape(b, (-1,)))
+    return xp.tensordot(a, b, axes=((-1,), (axis if len(b.shape) > 1 else -1,)))
 
 
 def _where(xp: Namespace, condition: Array, x: Any = None, y: Any = None) -> Any:
-    if x is None or y is None:
-        return xp.nonzero(condition)
-    return xp.where(condition, x, y)
+    return xp.nonzero(condition) if x is None or y is None else xp.where(condition, x, y)
 
 
 def _order(a: Array, axes: Any) -> tuple[int, ...]:
     return tuple(range(len(a.shape)))[::-1] if axes is None else tuple(axes)
+
+
+def _compress(xp: Namespace, condition: Any, a: Array, axis: Any = None) -> Any:
+    chosen = xp.stripped(condition)
+    return xp.rearranged(lambda plain: xp.base_namespace.compress(chosen, plain, axis=axis), a)
 
 
 def _norm(xp: Namespace, x: Array, ord: Any = None, axis: Any = None, *, keepdims: bool = False) -> Any:  # noqa: A002  (NumPy's name)
@@ -220,7 +169,6 @@ def _norm(xp: Namespace, x: Array, ord: Any = None, axis: Any = None, *, keepdim
 
 def _einsum(xp: Namespace, *operands: Any, optimize: Any = False) -> Any:
     """Contract two operands at a time, each by one matrix product."""
-    del optimize
     subscripts, *arrays = operands
     if not isinstance(subscripts, str) or "." in subscripts:
         message = "einsum is differentiated on the tape with subscripts in letters alone, such as 'ij,jk->ik'"
@@ -246,8 +194,7 @@ def _without_repeats(xp: Namespace, x: Array, letters: str) -> tuple[Array, str]
     repeated = next((letter for letter in letters if letters.count(letter) > 1), None)
     if repeated is None:
         return x, letters
-    first = letters.index(repeated)
-    second = letters.index(repeated, first + 1)
+    first, second, *_ = (k for k, letter in enumerate(letters) if letter == repeated)
     x = xp.rearranged(lambda plain: plain.diagonal(0, first, second), x)
     rest = "".join(letter for k, letter in enumerate(letters) if k not in {first, second})
     return _without_repeats(xp, x, rest + repeated)
@@ -276,7 +223,7 @@ def _contracted(xp: Namespace, x: Array, s: str, y: Array, t: str, later: set[st
     return xp.reshape(product, tuple(sizes[letter] for letter in letters)), "".join(letters)
 
 
-def _joined(name: str) -> Callable[..., Any]:
+def _joined(name: str) -> Function:
     """The standard's function of the same meaning, for arrays alone."""
 
     def join(xp: Namespace, arrays: Sequence[Any], axis: int | None = 0) -> Any:
@@ -288,20 +235,13 @@ def _joined(name: str) -> Callable[..., Any]:
     return join
 
 
-FUNCTIONS: dict[str, Callable[..., Any] | str] = {
+FUNCTIONS: dict[str, Function | str] = {
     **{
         name: name
         for name in (
-            *("astype", "broadcast_to", "cumulative_sum", "expand_dims", "full_like", "max", "mean", "min", "prod"),
-            *(
-                "linalg.matrix_norm",
-                "linalg.outer",
-                "linalg.trace",
-                "linalg.vector_norm",
-                "reshape",
-                "sum",
-                "tensordot",
-            ),
+            *("astype", "broadcast_to", "cumulative_sum", "expand_dims", "full_like", "linalg.matrix_norm"),
+            *("linalg.outer", "linalg.trace", "linalg.vector_norm", "max", "mean", "min", "prod", "reshape", "sum"),
+            "tensordot",
         )
     },
     **{f"linalg.{name}": name for name in ("matmul", "tensordot", "vecdot")},
@@ -310,14 +250,15 @@ FUNCTIONS: dict[str, Callable[..., Any] | str] = {
     "average": _average,
     "broadcast_arrays": lambda xp, *arrays: tuple(xp.broadcast_arrays(*arrays)),
     "clip": _clip,
+    "compress": _compress,
     "concatenate": _joined("concat"),
     "cumsum": _cumsum,
     "diff": _diff,
     "dot": _dot,
     "einsum": _einsum,
-    "inner": _inner,
+    "inner": lambda xp, a, b: _dot(xp, a, b, axis=-1),
     "linalg.norm": _norm,
-    "outer": _outer,
+    "outer": lambda xp, a, b: xp.linalg.outer(xp.reshape(a, (-1,)), xp.reshape(b, (-1,))),
     "ptp": _ptp,
     "ravel": lambda xp, a: xp.reshape(a, (-1,)),
     "real": "positive",
@@ -327,12 +268,13 @@ FUNCTIONS: dict[str, Callable[..., Any] | str] = {
     "trace": _trace,
     "transpose": lambda xp, a, axes=None: xp.permute_dims(a, _order(a, axes)),
     "var": _deviation("var"),
-    "vdot": _vdot,
+    "vdot": lambda xp, a, b: xp.tensordot(xp.reshape(a, (-1,)), xp.reshape(b, (-1,)), axes=1),
     "where": _where,
 }
 """Functions that compute, by name; those of `linalg` with that in front. A string names the standard's."""
 
-METHODS: dict[str, Callable[..., Any] | str] = {
+METHODS: dict[str, Function | str | None] = {
+    **dict.fromkeys(("compress", "copy", "diagonal", "flatten", "repeat", "squeeze", "swapaxes", "take")),
     **{name: FUNCTIONS[name] for name in ("astype", "cumsum", "dot", "max", "mean", "min", "prod", "ravel", "std")},
     **{name: FUNCTIONS[name] for name in ("sum", "trace", "var")},
     "clip": "clip",
@@ -341,77 +283,62 @@ METHODS: dict[str, Callable[..., Any] | str] = {
     "reshape": lambda xp, a, *shape: xp.reshape(a, shape[0] if len(shape) == 1 else shape),
     "transpose": lambda xp, a, *axes: xp.permute_dims(a, _order(a, axes[0] if len(axes) == 1 else axes or None)),
 }
-"""Methods that compute, by name; the array itself comes first."""
+"""Methods, by name, of which the array itself is the first argument; None says that they only move its entries."""
 
-_PRODUCTS = frozenset(
-    {
-        *("dot", "einsum", "inner", "linalg.matmul", "linalg.outer", "linalg.tensordot", "linalg.vecdot", "outer"),
-        *("tensordot", "vdot"),
-    }
-)
+_PRODUCTS: AbstractSet[str] = {
+    *("dot", "einsum", "inner", "linalg.matmul", "linalg.outer", "linalg.tensordot", "linalg.vecdot", "outer"),
+    *("tensordot", "vdot"),
+}
 """Functions whose required arguments are all arrays, so that a list is one too."""
-
-CONSTANT_METHODS = frozenset(
-    {"all", "any", "argmax", "argmin", "argpartition", "argsort", "nonzero", "round", "searchsorted"}
-)
-"""Methods whose results are constants."""
 
 
 # Calls.
 
 
-def call_function(
-    space: Namespace, function: Callable[..., Any], arguments: Sequence[Any], options: Mapping[str, Any]
-) -> Any:
+def call_function(space: Namespace, function: Function, arguments: Arguments, options: Options) -> Any:
     """The result for `__array_function__`."""
     name = _qualified(function)
-    if name in CONSTANT or not space.varies((arguments, options)):
-        _refuse_out(name, options)
-        return space.constant(function, arguments, options)
-    return _call(space, name, function, FUNCTIONS.get(name), name in MOVES, arguments, options)
+    return _call(space, name, function, FUNCTIONS.get(name), arguments, options, moves=name in MOVES)
 
 
-def call_method(space: Namespace, x: Array, name: str, arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
+def call_method(space: Namespace, x: Array, name: str, arguments: Arguments, options: Options) -> Any:
     """The result of a method of a recorded array."""
-    function: Callable[..., Any] = functools.partial(_method, name)
-    if name in CONSTANT_METHODS or not space.varies((x, arguments, options)):
-        _refuse_out(name, options)
-        return space.constant(function, (x, *arguments), options)
-    return _call(space, name, function, METHODS.get(name), name in MOVING_METHODS, (x, *arguments), options)
+    entry = METHODS.get(name)
+    moves = entry is None or name in MOVES
+    return _call(space, name, _method(name), entry, (x, *arguments), options, moves=moves)
 
 
-def _method(name: str, x: Array, *arguments: Any, **options: Any) -> Any:
-    return getattr(x, name)(*arguments, **options)
+@functools.cache
+def _method(name: str) -> Function:
+    """The methods of that name as a function."""
+    return lambda x, *arguments, **options: getattr(x, name)(*arguments, **options)
 
 
-def call_ufunc(space: Namespace, ufunc: Any, method: str, inputs: Sequence[Any], options: Mapping[str, Any]) -> Any:
+def call_ufunc(space: Namespace, ufunc: Any, method: str, inputs: Arguments, options: Options) -> Any:
     """The result for `__array_ufunc__`."""
     function = ufunc if method == "__call__" else getattr(ufunc, method)
     name = str(ufunc.__name__) if method == "__call__" else f"{ufunc.__name__}.{method}"
     inputs = _arrays(space, inputs)
     options = {key: value for key, value in options.items() if not _is_usual(key, value)}
     _refuse_out(name, options)
-    _refuse(name, {key: value for key, value in options.items() if key == "where"})
+    _refuse(name, options.keys() & {"where"})
     if name in CONSTANT or not space.varies((inputs, options)):
         return space.constant(function, inputs, options)
-    standard = STANDARD_NAMES.get(name, name)
+    standard = STANDARD_NAMES.get(name, name.replace("arc", "a"))
     if name not in UFUNCS and standard not in space.elementwise:
-        raise NotImplementedError(space.no_pullback(name))
+        raise NotImplementedError(_no_pullback(name))
     _refuse(name, options)
     return UFUNCS[name](space, *inputs) if name in UFUNCS else getattr(space, standard)(*inputs)
 
 
 def _call(  # noqa: PLR0917  (what is called, by which entry, with what)
-    space: Namespace,
-    name: str,
-    function: Callable[..., Any],
-    entry: Callable[..., Any] | str | None,
-    moves: bool,  # noqa: FBT001  (passed on)
-    arguments: Sequence[Any],
-    options: Mapping[str, Any],
+    space: Any, name: str, function: Function, entry: Entry, arguments: Arguments, options: Options, *, moves: bool
 ) -> Any:
+    if name in CONSTANT or not space.varies((arguments, options)):
+        _refuse_out(name, options)
+        return space.constant(function, arguments, options)
     if entry is None and not moves:
-        raise NotImplementedError(space.no_pullback(name))
+        raise NotImplementedError(_no_pullback(name))
     if entry is not None:
         try:
             spelled, taken = _spelled(space, entry)
@@ -425,29 +352,25 @@ def _call(  # noqa: PLR0917  (what is called, by which entry, with what)
 
 
 @functools.cache
-def _spelled(space: Namespace, entry: Callable[..., Any] | str) -> tuple[Callable[..., Any], inspect.Signature]:
+def _spelled(space: Namespace, entry: Function | str) -> tuple[Function, inspect.Signature]:
     """The function of an entry of a table, for recorded arrays of a namespace, and its signature."""
     bound = operator.attrgetter(entry)(space) if isinstance(entry, str) else functools.partial(entry, space)
     return bound, inspect.signature(bound)
 
 
 def _matched(
-    name: str,
-    function: Callable[..., Any],
-    taken: inspect.Signature,
-    arguments: Sequence[Any],
-    options: Mapping[str, Any],
+    name: str, function: Function, taken: inspect.Signature, arguments: Arguments, options: Options
 ) -> tuple[list[Any], dict[str, Any]]:
     """A call of NumPy's function as one of the entry's signature: required arguments by position, others by name."""
-    signature = _signature(function)
     known = {key for key, parameter in taken.parameters.items() if parameter.kind is not parameter.VAR_POSITIONAL}
+    options = {key: value for key, value in options.items() if not _is_usual(key, value)}
+    signature = _signature(function)
     if signature is None:
-        _refuse(name, {key: value for key, value in options.items() if not _is_usual(key, value)}, known)
-        options = {key: value for key, value in options.items() if key in known}
+        _refuse(name, options, known)
         signature = taken
     positional: list[Any] = []
     named: dict[str, Any] = {}
-    for key, value in _bound(name, signature, arguments, options).items():
+    for key, value in _bound(name, signature, arguments, options).arguments.items():
         parameter = signature.parameters[key]
         if parameter.kind is parameter.VAR_POSITIONAL:
             positional += value
@@ -455,65 +378,52 @@ def _matched(
             named |= value
         elif parameter.default is parameter.empty:
             positional.append(value)
-        elif not (_is_usual(key, value) or _is_default(value, parameter.default)):
+        elif not _is_default(value, parameter.default):
             named[key] = value
     _refuse(name, named, known)
     return positional, named
 
 
-def _bound(
-    name: str, signature: inspect.Signature, arguments: Sequence[Any], options: Mapping[str, Any]
-) -> dict[str, Any]:
+def _bound(name: str, signature: inspect.Signature, arguments: Arguments, options: Options) -> inspect.BoundArguments:
     try:
-        return signature.bind(*arguments, **options).arguments
+        return signature.bind(*arguments, **options)
     except TypeError as error:
         message = f"{name}: {error}"
         raise TypeError(message) from None
 
 
-def _move(
-    space: Namespace,
-    name: str,
-    function: Callable[..., Any],
-    arguments: Sequence[Any],
-    options: Mapping[str, Any],
-) -> Any:
+def _move(space: Namespace, name: str, function: Function, arguments: Arguments, options: Options) -> Any:
     """A function that moves entries of its first argument, as the same on their numbers shows."""
-    options = dict(options)
     signature = _signature(function)
     if signature is not None:
         call = _bound(name, signature, arguments, options)
-        if name == "compress" and "a" in call:  # its condition comes first
-            options = dict(call)
-            arguments = (options.pop("a"),)
-            function = _with_array_named("a", function)
-        first = next(iter(signature.parameters))
-        if not arguments:
-            arguments = (options.pop(first),)
-        _refuse_out(name, call)
-    _refuse(name, {key: value for key, value in options.items() if key in {"casting", "dtype", "out"}})
-    if space.varies((arguments[1:], options)):
+        _refuse_out(name, call.arguments)
+        arguments, options = call.args, call.kwargs
+    _refuse(name, options.keys() & {"casting", "dtype", "out"})
+    data, *others = arguments
+    if space.varies((others, options)):
         message = f"{name}: expected constants beside the array whose entries it moves, got an array that varies"
         raise NotImplementedError(message)
-    rest, named = space.stripped((tuple(arguments[1:]), options))
-    return space.rearranged(lambda data: function(data, *rest, **named), arguments[0])
-
-
-def _with_array_named(key: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda data, **named: function(**{key: data}, **named)
+    given, named = space.stripped((others, options))
+    return space.rearranged(lambda plain: function(plain, *given, **named), data)
 
 
 @functools.cache
-def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
-    if isinstance(function, functools.partial):  # a method: those of arrays have none everywhere
-        return None
+def _signature(function: Function) -> inspect.Signature | None:
     try:
         return inspect.signature(function)
     except (TypeError, ValueError):  # some that are written in C have none
         return None
 
 
-def _refuse(name: str, options: Mapping[str, Any], known: Collection[str] = ()) -> None:
+def _no_pullback(name: str) -> str:
+    return (
+        f"{name} has no pullback on the tape, so its derivative cannot be computed here; write it with other "
+        f"array-API functions, or apply it to portable_nce.stop_gradient(x)"
+    )
+
+
+def _refuse(name: str, options: Collection[str], known: Collection[str] = ()) -> None:
     """Raise an error with the name of an option that is not known."""
     for key in options:
         if key not in known:
@@ -538,7 +448,7 @@ def _is_default(value: Any, default: Any) -> bool:
     )
 
 
-def _qualified(function: Callable[..., Any]) -> str:
+def _qualified(function: Function) -> str:
     """The name of a NumPy function, with ``linalg.`` where it is one of those."""
     name = str(function.__name__)
     return f"linalg.{name}" if str(function.__module__).rpartition(".")[2] in {"linalg", "_linalg"} else name

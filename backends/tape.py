@@ -18,27 +18,23 @@ Three rules make it small:
 from __future__ import annotations
 
 import functools
+import heapq
 import itertools
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from .defaults import Defaults
-from .numpy_functions import CONSTANT, CONSTANT_METHODS, METHODS, MOVING_METHODS, call_function, call_method, call_ufunc
+from .defaults import Array, Arrays, Defaults, Function
+from .numpy_functions import CONSTANT, METHODS, call_function, call_method, call_ufunc
 
-__all__ = [
-    "TapeAdapter",
-    "TapeArray",
-    "TapeNamespace",
-    "flatten",
-    "restore",
-]
+__all__ = ["TapeAdapter", "TapeArray", "TapeNamespace", "flatten", "restore"]
 
-Array = Any
 Namespace = Any
+Names = tuple[str, ...]
+Variables = Mapping[int, "TapeArray"]
 
-_orders = itertools.count()
+_orders = itertools.count(0, -1)  # later operations first
 _levels = itertools.count(1)
 
 
@@ -46,18 +42,13 @@ _levels = itertools.count(1)
 
 
 class Node:
-    """One recorded operation: where its inputs came from, and how a cotangent of its outputs travels back to them."""
+    """One recorded operation: its variables by place, and their cotangents from those of its outputs."""
 
-    __slots__ = ("order", "outputs", "parents", "pullback")
+    __slots__ = ("order", "outputs", "pullback", "variables")
 
-    def __init__(
-        self,
-        parents: Sequence[TapeArray | None] = (),
-        pullback: Callable[..., Sequence[Array | None]] | None = None,
-        outputs: int = 1,
-    ) -> None:
+    def __init__(self, variables: Variables | None = None, pullback: Function | None = None, outputs: int = 1) -> None:
         self.order = next(_orders)
-        self.parents = parents
+        self.variables = variables or {}
         self.pullback = pullback
         self.outputs = outputs
 
@@ -67,18 +58,15 @@ class TapeArray:
 
     __slots__ = ("index", "level", "namespace", "node", "value")
 
-    def __init__(
-        self, value: Array, namespace: TapeNamespace, level: int, node: Node | None = None, index: int = 0
-    ) -> None:
+    def __init__(self, value: Array, namespace: Any, level: int, node: Node | None = None, index: int = 0) -> None:
         self.value = value
-        self.namespace = namespace
+        self.namespace: TapeNamespace = namespace
         self.level = level
         self.node = node
         self.index = index
 
     # The protocol.
     def __array_namespace__(self, *, api_version: str | None = None) -> TapeNamespace:
-        del api_version
         return self.namespace
 
     @property
@@ -86,20 +74,8 @@ class TapeArray:
         return tuple(self.value.shape)
 
     @property
-    def ndim(self) -> int:
-        return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        return math.prod(self.shape)
-
-    @property
     def dtype(self) -> Any:
         return self.value.dtype
-
-    @property
-    def device(self) -> Any:
-        return self.value.device
 
     @property
     def T(self) -> Any:  # noqa: N802  (the standard's name)
@@ -166,14 +142,14 @@ class TapeArray:
         return self.namespace.reshape(taken, tuple(strip(self)[plain].shape))
 
     def __getattr__(self, name: str) -> Any:
-        """Return what NumPy's and CuPy's arrays have beside the standard's, if the array inside has it."""
+        """Return a method of NumPy's and CuPy's arrays, or a fact, if the array inside has it."""
         if not name.startswith("_") and hasattr(strip(self), name):
-            if name in METHODS or name in MOVING_METHODS or name in CONSTANT_METHODS:
+            if name in {"device", "itemsize", "nbytes", "ndim", "size"}:
+                return getattr(strip(self), name)
+            if name in METHODS or name in CONSTANT:
                 return lambda *arguments, **options: call_method(self.namespace, self, name, arguments, options)
             if name == "real":
                 return self
-            if name in {"itemsize", "nbytes"}:
-                return getattr(strip(self), name)
         message = (
             f"a recorded array has no attribute {name!r}; use the functions of its __array_namespace__(), or "
             f"portable_nce.stop_gradient(x) for what is to be a constant"
@@ -210,7 +186,6 @@ class TapeArray:
         return call_ufunc(self.namespace, ufunc, method, inputs, options)
 
     def __array_function__(self, function: Any, types: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        del types
         return call_function(self.namespace, function, arguments, options)
 
 
@@ -263,12 +238,9 @@ _install_operators()
 
 def _is_basic(key: Any) -> bool:
     """Whether an index takes no entry twice, and can be assigned to in any library."""
-    return (
-        key is None
-        or key is ...
-        or isinstance(key, slice)
-        or (not isinstance(key, bool) and hasattr(key, "__index__") and not getattr(key, "shape", ()))
-    )
+    if key is None or key is ... or isinstance(key, slice):
+        return True
+    return not isinstance(key, bool) and hasattr(key, "__index__") and not getattr(key, "shape", ())
 
 
 def _may_be_recorded(x: Any) -> bool:
@@ -287,31 +259,37 @@ def _as_constant(x: TapeArray, what: str) -> Array:
     return strip(x)
 
 
-def _no_pullback(name: str) -> str:
-    return (
-        f"{name} has no pullback on the tape, so its derivative cannot be computed here; write it with other "
-        f"array-API functions, or apply it to portable_nce.stop_gradient(x)"
-    )
-
-
-def opened(arrays: Sequence[Any]) -> tuple[int, Sequence[Any], Sequence[TapeArray | None]]:
-    """The highest level among the arrays, the arrays with those of that level opened, and the variables among these."""
+def opened(arrays: Sequence[Any]) -> tuple[TapeArray | None, Sequence[Any], Variables]:
+    """An array of the highest level, the arrays with those of that level opened, and the variables among these."""
+    top: TapeArray | None = None
     level = 0
     for a in arrays:
         if isinstance(a, TapeArray) and a.level > level:
-            level = a.level
-    if not level:
-        return 0, arrays, ()
+            top, level = a, a.level
     values: list[Any] = []
-    parents: list[TapeArray | None] = []
-    for a in arrays:
-        if isinstance(a, TapeArray) and a.level == level:
-            values.append(a.value)
-            parents.append(None if a.node is None else a)
-        else:
-            values.append(a)
-            parents.append(None)
-    return level, values, parents
+    variables: dict[int, TapeArray] = {}
+    for k, a in enumerate(arrays if level else ()):
+        inside = isinstance(a, TapeArray) and a.level == level
+        values.append(a.value if inside else a)
+        if inside and a.node is not None:
+            variables[k] = a
+    return top, values, variables
+
+
+def recorded(top: TapeArray, outputs: Sequence[Array | None], variables: Variables, pullback: Function) -> Arrays:
+    """The outputs of an operation on arrays of which `top` has the highest level; None stays None."""
+    node = Node(variables, pullback, len(outputs)) if variables else None
+    space, level = top.namespace, top.level
+    return tuple(out if out is None else TapeArray(out, space, level, node, k) for k, out in enumerate(outputs))
+
+
+def _is_differentiable(dtype: Any) -> bool:
+    """Whether arrays of this dtype have derivatives: real floating-point numbers; integers are constants."""
+    name = getattr(dtype, "name", str(dtype))  # str() of NumPy's >f8 has no "float" in it
+    if "complex" in name:
+        message = f"complex numbers ({name}) are not differentiated on the tape; compute with real and imaginary parts"
+        raise NotImplementedError(message)
+    return "float" in name
 
 
 def varies(x: Any) -> bool:
@@ -434,6 +412,13 @@ def _nonzero(xp: TapeNamespace, x: Array) -> Array:
     return xp.where(xp.equal(x, 0.0), xp.ones_like(x), x)
 
 
+def _root(xp: TapeNamespace, x: Array, degree: float = 2.0) -> Array:
+    """The root of what is not negative, with derivative 0 at 0."""
+    safe = _nonzero(xp, x)
+    root = xp.sqrt(safe) if degree == 2.0 else xp.pow(safe, 1.0 / degree)  # noqa: PLR2004  (a square root)
+    return xp.where(xp.equal(x, 0.0), xp.zeros_like(x), root)
+
+
 def _squares(xp: TapeNamespace, a: Array, b: Array) -> Array:
     return xp.add(xp.multiply(a, a), xp.multiply(b, b))
 
@@ -443,9 +428,8 @@ def _pow_left(xp: TapeNamespace, g: Array, _y: Array, a: Array, b: Array) -> Arr
     if not hasattr(b, "dtype"):
         return xp.multiply(g, xp.multiply(b, xp.pow(a, b - 1.0))) if b else xp.zeros_like(g)
     safe = _nonzero(xp, b)
-    return xp.where(
-        xp.equal(b, 0), xp.zeros_like(g), xp.multiply(g, xp.multiply(safe, xp.pow(a, xp.subtract(safe, 1))))
-    )
+    slope = xp.multiply(safe, xp.pow(a, xp.subtract(safe, 1)))
+    return _share(xp, xp.not_equal(b, 0), xp.multiply(g, slope))
 
 
 def _pow_right(xp: TapeNamespace, g: Array, y: Array, a: Array, _b: Array) -> Array:
@@ -453,10 +437,6 @@ def _pow_right(xp: TapeNamespace, g: Array, y: Array, a: Array, _b: Array) -> Ar
     if not hasattr(a, "dtype"):
         return xp.multiply(g, xp.multiply(y, math.log(a))) if a else xp.zeros_like(g)
     return xp.multiply(g, xp.multiply(y, xp.log(_nonzero(xp, a))))
-
-
-def _selected_right(xp: TapeNamespace, g: Array, y: Array, a: Array, b: Array) -> Array:
-    return _selected(xp, g, y, b, a)
 
 
 _BINARY: dict[str, Primitive] = {
@@ -490,14 +470,9 @@ _BINARY: dict[str, Primitive] = {
             lambda xp, g, y, a, b: xp.multiply(g, xp.exp(xp.subtract(a, y))),
             lambda xp, g, y, a, b: xp.multiply(g, xp.exp(xp.subtract(b, y))),
         ),
-        "maximum": (_selected, _selected_right),
-        "minimum": (_selected, _selected_right),
+        **dict.fromkeys(("maximum", "minimum"), (_selected, lambda xp, g, y, a, b: _selected(xp, g, y, b, a))),
     }.items()
 }
-
-
-def _several(axes: Any) -> Sequence[Any]:
-    return (axes,) if hasattr(axes, "__index__") else axes
 
 
 def _axis(axis: Any) -> Any:
@@ -511,7 +486,7 @@ def _axes(axis: Any, ndim: int) -> tuple[int, ...]:
     """The axes that an `axis` argument means, counted from 0."""
     if axis is None or not ndim:
         return tuple(range(ndim))
-    return tuple(operator.index(a) % ndim for a in _several(axis))
+    return tuple(operator.index(a) % ndim for a in ((axis,) if hasattr(axis, "__index__") else axis))
 
 
 def _keep(xp: TapeNamespace, y: Array, x: Array, axis: int | tuple[int, ...] | None) -> Array:
@@ -547,13 +522,12 @@ def _matmul_right(xp: TapeNamespace, g: Array, _y: Array, a: Array, b: Array) ->
 
 
 def _as_matrices(xp: TapeNamespace, g: Array, a: Array, b: Array) -> tuple[Array, Array, Array]:
+    """A product's cotangent and arguments, with vectors as matrices of one row or one column."""
     if len(b.shape) == 1:
-        g = xp.expand_dims(g, axis=-1)
+        g, b = xp.expand_dims(g, axis=-1), xp.expand_dims(b, axis=1)
     if len(a.shape) == 1:
-        g = xp.expand_dims(g, axis=-2)
-    a2 = xp.expand_dims(a, axis=0) if len(a.shape) == 1 else a
-    b2 = xp.expand_dims(b, axis=1) if len(b.shape) == 1 else b
-    return g, a2, b2
+        g, a = xp.expand_dims(g, axis=-2), xp.expand_dims(a, axis=0)
+    return g, a, b
 
 
 def _permute_back(xp: TapeNamespace, g: Array, _x: Array, axes: Sequence[int]) -> Array:
@@ -608,38 +582,26 @@ _TAKE_ROWS = _linear(
 )
 
 
-@functools.cache
-def _rearrangement(count: int) -> Primitive:
-    """A function of `count` arrays that moves, repeats or drops their entries, and adds none but 0.
+def _rearrangement(function: Callable[[Sequence[Any]], Array], count: int) -> Primitive:
+    """A function of a list of `count` arrays that moves, repeats or drops their entries, and adds none but 0.
 
     Its derivative follows from the same function of the entries' numbers.
     """
 
-    def forward(xp: Namespace, *leaves: Any, function: Callable[[Any], Array], tree: Any) -> Array:
-        del xp
-        return function(restore(leaves, tree))
-
-    def back(k: int) -> Callable[..., Array]:
-        def pullback(
-            xp: TapeNamespace, g: Array, _y: Array, *leaves: Any, function: Callable[[Any], Array], tree: Any
-        ) -> Array:
+    def back(k: int) -> Function:
+        def pullback(xp: TapeNamespace, g: Array, _y: Array, *leaves: Any) -> Array:
             base, shape = xp.base_namespace, tuple(leaves[k].shape)
             size = math.prod(shape)
 
-            def numbered(leaf: Any) -> Any:
-                if not hasattr(leaf, "shape"):
-                    return 0
-                return base.zeros(tuple(leaf.shape), dtype=base.int64, device=_device_of(strip(leaf)))
-
-            numbers = [*map(numbered, leaves)]
+            numbers = [base.zeros_like(strip(x), dtype=base.int64) if hasattr(x, "shape") else 0 for x in leaves]
             own = base.arange(1, size + 1, dtype=base.int64, device=_device_of(strip(leaves[k])))
             numbers[k] = base.reshape(own, shape)
-            found = base.reshape(function(restore(numbers, tree)), (-1,))
+            found = base.reshape(function(numbers), (-1,))
             return _fit(xp, xp.reshape(xp.add_at(xp.reshape(g, (-1,)), found, size), shape), leaves[k])
 
         return pullback
 
-    return Primitive(forward, [back(k) for k in range(count)])
+    return Primitive(lambda xp, *leaves: function(leaves), [back(k) for k in range(count)])
 
 
 _TO_DEVICE = _linear(
@@ -668,15 +630,16 @@ _WHERE = Primitive(
 )
 
 
+def _cut(x: Array, axis: int, start: int | None, stop: int | None) -> Array:
+    """A slice along one axis."""
+    return x[(*(slice(None),) * (axis % len(x.shape)), slice(start, stop), ...)]
+
+
 def _concat(axis: int, sizes: Sequence[int]) -> Primitive:
     starts = [0, *itertools.accumulate(sizes)]
 
-    def piece(k: int) -> Callable[..., Array]:
-        def back(_xp: TapeNamespace, g: Array, _y: Array, *arrays: Array) -> Array:
-            ahead = (slice(None),) * (axis % len(arrays[0].shape))
-            return g[(*ahead, slice(starts[k], starts[k + 1]), ...)]
-
-        return back
+    def piece(k: int) -> Function:
+        return lambda xp, g, y, *arrays: _cut(g, axis, starts[k], starts[k + 1])
 
     return Primitive(lambda xp, *arrays: xp.concat(arrays, axis=axis), [piece(k) for k in range(len(sizes))])
 
@@ -684,14 +647,14 @@ def _concat(axis: int, sizes: Sequence[int]) -> Primitive:
 # ------------------------------------------------------------------------------------------------------- the namespace
 
 
-def _reduction(primitive: Primitive) -> Callable[..., Any]:
+def _reduction(primitive: Primitive) -> Function:
     def reduce(self: TapeNamespace, x: Array, /, axis: Any = None, *, keepdims: bool = False) -> Any:
         return self.apply(primitive, x, axis=_axis(axis), keepdims=keepdims)
 
     return reduce
 
 
-def _moving(name: str) -> Callable[..., Any]:
+def _moving(name: str) -> Function:
     """A function that moves, repeats or drops the entries of an array; its other arguments are constants."""
 
     def move(self: TapeNamespace, x: Array, /, *arguments: Any, **options: Any) -> Any:
@@ -714,20 +677,14 @@ class TapeNamespace:
     def __init__(self, base: Namespace, add_at: Callable[..., Array] = _add_at) -> None:
         self.base_namespace = base
         self.__name__ = f"{__name__}[{base.__name__}]"
-        for table in (_UNARY, _BINARY):
-            for name, primitive in table.items():
-                setattr(self, name, self._bind(primitive))
+        for name, primitive in (_UNARY | _BINARY | {"matmul": _MATMUL, "matrix_transpose": _TRANSPOSE}).items():
+            setattr(self, name, self._bind(primitive))
         self.power = self.pow
-        self.matmul = self._bind(_MATMUL)
-        self.matrix_transpose = self._bind(_TRANSPOSE)
         self.linalg = TapeLinalg(self)
-        self._add_at = _linear(
-            add_at,
-            lambda xp, g, x, numbers, size: xp.apply(_GATHER, g, numbers=numbers),
-        )
-        self._differentiable: dict[Any, bool] = {}  # by dtype
+        self._is_differentiable = functools.cache(_is_differentiable)  # dtypes of two libraries are not to be compared
+        self._add_at = _linear(add_at, lambda xp, g, x, numbers, size: xp.apply(_GATHER, g, numbers=numbers))
 
-    def _bind(self, primitive: Primitive) -> Callable[..., Any]:
+    def _bind(self, primitive: Primitive) -> Function:
         if len(primitive.pullbacks) == 1:
             return lambda x, /: self.apply(primitive, x)
         return lambda a, b, /: self.apply(primitive, a, b)
@@ -761,78 +718,50 @@ class TapeNamespace:
     @staticmethod
     def stripped(tree: Any) -> Any:
         """A nested container with the plain arrays in it."""
-        leaves, shape = flatten(tree)
-        return restore([strip(leaf) for leaf in leaves], shape)
+        return mapped(strip, tree)
 
-    no_pullback = staticmethod(_no_pullback)
-
-    def constant(self, function: Callable[..., Any], arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
+    def constant(self, function: Function, arguments: Sequence[Any], options: Mapping[str, Any]) -> Any:
         """The results of a function as constants."""
-        leaves, _ = flatten((tuple(arguments), dict(options)))
-        level = max((leaf.level for leaf in leaves if isinstance(leaf, TapeArray)), default=0)
-        result = function(*map(self.stripped, arguments), **{key: self.stripped(x) for key, x in options.items()})
-        found, shape = flatten(result)
-        lifted = [self.lift(x, level) if level and hasattr(x, "shape") and hasattr(x, "dtype") else x for x in found]
-        return restore(lifted, shape)
+        given = (tuple(arguments), dict(options))
+        level = max((leaf.level for leaf in flatten(given)[0] if isinstance(leaf, TapeArray)), default=0)
+        plain, named = self.stripped(given)
+        return mapped(functools.partial(self._lifted, level), function(*plain, **named))
 
     # Recording.
-    def lift(self, x: Array, level: int, node: Node | None = None) -> TapeArray:
-        """`x` as a constant (or, with a node, a variable) of the given level."""
-        return TapeArray(x, self, level, node)
-
     def lift_like(self, *arrays: Any) -> list[Any]:
         """The arguments, with plain arrays lifted to constants of the highest level among them."""
         level = max((a.level for a in arrays if isinstance(a, TapeArray)), default=0)
-        return [
-            self.lift(a, level) if hasattr(a, "dtype") and not isinstance(a, TapeArray) and level else a for a in arrays
-        ]
+        return [self._lifted(level, a) for a in arrays]
+
+    def _lifted(self, level: int, x: Any) -> Any:
+        """A plain array as a constant of the level, if there is one; anything else as it is."""
+        plain = level and hasattr(x, "shape") and hasattr(x, "dtype") and not isinstance(x, TapeArray)
+        return TapeArray(x, self, level) if plain else x
 
     def apply(self, primitive: Primitive, *arrays: Any, **options: Any) -> Any:
         """Compute, and record at the highest level among the arguments."""
-        level, values, parents = opened(arrays)
-        if not level:
+        top, values, variables = opened(arrays)
+        if top is None:
             return primitive.forward(self.base_namespace, *arrays, **options)
         out = self.apply(primitive, *values, **options)
-        for parent in parents:
-            if parent is not None:
-                break
-        else:
-            return TapeArray(out, self, level)
-        known = self._differentiable.get(out.dtype)
-        if not (self._is_differentiable(out.dtype) if known is None else known):
-            return TapeArray(out, self, level)
+        if not (variables and self._is_differentiable(out.dtype)):
+            return TapeArray(out, self, top.level)
 
-        def pullback(cotangents: Sequence[Array]) -> list[Array | None]:
-            return [
-                None if parent is None else back(self, cotangents[0], out, *values, **options)
-                for parent, back in zip(parents, primitive.pullbacks, strict=True)
-            ]
+        def pullback(cotangents: Sequence[Array]) -> list[Array]:
+            return [primitive.pullbacks[k](self, cotangents[0], out, *values, **options) for k in variables]
 
-        return TapeArray(out, self, level, Node(parents, pullback))
-
-    def _is_differentiable(self, dtype: Any) -> bool:
-        """Whether arrays of this dtype have derivatives: real floating-point numbers; integers are constants."""
-        name = getattr(dtype, "name", str(dtype))  # str() of NumPy's >f8 has no "float" in it
-        if "complex" in name:
-            message = (
-                f"complex numbers ({name}) are not differentiated on the tape; compute with real and imaginary parts"
-            )
-            raise NotImplementedError(message)
-        self._differentiable[dtype] = found = "float" in name
-        return found
+        return TapeArray(out, self, top.level, Node(variables, pullback))
 
     def rearranged(self, function: Callable[[Any], Any], data: Any) -> Any:
         """The result of a function of plain arrays that moves, repeats or drops entries of a container of arrays."""
         leaves, tree = flatten(data)
         outputs, shape = flatten(function(self.stripped(data)))
-        primitive = _rearrangement(len(leaves))
-        if shape is ...:
-            return self.apply(primitive, *leaves, function=function, tree=tree)
-        parts = [
-            self.apply(primitive, *leaves, function=lambda x, k=k: flatten(function(x))[0][k], tree=tree)
-            for k in range(len(outputs))
-        ]
-        return restore(parts, shape)
+
+        def output(k: int) -> Array:
+            of_leaves = _rearrangement(lambda leaves: flatten(function(restore(leaves, tree)))[0][k], len(leaves))
+            return self.apply(of_leaves, *leaves)
+
+        return restore(map(output, range(len(outputs))), shape)
 
     def add_at(self, g: Array, numbers: Array, size: int) -> Array:
         """The entries or rows of `g` added up by their numbers, from 1 to `size`."""
@@ -847,37 +776,28 @@ class TapeNamespace:
 
     # The standard's functions, but for the elementwise ones of the tables above.
     def asarray(self, x: Any, /, *, dtype: Any = None, device: Any = None, copy: bool | None = None) -> Any:
-        if not isinstance(x, TapeArray):
-            given = {
-                key: value for key, value in (("dtype", dtype), ("device", device), ("copy", copy)) if value is not None
-            }
-            return self.base_namespace.asarray(x, **given)
-        x = self._cast(x, dtype)
-        return x if device is None or device == x.device else x.to_device(device)
+        if isinstance(x, TapeArray):
+            return self._cast(x, dtype, device)
+        given = {"dtype": dtype, "device": device, "copy": copy}
+        return self.base_namespace.asarray(x, **{key: value for key, value in given.items() if value is not None})
 
     def astype(self, x: Array, dtype: Any, /, *, copy: bool = True, device: Any = None) -> Any:
-        del copy
-        x = self.apply(_ASTYPE, x, dtype=dtype)
-        return x if device is None or device == x.device else x.to_device(device)
+        return self._cast(x, dtype, device)
 
-    def _cast(self, x: Array, dtype: Any) -> Array:
-        return x if dtype is None or dtype == x.dtype else self.astype(x, dtype)
+    def _cast(self, x: Array, dtype: Any, device: Any = None) -> Array:
+        x = x if dtype is None or dtype == x.dtype else self.apply(_ASTYPE, x, dtype=dtype)
+        return x if device is None or device == x.device else x.to_device(device)
 
     def full(self, shape: Any, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Any:
         if varies(fill_value):
-            return self._spread(
-                fill_value, (shape,) if isinstance(shape, int) else tuple(shape), dtype or fill_value.dtype
-            )
+            return self.broadcast_to(self._cast(fill_value, dtype), shape)
         return self.base_namespace.full(shape, strip(fill_value), dtype=dtype, device=device)
 
     def full_like(self, x: Array, /, fill_value: Any, *, dtype: Any = None, device: Any = None) -> Any:
         if varies(fill_value):
-            return self._spread(fill_value, tuple(x.shape), dtype or x.dtype)
+            return self.broadcast_to(self._cast(fill_value, dtype or x.dtype), tuple(x.shape))
         options = {key: value for key, value in (("dtype", dtype), ("device", device)) if value is not None}
         return self.constant(self.base_namespace.full_like, (x, fill_value), options)
-
-    def _spread(self, value: Array, shape: tuple[int, ...], dtype: Any) -> Array:
-        return self.broadcast_to(self._cast(value, dtype), shape)
 
     def where(self, condition: Array, a: Any, b: Any, /) -> Any:
         return self.apply(_WHERE, a, b, condition=strip(condition))
@@ -906,12 +826,7 @@ class TapeNamespace:
         return self.divide(self.sum(self.square(centred), axis=axis, keepdims=keepdims), count - correction)
 
     def std(self, x: Array, /, axis: Any = None, *, correction: float = 0.0, keepdims: bool = False) -> Any:
-        return self._root(self.var(x, axis=axis, correction=correction, keepdims=keepdims))
-
-    def _root(self, x: Array) -> Array:
-        """The square root of what is not negative, with derivative 0 at 0."""
-        zero = self.equal(x, 0.0)
-        return self.where(zero, self.zeros_like(x), self.sqrt(self.where(zero, self.ones_like(x), x)))
+        return _root(self, self.var(x, axis=axis, correction=correction, keepdims=keepdims))
 
     def prod(self, x: Array, /, axis: Any = None, dtype: Any = None, *, keepdims: bool = False) -> Any:
         """The product, by halves: so its derivatives of any order hold where factors are 0 too."""
@@ -926,45 +841,35 @@ class TapeNamespace:
             half = count // 2
             halves = [self.multiply(y[..., :half], y[..., half : 2 * half])]
             y = self.concat([*halves, y[..., 2 * half :]] if count % 2 else halves, axis=-1)
-        full = tuple(1 if k in gone else n for k, n in enumerate(x.shape))
-        return self.reshape(y, full if keepdims else shape)
+        return _keep(self, y, x, axis) if keepdims else self.reshape(y, shape)
 
-    def cumulative_sum(
-        self, x: Array, /, axis: int | None = None, *, dtype: Any = None, include_initial: bool = False
-    ) -> Any:
+    def cumulative_sum(self, x: Array, /, axis: Any = None, *, dtype: Any = None, include_initial: bool = False) -> Any:
         if not x.shape:
             x, axis = self.reshape(x, (1,)), 0
         if axis is None and len(x.shape) != 1:
             message = f"cumulative_sum: expected an axis for an array of shape {tuple(x.shape)}"
             raise ValueError(message)
-        where = 0 if axis is None else operator.index(axis) % len(x.shape)
-        x = self._cast(x, dtype)
-        out = self.apply(_CUMULATIVE_SUM, x, axis=where)
-        if not include_initial:
-            return out
-        return self.concat([self.zeros_like(out[(slice(None),) * where + (slice(0, 1), ...)]), out], axis=where)
+        x, axis = self._cast(x, dtype), axis or 0
+        if include_initial:
+            x = self.concat([self.zeros_like(self.sum(x, axis=axis, keepdims=True)), x], axis=axis)
+        return self.apply(_CUMULATIVE_SUM, x, axis=axis)
 
     def vecdot(self, a: Array, b: Array, /, *, axis: int = -1) -> Any:
         return self.sum(self.multiply(self.moveaxis(a, axis, -1), self.moveaxis(b, axis, -1)), axis=-1)
 
     def tensordot(self, a: Array, b: Array, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2) -> Any:
-        left, right = (
-            (tuple(range(len(a.shape) - axes, len(a.shape))), tuple(range(axes)))
-            if isinstance(axes, int)
-            else (_axes(axes[0], len(a.shape)), _axes(axes[1], len(b.shape)))
-        )
-        free_a = tuple(k for k in range(len(a.shape)) if k not in left)
-        free_b = tuple(k for k in range(len(b.shape)) if k not in right)
-        inner = math.prod(a.shape[k] for k in left)
-        flat = self.matmul(
-            self.reshape(self.permute_dims(a, free_a + left), (-1, inner)),
-            self.reshape(self.permute_dims(b, right + free_b), (inner, -1)),
-        )
-        return self.reshape(flat, tuple(a.shape[k] for k in free_a) + tuple(b.shape[k] for k in free_b))
+        left, right = (range(-axes, 0), range(axes)) if isinstance(axes, int) else axes
+        left, right = _axes(left, len(a.shape)), _axes(right, len(b.shape))
+        count = len(left)
+        a = self.moveaxis(a, left, tuple(range(-count, 0)))
+        b = self.moveaxis(b, right, tuple(range(count)))
+        rows, columns = tuple(a.shape[: len(a.shape) - count]), tuple(b.shape[count:])
+        inner = math.prod(b.shape[:count])
+        flat = self.matmul(self.reshape(a, (math.prod(rows), inner)), self.reshape(b, (inner, math.prod(columns))))
+        return self.reshape(flat, rows + columns)
 
     # Shapes and places.
     def reshape(self, x: Array, /, shape: Any, *, copy: bool | None = None) -> Any:
-        del copy
         sizes = (shape,) if hasattr(shape, "__index__") else shape
         return self.apply(_RESHAPE, x, shape=tuple(map(operator.index, sizes)))
 
@@ -991,13 +896,7 @@ class TapeNamespace:
         return tuple(moved[k, ...] for k in range(moved.shape[0]))
 
     def expand_dims(self, x: Array, /, axis: int = 0) -> Any:
-        shape = list(x.shape)
-        where = operator.index(axis)
-        if not -len(shape) - 1 <= where <= len(shape):
-            message = f"expand_dims: axis {axis} is out of bounds for an array of {len(shape)} axes"
-            raise IndexError(message)
-        shape.insert(where if where >= 0 else where + len(shape) + 1, 1)
-        return self.reshape(x, tuple(shape))
+        return self.reshape(x, tuple(self.base_namespace.expand_dims(strip(x), axis=axis).shape))
 
     def squeeze(self, x: Array, /, axis: int | tuple[int, ...] | None = None) -> Any:
         ones = tuple(k for k, n in enumerate(x.shape) if n == 1)
@@ -1008,19 +907,15 @@ class TapeNamespace:
         return self.reshape(x, tuple(n for k, n in enumerate(x.shape) if k not in gone))
 
     def moveaxis(self, x: Array, source: int | Sequence[int], destination: int | Sequence[int], /) -> Any:
-        ndim = len(x.shape)
-        sources, destinations = ([operator.index(k) % ndim for k in _several(axes)] for axes in (source, destination))
-        order = [k for k in range(ndim) if k not in sources]
-        for place, axis in sorted(zip(destinations, sources, strict=True)):
-            order.insert(place, axis)
-        return self.permute_dims(x, tuple(order))
+        # Of an array of shape (0, 1, 2, ...), the shape afterwards is the order of the axes.
+        numbered = self.base_namespace.empty(tuple(range(len(x.shape))))
+        return self.permute_dims(x, self.base_namespace.moveaxis(numbered, source, destination).shape)
 
     def flip(self, x: Array, /, axis: Any = None) -> Any:
         return self.apply(_FLIP, x, axis=_axis(axis))
 
     repeat, roll, take_along_axis, tile = map(_moving, ("repeat", "roll", "take_along_axis", "tile"))
-    _take = _moving("take")
-    tril, triu = _moving("tril"), _moving("triu")
+    _take, tril, triu = map(_moving, ("take", "tril", "triu"))
 
     def sort(self, x: Array, /, *, axis: int = -1, descending: bool = False, stable: bool = True) -> Any:
         order = self.base_namespace.argsort(strip(x), axis=axis, descending=descending, stable=stable)
@@ -1029,9 +924,8 @@ class TapeNamespace:
     def diff(self, x: Array, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append: Any = None) -> Any:
         parts = [part for part in (prepend, x, append) if part is not None]
         x = self.concat(parts, axis=axis) if len(parts) > 1 else x
-        ahead = (slice(None),) * (operator.index(axis) % len(x.shape))
         for _ in range(n):
-            x = self.subtract(x[(*ahead, slice(1, None), ...)], x[(*ahead, slice(None, -1), ...)])
+            x = self.subtract(_cut(x, axis, 1, None), _cut(x, axis, None, -1))
         return x
 
 
@@ -1040,13 +934,11 @@ class TapeLinalg:
 
     def __init__(self, space: TapeNamespace) -> None:
         self._space = space
-        self.matmul = space.matmul
-        self.matrix_transpose = space.matrix_transpose
-        self.tensordot = space.tensordot
-        self.vecdot = space.vecdot
 
     def __getattr__(self, name: str) -> Any:
         space = self._space
+        if name in {"matmul", "matrix_transpose", "tensordot", "vecdot"}:
+            return getattr(space, name)
         return space._member(space.base_namespace.linalg, name)  # noqa: SLF001  (its own)
 
     def outer(self, a: Array, b: Array, /) -> Any:
@@ -1068,12 +960,8 @@ class TapeLinalg:
             return xp.sum(xp.astype(xp.not_equal(x, 0.0), x.dtype), **over)
         if ord == 1:
             return xp.sum(xp.abs(x), **over)
-        if ord == 2:  # noqa: PLR2004  (Euclid's)
-            return xp._root(xp.sum(xp.square(x), **over))  # noqa: SLF001  (its own)
-        total = xp.sum(xp.pow(xp.abs(x), float(ord)), **over)
-        zero = xp.equal(total, 0.0)
-        root = xp.pow(xp.where(zero, xp.ones_like(total), total), 1.0 / float(ord))
-        return xp.where(zero, xp.zeros_like(total), root)
+        total = xp.sum(xp.square(x) if ord == 2 else xp.pow(xp.abs(x), float(ord)), **over)  # noqa: PLR2004  (Euclid's)
+        return _root(xp, total, float(ord))
 
     def matrix_norm(self, x: Array, /, *, axis: Any = (-2, -1), keepdims: bool = False, ord: Any = "fro") -> Any:  # noqa: A002  (the standard's name)
         if ord == "fro":
@@ -1114,35 +1002,39 @@ def restore(leaves: Iterable[Any], shape: Any) -> Any:
     return kind(*items) if hasattr(kind, "_fields") else kind(items)
 
 
+def mapped(function: Callable[[Any], Any], tree: Any) -> Any:
+    """A nested container with the values of a function of its leaves."""
+    leaves, shape = flatten(tree)
+    return restore(map(function, leaves), shape)
+
+
 # ---------------------------------------------------------------------------------------------------------- the verbs
 
 
-def _backward(namespace: TapeNamespace, output: TapeArray, wanted: Sequence[Node]) -> list[Array | None]:
-    """Cotangents of the wanted leaves, for cotangent one of the scalar output."""
-    cotangents: dict[Node, list[Array | None]] = {}
-    reachable: set[Node] = set()
-    stack = [output.node]
-    while stack:
-        node = stack.pop()
-        if node is not None and node not in reachable:
-            reachable.add(node)
-            stack.extend(parent.node for parent in node.parents if parent is not None)
+def _backward(namespace: TapeNamespace, output: TapeArray, leaves: Sequence[TapeArray]) -> list[Array]:
+    """Cotangents of the leaves, for cotangent one of the scalar output."""
+    cotangents: dict[Any, list[Array | None]] = {}  # by node
+    waiting: list[tuple[int, Node]] = []  # a heap: the latest operation first
+
+    def add(x: TapeArray, g: Array) -> None:
+        node: Any = x.node
+        if node not in cotangents:
+            cotangents[node] = [None] * node.outputs
+            heapq.heappush(waiting, (node.order, node))
+        present = cotangents[node][x.index]
+        cotangents[node][x.index] = g if present is None else namespace.add(present, g)
+
     if output.node is not None:
-        cotangents[output.node] = [None] * output.node.outputs
-        value = output.value
-        space = namespace if isinstance(value, TapeArray) else namespace.base_namespace
-        cotangents[output.node][output.index] = space.ones_like(value)
-    for node in sorted(reachable, key=operator.attrgetter("order"), reverse=True):
-        if node.pullback is None or node not in cotangents:
-            continue
-        incoming = cotangents.pop(node)
-        for parent, g in zip(node.parents, node.pullback(incoming), strict=True):
-            if parent is None or parent.node is None or g is None:
-                continue
-            slots = cotangents.setdefault(parent.node, [None] * parent.node.outputs)
-            present = slots[parent.index]
-            slots[parent.index] = g if present is None else namespace.add(present, g)
-    return [cotangents.get(node, [None])[0] for node in wanted]
+        space = namespace if isinstance(output.value, TapeArray) else namespace.base_namespace
+        add(output, space.ones_like(output.value))
+    while waiting:
+        _, node = heapq.heappop(waiting)
+        if node.pullback is not None:
+            for x, g in zip(node.variables.values(), node.pullback(cotangents.pop(node)), strict=True):
+                if g is not None:
+                    add(x, g)
+    found = [cotangents.get(leaf.node, [None])[0] for leaf in leaves]
+    return [namespace.zeros_like(leaf.value) if g is None else g for leaf, g in zip(leaves, found, strict=True)]
 
 
 class TapeAdapter(Defaults):
@@ -1152,13 +1044,7 @@ class TapeAdapter(Defaults):
     add_at = staticmethod(_add_at)
 
     def __init__(
-        self,
-        name: str,
-        namespace_of: Callable[[Array], Namespace],
-        *,
-        version: str,
-        devices: tuple[str, ...],
-        half_precision: tuple[str, ...] = (),
+        self, name: str, namespace_of: Function, *, version: str, devices: Names, half_precision: Names = ()
     ) -> None:
         super().__init__(namespace_of)
         self.name = name
@@ -1172,116 +1058,80 @@ class TapeAdapter(Defaults):
         if isinstance(array, TapeArray):
             return array.namespace
         base = self._namespace_of(array)
-        if base not in self._namespaces:
-            self._namespaces.setdefault(base, TapeNamespace(base, self.add_at))
-        return self._namespaces[base]
+        return self._namespaces.get(base) or self._namespaces.setdefault(base, TapeNamespace(base, self.add_at))
 
     def stop_gradient(self, x: Array) -> Array:
         return type(x)(x.__recorded__, x.namespace, x.level) if hasattr(x, "__recorded__") else x
 
-    def value_and_grad(
-        self, fn: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False
-    ) -> Callable[..., Any]:
+    def value_and_grad(self, fn: Function, argnums: int | Sequence[int] = 0, *, has_aux: bool = False) -> Function:
         chosen = (argnums,) if isinstance(argnums, int) else tuple(argnums)
 
         def value_and_gradient(*arguments: Any, **options: Any) -> Any:
             level = next(_levels)
             positions = [n + len(arguments) if n < 0 else n for n in chosen]
-            lifted, trees = [], []
-            for position, argument in enumerate(arguments):
-                leaves, shape = flatten(argument)
-                boxed = [self._box(leaf, level, variable=position in positions) for leaf in leaves]
-                lifted.append(restore(boxed, shape))
-                trees.append((boxed, shape))
-            result = fn(*lifted, **options)
+            boxed = [mapped(functools.partial(self._box, level, n in positions), x) for n, x in enumerate(arguments)]
+            result = fn(*boxed, **options)
             output, aux = result if has_aux else (result, None)
-            space = self.namespace(trees[positions[0]][0][0])
-            wanted = [leaf for position in positions for leaf in trees[position][0]]
-            if isinstance(output, TapeArray) and output.level == level:
-                found = _backward(space, output, [leaf.node for leaf in wanted])
-                output = output.value
-            else:
-                found = [None] * len(wanted)
-            gradients = [
-                self._result(space, space.zeros_like(leaf.value) if g is None else g)
-                for leaf, g in zip(wanted, found, strict=True)
-            ]
-            value = self._result(space, output)
-            supply = iter(gradients)
-            gradient = tuple(restore(supply, trees[position][1]) for position in positions)
-            gradient = gradient[0] if isinstance(argnums, int) else gradient
+            leaves, shape = flatten(tuple(boxed[n] for n in positions))
+            space = self.namespace(leaves[0])
+            if not (isinstance(output, TapeArray) and output.level == level):
+                output = TapeArray(output, space, level)
+            gradients = [self._result(space, g) for g in _backward(space, output, leaves)]
+            value = self._result(space, output.value)
+            gradient = restore(gradients, shape) if not isinstance(argnums, int) else restore(gradients, shape)[0]
             if not has_aux:
                 return value, gradient
-            aux_leaves, aux_shape = flatten(aux)
-            aux = restore([self._unbox(leaf, level) for leaf in aux_leaves], aux_shape)
-            return (value, aux), gradient
+            unboxed = mapped(lambda x: x.value if isinstance(x, TapeArray) and x.level == level else x, aux)
+            return (value, unboxed), gradient
 
         return value_and_gradient
 
-    def _box(self, leaf: Any, level: int, *, variable: bool) -> Any:
+    def _box(self, level: int, variable: bool, leaf: Any) -> Any:  # noqa: FBT001  (given beforehand)
         if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
             return leaf
         space = self.namespace(leaf)
         if not getattr(leaf.dtype, "isnative", True):  # gradients have the byte order of NumPy's results
             leaf = space.astype(leaf, leaf.dtype.newbyteorder("="))
-        return space.lift(leaf, level, Node() if variable else None)
+        return TapeArray(leaf, space, level, Node() if variable else None)
 
     @staticmethod
-    def _unbox(leaf: Any, level: int) -> Any:
-        return leaf.value if isinstance(leaf, TapeArray) and leaf.level == level else leaf
-
-    @staticmethod
-    def copy(xp: Namespace, x: Array) -> Array:
-        """An array that shares no memory with `x`."""
-        return xp.asarray(x, copy=True)
-
-    def _result(self, space: TapeNamespace, x: Array) -> Array:
+    def _result(space: TapeNamespace, x: Array) -> Array:
         """An array that shares no memory with another result and is not a NumPy scalar."""
-        return x if hasattr(x, "__recorded__") else self.copy(space.base_namespace, x)
+        return x if hasattr(x, "__recorded__") else space.base_namespace.asarray(x, copy=True)
 
     def needs_gradient(self, x: Array) -> bool:
         return varies(x)
 
-    def is_plain(self, arrays: tuple[Array, ...]) -> bool:
+    def is_plain(self, arrays: Arrays) -> bool:
         return not any(hasattr(x, "__recorded__") for x in arrays)
 
-    def custom_vjp(
-        self,
-        forward: Callable[..., tuple[Array, ...]],
-        backward: Callable[..., tuple[Array | None, ...]],
-        *,
-        exact: bool = True,
-    ) -> Callable[..., tuple[Array, ...]]:
-        del exact
-
-        def bound(static: Any, *arrays: Array) -> tuple[Array, ...]:
-            level, values, parents = opened(arrays)
-            if not level:
-                return forward(static, *arrays)
-            space = next(a.namespace for a in arrays if isinstance(a, TapeArray))
+    def custom_vjp(self, forward: Function, backward: Function, *, exact: bool = True) -> Callable[..., Arrays]:
+        def bound(static: Any, *arrays: Array) -> Arrays:
+            top, values, variables = opened(arrays)
+            if top is None:
+                outputs: Arrays = forward(static, *arrays)
+                return outputs
+            space = top.namespace
             outputs = bound(static, *values)
 
             def pullback(cotangents: Sequence[Array | None]) -> list[Array | None]:
                 filled = [space.zeros_like(out) if g is None else g for g, out in zip(cotangents, outputs, strict=True)]
-                arguments = space.lift_like(*values, *outputs, *filled)
+                lifted = space.lift_like(*values, *outputs, *filled)
                 n, m = len(values), len(outputs)
-                found = backward(static, tuple(arguments[:n]), tuple(arguments[n : n + m]), tuple(arguments[n + m :]))
-                return [*found, *[None] * (n - len(found))]
+                found = backward(static, tuple(lifted[:n]), tuple(lifted[n : n + m]), tuple(lifted[n + m :]))
+                return [found[k] if k < len(found) else None for k in variables]
 
-            node = Node(parents, pullback, len(outputs)) if any(p is not None for p in parents) else None
-            return tuple(TapeArray(out, space, level, node, k) for k, out in enumerate(outputs))
+            return recorded(top, outputs, variables, pullback)
 
         return bound
 
-    def value_and_vjp(self, function: Callable[..., tuple[Array, ...]]) -> Callable[..., tuple[Array, Array]]:
+    def value_and_vjp(self, function: Callable[..., Arrays]) -> Callable[..., tuple[Array, Array]]:
         def run(static: Any, arrays: Sequence[Array], *, wanted: tuple[bool, ...]) -> tuple[Array | None, ...]:
-            level, values, parents = opened(arrays)
-            if not level:
+            top, values, variables = opened(arrays)
+            if top is None:
                 return function(static, *arrays, need_grad=any(wanted) and wanted)
-            space = next(a.namespace for a in arrays if isinstance(a, TapeArray))
-            variable = any(p is not None for p in parents)
-            further = tuple(own or p is not None for own, p in zip(wanted, parents, strict=True))
-            outputs = run(static, values, wanted=further)
+            space = top.namespace
+            outputs = run(static, values, wanted=tuple(own or k in variables for k, own in enumerate(wanted)))
             gradients = outputs[2:]
 
             def pullback(cotangents: Sequence[Array | None]) -> list[Array | None]:
@@ -1295,17 +1145,14 @@ class TapeAdapter(Defaults):
                         for g in gradients
                     ]
                 if any(g is not None for g in second):
-                    products = self._products(
-                        space, functools.partial(function, static, need_grad=True), values, second
-                    )
+                    of_gradients = functools.partial(function, static, need_grad=True)
+                    products = self._products(space, of_gradients, values, second)
                     found[: len(products)] = [
                         a if b is None else space.add(a, b) for a, b in zip(products, found, strict=False)
                     ]
-                return found
+                return [found[k] for k in variables]
 
-            node = Node(parents, pullback, len(outputs)) if variable else None
-            kept = outputs if any(wanted) else outputs[:2]
-            return tuple(out if out is None else TapeArray(out, space, level, node, k) for k, out in enumerate(kept))
+            return recorded(top, outputs if any(wanted) else outputs[:2], variables, pullback)
 
         def bound(static: Any, *arrays: Array) -> tuple[Array, Array]:
             value, constant = run(static, arrays, wanted=(False,) * len(arrays))
@@ -1313,25 +1160,15 @@ class TapeAdapter(Defaults):
 
         return bound
 
-    def _products(
-        self,
-        space: TapeNamespace,
-        function: Callable[..., tuple[Array, ...]],
-        values: Sequence[Array],
-        vectors: Sequence[Array | None],
-    ) -> tuple[Array, ...]:
+    def _products(self, space: Any, function: Function, values: Sequence[Any], vectors: Sequence[Any]) -> Arrays:
         """The products of the Hessian with vectors: the gradient of the gradients' products with them."""
 
         def total(*arrays: Array) -> Array:
             found = function(*arrays)[2:]
-            terms = [
-                space.sum(space.reshape(space.multiply(g, v), (-1,)), axis=0, keepdims=True)
-                for g, v in zip(found, vectors, strict=True)
-                if v is not None
-            ]
+            terms = [space.sum(space.multiply(g, v)) for g, v in zip(found, vectors, strict=True) if v is not None]
             return functools.reduce(space.add, terms)
 
-        products: tuple[Array, ...] = self.value_and_grad(total, argnums=tuple(range(len(vectors))))(*values)[1]
+        products: Arrays = self.value_and_grad(total, argnums=tuple(range(len(vectors))))(*values)[1]
         return products
 
     def concrete_value(self, x: Array) -> float | None:

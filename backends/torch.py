@@ -2,30 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
+from torch._C import _functorch as functorch
 from torch._C import _len_torch_dispatch_stack
-from torch._C._functorch import (
-    TransformType,
-    get_dynamic_layer_stack_depth,
-    get_interpreter_stack,
-    get_unwrapped,
-    is_functorch_wrapped_tensor,
-    is_gradtrackingtensor,
-)
 from torch._functorch.pyfunctorch import retrieve_current_functorch_interpreter
 from torch.autograd import forward_ad
 from torch.autograd.forward_ad import unpack_dual
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from .defaults import Defaults, of_floating
+from .defaults import Arrays, Defaults, Function, Pulls, Step, of_floating
 from .torch_namespace import exp_by_2
-
-Arrays = tuple[Any, ...]
 
 
 def _under_autocast(device: str) -> bool:
@@ -41,7 +32,6 @@ class _Copied(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Each result is a copy, which the engine may overwrite."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Arrays = (), kwargs: Any = None) -> Any:
-        del types
         found = func(*args, **(kwargs or {}))
         is_new = isinstance(found, torch.Tensor) and func._schema.returns[0].alias_info is None  # noqa: SLF001
         return found.clone() if is_new else found
@@ -93,20 +83,19 @@ class _ClosedForm:
 
     shown = None
 
-    def __init__(self, forward: Callable[..., Arrays], backward: Callable[..., Any], static: Any, count: int) -> None:
+    def __init__(self, forward: Callable[..., Arrays], backward: Function, static: Any, count: int) -> None:
         self.function, self.backward, self.static, self.count = forward, backward, static, count
 
     def __call__(self, *arrays: Any) -> Arrays:
         return self.function(self.static, *arrays)
 
     def keep(self, ctx: Any, arrays: Arrays, outputs: Arrays) -> Arrays:
-        del ctx
         return (*arrays, *outputs)
 
     def pull(self, saved: Arrays, cotangents: Arrays) -> Arrays:
         adjoint, tensors = _Adjoint(self, len(saved)), (*saved, *cotangents)
         with _without_autocast(tensors[0].device.type):
-            # A compiled backward pass is never recorded, nor can it hold a Function.
+            # A compiled backward pass is never recorded, nor can it hold an autograd function.
             if torch.compiler.is_dynamo_compiling() or not (_recorded(tensors) or _transformed(tensors)):
                 found = adjoint(*tensors)
             else:
@@ -134,7 +123,6 @@ class _Adjoint:
         return tuple(form.backward(form.static, arrays, outputs, cotangents))
 
     def keep(self, ctx: Any, tensors: Arrays, outputs: Arrays) -> Arrays:
-        del ctx, outputs
         return tensors
 
     def pull(self, saved: Arrays, cotangents: Arrays) -> Arrays:
@@ -195,7 +183,6 @@ class _ValueOnce(_Value):
     shown = 2
 
     def keep(self, ctx: Any, arrays: Arrays, outputs: Arrays) -> Arrays:
-        del arrays
         ctx.mark_non_differentiable(outputs[1])
         return outputs[2:]
 
@@ -215,17 +202,14 @@ class _LinearMap:
         return (self.linear(x),)
 
     def keep(self, ctx: Any, arrays: Arrays, outputs: Arrays) -> Arrays:
-        del ctx, arrays, outputs
         return ()
 
     def pull(self, saved: Arrays, cotangents: Arrays) -> Arrays:
-        del saved
         linear, cotangent = self.linear.transposed(), cotangents[0]
-        # A compiled backward pass is never recorded, nor can it hold a Function.
+        # A compiled backward pass is never recorded, nor can it hold an autograd function.
         return (linear(cotangent) if torch.compiler.is_dynamo_compiling() else _mapped(linear, cotangent),)
 
     def push(self, saved: Arrays, tangents: Arrays) -> Arrays:
-        del saved
         return (_mapped(self.linear.derivative(), tangents[0]),)
 
 
@@ -316,9 +300,9 @@ def _mapped(linear: Any, x: Any) -> Any:
 
 def _transformed(arrays: Arrays) -> bool:
     """Whether a transform of torch.func or forward mode sees these tensors."""
-    if get_dynamic_layer_stack_depth() == 0 and forward_ad._current_level < 0:  # noqa: SLF001  (nothing is asked of any)
+    if functorch.get_dynamic_layer_stack_depth() == 0 and forward_ad._current_level < 0:  # noqa: SLF001  (nothing is asked of any)
         return False
-    return any(is_functorch_wrapped_tensor(x) or unpack_dual(x).tangent is not None for x in arrays)  # type: ignore[no-untyped-call]
+    return any(functorch.is_functorch_wrapped_tensor(x) or unpack_dual(x).tangent is not None for x in arrays)  # type: ignore[no-untyped-call]
 
 
 def _recorded(arrays: Arrays) -> bool:
@@ -327,19 +311,19 @@ def _recorded(arrays: Arrays) -> bool:
 
 
 def _in_nested_forward_mode() -> bool:
-    """Whether one forward mode is inside another, of which torch.func shows a Function the inner tangents alone."""
-    stack = get_interpreter_stack() or ()
-    return sum(interpreter.key() == TransformType.Jvp for interpreter in stack) > 1
+    """Whether forward modes are nested: of these, torch.func shows an autograd function the inner tangents alone."""
+    stack = functorch.get_interpreter_stack() or ()
+    return sum(interpreter.key() == functorch.TransformType.Jvp for interpreter in stack) > 1
 
 
 def _compiled_once() -> bool:
-    """Whether torch.compile traces no transform but one gradient: what it can compile a Function for."""
-    depth = get_dynamic_layer_stack_depth()
-    return depth == 0 or (depth == 1 and retrieve_current_functorch_interpreter().key() == TransformType.Grad)
+    """Whether torch.compile traces no transform but one gradient: what it can compile an autograd function for."""
+    depth = functorch.get_dynamic_layer_stack_depth()
+    return depth == 0 or (depth == 1 and retrieve_current_functorch_interpreter().key() == functorch.TransformType.Grad)
 
 
 def _way(arrays: Arrays) -> str | None:
-    """Which kind of Function serves: None where the function itself is differentiated, or nothing is."""
+    """Which kind of autograd function serves: None where the function itself is differentiated, or nothing is."""
     if torch.compiler.is_dynamo_compiling():
         return "compiled" if _recorded(arrays) and _compiled_once() else None
     if _transformed(arrays):
@@ -391,9 +375,7 @@ class TorchAdapter(Defaults):
         # As torch's own losses: under autocast a loss of 16 bits could not show what it changes by.
         return torch.float32 if _under_autocast(x.device.type) else dtype
 
-    def value_and_grad(
-        self, fn: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False
-    ) -> Callable[..., Any]:
+    def value_and_grad(self, fn: Function, argnums: int | Sequence[int] = 0, *, has_aux: bool = False) -> Function:
         chosen = argnums if isinstance(argnums, int) else tuple(argnums)
         if not has_aux:
             transformed = torch.func.grad_and_value(fn, argnums=chosen)
@@ -405,22 +387,21 @@ class TorchAdapter(Defaults):
             return value_and_gradient
 
         def with_aux(*arguments: Any, **options: Any) -> tuple[Any, Any]:
-            rest: list[Any] = []  # torch.func lets tensors through alone; whatever else aux holds goes round it
+            # torch.func lets tensors through alone; whatever else aux holds goes round it.
+            leaves: list[Any] = []
+            shapes: list[Any] = []
 
-            def tensors_only(*arguments: Any, **options: Any) -> tuple[Any, list[Any]]:
+            def tensors_only(*arguments: Any, **options: Any) -> tuple[Any, dict[int, Any]]:
                 value, aux = fn(*arguments, **options)
-                leaves, shape = tree_flatten(aux)
-                tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor)]
-                rest[:] = [[None if isinstance(leaf, torch.Tensor) else leaf for leaf in leaves], shape]
-                return value, tensors
+                leaves[:], shape = tree_flatten(aux)
+                shapes.append(shape)
+                return value, {k: leaf for k, leaf in enumerate(leaves) if isinstance(leaf, torch.Tensor)}
 
             transformed = torch.func.grad_and_value(tensors_only, argnums=chosen, has_aux=True)
             result: Any = transformed(*arguments, **options)
             gradient, (value, tensors) = result
-            leaves, shape = rest
-            supply = iter(tensors)
-            filled = [next(supply) if leaf is None else leaf for leaf in leaves]
-            return (value, tree_unflatten(filled, shape)), gradient
+            filled = [tensors.get(k, leaf) for k, leaf in enumerate(leaves)]
+            return (value, tree_unflatten(filled, shapes[0])), gradient
 
         return with_aux
 
@@ -432,14 +413,8 @@ class TorchAdapter(Defaults):
             return x.to(torch.float32) @ y.to(torch.float32)
         return torch.mm(x, y, out_dtype=torch.float32)
 
-    def by_halves(
-        self,
-        of_halves: Callable[..., Any],
-        plainly: Callable[..., Any],
-        *arrays: Any,
-        pulls: Mapping[int, Callable[..., Any]] | None = None,
-    ) -> Any:
-        del pulls  # the engine's closed forms call them
+    def by_halves(self, of_halves: Function, plainly: Function, *arrays: Any, pulls: Pulls = None) -> Any:
+        # The engine's closed forms call the `pulls`.
         return (plainly if _recorded(arrays) or _transformed(arrays) else of_halves)(*arrays)
 
     def exp_in_place(self, x: Any, *, bounded: bool) -> Any:
@@ -453,11 +428,7 @@ class TorchAdapter(Defaults):
     def row_dots(self, x: Any, y: Any) -> Any:
         return (x * y).sum(-1)  # `linalg.vecdot` would be computed in 16 bits under autocast
 
-    def custom_vjp(
-        self, forward: Callable[..., Arrays], backward: Callable[..., Sequence[Any]], *, exact: bool = True
-    ) -> Callable[..., Arrays]:
-        del exact
-
+    def custom_vjp(self, forward: Function, backward: Function, *, exact: bool = True) -> Callable[..., Arrays]:
         def bound(static: Any, *arrays: Any) -> Arrays:
             return _applied(_ClosedForm(forward, backward, static, len(arrays)), _way(arrays), arrays)
 
@@ -484,16 +455,15 @@ class TorchAdapter(Defaults):
         if torch.compiler.is_dynamo_compiling():
             return bool(torch.is_grad_enabled() and x.requires_grad)
         while True:  # torch.func wraps constants too: the tensor of each level says whether it is one
-            if x.requires_grad and (torch.is_grad_enabled() or is_functorch_wrapped_tensor(x)):
+            if x.requires_grad and (torch.is_grad_enabled() or functorch.is_functorch_wrapped_tensor(x)):
                 return True
             if forward_ad._current_level >= 0 and unpack_dual(x).tangent is not None:  # type: ignore[no-untyped-call]  # noqa: SLF001
                 return True
-            if not is_functorch_wrapped_tensor(x):
+            if not functorch.is_functorch_wrapped_tensor(x):
                 return False
-            x = get_unwrapped(x)
+            x = functorch.get_unwrapped(x)
 
-    def linear_map(self, linear: Any, x: Any) -> Any:
-        return _mapped(linear, x)
+    linear_map = staticmethod(_mapped)
 
     def communicator(self, group: Any) -> Any:
         from .torch_ranks import communicator  # noqa: PLC0415  (not every torch has its distributed part)
@@ -503,8 +473,8 @@ class TorchAdapter(Defaults):
     def concrete_values(self, x: Any) -> Sequence[float] | None:
         if x.device.type != "cpu" or torch.compiler.is_compiling():
             return None
-        while is_gradtrackingtensor(x):  # whatever a transform computes; that of a batch has no values of its own
-            x = get_unwrapped(x)
+        while functorch.is_gradtrackingtensor(x):  # whatever a transform computes; a batch has no values of its own
+            x = functorch.get_unwrapped(x)
         if _transformed((x,)):
             return None
         numbers: list[float] = x.tolist()
@@ -538,30 +508,31 @@ class TorchAdapter(Defaults):
         given = value[:, None] if isinstance(value, torch.Tensor) else value
         return x.scatter_(1, places, torch.where(inside, given, x.gather(1, places)))
 
-    def scan(
-        self, step: Callable[[Arrays, Arrays, int], tuple[Arrays, Arrays]], init: Arrays, xs: Arrays, block: Any
-    ) -> tuple[Arrays, Arrays]:
-        length = xs[0].shape[0]
+    def scan(self, step: Step, init: Arrays, xs: Arrays, block: Any) -> tuple[Arrays, Arrays]:
         compiled = torch.compiler.is_compiling()
         if compiled and not isinstance(block, tuple):
             return step(init, xs, 0)
-        if not isinstance(block, tuple):
-            block = [(start, min(start + block, length)) for start in range(0, length, block)]
-        if len(block) == 1:
-            return step(init, xs, 0)
-        carry, parts = init, []
+        length = xs[0].shape[0]
         found: Arrays = ()
-        for start, stop in block:
-            carry, out = step(carry, tuple(x[start:stop] for x in xs), start)
-            if compiled or _recorded(out) or _transformed(out):
-                parts.append(out)
-                continue
+
+        def filling(carry: Arrays, tiles: Arrays, start: int) -> tuple[Arrays, Arrays]:
+            """The step, whose outputs go to their places as they come, unless they are recorded or are all there is.
+
+            Kept in a list, the small outputs would pin the heap between the large tiles.
+            """
+            nonlocal found
+            carry, out = step(carry, tiles, start)
+            stop = start + tiles[0].shape[0]
+            if compiled or stop - start == length or _recorded(out) or _transformed(out):
+                return carry, out
             if not start:
-                # Filled as they come: kept in a list, the small outputs would pin the heap between the large tiles.
                 found = tuple(x.new_empty((length, *x.shape[1:])) for x in out)
             for whole, x in zip(found, out, strict=True):
                 whole[start:stop] = x
-        return carry, tuple(torch.cat(column) for column in zip(*parts, strict=True)) if parts else found
+            return carry, ()
+
+        carry, parts = super().scan(filling, init, xs, block)
+        return carry, parts or found
 
 
 adapter = TorchAdapter

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import distributed
+from torch.nn.utils.rnn import pad_sequence
 
 
 def _compiling() -> bool:
@@ -45,18 +46,6 @@ def _scatter_equal(x: Any, group: Any, size: int) -> Any:
     return found
 
 
-def _reduce(x: Any, group: Any, *, largest: bool) -> Any:
-    """The sum over the ranks, or the largest."""
-    if _compiling():
-        from torch.distributed._functional_collectives import all_reduce  # noqa: PLC0415
-
-        return all_reduce(x, "max" if largest else "sum", group)
-    found = x.clone(memory_format=torch.contiguous_format)
-    kind: Any = distributed.ReduceOp.MAX if largest else distributed.ReduceOp.SUM
-    distributed.all_reduce(found, op=kind, group=group)
-    return found
-
-
 @dataclass(frozen=True)
 class GroupRanks:
     """The processes of a group. Where they have different numbers of rows, all send as many as the one with most."""
@@ -79,22 +68,24 @@ class GroupRanks:
         longest = max(counts)
         if min(counts) == longest:
             return _scatter_equal(x, self.group, self.size)
-        padded = x.new_zeros((self.size * longest, *x.shape[1:]))
-        first = 0
-        for k, count in enumerate(counts):
-            padded[k * longest : k * longest + count] = x[first : first + count]
-            first += count
+        padded = pad_sequence(x.split(list(counts)), batch_first=True).flatten(0, 1)
         return _scatter_equal(padded, self.group, self.size)[: counts[self.rank]]
 
     def all_reduce(self, x: Any, *, largest: bool = False) -> Any:
-        return _reduce(x, self.group, largest=largest)
+        if _compiling():
+            from torch.distributed._functional_collectives import all_reduce  # noqa: PLC0415
+
+            return all_reduce(x, "max" if largest else "sum", self.group)
+        found = x.clone(memory_format=torch.contiguous_format)
+        kind: Any = distributed.ReduceOp.MAX if largest else distributed.ReduceOp.SUM
+        distributed.all_reduce(found, op=kind, group=self.group)
+        return found
 
     def tell(self, numbers: Sequence[int]) -> list[list[int]]:
         config = distributed.get_backend_config(self.group)  # as in "cpu:gloo,cuda:nccl"
         device = "cpu" if "cpu" in config else torch.device("cuda")
-        found: list[list[int]] = _gather_equal(
-            torch.tensor([list(numbers)], dtype=torch.int64, device=device), self.group, self.size
-        ).tolist()
+        told = torch.tensor([list(numbers)], dtype=torch.int64, device=device)
+        found: list[list[int]] = _gather_equal(told, self.group, self.size).tolist()
         return found
 
 
