@@ -32,8 +32,8 @@ from ._execution.halves import Exact
 from ._execution.matrix import ScoreMatrix, given
 from ._execution.search import Measure, highest, measured, search, taken
 from .bounds import Pairs
-from .from_scores import enter_scores, pairing_of
-from .pairings import Members, Pairing, Tile
+from .from_scores import enter_scores
+from .pairings import Members, Pairing, Tile, of_positives
 from .similarities import AnySimilarity, resolve, takes_tokens
 
 __all__ = [
@@ -487,7 +487,7 @@ def _of_rows(scores: Array, key: Array | None, k: int, measure: Measure, options
         check_floating(xp, scores=x, key=y)
         shape = (shape_of("scores", x, "(N, D)")[0], shape_of("key", y, "(K, D)")[0])
         same_width(similarity, "scores", x, "key", y)
-        pairing = pairing_of(xp, positives, shape)
+        pairing = of_positives(xp, positives, shape)
         if positives is None and shape[0] > shape[1]:
             message = f"key: expected at least as many rows as queries, {shape[0]}, got {shape[1]}; name the positives"
             raise ValueError(message)

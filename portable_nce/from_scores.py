@@ -14,13 +14,10 @@ from ._core.autodiff import stop_gradient
 from ._core.checks import (
     check_choice,
     check_floating,
-    check_indices,
     check_integers,
     check_mask,
     check_shape,
     explained,
-    indices_of,
-    is_floating,
     row_weights,
     shape_of,
     temperature_of,
@@ -44,7 +41,7 @@ from ._core.types import (
 )
 from ._execution.matrix import given
 from ._losses.graded import enter_graded, loss_of_graded
-from .pairings import Pairing, diagonal, explicit, index, soft
+from .pairings import Pairing, of_positives
 
 __all__ = [
     "clip",
@@ -995,7 +992,7 @@ def enter_scores(
     xp, (scores, positives, mask, weights) = enter(scores=scores, positives=positives, mask=mask, weights=weights)
     check_floating(xp, scores=scores)
     shape = shape_of("scores", scores, "(N, K)")
-    pairing = pairing_of(xp, positives, shape)
+    pairing = of_positives(xp, positives, shape)
     if positives is None and shape[0] > shape[1]:
         message = (
             f"scores: expected a K × N matrix of scores, for example critic(x, y), with at least as many columns as "
@@ -1005,23 +1002,3 @@ def enter_scores(
     if mask is not None:
         check_mask(xp, "mask", mask, shape)
     return xp, scores, pairing, mask, weights
-
-
-def pairing_of(xp: Namespace, positives: Array | None, shape: tuple[int, ...]) -> Pairing:
-    """The pairing that a `positives` argument means, for a score matrix of the given shape."""
-    if positives is None:
-        return diagonal()
-    if xp.isdtype(positives.dtype, "bool"):
-        check_mask(xp, "positives", positives, shape)
-        return explicit(positives)
-    weights = is_floating(xp, positives.dtype) and len(positives.shape) > 1
-    if weights:
-        check_shape("positives", positives, shape)
-        return soft(positives)
-    if not xp.isdtype(positives.dtype, "integral"):
-        got = f"{positives.dtype} of shape {tuple(positives.shape)}"
-        message = f"positives: expected integers (N,), booleans (N, K) or weights (N, K), got dtype {got}"
-        raise TypeError(message)
-    positives = indices_of(xp, "positives", positives, shape[:1])
-    check_indices(xp, "positives", positives, shape[1], "columns")
-    return index(positives)

@@ -16,11 +16,13 @@ from ._core.checks import (
     check_callable,
     check_choice,
     check_floating,
+    check_indices,
     check_integers,
     check_mask,
     check_number,
     check_shape,
     indices_of,
+    is_floating,
     is_half,
     shape_of,
 )
@@ -554,6 +556,26 @@ def with_negatives(pairing: Pairing, *valid: Array) -> Pairing:
     A boolean array (N + K,) marks which columns take part, if not all do; those of the views do.
     """
     return pairing._replace(rule=_WithNegatives(pairing.rule), columns=valid, one_per_column=False, further=True)
+
+
+def of_positives(xp: Namespace, positives: Array | None, shape: tuple[int, ...]) -> Pairing:
+    """The pairing that a `positives` argument means, for a score matrix of the given shape."""
+    if positives is None:
+        return diagonal()
+    if xp.isdtype(positives.dtype, "bool"):
+        check_mask(xp, "positives", positives, shape)
+        return explicit(positives)
+    weights = is_floating(xp, positives.dtype) and len(positives.shape) > 1
+    if weights:
+        check_shape("positives", positives, shape)
+        return soft(positives)
+    if not xp.isdtype(positives.dtype, "integral"):
+        got = f"{positives.dtype} of shape {tuple(positives.shape)}"
+        message = f"positives: expected integers (N,), booleans (N, K) or weights (N, K), got dtype {got}"
+        raise TypeError(message)
+    positives = indices_of(xp, "positives", positives, shape[:1])
+    check_indices(xp, "positives", positives, shape[1], "columns")
+    return index(positives)
 
 
 def ids(rows: AnyArray, /, columns: AnyArray | None = None) -> Pairing:

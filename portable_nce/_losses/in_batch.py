@@ -59,9 +59,8 @@ from .._core.types import (
     RelicDirection,
     StoppedSide,
 )
-from ..from_scores import pairing_of
 from ..objectives import AnyObjective, Objective
-from ..pairings import Tile
+from ..pairings import Tile, of_positives
 from ..similarities import AnySimilarity, takes_tokens
 from .queue import Queue, extra_columns, with_own
 
@@ -192,7 +191,7 @@ def info_nce(
             return contrast_embeddings(embeddings, objective, pairings.diagonal(), options, PAIRED)
         xp, (query, positive_key, positives) = enter(**embeddings, positives=positives)
         shape = (shape_of("query", query, "(N, D)")[0], shape_of("positive_key", positive_key, "(K, D)")[0])
-        pairing = pairing_of(xp, positives, shape if across is None else (shape[0], _columns_of_all(positives)))
+        pairing = of_positives(xp, positives, shape if across is None else (shape[0], _columns_of_all(positives)))
         return contrast_embeddings(embeddings, objective, pairing, options)
     for name, value, default in (("symmetric", symmetric, False), ("positives", positives, None)):
         if value is not default:
