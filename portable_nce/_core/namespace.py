@@ -5,7 +5,6 @@ from __future__ import annotations
 import numbers
 import sys
 from collections.abc import Callable
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .protocol import Array, Namespace
@@ -37,10 +36,9 @@ def provide_namespace(module: str, load: Callable[[], Namespace]) -> None:
 
 def library_namespace(array: Array) -> Namespace:
     """The namespace of the library that made `array`, with array-api-compat's corrections."""
-    if isinstance(array, getattr(_pytorch(), "Tensor", ())):
-        # What array_namespace finds too, but through caches that torch.compile warns of. Nor can that read the names of
-        # all subclasses: str.partition of nn.Parameter's module is refused.
-        return import_backend("torch_namespace").namespace
+    if "torch" in _provided and isinstance(array, getattr(_pytorch(), "Tensor", ())):
+        # torch.compile cannot read the names of all subclasses: str.partition of nn.Parameter's module is refused.
+        return _provided["torch"]()
     other = next((kind.__name__ for kind in type(array).__mro__ if kind.__name__ in _OF_OTHER_MEANING), None)
     if other is not None:
         message = f"expected an array, got a {other}, {_OF_OTHER_MEANING[other]}; convert it to an array first"
@@ -59,28 +57,6 @@ def library_namespace(array: Array) -> Namespace:
             f"does not follow the array API; convert them to one that does"
         )
         raise TypeError(message) from error
-
-
-def import_backend(file: str) -> Any:
-    """A module of the adapters."""
-    try:
-        if file == "torch":
-            from ..backends import torch  # pyright: ignore[reportMissingImports]  # noqa: PLC0415  (torch.compile can follow an import statement, but no function)
-
-            return torch
-        if file == "torch_namespace":
-            from ..backends import torch_namespace  # pyright: ignore[reportMissingImports]  # noqa: PLC0415
-
-            return torch_namespace
-        return import_module(f"..backends.{file}", __package__)
-    except ModuleNotFoundError as error:
-        if str(error.name).rpartition(".")[2] != "backends":
-            raise
-        message = (
-            "portable_nce was imported from its source tree, where the adapters lie in a folder beside it: install it "
-            "(python -m pip install -e .), or run pytest itself rather than python -m pytest"
-        )
-        raise ImportError(message) from error
 
 
 def _pytorch() -> Any:

@@ -8,16 +8,10 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable
+from importlib import import_module
 from typing import Any
 
-from .namespace import (
-    import_backend,
-    is_array,
-    is_being_compiled,
-    library_namespace,
-    namespace_of,
-    provide_namespace,
-)
+from .namespace import is_array, is_being_compiled, library_namespace, namespace_of, provide_namespace
 from .protocol import Adapter, Array, Differentiation
 
 ENTRY_POINT_GROUP = "portable_nce.backends"
@@ -36,7 +30,7 @@ _BUILT_IN = {
 _ALIASES = {"jaxlib": "jax"}
 
 # Top-level module of an array type -> file in backends/ with its namespace, where that of array-api-compat is not best.
-_NAMESPACES = {"numpy": "numpy_namespace", "mlx": "mlx_namespace"}
+_NAMESPACES = {"numpy": "numpy_namespace", "torch": "torch_namespace", "mlx": "mlx_namespace"}
 
 _NEEDED = ("name", "stop_gradient", "value_and_grad", "custom_vjp", "value_and_vjp")
 """What an adapter must bring."""
@@ -195,18 +189,39 @@ def _load(module: str) -> Adapter:
     if module not in _registered:
         file = _BUILT_IN.get(module)
         if file is not None and file != "generic":
-            loaded: Adapter = import_backend(file).adapter(namespace_of)
+            loaded: Adapter = _import_backend(file).adapter(namespace_of)
             return loaded
         if file is None:
             found = _load_entry_point(module)
             if found is not None:
                 return found
-    generic: Adapter = import_backend("generic").adapter(namespace_of, module)
+    generic: Adapter = _import_backend("generic").adapter(namespace_of, module)
     return generic
 
 
+def _import_backend(file: str) -> Any:
+    try:
+        if file == "torch":
+            from ..backends import torch  # pyright: ignore[reportMissingImports]  # noqa: PLC0415  (torch.compile can follow an import statement, but no function)
+
+            return torch
+        if file == "torch_namespace":
+            from ..backends import torch_namespace  # pyright: ignore[reportMissingImports]  # noqa: PLC0415
+
+            return torch_namespace
+        return import_module(f"..backends.{file}", __package__)
+    except ModuleNotFoundError as error:
+        if str(error.name).rpartition(".")[2] != "backends":
+            raise
+        message = (
+            "portable_nce was imported from its source tree, where the adapters lie in a folder beside it: install it "
+            "(python -m pip install -e .), or run pytest itself rather than python -m pytest"
+        )
+        raise ImportError(message) from error
+
+
 def _namespace_in(file: str) -> Callable[[], Any]:
-    return lambda: import_backend(file).namespace
+    return lambda: _import_backend(file).namespace
 
 
 for _module, _file in _NAMESPACES.items():
@@ -234,5 +249,5 @@ def _completed(adapter: Any) -> Adapter:
     """An adapter with the defaults for what it leaves out."""
     if isinstance(adapter, Adapter):
         return adapter
-    completed: Adapter = import_backend("defaults").Completed(adapter, namespace_of)
+    completed: Adapter = _import_backend("defaults").Completed(adapter, namespace_of)
     return completed
