@@ -17,8 +17,10 @@ from torch.utils.checkpoint import checkpoint
 
 from .. import clip, contrast, dcl, flat_nce, info_nce, moco, nt_xent, queue_push, siglip, supcon
 from .._core.checks import check_bool, check_callable, check_number, check_whole_number
+from .._core.namespace import namespace_of
 from .._core.protocol import Array
 from .._core.ranks import Ranks
+from .._core.registry import adapter_of
 from .._core.types import BlockSize, FlatForm, MultiPositive, PairingName, Precision, ReductionName
 from .._losses.in_batch import at_most
 from .._losses.queue import Queue
@@ -41,6 +43,10 @@ __all__ = [
     "SupCon",
     "encode_in_chunks",
 ]
+
+for _kind in (Tensor, nn.Parameter):  # known from here on: a graph is compiled anew when a type becomes known
+    adapter_of(_kind(torch.empty(0)))
+    namespace_of(_kind(torch.empty(0)))
 
 SCALES = ("temperature", "logit_scale", "scale")
 """The arguments of losses that can be learned as the logarithm of a scale; a temperature is the inverse of one."""
