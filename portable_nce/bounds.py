@@ -1439,11 +1439,11 @@ class Pairs(NamedTuple):
     def over_negatives(self, entries: Array) -> Array:
         """Each row's mean over its negatives."""
         xp = self.xp
-        return xp.sum(xp.where(self.off, entries, xp.zeros_like(entries)), axis=1) / self.number
+        return xp.sum(xp.where(self.off, entries, 0.0), axis=1) / self.number
 
     def row_exp(self, exponents: Array) -> Array:
         """Each row's mean of exponentials of its negatives, term by term: overflow gives infinity, never NaN."""
-        return self.over_negatives(self.xp.exp(self.xp.where(self.off, exponents, -math.inf)))
+        return self.over_negatives(self.xp.exp(self.xp.where(self.off, exponents, 0.0)))
 
     def mean_exp(self, exponents: Array) -> Array:
         """The mean of `row_exp` over the rows that count."""

@@ -54,19 +54,18 @@ class Reweighted(Family):
         scores = exclude(scores, -math.inf)
         if self.known.absent is not None:
             scores = self.xp.where(scores <= self.known.absent, -math.inf, scores)
-        return self._summed(scores)
+        return self._summed(scores, bounded=self.unshifted)
 
-    def _summed(self, scores: Array) -> tuple[HardSums, tuple[Array, Array | None]]:
+    def _summed(self, scores: Array, *, bounded: bool) -> tuple[HardSums, tuple[Array, Array | None]]:
         xp, beta, total_of = self.xp, self.plan.beta, adapter_of(scores).sum_along
         number = xp.zeros_like(scores[:, 0])  # of all tiles together, where that is known
         if self.negatives is None:
             number = xp.sum(xp.astype(scores != -math.inf, scores.dtype), axis=1)
-        if self.unshifted:
-            top, terms = xp.zeros_like(number), xp.exp(scores)
-        else:
+        top = xp.zeros_like(number)
+        if not self.unshifted:
             top = stop_gradient(xp.max(scores, axis=1))
             scores = scores - xp.where(xp.isinf(top), xp.zeros_like(top), top)[:, None]
-            terms = xp.exp(scores)
+        terms = adapter_of(scores).exp_in_place(scores if beta in {0.0, 1.0} else scores + 0.0, bounded=bounded)
         if beta == 0:
             return HardSums(top, total_of(terms, 1), number, number), (terms, None)
         soft = terms if beta == 1 else xp.exp(beta * scores)
@@ -85,7 +84,7 @@ class Reweighted(Family):
         """The sums of the negatives of a tile, its exponentials, and the positives."""
         del by_row, sharpness
         members.refuse_weights(of_positives=False)
-        total, residual = self._summed(self.xp.where(members.negatives, scores[0], -math.inf))
+        total, residual = self._summed(self.xp.where(members.negatives, scores[0], -math.inf), bounded=False)
         weights = members.weights
         return total, residual, of_members(self.xp, scores[0], members.positives, single=single, weights=weights)
 
