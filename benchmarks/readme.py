@@ -24,7 +24,7 @@ COMPILED: Final = "formula, torch.compile"
 FUSED: Final = "linear_cross_entropy, torch"
 ROOF: Final = "roofline, torch"
 OURS: Final = "portable_nce, torch"
-ROOFS: Final = {"portable_nce, NumPy": "roofline, NumPy", OURS: ROOF, "portable_nce, JAX": ROOF}
+LIBRARIES: Final = ("portable_nce, NumPy", OURS, "portable_nce, JAX")
 LINES: Final = {EAGER: "eager PyTorch", COMPILED: "torch.compile", OURS: "portable_nce"}
 """The rows of the tables that are drawn, and their labels."""
 
@@ -32,8 +32,8 @@ Table = dict[str, dict[str, float]]
 """Numbers by row and column."""
 
 
-def tables(page: str, heading: str) -> list[Table]:
-    """Read the tables under a heading; a number in parentheses behind another is left out."""
+def tables(page: str, heading: str, *, word: int = 0) -> list[Table]:
+    """Read the tables under a heading: of each cell the number, or the one in parentheses behind it, word 1."""
     section = re.split(rf"^#+ {re.escape(heading)}$", page, flags=re.MULTILINE)[1]
     found = []
     for block in re.findall(r"(?:^\|.*\n)+", section, re.MULTILINE):
@@ -41,9 +41,9 @@ def tables(page: str, heading: str) -> list[Table]:
         found.append(
             {
                 row[0]: {
-                    size: float(cell.split()[0])
+                    size: float(cell.split()[word].strip("()"))
                     for size, cell in zip(head[1:], row[1:], strict=True)
-                    if re.match(r"[\d.]", cell)
+                    if re.match(r"[\d.]", cell) and len(cell.split()) > word
                 }
                 for row in rows
             }
@@ -102,7 +102,8 @@ def summary(page: str) -> str:
         return f"{min(found):.0f} to {max(found):.0f} ms"
 
     large = [size for size in time[OURS] if int(size.split()[0]) >= 2048]  # noqa: PLR2004
-    ratios = [time[name][size] / time[roof][size] for name, roof in ROOFS.items() for size in large]
+    of_roof = tables(page, "InfoNCE", word=1)[0]
+    ratios = [of_roof[name][size] for name in LIBRARIES for size in large]
     compiled, fused = of_both(COMPILED, SIZE), of_both(FUSED, SIZE)
     lines = [
         f"**InfoNCE, {SIZE}, on PyTorch:** {of_both(OURS, SIZE)}; by the eager formula {of_both(EAGER, SIZE)}.",
