@@ -24,16 +24,13 @@ __all__ = ["namespace"]
 _INTEGERS: dict[Any, Any] = {np.dtype(np.float32): np.int32, np.dtype(np.float64): np.int64}
 """Integers of the size of floating-point numbers."""
 
-_ZERO = (0.0).hex()
-"""Not that of -0.0."""
-
 _FEWEST = 2**13
 """Of fewer entries, more calls cost more than they save."""
 
 
 def where(condition: Any, x1: Any, x2: Any, /) -> Any:
     """The entries of `x1` where a condition holds, else those of `x2`; of 0, by products of the bits as integers."""
-    if type(x2) is float and x2.hex() == _ZERO and type(x1) is np.ndarray and x1.dtype in _INTEGERS:
+    if type(x2) is float and repr(x2) == "0.0" and type(x1) is np.ndarray and x1.dtype in _INTEGERS:
         large = type(condition) is np.ndarray and condition.size >= _FEWEST
         if large and (x1.shape == condition.shape or np.broadcast_shapes(x1.shape, condition.shape) == condition.shape):
             integers = _INTEGERS[x1.dtype]

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from .defaults import Arrays, Defaults, Function, Pulls, Step, of_floating
-from .torch_namespace import exp_by_2
+from .torch_namespace import exp_by_2, is_plain, recorded, transformed
 
 
 def _under_autocast(device: str) -> bool:
@@ -96,7 +96,7 @@ class _ClosedForm:
         adjoint, tensors = _Adjoint(self, len(saved)), (*saved, *cotangents)
         with _without_autocast(tensors[0].device.type):
             # A compiled backward pass is never recorded, nor can it hold an autograd function.
-            if torch.compiler.is_dynamo_compiling() or not (_recorded(tensors) or _transformed(tensors)):
+            if torch.compiler.is_dynamo_compiling() or not (recorded(tensors) or transformed(tensors)):
                 found = adjoint(*tensors)
             else:
                 found = _Transformed.apply(adjoint, *tensors)  # type: ignore[no-untyped-call]
@@ -291,23 +291,11 @@ def _applied(rule: Any, way: str | None, arrays: Arrays, transformed: Any = _Tra
 
 def _mapped(linear: Any, x: Any) -> Any:
     """A linear map of a tensor between processes."""
-    if not torch.compiler.is_dynamo_compiling() and _in_nested_forward_mode() and _transformed((x,)):
+    if not torch.compiler.is_dynamo_compiling() and _in_nested_forward_mode() and transformed((x,)):
         # A collective sees the numbers alone. `_directional` catches this message and falls back to a double vjp.
         message = "Nested forward mode is not supported between ranks; use reverse mode for one of both"
         raise RuntimeError(message)
     return _applied(_LinearMap(linear), _way((x,)), (x,), _EntryByEntry)[0]
-
-
-def _transformed(arrays: Arrays) -> bool:
-    """Whether a transform of torch.func or forward mode sees these tensors."""
-    if functorch.get_dynamic_layer_stack_depth() == 0 and forward_ad._current_level < 0:  # noqa: SLF001  (nothing is asked of any)
-        return False
-    return any(functorch.is_functorch_wrapped_tensor(x) or unpack_dual(x).tangent is not None for x in arrays)  # type: ignore[no-untyped-call]
-
-
-def _recorded(arrays: Arrays) -> bool:
-    """Whether what is done with these tensors is recorded for a backward pass."""
-    return torch.is_grad_enabled() and any(x.requires_grad for x in arrays)
 
 
 def _in_nested_forward_mode() -> bool:
@@ -325,10 +313,10 @@ def _compiled_once() -> bool:
 def _way(arrays: Arrays) -> str | None:
     """Which kind of autograd function serves: None where the function itself is differentiated, or nothing is."""
     if torch.compiler.is_dynamo_compiling():
-        return "compiled" if _recorded(arrays) and _compiled_once() else None
-    if _transformed(arrays):
+        return "compiled" if recorded(arrays) and _compiled_once() else None
+    if transformed(arrays):
         return None if _in_nested_forward_mode() else "transformed"
-    return "recorded" if _recorded(arrays) else None
+    return "recorded" if recorded(arrays) else None
 
 
 def _distinct(arrays: Arrays) -> list[Any]:
@@ -415,10 +403,10 @@ class TorchAdapter(Defaults):
 
     def by_halves(self, of_halves: Function, plainly: Function, *arrays: Any, pulls: Pulls = None) -> Any:
         # The engine's closed forms call the `pulls`.
-        return (plainly if _recorded(arrays) or _transformed(arrays) else of_halves)(*arrays)
+        return (plainly if recorded(arrays) or transformed(arrays) else of_halves)(*arrays)
 
     def exp_in_place(self, x: Any, *, bounded: bool) -> Any:
-        if torch.compiler.is_compiling() or _recorded((x,)) or _transformed((x,)):
+        if torch.compiler.is_compiling() or recorded((x,)) or transformed((x,)):
             return torch.exp(x)
         return exp_by_2(x) if x.dtype == torch.float32 and x.device.type == "cpu" and not bounded else torch.exp_(x)
 
@@ -448,8 +436,7 @@ class TorchAdapter(Defaults):
         return bound
 
     def is_plain(self, arrays: Arrays) -> bool:
-        # Modes see each operation: those of checkpointing expect the same ones in each call.
-        return not (_recorded(arrays) or _transformed(arrays) or _len_torch_dispatch_stack())
+        return is_plain(arrays)
 
     def needs_gradient(self, x: Any) -> bool:
         if torch.compiler.is_dynamo_compiling():
@@ -475,7 +462,7 @@ class TorchAdapter(Defaults):
             return None
         while functorch.is_gradtrackingtensor(x):  # whatever a transform computes; a batch has no values of its own
             x = functorch.get_unwrapped(x)
-        if _transformed((x,)):
+        if transformed((x,)):
             return None
         numbers: list[float] = x.tolist()
         return numbers
@@ -501,7 +488,7 @@ class TorchAdapter(Defaults):
 
     def fill_columns(self, x: Any, columns: Any, value: Any) -> Any:
         arrays = (x, columns, value) if isinstance(value, torch.Tensor) else (x, columns)
-        if torch.compiler.is_compiling() or _recorded(arrays) or _transformed(arrays):
+        if torch.compiler.is_compiling() or recorded(arrays) or transformed(arrays):
             return super().fill_columns(x, columns, value)
         inside = ((columns >= 0) & (columns < x.shape[1]))[:, None]
         places = torch.where(inside, columns[:, None], 0).long()
@@ -523,7 +510,7 @@ class TorchAdapter(Defaults):
             nonlocal found
             carry, out = step(carry, tiles, start)
             stop = start + tiles[0].shape[0]
-            if compiled or stop - start == length or _recorded(out) or _transformed(out):
+            if compiled or stop - start == length or recorded(out) or transformed(out):
                 return carry, out
             if not start:
                 found = tuple(x.new_empty((length, *x.shape[1:])) for x in out)

@@ -195,7 +195,8 @@ class _Trace:
                 same[line.result] = first[line.name, places]
             else:
                 first[line.name, places] = line.result
-                lines += [line._replace(arguments=places)] if line.result not in self.fixed else []
+                if line.result not in self.fixed:
+                    lines.append(line._replace(arguments=places))
         used, found = {*results}, []
         for line in reversed(lines):
             if line.result is None or line.result in used or self.memory[line.result] in self.written:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from array_api_compat import torch as compat
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from portable_nce._core.namespace import namespace_of
 from portable_nce.backends.torch_namespace import namespace
@@ -115,5 +116,7 @@ def test_derivatives_and_transforms_are_torch_s_own() -> None:
         grads.append((gradient.detach(), second, tangent, batched, jvp))
     for found, wanted in zip(*grads, strict=True):
         torch.testing.assert_close(found, wanted)
+    graph = make_fx(partial(squares, namespace, flags()))(100.0 * x)  # where no entry can be read
+    torch.testing.assert_close(graph(x), squares(compat, flags(), x))
     compiled = torch.compile(squares, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(namespace, flags(), x), squares(compat, flags(), x))
