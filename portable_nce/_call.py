@@ -30,7 +30,7 @@ from ._core.checks import (
 )
 from ._core.namespace import device_of, enter, is_array, is_number, lift_to_tape, namespace_of, native
 from ._core.notes import listening
-from ._core.numerics import are_squarable, largest_entry, reciprocal, rows_where, upcast, zeros
+from ._core.numerics import largest_entry, largest_score, reciprocal, rows_where, upcast, zeros
 from ._core.protocol import Array, Namespace
 from ._core.ranks import Notes, Ranks, Shards, agree, finished, told_to_others
 from ._core.reduction import REDUCTIONS, Reduction
@@ -320,7 +320,7 @@ def _planned(call: Call, factor: Callable[[dict[str, Any]], Any] | None, kind: H
             pairing,
             scale,
             shards=shards,
-            bound=_bound(scale, x, alone=shards is None) if chosen.unit and not hardness else math.inf,
+            bound=_bound(scale, x, alone=shards is None) if chosen.unit else math.inf,
             block_size=block_size,
             sharpness=sharpness_of(hardness, scale, x),
         )
@@ -376,10 +376,12 @@ def _run(plan: Plan, call: Call) -> Array:
     with adapter_of(x).full_precision(x):
         scale = _scale_in(xp, parameters, options, x)
         bound = _bound(scale, x, alone=True)
-        if not (plan.layout.unit or are_squarable(*arrays, factor=bound)):
-            return _planned(call, None, None)
+        if not plan.layout.unit:
+            bound = largest_score(*arrays, factor=bound)
+            if bound == math.inf:
+                return _planned(call, None, None)
         sources = _sources(call, scale, arrays, weights, parameters)
-        result, number = plan.run(sources, scale, bound if plan.layout.unit else math.inf)
+        result, number = plan.run(sources, scale, bound)
         if not plan.layout.mean:
             result = Reduction(options.reduction, weights).of_sum(result, number)
     return finish(xp, result, plan.dtype, options.reduction)
@@ -660,19 +662,17 @@ def _own_matrix(
     keys, y = _apart_or_joined(xp, similarity, given.keys, given.y, mask)
     if not keys:  # apart, there is no mask, and what a queue holds in slots that are not valid is 0
         x, y = _without_idle(xp, x, y, pairing, mask, alone=alone, both=both)
-    small = is_dot(similarity) and are_squarable(x, *keys, y, factor=_bound(scale, x, alone=True))
-    if (small or is_cosine(similarity)) and not multiplies_halves(similarity, given.exact_in, x):
-        partners = tuple(keys)
-        return ScoreMatrix(
-            similarity, (x,), (y,), pairing, mask, partners=partners, scale=scale, squarable=small, **options
-        )
-    rows, columns, partners, squarable = _operands(similarity, x, keys, y, scale)
+    if (is_cosine(similarity) or is_dot(similarity)) and not multiplies_halves(similarity, given.exact_in, x):
+        if is_dot(similarity):
+            options["bound"] = largest_score(x, *keys, y, factor=_bound(scale, x, alone=True))
+        if similarity.unit or options["bound"] < math.inf:
+            return ScoreMatrix(similarity, (x,), (y,), pairing, mask, partners=tuple(keys), scale=scale, **options)
+    rows, columns, partners, bound = _operands(similarity, x, keys, y, scale)
+    options["bound"] = min(options["bound"], bound)
     if keys and not partners:
         y = xp.concat([*keys, y], axis=0)
     halves = halves_of_matrix(similarity, (x, y), (rows, columns), given.exact_in, scale=scale)
-    return ScoreMatrix(
-        similarity, rows, columns, pairing, mask, squarable=squarable, partners=partners, halves=halves, **options
-    )
+    return ScoreMatrix(similarity, rows, columns, pairing, mask, partners=partners, halves=halves, **options)
 
 
 def _apart_or_joined(
@@ -686,18 +686,19 @@ def _apart_or_joined(
 
 def _operands(
     similarity: Similarity, x: Array, keys: list[Array], y: Array, scale: Any
-) -> tuple[Operands, Operands, Operands, bool]:
+) -> tuple[Operands, Operands, Operands, float]:
     """The operands of rows and columns; of a queue also those of positives, apart where nothing can overflow.
 
-    Apart, nothing is computed for a queue that is constant, nor is it copied. The last of what is returned says whether
-    squares are known not to overflow.
+    Apart, nothing is computed for a queue that is constant, nor is it copied. What is returned last is a bound of the
+    inner products, infinite where none is seen.
     """
-    rows, columns, squarable = measured_operands(similarity, x, y, scale)
+    rows, columns, bound = measured_operands(similarity, x, y, scale)
     if not keys:
-        return rows, columns, (), squarable
-    _, partners, also = measured_operands(similarity, x, keys[0], scale)
-    if similarity.unit or (squarable and also):
-        return rows, columns, partners, squarable
+        return rows, columns, (), bound
+    _, partners, of_keys = measured_operands(similarity, x, keys[0], scale)
+    bound = max(bound, of_keys)
+    if similarity.unit or bound < math.inf:
+        return rows, columns, partners, bound
     return _operands(similarity, x, [], namespace_of(*keys, y).concat([*keys, y], axis=0), scale)
 
 
@@ -859,10 +860,10 @@ def row_statistics(x: Embedding, columns: Embedding, pairing: Pairing, options: 
     """The statistics of the scores of rows with columns at temperature 1, differentiable."""
     chosen = resolve_similarity(options.similarity)
     with adapter_of(x.array).full_precision(x.array):
-        rows, others, squarable = measured_operands(chosen, x.array, columns.array, 1.0)
+        rows, others, bound = measured_operands(chosen, x.array, columns.array, 1.0)
         exact_in = Exact(x.dtypes, columns.dtypes, precision=options.precision)
         halves = halves_of_matrix(chosen, (x.array, columns.array), (rows, others), exact_in)
-        common: dict[str, Any] = {"block_size": options.block_size, "squarable": squarable, "halves": halves}
+        common: dict[str, Any] = {"block_size": options.block_size, "bound": bound, "halves": halves}
         return ScoreMatrix(chosen, rows, others, pairing, **common).statistics().row
 
 

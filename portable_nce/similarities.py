@@ -39,7 +39,7 @@ from ._core.checks import (
 )
 from ._core.equality import EqualByContents, Record
 from ._core.namespace import device_of, enter, is_array, is_number, namespace_of
-from ._core.numerics import are_squarable, in_range, normalize, reciprocal, safe_sqrt, upcast
+from ._core.numerics import in_range, largest_score, normalize, reciprocal, safe_sqrt, upcast
 from ._core.protocol import Array, Namespace
 from ._core.registry import adapter_of
 from ._core.types import AnyArray, ArrayOf, ArrayT, Parameters, Result, SimilarityName
@@ -859,14 +859,14 @@ def operands(similarity: Similarity, x: Array, y: Array, scale: Any) -> tuple[Op
     return measured_operands(similarity, x, y, scale)[:2]
 
 
-def measured_operands(similarity: Similarity, x: Array, y: Array, scale: Any) -> tuple[Operands, Operands, bool]:
-    """The same, and whether squares of the operands are known not to overflow either."""
+def measured_operands(similarity: Similarity, x: Array, y: Array, scale: Any) -> tuple[Operands, Operands, float]:
+    """The same, and a bound of the inner products of operands that are no unit rows; infinite where none is seen."""
     rows, columns = _prepared(similarity, x, y, scale)
     if not similarity.inner_product or similarity.unit:
-        return rows, columns, False
+        return rows, columns, math.inf
     (x,), (y,) = rows, columns
-    x, y, squarable = in_range(namespace_of(x, y), x, y)
-    return (x,), (y,), squarable
+    x, y, bound = in_range(namespace_of(x, y), x, y)
+    return (x,), (y,), bound
 
 
 def _prepared(similarity: Similarity, x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:
@@ -967,7 +967,7 @@ def _cauchy(rows: Operands, columns: Operands) -> tuple[Array, Array, Array]:
     power of 2, t: with d = t (x - y) the logarithm is log |d|² - 2 log t, and w = t / |d|².
     """
     xp = namespace_of(rows[0])
-    if are_squarable(rows[0], columns[0]):
+    if largest_score(rows[0], columns[0]) < math.inf:
         differences = _differences(rows, columns)
         squares = _squares(differences)
         return xp.log1p(squares), reciprocal(1.0 + squares), differences

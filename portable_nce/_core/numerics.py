@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from .autodiff import stop_gradient
-from .checks import entries_at_hand, is_at_hand, is_half, largest, least
+from .checks import entries_at_hand, entry_at_hand, is_at_hand, is_half, largest, least
 from .namespace import device_of, is_being_compiled, namespace_of
 from .protocol import Array, Namespace
 from .registry import adapter_of
@@ -111,27 +111,42 @@ LARGEST_SQUARED = 1e9
 """Numbers up to here can be squared, and some squares added up, in any dtype that is computed in."""
 
 
-def are_squarable(*arrays: Array, factor: float = 1.0) -> bool:
-    """Whether entries, and these times a factor, are seen to be no larger."""
-    largest_entries = (largest_entry(x) for x in arrays)
-    return all(x is not None and x * max(1.0, factor) <= LARGEST_SQUARED for x in largest_entries)
+def largest_score(rows: Array, *columns: Array, factor: float = 1.0) -> float:
+    """A bound of the magnitude of inner products times a factor; infinite where none is seen.
+
+    It is ``factor max |x| max |y|``, if the squares of all lengths, and of these times the factor, are finite.
+    """
+    longest: list[float] = []
+    limit = LARGEST_SQUARED / max(1.0, factor)
+    for x in (rows, *[y for y in columns if y is not rows]):
+        square = entry_at_hand(x, _largest_square)
+        if square is None or not square <= limit**2:  # NaN, too
+            return math.inf
+        longest.append(square**0.5)
+    return factor * longest[0] * max(longest[1:] or longest)
 
 
-def in_range(xp: Namespace, rows: Array, columns: Array) -> tuple[Array, Array, bool]:
+def _largest_square(xp: Namespace, x: Array) -> Array:
+    """The largest square of the length of a row."""
+    return xp.max(adapter_of(x).row_dots(x, x))
+
+
+def in_range(xp: Namespace, rows: Array, columns: Array) -> tuple[Array, Array, float]:
     """Vectors whose inner products, and the sums of these along either side, are finite where the vectors are.
 
-    The last of what is returned says whether their squares are known to be, too.
+    The last of what is returned is a bound of the products, infinite where none is seen.
 
     An inner product that overflows could be the difference of two infinities. With the largest entries X and Y of
     either side, vectors whose largest entry exceeds ``X f`` or ``Y f`` are scaled down to that, with a constant factor,
     where ``f = sqrt(limit / (X Y)) < 1``; all others, and so almost always all, stay as they are.
     """
-    if are_squarable(rows, columns):
-        return rows, columns, True
+    bound = largest_score(rows, columns)
+    if bound < math.inf:
+        return rows, columns, bound
     known = (largest_entry(rows), largest_entry(columns))
     limit = float(xp.finfo(rows.dtype).max) / (16.0 * rows.shape[-1] * (rows.shape[-2] + columns.shape[-2]))
     if known[0] is not None and known[1] is not None and known[0] * known[1] <= limit:
-        return rows, columns, False
+        return rows, columns, math.inf
     constants = [xp.abs(stop_gradient(x)) for x in (rows, columns)]
     constants = [xp.where(xp.isfinite(x), x, xp.zeros_like(x)) for x in constants]
     largest = [xp.max(xp.reshape(x, (-1,)), axis=0, keepdims=True) for x in constants]
@@ -146,7 +161,7 @@ def in_range(xp: Namespace, rows: Array, columns: Array) -> tuple[Array, Array, 
         entry = xp.max(entries, axis=-1, keepdims=True)
         long = entry > most * factor
         scaled.append(xp.where(long, x * (most * factor / xp.where(long, entry, xp.ones_like(entry))), x))
-    return scaled[0], scaled[1], False
+    return scaled[0], scaled[1], math.inf
 
 
 def itemsize(x: Array) -> int:

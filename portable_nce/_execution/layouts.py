@@ -74,8 +74,6 @@ class Layout(NamedTuple):
         Whether operands are unit rows times the scale, so that no score overflows.
     bound : float
         Largest magnitude of the scores, if it is known.
-    squarable : bool
-        Whether no square of an operand overflows.
     mean, values : bool
         Whether the sum is divided by the number of rows; whether losses of rows are returned instead.
     own : bool
@@ -95,7 +93,6 @@ class Layout(NamedTuple):
     counts: tuple[int, ...] = ()
     unit: bool = False
     bound: float = math.inf
-    squarable: bool = False
     mean: bool = False
     values: bool = False
     own: bool = False

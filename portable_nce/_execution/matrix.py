@@ -135,7 +135,6 @@ class ScoreMatrix(NamedTuple):
     self_contrast: bool = False  # whether rows and columns are the same embeddings
     indices_checked: bool = False  # whether the pairing's indices are known to be those of columns
     bound: float = math.inf  # the largest magnitude of the scores, if it is known
-    squarable: bool = False  # whether the squares of the operands are known not to overflow
     partners: Operands = ()  # the positives of a queue, if its columns are those beyond them
     scale: Any = None  # what unit rows are multiplied by, where they are not operands yet
     part: Part | None = None  # where these rows and columns are in a larger matrix
@@ -309,7 +308,7 @@ class ScoreMatrix(NamedTuple):
         """A sweep over inner products of these operands, or of embeddings that it makes these of."""
         plan, sets, sizes = parts
         inputs = inputs._replace(row_halves=halves.rows, column_halves=halves.columns)
-        options = {"unit": self.similarity.unit, "squarable": self.squarable, **options}
+        options = {"unit": self.similarity.unit, **options}
         layout = Layout(plan, (self.channel,), sets, sizes, bound=self.bound, **options)
         if self.scale is not None:
             same = inputs.columns[0] is inputs.rows[0]

@@ -59,8 +59,8 @@ def matrix_of_part(
         if mask_here is not None:
             live = [xp.any(mask_here, axis=axis) for axis in (1, 0)]
             (x,), (columns,) = (rows_where(xp, flags, z) for flags, z in zip(live, (x, columns), strict=True))
-        of_rows, of_columns, squarable = measured_operands(similarity, x, columns, scale)
-        common["squarable"] = squarable
+        of_rows, of_columns, bound = measured_operands(similarity, x, columns, scale)
+        common["bound"] = min(common["bound"], bound)
         halves = of_matrix(similarity, (x, columns), (of_rows, of_columns), exact_in, scale=scale)
         return ScoreMatrix(similarity, of_rows, of_columns, spread, mask_here, part=part, halves=halves, **common)
     rows = shards.gather(x, sent_as=sent_as[0])
@@ -77,8 +77,8 @@ def matrix_of_part(
         turned_mask = None if mask is None else _rows_of_transpose(shards, mask, part)
     if mask_here is not None:
         rows, columns = _without_idle(xp, (rows, columns), mask_here, turned_mask)
-    of_rows, of_columns, squarable = measured_operands(similarity, rows, columns, scale)
-    common["squarable"] = squarable
+    of_rows, of_columns, bound = measured_operands(similarity, rows, columns, scale)
+    common["bound"] = min(common["bound"], bound)
     own_rows, own_columns = (tuple(x[:n, ...] for x in operands) for operands in (of_rows, of_columns))
     halves = turned_halves = of_matrix(similarity, (rows, columns), (of_rows, of_columns), exact_in, scale=scale)
     if halves is not None:

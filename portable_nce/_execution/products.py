@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 from .._core.autodiff import stop_gradient
 from .._core.namespace import namespace_of
-from .._core.numerics import largest_entry
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from .inputs import Arrays
@@ -335,23 +334,3 @@ def absence(valid: Array, columns: Array) -> Array:
 def _with_column(x: Array, numbers: Array) -> Array:
     """An array with one more column."""
     return namespace_of(x, numbers).concat([x, numbers[:, None]], axis=1)
-
-
-def largest_score(
-    bound: float, rows: Array, columns: Array, further: Sequence[Array] = (), *, squarable: bool = True
-) -> float:
-    """A bound of the magnitude of all scores and of their sums with further numbers; infinite if unknown.
-
-    Where no `bound` of the scores is known, by the inequality of Cauchy and Schwarz, if squares are known to be finite.
-    """
-    if bound == math.inf and squarable:
-        xp, adapter = namespace_of(rows), adapter_of(rows)
-        of_rows, of_columns = (xp.max(adapter.row_dots(x, x)) for x in map(stop_gradient, (rows, columns)))
-        longest = adapter.concrete_value(of_rows * of_columns)
-        bound = math.inf if longest is None else longest**0.5
-    if bound == math.inf:
-        return bound
-    for x in further:
-        largest = largest_entry(x)
-        bound += math.inf if largest is None else largest
-    return bound

@@ -199,25 +199,31 @@ class _Sweep:
 
     def _family(self, n_rows: int, n_columns: int) -> Any:
         """The family of the plan, which is told what is known of the scores."""
-        layout, plan = self.layout, self.layout.plan
+        plan, bound = self.layout.plan, self._bound()
         known = Known()
         if not self.judged:
-            known = self._known(n_rows, n_columns)
+            known = self._known(bound, n_rows, n_columns)
         elif isinstance(plan, SoftmaxPlan) and not plan.statistics:
-            known = Known(layout.bound)
+            known = Known(bound)
         return family_of(self.xp, plan, known, need_grad=self.wanted.gradients)
 
-    def _known(self, n_rows: int, n_columns: int) -> Known:
-        layout, plan, inputs = self.layout, self.layout.plan, self.inputs
-        parameters = inputs.by_row[: plan.parameters] if isinstance(plan, PairsPlan) else ()
-        first = inputs.rows[0]
-        bound = layout.bound
-        if inputs.columns:
-            bound = p.largest_score(bound, first, inputs.columns[0], parameters, squarable=layout.squarable)
-        sharpness, _ = split_sharpness(plan, inputs.by_row)
+    def _bound(self) -> float:
+        """The largest magnitude of the scores, sharpened or with parameters added, if it is known."""
+        plan, bound, by_row = self.layout.plan, self.layout.bound, self.inputs.by_row
+        if bound == math.inf:
+            return bound
+        sharpness, _ = split_sharpness(plan, by_row)
         if sharpness is not None:
             largest = largest_entry(sharpness)
             bound = math.inf if largest is None else bound * largest
+        for parameter in by_row[: plan.parameters] if isinstance(plan, PairsPlan) else ():
+            largest = largest_entry(parameter)
+            bound += math.inf if largest is None else largest
+        return bound
+
+    def _known(self, bound: float, n_rows: int, n_columns: int) -> Known:
+        layout, plan, inputs = self.layout, self.layout.plan, self.inputs
+        first = inputs.rows[0]
         finite = layout.unit or bound < math.inf
         complete, negatives = False, 0
         if self.lines is not None:

@@ -60,7 +60,7 @@ class _Square:
         assert isinstance(layout.sets, s.Lines)  # noqa: S101  (only these serve both sides)
         self.lines, tiling = layout.sets, layout.sizes.of(self.n, self.n_columns)
         self.eager = self.adapter.mode == "eager"
-        bound = self._agreed(layout, p.largest_score(layout.bound, self.rows, self.columns, squarable=layout.squarable))
+        bound = self._agreed(layout, layout.bound)
         finite = layout.unit or bound < math.inf
         self.layout, self.folds = layout, layout.mean and finite
         known = Known(bound, finite, complete=True, divisor=self.n if self.folds else 1)
@@ -81,7 +81,7 @@ class _Square:
 
     def _agreed(self, layout: Layout, bound: float) -> float:
         """A bound of the scores of all ranks: it decides what these add up."""
-        if self.shards is None or layout.bound < math.inf or not self.eager:
+        if self.shards is None or layout.unit or not self.eager:
             return bound
         agreed = self.shards.largest(self.xp.full_like(self.rows[:1, 0], bound))
         number = self.adapter.concrete_value(self.xp.reshape(agreed, ()))

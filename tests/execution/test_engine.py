@@ -13,7 +13,7 @@ import pytest
 
 import portable_nce as pnce
 from portable_nce._core.logsumexp import ExpSum, exponentials, merge
-from portable_nce._core.numerics import in_range
+from portable_nce._core.numerics import in_range, largest_score
 from portable_nce._core.reduction import Reduction
 from portable_nce._execution import matrix, products, sets, tiling
 from portable_nce._execution.channels import channel_of
@@ -161,14 +161,14 @@ def test_partners_and_their_cotangents_are_adjoint(lines: Lines) -> None:
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 1e5, 1e300])
 def test_the_bound_of_the_scores_is_one(scale: float) -> None:
     x, y = RNG.normal(size=(5, 3)) * scale, RNG.normal(size=(7, 3))
-    rows, columns, squarable = in_range(np, x, y)
+    rows, columns, bound = in_range(np, x, y)
     assert rows is x
     assert columns is y
-    bound = products.largest_score(math.inf, x, y, (np.asarray([-2.0, 1.0]),), squarable=squarable)
-    assert np.max(np.abs(x @ y.T)) + 2.0 <= bound
+    assert bound == largest_score(x, y)
+    assert np.max(np.abs(x @ y.T)) <= bound
     assert math.isinf(bound) == (scale > 1e9)
-    assert products.largest_score(30.0, x, y) == tiling.MAX_UNSHIFTED_LOGIT
-    assert products.largest_score(30.0, x, y, (np.asarray([-200.0]),)) >= 200.0
+    assert largest_score(x, y, x, factor=3.0) == pytest.approx(3.0 * bound)
+    assert largest_score(x, y, 2.0 * x) == max(largest_score(x, y), largest_score(x, 2.0 * x))
 
 
 def test_pieces_are_the_rows_of_their_bounds() -> None:
@@ -180,8 +180,10 @@ def test_pieces_are_the_rows_of_their_bounds() -> None:
 
 
 def test_there_is_no_bound_of_what_is_not_a_number() -> None:
-    assert not in_range(np, np.asarray([[math.nan]]), np.ones((1, 1)))[2]
-    assert not products.largest_score(math.inf, np.asarray([[math.nan]]), np.ones((1, 1))) <= tiling.MAX_UNSHIFTED_LOGIT
+    nan, one = np.asarray([[math.nan]]), np.ones((1, 1))
+    assert math.isinf(largest_score(nan, one))
+    assert math.isinf(largest_score(one, nan))
+    assert math.isinf(in_range(np, nan, one)[2])
 
 
 # --------------------------------------------------------------------------------------------------------------- sums
@@ -364,7 +366,7 @@ def test_a_sweep_leaves_out_gradients_that_nobody_wants(structure: str, block_si
     options = (("far", False), *((("symmetric", False),) if structure == "square" else ()))
     sizes = tiling.Sizes(of, block_size, "eager", options)
     lines = sets.lines_of(chosen, 8)
-    layout = Layout(PLAN, (channel,), lines, sizes, inputs.counts, squarable=True, mean=True)
+    layout = Layout(PLAN, (channel,), lines, sizes, inputs.counts, bound=largest_score(rows, columns), mean=True)
     arrays = inputs.flat
     value, number, *gradients = function(layout, *arrays, need_grad=True)
     for wanted in ((True, False), (False, True)):
@@ -484,7 +486,7 @@ def test_the_rows_of_a_matrix_may_be_given_in_parts(
             at, part = np.concatenate([own, order[n_rows:]]), None
 
         def of(rows: Any, columns: Any) -> Any:
-            how: dict[str, Any] = {"block_size": block_size, "squarable": True, "part": part}
+            how: dict[str, Any] = {"block_size": block_size, "bound": largest_score(x, y), "part": part}
             matrix = ScoreMatrix(resolve("dot"), (rows,), (columns,), part_of(chosen, own, at), **how)
             return evaluate(OBJECTIVES[objective], matrix, Reduction("sum"))[0]
 
