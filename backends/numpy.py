@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +23,13 @@ def keep_memory() -> None:
     np.empty(2**25 - 2**14, dtype=np.uint8)
 
 
+_SMALLEST: dict[Any, Any] = {
+    np.dtype(dtype): (math.log(1.01 * np.finfo(dtype).tiny), integers)
+    for dtype, integers in ((np.float32, np.int32), (np.float64, np.int64))
+}
+"""Exponents of numbers with which a processor computes a hundred times as fast as with smaller ones; and integers."""
+
+
 class NumpyAdapter(TapeAdapter):
     """The adapter for NumPy arrays, with faster kernels for those that are not recorded."""
 
@@ -40,7 +48,16 @@ class NumpyAdapter(TapeAdapter):
         return total[1:]
 
     def exp_in_place(self, x: Any, *, bounded: bool) -> Any:
-        return super().exp_in_place(x, bounded=bounded) if hasattr(x, "__recorded__") else np.exp(x, out=x)
+        if hasattr(x, "__recorded__"):
+            return super().exp_in_place(x, bounded=bounded)
+        if bounded or x.dtype not in _SMALLEST:
+            return np.exp(x, out=x)
+        least, integers = _SMALLEST[x.dtype]
+        kept = (x < least).view(np.uint8) ^ 1
+        np.exp(np.maximum(x, least, out=x), out=x)
+        bits = x.view(integers)
+        np.multiply(bits, kept, out=bits)
+        return x
 
     def sum_along(self, x: Any, axis: int) -> Any:
         """The sums of a matrix; of a large one by its product with ones.

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from .autodiff import stop_gradient
 from .protocol import Array, Namespace
+from .registry import adapter_of
 
 
 class ExpSum(NamedTuple):
@@ -49,7 +50,8 @@ def shifted_exp(xp: Namespace, scores: Array, members: Array, top: Array) -> Arr
     infinite = xp.isinf(top)
     shift = xp.where(infinite, xp.zeros_like(top), top)[:, None]
     live = xp.logical_and(members, xp.logical_not(infinite)[:, None])
-    return xp.where(live, xp.exp(xp.where(live, scores - shift, 0.0)), 0.0)
+    terms = adapter_of(scores).exp_in_place(xp.where(live, scores - shift, 0.0), bounded=False)
+    return xp.where(live, terms, 0.0)
 
 
 def of_one(xp: Namespace, score: Array, present: Array) -> ExpSum:

@@ -96,6 +96,12 @@ def safe_sqrt(xp: Namespace, x: Array) -> Array:
     return xp.where(zero, xp.zeros_like(x), xp.sqrt(xp.where(zero, xp.ones_like(x), x)))
 
 
+def safe_quotient(xp: Namespace, x: Array, divisor: Array) -> Array:
+    """``x / divisor``, and 0 where that is 0."""
+    zero = divisor == 0
+    return xp.where(zero, xp.zeros_like(x), x) / xp.where(zero, xp.ones_like(divisor), divisor)
+
+
 def rows_where(xp: Namespace, live: Array, *arrays: Array) -> list[Array]:
     """Arrays (N, D), 0 in the rows that a boolean array (N,) does not mark: what takes no part may hold anything."""
     return [xp.where(live[:, None], x, xp.zeros_like(x)) for x in arrays]

@@ -127,7 +127,10 @@ class Adapter(Differentiation, Protocol):
         ...
 
     def exp_in_place(self, x: Array, *, bounded: bool) -> Array:
-        """Return the exponential of `x`, which may be overwritten; `bounded`: nearly all entries lie in [-30, 30]."""
+        """Return the exponential of `x`, which may be overwritten; `bounded`: nearly all entries lie in [-30, 30].
+
+        Of others, what is smaller than all normal numbers may be 0: processors compute with it far more slowly.
+        """
         ...
 
     def sum_along(self, x: Array, axis: int) -> Array:

@@ -310,7 +310,6 @@ class Pairs(Family):
 
     counts_pairs = True
     skips_idle = False
-    unshifted = False
 
     def __init__(self, xp: Namespace, plan: PairsPlan, known: Known, *, need_grad: bool) -> None:
         super().__init__(xp, plan, known)

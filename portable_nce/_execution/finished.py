@@ -33,7 +33,8 @@ class Finished(NamedTuple):
     """What some rows are worth: weighted losses, how often each row counts in a mean, and what goes back.
 
     `coefficient` (n,) belongs to the residuals, `to_positive` to the positives' scores, `to_rows` to the
-    parameters and weights of the rows, in their order.
+    parameters and weights of the rows, in their order. `quotient` (n,): of two residuals, that of the first to the
+    second.
     """
 
     values: Array
@@ -41,6 +42,7 @@ class Finished(NamedTuple):
     coefficient: Array = None
     to_positive: Array = None
     to_rows: tuple[Array, ...] = ()
+    quotient: Array = None
 
 
 def divided(x: Array, divisor: int) -> Array:
@@ -71,11 +73,13 @@ class Family:
     """Sums of some kind over the rows of tiles, and the cotangents of these.
 
     `counts_pairs`: the weights of pairs also say how many there are. `skips_idle`: a row without a positive does not
-    count, whatever its negatives are.
+    count, whatever its negatives are. `unshifted`: residuals and coefficients are not far
+    below 1.
     """
 
     counts_pairs = False
     skips_idle = True
+    unshifted = True
 
     def __init__(self, xp: Namespace, plan: Any, known: Known) -> None:
         self.xp = xp

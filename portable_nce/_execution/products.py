@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from .._core.autodiff import stop_gradient
+from .._core.checks import entries_at_hand, largest, least
 from .._core.namespace import namespace_of
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
@@ -156,6 +157,44 @@ def pulled(
     found = iter(adapter_of(own.x).by_halves(of_halves, plainly, *arrays) if own.parts else plainly(*arrays))
     to_rows, to_columns = (next(found) if flag else None for flag in wanted)
     return to_rows, to_columns
+
+
+class Scaling(NamedTuple):
+    """How cotangents are kept normal numbers: others have fewer digits, and take processors a hundred times as long.
+
+    `unit`: a power of 2 by which coefficients are divided, if all are seen to be far below 1. `clears`: whether some
+    are far below 1 then, so that tiles that these have been multiplied into may hold such numbers.
+    """
+
+    unit: float = 1.0
+    clears: bool = False
+
+    def divided(self, x: Array) -> Array:
+        """A coefficient, divided."""
+        return x / self.unit if self.unit < 1 else x
+
+    def back(self, x: Array | None) -> Array | None:
+        """What has been computed with divided coefficients."""
+        return x if x is None or self.unit == 1 else x * self.unit
+
+    def cleared(self, tile: Array) -> Array:
+        """The cotangents of a tile, 0 where they are no normal numbers."""
+        if not self.clears:
+            return tile
+        xp = namespace_of(tile)
+        small = xp.abs(tile) < float(xp.finfo(tile.dtype).smallest_normal)
+        return xp.where(xp.logical_not(small), tile, 0.0)  # NaN stays
+
+
+def scaling_of(coefficient: Array) -> Scaling:
+    """The scaling of what is multiplied by coefficients, as far as these are seen."""
+    low, high = entries_at_hand(coefficient, least, largest)
+    if low is None or high is None:
+        return Scaling()
+    unit = math.sqrt(float(namespace_of(coefficient).finfo(coefficient.dtype).smallest_normal))
+    small = math.sqrt(unit)
+    unit = unit if 0 < high < small else 1.0
+    return Scaling(unit, low < small * unit)
 
 
 def _pulled_plainly(

@@ -145,10 +145,12 @@ class Reweighted(Family):
             return Finished(values, count)
         slope = self.scaled(xp.where(live, slope, nothing) * factor)
         of_w = xp.where(above, slope / kept, nothing)
-        coefficient = of_w / hard if beta == 0 else (beta * of_w / soft, (1.0 + 1.0 / beta) * soft / hard)
+        coefficient, quotient = of_w / hard, None
+        if beta != 0:
+            coefficient, quotient = beta * of_w / soft, (1.0 + 1.0 / beta) * soft / hard
         _, to_positive = score_cotangents(xp, sums, row, (None, None, None, xp.where(above, -of_w, -slope)))
         further = () if to_weights is None else (self.scaled(to_weights),)
-        return Finished(values, count, coefficient, to_positive, (nothing, *further))
+        return Finished(values, count, coefficient, to_positive, (nothing, *further), quotient)
 
     def _log_rest(self, one: Array) -> Array:
         """``log(1 - τ⁺)``, in the precision of an array, which may be more than a Python float's."""
@@ -167,7 +169,7 @@ class Reweighted(Family):
         hard, soft = residual
         if soft is None:
             return hard, done.coefficient if share is None else done.coefficient * share[0]
-        factor, quotient = done.coefficient
+        factor, quotient = done.coefficient, done.quotient
         if share is not None:
             factor, quotient = factor * share[1], quotient * share[2]
         hard *= quotient[:, None]

@@ -6,6 +6,7 @@ import math
 from typing import NamedTuple
 
 from .._core.logsumexp import ExpSum, exponentials, of_one
+from .._core.numerics import safe_quotient
 from .._core.protocol import Array, Namespace
 from ..objectives.base import RowStatistics
 
@@ -143,18 +144,12 @@ def score_cotangents(
     nothing = xp.zeros_like(row.log_odds)
     of_odds, of_spread, of_negative, of_positive = (nothing if slope is None else slope for slope in slopes)
     of_odds = xp.where(xp.logical_and(row.has_negative, row.has_positive), of_odds, nothing)
-    coefficient = _divided(xp, of_odds + of_negative, sums.negative.total)
+    coefficient = safe_quotient(xp, of_odds + of_negative, sums.negative.total)
     positive = sums.positive
     if positive.number is None:
         return coefficient, xp.where(positive.sums.total == 0, nothing, of_positive - of_odds)
     several = positive.count > 1
     of_spread = xp.where(several, of_spread, nothing)
     of_each = of_spread / xp.where(several, positive.number, xp.ones_like(nothing))
-    share = _divided(xp, of_spread + of_positive - of_odds, positive.sums.total)
+    share = safe_quotient(xp, of_spread + of_positive - of_odds, positive.sums.total)
     return coefficient, positive.terms * share[:, None] - positive.shared(xp, of_each)
-
-
-def _divided(xp: Namespace, slope: Array, total: Array) -> Array:
-    """The slope of a sum's logarithm, divided by the sum; 0 where that is empty."""
-    empty = total == 0
-    return xp.where(empty, xp.zeros_like(slope), slope) / xp.where(empty, xp.ones_like(slope), total)

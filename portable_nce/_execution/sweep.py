@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from .._core.checks import all_entries, entry_at_hand
 from .._core.namespace import namespace_of
-from .._core.numerics import largest_entry, upcast
+from .._core.numerics import largest_entry, safe_quotient, upcast
 from .._core.protocol import Array
 from .._core.registry import adapter_of
 from ..pairings import Members
@@ -193,6 +193,8 @@ class _Sweep:
                     inputs = inputs._replace(partners=partners)
         self.inputs = inputs
         self.family: Any = self._family(n_rows, n_columns)
+        # Whether operands are multiplied by coefficients that may be far below 1.
+        self.scales = not (self.family.unshifted or layout.channels[0].given)
         # Only tiles of rules have rows without a positive whose operands must not reach others.
         self.skips = self.judged and self.family.skips_idle and not layout.channels[0].given
         self.by_block = inputs._replace(columns=(), added=(), column_labels=(), column_numbers=(), column_halves=())
@@ -300,32 +302,45 @@ class _Sweep:
         self, carry: Arrays, block: _Block, seen: Sequence[_Seen], shares: Sequence[Any]
     ) -> tuple[Arrays, Arrays]:
         """The cotangents of the rows of a block, and those of the columns so far."""
+        done, scaling = block.done, p.Scaling()
+        if self.scales:
+            scaling = p.scaling_of(done.coefficient)
+            coefficient, to_positive = map(scaling.divided, (done.coefficient, done.to_positive))
+            done = done._replace(coefficient=coefficient, to_positive=to_positive)
+            block = block._replace(done=done)
         to_rows: Arrays = ()
         if block.here.partners and self.wanted.rows and not self.in_tile:
             partners, own = block.here.partners, None
-            for partner, cotangent in zip(partners, s.of_each(block.done.to_positive, len(partners)), strict=True):
+            for partner, cotangent in zip(partners, s.of_each(done.to_positive, len(partners)), strict=True):
                 own = p.plus(own, cotangent[:, None] * partner)
             to_rows = (own,)
         to_columns: list[Array] = []
         for k, (tile, share) in enumerate(zip(seen, shares, strict=True)):
-            cotangents, factor = self._cotangent(block, k, tile, share)
+            cotangents, factor = self._cotangent(block, k, tile, share, scaling)
             back, forth = self.source.pulled(block.rows, k, cotangents, factor, tile.spreads)
             to_rows = tuple(map(p.plus, to_rows, back)) if to_rows else back
-            to_columns += map(p.plus, carry[len(to_columns) :], forth)
-        return to_rows, tuple(to_columns)
+            to_columns += map(p.plus, carry[len(to_columns) :], map(scaling.back, forth))
+        return tuple(map(scaling.back, to_rows)), tuple(to_columns)
 
-    def _cotangent(self, block: _Block, k: int, tile: _Seen, share: Any) -> tuple[Arrays, Array | None]:
+    def _cotangent(
+        self, block: _Block, k: int, tile: _Seen, share: Any, scaling: p.Scaling
+    ) -> tuple[Arrays, Array | None]:
         """The cotangents of a tile's scores in each channel, as matrices and a factor of each row (None: 1)."""
         done = block.done
         if isinstance(tile.sets, Members):
-            return self.family.cotangents(tile.residual, block.positive, done, tile.sets, share), None
+            found = self.family.cotangents(tile.residual, block.positive, done, tile.sets, share)
+            return tuple(map(scaling.cleared, found)), None
         matrix, factor = self.family.factored(tile.residual, done, share)
         if not self.in_tile:
             return (matrix,), factor
         assert self.lines is not None  # noqa: S101  (positives are on them)
         place = s.tile_of(self.lines, block.start, self.sets.bounds[k], self.sets.n_columns)
-        matrix = matrix * factor[:, None]
-        return (s.put_lines(self.lines, matrix, done.to_positive, place, eager=self.sets.eager),), None
+        positive = done.to_positive
+        if self.scales:
+            positive = safe_quotient(self.xp, positive, factor if len(positive.shape) == 1 else factor[:, None])
+        else:
+            matrix, factor = matrix * factor[:, None], None
+        return (s.put_lines(self.lines, matrix, positive, place, eager=self.sets.eager),), factor
 
     def _without_idle(self, sets: Members, rows: list[Side]) -> tuple[Members, list[Side]]:
         """Rows without a positive do not count: zero their operands, so that a NaN there cannot reach columns."""

@@ -203,6 +203,8 @@ class _Square:
         of_rows, of_columns = (half * self.done[k].coefficient for k in (0, -1))
         if self.layout.own and self.shards is not None:
             of_columns = self.shards.gather(of_rows)
+        scaling = p.Scaling() if family.unshifted else p.scaling_of(xp.concat([of_rows, of_columns]))
+        of_rows, of_columns, self.to_positive = map(scaling.divided, (of_rows, of_columns, self.to_positive))
         by_tile = p.pieces(of_columns, self.bounds)
         tops = () if family.unshifted else (self.sides[0].top,)
         top_by_tile = [] if family.unshifted else p.pieces(self.sides[-1].top, self.bounds)
@@ -216,11 +218,8 @@ class _Square:
             for k in self.visited(start):
                 both = self.serves_columns(start, k)
                 top_k = top_by_tile[k] if tops else None
-                cotangent = self._cotangent(own, start, k, (coefficient, by_tile[k] if both else None), (top, top_k))
-                if self.is_one_tile():
-                    cotangent = s.put_lines(
-                        self.lines, cotangent, self.to_positive, self._tile(start, k), eager=self.eager
-                    )
+                cotangent = self._of_negatives(own, start, k, (coefficient, by_tile[k] if both else None), (top, top_k))
+                cotangent = self._with_lines(scaling.cleared(cotangent), start, k)
                 back, forth = p.pulled(cotangent, None, own, self.tiles[k], wanted=wanted, even=even)
                 if self.to_rows:
                     to_rows = p.plus(to_rows, back)
@@ -236,9 +235,15 @@ class _Square:
         if self.to_columns:
             seen = [xp.zeros_like(tile.x) if x is None else x for x, tile in zip(carry, self.tiles, strict=True)]
             to_columns = p.concat_rows(xp, seen)
-        if self.is_one_tile():
-            return to_rows, to_columns
-        return self._with_positives(to_rows, to_columns)
+        if not self.is_one_tile():
+            to_rows, to_columns = self._with_positives(to_rows, to_columns)
+        return scaling.back(to_rows), scaling.back(to_columns)
+
+    def _with_lines(self, cotangent: Array, start: Array | int, k: int) -> Array:
+        """The cotangent of a tile with those of the positives, if it is the only one."""
+        if not self.is_one_tile():
+            return cotangent
+        return s.put_lines(self.lines, cotangent, self.to_positive, self._tile(start, k), eager=self.eager)
 
     def _with_positives(self, to_rows: Array | None, to_columns: Array | None) -> tuple[Array | None, Array | None]:
         """The cotangents of rows and columns with those that come by the positives."""
@@ -250,7 +255,7 @@ class _Square:
             to_columns = s.add_partners(self.xp, self.lines, to_columns, [x[:, None] * self.rows for x in each])
         return to_rows, to_columns
 
-    def _cotangent(
+    def _of_negatives(
         self,
         own: p.Operand,
         start: Array | int,
