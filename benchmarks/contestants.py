@@ -19,6 +19,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -103,6 +104,7 @@ def our_loss(loss: str, block_size: int | str = "auto") -> Callable[..., Any]:
         "dcl": lambda x, y, _queue, _labels: pnce.dcl(x, y, temperature=TEMPERATURE, **dot),
         "nt_xent": lambda x, y, _queue, _labels: pnce.nt_xent(x, y, temperature=TEMPERATURE, **dot),
         "clip": lambda x, y, _queue, _labels: pnce.clip(x, y, logit_scale=1 / TEMPERATURE, **dot),
+        TRAINED: lambda x, y, _queue, _labels: pnce.clip(x, y, logit_scale=SCALE, **dot),
         "siglip": lambda x, y, _queue, _labels: pnce.siglip(x, y, logit_scale=1 / TEMPERATURE, logit_bias=BIAS, **dot),
         "supcon": lambda x, _y, _queue, labels: pnce.supcon(x, labels, temperature=TEMPERATURE, **dot),
         "moco": lambda x, y, queue, _labels: pnce.info_nce(x, y, queue, temperature=TEMPERATURE, **dot),
@@ -115,7 +117,10 @@ HALVES: Final = ("nt_xent", "flat_nce", "dcl")
 """Losses of two views in one batch: the rows are counted over both."""
 LINEAR: Final = "linear_softmax"
 """Cross-entropy over the classes of a layer."""
-LOSSES: Final = ("info_nce", "clip", "siglip", *HALVES, "supcon", "moco", LINEAR)
+TRAINED: Final = "clip_trained"
+"""CLIP at its largest scale, at which nearly all rows of these views are saturated."""
+SCALE: Final = 100.0
+LOSSES: Final = ("info_nce", "clip", TRAINED, "siglip", *HALVES, "supcon", "moco", LINEAR)
 
 
 def views(loss: str, setting: Setting) -> tuple[Any, Any, Any, Any]:
@@ -273,8 +278,8 @@ def torch_formula(loss: str) -> Callable[..., Any]:
     def info_nce(x: Any, y: Any, _queue: Any, _labels: Any) -> Any:
         return cross_entropy(x @ y.T / TEMPERATURE, torch.arange(len(x), device=x.device))
 
-    def clip(x: Any, y: Any, _queue: Any, _labels: Any) -> Any:
-        logits = x @ y.T / TEMPERATURE
+    def clip(x: Any, y: Any, _queue: Any, _labels: Any, *, scale: float = 1 / TEMPERATURE) -> Any:
+        logits = x @ y.T * scale
         labels = torch.arange(len(x), device=x.device)
         return (cross_entropy(logits, labels) + cross_entropy(logits.T, labels)) / 2
 
@@ -313,6 +318,7 @@ def torch_formula(loss: str) -> Callable[..., Any]:
         LINEAR: linear_softmax,
         "info_nce": info_nce,
         "clip": clip,
+        TRAINED: partial(clip, scale=SCALE),
         "siglip": siglip,
         "nt_xent": nt_xent,
         "flat_nce": decoupled,
@@ -398,7 +404,7 @@ def _metric_learning(loss: str, setting: Setting) -> Run:
     return on_torch(loss, setting, function)
 
 
-@contestant("info_nce", "clip", "siglip", "nt_xent", name="formula, jax.jit", library="jax")
+@contestant("info_nce", "clip", TRAINED, "siglip", "nt_xent", name="formula, jax.jit", library="jax")
 def _jax_formula(loss: str, setting: Setting) -> Run:
     import jax  # noqa: PLC0415
     import jax.numpy as jnp  # noqa: PLC0415
@@ -408,7 +414,7 @@ def _jax_formula(loss: str, setting: Setting) -> Run:
             z = jnp.concatenate([x, y])
             scores = jnp.where(jnp.eye(len(z), dtype=bool), -jnp.inf, z @ z.T / TEMPERATURE)
             return jax.nn.logsumexp(scores, axis=1).mean() - (x * y).sum(1).mean() / TEMPERATURE
-        logits = x @ y.T / TEMPERATURE
+        logits = x @ y.T * (SCALE if loss == TRAINED else 1 / TEMPERATURE)
         if loss == "siglip":
             signs = 2 * jnp.eye(len(x)) - 1
             return -jax.nn.log_sigmoid(signs * (logits + BIAS)).sum() / len(x)

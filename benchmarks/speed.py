@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import readme
-from contestants import CONTESTANTS, LINEAR, Contestant, Setting
+from contestants import CONTESTANTS, LINEAR, TRAINED, Contestant, Setting
 
 HERE: Final = Path(__file__).parent
 DOCS: Final = HERE.parent / "docs"
@@ -75,6 +75,7 @@ GRID: Final = (
     ),
     *(Grid(loss, ((8192, 128, 7), (8192, 512, 5))) for loss in ("nt_xent", "clip", "siglip")),
     *(Grid(loss, ((8192, 128, 5),)) for loss in ("supcon", "moco", "dcl", "flat_nce")),
+    Grid(TRAINED, ((512, 128, 9), (2048, 128, 5))),
     Grid(LINEAR, ((512, 64, 9, 32768), (4096, 256, 3, 32768), (1024, 64, 3, 262144))),
 )
 QUICK: Final = tuple(Grid(grid.loss, ((64, 16, 1, *([96] if grid.loss == LINEAR else [])),)) for grid in GRID)
@@ -213,6 +214,7 @@ TITLES: Final = {
     "info_nce": "InfoNCE",
     "nt_xent": "NT-Xent",
     "clip": "CLIP",
+    TRAINED: "CLIP of trained embeddings",
     "siglip": "SigLIP",
     "supcon": "SupCon",
     "moco": "MoCo",
@@ -228,7 +230,7 @@ def columns(results: Sequence[Mapping[str, Any]]) -> list[str]:
     for result in results:
         classes = [result["columns"]] if result.get("columns") else []
         size = " × ".join(map(str, (result["rows"], *classes, result["width"])))
-        names.append(size if result["loss"] in {"info_nce", LINEAR} else f"{TITLES[result['loss']]}, {size}")
+        names.append(size if result["loss"] in {"info_nce", TRAINED, LINEAR} else f"{TITLES[result['loss']]}, {size}")
     return names
 
 
@@ -267,13 +269,18 @@ READING: Final = (
 )
 SECTIONS: Final = {
     "### InfoNCE\n": ("info_nce",),
-    "### Other losses\n": tuple(loss for loss in TITLES if loss not in {"info_nce", LINEAR}),
+    "### Other losses\n": tuple(loss for loss in TITLES if loss not in {"info_nce", TRAINED, LINEAR}),
+    "### Trained embeddings\n": (TRAINED,),
     "### Over a vocabulary\n": (LINEAR,),
 }
 """Which losses are in which section of the page."""
 ABOUT: Final = {
     "### Other losses\n": (
         "N counts the views in NT-Xent, DCL and FlatNCE. SupCon has 1000 classes, MoCo a queue of 4 N keys.\n"
+    ),
+    "### Trained embeddings\n": (
+        "CLIP at a scale of 100; the cosine of a pair is 0.87. Nearly all gradients of scores are then smaller than any"
+        " normal number, and processors compute slowly with those.\n"
     ),
     "### Over a vocabulary\n": "`density.linear_softmax` of N rows, V classes and D features: N × V × D.\n",
 }
