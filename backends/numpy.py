@@ -27,7 +27,7 @@ _SMALLEST: dict[Any, Any] = {
     np.dtype(dtype): (math.log(1.01 * np.finfo(dtype).tiny), integers)
     for dtype, integers in ((np.float32, np.int32), (np.float64, np.int64))
 }
-"""Exponents of numbers with which a processor computes a hundred times as fast as with smaller ones; and integers."""
+"""The least exponent whose exponential is not subnormal, and integers of the same size."""
 
 
 class NumpyAdapter(TapeAdapter):

@@ -329,7 +329,7 @@ _SMALLEST = {
     dtype: (math.log(1.01 * torch.finfo(dtype).tiny), 1.02 * torch.finfo(dtype).tiny)
     for dtype in (torch.float32, torch.float64)
 }
-"""Numbers with which a processor computes a hundred times as fast as with smaller ones: an exponent, and a number."""
+"""The least exponent whose exponential is not subnormal, and a number above that one."""
 
 
 class TorchAdapter(Defaults):

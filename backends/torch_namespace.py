@@ -104,7 +104,7 @@ def exp_by_2(x: Any) -> Any:
 
 
 _LEAST = -87.0
-"""Exponentials of less are no normal numbers of float32."""
+"""Exponentials of less are subnormal in float32."""
 
 
 def _completed() -> Any:

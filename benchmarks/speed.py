@@ -279,8 +279,8 @@ ABOUT: Final = {
         "N counts the views in NT-Xent, DCL and FlatNCE. SupCon has 1000 classes, MoCo a queue of 4 N keys.\n"
     ),
     "### Trained embeddings\n": (
-        "CLIP at a scale of 100; the cosine of a pair is 0.87. Nearly all gradients of scores are then smaller than any"
-        " normal number, and processors compute slowly with those.\n"
+        "CLIP at a scale of 100; the cosine of a pair is 0.87. Nearly all gradients of scores are then subnormal"
+        " numbers, with which processors compute slowly.\n"
     ),
     "### Over a vocabulary\n": "`density.linear_softmax` of N rows, V classes and D features: N × V × D.\n",
 }

@@ -129,7 +129,7 @@ class Adapter(Differentiation, Protocol):
     def exp_in_place(self, x: Array, *, bounded: bool) -> Array:
         """Return the exponential of `x`, which may be overwritten; `bounded`: nearly all entries lie in [-30, 30].
 
-        Of others, what is smaller than all normal numbers may be 0: processors compute with it far more slowly.
+        Of others, subnormal results may be 0: processors compute with them a hundred times more slowly.
         """
         ...
 

@@ -160,10 +160,10 @@ def pulled(
 
 
 class Scaling(NamedTuple):
-    """How cotangents are kept normal numbers: others have fewer digits, and take processors a hundred times as long.
+    """How cotangents are kept from being subnormal, which costs digits, and a hundred times the time on processors.
 
     `unit`: a power of 2 by which coefficients are divided, if all are seen to be far below 1. `clears`: whether some
-    are far below 1 then, so that tiles that these have been multiplied into may hold such numbers.
+    are far below 1 then, so that tiles that these have been multiplied into may hold subnormal numbers.
     """
 
     unit: float = 1.0
@@ -178,7 +178,7 @@ class Scaling(NamedTuple):
         return x if x is None or self.unit == 1 else x * self.unit
 
     def cleared(self, tile: Array) -> Array:
-        """The cotangents of a tile, 0 where they are no normal numbers."""
+        """The cotangents of a tile, 0 where they are subnormal."""
         if not self.clears:
             return tile
         xp = namespace_of(tile)

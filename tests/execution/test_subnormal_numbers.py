@@ -1,4 +1,4 @@
-"""Numbers below all normal ones: processors compute with them slowly, so nothing is, and no gradient lacks them."""
+"""Subnormal numbers: processors compute with them slowly, so that nothing is, and no gradient lacks them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIBRARIES = [np.asarray, torch.as_tensor]
 @pytest.mark.parametrize("library", LIBRARIES)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("size", [1, 40, 5000])
-def test_exponentials_are_normal_numbers_or_0(library: Any, dtype: Any, size: int) -> None:
+def test_no_exponential_is_subnormal(library: Any, dtype: Any, size: int) -> None:
     least = math.log(np.finfo(dtype).tiny)
     x = np.linspace(1.2 * least, 0.0, size, dtype=dtype)
     x[size // 2] = -np.inf
@@ -95,7 +95,7 @@ def test_gradients_of_trained_rows_are_exact(name: str, trained: str, library: A
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_no_tile_of_small_numbers_is_multiplied(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_subnormal_tile_is_multiplied(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tiles: list[np.ndarray] = []
     multiply = products._pulled_plainly  # noqa: SLF001  (all products of cotangents)
 
