@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, SupportsIndex, get_args, overload
+from typing import Any, SupportsIndex, get_args, overload
 
 from ._call import finish
 from ._core.autodiff import stop_gradient
@@ -28,7 +28,6 @@ from ._core.checks import (
     check_callable,
     check_choice,
     check_floating,
-    check_integers,
     check_number,
     check_shape,
     check_whole_number,
@@ -36,15 +35,12 @@ from ._core.checks import (
     scalar,
     shape_of,
 )
-from ._core.logsumexp import exp_sum
-from ._core.namespace import device_of, enter, is_array, is_number, namespace_of
+from ._core.namespace import device_of, enter, is_array
 from ._core.numerics import safe_sqrt, softplus, sum_to_scalar, upcast
 from ._core.protocol import Array, Namespace
 from ._core.reduction import REDUCTIONS, Reduction
 from ._core.types import AnchorForm, AnyArray, ArrayOf, ArrayT, ReductionName
-from ._execution.matrix import given
-from .from_scores import enter_scores
-from .pairings import Pairing
+from .from_scores import Pairs, check_square, enter_parameter, enter_scores, log_of, with_gradient_of
 
 __all__ = [
     "barber_agakov",
@@ -239,8 +235,8 @@ def info_nce_anchor(
     check_choice("form", form, FORMS)
     pairs = Pairs.of(scores, positives, mask)
     xp, positive = pairs.xp, pairs.positive()
-    share, log_nu = (xp.zeros_like(positive) + nu) / pairs.number, _log(xp, nu, positive)
-    ceiling = (1.0 + share) * _log(xp, pairs.number + nu, positive) - share * log_nu
+    share, log_nu = (xp.zeros_like(positive) + nu) / pairs.number, log_of(xp, nu, positive)
+    ceiling = (1.0 + share) * log_of(xp, pairs.number + nu, positive) - share * log_nu
     bound = ceiling - info_nce_anchor_losses(pairs, nu)
     if form == "bound":
         return pairs.reduced(bound, reduction)
@@ -308,7 +304,7 @@ def dual_critic(
     log_odds = pairs.log_odds()
     odds = softplus(pairs.xp, log_odds) if include_positive else log_odds
     critic = odds - pairs.log_number(int(include_positive))
-    return finish(pairs.xp, pairs.of_counted(critic), pairs.dtype, "none")
+    return pairs.finish(pairs.of_counted(critic), "none")
 
 
 @explained
@@ -365,7 +361,15 @@ def dual(
     >>> pnce.bounds.dual(scores, np.full(4, -1.0))
     array(1.99908...)
     """
-    return _dual(scores, u, positives, mask, reduction)
+    _, (scores, u) = enter(scores=scores, u=u)
+    pairs = Pairs.of(scores, positives, mask)
+    xp = pairs.xp
+    check_floating(xp, scores=scores, u=u)
+    check_shape("u", u, (pairs.scores.shape[0],))
+    critic = upcast(xp, u)
+    own = xp.expand_dims(pairs.positive(), axis=1)
+    # Term by term, so that an overflow is infinite and never NaN.
+    return pairs.reduced(1.0 - critic - pairs.row_exp(pairs.scores - own - xp.expand_dims(critic, axis=1)), reduction)
 
 
 @explained
@@ -430,7 +434,7 @@ def flo(
     >>> pnce.bounds.flo(8.0 * np.eye(4), np.full(4, -1.0))
     array(1.99908...)
     """
-    return _dual(scores, u, positives, mask, reduction)
+    return dual(scores, u, positives=positives, mask=mask, reduction=reduction)
 
 
 @explained
@@ -610,15 +614,13 @@ def mine(
     if rate > 1.0:
         message = f"rate: expected a number in (0, 1], got {rate}"
         raise ValueError(message)
-    if log_mean is not None and not is_number(log_mean):
-        _, (scores, log_mean) = enter(scores=scores, log_mean=log_mean)
+    _, scores, log_mean = enter_parameter(scores, log_mean=log_mean)
     pairs = Pairs.of(scores, positives, mask)
     xp, scores = pairs.xp, pairs.scores
     now = pairs.log_mean(scores)
     state = stop_gradient(now)
-    before = None if log_mean is None else xp.zeros_like(state) + scalar(xp, "log_mean", log_mean, scores)
-    if before is not None:
-        before = stop_gradient(before)
+    if log_mean is not None:
+        before = stop_gradient(xp.zeros_like(state) + scalar(xp, "log_mean", log_mean, scores))
         if rate < 1.0:
             share = xp.zeros_like(before) + rate
             state = _log_add(xp, before + xp.log1p(-share), state + xp.log(share))
@@ -626,8 +628,8 @@ def mine(
             state = xp.where(xp.any(pairs.counted), state, before)
     positive = pairs.row_mean(pairs.positive())
     shift = xp.where(xp.isinf(state), xp.zeros_like(state), state)
-    surrogate = positive - pairs.mean_exp(scores - shift)
-    return pairs.finish(_instead(positive - now, surrogate)), finish(xp, state, pairs.dtype, "mean")
+    surrogate = positive - pairs.row_mean(pairs.row_exp(scores - shift))
+    return pairs.finish(with_gradient_of(surrogate, positive - now)), pairs.finish(state)
 
 
 @explained
@@ -843,7 +845,7 @@ def interpolated(
         share = xp.zeros_like(column) + alpha
         mixed = _log_add(xp, without + xp.log(share), column + xp.log1p(-share))
     positive = xp.expand_dims(pairs.positive(), axis=1)
-    own_baseline = xp.sum(xp.where(pairs.own, mixed, xp.zeros_like(mixed)), axis=1, keepdims=True)
+    own_baseline = xp.expand_dims(pairs.at_positive(mixed), axis=1)
     return pairs.reduced(1.0 + pairs.over_negatives(positive - mixed) - pairs.row_exp(scores - own_baseline), reduction)
 
 
@@ -1029,7 +1031,7 @@ def smile(
         limit = xp.zeros_like(clipped) + clip
         clipped = xp.where(clipped > clip, limit, xp.where(clipped < -clip, -limit, clipped))
     value = pairs.row_mean(pairs.positive()) - pairs.log_mean(stop_gradient(clipped))
-    return pairs.finish(_instead(value, pairs.row_mean(_js(pairs))))
+    return pairs.finish(with_gradient_of(pairs.row_mean(_js(pairs)), value))
 
 
 @explained
@@ -1136,9 +1138,7 @@ def leave_one_out(
     array(3.)
     """
     xp, scores, _, mask, _ = enter_scores(scores, None, mask, None)
-    if scores.shape[0] != scores.shape[1]:
-        message = f"scores: expected a square matrix, got shape {tuple(scores.shape)}; further columns have no positive"
-        raise ValueError(message)
+    check_square(scores, "; further columns have no positive")
     pairs = Pairs.of(xp.matrix_transpose(scores), None, None if mask is None else xp.matrix_transpose(mask))
     return pairs.reduced(pairs.log_number() - pairs.log_odds(), reduction)
 
@@ -1180,10 +1180,9 @@ def barber_agakov(scores: ArrayOf[ArrayT], /, entropy: float | AnyArray) -> Arra
     >>> round(float(pnce.bounds.barber_agakov(np.log(np.asarray([0.8, 0.9])), np.log(2.0))), 6)
     0.528895
     """
-    given = {"entropy": entropy} if is_array(entropy) and not is_number(entropy) else {}
-    _, (scores, *found) = enter(scores=scores, **given)
+    _, scores, entropy = enter_parameter(scores, entropy=entropy)
     xp, positive, dtype = _of_pairs(scores)
-    entropy = scalar(xp, "entropy", found[0] if found else entropy, positive)
+    entropy = scalar(xp, "entropy", entropy, positive)
     return finish(xp, entropy + sum_to_scalar(xp, positive) / positive.shape[0], dtype, "mean")
 
 
@@ -1382,165 +1381,20 @@ def log_n_ceiling(
     return pairs.finish(ceilings[:1] if pairs.counted is None else pairs.row_mean(ceilings))
 
 
-class Pairs(NamedTuple):
-    """A score matrix in the dtype to compute in, and which of its entries are positives and negatives.
-
-    `number` is how many negatives a row has: one integer without a mask, else an array (K,), at least 1. A row counts
-    if it has a positive and a negative; None if that is known of all. A mean over negatives is the mean over the rows
-    of the means of each.
-    """
-
-    xp: Namespace
-    scores: Array
-    dtype: Any
-    pairing: Pairing
-    mask: Array | None
-    own: Array
-    off: Array
-    number: Any
-    counted: Array | None
-
-    @classmethod
-    def of(cls, scores: Array, positives: Array | None, mask: Array | None, *, least: int = 2) -> Pairs:
-        """The checked scores, with at least so many columns."""
-        if positives is not None:
-            xp, (positives,) = enter(positives=positives)
-            check_integers(xp, "positives", positives, shape_of("positives", positives, "(K)"))
-        xp, scores, pairing, mask, _ = enter_scores(scores, positives, mask, None)
-        n_columns = scores.shape[1]
-        if n_columns < least:
-            message = (
-                f"scores: expected at least {least} columns, got shape {tuple(scores.shape)}: there is no negative"
-            )
-            raise ValueError(message)
-        dtype, scores = scores.dtype, upcast(xp, scores)
-        own, off = given(scores, pairing, mask).sets()
-        if mask is None and positives is None:
-            return cls(xp, scores, dtype, pairing, None, own, off, n_columns - 1, None)
-        scores = xp.where(xp.logical_or(own, off), scores, xp.zeros_like(scores))  # what takes no part may be NaN
-        number = xp.sum(xp.astype(off, scores.dtype), axis=1)
-        counted = xp.logical_and(xp.any(own, axis=1), number > 0)
-        off = xp.logical_and(off, counted[:, None])
-        number = xp.where(counted, number, xp.ones_like(number))
-        return cls(xp, scores, dtype, pairing, mask, own, off, number, counted)
-
-    def of_counted(self, rows: Array) -> Array:
-        """Numbers of the rows, 0 of those that do not count."""
-        return rows if self.counted is None else self.xp.where(self.counted, rows, self.xp.zeros_like(rows))
-
-    def row_mean(self, rows: Array) -> Array:
-        """The mean over the rows that count."""
-        xp = self.xp
-        if self.counted is None:
-            return sum_to_scalar(xp, rows) / rows.shape[0]
-        number = sum_to_scalar(xp, xp.astype(self.counted, rows.dtype))
-        return sum_to_scalar(xp, self.of_counted(rows)) / xp.where(number > 0, number, xp.ones_like(number))
-
-    def over_negatives(self, entries: Array) -> Array:
-        """Each row's mean over its negatives."""
-        xp = self.xp
-        return xp.sum(xp.where(self.off, entries, 0.0), axis=1) / self.number
-
-    def row_exp(self, exponents: Array) -> Array:
-        """Each row's mean of exponentials of its negatives, term by term: overflow gives infinity, never NaN."""
-        return self.over_negatives(self.xp.exp(self.xp.where(self.off, exponents, 0.0)))
-
-    def mean_exp(self, exponents: Array) -> Array:
-        """The mean of `row_exp` over the rows that count."""
-        return self.row_mean(self.row_exp(exponents))
-
-    def log_mean(self, scores: Array) -> Array:
-        """The logarithm of the mean of the exponentials of the negatives, shape (1,)."""
-        xp = self.xp
-        logarithm = self.log_number()
-        if self.counted is None:
-            logarithm = _log(xp, scores.shape[0] * self.number, logarithm[:1])
-        else:
-            scores = scores - xp.expand_dims(logarithm, axis=1)
-            n_rows = xp.sum(xp.astype(self.counted, scores.dtype), axis=0, keepdims=True)
-            logarithm = xp.log(xp.where(n_rows > 0, n_rows, xp.ones_like(n_rows)))
-        sums = exp_sum(xp, xp.reshape(scores, (1, -1)), xp.reshape(self.off, (1, -1)))
-        lowest = xp.where(sums.total == 0, sums.top, xp.zeros_like(sums.top))  # -inf or inf where no sum is finite
-        top = xp.where(xp.isinf(sums.top), lowest, sums.top)
-        mean = top + sums.log_total(xp) - logarithm
-        # Where no row counts, everything is 0.
-        return mean if self.counted is None else xp.where(xp.any(self.counted), mean, xp.zeros_like(mean))
-
-    def log_number(self, further: int = 0) -> Array:
-        """The logarithm of the number of negatives of each row, and of further columns."""
-        return _log(self.xp, self.number + further, self.scores[:, 0])
-
-    def positive(self) -> Array:
-        """The scores of the positives."""
-        xp = self.xp
-        return xp.sum(xp.where(self.own, self.scores, xp.zeros_like(self.scores)), axis=1)
-
-    def log_odds(self) -> Array:
-        """The log-odds against the positives: -inf without a negative, inf where the positive is impossible."""
-        xp = self.xp
-        rows = given(self.scores, self.pairing, self.mask).statistics().row
-        odds = xp.where(rows.has_positive, rows.log_odds, math.inf)
-        return self.of_counted(xp.where(rows.has_negative, odds, -math.inf))
-
-    def leave_one_out_sums(self, scores: Array) -> Array:
-        """Of each entry that takes part, the log-sum-exp of the others in its row.
-
-        Taking one exponential from the sum of all is exact to rounding unless it is the largest; the row without its
-        largest entry has a sum of its own.
-        """
-        xp, members = self.xp, self.xp.logical_or(self.own, self.off)
-        columns = xp.expand_dims(xp.arange(scores.shape[1], device=device_of(scores)), axis=0)
-        candidates = scores if self.counted is None else xp.where(members, scores, -math.inf)
-        largest = xp.expand_dims(xp.argmax(stop_gradient(candidates), axis=1), axis=1)
-        is_largest = xp.equal(columns, xp.astype(largest, columns.dtype))
-        sums = exp_sum(xp, scores, members)
-        top = xp.expand_dims(sums.top, axis=1)
-        smaller = xp.logical_and(members, xp.logical_not(is_largest))
-        parts = xp.exp(xp.where(smaller, scores - top, -math.inf))
-        total = sums.total if self.counted is None else xp.where(self.counted, sums.total, xp.ones_like(sums.total))
-        rest = top + xp.log(xp.expand_dims(total, axis=1) - parts)
-        others = exp_sum(xp, scores, smaller)
-        own = xp.expand_dims(others.top + others.log_total(xp), axis=1)
-        found = xp.where(is_largest, own, rest)
-        return found if self.counted is None else xp.where(self.counted[:, None], found, xp.zeros_like(found))
-
-    def reduced(self, rows: Array, reduction: ReductionName, *, surrogate: Array | None = None) -> Array:
-        """The mean or sum of the terms of the rows, or the terms; with the gradient of others, if these are given."""
-        check_choice("reduction", reduction, REDUCTIONS)
-        found = self._of_rows(rows, reduction)
-        if surrogate is not None:  # after the reduction: one infinite row leaves the bound without a gradient
-            found = _instead(found, self._of_rows(surrogate, reduction))
-        return self.finish(found) if reduction == "mean" else finish(self.xp, found, self.dtype, reduction)
-
-    def _of_rows(self, rows: Array, reduction: ReductionName) -> Array:
-        if reduction == "mean":
-            return self.row_mean(rows)
-        rows = self.of_counted(rows)
-        return rows if reduction == "none" else sum_to_scalar(self.xp, rows)
-
-    def finish(self, result: Array) -> Array:
-        """The result in the dtype of the scores, 0 where no row counts."""
-        if self.counted is not None:
-            result = self.xp.where(self.xp.any(self.counted), result, self.xp.zeros_like(result))
-        return finish(self.xp, result, self.dtype, "mean")
-
-
 def anchored_losses(pairs: Pairs, log_nu: Array) -> tuple[Array, Array]:
     """The terms A and B of `info_nce_anchor` for each row, from the logarithm (K,) of the anchor's prior weight ν."""
     xp, own, off = pairs.xp, pairs.own, pairs.off
     positive = pairs.positive()
     # ν in the place of the positive: what is left of a row without one of its entries are the sums of both classes.
     sums = pairs.leave_one_out_sums(xp.where(own, xp.expand_dims(log_nu, axis=1), pairs.scores))
-    nothing = xp.zeros_like(sums)
-    odds = xp.where(off, sums - xp.expand_dims(positive, axis=1), nothing)
-    paired = xp.sum(xp.where(off, softplus(xp, odds), nothing), axis=1) / pairs.number
-    return paired, softplus(xp, xp.sum(xp.where(own, sums, nothing), axis=1) - log_nu)
+    odds = xp.where(off, sums - xp.expand_dims(positive, axis=1), xp.zeros_like(sums))
+    return pairs.over_negatives(softplus(xp, odds)), softplus(xp, pairs.at_positive(sums) - log_nu)
 
 
 def info_nce_anchor_losses(pairs: Pairs, nu: float) -> Array:
     """The losses of rows by InfoNCE with an anchor of prior weight ν: ``A + (ν / n) B`` of `info_nce_anchor`."""
     xp, nothing = pairs.xp, pairs.xp.zeros_like(pairs.positive())
-    paired, anchored = anchored_losses(pairs, _log(xp, nu, nothing))
+    paired, anchored = anchored_losses(pairs, log_of(xp, nu, nothing))
     return paired + (nothing + nu) / pairs.number * anchored
 
 
@@ -1557,16 +1411,15 @@ def _with_baseline(
     scores: Array, log_baseline: Any, positives: Array | None, mask: Array | None
 ) -> tuple[Pairs, Array]:
     """The checked scores, and the baseline of each row."""
-    given = {"log_baseline": log_baseline} if is_array(log_baseline) and not is_number(log_baseline) else {}
-    _, (scores, *found) = enter(scores=scores, **given)
+    _, scores, log_baseline = enter_parameter(scores, log_baseline=log_baseline)
     pairs = Pairs.of(scores, positives, mask)
     xp = pairs.xp
     rows = xp.zeros_like(pairs.scores[:, 0])
-    if found and len(found[0].shape) == 1 and found[0].shape[0] != 1:
-        check_floating(xp, log_baseline=found[0])
-        check_shape("log_baseline", found[0], tuple(rows.shape))
-        return pairs, rows + xp.astype(found[0], rows.dtype)
-    return pairs, rows + scalar(xp, "log_baseline", found[0] if found else log_baseline, pairs.scores)
+    if is_array(log_baseline) and len(log_baseline.shape) == 1 and log_baseline.shape[0] != 1:
+        check_floating(xp, log_baseline=log_baseline)
+        check_shape("log_baseline", log_baseline, tuple(rows.shape))
+        return pairs, rows + xp.astype(log_baseline, rows.dtype)
+    return pairs, rows + scalar(xp, "log_baseline", log_baseline, pairs.scores)
 
 
 def _of_pairs(scores: Array) -> tuple[Namespace, Array, object]:
@@ -1580,18 +1433,6 @@ def _of_pairs(scores: Array) -> tuple[Namespace, Array, object]:
     return xp, upcast(xp, scores), scores.dtype
 
 
-def _dual(scores: Array, u: Array, positives: Array | None, mask: Array | None, reduction: ReductionName) -> Array:
-    """The bound of a critic of rows. Term by term, so that an overflow is infinite and never NaN."""
-    _, (scores, u) = enter(scores=scores, u=u)
-    pairs = Pairs.of(scores, positives, mask)
-    xp = pairs.xp
-    check_floating(xp, scores=scores, u=u)
-    check_shape("u", u, (pairs.scores.shape[0],))
-    u = upcast(xp, u)
-    own = xp.expand_dims(pairs.positive(), axis=1)
-    return pairs.reduced(1.0 - u - pairs.row_exp(pairs.scores - own - xp.expand_dims(u, axis=1)), reduction)
-
-
 def _js(pairs: Pairs) -> Array:
     xp = pairs.xp
     return -softplus(xp, -pairs.positive()) - pairs.over_negatives(softplus(xp, pairs.scores))
@@ -1602,17 +1443,3 @@ def _log_add(xp: Namespace, a: Array, b: Array) -> Array:
     larger = a > b
     top = xp.where(larger, a, b)
     return top + xp.log1p(xp.exp(xp.where(larger, b, a) - top))
-
-
-def _instead(value: Array, surrogate: Array) -> Array:
-    """The value of one function with the gradient of another."""
-    constant = stop_gradient(surrogate)
-    xp = namespace_of(surrogate)
-    infinite, nothing = xp.isinf(constant), xp.zeros_like(constant)
-    difference = xp.where(infinite, nothing, surrogate) - xp.where(infinite, nothing, constant)
-    return stop_gradient(value) + difference
-
-
-def _log(xp: Namespace, number: Any, like: Array) -> Array:
-    """The logarithm of a number in the precision of `like`, which may be more than a Python float's."""
-    return xp.log(xp.zeros_like(like) + number)

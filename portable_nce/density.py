@@ -51,14 +51,14 @@ from ._core.checks import (
     shape_of,
 )
 from ._core.logsumexp import ExpSum, exp_sum, exponentials
-from ._core.namespace import device_of, enter, is_array, is_number
+from ._core.namespace import device_of, enter, is_number
 from ._core.numerics import safe_sqrt, sigmoid, softplus, upcast
 from ._core.protocol import Array, Namespace
 from ._core.reduction import REDUCTIONS, Reduction
 from ._core.types import AnyArray, ArrayOf, ArrayT, ReductionName
 from ._losses.vocabulary import SoftmaxStatistics, linear_softmax
-from .bounds import Pairs, anchored_losses, info_nce_anchor_losses
-from .from_scores import info_nce
+from .bounds import anchored_losses, info_nce_anchor_losses
+from .from_scores import Pairs, info_nce
 
 __all__ = [
     "SelfNormalization",
@@ -143,13 +143,11 @@ def local_nce(
     >>> pnce.density.local_nce(data, noise, -1.5, -1.5)
     array(1.58799...)
     """
-    xp, data, noise, q, rest = _enter(data_scores, noise_scores, (data_log_q, noise_log_q), mask, weights, reduction)
-    number = xp.sum(xp.astype(rest.members, data.dtype), axis=1)
+    given = _enter(data_scores, noise_scores, (data_log_q, noise_log_q), mask, weights, reduction)
+    xp, number = given.xp, given.number()
     some = number > 0
     log_k = xp.where(some, xp.log(xp.where(some, number, xp.ones_like(number))), -math.inf)
-    own = data - log_k - q[0]
-    other = noise - xp.expand_dims(log_k, axis=1) - q[1]
-    return _binary(xp, own, other, rest)
+    return given.binary(given.data - log_k - given.data_q, given.noise - xp.expand_dims(log_k, axis=1) - given.noise_q)
 
 
 def negative_sampling(
@@ -205,8 +203,8 @@ def negative_sampling(
     >>> pnce.density.negative_sampling(np.asarray([2.0, 1.0]), np.asarray([[-1.0, 0.0], [-2.0, 0.5]]))
     array(1.27380...)
     """
-    xp, data, noise, _, rest = _enter(data_scores, noise_scores, (0.0, 0.0), mask, weights, reduction)
-    return _binary(xp, data, noise, rest)
+    given = _enter(data_scores, noise_scores, (0.0, 0.0), mask, weights, reduction)
+    return given.binary(given.data, given.noise)
 
 
 def ranking_nce(
@@ -292,9 +290,12 @@ def ranking_nce(
     >>> value, gradient.shape
     (array(3.86667...), (256,))
     """
-    log_q = _both(data_log_q, noise_log_q)
-    xp, data, noise, q, rest = _enter(data_scores, noise_scores, log_q, mask, weights, reduction)
-    return _reduce(xp, _ranking(xp, data - q[0], _log_sum(xp, noise - q[1], rest)), rest)
+    if (data_log_q is None) != (noise_log_q is None):
+        name = "data_log_q" if data_log_q is None else "noise_log_q"
+        message = f"{name}: expected the log-density of the noise as in the other argument, or None in both; got None"
+        raise TypeError(message)
+    log_q = (0.0, 0.0) if data_log_q is None else (data_log_q, noise_log_q)
+    return _enter(data_scores, noise_scores, log_q, mask, weights, reduction).ranking()
 
 
 def info_nce_anchor(
@@ -371,9 +372,9 @@ def info_nce_anchor(
     1.355908
     """
     nu = check_number("nu", nu, above=0.0, limits=SINGLE)
-    xp, data, noise, q, rest = _enter(data_scores, noise_scores, (data_log_q, noise_log_q), mask, weights, reduction)
-    pairs = _as_pairs(xp, data - q[0], noise - q[1], rest)
-    return _reduce(xp, pairs.of_counted(info_nce_anchor_losses(pairs, nu)), rest, pairs.counted)
+    given = _enter(data_scores, noise_scores, (data_log_q, noise_log_q), mask, weights, reduction)
+    pairs = given.as_pairs()
+    return given.reduced(pairs.of_counted(info_nce_anchor_losses(pairs, nu)), pairs.counted)
 
 
 def nre_a(
@@ -435,10 +436,10 @@ def nre_a(
     >>> round(float(pnce.density.nre_a(own, others)), 6)
     0.373474
     """
-    xp, data, noise, _, rest = _enter(data_scores, noise_scores, (0.0, 0.0), mask, weights, reduction)
-    losses = softplus(xp, xp.where(rest.members, noise, -math.inf))  # masked before: what stands there may be NaN
-    noise_mean, counted = _member_mean(xp, losses, rest)
-    return _reduce(xp, 0.5 * softplus(xp, -data) + 0.5 * noise_mean, rest, counted)
+    given = _enter(data_scores, noise_scores, (0.0, 0.0), mask, weights, reduction)
+    xp = given.xp
+    noise_mean, counted = given.mean(softplus(xp, given.masked(given.noise)))
+    return given.reduced(0.5 * softplus(xp, -given.data) + 0.5 * noise_mean, counted)
 
 
 def nre_b(
@@ -500,8 +501,7 @@ def nre_b(
     >>> round(float(pnce.density.nre_b(own, others)), 6)
     0.337221
     """
-    xp, data, noise, _, rest = _enter(data_scores, noise_scores, (0.0, 0.0), mask, weights, reduction)
-    return _reduce(xp, _ranking(xp, data, _log_sum(xp, noise, rest)), rest)
+    return ranking_nce(data_scores, noise_scores, mask=mask, weights=weights, reduction=reduction)
 
 
 def nre_c(
@@ -576,14 +576,14 @@ def nre_c(
     """
     if not (is_number(gamma) and gamma == math.inf):
         gamma = check_number("gamma", gamma, above=0.0, limits=SINGLE)
-    xp, data, noise, _, rest = _enter(data_scores, noise_scores, (0.0, 0.0), mask, weights, reduction)
-    pairs = _as_pairs(xp, data, noise, rest)
-    nothing = xp.zeros_like(data)
+    given = _enter(data_scores, noise_scores, (0.0, 0.0), mask, weights, reduction)
+    xp, pairs = given.xp, given.as_pairs()
+    nothing = xp.zeros_like(given.data)
     # ν = k / γ. For γ = ∞ its logarithm is lower than any score, so that its exponential is 0 beside each.
     log_nu = nothing - _LOWEST if gamma == math.inf else pairs.log_number() - xp.log(nothing + gamma)
     paired, anchored = anchored_losses(pairs, log_nu)
     losses = paired if gamma == math.inf else (paired * gamma + anchored) / (1.0 + gamma)
-    return _reduce(xp, pairs.of_counted(losses), rest, pairs.counted)
+    return given.reduced(pairs.of_counted(losses), pairs.counted)
 
 
 def balance_penalty(
@@ -638,12 +638,12 @@ def balance_penalty(
     >>> round(float(pnce.density.balance_penalty(own, others)), 6)
     0.033701
     """
-    xp, data, noise, _, rest = _enter(data_scores, noise_scores, (0.0, 0.0), mask, weights)
+    given = _enter(data_scores, noise_scores, (0.0, 0.0), mask, weights)
+    xp = given.xp
     # σ(s) - 1 = -σ(-s): of a good classifier, both terms are small, and nothing is subtracted from 1.
-    shares = sigmoid(xp, xp.where(rest.members, noise, -math.inf))
-    noise_mean, counted = _member_mean(xp, shares, rest)
-    excess = Reduction("mean", rest.weights).of_values(noise_mean - sigmoid(xp, -data), counted)
-    return finish(xp, excess * excess, rest.dtype, "mean")
+    noise_mean, counted = given.mean(sigmoid(xp, given.masked(given.noise)))
+    excess = Reduction("mean", given.weights).of_values(noise_mean - sigmoid(xp, -given.data), counted)
+    return finish(xp, excess * excess, given.dtype, "mean")
 
 
 def log_partition(
@@ -689,8 +689,8 @@ def log_partition(
     array([0.12..., 0.38...])
     """
     names = ("", "noise_scores", "", "noise_log_q")
-    xp, _, noise, q, rest = _enter(None, noise_scores, (0.0, noise_log_q), mask, names=names)
-    return finish(xp, _log_mean(xp, _log_sum(xp, noise - q[1], rest), rest.members), rest.dtype, "none")
+    given = _enter(None, noise_scores, (0.0, noise_log_q), mask, names=names)
+    return finish(given.xp, given.log_mean(given.log_sum()), given.dtype, "none")
 
 
 def sampled_softmax(
@@ -767,23 +767,22 @@ def sampled_softmax(
         message = "data_log_q: expected a number or an array with include_positive, got None"
         raise TypeError(message)
     log_q = (0.0 if data_log_q is None else data_log_q, noise_log_q)
-    xp, data, noise, q, rest = _enter(data_scores, noise_scores, log_q, mask, weights, reduction)
-    sums = exp_sum(xp, noise - q[1], rest.members)
+    given = _enter(data_scores, noise_scores, log_q, mask, weights, reduction)
+    xp, data, sums = given.xp, given.data, given.log_sum()
     some = sums.top != -math.inf
     if not include_positive:
-        log_z = xp.where(some, _log_mean(xp, sums, rest.members), data)
-        return _reduce(xp, log_z - data, rest, some)
+        log_z = xp.where(some, given.log_mean(sums), data)
+        return given.reduced(log_z - data, some)
     # log(e^L + e^(s - log q)) - s with the log-odds u = L - (s - log q) of the samples is softplus(u) - log q, and also
     # softplus(-u) + L - s: of the slopes sigmoid(u) - 1 by log q and sigmoid(-u) - 1 by s neither is to cancel.
-    log_q = xp.zeros_like(data) + q[0]
+    log_q = xp.zeros_like(data) + given.data_q
     top = xp.where(some, sums.top, xp.zeros_like(data))
     rest_of_sum = sums.log_total(xp)
     odds = xp.where(some, (top - (data - log_q)) + rest_of_sum, xp.zeros_like(data))
     behind = odds > 0
     ahead_loss = xp.where(some, softplus(xp, xp.where(behind, xp.zeros_like(odds), odds)), xp.zeros_like(odds)) - log_q
     behind_loss = softplus(xp, -xp.where(behind, odds, xp.zeros_like(odds))) + ((top - data) + rest_of_sum)
-    number = xp.sum(xp.astype(rest.members, data.dtype), axis=1)
-    return _reduce(xp, xp.where(behind, behind_loss, ahead_loss) - xp.log(number + 1.0), rest)
+    return given.reduced(xp.where(behind, behind_loss, ahead_loss) - xp.log(given.number() + 1.0))
 
 
 def full_softmax(
@@ -881,12 +880,12 @@ def recover_log_prob(scores: ArrayOf[ArrayT], log_q: float | AnyArray, /) -> Arr
     >>> pnce.density.recover_log_prob(np.zeros((1, 2)), np.log(np.asarray([0.25, 0.75])))
     array([[-1.38629436, -0.28768207]])
     """
-    xp, _, noise, q, rest = _enter(None, scores, (0.0, log_q), None, None, "none", names=("", "scores", "", "log_q"))
-    joint = noise + q[1]
-    total = exp_sum(xp, joint, rest.members)
+    given = _enter(None, scores, (0.0, log_q), None, names=("", "scores", "", "log_q"))
+    xp, joint = given.xp, given.noise + given.noise_q
+    total = exp_sum(xp, joint, given.members)
     log_total = xp.expand_dims(total.log_total(xp), axis=1)
     top = xp.where(xp.isinf(total.top), xp.zeros_like(total.top), total.top)
-    return finish(xp, (joint - xp.expand_dims(top, axis=1)) - log_total, rest.dtype, "none")
+    return finish(xp, (joint - xp.expand_dims(top, axis=1)) - log_total, given.dtype, "none")
 
 
 class SelfNormalization(NamedTuple):
@@ -953,15 +952,13 @@ def self_normalization(
     >>> pnce.density.self_normalization(scores)
     SelfNormalization(mean=array(1.), std=array(1.), effective_sample_size=array(2.))
     """
-    names = ("", "scores", "", "log_q")
-    given = (0.0, 0.0 if log_q is None else log_q)
-    xp, _, noise, q, rest = _enter(None, scores, given, mask, None, "none", names=names)
-    joint = noise - q[1]
-    number = xp.sum(xp.astype(rest.members, noise.dtype), axis=1)
-    sums, weights = exponentials(xp, joint, rest.members)
+    log_qs = (0.0, 0.0 if log_q is None else log_q)
+    given = _enter(None, scores, log_qs, mask, names=("", "scores", "", "log_q"))
+    xp, size = given.xp, given.number()
+    sums, weights = exponentials(xp, given.noise - given.noise_q, given.members)
     some = sums.top != -math.inf
-    log_z, size = sums.top + sums.log_total(xp) if log_q is None else _log_mean(xp, sums, rest.members), number
-    log_z = xp.where(some, log_z, xp.zeros_like(number))
+    log_z = sums.top + sums.log_total(xp) if log_q is None else given.log_mean(sums)
+    log_z = xp.where(some, log_z, xp.zeros_like(size))
     if log_q is not None:
         squares = xp.sum(weights * weights, axis=1)
         size = sums.total * sums.total / xp.where(squares == 0, xp.ones_like(squares), squares)
@@ -969,24 +966,82 @@ def self_normalization(
     deviation = xp.where(some, log_z - mean, xp.zeros_like(log_z))
     std = safe_sqrt(xp, Reduction("mean").of_values(deviation * deviation, some))
     number_of_samples = Reduction("mean").of_values(size, some)
-    return SelfNormalization(*(finish(xp, x, rest.dtype, "mean") for x in (mean, std, number_of_samples)))
+    return SelfNormalization(*(finish(xp, x, given.dtype, "mean") for x in (mean, std, number_of_samples)))
 
 
-class _Rest(NamedTuple):
-    """What the losses have in common beside the scores: which samples take part, the reduction, the dtype."""
+class _Given(NamedTuple):
+    """Data of N contexts and k samples of noise for each, in the dtype to compute in, and the log-densities of both."""
 
+    xp: Namespace
+    data: Any
+    noise: Array
+    data_q: Any
+    noise_q: Any
     members: Array
     weights: Array | None
     reduction: ReductionName
     dtype: Any
 
+    def number(self) -> Array:
+        """How many samples each context has."""
+        return self.xp.sum(self.xp.astype(self.members, self.noise.dtype), axis=1)
 
-def _both(data_log_q: Any, noise_log_q: Any) -> tuple[Any, Any]:
-    if (data_log_q is None) != (noise_log_q is None):
-        name = "data_log_q" if data_log_q is None else "noise_log_q"
-        message = f"{name}: expected the log-density of the noise as in the other argument, or None in both; got None"
-        raise TypeError(message)
-    return (0.0, 0.0) if data_log_q is None else (data_log_q, noise_log_q)
+    def masked(self, noise: Array) -> Array:
+        """The noise, -inf outside of the mask, where it may be NaN."""
+        return self.xp.where(self.members, noise, -math.inf)
+
+    def mean(self, entries: Array) -> tuple[Array, Array]:
+        """The mean of entries, 0 outside of the mask, over the samples of each context; which contexts have samples."""
+        xp, number = self.xp, self.number()
+        some = number > 0
+        return xp.sum(entries, axis=1) / xp.where(some, number, xp.ones_like(number)), some
+
+    def reduced(self, losses: Array, counted: Array | None = None) -> Array:
+        """The reduced losses of the contexts, of all or of those that count."""
+        counted = self.xp.ones_like(losses, dtype=self.xp.bool) if counted is None else counted
+        losses = Reduction(self.reduction, self.weights).of_values(losses, counted)
+        return finish(self.xp, losses, self.dtype, self.reduction)
+
+    def as_pairs(self) -> Pairs:
+        """The data as the first column of a score matrix, before the noise."""
+        xp, members = self.xp, self.members
+        scores = xp.concat([xp.expand_dims(self.data - self.data_q, axis=1), self.noise - self.noise_q], axis=1)
+        first = xp.zeros_like(members[:, 0], dtype=xp.int32)
+        return Pairs.of(scores, first, xp.concat([xp.ones_like(members[:, 0:1]), members], axis=1))
+
+    def binary(self, own: Array, other: Array) -> Array:
+        """One decision for the data and one for each sample; a sample of score -inf is certain to be noise."""
+        noise = softplus(self.xp, self.masked(other))
+        return self.reduced(softplus(self.xp, -own) + self.xp.sum(noise, axis=1))
+
+    def log_sum(self) -> ExpSum:
+        """The sum of the exponentials of the noise against its log-density."""
+        return exp_sum(self.xp, self.noise - self.noise_q, self.members)
+
+    def ranking(self) -> Array:
+        """The softplus of the log-odds against the data; 0 where there is no sample."""
+        xp, own, sums = self.xp, self.data - self.data_q, self.log_sum()
+        some = sums.top != -math.inf
+        top = xp.where(some, sums.top, xp.zeros_like(sums.top))
+        odds = xp.where(some, (top - own) + sums.log_total(xp), xp.zeros_like(own))
+        return self.reduced(xp.where(some, softplus(xp, odds), xp.zeros_like(odds)))
+
+    def log_mean(self, sums: ExpSum) -> Array:
+        """``log((1/n) Σ e^t)`` of the members of each row, -inf of an empty one.
+
+        It is exact near 0 too, where a difference of logarithms would cancel: ``log(Σ / n) = log1p((Σ - n) / n)``.
+        """
+        assert sums.top is not None  # noqa: S101  (there is a shift)
+        xp, number = self.xp, self.number()
+        finite, one = xp.logical_not(xp.isinf(sums.top)), xp.ones_like(number)
+        total, number = (xp.where(finite, x, one) for x in (sums.total, number))
+        near = total > 0.5 * number
+        excess = xp.where(near, (total - number) / number, xp.zeros_like(number))
+        return sums.top + xp.where(near, xp.log1p(excess), xp.log(xp.where(near, one, total / number)))
+
+
+_LOWEST = 1e38
+"""Minus a logarithm whose exponential is 0 beside that of any score; float32 can hold it."""
 
 
 def _enter(  # noqa: PLR0917  (as its callers have them)
@@ -998,94 +1053,27 @@ def _enter(  # noqa: PLR0917  (as its callers have them)
     reduction: ReductionName = "none",
     *,
     names: tuple[str, str, str, str] = ("data_scores", "noise_scores", "data_log_q", "noise_log_q"),
-) -> tuple[Namespace, Any, Array, tuple[Any, Any], _Rest]:
-    """The checked arguments in the dtype to compute in; a number is a log-density of all, no name no argument."""
+) -> _Given:
+    """The checked arguments. A name is empty where an argument is not used."""
     check_choice("reduction", reduction, REDUCTIONS)
-    checked = [check_number(name, q) if is_number(q) else q for name, q in zip(names[2:], log_q, strict=True)]
-    log_q = (checked[0], checked[1])
-    named = zip(names, (data_scores, noise_scores, *log_q), strict=True)
-    given = {name: x for name, x in named if name and (name in names[:2] or not is_number(x))}
-    xp, (*entered, mask, weights) = enter(**given, mask=mask, weights=weights)
-    arrays = dict(zip(given, entered, strict=True))
+    values = dict(zip(names, (data_scores, noise_scores, *log_q), strict=True))
+    numbers = {name: check_number(name, values[name]) for name in names[2:] if is_number(values[name])}
+    arrays = {name: x for name, x in values.items() if name and name not in numbers}
+    xp, (*entered, mask, weights) = enter(**arrays, mask=mask, weights=weights)
+    arrays = dict(zip(arrays, entered, strict=True))
     check_floating(xp, **arrays)
-    noise = arrays[names[1]]
+    dtype, noise = entered[0].dtype, arrays[names[1]]
     rows, samples = shape_of(names[1], noise, "(N, k)")
-    dtype = arrays.get(names[0], noise).dtype
-    arrays = {name: upcast(xp, x) for name, x in arrays.items()}
-    noise = arrays[names[1]]
-    data = arrays.get(names[0])
-    if data is not None:
-        check_shape(names[0], data, (rows,))
-    data_q, noise_q = (arrays.get(name, value) for name, value in zip(names[2:], log_q, strict=True))
-    if is_array(data_q) and not is_number(data_q):
-        check_shape(names[2], data_q, (rows,))
-    if is_array(noise_q) and not is_number(noise_q):
-        if len(noise_q.shape) == 1:
-            check_shape(names[3], noise_q, (samples,))
-            noise_q = xp.expand_dims(noise_q, axis=0)
-        else:
-            check_shape(names[3], noise_q, (rows, samples))
+    for name, x in arrays.items():
+        if name != names[1]:
+            one_per_sample = name == names[3] and len(x.shape) == 1
+            of_noise = (samples,) if one_per_sample else (rows, samples)
+            check_shape(name, x, of_noise if name == names[3] else (rows,))
     if mask is None:
         mask = xp.ones((rows, samples), dtype=xp.bool, device=device_of(noise))
     else:
         check_mask(xp, "mask", mask, (rows, samples))
-    weights = row_weights(xp, weights, rows, noise)
-    return xp, data, noise, (data_q, noise_q), _Rest(mask, weights, reduction, dtype)
-
-
-def _reduce(xp: Namespace, losses: Array, rest: _Rest, counted: Array | None = None) -> Array:
-    """The reduced losses of the contexts, of all or of those that count."""
-    counted = xp.ones_like(losses, dtype=xp.bool) if counted is None else counted
-    return finish(xp, Reduction(rest.reduction, rest.weights).of_values(losses, counted), rest.dtype, rest.reduction)
-
-
-def _as_pairs(xp: Namespace, data: Array, noise: Array, rest: _Rest) -> Pairs:
-    """The data as the first column of a score matrix, before the noise."""
-    scores = xp.concat([xp.expand_dims(data, axis=1), noise], axis=1)
-    first = xp.zeros_like(rest.members[:, 0], dtype=xp.int32)
-    members = xp.concat([xp.ones_like(rest.members[:, 0:1]), rest.members], axis=1)
-    return Pairs.of(scores, first, members)
-
-
-_LOWEST = 1e38
-"""Minus a logarithm whose exponential is 0 beside that of any score; float32 can hold it."""
-
-
-def _member_mean(xp: Namespace, entries: Array, rest: _Rest) -> tuple[Array, Array]:
-    """The mean of entries, 0 outside of the mask, over the samples of each context; which contexts have samples."""
-    number = xp.sum(xp.astype(rest.members, entries.dtype), axis=1)
-    some = number > 0
-    return xp.sum(entries, axis=1) / xp.where(some, number, xp.ones_like(number)), some
-
-
-def _binary(xp: Namespace, own: Array, other: Array, rest: _Rest) -> Array:
-    """One decision for the data and one for each sample; a sample of score -inf is certain to be noise."""
-    noise = softplus(xp, xp.where(rest.members, other, -math.inf))  # masked before: what stands there may be NaN
-    return _reduce(xp, softplus(xp, -own) + xp.sum(noise, axis=1), rest)
-
-
-def _log_sum(xp: Namespace, noise: Array, rest: _Rest) -> ExpSum:
-    return exp_sum(xp, noise, rest.members)
-
-
-def _ranking(xp: Namespace, own: Array, sums: ExpSum) -> Array:
-    """The softplus of the log-odds against the data; 0 where there is no sample."""
-    some = sums.top != -math.inf
-    top = xp.where(some, sums.top, xp.zeros_like(sums.top))
-    odds = xp.where(some, (top - own) + sums.log_total(xp), xp.zeros_like(own))
-    return xp.where(some, softplus(xp, odds), xp.zeros_like(odds))
-
-
-def _log_mean(xp: Namespace, sums: ExpSum, members: Array) -> Array:
-    """``log((1/n) Σ e^t)`` of the members of each row, -inf of an empty one.
-
-    It is exact near 0 too, where the difference of two logarithms would cancel: ``log(Σ / n) = log1p((Σ - n) / n)``.
-    """
-    assert sums.top is not None  # noqa: S101  (there is a shift)
-    finite = xp.logical_not(xp.isinf(sums.top))
-    number = xp.sum(xp.astype(members, sums.total.dtype), axis=1)
-    one = xp.ones_like(number)
-    total, number = (xp.where(finite, x, one) for x in (sums.total, number))
-    near = total > 0.5 * number
-    excess = xp.where(near, (total - number) / number, xp.zeros_like(number))
-    return sums.top + xp.where(near, xp.log1p(excess), xp.log(xp.where(near, one, total / number)))
+    values = {"": None, **numbers, **{name: upcast(xp, x) for name, x in arrays.items()}}
+    data, noise, data_q, noise_q = (values[name] for name in names)
+    weights = row_weights(xp, weights, rows, values[names[1]])
+    return _Given(xp, data, noise, data_q, noise_q, mask, weights, reduction, dtype)

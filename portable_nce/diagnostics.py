@@ -31,8 +31,7 @@ from ._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, ReductionName
 from ._execution.halves import Exact
 from ._execution.matrix import ScoreMatrix, given
 from ._execution.search import Measure, highest, measured, search, taken
-from .bounds import Pairs
-from .from_scores import enter_scores
+from .from_scores import Pairs, enter_scores
 from .pairings import Members, Pairing, Tile, of_positives
 from .similarities import AnySimilarity, resolve, takes_tokens
 
@@ -627,12 +626,10 @@ def top_k(
     # Among so many more, there are k that are not excluded.
     count = min(k + further, total)
     x, y = (upcast(xp, stop_gradient(z)) for z in (x, y))
-    found: Any
-    if shards is None:
-        found = search(x, y, count, similarity=similarity, exact_in=exact_in, block_size=block_size)
-    else:
+    if shards is not None:
         x = shards.gather(x, sent_as=dtype, own_first=False)
-        found = search(x, y, min(count, n_keys), similarity=similarity, exact_in=exact_in, block_size=block_size)
+    found: Any = search(x, y, min(count, n_keys), similarity=similarity, exact_in=exact_in, block_size=block_size)
+    if shards is not None:
         found = _of_all_ranks(shards, found, n_queries, count)
         finished(across)
     scores, indices = found

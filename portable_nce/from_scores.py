@@ -7,6 +7,7 @@ array (N, K) any number. `mask` says which pairs take part.
 from __future__ import annotations
 
 import math
+from typing import Any, NamedTuple
 
 from . import objectives
 from ._call import contrast_scores, finish
@@ -22,8 +23,9 @@ from ._core.checks import (
     shape_of,
     temperature_of,
 )
-from ._core.namespace import enter, is_array, is_number
-from ._core.numerics import upcast
+from ._core.logsumexp import exp_sum
+from ._core.namespace import device_of, enter, is_array, is_number, namespace_of
+from ._core.numerics import sum_to_scalar, upcast
 from ._core.protocol import Array, Namespace
 from ._core.reduction import REDUCTIONS, Reduction
 from ._core.types import (
@@ -526,11 +528,10 @@ def dclw(
     >>> pnce.from_scores.dclw(np.asarray([[2.0, 0.0], [0.0, 1.0]]))
     array(-1.11920...)
     """
-    parameter = {"temperature": temperature} if is_array(temperature) and not is_number(temperature) else {}
-    xp, (scores, *found) = enter(scores=scores, **parameter)
+    xp, scores, temperature = enter_parameter(scores, temperature=temperature)
     check_floating(xp, scores=scores)
     n_rows, _ = shape_of("scores", scores, "(N, K)")
-    temperature = temperature_of(xp, found[0] if found else temperature, n_rows, upcast(xp, scores))
+    temperature = temperature_of(xp, temperature, n_rows, upcast(xp, scores))
     objective = objectives.dclw(temperature=temperature, sigma=sigma, detach_weights=detach_weights)
     return _loss(scores, objective, positives=positives, mask=mask, weights=weights, reduction=reduction)
 
@@ -586,7 +587,7 @@ def clip(
     array(0.06...)
     """
     _, scores, pairing, mask, weights = enter_scores(scores, None, mask, weights)
-    _square(scores)
+    check_square(scores)
     return contrast_scores(
         scores, objectives.info_nce(), pairing, Reduction(reduction, weights), mask=mask, symmetric=True
     )
@@ -665,7 +666,7 @@ def relic(
         include_positive=include_positive,
     )
     xp, matrix, pairing, mask, weights = enter_scores(scores, None, mask, weights)
-    _square(matrix)
+    check_square(matrix)
     live = matrix != -math.inf
     live = xp.logical_and(live, xp.matrix_transpose(live))
     mask = live if mask is None else xp.logical_and(mask, live)
@@ -952,37 +953,46 @@ def margin_mse(
     """
     check_choice("reduction", reduction, REDUCTIONS)
     _, (scores, teacher_scores) = enter(scores=scores, teacher_scores=teacher_scores)
-    if positives is not None:
-        xp, (positives,) = enter(positives=positives)
-        check_integers(xp, "positives", positives, shape_of("positives", positives, "(N)"))
-    xp, entered, pairing, mask, weights = enter_scores(scores, positives, mask, weights)
+    _check_columns(positives)
+    xp, entered, _, mask, weights = enter_scores(scores, positives, mask, weights)
     check_floating(xp, teacher_scores=teacher_scores)
     check_shape("teacher_scores", teacher_scores, tuple(entered.shape))
     constant: Array = teacher_scores
-    student, teacher = upcast(xp, entered), upcast(xp, stop_gradient(constant))
-    weights = row_weights(xp, weights, entered.shape[0], student)
-    live = xp.logical_and(student != -math.inf, teacher != -math.inf)
-    own, off = given(student, pairing, live if mask is None else xp.logical_and(mask, live)).sets()
-    # Of what takes part alone: what is masked may be NaN, and the difference of infinities would be.
-    nothing, members = xp.zeros_like(student), xp.logical_or(own, off)
-    ahead = xp.where(members, student, nothing) - xp.where(members, teacher, xp.zeros_like(teacher))
-    margins = xp.sum(xp.where(own, ahead, nothing), axis=1, keepdims=True) - ahead
-    number = xp.sum(xp.astype(off, student.dtype), axis=1)
-    counted = xp.logical_and(xp.any(own, axis=1), number > 0)
-    margins = xp.where(xp.logical_and(off, counted[:, None]), margins, nothing)
-    losses = xp.sum(margins * margins, axis=1) / xp.where(number > 0, number, xp.ones_like(number))
-    return finish(xp, Reduction(reduction, weights).of_values(losses, counted), entered.dtype, reduction)
+    teacher = upcast(xp, stop_gradient(constant))
+    live = xp.logical_and(entered != -math.inf, teacher != -math.inf)
+    pairs = Pairs.of(entered, positives, live if mask is None else xp.logical_and(mask, live), least=1)
+    weights = row_weights(xp, weights, entered.shape[0], pairs.scores)
+    # The teacher's scores outside of the mask may be NaN, and the difference of infinities would be.
+    members = xp.logical_or(pairs.own, pairs.off)
+    ahead = pairs.scores - xp.where(members, teacher, xp.zeros_like(teacher))
+    margins = xp.expand_dims(pairs.at_positive(ahead), axis=1) - ahead
+    losses = Reduction(reduction, weights).of_values(pairs.over_negatives(margins * margins), pairs.counted)
+    return pairs.finish(losses, reduction)
 
 
-def _square(scores: Array) -> None:
+def check_square(scores: Array, remedy: str = "") -> None:
+    """A matrix with as many rows as columns."""
     if scores.shape[0] != scores.shape[1]:
-        message = f"scores: expected a square matrix, got shape {tuple(scores.shape)}"
+        message = f"scores: expected a square matrix, got shape {tuple(scores.shape)}{remedy}"
         raise ValueError(message)
+
+
+def _check_columns(positives: Array | None) -> None:
+    if positives is not None:
+        xp, (positives,) = enter(positives=positives)
+        check_integers(xp, "positives", positives, shape_of("positives", positives, "(K)"))
 
 
 def _loss(scores: Array, objective: objectives.AnyObjective, reduction: ReductionName, **given: Array | None) -> Array:
     _, scores, pairing, mask, weights = enter_scores(scores, **given)
     return contrast_scores(scores, objective, pairing, Reduction(reduction, weights), mask=mask)
+
+
+def enter_parameter(scores: Array, **parameter: Any) -> tuple[Namespace, Array, Any]:
+    """The scores and one parameter: a number, or an array of the library of the scores."""
+    (value,) = parameter.values()
+    xp, (scores, *entered) = enter(scores=scores, **(parameter if is_array(value) and not is_number(value) else {}))
+    return xp, scores, entered[0] if entered else value
 
 
 def enter_scores(
@@ -1002,3 +1012,159 @@ def enter_scores(
     if mask is not None:
         check_mask(xp, "mask", mask, shape)
     return xp, scores, pairing, mask, weights
+
+
+class Pairs(NamedTuple):
+    """A score matrix in the dtype to compute in, and which of its entries are positives and negatives.
+
+    `number` is how many negatives a row has: one integer without a mask, else an array (K,), at least 1. A row counts
+    if it has a positive and a negative; None if that is known of all. A mean over negatives is the mean over the rows
+    of the means of each.
+    """
+
+    xp: Namespace
+    scores: Array
+    dtype: Any
+    pairing: Pairing
+    mask: Array | None
+    own: Array
+    off: Array
+    number: Any
+    counted: Array | None
+
+    @classmethod
+    def of(cls, scores: Array, positives: Array | None, mask: Array | None, *, least: int = 2) -> Pairs:
+        """The checked scores, with at least so many columns."""
+        _check_columns(positives)
+        xp, scores, pairing, mask, _ = enter_scores(scores, positives, mask, None)
+        n_columns = scores.shape[1]
+        if n_columns < least:
+            message = (
+                f"scores: expected at least {least} columns, got shape {tuple(scores.shape)}: there is no negative"
+            )
+            raise ValueError(message)
+        dtype, scores = scores.dtype, upcast(xp, scores)
+        own, off = given(scores, pairing, mask).sets()
+        if mask is None and positives is None:
+            return cls(xp, scores, dtype, pairing, None, own, off, n_columns - 1, None)
+        scores = xp.where(xp.logical_or(own, off), scores, xp.zeros_like(scores))  # what takes no part may be NaN
+        number = xp.sum(xp.astype(off, scores.dtype), axis=1)
+        counted = xp.logical_and(xp.any(own, axis=1), number > 0)
+        off = xp.logical_and(off, counted[:, None])
+        number = xp.where(counted, number, xp.ones_like(number))
+        return cls(xp, scores, dtype, pairing, mask, own, off, number, counted)
+
+    def of_counted(self, rows: Array) -> Array:
+        """Numbers of the rows, 0 of those that do not count."""
+        return rows if self.counted is None else self.xp.where(self.counted, rows, self.xp.zeros_like(rows))
+
+    def row_mean(self, rows: Array) -> Array:
+        """The mean over the rows that count."""
+        return sum_to_scalar(self.xp, self.of_counted(rows)) / self.n_rows()
+
+    def n_rows(self) -> Any:
+        """The number of rows that count, at least 1."""
+        xp = self.xp
+        if self.counted is None:
+            return self.scores.shape[0]
+        number = sum_to_scalar(xp, xp.astype(self.counted, self.scores.dtype))
+        return xp.where(number > 0, number, xp.ones_like(number))
+
+    def over_negatives(self, entries: Array) -> Array:
+        """Each row's mean over its negatives."""
+        xp = self.xp
+        return xp.sum(xp.where(self.off, entries, 0.0), axis=1) / self.number
+
+    def row_exp(self, exponents: Array) -> Array:
+        """Each row's mean of exponentials of its negatives, term by term: overflow gives infinity, never NaN."""
+        return self.over_negatives(self.xp.exp(self.xp.where(self.off, exponents, 0.0)))
+
+    def log_mean(self, scores: Array) -> Array:
+        """The logarithm of the mean of the exponentials of the negatives, shape (1,)."""
+        xp = self.xp
+        logarithm = self.log_number()
+        if self.counted is None:
+            logarithm = log_of(xp, self.n_rows() * self.number, logarithm[:1])
+        else:
+            scores = scores - xp.expand_dims(logarithm, axis=1)
+            logarithm = xp.log(self.n_rows())
+        sums = exp_sum(xp, xp.reshape(scores, (1, -1)), xp.reshape(self.off, (1, -1)))
+        lowest = xp.where(sums.total == 0, sums.top, xp.zeros_like(sums.top))  # -inf or inf where no sum is finite
+        top = xp.where(xp.isinf(sums.top), lowest, sums.top)
+        mean = top + sums.log_total(xp) - logarithm
+        # Where no row counts, everything is 0.
+        return mean if self.counted is None else xp.where(xp.any(self.counted), mean, xp.zeros_like(mean))
+
+    def log_number(self, further: int = 0) -> Array:
+        """The logarithm of the number of negatives of each row, and of further columns."""
+        return log_of(self.xp, self.number + further, self.scores[:, 0])
+
+    def positive(self) -> Array:
+        """The scores of the positives."""
+        return self.at_positive(self.scores)
+
+    def at_positive(self, entries: Array) -> Array:
+        """Each row's entry at its positive, 0 without one."""
+        xp = self.xp
+        return xp.sum(xp.where(self.own, entries, xp.zeros_like(entries)), axis=1)
+
+    def log_odds(self) -> Array:
+        """The log-odds against the positives: -inf without a negative, inf where the positive is impossible."""
+        xp = self.xp
+        rows = given(self.scores, self.pairing, self.mask).statistics().row
+        odds = xp.where(rows.has_positive, rows.log_odds, math.inf)
+        return self.of_counted(xp.where(rows.has_negative, odds, -math.inf))
+
+    def leave_one_out_sums(self, scores: Array) -> Array:
+        """Of each entry that takes part, the log-sum-exp of the others in its row.
+
+        Taking one exponential from the sum of all is exact to rounding unless it is the largest; the row without its
+        largest entry has a sum of its own.
+        """
+        xp, members = self.xp, self.xp.logical_or(self.own, self.off)
+        columns = xp.expand_dims(xp.arange(scores.shape[1], device=device_of(scores)), axis=0)
+        candidates = scores if self.counted is None else xp.where(members, scores, -math.inf)
+        largest = xp.expand_dims(xp.argmax(stop_gradient(candidates), axis=1), axis=1)
+        is_largest = xp.equal(columns, xp.astype(largest, columns.dtype))
+        sums = exp_sum(xp, scores, members)
+        top = xp.expand_dims(sums.top, axis=1)
+        smaller = xp.logical_and(members, xp.logical_not(is_largest))
+        parts = xp.exp(xp.where(smaller, scores - top, -math.inf))
+        total = sums.total if self.counted is None else xp.where(self.counted, sums.total, xp.ones_like(sums.total))
+        rest = top + xp.log(xp.expand_dims(total, axis=1) - parts)
+        others = exp_sum(xp, scores, smaller)
+        own = xp.expand_dims(others.top + others.log_total(xp), axis=1)
+        found = xp.where(is_largest, own, rest)
+        return found if self.counted is None else xp.where(self.counted[:, None], found, xp.zeros_like(found))
+
+    def reduced(self, rows: Array, reduction: ReductionName, *, surrogate: Array | None = None) -> Array:
+        """The mean or sum of the terms of the rows, or the terms; with the gradient of others, if these are given."""
+        check_choice("reduction", reduction, REDUCTIONS)
+        found = self._of_rows(rows, reduction)
+        if surrogate is not None:  # after the reduction: one infinite row leaves the bound without a gradient
+            found = with_gradient_of(self._of_rows(surrogate, reduction), found)
+        return self.finish(found, reduction)
+
+    def _of_rows(self, rows: Array, reduction: ReductionName) -> Array:
+        if reduction == "mean":
+            return self.row_mean(rows)
+        rows = self.of_counted(rows)
+        return rows if reduction == "none" else sum_to_scalar(self.xp, rows)
+
+    def finish(self, result: Array, reduction: ReductionName = "mean") -> Array:
+        """The result in the dtype of the scores."""
+        return finish(self.xp, result, self.dtype, reduction)
+
+
+def with_gradient_of(surrogate: Array, value: Array) -> Array:
+    """The gradient of one function with the value of another."""
+    constant = stop_gradient(surrogate)
+    xp = namespace_of(surrogate)
+    infinite, nothing = xp.isinf(constant), xp.zeros_like(constant)
+    difference = xp.where(infinite, nothing, surrogate) - xp.where(infinite, nothing, constant)
+    return stop_gradient(value) + difference
+
+
+def log_of(xp: Namespace, number: Any, like: Array) -> Array:
+    """The logarithm of a number in the precision of `like`, which may be more than a Python float's."""
+    return xp.log(xp.zeros_like(like) + number)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial, update_wrapper
 from typing import Any
@@ -14,6 +14,7 @@ from .._core.equality import EqualByContents
 from .._core.namespace import is_array, is_number, namespace_of
 from .._core.numerics import upcast
 from .._core.protocol import Array
+from .._core.trees import leaves, mapped
 from .._core.types import ArrayT, Parameters, ReductionName, Result
 
 __all__ = ["left_whole", "matryoshka"]
@@ -43,8 +44,8 @@ def matryoshka(
 
     The embeddings are the positional arguments, and the keyword arguments named in `arrays`, that are arrays of a
     floating-point dtype with two or three axes, the last of the full width: that of the first of them. Of a queue, and
-    of a tuple or list of arrays, each array is looked at by itself. Everything else (labels, weights, masks, options,
-    the embeddings of teachers and guides) goes to every call as it is.
+    of a tuple, list or dict of arrays, each array is looked at by itself. Everything else (labels, weights, masks,
+    options, the embeddings of teachers and guides) goes to every call as it is.
 
     Parameters
     ----------
@@ -159,7 +160,7 @@ class _Matryoshka(EqualByContents):
         named = {*self.arrays, *(self.optional & options.keys())}
         nested = [tree for place, tree in enumerate(arguments) if place not in self.whole]
         nested += [options[name] for name in named]
-        embeddings = [x for tree in nested for x in _leaves(tree) if _is_embedding(x)]
+        embeddings = [x for tree in nested for x in leaves(tree) if _is_embedding(x)]
         if not embeddings:
             message = (
                 "loss: expected embeddings among the arguments, floating-point arrays of two or three axes, got none; "
@@ -173,8 +174,8 @@ class _Matryoshka(EqualByContents):
                 raise ValueError(message)
         embeddings = [x for x in embeddings if x.shape[-1] == full]
         dtype = common_dtype(namespace_of(embeddings[0]), *embeddings)
-        arguments = tuple(x if k in self.whole else _mapped(_widened, x) for k, x in enumerate(arguments))
-        options = {name: _mapped(_widened, tree) for name, tree in options.items()}
+        arguments = tuple(x if k in self.whole else mapped(_widened, x) for k, x in enumerate(arguments))
+        options = {name: mapped(_widened, tree) for name, tree in options.items()}
 
         parts: list[Array] = []
         for width in self.widths:
@@ -182,8 +183,8 @@ class _Matryoshka(EqualByContents):
             def prefix(x: Any, width: int = width) -> Any:
                 return x[..., :width] if _is_embedding(x) and x.shape[-1] == full and width < full else x
 
-            cut = {name: _mapped(prefix, options[name]) for name in named}
-            own = [x if place in self.whole else _mapped(prefix, x) for place, x in enumerate(arguments)]
+            cut = {name: mapped(prefix, options[name]) for name in named}
+            own = [x if place in self.whole else mapped(prefix, x) for place, x in enumerate(arguments)]
             part = self.loss(*own, **{**options, **cut})
             if not is_array(part):
                 message = f"loss: expected a function that returns an array, got {type(part).__name__}"
@@ -210,19 +211,3 @@ def _is_embedding(x: Any) -> bool:
 def _widened(x: Any) -> Any:
     """An array of 16 bits in the dtype to compute in, so that its gradient is rounded once for all widths."""
     return upcast(namespace_of(x), x) if is_array(x) and not is_number(x) else x
-
-
-def _leaves(tree: Any) -> Iterator[Any]:
-    if isinstance(tree, (tuple, list)):
-        for item in tree:
-            yield from _leaves(item)
-    else:
-        yield tree
-
-
-def _mapped(function: Callable[[Any], Any], tree: Any) -> Any:
-    """The tree with a function applied to its leaves; tuples stay what they are, a queue too."""
-    if isinstance(tree, (tuple, list)):
-        items = [_mapped(function, item) for item in tree]
-        return type(tree)(*items) if hasattr(tree, "_fields") else type(tree)(items)
-    return function(tree)

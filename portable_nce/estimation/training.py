@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from random import Random
 from typing import Any, NamedTuple
 
@@ -11,6 +11,7 @@ from .._core.autodiff import grad
 from .._core.namespace import device_of, namespace_of
 from .._core.protocol import Array
 from .._core.registry import adapter_of
+from .._core.trees import mapped
 from .critics import Critic, Inputs, linear_loss
 from .features import Canonical, canonical
 
@@ -92,13 +93,13 @@ class Trainer:
         def step(state: Any, x: Inputs, y: Inputs, rates: tuple[float, float, float]) -> Any:
             (parameters, first, second), (rate, scale, root) = state, rates
             slopes = gradient(parameters, x, y)
-            first = _mapped(lambda m, g: 0.9 * m + 0.1 * g, first, slopes)
-            second = _mapped(lambda v, g: 0.999 * v + 0.001 * g * g, second, slopes)
+            first = mapped(lambda m, g: 0.9 * m + 0.1 * g, first, slopes)
+            second = mapped(lambda v, g: 0.999 * v + 0.001 * g * g, second, slopes)
 
             def update(p: Array, m: Array, v: Array) -> Array:
                 return (1.0 - DECAY * rate) * p - scale * m / (root * namespace_of(v).sqrt(v) + 1e-8)
 
-            return _mapped(update, parameters, first, second), first, second
+            return mapped(update, parameters, first, second), first, second
 
         self.step = compiled(step)
 
@@ -106,7 +107,7 @@ class Trainer:
         """The critic that is best for the stopping pairs."""
         # Restarts must not be from last layers of zeros, which have no gradient.
         restart, kept = self.initial(random, start, (train.x.features.shape[1], train.y.features.shape[1]))
-        best, zeros = float(self.loss(kept, *stop)), _mapped(lambda p: 0.0 * p, restart)
+        best, zeros = float(self.loss(kept, *stop)), mapped(lambda p: 0.0 * p, restart)
         state = (restart, zeros, zeros)
         order: list[int] = []
         waited = drops = 0
@@ -126,14 +127,3 @@ class Trainer:
                     if drops == DROPS:
                         return Trained(kept, converged=True)
         return Trained(kept, converged=False)
-
-
-def _mapped(function: Callable[..., Any], *trees: Any) -> Any:
-    """A function of the arrays in nested containers of the same form."""
-    first = trees[0]
-    if isinstance(first, dict):
-        return {key: _mapped(function, *(tree[key] for tree in trees)) for key in first}
-    if isinstance(first, (list, tuple)):
-        found = [_mapped(function, *items) for items in zip(*trees, strict=True)]
-        return type(first)(*found) if hasattr(first, "_fields") else type(first)(found)
-    return function(*trees)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, TypedDict, Unpack
 
 import torch
@@ -21,6 +22,7 @@ from .._core.namespace import namespace_of
 from .._core.protocol import Array
 from .._core.ranks import Ranks
 from .._core.registry import adapter_of
+from .._core.trees import leaves, mapped
 from .._core.types import BlockSize, FlatForm, MultiPositive, PairingName, Precision, ReductionName
 from .._losses.in_batch import at_most
 from .._losses.queue import Queue
@@ -853,25 +855,15 @@ class MemoryQueue(nn.Module):
         size, width = self.rows.shape
         return f"{size}, {width}{'' if self.labels is None else ', labels=True'}"
 
-    def _load_from_state_dict(  # noqa: PLR0917  (torch's signature)
-        self,
-        state_dict: Mapping[str, Any],
-        prefix: str,
-        local_metadata: Any,
-        strict: Any,
-        missing_keys: list[str],
-        unexpected_keys: list[str],
-        error_msgs: list[str],
-    ) -> None:
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *arguments: Any) -> None:
         """Refuse a state that does not fit before any buffer is written to, since rows and flags belong together."""
         given = {k.removeprefix(prefix): tuple(x.shape) for k, x in state_dict.items() if k.startswith(prefix)}
         wanted = {name: tuple(x.shape) for name, x in self.named_buffers()}
         if given and given != wanted:
-            error_msgs.append(f"{prefix or 'MemoryQueue'}: expected the shapes {wanted}, got {given}")
+            messages = arguments[-1]
+            messages.append(f"{prefix or 'MemoryQueue'}: expected the shapes {wanted}, got {given}")
             return
-        super()._load_from_state_dict(
-            state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
-        )
+        super()._load_from_state_dict(state_dict, prefix, *arguments)
 
 
 class MoCo(Loss):
@@ -1120,7 +1112,7 @@ def encode_in_chunks(encoder: Callable[..., Any], /, *inputs: Any, chunk_size: i
     """
     check_callable("encoder", encoder)
     chunk_size = check_whole_number("chunk_size", chunk_size)
-    counts = [len(x) for x in _tensors((inputs, named)) if x.ndim]
+    counts = [len(x) for x in leaves((inputs, named)) if isinstance(x, Tensor) and x.ndim]
     if not counts or any(count != counts[0] for count in counts):
         got = sorted({*counts}) or "no tensor with an axis"
         message = f"inputs: expected tensors with as many rows each, got {got}"
@@ -1130,51 +1122,28 @@ def encode_in_chunks(encoder: Callable[..., Any], /, *inputs: Any, chunk_size: i
         first = k * chunk_size
         sizes.append(min(chunk_size, counts[0] - first))
         # As positional arguments, among which checkpoint looks for the devices whose random state it keeps.
-        chunk = _cut((inputs, named), slice(first, first + chunk_size))
+        chunk = mapped(partial(_cut, slice(first, first + chunk_size)), (inputs, named))
         parts.append(checkpoint(_call, encoder, *chunk, use_reentrant=False))
-    return _joined(parts, sizes)
+    return mapped(partial(_joined, sizes), *parts)
 
 
 def _call(encoder: Callable[..., Any], inputs: tuple[Any, ...], named: dict[str, Any]) -> Any:
     return encoder(*inputs, **named)
 
 
-def _tensors(nested: Any) -> list[Tensor]:
-    """The tensors in dicts, tuples and lists."""
-    if isinstance(nested, Tensor):
-        return [nested]
-    inside = nested.values() if isinstance(nested, Mapping) else nested if isinstance(nested, (tuple, list)) else ()
-    return [x for part in inside for x in _tensors(part)]
+def _cut(rows: slice, x: Any) -> Any:
+    """The rows of a tensor; anything else whole."""
+    return x[rows] if isinstance(x, Tensor) and x.ndim else x
 
 
-def _cut(nested: Any, rows: slice) -> Any:
-    """Some rows of every tensor that has an axis."""
-    if isinstance(nested, Tensor):
-        return nested[rows] if nested.ndim else nested
-    if isinstance(nested, Mapping):
-        return {name: _cut(part, rows) for name, part in nested.items()}
-    if isinstance(nested, (tuple, list)):
-        return _like(nested, [_cut(part, rows) for part in nested])
-    return nested
-
-
-def _like(sequence: Any, parts: list[Any]) -> Any:
-    """A tuple, named tuple or list of these parts."""
-    return type(sequence)(*parts) if hasattr(sequence, "_fields") else type(sequence)(parts)
-
-
-def _joined(parts: list[Any], sizes: list[int]) -> Any:
-    """The outputs of all chunks as one."""
-    first = parts[0]
-    if isinstance(first, Mapping):
-        return {name: _joined([part[name] for part in parts], sizes) for name in first}
-    if isinstance(first, (tuple, list)):
-        return _like(first, [_joined(list(column), sizes) for column in zip(*parts, strict=True)])
+def _joined(sizes: list[int], first: Any, *others: Any) -> Any:
+    """The outputs of the chunks, joined, or averaged if they are single numbers; what is no tensor, once."""
     if first is None or isinstance(first, (str, bool)):
         return first
     if not isinstance(first, Tensor):
         message = f"encoder: expected tensors, in tuples, lists and dicts, got {type(first).__name__}"
         raise TypeError(message)
+    parts = [first, *others]
     if first.ndim == 0:
         weights = torch.tensor(sizes, dtype=first.dtype, device=first.device) / sum(sizes)
         return torch.stack(parts) @ weights

@@ -97,6 +97,7 @@ def test_what_is_cut_and_what_is_not(variant: Variant) -> None:
         ("mask", cut(pnce.info_nce)(x, y, mask=mask), pnce.info_nce(a, b, mask=mask)),
         ("a keyword", cut(lambda p, *, q: pnce.info_nce(p, q), arrays=["q"])(x, q=y), pnce.info_nce(a, b)),
         ("keywords", cut(named, arrays=["first", "second"])(first=x, second=y), pnce.info_nce(a, b)),
+        ("a dict", cut(lambda p, q: pnce.info_nce(p, q["y"]))(x, {"y": y}), pnce.info_nce(a, b)),
         ("a weight of 0", weighted(x, y), 2.0 * pnce.info_nce(a, b)),
     ):
         assert variant.to_list(found) == variant.to_list(wanted), name
