@@ -117,8 +117,7 @@ class Defaults:
 
     def linear_map(self, linear: Any, x: Array) -> Array:
         bound: Any = self.custom_vjp(_map_forth, _map_back, exact=False)  # type: ignore[attr-defined]
-        result: Array = bound((self, linear), x)[0]
-        return result
+        return bound((self, linear), x)[0]
 
 
 def _map_forth(static: Any, x: Array) -> Arrays:

@@ -126,7 +126,7 @@ def distillation(
     options = Options(temperature, similarity, mask, weights, reduction, block_size, precision, across, symmetric)
     if teacher_temperature is not None:
         teacher_temperature = check_number("teacher_temperature", teacher_temperature, above=0.0)
-    _check_judged("teacher_query", teacher_query, "teacher_key", teacher_key, query=query, key=key)
+    _check_judged({"teacher_query": teacher_query, "teacher_key": teacher_key}, query=query, key=key)
     pairing = teacher(teacher_query, teacher_key, temperature=teacher_temperature)
     return contrast_embeddings({"query": query, "key": key}, info_nce(), pairing, options)
 
@@ -226,19 +226,18 @@ def gist_embed(
     """
     options = Options(temperature, similarity, mask, weights, reduction, block_size, precision, across, symmetric)
     check_choice("margin_strategy", margin_strategy, STRATEGIES)
-    _check_judged("guide_query", guide_query, "guide_key", guide_key, query=query, key=key)
+    _check_judged({"guide_query": guide_query, "guide_key": guide_key}, query=query, key=key)
     embeddings = {"query": nan_of(guide_query, query), "key": nan_of(guide_key, key)}
     pairing = guided(guide_query, guide_key, margin=margin, strategy=margin_strategy)
     return contrast_embeddings(embeddings, info_nce(), pairing, options)
 
 
-def _check_judged(row_name: str, of_rows: Array, column_name: str, of_columns: Array, **embeddings: Any) -> None:
-    """A second model's embeddings must be of the same rows and columns, and of one width."""
-    arrays = {**embeddings, row_name: of_rows, column_name: of_columns}
+def _check_judged(judged: dict[str, Array], **embeddings: Any) -> None:
+    """The embeddings of another model have the rows of those that learn, and one width."""
+    arrays = embeddings | judged
     xp, entered = enter(**arrays)
     check_floating(xp, **dict(zip(arrays, entered, strict=True)))
-    width = shape_of(row_name, of_rows, "(N, E)")[1]
-    for (name, x), judged_name, judged in zip(
-        embeddings.items(), (row_name, column_name), (of_rows, of_columns), strict=True
-    ):
-        check_shape(judged_name, judged, (shape_of(name, x, "(N, D)")[0], width))
+    first = next(iter(judged))
+    width = shape_of(first, judged[first], "(N, E)")[1]
+    for (name, x), (judged_name, other) in zip(embeddings.items(), judged.items(), strict=True):
+        check_shape(judged_name, other, (shape_of(name, x, "(N, D)")[0], width))

@@ -138,12 +138,9 @@ def proto_nce(
     if key is None:
         return add((total,), common_dtype(xp, *deciding), reduction)
     options = options._replace(temperature=temperature)
-    xp, (embeddings, key) = enter(embeddings=embeddings, key=key)
-    check_floating(xp, embeddings=embeddings, key=key)
     deciding.append(key)
     if queue is None:
-        pair = {"embeddings": rows, "key": Embedding(upcast(xp, key), (key.dtype,))}
-        instance = contrast_embeddings(pair, info_nce(), diagonal(), options, PAIRED)
+        instance = contrast_embeddings({"embeddings": rows, "key": key}, info_nce(), diagonal(), options, PAIRED)
     else:
         instance = against_queue(rows, key, queue, options)
         deciding.append(queue.rows if isinstance(queue, Queue) else queue)
@@ -174,8 +171,7 @@ def _prototype_loss(rows: Embedding, clustering: tuple[Any, ...], options: Optio
     prototypes, assignments, phi, mask = clustering
     named = {"prototypes": prototypes, "assignments": assignments, "concentrations": phi}
     xp, (x, prototypes, assignments, phi) = enter(embeddings=rows.array, **named)
-    check_floating(xp, embeddings=x, prototypes=prototypes)
-    check_floating(xp, embeddings=x, concentrations=phi)
+    check_floating(xp, embeddings=x, prototypes=prototypes, concentrations=phi)
     number, _ = shape_of("prototypes", prototypes, "(R, D)")
     same_width(options.similarity, "embeddings", x, "prototypes", prototypes)
     assignments = indices_of(xp, "assignments", assignments, (x.shape[0],))

@@ -437,8 +437,7 @@ def _agreed(across: Ranks, x: Array, classes: int, targets: Array) -> Shards:
 
 def _layer(xp: Namespace, x: Array, arrays: dict[str, Array]) -> _Layer:
     """The checked arrays of the layer."""
-    weight, bias, class_weights = (arrays.get(name) for name in ("weight", "bias", "class_weights"))
-    assert weight is not None  # noqa: S101  (an argument without a default)
+    weight, bias, class_weights = arrays["weight"], arrays.get("bias"), arrays.get("class_weights")
     check_floating(xp, embeddings=x, weight=weight)
     classes, _ = shape_of("weight", weight, "(V, D)")
     check_width("weight", weight, x.shape[1])

@@ -14,25 +14,15 @@ from .._core.autodiff import stop_gradient, value_and_grad
 from .._core.namespace import device_of, namespace_of
 from .._core.protocol import Array
 from .._losses.in_batch import info_nce
+from .features import Inputs
 
-__all__ = ["JOINT", "SEPARABLE", "Critic", "Inputs", "linear_loss", "own"]
+__all__ = ["JOINT", "SEPARABLE", "Critic", "linear_loss", "own"]
 
 HIDDEN, OUTPUTS = 64, 32
 CHUNK = 2**22
 """Scores of a critic without embeddings that are held at a time."""
 
 Parameters = list[Array]
-
-
-class Inputs(NamedTuple):
-    """What critics see of some values: canonical coordinates, and the features that networks take."""
-
-    coordinates: Array
-    features: Array
-
-    def taken(self, numbers: Array) -> Inputs:
-        """Some of the rows."""
-        return Inputs(*(namespace_of(x).take(x, numbers, axis=0) for x in self))
 
 
 class Critic(NamedTuple):
@@ -158,30 +148,27 @@ Canonical coordinates with the log-density ratio of Gaussians are the start; net
 # -------------------------------------------------------------------------------------------------------- of all pairs
 
 
-class Scores(NamedTuple):
+def of_all_pairs(scores: Callable[[Any, Inputs, Inputs], Array], width: int, initial: Callable[..., Any]) -> Critic:
     """InfoNCE by a function of parameters, x and y to scores (N, K), which holds `width` numbers for each."""
 
-    function: Callable[[Any, Inputs, Inputs], Array]
-    width: int
+    def loss(parameters: Any, x: Inputs, y: Inputs) -> Array:
+        return from_scores.info_nce(scores(parameters, x, y))
 
-    def loss(self, parameters: Any, x: Inputs, y: Inputs) -> Array:
-        """InfoNCE of the pairs."""
-        return from_scores.info_nce(self.function(parameters, x, y))
-
-    def judged(self, ensemble: Sequence[Any], x: Inputs, y: Inputs) -> tuple[Array, Array]:
-        """The losses and sums of shares, some rows at a time."""
+    def judged(ensemble: Sequence[Any], x: Inputs, y: Inputs) -> tuple[Array, Array]:
         first = x.coordinates
         xp, count = namespace_of(first), first.shape[0]
-        size = max(1, CHUNK // (count * self.width))
+        size = max(1, CHUNK // (count * width))
         losses, shares = [], xp.zeros_like(first[:, 0])
         for start in range(0, count, size):
             numbers = xp.arange(start, min(start + size, count), device=device_of(first))
             some = x.taken(numbers)
-            scores = sum(self.function(p, some, y) for p in ensemble) / len(ensemble)
-            found, gradient = _with_gradient(partial(from_scores.info_nce, positives=numbers, reduction="none"), scores)
+            mean = sum(scores(p, some, y) for p in ensemble) / len(ensemble)
+            found, gradient = _with_gradient(partial(from_scores.info_nce, positives=numbers, reduction="none"), mean)
             losses.append(found)
             shares = shares + xp.sum(gradient, axis=0)
         return xp.concat(losses), shares
+
+    return Critic(loss, judged, initial)
 
 
 def _joint_scores(parameters: Parameters, x: Inputs, y: Inputs) -> Array:
@@ -202,10 +189,8 @@ def _joint_initial(random: Random, squares: Array, features: tuple[int, int]) ->
 
 def own(scores: Callable[[Any, Array, Array], Array], parameters: Any) -> Critic:
     """The critic of a function of parameters, x and y to scores (N, K)."""
-    by = Scores(lambda p, x, y: scores(p, x.coordinates, y.coordinates), 1)
-    return Critic(by.loss, by.judged, lambda *_: (parameters, parameters))
+    return of_all_pairs(lambda p, x, y: scores(p, x.coordinates, y.coordinates), 1, lambda *_: (parameters, parameters))
 
 
-_JOINT = Scores(_joint_scores, OUTPUTS)
-JOINT = Critic(_JOINT.loss, _JOINT.judged, _joint_initial)
+JOINT = of_all_pairs(_joint_scores, OUTPUTS, _joint_initial)
 """The separable scores plus ``w · tanh(u(x) + v(y))``: follows sharp edges, at `OUTPUTS` numbers for each score."""

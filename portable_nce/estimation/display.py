@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import math
-from contextlib import AbstractContextManager
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 __all__ = ["drawn", "progress_bar"]
 
 
-class _Silent(AbstractContextManager["_Silent"]):
-    """No progress bar."""
-
-    def update(self) -> None:
-        """Show nothing."""
-
-    def __exit__(self, *_: object) -> None:
-        """Leave nothing behind."""
-
-
 def progress_bar(total: int) -> Any:
     """A context with a bar of so many trainings, or with none for 0; `update` is called after each."""
+    silent = nullcontext(SimpleNamespace(update=lambda: None))
     try:
         from tqdm.auto import tqdm  # noqa: PLC0415  (optional)
     except ImportError:
-        return _Silent()
-    return tqdm(total=total, desc="critics", leave=False, disable=None) if total else _Silent()
+        return silent
+    return tqdm(total=total, desc="critics", leave=False, disable=None) if total else silent
 
 
 def drawn(found: Any, axes: Any = None) -> Any:

@@ -2,18 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from .._core.namespace import namespace_of
+from .._core.namespace import device_of, namespace_of
 from .._core.protocol import Array, Namespace
 
-__all__ = ["Canonical", "Scaler", "canonical", "fitted"]
+__all__ = ["Canonical", "Inputs", "Pairs", "Scaler", "canonical", "fitted", "indices"]
 
 LIMIT = 4.0
 """Largest standardised coordinate: one outlier must not set the scale of a network's input."""
 SMALLEST = 1e-6
 """Smallest variance of a direction, as a share of the largest, that is divided by."""
+
+
+class Inputs(NamedTuple):
+    """What critics see of some values: canonical coordinates, and the features that networks take."""
+
+    coordinates: Array
+    features: Array
+
+    def taken(self, numbers: Array) -> Inputs:
+        """Some of the rows."""
+        return Inputs(*(namespace_of(x).take(x, numbers, axis=0) for x in self))
+
+
+class Pairs(NamedTuple):
+    """Inputs of x and of y."""
+
+    x: Inputs
+    y: Inputs
+
+    @property
+    def number(self) -> int:
+        """The number of pairs."""
+        return int(self.x.coordinates.shape[0])
+
+    def taken(self, numbers: Iterable[int]) -> Pairs:
+        """Some of the pairs."""
+        chosen = indices(numbers, self.x.coordinates)
+        return Pairs(self.x.taken(chosen), self.y.taken(chosen))
+
+
+def indices(numbers: Iterable[int], like: Array) -> Array:
+    """Row numbers as an array beside another."""
+    xp = namespace_of(like)
+    return xp.asarray(list(numbers), dtype=xp.int32, device=device_of(like))
 
 
 class Scaler(NamedTuple):
@@ -25,15 +59,15 @@ class Scaler(NamedTuple):
     middle: Array
     columns: Array
 
-    def __call__(self, x: Array) -> tuple[Array, Array]:
+    def __call__(self, x: Array) -> Inputs:
         """The coordinates in which linear critics start, and all inputs of the networks."""
         xp = namespace_of(x)
         standard = xp.clip((x - self.mean) / self.deviation, -LIMIT, LIMIT)
         if self.transform == "standardize":
-            return standard, standard
+            return Inputs(standard, standard)
         x = _ranked(xp, x, self.mean, self.middle)
         scores = xp.stack([_normal_scores(xp, self.columns[:, k], x[:, k]) for k in range(x.shape[1])], axis=1)
-        return scores, xp.concat([scores, standard], axis=1)
+        return Inputs(scores, xp.concat([scores, standard], axis=1))
 
 
 def fitted(x: Array, transform: str) -> Scaler:
@@ -78,7 +112,7 @@ def _normal_scores(xp: Namespace, column: Array, x: Array) -> Array:
 
 
 class Canonical(NamedTuple):
-    """Canonical coordinates of two arrays, ``(x - mean) @ matrix``, and their squared correlations.
+    """Canonical coordinates of two arrays, ``(x - mean) @ matrix``, and the squared correlations to start with.
 
     `noise`: the squared correlation that independent arrays of as many pairs and columns would show.
     """
@@ -88,17 +122,17 @@ class Canonical(NamedTuple):
     squares: Array
     noise: float
 
-    def applied(self, x: Array, y: Array) -> tuple[Array, Array]:
-        """The canonical coordinates of some rows."""
-        return (x - self.means[0]) @ self.matrices[0], (y - self.means[1]) @ self.matrices[1]
+    def applied(self, pairs: Pairs) -> Pairs:
+        """Some pairs in canonical coordinates."""
+        each = zip(pairs, self.means, self.matrices, strict=True)
+        return Pairs(*(z._replace(coordinates=(z.coordinates - mean) @ matrix) for z, mean, matrix in each))
 
-    def shrunk(self, multiple: float) -> Array:
+    def shrunk(self, multiple: float) -> Canonical:
         """The squared correlations without a multiple of the noise."""
-        xp = namespace_of(self.squares)
-        noise = multiple * self.noise
+        xp, noise = namespace_of(self.squares), multiple * self.noise
         if noise >= 1.0:
-            return xp.zeros_like(self.squares)
-        return xp.clip((self.squares - noise) / (1.0 - noise), 0.0, 1.0 - SMALLEST)
+            return self._replace(squares=xp.zeros_like(self.squares))
+        return self._replace(squares=xp.clip((self.squares - noise) / (1.0 - noise), 0.0, 1.0 - SMALLEST))
 
 
 def canonical(x: Array, y: Array, ridges: Sequence[float]) -> list[Canonical]:

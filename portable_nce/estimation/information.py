@@ -12,11 +12,11 @@ from .._core.namespace import device_of, enter, is_array, namespace_of
 from .._core.numerics import upcast
 from .._core.protocol import Array
 from .._core.types import AnyArray
-from .critics import JOINT, SEPARABLE, Critic, Inputs, own
+from .critics import JOINT, SEPARABLE, Critic, own
 from .display import drawn, progress_bar
-from .features import fitted
+from .features import Pairs, fitted, indices
 from .statistics import Fold, extrapolated, summary
-from .training import Pairs, Trainer, best_start, indices
+from .training import Trainer, best_start
 
 __all__ = ["MutualInformation", "mutual_information"]
 
@@ -195,7 +195,7 @@ def mutual_information(
         independent = _Sample(x, _reordered(y, clusters, random), clusters)
         null, _, _ = plan.run(independent, random, bar, fractions=FRACTIONS[:1])
     rounding = ROUNDINGS * float(namespace_of(x).finfo(x.dtype).eps)
-    return _result(found, single, null[0], int(x.shape[0]), rounding=rounding, converged=converged)
+    return _result(found, single, null, int(x.shape[0]), rounding=rounding, converged=converged)
 
 
 # ------------------------------------------------------------------------------------------------------------ arguments
@@ -306,18 +306,18 @@ class _Plan(NamedTuple):
 
     def run(
         self, sample: _Sample, random: Random, bar: Any, *, seeds: int = 1, fractions: Sequence[int] = FRACTIONS
-    ) -> tuple[list[list[Fold]], list[list[Fold]], bool]:
-        """For each fraction of the pairs, the bounds of the folds: of the mean of critics, and of the first alone."""
+    ) -> tuple[list[Fold], list[list[Fold]], bool]:
+        """The bounds of the folds, of the mean of critics; of the first alone for each fraction; if all converged."""
         clusters = sample.clusters
         order = random.sample(range(len(clusters)), len(clusters))
         parts = [order[k :: self.folds] for k in range(self.folds)]
-        whole: list[list[Fold]] = [[] for _ in fractions]
+        whole: list[Fold] = []
         single: list[list[Fold]] = [[] for _ in fractions]
         all_converged = True
         for k, part in enumerate(parts):
             rest = [c for j, other in enumerate(parts) if j != k for c in other]
             random.shuffle(rest)
-            for found, alone, fraction in zip(whole, single, fractions, strict=True):
+            for alone, fraction in zip(single, fractions, strict=True):
                 used = rest[: max(2, len(rest) // fraction)]
                 cut = max(1, len(used) // 4)
                 stop, train = ([row for c in some for row in clusters[c]] for some in (used[:cut], used[cut:]))
@@ -332,7 +332,8 @@ class _Plan(NamedTuple):
                 all_converged = all_converged and all(model.converged for model in models)
                 each = [model.parameters for model in models]
                 alone.append(_fold(self.trainer, each[:1], given[2:], labels))
-                found.append(alone[-1] if len(each) == 1 else _fold(self.trainer, each, given[2:], labels))
+                if fraction == 1:
+                    whole.append(alone[-1] if seeds == 1 else _fold(self.trainer, each, given[2:], labels))
         return whole, single, all_converged
 
     def _inputs(self, sample: _Sample, sets: Sequence[Sequence[int]]) -> tuple[Array, list[Pairs]]:
@@ -340,14 +341,15 @@ class _Plan(NamedTuple):
         each = []
         for z in sample.x, sample.y:
             scaler = fitted(_rows(z, sets[0]), self.transform)
-            each.append([scaler(_rows(z, rows)) for rows in sets])
-        if not self.linear:  # own critics see as many columns as came in
-            widths = sample.x.shape[1], sample.y.shape[1]
-            own = [[Inputs(a[:, :width], a) for a, _ in side] for side, width in zip(each, widths, strict=True)]
-            return sample.x, list(map(Pairs, *own))
-        sets_of_both = list(zip(*each, strict=True))
-        start = best_start(sets_of_both[0], sets_of_both[1])
-        return start.squares, [start.seen(*both) for both in sets_of_both]
+            scaled = [scaler(_rows(z, rows)) for rows in sets]
+            if not self.linear:  # own critics see as many columns as came in
+                scaled = [inputs._replace(coordinates=inputs.coordinates[:, : z.shape[1]]) for inputs in scaled]
+            each.append(scaled)
+        both = list(map(Pairs, *each))
+        if not self.linear:
+            return sample.x, both
+        start = best_start(both[0], both[1])
+        return start.squares, [start.applied(pairs) for pairs in both]
 
 
 def _rows(z: Array, numbers: Sequence[int]) -> Array:
@@ -369,7 +371,7 @@ def _fold(trainer: Trainer, ensemble: Sequence[Any], pieces: Sequence[Pairs], la
 
 
 def _result(
-    found: list[list[Fold]],
+    found: list[Fold],
     single: list[list[Fold]],
     null: list[Fold],
     pairs: int,
@@ -378,12 +380,12 @@ def _result(
     converged: bool,
 ) -> MutualInformation:
     """The numbers that may be reported, and the flags."""
-    whole, independent = summary(found[0]), summary(null)
+    whole, independent = summary(found), summary(null)
     curve = [summary(folds) for folds in single]
-    likely, most = (extrapolated(found[0], single[0], single[1], rate) for rate in (0.5 * sum(RATES), RATES[1]))
-    ceiling = min(math.log(len(fold.influence)) for fold in found[0])
+    likely, most = (extrapolated(found, single[0], single[1], rate) for rate in (0.5 * sum(RATES), RATES[1]))
+    ceiling = min(math.log(len(fold.influence)) for fold in found)
     flags = []
-    if min(len(set(fold.clusters)) for fold in found[0]) < FEWEST:
+    if min(len(set(fold.clusters)) for fold in found) < FEWEST:
         flags.append("too few pairs")
     if independent.value > NOTHING + 3.1 * independent.error:
         flags.append("null above zero")

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 from random import Random
 from typing import Any, NamedTuple
 
 from .._core.autodiff import grad
-from .._core.namespace import device_of, namespace_of
+from .._core.namespace import namespace_of
 from .._core.protocol import Array
 from .._core.registry import adapter_of
 from .._core.trees import mapped
-from .critics import Critic, Inputs, linear_loss
-from .features import Canonical, canonical
+from .critics import Critic, linear_loss
+from .features import Canonical, Inputs, Pairs, canonical
 
-__all__ = ["Pairs", "Trained", "Trainer", "best_start", "indices"]
-
-Scaled = tuple[Array, Array]
-"""Coordinates and features of some rows, as a `Scaler` returns them."""
+__all__ = ["Trained", "Trainer", "best_start"]
 
 RATE, DECAY, WARM_UP = 5e-3, 0.01, 20
 EVERY = 25
@@ -31,23 +27,6 @@ SHRINKING = (0.0, 1.0)
 """What may be taken from squared canonical correlations, as multiples of what independent arrays show."""
 
 
-class Pairs(NamedTuple):
-    """Inputs of x and of y."""
-
-    x: Inputs
-    y: Inputs
-
-    @property
-    def number(self) -> int:
-        """The number of pairs."""
-        return int(self.x.coordinates.shape[0])
-
-    def taken(self, numbers: Iterable[int]) -> Pairs:
-        """Some of the pairs."""
-        chosen = indices(numbers, self.x.coordinates)
-        return Pairs(self.x.taken(chosen), self.y.taken(chosen))
-
-
 class Trained(NamedTuple):
     """The parameters with the best bound on the stopping pairs, and whether training ended by itself."""
 
@@ -55,30 +34,12 @@ class Trained(NamedTuple):
     converged: bool
 
 
-def indices(numbers: Iterable[int], like: Array) -> Array:
-    """Row numbers as an array beside another."""
-    xp = namespace_of(like)
-    return xp.asarray(list(numbers), dtype=xp.int32, device=device_of(like))
-
-
-class Start(NamedTuple):
-    """Canonical coordinates, and the squared correlations that a critic begins with."""
-
-    analysis: Canonical
-    squares: Array
-
-    def seen(self, x: tuple[Array, Array], y: tuple[Array, Array]) -> Pairs:
-        """What critics see of coordinates and features."""
-        a, b = self.analysis.applied(x[0], y[0])
-        return Pairs(Inputs(a, x[1]), Inputs(b, y[1]))
-
-
-def best_start(train: tuple[Scaled, Scaled], stop: tuple[Scaled, Scaled]) -> Start:
+def best_start(train: Pairs, stop: Pairs) -> Canonical:
     """The linear start that suits the stopping pairs best; one without scores if none is better."""
-    analyses = canonical(train[0][0], train[1][0], RIDGES)
-    starts = [Start(analysis, analysis.shrunk(multiple)) for analysis in analyses for multiple in SHRINKING]
+    analyses = canonical(train.x.coordinates, train.y.coordinates, RIDGES)
+    starts = [analysis.shrunk(multiple) for analysis in analyses for multiple in SHRINKING]
     starts.insert(0, starts[0]._replace(squares=0.0 * starts[0].squares))
-    return min(starts, key=lambda start: float(linear_loss(start.squares, *start.seen(*stop))))
+    return min(starts, key=lambda start: float(linear_loss(start.squares, *start.applied(stop))))
 
 
 class Trainer:

@@ -152,7 +152,7 @@ def test_the_error_is_that_of_a_jackknife() -> None:
     rng = np.random.default_rng(0)
     squares = np.asarray([0.4])
     scores = features.Canonical((np.zeros(1), np.zeros(1)), (np.eye(1), np.eye(1)), squares, 0.0)
-    x, y = (critics.Inputs(z, z) for z in scores.applied(*rng.normal(size=(2, 60, 1))))
+    x, y = scores.applied(features.Pairs(*(features.Inputs(z, z) for z in rng.normal(size=(2, 60, 1)))))
     parameters, _ = critics.SEPARABLE.initial(Random(0), squares, (1, 1))
 
     def bound(chosen: Any) -> tuple[float, Any]:
