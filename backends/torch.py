@@ -254,9 +254,7 @@ class _Transformed(torch.autograd.Function):
         ctx.save_for_backward(*kept)
         ctx.save_for_forward(*kept)
 
-    @staticmethod
-    def backward(ctx: Any, *cotangents: Any) -> Arrays:
-        return (None, *ctx.rule.pull(ctx.saved_tensors, cotangents))
+    backward = staticmethod(_Recorded.backward)
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> Arrays:

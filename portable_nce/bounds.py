@@ -35,7 +35,7 @@ from ._core.checks import (
     scalar,
     shape_of,
 )
-from ._core.namespace import device_of, enter, is_array
+from ._core.namespace import device_of, enter, is_array, is_number
 from ._core.numerics import safe_sqrt, softplus, sum_to_scalar, upcast
 from ._core.protocol import Array, Namespace
 from ._core.reduction import REDUCTIONS, Reduction
@@ -614,7 +614,8 @@ def mine(
     if rate > 1.0:
         message = f"rate: expected a number in (0, 1], got {rate}"
         raise ValueError(message)
-    _, scores, log_mean = enter_parameter(scores, log_mean=log_mean)
+    if log_mean is not None and not is_number(log_mean):
+        _, (scores, log_mean) = enter(scores=scores, log_mean=log_mean)
     pairs = Pairs.of(scores, positives, mask)
     xp, scores = pairs.xp, pairs.scores
     now = pairs.log_mean(scores)
@@ -1023,14 +1024,10 @@ def smile(
     >>> pnce.bounds.smile(8.0 * np.eye(4), clip=5.0)
     array(8.)
     """
-    if clip is not None:
-        clip = check_number("clip", clip, above=0.0)
+    clip = math.inf if clip is None else check_number("clip", clip, above=0.0)
     pairs = Pairs.of(scores, positives, mask)
-    xp, clipped = pairs.xp, pairs.scores
-    if clip is not None:
-        limit = xp.zeros_like(clipped) + clip
-        clipped = xp.where(clipped > clip, limit, xp.where(clipped < -clip, -limit, clipped))
-    value = pairs.row_mean(pairs.positive()) - pairs.log_mean(stop_gradient(clipped))
+    clipped = stop_gradient(pairs.xp.clip(pairs.scores, -clip, clip))
+    value = pairs.row_mean(pairs.positive()) - pairs.log_mean(clipped)
     return pairs.finish(with_gradient_of(pairs.row_mean(_js(pairs)), value))
 
 

@@ -295,7 +295,8 @@ def ranking_nce(
         message = f"{name}: expected the log-density of the noise as in the other argument, or None in both; got None"
         raise TypeError(message)
     log_q = (0.0, 0.0) if data_log_q is None else (data_log_q, noise_log_q)
-    return _enter(data_scores, noise_scores, log_q, mask, weights, reduction).ranking()
+    given = _enter(data_scores, noise_scores, log_q, mask, weights, reduction)
+    return given.ranking(given.data - given.data_q, given.noise - given.noise_q)
 
 
 def info_nce_anchor(
@@ -373,7 +374,7 @@ def info_nce_anchor(
     """
     nu = check_number("nu", nu, above=0.0, limits=SINGLE)
     given = _enter(data_scores, noise_scores, (data_log_q, noise_log_q), mask, weights, reduction)
-    pairs = given.as_pairs()
+    pairs = given.as_pairs(given.data - given.data_q, given.noise - given.noise_q)
     return given.reduced(pairs.of_counted(info_nce_anchor_losses(pairs, nu)), pairs.counted)
 
 
@@ -501,7 +502,8 @@ def nre_b(
     >>> round(float(pnce.density.nre_b(own, others)), 6)
     0.337221
     """
-    return ranking_nce(data_scores, noise_scores, mask=mask, weights=weights, reduction=reduction)
+    given = _enter(data_scores, noise_scores, (0.0, 0.0), mask, weights, reduction)
+    return given.ranking(given.data, given.noise)
 
 
 def nre_c(
@@ -577,7 +579,7 @@ def nre_c(
     if not (is_number(gamma) and gamma == math.inf):
         gamma = check_number("gamma", gamma, above=0.0, limits=SINGLE)
     given = _enter(data_scores, noise_scores, (0.0, 0.0), mask, weights, reduction)
-    xp, pairs = given.xp, given.as_pairs()
+    xp, pairs = given.xp, given.as_pairs(given.data, given.noise)
     nothing = xp.zeros_like(given.data)
     # ν = k / γ. For γ = ∞ its logarithm is lower than any score, so that its exponential is 0 beside each.
     log_nu = nothing - _LOWEST if gamma == math.inf else pairs.log_number() - xp.log(nothing + gamma)
@@ -1002,10 +1004,10 @@ class _Given(NamedTuple):
         losses = Reduction(self.reduction, self.weights).of_values(losses, counted)
         return finish(self.xp, losses, self.dtype, self.reduction)
 
-    def as_pairs(self) -> Pairs:
+    def as_pairs(self, data: Array, noise: Array) -> Pairs:
         """The data as the first column of a score matrix, before the noise."""
         xp, members = self.xp, self.members
-        scores = xp.concat([xp.expand_dims(self.data - self.data_q, axis=1), self.noise - self.noise_q], axis=1)
+        scores = xp.concat([xp.expand_dims(data, axis=1), noise], axis=1)
         first = xp.zeros_like(members[:, 0], dtype=xp.int32)
         return Pairs.of(scores, first, xp.concat([xp.ones_like(members[:, 0:1]), members], axis=1))
 
@@ -1018,9 +1020,9 @@ class _Given(NamedTuple):
         """The sum of the exponentials of the noise against its log-density."""
         return exp_sum(self.xp, self.noise - self.noise_q, self.members)
 
-    def ranking(self) -> Array:
+    def ranking(self, own: Array, noise: Array) -> Array:
         """The softplus of the log-odds against the data; 0 where there is no sample."""
-        xp, own, sums = self.xp, self.data - self.data_q, self.log_sum()
+        xp, sums = self.xp, exp_sum(self.xp, noise, self.members)
         some = sums.top != -math.inf
         top = xp.where(some, sums.top, xp.zeros_like(sums.top))
         odds = xp.where(some, (top - own) + sums.log_total(xp), xp.zeros_like(own))

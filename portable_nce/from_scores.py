@@ -954,17 +954,17 @@ def margin_mse(
     check_choice("reduction", reduction, REDUCTIONS)
     _, (scores, teacher_scores) = enter(scores=scores, teacher_scores=teacher_scores)
     _check_columns(positives)
-    xp, entered, _, mask, weights = enter_scores(scores, positives, mask, weights)
+    xp, entered, pairing, mask, weights = enter_scores(scores, positives, mask, weights)
     check_floating(xp, teacher_scores=teacher_scores)
     check_shape("teacher_scores", teacher_scores, tuple(entered.shape))
     constant: Array = teacher_scores
     teacher = upcast(xp, stop_gradient(constant))
     live = xp.logical_and(entered != -math.inf, teacher != -math.inf)
-    pairs = Pairs.of(entered, positives, live if mask is None else xp.logical_and(mask, live), least=1)
+    pairs = Pairs.masked(xp, entered, pairing, live if mask is None else xp.logical_and(mask, live))
     weights = row_weights(xp, weights, entered.shape[0], pairs.scores)
     # The teacher's scores outside of the mask may be NaN, and the difference of infinities would be.
     members = xp.logical_or(pairs.own, pairs.off)
-    ahead = pairs.scores - xp.where(members, teacher, xp.zeros_like(teacher))
+    ahead = pairs.scores - xp.where(members, teacher, 0.0)
     margins = xp.expand_dims(pairs.at_positive(ahead), axis=1) - ahead
     losses = Reduction(reduction, weights).of_values(pairs.over_negatives(margins * margins), pairs.counted)
     return pairs.finish(losses, reduction)
@@ -1043,16 +1043,23 @@ class Pairs(NamedTuple):
                 f"scores: expected at least {least} columns, got shape {tuple(scores.shape)}: there is no negative"
             )
             raise ValueError(message)
-        dtype, scores = scores.dtype, upcast(xp, scores)
-        own, off = given(scores, pairing, mask).sets()
-        if mask is None and positives is None:
-            return cls(xp, scores, dtype, pairing, None, own, off, n_columns - 1, None)
-        scores = xp.where(xp.logical_or(own, off), scores, xp.zeros_like(scores))  # what takes no part may be NaN
-        number = xp.sum(xp.astype(off, scores.dtype), axis=1)
+        if mask is not None or positives is not None:
+            return cls.masked(xp, scores, pairing, mask)
+        wide = upcast(xp, scores)
+        own, off = given(wide, pairing, None).sets()
+        return cls(xp, wide, scores.dtype, pairing, None, own, off, n_columns - 1, None)
+
+    @classmethod
+    def masked(cls, xp: Namespace, scores: Array, pairing: Pairing, mask: Array | None) -> Pairs:
+        """Checked scores, some rows of which may not count."""
+        wide = upcast(xp, scores)
+        own, off = given(wide, pairing, mask).sets()
+        wide = xp.where(xp.logical_or(own, off), wide, 0.0)  # what takes no part may be NaN
+        number = xp.sum(xp.astype(off, wide.dtype), axis=1)
         counted = xp.logical_and(xp.any(own, axis=1), number > 0)
         off = xp.logical_and(off, counted[:, None])
         number = xp.where(counted, number, xp.ones_like(number))
-        return cls(xp, scores, dtype, pairing, mask, own, off, number, counted)
+        return cls(xp, wide, scores.dtype, pairing, mask, own, off, number, counted)
 
     def of_counted(self, rows: Array) -> Array:
         """Numbers of the rows, 0 of those that do not count."""
@@ -1105,8 +1112,7 @@ class Pairs(NamedTuple):
 
     def at_positive(self, entries: Array) -> Array:
         """Each row's entry at its positive, 0 without one."""
-        xp = self.xp
-        return xp.sum(xp.where(self.own, entries, xp.zeros_like(entries)), axis=1)
+        return self.xp.sum(self.xp.where(self.own, entries, 0.0), axis=1)
 
     def log_odds(self) -> Array:
         """The log-odds against the positives: -inf without a negative, inf where the positive is impossible."""

@@ -28,33 +28,10 @@ A string in a variable is a ``str`` to type checkers, which options refuse:
 ('mean', 'sum', 'none')
 """
 
+# ruff: noqa: F403, F405  (`__all__` says which names are public; they stand once)
 from __future__ import annotations
 
-from ._core.types import (
-    AnchorForm,
-    AnyArray,
-    ArrayOf,
-    Averaging,
-    BlockSize,
-    DivideBy,
-    FlatForm,
-    GradientsOfRanks,
-    JointDirection,
-    MarginStrategy,
-    Mining,
-    MiningName,
-    MiningRule,
-    MultiPositive,
-    NegativesOfViews,
-    ObjectiveName,
-    PairingName,
-    Precision,
-    ReductionName,
-    RelicDirection,
-    SimilarityName,
-    StoppedSide,
-    TripletForm,
-)
+from ._core.types import *
 from .objectives import AnyObjective
 from .similarities import AnySimilarity
 

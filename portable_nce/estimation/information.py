@@ -189,13 +189,11 @@ def mutual_information(
         message = f"x: expected at least {LEAST * folds} independent rows for {folds} folds, got {len(clusters)}"
         raise ValueError(message)
     trainer = Trainer(family, x, steps=steps, batch=min(batch, int(x.shape[0])))
-    plan = _Plan(trainer, transform, folds, linear=isinstance(critic, str))
     with progress_bar(folds * (seeds + len(FRACTIONS)) if progress else 0) as bar:
-        found, single, converged = plan.run(_Sample(x, y, clusters), random, bar, seeds=seeds)
-        independent = _Sample(x, _reordered(y, clusters, random), clusters)
-        null, _, _ = plan.run(independent, random, bar, fractions=FRACTIONS[:1])
-    rounding = ROUNDINGS * float(namespace_of(x).finfo(x.dtype).eps)
-    return _result(found, single, null, int(x.shape[0]), rounding=rounding, converged=converged)
+        plan = _Plan(trainer, transform, folds, isinstance(critic, str), x, clusters, random, bar)
+        found, single, converged = plan.run(y, seeds=seeds)
+        null, _, _ = plan.run(_reordered(y, clusters, random), fractions=FRACTIONS[:1])
+    return _result(found, single, null, x, converged=converged)
 
 
 # ------------------------------------------------------------------------------------------------------------ arguments
@@ -288,27 +286,26 @@ def _reordered(y: Array, clusters: list[list[int]], random: Random) -> Array:
 # -------------------------------------------------------------------------------------------------------- cross-fitting
 
 
-class _Sample(NamedTuple):
-    """The arrays, and the rows of each group of dependent pairs."""
-
-    x: Array
-    y: Array
-    clusters: list[list[int]]
-
-
 class _Plan(NamedTuple):
-    """What all folds have in common; `linear`: whether critics start from canonical coordinates."""
+    """What all folds have in common.
+
+    `linear`: whether critics start from canonical coordinates. `clusters`: the rows of each group of dependent pairs.
+    """
 
     trainer: Trainer
     transform: str
     folds: int
     linear: bool
+    x: Array
+    clusters: list[list[int]]
+    random: Random
+    bar: Any
 
     def run(
-        self, sample: _Sample, random: Random, bar: Any, *, seeds: int = 1, fractions: Sequence[int] = FRACTIONS
+        self, y: Array, *, seeds: int = 1, fractions: Sequence[int] = FRACTIONS
     ) -> tuple[list[Fold], list[list[Fold]], bool]:
         """The bounds of the folds, of the mean of critics; of the first alone for each fraction; if all converged."""
-        clusters = sample.clusters
+        clusters, random = self.clusters, self.random
         order = random.sample(range(len(clusters)), len(clusters))
         parts = [order[k :: self.folds] for k in range(self.folds)]
         whole: list[Fold] = []
@@ -324,11 +321,11 @@ class _Plan(NamedTuple):
                 pieces = [part[i::fraction] for i in range(fraction)]
                 test = [[row for c in piece for row in clusters[c]] for piece in pieces]
                 labels = [[c for c in piece for _ in clusters[c]] for piece in pieces]
-                start, given = self._inputs(sample, (train, stop, *test))
+                start, given = self._inputs(y, (train, stop, *test))
                 models = []
                 for _ in range(seeds if fraction == 1 else 1):
                     models.append(self.trainer.trained(given[0], given[1], start, random))
-                    bar.update()
+                    self.bar.update()
                 all_converged = all_converged and all(model.converged for model in models)
                 each = [model.parameters for model in models]
                 alone.append(_fold(self.trainer, each[:1], given[2:], labels))
@@ -336,10 +333,10 @@ class _Plan(NamedTuple):
                     whole.append(alone[-1] if seeds == 1 else _fold(self.trainer, each, given[2:], labels))
         return whole, single, all_converged
 
-    def _inputs(self, sample: _Sample, sets: Sequence[Sequence[int]]) -> tuple[Array, list[Pairs]]:
+    def _inputs(self, y: Array, sets: Sequence[Sequence[int]]) -> tuple[Array, list[Pairs]]:
         """Of sets of rows, the first of which trains and the second stops: the linear start, and what critics see."""
         each = []
-        for z in sample.x, sample.y:
+        for z in self.x, y:
             scaler = fitted(_rows(z, sets[0]), self.transform)
             scaled = [scaler(_rows(z, rows)) for rows in sets]
             if not self.linear:  # own critics see as many columns as came in
@@ -347,7 +344,7 @@ class _Plan(NamedTuple):
             each.append(scaled)
         both = list(map(Pairs, *each))
         if not self.linear:
-            return sample.x, both
+            return self.x, both
         start = best_start(both[0], both[1])
         return start.squares, [start.applied(pairs) for pairs in both]
 
@@ -371,13 +368,7 @@ def _fold(trainer: Trainer, ensemble: Sequence[Any], pieces: Sequence[Pairs], la
 
 
 def _result(
-    found: list[Fold],
-    single: list[list[Fold]],
-    null: list[Fold],
-    pairs: int,
-    *,
-    rounding: float,
-    converged: bool,
+    found: list[Fold], single: list[list[Fold]], null: list[Fold], x: Array, *, converged: bool
 ) -> MutualInformation:
     """The numbers that may be reported, and the flags."""
     whole, independent = summary(found), summary(null)
@@ -395,13 +386,14 @@ def _result(
         flags.append("shrinks with N")
     if not converged:
         flags.append("not converged")
+    rounding = ROUNDINGS * float(namespace_of(x).finfo(x.dtype).eps)
     lower = whole.value - whole.margin - rounding
     estimate, low, high = likely.value, lower, most.value + most.margin + rounding
     if {"too few pairs", "null above zero"} & {*flags}:
         lower = math.nan
     if flags:
         estimate = low = high = math.nan
-    counts = [pairs // fraction for fraction in FRACTIONS]
+    counts = [int(x.shape[0]) // fraction for fraction in FRACTIONS]
     points = tuple((n, s.value, s.error) for n, s in zip(counts, [whole, *curve[1:]], strict=True))
     return MutualInformation(
         lower, estimate, low, high, whole.value, whole.error, ceiling, independent.value, points[::-1], tuple(flags)
