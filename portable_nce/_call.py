@@ -37,8 +37,7 @@ from ._core.reduction import REDUCTIONS, Reduction
 from ._core.registry import adapter_of
 from ._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, ObjectiveName, PairingName, Precision, ReductionName
 from ._execution.evaluate import couples_rows, evaluate, sums_both_sides
-from ._execution.halves import Exact, multiplies_halves
-from ._execution.halves import of_matrix as halves_of_matrix
+from ._execution.halves import Exact, multiplies_halves, operands_of
 from ._execution.matrix import ScoreMatrix, given
 from ._execution.parts import Brought, matrix_of_part
 from ._execution.plans import PLANS, Plan, keep, kind_of
@@ -667,12 +666,16 @@ def _own_matrix(
             options["bound"] = largest_score(x, *keys, y, factor=_bound(scale, x, alone=True))
         if similarity.unit or options["bound"] < math.inf:
             return ScoreMatrix(similarity, (x,), (y,), pairing, mask, partners=tuple(keys), scale=scale, **options)
-    rows, columns, partners, bound = _operands(similarity, x, keys, y, scale)
+    partners: Operands = ()
+    similarity, rows, columns, bound = operands_of(similarity, x, y, scale, given.exact_in)
+    if keys:  # apart, nothing is computed for a queue that is constant, nor is it copied
+        _, partners, of_keys = measured_operands(similarity, x, keys[0], scale)
+        bound = max(bound, of_keys)
+        if not (similarity.unit or bound < math.inf):  # a product with either might overflow
+            partners, y = (), namespace_of(*keys, y).concat([*keys, y], axis=0)
+            similarity, rows, columns, bound = operands_of(similarity, x, y, scale, given.exact_in)
     options["bound"] = min(options["bound"], bound)
-    if keys and not partners:
-        y = xp.concat([*keys, y], axis=0)
-    halves = halves_of_matrix(similarity, (x, y), (rows, columns), given.exact_in, scale=scale)
-    return ScoreMatrix(similarity, rows, columns, pairing, mask, partners=partners, halves=halves, **options)
+    return ScoreMatrix(similarity, rows, columns, pairing, mask, partners=partners, **options)
 
 
 def _apart_or_joined(
@@ -682,24 +685,6 @@ def _apart_or_joined(
     if mask is None and similarity.inner_product and similarity.symmetric and is_positive(y.shape[0]):
         return keys, y
     return [], xp.concat([*keys, y], axis=0) if keys else y
-
-
-def _operands(
-    similarity: Similarity, x: Array, keys: list[Array], y: Array, scale: Any
-) -> tuple[Operands, Operands, Operands, float]:
-    """The operands of rows and columns; of a queue also those of positives, apart where nothing can overflow.
-
-    Apart, nothing is computed for a queue that is constant, nor is it copied. What is returned last is a bound of the
-    inner products, infinite where none is seen.
-    """
-    rows, columns, bound = measured_operands(similarity, x, y, scale)
-    if not keys:
-        return rows, columns, (), bound
-    _, partners, of_keys = measured_operands(similarity, x, keys[0], scale)
-    bound = max(bound, of_keys)
-    if similarity.unit or bound < math.inf:
-        return rows, columns, partners, bound
-    return _operands(similarity, x, [], namespace_of(*keys, y).concat([*keys, y], axis=0), scale)
 
 
 def _without_idle(
@@ -860,10 +845,9 @@ def row_statistics(x: Embedding, columns: Embedding, pairing: Pairing, options: 
     """The statistics of the scores of rows with columns at temperature 1, differentiable."""
     chosen = resolve_similarity(options.similarity)
     with adapter_of(x.array).full_precision(x.array):
-        rows, others, bound = measured_operands(chosen, x.array, columns.array, 1.0)
         exact_in = Exact(x.dtypes, columns.dtypes, precision=options.precision)
-        halves = halves_of_matrix(chosen, (x.array, columns.array), (rows, others), exact_in)
-        common: dict[str, Any] = {"block_size": options.block_size, "bound": bound, "halves": halves}
+        chosen, rows, others, bound = operands_of(chosen, x.array, columns.array, 1.0, exact_in)
+        common: dict[str, Any] = {"block_size": options.block_size, "bound": bound}
         return ScoreMatrix(chosen, rows, others, pairing, **common).statistics().row
 
 

@@ -103,7 +103,18 @@ class Similarity(EqualByContents):
     True
     """
 
-    __slots__ = ("beyond", "embedded", "inner_product", "prepare", "pullback", "scores", "symmetric", "unit", "wide")
+    __slots__ = (
+        "beyond",
+        "embedded",
+        "even",
+        "inner_product",
+        "prepare",
+        "pullback",
+        "scores",
+        "symmetric",
+        "unit",
+        "wide",
+    )
 
     def __init__(
         self,
@@ -130,6 +141,7 @@ class Similarity(EqualByContents):
         # Whether the operand of the rows, and that of the columns, holds the embeddings times a number for each row.
         self.embedded: tuple[bool, bool] = (False, False)
         self.beyond = 0  # columns of both operands beyond those of the embeddings
+        self.even = False  # factors of rows, and those of columns, are of one order of magnitude, where these have some
 
     def transposed(self) -> Similarity:
         """Return the similarity of columns with rows, whose scores are the transpose.
@@ -142,7 +154,7 @@ class Similarity(EqualByContents):
         if self.inner_product:
             return self
         pullback = None if self.pullback is None else _TransposedPullback(self.pullback)
-        return Similarity(self.prepare, TransposedScores(self.scores), pullback, wide=self.wide)
+        return self._replace(scores=TransposedScores(self.scores), pullback=pullback)
 
 
 AnySimilarity: TypeAlias = SimilarityName | Similarity | Callable[[Array, Array], Array]
@@ -460,10 +472,8 @@ class TokenScores(_Around):
         return xp.where(live, xp.sum(best, axis=-2), -math.inf), route_cotangent
 
     def of_each_row(self, x: Array, operands: Operands) -> Array:
-        """Rows of tokens, or one number of each token, as an array (..., N, T D) or (..., N, T)."""
+        """Rows of tokens (..., N T, E) as an array (..., N, T E)."""
         xp, shape = namespace_of(x), tuple(operands[1].shape)
-        if len(x.shape) < len(shape):
-            return xp.reshape(x, shape)
         return xp.reshape(xp.reshape(x, (*shape, x.shape[-1])), (*shape[:-1], shape[-1] * x.shape[-1]))
 
     def cotangents(self, of_tokens: Array, operands: Operands) -> Operands:

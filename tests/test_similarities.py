@@ -314,7 +314,8 @@ def test_masked_losses_of_one_token_are_those_of_cosines(convert: Any, name: str
 def test_similarities_that_differ_in_one_field_are_not_equal() -> None:
     """Compiled code is found again by equality: unit rows, and rows of any length, have to be told apart."""
     dot = similarities.resolve("dot")
-    for field, value in {"unit": True, "symmetric": False, "embedded": (True, False), "beyond": 1}.items():
+    changed = {"unit": True, "symmetric": False, "embedded": (True, False), "beyond": 1, "even": True}
+    for field, value in changed.items():
         other = dot._replace(**{field: value})
         assert other != dot, field
         assert other == dot._replace(**{field: value}), field

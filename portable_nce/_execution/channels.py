@@ -6,41 +6,26 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from .._core.namespace import namespace_of
-from .._core.numerics import rows_where
-from .._core.protocol import Array, Namespace
+from .._core.protocol import Array
 from ..similarities import Pullback, Scores, Similarity, TokenScores, TransposedScores
 from .inputs import Arrays
-from .products import Operand, operand_of, product
-from .products import pulled as pulled_of_products
+from .products import Operand, operand_of, product, pulled
 
 Spread = Callable[[Array], Array]
 """Cotangent of the products of all tokens, from that of the scores of documents."""
 
 
-class Side(NamedTuple):
-    """Operands of the rows or columns of a tile, and their factors and 16-bit parts, if there are any."""
-
-    operands: Arrays
-    halves: Arrays = ()
-
-    @property
-    def of_product(self) -> Operand:
-        """The operand of an inner product."""
-        return operand_of((*self.operands, *self.halves))
-
-
 class Channel(NamedTuple):
     """A similarity in the static arguments of a sweep.
 
-    `operands`, `halves`: numbers of arrays of rows and of columns. `even`: whether the factors of the 16-bit parts of
-    rows, and those of columns, are of one order of magnitude. `wide`: whether a difference of D features is held for
-    each pair. `given`: whether the operand of the rows is the score matrix.
+    `rows`, `columns`: numbers of operands that have a gradient, and of constants after these. `wide`: whether a
+    difference of D features is held for each pair. `given`: whether the operand of the rows is the score matrix.
     """
 
     scores: Scores
     pullback: Pullback | None
-    operands: tuple[int, int]
-    halves: tuple[int, int] = (0, 0)
+    rows: tuple[int, int]
+    columns: tuple[int, int]
     even: bool = False
     inner_product: bool = False
     wide: bool = False
@@ -52,79 +37,75 @@ class Channel(NamedTuple):
             return {"width": rows[1].shape[-1] * columns[1].shape[-1], "tokens": True}
         return {"width": columns[0].shape[-1] if self.wide else 1}
 
-    def scored(self, rows: Side, columns: Side) -> tuple[Array, Spread | None]:
+    @property
+    def in_parts(self) -> bool:
+        """Whether rows are multiplied as sums of parts."""
+        return self.inner_product and self.rows[1] > 0
+
+    def scored(self, rows: Arrays, columns: Arrays) -> tuple[Array, Spread | None]:
         """The scores of a tile; and, of tokens, what `pulled` needs."""
+        if self.in_parts:
+            return product(operand_of(rows), operand_of(columns)), None
         return _scored(self.scores, rows, columns)
 
-    def pulled(self, rows: Side, columns: Side, cotangent: Array, spread: Spread | None) -> tuple[Arrays, Arrays]:
-        """The cotangents of the operands of rows and of columns, from that of the scores."""
-        return _pulled((self.scores, self.pullback), rows, columns, cotangent, spread, even=self.even)
+    def pulled(self, rows: Arrays, columns: Arrays, cotangent: Array, spread: Spread | None) -> tuple[Arrays, Arrays]:
+        """The cotangents of the operands of rows and of columns that have a gradient, from that of the scores."""
+        if spread is not None:
+            return _pulled(self.scores, rows, columns, cotangent, spread, even=self.even)
+        if self.in_parts:
+            return _pulled_products(operand_of(rows), operand_of(columns), cotangent, even=self.even)
+        pullback: Any = self.pullback
+        found: tuple[Arrays, Arrays] = pullback(rows, columns, cotangent)
+        return found
 
 
-def channel_of(
-    similarity: Similarity, operands: tuple[Arrays, Arrays], halves: tuple[Arrays, Arrays], *, even: bool
-) -> Channel:
+def channel_of(similarity: Similarity, rows: Arrays, columns: Arrays) -> Channel:
     """The channel of a similarity and of the operands of rows and columns."""
-    (rows, columns), (row_halves, column_halves) = operands, halves
+    counts = len(rows), len(columns)
+    # Of products of rows or tokens, the first operand has a gradient: flags of tokens, and parts, are constants.
+    of_products = similarity.inner_product or _of_tokens(similarity.scores) is not None
+    own, other = (1, 1) if of_products else counts
     return Channel(
         similarity.scores,
         similarity.pullback,
-        (len(rows), len(columns)),
-        (len(row_halves), len(column_halves)),
-        even,
+        (own, counts[0] - own),
+        (other, counts[1] - other),
+        similarity.even,
         similarity.inner_product,
         similarity.wide,
         len(columns) == 0,
     )
 
 
-def where_live(xp: Namespace, live: Array, side: Side) -> Side:
-    """Operands and 16-bit parts, 0 in rows that do not count."""
-    return Side(tuple(rows_where(xp, live, *side.operands)), halves_where(xp, live, side.halves))
-
-
-def halves_where(xp: Namespace, live: Array, halves: Arrays) -> Arrays:
-    """The factors of rows and their 16-bit parts; the parts are 0 in rows that do not count."""
-    if not halves:
-        return ()
-    factor, *parts = halves
-    flags = xp.reshape(live, (live.shape[0], *[1] * (len(factor.shape) - 1)))
-    return xp.where(flags, factor, xp.ones_like(factor)), *rows_where(xp, live, *parts)
-
-
-def _scored(scores: Scores, rows: Side, columns: Side) -> tuple[Array, Spread | None]:
+def _scored(scores: Scores, rows: Arrays, columns: Arrays) -> tuple[Array, Spread | None]:
     if isinstance(scores, TokenScores):
         own, other = _tokens(scores, rows), _tokens(scores, columns)
         # In the order in memory in which each row is searched; a plain product of few rows would have the other.
         products = product(own, other) if own.parts else own.x @ other.x.T
-        return scores.of_products(products, rows.operands, columns.operands)
+        return scores.of_products(products, rows, columns)
     if isinstance(scores, TransposedScores) and _of_tokens(scores) is not None:
         found, spread = _scored(scores.inner, columns, rows)
         return namespace_of(found).matrix_transpose(found), spread
-    if rows.halves:
-        return product(rows.of_product, columns.of_product), None
-    return scores(rows.operands, columns.operands), None
+    return scores(rows, columns), None
 
 
 def _pulled(
-    similarity: tuple[Scores, Any], rows: Side, columns: Side, cotangent: Array, spread: Spread | None, *, even: bool
+    scores: Scores, rows: Arrays, columns: Arrays, cotangent: Array, spread: Spread, *, even: bool
 ) -> tuple[Arrays, Arrays]:
-    scores, pullback = similarity
-    if spread is None:
-        if not rows.halves:
-            found: tuple[Arrays, Arrays] = pullback(rows.operands, columns.operands, cotangent)
-            return found
-        both = rows.of_product, columns.of_product
-        back, forth = pulled_of_products(cotangent, None, *both, wanted=(True, True), even=even)
-        return (back,), (forth,)
+    """The cotangents of the tokens."""
     if isinstance(scores, TransposedScores):
         turned = namespace_of(cotangent).matrix_transpose(cotangent)
-        to_columns, to_rows = _pulled((scores.inner, pullback), columns, rows, turned, spread, even=even)
+        to_columns, to_rows = _pulled(scores.inner, columns, rows, turned, spread, even=even)
         return to_rows, to_columns
     assert isinstance(scores, TokenScores)  # noqa: S101  (no others are spread)
     both = _tokens(scores, rows), _tokens(scores, columns)
-    back, forth = pulled_of_products(spread(cotangent), None, *both, wanted=(True, True), even=even)
-    return scores.cotangents(back, rows.operands), scores.cotangents(forth, columns.operands)
+    (back,), (forth,) = _pulled_products(*both, spread(cotangent), even=even)
+    return (scores.of_each_row(back, rows),), (scores.of_each_row(forth, columns),)
+
+
+def _pulled_products(rows: Operand, columns: Operand, cotangent: Array, *, even: bool) -> tuple[Arrays, Arrays]:
+    back, forth = pulled(cotangent, None, rows, columns, wanted=(True, True), even=even)
+    return (back,), (forth,)
 
 
 def _of_tokens(scores: Scores) -> TokenScores | None:
@@ -133,11 +114,12 @@ def _of_tokens(scores: Scores) -> TokenScores | None:
     return inner if isinstance(inner, TokenScores) else None
 
 
-def _tokens(scores: TokenScores, side: Side) -> Operand:
+def _tokens(scores: TokenScores, operands: Arrays) -> Operand:
     """The operand of a product of all tokens."""
-    x = scores.tokens(side.operands[0], side.operands)
-    if not side.halves:
-        return Operand(x)
-    factor, *parts = side.halves
-    flat = namespace_of(factor).reshape(factor, (x.shape[0],))
-    return operand_of((x, flat, *(scores.tokens(part, side.operands) for part in parts)))
+    x, _, *further = operands
+    arrays = [scores.tokens(x, operands)]
+    if further:
+        factor, *parts = further
+        flat = namespace_of(factor).reshape(factor, (arrays[0].shape[0], 1))
+        arrays += [flat, *(scores.tokens(part, operands) for part in parts)]
+    return operand_of(arrays)

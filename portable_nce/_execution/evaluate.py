@@ -226,7 +226,7 @@ def _smoothed(smoothing: float, matrix: ScoreMatrix, reduction: Reduction) -> Ar
     With the targets ``t = (1 - ε) [i = j] + ε / K`` it is that of the positive, plus ``ε (g_ii - mean_j g_ij)``.
     """
     matrix = matrix.made()
-    (rows,), (columns,) = matrix.rows, matrix.columns
+    rows, columns = matrix.rows[0], matrix.columns[0]
     xp = namespace_of(rows, columns)
     difference = columns[: rows.shape[0], ...] - xp.mean(columns, axis=0, keepdims=True)
     added = smoothing * xp.sum(rows * difference, axis=1)
@@ -236,7 +236,7 @@ def _smoothed(smoothing: float, matrix: ScoreMatrix, reduction: Reduction) -> Ar
 def _weighted(objective: Weighted, matrix: ScoreMatrix, reduction: Reduction) -> Array:
     """An objective with a parameter for each row that is a function of all positives."""
     matrix = matrix.made()
-    (rows,), (columns,) = matrix.rows, matrix.columns
+    rows, columns = matrix.rows[0], matrix.columns[0]
     xp = namespace_of(rows, columns)
     lines = lines_of(matrix.pairing.structure, rows.shape[0], matrix.window)
     (others,) = matrix.partners or partners(xp, lines, columns, rows.shape[0])

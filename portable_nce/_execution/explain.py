@@ -153,7 +153,7 @@ def _largest(cut: int | Bounds) -> int:
 
 def _sweep(passes: Passes) -> Sweep:
     prepared = passes.prepared
-    layout, inputs = prepared.layout, prepared.inputs
+    layout, inputs = prepared.layout, prepared.inputs.joined()
     channel, rows = layout.channels[0], inputs.rows[0]
     columns = None if channel.given else (inputs.columns or inputs.rows)[0]
     n_columns = rows.shape[1] if columns is None else columns.shape[0]

@@ -1,4 +1,4 @@
-"""Operands in 16 bits: products of these are exact in float32, and take a fraction of the time on an accelerator.
+"""Operands of a similarity, also in 16 bits: their products are exact in float32, and fast on an accelerator.
 
 Embeddings of 16 bits are multiplied as they are; what their rows are multiplied by, inverse lengths, a scale, the
 inverse of a temperature, is a factor of the rows and columns of the product. What is computed of embeddings, as the
@@ -16,9 +16,8 @@ from .._core.halves import in_parts, in_two
 from .._core.namespace import is_number, namespace_of
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
-from ..similarities import Operands, Similarity, TokenScores, is_of_unit_tokens, tokens_of
+from ..similarities import Operands, Similarity, TokenScores, is_of_unit_tokens, measured_operands, tokens_of
 from .inputs import Arrays
-from .matrix import Halves
 
 
 class Exact(NamedTuple):
@@ -33,25 +32,31 @@ class Exact(NamedTuple):
     precision: str | None = None
 
 
-def of_matrix(
-    similarity: Similarity,
-    embeddings: tuple[Array, Array],
-    operands: tuple[Operands, Operands],
-    exact_in: Exact,
-    *,
-    scale: Any = 1.0,
-) -> Halves | None:
-    """The operands of an inner product in 16 bits, where the library is faster with these, or None."""
-    (first, *_), _ = operands
-    if not multiplies_halves(similarity, exact_in, first):
-        return None
-    of_tokens = isinstance(similarity.scores, TokenScores)
-    one_scale = is_number(scale) or len(scale.shape) == 0
+def operands_of(
+    similarity: Similarity, x: Array, y: Array, scale: Any, exact_in: Exact
+) -> tuple[Similarity, Operands, Operands, float]:
+    """A similarity and its operands, and a bound of their inner products, infinite where none is seen.
+
+    Where the library is faster with products of 16 bits, a factor of each row and parts, whose sum it multiplies, come
+    after the operands that are multiplied; both are constants.
+    """
+    rows, columns, bound = measured_operands(similarity, x, y, scale)
+    if not multiplies_halves(similarity, exact_in, rows[0]):
+        return similarity, rows, columns, bound
+    scores, operands = similarity.scores, (rows, columns)
+    of_tokens = isinstance(scores, TokenScores)
+    exact, multiplied = (x, y), (rows[0], columns[0])
     if of_tokens:
-        even = is_of_unit_tokens(similarity) and one_scale
-        return _of_tokens(similarity, embeddings, operands, exact_in, even=even)
-    (rows,), (columns,) = operands
-    return _of_rows(similarity, embeddings, (rows, columns), exact_in, even=similarity.unit and one_scale)
+        exact = tuple(tokens_of(similarity, z) for z in exact)
+        exact, multiplied = (tuple(map(scores.tokens, given, operands)) for given in (exact, multiplied))
+    sides, of_ones = _in_parts(similarity, exact, multiplied, exact_in)
+    if not sides:
+        return similarity, rows, columns, bound
+    if of_tokens:
+        sides = [[scores.of_each_row(z, own) for z in side] for side, own in zip(sides, operands, strict=True)]
+    unit = is_of_unit_tokens(similarity) if of_tokens else similarity.unit
+    even = of_ones or (unit and (is_number(scale) or len(scale.shape) == 0))
+    return similarity._replace(even=even), (*rows, *sides[0]), (*columns, *sides[1]), bound
 
 
 def multiplies_halves(similarity: Similarity, exact_in: Exact, like: Array) -> bool:
@@ -62,60 +67,30 @@ def multiplies_halves(similarity: Similarity, exact_in: Exact, like: Array) -> b
     return (all_halves or exact_in.precision == "high") and adapter_of(like).has_half_products(like)
 
 
-def _of_rows(
-    similarity: Similarity,
-    embeddings: tuple[Array, Array],
-    operands: tuple[Array, Array],
-    exact_in: Exact,
-    *,
-    even: bool,
-) -> Halves | None:
-    """The operands of products of all rows."""
+def _in_parts(
+    similarity: Similarity, embeddings: tuple[Array, Array], operands: tuple[Array, Array], exact_in: Exact
+) -> tuple[list[Sequence[Array]], bool]:
+    """The factors and parts of rows and of columns, or none where these do not pay; and whether all factors are 1."""
     xp = namespace_of(*operands)
     half = exact_in.multiplied_in
     half = _dtype_of_products(xp, (*exact_in.rows, *exact_in.columns)) if half is None else half
+    sides: list[Any] = []
     if half is not None:
         counts = [
             _count(half, own if embedded else ())
             for embedded, own in zip(similarity.embedded, exact_in[:2], strict=True)
         ]
         if min(counts) == 1:
-            of_rows, of_columns = [
+            sides = [
                 in_parts(x if embedded else operand, operand, half, count)
                 for x, operand, embedded, count in zip(
                     embeddings, _without(similarity.beyond, *operands), similarity.embedded, counts, strict=True
                 )
             ]
-            return Halves(of_rows, of_columns, even)
-    if exact_in.precision == "high" and operands[0].dtype == xp.float32:
-        of_rows, of_columns = map(in_two, operands)
-        return Halves(of_rows, of_columns, even=True)
-    return None
-
-
-def _of_tokens(
-    similarity: Similarity,
-    embeddings: tuple[Array, Array],
-    operands: tuple[Operands, Operands],
-    exact_in: Exact,
-    *,
-    even: bool,
-) -> Halves | None:
-    """The same of all tokens: of each row, the factors (N, T) and the parts (N, T D)."""
-    scores: TokenScores = similarity.scores
-    tokens = [tokens_of(similarity, x) for x in embeddings]
-    exact, multiplied = (
-        tuple(scores.tokens(x, operand) for x, operand in zip(given, operands, strict=True))
-        for given in (tokens, [x[0] for x in operands])
-    )
-    found = _of_rows(similarity, exact, multiplied, exact_in, even=even)
-    if found is None:
-        return None
-    of_rows, of_columns = (
-        tuple(scores.of_each_row(x, operand) for x in arrays)
-        for arrays, operand in zip(found[:2], operands, strict=True)
-    )
-    return Halves(of_rows, of_columns, found.even)
+    of_ones = not sides and exact_in.precision == "high" and operands[0].dtype == xp.float32
+    if of_ones:
+        sides = [*map(in_two, operands)]
+    return [(factor[:, None], *parts) for factor, *parts in sides], of_ones
 
 
 def _without(beyond: int, *operands: Array) -> Arrays:

@@ -8,6 +8,8 @@ from typing import NamedTuple
 from .._core.protocol import Array
 
 Arrays = tuple[Array, ...]
+Counts = Sequence[tuple[int, int]]
+"""Numbers of operands of each channel: of those that have a gradient, and of the constants after these."""
 
 
 class Inputs(NamedTuple):
@@ -16,7 +18,8 @@ class Inputs(NamedTuple):
     Attributes
     ----------
     rows, columns : tuple of array
-        Operands of each channel in turn; or embeddings, where no columns are the rows themselves.
+        Operands of each channel in turn, those that have a gradient first; or embeddings, where no columns are the rows
+        themselves.
     partners : tuple of array
         The positive of each row, (N, D), of an index or a queue.
     scale : tuple of array
@@ -33,8 +36,8 @@ class Inputs(NamedTuple):
         Arrays of the pairing, and the pairs that take part.
     row_numbers, column_numbers : tuple of array
         Places of rows and columns in the matrix of which this is a part.
-    row_halves, column_halves : tuple of array
-        Factors and 16-bit parts of the operands of each channel in turn.
+    row_constants, column_constants : tuple of array
+        Operands without a gradient, while they are `apart` from the others.
     """
 
     rows: Arrays = ()
@@ -51,14 +54,30 @@ class Inputs(NamedTuple):
     mask: Arrays = ()
     row_numbers: Arrays = ()
     column_numbers: Arrays = ()
-    row_halves: Arrays = ()
-    column_halves: Arrays = ()
+    row_constants: Arrays = ()
+    column_constants: Arrays = ()
 
     @property
     def shape(self) -> tuple[int, int]:
         """Numbers of rows and of columns; without operands of columns, that of the rows is the score matrix."""
         first = self.rows[0]
         return first.shape[-2], self.columns[0].shape[-2] if self.columns else first.shape[-1]
+
+    def apart(self, of_rows: Counts, of_columns: Counts) -> Inputs:
+        """The same with the constant operands of all channels apart from those that have a gradient."""
+        if sum(count for _, count in (*of_rows, *of_columns)) == 0:
+            return self
+        rows, row_constants = _apart(self.rows, of_rows)
+        columns, column_constants = _apart(self.columns, of_columns)
+        constants = {"row_constants": row_constants, "column_constants": column_constants}
+        return self._replace(rows=rows, columns=columns, **constants)
+
+    def joined(self) -> Inputs:
+        """The same with constant operands after the others."""
+        if not (self.row_constants or self.column_constants):
+            return self
+        rows, columns = (*self.rows, *self.row_constants), (*self.columns, *self.column_constants)
+        return self._replace(rows=rows, columns=columns, row_constants=(), column_constants=())
 
     @property
     def flat(self) -> Arrays:
@@ -79,3 +98,23 @@ class Inputs(NamedTuple):
             groups.append(tuple(arrays[start : start + count]) if count else ())
             start += count
         return Inputs(*groups)
+
+
+def _apart(operands: Arrays, counts: Counts) -> tuple[Arrays, Arrays]:
+    """The operands of all channels that have a gradient, and those that are constant."""
+    learned: Arrays = ()
+    constants: Arrays = ()
+    for own, further in counts:
+        learned, constants = (*learned, *operands[:own]), (*constants, *operands[own : own + further])
+        operands = operands[own + further :]
+    return learned, constants
+
+
+def of_each(operands: Arrays, counts: Counts) -> list[Arrays]:
+    """The operands of each channel, of `joined` ones."""
+    found, total = [], sum(own for own, _ in counts)
+    learned, constants = operands[:total], operands[total:]
+    for own, further in counts:
+        found.append((*learned[:own], *constants[:further]))
+        learned, constants = learned[own:], constants[further:]
+    return found

@@ -28,7 +28,7 @@ from .._core.registry import adapter_of
 from ..objectives.base import Objective, RowStatistics
 from ..pairings import Pairing, Structure, split
 from ..similarities import Operands, Similarity
-from .channels import Channel, Side, channel_of, halves_where
+from .channels import Channel, channel_of
 from .families import PairsPlan, Plan, SoftmaxPlan
 from .inputs import Arrays, Inputs
 from .layouts import Layout
@@ -91,22 +91,6 @@ class Passes(NamedTuple):
     prepared: Prepared
 
 
-class Halves(NamedTuple):
-    """Of rows and of columns: a factor for each, and parts of 16 bits whose sum it multiplies."""
-
-    rows: Arrays
-    columns: Arrays
-    even: bool = False  # whether the factors of rows, and those of columns, are of the same order of magnitude
-
-    def where(self, xp: Namespace, live: Array) -> Halves:
-        """The same with rows of 0 where an array of flags says that they do not count."""
-        return self._replace(rows=halves_where(xp, live, self.rows))
-
-    def turned(self) -> Halves:
-        """Those of the transposed matrix."""
-        return Halves(self.columns, self.rows, self.even)
-
-
 class Part(NamedTuple):
     """Where some rows and all columns of a larger matrix are.
 
@@ -140,7 +124,6 @@ class ScoreMatrix(NamedTuple):
     part: Part | None = None  # where these rows and columns are in a larger matrix
     shards: Shards | None = None  # the ranks that have the other rows of that matrix
     turned: ScoreMatrix | None = None  # this rank's part of the transposed matrix, if it is needed
-    halves: Halves | None = None  # what rows and columns are made of, in 16 bits
     sharpness: Array | None = None  # what the scores of a row's negatives are multiplied by, in value alone
 
     @property
@@ -159,8 +142,7 @@ class ScoreMatrix(NamedTuple):
     @property
     def channel(self) -> Channel:
         """The similarity, as sweeps are told."""
-        halves = self.halves or NO_HALVES
-        return channel_of(self.similarity, (self.rows, self.columns), halves[:2], even=halves.even)
+        return channel_of(self.similarity, self.rows, self.columns)
 
     def made(self) -> ScoreMatrix:
         """The same with operands, where it had embeddings."""
@@ -182,15 +164,8 @@ class ScoreMatrix(NamedTuple):
         if len(self.columns) == 0:
             scores = namespace_of(self.rows[0]).matrix_transpose(self.rows[0])
             return self._replace(rows=(scores,), pairing=pairing, mask=mask)
-        similarity, halves = self.similarity.transposed(), None if self.halves is None else self.halves.turned()
-        return self._replace(
-            similarity=similarity,
-            rows=self.columns,
-            columns=self.rows,
-            pairing=pairing,
-            mask=mask,
-            halves=halves,
-        )
+        similarity = self.similarity.transposed()
+        return self._replace(similarity=similarity, rows=self.columns, columns=self.rows, pairing=pairing, mask=mask)
 
     def transposed_scores(self) -> ScoreMatrix:
         """The transposed scores of a square matrix, with positives and negatives where they were."""
@@ -226,8 +201,8 @@ class ScoreMatrix(NamedTuple):
 
     def scores(self) -> Array:
         """The score matrix."""
-        made, halves = self.made(), self.halves or NO_HALVES
-        scores, _ = made.channel.scored(Side(made.rows, halves.rows), Side(made.columns, halves.columns))
+        made = self.made()
+        scores, _ = made.channel.scored(made.rows, made.columns)
         return upcast(namespace_of(scores), scores)
 
     # Where sums come from.
@@ -248,7 +223,7 @@ class ScoreMatrix(NamedTuple):
         if not (len(self.columns) == 0 and isinstance(plan, SoftmaxPlan) and is_positive(self.shape[1] - 1)):
             return None
         inputs = Inputs(self.rows, by_row=by_row)
-        return self._sweep_of((plan, Lines(), self._sizes(masked)), inputs, NO_HALVES, options, _KNOWN)
+        return self._sweep_of((plan, Lines(), self._sizes(masked)), inputs, options, _KNOWN)
 
     def by_products(self, plan: Plan, by_row: Arrays, options: dict[str, Any]) -> Prepared | None:
         """The sweep over inner products without masks; None where the matrix or its pairing has none."""
@@ -259,14 +234,12 @@ class ScoreMatrix(NamedTuple):
             by_classes = self._by_classes(plan, by_row, options)
             if by_classes is not None or not structure.ids:
                 return by_classes
-        (rows,), (columns,) = self.rows, self.columns
-        xp, n_rows = namespace_of(rows), rows.shape[0]
+        rows, columns, partners = self.rows, self.columns, self.partners
+        xp, n_rows = namespace_of(rows[0]), rows[0].shape[0]
         lines = lines_of(structure, n_rows, self.window)
-        partners, halves = self.partners, self.halves or NO_HALVES
         if lines.apart and not partners:
-            partners, columns = (columns[:n_rows, ...],), columns[n_rows:, ...]
-            halves = halves._replace(columns=tuple(x[n_rows:, ...] for x in halves.columns))
-        if not is_positive(lines.negatives(columns.shape[0])):
+            partners, columns = (columns[0][:n_rows, ...],), tuple([x[n_rows:, ...] for x in columns])
+        if not is_positive(lines.negatives(columns[0].shape[0])):
             return None
         of_rows, of_columns = self.pairing.rows, self.pairing.columns
         index: Arrays = ()
@@ -275,24 +248,23 @@ class ScoreMatrix(NamedTuple):
         if valid is not None and lines.apart:
             present, valid = valid[:n_rows], valid[n_rows:]
         if lines.by_index:
-            present, partners, index = self._indexed(xp, columns)
+            present, partners, index = self._indexed(xp, columns[0])
         if present is not None and not structure.elsewhere:
             # A row without a positive does not count: a NaN there must not reach columns.
-            (rows,) = rows_where(xp, present, rows)
-            halves = halves.where(xp, present)
+            rows = tuple(rows_where(xp, present, *rows))
         inputs = Inputs(
-            rows=(rows,),
-            columns=(columns,),
+            rows=rows,
+            columns=columns,
             partners=partners,
             by_row=by_row,
             targets=index,
             present=() if present is None else (present,),
-            added=() if valid is None else (absence(valid, columns),),
+            added=() if valid is None else (absence(valid, columns[0]),),
             row_labels=of_rows if structure.ids else (),
             column_labels=of_columns if structure.ids else (),
         )
-        sizes = self._sizes(one_sided, far=is_far(rows))
-        return self._sweep_of((plan, lines, sizes), inputs, halves, options, _KNOWN)
+        sizes = self._sizes(one_sided, far=is_far(rows[0]))
+        return self._sweep_of((plan, lines, sizes), inputs, options, _KNOWN)
 
     def _sizes(self, function: Callable[..., Tiling], **options: Any) -> Sizes:
         return Sizes(function, self.block_size, adapter_of(self.rows[0]).mode, tuple(options.items()))
@@ -301,23 +273,25 @@ class ScoreMatrix(NamedTuple):
         self,
         parts: tuple[Plan, Sets, Sizes | Tiling],
         inputs: Inputs,
-        halves: Halves,
         options: dict[str, Any],
         reason: str,
+        *others: ScoreMatrix,
     ) -> Prepared:
-        """A sweep over inner products of these operands, or of embeddings that it makes these of."""
+        """A sweep over operands, of other matrices too, or over embeddings that it makes these of."""
         plan, sets, sizes = parts
-        inputs = inputs._replace(row_halves=halves.rows, column_halves=halves.columns)
+        channels = tuple([one.channel for one in (self, *others)])
         options = {"unit": self.similarity.unit, **options}
-        layout = Layout(plan, (self.channel,), sets, sizes, bound=self.bound, **options)
+        layout = Layout(plan, channels, sets, sizes, bound=self.bound, **options)
         if self.scale is not None:
-            same = inputs.columns[0] is inputs.rows[0]
-            layout, inputs = self._embedded(layout, inputs._replace(columns=() if same else inputs.columns))
+            layout, inputs = self._embedded(layout, inputs)
+        else:
+            inputs = inputs.apart([channel.rows for channel in channels], [channel.columns for channel in channels])
         return Prepared(sweep, layout._replace(counts=inputs.counts), inputs, reason)
 
     def _embedded(self, layout: Layout, inputs: Inputs) -> tuple[Layout, Inputs]:
         """A sweep of embeddings, whose rows are multiplied by a number or by an array."""
         scale, rows = self.scale, inputs.rows[0]
+        inputs = inputs._replace(columns=() if inputs.columns[0] is rows else inputs.columns)
         number = None
         if is_number(scale):
             if adapter_of(rows).mode == "eager":
@@ -396,7 +370,7 @@ class ScoreMatrix(NamedTuple):
             blocks, tiles = _without_empty_tiles(firsts, [0, *map(int, ends)], n_rows, n_columns)
         if max(high - low for low, high in (*blocks, *tiles)) > most:
             return None
-        (rows,), (columns,) = self.rows, self.columns
+        rows, columns = self.rows[0], self.columns[0]
         space = namespace_of(rows)
         taken = space.take(rows, order, axis=0)
         same = columns is rows and column_order is order
@@ -409,25 +383,19 @@ class ScoreMatrix(NamedTuple):
         )
         parts = plan, Classes(own, ids), Tiling(blocks, tiles)
         reason = "labels are sorted: positives of a block are in one tile"
-        found = self._sweep_of(parts, inputs, NO_HALVES, options, reason)
+        found = self._sweep_of(parts, inputs, options, reason)
         return found._replace(order=order, inverse=xp.argsort(order, stable=True))
 
     def by_rule(self, plan: Plan, by_row: Arrays, options: dict[str, Any], *others: ScoreMatrix) -> Prepared:
         """The sweep over scores of any kind, of other matrices too, whose pairs a rule and a mask judge."""
         sets, inputs = self.judged(*others)
-        inputs = inputs._replace(by_row=by_row)
-        channels = (self.channel, *(other.channel for other in others))
-        sizes = self._sizes(masked, **channels[0].held(self.rows, self.columns))
-        layout = Layout(plan, channels, sets, sizes, bound=self.bound, **options)
-        if self.scale is not None:
-            same = self.columns[0] is self.rows[0]
-            layout, inputs = self._embedded(layout, inputs._replace(columns=() if same else self.columns))
-        return Prepared(sweep, layout._replace(counts=inputs.counts), inputs, self._why_by_rule(plan))
+        sizes = self._sizes(masked, **self.channel.held(self.rows, self.columns))
+        reason = self._why_by_rule(plan)
+        return self._sweep_of((plan, sets, sizes), inputs._replace(by_row=by_row), options, reason, *others)
 
     def judged(self, *others: ScoreMatrix) -> tuple[Judged, Inputs]:
         """The rule that judges the pairs, and the arrays of the scores, of other matrices too, and of the rule."""
         matrices = [self, *others]
-        halves = [one.halves or NO_HALVES for one in matrices]
         inputs = Inputs(
             rows=tuple(x for one in matrices for x in one.rows),
             columns=tuple(x for one in matrices for x in one.columns),
@@ -437,8 +405,6 @@ class ScoreMatrix(NamedTuple):
             mask=() if self.mask is None else (self.mask,),
             row_numbers=() if self.part is None else (self.part.rows,),
             column_numbers=() if self.part is None else (self.part.columns,),
-            row_halves=tuple(x for one in halves for x in one.rows),
-            column_halves=tuple(x for one in halves for x in one.columns),
         )
         shape = None if self.part is None else self.part.shape
         return Judged(self.pairing.rule, self.pairing.one_per_row, shape), inputs
@@ -472,7 +438,7 @@ class ScoreMatrix(NamedTuple):
         options = {"mean": mean, "shards": self.shards, "own": not symmetric}
         reason = "the loss averages rows and columns" if symmetric else "the score of i with j is that of j with i"
         inputs = Inputs(self.rows, self.columns, by_row=by_row)
-        found = self._sweep_of((plan, lines, sizes), inputs, self.halves or NO_HALVES, options, reason)
+        found = self._sweep_of((plan, lines, sizes), inputs, options, reason)
         return found._replace(function=square_sweep)
 
     # Sums.
@@ -560,7 +526,6 @@ def _without_empty_tiles(
     return tuple(pairwise((*rows, n_rows))), tuple(pairwise((*columns, n_columns)))
 
 
-NO_HALVES = Halves((), ())
 _KNOWN = "the columns of the positives are known before the sweep"
 _NO_OBJECTIVE = Objective(lambda row: row.log_odds, couples_rows=False, label="statistics")
 

@@ -11,9 +11,9 @@ from .._core.numerics import rows_where
 from .._core.protocol import Array, Namespace
 from .._core.ranks import Shards, widened
 from ..pairings import Pairing
-from ..similarities import Similarity, measured_operands, with_numbers
-from .halves import Exact, of_matrix
-from .matrix import Halves, Part, ScoreMatrix
+from ..similarities import Similarity, with_numbers
+from .halves import Exact, operands_of
+from .matrix import Part, ScoreMatrix
 
 
 class Brought(NamedTuple):
@@ -59,10 +59,9 @@ def matrix_of_part(
         if mask_here is not None:
             live = [xp.any(mask_here, axis=axis) for axis in (1, 0)]
             (x,), (columns,) = (rows_where(xp, flags, z) for flags, z in zip(live, (x, columns), strict=True))
-        of_rows, of_columns, bound = measured_operands(similarity, x, columns, scale)
+        similarity, of_rows, of_columns, bound = operands_of(similarity, x, columns, scale, exact_in)
         common["bound"] = min(common["bound"], bound)
-        halves = of_matrix(similarity, (x, columns), (of_rows, of_columns), exact_in, scale=scale)
-        return ScoreMatrix(similarity, of_rows, of_columns, spread, mask_here, part=part, halves=halves, **common)
+        return ScoreMatrix(similarity, of_rows, of_columns, spread, mask_here, part=part, **common)
     rows = shards.gather(x, sent_as=sent_as[0])
     if is_array(scale) and len(scale.shape) > 0:  # one number for each row
         scale = shards.gather(scale)
@@ -77,21 +76,12 @@ def matrix_of_part(
         turned_mask = None if mask is None else _rows_of_transpose(shards, mask, part)
     if mask_here is not None:
         rows, columns = _without_idle(xp, (rows, columns), mask_here, turned_mask)
-    of_rows, of_columns, bound = measured_operands(similarity, rows, columns, scale)
+    similarity, of_rows, of_columns, bound = operands_of(similarity, rows, columns, scale, exact_in)
     common["bound"] = min(common["bound"], bound)
     own_rows, own_columns = (tuple(x[:n, ...] for x in operands) for operands in (of_rows, of_columns))
-    halves = turned_halves = of_matrix(similarity, (rows, columns), (of_rows, of_columns), exact_in, scale=scale)
-    if halves is not None:
-        first_rows, first_columns = (tuple(x[:n, ...] for x in arrays) for arrays in (halves.rows, halves.columns))
-        turned_halves = Halves(first_columns, halves.rows, halves.even)
-        halves = halves._replace(rows=first_rows)
     # On each rank there are as many rows as columns, so that one part serves the matrix and its transpose.
-    other = ScoreMatrix(
-        similarity.transposed(), own_columns, of_rows, turned, turned_mask, part=part, halves=turned_halves, **common
-    )
-    return ScoreMatrix(
-        similarity, own_rows, of_columns, spread, mask_here, part=part, turned=other, halves=halves, **common
-    )
+    other = ScoreMatrix(similarity.transposed(), own_columns, of_rows, turned, turned_mask, part=part, **common)
+    return ScoreMatrix(similarity, own_rows, of_columns, spread, mask_here, part=part, turned=other, **common)
 
 
 def _columns_of_all(shards: Shards, x: Array, n_rows: int, beyond: int, *, sent_as: Any = None) -> Array:

@@ -20,8 +20,9 @@ from .inputs import Arrays
 class Operand(NamedTuple):
     """Rows of a product, float32 or float64; and, for products of 16 bits, what they are made of.
 
-    ``x = factor * Σ parts``, a factor for each row and up to three parts of 16 bits. What `x` has beyond the columns of
-    the parts is multiplied in float32. Derivatives are by `x` alone. Of columns, `added` is added to their scores.
+    ``x = factor * Σ parts``, a factor (n, 1) for each row and up to three parts of 16 bits. What `x` has beyond the
+    columns of the parts is multiplied in float32. Derivatives are by `x` alone. Rows that do not count are 0 in all of
+    these. Of columns, `added` is added to their scores.
     """
 
     x: Array
@@ -84,8 +85,8 @@ def product(rows: Operand, columns: Operand) -> Array:
     def of_halves(*arrays: Array) -> Array:
         own, other = (operand_of(x) for x in (arrays[:count], arrays[count:]))
         scores = _scores_of_parts(own.parts, other.parts)
-        scores *= own.factor[:, None]
-        scores *= other.factor[None, :]
+        scores *= own.factor
+        scores *= other.factor.T
         if own.beyond is not None:
             scores += _product(own.beyond, other.beyond)
         return scores
@@ -112,8 +113,8 @@ def sharpened_rows(rows: Operand, columns: Operand, sharpness: Array | None) -> 
     adapter = adapter_of(rows.x)
     if sharpness is None or adapter.mode != "eager" or any(map(adapter.needs_gradient, (rows.x, columns.x))):
         return rows, sharpness
-    factor = rows.factor * sharpness if rows.parts else None
-    return rows._replace(x=rows.x * sharpness[:, None], factor=factor), None
+    sharpness = sharpness[:, None]
+    return rows._replace(x=rows.x * sharpness, factor=rows.factor * sharpness if rows.parts else None), None
 
 
 def _product(rows: Array, columns: Array) -> Array:
@@ -215,16 +216,21 @@ def _pulled_together(
     residual: Array, coefficient: Array | None, rows: Operand, columns: Operand, wanted: tuple[bool, bool]
 ) -> Arrays:
     """The cotangents by two numbers of 16 bits for each pair, of the cotangent of the product of the parts."""
-    cotangent = residual * (rows.factor if coefficient is None else rows.factor * coefficient)[:, None]
-    cotangent *= columns.factor[None, :]
+    cotangent = residual * (rows.factor if coefficient is None else rows.factor * coefficient[:, None])
+    cotangent *= columns.factor.T
     counts = [_parts_for(x) if flag else 0 for x, flag in zip((rows, columns), wanted, strict=True)]
     parts = _in_parts(cotangent, rows.parts[0].dtype, max(counts), axis=None)
     found = []
     if wanted[0]:
-        found.append(parts.first(counts[0]).times(columns) * (parts.unit / rows.factor)[:, None])
+        found.append(parts.first(counts[0]).times(columns) * _quotient(parts.unit, rows.factor))
     if wanted[1]:
-        found.append(parts.first(counts[1]).turned().times(rows) * (parts.unit / columns.factor)[:, None])
+        found.append(parts.first(counts[1]).turned().times(rows) * _quotient(parts.unit, columns.factor))
     return tuple(found)
+
+
+def _quotient(unit: Any, factor: Array) -> Array:
+    """A number divided by factors of rows; 0 for rows that do not count, whose factor is 0."""
+    return namespace_of(factor).where(factor == 0, 0.0, unit / factor)
 
 
 def _pulled_apart(
@@ -233,12 +239,12 @@ def _pulled_apart(
     """The same by two for rows and two for columns: a factor that is far smaller than others is to weigh as little."""
     dtype, found = rows.parts[0].dtype, []
     if wanted[0]:
-        parts = _in_parts(residual * columns.factor[None, :], dtype, _parts_for(rows), axis=1)
+        parts = _in_parts(residual * columns.factor.T, dtype, _parts_for(rows), axis=1)
         back = parts.times(columns) * parts.unit
         found.append(back if coefficient is None else back * coefficient[:, None])
     if wanted[1]:
-        factor = rows.factor if coefficient is None else rows.factor * coefficient
-        parts = _in_parts((residual * factor[:, None]).T, dtype, _parts_for(columns), axis=1)
+        factor = rows.factor if coefficient is None else rows.factor * coefficient[:, None]
+        parts = _in_parts((residual * factor).T, dtype, _parts_for(columns), axis=1)
         found.append(parts.times(rows) * parts.unit)
     return tuple(found)
 

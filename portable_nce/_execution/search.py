@@ -16,12 +16,11 @@ from .._core.numerics import entries_at, upcast
 from .._core.protocol import Array
 from .._core.registry import adapter_of
 from ..pairings import Members, Pairing
-from ..similarities import AnySimilarity, operands, resolve
-from .channels import Channel, Side, channel_of
-from .halves import Exact
-from .halves import of_matrix as halves_of_matrix
+from ..similarities import AnySimilarity, resolve
+from .channels import Channel, channel_of
+from .halves import Exact, operands_of
 from .inputs import Arrays, Inputs
-from .matrix import NO_HALVES, ScoreMatrix
+from .matrix import ScoreMatrix
 from .sets import ByRule, Judged
 from .tiling import searched
 
@@ -93,11 +92,10 @@ def _run(
     x, y = map(stop_gradient, both)
     chosen, adapter = resolve(similarity), adapter_of(x)
     with adapter.full_precision(x):
-        rows, columns = (tuple(map(stop_gradient, side)) for side in operands(chosen, x, y, 1.0))
-        halves = halves_of_matrix(chosen, (x, y), (rows, columns), exact_in) or NO_HALVES
-        inputs = inputs._replace(rows=rows, columns=columns, row_halves=halves.rows, column_halves=halves.columns)
-        channel = channel_of(chosen, (rows, columns), halves[:2], even=halves.even)
-        layout = SearchLayout(channel, inputs.counts, *told)
+        chosen, *sides, _ = operands_of(chosen, x, y, 1.0, exact_in)
+        rows, columns = (tuple(map(stop_gradient, side)) for side in sides)
+        inputs = inputs._replace(rows=rows, columns=columns)
+        layout = SearchLayout(channel_of(chosen, rows, columns), inputs.counts, *told)
         if chosen.pullback is None:  # a plain function, which may be another in each call, and hold arrays on the tape
             return _search(layout, *inputs.flat)
         return _constant(layout, inputs)
@@ -139,14 +137,14 @@ def _constant(layout: SearchLayout, inputs: Inputs) -> tuple[Array, Array]:
 
 def _search(layout: SearchLayout, *arrays: Array) -> tuple[Array, Array]:
     inputs, channel = Inputs.of(layout.counts, arrays), layout.channel
-    columns, first = Side(inputs.columns, inputs.column_halves), inputs.rows[0]
+    first = inputs.rows[0]
     adapter = adapter_of(first)
     sets = None if layout.judged is None else ByRule(layout.judged, inputs)
-    by_block = inputs._replace(columns=(), column_labels=(), column_halves=())
+    by_block = inputs._replace(columns=(), column_labels=())
 
     def step(carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
         here = Inputs.of(by_block.counts, block)
-        scores = stop_gradient(channel.scored(Side(here.rows, here.row_halves), columns)[0])
+        scores = stop_gradient(channel.scored(here.rows, inputs.columns)[0])
         xp = namespace_of(scores)
         scores = upcast(xp, scores)
         if layout.measure is not None and sets is not None:

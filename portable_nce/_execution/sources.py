@@ -95,7 +95,7 @@ def _operands(layout: Layout, inputs: Inputs, sides: Sequence[_Side]) -> Inputs:
         spread = [xp.broadcast_to(x, (n_rows,)) if len(x.shape) == 0 else x for x in inputs.by_row]
         inputs = inputs._replace(by_row=tuple(spread))
     if not layout.embedded:
-        return inputs
+        return inputs.joined()
     own, *others = sides
     count = len(inputs.columns)
     columns = tuple([side.unit for side in others[:count]]) or (own.unit,)

@@ -13,16 +13,16 @@ from typing import Any, NamedTuple
 
 from .._core.checks import all_entries, entry_at_hand
 from .._core.namespace import namespace_of
-from .._core.numerics import largest_entry, safe_quotient, upcast
+from .._core.numerics import largest_entry, rows_where, safe_quotient, upcast
 from .._core.protocol import Array
 from .._core.registry import adapter_of
 from ..pairings import Members
 from . import products as p
 from . import sets as s
-from .channels import Side, Spread, where_live
+from .channels import Spread
 from .families import PairsPlan, SoftmaxPlan, divisor_of, family_of, sharpened, split_sharpness
 from .finished import Exclude, Finished, Known
-from .inputs import Arrays, Inputs
+from .inputs import Arrays, Inputs, of_each
 from .layouts import Found, Gradients, Layout, Wanted
 from .sources import takes_embeddings
 
@@ -36,9 +36,12 @@ def sweep(layout: Layout, inputs: Inputs, wanted: Wanted) -> Found:
 class _Products:
     """Tiles of an inner product."""
 
+    learned = (1, 1)
+    """Numbers of operands of rows and of columns that have a gradient."""
+
     def __init__(self, layout: Layout, inputs: Inputs, wanted: Wanted, bounds: Sequence[tuple[int, int]]) -> None:
         self.wanted, self.even = (wanted.rows, wanted.columns), layout.channels[0].even
-        self.whole = Side(inputs.columns, inputs.column_halves).of_product
+        self.whole = p.operand_of(inputs.columns)
         self.tiles = self.factors = p.operand_pieces(self.whole, bounds)
         self.adds = len(inputs.added) > 0
         if self.adds:
@@ -47,7 +50,7 @@ class _Products:
 
     def opened(self, here: Inputs, sharpness: Array | None) -> tuple[p.Operand, p.Operand, Array | None]:
         """The rows of a block; those for negatives, and the sharpness of scores that is not in them."""
-        own = Side(here.rows, here.row_halves).of_product
+        own = p.operand_of(here.rows)
         scaled, rest = p.sharpened_rows(own, self.whole, sharpness)
         return own, p.with_ones(scaled) if self.adds else scaled, rest
 
@@ -72,6 +75,8 @@ class _Products:
 
 class _Given:
     """The one tile of all columns of a score matrix that is given."""
+
+    learned = (1, 0)
 
     def __init__(self, n_columns: int) -> None:
         self.tiles: list[Arrays] = [()]
@@ -100,31 +105,26 @@ class _Channels:
 
     def __init__(self, layout: Layout, inputs: Inputs) -> None:
         self.channels = layout.channels
-        self.columns = self._sides(inputs.columns, inputs.column_halves, 1)
+        self.counts = [channel.rows for channel in self.channels]
+        of_columns = [channel.columns for channel in self.channels]
+        self.learned = sum(count for count, _ in self.counts), sum(count for count, _ in of_columns)
+        self.columns = of_each(inputs.columns, of_columns)
         self.tiles = [inputs.columns]
-
-    def _sides(self, operands: Arrays, halves: Arrays, side: int) -> list[Side]:
-        found = []
-        for channel in self.channels:
-            count, parts = channel.operands[side], channel.halves[side]
-            found.append(Side(operands[:count], halves[:parts]))
-            operands, halves = operands[count:], halves[parts:]
-        return found
 
     def positives(self, _: Inputs, __: Array | int) -> None:
         """None: a rule says where they are in the tile."""
 
-    def opened(self, here: Inputs, _: Array | None) -> list[Side]:
+    def opened(self, here: Inputs, _: Array | None) -> list[Arrays]:
         """The rows of a block in each channel."""
-        return self._sides(here.rows, here.row_halves, 0)
+        return of_each(here.rows, self.counts)
 
-    def scores(self, rows: list[Side], _: int) -> tuple[Arrays, tuple[Spread | None, ...]]:
+    def scores(self, rows: list[Arrays], _: int) -> tuple[Arrays, tuple[Spread | None, ...]]:
         """The scores of all columns in each channel, and what tokens need on the way back."""
         each = [channel.scored(*both) for channel, *both in zip(self.channels, rows, self.columns, strict=True)]
         return tuple(upcast(namespace_of(x), x) for x, _ in each), tuple(spread for _, spread in each)
 
     def pulled(
-        self, rows: list[Side], _: int, cotangents: Arrays, __: None, spreads: tuple[Spread | None, ...]
+        self, rows: list[Arrays], _: int, cotangents: Arrays, __: None, spreads: tuple[Spread | None, ...]
     ) -> tuple[Arrays, Arrays]:
         """The cotangents of the operands of rows and columns."""
         to_rows: Arrays = ()
@@ -197,7 +197,7 @@ class _Sweep:
         self.scales = not (self.family.unshifted or layout.channels[0].given)
         # Only tiles of rules have rows without a positive whose operands must not reach others.
         self.skips = self.judged and self.family.skips_idle and not layout.channels[0].given
-        self.by_block = inputs._replace(columns=(), added=(), column_labels=(), column_numbers=(), column_halves=())
+        self.by_block = inputs._replace(columns=(), added=(), column_labels=(), column_numbers=())
 
     def _family(self, n_rows: int, n_columns: int) -> Any:
         """The family of the plan, which is told what is known of the scores."""
@@ -239,9 +239,9 @@ class _Sweep:
 
     def run(self) -> Found:
         """The losses of all rows and their gradients."""
-        wanted, count = self.wanted, len(self.inputs.rows) if self.wanted.rows else 0
-        columns = self.inputs.columns
-        tiles = [x for tile in self.source.tiles for x in (tile if self.judged else tile[:1])]
+        wanted, (n_rows, n_columns) = self.wanted, self.source.learned
+        count = n_rows if wanted.rows else 0
+        tiles = [x for tile in self.source.tiles for x in tile[:n_columns]]
         init = p.empty_sums(tiles) if wanted.columns else ()
         blocks = self.tiling.block
         carry, (values, number, *gradients) = self.adapter.scan(self._step, init, self.by_block.flat, blocks)
@@ -249,9 +249,9 @@ class _Sweep:
         if not wanted.gradients:
             return found
         to_rows, gradients = gradients[:count], gradients[count:]
-        to_columns: list[Array | None] = [None] * len(columns)
+        to_columns: list[Array | None] = [None] * n_columns
         if wanted.columns:
-            to_columns = [p.concat_rows(self.xp, carry[k :: len(columns)]) for k in range(len(columns))]
+            to_columns = [p.concat_rows(self.xp, carry[k::n_columns]) for k in range(n_columns)]
         to_partners: list[Array | None] = [None] * len(self.inputs.partners)
         if self._returns_positives():
             of_each = s.of_each(gradients.pop(0), len(to_partners))
@@ -260,7 +260,7 @@ class _Sweep:
             if self._returns_positives():
                 to_columns = [s.add_partners(self.xp, self.lines, to_columns[0], to_partners)]
             to_partners = []
-        to_rows = to_rows or [None] * len(self.inputs.rows)
+        to_rows = to_rows or [None] * n_rows
         return found._replace(gradients=Gradients(to_rows, to_columns, to_partners, gradients))
 
     def _returns_positives(self) -> bool:
@@ -342,10 +342,10 @@ class _Sweep:
             matrix, factor = matrix * factor[:, None], None
         return (s.put_lines(self.lines, matrix, positive, place, eager=self.sets.eager),), factor
 
-    def _without_idle(self, sets: Members, rows: list[Side]) -> tuple[Members, list[Side]]:
+    def _without_idle(self, sets: Members, rows: list[Arrays]) -> tuple[Members, list[Arrays]]:
         """Rows without a positive do not count: zero their operands, so that a NaN there cannot reach columns."""
         live = self.xp.any(sets.positives, axis=1)
         if entry_at_hand(live, all_entries):
             return sets, rows
         sets = sets._replace(negatives=self.xp.logical_and(sets.negatives, live[:, None]))
-        return sets, [where_live(self.xp, live, side) for side in rows]
+        return sets, [tuple(rows_where(self.xp, live, *operands)) for operands in rows]

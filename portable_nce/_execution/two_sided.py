@@ -15,7 +15,6 @@ from .._core.ranks import Shards
 from .._core.registry import adapter_of
 from . import products as p
 from . import sets as s
-from .channels import Side
 from .families import Softmax, family_of
 from .finished import Finished, Known
 from .inputs import Arrays, Inputs
@@ -50,8 +49,8 @@ class _Square:
 
     def __init__(self, layout: Layout, inputs: Inputs, wanted: Wanted) -> None:
         self.need_grad, self.to_rows, self.to_columns, _ = wanted
-        (self.rows,), (self.columns,) = inputs.rows, inputs.columns
-        self.own = Side(inputs.rows, inputs.row_halves).of_product
+        self.rows, self.columns = inputs.rows[0], inputs.columns[0]
+        self.own = p.operand_of(inputs.rows)
         self.by_row = inputs.by_row
         self.xp, self.adapter = namespace_of(self.rows), adapter_of(self.rows)
         self.n: int = self.rows.shape[0]
@@ -72,7 +71,7 @@ class _Square:
         self.stops: dict[Array | int, int] = {}
         if layout.own and self.shards is not None:
             self.blocks, self.bounds, self.stops = _share_of_pairs(self.shards, tiling)
-        self.tiles = p.operand_pieces(Side(inputs.columns, inputs.column_halves).of_product, self.bounds)
+        self.tiles = p.operand_pieces(p.operand_of(inputs.columns), self.bounds)
         self.keep = tiling.keep and self.need_grad
         self.kept: dict[tuple[Array | int, int], Array] = {}  # exponentials, or the scores where these are shifted
         self.sides: list[ExpSum] = []

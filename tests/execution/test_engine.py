@@ -361,7 +361,7 @@ def test_a_sweep_leaves_out_gradients_that_nobody_wants(structure: str, block_si
         "queue": Structure(apart=True),
         "index": Structure(by_index=True),
     }.get(structure, Structure())
-    channel = channel_of(resolve("dot"), ((rows,), (columns,)), ((), ()), even=False)
+    channel = channel_of(resolve("dot"), (rows,), (columns,))
     of = tiling.two_sided if structure == "square" else tiling.one_sided
     options = (("far", False), *((("symmetric", False),) if structure == "square" else ()))
     sizes = tiling.Sizes(of, block_size, "eager", options)

@@ -556,12 +556,12 @@ def test_a_compiled_loss_takes_any_number_of_rows(form: str) -> None:
 def operand(x: torch.Tensor, dtype: torch.dtype, count: int) -> Operand:
     """Give an operand of rows in so many parts."""
     factor, *parts = in_parts(x, x, dtype, count)
-    return Operand(x, factor, tuple(parts))
+    return Operand(x, factor[:, None], tuple(parts))
 
 
 def whole(x: Operand) -> np.ndarray[Any, Any]:
     """Give the rows that the parts of an operand make."""
-    return (x.factor[:, None].double() * sum(part.double() for part in x.parts)).numpy()
+    return (x.factor.double() * sum(part.double() for part in x.parts)).numpy()
 
 
 @halves
@@ -643,6 +643,19 @@ def test_what_parts_leave_of_a_cotangent_goes_with_the_mean() -> None:
     _, found = engine.pulled(residual, None, rows, columns, wanted=(True, True), even=True)
     wanted = residual.double().T @ torch.from_numpy(whole(rows))
     torch.testing.assert_close(found, wanted, rtol=2.0**-21, atol=0.0, check_dtype=False)
+
+
+@pytest.mark.parametrize("even", [False, True])
+def test_rows_that_do_not_count_have_no_gradient(*, even: bool) -> None:
+    """They are 0, their factors too, by which others are divided."""
+    rows, columns = (operand(x, torch.float16, 1) for x in drawn(1, (4, 3), (5, 3)))
+    live = torch.tensor([[1.0], [0.0], [1.0], [1.0]])
+    rows = Operand(rows.x * live, rows.factor * live, (rows.parts[0] * live.half(),))
+    residual = torch.rand((4, 5), generator=torch.Generator().manual_seed(2))
+    for found in engine.pulled(residual, live[:, 0], rows, columns, wanted=(True, True), even=even):
+        assert bool(found.isfinite().all())
+    back, _ = engine.pulled(residual, live[:, 0], rows, columns, wanted=(True, False), even=even)
+    assert torch.equal(back[1], torch.zeros(3))
 
 
 @pytest.mark.parametrize(("dtype", "count", "bits"), [(torch.float16, 2, 38), (torch.bfloat16, 3, 24)])
@@ -739,7 +752,7 @@ def test_jax_transforms_products_of_sixteen_bits() -> None:
     """In a scan whose steps are computed again; cotangents have 16 bits or more, tangents all."""
 
     def parts(x: Any, half: Any) -> Operand:
-        return Operand(x, jnp.full_like(x[:, 0], 1.0), (jax.lax.stop_gradient(x).astype(half),))
+        return Operand(x, jnp.ones_like(x[:, :1]), (jax.lax.stop_gradient(x).astype(half),))
 
     def in_blocks(x: Any, y: Any, *, half: Any) -> Any:
         def step(carry: Any, block: Any, start: Any) -> Any:
