@@ -187,14 +187,14 @@ class Scaling(NamedTuple):
         return xp.where(xp.logical_not(small), tile, 0.0)  # NaN stays
 
 
-def scaling_of(coefficient: Array) -> Scaling:
-    """The scaling of what is multiplied by coefficients, as far as these are seen."""
+def scaling_of(coefficient: Array, *, bounded: bool) -> Scaling:
+    """The scaling of what is multiplied by coefficients, as far as these are seen, and by `bounded` operands."""
     low, high = entries_at_hand(coefficient, least, largest)
     if low is None or high is None:
         return Scaling()
     unit = math.sqrt(float(namespace_of(coefficient).finfo(coefficient.dtype).smallest_normal))
     small = math.sqrt(unit)
-    unit = unit if 0 < high < small else 1.0
+    unit = unit if bounded and 0 < max(-low, high) < small else 1.0
     return Scaling(unit, low < small * unit)
 
 

@@ -304,7 +304,8 @@ class _Sweep:
         """The cotangents of the rows of a block, and those of the columns so far."""
         done, scaling = block.done, p.Scaling()
         if self.scales:
-            scaling = p.scaling_of(done.coefficient)
+            bounded = self.layout.unit or self.layout.bound < math.inf
+            scaling = p.scaling_of(done.coefficient, bounded=bounded)
             coefficient, to_positive = map(scaling.divided, (done.coefficient, done.to_positive))
             done = done._replace(coefficient=coefficient, to_positive=to_positive)
             block = block._replace(done=done)

@@ -202,7 +202,9 @@ class _Square:
         of_rows, of_columns = (half * self.done[k].coefficient for k in (0, -1))
         if self.layout.own and self.shards is not None:
             of_columns = self.shards.gather(of_rows)
-        scaling = p.Scaling() if family.unshifted else p.scaling_of(xp.concat([of_rows, of_columns]))
+        scaling = p.Scaling()
+        if not family.unshifted:
+            scaling = p.scaling_of(xp.concat([of_rows, of_columns]), bounded=family.known.finite)
         of_rows, of_columns, self.to_positive = map(scaling.divided, (of_rows, of_columns, self.to_positive))
         by_tile = p.pieces(of_columns, self.bounds)
         tops = () if family.unshifted else (self.sides[0].top,)

@@ -49,11 +49,14 @@ def test_the_exponential_of_no_number_is_none(library: Any) -> None:
         ((1e-30, 1.0), Scaling(clears=True)),
         ((1e-25, 3e-26), Scaling(2.0**-63)),
         ((1e-35, 1e-25), Scaling(2.0**-63, clears=True)),
+        ((-1.0, 1e-30), Scaling(clears=True)),
         ((math.nan, 1e-30), Scaling()),
     ],
 )
 def test_small_coefficients_are_seen(coefficients: tuple[float, ...], scaling: Scaling) -> None:
-    assert scaling_of(np.asarray(coefficients, dtype=np.float32)) == scaling
+    found = scaling_of(np.asarray(coefficients, dtype=np.float32), bounded=True)
+    assert found == scaling
+    assert scaling_of(np.asarray(coefficients, dtype=np.float32), bounded=False).unit == 1.0
 
 
 LOSSES: dict[str, Any] = {
@@ -115,3 +118,17 @@ def test_no_subnormal_tile_is_multiplied(name: str, monkeypatch: pytest.MonkeyPa
         assert tiles
     for tile in tiles:
         assert not np.any((tile > 0) & (tile < np.finfo(np.float32).tiny))
+
+
+def test_gradients_of_large_inner_products_are_finite() -> None:
+    """A power of 2 that brings coefficients nearer to 1 is not to make products with large operands overflow."""
+    large = np.eye(20, dtype=np.float32) * np.float32(5e29)
+    small = np.eye(20, dtype=np.float32) * np.float32(22.0 / 5e29)
+    for loss in (
+        lambda a, b: pnce.info_nce(a, b, similarity="dot", temperature=1.0),
+        lambda a, b: pnce.clip(a, b, similarity="dot", logit_scale=1.0),
+    ):
+        gradient = pnce.grad(loss, (0, 1))
+        exact = gradient(large.astype(np.float64), small.astype(np.float64))
+        for own, wanted in zip(gradient(large, small), exact, strict=True):
+            np.testing.assert_allclose(own, wanted, rtol=1e-5, atol=1e-6 * np.max(np.abs(wanted)))
