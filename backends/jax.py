@@ -237,8 +237,7 @@ class _MeshAxis:
         try:
             return int(add_up(1, self.name))  # known when it is traced
         except NameError as error:
-            message = f"across: expected a call inside of jax.shard_map over the axis {self.name!r}"
-            raise ValueError(message) from error
+            raise ValueError(f"across: expected a call inside of jax.shard_map over the axis {self.name!r}") from error
 
     @property
     def rank(self) -> Any:
@@ -319,11 +318,10 @@ class JaxAdapter(Defaults):
     def check(self, x: Any) -> None:
         mesh = getattr(getattr(getattr(jax, "typeof", lambda x: x)(x), "sharding", None), "mesh", None)
         if mesh is not None and any("Explicit" in str(kind) for kind in getattr(mesh, "axis_types", None) or ()):
-            message = (
+            raise TypeError(
                 f"expected an array whose mesh has automatic axes, got one sharded over explicit ones, {mesh}; call "
                 f"the loss in jax.sharding.auto_axes(..., out_sharding=jax.P()), or in jax.shard_map with across="
             )
-            raise TypeError(message)
 
     def full_precision(self, x: Any) -> AbstractContextManager[Any]:
         return _full_precision()

@@ -92,11 +92,10 @@ class MlxAdapter(Defaults):
 
     def check(self, x: Array) -> None:
         if x.dtype == mx.float64 and mx.default_device().type != mx.cpu:
-            message = (
+            raise TypeError(
                 "expected an array of float32, float16 or bfloat16, got float64, which MLX computes with on the "
                 "processor alone; convert it with astype, or call the loss within mlx.core.stream(mlx.core.cpu)"
             )
-            raise TypeError(message)
 
     def value_and_grad(self, fn: Function, argnums: int | Sequence[int] = 0, *, has_aux: bool = False) -> Function:
         # With `has_aux` or without, MLX differentiates the first of what a function returns.

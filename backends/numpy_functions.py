@@ -85,8 +85,7 @@ def _deviation(name: str) -> Function:
         xp: Namespace, a: Array, axis: Any = None, *, ddof: float = 0, correction: float = 0, keepdims: bool = False
     ) -> Any:
         if ddof and correction:
-            message = f"{name}: expected ddof or correction, got both"
-            raise ValueError(message)
+            raise ValueError(f"{name}: expected ddof or correction, got both")
         return getattr(xp, name)(a, axis=axis, correction=ddof or correction, keepdims=keepdims)
 
     return deviation
@@ -98,8 +97,7 @@ def _average(xp: Namespace, a: Array, axis: Any = None, weights: Array | None = 
     a, w = _arrays(xp, [a, weights])
     if tuple(w.shape) != tuple(a.shape):
         if axis is None or isinstance(axis, tuple) or len(w.shape) != 1:
-            message = "average: weights of another shape than the array take one axis"
-            raise ValueError(message)
+            raise ValueError("average: weights of another shape than the array take one axis")
         where = int(axis) % len(a.shape)
         w = xp.reshape(w, tuple(n if k == where else 1 for k, n in enumerate(a.shape)))
     total = xp.sum(xp.multiply(a, w), axis=axis, keepdims=keepdims)
@@ -171,13 +169,13 @@ def _einsum(xp: Namespace, *operands: Any, optimize: Any = False) -> Any:
     """Contract two operands at a time, each by one matrix product."""
     subscripts, *arrays = operands
     if not isinstance(subscripts, str) or "." in subscripts:
-        message = "einsum is differentiated on the tape with subscripts in letters alone, such as 'ij,jk->ik'"
-        raise NotImplementedError(message)
+        raise NotImplementedError(
+            "einsum is differentiated on the tape with subscripts in letters alone, such as 'ij,jk->ik'"
+        )
     left, arrow, result = subscripts.replace(" ", "").partition("->")
     terms = left.split(",")
     if len(terms) != len(arrays):
-        message = f"einsum: expected {len(terms)} operands for {subscripts!r}, got {len(arrays)}"
-        raise ValueError(message)
+        raise ValueError(f"einsum: expected {len(terms)} operands for {subscripts!r}, got {len(arrays)}")
     if not arrow:
         result = "".join(sorted(letter for letter, times in Counter(left.replace(",", "")).items() if times == 1))
     pairs = [_without_repeats(xp, array, term) for array, term in zip(arrays, terms, strict=True)]
@@ -228,8 +226,7 @@ def _joined(name: str) -> Function:
 
     def join(xp: Namespace, arrays: Sequence[Any], axis: int | None = 0) -> Any:
         if not (isinstance(arrays, (list, tuple)) and all(hasattr(x, "shape") for x in arrays)):
-            message = f"{name}: expected arrays"
-            raise NotImplementedError(message)
+            raise NotImplementedError(f"{name}: expected arrays")
         return getattr(xp, name)(list(arrays), axis=axis)
 
     return join
@@ -388,8 +385,7 @@ def _bound(name: str, signature: inspect.Signature, arguments: Arguments, option
     try:
         return signature.bind(*arguments, **options)
     except TypeError as error:
-        message = f"{name}: {error}"
-        raise TypeError(message) from None
+        raise TypeError(f"{name}: {error}") from None
 
 
 def _move(space: Namespace, name: str, function: Function, arguments: Arguments, options: Options) -> Any:
@@ -402,8 +398,9 @@ def _move(space: Namespace, name: str, function: Function, arguments: Arguments,
     _refuse(name, options.keys() & {"casting", "dtype", "out"})
     data, *others = arguments
     if space.varies((others, options)):
-        message = f"{name}: expected constants beside the array whose entries it moves, got an array that varies"
-        raise NotImplementedError(message)
+        raise NotImplementedError(
+            f"{name}: expected constants beside the array whose entries it moves, got an array that varies"
+        )
     given, named = space.stripped((others, options))
     return space.rearranged(lambda plain: function(plain, *given, **named), data)
 
@@ -427,14 +424,16 @@ def _refuse(name: str, options: Collection[str], known: Collection[str] = ()) ->
     """Raise an error with the name of an option that is not known."""
     for key in options:
         if key not in known:
-            message = f"{name}: {key}= is not differentiated on the tape; write it with other array functions"
-            raise NotImplementedError(message)
+            raise NotImplementedError(
+                f"{name}: {key}= is not differentiated on the tape; write it with other array functions"
+            )
 
 
 def _refuse_out(name: str, options: Mapping[str, Any]) -> None:
     if options.get("out") is not None:
-        message = f"{name}: out= would write a recorded array into a plain one, which has no derivative; leave it out"
-        raise TypeError(message)
+        raise TypeError(
+            f"{name}: out= would write a recorded array into a plain one, which has no derivative; leave it out"
+        )
 
 
 def _is_usual(key: str, value: Any) -> bool:

@@ -103,8 +103,7 @@ class TapeArray:
 
     def __len__(self) -> int:
         if not self.shape:
-            message = "len() of an array without axes"
-            raise TypeError(message)
+            raise TypeError("len() of an array without axes")
         return int(self.shape[0])
 
     def __bool__(self) -> bool:
@@ -150,18 +149,16 @@ class TapeArray:
                 return lambda *arguments, **options: call_method(self.namespace, self, name, arguments, options)
             if name == "real":
                 return self
-        message = (
+        raise AttributeError(
             f"a recorded array has no attribute {name!r}; use the functions of its __array_namespace__(), or "
             f"portable_nce.stop_gradient(x) for what is to be a constant"
         )
-        raise AttributeError(message)
 
     def __iter__(self) -> Any:
         return (self[i] for i in range(len(self)))
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        message = "a recorded array cannot be assigned to in place; build a new one with where, concat or stack"
-        raise TypeError(message)
+        raise TypeError("a recorded array cannot be assigned to in place; build a new one with where, concat or stack")
 
     # Operators. NumPy and CuPy hand theirs over through `__array_ufunc__`, the same door as np.tanh(x) and the like.
     def __neg__(self) -> Any:
@@ -251,11 +248,10 @@ def _may_be_recorded(x: Any) -> bool:
 def _as_constant(x: TapeArray, what: str) -> Array:
     """The plain array inside, if no derivative passes through it."""
     if varies(x):
-        message = (
+        raise TypeError(
             f"a recorded array cannot be made into {what}: its derivative would be lost. Compute with array functions "
             f"(np.sqrt for math.sqrt, np.stack for np.array), or take portable_nce.stop_gradient(x) for a constant"
         )
-        raise TypeError(message)
     return strip(x)
 
 
@@ -287,8 +283,9 @@ def _is_differentiable(dtype: Any) -> bool:
     """Whether arrays of this dtype have derivatives: real floating-point numbers; integers are constants."""
     name = getattr(dtype, "name", str(dtype))  # str() of NumPy's >f8 has no "float" in it
     if "complex" in name:
-        message = f"complex numbers ({name}) are not differentiated on the tape; compute with real and imaginary parts"
-        raise NotImplementedError(message)
+        raise NotImplementedError(
+            f"complex numbers ({name}) are not differentiated on the tape; compute with real and imaginary parts"
+        )
     return "float" in name
 
 
@@ -847,8 +844,7 @@ class TapeNamespace:
         if not x.shape:
             x, axis = self.reshape(x, (1,)), 0
         if axis is None and len(x.shape) != 1:
-            message = f"cumulative_sum: expected an axis for an array of shape {tuple(x.shape)}"
-            raise ValueError(message)
+            raise ValueError(f"cumulative_sum: expected an axis for an array of shape {tuple(x.shape)}")
         x, axis = self._cast(x, dtype), axis or 0
         if include_initial:
             x = self.concat([self.zeros_like(self.sum(x, axis=axis, keepdims=True)), x], axis=axis)
@@ -902,8 +898,9 @@ class TapeNamespace:
         ones = tuple(k for k, n in enumerate(x.shape) if n == 1)
         gone = ones if axis is None else _axes(axis, len(x.shape))
         if any(x.shape[k] != 1 for k in gone):
-            message = f"squeeze: expected axes of length 1, got axis={axis} of an array of shape {tuple(x.shape)}"
-            raise ValueError(message)
+            raise ValueError(
+                f"squeeze: expected axes of length 1, got axis={axis} of an array of shape {tuple(x.shape)}"
+            )
         return self.reshape(x, tuple(n for k, n in enumerate(x.shape) if k not in gone))
 
     def moveaxis(self, x: Array, source: int | Sequence[int], destination: int | Sequence[int], /) -> Any:
@@ -967,8 +964,9 @@ class TapeLinalg:
         if ord == "fro":
             return self.vector_norm(x, axis=axis, keepdims=keepdims)
         if ord not in {1, -1, math.inf, -math.inf}:
-            message = f"matrix_norm: ord={ord!r} is not differentiated on the tape; 'fro', 1, -1, inf and -inf are"
-            raise NotImplementedError(message)
+            raise NotImplementedError(
+                f"matrix_norm: ord={ord!r} is not differentiated on the tape; 'fro', 1, -1, inf and -inf are"
+            )
         xp, rows, columns = self._space, *_axes(axis, len(x.shape))
         inner, outer = (rows, columns) if abs(ord) == 1 else (columns, rows)
         sums = xp.sum(xp.abs(x), axis=inner, keepdims=True)

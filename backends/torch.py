@@ -292,8 +292,7 @@ def _mapped(linear: Any, x: Any) -> Any:
     """A linear map of a tensor between processes."""
     if not torch.compiler.is_dynamo_compiling() and _in_nested_forward_mode() and transformed((x,)):
         # A collective sees the numbers alone. `_directional` catches this message and falls back to a double vjp.
-        message = "Nested forward mode is not supported between ranks; use reverse mode for one of both"
-        raise RuntimeError(message)
+        raise RuntimeError("Nested forward mode is not supported between ranks; use reverse mode for one of both")
     return _applied(_LinearMap(linear), _way((x,)), (x,), _EntryByEntry)[0]
 
 

@@ -97,13 +97,13 @@ def communicator(group: Any) -> GroupRanks | None:
 
     if isinstance(group, DeviceMesh):
         if group.ndim != 1:
-            message = f"group: expected a device mesh of one dimension, got {group.ndim}; name one, as in mesh['data']"
-            raise ValueError(message)
+            raise ValueError(
+                f"group: expected a device mesh of one dimension, got {group.ndim}; name one, as in mesh['data']"
+            )
         group = group.get_group()
     if not isinstance(group, distributed.ProcessGroup):
         return None
     rank = distributed.get_rank(group)
     if rank < 0:
-        message = "group: expected a group to which this process belongs"
-        raise ValueError(message)
+        raise ValueError("group: expected a group to which this process belongs")
     return GroupRanks(group, distributed.get_world_size(group), rank)

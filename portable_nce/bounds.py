@@ -612,8 +612,7 @@ def mine(
     """
     rate = check_number("rate", rate, above=0.0)
     if rate > 1.0:
-        message = f"rate: expected a number in (0, 1], got {rate}"
-        raise ValueError(message)
+        raise ValueError(f"rate: expected a number in (0, 1], got {rate}")
     if log_mean is not None and not is_number(log_mean):
         _, (scores, log_mean) = enter(scores=scores, log_mean=log_mean)
     pairs = Pairs.of(scores, positives, mask)
@@ -831,8 +830,7 @@ def interpolated(
     """
     alpha = check_number("alpha", alpha)
     if not 0.0 <= alpha <= 1.0:
-        message = f"alpha: expected a number in [0, 1], got {alpha}"
-        raise ValueError(message)
+        raise ValueError(f"alpha: expected a number in [0, 1], got {alpha}")
     pairs, baseline = _with_baseline(scores, log_baseline, positives, mask)
     xp, scores = pairs.xp, pairs.scores
     column = xp.expand_dims(baseline, axis=1)
@@ -1295,8 +1293,9 @@ def standard_error(bound: Callable[..., Any], scores: ArrayOf[ArrayT], /, *, gro
     check_floating(xp, scores=scores)
     pairs, columns = shape_of("scores", scores, "(K, K)")
     if pairs != columns or pairs < FEWEST_PAIRS:
-        message = f"scores: expected a square matrix of at least {FEWEST_PAIRS} pairs, got shape {(pairs, columns)}"
-        raise ValueError(message)
+        raise ValueError(
+            f"scores: expected a square matrix of at least {FEWEST_PAIRS} pairs, got shape {(pairs, columns)}"
+        )
     dtype, scores = scores.dtype, upcast(xp, scores)
     groups = min(groups, pairs)
     numbers, values, kept = xp.arange(pairs, device=device_of(scores)), [_one_number(bound(scores))], []
@@ -1361,18 +1360,15 @@ def log_n_ceiling(
     number = as_integer(scores)
     if number is not None:
         if number < 1:
-            message = f"scores: expected at least one column, got {number}"
-            raise ValueError(message)
+            raise ValueError(f"scores: expected at least one column, got {number}")
         if positives is not None or mask is not None:
             name, found = ("mask", mask) if positives is None else ("positives", positives)
-            message = (
+            raise ValueError(
                 f"{name}: expected None with a number of columns, got {type(found).__name__}; pass the score matrix"
             )
-            raise ValueError(message)
         return math.log(number)
     if not is_array(scores):
-        message = f"scores: expected an array or an integer, got {type(scores).__name__}"
-        raise TypeError(message)
+        raise TypeError(f"scores: expected an array or an integer, got {type(scores).__name__}")
     pairs = Pairs.of(scores, positives, mask, least=1)
     ceilings = pairs.log_number(1)
     return pairs.finish(ceilings[:1] if pairs.counted is None else pairs.row_mean(ceilings))
@@ -1399,8 +1395,7 @@ def _one_number(value: Any) -> Array:
     """The value of a bound, checked to be one number."""
     if not is_array(value) or tuple(value.shape):
         found = f"shape {tuple(value.shape)}" if is_array(value) else type(value).__name__
-        message = f"bound: expected a function of scores and mask to one number, got {found}"
-        raise ValueError(message)
+        raise ValueError(f"bound: expected a function of scores and mask to one number, got {found}")
     return value
 
 

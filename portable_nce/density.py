@@ -292,8 +292,9 @@ def ranking_nce(
     """
     if (data_log_q is None) != (noise_log_q is None):
         name = "data_log_q" if data_log_q is None else "noise_log_q"
-        message = f"{name}: expected the log-density of the noise as in the other argument, or None in both; got None"
-        raise TypeError(message)
+        raise TypeError(
+            f"{name}: expected the log-density of the noise as in the other argument, or None in both; got None"
+        )
     log_q = (0.0, 0.0) if data_log_q is None else (data_log_q, noise_log_q)
     given = _enter(data_scores, noise_scores, log_q, mask, weights, reduction)
     return given.ranking(given.data - given.data_q, given.noise - given.noise_q)
@@ -766,8 +767,7 @@ def sampled_softmax(
     """
     include_positive = check_bool("include_positive", include_positive)
     if include_positive and data_log_q is None:
-        message = "data_log_q: expected a number or an array with include_positive, got None"
-        raise TypeError(message)
+        raise TypeError("data_log_q: expected a number or an array with include_positive, got None")
     log_q = (0.0 if data_log_q is None else data_log_q, noise_log_q)
     given = _enter(data_scores, noise_scores, log_q, mask, weights, reduction)
     xp, data, sums = given.xp, given.data, given.log_sum()

@@ -271,8 +271,7 @@ def uniformity(x: ArrayOf[ArrayT], /, *, t: float = 2.0, block_size: BlockSize =
     check_floating(xp, x=x)
     number, _ = shape_of("x", x, "(N, D)")
     if number < 2:  # noqa: PLR2004  (a pair)
-        message = f"x: expected at least 2 rows, got {number}: there is no pair"
-        raise ValueError(message)
+        raise ValueError(f"x: expected at least 2 rows, got {number}: there is no pair")
     dtype = x.dtype
     x = upcast(xp, x)
     # The squared distance is |x|² + |y|² - 2 x·y, where |x|² is 1, or 0 for a zero row: that of the columns is one more
@@ -473,8 +472,7 @@ def _of_rows(scores: Array, key: Array | None, k: int, measure: Measure, options
     block_size = check_block_size(block_size)
     if key is None:
         if similarity is not None:
-            message = "key: expected embeddings, got None; scores come without a similarity, queries with keys"
-            raise ValueError(message)
+            raise ValueError("key: expected embeddings, got None; scores come without a similarity, queries with keys")
         xp, scores, pairing, mask, weights = enter_scores(scores, positives, mask, weights)
         x = stop_gradient(upcast(xp, scores))
         values, counted = measure(x, Members(*given(x, pairing, mask).sets()), k)
@@ -488,8 +486,9 @@ def _of_rows(scores: Array, key: Array | None, k: int, measure: Measure, options
         same_width(similarity, "scores", x, "key", y)
         pairing = of_positives(xp, positives, shape)
         if positives is None and shape[0] > shape[1]:
-            message = f"key: expected at least as many rows as queries, {shape[0]}, got {shape[1]}; name the positives"
-            raise ValueError(message)
+            raise ValueError(
+                f"key: expected at least as many rows as queries, {shape[0]}, got {shape[1]}; name the positives"
+            )
         if mask is not None:
             check_mask(xp, "mask", mask, shape)
         exact_in, scores = Exact((x.dtype,), (y.dtype,)), x
@@ -621,8 +620,7 @@ def top_k(
         shards = agree(across, Notes(n_queries, n_keys, {"features": width, "keys to exclude": further}), x)
     total = n_keys if shards is None else sum(shards.columns)
     if k > total:
-        message = f"k: expected at most the number of keys, {total}, got {k}"
-        raise ValueError(message)
+        raise ValueError(f"k: expected at most the number of keys, {total}, got {k}")
     # Among so many more, there are k that are not excluded.
     count = min(k + further, total)
     x, y = (upcast(xp, stop_gradient(z)) for z in (x, y))

@@ -973,8 +973,7 @@ def margin_mse(
 def check_square(scores: Array, remedy: str = "") -> None:
     """A matrix with as many rows as columns."""
     if scores.shape[0] != scores.shape[1]:
-        message = f"scores: expected a square matrix, got shape {tuple(scores.shape)}{remedy}"
-        raise ValueError(message)
+        raise ValueError(f"scores: expected a square matrix, got shape {tuple(scores.shape)}{remedy}")
 
 
 def _check_columns(positives: Array | None) -> None:
@@ -1004,11 +1003,10 @@ def enter_scores(
     shape = shape_of("scores", scores, "(N, K)")
     pairing = of_positives(xp, positives, shape)
     if positives is None and shape[0] > shape[1]:
-        message = (
+        raise ValueError(
             f"scores: expected a K × N matrix of scores, for example critic(x, y), with at least as many columns as "
             f"rows and the positives on the diagonal, got shape {shape}; transpose, or name the positives"
         )
-        raise ValueError(message)
     if mask is not None:
         check_mask(xp, "mask", mask, shape)
     return xp, scores, pairing, mask, weights
@@ -1039,10 +1037,9 @@ class Pairs(NamedTuple):
         xp, scores, pairing, mask, _ = enter_scores(scores, positives, mask, None)
         n_columns = scores.shape[1]
         if n_columns < least:
-            message = (
+            raise ValueError(
                 f"scores: expected at least {least} columns, got shape {tuple(scores.shape)}: there is no negative"
             )
-            raise ValueError(message)
         if mask is not None or positives is not None:
             return cls.masked(xp, scores, pairing, mask)
         wide = upcast(xp, scores)

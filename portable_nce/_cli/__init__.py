@@ -102,25 +102,21 @@ def _parser() -> argparse.ArgumentParser:
 def _count(text: str) -> int:
     number = int(text)
     if number < 1:
-        message = f"expected at least 1, got {number}"
-        raise argparse.ArgumentTypeError(message)
+        raise argparse.ArgumentTypeError(f"expected at least 1, got {number}")
     return number
 
 
 def _seed(text: str) -> int:
     number = int(text)
     if number < 0:
-        message = f"expected 0 or more, got {number}"
-        raise argparse.ArgumentTypeError(message)
+        raise argparse.ArgumentTypeError(f"expected 0 or more, got {number}")
     return number
 
 
 def _picture(text: str) -> Path:
     path = Path(text)
     if path.suffix.lower() != ".png":
-        message = f"expected a name that ends in .png, got {text!r}"
-        raise argparse.ArgumentTypeError(message)
+        raise argparse.ArgumentTypeError(f"expected a name that ends in .png, got {text!r}")
     if not path.absolute().parent.is_dir():
-        message = f"expected a file in an existing folder, got {text!r}"
-        raise argparse.ArgumentTypeError(message)
+        raise argparse.ArgumentTypeError(f"expected a file in an existing folder, got {text!r}")
     return path

@@ -152,13 +152,11 @@ def _libraries(backends: Sequence[str] | None) -> list[Library]:
     """The libraries to check: those asked for, each of which must work; or all that work."""
     if backends:
         if EXACT in backends:
-            message = f"--backend {EXACT}: it is the exact arithmetic that the others are checked against"
-            raise Unavailable(message)
+            raise Unavailable(f"--backend {EXACT}: it is the exact arithmetic that the others are checked against")
         return [open_library(name) for name in dict.fromkeys(backends)]
     found = _working([name for name in backends_available() if name != EXACT])
     if not found:
-        message = 'no backend to check is installed; pip install "portable_nce[numpy]"'
-        raise Unavailable(message)
+        raise Unavailable('no backend to check is installed; pip install "portable_nce[numpy]"')
     return found
 
 

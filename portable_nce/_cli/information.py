@@ -57,12 +57,10 @@ def _loaded(files: list[Path]) -> tuple[Numbers, Numbers]:
         archive = _opened(files[0])
         names = ["x", "y"] if {"x", "y"} <= set(archive) else list(archive)
         if len(names) != 2:  # noqa: PLR2004  (x and y)
-            message = f"{files[0]}: expected arrays x and y, got {', '.join(names)}"
-            raise Unavailable(message)
+            raise Unavailable(f"{files[0]}: expected arrays x and y, got {', '.join(names)}")
         x, y = (np.asarray(archive[name]) for name in names)
     else:
-        message = "expected two files, or one npz file with the arrays x and y"
-        raise Unavailable(message)
+        raise Unavailable("expected two files, or one npz file with the arrays x and y")
     return x.astype(np.float64), y.astype(np.float64)
 
 
@@ -74,8 +72,7 @@ def _array(path: Path) -> Numbers:
     if isinstance(found, np.ndarray):
         return found
     if len(found) != 1:
-        message = f"{path}: expected one array, got {', '.join(found)}"
-        raise Unavailable(message)
+        raise Unavailable(f"{path}: expected one array, got {', '.join(found)}")
     return np.asarray(next(iter(found.values())))
 
 
@@ -91,8 +88,7 @@ def _opened(path: Path) -> Any:
             return np.load(path)
         return _table(path)
     except (OSError, ValueError) as error:
-        message = f"{path}: {error}"
-        raise Unavailable(message) from error
+        raise Unavailable(f"{path}: {error}") from error
 
 
 def _table(path: Path) -> Numbers:

@@ -73,30 +73,26 @@ def open_library(name: str) -> Library:
     """
     known = known_backends()
     if name not in known:
-        message = (
+        raise Unavailable(
             f"--backend: expected one of {', '.join(known)}, got {name!r}; a library that follows the array API is "
             f"served once a distribution announces an adapter by an entry point"
         )
-        raise Unavailable(message)
     try:
         found = find_spec(name)
     except (ImportError, ValueError):
         found = None
     if found is None:
         package = f'"portable_nce[{name}]"' if name in EXTRAS else name
-        message = f"the backend {name!r} is not installed; pip install {package}"
-        raise Unavailable(message)
+        raise Unavailable(f"the backend {name!r} is not installed; pip install {package}")
     try:
         if name == "jax":
             import_module("jax").config.update("jax_enable_x64", True)  # noqa: FBT003  (JAX's signature)
         adapter = load_adapter(name)
         namespace = import_module({"jax": "jax.numpy", "mlx": "mlx.core"}.get(name, name))
         if not adapter.devices and name == "cupy":
-            message = "CuPy finds no CUDA device"
-            raise RuntimeError(message)  # noqa: TRY301  (the same report as where the framework itself raises)
+            raise RuntimeError("CuPy finds no CUDA device")  # noqa: TRY301  (the same report as where the framework itself raises)
     except Exception as error:
-        message = f"the backend {name!r} is installed but does not work: {reason(error)}"
-        raise Unavailable(message) from error
+        raise Unavailable(f"the backend {name!r} is installed but does not work: {reason(error)}") from error
     return Library(name, adapter, namespace)
 
 
@@ -122,5 +118,4 @@ def require(modules: dict[str, str], extra: str) -> None:
     """
     missing = [distribution for module, distribution in modules.items() if find_spec(module) is None]
     if missing:
-        message = f'{", ".join(missing)} not installed; pip install "portable_nce[{extra}]"'
-        raise Unavailable(message)
+        raise Unavailable(f'{", ".join(missing)} not installed; pip install "portable_nce[{extra}]"')

@@ -130,8 +130,7 @@ def sogclr(
     options = Options(temperature, similarity, mask, weights, reduction, block_size, precision, across)
     gamma = check_number("gamma", gamma, above=0.0)
     if gamma > 1:
-        message = f"gamma: expected a number from more than 0 to 1, got {gamma}"
-        raise ValueError(message)
+        raise ValueError(f"gamma: expected a number from more than 0 to 1, got {gamma}")
     rho = None if rho is None else check_number("rho", rho)
     given = enter_embeddings({"query": query, "key": key}, options, {"log_u": log_u})
     xp, log_u, options, (x, y) = given.xp, given.others["log_u"], given.options, given.arrays

@@ -213,8 +213,7 @@ def enter_graded(
     given = enter_embeddings(arrays, options, {"grades": grades}, axes=axes)
     xp, x, grades, options = given.xp, given.arrays[0], given.others["grades"], given.options
     if not (is_floating(xp, grades.dtype) or xp.isdtype(grades.dtype, ("integral", "bool"))):
-        message = f"grades: expected a real dtype, got {grades.dtype}; convert it with {cast_hint(grades)}"
-        raise TypeError(message)
+        raise TypeError(f"grades: expected a real dtype, got {grades.dtype}; convert it with {cast_hint(grades)}")
     check_shape("grades", grades, x.shape[:1])
     if options.mask is not None:
         check_mask(xp, "mask", options.mask, x.shape[:1])

@@ -195,8 +195,9 @@ def info_nce(
         return contrast_embeddings(embeddings, objective, pairing, options)
     for name, value, default in (("symmetric", symmetric, False), ("positives", positives, None)):
         if value is not default:
-            message = f"{name}: expected {default} with negative_keys, got {value!r}; it needs in-batch negatives"
-            raise ValueError(message)
+            raise ValueError(
+                f"{name}: expected {default} with negative_keys, got {value!r}; it needs in-batch negatives"
+            )
     embeddings = {"query": query, "positive_key": positive_key, "negative_keys": negative_keys}
     return with_negatives(enter_embeddings(embeddings, options, axes=None), objective)
 
@@ -742,8 +743,7 @@ def with_negatives(given: Entered, objective: Objective, valid: Array | None = N
     _, width = shape_of(key, y, "(N, D)")
     check_shape(key, y, (n_rows, width))
     if len(z.shape) not in {2, 3}:
-        message = f"{negatives}: expected shape (M, D) or (N, M, D), got {tuple(z.shape)}"
-        raise ValueError(message)
+        raise ValueError(f"{negatives}: expected shape (M, D) or (N, M, D), got {tuple(z.shape)}")
     of_each = len(z.shape) == 3  # noqa: PLR2004  (some of each query)
     *_, n_negatives, _ = shape_of(negatives, z, "(N, M, D)" if of_each else "(M, D)")
     check_width(negatives, z, width)

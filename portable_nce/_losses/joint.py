@@ -101,13 +101,11 @@ def joint_info_nce(
     options = Options(temperature, similarity, mask, weights, reduction, block_size, precision, across)
     directions = (directions,) if isinstance(directions, str) else directions
     if not isinstance(directions, (tuple, list)):
-        message = f"directions: expected a sequence of names, got {type(directions).__name__}"
-        raise TypeError(message)
+        raise TypeError(f"directions: expected a sequence of names, got {type(directions).__name__}")
     for direction in directions:
         check_choice("directions", direction, DIRECTIONS)
     if not directions or len(set(directions)) < len(directions):
-        message = f"directions: expected some of {DIRECTIONS}, each once, got {directions}"
-        raise ValueError(message)
+        raise ValueError(f"directions: expected some of {DIRECTIONS}, each once, got {directions}")
     given = enter_embeddings({"query": query, "key": key}, options)
     xp, options, (queries, keys) = given.xp, given.options, given.embeddings.values()
     check_shape("key", keys.array, tuple(queries.array.shape))

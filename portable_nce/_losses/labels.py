@@ -594,15 +594,13 @@ def _of_labels(
     if several and len(labels.shape) > 1 and xp.isdtype(labels.dtype, "bool"):
         check_mask(xp, "labels", labels, (rows, shape_of("labels", labels, "(N, C)")[1]))
         if keys is not None:
-            message = "keys: expected None with several labels of each row; use contrast with pairings.overlap"
-            raise ValueError(message)
+            raise ValueError("keys: expected None with several labels of each row; use contrast with pairings.overlap")
         return contrast_embeddings(named, objective, overlap(labels), options, factor=factor)
     check_integers(xp, "labels", labels, (rows,))
     if keys is not None:
         named["keys"], pairing = _keys_and_pairing(labels, keys, key_labels)
     elif key_labels is not None:
-        message = f"key_labels: expected None without keys, got {type(key_labels).__name__}; pass keys=, too"
-        raise ValueError(message)
+        raise ValueError(f"key_labels: expected None without keys, got {type(key_labels).__name__}; pass keys=, too")
     else:
         pairing = pairing_of_labels(labels)
     return contrast_embeddings(named, objective, pairing, options, layout, factor=factor)
@@ -615,8 +613,9 @@ def _keys_and_pairing(labels: Array, keys: Array | Queue, key_labels: Array | No
     if key_labels is None and isinstance(keys, Queue):
         key_labels, name = keys.labels, "keys.labels"
     if key_labels is None:
-        message = f"key_labels: expected integers of shape {columns.shape[:1]}, the labels of the keys, got None"
-        raise ValueError(message)
+        raise ValueError(
+            f"key_labels: expected integers of shape {columns.shape[:1]}, the labels of the keys, got None"
+        )
     xp, (labels, _, key_labels) = enter(labels=labels, keys=columns, **{name: key_labels})
     check_integers(xp, name, key_labels, (columns.shape[0],))
     if valid is None or is_full(valid):

@@ -318,8 +318,7 @@ def nnclr(
     check_choice("negatives", negatives, NEGATIVES)
     symmetric = check_bool("symmetric", symmetric)
     if symmetric and negatives == "views":
-        message = 'symmetric: expected False with negatives="views", which contrasts both ways already'
-        raise ValueError(message)
+        raise ValueError('symmetric: expected False with negatives="views", which contrasts both ways already')
     options = Options(temperature, similarity, mask, weights, reduction, block_size, precision, across, symmetric)
     slots, valid = columns_of("support", support)
     given = enter_embeddings({"view_a": view_a, "view_b": view_b, "support": slots}, options, axes=None)

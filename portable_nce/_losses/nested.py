@@ -118,16 +118,13 @@ class _Matryoshka(EqualByContents):
         self.loss = loss
         self.widths = tuple(check_whole_number("widths", width) for width in _listed("widths", widths))
         if not self.widths:
-            message = "widths: expected at least one width, got none"
-            raise ValueError(message)
+            raise ValueError("widths: expected at least one width, got none")
         given = [1.0] * len(self.widths) if weights is None else _listed("weights", weights)
         self.weights = tuple(check_number("weights", weight) for weight in given)
         if len(self.weights) != len(self.widths):
-            message = f"weights: expected one for each of {len(self.widths)} widths, got {len(self.weights)}"
-            raise ValueError(message)
+            raise ValueError(f"weights: expected one for each of {len(self.widths)} widths, got {len(self.weights)}")
         if min(self.weights) < 0:
-            message = f"weights: expected numbers of at least 0, got {min(self.weights)}"
-            raise ValueError(message)
+            raise ValueError(f"weights: expected numbers of at least 0, got {min(self.weights)}")
         marked: Any = loss
         while isinstance(marked, partial):
             marked = marked.func
@@ -139,8 +136,7 @@ class _Matryoshka(EqualByContents):
         self.optional = {name for name, p in parameters.items() if p.kind is p.POSITIONAL_OR_KEYWORD} - {*names}
         self.arrays = tuple(_listed("arrays", arrays))
         if not all(isinstance(name, str) for name in self.arrays):
-            message = f"arrays: expected names of keyword arguments, got {self.arrays!r}"
-            raise TypeError(message)
+            raise TypeError(f"arrays: expected names of keyword arguments, got {self.arrays!r}")
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.loss, self.widths, self.weights, self.arrays)
@@ -155,23 +151,20 @@ class _Matryoshka(EqualByContents):
     def __call__(self, *arguments: Any, **options: Any) -> Array:
         for name in self.arrays:
             if name not in options:
-                message = f"arrays: expected names of keyword arguments that are given, got {name!r}"
-                raise TypeError(message)
+                raise TypeError(f"arrays: expected names of keyword arguments that are given, got {name!r}")
         named = {*self.arrays, *(self.optional & options.keys())}
         nested = [tree for place, tree in enumerate(arguments) if place not in self.whole]
         nested += [options[name] for name in named]
         embeddings = [x for tree in nested for x in leaves(tree) if _is_embedding(x)]
         if not embeddings:
-            message = (
+            raise TypeError(
                 "loss: expected embeddings among the arguments, floating-point arrays of two or three axes, got none; "
                 "name keyword arguments in arrays=..."
             )
-            raise TypeError(message)
         full = embeddings[0].shape[-1]
         for width in self.widths:
             if width > full:
-                message = f"widths: expected at most the {full} features of the embeddings, got {width}"
-                raise ValueError(message)
+                raise ValueError(f"widths: expected at most the {full} features of the embeddings, got {width}")
         embeddings = [x for x in embeddings if x.shape[-1] == full]
         dtype = common_dtype(namespace_of(embeddings[0]), *embeddings)
         arguments = tuple(x if k in self.whole else mapped(_widened, x) for k, x in enumerate(arguments))
@@ -187,8 +180,7 @@ class _Matryoshka(EqualByContents):
             own = [x if place in self.whole else mapped(prefix, x) for place, x in enumerate(arguments)]
             part = self.loss(*own, **{**options, **cut})
             if not is_array(part):
-                message = f"loss: expected a function that returns an array, got {type(part).__name__}"
-                raise TypeError(message)
+                raise TypeError(f"loss: expected a function that returns an array, got {type(part).__name__}")
             parts.append(part)
         reduction: ReductionName = "none" if len(parts[0].shape) else "sum"
         flat = [namespace_of(part).reshape(part, (-1,)) for part in parts]
@@ -199,8 +191,7 @@ class _Matryoshka(EqualByContents):
 def _listed(name: str, values: Any) -> list[Any]:
     """The entries of a sequence of numbers or names."""
     if isinstance(values, (str, bytes)) or not hasattr(values, "__iter__") or is_array(values):
-        message = f"{name}: expected a sequence such as a list, got {type(values).__name__}"
-        raise TypeError(message)
+        raise TypeError(f"{name}: expected a sequence such as a list, got {type(values).__name__}")
     return list(values)
 
 

@@ -133,8 +133,7 @@ def proto_nce(
     total = add(losses, rows.array.dtype, reduction, divide_by=len(losses))
     deciding = [embeddings, *(clustering[0] for clustering in clusterings)]
     if queue is not None and key is None:
-        message = f"queue: expected None without key, got {type(queue).__name__}; give the keys too"
-        raise ValueError(message)
+        raise ValueError(f"queue: expected None without key, got {type(queue).__name__}; give the keys too")
     if key is None:
         return add((total,), common_dtype(xp, *deciding), reduction)
     options = options._replace(temperature=temperature)
@@ -158,11 +157,11 @@ def _clusterings(arguments: dict[str, Any]) -> list[tuple[Any, ...]]:
     for name, argument in arguments.items():
         if not isinstance(argument, (tuple, list)) or len(argument) != count:
             got = f"{len(argument)}" if isinstance(argument, (tuple, list)) else type(argument).__name__
-            message = f"{name}: expected a sequence of {count} arrays, one for each array of prototypes, got {got}"
-            raise ValueError(message)
+            raise ValueError(
+                f"{name}: expected a sequence of {count} arrays, one for each array of prototypes, got {got}"
+            )
     if not count:
-        message = "prototypes: expected at least one clustering, got none"
-        raise ValueError(message)
+        raise ValueError("prototypes: expected at least one clustering, got none")
     return list(zip(*arguments.values(), strict=True))
 
 
@@ -278,14 +277,12 @@ def concentrations(
 
 def _two_percentiles(percentiles: Any) -> tuple[float, float]:
     if not isinstance(percentiles, (tuple, list)):
-        message = f"percentiles: expected a pair of numbers, got {type(percentiles).__name__}"
-        raise TypeError(message)
+        raise TypeError(f"percentiles: expected a pair of numbers, got {type(percentiles).__name__}")
     if [is_number(percent) for percent in percentiles] == [True, True]:
         low, high = percentiles
         if 0 <= low <= high <= 100:  # noqa: PLR2004  (percent)
             return low, high
-    message = f"percentiles: expected two numbers between 0 and 100, the lower first, got {percentiles}"
-    raise ValueError(message)
+    raise ValueError(f"percentiles: expected two numbers between 0 and 100, the lower first, got {percentiles}")
 
 
 _LIMIT = 2**20  # entries of the largest array

@@ -156,8 +156,7 @@ def queue_push(
     array(0.51301...)
     """
     if not isinstance(queue, Queue):
-        message = f"queue: expected a Queue, as queue_init makes it, got {type(queue).__name__}"
-        raise TypeError(message)
+        raise TypeError(f"queue: expected a Queue, as queue_init makes it, got {type(queue).__name__}")
     xp, (held, valid, rows) = enter(queue=queue.rows, **{"queue.valid": queue.valid}, rows=rows)
     check_floating(xp, queue=held, rows=rows)
     slots, width = shape_of("queue", held, "(M, D)")
@@ -191,24 +190,21 @@ def _check_labels(queue: Queue, rows: Array, labels: Array | None, slots: int) -
     if held is None and labels is None:
         return
     if held is None:
-        message = (
+        raise ValueError(
             f"labels: expected None for a queue without labels, got {type(labels).__name__}; make it by "
             f"queue_init(..., labels=labels)"
         )
-        raise ValueError(message)
     if labels is None:
-        message = f"labels: expected integers of shape {shape} for a queue with labels, got None"
-        raise ValueError(message)
+        raise ValueError(f"labels: expected integers of shape {shape} for a queue with labels, got None")
     xp, _ = enter(queue=queue.rows, **{"queue.labels": held}, labels=labels)
     check_integers(xp, "queue.labels", held, (slots,))
     check_integers(xp, "labels", labels, shape)
     holds, given = xp.iinfo(held.dtype), xp.iinfo(labels.dtype)
     if given.min < holds.min or given.max > holds.max:
-        message = (
+        raise TypeError(
             f"labels: expected a dtype that the queue's, {held.dtype}, has all numbers of, got {labels.dtype}; convert "
             f"them with {cast_hint(labels)}"
         )
-        raise TypeError(message)
 
 
 def columns_of(name: str, memory: Array | Queue) -> tuple[Array, Array | None]:
@@ -219,8 +215,7 @@ def columns_of(name: str, memory: Array | Queue) -> tuple[Array, Array | None]:
     """
     if not isinstance(memory, Queue):
         if not is_array(memory):
-            message = f"{name}: expected an array (M, D) or a Queue, got {type(memory).__name__}"
-            raise TypeError(message)
+            raise TypeError(f"{name}: expected an array (M, D) or a Queue, got {type(memory).__name__}")
         _, (columns,) = enter(**{name: memory})
         shape_of(name, columns, "(K, D)")
         return columns, None

@@ -141,8 +141,7 @@ def two_tower(
     same_width(similarity, "query", rows.array, "candidate", columns.array)
     if negatives is not None:
         if across is not None:
-            message = "negative_candidates: expected None, as it is not supported together with across="
-            raise ValueError(message)
+            raise ValueError("negative_candidates: expected None, as it is not supported together with across=")
         check_floating(xp, negative_candidates=negatives)
         sizes.append(shape_of("negative_candidates", negatives, "(M, D)")[0])
         check_width("negative_candidates", negatives, columns.array.shape[1])
@@ -167,18 +166,15 @@ def _joined(xp: Namespace, name: str, arrays: Mapping[str, Array], sizes: list[i
         check_shape(name, own, (sizes[0],))
     if own is None or len(sizes) == 1:
         if further is not None:
-            message = f"negative_{name}: expected None without {name} and negative candidates, got an array"
-            raise ValueError(message)
+            raise ValueError(f"negative_{name}: expected None without {name} and negative candidates, got an array")
         return own
     if further is None:
-        message = (
+        raise ValueError(
             f"negative_{name}: expected the {name} of the negative candidates, got None; they are given for others"
         )
-        raise ValueError(message)
     check_shape(f"negative_{name}", further, (sizes[1],))
     if further.dtype != own.dtype and all(xp.isdtype(x.dtype, "integral") for x in (own, further)):
         own, further = (xp.astype(x, xp.int64) for x in (own, further))
     if further.dtype != own.dtype:
-        message = f"negative_{name}: expected the dtype of {name}, {own.dtype}, got {further.dtype}"
-        raise TypeError(message)
+        raise TypeError(f"negative_{name}: expected the dtype of {name}, {own.dtype}, got {further.dtype}")
     return xp.concat([own, further], axis=0)

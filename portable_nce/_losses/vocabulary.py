@@ -459,8 +459,7 @@ def _targets(xp: Namespace, targets: Array, rows: int, ignore_index: Any) -> tup
     if ignore_index is not None:
         number = as_integer(ignore_index)
         if number is None:
-            message = f"ignore_index: expected an integer or None, got {type(ignore_index).__name__}"
-            raise TypeError(message)
+            raise TypeError(f"ignore_index: expected an integer or None, got {type(ignore_index).__name__}")
         limits = xp.iinfo(targets.dtype)
         if limits.min <= number <= limits.max:
             counted = targets != number
@@ -490,6 +489,5 @@ def _between(name: str, value: Any, most: float | None) -> float:
     number = check_number(name, value, limits=SINGLE)
     if number < 0 or (most is not None and number > most):
         wanted = "that is not negative" if most is None else f"from 0 to {most:g}"
-        message = f"{name}: expected a number {wanted}, got {number}"
-        raise ValueError(message)
+        raise ValueError(f"{name}: expected a number {wanted}, got {number}")
     return number

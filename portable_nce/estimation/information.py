@@ -186,8 +186,9 @@ def mutual_information(
     x, y = _entered(x, y)
     clusters = _clusters(groups, int(x.shape[0]))
     if len(clusters) < LEAST * folds:
-        message = f"x: expected at least {LEAST * folds} independent rows for {folds} folds, got {len(clusters)}"
-        raise ValueError(message)
+        raise ValueError(
+            f"x: expected at least {LEAST * folds} independent rows for {folds} folds, got {len(clusters)}"
+        )
     trainer = Trainer(family, x, steps=steps, batch=min(batch, int(x.shape[0])))
     with progress_bar(folds * (seeds + len(FRACTIONS)) if progress else 0) as bar:
         plan = _Plan(trainer, transform, folds, isinstance(critic, str), x, clusters, random, bar)
@@ -205,11 +206,11 @@ def _entered(x: Any, y: Any) -> tuple[Array, Array]:
     check_floating(xp, x=x, y=y)
     for name, z in (("x", x), ("y", y)):
         if len(z.shape) not in {1, 2} or 0 in tuple(z.shape):
-            message = f"{name}: expected shape (N, D) or (N,), got {tuple(z.shape)}"
-            raise ValueError(message)
+            raise ValueError(f"{name}: expected shape (N, D) or (N,), got {tuple(z.shape)}")
         if not bool(xp.all(xp.isfinite(z))):
-            message = f"{name}: expected finite numbers, got some that are NaN or infinite; leave these rows out"
-            raise ValueError(message)
+            raise ValueError(
+                f"{name}: expected finite numbers, got some that are NaN or infinite; leave these rows out"
+            )
     check_rows("y", y, x)
     x, y = (upcast(xp, z) for z in (x, y))
     dtype = xp.result_type(x, y)
@@ -239,8 +240,7 @@ def _random(rng: Any) -> Random:
         return Random(number)  # noqa: S311
     if hasattr(rng, "integers"):
         return Random(int(rng.integers(2**63 - 1)))  # noqa: S311
-    message = f"rng: expected an integer, random.Random or numpy.random.Generator, got {type(rng).__name__}"
-    raise TypeError(message)
+    raise TypeError(f"rng: expected an integer, random.Random or numpy.random.Generator, got {type(rng).__name__}")
 
 
 def _clusters(groups: Any, count: int) -> list[list[int]]:
@@ -249,8 +249,7 @@ def _clusters(groups: Any, count: int) -> list[list[int]]:
         return [[i] for i in range(count)]
     labels = _listed(groups) if is_array(groups) else list(groups)
     if len(labels) != count:
-        message = f"groups: expected a label of each of the {count} rows, got {len(labels)}"
-        raise ValueError(message)
+        raise ValueError(f"groups: expected a label of each of the {count} rows, got {len(labels)}")
     found: dict[Any, list[int]] = {}
     for i, label in enumerate(labels):
         found.setdefault(label, []).append(i)
@@ -266,8 +265,7 @@ def _critic(critic: Any) -> Critic:
     if isinstance(critic, tuple) and len(critic) == 2 and callable(critic[0]):  # noqa: PLR2004  (a pair)
         return own(*critic)
     if not isinstance(critic, str):
-        message = f"critic: expected a name or (function, parameters), got {type(critic).__name__}"
-        raise TypeError(message)
+        raise TypeError(f"critic: expected a name or (function, parameters), got {type(critic).__name__}")
     check_choice("critic", critic, CRITICS)
     return CRITICS[critic]
 

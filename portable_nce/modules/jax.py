@@ -74,8 +74,7 @@ def encode_in_chunks(
     chunk_size = check_whole_number("chunk_size", chunk_size)
     counts = sorted({jnp.shape(x)[:1] for x in jax.tree.leaves(inputs)})
     if len(counts) != 1 or not counts[0] or not counts[0][0]:
-        message = f"inputs: expected arrays with as many rows each, one at least, got {[*map(list, counts)]}"
-        raise ValueError(message)
+        raise ValueError(f"inputs: expected arrays with as many rows each, one at least, got {[*map(list, counts)]}")
     ((rows,),) = counts
     chunk_size = min(chunk_size, rows)
     count, rest = divmod(rows, chunk_size)
@@ -103,8 +102,7 @@ def _joined(arrays: tuple[jax.Array, ...], sizes: list[int], rows: int) -> jax.A
         return sum(size * jnp.sum(x) for x, size in zip(arrays, sizes, strict=True)) / rows  # type: ignore[return-value]
     for x, size in zip(arrays, sizes, strict=True):
         if x.shape[1] != size:
-            message = (
+            raise ValueError(
                 f"encoder: expected an output with the {size} rows of its chunk, or a number, got shape {x.shape[1:]}"
             )
-            raise ValueError(message)
     return jnp.concat([jnp.reshape(x, (-1, *x.shape[2:])) for x in arrays])

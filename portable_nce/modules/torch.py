@@ -158,20 +158,18 @@ class Loss(nn.Module):
     def _start(self, given: Any) -> float:
         """The logarithm of the scale that learning starts at."""
         if self.scaled is None:
-            message = (
+            raise ValueError(
                 f"learnable: expected False for a loss without any of {', '.join(SCALES)}, got True for "
                 f"{_name_of(self.function)}"
             )
-            raise ValueError(message)
         default = inspect.signature(self.function).parameters[self.scaled].default
         number = check_number(self.scaled, default if given is None else given, above=0.0)
         scale = 1.0 / number if self.scaled == "temperature" else number
         if self.max_scale is not None and not 1.0 <= scale <= self.max_scale:
-            message = (
+            raise ValueError(
                 f"{self.scaled}: expected a scale (the inverse of a temperature) from 1 to max_scale={self.max_scale}, "
                 f"got {scale}; max_scale=None limits no scale"
             )
-            raise ValueError(message)
         return math.log(scale)
 
     def _keep(self, name: str, value: Any) -> None:
@@ -932,11 +930,10 @@ class MoCo(Loss):
 def _copy(valid: Tensor) -> Tensor:
     """A copy of which slots are valid, outside of a backward pass."""
     if torch._C._current_graph_task_id() != -1:  # noqa: SLF001  (as torch.utils.checkpoint asks)
-        message = (
+        raise RuntimeError(
             "queue: expected to be read in the forward pass, got a backward pass, where torch.utils.checkpoint "
             "computes a function again after rows have entered; call the loss and push outside of that function"
         )
-        raise RuntimeError(message)
     return valid.clone()
 
 
@@ -992,11 +989,9 @@ class SentenceLoss(nn.Module):
     def __init__(self, model: nn.Module, loss: Loss, *, chunk_size: int | None = None) -> None:
         super().__init__()
         if not isinstance(model, nn.Module):
-            message = f"model: expected an nn.Module, got {type(model).__name__}"
-            raise TypeError(message)
+            raise TypeError(f"model: expected an nn.Module, got {type(model).__name__}")
         if not isinstance(loss, Loss):
-            message = f"loss: expected a Loss, got {type(loss).__name__}; make one by Loss(function, ...)"
-            raise TypeError(message)
+            raise TypeError(f"loss: expected a Loss, got {type(loss).__name__}; make one by Loss(function, ...)")
         self.model = model
         self.loss = loss
         self.chunk_size = None if chunk_size is None else check_whole_number("chunk_size", chunk_size)
@@ -1028,8 +1023,7 @@ class SentenceLoss(nn.Module):
         if not self.takes_labels:
             return self.loss(*columns)  # type: ignore[no-any-return]
         if labels is None:
-            message = f"labels: expected those of the rows for {self.loss!r}, got None"
-            raise ValueError(message)
+            raise ValueError(f"labels: expected those of the rows for {self.loss!r}, got None")
         return self.loss(*columns, labels)  # type: ignore[no-any-return]
 
     def _embeddings(self, features: Mapping[str, Any]) -> Tensor:
@@ -1115,8 +1109,7 @@ def encode_in_chunks(encoder: Callable[..., Any], /, *inputs: Any, chunk_size: i
     counts = [len(x) for x in leaves((inputs, named)) if isinstance(x, Tensor) and x.ndim]
     if not counts or any(count != counts[0] for count in counts):
         got = sorted({*counts}) or "no tensor with an axis"
-        message = f"inputs: expected tensors with as many rows each, got {got}"
-        raise ValueError(message)
+        raise ValueError(f"inputs: expected tensors with as many rows each, got {got}")
     parts, sizes = [], []
     for k in range(max(-(-counts[0] // chunk_size), 1)):  # torch.compile makes a graph for each number of chunks
         first = k * chunk_size
@@ -1141,19 +1134,17 @@ def _joined(sizes: list[int], first: Any, *others: Any) -> Any:
     if first is None or isinstance(first, (str, bool)):
         return first
     if not isinstance(first, Tensor):
-        message = f"encoder: expected tensors, in tuples, lists and dicts, got {type(first).__name__}"
-        raise TypeError(message)
+        raise TypeError(f"encoder: expected tensors, in tuples, lists and dicts, got {type(first).__name__}")
     parts = [first, *others]
     if first.ndim == 0:
         weights = torch.tensor(sizes, dtype=first.dtype, device=first.device) / sum(sizes)
         return torch.stack(parts) @ weights
     for part, size in zip(parts, sizes, strict=True):
         if len(part) != size:
-            message = (
+            raise ValueError(
                 f"encoder: expected an output with the {size} rows of its chunk, or a number, got shape "
                 f"{tuple(part.shape)}"
             )
-            raise ValueError(message)
     return torch.cat(parts)
 
 
@@ -1169,8 +1160,7 @@ def _multiple_negatives(
     """InfoNCE of anchors with all columns of the batch, of which the first holds the positives."""
     counts = [len(x) for x in (anchor, positive, *negatives)]
     if any(count != counts[0] for count in counts):  # a set of symbolic sizes makes torch.compile fix them
-        message = f"positive: expected as many rows in all columns, got {counts}"
-        raise ValueError(message)
+        raise ValueError(f"positive: expected as many rows in all columns, got {counts}")
     columns = torch.cat([positive, *negatives])
     pairing: PairingName | Pairing = "diagonal"
     if across is not None and negatives:
@@ -1207,8 +1197,9 @@ def _check_options(function: Callable[..., Array], options: Mapping[str, Any]) -
     names = [name for name, x in parameters.items() if x.kind in {x.KEYWORD_ONLY, x.POSITIONAL_OR_KEYWORD}]
     strangers = [name for name in options if name not in names]
     if strangers and not takes_all:
-        message = f"{strangers[0]}: expected an option of {_name_of(function)}: {', '.join(names)}; got another name"
-        raise TypeError(message)
+        raise TypeError(
+            f"{strangers[0]}: expected an option of {_name_of(function)}: {', '.join(names)}; got another name"
+        )
     return next((name for name in SCALES if name in names), None)
 
 

@@ -56,14 +56,11 @@ def pytest_configure(config: pytest.Config) -> None:
         try:
             variant = find_variant(name)
         except UnknownVariantError as error:
-            message = f"--variant {name}: {error}"
-            raise pytest.UsageError(message) from None
+            raise pytest.UsageError(f"--variant {name}: {error}") from None
         if (reason := variant.obstacle()) is not None:
-            message = f"--variant {name}: cannot run here: {reason}"
-            raise pytest.UsageError(message)
+            raise pytest.UsageError(f"--variant {name}: cannot run here: {reason}")
         if unknown := dtypes - set(variant.dtypes):
-            message = f"--dtype {', '.join(sorted(unknown))}: {name} runs in {', '.join(variant.dtypes)}"
-            raise pytest.UsageError(message)
+            raise pytest.UsageError(f"--dtype {', '.join(sorted(unknown))}: {name} runs in {', '.join(variant.dtypes)}")
         started(name)
     compiles = any(find_variant(name).compiles for name in names_of(config))
     hypothesis.settings.load_profile("conformance-compiled" if compiles else "conformance")

@@ -50,8 +50,9 @@ class _Meeting:
             self.changed.notify_all()
             self.changed.wait_for(lambda: len(table) == self.size or self.gone - table.keys(), TIMEOUT)
             if len(table) < self.size:
-                message = f"rank {rank} waits for {sorted(set(range(self.size)) - table.keys())} in round {number}"
-                raise RankGoneError(message)
+                raise RankGoneError(
+                    f"rank {rank} waits for {sorted(set(range(self.size)) - table.keys())} in round {number}"
+                )
             self.taken[number] = self.taken.get(number, 0) + 1
             if self.taken[number] == self.size:
                 del self.rounds[number], self.taken[number]
@@ -120,15 +121,13 @@ class ThreadRank:
         found = self.meeting.exchange(self.rank, len(self.log), (kind, thing))
         kinds = {other for other, _ in found}
         if len(kinds) > 1:
-            message = f"ranks met in different collectives: {sorted(kinds)}"
-            raise RuntimeError(message)
+            raise RuntimeError(f"ranks met in different collectives: {sorted(kinds)}")
         return [other for _, other in found]
 
 
 def _check_rows(x: Array, count: int) -> None:
     if x.shape[0] != count:
-        message = f"expected {count} rows, got shape {tuple(x.shape)}"
-        raise ValueError(message)
+        raise ValueError(f"expected {count} rows, got shape {tuple(x.shape)}")
 
 
 def run_ranks(size: int, function: Callable[[ThreadRank], Result], /) -> list[Result]:

@@ -442,18 +442,15 @@ def find_variant(name: str) -> Variant:
         return VARIANTS[name]
     module, colon, attribute = name.partition(":")
     if not colon:
-        message = f"no such variant; expected module:attribute or one of: {', '.join(VARIANTS)}"
-        raise UnknownVariantError(message)
+        raise UnknownVariantError(f"no such variant; expected module:attribute or one of: {', '.join(VARIANTS)}")
     try:
         variant = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise UnknownVariantError(str(error)) from error
     if not isinstance(variant, Variant):
-        message = f"expected an instance of portable_nce.testing.Variant, got {type(variant).__name__}"
-        raise UnknownVariantError(message)
+        raise UnknownVariantError(f"expected an instance of portable_nce.testing.Variant, got {type(variant).__name__}")
     if VARIANTS.setdefault(variant.name, variant) is not variant:
-        message = f"its name, {variant.name!r}, is that of another variant"
-        raise UnknownVariantError(message)
+        raise UnknownVariantError(f"its name, {variant.name!r}, is that of another variant")
     return variant
 
 

@@ -78,8 +78,7 @@ def of_dask(nested: Any, dtype: str | None = None) -> Any:
 
 
 def refuse(*_: Any, **__: Any) -> None:
-    message = "something was computed before it was asked for"
-    raise AssertionError(message)
+    raise AssertionError("something was computed before it was asked for")
 
 
 EACH = {case.loss: case for case in reversed(CASES)} | {name: example(name) for name in LOSSES}

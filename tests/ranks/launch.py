@@ -50,8 +50,7 @@ def launch(size: int, topic: str, directory: Path, *, timeout: float = TIMEOUT) 
     missing = [rank for rank, path in enumerate(reports) if not path.exists()]
     if missing:
         text = (directory / f"{missing[0]}.log").read_text()[-4000:]
-        message = f"rank {missing[0]} of {size} left no report on {topic}:\n{text}"
-        raise RuntimeError(message)
+        raise RuntimeError(f"rank {missing[0]} of {size} left no report on {topic}:\n{text}")
     return [json.loads(path.read_text()) for path in reports]
 
 

@@ -185,8 +185,7 @@ def profiled(stage: str) -> Profile:
     run_pytest(STAGES[stage], plugin)
     measured.stop()
     if plugin.failed:
-        message = f"{stage}: fails without any mutation: {plugin.failed}"
-        raise SystemExit(message)
+        raise SystemExit(f"{stage}: fails without any mutation: {plugin.failed}")
     data = measured.get_data()
     paths = {file: str(importlib.import_module(module_of(file)).__file__) for file in FILES}
     lines = {file: {n: set(tests) for n, tests in data.contexts_by_lineno(paths[file]).items()} for file in FILES}

@@ -44,8 +44,7 @@ class Array:
         """Stay: there is one device."""
         del stream
         if device != "cpu":
-            message = f"metered arrays live on the device 'cpu', got {device!r}"
-            raise ValueError(message)
+            raise ValueError(f"metered arrays live on the device 'cpu', got {device!r}")
         return self
 
     def __getitem__(self, key: Any) -> Array:
