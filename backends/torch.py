@@ -487,6 +487,8 @@ class TorchAdapter(Defaults):
     def fill_diagonal(self, x: Any, row: int, column: int, count: int, value: Any) -> Any:
         if torch.compiler.is_compiling():  # the compiler's own code for a diagonal warns of its deprecation
             return super().fill_diagonal(x, row, column, count, value)
+        if recorded((x,)) or transformed((x,)):  # a derivative may need what is overwritten
+            x = x.clone()
         diagonal = (x[row : row + count] if row or count < x.shape[0] else x).diagonal(column)[:count]
         if isinstance(value, torch.Tensor):
             diagonal.copy_(value[row : row + count])

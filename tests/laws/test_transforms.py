@@ -14,11 +14,13 @@ from jax import export as jax_export
 
 import portable_nce as pnce
 from portable_nce._core.registry import load_backend
-from portable_nce._execution import tiling
+from portable_nce._execution import families, reweighted, tiling
+from portable_nce._execution.plans import PLANS
+from portable_nce._execution.replay import SWEEPS
 from portable_nce.similarities import NAMES
 from portable_nce.testing.cases import LOSSES
 
-from calls import EACH, WAYS, Call, mostly_full
+from calls import EACH, WAYS, Call, mostly_full, options_of
 
 pytestmark = [
     pytest.mark.usefixtures("jax_x64"),
@@ -104,6 +106,30 @@ def test_torch_gradcheck_to_second_order(name: str, block_size: Any) -> None:
     fast = name not in WAYS  # in one direction, not in those of all numbers
     assert torch.autograd.gradcheck(call, arrays, check_forward_ad=True, fast_mode=fast)
     assert torch.autograd.gradgradcheck(call, arrays, check_fwd_over_rev=True, fast_mode=fast)
+
+
+@pytest.mark.internals
+@pytest.mark.parametrize(
+    ("name", "reduction"),
+    [
+        (name, reduction)
+        for name in EACH
+        for reduction in ("mean", "none")
+        if name not in SURROGATES and (reduction == "mean" or "reduction" in options_of(name))
+    ],
+)
+def test_torch_gradcheck_to_second_order_of_large_scores(
+    name: str, reduction: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Scores that are not seen to be small are shifted; no array that a derivative needs is overwritten then."""
+    for module in (families, reweighted):
+        monkeypatch.setattr(module, "MAX_UNSHIFTED_LOGIT", -1.0)
+    PLANS.clear()
+    SWEEPS.clear()
+    call = Call(name, block_size=None, reduction=reduction)
+    arrays = call.torch(requires_grad=True)
+    assert torch.autograd.gradcheck(call, arrays, fast_mode=True)
+    assert torch.autograd.gradgradcheck(call, arrays, fast_mode=True)
 
 
 @each_way
