@@ -374,6 +374,9 @@ class _TracedAdapter:
     def reads_values(self) -> Any:
         return self._adapter.reads_values
 
+    def is_plain(self, _: Any) -> bool:
+        return True  # no others are traced
+
     def stop_gradient(self, x: Any) -> Any:
         return x  # nothing is differentiated
 

@@ -193,8 +193,8 @@ class _Sweep:
                     inputs = inputs._replace(partners=partners)
         self.inputs = inputs
         self.family: Any = self._family(n_rows, n_columns)
-        # Whether operands are multiplied by coefficients that may be far below 1.
-        self.scales = not (self.family.unshifted or layout.channels[0].given)
+        # Whether operands are multiplied by coefficients that may be far below 1, of which nothing is a derivative.
+        self.scales = not (self.family.unshifted or layout.channels[0].given) and self.adapter.is_plain(inputs.flat)
         # Only tiles of rules have rows without a positive whose operands must not reach others.
         self.skips = self.judged and self.family.skips_idle and not layout.channels[0].given
         self.by_block = inputs._replace(columns=(), added=(), column_labels=(), column_numbers=())

@@ -203,7 +203,7 @@ class _Square:
         if self.layout.own and self.shards is not None:
             of_columns = self.shards.gather(of_rows)
         scaling = p.Scaling()
-        if not family.unshifted:
+        if not family.unshifted and self.adapter.is_plain((of_rows, of_columns)):
             scaling = p.scaling_of(xp.concat([of_rows, of_columns]), bounded=family.known.finite)
         of_rows, of_columns, self.to_positive = map(scaling.divided, (of_rows, of_columns, self.to_positive))
         by_tile = p.pieces(of_columns, self.bounds)
