@@ -43,28 +43,22 @@ class Communicator(Protocol):
     @property
     def size(self) -> int:
         """How many ranks there are."""
-        ...
 
     @property
     def rank(self) -> int:
         """The number of this one, from 0."""
-        ...
 
     def all_gather(self, x: Array, counts: Sequence[int]) -> Array:
         """Return the rows of all ranks, in their order: ``counts[r]`` of rank r."""
-        ...
 
     def reduce_scatter(self, x: Array, counts: Sequence[int]) -> Array:
         """Return this rank's rows of the sum over the ranks of `x`, which has the rows of all."""
-        ...
 
     def all_reduce(self, x: Array, *, largest: bool = False) -> Array:
         """Return the sum over the ranks, entry by entry, or the largest."""
-        ...
 
     def tell(self, numbers: Sequence[int]) -> Sequence[Sequence[int]]:
         """Return the integers that each rank gives, all as many."""
-        ...
 
 
 class Ranks:

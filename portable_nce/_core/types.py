@@ -9,35 +9,6 @@ from __future__ import annotations
 from types import EllipsisType
 from typing import Any, Literal, ParamSpec, Protocol, TypeAlias, TypeVar
 
-__all__ = [
-    "AnchorForm",
-    "AnyArray",
-    "ArrayOf",
-    "ArrayT",
-    "Averaging",
-    "BlockSize",
-    "DivideBy",
-    "FlatForm",
-    "GradientsOfRanks",
-    "JointDirection",
-    "MarginStrategy",
-    "Mining",
-    "MiningName",
-    "MiningRule",
-    "MultiPositive",
-    "NegativesOfViews",
-    "ObjectiveName",
-    "PairingName",
-    "Parameters",
-    "Precision",
-    "ReductionName",
-    "RelicDirection",
-    "Result",
-    "SimilarityName",
-    "StoppedSide",
-    "TripletForm",
-]
-
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 ArrayT = TypeVar("ArrayT")
@@ -50,12 +21,10 @@ class AnyArray(Protocol):
     @property
     def shape(self) -> Any:
         """The lengths of the axes."""
-        ...
 
     @property
     def dtype(self) -> Any:
         """The dtype of the library."""
-        ...
 
 
 class ArrayOf(AnyArray, Protocol[ArrayT_co]):
@@ -67,7 +36,6 @@ class ArrayOf(AnyArray, Protocol[ArrayT_co]):
 
     def __getitem__(self, key: EllipsisType, /) -> ArrayT_co:
         """The entries at a key."""
-        ...
 
 
 BlockSize: TypeAlias = int | Literal["auto"] | None

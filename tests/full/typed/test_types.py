@@ -144,8 +144,7 @@ def test_no_option_is_any_text(function: Callable[..., Any]) -> None:
 
 
 def test_all_aliases_are_public() -> None:
-    private = {"ArrayT", "Parameters", "Result"}
-    assert set(types.__all__) - private <= set(pnce.typing.__all__)
+    assert {"AnyArray", "ArrayOf", *types.__annotations__} <= set(pnce.typing.__all__)
     assert isinstance(pnce.pairings.diagonal(), Pairing)
 
 
@@ -164,7 +163,7 @@ UNDESCRIBED = {
 """Aliases whose choices stand in no docstring in braces, and why."""
 
 
-@pytest.mark.parametrize("name", [name for name in types.__all__ if choices(getattr(types, name))])
+@pytest.mark.parametrize("name", [name for name in types.__annotations__ if choices(getattr(types, name))])
 def test_choices_are_those_that_the_docstrings_name(name: str) -> None:
     """In ``{"mean", "sum"}`` of a parameter whose type has these choices."""
     annotation = "AnySimilarity" if name == "SimilarityName" else name
