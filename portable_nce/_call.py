@@ -65,8 +65,6 @@ from .similarities import (
 )
 from .similarities import resolve as resolve_similarity
 
-PAIRINGS: tuple[PairingName, ...] = get_args(PairingName)
-
 
 @told_to_others
 @takes_tokens
@@ -164,7 +162,7 @@ def contrast(
     array(1.99249...)
     """
     if isinstance(pairing, str):
-        check_choice("pairing", pairing, PAIRINGS)
+        check_choice("pairing", pairing, get_args(PairingName))
         pairing = diagonal() if pairing == "diagonal" else two_views()
     elif not isinstance(pairing, Pairing):
         check_called("pairing", pairing, "pairings")
@@ -283,66 +281,62 @@ class Call(NamedTuple):
 
 def _planned(call: Call, factor: Callable[[dict[str, Any]], Any] | None, kind: Hashable | None) -> Array:
     """The loss of a kind of call that has not been seen, or of which no plan is kept."""
-    embeddings, objective, pairing, options, layout, parameters, dtype = call
-    check_choice("reduction", options.reduction, REDUCTIONS)
-    symmetric = check_bool("symmetric", options.symmetric)
-    block_size = check_block_size(options.block_size)
-    check_precision(options.precision)
+    options = _checked_options(call.options)
     chosen = resolve_similarity(options.similarity)
-    given = _checked(embeddings, pairing, options, layout, parameters)
-    xp, x, across = given.xp, given.x, options.across
-    _check_similarity(chosen, given, symmetric=symmetric, block_size=block_size)
+    given = _checked(call, options)
+    xp, x, options, across = given.xp, given.x, given.options, options.across
+    _check_similarity(chosen, given)
 
-    make: Any = (lambda _: objective) if isinstance(objective, _OBJECTIVES) else objective
-    made = make(given.parameters)
+    fixed = isinstance(call.objective, _OBJECTIVES)
+    made = call.objective if fixed else call.objective(given.parameters)
     hardness = check_hardness(options.hardness, made)
-    shards = None
+    parameters, shards = given.parameters, None
     if across is not None:
         # Which sums are exchanged depends on whether rows are coupled.
         coupled = across.check and isinstance(made, Objective) and couples_rows(made, x, in_one_block=lambda: False)
-        noted = {"pairing": pairing, "coupling of rows": coupled, **(layout.agreed_on or {})}  # a full queue: no flags
-        shards = _agreed(across, given, noted, extra_columns=pairing.further)
-        if pairing.further:
+        # Of pairings, that of a full queue has no flags.
+        shards = _agreed(across, given, {"pairing": call.pairing, "coupling of rows": coupled})
+        if call.pairing.further:
             given, chosen = _with_extra_columns(shards, given, chosen)
             shards = shards._replace(columns=shards.rows)
-    given = _with_agreed_parameters(given, shards)
-    parameters, by_rows = given.parameters, given.by_rows
-    made = make(parameters)
+        parameters = {name: shards.shared(value) for name, value in parameters.items()}
+    parameters = _with_copies(parameters, x.shape[0])
+    made = call.objective if fixed else call.objective(parameters)
+    given = given._replace(parameters=parameters, objective=made)
+    by_rows = given.by_rows
     if across is not None:
-        _check_objective_across(objective, made, by_rows=by_rows, symmetric=symmetric)
+        _check_objective_across(given, fixed=fixed)
     with adapter_of(x).full_precision(x):
         scale = _scale_in(xp, parameters, options, x)
         matrix = _matrix(
             given,
-            made,
             chosen,
-            pairing,
             scale,
             shards=shards,
             bound=_bound(scale, x, alone=shards is None) if chosen.unit else math.inf,
-            block_size=block_size,
+            block_size=options.block_size,
             sharpness=sharpness_of(hardness, scale, x),
         )
         # With a temperature of each row, the scores of rows with themselves are not symmetric.
-        alone = len(embeddings) == 1 and not by_rows
+        alone = len(call.embeddings) == 1 and not by_rows
         matrix = matrix._replace(self_contrast=alone, indices_checked=given.pairs.checked)
         if chosen.pullback is None:
             matrix = matrix.dense()
         multiplier = None if factor is None else factor(parameters)
         # Before the ranks add up, as each differentiates its part.
         early = by_rows or (shards is not None and options.reduction != "none")
-        parts = Reduction(options.reduction, given.weights, shards)
+        parts = Reduction(options.reduction, options.weights, shards)
         if early:
             parts = parts._replace(factors=multiplier) if by_rows else parts._replace(factor=multiplier)
         with nullcontext() if kind is None else listening() as notes:
-            result = evaluate(made, matrix, parts, symmetric=symmetric)
+            result = evaluate(made, matrix, parts, symmetric=options.symmetric)
     if multiplier is not None and not early:
         result = result * multiplier
     finished(across)
-    dtype = given.dtype if dtype is None else dtype
+    dtype = given.dtype if call.dtype is None else call.dtype
     if notes is not None:
-        arrays = [x, *given.keys, *([given.y] if len(embeddings) > 1 else [])]
-        keep(kind, notes, _sources(call, scale, arrays, given.weights, parameters), dtype)
+        arrays = [x, *given.keys, *([given.y] if len(call.embeddings) > 1 else [])]
+        keep(kind, notes, _sources(call.pairing, scale, arrays, options.weights, parameters), dtype)
     return finish(xp, result, dtype, options.reduction)
 
 
@@ -352,11 +346,8 @@ def _scale_in(xp: Namespace, parameters: dict[str, Any], options: Options, x: Ar
     return scale_of(xp, given, x) if options.scaled_by == "temperature" else given
 
 
-def _sources(
-    call: Call, scale: Any, arrays: list[Array], weights: Array | None, parameters: dict[str, Any]
-) -> list[Any]:
+def _sources(pairing: Pairing, scale: Any, arrays: list[Array], weights: Any, parameters: dict[str, Any]) -> list[Any]:
     """What the arrays of a sweep may be, in an order that is that of all calls of a kind; the second are the rows."""
-    pairing = call.pairing
     return [scale, *arrays, *pairing.rows, *pairing.columns, *pairing.pairs, weights, *parameters.values()]
 
 
@@ -379,23 +370,23 @@ def _run(plan: Plan, call: Call) -> Array:
             bound = largest_score(*arrays, factor=bound)
             if bound == math.inf:
                 return _planned(call, None, None)
-        sources = _sources(call, scale, arrays, weights, parameters)
+        sources = _sources(call.pairing, scale, arrays, weights, parameters)
         result, number = plan.run(sources, scale, bound)
         if not plan.layout.mean:
             result = Reduction(options.reduction, weights).of_sum(result, number)
     return finish(xp, result, plan.dtype, options.reduction)
 
 
-def _check_similarity(chosen: Similarity, given: _Given, *, symmetric: bool, block_size: BlockSize) -> None:
+def _check_similarity(chosen: Similarity, given: _Given) -> None:
     """The similarity must fit the embeddings and the execution."""
-    n_rows, n_columns = given.x.shape[0], given.y.shape[0]
+    n_rows, n_columns, block_size = given.x.shape[0], given.y.shape[0], given.options.block_size
     same_width(given.options.similarity, given.names[0], given.x, given.names[1], given.y)
     for name, numbers in numbers_of_columns(chosen) if given.pairs.sharded else ():
         if given.keys:
             message = f"similarity: expected one without {name} of columns beside negative_keys of other ranks"
             raise ValueError(message)
         check_shape(name, numbers, (n_columns,))
-    if symmetric and n_rows != n_columns:
+    if given.options.symmetric and n_rows != n_columns:
         sizes = f"{given.names[0]} {n_rows} and {given.names[1]} {n_columns}"
         message = f"symmetric: expected as many rows as columns, got {sizes}"
         raise ValueError(message)
@@ -431,15 +422,15 @@ def sharpness_of(hardness: float, scale: Any, like: Array) -> Array | None:
     return zero + (1.0 + hardness / xp.reshape(scale, (-1,)))
 
 
-def _check_objective_across(objective: Any, made: AnyObjective, *, by_rows: bool, symmetric: bool) -> None:
-    """What objectives cannot do between ranks."""
-    if by_rows and not isinstance(objective, _OBJECTIVES):
+def _check_objective_across(given: _Given, *, fixed: bool) -> None:
+    """What objectives cannot do between ranks; one is `fixed` that is not made of the parameters."""
+    if given.by_rows and not fixed:
         message = (
             "temperature: expected one number with across and this objective, got an array with one for each row; one "
             "number for all is a float or an array of shape ()"
         )
         raise ValueError(message)
-    if symmetric and isinstance(made, Relic):
+    if given.options.symmetric and isinstance(given.objective, Relic):
         message = "symmetric: expected False with across and this objective; write relic(symmetric=True)"
         raise ValueError(message)
 
@@ -450,8 +441,8 @@ _OBJECTIVES = (Objective, Pairwise, HardNegatives, Relic, Triplet)
 class _Given(NamedTuple):
     """The arguments of a loss of embeddings, checked, and in the dtype to compute in.
 
-    `keys` are the positives of a queue if they are apart from it. `dtype` is that of the result, and `dtypes` are those
-    that the arrays of the rows, keys and columns had.
+    `keys` are the positives of a queue if they are apart from it. `embeddings` are the rows, keys and columns that came
+    in, and `dtype` is that of the result. The options hold the mask and the weights as they are used.
     """
 
     xp: Namespace
@@ -459,15 +450,14 @@ class _Given(NamedTuple):
     x: Array
     keys: list[Array]
     y: Array
+    embeddings: Sequence[Embedding]
     parameters: dict[str, Any]
-    mask: Array | None
-    weights: Array | None
+    objective: Any
+    pairing: Pairing
     pairs: _Pairs
     options: Options
     layout: Layout
     dtype: Any
-    dtypes: list[tuple[Any, ...]]
-    multiplied_in: Any
 
     @property
     def by_rows(self) -> bool:
@@ -475,59 +465,47 @@ class _Given(NamedTuple):
         return is_by_rows(self.parameters.get("temperature"))
 
     @property
+    def both(self) -> bool:
+        """Whether the loss needs the transposed scores too."""
+        return isinstance(self.objective, Relic) and self.layout.opposite is None
+
+    @property
     def exact_in(self) -> Exact:
         """The dtypes in which rows and columns are exact."""
-        columns = self.dtypes[1:] or self.dtypes
-        flat = tuple(dtype for dtypes in columns for dtype in dtypes)
-        return Exact(self.dtypes[0], flat, self.multiplied_in, self.options.precision)
+        columns: tuple[Any, ...] = sum((z.dtypes for z in self.embeddings[1:] or self.embeddings), ())
+        multiplied_in = next((z.multiplied_in for z in self.embeddings if z.multiplied_in is not None), None)
+        return Exact(self.embeddings[0].dtypes, columns, multiplied_in, self.options.precision)
 
-    def sent_as(self, *, extra_columns: bool) -> tuple[Any, Any]:
+    @property
+    def sent_as(self) -> tuple[Any, Any]:
         """The dtypes in which rows and columns travel: their own, or one that holds all of the arrays joined."""
-        columns = self.dtypes[-1][:-1] if extra_columns and len(self.dtypes) > 1 else self.dtypes[-1]
-        rows, columns = (d[0] if len(set(d)) == 1 else self.x.dtype for d in (self.dtypes[0], columns))
+        rows, columns = self.embeddings[0].dtypes, self.embeddings[-1].dtypes
+        if self.pairing.further and len(self.embeddings) > 1:
+            columns = columns[:-1]
+        rows, columns = (d[0] if len(set(d)) == 1 else self.x.dtype for d in (rows, columns))
         return rows, columns
 
 
-def _checked(
-    embeddings: dict[str, Any],
-    pairing: Pairing,
-    options: Options,
-    layout: Layout,
-    parameters: dict[str, Any],
-) -> _Given:
-    names, parameters = (next(iter(embeddings)), next(reversed(embeddings))), dict(parameters)
-    arrays = {name: value for name, value in parameters.items() if is_array(value) and not is_number(value)}
-    bare = {name: x.array if isinstance(x, Embedding) else x for name, x in embeddings.items()}
-    xp, (*entered, mask, weights) = enter(**bare, **arrays, mask=options.mask, weights=options.weights)
-    x, y = entered[0], entered[len(embeddings) - 1]
-    keys = entered[1 : len(embeddings) - 1]
-    parameters |= dict(zip(arrays, entered[len(embeddings) :], strict=True))
-    check_floating(xp, **dict(zip(embeddings, entered, strict=False)))
+def _checked(call: Call, options: Options) -> _Given:
+    layout, names = call.layout, (next(iter(call.embeddings)), next(reversed(call.embeddings)))
+    entered = _entered(call.embeddings, options, call.parameters)
+    xp, options = entered.xp, entered.options
+    # Rows that are the columns too are one array: a 16-bit gradient is rounded once.
+    x, *keys, y = entered.arrays if len(call.embeddings) > 1 else entered.arrays * 2
     for z in (x, y):
         adapter_of(z).check(z)
-    n_rows, _ = shape_of(names[0], x, "(N, D)")
+    shape_of(names[0], x, "(N, D)")
     if layout.paired:
         check_rows(names[1], y, x)
-    n_columns, _ = shape_of(names[1], y, "(K, D)")
-    shape = (n_rows, n_columns + n_rows * len(keys))
-    here = n_rows if keys else n_columns - n_rows if layout.replicated and pairing.further else 0
-    sharded = options.across is not None and (pairing.further or not layout.replicated)
-    pairs = _check_pairs(pairing, mask, names, x, shape, across=sharded, here=here)
-    dtype = common_dtype(xp, x, *keys, y)
-    dtypes, multiplied_in = [], None
-    for z, own in zip(embeddings.values(), entered, strict=False):
-        if isinstance(z, Embedding):
-            dtypes.append(z.dtypes)
-            multiplied_in = multiplied_in if z.multiplied_in is None else z.multiplied_in
-        else:
-            dtypes.append((own.dtype,))
-    x = upcast(xp, x)
-    y = x if len(embeddings) == 1 else upcast(xp, y)  # once: a 16-bit gradient is rounded once
-    keys = [upcast(xp, key) for key in keys]
-    parameters = _checked_parameters(xp, parameters, options, layout, x)
-    weights = row_weights(xp, weights, n_rows, x)
-    return _Given(
-        xp, names, x, keys, y, parameters, mask, weights, pairs, options, layout, dtype, dtypes, multiplied_in
+    shape_of(names[1], y, "(K, D)")
+    came, dtype = [*entered.embeddings.values()], entered.dtype
+    given = _Given(
+        xp, names, x, keys, y, came, entered.others, call.objective, call.pairing, _Pairs(), options, layout, dtype
+    )
+    return given._replace(
+        pairs=_check_pairs(given),
+        parameters=_checked_parameters(xp, entered.others, options, layout, x),
+        options=options._replace(weights=row_weights(xp, options.weights, x.shape[0], x)),
     )
 
 
@@ -542,14 +520,6 @@ def _checked_parameters(
         else:
             found[name] = (positive_scalar if name == "logit_scale" else scalar)(xp, name, value, x)
     return found
-
-
-def _with_agreed_parameters(given: _Given, shards: Shards | None) -> _Given:
-    """The parameters as the ranks agreed on them, and the temperature of a sample for each of its views."""
-    parameters = given.parameters
-    if shards is not None:
-        parameters = {name: shards.shared(value) for name, value in parameters.items()}
-    return given._replace(parameters=_with_copies(parameters, given.x.shape[0]))
 
 
 def _with_copies(parameters: dict[str, Any], rows: int) -> dict[str, Any]:
@@ -575,7 +545,7 @@ def _with_extra_columns(shards: Shards, given: _Given, similarity: Similarity) -
     def joined(x: Array, beyond: Array) -> Array:
         return namespace_of(x, beyond).concat([x[:n_rows, ...], beyond], axis=0)
 
-    keys = of_all(given.y, given.dtypes[-1][-1])
+    keys = of_all(given.y, given.embeddings[-1].dtypes[-1])
     similarity = with_numbers(similarity, lambda numbers: joined(numbers, of_all(numbers)))
     if opposite is not None:
         rows, columns = opposite
@@ -584,83 +554,62 @@ def _with_extra_columns(shards: Shards, given: _Given, similarity: Similarity) -
     return given._replace(y=joined(given.y, keys)), similarity
 
 
-def _agreed(across: Ranks, given: _Given, noted: dict[str, Any], *, extra_columns: bool) -> Shards:
+def _agreed(across: Ranks, given: _Given, noted: dict[str, Any]) -> Shards:
     """How the rows and columns of a batch lie on the ranks."""
-    n_rows, (n_columns, width) = given.x.shape[0], given.y.shape
-    noted = {"features": width, **noted}
+    n_rows, (n_columns, width), further = given.x.shape[0], given.y.shape, given.pairing.further
+    noted = {"features": width, **noted, **(given.layout.agreed_on or {})}
     if given.layout.replicated:
-        noted[f"rows of {given.names[1]}"] = n_columns - n_rows if extra_columns else n_columns
-        n_columns = n_rows if extra_columns else n_columns
+        noted[f"rows of {given.names[1]}"] = n_columns - n_rows if further else n_columns
+        n_columns = n_rows if further else n_columns
     temperature, pairs = given.parameters.get("temperature"), given.pairs
     return agree(across, Notes(n_rows, n_columns, noted, temperature, pairs.whole, pairs.largest), given.x)
 
 
-def _matrix(
-    given: _Given, objective: AnyObjective, similarity: Similarity, pairing: Pairing, scale: Any, **options: Any
-) -> ScoreMatrix:
+def _matrix(given: _Given, similarity: Similarity, scale: Any, **options: Any) -> ScoreMatrix:
     """The matrix of the rows of this process, and of all columns.
 
     With a temperature of each row, that of row i is also that of column i, where this is compared with all rows.
     """
-    opposite, symmetric = given.layout.opposite, given.options.symmetric
-    both = isinstance(objective, Relic) and opposite is None
-
-    def make(similarity: Similarity, scale: Any, given: _Given = given, *, turns: bool = False) -> ScoreMatrix:
-        return _matrix_of(given, objective, similarity, pairing, scale, turns=turns, both=both, **options)
-
-    if opposite is not None:
-        rows, columns = opposite
-        turned = given._replace(x=rows.array, y=columns.array, dtypes=[rows.dtypes, columns.dtypes])
-        return make(similarity, scale)._replace(turned=make(similarity, scale, turned))
-    if not given.by_rows or not (symmetric or isinstance(objective, Relic)):
-        return make(similarity, scale)
-    of_columns = make(scaled_columns(similarity, scale[:, 0]), 1.0, turns=symmetric)
-    return make(similarity, scale)._replace(turned=of_columns.transposed())
+    matrix, symmetric = _matrix_of(given, similarity, scale, **options), given.options.symmetric
+    if given.layout.opposite is not None:
+        rows, columns = given.layout.opposite
+        turned = given._replace(x=rows.array, y=columns.array, embeddings=(rows, columns))
+        return matrix._replace(turned=_matrix_of(turned, similarity, scale, **options))
+    if given.by_rows and (symmetric or given.both):
+        of_columns = scaled_columns(similarity, scale[:, 0])
+        other = _matrix_of(given, of_columns, 1.0, turns=symmetric, **options)
+        return matrix._replace(turned=other.transposed())
+    return matrix
 
 
 def _matrix_of(
-    given: _Given,
-    objective: AnyObjective,
-    similarity: Similarity,
-    pairing: Pairing,
-    scale: Any,
-    *,
-    turns: bool,
-    both: bool,
-    **options: Any,
+    given: _Given, similarity: Similarity, scale: Any, *, turns: bool = False, **options: Any
 ) -> ScoreMatrix:
     """The matrix of the rows of this process; of ranks, with its transpose if it `turns` or a loss needs that."""
-    shards, replicated, x, y, mask = options["shards"], given.layout.replicated, given.x, given.y, given.mask
+    shards, replicated, x, y, mask = options["shards"], given.layout.replicated, given.x, given.y, given.options.mask
     if shards is None or given.keys or replicated:
         if shards is not None and not replicated:
-            sent_as = given.dtypes[-1][-1]
+            sent_as = given.embeddings[-1].dtypes[-1]
             given = given._replace(y=shards.gather(y, sent_as=sent_as, of_columns=True, own_first=False))
-        return _own_matrix(given, similarity, pairing, scale, both=both, **options)
-    sent_as = given.sent_as(extra_columns=pairing.further)
+        return _own_matrix(given, similarity, scale, **options)
+    pairing, sent_as = given.pairing, given.sent_as
     if mask is None and not any(map(is_half, sent_as)):
         similarity, x, y = normalized_here(similarity, x, y)
     if given.options.symmetric:
         reduction = given.options.reduction
         turns = turns or options["sharpness"] is not None
-        turns = turns or not sums_both_sides(objective, similarity, pairing, mask, x, reduction=reduction)
+        turns = turns or not sums_both_sides(given.objective, similarity, pairing, mask, x, reduction=reduction)
     brought = Brought(x, y, sent_as, given.exact_in, mask, given.layout.joined)
-    return matrix_of_part(brought, similarity, pairing, scale, both=both, turns=turns, **options)
+    return matrix_of_part(brought, similarity, pairing, scale, both=given.both, turns=turns, **options)
 
 
-def _own_matrix(
-    given: _Given,
-    similarity: Similarity,
-    pairing: Pairing,
-    scale: Any,
-    *,
-    both: bool,
-    **options: Any,
-) -> ScoreMatrix:
-    """The matrix of rows and columns that are all here; `both` if its transpose is needed too."""
-    xp, x, mask, alone = given.xp, given.x, given.mask, given.y is given.x
-    keys, y = _apart_or_joined(xp, similarity, given.keys, given.y, mask)
+def _own_matrix(given: _Given, similarity: Similarity, scale: Any, **options: Any) -> ScoreMatrix:
+    """The matrix of rows and columns that are all here."""
+    xp, pairing, mask, x, keys, y = given.xp, given.pairing, given.options.mask, given.x, given.keys, given.y
+    if keys and not (mask is None and similarity.inner_product and similarity.symmetric and is_positive(y.shape[0])):
+        keys, y = [], xp.concat([*keys, y], axis=0)  # apart, they are operands of inner products
     if not keys:  # apart, there is no mask, and what a queue holds in slots that are not valid is 0
-        x, y = _without_idle(xp, x, y, pairing, mask, alone=alone, both=both)
+        x, y = _without_idle(given, y)
     if (is_cosine(similarity) or is_dot(similarity)) and not multiplies_halves(similarity, given.exact_in, x):
         if is_dot(similarity):
             options["bound"] = largest_score(x, *keys, y, factor=_bound(scale, x, alone=True))
@@ -678,25 +627,15 @@ def _own_matrix(
     return ScoreMatrix(similarity, rows, columns, pairing, mask, partners=partners, **options)
 
 
-def _apart_or_joined(
-    xp: Namespace, similarity: Similarity, keys: list[Array], y: Array, mask: Array | None
-) -> tuple[list[Array], Array]:
-    """The positives of a queue apart from what it holds, where both are operands of inner products, or joined."""
-    if mask is None and similarity.inner_product and similarity.symmetric and is_positive(y.shape[0]):
-        return keys, y
-    return [], xp.concat([*keys, y], axis=0) if keys else y
+def _without_idle(given: _Given, y: Array) -> tuple[Array, Array]:
+    """The embeddings of rows and columns, 0 where a mask leaves no pair: what takes no part may hold anything, NaN too.
 
-
-def _without_idle(
-    xp: Namespace, x: Array, y: Array, pairing: Pairing, mask: Array | None, *, alone: bool, both: bool
-) -> tuple[Array, Array]:
-    """The embeddings, 0 where a mask leaves no pair: what takes no part may hold anything, NaN too.
-
-    With `both`, the score of a pair is looked at in both directions.
+    Where the transposed scores are needed, the score of a pair is looked at in both directions.
     """
+    xp, x, mask, pairing, alone = given.xp, given.x, given.options.mask, given.pairing, y is given.x
     if mask is not None:
         rows, columns = (xp.any(mask, axis=axis) for axis in (1, 0))
-        if alone or both:
+        if alone or given.both:
             rows = columns = xp.logical_or(rows, columns)
         (x,) = rows_where(xp, rows, x)
         y = x if alone else rows_where(xp, columns, y)[0]
@@ -795,33 +734,53 @@ def enter_embeddings(
     The embeddings have as many rows as the first, and the shape that `axes` names; if it is None, neither these nor the
     temperature and the weights of the rows are checked. `numbers` may be arrays of one entry.
     """
-    check_choice("reduction", options.reduction, REDUCTIONS)
-    block_size = check_block_size(options.block_size)
-    check_precision(options.precision)
-    numbers = {**(numbers or {}), options.scaled_by: options.temperature}
-    given = {name: x for name, x in numbers.items() if is_array(x) and not is_number(x)}
-    given |= others or {}
-    xp, (*found, mask, weights) = enter(**embeddings, **given, mask=options.mask, weights=options.weights)
-    arrays = dict(zip(embeddings, found, strict=False))
-    numbers |= dict(zip(given, found[len(embeddings) :], strict=True))
-    check_floating(xp, **arrays)
-    upcasted = {name: Embedding(upcast(xp, x), (x.dtype,)) for name, x in arrays.items()}
-    scale = numbers.pop(options.scaled_by)
+    options = _checked_options(options)
+    entered = _entered(embeddings, options, {**(numbers or {}), options.scaled_by: options.temperature}, others)
+    xp, arrays, weights = entered.xp, entered.arrays, entered.options.weights
+    scale = entered.others.pop(options.scaled_by)
     if axes is None:
-        scale = upcast(xp, scale) if options.scaled_by in given else scale
+        scale = upcast(xp, scale) if is_array(scale) and not is_number(scale) else scale
         weights = None if weights is None else upcast(xp, weights)
     else:
-        n_rows = shape_of(next(iter(arrays)), found[0], axes)[0]
-        for name, x in arrays.items():
+        n_rows = shape_of(next(iter(embeddings)), arrays[0], axes)[0]
+        for name, x in zip(embeddings, arrays, strict=True):
             adapter_of(x).check(x)
             shape_of(name, x, axes)
-            check_rows(name, x, found[0])
-        like = next(iter(upcasted.values())).array
+            check_rows(name, x, arrays[0])
         if options.scaled_by == "temperature":
-            scale = temperature_of(xp, scale, n_rows, like, shared=options.across is not None)
-        weights = row_weights(xp, weights, n_rows, like)
-    options = options._replace(temperature=scale, mask=mask, weights=weights, block_size=block_size)
-    return Entered(xp, upcasted, numbers, options, common_dtype(xp, *arrays.values()))
+            scale = temperature_of(xp, scale, n_rows, arrays[0], shared=options.across is not None)
+        weights = row_weights(xp, weights, n_rows, arrays[0])
+    return entered._replace(options=entered.options._replace(temperature=scale, weights=weights))
+
+
+def _checked_options(options: Options) -> Options:
+    """The options that say how a loss is computed, as they are used; those with arrays are checked with the arrays."""
+    check_choice("reduction", options.reduction, REDUCTIONS)
+    symmetric = check_bool("symmetric", options.symmetric)
+    block_size = check_block_size(options.block_size)
+    check_precision(options.precision)
+    return options._replace(symmetric=symmetric, block_size=block_size)
+
+
+def _entered(
+    embeddings: dict[str, Any], options: Options, numbers: dict[str, Any], others: dict[str, Array] | None = None
+) -> Entered:
+    """The named arrays in one library and on one device, with the mask and the weights; the embeddings also upcast.
+
+    Those that have been upcast are given as `Embedding`.
+    """
+    bare = {name: x.array if isinstance(x, Embedding) else x for name, x in embeddings.items()}
+    arrays = {name: x for name, x in numbers.items() if is_array(x) and not is_number(x)} | (others or {})
+    xp, (*found, mask, weights) = enter(**bare, **arrays, mask=options.mask, weights=options.weights)
+    bare = dict(zip(bare, found, strict=False))
+    check_floating(xp, **bare)
+    upcasted = {}
+    for name, x in embeddings.items():
+        embedding = x if isinstance(x, Embedding) else Embedding(x, (bare[name].dtype,))
+        upcasted[name] = embedding._replace(array=upcast(xp, bare[name]))
+    entered = numbers | dict(zip(arrays, found[len(bare) :], strict=True))
+    options = options._replace(mask=mask, weights=weights)
+    return Entered(xp, upcasted, entered, options, common_dtype(xp, *bare.values()))
 
 
 def result_dtype(xp: Namespace, *embeddings: Embedding) -> Any:
@@ -929,23 +888,18 @@ class _Pairs(NamedTuple):
     sharded: bool = False
 
 
-def _check_pairs(
-    pairing: Pairing,
-    mask: Array | None,
-    names: tuple[str, str],
-    x: Array,
-    shape: tuple[int, int],
-    *,
-    across: bool,
-    here: int,
-) -> _Pairs:
+def _check_pairs(given: _Given) -> _Pairs:
     """Check that a pairing and a mask fit the matrix and its library.
 
-    `across`: the columns, but for so many that are `here`, are those of one rank, where pairs are of all columns; how
-    many these are the ranks must agree on.
+    Of ranks, the columns, but for so many that are `here`, are those of one, where pairs are of all columns; how many
+    these are the ranks must agree on.
     """
-    _check_structure(pairing, names, shape, across=across and not here)
-    n_rows, n_columns = shape
+    x, pairing, mask, replicated = given.x, given.pairing, given.options.mask, given.layout.replicated
+    n_rows, n_columns = x.shape[0], given.y.shape[0]
+    here = n_rows if given.keys else n_columns - n_rows if replicated and pairing.further else 0
+    n_columns += n_rows * len(given.keys)
+    across = given.options.across is not None and (pairing.further or not replicated)
+    _check_structure(pairing, given.names, (n_rows, n_columns), across=across and not here)
     whole = 0
     if across:
         for pair in (*pairing.pairs, *(() if mask is None else (mask,))):
@@ -959,14 +913,14 @@ def _check_pairs(
         ("pairs", pairing.pairs, wanted),
     ):
         for array in arrays:
-            enter(**{names[0]: x, f"pairing.{part}": array})
+            enter(**{given.names[0]: x, f"pairing.{part}": array})
             check_shape(f"pairing.{part}", array, (*expected, *(() if part == "pairs" else array.shape[1:2])))
     if not pairing.structure.by_index:
         return _Pairs(whole=whole, sharded=across)
     (index,) = pairing.rows
     xp = namespace_of(index)
     if not across:
-        return _Pairs(check_indices(xp, "positives", index, n_columns, f"the rows of {names[1]}"))
+        return _Pairs(check_indices(xp, "positives", index, n_columns, f"the rows of {given.names[1]}"))
     largest = adapter_of(index).concrete_value(xp.max(index))
     checked = check_indices(xp, "positives", index, 2**31, "all columns")
     return _Pairs(checked, whole, int(largest or 0), sharded=True)
