@@ -33,12 +33,9 @@ def nearest(value: object, allowed: Collection[str]) -> str:
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
-PRECISIONS: tuple[Precision, ...] = get_args(Precision)
-
-
 def check_precision(value: object) -> None:
     """`precision` must be None or one of its names."""
-    if value is not None and (not isinstance(value, str) or value not in PRECISIONS):
+    if value is not None and (not isinstance(value, str) or value not in get_args(Precision)):
         message = f"precision: expected None, 'high' or 'highest', got {value!r}"
         raise ValueError(message)
 

@@ -56,8 +56,7 @@ def sum_to_scalar(xp: Namespace, x: Array) -> Array:
 
 def softplus(xp: Namespace, t: Array) -> Array:
     """``log(1 + exp(t))``, with derivatives of every order that neither cancel nor overflow."""
-    positive = t > 0
-    return xp.where(positive, t, xp.zeros_like(t)) + xp.log1p(xp.exp(xp.where(positive, -t, t)))
+    return softplus_and_sigmoid(xp, t, need_slope=False)[0]
 
 
 def sigmoid(xp: Namespace, t: Array) -> Array:
@@ -97,7 +96,7 @@ def safe_sqrt(xp: Namespace, x: Array) -> Array:
 
 
 def safe_quotient(xp: Namespace, x: Array, divisor: Array) -> Array:
-    """``x / divisor``, and 0 where that is 0."""
+    """``x / divisor``; 0, with gradient 0, where the divisor is 0."""
     zero = divisor == 0
     return xp.where(zero, xp.zeros_like(x), x) / xp.where(zero, xp.ones_like(divisor), divisor)
 

@@ -20,7 +20,7 @@ from operator import attrgetter, itemgetter
 from threading import local
 from typing import Any, NamedTuple, NoReturn
 
-from .namespace import namespace_of, namespaces
+from .namespace import is_array, namespace_of, namespaces
 from .numerics import itemsize
 from .protocol import Array, Namespace
 from .registry import adapter_of, adapters
@@ -55,22 +55,17 @@ def traced(
     function: Callable[..., Arrays], numbers: Sequence[float | None], arrays: Sequence[Array]
 ) -> tuple[Program | None, Arrays]:
     """The program of a function of numbers and arrays without derivatives, or None; and what it returns for these."""
-    found = _written(function, (*numbers, *arrays))
-    return (None, function(*numbers, *arrays)) if found is None else found
-
-
-def _written(function: Callable[..., Arrays], values: Sequence[Any]) -> tuple[Program, Arrays] | None:
     trace, before = _Trace(), getattr(_current, "trace", None)
-    given = [trace.named(x) for x in values]
+    given = [trace.named(x) for x in (*numbers, *arrays)]
     _current.trace = trace
     try:
         outputs = function(*[x if x.value is not None else None for x in given])
-        program = trace.program(len(given), outputs)
+        return trace.program(len(given), outputs), tuple(map(_value, outputs))
     except (NotTraceableError, AttributeError, TypeError, ValueError):  # libraries refuse arrays that are not theirs
-        return None
+        pass
     finally:
         _current.trace = before
-    return program, tuple(map(_value, outputs))
+    return None, function(*numbers, *arrays)
 
 
 _current = local()
@@ -123,7 +118,7 @@ class _Trace:
     def named(self, value: Any) -> Any:
         """A value that differs from run to run, with a place of its own."""
         place = self.added(None)
-        if not _is_array(value):
+        if not is_array(value):
             return TracedNumber(self, place, value)
         if math.prod(value.shape) >= LARGE:
             self.large.add(place)
@@ -136,7 +131,7 @@ class _Trace:
         if type(value) in {list, tuple} and any(isinstance(x, _Named) for x in value):
             kind = type(value)
             return int(self.assigned(0, kind.__name__, lambda *items: kind(items), *value).place)
-        if _is_array(value):
+        if is_array(value):
             message = "an array that was not given"
             raise NotTraceableError(message)
         key = type(value), repr(value)
@@ -168,7 +163,7 @@ class _Trace:
             message = "an array as an option"
             raise NotTraceableError(message)
         result = function(*map(_value, args), **options)
-        if not _is_array(result) and not isinstance(result, tuple):
+        if not is_array(result) and not isinstance(result, tuple):
             return result  # a fact about a dtype
         return self.assigned(result, name, function, *args, **options)
 
@@ -264,12 +259,8 @@ def _let_go(places: Sequence[int]) -> Callable[[list[Any]], None]:
     return let_go
 
 
-def _is_array(x: Any) -> bool:
-    return hasattr(x, "shape") and hasattr(x, "dtype")
-
-
 def _can_be_kept(x: Any) -> bool:
-    return _is_array(x) and math.prod(x.shape) * itemsize(x) <= _KEPT
+    return is_array(x) and math.prod(x.shape) * itemsize(x) <= _KEPT
 
 
 def _value(x: Any) -> Any:
@@ -366,14 +357,6 @@ class _TracedAdapter:
     def __init__(self, adapter: Any) -> None:
         self._adapter = adapter
 
-    @property
-    def mode(self) -> Any:
-        return self._adapter.mode
-
-    @property
-    def reads_values(self) -> Any:
-        return self._adapter.reads_values
-
     def is_plain(self, _: Any) -> bool:
         return True  # no others are traced
 
@@ -395,6 +378,8 @@ class _TracedAdapter:
         return step(init, xs, 0)
 
     def __getattr__(self, name: str) -> Any:
+        if name in {"mode", "reads_values"}:
+            return getattr(self._adapter, name)
         if name not in KERNELS:
             raise NotTraceableError(name)
         kernel = getattr(self._adapter, name)

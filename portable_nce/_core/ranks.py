@@ -25,8 +25,6 @@ from .protocol import Array
 from .registry import adapter_of, communicator_of
 from .types import GradientsOfRanks, Parameters, Result
 
-GRADIENTS: tuple[GradientsOfRanks, ...] = get_args(GradientsOfRanks)
-
 
 @runtime_checkable
 class Communicator(Protocol):
@@ -138,7 +136,7 @@ def across(group: Any, /, *, gradients: GradientsOfRanks | None = None, check: b
             f"gradients: expected None with an axis of JAX, which differentiates collectives itself, got {gradients!r}"
         )
         raise ValueError(message)
-    if not native and not (isinstance(gradients, str) and gradients in GRADIENTS):
+    if not native and not (isinstance(gradients, str) and gradients in get_args(GradientsOfRanks)):
         message = (
             f"gradients: expected 'averaged' (DDP and FSDP average the gradients of the ranks) or 'summed' (you add "
             f"them up), got {gradients!r}"
@@ -173,18 +171,15 @@ def told_to_others(loss: Callable[Parameters, Result]) -> Callable[Parameters, R
     @wraps(loss)
     def telling(*args: Parameters.args, **options: Parameters.kwargs) -> Result:
         given: Any = options.get("across")
-        if given is None or isinstance(given, _Call):
-            return loss(*args, **options)
-        if not isinstance(given, Ranks):
+        if given is not None and not isinstance(given, Ranks):
             message = (
                 f"across: expected what portable_nce.across returns, got {type(given).__name__}; write "
                 f'across=portable_nce.across(group, gradients="averaged")'
             )
             raise TypeError(message)
-        if given.averaged is not None and given.communicator.size == 1:
-            options["across"] = None  # one rank is one process
-            return loss(*args, **options)
-        if not given.check:
+        if given is not None and given.averaged is not None and given.communicator.size == 1:
+            given = options["across"] = None  # one rank is one process
+        if given is None or isinstance(given, _Call) or not given.check:
             return loss(*args, **options)
         options["across"] = call = _Call(given)
         try:
@@ -235,31 +230,28 @@ class Notes(NamedTuple):
 
 def agree(ranks: Ranks, notes: Notes, like: Array) -> Shards:
     """How the rows of a batch lie on the ranks, once these have agreed on what they compute."""
-    communicator, size = ranks.communicator, ranks.communicator.size
+    communicator = ranks.communicator
     library = getattr(communicator, "library", adapter_of(like).name)
     if adapter_of(like).name != library:
         message = f"across: expected arrays of {library}, whose group this is, got those of {adapter_of(like).name}"
         raise TypeError(message)
-    if not isinstance(ranks, _Call):  # unchecked
-        rows, columns, by_rows = (notes.rows,) * size, (notes.columns,) * size, notes.own_temperatures() > 0
-        shards = Shards(communicator, rows, columns, averaged=bool(ranks.averaged), by_rows=by_rows)
-        _check_pairs([notes.whole], [notes.largest], sum(shards.columns), notes.named)
-        return shards
-    if adapter_of(like).mode in {"whole", "compiled"}:
-        message = "across: expected check=False where a compiler traces the loss, for ranks with as many rows each"
-        raise ValueError(message)
-    # The arguments come first, and stay where a note has the name of one, as `pairing`.
-    text = json.dumps({**ranks.arguments, **_told(notes.options), **ranks.arguments})
-    numbers = [notes.rows, notes.columns, _digest(text), notes.own_temperatures(), notes.whole, notes.largest]
-    told = [list(numbers) for numbers in communicator.tell(numbers)]
-    ranks.exchanging = True  # from here on all ranks do the same, errors too
-    refusing = [rank for rank, numbers in enumerate(told) if numbers[0] == _REFUSED]
-    if refusing:
-        message = f"across: rank {refusing[0]} refused its arguments; its own error says why"
-        raise ValueError(message)
-    rows, columns, digests, own, whole, largest = zip(*told, strict=True)
-    if len(set(digests)) > 1:
-        _refuse_difference(communicator, text)
+    numbers = [notes.rows, notes.columns, notes.own_temperatures(), notes.whole, notes.largest]
+    told = [numbers] * communicator.size
+    if isinstance(ranks, _Call):
+        if adapter_of(like).mode in {"whole", "compiled"}:
+            message = "across: expected check=False where a compiler traces the loss, for ranks with as many rows each"
+            raise ValueError(message)
+        # The arguments come first, and stay where a note has the name of one, as `pairing`.
+        text = json.dumps({**ranks.arguments, **_told(notes.options), **ranks.arguments})
+        told = [list(found) for found in communicator.tell([*numbers, _digest(text)])]
+        ranks.exchanging = True  # from here on all ranks do the same, errors too
+        refusing = [rank for rank, numbers in enumerate(told) if numbers[0] == _REFUSED]
+        if refusing:
+            message = f"across: rank {refusing[0]} refused its arguments; its own error says why"
+            raise ValueError(message)
+        if len({digest for *_, digest in told}) > 1:
+            _refuse_difference(communicator, text)
+    rows, columns, own, whole, largest, *_ = zip(*told, strict=True)
     _check_pairs(whole, largest, sum(columns), notes.named)
     # An array of one entry, on a rank with one row, is what the others have: one for each row, or one for all.
     by_rows = min(own) > 0
@@ -378,8 +370,7 @@ class Shards(NamedTuple):
 
     def own_first(self, x: Array, *, of_columns: bool = False) -> Array:
         """An array of the rows of all ranks, which each has, from this rank's on."""
-        first = _first(self.communicator.rank, self.columns if of_columns else self.rows)
-        return namespace_of(x).roll(x, -first, axis=0)
+        return namespace_of(x).roll(x, -self.first_row(of_columns=of_columns), axis=0)
 
     def first_row(self, *, of_columns: bool = False) -> Any:
         """The number of this rank's first row, or column, among those of all."""
@@ -440,11 +431,11 @@ class _Map(NamedTuple):
     def __call__(self, x: Array) -> Array:
         ranks = self.shards.communicator
         if self.kind == "gather":
-            return self._own_first(self._gathered(x))
+            return self._rolled(self._gathered(x), -1)
         if self.kind == "scatter":
-            return ranks.reduce_scatter(self._in_order(x), self.counts)
+            return ranks.reduce_scatter(self._rolled(x, 1), self.counts)
         if self.kind in {"sum", "largest"}:
-            return self._own_first(ranks.all_reduce(self._in_order(x), largest=self.kind == "largest"))
+            return self._rolled(ranks.all_reduce(self._rolled(x, 1), largest=self.kind == "largest"), -1)
         if self.kind in {"total", "mean"}:
             total = ranks.all_reduce(x)
             return total if self.kind == "total" else total / ranks.size
@@ -467,14 +458,10 @@ class _Map(NamedTuple):
         found = self.shards.communicator.all_gather(x, self.counts)
         return found if found.dtype == dtype else xp.astype(found, dtype)
 
-    def _own_first(self, x: Array) -> Array:
-        """What is in the order of the ranks, from this one's on."""
-        return self._turned(x, -1) if self.own_first else x
-
-    def _in_order(self, x: Array) -> Array:
-        return self._turned(x, 1) if self.own_first else x
-
-    def _turned(self, x: Array, sign: int) -> Array:
+    def _rolled(self, x: Array, sign: int) -> Array:
+        """From the order of the ranks (-1), or back into it (1), where the rows begin with this one's own."""
+        if not self.own_first:
+            return x
         return namespace_of(x).roll(x, sign * _first(self.shards.communicator.rank, self.counts), axis=0)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple, get_args
 
 from .namespace import lift_to_tape, namespace_of
-from .numerics import sum_to_scalar
+from .numerics import safe_quotient, sum_to_scalar
 from .protocol import Array
 from .ranks import Shards
 from .types import ReductionName
@@ -78,14 +78,7 @@ class Reduction(NamedTuple):
             ((total, norm),) = lift_to_tape((total, norm))
             both = self.shards.total(namespace_of(total).concat([total, norm]))
             total, norm = both[0:1], both[1:2]
-        return divided(total, norm)
-
-
-def divided(total: Array, norm: Array) -> Array:
-    """The total divided by the norm; 0, with gradient 0, where that is 0."""
-    xp = namespace_of(norm)
-    nothing = norm == 0
-    return xp.where(nothing, xp.zeros_like(total), total) / xp.where(nothing, xp.ones_like(norm), norm)
+        return safe_quotient(namespace_of(norm), total, norm)
 
 
 def average(first: Array, second: Array) -> Array:

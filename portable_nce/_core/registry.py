@@ -183,20 +183,15 @@ def load_backend(module: str) -> Adapter:
 
 
 def _load(module: str) -> Adapter:
-    registered = _registered.get(module)
-    if registered is not None:
-        return registered
-    if module not in _registered:
-        file = _BUILT_IN.get(module)
-        if file is not None and file != "generic":
-            loaded: Adapter = _import_backend(file).adapter(namespace_of)
-            return loaded
-        if file is None:
-            found = _load_entry_point(module)
-            if found is not None:
-                return found
-    generic: Adapter = _import_backend("generic").adapter(namespace_of, module)
-    return generic
+    found: Adapter | None = None
+    file = _BUILT_IN.get(module)
+    if module in _registered:
+        found = _registered[module]
+    elif file is None:
+        found = _load_entry_point(module)
+    elif file != "generic":
+        found = _import_backend(file).adapter(namespace_of)
+    return _import_backend("generic").adapter(namespace_of, module) if found is None else found
 
 
 def _import_backend(file: str) -> Any:

@@ -21,10 +21,10 @@ from .._core.checks import (
 )
 from .._core.logsumexp import ExpSum, factors
 from .._core.namespace import lift_to_tape, namespace_of
-from .._core.numerics import rows_where, sum_to_scalar, upcast
+from .._core.numerics import rows_where, safe_quotient, sum_to_scalar, upcast
 from .._core.protocol import Array, Namespace
 from .._core.ranks import Notes, Ranks, Shards, agree, finished, told_to_others
-from .._core.reduction import Reduction, divided
+from .._core.reduction import Reduction
 from .._core.registry import adapter_of
 from .._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, Precision, ReductionName
 from .._execution.statistics import RowSums, of_line
@@ -317,7 +317,7 @@ def _in_one_pass(call: _Call, dtype: Any) -> Array:
     norm = xp.astype(inside, wide)
     norm = sum_to_scalar(xp, norm if of_targets is None else norm * of_targets)
     ((total, norm),) = lift_to_tape((add(parts, wide, reduction), norm))
-    return finish(xp, divided(xp.reshape(total, (1,)), norm), dtype, reduction)
+    return finish(xp, safe_quotient(namespace_of(norm), xp.reshape(total, (1,)), norm), dtype, reduction)
 
 
 class _Layer(NamedTuple):
