@@ -166,8 +166,7 @@ def contrast(
         pairing = diagonal() if pairing == "diagonal" else two_views()
     elif not isinstance(pairing, Pairing):
         check_called("pairing", pairing, "pairings")
-        message = f"pairing: expected a name or a portable_nce.pairings.Pairing, got {type(pairing).__name__}"
-        raise TypeError(message)
+        raise TypeError(f"pairing: expected a name or a portable_nce.pairings.Pairing, got {type(pairing).__name__}")
     return contrast_embeddings(
         {"x": x} if y is None else {"x": x, "y": y},
         resolve_objective(objective),
@@ -383,30 +382,25 @@ def _check_similarity(chosen: Similarity, given: _Given) -> None:
     same_width(given.options.similarity, given.names[0], given.x, given.names[1], given.y)
     for name, numbers in numbers_of_columns(chosen) if given.pairs.sharded else ():
         if given.keys:
-            message = f"similarity: expected one without {name} of columns beside negative_keys of other ranks"
-            raise ValueError(message)
+            raise ValueError(f"similarity: expected one without {name} of columns beside negative_keys of other ranks")
         check_shape(name, numbers, (n_columns,))
     if given.options.symmetric and n_rows != n_columns:
         sizes = f"{given.names[0]} {n_rows} and {given.names[1]} {n_columns}"
-        message = f"symmetric: expected as many rows as columns, got {sizes}"
-        raise ValueError(message)
+        raise ValueError(f"symmetric: expected as many rows as columns, got {sizes}")
     if chosen.pullback is None and isinstance(block_size, int):
-        message = (
+        raise ValueError(
             f"block_size: expected None or 'auto' with a similarity that is a plain function, got {block_size}; to "
             f"stream it, make it a portable_nce.similarities.Similarity with a pullback, or pass None"
         )
-        raise ValueError(message)
 
 
 def check_hardness(hardness: Any, objective: AnyObjective) -> float:
     """The hardness must be a number that is not negative, of an objective that compares log-sum-exps."""
     number: float = check_number("hardness", hardness)
     if number < 0:
-        message = f"hardness: expected a number that is not negative, got {number}"
-        raise ValueError(message)
+        raise ValueError(f"hardness: expected a number that is not negative, got {number}")
     if number and not isinstance(objective, Objective):
-        message = f"hardness: expected 0 with an objective that is not of the softmax family, got {number}"
-        raise ValueError(message)
+        raise ValueError(f"hardness: expected 0 with an objective that is not of the softmax family, got {number}")
     return number
 
 
@@ -425,14 +419,12 @@ def sharpness_of(hardness: float, scale: Any, like: Array) -> Array | None:
 def _check_objective_across(given: _Given, *, fixed: bool) -> None:
     """What objectives cannot do between ranks; one is `fixed` that is not made of the parameters."""
     if given.by_rows and not fixed:
-        message = (
+        raise ValueError(
             "temperature: expected one number with across and this objective, got an array with one for each row; one "
             "number for all is a float or an array of shape ()"
         )
-        raise ValueError(message)
     if given.options.symmetric and isinstance(given.objective, Relic):
-        message = "symmetric: expected False with across and this objective; write relic(symmetric=True)"
-        raise ValueError(message)
+        raise ValueError("symmetric: expected False with across and this objective; write relic(symmetric=True)")
 
 
 _OBJECTIVES = (Objective, Pairwise, HardNegatives, Relic, Triplet)
@@ -868,11 +860,10 @@ def add(parts: Sequence[Array], dtype: Any, reduction: ReductionName, *, divide_
 def same_width(similarity: object, row_name: str, x: Array, column_name: str, y: Array) -> None:
     """The named similarities compare embeddings of the same width; others check for themselves."""
     if isinstance(similarity, str) and x.shape[-1] != y.shape[-1]:
-        message = (
+        raise ValueError(
             f"{column_name}: expected {x.shape[-1]} features as in {row_name}, got shape {tuple(y.shape)}; project one "
             f"of them, or use similarity=bilinear(weight)"
         )
-        raise ValueError(message)
 
 
 class _Pairs(NamedTuple):
@@ -932,14 +923,12 @@ def _check_structure(pairing: Pairing, names: tuple[str, str], shape: tuple[int,
     if pairing.structure.views == 2 and not pairing.further:  # noqa: PLR2004  (others are stacked here)
         half(n_rows, n_columns)
     if across and (pairing.structure.apart or (pairing.one_per_column and n_columns != n_rows)):
-        message = (
+        raise ValueError(
             f"pairing: expected on each rank as many rows of {column_name} as of {row_name}, got {shape}; of further "
             f"negatives, use info_nce(..., negative_keys) or moco"
         )
-        raise ValueError(message)
     if pairing.one_per_column and n_columns < n_rows:
-        message = (
+        raise ValueError(
             f"{column_name}: expected at least as many rows as {row_name}, {n_rows}, got {n_columns}: row i is paired "
             f"with row i; name the pairs by positives or another pairing"
         )
-        raise ValueError(message)

@@ -150,16 +150,16 @@ class _Scalar(EqualByContents):
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         result = self.fn(*arguments, **options)
         if self.has_aux and not (isinstance(result, tuple) and len(result) == 2):  # noqa: PLR2004  (a pair)
-            message = (
+            raise TypeError(
                 f"value_and_grad: with has_aux=True, expected the function to return a pair, got "
                 f"{type(result).__name__}"
             )
-            raise TypeError(message)
         value: Any = result[0] if self.has_aux else result
         if not is_array(value) or tuple(value.shape) != ():
             got = f"an array of shape {tuple(value.shape)}" if is_array(value) else type(value).__name__
-            message = f"value_and_grad: expected the function to return a 0-d array, got {got}; reduce it with sum"
-            raise TypeError(message)
+            raise TypeError(
+                f"value_and_grad: expected the function to return a 0-d array, got {got}; reduce it with sum"
+            )
         return result
 
 
@@ -194,8 +194,7 @@ class _ValueAndGrad(EqualByContents):
         for leaf in leaves:
             _check_leaf(leaf)
         if not leaves:
-            message = "value_and_grad: expected arrays in the differentiated arguments, got none"
-            raise TypeError(message)
+            raise TypeError("value_and_grad: expected arrays in the differentiated arguments, got none")
         transformed = adapter_of(leaves[0]).value_and_grad(
             self.checked, positions[0] if as_integer(self.argnums) is not None else positions, has_aux=self.has_aux
         )
@@ -214,20 +213,17 @@ def _chosen(argnums: Any) -> tuple[int, ...]:
     chosen = tuple(argnums) if isinstance(argnums, (tuple, list, range)) else (argnums,)
     integers = [as_integer(position) for position in chosen]
     if not chosen or any(position is None for position in integers):
-        message = f"argnums: expected an integer or a sequence of integers, got {argnums!r}"
-        raise TypeError(message)
+        raise TypeError(f"argnums: expected an integer or a sequence of integers, got {argnums!r}")
     return tuple(position for position in integers if position is not None)
 
 
 def _positions(chosen: tuple[int, ...], count: int) -> tuple[int, ...]:
     for position in chosen:
         if not -count <= position < count:
-            message = f"argnums={position}: expected the position of an argument, got a call with {count}"
-            raise ValueError(message)
+            raise ValueError(f"argnums={position}: expected the position of an argument, got a call with {count}")
     positions = tuple(position % count for position in chosen)
     if len(set(positions)) < len(positions):
-        message = f"argnums: expected different positions, got {chosen} of {count} arguments"
-        raise ValueError(message)
+        raise ValueError(f"argnums: expected different positions, got {chosen} of {count} arguments")
     return positions
 
 
@@ -243,15 +239,13 @@ def _leaves(tree: Any) -> Iterator[Any]:
 
 def _check_leaf(leaf: Any) -> None:
     if not is_array(leaf):
-        message = (
+        raise TypeError(
             f"value_and_grad: expected arrays in the differentiated arguments, got {type(leaf).__name__}; convert it "
             f"with asarray"
         )
-        raise TypeError(message)
     adapter_of(leaf)  # which knows what to say of an unknown library
     if not is_floating(namespace_of(leaf), leaf.dtype):
-        message = (
+        raise TypeError(
             f"value_and_grad: expected real floating-point arrays in the differentiated arguments, got dtype "
             f"{leaf.dtype}; convert it with {cast_hint(leaf)} or leave it out of argnums"
         )
-        raise TypeError(message)

@@ -21,8 +21,7 @@ def check_choice(name: str, value: object, allowed: Collection[str]) -> None:
     """`value` must be one of the strings `allowed`."""
     if not isinstance(value, str) or value not in allowed:
         choices = ", ".join(repr(choice) for choice in allowed)
-        message = f"{name}: expected one of {choices}, got {value!r}{nearest(value, allowed)}"
-        raise ValueError(message)
+        raise ValueError(f"{name}: expected one of {choices}, got {value!r}{nearest(value, allowed)}")
 
 
 def nearest(value: object, allowed: Collection[str]) -> str:
@@ -36,8 +35,7 @@ def nearest(value: object, allowed: Collection[str]) -> str:
 def check_precision(value: object) -> None:
     """`precision` must be None or one of its names."""
     if value is not None and (not isinstance(value, str) or value not in get_args(Precision)):
-        message = f"precision: expected None, 'high' or 'highest', got {value!r}"
-        raise ValueError(message)
+        raise ValueError(f"precision: expected None, 'high' or 'highest', got {value!r}")
 
 
 def check_bool(name: str, value: object) -> bool:
@@ -46,8 +44,7 @@ def check_bool(name: str, value: object) -> bool:
         return value
     if "bool" in type(value).__name__ and any(base.__name__ == "generic" for base in type(value).__mro__):
         return bool(value)  # a scalar of NumPy's
-    message = f"{name}: expected True or False, got {value!r}"
-    raise TypeError(message)
+    raise TypeError(f"{name}: expected True or False, got {value!r}")
 
 
 def as_integer(value: Any) -> int | None:
@@ -63,31 +60,28 @@ def check_whole_number(name: str, value: Any, *, least: int = 1) -> int:
     """Return `value`, which must be an integer of any library, but no array, and not less than `least`."""
     number = as_integer(value)
     if number is None:
-        message = f"{name}: expected an integer, got {type(value).__name__}"
-        raise TypeError(message)
+        raise TypeError(f"{name}: expected an integer, got {type(value).__name__}")
     if number < least:
-        message = f"{name}: expected at least {least}, got {number}"
-        raise ValueError(message)
+        raise ValueError(f"{name}: expected at least {least}, got {number}")
     return number
 
 
 def check_callable(name: str, value: object) -> None:
     """`value` must be callable."""
     if not callable(value):
-        message = f"{name}: expected a function, got {type(value).__name__}"
-        raise TypeError(message)
+        raise TypeError(f"{name}: expected a function, got {type(value).__name__}")
 
 
 def check_called(name: str, value: Any, room: str) -> None:
     """`value` must be no class, and no function of a module of this package that makes what is expected."""
     made, ours = getattr(value, "__name__", ""), f"{__name__.rpartition('._core')[0]}.{room}"
     if isinstance(value, FunctionType) and str(value.__module__).startswith(ours):
-        message = f"{name}: expected what {room}.{made}(...) returns, got {made} itself; call it"
-        raise TypeError(message)
+        raise TypeError(f"{name}: expected what {room}.{made}(...) returns, got {made} itself; call it")
     if isinstance(value, (type, ModuleType)):
         kind = "class" if isinstance(value, type) else "module"
-        message = f"{name}: expected a name, a function or what portable_nce.{room} returns, got the {kind} {made}"
-        raise TypeError(message)
+        raise TypeError(
+            f"{name}: expected a name, a function or what portable_nce.{room} returns, got the {kind} {made}"
+        )
 
 
 def is_half(dtype: Any) -> bool:
@@ -119,14 +113,12 @@ def check_floating(xp: Namespace, **arrays: Array) -> None:
             remedy = f"convert it with {cast_hint(x)}"
             if of_scores:
                 remedy = "for scores and the columns of the positives, use portable_nce.from_scores"
-            message = f"{name}: expected a real floating-point dtype of 16 bits or more, got {x.dtype}; {remedy}"
-            raise TypeError(message)
+            raise TypeError(f"{name}: expected a real floating-point dtype of 16 bits or more, got {x.dtype}; {remedy}")
         if not all(is_half(y.dtype) or y.dtype == xp.float32 for y in (x, first)):
-            message = (
+            raise TypeError(
                 f"{name}: expected the dtype of {first_name}, {first.dtype}, got {x.dtype}; convert one with "
                 f"{cast_hint(x)}"
             )
-            raise TypeError(message)
 
 
 def common_dtype(xp: Namespace, *arrays: Array) -> Any:
@@ -138,16 +130,16 @@ def common_dtype(xp: Namespace, *arrays: Array) -> Any:
 def check_mask(xp: Namespace, name: str, x: Array, shape: tuple[int, ...]) -> None:
     """`x` must be a boolean array of the given shape."""
     if not xp.isdtype(x.dtype, "bool"):
-        message = f"{name}: expected a boolean array (True takes part), got dtype {x.dtype}; compare, as in {name} != 0"
-        raise TypeError(message)
+        raise TypeError(
+            f"{name}: expected a boolean array (True takes part), got dtype {x.dtype}; compare, as in {name} != 0"
+        )
     check_shape(name, x, shape)
 
 
 def check_integers(xp: Namespace, name: str, x: Array, shape: tuple[int, ...]) -> None:
     """`x` must be an integer array of the given shape."""
     if not xp.isdtype(x.dtype, "integral"):
-        message = f"{name}: expected an integer dtype, got {x.dtype}; convert it with {cast_hint(x)}"
-        raise TypeError(message)
+        raise TypeError(f"{name}: expected an integer dtype, got {x.dtype}; convert it with {cast_hint(x)}")
     check_shape(name, x, shape)
 
 
@@ -171,11 +163,10 @@ def check_indices(xp: Namespace, name: str, x: Array, count: int, of_what: str) 
         if number is None:
             return False
         if not 0 <= number < count:
-            message = (
+            raise ValueError(
                 f"{name}: expected indices from 0 to {count - 1}, of {of_what}, got {int(number)}; leave rows out by "
                 f"weights or a mask"
             )
-            raise ValueError(message)
     return True
 
 
@@ -184,8 +175,7 @@ def check_shape(name: str, x: Array, shape: tuple[int, ...]) -> None:
     got = tuple(x.shape)
     if got != shape:
         remedy = f"; pass {name}.T" if len(got) == 2 and got == shape[::-1] else ""  # noqa: PLR2004  (a matrix)
-        message = f"{name}: expected shape {shape}, got {got}{remedy}"
-        raise ValueError(message)
+        raise ValueError(f"{name}: expected shape {shape}, got {got}{remedy}")
 
 
 def check_rows(name: str, x: Array, first: Array) -> None:
@@ -199,16 +189,16 @@ def check_width(name: str, x: Array, width: int) -> None:
     """The rows of `x` must have `width` features."""
     if x.shape[-1] != width:
         remedy = f"; pass {name}.T" if tuple(x.shape[:-1]) == (width,) else ""
-        message = f"{name}: expected {width} features along the last axis, got shape {tuple(x.shape)}{remedy}"
-        raise ValueError(message)
+        raise ValueError(f"{name}: expected {width} features along the last axis, got shape {tuple(x.shape)}{remedy}")
 
 
 def shape_of(name: str, x: Array, axes: str) -> tuple[int, ...]:
     """The shape of `x`, which must have as many axes as `axes` names, as in "(N, D)", and none of length 0."""
     shape = tuple(x.shape)
     if any(length is None or length != length for length in shape):  # noqa: PLR0124  (None by the standard, NaN in Dask)
-        message = f"{name}: expected known lengths of {axes}, got shape {shape}; let the library find them out first"
-        raise ValueError(message)
+        raise ValueError(
+            f"{name}: expected known lengths of {axes}, got shape {shape}; let the library find them out first"
+        )
     if len(shape) != axes.count(",") + 1:
         remedy = ""
         if axes == "(N, D)" and len(shape) == 1:
@@ -216,11 +206,9 @@ def shape_of(name: str, x: Array, axes: str) -> tuple[int, ...]:
             remedy = "; labels come after embeddings" if of_labels else "; one row has nothing to be compared with"
         elif axes == "(N, D)" and len(shape) > 2:  # noqa: PLR2004  (a matrix)
             remedy = f"; merge the leading axes, as in {name}.reshape((-1, {shape[-1]})), also those of labels"
-        message = f"{name}: expected shape {axes}, got {shape}{remedy}"
-        raise ValueError(message)
+        raise ValueError(f"{name}: expected shape {axes}, got {shape}{remedy}")
     if 0 in shape:
-        message = f"{name}: expected at least one entry along every axis of {axes}, got shape {shape}"
-        raise ValueError(message)
+        raise ValueError(f"{name}: expected at least one entry along every axis of {axes}, got shape {shape}")
     return shape
 
 
@@ -232,8 +220,7 @@ SINGLE = (2.0**-126, (2.0 - 2.0**-23) * 2.0**127)
 def check_number(name: str, value: Any, *, above: float = -math.inf, limits: tuple[float, float] = _DOUBLE) -> float:
     """Return `value`, which must be a finite number greater than `above`, and within the limits of a dtype."""
     if not is_number(value):
-        message = f"{name}: expected a number, got {type(value).__name__}"
-        raise TypeError(message)
+        raise TypeError(f"{name}: expected a number, got {type(value).__name__}")
     value = value if isinstance(value, (int, float)) else float(value)
     low, high = limits if above == 0 else (-limits[1], limits[1])
     if not (above < value and low <= value <= high):
@@ -288,13 +275,11 @@ def check_scalar(name: str, value: Any, *, above: float = -math.inf, limits: tup
         return
     if not is_array(value):
         remedy = "; convert it with asarray first" if isinstance(value, (list, tuple)) else ""
-        message = f"{name}: expected a number or an array of one entry, got {type(value).__name__}{remedy}"
-        raise TypeError(message)
+        raise TypeError(f"{name}: expected a number or an array of one entry, got {type(value).__name__}{remedy}")
     xp, _ = enter(**{name: value})
     if math.prod(value.shape) != 1:
         each = ", or of shape (N,) with one for each row," if name == "temperature" else ","
-        message = f"{name}: expected a number or an array of one entry{each} got shape {tuple(value.shape)}"
-        raise ValueError(message)
+        raise ValueError(f"{name}: expected a number or an array of one entry{each} got shape {tuple(value.shape)}")
     check_floating(xp, **{name: value})
     _check_entries(name, value, above)
 
@@ -346,8 +331,7 @@ def _check_entries(name: str, value: Array, above: float) -> None:
     for extreme in (least, largest)[: 1 + (math.prod(value.shape) > 1)]:
         number = entry_at_hand(value, extreme)
         if number is not None and (number <= above or number == math.inf):
-            message = f"{name}: expected a finite number greater than {above:g}, got {number}"
-            raise ValueError(message)
+            raise ValueError(f"{name}: expected a finite number greater than {above:g}, got {number}")
 
 
 def row_weights(xp: Namespace, weights: Array | None, rows: int, like: Array) -> Array | None:
@@ -355,8 +339,7 @@ def row_weights(xp: Namespace, weights: Array | None, rows: int, like: Array) ->
     if weights is None:
         return None
     if not (is_floating(xp, weights.dtype) or xp.isdtype(weights.dtype, ("integral", "bool"))):
-        message = f"weights: expected a real dtype, got {weights.dtype}; convert it with {cast_hint(weights)}"
-        raise TypeError(message)
+        raise TypeError(f"weights: expected a real dtype, got {weights.dtype}; convert it with {cast_hint(weights)}")
     check_shape("weights", weights, (rows,))
     return xp.astype(weights, like.dtype)
 
@@ -367,8 +350,7 @@ def check_block_size(block_size: Any) -> BlockSize:
         return "auto" if block_size else None
     number = as_integer(block_size)
     if number is None or number < 1:
-        message = f'block_size: expected a positive integer, "auto" or None, got {block_size!r}'
-        raise ValueError(message)
+        raise ValueError(f'block_size: expected a positive integer, "auto" or None, got {block_size!r}')
     return number
 
 

@@ -41,22 +41,19 @@ def library_namespace(array: Array) -> Namespace:
         return _provided["torch"]()
     other = next((kind.__name__ for kind in type(array).__mro__ if kind.__name__ in _OF_OTHER_MEANING), None)
     if other is not None:
-        message = f"expected an array, got a {other}, {_OF_OTHER_MEANING[other]}; convert it to an array first"
-        raise TypeError(message)
+        raise TypeError(f"expected an array, got a {other}, {_OF_OTHER_MEANING[other]}; convert it to an array first")
     load = _provided.get(type(array).__module__.partition(".")[0])
     if load is not None:
         return load()
     if hasattr(array, "value") and not hasattr(type(array), "__array_namespace__"):
-        message = f"expected an array, got {_name_of(array)}, which holds one; pass that, as in x[...]"
-        raise TypeError(message)
+        raise TypeError(f"expected an array, got {_name_of(array)}, which holds one; pass that, as in x[...]")
     try:
         return array_api_compat.array_namespace(array)
     except TypeError as error:
-        message = (
+        raise TypeError(
             f"{_name_of(array)} arrays do not say which namespace they belong to (__array_namespace__): their library "
             f"does not follow the array API; convert them to one that does"
-        )
-        raise TypeError(message) from error
+        ) from error
 
 
 def _pytorch() -> Any:
@@ -87,11 +84,10 @@ def namespace_of(array: Array, *others: Array) -> Namespace:
     if hasattr(array, "__recorded__"):
         return array.__array_namespace__()  # depends on the array inside, not on the type
     if hasattr(array, "device_mesh") and hasattr(array, "placements"):
-        message = (
+        raise TypeError(
             f"expected an array that is whole in this process, got a {type(array).__name__} with placements "
             f"{array.placements}; take its to_local(), the rows of this process, or its full_tensor()"
         )
-        raise TypeError(message)
     found = library_namespace(array)
     if not is_being_compiled(array):
         namespaces[type(array)] = found
@@ -151,20 +147,18 @@ def enter(**arrays: Array | None) -> tuple[Namespace, list[Any]]:
     for (name, _), other in zip(named, spaces, strict=True):
         # By name if need be: the namespace may come from another copy of array-api-compat.
         if getattr(other, "base_namespace", other) is not base and _title(other) != _title(base):
-            message = (
+            raise TypeError(
                 f"{name}: expected an array of the same library as {first_name}, got {_title(other)} beside "
                 f"{_title(spaces[0])}; convert one of them"
             )
-            raise TypeError(message)
     device = device_of(first)
     for name, x in named[1:]:
         other_device = device_of(x)
         if device is not None and other_device is not None and other_device != device:
-            message = (
+            raise ValueError(
                 f"{name}: expected an array on the device of {first_name}, {device}, got one on {other_device}; "
                 f"move one of them with {'to(device)' if hasattr(x, 'to') else 'to_device'}"
             )
-            raise ValueError(message)
     found = [x if x is None else native(x) for x in arrays.values()]
     if space is base:
         return space, found
@@ -180,8 +174,7 @@ def _check_dense(named: list[tuple[str, Any]]) -> None:
     for name, x in named:
         if isinstance(x, torch.Tensor) and (x.layout is not torch.strided or x.is_nested):
             got, remedy = ("a nested one", "to_padded_tensor") if x.is_nested else (str(x.layout), "to_dense")
-            message = f"{name}: expected a dense tensor, got {got}; convert it with {remedy}"
-            raise TypeError(message)
+            raise TypeError(f"{name}: expected a dense tensor, got {got}; convert it with {remedy}")
 
 
 def native(x: Array) -> Array:
@@ -193,17 +186,17 @@ def _space_of(name: str, x: Any) -> Namespace:
     """The namespace of an argument, which must be an array."""
     if not is_array(x):
         remedy = "options are keywords, as in temperature=..." if is_number(x) else "convert it with asarray first"
-        message = (
+        raise TypeError(
             f"{name}: expected an array (NumPy, PyTorch, JAX, CuPy or another array-API library), got "
             f"{type(x).__name__}; {remedy}"
         )
-        raise TypeError(message)
     try:
         return namespace_of(x)
     except TypeError as error:  # it has a shape and a dtype, and is no array, or none that is whole, for all that
         expected = "expected an array of a library that follows the array API, got one of another"
-        message = f"{name}: {error}" if str(error).startswith("expected") else f"{name}: {expected}: {error}"
-        raise TypeError(message) from error
+        raise TypeError(
+            f"{name}: {error}" if str(error).startswith("expected") else f"{name}: {expected}: {error}"
+        ) from error
 
 
 def _alike(arrays: list[Any]) -> bool:

@@ -132,8 +132,7 @@ class _Trace:
             kind = type(value)
             return int(self.assigned(0, kind.__name__, lambda *items: kind(items), *value).place)
         if is_array(value):
-            message = "an array that was not given"
-            raise NotTraceableError(message)
+            raise NotTraceableError("an array that was not given")
         key = type(value), repr(value)
         if key not in self.literals:
             self.literals[key] = self.added(value)
@@ -160,8 +159,7 @@ class _Trace:
     def called(self, name: str, function: Callable[..., Any], args: Sequence[Any], options: dict[str, Any]) -> Any:
         """The result of a function; a call that returns arrays is a line."""
         if any(isinstance(x, _Named) for x in options.values()):
-            message = "an array as an option"
-            raise NotTraceableError(message)
+            raise NotTraceableError("an array as an option")
         result = function(*map(_value, args), **options)
         if not is_array(result) and not isinstance(result, tuple):
             return result  # a fact about a dtype
@@ -271,8 +269,7 @@ def _value(x: Any) -> Any:
 
 
 def _refused(*_: Any) -> NoReturn:
-    message = "a decision by an entry"
-    raise NotTraceableError(message)
+    raise NotTraceableError("a decision by an entry")
 
 
 class _Named:
@@ -373,8 +370,7 @@ class _TracedAdapter:
 
     def scan(self, step: Callable[..., Any], init: Any, xs: Any, block: Any) -> Any:
         if block != xs[0].shape[0]:
-            message = "several blocks"
-            raise NotTraceableError(message)
+            raise NotTraceableError("several blocks")
         return step(init, xs, 0)
 
     def __getattr__(self, name: str) -> Any:

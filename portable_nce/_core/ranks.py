@@ -125,23 +125,20 @@ def across(group: Any, /, *, gradients: GradientsOfRanks | None = None, check: b
     """
     communicator = communicator_of(group)
     if communicator is None and not isinstance(group, Communicator):
-        message = (
+        raise TypeError(
             f"group: expected a process group of torch.distributed (initialised), the name of an axis of a JAX mesh, "
             f"or an object with the methods of portable_nce.Communicator, got {group!r}"
         )
-        raise TypeError(message)
     native = communicator is not None and not hasattr(communicator, "tell")
     if native and gradients is not None:
-        message = (
+        raise ValueError(
             f"gradients: expected None with an axis of JAX, which differentiates collectives itself, got {gradients!r}"
         )
-        raise ValueError(message)
     if not native and not (isinstance(gradients, str) and gradients in get_args(GradientsOfRanks)):
-        message = (
+        raise ValueError(
             f"gradients: expected 'averaged' (DDP and FSDP average the gradients of the ranks) or 'summed' (you add "
             f"them up), got {gradients!r}"
         )
-        raise ValueError(message)
     averaged = None if native else gradients == "averaged"
     check = check_bool("check", check) and not native
     return Ranks(group if communicator is None else communicator, averaged=averaged, check=check)
@@ -172,11 +169,10 @@ def told_to_others(loss: Callable[Parameters, Result]) -> Callable[Parameters, R
     def telling(*args: Parameters.args, **options: Parameters.kwargs) -> Result:
         given: Any = options.get("across")
         if given is not None and not isinstance(given, Ranks):
-            message = (
+            raise TypeError(
                 f"across: expected what portable_nce.across returns, got {type(given).__name__}; write "
                 f'across=portable_nce.across(group, gradients="averaged")'
             )
-            raise TypeError(message)
         if given is not None and given.averaged is not None and given.communicator.size == 1:
             given = options["across"] = None  # one rank is one process
         if given is None or isinstance(given, _Call) or not given.check:
@@ -233,22 +229,23 @@ def agree(ranks: Ranks, notes: Notes, like: Array) -> Shards:
     communicator = ranks.communicator
     library = getattr(communicator, "library", adapter_of(like).name)
     if adapter_of(like).name != library:
-        message = f"across: expected arrays of {library}, whose group this is, got those of {adapter_of(like).name}"
-        raise TypeError(message)
+        raise TypeError(
+            f"across: expected arrays of {library}, whose group this is, got those of {adapter_of(like).name}"
+        )
     numbers = [notes.rows, notes.columns, notes.own_temperatures(), notes.whole, notes.largest]
     told = [numbers] * communicator.size
     if isinstance(ranks, _Call):
         if adapter_of(like).mode in {"whole", "compiled"}:
-            message = "across: expected check=False where a compiler traces the loss, for ranks with as many rows each"
-            raise ValueError(message)
+            raise ValueError(
+                "across: expected check=False where a compiler traces the loss, for ranks with as many rows each"
+            )
         # The arguments come first, and stay where a note has the name of one, as `pairing`.
         text = json.dumps({**ranks.arguments, **_told(notes.options), **ranks.arguments})
         told = [list(found) for found in communicator.tell([*numbers, _digest(text)])]
         ranks.exchanging = True  # from here on all ranks do the same, errors too
         refusing = [rank for rank, numbers in enumerate(told) if numbers[0] == _REFUSED]
         if refusing:
-            message = f"across: rank {refusing[0]} refused its arguments; its own error says why"
-            raise ValueError(message)
+            raise ValueError(f"across: rank {refusing[0]} refused its arguments; its own error says why")
         if len({digest for *_, digest in told}) > 1:
             _refuse_difference(communicator, text)
     rows, columns, own, whole, largest, *_ = zip(*told, strict=True)
@@ -330,19 +327,18 @@ def _check_same(name: str, told: Sequence[_Told]) -> None:
         some = ", ".join(map(str, having[:4])) + (f" and {len(having) - 4} more" if having[4:] else "")
         found.append(f"{another}{text} on rank{'s' if having[1:] else ''} {some}")
     if len(found) > 1:
-        message = f"{name}: expected the same on all ranks, got {', '.join(found)}"
-        raise ValueError(message)
+        raise ValueError(f"{name}: expected the same on all ranks, got {', '.join(found)}")
 
 
 def _check_pairs(wholes: Sequence[int], largest: Sequence[int], columns: int, named: str) -> None:
     """A mask must have the columns of all ranks, and positives by number be among them."""
     wrong = [number for number in wholes if number not in (0, columns)]  # a set fixes the sizes of torch.compile
     if wrong:
-        message = f"mask: expected the columns of all ranks, {columns}, got {wrong[0]}"
-        raise ValueError(message)
+        raise ValueError(f"mask: expected the columns of all ranks, {columns}, got {wrong[0]}")
     if max(largest) >= columns:
-        message = f"{named}: expected indices from 0 to {columns - 1}, of the columns of all ranks, got {max(largest)}"
-        raise ValueError(message)
+        raise ValueError(
+            f"{named}: expected indices from 0 to {columns - 1}, of the columns of all ranks, got {max(largest)}"
+        )
 
 
 # -------------------------------------------------------------------------------------------------------------- maps

@@ -71,24 +71,23 @@ def register_backend(module: str, adapter: Differentiation | None = None) -> Non
     >>> pnce.register_backend("array_api_strict")
     """
     if not isinstance(module, str):
-        message = f"register_backend: expected the name of a module, got {type(module).__name__}"
-        raise TypeError(message)
+        raise TypeError(f"register_backend: expected the name of a module, got {type(module).__name__}")
     if not module.isidentifier():
-        message = f"register_backend: expected the name of a top-level module, got {module!r}"
-        raise ValueError(message)
+        raise ValueError(f"register_backend: expected the name of a top-level module, got {module!r}")
     if adapter is None and not _is_importable(module):
-        message = f"register_backend: expected a module that can be imported, got {module!r}, which is not installed"
-        raise ValueError(message)
+        raise ValueError(
+            f"register_backend: expected a module that can be imported, got {module!r}, which is not installed"
+        )
     if isinstance(adapter, type):
-        message = f"register_backend: expected an adapter, got the class {adapter.__name__}; make an instance of it"
-        raise TypeError(message)
+        raise TypeError(
+            f"register_backend: expected an adapter, got the class {adapter.__name__}; make an instance of it"
+        )
     if adapter is not None:
         missing = [name for name in _NEEDED if not hasattr(adapter, name)]
         if missing:
-            message = (
+            raise TypeError(
                 f"register_backend: expected an adapter, got {type(adapter).__name__} without {', '.join(missing)}"
             )
-            raise TypeError(message)
     _registered[module] = None if adapter is None else _completed(adapter)
     _loaded.pop(module, None)
     adapters.clear()
@@ -140,8 +139,7 @@ def adapter_of(array: Array) -> Adapter:
         adapters[type(array)] = load_backend(library)
         return adapters[type(array)]
     if not is_array(array):
-        message = f"x: expected an array, got {type(array).__name__}; convert it with asarray first"
-        raise TypeError(message)
+        raise TypeError(f"x: expected an array, got {type(array).__name__}; convert it with asarray first")
     module = type(array).__module__.partition(".")[0]
     message = f"no backend is registered for {type(array).__module__}.{type(array).__qualname__} arrays"
     try:
@@ -208,11 +206,10 @@ def _import_backend(file: str) -> Any:
     except ModuleNotFoundError as error:
         if str(error.name).rpartition(".")[2] != "backends":
             raise
-        message = (
+        raise ImportError(
             "portable_nce was imported from its source tree, where the adapters lie in a folder beside it: install it "
             "(python -m pip install -e .), or run pytest itself rather than python -m pytest"
-        )
-        raise ImportError(message) from error
+        ) from error
 
 
 def _namespace_in(file: str) -> Callable[[], Any]:
