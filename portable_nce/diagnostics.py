@@ -30,7 +30,7 @@ from ._core.registry import adapter_of
 from ._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, ReductionName
 from ._execution.halves import Exact
 from ._execution.matrix import ScoreMatrix, given
-from ._execution.search import Measure, highest, measured, search, taken
+from ._execution.search import Measure, highest, search, taken
 from .from_scores import Pairs, enter_scores
 from .pairings import Members, Pairing, Tile, of_positives
 from .similarities import AnySimilarity, resolve, takes_tokens
@@ -493,10 +493,11 @@ def _of_rows(scores: Array, key: Array | None, k: int, measure: Measure, options
             check_mask(xp, "mask", mask, shape)
         exact_in, scores = Exact((x.dtype,), (y.dtype,)), x
         x, y = upcast(xp, x), upcast(xp, y)
-        values, counted = measured(
-            *(x, y, measure, min(k, shape[1])),
+        values, counted = search(
+            *(x, y, min(k, shape[1])),
             similarity=similarity,
             exact_in=exact_in,
+            measure=measure,
             pairing=pairing,
             mask=mask,
             block_size=block_size,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from .._core.autodiff import stop_gradient
 from .._core.equality import Record
@@ -15,9 +15,9 @@ from .._core.namespace import device_of, is_far, namespace_of
 from .._core.numerics import entries_at, upcast
 from .._core.protocol import Array
 from .._core.registry import adapter_of
-from ..pairings import Members, Pairing
+from ..pairings import Members, Pairing, candidates
 from ..similarities import AnySimilarity, resolve
-from .channels import Channel, channel_of
+from .channels import Channel
 from .halves import Exact, operands_of
 from .inputs import Arrays, Inputs
 from .matrix import ScoreMatrix
@@ -35,11 +35,11 @@ class SearchLayout(NamedTuple):
     """Static arguments of a search; without a `measure`, the labels of columns say which are valid."""
 
     channel: Channel
+    judged: Judged
     counts: tuple[int, ...]
     number: int
     block_size: int | str | None
-    measure: Measure | None = None
-    judged: Judged | None = None
+    measure: Measure | None
 
 
 def search(
@@ -50,55 +50,21 @@ def search(
     similarity: AnySimilarity,
     exact_in: Exact,
     valid: Array | None = None,
+    measure: Measure | None = None,
+    pairing: Pairing | None = None,
+    mask: Array | None = None,
     block_size: int | str | None = "auto",
 ) -> tuple[Array, Array]:
-    """The highest scores of each row with valid columns, and the numbers of these, as `highest` has them; constants."""
-    inputs = Inputs(column_labels=() if valid is None else (valid,))
-    return _run((x, y), inputs, (count, block_size), similarity=similarity, exact_in=exact_in)
+    """The highest scores of each row with valid columns, and the numbers of these, as `highest` has them; constants.
 
-
-def measured(
-    x: Array,
-    y: Array,
-    measure: Measure,
-    k: int,
-    *,
-    similarity: AnySimilarity,
-    exact_in: Exact,
-    pairing: Pairing,
-    mask: Array | None,
-    block_size: int | str | None,
-) -> tuple[Array, Array]:
-    """What is measured of the scores of each row; constants."""
-    inputs = Inputs(
-        row_labels=pairing.rows,
-        column_labels=pairing.columns,
-        pairs=pairing.pairs,
-        mask=() if mask is None else (mask,),
-    )
-    told = (k, block_size, measure, Judged(pairing.rule))
-    return _run((x, y), inputs, told, similarity=similarity, exact_in=exact_in)
-
-
-def _run(
-    both: tuple[Array, Array],
-    inputs: Inputs,
-    told: tuple[Any, ...],
-    *,
-    similarity: AnySimilarity,
-    exact_in: Exact,
-) -> tuple[Array, Array]:
-    """A search over what the inputs say of pairs; `told` are the last fields of its layout."""
-    x, y = map(stop_gradient, both)
-    chosen, adapter = resolve(similarity), adapter_of(x)
-    with adapter.full_precision(x):
-        chosen, *sides, _ = operands_of(chosen, x, y, 1.0, exact_in)
+    With a `measure`, what it gives of the scores of each row and of its pairs by the pairing and the mask.
+    """
+    x, y = map(stop_gradient, (x, y))
+    with adapter_of(x).full_precision(x):
+        chosen, *sides, _ = operands_of(resolve(similarity), x, y, 1.0, exact_in)
         rows, columns = (tuple(map(stop_gradient, side)) for side in sides)
-        inputs = inputs._replace(rows=rows, columns=columns)
-        layout = SearchLayout(channel_of(chosen, rows, columns), inputs.counts, *told)
-        if chosen.pullback is None:  # a plain function, which may be another in each call, and hold arrays on the tape
-            return _search(layout, *inputs.flat)
-        return _constant(layout, inputs)
+        matrix = ScoreMatrix(chosen, rows, columns, candidates() if pairing is None else pairing, mask, block_size)
+        return _searched(matrix, count, measure, valid)
 
 
 def extreme(matrix: ScoreMatrix, *, of_positives: bool, largest: bool) -> tuple[Array, Array]:
@@ -106,11 +72,22 @@ def extreme(matrix: ScoreMatrix, *, of_positives: bool, largest: bool) -> tuple[
 
     The search is among the positives or among the negatives. A score of -inf takes no part.
     """
-    one = matrix.constant()
-    judged, inputs = one.judged()
-    layout = SearchLayout(one.channel, inputs.counts, 1, one.block_size, _Extreme(of_positives, largest), judged)
-    best, where = _constant(layout, inputs)
+    best, where = _searched(matrix.constant(), 1, _Extreme(of_positives, largest))
     return where, best != -math.inf
+
+
+def _searched(
+    matrix: ScoreMatrix, number: int, measure: Measure | None, valid: Array | None = None
+) -> tuple[Array, Array]:
+    """A search off the tape, which an adapter that compiles keeps."""
+    judged, inputs = matrix.judged()
+    if valid is not None:
+        inputs = inputs._replace(column_labels=(valid,))
+    layout = SearchLayout(matrix.channel, judged, inputs.counts, number, matrix.block_size, measure)
+    if matrix.similarity.pullback is None:  # a function, which may be another in each call, and hold arrays on the tape
+        return _search(layout, *inputs.flat)
+    best, where = adapter_of(inputs.rows[0]).custom_vjp(_search, _no_gradient)(layout, *inputs.flat)
+    return stop_gradient(best), where
 
 
 class _Extreme(Record):
@@ -129,17 +106,11 @@ class _Extreme(Record):
         return xp.max(candidates, axis=1), xp.argmax(candidates, axis=1)
 
 
-def _constant(layout: SearchLayout, inputs: Inputs) -> tuple[Array, Array]:
-    """A search off the tape, which an adapter that compiles keeps."""
-    best, where = adapter_of(inputs.rows[0]).custom_vjp(_search, _no_gradient)(layout, *inputs.flat)
-    return stop_gradient(best), where
-
-
 def _search(layout: SearchLayout, *arrays: Array) -> tuple[Array, Array]:
     inputs, channel = Inputs.of(layout.counts, arrays), layout.channel
     first = inputs.rows[0]
     adapter = adapter_of(first)
-    sets = None if layout.judged is None else ByRule(layout.judged, inputs)
+    sets = None if layout.measure is None else ByRule(layout.judged, inputs)
     by_block = inputs._replace(columns=(), column_labels=())
 
     def step(carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
