@@ -54,17 +54,11 @@ def matrix_of_part(
         pairs=tuple(_columns_taken(a, part) for a in pairing.pairs),
     )
     mask_here = None if mask is None else _columns_taken(mask, part)
-    common: dict[str, Any] = options
-    if not both and not turns:
-        if mask_here is not None:
-            live = [xp.any(mask_here, axis=axis) for axis in (1, 0)]
-            (x,), (columns,) = (rows_where(xp, flags, z) for flags, z in zip(live, (x, columns), strict=True))
-        similarity, of_rows, of_columns, bound = operands_of(similarity, x, columns, scale, exact_in)
-        common["bound"] = min(common["bound"], bound)
-        return ScoreMatrix(similarity, of_rows, of_columns, spread, mask_here, part=part, **common)
-    rows = shards.gather(x, sent_as=sent_as[0])
-    if is_array(scale) and len(scale.shape) > 0:  # one number for each row
-        scale = shards.gather(scale)
+    opposite = both or turns
+    if opposite:
+        x = shards.gather(x, sent_as=sent_as[0])
+        if is_array(scale) and len(scale.shape) > 0:  # one number for each row
+            scale = shards.gather(scale)
     turned, turned_mask = spread, mask_here
     if turns:
         turned = pairing.transposed()
@@ -75,13 +69,16 @@ def matrix_of_part(
         )
         turned_mask = None if mask is None else _rows_of_transpose(shards, mask, part)
     if mask_here is not None:
-        rows, columns = _without_idle(xp, (rows, columns), mask_here, turned_mask)
-    similarity, of_rows, of_columns, bound = operands_of(similarity, rows, columns, scale, exact_in)
-    common["bound"] = min(common["bound"], bound)
-    own_rows, own_columns = (tuple(x[:n, ...] for x in operands) for operands in (of_rows, of_columns))
-    # On each rank there are as many rows as columns, so that one part serves the matrix and its transpose.
-    other = ScoreMatrix(similarity.transposed(), own_columns, of_rows, turned, turned_mask, part=part, **common)
-    return ScoreMatrix(similarity, own_rows, of_columns, spread, mask_here, part=part, turned=other, **common)
+        x, columns = _without_idle(xp, (x, columns), mask_here, turned_mask if opposite else None)
+    similarity, of_rows, of_columns, bound = operands_of(similarity, x, columns, scale, exact_in)
+    common: dict[str, Any] = {**options, "bound": min(options["bound"], bound), "part": part}
+    other = None
+    if opposite:
+        own_rows, own_columns = (tuple(x[:n, ...] for x in operands) for operands in (of_rows, of_columns))
+        # On each rank there are as many rows as columns, so that one part serves the matrix and its transpose.
+        other = ScoreMatrix(similarity.transposed(), own_columns, of_rows, turned, turned_mask, **common)
+        of_rows = own_rows
+    return ScoreMatrix(similarity, of_rows, of_columns, spread, mask_here, turned=other, **common)
 
 
 def _columns_of_all(shards: Shards, x: Array, n_rows: int, beyond: int, *, sent_as: Any = None) -> Array:
@@ -137,17 +134,16 @@ def _rows_of_transpose(shards: Shards, pairs: Array, part: Part) -> Array:
     return xp.matrix_transpose(xp.take(whole, part.columns[: part.window], axis=1))
 
 
-def _without_idle(xp: Namespace, both: tuple[Array, Array], mask: Array, turned: Array) -> tuple[Array, Array]:
-    """The rows and columns of all ranks, 0 where masks of a part and of the transpose's leave no pair.
+def _without_idle(xp: Namespace, both: tuple[Array, Array], mask: Array, turned: Array | None) -> tuple[Array, Array]:
+    """The rows and columns of a part, 0 where its mask leaves no pair; of all ranks, also that of the transpose's part.
 
     What takes no part may hold anything, NaN too.
     """
     of_rows, of_columns = (xp.any(mask, axis=axis) for axis in (1, 0))
-    own_columns, all_rows = (xp.any(turned, axis=axis) for axis in (1, 0))
-    n = mask.shape[0]
-    live = (
-        xp.concat([xp.logical_or(all_rows[:n], of_rows), all_rows[n:]]),
-        xp.concat([xp.logical_or(of_columns[:n], own_columns), of_columns[n:]]),
-    )
-    rows, columns = (rows_where(xp, flags, z)[0] for flags, z in zip(live, both, strict=True))
+    if turned is not None:
+        own_columns, all_rows = (xp.any(turned, axis=axis) for axis in (1, 0))
+        n = mask.shape[0]
+        of_rows = xp.concat([xp.logical_or(all_rows[:n], of_rows), all_rows[n:]])
+        of_columns = xp.concat([xp.logical_or(of_columns[:n], own_columns), of_columns[n:]])
+    rows, columns = (rows_where(xp, *one)[0] for one in zip((of_rows, of_columns), both, strict=True))
     return rows, columns
