@@ -153,8 +153,8 @@ class Similarity(EqualByContents):
         """
         if self.inner_product:
             return self
-        pullback = None if self.pullback is None else _TransposedPullback(self.pullback)
-        return self._replace(scores=TransposedScores(self.scores), pullback=pullback)
+        scores = TransposedScores(self.scores, self.pullback)
+        return self._replace(scores=scores, pullback=None if self.pullback is None else _PullbackOf(scores))
 
 
 AnySimilarity: TypeAlias = SimilarityName | Similarity | Callable[[Array, Array], Array]
@@ -167,20 +167,20 @@ class _Around(Record):
     inner: Any
 
 
-class TransposedScores(_Around):
+class TransposedScores(Record):
     """Scores with rows and columns exchanged."""
+
+    inner: Scores
+    pullback: Any
 
     def __call__(self, rows: Operands, columns: Operands) -> Array:
         """The transpose of the scores."""
         scores = self.inner(columns, rows)
         return namespace_of(scores).matrix_transpose(scores)
 
-
-class _TransposedPullback(_Around):
-    """The pullback of `TransposedScores`."""
-
-    def __call__(self, rows: Operands, columns: Operands, cotangent: Array) -> tuple[Operands, Operands]:
-        to_columns, to_rows = self.inner(columns, rows, namespace_of(cotangent).matrix_transpose(cotangent))
+    def pull(self, rows: Operands, columns: Operands, cotangent: Array) -> tuple[Operands, Operands]:
+        """The same of the pullback."""
+        to_columns, to_rows = self.pullback(columns, rows, namespace_of(cotangent).matrix_transpose(cotangent))
         return to_rows, to_columns
 
 
