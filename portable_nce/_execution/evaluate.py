@@ -22,14 +22,13 @@ from ..objectives.triplet import Triplet
 from ..pairings import Pairing, SmoothedRule, diagonal
 from ..similarities import Similarity
 from .families import PairsPlan, Plan, SoftmaxPlan
+from .inputs import Arrays
 from .matrix import Prepared, ScoreMatrix, Statistics, as_arrays, in_one_pass, is_symmetric
 from .mining import mined_differences
 from .reweighted import ReweightedPlan
 from .search import extreme
 from .sets import lines_of, partners
 from .triples import excess, triple_sums
-
-Arrays = tuple[Array, ...]
 
 
 def evaluate(objective: Any, matrix: ScoreMatrix, reduction: Reduction, *, symmetric: bool = False) -> Array:
@@ -250,7 +249,7 @@ def _weighted(objective: Weighted, matrix: ScoreMatrix, reduction: Reduction) ->
 
 
 def _pairwise(objective: Pairwise, matrix: ScoreMatrix, reduction: Reduction) -> Array:
-    parameters = _numbers(matrix, objective.parameters, objective.names)
+    parameters = _numbers(matrix, **dict(zip(objective.names, objective.parameters, strict=True)))
     positive, negative = objective.terms
     _check_constant(matrix, objective, parameters)
     plan = PairsPlan((positive, negative), objective.divide_by)
@@ -285,38 +284,34 @@ def _check_constant(matrix: ScoreMatrix, objective: Pairwise, parameters: Arrays
 
 
 def _hard(objective: HardNegatives, matrix: ScoreMatrix, reduction: Reduction) -> Array:
-    (floor,) = _numbers(matrix, (objective.floor,), ("floor",))
+    (floor,) = _numbers(matrix, floor=objective.floor)
     plan = ReweightedPlan(objective.beta, objective.tau_plus)
     return _reduced(plan, matrix, (stop_gradient(floor) if is_array(floor) else floor,), reduction)
 
 
-def _numbers(matrix: ScoreMatrix, parameters: tuple[Any, ...], names: tuple[str, ...]) -> tuple[Any, ...]:
+def _numbers(matrix: ScoreMatrix, **parameters: Any) -> tuple[Any, ...]:
     """Parameters as numbers, or arrays of one number for all rows or one for each, in the dtype of the scores."""
     first = matrix.rows[0]
-    n_rows, dtype = first.shape[0], upcast(namespace_of(first), first).dtype
-    arrays = {name: value for name, value in zip(names, parameters, strict=True) if not is_number(value)}
+    shape, dtype = tuple(first.shape[:1]), upcast(namespace_of(first), first).dtype
+    arrays = {name: value for name, value in parameters.items() if not is_number(value)}
+    found: dict[str, Any] = {name: float(value) for name, value in parameters.items() if name not in arrays}
     _, (_, *entered) = enter(scores=first, **arrays)
-    for key, array in arrays.items():
-        if tuple(array.shape) != (n_rows,):
-            check_scalar(key, array)
-    supply = iter(entered)
-    found: list[Any] = []
-    for parameter in parameters:
-        if is_number(parameter):
-            found.append(float(parameter))
-            continue
-        array = next(supply)
-        space = namespace_of(array)
-        array = array if array.dtype == dtype else space.astype(array, dtype)
-        found.append(array if len(array.shape) == 0 or tuple(array.shape) == (n_rows,) else space.reshape(array, ()))
-    return tuple(found)
+    for name, array in zip(arrays, entered, strict=True):
+        of_all = tuple(array.shape) != shape
+        if of_all:
+            check_scalar(name, arrays[name])
+        xp = namespace_of(array)
+        found[name] = array if array.dtype == dtype else xp.astype(array, dtype)
+        if of_all and len(array.shape) > 0:
+            found[name] = xp.reshape(found[name], ())
+    return tuple([found[name] for name in parameters])
 
 
-def _per_row(matrix: ScoreMatrix, parameters: tuple[Any, ...], names: tuple[str, ...]) -> Arrays:
-    """The same as arrays of one number for each row."""
+def _per_row(matrix: ScoreMatrix, **parameter: Any) -> Array:
+    """The same of one parameter, as an array of one number for each row."""
     first = matrix.rows[0]
-    found, shape = as_arrays(_numbers(matrix, parameters, names), upcast(namespace_of(first), first)), first.shape[:1]
-    return tuple(namespace_of(x).broadcast_to(x, shape) if len(x.shape) == 0 else x for x in found)
+    (found,) = as_arrays(_numbers(matrix, **parameter), upcast(namespace_of(first), first))
+    return namespace_of(found).broadcast_to(found, first.shape[:1]) if len(found.shape) == 0 else found
 
 
 # ------------------------------------------------------------------------------------------------------------ triplets
@@ -324,7 +319,7 @@ def _per_row(matrix: ScoreMatrix, parameters: tuple[Any, ...], names: tuple[str,
 
 def _triplets(objective: Triplet, matrix: ScoreMatrix) -> tuple[Array, Array, Array | None]:
     """The losses of the rows, which rows count, and how often each counts in a mean (None: once)."""
-    (margin,) = _per_row(matrix, (objective.margin,), ("margin",))
+    margin = _per_row(matrix, margin=objective.margin)
     of_positives, of_negatives = objective.mining
     matrix = matrix.made()
     if not {of_positives, of_negatives} <= {"hard", "easy"}:
@@ -367,7 +362,7 @@ def _relic(objective: Relic, matrix: ScoreMatrix) -> tuple[Array, Array]:
     """The losses of the rows, and which rows count."""
     matrix = matrix.made()
     other = matrix.transposed_scores()
-    (alpha,) = _per_row(matrix, (objective.alpha,), ("alpha",))
+    alpha = _per_row(matrix, alpha=objective.alpha)
     own, others = (_OneSide(x, x.statistics(same_scores=True)) for x in (matrix, other))
     values, counted = _relic_of(objective, alpha, own, others)
     if objective.symmetric:
@@ -384,12 +379,7 @@ class _OneSide(NamedTuple):
     def constant(self) -> _OneSide:
         """The same without a gradient."""
         row, top, rest = self.statistics
-        row = row._replace(
-            log_odds=stop_gradient(row.log_odds),
-            spread=stop_gradient(row.spread),
-            negative=stop_gradient(row.negative),
-            positive=stop_gradient(row.positive),
-        )
+        row = RowStatistics._make((*map(stop_gradient, row[:4]), *row[4:]))
         return _OneSide(self.matrix.constant(), Statistics(row, stop_gradient(top), stop_gradient(rest)))
 
 

@@ -21,6 +21,7 @@ from .._core.registry import adapter_of
 from ..objectives.base import Objective, RowStatistics, Term
 from ..pairings import Members
 from .finished import Exclude, Family, Finished, Known, weigh
+from .inputs import Arrays
 from .reweighted import Reweighted, ReweightedPlan
 from .statistics import Positives, RowSums, each_positive, of_line, of_members, row_statistics, score_cotangents
 from .tiling import MAX_UNSHIFTED_LOGIT
@@ -65,7 +66,7 @@ class SoftmaxPlan(NamedTuple):
     sharpened: bool = False
 
 
-def split_sharpness(plan: Plan, by_row: tuple[Array, ...]) -> tuple[Array | None, tuple[Array, ...]]:
+def split_sharpness(plan: Plan, by_row: Arrays) -> tuple[Array | None, Arrays]:
     """What the scores of negatives are multiplied by, or None, and the other numbers of rows."""
     if isinstance(plan, SoftmaxPlan) and plan.sharpened:
         return by_row[0], by_row[1:]
@@ -93,7 +94,7 @@ class Softmax(Family):
         # Whether the log-odds are all that the objective needs, where these are finite.
         self.simple = known.complete and plan.objective.of_odds is not None and not plan.statistics
 
-    def plain(self, scores: Array, exclude: Exclude, by_row: tuple[Array, ...]) -> tuple[ExpSum, Array]:
+    def plain(self, scores: Array, exclude: Exclude, by_row: Arrays) -> tuple[ExpSum, Array]:
         """The exponentials of a tile of negatives and their sums."""
         del by_row
         return self.accumulate(exclude(scores, -math.inf))
@@ -123,21 +124,13 @@ class Softmax(Family):
             scores = xp.where(xp.expand_dims(infinite, axis=axis), -math.inf, scores)
         return exp_in_place(scores, bounded=False)
 
-    def masked(
-        self,
-        scores: tuple[Array, ...],
-        members: Members,
-        by_row: tuple[Array, ...],
-        *,
-        single: bool,
-        sharpness: Array | None = None,
-    ) -> tuple[ExpSum, Array, Positives]:
+    def masked(self, scores: Arrays, members: Members, by_row: Arrays) -> tuple[ExpSum, Array, Positives]:
         """The exponentials of the negatives of a tile, their sums, and the positives; scores are as they are.
 
         The scores of negatives may be multiplied by a number of each row; a weight w adds log w to them.
         """
-        del by_row
-        xp = self.xp
+        xp, single = self.xp, self.known.single
+        sharpness, _ = split_sharpness(self.plan, by_row)
         positives, negatives, weights, negative_weights = members
         if self.unshifted and negative_weights is None and sharpness is None:
             exps = adapter_of(scores[0]).exp_in_place(scores[0] + 0.0, bounded=True)
@@ -150,7 +143,7 @@ class Softmax(Family):
         sums, terms = exponentials(xp, of_negatives, negatives)
         return sums, terms, of_members(xp, scores[0], positives, single=single, weights=weights)
 
-    def line(self, scores: Array, present: Array | None, by_row: tuple[Array, ...]) -> Array | Positives:
+    def line(self, scores: Array, present: Array | None, by_row: Arrays) -> Array | Positives:
         """The positives; where the log-odds are all that counts, the scores."""
         simple = self.simple and present is None and len(scores.shape) == 1
         return scores if simple else super().line(scores, present, by_row)
@@ -162,9 +155,7 @@ class Softmax(Family):
             parts = [part if part.top is not None else ExpSum(nothing, part.total) for part in parts]
         return merge(self.xp, parts)
 
-    def finish(
-        self, total: ExpSum, positive: Array | Positives, by_row: tuple[Array, ...], *, need_grad: bool
-    ) -> Finished:
+    def finish(self, total: ExpSum, positive: Array | Positives, by_row: Arrays, *, need_grad: bool) -> Finished:
         """The losses of rows."""
         xp, plan = self.xp, self.plan
         if self._is_plain(total, positive):
@@ -187,10 +178,7 @@ class Softmax(Family):
         slopes = objective.pulled(row, self.scaled(number if factor is None else factor), *parameters)
         coefficient, to_positive = score_cotangents(xp, sums, row, slopes[:4])
         further = [xp.zeros_like(values) if x is None else x for x in slopes[4:]]
-        return Finished(values, number, coefficient, to_positive, (*further, *self._of_weights(to_weights)))
-
-    def _of_weights(self, to_weights: Array | None) -> tuple[Array, ...]:
-        return () if to_weights is None else (self.scaled(to_weights),)
+        return Finished(values, number, coefficient, to_positive, (*further, *self.of_weights(to_weights)))
 
     def _is_plain(self, total: ExpSum, positive: Array | Positives) -> bool:
         """Whether it is seen that all rows have positives and negatives, and no sum is infinite or undefined."""
@@ -239,7 +227,7 @@ class Softmax(Family):
             to_positive = positive.terms * ((of_spread - slope) / positive.sums.total)[:, None]
             if spread is not None:
                 to_positive = to_positive - positive.shared(xp, of_spread / positive.number)
-        return Finished(values, number, slope / total.total, to_positive, self._of_weights(to_weights))
+        return Finished(values, number, slope / total.total, to_positive, self.of_weights(to_weights))
 
     def _finish_separate(self, sums: RowSums, counted: Array, weights: Array | None, *, need_grad: bool) -> Finished:
         """The mean over the positives of what each is worth against the negatives alone."""
@@ -263,11 +251,9 @@ class Softmax(Family):
         empty = sums.negative.total == 0
         of_odds = xp.where(empty, xp.zeros_like(number), xp.sum(to_each, axis=1))
         coefficient = of_odds / xp.where(empty, xp.ones_like(number), sums.negative.total)
-        return Finished(values, count, coefficient, -to_each, self._of_weights(to_weights))
+        return Finished(values, count, coefficient, -to_each, self.of_weights(to_weights))
 
-    def _finish_statistics(
-        self, sums: RowSums, row: RowStatistics, by_row: tuple[Array, ...], *, need_grad: bool
-    ) -> Finished:
+    def _finish_statistics(self, sums: RowSums, row: RowStatistics, by_row: Arrays, *, need_grad: bool) -> Finished:
         xp = self.xp
         flags = (xp.astype(x, row.log_odds.dtype) for x in row[4:])
         top = xp.zeros_like(row.log_odds) if sums.negative.top is None else sums.negative.top
@@ -302,7 +288,7 @@ class PairSum(NamedTuple):
     value: Array
     number: Array
     active: Array | None
-    to_parameters: tuple[Array, ...] = ()
+    to_parameters: Arrays = ()
 
 
 class Pairs(Family):
@@ -316,7 +302,7 @@ class Pairs(Family):
         self.bounded = known.bound <= MAX_UNSHIFTED_LOGIT
         self.need_grad = need_grad
 
-    def plain(self, scores: Array, exclude: Exclude, by_row: tuple[Array, ...]) -> tuple[PairSum, Array]:
+    def plain(self, scores: Array, exclude: Exclude, by_row: Arrays) -> tuple[PairSum, Array]:
         """The terms of a tile of negatives, and their slopes."""
         term = self.plan.terms[1]
         assert term is not None  # noqa: S101  (without, a tile is not asked for)
@@ -326,8 +312,8 @@ class Pairs(Family):
     def _summed(
         self,
         term: Term,
-        scores: tuple[Array, ...],
-        by_row: tuple[Array, ...],
+        scores: Arrays,
+        by_row: Arrays,
         clear: Callable[[Array], Array],
         often: Array | None = None,
     ) -> Any:
@@ -350,9 +336,7 @@ class Pairs(Family):
         sums = PairSum(total, xp.zeros_like(total), active, tuple(done[id(x)][1] for x in slopes[len(scores) :]))
         return sums, tuple(done[id(x)][0] for x in slopes[: len(scores)])
 
-    def _term(
-        self, term: Term, scores: tuple[Array, ...], parameters: tuple[Array, ...]
-    ) -> tuple[Array, tuple[Array, ...]]:
+    def _term(self, term: Term, scores: Arrays, parameters: Arrays) -> tuple[Array, Arrays]:
         """A term of scores, and its slopes if these are wanted, all of the shape of the scores."""
         xp, shape = self.xp, tuple(scores[0].shape)
         value, slopes = term.value_and_slopes(*scores, *parameters, bounded=self.bounded, need_grad=self.need_grad)
@@ -363,17 +347,8 @@ class Pairs(Family):
         found = {id(x): whole(x) for x in (value, *slopes)}  # what is the same array stays one
         return found[id(value)], tuple(found[id(x)] for x in slopes) if self.need_grad else ()
 
-    def masked(
-        self,
-        scores: tuple[Array, ...],
-        members: Members,
-        by_row: tuple[Array, ...],
-        *,
-        single: bool,
-        sharpness: None = None,
-    ) -> tuple[PairSum, Any, None]:
+    def masked(self, scores: Arrays, members: Members, by_row: Arrays) -> tuple[PairSum, Any, None]:
         """The terms of the positives and negatives of a tile, and their slopes. A score of -inf takes no part."""
-        del single, sharpness
         if members.negative_weights is None:
             members.refuse_weights()
         xp = self.xp
@@ -397,14 +372,14 @@ class Pairs(Family):
                 part, residual = self._summed(term, inputs, by_row, clear, None if weights is None else often)
                 residuals.append(residual)
             sums.append(part._replace(number=number if counts else zero))
-        added: tuple[Array, ...] = ()
+        added: Arrays = ()
         if self.need_grad and residuals:
             added = tuple(a + b for a, b in zip(*residuals, strict=True)) if len(residuals) > 1 else tuple(residuals[0])
         elif self.need_grad:
             added = tuple(xp.zeros_like(score) for score in scores)
         return self.merge(sums)[0], added, None
 
-    def line(self, scores: Array, present: Array | None, by_row: tuple[Array, ...]) -> tuple[PairSum, Array]:
+    def line(self, scores: Array, present: Array | None, by_row: Arrays) -> tuple[PairSum, Array]:
         """The terms of rows that have one positive each, and their slopes."""
         del present
         xp, term = self.xp, self.plan.terms[0]
@@ -421,7 +396,7 @@ class Pairs(Family):
         """How many pairs each row has, where that is known, of those that count."""
         return int(self.plan.counts[0]) + (self.known.negatives if self.plan.counts[1] else 0)
 
-    def _no_term(self, zero: Array, by_row: tuple[Array, ...]) -> PairSum:
+    def _no_term(self, zero: Array, by_row: Arrays) -> PairSum:
         slopes = tuple(zero for _ in by_row[: self.plan.parameters]) if self.need_grad else ()
         return PairSum(zero, zero, zero if self.plan.divide_by == "active" else None, slopes)
 
@@ -434,7 +409,7 @@ class Pairs(Family):
             total = PairSum(total.value + part.value, total.number + part.number, active, further)
         return total, [None] * len(parts)
 
-    def finish(self, total: PairSum, positive: Any, by_row: tuple[Array, ...], *, need_grad: bool) -> Finished:
+    def finish(self, total: PairSum, positive: Any, by_row: Arrays, *, need_grad: bool) -> Finished:
         """The sums of rows."""
         xp, plan = self.xp, self.plan
         slope = None
@@ -453,13 +428,11 @@ class Pairs(Family):
         if not need_grad:
             return Finished(values, number)
         factor = self.scaled(xp.ones_like(values) if factor is None else factor)
-        to_weights = () if to_weights is None else (self.scaled(to_weights),)
-        further = (*(x * factor for x in total.to_parameters), *to_weights)
-        return Finished(values, number, factor, None if slope is None else slope * factor, further)
+        to_positive = None if slope is None else slope * factor
+        to_rows = (*(x * factor for x in total.to_parameters), *self.of_weights(to_weights))
+        return Finished(values, number, factor, to_positive, to_rows)
 
-    def cotangents(
-        self, residual: Any, positive: Any, done: Finished, members: Members, share: None = None
-    ) -> tuple[Array, ...]:
+    def cotangents(self, residual: Any, positive: Any, done: Finished, members: Members, share: None = None) -> Arrays:
         """The cotangents of a masked tile's scores, of each matrix."""
         del positive, members, share
         return tuple(x * done.coefficient[:, None] for x in residual)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from .._core.protocol import Array, Namespace
 from ..pairings import Members
+from .inputs import Arrays
 from .statistics import Positives, of_line, of_members
 
 Exclude = Callable[[Array, float], Array]
@@ -18,7 +19,7 @@ class Known(NamedTuple):
     """Facts about the scores of a sweep, and the divisor of its losses.
 
     `bound`: largest magnitude of a score; `finite`: no score overflows; `complete`: every row has the same pairs, a
-    positive and `negatives`; `absent`: score of a column that takes no part.
+    positive and `negatives`; `absent`: score of a column that takes no part; `single`: no row has several positives.
     """
 
     bound: float = math.inf
@@ -27,6 +28,7 @@ class Known(NamedTuple):
     absent: float | None = None
     negatives: int = 0
     divisor: int = 1
+    single: bool = False
 
 
 class Finished(NamedTuple):
@@ -41,7 +43,7 @@ class Finished(NamedTuple):
     number: Array
     coefficient: Array = None
     to_positive: Array = None
-    to_rows: tuple[Array, ...] = ()
+    to_rows: Arrays = ()
     quotient: Array = None
 
 
@@ -90,7 +92,11 @@ class Family:
         """A slope by the losses, by that of their sum divided by the divisor."""
         return divided(slope, self.known.divisor)
 
-    def line(self, scores: Array, present: Array | None, by_row: tuple[Array, ...]) -> Any:
+    def of_weights(self, slopes: Array | None) -> Arrays:
+        """The slopes by the weights of rows, if these have any."""
+        return () if slopes is None else (self.scaled(slopes),)
+
+    def line(self, scores: Array, present: Array | None, by_row: Arrays) -> Any:
         """The positives of rows that have one each, (n,), or some, (n, P)."""
         del by_row
         if len(scores.shape) > 1:
@@ -103,7 +109,7 @@ class Family:
 
     def cotangents(
         self, residual: Any, positive: Positives, done: Finished, members: Members, share: Any = None
-    ) -> tuple[Array, ...]:
+    ) -> Arrays:
         """The cotangents of a masked tile's scores, whose rows have one positive each or several."""
         negative, coefficient = self.factored(residual, done, share)
         negative = negative * coefficient[:, None]

@@ -62,12 +62,12 @@ class Layout(NamedTuple):
     ----------
     plan : Plan
         What the rows add up.
-    channels : tuple of Channel
-        Similarities whose scores of each pair are compared; one for all losses but RELIC's divergence.
     sets : Lines, Classes or Judged
         Where the positives and negatives of a tile are.
     sizes : Sizes or Tiling
         How blocks and tiles are chosen, or chosen already.
+    channels : tuple of Channel
+        Similarities whose scores of each pair are compared; one for all losses but RELIC's divergence.
     counts : tuple of int
         Number of arrays in each group of `Inputs`.
     unit : bool
@@ -87,9 +87,9 @@ class Layout(NamedTuple):
     """
 
     plan: Plan
-    channels: tuple[Channel, ...]
     sets: Sets
     sizes: Sizes | Tiling
+    channels: tuple[Channel, ...] = ()
     counts: tuple[int, ...] = ()
     unit: bool = False
     bound: float = math.inf

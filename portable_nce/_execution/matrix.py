@@ -21,12 +21,12 @@ from typing import Any, NamedTuple
 from .._core.autodiff import stop_gradient
 from .._core.namespace import device_of, is_far, is_number, namespace_of
 from .._core.notes import note
-from .._core.numerics import normalize, rows_where, upcast
+from .._core.numerics import entries_at, normalize, rows_where, upcast
 from .._core.protocol import Array, Namespace
 from .._core.ranks import Shards
 from .._core.registry import adapter_of
 from ..objectives.base import Objective, RowStatistics
-from ..pairings import Pairing, Structure, split
+from ..pairings import Pairing, Structure
 from ..similarities import Operands, Similarity
 from .channels import Channel, channel_of
 from .families import PairsPlan, Plan, SoftmaxPlan
@@ -34,7 +34,7 @@ from .inputs import Arrays, Inputs
 from .layouts import Layout
 from .products import absence
 from .replay import replayed
-from .sets import Classes, Judged, Lines, Sets, lines_of
+from .sets import ByRule, Classes, Judged, Lines, lines_of
 from .sweep import sweep
 from .tiling import Sizes, Tiling, is_large, is_positive, label_blocks, masked, one_sided, two_sided
 from .two_sided import square_sweep
@@ -223,7 +223,7 @@ class ScoreMatrix(NamedTuple):
         if not (len(self.columns) == 0 and isinstance(plan, SoftmaxPlan) and is_positive(self.shape[1] - 1)):
             return None
         inputs = Inputs(self.rows, by_row=by_row)
-        return self._sweep_of((plan, Lines(), self._sizes(masked)), inputs, options, _KNOWN)
+        return self._sweep_of(Layout(plan, Lines(), self._sizes(masked), **options), inputs, _KNOWN)
 
     def by_products(self, plan: Plan, by_row: Arrays, options: dict[str, Any]) -> Prepared | None:
         """The sweep over inner products without masks; None where the matrix or its pairing has none."""
@@ -264,24 +264,15 @@ class ScoreMatrix(NamedTuple):
             column_labels=of_columns if structure.ids else (),
         )
         sizes = self._sizes(one_sided, far=is_far(rows[0]))
-        return self._sweep_of((plan, lines, sizes), inputs, options, _KNOWN)
+        return self._sweep_of(Layout(plan, lines, sizes, **options), inputs, _KNOWN)
 
     def _sizes(self, function: Callable[..., Tiling], **options: Any) -> Sizes:
         return Sizes(function, self.block_size, adapter_of(self.rows[0]).mode, tuple(options.items()))
 
-    def _sweep_of(
-        self,
-        parts: tuple[Plan, Sets, Sizes | Tiling],
-        inputs: Inputs,
-        options: dict[str, Any],
-        reason: str,
-        *others: ScoreMatrix,
-    ) -> Prepared:
+    def _sweep_of(self, layout: Layout, inputs: Inputs, reason: str, *others: ScoreMatrix) -> Prepared:
         """A sweep over operands, of other matrices too, or over embeddings that it makes these of."""
-        plan, sets, sizes = parts
         channels = tuple([one.channel for one in (self, *others)])
-        options = {"unit": self.similarity.unit, **options}
-        layout = Layout(plan, channels, sets, sizes, bound=self.bound, **options)
+        layout = layout._replace(channels=channels, bound=self.bound, unit=self.similarity.unit)
         if self.scale is not None:
             layout, inputs = self._embedded(layout, inputs)
         else:
@@ -299,30 +290,27 @@ class ScoreMatrix(NamedTuple):
             else:  # a number in a layout would be compiled anew for each temperature
                 scale = namespace_of(rows).full((), scale, dtype=rows.dtype, device=device_of(rows))
         inputs = inputs._replace(scale=() if number is not None else (scale,))
-        return layout._replace(embedded=True, scale=number, unit=self.similarity.unit), inputs
+        return layout._replace(embedded=True, scale=number), inputs
 
     def _obstacle(self, plan: Plan) -> str | None:
         """Why tiles of inner products without masks cannot serve; None if they can."""
-        structure, reason = self.pairing.structure, None
-        if len(self.columns) == 0:
-            reason = "the scores are given"
-        elif self.mask is not None:
-            reason = "a mask is given"
-        elif not structure.known:
-            reason = "the pairing gives positives by a rule for each pair"
-        elif not self.similarity.inner_product:
-            reason = "the similarity is no inner product"
-        elif not isinstance(plan, PairsPlan):
-            reason = "no row has a positive" if structure.absent else None
-        elif plan.terms[1] is None:
-            reason = "negatives add nothing"
-        elif self.pairing.columns:  # ids as well
-            reason = "the number of negatives of a row is not known"
-        elif structure.views > 1 and not self.pairing.one_per_row:
-            reason = "a row has several positives in a sum over pairs"
-        elif structure.absent and plan.divide_by != "rows":
-            reason = "the mean is over pairs"
-        return reason
+        pairing, structure = self.pairing, self.pairing.structure
+        obstacles = {
+            "the scores are given": len(self.columns) == 0,
+            "a mask is given": self.mask is not None,
+            "the pairing gives positives by a rule for each pair": not structure.known,
+            "the similarity is no inner product": not self.similarity.inner_product,
+        }
+        if isinstance(plan, PairsPlan):
+            obstacles |= {
+                "negatives add nothing": plan.terms[1] is None,
+                "the number of negatives of a row is not known": len(pairing.columns) > 0,  # ids as well
+                "a row has several positives in a sum over pairs": structure.views > 1 and not pairing.one_per_row,
+                "the mean is over pairs": structure.absent and plan.divide_by != "rows",
+            }
+        else:
+            obstacles["no row has a positive"] = structure.absent
+        return next((reason for reason, holds in obstacles.items() if holds), None)
 
     def _indexed(self, xp: Namespace, columns: Array) -> tuple[Array | None, Arrays, Arrays]:
         """Which rows have a positive if not all, the positives, and where they are."""
@@ -381,17 +369,19 @@ class ScoreMatrix(NamedTuple):
             row_labels=(ordered,),
             column_labels=(column_labels,),
         )
-        parts = plan, Classes(own, ids), Tiling(blocks, tiles)
-        reason = "labels are sorted: positives of a block are in one tile"
-        found = self._sweep_of(parts, inputs, options, reason)
+        layout = Layout(plan, Classes(own, ids), Tiling(blocks, tiles), **options)
+        found = self._sweep_of(layout, inputs, "labels are sorted: positives of a block are in one tile")
         return found._replace(order=order, inverse=xp.argsort(order, stable=True))
 
     def by_rule(self, plan: Plan, by_row: Arrays, options: dict[str, Any], *others: ScoreMatrix) -> Prepared:
         """The sweep over scores of any kind, of other matrices too, whose pairs a rule and a mask judge."""
         sets, inputs = self.judged(*others)
         sizes = self._sizes(masked, **self.channel.held(self.rows, self.columns))
-        reason = self._why_by_rule(plan)
-        return self._sweep_of((plan, sets, sizes), inputs._replace(by_row=by_row), options, reason, *others)
+        reason = self._obstacle(plan) or "no row has a negative"
+        if self.pairing.structure.has_labels and self._obstacle(plan) is None:
+            reason = "labels are not sorted: the matrix is small, classes are large or values are not at hand"
+        layout = Layout(plan, sets, sizes, **options)
+        return self._sweep_of(layout, inputs._replace(by_row=by_row), reason, *others)
 
     def judged(self, *others: ScoreMatrix) -> tuple[Judged, Inputs]:
         """The rule that judges the pairs, and the arrays of the scores, of other matrices too, and of the rule."""
@@ -408,12 +398,6 @@ class ScoreMatrix(NamedTuple):
         )
         shape = None if self.part is None else self.part.shape
         return Judged(self.pairing.rule, self.pairing.one_per_row, shape), inputs
-
-    def _why_by_rule(self, plan: Plan) -> str:
-        reason = self._obstacle(plan)
-        if reason is None and self.pairing.structure.has_labels:
-            reason = "labels are not sorted: the matrix is small, classes are large or values are not at hand"
-        return reason or "no row has a negative"
 
     def two_sided(self, plan: SoftmaxPlan, by_row: Arrays, *, symmetric: bool, mean: bool) -> Prepared | None:
         """The two-sided sweep over this matrix, or None where it has no use."""
@@ -435,11 +419,10 @@ class ScoreMatrix(NamedTuple):
         shared = self.shards is not None
         sizes = self._sizes(two_sided, far=is_far(self.rows[0]), symmetric=not symmetric, shared=shared)
         lines = lines_of(self.pairing.structure, n_rows, self.window)
-        options = {"mean": mean, "shards": self.shards, "own": not symmetric}
+        layout = Layout(plan, lines, sizes, mean=mean, shards=self.shards, own=not symmetric)
         reason = "the loss averages rows and columns" if symmetric else "the score of i with j is that of j with i"
         inputs = Inputs(self.rows, self.columns, by_row=by_row)
-        found = self._sweep_of((plan, lines, sizes), inputs, options, reason)
-        return found._replace(function=square_sweep)
+        return self._sweep_of(layout, inputs, reason)._replace(function=square_sweep)
 
     # Sums.
 
@@ -477,33 +460,15 @@ class ScoreMatrix(NamedTuple):
             return self.made().gather(columns)
         xp = namespace_of(self.rows[0])
         if len(self.columns) == 0:
-            (scores,) = self.rows
-            numbers = xp.arange(scores.shape[1], dtype=columns.dtype, device=device_of(scores))
-            chosen = columns[:, None] == numbers[None, :]
-            return xp.sum(xp.where(chosen, scores, xp.zeros_like(scores)), axis=1)
+            return entries_at(self.rows[0], columns[:, None])[:, 0]
         taken = tuple(xp.take(x, columns, axis=0)[:, None, ...] for x in self.columns)
         scores = self.similarity.scores(tuple(x[:, None, ...] for x in self.rows), taken)
         return xp.reshape(upcast(xp, scores), (-1,))
 
     def sets(self) -> tuple[Array, Array]:
         """The boolean matrices of positives and negatives."""
-        first = self.rows[0]
-        xp, device = namespace_of(first), device_of(first)
-        n_rows, n_columns = self.shape
-        if self.part is None:
-            numbers, shape = (xp.arange(n_rows, device=device), xp.arange(n_columns, device=device)), self.shape
-        else:
-            numbers, shape = self.part[:2], self.part.shape
-        members = split(
-            xp,
-            self.pairing.rule,
-            numbers=numbers,
-            shape=shape,
-            labels=(self.pairing.rows, self.pairing.columns),
-            pairs=self.pairing.pairs,
-            mask=self.mask,
-            dtype=upcast(xp, first).dtype,
-        )
+        judged, inputs = self.judged()
+        members = ByRule(judged, inputs).of(0, 0, inputs)
         members.refuse_weights()
         return members.positives, members.negatives
 

@@ -12,6 +12,7 @@ from .._core.namespace import namespace_of
 from .._core.numerics import entries_at
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
+from .inputs import Arrays
 from .tiling import triples
 
 
@@ -53,10 +54,7 @@ def _farther(scores: Array, members: Array, own: Array) -> Array:
     xp, adapter = namespace_of(scores), adapter_of(scores)
     (n_rows, n_columns), otherwise = scores.shape, _extreme(xp, scores, members, largest=False)
 
-    def step(
-        carry: tuple[Array, ...], block: tuple[Array, ...], start: Array | int
-    ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
-        del start
+    def step(carry: Arrays, block: Arrays, _: Array | int) -> tuple[Arrays, Arrays]:
         farther = xp.logical_and(members[None, :, :], scores[None, :, :] < block[0][:, :, None])
         candidates = xp.where(farther, scores[None, :, :], -math.inf)
         return carry, (xp.where(xp.any(farther, axis=2), xp.argmax(candidates, axis=2), otherwise[None, :, 0]),)

@@ -66,8 +66,6 @@ def with_ones(rows: Operand) -> Operand:
 
 def operand_pieces(operand: Operand, bounds: Sequence[tuple[int, int]]) -> list[Operand]:
     """The rows of an operand in pieces."""
-    if len(bounds) == 1 and bounds[0] == (0, operand.x.shape[0]):
-        return [operand]
     return [operand_of(arrays) for arrays in zip(*(pieces(x, bounds) for x in operand.arrays), strict=True)]
 
 

@@ -12,6 +12,7 @@ from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from ..pairings import Members
 from .finished import Exclude, Family, Finished, Known, weigh
+from .inputs import Arrays
 from .statistics import Positives, RowSums, of_members, row_statistics, score_cotangents
 from .tiling import MAX_UNSHIFTED_LOGIT
 
@@ -46,9 +47,7 @@ class Reweighted(Family):
         self.unshifted = known.bound <= MAX_UNSHIFTED_LOGIT / (1.0 + plan.beta)
         self.negatives = known.negatives if known.complete else None
 
-    def plain(
-        self, scores: Array, exclude: Exclude, by_row: tuple[Array, ...]
-    ) -> tuple[HardSums, tuple[Array, Array | None]]:
+    def plain(self, scores: Array, exclude: Exclude, by_row: Arrays) -> tuple[HardSums, tuple[Array, Array | None]]:
         """The sums of a tile of negatives, and its exponentials."""
         del by_row
         scores = exclude(scores, -math.inf)
@@ -73,19 +72,13 @@ class Reweighted(Family):
         return HardSums(top, total_of(hard, 1), total_of(soft, 1), number), (hard, soft)
 
     def masked(
-        self,
-        scores: tuple[Array, ...],
-        members: Members,
-        by_row: tuple[Array, ...],
-        *,
-        single: bool,
-        sharpness: None = None,
+        self, scores: Arrays, members: Members, by_row: Arrays
     ) -> tuple[HardSums, tuple[Array, Array | None], Positives]:
         """The sums of the negatives of a tile, its exponentials, and the positives."""
-        del by_row, sharpness
+        del by_row
         members.refuse_weights(of_positives=False)
         total, residual = self._summed(self.xp.where(members.negatives, scores[0], -math.inf), bounded=False)
-        weights = members.weights
+        single, weights = self.known.single, members.weights
         return total, residual, of_members(self.xp, scores[0], members.positives, single=single, weights=weights)
 
     def merge(self, parts: list[HardSums]) -> tuple[HardSums, list[tuple[Array, ...] | None]]:
@@ -106,7 +99,7 @@ class Reweighted(Family):
             shares.append(share)
         return HardSums(top, hard, soft, number), shares
 
-    def finish(self, total: HardSums, positive: Positives, by_row: tuple[Array, ...], *, need_grad: bool) -> Finished:
+    def finish(self, total: HardSums, positive: Positives, by_row: Arrays, *, need_grad: bool) -> Finished:
         """The losses of rows.
 
         With ``w = log M + lse((1 + β) g) - lse(β g) - g⁺`` and ``q = τ⁺ M e^-w``, the loss is the softplus of
@@ -149,8 +142,7 @@ class Reweighted(Family):
         if beta != 0:
             coefficient, quotient = beta * of_w / soft, (1.0 + 1.0 / beta) * soft / hard
         _, to_positive = score_cotangents(xp, sums, row, (None, None, None, xp.where(above, -of_w, -slope)))
-        further = () if to_weights is None else (self.scaled(to_weights),)
-        return Finished(values, count, coefficient, to_positive, (nothing, *further), quotient)
+        return Finished(values, count, coefficient, to_positive, (nothing, *self.of_weights(to_weights)), quotient)
 
     def _log_rest(self, one: Array) -> Array:
         """``log(1 - τ⁺)``, in the precision of an array, which may be more than a Python float's."""

@@ -95,11 +95,6 @@ def lines_of(structure: Structure, n_rows: int, window: int | None = None) -> Li
     return Lines(distances, own=views > 1, ids=structure.ids, window=window)
 
 
-def tile_of(lines: Lines, start: Array | int, bounds: tuple[int, int], n_columns: int) -> Tile:
-    """The place of a tile with these bounds of its columns."""
-    return Tile(start, *bounds, n_columns if lines.window is None else lines.window)
-
-
 def partners(xp: Namespace, lines: Lines, columns: Array, n_rows: int) -> tuple[Array, ...]:
     """The columns that are positive with each row, those of one distance in an array."""
     if lines.window is not None:
@@ -145,28 +140,9 @@ def of_each(numbers: Array, count: int) -> list[Array]:
     return [numbers] if count == 1 else [numbers[:, k] for k in range(count)]
 
 
-def exclude(lines: Lines, x: Array, value: float, tile: Tile, index: Array | None, *, eager: bool) -> Array:
-    """A tile, which may be overwritten, with `value` where a row has no negative."""
-    if lines.apart:
-        return x
-    if lines.by_index:
-        assert index is not None  # noqa: S101  (it comes with the lines)
-        return adapter_of(x).fill_columns(x, index - tile.low, value)
-    for distance in lines.distances:
-        x = put_line(x, distance, value, tile, eager=eager)
-    return put_line(x, 0, value, tile, eager=eager) if lines.own else x
-
-
-def put_lines(lines: Lines, x: Array, values: Array, tile: Tile, *, eager: bool) -> Array:
-    """A tile, which may be overwritten, with the cotangents of the positives' scores in their places."""
-    for distance, value in zip(lines.distances, of_each(values, len(lines.distances)), strict=True):
-        x = put_line(x, distance, value, tile, eager=eager)
-    return x
-
-
-def put_line(x: Array, distance: int, value: float | Array, tile: Tile, *, eager: bool) -> Array:
+def put_line(x: Array, distance: int, value: float | Array, tile: Tile) -> Array:
     """A tile, which may be overwritten, with a number, or one for each row, at each row's column of that distance."""
-    if not eager:
+    if adapter_of(x).mode != "eager":
         return adapter_of(x).fill_columns(x, _line(x, distance, tile) - tile.low, value)
     start, low, high, n_columns = tile
     assert isinstance(start, int)  # noqa: S101  (known where blocks are visited one by one)
@@ -195,20 +171,34 @@ class OnLines(NamedTuple):
     lines: Lines
     bounds: Sequence[tuple[int, int]]
     n_columns: int
-    ids: Sequence[Array]
-    eager: bool
+    ids: Sequence[Array] = ()
 
     def of(self, k: int, start: Array | int, here: Inputs) -> Exclude:
         """The function that puts a number where the rows of tile k have no negative."""
-        tile = tile_of(self.lines, start, self.bounds[k], self.n_columns)
+        lines, tile = self.lines, self._tile(k, start)
 
-        def exclude_here(x: Array, value: float) -> Array:
+        def exclude(x: Array, value: float) -> Array:
             if self.ids:
                 same = here.row_labels[0][:, None] == self.ids[k][None, :]
                 x = namespace_of(x).where(same, value, x)
-            return exclude(self.lines, x, value, tile, here.targets[0] if here.targets else None, eager=self.eager)
+            if lines.by_index:
+                return adapter_of(x).fill_columns(x, here.targets[0] - tile.low, value)
+            for distance in () if lines.apart else lines.distances:
+                x = put_line(x, distance, value, tile)
+            return put_line(x, 0, value, tile) if lines.own else x
 
-        return exclude_here
+        return exclude
+
+    def put(self, x: Array, values: Array, k: int, start: Array | int) -> Array:
+        """Tile k, which may be overwritten, with the cotangents of the positives' scores in their places."""
+        distances = self.lines.distances
+        for distance, value in zip(distances, of_each(values, len(distances)), strict=True):
+            x = put_line(x, distance, value, self._tile(k, start))
+        return x
+
+    def _tile(self, k: int, start: Array | int) -> Tile:
+        window = self.lines.window
+        return Tile(start, *self.bounds[k], self.n_columns if window is None else window)
 
 
 class ByClasses(NamedTuple):

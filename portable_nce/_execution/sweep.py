@@ -169,12 +169,10 @@ class _Sweep:
         self.lines: s.Lines | None = None
         self.divides = False  # whether losses and slopes are divided by the number of the mean
         self.in_tile = False  # whether cotangents of positives are put into that of the only tile
-        self.single = False
         self.source: Any
         self.sets: Any
         if isinstance(sets, s.Judged):
             self.source, self.sets = _Channels(layout, inputs), s.ByRule(sets, inputs)
-            self.single = sets.single
         else:
             bounds, block = self.tiling.tiles(n_columns), self.tiling.block
             labels = p.pieces(inputs.column_labels[0], bounds) if inputs.column_labels else []
@@ -185,29 +183,20 @@ class _Sweep:
                 self.sets = s.ByClasses(sets, block, labels)
             else:
                 self.lines = sets
-                self.sets = s.OnLines(sets, bounds, n_columns, labels, self.adapter.mode == "eager")
+                self.sets = s.OnLines(sets, bounds, n_columns, labels)
                 self.in_tile = given or (sets.in_tiles and len(bounds) == 1 and block == n_rows)
                 self.in_tile = self.in_tile and isinstance(layout.plan, SoftmaxPlan)
                 if not (sets.given or given):
                     partners = s.partners(self.xp, sets, inputs.columns[0], n_rows)
                     inputs = inputs._replace(partners=partners)
         self.inputs = inputs
-        self.family: Any = self._family(n_rows, n_columns)
+        known = self._known(n_rows, n_columns)
+        self.family: Any = family_of(self.xp, layout.plan, known, need_grad=wanted.gradients)
         # Whether operands are multiplied by coefficients that may be far below 1, of which nothing is a derivative.
         self.scales = not (self.family.unshifted or layout.channels[0].given) and self.adapter.is_plain(inputs.flat)
         # Only tiles of rules have rows without a positive whose operands must not reach others.
         self.skips = self.judged and self.family.skips_idle and not layout.channels[0].given
         self.by_block = inputs._replace(columns=(), added=(), column_labels=(), column_numbers=())
-
-    def _family(self, n_rows: int, n_columns: int) -> Any:
-        """The family of the plan, which is told what is known of the scores."""
-        plan, bound = self.layout.plan, self._bound()
-        known = Known()
-        if not self.judged:
-            known = self._known(bound, n_rows, n_columns)
-        elif isinstance(plan, SoftmaxPlan) and not plan.statistics:
-            known = Known(bound)
-        return family_of(self.xp, plan, known, need_grad=self.wanted.gradients)
 
     def _bound(self) -> float:
         """The largest magnitude of the scores, sharpened or with parameters added, if it is known."""
@@ -223,9 +212,13 @@ class _Sweep:
             bound += math.inf if largest is None else largest
         return bound
 
-    def _known(self, bound: float, n_rows: int, n_columns: int) -> Known:
+    def _known(self, n_rows: int, n_columns: int) -> Known:
+        """What is known of the scores."""
         layout, plan, inputs = self.layout, self.layout.plan, self.inputs
-        first = inputs.rows[0]
+        if isinstance(layout.sets, s.Judged):
+            of_sums = isinstance(plan, SoftmaxPlan) and not plan.statistics
+            return Known(self._bound() if of_sums else math.inf, single=layout.sets.single)
+        bound = self._bound()
         finite = layout.unit or bound < math.inf
         complete, negatives = False, 0
         if self.lines is not None:
@@ -234,7 +227,7 @@ class _Sweep:
         # Where all rows count, the number of the mean goes into their slopes.
         divisor = divisor_of(plan, n_rows, negatives) if layout.mean and finite and complete else None
         self.divides = divisor is not None
-        absent = p.ABSENT * self.xp.finfo(first.dtype).max if inputs.added else None
+        absent = p.ABSENT * self.xp.finfo(inputs.rows[0].dtype).max if inputs.added else None
         return Known(bound, finite, complete, absent, negatives, divisor or 1)
 
     def run(self) -> Found:
@@ -284,7 +277,7 @@ class _Sweep:
             sets, scores = s.with_undefined(sets, scores, counts=family.counts_pairs)
             if self.skips:
                 sets, rows = self._without_idle(sets, rows)
-            part, residual, positive = family.masked(scores, sets, numbers, single=self.single, sharpness=sharpness)
+            part, residual, positive = family.masked(scores, sets, here.by_row)
             seen.append(_Seen(sets, part, residual, spreads))
         scores = self.source.positives(here, start)
         if scores is not None:
@@ -334,14 +327,12 @@ class _Sweep:
         matrix, factor = self.family.factored(tile.residual, done, share)
         if not self.in_tile:
             return (matrix,), factor
-        assert self.lines is not None  # noqa: S101  (positives are on them)
-        place = s.tile_of(self.lines, block.start, self.sets.bounds[k], self.sets.n_columns)
         positive = done.to_positive
         if self.scales:
             positive = safe_quotient(self.xp, positive, factor if len(positive.shape) == 1 else factor[:, None])
         else:
             matrix, factor = matrix * factor[:, None], None
-        return (s.put_lines(self.lines, matrix, positive, place, eager=self.sets.eager),), factor
+        return (self.sets.put(matrix, positive, k, block.start),), factor
 
     def _without_idle(self, sets: Members, rows: list[Arrays]) -> tuple[Members, list[Arrays]]:
         """Rows without a positive do not count: zero their operands, so that a NaN there cannot reach columns."""

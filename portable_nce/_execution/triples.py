@@ -12,6 +12,7 @@ from .._core.namespace import lift_to_tape, namespace_of
 from .._core.numerics import relu, relu_slope, sigmoid, softplus, zeros
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
+from .inputs import Arrays
 from .tiling import Bounds, triples
 
 
@@ -41,9 +42,7 @@ def triple_sums(scores: Array, positives: Array, negatives: Array, margin: Array
     return TripleSums(total, stop_gradient(number), stop_gradient(active))
 
 
-def _triples(
-    xp: Namespace, scores: Array, margin: Array, negatives: Array, block: tuple[Array, ...]
-) -> tuple[Array, Array]:
+def _triples(xp: Namespace, scores: Array, margin: Array, negatives: Array, block: Arrays) -> tuple[Array, Array]:
     """The differences of a block of positives, shape (block, N, K), and which of them are triples.
 
     The blocks are cut from the transposed scores and positives, whose rows are the positives.
@@ -54,12 +53,10 @@ def _triples(
     return xp.where(members, differences, xp.zeros_like(differences)), members
 
 
-def _forward(plan: _Plan, scores: Array, margin: Array, positives: Array, negatives: Array) -> tuple[Array, ...]:
+def _forward(plan: _Plan, scores: Array, margin: Array, positives: Array, negatives: Array) -> Arrays:
     xp = namespace_of(scores)
 
-    def step(
-        carry: tuple[Array, ...], block: tuple[Array, ...], _start: Array | int
-    ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+    def step(carry: Arrays, block: Arrays, _: Array | int) -> tuple[Arrays, Arrays]:
         differences, members = _triples(xp, scores, margin, negatives, block)
         losses = xp.where(members, excess(xp, differences, soft=plan.soft), xp.zeros_like(differences))
         counts = (xp.astype(x, scores.dtype) for x in (members, losses != 0))
@@ -71,18 +68,14 @@ def _forward(plan: _Plan, scores: Array, margin: Array, positives: Array, negati
     return carry
 
 
-def _backward(
-    plan: _Plan, arrays: tuple[Array, ...], outputs: tuple[Array, ...], cotangents: tuple[Array, ...]
-) -> tuple[Array, ...]:
+def _backward(plan: _Plan, arrays: Arrays, outputs: Arrays, cotangents: Arrays) -> Arrays:
     del outputs
     arrays, cotangents = lift_to_tape(arrays, cotangents)
     scores, margin, positives, negatives = arrays
     xp = namespace_of(scores)
     factor = xp.reshape(cotangents[0], (1, -1, 1))
 
-    def step(
-        carry: tuple[Array, ...], block: tuple[Array, ...], _start: Array | int
-    ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
+    def step(carry: Arrays, block: Arrays, _: Array | int) -> tuple[Arrays, Arrays]:
         differences, members = _triples(xp, scores, margin, negatives, block)
         slopes = sigmoid(xp, differences) if plan.soft else relu_slope(xp, differences)
         pull = xp.where(members, slopes * factor, xp.zeros_like(differences))

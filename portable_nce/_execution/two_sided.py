@@ -58,7 +58,6 @@ class _Square:
         self.shards = layout.shards
         assert isinstance(layout.sets, s.Lines)  # noqa: S101  (only these serve both sides)
         self.lines, tiling = layout.sets, layout.sizes.of(self.n, self.n_columns)
-        self.eager = self.adapter.mode == "eager"
         bound = self._agreed(layout, layout.bound)
         finite = layout.unit or bound < math.inf
         self.layout, self.folds = layout, layout.mean and finite
@@ -71,6 +70,7 @@ class _Square:
         self.stops: dict[Array | int, int] = {}
         if layout.own and self.shards is not None:
             self.blocks, self.bounds, self.stops = _share_of_pairs(self.shards, tiling)
+        self.sets = s.OnLines(self.lines, self.bounds, self.n_columns)
         self.tiles = p.operand_pieces(p.operand_of(inputs.columns), self.bounds)
         self.keep = tiling.keep and self.need_grad
         self.kept: dict[tuple[Array | int, int], Array] = {}  # exponentials, or the scores where these are shifted
@@ -80,14 +80,14 @@ class _Square:
 
     def _agreed(self, layout: Layout, bound: float) -> float:
         """A bound of the scores of all ranks: it decides what these add up."""
-        if self.shards is None or layout.unit or not self.eager:
+        if self.shards is None or layout.unit or self.adapter.mode != "eager":
             return bound
         agreed = self.shards.largest(self.xp.full_like(self.rows[:1, 0], bound))
         number = self.adapter.concrete_value(self.xp.reshape(agreed, ()))
         return math.inf if number is None else number
 
     def is_one_tile(self) -> bool:
-        """Whether the matrix is one tile, in which the cotangents of positives can stand."""
+        """Whether the matrix is one tile."""
         whole = not isinstance(self.blocks, tuple) and self.blocks == self.n
         return whole and len(self.bounds) == 1
 
@@ -100,18 +100,10 @@ class _Square:
         """Whether a tile's sums over its rows are wanted too: not if it holds each pair both ways."""
         return not self.layout.own or self.bounds[k][0] != start
 
-    def opened(self, block: Arrays) -> tuple[p.Operand, list[Array]]:
-        """The rows of a block, and what else there is of them."""
-        count = len(self.own.arrays)
-        return p.operand_of(block[:count]), list(block[count:])
-
     def scores(self, own: p.Operand, start: Array | int, k: int) -> Array:
         """The scores of a tile."""
         scores = p.product(own, self.tiles[k])
-        return s.exclude(self.lines, scores, -math.inf, self._tile(start, k), None, eager=self.eager)
-
-    def _tile(self, start: Array | int, k: int) -> s.Tile:
-        return s.tile_of(self.lines, start, self.bounds[k], self.n_columns)
+        return self.sets.of(k, start, Inputs())(scores, -math.inf)
 
     # The sums.
 
@@ -120,7 +112,7 @@ class _Square:
         xp, unshifted = self.xp, self.family.unshifted
 
         def step(carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
-            own, _ = self.opened(block)
+            own = p.operand_of(block)
             so_far, parts = self._sums(carry), []
             for k in self.visited(start):
                 both = self.serves_columns(start, k)
@@ -209,18 +201,20 @@ class _Square:
         by_tile = p.pieces(of_columns, self.bounds)
         tops = () if family.unshifted else (self.sides[0].top,)
         top_by_tile = [] if family.unshifted else p.pieces(self.sides[-1].top, self.bounds)
-        wanted, even = (self.to_rows, self.to_columns), self.layout.channels[0].even
+        wanted, even, count = (self.to_rows, self.to_columns), self.layout.channels[0].even, len(self.own.arrays)
 
         def step(carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
-            own, (coefficient, *further) = self.opened(block)
-            top = further.pop() if tops else None
+            own, (coefficient, *top_of_rows) = p.operand_of(block[:count]), block[count:]
+            top = top_of_rows[0] if tops else None
             to_rows: Array = None
             to_columns = list(carry)
             for k in self.visited(start):
                 both = self.serves_columns(start, k)
                 top_k = top_by_tile[k] if tops else None
                 cotangent = self._of_negatives(own, start, k, (coefficient, by_tile[k] if both else None), (top, top_k))
-                cotangent = self._with_lines(scaling.cleared(cotangent), start, k)
+                cotangent = scaling.cleared(cotangent)
+                if self.is_one_tile():  # in which the cotangents of positives can stand
+                    cotangent = self.sets.put(cotangent, self.to_positive, k, start)
                 back, forth = p.pulled(cotangent, None, own, self.tiles[k], wanted=wanted, even=even)
                 if self.to_rows:
                     to_rows = p.plus(to_rows, back)
@@ -239,12 +233,6 @@ class _Square:
         if not self.is_one_tile():
             to_rows, to_columns = self._with_positives(to_rows, to_columns)
         return scaling.back(to_rows), scaling.back(to_columns)
-
-    def _with_lines(self, cotangent: Array, start: Array | int, k: int) -> Array:
-        """The cotangent of a tile with those of the positives, if it is the only one."""
-        if not self.is_one_tile():
-            return cotangent
-        return s.put_lines(self.lines, cotangent, self.to_positive, self._tile(start, k), eager=self.eager)
 
     def _with_positives(self, to_rows: Array | None, to_columns: Array | None) -> tuple[Array | None, Array | None]:
         """The cotangents of rows and columns with those that come by the positives."""

@@ -8,6 +8,7 @@ import itertools
 import math
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -104,14 +105,14 @@ def test_triples_fit_into_memory() -> None:
 # -------------------------------------------------------------------------------------------------------------- tiles
 
 
-@pytest.mark.parametrize("eager", [True, False])
+@pytest.mark.parametrize("array", [np.array, jnp.asarray], ids=["eager", "traced"])
 @pytest.mark.parametrize("size", [1, 2, 3, 8])
 @pytest.mark.parametrize(
     "lines",
     [Lines(), Lines((4,), own=True), Lines((2, 4, 6), own=True), Lines(by_index=True), Lines(apart=True)],
     ids=str,
 )
-def test_what_is_no_negative_is_excluded_in_every_tile(lines: Lines, size: int, *, eager: bool) -> None:
+def test_what_is_no_negative_is_excluded_in_every_tile(lines: Lines, size: int, array: Any) -> None:
     n = 8
     index = RNG.integers(0, n, n)
     whole = RNG.normal(size=(n, n))
@@ -124,17 +125,17 @@ def test_what_is_no_negative_is_excluded_in_every_tile(lines: Lines, size: int, 
         if lines.own:
             expected[row, row] = -1.0
     assert np.all(np.sum(expected == whole, axis=1) == lines.negatives(n))
+    tiles = sets.OnLines(lines, tiling.cut(0, n, 3), n)
     for start, stop in tiling.cut(0, n, size):
-        for low, high in tiling.cut(0, n, 3):
-            tile = whole[start:stop, low:high].copy()
-            found = sets.exclude(lines, tile, -1.0, Tile(start, low, high, n), index[start:stop], eager=eager)
+        here = Inputs(targets=(array(index[start:stop]),))
+        for k, (low, high) in enumerate(tiles.bounds):
+            found = tiles.of(k, start, here)(array(whole[start:stop, low:high]), -1.0)
             np.testing.assert_array_equal(found, expected[start:stop, low:high])
 
 
-@pytest.mark.parametrize("eager", [True, False])
-def test_a_line_takes_a_number_for_each_row(*, eager: bool) -> None:
-    numbers = np.arange(1.0, 4.0)
-    found = sets.put_line(np.zeros((3, 4)), 2, numbers, Tile(1, 0, 4, 4), eager=eager)
+@pytest.mark.parametrize("array", [np.array, jnp.asarray], ids=["eager", "traced"])
+def test_a_line_takes_a_number_for_each_row(array: Any) -> None:
+    found = sets.put_line(array(np.zeros((3, 4))), 2, array(np.arange(1.0, 4.0)), Tile(1, 0, 4, 4))
     np.testing.assert_array_equal(found, [[0, 0, 0, 1], [2, 0, 0, 0], [0, 3, 0, 0]])
 
 
@@ -366,7 +367,7 @@ def test_a_sweep_leaves_out_gradients_that_nobody_wants(structure: str, block_si
     options = (("far", False), *((("symmetric", False),) if structure == "square" else ()))
     sizes = tiling.Sizes(of, block_size, "eager", options)
     lines = sets.lines_of(chosen, 8)
-    layout = Layout(PLAN, (channel,), lines, sizes, inputs.counts, bound=largest_score(rows, columns), mean=True)
+    layout = Layout(PLAN, lines, sizes, (channel,), inputs.counts, bound=largest_score(rows, columns), mean=True)
     arrays = inputs.flat
     value, number, *gradients = function(layout, *arrays, need_grad=True)
     for wanted in ((True, False), (False, True)):
