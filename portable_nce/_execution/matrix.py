@@ -174,16 +174,12 @@ class ScoreMatrix(NamedTuple):
 
     def is_one_block(self) -> bool:
         """Whether every sweep sees all rows at once."""
-        first = self.rows[0]
-        n_rows, n_columns = self.shape
-        mode, channel, both = adapter_of(first).mode, self.channel, (self.rows, self.columns)
+        both = self.rows, self.columns
         # Blocks are sized by the operand of the columns, which of the transposed matrix is that of the rows.
-        sizes = [channel.held(a, b) for a, b in (both, both[::-1])]
-        tilings = (
-            one_sided(n_rows, n_columns, self.block_size, mode=mode, far=is_far(first)),
-            *(masked(n_rows, n_columns, self.block_size, mode=mode, **size) for size in sizes),
-        )
-        return all(not isinstance(tiling.block, tuple) and tiling.block >= n_rows for tiling in tilings)
+        by_rule = [self._sizes(masked, **self.channel.held(*x)) for x in (both, both[::-1])]
+        sizes = [self._sizes(one_sided, far=is_far(self.rows[0])), *by_rule]
+        blocks = [size.of(*self.shape).block for size in sizes]
+        return all(not isinstance(block, tuple) and block >= self.shape[0] for block in blocks)
 
     def constant(self) -> ScoreMatrix:
         """The same without a gradient."""

@@ -49,13 +49,8 @@ class _Flags(NamedTuple):
 
 def _flags(layout: Layout, inputs: Inputs, need_grad: WantedOf) -> _Flags:
     if isinstance(need_grad, bool):
-        every = Wanted(need_grad, need_grad, need_grad, need_grad)
-        return _Flags(need_grad, need_grad, every)
-    start, groups = 0, []
-    for group in inputs[:4]:
-        groups.append(any(need_grad[start : start + len(group)]))
-        start += len(group)
-    rows, columns, partners, scale = groups
+        return _Flags(need_grad, need_grad, Wanted(need_grad, need_grad, need_grad, need_grad))
+    rows, columns, partners, scale = map(any, Inputs.of(layout.counts, need_grad)[:4])
     columns = rows if layout.embedded and not inputs.columns else columns
     return _Flags(rows, scale, Wanted(gradients=True, rows=rows or scale, columns=columns, partners=partners))
 

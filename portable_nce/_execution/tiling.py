@@ -155,18 +155,11 @@ def masked(
 
 
 def searched(
-    n_rows: int,
-    n_columns: int,
-    block_size: int | str | None,
-    *,
-    mode: str,
-    far: bool,
-    width: int = 1,
-    tokens: bool = False,
+    n_rows: int, n_columns: int, block_size: int | str | None, *, mode: str, far: bool, **held: Any
 ) -> int | Bounds:
-    """Rows of a block of whole rows of scores, which is searched and left; `width` and `tokens` as of `masked`."""
-    if width > 1 or tokens:
-        return masked(n_rows, n_columns, block_size, mode=mode, width=width, tokens=tokens).block
+    """Rows of a block of whole rows of scores, which is searched and left; what is `held` as of `masked`."""
+    if held.get("width", 1) > 1 or held.get("tokens"):
+        return masked(n_rows, n_columns, block_size, mode=mode, **held).block
     whole = _whole(n_rows, n_columns, block_size, mode)
     if whole is not None:
         return whole
