@@ -291,27 +291,9 @@ def _copied(x: Array) -> Array:
     return xp.reshape(xp.reshape(x, (-1,)), tuple(x.shape))
 
 
-def split(
-    xp: Namespace,
-    rule: Rule,
-    *,
-    numbers: tuple[Array, Array],
-    shape: tuple[int, int],
-    labels: tuple[tuple[Array, ...], tuple[Array, ...]],
-    pairs: tuple[Array, ...],
-    mask: Array | None,
-    dtype: Any,
-) -> Members:
-    """The positives and negatives of a tile, where the mask lets pairs take part, with the weights that a rule gives.
-
-    `numbers` and `labels` belong to the tile's rows and to its columns, of shapes (n,) and (k,); `shape` is that of the
-    whole matrix.
-    """
-    (i, *rows), (j, *columns) = (
-        [xp.expand_dims(x, axis=axis) for x in (number, *arrays)]
-        for axis, number, arrays in zip((1, 0), numbers, labels, strict=True)
-    )
-    tile = Tile(i, j, *shape, tuple(rows), tuple(columns), pairs, dtype, mask)
+def split(rule: Rule, tile: Tile) -> Members:
+    """The positives and negatives of a tile by a rule, where the mask lets pairs take part, and their weights."""
+    xp, mask = namespace_of(tile.i), tile.mask
     found: Any = rule(tile)
     if not isinstance(found, (tuple, list)) or len(found) not in {2, 3, 4}:
         got = type(found).__name__

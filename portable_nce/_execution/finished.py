@@ -27,7 +27,7 @@ class Known(NamedTuple):
     complete: bool = False
     absent: float | None = None
     negatives: int = 0
-    divisor: int = 1
+    divisor: int | None = None
     single: bool = False
 
 
@@ -47,9 +47,9 @@ class Finished(NamedTuple):
     quotient: Array = None
 
 
-def divided(x: Array, divisor: int) -> Array:
-    """`x` divided by a whole number, which is exact in any dtype where its inverse is not."""
-    return x / divisor if divisor != 1 else x
+def divided(x: Array, divisor: int | None) -> Array:
+    """`x` divided by a whole number, which is exact in any dtype where its inverse is not; by none or 0, as it is."""
+    return x if not divisor or divisor == 1 else x / divisor
 
 
 def weigh(

@@ -43,16 +43,15 @@ class Gradients(NamedTuple):
 
 
 class Found(NamedTuple):
-    """Losses of the rows, how often each counts in a mean, the gradients, and what all have been divided by.
+    """Losses of the rows, how often each counts in a mean, and the gradients.
 
-    `is_mean`: the divisor is the number of the mean, for which the layout asks.
+    `divisor`: the number of the mean, if the layout asks for it, and gradients have been divided by it.
     """
 
     values: Array
     number: Array
     gradients: Gradients
-    divisor: int = 1
-    is_mean: bool = False
+    divisor: int | None = None
 
 
 class Layout(NamedTuple):
@@ -105,9 +104,9 @@ def reduced(xp: Namespace, layout: Layout, found: Found) -> Found:
     """The sum of the losses, or their mean over the rows that count, with its gradients."""
     if layout.values:
         return found
-    values, number, gradients, divisor, is_mean = found
+    values, number, gradients, divisor = found
     total = divided(sum_to_scalar(xp, values), divisor)  # once: a loss divided by N is another rounding of each row
-    if not layout.mean or is_mean:
+    if not layout.mean or divisor is not None:
         return Found(total, number, gradients)
     count = sum_to_scalar(xp, number)
     count = xp.where(count == 0, xp.ones_like(count), count)  # without rows, all that is divided is 0

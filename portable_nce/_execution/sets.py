@@ -14,7 +14,7 @@ from .._core.namespace import device_of, namespace_of
 from .._core.numerics import upcast
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
-from ..pairings import Members, Rule, Structure, split, undefined_rows
+from ..pairings import Members, Rule, Structure, Tile, split, undefined_rows
 from .finished import Exclude
 from .inputs import Inputs
 from .tiling import Bounds
@@ -74,7 +74,7 @@ Sets = Lines | Classes | Judged
 """Where positives and negatives are, as static arguments of a sweep."""
 
 
-class Tile(NamedTuple):
+class Place(NamedTuple):
     """Where a tile lies: its first row, its first column, the one after its last, and how many there are.
 
     If there is a window, these are its own.
@@ -129,7 +129,7 @@ def line_scores(xp: Namespace, rows: Array, others: Sequence[Array]) -> Array:
     return scores[0] if len(scores) == 1 else xp.stack(scores, axis=1)
 
 
-def line_entries(xp: Namespace, x: Array, tile: Tile) -> Array:
+def line_entries(xp: Namespace, x: Array, tile: Place) -> Array:
     """The entries of a tile of all columns in the column of the number of each row."""
     first = xp.arange(x.shape[0], device=device_of(x)) * x.shape[1]
     return xp.take(xp.reshape(x, (-1,)), first + _line(x, 0, tile), axis=0)
@@ -140,7 +140,7 @@ def of_each(numbers: Array, count: int) -> list[Array]:
     return [numbers] if count == 1 else [numbers[:, k] for k in range(count)]
 
 
-def put_line(x: Array, distance: int, value: float | Array, tile: Tile) -> Array:
+def put_line(x: Array, distance: int, value: float | Array, tile: Place) -> Array:
     """A tile, which may be overwritten, with a number, or one for each row, at each row's column of that distance."""
     if adapter_of(x).mode != "eager":
         return adapter_of(x).fill_columns(x, _line(x, distance, tile) - tile.low, value)
@@ -155,7 +155,7 @@ def put_line(x: Array, distance: int, value: float | Array, tile: Tile) -> Array
     return x
 
 
-def _line(x: Array, distance: int, tile: Tile) -> Array:
+def _line(x: Array, distance: int, tile: Place) -> Array:
     """The column of that distance for each row of a tile."""
     xp = namespace_of(x)
     number = xp.arange(x.shape[0], dtype=xp.int32, device=device_of(x)) + (tile.start + distance)
@@ -196,9 +196,9 @@ class OnLines(NamedTuple):
             x = put_line(x, distance, value, self._tile(k, start))
         return x
 
-    def _tile(self, k: int, start: Array | int) -> Tile:
+    def _tile(self, k: int, start: Array | int) -> Place:
         window = self.lines.window
-        return Tile(start, *self.bounds[k], self.n_columns if window is None else window)
+        return Place(start, *self.bounds[k], self.n_columns if window is None else window)
 
 
 class ByClasses(NamedTuple):
@@ -229,30 +229,20 @@ class ByRule:
 
     def __init__(self, judged: Judged, inputs: Inputs) -> None:
         first, shape = inputs.rows[0], inputs.shape
-        self.rule, self.columns = judged.rule, inputs.column_labels
-        self.xp, self.device = namespace_of(first), device_of(first)
-        self.dtype = upcast(self.xp, first).dtype
-        self.shape = judged.shape or shape
-        numbers = inputs.column_numbers
-        self.numbers = numbers[0] if numbers else self.xp.arange(shape[1], device=self.device)
+        xp = self.xp = namespace_of(first)
+        self.rule, self.shape, self.device = judged.rule, judged.shape or shape, device_of(first)
+        self.dtype = upcast(xp, first).dtype
+        (numbers,) = inputs.column_numbers or (xp.arange(shape[1], device=self.device),)
+        self.numbers, *self.labels = [xp.expand_dims(x, axis=0) for x in (numbers, *inputs.column_labels)]
 
     def of(self, k: int, start: Array | int, here: Inputs) -> Members:
         """The members of the tile of a block of rows."""
         del k
-        if here.row_numbers:
-            (numbers,) = here.row_numbers
-        else:
-            numbers = self.xp.arange(here.rows[0].shape[-2], device=self.device) + start
-        return split(
-            self.xp,
-            self.rule,
-            numbers=(numbers, self.numbers),
-            shape=self.shape,
-            labels=(here.row_labels, self.columns),
-            pairs=here.pairs,
-            mask=here.mask[0] if here.mask else None,
-            dtype=self.dtype,
-        )
+        xp, (mask,) = self.xp, here.mask or (None,)
+        (numbers,) = here.row_numbers or (xp.arange(here.rows[0].shape[-2], device=self.device) + start,)
+        numbers, *labels = [xp.expand_dims(x, axis=1) for x in (numbers, *here.row_labels)]
+        both = tuple(labels), tuple(self.labels)
+        return split(self.rule, Tile(numbers, self.numbers, *self.shape, *both, here.pairs, self.dtype, mask))
 
 
 def with_undefined(members: Members, scores: tuple[Array, ...], *, counts: bool) -> tuple[Members, tuple[Array, ...]]:

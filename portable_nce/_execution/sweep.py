@@ -84,7 +84,7 @@ class _Given:
 
     def positives(self, here: Inputs, start: Array | int) -> Array:
         """The scores of the positives of a block, on the diagonal."""
-        scores, tile = here.rows[0], s.Tile(start, 0, self.n_columns, self.n_columns)
+        scores, tile = here.rows[0], s.Place(start, 0, self.n_columns, self.n_columns)
         return s.line_entries(namespace_of(scores), scores, tile)
 
     def opened(self, here: Inputs, sharpness: Array | None) -> tuple[Array, Array | None]:
@@ -167,7 +167,6 @@ class _Sweep:
         n_rows, n_columns = inputs.shape
         self.tiling = layout.sizes.of(n_rows, n_columns)
         self.lines: s.Lines | None = None
-        self.divides = False  # whether losses and slopes are divided by the number of the mean
         self.in_tile = False  # whether cotangents of positives are put into that of the only tile
         self.source: Any
         self.sets: Any
@@ -226,9 +225,8 @@ class _Sweep:
             negatives = self.lines.negatives(n_columns)
         # Where all rows count, the number of the mean goes into their slopes.
         divisor = divisor_of(plan, n_rows, negatives) if layout.mean and finite and complete else None
-        self.divides = divisor is not None
         absent = p.ABSENT * self.xp.finfo(inputs.rows[0].dtype).max if inputs.added else None
-        return Known(bound, finite, complete, absent, negatives, divisor or 1)
+        return Known(bound, finite, complete, absent, negatives, divisor)
 
     def run(self) -> Found:
         """The losses of all rows and their gradients."""
@@ -238,7 +236,7 @@ class _Sweep:
         init = p.empty_sums(tiles) if wanted.columns else ()
         blocks = self.tiling.block
         carry, (values, number, *gradients) = self.adapter.scan(self._step, init, self.by_block.flat, blocks)
-        found = Found(values, number, Gradients(), self.family.known.divisor, self.divides)
+        found = Found(values, number, Gradients(), self.family.known.divisor)
         if not wanted.gradients:
             return found
         to_rows, gradients = gradients[:count], gradients[count:]

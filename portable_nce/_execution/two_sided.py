@@ -41,7 +41,7 @@ def square_sweep(layout: Layout, inputs: Inputs, wanted: Wanted) -> Found:
     if wanted.gradients:
         to_rows, to_columns = square.pull()
         gradients = Gradients((to_rows,), (to_columns,), (), to_by_row)
-    return Found(values, number, gradients, square.family.known.divisor, square.folds)
+    return Found(values, number, gradients, square.family.known.divisor)
 
 
 class _Square:
@@ -60,8 +60,8 @@ class _Square:
         self.lines, tiling = layout.sets, layout.sizes.of(self.n, self.n_columns)
         bound = self._agreed(layout, layout.bound)
         finite = layout.unit or bound < math.inf
-        self.layout, self.folds = layout, layout.mean and finite
-        known = Known(bound, finite, complete=True, divisor=self.n if self.folds else 1)
+        self.layout = layout
+        known = Known(bound, finite, complete=True, divisor=self.n if layout.mean and finite else None)
         family = family_of(self.xp, layout.plan, known, need_grad=self.need_grad)
         assert isinstance(family, Softmax)  # noqa: S101  (its plan is one)
         self.family = family

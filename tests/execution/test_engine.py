@@ -25,7 +25,7 @@ from portable_nce._execution.inputs import Inputs
 from portable_nce._execution.layouts import Layout
 from portable_nce._execution.matrix import Part, ScoreMatrix
 from portable_nce._execution.products import Operand
-from portable_nce._execution.sets import Lines, Tile
+from portable_nce._execution.sets import Lines, Place
 from portable_nce._execution.sweep import sweep
 from portable_nce._execution.two_sided import square_sweep
 from portable_nce.objectives import Term
@@ -135,7 +135,7 @@ def test_what_is_no_negative_is_excluded_in_every_tile(lines: Lines, size: int, 
 
 @pytest.mark.parametrize("array", [np.array, jnp.asarray], ids=["eager", "traced"])
 def test_a_line_takes_a_number_for_each_row(array: Any) -> None:
-    found = sets.put_line(array(np.zeros((3, 4))), 2, array(np.arange(1.0, 4.0)), Tile(1, 0, 4, 4))
+    found = sets.put_line(array(np.zeros((3, 4))), 2, array(np.arange(1.0, 4.0)), Place(1, 0, 4, 4))
     np.testing.assert_array_equal(found, [[0, 0, 0, 1], [2, 0, 0, 0], [0, 3, 0, 0]])
 
 
