@@ -111,11 +111,11 @@ class Members(NamedTuple):
     def refuse_weights(self, *, of_positives: bool = True) -> None:
         """Raise an error if pairs have weights, or negatives have."""
         if self.negative_weights is not None:
-            message = "pairing: expected pairs without weights, which triplets and hard_negatives do not take"
-            raise ValueError(message)
+            raise ValueError("pairing: expected pairs without weights, which triplets and hard_negatives do not take")
         if of_positives and self.weights is not None:
-            message = "pairing: expected positives without weights, which only objectives of the softmax family take"
-            raise ValueError(message)
+            raise ValueError(
+                "pairing: expected positives without weights, which only objectives of the softmax family take"
+            )
 
 
 Arrays: TypeAlias = tuple[Array, ...]
@@ -215,8 +215,7 @@ class Pairing(EqualByContents):
         check_callable("rule", rule)
         for name, given in (("rows", rows), ("columns", columns), ("pairs", pairs)):
             if not isinstance(given, tuple):
-                message = f"{name}: expected a tuple of arrays, got {type(given).__name__}; write ({name},)"
-                raise TypeError(message)
+                raise TypeError(f"{name}: expected a tuple of arrays, got {type(given).__name__}; write ({name},)")
         self.rule = rule
         self.rows = rows
         self.columns = columns
@@ -297,8 +296,7 @@ def split(rule: Rule, tile: Tile) -> Members:
     found: Any = rule(tile)
     if not isinstance(found, (tuple, list)) or len(found) not in {2, 3, 4}:
         got = type(found).__name__
-        message = f"pairing: expected a rule that returns a pair of boolean arrays, or also weights, got {got}"
-        raise TypeError(message)
+        raise TypeError(f"pairing: expected a rule that returns a pair of boolean arrays, or also weights, got {got}")
     whole = (tile.i.shape[0], tile.j.shape[1])
     for members in found[:2]:
         if type(members) is not type(tile.i) or members.dtype != xp.bool or tuple(members.shape) != whole:
@@ -345,21 +343,18 @@ def _check_weights(xp: Namespace, whose: str, weights: Array, shape: tuple[int, 
     """Weights must be numbers of the shape of the tile."""
     if not xp.isdtype(getattr(weights, "dtype", None), "real floating") or tuple(weights.shape) != shape:
         got = f"{getattr(weights, 'dtype', type(weights).__name__)} {tuple(getattr(weights, 'shape', ()))}"
-        message = f"pairing: expected weights of {whose}, floating-point numbers of shape {shape}, got {got}"
-        raise ValueError(message)
+        raise ValueError(f"pairing: expected weights of {whose}, floating-point numbers of shape {shape}, got {got}")
 
 
 def _check_members(members: Array, shape: tuple[int, int]) -> None:
     """Members must be boolean arrays of the shape (n, k) of the tile, or (n, 1) or (1, k)."""
     xp, _ = enter(pairing=members)
     if not xp.isdtype(members.dtype, "bool"):
-        message = f"pairing: expected a rule that returns boolean arrays, got dtype {members.dtype}"
-        raise TypeError(message)
+        raise TypeError(f"pairing: expected a rule that returns boolean arrays, got dtype {members.dtype}")
     found = tuple(members.shape)  # may be symbols, which a set would make numbers
     fits = len(found) == 2 and any(found == wanted for wanted in (shape, (shape[0], 1), (1, shape[1])))  # noqa: PLR2004  (a matrix)
     if not fits:
-        message = f"pairing: expected a rule that returns arrays of shape {shape}, got {tuple(members.shape)}"
-        raise ValueError(message)
+        raise ValueError(f"pairing: expected a rule that returns arrays of shape {shape}, got {tuple(members.shape)}")
 
 
 def diagonal() -> Pairing:
@@ -553,8 +548,7 @@ def of_positives(xp: Namespace, positives: Array | None, shape: tuple[int, ...])
         return soft(positives)
     if not xp.isdtype(positives.dtype, "integral"):
         got = f"{positives.dtype} of shape {tuple(positives.shape)}"
-        message = f"positives: expected integers (N,), booleans (N, K) or weights (N, K), got dtype {got}"
-        raise TypeError(message)
+        raise TypeError(f"positives: expected integers (N,), booleans (N, K) or weights (N, K), got dtype {got}")
     positives = indices_of(xp, "positives", positives, shape[:1])
     check_indices(xp, "positives", positives, shape[1], "columns")
     return index(positives)
@@ -717,8 +711,7 @@ def weighted(pairing: Pairing, weights: ArrayOf[Any], /) -> Pairing:
     0.386294
     """
     if not isinstance(pairing, Pairing):
-        message = f"pairing: expected a Pairing, got {type(pairing).__name__}"
-        raise TypeError(message)
+        raise TypeError(f"pairing: expected a Pairing, got {type(pairing).__name__}")
     xp, (weights,) = enter(weights=weights)
     check_floating(xp, weights=weights)
     shape_of("weights", weights, "(N, K)")
@@ -820,11 +813,10 @@ def kernel(rows: AnyArray, /, columns: AnyArray | None = None, *, bandwidth: flo
     shape_of("rows", rows, "(N, C)" if features else "(N)")
     for x in others:
         if len(x.shape) != len(rows.shape):
-            message = (
+            raise ValueError(
                 f"columns: expected labels like those of rows, (N,) and (K,) or (N, C) and (K, C), got shapes "
                 f"{tuple(rows.shape)} and {tuple(x.shape)}"
             )
-            raise ValueError(message)
         check_shape("columns", x, (shape_of("columns", x, "(K, C)" if features else "(K)")[0], *features))
     # A factor 1 / h of the labels: squares of their differences are to overflow no sooner than those of distances.
     of_rows, *of_columns = (upcast(xp, stop_gradient(x)) / bandwidth for x in (rows, *others))
@@ -917,8 +909,7 @@ def smoothed(smoothing: float, /) -> Pairing:
     """
     smoothing = check_number("smoothing", smoothing)
     if not 0.0 <= smoothing < 1.0:
-        message = f"smoothing: expected a number from 0 to less than 1, got {smoothing}"
-        raise ValueError(message)
+        raise ValueError(f"smoothing: expected a number from 0 to less than 1, got {smoothing}")
     return _DIAGONAL if not smoothing else Pairing(SmoothedRule(smoothing))._replace(exchangeable=True)
 
 
@@ -974,14 +965,12 @@ def guided(
     """
     check_choice("strategy", strategy, STRATEGIES)
     if not is_array(columns):
-        message = f"columns: expected the guide's embeddings, got {type(columns).__name__}"
-        raise TypeError(message)
+        raise TypeError(f"columns: expected the guide's embeddings, got {type(columns).__name__}")
     margin = check_number("margin", margin)
     (unit_rows, of_rows), (unit_columns, of_columns) = _unit_embeddings(rows=rows, columns=columns)
     n_rows, n_columns = unit_rows.shape[0], unit_columns.shape[0]
     if n_columns < n_rows:
-        message = f"columns: expected one for each row, and further ones, got {n_columns} for {n_rows}"
-        raise ValueError(message)
+        raise ValueError(f"columns: expected one for each row, and further ones, got {n_columns} for {n_rows}")
     xp = namespace_of(unit_rows)
     limits = xp.sum(unit_rows * unit_columns[:n_rows, ...], axis=1)
     limits = limits - margin if strategy == "absolute" else limits - margin * xp.abs(limits)
@@ -1056,11 +1045,10 @@ def half(n_rows: int, n_columns: int) -> int:
     """Number of rows per view; checks that the matrix is square and has an even number of rows."""
     rows = n_rows // 2
     if 2 * rows != n_rows or n_rows != n_columns:
-        message = (
+        raise ValueError(
             "pairing: two views: expected a square matrix of an even number of rows (the first view, then the second), "
             f"got shape {(n_rows, n_columns)}"
         )
-        raise ValueError(message)
     return rows
 
 

@@ -330,11 +330,10 @@ class _OfTokens(Record):
 
     def __call__(self, x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:
         del scale
-        message = (
+        raise ValueError(
             f"similarity: expected another than max_sim here, got arrays of shapes {tuple(x.shape)} and "
             f"{tuple(y.shape)}; it is for contrast, info_nce, clip, siglip and two_tower, and in no other similarity"
         )
-        raise ValueError(message)
 
     def flattened(self, named: dict[str, Any]) -> tuple[Similarity, list[Any]]:
         """The similarity of token embeddings of one width, and the arrays of tokens as arrays of rows.
@@ -357,11 +356,9 @@ class _OfTokens(Record):
             each = k > 0 and len(document.shape) == 4  # noqa: PLR2004  (negatives of each query)
             *_, tokens, width = shape_of(name, document, "(N, M, U, D)" if each else "(K, U, D)")
             if width != features:
-                message = f"{name}: expected tokens of {features} features, got shape {tuple(document.shape)}"
-                raise ValueError(message)
+                raise ValueError(f"{name}: expected tokens of {features} features, got shape {tuple(document.shape)}")
             if each and document_mask is not None:
-                message = f"document_mask: expected None with {name} of each query, got an array"
-                raise ValueError(message)
+                raise ValueError(f"document_mask: expected None with {name} of each query, got an array")
             mask = None
             if document_mask is not None:
                 mask = document_mask[rows : rows + document.shape[0], ...]
@@ -526,8 +523,7 @@ class _CriticScores(_Around):
         expected = (*rows[0].shape[:-1], columns[0].shape[-2])
         if not is_array(scores) or tuple(scores.shape) != expected:
             got = f"shape {tuple(scores.shape)}" if is_array(scores) else type(scores).__name__
-            message = f"similarity: expected a function that returns scores of shape {expected}, got {got}"
-            raise ValueError(message)
+            raise ValueError(f"similarity: expected a function that returns scores of shape {expected}, got {got}")
         xp, (_, scale, scores) = enter(embeddings=rows[0], scale=rows[1], similarity=scores)
         check_floating(xp, similarity=scores)
         return upcast(xp, scores) * scale
@@ -822,8 +818,9 @@ def prepare(columns: ArrayOf[ArrayT], /, *, similarity: AnySimilarity = "cosine"
     check_floating(xp, columns=columns)
     shape_of("columns", columns, "(K, D)")
     if not (chosen.inner_product and all(chosen.embedded)) or numbers_of_columns(chosen):
-        message = f'similarity: expected "cosine" or "dot", got {similarity!r}; offsets of columns come afterwards'
-        raise ValueError(message)
+        raise ValueError(
+            f'similarity: expected "cosine" or "dot", got {similarity!r}; offsets of columns come afterwards'
+        )
     wide = upcast(xp, stop_gradient(columns))
     (prepared,) = chosen.prepare(wide[:1, ...], wide, 1.0)[1]
     return prepared, chosen._replace(prepare=_OfPrepared(chosen.prepare), symmetric=False)
@@ -888,8 +885,7 @@ def _prepared(similarity: Similarity, x: Array, y: Array, scale: Any) -> tuple[O
         return rows, columns
     wanted = "one array each" if similarity.inner_product else "arrays"
     got = f"({', '.join(type(side).__name__ for side in made)})" if isinstance(made, tuple) else type(made).__name__
-    message = f"prepare: expected two tuples of {wanted}, as in (x,), (y,), got {got}"
-    raise TypeError(message)
+    raise TypeError(f"prepare: expected two tuples of {wanted}, as in (x,), (y,), got {got}")
 
 
 def _per_row(x: Array, scale: Any) -> Array:

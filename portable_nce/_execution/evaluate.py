@@ -61,11 +61,10 @@ def _check_scores_constant(matrix: ScoreMatrix) -> None:
         tuple(zeros(xp, (*x.shape[:-2], 1, x.shape[-1]), x) for x in both) for both in (matrix.rows, matrix.columns)
     )
     if adapter.needs_gradient(similarity.scores(rows, columns)):
-        message = (
+        raise TypeError(
             "similarity: expected learned arrays in the operands of Similarity, got scores that close over one, which "
             "would get no gradient; multiply it into the rows or columns in prepare, or leave out the pullback"
         )
-        raise TypeError(message)
 
 
 def _evaluate(objective: Any, matrix: ScoreMatrix, reduction: Reduction, *, coupled: bool) -> Array:
@@ -276,11 +275,10 @@ def _check_constant(matrix: ScoreMatrix, objective: Pairwise, parameters: Arrays
             continue
         values = term.value(zero, *scalars)
         if is_array(values) and adapter_of(values).needs_gradient(values):
-            message = (
+            raise TypeError(
                 "objective: expected learned arrays among the parameters of Pairwise, got a function that closes over "
                 "one, which would get no gradient; write Pairwise(..., parameters=(array,))"
             )
-            raise TypeError(message)
 
 
 def _hard(objective: HardNegatives, matrix: ScoreMatrix, reduction: Reduction) -> Array:

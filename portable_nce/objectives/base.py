@@ -141,11 +141,9 @@ class Objective(Labelled):
             reason = misfit(getattr(self.rows, "forward", self.rows), (row, *parameters), {})
             if reason is None:
                 raise
-            message = f"objective: expected a function of RowStatistics, got {self.label}: {reason}"
-            raise TypeError(message) from None
+            raise TypeError(f"objective: expected a function of RowStatistics, got {self.label}: {reason}") from None
         if not is_array(values):
-            message = f"objective: expected a function that returns an array, got {type(values).__name__}"
-            raise TypeError(message)
+            raise TypeError(f"objective: expected a function that returns an array, got {type(values).__name__}")
         odds = row.log_odds
         if type(values) is not type(odds) or values.dtype != odds.dtype:
             xp, _ = enter(statistics=odds, objective=values)
@@ -315,8 +313,7 @@ class Term(EqualByContents):
         values, shape = self.value(*arguments), tuple(arguments[0].shape)
         if not is_array(values) or tuple(values.shape) != shape:
             got = f"shape {tuple(values.shape)}" if is_array(values) else type(values).__name__
-            message = f"objective: expected an elementwise function of scores, of shape {shape} here, got {got}"
-            raise ValueError(message)
+            raise ValueError(f"objective: expected an elementwise function of scores, of shape {shape} here, got {got}")
         return values
 
 
@@ -369,8 +366,7 @@ class Pairwise(Labelled):
     ) -> None:
         check_choice("divide_by", divide_by, DIVISORS)
         if not isinstance(parameters, tuple):
-            message = f"parameters: expected a tuple, got {type(parameters).__name__}; write (parameter,)"
-            raise TypeError(message)
+            raise TypeError(f"parameters: expected a tuple, got {type(parameters).__name__}; write (parameter,)")
         for name, term in (("positive", positive), ("negative", negative)):
             if term is not None and not isinstance(term, Term):
                 check_callable(name, term)

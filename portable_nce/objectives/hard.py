@@ -69,11 +69,9 @@ def hard_negatives(
     """
     beta, tau_plus = check_number("beta", beta), check_number("tau_plus", tau_plus)
     if beta < 0:
-        message = f"beta: expected a number that is not negative, got {beta}"
-        raise ValueError(message)
+        raise ValueError(f"beta: expected a number that is not negative, got {beta}")
     if not 0 <= tau_plus < 1:
-        message = f"tau_plus: expected a number from 0 to less than 1, got {tau_plus}"
-        raise ValueError(message)
+        raise ValueError(f"tau_plus: expected a number from 0 to less than 1, got {tau_plus}")
     if not is_number(floor) or floor != -math.inf:
         check_scalar_or_rows("floor", floor)
     return HardNegatives(beta, tau_plus, floor)

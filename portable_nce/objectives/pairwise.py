@@ -143,8 +143,7 @@ def contrastive(
     check_scalar("positive_margin", positive_margin)
     for name, power in (("positive_power", positive_power), ("negative_power", negative_power)):
         if not is_number(power) or power not in {1, 2}:
-            message = f"{name}: expected 1 or 2, got {power!r}"
-            raise ValueError(message)
+            raise ValueError(f"{name}: expected 1 or 2, got {power!r}")
     check_choice("average", average, AVERAGES)
     objective = Pairwise(
         _ATTRACT[int(positive_power)],

@@ -102,9 +102,9 @@ def _rules(mining: Any) -> tuple[str, str]:
     pair = isinstance(mining, tuple) and len(mining) == 2  # noqa: PLR2004  (a pair)
     if not pair or not all(isinstance(rule, str) and rule in _RULES for rule in mining):
         names, rules = (", ".join(map(repr, choices)) for choices in (_NAMED, _RULES))
-        message = f"mining: expected one of {names}, or a tuple of two of {rules}, got {mining!r}"
-        raise ValueError(message)
+        raise ValueError(f"mining: expected one of {names}, or a tuple of two of {rules}, got {mining!r}")
     if mining == ("semi_hard", "semi_hard"):
-        message = f"mining: expected 'semi_hard' on one side, relative to what the other side chooses, got {mining!r}"
-        raise ValueError(message)
+        raise ValueError(
+            f"mining: expected 'semi_hard' on one side, relative to what the other side chooses, got {mining!r}"
+        )
     return mining[0], mining[1]
