@@ -444,7 +444,7 @@ class TorchAdapter(Defaults):
         return bound
 
     def is_plain(self, arrays: Arrays) -> bool:
-        return is_plain(arrays)
+        return not torch.compiler.is_compiling() and is_plain(arrays)
 
     def needs_gradient(self, x: Any) -> bool:
         if torch.compiler.is_dynamo_compiling():
