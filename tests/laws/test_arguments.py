@@ -1165,6 +1165,7 @@ def test_torch_compile_of_numbers_that_change(call: Call, numbers: Mapping[str, 
         return in_a_loss(call.run(**changed))
 
     schedule = [{p: x * (1 - k / 16) for p, x in numbers.items()} for k in range(1 if dynamic else 12)]
+    loss(schedule[0])  # the first call of a process may take one graph more
     graphs = CompileCounter()
     compiled = torch.compile(loss, fullgraph=True, backend=graphs, dynamic=dynamic)
     for changed in schedule:
