@@ -133,8 +133,7 @@ def two_sided(
         return Tiling(block, n_columns, keep=asked is None and block == n_rows)
     keep = asked is None and n_rows * n_columns <= _KEPT_ENTRIES
     size = asked or (_FAR_ROWS // 2 if far else 2 * _ROWS if keep or not symmetric else _ROWS)
-    tile = size if symmetric else 4 * size if keep else _columns(size)
-    return Tiling(min(size, n_rows), min(tile, n_columns), keep)
+    return Tiling(min(size, n_rows), min(size if keep or symmetric else _columns(size), n_columns), keep)
 
 
 def is_large(n_rows: int, n_columns: int) -> bool:
