@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from .numpy_namespace import where
 from .tape import TapeAdapter
 
 LARGE = 2**15
@@ -23,11 +24,10 @@ def keep_memory() -> None:
     np.empty(2**25 - 2**14, dtype=np.uint8)
 
 
-_SMALLEST: dict[Any, Any] = {
-    np.dtype(dtype): (math.log(1.01 * np.finfo(dtype).tiny), integers)
-    for dtype, integers in ((np.float32, np.int32), (np.float64, np.int64))
+_SMALLEST: dict[Any, float] = {
+    np.dtype(dtype): math.log(1.01 * np.finfo(dtype).tiny) for dtype in (np.float32, np.float64)
 }
-"""The least exponent whose exponential is not subnormal, and integers of the same size."""
+"""The least exponent whose exponential is not subnormal."""
 
 
 class NumpyAdapter(TapeAdapter):
@@ -52,12 +52,9 @@ class NumpyAdapter(TapeAdapter):
             return super().exp_in_place(x, bounded=bounded)
         if bounded or x.dtype not in _SMALLEST:
             return np.exp(x, out=x)
-        least, integers = _SMALLEST[x.dtype]
-        kept = (x < least).view(np.uint8) ^ 1
-        np.exp(np.maximum(x, least, out=x), out=x)
-        bits = x.view(integers)
-        np.multiply(bits, kept, out=bits)
-        return x
+        least = _SMALLEST[x.dtype]
+        kept = np.logical_not(x < least)  # NaN, too
+        return where(kept, np.exp(np.maximum(x, least, out=x), out=x), 0.0)
 
     def sum_along(self, x: Any, axis: int) -> Any:
         """The sums of a matrix; of a large one by its product with ones.
