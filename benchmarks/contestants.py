@@ -64,11 +64,11 @@ CONTESTANTS: Final[dict[tuple[str, str], Contestant]] = {}
 def contestant(*losses: str, name: str, library: str) -> Callable[[Callable[[str, Setting], Run]], None]:
     """Enter a function of loss and setting for some losses."""
 
-    def enter(prepare: Callable[[str, Setting], Run]) -> None:
+    def common_namespace(prepare: Callable[[str, Setting], Run]) -> None:
         for loss in losses:
             CONTESTANTS[loss, name] = Contestant(loss, name, library, prepare)
 
-    return enter
+    return common_namespace
 
 
 def numbers(setting: Setting) -> tuple[Any, Any, Any, Any]:

@@ -28,19 +28,19 @@ from ._core.checks import (
     shape_of,
     temperature_of,
 )
-from ._core.namespace import device_of, enter, is_array, is_number, lift_to_tape, namespace_of, native
+from ._core.namespace import common_namespace, device_of, is_array, is_number, lift_to_tape, namespace_of, native
 from ._core.notes import listening
 from ._core.numerics import largest_entry, largest_score, reciprocal, rows_where, upcast, zeros
 from ._core.protocol import Array, Namespace
-from ._core.ranks import Notes, Ranks, Shards, agree, finished, told_to_others
+from ._core.ranks import Notes, Ranks, Shards, agree, end_exchange, propagates_errors
 from ._core.reduction import REDUCTIONS, Reduction
 from ._core.registry import adapter_of
 from ._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, ObjectiveName, PairingName, Precision, ReductionName
 from ._execution.evaluate import couples_rows, evaluate, sums_both_sides
-from ._execution.halves import Exact, multiplies_halves, operands_of
 from ._execution.matrix import ScoreMatrix, given
-from ._execution.parts import Brought, matrix_of_part
+from ._execution.operands import SourceDtypes, multiplies_halves, operands_of
 from ._execution.plans import PLANS, Plan, keep, kind_of
+from ._execution.sharded import RankBatch, sharded_matrix
 from ._execution.tiling import is_positive
 from .objectives import AnyObjective, Objective, Pairwise, RowStatistics
 from .objectives import resolve as resolve_objective
@@ -66,7 +66,7 @@ from .similarities import (
 from .similarities import resolve as resolve_similarity
 
 
-@told_to_others
+@propagates_errors
 @takes_tokens
 def contrast(
     x: ArrayOf[ArrayT],
@@ -295,7 +295,7 @@ def _planned(call: Call, factor: Callable[[dict[str, Any]], Any] | None, kind: H
         coupled = across.check and isinstance(made, Objective) and couples_rows(made, x, in_one_block=lambda: False)
         # Of pairings, that of a full queue has no flags.
         shards = _agreed(across, given, {"pairing": call.pairing, "coupling of rows": coupled})
-        if call.pairing.further:
+        if call.pairing.extra_columns:
             given, chosen = _with_extra_columns(shards, given, chosen)
             shards = shards._replace(columns=shards.rows)
         parameters = {name: shards.shared(value) for name, value in parameters.items()}
@@ -331,7 +331,7 @@ def _planned(call: Call, factor: Callable[[dict[str, Any]], Any] | None, kind: H
             result = evaluate(made, matrix, parts, symmetric=options.symmetric)
     if multiplier is not None and not early:
         result = result * multiplier
-    finished(across)
+    end_exchange(across)
     dtype = given.dtype if call.dtype is None else call.dtype
     if notes is not None:
         arrays = [x, *given.keys, *([given.y] if len(call.embeddings) > 1 else [])]
@@ -376,7 +376,7 @@ def _run(plan: Plan, call: Call) -> Array:
     return finish(xp, result, plan.dtype, options.reduction)
 
 
-def _check_similarity(chosen: Similarity, given: _Given) -> None:
+def _check_similarity(chosen: Similarity, given: _Checked) -> None:
     """The similarity must fit the embeddings and the execution."""
     n_rows, n_columns, block_size = given.x.shape[0], given.y.shape[0], given.options.block_size
     same_width(given.options.similarity, given.names[0], given.x, given.names[1], given.y)
@@ -416,7 +416,7 @@ def sharpness_of(hardness: float, scale: Any, like: Array) -> Array | None:
     return zero + (1.0 + hardness / xp.reshape(scale, (-1,)))
 
 
-def _check_objective_across(given: _Given, *, fixed: bool) -> None:
+def _check_objective_across(given: _Checked, *, fixed: bool) -> None:
     """What objectives cannot do between ranks; one is `fixed` that is not made of the parameters."""
     if given.by_rows and not fixed:
         raise ValueError(
@@ -430,7 +430,7 @@ def _check_objective_across(given: _Given, *, fixed: bool) -> None:
 _OBJECTIVES = (Objective, Pairwise, HardNegatives, Relic, Triplet)
 
 
-class _Given(NamedTuple):
+class _Checked(NamedTuple):
     """The arguments of a loss of embeddings, checked, and in the dtype to compute in.
 
     `keys` are the positives of a queue if they are apart from it. `embeddings` are the rows, keys and columns that came
@@ -457,28 +457,28 @@ class _Given(NamedTuple):
         return is_by_rows(self.parameters.get("temperature"))
 
     @property
-    def both(self) -> bool:
+    def need_transposed_scores(self) -> bool:
         """Whether the loss needs the transposed scores too."""
         return isinstance(self.objective, Relic) and self.layout.opposite is None
 
     @property
-    def exact_in(self) -> Exact:
+    def source_dtypes(self) -> SourceDtypes:
         """The dtypes in which rows and columns are exact."""
         columns: tuple[Any, ...] = sum((z.dtypes for z in self.embeddings[1:] or self.embeddings), ())
         multiplied_in = next((z.multiplied_in for z in self.embeddings if z.multiplied_in is not None), None)
-        return Exact(self.embeddings[0].dtypes, columns, multiplied_in, self.options.precision)
+        return SourceDtypes(self.embeddings[0].dtypes, columns, multiplied_in, self.options.precision)
 
     @property
     def sent_as(self) -> tuple[Any, Any]:
         """The dtypes in which rows and columns travel: their own, or one that holds all of the arrays joined."""
         rows, columns = self.embeddings[0].dtypes, self.embeddings[-1].dtypes
-        if self.pairing.further and len(self.embeddings) > 1:
+        if self.pairing.extra_columns and len(self.embeddings) > 1:
             columns = columns[:-1]
         rows, columns = (d[0] if len(set(d)) == 1 else self.x.dtype for d in (rows, columns))
         return rows, columns
 
 
-def _checked(call: Call, options: Options) -> _Given:
+def _checked(call: Call, options: Options) -> _Checked:
     layout, names = call.layout, (next(iter(call.embeddings)), next(reversed(call.embeddings)))
     entered = _entered(call.embeddings, options, call.parameters)
     xp, options = entered.xp, entered.options
@@ -491,7 +491,7 @@ def _checked(call: Call, options: Options) -> _Given:
         check_rows(names[1], y, x)
     shape_of(names[1], y, "(K, D)")
     came, dtype = [*entered.embeddings.values()], entered.dtype
-    given = _Given(
+    given = _Checked(
         xp, names, x, keys, y, came, entered.others, call.objective, call.pairing, _Pairs(), options, layout, dtype
     )
     return given._replace(
@@ -523,7 +523,7 @@ def _with_copies(parameters: dict[str, Any], rows: int) -> dict[str, Any]:
     return {**parameters, "temperature": namespace_of(temperature).concat(copies, axis=0)}
 
 
-def _with_extra_columns(shards: Shards, given: _Given, similarity: Similarity) -> tuple[_Given, Similarity]:
+def _with_extra_columns(shards: Shards, given: _Checked, similarity: Similarity) -> tuple[_Checked, Similarity]:
     """The columns with those beyond the rows' own of all ranks, in their order."""
     if given.layout.replicated:
         return given._replace(layout=given.layout._replace(replicated=False)), similarity
@@ -546,18 +546,18 @@ def _with_extra_columns(shards: Shards, given: _Given, similarity: Similarity) -
     return given._replace(y=joined(given.y, keys)), similarity
 
 
-def _agreed(across: Ranks, given: _Given, noted: dict[str, Any]) -> Shards:
+def _agreed(across: Ranks, given: _Checked, noted: dict[str, Any]) -> Shards:
     """How the rows and columns of a batch lie on the ranks."""
-    n_rows, (n_columns, width), further = given.x.shape[0], given.y.shape, given.pairing.further
+    n_rows, (n_columns, width), extra_columns = given.x.shape[0], given.y.shape, given.pairing.extra_columns
     noted = {"features": width, **noted, **(given.layout.agreed_on or {})}
     if given.layout.replicated:
-        noted[f"rows of {given.names[1]}"] = n_columns - n_rows if further else n_columns
-        n_columns = n_rows if further else n_columns
+        noted[f"rows of {given.names[1]}"] = n_columns - n_rows if extra_columns else n_columns
+        n_columns = n_rows if extra_columns else n_columns
     temperature, pairs = given.parameters.get("temperature"), given.pairs
     return agree(across, Notes(n_rows, n_columns, noted, temperature, pairs.whole, pairs.largest), given.x)
 
 
-def _matrix(given: _Given, similarity: Similarity, scale: Any, **options: Any) -> ScoreMatrix:
+def _matrix(given: _Checked, similarity: Similarity, scale: Any, **options: Any) -> ScoreMatrix:
     """The matrix of the rows of this process, and of all columns.
 
     With a temperature of each row, that of row i is also that of column i, where this is compared with all rows.
@@ -565,19 +565,19 @@ def _matrix(given: _Given, similarity: Similarity, scale: Any, **options: Any) -
     matrix, symmetric = _matrix_of(given, similarity, scale, **options), given.options.symmetric
     if given.layout.opposite is not None:
         rows, columns = given.layout.opposite
-        turned = given._replace(x=rows.array, y=columns.array, embeddings=(rows, columns))
-        return matrix._replace(turned=_matrix_of(turned, similarity, scale, **options))
-    if given.by_rows and (symmetric or given.both):
+        own_transpose = given._replace(x=rows.array, y=columns.array, embeddings=(rows, columns))
+        return matrix._replace(own_transpose=_matrix_of(own_transpose, similarity, scale, **options))
+    if given.by_rows and (symmetric or given.need_transposed_scores):
         of_columns = scaled_columns(similarity, scale[:, 0])
-        other = _matrix_of(given, of_columns, 1.0, turns=symmetric, **options)
-        return matrix._replace(turned=other.transposed())
+        other = _matrix_of(given, of_columns, 1.0, need_transpose=symmetric, **options)
+        return matrix._replace(own_transpose=other.transposed())
     return matrix
 
 
 def _matrix_of(
-    given: _Given, similarity: Similarity, scale: Any, *, turns: bool = False, **options: Any
+    given: _Checked, similarity: Similarity, scale: Any, *, need_transpose: bool = False, **options: Any
 ) -> ScoreMatrix:
-    """The matrix of the rows of this process; of ranks, with its transpose if it `turns` or a loss needs that."""
+    """The score matrix of the rows of this process; across ranks, with its transpose where that is needed."""
     shards, replicated, x, y, mask = options["shards"], given.layout.replicated, given.x, given.y, given.options.mask
     if shards is None or given.keys or replicated:
         if shards is not None and not replicated:
@@ -589,37 +589,47 @@ def _matrix_of(
         similarity, x, y = normalized_here(similarity, x, y)
     if given.options.symmetric:
         reduction = given.options.reduction
-        turns = turns or options["sharpness"] is not None
-        turns = turns or not sums_both_sides(given.objective, similarity, pairing, mask, x, reduction=reduction)
-    brought = Brought(x, y, sent_as, given.exact_in, mask, given.layout.joined)
-    return matrix_of_part(brought, similarity, pairing, scale, both=given.both, turns=turns, **options)
+        need_transpose = need_transpose or options["sharpness"] is not None
+        need_transpose = need_transpose or not sums_both_sides(
+            given.objective, similarity, pairing, mask, x, reduction=reduction
+        )
+    brought = RankBatch(x, y, sent_as, given.source_dtypes, mask, given.layout.joined)
+    return sharded_matrix(
+        brought,
+        similarity,
+        pairing,
+        scale,
+        need_transposed_scores=given.need_transposed_scores,
+        need_transpose=need_transpose,
+        **options,
+    )
 
 
-def _own_matrix(given: _Given, similarity: Similarity, scale: Any, **options: Any) -> ScoreMatrix:
+def _own_matrix(given: _Checked, similarity: Similarity, scale: Any, **options: Any) -> ScoreMatrix:
     """The matrix of rows and columns that are all here."""
     xp, pairing, mask, x, keys, y = given.xp, given.pairing, given.options.mask, given.x, given.keys, given.y
     if keys and not (mask is None and similarity.inner_product and similarity.symmetric and is_positive(y.shape[0])):
         keys, y = [], xp.concat([*keys, y], axis=0)  # apart, they are operands of inner products
     if not keys:  # apart, there is no mask, and what a queue holds in slots that are not valid is 0
         x, y = _without_idle(given, y)
-    if (is_cosine(similarity) or is_dot(similarity)) and not multiplies_halves(similarity, given.exact_in, x):
+    if (is_cosine(similarity) or is_dot(similarity)) and not multiplies_halves(similarity, given.source_dtypes, x):
         if is_dot(similarity):
             options["bound"] = largest_score(x, *keys, y, factor=_bound(scale, x, alone=True))
         if similarity.unit or options["bound"] < math.inf:
             return ScoreMatrix(similarity, (x,), (y,), pairing, mask, partners=tuple(keys), scale=scale, **options)
     partners: Operands = ()
-    similarity, rows, columns, bound = operands_of(similarity, x, y, scale, given.exact_in)
+    similarity, rows, columns, bound = operands_of(similarity, x, y, scale, given.source_dtypes)
     if keys:  # apart, nothing is computed for a queue that is constant, nor is it copied
         _, partners, of_keys = measured_operands(similarity, x, keys[0], scale)
         bound = max(bound, of_keys)
         if not (similarity.unit or bound < math.inf):  # a product with either might overflow
             partners, y = (), namespace_of(*keys, y).concat([*keys, y], axis=0)
-            similarity, rows, columns, bound = operands_of(similarity, x, y, scale, given.exact_in)
+            similarity, rows, columns, bound = operands_of(similarity, x, y, scale, given.source_dtypes)
     options["bound"] = min(options["bound"], bound)
     return ScoreMatrix(similarity, rows, columns, pairing, mask, partners=partners, **options)
 
 
-def _without_idle(given: _Given, y: Array) -> tuple[Array, Array]:
+def _without_idle(given: _Checked, y: Array) -> tuple[Array, Array]:
     """The embeddings of rows and columns, 0 where a mask leaves no pair: what takes no part may hold anything, NaN too.
 
     Where the transposed scores are needed, the score of a pair is looked at in both directions.
@@ -627,11 +637,11 @@ def _without_idle(given: _Given, y: Array) -> tuple[Array, Array]:
     xp, x, mask, pairing, alone = given.xp, given.x, given.options.mask, given.pairing, y is given.x
     if mask is not None:
         rows, columns = (xp.any(mask, axis=axis) for axis in (1, 0))
-        if alone or given.both:
+        if alone or given.need_transposed_scores:
             rows = columns = xp.logical_or(rows, columns)
         (x,) = rows_where(xp, rows, x)
         y = x if alone else rows_where(xp, columns, y)[0]
-    if pairing.structure.apart and pairing.columns and not alone:
+    if pairing.structure.separate_queue and pairing.columns and not alone:
         (y,) = rows_where(xp, pairing.columns[0], y)
     return x, y
 
@@ -709,7 +719,7 @@ class Entered(NamedTuple):
         """The weighted mean or sum of the losses of the rows that count, in the dtype of the result."""
         options = self.options
         result = Reduction(options.reduction, options.weights, shards).of_values(values, counted, number)
-        finished(options.across)
+        end_exchange(options.across)
         return finish(self.xp, result, self.dtype, options.reduction)
 
 
@@ -763,7 +773,7 @@ def _entered(
     """
     bare = {name: x.array if isinstance(x, Embedding) else x for name, x in embeddings.items()}
     arrays = {name: x for name, x in numbers.items() if is_array(x) and not is_number(x)} | (others or {})
-    xp, (*found, mask, weights) = enter(**bare, **arrays, mask=options.mask, weights=options.weights)
+    xp, (*found, mask, weights) = common_namespace(**bare, **arrays, mask=options.mask, weights=options.weights)
     bare = dict(zip(bare, found, strict=False))
     check_floating(xp, **bare)
     upcasted = {}
@@ -796,8 +806,8 @@ def row_statistics(x: Embedding, columns: Embedding, pairing: Pairing, options: 
     """The statistics of the scores of rows with columns at temperature 1, differentiable."""
     chosen = resolve_similarity(options.similarity)
     with adapter_of(x.array).full_precision(x.array):
-        exact_in = Exact(x.dtypes, columns.dtypes, precision=options.precision)
-        chosen, rows, others, bound = operands_of(chosen, x.array, columns.array, 1.0, exact_in)
+        source_dtypes = SourceDtypes(x.dtypes, columns.dtypes, precision=options.precision)
+        chosen, rows, others, bound = operands_of(chosen, x.array, columns.array, 1.0, source_dtypes)
         common: dict[str, Any] = {"block_size": options.block_size, "bound": bound}
         return ScoreMatrix(chosen, rows, others, pairing, **common).statistics().row
 
@@ -850,7 +860,7 @@ def finish(xp: Namespace, result: Array, dtype: Any, reduction: ReductionName) -
 
 def add(parts: Sequence[Array], dtype: Any, reduction: ReductionName, *, divide_by: int = 1) -> Array:
     """The sum of finished results, or their mean, in the dtype of the input."""
-    xp, entered = enter(**{f"part {k}": part for k, part in enumerate(parts)})
+    xp, entered = common_namespace(**{f"part {k}": part for k, part in enumerate(parts)})
     total, *others = (xp.reshape(part, (-1,)) for part in entered)  # the sum of two 0-d arrays would be a NumPy scalar
     for other in others:
         total = total + other
@@ -879,7 +889,7 @@ class _Pairs(NamedTuple):
     sharded: bool = False
 
 
-def _check_pairs(given: _Given) -> _Pairs:
+def _check_pairs(given: _Checked) -> _Pairs:
     """Check that a pairing and a mask fit the matrix and its library.
 
     Of ranks, the columns, but for so many that are `here`, are those of one, where pairs are of all columns; how many
@@ -887,9 +897,9 @@ def _check_pairs(given: _Given) -> _Pairs:
     """
     x, pairing, mask, replicated = given.x, given.pairing, given.options.mask, given.layout.replicated
     n_rows, n_columns = x.shape[0], given.y.shape[0]
-    here = n_rows if given.keys else n_columns - n_rows if replicated and pairing.further else 0
+    here = n_rows if given.keys else n_columns - n_rows if replicated and pairing.extra_columns else 0
     n_columns += n_rows * len(given.keys)
-    across = given.options.across is not None and (pairing.further or not replicated)
+    across = given.options.across is not None and (pairing.extra_columns or not replicated)
     _check_structure(pairing, given.names, (n_rows, n_columns), across=across and not here)
     whole = 0
     if across:
@@ -904,7 +914,7 @@ def _check_pairs(given: _Given) -> _Pairs:
         ("pairs", pairing.pairs, wanted),
     ):
         for array in arrays:
-            enter(**{given.names[0]: x, f"pairing.{part}": array})
+            common_namespace(**{given.names[0]: x, f"pairing.{part}": array})
             check_shape(f"pairing.{part}", array, (*expected, *(() if part == "pairs" else array.shape[1:2])))
     if not pairing.structure.by_index:
         return _Pairs(whole=whole, sharded=across)
@@ -920,9 +930,9 @@ def _check_pairs(given: _Given) -> _Pairs:
 def _check_structure(pairing: Pairing, names: tuple[str, str], shape: tuple[int, int], *, across: bool) -> None:
     """Check that a pairing fits a matrix of this shape, which with `across` is that of one rank."""
     (row_name, column_name), (n_rows, n_columns) = names, shape
-    if pairing.structure.views == 2 and not pairing.further:  # noqa: PLR2004  (others are stacked here)
+    if pairing.structure.views == 2 and not pairing.extra_columns:  # noqa: PLR2004  (others are stacked here)
         half(n_rows, n_columns)
-    if across and (pairing.structure.apart or (pairing.one_per_column and n_columns != n_rows)):
+    if across and (pairing.structure.separate_queue or (pairing.one_per_column and n_columns != n_rows)):
         raise ValueError(
             f"pairing: expected on each rank as many rows of {column_name} as of {row_name}, got {shape}; of further "
             f"negatives, use info_nce(..., negative_keys) or moco"

@@ -35,7 +35,7 @@ from ._core.checks import (
     scalar,
     shape_of,
 )
-from ._core.namespace import device_of, enter, is_array, is_number
+from ._core.namespace import common_namespace, device_of, is_array, is_number
 from ._core.numerics import safe_sqrt, softplus, sum_to_scalar, upcast
 from ._core.protocol import Array, Namespace
 from ._core.reduction import REDUCTIONS, Reduction
@@ -361,7 +361,7 @@ def dual(
     >>> pnce.bounds.dual(scores, np.full(4, -1.0))
     array(1.99908...)
     """
-    _, (scores, u) = enter(scores=scores, u=u)
+    _, (scores, u) = common_namespace(scores=scores, u=u)
     pairs = Pairs.of(scores, positives, mask)
     xp = pairs.xp
     check_floating(xp, scores=scores, u=u)
@@ -614,7 +614,7 @@ def mine(
     if rate > 1.0:
         raise ValueError(f"rate: expected a number in (0, 1], got {rate}")
     if log_mean is not None and not is_number(log_mean):
-        _, (scores, log_mean) = enter(scores=scores, log_mean=log_mean)
+        _, (scores, log_mean) = common_namespace(scores=scores, log_mean=log_mean)
     pairs = Pairs.of(scores, positives, mask)
     xp, scores = pairs.xp, pairs.scores
     now = pairs.log_mean(scores)
@@ -1221,7 +1221,7 @@ def vub(scores: ArrayOf[ArrayT], log_marginal: AnyArray, /, *, reduction: Reduct
     >>> round(float(pnce.bounds.vub(np.log(np.asarray([0.8, 0.9])), np.log(np.asarray([0.5, 0.5])))), 6)
     0.528895
     """
-    xp, (scores, log_marginal) = enter(scores=scores, log_marginal=log_marginal)
+    xp, (scores, log_marginal) = common_namespace(scores=scores, log_marginal=log_marginal)
     check_floating(xp, scores=scores, log_marginal=log_marginal)
     xp, positive, dtype = _of_pairs(scores)
     check_shape("log_marginal", log_marginal, tuple(positive.shape))
@@ -1289,7 +1289,7 @@ def standard_error(bound: Callable[..., Any], scores: ArrayOf[ArrayT], /, *, gro
     """
     check_callable("bound", bound)
     groups = check_whole_number("groups", groups, least=2)
-    xp, (scores,) = enter(scores=scores)
+    xp, (scores,) = common_namespace(scores=scores)
     check_floating(xp, scores=scores)
     pairs, columns = shape_of("scores", scores, "(K, K)")
     if pairs != columns or pairs < FEWEST_PAIRS:
@@ -1419,7 +1419,7 @@ def _of_pairs(scores: Array) -> tuple[Namespace, Array, object]:
     if len(scores.shape) != 1:
         pairs = Pairs.of(scores, None, None, least=1)
         return pairs.xp, pairs.positive(), pairs.dtype
-    xp, (scores,) = enter(scores=scores)
+    xp, (scores,) = common_namespace(scores=scores)
     check_floating(xp, scores=scores)
     shape_of("scores", scores, "(K)")
     return xp, upcast(xp, scores), scores.dtype

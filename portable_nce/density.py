@@ -51,7 +51,7 @@ from ._core.checks import (
     shape_of,
 )
 from ._core.logsumexp import ExpSum, exp_sum, exponentials
-from ._core.namespace import device_of, enter, is_number
+from ._core.namespace import common_namespace, device_of, is_number
 from ._core.numerics import safe_sqrt, sigmoid, softplus, upcast
 from ._core.protocol import Array, Namespace
 from ._core.reduction import REDUCTIONS, Reduction
@@ -838,7 +838,7 @@ def full_softmax(
     >>> pnce.density.full_softmax(np.asarray([[0.0, 1.0, 2.0]]), np.asarray([2]))
     array(0.40760...)
     """
-    xp, (scores, targets) = enter(scores=scores, targets=targets)
+    xp, (scores, targets) = common_namespace(scores=scores, targets=targets)
     rows, values = shape_of("scores", scores, "(N, V)")
     targets = indices_of(xp, "targets", targets, (rows,))
     check_indices(xp, "targets", targets, values, "the columns of scores")
@@ -971,7 +971,7 @@ def self_normalization(
     return SelfNormalization(*(finish(xp, x, given.dtype, "mean") for x in (mean, std, number_of_samples)))
 
 
-class _Given(NamedTuple):
+class _Checked(NamedTuple):
     """Data of N contexts and k samples of noise for each, in the dtype to compute in, and the log-densities of both."""
 
     xp: Namespace
@@ -1055,13 +1055,13 @@ def _enter(  # noqa: PLR0917  (as its callers have them)
     reduction: ReductionName = "none",
     *,
     names: tuple[str, str, str, str] = ("data_scores", "noise_scores", "data_log_q", "noise_log_q"),
-) -> _Given:
+) -> _Checked:
     """The checked arguments. A name is empty where an argument is not used."""
     check_choice("reduction", reduction, REDUCTIONS)
     values = dict(zip(names, (data_scores, noise_scores, *log_q), strict=True))
     numbers = {name: check_number(name, values[name]) for name in names[2:] if is_number(values[name])}
     arrays = {name: x for name, x in values.items() if name and name not in numbers}
-    xp, (*entered, mask, weights) = enter(**arrays, mask=mask, weights=weights)
+    xp, (*entered, mask, weights) = common_namespace(**arrays, mask=mask, weights=weights)
     arrays = dict(zip(arrays, entered, strict=True))
     check_floating(xp, **arrays)
     dtype, noise = entered[0].dtype, arrays[names[1]]
@@ -1078,4 +1078,4 @@ def _enter(  # noqa: PLR0917  (as its callers have them)
     values = {"": None, **numbers, **{name: upcast(xp, x) for name, x in arrays.items()}}
     data, noise, data_q, noise_q = (values[name] for name in names)
     weights = row_weights(xp, weights, rows, values[names[1]])
-    return _Given(xp, data, noise, data_q, noise_q, mask, weights, reduction, dtype)
+    return _Checked(xp, data, noise, data_q, noise_q, mask, weights, reduction, dtype)

@@ -21,15 +21,15 @@ from ._core.checks import (
     shape_of,
 )
 from ._core.logsumexp import exponentials
-from ._core.namespace import device_of, enter, namespace_of
+from ._core.namespace import common_namespace, device_of, namespace_of
 from ._core.numerics import normalize, softplus, sum_to_scalar, upcast
 from ._core.protocol import Array
-from ._core.ranks import Notes, Ranks, Shards, agree, finished, told_to_others
+from ._core.ranks import Notes, Ranks, Shards, agree, end_exchange, propagates_errors
 from ._core.reduction import REDUCTIONS, Reduction
 from ._core.registry import adapter_of
 from ._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, ReductionName
-from ._execution.halves import Exact
 from ._execution.matrix import ScoreMatrix, given
+from ._execution.operands import SourceDtypes
 from ._execution.search import Measure, highest, search, taken
 from .from_scores import Pairs, enter_scores
 from .pairings import Members, Pairing, Tile, of_positives
@@ -208,7 +208,7 @@ def alignment(x: ArrayOf[ArrayT], y: AnyArray, /, *, power: float = 2.0, weights
     array(0.2)
     """
     power = check_number("power", power, above=0.0)
-    xp, (x, y, weights) = enter(x=x, y=y, weights=weights)
+    xp, (x, y, weights) = common_namespace(x=x, y=y, weights=weights)
     check_floating(xp, x=x, y=y)
     rows, _ = shape_of("x", x, "(N, D)")
     check_shape("y", y, tuple(x.shape))
@@ -267,7 +267,7 @@ def uniformity(x: ArrayOf[ArrayT], /, *, t: float = 2.0, block_size: BlockSize =
     """
     t = check_number("t", t, above=0.0)
     block_size = check_block_size(block_size)
-    xp, (x,) = enter(x=x)
+    xp, (x,) = common_namespace(x=x)
     check_floating(xp, x=x)
     number, _ = shape_of("x", x, "(N, D)")
     if number < 2:  # noqa: PLR2004  (a pair)
@@ -478,7 +478,7 @@ def _of_rows(scores: Array, key: Array | None, k: int, measure: Measure, options
         values, counted = measure(x, Members(*given(x, pairing, mask).sets()), k)
     else:
         similarity = "cosine" if similarity is None else similarity
-        xp, (x, y, positives, mask, weights) = enter(
+        xp, (x, y, positives, mask, weights) = common_namespace(
             scores=scores, key=key, positives=positives, mask=mask, weights=weights
         )
         check_floating(xp, scores=x, key=y)
@@ -491,12 +491,12 @@ def _of_rows(scores: Array, key: Array | None, k: int, measure: Measure, options
             )
         if mask is not None:
             check_mask(xp, "mask", mask, shape)
-        exact_in, scores = Exact((x.dtype,), (y.dtype,)), x
+        source_dtypes, scores = SourceDtypes((x.dtype,), (y.dtype,)), x
         x, y = upcast(xp, x), upcast(xp, y)
         values, counted = search(
             *(x, y, min(k, shape[1])),
             similarity=similarity,
-            exact_in=exact_in,
+            source_dtypes=source_dtypes,
             measure=measure,
             pairing=pairing,
             mask=mask,
@@ -542,7 +542,7 @@ class TopK(NamedTuple):
     indices: Array
 
 
-@told_to_others
+@propagates_errors
 @takes_tokens
 def top_k(
     query: AnyArray,
@@ -605,7 +605,7 @@ def top_k(
     """
     k = check_whole_number("k", k)
     block_size = check_block_size(block_size)
-    xp, (x, y, left_out) = enter(query=query, key=key, exclude=exclude)
+    xp, (x, y, left_out) = common_namespace(query=query, key=key, exclude=exclude)
     check_floating(xp, query=x, key=y)
     n_queries, width = shape_of("query", x, "(N, D)")
     n_keys, _ = shape_of("key", y, "(K, D)")
@@ -616,7 +616,7 @@ def top_k(
         left_out = xp.expand_dims(left_out, axis=1) if len(left_out.shape) == 1 else left_out
         further = shape_of("exclude", left_out, "(N, M)")[1]
         check_integers(xp, "exclude", left_out, (n_queries, further))
-    dtype, exact_in, shards = x.dtype, Exact((x.dtype,), (y.dtype,)), None
+    dtype, source_dtypes, shards = x.dtype, SourceDtypes((x.dtype,), (y.dtype,)), None
     if across is not None:
         shards = agree(across, Notes(n_queries, n_keys, {"features": width, "keys to exclude": further}), x)
     total = n_keys if shards is None else sum(shards.columns)
@@ -627,10 +627,12 @@ def top_k(
     x, y = (upcast(xp, stop_gradient(z)) for z in (x, y))
     if shards is not None:
         x = shards.gather(x, sent_as=dtype, own_first=False)
-    found: Any = search(x, y, min(count, n_keys), similarity=similarity, exact_in=exact_in, block_size=block_size)
+    found: Any = search(
+        x, y, min(count, n_keys), similarity=similarity, source_dtypes=source_dtypes, block_size=block_size
+    )
     if shards is not None:
         found = _of_all_ranks(shards, found, n_queries, count)
-        finished(across)
+        end_exchange(across)
     scores, indices = found
     xp = namespace_of(scores)
     if left_out is not None:

@@ -24,7 +24,7 @@ from ._core.checks import (
     temperature_of,
 )
 from ._core.logsumexp import exp_sum
-from ._core.namespace import device_of, enter, is_array, is_number, namespace_of
+from ._core.namespace import common_namespace, device_of, is_array, is_number, namespace_of
 from ._core.numerics import sum_to_scalar, upcast
 from ._core.protocol import Array, Namespace
 from ._core.reduction import REDUCTIONS, Reduction
@@ -952,7 +952,7 @@ def margin_mse(
     array(9.)
     """
     check_choice("reduction", reduction, REDUCTIONS)
-    _, (scores, teacher_scores) = enter(scores=scores, teacher_scores=teacher_scores)
+    _, (scores, teacher_scores) = common_namespace(scores=scores, teacher_scores=teacher_scores)
     _check_columns(positives)
     xp, entered, pairing, mask, weights = enter_scores(scores, positives, mask, weights)
     check_floating(xp, teacher_scores=teacher_scores)
@@ -978,7 +978,7 @@ def check_square(scores: Array, remedy: str = "") -> None:
 
 def _check_columns(positives: Array | None) -> None:
     if positives is not None:
-        xp, (positives,) = enter(positives=positives)
+        xp, (positives,) = common_namespace(positives=positives)
         check_integers(xp, "positives", positives, shape_of("positives", positives, "(K)"))
 
 
@@ -990,7 +990,9 @@ def _loss(scores: Array, objective: objectives.AnyObjective, reduction: Reductio
 def enter_parameter(scores: Array, **parameter: Any) -> tuple[Namespace, Array, Any]:
     """The scores and one parameter: a number, or an array of the library of the scores."""
     (value,) = parameter.values()
-    xp, (scores, *entered) = enter(scores=scores, **(parameter if is_array(value) and not is_number(value) else {}))
+    xp, (scores, *entered) = common_namespace(
+        scores=scores, **(parameter if is_array(value) and not is_number(value) else {})
+    )
     return xp, scores, entered[0] if entered else value
 
 
@@ -998,7 +1000,9 @@ def enter_scores(
     scores: Array, positives: Array | None, mask: Array | None, weights: Array | None
 ) -> tuple[Namespace, Array, Pairing, Array | None, Array | None]:
     """The checked arguments of a function of a score matrix, with the pairing that `positives` means."""
-    xp, (scores, positives, mask, weights) = enter(scores=scores, positives=positives, mask=mask, weights=weights)
+    xp, (scores, positives, mask, weights) = common_namespace(
+        scores=scores, positives=positives, mask=mask, weights=weights
+    )
     check_floating(xp, scores=scores)
     shape = shape_of("scores", scores, "(N, K)")
     pairing = of_positives(xp, positives, shape)

@@ -27,8 +27,8 @@ from ._core.checks import (
     shape_of,
 )
 from ._core.equality import EqualByContents, Record
-from ._core.halves import in_parts, product_of_flags, product_of_rows
-from ._core.namespace import enter, is_array, namespace_of
+from ._core.half_precision import in_parts, product_of_flags, product_of_rows
+from ._core.namespace import common_namespace, is_array, namespace_of
 from ._core.numerics import normalize, upcast
 from ._core.protocol import Array, Namespace
 from ._core.registry import adapter_of
@@ -123,19 +123,20 @@ Rule: TypeAlias = Callable[[Tile], tuple[Array, ...]]
 
 
 class Structure(NamedTuple):
-    """Where the positives of a rule of this module lie, without a mask of the matrix.
+    """Positions of the positives of a pairing, if they are known without a mask of the matrix.
 
-    By default, that of row i is column i, and all other columns are negatives. `known`: False for any other rule.
-    `views`: number of rows of each sample, which are positives of one another; of two or more, and with `own`, a row's
-    own column is neither. `by_index`: in columns that an array gives; `apart`: in another array, of a queue; `absent`:
-    nowhere; `elsewhere`: a row without a positive has it on another rank. `by_label`: in all columns with the label of
-    the row; `ids`: no column with the row's id is a negative.
+    By default, the positive of row i is column i, and all other columns are negatives. `known`: False for rules of
+    users. `views`: rows of one sample, which are positives of one another; with two or more, or `own`, column i is
+    neither positive nor negative for row i. `by_index`: an array gives the columns of the positives. `separate_queue`:
+    the positives are another array. `absent`: no row has a positive. `elsewhere`: the positive of a row may be on
+    another rank. `by_label`: all columns with the label of the row are positives. `ids`: no column with the id of the
+    row is a negative.
     """
 
     views: int = 1
     own: bool = False
     by_index: bool = False
-    apart: bool = False
+    separate_queue: bool = False
     absent: bool = False
     elsewhere: bool = False
     by_label: bool = False
@@ -143,14 +144,14 @@ class Structure(NamedTuple):
     known: bool = True
 
     @property
-    def on_lines(self) -> bool:
+    def on_diagonals(self) -> bool:
         """Whether positives lie on diagonals, and all other columns but the row's own are negatives."""
         return self.known and not (self.given or self.absent or self.has_labels)
 
     @property
     def given(self) -> bool:
         """Whether the positives are an operand of their own."""
-        return self.by_index or self.apart
+        return self.by_index or self.separate_queue
 
     @property
     def has_labels(self) -> bool:
@@ -193,7 +194,7 @@ class Pairing(EqualByContents):
     __slots__ = (
         "columns",
         "exchangeable",
-        "further",
+        "extra_columns",
         "one_per_column",
         "one_per_row",
         "pairs",
@@ -223,7 +224,7 @@ class Pairing(EqualByContents):
         self.one_per_row = check_bool("one_per_row", one_per_row)
         self.one_per_column = check_bool("one_per_column", one_per_column)
         self.structure = UNKNOWN
-        self.further = False  # columns beyond the rows are negatives of all, and the structure is of the others
+        self.extra_columns = False  # columns beyond the rows are negatives of all, and the structure is of the others
         # The rule holds for the columns against the rows too, with the arrays of both exchanged.
         self.exchangeable = False
 
@@ -264,7 +265,7 @@ class Pairing(EqualByContents):
         return made._replace(rule=rule, **_UNSTRUCTURED)
 
 
-_UNSTRUCTURED: dict[str, Any] = {"structure": UNKNOWN, "further": False}
+_UNSTRUCTURED: dict[str, Any] = {"structure": UNKNOWN, "extra_columns": False}
 """Fields of a pairing whose rule is made of another."""
 
 
@@ -348,7 +349,7 @@ def _check_weights(xp: Namespace, whose: str, weights: Array, shape: tuple[int, 
 
 def _check_members(members: Array, shape: tuple[int, int]) -> None:
     """Members must be boolean arrays of the shape (n, k) of the tile, or (n, 1) or (1, k)."""
-    xp, _ = enter(pairing=members)
+    xp, _ = common_namespace(pairing=members)
     if not xp.isdtype(members.dtype, "bool"):
         raise TypeError(f"pairing: expected a rule that returns boolean arrays, got dtype {members.dtype}")
     found = tuple(members.shape)  # may be symbols, which a set would make numbers
@@ -410,7 +411,7 @@ def queue(valid: AnyArray | None = None) -> Pairing:
     """
     if valid is None:
         return _QUEUE
-    xp, (valid,) = enter(valid=valid)
+    xp, (valid,) = common_namespace(valid=valid)
     check_mask(xp, "valid", valid, shape_of("valid", valid, "(K)"))
     return _QUEUE._replace(rule=_VALID_QUEUE, columns=(valid,))
 
@@ -469,7 +470,7 @@ def index(positives: AnyArray, /) -> Pairing:
     >>> round(float(pnce.contrast(x, x[np.asarray([1, 2, 0])], objective="info_nce", pairing=pairing)), 6)
     0.551445
     """
-    xp, (positives,) = enter(positives=positives)
+    xp, (positives,) = common_namespace(positives=positives)
     positives = indices_of(xp, "positives", positives, shape_of("positives", positives, "(N)"))
     return Pairing(_index_rule, rows=(positives,), one_per_row=True)._replace(structure=Structure(by_index=True))
 
@@ -514,7 +515,7 @@ def labels(rows: AnyArray, /, columns: AnyArray | None = None) -> Pairing:
 
 def _checked_labels(rows: AnyArray, columns: AnyArray | None) -> tuple[Array, Array]:
     """Integers of rows (N,) and of columns (K,), which are those of the rows by default."""
-    xp, (own, others) = enter(rows=rows, columns=columns)
+    xp, (own, others) = common_namespace(rows=rows, columns=columns)
     check_integers(xp, "rows", own, shape_of("rows", own, "(N)"))
     if others is None:
         return own, own
@@ -532,7 +533,7 @@ def with_negatives(pairing: Pairing, *valid: Array) -> Pairing:
 
     A boolean array (N + K,) marks which columns take part, if not all do; those of the views do.
     """
-    return pairing._replace(rule=_WithNegatives(pairing.rule), columns=valid, one_per_column=False, further=True)
+    return pairing._replace(rule=_WithNegatives(pairing.rule), columns=valid, one_per_column=False, extra_columns=True)
 
 
 def of_positives(xp: Namespace, positives: Array | None, shape: tuple[int, ...]) -> Pairing:
@@ -622,7 +623,7 @@ def explicit(positives: AnyArray, /) -> Pairing:
     >>> round(float(pnce.contrast(x, x, objective="info_nce", pairing=pairing)), 6)
     0.718111
     """
-    xp, _ = enter(positives=positives)
+    xp, _ = common_namespace(positives=positives)
     check_mask(xp, "positives", positives, shape_of("positives", positives, "(N, K)"))
     return Pairing(_explicit_rule, pairs=(positives,))
 
@@ -663,7 +664,7 @@ def soft(targets: ArrayOf[Any], /) -> Pairing:
     >>> round(float(pnce.contrast(x, x, objective="info_nce", pairing=pnce.pairings.soft(targets))), 6)
     0.801445
     """
-    xp, (targets,) = enter(targets=targets)
+    xp, (targets,) = common_namespace(targets=targets)
     check_floating(xp, targets=targets)
     shape_of("targets", targets, "(N, K)")
     return Pairing(_soft_rule, pairs=(stop_gradient(targets),))
@@ -712,7 +713,7 @@ def weighted(pairing: Pairing, weights: ArrayOf[Any], /) -> Pairing:
     """
     if not isinstance(pairing, Pairing):
         raise TypeError(f"pairing: expected a Pairing, got {type(pairing).__name__}")
-    xp, (weights,) = enter(weights=weights)
+    xp, (weights,) = common_namespace(weights=weights)
     check_floating(xp, weights=weights)
     shape_of("weights", weights, "(N, K)")
     pairs = (stop_gradient(weights), *pairing.pairs)
@@ -752,7 +753,7 @@ def overlap(rows: AnyArray, /, columns: AnyArray | None = None) -> Pairing:
     >>> round(float(pnce.contrast(np.eye(3), objective="info_nce", pairing=pairing)), 6)
     0.693147
     """
-    xp, (rows, columns) = enter(rows=rows, columns=columns)
+    xp, (rows, columns) = common_namespace(rows=rows, columns=columns)
     width = shape_of("rows", rows, "(N, C)")[1]
     check_mask(xp, "rows", rows, tuple(rows.shape))
     if columns is not None:
@@ -805,7 +806,7 @@ def kernel(rows: AnyArray, /, columns: AnyArray | None = None, *, bandwidth: flo
     0.693147
     """
     bandwidth = check_number("bandwidth", bandwidth, above=0.0)
-    xp, entered = enter(rows=rows, columns=columns)
+    xp, entered = common_namespace(rows=rows, columns=columns)
     given = {name: x for name, x in zip(("rows", "columns"), entered, strict=True) if x is not None}
     check_floating(xp, **given)
     (rows, *others) = given.values()
@@ -988,7 +989,7 @@ def _unit_embeddings(**embeddings: Array | None) -> tuple[tuple[Array, Arrays], 
 
     And what a rule computes their inner products of: these, or with a factor for each row those of 16 bits.
     """
-    xp, entered = enter(**embeddings)
+    xp, entered = common_namespace(**embeddings)
     rows, columns = entered
     check_floating(xp, **{name: x for name, x in zip(embeddings, entered, strict=True) if x is not None})
     _, width = shape_of("rows", rows, "(N, E)")
@@ -1255,5 +1256,5 @@ _OWN_OVERLAP = _Among(_overlap_rule, _off_diagonal)
 _DIAGONAL = Pairing(_diagonal_rule, one_per_row=True, one_per_column=True)._replace(
     structure=Structure(), exchangeable=True
 )
-_QUEUE = _DIAGONAL._replace(rule=_queue_rule, structure=Structure(apart=True), exchangeable=False)
+_QUEUE = _DIAGONAL._replace(rule=_queue_rule, structure=Structure(separate_queue=True), exchangeable=False)
 _TWO_VIEWS = _QUEUE._replace(rule=_Views(2), structure=Structure(2, own=True))

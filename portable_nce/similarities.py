@@ -38,7 +38,7 @@ from ._core.checks import (
     shape_of,
 )
 from ._core.equality import EqualByContents, Record
-from ._core.namespace import device_of, enter, is_array, is_number, namespace_of
+from ._core.namespace import common_namespace, device_of, is_array, is_number, namespace_of
 from ._core.numerics import in_range, largest_score, normalize, reciprocal, safe_sqrt, upcast
 from ._core.protocol import Array, Namespace
 from ._core.registry import adapter_of
@@ -246,7 +246,7 @@ class _Bilinear(_Around):
     """The preparation ``(x W / τ, y)``."""
 
     def __call__(self, x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:
-        xp, (x, y, matrix) = enter(x=x, y=y, weight=self.inner)
+        xp, (x, y, matrix) = common_namespace(x=x, y=y, weight=self.inner)
         check_shape("weight", matrix, (x.shape[-1], y.shape[-1]))
         return (xp.matmul(x, xp.astype(matrix, x.dtype)) * scale,), (y,)
 
@@ -273,7 +273,7 @@ class _OfColumns(Record):
     inner_product: bool
 
     def __call__(self, x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:
-        xp, (x, y, numbers) = enter(x=x, y=y, **{self.name: self.numbers})
+        xp, (x, y, numbers) = common_namespace(x=x, y=y, **{self.name: self.numbers})
         check_shape(self.name, numbers, (y.shape[-2],))
         rows, columns = self.prepare(x, y, scale)
         numbers = xp.expand_dims(xp.astype(numbers, x.dtype), axis=1)
@@ -289,7 +289,7 @@ class _OfColumns(Record):
 def _with_columns(similarity: AnySimilarity, name: str, numbers: AnyArray) -> Similarity:
     """A similarity with factors or offsets of the columns."""
     inner, scaled = resolve(similarity), name == "factors"
-    xp, (numbers,) = enter(**{name: numbers})
+    xp, (numbers,) = common_namespace(**{name: numbers})
     check_floating(xp, **{name: numbers})
     shape_of(name, numbers, "(K)")
     prepare = _OfColumns(inner.prepare, name, upcast(xp, numbers), inner.inner_product)
@@ -342,7 +342,7 @@ class _OfTokens(Record):
         whether it is valid, so that masks go with the embeddings wherever these go.
         """
         masks = _given_masks(*self.masks)
-        xp, entered = enter(**named, **masks)
+        xp, entered = common_namespace(**named, **masks)
         arrays, masks = entered[: len(named)], dict(zip(masks, entered[len(named) :], strict=True))
         query_mask, document_mask = masks.get("query_mask"), masks.get("document_mask")
         check_floating(xp, **dict(zip(named, arrays, strict=True)))
@@ -524,7 +524,7 @@ class _CriticScores(_Around):
         if not is_array(scores) or tuple(scores.shape) != expected:
             got = f"shape {tuple(scores.shape)}" if is_array(scores) else type(scores).__name__
             raise ValueError(f"similarity: expected a function that returns scores of shape {expected}, got {got}")
-        xp, (_, scale, scores) = enter(embeddings=rows[0], scale=rows[1], similarity=scores)
+        xp, (_, scale, scores) = common_namespace(embeddings=rows[0], scale=rows[1], similarity=scores)
         check_floating(xp, similarity=scores)
         return upcast(xp, scores) * scale
 
@@ -562,7 +562,7 @@ def bilinear(weight: AnyArray, /) -> Similarity:
     >>> round(float(pnce.info_nce(x, x, similarity=pnce.similarities.bilinear(5 * np.eye(3)), temperature=1.0)), 6)
     0.013386
     """
-    xp, (weight,) = enter(weight=weight)
+    xp, (weight,) = common_namespace(weight=weight)
     check_floating(xp, weight=weight)
     shape_of("weight", weight, "(D, D')")
     weight = upcast(xp, weight)
@@ -629,7 +629,7 @@ def max_sim(
     """
     normalize = check_bool("normalize", normalize)
     masks = _given_masks(query_mask, document_mask)
-    xp = enter(**masks)[0] if masks else None
+    xp = common_namespace(**masks)[0] if masks else None
     for name, mask in masks.items():
         check_mask(xp, name, mask, shape_of(name, mask, "(N, T)" if name == "query_mask" else "(K, U)"))
     return Similarity(_OfTokens((query_mask, document_mask), normalize), TokenScores(0), wide=True)
@@ -814,7 +814,7 @@ def prepare(columns: ArrayOf[ArrayT], /, *, similarity: AnySimilarity = "cosine"
     >>> nearest = pnce.diagnostics.top_k(query, catalogue, 3, similarity=cosine)
     """
     chosen = resolve(similarity)
-    xp, (columns,) = enter(columns=columns)
+    xp, (columns,) = common_namespace(columns=columns)
     check_floating(xp, columns=columns)
     shape_of("columns", columns, "(K, D)")
     if not (chosen.inner_product and all(chosen.embedded)) or numbers_of_columns(chosen):

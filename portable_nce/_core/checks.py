@@ -11,7 +11,7 @@ from functools import wraps
 from types import FunctionType, ModuleType
 from typing import Any, get_args
 
-from .namespace import device_of, enter, is_array, is_far, is_number, namespace_of, native
+from .namespace import common_namespace, device_of, is_array, is_number, namespace_of, native, on_accelerator
 from .protocol import Array, Namespace
 from .registry import adapter_of
 from .types import BlockSize, Parameters, Precision, Result
@@ -262,7 +262,7 @@ def check_scalar_or_rows(name: str, value: Any, *, above: float = -math.inf, row
     """`value` must be a number greater than `above`, or a real floating-point array of one entry or of shape (N,)."""
     shape = value.shape if is_array(value) else ()
     if isinstance(shape, tuple) and len(shape) == 1 and shape[0] > 1 and (rows is None or shape[0] == rows):
-        check_floating(enter(**{name: value})[0], **{name: value})
+        check_floating(common_namespace(**{name: value})[0], **{name: value})
         _check_entries(name, value, above)
     else:
         check_scalar(name, value, above=above)
@@ -276,7 +276,7 @@ def check_scalar(name: str, value: Any, *, above: float = -math.inf, limits: tup
     if not is_array(value):
         remedy = "; convert it with asarray first" if isinstance(value, (list, tuple)) else ""
         raise TypeError(f"{name}: expected a number or an array of one entry, got {type(value).__name__}{remedy}")
-    xp, _ = enter(**{name: value})
+    xp, _ = common_namespace(**{name: value})
     if math.prod(value.shape) != 1:
         each = ", or of shape (N,) with one for each row," if name == "temperature" else ","
         raise ValueError(f"{name}: expected a number or an array of one entry{each} got shape {tuple(value.shape)}")
@@ -287,7 +287,7 @@ def check_scalar(name: str, value: Any, *, above: float = -math.inf, limits: tup
 def is_at_hand(x: Array) -> bool:
     """Whether entries can be read without waiting for a device or a compiler."""
     adapter = adapter_of(x)
-    return adapter.mode == "eager" and adapter.reads_values and not is_far(x)
+    return adapter.mode == "eager" and adapter.reads_values and not on_accelerator(x)
 
 
 def entry_at_hand(x: Array, reduce: Callable[[Namespace, Array], Array]) -> float | None:

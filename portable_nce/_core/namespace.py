@@ -99,7 +99,7 @@ def is_array(x: Any) -> bool:
     if type(x) in {int, float}:  # torch.compile refuses hasattr of a number that it has made symbolic
         return False
     if isinstance(x, getattr(_pytorch(), "Tensor", ())):
-        return True  # a nested one too, whose shape raises a RuntimeError: `enter` refuses it by name
+        return True  # a nested one too, whose shape raises a RuntimeError: `common_namespace` refuses it by name
     return hasattr(x, "shape") and hasattr(x, "dtype")
 
 
@@ -115,13 +115,13 @@ def device_of(array: Array) -> Any:
     return getattr(array, "device", None)
 
 
-def is_far(x: Array) -> bool:
+def on_accelerator(x: Array) -> bool:
     """Whether an array is not on the processor, where a call costs more, and a cache is no measure."""
     device = device_of(x)
     return device is not None and device != "cpu" and "cpu" not in str(device).lower()
 
 
-def enter(**arrays: Array | None) -> tuple[Namespace, list[Any]]:
+def common_namespace(**arrays: Array | None) -> tuple[Namespace, list[Any]]:
     """Return the common namespace of the named arguments, and the arguments as arrays of it.
 
     None passes through where the argument of that name is optional.

@@ -161,7 +161,7 @@ class _Call(Ranks):
         self.exchanging = False
 
 
-def told_to_others(loss: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+def propagates_errors(loss: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """A loss that compares its arguments with those of the other ranks, and tells them if it refuses one."""
     called = signature(loss)
 
@@ -310,7 +310,7 @@ def _refuse_difference(communicator: Any, text: str) -> None:
         _check_same(name, [tuple(table.get(name, ("nothing", 0))) for table in tables])
 
 
-def finished(ranks: Ranks | None) -> None:
+def end_exchange(ranks: Ranks | None) -> None:
     """No more arrays are exchanged; an argument may be refused again."""
     if isinstance(ranks, _Call):
         ranks.exchanging = False

@@ -116,10 +116,10 @@ def _of_tokens(scores: Scores) -> TokenScores | None:
 
 def _tokens(scores: TokenScores, operands: Arrays) -> Operand:
     """The operand of a product of all tokens."""
-    x, _, *further = operands
+    x, _, *split = operands
     arrays = [scores.tokens(x, operands)]
-    if further:
-        factor, *parts = further
+    if split:
+        factor, *parts = split
         flat = namespace_of(factor).reshape(factor, (arrays[0].shape[0], 1))
         arrays += [flat, *(scores.tokens(part, operands) for part in parts)]
     return operand_of(arrays)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from .._core.autodiff import stop_gradient
 from .._core.checks import check_scalar
-from .._core.namespace import enter, is_array, is_number, lift_to_tape, namespace_of
+from .._core.namespace import common_namespace, is_array, is_number, lift_to_tape, namespace_of
 from .._core.notes import note
 from .._core.numerics import softplus, upcast, zeros
 from .._core.protocol import Array
@@ -27,7 +27,7 @@ from .matrix import Prepared, ScoreMatrix, Statistics, as_arrays, in_one_pass, i
 from .mining import mined_differences
 from .reweighted import ReweightedPlan
 from .search import extreme
-from .sets import lines_of, partners
+from .sets import diagonals_of, partners
 from .triples import excess, triple_sums
 
 
@@ -152,16 +152,16 @@ def _coupled(objective: Objective, matrix: ScoreMatrix) -> tuple[Array, Array]:
     """The losses of the rows, each of which may depend on the statistics of all, and which rows count."""
     row = matrix.statistics().row
     known = isinstance(objective, Weighted) and objective.known
-    if matrix.part is None or matrix.shards is None or known:
+    if matrix.shard is None or matrix.shards is None or known:
         return objective.values(row), objective.counted(row)
     xp = namespace_of(row.log_odds)
     flags = (xp.astype(x, row.log_odds.dtype) for x in row[4:])
     beside = xp.stack([*row[:4], *flags], axis=1)
-    numbers = matrix.shards.gather(matrix.part.rows)
+    numbers = matrix.shards.gather(matrix.shard.rows)
     found = xp.take(matrix.shards.gather(beside), xp.argsort(numbers), axis=0)  # in the order of one process
     all_rows = RowStatistics(*(found[:, k] for k in range(4)), *(stop_gradient(found[:, k]) > 0 for k in (4, 5)))
     values = objective.values(all_rows)
-    return xp.take(values, matrix.part.rows, axis=0), objective.counted(row)
+    return xp.take(values, matrix.shard.rows, axis=0), objective.counted(row)
 
 
 _TRIED = ((-2.5, -0.5, 0.25, 0.75, 1.5, 3.0), (0.0, 0.5, 0.125, 0.0, 1.0, 0.25), (1.0, -2.0, 3.0, 0.5, 0.0, -1.0))
@@ -202,7 +202,7 @@ def _positives_are_known(objective: Weighted, matrix: ScoreMatrix) -> bool:
     """Whether each row has one positive, whose score is known before those of the negatives."""
     structure = matrix.pairing.structure
     return (
-        (structure.on_lines or structure.apart)
+        (structure.on_diagonals or structure.separate_queue)
         and matrix.pairing.one_per_row
         and len(matrix.pairing.rows) == len(matrix.pairing.columns) == 0
         and matrix.by_products(SoftmaxPlan(objective.inner), (), {}) is not None
@@ -223,7 +223,7 @@ def _smoothed(smoothing: float, matrix: ScoreMatrix, reduction: Reduction) -> Ar
 
     With the targets ``t = (1 - ε) [i = j] + ε / K`` it is that of the positive, plus ``ε (g_ii - mean_j g_ij)``.
     """
-    matrix = matrix.made()
+    matrix = matrix.with_operands()
     rows, columns = matrix.rows[0], matrix.columns[0]
     xp = namespace_of(rows, columns)
     difference = columns[: rows.shape[0], ...] - xp.mean(columns, axis=0, keepdims=True)
@@ -233,11 +233,11 @@ def _smoothed(smoothing: float, matrix: ScoreMatrix, reduction: Reduction) -> Ar
 
 def _weighted(objective: Weighted, matrix: ScoreMatrix, reduction: Reduction) -> Array:
     """An objective with a parameter for each row that is a function of all positives."""
-    matrix = matrix.made()
+    matrix = matrix.with_operands()
     rows, columns = matrix.rows[0], matrix.columns[0]
     xp = namespace_of(rows, columns)
-    lines = lines_of(matrix.pairing.structure, rows.shape[0], matrix.window)
-    (others,) = matrix.partners or partners(xp, lines, columns, rows.shape[0])
+    diagonals = diagonals_of(matrix.pairing.structure, rows.shape[0], matrix.n_own_columns)
+    (others,) = matrix.partners or partners(xp, diagonals, columns, rows.shape[0])
     positive = xp.sum(rows * others, axis=1)
     of_all = positive if matrix.shards is None or objective.known else matrix.shards.gather(positive)
     parameter = objective.parameter(of_all, xp.ones_like(of_all, dtype=xp.bool))[: rows.shape[0]]
@@ -293,7 +293,7 @@ def _numbers(matrix: ScoreMatrix, **parameters: Any) -> tuple[Any, ...]:
     shape, dtype = tuple(first.shape[:1]), upcast(namespace_of(first), first).dtype
     arrays = {name: value for name, value in parameters.items() if not is_number(value)}
     found: dict[str, Any] = {name: float(value) for name, value in parameters.items() if name not in arrays}
-    _, (_, *entered) = enter(scores=first, **arrays)
+    _, (_, *entered) = common_namespace(scores=first, **arrays)
     for name, array in zip(arrays, entered, strict=True):
         of_all = tuple(array.shape) != shape
         if of_all:
@@ -319,7 +319,7 @@ def _triplets(objective: Triplet, matrix: ScoreMatrix) -> tuple[Array, Array, Ar
     """The losses of the rows, which rows count, and how often each counts in a mean (None: once)."""
     margin = _per_row(matrix, margin=objective.margin)
     of_positives, of_negatives = objective.mining
-    matrix = matrix.made()
+    matrix = matrix.with_operands()
     if not {of_positives, of_negatives} <= {"hard", "easy"}:
         dense = matrix.dense()
         (scores,), sets = dense.rows, dense.sets()
@@ -358,7 +358,7 @@ def _triplets(objective: Triplet, matrix: ScoreMatrix) -> tuple[Array, Array, Ar
 
 def _relic(objective: Relic, matrix: ScoreMatrix) -> tuple[Array, Array]:
     """The losses of the rows, and which rows count."""
-    matrix = matrix.made()
+    matrix = matrix.with_operands()
     other = matrix.transposed_scores()
     alpha = _per_row(matrix, alpha=objective.alpha)
     own, others = (_OneSide(x, x.statistics(same_scores=True)) for x in (matrix, other))

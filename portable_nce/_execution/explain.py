@@ -11,7 +11,7 @@ from .._core.numerics import itemsize
 from .._core.ranks import Traffic
 from ..pairings import Pairing
 from .matrix import Passes
-from .sets import Judged
+from .sets import PairRule
 from .tiling import Bounds
 from .two_sided import square_sweep
 
@@ -165,7 +165,7 @@ def _sweep(passes: Passes) -> Sweep:
         name, products = "two-sided sweep of inner products", (3.0 if tiling.keep else 4.0) / share
         entries = rows.shape[0] * n_columns // share if tiling.keep else block * tile
     else:
-        by_rule = isinstance(layout.sets, Judged)
+        by_rule = isinstance(layout.sets, PairRule)
         source = "scores" if channel.given else "inner products"
         name = "sweep with masks" if by_rule else f"one-sided sweep of {source}"
         products, entries = 0.0 if channel.given else 3.0 * len(layout.channels), block * n_columns

@@ -20,9 +20,9 @@ from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from ..objectives.base import Objective, RowStatistics, Term
 from ..pairings import Members
-from .finished import Exclude, Family, Finished, Known, weigh
 from .inputs import Arrays
 from .reweighted import Reweighted, ReweightedPlan
+from .row_losses import Exclude, Family, Known, RowLosses, weigh
 from .statistics import Positives, RowSums, each_positive, of_line, of_members, row_statistics, score_cotangents
 from .tiling import MAX_UNSHIFTED_LOGIT
 
@@ -94,7 +94,7 @@ class Softmax(Family):
         # Whether the log-odds are all that the objective needs, where these are finite.
         self.simple = known.complete and plan.objective.of_odds is not None and not plan.statistics
 
-    def plain(self, scores: Array, exclude: Exclude, by_row: Arrays) -> tuple[ExpSum, Array]:
+    def add_negatives(self, scores: Array, exclude: Exclude, by_row: Arrays) -> tuple[ExpSum, Array]:
         """The exponentials of a tile of negatives and their sums."""
         del by_row
         return self.accumulate(exclude(scores, -math.inf))
@@ -124,7 +124,7 @@ class Softmax(Family):
             scores = xp.where(xp.expand_dims(infinite, axis=axis), -math.inf, scores)
         return exp_in_place(scores, bounded=False)
 
-    def masked(self, scores: Arrays, members: Members, by_row: Arrays) -> tuple[ExpSum, Array, Positives]:
+    def add_masked(self, scores: Arrays, members: Members, by_row: Arrays) -> tuple[ExpSum, Array, Positives]:
         """The exponentials of the negatives of a tile, their sums, and the positives; scores are as they are.
 
         The scores of negatives may be multiplied by a number of each row; a weight w adds log w to them.
@@ -143,10 +143,10 @@ class Softmax(Family):
         sums, terms = exponentials(xp, of_negatives, negatives)
         return sums, terms, of_members(xp, scores[0], positives, single=single, weights=weights)
 
-    def line(self, scores: Array, present: Array | None, by_row: Arrays) -> Array | Positives:
+    def partner_positives(self, scores: Array, present: Array | None, by_row: Arrays) -> Array | Positives:
         """The positives; where the log-odds are all that counts, the scores."""
         simple = self.simple and present is None and len(scores.shape) == 1
-        return scores if simple else super().line(scores, present, by_row)
+        return scores if simple else super().partner_positives(scores, present, by_row)
 
     def merge(self, parts: list[ExpSum]) -> tuple[ExpSum, list[Array | None]]:
         """The sums of a row, and the factors of the parts."""
@@ -155,7 +155,7 @@ class Softmax(Family):
             parts = [part if part.top is not None else ExpSum(nothing, part.total) for part in parts]
         return merge(self.xp, parts)
 
-    def finish(self, total: ExpSum, positive: Array | Positives, by_row: Arrays, *, need_grad: bool) -> Finished:
+    def finish(self, total: ExpSum, positive: Array | Positives, by_row: Arrays, *, need_grad: bool) -> RowLosses:
         """The losses of rows."""
         xp, plan = self.xp, self.plan
         if self._is_plain(total, positive):
@@ -174,11 +174,11 @@ class Softmax(Family):
         values, factor, to_weights = weigh(xp, objective.values(row, *parameters), weights, counted)
         number = xp.astype(counted, values.dtype)
         if not need_grad:
-            return Finished(values, number)
+            return RowLosses(values, number)
         slopes = objective.pulled(row, self.scaled(number if factor is None else factor), *parameters)
         coefficient, to_positive = score_cotangents(xp, sums, row, slopes[:4])
         further = [xp.zeros_like(values) if x is None else x for x in slopes[4:]]
-        return Finished(values, number, coefficient, to_positive, (*further, *self.of_weights(to_weights)))
+        return RowLosses(values, number, coefficient, to_positive, (*further, *self.of_weights(to_weights)))
 
     def _is_plain(self, total: ExpSum, positive: Array | Positives) -> bool:
         """Whether it is seen that all rows have positives and negatives, and no sum is infinite or undefined."""
@@ -198,7 +198,7 @@ class Softmax(Family):
 
     def _finish_plain(
         self, total: ExpSum, positive: Array | Positives, weights: Array | None, *, need_grad: bool
-    ) -> Finished:
+    ) -> RowLosses:
         """From the log-odds u alone, to which some objectives add the spread s of several positives.
 
         With the slopes u' = dl/du and s' (1 or 0), the weight w of the row, the weight t of a positive among several,
@@ -218,7 +218,7 @@ class Softmax(Family):
         values, factor, to_weights = weigh(xp, values, weights, None)
         number = xp.ones_like(values)
         if not need_grad:
-            return Finished(values, number)
+            return RowLosses(values, number)
         slope, spread = (x if x is None or factor is None else x * factor for x in (slope, spread))
         slope = self.scaled(slope)
         to_positive = -slope
@@ -227,9 +227,9 @@ class Softmax(Family):
             to_positive = positive.terms * ((of_spread - slope) / positive.sums.total)[:, None]
             if spread is not None:
                 to_positive = to_positive - positive.shared(xp, of_spread / positive.number)
-        return Finished(values, number, slope / total.total, to_positive, self.of_weights(to_weights))
+        return RowLosses(values, number, slope / total.total, to_positive, self.of_weights(to_weights))
 
-    def _finish_separate(self, sums: RowSums, counted: Array, weights: Array | None, *, need_grad: bool) -> Finished:
+    def _finish_separate(self, sums: RowSums, counted: Array, weights: Array | None, *, need_grad: bool) -> RowLosses:
         """The mean over the positives of what each is worth against the negatives alone."""
         xp, objective = self.xp, self.plan.objective
         each = each_positive(xp, sums)
@@ -244,16 +244,16 @@ class Softmax(Family):
         values, factor, to_weights = weigh(xp, values, weights, counted)
         count = xp.astype(counted, values.dtype)
         if not need_grad:
-            return Finished(values, count)
-        share = self.scaled(count if factor is None else factor) / number
-        slope = objective.pulled(each, xp.where(live, share[:, None] * weight, nothing))[0]
+            return RowLosses(values, count)
+        rescale = self.scaled(count if factor is None else factor) / number
+        slope = objective.pulled(each, xp.where(live, rescale[:, None] * weight, nothing))[0]
         to_each = xp.where(live, slope, nothing)
         empty = sums.negative.total == 0
         of_odds = xp.where(empty, xp.zeros_like(number), xp.sum(to_each, axis=1))
         coefficient = of_odds / xp.where(empty, xp.ones_like(number), sums.negative.total)
-        return Finished(values, count, coefficient, -to_each, self.of_weights(to_weights))
+        return RowLosses(values, count, coefficient, -to_each, self.of_weights(to_weights))
 
-    def _finish_statistics(self, sums: RowSums, row: RowStatistics, by_row: Arrays, *, need_grad: bool) -> Finished:
+    def _finish_statistics(self, sums: RowSums, row: RowStatistics, by_row: Arrays, *, need_grad: bool) -> RowLosses:
         xp = self.xp
         flags = (xp.astype(x, row.log_odds.dtype) for x in row[4:])
         top = xp.zeros_like(row.log_odds) if sums.negative.top is None else sums.negative.top
@@ -261,9 +261,9 @@ class Softmax(Family):
         rest = xp.where(row.has_negative, sums.negative.log_total(xp), xp.zeros_like(top))
         values = xp.stack([row.log_odds, row.spread, rest, row.positive, top, *flags], axis=1)
         if not need_grad:
-            return Finished(values, row.log_odds)
+            return RowLosses(values, row.log_odds)
         coefficient, to_positive = score_cotangents(xp, sums, row, by_row[:4])
-        return Finished(values, row.log_odds, coefficient, to_positive, tuple(xp.zeros_like(x) for x in by_row))
+        return RowLosses(values, row.log_odds, coefficient, to_positive, tuple(xp.zeros_like(x) for x in by_row))
 
 
 # -------------------------------------------------------------------------------------------------------------- pairs
@@ -302,7 +302,7 @@ class Pairs(Family):
         self.bounded = known.bound <= MAX_UNSHIFTED_LOGIT
         self.need_grad = need_grad
 
-    def plain(self, scores: Array, exclude: Exclude, by_row: Arrays) -> tuple[PairSum, Array]:
+    def add_negatives(self, scores: Array, exclude: Exclude, by_row: Arrays) -> tuple[PairSum, Array]:
         """The terms of a tile of negatives, and their slopes."""
         term = self.plan.terms[1]
         assert term is not None  # noqa: S101  (without, a tile is not asked for)
@@ -347,7 +347,7 @@ class Pairs(Family):
         found = {id(x): whole(x) for x in (value, *slopes)}  # what is the same array stays one
         return found[id(value)], tuple(found[id(x)] for x in slopes) if self.need_grad else ()
 
-    def masked(self, scores: Arrays, members: Members, by_row: Arrays) -> tuple[PairSum, Any, None]:
+    def add_masked(self, scores: Arrays, members: Members, by_row: Arrays) -> tuple[PairSum, Any, None]:
         """The terms of the positives and negatives of a tile, and their slopes. A score of -inf takes no part."""
         if members.negative_weights is None:
             members.refuse_weights()
@@ -379,7 +379,7 @@ class Pairs(Family):
             added = tuple(xp.zeros_like(score) for score in scores)
         return self.merge(sums)[0], added, None
 
-    def line(self, scores: Array, present: Array | None, by_row: Arrays) -> tuple[PairSum, Array]:
+    def partner_positives(self, scores: Array, present: Array | None, by_row: Arrays) -> tuple[PairSum, Array]:
         """The terms of rows that have one positive each, and their slopes."""
         del present
         xp, term = self.xp, self.plan.terms[0]
@@ -409,7 +409,7 @@ class Pairs(Family):
             total = PairSum(total.value + part.value, total.number + part.number, active, further)
         return total, [None] * len(parts)
 
-    def finish(self, total: PairSum, positive: Any, by_row: Arrays, *, need_grad: bool) -> Finished:
+    def finish(self, total: PairSum, positive: Any, by_row: Arrays, *, need_grad: bool) -> RowLosses:
         """The sums of rows."""
         xp, plan = self.xp, self.plan
         slope = None
@@ -426,15 +426,17 @@ class Pairs(Family):
         if plan.divide_by != "rows":
             number = total.number if plan.divide_by == "pairs" else total.active
         if not need_grad:
-            return Finished(values, number)
+            return RowLosses(values, number)
         factor = self.scaled(xp.ones_like(values) if factor is None else factor)
         to_positive = None if slope is None else slope * factor
         to_rows = (*(x * factor for x in total.to_parameters), *self.of_weights(to_weights))
-        return Finished(values, number, factor, to_positive, to_rows)
+        return RowLosses(values, number, factor, to_positive, to_rows)
 
-    def cotangents(self, residual: Any, positive: Any, done: Finished, members: Members, share: None = None) -> Arrays:
+    def masked_cotangents(
+        self, residual: Any, positive: Any, done: RowLosses, members: Members, rescale: None = None
+    ) -> Arrays:
         """The cotangents of a masked tile's scores, of each matrix."""
-        del positive, members, share
+        del positive, members, rescale
         return tuple(x * done.coefficient[:, None] for x in residual)
 
 

@@ -16,15 +16,15 @@ from .._core.protocol import Array, Namespace
 from .._core.ranks import Shards
 from .channels import Channel
 from .families import Plan
-from .finished import divided
+from .row_losses import divided
 from .sets import Sets
 from .tiling import Sizes, Tiling
 
-WantedOf = bool | tuple[bool, ...]
+NeedGradOf = bool | tuple[bool, ...]
 """Whether gradients are wanted, or of which arrays."""
 
 
-class Wanted(NamedTuple):
+class NeedGrad(NamedTuple):
     """Which gradients are wanted: any at all, and those of the operands."""
 
     gradients: bool
@@ -42,14 +42,14 @@ class Gradients(NamedTuple):
     by_row: Sequence[Array | None] = ()
 
 
-class Found(NamedTuple):
+class SweepResult(NamedTuple):
     """Losses of the rows, how often each counts in a mean, and the gradients.
 
     `divisor`: the number of the mean, if the layout asks for it, and gradients have been divided by it.
     """
 
     values: Array
-    number: Array
+    counts: Array
     gradients: Gradients
     divisor: int | None = None
 
@@ -100,18 +100,18 @@ class Layout(NamedTuple):
     scale: float | None = None
 
 
-def reduced(xp: Namespace, layout: Layout, found: Found) -> Found:
+def reduced(xp: Namespace, layout: Layout, found: SweepResult) -> SweepResult:
     """The sum of the losses, or their mean over the rows that count, with its gradients."""
     if layout.values:
         return found
-    values, number, gradients, divisor = found
+    values, counts, gradients, divisor = found
     total = divided(sum_to_scalar(xp, values), divisor)  # once: a loss divided by N is another rounding of each row
     if not layout.mean or divisor is not None:
-        return Found(total, number, gradients)
-    count = sum_to_scalar(xp, number)
+        return SweepResult(total, counts, gradients)
+    count = sum_to_scalar(xp, counts)
     count = xp.where(count == 0, xp.ones_like(count), count)  # without rows, all that is divided is 0
 
     def shared(x: Array | None) -> Array | None:
         return x if x is None else x / xp.reshape(count, (1,) * len(x.shape))
 
-    return Found(total / count, number, Gradients(*([shared(x) for x in group] for group in gradients)))
+    return SweepResult(total / count, counts, Gradients(*([shared(x) for x in group] for group in gradients)))

@@ -19,7 +19,7 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 from .._core.autodiff import stop_gradient
-from .._core.namespace import device_of, is_far, is_number, namespace_of
+from .._core.namespace import device_of, is_number, namespace_of, on_accelerator
 from .._core.notes import note
 from .._core.numerics import entries_at, normalize, rows_where, upcast
 from .._core.protocol import Array, Namespace
@@ -34,7 +34,7 @@ from .inputs import Arrays, Inputs
 from .layouts import Layout
 from .products import absence
 from .replay import replayed
-from .sets import ByRule, Classes, Judged, Lines, lines_of
+from .sets import Diagonals, PairRule, RuleSets, SortedClasses, diagonals_of
 from .sweep import sweep
 from .tiling import Sizes, Tiling, is_large, is_positive, label_blocks, masked, one_sided, two_sided
 from .two_sided import square_sweep
@@ -91,7 +91,7 @@ class Passes(NamedTuple):
     prepared: Prepared
 
 
-class Part(NamedTuple):
+class Shard(NamedTuple):
     """Where some rows and all columns of a larger matrix are.
 
     Their numbers there and its shape, for rules; and how many of the columns, from the first on, are these rows' own:
@@ -101,7 +101,7 @@ class Part(NamedTuple):
     rows: Array
     columns: Array
     shape: tuple[int, int]
-    window: int
+    n_own_columns: int
 
 
 class ScoreMatrix(NamedTuple):
@@ -121,9 +121,9 @@ class ScoreMatrix(NamedTuple):
     bound: float = math.inf  # the largest magnitude of the scores, if it is known
     partners: Operands = ()  # the positives of a queue, if its columns are those beyond them
     scale: Any = None  # what unit rows are multiplied by, where they are not operands yet
-    part: Part | None = None  # where these rows and columns are in a larger matrix
+    shard: Shard | None = None  # where these rows and columns are in a larger matrix
     shards: Shards | None = None  # the ranks that have the other rows of that matrix
-    turned: ScoreMatrix | None = None  # this rank's part of the transposed matrix, if it is needed
+    own_transpose: ScoreMatrix | None = None  # this rank's part of the transposed matrix, if it is needed
     sharpness: Array | None = None  # what the scores of a row's negatives are multiplied by, in value alone
 
     @property
@@ -133,18 +133,18 @@ class ScoreMatrix(NamedTuple):
         return first.shape[-2], self.columns[0].shape[-2] if self.columns else first.shape[-1]
 
     @property
-    def window(self) -> int | None:
+    def n_own_columns(self) -> int | None:
         """How many columns, from the first on, a structure is of, if not of all."""
-        if self.part is not None:
-            return self.part.window
-        return self.shape[0] if self.pairing.further else None
+        if self.shard is not None:
+            return self.shard.n_own_columns
+        return self.shape[0] if self.pairing.extra_columns else None
 
     @property
     def channel(self) -> Channel:
         """The similarity, as sweeps are told."""
         return channel_of(self.similarity, self.rows, self.columns)
 
-    def made(self) -> ScoreMatrix:
+    def with_operands(self) -> ScoreMatrix:
         """The same with operands, where it had embeddings."""
         if self.scale is None:
             return self
@@ -155,10 +155,10 @@ class ScoreMatrix(NamedTuple):
 
     def transposed(self) -> ScoreMatrix:
         """The columns against the rows."""
-        if self.turned is not None:
-            return self.turned
+        if self.own_transpose is not None:
+            return self.own_transpose
         if self.scale is not None:
-            return self.made().transposed()
+            return self.with_operands().transposed()
         mask = None if self.mask is None else namespace_of(self.mask).matrix_transpose(self.mask)
         pairing = self.pairing.transposed()
         if len(self.columns) == 0:
@@ -169,36 +169,38 @@ class ScoreMatrix(NamedTuple):
 
     def transposed_scores(self) -> ScoreMatrix:
         """The transposed scores of a square matrix, with positives and negatives where they were."""
-        turned = self.transposed()
-        return turned._replace(pairing=self.pairing, mask=self.mask)
+        own_transpose = self.transposed()
+        return own_transpose._replace(pairing=self.pairing, mask=self.mask)
 
     def is_one_block(self) -> bool:
         """Whether every sweep sees all rows at once."""
         both = self.rows, self.columns
         # Blocks are sized by the operand of the columns, which of the transposed matrix is that of the rows.
         by_rule = [self._sizes(masked, **self.channel.held(*x)) for x in (both, both[::-1])]
-        sizes = [self._sizes(one_sided, far=is_far(self.rows[0])), *by_rule]
+        sizes = [self._sizes(one_sided, far=on_accelerator(self.rows[0])), *by_rule]
         blocks = [size.of(*self.shape).block for size in sizes]
         return all(not isinstance(block, tuple) and block >= self.shape[0] for block in blocks)
 
     def constant(self) -> ScoreMatrix:
         """The same without a gradient."""
-        made = self.made()
-        rows, columns = (tuple(map(stop_gradient, x)) for x in (made.rows, made.columns))
-        return made._replace(rows=rows, columns=columns)
+        with_operands = self.with_operands()
+        rows, columns = (tuple(map(stop_gradient, x)) for x in (with_operands.rows, with_operands.columns))
+        return with_operands._replace(rows=rows, columns=columns)
 
     def dense(self) -> ScoreMatrix:
         """The same with the score matrix in memory."""
         if len(self.columns) == 0:
             return self
-        turned = None if self.turned is None else self.turned.dense()
+        own_transpose = None if self.own_transpose is None else self.own_transpose.dense()
         dense = given(self.scores(), self.pairing, self.mask)
-        return dense._replace(part=self.part, shards=self.shards, turned=turned, sharpness=self.sharpness)
+        return dense._replace(
+            shard=self.shard, shards=self.shards, own_transpose=own_transpose, sharpness=self.sharpness
+        )
 
     def scores(self) -> Array:
         """The score matrix."""
-        made = self.made()
-        scores, _ = made.channel.scored(made.rows, made.columns)
+        with_operands = self.with_operands()
+        scores, _ = with_operands.channel.scored(with_operands.rows, with_operands.columns)
         return upcast(namespace_of(scores), scores)
 
     # Where sums come from.
@@ -214,12 +216,12 @@ class ScoreMatrix(NamedTuple):
         """The sweep over scores that are given without a mask, whose positives are on the diagonal; None of others."""
         pairing = self.pairing
         plain = pairing.structure == Structure() and len(pairing.rows) + len(pairing.columns) == 0
-        if not (plain and self.mask is None and self.part is None):
+        if not (plain and self.mask is None and self.shard is None):
             return None
         if not (len(self.columns) == 0 and isinstance(plan, SoftmaxPlan) and is_positive(self.shape[1] - 1)):
             return None
         inputs = Inputs(self.rows, by_row=by_row)
-        return self._sweep_of(Layout(plan, Lines(), self._sizes(masked), **options), inputs, _KNOWN)
+        return self._sweep_of(Layout(plan, Diagonals(), self._sizes(masked), **options), inputs, _KNOWN)
 
     def by_products(self, plan: Plan, by_row: Arrays, options: dict[str, Any]) -> Prepared | None:
         """The sweep over inner products without masks; None where the matrix or its pairing has none."""
@@ -232,18 +234,18 @@ class ScoreMatrix(NamedTuple):
                 return by_classes
         rows, columns, partners = self.rows, self.columns, self.partners
         xp, n_rows = namespace_of(rows[0]), rows[0].shape[0]
-        lines = lines_of(structure, n_rows, self.window)
-        if lines.apart and not partners:
+        diagonals = diagonals_of(structure, n_rows, self.n_own_columns)
+        if diagonals.separate_queue and not partners:
             partners, columns = (columns[0][:n_rows, ...],), tuple([x[n_rows:, ...] for x in columns])
-        if not is_positive(lines.negatives(columns[0].shape[0])):
+        if not is_positive(diagonals.negatives(columns[0].shape[0])):
             return None
         of_rows, of_columns = self.pairing.rows, self.pairing.columns
         index: Arrays = ()
         present = of_rows[0] if of_rows and not structure.ids else None
         valid = of_columns[0] if of_columns and not structure.ids else None
-        if valid is not None and lines.apart:
+        if valid is not None and diagonals.separate_queue:
             present, valid = valid[:n_rows], valid[n_rows:]
-        if lines.by_index:
+        if diagonals.by_index:
             present, partners, index = self._indexed(xp, columns[0])
         if present is not None and not structure.elsewhere:
             # A row without a positive does not count: a NaN there must not reach columns.
@@ -259,8 +261,8 @@ class ScoreMatrix(NamedTuple):
             row_labels=of_rows if structure.ids else (),
             column_labels=of_columns if structure.ids else (),
         )
-        sizes = self._sizes(one_sided, far=is_far(rows[0]))
-        return self._sweep_of(Layout(plan, lines, sizes, **options), inputs, _KNOWN)
+        sizes = self._sizes(one_sided, far=on_accelerator(rows[0]))
+        return self._sweep_of(Layout(plan, diagonals, sizes, **options), inputs, _KNOWN)
 
     def _sizes(self, function: Callable[..., Tiling], **options: Any) -> Sizes:
         return Sizes(function, self.block_size, adapter_of(self.rows[0]).mode, tuple(options.items()))
@@ -316,8 +318,8 @@ class ScoreMatrix(NamedTuple):
         if not self.indices_checked:
             present = xp.logical_and(index >= 0, index < columns.shape[0])
             place = xp.where(present, index, xp.zeros_like(index))
-        if self.part is not None:  # whose columns come in another order
-            places = xp.astype(xp.argsort(self.part.columns), index.dtype)
+        if self.shard is not None:  # whose columns come in another order
+            places = xp.astype(xp.argsort(self.shard.columns), index.dtype)
             place = xp.take(places, place, axis=0)
             index = place if present is None else xp.where(present, place, -xp.ones_like(place))
         return present, (xp.take(columns, place, axis=0),), (index,)
@@ -333,7 +335,7 @@ class ScoreMatrix(NamedTuple):
         if adapter.mode != "eager" or not is_large(n_rows, n_columns) or self.block_size is None:
             return None
         own, ids = self.pairing.structure.own, self.pairing.structure.ids
-        if (self.part is not None and (own or ids)) or (ids and n_rows != n_columns):
+        if (self.shard is not None and (own or ids)) or (ids and n_rows != n_columns):
             return None  # rows and columns are sorted differently, so that no row's own column is at its place
         xp = namespace_of(of_rows)
         size, most = label_blocks(self.block_size)
@@ -365,7 +367,7 @@ class ScoreMatrix(NamedTuple):
             row_labels=(ordered,),
             column_labels=(column_labels,),
         )
-        layout = Layout(plan, Classes(own, ids), Tiling(blocks, tiles), **options)
+        layout = Layout(plan, SortedClasses(own, ids), Tiling(blocks, tiles), **options)
         found = self._sweep_of(layout, inputs, "labels are sorted: positives of a block are in one tile")
         return found._replace(order=order, inverse=xp.argsort(order, stable=True))
 
@@ -379,7 +381,7 @@ class ScoreMatrix(NamedTuple):
         layout = Layout(plan, sets, sizes, **options)
         return self._sweep_of(layout, inputs._replace(by_row=by_row), reason, *others)
 
-    def judged(self, *others: ScoreMatrix) -> tuple[Judged, Inputs]:
+    def judged(self, *others: ScoreMatrix) -> tuple[PairRule, Inputs]:
         """The rule that judges the pairs, and the arrays of the scores, of other matrices too, and of the rule."""
         matrices = [self, *others]
         inputs = Inputs(
@@ -389,11 +391,11 @@ class ScoreMatrix(NamedTuple):
             column_labels=self.pairing.columns,
             pairs=self.pairing.pairs,
             mask=() if self.mask is None else (self.mask,),
-            row_numbers=() if self.part is None else (self.part.rows,),
-            column_numbers=() if self.part is None else (self.part.columns,),
+            row_numbers=() if self.shard is None else (self.shard.rows,),
+            column_numbers=() if self.shard is None else (self.shard.columns,),
         )
-        shape = None if self.part is None else self.part.shape
-        return Judged(self.pairing.rule, self.pairing.one_per_row, shape), inputs
+        shape = None if self.shard is None else self.shard.shape
+        return PairRule(self.pairing.rule, self.pairing.one_per_row, shape), inputs
 
     def two_sided(self, plan: SoftmaxPlan, by_row: Arrays, *, symmetric: bool, mean: bool) -> Prepared | None:
         """The two-sided sweep over this matrix, or None where it has no use."""
@@ -401,8 +403,8 @@ class ScoreMatrix(NamedTuple):
         if self.sharpness is not None:
             return None
         if symmetric:
-            fits = is_symmetric(self.similarity, self.pairing, self.mask) and self.turned is None
-            own = n_columns if self.part is None else self.part.window
+            fits = is_symmetric(self.similarity, self.pairing, self.mask) and self.own_transpose is None
+            own = n_columns if self.shard is None else self.shard.n_own_columns
             fits = fits and n_rows == own and is_positive(n_columns - 1)
         else:
             fits = self.pairing.structure.views > 1 and len(self.pairing.rows) == 0
@@ -413,9 +415,9 @@ class ScoreMatrix(NamedTuple):
         if not fits:
             return None
         shared = self.shards is not None
-        sizes = self._sizes(two_sided, far=is_far(self.rows[0]), symmetric=not symmetric, shared=shared)
-        lines = lines_of(self.pairing.structure, n_rows, self.window)
-        layout = Layout(plan, lines, sizes, mean=mean, shards=self.shards, own=not symmetric)
+        sizes = self._sizes(two_sided, far=on_accelerator(self.rows[0]), symmetric=not symmetric, shared=shared)
+        diagonals = diagonals_of(self.pairing.structure, n_rows, self.n_own_columns)
+        layout = Layout(plan, diagonals, sizes, mean=mean, shards=self.shards, own=not symmetric)
         reason = "the loss averages rows and columns" if symmetric else "the score of i with j is that of j with i"
         inputs = Inputs(self.rows, self.columns, by_row=by_row)
         return self._sweep_of(layout, inputs, reason)._replace(function=square_sweep)
@@ -426,10 +428,10 @@ class ScoreMatrix(NamedTuple):
         self, plan: Plan, parameters: Arrays = (), *, other: ScoreMatrix | None = None
     ) -> tuple[Array, Array]:
         """The losses of the rows, and how often each counts; with `other`, of pairs of scores of both matrices."""
-        made = self.made()
+        with_operands = self.with_operands()
         if other is None:
-            return in_two_passes(made.prepared(plan, parameters, values=True))
-        prepared = made.by_rule(plan, parameters, {"values": True}, other.made())
+            return in_two_passes(with_operands.prepared(plan, parameters, values=True))
+        prepared = with_operands.by_rule(plan, parameters, {"values": True}, other.with_operands())
         return in_two_passes(prepared._replace(reason="two score matrices are compared"))
 
     def statistics(self, *, same_scores: bool = False) -> Statistics:
@@ -438,12 +440,12 @@ class ScoreMatrix(NamedTuple):
         A sweep by products rounds them otherwise, and what is taken from a large score has to be that score.
         """
         plan = SoftmaxPlan(_NO_OBJECTIVE, statistics=True)
-        made, values = self.made(), {"values": True}
+        with_operands, values = self.with_operands(), {"values": True}
         if same_scores:
-            prepared = made.by_rule(plan, (), values)
+            prepared = with_operands.by_rule(plan, (), values)
             prepared = prepared._replace(reason="another sweep needs the same scores to the last digit")
         else:
-            prepared = made.prepared(plan, (), values=True)
+            prepared = with_operands.prepared(plan, (), values=True)
         found, _ = in_two_passes(prepared)
         odds, spread, rest, positive, top, has_negative, has_positive = (found[:, k] for k in range(7))
         flags = (stop_gradient(x) > 0 for x in (has_negative, has_positive))
@@ -453,7 +455,7 @@ class ScoreMatrix(NamedTuple):
     def gather(self, columns: Array) -> Array:
         """The score of each row against one column."""
         if self.scale is not None:
-            return self.made().gather(columns)
+            return self.with_operands().gather(columns)
         xp = namespace_of(self.rows[0])
         if len(self.columns) == 0:
             return entries_at(self.rows[0], columns[:, None])[:, 0]
@@ -464,7 +466,7 @@ class ScoreMatrix(NamedTuple):
     def sets(self) -> tuple[Array, Array]:
         """The boolean matrices of positives and negatives."""
         judged, inputs = self.judged()
-        members = ByRule(judged, inputs).of(0, 0, inputs)
+        members = RuleSets(judged, inputs).of(0, 0, inputs)
         members.refuse_weights()
         return members.positives, members.negatives
 

@@ -135,7 +135,14 @@ def _kind(call: Any) -> tuple[Any, ...] | None:
         *map(same.index, same),  # which are the same array
         *(len(arrays), len(pairing.rows), len(pairing.columns), len(pairing.pairs), options.weights is None),
         objective,
-        *(pairing.rule, structure, pairing.further, pairing.exchangeable, pairing.one_per_row, pairing.one_per_column),
+        *(
+            pairing.rule,
+            structure,
+            pairing.extra_columns,
+            pairing.exchangeable,
+            pairing.one_per_row,
+            pairing.one_per_column,
+        ),
         *numbers,
         *[x[1:] if isinstance(x, tuple) else None for x in given],
         *map(type, static),  # True is 1 and 1.0, but of another kind

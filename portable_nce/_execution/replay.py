@@ -16,7 +16,7 @@ from .._core.programs import Program, traced
 from .._core.protocol import Array
 from .._core.registry import adapter_of
 from .inputs import Arrays
-from .layouts import Layout, WantedOf
+from .layouts import Layout, NeedGradOf
 from .tiling import Sizes
 
 MOST, MOST_PROGRAMS = 512, 4
@@ -28,9 +28,9 @@ class Replayed:
 
     def __init__(self, function: Callable[..., Arrays]) -> None:
         self.function = function
-        self.programs: dict[WantedOf, list[Program | None]] = {}
+        self.programs: dict[NeedGradOf, list[Program | None]] = {}
 
-    def __call__(self, layout: Layout, *arrays: Array, need_grad: WantedOf) -> Arrays:
+    def __call__(self, layout: Layout, *arrays: Array, need_grad: NeedGradOf) -> Arrays:
         """The results of the sweep."""
         if not adapter_of(arrays[0]).is_plain(arrays):
             return self.function(layout, *arrays, need_grad=need_grad)

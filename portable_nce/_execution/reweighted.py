@@ -11,8 +11,8 @@ from .._core.numerics import softplus_and_sigmoid
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from ..pairings import Members
-from .finished import Exclude, Family, Finished, Known, weigh
 from .inputs import Arrays
+from .row_losses import Exclude, Family, Known, RowLosses, weigh
 from .statistics import Positives, RowSums, of_members, row_statistics, score_cotangents
 from .tiling import MAX_UNSHIFTED_LOGIT
 
@@ -47,7 +47,9 @@ class Reweighted(Family):
         self.unshifted = known.bound <= MAX_UNSHIFTED_LOGIT / (1.0 + plan.beta)
         self.negatives = known.negatives if known.complete else None
 
-    def plain(self, scores: Array, exclude: Exclude, by_row: Arrays) -> tuple[HardSums, tuple[Array, Array | None]]:
+    def add_negatives(
+        self, scores: Array, exclude: Exclude, by_row: Arrays
+    ) -> tuple[HardSums, tuple[Array, Array | None]]:
         """The sums of a tile of negatives, and its exponentials."""
         del by_row
         scores = exclude(scores, -math.inf)
@@ -71,7 +73,7 @@ class Reweighted(Family):
         hard = terms * soft
         return HardSums(top, total_of(hard, 1), total_of(soft, 1), number), (hard, soft)
 
-    def masked(
+    def add_masked(
         self, scores: Arrays, members: Members, by_row: Arrays
     ) -> tuple[HardSums, tuple[Array, Array | None], Positives]:
         """The sums of the negatives of a tile, its exponentials, and the positives."""
@@ -90,16 +92,16 @@ class Reweighted(Family):
         for part in parts[1:]:
             top = xp.where(part.top > top, part.top, top)
         shift = xp.where(xp.isinf(top), xp.zeros_like(top), top)
-        shares: list[tuple[Array, ...] | None] = []
+        rescales: list[tuple[Array, ...] | None] = []
         hard = soft = number = xp.zeros_like(top)
         for part in parts:
             difference = xp.where(xp.isinf(part.top), xp.zeros_like(top), part.top - shift)
-            share = xp.exp((1.0 + beta) * difference), xp.exp(beta * difference), xp.exp(difference)
-            hard, soft, number = hard + part.hard * share[0], soft + part.soft * share[1], number + part.number
-            shares.append(share)
-        return HardSums(top, hard, soft, number), shares
+            rescale = xp.exp((1.0 + beta) * difference), xp.exp(beta * difference), xp.exp(difference)
+            hard, soft, number = hard + part.hard * rescale[0], soft + part.soft * rescale[1], number + part.number
+            rescales.append(rescale)
+        return HardSums(top, hard, soft, number), rescales
 
-    def finish(self, total: HardSums, positive: Positives, by_row: Arrays, *, need_grad: bool) -> Finished:
+    def finish(self, total: HardSums, positive: Positives, by_row: Arrays, *, need_grad: bool) -> RowLosses:
         """The losses of rows.
 
         With ``w = log M + lse((1 + β) g) - lse(β g) - g⁺`` and ``q = τ⁺ M e^-w``, the loss is the softplus of
@@ -135,14 +137,14 @@ class Reweighted(Family):
         values, factor, to_weights = weigh(xp, xp.where(live, value, nothing), weights, row.has_positive)
         count = xp.astype(row.has_positive, values.dtype)
         if not need_grad:
-            return Finished(values, count)
+            return RowLosses(values, count)
         slope = self.scaled(xp.where(live, slope, nothing) * factor)
         of_w = xp.where(above, slope / kept, nothing)
         coefficient, quotient = of_w / hard, None
         if beta != 0:
             coefficient, quotient = beta * of_w / soft, (1.0 + 1.0 / beta) * soft / hard
         _, to_positive = score_cotangents(xp, sums, row, (None, None, None, xp.where(above, -of_w, -slope)))
-        return Finished(values, count, coefficient, to_positive, (nothing, *self.of_weights(to_weights)), quotient)
+        return RowLosses(values, count, coefficient, to_positive, (nothing, *self.of_weights(to_weights)), quotient)
 
     def _log_rest(self, one: Array) -> Array:
         """``log(1 - τ⁺)``, in the precision of an array, which may be more than a Python float's."""
@@ -150,8 +152,8 @@ class Reweighted(Family):
         xp, half = self.xp, 0.5
         return xp.log(one * (1.0 - tau_plus)) if tau_plus >= half else xp.log1p(one * -tau_plus)
 
-    def factored(
-        self, residual: tuple[Array, Array | None], done: Finished, share: tuple[Array, ...] | None
+    def tile_cotangent(
+        self, residual: tuple[Array, Array | None], done: RowLosses, rescale: tuple[Array, ...] | None
     ) -> tuple[Array, Array]:
         """The cotangents of a tile of negatives, as a matrix and a factor of each row.
 
@@ -160,10 +162,10 @@ class Reweighted(Family):
         """
         hard, soft = residual
         if soft is None:
-            return hard, done.coefficient if share is None else done.coefficient * share[0]
+            return hard, done.coefficient if rescale is None else done.coefficient * rescale[0]
         factor, quotient = done.coefficient, done.quotient
-        if share is not None:
-            factor, quotient = factor * share[1], quotient * share[2]
+        if rescale is not None:
+            factor, quotient = factor * rescale[1], quotient * rescale[2]
         hard *= quotient[:, None]
         hard -= soft
         return hard, factor

@@ -11,17 +11,17 @@ from typing import NamedTuple, TypeAlias
 
 from .._core.autodiff import stop_gradient
 from .._core.equality import Record
-from .._core.namespace import device_of, is_far, namespace_of
+from .._core.namespace import device_of, namespace_of, on_accelerator
 from .._core.numerics import entries_at, upcast
 from .._core.protocol import Array
 from .._core.registry import adapter_of
 from ..pairings import Members, Pairing, candidates
 from ..similarities import AnySimilarity, resolve
 from .channels import Channel
-from .halves import Exact, operands_of
 from .inputs import Arrays, Inputs
 from .matrix import ScoreMatrix
-from .sets import ByRule, Judged
+from .operands import SourceDtypes, operands_of
+from .sets import PairRule, RuleSets
 from .tiling import searched
 
 Measure: TypeAlias = Callable[[Array, Members, int], tuple[Array, Array]]
@@ -35,7 +35,7 @@ class SearchLayout(NamedTuple):
     """Static arguments of a search; without a `measure`, the labels of columns say which are valid."""
 
     channel: Channel
-    judged: Judged
+    judged: PairRule
     counts: tuple[int, ...]
     number: int
     block_size: int | str | None
@@ -48,7 +48,7 @@ def search(
     count: int,
     *,
     similarity: AnySimilarity,
-    exact_in: Exact,
+    source_dtypes: SourceDtypes,
     valid: Array | None = None,
     measure: Measure | None = None,
     pairing: Pairing | None = None,
@@ -61,7 +61,7 @@ def search(
     """
     x, y = map(stop_gradient, (x, y))
     with adapter_of(x).full_precision(x):
-        chosen, *sides, _ = operands_of(resolve(similarity), x, y, 1.0, exact_in)
+        chosen, *sides, _ = operands_of(resolve(similarity), x, y, 1.0, source_dtypes)
         rows, columns = (tuple(map(stop_gradient, side)) for side in sides)
         matrix = ScoreMatrix(chosen, rows, columns, candidates() if pairing is None else pairing, mask, block_size)
         return _searched(matrix, count, measure, valid)
@@ -110,7 +110,7 @@ def _search(layout: SearchLayout, *arrays: Array) -> tuple[Array, Array]:
     inputs, channel = Inputs.of(layout.counts, arrays), layout.channel
     first = inputs.rows[0]
     adapter = adapter_of(first)
-    sets = None if layout.measure is None else ByRule(layout.judged, inputs)
+    sets = None if layout.measure is None else RuleSets(layout.judged, inputs)
     by_block = inputs._replace(columns=(), column_labels=())
 
     def step(carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
@@ -127,7 +127,7 @@ def _search(layout: SearchLayout, *arrays: Array) -> tuple[Array, Array]:
         return carry, highest(scores, layout.number)
 
     held = channel.held(inputs.rows, inputs.columns)
-    block = searched(*inputs.shape, layout.block_size, mode=adapter.mode, far=is_far(first), **held)
+    block = searched(*inputs.shape, layout.block_size, mode=adapter.mode, far=on_accelerator(first), **held)
     _, (first_numbers, second_numbers) = adapter.scan(step, (), by_block.flat, block)
     return first_numbers, second_numbers
 

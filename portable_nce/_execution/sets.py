@@ -15,32 +15,33 @@ from .._core.numerics import upcast
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
 from ..pairings import Members, Rule, Structure, Tile, split, undefined_rows
-from .finished import Exclude
 from .inputs import Inputs
+from .row_losses import Exclude
 from .tiling import Bounds
 
 
-class Lines(NamedTuple):
-    """Where rows have their positives: row i in columns ``i + distance``, from the first again after the last.
+class Diagonals(NamedTuple):
+    """Cyclic diagonals that hold the positives: those of row i are in columns ``i + distance`` modulo the columns.
 
-    All other columns are its negatives, but column i where that is its `own`. With `by_index`, an array says where the
-    positives are; where they are `apart`, all columns are negatives. Both come with an array of their own. With `ids`,
-    columns with the id of a row are none of its negatives. Without a distance, there is no positive.
+    All other columns are negatives. Variants:
 
-    Of a part of the rows of a larger matrix, that is so in a `window` of the columns: so many, from the first on.
+    `own`: column i is the row itself, and no negative. `by_index`: an array gives the column of each positive.
+    `separate_queue`: the positives are another array, and all columns are negatives. `ids`: columns with the id of the
+    row are no negatives. No distances: rows have no positive. `n_own_columns`: the diagonals are those of the first
+    columns, so many (the shard of a rank, or a matrix with extra columns).
     """
 
     distances: tuple[int, ...] = (0,)
     own: bool = False
     by_index: bool = False
-    apart: bool = False
+    separate_queue: bool = False
     ids: bool = False
-    window: int | None = None
+    n_own_columns: int | None = None
 
     @property
     def given(self) -> bool:
         """Whether the positives are an operand of their own."""
-        return self.by_index or self.apart
+        return self.by_index or self.separate_queue
 
     @property
     def in_tiles(self) -> bool:
@@ -49,17 +50,17 @@ class Lines(NamedTuple):
 
     def negatives(self, n_columns: int) -> int:
         """How many negatives a row has among so many columns."""
-        return n_columns - int(self.own) - (0 if self.apart else len(self.distances))
+        return n_columns - int(self.own) - (0 if self.separate_queue else len(self.distances))
 
 
-class Classes(NamedTuple):
+class SortedClasses(NamedTuple):
     """Rows and columns sorted by labels, with tiles cut between classes: own columns are neither, or the positives."""
 
     own: bool = False
     ids: bool = False
 
 
-class Judged(NamedTuple):
+class PairRule(NamedTuple):
     """The rule of a pairing, which is asked for each block; whether no row has several positives by it.
 
     `shape`: that of the matrix of which this is a part.
@@ -70,7 +71,7 @@ class Judged(NamedTuple):
     shape: tuple[int, int] | None = None
 
 
-Sets = Lines | Classes | Judged
+Sets = Diagonals | SortedClasses | PairRule
 """Where positives and negatives are, as static arguments of a sweep."""
 
 
@@ -86,34 +87,36 @@ class Place(NamedTuple):
     n_columns: int
 
 
-def lines_of(structure: Structure, n_rows: int, window: int | None = None) -> Lines:
+def diagonals_of(structure: Structure, n_rows: int, n_own_columns: int | None = None) -> Diagonals:
     """The lines of a pairing's structure."""
     if structure.absent or structure.given:
-        return Lines(() if structure.absent else (0,), by_index=structure.by_index, apart=structure.apart)
+        return Diagonals(
+            () if structure.absent else (0,), by_index=structure.by_index, separate_queue=structure.separate_queue
+        )
     views = structure.views
     distances = tuple(k * (n_rows // views) for k in range(1, views)) or (0,)
-    return Lines(distances, own=views > 1, ids=structure.ids, window=window)
+    return Diagonals(distances, own=views > 1, ids=structure.ids, n_own_columns=n_own_columns)
 
 
-def partners(xp: Namespace, lines: Lines, columns: Array, n_rows: int) -> tuple[Array, ...]:
+def partners(xp: Namespace, diagonals: Diagonals, columns: Array, n_rows: int) -> tuple[Array, ...]:
     """The columns that are positive with each row, those of one distance in an array."""
-    if lines.window is not None:
-        columns = columns[: lines.window, ...]
-    if not lines.distances:
+    if diagonals.n_own_columns is not None:
+        columns = columns[: diagonals.n_own_columns, ...]
+    if not diagonals.distances:
         return ()
-    if not lines.own:
+    if not diagonals.own:
         return (columns if n_rows == columns.shape[0] else columns[:n_rows, ...],)
-    return tuple(xp.concat([columns[d:, ...], columns[:d, ...]], axis=0) for d in lines.distances)
+    return tuple(xp.concat([columns[d:, ...], columns[:d, ...]], axis=0) for d in diagonals.distances)
 
 
-def add_partners(xp: Namespace, lines: Lines, to_columns: Array, to_partners: Sequence[Array]) -> Array:
+def add_partners(xp: Namespace, diagonals: Diagonals, to_columns: Array, to_partners: Sequence[Array]) -> Array:
     """The cotangent of the columns, with those of the partners each in its place."""
-    if lines.window is not None:
-        own, others = to_columns[: lines.window, ...], to_columns[lines.window :, ...]
-        return xp.concat([add_partners(xp, lines._replace(window=None), own, to_partners), others], axis=0)
-    for distance, added in zip(lines.distances, to_partners, strict=True):
+    if diagonals.n_own_columns is not None:
+        own, others = to_columns[: diagonals.n_own_columns, ...], to_columns[diagonals.n_own_columns :, ...]
+        return xp.concat([add_partners(xp, diagonals._replace(n_own_columns=None), own, to_partners), others], axis=0)
+    for distance, added in zip(diagonals.distances, to_partners, strict=True):
         n_rows = added.shape[0]
-        if lines.own:
+        if diagonals.own:
             back = n_rows - distance
             to_columns = to_columns + xp.concat([added[back:, ...], added[:back, ...]], axis=0)
         elif n_rows == to_columns.shape[0]:
@@ -123,13 +126,13 @@ def add_partners(xp: Namespace, lines: Lines, to_columns: Array, to_partners: Se
     return to_columns
 
 
-def line_scores(xp: Namespace, rows: Array, others: Sequence[Array]) -> Array:
+def partner_scores(xp: Namespace, rows: Array, others: Sequence[Array]) -> Array:
     """The scores of rows with their partners: (n,), or (n, P) of several."""
     scores = [adapter_of(rows).row_dots(rows, other) for other in others]
     return scores[0] if len(scores) == 1 else xp.stack(scores, axis=1)
 
 
-def line_entries(xp: Namespace, x: Array, tile: Place) -> Array:
+def diagonal_entries(xp: Namespace, x: Array, tile: Place) -> Array:
     """The entries of a tile of all columns in the column of the number of each row."""
     first = xp.arange(x.shape[0], device=device_of(x)) * x.shape[1]
     return xp.take(xp.reshape(x, (-1,)), first + _line(x, 0, tile), axis=0)
@@ -140,7 +143,7 @@ def of_each(numbers: Array, count: int) -> list[Array]:
     return [numbers] if count == 1 else [numbers[:, k] for k in range(count)]
 
 
-def put_line(x: Array, distance: int, value: float | Array, tile: Place) -> Array:
+def put_diagonal(x: Array, distance: int, value: float | Array, tile: Place) -> Array:
     """A tile, which may be overwritten, with a number, or one for each row, at each row's column of that distance."""
     if adapter_of(x).mode != "eager":
         return adapter_of(x).fill_columns(x, _line(x, distance, tile) - tile.low, value)
@@ -165,46 +168,46 @@ def _line(x: Array, distance: int, tile: Place) -> Array:
 # -------------------------------------------------------------------------------------------------- sets of all tiles
 
 
-class OnLines(NamedTuple):
+class DiagonalSets(NamedTuple):
     """Sets of tiles whose positives are known before: lines, and, of ids, the pieces of those of the columns."""
 
-    lines: Lines
+    diagonals: Diagonals
     bounds: Sequence[tuple[int, int]]
     n_columns: int
     ids: Sequence[Array] = ()
 
     def of(self, k: int, start: Array | int, here: Inputs) -> Exclude:
         """The function that puts a number where the rows of tile k have no negative."""
-        lines, tile = self.lines, self._tile(k, start)
+        diagonals, tile = self.diagonals, self._tile(k, start)
 
         def exclude(x: Array, value: float) -> Array:
             if self.ids:
                 same = here.row_labels[0][:, None] == self.ids[k][None, :]
                 x = namespace_of(x).where(same, value, x)
-            if lines.by_index:
+            if diagonals.by_index:
                 return adapter_of(x).fill_columns(x, here.targets[0] - tile.low, value)
-            for distance in () if lines.apart else lines.distances:
-                x = put_line(x, distance, value, tile)
-            return put_line(x, 0, value, tile) if lines.own else x
+            for distance in () if diagonals.separate_queue else diagonals.distances:
+                x = put_diagonal(x, distance, value, tile)
+            return put_diagonal(x, 0, value, tile) if diagonals.own else x
 
         return exclude
 
     def put(self, x: Array, values: Array, k: int, start: Array | int) -> Array:
         """Tile k, which may be overwritten, with the cotangents of the positives' scores in their places."""
-        distances = self.lines.distances
+        distances = self.diagonals.distances
         for distance, value in zip(distances, of_each(values, len(distances)), strict=True):
-            x = put_line(x, distance, value, self._tile(k, start))
+            x = put_diagonal(x, distance, value, self._tile(k, start))
         return x
 
     def _tile(self, k: int, start: Array | int) -> Place:
-        window = self.lines.window
-        return Place(start, *self.bounds[k], self.n_columns if window is None else window)
+        n_own_columns = self.diagonals.n_own_columns
+        return Place(start, *self.bounds[k], self.n_columns if n_own_columns is None else n_own_columns)
 
 
-class ByClasses(NamedTuple):
+class ClassSets(NamedTuple):
     """Sets of tiles between whose bounds classes of sorted labels end."""
 
-    classes: Classes
+    classes: SortedClasses
     blocks: Bounds
     labels: Sequence[Array]
 
@@ -224,10 +227,10 @@ class ByClasses(NamedTuple):
         return Members(own, negatives)
 
 
-class ByRule:
+class RuleSets:
     """Sets of tiles of all columns, as the rule of a pairing and a mask say."""
 
-    def __init__(self, judged: Judged, inputs: Inputs) -> None:
+    def __init__(self, judged: PairRule, inputs: Inputs) -> None:
         first, shape = inputs.rows[0], inputs.shape
         xp = self.xp = namespace_of(first)
         self.rule, self.shape, self.device = judged.rule, judged.shape or shape, device_of(first)

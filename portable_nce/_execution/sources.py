@@ -16,16 +16,16 @@ from .._core.namespace import lift_to_tape, namespace_of
 from .._core.numerics import pulled_unit_rows, sum_to_scalar, unit_rows
 from .._core.protocol import Array
 from .inputs import Arrays, Inputs
-from .layouts import Found, Gradients, Layout, Wanted, WantedOf, reduced
+from .layouts import Gradients, Layout, NeedGrad, NeedGradOf, SweepResult, reduced
 
-Sweep = Callable[[Layout, Inputs, Wanted], Found]
+Sweep = Callable[[Layout, Inputs, NeedGrad], SweepResult]
 
 
 def takes_embeddings(sweep: Sweep) -> Callable[..., Arrays]:
     """A function for `Adapter.value_and_vjp`, of a sweep over operands: it makes these of embeddings, and reduces."""
 
     @wraps(sweep)
-    def entered(layout: Layout, *arrays: Array, need_grad: WantedOf) -> Arrays:
+    def entered(layout: Layout, *arrays: Array, need_grad: NeedGradOf) -> Arrays:
         (arrays,) = lift_to_tape(arrays)
         inputs = Inputs.of(layout.counts, arrays)
         flags = _flags(layout, inputs, need_grad)
@@ -33,8 +33,8 @@ def takes_embeddings(sweep: Sweep) -> Callable[..., Arrays]:
         found = sweep(layout, _operands(layout, inputs, sides), flags.wanted)
         found = reduced(namespace_of(found.values), layout, found)
         if not need_grad:
-            return found.values, found.number
-        return found.values, found.number, *_pulled(layout, inputs, sides, found.gradients, flags)
+            return found.values, found.counts
+        return found.values, found.counts, *_pulled(layout, inputs, sides, found.gradients, flags)
 
     return entered
 
@@ -44,15 +44,15 @@ class _Flags(NamedTuple):
 
     rows: bool
     scale: bool
-    wanted: Wanted
+    wanted: NeedGrad
 
 
-def _flags(layout: Layout, inputs: Inputs, need_grad: WantedOf) -> _Flags:
+def _flags(layout: Layout, inputs: Inputs, need_grad: NeedGradOf) -> _Flags:
     if isinstance(need_grad, bool):
-        return _Flags(need_grad, need_grad, Wanted(need_grad, need_grad, need_grad, need_grad))
+        return _Flags(need_grad, need_grad, NeedGrad(need_grad, need_grad, need_grad, need_grad))
     rows, columns, partners, scale = map(any, Inputs.of(layout.counts, need_grad)[:4])
     columns = rows if layout.embedded and not inputs.columns else columns
-    return _Flags(rows, scale, Wanted(gradients=True, rows=rows or scale, columns=columns, partners=partners))
+    return _Flags(rows, scale, NeedGrad(gradients=True, rows=rows or scale, columns=columns, partners=partners))
 
 
 class _Side(NamedTuple):

@@ -21,14 +21,14 @@ from . import products as p
 from . import sets as s
 from .channels import Spread
 from .families import PairsPlan, SoftmaxPlan, divisor_of, family_of, sharpened, split_sharpness
-from .finished import Exclude, Finished, Known
 from .inputs import Arrays, Inputs, of_each
-from .layouts import Found, Gradients, Layout, Wanted
+from .layouts import Gradients, Layout, NeedGrad, SweepResult
+from .row_losses import Exclude, Known, RowLosses
 from .sources import takes_embeddings
 
 
 @takes_embeddings
-def sweep(layout: Layout, inputs: Inputs, wanted: Wanted) -> Found:
+def sweep(layout: Layout, inputs: Inputs, wanted: NeedGrad) -> SweepResult:
     """The losses of the rows of a score matrix, and their gradients."""
     return _Sweep(layout, inputs, wanted).run()
 
@@ -39,7 +39,7 @@ class _Products:
     learned = (1, 1)
     """Numbers of operands of rows and of columns that have a gradient."""
 
-    def __init__(self, layout: Layout, inputs: Inputs, wanted: Wanted, bounds: Sequence[tuple[int, int]]) -> None:
+    def __init__(self, layout: Layout, inputs: Inputs, wanted: NeedGrad, bounds: Sequence[tuple[int, int]]) -> None:
         self.wanted, self.even = (wanted.rows, wanted.columns), layout.channels[0].even
         self.whole = p.operand_of(inputs.columns)
         self.tiles = self.factors = p.operand_pieces(self.whole, bounds)
@@ -56,7 +56,7 @@ class _Products:
 
     def positives(self, here: Inputs, _: Array | int) -> Array | None:
         """The scores of the positives of a block, where these are known before its tiles."""
-        return s.line_scores(namespace_of(*here.rows), here.rows[0], here.partners) if here.partners else None
+        return s.partner_scores(namespace_of(*here.rows), here.rows[0], here.partners) if here.partners else None
 
     def negatives(self, rows: Any, k: int) -> Array:
         """The scores of a tile of negatives alone."""
@@ -73,7 +73,7 @@ class _Products:
         return (back,) if self.wanted[0] else (), (forth,) if self.wanted[1] else ()
 
 
-class _Given:
+class _Checked:
     """The one tile of all columns of a score matrix that is given."""
 
     learned = (1, 0)
@@ -85,7 +85,7 @@ class _Given:
     def positives(self, here: Inputs, start: Array | int) -> Array:
         """The scores of the positives of a block, on the diagonal."""
         scores, tile = here.rows[0], s.Place(start, 0, self.n_columns, self.n_columns)
-        return s.line_entries(namespace_of(scores), scores, tile)
+        return s.diagonal_entries(namespace_of(scores), scores, tile)
 
     def opened(self, here: Inputs, sharpness: Array | None) -> tuple[Array, Array | None]:
         """The scores of a block, and the sharpness of those of negatives."""
@@ -151,38 +151,38 @@ class _Block(NamedTuple):
     here: Inputs
     rows: Any
     positive: Any
-    done: Finished
+    done: RowLosses
 
 
 class _Sweep:
     """The arrays of a sweep, its source of scores, its sets and its family."""
 
-    def __init__(self, layout: Layout, inputs: Inputs, wanted: Wanted) -> None:
+    def __init__(self, layout: Layout, inputs: Inputs, wanted: NeedGrad) -> None:
         sets, first = layout.sets, inputs.rows[0]
-        self.judged = isinstance(sets, s.Judged)
+        self.judged = isinstance(sets, s.PairRule)
         if self.judged and wanted.gradients:  # a pullback gives all gradients
-            wanted = Wanted(gradients=True, rows=True, columns=True, partners=True)
+            wanted = NeedGrad(gradients=True, rows=True, columns=True, partners=True)
         self.layout, self.wanted = layout, wanted
         self.xp, self.adapter = namespace_of(first), adapter_of(first)
         n_rows, n_columns = inputs.shape
         self.tiling = layout.sizes.of(n_rows, n_columns)
-        self.lines: s.Lines | None = None
+        self.diagonals: s.Diagonals | None = None
         self.in_tile = False  # whether cotangents of positives are put into that of the only tile
         self.source: Any
         self.sets: Any
-        if isinstance(sets, s.Judged):
-            self.source, self.sets = _Channels(layout, inputs), s.ByRule(sets, inputs)
+        if isinstance(sets, s.PairRule):
+            self.source, self.sets = _Channels(layout, inputs), s.RuleSets(sets, inputs)
         else:
             bounds, block = self.tiling.tiles(n_columns), self.tiling.block
             labels = p.pieces(inputs.column_labels[0], bounds) if inputs.column_labels else []
             given = layout.channels[0].given
-            self.source = _Given(n_columns) if given else _Products(layout, inputs, wanted, bounds)
-            if isinstance(sets, s.Classes):
+            self.source = _Checked(n_columns) if given else _Products(layout, inputs, wanted, bounds)
+            if isinstance(sets, s.SortedClasses):
                 assert isinstance(block, tuple)  # noqa: S101  (blocks end where classes end)
-                self.sets = s.ByClasses(sets, block, labels)
+                self.sets = s.ClassSets(sets, block, labels)
             else:
-                self.lines = sets
-                self.sets = s.OnLines(sets, bounds, n_columns, labels)
+                self.diagonals = sets
+                self.sets = s.DiagonalSets(sets, bounds, n_columns, labels)
                 self.in_tile = given or (sets.in_tiles and len(bounds) == 1 and block == n_rows)
                 self.in_tile = self.in_tile and isinstance(layout.plan, SoftmaxPlan)
                 if not (sets.given or given):
@@ -214,21 +214,21 @@ class _Sweep:
     def _known(self, n_rows: int, n_columns: int) -> Known:
         """What is known of the scores."""
         layout, plan, inputs = self.layout, self.layout.plan, self.inputs
-        if isinstance(layout.sets, s.Judged):
+        if isinstance(layout.sets, s.PairRule):
             of_sums = isinstance(plan, SoftmaxPlan) and not plan.statistics
             return Known(self._bound() if of_sums else math.inf, single=layout.sets.single)
         bound = self._bound()
         finite = layout.unit or bound < math.inf
         complete, negatives = False, 0
-        if self.lines is not None:
-            complete = len(inputs.added) + len(inputs.present) == 0 and not self.lines.ids
-            negatives = self.lines.negatives(n_columns)
+        if self.diagonals is not None:
+            complete = len(inputs.added) + len(inputs.present) == 0 and not self.diagonals.ids
+            negatives = self.diagonals.negatives(n_columns)
         # Where all rows count, the number of the mean goes into their slopes.
         divisor = divisor_of(plan, n_rows, negatives) if layout.mean and finite and complete else None
         absent = p.ABSENT * self.xp.finfo(inputs.rows[0].dtype).max if inputs.added else None
         return Known(bound, finite, complete, absent, negatives, divisor)
 
-    def run(self) -> Found:
+    def run(self) -> SweepResult:
         """The losses of all rows and their gradients."""
         wanted, (n_rows, n_columns) = self.wanted, self.source.learned
         count = n_rows if wanted.rows else 0
@@ -236,7 +236,7 @@ class _Sweep:
         init = p.empty_sums(tiles) if wanted.columns else ()
         blocks = self.tiling.block
         carry, (values, number, *gradients) = self.adapter.scan(self._step, init, self.by_block.flat, blocks)
-        found = Found(values, number, Gradients(), self.family.known.divisor)
+        found = SweepResult(values, number, Gradients(), self.family.known.divisor)
         if not wanted.gradients:
             return found
         to_rows, gradients = gradients[:count], gradients[count:]
@@ -247,18 +247,18 @@ class _Sweep:
         if self._returns_positives():
             of_each = s.of_each(gradients.pop(0), len(to_partners))
             to_partners = [x[:, None] * self.inputs.rows[0] for x in of_each]
-        if self.lines is not None and not self.lines.given:  # partners are columns
+        if self.diagonals is not None and not self.diagonals.given:  # partners are columns
             if self._returns_positives():
-                to_columns = [s.add_partners(self.xp, self.lines, to_columns[0], to_partners)]
+                to_columns = [s.add_partners(self.xp, self.diagonals, to_columns[0], to_partners)]
             to_partners = []
         to_rows = to_rows or [None] * n_rows
         return found._replace(gradients=Gradients(to_rows, to_columns, to_partners, gradients))
 
     def _returns_positives(self) -> bool:
         """Whether blocks return the cotangents of the positives' scores, for the gradients of partners."""
-        if self.lines is None or self.in_tile or not self.inputs.partners:
+        if self.diagonals is None or self.in_tile or not self.inputs.partners:
             return False
-        return self.wanted.partners if self.lines.given else self.wanted.columns
+        return self.wanted.partners if self.diagonals.given else self.wanted.columns
 
     def _step(self, carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
         family, need_grad = self.family, self.wanted.gradients
@@ -269,28 +269,28 @@ class _Sweep:
         for k in range(len(self.source.tiles)):
             sets = self.sets.of(k, start, here)
             if not isinstance(sets, Members):
-                seen.append(_Seen(sets, *family.plain(self.source.negatives(rows, k), sets, numbers)))
+                seen.append(_Seen(sets, *family.add_negatives(self.source.negatives(rows, k), sets, numbers)))
                 continue
             scores, spreads = self.source.scores(rows, k)
             sets, scores = s.with_undefined(sets, scores, counts=family.counts_pairs)
             if self.skips:
                 sets, rows = self._without_idle(sets, rows)
-            part, residual, positive = family.masked(scores, sets, here.by_row)
+            part, residual, positive = family.add_masked(scores, sets, here.by_row)
             seen.append(_Seen(sets, part, residual, spreads))
         scores = self.source.positives(here, start)
         if scores is not None:
-            positive = family.line(scores, here.present[0] if here.present else None, numbers)
-        total, shares = family.merge([tile.part for tile in seen])
+            positive = family.partner_positives(scores, here.present[0] if here.present else None, numbers)
+        total, rescales = family.merge([tile.part for tile in seen])
         done = family.finish(total, positive, numbers, need_grad=need_grad)
         if not need_grad:
-            return carry, (done.values, done.number)
-        to_rows, to_columns = self._pulled(carry, _Block(start, here, rows, positive, done), seen, shares)
+            return carry, (done.values, done.counts)
+        to_rows, to_columns = self._pulled(carry, _Block(start, here, rows, positive, done), seen, rescales)
         of_positives = (done.to_positive,) if self._returns_positives() else ()
         of_sharpness = () if sharpness is None else (self.xp.zeros_like(sharpness),)  # a constant
-        return to_columns, (done.values, done.number, *to_rows, *of_positives, *of_sharpness, *done.to_rows)
+        return to_columns, (done.values, done.counts, *to_rows, *of_positives, *of_sharpness, *done.row_cotangents)
 
     def _pulled(
-        self, carry: Arrays, block: _Block, seen: Sequence[_Seen], shares: Sequence[Any]
+        self, carry: Arrays, block: _Block, seen: Sequence[_Seen], rescales: Sequence[Any]
     ) -> tuple[Arrays, Arrays]:
         """The cotangents of the rows of a block, and those of the columns so far."""
         done, scaling = block.done, p.Scaling()
@@ -307,22 +307,22 @@ class _Sweep:
                 own = p.plus(own, cotangent[:, None] * partner)
             to_rows = (own,)
         to_columns: list[Array] = []
-        for k, (tile, share) in enumerate(zip(seen, shares, strict=True)):
-            cotangents, factor = self._cotangent(block, k, tile, share, scaling)
+        for k, (tile, rescale) in enumerate(zip(seen, rescales, strict=True)):
+            cotangents, factor = self._cotangent(block, k, tile, rescale, scaling)
             back, forth = self.source.pulled(block.rows, k, cotangents, factor, tile.spreads)
             to_rows = tuple(map(p.plus, to_rows, back)) if to_rows else back
             to_columns += map(p.plus, carry[len(to_columns) :], map(scaling.back, forth))
         return tuple(map(scaling.back, to_rows)), tuple(to_columns)
 
     def _cotangent(
-        self, block: _Block, k: int, tile: _Seen, share: Any, scaling: p.Scaling
+        self, block: _Block, k: int, tile: _Seen, rescale: Any, scaling: p.Scaling
     ) -> tuple[Arrays, Array | None]:
         """The cotangents of a tile's scores in each channel, as matrices and a factor of each row (None: 1)."""
         done = block.done
         if isinstance(tile.sets, Members):
-            found = self.family.cotangents(tile.residual, block.positive, done, tile.sets, share)
+            found = self.family.masked_cotangents(tile.residual, block.positive, done, tile.sets, rescale)
             return tuple(map(scaling.cleared, found)), None
-        matrix, factor = self.family.factored(tile.residual, done, share)
+        matrix, factor = self.family.tile_cotangent(tile.residual, done, rescale)
         if not self.in_tile:
             return (matrix,), factor
         positive = done.to_positive

@@ -16,15 +16,15 @@ from .._core.registry import adapter_of
 from . import products as p
 from . import sets as s
 from .families import Softmax, family_of
-from .finished import Finished, Known
 from .inputs import Arrays, Inputs
-from .layouts import Found, Gradients, Layout, Wanted
+from .layouts import Gradients, Layout, NeedGrad, SweepResult
+from .row_losses import Known, RowLosses
 from .sources import takes_embeddings
 from .tiling import Bounds, Tiling, cut
 
 
 @takes_embeddings
-def square_sweep(layout: Layout, inputs: Inputs, wanted: Wanted) -> Found:
+def square_sweep(layout: Layout, inputs: Inputs, wanted: NeedGrad) -> SweepResult:
     """A two-sided sweep over a square matrix of inner products; its plan is of the softmax family.
 
     Of `own` scores, which are symmetric, rows and columns have the same sums: tiles above the diagonal serve both, and
@@ -41,13 +41,13 @@ def square_sweep(layout: Layout, inputs: Inputs, wanted: Wanted) -> Found:
     if wanted.gradients:
         to_rows, to_columns = square.pull()
         gradients = Gradients((to_rows,), (to_columns,), (), to_by_row)
-    return Found(values, number, gradients, square.family.known.divisor)
+    return SweepResult(values, number, gradients, square.family.known.divisor)
 
 
 class _Square:
     """The state of a two-sided sweep over some rows and all columns, of which those of these rows come first."""
 
-    def __init__(self, layout: Layout, inputs: Inputs, wanted: Wanted) -> None:
+    def __init__(self, layout: Layout, inputs: Inputs, wanted: NeedGrad) -> None:
         self.need_grad, self.to_rows, self.to_columns, _ = wanted
         self.rows, self.columns = inputs.rows[0], inputs.columns[0]
         self.own = p.operand_of(inputs.rows)
@@ -56,8 +56,8 @@ class _Square:
         self.n: int = self.rows.shape[0]
         self.n_columns: int = self.columns.shape[0]
         self.shards = layout.shards
-        assert isinstance(layout.sets, s.Lines)  # noqa: S101  (only these serve both sides)
-        self.lines, tiling = layout.sets, layout.sizes.of(self.n, self.n_columns)
+        assert isinstance(layout.sets, s.Diagonals)  # noqa: S101  (only these serve both sides)
+        self.diagonals, tiling = layout.sets, layout.sizes.of(self.n, self.n_columns)
         bound = self._agreed(layout, layout.bound)
         finite = layout.unit or bound < math.inf
         self.layout = layout
@@ -70,12 +70,12 @@ class _Square:
         self.stops: dict[Array | int, int] = {}
         if layout.own and self.shards is not None:
             self.blocks, self.bounds, self.stops = _share_of_pairs(self.shards, tiling)
-        self.sets = s.OnLines(self.lines, self.bounds, self.n_columns)
+        self.sets = s.DiagonalSets(self.diagonals, self.bounds, self.n_columns)
         self.tiles = p.operand_pieces(p.operand_of(inputs.columns), self.bounds)
         self.keep = tiling.keep and self.need_grad
         self.kept: dict[tuple[Array | int, int], Array] = {}  # exponentials, or the scores where these are shifted
         self.sides: list[ExpSum] = []
-        self.done: list[Finished] = []
+        self.done: list[RowLosses] = []
         self.to_positive: Array = None
 
     def _agreed(self, layout: Layout, bound: float) -> float:
@@ -161,8 +161,8 @@ class _Square:
     def finish(self) -> tuple[Array, Array, Arrays]:
         """The losses of the rows, how often each counts, and the cotangents of what belongs to rows."""
         xp = self.xp
-        partners = s.partners(xp, self.lines, self.columns, self.n)
-        scores = s.line_scores(xp, self.rows, partners)
+        partners = s.partners(xp, self.diagonals, self.columns, self.n)
+        scores = s.partner_scores(xp, self.rows, partners)
         self.done = [self._finish_side(self.sides[0], scores, self.by_row)]
         if not self.layout.own:
             of_all = (scores, *self.by_row)
@@ -172,11 +172,13 @@ class _Square:
         if self.need_grad:
             self.to_positive = self._mean_of_own([done.to_positive for done in self.done])
         values = self._mean_of_own([done.values for done in self.done])
-        to_by_row = tuple(map(self._mean_of_own, zip(*(done.to_rows for done in self.done), strict=True)))
-        return values, self.done[0].number, to_by_row
+        to_by_row = tuple(map(self._mean_of_own, zip(*(done.row_cotangents for done in self.done), strict=True)))
+        return values, self.done[0].counts, to_by_row
 
-    def _finish_side(self, side: ExpSum, positives: Array, by_row: Arrays) -> Finished:
-        return self.family.finish(side, self.family.line(positives, None, by_row), by_row, need_grad=self.need_grad)
+    def _finish_side(self, side: ExpSum, positives: Array, by_row: Arrays) -> RowLosses:
+        return self.family.finish(
+            side, self.family.partner_positives(positives, None, by_row), by_row, need_grad=self.need_grad
+        )
 
     def _mean_of_own(self, parts: Sequence[Array]) -> Array:
         """The mean over the directions of numbers of rows, and of the columns that are theirs."""
@@ -236,12 +238,14 @@ class _Square:
 
     def _with_positives(self, to_rows: Array | None, to_columns: Array | None) -> tuple[Array | None, Array | None]:
         """The cotangents of rows and columns with those that come by the positives."""
-        each = s.of_each(self.to_positive, len(self.lines.distances))
+        each = s.of_each(self.to_positive, len(self.diagonals.distances))
         if self.to_rows:
-            for partner, to_positive in zip(s.partners(self.xp, self.lines, self.columns, self.n), each, strict=True):
+            for partner, to_positive in zip(
+                s.partners(self.xp, self.diagonals, self.columns, self.n), each, strict=True
+            ):
                 to_rows = p.plus(to_rows, to_positive[:, None] * partner)
         if self.to_columns:
-            to_columns = s.add_partners(self.xp, self.lines, to_columns, [x[:, None] * self.rows for x in each])
+            to_columns = s.add_partners(self.xp, self.diagonals, to_columns, [x[:, None] * self.rows for x in each])
         return to_rows, to_columns
 
     def _of_negatives(

@@ -12,7 +12,7 @@ from .._core.equality import Record
 from .._core.namespace import is_number, lift_to_tape, namespace_of
 from .._core.numerics import sigmoid, softplus
 from .._core.protocol import Array
-from .._core.ranks import Ranks, Shards, finished, told_to_others
+from .._core.ranks import Ranks, Shards, end_exchange, propagates_errors
 from .._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, Precision, ReductionName
 from ..objectives.base import Pairwise, RowStatistics, Term, Weighted, with_slopes
 from ..pairings import diagonal
@@ -21,7 +21,7 @@ from ..similarities import AnySimilarity, resolve
 __all__ = ["sogclr"]
 
 
-@told_to_others
+@propagates_errors
 def sogclr(
     query: ArrayOf[ArrayT],
     key: AnyArray,
@@ -138,7 +138,7 @@ def sogclr(
     check_shape("log_u", log_u, (x.shape[0],))
     state = xp.astype(stop_gradient(log_u), x.dtype)
     shards = shards_of_rows(across, x, options.temperature)
-    finished(across)
+    end_exchange(across)
     by_row = options._replace(weights=None, reduction="none")
     if resolve(similarity).inner_product:
         counted, number = _counts(options.mask, state, shards)

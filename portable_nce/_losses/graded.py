@@ -12,7 +12,7 @@ from .._core.checks import cast_hint, check_mask, check_shape, is_floating, posi
 from .._core.namespace import device_of, lift_to_tape, namespace_of
 from .._core.numerics import normalize, rows_where, softplus, sum_to_scalar, upcast, zeros
 from .._core.protocol import Array, Namespace
-from .._core.ranks import Ranks, finished, told_to_others, widened
+from .._core.ranks import Ranks, end_exchange, propagates_errors, widened
 from .._core.registry import adapter_of
 from .._core.types import AnyArray, ArrayOf, ArrayT
 from ..similarities import AnySimilarity
@@ -20,7 +20,7 @@ from ..similarities import AnySimilarity
 __all__ = ["angle", "cosent", "enter_graded", "loss_of_graded"]
 
 
-@told_to_others
+@propagates_errors
 def cosent(
     x: ArrayOf[ArrayT],
     y: AnyArray,
@@ -100,7 +100,7 @@ def cosent(
     return _of_pairs(given, graded, lambda x, y: pair_scores(similarity, x, y)[:, 0], across)
 
 
-@told_to_others
+@propagates_errors
 def angle(
     x: ArrayOf[ArrayT],
     y: AnyArray,
@@ -246,7 +246,7 @@ def _of_pairs(
     weights = None if weights is None else found[:, 2]
     of_all = Graded(shards.replicated(widened(grades)), shards.shared(scale), live, weights)
     loss = shards.total(loss_of_graded(xp, scores, of_all) / float(shards.communicator.size))
-    finished(across)
+    end_exchange(across)
     return finish(xp, loss, given.dtype, "mean")
 
 

@@ -43,9 +43,9 @@ from .._core.checks import (
     shape_of,
     temperature_of,
 )
-from .._core.namespace import device_of, enter, is_array, is_number, namespace_of
+from .._core.namespace import common_namespace, device_of, is_array, is_number, namespace_of
 from .._core.protocol import Array
-from .._core.ranks import Ranks, finished, told_to_others
+from .._core.ranks import Ranks, end_exchange, propagates_errors
 from .._core.reduction import Reduction
 from .._core.registry import adapter_of
 from .._core.types import (
@@ -67,7 +67,7 @@ from .queue import Queue, extra_columns, with_own
 __all__ = ["at_most", "clip", "cpc", "info_nce", "n_tuple", "relic", "siglip", "with_negatives"]
 
 
-@told_to_others
+@propagates_errors
 @takes_tokens
 def info_nce(
     query: ArrayOf[ArrayT],
@@ -189,7 +189,7 @@ def info_nce(
         embeddings = {"query": query, "positive_key": positive_key}
         if positives is None:
             return contrast_embeddings(embeddings, objective, pairings.diagonal(), options, PAIRED)
-        xp, (query, positive_key, positives) = enter(**embeddings, positives=positives)
+        xp, (query, positive_key, positives) = common_namespace(**embeddings, positives=positives)
         shape = (shape_of("query", query, "(N, D)")[0], shape_of("positive_key", positive_key, "(K, D)")[0])
         pairing = of_positives(xp, positives, shape if across is None else (shape[0], _columns_of_all(positives)))
         return contrast_embeddings(embeddings, objective, pairing, options)
@@ -202,7 +202,7 @@ def info_nce(
     return with_negatives(enter_embeddings(embeddings, options, axes=None), objective)
 
 
-@told_to_others
+@propagates_errors
 def n_tuple(
     query: ArrayOf[ArrayT],
     key: AnyArray,
@@ -287,11 +287,11 @@ def n_tuple(
     lengths = xp.sum(x * x, axis=-1) + xp.sum(y * y, axis=-1)
     penalty = lengths * scalar(xp, "l2", given.others["l2"], x)
     penalty = Reduction(reduction, options.weights, shards).of_values(penalty, counted)
-    finished(across)
+    end_exchange(across)
     return add((loss, penalty), given.dtype, reduction)
 
 
-@told_to_others
+@propagates_errors
 def cpc(
     context: ArrayOf[ArrayT],
     targets: AnyArray,
@@ -403,7 +403,7 @@ def cpc(
     return add(parts, dtype, reduction, divide_by=steps)
 
 
-@told_to_others
+@propagates_errors
 @takes_tokens
 def clip(
     image: ArrayOf[ArrayT],
@@ -499,7 +499,7 @@ def clip(
     return contrast_embeddings(embeddings, objectives.info_nce(), pairings.diagonal(), options, PAIRED)
 
 
-@told_to_others
+@propagates_errors
 @takes_tokens
 def siglip(
     image: ArrayOf[ArrayT],
@@ -603,7 +603,7 @@ def siglip(
     )
 
 
-@told_to_others
+@propagates_errors
 def relic(
     view_a: ArrayOf[ArrayT],
     view_b: AnyArray,
@@ -773,7 +773,7 @@ def with_negatives(given: Entered, objective: Objective, valid: Array | None = N
         mask=options.mask,
         sharpness=sharpness_of(hardness, scale, x),
     )
-    finished(options.across)
+    end_exchange(options.across)
     return finish(xp, result, given.dtype, options.reduction)
 
 
@@ -787,7 +787,7 @@ def at_most(value: Any, limit: float) -> Any:
         return min(value, limit)  # NaN stays, to be refused
     if not is_array(value):
         return value
-    xp, (value,) = enter(logit_scale=value)
+    xp, (value,) = common_namespace(logit_scale=value)
     check_floating(xp, logit_scale=value)
     most = entry_at_hand(value, largest) if math.prod(value.shape) == 1 else None
     if most is not None and most <= limit:

@@ -12,7 +12,7 @@ from .._core.equality import Record
 from .._core.namespace import lift_to_tape, namespace_of
 from .._core.numerics import softplus
 from .._core.protocol import Array, Namespace
-from .._core.ranks import Ranks, finished, told_to_others
+from .._core.ranks import Ranks, end_exchange, propagates_errors
 from .._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, JointDirection, Precision, ReductionName
 from ..objectives.base import Objective, RowStatistics
 from ..pairings import Pairing, Tile
@@ -23,7 +23,7 @@ __all__ = ["DIRECTIONS", "joint_info_nce"]
 DIRECTIONS: tuple[JointDirection, ...] = get_args(JointDirection)
 
 
-@told_to_others
+@propagates_errors
 def joint_info_nce(
     query: ArrayOf[ArrayT],
     key: AnyArray,
@@ -111,7 +111,7 @@ def joint_info_nce(
     check_shape("key", keys.array, tuple(queries.array.shape))
     rows = queries.array.shape[0]
     shards = shards_of_rows(across, queries.array)
-    finished(across)
+    end_exchange(across)
     if options.mask is not None:
         check_mask(xp, "mask", options.mask, (rows, rows if shards is None else sum(shards.columns)))
         options = options._replace(mask=xp.concat([options.mask, options.mask], axis=1))

@@ -6,10 +6,10 @@ from typing import Any
 
 from .._call import Options, contrast_embeddings
 from .._core.checks import check_choice, check_floating, check_number, check_shape, shape_of
-from .._core.namespace import enter
+from .._core.namespace import common_namespace
 from .._core.numerics import nan_of
 from .._core.protocol import Array
-from .._core.ranks import Ranks, told_to_others
+from .._core.ranks import Ranks, propagates_errors
 from .._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, MarginStrategy, Precision, ReductionName
 from ..objectives import info_nce
 from ..pairings import STRATEGIES, guided, teacher
@@ -20,7 +20,7 @@ __all__ = ["distillation", "gist_embed"]
 
 
 @left_whole("teacher_query", "teacher_key")
-@told_to_others
+@propagates_errors
 def distillation(
     query: ArrayOf[ArrayT],
     key: AnyArray,
@@ -132,7 +132,7 @@ def distillation(
 
 
 @left_whole("guide_query", "guide_key")
-@told_to_others
+@propagates_errors
 def gist_embed(
     query: ArrayOf[ArrayT],
     key: AnyArray,
@@ -235,7 +235,7 @@ def gist_embed(
 def _check_judged(judged: dict[str, Array], **embeddings: Any) -> None:
     """The embeddings of another model have the rows of those that learn, and one width."""
     arrays = embeddings | judged
-    xp, entered = enter(**arrays)
+    xp, entered = common_namespace(**arrays)
     check_floating(xp, **dict(zip(arrays, entered, strict=True)))
     first = next(iter(judged))
     width = shape_of(first, judged[first], "(N, E)")[1]

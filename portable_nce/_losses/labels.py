@@ -18,10 +18,10 @@ from .._call import (
     shards_of_rows,
 )
 from .._core.checks import check_choice, check_integers, check_mask, check_number, scalar, shape_of
-from .._core.namespace import enter
+from .._core.namespace import common_namespace
 from .._core.numerics import rows_where
 from .._core.protocol import Array
-from .._core.ranks import Ranks, told_to_others
+from .._core.ranks import Ranks, propagates_errors
 from .._core.types import (
     AnyArray,
     ArrayOf,
@@ -46,7 +46,7 @@ from .queue import Queue, columns_of, is_full
 __all__ = ["contrastive", "nca", "soft_nearest_neighbor", "supcon", "triplet", "triplet_from_labels"]
 
 
-@told_to_others
+@propagates_errors
 def supcon(
     embeddings: ArrayOf[ArrayT],
     labels: AnyArray,
@@ -164,7 +164,7 @@ def supcon(
     return _of_labels(embeddings, labels, (keys, key_labels), objective, options, several=True, factor=factor)
 
 
-@told_to_others
+@propagates_errors
 def nca(
     embeddings: ArrayOf[ArrayT],
     labels: AnyArray,
@@ -252,7 +252,7 @@ def nca(
     return _of_labels(embeddings, labels, (keys, key_labels), objective, options)
 
 
-@told_to_others
+@propagates_errors
 def soft_nearest_neighbor(
     embeddings: ArrayOf[ArrayT],
     labels: AnyArray,
@@ -341,7 +341,7 @@ def soft_nearest_neighbor(
     return _of_labels(embeddings, labels, (keys, key_labels), objective, options)
 
 
-@told_to_others
+@propagates_errors
 def contrastive(
     embeddings: ArrayOf[ArrayT],
     labels: AnyArray,
@@ -452,7 +452,7 @@ def contrastive(
     return _of_labels(embeddings, labels, (keys, key_labels), objective, options)
 
 
-@told_to_others
+@propagates_errors
 def triplet_from_labels(
     embeddings: ArrayOf[ArrayT],
     labels: AnyArray,
@@ -587,7 +587,7 @@ def _of_labels(
 
     The columns are the other rows, or keys. With `several`, boolean labels (N, C) say which a row has.
     """
-    xp, (embeddings, labels) = enter(embeddings=embeddings, labels=labels)
+    xp, (embeddings, labels) = common_namespace(embeddings=embeddings, labels=labels)
     rows, _ = shape_of("embeddings", embeddings, "(N, D)")
     keys, key_labels = of_columns
     named, layout = {"embeddings": embeddings}, Layout(replicated=isinstance(keys, Queue))
@@ -616,14 +616,14 @@ def _keys_and_pairing(labels: Array, keys: Array | Queue, key_labels: Array | No
         raise ValueError(
             f"key_labels: expected integers of shape {columns.shape[:1]}, the labels of the keys, got None"
         )
-    xp, (labels, _, key_labels) = enter(labels=labels, keys=columns, **{name: key_labels})
+    xp, (labels, _, key_labels) = common_namespace(labels=labels, keys=columns, **{name: key_labels})
     check_integers(xp, name, key_labels, (columns.shape[0],))
     if valid is None or is_full(valid):
         return columns, pairing_of_labels(labels, key_labels)
     return columns, valid_labels(labels, key_labels, valid)
 
 
-@told_to_others
+@propagates_errors
 def triplet(
     anchor: ArrayOf[ArrayT],
     positive: AnyArray,

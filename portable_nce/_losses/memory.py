@@ -11,9 +11,9 @@ from .._core.checks import check_bool, check_choice, check_mask, check_shape, sh
 from .._core.namespace import namespace_of
 from .._core.numerics import nan_of
 from .._core.protocol import Array
-from .._core.ranks import Ranks, told_to_others
+from .._core.ranks import Ranks, propagates_errors
 from .._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, NegativesOfViews, Precision, ReductionName
-from .._execution.halves import Exact
+from .._execution.operands import SourceDtypes
 from .._execution.search import search
 from ..similarities import AnySimilarity
 from .in_batch import with_negatives
@@ -24,7 +24,7 @@ __all__ = ["against_queue", "moco", "moco_v3", "nnclr"]
 NEGATIVES: tuple[NegativesOfViews, ...] = get_args(NegativesOfViews)
 
 
-@told_to_others
+@propagates_errors
 def moco(
     query: ArrayOf[ArrayT],
     key: AnyArray,
@@ -127,7 +127,7 @@ def against_queue(query: Array | Embedding, key: Array, queue: Array | Queue, op
     return with_negatives(given, objectives.info_nce(), valid, Layout(replicated=True))
 
 
-@told_to_others
+@propagates_errors
 def moco_v3(
     query_a: ArrayOf[ArrayT],
     query_b: AnyArray,
@@ -216,7 +216,7 @@ def _twice_temperature(options: dict[str, Any]) -> Any:
     return 2.0 * options["temperature"]
 
 
-@told_to_others
+@propagates_errors
 def nnclr(
     view_a: ArrayOf[ArrayT],
     view_b: AnyArray,
@@ -354,7 +354,7 @@ def _nearest(x: Embedding, columns: Embedding, options: Options, valid: Array | 
         columns.array,
         1,
         similarity=options.similarity,
-        exact_in=Exact(x.dtypes, columns.dtypes, precision=options.precision),
+        source_dtypes=SourceDtypes(x.dtypes, columns.dtypes, precision=options.precision),
         valid=valid,
         block_size=options.block_size,
     )

@@ -17,10 +17,10 @@ from .._core.checks import (
     indices_of,
     shape_of,
 )
-from .._core.namespace import device_of, enter, is_number
+from .._core.namespace import common_namespace, device_of, is_number
 from .._core.numerics import reciprocal, safe_sqrt, upcast, zeros
 from .._core.protocol import Array, Namespace
-from .._core.ranks import Ranks, told_to_others
+from .._core.ranks import Ranks, propagates_errors
 from .._core.registry import adapter_of
 from .._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, Precision, ReductionName
 from ..objectives import info_nce
@@ -32,7 +32,7 @@ from .queue import Queue
 __all__ = ["concentrations", "proto_nce"]
 
 
-@told_to_others
+@propagates_errors
 def proto_nce(
     embeddings: ArrayOf[ArrayT],
     prototypes: AnyArray | Sequence[AnyArray],
@@ -169,7 +169,7 @@ def _prototype_loss(rows: Embedding, clustering: tuple[Any, ...], options: Optio
     """The cross-entropy of one clustering."""
     prototypes, assignments, phi, mask = clustering
     named = {"prototypes": prototypes, "assignments": assignments, "concentrations": phi}
-    xp, (x, prototypes, assignments, phi) = enter(embeddings=rows.array, **named)
+    xp, (x, prototypes, assignments, phi) = common_namespace(embeddings=rows.array, **named)
     check_floating(xp, embeddings=x, prototypes=prototypes, concentrations=phi)
     number, _ = shape_of("prototypes", prototypes, "(R, D)")
     same_width(options.similarity, "embeddings", x, "prototypes", prototypes)
@@ -248,7 +248,7 @@ def concentrations(
     temperature = check_number("temperature", temperature, above=0.0)
     smoothing = check_number("smoothing", smoothing, above=0.0)
     low, high = _two_percentiles(percentiles)
-    xp, (embeddings, prototypes, assignments) = enter(
+    xp, (embeddings, prototypes, assignments) = common_namespace(
         embeddings=embeddings, prototypes=prototypes, assignments=assignments
     )
     check_floating(xp, embeddings=embeddings, prototypes=prototypes)

@@ -16,10 +16,10 @@ from .._core.checks import (
     check_width,
     shape_of,
 )
-from .._core.namespace import device_of, enter, is_array, namespace_of
+from .._core.namespace import common_namespace, device_of, is_array, namespace_of
 from .._core.numerics import upcast, zeros
 from .._core.protocol import Array
-from .._core.ranks import Notes, Ranks, agree, finished, told_to_others, widened
+from .._core.ranks import Notes, Ranks, agree, end_exchange, propagates_errors, widened
 from .._core.registry import adapter_of
 from .._core.types import AnyArray, ArrayOf
 
@@ -80,7 +80,7 @@ def queue_init(example: ArrayOf[Any], /, size: int, *, labels: AnyArray | None =
     >>> pnce.queue_init(np.ones((2, 3)), size=4).valid
     array([False, False, False, False])
     """
-    xp, (example, *_) = enter(example=example, **({} if labels is None else {"labels": labels}))
+    xp, (example, *_) = common_namespace(example=example, **({} if labels is None else {"labels": labels}))
     check_floating(xp, example=example)
     count, width = shape_of("example", example, "(B, D)")
     size = check_whole_number("size", size)
@@ -93,7 +93,7 @@ def queue_init(example: ArrayOf[Any], /, size: int, *, labels: AnyArray | None =
     return Queue(zeros(xp, (size, width), example), empty, labels)
 
 
-@told_to_others
+@propagates_errors
 def queue_push(
     queue: Queue, rows: ArrayOf[Any], /, *, labels: AnyArray | None = None, across: Ranks | None = None
 ) -> Queue:
@@ -157,7 +157,7 @@ def queue_push(
     """
     if not isinstance(queue, Queue):
         raise TypeError(f"queue: expected a Queue, as queue_init makes it, got {type(queue).__name__}")
-    xp, (held, valid, rows) = enter(queue=queue.rows, **{"queue.valid": queue.valid}, rows=rows)
+    xp, (held, valid, rows) = common_namespace(queue=queue.rows, **{"queue.valid": queue.valid}, rows=rows)
     check_floating(xp, queue=held, rows=rows)
     slots, width = shape_of("queue", held, "(M, D)")
     check_mask(xp, "queue.valid", valid, (slots,))
@@ -174,7 +174,7 @@ def queue_push(
         count = rows.shape[0]
         if labels is not None:
             labels = shards.replicated(widened(labels))
-        finished(across)
+        end_exchange(across)
     written = xp.ones((count,), dtype=xp.bool, device=device_of(held))
     if queue.labels is not None and labels is not None:
         space = namespace_of(labels)
@@ -196,7 +196,7 @@ def _check_labels(queue: Queue, rows: Array, labels: Array | None, slots: int) -
         )
     if labels is None:
         raise ValueError(f"labels: expected integers of shape {shape} for a queue with labels, got None")
-    xp, _ = enter(queue=queue.rows, **{"queue.labels": held}, labels=labels)
+    xp, _ = common_namespace(queue=queue.rows, **{"queue.labels": held}, labels=labels)
     check_integers(xp, "queue.labels", held, (slots,))
     check_integers(xp, "labels", labels, shape)
     holds, given = xp.iinfo(held.dtype), xp.iinfo(labels.dtype)
@@ -216,10 +216,10 @@ def columns_of(name: str, memory: Array | Queue) -> tuple[Array, Array | None]:
     if not isinstance(memory, Queue):
         if not is_array(memory):
             raise TypeError(f"{name}: expected an array (M, D) or a Queue, got {type(memory).__name__}")
-        _, (columns,) = enter(**{name: memory})
+        _, (columns,) = common_namespace(**{name: memory})
         shape_of(name, columns, "(K, D)")
         return columns, None
-    xp, (columns, valid) = enter(**{f"{name}.rows": memory.rows, f"{name}.valid": memory.valid})
+    xp, (columns, valid) = common_namespace(**{f"{name}.rows": memory.rows, f"{name}.valid": memory.valid})
     check_mask(xp, f"{name}.valid", valid, shape_of(name, columns, "(K, D)")[:1])
     return stop_gradient(xp.where(xp.expand_dims(valid, axis=1), columns, xp.zeros_like(columns))), valid
 
@@ -241,7 +241,7 @@ def extra_columns(
 ) -> tuple[Embedding, tuple[Array, ...]]:
     """Columns beyond those of a loss's own rows, and which of all columns are valid, if not all."""
     columns, valid = columns_of("keys", keys)
-    xp, (embeddings, columns) = enter(**{name: embeddings, "keys": columns})
+    xp, (embeddings, columns) = common_namespace(**{name: embeddings, "keys": columns})
     check_floating(xp, **{name: embeddings, "keys": columns})
     check_width("keys", columns, embeddings.shape[1])
     extra = Embedding(upcast(xp, columns), (columns.dtype,))

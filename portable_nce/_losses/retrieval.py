@@ -8,7 +8,7 @@ from .._call import Embedding, Options, contrast_embeddings, enter_embeddings, r
 from .._core.checks import check_floating, check_integers, check_shape, check_width, shape_of
 from .._core.numerics import upcast
 from .._core.protocol import Array, Namespace
-from .._core.ranks import Ranks, told_to_others
+from .._core.ranks import Ranks, propagates_errors
 from .._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, Precision, ReductionName
 from ..objectives import info_nce
 from ..pairings import diagonal
@@ -18,7 +18,7 @@ from ..similarities import AnySimilarity, shifted_columns, takes_tokens
 __all__ = ["two_tower"]
 
 
-@told_to_others
+@propagates_errors
 @takes_tokens
 def two_tower(
     query: ArrayOf[ArrayT],

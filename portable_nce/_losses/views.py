@@ -10,10 +10,10 @@ from .. import objectives
 from .._call import Embedding, Layout, Options, contrast_embeddings, result_dtype
 from .._core.checks import check_floating, check_shape, common_dtype, shape_of
 from .._core.equality import Record
-from .._core.namespace import enter, is_number, namespace_of
+from .._core.namespace import common_namespace, is_number, namespace_of
 from .._core.numerics import reciprocal, upcast
 from .._core.protocol import Array
-from .._core.ranks import Ranks, told_to_others
+from .._core.ranks import Ranks, propagates_errors
 from .._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, FlatForm, MultiPositive, Precision, ReductionName
 from ..objectives import AnyObjective
 from ..pairings import several_views, two_views, with_negatives
@@ -23,7 +23,7 @@ from .queue import Queue, extra_columns
 __all__ = ["dcl", "dclw", "flat_nce", "hcl", "nt_xent"]
 
 
-@told_to_others
+@propagates_errors
 def nt_xent(
     view_a: ArrayOf[ArrayT],
     view_b: AnyArray,
@@ -125,7 +125,7 @@ def nt_xent(
     )
 
 
-@told_to_others
+@propagates_errors
 def flat_nce(
     view_a: ArrayOf[ArrayT],
     view_b: AnyArray,
@@ -228,7 +228,7 @@ def flat_nce(
     return _of_views((view_a, view_b), objective, keys, options)
 
 
-@told_to_others
+@propagates_errors
 def dcl(
     view_a: ArrayOf[ArrayT],
     view_b: AnyArray,
@@ -321,7 +321,7 @@ def dcl(
     return _of_views((view_a, view_b), objectives.flat_nce(), keys, options)
 
 
-@told_to_others
+@propagates_errors
 def dclw(
     view_a: ArrayOf[ArrayT],
     view_b: AnyArray,
@@ -410,7 +410,7 @@ def dclw(
     return _of_views((view_a, view_b), objective, keys, options)
 
 
-@told_to_others
+@propagates_errors
 def hcl(
     view_a: ArrayOf[ArrayT],
     view_b: AnyArray,
@@ -543,7 +543,7 @@ def _of_views(
 ) -> Array:
     """A loss of V N views, each positive with its partners and negative to all others but itself, and to keys."""
     names = ("view_a", "view_b", *(f"further_views[{k}]" for k in range(len(views) - 2)))
-    xp, (*entered, weights) = enter(**dict(zip(names, views, strict=True)), weights=options.weights)
+    xp, (*entered, weights) = common_namespace(**dict(zip(names, views, strict=True)), weights=options.weights)
     check_floating(xp, **dict(zip(names, entered, strict=True)))
     n_samples, _ = shape_of("view_a", entered[0], "(N, D)")
     shape = tuple(entered[0].shape)

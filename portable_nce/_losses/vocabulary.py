@@ -23,7 +23,7 @@ from .._core.logsumexp import ExpSum, factors
 from .._core.namespace import lift_to_tape, namespace_of
 from .._core.numerics import rows_where, safe_quotient, sum_to_scalar, upcast
 from .._core.protocol import Array, Namespace
-from .._core.ranks import Notes, Ranks, Shards, agree, finished, told_to_others
+from .._core.ranks import Notes, Ranks, Shards, agree, end_exchange, propagates_errors
 from .._core.reduction import Reduction
 from .._core.registry import adapter_of
 from .._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, Precision, ReductionName
@@ -104,7 +104,7 @@ def linear_softmax(
     precision: Precision | None = None,
     across: Ranks | None = None,
 ) -> tuple[ArrayT, SoftmaxStatistics]: ...
-@told_to_others
+@propagates_errors
 def linear_softmax(
     embeddings: ArrayOf[ArrayT],
     weight: AnyArray,
@@ -411,7 +411,7 @@ def _of_statistics(call: _Call, shards: Shards | None) -> tuple[Array, SoftmaxSt
         values = values + smoothing * (row.positive * share - of_all(call.sum_of_logits(x)) / classes)
     weights = _row_weights(xp, options.weights, None, counted, embedding.array)
     result = Reduction(options.reduction, weights, shards).of_values(values, row.has_positive, costs)
-    finished(options.across)
+    end_exchange(options.across)
     counted = row.has_positive if counted is None else xp.logical_and(counted, row.has_positive)
     both = (xp.where(counted, x, xp.zeros_like(x)) for x in (log_sum, row.positive))
     return result, SoftmaxStatistics(*both)

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any, Literal, NamedTuple
 
 from .._core.checks import as_integer, check_bool, check_choice, check_floating, check_rows, check_whole_number
-from .._core.namespace import device_of, enter, is_array, namespace_of
+from .._core.namespace import common_namespace, device_of, is_array, namespace_of
 from .._core.numerics import upcast
 from .._core.protocol import Array
 from .._core.types import AnyArray
@@ -202,7 +202,7 @@ def mutual_information(
 
 def _entered(x: Any, y: Any) -> tuple[Array, Array]:
     """The arrays as matrices, in float32 or float64."""
-    xp, (x, y) = enter(x=x, y=y)
+    xp, (x, y) = common_namespace(x=x, y=y)
     check_floating(xp, x=x, y=y)
     for name, z in (("x", x), ("y", y)):
         if len(z.shape) not in {1, 2} or 0 in tuple(z.shape):

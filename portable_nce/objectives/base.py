@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias, get_args
 from .._core.autodiff import grad, value_and_grad
 from .._core.checks import check_bool, check_callable, check_choice, check_floating, check_shape, misfit
 from .._core.equality import EqualByContents, Record
-from .._core.namespace import enter, is_array, namespace_of
+from .._core.namespace import common_namespace, is_array, namespace_of
 from .._core.numerics import sum_to_scalar
 from .._core.protocol import Array
 from .._core.types import DivideBy
@@ -146,7 +146,7 @@ class Objective(Labelled):
             raise TypeError(f"objective: expected a function that returns an array, got {type(values).__name__}")
         odds = row.log_odds
         if type(values) is not type(odds) or values.dtype != odds.dtype:
-            xp, _ = enter(statistics=odds, objective=values)
+            xp, _ = common_namespace(statistics=odds, objective=values)
             check_floating(xp, objective=values)
         check_shape("objective", values, tuple(odds.shape))
         return values

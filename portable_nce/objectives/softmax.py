@@ -17,7 +17,7 @@ from .._core.checks import (
     check_whole_number,
 )
 from .._core.equality import Record
-from .._core.namespace import device_of, enter, is_number, namespace_of
+from .._core.namespace import common_namespace, device_of, is_number, namespace_of
 from .._core.numerics import sigmoid, softplus, softplus_and_sigmoid
 from .._core.protocol import Array
 from .._core.types import AnyArray, FlatForm, MultiPositive
@@ -264,7 +264,7 @@ class _DclwWeights(Record):
     def __call__(self, positive: Array, counted: Array) -> Array:
         options = {"temperature": self.temperature, "sigma": self.sigma}
         arrays = {name: value for name, value in options.items() if not is_number(value)}
-        xp, (positive, counted, *entered) = enter(scores=positive, counted=counted, **arrays)
+        xp, (positive, counted, *entered) = common_namespace(scores=positive, counted=counted, **arrays)
         for name, array in zip(arrays, entered, strict=True):
             if len(array.shape) == 1 and array.shape[0] != 1:
                 check_shape(name, array, tuple(positive.shape))

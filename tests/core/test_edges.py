@@ -256,7 +256,7 @@ def test_the_sizes_of_what_is_computed_at_once_change_no_loss(
         monkeypatch.setattr(tiling, name, size)
     if "_FAR_ROWS" in sizes:
         for module in (checks, matrix):
-            monkeypatch.setattr(module, "is_far", lambda _: True)
+            monkeypatch.setattr(module, "on_accelerator", lambda _: True)
     value, gradients = differentiate(functools.partial(loss, block_size="auto"), (ROWS, WEIGHTS))
     np.testing.assert_allclose(value, expected, rtol=1e-12)
     for ours, slope in zip(gradients, slopes, strict=True):

@@ -20,12 +20,12 @@ from portable_nce._execution import matrix, products, sets, tiling
 from portable_nce._execution.channels import channel_of
 from portable_nce._execution.evaluate import evaluate
 from portable_nce._execution.families import Pairs, PairsPlan, Softmax, SoftmaxPlan
-from portable_nce._execution.finished import Known
 from portable_nce._execution.inputs import Inputs
 from portable_nce._execution.layouts import Layout
-from portable_nce._execution.matrix import Part, ScoreMatrix
+from portable_nce._execution.matrix import ScoreMatrix, Shard
 from portable_nce._execution.products import Operand
-from portable_nce._execution.sets import Lines, Place
+from portable_nce._execution.row_losses import Known
+from portable_nce._execution.sets import Diagonals, Place
 from portable_nce._execution.sweep import sweep
 from portable_nce._execution.two_sided import square_sweep
 from portable_nce.objectives import Term
@@ -109,10 +109,16 @@ def test_triples_fit_into_memory() -> None:
 @pytest.mark.parametrize("size", [1, 2, 3, 8])
 @pytest.mark.parametrize(
     "lines",
-    [Lines(), Lines((4,), own=True), Lines((2, 4, 6), own=True), Lines(by_index=True), Lines(apart=True)],
+    [
+        Diagonals(),
+        Diagonals((4,), own=True),
+        Diagonals((2, 4, 6), own=True),
+        Diagonals(by_index=True),
+        Diagonals(separate_queue=True),
+    ],
     ids=str,
 )
-def test_what_is_no_negative_is_excluded_in_every_tile(lines: Lines, size: int, array: Any) -> None:
+def test_what_is_no_negative_is_excluded_in_every_tile(lines: Diagonals, size: int, array: Any) -> None:
     n = 8
     index = RNG.integers(0, n, n)
     whole = RNG.normal(size=(n, n))
@@ -120,12 +126,12 @@ def test_what_is_no_negative_is_excluded_in_every_tile(lines: Lines, size: int, 
     for row in range(n):
         if lines.by_index:
             expected[row, index[row]] = -1.0
-        elif not lines.apart:
+        elif not lines.separate_queue:
             expected[row, [(row + distance) % n for distance in lines.distances]] = -1.0
         if lines.own:
             expected[row, row] = -1.0
     assert np.all(np.sum(expected == whole, axis=1) == lines.negatives(n))
-    tiles = sets.OnLines(lines, tiling.cut(0, n, 3), n)
+    tiles = sets.DiagonalSets(lines, tiling.cut(0, n, 3), n)
     for start, stop in tiling.cut(0, n, size):
         here = Inputs(targets=(array(index[start:stop]),))
         for k, (low, high) in enumerate(tiles.bounds):
@@ -135,7 +141,7 @@ def test_what_is_no_negative_is_excluded_in_every_tile(lines: Lines, size: int, 
 
 @pytest.mark.parametrize("array", [np.array, jnp.asarray], ids=["eager", "traced"])
 def test_a_line_takes_a_number_for_each_row(array: Any) -> None:
-    found = sets.put_line(array(np.zeros((3, 4))), 2, array(np.arange(1.0, 4.0)), Place(1, 0, 4, 4))
+    found = sets.put_diagonal(array(np.zeros((3, 4))), 2, array(np.arange(1.0, 4.0)), Place(1, 0, 4, 4))
     np.testing.assert_array_equal(found, [[0, 0, 0, 1], [2, 0, 0, 0], [0, 3, 0, 0]])
 
 
@@ -146,8 +152,8 @@ def test_products_and_outer_sums_do_not_depend_on_their_order_in_memory(shape: t
     np.testing.assert_array_equal(products.outer_sum(x[:, 0], y[:, 0]), x[:, :1] + y[:, 0])
 
 
-@pytest.mark.parametrize("lines", [Lines(), Lines((3,), own=True), Lines((2, 4), own=True)], ids=str)
-def test_partners_and_their_cotangents_are_adjoint(lines: Lines) -> None:
+@pytest.mark.parametrize("lines", [Diagonals(), Diagonals((3,), own=True), Diagonals((2, 4), own=True)], ids=str)
+def test_partners_and_their_cotangents_are_adjoint(lines: Diagonals) -> None:
     n = 6
     columns = RNG.normal(size=(n if lines.own else n + 4, 2))
     found = sets.partners(np, lines, columns, n)
@@ -229,12 +235,12 @@ def test_an_infinite_score_keeps_its_row_apart() -> None:
 
 def finished(family: Any, scores: Any, own: Any, bounds: list[tuple[int, int]]) -> tuple[Any, Any]:
     """The losses of rows and the cotangent of their negatives' scores, by tiles."""
-    parts = [family.plain(scores[:, low:high] + 0.0, lambda x, _: x, ()) for low, high in bounds]
-    total, shares = family.merge([part for part, _ in parts])
-    done = family.finish(total, family.line(own, None, ()), (), need_grad=True)
+    parts = [family.add_negatives(scores[:, low:high] + 0.0, lambda x, _: x, ()) for low, high in bounds]
+    total, rescales = family.merge([part for part, _ in parts])
+    done = family.finish(total, family.partner_positives(own, None, ()), (), need_grad=True)
     pulled = [
-        residual * (done.coefficient if share is None else done.coefficient * share)[:, None]
-        for (_, residual), share in zip(parts, shares, strict=True)
+        residual * (done.coefficient if rescale is None else done.coefficient * rescale)[:, None]
+        for (_, residual), rescale in zip(parts, rescales, strict=True)
     ]
     return done.values, np.concatenate([*pulled, done.to_positive[:, None]], axis=1)
 
@@ -359,14 +365,14 @@ def test_a_sweep_leaves_out_gradients_that_nobody_wants(structure: str, block_si
     inputs, function = Inputs((rows,), (columns,), **extra), square_sweep if structure == "square" else sweep
     chosen = {
         "views": Structure(2, own=True),
-        "queue": Structure(apart=True),
+        "queue": Structure(separate_queue=True),
         "index": Structure(by_index=True),
     }.get(structure, Structure())
     channel = channel_of(resolve("dot"), (rows,), (columns,))
     of = tiling.two_sided if structure == "square" else tiling.one_sided
     options = (("far", False), *((("symmetric", False),) if structure == "square" else ()))
     sizes = tiling.Sizes(of, block_size, "eager", options)
-    lines = sets.lines_of(chosen, 8)
+    lines = sets.diagonals_of(chosen, 8)
     layout = Layout(PLAN, lines, sizes, (channel,), inputs.counts, bound=largest_score(rows, columns), mean=True)
     arrays = inputs.flat
     value, number, *gradients = function(layout, *arrays, need_grad=True)
@@ -482,12 +488,12 @@ def test_the_rows_of_a_matrix_may_be_given_in_parts(
 
     def loss(own: np.ndarray, first: int) -> Any:
         at = np.roll(order, -first) if n_columns == n_rows else order
-        part: Part | None = Part(asarray(own), asarray(at), (n_rows, n_columns), len(own))
+        part: Shard | None = Shard(asarray(own), asarray(at), (n_rows, n_columns), len(own))
         if "queue" in pairing:  # whose keys are each row's own, so that its rows are a matrix by themselves
             at, part = np.concatenate([own, order[n_rows:]]), None
 
         def of(rows: Any, columns: Any) -> Any:
-            how: dict[str, Any] = {"block_size": block_size, "bound": largest_score(x, y), "part": part}
+            how: dict[str, Any] = {"block_size": block_size, "bound": largest_score(x, y), "shard": part}
             matrix = ScoreMatrix(resolve("dot"), (rows,), (columns,), part_of(chosen, own, at), **how)
             return evaluate(OBJECTIVES[objective], matrix, Reduction("sum"))[0]
 

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import portable_nce as pnce
-from portable_nce._core.halves import in_parts, product_of_rows
+from portable_nce._core.half_precision import in_parts, product_of_rows
 from portable_nce._core.registry import adapter_of
 from portable_nce._execution import products as engine
 from portable_nce._execution.products import Operand, product

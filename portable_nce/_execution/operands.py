@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from .._core.checks import is_half
-from .._core.halves import in_parts, in_two
+from .._core.half_precision import in_parts, in_two
 from .._core.namespace import is_number, namespace_of
 from .._core.protocol import Array, Namespace
 from .._core.registry import adapter_of
@@ -20,7 +20,7 @@ from ..similarities import Operands, Similarity, TokenScores, is_of_unit_tokens,
 from .inputs import Arrays
 
 
-class Exact(NamedTuple):
+class SourceDtypes(NamedTuple):
     """Dtypes in which embeddings are exact, those of the rows and those of the columns, and the `precision` asked for.
 
     They are multiplied in 16 bits if all have as many, or where `multiplied_in` says in which, in parts.
@@ -33,7 +33,7 @@ class Exact(NamedTuple):
 
 
 def operands_of(
-    similarity: Similarity, x: Array, y: Array, scale: Any, exact_in: Exact
+    similarity: Similarity, x: Array, y: Array, scale: Any, source_dtypes: SourceDtypes
 ) -> tuple[Similarity, Operands, Operands, float]:
     """A similarity and its operands, and a bound of their inner products, infinite where none is seen.
 
@@ -41,7 +41,7 @@ def operands_of(
     after the operands that are multiplied; both are constants.
     """
     rows, columns, bound = measured_operands(similarity, x, y, scale)
-    if not multiplies_halves(similarity, exact_in, rows[0]):
+    if not multiplies_halves(similarity, source_dtypes, rows[0]):
         return similarity, rows, columns, bound
     scores, operands = similarity.scores, (rows, columns)
     of_tokens = isinstance(scores, TokenScores)
@@ -49,7 +49,7 @@ def operands_of(
     if of_tokens:
         exact = tuple(tokens_of(similarity, z) for z in exact)
         exact, multiplied = (tuple(map(scores.tokens, given, operands)) for given in (exact, multiplied))
-    sides, of_ones = _in_parts(similarity, exact, multiplied, exact_in)
+    sides, of_ones = _in_parts(similarity, exact, multiplied, source_dtypes)
     if not sides:
         return similarity, rows, columns, bound
     if of_tokens:
@@ -59,26 +59,30 @@ def operands_of(
     return similarity._replace(even=even), (*rows, *sides[0]), (*columns, *sides[1]), bound
 
 
-def multiplies_halves(similarity: Similarity, exact_in: Exact, like: Array) -> bool:
+def multiplies_halves(similarity: Similarity, source_dtypes: SourceDtypes, like: Array) -> bool:
     """Whether products of 16 bits may serve for embeddings of these dtypes."""
-    if exact_in.precision == "highest" or not (similarity.inner_product or isinstance(similarity.scores, TokenScores)):
+    if source_dtypes.precision == "highest" or not (
+        similarity.inner_product or isinstance(similarity.scores, TokenScores)
+    ):
         return False
-    all_halves = exact_in.multiplied_in is not None or all(map(is_half, (*exact_in.rows, *exact_in.columns)))
-    return (all_halves or exact_in.precision == "high") and adapter_of(like).has_half_products(like)
+    all_halves = source_dtypes.multiplied_in is not None or all(
+        map(is_half, (*source_dtypes.rows, *source_dtypes.columns))
+    )
+    return (all_halves or source_dtypes.precision == "high") and adapter_of(like).has_half_products(like)
 
 
 def _in_parts(
-    similarity: Similarity, embeddings: tuple[Array, Array], operands: tuple[Array, Array], exact_in: Exact
+    similarity: Similarity, embeddings: tuple[Array, Array], operands: tuple[Array, Array], source_dtypes: SourceDtypes
 ) -> tuple[list[Sequence[Array]], bool]:
     """The factors and parts of rows and of columns, or none where these do not pay; and whether all factors are 1."""
     xp = namespace_of(*operands)
-    half = exact_in.multiplied_in
-    half = _dtype_of_products(xp, (*exact_in.rows, *exact_in.columns)) if half is None else half
+    half = source_dtypes.multiplied_in
+    half = _dtype_of_products(xp, (*source_dtypes.rows, *source_dtypes.columns)) if half is None else half
     sides: list[Any] = []
     if half is not None:
         counts = [
             _count(half, own if embedded else ())
-            for embedded, own in zip(similarity.embedded, exact_in[:2], strict=True)
+            for embedded, own in zip(similarity.embedded, source_dtypes[:2], strict=True)
         ]
         if min(counts) == 1:
             sides = [
@@ -87,7 +91,7 @@ def _in_parts(
                     embeddings, _without(similarity.beyond, *operands), similarity.embedded, counts, strict=True
                 )
             ]
-    of_ones = not sides and exact_in.precision == "high" and operands[0].dtype == xp.float32
+    of_ones = not sides and source_dtypes.precision == "high" and operands[0].dtype == xp.float32
     if of_ones:
         sides = [*map(in_two, operands)]
     return [(factor[:, None], *parts) for factor, *parts in sides], of_ones

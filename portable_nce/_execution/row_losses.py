@@ -31,19 +31,19 @@ class Known(NamedTuple):
     single: bool = False
 
 
-class Finished(NamedTuple):
+class RowLosses(NamedTuple):
     """What some rows are worth: weighted losses, how often each row counts in a mean, and what goes back.
 
-    `coefficient` (n,) belongs to the residuals, `to_positive` to the positives' scores, `to_rows` to the
+    `coefficient` (n,) belongs to the residuals, `to_positive` to the positives' scores, `row_cotangents` to the
     parameters and weights of the rows, in their order. `quotient` (n,): of two residuals, that of the first to the
     second.
     """
 
     values: Array
-    number: Array
+    counts: Array
     coefficient: Array = None
     to_positive: Array = None
-    to_rows: Arrays = ()
+    row_cotangents: Arrays = ()
     quotient: Array = None
 
 
@@ -96,22 +96,22 @@ class Family:
         """The slopes by the weights of rows, if these have any."""
         return () if slopes is None else (self.scaled(slopes),)
 
-    def line(self, scores: Array, present: Array | None, by_row: Arrays) -> Any:
+    def partner_positives(self, scores: Array, present: Array | None, by_row: Arrays) -> Any:
         """The positives of rows that have one each, (n,), or some, (n, P)."""
         del by_row
         if len(scores.shape) > 1:
             return of_members(self.xp, scores, self.xp.ones_like(scores, dtype=self.xp.bool), single=False)
         return of_line(self.xp, scores, present)
 
-    def factored(self, residual: Any, done: Finished, share: Any) -> tuple[Array, Array]:
+    def tile_cotangent(self, residual: Any, done: RowLosses, rescale: Any) -> tuple[Array, Array]:
         """The cotangents of a tile of negatives, as a matrix and a factor of each row."""
-        return residual, done.coefficient if share is None else done.coefficient * share
+        return residual, done.coefficient if rescale is None else done.coefficient * rescale
 
-    def cotangents(
-        self, residual: Any, positive: Positives, done: Finished, members: Members, share: Any = None
+    def masked_cotangents(
+        self, residual: Any, positive: Positives, done: RowLosses, members: Members, rescale: Any = None
     ) -> Arrays:
         """The cotangents of a masked tile's scores, whose rows have one positive each or several."""
-        negative, coefficient = self.factored(residual, done, share)
+        negative, coefficient = self.tile_cotangent(residual, done, rescale)
         negative = negative * coefficient[:, None]
         if positive.number is None:
             return (self.xp.where(members.positives, done.to_positive[:, None], negative),)
