@@ -489,9 +489,9 @@ class TorchAdapter(Defaults):
             return super().fill_diagonal(x, row, column, count, value)
         if recorded((x,)) or transformed((x,)):  # a derivative may need what is overwritten
             x = x.clone()
-        diagonal = (x[row : row + count] if row or count < x.shape[0] else x).diagonal(column)[:count]
+        diagonal = (x if count == x.shape[0] else x[row : row + count]).diagonal(column)
         if isinstance(value, torch.Tensor):
-            diagonal.copy_(value[row : row + count])
+            diagonal.copy_(value if count == value.shape[0] else value[row : row + count])
         else:
             diagonal.fill_(value)
         return x

@@ -75,14 +75,13 @@ _current = local()
 class _Line(NamedTuple):
     """One call: a function and its name, the places of its arguments among all values, and that of its result.
 
-    Without one, the function asks something, and the program does not serve where the answer is not `wanted`.
+    Without one, the function raises an error where the program does not serve.
     """
 
     name: str
     function: Callable[..., Any]
     arguments: tuple[int, ...]
     result: int | None
-    wanted: bool = True
 
 
 class _Trace:
@@ -169,7 +168,7 @@ class _Trace:
         """The answer to a question, which is a line."""
         answer = bool(function(*map(_value, arguments)))
         places = tuple([self.place(x) for x in arguments])
-        self.lines.append(_Line(function.__name__, function, places, None, answer))
+        self.lines.append(_Line(function.__name__, partial(_expecting, answer, function), places, None))
         return answer
 
     def needed(self, results: Sequence[int]) -> list[_Line]:
@@ -198,63 +197,50 @@ class _Trace:
         return found[::-1]
 
     def program(self, inputs: int, outputs: Sequence[Any]) -> Program:
-        """The function that does what the lines say, and lets go of each large array after its last use."""
+        """The function that runs the lines, and releases each large array after its last use."""
         results = [self.place(x) for x in outputs]
         used, lines = {*results}, self.needed(results)
-        steps: list[Callable[[list[Any]], bool | None]] = []
+        steps: list[tuple[Callable[..., Any], int, int | None, Sequence[int], int]] = []
         for line in reversed(lines):
             own = self.large & {*line.arguments, -1 if line.result is None else line.result}
-            last = sorted(own - used)
+            steps += [(_released, place, None, (), place) for place in sorted(own - used)]
             used |= own
-            if last:
-                steps.append(_let_go(last))
-            steps.append(_step(line))
+            first, second, *rest = (*line.arguments, None) if len(line.arguments) == 1 else line.arguments
+            steps.append((line.function, first, second, rest, first if line.result is None else line.result))
         steps.reverse()
         taken = {*results}.union(*(line.arguments for line in lines)) - {line.result for line in lines}
-        rest = [value if k in taken else None for k, value in enumerate(self.values)][inputs:]
+        fixed = [value if k in taken else None for k, value in enumerate(self.values)][inputs:]
 
         def program(*given: Any) -> Arrays | None:
-            values = [*given, *rest]
-            for step in steps:
-                if step(values):
-                    return None
+            values = [*given, *fixed]
+            try:
+                for function, first, second, rest, result in steps:  # no function for each: calls are most of the time
+                    if second is None:
+                        values[result] = function(values[first])
+                    elif rest:
+                        values[result] = function(values[first], values[second], *[values[k] for k in rest])
+                    else:
+                        values[result] = function(values[first], values[second])
+            except _OtherAnswerError:
+                return None
             return tuple([values[k] for k in results])
 
         return program
 
 
-def _step(line: _Line) -> Callable[[list[Any]], bool | None]:
-    """What a line does to the values of a run; whether the program does not serve."""
-    _, function, arguments, result, wanted = line
-    if result is None:
-        return lambda values: bool(function(*[values[k] for k in arguments])) is not wanted
-    if len(arguments) == 1:
-        (only,) = arguments
-
-        def of_one(values: list[Any]) -> None:
-            values[result] = function(values[only])
-
-        return of_one
-    if len(arguments) == 2:  # noqa: PLR2004  (most lines)
-        first, second = arguments
-
-        def of_two(values: list[Any]) -> None:
-            values[result] = function(values[first], values[second])
-
-        return of_two
-
-    def of_several(values: list[Any]) -> None:
-        values[result] = function(*[values[k] for k in arguments])
-
-    return of_several
+class _OtherAnswerError(Exception):
+    """An entry answers a question otherwise than when the program was traced."""
 
 
-def _let_go(places: Sequence[int]) -> Callable[[list[Any]], None]:
-    def let_go(values: list[Any]) -> None:
-        for place in places:
-            values[place] = None
+def _expecting(answer: bool, function: Callable[..., Any], *arguments: Any) -> Any:  # noqa: FBT001
+    """The first argument, if the function answers as expected."""
+    if bool(function(*arguments)) is not answer:
+        raise _OtherAnswerError
+    return arguments[0]
 
-    return let_go
+
+def _released(_: Array) -> None:
+    """Nothing, in the place of an array."""
 
 
 def _can_be_kept(x: Any) -> bool:
