@@ -174,5 +174,6 @@ def test_choices_are_those_that_the_docstrings_name(name: str) -> None:
             match = re.search(rf"^{parameter} : (\{{.*?\}})", inspect.getdoc(function) or "", flags=re.MULTILINE)
             if text.split(" | ")[0] == annotation and match is not None:
                 described += 1
-                assert set(re.findall(r'"(\w+)"', match.group(1))) == wanted
+                named = set(re.findall(r'"(\w+)"', match.group(1)))
+                assert named == wanted or ("..." in match.group(1) and named < wanted)
     assert (described == 0) == (name in UNDESCRIBED)
