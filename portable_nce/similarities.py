@@ -24,7 +24,7 @@ import inspect
 import math
 from collections.abc import Callable
 from functools import wraps
-from typing import Any, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 from ._core.autodiff import stop_gradient
 from ._core.checks import (
@@ -771,7 +771,9 @@ class _OfPrepared(Record):
         return self.prepare(x, y[:1, ...], scale)[0], (y,)
 
 
-def prepare(columns: ArrayOf[ArrayT], /, *, similarity: AnySimilarity = "cosine") -> tuple[ArrayT, Similarity]:
+def prepare(
+    columns: ArrayOf[ArrayT], /, *, similarity: Literal["cosine", "dot"] | Similarity = "cosine"
+) -> tuple[ArrayT, Similarity]:
     r"""Return columns prepared for many calls, and the similarity that takes them.
 
     A call with the cosine similarity scales all columns to unit length, and converts those of 16 bits to float32. Of a
