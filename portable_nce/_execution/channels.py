@@ -1,4 +1,4 @@
-"""A channel of a sweep: the scores of a tile by one similarity, and the cotangents of its operands."""
+"""A channel of a sweep: scores of a tile by one similarity, and the cotangents of its operands."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from .._core.namespace import namespace_of
 from .._core.protocol import Array
 from ..similarities import Pullback, Scores, Similarity, TokenScores, TransposedScores
 from .inputs import Arrays
-from .products import Operand, operand_of, product, pulled
+from .products import Operand, operand_of, product, pullback
 
-Spread = Callable[[Array], Array]
-"""Cotangent of the products of all tokens, from that of the scores of documents."""
+Route = Callable[[Array], Array]
+"""Maps the cotangent of the scores of documents to that of the products of all tokens."""
 
 
 class Channel(NamedTuple):
     """A similarity in the static arguments of a sweep.
 
-    `rows`, `columns`: numbers of operands that have a gradient, and of constants after these. `wide`: whether a
-    difference of D features is held for each pair. `given`: whether the operand of the rows is the score matrix.
+    `rows`, `columns`: numbers of operands with a gradient, and of constants after them. `wide`: the similarity holds D
+    differences of features for each pair. `given`: the row operand is the score matrix.
     """
 
     scores: Scores
@@ -32,44 +32,43 @@ class Channel(NamedTuple):
     given: bool = False
 
     def held(self, rows: Arrays, columns: Arrays) -> dict[str, Any]:
-        """Numbers held for each score, as arguments of a tiling: a difference of features, or products of tokens."""
+        """Numbers held per score, as arguments of `tiling.masked`: differences of features, or products of tokens."""
         if _of_tokens(self.scores) is not None:
             return {"width": rows[1].shape[-1] * columns[1].shape[-1], "tokens": True}
         return {"width": columns[0].shape[-1] if self.wide else 1}
 
     @property
     def in_parts(self) -> bool:
-        """Whether rows are multiplied as sums of parts."""
+        """Whether rows are multiplied as sums of 16-bit parts."""
         return self.inner_product and self.rows[1] > 0
 
-    def scored(self, rows: Arrays, columns: Arrays) -> tuple[Array, Spread | None]:
-        """The scores of a tile; and, of tokens, what `pulled` needs."""
+    def scored(self, rows: Arrays, columns: Arrays) -> tuple[Array, Route | None]:
+        """Scores of a tile; for tokens, also the function that routes their cotangent."""
         if self.in_parts:
             return product(operand_of(rows), operand_of(columns)), None
         return _scored(self.scores, rows, columns)
 
-    def pulled(self, rows: Arrays, columns: Arrays, cotangent: Array, spread: Spread | None) -> tuple[Arrays, Arrays]:
-        """The cotangents of the operands of rows and of columns that have a gradient, from that of the scores."""
-        if spread is not None:
-            return _pulled(self.scores, rows, columns, cotangent, spread, even=self.even)
+    def pull(self, rows: Arrays, columns: Arrays, cotangent: Array, route: Route | None) -> tuple[Arrays, Arrays]:
+        """Cotangents of the operands with a gradient, from that of the scores."""
+        if route is not None:
+            return _token_cotangents(self.scores, rows, columns, cotangent, route, even=self.even)
         if self.in_parts:
-            return _pulled_products(operand_of(rows), operand_of(columns), cotangent, even=self.even)
+            return _product_cotangents(operand_of(rows), operand_of(columns), cotangent, even=self.even)
         pullback: Any = self.pullback
-        found: tuple[Arrays, Arrays] = pullback(rows, columns, cotangent)
-        return found
+        result: tuple[Arrays, Arrays] = pullback(rows, columns, cotangent)
+        return result
 
 
 def channel_of(similarity: Similarity, rows: Arrays, columns: Arrays) -> Channel:
-    """The channel of a similarity and of the operands of rows and columns."""
     counts = len(rows), len(columns)
-    # Of products of rows or tokens, the first operand has a gradient: flags of tokens, and parts, are constants.
+    # In products of rows or tokens only the first operand has a gradient: token flags and parts are constants.
     of_products = similarity.inner_product or _of_tokens(similarity.scores) is not None
-    own, other = (1, 1) if of_products else counts
+    n_rows, n_columns = (1, 1) if of_products else counts
     return Channel(
         similarity.scores,
         similarity.pullback,
-        (own, counts[0] - own),
-        (other, counts[1] - other),
+        (n_rows, counts[0] - n_rows),
+        (n_columns, counts[1] - n_columns),
         similarity.even,
         similarity.inner_product,
         similarity.wide,
@@ -77,39 +76,38 @@ def channel_of(similarity: Similarity, rows: Arrays, columns: Arrays) -> Channel
     )
 
 
-def _scored(scores: Scores, rows: Arrays, columns: Arrays) -> tuple[Array, Spread | None]:
+def _scored(scores: Scores, rows: Arrays, columns: Arrays) -> tuple[Array, Route | None]:
     if isinstance(scores, TokenScores):
-        own, other = _tokens(scores, rows), _tokens(scores, columns)
-        # In the order in memory in which each row is searched; a plain product of few rows would have the other.
-        products = product(own, other) if own.parts else own.x @ other.x.T
+        left, right = _tokens(scores, rows), _tokens(scores, columns)
+        # Row-major for the argmax over each row; `product` may return the transpose of a tall product.
+        products = product(left, right) if left.parts else left.x @ right.x.T
         return scores.of_products(products, rows, columns)
     if isinstance(scores, TransposedScores) and _of_tokens(scores) is not None:
-        found, spread = _scored(scores.inner, columns, rows)
-        return namespace_of(found).matrix_transpose(found), spread
+        result, route = _scored(scores.inner, columns, rows)
+        return namespace_of(result).matrix_transpose(result), route
     return scores(rows, columns), None
 
 
-def _pulled(
-    scores: Scores, rows: Arrays, columns: Arrays, cotangent: Array, spread: Spread, *, even: bool
+def _token_cotangents(
+    scores: Scores, rows: Arrays, columns: Arrays, cotangent: Array, route: Route, *, even: bool
 ) -> tuple[Arrays, Arrays]:
-    """The cotangents of the tokens."""
     if isinstance(scores, TransposedScores):
-        turned = namespace_of(cotangent).matrix_transpose(cotangent)
-        to_columns, to_rows = _pulled(scores.inner, columns, rows, turned, spread, even=even)
+        transposed = namespace_of(cotangent).matrix_transpose(cotangent)
+        to_columns, to_rows = _token_cotangents(scores.inner, columns, rows, transposed, route, even=even)
         return to_rows, to_columns
-    assert isinstance(scores, TokenScores)  # noqa: S101  (no others are spread)
+    assert isinstance(scores, TokenScores)  # noqa: S101  (only these have a route)
     both = _tokens(scores, rows), _tokens(scores, columns)
-    (back,), (forth,) = _pulled_products(*both, spread(cotangent), even=even)
-    return (scores.of_each_row(back, rows),), (scores.of_each_row(forth, columns),)
+    (to_rows,), (to_columns,) = _product_cotangents(*both, route(cotangent), even=even)
+    return (scores.of_each_row(to_rows, rows),), (scores.of_each_row(to_columns, columns),)
 
 
-def _pulled_products(rows: Operand, columns: Operand, cotangent: Array, *, even: bool) -> tuple[Arrays, Arrays]:
-    back, forth = pulled(cotangent, None, rows, columns, wanted=(True, True), even=even)
-    return (back,), (forth,)
+def _product_cotangents(rows: Operand, columns: Operand, cotangent: Array, *, even: bool) -> tuple[Arrays, Arrays]:
+    to_rows, to_columns = pullback(cotangent, None, rows, columns, need_grad=(True, True), even=even)
+    return (to_rows,), (to_columns,)
 
 
 def _of_tokens(scores: Scores) -> TokenScores | None:
-    """The scores of tokens that these are, or the transpose of."""
+    """The `TokenScores` in these scores or in their transpose; None for others."""
     inner = scores.inner if isinstance(scores, TransposedScores) else scores
     return inner if isinstance(inner, TokenScores) else None
 

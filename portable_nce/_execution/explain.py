@@ -153,14 +153,14 @@ def _largest(cut: int | Bounds) -> int:
 
 def _sweep(passes: Passes) -> Sweep:
     prepared = passes.prepared
-    layout, inputs = prepared.layout, prepared.inputs.joined()
+    layout, inputs = prepared.layout, prepared.inputs.with_constants()
     channel, rows = layout.channels[0], inputs.rows[0]
     columns = None if channel.given else (inputs.columns or inputs.rows)[0]
     n_columns = rows.shape[1] if columns is None else columns.shape[0]
     tiling = layout.sizes.of(rows.shape[0], n_columns)
     block, tile = _largest(tiling.block), _largest(tiling.tile)
     if prepared.function is square_sweep:
-        share = 2 if layout.own else 1
+        share = 2 if layout.self_contrast else 1
         # The tiles are computed once if they are kept, and once more for the gradients if not.
         name, products = "two-sided sweep of inner products", (3.0 if tiling.keep else 4.0) / share
         entries = rows.shape[0] * n_columns // share if tiling.keep else block * tile

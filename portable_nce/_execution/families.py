@@ -1,9 +1,9 @@
-"""What rows add up to: exponentials for an objective of the softmax family, or the terms of pairs.
+"""Families of row sums: exponentials for objectives of the softmax family, terms for pairwise ones.
 
-A family is asked for each tile (what it adds to its rows, and a *residual* of its shape), for all tiles of a row
-(`merge`), and for the row (`finish`: losses, and the numbers with which residuals and positives go back to the
-scores). The cotangent of a tile is ``(coefficient × factor of the part)[:, None] * residual``: a matrix times a
-number for each row, which can be multiplied into operands of D columns instead.
+For each tile, a family returns what the tile adds to its rows and a *residual* of the tile's shape. `merge` combines
+the parts of a row. `finish` returns losses, and the coefficients that turn residuals into cotangents of scores:
+``(coefficient * factor of the part)[:, None] * residual``. The number of each row can be multiplied into operands of D
+columns instead of the tile.
 """
 
 from __future__ import annotations
@@ -22,41 +22,40 @@ from ..objectives.base import Objective, RowStatistics, Term
 from ..pairings import Members
 from .inputs import Arrays
 from .reweighted import Reweighted, ReweightedPlan
-from .row_losses import Exclude, Family, Known, RowLosses, weigh
-from .statistics import Positives, RowSums, each_positive, of_line, of_members, row_statistics, score_cotangents
+from .row_losses import Exclude, Family, RowLosses, ScoreFacts, weigh
+from .statistics import Positives, RowSums, each_positive, from_mask, one_per_row, row_statistics, score_cotangents
 from .tiling import MAX_UNSHIFTED_LOGIT
 
 
-def family_of(xp: Namespace, plan: Plan, known: Known, *, need_grad: bool) -> Family:
-    """The family of a plan."""
+def family_of(xp: Namespace, plan: Plan, facts: ScoreFacts, *, need_grad: bool) -> Family:
     if isinstance(plan, ReweightedPlan):
-        return Reweighted(xp, plan, known)
+        return Reweighted(xp, plan, facts)
     if isinstance(plan, PairsPlan):
-        return Pairs(xp, plan, known, need_grad=need_grad)
-    return Softmax(xp, plan, known)
+        return Pairs(xp, plan, facts, need_grad=need_grad)
+    return Softmax(xp, plan, facts)
 
 
-def divisor_of(plan: Plan, n_rows: int, negatives: int) -> int | None:
-    """What the mean of all rows divides by, where each has one positive and so many negatives; None: not known yet."""
+def divisor_of(plan: Plan, n_rows: int, n_negatives: int) -> int | None:
+    """Divisor of the mean over rows with one positive and `n_negatives` each; None if it depends on scores."""
     if not isinstance(plan, PairsPlan) or plan.divide_by == "rows":
         return n_rows
     if plan.divide_by == "active":
         return None
-    return n_rows * (int(plan.counts[0]) + (negatives if plan.counts[1] else 0))
+    return n_rows * (int(plan.counts[0]) + (n_negatives if plan.counts[1] else 0))
 
 
 # ------------------------------------------------------------------------------------------------------------ softmax
 
 
 class SoftmaxPlan(NamedTuple):
-    """An objective of the softmax family, how many parameters each row has, and whether a weight comes after them.
+    """An objective of the softmax family, its number of parameters per row, and whether a weight follows them.
 
-    With `statistics`, the values are the row statistics themselves, in an array (n, 7): the log-odds, the spread, the
-    lse of the negatives without its shift, that of the positives, the shift, and which rows have negatives and
-    positives. The arrays of a number for each row are then the cotangents of the first four.
+    With `statistics`, the values are an array (n, 7) of row statistics: log-odds, spread, lse of the negatives minus
+    its shift, lse of the positives, the shift, and flags for rows that have negatives and positives. The arrays
+    `by_row` are then the cotangents of the first four.
 
-    `sharpened`: before all other numbers of a row comes one that the scores of its negatives are multiplied by, in
-    value alone: they count ``e^((c - 1) g)`` times as much, with a constant g.
+    With `sharpened`, the first array `by_row` is a factor c of the negatives' scores, in value alone: negatives count
+    ``e^((c - 1) g)`` times as much, with g constant.
     """
 
     objective: Objective
@@ -67,19 +66,19 @@ class SoftmaxPlan(NamedTuple):
 
 
 def split_sharpness(plan: Plan, by_row: Arrays) -> tuple[Array | None, Arrays]:
-    """What the scores of negatives are multiplied by, or None, and the other numbers of rows."""
+    """The factor of the negatives' scores, or None, and the other arrays of the rows."""
     if isinstance(plan, SoftmaxPlan) and plan.sharpened:
         return by_row[0], by_row[1:]
     return None, by_row
 
 
 def sharpened(scores: Array, sharpness: Array | None) -> Array:
-    """The scores g, in value times a number c of each row: ``g + sg((c - 1) g)``, whose derivative is 1."""
+    """Scores g times a factor c of each row, in value alone: ``g + sg((c - 1) g)``, whose derivative is 1."""
     if sharpness is None:
         return scores
     xp = namespace_of(scores, sharpness)
     constant = stop_gradient(scores)
-    present = xp.abs(constant) < 2.0**-10 * xp.finfo(scores.dtype).max  # neither -inf nor what says that it is absent
+    present = xp.abs(constant) < 2.0**-10 * xp.finfo(scores.dtype).max  # not -inf, nor `absent`
     added = xp.where(present, constant, xp.zeros_like(constant)) * (sharpness - 1.0)[:, None]
     return scores + added
 
@@ -87,24 +86,24 @@ def sharpened(scores: Array, sharpness: Array | None) -> Array:
 class Softmax(Family):
     """Sums of exponentials."""
 
-    def __init__(self, xp: Namespace, plan: SoftmaxPlan, known: Known) -> None:
-        super().__init__(xp, plan, known)
-        self.unshifted = known.bound <= MAX_UNSHIFTED_LOGIT
-        self.skips_idle = not plan.statistics
-        # Whether the log-odds are all that the objective needs, where these are finite.
-        self.simple = known.complete and plan.objective.of_odds is not None and not plan.statistics
+    def __init__(self, xp: Namespace, plan: SoftmaxPlan, facts: ScoreFacts) -> None:
+        super().__init__(xp, plan, facts)
+        self.unshifted = facts.bound <= MAX_UNSHIFTED_LOGIT
+        self.needs_positive = not plan.statistics
+        # Whether finite log-odds are enough for the objective.
+        self.may_use_odds = facts.complete and plan.objective.of_odds is not None and not plan.statistics
 
     def add_negatives(self, scores: Array, exclude: Exclude, by_row: Arrays) -> tuple[ExpSum, Array]:
-        """The exponentials of a tile of negatives and their sums."""
+        """Exponentials of a tile of negatives, and their sums."""
         del by_row
         return self.accumulate(exclude(scores, -math.inf))
 
     def accumulate(self, scores: Array, axis: int = 1, *, spare: bool = True) -> tuple[ExpSum, Array]:
-        """The same along any axis; `spare` scores may be overwritten."""
+        """Exponentials of a tile and their sums along an axis; `spare` scores may be overwritten."""
         xp = self.xp
         top = None if self.unshifted else stop_gradient(xp.max(scores, axis=axis))
-        if top is not None and self.known.absent is not None:
-            top = xp.where(top <= self.known.absent, -math.inf, top)
+        if top is not None and self.facts.absent is not None:
+            top = xp.where(top <= self.facts.absent, -math.inf, top)
         terms = self.terms(scores, top, axis, spare=spare)
         total = adapter_of(terms).sum_along(terms, axis)
         return ExpSum(top, total), terms
@@ -120,48 +119,46 @@ class Softmax(Family):
             scores -= shift
         else:
             scores = scores - shift
-        if not self.known.finite:
+        if not self.facts.finite:
             scores = xp.where(xp.expand_dims(infinite, axis=axis), -math.inf, scores)
         return exp_in_place(scores, bounded=False)
 
     def add_masked(self, scores: Arrays, members: Members, by_row: Arrays) -> tuple[ExpSum, Array, Positives]:
-        """The exponentials of the negatives of a tile, their sums, and the positives; scores are as they are.
+        """Sums and exponentials of the negatives of a masked tile, and its positives; the scores are not overwritten.
 
-        The scores of negatives may be multiplied by a number of each row; a weight w adds log w to them.
+        The sharpness multiplies the negatives' scores; a weight w adds log w to them.
         """
-        xp, single = self.xp, self.known.single
+        xp, single = self.xp, self.facts.single
         sharpness, _ = split_sharpness(self.plan, by_row)
         positives, negatives, weights, negative_weights = members
         if self.unshifted and negative_weights is None and sharpness is None:
             exps = adapter_of(scores[0]).exp_in_place(scores[0] + 0.0, bounded=True)
             terms = xp.where(negatives, exps, 0.0)
             sums = ExpSum(None, xp.sum(terms, axis=1))
-            return sums, terms, of_members(xp, scores[0], positives, single=single, weights=weights, terms=exps)
+            return sums, terms, from_mask(xp, scores[0], positives, single=single, weights=weights, terms=exps)
         of_negatives = sharpened(scores[0], sharpness)
         if negative_weights is not None:
             of_negatives = of_negatives + xp.log(xp.where(negatives, negative_weights, xp.ones_like(of_negatives)))
         sums, terms = exponentials(xp, of_negatives, negatives)
-        return sums, terms, of_members(xp, scores[0], positives, single=single, weights=weights)
+        return sums, terms, from_mask(xp, scores[0], positives, single=single, weights=weights)
 
     def partner_positives(self, scores: Array, present: Array | None, by_row: Arrays) -> Array | Positives:
-        """The positives; where the log-odds are all that counts, the scores."""
-        simple = self.simple and present is None and len(scores.shape) == 1
-        return scores if simple else super().partner_positives(scores, present, by_row)
+        """The positives; their plain scores if the log-odds alone decide the loss."""
+        may_use_odds = self.may_use_odds and present is None and len(scores.shape) == 1
+        return scores if may_use_odds else super().partner_positives(scores, present, by_row)
 
     def merge(self, parts: list[ExpSum]) -> tuple[ExpSum, list[Array | None]]:
-        """The sums of a row, and the factors of the parts."""
         if any(part.top is None for part in parts) and any(part.top is not None for part in parts):
-            nothing = self.xp.zeros_like(parts[0].total)
-            parts = [part if part.top is not None else ExpSum(nothing, part.total) for part in parts]
+            zero = self.xp.zeros_like(parts[0].total)
+            parts = [part if part.top is not None else ExpSum(zero, part.total) for part in parts]
         return merge(self.xp, parts)
 
     def finish(self, total: ExpSum, positive: Array | Positives, by_row: Arrays, *, need_grad: bool) -> RowLosses:
-        """The losses of rows."""
         xp, plan = self.xp, self.plan
-        if self._is_plain(total, positive):
-            return self._finish_plain(total, positive, by_row[0] if plan.weighted else None, need_grad=need_grad)
+        if self._uses_odds(total, positive):
+            return self._finish_from_odds(total, positive, by_row[0] if plan.weighted else None, need_grad=need_grad)
         if not isinstance(positive, Positives):
-            positive = of_line(xp, positive, None)
+            positive = one_per_row(xp, positive, None)
         sums = RowSums(total, positive)
         row = row_statistics(xp, sums)
         if plan.statistics:
@@ -169,37 +166,37 @@ class Softmax(Family):
         objective = plan.objective
         parameters, weights = by_row[: plan.parameters], by_row[plan.parameters] if plan.weighted else None
         counted = objective.counted(row)
-        if objective.separate and positive.number is not None:
+        if objective.separate and positive.weight_sum is not None:
             return self._finish_separate(sums, counted, weights, need_grad=need_grad)
-        values, factor, to_weights = weigh(xp, objective.values(row, *parameters), weights, counted)
-        number = xp.astype(counted, values.dtype)
+        values, factor, weight_slopes = weigh(xp, objective.values(row, *parameters), weights, counted)
+        counts = xp.astype(counted, values.dtype)
         if not need_grad:
-            return RowLosses(values, number)
-        slopes = objective.pulled(row, self.scaled(number if factor is None else factor), *parameters)
+            return RowLosses(values, counts)
+        slopes = objective.pulled(row, self.divided(counts if factor is None else factor), *parameters)
         coefficient, to_positive = score_cotangents(xp, sums, row, slopes[:4])
-        further = [xp.zeros_like(values) if x is None else x for x in slopes[4:]]
-        return RowLosses(values, number, coefficient, to_positive, (*further, *self.of_weights(to_weights)))
+        extra = [xp.zeros_like(values) if x is None else x for x in slopes[4:]]
+        return RowLosses(values, counts, coefficient, to_positive, (*extra, *self.to_weights(weight_slopes)))
 
-    def _is_plain(self, total: ExpSum, positive: Array | Positives) -> bool:
-        """Whether it is seen that all rows have positives and negatives, and no sum is infinite or undefined."""
+    def _uses_odds(self, total: ExpSum, positive: Array | Positives) -> bool:
+        """Whether every row is known to have positives and negatives, and finite sums."""
         xp, objective = self.xp, self.plan.objective
         if not isinstance(positive, Positives):
-            if self.known.finite:
+            if self.facts.finite:
                 return True
             finite = xp.isfinite(positive)
             if total.top is not None:
                 finite = xp.logical_and(finite, xp.isfinite(total.top))
             return bool(entry_at_hand(finite, all_entries))
         of_odds = objective.of_odds is not None and not objective.separate and not self.plan.statistics
-        if not of_odds or positive.number is None or total.top is not None or positive.sums.top is not None:
+        if not of_odds or positive.weight_sum is None or total.top is not None or positive.sums.top is not None:
             return False
         smallest = entry_at_hand(total.total * positive.sums.total, least)
         return smallest is not None and smallest > 0
 
-    def _finish_plain(
+    def _finish_from_odds(
         self, total: ExpSum, positive: Array | Positives, weights: Array | None, *, need_grad: bool
     ) -> RowLosses:
-        """From the log-odds u alone, to which some objectives add the spread s of several positives.
+        """Losses from the log-odds u; with several positives, some objectives add the spread s.
 
         With the slopes u' = dl/du and s' (1 or 0), the weight w of the row, the weight t of a positive among several,
         and the sum n of these, the cotangents of the scores are
@@ -214,44 +211,50 @@ class Softmax(Family):
         values, slope = of_odds(odds, bounded=self.unshifted, need_grad=need_grad)
         if several and self.plan.objective.spreads:
             spread = xp.astype(positive.count > 1, values.dtype)
-            values = values + spread * (log_positive - positive.centred / positive.number)
-        values, factor, to_weights = weigh(xp, values, weights, None)
-        number = xp.ones_like(values)
+            values = values + spread * (log_positive - positive.centred / positive.weight_sum)
+        values, factor, weight_slopes = weigh(xp, values, weights, None)
+        counts = xp.ones_like(values)
         if not need_grad:
-            return RowLosses(values, number)
+            return RowLosses(values, counts)
         slope, spread = (x if x is None or factor is None else x * factor for x in (slope, spread))
-        slope = self.scaled(slope)
+        slope = self.divided(slope)
         to_positive = -slope
         if several:
-            of_spread = 0.0 if spread is None else self.scaled(spread)
+            of_spread = 0.0 if spread is None else self.divided(spread)
             to_positive = positive.terms * ((of_spread - slope) / positive.sums.total)[:, None]
             if spread is not None:
-                to_positive = to_positive - positive.shared(xp, of_spread / positive.number)
-        return RowLosses(values, number, slope / total.total, to_positive, self.of_weights(to_weights))
+                to_positive = to_positive - positive.times_weights(xp, of_spread / positive.weight_sum)
+        return RowLosses(values, counts, slope / total.total, to_positive, self.to_weights(weight_slopes))
 
     def _finish_separate(self, sums: RowSums, counted: Array, weights: Array | None, *, need_grad: bool) -> RowLosses:
-        """The mean over the positives of what each is worth against the negatives alone."""
+        """Losses that are means over the positives, each contrasted with the negatives alone.
+
+        With p the log-odds slope of a positive, times its share of the mean and the row's weight, the cotangents of the
+        scores are
+
+            negatives: Σ_positives p e^(g - top) / total        positives: -p
+        """
         xp, objective = self.xp, self.plan.objective
         each = each_positive(xp, sums)
-        nothing = xp.zeros_like(each.log_odds)
+        zero = xp.zeros_like(each.log_odds)
         live = xp.logical_and(each.has_positive, each.has_negative)
-        weight = xp.astype(each.has_positive, nothing.dtype)
+        weight = xp.astype(each.has_positive, zero.dtype)
         if sums.positive.weighted:
-            weight = weight * sums.positive.shares
-        number = xp.sum(weight, axis=1)
-        number = xp.where(number > 0, number, xp.ones_like(number))
-        values = xp.sum(xp.where(live, objective.values(each), nothing) * weight, axis=1) / number
-        values, factor, to_weights = weigh(xp, values, weights, counted)
-        count = xp.astype(counted, values.dtype)
+            weight = weight * sums.positive.weights
+        weight_sum = xp.sum(weight, axis=1)
+        weight_sum = xp.where(weight_sum > 0, weight_sum, xp.ones_like(weight_sum))
+        values = xp.sum(xp.where(live, objective.values(each), zero) * weight, axis=1) / weight_sum
+        values, factor, weight_slopes = weigh(xp, values, weights, counted)
+        counts = xp.astype(counted, values.dtype)
         if not need_grad:
-            return RowLosses(values, count)
-        rescale = self.scaled(count if factor is None else factor) / number
-        slope = objective.pulled(each, xp.where(live, rescale[:, None] * weight, nothing))[0]
-        to_each = xp.where(live, slope, nothing)
+            return RowLosses(values, counts)
+        rescale = self.divided(counts if factor is None else factor) / weight_sum
+        slope = objective.pulled(each, xp.where(live, rescale[:, None] * weight, zero))[0]
+        to_each = xp.where(live, slope, zero)
         empty = sums.negative.total == 0
-        of_odds = xp.where(empty, xp.zeros_like(number), xp.sum(to_each, axis=1))
-        coefficient = of_odds / xp.where(empty, xp.ones_like(number), sums.negative.total)
-        return RowLosses(values, count, coefficient, -to_each, self.of_weights(to_weights))
+        slope_odds = xp.where(empty, xp.zeros_like(weight_sum), xp.sum(to_each, axis=1))
+        coefficient = slope_odds / xp.where(empty, xp.ones_like(weight_sum), sums.negative.total)
+        return RowLosses(values, counts, coefficient, -to_each, self.to_weights(weight_slopes))
 
     def _finish_statistics(self, sums: RowSums, row: RowStatistics, by_row: Arrays, *, need_grad: bool) -> RowLosses:
         xp = self.xp
@@ -270,9 +273,9 @@ class Softmax(Family):
 
 
 class PairsPlan(NamedTuple):
-    """The terms of positives and of negatives, what a mean divides by, and the arrays of a number for each row.
+    """Terms of positives and negatives, the divisor of a mean, and the numbers of parameters and weights per row.
 
-    `counts` says whether positives, and whether negatives, count as pairs.
+    `counts`: whether positives, and whether negatives, count as pairs.
     """
 
     terms: tuple[Term | None, Term | None]
@@ -283,29 +286,32 @@ class PairsPlan(NamedTuple):
 
 
 class PairSum(NamedTuple):
-    """What pairs add to their rows: terms, pairs, terms that are not 0 if anybody asks, and slopes of parameters."""
+    """Sums over the pairs of each row: terms, pairs, nonzero terms (if needed), and slopes by parameters."""
 
     value: Array
-    number: Array
-    active: Array | None
+    n_pairs: Array
+    n_active: Array | None
     to_parameters: Arrays = ()
 
 
 class Pairs(Family):
-    """Sums of elementwise terms. Several matrices of scores may be given, of whose entries a term is a function."""
+    """Sums of elementwise terms. With several score matrices, a term is a function of an entry of each.
+
+    The cotangent of a score is the slope of its term, times the weights of the pair and of the row.
+    """
 
     counts_pairs = True
-    skips_idle = False
+    needs_positive = False
 
-    def __init__(self, xp: Namespace, plan: PairsPlan, known: Known, *, need_grad: bool) -> None:
-        super().__init__(xp, plan, known)
-        self.bounded = known.bound <= MAX_UNSHIFTED_LOGIT
+    def __init__(self, xp: Namespace, plan: PairsPlan, facts: ScoreFacts, *, need_grad: bool) -> None:
+        super().__init__(xp, plan, facts)
+        self.bounded = facts.bound <= MAX_UNSHIFTED_LOGIT
         self.need_grad = need_grad
 
     def add_negatives(self, scores: Array, exclude: Exclude, by_row: Arrays) -> tuple[PairSum, Array]:
-        """The terms of a tile of negatives, and their slopes."""
+        """Sums over a tile of negatives, and the slopes of its terms."""
         term = self.plan.terms[1]
-        assert term is not None  # noqa: S101  (without, a tile is not asked for)
+        assert term is not None  # noqa: S101  (without, no tile is computed)
         sums, residual = self._summed(term, (exclude(scores, 0.0),), by_row, lambda x: exclude(x, 0.0))
         return sums, residual[0] if residual else scores
 
@@ -315,52 +321,52 @@ class Pairs(Family):
         scores: Arrays,
         by_row: Arrays,
         clear: Callable[[Array], Array],
-        often: Array | None = None,
+        entry_weights: Array | None = None,
     ) -> Any:
-        """The sums of a term over the entries that are not cleared, and the slopes by the scores of each matrix.
+        """Sums of a term over the entries that `clear` leaves, and its slopes by the scores of each matrix.
 
-        `often`: the weights of the entries, by which those are counted whose term is not 0.
+        `entry_weights`: weights of the entries in the number of nonzero terms.
         """
         xp = self.xp
         value, slopes = self._term(term, scores, tuple(x[:, None] for x in by_row[: self.plan.parameters]))
-        done: dict[int, tuple[Array, Array]] = {}  # what is the same array is cleared and added up once
+        cleared: dict[int, tuple[Array, Array]] = {}  # by identity: value and slope may be one array
         for x in (value, *slopes):
-            if id(x) not in done:
+            if id(x) not in cleared:
                 whole = clear(x)
-                done[id(x)] = whole, adapter_of(whole).sum_along(whole, 1)
+                cleared[id(x)] = whole, adapter_of(whole).sum_along(whole, 1)
         active = None
         if self.plan.divide_by == "active":
-            active = xp.astype(done[id(value)][0] != 0, value.dtype)
-            active = xp.sum(active if often is None else active * often, axis=1)
-        total = done[id(value)][1]
-        sums = PairSum(total, xp.zeros_like(total), active, tuple(done[id(x)][1] for x in slopes[len(scores) :]))
-        return sums, tuple(done[id(x)][0] for x in slopes[: len(scores)])
+            active = xp.astype(cleared[id(value)][0] != 0, value.dtype)
+            active = xp.sum(active if entry_weights is None else active * entry_weights, axis=1)
+        total = cleared[id(value)][1]
+        sums = PairSum(total, xp.zeros_like(total), active, tuple(cleared[id(x)][1] for x in slopes[len(scores) :]))
+        return sums, tuple(cleared[id(x)][0] for x in slopes[: len(scores)])
 
     def _term(self, term: Term, scores: Arrays, parameters: Arrays) -> tuple[Array, Arrays]:
-        """A term of scores, and its slopes if these are wanted, all of the shape of the scores."""
+        """A term of scores, and its slopes if needed, in the shape of the scores."""
         xp, shape = self.xp, tuple(scores[0].shape)
         value, slopes = term.value_and_slopes(*scores, *parameters, bounded=self.bounded, need_grad=self.need_grad)
 
         def whole(x: Array) -> Array:
             return x if tuple(x.shape) == shape else xp.broadcast_to(x, shape) + xp.zeros_like(scores[0])
 
-        found = {id(x): whole(x) for x in (value, *slopes)}  # what is the same array stays one
-        return found[id(value)], tuple(found[id(x)] for x in slopes) if self.need_grad else ()
+        result = {id(x): whole(x) for x in (value, *slopes)}  # by identity, as in `_summed`
+        return result[id(value)], tuple(result[id(x)] for x in slopes) if self.need_grad else ()
 
     def add_masked(self, scores: Arrays, members: Members, by_row: Arrays) -> tuple[PairSum, Any, None]:
-        """The terms of the positives and negatives of a tile, and their slopes. A score of -inf takes no part."""
+        """Sums over the pairs of a masked tile, and the slopes of its terms. Scores of -inf are left out."""
         if members.negative_weights is None:
             members.refuse_weights()
         xp = self.xp
         first = scores[0]
         sums, residuals = [], []
-        for term, own, weights, counts in zip(self.plan.terms, members[:2], members[2:], self.plan.counts, strict=True):
-            taken = own
+        for term, mask, weights, count in zip(self.plan.terms, members[:2], members[2:], self.plan.counts, strict=True):
+            taken = mask
             for score in scores:
                 taken = xp.logical_and(taken, score != -math.inf)
             inputs = tuple(xp.where(taken, score, 0.0) for score in scores)
-            often = xp.astype(taken, first.dtype) if weights is None else xp.where(taken, weights, 0.0)
-            number = xp.sum(often, axis=1)
+            entry_weights = xp.astype(taken, first.dtype) if weights is None else xp.where(taken, weights, 0.0)
+            number = xp.sum(entry_weights, axis=1)
             zero = xp.zeros_like(number)
             if term is None:
                 part = self._no_term(zero, by_row)
@@ -369,9 +375,9 @@ class Pairs(Family):
                 def clear(x: Array, taken: Array = taken, weights: Array | None = weights) -> Array:
                     return xp.where(taken, x if weights is None else x * weights, 0.0)
 
-                part, residual = self._summed(term, inputs, by_row, clear, None if weights is None else often)
+                part, residual = self._summed(term, inputs, by_row, clear, None if weights is None else entry_weights)
                 residuals.append(residual)
-            sums.append(part._replace(number=number if counts else zero))
+            sums.append(part._replace(n_pairs=number if count else zero))
         added: Arrays = ()
         if self.need_grad and residuals:
             added = tuple(a + b for a, b in zip(*residuals, strict=True)) if len(residuals) > 1 else tuple(residuals[0])
@@ -380,65 +386,63 @@ class Pairs(Family):
         return self.merge(sums)[0], added, None
 
     def partner_positives(self, scores: Array, present: Array | None, by_row: Arrays) -> tuple[PairSum, Array]:
-        """The terms of rows that have one positive each, and their slopes."""
+        """Terms of rows with one positive each, and their slopes."""
         del present
         xp, term = self.xp, self.plan.terms[0]
         zero = xp.zeros_like(scores)
         part, slope = self._no_term(zero, by_row), zero
         if term is not None:
             value, slopes = self._term(term, (scores,), by_row[: self.plan.parameters])
-            active = part.active if part.active is None else xp.astype(value != 0, value.dtype)
+            active = part.n_active if part.n_active is None else xp.astype(value != 0, value.dtype)
             slope, *to_parameters = slopes if self.need_grad else (zero,)
             part = PairSum(value, zero, active, tuple(to_parameters))
-        return part._replace(number=zero + self._pairs()), slope
+        return part._replace(n_pairs=zero + self._pairs()), slope
 
     def _pairs(self) -> int:
-        """How many pairs each row has, where that is known, of those that count."""
-        return int(self.plan.counts[0]) + (self.known.negatives if self.plan.counts[1] else 0)
+        """Number of pairs of each row that count, if it is known."""
+        return int(self.plan.counts[0]) + (self.facts.n_negatives if self.plan.counts[1] else 0)
 
     def _no_term(self, zero: Array, by_row: Arrays) -> PairSum:
         slopes = tuple(zero for _ in by_row[: self.plan.parameters]) if self.need_grad else ()
         return PairSum(zero, zero, zero if self.plan.divide_by == "active" else None, slopes)
 
     def merge(self, parts: list[PairSum]) -> tuple[PairSum, list[None]]:
-        """The sums of a row."""
         total = parts[0]
         for part in parts[1:]:
-            active = None if total.active is None or part.active is None else total.active + part.active
-            further = tuple(a + b for a, b in zip(total.to_parameters, part.to_parameters, strict=True))
-            total = PairSum(total.value + part.value, total.number + part.number, active, further)
+            active = None if total.n_active is None or part.n_active is None else total.n_active + part.n_active
+            extra = tuple(a + b for a, b in zip(total.to_parameters, part.to_parameters, strict=True))
+            total = PairSum(total.value + part.value, total.n_pairs + part.n_pairs, active, extra)
         return total, [None] * len(parts)
 
     def finish(self, total: PairSum, positive: Any, by_row: Arrays, *, need_grad: bool) -> RowLosses:
-        """The sums of rows."""
         xp, plan = self.xp, self.plan
         slope = None
         if positive is not None:
             part, slope = positive
             total = self.merge([part, total])[0]
-        elif self.known.negatives and plan.counts[1]:  # no tile has counted them
-            total = total._replace(number=total.number + self.known.negatives)
+        elif self.facts.n_negatives and plan.counts[1]:  # no tile counts them
+            total = total._replace(n_pairs=total.n_pairs + self.facts.n_negatives)
         weights = by_row[plan.parameters] if plan.weighted else None
-        # Where all rows have pairs, all count.
-        counted = None if self.known.complete and self._pairs() > 0 else total.number > 0
-        values, factor, to_weights = weigh(xp, total.value, weights, counted)
-        number: Array | None = xp.ones_like(values) if counted is None else xp.astype(counted, values.dtype)
+        # If all rows have pairs, all count.
+        counted = None if self.facts.complete and self._pairs() > 0 else total.n_pairs > 0
+        values, factor, weight_slopes = weigh(xp, total.value, weights, counted)
+        counts: Array | None = xp.ones_like(values) if counted is None else xp.astype(counted, values.dtype)
         if plan.divide_by != "rows":
-            number = total.number if plan.divide_by == "pairs" else total.active
+            counts = total.n_pairs if plan.divide_by == "pairs" else total.n_active
         if not need_grad:
-            return RowLosses(values, number)
-        factor = self.scaled(xp.ones_like(values) if factor is None else factor)
+            return RowLosses(values, counts)
+        factor = self.divided(xp.ones_like(values) if factor is None else factor)
         to_positive = None if slope is None else slope * factor
-        to_rows = (*(x * factor for x in total.to_parameters), *self.of_weights(to_weights))
-        return RowLosses(values, number, factor, to_positive, to_rows)
+        to_rows = (*(x * factor for x in total.to_parameters), *self.to_weights(weight_slopes))
+        return RowLosses(values, counts, factor, to_positive, to_rows)
 
     def masked_cotangents(
-        self, residual: Any, positive: Any, done: RowLosses, members: Members, rescale: None = None
+        self, residual: Any, positive: Any, losses: RowLosses, members: Members, rescale: None = None
     ) -> Arrays:
         """The cotangents of a masked tile's scores, of each matrix."""
         del positive, members, rescale
-        return tuple(x * done.coefficient[:, None] for x in residual)
+        return tuple(x * losses.coefficient[:, None] for x in residual)
 
 
 Plan = SoftmaxPlan | PairsPlan | ReweightedPlan
-"""What a sweep adds up."""
+"""The objective of a sweep, as data."""

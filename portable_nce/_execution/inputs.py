@@ -1,4 +1,4 @@
-"""The arrays of a sweep in a record, which is flattened here and nowhere else."""
+"""The arrays of a sweep as a record; the only place that flattens it."""
 
 from __future__ import annotations
 
@@ -9,35 +9,35 @@ from .._core.protocol import Array
 
 Arrays = tuple[Array, ...]
 Counts = Sequence[tuple[int, int]]
-"""Numbers of operands of each channel: of those that have a gradient, and of the constants after these."""
+"""Numbers of operands of each channel: those with a gradient, and the constants after them."""
 
 
 class Inputs(NamedTuple):
-    """The arrays of a sweep, by their role. Gradients are by those up to `by_row`; all others are constants.
+    """Arrays of a sweep by role. The groups up to `by_row` have gradients; the others are constants.
 
     Attributes
     ----------
     rows, columns : tuple of array
-        Operands of each channel in turn, those that have a gradient first; or embeddings, where no columns are the rows
-        themselves.
+        Operands of each channel in turn, those with a gradient first; or embeddings, where no columns
+        means the rows.
     partners : tuple of array
-        The positive of each row, (N, D), of an index or a queue.
+        The positive of each row, (N, D), by index or in a queue.
     scale : tuple of array
-        Factor of the rows, if embeddings are given and it is an array: of one entry, or (N, 1).
+        Factor of the rows, if embeddings are given and it is an array: one entry, or (N, 1).
     by_row : tuple of array
-        Numbers of each row, (N,), or of all: sharpness, parameters, weights, in this order.
+        Numbers of each row, (N,), or one for all rows: sharpness, parameters, weights, in this order.
     targets : tuple of array
         Column of the positive of each row.
     present : tuple of array
-        Rows that have a positive, if not all have one.
+        Boolean array of rows with a positive, unless all have one.
     added : tuple of array
-        Numbers that are added to the scores of each column.
+        Numbers added to the scores of each column.
     row_labels, column_labels, pairs, mask : tuple of array
-        Arrays of the pairing, and the pairs that take part.
+        Arrays of the pairing, and the mask.
     row_numbers, column_numbers : tuple of array
-        Places of rows and columns in the matrix of which this is a part.
+        Indices of rows and columns in the whole matrix, if this is a shard.
     row_constants, column_constants : tuple of array
-        Operands without a gradient, while they are `apart` from the others.
+        Operands without a gradient, after `separate_constants`.
     """
 
     rows: Arrays = ()
@@ -59,21 +59,21 @@ class Inputs(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Numbers of rows and of columns; without operands of columns, that of the rows is the score matrix."""
+        """Numbers of rows and of columns. Without column operands, the row operand is the score matrix."""
         first = self.rows[0]
         return first.shape[-2], self.columns[0].shape[-2] if self.columns else first.shape[-1]
 
-    def apart(self, of_rows: Counts, of_columns: Counts) -> Inputs:
-        """The same with the constant operands of all channels apart from those that have a gradient."""
+    def separate_constants(self, of_rows: Counts, of_columns: Counts) -> Inputs:
+        """Inputs with the constant operands of all channels in their own groups."""
         if sum(count for _, count in (*of_rows, *of_columns)) == 0:
             return self
-        rows, row_constants = _apart(self.rows, of_rows)
-        columns, column_constants = _apart(self.columns, of_columns)
+        rows, row_constants = _separated(self.rows, of_rows)
+        columns, column_constants = _separated(self.columns, of_columns)
         constants = {"row_constants": row_constants, "column_constants": column_constants}
         return self._replace(rows=rows, columns=columns, **constants)
 
-    def joined(self) -> Inputs:
-        """The same with constant operands after the others."""
+    def with_constants(self) -> Inputs:
+        """Inputs with the constant operands after the others."""
         if not (self.row_constants or self.column_constants):
             return self
         rows, columns = (*self.rows, *self.row_constants), (*self.columns, *self.column_constants)
@@ -81,17 +81,17 @@ class Inputs(NamedTuple):
 
     @property
     def flat(self) -> Arrays:
-        """All arrays, in the order in which adapters take them."""
+        """All arrays, in the order of an adapter's arguments."""
         return tuple([x for group in self for x in group])
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """The number of arrays in each group."""
+        """Number of arrays in each group."""
         return tuple([len(group) for group in self])
 
     @staticmethod
     def of(counts: tuple[int, ...], arrays: Sequence[Array]) -> Inputs:
-        """The arrays of a flat sequence in their groups."""
+        """Inputs from a flat sequence and the number of arrays in each group."""
         groups: list[Arrays] = []
         start = 0
         for count in counts:
@@ -100,21 +100,21 @@ class Inputs(NamedTuple):
         return Inputs(*groups)
 
 
-def _apart(operands: Arrays, counts: Counts) -> tuple[Arrays, Arrays]:
-    """The operands of all channels that have a gradient, and those that are constant."""
+def _separated(operands: Arrays, counts: Counts) -> tuple[Arrays, Arrays]:
+    """Operands of all channels that have a gradient, and those that are constant."""
     learned: Arrays = ()
     constants: Arrays = ()
-    for own, further in counts:
-        learned, constants = (*learned, *operands[:own]), (*constants, *operands[own : own + further])
-        operands = operands[own + further :]
+    for k, n in counts:
+        learned, constants = (*learned, *operands[:k]), (*constants, *operands[k : k + n])
+        operands = operands[k + n :]
     return learned, constants
 
 
-def of_each(operands: Arrays, counts: Counts) -> list[Arrays]:
-    """The operands of each channel, of `joined` ones."""
-    found, total = [], sum(own for own, _ in counts)
+def by_channel(operands: Arrays, counts: Counts) -> list[Arrays]:
+    """Operands of each channel, from those of all channels `with_constants`."""
+    channels, total = [], sum(k for k, _ in counts)
     learned, constants = operands[:total], operands[total:]
-    for own, further in counts:
-        found.append((*learned[:own], *constants[:further]))
-        learned, constants = learned[own:], constants[further:]
-    return found
+    for k, n in counts:
+        channels.append((*learned[:k], *constants[:n]))
+        learned, constants = learned[k:], constants[n:]
+    return channels

@@ -1,8 +1,8 @@
-"""The arrays of a sweep, its static arguments, and the reduction of its results.
+"""Static arguments of a sweep, its results, and their reduction.
 
-A sweep is a function for `Adapter.value_and_vjp`: it returns a sum of losses, how often each row counts, and the
-gradients of the sum. With `values` in its layout it returns the losses of the rows instead, for callers that need two
-passes: the gradient of ``Σ c_i l_i`` is that of the same sweep with the cotangents c for weights.
+A sweep is a function for `Adapter.value_and_vjp`: it returns a sum of losses, the counts of the rows, and the gradients
+of the sum. With `values` in its layout it returns the losses of the rows instead, for losses in two passes: the
+gradient of ``Σ c_i l_i`` comes from a second sweep with the cotangents c as weights.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from .sets import Sets
 from .tiling import Sizes, Tiling
 
 NeedGradOf = bool | tuple[bool, ...]
-"""Whether gradients are wanted, or of which arrays."""
+"""Whether all gradients are needed, or a flag for each array."""
 
 
 class NeedGrad(NamedTuple):
-    """Which gradients are wanted: any at all, and those of the operands."""
+    """Whether any gradient is needed, and those of the operands."""
 
     gradients: bool
     rows: bool
@@ -34,7 +34,7 @@ class NeedGrad(NamedTuple):
 
 
 class Gradients(NamedTuple):
-    """Gradients of a sum of losses by the groups of `Inputs`; None where one is not wanted."""
+    """Gradients of a sum of losses, by groups of `Inputs`; None if not needed."""
 
     rows: Sequence[Array | None] = ()
     columns: Sequence[Array | None] = ()
@@ -43,9 +43,9 @@ class Gradients(NamedTuple):
 
 
 class SweepResult(NamedTuple):
-    """Losses of the rows, how often each counts in a mean, and the gradients.
+    """Losses of the rows, their counts in a mean, and the gradients.
 
-    `divisor`: the number of the mean, if the layout asks for it, and gradients have been divided by it.
+    `divisor`: divisor of the mean, if the gradients have been divided by it.
     """
 
     values: Array
@@ -60,11 +60,11 @@ class Layout(NamedTuple):
     Attributes
     ----------
     plan : Plan
-        What the rows add up.
-    sets : Lines, Classes or Judged
-        Where the positives and negatives of a tile are.
+        The objective, as data.
+    sets : Diagonals, SortedClasses or PairRule
+        Positions of positives and negatives.
     sizes : Sizes or Tiling
-        How blocks and tiles are chosen, or chosen already.
+        How to choose blocks and tiles, or the choice.
     channels : tuple of Channel
         Similarities whose scores of each pair are compared; one for all losses but RELIC's divergence.
     counts : tuple of int
@@ -75,12 +75,12 @@ class Layout(NamedTuple):
         Largest magnitude of the scores, if it is known.
     mean, values : bool
         Whether the sum is divided by the number of rows; whether losses of rows are returned instead.
-    own : bool
+    self_contrast : bool
         Whether rows and columns are the same, in a two-sided sweep.
     shards : Shards, optional
-        Ranks that have the other rows, for a sweep that adds up columns.
+        Ranks with the other rows, for a sweep that sums over columns.
     embedded : bool
-        Whether rows, columns and partners are embeddings, of which unit rows are made first.
+        Whether rows, columns and partners are embeddings, not operands.
     scale : float, optional
         Factor of the unit rows, unless it is an array.
     """
@@ -94,24 +94,24 @@ class Layout(NamedTuple):
     bound: float = math.inf
     mean: bool = False
     values: bool = False
-    own: bool = False
+    self_contrast: bool = False
     shards: Shards | None = None
     embedded: bool = False
     scale: float | None = None
 
 
-def reduced(xp: Namespace, layout: Layout, found: SweepResult) -> SweepResult:
+def reduced(xp: Namespace, layout: Layout, result: SweepResult) -> SweepResult:
     """The sum of the losses, or their mean over the rows that count, with its gradients."""
     if layout.values:
-        return found
-    values, counts, gradients, divisor = found
-    total = divided(sum_to_scalar(xp, values), divisor)  # once: a loss divided by N is another rounding of each row
+        return result
+    values, counts, gradients, divisor = result
+    total = divided(sum_to_scalar(xp, values), divisor)  # once: dividing each loss would round each row
     if not layout.mean or divisor is not None:
         return SweepResult(total, counts, gradients)
     count = sum_to_scalar(xp, counts)
-    count = xp.where(count == 0, xp.ones_like(count), count)  # without rows, all that is divided is 0
+    count = xp.where(count == 0, xp.ones_like(count), count)  # without rows, the sums are 0
 
-    def shared(x: Array | None) -> Array | None:
+    def averaged(x: Array | None) -> Array | None:
         return x if x is None else x / xp.reshape(count, (1,) * len(x.shape))
 
-    return SweepResult(total / count, counts, Gradients(*([shared(x) for x in group] for group in gradients)))
+    return SweepResult(total / count, counts, Gradients(*([averaged(x) for x in group] for group in gradients)))

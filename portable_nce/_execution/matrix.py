@@ -274,7 +274,9 @@ class ScoreMatrix(NamedTuple):
         if self.scale is not None:
             layout, inputs = self._embedded(layout, inputs)
         else:
-            inputs = inputs.apart([channel.rows for channel in channels], [channel.columns for channel in channels])
+            inputs = inputs.separate_constants(
+                [channel.rows for channel in channels], [channel.columns for channel in channels]
+            )
         return Prepared(sweep, layout._replace(counts=inputs.counts), inputs, reason)
 
     def _embedded(self, layout: Layout, inputs: Inputs) -> tuple[Layout, Inputs]:
@@ -417,7 +419,7 @@ class ScoreMatrix(NamedTuple):
         shared = self.shards is not None
         sizes = self._sizes(two_sided, far=on_accelerator(self.rows[0]), symmetric=not symmetric, shared=shared)
         diagonals = diagonals_of(self.pairing.structure, n_rows, self.n_own_columns)
-        layout = Layout(plan, diagonals, sizes, mean=mean, shards=self.shards, own=not symmetric)
+        layout = Layout(plan, diagonals, sizes, mean=mean, shards=self.shards, self_contrast=not symmetric)
         reason = "the loss averages rows and columns" if symmetric else "the score of i with j is that of j with i"
         inputs = Inputs(self.rows, self.columns, by_row=by_row)
         return self._sweep_of(layout, inputs, reason)._replace(function=square_sweep)

@@ -1,9 +1,8 @@
-"""Operands of a similarity, also in 16 bits: their products are exact in float32, and fast on an accelerator.
+"""Operands of a similarity, also in 16 bits: their products are exact in float32, and fast on accelerators.
 
-Embeddings of 16 bits are multiplied as they are; what their rows are multiplied by, inverse lengths, a scale, the
-inverse of a temperature, is a factor of the rows and columns of the product. What is computed of embeddings, as the
-rows of a bilinear similarity are, is the sum of as many numbers of 16 bits as it takes. Numbers of float32 are, on
-request, the sum of two of bfloat16.
+16-bit embeddings are multiplied unchanged; inverse lengths, scales and inverse temperatures are factors of the rows and
+columns of the product. Operands computed from embeddings, such as the rows of a bilinear similarity, are sums of as
+many 16-bit numbers as necessary. On request, float32 operands are sums of two bfloat16 numbers.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from .inputs import Arrays
 
 
 class SourceDtypes(NamedTuple):
-    """Dtypes in which embeddings are exact, those of the rows and those of the columns, and the `precision` asked for.
+    """Dtypes of the embeddings that rows and columns come from, and the `precision` option.
 
-    They are multiplied in 16 bits if all have as many, or where `multiplied_in` says in which, in parts.
+    Products are 16-bit if all dtypes are. `multiplied_in`: dtype of 16-bit products in parts.
     """
 
     rows: tuple[Any, ...]
@@ -35,10 +34,9 @@ class SourceDtypes(NamedTuple):
 def operands_of(
     similarity: Similarity, x: Array, y: Array, scale: Any, source_dtypes: SourceDtypes
 ) -> tuple[Similarity, Operands, Operands, float]:
-    """A similarity and its operands, and a bound of their inner products, infinite where none is seen.
+    """A similarity, its row and column operands, and a bound of their inner products (infinite if unknown).
 
-    Where the library is faster with products of 16 bits, a factor of each row and parts, whose sum it multiplies, come
-    after the operands that are multiplied; both are constants.
+    For 16-bit products, a factor of each row and the parts follow the operands; both are constants.
     """
     rows, columns, bound = measured_operands(similarity, x, y, scale)
     if not multiplies_halves(similarity, source_dtypes, rows[0]):
@@ -53,14 +51,14 @@ def operands_of(
     if not sides:
         return similarity, rows, columns, bound
     if of_tokens:
-        sides = [[scores.of_each_row(z, own) for z in side] for side, own in zip(sides, operands, strict=True)]
+        sides = [[scores.of_each_row(z, operand) for z in side] for side, operand in zip(sides, operands, strict=True)]
     unit = is_of_unit_tokens(similarity) if of_tokens else similarity.unit
     even = of_ones or (unit and (is_number(scale) or len(scale.shape) == 0))
     return similarity._replace(even=even), (*rows, *sides[0]), (*columns, *sides[1]), bound
 
 
 def multiplies_halves(similarity: Similarity, source_dtypes: SourceDtypes, like: Array) -> bool:
-    """Whether products of 16 bits may serve for embeddings of these dtypes."""
+    """Whether embeddings of these dtypes may use 16-bit products."""
     if source_dtypes.precision == "highest" or not (
         similarity.inner_product or isinstance(similarity.scores, TokenScores)
     ):
@@ -74,21 +72,21 @@ def multiplies_halves(similarity: Similarity, source_dtypes: SourceDtypes, like:
 def _in_parts(
     similarity: Similarity, embeddings: tuple[Array, Array], operands: tuple[Array, Array], source_dtypes: SourceDtypes
 ) -> tuple[list[Sequence[Array]], bool]:
-    """The factors and parts of rows and of columns, or none where these do not pay; and whether all factors are 1."""
+    """Factors and parts of rows and columns, or none where they do not pay; and whether all factors are 1."""
     xp = namespace_of(*operands)
     half = source_dtypes.multiplied_in
     half = _dtype_of_products(xp, (*source_dtypes.rows, *source_dtypes.columns)) if half is None else half
     sides: list[Any] = []
     if half is not None:
         counts = [
-            _count(half, own if embedded else ())
-            for embedded, own in zip(similarity.embedded, source_dtypes[:2], strict=True)
+            _n_parts(half, dtypes if embedded else ())
+            for embedded, dtypes in zip(similarity.embedded, source_dtypes[:2], strict=True)
         ]
         if min(counts) == 1:
             sides = [
                 in_parts(x if embedded else operand, operand, half, count)
                 for x, operand, embedded, count in zip(
-                    embeddings, _without(similarity.beyond, *operands), similarity.embedded, counts, strict=True
+                    embeddings, _drop_last(similarity.beyond, *operands), similarity.embedded, counts, strict=True
                 )
             ]
     of_ones = not sides and source_dtypes.precision == "high" and operands[0].dtype == xp.float32
@@ -97,23 +95,22 @@ def _in_parts(
     return [(factor[:, None], *parts) for factor, *parts in sides], of_ones
 
 
-def _without(beyond: int, *operands: Array) -> Arrays:
-    """Operands without so many of their last columns."""
-    return tuple(x[:, : x.shape[1] - beyond] if beyond else x for x in operands)
+def _drop_last(count: int, *operands: Array) -> Arrays:
+    return tuple(x[:, : x.shape[1] - count] if count else x for x in operands)
 
 
 def _dtype_of_products(xp: Namespace, dtypes: Sequence[Any]) -> Any:
-    """The dtype in which embeddings of these dtypes are multiplied, or None if some have more than 16 bits."""
+    """16-bit dtype of products of these embeddings; None if some have more bits."""
     if not dtypes or not all(map(is_half, dtypes)):
         return None
     return dtypes[0] if all(dtype == dtypes[0] for dtype in dtypes) else xp.bfloat16
 
 
-def _count(half: Any, dtypes: Sequence[Any]) -> int:
-    """Of how many numbers of 16 bits a number is the sum: one of embeddings that have these dtypes, or of float32.
+def _n_parts(half: Any, dtypes: Sequence[Any]) -> int:
+    """Number of 16-bit parts of an operand from embeddings of these dtypes, or (none) in float32.
 
-    The 11 bits of float16 are two numbers of bfloat16, which has 8; the 24 of float32 are three of bfloat16, or but for
-    a share of 2^-23 two of float16.
+    The 11 bits of float16 are two bfloat16 numbers of 8 bits. The 24 bits of float32 are three bfloat16 numbers, or two
+    float16 ones except for a relative remainder of 2^-23.
     """
     if dtypes and all(dtype == half for dtype in dtypes):
         return 1

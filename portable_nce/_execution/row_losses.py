@@ -1,4 +1,4 @@
-"""Losses of the rows of a block, and what all families share."""
+"""Losses of the rows of a block, and the base class of the families."""
 
 from __future__ import annotations
 
@@ -9,34 +9,35 @@ from typing import Any, NamedTuple
 from .._core.protocol import Array, Namespace
 from ..pairings import Members
 from .inputs import Arrays
-from .statistics import Positives, of_line, of_members
+from .statistics import Positives, from_mask, one_per_row
 
 Exclude = Callable[[Array, float], Array]
-"""Puts a number where a tile has no negative; the tile may be overwritten."""
+"""Replaces the entries of a tile that are not negatives by a number; may overwrite the tile."""
 
 
-class Known(NamedTuple):
+class ScoreFacts(NamedTuple):
     """Facts about the scores of a sweep, and the divisor of its losses.
 
-    `bound`: largest magnitude of a score; `finite`: no score overflows; `complete`: every row has the same pairs, a
-    positive and `negatives`; `absent`: score of a column that takes no part; `single`: no row has several positives.
+    `bound`: largest magnitude of a score; `finite`: no score overflows; `complete`: every row has a positive and
+    `n_negatives`; `absent`: threshold below which a score belongs to a column left out; `single`: no row has several
+    positives.
     """
 
     bound: float = math.inf
     finite: bool = False
     complete: bool = False
     absent: float | None = None
-    negatives: int = 0
+    n_negatives: int = 0
     divisor: int | None = None
     single: bool = False
 
 
 class RowLosses(NamedTuple):
-    """What some rows are worth: weighted losses, how often each row counts in a mean, and what goes back.
+    """Weighted losses of some rows, their counts in a mean, and the row factors of the cotangents.
 
-    `coefficient` (n,) belongs to the residuals, `to_positive` to the positives' scores, `row_cotangents` to the
-    parameters and weights of the rows, in their order. `quotient` (n,): of two residuals, that of the first to the
-    second.
+    `coefficient` (n,) multiplies the residuals. `to_positive` are the cotangents of the positives' scores,
+    `row_cotangents` those of the parameters and weights of the rows, in this order. `quotient` (n,): ratio of the first
+    to the second of two residuals.
     """
 
     values: Array
@@ -48,7 +49,7 @@ class RowLosses(NamedTuple):
 
 
 def divided(x: Array, divisor: int | None) -> Array:
-    """`x` divided by a whole number, which is exact in any dtype where its inverse is not; by none or 0, as it is."""
+    """`x` divided by a whole number, exact in every dtype, unlike its inverse. None or 0: no division."""
     return x if not divisor or divisor == 1 else x / divisor
 
 
@@ -57,7 +58,8 @@ def weigh(
 ) -> tuple[Array, Array | None, Array | None]:
     """The weighted values of the rows that count, the factor of their slopes, and the slopes of the weights.
 
-    Without `counted` all rows count; a factor of None is 1. A value without weight is no contribution, whatever it is.
+    Without `counted` all rows count; a factor of None is 1. A row of weight 0 contributes 0, even if its value is not
+    finite.
     """
     if weights is None:
         if counted is None:
@@ -66,53 +68,52 @@ def weigh(
     dead = xp.logical_and(xp.logical_not(xp.isfinite(values)), weights == 0)
     if counted is not None:
         dead = xp.logical_or(xp.logical_not(counted), dead)
-    nothing = xp.zeros_like(values)
-    values = xp.where(dead, nothing, values)
-    return values * weights, xp.where(dead, nothing, weights), values
+    zero = xp.zeros_like(values)
+    values = xp.where(dead, zero, values)
+    return values * weights, xp.where(dead, zero, weights), values
 
 
 class Family:
-    """Sums of some kind over the rows of tiles, and the cotangents of these.
+    """Row sums over tiles, and their cotangents.
 
-    `counts_pairs`: the weights of pairs also say how many there are. `skips_idle`: a row without a positive does not
-    count, whatever its negatives are. `unshifted`: residuals and coefficients are not far
-    below 1.
+    `counts_pairs`: weights of pairs also count the pairs. `needs_positive`: a row without a positive does not count.
+    `unshifted`: exponentials need no shift, so that residuals and coefficients are not far below 1.
     """
 
     counts_pairs = False
-    skips_idle = True
+    needs_positive = True
     unshifted = True
 
-    def __init__(self, xp: Namespace, plan: Any, known: Known) -> None:
+    def __init__(self, xp: Namespace, plan: Any, facts: ScoreFacts) -> None:
         self.xp = xp
         self.plan = plan
-        self.known = known
+        self.facts = facts
 
-    def scaled(self, slope: Array) -> Array:
-        """A slope by the losses, by that of their sum divided by the divisor."""
-        return divided(slope, self.known.divisor)
+    def divided(self, slope: Array) -> Array:
+        """A slope of the row losses, divided as their mean is."""
+        return divided(slope, self.facts.divisor)
 
-    def of_weights(self, slopes: Array | None) -> Arrays:
-        """The slopes by the weights of rows, if these have any."""
-        return () if slopes is None else (self.scaled(slopes),)
+    def to_weights(self, slopes: Array | None) -> Arrays:
+        """Cotangents of the row weights, if there are any."""
+        return () if slopes is None else (self.divided(slopes),)
 
     def partner_positives(self, scores: Array, present: Array | None, by_row: Arrays) -> Any:
-        """The positives of rows that have one each, (n,), or some, (n, P)."""
+        """Positives from their scores, (n,) or (n, P)."""
         del by_row
         if len(scores.shape) > 1:
-            return of_members(self.xp, scores, self.xp.ones_like(scores, dtype=self.xp.bool), single=False)
-        return of_line(self.xp, scores, present)
+            return from_mask(self.xp, scores, self.xp.ones_like(scores, dtype=self.xp.bool), single=False)
+        return one_per_row(self.xp, scores, present)
 
-    def tile_cotangent(self, residual: Any, done: RowLosses, rescale: Any) -> tuple[Array, Array]:
-        """The cotangents of a tile of negatives, as a matrix and a factor of each row."""
-        return residual, done.coefficient if rescale is None else done.coefficient * rescale
+    def tile_cotangent(self, residual: Any, losses: RowLosses, rescale: Any) -> tuple[Array, Array]:
+        """Cotangent of a tile of negatives, as a matrix and a factor of each row."""
+        return residual, losses.coefficient if rescale is None else losses.coefficient * rescale
 
     def masked_cotangents(
-        self, residual: Any, positive: Positives, done: RowLosses, members: Members, rescale: Any = None
+        self, residual: Any, positive: Positives, losses: RowLosses, members: Members, rescale: Any = None
     ) -> Arrays:
-        """The cotangents of a masked tile's scores, whose rows have one positive each or several."""
-        negative, coefficient = self.tile_cotangent(residual, done, rescale)
+        """The cotangents of a masked tile's scores, with one positive or several per row."""
+        negative, coefficient = self.tile_cotangent(residual, losses, rescale)
         negative = negative * coefficient[:, None]
-        if positive.number is None:
-            return (self.xp.where(members.positives, done.to_positive[:, None], negative),)
-        return (negative + done.to_positive,)
+        if positive.weight_sum is None:
+            return (self.xp.where(members.positives, losses.to_positive[:, None], negative),)
+        return (negative + losses.to_positive,)

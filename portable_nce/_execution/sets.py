@@ -1,7 +1,7 @@
-"""Where the positives and negatives of a tile are: on lines, in classes of sorted labels, or as a rule says.
+"""Positives and negatives of a tile: on diagonals, in classes of sorted labels, or by the rule of a pairing.
 
-A row's positive on a line is found by its number, so that its score is the product of two vectors: the tile holds
-negatives alone, but for the entries that a line of positives, or of own columns, crosses.
+On diagonals, the column of each positive is known before the sweep, and its score is the product of two vectors. Tiles
+then hold negatives alone, except for the entries on diagonals of positives or self-pairs.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from .tiling import Bounds
 
 
 class Diagonals(NamedTuple):
-    """Cyclic diagonals that hold the positives: those of row i are in columns ``i + distance`` modulo the columns.
+    """Cyclic diagonals of positives: those of row i are in columns ``i + distance`` modulo the number of columns.
 
     All other columns are negatives. Variants:
 
-    `own`: column i is the row itself, and no negative. `by_index`: an array gives the column of each positive.
+    `self_pairs`: column i is row i itself, not a negative. `by_index`: an array gives the column of each positive.
     `separate_queue`: the positives are another array, and all columns are negatives. `ids`: columns with the id of the
-    row are no negatives. No distances: rows have no positive. `n_own_columns`: the diagonals are those of the first
-    columns, so many (the shard of a rank, or a matrix with extra columns).
+    row are not negatives. No distances: rows have no positive. `n_own_columns`: the diagonals are confined to the first
+    columns (the shard of a rank, or a matrix with extra columns).
     """
 
     distances: tuple[int, ...] = (0,)
-    own: bool = False
+    self_pairs: bool = False
     by_index: bool = False
     separate_queue: bool = False
     ids: bool = False
@@ -40,30 +40,33 @@ class Diagonals(NamedTuple):
 
     @property
     def given(self) -> bool:
-        """Whether the positives are an operand of their own."""
+        """Whether the positives are a separate operand."""
         return self.by_index or self.separate_queue
 
     @property
     def in_tiles(self) -> bool:
-        """Whether positives are entries of tiles whose other entries, but for own columns, are negatives."""
+        """Whether positives are entries of the tiles, whose other entries are negatives or self-pairs."""
         return not (self.given or self.ids) and len(self.distances) > 0
 
     def negatives(self, n_columns: int) -> int:
-        """How many negatives a row has among so many columns."""
-        return n_columns - int(self.own) - (0 if self.separate_queue else len(self.distances))
+        """Number of negatives of a row among `n_columns`."""
+        return n_columns - int(self.self_pairs) - (0 if self.separate_queue else len(self.distances))
 
 
 class SortedClasses(NamedTuple):
-    """Rows and columns sorted by labels, with tiles cut between classes: own columns are neither, or the positives."""
+    """Rows and columns sorted by label, with tiles cut between classes.
 
-    own: bool = False
+    `self_pairs`: a row with itself is not a positive. `ids`: it is the only positive.
+    """
+
+    self_pairs: bool = False
     ids: bool = False
 
 
 class PairRule(NamedTuple):
-    """The rule of a pairing, which is asked for each block; whether no row has several positives by it.
+    """The rule of a pairing, applied to each block; `single`: no row has several positives.
 
-    `shape`: that of the matrix of which this is a part.
+    `shape`: shape of the whole matrix, if this is a shard.
     """
 
     rule: Rule
@@ -72,14 +75,11 @@ class PairRule(NamedTuple):
 
 
 Sets = Diagonals | SortedClasses | PairRule
-"""Where positives and negatives are, as static arguments of a sweep."""
+"""Positions of positives and negatives, as static arguments of a sweep."""
 
 
-class Place(NamedTuple):
-    """Where a tile lies: its first row, its first column, the one after its last, and how many there are.
-
-    If there is a window, these are its own.
-    """
+class TilePosition(NamedTuple):
+    """First row of a tile, its first column, the column after its last, and the number of columns of the diagonals."""
 
     start: Array | int
     low: int
@@ -88,35 +88,34 @@ class Place(NamedTuple):
 
 
 def diagonals_of(structure: Structure, n_rows: int, n_own_columns: int | None = None) -> Diagonals:
-    """The lines of a pairing's structure."""
     if structure.absent or structure.given:
         return Diagonals(
             () if structure.absent else (0,), by_index=structure.by_index, separate_queue=structure.separate_queue
         )
     views = structure.views
     distances = tuple(k * (n_rows // views) for k in range(1, views)) or (0,)
-    return Diagonals(distances, own=views > 1, ids=structure.ids, n_own_columns=n_own_columns)
+    return Diagonals(distances, self_pairs=views > 1, ids=structure.ids, n_own_columns=n_own_columns)
 
 
 def partners(xp: Namespace, diagonals: Diagonals, columns: Array, n_rows: int) -> tuple[Array, ...]:
-    """The columns that are positive with each row, those of one distance in an array."""
+    """The positive columns of each row, one array per distance."""
     if diagonals.n_own_columns is not None:
         columns = columns[: diagonals.n_own_columns, ...]
     if not diagonals.distances:
         return ()
-    if not diagonals.own:
+    if not diagonals.self_pairs:
         return (columns if n_rows == columns.shape[0] else columns[:n_rows, ...],)
     return tuple(xp.concat([columns[d:, ...], columns[:d, ...]], axis=0) for d in diagonals.distances)
 
 
 def add_partners(xp: Namespace, diagonals: Diagonals, to_columns: Array, to_partners: Sequence[Array]) -> Array:
-    """The cotangent of the columns, with those of the partners each in its place."""
+    """Cotangent of the columns, with the cotangents of the partners added at their columns."""
     if diagonals.n_own_columns is not None:
-        own, others = to_columns[: diagonals.n_own_columns, ...], to_columns[diagonals.n_own_columns :, ...]
-        return xp.concat([add_partners(xp, diagonals._replace(n_own_columns=None), own, to_partners), others], axis=0)
+        first, others = to_columns[: diagonals.n_own_columns, ...], to_columns[diagonals.n_own_columns :, ...]
+        return xp.concat([add_partners(xp, diagonals._replace(n_own_columns=None), first, to_partners), others], axis=0)
     for distance, added in zip(diagonals.distances, to_partners, strict=True):
         n_rows = added.shape[0]
-        if diagonals.own:
+        if diagonals.self_pairs:
             back = n_rows - distance
             to_columns = to_columns + xp.concat([added[back:, ...], added[:back, ...]], axis=0)
         elif n_rows == to_columns.shape[0]:
@@ -127,30 +126,30 @@ def add_partners(xp: Namespace, diagonals: Diagonals, to_columns: Array, to_part
 
 
 def partner_scores(xp: Namespace, rows: Array, others: Sequence[Array]) -> Array:
-    """The scores of rows with their partners: (n,), or (n, P) of several."""
+    """Scores of rows and their partners: (n,), or (n, P) for several."""
     scores = [adapter_of(rows).row_dots(rows, other) for other in others]
     return scores[0] if len(scores) == 1 else xp.stack(scores, axis=1)
 
 
-def diagonal_entries(xp: Namespace, x: Array, tile: Place) -> Array:
-    """The entries of a tile of all columns in the column of the number of each row."""
+def diagonal_entries(xp: Namespace, x: Array, tile: TilePosition) -> Array:
+    """The diagonal entries of a tile of all columns."""
     first = xp.arange(x.shape[0], device=device_of(x)) * x.shape[1]
-    return xp.take(xp.reshape(x, (-1,)), first + _line(x, 0, tile), axis=0)
+    return xp.take(xp.reshape(x, (-1,)), first + _diagonal_columns(x, 0, tile), axis=0)
 
 
-def of_each(numbers: Array, count: int) -> list[Array]:
-    """Such numbers of rows, (n,) or (n, P), in an array (n,) for each partner."""
+def by_partner(numbers: Array, count: int) -> list[Array]:
+    """Numbers of rows, (n,) or (n, P), as one array (n,) per partner."""
     return [numbers] if count == 1 else [numbers[:, k] for k in range(count)]
 
 
-def put_diagonal(x: Array, distance: int, value: float | Array, tile: Place) -> Array:
-    """A tile, which may be overwritten, with a number, or one for each row, at each row's column of that distance."""
+def put_diagonal(x: Array, distance: int, value: float | Array, tile: TilePosition) -> Array:
+    """A tile with a number, or one per row, on the diagonal at a distance; the tile may be overwritten."""
     if adapter_of(x).mode != "eager":
-        return adapter_of(x).fill_columns(x, _line(x, distance, tile) - tile.low, value)
+        return adapter_of(x).fill_columns(x, _diagonal_columns(x, distance, tile) - tile.low, value)
     start, low, high, n_columns = tile
-    assert isinstance(start, int)  # noqa: S101  (known where blocks are visited one by one)
+    assert isinstance(start, int)  # noqa: S101  (eager blocks have integer starts)
     first, count = (start + distance) % n_columns, x.shape[0]
-    # Along the diagonal through (start, first), and on from column 0 where it leaves the matrix.
+    # The diagonal through (start, first) continues from column 0 beyond the last column.
     for shift in (0, n_columns) if first + count > n_columns else (0,):
         a, b = max(low, 0, first - shift), min(high, n_columns, first - shift + count)
         if a < b:
@@ -158,8 +157,8 @@ def put_diagonal(x: Array, distance: int, value: float | Array, tile: Place) -> 
     return x
 
 
-def _line(x: Array, distance: int, tile: Place) -> Array:
-    """The column of that distance for each row of a tile."""
+def _diagonal_columns(x: Array, distance: int, tile: TilePosition) -> Array:
+    """Column of each row of a tile on the diagonal at a distance."""
     xp = namespace_of(x)
     number = xp.arange(x.shape[0], dtype=xp.int32, device=device_of(x)) + (tile.start + distance)
     return xp.where(number >= tile.n_columns, number - tile.n_columns, number)
@@ -169,87 +168,86 @@ def _line(x: Array, distance: int, tile: Place) -> Array:
 
 
 class DiagonalSets(NamedTuple):
-    """Sets of tiles whose positives are known before: lines, and, of ids, the pieces of those of the columns."""
+    """Sets of tiles with diagonals of positives; `ids`: those of the columns of each tile."""
 
     diagonals: Diagonals
     bounds: Sequence[tuple[int, int]]
     n_columns: int
     ids: Sequence[Array] = ()
 
-    def of(self, k: int, start: Array | int, here: Inputs) -> Exclude:
-        """The function that puts a number where the rows of tile k have no negative."""
-        diagonals, tile = self.diagonals, self._tile(k, start)
+    def of(self, k: int, start: Array | int, block: Inputs) -> Exclude:
+        """Function that replaces the entries of tile k that are not negatives."""
+        diagonals, tile = self.diagonals, self._position(k, start)
 
         def exclude(x: Array, value: float) -> Array:
             if self.ids:
-                same = here.row_labels[0][:, None] == self.ids[k][None, :]
+                same = block.row_labels[0][:, None] == self.ids[k][None, :]
                 x = namespace_of(x).where(same, value, x)
             if diagonals.by_index:
-                return adapter_of(x).fill_columns(x, here.targets[0] - tile.low, value)
+                return adapter_of(x).fill_columns(x, block.targets[0] - tile.low, value)
             for distance in () if diagonals.separate_queue else diagonals.distances:
                 x = put_diagonal(x, distance, value, tile)
-            return put_diagonal(x, 0, value, tile) if diagonals.own else x
+            return put_diagonal(x, 0, value, tile) if diagonals.self_pairs else x
 
         return exclude
 
     def put(self, x: Array, values: Array, k: int, start: Array | int) -> Array:
-        """Tile k, which may be overwritten, with the cotangents of the positives' scores in their places."""
+        """Tile k with the cotangents of the positives' scores at their entries; the tile may be overwritten."""
         distances = self.diagonals.distances
-        for distance, value in zip(distances, of_each(values, len(distances)), strict=True):
-            x = put_diagonal(x, distance, value, self._tile(k, start))
+        for distance, value in zip(distances, by_partner(values, len(distances)), strict=True):
+            x = put_diagonal(x, distance, value, self._position(k, start))
         return x
 
-    def _tile(self, k: int, start: Array | int) -> Place:
+    def _position(self, k: int, start: Array | int) -> TilePosition:
         n_own_columns = self.diagonals.n_own_columns
-        return Place(start, *self.bounds[k], self.n_columns if n_own_columns is None else n_own_columns)
+        return TilePosition(start, *self.bounds[k], self.n_columns if n_own_columns is None else n_own_columns)
 
 
 class ClassSets(NamedTuple):
-    """Sets of tiles between whose bounds classes of sorted labels end."""
+    """Sets of tiles of sorted labels, cut between classes."""
 
     classes: SortedClasses
     blocks: Bounds
     labels: Sequence[Array]
 
-    def of(self, k: int, start: Array | int, here: Inputs) -> Exclude | Members:
-        """The members of the tile that holds the positives of a block; all pairs of any other tile are negatives."""
+    def of(self, k: int, start: Array | int, block: Inputs) -> Exclude | Members:
+        """Members of the tile that holds the positives of a block; all pairs of any other tile are negatives."""
         if self.blocks[k][0] != start:
             return lambda x, _: x
-        rows, columns = here.row_labels[0], self.labels[k]
+        rows, columns = block.row_labels[0], self.labels[k]
         xp = namespace_of(rows)
         same = rows[:, None] == columns[None, :]
         negatives = xp.logical_not(same)
-        if not (self.classes.own or self.classes.ids):
+        if not (self.classes.self_pairs or self.classes.ids):
             return Members(same, negatives)
         number = xp.arange(rows.shape[0], device=device_of(rows))
         diagonal = number[:, None] == number[None, :]
-        own = diagonal if self.classes.ids else xp.logical_and(same, xp.logical_not(diagonal))
-        return Members(own, negatives)
+        positives = diagonal if self.classes.ids else xp.logical_and(same, xp.logical_not(diagonal))
+        return Members(positives, negatives)
 
 
 class RuleSets:
-    """Sets of tiles of all columns, as the rule of a pairing and a mask say."""
+    """Sets of tiles of all columns, by the rule of a pairing and a mask."""
 
-    def __init__(self, judged: PairRule, inputs: Inputs) -> None:
+    def __init__(self, pair_rule: PairRule, inputs: Inputs) -> None:
         first, shape = inputs.rows[0], inputs.shape
         xp = self.xp = namespace_of(first)
-        self.rule, self.shape, self.device = judged.rule, judged.shape or shape, device_of(first)
+        self.rule, self.shape, self.device = pair_rule.rule, pair_rule.shape or shape, device_of(first)
         self.dtype = upcast(xp, first).dtype
         (numbers,) = inputs.column_numbers or (xp.arange(shape[1], device=self.device),)
         self.numbers, *self.labels = [xp.expand_dims(x, axis=0) for x in (numbers, *inputs.column_labels)]
 
-    def of(self, k: int, start: Array | int, here: Inputs) -> Members:
-        """The members of the tile of a block of rows."""
+    def of(self, k: int, start: Array | int, block: Inputs) -> Members:
         del k
-        xp, (mask,) = self.xp, here.mask or (None,)
-        (numbers,) = here.row_numbers or (xp.arange(here.rows[0].shape[-2], device=self.device) + start,)
-        numbers, *labels = [xp.expand_dims(x, axis=1) for x in (numbers, *here.row_labels)]
+        xp, (mask,) = self.xp, block.mask or (None,)
+        (numbers,) = block.row_numbers or (xp.arange(block.rows[0].shape[-2], device=self.device) + start,)
+        numbers, *labels = [xp.expand_dims(x, axis=1) for x in (numbers, *block.row_labels)]
         both = tuple(labels), tuple(self.labels)
-        return split(self.rule, Tile(numbers, self.numbers, *self.shape, *both, here.pairs, self.dtype, mask))
+        return split(self.rule, Tile(numbers, self.numbers, *self.shape, *both, block.pairs, self.dtype, mask))
 
 
 def with_undefined(members: Members, scores: tuple[Array, ...], *, counts: bool) -> tuple[Members, tuple[Array, ...]]:
-    """NaN in the scores of rows where the weight of a pair is NaN; `counts`: the weights also count pairs."""
+    """NaN in the scores of rows with a pair of weight NaN; `counts`: weights also count pairs, and NaN counts 1."""
     undefined = undefined_rows(members)
     if undefined is None:
         return members, scores

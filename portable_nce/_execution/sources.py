@@ -1,9 +1,9 @@
-"""From embeddings to the operands of inner products, inside the node that a sweep is.
+"""From embeddings to operands of inner products, within the node of a sweep.
 
-A sweep is one differentiable step from what the user gave to the loss: unit rows and the scale are computed in it, and
-so are their pullbacks, in closed form. With ``u = x / |x|``, the operand ``s u`` of a row and its cotangent g:
+A sweep is one differentiable node from embeddings to the loss: it computes unit rows, the scale and their pullbacks in
+closed form. With ``u = x / |x|``, the operand ``s u`` of a row and its cotangent g:
 
-    to x: s (g - u (u·g)) / |x|        to s: Σ u·g        to a number that all rows share: the sum over them
+    to x: s (g - u (u·g)) / |x|        to s: u·g, summed over the rows that share s
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ Sweep = Callable[[Layout, Inputs, NeedGrad], SweepResult]
 
 
 def takes_embeddings(sweep: Sweep) -> Callable[..., Arrays]:
-    """A function for `Adapter.value_and_vjp`, of a sweep over operands: it makes these of embeddings, and reduces."""
+    """A function for `Adapter.value_and_vjp`: makes operands of embeddings, runs the sweep, and reduces its losses."""
 
     @wraps(sweep)
-    def entered(layout: Layout, *arrays: Array, need_grad: NeedGradOf) -> Arrays:
+    def function(layout: Layout, *arrays: Array, need_grad: NeedGradOf) -> Arrays:
         (arrays,) = lift_to_tape(arrays)
         inputs = Inputs.of(layout.counts, arrays)
         flags = _flags(layout, inputs, need_grad)
         sides = _sides(layout, inputs)
-        found = sweep(layout, _operands(layout, inputs, sides), flags.wanted)
-        found = reduced(namespace_of(found.values), layout, found)
+        result = sweep(layout, _operands(layout, inputs, sides), flags.operands)
+        result = reduced(namespace_of(result.values), layout, result)
         if not need_grad:
-            return found.values, found.counts
-        return found.values, found.counts, *_pulled(layout, inputs, sides, found.gradients, flags)
+            return result.values, result.counts
+        return result.values, result.counts, *_input_gradients(layout, inputs, sides, result.gradients, flags)
 
-    return entered
+    return function
 
 
 class _Flags(NamedTuple):
-    """Whether gradients of the rows that were given, and of the scale, are wanted; and of which operands."""
+    """Whether gradients of the rows and of the scale are needed, and of which operands."""
 
     rows: bool
     scale: bool
-    wanted: NeedGrad
+    operands: NeedGrad
 
 
 def _flags(layout: Layout, inputs: Inputs, need_grad: NeedGradOf) -> _Flags:
@@ -56,7 +56,7 @@ def _flags(layout: Layout, inputs: Inputs, need_grad: NeedGradOf) -> _Flags:
 
 
 class _Side(NamedTuple):
-    """Unit rows and the lengths of the rows, or rows as they are and None; and the scale of the operand (None: 1)."""
+    """Unit rows and lengths, or unchanged rows and None; and the scale of the operand (None: 1)."""
 
     unit: Array
     length: Array | None
@@ -66,62 +66,62 @@ class _Side(NamedTuple):
     def operand(self) -> Array:
         return self.unit if self.scale is None else self.unit * self.scale
 
-    def pulled(self, cotangent: Array | None) -> Array | None:
-        """The cotangent of the embeddings, from that of their operand."""
+    def gradient(self, cotangent: Array | None) -> Array | None:
+        """Cotangent of the embeddings, from that of their operand."""
         if cotangent is None or self.length is None:
             return cotangent if cotangent is None or self.scale is None else cotangent * self.scale
         return pulled_unit_rows(self.unit, self.length if self.scale is None else self.length / self.scale, cotangent)
 
 
 def _sides(layout: Layout, inputs: Inputs) -> list[_Side]:
-    """Unit rows of all embeddings, or these, in the order of the inputs; none where operands are given."""
+    """Sides of all embeddings, in the order of the inputs; none if the inputs are operands."""
     if not layout.embedded:
         return []
     given = (*inputs.rows, *inputs.columns, *inputs.partners)
-    found: list[tuple[Array, Array | None]] = [*unit_rows(*given)] if layout.unit else [(x, None) for x in given]
-    rows, *others = found
+    result: list[tuple[Array, Array | None]] = [*unit_rows(*given)] if layout.unit else [(x, None) for x in given]
+    rows, *others = result
     return [_Side(*rows, inputs.scale[0] if inputs.scale else layout.scale), *[_Side(*x) for x in others]]
 
 
 def _operands(layout: Layout, inputs: Inputs, sides: Sequence[_Side]) -> Inputs:
-    """The operands and one number for each row. Only the sweep holds them: their memory is free on the way back."""
+    """The operands, and one number per row. Only the sweep holds them, so their memory is free in the pullback."""
     xp, n_rows = namespace_of(*inputs.rows), inputs.rows[0].shape[-2]
     if inputs.by_row:
         spread = [xp.broadcast_to(x, (n_rows,)) if len(x.shape) == 0 else x for x in inputs.by_row]
         inputs = inputs._replace(by_row=tuple(spread))
     if not layout.embedded:
-        return inputs.joined()
-    own, *others = sides
+        return inputs.with_constants()
+    row, *others = sides
     count = len(inputs.columns)
-    columns = tuple([side.unit for side in others[:count]]) or (own.unit,)
+    columns = tuple([side.unit for side in others[:count]]) or (row.unit,)
     partners = tuple([side.unit for side in others[count:]])
-    return inputs._replace(rows=(own.operand,), columns=columns, partners=partners, scale=())
+    return inputs._replace(rows=(row.operand,), columns=columns, partners=partners, scale=())
 
 
-def _pulled(
+def _input_gradients(
     layout: Layout, inputs: Inputs, sides: Sequence[_Side], gradients: Gradients, flags: _Flags
 ) -> list[Array | None]:
-    """The gradients of what was given, from those of the operands and of the numbers of rows."""
+    """Gradients of the inputs, from those of the operands and of the numbers per row."""
     rows, columns, partners, by_row = gradients
     totals = [_total(g) if len(x.shape) == 0 else g for g, x in zip(by_row, inputs.by_row, strict=True)]
     if not layout.embedded:
         return [*rows, *columns, *partners, *totals]
-    (to_rows,), (own, *others) = rows, sides
+    (to_rows,), (row, *others) = rows, sides
     to_scale: list[Array | None] = []
     if inputs.scale:
-        to_scale = [_to_scale(own, to_rows) if flags.scale else None]
+        to_scale = [_to_scale(row, to_rows) if flags.scale else None]
     if not flags.rows:
         to_rows = None
-    if not inputs.columns:  # the rows, without the scale, are the columns too
-        to_rows = None if to_rows is None else to_rows * own.scale + columns[0]
-        own, columns = own._replace(scale=None), ()
+    if not inputs.columns:  # the unscaled rows are also the columns
+        to_rows = None if to_rows is None else to_rows * row.scale + columns[0]
+        row, columns = row._replace(scale=None), ()
     given = zip(others, (*columns, *partners), strict=True)
-    return [own.pulled(to_rows), *[side.pulled(g) for side, g in given], *to_scale, *totals]
+    return [row.gradient(to_rows), *[side.gradient(g) for side, g in given], *to_scale, *totals]
 
 
-def _to_scale(own: _Side, to_rows: Array) -> Array:
-    along = namespace_of(to_rows).sum(own.unit * to_rows, axis=-1, keepdims=True)
-    return along if len(own.scale.shape) > 0 else _total(along)
+def _to_scale(row: _Side, to_rows: Array) -> Array:
+    along = namespace_of(to_rows).sum(row.unit * to_rows, axis=-1, keepdims=True)
+    return along if len(row.scale.shape) > 0 else _total(along)
 
 
 def _total(x: Array | None) -> Array | None:

@@ -1,4 +1,4 @@
-"""Row statistics: the one place where log-odds are formed, and where slopes by them become cotangents of scores."""
+"""Row statistics: the only place that forms log-odds, and that turns their slopes into cotangents of scores."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ..objectives.base import RowStatistics
 
 
 class Positives(NamedTuple):
-    """The scores of the positives of some rows: one each, of shape (n,), or several among P columns, (n, P).
+    """Scores of the positives: one per row, of shape (n,), or several among P columns, (n, P).
 
-    `members` says which are there (None: all). Of several, `terms` are ``exp(g - top)``, `shares` the weights t of the
-    finite ones, or flags unless they are `weighted`, `centred` is ``Σ t (g - top)``, `number` is ``Σ t``, and `count`
-    is how many there are.
+    `members`: Boolean array of those present (None: all). The other fields are for several positives: `terms` are
+    ``exp(g - top)``; `weights` are t, of the finite scores, or flags unless `weighted`; `centred` is ``Σ t (g - top)``;
+    `weight_sum` is ``Σ t``; `count` is their number.
     """
 
     scores: Array
@@ -24,32 +24,32 @@ class Positives(NamedTuple):
     sums: ExpSum
     terms: Array = None
     centred: Array = None
-    number: Array = None
+    weight_sum: Array = None
     count: Array = None
-    shares: Array = None
+    weights: Array = None
     weighted: bool = False
 
-    def shared(self, xp: Namespace, numbers: Array) -> Array:
-        """A number of each row, times the weight of each finite positive."""
+    def times_weights(self, xp: Namespace, numbers: Array) -> Array:
+        """A number of each row times the weight of each finite positive."""
         if self.weighted:
-            return self.shares * numbers[:, None]
-        return xp.where(self.shares, numbers[:, None], 0.0)
+            return self.weights * numbers[:, None]
+        return xp.where(self.weights, numbers[:, None], 0.0)
 
 
 class RowSums(NamedTuple):
-    """All that the statistics of a row come from."""
+    """The sums that determine the statistics of a row."""
 
     negative: ExpSum
     positive: Positives
 
 
-def of_line(xp: Namespace, scores: Array, present: Array | None) -> Positives:
-    """One positive a row, which every row has, or those that are `present`."""
+def one_per_row(xp: Namespace, scores: Array, present: Array | None) -> Positives:
+    """One positive per row, in all rows or in those `present`."""
     members = xp.ones_like(scores, dtype=xp.bool) if present is None else present
     return Positives(scores, present, of_one(xp, scores, xp.logical_and(members, scores != -math.inf)))
 
 
-def of_members(
+def from_mask(
     xp: Namespace,
     scores: Array,
     members: Array,
@@ -58,9 +58,9 @@ def of_members(
     weights: Array | None = None,
     terms: Array = None,
 ) -> Positives:
-    """The positives that a boolean array marks in a tile; `single` where a row has one at most.
+    """The positives marked by a boolean array; `single`: at most one per row.
 
-    `terms` are exponentials of scores of which none is large; those of others are computed with a shift.
+    `terms`: exponentials of the scores without a shift, if all scores are small.
     """
     if single:
         score = xp.sum(xp.where(members, scores, 0.0), axis=1)
@@ -75,53 +75,53 @@ def of_members(
         finite = xp.logical_and(members, xp.logical_not(xp.isinf(scores)))
         differences = scores - xp.where(xp.isinf(sums.top), 0.0, sums.top)[:, None]
     differences = xp.where(finite, differences, 0.0)
-    number = count = xp.sum(xp.astype(finite, scores.dtype), axis=1)
-    shares = finite
+    weight_sum = count = xp.sum(xp.astype(finite, scores.dtype), axis=1)
+    relative = finite
     if weights is not None:
-        # Divided by the largest of a row, weights of any magnitude add up to a number between 1 and P.
-        shares = xp.where(finite, xp.astype(weights, scores.dtype), 0.0)
-        largest = xp.max(shares, axis=1, keepdims=True)
-        shares = shares / xp.where(largest > 0, largest, xp.ones_like(largest))
-        differences, number = shares * differences, xp.sum(shares, axis=1)
+        # Divided by the largest of a row, weights of any magnitude sum to between 1 and P: no overflow.
+        relative = xp.where(finite, xp.astype(weights, scores.dtype), 0.0)
+        largest = xp.max(relative, axis=1, keepdims=True)
+        relative = relative / xp.where(largest > 0, largest, xp.ones_like(largest))
+        differences, weight_sum = relative * differences, xp.sum(relative, axis=1)
     centred = xp.sum(differences, axis=1)
-    return Positives(scores, members, sums, terms, centred, number, count, shares, weights is not None)
+    return Positives(scores, members, sums, terms, centred, weight_sum, count, relative, weights is not None)
 
 
 def row_statistics(xp: Namespace, sums: RowSums) -> RowStatistics:
     """The statistics of rows.
 
-    The log-odds ``(top_n + log total_n) - (top_p + log total_p)`` are formed from the two shifts and the two logarithms
-    apart, so that a constant added to a row cancels exactly; equal shifts cancel even where they are infinite.
+    The log-odds ``(top_n + log total_n) - (top_p + log total_p)`` are the difference of the shifts plus the difference
+    of the logarithms: a constant added to a row cancels exactly, and equal shifts cancel even if they are infinite.
     """
     negative, positive = sums.negative, sums.positive.sums
-    nothing = xp.zeros_like(negative.total)
-    top_negative, top_positive = (nothing if x.top is None else x.top for x in (negative, positive))
+    zero = xp.zeros_like(negative.total)
+    top_negative, top_positive = (zero if x.top is None else x.top for x in (negative, positive))
     has_negative, has_positive = negative.is_filled(), positive.is_filled()
     log_negative = negative.log_total(xp)
     log_positive = positive.log_total(xp)
     both = xp.logical_and(has_negative, has_positive)
-    apart = xp.logical_and(both, top_negative != top_positive)
-    difference = xp.where(apart, top_negative, nothing) - xp.where(apart, top_positive, nothing)
-    spread = nothing
-    if sums.positive.number is not None:
-        # lse - mean = log Σ e^(g - top) - Σ (g - top) / n, of which the top has cancelled already
+    differ = xp.logical_and(both, top_negative != top_positive)
+    difference = xp.where(differ, top_negative, zero) - xp.where(differ, top_positive, zero)
+    spread = zero
+    if sums.positive.weight_sum is not None:
+        # lse - mean = log Σ e^(g - top) - Σ (g - top) / n; the top cancels
         several = sums.positive.count > 1
-        number = xp.where(several, sums.positive.number, xp.ones_like(nothing))
-        spread = xp.where(several, log_positive - sums.positive.centred / number, nothing)
+        weight_sum = xp.where(several, sums.positive.weight_sum, xp.ones_like(zero))
+        spread = xp.where(several, log_positive - sums.positive.centred / weight_sum, zero)
     return RowStatistics(
-        log_odds=xp.where(both, difference + (log_negative - log_positive), nothing),
+        log_odds=xp.where(both, difference + (log_negative - log_positive), zero),
         spread=spread,
-        negative=xp.where(has_negative, top_negative + log_negative, nothing),
-        positive=xp.where(has_positive, top_positive + log_positive, nothing),
+        negative=xp.where(has_negative, top_negative + log_negative, zero),
+        positive=xp.where(has_positive, top_positive + log_positive, zero),
         has_negative=has_negative,
         has_positive=has_positive,
     )
 
 
 def each_positive(xp: Namespace, sums: RowSums) -> RowStatistics:
-    """The statistics of each positive as if it were the only one of its row; arrays of shape (n, P)."""
+    """Statistics of each positive as the only positive of its row; arrays of shape (n, P)."""
     scores, members = sums.positive.scores, sums.positive.members
-    assert members is not None  # noqa: S101  (of several)
+    assert members is not None  # noqa: S101  (several have a mask)
     alone = Positives(scores, members, of_one(xp, scores, members))
     negative = sums.negative
     total = xp.broadcast_to(negative.total[:, None], tuple(scores.shape))
@@ -132,24 +132,23 @@ def each_positive(xp: Namespace, sums: RowSums) -> RowStatistics:
 def score_cotangents(
     xp: Namespace, sums: RowSums, row: RowStatistics, slopes: tuple[Array | None, ...]
 ) -> tuple[Array, Array]:
-    """What slopes by the statistics mean for the scores.
+    """Coefficient (n,) of the terms ``exp(g - top)`` of the negatives, and the cotangents of the positives' scores.
 
-    Returns the coefficient (n,) of the terms ``exp(g - top)`` of the negatives, and the cotangents of the positives'
-    scores, of their shape. With slopes o, s, a, b by log-odds, spread, lse of the negatives and lse of the positives:
+    With slopes o, s, a, b by log-odds, spread, lse of the negatives and lse of the positives:
 
         negatives: (o + a) e^(g - top) / total        positives: (s + b - o) e^(g - top) / total - s t / n
 
-    where t is 1, or the weight of the positive, and n the sum of these.
+    where t is 1 or the weight of the positive, and n the sum of these. With one positive in a row: b - o.
     """
-    nothing = xp.zeros_like(row.log_odds)
-    of_odds, of_spread, of_negative, of_positive = (nothing if slope is None else slope for slope in slopes)
-    of_odds = xp.where(xp.logical_and(row.has_negative, row.has_positive), of_odds, nothing)
-    coefficient = safe_quotient(xp, of_odds + of_negative, sums.negative.total)
+    zero = xp.zeros_like(row.log_odds)
+    slope_odds, slope_spread, slope_negative, slope_positive = (zero if slope is None else slope for slope in slopes)
+    slope_odds = xp.where(xp.logical_and(row.has_negative, row.has_positive), slope_odds, zero)
+    coefficient = safe_quotient(xp, slope_odds + slope_negative, sums.negative.total)
     positive = sums.positive
-    if positive.number is None:
-        return coefficient, xp.where(positive.sums.total == 0, nothing, of_positive - of_odds)
+    if positive.weight_sum is None:
+        return coefficient, xp.where(positive.sums.total == 0, zero, slope_positive - slope_odds)
     several = positive.count > 1
-    of_spread = xp.where(several, of_spread, nothing)
-    of_each = of_spread / xp.where(several, positive.number, xp.ones_like(nothing))
-    share = safe_quotient(xp, of_spread + of_positive - of_odds, positive.sums.total)
-    return coefficient, positive.terms * share[:, None] - positive.shared(xp, of_each)
+    slope_spread = xp.where(several, slope_spread, zero)
+    mean_factor = slope_spread / xp.where(several, positive.weight_sum, xp.ones_like(zero))
+    positive_factor = safe_quotient(xp, slope_spread + slope_positive - slope_odds, positive.sums.total)
+    return coefficient, positive.terms * positive_factor[:, None] - positive.times_weights(xp, mean_factor)

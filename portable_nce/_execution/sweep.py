@@ -1,8 +1,8 @@
 """The one-sided sweep: value and gradient of a sum of row losses, in one pass over blocks of rows.
 
-The sums of a block of rows are final as soon as its scores are computed; the family turns them into losses and slopes,
-and the cotangents go back to the operands before the next block. Nothing is computed twice, and nothing of the size of
-the matrix is kept.
+The sums of a block of rows are final once its scores are computed. The family turns them into losses and slopes, and
+the cotangents reach the operands before the next block. No tile is computed twice, and no array of the size of the
+matrix is kept.
 """
 
 from __future__ import annotations
@@ -19,155 +19,153 @@ from .._core.registry import adapter_of
 from ..pairings import Members
 from . import products as p
 from . import sets as s
-from .channels import Spread
+from .channels import Route
 from .families import PairsPlan, SoftmaxPlan, divisor_of, family_of, sharpened, split_sharpness
-from .inputs import Arrays, Inputs, of_each
+from .inputs import Arrays, Inputs, by_channel
 from .layouts import Gradients, Layout, NeedGrad, SweepResult
-from .row_losses import Exclude, Known, RowLosses
+from .row_losses import Exclude, RowLosses, ScoreFacts
 from .sources import takes_embeddings
 
 
 @takes_embeddings
-def sweep(layout: Layout, inputs: Inputs, wanted: NeedGrad) -> SweepResult:
+def sweep(layout: Layout, inputs: Inputs, need_grad: NeedGrad) -> SweepResult:
     """The losses of the rows of a score matrix, and their gradients."""
-    return _Sweep(layout, inputs, wanted).run()
+    return _Sweep(layout, inputs, need_grad).run()
 
 
 class _Products:
-    """Tiles of an inner product."""
+    """Tiles of inner products."""
 
-    learned = (1, 1)
-    """Numbers of operands of rows and of columns that have a gradient."""
+    n_differentiated = (1, 1)
+    """Numbers of row operands and of column operands that have a gradient."""
 
-    def __init__(self, layout: Layout, inputs: Inputs, wanted: NeedGrad, bounds: Sequence[tuple[int, int]]) -> None:
-        self.wanted, self.even = (wanted.rows, wanted.columns), layout.channels[0].even
-        self.whole = p.operand_of(inputs.columns)
-        self.tiles = self.factors = p.operand_pieces(self.whole, bounds)
-        self.adds = len(inputs.added) > 0
-        if self.adds:
+    def __init__(self, layout: Layout, inputs: Inputs, need_grad: NeedGrad, bounds: Sequence[tuple[int, int]]) -> None:
+        self.need_grad, self.even = (need_grad.rows, need_grad.columns), layout.channels[0].even
+        self.columns = p.operand_of(inputs.columns)
+        self.tiles = self.score_columns = p.operand_pieces(self.columns, bounds)
+        self.has_added = len(inputs.added) > 0
+        if self.has_added:
             added = p.pieces(inputs.added[0], bounds)
-            self.factors = [p.with_added(tile, own) for tile, own in zip(self.tiles, added, strict=True)]
+            self.score_columns = [p.with_added(tile, extra) for tile, extra in zip(self.tiles, added, strict=True)]
 
-    def opened(self, here: Inputs, sharpness: Array | None) -> tuple[p.Operand, p.Operand, Array | None]:
-        """The rows of a block; those for negatives, and the sharpness of scores that is not in them."""
-        own = p.operand_of(here.rows)
-        scaled, rest = p.sharpened_rows(own, self.whole, sharpness)
-        return own, p.with_ones(scaled) if self.adds else scaled, rest
+    def block_operands(self, block: Inputs, sharpness: Array | None) -> tuple[p.Operand, p.Operand, Array | None]:
+        """The rows of a block, the rows multiplied by the sharpness, and the sharpness if it is not in them."""
+        rows = p.operand_of(block.rows)
+        scaled, rest = p.sharpened_rows(rows, self.columns, sharpness)
+        return rows, p.with_ones(scaled) if self.has_added else scaled, rest
 
-    def positives(self, here: Inputs, _: Array | int) -> Array | None:
-        """The scores of the positives of a block, where these are known before its tiles."""
-        return s.partner_scores(namespace_of(*here.rows), here.rows[0], here.partners) if here.partners else None
+    def positive_scores(self, block: Inputs, _: Array | int) -> Array | None:
+        """Scores of the positives of a block; None if they are entries of the tiles."""
+        return s.partner_scores(namespace_of(*block.rows), block.rows[0], block.partners) if block.partners else None
 
-    def negatives(self, rows: Any, k: int) -> Array:
-        """The scores of a tile of negatives alone."""
+    def negative_scores(self, rows: Any, k: int) -> Array:
+        """Scores of tile k for the sums over negatives, with sharpness."""
         _, scaled, rest = rows
-        return sharpened(p.product(scaled, self.factors[k]), rest)
+        return sharpened(p.product(scaled, self.score_columns[k]), rest)
 
     def scores(self, rows: Any, k: int) -> tuple[Arrays, tuple[None]]:
-        """The scores of a tile as they are."""
-        return (p.product(rows[0], self.factors[k]),), (None,)
+        """Scores of tile k, without sharpness."""
+        return (p.product(rows[0], self.score_columns[k]),), (None,)
 
-    def pulled(self, rows: Any, k: int, cotangents: Arrays, factor: Array | None, _: Any) -> tuple[Arrays, Arrays]:
-        """The cotangents of rows and columns, from that of a tile's scores as a matrix and a factor of each row."""
-        back, forth = p.pulled(cotangents[0], factor, rows[0], self.tiles[k], wanted=self.wanted, even=self.even)
-        return (back,) if self.wanted[0] else (), (forth,) if self.wanted[1] else ()
+    def pullback(self, rows: Any, k: int, cotangents: Arrays, factor: Array | None, _: Any) -> tuple[Arrays, Arrays]:
+        """Cotangents of rows and columns. The cotangent of the scores is ``factor[:, None] * cotangents[0]``."""
+        operands, need_grad = (rows[0], self.tiles[k]), self.need_grad
+        to_rows, to_columns = p.pullback(cotangents[0], factor, *operands, need_grad=need_grad, even=self.even)
+        return (to_rows,) if need_grad[0] else (), (to_columns,) if need_grad[1] else ()
 
 
-class _Checked:
-    """The one tile of all columns of a score matrix that is given."""
+class _GivenScores:
+    """The single tile of a score matrix given by the caller."""
 
-    learned = (1, 0)
+    n_differentiated = (1, 0)
 
     def __init__(self, n_columns: int) -> None:
         self.tiles: list[Arrays] = [()]
         self.n_columns = n_columns
 
-    def positives(self, here: Inputs, start: Array | int) -> Array:
-        """The scores of the positives of a block, on the diagonal."""
-        scores, tile = here.rows[0], s.Place(start, 0, self.n_columns, self.n_columns)
+    def positive_scores(self, block: Inputs, start: Array | int) -> Array:
+        """Scores of the positives of a block: its diagonal."""
+        scores, tile = block.rows[0], s.TilePosition(start, 0, self.n_columns, self.n_columns)
         return s.diagonal_entries(namespace_of(scores), scores, tile)
 
-    def opened(self, here: Inputs, sharpness: Array | None) -> tuple[Array, Array | None]:
-        """The scores of a block, and the sharpness of those of negatives."""
-        return here.rows[0], sharpness
+    def block_operands(self, block: Inputs, sharpness: Array | None) -> tuple[Array, Array | None]:
+        """The scores of a block, and the sharpness of its negatives."""
+        return block.rows[0], sharpness
 
-    def negatives(self, rows: tuple[Array, Array | None], _: int) -> Array:
-        """The scores of the tile, in memory of their own."""
+    def negative_scores(self, rows: tuple[Array, Array | None], _: int) -> Array:
+        """A copy of the scores, with sharpness; the family overwrites it."""
         return sharpened(rows[0] + 0.0, rows[1])
 
-    def pulled(self, _: Any, __: int, cotangents: Arrays, ___: None, ____: Any) -> tuple[Arrays, Arrays]:
-        """The cotangents of the scores."""
+    def pullback(self, _: Any, __: int, cotangents: Arrays, ___: None, ____: Any) -> tuple[Arrays, Arrays]:
         return cotangents, ()
 
 
 class _Channels:
-    """One tile of all columns, scored by any similarities."""
+    """The single tile of all columns, scored by any similarities."""
 
     def __init__(self, layout: Layout, inputs: Inputs) -> None:
         self.channels = layout.channels
         self.counts = [channel.rows for channel in self.channels]
         of_columns = [channel.columns for channel in self.channels]
-        self.learned = sum(count for count, _ in self.counts), sum(count for count, _ in of_columns)
-        self.columns = of_each(inputs.columns, of_columns)
+        self.n_differentiated = sum(count for count, _ in self.counts), sum(count for count, _ in of_columns)
+        self.columns = by_channel(inputs.columns, of_columns)
         self.tiles = [inputs.columns]
 
-    def positives(self, _: Inputs, __: Array | int) -> None:
-        """None: a rule says where they are in the tile."""
+    def positive_scores(self, _: Inputs, __: Array | int) -> None:
+        """None: the positives are entries of the tile."""
 
-    def opened(self, here: Inputs, _: Array | None) -> list[Arrays]:
-        """The rows of a block in each channel."""
-        return of_each(here.rows, self.counts)
+    def block_operands(self, block: Inputs, _: Array | None) -> list[Arrays]:
+        return by_channel(block.rows, self.counts)
 
-    def scores(self, rows: list[Arrays], _: int) -> tuple[Arrays, tuple[Spread | None, ...]]:
-        """The scores of all columns in each channel, and what tokens need on the way back."""
-        each = [channel.scored(*both) for channel, *both in zip(self.channels, rows, self.columns, strict=True)]
-        return tuple(upcast(namespace_of(x), x) for x, _ in each), tuple(spread for _, spread in each)
+    def scores(self, rows: list[Arrays], _: int) -> tuple[Arrays, tuple[Route | None, ...]]:
+        """Scores of each channel, and the functions that route the cotangents of tokens."""
+        scored = [channel.scored(*both) for channel, *both in zip(self.channels, rows, self.columns, strict=True)]
+        return tuple(upcast(namespace_of(x), x) for x, _ in scored), tuple(route for _, route in scored)
 
-    def pulled(
-        self, rows: list[Arrays], _: int, cotangents: Arrays, __: None, spreads: tuple[Spread | None, ...]
+    def pullback(
+        self, rows: list[Arrays], _: int, cotangents: Arrays, __: None, routes: tuple[Route | None, ...]
     ) -> tuple[Arrays, Arrays]:
-        """The cotangents of the operands of rows and columns."""
         to_rows: Arrays = ()
         to_columns: Arrays = ()
-        for channel, own, others, *rest in zip(self.channels, rows, self.columns, cotangents, spreads, strict=True):
-            back, forth = channel.pulled(own, others, *rest)
-            to_rows, to_columns = (*to_rows, *back), (*to_columns, *forth)
+        for channel, *arguments in zip(self.channels, rows, self.columns, cotangents, routes, strict=True):
+            row_part, column_part = channel.pull(*arguments)
+            to_rows, to_columns = (*to_rows, *row_part), (*to_columns, *column_part)
         return to_rows, to_columns
 
 
-class _Seen(NamedTuple):
-    """A tile whose sums are known: its sets, part of the sums, and residual; and what tokens need on the way back."""
+class _Tile(NamedTuple):
+    """A tile after the forward pass: its sets, part of the row sums, residual, and routes of token cotangents."""
 
     sets: Members | Exclude
     part: Any
     residual: Any
-    spreads: Any = ()
+    routes: Any = ()
 
 
 class _Block(NamedTuple):
-    """A block of rows whose losses are known: its first row, arrays, operands, positives, and losses with slopes."""
+    """A block of rows after the forward pass: first row, arrays, operands, positives and losses."""
 
     start: Array | int
-    here: Inputs
+    inputs: Inputs
     rows: Any
-    positive: Any
-    done: RowLosses
+    positives: Any
+    losses: RowLosses
 
 
 class _Sweep:
-    """The arrays of a sweep, its source of scores, its sets and its family."""
+    """State of a one-sided sweep: arrays, source of scores, sets and family."""
 
-    def __init__(self, layout: Layout, inputs: Inputs, wanted: NeedGrad) -> None:
+    def __init__(self, layout: Layout, inputs: Inputs, need_grad: NeedGrad) -> None:
         sets, first = layout.sets, inputs.rows[0]
-        self.judged = isinstance(sets, s.PairRule)
-        if self.judged and wanted.gradients:  # a pullback gives all gradients
-            wanted = NeedGrad(gradients=True, rows=True, columns=True, partners=True)
-        self.layout, self.wanted = layout, wanted
+        self.by_rule = isinstance(sets, s.PairRule)
+        if self.by_rule and need_grad.gradients:  # a similarity's pullback returns all gradients
+            need_grad = NeedGrad(gradients=True, rows=True, columns=True, partners=True)
+        self.layout, self.need_grad = layout, need_grad
         self.xp, self.adapter = namespace_of(first), adapter_of(first)
         n_rows, n_columns = inputs.shape
         self.tiling = layout.sizes.of(n_rows, n_columns)
         self.diagonals: s.Diagonals | None = None
-        self.in_tile = False  # whether cotangents of positives are put into that of the only tile
+        self.positives_in_tile = False  # the cotangent of the only tile includes those of positives
         self.source: Any
         self.sets: Any
         if isinstance(sets, s.PairRule):
@@ -176,29 +174,29 @@ class _Sweep:
             bounds, block = self.tiling.tiles(n_columns), self.tiling.block
             labels = p.pieces(inputs.column_labels[0], bounds) if inputs.column_labels else []
             given = layout.channels[0].given
-            self.source = _Checked(n_columns) if given else _Products(layout, inputs, wanted, bounds)
+            self.source = _GivenScores(n_columns) if given else _Products(layout, inputs, need_grad, bounds)
             if isinstance(sets, s.SortedClasses):
                 assert isinstance(block, tuple)  # noqa: S101  (blocks end where classes end)
                 self.sets = s.ClassSets(sets, block, labels)
             else:
                 self.diagonals = sets
                 self.sets = s.DiagonalSets(sets, bounds, n_columns, labels)
-                self.in_tile = given or (sets.in_tiles and len(bounds) == 1 and block == n_rows)
-                self.in_tile = self.in_tile and isinstance(layout.plan, SoftmaxPlan)
+                self.positives_in_tile = given or (sets.in_tiles and len(bounds) == 1 and block == n_rows)
+                self.positives_in_tile = self.positives_in_tile and isinstance(layout.plan, SoftmaxPlan)
                 if not (sets.given or given):
                     partners = s.partners(self.xp, sets, inputs.columns[0], n_rows)
                     inputs = inputs._replace(partners=partners)
         self.inputs = inputs
-        known = self._known(n_rows, n_columns)
-        self.family: Any = family_of(self.xp, layout.plan, known, need_grad=wanted.gradients)
-        # Whether operands are multiplied by coefficients that may be far below 1, of which nothing is a derivative.
-        self.scales = not (self.family.unshifted or layout.channels[0].given) and self.adapter.is_plain(inputs.flat)
-        # Only tiles of rules have rows without a positive whose operands must not reach others.
-        self.skips = self.judged and self.family.skips_idle and not layout.channels[0].given
+        facts = self._facts(n_rows, n_columns)
+        self.family: Any = family_of(self.xp, layout.plan, facts, need_grad=need_grad.gradients)
+        # Only shifted exponentials give coefficients far below 1; scaling is for arrays that no library differentiates.
+        self.scaled = not (self.family.unshifted or layout.channels[0].given) and self.adapter.is_plain(inputs.flat)
+        # Only rules leave rows without a positive whose NaN could reach column gradients.
+        self.zeros_unpaired = self.by_rule and self.family.needs_positive and not layout.channels[0].given
         self.by_block = inputs._replace(columns=(), added=(), column_labels=(), column_numbers=())
 
     def _bound(self) -> float:
-        """The largest magnitude of the scores, sharpened or with parameters added, if it is known."""
+        """Largest magnitude of the scores, with sharpness or pairwise parameters included; infinity if unknown."""
         plan, bound, by_row = self.layout.plan, self.layout.bound, self.inputs.by_row
         if bound == math.inf:
             return bound
@@ -211,129 +209,134 @@ class _Sweep:
             bound += math.inf if largest is None else largest
         return bound
 
-    def _known(self, n_rows: int, n_columns: int) -> Known:
-        """What is known of the scores."""
+    def _facts(self, n_rows: int, n_columns: int) -> ScoreFacts:
+        """Facts about the scores that the family uses."""
         layout, plan, inputs = self.layout, self.layout.plan, self.inputs
         if isinstance(layout.sets, s.PairRule):
             of_sums = isinstance(plan, SoftmaxPlan) and not plan.statistics
-            return Known(self._bound() if of_sums else math.inf, single=layout.sets.single)
+            return ScoreFacts(self._bound() if of_sums else math.inf, single=layout.sets.single)
         bound = self._bound()
         finite = layout.unit or bound < math.inf
         complete, negatives = False, 0
         if self.diagonals is not None:
             complete = len(inputs.added) + len(inputs.present) == 0 and not self.diagonals.ids
             negatives = self.diagonals.negatives(n_columns)
-        # Where all rows count, the number of the mean goes into their slopes.
+        # If all rows count, the slopes are divided by their number.
         divisor = divisor_of(plan, n_rows, negatives) if layout.mean and finite and complete else None
         absent = p.ABSENT * self.xp.finfo(inputs.rows[0].dtype).max if inputs.added else None
-        return Known(bound, finite, complete, absent, negatives, divisor)
+        return ScoreFacts(bound, finite, complete, absent, negatives, divisor)
 
     def run(self) -> SweepResult:
-        """The losses of all rows and their gradients."""
-        wanted, (n_rows, n_columns) = self.wanted, self.source.learned
-        count = n_rows if wanted.rows else 0
+        need_grad, (n_rows, n_columns) = self.need_grad, self.source.n_differentiated
+        count = n_rows if need_grad.rows else 0
         tiles = [x for tile in self.source.tiles for x in tile[:n_columns]]
-        init = p.empty_sums(tiles) if wanted.columns else ()
+        init = p.empty_sums(tiles) if need_grad.columns else ()
         blocks = self.tiling.block
-        carry, (values, number, *gradients) = self.adapter.scan(self._step, init, self.by_block.flat, blocks)
-        found = SweepResult(values, number, Gradients(), self.family.known.divisor)
-        if not wanted.gradients:
-            return found
+        carry, (values, counts, *gradients) = self.adapter.scan(self._step, init, self.by_block.flat, blocks)
+        result = SweepResult(values, counts, Gradients(), self.family.facts.divisor)
+        if not need_grad.gradients:
+            return result
         to_rows, gradients = gradients[:count], gradients[count:]
         to_columns: list[Array | None] = [None] * n_columns
-        if wanted.columns:
+        if need_grad.columns:
             to_columns = [p.concat_rows(self.xp, carry[k::n_columns]) for k in range(n_columns)]
         to_partners: list[Array | None] = [None] * len(self.inputs.partners)
         if self._returns_positives():
-            of_each = s.of_each(gradients.pop(0), len(to_partners))
-            to_partners = [x[:, None] * self.inputs.rows[0] for x in of_each]
+            cotangents = s.by_partner(gradients.pop(0), len(to_partners))
+            to_partners = [x[:, None] * self.inputs.rows[0] for x in cotangents]
         if self.diagonals is not None and not self.diagonals.given:  # partners are columns
             if self._returns_positives():
                 to_columns = [s.add_partners(self.xp, self.diagonals, to_columns[0], to_partners)]
             to_partners = []
         to_rows = to_rows or [None] * n_rows
-        return found._replace(gradients=Gradients(to_rows, to_columns, to_partners, gradients))
+        return result._replace(gradients=Gradients(to_rows, to_columns, to_partners, gradients))
 
     def _returns_positives(self) -> bool:
         """Whether blocks return the cotangents of the positives' scores, for the gradients of partners."""
-        if self.diagonals is None or self.in_tile or not self.inputs.partners:
+        if self.diagonals is None or self.positives_in_tile or not self.inputs.partners:
             return False
-        return self.wanted.partners if self.diagonals.given else self.wanted.columns
+        return self.need_grad.partners if self.diagonals.given else self.need_grad.columns
 
-    def _step(self, carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
-        family, need_grad = self.family, self.wanted.gradients
-        here = Inputs.of(self.by_block.counts, block)
-        sharpness, numbers = split_sharpness(self.layout.plan, here.by_row)
-        rows = self.source.opened(here, sharpness)
-        seen, positive = [], None
+    def _step(self, carry: Arrays, arrays: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
+        family, need_grad = self.family, self.need_grad.gradients
+        block = Inputs.of(self.by_block.counts, arrays)
+        sharpness, by_row = split_sharpness(self.layout.plan, block.by_row)
+        rows = self.source.block_operands(block, sharpness)
+        tiles, positives = [], None
         for k in range(len(self.source.tiles)):
-            sets = self.sets.of(k, start, here)
+            sets = self.sets.of(k, start, block)
             if not isinstance(sets, Members):
-                seen.append(_Seen(sets, *family.add_negatives(self.source.negatives(rows, k), sets, numbers)))
+                tiles.append(_Tile(sets, *family.add_negatives(self.source.negative_scores(rows, k), sets, by_row)))
                 continue
-            scores, spreads = self.source.scores(rows, k)
+            scores, routes = self.source.scores(rows, k)
             sets, scores = s.with_undefined(sets, scores, counts=family.counts_pairs)
-            if self.skips:
-                sets, rows = self._without_idle(sets, rows)
-            part, residual, positive = family.add_masked(scores, sets, here.by_row)
-            seen.append(_Seen(sets, part, residual, spreads))
-        scores = self.source.positives(here, start)
+            if self.zeros_unpaired:
+                sets, rows = self._without_unpaired(sets, rows)
+            part, residual, positives = family.add_masked(scores, sets, block.by_row)
+            tiles.append(_Tile(sets, part, residual, routes))
+        scores = self.source.positive_scores(block, start)
         if scores is not None:
-            positive = family.partner_positives(scores, here.present[0] if here.present else None, numbers)
-        total, rescales = family.merge([tile.part for tile in seen])
-        done = family.finish(total, positive, numbers, need_grad=need_grad)
+            positives = family.partner_positives(scores, block.present[0] if block.present else None, by_row)
+        total, rescales = family.merge([tile.part for tile in tiles])
+        losses = family.finish(total, positives, by_row, need_grad=need_grad)
         if not need_grad:
-            return carry, (done.values, done.counts)
-        to_rows, to_columns = self._pulled(carry, _Block(start, here, rows, positive, done), seen, rescales)
-        of_positives = (done.to_positive,) if self._returns_positives() else ()
-        of_sharpness = () if sharpness is None else (self.xp.zeros_like(sharpness),)  # a constant
-        return to_columns, (done.values, done.counts, *to_rows, *of_positives, *of_sharpness, *done.row_cotangents)
+            return carry, (losses.values, losses.counts)
+        to_rows, to_columns = self._backward(carry, _Block(start, block, rows, positives, losses), tiles, rescales)
+        of_positives = (losses.to_positive,) if self._returns_positives() else ()
+        of_sharpness = () if sharpness is None else (self.xp.zeros_like(sharpness),)  # not differentiated
+        cotangents = (*to_rows, *of_positives, *of_sharpness, *losses.row_cotangents)
+        return to_columns, (losses.values, losses.counts, *cotangents)
 
-    def _pulled(
-        self, carry: Arrays, block: _Block, seen: Sequence[_Seen], rescales: Sequence[Any]
+    def _backward(
+        self, carry: Arrays, block: _Block, tiles: Sequence[_Tile], rescales: Sequence[Any]
     ) -> tuple[Arrays, Arrays]:
-        """The cotangents of the rows of a block, and those of the columns so far."""
-        done, scaling = block.done, p.Scaling()
-        if self.scales:
-            bounded = self.layout.unit or self.layout.bound < math.inf
-            scaling = p.scaling_of(done.coefficient, bounded=bounded)
-            coefficient, to_positive = map(scaling.divided, (done.coefficient, done.to_positive))
-            done = done._replace(coefficient=coefficient, to_positive=to_positive)
-            block = block._replace(done=done)
-        to_rows: Arrays = ()
-        if block.here.partners and self.wanted.rows and not self.in_tile:
-            partners, own = block.here.partners, None
-            for partner, cotangent in zip(partners, s.of_each(done.to_positive, len(partners)), strict=True):
-                own = p.plus(own, cotangent[:, None] * partner)
-            to_rows = (own,)
-        to_columns: list[Array] = []
-        for k, (tile, rescale) in enumerate(zip(seen, rescales, strict=True)):
-            cotangents, factor = self._cotangent(block, k, tile, rescale, scaling)
-            back, forth = self.source.pulled(block.rows, k, cotangents, factor, tile.spreads)
-            to_rows = tuple(map(p.plus, to_rows, back)) if to_rows else back
-            to_columns += map(p.plus, carry[len(to_columns) :], map(scaling.back, forth))
-        return tuple(map(scaling.back, to_rows)), tuple(to_columns)
+        """Cotangents of the rows of a block, and of the columns up to this block.
 
-    def _cotangent(
-        self, block: _Block, k: int, tile: _Seen, rescale: Any, scaling: p.Scaling
+        For inner products, with c the cotangent of a tile of scores and c⁺ that of the score of the positive y⁺:
+
+            to rows: c⁺ y⁺ + Σ_tiles c @ columns        to columns: Σ_blocks c.T @ rows
+        """
+        losses, scaling = block.losses, p.Scaling()
+        if self.scaled:
+            bounded = self.layout.unit or self.layout.bound < math.inf
+            scaling = p.scaling_of(losses.coefficient, bounded=bounded)
+            coefficient, to_positive = map(scaling.divided, (losses.coefficient, losses.to_positive))
+            losses = losses._replace(coefficient=coefficient, to_positive=to_positive)
+            block = block._replace(losses=losses)
+        to_rows: Arrays = ()
+        if block.inputs.partners and self.need_grad.rows and not self.positives_in_tile:
+            partners, total = block.inputs.partners, None
+            for partner, cotangent in zip(partners, s.by_partner(losses.to_positive, len(partners)), strict=True):
+                total = p.plus(total, cotangent[:, None] * partner)
+            to_rows = (total,)
+        to_columns: list[Array] = []
+        for k, (tile, rescale) in enumerate(zip(tiles, rescales, strict=True)):
+            cotangents, factor = self._score_cotangents(block, k, tile, rescale, scaling)
+            row_part, column_part = self.source.pullback(block.rows, k, cotangents, factor, tile.routes)
+            to_rows = tuple(map(p.plus, to_rows, row_part)) if to_rows else row_part
+            to_columns += map(p.plus, carry[len(to_columns) :], map(scaling.restored, column_part))
+        return tuple(map(scaling.restored, to_rows)), tuple(to_columns)
+
+    def _score_cotangents(
+        self, block: _Block, k: int, tile: _Tile, rescale: Any, scaling: p.Scaling
     ) -> tuple[Arrays, Array | None]:
         """The cotangents of a tile's scores in each channel, as matrices and a factor of each row (None: 1)."""
-        done = block.done
+        losses = block.losses
         if isinstance(tile.sets, Members):
-            found = self.family.masked_cotangents(tile.residual, block.positive, done, tile.sets, rescale)
-            return tuple(map(scaling.cleared, found)), None
-        matrix, factor = self.family.tile_cotangent(tile.residual, done, rescale)
-        if not self.in_tile:
+            result = self.family.masked_cotangents(tile.residual, block.positives, losses, tile.sets, rescale)
+            return tuple(map(scaling.cleared, result)), None
+        matrix, factor = self.family.tile_cotangent(tile.residual, losses, rescale)
+        if not self.positives_in_tile:
             return (matrix,), factor
-        positive = done.to_positive
-        if self.scales:
-            positive = safe_quotient(self.xp, positive, factor if len(positive.shape) == 1 else factor[:, None])
+        values = losses.to_positive
+        if self.scaled:
+            values = safe_quotient(self.xp, values, factor if len(values.shape) == 1 else factor[:, None])
         else:
             matrix, factor = matrix * factor[:, None], None
-        return (self.sets.put(matrix, positive, k, block.start),), factor
+        return (self.sets.put(matrix, values, k, block.start),), factor
 
-    def _without_idle(self, sets: Members, rows: list[Arrays]) -> tuple[Members, list[Arrays]]:
-        """Rows without a positive do not count: zero their operands, so that a NaN there cannot reach columns."""
+    def _without_unpaired(self, sets: Members, rows: list[Arrays]) -> tuple[Members, list[Arrays]]:
+        """Zero the operands of rows without a positive, so that a NaN there cannot reach column gradients."""
         live = self.xp.any(sets.positives, axis=1)
         if entry_at_hand(live, all_entries):
             return sets, rows

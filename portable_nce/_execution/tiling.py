@@ -1,7 +1,7 @@
-"""How matrices are cut: every size and every threshold of the engine, as functions of shapes, device and `block_size`.
+"""All sizes of blocks and tiles, and all thresholds, as functions of shapes, device and `block_size`.
 
-The numbers were measured: a tile of scores is to stay in the cache between the product that makes it and the two that
-use it, and to be large enough that its calls cost nothing.
+The constants were measured: a tile of scores should stay in the cache between the product that computes it and the two
+that use it, and be large enough to hide the overhead of calls.
 """
 
 from __future__ import annotations
@@ -10,41 +10,40 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 MAX_UNSHIFTED_LOGIT = 30.0
-"""Logits in [-30, 30] need no max-shift: their exponentials add up without loss, in float32 too."""
+"""Logits in [-30, 30] need no shift: sums of their exponentials lose no digits, even in float32."""
 
-_ROWS = 512  # of a block of products
-_COLUMNS = 2048  # of a tile of products at least, where a block of so many columns has few rows
-_TILE_ENTRIES = 2**21  # of a tile of products, which has up to eight times as many columns as rows
+_ROWS = 512  # rows of a block of products
+_COLUMNS = 2048  # minimum of a tile of products: blocks with many columns have few rows
+_TILE_ENTRIES = 2**21  # of a tile of products, at most eight times as wide as high
 _MASKED_ENTRIES = 2**20  # of a block of whole rows, with masks of its size
-_TOKEN_ENTRIES = 2**22  # of a block of products of tokens, with masks of its size
-_BLOCK_ENTRIES = 2**22  # of a block of whole rows, without
-_HELD_ENTRIES = 2**25  # of a block of products with so many columns that 256 rows would hold more
-_KEPT_ENTRIES = 2**26  # exponentials, or scores, that a two-sided sweep may keep
-_FAR_ROWS, _FAR_ENTRIES = 8192, 2**26  # of a device that is not the processor; not measured yet
-_COMPILED_ENTRIES, _COMPILED_BLOCKS = 2**22, 16  # of a graph for any number of rows: held, and blocks of more
+_TOKEN_ENTRIES = 2**22  # of a block of token products, with masks of its size
+_BLOCK_ENTRIES = 2**22  # of a block of whole rows, without masks
+_HELD_ENTRIES = 2**25  # of a block of products, if 256 rows would hold more
+_KEPT_ENTRIES = 2**26  # exponentials or scores kept by a two-sided sweep
+_FAR_ROWS, _FAR_ENTRIES = 8192, 2**26  # of an accelerator; not measured yet
+_COMPILED_ENTRIES, _COMPILED_BLOCKS = 2**22, 16  # of a graph for any number of rows: held whole, or in blocks
 
 Bounds = tuple[tuple[int, int], ...]
 
 
 class Tiling(NamedTuple):
-    """Rows of a block and columns of a tile, or the bounds of all; whether a two-sided sweep keeps its tiles."""
+    """Rows of a block and columns of a tile, or the bounds of all; `keep`: a two-sided sweep keeps its tiles."""
 
     block: int | Bounds
     tile: int | Bounds
     keep: bool = False
 
     def of(self, n_rows: int, n_columns: int) -> Tiling:
-        """Return the tiling itself, whatever the shape; `Sizes` choose one."""
+        """Return the tiling itself, for any shape; `Sizes` choose one."""
         del n_rows, n_columns
         return self
 
     def tiles(self, n_columns: int) -> Sequence[tuple[int, int]]:
-        """The bounds of all tiles."""
         return self.tile if isinstance(self.tile, tuple) else cut(0, n_columns, self.tile)
 
 
 class Sizes(NamedTuple):
-    """A function of this module and its arguments but for the shape, which a compiler may know as symbols alone."""
+    """A function of this module and its arguments except the shape, which compilers may know only as symbols."""
 
     function: Callable[..., Tiling]
     block_size: int | str | None
@@ -52,7 +51,6 @@ class Sizes(NamedTuple):
     options: tuple[tuple[str, Any], ...] = ()
 
     def of(self, n_rows: int, n_columns: int) -> Tiling:
-        """The tiling of a matrix of this shape."""
         return self.function(n_rows, n_columns, self.block_size, mode=self.mode, **dict(self.options))
 
 
@@ -64,17 +62,17 @@ def cut(start: int, stop: int, size: int) -> list[tuple[int, int]]:
 
 
 def is_positive(number: int) -> bool:
-    """Whether a number is greater than 0; of a symbol about which nothing is known, it is taken for granted."""
+    """Whether a number is greater than 0; True for a symbol that a compiler knows nothing about."""
     try:
         return bool(number > 0)
-    except Exception:  # noqa: BLE001  (each compiler has its own for a question that it cannot answer)
+    except Exception:  # noqa: BLE001  (each compiler raises its own exception for an undecidable condition)
         return True
 
 
 def _whole(n_rows: int, n_columns: int, block_size: int | str | None, mode: str) -> int | Bounds | None:
-    """All rows of a matrix that is held, by choice or for want of a number of rows; None where blocks have a size.
+    """All rows of a matrix that is held whole, by choice or because their number is unknown; None for blocks of a size.
 
-    A graph that serves any number of rows has a number of blocks that does not depend on it.
+    A graph for any number of rows has a fixed number of blocks.
     """
     if mode == "whole" or block_size is None:
         return n_rows
@@ -89,15 +87,15 @@ def _whole(n_rows: int, n_columns: int, block_size: int | str | None, mode: str)
 
 
 def one_sided(n_rows: int, n_columns: int, block_size: int | str | None, *, mode: str, far: bool) -> Tiling:
-    """Of a matrix of products that is swept once, for its rows."""
+    """Tiling of a one-sided sweep over products."""
     whole = _whole(n_rows, n_columns, block_size, mode)
     if whole is not None:
         return Tiling(whole, n_columns)
     asked = block_size if isinstance(block_size, int) else None
     copies = 2 if mode == "traced" else 1  # XLA holds the scores of a block and their cotangents
-    held = _BLOCK_ENTRIES // copies // n_columns  # rows whose tiles, held until the block is left, stay in the cache
+    held = _BLOCK_ENTRIES // copies // n_columns  # rows whose tiles stay in the cache until the block ends
     most = _HELD_ENTRIES // copies // n_columns
-    fewest = max(min(_ROWS // 2, most), _ROWS // 8 // copies)  # with less, sums of columns take the time
+    fewest = max(min(_ROWS // 2, most), _ROWS // 8 // copies)  # with fewer, column sums dominate the time
     block = asked or (max(min(_FAR_ENTRIES // n_columns, _FAR_ROWS), _ROWS) if far else min(max(held, fewest), _ROWS))
     tile = n_columns if far or mode == "traced" else max(_columns(block), 0 if asked else _COLUMNS)
     return Tiling(min(block, n_rows), min(tile, n_columns))
@@ -117,9 +115,9 @@ def two_sided(
     symmetric: bool,
     shared: bool = False,
 ) -> Tiling:
-    """Of a matrix of products whose tiles serve rows and columns; `symmetric` ones half of the tiles alone.
+    """Tiling of a two-sided sweep over products; `symmetric` matrices compute only half of the tiles.
 
-    Tiles are not kept where ranks have `shared` a batch, which users do to save memory.
+    Tiles are not kept if ranks have `shared` a batch, which users do to save memory.
     """
     if shared:
         return two_sided(n_rows, n_columns, block_size, mode=mode, far=far, symmetric=symmetric)._replace(keep=False)
@@ -129,7 +127,7 @@ def two_sided(
     asked = block_size if isinstance(block_size, int) else None
     if mode == "traced":
         block = min(asked or max(_ROWS // 2, _BLOCK_ENTRIES // n_columns // 2), n_rows)
-        # A scan of several blocks would have to return what it keeps.
+        # A scan of several blocks would have to return the kept tiles.
         return Tiling(block, n_columns, keep=asked is None and block == n_rows)
     keep = asked is None and n_rows * n_columns <= _KEPT_ENTRIES
     size = asked or (_FAR_ROWS // 2 if far else 2 * _ROWS if keep or not symmetric else _ROWS)
@@ -137,14 +135,14 @@ def two_sided(
 
 
 def is_large(n_rows: int, n_columns: int) -> bool:
-    """Whether it pays to sort a matrix by labels, or to sum up rows and columns at once."""
+    """Whether sorting by labels, or a two-sided sweep, pays for a matrix of this shape."""
     return n_rows * n_columns > _ROWS * _ROWS
 
 
 def masked(
     n_rows: int, n_columns: int, block_size: int | str | None, *, mode: str, width: int = 1, tokens: bool = False
 ) -> Tiling:
-    """Of a matrix of any scores, with masks; `width`: numbers held for each, of differences or products of tokens."""
+    """Tiling of a sweep with masks; `width`: numbers held per score, differences of features or products of tokens."""
     whole = _whole(n_rows, n_columns, block_size, mode)
     if whole is not None:
         return Tiling(whole, n_columns)
@@ -156,7 +154,7 @@ def masked(
 def searched(
     n_rows: int, n_columns: int, block_size: int | str | None, *, mode: str, far: bool, **held: Any
 ) -> int | Bounds:
-    """Rows of a block of whole rows of scores, which is searched and left; what is `held` as of `masked`."""
+    """Rows of a block of whole rows of scores for a search; `held` as for `masked`."""
     if held.get("width", 1) > 1 or held.get("tokens"):
         return masked(n_rows, n_columns, block_size, mode=mode, **held).block
     whole = _whole(n_rows, n_columns, block_size, mode)
@@ -168,12 +166,12 @@ def searched(
 
 
 def triples(n_rows: int, n_columns: int, *, mode: str) -> int | Bounds:
-    """How many positives are set against all negatives at once."""
+    """Number of positives that are compared with all negatives at once."""
     whole = _whole(n_columns, n_rows * n_columns, "auto", mode)
     return whole if whole is not None else max(1, min(_BLOCK_ENTRIES // (n_rows * n_columns), n_columns))
 
 
 def label_blocks(block_size: int | str | None) -> tuple[int, int]:
-    """Rows of a block of whole classes, and how many it may have at most before masks cost less."""
+    """Rows of a block of whole classes, and the number of rows from which masks cost less."""
     block = block_size if isinstance(block_size, int) else _ROWS
     return block, 4 * block + 16

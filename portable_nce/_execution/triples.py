@@ -1,6 +1,6 @@
-"""Triple sums: a function of the difference of a negative's and a positive's score, over all such pairs of a row.
+"""Triple sums: sums of a function of ``s_n - s_p`` over all pairs of a negative and a positive of a row.
 
-There are O(N³) triples; they are visited some positives at a time, in memory of a few score matrices.
+There are O(N³) triples; they are visited a few positives at a time, in the memory of a few score matrices.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .tiling import Bounds, triples
 
 
 class TripleSums(NamedTuple):
-    """Sums over the triples of each row, of shape (N,); how many there are, and how many are not 0, are constants."""
+    """Sums over the triples of each row, of shape (N,); the numbers of triples, and of nonzero ones, are constants."""
 
     total: Array
     number: Array
@@ -30,12 +30,16 @@ class _Plan(NamedTuple):
 
 
 def excess(xp: Namespace, difference: Array, *, soft: bool) -> Array:
-    """The loss of a triple: the part of the difference above 0, or its softplus."""
+    """Loss of a triple: the positive part of the difference, or its softplus."""
     return softplus(xp, difference) if soft else relu(xp, difference)
 
 
 def triple_sums(scores: Array, positives: Array, negatives: Array, margin: Array, *, soft: bool) -> TripleSums:
-    """The sums of each row of a score matrix, over its positives p and negatives n, of the excess ``s_n - s_p + m``."""
+    """Row sums, over positives p and negatives n, of the excess of ``s_n - s_p + m``.
+
+    With e' the slope of the excess, the cotangent of s_n is ``Σ_p e'``, that of s_p is ``-Σ_n e'``, and that of m ``Σ
+    e'``.
+    """
     adapter = adapter_of(scores)
     plan = _Plan(soft, triples(*scores.shape, mode=adapter.mode))
     total, number, active = adapter.custom_vjp(_forward, _backward)(plan, scores, margin, positives, negatives)
@@ -43,13 +47,13 @@ def triple_sums(scores: Array, positives: Array, negatives: Array, margin: Array
 
 
 def _triples(xp: Namespace, scores: Array, margin: Array, negatives: Array, block: Arrays) -> tuple[Array, Array]:
-    """The differences of a block of positives, shape (block, N, K), and which of them are triples.
+    """Differences of a block of positives, shape (block, N, K), and the Boolean array of those that are triples.
 
-    The blocks are cut from the transposed scores and positives, whose rows are the positives.
+    The blocks are rows of the transposed scores and positives.
     """
-    own, chosen = (xp.expand_dims(x, axis=2) for x in block)
+    positive_scores, chosen = (xp.expand_dims(x, axis=2) for x in block)
     members = xp.logical_and(chosen, xp.expand_dims(negatives, axis=0))
-    differences = xp.expand_dims(scores, axis=0) - own + margin
+    differences = xp.expand_dims(scores, axis=0) - positive_scores + margin
     return xp.where(members, differences, xp.zeros_like(differences)), members
 
 
@@ -62,9 +66,9 @@ def _forward(plan: _Plan, scores: Array, margin: Array, positives: Array, negati
         counts = (xp.astype(x, scores.dtype) for x in (members, losses != 0))
         return tuple(a + xp.sum(x, axis=(0, 2)) for a, x in zip(carry, (losses, *counts), strict=True)), ()
 
-    nothing = zeros(xp, scores.shape[:1], scores)
+    zero = zeros(xp, scores.shape[:1], scores)
     columns = (xp.matrix_transpose(scores), xp.matrix_transpose(positives))
-    carry, _ = adapter_of(scores).scan(step, (nothing,) * 3, columns, plan.block)
+    carry, _ = adapter_of(scores).scan(step, (zero,) * 3, columns, plan.block)
     return carry
 
 

@@ -1,6 +1,6 @@
-"""The sweep over inner products that adds up rows and columns from the same tiles.
+"""The two-sided sweep: sums of rows and of columns of inner products from one set of tiles.
 
-It visits the tiles again, kept or computed anew, once both sums are final.
+The second pass visits the tiles again, kept or recomputed, once both sums are final.
 """
 
 from __future__ import annotations
@@ -18,68 +18,68 @@ from . import sets as s
 from .families import Softmax, family_of
 from .inputs import Arrays, Inputs
 from .layouts import Gradients, Layout, NeedGrad, SweepResult
-from .row_losses import Known, RowLosses
+from .row_losses import RowLosses, ScoreFacts
 from .sources import takes_embeddings
 from .tiling import Bounds, Tiling, cut
 
 
 @takes_embeddings
-def square_sweep(layout: Layout, inputs: Inputs, wanted: NeedGrad) -> SweepResult:
+def square_sweep(layout: Layout, inputs: Inputs, need_grad: NeedGrad) -> SweepResult:
     """A two-sided sweep over a square matrix of inner products; its plan is of the softmax family.
 
-    Of `own` scores, which are symmetric, rows and columns have the same sums: tiles above the diagonal serve both, and
-    those that it crosses hold each pair both ways. Otherwise the loss is the mean of both directions.
+    With `self_contrast` the scores are symmetric: rows and columns have equal sums, tiles above the diagonal serve
+    both, and tiles on the diagonal hold each pair in both orders. Otherwise the loss is the mean of both directions.
 
-    A rank sees its rows of the matrix. What it has added up of the columns is added to what the others have, and the
-    losses that it returns are those of its rows and of their columns; the gradients are those of the losses of all. Of
-    `own` scores, each pair is seen by one rank.
+    Across ranks, each rank sweeps its rows of the matrix, and column sums are added over the ranks. It returns the
+    losses of its rows and of the matching columns; the gradients are those of the total loss. With `self_contrast`,
+    each pair is computed on one rank.
     """
-    square = _Square(layout, inputs, wanted)
-    square.add_up()
-    values, number, to_by_row = square.finish()
+    square = _Square(layout, inputs, need_grad)
+    square.forward()
+    values, counts, to_by_row = square.finish()
     gradients = Gradients()
-    if wanted.gradients:
-        to_rows, to_columns = square.pull()
+    if need_grad.gradients:
+        to_rows, to_columns = square.backward()
         gradients = Gradients((to_rows,), (to_columns,), (), to_by_row)
-    return SweepResult(values, number, gradients, square.family.known.divisor)
+    return SweepResult(values, counts, gradients, square.family.facts.divisor)
 
 
 class _Square:
-    """The state of a two-sided sweep over some rows and all columns, of which those of these rows come first."""
+    """State of a two-sided sweep over some rows and all columns; the columns that match these rows come first."""
 
-    def __init__(self, layout: Layout, inputs: Inputs, wanted: NeedGrad) -> None:
-        self.need_grad, self.to_rows, self.to_columns, _ = wanted
+    def __init__(self, layout: Layout, inputs: Inputs, need_grad: NeedGrad) -> None:
+        self.need_grad, self.to_rows, self.to_columns, _ = need_grad
         self.rows, self.columns = inputs.rows[0], inputs.columns[0]
-        self.own = p.operand_of(inputs.rows)
+        self.operand = p.operand_of(inputs.rows)
         self.by_row = inputs.by_row
         self.xp, self.adapter = namespace_of(self.rows), adapter_of(self.rows)
         self.n: int = self.rows.shape[0]
         self.n_columns: int = self.columns.shape[0]
         self.shards = layout.shards
-        assert isinstance(layout.sets, s.Diagonals)  # noqa: S101  (only these serve both sides)
+        assert isinstance(layout.sets, s.Diagonals)  # noqa: S101  (others are one-sided)
         self.diagonals, tiling = layout.sets, layout.sizes.of(self.n, self.n_columns)
         bound = self._agreed(layout, layout.bound)
         finite = layout.unit or bound < math.inf
         self.layout = layout
-        known = Known(bound, finite, complete=True, divisor=self.n if layout.mean and finite else None)
-        family = family_of(self.xp, layout.plan, known, need_grad=self.need_grad)
-        assert isinstance(family, Softmax)  # noqa: S101  (its plan is one)
+        facts = ScoreFacts(bound, finite, complete=True, divisor=self.n if layout.mean and finite else None)
+        family = family_of(self.xp, layout.plan, facts, need_grad=self.need_grad)
+        assert isinstance(family, Softmax)  # noqa: S101  (two-sided plans are SoftmaxPlan)
         self.family = family
         self.blocks: int | Bounds = tiling.block
         self.bounds: Sequence[tuple[int, int]] = tiling.tiles(self.n_columns)
         self.stops: dict[Array | int, int] = {}
-        if layout.own and self.shards is not None:
+        if layout.self_contrast and self.shards is not None:
             self.blocks, self.bounds, self.stops = _share_of_pairs(self.shards, tiling)
         self.sets = s.DiagonalSets(self.diagonals, self.bounds, self.n_columns)
         self.tiles = p.operand_pieces(p.operand_of(inputs.columns), self.bounds)
         self.keep = tiling.keep and self.need_grad
-        self.kept: dict[tuple[Array | int, int], Array] = {}  # exponentials, or the scores where these are shifted
-        self.sides: list[ExpSum] = []
-        self.done: list[RowLosses] = []
+        self.kept: dict[tuple[Array | int, int], Array] = {}  # exponentials, or scores if they need a shift
+        self.sums: list[ExpSum] = []
+        self.losses: list[RowLosses] = []
         self.to_positive: Array = None
 
     def _agreed(self, layout: Layout, bound: float) -> float:
-        """A bound of the scores of all ranks: it decides what these add up."""
+        """Bound of the scores of all ranks. They must agree on it, since it decides which sums they exchange."""
         if self.shards is None or layout.unit or self.adapter.mode != "eager":
             return bound
         agreed = self.shards.largest(self.xp.full_like(self.rows[:1, 0], bound))
@@ -87,62 +87,60 @@ class _Square:
         return math.inf if number is None else number
 
     def is_one_tile(self) -> bool:
-        """Whether the matrix is one tile."""
         whole = not isinstance(self.blocks, tuple) and self.blocks == self.n
         return whole and len(self.bounds) == 1
 
-    def visited(self, start: Array | int) -> range:
-        """The tiles that a block of rows is to see."""
-        first = next(k for k, (low, _) in enumerate(self.bounds) if low == start) if self.layout.own else 0
+    def tiles_of(self, start: Array | int) -> range:
+        """Indices of the tiles of a block of rows."""
+        first = next(k for k, (low, _) in enumerate(self.bounds) if low == start) if self.layout.self_contrast else 0
         return range(first, self.stops[start] if self.stops else len(self.bounds))
 
     def serves_columns(self, start: Array | int, k: int) -> bool:
-        """Whether a tile's sums over its rows are wanted too: not if it holds each pair both ways."""
-        return not self.layout.own or self.bounds[k][0] != start
+        """Whether a tile adds to the column sums too; not if it holds each pair in both orders."""
+        return not self.layout.self_contrast or self.bounds[k][0] != start
 
-    def scores(self, own: p.Operand, start: Array | int, k: int) -> Array:
-        """The scores of a tile."""
-        scores = p.product(own, self.tiles[k])
+    def scores(self, rows: p.Operand, start: Array | int, k: int) -> Array:
+        """Scores of a tile, -inf at pairs that are not negatives."""
+        scores = p.product(rows, self.tiles[k])
         return self.sets.of(k, start, Inputs())(scores, -math.inf)
 
     # The sums.
 
-    def add_up(self) -> None:
-        """Add up rows and columns."""
+    def forward(self) -> None:
+        """Compute the sums of rows and of columns."""
         xp, unshifted = self.xp, self.family.unshifted
 
         def step(carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
-            own = p.operand_of(block)
-            so_far, parts = self._sums(carry), []
-            for k in self.visited(start):
+            rows = p.operand_of(block)
+            column_sums, parts = self._exp_sums(carry), []
+            for k in self.tiles_of(start):
                 both = self.serves_columns(start, k)
-                scores = self.scores(own, start, k)
+                scores = self.scores(rows, start, k)
                 if both and not unshifted:
-                    so_far[k] = merge(xp, [so_far[k], self.family.accumulate(scores, 0, spare=False)[0]])[0]
+                    column_sums[k] = merge(xp, [column_sums[k], self.family.accumulate(scores, 0, spare=False)[0]])[0]
                 part, terms = self.family.accumulate(scores, spare=unshifted or not self.keep)
                 parts.append(part)
                 if both and unshifted:
-                    so_far[k] = ExpSum(None, so_far[k].total + self.adapter.sum_along(terms, 0))
+                    column_sums[k] = ExpSum(None, column_sums[k].total + self.adapter.sum_along(terms, 0))
                 if self.keep:
                     self.kept[start, k] = terms if unshifted else scores
-            return _flat(so_far), _flat([merge(xp, parts)[0]])
+            return _flat(column_sums), _flat([merge(xp, parts)[0]])
 
         empty = [_empty_sum(xp, tile.x, unshifted=unshifted) for tile in self.tiles]
-        carry, found = self.adapter.scan(step, _flat(empty), self.own.arrays, self.blocks)
-        (of_rows,) = self._sums(found)
-        by_tile = self._sums(carry)
+        carry, result = self.adapter.scan(step, _flat(empty), self.operand.arrays, self.blocks)
+        (of_rows,) = self._exp_sums(result)
+        by_tile = self._exp_sums(carry)
         tops = [part.top for part in by_tile if part.top is not None]
         top = p.concat_rows(xp, tops) if tops else None
         of_columns = ExpSum(top, p.concat_rows(xp, [part.total for part in by_tile]))
-        if self.layout.own:
+        if self.layout.self_contrast:
             of_columns = self._over_ranks(_with_first(xp, of_columns, of_rows))
             of_rows = _first(of_columns, self.n)
         else:
             of_columns = self._over_ranks(of_columns)
-        self.sides = [of_rows, of_columns]
+        self.sums = [of_rows, of_columns]
 
     def _over_ranks(self, of_columns: ExpSum) -> ExpSum:
-        """The sums of the columns over the rows of all ranks."""
         if self.shards is None:
             return of_columns
         top, total = of_columns
@@ -151,7 +149,7 @@ class _Square:
         largest = self.shards.largest(top, of_columns=True)
         return ExpSum(largest, self.shards.sum_of_columns(total * factors(self.xp, [top], largest)[0]))
 
-    def _sums(self, flat: Arrays) -> list[ExpSum]:
+    def _exp_sums(self, flat: Arrays) -> list[ExpSum]:
         if self.family.unshifted:
             return [ExpSum(None, total) for total in flat]
         return [ExpSum(top, total) for top, total in zip(flat[::2], flat[1::2], strict=True)]
@@ -159,86 +157,91 @@ class _Square:
     # The losses.
 
     def finish(self) -> tuple[Array, Array, Arrays]:
-        """The losses of the rows, how often each counts, and the cotangents of what belongs to rows."""
+        """Losses and counts of the rows, and the cotangents of row weights and parameters."""
         xp = self.xp
         partners = s.partners(xp, self.diagonals, self.columns, self.n)
         scores = s.partner_scores(xp, self.rows, partners)
-        self.done = [self._finish_side(self.sides[0], scores, self.by_row)]
-        if not self.layout.own:
+        self.losses = [self._finish_side(self.sums[0], scores, self.by_row)]
+        if not self.layout.self_contrast:
             of_all = (scores, *self.by_row)
-            if self.shards is not None:  # positives and weights of their columns are on other ranks
+            if self.shards is not None:  # positives and weights of the columns are on other ranks
                 of_all = tuple(self.shards.gather(x) for x in of_all)
-            self.done.append(self._finish_side(self.sides[1], of_all[0], of_all[1:]))
+            self.losses.append(self._finish_side(self.sums[1], of_all[0], of_all[1:]))
         if self.need_grad:
-            self.to_positive = self._mean_of_own([done.to_positive for done in self.done])
-        values = self._mean_of_own([done.values for done in self.done])
-        to_by_row = tuple(map(self._mean_of_own, zip(*(done.row_cotangents for done in self.done), strict=True)))
-        return values, self.done[0].counts, to_by_row
+            self.to_positive = self._mean([losses.to_positive for losses in self.losses])
+        values = self._mean([losses.values for losses in self.losses])
+        to_by_row = tuple(map(self._mean, zip(*(losses.row_cotangents for losses in self.losses), strict=True)))
+        return values, self.losses[0].counts, to_by_row
 
     def _finish_side(self, side: ExpSum, positives: Array, by_row: Arrays) -> RowLosses:
         return self.family.finish(
             side, self.family.partner_positives(positives, None, by_row), by_row, need_grad=self.need_grad
         )
 
-    def _mean_of_own(self, parts: Sequence[Array]) -> Array:
-        """The mean over the directions of numbers of rows, and of the columns that are theirs."""
+    def _mean(self, parts: Sequence[Array]) -> Array:
+        """Mean over both directions of an array of the rows and one of their columns."""
         if len(parts) == 1:
             return parts[0]
         of_rows, of_columns = parts
-        own = of_columns if self.shards is None else of_columns[: self.n]
-        return 0.5 * of_rows + 0.5 * own
+        own_columns = of_columns if self.shards is None else of_columns[: self.n]
+        return 0.5 * of_rows + 0.5 * own_columns
 
     # The gradients.
 
-    def pull(self) -> tuple[Array | None, Array | None]:
-        """The cotangents of rows and columns. A tile's are ``a_i e^(g_ij - top_i) + b_j e^(g_ij - top_j)``."""
-        xp, family, half = self.xp, self.family, 1.0 if self.layout.own else 0.5
-        of_rows, of_columns = (half * self.done[k].coefficient for k in (0, -1))
-        if self.layout.own and self.shards is not None:
+    def backward(self) -> tuple[Array | None, Array | None]:
+        """Cotangents of rows and columns.
+
+        With a_i and b_j the coefficients of row i and column j, the cotangent of the score of a negative is
+
+            c_ij = a_i e^(g_ij - top_i) + b_j e^(g_ij - top_j)        to rows: c @ columns        to columns: c.T @ rows
+        """
+        xp, family, half = self.xp, self.family, 1.0 if self.layout.self_contrast else 0.5
+        of_rows, of_columns = (half * self.losses[k].coefficient for k in (0, -1))
+        if self.layout.self_contrast and self.shards is not None:
             of_columns = self.shards.gather(of_rows)
         scaling = p.Scaling()
         if not family.unshifted and self.adapter.is_plain((of_rows, of_columns)):
-            scaling = p.scaling_of(xp.concat([of_rows, of_columns]), bounded=family.known.finite)
+            scaling = p.scaling_of(xp.concat([of_rows, of_columns]), bounded=family.facts.finite)
         of_rows, of_columns, self.to_positive = map(scaling.divided, (of_rows, of_columns, self.to_positive))
         by_tile = p.pieces(of_columns, self.bounds)
-        tops = () if family.unshifted else (self.sides[0].top,)
-        top_by_tile = [] if family.unshifted else p.pieces(self.sides[-1].top, self.bounds)
-        wanted, even, count = (self.to_rows, self.to_columns), self.layout.channels[0].even, len(self.own.arrays)
+        tops = () if family.unshifted else (self.sums[0].top,)
+        top_by_tile = [] if family.unshifted else p.pieces(self.sums[-1].top, self.bounds)
+        need_grad, even, count = (self.to_rows, self.to_columns), self.layout.channels[0].even, len(self.operand.arrays)
 
         def step(carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
-            own, (coefficient, *top_of_rows) = p.operand_of(block[:count]), block[count:]
+            rows, (coefficient, *top_of_rows) = p.operand_of(block[:count]), block[count:]
             top = top_of_rows[0] if tops else None
             to_rows: Array = None
             to_columns = list(carry)
-            for k in self.visited(start):
+            for k in self.tiles_of(start):
                 both = self.serves_columns(start, k)
                 top_k = top_by_tile[k] if tops else None
-                cotangent = self._of_negatives(own, start, k, (coefficient, by_tile[k] if both else None), (top, top_k))
+                cotangent = self._cotangent(rows, start, k, (coefficient, by_tile[k] if both else None), (top, top_k))
                 cotangent = scaling.cleared(cotangent)
-                if self.is_one_tile():  # in which the cotangents of positives can stand
+                if self.is_one_tile():  # then it includes the cotangents of positives
                     cotangent = self.sets.put(cotangent, self.to_positive, k, start)
-                back, forth = p.pulled(cotangent, None, own, self.tiles[k], wanted=wanted, even=even)
+                parts = p.pullback(cotangent, None, rows, self.tiles[k], need_grad=need_grad, even=even)
                 if self.to_rows:
-                    to_rows = p.plus(to_rows, back)
+                    to_rows = p.plus(to_rows, parts[0])
                 if self.to_columns:
-                    to_columns[k] = p.plus(to_columns[k], forth)
+                    to_columns[k] = p.plus(to_columns[k], parts[1])
             return tuple(to_columns), (to_rows,) if self.to_rows else ()
 
         init = p.empty_sums([tile.x for tile in self.tiles]) if self.to_columns else ()
-        xs = (*self.own.arrays, of_rows, *tops)
-        carry, found = self.adapter.scan(step, init, xs, self.blocks)
-        to_rows = found[0] if self.to_rows else None
+        xs = (*self.operand.arrays, of_rows, *tops)
+        carry, result = self.adapter.scan(step, init, xs, self.blocks)
+        to_rows = result[0] if self.to_rows else None
         to_columns: Array = None
         if self.to_columns:
             seen = [xp.zeros_like(tile.x) if x is None else x for x, tile in zip(carry, self.tiles, strict=True)]
             to_columns = p.concat_rows(xp, seen)
         if not self.is_one_tile():
             to_rows, to_columns = self._with_positives(to_rows, to_columns)
-        return scaling.back(to_rows), scaling.back(to_columns)
+        return scaling.restored(to_rows), scaling.restored(to_columns)
 
     def _with_positives(self, to_rows: Array | None, to_columns: Array | None) -> tuple[Array | None, Array | None]:
-        """The cotangents of rows and columns with those that come by the positives."""
-        each = s.of_each(self.to_positive, len(self.diagonals.distances))
+        """The cotangents of rows and columns, with the terms of the positives added."""
+        each = s.by_partner(self.to_positive, len(self.diagonals.distances))
         if self.to_rows:
             for partner, to_positive in zip(
                 s.partners(self.xp, self.diagonals, self.columns, self.n), each, strict=True
@@ -248,63 +251,64 @@ class _Square:
             to_columns = s.add_partners(self.xp, self.diagonals, to_columns, [x[:, None] * self.rows for x in each])
         return to_rows, to_columns
 
-    def _of_negatives(
+    def _cotangent(
         self,
-        own: p.Operand,
+        rows: p.Operand,
         start: Array | int,
         k: int,
         coefficients: tuple[Array, Array | None],
         tops: tuple[Array | None, Array | None],
     ) -> Array:
-        """The cotangent of a tile, for the sums of its rows and, with a second coefficient, of its columns."""
+        """Cotangent of a tile: the term of its rows and, with a second coefficient, that of its columns."""
         family = self.family
         of_rows, of_columns = coefficients
         kept = self.kept.pop((start, k)) if self.keep else None
         if family.unshifted:
-            terms = kept if self.keep else family.terms(self.scores(own, start, k), None)
+            terms = kept if self.keep else family.terms(self.scores(rows, start, k), None)
             if of_columns is None:
                 return terms * of_rows[:, None]
             cotangent = p.outer_sum(of_rows, of_columns)
             cotangent *= terms
             return cotangent
-        scores = kept if self.keep else self.scores(own, start, k)
+        scores = kept if self.keep else self.scores(rows, start, k)
         cotangent = family.terms(scores, tops[0], 1, spare=of_columns is None) * of_rows[:, None]
         return cotangent if of_columns is None else cotangent + family.terms(scores, tops[1], 0) * of_columns[None, :]
 
 
 def _share_of_pairs(shards: Shards, tiling: Tiling) -> tuple[Bounds, Bounds, dict[Array | int, int]]:
-    """The pairs that a rank sees of own scores, so that each is seen once: blocks, tiles, and the stops of rows.
+    """Blocks, tiles and the last tile of each block on this rank, so that each pair is computed on one rank.
 
-    Of the columns, its own come first, then those of the ranks after it. It takes its own and those of the next half of
-    the ranks. Where the number of ranks is even, two ranks would take the last of these: the lower one takes half of
-    the columns there, and the other, as rows, the rest. What it does not see is one tile more.
+    Columns come in the order of ranks, starting with this rank's. Each rank takes its own columns and those of the next
+    half of the ranks. If the number of ranks is even, the last of these meet from both sides: the lower rank takes half
+    of the columns there, and the other rank takes the remaining pairs by half of its rows. The columns left out are one
+    last tile.
     """
     rank, size = shards.communicator.rank, shards.communicator.size
     counts = [*shards.rows[rank:], *shards.rows[:rank]]
     n, half, odd = counts[0], size // 2, size % 2 == 1
     lower = odd or rank < half
-    first = 0 if lower else n // 2  # of the rows that see the last of these ranks
+    first = 0 if lower else n // 2  # of the rows that meet the last of these ranks
     whole = sum(counts[: half + 1 if odd else half])
     last = whole if odd else whole + (counts[half] // 2 if lower else counts[half])
     assert isinstance(tiling.block, int)  # noqa: S101  (blocks are visited one by one)
     assert isinstance(tiling.tile, int)  # noqa: S101
     rows = (*cut(0, first, tiling.block), *cut(first, n, tiling.block))
     near, far = cut(n, whole, tiling.tile), cut(whole, last, tiling.tile)
-    unseen = cut(last, sum(counts), sum(counts))
-    seen = len(rows) + len(near)
-    stops: dict[Array | int, int] = {low: seen + (len(far) if low >= first else 0) for low, _ in rows}
-    return rows, (*rows, *near, *far, *unseen), stops
+    excluded = cut(last, sum(counts), sum(counts))
+    n_near = len(rows) + len(near)
+    stops: dict[Array | int, int] = {low: n_near + (len(far) if low >= first else 0) for low, _ in rows}
+    return rows, (*rows, *near, *far, *excluded), stops
 
 
 def _first(sums: ExpSum, n: int) -> ExpSum:
-    """The sums of the first columns."""
+    """Sums of the first n columns."""
     return ExpSum(*(x if x is None or x.shape[0] == n else x[:n] for x in sums))
 
 
-def _with_first(xp: Namespace, sums: ExpSum, further: ExpSum) -> ExpSum:
-    """The sums of columns, with further ones of the first of them."""
-    n = further.total.shape[0]
-    first, _ = merge(xp, [further, _first(sums, n)])
+def _with_first(xp: Namespace, sums: ExpSum, extra: ExpSum) -> ExpSum:
+    """Column sums, with `extra` sums added to the first columns."""
+    n = extra.total.shape[0]
+    first, _ = merge(xp, [extra, _first(sums, n)])
     if n == sums.total.shape[0]:
         return first
     top = None if first.top is None or sums.top is None else xp.concat([first.top, sums.top[n:]])
@@ -316,6 +320,6 @@ def _flat(sums: Sequence[ExpSum]) -> Arrays:
 
 
 def _empty_sum(xp: Namespace, tile: Array, *, unshifted: bool) -> ExpSum:
-    """The sums of the columns of a tile, of no rows yet."""
+    """Sums of the columns of a tile over no rows."""
     zeros = xp.zeros_like(tile[:, 0])
     return ExpSum(None if unshifted else zeros - math.inf, zeros)

@@ -27,7 +27,7 @@ from .._core.ranks import Notes, Ranks, Shards, agree, end_exchange, propagates_
 from .._core.reduction import Reduction
 from .._core.registry import adapter_of
 from .._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, Precision, ReductionName
-from .._execution.statistics import RowSums, of_line
+from .._execution.statistics import RowSums, one_per_row
 from .._execution.statistics import row_statistics as statistics_of
 from ..objectives import Pairwise, RowStatistics, Term, info_nce
 from ..objectives.softmax import of_all_scores, with_z_loss
@@ -425,7 +425,7 @@ def _of_all_classes(row: RowStatistics, shards: Shards) -> RowStatistics:
     total = shards.sum_of_columns(factors(xp, [negative], top)[0])
     positive = shards.sum_of_columns(xp.where(row.has_positive, row.positive, xp.zeros_like(negative)))
     present = shards.sum_of_columns(xp.astype(row.has_positive, negative.dtype)) > 0
-    return statistics_of(xp, RowSums(ExpSum(top, total), of_line(xp, positive, present)))
+    return statistics_of(xp, RowSums(ExpSum(top, total), one_per_row(xp, positive, present)))
 
 
 def _agreed(across: Ranks, x: Array, classes: int, targets: Array) -> Shards:

@@ -1,4 +1,4 @@
-"""The parts of the engine by themselves: how matrices are cut, tiles, sums and their merging, and which sweep runs."""
+"""Units of the engine: tiling, sets of tiles, row sums and their merging, and the choice of the sweep."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from portable_nce._execution.inputs import Inputs
 from portable_nce._execution.layouts import Layout
 from portable_nce._execution.matrix import ScoreMatrix, Shard
 from portable_nce._execution.products import Operand
-from portable_nce._execution.row_losses import Known
-from portable_nce._execution.sets import Diagonals, Place
+from portable_nce._execution.row_losses import ScoreFacts
+from portable_nce._execution.sets import Diagonals, TilePosition
 from portable_nce._execution.sweep import sweep
 from portable_nce._execution.two_sided import square_sweep
 from portable_nce.objectives import Term
@@ -111,8 +111,8 @@ def test_triples_fit_into_memory() -> None:
     "lines",
     [
         Diagonals(),
-        Diagonals((4,), own=True),
-        Diagonals((2, 4, 6), own=True),
+        Diagonals((4,), self_pairs=True),
+        Diagonals((2, 4, 6), self_pairs=True),
         Diagonals(by_index=True),
         Diagonals(separate_queue=True),
     ],
@@ -128,7 +128,7 @@ def test_what_is_no_negative_is_excluded_in_every_tile(lines: Diagonals, size: i
             expected[row, index[row]] = -1.0
         elif not lines.separate_queue:
             expected[row, [(row + distance) % n for distance in lines.distances]] = -1.0
-        if lines.own:
+        if lines.self_pairs:
             expected[row, row] = -1.0
     assert np.all(np.sum(expected == whole, axis=1) == lines.negatives(n))
     tiles = sets.DiagonalSets(lines, tiling.cut(0, n, 3), n)
@@ -141,7 +141,7 @@ def test_what_is_no_negative_is_excluded_in_every_tile(lines: Diagonals, size: i
 
 @pytest.mark.parametrize("array", [np.array, jnp.asarray], ids=["eager", "traced"])
 def test_a_line_takes_a_number_for_each_row(array: Any) -> None:
-    found = sets.put_diagonal(array(np.zeros((3, 4))), 2, array(np.arange(1.0, 4.0)), Place(1, 0, 4, 4))
+    found = sets.put_diagonal(array(np.zeros((3, 4))), 2, array(np.arange(1.0, 4.0)), TilePosition(1, 0, 4, 4))
     np.testing.assert_array_equal(found, [[0, 0, 0, 1], [2, 0, 0, 0], [0, 3, 0, 0]])
 
 
@@ -152,10 +152,10 @@ def test_products_and_outer_sums_do_not_depend_on_their_order_in_memory(shape: t
     np.testing.assert_array_equal(products.outer_sum(x[:, 0], y[:, 0]), x[:, :1] + y[:, 0])
 
 
-@pytest.mark.parametrize("lines", [Diagonals(), Diagonals((3,), own=True), Diagonals((2, 4), own=True)], ids=str)
+@pytest.mark.parametrize("lines", [Diagonals(), *(Diagonals(x, self_pairs=True) for x in ((3,), (2, 4)))], ids=str)
 def test_partners_and_their_cotangents_are_adjoint(lines: Diagonals) -> None:
     n = 6
-    columns = RNG.normal(size=(n if lines.own else n + 4, 2))
+    columns = RNG.normal(size=(n if lines.self_pairs else n + 4, 2))
     found = sets.partners(np, lines, columns, n)
     for distance, own in zip(lines.distances, found, strict=True):
         np.testing.assert_array_equal(own, columns[[(i + distance) % n for i in range(n)]])
@@ -234,15 +234,15 @@ def test_an_infinite_score_keeps_its_row_apart() -> None:
 
 
 def finished(family: Any, scores: Any, own: Any, bounds: list[tuple[int, int]]) -> tuple[Any, Any]:
-    """The losses of rows and the cotangent of their negatives' scores, by tiles."""
+    """The row losses and the cotangents of their scores, computed by tiles."""
     parts = [family.add_negatives(scores[:, low:high] + 0.0, lambda x, _: x, ()) for low, high in bounds]
     total, rescales = family.merge([part for part, _ in parts])
-    done = family.finish(total, family.partner_positives(own, None, ()), (), need_grad=True)
+    losses = family.finish(total, family.partner_positives(own, None, ()), (), need_grad=True)
     pulled = [
-        residual * (done.coefficient if rescale is None else done.coefficient * rescale)[:, None]
+        residual * (losses.coefficient if rescale is None else losses.coefficient * rescale)[:, None]
         for (_, residual), rescale in zip(parts, rescales, strict=True)
     ]
-    return done.values, np.concatenate([*pulled, done.to_positive[:, None]], axis=1)
+    return losses.values, np.concatenate([*pulled, losses.to_positive[:, None]], axis=1)
 
 
 TILES = ([(0, 6)], [(0, 1), (1, 6)], [(0, 2), (2, 4), (4, 6)])
@@ -256,7 +256,7 @@ SOFTMAX: dict[str, tuple[Any, Any]] = {
         lambda negative, own: (negative - own) ** 2 + negative - 0.5 * own,
     ),
 }
-"""Objectives, and their losses of the log-sums of the negatives and of the positives' scores."""
+"""Objectives, and their losses as functions of the lse of the negatives and the score of the positive."""
 
 
 @pytest.mark.parametrize("bounds", TILES)
@@ -267,13 +267,13 @@ def test_the_softmax_family_gives_losses_and_cotangents(
     name: str, bounds: list[tuple[int, int]], *, unshifted: bool, finite: bool
 ) -> None:
     objective, formula = SOFTMAX[name]
-    scores = RNG.normal(size=(4, 7))  # of the negatives, and of the positive
+    scores = RNG.normal(size=(4, 7))  # six negatives and the positive
 
     def expected(moved: Any) -> Any:
         return formula(np.log(np.sum(np.exp(moved[:, :6]), axis=1)), moved[:, 6])
 
-    known = Known(0.0 if unshifted else math.inf, finite, complete=True)
-    family = Softmax(np, SoftmaxPlan(objective), known)
+    facts = ScoreFacts(0.0 if unshifted else math.inf, finite, complete=True)
+    family = Softmax(np, SoftmaxPlan(objective), facts)
     values, cotangents = finished(family, scores[:, :6], scores[:, 6], bounds)
     np.testing.assert_allclose(values, expected(scores), rtol=1e-12)
     for column, step in enumerate(1e-6 * np.eye(7)):
@@ -286,7 +286,7 @@ def test_the_softmax_family_gives_losses_and_cotangents(
 def test_the_family_of_pairs_gives_sums_and_cotangents(divide_by: str, bounds: list[tuple[int, int]]) -> None:
     terms = (Term(lambda s: s**2, lambda s: (2.0 * s,)), Term(lambda s: np.maximum(s, 0.0) ** 3))
     scores, own = RNG.normal(size=(4, 6)), RNG.normal(size=4)
-    family = Pairs(np, PairsPlan(terms, divide_by), Known(negatives=6), need_grad=True)
+    family = Pairs(np, PairsPlan(terms, divide_by), ScoreFacts(n_negatives=6), need_grad=True)
     values, cotangents = finished(family, scores, own, bounds)
     positive = np.maximum(scores, 0.0)
     np.testing.assert_allclose(values, own**2 + np.sum(positive**3, axis=1), rtol=1e-12)
@@ -306,11 +306,11 @@ TWO_PASSES = {
     "from_scores.dclw": "as dclw",
     "from_scores.relic": "as relic",
 }
-"""The losses that take two passes where the losses are reduced, and why."""
+"""Losses that take two passes even if they are reduced, and why."""
 
 
 def sweeps_of(function: Any, *arrays: Any) -> set[str]:
-    """Return the sweeps of a loss, each of which takes one pass."""
+    """Return the names of the sweeps of a loss, each of one pass."""
     sweeps = pnce.explain(function, *arrays).sweeps
     assert all(sweep.passes == 1 for sweep in sweeps)
     return {sweep.name for sweep in sweeps}
@@ -400,7 +400,7 @@ def test_adapters_ask_for_the_gradients_that_are_wanted(library: str, monkeypatc
     for argnums, wanted in ((0, (True, False)), (1, (False, True)), ((0, 1), (True, True))):
         asked.clear()
         pnce.grad(lambda a, b: pnce.info_nce(a, b, similarity="dot"), argnums=argnums)(x, y)
-        if library == "torch":  # whose transforms ask for all; its own way does not
+        if library == "torch":  # functorch asks for all gradients, backward() for those required
             asked.clear()
             a, b = (z.clone().requires_grad_(own) for z, own in zip((x, y), wanted, strict=True))
             pnce.info_nce(a, b, similarity="dot").backward()
@@ -452,11 +452,11 @@ OBJECTIVES: dict[str, Any] = {
 
 
 KINDS = [*itertools.product(PAIRINGS, OBJECTIVES)]
-"""All pairs, each of which counts as a value in a short run."""
+"""All pairs; a short run covers each value of either side."""
 
 
 def part_of(pairing: pnce.pairings.Pairing, rows: np.ndarray, columns: np.ndarray) -> pnce.pairings.Pairing:
-    """The pairing of some rows of a matrix with all columns in some order."""
+    """The pairing of some rows of a matrix with all its columns, in some order."""
     return pairing.with_arrays(
         rows=tuple(x[rows] for x in pairing.rows),
         columns=tuple(x[columns] for x in pairing.columns),
@@ -471,10 +471,10 @@ def part_of(pairing: pnce.pairings.Pairing, rows: np.ndarray, columns: np.ndarra
 def test_the_rows_of_a_matrix_may_be_given_in_parts(
     kind: tuple[str, str], cuts: tuple[int, ...], block_size: Any, library: str
 ) -> None:
-    """Some rows against the columns of all: losses and gradients add up to those of the whole matrix.
+    """Losses and gradients of some rows against all columns add up to those of the whole matrix.
 
-    Of several views, a part has the rows of some samples in each view, and the columns come part by part, its own
-    first.
+    With several views, a part has the rows of some samples in each view; the columns come part by part, starting with
+    those of the rows.
     """
     asarray, (pairing, objective) = importlib.import_module(library).asarray, kind
     chosen = PAIRINGS[pairing]()
@@ -489,7 +489,7 @@ def test_the_rows_of_a_matrix_may_be_given_in_parts(
     def loss(own: np.ndarray, first: int) -> Any:
         at = np.roll(order, -first) if n_columns == n_rows else order
         part: Shard | None = Shard(asarray(own), asarray(at), (n_rows, n_columns), len(own))
-        if "queue" in pairing:  # whose keys are each row's own, so that its rows are a matrix by themselves
+        if "queue" in pairing:  # each row has its key: some rows are a whole matrix
             at, part = np.concatenate([own, order[n_rows:]]), None
 
         def of(rows: Any, columns: Any) -> Any:
@@ -532,7 +532,7 @@ def test_every_library_sweeps_parts(pairing: str, objective: str, block_size: An
 def test_sorted_labels_give_what_masks_give(
     form: Any, temperature: float, reduction: pnce.typing.ReductionName, monkeypatch: pytest.MonkeyPatch, *, own: bool
 ) -> None:
-    """Of rows against other columns and of own ones, with classes of one, of some and of none among the columns."""
+    """Rows against other columns or themselves, with classes of one, several and no columns."""
     rng = np.random.default_rng(23)
     x, y = rng.normal(size=(40, 4)), rng.normal(size=(53, 4))
     of_rows, of_columns = rng.integers(0, 14, size=40), rng.integers(2, 17, size=53)
@@ -563,7 +563,7 @@ def test_sorted_labels_give_what_masks_give(
 def test_further_columns_go_by_products(
     name: str, block_size: int | str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No mask of the matrix is made; with one that lets all pairs take part, the numbers are the same."""
+    """No mask of the matrix is made; the results equal those with a mask that is True everywhere."""
     draw = np.random.default_rng(11)
     n, k = 7, 9
     a, b, c = (draw.normal(size=(n, 5)) for _ in range(3))
@@ -587,7 +587,7 @@ def test_further_columns_go_by_products(
 
     value, gradients = result(mask=np.ones(shape, dtype=np.bool_))
     with monkeypatch.context() as patch:
-        if name != "supcon, queue":  # whose labels are sorted in large matrices alone
+        if name != "supcon, queue":  # labels are sorted only in large matrices
             patch.setattr(ScoreMatrix, "by_rule", None)
         other, slopes = result()
     np.testing.assert_allclose(other, value, rtol=1e-13)

@@ -1,4 +1,4 @@
-"""`explain`: what it says of a call against what is counted while the call runs."""
+"""`explain`: its report of a call against counts of the operations in the call."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Products of 16 bits: nothing is lost by them. Where they are taken, and how many, is in test_products.py.
+"""Products of 16 bits lose no accuracy. Which losses use them, and how many, is in test_products.py.
 
-A fixture lets torch have the products of a GPU on the host, where they are exact; another does so for JAX.
+One fixture lets torch use the 16-bit products of a GPU on the host, where they are exact; another does so for JAX.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ pytestmark = [
     # torch.compile makes an instance of autograd.Function for itself, and torch warns of it.
     pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning"),
-    # torch tells, once in a process, what a default of its own will be.
+    # torch announces a changed default, once per process.
     pytest.mark.filterwarnings("ignore:torch.asarray. unspecified requires_grad:UserWarning"),
 ]
 
@@ -39,7 +39,7 @@ Loss = Callable[..., Any]
 
 @pytest.fixture
 def emulated() -> Iterator[set[str]]:
-    """Let torch have the products of 16 bits of a GPU on the host, one of the devices that have them."""
+    """Let torch use the 16-bit products of a GPU on the host."""
     adapter: Any = adapter_of(torch.zeros(1))
     devices: set[str] = adapter.half_devices
     devices.add("cpu")
@@ -48,32 +48,32 @@ def emulated() -> Iterator[set[str]]:
 
 
 def library(x: Any) -> Any:
-    """Give the namespace of an array."""
+    """The namespace of an array."""
     return jnp if isinstance(x, jax.Array) else torch
 
 
 def supcon(x: Any, y: Any, t: float, **options: Any) -> Any:
-    """Give SupCon of two views in classes of which the batch has nine."""
+    """SupCon of two views, with nine classes in the batch."""
     xp = library(x)
     labels = xp.arange(x.shape[0]) % 9
     return pnce.supcon(xp.concatenate([x, y]), xp.concatenate([labels, labels]), temperature=t, **options)
 
 
 def max_sim(x: Any, y: Any, t: float, *, masks: Any = (None, None), **options: Any) -> Any:
-    """Give InfoNCE of queries of four tokens and documents of four."""
+    """InfoNCE of queries and documents of four tokens."""
     own = pnce.similarities.max_sim(query_mask=masks[0], document_mask=masks[1])
     query, document = (z.reshape((z.shape[0], 4, z.shape[1] // 4)) for z in (x, y))
     return pnce.info_nce(query, document, similarity=own, temperature=t, **options)
 
 
 def masked_max_sim(x: Any, y: Any, t: float, **options: Any) -> Any:
-    """Give it for tokens of which some are none; some rows have none."""
+    """InfoNCE of tokens with masks; some rows have no tokens."""
     masks = torch.rand((2, x.shape[0], 4), generator=torch.Generator().manual_seed(2)) < 0.8
     return max_sim(x, y, 4 * t, masks=masks, **options)
 
 
 def judged(x: Any, y: Any, *, margin: float | None = None, **options: Any) -> Any:
-    """Give a loss of what a second model says of the pairs: distillation, or GISTEmbed with a margin."""
+    """A loss with the scores of a second model: distillation, or GISTEmbed if there is a margin."""
     teacher, student = (z.detach() if isinstance(z, torch.Tensor) else z for z in (x + y, x))
     if margin is not None:
         return pnce.gist_embed(x, y, teacher, student, temperature=0.1, margin=margin, **options)
@@ -81,13 +81,13 @@ def judged(x: Any, y: Any, *, margin: float | None = None, **options: Any) -> An
 
 
 def overlap(x: Any, y: Any, _: float, **options: Any) -> Any:
-    """Give InfoNCE of rows that have labels in common."""
+    """InfoNCE with shared labels as positives."""
     labels = pnce.pairings.overlap(x > 0, y > 1)
     return pnce.contrast(x, y, objective="info_nce", pairing=labels, temperature=0.1, **options)
 
 
 def sogclr(x: Any, y: Any, t: float, **options: Any) -> Any:
-    """Give SogCLR at its first step."""
+    """The first step of SogCLR."""
     wide = torch.float64 if x.dtype == torch.float64 else library(x).float32
     return pnce.sogclr(x, y, library(x).zeros(x.shape[0], dtype=wide), temperature=t, **options)[0]
 
@@ -115,13 +115,13 @@ FORMS: dict[str, Loss] = {
 
 
 def bilinear(x: Any, y: Any, m: Any, s: float, **options: Any) -> Any:
-    """Give InfoNCE of a bilinear similarity."""
+    """InfoNCE of a bilinear similarity."""
     own = pnce.similarities.bilinear(m)
     return pnce.info_nce(x, y, temperature=1 / s, similarity=own, **{"reduction": "sum", **options})
 
 
 def offsets(x: Any, y: Any, m: Any, _: float, **options: Any) -> Any:
-    """Give InfoNCE of cosines and numbers of the columns."""
+    """InfoNCE of cosines plus a number of each column."""
     own = pnce.similarities.shifted_columns("cosine", m.reshape(-1)[: y.shape[0]])
     return pnce.info_nce(x, y, similarity=own, **{"temperature": 1 / 20, "block_size": 64, **options})
 
@@ -137,11 +137,10 @@ OF_THREE: dict[str, Loss] = {
     ),
     "offsets": offsets,
 }
-"""Losses of two arrays, a matrix and a factor, whose scores are no products of 16 bits as they stand."""
+"""Losses of two arrays, a matrix and a factor, whose scores are not plain products of 16-bit arrays."""
 
 MARGINS = {"random": (1.0, 0.1, 1.0), "memorised": (0.02, 0.05, 1.0), "memorised, sharp": (0.05, 0.0125, 1.6)}
-"""How far an array is from the other; the temperature; and a factor of inner products of 32 features, whose margins
-reach some 80 where positives are memorised."""
+"""Distance of the arrays, temperature, and factor of inner products; memorised positives lead by up to 80."""
 
 halves = pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 margins = pytest.mark.parametrize("margin", MARGINS)
@@ -155,24 +154,24 @@ def drawn(seed: int, *shapes: tuple[int, ...]) -> list[torch.Tensor]:
 
 
 def near_pairs(margin: str, rows: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
-    """Draw two arrays with a margin."""
+    """Draw two arrays, the second near the first."""
     a, noise = drawn(7, (rows, 32), (rows, 32))
     return a.to(dtype), (a + MARGINS[margin][0] * noise).to(dtype)
 
 
 def near_identity(dtype: torch.dtype) -> torch.Tensor:
-    """Draw a matrix."""
+    """Draw a matrix near the identity."""
     (noise,) = drawn(4, (32, 32))
     return (torch.eye(32) + 0.1 * noise).to(dtype)
 
 
 def of_dtype(numbers: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-    """Give numbers in the dtype that a loss of x is computed in."""
+    """Numbers in the dtype in which a loss of x is computed."""
     return numbers.to(torch.promote_types(x.dtype, torch.float32))
 
 
 def results(loss: Loss, *arrays: torch.Tensor) -> list[torch.Tensor]:
-    """Give value and gradients."""
+    """Value and gradients."""
     leaves = [x.clone().requires_grad_() for x in arrays]
     value = loss(*leaves)
     value.backward()
@@ -180,26 +179,26 @@ def results(loss: Loss, *arrays: torch.Tensor) -> list[torch.Tensor]:
 
 
 def exact(loss: Loss, *arrays: torch.Tensor) -> list[torch.Tensor]:
-    """Give value and gradients of the same numbers in float64."""
+    """Value and gradients in float64."""
     return results(loss, *(x.double() for x in arrays))
 
 
 def error(x: torch.Tensor, y: torch.Tensor) -> float:
-    """Give the largest error of any row of x, in units in the last place of the row's largest entry."""
+    """Largest error of any row of x, in units in the last place of the row's largest entry."""
     limits = torch.finfo(x.dtype)
-    x, y = (z.double().clamp(-limits.max, limits.max) for z in (x, y))  # beyond is infinity
+    x, y = (z.double().clamp(-limits.max, limits.max) for z in (x, y))  # larger is infinity
     scale = y.abs() if y.ndim == 0 else y.abs().flatten(1).amax(dim=1).reshape(-1, *[1] * (y.ndim - 1))
     found = float(((x - y).abs() / scale.clamp_min(limits.tiny / limits.eps)).max()) / limits.eps
-    return math.inf if math.isnan(found) else found  # NaN is no error that `max` would see
+    return math.inf if math.isnan(found) else found  # `max` ignores NaN
 
 
 def errors(loss: Loss, *arrays: torch.Tensor) -> list[float]:
-    """Give the errors of value and gradients against those of the same numbers in float64."""
+    """Errors of value and gradients against float64."""
     return [error(x, y) for x, y in zip(results(loss, *arrays), exact(loss, *arrays), strict=True)]
 
 
 def distance(x: Any, y: Any) -> float:
-    """Give the largest difference of arrays, as a share of the largest entry."""
+    """Largest difference of arrays, relative to the largest entry."""
     pairs = zip(jax.tree.leaves(x), jax.tree.leaves(y), strict=True)
     wide: Any = [[z.double() if isinstance(z, torch.Tensor) else np.asarray(z, np.float64) for z in p] for p in pairs]
     found = [float(abs(a - b).max() / abs(b).max()) for a, b in wide]
@@ -207,7 +206,7 @@ def distance(x: Any, y: Any) -> float:
 
 
 def at(number: float, loss: Loss, **options: Any) -> Loss:
-    """Give a loss of arrays alone, at a temperature or with a factor."""
+    """A loss of arrays alone, at a temperature or with a factor."""
     return lambda *arrays, **more: loss(*arrays, number, **options, **more)
 
 
@@ -218,7 +217,7 @@ def at(number: float, loss: Loss, **options: Any) -> Loss:
 @margins
 @pytest.mark.parametrize("form", FORMS)
 def test_no_bit_is_lost(form: str, margin: str, dtype: torch.dtype) -> None:
-    """Each row of the gradient is within a unit in the last place, however far the positives lead."""
+    """Each row of the gradient is within one unit in the last place, however far the positives lead."""
     block: Any = {} if form in {"clip", "siglip", "supcon"} else {"block_size": 64}
     loss = at(MARGINS[margin][1], FORMS[form], **block)
     assert max(errors(loss, *near_pairs(margin, 200, dtype))) <= 1.0
@@ -228,7 +227,7 @@ def test_no_bit_is_lost(form: str, margin: str, dtype: torch.dtype) -> None:
 @margins
 @pytest.mark.parametrize("form", OF_THREE)
 def test_no_bit_is_lost_of_what_is_computed(form: str, margin: str, dtype: torch.dtype) -> None:
-    """The gradients of rows, columns and of a matrix, against those of float64: the last is a sum over all rows."""
+    """Gradients of rows, columns and a matrix against float64; that of the matrix is a sum over all rows."""
     block: Any = {"block_size": 64} if form == "cpc" else {}
     loss = at(MARGINS[margin][2], OF_THREE[form], **block)
     assert max(errors(loss, *near_pairs(margin, 200, dtype), near_identity(dtype))) <= 0.6
@@ -237,7 +236,7 @@ def test_no_bit_is_lost_of_what_is_computed(form: str, margin: str, dtype: torch
 @halves
 @pytest.mark.parametrize("form", ["bilinear", "clip, bilinear"])
 def test_the_gradient_of_a_matrix_of_float32_has_its_bits(form: str, dtype: torch.dtype) -> None:
-    """Parameters often have more bits than embeddings; what goes into their gradients is split accordingly."""
+    """Parameters often have more bits than embeddings; cotangents for their gradients are split into more parts."""
     arrays = *near_pairs("memorised", 200, dtype), near_identity(torch.float32)
     found, wanted = (function(at(1.0, OF_THREE[form]), *arrays)[3] for function in (results, exact))
     assert distance(found, wanted) <= 5e-6
@@ -256,7 +255,7 @@ def test_no_bit_is_lost_between_two_formats(dtypes: tuple[torch.dtype, torch.dty
 @similarities
 @pytest.mark.parametrize("factor", [1e-37, 1e-25, 1.0, 1e18])
 def test_rows_of_any_magnitude(factor: float, similarity: Any) -> None:
-    """bfloat16 has the range of float32, whose products are beyond it; the rows are not."""
+    """Products of bfloat16 rows overflow float32; the rows do not."""
     a, b = (x.bfloat16() for x in drawn(3, (12, 8), (12, 8)))
     a = torch.cat([a[:4] * factor, a[4:8] / factor if factor < 1 else a[4:8], a[8:]]).bfloat16()
     temperature = 0.5 if similarity == "cosine" else max(1.0, factor * 8)
@@ -268,7 +267,7 @@ def test_rows_of_any_magnitude(factor: float, similarity: Any) -> None:
 
 @similarities
 def test_rows_below_the_smallest_normal_number(similarity: Any) -> None:
-    """No power of 2 that float32 has brings them near 1."""
+    """No power of 2 in float32 scales them to 1."""
     a, b = drawn(3, (12, 8), (12, 8))
     a[:4] *= 1e-39
     a, b = a.bfloat16(), b.bfloat16()
@@ -282,7 +281,7 @@ def test_rows_below_the_smallest_normal_number(similarity: Any) -> None:
 @pytest.mark.parametrize("factor", [1e-5, 1e-4, 1e-3])
 @pytest.mark.parametrize("form", ["info_nce", "clip", "nt_xent"])
 def test_short_rows_of_float16_leave_the_others_as_they_are(form: str, factor: float, similarity: str) -> None:
-    """A factor of a row or column that is far larger than others decides nothing."""
+    """A row or column whose factor is far above the others does not limit their accuracy."""
     a, b = (4 * x for x in drawn(0, (40, 16), (40, 16)))
     b += a
     a[0] *= factor
@@ -299,7 +298,7 @@ def test_short_rows_of_float16_leave_the_others_as_they_are(form: str, factor: f
 
 @pytest.mark.parametrize("noise", [0.3, 0.03])
 def test_the_gradient_of_a_scale_where_embeddings_have_almost_collapsed(noise: float) -> None:
-    """It is a small difference of products, of which the rounding of cotangents must leave a unit in the last place."""
+    """It is a small difference of products, and must keep the last place despite rounded cotangents."""
     base, *others = drawn(0, (1, 256), (64, 256), (64, 256))
     a, b = ((base + noise * x).bfloat16() for x in others)
     by_scale = errors(lambda x, y, s: pnce.clip(x, y, logit_scale=s), a, b, torch.tensor(20.0))[-1]
@@ -356,7 +355,7 @@ def test_rows_that_do_not_count_may_hold_anything() -> None:
             found[1][3] = wanted[1][3] = 0.0  # its own gradient
         assert all(bool(x.isfinite().all()) for x in wanted)
         assert max(map(error, found, wanted)) <= 1.0
-    x, y = (torch.where(z.isnan(), 1.0, z).to("meta") for z in (a, b))  # where numbers are not looked at
+    x, y = (torch.where(z.isnan(), 1.0, z).to("meta") for z in (a, b))  # no values on meta
     of_numbers = torch.tensor([0, 1, 2, -1, 4], device="meta")
     assert pnce.info_nce(x, y, positives=of_numbers).shape == ()
 
@@ -380,7 +379,7 @@ def test_three_products_of_the_largest_numbers() -> None:
 
 @pytest.mark.parametrize("form", ["info_nce", "clip", "siglip", "nt_xent", "moco"])
 def test_three_products_have_sixteen_bits(form: str) -> None:
-    """Of numbers of float32 each is the sum of two of bfloat16 and of a rest below 2^-16, in value and gradients."""
+    """A float32 number is the sum of two bfloat16 numbers and a remainder below 2^-16, in value and gradients."""
     a, noise = drawn(9, (24, 16), (24, 16))
     loss = at(0.1, FORMS[form])
     found, plain = (results(partial(loss, precision=name), a, a + noise) for name in ("high", "highest"))
@@ -393,7 +392,7 @@ def test_three_products_have_sixteen_bits(form: str) -> None:
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 @pytest.mark.parametrize("number", [torch.inf, 3.4e38])
 def test_three_products_of_what_bfloat16_cannot_hold(number: float, sign: float) -> None:
-    """Infinity stays what it is, and what would be rounded to it does not."""
+    """Infinity stays infinite, and finite numbers above the range of bfloat16 stay finite."""
     x = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
     y = torch.tensor([[1.0, 0.5], [0.0, 1.0], [sign * number, 1.0]])
     losses = partial(pnce.info_nce, x, y, similarity="dot", temperature=1e37, reduction="none")
@@ -405,7 +404,7 @@ def test_three_products_of_what_bfloat16_cannot_hold(number: float, sign: float)
 @halves
 @pytest.mark.parametrize("symmetric", [False, True])
 def test_temperatures_of_rows_that_are_far_apart(dtype: torch.dtype, *, symmetric: bool) -> None:
-    """The gradient of a row of little weight has its bits beside that of a row of much."""
+    """Gradients of rows with little weight are as accurate as those of rows with much."""
     temperature = 10.0 ** torch.linspace(-1.5, 6.0, 64)
 
     def loss(x: torch.Tensor, y: torch.Tensor) -> Any:
@@ -418,12 +417,12 @@ def test_temperatures_of_rows_that_are_far_apart(dtype: torch.dtype, *, symmetri
 
 
 EXPONENT = torch.tensor([-10, 0, 3, 8, 12, 17, 20, 21])
-"""Of temperatures of rows, whose lengths make up for them in the gradient."""
+"""Exponents of row temperatures; the lengths of the rows compensate them in the gradient."""
 
 
 @pytest.mark.parametrize("masked", [False, True])
 def test_rows_of_little_weight_have_their_bits(*, masked: bool) -> None:
-    """Of float16, a row whose temperature is 2^26 that of another, and is as much shorter."""
+    """float16 rows of which one has 2^26 times the temperature of another, and is as much shorter."""
     a, b = drawn(2, (8, 16), (8, 16))
     a *= 2.0 ** (-EXPONENT.clamp(max=20))[:, None]
     some = torch.rand((8, 8), generator=torch.Generator().manual_seed(3)) < 0.8
@@ -443,7 +442,7 @@ def test_tokens_of_little_weight_have_their_bits(form: str) -> None:
     a *= (2.0 ** (2 * of_products - EXPONENT.clamp(max=20)))[:, None, None]
     b *= 2.0 ** (5 * of_products)
     own = pnce.similarities.max_sim(normalize=not of_products)
-    weights = torch.linspace(0.6, 0.9, 8)  # or what is tiny is a sum of few powers of 2
+    weights = torch.linspace(0.6, 0.9, 8)  # otherwise small gradients are sums of few powers of 2
 
     def loss(x: torch.Tensor, y: torch.Tensor) -> Any:
         temperature = 2.0**10 if of_products else of_dtype(2.0**EXPONENT, x)
@@ -456,7 +455,7 @@ def test_tokens_of_little_weight_have_their_bits(form: str) -> None:
 
 @halves
 def test_a_column_at_minus_infinity_takes_no_part(dtype: torch.dtype) -> None:
-    """All its scores are -inf, and none of them is NaN."""
+    """All its scores are -inf, not NaN."""
     draw = torch.Generator().manual_seed(2)
     a, b = ((torch.rand((rows, 3), generator=draw) + 0.1).to(dtype) for rows in (4, 6))
     b[5, 0] = -torch.inf
@@ -467,7 +466,7 @@ def test_a_column_at_minus_infinity_takes_no_part(dtype: torch.dtype) -> None:
 
 
 def shifted_twice(x: torch.Tensor) -> Any:
-    """Give the cosine with two offsets of columns."""
+    """Cosine with two offsets of columns."""
     first, second = (of_dtype(numbers, x) for numbers in drawn(3, (32,), (32,)))
     return pnce.similarities.shifted_columns(pnce.similarities.shifted_columns("cosine", first), second)
 
@@ -477,7 +476,7 @@ SIMILARITIES: dict[str, Callable[[torch.Tensor], Any]] = {
     "factors of 0": lambda x: pnce.similarities.scaled_columns("cosine", torch.zeros(32, dtype=x.dtype)),
     "negative factors": lambda x: pnce.similarities.scaled_columns("cosine", torch.full((32,), -3.0, dtype=x.dtype)),
 }
-"""Each offset is one more column of the operands, and none is one of their parts; factors may have any sign."""
+"""Each offset is one more column of the operands, without 16-bit parts; factors may have any sign."""
 
 
 @pytest.mark.parametrize("name", SIMILARITIES)
@@ -503,7 +502,7 @@ def test_zeros_and_what_takes_no_part(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("form", ["info_nce", "clip", "nt_xent", "supcon", "bilinear", "offsets"])
 def test_derivatives_of_the_second_order_are_those_of_float32(form: str) -> None:
-    """What is differentiated again is multiplied in float32: tangents have more than 16 bits."""
+    """Second derivatives use float32 products: tangents have more than 16 bits."""
     *arrays, matrix = (x.bfloat16() for x in drawn(11, *[(64, 16)] * 3, (16, 16)))
 
     def curvature(x: torch.Tensor, y: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
@@ -541,7 +540,7 @@ def test_ranks_multiply_sixteen_bits(form: str, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("form", mostly_full(["info_nce", "clip", "max_sim"]))
 def test_a_compiled_loss_takes_any_number_of_rows(form: str) -> None:
-    """The number of rows is a symbol to the compiler, of which the factors and parts have as many."""
+    """The number of rows is symbolic, also in factors and parts."""
     torch.compiler.reset()
     loss = at(0.1, max_sim if form == "max_sim" else FORMS[form])
     compiled: Any = torch.compile(loss, backend="aot_eager", fullgraph=True, dynamic=True)
@@ -554,20 +553,20 @@ def test_a_compiled_loss_takes_any_number_of_rows(form: str) -> None:
 
 
 def operand(x: torch.Tensor, dtype: torch.dtype, count: int) -> Operand:
-    """Give an operand of rows in so many parts."""
+    """An operand of `count` parts."""
     factor, *parts = in_parts(x, x, dtype, count)
     return Operand(x, factor[:, None], tuple(parts))
 
 
 def whole(x: Operand) -> np.ndarray[Any, Any]:
-    """Give the rows that the parts of an operand make."""
+    """The rows of an operand, as the sum of its parts."""
     return (x.factor.double() * sum(part.double() for part in x.parts)).numpy()
 
 
 @halves
 @pytest.mark.parametrize("counts", [(1, 1), (1, 2), (2, 1), (3, 1), (1, 3)])
 def test_scores_of_parts_are_those_of_their_sums(counts: tuple[int, int], dtype: torch.dtype) -> None:
-    """And what is added to columns is added to their scores."""
+    """Numbers added to columns are added to their scores."""
     rows, columns, added = drawn(3, (4, 6), (7, 6), (7,))
     rows, columns = (x * 10.0 ** torch.arange(-3, len(x) - 3)[:, None] for x in (rows, columns))
     own, other = (operand(x, dtype, count) for x, count in zip((rows, columns), counts, strict=True))
@@ -603,7 +602,7 @@ def test_rows_are_sharpened_where_nothing_is_differentiated(*, in_halves: bool) 
 @pytest.mark.parametrize("even", [False, True])
 @pytest.mark.parametrize("counts", [(1, 1), (1, 3), (3, 1)])
 def test_cotangents_of_parts_have_their_bits(counts: tuple[int, int], dtype: torch.dtype, *, even: bool) -> None:
-    """Those of the rows and of the columns, of residuals of any size, with and without a coefficient of each row."""
+    """Cotangents of rows and columns, for residuals of any magnitude, with and without row coefficients."""
     numbers = drawn(5, (4, 6), (7, 6))
     rows, columns = (operand(x, dtype, count) for x, count in zip(numbers, counts, strict=True))
     coefficient = torch.tensor([0.6, 1.4, 0.9, 1.2])
@@ -612,7 +611,7 @@ def test_cotangents_of_parts_have_their_bits(counts: tuple[int, int], dtype: tor
             factor = np.ones((4, 1)) if own is None else own.numpy()[:, None].astype(np.float64)
             scaled = (size * residual).double().numpy() * factor
             for wanted in ((True, True), (True, False), (False, True)):
-                found = engine.pulled(size * residual, own, rows, columns, wanted=wanted, even=even)
+                found = engine.pullback(size * residual, own, rows, columns, need_grad=wanted, even=even)
                 expected = (scaled @ whole(columns), scaled.T @ whole(rows))
                 for flag, x, y in zip(wanted, found, expected, strict=True):
                     assert (x is None) == (not flag)
@@ -622,7 +621,7 @@ def test_cotangents_of_parts_have_their_bits(counts: tuple[int, int], dtype: tor
 
 @pytest.mark.parametrize("even", [False, True])
 def test_cotangents_of_16_bits_have_small_entries_and_zeros(*, even: bool) -> None:
-    """An entry far below the largest has bits of its own, and a row, or a matrix, of zeros has a gradient of zeros."""
+    """Entries far below the largest keep their bits; rows and matrices of zeros have zero gradients."""
     x = torch.tensor([[0.0, 0.0], [1.0, -0.5], [-1.0, 0.5]])
     columns, rows = operand(x, torch.float16, 1), operand(torch.tensor([[1.0, 0.5], [1.0, 0.25]]), torch.float16, 1)
     small = 1.2345 * 2.0**-20
@@ -631,37 +630,37 @@ def test_cotangents_of_16_bits_have_small_entries_and_zeros(*, even: bool) -> No
     to_columns = torch.tensor([[1.0, 0.5], [small, 0.5 * small], [0.0, 0.0]])
     for size, tolerance in ((1.0, 1e-4), (0.0, 0.0)):
         wanted = (size * to_rows, size * to_columns)
-        found = engine.pulled(size * residual, None, rows, columns, wanted=(True, True), even=even)
+        found = engine.pullback(size * residual, None, rows, columns, need_grad=(True, True), even=even)
         torch.testing.assert_close(found, wanted, rtol=tolerance, atol=0.0)
 
 
 def test_what_parts_leave_of_a_cotangent_goes_with_the_mean() -> None:
-    """Of equal rows, the gradient of the columns has the bits of float32, of which two parts have 16."""
+    """With equal rows, the gradient of the columns is as accurate as float32, although two parts have 16 bits."""
     rows = operand(torch.tensor([[1.0, -3.0]]).repeat(5, 1), torch.bfloat16, 3)
     columns = operand(drawn(1, (4, 2))[0], torch.bfloat16, 1)
     residual = torch.rand((5, 4), generator=torch.Generator().manual_seed(2))
-    _, found = engine.pulled(residual, None, rows, columns, wanted=(True, True), even=True)
+    _, found = engine.pullback(residual, None, rows, columns, need_grad=(True, True), even=True)
     wanted = residual.double().T @ torch.from_numpy(whole(rows))
     torch.testing.assert_close(found, wanted, rtol=2.0**-21, atol=0.0, check_dtype=False)
 
 
 @pytest.mark.parametrize("even", [False, True])
 def test_rows_that_do_not_count_have_no_gradient(*, even: bool) -> None:
-    """They are 0, their factors too, by which others are divided."""
+    """They and their factors are 0, and factors are divisors."""
     rows, columns = (operand(x, torch.float16, 1) for x in drawn(1, (4, 3), (5, 3)))
     live = torch.tensor([[1.0], [0.0], [1.0], [1.0]])
     rows = Operand(rows.x * live, rows.factor * live, (rows.parts[0] * live.half(),))
     residual = torch.rand((4, 5), generator=torch.Generator().manual_seed(2))
-    for found in engine.pulled(residual, live[:, 0], rows, columns, wanted=(True, True), even=even):
+    for found in engine.pullback(residual, live[:, 0], rows, columns, need_grad=(True, True), even=even):
         assert bool(found.isfinite().all())
-    back, _ = engine.pulled(residual, live[:, 0], rows, columns, wanted=(True, False), even=even)
+    back, _ = engine.pullback(residual, live[:, 0], rows, columns, need_grad=(True, False), even=even)
     assert torch.equal(back[1], torch.zeros(3))
 
 
 @pytest.mark.parametrize(("dtype", "count", "bits"), [(torch.float16, 2, 38), (torch.bfloat16, 3, 24)])
 @pytest.mark.parametrize("size", [1.0, 1e-30, 1e30])
 def test_parts_have_the_bits_of_small_entries(size: float, dtype: torch.dtype, count: int, bits: int) -> None:
-    """In float16, of what is below 2^-14 of its row's largest entry, too; infinity is the first of its parts."""
+    """Also float16 entries below 2^-14 of the largest in their row; infinity is the first part."""
     x = size * torch.tensor([[1.0, 1.2345678e-5], [-3.3333333, 7.6543217e-6]])
     found = whole(operand(x, dtype, count))
     assert np.all(np.abs(found - x.double().numpy()) <= 2.0**-23 * np.abs(found) + 2.0**-bits * size * 4)
@@ -673,7 +672,7 @@ def test_parts_have_the_bits_of_small_entries(size: float, dtype: torch.dtype, c
 
 @pytest.mark.parametrize("number", [0.0, -0.0])
 def test_rows_that_are_multiplied_by_0_are_0(number: float) -> None:
-    """With a factor that others may be divided by."""
+    """Their factor is not 0, so that it can be a divisor."""
     x = torch.tensor([[1.0, 2.0], [0.0, 3.0]])
     factor, part = in_parts(x, number * x, torch.float16, 1)
     assert torch.equal(factor, torch.ones(2))
@@ -697,7 +696,7 @@ def test_rows_of_16_bits_have_factors_in_their_products(emulated: set[str], *, i
 
 @pytest.fixture
 def on_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Let JAX have the products of an accelerator on the host, which are exact there, where it compiles."""
+    """Let JAX use the 16-bit products of an accelerator on the host, where they are exact, under jit."""
 
     def chosen(*arrays: Any, default: Any, **_: Any) -> Any:
         return default(*arrays)
@@ -718,7 +717,7 @@ def of_jax(seed: int, shape: tuple[int, ...], count: int, dtype: Any = jnp.bfloa
 
 
 def in_every_mode(function: Callable[[Any, Any], Any], *, only: tuple[str, ...] = ()) -> Callable[..., dict[str, Any]]:
-    """Differentiate a function of two arrays, in the direction of two others, in all that JAX transforms."""
+    """Derivatives of a function of two arrays, along two others, by every transformation of JAX."""
     gradient = jax.grad(function, (0, 1))
     in_pairs = jax.vmap(jax.vmap(gradient, (0, None)), (None, 0))
 
@@ -749,7 +748,7 @@ def in_every_mode(function: Callable[[Any, Any], Any], *, only: tuple[str, ...] 
 
 @accelerated
 def test_jax_transforms_products_of_sixteen_bits() -> None:
-    """In a scan whose steps are computed again; cotangents have 16 bits or more, tangents all."""
+    """In a rematerialised scan; cotangents are multiplied in 16 bits or more, tangents in more."""
 
     def parts(x: Any, half: Any) -> Operand:
         return Operand(x, jnp.ones_like(x[:, :1]), (jax.lax.stop_gradient(x).astype(half),))
@@ -780,7 +779,7 @@ SECOND = ("forward over reverse", "reverse over reverse", "reverse over forward"
 
 
 def in_float64(loss: Loss, *arrays: Any) -> dict[str, Any]:
-    """Give the derivatives of a loss in the same modes, by PyTorch."""
+    """Derivatives of a loss in the same modes, by PyTorch."""
     a, b, u, v = (torch.tensor(np.asarray(x, dtype=np.float64), requires_grad=True) for x in arrays)
 
     def gradient(x: torch.Tensor, y: torch.Tensor) -> list[Any]:
@@ -805,13 +804,13 @@ MODES: dict[str, tuple[str, ...]] = {
     "offsets": ("reverse", "reverse over reverse", "vmap of both"),
     "relic": ("forward", "forward over reverse"),
 }
-"""What JAX transforms: those in which losses have parts of their own. Products have all modes above."""
+"""The transformations tested with each loss. Products have all those above."""
 
 
 @accelerated
 @pytest.mark.parametrize("form", mostly_full(MODES))
 def test_jax_differentiates_in_every_mode(form: str) -> None:
-    """As PyTorch does in float64; what JAX rounds between is rounded to 16 bits."""
+    """As PyTorch in float64, up to the 16-bit rounding of intermediate results by JAX."""
     (matrix,) = of_jax(3, (5, 5), 1)
 
     def loss(x: Any, y: Any) -> Any:
@@ -833,7 +832,7 @@ def test_jax_differentiates_in_every_mode(form: str) -> None:
 
 @accelerated
 def test_jax_flushes_what_is_tiny_and_has_finite_gradients() -> None:
-    """Where XLA flushes what is below 2^-126."""
+    """XLA flushes numbers below 2^-126."""
     gradient = jax.jit(jax.grad(lambda x, t: pnce.info_nce(x, x, temperature=t), (0, 1)))
     found = gradient(jnp.eye(4, dtype=jnp.float16), jnp.float32(1 / 85))
     assert all(bool(jnp.all(jnp.isfinite(x))) for x in found)
@@ -841,7 +840,7 @@ def test_jax_flushes_what_is_tiny_and_has_finite_gradients() -> None:
 
 @accelerated
 def test_jax_maps_products_of_sixteen_bits_over_a_mesh() -> None:
-    """JAX tells what varies over the axes of a mesh, of one device too: rows, columns, or neither."""
+    """JAX tracks which of rows and columns vary over the axes of a mesh, even of one device."""
     mesh = jax.make_mesh((1,), ("a",), axis_types=(jax.sharding.AxisType.Auto,))
     a, b = of_jax(5, (6, 5), 2)
 
@@ -864,7 +863,7 @@ def test_jax_maps_products_of_sixteen_bits_over_a_mesh() -> None:
 @margins
 @pytest.mark.parametrize("form", ["info_nce", "supcon", "relic", "sogclr", "bilinear", "offsets"])
 def test_jax_loses_no_bit_in_two_passes(form: str, margin: str, dtype: torch.dtype) -> None:
-    """Each row of the gradient is within a unit in the last place, however far the positives lead."""
+    """Each row of the gradient is within one unit in the last place, however far the positives lead."""
     _, temperature, factor = MARGINS[margin]
 
     matrix = near_identity(dtype).float()

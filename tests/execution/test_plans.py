@@ -1,4 +1,4 @@
-"""Kept plans: a call of a kind that has been seen gives what it would give if it were the first."""
+"""Kept plans: later calls of a kind return what the first call would."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ torch = pytest.importorskip("torch")
 
 @pytest.fixture(autouse=True)
 def no_plans() -> Iterator[None]:
-    """Begin and end without plans."""
+    """Clear the plans before and after a test."""
     plans.PLANS.clear()
     yield
     plans.PLANS.clear()
 
 
 def tensors(*shape: int, seed: int = 0) -> list[Any]:
-    """Give two tensors to differentiate."""
+    """Two tensors that require a gradient."""
     made = torch.Generator().manual_seed(seed)
     return [torch.randn(*shape, generator=made, dtype=torch.float64, requires_grad=True) for _ in range(2)]
 
 
 def afresh(function: Callable[[], Any]) -> Any:
-    """Call a function as if no loss had been called before."""
+    """Call a function without kept plans."""
     plans.PLANS.clear()
     return function()
 
@@ -67,7 +67,7 @@ def test_every_loss_is_the_same_with_a_plan(
     options: dict[str, Any] = {"reduction": reduction, "block_size": block_size}
     options = {key: x for key, x in options.items() if key not in signature and accepts(case.loss, key)}
     givens = []
-    for seed in range(3):  # of one kind: the numbers of each are others
+    for seed in range(3):  # one kind, different values
         arrays = arrays_of(variant, example(name, 6), "float64")
         moved = {key: arrays[key] * (1.0 + 0.25 * seed) + 0.125 * seed for key in case.arguments}
         arrays |= {key: x for key, x in moved.items() if len(x.shape) > 1}
@@ -83,7 +83,7 @@ def test_every_loss_is_the_same_with_a_plan(
 
     wanted = [afresh(partial(results, arrays)) for arrays in givens]
     plans.PLANS.clear()
-    for order in ((0, 1, 2, 3), (3, 2, 1, 0)):  # an array for two embeddings after others, and before
+    for order in ((0, 1, 2, 3), (3, 2, 1, 0)):  # one array as both embeddings, after and before two arrays
         assert [results(givens[k]) for k in order] == [wanted[k] for k in order]
         plans.PLANS.clear()
 
@@ -106,7 +106,7 @@ CALLS: dict[str, Callable[..., Any]] = {
 
 @pytest.mark.parametrize("name", CALLS)
 def test_the_usual_losses_have_plans(name: str) -> None:
-    """What a second call of a kind does is not decided anew: nothing is kept for it."""
+    """A second call of the same kind keeps no further plan."""
     for seed in range(3):
         CALLS[name](*tensors(6, 4, seed=seed))
         assert len(plans.PLANS) == 1
@@ -117,7 +117,7 @@ def test_the_usual_losses_have_plans(name: str) -> None:
 
 @pytest.mark.parametrize("name", CALLS)
 def test_the_usual_losses_run_by_programs(name: str) -> None:
-    """With gradients and without; of entries that answer questions differently, by one each, up to a limit."""
+    """With and without gradients; entries that change one branch each, up to a limit."""
     x, y = tensors(6, 4)
     for _ in range(3):
         CALLS[name](x, y)
@@ -133,7 +133,7 @@ def test_the_usual_losses_run_by_programs(name: str) -> None:
 
 
 def test_arrays_that_are_one_inside_of_others() -> None:
-    """A program of a call whose embeddings are the same numbers serves others."""
+    """A program of a call with one array as both embeddings serves calls with two."""
     x, y = (z.detach().numpy() for z in tensors(6, 4))
 
     def alike(a: Any, b: Any) -> Any:
@@ -188,7 +188,7 @@ def test_the_same_array_twice_is_another_kind() -> None:
 
 @pytest.mark.parametrize("made", [float, np.float64, lambda t: torch.tensor(t, dtype=torch.float64)])
 def test_the_temperature_is_looked_at_in_each_call(made: Any) -> None:
-    """From scores that need no shift to some that do, and back; and one that is none."""
+    """From scores that need no shift to scores that do, and back; and invalid temperatures."""
     x, y = tensors(6, 4)
     for loss in (pnce.info_nce, pnce.nt_xent):
         temperatures = (0.5, 0.01, 0.001, 0.25)
@@ -237,7 +237,7 @@ def test_what_is_refused_is_refused_with_a_plan_too() -> None:
 @pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
 @pytest.mark.parametrize("name", CALLS)
 def test_derivatives_of_every_kind(name: str) -> None:
-    """The plan of a call without gradients serves one with, and those of torch.func."""
+    """The plan of a call without gradients serves calls with gradients, and those of torch.func."""
     loss, (x, y) = CALLS[name], tensors(6, 4)
 
     def gradients() -> list[Any]:

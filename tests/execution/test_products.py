@@ -1,9 +1,8 @@
-"""The inventory: how many products, and of what, each loss of 16-bit embeddings takes on accelerators.
+"""The inventory: number and dtypes of the products of each loss of 16-bit embeddings on accelerators.
 
-The cases of the conformance suite are run on PyTorch's `meta` device, which has the products of a GPU without their
-numbers, or lowered by JAX for platforms that are not there. Their products are counted: those of two matrices of which
-no axis is short, in units of one product of all pairs of embeddings. What a loop of JAX computes is counted once, as a
-share of the rows.
+The cases of the conformance suite run on PyTorch's `meta` device, which selects the products of a GPU without computing
+them, or are lowered by JAX for absent platforms. Counted are products of two matrices without a short axis, in units of
+one product of all pairs of embeddings. The products in a JAX loop are counted once, as a fraction of the rows.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ pytestmark = [
     # torch.compile makes an instance of autograd.Function for itself, and torch warns of it.
     pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning"),
-    # torch tells, once in a process, what a default of its own will be.
+    # torch announces a changed default, once per process.
     pytest.mark.filterwarnings("ignore:torch.asarray. unspecified requires_grad:UserWarning"),
 ]
 
 ROWS, FEATURES, BLOCK = 32, 5, 16
-"""Numbers that tell apart what axes are of; projections have one feature more."""
+"""Sizes that identify the axes; projections have one more feature."""
 
 HALVES = {"bfloat16": "bf16", "float16": "f16"}
 
@@ -70,24 +69,24 @@ MOST: list[tuple[str, int, str]] = [
     (r"(symmetric|clip|dclw|sogclr).*streamed", 6, "the scores again, on the way back through blocks"),
     ("", 5, "the scores, and two for the cotangents of either side"),
 ]
-"""The most products of 16 bits: of the first pattern that a case matches."""
+"""Maximum number of 16-bit products, by the first pattern that matches the case."""
 
 TWO_PASSES = r"sogclr|dclw .*(weights of rows|keys|queue)"
-"""What PyTorch computes in two passes."""
+"""Cases that PyTorch computes in two passes."""
 
 TWO_DTYPES: list[tuple[tuple[str, str], dict[str, int]]] = [
     (("bfloat16", "float16"), {"bfloat16": 7}),
     (("float16", "bfloat16"), {"bfloat16": 7}),
     (("bfloat16", "float32"), {"float32": 3}),
 ]
-"""Dtypes of queries and keys, and the products of InfoNCE: of two formats the first is of twice the width."""
+"""Dtypes of queries and keys, and the products of InfoNCE: with two formats, the first has twice the width."""
 
 SMALL = r"own negatives|^contrast \w+, queue"
-"""Each query has negatives that no other has, products of a matrix and a vector; or a queue has two."""
+"""Cases whose negatives belong to one query each, products of a matrix and a vector; or with a queue of two."""
 
 
 def is_of_inner_products(case: Case) -> bool:
-    """Tell whether a case multiplies embeddings of all pairs."""
+    """Whether a case multiplies embeddings of all pairs."""
     if case.loss.startswith(("from_scores", "bounds", "density", "diagnostics")) or case.regime == "saturated":
         return False
     apart = ("angle", "cosent", "triplet", "nca", "contrastive", "soft_nearest")  # by distances, or of given pairs
@@ -95,7 +94,7 @@ def is_of_inner_products(case: Case) -> bool:
 
 
 def in_blocks(case: Case) -> Case:
-    """Give a case whose blocks are a share of its rows."""
+    """A case with blocks of a fraction of its rows."""
     return replace(case, options={**case.options, "block_size": BLOCK}) if "block_size" in case.options else case
 
 
@@ -116,7 +115,7 @@ def axes(tensor: str) -> tuple[list[int], str]:
 
 
 def product_in(line: str) -> tuple[str, int] | None:
-    """Give the dtype and the size of a product of matrices, or None where an axis is short, or two are of features."""
+    """Dtype and size of a product of matrices; None if an axis is short, or two are features."""
     match = DOT.search(line)
     assert match is not None, line
     batching, _, contracting, _, *tensors = match.groups()
@@ -130,13 +129,13 @@ def product_in(line: str) -> tuple[str, int] | None:
 
 
 def size_of(*lengths: int) -> int:
-    """Tell how many products of all pairs one of these lengths is, or 0 where one is short, or two are of features."""
+    """Size of a product, from the lengths of its axes; 0 if one is short, or two are features."""
     shortest, second, _ = sorted(lengths)
     return 0 if shortest == 1 or second <= FEATURES + 1 else max(1, shortest // FEATURES)
 
 
 def products(text: str) -> Counter[str]:
-    """Count the products of what main calls, and of what this calls, as often as it does."""
+    """Count the products of main and of the functions that it calls, once per call."""
     own: dict[str, Counter[str]] = {}
     calls: dict[str, Counter[str]] = {}
     name = ""
@@ -160,7 +159,7 @@ def products(text: str) -> Counter[str]:
 
 
 def lowered(case: Case, dtype: str, platform: str, loss: Any = None) -> Counter[str]:
-    """Count the products of the value and gradient of a case, or of another loss of its arrays, in what JAX lowers."""
+    """Count the products in the value and gradient of a case, or of another loss of its arrays, as lowered by JAX."""
     dtypes = {"b": jnp.bool_, "i": jnp.int32, "f": getattr(jnp, dtype)}
     given = [np.asarray(x) for x in (*case.arguments.values(), *case.constants.values())]
     shaped: Any = jax.ShapeDtypeStruct
@@ -170,12 +169,12 @@ def lowered(case: Case, dtype: str, platform: str, loss: Any = None) -> Counter[
 
 
 def most(case: Case) -> int:
-    """Give the bound of a case."""
+    """The maximum of a case."""
     return next(bound for pattern, bound, _ in MOST if re.search(pattern, case.name))
 
 
 class Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Count the products of PyTorch by the dtype of their operands; their results have float32 or more."""
+    """Counts the products of PyTorch by the dtype of their operands; results are float32 or wider."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -193,7 +192,7 @@ class Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def on_meta(case: Case, *dtypes: str) -> dict[str, torch.Tensor]:
-    """Make the arrays of a case for an accelerator, those of floats of one dtype or of several in turn."""
+    """The arrays of a case on an accelerator, with one float dtype or several in turn."""
     floats = cycle(getattr(torch, dtype) for dtype in dtypes)
     arrays = {}
     for key, x in [(key, np.asarray(x)) for key, x in {**case.arguments, **case.constants}.items()]:
@@ -203,7 +202,7 @@ def on_meta(case: Case, *dtypes: str) -> dict[str, torch.Tensor]:
 
 
 def on_torch(case: Case, *dtypes: str, **options: Any) -> Counter[str]:
-    """Count the products of the value and gradient of a case on an accelerator."""
+    """Count the products in the value and gradient of a case on an accelerator."""
     arrays = on_meta(case, *dtypes)
     with Products() as counted:
         value = case.call(arrays, **options)
@@ -215,8 +214,8 @@ def on_torch(case: Case, *dtypes: str, **options: Any) -> Counter[str]:
 
 
 def check(found: Counter[str], half: str, case: Case, more: int = 0) -> None:
-    """Compare the products of a case with what is expected."""
-    labels = {"bf16", "bfloat16"} if "several labels" in case.name else set()  # which are 0 or 1 in either format
+    """Compare the products of a case with the expected ones."""
+    labels = {"bf16", "bfloat16"} if "several labels" in case.name else set()  # 0 or 1 in either format
     assert set(found) <= {half, *labels}, case.name
     assert bool(found) or re.search(SMALL, case.name), case.name
     assert found[half] <= most(case) + more, case.name
@@ -242,7 +241,7 @@ def test_jax_multiplies_sixteen_bits(loss: str, half: str, platform: str) -> Non
 
 @pytest.mark.parametrize("loss", FIRST)
 def test_jax_multiplies_sixteen_bits_for_the_losses_of_rows(loss: str) -> None:
-    """Their mean of squares takes two passes."""
+    """The mean of their squares takes two passes."""
     case = FIRST[loss]
 
     def of_rows(*arrays: Any) -> Any:
@@ -271,11 +270,11 @@ def test_jax_widens_on_a_processor(loss: str, count: int) -> None:
 
 @pytest.mark.parametrize("loss", FIRST)
 def test_precision_chooses_the_products_of_torch(loss: str) -> None:
-    """High precision of float32 is three products of bfloat16 for one."""
+    """High precision replaces a float32 product by three bfloat16 products."""
     case = FIRST[loss]
     plain = on_torch(case, "float32")
     assert set(plain) <= {"float32", *(["bfloat16"] if "several labels" in case.name else [])}
-    others = int(loss in {"distillation", "gist_embed"})  # the product of the other model stays as it is
+    others = int(loss in {"distillation", "gist_embed"})  # the second model's product is unchanged
     assert on_torch(case, "bfloat16", precision="highest")["bfloat16"] == plain["bfloat16"] + others
     assert on_torch(case, "bfloat16", precision="high") == on_torch(case, "bfloat16")
     three = on_torch(case, "float32", precision="high")
@@ -291,7 +290,7 @@ def test_labels_in_common_are_counted_in_sixteen_bits_beside_float32_too() -> No
 
 @pytest.mark.parametrize(("dtypes", "found"), TWO_DTYPES)
 def test_torch_multiplies_two_dtypes(dtypes: tuple[str, str], found: dict[str, int]) -> None:
-    """A number of float16 is two of bfloat16; float32 beside 16 bits is not taken apart."""
+    """A float16 number is two bfloat16 numbers; float32 together with 16 bits is not split."""
     assert on_torch(FIRST["info_nce"], *dtypes) == found
     # Views of two formats are one array. The joint softmax has rows of one format in each direction.
     assert set(on_torch(FIRST["nt_xent"], *dtypes)) == {"float32"}
@@ -300,7 +299,7 @@ def test_torch_multiplies_two_dtypes(dtypes: tuple[str, str], found: dict[str, i
 
 
 def test_torch_widens_on_a_processor() -> None:
-    """Under autocast, too."""
+    """Also under autocast."""
     case = FIRST["clip"]
     given = {key: torch.tensor(x, dtype=torch.bfloat16, requires_grad=True) for key, x in case.arguments.items()}
     with Products() as counted:
@@ -326,7 +325,7 @@ def test_a_compiled_loss_multiplies_sixteen_bits(loss: str) -> None:
 
 
 class Traffic(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Count the bytes of large matrices that anything but a product reads and writes."""
+    """Counts the bytes of large matrices that operations other than products read and write."""
 
     def __init__(self, entries: int) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -348,7 +347,7 @@ def test_the_page_on_speed_tells_the_memory_traffic() -> None:
     options = {"clip": {"logit_scale": 10.0}, "siglip": {"logit_scale": 10.0, "logit_bias": -10.0}}
     assert [row[0] for row in table] == ["info_nce", "clip", "siglip", "nt_xent"]
     n = 4096
-    pnce.info_nce(torch.eye(2), torch.eye(2))  # the adapter takes memory for tiles when it is made
+    pnce.info_nce(torch.eye(2), torch.eye(2))  # the adapter allocates memory for tiles when it is created
     for name, *told in table:
         for number, dtype in zip(told, (torch.float32, torch.bfloat16, torch.float16), strict=True):
             a, b = (torch.zeros((n, 128), dtype=dtype, device="meta", requires_grad=True) for _ in range(2))
@@ -380,7 +379,7 @@ def test_the_exceptions_are_those_of_some_case() -> None:
 
 
 def test_a_product_is_found_where_there_is_one() -> None:
-    """In each dtype, in a loop, and as often as a function is called; sums of products and projections are none."""
+    """In each dtype, in a loop, and once per call of a function; sums of products and projections do not count."""
     shaped: Any = jax.ShapeDtypeStruct
     x, w = (shaped(shape, jnp.bfloat16) for shape in ((ROWS, FEATURES), (FEATURES, FEATURES)))
 

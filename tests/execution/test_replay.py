@@ -1,4 +1,4 @@
-"""Programs of sweeps: what is the user's runs in each call, and each call gives what a first call would."""
+"""Programs of sweeps: functions of users run in each call, and each call returns what a first call would."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FACTOR = [1.0]
 
 @pytest.fixture(autouse=True)
 def nothing_is_kept() -> Iterator[None]:
-    """Begin and end without plans and programs."""
+    """Clear plans and programs before and after a test."""
     for kept in (plans.PLANS, replay.SWEEPS):
         kept.clear()
     FACTOR[0] = 1.0
@@ -51,14 +51,14 @@ wrapped = functools.wraps(pnce.objectives.info_nce)(rule)
 
 
 class Rule:
-    """A class in place of a function."""
+    """A class instead of a function."""
 
     def __new__(cls, tile: Any) -> Any:
         return rule(tile)
 
 
 class Objective(pnce.objectives.Objective):
-    """An objective with a method of its own."""
+    """An objective with an overridden method."""
 
     __slots__ = ()
 
@@ -80,7 +80,7 @@ class Unhashable:
 
 
 def without_module() -> Any:
-    """Give a function of no module."""
+    """A function without a module."""
     return FunctionType(rule.__code__, {"FACTOR": FACTOR})
 
 
@@ -101,7 +101,7 @@ USERS: dict[str, Any] = {
 @pytest.mark.parametrize("similarity", ["cosine", "dot"])
 @pytest.mark.parametrize("name", USERS)
 def test_functions_of_users_run_in_each_call(name: str, similarity: str) -> None:
-    """What they read may have changed."""
+    """Their closures may have changed."""
     x, y = np.random.default_rng(0).normal(size=(2, 6, 4))
     options = {"objective": "info_nce", "similarity": similarity, **USERS[name]}
 
@@ -151,7 +151,7 @@ def test_functions_of_users_are_not_kept() -> None:
 
 
 def test_every_named_loss_of_embeddings_runs_by_programs() -> None:
-    """Nothing of the package is taken for a user's."""
+    """No function of the package is mistaken for a user's."""
     x, y = (torch.tensor(z) for z in np.random.default_rng(0).normal(size=(2, 6, 4)))
     labels, index = torch.arange(6) // 2, torch.arange(6)
     calls: list[Callable[[], Any]] = [
@@ -178,7 +178,7 @@ def test_every_named_loss_of_embeddings_runs_by_programs() -> None:
 
 
 def test_selective_checkpointing_sees_the_same_operations() -> None:
-    """Of a call that is computed again, whatever other calls of its kind have done in between."""
+    """A recomputed call repeats its operations, whatever other calls of its kind ran in between."""
     from torch.utils import checkpoint
 
     def policy(_: Any, op: Any, *__: Any, **___: Any) -> Any:

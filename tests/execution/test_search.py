@@ -1,4 +1,4 @@
-"""The search for the highest scores of each row: against a stable sort, in blocks and groups of any size."""
+"""The search for the highest scores of each row, against a stable sort, with blocks and groups of any size."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ IN: Any = {"numpy": np.asarray, "torch": torch.tensor, "jax": jnp.asarray}
 
 
 def sorted_columns(scores: np.ndarray, count: int) -> list[list[int]]:
-    """Sort the columns of each row, of equal scores the first column first; NaN is +inf, -inf is nowhere."""
+    """Columns sorted by score, the first of equal scores first; NaN sorts as +inf, and -inf is left out."""
     order = np.where(np.isnan(scores), np.inf, scores)
     best = [sorted(range(scores.shape[1]), key=lambda j, row=row: (-row[j], j))[:count] for row in order]
     return [[j if row[j] != -np.inf else -1 for j in chosen] for row, chosen in zip(order, best, strict=True)]
@@ -30,7 +30,7 @@ def sorted_columns(scores: np.ndarray, count: int) -> list[list[int]]:
 @pytest.mark.parametrize("library", IN)
 @pytest.mark.parametrize("count", [1, 2, 5, 32, 33, 60])
 def test_highest_is_a_stable_sort(library: str, count: int) -> None:
-    """Groups of one column and more, with columns left over; passes and a sort."""
+    """Groups of one column or more, with a remainder; repeated passes or a sort."""
     for columns in (count, count + 1, 4 * count, 9 * count + 7, 25 * count):
         scores = RNG.integers(-3, 4, size=(6, columns)).astype(np.float32)
         scores[1, RNG.integers(columns, size=3)] = np.nan
@@ -86,7 +86,7 @@ def _max_sim(query: np.ndarray, key: np.ndarray) -> np.ndarray:
 
 
 def test_transformed_and_compiled() -> None:
-    """Under jit, vmap and torch.compile, and of arrays that are differentiated: no gradient."""
+    """Under jit, vmap, torch.compile and differentiation; there is no gradient."""
     query, key = RNG.normal(size=(7, 3)).astype(np.float32), RNG.normal(size=(30, 3)).astype(np.float32)
     wanted = sorted_columns(query @ key.T, 4)
 
@@ -118,7 +118,7 @@ def test_memory_is_that_of_a_block(count: int) -> None:
 
 
 def test_blocks() -> None:
-    """At least 64 rows, whose product is fast, unless a number is asked for; all rows where their number is open."""
+    """At least 64 rows, for fast products, unless a number is given; all rows if their number is symbolic."""
     options: Any = {"mode": "eager", "far": False}
     assert searched(1000, 2**16, "auto", **options) == 64
     assert searched(1000, 2**12, "auto", **options) == 1000

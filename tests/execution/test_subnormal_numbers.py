@@ -1,4 +1,4 @@
-"""Subnormal numbers: processors compute with them slowly, so that nothing is, and no gradient lacks them."""
+"""Subnormal numbers: they are slow, so sweeps avoid them without losing gradients."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ LOSSES: dict[str, Any] = {
 @pytest.mark.parametrize("trained", ["all rows", "most rows"])
 @pytest.mark.parametrize("name", LOSSES)
 def test_gradients_of_trained_rows_are_exact(name: str, trained: str, library: Any) -> None:
-    """Also where those of a row are 1e-30, and those of others are not."""
+    """Also if those of one row are 1e-30, and those of others are not."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((48, 32)).astype(np.float32)
     y = (x + 0.1 * rng.standard_normal(x.shape)).astype(np.float32)
@@ -92,36 +92,34 @@ def test_gradients_of_trained_rows_are_exact(name: str, trained: str, library: A
             length = np.linalg.norm(wanted, axis=1)
             assert np.all(np.isfinite(own))
             error = np.linalg.norm(own - wanted, axis=1)[length > 1e-34] / length[length > 1e-34]
-            assert (
-                np.max(error, initial=0.0) < 1.5e-6 / tau
-            )  # of scores of 1 / tau, a rounding of 6e-8 is some 1e-7 / tau
+            assert np.max(error, initial=0.0) < 1.5e-6 / tau  # scores of 1 / tau, rounded by 6e-8
 
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_no_subnormal_tile_is_multiplied(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tiles: list[np.ndarray] = []
-    multiply = products._pulled_plainly  # noqa: SLF001  (all products of cotangents)
+    multiply = products._plain_cotangents  # noqa: SLF001  (all products of cotangents)
 
     def watched(residual: Any, *arguments: Any) -> Any:
-        if isinstance(residual, np.ndarray):  # not what a program is written with
+        if isinstance(residual, np.ndarray):  # not a placeholder of a program
             tiles.append(np.abs(residual))
         return multiply(residual, *arguments)
 
-    monkeypatch.setattr(products, "_pulled_plainly", watched)
+    monkeypatch.setattr(products, "_plain_cotangents", watched)
     PLANS.clear()  # no call runs by a program
     SWEEPS.clear()
     rng = np.random.default_rng(1)
     x = rng.standard_normal((50, 32)).astype(np.float32)
     noise = rng.random((50, 1)).astype(np.float32) * rng.standard_normal(x.shape).astype(np.float32)
     pnce.grad(lambda a: LOSSES[name](a, x + noise, 0.006, np.ones((50, 50), dtype=np.bool_)))(x)
-    if "mask" not in name:  # a similarity's own pullback multiplies those
+    if "mask" not in name:  # a similarity's pullback multiplies those
         assert tiles
     for tile in tiles:
         assert not np.any((tile > 0) & (tile < np.finfo(np.float32).tiny))
 
 
 def test_gradients_of_large_inner_products_are_finite() -> None:
-    """A power of 2 that brings coefficients nearer to 1 is not to make products with large operands overflow."""
+    """Scaling coefficients by a power of 2 must not overflow products with large operands."""
     large = np.eye(20, dtype=np.float32) * np.float32(5e29)
     small = np.eye(20, dtype=np.float32) * np.float32(22.0 / 5e29)
     for loss in (
