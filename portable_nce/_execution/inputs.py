@@ -64,7 +64,7 @@ class Inputs(NamedTuple):
         return first.shape[-2], self.columns[0].shape[-2] if self.columns else first.shape[-1]
 
     def separate_constants(self, of_rows: Counts, of_columns: Counts) -> Inputs:
-        """Inputs with the constant operands of all channels in their own groups."""
+        """Inputs with the constant operands of all channels in separate groups."""
         if sum(count for _, count in (*of_rows, *of_columns)) == 0:
             return self
         rows, row_constants = _separated(self.rows, of_rows)

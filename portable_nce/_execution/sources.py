@@ -77,8 +77,8 @@ def _sides(layout: Layout, inputs: Inputs) -> list[_Side]:
     """Sides of all embeddings, in the order of the inputs; none if the inputs are operands."""
     if not layout.embedded:
         return []
-    given = (*inputs.rows, *inputs.columns, *inputs.partners)
-    result: list[tuple[Array, Array | None]] = [*unit_rows(*given)] if layout.unit else [(x, None) for x in given]
+    arrays = (*inputs.rows, *inputs.columns, *inputs.partners)
+    result: list[tuple[Array, Array | None]] = [*unit_rows(*arrays)] if layout.unit else [(x, None) for x in arrays]
     rows, *others = result
     return [_Side(*rows, inputs.scale[0] if inputs.scale else layout.scale), *[_Side(*x) for x in others]]
 
@@ -115,8 +115,8 @@ def _input_gradients(
     if not inputs.columns:  # the unscaled rows are also the columns
         to_rows = None if to_rows is None else to_rows * row.scale + columns[0]
         row, columns = row._replace(scale=None), ()
-    given = zip(others, (*columns, *partners), strict=True)
-    return [row.gradient(to_rows), *[side.gradient(g) for side, g in given], *to_scale, *totals]
+    pairs = zip(others, (*columns, *partners), strict=True)
+    return [row.gradient(to_rows), *[side.gradient(g) for side, g in pairs], *to_scale, *totals]
 
 
 def _to_scale(row: _Side, to_rows: Array) -> Array:

@@ -233,8 +233,8 @@ class _Square:
         to_rows = result[0] if self.to_rows else None
         to_columns: Array = None
         if self.to_columns:
-            seen = [xp.zeros_like(tile.x) if x is None else x for x, tile in zip(carry, self.tiles, strict=True)]
-            to_columns = p.concat_rows(xp, seen)
+            parts = [xp.zeros_like(tile.x) if x is None else x for x, tile in zip(carry, self.tiles, strict=True)]
+            to_columns = p.concat_rows(xp, parts)
         if not self.is_one_tile():
             to_rows, to_columns = self._with_positives(to_rows, to_columns)
         return scaling.restored(to_rows), scaling.restored(to_columns)
@@ -276,9 +276,9 @@ class _Square:
 
 
 def _share_of_pairs(shards: Shards, tiling: Tiling) -> tuple[Bounds, Bounds, dict[Array | int, int]]:
-    """Blocks, tiles and the last tile of each block on this rank, so that each pair is computed on one rank.
+    """Blocks, tiles, and the end of the tiles of each block, so that each pair is computed on one rank.
 
-    Columns come in the order of ranks, starting with this rank's. Each rank takes its own columns and those of the next
+    Columns come in the order of ranks, starting with this rank's. Each rank takes these and the columns of the next
     half of the ranks. If the number of ranks is even, the last of these meet from both sides: the lower rank takes half
     of the columns there, and the other rank takes the remaining pairs by half of its rows. The columns left out are one
     last tile.
