@@ -37,7 +37,7 @@ class Inputs(NamedTuple):
     row_numbers, column_numbers : tuple of array
         Indices of rows and columns in the whole matrix, if this is a shard.
     row_constants, column_constants : tuple of array
-        Operands without a gradient, after `separate_constants`.
+        Operands without a gradient, after `split`.
     """
 
     rows: Arrays = ()
@@ -63,7 +63,7 @@ class Inputs(NamedTuple):
         first = self.rows[0]
         return first.shape[-2], self.columns[0].shape[-2] if self.columns else first.shape[-1]
 
-    def separate_constants(self, of_rows: Counts, of_columns: Counts) -> Inputs:
+    def split(self, of_rows: Counts, of_columns: Counts) -> Inputs:
         """Inputs with the constant operands of all channels in separate groups."""
         if sum(count for _, count in (*of_rows, *of_columns)) == 0:
             return self

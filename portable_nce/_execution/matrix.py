@@ -274,9 +274,7 @@ class ScoreMatrix(NamedTuple):
         if self.scale is not None:
             layout, inputs = self._embedded(layout, inputs)
         else:
-            inputs = inputs.separate_constants(
-                [channel.rows for channel in channels], [channel.columns for channel in channels]
-            )
+            inputs = inputs.split([channel.rows for channel in channels], [channel.columns for channel in channels])
         return Prepared(sweep, layout._replace(counts=inputs.counts), inputs, reason)
 
     def _embedded(self, layout: Layout, inputs: Inputs) -> tuple[Layout, Inputs]:
