@@ -390,8 +390,8 @@ DOCUMENT = """\
   critic and {best_bias:+.2f} with the best one.
 - **`{winner}` has the least squared error of the learned lower bounds** at 10 nats: {winner_error} nats²;
   `info_nce` has {info_error}.
-- **`smile` is nearest of all learned estimators** at 10 nats ({smile_bias:+.2f}). It is not a bound.
-- **An anchor normalises the scores.** At {levels} nats, the mean of its scores is off by
+- **`smile` is nearest to the truth of all learned estimators** at 10 nats ({smile_bias:+.2f}). It is not a bound.
+- **An anchor class normalises the scores.** At {levels} nats, the mean of its scores is off by
   {plug_bias}, without a ceiling. It is not a bound.
 - **`fdv` needs a bounded critic.** At 10 nats its bias is {cosine_bias} with a cosine critic and {fdv_bias} with an
   unbounded one.
@@ -415,7 +415,7 @@ DOCUMENT = """\
 | numbers | from the last {counted} steps of a level; estimated before training on the same pairs |
 | learned by a network | log-baseline of `tuba`, `interpolated` (of x); u of `flo` (of x and y) |
 | dual, alternating | u from `bounds.dual_critic`, constant in the step of g on `bounds.dual` |
-| dual, other negatives for u | u from the y of the batch before, with `include_positive=True` |
+| dual, other negatives for u | u from the y of the previous batch, with `include_positive=True` |
 | anchor | `bounds.info_nce_anchor`; mean of scores: `form="plug_in"` |
 | cosine critic | f and h of unit length, temperature {temperature}; scores within ±{largest:g} |
 | best critic, known density | the true densities; nothing is learned |
@@ -424,7 +424,7 @@ DOCUMENT = """\
 
 ## Bias: mean estimate minus truth, nats (± deviation over seeds)
 
-The squared error, in nats², is that at 10 nats. "Bound" holds in expectation over batches, for any critic.
+Squared errors are at 10 nats, in nats². "Bound" holds in expectation over batches, for any critic.
 
 <details>
 <summary>Show the table</summary>
@@ -439,7 +439,7 @@ The squared error, in nats², is that at 10 nats. "Bound" holds in expectation o
 <summary>Show them</summary>
 
 - `nwj`, `tuba` and `flo` are not limited by log {batch}, but collapse and recover repeatedly.
-- `js_mi` is sometimes far below: at 10 nats {js_median:+.2f} in the median, {js_bias} in the mean.
+- `js_mi` is sometimes far too low: at 10 nats {js_median:+.2f} in the median, {js_bias} in the mean.
 - `fdv` and "dual, alternating" have the same gradient. Near log {batch} the positive usually wins, and larger
   scores increase `-mean(u)` without limit, to a median of {flat_median}.
 - `nwj` with the best critic is unbiased, but its median at 10 nats is {nwj_best_median:+.2f} from the truth: its mean

@@ -303,26 +303,26 @@ def document(record: Mapping[str, Any]) -> str:
     held, held_of_edges = percent(*totals(smooth, "covered")), percent(*totals(edged, "covered"))
     above = (
         f"**`lower` is above the truth** in {all_above} of {totals(found, 'above')[1]} runs; at most 5 % are promised. "
-        f"Of independent arrays, it is above 0 in {none_above}."
+        f"For independent arrays, it is above 0 in {none_above}."
     )
     holds = (
-        f"**[`low`, `high`] holds the truth** in {held} of {totals(smooth, 'covered')[1]} runs without a flag, the "
-        f"band left out; 90 % are promised. Of the uniform band, whose density ratio has sharp edges, it does in "
-        f"{held_of_edges}: the interval presupposes that a critic can follow the ratio."
+        f"**[`low`, `high`] holds the truth** in {held} of {totals(smooth, 'covered')[1]} runs without a flag, "
+        f"except on the uniform band; 90 % are promised. On the band, whose density ratio has sharp edges, it does in "
+        f"{held_of_edges}: the interval assumes that the critic can represent the ratio."
     )
     takes = (
         f"**A run takes** {min(times):.0f} to {max(times):.0f} seconds in one thread (medians of the problems; other "
-        f"programs ran beside)."
+        f"programs were running)."
     )
     listed = "\n".join(
         fill(f"- {fact}", 120, subsequent_indent="  ", break_long_words=False) for fact in (above, holds, takes)
     )
     made = fill(
-        f"`python benchmarks/interval_coverage.py` writes this page, all options being the defaults. In brackets are "
-        f"intervals of 95 % (Wilson). {record['machine']}.",
+        f"`python benchmarks/interval_coverage.py` writes this page, with default options. In brackets are "
+        f"95 % Wilson intervals. {record['machine']}.",
         120,
     )
-    return f"""# Does the interval hold? Coverage of `mutual_information`
+    return f"""# Coverage of the mutual-information interval
 
 {listed}
 

@@ -312,16 +312,16 @@ def document(record: Record) -> str:
     made = fill(
         f"`python -m nox -s mi_benchmark` writes this page. {record['pairs']} pairs of each task. The estimators of "
         f"benchmark-mi have their default options; the neural ones train on half of the pairs, KSG and CCA use all. In "
-        f"brackets are intervals of 95 % (Wilson). {record['machine']}; {versions}; one thread for each of two "
-        f"processes, other programs ran.",
+        f"brackets are 95 % Wilson intervals. {record['machine']}; {versions}; one thread for each of two "
+        f"processes; other programs were running.",
         120,
         break_on_hyphens=False,
     )
     return f"""# Benchmark of mutual-information estimators
 
-The tasks of [benchmark-mi](https://github.com/cbg-ethz/bmi) (Czyż et al. 2023,
-[arXiv:2306.11078](https://arxiv.org/abs/2306.11078)), whose mutual information is known, by
-[`estimation.mutual_information`](two-arrays.md) and by the estimators of that package.
+[`estimation.mutual_information`](two-arrays.md) and the estimators of [benchmark-mi](https://github.com/cbg-ethz/bmi)
+(Czyż et al. 2023, [arXiv:2306.11078](https://arxiv.org/abs/2306.11078)) on its forty tasks, whose mutual information is
+known.
 
 {paragraphs}
 
@@ -333,9 +333,9 @@ The tasks of [benchmark-mi](https://github.com/cbg-ethz/bmi) (Czyż et al. 2023,
 
 **Their critic**: `mutual_information` with benchmark-mi's network (16 and 8 hidden units, ReLU, of x and y together),
 its batch of 256, at most 10 000 steps, and half of the pairs for the report (`folds=2`, `seeds=1`,
-`transform="standardize"`). These differ: Adam starts at a rate of 0.005, not 0.1; 3/8 of the pairs train and 1/8 stop,
-whereas benchmark-mi trains on half, and stops on the half that it reports; coordinates are cut at 4 standard
-deviations; what more pairs would add is in the estimate. Where a flag forbids an estimate, the bound is compared.
+`transform="standardize"`). Differences: Adam starts at a rate of 0.005, not 0.1; 3/8 of the pairs are for training and
+1/8 for stopping, whereas benchmark-mi trains on half, and stops on the half that it reports; coordinates are clipped at
+4 standard deviations; the estimate extrapolates to more pairs. If a flag rules out the estimate, the bound is compared.
 
 ## Reports by task
 
@@ -345,7 +345,7 @@ With the defaults of `mutual_information`:
 
 ## Estimates by task
 
-The nearest is bold; – is not recorded or not finite.
+The nearest is bold; – means not recorded or not finite.
 
 {estimates(record)}
 """

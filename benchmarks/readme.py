@@ -77,7 +77,7 @@ def numbers(docs: Path) -> str:
     rows = [
         ("InfoNCE with gradients, on two cores", "eager PyTorch", "portable_nce"),
         ("---", "---:", "---:"),
-        (f"peak memory beside inputs and gradients, {SIZE}", *(f"{number} MiB" for number in used)),
+        (f"peak memory above inputs and gradients, {SIZE}", *(f"{number} MiB" for number in used)),
         (f"time, {SIZE}", *(f"{number} ms" for number in spent)),
         (f"time of CLIP, trained embeddings, {MIDDLE}", *(f"{trained[name][MIDDLE]:.0f} ms" for name in (EAGER, OURS))),
         ("worst relative error of the gradient, positives 20 nats ahead, float32", eager, ours),
@@ -109,8 +109,8 @@ def summary(page: str) -> str:
     ratios = [of_roof[name][size] for name in LIBRARIES for size in large]
     compiled, fused = of_both(COMPILED, SIZE), of_both(FUSED, SIZE)
     lines = [
-        f"**InfoNCE, {SIZE}, on PyTorch:** {of_both(OURS, SIZE)}; by the eager formula {of_both(EAGER, SIZE)}.",
-        f"Compiled, the formula takes {compiled}; `linear_cross_entropy` {fused}.",
+        f"**InfoNCE, {SIZE}, on PyTorch:** {of_both(OURS, SIZE)}; the eager formula takes {of_both(EAGER, SIZE)}.",
+        f"The compiled formula takes {compiled}; `linear_cross_entropy` {fused}.",
         f"**{LARGE}:** {of_both(OURS, LARGE)} on PyTorch. The compiled formula takes {of_both(COMPILED, LARGE)}.",
         f"**From 2048 rows, InfoNCE takes {min(ratios):.2f} to {max(ratios):.2f} times the roofline.**",
         f"**{SIZE} on PyTorch:** other losses take {span(OURS)}, the eager formulas {span(EAGER)}.",
@@ -132,7 +132,7 @@ def draw(page: str, path: Path) -> None:
 
     figure = Figure(figsize=(9, 3.2), layout="constrained")
     FigureCanvasAgg(figure)
-    panels = (("ms", "Time of value and gradients"), ("MiB", "Peak memory beside inputs and gradients"))
+    panels = (("ms", "Time of value and gradients"), ("MiB", "Peak memory above inputs and gradients"))
     found = tables(page, "InfoNCE")[:2]
     for axes, table, (unit, title) in zip(figure.subplots(1, 2), found, panels, strict=True):
         for (name, label), colour in zip(LINES.items(), ("#d62728", "#7f7f7f", "#1f77b4"), strict=True):

@@ -324,16 +324,16 @@ def draw(found: Found, steps: list[int], output: Path) -> None:
 
 
 DOCUMENT = """\
-# Density estimators on a toy language
+# NCE, ranking NCE and sampled softmax on a toy language
 
-- **Only `local_nce` is normalised by itself.** Its log Z starts at {start:.1f} and ends within {local:.3f} of 0; the
+- **Only `local_nce` is self-normalised.** Its log Z starts at {start:.1f} and ends within {local:.3f} of 0; the
   deviation over contexts is {local_std_few:.3f} (k = {few}) and {local_std_many:.3f} (k = {many}).
 - **`ranking_nce` finds the density but not log Z.** KL(p ‖ model) is {ranking_few:.4f} nats with k = {few} and
   {ranking_many:.4f} with k = {many}. The exact softmax has {exact:.4f}.
 - **`sampled_softmax` with the positive included is `ranking_nce`.** The divergences differ by at most {twins:.1g} nats.
 - **Scores trained without q need `density.recover_log_prob`.** They approach log p / q, whose softmax is
-  {ratio:.2f} nats from p. Recovered, they are as near as others.
-- **`local_nce` and `negative_sampling` train more slowly.** Within 100 steps `local_nce` has log Z near 0 and the
+  {ratio:.2f} nats from p. Recovered, they are as near as the others.
+- **`local_nce` and `negative_sampling` train more slowly.** Within 100 steps `local_nce` reaches log Z near 0 and the
   unigram distribution, {unigram_divergence:.2f} nats from p. It stays there longer with k = {many} than with k = {few}.
 
 ![Distance from the truth, and log Z, over time](toy_language.png)
@@ -371,7 +371,7 @@ Mean over the seeds (lowest to highest). Ranking losses and the softmax leave lo
 
 </details>
 
-Limits: a model that can be exact, noise near the data, a small vocabulary, one learning rate.
+Limits: the model can be exact, the noise is near the data, the vocabulary is small, one learning rate.
 
 {versions}
 """

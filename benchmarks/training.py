@@ -273,13 +273,13 @@ def document(record: Mapping[str, Any]) -> str:
 
 
 RESULTS: Final = """\
-- **Quality is that of `cross_entropy`.** The libraries compute one formula: from the same seed, mean reciprocal ranks (MRR) differ by at most {apart:.2f} points from its {usual} % ({before} % before training). FlatNCE has {flat} %, InfoNCE in chunks, in batches of {plan.batches[1]} for as many epochs, {larger} %.
+- **Quality equals that of `cross_entropy`.** All libraries compute the same formula: from the same seed, mean reciprocal ranks (MRR) differ by at most {apart:.2f} points from its {usual} % ({before} % before training). FlatNCE has {flat} %, InfoNCE in chunks, in batches of {plan.batches[1]} for as many epochs, {larger} %.
 - **Time of a step of {small} and of {large} pairs, divided by that of `cross_entropy`:** {times}; in chunks, which encode each pair twice, {slower}.
 - **Largest batch in {record[limit]} MiB:** in chunks {most}; whole {most_whole}.
 """  # noqa: E501  (lines are filled)
 
 DOCUMENT: Final = """\
-# One training with portable_nce, open_clip and sentence-transformers
+# Comparison with open_clip and sentence-transformers: quality, time, memory
 
 {results}
 
@@ -288,19 +288,19 @@ DOCUMENT: Final = """\
 ## What was measured
 
 `python benchmarks/training.py` writes this page and its picture. Docstrings search for their functions in a library
-that was not trained on, as in [CodeSearchNet](https://arxiv.org/abs/1909.09436). All losses have the same encoder, data
-and budget.
+that is not in the training data, as in [CodeSearchNet](https://arxiv.org/abs/1909.09436). All losses have the same
+encoder, data and budget.
 
 <details>
 <summary>Data, encoder, losses, training, time, memory</summary>
 
 | | |
 |---|---|
-| data | first paragraphs of docstrings, and their functions without them |
+| data | first paragraphs of docstrings, and functions without their docstrings |
 | pairs | {pairs} |
 | held out | {plan.held_out}; a query ranks all its functions |
-| encoder | one for both sides: embeddings ({task.VOCABULARY} × {task.WIDTH}), convolution, attention, perceptron |
-| words | {task.LENGTHS[0]} of a query, {task.LENGTHS[1]} of a function |
+| encoder | shared by both sides: embeddings ({task.VOCABULARY} × {task.WIDTH}), convolution, attention, perceptron |
+| words | {task.LENGTHS[0]} per query, {task.LENGTHS[1]} per function |
 | losses | InfoNCE in both directions, cosine similarity, temperature {task.TEMPERATURE} |
 | `cross_entropy` | the usual formula on PyTorch |
 | training | epochs: {plan.epochs}; batches of {plan.batches[0]}; Adam at {rate}; seeds: {seeds} (± deviation) |

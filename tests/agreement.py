@@ -174,19 +174,19 @@ def absent(columns: Mapping[str, Column]) -> list[str]:
 def markdown(columns: Mapping[str, Column]) -> str:
     """Give the page in Markdown."""
     lines = [
-        "# Agreement of the backends",
+        "# Numerical accuracy of every loss on every library",
         "",
         "Errors of every loss, bound and diagnostic on every variant of the conformance suite, against independent",
         "code in 120 digits. The unit (ulp) is `eps(dtype)` times the largest magnitude of the exact value, or of the",
         "exact gradient with respect to one argument. *Saturated*: every positive leads its negatives so far that the",
-        "gradient of a cross-entropy rounds to zero. In 16 bits the exact result is that of the rounded inputs, and",
-        "one rounding costs half a unit. *torch-halves* emulates a GPU's products of 16 bits;",
+        "gradient of cross-entropy rounds to zero. 16-bit results are compared with the exact result of the rounded",
+        "inputs; one rounding costs half a unit. *torch-halves* emulates the 16-bit products of a GPU;",
         '*float32, high* is `precision="high"` there.',
         "",
         f"The worst cell at the default precision is {worst_cell(columns)};",
         f'the worst with `precision="high"`, {worst_cell(columns, high=True)}.',
-        "Saturated cells have a temperature of 0.03, which multiplies the rounding of similarities by thirty.",
-        "`python -m nox -s agreement` makes this page, and fails if a cell is beyond its bound in",
+        "Saturated cells have a temperature of 0.03, which multiplies the rounding errors of similarities by thirty.",
+        "`python -m nox -s agreement` writes this page, and fails if a cell exceeds its bound in",
         "`tests/agreement_bounds.json`.",
         "",
         "![Errors of every loss on every variant](agreement.png)",
@@ -208,7 +208,7 @@ def markdown(columns: Mapping[str, Column]) -> str:
     for name in absent(columns):
         device = "GPU" if VARIANTS[name].gpu else ""
         lines.append(f"| `{name}` | {VARIANTS[name].library} | {device} | not run yet | | | | | |")
-    lines += ["", "Every cell is in [agreement.html](agreement.html) and in [agreement.json](agreement.json).", ""]
+    lines += ["", "All cells are in [agreement.html](agreement.html) and in [agreement.json](agreement.json).", ""]
     return "\n".join(lines)
 
 
@@ -252,7 +252,7 @@ def page(columns: Mapping[str, Column]) -> str:
 <html lang=en>
 <meta charset=utf-8>
 <meta name="viewport" content="width=device-width">
-<title>Agreement of the backends: portable_nce</title>
+<title>Numerical accuracy of every loss on every library: portable_nce</title>
 <style>
 body {{ font: 14px/1.4 system-ui, sans-serif; margin: 2rem; color: #222; background: #fff; }}
 table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: 12px; }}
@@ -262,9 +262,9 @@ td {{ text-align: right; }}
 thead th {{ position: sticky; top: 0; background: #f4f4f4; }}
 tbody th {{ text-align: left; font-weight: normal; }}
 </style>
-<h1>Agreement of the backends</h1>
-<p>Worst error over the cases of each loss, in units in the last place, against exact results: value and,
-after the stroke, gradient. Not run yet: {html.escape(missing) or "none"}.</p>
+<h1>Numerical accuracy of every loss on every library</h1>
+<p>Worst error over the cases of each loss against exact results, in units in the last place: value | gradient.
+Not run yet: {html.escape(missing) or "none"}.</p>
 <div><table>
 <thead><tr><th rowspan=2>loss<th rowspan=2>regime{groups}</tr><tr>{dtypes}</tr></thead>
 <tbody>

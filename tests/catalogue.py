@@ -126,10 +126,10 @@ def composition() -> str:
 HEAD = """# Catalogue of contrastive losses
 
 Each loss is a choice of similarity, pairing and objective. The conformance suite compares value and gradients of each
-loss with an independent oracle in 120 digits on every library. `python -m nox -s catalogue` makes this page.
+loss with an independent oracle in 120 digits on every library. `python -m nox -s catalogue` writes this page.
 
 The pairing says which columns are positive and negative; `each`, `pooled` and `separate` are conventions for [several
-positives](options.md#several-positives). `n_tuple` adds the squared lengths of its embeddings, `supcon` an optional
+positives](options.md#several-positives). `n_tuple` adds the squared lengths of its embeddings; `supcon` has an optional
 factor, `moco_v3` the factor 2τ; `cpc` averages over steps, `proto_nce` over clusterings.
 """
 
