@@ -1,12 +1,11 @@
-"""Everything that is checked here.
+"""Tests, checks, documentation and releases.
 
-- ``python -m nox`` runs the checks that find defects, and names the variants that this machine cannot run.
+- ``python -m nox`` runs the default checks, and names the variants that this machine cannot run.
 - ``python -m nox -s quick`` runs the linter, the type checker, every case on NumPy and some on PyTorch.
-- ``python -m nox -t full`` runs every variant and test in full, the lowest versions, other libraries and the demo: for
-  releases.
+- ``python -m nox -t full`` runs everything: all variants in full, the lowest versions, other libraries, the demo.
 
 ``nox -l`` lists the sessions. Environments are shared between sessions, live under ``.nox/env`` and are kept until
-their list of packages changes. ``.nox/cache`` keeps what JAX has compiled. Delete ``.nox`` to begin afresh.
+their packages change. ``.nox/cache`` keeps compiled programs of JAX. Delete ``.nox`` to start afresh.
 """
 
 from __future__ import annotations
@@ -38,19 +37,19 @@ WORK: Final = ROOT / ".nox"
 NAME: Final = "portable_nce"
 
 TORCH: Final = "torch==2.13.0"
-"""One version for all environments, so that the conformance, type and demo sessions speak of the same PyTorch."""
+"""One version for the conformance, type and demo sessions."""
 
 DASK: Final = "dask[array]>=2025.1"
-"""A library of the array API that the package does not know."""
+"""An array API library without an adapter."""
 
 LIGHTNING: Final = "lightning>=2.6"
-"""For docs/recipe-lightning.md; `accelerate`, which it needs too, is in the group of the trainer."""
+"""For docs/recipe-lightning.md; its other requirement, `accelerate`, is in the group `trainer`."""
 
 CUPY: Final = "cupy-cuda12x[ctk]"
-"""CuPy with the CUDA libraries, so that a machine needs no more than the driver."""
+"""CuPy with the CUDA libraries, so that a machine needs only the driver."""
 
 COVERAGE_FLOOR: Final = 95.0
-"""Percent of the lines, and of the branches, that the tests of portable_nce/ and of backends/ must reach."""
+"""Minimal coverage of lines, and of branches, of portable_nce/ and backends/, in percent."""
 
 PYPROJECT: Final = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
@@ -60,16 +59,16 @@ REPOSITORY: Final = (
     if "GITHUB_REPOSITORY" in os.environ
     else PYPROJECT["project"].get("urls", {}).get("Source", "")
 )
-"""The address of the repository: that of GitHub's workflow, or that of the metadata, if it is there."""
+"""Address of the repository, from GitHub's workflow or from the metadata; empty if neither has it."""
 
 
 def group(name: str) -> tuple[str, ...]:
-    """Give the requirements of a dependency group of pyproject.toml that includes no other."""
+    """Requirements of a dependency group of pyproject.toml that includes no other group."""
     return tuple(PYPROJECT["dependency-groups"][name])
 
 
 def extras(*names: str) -> tuple[str, ...]:
-    """Give the requirements of the project's extras."""
+    """Requirements of extras of the project."""
     return tuple(requirement for name in names for requirement in PYPROJECT["project"]["optional-dependencies"][name])
 
 
@@ -82,38 +81,38 @@ TESTING: Final = (*extras("test"), *group("coverage"), *group("speed"))
 ARRAYS: Final = group("arrays")
 
 FRAMEWORKS: Final = {"torch": (TORCH,), "jax": extras("jax"), "mlx": extras("mlx"), "cupy": (CUPY,)}
-"""What pip installs for a framework."""
+"""Requirements of each framework."""
 
 PEERS: Final = {
     name: f"{name}=={version}"
     for page in sorted((ROOT / "docs").glob("from-*.md"))
     for name, version in re.findall(r"^# Coming from (\S+) (\S+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
 }
-"""The libraries whose losses are compared with ours: the requirement of each, as its page has it."""
+"""Requirements of the libraries that we compare with, from the titles of their pages."""
 
 ALONE: Final = ("lightly", "solo-learn", "open-clip-torch", "libauc")
-"""Peers without what they depend on: as a whole they want torchvision and more, their losses PyTorch alone."""
+"""Peers installed without dependencies: their losses need only PyTorch."""
 
 SBI: Final = "sbi==0.27.0"
-"""Another of these, whose losses are methods and have no page."""
+"""Another such library, without a page, since its losses are methods."""
 
 
 ENVIRONMENTS: Final[Mapping[str, tuple[str, ...]]] = {
-    # For one library each, so that a session of the tag "full" shows that the project needs no other.
+    # One library each: the full run shows that no other is needed.
     "arrays": (*TESTING, *ARRAYS),
     "torch": (*TESTING, TORCH, "numpy"),
     "jax": (*TESTING, *FRAMEWORKS["jax"]),
     "jax-cuda": (*TESTING, "jax[cuda12]"),
     "mlx": (*TESTING, *FRAMEWORKS["mlx"]),
     "cupy": (*TESTING, *FRAMEWORKS["cupy"]),
-    # For the lowest versions that are declared. On Linux the lowest PyTorch comes with gigabytes of CUDA.
+    # The lowest declared versions. On Linux, the lowest PyTorch would bring gigabytes of CUDA.
     "minimums": (
         *floors(PYPROJECT["project"]["dependencies"]),
         *floors((*extras("test", "numpy", "jax"), *ARRAYS)),
         *(() if sys.platform == "linux" else floors(extras("torch"))),
         *group("speed"),
     ),
-    # For nearly all of the default run: installing it once takes less time than a few environments of their own.
+    # Nearly all of the default run: one environment installs faster than several.
     "all": (
         *TESTING,
         *ARRAYS,
@@ -136,7 +135,7 @@ ENVIRONMENTS: Final[Mapping[str, tuple[str, ...]]] = {
         PEERS["pytorch-metric-learning"],
         "numpy",
     ),
-    # benchmark-mi 0.1.3 works with this JAX and older ones, and needs Python 3.11 for its pandas.
+    # benchmark-mi 0.1.3 needs this JAX or an older one, and Python 3.11 for its pandas.
     "bmi": (
         "benchmark-mi==0.1.3",
         "equinox==0.10.11",
@@ -160,12 +159,12 @@ ENVIRONMENTS: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     # For tools.
     "release": (*group("distribution"), *group("release")),
-    "released": (),  # the wheel as users get it: each release installs what it depends on
+    "released": (),  # the wheel as users get it, with its dependencies
     "docs": (*group("docs"), TORCH, *extras("jax", "demo"), "mpmath"),
     "lint": group("lint"),
     "demo": extras("demo"),
 }
-"""What pip installs beside the project, by environment."""
+"""Requirements of each environment, besides the project."""
 
 ENVIRONMENT_OF: Final[Mapping[str, str]] = {
     "numpy": "arrays",
@@ -176,37 +175,37 @@ ENVIRONMENT_OF: Final[Mapping[str, str]] = {
     "cupy": "cupy",
     "mlx": "mlx",
 }
-"""The environment of a variant, by its library."""
+"""Environment of a variant, by its library."""
 
 
 def gpu_obstacle() -> str | None:
-    """Say why nothing can run on an NVIDIA GPU here, or None if it can."""
+    """Reason why nothing can run on an NVIDIA GPU here, or None."""
     if shutil.which("nvidia-smi") or Path("/dev/nvidia0").exists():
         return None
     return "it needs an NVIDIA GPU, and there is neither nvidia-smi nor /dev/nvidia0 on this machine"
 
 
 VARIANTS: Final[Mapping[str, Any]] = runpy.run_path(str(ROOT / "portable_nce" / "testing" / "variants.py"))["VARIANTS"]
-"""The table of variants; it needs the standard library alone."""
+"""The table of variants, which needs only the standard library."""
 
 SUITE: Final = ("-p", f"{NAME}.testing.plugin", "--pyargs", f"{NAME}.testing.suite")
-"""How pytest is told to run the conformance suite, which is a part of the package."""
+"""Options of pytest to run the conformance suite, which is part of the package."""
 
 OBSTACLE: Final = gpu_obstacle()
 NOT_RUN: Final = {name: OBSTACLE for name, variant in VARIANTS.items() if variant.gpu and OBSTACLE is not None}
-"""The variants that cannot run on this machine, and why."""
+"""Variants that cannot run on this machine, and why."""
 
 TOGETHER: Final[Mapping[str, tuple[str, ...]]] = {
     "host": ("numpy-readonly", "array-api-strict-strictest", "torch", "torch-halves", "mlx", "mparray"),
-    # What JAX computes in is one choice for a process.
+    # JAX has one default precision per process.
     "jax-x64": ("jax-x64",),
     "jax-x32": ("jax-x32",),
     **{name: (name,) for name, variant in VARIANTS.items() if variant.gpu and name not in NOT_RUN},
 }
-"""The variants of the default run, by the processes that run them: of variants that differ in one flag there is one."""
+"""Variants of the default run by process; one for variants that differ in a flag only."""
 
 SHORT: Final = ("-p", f"{NAME}.testing.covering")
-"""How pytest is told to run, of the parameters of each test, a covering array in place of the product."""
+"""Options of pytest to run a covering array of the parameters instead of their product."""
 
 nox.options.sessions = [
     "lint",
@@ -219,21 +218,21 @@ nox.options.sessions = [
 ]
 
 FULL: Final = ["full"]
-"""The tag of the sessions for releases and for the weekly run."""
+"""Tag of the sessions for releases and for the weekly run."""
 
 
 CACHES: Final[Mapping[str, str]] = {
     "JAX_COMPILATION_CACHE_DIR": str(WORK / "cache" / "jax"),
-    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",  # nearly all that is compiled is one small operation
+    "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",  # most programs are one small operation
     "JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES": "-1",
 }
-"""Where JAX keeps its compiled programs: its key is their source and its settings."""
+"""Cache of JAX's compiled programs, keyed by source and settings."""
 
 LARGEST_CACHE: Final = 500 * 2**20
-"""The bytes that JAX's compiled programs may take; those of one run take some 50 MiB."""
+"""Largest size in bytes of JAX's cache; one run adds some 50 MiB."""
 
 LIGHT_XLA: Final[Mapping[str, str]] = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
-"""For tests of JAX of which compiling is most of the time."""
+"""Fewer optimisations, for JAX tests that mostly compile."""
 
 
 # Environments
@@ -241,36 +240,36 @@ LIGHT_XLA: Final[Mapping[str, str]] = {"JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
 
 @dataclass(frozen=True)
 class Environment:
-    """A virtual environment, and the session that uses it now."""
+    """A virtual environment, and the session that uses it."""
 
     session: nox.Session
     folder: Path
 
     def run(self, program: str, *args: str, env: Mapping[str, str] | None = None, silent: bool = False) -> None:
-        """Run a program of this environment in the root of the project; silent: shown only if it fails."""
-        # Safe path: the working directory must not shadow the installed package by the source tree.
+        """Run a program of this environment in the root of the project; if silent, show its output only on failure."""
+        # Safe path: the source tree in the working directory must not shadow the installed package.
         settings = {"PYTHONSAFEPATH": "1", "VIRTUAL_ENV": str(self.folder), **(env or {})}
         self.session.run(str(self.programs / program), *args, env=settings, silent=silent, external=True)
 
     def capture(self, program: str, *args: str, env: Mapping[str, str] | None = None) -> str:
-        """Run a program of this environment in the root of the project, and give what it prints."""
+        """Run a program of this environment in the root of the project, and return its output."""
         settings = {"PYTHONSAFEPATH": "1", "VIRTUAL_ENV": str(self.folder), **(env or {})}
         return str(self.session.run(str(self.programs / program), *args, env=settings, silent=True, external=True))
 
     @property
     def programs(self) -> Path:
-        """The folder with python, pip and pytest."""
+        """Folder with python, pip and pytest."""
         return self.folder / ("Scripts" if os.name == "nt" else "bin")
 
     def install(self, *args: str) -> None:
-        """Let pip install."""
+        """Install packages by pip."""
         pip = str(self.programs / "python"), "-m", "pip", "install", "--disable-pip-version-check"
-        quiet = () if sys.stdout.isatty() else ("--quiet",)  # on a terminal, pip shows what it fetches
+        quiet = () if sys.stdout.isatty() else ("--quiet",)  # pip shows its progress on a terminal only
         self.session.run_install(*pip, *quiet, *args, external=True)
 
 
 def environment(session: nox.Session, name: str, *, project: bool = True) -> Environment:
-    """Give the environment of that name with its packages and, as a wheel, the project."""
+    """Return the environment of that name, with its packages and the project's wheel."""
     environment = Environment(session, WORK / "env" / name)
     stamp = environment.folder / "requirements.txt"
     packages = (*ENVIRONMENTS[name], *(group("distribution") if project else ()))
@@ -284,20 +283,20 @@ def environment(session: nox.Session, name: str, *, project: bool = True) -> Env
     if project and name not in READY:
         wheel = built(environment)
         environment.install("--force-reinstall", "--no-deps", str(wheel))
-        environment.install(str(wheel))  # what it depends on
+        environment.install(str(wheel))  # with dependencies
         READY.add(name)
     return environment
 
 
 READY: Final[set[str]] = set()
-"""The environments that have this run's wheel."""
+"""Environments that have this run's wheel."""
 
 WHEELS: Final[list[Path]] = []
-"""The project's wheel, once it is built: the tree is read once in a run."""
+"""The project's wheel, built once per run."""
 
 
 def built(environment: Environment) -> Path:
-    """Build the project's wheel by way of its sdist, once in a run of nox."""
+    """Build the project's wheel from its sdist, once per run."""
     if not WHEELS:
         folder = WORK / "dist"
         shutil.rmtree(folder, ignore_errors=True)
@@ -307,7 +306,7 @@ def built(environment: Environment) -> Path:
 
 
 def alone(session: nox.Session, variant: str) -> Environment:
-    """Give the environment that has the library of a variant and no other framework."""
+    """Return the environment with the library of a variant and no other framework."""
     return environment(session, "jax-cuda" if variant == "jax-cuda" else ENVIRONMENT_OF[VARIANTS[variant].library])
 
 
@@ -315,7 +314,7 @@ def alone(session: nox.Session, variant: str) -> Environment:
 
 
 def copied(source: Path) -> Path:
-    """Copy a distribution away from the tree, in which a build would leave its traces."""
+    """Copy a distribution out of the tree, so that a build leaves no files in it."""
     target = WORK / "dist" / source.name
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(source, target)
@@ -323,7 +322,7 @@ def copied(source: Path) -> Path:
 
 
 def results(name: str) -> Path:
-    """Make an empty folder for what a session leaves to `coverage` and to `summary`."""
+    """Make an empty folder for the results that `coverage` and `summary` read."""
     folder = WORK / "results" / name
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
@@ -332,7 +331,7 @@ def results(name: str) -> Path:
 
 @cache
 def trim_caches() -> None:
-    """Once in a run, remove what JAX has compiled if that has grown: programs of old code are never used again."""
+    """Once per run, delete JAX's cache if it is too large; programs of old code are never used again."""
     compiled = Path(CACHES["JAX_COMPILATION_CACHE_DIR"])
     if sum(path.stat().st_size for path in compiled.glob("*")) > LARGEST_CACHE:
         shutil.rmtree(compiled, ignore_errors=True)
@@ -347,12 +346,12 @@ def pytest(
     env: Mapping[str, str] | None = None,
     options: bool = True,
 ) -> None:
-    """Run pytest, with the options of the command line, and keep the outcome and, if asked for, the coverage."""
+    """Run pytest with the options of the command line; keep the outcome and, optionally, the coverage."""
     trim_caches()
     folder = results(name)
     command = ["coverage", "run", "-m", "pytest", "-p", "keep_coverage"] if measured else ["pytest"]
     outcome = f"--junit-xml={folder / 'junit.xml'}"
-    # One thread for each process, and no further processes: the arrays of the tests are small.
+    # One thread per process: the arrays of the tests are small.
     settings = {"COVERAGE_FILE": str(folder / "coverage"), "PYTHONPATH": str(ROOT / "tests"), **CACHES}
     settings |= {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
     workers = "-n", processes, "--maxprocesses=8"
@@ -361,7 +360,7 @@ def pytest(
 
 
 def run_suite(tester: Environment, name: str, *args: str, variants: Sequence[str] = (), measured: bool = False) -> None:
-    """Run the conformance suite, or a part of it, on some variants at once, or on that of the name."""
+    """Run the conformance suite, or a part of it, on some variants at once, or on the one of that name."""
     variants = variants or (name,)
     for variant in variants:
         if (reason := NOT_RUN.get(variant)) is not None:
@@ -373,8 +372,10 @@ def run_suite(tester: Environment, name: str, *args: str, variants: Sequence[str
         *(f"--variant={variant}" for variant in variants),
         *args,
         measured=measured,
-        processes="0" if any(VARIANTS[variant].gpu for variant in variants) else "auto",  # its memory is not shared out
-        env=LIGHT_XLA if name == "jax-x64" else None,  # XLA optimises what jax-x32 runs; compiling is most of the time
+        processes="0"
+        if any(VARIANTS[variant].gpu for variant in variants)
+        else "auto",  # one process: GPU memory is not shared between processes
+        env=LIGHT_XLA if name == "jax-x64" else None,  # mostly compiles; jax-x32 runs with all optimisations
     )
 
 
@@ -399,35 +400,35 @@ def quick(session: nox.Session) -> None:
     tester = environment(session, "quick")
     tester.run("ruff", "check")
     tester.run("ruff", "format", "--check", "--diff")
-    # What imports libraries that are not installed here is checked by `types`.
+    # `types` checks files that import libraries not installed here.
     tester.run("mypy", "--follow-imports=silent", "--exclude=(_cli|modules)/", NAME)
     variants = "--variant=numpy-readonly", "--variant=torch"
     pytest(tester, "quick", *SUITE, *SHORT, *variants, "--dtype=float64", "-k", "test_case or every_loss or bad_input")
 
 
 OWN: Final = ("tests", *(f"--ignore=tests/{name}" for name in ("full", "plugin", "ranks", "vendored")))
-"""The project's own tests that need no further setting up."""
+"""The project's own tests that need no further setup."""
 
 EXPERIMENTS: Final = tuple(f"tests/full/test_{name}.py" for name in ("contestants", "experiments"))
-"""Tests of the benchmarks, for the full run."""
+"""Tests of the benchmarks, in the full run only."""
 
 
 @nox.session(venv_backend="none")
 def tests(session: nox.Session) -> None:
-    """Run the project's own tests: distribution, architecture, import, and the frameworks against each other."""
+    """Run the project's own tests: distribution, architecture, imports, and frameworks against each other."""
     pytest(environment(session, "all"), "tests", *OWN, *SHORT, "-m", "not full", env=LIGHT_XLA)
 
 
 @nox.session(venv_backend="none", tags=FULL)
 def products(session: nox.Session) -> None:
-    """Run the project's own tests with the products of their parameters."""
+    """Run the project's own tests with all combinations of parameters."""
     pytest(environment(session, "all"), "tests", *OWN, *EXPERIMENTS, measured=True, env=LIGHT_XLA)
 
 
 @nox.session(venv_backend="none", tags=FULL)
 def doctest(session: nox.Session) -> None:
     """Run the examples of the docstrings and of the documents."""
-    cupy = () if OBSTACLE is None else ("--ignore-glob=*/backends/cupy.py",)  # needs CuPy to be imported
+    cupy = () if OBSTACLE is None else ("--ignore-glob=*/backends/cupy.py",)  # cannot be imported without CuPy
     documents = [str(path.relative_to(ROOT)) for path in (ROOT / "README.md", ROOT / "docs") if path.exists()]
     suite, site = "--ignore-glob=*/testing/suite/*", "--ignore-glob=docs/*.py"
     arguments = "--doctest-modules", "--doctest-glob=*.md", "--pyargs", NAME, *documents, *cupy, suite, site
@@ -437,33 +438,33 @@ def doctest(session: nox.Session) -> None:
 @nox.session(venv_backend="none", tags=FULL)
 def ranks(session: nox.Session) -> None:
     """Run losses on groups of processes: torch's on gloo, JAX's meshes, MPI."""
-    # One process of pytest, which starts others.
+    # Tests start processes of their own.
     pytest(environment(session, "all"), "ranks", "tests/ranks", processes="0")
 
 
 @nox.session(venv_backend="none", tags=FULL)
 def peers(session: nox.Session) -> None:
-    """Compare with the losses of other libraries, line by line of docs/from-*.md; run trainers, and Keras."""
+    """Compare with the losses of other libraries, as on docs/from-*.md; run trainers and Keras."""
     comparer = environment(session, "peers")
     comparer.install("--no-deps", *(PEERS[name] for name in ALONE), SBI)
-    pytest(comparer, "peers", "tests/full/peers", processes="0")  # importing them is most of the time
+    pytest(comparer, "peers", "tests/full/peers", processes="0")  # imports take most of the time
 
 
 @nox.session(venv_backend="none", tags=FULL)
 def plugin(session: nox.Session) -> None:
-    """Run the suite on two libraries that the package does not know: a distribution in miniature, and Dask."""
+    """Run the suite on two libraries without a built-in adapter: a miniature plugin and Dask."""
     party = environment(session, "plugin")
     folder = ROOT / "tests" / "plugin"
     party.install("--force-reinstall", "--no-deps", str(copied(folder / "metered")))
     pytest(party, "plugin", "tests/plugin")
     pytest(party, "plugin-metered", *SUITE, "--variant=metered.conformance:VARIANT")
-    # Each operation of Dask makes a task: of the suite, the cases against the independent oracles.
+    # Dask is slow, as each operation makes a task: only the cases against the oracles.
     slice_ = "--variant=dask_arrays:VARIANT", "-k", "test_case and float64"
     pytest(party, "plugin-dask", *SUITE, *slice_)
 
 
 def vendor(session_environment: Environment) -> Mapping[str, str]:
-    """Copy the two folders into two packages, one of them with array-api-compat; give the settings to import them."""
+    """Copy both folders into two packages, one with array-api-compat; return the settings to import them."""
     home = WORK / "vendored"
     shutil.rmtree(home, ignore_errors=True)
     for package in (home / "dummy" / "_vendor", home / "plain"):
@@ -478,7 +479,7 @@ def vendor(session_environment: Environment) -> Mapping[str, str]:
 
 @nox.session(venv_backend="none", tags=FULL)
 def vendored(session: nox.Session) -> None:
-    """Take the two folders over into other packages, with and without array-api-compat, and run a slice there."""
+    """Vendor both folders in other packages, with and without array-api-compat, and run a part of the suite."""
     alone_ = environment(session, "vendored", project=False)
     env = vendor(alone_)
     pytest(alone_, "vendored", "tests/vendored/test_alone.py", env=env)
@@ -489,11 +490,11 @@ def vendored(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def integration(session: nox.Session) -> None:
-    """Run the short part of `ranks`, `plugin` and `vendored`: two processes, a distribution, copies beside ours."""
+    """Run short forms of `ranks`, `plugin` and `vendored`."""
     tester = environment(session, "all")
     pytest(tester, "ranks", "tests/ranks", "-m", "not full", processes="0")
     pytest(tester, "vendored-beside", "tests/vendored/test_beside.py", env=vendor(tester))
-    # Not into the environment, where its entry point would be announced to every other session.
+    # Not into the environment, where other sessions would see its entry point.
     party = WORK / "plugin"
     shutil.rmtree(party, ignore_errors=True)
     metered = copied(ROOT / "tests" / "plugin" / "metered")
@@ -506,9 +507,9 @@ def integration(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", tags=FULL)
 def minimums(session: nox.Session) -> None:
-    """Run a slice of the suite on the lowest versions that are declared."""
+    """Run a part of the suite on the lowest declared versions."""
     lowest = environment(session, "minimums")
-    # Exact arithmetic is left out: mparray asks for more than the lowest NumPy has.
+    # Without exact arithmetic: mparray needs a newer NumPy.
     pytest(lowest, "minimums-numpy", *SUITE, "-k", "test_case or contract or saturation")
     strictest = "--variant=array-api-strict-strictest", "-k", "test_case"
     pytest(lowest, "minimums-array-api-strict", *SUITE, *strictest)
@@ -520,7 +521,7 @@ def minimums(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def mutation(session: nox.Session) -> None:
-    """Test the tests by mutants of the code; options after ``--``, such as ``--sample 200 --budget 3``."""
+    """Run mutation testing; options after ``--``, such as ``--sample 200 --budget 3``."""
     env = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT / "tests" / "full")}
     tester = environment(session, "all")
     tester.run("python", "-m", "mutation.run", str(WORK / "mutation"), *session.posargs, env=env)
@@ -528,14 +529,14 @@ def mutation(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def bench(session: nox.Session) -> None:
-    """Measure speed and memory against the roofline and others; options after ``--``, such as ``--only clip``."""
-    env = {"PYTHONPATH": str(ROOT / "benchmarks")}  # the safe path leaves out the script's own folder
+    """Benchmark against the roofline and other libraries; options after ``--``, such as ``--only clip``."""
+    env = {"PYTHONPATH": str(ROOT / "benchmarks")}  # the safe path excludes the folder of the script
     environment(session, "bench").run("python", "benchmarks/speed.py", *session.posargs, env=env)
 
 
 @nox.session(venv_backend="none")
 def mi_benchmark(session: nox.Session) -> None:
-    """Estimate on the tasks of benchmark-mi, next to its estimators; options after ``--``, such as ``--quick``."""
+    """Compare with the estimators of benchmark-mi on its tasks; options after ``--``, such as ``--quick``."""
     theirs = environment(session, "bmi", project=False).programs / "python"
     threads = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     flags = {"XLA_FLAGS": "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"}
@@ -553,7 +554,7 @@ def lint(session: nox.Session) -> None:
     linter = environment(session, "lint", project=False)
     linter.run("ruff", "check", *session.posargs)
     linter.run("ruff", "format", "--check", "--diff")
-    if (ROOT / ".github").exists():  # an sdist has none
+    if (ROOT / ".github").exists():  # not in an sdist
         linter.run("zizmor", "--offline", "--persona=auditor", "--collect=all", "--strict-collection", ".github")
 
 
@@ -565,7 +566,7 @@ def types(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", tags=FULL)
 def typing(session: nox.Session) -> None:
-    """Check all types by mypy and by pyright, and test what both say of calls right and wrong."""
+    """Check all types by mypy and pyright, and test their verdicts on valid and invalid calls."""
     checker = environment(session, "all")
     try:
         checker.run("mypy")
@@ -590,7 +591,7 @@ def demo(session: nox.Session) -> None:
 
 
 def chosen(options: Sequence[str]) -> str:
-    """Find the backend among the demo's options."""
+    """The backend among the demo's options."""
     parser = argparse.ArgumentParser(add_help=False)
     parser.add_argument("--backend", default="numpy")
     backend: str = parser.parse_known_args(options)[0].backend
@@ -602,12 +603,12 @@ def chosen(options: Sequence[str]) -> str:
 
 @nox.session(venv_backend="none", tags=FULL)
 def release(session: nox.Session) -> None:
-    """Build what is published, check it, install the wheel in a new environment and run the demo there.
+    """Build and check sdist and wheel, install the wheel in a new environment and run the demo there.
 
-    ``--repository https://github.com/OWNER/NAME``: adds its links and badges to a copy of the tree, and writes the
-    recipe for conda-forge; on GitHub it is known. ``--email name@example.org``: the address of the authors. ``--fill``
-    writes both into this checkout and stops. ``--tag v0.1.0``: the tag of the release, which must be the version, with
-    a date in the changelog.
+    ``--repository https://github.com/OWNER/NAME``: adds links and badges to a copy of the tree, and writes the recipe
+    for conda-forge; known on GitHub. ``--email name@example.org``: address of the authors. ``--fill`` writes both into
+    this checkout and stops. ``--tag v0.1.0``: tag of the release; must match the version, and need a date in the
+    changelog.
     """
     options = release_options(session.posargs)
     if options.fill:
@@ -668,7 +669,7 @@ def release_options(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def fill_in(tree: Path, repository: str, email: str | None = None) -> None:
-    """Write the address of the repository, and that of the authors, wherever a published project has them."""
+    """Write the addresses of the repository and of the authors into metadata, badges and contacts."""
     owner, name = repository.rsplit("/", maxsplit=2)[1:]
     project, authors = PYPROJECT["project"]["name"], PYPROJECT["project"]["authors"][0]["name"]
     site, runs = site_of(repository), f"{repository}/actions/workflows"
@@ -688,7 +689,7 @@ Changelog = "{repository}/blob/main/CHANGELOG.md"
 """
     pip = f'python -m pip install "{project}[torch]"  # or [jax], [mlx], [cupy], [numpy]; or without brackets'
     clone = rf'^python -m pip install "(?:\.|{project})\[torch\]"  # .*$'
-    places = [  # each in one place, whether it was filled before or not
+    places = [  # patterns that match before and after filling in
         ("README.md", rf"\A# {NAME}\n\n(?:(?:\[!\[.*\n)+\n)?", f"# {NAME}\n\n{badges}\n"),
         ("README.md", clone, pip),
         ("docs/index.md", clone, pip),
@@ -713,13 +714,13 @@ Changelog = "{repository}/blob/main/CHANGELOG.md"
 
 
 def site_of(repository: str) -> str:
-    """Give the address of the pages of a repository on GitHub."""
+    """Address of the GitHub pages of a repository."""
     owner, name = repository.rsplit("/", maxsplit=2)[1:]
     return f"https://{owner}.github.io/{name}/"
 
 
 def make_links_absolute(page: Path, repository: str, revision: str) -> None:
-    """Make the links of the README absolute: the index of packages shows it without the tree beside it."""
+    """Make the links of the README absolute, for PyPI."""
 
     def absolute(link: re.Match[str]) -> str:
         picture, text, target = link.groups()
@@ -792,13 +793,13 @@ extra:
 
 
 def percent(part: int, whole: int) -> float:
-    """Give a share in percent; nothing measured is nothing reached."""
+    """Share in percent; 0 if nothing was measured."""
     return 100.0 * part / whole if whole else 0.0
 
 
 @nox.session(venv_backend="none", tags=FULL)
 def coverage(session: nox.Session) -> None:
-    """Combine the coverage of the sessions that ran before, show it, and hold it to the floor."""
+    """Combine and show the coverage of earlier sessions; fail below the floor."""
     measurer = environment(session, "arrays")
     folder = results("coverage")
     env = {"COVERAGE_FILE": str(folder / "coverage")}
@@ -808,7 +809,7 @@ def coverage(session: nox.Session) -> None:
     if not data:
         session.error("no session has left coverage data: run conformance, tests and doctest first")
     measurer.run("coverage", "combine", "--keep", "--quiet", *data, env=env)
-    # Only its own variant can run CuPy's adapter.
+    # CuPy's adapter needs a GPU.
     omit = () if OBSTACLE is None else ("--omit=backends/cupy.py",)
     measurer.run("coverage", "report", *omit, env=env)
     measurer.run("coverage", "json", "--quiet", "-o", str(folder / "coverage.json"), *omit, env=env)
@@ -835,7 +836,7 @@ def coverage(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none", tags=FULL)
 def agreement(session: nox.Session) -> None:
-    """Report how far variants are from exact arithmetic, and fail beyond the bounds; ``-- --record`` renews them."""
+    """Report the rounding errors of variants, and fail beyond the bounds; ``-- --record`` updates them."""
     for name in VARIANTS:
         ran = (WORK / "results" / f"conformance-{name}" / "junit.xml").exists()
         if not ran and name not in NOT_RUN and VARIANTS[name].library != "mparray":
@@ -849,7 +850,7 @@ def agreement(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def catalogue(session: nox.Session) -> None:
-    """Write docs/catalogue.md anew, from the code."""
+    """Write docs/catalogue.md from the code."""
     page = environment(session, "all").capture("python", "tests/catalogue.py", env={"PYTHONPATH": "tests"})
     (ROOT / "docs" / "catalogue.md").write_text(page, encoding="utf-8")
 
@@ -858,14 +859,13 @@ def catalogue(session: nox.Session) -> None:
 def docs(session: nox.Session) -> None:
     """Run the gallery and build the site in .nox/docs; options of Sphinx after ``--``.
 
-    ``-D plot_gallery=0`` is fast. ``-b linkcheck`` follows the links that leave the site, and needs the network.
+    ``-D plot_gallery=0`` is fast. ``-b linkcheck`` checks external links, and needs the network.
 
-    A warning is an error: a public name without a page or without a docstring, a broken link inside the site, a script
-    of the gallery that fails.
+    Warnings are errors: a public name without a page or a docstring, a broken internal link, a failing gallery script.
     """
     writer = environment(session, "docs")
     source, site = ROOT / "docs", WORK / "docs"
-    for folder in (site, source / "auto_gallery", source / "reference" / "generated"):  # no page of a former run stays
+    for folder in (site, source / "auto_gallery", source / "reference" / "generated"):  # delete pages of earlier runs
         shutil.rmtree(folder, ignore_errors=True)
     options = "-b", "html", "--nitpicky", "--fail-on-warning", "--keep-going", "--quiet", *session.posargs
     env = {"OMP_NUM_THREADS": "1"}  # the arrays of the gallery are small
@@ -877,7 +877,7 @@ def docs(session: nox.Session) -> None:
 
 
 def versions(tags: Sequence[str], site: str) -> list[dict[str, Any]]:
-    """List main and the releases, newest first, for the theme's switcher of versions."""
+    """Versions for the theme's switcher: main and the releases, newest first."""
     numbers = [tag[1:] for tag in tags if re.fullmatch(r"v\d+\.\d+\.\d+", tag)]
     numbers.sort(key=lambda number: [int(part) for part in number.split(".")], reverse=True)
     listed: list[dict[str, Any]] = [{"version": number, "url": f"{site}{number}/"} for number in ("dev", *numbers)]
@@ -887,7 +887,7 @@ def versions(tags: Sequence[str], site: str) -> list[dict[str, Any]]:
 
 
 def outcomes(path: Path) -> dict[str, float]:
-    """Read what pytest counted."""
+    """Numbers of outcomes in a report of pytest."""
     suite = ET.parse(path).getroot().find("testsuite")  # noqa: S314  written by our own pytest a moment ago
     assert suite is not None  # noqa: S101  pytest writes one
     counts = {key: float(suite.get(key, 0)) for key in ("tests", "failures", "errors", "skipped", "time")}
@@ -897,7 +897,7 @@ def outcomes(path: Path) -> dict[str, float]:
 
 @nox.session(venv_backend="none", tags=FULL)
 def summary(session: nox.Session) -> None:
-    """Say what each session of tests counted, and by name what could not run."""
+    """Print the outcomes of each session, and the variants that could not run."""
     del session
     total: dict[str, float] = {}
     reports = sorted((WORK / "results").glob("*/junit.xml"), key=lambda path: path.stat().st_mtime)
@@ -912,7 +912,7 @@ def summary(session: nox.Session) -> None:
 
 
 def closing(counts: Mapping[str, float]) -> str:
-    """Word the counts as pytest does."""
+    """Counts in the words of pytest."""
     words = (
         ("failures", "failed"),
         ("passed", "passed"),

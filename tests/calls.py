@@ -1,4 +1,4 @@
-"""The losses of the one table as functions of their arrays alone, which PyTorch and JAX transform."""
+"""The losses of `LOSSES` as functions of arrays only, for transforms of PyTorch and JAX."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ from portable_nce.testing.cases import CASES, LOSSES, example
 
 OF_SCORES = {
     case.loss: case
-    for case in reversed(CASES)  # the first of each loss stays
+    for case in reversed(CASES)  # so that the first of each loss stays
     if case.loss.startswith(("bounds.", "density.", "diagnostics.")) and case.regime == "normal"
 }
-"""One call of each function of bounds, density and diagnostics."""
+"""One case of each function of bounds, density and diagnostics."""
 
 EACH = [*(name for name in LOSSES if " " not in name), *OF_SCORES]
 WAYS = [
     *("info_nce", "info_nce neg_euclidean", "contrast labels", "nt_xent three views", "relic", "siglip", "contrastive"),
     *("triplet", "triplet_from_labels", "triplet_from_labels batch_hard", "moco queue", "nnclr", "from_scores.clip"),
 ]
-"""One loss for each way through the library: where all would take their time to compile and show nothing new."""
+"""One loss for each code path, for tests that compile, where all losses would take too long."""
 
 
 def mostly_full(names: Iterable[str], few: Iterable[str] = WAYS) -> list[Any]:
-    """Leave all but a few to the full run."""
+    """Mark all but a few values for the full run."""
     return [name if name in {*few} else pytest.param(name, marks=pytest.mark.full) for name in names]
 
 
 def options_of(name: str) -> set[str]:
-    """Give the names of what a loss can be given, `matryoshka` those of the loss that it nests."""
+    """Parameter names of a loss; for `matryoshka`, of the loss that it nests."""
     loss = name.partition(" ")[0]
     return {*inspect.signature(attrgetter("clip" if loss == "matryoshka" else loss)(pnce)).parameters}
 
 
 class Call:
-    """A loss as a function of the arrays that it has gradients for, and then of the others."""
+    """A loss as a function of its differentiable arrays, followed by the others."""
 
     def __init__(self, name: str, *, rows: int = 4, seed: int = 7, **options: Any) -> None:
-        """Take of the options those that the loss has; it is dense where nothing else is said."""
+        """Keep the options that the loss has; dense by default."""
 
         def normal(shape: tuple[int, ...], place: int) -> Any:
             return np.random.default_rng((seed, place)).normal(size=shape).tolist()
@@ -62,7 +62,7 @@ class Call:
         self.numbers = [*self.learned.values()]
 
     def __call__(self, *arrays: Any) -> Any:
-        """Call the loss on its arrays, or on those with gradients alone."""
+        """Call the loss on all arrays, or only on the differentiable ones."""
         kinds: list[Any] = [(torch.Tensor, torch.asarray), (jax.Array, jnp.asarray), (object, np.asarray)]
         convert = next(function for kind, function in kinds if isinstance(arrays[0], kind))
         count = len(self.learned)
@@ -72,18 +72,18 @@ class Call:
         return self.call(dict(named))
 
     def others(self, convert: Callable[[Any], Any]) -> list[Any]:
-        """Make the arrays without a gradient."""
+        """Arrays without a gradient."""
         return [convert(x) for x in self.fixed.values()]
 
     def torch(self, *, requires_grad: bool = False) -> list[torch.Tensor]:
-        """Make the arrays with gradients, for PyTorch."""
+        """Differentiable arrays as PyTorch tensors."""
         return [torch.tensor(x, requires_grad=requires_grad) for x in self.numbers]
 
     def jax(self) -> list[jax.Array]:
-        """Make the arrays with gradients, for JAX."""
+        """Differentiable arrays as JAX arrays."""
         return [jnp.asarray(x) for x in self.numbers]
 
     def expected(self) -> list[np.ndarray]:
-        """Give value and gradients by the tape."""
+        """Value and gradients by the tape."""
         value, slopes = pnce.value_and_grad(self, argnums=tuple(range(len(self.numbers))))(*self.numbers)
         return [value, *slopes]

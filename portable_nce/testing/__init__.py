@@ -1,7 +1,7 @@
-"""The conformance suite, for whoever brings an array library or an adapter; the core never imports it.
+"""The conformance suite, for authors of array libraries and adapters; the core never imports it.
 
-A *variant* is one framework on one device in one mode. Those of the package are run by name; that of a third party is
-an instance of a subclass of `Variant`, and is run by where it stands. In ``mylib/conformance.py``::
+A *variant* is one framework on one device in one mode. Variants of the package are selected by name. A third party's
+is an instance of `Variant` or a subclass, selected by module and attribute. In ``mylib/conformance.py``::
 
     from portable_nce.testing import Variant
 
@@ -11,9 +11,8 @@ Then, with the extra ``portable-nce[test]`` installed::
 
     pytest -p portable_nce.testing.plugin --pyargs portable_nce.testing.suite --variant mylib.conformance:VARIANT
 
-Nothing is skipped: a test that the library cannot pass fails, and a variant that cannot run at all is an error. Only
-tests of dtypes that the variant does not have, of a second device where it names none, or of sizes above its
-``largest``, are deselected.
+Nothing is skipped: a test that the library cannot pass fails, and a variant that cannot run is an error. Deselected are
+only tests of dtypes that the variant lacks, of a second device if it has none, and of sizes above its ``largest``.
 """
 
 from .cases import CASES, Case, make_cases

@@ -1,4 +1,4 @@
-"""The package that this folder is a part of, under whatever name it was taken over."""
+"""The package that contains this folder, also if it was vendored under another name."""
 
 from __future__ import annotations
 

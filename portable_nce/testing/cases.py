@@ -1,7 +1,7 @@
-"""A table of loss calls with example inputs, as nested Python lists of numbers that float32 holds exactly.
+"""A table of loss calls with example inputs, as nested Python lists of numbers that float32 represents exactly.
 
-It names no framework: whoever runs a case turns the lists into arrays of the framework under test, in the order of
-``Case.arguments`` and then ``Case.constants``, and passes them to ``Case.function``:
+It names no framework. To run a case, convert the lists to arrays, in the order of ``Case.arguments`` and then
+``Case.constants``, and pass them to ``Case.function``:
 
 >>> from portable_nce.testing import CASES
 >>> case = next(case for case in CASES if case.name == "from_scores.info_nce")
@@ -36,12 +36,12 @@ Row: TypeAlias = dict[str, Nested]
 """Inputs of a case by name."""
 
 Table: TypeAlias = dict[str, Row]
-"""What is special about a case -> the inputs that make it so."""
+"""Suffix of the case's name -> its inputs."""
 
 Regime = Literal["normal", "saturated"]
 
 NOT_REDUCED = frozenset({"bounds.dual_critic", "density.log_partition", "density.recover_log_prob"})
-"""What gives an array of numbers, which a case sums."""
+"""Functions that return an array; a case sums it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,18 +51,18 @@ class Case:
     Attributes
     ----------
     name : str
-        What the case is called in reports: the loss, then what is special about the call.
+        Name in reports: the loss, then the options of the call.
     loss : str
         The public name of the loss below ``portable_nce``, such as ``"from_scores.dcl"``.
     arguments : mapping of str to nested list
         The differentiable arrays, by name, in the order in which ``function`` takes them.
     constants : mapping of str to nested list
-        The arrays that are not differentiated (indices, labels, truth values, weights), by name; ``function`` takes
-        them after the arguments. Integers and truth values keep their kind, floats take the dtype under test.
+        The arrays that are not differentiated (indices, labels, masks, weights), by name; ``function`` takes them
+        after the arguments. Integers and booleans keep their kind, floats take the dtype under test.
     options : mapping of str to object
-        The keyword options that are no arrays.
+        The keyword options that are not arrays.
     regime : {"normal", "saturated"}
-        Saturated: every positive leads its negatives so far that a cross-entropy's gradient would round to zero.
+        Saturated: every positive leads its negatives so far that the gradient of cross-entropy would round to zero.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Case:
 
     @property
     def function(self) -> Callable[..., Any]:
-        """The call itself: arrays in the order of ``arguments``, then ``constants``; gives a 0-d array."""
+        """Call the loss on arrays in the order of ``arguments``, then ``constants``; returns a 0-d array."""
         names = (*self.arguments, *self.constants)
         return lambda *arrays: self.call(dict(zip(names, arrays, strict=True)))
 
@@ -83,7 +83,7 @@ class Case:
         return self.bound(**options)(arrays)
 
     def bound(self, **options: Any) -> Callable[[Mapping[str, Any]], Any]:
-        """Look the loss up, which no compiler needs to follow, and give a function of arrays by name."""
+        """Look up the loss outside of compiled code; return a function of arrays by name."""
         function, positional = _function(self.loss)
         options = {**self.options, **options}
         return lambda arrays: _call(self.loss, function, positional, options, dict(arrays))
@@ -91,7 +91,7 @@ class Case:
 
 @cache
 def _function(loss: str) -> tuple[Callable[..., Any], tuple[str, ...]]:
-    """Look a loss up, with the names of what it takes by position alone."""
+    """Look up a loss and the names of its positional-only parameters."""
     topic, _, name = loss.rpartition(".")
     function = getattr(getattr(pnce, topic) if topic else pnce, name)
     parameters = inspect.signature(pnce.clip if loss == "matryoshka" else function).parameters
@@ -141,12 +141,12 @@ def _call(
 
 
 def _pushed(rows: Any, slots: int, labels: Any = None) -> Any:
-    """Push rows, and their labels if there are some, to a new queue of so many slots."""
+    """Push rows, and optional labels, to a new queue of this size."""
     return pnce.queue_push(pnce.queue_init(rows, slots, labels=labels), rows, labels=labels)
 
 
 def _name_axes(keywords: dict[str, Any]) -> None:
-    """Replace the names of contrast's objective and pairing by the things themselves, where only those will do."""
+    """Replace the names of contrast's objective and pairing by objects if names are not accepted."""
     pairings, objectives = pnce.pairings, pnce.objectives
     labels, columns, positives = (keywords.pop(key, None) for key in ("labels", "columns", "positives"))
     match keywords.get("pairing"):
@@ -168,7 +168,7 @@ def _name_axes(keywords: dict[str, Any]) -> None:
 
 
 class _Draw:
-    """Random numbers of a seed, each rounded to float32."""
+    """Random numbers from a seed, rounded to float32."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -186,7 +186,7 @@ class _Draw:
         return [self.normal() for _ in range(features)]
 
     def arrays(self, rows: int, features: int, *names: str) -> Row:
-        """Draw as many vectors under each name."""
+        """Draw the same number of vectors for each name."""
         return {name: self.vectors(rows, features) for name in names}
 
     def log_densities(self, count: int, largest: float = 1.0) -> list[float]:
@@ -204,29 +204,29 @@ class _Draw:
         return weights
 
     def mask(self, rows: int, columns: int) -> list[list[bool]]:
-        """Draw truth values; every row keeps its diagonal and the column after."""
+        """Draw a mask; every row keeps its diagonal and the next column."""
         return [
             [j in {i, (i + 1) % columns} or self._random.random() < 1 / 2 for j in range(columns)] for i in range(rows)
         ]
 
     def mask_with(self, kept: Sequence[int], columns: int) -> list[list[bool]]:
-        """Draw truth values; every row keeps one column."""
+        """Draw a mask; every row keeps the given column."""
         rows = zip(self.mask(len(kept), columns), kept, strict=True)
         return [[takes_part or j == own for j, takes_part in enumerate(row)] for row, own in rows]
 
     def weighted(self, rows: int, columns: int) -> Row:
-        """Draw weights of rows and a mask."""
+        """Draw row weights and a mask."""
         return {"weights": self.weights(rows), "mask": self.mask(rows, columns)}
 
     def positives(self, rows: int, columns: int) -> list[list[bool]]:
-        """Draw truth values: one to three positives a row, in no row every column."""
+        """Draw boolean positives: one to three per row, never all columns."""
         chosen = [
             self._random.sample(range(columns), self._random.randint(1, min(3, columns - 1))) for _ in range(rows)
         ]
         return [[j in row for j in range(columns)] for row in chosen]
 
     def index(self, rows: int, columns: int) -> list[int]:
-        """Draw a column for every row."""
+        """Draw one column index per row."""
         return [self._random.randrange(columns) for _ in range(rows)]
 
 
@@ -241,17 +241,17 @@ def make_cases(rows: int = 3, features: int = 3, seed: int = 20268) -> tuple[Cas
     Parameters
     ----------
     rows : int
-        How many rows the first array of every case has.
+        Number of rows of the first array of every case.
     features : int
-        How many components an embedding has.
+        Number of components of an embedding.
     seed : int
-        Where the random numbers start. By default one at which no gradient with respect to a temperature is the small
-        difference of large terms, so that errors relative to the gradient say something about the arithmetic.
+        Random seed. At the default, no gradient with respect to a temperature is a small difference of large terms,
+        so that errors relative to the gradient measure the arithmetic.
 
     Returns
     -------
     tuple of Case
-        The cases; the names depend neither on the sizes nor on the seed.
+        The cases; their names depend neither on the sizes nor on the seed.
     """
     draw = _Draw(seed)
     cases = (
@@ -300,11 +300,11 @@ _BY_ROWS = frozenset(
         *("contrast flat_nce, explicit, streamed", "contrast info_nce, labels, symmetric, mask"),
     }
 )
-"""Cases that are repeated with a temperature of each sample."""
+"""Cases that are repeated with a temperature per sample."""
 
 
 def _with_temperatures(case: Case) -> Case:
-    """Give each sample its temperature."""
+    """Repeat cases with a temperature per sample."""
     first = next(iter(case.arguments.values()))
     temperatures = [(0.5, 0.75, 0.375, 1.25)[k % 4] for k in range(len(first))]
     arguments = {**case.arguments, "temperature": temperatures}
@@ -327,14 +327,14 @@ SAID: Table = {
     "nonzero": {"average": "nonzero"},
     "balance": {"balance": True},
 }
-"""Options that the name of a case says: what a part of it, between commas, stands for."""
+"""Options that a comma-separated part of a case's name implies."""
 
 
 def _variations(loss: str, arguments: Row, table: Table, **usual: Nested) -> Iterator[Case]:
-    """Make one case of every row of a table: what is special about the call -> further inputs of every kind.
+    """Make one case per row of a table: suffix of the name -> additional inputs of every kind.
 
-    Every row has the usual inputs and the options that its name says (`SAID`), unless it gives others itself. Floats
-    under the names of differentiable keywords join the arguments; other lists are constants, the rest options.
+    A row has the usual inputs and the options implied by its name (`SAID`), unless it overrides them. Floats for
+    differentiable keywords become arguments, other lists constants, the rest options.
     """
     for special, row in table.items():
         said = {key: value for part in special.split(", ") for key, value in SAID.get(part, {}).items()}
@@ -352,20 +352,20 @@ def _variations(loss: str, arguments: Row, table: Table, **usual: Nested) -> Ite
 
 
 def _is_differentiable(key: str, value: Nested) -> bool:
-    """Tell whether a further input is one that gradients flow to."""
+    """Whether an additional input is differentiable."""
     names = {"negative_keys", "bilinear", "temperature", "logit_scale", "logit_bias", "key"}
     names |= {"negative_candidates", "log_q", "negative_log_q", "keys", "scale"}
     return key in names and isinstance(value, (list, float))
 
 
 def _similarities(draw: _Draw, features: int, **usual: float) -> Table:
-    """One row for every similarity."""
+    """Rows of a table, one per similarity."""
     named: Table = dict.fromkeys(("dot", "cosine", "neg_sq_euclidean", "neg_euclidean", "cauchy"), usual)
     return {**named, "bilinear": {"bilinear": draw.vectors(features, features), **usual}}
 
 
 def _streamed(table: Table, names: Iterable[str]) -> Table:
-    """Repeat rows of a table with the streamed execution, in tiles of two columns."""
+    """Repeat rows of a table with streamed execution, in tiles of two columns."""
     return {f"{name}, streamed".lstrip(", "): {**table[name], "block_size": 2} for name in names}
 
 
@@ -431,7 +431,7 @@ def _two_views(draw: _Draw, rows: int, features: int) -> Iterator[Case]:
 def _clip(draw: _Draw, rows: int, features: int) -> Iterator[Case]:
     table: Table = {
         "": {},
-        "above the largest scale": {"logit_scale": 128},  # of an array the gradient is not that of the value
+        "above the largest scale": {"logit_scale": 128},  # for an array, the gradient is not that of the value
         "no largest scale": {"logit_scale": 128.0, "max_logit_scale": None},
         "dot": {"logit_scale": 1.5},
         "sum": {},
@@ -524,7 +524,7 @@ def _bounds(draw: _Draw, rows: int) -> Iterator[Case]:
 
 
 def _separate(draw: _Draw, rows: int, features: int) -> Iterator[Case]:
-    """Draw what the losses of old have learned: positives apart, further views, embeddings of unit length."""
+    """Cases of separate positives, more views and unit-length embeddings."""
     arguments = {"query": draw.vectors(rows, features), "positive_key": draw.vectors(rows + 1, features)}
     positives = {"positives": draw.positives(rows, rows + 1)}
     table: Table = {
@@ -559,7 +559,7 @@ def _separate(draw: _Draw, rows: int, features: int) -> Iterator[Case]:
 
 
 def _retrieval(rows: int, features: int) -> Iterator[Case]:
-    draw = _Draw(20270)  # of its own: those of the cases after it stay what they are
+    draw = _Draw(20270)  # own seed, so that later cases keep their numbers
     query, own = draw.vectors(rows, features), {"ids": [k // 2 for k in range(rows)]}
     log_q: Row = {"log_q": draw.vector(rows)}
     further: Row = {"negative_candidates": draw.vectors(rows + 1, features)}
@@ -586,7 +586,7 @@ def _retrieval(rows: int, features: int) -> Iterator[Case]:
 
 
 def _judged(rows: int, features: int) -> Iterator[Case]:
-    """Draw what weights of positives, second models and the hardness of negatives change."""
+    """Cases of weighted positives, teachers, guides and hard negatives."""
     draw = _Draw(20274)
     query, key = draw.vectors(rows, features), draw.vectors(rows, features)
     more, at_half, warmer = draw.vectors(rows + 2, features), {"temperature": 0.5}, {"temperature": 0.75}
@@ -639,7 +639,7 @@ def _judged(rows: int, features: int) -> Iterator[Case]:
         "smoothed, flat_nce": {"objective": "flat_nce", "mask": weighted["mask"]},
     }
     yield from _variations("contrast", pair, table | _streamed(table, list(table)[:4]), **smooth)
-    own = _Draw(20286)  # so that all further numbers stay as they are
+    own = _Draw(20286)  # own seed, so that later cases keep their numbers
     pair = own.arrays(rows, features, "x", "y")
     of_pairs = [[w if (i + k) % 3 != 1 else 0.0 for k, w in enumerate(own.weights(rows))] for i in range(rows)]
     by_pair = {"objective": "info_nce", "pairing": "diagonal", "pair_weights": of_pairs, **at_half}
@@ -687,8 +687,8 @@ def _judged(rows: int, features: int) -> Iterator[Case]:
 
 
 def _keys(rows: int, features: int) -> Iterator[Case]:
-    """Draw columns beside the batch: keys with labels, which take its place, and keys that are further negatives."""
-    draw, count = _Draw(20271), rows + 2  # of its own, as above
+    """Cases of extra columns: labelled keys that replace the batch, and keys that are additional negatives."""
+    draw, count = _Draw(20271), rows + 2  # own seed, as above
     labels, key_labels = [i % 2 for i in range(rows)], [j % 3 for j in range(count)]
     keys: Row = {"labels": labels, "keys": draw.vectors(count, features), "key_labels": key_labels}
     alone: Row = {"labels": [*labels[:-1], 7], **draw.weighted(rows, count)}
@@ -747,7 +747,7 @@ def _keys(rows: int, features: int) -> Iterator[Case]:
 
 
 def _negatives_only(rows: int, features: int) -> Iterator[Case]:
-    draw = _Draw(20272)  # of its own, as above
+    draw = _Draw(20272)  # own seed, as above
     table: Table = {
         "negative_only": {},
         "negative_only, neg_euclidean, sum": {},
@@ -759,13 +759,13 @@ def _negatives_only(rows: int, features: int) -> Iterator[Case]:
 
 
 def _halves(count: int) -> tuple[Row, Row]:
-    """Label every other row of a batch alike; and again, with the last one alone."""
+    """Label alternate rows alike; and again, with the last row in a class of its own."""
     labels = [i % 2 for i in range(count)]
     return {"labels": labels}, {"labels": [*labels[:-1], 2]}
 
 
 def _mined(rows: int, features: int) -> Iterator[Case]:
-    draw, more = _Draw(20273), rows + 2  # of its own, as above
+    draw, more = _Draw(20273), rows + 2  # own seed, as above
     arguments, (halves, alone) = {"embeddings": draw.vectors(2 * rows, features)}, _halves(2 * rows)
     rules = ("all", "hard", "semi_hard", "easy")
     pairs = [(p, q) for p in rules for q in rules if p != q or p == "easy"]
@@ -788,7 +788,7 @@ def _mined(rows: int, features: int) -> Iterator[Case]:
 
 
 def _margins(rows: int) -> Iterator[Case]:
-    draw, more = _Draw(20310), rows + 2  # of its own, as above
+    draw, more = _Draw(20310), rows + 2  # own seed, as above
     scores, teacher = draw.vectors(rows, more), {"teacher_scores": draw.vectors(rows, more)}
     positives = draw.index(rows, more)
     table: Table = {
@@ -800,7 +800,7 @@ def _margins(rows: int) -> Iterator[Case]:
 
 
 def _graded(rows: int, features: int) -> Iterator[Case]:
-    draw = _Draw(20307)  # at which no gradient by the scale is the small difference of large terms
+    draw = _Draw(20307)  # no gradient by the scale is a small difference of large terms
     count = 2 * rows
     weights, mask = draw.weights(count), [k != 1 for k in range(count)]
     scores, usual = draw.vector(count), {"grades": [(3 * k) % 4 for k in range(count)]}
@@ -889,7 +889,7 @@ def _of_two_views(draw: _Draw, rows: int, features: int) -> Iterator[Case]:
         "symmetric, stop_gradient second, weights, mask": {**draw.weighted(rows, rows), **at_half},
         "saturated": {"view_a": apart, "view_b": draw.near(apart, 0.125), "temperature": 0.0625},
     }
-    own = _Draw(20276)  # so that all further numbers stay as they are
+    own = _Draw(20276)  # own seed, so that later cases keep their numbers
     bank: Row = {"keys": own.vectors(rows + 1, features), **at_half}
     by_row = {"temperature": [0.5 + 0.25 * k for k in range(rows)]}
     of_keys: Table = {
@@ -943,7 +943,7 @@ def _predictions(draw: _Draw, rows: int, features: int) -> Iterator[Case]:
 
 
 def _axes(rows: int, features: int) -> list[list[float]]:
-    """List the unit vectors of the axes, over and over."""
+    """Unit vectors of the axes, repeated in turn."""
     return [[float(i % features == j) for j in range(features)] for i in range(rows)]
 
 
@@ -1152,7 +1152,7 @@ def _other_bounds(draw: _Draw, rows: int) -> Iterator[Case]:
 
 
 def _bounds_of_some(rows: int) -> Iterator[Case]:
-    """Draw bounds of rows that see fewer columns, or have negatives of their own."""
+    """Cases of bounds with masks: rows with fewer columns, or with separate negatives."""
     draw, more = _Draw(20275), rows + 2
     mask = draw.mask(rows, more)
     mask[0] = [j == 0 for j in range(more)]  # without a negative
@@ -1257,7 +1257,7 @@ def _vocabularies(rows: int, features: int) -> Iterator[Case]:
     }
     table |= _streamed(table, ["bias", "softcap, z_loss", "all of it"])
     yield from _variations("density.linear_softmax", biased, table, targets=targets)
-    signs = [1.0 if j < features else -1.0 for j in range(classes)]  # a target has 20, what is beside it 0 or -20
+    signs = [1.0 if j < features else -1.0 for j in range(classes)]  # a target scores 20, other classes 0 or -20
     axes = draw.near([[sign * a for a in axis] for sign, axis in zip(signs, _axes(classes, features), strict=True)])
     near = [target % features for target in targets]
     own = [[_float32(20.0 * a) for a in axes[target]] for target in near]
@@ -1281,43 +1281,43 @@ CASES: tuple[Case, ...] = make_cases()
 """The table at its usual size: three rows of three features."""
 
 
-# How every loss is called
+# Signatures of the losses
 
 
 @dataclass(frozen=True, kw_only=True)
 class Loss:
-    """How a loss is called, and which laws it obeys.
+    """Signature of a loss, and the laws that it obeys.
 
     Attributes
     ----------
     arguments
-        The names of the arrays by position.
+        Names of the positional arrays.
     temperature, similarity
         The documented defaults.
     keywords
-        The names of further arrays, which are given by keyword.
+        Names of keyword arrays.
     parameters
         Arrays of one entry, with their values; learned with the embeddings.
     options
-        What else is given.
+        Other options.
     constant
-        The names of the arrays without a gradient.
+        Names of arrays without a gradient.
     shapes
-        The axes of arrays that do not have those of `AXES`.
+        Axes of arrays that differ from `AXES`.
     views
-        Rows of the result for each sample.
+        Rows of the result per sample.
     mask
         The axes of a mask.
     divide_by
-        What a mean divides by: the weights of the rows, these times the pairs or triples of each, or (None) else.
+        Divisor of a mean: the row weights, these times the pairs or triples of each row, or None for another one.
     alone
-        Whether a sample alone, which has no negatives, is worth nothing.
+        Whether the loss of a single sample, which has no negatives, is 0.
     unpaired
-        Whether rows without a positive are worth something.
+        Whether rows without a positive have a loss.
     together
-        Whether rows without a negative are worth something.
+        Whether rows without a negative have a loss.
     laws
-        Whether the attributes above hold; otherwise the entry says how a loss is called, and nothing else.
+        Whether the attributes above hold; otherwise the entry is only a signature.
     """
 
     arguments: tuple[str, ...]
@@ -1348,26 +1348,26 @@ AXES: Mapping[str, str] = {
     "key_labels": "M",
     "bilinear": "DD",
 }
-"""The axes of arrays by name, others are ND: N samples, D features, M rows of a memory, C prototypes, T steps ahead, W
+"""Axes of arrays by name, by default ND: N samples, D features, M rows of a memory, C prototypes, T steps ahead, W
 features of a target, S tokens, V rows of all views."""
 
 INTEGERS = frozenset({"labels", "key_labels", "assignments", "positives", "columns", "grades"})
-"""The arrays of integers."""
+"""Names of integer arrays."""
 
 
 def lengths(rows: int, features: int, views: int = 1) -> Mapping[str, int]:
-    """Give the lengths of the axes."""
+    """Lengths of the axes."""
     return {"N": rows, "D": features, "M": rows + 1, "C": 3, "T": 2, "W": 2, "S": 2, "V": views * rows}
 
 
 def _of(*arguments: str, constant: Iterable[str] = (), **options: Any) -> Loss:
-    """Describe a loss by the names of its arrays; the similarity is the cosine unless something else is said."""
+    """Describe a loss by the names of its arrays; the default similarity is cosine."""
     described: dict[str, Any] = {"similarity": "cosine", **options}
     return Loss(arguments=arguments, constant=frozenset(constant), **described)
 
 
 def _of_views(*names: str, **options: Any) -> Loss:
-    """Describe a loss of the views of a batch, each against all others."""
+    """Describe a loss of views, each contrasted with all others."""
     return _of(*names, temperature=0.1, views=len(names), mask="VV", alone=True, **options)
 
 
@@ -1389,7 +1389,7 @@ def _of_prototypes(*keywords: str, constant: tuple[str, ...] = (), **options: An
 
 
 def _way(loss: Loss, **changes: Any) -> Loss:
-    """Describe another way through the library, of which nothing else is said."""
+    """Describe another code path: a signature without laws."""
     return replace(loss, laws=False, **changes)
 
 
@@ -1501,7 +1501,7 @@ LOSSES: Mapping[str, Loss] = {
     "matryoshka": _way(_CLIP, alone=False),
     "sogclr": _way(_of("query", "key", "log_u", temperature=0.1, options={"rho": 1.0}, constant=("log_u",))),
 }
-"""Every public loss; and, after a blank, with an option that changes the way it takes through the library."""
+"""Every public loss; after a blank, with an option that selects another code path."""
 
 
 def example(
@@ -1512,16 +1512,16 @@ def example(
     fill: Callable[[tuple[int, ...], int], Nested] | None = None,
     labels: Sequence[int] | None = None,
 ) -> Case:
-    """Make a call of a loss of the table; its differentiable arguments are all arrays of floats.
+    """Return a case of a loss of the table; its arguments are all of its float arrays.
 
     Parameters
     ----------
     name : str
         A name of `LOSSES`.
     rows, features : int
-        How many samples there are, and components of an embedding.
+        Number of samples, and of components of an embedding.
     fill : callable, optional
-        Makes the numbers of an array of embeddings from its shape and its place among the arrays.
+        Makes an array of embeddings from its shape and its position among the arrays.
     labels : sequence of int, optional
         The classes, by default pairs of neighbours.
     """
@@ -1547,7 +1547,7 @@ def example(
 
 
 def sixteenths(shape: tuple[int, ...], seed: int) -> Nested:
-    """Draw numbers that every dtype holds."""
+    """Draw multiples of 1/16, which every dtype represents exactly."""
     draw = random.Random(seed)
 
     def filled(axes: tuple[int, ...]) -> Nested:

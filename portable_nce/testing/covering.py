@@ -1,11 +1,10 @@
-"""A pytest plugin for short runs: of the parameter sets of each test, some that hold every value of every parameter.
+"""A pytest plugin for short runs: each test runs a covering array of its parameters instead of their product.
 
-``-p portable_nce.testing.covering``. A test that is parametrized several times runs the product of its values, of which
-few can fail alone. With this plugin it runs a covering array: each value at least once. Values of ``case_name``, which
-are names in `portable_nce.testing.CASES`, count as one if their cases call the same loss in the same regime. The
-variant is a parameter like any other: the variants of a run share the work. Tests marked ``each_variant`` have a
-covering array for each of them, and all cases in float64 on NumPy. A variant with a `slice` runs the tests that it
-names.
+``-p portable_nce.testing.covering``. In a covering array every value of every parameter occurs at least once. Values of
+``case_name`` (names in `portable_nce.testing.CASES`) are equivalent if their cases call the same loss in the same
+regime. The variant is a parameter like any other, so the variants of a run share the work. Tests marked
+``each_variant`` have a covering array per variant, and all cases in float64 on NumPy. A variant with a `slice` runs
+only the tests that it names.
 """
 
 from __future__ import annotations
@@ -23,19 +22,19 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Mapping, Sequence
 
 CLASSES = {case.name: (case.loss, case.regime) for case in CASES}
-"""What each case is an example of."""
+"""Loss and regime of each case."""
 
 
-@pytest.hookimpl(trylast=True)  # after other plugins have left out what cannot run
+@pytest.hookimpl(trylast=True)  # after other plugins have deselected tests that cannot run
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep a covering array of the parameter sets of each test."""
+    """Keep a covering array of the parameters of each test."""
     tests: dict[str, list[pytest.Item]] = {}
     for item in items:
         test, variant = item.nodeid.partition("[")[0], str(params_of(item).get("variant", ""))
         words = VARIANTS[variant].slice if variant in VARIANTS else ()
         if not words or any(word in test for word in words):
             own = variant if item.get_closest_marker("each_variant") else ""
-            tests.setdefault(f"{test.rpartition('/')[2]}, {own}", []).append(item)  # wherever the file is
+            tests.setdefault(f"{test.rpartition('/')[2]}, {own}", []).append(item)  # independent of the folder
     kept = {id(alike[k]) for test, alike in tests.items() for k in covering([*map(values_of, alike)], test)}
     left = [item for item in items if id(item) not in kept]
     if left:
@@ -44,13 +43,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def values_of(item: pytest.Item) -> dict[str, Hashable]:
-    """Give the parameters of a test, with a case as the class that it belongs to."""
+    """Parameters of a test, a case being replaced by its class."""
     params = params_of(item)
     every = item.get_closest_marker("each_variant") and params["dtype"] == "float64" and "numpy" in params["variant"]
     values: dict[str, Hashable] = {}
     for name, value in params.items():
         text = repr(value)
-        # An address is the same for the same object; equal tuples may be one object in one process, and two in another.
+        # Not by identity: equal tuples may be one object in one process, and two in another.
         values[name] = id(value) if " at 0x" in text else text
         if name == "case_name" and not every:
             values[name] = CLASSES[value]
@@ -58,9 +57,9 @@ def values_of(item: pytest.Item) -> dict[str, Hashable]:
 
 
 def covering(sets: Sequence[Mapping[str, Hashable]], seed: str) -> Iterator[int]:
-    """Give the numbers of some of the sets that hold all values of each name.
+    """Indices of parameter sets that together contain all values of each name.
 
-    Greedy: sets that hold many values that no other has come first, in an order that the seed decides on.
+    Greedy: sets with the most values not covered yet come first; the seed breaks ties.
     """
     order = [*range(len(sets))]
     random.Random(seed).shuffle(order)

@@ -1,10 +1,10 @@
 """Independent oracles: the published sums, spelled out over lists of mpmath numbers.
 
-Nothing here is arranged for accuracy or speed, and nothing but names is shared with the library: every loss is the
-quotient of sums that its paper prints, in enough digits that the cancellations do no harm. Gradients are central
-differences in the same digits, or, with respect to scores, the closed forms of the table of gradients.
+Nothing is optimised for accuracy or speed, and nothing but names is shared with the library: every loss is the quotient
+of sums in its paper, in enough digits to make cancellation harmless. Gradients are central differences in the same
+digits, or, with respect to scores, closed forms.
 
-A keyword that a loss takes has here the name, the default and the meaning that it has in the library.
+Keywords have the names, defaults and meanings of the library.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ Row: TypeAlias = list[Any]
 Matrix: TypeAlias = list[list[Any]]
 Compare: TypeAlias = "Callable[[Row, Row], Number]"
 Similarity: TypeAlias = "str | Compare"  # a name in SIMILARITIES, or a function
-RowLoss: TypeAlias = "Callable[..., Number]"  # of the scores of a row, its positives and its negatives
-Samples: TypeAlias = list[tuple[Any, Any]]  # the score and the log-density of each
+RowLoss: TypeAlias = "Callable[..., Number]"  # from the scores of a row, its positives and its negatives
+Samples: TypeAlias = list[tuple[Any, Any]]  # score and log-density of each sample
 
 DIGITS = 120
-"""Decimal digits: the difference of two losses of 1e-35 at points 1e-27 apart leaves fifty of them."""
+"""Decimal digits: a difference of two losses of 1e-35 at points 1e-27 apart keeps fifty of them."""
 
 STEP = mpf(10) ** -27
-"""The step of the central differences; what they leave out is of the order of its square."""
+"""Step of the central differences; their error is of the order of its square."""
 
 
 def exact(nested: Nested) -> Nested:
-    """Turn the floats of a nested list into the same numbers as mpf; leave integers and truth values."""
+    """Convert the floats of a nested list to mpf; keep integers and booleans."""
     if isinstance(nested, Sequence) and not isinstance(nested, str):
         return [exact(item) for item in nested]
     return mpf(nested) if isinstance(nested, float) else nested
 
 
 def of_each(number: Nested, rows: int) -> Row:
-    """One number for each row: given for all, for each, or for each of the things of which the rows are views."""
+    """One number per row, from one for all rows, one per row, or one per sample of which rows are views."""
     numbers = number if isinstance(number, list) else [number]
     return numbers * (rows // len(numbers))
 
@@ -64,7 +64,7 @@ def _others(row: Row, i: int) -> Row:
     return row[:i] + row[i + 1 :]
 
 
-# --- similarities ---------------------------------------------------------------------------------------------------
+# --- similarities -----------------------------------------------------------------------------------------------------
 
 
 def dot(x: Row, y: Row) -> Number:
@@ -73,23 +73,23 @@ def dot(x: Row, y: Row) -> Number:
 
 
 def cosine(x: Row, y: Row) -> Number:
-    """Dot product over both lengths; 0 for a vector of length 0."""
+    """Dot product divided by both lengths; 0 for a vector of length 0."""
     lengths = mp.sqrt(dot(x, x) * dot(y, y))
     return dot(x, y) / lengths if lengths else mpf(0)
 
 
 def neg_sq_euclidean(x: Row, y: Row) -> Number:
-    """Minus the squared distance."""
+    """Negative squared distance."""
     return -mp.fsum((a - b) ** 2 for a, b in zip(x, y, strict=True))
 
 
 def neg_euclidean(x: Row, y: Row) -> Number:
-    """Minus the distance."""
+    """Negative distance."""
     return -mp.sqrt(-neg_sq_euclidean(x, y))
 
 
 def cauchy(x: Row, y: Row) -> Number:
-    """Log of the density of Cauchy's distribution at the distance, without its constant."""
+    """Log of the Cauchy density at the distance, without its constant."""
     return mp.log(1 / (1 - neg_sq_euclidean(x, y)))
 
 
@@ -100,13 +100,13 @@ def unit(x: Row) -> Row:
 
 
 def bilinear(matrix: Matrix) -> Compare:
-    """Product of a vector times a matrix with another vector."""
+    """Bilinear form of two vectors."""
     columns = transpose(matrix)
     return lambda x, y: dot([dot(x, column) for column in columns], y)
 
 
 def max_sim(query: tuple[Matrix, Row], document: tuple[Matrix, Row], *, compare: Compare) -> Number:
-    """ColBERT: of each valid token of the query, the largest product with one of the document."""
+    """ColBERT: sum over valid query tokens of the largest product with a valid document token."""
     tokens, others = ([token for token, valid in zip(*side, strict=True) if valid] for side in (query, document))
     return mp.fsum(max(compare(a, b) for b in others) for a in tokens) if tokens and others else mpf("-inf")
 
@@ -117,12 +117,12 @@ def _scaled(factors: Row, matrix: Matrix) -> Matrix:
 
 
 def _of_units(similarity: Compare) -> Compare:
-    """Compare vectors after scaling both to length 1."""
+    """Similarity of the vectors scaled to length 1."""
     return lambda x, y: similarity(unit(x), unit(y))
 
 
 def score_rows(x: Matrix, columns: list[Matrix], similarity: Similarity, scale: Nested = 1) -> Matrix:
-    """Every row of x against columns of its own: similarity times scale."""
+    """Scores of each row of x against its own columns: similarity times scale."""
     function = SIMILARITIES[similarity] if isinstance(similarity, str) else similarity
     scores = [[function(a, b) for b in row] for a, row in zip(x, columns, strict=True)]
     return _scaled(of_each(scale, len(x)), scores)
@@ -142,34 +142,34 @@ SIMILARITIES: Mapping[str, Compare] = {
     "max_sim": partial(max_sim, compare=cosine),
     "max_sim, dot": partial(max_sim, compare=dot),
 }
-"""By the name that cases give: "normalized dot" is what the library calls similarities.normalized("dot")."""
+"""Similarities by their name in cases: "normalized dot" is similarities.normalized("dot")."""
 
 
 def score_matrix(x: Matrix, y: Matrix, similarity: Similarity, scale: Nested = 1) -> Matrix:
-    """Every row of x against every row of y: similarity times scale."""
+    """Scores of every row of x against every row of y: similarity times scale."""
     return score_rows(x, [y] * len(x), similarity, scale)
 
 
 def of_columns(x: Matrix, y: Matrix, similarity: Similarity, scale: Nested) -> Matrix:
-    """The scores of the columns against the rows; the scale of a row is also that of the column of its number."""
+    """Scores of the columns against the rows; the scale of row i is also that of column i."""
     return _scaled(of_each(scale, len(y)), transpose(score_matrix(x, y, similarity)))
 
 
 def inverse(temperature: Nested) -> Nested:
-    """The inverse of a temperature, or of that of each sample."""
+    """Inverse of a temperature, or of the temperature of each sample."""
     return [1 / mpf(t) for t in temperature] if isinstance(temperature, list) else 1 / mpf(temperature)
 
 
 def transpose(matrix: Nested) -> Nested:
-    """Swap rows and columns; None stays."""
+    """Transpose a matrix; None stays None."""
     return matrix and [list(column) for column in zip(*matrix, strict=True)]
 
 
-# --- stop-gradient --------------------------------------------------------------------------------------------------
+# --- stop-gradient ----------------------------------------------------------------------------------------------------
 
 
 class _Held:
-    """What sg(.) holds fixed: noted at the base point, played back in order while the arguments are moved."""
+    """Values of sg(.): recorded at the base point, replayed in order while the arguments move."""
 
     def __init__(self) -> None:
         self.values: list[Number] | None = None
@@ -192,7 +192,7 @@ def _constant(matrix: Matrix) -> Matrix:
     return [[_held(x) for x in row] for row in matrix]
 
 
-# --- pairings: for every row, the columns that are positive and those that are negative -----------------------------
+# --- pairings: positive and negative columns of each row --------------------------------------------------------------
 
 Pairs: TypeAlias = list[tuple[list[int], list[int]]]
 
@@ -206,13 +206,13 @@ class _Weighted(list[int]):
 
 
 def _mean(positives: list[int], values: Sequence[Number]) -> Number:
-    """The mean of a value of each positive, with the weights of these."""
+    """Weighted mean of a value over positives."""
     weights = positives.weights if isinstance(positives, _Weighted) else [mpf(1)] * len(positives)
     return mp.fsum(weight * value for weight, value in zip(weights, values, strict=True)) / mp.fsum(weights)
 
 
 def _or_all(mask: Nested, matrix: Matrix) -> Matrix:
-    """The mask, or one with which every entry of a matrix takes part."""
+    """The mask, or an all-true one for None."""
     return mask or [[True] * len(row) for row in matrix]
 
 
@@ -222,7 +222,7 @@ def _without_oneself(mask: Nested, matrix: Matrix) -> Matrix:
 
 
 def pairs_of(scores: Matrix, positives: Nested = None, mask: Nested = None) -> Pairs:
-    """Positives given as None (the diagonal), one column per row, truth values or weights; mask True takes part."""
+    """Positive and negative columns from None (the diagonal), one column per row, booleans or weights, and a mask."""
     pairs: Pairs = []
     given = list(range(len(scores))) if positives is None else positives
     for own, takes_part in zip(given, _or_all(mask, scores), strict=True):
@@ -234,18 +234,18 @@ def pairs_of(scores: Matrix, positives: Nested = None, mask: Nested = None) -> P
 
 
 def label_pairs(labels: Row, keys: Nested = None, mask: Nested = None, further: int = 0) -> Pairs:
-    """Things and keys: positive are those of the same label; or things among themselves and further negatives."""
+    """Columns with the label of a row are positive: keys, or the rows themselves followed by extra negatives."""
     columns = [*labels, *[None] * further] if keys is None else keys
     same = [[label == other for other in columns] for label in labels]
     return pairs_of(same, same, _without_oneself(mask, same) if keys is None else mask)
 
 
 def view_pairs(n: int, mask: Nested = None, views: int = 2, further: int = 0) -> Pairs:
-    """Views of n things, one after the other: positive are the other views, oneself is left out."""
+    """The other views of the same sample are positive; the row itself is excluded."""
     return label_pairs([i % n for i in range(views * n)], mask=mask, further=further)
 
 
-# --- one row of every loss ------------------------------------------------------------------------------------------
+# --- losses of a row --------------------------------------------------------------------------------------------------
 
 
 def sum_exp(scores: Row, columns: list[int]) -> Number:
@@ -254,26 +254,26 @@ def sum_exp(scores: Row, columns: list[int]) -> Number:
 
 
 def _share(scores: Row, positives: list[int], total: Number, multi_positive: str) -> Number:
-    """Minus the log of the share of all positives together, or the mean over the positives of minus that of each."""
+    """Negative log of the joint share of all positives, or mean over positives of the negative log of each share."""
     if multi_positive == "pooled":
         return -mp.log(sum_exp(scores, positives) / total)
     return _mean(positives, [-mp.log(mp.exp(scores[j]) / total) for j in positives])
 
 
 def info_nce_row(scores: Row, positives: list[int], negatives: list[int], multi_positive: str = "each") -> Number:
-    """Minus the log of the positive's share of the sum over positives and negatives."""
+    """Negative log of the positive's share of the sum over positives and negatives."""
     if multi_positive == "separate":
         return _mean(positives, [info_nce_row(scores, [j], negatives) for j in positives])
     return _share(scores, positives, sum_exp(scores, positives + negatives), multi_positive)
 
 
 def dcl_row(scores: Row, positives: list[int], negatives: list[int], multi_positive: str = "each") -> Number:
-    """The same, without the positive in the sum; positives apart are then no different from each in turn."""
+    """InfoNCE without the positive in the sum; "separate" positives then equal "each"."""
     return _share(scores, positives, sum_exp(scores, negatives), multi_positive)
 
 
 def anchored_row(scores: Row, positives: list[int], negatives: list[int], *, n_columns: int, nu: Number) -> Number:
-    """Minus the logs of two posteriors: that of the positive's class, and that of the anchor without the positive."""
+    """Negative logs of two posteriors: of the positive's class, and of the anchor without the positive."""
     noise = sum_exp(scores, negatives)
     total = nu + noise + sum_exp(scores, positives)
     return mean([-mp.log(mp.exp(scores[j]) / total) for j in positives]) - nu * mp.log(nu / (nu + noise)) / n_columns
@@ -287,7 +287,7 @@ def reduce_rows(
     needs_negative: bool = False,
     **options: Any,
 ) -> Nested:
-    """Weight and reduce the losses of the rows that count, each of a row, its pairs, and what others have for it."""
+    """Weight and reduce the losses of the rows that count, each a function of scores, pairs and extra arguments."""
     counts = [bool(p) and (bool(q) or not needs_negative) for p, q in pairs]
     rows = zip(counts, scores, pairs, *others, strict=True)
     losses = [row_loss(row, p, q, *more) if count else mpf(0) for count, row, (p, q), *more in rows]
@@ -295,7 +295,7 @@ def reduce_rows(
 
 
 def reduce_losses(losses: Row, sizes: Sequence[int], *, weights: Nested = None, reduction: str = "mean") -> Nested:
-    """Weight and reduce the losses of rows, 0 where a row does not count; each is a sum of so many terms."""
+    """Weight and reduce row losses, 0 for rows that do not count; each has a number of terms."""
     weights = of_each(weights or mpf(1), len(losses))
     weighted = [weight * loss for weight, loss in zip(weights, losses, strict=True)]
     if reduction == "none":
@@ -307,17 +307,17 @@ def reduce_losses(losses: Row, sizes: Sequence[int], *, weights: Nested = None, 
 
 
 def add(*losses: Nested) -> Nested:
-    """Add losses of the same rows, reduced in the same way."""
+    """Add losses with the same rows and reduction."""
     return [mp.fsum(terms) for terms in zip(*losses, strict=True)] if isinstance(losses[0], list) else mp.fsum(losses)
 
 
 def multiply(factor: Number, loss: Nested) -> Nested:
-    """Multiply a loss, reduced or not."""
+    """Multiply a loss, reduced or not, by a number."""
     return [factor * term for term in loss] if isinstance(loss, list) else factor * loss
 
 
 def mean_of(*losses: Nested) -> Nested:
-    """Mean of losses of the same rows, reduced in the same way."""
+    """Mean of losses with the same rows and reduction."""
     return multiply(mpf(1) / len(losses), add(*losses))
 
 
@@ -341,7 +341,7 @@ def reduce_flat_nce(
     multi_positive: str = "each",
     **options: Any,
 ) -> Nested:
-    """The sum of the exponentials of the contrasts over itself held fixed; its logarithm in the log form."""
+    """Sum of the exponentials of the contrasts, divided by its constant value; its logarithm in the log form."""
 
     def row_loss(row: Row, p: list[int], q: list[int]) -> Number:
         loss = (info_nce_row if include_positive else dcl_row)(row, p, q, multi_positive)
@@ -350,7 +350,7 @@ def reduce_flat_nce(
     return reduce_rows(row_loss, scores, pairs, needs_negative=True, **options)
 
 
-# --- weighted positives, pairs, triplets, divergences ---------------------------------------------------------------
+# --- weighted positives, pairs, triplets, divergences -----------------------------------------------------------------
 
 
 def reduce_dclw(
@@ -362,7 +362,7 @@ def reduce_dclw(
     detach_weights: bool = False,
     **options: Any,
 ) -> Nested:
-    """DCL with the positive times 2 minus the exponential of its similarity over sigma, relative to the mean of all."""
+    """DCL with the positive times 2 - e^(s/sigma) / mean(e^(s/sigma)) of the similarities s of positives."""
     each = of_each(temperature, len(scores))
     own = {i: mp.log(sum_exp(scores[i], p)) for i, (p, q) in enumerate(pairs) if p and q}
     powers = {i: mp.exp(mpf(each[i]) * score / mpf(sigma)) for i, score in own.items()}
@@ -376,14 +376,14 @@ def reduce_dclw(
 
 
 def logistic_row(scores: Row, positives: list[int], negatives: list[int]) -> Number:
-    """Minus the log of the probability that every pair is called what it is."""
+    """Negative log-likelihood of the pairs' classes."""
     return -mp.fsum(mp.log(1 / (1 + mp.exp(-scores[j]))) for j in positives) - mp.fsum(
         mp.log(1 / (1 + mp.exp(scores[j]))) for j in negatives
     )
 
 
 def reduce_logistic(scores: Matrix, pairs: Pairs, **options: Any) -> Nested:
-    """Minus the logs of the probabilities of all pairs; every pair is a decision."""
+    """Negative log-likelihood of all pairs, each classified independently."""
     losses = [logistic_row(row, p, q) for row, (p, q) in zip(scores, pairs, strict=True)]
     return reduce_losses(losses, [bool(p or q) for p, q in pairs], **options)
 
@@ -394,7 +394,7 @@ def hinge(x: Number) -> Number:
 
 
 def reduce_terms(rows: Matrix, *, average: str = "all", **options: Any) -> Nested:
-    """Sum the terms of every row; a mean is that over all terms, or over those that are positive."""
+    """Sum the terms of every row; a mean is over all terms, or over positive terms."""
     sizes = [sum(average == "all" or term > 0 for term in row) for row in rows]
     return reduce_losses([mp.fsum(row) for row in rows], sizes, **options)
 
@@ -410,7 +410,7 @@ def reduce_contrastive(
     balance: bool = False,
     **options: Any,
 ) -> Nested:
-    """Pull positives within a distance, push negatives beyond another one; the distance is minus the score."""
+    """Contrastive loss with a positive and a negative margin; the distance is the negative score."""
     near, far = [], []
     for row, (p, q) in zip(scores, pairs, strict=True):
         near.append([hinge(-row[j] - positive_margin) ** positive_power for j in p])
@@ -421,13 +421,13 @@ def reduce_contrastive(
 
 
 def triplet_term(to_positive: Number, to_negative: Number, margin: Number, form: str) -> Number:
-    """How far the positive is from being nearer than the negative by the margin, cut at 0 or smoothly."""
+    """Hinge or softplus of positive distance minus negative distance plus margin."""
     behind = to_positive - to_negative + margin
     return mp.log(1 + mp.exp(behind)) if form == "soft" else hinge(behind)
 
 
 def mined_triplets(to_positives: Row, to_negatives: Row, mining: str | tuple[str, str]) -> list[tuple[Number, Number]]:
-    """The distances of an anchor's triplets: of all its positives with all its negatives, or of chosen ones."""
+    """Distances of an anchor's triplets: all positives with all negatives, or mined ones."""
     named = {"batch_all": ("all", "all"), "batch_hard": ("hard", "hard"), "semi_hard": ("all", "semi_hard")}
     of_positives, of_negatives = named[mining] if isinstance(mining, str) else mining
     if not to_positives or not to_negatives:
@@ -454,7 +454,7 @@ def reduce_triplets(
     form: str = "margin",
     **options: Any,
 ) -> Nested:
-    """Triplets of every row with its positives and negatives, or with some of them."""
+    """Triplet loss of every row with its positives and negatives, all or mined."""
     rows = []
     for row, (p, q) in zip(scores, pairs, strict=True):
         triplets = mined_triplets([-row[j] for j in p], [-row[j] for j in q], mining)
@@ -485,7 +485,7 @@ def reduce_relic(
     mask: Nested = None,
     **options: Any,
 ) -> Nested:
-    """InfoNCE of the first view against the second, and how far the second's distribution is from the first's."""
+    """InfoNCE of the first view against the second, plus the divergence of their distributions."""
 
     def row_loss(row: Row, p: list[int], q: list[int], other: Row) -> Number:
         columns = [*p, *q] if include_positive else q
@@ -500,13 +500,13 @@ def reduce_relic(
     return mean_of(loss, reduce_rows(row_loss, backward, pairs, forward, **options)) if symmetric else loss
 
 
-# --- losses of scores -----------------------------------------------------------------------------------------------
+# --- losses of scores -------------------------------------------------------------------------------------------------
 
 
 def _of_matrix(
     reduce: Callable[..., Nested], scores: Matrix, *, positives: Nested = None, mask: Nested = None, **options: Any
 ) -> Nested:
-    """A loss of a score matrix with the pairs that positives and a mask make of it."""
+    """Loss of a score matrix with the pairs from positives and a mask."""
     return reduce(scores, pairs_of(scores, positives, mask), **options)
 
 
@@ -526,7 +526,7 @@ def from_scores_flat_nce(scores: Matrix, **options: Any) -> Nested:
 
 
 def from_scores_nca(scores: Matrix, **options: Any) -> Nested:
-    """NCA of a score matrix: the share of all positives together."""
+    """NCA of a score matrix: joint share of all positives."""
     return from_scores_info_nce(scores, multi_positive="pooled", **options)
 
 
@@ -542,7 +542,7 @@ def from_scores_clip(scores: Matrix, *, mask: Nested = None, **options: Any) -> 
 
 
 def from_scores_relic(scores: Matrix, **options: Any) -> Nested:
-    """RELIC of a score matrix, whose columns are the rows of the other order."""
+    """RELIC of a score matrix; its transpose gives the other direction."""
     return reduce_relic(scores, transpose(scores), **options)
 
 
@@ -564,17 +564,17 @@ def from_scores_triplet(scores: Matrix, **options: Any) -> Nested:
 def diagnostics_effective_sample_size(
     scores: Matrix, *, positives: Nested = None, mask: Nested = None, normalized: bool = False, **options: Any
 ) -> Nested:
-    """One over the sum of the squared softmax weights of the negatives, as such or per negative."""
+    """Inverse of the sum of squared softmax weights of the negatives, optionally divided by their number."""
 
     def row_size(row: Row, _: list[int], q: list[int]) -> Number:
         return 1 / mp.fsum(share**2 for share in shares([row[j] for j in q])) / (len(q) if normalized else 1)
 
-    # A row counts if it has a negative: the positives do not matter here.
+    # A row counts if it has a negative, with or without a positive.
     pairs = [([i], q) for i, (_, q) in enumerate(pairs_of(scores, positives, mask))]
     return reduce_rows(row_size, scores, pairs, needs_negative=True, **options)
 
 
-# --- losses of embeddings -------------------------------------------------------------------------------------------
+# --- losses of embeddings ---------------------------------------------------------------------------------------------
 
 
 def info_nce(
@@ -610,7 +610,7 @@ def info_nce(
 
 
 def _hardened(scores: Matrix, hardness: Number, scale: Nested, positives: Nested = None) -> Matrix:
-    """Scores of negatives with a multiple of the similarity, held fixed, added."""
+    """Scores, plus for negatives a constant multiple of the similarity."""
     if not hardness:
         return scores
     rows = zip(scores, pairs_of(scores, positives), of_each(scale, len(scores)), strict=True)
@@ -621,7 +621,7 @@ def _hardened(scores: Matrix, hardness: Number, scale: Nested, positives: Nested
 
 
 def _bank(keys: Nested, slots: int | None, mask: Nested, own: int = 0) -> tuple[Matrix, Nested]:
-    """Keys, or what a queue of so many slots holds of them, and the mask of them after own columns."""
+    """Keys, or the slots of a queue with them, and their mask, appended to that of the batch columns."""
     rows = (keys or []) if slots is None else _constant(keys[-slots:])
     return rows, mask and [row[:own] + row[len(row) - len(rows) :] for row in mask]
 
@@ -636,7 +636,7 @@ def _views(
     mask: Nested = None,
     **options: Any,
 ) -> Nested:
-    """A loss of all the rows of views of N things, and of the keys of a bank as further negatives."""
+    """Loss of all rows of the views of N samples, with the keys of a bank as additional negatives."""
     n, stacked = len(views[0]), [row for view in views for row in view]
     bank, mask = _bank(keys, slots, mask, len(stacked))
     scores = score_matrix(stacked, stacked + bank, similarity, inverse(temperature))
@@ -646,7 +646,7 @@ def _views(
 def nt_xent(
     view_a: Matrix, view_b: Matrix, view_c: Nested = None, *, multi_positive: str = "separate", **options: Any
 ) -> Nested:
-    """NT-Xent: all views, oneself left out, mean over them all; every other view is a positive of its own."""
+    """NT-Xent: mean over all views; the row itself is excluded, every other view is a separate positive."""
     views = [view_a, view_b] if view_c is None else [view_a, view_b, view_c]
     return _views(reduce_info_nce, *views, multi_positive=multi_positive, **options)
 
@@ -691,7 +691,7 @@ def siglip(
     similarity: Similarity = "cosine",
     **options: Any,
 ) -> Nested:
-    """SigLIP: every pair on its own, summed along the rows."""
+    """SigLIP: logistic loss of every pair, summed along the rows."""
     positives = [[False] * len(text) for _ in image] if negative_only else None
     logits = [[s + logit_bias for s in row] for row in score_matrix(image, text, similarity, logit_scale)]
     return from_scores_logistic(logits, positives=positives, **options)
@@ -707,7 +707,7 @@ def n_tuple(
     mask: Nested = None,
     **options: Any,
 ) -> Nested:
-    """InfoNCE of embeddings of any length, and their squared lengths."""
+    """InfoNCE of unnormalised embeddings, plus their squared lengths."""
     scores = score_matrix(query, key, similarity, inverse(temperature))
 
     def row_loss(row: Row, p: list[int], q: list[int], x: Row, y: Row) -> Number:
@@ -725,7 +725,7 @@ def cpc(
     similarity: Similarity = "dot",
     **options: Any,
 ) -> Nested:
-    """CPC: a projection of the contexts for every step; mean of the steps."""
+    """CPC: mean over steps, each with a projection of the contexts."""
     steps = []
     for target, projection in zip(targets, projections, strict=True):
         predicted = [[dot(row, c) for row in projection] for c in context]
@@ -737,7 +737,7 @@ def cpc(
 def moco(
     query: Matrix, key: Matrix, queue: Matrix, *, slots: int | None = None, mask: Nested = None, **options: Any
 ) -> Nested:
-    """Negatives from the queue only, pushed in one go to a queue of so many slots, whose last ones they take."""
+    """MoCo: negatives from the queue only, which are pushed at once and take its last slots."""
     rows, mask = _bank(_constant(queue), slots, mask)
     return info_nce(query, key, rows, mask=mask, **options)
 
@@ -745,7 +745,7 @@ def moco(
 def moco_v3(
     query_a: Matrix, query_b: Matrix, key_a: Matrix, key_b: Matrix, *, temperature: Nested = 0.2, **options: Any
 ) -> Nested:
-    """Queries of each view against keys of the other, times twice the temperature."""
+    """MoCo v3: queries of each view against keys of the other, times twice the temperature."""
     loss = partial(_multiplied, info_nce, temperature=temperature, by=temperature, **options)
     return multiply(2, add(loss(query_a, _constant(key_b)), loss(query_b, _constant(key_a))))
 
@@ -753,7 +753,7 @@ def moco_v3(
 def _multiplied(
     loss: Callable[..., Nested], *arrays: Nested, by: Nested, reduction: str = "mean", **options: Any
 ) -> Nested:
-    """A loss times a number, or the loss of each row times its own; a mean does not divide by these."""
+    """Multiply a loss by a number, or row losses by one number each; a mean does not divide by these."""
     if not isinstance(by, list):
         return multiply(mpf(by), loss(*arrays, reduction=reduction, **options))
     rows = [mpf(factor) * term for factor, term in zip(by, loss(*arrays, reduction="none", **options), strict=True)]
@@ -775,7 +775,7 @@ def nnclr(
     similarity: Similarity = "cosine",
     **options: Any,
 ) -> Nested:
-    """InfoNCE of the support row most similar to each row of the first view."""
+    """NNCLR: InfoNCE of the support row most similar to each row of the first view."""
     rows, _ = _bank(_constant(support), slots, None)
     compared = score_matrix(view_a, rows, similarity)
     nearest = [rows[max(range(len(rows)), key=scores.__getitem__)] for scores in compared]
@@ -794,7 +794,7 @@ def relic(
     mask: Nested = None,
     **options: Any,
 ) -> Nested:
-    """RELIC: InfoNCE, and the divergence of one view's distribution from the other's, of the views and a bank."""
+    """RELIC: InfoNCE plus the divergence of the views' distributions over the batch and a bank."""
     scale = inverse(temperature)
     bank, mask = _bank(keys, slots, mask, len(view_a))
     forward = score_matrix(view_a, view_b + bank, similarity, scale)
@@ -819,7 +819,7 @@ def proto_nce(
     mask: Nested = None,
     **options: Any,
 ) -> Nested:
-    """ProtoNCE: mean over one or two clusterings of the cross-entropy of the own prototype; InfoNCE of the keys."""
+    """ProtoNCE: mean over clusterings of the cross-entropy of the assigned prototype, plus InfoNCE of the keys."""
     clusterings = [(prototypes, assignments, concentrations)]
     if prototypes_2 is not None:
         clusterings.append((prototypes_2, assignments_2, concentrations_2))
@@ -844,7 +844,7 @@ def concentrations(
     smoothing: Number = 10.0,
     percentiles: tuple[Number, Number] = (10.0, 90.0),
 ) -> Row:
-    """Widths of clusters: mean distance over log of the size, cut at two percentiles, scaled to a given mean."""
+    """Concentrations of clusters: mean distance over log size, clipped at two percentiles, scaled to a given mean."""
     with mp.workdps(DIGITS):
         embeddings, prototypes = exact(embeddings), exact(prototypes)
         members = [
@@ -871,7 +871,7 @@ def percentile(numbers: Row, at: Number) -> Number:
     return ordered[below] + (position - below) * (ordered[min(below + 1, len(numbers) - 1)] - ordered[below])
 
 
-# --- losses of labelled embeddings ----------------------------------------------------------------------------------
+# --- losses of labelled embeddings ------------------------------------------------------------------------------------
 
 
 def _of_labels(
@@ -887,7 +887,7 @@ def _of_labels(
     mask: Nested = None,
     **options: Any,
 ) -> Nested:
-    """A loss of the batch among itself, or of the batch and keys, or of what a queue of so many slots holds of them."""
+    """Loss of the batch against itself, against keys, or against the slots of a queue with them."""
     columns = embeddings
     if keys is not None:
         columns, mask = _bank(keys, slots, mask)
@@ -897,7 +897,7 @@ def _of_labels(
 
 
 def _jaccard(a: Row, b: Row) -> Number:
-    """How many labels two things share, of those that either has."""
+    """Jaccard index of two sets of labels."""
     either = sum(p or q for p, q in zip(a, b, strict=True))
     return mpf(sum(p and q for p, q in zip(a, b, strict=True))) / either if either else mpf(0)
 
@@ -911,7 +911,7 @@ def supcon(
     mask: Nested = None,
     **options: Any,
 ) -> Nested:
-    """SupCon: positive are the others of the same label, or the keys of it; or those that share labels, weighted."""
+    """SupCon: positives have the same label, or share labels and are weighted by the overlap."""
     loss = partial(_of_labels, reduce_info_nce, embeddings, labels, mask=mask)
     if isinstance(labels[0], list):
         shared = [[_jaccard(a, b) for b in labels] for a in labels]
@@ -932,7 +932,7 @@ def nca(
     similarity: Similarity = "neg_sq_euclidean",
     **options: Any,
 ) -> Nested:
-    """NCA: the share of all that have the same label."""
+    """NCA: joint share of all columns with the same label."""
     return supcon(
         embeddings, labels, temperature=temperature, similarity=similarity, multi_positive="pooled", **options
     )
@@ -946,7 +946,7 @@ def contrastive(embeddings: Matrix, labels: Row, *, similarity: Similarity = "ne
 def triplet_from_labels(
     embeddings: Matrix, labels: Row, *, similarity: Similarity = "neg_euclidean", **options: Any
 ) -> Nested:
-    """Triplet loss of triplets that the labels make."""
+    """Triplet loss of the triplets from labels."""
     return _of_labels(reduce_triplets, embeddings, labels, similarity=similarity, **options)
 
 
@@ -968,7 +968,7 @@ def triplet(
 
 
 def _of_pair_weights(pair_weights: Nested, positives: Nested, mask: Nested) -> tuple[Nested, Nested]:
-    """The positives with their weights, and the pairs that take part."""
+    """Positives with their weights, and the mask."""
     if not pair_weights:
         return positives, mask
     positives = positives or [[i == j for j in range(len(row))] for i, row in enumerate(pair_weights)]
@@ -978,7 +978,7 @@ def _of_pair_weights(pair_weights: Nested, positives: Nested, mask: Nested) -> t
 
 
 def _with_logs(scores: Matrix, pairs: Pairs, pair_weights: Nested) -> Matrix:
-    """The scores, those of negatives with the logarithms of their weights."""
+    """Scores, plus for negatives the logarithms of their weights."""
     if not pair_weights:
         return scores
     return [
@@ -988,7 +988,7 @@ def _with_logs(scores: Matrix, pairs: Pairs, pair_weights: Nested) -> Matrix:
 
 
 def _with_masks(arrays: list[Matrix], mask: Nested) -> list[tuple[Matrix, Row]]:
-    """Arrays of tokens, each with the tokens that take part."""
+    """Arrays of tokens with their masks."""
     return list(zip(arrays, _or_all(mask, arrays), strict=True))
 
 
@@ -1014,7 +1014,7 @@ def contrast(
     mask: Nested = None,
     **options: Any,
 ) -> Nested:
-    """A named objective over a named pairing."""
+    """`contrast` of a named objective and a named pairing."""
     y, scale = x if y is None else y, inverse(temperature)
     if isinstance(x[0][0], list):
         x, y = _with_masks(x, query_mask), _with_masks(y, document_mask)
@@ -1045,7 +1045,7 @@ def contrast(
     return mean_of(forward, reduce_rows(row_losses[objective], backward, pairs, **options))
 
 
-# --- bounds ---------------------------------------------------------------------------------------------------------
+# --- bounds -----------------------------------------------------------------------------------------------------------
 
 
 def bounds_info_nce(scores: Matrix) -> Number:
@@ -1054,7 +1054,7 @@ def bounds_info_nce(scores: Matrix) -> Number:
 
 
 def bounds_info_nce_anchor(scores: Matrix, *, nu: Number = 1, form: str = "bound") -> Number:
-    """The cross-entropy of n + 1 classes by Bayes' rule, of every set of n samples, and the entropy of the classes."""
+    """Entropy of n + 1 classes minus their cross-entropy by Bayes' rule, over every set of n samples."""
     n, nu = mpf(len(scores[0]) - 1), mpf(nu)
     entropy = -n * mp.log(1 / (n + nu)) / (n + nu) - nu * mp.log(nu / (n + nu)) / (n + nu)
     losses = []
@@ -1075,42 +1075,42 @@ def bounds_dual(scores: Matrix, u: Row) -> Number:
 
 
 def bounds_dual_critic(scores: Matrix, *, include_positive: bool = False) -> Row:
-    """The u that maximises the dual bound, without or with the positive among the sums."""
+    """The u that maximises the dual bound, with or without the positive in the sums."""
     columns = [row if include_positive else _others(row, i) for i, row in enumerate(scores)]
     return [mp.log(mean([mp.exp(s - row[i]) for s in columns[i]])) for i, row in enumerate(scores)]
 
 
 def bounds_fdv(scores: Matrix) -> Number:
-    """Value of the InfoNCE bound, gradient of the mean of minus the log of the odds against the positive."""
+    """Value of the InfoNCE bound, gradient of the mean of the negative log-odds against the positive."""
     return _instead(bounds_info_nce(scores), -from_scores_flat_nce(scores))
 
 
 def bounds_dv(scores: Matrix) -> Number:
-    """Donsker-Varadhan: mean of the scores of pairs, minus log of the mean of the exponentials of the others."""
+    """Donsker-Varadhan: mean positive score minus log of the mean exponential of the others."""
     return mean(_diagonal(scores)) - mp.log(mean([mp.exp(s) for s in _off_diagonal(scores)]))
 
 
 def bounds_mine(scores: Matrix, log_mean: Number = None, *, rate: Number = 0.01) -> Number:
-    """Donsker-Varadhan, with a moving average in the denominator of the gradient; without the new average."""
+    """Donsker-Varadhan with a moving average in the denominator of the gradient; the new average is not returned."""
     now = mean([mp.exp(s) for s in _off_diagonal(scores)])
     average = now if log_mean is None else (1 - rate) * mp.exp(log_mean) + rate * now
     return _instead(bounds_dv(scores), mean(_diagonal(scores)) - now / _held(average))
 
 
 def bounds_nwj(scores: Matrix) -> Number:
-    """Nguyen, Wainwright and Jordan: mean of the scores of pairs, minus the mean of exp(g - 1) of the others."""
+    """Nguyen, Wainwright and Jordan: mean positive score minus the mean of exp(g - 1) of the others."""
     return mean(_diagonal(scores)) - mean([mp.exp(s - 1) for s in _off_diagonal(scores)])
 
 
 def bounds_tuba(scores: Matrix, log_baseline: Nested) -> Number:
-    """Equation 8 of Poole et al.: 1 + mean of log(e^g / a) of pairs, minus the mean of e^g / a of the others."""
+    """Equation 8 of Poole et al.: 1 + mean of log(e^g / a) of positives, minus the mean of e^g / a of the others."""
     a = _baseline(scores, log_baseline)
     own = [mp.log(mp.exp(row[i]) / a[i]) for i, row in enumerate(scores)]
     return 1 + mean(own) - mean([mp.exp(s) / a[i] for i, row in enumerate(scores) for s in _others(row, i)])
 
 
 def bounds_interpolated(scores: Matrix, log_baseline: Nested, *, alpha: Number) -> Number:
-    """Equation 13 of Poole et al.: the baseline mixed with the mean over the row without one of its entries."""
+    """Equation 13 of Poole et al.: baseline mixed with the leave-one-out mean of the row."""
     first, second = [], []
     for i, (row, a) in enumerate(zip(scores, _baseline(scores, log_baseline), strict=True)):
         ratios = [mp.exp(s) for s in row]
@@ -1121,41 +1121,41 @@ def bounds_interpolated(scores: Matrix, log_baseline: Nested, *, alpha: Number) 
 
 
 def bounds_js(scores: Matrix) -> Number:
-    """The logarithms of the probabilities, a logistic function of the scores, that pairs and others are called so."""
+    """Jensen-Shannon: log-likelihood of a logistic classification of positives and others."""
     pairs = [mp.log(1 / (1 + mp.exp(-s))) for s in _diagonal(scores)]
     return mean(pairs) + mean([mp.log(1 / (1 + mp.exp(s))) for s in _off_diagonal(scores)])
 
 
 def bounds_js_mi(scores: Matrix) -> Number:
-    """Value of Nguyen, Wainwright and Jordan at the scores plus 1, gradient of Jensen and Shannon."""
+    """Value of NWJ at the scores plus 1, gradient of Jensen-Shannon."""
     return _instead(bounds_nwj([[s + 1 for s in row] for row in scores]), bounds_js(scores))
 
 
 def bounds_smile(scores: Matrix, *, clip: Nested = 5.0) -> Number:
-    """Donsker-Varadhan with the scores of the others between two limits, gradient of Jensen and Shannon."""
+    """Donsker-Varadhan with clipped scores of the others, gradient of Jensen-Shannon."""
     others = [s if clip is None else min(max(s, -clip), clip) for s in _off_diagonal(scores)]
     value = mean(_diagonal(scores)) - mp.log(mean([mp.exp(s) for s in others]))
     return _instead(value, bounds_js(scores))
 
 
 def bounds_club(scores: Matrix) -> Number:
-    """Mean log-density of the pairs minus that of the others."""
+    """Mean log-density of positives minus that of the others."""
     return mean(_diagonal(scores)) - mean(_off_diagonal(scores))
 
 
 def bounds_leave_one_out(scores: Matrix, *, mask: Nested = None) -> Number:
-    """Log-density of each y given its x, over the mean of its densities given the other x."""
+    """Log-density of each y given its x, minus the log of its mean density given the other x."""
     _, columns = rows_of(transpose(scores), None, mask and transpose(mask))
     return mean([mp.log(mp.exp(own) / mean([mp.exp(s) for s in others])) for own, *others in columns])
 
 
 def bounds_barber_agakov(scores: Nested, entropy: Number) -> Number:
-    """Entropy plus the mean log-density of the pairs, given alone or on the diagonal."""
+    """Entropy plus the mean log-density of the pairs, as a vector or as the diagonal."""
     return entropy + mean(_diagonal(scores) if isinstance(scores[0], list) else scores)
 
 
 def bounds_vub(scores: Nested, log_marginal: Row) -> Number:
-    """Mean log of the conditional over the marginal density of the pairs."""
+    """Mean log ratio of conditional and marginal density of the pairs."""
     pairs = _diagonal(scores) if isinstance(scores[0], list) else scores
     return mean([mp.log(mp.exp(p) / mp.exp(r)) for p, r in zip(pairs, log_marginal, strict=True)])
 
@@ -1163,11 +1163,11 @@ def bounds_vub(scores: Nested, log_marginal: Row) -> Number:
 BY_ROWS = frozenset(
     ("info_nce", "info_nce_anchor", "dual", "fdv", "nwj", "tuba", "interpolated", "js", "js_mi", "club")
 )
-"""The bounds that are the mean over the rows of the bounds of each."""
+"""Bounds that are means over rows."""
 
 
 def rows_of(scores: Matrix, positives: Nested, mask: Nested) -> tuple[list[int], list[Row]]:
-    """The rows that have a positive and a negative, and of each the scores of these, the positive first."""
+    """Scores of the rows with a positive and a negative, the positive first."""
     kept, rows = [], []
     for i, row in enumerate(scores):
         own = i if positives is None else int(positives[i])
@@ -1180,7 +1180,7 @@ def rows_of(scores: Matrix, positives: Nested, mask: Nested) -> tuple[list[int],
 
 
 def maskable(bound: Callable[..., Nested]) -> Callable[..., Nested]:
-    """A bound that takes positives and a mask too: of the rows that count, each with its own negatives."""
+    """Extend a bound to positives and a mask: of the rows that count, each with its own negatives."""
     name = bound.__name__.removeprefix("bounds_")
 
     @wraps(bound)
@@ -1200,7 +1200,7 @@ def maskable(bound: Callable[..., Nested]) -> Callable[..., Nested]:
                     for i, row in zip(kept, rows, strict=True)
                 ]
             )
-        # The mean over the rows of the means over their negatives is that over copies, as many in each row.
+        # Repeating negatives makes all rows equally long without changing the mean of each.
         copies = len(rows) * math.lcm(*(len(row) - 1 for row in rows))
         repeated = [(row[0], row[1:] * (copies // (len(row) - 1))) for row in rows]
         whole = [[*some[:i], own, *some[i:]] for i, (own, some) in enumerate(repeated)]
@@ -1210,30 +1210,30 @@ def maskable(bound: Callable[..., Nested]) -> Callable[..., Nested]:
 
 
 def _diagonal(scores: Matrix) -> Row:
-    """List the scores of the pairs."""
+    """Scores of the pairs."""
     return [row[i] for i, row in enumerate(scores)]
 
 
 def _off_diagonal(scores: Matrix) -> Row:
-    """List the scores of all that are no pairs."""
+    """Scores off the diagonal."""
     return [s for i, row in enumerate(scores) for s in _others(row, i)]
 
 
 def _baseline(scores: Matrix, log_baseline: Nested) -> Row:
-    """The baseline of every row, given for each or once for all."""
+    """Baseline of every row, from one number or one per row."""
     return [mp.exp(b) for b in of_each(log_baseline, len(scores))]
 
 
 def _instead(value: Number, surrogate: Number) -> Number:
-    """The value of one function with the gradient of another."""
+    """Value of one function with the gradient of another."""
     return _held(value) + surrogate - _held(surrogate)
 
 
-# --- densities ------------------------------------------------------------------------------------------------------
+# --- densities --------------------------------------------------------------------------------------------------------
 
 
 def density_local_nce(data_scores: Row, noise_scores: Matrix, **options: Any) -> Nested:
-    """Minus the logs of the probabilities, e^s / (e^s + k q), that data are data, and their rests for the noise."""
+    """Negative log-likelihood of classifying data and noise, with P(data) = e^s / (e^s + k q)."""
 
     def loss(s: Number, own_q: Number, samples: Samples) -> Number:
         k = len(samples)
@@ -1244,7 +1244,7 @@ def density_local_nce(data_scores: Row, noise_scores: Matrix, **options: Any) ->
 
 
 def density_negative_sampling(data_scores: Row, noise_scores: Matrix, **options: Any) -> Nested:
-    """Minus log of the logistic function of the data's score, and of minus the noise's."""
+    """-log σ(s) of the data plus the sum of -log σ(-s) of the noise."""
 
     def loss(s: Number, _: Number, samples: Samples) -> Number:
         return logistic_row([s, *(t for t, _ in samples)], [0], list(range(1, len(samples) + 1)))
@@ -1253,7 +1253,7 @@ def density_negative_sampling(data_scores: Row, noise_scores: Matrix, **options:
 
 
 def density_ranking_nce(data_scores: Row, noise_scores: Matrix, **options: Any) -> Nested:
-    """Minus log of the data's share of the ratios e^s / q of data and noise."""
+    """Negative log of the data's share of the ratios e^s / q of data and noise."""
 
     def loss(s: Number, own_q: Number, samples: Samples) -> Number:
         own = mp.exp(s) / mp.exp(own_q)
@@ -1263,7 +1263,7 @@ def density_ranking_nce(data_scores: Row, noise_scores: Matrix, **options: Any) 
 
 
 def density_info_nce_anchor(data_scores: Row, noise_scores: Matrix, *, nu: Number = 1, **options: Any) -> Nested:
-    """Minus logs of posteriors: of the data among all samples but one, in turn, and of the anchor among all samples."""
+    """Negative logs of posteriors: of the data among all samples but one, in turn, and of the anchor among all."""
 
     def loss(s: Number, own_q: Number, samples: Samples) -> Number:
         own, noise = mp.exp(s) / mp.exp(own_q), _ratios(samples)
@@ -1274,7 +1274,7 @@ def density_info_nce_anchor(data_scores: Row, noise_scores: Matrix, *, nu: Numbe
 
 
 def density_nre_a(data_scores: Row, noise_scores: Matrix, **options: Any) -> Nested:
-    """The mean of two cross-entropies: of the data's class, and of the samples'."""
+    """Mean of the cross-entropies of data and of samples."""
 
     def loss(s: Number, _: Number, samples: Samples) -> Number:
         noise = mean([-mp.log(1 / (1 + mp.exp(t))) for t, _ in samples])
@@ -1284,12 +1284,12 @@ def density_nre_a(data_scores: Row, noise_scores: Matrix, **options: Any) -> Nes
 
 
 def density_nre_b(data_scores: Row, noise_scores: Matrix, **options: Any) -> Nested:
-    """Minus log of the data's share of all exponentials."""
+    """Negative log of the data's share of all exponentials."""
     return density_ranking_nce(data_scores, noise_scores, **options)
 
 
 def density_nre_c(data_scores: Row, noise_scores: Matrix, *, gamma: float = 1.0, **options: Any) -> Nested:
-    """Minus logs of the posteriors of K + 1 classes, with the data in each of K places; no anchor if gamma is inf."""
+    """Negative log posteriors of K + 1 classes, with the data in each of K places; no anchor if gamma is inf."""
 
     def loss(s: Number, _: Number, samples: Samples) -> Number:
         noise, k = _ratios(samples), len(samples)
@@ -1305,7 +1305,7 @@ def density_nre_c(data_scores: Row, noise_scores: Matrix, *, gamma: float = 1.0,
 
 
 def density_balance_penalty(data_scores: Row, noise_scores: Matrix, **options: Any) -> Nested:
-    """The square of the mean of what both probabilities add up to, minus 1."""
+    """Squared deviation from 1 of the mean sum of both probabilities."""
 
     def loss(s: Number, _: Number, samples: Samples) -> Number:
         return mp.exp(s) / (1 + mp.exp(s)) + mean([mp.exp(t) / (1 + mp.exp(t)) for t, _ in samples]) - 1
@@ -1321,7 +1321,7 @@ def density_log_partition(noise_scores: Matrix, noise_log_q: Nested, *, mask: Ne
 def density_sampled_softmax(
     data_scores: Row, noise_scores: Matrix, *, include_positive: bool = True, **options: Any
 ) -> Nested:
-    """Minus log of e^s over the mean of the importance weights, of the data too unless they are left out."""
+    """Negative log of e^s over the mean importance weight, with the data included or not."""
 
     def loss(s: Number, own_q: Number, samples: Samples) -> Number:
         return -mp.log(mp.exp(s) / mean(_ratios([*samples, (s, own_q)] if include_positive else samples)))
@@ -1330,7 +1330,7 @@ def density_sampled_softmax(
 
 
 def density_full_softmax(scores: Matrix, targets: list[int], **options: Any) -> Nested:
-    """Minus log of the target's share of all exponentials."""
+    """Negative log of the target's share of all exponentials."""
     return from_scores_info_nce(scores, positives=targets, **options)
 
 
@@ -1348,7 +1348,7 @@ def density_linear_softmax(
     weights: Row | None = None,
     reduction: str = "mean",
 ) -> Nested:
-    """The cross-entropy of smoothed targets and the square of log Z, of the class weights."""
+    """Cross-entropy of smoothed targets with class weights, plus a multiple of the squared log Z."""
     classes = len(weight)
     bias, costs = bias or [mpf(0)] * classes, class_weights or [mpf(1)] * classes
     losses, shares = [], []
@@ -1370,13 +1370,13 @@ def density_linear_softmax(
 
 
 def density_recover_log_prob(scores: Matrix, log_q: Nested) -> Row:
-    """Log of q e^g over its sum; of all contexts in one list."""
+    """Log of q e^g over its sum, with all contexts in one list."""
     rows = [[mp.exp(g) * mp.exp(q) for g, q in samples] for samples in _samples(scores, log_q)]
     return [mp.log(p / mp.fsum(row)) for row in rows for p in row]
 
 
 def density_self_normalization(scores: Matrix, log_q: Nested = None, *, mask: Nested = None, field: str) -> Number:
-    """Mean or standard deviation over contexts of log Z, or the mean number of samples that carry it."""
+    """Mean or standard deviation over contexts of log Z, or the mean effective number of samples."""
     rows = [_ratios(samples) for samples in _samples(scores, log_q, mask)]
     log_z = [mp.log(mp.fsum(row) / (1 if log_q is None else len(row))) for row in rows]
     if field == "mean":
@@ -1399,7 +1399,7 @@ def _of_contexts(
     mask: Nested = None,
     **options: Any,
 ) -> Nested:
-    """Reduce a loss of every context: the score and log-density of its data, and its samples of noise."""
+    """Reduce the losses of contexts, each a function of the data's score and log-density and of noise samples."""
     samples = _samples(noise_scores, noise_log_q, mask)
     counts = [bool(own) or not needs_noise for own in samples]
     contexts = zip(counts, data_scores, data_log_q or [mpf(0)] * len(counts), samples, strict=True)
@@ -1407,7 +1407,7 @@ def _of_contexts(
 
 
 def _samples(scores: Matrix, log_q: Nested, mask: Nested = None) -> list[Samples]:
-    """Score and log-density of every sample that takes part, by context."""
+    """Scores and log-densities of unmasked samples, by context."""
     if log_q is None:
         log_q = [mpf(0)] * len(scores[0])
     if not isinstance(log_q[0], list):
@@ -1419,15 +1419,15 @@ def _samples(scores: Matrix, log_q: Nested, mask: Nested = None) -> list[Samples
 
 
 def _ratios(samples: Samples) -> Row:
-    """The ratio e^s / q of every sample."""
+    """Ratios e^s / q of samples."""
     return [mp.exp(s) / mp.exp(q) for s, q in samples]
 
 
-# --- diagnostics ----------------------------------------------------------------------------------------------------
+# --- diagnostics ------------------------------------------------------------------------------------------------------
 
 
 def diagnostics_headroom(scores: Matrix, *, positives: Nested = None, mask: Nested = None) -> Number:
-    """The mean over the rows of what the bound could still show."""
+    """Distance of the InfoNCE bound to its ceiling, averaged over rows."""
     _, rows = rows_of(scores, positives, mask)
     return mean([mp.log(len(row)) - bounds_info_nce([row]) for row in rows])
 
@@ -1458,7 +1458,7 @@ def two_tower(
     mask: Nested = None,
     **options: Any,
 ) -> Nested:
-    """Softmax over the candidates of a batch and some more, less log q, without those that are the positive again."""
+    """Softmax over in-batch and extra candidates, scores minus log q, without accidental hits."""
     columns = [*candidate, *(negative_candidates or [])]
     names = list(range(len(columns))) if ids is None else [*ids, *(negative_ids or [])]
     shift = [0] * len(columns) if log_q is None else [*log_q, *(negative_log_q or [])]
@@ -1481,7 +1481,7 @@ def hcl(
     similarity: Similarity = "cosine",
     **options: Any,
 ) -> Nested:
-    """Contrastive loss with negatives that are weighted by powers of themselves, and debiased."""
+    """HCL: InfoNCE with negatives weighted by powers of their exponentials, and debiased."""
     beta, tau_plus = mpf(beta), mpf(tau_plus)
 
     def row_loss(row: Row, p: list[int], q: list[int], floor: Number) -> Number:
@@ -1515,7 +1515,7 @@ def sogclr(
     mask: Nested = None,
     **options: Any,
 ) -> Nested:
-    """Logarithm of a moving average of the mean of the contrasts' exponentials, which is a constant but for these."""
+    """SogCLR: log of a moving average of the mean exponential contrast; the old average is constant."""
     scores = score_matrix(query, key, similarity, inverse(temperature))
 
     def row_loss(row: Row, p: list[int], q: list[int], memory: Number, own: Number) -> Number:
@@ -1538,7 +1538,7 @@ def joint_info_nce(
     mask: Nested = None,
     **options: Any,
 ) -> Nested:
-    """Minus the log of the positive's share of all that query i, and key i, are compared with."""
+    """Negative log of the positive's share of all comparisons of query i and key i."""
     sides = {"query": query, "key": key}
     scores = {
         f"{a}_to_{b}": score_matrix(x, y, similarity, inverse(temperature))
@@ -1565,7 +1565,7 @@ def _guided(
     mask: Nested = None,
     **options: Any,
 ) -> Nested:
-    """InfoNCE of the pairs that are chosen by the cosines of a teacher or guide."""
+    """InfoNCE with pairs chosen by the cosines of a teacher or guide."""
     forward = info_nce(query, key, **chosen(score_matrix(of_query, of_key, "cosine"), mask), **options)
     if not symmetric:
         return forward
@@ -1581,7 +1581,7 @@ def distillation(
     teacher_temperature: Nested = 0.07,
     **options: Any,
 ) -> Nested:
-    """Cross-entropy with the shares of a teacher's exponentials, or its cosines brought between 0 and 1."""
+    """Cross-entropy with a teacher's softmax, or with its cosines mapped to [0, 1]."""
 
     def target(cosine: Number) -> Number:
         return (1 + cosine) / 2 if teacher_temperature is None else mp.exp(cosine / mpf(teacher_temperature))
@@ -1618,7 +1618,7 @@ def gist_embed(
 def from_scores_margin_mse(
     scores: Matrix, teacher_scores: Matrix, *, positives: Nested = None, mask: Nested = None, **options: Any
 ) -> Nested:
-    """The mean square of the difference between two margins."""
+    """Mean squared difference of two margins."""
     losses, counts = [], []
     for s, t, (own, others) in zip(scores, teacher_scores, pairs_of(scores, positives, mask), strict=True):
         counts.append(bool(own) and bool(others))
@@ -1630,7 +1630,7 @@ def from_scores_margin_mse(
 def from_scores_cosent(
     scores: Row, grades: Row, *, scale: Number = 20.0, mask: Nested = None, weights: Nested = None
 ) -> Number:
-    """The logarithm of 1 and the sum over all pairs of rows of which the first has the higher grade."""
+    """Log of 1 plus the sum over pairs of rows whose first has the higher grade."""
     live = [k for k in range(len(scores)) if mask is None or mask[k]]
     weights = of_each(weights or mpf(1), len(scores))
     pairs = [(i, j) for i in live for j in live if grades[i] > grades[j]]
@@ -1638,13 +1638,13 @@ def from_scores_cosent(
 
 
 def cosent(x: Matrix, y: Matrix, grades: Row, *, similarity: Similarity = "cosine", **options: Any) -> Number:
-    """CoSENT: the similarity of the embeddings of each pair."""
+    """CoSENT of the similarities of pairs."""
     scores = score_rows(x, [[b] for b in y], similarity)
     return from_scores_cosent([score for (score,) in scores], grades, **options)
 
 
 def angle_similarity(x: Row, y: Row) -> Number:
-    """The parts of all quotients of complex components, each over the length of the divisor, as AnglE's code has it."""
+    """AnglE's similarity: absolute sum of the parts of normalised complex quotients, as in AnglE's code."""
     if len(x) % 2:
         x, y = [*x, mpf(0)], [*y, mpf(0)]
     half = len(x) // 2
@@ -1662,7 +1662,7 @@ def angle(x: Matrix, y: Matrix, grades: Row, **options: Any) -> Number:
 
 
 UNMASKED = {"leave_one_out", "barber_agakov", "vub"}
-"""Bounds without positives and a mask, or with a meaning of their own."""
+"""Bounds without `positives` and `mask`, or with another meaning of them."""
 
 ORACLES: Mapping[str, Callable[..., Nested]] = {
     **{name: function for name, function in globals().items() if name in pnce.__all__},
@@ -1676,14 +1676,14 @@ ORACLES: Mapping[str, Callable[..., Nested]] = {
     "from_scores.supcon": from_scores_info_nce,
     "bounds.flo": maskable(bounds_dual),
 }
-"""The oracle of every loss, by its public name: a function of that name, after its topic."""
+"""Oracles by public name; each function is named after topic and loss."""
 
 
-# --- evaluation -----------------------------------------------------------------------------------------------------
+# --- evaluation -------------------------------------------------------------------------------------------------------
 
 
 def evaluate(loss: str, arguments: Mapping[str, Nested], options: Mapping[str, Any]) -> Nested:
-    """Give the value of a loss at arguments given by name as nested lists; what only concerns execution is ignored."""
+    """Value of a loss at nested lists given by name; execution options are ignored."""
     with mp.workdps(DIGITS):
         function = ORACLES[loss]
         known = inspect.signature(function).parameters
@@ -1700,7 +1700,7 @@ POSITIONAL = inspect.Parameter.POSITIONAL_OR_KEYWORD
 def value_and_gradients(
     loss: str, arguments: Mapping[str, Nested], options: Mapping[str, Any]
 ) -> tuple[Nested, dict[str, Nested]]:
-    """Give value and gradients (of the sum, where the value is a vector) by central differences."""
+    """Value and gradients by central differences; a vector value is summed for the gradient."""
     with _noted(), mp.workdps(DIGITS):
         value = evaluate(loss, arguments, options)
 
@@ -1713,7 +1713,7 @@ def value_and_gradients(
 
 
 def value_and_slope(case: Case, direction: Mapping[str, Nested]) -> tuple[Nested, Number]:
-    """Give the value of a case, and the slope (of the sum, where the value is a vector) in a direction of arguments."""
+    """Value of a case and its derivative in a direction; a vector value is summed for the derivative."""
     options = {**case.constants, **case.options}
     with _noted(), mp.workdps(DIGITS):
         value = evaluate(case.loss, case.arguments, options)
@@ -1726,13 +1726,13 @@ def value_and_slope(case: Case, direction: Mapping[str, Nested]) -> tuple[Nested
 
 
 def _plus(x: Nested, way: Nested, step: Number) -> Nested:
-    """Move nested numbers by steps of a direction."""
+    """Nested numbers plus a multiple of a direction."""
     return [_plus(a, b, step) for a, b in zip(x, way, strict=True)] if isinstance(x, list) else x + step * way
 
 
 @contextmanager
 def _noted() -> Iterator[None]:
-    """Note what sg(.) holds in the first evaluation, and play it back in those that come after."""
+    """Record the values of sg(.) in the first evaluation, and replay them in later ones."""
     _held.values, _held.position = [], 0
     try:
         yield
@@ -1770,7 +1770,7 @@ def case_value_and_gradients(case: Case) -> tuple[Nested, dict[str, Nested]]:
     return _results[key]
 
 
-# --- measuring ------------------------------------------------------------------------------------------------------
+# --- measuring --------------------------------------------------------------------------------------------------------
 
 
 def error(got: Nested, wanted: Nested, smallest: float = 0.0) -> float:
@@ -1801,7 +1801,7 @@ def numbers_of(nested: Nested) -> list[Number]:
     return [n for item in nested for n in numbers_of(item)] if isinstance(nested, (list, tuple)) else [nested]
 
 
-# --- closed forms: the gradient column of the tables, for positives on the diagonal ---------------------------------
+# --- closed forms: the gradient column of the tables, for positives on the diagonal -----------------------------------
 
 
 Key: TypeAlias = tuple[tuple[Any, ...], ...]

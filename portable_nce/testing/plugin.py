@@ -1,4 +1,4 @@
-"""The pytest plugin that runs the suite on one variant; see `portable_nce.testing`."""
+"""The pytest plugin that runs the suite on variants; see `portable_nce.testing`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HARMLESS = ("ignore:Error (reading|writing) persistent compilation cache:UserWar
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the choice of the variant."""
+    """Add the command-line options."""
     parser.addoption(
         "--variant",
         action="append",
@@ -50,7 +50,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Refuse a variant that is unknown or cannot run: a suite that skips itself would look like one that passed."""
+    """Raise for a variant that is unknown or cannot run: a suite that skips itself would look like one that passed."""
     dtypes: set[str] = set(config.getoption("--dtype") or ())
     for name in names_of(config):
         try:
@@ -73,12 +73,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def names_of(config: pytest.Config) -> list[str]:
-    """Give the names of the variants to run."""
+    """Names of the variants to run."""
     return config.getoption("--variant") or ["numpy"]
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    """Say which variants these are."""
+    """Report the variants."""
     return [f"variant: {name} ({', '.join(find_variant(name).dtypes)})" for name in names_of(config)]
 
 
@@ -88,15 +88,15 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("variant", names_of(metafunc.config), indirect=True)
 
 
-@pytest.hookimpl(tryfirst=True)  # before `-m` looks at the markers
+@pytest.hookimpl(tryfirst=True)  # before `-m` reads the markers
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what the variant does not have: dtypes, sizes, devices, time for more. Warnings are errors."""
+    """Deselect dtypes, sizes, devices and repetitions that a variant does not have. Warnings are errors."""
     kept: list[pytest.Item] = []
     left: list[pytest.Item] = []
     for item in items:
         params = params_of(item)
         if "variant" not in params:
-            kept.append(item)  # a test of somebody else
+            kept.append(item)  # a test outside of the suite
             continue
         variant = find_variant(params["variant"])
         dtypes = {None, *(config.getoption("--dtype") or variant.dtypes)}
@@ -112,19 +112,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         (kept if fits else left).append(item)
     if left:
         config.hook.pytest_deselected(items=left)
-    # Adjacent tests mostly go to the same process of pytest-xdist, which computes what a case is compared with once.
+    # Adjacent tests mostly go to the same process of pytest-xdist, which then computes the oracle of a case once.
     places = {name: place for place, name in enumerate(case.name for case in CASES)}
     items[:] = sorted(kept, key=lambda item: _case_of(item, places))
 
 
 def params_of(item: pytest.Item) -> Mapping[str, Any]:
-    """Give the parameters of a test."""
+    """Parameters of a test."""
     params: Mapping[str, Any] = getattr(getattr(item, "callspec", None), "params", {})
     return params
 
 
 def _case_of(item: pytest.Item, places: Mapping[str, int]) -> tuple[int, str]:
-    """Give the place of a test's case, and its dtype; tests of no case come first, in the order of the files."""
+    """Sort key: index and dtype of a test's case; tests without a case come first, in the order of the files."""
     params = params_of(item)
     place = places.get(str(params.get("case_name", "")), -1)
     return (place, str(params.get("dtype"))) if place >= 0 else (-1, "")
@@ -132,7 +132,7 @@ def _case_of(item: pytest.Item, places: Mapping[str, int]) -> tuple[int, str]:
 
 @pytest.fixture
 def variant(request: pytest.FixtureRequest) -> Iterator[Variant]:
-    """Give the variant that the suite runs on."""
+    """The variant that the test runs on."""
     found = started(request.param)
     with found.active():
         yield found

@@ -1,4 +1,4 @@
-"""Ranks as threads of one process: a communicator for tests, on arrays of any library that is not traced."""
+"""Ranks as threads of one process: a communicator for tests, for arrays that are not traced."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Array = Any
 Result = TypeVar("Result")
 
 TIMEOUT = 60.0
-"""Seconds after which a rank no longer waits for the others."""
+"""Seconds that a rank waits for the others."""
 
 
 @dataclass(frozen=True)
 class Sent:
-    """One collective: its name, and the number of entries that a rank gives (of a sum to scatter, of the whole)."""
+    """One collective: its name, and the number of entries of a rank (for reduce_scatter, of the whole)."""
 
     kind: str
     entries: int
@@ -29,11 +29,11 @@ class Sent:
 
 
 class RankGoneError(RuntimeError):
-    """Another rank has raised an exception, or does not come."""
+    """Another rank raised an exception or did not arrive."""
 
 
 class _Meeting:
-    """Where ranks lay down what they have, and take up what all have laid down, time and again."""
+    """Exchanges objects between threads, round by round."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -43,7 +43,7 @@ class _Meeting:
         self.gone: set[int] = set()
 
     def exchange(self, rank: int, number: int, thing: Any) -> list[Any]:
-        """Lay down something in a round, and return what each rank has laid down there."""
+        """Contribute an object to a round; return those of all ranks."""
         with self.changed:
             table = self.rounds.setdefault(number, {})
             table[rank] = thing
@@ -59,7 +59,7 @@ class _Meeting:
             return [table[other] for other in range(self.size)]
 
     def leave(self, rank: int) -> None:
-        """Let nobody wait for a rank any more."""
+        """Release the other ranks, which must not wait for this one."""
         with self.changed:
             self.gone.add(rank)
             self.changed.notify_all()
@@ -67,7 +67,7 @@ class _Meeting:
 
 @dataclass(eq=False)
 class ThreadRank:
-    """A rank among threads, with a log of what it has sent."""
+    """A rank that is a thread, with a log of its collectives."""
 
     meeting: _Meeting
     rank: int
@@ -75,7 +75,7 @@ class ThreadRank:
 
     @property
     def size(self) -> int:
-        """How many ranks there are."""
+        """Number of ranks."""
         return self.meeting.size
 
     def all_gather(self, x: Array, counts: Sequence[int]) -> Array:
@@ -95,7 +95,7 @@ class ThreadRank:
         return total
 
     def all_reduce(self, x: Array, *, largest: bool = False) -> Array:
-        """Return the sum over the ranks, or the largest."""
+        """Return the sum or the maximum over the ranks."""
         total: Array = None
         for part in self._exchange("largest" if largest else "all_reduce", x):
             if total is None:
@@ -105,7 +105,7 @@ class ThreadRank:
         return total
 
     def tell(self, numbers: Sequence[int]) -> list[list[int]]:
-        """Return the integers that each rank gives."""
+        """Return the integers of each rank."""
         found: list[list[int]] = self._exchange("tell", list(numbers))
         return found
 
@@ -115,8 +115,8 @@ class ThreadRank:
             for length in thing.shape:
                 entries *= int(length)
             width = 2 if "16" in str(thing.dtype) else 4 if "32" in str(thing.dtype) else 8
-            thing = stop_gradient(thing)  # torch warns of copies of what needs a gradient
-            thing = namespace_of(thing).asarray(thing, copy=True)  # whose owner may go on while others read
+            thing = stop_gradient(thing)  # torch warns when a tensor that needs a gradient is copied
+            thing = namespace_of(thing).asarray(thing, copy=True)  # the owner may modify it while others read
         self.log.append(Sent(kind, entries, width))
         found = self.meeting.exchange(self.rank, len(self.log), (kind, thing))
         kinds = {other for other, _ in found}
@@ -131,24 +131,24 @@ def _check_rows(x: Array, count: int) -> None:
 
 
 def run_ranks(size: int, function: Callable[[ThreadRank], Result], /) -> list[Result]:
-    """Return what a function returns on each of some ranks, which run as threads.
+    """Return the results of a function on ranks that run as threads.
 
     Parameters
     ----------
     size : int
         Number of ranks.
     function : callable
-        Takes a `ThreadRank`, which `portable_nce.across` takes.
+        Function of a `ThreadRank`, which can be passed to `portable_nce.across`.
 
     Returns
     -------
     list
-        What it returned on each rank.
+        The result of each rank.
 
     Raises
     ------
     Exception
-        What it raised on the first rank where it did, other than that another rank went away.
+        The exception of the first rank that raised one, other than because another rank had failed.
 
     Examples
     --------

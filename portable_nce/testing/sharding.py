@@ -1,4 +1,4 @@
-"""The cases of losses, cut among ranks: which rows of each array a rank has."""
+"""Cases of losses split among ranks: the rows of each array on each rank."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ __all__ = ["CLASSES", "Place", "cut_case", "is_shared", "place_of", "samples_of"
 Nested: TypeAlias = Any
 
 REPLICATED = frozenset({"queue", "support", "prototypes", "prototypes_2", "concentrations", "concentrations_2"})
-"""What is the same on all ranks, beside numbers, projections and weights of a similarity."""
+"""Arrays that are equal on all ranks, as are numbers, projections and weights of a similarity."""
 
 PARAMETERS = frozenset({"projections", "bilinear", "factors"})
 
 KEYS = frozenset({"keys", "key_labels"})
-"""Columns beside the batch, and their labels."""
+"""Extra columns, and their labels."""
 
 CLASSES = frozenset({"weight", "bias", "class_weights"})
-"""Arrays of a vocabulary, of which each rank has its own classes, whose gradients stay there."""
+"""Arrays of a vocabulary: each rank has its own classes and their whole gradient."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Which entries of an array a rank has, along one axis; None: it has the whole."""
+    """Entries of an array on a rank, along one axis; None for the whole array."""
 
     axis: int = 0
     entries: tuple[int, ...] | None = None
 
     def taken(self, nested: Nested) -> Nested:
-        """What the rank has."""
+        """Part of the array on the rank."""
         if self.entries is None:
             return nested
         if self.axis:
@@ -55,18 +55,18 @@ def is_shared(case: Case) -> bool:
         return False
     if case.loss in {"dclw", "hcl"} and isinstance(case.arguments.get("temperature"), list):
         return False
-    # Of further columns of a diagonal pairing, one process would not know whose they are.
+    # Extra columns of a diagonal pairing have no rank in one process.
     return case.options.get("pairing") != "diagonal" or len(case.arguments["y"]) == len(case.arguments["x"])
 
 
 def samples_of(case: Case) -> int:
-    """How many samples the batch of a case has."""
+    """Number of samples in the batch of a case."""
     rows = len(next(iter(case.arguments.values())))
     return rows // 2 if case.options.get("pairing") == "two_views" else rows
 
 
 def place_of(case: Case, name: str, nested: Nested, bounds: Sequence[tuple[int, int]], rank: int) -> Place:
-    """Where a rank's part of an array is, for ranks that have the samples between some bounds."""
+    """Position of a rank's part of an array, for ranks that have the samples between given bounds."""
     if name in REPLICATED | PARAMETERS or not isinstance(nested, list):
         return Place()
     if name in KEYS and "slots" in case.options:  # of a queue
@@ -85,7 +85,7 @@ def place_of(case: Case, name: str, nested: Nested, bounds: Sequence[tuple[int, 
 
 
 def _is_apart(case: Case, name: str, nested: Nested) -> bool:
-    """Whether an array has rows of its own, whose number has nothing to do with that of the samples."""
+    """Whether the number of rows of an array is independent of the number of samples."""
     if name in KEYS | CLASSES or (name == "text" and case.options.get("negative_only", False)):
         return True
     if name == "negative_keys":
@@ -95,7 +95,7 @@ def _is_apart(case: Case, name: str, nested: Nested) -> bool:
 
 
 def cut_case(case: Case, bounds: Sequence[tuple[int, int]]) -> list[tuple[Case, Mapping[str, Place]]]:
-    """The case of each rank, and where its arrays are in those of the whole."""
+    """The case of each rank, and the position of its arrays in those of the whole case."""
     found: list[tuple[Case, Mapping[str, Place]]] = []
     arrays = {**case.arguments, **case.constants}
     for rank in range(len(bounds)):

@@ -1,7 +1,7 @@
-"""The table of variants: one framework on one device in one mode, and what a test needs to know about it.
+"""The table of variants: one framework on one device in one mode, with its arrays and conversions.
 
-A test asks its variant for arrays and turns results back into nested Python lists; it imports no framework itself. The
-module needs nothing but the standard library until a variant is started: whoever plans runs can read the table.
+Tests get arrays from their variant and convert results to nested Python lists; they import no framework. Until a
+variant is started, this module needs only the standard library, so that noxfile.py can read the table.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Nested: TypeAlias = Any
 """A number, or a list of nested numbers."""
 
 EXACT_DIGITS = 50
-"""The decimal digits of the mparray variant."""
+"""Decimal digits of the mparray variant."""
 
 EPS: Mapping[str, float] = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 """The gap between 1 and the next number, by dtype."""
@@ -46,31 +46,31 @@ class Variant:
     Attributes
     ----------
     name
-        What ``--variant`` is given.
+        Value of ``--variant``.
     module
-        The module that has to be installed.
+        Module that must be installed.
     library
-        The distribution that brings the module, as nox installs it.
+        Distribution of the module, as nox installs it.
     gpu
         Whether it needs a GPU.
     dtypes
-        The floating-point dtypes that the suite runs in, by name, widest first.
+        Names of the floating-point dtypes that the suite runs in, widest first.
     further_dtypes
-        Others that exist here, and that another variant of the same library runs in.
+        Other dtypes of the library, which another variant runs in.
     compiles
-        Whether every operation is compiled for every new shape and dtype, so that variety costs far more than numbers.
+        Whether every operation is compiled for every shape and dtype, so that new shapes are expensive.
     index_dtype
-        The integer dtype of indices and labels.
+        Integer dtype of indices and labels.
     largest
-        The most rows that a test should use: exact arithmetic is slow.
+        Largest number of rows in a test: exact arithmetic is slow.
     repeats
-        Whether it runs the streamed repetitions of dense cases, or leaves them to another variant of the library.
+        Whether it runs the streamed repetitions of dense cases; otherwise another variant of the library does.
     half_products
-        Whether products of 16 bits are taken where embeddings have as many.
+        Whether 16-bit embeddings are multiplied in 16 bits.
     slice
-        The tests of the default run, by parts of their names; all if empty.
+        Parts of the names of tests in the default run; all tests if empty.
     harmless
-        Warnings of the library that are no errors here, as filters of Python: ``"ignore:message:category"``.
+        Warnings of the library that are not errors, as Python filters: ``"ignore:message:category"``.
     """
 
     name: str
@@ -88,39 +88,39 @@ class Variant:
     harmless: tuple[str, ...] = ()
 
     def obstacle(self) -> str | None:
-        """Why this variant cannot run here, or None if it can."""
+        """Reason why this variant cannot run here, or None."""
         if importlib.util.find_spec(self.module) is None:
             return f"the module {self.module!r} is not installed"
         return None
 
     def start(self) -> None:
-        """Configure the framework; once in a process, before its first array."""
+        """Configure the framework, once per process, before its first array."""
 
     def active(self) -> AbstractContextManager[Any]:
-        """A context for one test, for what other variants of the same library must not see."""
+        """Context of one test: settings that other variants of the library must not see."""
         return nullcontext()
 
     @property
     def xp(self) -> Any:
-        """The framework's own namespace."""
+        """The framework's namespace."""
         return importlib.import_module(self.module)
 
     @property
     def device(self) -> Any:
-        """The device of every array of this variant; None for the default device of the framework."""
+        """Device of every array of this variant; None for the framework's default."""
         return None
 
     @property
     def other_device(self) -> Any:
-        """A second device for tests of mismatches; None where there is only one."""
+        """A second device for tests of mismatches; None if there is only one."""
         return None
 
     def dtype(self, name: str) -> Any:
-        """Give the framework's dtype of that name."""
+        """The framework's dtype of that name."""
         return getattr(self.xp, "bool_" if name == "bool" and not hasattr(self.xp, "bool") else name)
 
     def array(self, nested: Nested, dtype: str | None = None, *, device: Any = None) -> Any:
-        """Make an array: floats in ``dtype`` (default: the widest), truth values and integers in their own."""
+        """Make an array: floats in ``dtype`` (default: the widest), booleans and integers in their own dtype."""
         kind = kind_of(nested)
         name = {"bool": "bool", "int": self.index_dtype}.get(kind, dtype or self.dtypes[0])
         if kind == "int" and dtype is not None and dtype not in EPS:
@@ -132,7 +132,7 @@ class Variant:
         return self.xp.asarray(nested, dtype=self.dtype(dtype), device=device)
 
     def floats(self, nested: Nested, dtype: str | None = None) -> Any:
-        """Make a floating-point array, also of numbers that happen to be integers."""
+        """Make a floating-point array, also from integers."""
         return self.place(nested, dtype or self.dtypes[0], self.device)
 
     def to_list(self, x: Any) -> Nested:
@@ -145,16 +145,16 @@ class Variant:
         return next(convert(x) for kind, convert in number.items() if self.xp.isdtype(x.dtype, kind))
 
     def eps(self, dtype: str | None = None) -> float:
-        """The gap between 1 and the next number, in the arithmetic that this dtype (default: the widest) gets here."""
+        """Machine epsilon of the arithmetic used for this dtype (default: the widest)."""
         return EPS[dtype or self.dtypes[0]]
 
     def device_of(self, x: Any) -> Any:
-        """The device on which an array lies, comparable with ``device``."""
+        """Device of an array, comparable with ``device``."""
         return getattr(x, "device", None)
 
 
 def kind_of(nested: Nested) -> str:
-    """Tell whether nested numbers are truth values, integers or floats, by the first of them."""
+    """Kind of nested numbers (booleans, integers or floats), by the first of them."""
     while isinstance(nested, Sequence):
         if not nested:
             return "float"
@@ -164,7 +164,7 @@ def kind_of(nested: Nested) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class NumPy(Variant):
-    """NumPy, on request with arrays that nobody may write to."""
+    """NumPy, optionally with read-only arrays."""
 
     module: str = "numpy"
     library: str = "numpy"
@@ -184,7 +184,7 @@ class NumPy(Variant):
 
 @dataclass(frozen=True, kw_only=True)
 class Strict(Variant):
-    """array-api-strict: what the standard does not promise does not exist."""
+    """array-api-strict: only what the standard guarantees exists."""
 
     module: str = "array_api_strict"
     library: str = "array-api-strict"
@@ -243,7 +243,7 @@ class Torch(Variant):
 
 @dataclass(frozen=True, kw_only=True)
 class TorchHalves(Torch):
-    """PyTorch on the host, with the products of 16 bits of a GPU: rounded as there, and added up in float32."""
+    """PyTorch on the CPU, emulating 16-bit products of a GPU: inputs rounded, accumulated in float32."""
 
     dtypes: tuple[str, ...] = ("float32", "float16", "bfloat16")
     further_dtypes: tuple[str, ...] = ("float64",)
@@ -262,7 +262,7 @@ class TorchHalves(Torch):
 
 @dataclass(frozen=True, kw_only=True)
 class Jax(Variant):
-    """JAX, eager, with 64-bit numbers or without; on the host it takes the second of two devices."""
+    """JAX, eager, with or without 64-bit numbers; on the CPU it uses the second of two devices."""
 
     module: str = "jax"
     library: str = "jax"
@@ -287,7 +287,7 @@ class Jax(Variant):
 
     @property
     def xp(self) -> Any:
-        # Two host devices, so that one of them is not the default; read by JAX when it first looks for devices.
+        # Two CPU devices, so that one is not the default; JAX reads this when it first lists devices.
         if self.platform == "cpu" and "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", ""):
             os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
         return importlib.import_module("jax")
@@ -309,7 +309,7 @@ class Jax(Variant):
 
 @dataclass(frozen=True, kw_only=True)
 class CuPy(Variant):
-    """CuPy, on a GPU by nature."""
+    """CuPy on a GPU."""
 
     module: str = "cupy"
     library: str = "cupy"
@@ -336,7 +336,7 @@ class CuPy(Variant):
 
 @dataclass(frozen=True, kw_only=True)
 class Mlx(Variant):
-    """MLX on the processor, the one device on which it has float64; its arrays have no device."""
+    """MLX on the CPU, its only device with float64; its arrays have no device."""
 
     module: str = "mlx"
     library: str = "mlx"
@@ -359,7 +359,7 @@ class Mlx(Variant):
 
 @dataclass(frozen=True, kw_only=True)
 class MPArray(Variant):
-    """mparray: numbers of as many digits as one asks for, under the name of float64."""
+    """mparray: numbers of any number of digits, under the name float64."""
 
     module: str = "mparray"
     library: str = "mparray"
@@ -374,11 +374,11 @@ class MPArray(Variant):
         return "cpu"
 
     def place(self, nested: Nested, dtype: str, device: Any) -> Any:
-        # A list that holds mpf numbers is an object array to NumPy: the dtype has to be said.
+        # NumPy makes an object array of a list with mpf numbers unless a dtype is given.
         return self.xp.asarray(nested, dtype=importlib.import_module("numpy").dtype(dtype), device=device)
 
     def to_list(self, x: Any) -> Nested:
-        return x._data.tolist()  # noqa: SLF001  (the library has no public way to its digits)
+        return x._data.tolist()  # noqa: SLF001  (the library has no public access to its digits)
 
     def eps(self, dtype: str | None = None) -> float:
         del dtype
@@ -429,15 +429,15 @@ VARIANTS: dict[str, Variant] = {
         MPArray(name="mparray", slice=("values_and_gradients", "contract", "awkward", "bad_input")),
     )
 }
-"""Every variant that the suite knows, by the name that ``--variant`` takes."""
+"""All variants of the package, by name."""
 
 
 class UnknownVariantError(LookupError):
-    """A name that belongs to no variant, and why."""
+    """Raised for an unknown variant name, with the reason."""
 
 
 def find_variant(name: str) -> Variant:
-    """Give the variant of a name in the table, or of a third party's ``module:attribute``, which joins the table."""
+    """Return the variant of a name, or of a third party's ``module:attribute``, which is added to the table."""
     if name in VARIANTS:
         return VARIANTS[name]
     module, colon, attribute = name.partition(":")
@@ -456,19 +456,19 @@ def find_variant(name: str) -> Variant:
 
 @cache
 def started(name: str) -> Variant:
-    """Give the variant of that name, its framework configured."""
+    """Return the variant of that name, with its framework configured."""
     variant = find_variant(name)
     variant.start()
     return variant
 
 
 def generator(seed: int) -> random.Random:
-    """Give the random numbers of a seed."""
+    """Random number generator of a seed."""
     return random.Random(seed)
 
 
 def foreign_array(variant: Variant, nested: Nested) -> Any:
-    """Make an array of another library than the variant's, for tests of mixed namespaces."""
+    """Make an array of a library other than the variant's, for tests of mixed namespaces."""
     return started("numpy" if variant.module == "mparray" else "mparray").floats(nested, "float64")
 
 
@@ -480,13 +480,13 @@ def flatten(nested: Nested) -> list[Any]:
 
 
 def case_arrays(variant: Variant, case: Case, dtype: str) -> list[Any]:
-    """Make the arrays of a case, in the order in which its function takes them."""
+    """Make the arrays of a case, in the order of its function's parameters."""
     arguments = [variant.floats(nested, dtype) for nested in case.arguments.values()]
     return arguments + [variant.array(nested, dtype) for nested in case.constants.values()]
 
 
 def assert_belongs(variant: Variant, result: Any, example: Any, shape: tuple[int, ...]) -> None:
-    """Assert that a result is an array of the example's library, dtype and device, and of this shape."""
+    """Assert that a result is an array of this shape, and of the example's library, dtype and device."""
     namespace = importlib.import_module(f"{__name__.rpartition('.testing.')[0]}._core.namespace").library_namespace
     assert namespace(result) is namespace(example)
     assert type(result) is type(example)
@@ -500,7 +500,7 @@ def assert_belongs(variant: Variant, result: Any, example: Any, shape: tuple[int
 def differentiate(
     function: Callable[..., Any], arrays: Sequence[Any], count: int | None = None
 ) -> tuple[Any, tuple[Any, ...]]:
-    """Give value and gradients of a function with respect to its first arguments (default: to all)."""
+    """Value and gradients of a function with respect to its first arguments (default: all)."""
     argnums = tuple(range(len(arrays) if count is None else count))
     from ._package import pnce
 
@@ -516,5 +516,5 @@ def _case_table(rows: int) -> Mapping[str, Case]:
 
 
 def case_named(name: str, rows: int = 3) -> Case:
-    """Give the case of that name, at a size."""
+    """The case of that name, at a size."""
     return _case_table(rows)[name]

@@ -1,7 +1,7 @@
-"""Whatever a public function is called with, it gives what it promises, or an error that names the argument.
+"""Fuzzing of all public functions: the documented result, or an error that names the argument.
 
-Every parameter of every public function has a kind, which makes a good value, knows bad ones, and can tell which is
-which. A function that is new is found here by its name; the tests fail until all of its parameters have a kind.
+Every parameter of every public function has a kind, which makes a valid value, lists invalid ones, and classifies any
+value. New functions are found by name; the tests fail until all of their parameters have a kind.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from portable_nce.testing.cases import AXES, INTEGERS, LOSSES
 from calls import WAYS
 
 Verdict: TypeAlias = Literal["taken", "refused", "either", "foreign"]
-"""What is to happen: it is taken, refused by name, either of the two, or refused beside arrays of another library."""
+"""Expected outcome: valid, an error that names it, either, or an error next to arrays of another library."""
 
 
 class Junk(NamedTuple):
-    """A value to be tried, and what is to happen."""
+    """A value to try, and its expected outcome."""
 
     label: str
     value: Any
     verdict: Verdict
-    found: bool = False  # at random: of an array, several things may be wrong
+    found: bool = False  # random: an array may have several errors
 
 
 objectives, pairings, similarities = pnce.objectives, pnce.pairings, pnce.similarities
 
-# ------------------------------------------------------------------------------------------------------------ the world
+# ---------------------------------------------------------------------------------------------------------- the inputs
 
 TYPES: Mapping[str, type] = {"numpy": np.ndarray, "torch": torch.Tensor}
 ARRAYS = (np.ndarray, np.generic, torch.Tensor)
@@ -61,7 +61,7 @@ ODD_DTYPES: Mapping[str, Sequence[Any]] = {
 
 
 def sizes_of(rows: int = 4, columns: int = 6, features: int = 3, further: int = 5) -> Mapping[str, int]:
-    """Give the lengths of the axes by their letters, those of the table of losses; U stands for three views."""
+    """Lengths of the axes by their letters in the table of losses; U stands for three views."""
     return dict(zip("NKDMVUCTW", (rows, columns, features, further, 2 * rows, 3 * rows, 2, 2, 2), strict=True))
 
 
@@ -75,7 +75,7 @@ class World:
     seed: int = 0
 
     def array(self, x: np.ndarray) -> Any:
-        """Make an array of this library."""
+        """An array of this library."""
         if x.dtype.kind == "f":
             x = x.astype(self.dtype)
         return x if self.library == "numpy" else torch.asarray(x.copy())
@@ -87,7 +87,7 @@ class World:
         return isinstance(value, (TYPES[self.library], np.generic) if self.library == "numpy" else torch.Tensor)
 
     def changed(self, example: Any) -> Iterator[tuple[str, Any]]:
-        """Change the dtype or the rank of an array, its library, its lengths, or nothing but how it lies in memory."""
+        """An array with another dtype, rank, library, length or memory layout."""
         x = np.asarray(example)
         parts: dict[str, Any] = {"one axis more": None, "a last axis more": (..., None)}
         if x.ndim:
@@ -108,21 +108,21 @@ class World:
 
 
 def other_library(x: Any) -> Any:
-    """Make the same array of the other library."""
+    """The array in the other library."""
     return x.numpy() if isinstance(x, torch.Tensor) else torch.asarray(np.array(x))
 
 
 def kind_of(x: Any) -> str:
-    """Give the letter of an array's dtype: f, i, b, c, or another."""
+    """Letter of an array's dtype: f, i, b, c, or another."""
     if isinstance(x, torch.Tensor):
         return "f" if x.dtype.is_floating_point else "c" if x.is_complex() else "b" if x.dtype == torch.bool else "i"
     return "i" if x.dtype.kind in "iu" else x.dtype.kind
 
 
 DUCK = SimpleNamespace(shape=(4, 3), dtype="float64")
-"""Something that has a shape and a dtype, and is no array."""
+"""An object with shape and dtype that is not an array."""
 TYPED = type("TypedFloat", (float,), {"dtype": np.dtype(np.float32)})(0.5)
-"""A number with a dtype, as JAX's literals are."""
+"""A number with a dtype, like JAX's literals."""
 
 ANYTHING: Sequence[Any] = (
     *(None, True, False, 0, 1, 2, 7, -1, 0.0, -0.0, 0.5, 1.5, -1.0, 1e-40, 1e40, 1e300, 5e-324, 10**400, -(10**400)),
@@ -134,7 +134,7 @@ ANYTHING: Sequence[Any] = (
     *(np.asarray([]), np.asarray([0.5, 1.5]), np.asarray(1), np.ones(()) > 0, np.asarray("a"), np.asarray(None)),
     *(np.asarray(1j), np.asarray(0.5), torch.asarray(0.5), torch.asarray([0.5, 1.5]), torch.asarray(1)),
 )
-"""What is tried for every parameter."""
+"""Values to try for every parameter."""
 
 
 TRIED = [(repr(value)[:60], value) for value in ANYTHING]
@@ -157,12 +157,12 @@ def is_matrix(value: Any) -> bool:
 
 
 def is_extreme(value: float) -> bool:
-    """Tell whether a number is so large or small that results may be beyond the range of a dtype."""
+    """Whether a number is so large or small that results may leave the range of a dtype."""
     return not (value == 0 or 1e-30 < abs(plain_number(value)) < 1e30)
 
 
 def plain_number(value: Any) -> Any:
-    """NumPy's scalars as Python's: compared with large numbers they overflow."""
+    """Convert NumPy scalars, which overflow in comparisons with large numbers, to Python's."""
     return value.item() if isinstance(value, np.generic) else value
 
 
@@ -170,20 +170,20 @@ def plain_number(value: Any) -> Any:
 
 
 Table: TypeAlias = Sequence[Any] | Mapping[str, Any] | Callable[[World], Mapping[str, Any]]
-"""Values, by what they are called in messages where their own form is none; or what makes them."""
+"""Values or functions that make them, by name if their repr does not suit messages."""
 
 
 @dataclass
 class Kind:
-    """What a parameter takes: None too where `optional` is true, and perhaps where it is None.
+    """Valid values of a parameter. `optional`: None is valid; if `optional` is None, it may be.
 
-    Of what is tried everywhere, `skips` tells what is left out, and `takes` what is taken; then come tables of values
-    that are taken, that are refused, and of which either can happen. `plain` gives the canonical form of a value.
+    Of the values that are tried everywhere, `skips` selects those to skip, and `takes` the valid ones. Then there are
+    tables of values that are valid, that are errors, and that may be either. `plain` is the canonical form of a value.
     """
 
     _: KW_ONLY
     good: Any = None
-    make: Callable[[World], Any] | None = None  # makes the good value
+    make: Callable[[World], Any] | None = None  # makes a valid value
     optional: bool | None = False
     skips: Callable[[Any], bool] = lambda _: False
     takes: Callable[[Any], bool] = lambda _: False
@@ -193,29 +193,29 @@ class Kind:
     either: Table = ()
 
     def example(self, world: World, _numbers: np.random.Generator) -> Any:
-        """Make a good value."""
+        """A valid value."""
         return self.make(world) if self.make else self.good
 
     def judge(self, world: World, value: Any) -> Verdict:
-        """Tell what is to happen to a value."""
+        """Expected outcome of a value."""
         if value is None:
             return "taken" if self.optional else "either" if self.optional is None else "refused"
         return self.judge_given(world, value)
 
     def judge_given(self, _world: World, value: Any) -> Verdict:
-        """Tell what is to happen to a value other than None."""
+        """Expected outcome of a value other than None."""
         return "taken" if self.takes(value) else "refused"
 
     def canonical(self, _world: World, value: Any) -> Any:
-        """Give another form of a value that is taken, with which the result is the same."""
+        """Another form of a valid value, with the same result."""
         return value if value is None else self.plain(value)
 
     def further(self, _world: World, _example: Any) -> Iterable[tuple[str, Any]]:
-        """Give values to try beside those that are tried everywhere."""
+        """Values to try in addition to those that are tried everywhere."""
         return ()
 
     def junk(self, world: World, example: Any) -> Iterator[Junk]:
-        """Give all values to try, with what is to happen."""
+        """All values to try, with their expected outcomes."""
         for label, value in (*TRIED, *self.further(world, example)):
             if not self.skips(value):
                 yield Junk(label, value, self.judge(world, value))
@@ -228,14 +228,14 @@ class Kind:
 
 @dataclass
 class Array(Kind):
-    """An array of some axes; `number` allows a number, `also` further ranks."""
+    """An array with given axes; `number` allows a number, `also` other ranks."""
 
     axes: str
     dtypes: str = "f"
     _: KW_ONLY
     number: bool = False
     also: Sequence[int] = ()
-    least: float = -math.inf  # of the numbers of an example
+    least: float = -math.inf  # of the numbers in an example
 
     def example(self, world: World, numbers: np.random.Generator) -> Any:
         shape = world.shape(self.axes)
@@ -270,7 +270,7 @@ class Array(Kind):
 
 
 class Positives(Array):
-    """A column for each row by its number, any number of them by truth values or weights; None is the diagonal."""
+    """One column index per row, or a boolean or weight matrix; None is the diagonal."""
 
     def judge_given(self, world: World, value: Any) -> Verdict:
         own = super().judge_given(world, value)
@@ -289,7 +289,7 @@ class AnyArray(Array):
 
 @dataclass
 class Number(Kind):
-    """A number between limits; `array` allows an array of one entry too, `rows` one of a number for each row."""
+    """A number between limits; `array` allows an array of one entry, `rows` an array with a number per row."""
 
     good: float
     above: float = -math.inf
@@ -297,7 +297,7 @@ class Number(Kind):
     _: KW_ONLY
     array: bool = False
     rows: bool = False
-    loose: bool = False  # takes what is too large for its limit
+    loose: bool = False  # accepts numbers above the limit
 
     def judge_given(self, world: World, value: Any) -> Verdict:
         if is_number(value):
@@ -313,7 +313,7 @@ class Number(Kind):
         return self.judge_entry(float(value.reshape(()))) if world.owns(value) else "foreign"
 
     def judge_entry(self, number: float) -> Verdict:
-        """Tell what is to happen to the number in an array."""
+        """Expected outcome of a number in an array."""
         if self.above == -math.inf or self.above < number < math.inf:
             return "taken"
         return "either" if math.isnan(number) or (self.loose and number > 0) else "refused"
@@ -330,7 +330,7 @@ class Number(Kind):
 
 @dataclass
 class Sequenced(Kind):
-    """A list of two things of a kind."""
+    """A list of two values of a kind."""
 
     kind: Kind
 
@@ -353,7 +353,7 @@ class Sequenced(Kind):
         yield from (("nested", [[first], [second]]), ("an iterator", iter(example)), ("joined", first))
 
 
-# -------------------------------------------------------------------------------------------- kinds of one thing each
+# ------------------------------------------------------------------------------------------------------- single kinds
 
 FLAG = Kind(good=False, takes=lambda value: isinstance(value, (bool, np.bool)))
 WHOLE = Kind(good=2, takes=is_positive_integer)
@@ -363,17 +363,17 @@ POWER = Kind(
 
 
 def fixed(good: Any) -> Kind:
-    """Make the kind of one value, for which no other is tried."""
+    """Kind of a fixed value, for which no other is tried."""
     return Kind(good=good, skips=lambda _: True)
 
 
 def functional(good: Callable[..., Any], *, optional: bool = False) -> Kind:
-    """Make the kind of a function."""
+    """Kind of a function."""
     return Kind(good=good, skips=callable, optional=optional)
 
 
 def choice(*choices: str, optional: bool = False) -> Kind:
-    """Make the kind of one of some strings."""
+    """Kind of a choice of strings."""
     good = choices[0]
     taken, bad = (*choices, np.str_(good)), (good.upper(), f"{good} ", f" {good}", good[:-1], good.encode(), [*choices])
     takes = partial(is_one_of, choices)
@@ -381,17 +381,17 @@ def choice(*choices: str, optional: bool = False) -> Kind:
 
 
 def mask(axes: str) -> Array:
-    """Make the kind of truth values that may be left out."""
+    """Kind of an optional mask."""
     return Array(axes, "b", optional=True)
 
 
 def then(first: Callable[..., Any], second: Callable[[Any], Any]) -> Callable[..., Any]:
-    """Give the function that calls one on the result of another."""
+    """Composition of two functions."""
     return lambda *given: second(first(*given))
 
 
 def inner_product(x: Any, y: Any) -> Any:
-    width = min(x.shape[-1], y.shape[-1])  # where they differ, that is told by the loss
+    width = min(x.shape[-1], y.shape[-1])  # different widths are an error of the loss
     return x[..., :width] @ y[..., :width].swapaxes(-1, -2)
 
 
@@ -423,11 +423,11 @@ WRONG_RESULTS: Mapping[str, Callable[[Any], Any]] = {
     "the other library": other_library,
     "objects": lambda x: np.asarray(x).astype(object),
 }
-"""What a function cannot give, made of what it is to give: of similarities, and of losses of rows."""
+"""Invalid results of similarities and of row losses, made from valid ones."""
 
 
 def wrong(function: Callable[..., Any]) -> dict[str, Any]:
-    """Give functions that are to give what a function does, and do not."""
+    """Variants of a function with invalid results."""
     return {f"that gives {what}": then(function, change) for what, change in WRONG_RESULTS.items()}
 
 
@@ -439,7 +439,7 @@ SIMILARITY = Kind(
     either=bilinear_of,
     skips=lambda value: callable(value) or is_one_of(NAMES, value),
 )
-"""A similarity of which nothing is known before it is called."""
+"""A similarity that can be checked only by calling it."""
 CALLED_SIMILARITY = replace(SIMILARITY, refused={name.upper(): name.upper() for name in NAMES} | wrong(inner_product))
 
 
@@ -528,14 +528,14 @@ OWN_ADAPTER: Any = type(
     (type(_registry.load_backend("numpy")),),
     {"__init__": lambda _: None, **dict.fromkeys(("name", "version", "devices", "dtypes"), "own")},
 )
-"""A class of adapters that has all verbs as a class."""
+"""A class of adapters whose methods can be called on the class."""
 GROUP = run_ranks(1, lambda group: group)[0]
 """A communicator of one rank."""
 
 # ------------------------------------------------------------------------------------------------------- the parameters
 
 KINDS: Mapping[str, Kind] = {
-    # arrays, as the table of losses has them where nothing else is said
+    # arrays, by default as in the table of losses
     **{
         name: Array(AXES.get(name, "ND"), "i" if name in INTEGERS else "f")
         for loss in LOSSES.values()
@@ -561,12 +561,12 @@ KINDS: Mapping[str, Kind] = {
     "rows": Array("N", "i"),
     "columns": Array("K", "i", optional=True),
     "valid": mask("K"),
-    # what all have
+    # options of all losses
     "reduction": choice("mean", "sum", "none"),
     "block_size": Kind(
         good="auto",
         takes=lambda value: is_positive_integer(value) or is_one_of(["auto"], value),
-        plain=lambda _: None,  # which changes no result
+        plain=lambda _: None,  # changes no result
         taken=(3,),
         refused=(2.0, "AUTO", "auto ", "none", -3),
         optional=True,
@@ -649,10 +649,10 @@ KINDS: Mapping[str, Kind] = {
     "pullback": functional(lambda rows, columns, g: ((g @ columns[0],), (g.T @ rows[0],)), optional=True),
     "slopes": functional(lambda row: (row.log_odds, None, None, None), optional=True),
 }
-"""What a parameter of that name takes, unless its function says otherwise."""
+"""Kind of a parameter by its name, unless overridden for a function."""
 
 Situation: TypeAlias = Mapping[str, Kind | None]
-"""What the parameters of a function take if not what their names say; None leaves one out."""
+"""Kinds of a function's parameters that differ from those of their names; None omits a parameter."""
 
 MARGIN_FORM = {"form": choice("margin", "soft")}
 SQUARE = {"scores": Array("NN"), "mask": mask("NN")}
@@ -793,14 +793,14 @@ SITUATIONS: Mapping[str, Sequence[Situation]] = {
     "objectives.Objective": ({"rows": functional(log_odds)},),
     "objectives.Pairwise": (PAIRWISE,),
 }
-"""The functions whose parameters are not all what their names say."""
+"""Functions with such overrides."""
 
 RECORDS = {
     *("Adapter", "Communicator", "Queue", "Ranks", "density.SelfNormalization", "objectives.RowStatistics"),
     *("density.SoftmaxStatistics", "diagnostics.TopK"),
     *("objectives.Term", "pairings.Tile"),
 }
-"""Named tuples, protocols, what `across` makes: they hold what they are given, and who takes them looks into them."""
+"""Named tuples, protocols and the result of `across`: their fields are checked where they are used."""
 
 ALIASES = {
     *("similarities.Operands", "similarities.Pullback", "similarities.Scores"),
@@ -809,11 +809,11 @@ ALIASES = {
 """Types."""
 
 CLUSTERED = {"prototypes", "assignments", "concentrations", "mask"}
-"""Of these, one that is a sequence asks for all to be: the error names the one that is found to differ."""
+"""If one of these is a sequence, all must be: the error may name any that differs."""
 
 
 PARTS: Mapping[str, Sequence[str]] = {"objective": ("parameters",), "similarity": ("weight",)}
-"""What the errors of things name that were made apart, and do not fit."""
+"""Arguments named in errors of separately made objects that do not fit."""
 
 
 # -------------------------------------------------------------------------------------------------------- the functions
@@ -829,14 +829,15 @@ PUBLIC: Mapping[str, Callable[..., Any]] = {
 FUNCTIONS = {
     name: thing
     for name, thing in PUBLIC.items()
-    if name not in RECORDS | ALIASES and name not in {"backends_available", "explain"}  # nothing, or what a loss takes
-    if not name.startswith("estimation.")  # whose calls take seconds: tests/estimation has their wrong arguments
+    if name not in RECORDS | ALIASES
+    and name not in {"backends_available", "explain"}  # no arguments, or those of a loss
+    if not name.startswith("estimation.")  # slow: tests/estimation has their invalid arguments
 }
 
 
 @dataclass(frozen=True)
 class Call:
-    """A good call of a function: what each parameter takes, and what it is given."""
+    """A valid call of a function: kind and value of each parameter."""
 
     name: str
     world: World
@@ -845,7 +846,7 @@ class Call:
     keywords: Sequence[str]
 
     def run(self, **changed: Any) -> Any:
-        """Call the function, with some arguments exchanged."""
+        """Call the function with some arguments replaced."""
         arguments = {**self.given, **changed}
         keywords = {p: arguments.pop(p) for p in self.keywords}
         made = FUNCTIONS[self.name](*arguments.values(), **keywords)
@@ -855,7 +856,7 @@ class Call:
         return made(x, y)
 
     def without_options(self) -> Call:
-        """Give the call with None for all that may be None, if that is a good one."""
+        """The call with None for all optional arguments, if it is valid."""
         optional = [name for name, kind in self.kinds.items() if kind.judge(self.world, None) == "taken"]
         bare = replace(self, given={**self.given, **dict.fromkeys(optional)})
         try:
@@ -866,7 +867,7 @@ class Call:
 
 
 def kinds_of(name: str) -> Mapping[str, Kind]:
-    """Give what parameters take by their names; masks are of all scores, or as the table of losses has them."""
+    """Kinds of parameters by name; masks cover all scores, or have the axes in the table of losses."""
     axes = "NK" if "." in name else LOSSES[name].mask if name in LOSSES else "NN"
     return {**KINDS, "mask": mask(axes)}
 
@@ -887,7 +888,7 @@ def calls_of(name: str, world: World) -> list[Call]:
     return [call_of(name, situation, world) for situation in situations_of(name)]
 
 
-# ----------------------------------------------------------------------------------------------------- what is promised
+# ------------------------------------------------------------------------------------------------- documented results
 
 
 def leaves(result: Any) -> list[Any]:
@@ -905,7 +906,7 @@ VALUES: Mapping[str, tuple[str, ...]] = {
     "queue_push": ("MD", "M"),
     "stop_gradient": ("ND",),
 }
-"""The axes of what a function without a `reduction` gives, if that is not one number."""
+"""Axes of the result of a function without `reduction`, if it is not a scalar."""
 
 MADE = (objectives.relic(), objectives.triplet(), objectives.hard_negatives())
 OBJECTIVES = (objectives.Objective, objectives.Pairwise, *map(type, MADE))
@@ -924,11 +925,11 @@ TYPES_OF_RESULTS: Mapping[str, type | tuple[type, ...]] = {
     **{f"pairings.{name}": pairings.Pairing for name in pairings.__all__},
     **{f"objectives.{name}": OBJECTIVES for name in objectives.__all__},
 }
-"""The types of what a function gives that makes something else than numbers."""
+"""Types of results that are not numbers."""
 
 
 def check_result(call: Call, arguments: Mapping[str, Any], result: Any, *, sizes_kept: bool) -> None:
-    """Check that a result is of the documented kind, and holds no NaN."""
+    """Check that a result is of the documented kind and has no NaN."""
     if call.name == "stop_gradient" and isinstance(result, np.generic):
         return
     if call.name in TYPES_OF_RESULTS:
@@ -956,7 +957,7 @@ def check_result(call: Call, arguments: Mapping[str, Any], result: Any, *, sizes
 
 
 def in_numpy(x: Any) -> np.ndarray:
-    """Make an array of NumPy, which has no bfloat16."""
+    """The array as NumPy's, which has no bfloat16."""
     return np.asarray(x.double() if isinstance(x, torch.Tensor) and x.is_floating_point() else x)
 
 
@@ -971,7 +972,7 @@ def assert_same(call: Call, got: Any, wanted: Any) -> None:
 
 
 def is_named(call: Call, names: Sequence[str], message: str) -> bool:
-    """Tell whether a message names one of some arguments, and says what was expected."""
+    """Whether a message names one of some arguments, and says what was expected."""
     if call.name == "stop_gradient" and "no backend is registered" in message:
         return True
     says = re.match(r"[^:]+: .*expected ", message, re.DOTALL)
@@ -979,7 +980,7 @@ def is_named(call: Call, names: Sequence[str], message: str) -> bool:
 
 
 def check(call: Call, junk: Mapping[str, Junk]) -> None:
-    """Exchange some arguments, and see that what is to happen happens."""
+    """Replace some arguments, and check the outcome."""
     changed = {name: j.value for name, j in junk.items()}
     others = [value for name, value in call.given.items() if name not in junk]
     alone = not any(isinstance(x, (*TYPES.values(), pnce.Queue, list)) for x in others)
@@ -994,7 +995,7 @@ def check(call: Call, junk: Mapping[str, Junk]) -> None:
         except (TypeError, ValueError) as error:
             got = str(error)
             assert refused or "either" in verdicts.values() or len(junk) > 1, f"{told}: refused by {got}"
-            # Where lengths do not fit, or a choice is another, the error may name the argument that does not fit to it.
+            # If lengths do not fit, or a choice differs, the error may name the other argument.
             vague = any(j.found for j in junk.values()) or (call.name == "proto_nce" and CLUSTERED & {*junk})
             certain = refused and "either" not in verdicts.values() and not vague
             names = [*(junk if certain else call.kinds), *(part for name in junk for part in PARTS.get(name, ()))]
@@ -1009,7 +1010,7 @@ def check(call: Call, junk: Mapping[str, Junk]) -> None:
 
 @pytest.fixture(autouse=True)
 def registry(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leave the registry as it was."""
+    """Restore the registry after the test."""
     for name in ("_registered", "_loaded", "adapters"):
         monkeypatch.setattr(_registry, name, dict(getattr(_registry, name)))
 
@@ -1018,7 +1019,7 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_public_name_is_known() -> None:
-    """Every public callable is fuzzed, or is listed as something that checks nothing; and no list is out of date."""
+    """Every public callable is fuzzed, or listed as one that checks nothing; no list is out of date."""
     assert RECORDS | ALIASES | {*SITUATIONS} | {*VALUES} <= {*PUBLIC}
     classes = {name for name in FUNCTIONS if isinstance(FUNCTIONS[name], type)}
     assert classes == {"similarities.Similarity", "pairings.Pairing", "objectives.Objective", "objectives.Pairwise"}
@@ -1032,7 +1033,7 @@ def test_every_public_name_is_known() -> None:
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_one_argument(name: str) -> None:
-    """Every value for every parameter, and one unknown, in good calls; of what the first tries, others try a third."""
+    """Every value for every parameter, and an unknown one, in valid calls; later calls try a third of the values."""
     for place, situation in enumerate(situations_of(name)):
         call = call_of(name, situation, World())
         check_result(call, call.given, call.run(), sizes_kept=True)
@@ -1046,7 +1047,7 @@ def test_one_argument(name: str) -> None:
 
 @pytest.mark.parametrize("library", sorted(TYPES))
 def test_the_value_of_an_array_of_one_entry(library: str) -> None:
-    """As a temperature, margin or scale, NaN makes NaN; a number not above its limit is an error, in an array too."""
+    """NaN as temperature, margin or scale gives NaN; a number beyond its limit is an error, also in an array."""
     for call in [call for name in FUNCTIONS for call in calls_of(name, World(library))]:
         similarities: list[dict[str, Any]] = [{}, {"similarity": "cosine"}] if "similarity" in call.given else [{}]
         for (parameter, kind), options in product(call.kinds.items(), similarities):
@@ -1055,7 +1056,7 @@ def test_the_value_of_an_array_of_one_entry(library: str) -> None:
 
 
 def check_entry(call: Call, parameter: str, kind: Number, options: Mapping[str, Any]) -> None:
-    """Give arrays of one entry as a parameter."""
+    """Pass arrays of one entry."""
 
     def run(number: Any) -> Any:
         return call.run(**options, **{parameter: call.world.array(np.asarray(number))})
@@ -1072,14 +1073,14 @@ def check_entry(call: Call, parameter: str, kind: Number, options: Mapping[str, 
 
 @pytest.mark.parametrize("bad", [1.0, "text", [], [[1.0]], {}, None, np.asarray([1]), np.asarray(["a"]), DUCK])
 def test_what_is_differentiated(bad: Any) -> None:
-    """The arguments of a differentiated function have the names of the caller; the error says who refuses them."""
+    """Errors of a differentiated function name its own arguments and the function."""
     with pytest.raises(TypeError, match=r"value_and_grad: expected|no backend is registered"):
         pnce.grad(lambda x: x.sum())(bad)
 
 
 @pytest.mark.parametrize("module", ["", ".", "a.b", "no_such_module", "__main__", "numpy"])
 def test_listing_after_registering(module: str) -> None:
-    """What is registered, or refused, never breaks the list of what is there."""
+    """Registering a backend, or failing to, never breaks `backends_available`."""
     try:
         pnce.register_backend(module)
     except ValueError:
@@ -1089,16 +1090,16 @@ def test_listing_after_registering(module: str) -> None:
 
 
 def strange(numbers: np.random.Generator) -> np.ndarray:
-    """Make an array of any shape and dtype."""
+    """An array of any shape and dtype."""
     shape = numbers.integers(0, 7, size=numbers.integers(0, 5))
     return (numbers.integers(1, 65, size=shape) / 16).astype(numbers.choice([*"?bHqefdDU"]))
 
 
 @pytest.mark.parametrize("library", sorted(TYPES))
 def test_two_arguments(library: str) -> None:
-    """Each pair of parameters of each function, with values found at random, others left out, at any sizes."""
+    """Random values for each pair of parameters of each function, with others omitted, at random sizes."""
     numbers = np.random.default_rng(1)
-    for name in sorted(FUNCTIONS, key=lambda name: name == "register_backend"):  # which changes what others find
+    for name in sorted(FUNCTIONS, key=lambda name: name == "register_backend"):  # changes the registry for others
         for situation in situations_of(name):
             rows = int(numbers.integers(2, 6))
             sizes = sizes_of(rows, *numbers.integers((rows, 1, 1), (8, 5, 7)).tolist())
@@ -1111,12 +1112,12 @@ def test_two_arguments(library: str) -> None:
 
 
 def found(call: Call, parameter: str, tried: Sequence[Junk], numbers: np.random.Generator) -> Junk:
-    """Choose what is tried: half of it is taken, some is no known value."""
+    """Draw a value: half are valid, some are unknown values."""
     kind, chance = call.kinds[parameter], numbers.random()
     if chance < 0.1 and not kind.skips(value := strange(numbers)):
         return Junk(repr(value), value, kind.judge(call.world, value), found=True)
     if isinstance(kind, Number) and (not kind.array or parameter == "alpha") and call.world.dtype == "float32":
-        # What is no scale of the scores is not held to the range of their dtype.
+        # Only scales of the scores must stay within the range of their dtype.
         tried = [junk for junk in tried if not is_number(junk.value) or not is_extreme(junk.value)]
     fitting = [junk for junk in tried if junk.verdict in {"taken", "either"}] if chance < 0.6 else []
     return (fitting or tried)[int(numbers.integers(len(fitting or tried)))]
@@ -1128,13 +1129,13 @@ PASSED_ON = {
     *("angle", "contrast", "cpc", "dcl", "flat_nce", "joint_info_nce", "moco", "nca", "nnclr", "nt_xent", "proto_nce"),
     *("soft_nearest_neighbor", "two_tower"),
 }
-"""The losses whose one number is the temperature, or scale, which they pass on as other losses do."""
+"""Losses whose only number is the temperature or scale, handled as in other losses."""
 
 
 def numbers_of_calls() -> Iterator[Any]:
-    """Give a call of each function that takes numbers of its own, these, and whether they are symbols at first."""
+    """A call of each function with specific numbers, the numbers, and whether they start as symbols."""
     for name in FUNCTIONS:
-        if name in PASSED_ON or name.startswith(("objectives.", "from_scores.")):  # the numbers of losses, again
+        if name in PASSED_ON or name.startswith(("objectives.", "from_scores.")):  # numbers of losses, tested already
             continue
         call = call_of(name, situations_of(name)[0], World("torch", sizes=sizes_of(columns=4)))
         own = [p for p, kind in call.kinds.items() if isinstance(kind, Number) or getattr(kind, "number", False)]
@@ -1147,7 +1148,7 @@ def numbers_of_calls() -> Iterator[Any]:
 
 
 def in_a_loss(made: Any) -> Any:
-    """Compute a loss with a pairing; anything else is a result already."""
+    """Loss with a pairing; other results are returned unchanged."""
     x, y = (torch.linspace(-1.0, end, 12, dtype=torch.float64).reshape(4, 3) for end in (1.0, 0.5))
     return pnce.contrast(x, y, objective="info_nce", pairing=made) if isinstance(made, pairings.Pairing) else made
 
@@ -1155,17 +1156,17 @@ def in_a_loss(made: Any) -> Any:
 @pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning")
 @pytest.mark.parametrize(("call", "numbers", "dynamic"), [*numbers_of_calls()])
 def test_torch_compile_of_numbers_that_change(call: Call, numbers: Mapping[str, float], dynamic: bool | None) -> None:  # noqa: FBT001
-    """One graph for the first value and one for all others, or one for all if all numbers are symbols."""
+    """One graph for the first value and one for all others, or one for all if the numbers start as symbols."""
     torch.compiler.reset()
     for leaf in leaves([*call.given.values()]):
         if isinstance(leaf, torch.Tensor):
-            torch._dynamo.mark_static(leaf)  # noqa: SLF001  (their sizes are no symbols, which take their time)
+            torch._dynamo.mark_static(leaf)  # noqa: SLF001  (symbolic sizes would be slow)
 
     def loss(changed: Mapping[str, float]) -> Any:
         return in_a_loss(call.run(**changed))
 
     schedule = [{p: x * (1 - k / 16) for p, x in numbers.items()} for k in range(1 if dynamic else 12)]
-    loss(schedule[0])  # the first call of a process may take one graph more
+    loss(schedule[0])  # the first call of a process may need one more graph
     graphs = CompileCounter()
     compiled = torch.compile(loss, fullgraph=True, backend=graphs, dynamic=dynamic)
     for changed in schedule:

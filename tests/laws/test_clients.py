@@ -1,4 +1,4 @@
-"""What users of PyTorch and JAX do with a loss beside differentiating it: checkpoint, shard, call it in a loop."""
+"""Uses of a loss in PyTorch and JAX besides differentiation: checkpointing, sharding, loops."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from calls import EACH, WAYS, Call, mostly_full
 
 pytestmark = [
     pytest.mark.usefixtures("jax_x64"),
-    # Parts of torch itself are compiled by torch.jit.script, which warns of its own deprecation.
+    # torch itself uses torch.jit.script, which warns of its deprecation.
     pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning"),
 ]
 
@@ -39,7 +39,7 @@ reductions = pytest.mark.parametrize("reduction", ["mean", "none"])
 
 
 def _with_gradients(call: Call, *, second: bool, how: dict[str, Any] | None = None) -> dict[str, torch.Tensor]:
-    """Give the loss and its gradients, or those of the sum of their squares; checkpointed, where it is said how."""
+    """Loss and gradients, or those of the sum of squared gradients; optionally checkpointed."""
     arguments: Any = call.torch(requires_grad=True)
 
     def function(*arrays: Any) -> Any:
@@ -54,7 +54,7 @@ def _with_gradients(call: Call, *, second: bool, how: dict[str, Any] | None = No
 
 
 def _keeping(*kept: Any) -> dict[str, Any]:
-    """Checkpoint, but for results that are kept from the first pass, in which torch refuses changes."""
+    """Selective checkpointing: saved results must not be modified."""
     return {"use_reentrant": False, "context_fn": functools.partial(create_selective_checkpoint_contexts, [*kept])}
 
 
@@ -62,7 +62,7 @@ def _keeping(*kept: Any) -> dict[str, Any]:
 @blocks
 @reductions
 def test_torch_checkpointing(name: str, block_size: int | None, reduction: str) -> None:
-    """What is computed again on the way back has the same gradients, to second order where torch has that."""
+    """Recomputed losses have the same gradients, to second order where torch supports it."""
     call = Call(name, rows=6, block_size=block_size, reduction=reduction)
     aten = torch.ops.aten
     plain, reentrant = {"use_reentrant": False}, {"use_reentrant": True}
@@ -75,7 +75,7 @@ def test_torch_checkpointing(name: str, block_size: int | None, reduction: str) 
 
 @pytest.fixture
 def mesh(tmp_path: Path) -> Iterator[Any]:
-    """A mesh of this process alone."""
+    """A mesh of one process."""
     dist.init_process_group("gloo", init_method=f"file://{tmp_path / 'group'}", rank=0, world_size=1)
     try:
         yield init_device_mesh("cpu", (1,))
@@ -84,7 +84,7 @@ def mesh(tmp_path: Path) -> Iterator[Any]:
 
 
 def test_torch_sharded_tensors_are_refused(mesh: Any) -> None:
-    """The rows of one process alone would be taken for all; what to do is said instead."""
+    """A DTensor would give the loss of the rows of one process; the error names the remedy."""
     plain = torch.randn(4, 3)
     sharded = distribute_tensor(plain, mesh, [Shard(0)])
     calls: dict[str, Callable[[], Any]] = {
@@ -110,12 +110,12 @@ def test_torch_sharded_tensors_are_refused(mesh: Any) -> None:
 @pytest.mark.parametrize("name", mostly_full(LOSSES))
 @pytest.mark.parametrize("block_size", [2, pytest.param(None, marks=pytest.mark.full)])
 def test_jax_compiles_a_loss_once(name: str, block_size: int | None, caplog: pytest.LogCaptureFixture) -> None:
-    """Without jit, in a loop: parts that are made for each call are found to be those of the last."""
+    """In a loop without jit, parts that are made for each call equal those of the last call."""
     call = Call(name, block_size=block_size)
     arrays, others = call.jax(), call.others(jnp.asarray)
 
     def run(*arrays: jax.Array) -> None:
-        def loss(*given: jax.Array) -> Any:  # a function of its own each time
+        def loss(*given: jax.Array) -> Any:  # a new function each time
             return call(*given, *others)
 
         pnce.value_and_grad(loss, argnums=tuple(range(len(arrays))))(*arrays)
@@ -131,7 +131,7 @@ def test_jax_compiles_a_loss_once(name: str, block_size: int | None, caplog: pyt
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("block_size", [None, 2])
 def test_jax_distances_of_duplicates_are_zero(block_size: int | None, dtype: str) -> None:
-    """A compiler fuses the normalisation into the difference of equal rows, which is to be 0 all the same."""
+    """The difference of equal rows is 0 although a compiler fuses the normalisation into it."""
     similarity = pnce.similarities.normalized("neg_euclidean")
     attract = pnce.objectives.Pairwise(lambda score: -score, None)
 
@@ -150,7 +150,7 @@ def test_jax_distances_of_duplicates_are_zero(block_size: int | None, dtype: str
 
 @pytest.mark.parametrize("name", ["neg_sq_euclidean", "neg_euclidean"])
 def test_jax_second_derivatives_of_distances(name: pnce.typing.SimilarityName) -> None:
-    """Coordinates that are equal have a slope all the same."""
+    """Equal coordinates have the correct derivatives."""
     x = np.asarray([[1.0, 2.0, 3.0], [1.0, 0.5, -1.0]])
     y = np.asarray([[1.0, 0.5, 3.0], [0.0, 0.5, 1.0]])
 
@@ -167,7 +167,7 @@ LEARNED = [name for name in dict.fromkeys((*WAYS, *EACH)) if name in LOSSES and 
 
 @pytest.mark.parametrize("name", mostly_full(LEARNED, [*WAYS, "clip"]))
 def test_jax_differentiates_by_a_python_number(name: str) -> None:
-    """JAX passes a rule for a derivative its own class of numbers instead of an array."""
+    """JAX passes its own class of numbers, not arrays, to derivative rules."""
     call = Call(name, block_size="auto")
     *arrays, number = call.jax()
     gradient = jax.grad(call, argnums=len(arrays))
@@ -175,7 +175,7 @@ def test_jax_differentiates_by_a_python_number(name: str) -> None:
 
 
 def test_jax_keeps_nothing_of_a_call() -> None:
-    """Of the statics of equal calls, JAX's caches hold one."""
+    """JAX's caches keep one set of static arguments for equal calls."""
     x, y = (jnp.asarray(np.random.default_rng(k).normal(size=(6, 3))) for k in (1, 2))
 
     def held() -> int:
@@ -198,7 +198,7 @@ def test_jax_keeps_nothing_of_a_call() -> None:
 
 @pytest.mark.parametrize("name", mostly_full(["info_nce", "clip", "siglip", "supcon", "hcl"]))
 def test_jax_keeps_no_derivative(name: str) -> None:
-    """JAX's caches tell calls apart by the derivative that they are in, of which they keep a dead reference."""
+    """JAX's caches distinguish calls by the surrounding derivative, to which they keep a dead reference."""
     call = Call(name, rows=6, block_size="auto")
     arrays = call.jax()
     gradient = jax.grad(call, argnums=tuple(range(len(arrays))))

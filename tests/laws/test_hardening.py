@@ -1,7 +1,7 @@
-"""Every loss with any combination of its options, on awkward numbers: laws that hold whatever the numbers are.
+"""Laws of every loss for random combinations of options, on awkward numbers.
 
-A problem is a loss with its arrays and options. What can be masked, weighted, labelled, paired, reduced and cut into
-blocks is, at random; the numbers are ordinary, tied, zero, all the same, huge, tiny or infinite.
+A problem is a loss with its arrays and options. Masks, weights, labels, pairings, reductions and blocks are random; the
+numbers are ordinary, tied, zero, all equal, huge, tiny or infinite.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from portable_nce.testing.cases import AXES, LOSSES, Case
 Array: TypeAlias = Any
 """A NumPy array."""
 Result: TypeAlias = Mapping[str, Array]
-"""A loss and its gradients by the names of the arrays, in double precision."""
+"""A loss and its gradients by array name, in double precision."""
 
 BLOCKS = (1, 2, 3, 12, "auto", None)
 EPS: Mapping[str, float] = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
@@ -47,13 +47,13 @@ class Problem:
     arrays
         Arrays by parameter, in the order of the call.
     axes
-        The letters of their axes: those of the same letter are permuted together.
+        Letters of their axes; axes with the same letter are permuted together.
     variables
         The arrays that are differentiated.
     options
-        Whatever is no array.
+        Options that are not arrays.
     style
-        What the numbers are like.
+        Style of the numbers.
     """
 
     name: str
@@ -75,7 +75,7 @@ class Problem:
 
     @property
     def scale(self) -> float:
-        """A number that no score exceeds, and at least 1."""
+        """Upper bound of the scores, at least 1."""
         if "scores" in self.arrays:
             finite = self.arrays["scores"][np.isfinite(self.arrays["scores"])]
             return 1.0 + float(np.abs(finite).max(initial=0.0))
@@ -91,7 +91,7 @@ class Problem:
 
     @property
     def slope(self) -> float:
-        """A number that no derivative of a score by an embedding exceeds by much."""
+        """Approximate upper bound of the derivatives of scores by embeddings."""
         if "scores" in self.arrays:
             return 1.0
         lengths, t = self.lengths, self.temperature
@@ -106,14 +106,14 @@ class Problem:
 
     @property
     def kinked(self) -> bool:
-        """Whether a rounding more or less can choose another neighbour, or the other side of a margin."""
+        """Whether a rounding error can change a neighbour or the side of a margin."""
         chosen = self.name == "nnclr" or self.own.get("mining") == "batch_hard"
         at_zero = self.own.get("positive_margin") == 0.0 and self.options.get("similarity") == "cosine"
         return self.style != "normal" and (chosen or at_zero)
 
 
 def call(problem: Problem, arrays: Mapping[str, Any], **further: Any) -> Any:
-    """Call the loss of a problem on arrays of any library."""
+    """Call the loss on arrays of any library."""
     options, named = {**problem.options, **further}, dict(arrays)
     if "valid" in named:
         rows = "support" if "support" in named else "queue"
@@ -125,12 +125,12 @@ def call(problem: Problem, arrays: Mapping[str, Any], **further: Any) -> Any:
 
 
 def cotangent(shape: tuple[int, ...]) -> Array:
-    """Give what the losses of rows are multiplied by before they are added up, in numbers that 16 bits hold."""
+    """Weights of the row losses in a sum, as numbers that 16 bits represent exactly."""
     return 1.5 + np.round(8.0 * np.cos(np.arange(math.prod(shape), dtype=np.float64)).reshape(shape)) / 8.0
 
 
 def arrays_of(problem: Problem, library: str, dtype: str) -> dict[str, Any]:
-    """Give the arrays of a problem in a library, numbers in a dtype."""
+    """Arrays of a problem in a library, floats in a dtype."""
     arrays = {key: torch.asarray(x).clone() for key, x in problem.arrays.items()}
     arrays = {key: x.to(getattr(torch, dtype)) if x.is_floating_point() else x for key, x in arrays.items()}
     return arrays if library == "torch" else {key: x.numpy() for key, x in arrays.items()}
@@ -139,9 +139,9 @@ def arrays_of(problem: Problem, library: str, dtype: str) -> dict[str, Any]:
 def run(
     problem: Problem, library: str = "numpy", dtype: str = "float64", *, plainly: bool = True, **further: Any
 ) -> Result:
-    """Give the losses, and the gradients of their sum times a cotangent.
+    """Losses, and the gradients of their sum times a cotangent.
 
-    They are those of the tape, or of torch: of its autograd `plainly`, or of its functional transform.
+    By the tape or by torch: by autograd if `plainly`, else by its functional transform.
     """
     arrays = arrays_of(problem, library, dtype)
 
@@ -170,7 +170,7 @@ def run(
 
 
 def embeddings(numbers: np.random.Generator, shape: tuple[int, ...], style: str) -> Array:
-    """Draw embeddings; what is zero, tied or the same is so in every library."""
+    """Draw embeddings; zeros, ties and equal rows are exact in every library."""
     x = numbers.normal(size=shape)
     styles: Mapping[str, Callable[[], Array]] = {
         "grid": lambda: np.round(x) / 2.0,
@@ -232,7 +232,7 @@ CHOICES: Mapping[str, Sequence[Any]] = {
     "stop_gradient": (None, "first", "second"),
     **dict.fromkeys(("positive_power", "negative_power"), (1, 2)),
     "negatives": ("batch", "views"),
-    # None of these margins lies at a difference of two numbers of a grid, where a rounding decides.
+    # No margin equals a difference of grid numbers, where rounding would decide.
     "margin": (0.30517, 1.70321, -0.40519),
     "positive_margin": (0.0, 0.10713),
     "sigma": (0.5, 4.0),
@@ -244,14 +244,14 @@ CHOICES: Mapping[str, Sequence[Any]] = {
 
 NAMES = [name for name, loss in LOSSES.items() if loss.laws and " " not in name]
 SCORED = [name for name in NAMES if "scores" in LOSSES[name].arguments]
-"""The losses of a score matrix."""
+"""Losses of a score matrix."""
 EMBEDDED = [name for name in NAMES if name not in {*SCORED, "distillation", "gist_embed", "hcl", "joint_info_nce"}]
-"""The losses of embeddings."""
+"""Losses of embeddings."""
 ANY = [*EMBEDDED, *SCORED]
 ALONE = {*SCORED, "triplet", "siglip", "proto_nce", "contrastive", "moco"}
-"""The losses that one row is enough for."""
+"""Losses that accept one row."""
 CONSTANTS = {"queue", "support", "prototypes", "prototypes_2", "concentrations", "concentrations_2", "key_a", "key_b"}
-"""What has no gradient."""
+"""Arrays without a gradient."""
 
 Draw: TypeAlias = Callable[[np.random.Generator, tuple[int, ...], str], Array]
 DRAWN: Mapping[str, tuple[Draw, Sequence[Any]]] = {
@@ -263,7 +263,7 @@ DRAWN: Mapping[str, tuple[Draw, Sequence[Any]]] = {
     **dict.fromkeys(("labels", "columns"), (labelled, ("few", "same", "distinct", "pairs"))),
     **dict.fromkeys(("concentrations", "log_q"), (lambda numbers, shape, _: numbers.random(shape) + 0.2, ("any",))),
 }
-"""How what is not embedded is drawn, and its styles, where None is to leave it out."""
+"""Generators of other arrays, and their styles; None omits the array."""
 FACTORS: Mapping[str, Sequence[float]] = {
     "temperature": (0.05, 0.5, 3.0),
     "logit_scale": (0.5, 10.0),
@@ -272,7 +272,7 @@ FACTORS: Mapping[str, Sequence[float]] = {
 
 
 class Draft:
-    """A problem that is being drawn, with the lengths of its axes: those of `AXES`, and K columns, N of them and M."""
+    """A problem under construction, with the lengths of its axes: those of `AXES`, and K = N + M columns."""
 
     def __init__(self, name: str, styles: Sequence[str], seed: int, rows: int) -> None:
         self.name, self.numbers = name, np.random.default_rng(seed)
@@ -285,16 +285,16 @@ class Draft:
         self.sizes = {"N": n, "D": d, "M": m, "K": n + m, "C": c, "T": 2}
 
     def choices(self, parameters: Mapping[str, Any], name: str) -> dict[str, Any]:
-        """Draw the options that are one of a few."""
+        """Draw the options with a few values."""
         table = {**CHOICES, "form": ("margin", "soft") if "triplet" in name else ("log", "detach")}
         return {key: self.pick(values) for key, values in table.items() if key in parameters}
 
     def pick(self, values: Sequence[Any]) -> Any:
-        """Take one of some values, each as often as any other: Hypothesis prefers what it has had."""
+        """Choose a value uniformly; Hypothesis prefers values that it has drawn before."""
         return values[int(self.numbers.integers(len(values)))]
 
     def add(self, key: str, axes: str = "ND", *, style: str | None = None, below: int | None = None) -> None:
-        """Draw an array: of integers below a limit, of what its name says, or of embeddings."""
+        """Draw an array: integers below a limit, the kind of its name, or embeddings."""
         kind, shape = key.removesuffix("_2").removeprefix("negative_"), tuple(self.sizes[letter] for letter in axes)
         draw, styles = DRAWN.get(kind, (embeddings, (self.style,)))
         style = style or (self.style if kind == "scores" else self.pick(styles))
@@ -304,7 +304,7 @@ class Draft:
             self.arrays[key], self.axes[key] = x, axes
 
     def positives(self, kind: str | None, axes: str) -> str:
-        """Add positives: one a row, or any number."""
+        """Add positives: one per row, or any number."""
         if kind == "index":
             self.add("positives", axes[0], below=self.sizes[axes[1]])
         elif kind == "explicit":
@@ -332,7 +332,7 @@ class Draft:
         variables = [key for key, x in self.arrays.items() if x.dtype.kind == "f" and key not in constants]
         return Problem(self.name, self.arrays, self.axes, variables, self.options, self.style)
 
-    # What only some losses have; each gives the letters of the axes of a mask.
+    # Arrays of some losses; each function returns the axes of a mask.
 
     def scored(self) -> str:
         """Draw scores."""
@@ -342,7 +342,7 @@ class Draft:
         return self.positives(self.pick([None, "index", "explicit"]) if paired else None, axes)
 
     def keys(self) -> str:
-        """Draw whom queries are contrasted with."""
+        """Draw the columns of queries."""
         kind = self.pick([None, "index", "explicit", "MD", "NMD"])
         if kind not in {"MD", "NMD"}:
             return self.positives(kind, "NN")
@@ -351,7 +351,7 @@ class Draft:
         return "NM"
 
     def memory(self) -> str:
-        """Draw which slots of a queue or a support were written."""
+        """Draw the written slots of a queue or a support."""
         if self.pick([False, True, True, True]):
             self.add("valid", "M")
         if self.options.get("negatives") != "views":
@@ -361,7 +361,7 @@ class Draft:
         return "VV"
 
     def candidates(self) -> str:
-        """Draw ids and probabilities of candidates, and further ones."""
+        """Draw ids and probabilities of candidates, and extra candidates."""
         further, *given = self.pick([False, True]), *(key for key in ("ids", "log_q") if self.pick([False, True]))
         for key in given:
             self.add(key, "N")
@@ -412,7 +412,7 @@ class Draft:
         return axes
 
     def plain(self) -> str:
-        """Draw no more, or a further view."""
+        """Draw nothing, or another view."""
         if self.name == "nt_xent" and self.pick([False, True]):
             self.add("view_c")
         self.sizes["V"] = self.sizes["N"] * (LOSSES[self.name].views + ("view_c" in self.arrays))
@@ -430,9 +430,9 @@ FURTHER: Mapping[str, Callable[[Draft], str]] = {
 
 
 def problems(name: str, count: int, *styles: str) -> Iterator[tuple[Problem, dict[str, Any]]]:
-    """Make problems of a loss, each with the option of an execution; they are the same in every run."""
+    """Problems of a loss, each with a block size; equal in every run."""
     usual = SCORE_STYLES if name in SCORED else EMBEDDING_STYLES
-    numbers = np.random.default_rng([*name.encode(), count, 2])  # a seed at which sums of several shifts are merged
+    numbers = np.random.default_rng([*name.encode(), count, 2])  # with this seed, sums with different shifts are merged
     for seed, rows, block in numbers.integers((0, 1, 0), (2**32, 10, len(BLOCKS)), size=(count, 3)).tolist():
         drawn = Draft(name, styles or usual, seed, rows).problem()
         yield drawn, {"block_size": BLOCKS[block]} if name in EMBEDDED else {}
@@ -442,7 +442,7 @@ def problems(name: str, count: int, *styles: str) -> Iterator[tuple[Problem, dic
 
 
 def expected_shape(problem: Problem) -> tuple[int, ...]:
-    """Give the shape of a loss."""
+    """Shape of a loss."""
     if problem.options["reduction"] != "none":
         return ()
     views = 2 if problem.options.get("negatives") == "views" else LOSSES[problem.name].views
@@ -450,7 +450,7 @@ def expected_shape(problem: Problem) -> tuple[int, ...]:
 
 
 def tolerances(problem: Problem, dtype: str) -> dict[str, float]:
-    """Give how much each number may be off: a few roundings of numbers of the size of the scores."""
+    """Tolerances: a few roundings of numbers of the size of the scores."""
     own = problem.own
     weights = np.abs(problem.arrays.get("weights", np.ones(1)))
     most = max(x.shape[0] for x in problem.arrays.values() if x.ndim)
@@ -473,7 +473,7 @@ def tolerances(problem: Problem, dtype: str) -> dict[str, float]:
 
 
 def assert_same(problem: Problem, got: Result, wanted: Result, dtype: str = "float64", *, slopes: bool = True) -> None:
-    """Compare two results of a problem, or two losses of it."""
+    """Compare two results of a problem."""
     bounds = tolerances(problem, dtype)
     for key in wanted if slopes else ("loss",):
         compare(key, problem, got[key], wanted[key], bounds[key], EPS[dtype])
@@ -482,7 +482,7 @@ def assert_same(problem: Problem, got: Result, wanted: Result, dtype: str = "flo
 def compare(  # noqa: PLR0917
     what: str, problem: Problem, got: Array, wanted: Array, bound: float, eps: float = EPS["float64"]
 ) -> None:
-    """Compare numbers, up to a bound and a few roundings of their own."""
+    """Compare numbers up to an absolute bound and a few relative roundings."""
     assert np.shape(got) == np.shape(wanted)
     finite = np.where(np.isinf(wanted), 0.0, wanted)
     same = (got == wanted) | (np.abs(got - finite) <= bound + 8.0 * eps * np.abs(finite))
@@ -494,7 +494,7 @@ ANY_STYLE = [(name, style) for name in ANY for style in (SCORE_STYLES if name in
 
 @pytest.mark.parametrize(("name", "style"), ANY_STYLE)
 def test_libraries_and_blocks(name: str, style: str) -> None:
-    """Dense and in blocks, by the tape and by torch: one number and one gradient, of the right kind, without NaN."""
+    """Dense and in blocks, by the tape and by torch: equal values and gradients, of the right kind, without NaN."""
     for k, (problem, further) in enumerate(problems(name, 7, style)):
         undivided: Mapping[str, Any] = dict.fromkeys(further)
         dense = run(problem, **undivided)
@@ -506,7 +506,7 @@ def test_libraries_and_blocks(name: str, style: str) -> None:
 
 @pytest.mark.parametrize("name", ANY)
 def test_single_precision(name: str) -> None:
-    """In single precision the same to its rounding, of its own dtype."""
+    """float32 agrees up to rounding, and has its dtype."""
     for drawn, further in problems(name, 8, "normal"):
         problem = rounded(drawn, "float32")
         wanted = run(problem)
@@ -515,7 +515,7 @@ def test_single_precision(name: str) -> None:
 
 
 def rounded(problem: Problem, dtype: str) -> Problem:
-    """Give the problem with numbers that a dtype holds."""
+    """The problem with numbers rounded to a dtype."""
     held = replace(problem, arrays=arrays_of(problem, "torch", dtype))
     return replace(problem, arrays=arrays_of(held, "numpy", "float64"))
 
@@ -523,29 +523,29 @@ def rounded(problem: Problem, dtype: str) -> Problem:
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("name", ANY)
 def test_half_precision(name: str, dtype: str) -> None:
-    """In 16 bits what single precision gives, rounded once."""
+    """16-bit results are those of float32, rounded once."""
     for drawn, further in problems(name, 8):
         problem = rounded(drawn, dtype)
         if problem.arrays.get("weights", np.ones(1)).max() >= 100.0:
             continue
         bounds = tolerances(problem, "float32")
         for library in ("torch", "numpy") if dtype == "float16" else ("torch",):
-            with np.errstate(over="ignore"):  # of what 16 bits cannot hold
+            with np.errstate(over="ignore"):  # numbers beyond the range of 16 bits
                 wanted, got = (run(problem, library, kind, **further) for kind in ("float32", dtype))
             for key, exact in wanted.items():
-                # One rounding, and those of the arithmetic, which may be in another order.
+                # One rounding, and those of the arithmetic, whose order may differ.
                 near = np.abs(got[key] - exact) <= 1.01 * EPS[dtype] * np.abs(exact) + 2.0**-24 + bounds[key]
                 assert near[np.abs(exact) < 6e4].all(), (key, got, exact, problem)
 
 
 @pytest.mark.parametrize("name", ["clip", "dcl", "flat_nce", "info_nce", "logistic", "nca", "relic", "supcon"])
 def test_infinite_scores(name: str) -> None:
-    """An infinite score is a loss of infinity, or of nothing; neither the losses of rows nor gradients are NaN."""
+    """An infinite score gives a loss of 0 or infinity; neither row losses nor gradients are NaN."""
     for drawn, _ in problems(f"from_scores.{name}", 30, "plus infinity", "infinities"):
         problem = replace(drawn, options={**drawn.options, "reduction": "none"})
         if problem.arrays.get("weights", np.ones(1)).max() >= 100.0:
             continue
-        with np.errstate(invalid="ignore"):  # of one loss of infinity and another of minus infinity, which are added
+        with np.errstate(invalid="ignore"):  # sums of infinite losses of both signs
             run(problem)
             run(problem, "torch")
 
@@ -554,7 +554,7 @@ def test_infinite_scores(name: str) -> None:
 
 
 def in_words_of_the_oracles(problem: Problem) -> dict[str, Array] | None:
-    """Give the arrays as the oracles take them: a mask for scores of minus infinity, and for slots never written."""
+    """Arrays for the oracles: with a mask for scores of -inf and for unwritten slots."""
     arrays = dict(problem.arrays)
     if "scores" in arrays:
         live = arrays["scores"] != -np.inf
@@ -573,7 +573,7 @@ def in_words_of_the_oracles(problem: Problem) -> dict[str, Array] | None:
 
 @pytest.mark.parametrize("name", [name for name in ANY if name != "contrast"])
 def test_values(name: str) -> None:
-    """What the published sums give, with every option."""
+    """Losses equal the published sums, with every option."""
     for problem, further in problems(name, 24):
         arrays = in_words_of_the_oracles(problem)
         if arrays is None:
@@ -589,15 +589,15 @@ def test_values(name: str) -> None:
 
 
 def permuted(problem: Problem, numbers: np.random.Generator) -> tuple[Problem, Mapping[str, Array]]:
-    """Exchange the rows of a problem, with whatever belongs to them; give the order of each letter too."""
+    """Permute the rows of a problem and all that belongs to them; also return the order of each axis."""
     sizes: dict[str, int] = {}
     for key, x in problem.arrays.items():
         sizes |= zip(problem.axes[key], x.shape, strict=True)
-    moved = "NC" if problem.kinked else "NMC"  # of neighbours that are equally near, the first is taken
+    moved = "NC" if problem.kinked else "NMC"  # the first of equally near neighbours is used
     order, n = {letter: numbers.permutation(sizes[letter]) for letter in sizes if letter in moved}, sizes["N"]
     if problem.options.get("pairing") == "two_views":  # pairs stay together
         order["N"] = np.concatenate([half := numbers.permutation(n // 2), n // 2 + half])
-    if "K" in sizes:  # the columns of the same numbers go with the rows
+    if "K" in sizes:  # columns with the same indices follow the rows
         further = order.get("M", np.arange(sizes["K"] - n))
         order["K"] = np.concatenate([order["N"], n + further])
     order["V"] = np.concatenate([k * n + order["N"] for k in range(3)])[: sizes.get("V", 3 * n)]
@@ -611,7 +611,7 @@ def permuted(problem: Problem, numbers: np.random.Generator) -> tuple[Problem, M
 
 
 def reordered(x: Array, axes: str, order: Mapping[str, Array]) -> Array:
-    """Give an array with its axes in another order."""
+    """An array with permuted axes."""
     for axis, letter in enumerate(axes):
         x = np.take(x, order[letter], axis=axis) if letter in order else x
     return x
@@ -619,7 +619,7 @@ def reordered(x: Array, axes: str, order: Mapping[str, Array]) -> Array:
 
 @pytest.mark.parametrize("name", ANY)
 def test_order_of_rows(name: str) -> None:
-    """In another order the loss is the same, and the gradient, and the losses of rows, are in that order."""
+    """Permuting rows does not change the loss, and permutes gradients and row losses."""
     for seed, (drawn, further) in enumerate(problems(name, 12)):
         problem, (other, order) = drawn, permuted(drawn, np.random.default_rng(seed))
         if problem.options["reduction"] == "none":
@@ -631,7 +631,7 @@ def test_order_of_rows(name: str) -> None:
         assert_same(problem, result, wanted, slopes=not problem.kinked)
 
 
-# ------------------------------------------------------------------------------------------------------- of the scores
+# --------------------------------------------------------------------------------------------- invariance of the scores
 
 
 DEGREES: Mapping[str, float] = {"dot": 2.0, "neg_sq_euclidean": 2.0, "neg_euclidean": 1.0, "cosine": 0.0}
@@ -643,7 +643,7 @@ HOMOGENEOUS = [
 
 @pytest.mark.parametrize("name", HOMOGENEOUS)
 def test_longer_embeddings_are_a_lower_temperature(name: str) -> None:
-    """What Euler says of functions of the scores alone: the gradients of embeddings and temperature belong together."""
+    """Euler's identity for functions of the scores links the gradients of embeddings and temperature."""
     for drawn, further in problems(name, 16):
         plain: dict[str, Any] = {"base_temperature": None, "max_logit_scale": None, "l2": 0.0}
         options = {**drawn.options, **{key: plain[key] for key in plain.keys() & drawn.options.keys()}}
@@ -670,7 +670,7 @@ def test_longer_embeddings_are_a_lower_temperature(name: str) -> None:
 @pytest.mark.parametrize("exponent", [-100, -1, 3, 100])
 @pytest.mark.parametrize("name", [name for name in EMBEDDED if name not in {"n_tuple", "cpc"}])
 def test_the_cosine_knows_no_length(name: str, exponent: int) -> None:
-    """Embeddings longer by a power of two: exactly the same loss, and gradients shorter by it."""
+    """Scaling embeddings by a power of 2 leaves the loss exactly equal, and divides gradients by it."""
     factor = 2.0**exponent
     for drawn, further in problems(name, 8):
         problem = replace(drawn, options={**drawn.options, "similarity": "cosine"})
@@ -683,7 +683,7 @@ def test_the_cosine_knows_no_length(name: str, exponent: int) -> None:
 
 @pytest.mark.parametrize("loss", [pnce.info_nce, pnce.n_tuple])
 def test_long_and_short_embeddings(loss: Callable[..., Any]) -> None:
-    """Scores of order one, of embeddings whose squares single precision cannot hold: no warning of an overflow."""
+    """Scores of order one from embeddings whose squares overflow or underflow float32: no warning."""
     x = np.asarray([[1.0, 0.5], [-0.5, 1.0]], dtype=np.float32)
     long, short = x * np.float32(2.0**100), x * np.float32(2.0**-100)
     wanted = loss(x, x, similarity="dot", temperature=1.0)

@@ -1,4 +1,4 @@
-"""What docstrings say of scores of -inf, of rows without negatives and of degenerate clusters."""
+"""Scores of -inf, rows without negatives and degenerate clusters, as documented."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ ADDS_ZERO = set(BOUNDS) - {"club", "smile"}
 
 
 def without(places: set[tuple[int, int]], value: float = -INF) -> Any:
-    """Give the scores with others at some places."""
+    """Scores with some entries replaced."""
     scores = SCORES.copy()
     for place in places:
         scores[place] = value
@@ -60,7 +60,7 @@ def without(places: set[tuple[int, int]], value: float = -INF) -> Any:
 
 @pytest.mark.parametrize("name", sorted(ADDS_ZERO))
 def test_a_negative_of_minus_infinity_adds_zero_to_a_bound_and_stays_in_its_count(name: str) -> None:
-    """As one of -800, whose exponential is 0."""
+    """Like a score of -800, whose exponential is 0."""
     assert BOUNDS[name](without(NEGATIVES)) == pytest.approx(BOUNDS[name](without(NEGATIVES, -800.0)), rel=1e-12)
 
 
@@ -107,7 +107,7 @@ def test_the_estimate_of_the_paper_is_a_multiple_of_club() -> None:
 
 
 def test_flo_is_the_information_only_with_both_of_its_critics_at_the_optimum() -> None:
-    """By summation over a pair and a negative of a discrete joint distribution."""
+    """Exact, by summation over a pair and a negative of a discrete joint distribution."""
     joint = np.asarray([[0.3, 0.1], [0.05, 0.15], [0.1, 0.3]])
     x, y = joint.sum(axis=1), joint.sum(axis=0)
     pmi = np.log(joint / x[:, None] / y[None, :])
@@ -222,7 +222,7 @@ def test_concentrations_of_clusters_of_equal_members() -> None:
     assert found(3)[1][3:].min() == found(3)[1].min()
     np.testing.assert_allclose([found(19)[1], found(20)[1]], 0.1)
     np.testing.assert_allclose(pnce.concentrations(points[:20], prototypes, np.arange(20)), 0.1)
-    few = np.where(assignments == 0, 1, assignments)  # none in cluster 0; a single one in cluster 2
+    few = np.where(assignments == 0, 1, assignments)  # cluster 0 is empty; cluster 2 has one member
     few = np.where((assignments == 2) & (np.arange(60) > 6), 1, few)
     values = pnce.concentrations(points, prototypes, few, percentiles=(0.0, 100.0))
     assert values[0] == values[2] == values.max()

@@ -1,4 +1,4 @@
-"""Large arrays, for which libraries have other ways, are computed as small ones."""
+"""Large arrays, for which libraries use other algorithms, give the same results as small ones."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def test_values_and_gradients(variant: Variant, case: Case, monkeypatch: pytest.
 
     wanted = results()
     all_are_large(monkeypatch)
-    assert repr(results()) == repr(wanted)  # NaN is NaN
+    assert repr(results()) == repr(wanted)  # repr, because NaN is not equal to NaN
 
 
 @pytest.mark.parametrize("variant", ["torch"], indirect=True)
 @pytest.mark.parametrize("case", [case for case in CASES if "mask" in case.name], ids=lambda case: case.name)
 def test_modes_that_see_each_operation(variant: Variant, case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No entry is read where tensors stand for others."""
+    """Values are not read from tensors that a mode has replaced."""
     all_are_large(monkeypatch)
     arrays = [*arrays_of(variant, case, "float64").values()]
     graph = make_fx(case.function)(*arrays)

@@ -1,4 +1,4 @@
-"""Every pair of values of a loss's options, on NumPy, against the published sums."""
+"""Every pair of option values of each loss, on NumPy, against the published sums."""
 
 from __future__ import annotations
 
@@ -49,17 +49,17 @@ NUMBERS: dict[str, tuple[Any, ...]] = {
     "tau_plus": (0.0, 0.125),
     "teacher_temperature": (None, 0.25),
 }
-"""Values of the options that are no truth values and take more than names."""
+"""Values of options that are not only booleans or names."""
 
 NOT_TRIED = {"precision", "across"}
-"""Options that say nothing about a number."""
+"""Options that do not change the result."""
 
 WITHOUT_ORACLE = ("matryoshka", "max_sim", "contrast logistic")
-"""What the oracles do not compute, or only in some calls."""
+"""Losses that the oracles do not compute, or not with all options."""
 
 
 def values_of(option: inspect.Parameter, loss: str) -> tuple[Any, ...]:
-    """Give the values of an option: of one that takes names, those of its type."""
+    """Values of an option; for names, those of its type."""
     shape = LOSSES[loss]
     if option.name == "mask" and shape.laws:
         lengths = {"M": ROWS + 1, "C": 3, "V": shape.views * ROWS}
@@ -72,20 +72,20 @@ def values_of(option: inspect.Parameter, loss: str) -> tuple[Any, ...]:
 
 
 def refused(options: Mapping[str, Any], loss: str) -> bool:
-    """Tell whether the documentation of a loss rules a combination out."""
+    """Whether the documentation of a loss excludes a combination."""
     views = options.get("negatives") == "views"
     both_ways = options.get("symmetric") and (views or "negative_keys" in LOSSES[loss].arguments)
     return bool(both_ways or (views and options.get("mask")) or options.get("mining") == ("semi_hard", "semi_hard"))
 
 
 def calls(name: str) -> list[Case]:
-    """Make calls of a loss that together hold every pair of values of its options."""
+    """Calls of a loss that together contain every pair of option values."""
     rng = random.Random(name)
     case = example(
         name, ROWS, fill=lambda shape, _: np.reshape([rng.gauss() for _ in range(prod(shape))], shape).tolist()
     )
     given = {*case.options, *case.constants, *case.arguments, *NOT_TRIED} - {"temperature"}
-    given |= {"hardness", "pairing"} if case.loss == "contrast" else set()  # what its oracle does not have
+    given |= {"hardness", "pairing"} if case.loss == "contrast" else set()  # not supported by the oracle
     parameters = inspect.signature(attrgetter(case.loss)(pnce)).parameters.values()
     values = {p.name: values_of(p, name) for p in parameters if p.kind is p.KEYWORD_ONLY and p.name not in given}
     values = {option: found for option, found in values.items() if found}
@@ -97,7 +97,7 @@ def calls(name: str) -> list[Case]:
 
 
 def with_options(case: Case, options: Mapping[str, Any]) -> Case:
-    """Give a call further options, of which some are arrays."""
+    """Add options to a call, some of which are arrays."""
     arrays = {key: options[key] for key in ("mask", "weights") if options.get(key) is not None}
     temperature = {key: options[key] for key in ("temperature",) if key in options}
     others = {key: value for key, value in options.items() if key not in {"mask", "weights", "temperature"}}
@@ -111,7 +111,7 @@ def with_options(case: Case, options: Mapping[str, Any]) -> Case:
 
 @pytest.mark.parametrize("name", [name for name in LOSSES if not name.endswith(WITHOUT_ORACLE)])
 def test_pairs_of_options(name: str) -> None:
-    """Value and gradient, the latter in one direction."""
+    """Compare value and directional derivative."""
     for case in calls(name):
         learned = [key for key in case.arguments if key not in LOSSES[name].constant]
         rng = np.random.default_rng(len(learned))

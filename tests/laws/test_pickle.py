@@ -1,4 +1,4 @@
-"""The parts of a loss can be pickled, as data loaders and job schedulers do, and are equal to what they were."""
+"""Parts of a loss can be pickled, as data loaders and job schedulers do, and compare equal afterwards."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HALF = np.asarray(0.5)
 
 
 def near(tile: Tile) -> tuple[Any, Any]:
-    """Pair rows whose numbers are apart by one."""
+    """Pair rows with indices that differ by one."""
     gap = abs(tile.rows[0] - tile.columns[0])
     return gap == 1, gap > 2
 
@@ -41,22 +41,22 @@ def critic(x: Any, y: Any) -> Any:
 
 
 def halves(x: Any, y: Any, scale: Any) -> Any:
-    """Give the operands of half an inner product."""
+    """Operands of half an inner product."""
     return (0.5 * scale * x,), (y,)
 
 
 def hinge(row: objectives.RowStatistics) -> Any:
-    """Give the loss of a row."""
+    """Loss of a row."""
     return row.log_odds**2
 
 
 def square(score: Any) -> Any:
-    """Give the term of a pair."""
+    """Term of a pair."""
     return score * score
 
 
 def energy(x: Any) -> Any:
-    """Give a number and an array beside it."""
+    """A number and an auxiliary array."""
     return (x * x).sum(), x
 
 
@@ -74,7 +74,7 @@ USES: dict[str, Callable[..., Any]] = {
     "objective alone": lambda part, x=X, y=Y: pnce.contrast(x, y, objective=part),
     "gradient": lambda part, x=X, y=Y: part(x, y),
 }
-"""How a loss is called with a part of each kind."""
+"""Call of a loss with a part of each kind."""
 
 
 PARTS: dict[str, dict[str, Any]] = {
@@ -149,7 +149,7 @@ PARTS: dict[str, dict[str, Any]] = {
         "matryoshka nt_xent": pnce.matryoshka(pnce.nt_xent, (2, 3)),
     },
 }
-"""Parts of every kind, of which no two are equal."""
+"""Parts of every kind, no two of them equal."""
 
 each_part = pytest.mark.parametrize(("kind", "name"), [(kind, name) for kind, of in PARTS.items() for name in of])
 
@@ -159,11 +159,11 @@ def _same(ours: Any, expected: Any) -> None:
 
 
 def _again(thing: Any) -> Any:
-    return pickle.loads(pickle.dumps(thing))  # noqa: S301  (our own)
+    return pickle.loads(pickle.dumps(thing))  # noqa: S301  (own data)
 
 
 def test_every_part_has_its_line() -> None:
-    """What is added to the package is added here."""
+    """New parts of the package must be listed here."""
     names = {name.partition(" ")[0] for of in PARTS.values() for name in of}
     assert {*pairings.__all__} - {"Tile"} <= names
     assert {*similarities.__all__} - {"NAMES", "Operands", "Pullback", "Scores", "resolve"} <= names
@@ -172,9 +172,9 @@ def test_every_part_has_its_line() -> None:
 
 @each_part
 def test_a_round_trip(kind: str, name: str) -> None:
-    """The same results; and equal parts, whose arrays are the same or are in none."""
+    """Results are the same; parts without arrays, or with the same arrays, are equal."""
     part, use = PARTS[kind][name], USES[kind]
-    # Partial functions are equal to themselves alone, as arrays are.
+    # Partial functions compare by identity, like arrays.
     of_contents = b"numpy" not in pickle.dumps(part) and "partial" not in name
     for again in (_again(part), copy.deepcopy(part)):
         _same(use(again), use(part))
@@ -186,7 +186,7 @@ def test_a_round_trip(kind: str, name: str) -> None:
 
 
 def test_parts_of_other_contents_differ() -> None:
-    """Equality is that of types, of contents and of the identity of arrays."""
+    """Equality compares types, contents and the identity of arrays."""
     every = [(f"{kind} {name}", part) for kind, of in PARTS.items() for name, part in of.items()]
     for name, part in every:
         assert [other for other, its in every if its == part] == [name]
@@ -196,7 +196,7 @@ def test_parts_of_other_contents_differ() -> None:
 
 
 def test_a_queue() -> None:
-    """A checkpoint of training holds the memory too."""
+    """A queue can be part of a checkpoint."""
     queue = pnce.queue_push(pnce.queue_init(X, 8), X)
     _same(pnce.moco(X, Y, _again(queue)), pnce.moco(X, Y, queue))
     queue = pnce.queue_push(pnce.queue_init(X, 8, labels=LABELS), X, labels=LABELS)
@@ -204,7 +204,7 @@ def test_a_queue() -> None:
 
 
 def test_gradients_of_second_order_and_with_aux() -> None:
-    """Transformed functions nest, and give what comes beside the value."""
+    """Transformed functions nest, and return auxiliary results."""
     _same(_again(pnce.grad(energy, has_aux=True))(X), (2 * X, X))
     second = _again(pnce.value_and_grad(pnce.value_and_grad(energy, has_aux=True), has_aux=True))
     with pytest.raises(TypeError, match="0-d"):
@@ -216,12 +216,12 @@ class _Model:
 
     @partial(pnce.grad, argnums=1)
     def gradient(self, x: Any) -> Any:
-        """Give a scaled sum."""
+        """A scaled sum."""
         return (self.scale * x).sum()
 
 
 def test_a_gradient_in_a_class_is_a_method() -> None:
-    """As a function would be."""
+    """Like a function."""
     _same(_Model().gradient(X), np.full_like(X, 2.0))
     assert _Model.gradient.__name__ == "gradient"
     assert _Model.gradient.__doc__ == "Give a scaled sum."
@@ -233,15 +233,15 @@ def uses_of(given: dict[str, dict[str, Any]]) -> list[Any]:
 
 
 def test_in_a_spawned_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is sent to a new process gives the same results there."""
-    # That process imports this file as pytest did; the installed package comes before the source tree.
+    """Parts sent to a new process give the same results."""
+    # The process imports this file like pytest; the installed package precedes the source tree.
     monkeypatch.setattr(sys, "path", [*sys.path, str(Path(__file__).parents[2])])
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         _same(pool.submit(uses_of, PARTS).result(timeout=300), uses_of(PARTS))
 
 
 def _compiled(run: Callable[[], Any], caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Tell what JAX compiles for a call."""
+    """Names of the functions that JAX compiles in a call."""
     caplog.clear()
     with jax.log_compiles():
         run()
@@ -254,7 +254,7 @@ compiled_once = [("pairing", "two_views"), ("similarity", "normalized"), ("gradi
 
 @pytest.mark.parametrize(("kind", "name"), [*compiled_once, *(("objective", name) for name in last_of_each.values())])
 def test_compiled_code_is_found_again(kind: str, name: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A part that has been read from a file does not compile anything anew, as a static argument or inside."""
+    """An unpickled part does not recompile anything, as a static argument or inside a function."""
     part, use = PARTS[kind][name], USES["objective alone" if kind == "objective" else kind]
     again, x, y = _again(part), jnp.asarray(X), jnp.asarray(Y)
     assert again is not part

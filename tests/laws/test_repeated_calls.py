@@ -1,4 +1,4 @@
-"""Of calls that are alike, each gives what it would give if it were the first."""
+"""Repeated calls, which use cached plans and programs, give the result of a first call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def forget() -> None:
-    """Drop what calls have left."""
+    """Clear the caches of calls."""
     plans.PLANS.clear()
     replay.SWEEPS.clear()
 
@@ -25,7 +25,7 @@ def forget() -> None:
 @pytest.mark.parametrize("variant", ["numpy", "torch"], indirect=True)
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_each_call_is_a_first(variant: Variant, case: Case) -> None:
-    """Calls are planned, traced, and run by a program; entries, and so the answers of questions, differ."""
+    """Calls are planned, recorded, and replayed; values, and so recorded branches, differ."""
     arrays = arrays_of(variant, case, "float64")
     others = {key: x * 1.25 if key in case.arguments else x for key, x in arrays.items()}
 
@@ -39,4 +39,4 @@ def test_each_call_is_a_first(variant: Variant, case: Case) -> None:
         wanted.append(results(given))
     forget()
     for k in (0, 0, 0, 1, 1, 0):
-        assert repr(results((arrays, others)[k])) == repr(wanted[k])  # NaN is NaN
+        assert repr(results((arrays, others)[k])) == repr(wanted[k])  # repr, because NaN is not equal to NaN

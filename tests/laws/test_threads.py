@@ -1,7 +1,7 @@
-"""Many threads at once, from the first import on: every number is, bit by bit, what one thread alone computes.
+"""Many threads at once, from the first import on: results equal those of a single thread bit by bit.
 
-Each test is a process of its own, so that the package, its adapters and their caches are new when the threads come:
-this file is its program, which takes the name of a function and what that takes, and imports nothing before.
+Each test runs in a new process, so that the package, its adapters and their caches are fresh when the threads start.
+This file is the program: it takes the name of a function and its arguments, and imports nothing before.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ THREADS = 8
 
 
 def table(library: str) -> list[tuple[str, int, dict[str, Any]]]:
-    """Products in line, in blocks and of both sides; masks; labels; terms of pairs; triples; memories; scores alone."""
+    """Calls of all code paths: products, blocks, two-sided sweeps, masks, labels, pairs, triples, memories, scores."""
     return [
         ("info_nce", 64, {"block_size": None}),
         ("info_nce dot", 64, {}),
@@ -37,13 +37,13 @@ def table(library: str) -> list[tuple[str, int, dict[str, Any]]]:
         ("proto_nce key", 33, {"block_size": 5}),
         ("from_scores.dclw", 15, {}),
         ("bounds.mine", 14, {}),
-        # On torch it is computed in forward mode, which torch has once for all threads.
+        # Uses forward mode on torch, whose level is shared by all threads.
         *([] if library == "torch" else [("second order", 18, {"block_size": 7})]),
     ]
 
 
 def computed(xp: Any, number: int, name: str, rows: int, options: dict[str, Any]) -> list[str]:
-    """Give value and gradients of a loss, on numbers of the thread; what is imported first is imported by all."""
+    """Value and gradients of a loss on numbers of the thread; all threads import at once."""
     import portable_nce as pnce
     from portable_nce.testing.cases import example
 
@@ -74,7 +74,7 @@ def computed(xp: Any, number: int, name: str, rows: int, options: dict[str, Any]
 
 
 def differences(library: str, when: str, repeats: str) -> list[Any]:
-    """Compute each loss so often in each thread, and tell which numbers are not those of one thread alone."""
+    """Compute each loss repeatedly in each thread, and return the results that differ from a single thread's."""
     warnings.simplefilter("error")
     xp, losses = import_module(library), table(library)
     if library == "torch":
@@ -90,7 +90,7 @@ def differences(library: str, when: str, repeats: str) -> list[Any]:
         import portable_nce  # noqa: F401  (all threads at once)
 
         for turn in range(len(losses)):
-            # Every second thread does the same as the others of these, at the same time.
+            # Every second thread computes the same losses at the same time.
             k = (turn + (number * 5 if number % 2 else 0)) % len(losses)
             results[number, k] = [computed(xp, number, *losses[k]) for _ in range(int(repeats))]
 
@@ -101,7 +101,7 @@ def differences(library: str, when: str, repeats: str) -> list[Any]:
         together.wait()
         while not done.is_set():
             pnce.register_backend(("json", "csv", "ast", "dis", "bz2")[turn % 5])
-            pnce.register_backend(library, own)  # which empties what was remembered of all types
+            pnce.register_backend(library, own)  # clears the caches of types
             assert library in pnce.backends_available()
             turn += 1
 
@@ -119,7 +119,7 @@ def differences(library: str, when: str, repeats: str) -> list[Any]:
 
 
 def levels() -> list[int]:
-    """Count the differentiations of some threads, and their levels."""
+    """Number of differentiations of some threads, and of their levels."""
     import portable_nce as pnce
 
     found: list[int] = []
@@ -164,7 +164,7 @@ def compiling() -> None:
 
 
 def in_a_process(*arguments: str) -> Any:
-    """Call a function of this file in a process of its own, which must not fail."""
+    """Call a function of this file in a new process, which must not fail."""
     command = [sys.executable, "-P", __file__, *arguments]
     process = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)  # noqa: S603
     assert process.returncode == 0, process.stderr
@@ -176,18 +176,18 @@ def in_a_process(*arguments: str) -> Any:
     "when", ["at the first import", "at the first call", "after the first call", "while backends are registered"]
 )
 def test_threads_compute_what_one_computes(library: str, when: str) -> None:
-    """Eight threads with all losses, in the same order and in others, that change places as often as they can."""
+    """Eight threads with all losses, in equal and different orders, that switch as often as possible."""
     repeats = 1 if when.startswith("at") else {"numpy": 8, "torch": 3}.get(library, 1)
     assert in_a_process("differences", library, when, str(repeats)) == []
 
 
 def test_no_two_differentiations_have_a_level_in_common() -> None:
-    """What one thread differentiates is a constant to no other."""
+    """Each has its own level, so that no variable of one thread is a constant in another."""
     assert in_a_process("levels") == [2400, 2400]
 
 
 def test_another_thread_may_compile() -> None:
-    """Whatever another thread compiles, here nothing is compiled."""
+    """Compiling in another thread does not affect this one."""
     assert in_a_process("compiling") is None
 
 

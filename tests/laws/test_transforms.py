@@ -1,4 +1,4 @@
-"""What PyTorch and JAX can do with a function, they can do with a loss: compile, batch, differentiate again."""
+"""Losses under transforms of PyTorch and JAX: compilation, batching, higher derivatives."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from calls import EACH, WAYS, Call, mostly_full, options_of
 
 pytestmark = [
     pytest.mark.usefixtures("jax_x64"),
-    # Parts of torch itself are compiled by torch.jit.script, which warns of its own deprecation.
+    # torch itself uses torch.jit.script, which warns of its deprecation.
     pytest.mark.filterwarnings("ignore:`torch.jit.script:DeprecationWarning"),
-    # torch.compile makes an instance of autograd.Function for itself, and torch warns of it.
+    # torch.compile instantiates autograd.Function, of which torch warns.
     pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning"),
 ]
 
 SURROGATES = {"bounds.fdv", "bounds.flo", "bounds.js_mi", "bounds.mine", "bounds.smile", "sogclr"}
-"""Their gradient is not that of their value, by definition."""
+"""Functions whose gradient, by definition, is not that of their value."""
 
 each_loss = pytest.mark.parametrize("name", EACH)
 each_way = pytest.mark.parametrize("name", WAYS)
@@ -40,7 +40,7 @@ blocks = pytest.mark.parametrize("block_size", [None, 2])
 
 
 def close(ours: Any, theirs: Any, tolerance: float = 1e-12) -> None:
-    """Compare numbers with numbers, or a list of arrays with another."""
+    """Compare numbers, or two lists of arrays."""
     if isinstance(ours, (list, tuple)):
         for a, b in zip(ours, theirs, strict=True):
             close(a, b, tolerance)
@@ -49,19 +49,19 @@ def close(ours: Any, theirs: Any, tolerance: float = 1e-12) -> None:
 
 
 def torch_arrays(name: str, rows: int, *, requires_grad: bool = False) -> list[torch.Tensor]:
-    """Make all arrays of a loss."""
+    """All arrays of a loss."""
     call = Call(name, rows=rows)
     return [*call.torch(requires_grad=requires_grad), *call.others(torch.asarray)]
 
 
 def axes_of_rows(name: str) -> list[list[int]]:
-    """Give the axes of each array that are longer in a larger batch."""
+    """Axes of each array that grow with the batch."""
     pairs = zip(torch_arrays(name, 6), torch_arrays(name, 9), strict=True)
     return [[k for k in range(x.ndim) if x.shape[k] != y.shape[k]] for x, y in pairs]
 
 
 def backward(function: Callable[..., Any], arrays: list[torch.Tensor], *others: torch.Tensor) -> list[torch.Tensor]:
-    """Give value and gradients, which are zero where nothing flows."""
+    """Value and gradients, zero for unused arguments."""
     value = function(*arrays, *others)
     if not value.requires_grad:
         return [value, *map(torch.zeros_like, arrays)]
@@ -80,7 +80,7 @@ def test_torch_backward(name: str, block_size: int | None) -> None:
 @each_with_a_slope
 @blocks
 def test_torch_backward_of_some_arguments(name: str, block_size: int | None) -> None:
-    """The gradient of one argument is what it is beside the others, also where it is differentiated again."""
+    """The gradient of one argument alone equals the one computed with others, also for second derivatives."""
     call = Call(name, block_size=block_size)
     options: Any = {"create_graph": True, "materialize_grads": True}
     for k in range(len(call.numbers)):
@@ -103,7 +103,7 @@ def test_torch_backward_of_some_arguments(name: str, block_size: int | None) -> 
 def test_torch_gradcheck_to_second_order(name: str, block_size: Any) -> None:
     call = Call(name, block_size=block_size)
     arrays = call.torch(requires_grad=True)
-    fast = name not in WAYS  # in one direction, not in those of all numbers
+    fast = name not in WAYS  # in one direction instead of all
     assert torch.autograd.gradcheck(call, arrays, check_forward_ad=True, fast_mode=fast)
     assert torch.autograd.gradgradcheck(call, arrays, check_fwd_over_rev=True, fast_mode=fast)
 
@@ -121,7 +121,7 @@ def test_torch_gradcheck_to_second_order(name: str, block_size: Any) -> None:
 def test_torch_gradcheck_to_second_order_of_large_scores(
     name: str, reduction: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Scores that are not seen to be small are shifted; no array that a derivative needs is overwritten then."""
+    """Large scores are shifted; no array that a derivative needs is overwritten."""
     for module in (families, reweighted):
         monkeypatch.setattr(module, "MAX_UNSHIFTED_LOGIT", -1.0)
     PLANS.clear()
@@ -160,7 +160,7 @@ def test_torch_func(name: str, block_size: int | None) -> None:
 
 
 class Graphs(list[Any]):
-    """A backend that runs the graphs as they are, and keeps them."""
+    """A backend that runs graphs unchanged, and records them."""
 
     def __call__(self, graph: Any, _: Any) -> Any:
         self.append(graph)
@@ -169,19 +169,19 @@ class Graphs(list[Any]):
 
 @pytest.mark.parametrize("name", mostly_full(dict.fromkeys((*WAYS, *EACH))))
 def test_torch_compile_serves_every_batch_size(name: str) -> None:
-    """One graph for the first batch and one for all others, or one where it is said that there will be others."""
+    """One graph for the first batch size and one for all others, or one if sizes are marked dynamic."""
     torch.compiler.reset()
     graphs = Graphs()
     compiled = torch.compile(Call(name, block_size="auto"), fullgraph=True, backend=graphs)
     for size in (4, 6, 7, 8, 10, 5, 12, 14, 16, 20) if name in WAYS else (4, 7, 20):
         call = Call(name, rows=size, block_size="auto")
-        call.numbers = [x if x.ndim else x * (1.0 + size / 64.0) for x in call.numbers]  # temperatures differ too
+        call.numbers = [x if x.ndim else x * (1.0 + size / 64.0) for x in call.numbers]  # temperatures differ as well
         others, arrays = call.others(torch.asarray), call.torch(requires_grad=True)
         if name not in WAYS:
             for x, axes in zip([*arrays, *others], axes_of_rows(name), strict=True):
-                torch._dynamo.mark_dynamic(x, axes)  # noqa: SLF001  (its documented name)
+                torch._dynamo.mark_dynamic(x, axes)  # noqa: SLF001  (documented)
         close(backward(compiled, arrays, *others), backward(call, arrays, *others))
-    assert len(graphs) <= (3 if name in WAYS else 2)  # one more where it is the first of the process
+    assert len(graphs) <= (3 if name in WAYS else 2)  # one more if it is the first of the process
 
 
 AOT = ("info_nce", "contrast labels", "contrastive", "triplet_from_labels batch_hard")
@@ -218,7 +218,7 @@ def test_torch_compile_of_a_large_batch_is_cut_into_blocks(monkeypatch: pytest.M
 
 
 def forward(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Transform a function into its derivative in one direction."""
+    """Directional derivative of a function."""
 
     def derivative(x: torch.Tensor) -> Any:
         result: Any = torch.func.jvp(function, (x,), (x * x,))
@@ -241,7 +241,7 @@ TORCH_TRANSFORMS: dict[str, Callable[..., Any]] = {
 @pytest.mark.parametrize("reduction", ["mean", "none"])
 @pytest.mark.parametrize("transform", TORCH_TRANSFORMS)
 def test_torch_compile_of_transforms(name: str, reduction: str, transform: str) -> None:
-    """Whatever is compiled: no gradient at all, one, or transforms of it."""
+    """Compiled losses, gradients, and transforms of gradients."""
     torch.compiler.reset()
     call = Call(name, block_size=2, reduction=reduction)
     x, *rest = call.torch()
@@ -257,7 +257,7 @@ def test_torch_compile_of_transforms(name: str, reduction: str, transform: str) 
 @each_loss
 @blocks
 def test_torch_meta_tensors_have_shapes_and_no_values(name: str, block_size: int | None) -> None:
-    """A device whose numbers nobody can look at."""
+    """A device without values."""
     call = Call(name, block_size=block_size)
     for dtype in (torch.float32, torch.bfloat16):
         arrays = [torch.tensor(x, dtype=dtype, device="meta", requires_grad=True) for x in call.numbers]
@@ -282,7 +282,7 @@ def test_torch_export_of_a_dynamic_batch(name: str) -> None:
 
 @pytest.mark.parametrize("name", dict.fromkeys((*WAYS, *EACH)))
 def test_what_torch_compile_traces(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same statements, one by one: the compiler runs them out of a debugger's and of the coverage's sight."""
+    """The traced code, run eagerly: compiled, it is invisible to debuggers and coverage."""
     call, each = Call(name, block_size=2), Call(name, block_size=2, reduction="none")
     with monkeypatch.context() as patch:
         patch.setattr(torch.compiler, "is_compiling", lambda: True)
@@ -387,7 +387,7 @@ def test_jax_plain_style(block_size: int | None) -> None:
 
 @each_loss
 def test_jax_lowers_every_loss_for_devices_that_are_not_here(name: str) -> None:
-    """With products of the highest precision, which on these devices is not the default."""
+    """With products of the highest precision, which is not the default on these devices."""
     call = Call(name, rows=6, block_size="auto")
     gradient = jax.jit(jax.value_and_grad(call, argnums=tuple(range(len(call.numbers)))))
     arrays = [*call.jax(), *call.others(jnp.asarray)]
@@ -415,7 +415,7 @@ def test_jax_export_of_a_symbolic_batch(name: str) -> None:
 @pytest.mark.parametrize("name", mostly_full(WAYS, ["info_nce", "relic", "nt_xent three views", "siglip", "triplet"]))
 @blocks
 def test_jax_vmap_jvp_and_second_order(name: str, block_size: int | None) -> None:
-    """Forward over reverse, and reverse over reverse, are what torch gives of the dense loss."""
+    """Forward over reverse and reverse over reverse agree with torch on the dense loss."""
     calls = [Call(name, block_size=block_size, seed=seed) for seed in range(3)]
     call, dense = calls[0], Call(name, seed=0)
     batched = [jnp.stack(each) for each in zip(*(one.jax() for one in calls), strict=True)]
@@ -441,7 +441,7 @@ each_memory_loss = pytest.mark.parametrize("name", MEMORY_LOSSES)
 
 
 def _labels(rows: Any) -> Any:
-    """Make classes that differ from step to step."""
+    """Classes that differ between steps."""
     positive = rows[:, 0] > 0
     return positive.to(torch.int64) if isinstance(rows, torch.Tensor) else positive.astype("int64")
 
@@ -455,7 +455,7 @@ def _push(queue: pnce.Queue, rows: Any, name: str) -> pnce.Queue:
 
 
 def steps(name: str, batch: int) -> tuple[np.ndarray, list[list[np.ndarray]], pnce.Queue]:
-    """Make the batches of some steps, and by the tape their values and gradients, and the queue after them."""
+    """Batches of some steps, with values and gradients by the tape, and the final queue."""
     data = np.random.default_rng(batch).normal(size=(STEPS, 2, batch, 3))
     queue, found = _queue(np.zeros((batch, 3)), name), []
     for x, y in data:
@@ -466,7 +466,7 @@ def steps(name: str, batch: int) -> tuple[np.ndarray, list[list[np.ndarray]], pn
 
 
 def same_queue(ours: pnce.Queue, expected: pnce.Queue) -> None:
-    """Rows, marks and labels are those of another queue."""
+    """Assert that rows, validity and labels of two queues are equal."""
     assert type(ours) is pnce.Queue
     for mine, its in zip(ours, expected, strict=True):
         assert (mine is None) == (its is None)
@@ -478,7 +478,7 @@ def same_queue(ours: pnce.Queue, expected: pnce.Queue) -> None:
 @each_memory_loss
 @each_batch
 def test_torch_compile_of_a_step_with_a_queue(name: str, batch: int) -> None:
-    """A queue is an argument and a result like any other; one compilation serves for all steps."""
+    """A queue is an argument and a result; one compilation serves all steps."""
     torch.compiler.reset()
     graphs = Graphs()
 
@@ -499,7 +499,7 @@ def test_torch_compile_of_a_step_with_a_queue(name: str, batch: int) -> None:
 @each_memory_loss
 @each_batch
 def test_jax_steps_with_a_queue(name: str, batch: int) -> None:
-    """Traced once for all calls, and as the carry of a loop, whose shapes are static."""
+    """Traced once for all calls, and as the carry of a loop with static shapes."""
     traced = []
 
     def step(queue: pnce.Queue, given: jax.Array) -> Any:
@@ -542,7 +542,7 @@ def test_jax_scan_carries_a_queue_of_fewer_bits_than_the_keys() -> None:
     ],
 )
 def test_mixed_derivatives_agree(name: str, options: dict[str, Any]) -> None:
-    """The derivative by one argument of the gradient by the other, of which the first pass computes one alone."""
+    """Derivative by one argument of the gradient by another, if the first pass computes only one of them."""
     call = Call(name, **options)
     (x, y, *rest), direction = call.numbers, np.random.default_rng(3).normal(size=(4, 3))
     fixed, tensors = [jnp.asarray(z) for z in rest], [torch.asarray(z) for z in rest]
@@ -561,7 +561,7 @@ def test_mixed_derivatives_agree(name: str, options: dict[str, Any]) -> None:
 
 
 def of_factors(similarity: Any) -> Callable[..., Any]:
-    """Make a loss whose columns have factors of their own."""
+    """A loss with a factor per column."""
 
     def loss(x: Any, y: Any, t: Any) -> Any:
         return pnce.info_nce(x, y, temperature=t, similarity=pnce.similarities.scaled_columns(similarity, y[:, 0] ** 2))
@@ -570,7 +570,7 @@ def of_factors(similarity: Any) -> Callable[..., Any]:
 
 
 def linear_calls(name: str) -> list[tuple[Callable[..., Any], list[np.ndarray]]]:
-    """Make a call for each block size, and for each distance."""
+    """Calls with each block size, and with each distance."""
     if name in NAMES:
         return [(of_factors(name), Call("info_nce").numbers)]
     any_similarity = name in LOSSES and LOSSES[name].laws and LOSSES[name].similarity == "cosine"

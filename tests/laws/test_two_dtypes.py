@@ -1,4 +1,4 @@
-"""Arrays of two dtypes, as towers under autocast make them: the wider decides, and each gradient has its own."""
+"""Arrays of two dtypes, as from towers under autocast: the wider one decides, each gradient has its array's."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ SILENT = {
         "teacher_scores",
     ),
 }
-"""The arrays that do not decide on the dtype of a loss of embeddings."""
+"""Arrays that do not affect the dtype of a loss of embeddings."""
 
 
 def of_floats(name: str) -> list[str]:
-    """Name the arrays of floats of a call that are no parameters."""
+    """Names of the float arrays of a call, except parameters."""
     call = Call(name)
     return [key for key, x in (call.learned | call.fixed).items() if x.ndim and x.dtype.kind == "f"]
 
 
 NAMES = [*LOSSES, *OF_SCORES]
 ODD = [(name, key) for name in NAMES for key in of_floats(name) if len(of_floats(name)) > 1]
-"""Each array of each loss that has others beside it."""
+"""Each array of each loss with several arrays."""
 
 FLOAT16, BFLOAT16 = ([(half, "float32"), ("float32", half)] for half in ("float16", "bfloat16"))
 
 
 class Mixed:
-    """A loss of arrays of one dtype, but for an odd one, which has another; its parameters have float32."""
+    """A loss of arrays of one dtype, except one of another; parameters are float32."""
 
     def __init__(self, name: str, odd: str, dtypes: tuple[str, str], **options: Any) -> None:
         self.name = f"{name}, {odd} of {dtypes[1]}, others of {dtypes[0]}"
@@ -64,21 +64,21 @@ class Mixed:
         self.places = tuple(range(len(learned)))
         first, *others = [dtype for key, dtype in kinds.items() if key not in SILENT]
         of_scores = name in OF_SCORES and "embeddings" not in kinds
-        alike = of_scores or {*others} <= {first}  # scores decide, the first array
+        alike = of_scores or {*others} <= {first}  # the first array, of scores, decides
         self.dtypes = [first if alike else "float32", *(x.dtype.name for x in learned)]
 
     def torch(self) -> list[torch.Tensor]:
-        """Give the arrays to PyTorch; NumPy has no bfloat16 of its own."""
+        """Arrays as PyTorch tensors; NumPy has no bfloat16."""
         return [torch.tensor(x.astype(np.float64)).to(getattr(torch, x.dtype.name)) for x in self.arrays]
 
     def check(self, found: list[Any]) -> None:
-        """Compare value and gradients with those of the same numbers in float64, and their dtypes."""
+        """Compare value and gradients with those in float64, and check their dtypes."""
         wide = [x if x.dtype.kind in "bi" else x.astype(np.float64) for x in self.arrays]
         value, slopes = pnce.value_and_grad(lambda *x: self.call(*x).sum(), self.places)(*wide)
         for got, want, dtype in zip(found, [value, *slopes], self.dtypes, strict=True):
             assert str(got.dtype).removeprefix("torch.") == dtype, self.name
             ours = got.detach().double().numpy() if isinstance(got, torch.Tensor) else np.asarray(got, dtype=np.float64)
-            # Where an array stands in two places, its gradient is the sum of two that were rounded, rounded.
+            # An array used twice has a gradient that is a rounded sum of two rounded ones.
             assert np.abs(ours - want).max() <= max(3 * EPS[dtype], 1e-5) * np.abs(want).max(), self.name
 
 
@@ -92,7 +92,7 @@ def test_torch(dtypes: tuple[str, str], autocast: str, block_size: int | None, r
         learned = [arrays[k].requires_grad_() for k in mixed.places]
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bool(autocast)):
             value = mixed.call(*arrays)
-        if autocast:  # which gives losses in float32
+        if autocast:  # under autocast, losses are float32
             mixed.dtypes[0] = "float32"
         gradients = torch.autograd.grad(value.sum(), learned, allow_unused=True, materialize_grads=True)
         mixed.check([value.sum(), *gradients])
@@ -125,7 +125,7 @@ def test_jax(name: str, odd: str) -> None:
 
 @pytest.mark.parametrize("dtypes", [*FLOAT16, *BFLOAT16])
 def test_ranks(dtypes: tuple[str, str]) -> None:
-    """Arrays that a loss joins travel in a dtype that holds the numbers of all."""
+    """Arrays that a loss concatenates are sent in a dtype that represents all of their numbers."""
     cuts = [slice(2), slice(2, None)]
     for name in ("nt_xent", "nt_xent three views", "nt_xent keys", "joint_info_nce", "relic keys"):
         for odd in [key for loss, key in ODD if loss == name]:

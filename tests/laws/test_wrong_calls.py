@@ -1,4 +1,4 @@
-"""Calls that people get wrong at first: each is refused, and the error names the remedy."""
+"""Common mistakes: each raises an error that names the remedy."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 import portable_nce
 from portable_nce.testing import run_ranks
 
-pnce: Any = portable_nce  # type checkers find most of these calls
+pnce: Any = portable_nce  # type checkers reject most of these calls
 bounds, from_scores, objectives = pnce.bounds, pnce.from_scores, pnce.objectives
 pairings, similarities = pnce.pairings, pnce.similarities
 
@@ -38,7 +38,7 @@ class Variable:
 
 
 WRONG: Mapping[str, tuple[Callable[[], Any], str]] = {
-    # What comes first, and how many.
+    # Order and number of arguments.
     "one embedding": (lambda: pnce.info_nce(X[0], Y[0]), r"query: .*\(4,\); one row has nothing to be compared with"),
     "labels first": (lambda: pnce.supcon(LABELS, X), "embeddings: .*; labels come after embeddings"),
     "truth as labels of one embedding": (lambda: pnce.supcon(X[0], LABELS > 0), "embeddings: .*one row has nothing"),
@@ -67,7 +67,7 @@ WRONG: Mapping[str, tuple[Callable[[], Any], str]] = {
         "labels: expected no keyword in supcon, got labels=...; pass embeddings, labels by position",
     ),
     "no objective": (lambda: pnce.contrast(X, Y), "contrast: expected the option 'objective', got none; pass obj"),
-    # Options by their place, and by names of elsewhere.
+    # Options by position, and by names of other libraries.
     "a third number": (lambda: pnce.info_nce(X, Y, 0.1), "negative_keys: .*; options are keywords"),
     "a third number of views": (lambda: pnce.nt_xent(X, Y, 0.1), r"further_views\[0\]: .*options are keywords"),
     "a third number of labels": (lambda: pnce.supcon(X, LABELS, 0.1), "supcon: .*options are keywords"),
@@ -79,7 +79,7 @@ WRONG: Mapping[str, tuple[Callable[[], Any], str]] = {
     "scale of InfoNCE": (lambda: pnce.info_nce(X, Y, logit_scale=9.0), "expected temperature = 1 / logit_scale"),
     "a typing error": (lambda: pnce.info_nce(X, Y, reducton="sum"), "reducton: .*; did you mean 'reduction'?"),
     "another's option": (lambda: pnce.info_nce(X, Y, margin=0.1), "margin: expected an option of info_nce"),
-    # Scores where embeddings belong, and the other way round.
+    # Scores instead of embeddings, and embeddings instead of scores.
     "scores and indices": (lambda: pnce.info_nce(SCORES, np.arange(6)), "positive_key: .*use portable_nce.from_scores"),
     "embeddings for a bound": (lambda: bounds.info_nce(X, Y), r"expected a K × N matrix of scores, .*critic\(x, y\)"),
     "embeddings for nwj": (lambda: bounds.nwj(X), r"expected a K × N matrix of scores, .*\(6, 4\)"),
@@ -165,7 +165,7 @@ def test_an_error_inside_a_call_that_fits_stays_as_it_is() -> None:
 
 
 def test_optional_arrays_by_keyword() -> None:
-    """By place and by name the same, also where embeddings are cut short or are tokens."""
+    """By position and by keyword give the same, also for prefixes of embeddings and for tokens."""
     tokens, pairs = similarities.max_sim(), {"data_log_q": EACH, "noise_log_q": SCORES}
     same = [
         (pnce.info_nce(X, Y, MORE), pnce.info_nce(X, Y, negative_keys=MORE)),
@@ -187,7 +187,7 @@ def test_optional_arrays_by_keyword() -> None:
 
 
 def test_a_function_may_have_no_module() -> None:
-    """Such as those of lines that `exec` runs in a namespace without a name."""
+    """For example, one defined by `exec` in a namespace without `__name__`."""
     dot = FunctionType((lambda x, y: x @ y.T).__code__, {})
     assert dot.__module__ is None
     np.testing.assert_allclose(pnce.info_nce(X, Y, similarity=dot), pnce.info_nce(X, Y, similarity="dot"), rtol=1e-15)

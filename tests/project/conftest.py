@@ -1,4 +1,4 @@
-"""What tests of the project itself share."""
+"""Fixtures of the tests of the project itself."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ def noxfile() -> Any:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where dataclasses look for it
+    sys.modules[spec.name] = module  # dataclasses look it up there
     spec.loader.exec_module(module)
     return module

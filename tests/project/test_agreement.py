@@ -1,4 +1,4 @@
-"""The report on agreement: what it reads, when it fails, and that the page in docs/ is that of its data."""
+"""The report on agreement: input, failures, and the page in docs/, which must match its data."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CELL = {
 
 
 def report(folder: Path, *cells: dict[str, Any]) -> Path:
-    """Write what pytest leaves."""
+    """Write a report as pytest does."""
     suite = "".join(
         f"<testcase><properties><property name='agreement' value='{json.dumps(cell)}'/></properties></testcase>"
         for cell in cells

@@ -1,4 +1,4 @@
-"""The rooms and the directions between them, read from the syntax trees: nothing is imported here."""
+"""Folders and the imports between them, read from syntax trees; nothing is imported."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ BACKENDS = ROOT / "backends"
 FRAMEWORKS = {"numpy", "torch", "jax", "cupy", "array_api_strict", "mparray", "dask", "tensorflow", "mlx"}
 
 APPLICATION = {"__main__", "_cli"}
-"""Rooms of the package where scientific libraries may be used, by commands that ask for them."""
+"""Parts of the package whose commands may use scientific libraries."""
 
 DISPLAY = CORE / "estimation" / "display.py"
-"""The file of the mathematics that imports libraries for pictures and progress bars, in its functions."""
+"""The file of `estimation` that imports libraries for pictures and progress bars, inside functions."""
 
 MODULES = {"torch": {"torch"}, "jax": {"jax"}}
-"""The files of portable_nce/modules, and the framework that each may import: no other file of the package may."""
+"""The files of portable_nce/modules and the framework that each may import; no other file of the package may."""
 
 SUITE = {"hypothesis", "mpmath", "pytest"}
-"""What the shipped conformance suite needs beside what it tests."""
+"""Requirements of the conformance suite, besides the libraries under test."""
 
 LAYERS = (
     ("_core",),
@@ -36,10 +36,10 @@ LAYERS = (
     ("_call",),
     ("_losses", "bounds", "density", "diagnostics", "from_scores", "typing"),
 )
-"""The mathematics, lowest first: each part may import from lower layers and from its own."""
+"""Layers of the mathematics, lowest first; each may import from itself and from lower layers."""
 
 USERS = (("__init__",), ("estimation", "modules", "testing"), ("_cli",), ("__main__",))
-"""What uses it, lowest first."""
+"""Layers above, lowest first."""
 
 ADAPTER_MAY_IMPORT = {
     "__init__": set[str](),
@@ -58,12 +58,12 @@ ADAPTER_MAY_IMPORT = {
     "mlx": {"mlx"},
     "mlx_namespace": {"mlx"},
 }
-"""What each adapter may import beside the standard library and the other files of its folder."""
+"""Allowed imports of each adapter, besides the standard library and its folder."""
 
 
 @dataclass(frozen=True)
 class Import:
-    """One import: the dotted name, and whether it happens when the module is imported, at all, or for types alone."""
+    """An import: its dotted name, and whether it runs on import of the module, later, or for type checkers only."""
 
     name: str
     line: int
@@ -72,19 +72,19 @@ class Import:
 
 
 def is_type_checking(node: ast.AST) -> bool:
-    """Tell whether a statement is `if TYPE_CHECKING:`."""
+    """Whether a statement is `if TYPE_CHECKING:`."""
     return isinstance(node, ast.If) and ast.unparse(node.test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}
 
 
 @cache
 def nodes(path: Path) -> list[ast.AST]:
-    """List what a file consists of: its module first."""
+    """Nodes of the syntax tree of a file, the module first."""
     return [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
 
 
 @cache
 def imports(path: Path, package: str | None = None) -> list[Import]:
-    """List the imports of a file; relative ones become absolute in its package, or in the given one."""
+    """Imports of a file; relative ones are resolved in its package, or in the given one."""
     package = package or package_of(path)
     found: list[Import] = []
 
@@ -94,7 +94,7 @@ def imports(path: Path, package: str | None = None) -> list[Import]:
         elif isinstance(node, ast.ImportFrom):
             parents = package.split(".")[: len(package.split(".")) + 1 - node.level] if node.level else []
             base = ".".join([*parents, *([node.module] if node.module else [])])
-            # A name above the package is that of a neighbour, where another package has taken both over.
+            # Above the package: a sibling of a vendored copy.
             names = (f"{base}.{alias.name}".lstrip(".") for alias in node.names)
             found.extend(Import(name, node.lineno, run_time, module_level) for name in names)
         elif is_type_checking(node):
@@ -112,13 +112,13 @@ def imports(path: Path, package: str | None = None) -> list[Import]:
 
 
 def module_of(path: Path) -> str:
-    """Give the name of a file's layer: the first folder or the module below portable_nce."""
+    """Layer of a file: the first folder or the module below portable_nce."""
     first = path.relative_to(CORE).parts[0]
     return first.removesuffix(".py")
 
 
 def package_of(path: Path) -> str:
-    """Give the dotted package in which a file resolves relative imports."""
+    """Dotted package in which a file resolves relative imports."""
     if path in ADAPTERS:
         return "portable_nce.backends"
     return ".".join(path.relative_to(ROOT).parent.parts)
@@ -136,22 +136,22 @@ ADAPTERS = sorted(BACKENDS.glob("*.py"))
 
 
 def top(name: str) -> str:
-    """Give the distribution's part of a dotted name."""
+    """Top-level part of a dotted name."""
     return name.partition(".")[0]
 
 
 def label(path: Path) -> str:
-    """Name a file from the root of the project."""
+    """Path of a file from the root of the project."""
     return str(path.relative_to(ROOT))
 
 
 def offenders(paths: Iterable[Path], faults: Callable[[Path], Any]) -> dict[str, Any]:
-    """Give what is wrong with each file, of those with which something is."""
+    """Problems by file, for files with problems."""
     return {label(path): found for path in paths if (found := faults(path))}
 
 
 def strangers(path: Path, *allowed: str, run_time: bool = False) -> list[Import]:
-    """List what a file imports beside the standard library, at all or at run time, and is not allowed to."""
+    """Forbidden imports of a file outside of the standard library, all or only at run time."""
     known = {*sys.stdlib_module_names, *allowed}
     return [found for found in imports(path) if top(found.name) not in known and (found.at_run_time or not run_time)]
 
@@ -189,13 +189,13 @@ def test_an_adapter_imports_its_framework_and_nothing_of_the_core() -> None:
 
 
 def absolute(path: Path, package: str) -> list[int]:
-    """List the lines that import from a package, or from within it, by its absolute name."""
+    """Lines that import a package, or from it, by its absolute name."""
     found = [node for node in nodes(path) if isinstance(node, ast.ImportFrom) and node.level == 0]
     return [node.lineno for node in found if f"{node.module}.".startswith(f"{package}.")]
 
 
 def test_the_suite_reaches_what_it_tests_by_relative_imports() -> None:
-    # So it tests the package that it is a part of, under whatever name that was taken over.
+    # So it tests the package that contains it, also a vendored copy.
     def faults(path: Path) -> list[Any]:
         above = [found for found in imports(path, "relative." + package_of(path)) if top(found.name) == "portable_nce"]
         return [*absolute(path, "portable_nce"), *(above if path.name != "_package.py" else ())]
@@ -204,12 +204,12 @@ def test_the_suite_reaches_what_it_tests_by_relative_imports() -> None:
 
 
 def reaches_out(node: ast.ImportFrom) -> bool:
-    """Whether an import leaves the folder, but for array-api-compat beside it, of which namespaces are made."""
+    """Whether an import leaves the folder, except to array-api-compat next to it."""
     return node.level > 1 and node.module != "array_api_compat"
 
 
 def test_adapters_reach_each_other_by_relative_imports_and_the_core_by_absolute_ones() -> None:
-    # So they work under portable_nce.backends and in any package that takes both folders over.
+    # So they work as portable_nce.backends and in vendored copies.
     def faults(path: Path) -> list[int]:
         above = [node.lineno for node in nodes(path) if isinstance(node, ast.ImportFrom) and reaches_out(node)]
         return [*above, *absolute(path, "portable_nce.backends")]
@@ -221,14 +221,14 @@ def test_there_is_one_door_to_array_api_compat() -> None:
     def doors(path: Path) -> list[Import]:
         return [found for found in imports(path) if top(found.name) == "array_api_compat"]
 
-    # The command line reports the version of what is installed.
+    # The command line reports installed versions.
     found = offenders((path for path in CORE_FILES if module_of(path) not in APPLICATION), doors)
     assert set(found) == {"portable_nce/_core/namespace.py"}
 
 
 def test_only_the_registry_names_frameworks() -> None:
     def names(path: Path) -> list[str]:
-        # torch.compile can follow array-api-compat to the namespace by an import statement only.
+        # torch.compile can trace into array-api-compat only through an import statement.
         frameworks = FRAMEWORKS - ({"torch"} if label(path) == "portable_nce/_core/namespace.py" else set())
         helpers = {f"is_{framework}_{what}" for framework in frameworks for what in ("array", "namespace")}
         documentation = [node.value for node in nodes(path) if isinstance(node, ast.Expr)]
@@ -246,12 +246,12 @@ def test_only_the_registry_names_frameworks() -> None:
 
 
 def layer(name: str) -> int:
-    """Give the height of a module of the core."""
+    """Layer number of a module of the core."""
     return next(height for height, names in enumerate((*LAYERS, *USERS)) if name in names)
 
 
 def core_dependencies(path: Path) -> set[str]:
-    """Give the modules of the core that a file imports at run time."""
+    """Modules of the core that a file imports at run time."""
     modules = {module_of(other) for other in CORE_FILES} - {"__init__"}
     found = set()
     for item in imports(path):
@@ -288,7 +288,7 @@ def test_the_core_is_free_of_cycles() -> None:
             if item.at_run_time and (item.at_module_level or path in MATHEMATICS):
                 used = names.get(item.name) or names.get(item.name.rpartition(".")[0])
                 graph.setdefault(label(path), set()).update({label(used)} - {label(path)} if used else ())
-    TopologicalSorter(graph).prepare()  # raises CycleError, with the cycle
+    TopologicalSorter(graph).prepare()  # raises CycleError with the cycle
 
 
 def test_testing_is_never_imported_by_the_core() -> None:
@@ -297,7 +297,7 @@ def test_testing_is_never_imported_by_the_core() -> None:
 
 
 def test_modules_for_one_framework_are_imported_by_their_users_alone() -> None:
-    # Not by one another either, nor by the package that they stand in.
+    # Neither by one another nor by their package.
     def users(path: Path) -> list[Import]:
         return [found for found in imports(path) if found.name.startswith("portable_nce.modules")]
 

@@ -1,4 +1,4 @@
-"""The page of the catalogue says of every loss what the code says."""
+"""The catalogue in docs/ agrees with the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line, run as its users run it: in a process of its own."""
+"""The command line, run in a separate process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 def run(*arguments: str, path: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run the command line; modules in the folder ``path`` come before those that are installed."""
+    """Run the command line; modules in the folder ``path`` shadow installed ones."""
     env = dict(os.environ)
     if path is not None:
         env["PYTHONPATH"] = os.pathsep.join([str(path), *filter(None, [env.get("PYTHONPATH")])])

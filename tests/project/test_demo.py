@@ -1,4 +1,4 @@
-"""The demonstration, shortened."""
+"""The demo, shortened."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ digits = cache(load_digits)
 
 @cache
 def course(backend: str, loss: str, iterations: int) -> Course:
-    """Train for some iterations."""
+    """Train for a few iterations."""
     return train(open_library(backend), loss, digits(), iterations, seed=0)
 
 
 def size_of(png: bytes) -> tuple[int, int]:
-    """Read a PNG file, with every checksum, and give its width and height."""
+    """Read a PNG file, check its checksums, and return width and height."""
     assert png[:8] == b"\x89PNG\r\n\x1a\n"
     at, kinds, pixels = 8, [], b""
     while at < len(png):
@@ -67,7 +67,7 @@ def test_every_loss_learns(loss: str) -> None:
 @pytest.mark.parametrize("loss", ["info_nce", "clip"])
 def test_the_backends_reach_the_same_numbers(backend: str, loss: str) -> None:
     if backend == "jax":
-        # JAX would keep its 64-bit numbers for the tests after this one.
+        # JAX would keep 64-bit numbers enabled for later tests.
         check_in_a_fresh_process(loss)
         return
     compare(course(backend, loss, 8), course("numpy", loss, 8))
@@ -82,7 +82,7 @@ def compare(found: Course, wanted: Course) -> None:
 
 
 def check_in_a_fresh_process(loss: str) -> None:
-    """Train on JAX elsewhere, and compare the losses, the bounds and the scores."""
+    """Train on JAX in another process, and compare losses, bounds and scores."""
     code = f"""
 import json
 from portable_nce._cli.demo import load_digits, train

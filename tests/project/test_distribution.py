@@ -1,4 +1,4 @@
-"""What users are sent: the contents and the metadata of wheel and sdist, and the numbers that must agree."""
+"""Contents and metadata of wheel and sdist, and version numbers that must agree."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ADDRESS, EMAIL = "https://github.com/owner/name", "authors@example.org"
 
 
 class Distribution(NamedTuple):
-    """The files of a wheel and of an sdist, without the sdist's own top folder, the wheel's metadata, and the sdist."""
+    """Files of a wheel and of an sdist (without its top folder), the wheel's metadata, and the sdist."""
 
     wheel: set[str]
     sdist: set[str]
@@ -41,11 +41,11 @@ class Distribution(NamedTuple):
 
 @pytest.fixture(scope="module")
 def distribution(noxfile: Any, tmp_path_factory: pytest.TempPathFactory) -> Distribution:
-    """Build wheel and sdist from a copy of the tree with addresses, the wheel by way of the sdist."""
+    """Build sdist, and the wheel from it, from a copy of the tree with addresses filled in."""
     folder = tmp_path_factory.mktemp("distribution")
     shutil.copytree(ROOT, folder / "tree", ignore=NOT_SOURCE)
     noxfile.fill_in(folder / "tree", ADDRESS, EMAIL)
-    # Without isolation: the environment holds setuptools, so nothing is downloaded here.
+    # Without isolation: the environment has setuptools, so nothing is downloaded.
     command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(folder / "dist"), str(folder / "tree")]
     result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert result.returncode == 0, f"{result.stdout}\n{result.stderr}"
@@ -61,7 +61,7 @@ def distribution(noxfile: Any, tmp_path_factory: pytest.TempPathFactory) -> Dist
 
 
 def sources(folder: str) -> set[str]:
-    """List the source files of a folder of the tree."""
+    """Source files of a folder of the tree."""
     return {str(path.relative_to(ROOT).as_posix()) for path in (ROOT / folder).rglob("*.py")}
 
 
@@ -133,7 +133,7 @@ def test_filling_in_the_addresses_again_changes_nothing(noxfile: Any, tmp_path: 
 def test_the_recipe_for_conda_builds(
     distribution: Distribution, noxfile: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """From a channel with this interpreter and packages of its environment: no network."""
+    """Offline, from a channel with this interpreter and packages of its environment."""
     import rattler_build as rb
 
     monkeypatch.setenv("RATTLER_CACHE_DIR", str(tmp_path / "cache"))
@@ -141,7 +141,7 @@ def test_the_recipe_for_conda_builds(
     (python / "bin").mkdir(parents=True)
     interpreter = Path(sys.executable).resolve()
     (python / "bin" / "python").symlink_to(interpreter)
-    (python / "pyvenv.cfg").write_text(f"home = {interpreter.parent}\n", encoding="utf-8")  # or it would see its own
+    (python / "pyvenv.cfg").write_text(f"home = {interpreter.parent}\n", encoding="utf-8")  # or it would find its own
     version = ".".join(map(str, sys.version_info[:3]))
     rb.assemble_package("python", version, platform, "0", channel / platform, files_dir=python)
     for name in ("pip", "setuptools", "array-api-compat"):

@@ -1,4 +1,4 @@
-"""Every public name is documented as numpydoc wants it, with the sections that a user of a loss looks for."""
+"""Every public name has a numpydoc docstring; losses have the sections that users need."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ROOMS = ("from_scores", "bounds", "density", "diagnostics", "estimation", "simil
 ROOMS_OF_ONE_FRAMEWORK = ("modules.torch", "modules.jax")
 
 LOSSES = ("info_nce", "flat_nce", "nt_xent", "dcl", "clip", "from_scores.", "bounds.", "density.", "diagnostics.")
-"""What comes from the literature, and says from where."""
+"""Functions that must cite their source."""
 
 NOT_ASKED = {
     "ES01": "a one-line summary and a formula may say it all",
@@ -27,18 +27,18 @@ NOT_ASKED = {
     "SS05": "it takes a plural for a verb in the third person",
     "YD01": "nothing public is a generator",
 }
-"""Findings of numpydoc that are no errors here, and why."""
+"""Checks of numpydoc that are not required, and why."""
 
 NOT_ASKED_OF_CLASSES = {
     "EX01": "examples stand with the functions that take or return it",
     "GL02": "a docstring may be one line",
     "PR01": "fields are documented under Attributes",
 }
-"""Further ones, of classes."""
+"""More such checks, for classes."""
 
 
 def public_names() -> Iterator[str]:
-    """Walk the public functions, classes and modules, as dotted names below portable_nce."""
+    """Public functions, classes and modules, as dotted names below portable_nce."""
     yield from portable_nce.__all__
     for room in (*ROOMS, *ROOMS_OF_ONE_FRAMEWORK):
         module = importlib.import_module(f"portable_nce.{room}")
@@ -46,7 +46,7 @@ def public_names() -> Iterator[str]:
 
 
 def named(name: str) -> Any:
-    """Give the object of a dotted name below portable_nce."""
+    """Object of a dotted name below portable_nce."""
     found: Any = portable_nce
     for part in name.split("."):
         found = getattr(found, part)
@@ -58,12 +58,12 @@ FUNCTIONS = [name for name in NAMES if inspect.isfunction(named(name))]
 
 
 def offenders(names: Iterable[str], faults: Callable[[str], Any]) -> dict[str, Any]:
-    """Give what is wrong with each public name, of those with which something is."""
+    """Problems by public name, for names with problems."""
     return {name: found for name in names if (found := faults(name))}
 
 
 def sections(name: str) -> NumpyDocString:
-    """Read the docstring of a public name."""
+    """Sections of the docstring of a public name."""
     return NumpyDocString(inspect.getdoc(named(name)) or "")
 
 

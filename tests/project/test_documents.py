@@ -1,9 +1,8 @@
-"""The code of README.md and of the pages in docs/ runs as it stands there.
+"""The code in README.md and on the pages in docs/ runs as shown.
 
-The blocks of Python of a page run one after the other in one namespace. Two kinds are executed elsewhere: examples with
-prompts by doctest (``nox -s doctest``), and what needs other libraries or several processes. The lines of
-docs/from-*.md run by tests/full/peers, next to the libraries that they are compared with, and those of docs/keras.md
-and docs/recipe-lightning.md; those of docs/ranks.md by tests/ranks.
+The Python blocks of a page run in order in one namespace. Examples with prompts run by doctest (``nox -s doctest``).
+Pages that need other libraries or several processes run elsewhere: docs/from-*.md, docs/keras.md and
+docs/recipe-lightning.md in tests/full/peers, docs/ranks.md in tests/ranks.
 """
 
 from __future__ import annotations
@@ -28,16 +27,16 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parents[2]
 
 OPTIONAL = {"cupy"}
-"""Modules that these tests do without. A block is left out if it imports one of them that is not installed."""
+"""Optional modules. A block that imports a missing one is skipped."""
 
 FROM = [path.relative_to(ROOT).as_posix() for path in sorted((ROOT / "docs").glob("from-*.md"))]
 BY_OTHERS = {*FROM, "docs/coming-from.md", "docs/keras.md", "docs/ranks.md", "docs/recipe-lightning.md"}
-"""The pages whose lines tests/full/peers and tests/ranks execute."""
+"""Pages that tests/full/peers and tests/ranks run."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block of Python, and the line of its page that it begins on."""
+    """A fenced block of Python, with its page and first line."""
 
     page: str
     line: int
@@ -45,7 +44,7 @@ class Block:
 
     @property
     def optional(self) -> set[str]:
-        """The optional modules that it imports."""
+        """Optional modules that the block imports."""
         nodes = list(ast.walk(ast.parse(self.source)))
         names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
         names += [node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)]
@@ -53,17 +52,17 @@ class Block:
 
     @property
     def missing(self) -> set[str]:
-        """Those of them that are not installed."""
+        """Optional modules that are not installed."""
         return {name for name in self.optional if importlib.util.find_spec(name) is None}
 
     def run(self, namespace: dict[str, Any]) -> None:
-        """Execute it; errors name the line of the page."""
+        """Execute the block; errors have the line number of the page."""
         code = compile("\n" * (self.line - 1) + self.source, self.page, "exec")
-        exec(code, namespace)  # noqa: S102  (what the page shows)
+        exec(code, namespace)  # noqa: S102  (code of the page)
 
 
 def blocks_of(page: str) -> Iterator[Block]:
-    """Find the blocks of Python of a page; every other fence must name another language, or be plain text."""
+    """Python blocks of a page; every other fence must name its language."""
     fence: tuple[str, int] | None = None
     lines: list[str] = []
     for number, line in enumerate((ROOT / page).read_text(encoding="utf-8").splitlines(), start=1):
@@ -87,7 +86,7 @@ EXECUTED = {page: blocks for page, blocks in BLOCKS.items() if blocks and page n
 
 @pytest.fixture
 def mylib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Install what docs/conformance.md takes for granted: the library `mylib`, and a copy in the package `yourlib`."""
+    """Install what docs/conformance.md assumes: the library `mylib`, and a copy in the package `yourlib`."""
     (tmp_path / "mylib.py").touch()
     package = Path(portable_nce.__file__).parent
     backends = Path(str(importlib.import_module("portable_nce.backends").__file__)).parent
@@ -97,7 +96,7 @@ def mylib(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     shutil.copytree(backends, vendor / "portable_nce" / "backends", ignore=shutil.ignore_patterns("__pycache__"))
     (vendor / "__init__.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setattr(registry, "_registered", dict(registry._registered))  # noqa: SLF001  (put back afterwards)
+    monkeypatch.setattr(registry, "_registered", dict(registry._registered))  # noqa: SLF001  (restored afterwards)
     before = set(sys.modules)
     yield
     for name in set(sys.modules) - before:
@@ -126,7 +125,7 @@ def test_a_block_with_an_optional_library_runs(block: Block) -> None:
 
 
 def gradients_in(namespace: dict[str, Any]) -> list[Any]:
-    """List the gradients that a block shows."""
+    """Gradients computed by a block."""
     shown = [namespace[name] for name in ("gradient", "gradients") if name in namespace]
     return [one for gradient in shown for one in (gradient if isinstance(gradient, tuple) else (gradient,))]
 
@@ -138,7 +137,7 @@ def gradients_in(namespace: dict[str, Any]) -> list[Any]:
 )
 def test_a_block_of_a_front_page_gives_gradients(block: Block) -> None:
     namespace: dict[str, Any] = {"__name__": "__main__"}
-    block.run(namespace)  # each can be copied by itself
+    block.run(namespace)  # each block can be copied on its own
     gradients = gradients_in(namespace)
     assert gradients
     for gradient, argument in zip(gradients, ("query", "key", "temperature"), strict=False):
@@ -173,7 +172,7 @@ def test_every_loss_of_another_library_is_in_the_index() -> None:
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])
 @pytest.mark.parametrize("name", ["info_nce", "nt_xent", "flat_nce", "dcl", "n_tuple"])
 def test_jax_lowers_losses_for_devices_that_are_not_here(name: str, platform: str) -> None:
-    """With products of the highest precision, unless the user has chosen another."""
+    """With products of the highest precision, unless the user chose another."""
     jax: Any = importlib.import_module("jax")
     x = jax.numpy.ones((64, 8), dtype="float32")
 

@@ -1,4 +1,4 @@
-"""What `import portable_nce` imports, in processes of their own."""
+"""Imports of `import portable_nce`, in separate processes."""
 
 from __future__ import annotations
 
@@ -49,16 +49,16 @@ FORBIDDEN = {
 }
 
 MOST_OTHERS = 12
-"""The most modules of the standard library that a first loss may import. NumPy adds some hundred."""
+"""Largest number of modules of the standard library that a first loss may import. NumPy adds some hundred."""
 
 USES = {"import": "", "a loss": "portable_nce.info_nce", "all names": "from portable_nce import *"}
-"""Ways to use the package, before any array is there."""
+"""Uses of the package before the first array."""
 
 
 @pytest.fixture(scope="module")
 def run() -> Callable[[str], Any]:
-    """Give a function that runs code in a new interpreter and reads the JSON that it prints."""
-    # Coverage is not measured: it would import modules of its own.
+    """Function that runs code in a new interpreter and reads the JSON that it prints."""
+    # Without coverage, which would import modules.
     env = {key: value for key, value in os.environ.items() if not key.startswith("COVERAGE_")}
 
     def result(code: str) -> Any:
@@ -75,7 +75,7 @@ def test_the_package_imports_no_framework(run: Callable[[str], Any], use: str) -
     before = set(run("import json, sys; print(json.dumps(list(sys.modules)))"))
     after = set(run(f"import json, sys, portable_nce\n{USES[use]}\nprint(json.dumps(list(sys.modules)))"))
     assert "portable_nce" in after
-    # What a start-up file of the environment imported before is not ours.
+    # Not modules that a start-up file of the environment imported.
     assert (after - before) & FORBIDDEN == set()
 
 
@@ -91,7 +91,7 @@ print(json.dumps([sorted(imported), sorted(set(sys.modules) - before)]))
 
 
 def test_modules_are_imported_when_they_are_used(run: Callable[[str], Any]) -> None:
-    """The number of modules stands for the time, which would depend on the machine and on its load."""
+    """Counts modules instead of time, which depends on the machine and its load."""
     imported, used = run(MODULES)
     assert imported == ["portable_nce"]
     unused = {"bounds", "density", "diagnostics", "_losses.memory", "_losses.labels", "_losses.views"}
@@ -161,14 +161,14 @@ FIRST_CALLS = """if True:
     def plain(arguments):
         return [z.detach().as_subclass(torch.Tensor) for z in arguments]
 """
-"""A process without a call as yet, with tensors of one class everywhere."""
+"""A process before its first call, with tensors of one class."""
 
 TENSORS = mostly_full(["Tensor", "Parameter", "Own"], ["Own"])
 
 
 @pytest.mark.parametrize("kind", TENSORS)
 def test_the_first_call_of_a_process_may_be_compiled(run: Callable[[str], Any], kind: str) -> None:
-    """What is found out once of a type of arrays is then found out while PyTorch traces, and leaves no mark on it."""
+    """Facts cached per array type are then first computed during tracing, and must not affect the graph."""
     code = (
         f"KIND = {kind!r}\n{FIRST_CALLS}"
         """

@@ -1,4 +1,4 @@
-"""What the default run of nox leaves out is in the full run, and what it selects exists."""
+"""The full run of nox includes what the default run omits, and selected tests exist."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def tags(noxfile: Any) -> dict[str, list[str]]:
-    """Map every session to its tags."""
+    """Tags of every session."""
     return {name: list(getattr(noxfile, name).tags) for name in registry.get()}
 
 
@@ -38,7 +38,7 @@ def test_every_library_and_dtype_has_a_variant_in_the_default_run(noxfile: Any) 
 def test_the_full_run_holds_what_the_default_run_holds(noxfile: Any) -> None:
     full = {name for name, of in tags(noxfile).items() if "full" in of}
     default = {session.partition("(")[0] for session in nox.options.sessions or ()}
-    # In full they are `whole`, `products`, `typing`, and `ranks`, `plugin` and `vendored`.
+    # Their full forms are `whole`, `products`, `typing`, `ranks`, `plugin` and `vendored`.
     assert default - full == {"conformance", "tests", "types", "integration"}
     assert {"products", "typing", "ranks", "peers", "plugin", "vendored", "minimums", "demo"} <= full
 
@@ -52,10 +52,10 @@ def test_the_end_of_a_run_comes_last(noxfile: Any) -> None:
 
 
 def test_one_environment_serves_the_default_run(noxfile: Any) -> None:
-    """Except for ruff alone."""
+    """Except for ruff."""
     everything = set(noxfile.ENVIRONMENTS["all"])
     for name in ("arrays", "torch", "jax", "mlx", "lint"):
-        assert set(noxfile.ENVIRONMENTS[name]) - {"numpy"} <= everything, name  # there with a version
+        assert set(noxfile.ENVIRONMENTS[name]) - {"numpy"} <= everything, name  # there, with a version
 
 
 def test_links_of_a_released_readme_are_absolute(noxfile: Any, tmp_path: Path) -> None:
@@ -94,14 +94,14 @@ def test_an_option_of_a_release_that_makes_no_sense_is_an_error(
     arguments: list[str],
     message: str,
 ) -> None:
-    monkeypatch.setattr(noxfile, "REPOSITORY", "")  # on GitHub there is one
+    monkeypatch.setattr(noxfile, "REPOSITORY", "")  # defined on GitHub
     with pytest.raises(SystemExit):
         noxfile.release_options(arguments)
     assert message in capsys.readouterr().err
 
 
 def test_the_switcher_has_the_version_that_the_site_is_built_for(noxfile: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "path", [*sys.path])  # to which the configuration adds
+    monkeypatch.setattr(sys, "path", [*sys.path])  # the configuration appends to it
 
     def options(**env: str) -> dict[str, Any]:
         for name in ("GITHUB_REPOSITORY", "GITHUB_REF_TYPE"):

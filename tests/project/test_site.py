@@ -1,4 +1,4 @@
-"""What the pages say of the tree is true of it: files, names, options, links. `nox -s docs` builds the site itself."""
+"""Files, names, options and links on the pages exist. `nox -s docs` builds the site itself."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ ROOMS = (
 
 @cache
 def text(path: str) -> str:
-    """Read a file of the tree."""
+    """Text of a file of the tree."""
     return (ROOT / path).read_text(encoding="utf-8")
 
 
 def public_names() -> Iterator[str]:
-    """Give the public functions, classes and constants, as dotted names."""
+    """Public functions, classes and constants, as dotted names."""
     for module in ("portable_nce", *(f"portable_nce.{room}" for room in ROOMS)):
         imported = importlib.import_module(module)
         yield from (f"{module}.{name}" for name in imported.__all__ if not inspect.ismodule(getattr(imported, name)))
 
 
 def names_of_the_reference() -> list[str]:
-    """Read the tables of docs/reference, and what stands there by itself."""
+    """Names in the tables and directives of docs/reference."""
     found = []
     for path in sorted((DOCS / "reference").glob("*.rst")):
         module, in_table = "", False
@@ -93,7 +93,7 @@ def test_the_page_of_queues_names_the_losses_that_take_one() -> None:
 
 
 def files_under(title: str) -> list[str]:
-    """List the files that a section of CONTRIBUTING.md names as items of its lists."""
+    """Files listed in a section of CONTRIBUTING.md."""
     section = text("CONTRIBUTING.md").partition(f"\n## {title}\n")[2].partition("\n## ")[0]
     items = re.findall(r"^- (.*)$", section, flags=re.MULTILINE)
     return [path for item in items for path in re.findall(r"`([\w./-]+)`", item.partition(":")[0])]
@@ -150,19 +150,19 @@ PAGES = [
 
 
 def without_code(page: str) -> str:
-    """The text of a page, less its blocks of code and less code in lines."""
+    """Text of a page without code blocks and inline code."""
     plain = re.sub(r"^ *(```|~~~).*?^ *\1 *$", "", text(page), flags=re.MULTILINE | re.DOTALL)
     return re.sub(r"`[^`\n]*`", lambda code: code[0].strip("`") if "](" not in code[0] else "", plain)
 
 
 def anchors(page: str) -> set[str]:
-    """The anchors that GitHub makes of the headings of a page."""
+    """Anchors that GitHub generates for the headings of a page."""
     headings = re.findall(r"^#{1,6} (.*)$", without_code(page), flags=re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
 
 
 def links(page: str) -> list[str]:
-    """The links of a page that do not leave the repository."""
+    """Links of a page within the repository."""
     found = re.findall(r"\]\(([^)\s]+)\)", without_code(page))
     return [link for link in found if not re.match(r"[a-z]+:", link)]
 
@@ -194,7 +194,7 @@ def test_every_page_is_on_the_site() -> None:
     assert len(listed) == len(set(listed))
 
 
-# The gallery: each script runs by itself, wherever it is downloaded to
+# The gallery: each script runs on its own after a download
 
 INSTALLED = {"jax", "matplotlib", "numpy", "portable_nce", "scipy", "sklearn", "torch"}
 

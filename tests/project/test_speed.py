@@ -1,4 +1,4 @@
-"""The page on speed, and the numbers of the front pages, are made of what was measured."""
+"""The page on speed, and the numbers of the front pages, come from measurements."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_other_losses_share_tables() -> None:
 
 
 def test_the_numbers_of_the_front_pages_are_those_of_the_records(tmp_path: Path) -> None:
-    """`benchmarks/readme.py` writes them."""
+    """As `benchmarks/readme.py` writes them."""
     for page in (readme.ROOT / "README.md", readme.ROOT / "docs" / "index.md"):
         text = page.read_text(encoding="utf-8")
         assert readme.with_numbers(text, readme.numbers(readme.ROOT / "docs")) == text

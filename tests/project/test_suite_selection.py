@@ -1,4 +1,4 @@
-"""Which tests of the conformance suite the options and the variant select, and in which order."""
+"""Selection and order of the tests of the conformance suite, by options and variant."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SUITE = "portable_nce.testing.suite"
 
 
 def collected(*options: str, code: int = 0) -> list[str]:
-    """List the tests that pytest selects, or what it prints if it should fail with a code."""
+    """Tests that pytest selects, or its output if it is expected to fail with a code."""
     plugin = "-p", f"{SUITE.rpartition('.')[0]}.plugin", "-p", "no:cacheprovider", "-p", "no:xdist"
     command = [sys.executable, "-P", "-m", "pytest", *plugin, "--pyargs", SUITE, "--collect-only", "-q", *options]
     result = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603  (what stands above)
@@ -57,7 +57,7 @@ def test_one_dtype() -> None:
 
 
 def test_no_test_is_left_out_everywhere() -> None:
-    """A parameter that the plugin takes for a dtype would leave out all tests of a function, on every variant."""
+    """A parameter that the plugin mistakes for a dtype would deselect all tests of a function, on every variant."""
     run = {line.partition("[")[0].rpartition("::")[2] for line in collected() if "::" in line}
     folder = Path(suite.__file__).parent
     written = {
@@ -67,12 +67,12 @@ def test_no_test_is_left_out_everywhere() -> None:
         if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")
     }
     assert len(written) > 100
-    # NumPy has one device, and takes no products of 16 bits.
+    # NumPy has one device and no 16-bit products.
     assert written - run == {"test_two_devices", "test_high_precision"}
 
 
 def test_the_tests_of_a_case_stand_side_by_side() -> None:
-    """On all variants, so that a process computes the oracle once."""
+    """On all variants, so that a process computes each oracle once."""
     lines = collected("--variant=numpy-readonly", "--variant=torch", "-k", "test_case", "--dtype=float64")
     cases = [re.sub(r".*test_case\[(numpy-readonly|torch)-", "", line) for line in lines if "::test_case[" in line]
     assert len(cases) == 2 * len(CASES)

@@ -1,4 +1,4 @@
-"""Calls of the losses of the one table with a variant's arrays, and what tests assert of their gradients."""
+"""Calls of the losses in `LOSSES` with a variant's arrays, and assertions about their gradients."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from ..variants import Nested, Variant
 
 FEW = ("info_nce", "info_nce symmetric", "nt_xent", "siglip", "relic", "triplet_from_labels batch_hard", "moco")
-"""One loss for each way through the package, for variants that compile every operation."""
+"""One loss for each code path, for variants that compile every operation."""
 
 
 def filled(value: Nested, *shape: int) -> Nested:
-    """Repeat a number, or a row of them."""
+    """Repeat a number or a row of numbers."""
     for length in reversed(shape):
         value = [value] * length
     return value
@@ -39,9 +39,9 @@ def arrays_of(variant: Variant, case: Case, dtype: str | None = None) -> dict[st
 
 
 def value_and_gradients(name: str, arrays: Mapping[str, Any], **options: Any) -> tuple[Any, dict[str, Any]]:
-    """Give a loss, and its gradients by name; losses of rows are added up.
+    """Value of a loss and gradients by name; row losses are summed.
 
-    All is differentiated that the table of losses has as numbers, and weights; a queue and a mask are not.
+    Differentiated are the float arrays of the table and weights, not queues and masks.
     """
     case = example(name)
     floats = [key for key in arrays if key in {*case.arguments, "weights"} and hasattr(arrays[key], "dtype")]
@@ -55,19 +55,19 @@ def value_and_gradients(name: str, arrays: Mapping[str, Any], **options: Any) ->
 
 
 def options_of(name: str, block_size: int | str | None) -> dict[str, Any]:
-    """Give the option of the execution, where there is one."""
+    """The option `block_size`, if the loss has it."""
     return {} if "scores" in LOSSES[name].arguments else {"block_size": block_size}
 
 
 def assert_finite(variant: Variant, value: Any, gradients: Mapping[str, Any], of: object = "") -> None:
-    """Every number is finite."""
+    """Assert that every number is finite."""
     for key, array in {"value": value, **gradients}.items():
         listed = flatten(variant.to_list(array))
         assert all(mp.isfinite(number) for number in listed), (of, key, listed)
 
 
 def assert_nothing(variant: Variant, value: Any, gradients: Mapping[str, Any], of: object = "") -> None:
-    """The loss is exactly 0, and so is its gradient with respect to everything."""
+    """Assert that the loss and all gradients are exactly 0."""
     for key, array in {"value": value, **gradients}.items():
         listed = flatten(variant.to_list(array))
         assert all(number == 0 for number in listed), (of, key, listed)

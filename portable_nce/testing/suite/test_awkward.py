@@ -1,7 +1,7 @@
-"""Inputs at the edge: every one has a finite value and finite gradients, and where mathematics says which, those.
+"""Edge cases: finite values and gradients, and the exact ones if mathematics defines them.
 
-The published traps come first: a mask that multiplies leaves exp(0) in the sum, the log-sum-exp of nothing has no
-gradient, neither has a norm at zero, infinity times zero is no number, and so on.
+Known traps come first: a multiplied mask leaves exp(0) in the sum; the log-sum-exp of an empty set and a norm at zero
+have no gradient; infinity times zero is NaN; and so on.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 INF, NAN = math.inf, math.nan
 DTYPES = [None, "float16"]
-"""The widest dtype of the variant, and the one with the narrowest range."""
+"""The widest dtype of the variant, and the dtype with the narrowest range."""
 BLOCKS = [None, 2]
 
 
 def assert_exact(variant: Variant, found: list[Any], wanted: tuple[Nested, dict[str, Nested]], within: float) -> None:
-    """Compare value and gradients with those of an oracle: all is finite, and 0 where everything is 0 there."""
+    """Compare value and gradients with an oracle: all finite, and exactly 0 where the oracle's are all 0."""
     for k, (got, exact) in enumerate(zip(found, [wanted[0], *wanted[1].values()], strict=True)):
         assert oracles.error(variant.to_list(got), exact) <= (max(within, 1e-48) if k else within), k
 
@@ -43,14 +43,14 @@ def assert_exact(variant: Variant, found: list[Any], wanted: tuple[Nested, dict[
 def results_of(
     variant: Variant, name: str, arrays: dict[str, Any], *, differentiated: bool = True, **options: Any
 ) -> dict[str, Nested]:
-    """Give the value of a loss, and its gradients by name."""
+    """Value of a loss, and gradients by name."""
     if not differentiated:
         return {"value": variant.to_list(example(name).call(arrays, **options))}
     value, gradients = value_and_gradients(name, arrays, **options)
     return {key: variant.to_list(x) for key, x in {"value": value, **gradients}.items()}
 
 
-# --- scores: masks, empty sets, extreme numbers ---------------------------------------------------------------------
+# --- scores: masks, empty sets, extreme numbers -----------------------------------------------------------------------
 
 FORMS: list[dict[str, Any]] = [{}, {"form": "detach"}, {"include_positive": True}]
 SCORE_LOSSES: list[tuple[str, dict[str, Any]]] = [
@@ -68,38 +68,38 @@ CLEAN, HOLES = sixteenths((3, 3), 5), all_but((0, 1), (1, 2), (2, 0))
 
 
 def with_holes(dirt: float) -> Nested:
-    """Put something else than scores where the mask has its holes."""
+    """Replace masked scores by a given number."""
     return [[s if m else dirt for s, m in zip(row, bits, strict=True)] for row, bits in zip(CLEAN, HOLES, strict=True)]
 
 
 def of_scores(nested: Nested, **arrays: Nested) -> dict[str, Any]:
-    """Give the arrays of a case."""
+    """Arrays of a case."""
     return {"arguments": {"scores": nested}, "constants": arrays}
 
 
 PLAIN = of_scores(CLEAN, mask=HOLES)
 AWKWARD_SCORES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    # An exp(0) left behind by a mask that multiplies would outweigh them all.
+    # An exp(0) from a multiplied mask would outweigh them all.
     "far below zero": (of_scores([[s - 24.0 for s in row] for row in CLEAN], mask=all_but((0, 1), (1, 2))), {}),
     **{f"{dirt} under a mask": (of_scores(with_holes(dirt), mask=HOLES), PLAIN) for dirt in (INF, -INF, NAN)},
     "-inf as mask": (of_scores(with_holes(-INF)), PLAIN),
     "a row without a positive": (of_scores(CLEAN, mask=all_but((1, 1)), weights=[1.0, 0.5, 2.0]), {}),
-    # By far more than the exponential can hold.
+    # Far beyond the range of the exponential.
     "won, lost and tied": (of_scores([*[[1e4, -1e4, 0.0]] * 2, [1e4] * 3], positives=[0, 1, 2]), {}),
     "positives only": (of_scores(CLEAN, positives=filled(True, 3, 3)), {}),
-    # Without a positive or a negative in any row: nothing.
+    # No positive or no negative in any row: loss 0.
     "everything masked": (of_scores(CLEAN, mask=filled(False, 3, 3)), {}),
     "no positive": (of_scores(CLEAN, mask=all_but((0, 0), (1, 1), (2, 2))), {}),
     "no negative": (of_scores(CLEAN, mask=[[i == j for j in range(3)] for i in range(3)]), {}),
     "one column": (of_scores([[1.0], [-2.0], [3.0]], positives=[0, 0, 0]), {}),
 }
-"""The arrays, and those of a plain call that is worth the same, where it is another."""
+"""Arrays, and if different those of a plain call with the same loss."""
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kind", AWKWARD_SCORES)
 def test_awkward_scores(variant: Variant, kind: str, dtype: str | None) -> None:
-    """What takes no part reaches neither the value nor the gradient, whatever it holds."""
+    """Masked scores affect neither the value nor the gradient, whatever they are."""
     arrays, plain = AWKWARD_SCORES[kind]
     for loss, options in SCORE_LOSSES:
         case = Case(name=kind, loss=f"from_scores.{loss}", options=options, **arrays)
@@ -115,7 +115,7 @@ def test_awkward_scores(variant: Variant, kind: str, dtype: str | None) -> None:
 
 @pytest.mark.parametrize("dtype", [None, "float32"])
 def test_extreme_bounds(variant: Variant, dtype: str | None) -> None:
-    """The bound of lost and won rows, and its gradient."""
+    """The InfoNCE bound and its gradient if all rows are far lost or far won."""
     nested = [[1e4, -1e4, 0.0], [1e4, -1e4, 0.0], [-1e4, -1e4, -1e4]]
     value, gradients = differentiate(pnce.bounds.info_nce, [variant.floats(nested, dtype)])
     wanted = oracles.value_and_gradients("bounds.info_nce", {"scores": nested}, {})
@@ -126,7 +126,7 @@ def test_extreme_bounds(variant: Variant, dtype: str | None) -> None:
 
 @pytest.mark.parametrize("dtype", ["float16"])
 def test_many_columns_and_rows_in_sixteen_bits(variant: Variant, dtype: str) -> None:
-    """Seventy thousand ones overflow a sum in float16, and as many rows their count; logarithm and mean are small."""
+    """70 000 columns overflow a float16 sum, and as many rows their count; logarithm and mean are small."""
     count = 70_000
     value, (gradient,) = differentiate(pnce.from_scores.info_nce, [variant.floats([[0.0] * count], dtype)])
     assert oracles.error(variant.to_list(value), mp.log(count)) <= EPS[dtype]
@@ -137,11 +137,11 @@ def test_many_columns_and_rows_in_sixteen_bits(variant: Variant, dtype: str) -> 
         assert oracles.error(variant.to_list(value), mp.log(2)) <= EPS[dtype]
 
 
-# --- embeddings -----------------------------------------------------------------------------------------------------
+# --- embeddings -------------------------------------------------------------------------------------------------------
 
 
 def marked(*values: Any) -> list[Any]:
-    """Mark values that are left out where every operation is compiled."""
+    """Mark values that are skipped if every operation is compiled."""
     return [pytest.param(value, marks=pytest.mark.exhaustive) for value in values]
 
 
@@ -149,7 +149,7 @@ def marked(*values: Any) -> list[Any]:
 @pytest.mark.parametrize("block_size", BLOCKS)
 @pytest.mark.parametrize("loss", ["info_nce symmetric", "dcl", *marked("info_nce", "nt_xent", "flat_nce", "clip")])
 def test_embeddings_without_pairs(variant: Variant, loss: str, block_size: int | None, dtype: str | None) -> None:
-    """Without positives, or negatives, in all rows or some: minus infinity over a learned temperature would be NaN."""
+    """Rows without positives or negatives: -inf divided by a learned temperature would give NaN."""
     case = example(loss, 3)
     size = 3 * LOSSES[loss].views
     positive = [[i % 3 == j % 3 and (i != j or size == 3) for j in range(size)] for i in range(size)]
@@ -163,7 +163,7 @@ def test_embeddings_without_pairs(variant: Variant, loss: str, block_size: int |
 
 @pytest.mark.parametrize("block_size", BLOCKS)
 def test_masked_keys_may_hold_anything(variant: Variant, block_size: int | None) -> None:
-    """A key that no query looks at does not reach the value."""
+    """A key that is masked for every query does not affect the value."""
     query, key = variant.floats(sixteenths((3, 3), 1)), sixteenths((3, 3), 2)
     options: dict[str, Any] = {"similarity": "neg_sq_euclidean", "temperature": 0.5, "block_size": block_size}
     options["mask"] = variant.array([[True, True, False]] * 3)
@@ -178,7 +178,7 @@ KINKS: dict[str, tuple[Callable[[tuple[int, ...], int], Nested], int]] = {
     "all rows the same": (lambda shape, _: [[0.5, -1.25, 0.75]] * shape[0], 4),
     "queries are their keys": (lambda shape, _: sixteenths(shape, 3), 16),
 }
-"""Embeddings where a similarity has no gradient: length 0, distance 0. And how many roundings off the loss may be."""
+"""Embeddings at which a similarity has no gradient (length or distance 0), and the tolerance of the loss in ulp."""
 OTHERS = marked("info_nce symmetric", "info_nce shared", "flat_nce", "flat_nce detach", "dcl")
 
 
@@ -187,7 +187,7 @@ OTHERS = marked("info_nce symmetric", "info_nce shared", "flat_nce", "flat_nce d
 @pytest.mark.parametrize("similarity", pnce.similarities.NAMES)
 @pytest.mark.parametrize("loss", ["info_nce", "nt_xent", *OTHERS])
 def test_kinks(variant: Variant, loss: str, similarity: str, block_size: int | None, dtype: str | None) -> None:
-    """The value is exact, the gradient finite, and 0 where there is no direction."""
+    """The value is exact, the gradient finite, and 0 where it is undefined."""
     for kind, (fill, roundings) in KINKS.items():
         case = example(loss, 3, fill=fill)
         options = {"similarity": similarity, "block_size": block_size}
@@ -207,7 +207,7 @@ def test_kinks(variant: Variant, loss: str, similarity: str, block_size: int | N
 @pytest.mark.parametrize("block_size", BLOCKS)
 @pytest.mark.parametrize("loss", ["info_nce", "nt_xent", "clip"])
 def test_extreme_lengths(variant: Variant, loss: str, block_size: int | None, power: float, dtype: str) -> None:
-    """The cosine does not care for the length of a vector, and its gradient is divided by it."""
+    """Cosine is independent of the length of a vector; its gradient is divided by the length."""
     arrays = arrays_of(variant, example(loss, 3), dtype)
     longer = {key: x * power if x.shape else x for key, x in arrays.items()}
     wanted, found = (results_of(variant, loss, given, block_size=block_size) for given in (arrays, longer))
@@ -220,7 +220,7 @@ def test_extreme_lengths(variant: Variant, loss: str, block_size: int | None, po
 @pytest.mark.parametrize("block_size", BLOCKS)
 @pytest.mark.parametrize("similarity", ["cosine", "neg_euclidean", "neg_sq_euclidean"])
 def test_tiny_vectors_in_sixteen_bits(variant: Variant, similarity: str, block_size: int | None, dtype: str) -> None:
-    """Distances whose squares underflow; and an epsilon of 1e-12 would be 0 here, one of 1e-3 would drown these."""
+    """Distances whose squares underflow; an epsilon of 1e-12 would be 0 here, one of 1e-3 larger than the vectors."""
     size, options = 2.0**-100 if dtype == "float32" else 2.0**-12, {"similarity": similarity, "block_size": block_size}
     case = example("info_nce", 3, fill=lambda shape, place: scaled(size, sixteenths(shape, place)))
     value, gradients = value_and_gradients("info_nce", arrays_of(variant, case, dtype), **options)
@@ -232,7 +232,7 @@ def test_tiny_vectors_in_sixteen_bits(variant: Variant, similarity: str, block_s
 
 
 def test_logit_scale_at_its_largest(variant: Variant) -> None:
-    """Beyond the largest scale the loss stays, and of the gradient what leads back passes; below, all of it."""
+    """Above the largest scale the loss is constant, and only a gradient that decreases the scale passes."""
     a, b = (variant.floats(sixteenths((3, 3), seed)) for seed in (1, 2))
 
     def at(text: Any, scale: float, largest: float | None) -> list[float]:
@@ -240,7 +240,7 @@ def test_logit_scale_at_its_largest(variant: Variant) -> None:
         value, (slope,) = differentiate(lambda s: loss(logit_scale=s), [variant.floats(scale)])
         return [float(value), float(slope)]
 
-    # Of unrelated pairs a smaller scale has the smaller loss, of equal ones a larger.
+    # A smaller scale decreases the loss of unrelated pairs, a larger one that of equal pairs.
     for text, passes in ((b, True), (a, False)):
         value, slope = at(text, 8.0, 4.0)
         plain, plain_slope = at(text, 4.0, None)
@@ -251,17 +251,17 @@ def test_logit_scale_at_its_largest(variant: Variant) -> None:
 
 
 def test_swapping_the_views_changes_nothing(variant: Variant) -> None:
-    """An anchor's own score is left out in both directions, however large it is."""
+    """The score of a row with itself is excluded in both directions, however large it is."""
     a, b = variant.floats([[30.0, 1.0], [0.5, -20.0]]), variant.floats([[0.25, 1.0], [0.5, 0.75]])
     for loss in (pnce.nt_xent, pnce.dcl, pnce.flat_nce):
         both = [loss(*views, similarity="dot", temperature=8.0) for views in ((a, b), (b, a))]
         assert oracles.error(*map(variant.to_list, both)) <= 8 * variant.eps()
 
 
-# --- every loss: what takes no part, what overflows, what is out of range -------------------------------------------
+# --- every loss: masked rows, overflow, indices out of range ----------------------------------------------------------
 
 ROWS, OUT = 6, 2
-"""Six rows, of which the third is left out."""
+"""Six rows; the third is masked."""
 MASKED: dict[str, tuple[str, dict[str, Any]]] = {
     **{
         name: (name, {})
@@ -269,7 +269,7 @@ MASKED: dict[str, tuple[str, dict[str, Any]]] = {
         if {"mask", "reduction", "block_size"}
         <= {*inspect.signature(getattr(pnce, name.split(maxsplit=1)[0], len)).parameters}
         and "slots" not in loss.options
-        and not (loss.mask == "NC" and loss.keywords)  # a term of ProtoNCE that the mask does not reach
+        and not (loss.mask == "NC" and loss.keywords)  # the mask of ProtoNCE does not apply to its InfoNCE term
         and loss.options.get("similarity") not in pnce.similarities.NAMES
     },
     "info_nce, several positives": ("info_nce", {"multi_positive": "separate"}),
@@ -277,12 +277,12 @@ MASKED: dict[str, tuple[str, dict[str, Any]]] = {
     "triplet_from_labels easy": ("triplet_from_labels", {"mining": ("semi_hard", "easy")}),
     "triplet_from_labels hard": ("triplet_from_labels", {"mining": ("hard", "all")}),
 }
-"""Losses of embeddings that take a mask, with further options."""
+"""Losses of embeddings with a mask, and their options."""
 MASK_AXES = sorted({LOSSES[name].mask for name, _ in MASKED.values()})
 
 
 def inputs_of(variant: Variant, kind: str, dtype: str | None = None, *, factor: float = 1.0) -> dict[str, Any]:
-    """Make the arrays of a loss; the first row of a memory was never written, and holds what is no number."""
+    """Make the arrays of a loss; the first row of a memory is unwritten and holds NaN."""
     case = example(MASKED[kind][0], ROWS)
     long = {key: x if key in {"projections", "bilinear"} else scaled(factor, x) for key, x in case.arguments.items()}
     case = replace(case, arguments={**long, **LOSSES[case.name].parameters})
@@ -296,7 +296,7 @@ def inputs_of(variant: Variant, kind: str, dtype: str | None = None, *, factor: 
 
 
 def calls_of(variant: Variant, axes: str, turn: int) -> dict[str, dict[str, Any]]:
-    """Give the losses whose mask has these axes (few where every operation is compiled), with a similarity each."""
+    """Losses whose mask has these axes (few if every operation is compiled), with a similarity each."""
     few, names = [kind for kind in MASKED if not variant.compiles or kind in FEW], pnce.similarities.NAMES
     return {
         kind: {"similarity": names[(place + turn) % 4], **LOSSES[MASKED[kind][0]].options, **MASKED[kind][1]}
@@ -306,7 +306,7 @@ def calls_of(variant: Variant, axes: str, turn: int) -> dict[str, dict[str, Any]
 
 
 def mask_of(name: str) -> Nested:
-    """Leave one sample no pair."""
+    """Mask all pairs of one sample."""
     axes = {"info_nce own": "NM", "supcon keys": "NM"}.get(name, LOSSES[name].mask)
     sizes = lengths(ROWS, 3, LOSSES[name].views)
     if axes == "N":
@@ -317,14 +317,14 @@ def mask_of(name: str) -> Nested:
 
 
 def axes_of_samples(name: str) -> dict[str, str]:
-    """Give the axes of the arrays that have vectors for each sample."""
+    """Axes of the arrays with a vector per sample."""
     loss = LOSSES[name]
     axes = {key: loss.shapes.get(key, AXES.get(key, "ND")) for key in (*loss.arguments, *loss.keywords)}
     return {key: letters for key, letters in axes.items() if "N" in letters and len(letters) > 1}
 
 
 def with_dirt(axes: str, nested: Nested, dirt: float) -> Nested:
-    """Put dirt into the vectors of the sample that is left out."""
+    """Replace the vectors of the masked sample by NaN or infinity."""
     if not axes:
         return dirt
     chosen = [OUT] if axes[0] == "N" else range(len(nested))
@@ -332,14 +332,14 @@ def with_dirt(axes: str, nested: Nested, dirt: float) -> Nested:
 
 
 turns = pytest.mark.parametrize("turn", [0, *marked(1, 2, 3)])
-"""Which loss has which similarity."""
+"""Offset of the similarity that each loss gets."""
 
 
 @turns
 @pytest.mark.parametrize("block_size", ["auto", 2, *marked(None, 3)])
 @pytest.mark.parametrize("axes", MASK_AXES)
 def test_masked_rows_may_hold_anything(variant: Variant, axes: str, block_size: int | str | None, turn: int) -> None:
-    """A row whose pairs are all masked reaches neither the value nor the gradient of any row; its own gradient is 0."""
+    """A row whose pairs are all masked affects no value and no other gradient; its own gradient is 0."""
     for kind, options in calls_of(variant, axes, turn).items():
         name = MASKED[kind][0]
         samples = axes_of_samples(name)
@@ -364,12 +364,12 @@ def test_masked_rows_may_hold_anything(variant: Variant, axes: str, block_size: 
 @pytest.mark.parametrize("axes", MASK_AXES)
 @pytest.mark.parametrize("dtype", ["float32"])
 def test_scores_that_overflow(variant: Variant, axes: str, block_size: int | str | None, turn: int, dtype: str) -> None:
-    """Of finite embeddings, whose scores may be beyond all numbers, neither the value nor the gradient is NaN."""
+    """For finite embeddings whose scores overflow, neither the value nor the gradient is NaN."""
     for kind, options in calls_of(variant, axes, turn).items():
         name = MASKED[kind][0]
         if name == "siglip max_sim":
-            continue  # its score is a sum of scores, infinite ones of both signs
-        # The gradient of these is a score, or its square, times an embedding: a sum of infinities of both signs.
+            continue  # its score is a sum of infinite scores of both signs
+        # Their gradient is a score, or its square, times an embedding: a sum of infinities of both signs.
         undefined = options["similarity"] == "dot" and name.split(maxsplit=1)[0] in {"relic", "contrastive"}
         for factor, reduction in product((2.0**66, 2.0**100), ("mean", "none")):
             arrays = {**inputs_of(variant, kind, dtype, factor=factor), **LOSSES[name].parameters}
@@ -381,7 +381,7 @@ def test_scores_that_overflow(variant: Variant, axes: str, block_size: int | str
                     assert x == y or abs(x - y) <= 1e-3 * largest, (kind, factor, reduction, key)
 
 
-# --- parameters of the parts, as arrays -----------------------------------------------------------------------------
+# --- parameters of parts, as arrays -----------------------------------------------------------------------------------
 
 COLUMNS = [0.5, -1.0, 1.5, 2.0, 0.75, -1.25]
 SCALED, SHIFTED = pnce.similarities.scaled_columns, pnce.similarities.shifted_columns
@@ -409,13 +409,13 @@ PARAMETERS: dict[str, tuple[Nested, str, Callable[[Any], dict[str, Any]]]] = {
     "Pairwise": (0.5, "contrast", lambda p: {"objective": PAIRWISE(_squared, parameters=(p,))}),
     "Pairwise of rows": (COLUMNS, "contrast", lambda p: {"objective": PAIRWISE(None, parameters=(p,))}),
 }
-"""Numbers, of columns one for each; the loss that they are learned with; and its options, from the array of them."""
+"""Values (one, or one per column); the loss that learns them; and its options, from their array."""
 
 
 @pytest.mark.parametrize("block_size", [None, 2, "auto"])
 @pytest.mark.parametrize("name", list(PARAMETERS))
 def test_parameters_of_parts(variant: Variant, name: str, block_size: int | str | None) -> None:
-    """A parameter is an array of the library, or on its tape: the gradient is the slope of the loss, to a shift."""
+    """A parameter may be an array; its gradient is the derivative of the loss in the all-ones direction."""
     nested, loss, options = PARAMETERS[name]
     case = example(loss, ROWS)
     arrays, parameter = arrays_of(variant, case), variant.floats(nested)
@@ -428,14 +428,14 @@ def test_parameters_of_parts(variant: Variant, name: str, block_size: int | str 
     of_all, (slopes, *_) = differentiate(at, [parameter, *(arrays[key] for key in case.arguments)])
     for found, wanted, roundings in ((of_all, value, 8), (slopes, gradient, 32)):
         assert oracles.error(variant.to_list(found), variant.to_list(wanted)) <= roundings * variant.eps()
-    # The gradient along the all-ones direction against a central difference, which is right to the square of its step.
+    # Against a central difference, whose error is of the order of the squared step.
     step = 2.0**-10
     high, low = (mpf(variant.to_list(at(parameter + sign * step))) for sign in (1.0, -1.0))
     slope, total = (high - low) / (2.0 * step), sum(map(mpf, flatten(variant.to_list(gradient))))
     assert abs(total - slope) <= (1e-5 + 100.0 * variant.eps() / step) * (1 + abs(slope))
 
 
-# --- indices out of range -------------------------------------------------------------------------------------------
+# --- indices out of range ---------------------------------------------------------------------------------------------
 
 
 _contrast = partial(pnce.contrast, objective="info_nce")
@@ -456,7 +456,7 @@ INDEXED: dict[str, Callable[..., Any]] = {
 
 @pytest.mark.parametrize("outside", [-1, 6, 2**31 - 1, -(2**31)])
 def test_indices_out_of_range(variant: Variant, outside: int) -> None:
-    """They are refused by name where values are at hand; elsewhere such a row is like one that is left out."""
+    """An error names the argument if values can be read; otherwise such a row is ignored."""
     x, y = (variant.floats(sixteenths((6, 3), seed)) for seed in (1, 2))
     for name, function in INDEXED.items():
         words = "assignments" if name in {"proto_nce", "concentrations"} else "positives"
@@ -470,11 +470,11 @@ def test_indices_out_of_range(variant: Variant, outside: int) -> None:
             assert variant.to_list(values)[2] == 0.0, name
 
 
-# --- scores of minus infinity ---------------------------------------------------------------------------------------
+# --- scores of minus infinity -----------------------------------------------------------------------------------------
 
 
 def assert_same(variant: Variant, function: Callable[..., Any], calls: Any, roundings: int) -> None:
-    """Compare values and gradients of two calls: arrays, and options of each."""
+    """Compare values and gradients of two calls, each given by arrays and options."""
     first, second = (differentiate(partial(function, **options), arrays) for arrays, options in calls)
     for ours, theirs in zip((first[0], *first[1]), (second[0], *second[1]), strict=True):
         pairs = zip(flatten(variant.to_list(ours)), flatten(variant.to_list(theirs)), strict=True)
@@ -509,7 +509,7 @@ MASKED_BY_SCORES: dict[str, Callable[..., Any]] = {
 def test_scores_of_minus_infinity_are_a_mask(
     variant: Variant, name: str, out: list[tuple[int, int]], reduction: str
 ) -> None:
-    """Of a critic, in losses that count negatives or rows themselves."""
+    """Also in losses that count negatives or rows themselves."""
     blocks = 2 if name.startswith("joint") else 1
     mask = variant.array([[(i, j) not in out for j in range(4)] for i in range(4)])
     bias = variant.floats([[-INF if (i, j) in out else 0.0 for j in range(4)] * blocks for i in range(4)])

@@ -1,7 +1,7 @@
-"""Bad arrays are refused with what was expected, what came, and how to mend it, by the name of the argument.
+"""Errors for invalid arrays: argument, expected and actual value, remedy.
 
-Every array of every function is exchanged for what it cannot be. What does not depend on the library, such as the
-values of options, is tested once, by the project itself.
+Every array of every function is replaced by invalid ones. Errors that do not depend on the library, such as values of
+options, are tested once, by the project itself.
 """
 
 from __future__ import annotations
@@ -20,26 +20,26 @@ from ..cases import CASES, LOSSES, Case, Nested, example, lengths
 from ..variants import Variant, flatten, foreign_array
 from .calls import arrays_of, filled
 
-pnce: Any = package  # wrong calls, which type checkers would refuse
+pnce: Any = package  # wrong calls, which type checkers would reject
 
 N, D = 4, 3
 LENGTHS = lengths(N, D)
 
 
-# --- every array of every function ----------------------------------------------------------------------------------
+# --- every array of every function ------------------------------------------------------------------------------------
 
 FURTHER = {**dict.fromkeys(("weights", "ids"), "N"), "keys": "MD"}
-"""The axes of arrays that may be left out, beside those of the table."""
+"""Axes of optional arrays that are not in the table."""
 
 SCALARS = ("margin", "positive_margin", "sigma", "alpha", "l2", "logit_bias")
-"""The numbers that may be arrays of one entry, beside those of the table."""
+"""Numbers that may be arrays of one entry and are not in the table."""
 
 NAMED = {"view_c": r"further_views\[0\]", "bilinear": "weight", "labels": r"labels|(pairing\.)?(rows|columns)"}
 NAMED |= {"columns": r"(pairing\.)?columns", "noise_scores": "(noise|data)_scores"}
-"""How an error calls what the table calls otherwise."""
+"""Names in errors that differ from those of the table."""
 
 TOGETHER = {"foreign", "a row more", "a column more"}
-"""What is wrong beside other arrays only: tried for all but the first, and perhaps an error of one behind."""
+"""Errors relative to other arrays: tried for all arrays but the first; a later one may be named."""
 
 TAKEN: Mapping[str, set[str]] = {
     "a row more": {"negative_keys", "queue", "support", "keys"},
@@ -49,7 +49,7 @@ TAKEN: Mapping[str, set[str]] = {
     "a list": {"prototypes"},  # of clusterings
     "one axis less": {"log_q", "noise_log_q", "log_baseline"},  # one for all rows
 }
-"""What an array can be."""
+"""Changes that these arrays allow."""
 
 TAKEN_BY = {
     ("info_nce own", "negative_keys", "one axis less"),
@@ -63,16 +63,16 @@ TAKEN_BY = {
     ("density.recover_log_prob one log_q for all contexts", "scores", "a row more"),
     ("density.linear_softmax without bias", "weight", "a row more"),
     ("density.self_normalization exact, std", "scores", "a row more"),
-    # Which an objective refuses.
+    # An objective raises for these.
     ("diagnostics.effective_sample_size positives, weights, mask", "positives", "truth values"),
     ("diagnostics.effective_sample_size positives, weights, mask", "positives", "another kind"),
-    ("matryoshka", "text", "foreign"),  # whose dtypes are compared first, of which a library may warn
+    ("matryoshka", "text", "foreign"),  # dtypes are compared first, and a library may warn
 }
-"""The same of one function, or of one call of it."""
+"""Changes that are allowed in one function, or one call of it."""
 
 
 def examples() -> Mapping[str, list[Case]]:
-    """Give by the name of a function a call of it with each set of arrays that it takes, and of axes that they have."""
+    """Calls by function: one for each set of arrays and of their axes."""
     table = [example(name, N, D) for name, loss in LOSSES.items() if "slots" not in loss.options]
     table += [case for case in CASES if case.loss.startswith(("bounds.", "density.", "diagnostics."))]
     found: dict[str, dict[Any, Case]] = {}
@@ -84,12 +84,12 @@ def examples() -> Mapping[str, list[Case]]:
 
 
 def rank(nested: Nested) -> int:
-    """Count the axes."""
+    """Number of axes."""
     return 1 + rank(nested[0]) if isinstance(nested, list) else 0
 
 
 def with_further(case: Case) -> Iterator[tuple[dict[str, Nested], list[str]]]:
-    """Give arrays by name, and which of them to exchange: those of a case, and each that may be added to them."""
+    """Arrays by name, and the ones to replace: those of a case, and each optional one."""
     given = {**case.arguments, **case.constants}
     yield given, [*given]
     if case.name not in LOSSES or case.loss == "matryoshka":
@@ -113,7 +113,7 @@ def with_further(case: Case) -> Iterator[tuple[dict[str, Nested], list[str]]]:
 
 
 def each(nested: Nested, value: Any) -> Nested:
-    """Exchange every number."""
+    """Apply a function to every number."""
     return [each(part, value) for part in nested] if isinstance(nested, list) else value
 
 
@@ -131,10 +131,10 @@ Classes: TypeAlias = type[Exception] | tuple[type[Exception], ...]
 
 
 def wrong(variant: Variant, key: str, x: Nested) -> Iterator[tuple[str, Classes, Any]]:
-    """Give what an array cannot be, and the classes of the error."""
+    """Invalid replacements of an array, and the classes of the errors."""
     other = 1 if isinstance(flatten(x)[0], float) else 0.5
     yield "a list", TypeError, x if isinstance(x, list) else "text"
-    kind = (TypeError, ValueError) if key == "positives" else TypeError  # as a matrix they would do
+    kind = (TypeError, ValueError) if key == "positives" else TypeError  # a matrix would be valid
     yield "another kind", kind, variant.array(each(x, other))
     yield "truth values", kind, variant.array(each(x, value=True))
     yield "foreign", TypeError, foreign_array(variant, x)
@@ -148,7 +148,7 @@ def wrong(variant: Variant, key: str, x: Nested) -> Iterator[tuple[str, Classes,
 
 
 def assert_refused(told: str, name: str, classes: Classes, call: Callable[[], Any]) -> None:
-    """See that an error begins with the name of the argument, and says what was expected, and what came."""
+    """Assert that an error begins with the name of the argument, and has "expected" and "got"."""
     try:
         call()
     except classes as error:
@@ -158,7 +158,7 @@ def assert_refused(told: str, name: str, classes: Classes, call: Callable[[], An
 
 
 def names_of(case: Case, given: Mapping[str, Nested], key: str, change: str) -> str:
-    """Give the arguments that an error may name, as a pattern; empty where the change is no error."""
+    """Pattern of the arguments that an error may name; empty if the change is valid."""
     first, *others = given
     alone = key == first and change in TOGETHER and (key, change) != ("scores", "a row more")
     if alone or key in TAKEN.get(change, ()) or {(name, key, change) for name in (case.name, case.loss)} & TAKEN_BY:
@@ -183,7 +183,7 @@ def test_wrong_arrays(variant: Variant, name: str) -> None:
                         assert_refused(f"{case.name}, {key}: {change}", names, error, call)
 
 
-# --- arrays that do not fit together, and what is no array ------------------------------------------------------------
+# --- arrays that do not fit together, and objects that are not arrays -------------------------------------------------
 
 
 def embeddings(variant: Variant, rows: int = N, features: int = D, dtype: str | None = None) -> Any:
@@ -206,7 +206,7 @@ MASKS: Mapping[str, tuple[int, ...]] = {
     **dict.fromkeys(("nt_xent three views", "nt_xent keys", "relic keys"), (2 * N, 2 * N)),
     **dict.fromkeys(("siglip negative_only", "nnclr"), (N, N + 1)),
 }
-"""Masks that would fit another loss, or the same without some arrays."""
+"""Masks that would fit another loss, or this loss without some arrays."""
 
 
 def test_a_mask_of_others(variant: Variant) -> None:
@@ -222,7 +222,7 @@ VIEW_LOSSES = ("nt_xent", "relic")
 
 
 def with_memory(v: Variant, memory: Any) -> Iterator[tuple[str, str, Callable[[], Any]]]:
-    """Call all losses that take a queue."""
+    """Calls of all losses that take a queue."""
     x = embeddings(v)
     yield "moco", "queue", partial(pnce.moco, x, x, memory)
     yield "nnclr", "support", partial(pnce.nnclr, x, x, memory)
@@ -232,7 +232,7 @@ def with_memory(v: Variant, memory: Any) -> Iterator[tuple[str, str, Callable[[]
 
 
 def queues(v: Variant) -> Rows:
-    """Give queues that are none, or do not fit."""
+    """Invalid queues, and queues that do not fit."""
     x, rows, labels = embeddings(v), embeddings(v, 5), classes(v, 5)
     bad: dict[str, tuple[Classes, Any]] = {
         "of another width": (ValueError, pnce.Queue(embeddings(v, 5, D + 1), truths(v, 5), labels)),
@@ -257,7 +257,7 @@ def queues(v: Variant) -> Rows:
 
 
 def pushes(v: Variant) -> Rows:
-    """Give what is no queue, and rows and labels that do not fit to one."""
+    """Invalid queues, and rows and labels that do not fit a queue."""
     two = embeddings(v, 2)
     queue = pnce.queue_init(two, size=5)
     labelled = pnce.queue_init(two, size=5, labels=classes(v, 2))
@@ -298,7 +298,7 @@ def clustered(variant: Variant) -> tuple[Any, Any, Any]:
 
 
 def clusterings(v: Variant) -> Rows:
-    """Give clusterings of unequal number, and of the function that makes concentrations what does not fit."""
+    """Clusterings of unequal numbers, and invalid arguments of `concentrations`."""
     x, (prototypes, assignments, concentrations) = embeddings(v), clustered(v)
     call, make = partial(pnce.proto_nce, x), pnce.concentrations
     two = [[y] * 2 for y in clustered(v)]
@@ -317,7 +317,7 @@ def clusterings(v: Variant) -> Rows:
 
 
 def others(v: Variant) -> Rows:
-    """Give arrays that do not fit to others of the call, or to an option."""
+    """Arrays that do not fit others of the call, or an option."""
     x, each = embeddings(v), v.array([1] * N)
     more, wide, log_q = embeddings(v, N + 1), embeddings(v, N, D + 1), v.floats([0.5] * N)
     scaled, shifted = pnce.similarities.scaled_columns, pnce.similarities.shifted_columns
@@ -376,7 +376,7 @@ def test_what_does_not_fit(variant: Variant, calls: Callable[[Variant], Rows]) -
 
 @pytest.mark.parametrize("dtype", ["float64"])
 def test_mixed_precision(variant: Variant, dtype: str) -> None:
-    """Two floating-point dtypes: which one was meant is the caller's to say."""
+    """float32 and float64 raise an error: the caller must choose."""
     if "float32" not in (*variant.dtypes, *variant.further_dtypes):
         assert variant.dtypes == (dtype,)
         return
@@ -386,7 +386,7 @@ def test_mixed_precision(variant: Variant, dtype: str) -> None:
 
 @pytest.mark.two_devices
 def test_two_devices(variant: Variant) -> None:
-    """Arrays on two devices are not moved behind the caller's back."""
+    """Arrays on two devices raise an error; none is moved."""
     key = variant.array([[1.0] * D] * N, device=variant.other_device)
     weights = variant.array([1.0] * N, device=variant.other_device)
     with pytest.raises(ValueError, match=r"(?s)positive_key.*expected.*device.*got"):
@@ -398,7 +398,7 @@ def test_two_devices(variant: Variant) -> None:
 
 
 def test_options_are_keywords(variant: Variant) -> None:
-    """Arrays by position, options by keyword."""
+    """Options by position and arrays by keyword raise an error."""
     with pytest.raises(TypeError):
         pnce.info_nce(embeddings(variant), embeddings(variant), None, 0.5)
     with pytest.raises(TypeError):

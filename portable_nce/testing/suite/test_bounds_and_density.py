@@ -1,4 +1,4 @@
-"""Bounds, densities and diagnostics at the edge: extreme scores, masks, few rows, numbers for arrays, bad input."""
+"""Edge cases of bounds, densities and diagnostics: extreme scores, masks, few rows, numbers for arrays, bad input."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 
     from ..variants import Nested, Variant
 
-# Some calls are wrong on purpose, which type checkers would refuse.
+# Some calls are wrong on purpose; type checkers would reject them.
 bounds: Any = pnce.bounds
 density: Any = pnce.density
 diagnostics: Any = pnce.diagnostics
 
-# What is not representable becomes infinite, and NumPy says so.
+# Overflow to infinity, of which NumPy warns.
 pytestmark = pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")
 
 INF, NAN = math.inf, math.nan
 DTYPES = ["float64", "float32", "float16", "bfloat16"]
 LARGEST = {"float64": mpf(2) ** 1024, "float32": mpf(2) ** 128, "float16": mpf(65520), "bfloat16": mpf(2) ** 128}
-"""Where a dtype rounds to infinity."""
+"""Smallest magnitude that a dtype rounds to infinity."""
 
 exhaustive = pytest.mark.exhaustive
 
@@ -49,10 +49,10 @@ PLAIN = [
     for case in CASES
     if case.regime == "normal" and not case.constants and f"{case.name} more columns than rows" not in NAMES
 ]
-"""The calls without a mask, and one where a square and a longer matrix are called alike."""
+"""Cases without a mask; one if square and longer matrices have the same call."""
 
 FIRST = {case.loss: case for case in reversed(CASES) if case.loss.startswith(("bounds.", "density.", "diagnostics."))}
-"""A call of each function."""
+"""One case of each function."""
 BOUNDS = {loss: [case for case in PLAIN if case.loss == loss] for loss in FIRST if loss.startswith("bounds.")}
 DENSITIES = {case.name.removeprefix("density."): case for case in PLAIN if "noise_scores" in case.arguments}
 DENSITIES["sampled_softmax, no positive"] = replace(DENSITIES["sampled_softmax"], options={"include_positive": False})
@@ -62,12 +62,12 @@ LOSSES = [name for name in DENSITIES if name not in {"log_partition", "balance_p
 
 
 def computed_in(variant: Variant, dtype: str) -> float:
-    """The unit of the arithmetic: float32 for 16 bits."""
+    """Machine epsilon of the arithmetic: that of float32 for 16 bits."""
     return variant.eps("float32" if "16" in dtype else dtype)
 
 
 def results_of(variant: Variant, function: Callable[..., Any], *nested: Nested) -> list[Nested]:
-    """Give the value of a function of arrays of floats, and its gradients."""
+    """Value and gradients of a function of float arrays."""
     value, slopes = differentiate(function, [variant.floats(x) for x in nested])
     return [variant.to_list(x) for x in (value, *slopes)]
 
@@ -77,7 +77,7 @@ def assert_no_nan(slopes: Nested) -> None:
 
 
 def assert_close(variant: Variant, got: Nested, wanted: Nested, *, scale: float, of: Any = "", dtype: str = "") -> None:
-    """Compare numbers computed from others of a scale; what the dtype cannot hold is infinite, and nothing is NaN."""
+    """Compare numbers computed from others of a scale; overflow must be infinite, and nothing NaN."""
     dtype = dtype or variant.dtypes[0]
     tolerance = 4 * variant.eps(dtype) + 32 * computed_in(variant, dtype) * scale
     for a, b in zip(oracles.numbers_of(got), oracles.numbers_of(wanted), strict=True):
@@ -87,7 +87,7 @@ def assert_close(variant: Variant, got: Nested, wanted: Nested, *, scale: float,
             assert abs(mpf(a) - b) <= tolerance * max(1, abs(b)), (of, a, b)
 
 
-# --- extreme scores, and few of them ----------------------------------------------------------------------------------
+# --- extreme scores, few rows -----------------------------------------------------------------------------------------
 
 PATTERNS: dict[str, Callable[[int, int], float]] = {
     "high": lambda _, __: 1.0,
@@ -99,7 +99,7 @@ PATTERNS: dict[str, Callable[[int, int], float]] = {
 
 
 def extremes(case: Case, size: float) -> Iterator[tuple[str, Case]]:
-    """Move the scores of pairs and of others, or of data and of noise, up and down."""
+    """Shift the scores of positives and of others, or of data and of noise, up and down."""
     given = case.arguments
     if "noise_scores" in given:
         for data, noise in product((1, -1), repeat=2):
@@ -141,14 +141,14 @@ SLOPES: dict[str, Callable[..., Any]] = {
     "bounds.nwj": lambda scores: slopes_of_tuba(scores, mpf(1))[:1],
     "bounds.js_mi": lambda scores: oracles.value_and_gradients("bounds.js", {"scores": scores}, {})[1].values(),
 }
-"""The gradients of bounds beside whose values, of thousands of digits, differences would show nothing.
+"""Closed-form gradients of bounds with values so large that differences would lose them.
 
-Those of the interpolated bound are left out: they cancel.
+Without the interpolated bound, whose gradients cancel.
 """
 
 
 def exact_value_and_gradients(case: Case) -> list[Nested]:
-    """Give the sum of the values, and the gradients."""
+    """Sum of the values, and its gradients."""
     with mp.workdps(oracles.DIGITS):
         if case.loss in SLOPES:
             arguments = {key: oracles.exact(nested) for key, nested in case.arguments.items()}
@@ -164,7 +164,7 @@ EXTREME = {**BOUNDS, **{name: [case] for name, case in DENSITIES.items()}}
 @pytest.mark.parametrize("size", [pytest.param(100.0, marks=exhaustive), 1e4])
 @pytest.mark.parametrize("function", list(EXTREME))
 def test_extreme_scores(variant: Variant, function: str, size: float, dtype: str) -> None:
-    """Scores of plus or minus a hundred and ten thousand: right, or infinite where the dtype cannot hold it."""
+    """Scores of ±100 and ±10 000: correct, or infinite on overflow."""
     for usual in EXTREME[function]:
         for pattern, case in extremes(usual, size):
             arrays = arrays_of(variant, case, dtype)
@@ -179,7 +179,7 @@ def test_extreme_scores(variant: Variant, function: str, size: float, dtype: str
 @pytest.mark.parametrize("shape", [(1, 2), (1, 4), (2, 2), (2, 5)], ids=str)
 @pytest.mark.parametrize("loss", list(BOUNDS))
 def test_few_rows(variant: Variant, loss: str, shape: tuple[int, int]) -> None:
-    """One row, whose further columns are its negatives, and the least batches that there are."""
+    """A single row with several columns, and the smallest batches."""
     columns = shape[1]
     rows = columns if loss == "bounds.leave_one_out" else shape[0]
     for usual in BOUNDS[loss]:
@@ -194,12 +194,12 @@ def test_few_rows(variant: Variant, loss: str, shape: tuple[int, int]) -> None:
             assert oracles.error(slope, exact) <= max(64 * variant.eps(), 1e-44), case.name
 
 
-# --- the kind of the result -------------------------------------------------------------------------------------------
+# --- kind of the result -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_result_belongs_to_the_input(variant: Variant, dtype: str) -> None:
-    """An array of the library, dtype and device of the scores, 16 bits too, and beside plain numbers."""
+    """Results have the library, dtype and device of the scores, also in 16 bits and with plain numbers."""
     for case in FIRST.values():
         arrays = arrays_of(variant, case, dtype)
         assert_belongs(variant, case.call(arrays), next(iter(arrays.values())), ())
@@ -216,7 +216,7 @@ def test_result_belongs_to_the_input(variant: Variant, dtype: str) -> None:
             assert_belongs(variant, result, noise, shape)
 
 
-# --- one bound and another --------------------------------------------------------------------------------------------
+# --- relations between bounds -----------------------------------------------------------------------------------------
 
 
 def test_interpolated_at_one_has_no_baseline(variant: Variant) -> None:
@@ -237,9 +237,9 @@ def test_a_number_is_the_baseline_of_every_row(variant: Variant) -> None:
 
 
 def test_an_anchor_of_no_weight_is_info_nce_of_one_column_less(variant: Variant) -> None:
-    """Its mean over the columns that may be left out."""
+    """It equals the mean over the omitted column."""
     nested = sixteenths((1, 4), 3)
-    found = bounds.info_nce_anchor(variant.floats(nested), nu=1e-30)  # the share of which can be seen in fifty digits
+    found = bounds.info_nce_anchor(variant.floats(nested), nu=1e-30)  # small enough not to show in fifty digits
     left = [[s for j, s in enumerate(nested[0]) if j != m] for m in (1, 2, 3)]
     wanted = sum(oracles.evaluate("bounds.info_nce", {"scores": [row]}, {}) for row in left) / 3
     assert abs(variant.to_list(found) - wanted) <= 16 * variant.eps() + 4e-30
@@ -252,14 +252,14 @@ IMPOSSIBLE = [[0.5, -INF, -INF], [-INF, -1.0, -INF], [-INF, -INF, 0.25]]
 
 
 def log_mean_of_others(nested: Nested) -> Any:
-    """The logarithm of the mean of the exponentials off the diagonal."""
+    """Log of the mean exponential off the diagonal."""
     others = [mp.exp(s) for i, row in enumerate(oracles.exact(nested)) for j, s in enumerate(row) if j != i]
     return mp.log(mp.fsum(others) / len(others))
 
 
 @pytest.mark.parametrize("shift", [0.0, 2000.0], ids=["scores around 0", "scores around 2000"])
 def test_state_of_mine_is_a_moving_average(variant: Variant, shift: float) -> None:
-    """Five steps against the plain average, which only mpmath can keep at exp(2000)."""
+    """Five steps against the plain average of numbers around exp(2000), in mpmath."""
     state, average = None, None
     for step in range(5):
         nested = [[s + shift for s in row] for row in sixteenths((K, N), step)]
@@ -280,7 +280,7 @@ def test_state_of_mine_is_a_constant(variant: Variant) -> None:
 
 
 def test_mine_forgets_at_its_rate(variant: Variant) -> None:
-    """Below one a share of the old average is there, or of 0 after a step without negatives; at one nothing."""
+    """With a rate below 1 the old average contributes, with a rate of 1 it does not."""
     scores, now = variant.floats(MATRIX), mp.exp(log_mean_of_others(MATRIX))
     _, without = bounds.mine(variant.floats(IMPOSSIBLE))
     assert variant.to_list(without) == -INF
@@ -297,25 +297,25 @@ def test_mine_forgets_at_its_rate(variant: Variant) -> None:
 
 @pytest.mark.parametrize("rate", [0.25, 1.0])
 def test_mine_keeps_its_state_where_no_row_counts(variant: Variant, rate: float) -> None:
-    """A batch of which nothing takes part says nothing of the average."""
+    """A fully masked batch leaves the average unchanged."""
     scores, nothing = variant.floats(MATRIX), variant.array([[False] * N] * K)
     for before, kept in (((LOG_MEAN,), LOG_MEAN), ((), 0.0)):
         found = bounds.mine(scores, *before, rate=rate, mask=nothing)
         assert [variant.to_list(x) for x in found] == [0.0, kept]
 
 
-# --- minus infinity: what cannot happen -------------------------------------------------------------------------------
+# --- scores of minus infinity -----------------------------------------------------------------------------------------
 
 
 DIVIDED_BY_NOTHING = {"bounds.fdv": mp.log(3), "bounds.mine": mpf(INF), "bounds.leave_one_out": mpf(INF)}
-"""Where every negative is -inf, the bounds that an oracle cannot evaluate there."""
+"""Bounds with all negatives at -inf that the oracle cannot evaluate."""
 
 
 def test_negatives_that_cannot_happen(variant: Variant) -> None:
-    """Where every negative is -inf, the definition says what comes out, if only infinity; no gradient is NaN."""
+    """If every negative is -inf, the value follows the definition, and no gradient is NaN."""
     for usual in (*PLAIN, FIRST["bounds.smile"]):
         if not usual.loss.startswith(("bounds.", "diagnostics.headroom")) or usual.options.get("alpha") == 1.0:
-            continue  # at 1 there is no baseline, and nothing that the pairs are compared with
+            continue  # at 1 there is no baseline, and the pairs are compared with nothing
         case = replace(usual, arguments={**usual.arguments, "scores": IMPOSSIBLE})
         wanted = DIVIDED_BY_NOTHING.get(case.loss) or oracles.evaluate(case.loss, case.arguments, case.options)
         value, *slopes = results_of(variant, case.function, *case.arguments.values())
@@ -324,7 +324,7 @@ def test_negatives_that_cannot_happen(variant: Variant) -> None:
 
 
 def test_a_pair_that_cannot_happen(variant: Variant) -> None:
-    """A critic that calls impossible what has happened is told minus infinity, and no bound at all."""
+    """If the score of a positive is -inf, so are these estimates."""
     scores = variant.floats([[-INF if i == j == 1 else s for j, s in enumerate(row)] for i, row in enumerate(MATRIX)])
     for name in ("info_nce", "info_nce_anchor", "fdv", "dv", "nwj", "js_mi", "smile", "js", "tuba", "barber_agakov"):
         options = {"tuba": [0.5], "barber_agakov": [1.5]}.get(name, [])
@@ -337,15 +337,15 @@ def test_a_pair_that_cannot_happen(variant: Variant) -> None:
 
 
 def masked_call(case: Case, mask: Any, **options: Any) -> Callable[..., Any]:
-    """A density loss as a function of its arrays."""
+    """Density loss of a case as a function of its arrays."""
     call = case.bound(**options)
     return lambda *arrays: call({**dict(zip(case.arguments, arrays, strict=True)), "mask": mask})
 
 
-@pytest.mark.filterwarnings("ignore:invalid value encountered in subtract:RuntimeWarning")  # what is masked, of itself
+@pytest.mark.filterwarnings("ignore:invalid value encountered in subtract:RuntimeWarning")  # from masked infinities
 @pytest.mark.parametrize("dirt", [*(pytest.param(x, marks=exhaustive) for x in (INF, -INF)), NAN])
 def test_masked_samples_may_hold_anything(variant: Variant, dirt: float) -> None:
-    """Scores and densities of samples that take no part reach neither value nor gradients."""
+    """Scores and densities of masked samples affect neither value nor gradients."""
     mask = [[True, False, True, True], [False, True, True, True], [True, True, False, False]]
     masked = variant.array(mask)
 
@@ -362,7 +362,7 @@ def test_masked_samples_may_hold_anything(variant: Variant, dirt: float) -> None
 
 
 def test_no_sample_takes_part(variant: Variant) -> None:
-    """Nothing to be told from, nothing to learn: 0, but where the data are decided on, or divided by, alone."""
+    """Without noise samples the loss is 0, unless it classifies the data alone or divides by them."""
     mask = variant.array([[False] * N, [True] * N, [False] * N])
     left = {
         "negative_sampling": [mp.log(1 + mp.exp(-s)) for s in DENSITIES["negative_sampling"].arguments["data_scores"]],
@@ -379,7 +379,7 @@ def test_no_sample_takes_part(variant: Variant) -> None:
 
 
 def test_a_number_is_the_density_of_all(variant: Variant) -> None:
-    """Numbers, one density for each column, or one for each sample: where they say the same, the same comes out."""
+    """A number, one density per column and one per sample give the same result if they are equal."""
     samples = [-1.25, variant.floats([-1.25] * N), variant.floats([[-1.25] * N] * K)]
     columns = [variant.floats(ROW), variant.floats([ROW] * K)]
     for name, case in DENSITIES.items():
@@ -394,7 +394,7 @@ def test_a_number_is_the_density_of_all(variant: Variant) -> None:
 
 @exhaustive
 def test_reductions_of_densities(variant: Variant) -> None:
-    """The weighted losses, their sum, and that over the sum of the weights."""
+    """Weighted losses, their sum, and the sum divided by that of the weights."""
     weights = [0.5, 0.0, 2.0]
     for name in LOSSES:
         call, arrays = DENSITIES[name].call, arrays_of(variant, DENSITIES[name])
@@ -408,7 +408,7 @@ def test_reductions_of_densities(variant: Variant) -> None:
 
 
 def test_samples_of_minus_infinity(variant: Variant) -> None:
-    """Noise that the model calls impossible: it is told from the data for certain, and adds nothing to Z."""
+    """Noise with score -inf is classified with certainty, and adds 0 to Z."""
     nested = sixteenths((K, N), 6)
     without = [[-INF if j == 1 else s for j, s in enumerate(row)] for row in nested]
     mask, noise = variant.array([[j != 1 for j in range(N)]] * K), variant.floats(without)
@@ -424,7 +424,7 @@ def test_samples_of_minus_infinity(variant: Variant) -> None:
 
 @pytest.mark.parametrize("ahead", [40.0, -40.0])
 def test_no_slope_of_sampled_softmax_cancels(variant: Variant, ahead: float) -> None:
-    """It is -σ(u) by the score and -σ(-u) by log q, with log-odds u of the samples: each has all its digits."""
+    """The gradients -σ(u) by the score and -σ(-u) by log q, with log-odds u of the samples, have all digits."""
     nested = [0.5 - ahead], [[0.5, 0.5]], [-1.0], [[-1.0] * 2]
     _, by_score, _, by_density, _ = results_of(variant, density.sampled_softmax, *nested)
     odds = ahead + mp.log(2)
@@ -454,7 +454,7 @@ def test_self_normalization_of_a_normalised_model(variant: Variant) -> None:
     mean, std, size = map(variant.to_list, found)
     assert max(abs(mean), abs(std)) <= 8 * variant.eps()
     assert size == N
-    # Samples from the model itself have weights all alike, and each has an estimate of exactly Z = 1.
+    # Samples from the model itself have equal weights, and the estimate is exactly Z = 1.
     for mask, size in ((None, N), (variant.array([[True, True, True, False]] * K), 3)):
         sampled = density.self_normalization(normalised, normalised, mask=mask)
         assert [variant.to_list(x) for x in sampled] == [0.0, 0.0, size]
@@ -462,7 +462,7 @@ def test_self_normalization_of_a_normalised_model(variant: Variant) -> None:
 
 @pytest.mark.parametrize("log_q", [None, -1.5], ids=["all values", "samples"])
 def test_self_normalization_is_of_contexts_with_samples(variant: Variant, log_q: float | None) -> None:
-    """Of those in which something takes part."""
+    """Contexts without samples do not count."""
     nested = [[1.0, 2.0, 0.0], [-INF, -INF, -INF], [0.0, 3.0, 1.0], [0.5, -1.0, 1.5]]
     mask = variant.array([[True] * 3, [True] * 3, [False] * 3, [True, True, False]])
     found = density.self_normalization(variant.floats(nested), log_q, mask=mask)
@@ -480,7 +480,7 @@ def test_self_normalization_says_how_few_samples_carry_it(variant: Variant) -> N
 
 
 def test_recovered_probabilities_sum_to_one(variant: Variant) -> None:
-    """At scores of ten thousand too; what nothing has mass for has no probability."""
+    """Also for scores of 10 000 and for values without noise mass."""
     scores = variant.floats([[1e4, 1e4 - 1.0, -1e4], [-1e4, 0.0, 1.0]])
     got = variant.to_list(density.recover_log_prob(scores, variant.floats([-1.0, -1.0, -INF])))
     for row, first in zip(got, (1 / (1 + mp.exp(-1)), mpf(0)), strict=True):
@@ -495,7 +495,7 @@ def test_recovered_probabilities_sum_to_one(variant: Variant) -> None:
 
 
 def test_alignment_of_the_same_directions_is_zero(variant: Variant) -> None:
-    """However long the vectors, and with gradient 0 where the distance has a kink."""
+    """Independent of the lengths, with gradient 0 at the kink of the distance."""
     for power in (1.0, 2.0, 3.0):
         alignment = partial(diagnostics.alignment, power=power)
         found = results_of(variant, lambda a, of=alignment: of(a, a * 2.0), [[3.0, 4.0], [0.0, -2.0], [1.0, 0.0]])
@@ -503,7 +503,7 @@ def test_alignment_of_the_same_directions_is_zero(variant: Variant) -> None:
 
 
 def test_a_zero_vector_is_as_far_from_a_unit_vector_in_both_diagnostics(variant: Variant) -> None:
-    """It has no direction: nothing is NaN."""
+    """Nothing is NaN for vectors without a direction."""
     nothing, unit = [0.0, 0.0], [0.0, 2.0]
     for function, nested, wanted in (
         (lambda a: diagnostics.alignment(a, variant.floats([unit, unit])), [nothing, nothing], 1.0),
@@ -525,7 +525,7 @@ def test_uniformity_of_a_collapse_is_zero(variant: Variant, dtype: str) -> None:
 
 @exhaustive
 def test_uniformity_streamed(variant: Variant) -> None:
-    """The same value and gradient, also with the last tile cut short."""
+    """Value and gradient do not depend on the tiles, also if the last one is smaller."""
     wanted = results_of(variant, partial(diagnostics.uniformity, block_size=None), sixteenths((5, 3), 3))
     for size in (1, 2, 3, "auto"):
         found = results_of(variant, partial(diagnostics.uniformity, block_size=size), sixteenths((5, 3), 3))
@@ -534,14 +534,14 @@ def test_uniformity_streamed(variant: Variant) -> None:
 
 @exhaustive
 def test_uniformity_far_below_underflow(variant: Variant) -> None:
-    """Two opposite points at t = 500: exp(-2000), whose logarithm is nothing special."""
+    """Two opposite points at t = 500: the log of exp(-2000) is finite."""
     value, slope = results_of(variant, partial(diagnostics.uniformity, t=500.0), [[1.0, 0.0], [-1.0, 0.0]])
     assert value == -2000.0
     assert all(mp.isfinite(s) for s in flatten(slope))
 
 
 def test_top_k(variant: Variant) -> None:
-    """The positive is among the k highest; a tie, or a model that has diverged, counts against it."""
+    """A positive among the k highest counts; ties and NaN count against it."""
 
     def accuracy(nested: Nested, **options: Any) -> Any:
         return variant.to_list(diagnostics.top_k_accuracy(variant.floats(nested), **options))
@@ -550,13 +550,13 @@ def test_top_k(variant: Variant) -> None:
     for k, wanted in enumerate([0.25, 0.5, 0.75, 1.0, 1.0, 1.0], start=1):
         assert accuracy(ranked, k=k) == wanted
         assert accuracy(ranked, k=k, reduction="none") == [float(rank <= k) for rank in (1, 2, 3, 4)]
-    assert accuracy(ranked, k=10**30) == 1.0  # more than an integer of any library
+    assert accuracy(ranked, k=10**30) == 1.0  # larger than any integer dtype
     assert accuracy(ranked, weights=variant.floats([1.0, 0.0, 0.0, 3.0])) == 0.25
-    assert [accuracy([[1.0] * N] * K, k=k) for k in (1, N - 1, N)] == [0.0, 0.0, 1.0]  # a collapse
+    assert [accuracy([[1.0] * N] * K, k=k) for k in (1, N - 1, N)] == [0.0, 0.0, 1.0]  # collapsed model
     assert accuracy([[1.0, 1.0, 0.0], [0.0, 1.0, 0.5]], reduction="none") == [0.0, 1.0]
     assert accuracy([[NAN] * N] * K) == 0.0
     assert accuracy([[1.0, NAN, 0.0], [0.0, 1.0, 0.0]], reduction="none") == [0.0, 1.0]
-    # The best of several positives counts; a row without positives does not, and neither do masked negatives.
+    # The best of several positives counts; rows without positives and masked negatives do not.
     nested = [[3.0, 1.0, 2.0], [0.0, 1.0, 2.0], [1.0, 2.0, 3.0]]
     positives = variant.array([[False, True, True], [True, True, False], [False, False, False]])
     mask = variant.array([[False, True, True], [True] * 3, [True] * 3])
@@ -575,7 +575,7 @@ def test_top_k_has_no_gradient(variant: Variant) -> None:
 
 @pytest.mark.parametrize("normalized", [False, True])
 def test_rows_without_negatives_have_no_effective_sample_size(variant: Variant, *, normalized: bool) -> None:
-    """They do not count; a negative of -inf is none."""
+    """They do not count; a negative of -inf is treated as masked."""
     rows = [[0.5, 2.0, 2.0, 2.0], [1.0, 0.5, -INF, 1.0], [1.0, 1.0, 1.0, 1.0]]
     scores, mask = variant.floats(rows), variant.array([[True] * 4, [True] * 4, [False] * 4])
     size = partial(diagnostics.effective_sample_size, normalized=normalized)
@@ -586,7 +586,7 @@ def test_rows_without_negatives_have_no_effective_sample_size(variant: Variant, 
 
 
 def test_one_column_says_nothing(variant: Variant) -> None:
-    """Where it is no error: there are no negatives, and log 1 is all that could be seen."""
+    """With one column there are no negatives: the bound and its ceiling log 1 are 0."""
     scores = variant.floats([[3.0]])
     assert variant.to_list(bounds.info_nce(scores)) == 0.0
     assert variant.to_list(diagnostics.headroom(scores)) == 0.0
@@ -596,7 +596,7 @@ def test_one_column_says_nothing(variant: Variant) -> None:
 
 @pytest.mark.parametrize("block_size", ["auto", None, 3])
 def test_top_k_is_a_stable_sort(variant: Variant, block_size: Any) -> None:
-    """Of equal scores the lower index comes first, whatever the block; what is excluded, or -inf, is not there."""
+    """Equal scores are ordered by index, for every block size; excluded keys and scores of -inf are skipped."""
     query, key = [[1.0, 0.0], [0.0, 1.0]], [[2.0, 1.0], [3.0, -1.0], [2.0, 1.0], [3.0, 4.0], [0.0, 4.0], [-1.0, 2.0]]
     scores = [[sum(a * b for a, b in zip(q, d, strict=True)) for d in key] for q in query]
     arrays = [variant.floats(query), variant.floats(key)]
@@ -631,7 +631,7 @@ NOT_BOTH = "expected the log-density of the noise as in the other argument, or N
 FOUR, THREE = "expected shape (4,), got (3,)", "expected shape (3,), got"
 ABOVE_0 = "expected a finite number greater than 0, got"
 
-# What of each array another suffices for, as that it is a list, is in test_bad_input for all of them.
+# Errors of a single array, such as a list, are tested in test_bad_input for all functions.
 WRONG_VALUES: list[tuple[Any, str, str]] = [
     ([VECTOR] * N, NO_MATRIX, f"{SCORES} barber_agakov top_k_accuracy scores"),
     ([[0.5]], NO_NEGATIVE, f"bounds.info_nce_anchor {NEGATIVES} leave_one_out scores"),
@@ -673,9 +673,9 @@ WRONG_VALUES: list[tuple[Any, str, str]] = [
     ("5", "expected one of 'bound', 'plug_in', got '5'", "bounds.info_nce_anchor form"),
     ("5", "expected one of 'mean', 'sum', 'none', got '5'", "local_nce top_k_accuracy reduction"),
 ]
-"""What is given (a list as an array), how the error goes on after the argument's name, and functions with the argument.
+"""The value (a list as an array), the error after the argument's name, and functions with the argument.
 
-A dictionary holds what is given to several arguments.
+A dictionary has values of several arguments.
 """
 
 WRONG_KINDS: list[tuple[Any, str, str]] = [
@@ -703,7 +703,7 @@ WRONG_KINDS: list[tuple[Any, str, str]] = [
 
 
 def refusal(variant: Variant, function: str, **wrong: Any) -> str:
-    """Call a function of the table with something wrong, and give the error."""
+    """Call a function of the table with an invalid value; return the error."""
     case = next(case for loss, case in FIRST.items() if f".{loss}".endswith(f".{function}"))
     made = {k: variant.array(x) if isinstance(x, list) else x(variant) if callable(x) else x for k, x in wrong.items()}
     try:
@@ -725,14 +725,14 @@ def test_wrong_arguments(variant: Variant, error: str) -> None:
 
 @pytest.mark.two_devices
 def test_two_devices(variant: Variant) -> None:
-    """Arrays on two devices are not moved behind the caller's back."""
+    """Arrays on two devices raise an error; none is moved."""
     for function, name in (("flo", "u"), ("tuba", "log_baseline"), ("local_nce", "data_log_q")):
         said = refusal(variant, function, **{name: lambda v: v.array([0.5] * K, device=v.other_device)})
         assert re.match(f"ValueError: {name}: expected.*device.*got", said), (function, said)
 
 
 def test_two_dtypes(variant: Variant) -> None:
-    """Which precision was meant is the caller's to say; but 16 bits may meet float32, in which they are computed."""
+    """float32 and float64 raise an error; 16 bits with float32 are computed in float32."""
     own = variant.dtypes[0]
     for other in {*variant.dtypes, *variant.further_dtypes} & {"float32", "float16"} - {own}:
         narrow = variant.floats(VECTOR, other)

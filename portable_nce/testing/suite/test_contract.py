@@ -1,4 +1,4 @@
-"""What every loss promises whatever its value: the kind of its result, and what differentiation accepts and returns."""
+"""Contracts of every loss: kind of the result, and arguments and results of differentiation."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
 
 ROWS, FEATURES = 3, 3
 FEW = ["info_nce", "info_nce mask", "nt_xent bilinear", "clip", "dcl streamed", "from_scores.info_nce", "bounds.dual"]
-"""Cases for a second look, where looking costs."""
+"""Cases for expensive tests."""
 
 DTYPES = ["float64", "float32", "float16", "bfloat16"]
 
 
 def names_by_topic() -> dict[str, list[str]]:
-    """Name the last case of each loss in each regime, which mostly has the most options, by its module.
+    """Last case of each loss and regime, which mostly has the most options, by module.
 
-    Not of losses whose results a case adds up itself, which it does in their dtype.
+    Without losses whose results are summed by the case, in their own dtype.
     """
     last = {(case.loss, case.regime): case.name for case in CASES if case.loss not in NOT_REDUCED}
     topics: dict[str, list[str]] = {}
@@ -45,13 +45,13 @@ def draw_vectors(variant: Variant, dtype: str | None = None, rows: int = ROWS, s
     return variant.floats(sixteenths((rows, FEATURES), seed), dtype)
 
 
-# --- what comes back ------------------------------------------------------------------------------------------------
+# --- results ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("topic", ["few", *(pytest.param(topic, marks=pytest.mark.exhaustive) for topic in TOPICS)])
 def test_sixteen_bits_are_computed_in_thirty_two(variant: Variant, topic: str, dtype: str) -> None:
-    """The result of 16-bit inputs is the result of the same numbers in float32, rounded once."""
+    """The result for 16-bit inputs is the float32 result, rounded once."""
     for name in TOPICS.get(topic, FEW):
         case = case_named(name)
         narrow = case_arrays(variant, case, dtype)
@@ -67,7 +67,7 @@ def test_sixteen_bits_are_computed_in_thirty_two(variant: Variant, topic: str, d
             if not variant.half_products:
                 assert variant.to_list(got) == rounded, name
                 continue
-            # Or the other neighbour; and where terms cancel, what float32 leaves of them.
+            # One ulp off is allowed; and if terms cancel, the rounding errors of float32.
             entries = list(zip(flatten(variant.to_list(got)), flatten(rounded), strict=True))
             left = EPS["float32"] * max(abs(y) for _, y in entries)
             for x, y in entries:
@@ -76,7 +76,7 @@ def test_sixteen_bits_are_computed_in_thirty_two(variant: Variant, topic: str, d
 
 @pytest.mark.parametrize("name", ["info_nce mask", "dcl streamed", "from_scores.info_nce", "bounds.dual"])
 def test_every_dtype_stays_what_it_is(variant: Variant, name: str) -> None:
-    """Also the dtypes that another variant of the same library is there for."""
+    """Results have the dtype of the input, also for dtypes of another variant of the library."""
     case = case_named(name)
     for dtype in (*variant.dtypes, *variant.further_dtypes):
         arrays = case_arrays(variant, case, dtype)
@@ -105,7 +105,7 @@ def test_log_n_ceiling(variant: Variant) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_standard_error(variant: Variant, dtype: str) -> None:
-    """Deleting each of four pairs in turn; 16-bit scores are computed in float32."""
+    """The jackknife over four pairs; 16-bit scores are computed in float32."""
     scores = variant.floats(sixteenths((4, 4), 5), dtype)
     error = pnce.bounds.standard_error(pnce.bounds.info_nce, scores)
     assert_belongs(variant, error, scores, ())
@@ -136,7 +136,7 @@ def test_temperature_as_float_and_as_array(variant: Variant, temperature: float,
         assert oracles.error(variant.to_list(by_array), wanted) <= 4 * variant.eps(dtype)
 
 
-# --- differentiation: JAX's conventions everywhere ------------------------------------------------------------------
+# --- differentiation: JAX's conventions -------------------------------------------------------------------------------
 
 
 def product(x: Any, y: Any) -> Any:
@@ -153,7 +153,7 @@ BY_X, BY_Y = [8.0, 20.0, 36.0], [1.0, 4.0, 9.0]
 
 
 def test_argnums(variant: Variant) -> None:
-    """One gradient for a number; a tuple of them for several numbers, in their order."""
+    """One gradient for an integer; a tuple of gradients for a tuple of integers, in order."""
     x, y = two_arrays(variant)
     one = [(0, BY_X), (1, BY_Y), (-1, BY_Y), (-2, BY_X)]
     several: list[Any] = [((0, 1), [BY_X, BY_Y]), ((1, 0), [BY_Y, BY_X]), ((1,), [BY_Y]), ([0, -1], [BY_X, BY_Y])]
@@ -249,7 +249,7 @@ def test_gradient_of_a_gradient(variant: Variant) -> None:
 
 
 def test_what_is_refused(variant: Variant) -> None:
-    """Numbers of arguments that there are not, results that are no single number, and arguments without a gradient."""
+    """Errors for missing arguments, results that are not scalars, and arguments without a gradient."""
     x, y = two_arrays(variant)
     calls: list[tuple[type[Exception], str, Callable[..., Any], Any, tuple[Any, Any]]] = [
         *((ValueError, r"argnums.*2", product, argnums, (x, y)) for argnums in (2, -3, (0, 2))),

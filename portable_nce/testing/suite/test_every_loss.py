@@ -1,6 +1,6 @@
-"""What every public loss promises alike: its signature, the kind of its result, and finite numbers on any input.
+"""Contracts shared by all public losses: signature, kind of the result, finite numbers on any input.
 
-One table says of each loss how to call it; a loss without a row fails the suite.
+One table has the signature of each loss; a loss without a row fails the suite.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ NO_LOSSES = {
         "typing",
     ),
 }
-"""The public names that are no losses."""
+"""Public names that are not losses."""
 
 NOT_SHARED = {
     ("clip", "temperature"): "its scale is the inverse, logit_scale",
@@ -50,11 +50,11 @@ NOT_SHARED = {
     ("from_scores.clip", "positives"): "the positives are on the diagonal, of rows and of columns",
     ("from_scores.relic", "positives"): "the positives are on the diagonal, of the scores and of their transpose",
 }
-"""The keywords that all losses share but these, and why."""
+"""Shared keywords that a loss does not have, and why."""
 
 
 BOUNDS = [f"bounds.{name}" for name in pnce.bounds.__all__]
-"""They take no options of a loss: a bound is a number that its definition fixes."""
+"""They have no options of losses: a bound is fixed by its definition."""
 
 EITHER_WAY = {
     ("bounds.barber_agakov", "entropy"),
@@ -64,7 +64,7 @@ EITHER_WAY = {
     ("bounds.smile", "clip"),
     ("bounds.tuba", "log_baseline"),
 }
-"""What belongs to the definition of a bound, behind its scores, and may be named."""
+"""Arguments of bounds after the scores, by position or by keyword."""
 
 NAMES = [name for name, loss in LOSSES.items() if loss.laws]
 PLAIN = [name for name in NAMES if " " not in name]
@@ -76,11 +76,11 @@ DENSE_OR_STREAMED = [(name, block) for name in NAMES for block in BLOCKS if bloc
 CALLS = [
     pytest.param(name, block, marks=[] if name in FEW else pytest.mark.exhaustive) for name, block in DENSE_OR_STREAMED
 ]
-"""Every loss, dense and streamed; few where every operation is compiled."""
+"""Every loss, dense and streamed; few if every operation is compiled."""
 
 
 def function_of(name: str) -> Callable[..., Any]:
-    """Look a loss up."""
+    """Look up a loss."""
     return attrgetter(name.split(maxsplit=1)[0])(pnce)  # type: ignore[no-any-return]
 
 
@@ -109,7 +109,7 @@ def inputs_of(
     labels: str = "pairs",
     samples: int = N,
 ) -> dict[str, Any]:
-    """Make every array of a loss: those of its signature, and its parameters."""
+    """Make all arrays of a loss: those of its signature, and its parameters."""
     case = example(name, samples, D, fill=FILLS[fill], labels=LABELS[labels][:samples])
     return arrays_of(variant, case, dtype)
 
@@ -120,12 +120,12 @@ def call(name: str, arrays: Mapping[str, Any], **options: Any) -> Any:
 
 
 def mask_of(name: str) -> tuple[int, ...]:
-    """Give the shape of a mask."""
+    """Shape of a mask."""
     length = lengths(N, D, LOSSES[name].views)
     return tuple(length[axis] for axis in LOSSES[name].mask)
 
 
-# --- the table and the signatures -----------------------------------------------------------------------------------
+# --- the table and the signatures -------------------------------------------------------------------------------------
 
 
 def test_every_loss_has_a_row() -> None:
@@ -135,7 +135,7 @@ def test_every_loss_has_a_row() -> None:
 
 
 def documented_defaults(function: Callable[..., Any]) -> dict[str, str]:
-    """What the docstring says of the defaults: their text, "None" of what is optional, "" of what has to be given."""
+    """Defaults in the docstring: their text, "None" if optional, "" if required."""
     text = (inspect.getdoc(function) or "").partition("Parameters\n")[2].partition("\nReturns\n")[0]
     found: dict[str, str] = {}
     for names, description in re.findall(r"^(\*?\w[\w, ]*) : (.*)$", text, flags=re.MULTILINE):
@@ -146,7 +146,7 @@ def documented_defaults(function: Callable[..., Any]) -> dict[str, str]:
 
 
 def test_arrays_are_positional_and_options_are_keywords() -> None:
-    """What is required is positional only; arrays behind it that may be left out can be named, too."""
+    """Required arrays are positional-only; optional arrays may also be passed by keyword."""
     kind = inspect.Parameter
     for name in (*PUBLIC, *BOUNDS):
         parameters = inspect.signature(function_of(name)).parameters
@@ -198,12 +198,12 @@ def test_the_docstring_says_the_defaults() -> None:
         assert list({**said}.items()) == list({**wanted, **variadic}.items()), name
 
 
-# --- the kind of the result -----------------------------------------------------------------------------------------
+# --- the kind of the result -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_value_and_gradients(variant: Variant, name: str) -> None:
-    """All of the input's kind and finite; the gradient of a memory exactly 0, and of nothing else."""
+    """Value and gradients are finite and of the kind of the input; only the gradient of a memory is exactly 0."""
     for dtype in variant.dtypes[:1] if variant.compiles else variant.dtypes:
         arrays = inputs_of(variant, name, dtype)
         value, gradients = value_and_gradients(name, arrays)
@@ -216,18 +216,18 @@ def test_value_and_gradients(variant: Variant, name: str) -> None:
 
 
 def pairs_of(loss: Loss) -> int:
-    """How many rows, pairs or triples of each sample a mean divides by, when every row counts."""
-    others = N - ("labels" in loss.arguments)  # a row is no pair of its own
+    """Number of rows, pairs or triples per sample in the divisor of a mean, if every row counts."""
+    others = N - ("labels" in loss.arguments)  # a row is not paired with itself
     return {"rows": loss.views, "pairs": others, "triples": others - 1}[loss.divide_by or "rows"]
 
 
 @pytest.mark.parametrize("dtype", [None, "float32", "float16", "bfloat16"])
 @pytest.mark.parametrize(("name", "block_size"), CALLS)
 def test_reductions_agree(variant: Variant, name: str, block_size: int | None, dtype: str | None) -> None:
-    """A row of weight 0, or one that is masked, counts neither in the sum nor in what a mean divides by."""
+    """A masked row or one of weight 0 counts neither in the sum nor in the divisor of the mean."""
     loss, arrays = LOSSES[name], inputs_of(variant, name, dtype)
     ways: list[dict[str, Any]] = [{"weights": variant.floats([0.5, 0.0, 2.0, 1.0], dtype)}]
-    if loss.mask != "NM" and not loss.keywords:  # whose positive, or whose other term, takes part whatever the mask
+    if loss.mask != "NM" and not loss.keywords:  # not if the positive or another term is independent of the mask
         shape = mask_of(name)
         mask = variant.array([filled(i % N != 1, *shape[1:]) for i in range(shape[0])])
         ways.append({"weights": variant.floats([0.5, 4.0, 2.0, 1.0], dtype), "mask": mask})
@@ -258,13 +258,13 @@ def test_the_execution_changes_nothing(variant: Variant, name: str) -> None:
         assert oracles.error(found, exact, smallest=1.0) <= 64 * variant.eps(), key
 
 
-# --- awkward inputs -------------------------------------------------------------------------------------------------
+# --- awkward inputs ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("name", "block_size"), CALLS)
 def test_one_sample(variant: Variant, name: str, block_size: int | None) -> None:
-    """A batch of one is no error: what needs a negative, or a positive, is worth nothing, the rest is finite."""
+    """A batch of one is valid: losses that need a negative or a positive are 0, others are finite."""
     arrays, options = inputs_of(variant, name, samples=1), options_of(name, block_size)
     found = value_and_gradients(name, arrays, **options)
     assert_finite(variant, *found)
@@ -278,7 +278,7 @@ def test_one_sample(variant: Variant, name: str, block_size: int | None) -> None
 
 @pytest.mark.parametrize(("name", "block_size"), CALLS)
 def test_nothing_is_left(variant: Variant, name: str, block_size: int | None) -> None:
-    """Everything masked, or weights of 0: loss exactly 0, gradients exactly 0."""
+    """If everything is masked, or all weights are 0, loss and gradients are exactly 0."""
     arrays, options = inputs_of(variant, name), options_of(name, block_size)
     lost: list[dict[str, Any]] = [{"weights": variant.floats([0.0] * N)}]
     if not LOSSES[name].keywords:
@@ -287,14 +287,14 @@ def test_nothing_is_left(variant: Variant, name: str, block_size: int | None) ->
         for reduction in ("mean", "sum"):
             value, gradients = value_and_gradients(name, {**arrays, **further}, reduction=reduction, **options)
             if reduction == "sum":
-                gradients.pop("weights", None)  # the losses that they would weight
+                gradients.pop("weights", None)  # their gradients are the row losses
             assert_nothing(variant, value, gradients, (reduction, [*further]))
         rows = call(name, {**arrays, **further}, reduction="none", **options)
         assert variant.to_list(rows) == [0.0] * (LOSSES[name].views * N)
 
 
 OUT = {(0, 1), (1, 0), (2, 3), (3, 2)}
-"""Pairs that take no part; in both directions, so that a transpose has them too."""
+"""Masked pairs, symmetric, so that the transpose has the same."""
 
 
 @pytest.mark.exhaustive
@@ -302,7 +302,7 @@ OUT = {(0, 1), (1, 0), (2, 3), (3, 2)}
 @pytest.mark.parametrize("dirt", [math.inf, -math.inf, math.nan, 1e4])
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in OF_EMBEDDINGS])
 def test_scores_that_take_no_part(variant: Variant, name: str, dirt: float, dtype: str | None) -> None:
-    """Under a mask they may hold anything; without one, minus infinity is the mask."""
+    """Masked scores may hold anything; without a mask, -inf masks."""
     mask = variant.array([[(i, j) not in OUT for j in range(N)] for i in range(N)])
     arrays = inputs_of(variant, name, dtype)
     clean = variant.to_list(arrays["scores"])
@@ -321,7 +321,7 @@ def test_scores_that_take_no_part(variant: Variant, name: str, dirt: float, dtyp
 @pytest.mark.parametrize("block_size", BLOCKS)
 @pytest.mark.parametrize("name", [name for name in NAMES if LOSSES[name].keywords])
 def test_a_mask_of_prototypes_leaves_the_keys(variant: Variant, name: str, block_size: int | None) -> None:
-    """The InfoNCE term of ProtoNCE, which the mask does not reach."""
+    """The mask does not apply to the InfoNCE term of ProtoNCE."""
     arrays = inputs_of(variant, name)
     mask = variant.array(filled(False, *mask_of(name)))
     value, gradients = value_and_gradients(name, arrays, mask=mask, block_size=block_size)
@@ -339,7 +339,7 @@ def test_a_mask_of_prototypes_leaves_the_keys(variant: Variant, name: str, block
 @pytest.mark.parametrize("labels", ["equal", "distinct"])
 @pytest.mark.parametrize("name", [name for name in NAMES if "labels" in LOSSES[name].arguments])
 def test_labels_all_alike_and_all_different(variant: Variant, name: str, labels: str, block_size: int | None) -> None:
-    """Without a positive, or without a negative: nothing, unless the loss says what one kind of pair is worth."""
+    """Without a positive or without a negative the loss is 0, unless it is a sum over pairs."""
     found = value_and_gradients(name, inputs_of(variant, name, labels=labels), block_size=block_size)
     assert_finite(variant, *found)
     worth = LOSSES[name].together if labels == "equal" else LOSSES[name].unpaired
@@ -370,7 +370,7 @@ def test_no_and_only_positives(variant: Variant, name: str, positive: bool, dtyp
 def test_lengths_and_distances(
     variant: Variant, name: str, block_size: int | None, similarity: str, dtype: str | None
 ) -> None:
-    """Length 0, distance 0, long and short embeddings: all is finite, also at the kinks of every similarity."""
+    """Length 0, distance 0, long and short embeddings: everything is finite, also at the kinks of similarities."""
     fills: list[tuple[str, str | None, dict[str, Any]]] = [
         *((fill, dtype, {}) for fill in ("zero", "one zero row", "identical rows")),
         *((fill, "float32", {}) for fill in ("large", "small")),
@@ -388,7 +388,7 @@ def test_lengths_and_distances(
 @pytest.mark.parametrize("block_size", BLOCKS)
 @pytest.mark.parametrize("name", ["moco", "nnclr", "nnclr symmetric", "proto_nce queue"])
 def test_a_queue_that_was_never_written(variant: Variant, name: str, block_size: int | None, dtype: str | None) -> None:
-    """No negatives, no neighbours: nothing to learn from."""
+    """An empty queue has no negatives and no neighbours: loss and gradients are 0."""
     arrays = inputs_of(variant, name, dtype)
     memory = "queue" if "queue" in arrays else "support"
     arrays[memory] = pnce.queue_init(arrays[memory], size=5)
@@ -403,7 +403,7 @@ def test_a_queue_that_was_never_written(variant: Variant, name: str, block_size:
         assert_nothing(variant, value, gradients)
 
 
-# --- what is refused ------------------------------------------------------------------------------------------------
+# --- errors -----------------------------------------------------------------------------------------------------------
 
 
 def test_labels_are_integers(variant: Variant) -> None:

@@ -1,7 +1,7 @@
-"""Which of the bounds are bounds, and what the densities learn: exact expectations over small tables, nothing trained.
+"""Exact expectations over small tables: which bounds hold, and the optima of densities. Nothing is trained.
 
-Every batch that can be drawn from a table p(x, y) is a row of the sum, with its probability. A batch in another order
-is the same batch to every bound, so each is computed once.
+The sum runs over all batches that can be drawn from a table p(x, y), with their probabilities. Bounds do not depend on
+the order in a batch, so each multiset is computed once.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
     from ..variants import Nested, Variant
 
 Table = list[list[Any]]
-"""Of each x a row, of each y a column."""
+"""Table with a row per x and a column per y."""
 
 exhaustive = pytest.mark.exhaustive
 
 
-# --- tables and critics ---------------------------------------------------------------------------------------------
+# --- tables and critics -----------------------------------------------------------------------------------------------
 
 
 def log(number: Any) -> Any:
@@ -71,7 +71,7 @@ class Joint:
 
     @property
     def entropy(self) -> Any:
-        """Of y."""
+        """Entropy of y."""
         return -mp.fsum(p * mp.log(p) for p in map(self.marginal_y, range(len(self.table[0]))))
 
     @property
@@ -79,11 +79,11 @@ class Joint:
         return self.mean(self.information)
 
     def mean(self, table: Table) -> Any:
-        """The expectation of a table under the joint distribution."""
+        """Expectation of a table under the joint distribution."""
         return mp.fsum(self.table[x][y] * table[x][y] for x, y in self.cells)
 
     def product_mean(self, function: Callable[[int, int], Any]) -> Any:
-        """The expectation of a function under the product of the marginals."""
+        """Expectation of a function under the product of the marginals."""
         return mp.fsum(
             self.marginal_x(x) * self.marginal_y(y) * function(x, y)
             for x, y in product(range(len(self.table)), range(len(self.table[0])))
@@ -91,7 +91,7 @@ class Joint:
 
 
 def joint(*rows: list[int]) -> Joint:
-    """Make a table from whole numbers, to be divided by their sum."""
+    """Make a joint distribution from integers, divided by their sum."""
     total = sum(map(sum, rows))
     with mp.workdps(oracles.DIGITS):
         return Joint(tuple(tuple(mpf(n) / total for n in row) for row in rows))
@@ -114,18 +114,18 @@ CRITICS: dict[str, Callable[[Joint], Table]] = {
     "reversed": lambda p: scaled(-1.0, p.information),
     "constant": lambda p: p.each(lambda _, __: mpf(1)),
 }
-"""Tables of scores, from the best to those that have learned the opposite, or nothing."""
+"""Tables of scores: the best, the opposite, constant ones."""
 
 
-# --- every batch ----------------------------------------------------------------------------------------------------
+# --- every batch ------------------------------------------------------------------------------------------------------
 
 Batch = tuple[Any, list[tuple[int, int]], list[int]]
-"""A probability, the pairs, and further samples of y."""
+"""A probability, the pairs, and additional samples of y."""
 
 
 @cache
 def batches(p: Joint, rows: int, columns: int) -> list[Batch]:
-    """List the batches of pairs, and of further samples of y, with their probabilities."""
+    """All batches of pairs and additional samples of y, with their probabilities."""
     found: list[Batch] = []
     for pairs in combinations_with_replacement(p.cells, rows):
         for further in combinations_with_replacement(range(len(p.table[0])), columns - rows):
@@ -139,7 +139,7 @@ def batches(p: Joint, rows: int, columns: int) -> list[Batch]:
 
 
 def orders(drawn: tuple[Any, ...]) -> int:
-    """Count the orders in which the same can be drawn."""
+    """Number of orders in which the same items can be drawn."""
     count = math.factorial(len(drawn))
     for repeated in Counter(drawn).values():
         count //= math.factorial(repeated)
@@ -148,7 +148,7 @@ def orders(drawn: tuple[Any, ...]) -> int:
 
 @dataclass(frozen=True)
 class Drawn:
-    """A batch on a variant's arrays: tables become scores of pairs with columns, or of pairs alone."""
+    """A batch as arrays of a variant: turns tables into score matrices, or into scores of the pairs."""
 
     variant: Variant
     p: Joint
@@ -167,7 +167,7 @@ class Drawn:
 
 
 def plain(variant: Variant, nested: Nested) -> Nested:
-    """Numbers as the variant takes them: floats, or mpf where it holds as many digits."""
+    """Numbers for the variant: floats, or mpf if it has as many digits."""
     if isinstance(nested, list):
         return [plain(variant, item) for item in nested]
     return nested if variant.module == "mparray" else float(nested)
@@ -189,22 +189,22 @@ def expectation(variant: Variant, p: Joint, bound: Bound, critic: Table, shape: 
 
 
 def rounding(variant: Variant) -> Any:
-    """What rounding may do to sums of a few terms of order ten."""
+    """Tolerance for sums of a few terms of order ten."""
     return 200 * mpf(variant.eps())
 
 
 @pytest.fixture(autouse=True)
 def _many_digits() -> Iterator[None]:
-    """Compute what is exact in more digits than any variant has."""
+    """Compute exact values in more digits than any variant has."""
     with mp.workdps(oracles.DIGITS):
         yield
 
 
-# --- lower bounds, upper bounds, and neither -------------------------------------------------------------------------
+# --- lower bounds, upper bounds, and neither --------------------------------------------------------------------------
 
 
 def baseline(p: Joint) -> Table:
-    """A baseline that knows x alone."""
+    """A baseline that depends on x only."""
     return p.each(lambda x, _: mpf(x) / 2 - mpf(1) / 4)
 
 
@@ -214,12 +214,12 @@ def shifted(p: Joint) -> Table:
 
 
 def learned_u(p: Joint) -> Table:
-    """A critic u(x, y) of the dual bound, of no particular merit."""
+    """An arbitrary critic u(x, y) of the dual bound."""
     return random_table(p, 23, 1.5)
 
 
 def normalised(critic: Table) -> Table:
-    """The logarithm of a conditional density q(y | x), made from any critic."""
+    """Log of a conditional density q(y | x), made from any critic."""
     return [[s - mp.log(mp.fsum(mp.exp(t) for t in row)) for s in row] for row in critic]
 
 
@@ -229,7 +229,7 @@ def marginal(p: Joint) -> Table:
 
 
 def guessed_marginal(p: Joint) -> Table:
-    """The logarithm of some density r(y)."""
+    """Log of an arbitrary density r(y)."""
     total = mpf(sum(range(1, len(p.table[0]) + 1)))
     return p.each(lambda _, y: mp.log((y + 1) / total))
 
@@ -254,10 +254,10 @@ def population_of_flo(p: Joint, f: Table) -> Any:
 
 @dataclass(frozen=True)
 class Law:
-    """What is known of the expectation of a bound.
+    """Known properties of the expectation of a bound.
 
-    `lower`: it is at most the mutual information for every critic. `population`: its value over all pairs that there
-    are, where it has no bias in batches of any size. `best`: the critic at which it is the mutual information.
+    `lower`: it is at most the mutual information for every critic. `population`: its population value, if it has no
+    bias in batches of any size. `best`: the critic at which it equals the mutual information.
     """
 
     bound: Bound
@@ -271,7 +271,7 @@ def of_scores(function: Callable[..., Any], *arguments: float, **options: float)
 
 
 def beside(function: Callable[..., Any], table: Callable[[Joint], Table], *between: float) -> Bound:
-    """Give a bound of scores and of another number of each pair."""
+    """Bound as a function of scores and of one more number per pair."""
     return lambda b, f: function(b.scores(f), *between, b.of_pairs(table(b.p)))
 
 
@@ -325,7 +325,7 @@ LAWS = {
 @shapes
 @pytest.mark.parametrize("name", list(LAWS))
 def test_expectation(variant: Variant, name: str, shape: tuple[int, int], p: Joint) -> None:
-    """At most the mutual information, without bias, and tight at the best critic: what holds of each bound."""
+    """Each bound is at most the mutual information, unbiased, and tight at the best critic, as listed."""
     law = LAWS[name]
     for critic, make in CRITICS.items():
         if law.lower or (law.population is not None and critic in {"optimal", "random"}):
@@ -337,7 +337,7 @@ def test_expectation(variant: Variant, name: str, shape: tuple[int, int], p: Joi
 
 
 def test_info_nce_grows_with_the_batch(variant: Variant) -> None:
-    """At the best critic, to which a function of x may be added; never above log N, by which it is held down."""
+    """At the best critic, plus any function of x; never above log N."""
     info_nce = LAWS["info_nce"].bound
     found = [expectation(variant, ASYMMETRIC, info_nce, shifted(ASYMMETRIC), (1, n)) for n in (2, 3, 4)]
     plainly = expectation(variant, ASYMMETRIC, info_nce, ASYMMETRIC.information, (1, 2))
@@ -348,7 +348,7 @@ def test_info_nce_grows_with_the_batch(variant: Variant) -> None:
 
 
 def slope_of_expectation(variant: Variant, p: Joint, bound: Callable[[Any], Any], critic: Table, n: int) -> Table:
-    """The gradient of the expectation of a bound by the table of scores, over batches of one row."""
+    """Gradient of the expectation of a bound by the table of scores, for batches of one row."""
     total = p.each(lambda _, __: mpf(0))
     for probability, pairs, further in batches(p, 1, n):
         ((x, y),) = pairs
@@ -362,7 +362,7 @@ def slope_of_expectation(variant: Variant, p: Joint, bound: Callable[[Any], Any]
 @pytest.mark.parametrize("nu", [1.0, 0.25])
 @pytest.mark.parametrize("form", ["bound", "plug_in"])
 def test_an_anchor_normalises_the_scores(variant: Variant, form: typing.AnchorForm, nu: float, p: Joint) -> None:
-    """The gradient is 0 at the log ratios, and not at these plus a function of x, which InfoNCE does not see."""
+    """The gradient is 0 at the log ratios, but not after adding a function of x, to which InfoNCE is invariant."""
 
     def anchored(scores: Any) -> Any:
         return bounds.info_nce_anchor(scores, nu=nu, form=form)
@@ -373,7 +373,7 @@ def test_an_anchor_normalises_the_scores(variant: Variant, form: typing.AnchorFo
     alone, seen = (slope_of_expectation(variant, p, bound, shifted(p), 4) for bound in (bounds.info_nce, anchored))
     assert max(abs(entry) for row in alone for entry in row) <= rounding(variant)
     for row, (shift, *_) in zip(seen, baseline(p), strict=True):
-        assert mp.fsum(row) * shift < 0  # it goes back to where it was
+        assert mp.fsum(row) * shift < 0  # the gradient points back
 
 
 def population_of_dv(p: Joint, f: Table) -> Any:
@@ -388,10 +388,10 @@ def flat_nce_value(b: Drawn, f: Table) -> Any:
 @tables
 @shapes
 def test_estimates_that_are_no_bounds(variant: Variant, shape: tuple[int, int], p: Joint) -> None:
-    """Too large already at the best critic.
+    """Too large at the best critic.
 
-    dv and mine, bounds in the population, by the logarithm of a sample mean; the FlatNCE value by a critic that uses
-    the sampled negatives.
+    dv and mine because of the log of a sample mean; the FlatNCE value because the second critic uses the sampled
+    negatives.
     """
     estimates: list[Bound] = [of_scores(bounds.dv), lambda b, f: bounds.mine(b.scores(f))[0]]
     for name in ("optimal", "overconfident", "random"):
@@ -410,7 +410,7 @@ def test_estimates_that_are_no_bounds(variant: Variant, shape: tuple[int, int], 
 
 
 def test_smile_is_neither(variant: Variant) -> None:
-    """Too large where clipping takes the weight of the negatives, too small where it adds some."""
+    """Too large where clipping lowers the negatives, too small where it raises them."""
 
     def excess(critic: str, clip: float) -> Any:
         table = CRITICS[critic](STRONG)
@@ -427,7 +427,7 @@ leave_one_out = of_scores(bounds.leave_one_out)
 @tables
 @pytest.mark.parametrize("shape", [(2, 2), pytest.param((3, 3), marks=exhaustive)], ids=str)
 def test_upper_bounds(variant: Variant, shape: tuple[int, int], p: Joint) -> None:
-    """At least the mutual information with p(y | x) itself; a wrong conditional may say that nothing can be known."""
+    """At least the mutual information with the true p(y | x); with a wrong conditional possibly 0."""
     nothing = normalised(CRITICS["constant"](p))
     for bound in (LAWS["club"].bound, leave_one_out):
         assert expectation(variant, p, bound, p.conditional, shape) > p.mi + 0.01
@@ -442,7 +442,7 @@ def test_leave_one_out_comes_down_with_the_batch(variant: Variant) -> None:
 
 
 def test_pairs_that_cannot_happen(variant: Variant) -> None:
-    """The best scores are minus infinity there: lower bounds are bounds still, and upper bounds are infinite."""
+    """The best scores are then -inf: lower bounds still hold, upper bounds are infinite."""
     p = joint([3, 0], [0, 7])
     for name in ("info_nce", "info_nce_anchor", "fdv", "nwj", "js_mi", "interpolated, alpha 0.5", "tuba, a number"):
         critic = [[s + (name == "nwj") for s in row] for row in p.information]
@@ -454,7 +454,7 @@ def test_pairs_that_cannot_happen(variant: Variant) -> None:
         assert expectation(variant, p, bound, p.conditional, (2, 2)) == mpf("inf")
 
 
-# --- densities: the gradient over all data and all noise -------------------------------------------------------------
+# --- densities: gradients over all data and all noise -----------------------------------------------------------------
 
 P = [mpf(5) / 10, mpf(3) / 10, mpf(2) / 10]
 Q = [mpf(2) / 16, mpf(9) / 16, mpf(5) / 16]
@@ -471,7 +471,7 @@ def ratios(offset: Any) -> list[Any]:
 
 
 def noises(k: int, q: list[Any]) -> list[tuple[Any, tuple[int, ...]]]:
-    """List k noise samples, with their probabilities."""
+    """All draws of k noise samples, with their probabilities."""
     drawn = combinations_with_replacement(range(len(q)), k)
     return [(orders(noise) * mp.fprod(q[z] for z in noise), noise) for noise in drawn]
 
@@ -479,7 +479,7 @@ def noises(k: int, q: list[Any]) -> list[tuple[Any, tuple[int, ...]]]:
 def population(
     variant: Variant, loss: Callable[..., Any], k: int, scores: list[Any], q: list[Any] = Q
 ) -> tuple[Any, list[Any]]:
-    """The exact expectation of a loss of one context, and its gradient with respect to the scores of all values."""
+    """Exact expectation of the loss of a context, and its gradient with respect to the scores of all values."""
     rows = [(P[x] * share, x, noise) for x, (share, noise) in product(range(len(P)), noises(k, q))]
     own, other = (variant.array(index) for index in ([x for _, x, _ in rows], [z for _, _, n in rows for z in n]))
     log_q = variant.floats(plain(variant, logs(q)))
@@ -504,7 +504,7 @@ few_samples = pytest.mark.parametrize("k", [1, *(pytest.param(k, marks=exhaustiv
 
 
 def of_scores_alone(loss: Callable[..., Any]) -> Callable[..., Any]:
-    """Leave out the densities of the noise."""
+    """Omit the densities of the noise."""
     return lambda data, noise, _data_log_q, _noise_log_q, **options: loss(data, noise, **options)
 
 
@@ -513,9 +513,9 @@ negative_sampling = of_scores_alone(density.negative_sampling)
 
 @few_samples
 def test_what_a_loss_learns(variant: Variant, k: int) -> None:
-    """The gradient is zero at the scores that are to be learned, for every k, and at no other level if it has one.
+    """The gradient is 0 at the optimal scores for every k, and if the level matters, at no other level.
 
-    The density, or with ranking the density up to a factor; without the noise's density a ratio.
+    The optimum is the log-density; with ranking up to a constant; without the noise's density the log ratio.
     """
     for loss, learned, others in (
         (density.local_nce, logs(P), logs(P, 1)),
@@ -537,12 +537,12 @@ def test_what_a_loss_learns(variant: Variant, k: int) -> None:
         if others == logs(P, 1):
             assert min(gradient) > (0.05 if loss is density.local_nce else 0.01), loss
     _, gradient = population(variant, density.ranking_nce, k, S)
-    assert abs(mp.fsum(gradient)) <= 64 * mpf(variant.eps())  # a constant added to all scores changes nothing
+    assert abs(mp.fsum(gradient)) <= 64 * mpf(variant.eps())  # invariant under a constant added to all scores
 
 
 @few_samples
 def test_local_nce_elsewhere(variant: Variant, k: int) -> None:
-    """Under a mask contexts may have fewer samples: each is compared with as many as it has."""
+    """With a mask, k is the number of unmasked samples of a context."""
 
     def masked(data: Any, noise: Any, data_q: Any, noise_q: Any, **options: Any) -> Any:
         xp = namespace_of(noise)
@@ -558,7 +558,7 @@ def test_local_nce_elsewhere(variant: Variant, k: int) -> None:
 
 @exhaustive
 def test_ranking_nce_comes_near_to_the_likelihood(variant: Variant) -> None:
-    """The gradient tends to softmax(s) - p, by which that of the exact softmax is given; the rest falls like 1 / k."""
+    """The gradient tends to softmax(s) - p, that of the exact softmax, with an error of order 1 / k."""
     softmax = [s - p for s, p in zip(oracles.shares([mpf(s) for s in S]), P, strict=True)]
     rests = []
     for k in (4, 8, 16):
@@ -571,7 +571,7 @@ def test_ranking_nce_comes_near_to_the_likelihood(variant: Variant) -> None:
 
 @exhaustive
 def test_negative_sampling_is_local_nce_where_k_q_is_one(variant: Variant) -> None:
-    """As many samples as there are values, drawn from all alike; not with more of them, and not from others."""
+    """With as many samples as values and uniform noise; not with more samples or other noise."""
     uniform = [mpf(1) / 3] * 3
 
     def apart(k: int, q: list[Any]) -> Any:
@@ -587,7 +587,7 @@ def test_negative_sampling_is_local_nce_where_k_q_is_one(variant: Variant) -> No
 
 @few_samples
 def test_partition_function_without_bias(variant: Variant, k: int) -> None:
-    """E Z-hat = Z exactly, and E log Z-hat below log Z, the less so the more samples."""
+    """E Z-hat = Z exactly; E log Z-hat is below log Z, by less with more samples."""
     z = mp.fsum(mp.exp(s) for s in S)
 
     def estimate(samples: int) -> tuple[Any, Any]:

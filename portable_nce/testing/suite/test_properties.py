@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 ROWS, COLUMNS = 3, 5
 
-# Multiples of 1/64, so that shifting a row by another one rounds nothing, in float32 either.
+# Multiples of 1/64, so that shifting a row is exact in float32.
 numbers = st.integers(-640, 640).map(lambda k: k / 64)
 matrices = st.lists(st.lists(numbers, min_size=COLUMNS, max_size=COLUMNS), min_size=ROWS, max_size=ROWS)
 shifts = st.lists(numbers, min_size=ROWS, max_size=ROWS)
@@ -30,13 +30,13 @@ LOSSES = (pnce.from_scores.info_nce, pnce.from_scores.flat_nce, pnce.from_scores
 
 
 def run(variant: Variant, function: Any, *nested: Nested) -> list[Nested]:
-    """Give value and gradients as lists."""
+    """Value and gradients as lists."""
     value, gradients = differentiate(function, [variant.floats(n) for n in nested])
     return [oracles.exact(variant.to_list(x)) for x in (value, *gradients)]
 
 
 def close(variant: Variant, got: Nested, wanted: Nested, *, eps: float = 16.0) -> bool:
-    """Compare up to a few roundings of numbers of the order of one, or of the largest."""
+    """Compare up to a few roundings relative to 1 or the largest number."""
     flat_got, flat_wanted = oracles.numbers_of(got), oracles.numbers_of(wanted)
     bound = eps * variant.eps() * max([1.0, *map(abs, flat_wanted)])
     return all(abs(a - b) <= bound for a, b in zip(flat_got, flat_wanted, strict=True))
@@ -60,7 +60,7 @@ def test_what_changes_nothing(
     weights: list[float],
     factor: float,
 ) -> None:
-    """A constant for each row, the order, the scale of the weights."""
+    """Invariance under a constant per row, a permutation, and a scale of the weights."""
     shifted = [[s + c for s in row] for row, c in zip(scores, shift, strict=True)]
     permuted = [[scores[i][j] for j in columns] for i in rows]
     positives = variant.array([columns.index(i) for i in rows])
@@ -68,13 +68,13 @@ def test_what_changes_nothing(
     for loss in LOSSES:
         wanted = value, slope = run(variant, loss, scores)
         assert close(variant, run(variant, loss, shifted), wanted), loss
-        # The positives in the new order with them: the same loss, the gradient in that order.
+        # Permuted with its positives, the loss is equal and the gradient permuted.
         reordered = [value, [[slope[i][j] for j in columns] for i in rows]]
         assert close(variant, run(variant, partial(loss, positives=positives), permuted), reordered), loss
         assert close(variant, run(variant, partial(loss, weights=equal), scores), wanted), loss
         results = [run(variant, partial(loss, weights=w), scores) for w in (weighted, scaled)]
         assert close(variant, *results), loss
-        # What invariance under shifts says of the gradient.
+        # Invariance under shifts: each row of the gradient sums to 0.
         assert all(abs(sum(row)) <= 8 * variant.eps() * max(map(abs, row)) for row in slope), loss
 
 
@@ -84,14 +84,14 @@ def test_what_losses_have_to_do_with_each_other(variant: Variant, scores: Nested
     info, flat = run(variant, pnce.from_scores.info_nce, scores), run(variant, flat_nce, scores)
     assert close(variant, flat, run(variant, dcl, scores), eps=2)
     assert close(variant, run(variant, pnce.flat_nce, a, b), run(variant, pnce.dcl, a, b), eps=2)
-    # The gradient of InfoNCE is FlatNCE's times sigma(u), entry by entry: the rounding of u is that of sigma(u).
+    # The gradient of InfoNCE is that of FlatNCE times sigma(u); rounding u rounds sigma(u).
     odds = variant.to_list(flat_nce(variant.floats(scores), reduction="none"))
     for got, slopes, u in zip(info[1], flat[1], odds, strict=True):
         with mp.workdps(oracles.DIGITS):
             wanted = [g / (1 + mp.exp(-mpf(u))) for g in slopes]
         bound = (16 + 2 * abs(u)) * variant.eps()
         assert all(abs(g - w) <= bound * abs(w) for g, w in zip(got, wanted, strict=True))
-    # The detached forms have the value 1, and the gradients of the others.
+    # The detached forms have value 1 and the gradients of the others.
     forms: tuple[pnce.typing.FlatForm, ...] = ("detach", "log")
     for include in (False, True):
         losses = [partial(flat_nce, form=form, include_positive=include) for form in forms]
@@ -102,7 +102,7 @@ def test_what_losses_have_to_do_with_each_other(variant: Variant, scores: Nested
 
 @given(scores=matrices)
 def test_limits(variant: Variant, scores: Nested) -> None:
-    """The bound stays below its ceiling, and the effective sample size lies between one and all."""
+    """The bound is at most its ceiling; the effective sample size is between 1 and the number of negatives."""
     array = variant.floats(scores)
     ceiling = float(pnce.bounds.log_n_ceiling(COLUMNS))
     assert float(pnce.bounds.info_nce(array)) <= ceiling * (1 + variant.eps())

@@ -1,4 +1,4 @@
-"""The queue: what it holds, in which order, and that what was never written is as good as absent."""
+"""The queue: contents, order, and unwritten slots, which are ignored."""
 
 from __future__ import annotations
 
@@ -24,33 +24,33 @@ if TYPE_CHECKING:
 D = 3
 DIRT = [math.inf, math.nan, 1e30, 0.0]
 WRITTEN = [False, True, False, True, True, False]
-"""Not as queue_push leaves them, which is no reason to go wrong."""
+"""A pattern that queue_push does not produce, but losses accept."""
 
 
 def vectors(rows: int, seed: int) -> Nested:
-    """Draw numbers that every dtype holds."""
+    """Draw numbers that every dtype represents exactly."""
     return sixteenths((rows, D), seed)
 
 
 def contents(variant: Variant, queue: pnce.Queue) -> tuple[Nested, Nested]:
-    """List the rows of a queue, and which are valid."""
+    """Rows of a queue, and their validity."""
     return variant.to_list(queue.rows), variant.to_list(queue.valid)
 
 
 def assert_queue(variant: Variant, queue: pnce.Queue, example: Any, size: int) -> None:
-    """The queue is one of that size, of the example's library, dtype and device."""
+    """Assert the size of a queue, and the library, dtype and device of the example."""
     assert type(queue) is pnce.Queue
     assert_belongs(variant, queue.rows, example, (size, D))
     assert_belongs(variant, queue.valid, variant.array([True]), (size,))
 
 
 def results_of(variant: Variant, function: Callable[..., Any], arrays: list[Any]) -> list[Nested]:
-    """Give a value, and its gradients."""
+    """Value and gradients."""
     value, gradients = differentiate(function, arrays)
     return [variant.to_list(x) for x in (value, *gradients)]
 
 
-# --- what it holds --------------------------------------------------------------------------------------------------
+# --- contents ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16"])
@@ -64,7 +64,7 @@ def test_an_empty_queue(variant: Variant, dtype: str) -> None:
 
 @given(size=st.integers(1, 5), batches=st.lists(st.integers(1, 7), min_size=1, max_size=4))
 def test_it_holds_the_last_that_were_pushed(variant: Variant, size: int, batches: list[int]) -> None:
-    """In the order of a list that grows, whatever the sizes of the batches: nothing is lost, nothing comes twice."""
+    """The order is that of a growing list, for any batch sizes; no row is lost or repeated."""
     queue = pnce.queue_init(variant.floats([[0.0] * D]), size)
     model: list[tuple[list[float], bool]] = [([0.0] * D, False)] * size
     for batch in batches:
@@ -87,7 +87,7 @@ def test_nothing_is_changed_in_place(variant: Variant, batch: int) -> None:
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_the_queue_keeps_its_dtype(variant: Variant, dtype: str) -> None:
-    """Rows of another of 16 or 32 bits are rounded to it; those that the queue holds stay as they are."""
+    """Rows of another 16- or 32-bit dtype are rounded to it; rows in the queue do not change."""
     for pushed in ({"float32", "float16", "bfloat16"} - {dtype}) & {*variant.dtypes, *variant.further_dtypes}:
         first, rows = variant.floats(vectors(2, 1), dtype), variant.floats(vectors(3, 2), pushed)
         queue = pnce.queue_push(pnce.queue_push(pnce.queue_init(first, 4), first), rows)
@@ -99,7 +99,7 @@ def test_the_queue_keeps_its_dtype(variant: Variant, dtype: str) -> None:
 @pytest.mark.parametrize("kind", ["int8", "int32", "of an index"])
 @pytest.mark.parametrize("batch", [1, 3, 4, 7])
 def test_labels_move_with_their_rows(variant: Variant, batch: int, kind: str) -> None:
-    """They keep their dtype, and the queue its own."""
+    """Labels keep their dtype, and the queue keeps its own."""
     kind = variant.index_dtype if kind == "of an index" else kind
     example = variant.floats(vectors(2, 1))
     queue = pnce.queue_init(example, 4, labels=variant.array([5, 6], kind))
@@ -119,7 +119,7 @@ def test_labels_move_with_their_rows(variant: Variant, batch: int, kind: str) ->
     ("held", "given"), [("int32", "int8"), ("uint8", "int8"), ("int8", "uint8"), ("int8", "int32")]
 )
 def test_labels_of_another_dtype(variant: Variant, held: str, given: str) -> None:
-    """Those of a shorter one are taken; others are refused."""
+    """Labels of a shorter dtype are accepted; others raise an error."""
     rows, labels = variant.floats(vectors(2, 1)), variant.array([7, 8], given)
     queue = pnce.queue_init(rows, 3, labels=variant.array([5, 6], held))
     if held == "int32":
@@ -143,7 +143,7 @@ def test_a_queue_of_other_shapes_is_refused(variant: Variant) -> None:
 
 
 def test_no_gradient_is_kept(variant: Variant) -> None:
-    """Negatives have a gradient, but not through a queue: neither what enters, nor what was there, nor the example."""
+    """No gradient flows through a queue: not to pushed rows, nor to earlier ones, nor to the example."""
     query, key = variant.floats(vectors(3, 1)), variant.floats(vectors(3, 2))
 
     def loss(held: Any, entering: Any) -> Any:
@@ -158,11 +158,11 @@ def test_no_gradient_is_kept(variant: Variant) -> None:
     assert set(flatten(gradient)) == {0.0}
 
 
-# --- what takes no part ---------------------------------------------------------------------------------------------
+# --- unwritten slots and masks ----------------------------------------------------------------------------------------
 
 
 def memories(variant: Variant, rows: list[list[float]], dirt: float) -> tuple[pnce.Queue, Any]:
-    """Make a queue with dirt in the slots that were not written, and the array of the others alone."""
+    """A queue with NaN in unwritten slots, and the array of written rows."""
     supply = iter(rows)
     slots = [next(supply) if written else [dirt] * D for written in WRITTEN]
     return pnce.Queue(variant.floats(slots), variant.array(WRITTEN)), variant.floats(rows)
@@ -178,7 +178,7 @@ MEMORIES: Mapping[str, dict[str, Any]] = {
     "triplet_from_labels": {"margin": 3.0},
     "triplet_from_labels hard": {"mining": "batch_hard", "form": "soft"},
 }
-"""Losses that remember, and their options."""
+"""Losses with a memory, and their options."""
 
 REMEMBER, OF_LABELS = [*MEMORIES][:3], [*MEMORIES][9:]
 SLOT_LABELS = [0, 1, 7, 0, 2, 1]
@@ -198,13 +198,13 @@ def call(variant: Variant, name: str, a: Any, b: Any, memory: Any, **options: An
 
 
 def run(variant: Variant, name: str, memory: Any, **options: Any) -> list[Nested]:
-    """Give the loss with a memory, and its gradients with respect to both embeddings and the temperature."""
+    """Loss with a memory, and its gradients with respect to both embeddings and the temperature."""
     arrays = [variant.floats(vectors(3, 1)), variant.floats(vectors(3, 2)), variant.floats(0.5)]
     return results_of(variant, lambda a, b, t: call(variant, name, a, b, memory, temperature=t, **options), arrays)
 
 
 def assert_same(variant: Variant, got: list[Nested], wanted: list[Nested]) -> None:
-    """Equal up to a few roundings of the largest number."""
+    """Assert equality up to a few roundings of the largest number."""
     for ours, theirs in zip(got, wanted, strict=True):
         exact = oracles.exact(theirs)
         scale = max([1.0, *(abs(number) for number in oracles.numbers_of(exact))])
@@ -223,7 +223,7 @@ MARKED = [pytest.param(*of, marks=[] if of[1:] == (None, None) else pytest.mark.
 def test_unwritten_slots_change_nothing(
     variant: Variant, name: str, similarity: str | None, block_size: int | None
 ) -> None:
-    """Neither positives nor negatives, whatever they hold, whatever their labels are, and wherever they are."""
+    """They are ignored, whatever their rows, labels and positions."""
     options = {"block_size": block_size, **({} if similarity is None else {"similarity": similarity})}
     _, written = memories(variant, vectors(sum(WRITTEN), 3), 0.0)
     slot_labels = variant.array(SLOT_LABELS)
@@ -240,7 +240,7 @@ def test_unwritten_slots_change_nothing(
 @pytest.mark.parametrize("name", [name for name in MEMORIES if name != "proto_nce"])
 @pytest.mark.parametrize("block_size", [None, pytest.param(2, marks=pytest.mark.exhaustive)])
 def test_no_slot_is_written(variant: Variant, name: str, block_size: int | None) -> None:
-    """Nothing to contrast with, and no neighbour: nothing to learn. Views among keys have each other."""
+    """Without negatives or neighbours the loss is 0. Views still contrast with each other."""
     for dirt in DIRT:
         labels = variant.array([0, 1, 0, 1]) if name in OF_LABELS else None
         queue = pnce.Queue(variant.floats([[dirt] * D] * 4), variant.array([False] * 4), labels)
@@ -254,7 +254,7 @@ def test_no_slot_is_written(variant: Variant, name: str, block_size: int | None)
 @pytest.mark.parametrize("full", [True, False])
 @pytest.mark.parametrize("name", ["moco", "nnclr", "proto_nce", "nt_xent", "dclw", "supcon"])
 def test_what_a_queue_holds_has_no_gradient(variant: Variant, name: str, *, full: bool) -> None:
-    """A loss pulls the embeddings, and nothing of what it remembers."""
+    """Only the embeddings have a gradient."""
     valid, labels = variant.array([True] * 4 + [full]), variant.array([0, 1, 0, 2, 1]) if name == "supcon" else None
     arrays = [variant.floats(vectors(rows, seed)) for rows, seed in ((3, 1), (3, 2), (5, 3))]
     value, _, by_key, by_held = results_of(
@@ -268,7 +268,7 @@ def test_what_a_queue_holds_has_no_gradient(variant: Variant, name: str, *, full
 @pytest.mark.parametrize("size", [2, pytest.param(5, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("name", REMEMBER)
 def test_a_pushed_queue_is_the_array_of_its_rows(variant: Variant, name: str, size: int) -> None:
-    """Partly written or full: the loss is that of the rows it holds."""
+    """Partly written or full, the loss is that of the written rows."""
     rows = vectors(3, 4)
     queue = pnce.queue_push(pnce.queue_init(variant.floats(rows), size), variant.floats(rows))
     assert_same(variant, run(variant, name, queue), run(variant, name, variant.floats(rows[-size:])))
@@ -277,7 +277,7 @@ def test_a_pushed_queue_is_the_array_of_its_rows(variant: Variant, name: str, si
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("block_size", [None, 2])
 def test_a_mask_comes_on_top(variant: Variant, block_size: int | None) -> None:
-    """A slot takes part if it was written and the mask has it."""
+    """A slot counts if it is written and not masked."""
     queue, written = memories(variant, vectors(sum(WRITTEN), 3), math.nan)
     mask = [[(i + j) % 3 > 0 for j in range(len(WRITTEN))] for i in range(3)]
     among = [[bit for bit, held in zip(row, WRITTEN, strict=True) if held] for row in mask]
@@ -289,7 +289,7 @@ def test_a_mask_comes_on_top(variant: Variant, block_size: int | None) -> None:
 
 
 def test_a_query_whose_slots_were_not_written_may_hold_anything(variant: Variant) -> None:
-    """The mask leaves it one slot, in which nothing stands: it has no negative, and there is nothing to learn."""
+    """The mask leaves it only an unwritten slot: no negative, and loss 0."""
     queue, _ = memories(variant, vectors(sum(WRITTEN), 3), 0.0)
     none = next(k for k, held in enumerate(WRITTEN) if not held)
     mask = variant.array([[True] * len(WRITTEN), [k == none for k in range(len(WRITTEN))]])
@@ -304,7 +304,7 @@ def test_a_query_whose_slots_were_not_written_may_hold_anything(variant: Variant
 
 @pytest.mark.parametrize("name", OF_LABELS)
 def test_the_batch_among_the_keys_without_itself(variant: Variant, name: str) -> None:
-    """With a mask that leaves out each row's pair with itself, keys that are the batch are no keys at all."""
+    """With a mask that excludes each row's pair with itself, passing the batch as keys changes nothing."""
     labels, loss = variant.array([0, 1, 0, 1]), getattr(pnce, name.partition(" ")[0])
     mask = variant.array([[i != j for j in range(4)] for i in range(4)])
     arrays = [variant.floats(vectors(4, 1)), variant.floats(0.5)]
@@ -319,7 +319,7 @@ def test_the_batch_among_the_keys_without_itself(variant: Variant, name: str) ->
 
 
 def test_the_rows_of_neighbours_come_before_those_of_the_view(variant: Variant) -> None:
-    """The support has each row of the first view, stretched: with the negatives of both views, it is NT-Xent."""
+    """If the support is the first view, rescaled, the loss with negatives of both views is NT-Xent."""
     first, second = vectors(3, 1), vectors(3, 2)
     support = variant.floats([*vectors(1, 4), *([2.0 * x for x in row] for row in first)])
     got = pnce.nnclr(variant.floats(first), variant.floats(second), support, negatives="views", reduction="none")
@@ -328,7 +328,7 @@ def test_the_rows_of_neighbours_come_before_those_of_the_view(variant: Variant) 
 
 
 def test_no_neighbour_is_no_positive_of_the_view(variant: Variant) -> None:
-    """Of an empty queue, the rows of the other view do not count either."""
+    """With an empty queue, rows of the other view do not count either."""
     empty = pnce.Queue(variant.floats(vectors(4, 3)), variant.array([False] * 4))
     view_a, view_b = (variant.floats(vectors(3, seed)) for seed in (1, 2))
     assert variant.to_list(pnce.nnclr(view_a, view_b, empty, negatives="views", reduction="none")) == [0.0] * 6
@@ -336,7 +336,7 @@ def test_no_neighbour_is_no_positive_of_the_view(variant: Variant) -> None:
 
 @pytest.mark.parametrize("role", ["neither", "row", "column"])
 def test_a_row_of_which_no_neighbour_takes_part_may_hold_anything(variant: Variant, role: str) -> None:
-    """With the negatives of both views a neighbour takes part as a row or as a column, or in neither role."""
+    """With negatives of both views, a neighbour is used as a row, as a column, or not at all."""
     rows, idle, size = vectors(3, 1), 0, 6
     barred = {"neither": {"row", "column"}, "row": {"column"}, "column": {"row"}}[role]
     out = [
@@ -359,7 +359,7 @@ def test_a_row_of_which_no_neighbour_takes_part_may_hold_anything(variant: Varia
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("similarity", pnce.similarities.NAMES)
 def test_the_neighbour_is_the_nearest(variant: Variant, similarity: pnce.typing.SimilarityName) -> None:
-    """NNCLR is InfoNCE of the neighbours; of two alike, of the older."""
+    """NNCLR is InfoNCE of the neighbours; among equal ones, of the older."""
     view_a, view_b, support = vectors(3, 1), vectors(3, 2), [*vectors(4, 3), vectors(4, 3)[1]]
     scores = oracles.score_matrix(oracles.exact(view_a), oracles.exact(support), similarity, oracles.exact(1.0))
     neighbours = [support[row.index(max(row))] for row in scores]

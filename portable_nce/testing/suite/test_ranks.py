@@ -1,4 +1,4 @@
-"""Ranks that share a batch get what one process gets: value, gradients, errors, and no more collectives than needed."""
+"""Ranks that share a batch agree with one process in value, gradients and errors, without redundant collectives."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ SHARED = [case.name for case in CASES if is_shared(case)]
 
 
 def bounds_of(samples: int, size: int) -> list[tuple[int, int]]:
-    """Cut samples among ranks, unevenly: the second has the most."""
+    """Bounds of an uneven split of samples among ranks: the second has the most."""
     counts = [max(1, samples // (size + 1))] * size
     counts[size > 1] += samples - sum(counts)
     ends = [sum(counts[: rank + 1]) for rank in range(size)]
@@ -51,7 +51,7 @@ def test_cuts_are_uneven_and_complete() -> None:
 
 
 def add(whole: list[Any], place: Place, part: Nested) -> None:
-    """Add what a rank has to the whole, in place."""
+    """Add the part of a rank to the whole, in place."""
     if place.axis:
         for line, lines in zip(whole, part, strict=True):
             add(line, replace(place, axis=place.axis - 1), lines)
@@ -66,14 +66,14 @@ def add(whole: list[Any], place: Place, part: Nested) -> None:
 def sharing(
     case: Case, group: ThreadRank, gradients: pnce.typing.GradientsOfRanks, *, check: bool = True
 ) -> Callable[..., Any]:
-    """Give the function of a rank's case."""
+    """Function of the case of a rank."""
     options = {**case.options, "across": pnce.across(group, gradients=gradients, check=check)}
     return replace(case, options=options).function
 
 
 @dataclass
 class Found:
-    """What a rank found and sent, and which entries of each array it has."""
+    """Result and collectives of a rank, and the position of its part of each array."""
 
     value: Nested
     gradients: list[Nested]
@@ -90,7 +90,7 @@ def shared(
     *,
     check: bool = True,
 ) -> list[Found]:
-    """Give what each rank finds; losses of rows are differentiated as their sum."""
+    """Results of each rank; row losses are summed for the gradient."""
     parts = cut_case(case, bounds_of(samples_of(case), size))
 
     def on_a_rank(group: ThreadRank) -> Found:
@@ -107,7 +107,7 @@ def shared(
 
 
 def summed(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Add up the losses of rows."""
+    """Sum of the row losses."""
 
     def of_rows(*arrays: Any) -> Any:
         values = function(*arrays)
@@ -117,7 +117,7 @@ def summed(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def total_of(results: list[Found], name: str, k: int, like: Nested) -> Nested:
-    """Add up the gradients of the ranks with respect to an array."""
+    """Sum of the ranks' gradients with respect to an array."""
     total = [scaled(0, like)]
     for found in results:
         if isinstance(like, list):
@@ -174,12 +174,14 @@ def test_a_rank_with_one_row_has_its_temperature(variant: Variant, case_name: st
     samples = samples_of(case)
     case = replace(case, arguments={**case.arguments, "temperature": [0.5, 0.75, 0.375, 1.25][:samples]})
     compare(variant, case, samples, "float64", "averaged")
-    compare(variant, case, samples, "float64", "summed", check="relic keys" in case_name)  # whose keys are uneven
+    compare(
+        variant, case, samples, "float64", "summed", check="relic keys" in case_name
+    )  # with an uneven number of keys
 
 
 @pytest.mark.parametrize("case_name", ["hcl", "dclw", *WITH_TEMPERATURES])
 def test_a_rank_with_one_row_takes_the_temperature_of_all(variant: Variant, case_name: str) -> None:
-    """An array of one entry has the shape of a temperature of its row; the other rank has more rows."""
+    """An array of one entry could be a temperature per row on the rank with one row."""
     case = case_named(case_name, ROWS)
     case = replace(case, arguments={**case.arguments, "temperature": [0.5]})
     compare(variant, case, 2, "float64", "averaged")
@@ -211,8 +213,8 @@ SEEN_ONCE = ["nt_xent", "nt_xent sum", "nt_xent dot", "nt_xent weights of pairs,
 def test_each_pair_of_own_scores_is_seen_by_one_rank(
     variant: Variant, name: str, temperature: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The sweep of large batches, in one block and in blocks of three rows, on odd and even numbers of ranks."""
-    share, taken = two_sided._share_of_pairs, list[int]()  # noqa: SLF001  (to see that it is asked)
+    """The sweep of large batches, in one block and in blocks of three rows, for odd and even numbers of ranks."""
+    share, taken = two_sided._share_of_pairs, list[int]()  # noqa: SLF001  (counts its calls)
 
     def counted(shards: Any, tiling: Any) -> Any:
         taken.append(shards.communicator.rank)
@@ -241,10 +243,10 @@ SENT: Mapping[str, dict[str, int]] = {
     "relic": {**ONE_SIDED, "all_gather": 2, "reduce_scatter": 2},
     "relic keys": {**ONE_SIDED, "all_gather": 3, "reduce_scatter": 3},
     "nt_xent keys": {**ONE_SIDED, "all_gather": 2, "reduce_scatter": 2},
-    # Ranks compare notes for the loss, and for each of its two matrices.
+    # Ranks compare arguments for the loss, and for each of its two matrices.
     "joint_info_nce": {**ONE_SIDED, "tell": 3, "all_gather": 2, "reduce_scatter": 2},
 }
-"""How many collectives a loss and its gradient take: beside embeddings and their gradients, numbers alone."""
+"""Number of collectives of a loss and its gradient: embeddings and their gradients, otherwise only scalars."""
 
 COLUMNS = {
     "moco": 0,
@@ -255,7 +257,7 @@ COLUMNS = {
     "relic keys": 2,
     "joint_info_nce": 4,
 }
-"""How many columns, beside keys, are gathered for a row of each rank, if not one."""
+"""Number of columns, besides keys, that are gathered per row of a rank, if not one."""
 
 
 @pytest.mark.parametrize("name", SENT)
@@ -280,12 +282,12 @@ def test_half_precision_travels_in_its_own_dtype(variant: Variant, name: str) ->
     for found in shared(variant, case_named(name, ROWS), 2, half) if half else ():
         widths = {sent.kind: sent.bytes_each for sent in found.group.log}
         assert widths["all_gather"] == 2
-        assert widths["reduce_scatter"] == 4  # gradients are added up before they are rounded
+        assert widths["reduce_scatter"] == 4  # gradients are summed in float32 before rounding
 
 
 @pytest.mark.parametrize("name", ["cosent", "angle weights, mask"])
 def test_graded_pairs_send_numbers_alone(variant: Variant, name: str) -> None:
-    """The similarities of pairs with what is known of them, their grades, the gradients of the former, and a sum."""
+    """Similarities, grades, gradients of the similarities, and a sum; no embeddings."""
     case, columns = case_named(name, ROWS), 3 if "weights" in name else 2
     samples = samples_of(case)
     for found, (low, high) in zip(shared(variant, case, 2, variant.dtypes[0]), bounds_of(samples, 2), strict=True):
@@ -306,7 +308,7 @@ OF_ROWS = [
 def test_losses_of_rows_are_those_of_one_process(
     variant: Variant, name: str, gradients: pnce.typing.GradientsOfRanks
 ) -> None:
-    """Each rank has those of its own rows; the gradients of their sums add up, in either convention."""
+    """Each rank has the losses of its own rows; the gradients of their sums add up in both conventions."""
     case = case_named(name, ROWS)
     case = replace(case, options={**case.options, "reduction": "none"})
     arrays = case_arrays(variant, case, variant.dtypes[0])
@@ -322,13 +324,13 @@ def test_losses_of_rows_are_those_of_one_process(
             assert_near(variant, total_of(results, key, k, variant.to_list(slopes[k])), slopes[k])
 
 
-# --- what one rank has alone ------------------------------------------------------------------------------------------
+# --- differences between ranks ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("factor", [0.0, 40.0, 1e4])
 @pytest.mark.parametrize("name", ["clip", "info_nce", "siglip", "nt_xent"])
 def test_values_on_one_rank_do_not_change_what_is_sent(variant: Variant, name: str, factor: float) -> None:
-    """A zero row, and scores that need a shift there alone: ranks that sent otherwise would meet in an error."""
+    """A zero row and scores that need a shift on one rank only: other collectives there would be an error."""
     case = case_named(name, ROWS)
     key, rows = next(iter(case.arguments.items()))
     arguments = {**case.arguments, key: [rows[0], [x * factor for x in rows[1]], *rows[2:]]}
@@ -378,7 +380,7 @@ def test_factors_of_columns_beside_keys_are_those_of_rows_and_of_keys(variant: V
 
 
 def refusals(variant: Variant, call: Callable[[int, pnce.Ranks], Any]) -> list[str]:
-    """Tell what each of two ranks is told, and check that a loss after it is right."""
+    """Errors on each of two ranks; a loss after them is checked to be correct."""
     case = case_named("info_nce", ROWS)
     parts = cut_case(case, bounds_of(ROWS, 2))
     wanted = variant.to_list(case.function(*case_arrays(variant, case, variant.dtypes[0])))
@@ -443,7 +445,7 @@ def test_one_rank_is_one_process(variant: Variant) -> None:
 
 @pytest.mark.parametrize("kind", [None, "int8", "int32"])
 def test_queues_of_all_ranks_stay_equal(variant: Variant, kind: str | None) -> None:
-    """They hold the rows of all, in the order of the ranks, and their labels."""
+    """They hold the rows and labels of all ranks, in rank order."""
     rows = [[float(k), 1.0] for k in range(ROWS)]
 
     def pushed_rows(low: int, high: int, **further: Any) -> pnce.Queue:
@@ -463,7 +465,7 @@ def test_queues_of_all_ranks_stay_equal(variant: Variant, kind: str | None) -> N
 
 
 def test_a_row_that_takes_part_as_a_column_alone_keeps_its_neighbour(variant: Variant) -> None:
-    """A mask leaves it no pair as a row; whether it has one as a column, other ranks know."""
+    """Its pairs are masked as a row; only other ranks know whether it is a column."""
     rows = [[0.1 * (3 * k + j) + (j == k) for j in range(3)] for k in range(4)]
     a, b = variant.floats(rows), variant.floats(rows[::-1])
     support = variant.floats([[1.0, 0.0, 0.25], [0.0, 1.0, -0.5], [0.5, -0.25, 1.0]])
@@ -487,7 +489,7 @@ def pushed(a: Any, slots: int, rows: int = 2) -> Any:
 
 
 def told(argument: str, *values: str) -> str:
-    """Make a pattern of what ranks are told of an argument that differs."""
+    """Pattern of the error for an argument that differs."""
     return "{}: expected the same on all ranks, got {} on rank 0, {} on rank 1".format(argument, *values)
 
 
@@ -495,7 +497,7 @@ AN_ARRAY, A_MATRIX = "an array of .*", "an array of .* with 2 axes"
 
 
 def differing(v: Variant, a: Any, k: int) -> dict[str, Callable[..., Any]]:
-    """Give losses of two rows whose arguments differ on the second rank, by a pattern of what ranks are told."""
+    """Losses of two rows whose arguments differ on the second rank, by the pattern of the error."""
     pair, labels, truths = v.floats([0.5, 1.0]), v.array([0, 1]), v.array([[True] * 4] * 2)
     steps = [v.floats([rows] * (1 + k)) for rows in ([[1.0, 0.0], [0.5, 1.0]], [[1.0, 0.0, 0.5]] * 2)]
     one_or_pair, negatives = v.floats([0.5, 1.0][: 1 + k]), v.floats([[[1.0, 0.0, 0.5]]] * 2)
@@ -548,7 +550,7 @@ def test_what_differs_is_the_same_error_on_all_ranks(variant: Variant) -> None:
 
 
 def test_a_queue_that_is_full_on_one_rank_alone_is_told(variant: Variant) -> None:
-    """Where values are at hand, it has no flags there; where not, all ranks have flags."""
+    """If values can be read, that rank has no validity flags; otherwise all ranks have them."""
     a = embeddings(variant)
     found = refusals(variant, lambda rank, ranks: pnce.nt_xent(a, a, keys=pushed(a, 2, 2 - rank), across=ranks))
     assert found in ([told("pairing", "Pairing", "another Pairing")] * 2, [""] * 2)
@@ -565,9 +567,9 @@ def test_one_row_each_has_a_temperature_that_some_losses_refuse(variant: Variant
 @pytest.mark.parametrize("gradients", ["summed", "averaged"])
 @pytest.mark.parametrize(("k", "excluded"), [(1, 0), (3, 2), (11, 1)])
 def test_top_k_of_the_keys_of_all_ranks(variant: Variant, k: int, excluded: int, gradients: Any) -> None:
-    """Uneven queries and keys, one rank with fewer keys than are asked for; equal scores, of one rank and of several.
+    """Uneven queries and keys, a rank with fewer than k keys, equal scores on one rank and on several.
 
-    Of NaN, and of keys that are excluded, it is what one process finds.
+    With NaN and with excluded keys, the result is that of one process.
     """
     query = [[1.0, 0.0], [0.0, 1.0], [-1.0, 1.0], [2.0, -1.0], [0.0, 0.0]]
     key = [[float(j % 3), float(j * 2 % 5)] for j in range(11)]

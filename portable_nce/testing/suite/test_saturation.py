@@ -1,4 +1,4 @@
-"""Well-trained rows: the positive leads by up to 80 nats, and neither value nor gradient loses a digit."""
+"""Saturated rows: the positive leads by up to 80 nats, and neither value nor gradient loses digits."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FLAT_NCE_TOLERANCE = {"float64": 2e-14, "float32": 2e-6, "bfloat16": 8e-3, "floa
 
 
 def make_scores(variant: Variant, rows: int, margin: float, dtype: str) -> tuple[Any, list[list[float]]]:
-    """Scores around 0, the diagonal ahead by the margin: as an array, and as the numbers that the array holds."""
+    """Scores whose diagonal leads by the margin: as an array, and as the exact numbers in the array."""
     draw = generator(rows)
     nested = [[draw.uniform(-1.0, 1.0) + margin * (i == j) for j in range(rows)] for i in range(rows)]
     scores = variant.floats(nested, dtype)
@@ -37,7 +37,7 @@ Form = tuple["Callable[[Any], Any]", Any, "Nested", dict[str, float]]
 
 
 def closed_forms(nested: list[list[float]], critic: Any, u: list[float]) -> dict[str, Form]:
-    """The losses of scores, their values and gradients, and how far these may be off; u is what the critic holds."""
+    """Losses of scores with values, gradients and tolerances; u is the critic."""
     flat_nce = pnce.from_scores.flat_nce
     info, flat = oracles.diagonal_info_nce(nested), oracles.diagonal_flat_nce(nested)
     info_slope, flat_slope = oracles.info_nce_score_gradient(nested), oracles.flat_nce_score_gradient(nested)
@@ -65,7 +65,7 @@ def closed_forms(nested: list[list[float]], critic: Any, u: list[float]) -> dict
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
 @pytest.mark.parametrize(("rows", "margin"), GRID)
 def test_value_and_gradient(variant: Variant, rows: int, margin: float, dtype: str) -> None:
-    """Every representable entry of the gradient; the critic of the dual bound is the best, as far as it is rounded."""
+    """Every representable entry of the gradient is accurate; the dual bound uses the optimal critic, rounded."""
     scores, nested = make_scores(variant, rows, margin, dtype)
     critic = pnce.bounds.dual_critic(scores)
     smallest = SMALLEST_NORMAL[dtype]
@@ -75,14 +75,14 @@ def test_value_and_gradient(variant: Variant, rows: int, margin: float, dtype: s
             oracles.entrywise_error(variant.to_list(x), wanted, smallest)
             for x, wanted in ((got, value), (slope, gradient))
         ]
-        # Fifty digits deserve a tolerance of their own.
+        # A separate tolerance for fifty digits.
         tolerance = 10.0 ** (4 - EXACT_DIGITS) if variant.module == "mparray" else tolerances[dtype]
         assert max(errors) <= tolerance, (name, errors)
 
 
 @pytest.mark.parametrize("dtype", ["float32"])
 def test_cross_entropy_would_fail(variant: Variant, dtype: str) -> None:
-    """The textbook gradient, softmax minus one-hot, has lost every digit: these tests can fail."""
+    """The textbook gradient, softmax minus one-hot, has no correct digit: these tests can fail."""
     assert EPS[dtype] < INFO_NCE_TOLERANCE[dtype]
     one_hot = variant.floats([[float(i == j) for j in range(8)] for i in range(8)], dtype)
     for margin in (40.0, 60.0, 80.0):
@@ -97,7 +97,7 @@ def test_cross_entropy_would_fail(variant: Variant, dtype: str) -> None:
 
 
 def test_closed_forms() -> None:
-    """The oracles agree among themselves: log-odds against the quotients of sums, slopes against differences."""
+    """Closed forms agree with the oracles: log-odds with quotients of sums, gradients with differences."""
     draw = generator(7)
     nested, u = [[draw.gauss(0.0, 1.5) for _ in range(3)] for _ in range(3)], [0.5, -1.0, 0.25]
     forms: dict[str, tuple[dict[str, Nested], Any, Nested]] = {

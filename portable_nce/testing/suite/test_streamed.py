@@ -1,4 +1,4 @@
-"""The streamed execution gives what the dense one gives, whatever the size of its tiles."""
+"""Streamed execution agrees with dense execution for every tile size."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EXACT_TOLERANCE = 1e-44
 
 
 def tolerance_of(variant: Variant, dtype: str) -> float:
-    """Look the tolerance up; fifty digits deserve their own."""
+    """Tolerance of a dtype, with a separate one for fifty digits."""
     return EXACT_TOLERANCE if variant.module == "mparray" else TOLERANCE[dtype]
 
 
@@ -45,7 +45,7 @@ def normal(seed: int) -> Callable[[tuple[int, ...], int], Nested]:
 def results_of(
     variant: Variant, case: Case, dtype: str, total: Callable[[Any], Any] = lambda x: x, **options: Any
 ) -> list[Any]:
-    """Give value and gradients of a case, or of a function of its result."""
+    """Value and gradients of a case, or of a function of its result."""
     arrays = [variant.floats(x, dtype) for x in case.arguments.values()]
     constants = {key: variant.array(x, dtype) for key, x in case.constants.items()}
     call = case.bound(**options)
@@ -58,17 +58,17 @@ def results_of(
 
 
 SIZES = [(5, 1, None), (5, 5, None), (65, 1, None), (65, 7, None), (65, 64, None), (65, 65, None), (65, 7, "float32")]
-"""Rows, columns in a tile, dtype: one column, tiles that do and do not divide the columns, one tile of all."""
+"""Rows, columns of a tile, dtype: one column, tiles that do and do not divide the columns, a single tile."""
 
 ALL_SIZES = "info_nce symmetric, weights, mask"
-"""The case of which no size is left out where every shape is compiled."""
+"""The case that runs all sizes even if every shape is compiled."""
 
 CASES = [
     *("info_nce bilinear", "info_nce neg_sq_euclidean", "info_nce positives pooled", "clip weights, mask", "dcl dot"),
     *("info_nce shared negatives, neg_euclidean", "flat_nce detach, weights", "nt_xent weights of rows, mask"),
     *("contrast info_nce, labels", ALL_SIZES),
 ]
-"""One of every loss, similarity and kind of pairing; the tables of cases hold all of them, in tiles of two columns."""
+"""One case of every loss, similarity and kind of pairing; `CASES` has all, in tiles of two columns."""
 
 
 @pytest.mark.parametrize(("rows", "block_size", "dtype"), SIZES)
@@ -76,7 +76,7 @@ CASES = [
     "name", [name if name == ALL_SIZES else pytest.param(name, marks=pytest.mark.exhaustive) for name in CASES]
 )
 def test_tiles(variant: Variant, name: str, rows: int, block_size: int, dtype: str | None) -> None:
-    """Value and gradients, those of the temperature and the bilinear matrix among them."""
+    """Value and all gradients, including temperature and bilinear matrix."""
     dtype = dtype or variant.dtypes[0]
     case = case_named(name, rows)
     streamed, dense = (results_of(variant, case, dtype, block_size=size) for size in (block_size, None))
@@ -91,7 +91,7 @@ OF_ROWS = ["info_nce symmetric", "flat_nce detach", "info_nce", "flat_nce", "nt_
     "names", [OF_ROWS[:2], pytest.param(OF_ROWS[2:], marks=pytest.mark.exhaustive)], ids=["two", "others"]
 )
 def test_reduction_none(variant: Variant, names: list[str]) -> None:
-    """The gradient that a user's own combination of the rows sends back."""
+    """The gradient of a user's function of the row losses."""
     dtype = variant.dtypes[0]
     options: dict[str, Any] = {"weights": variant.floats([0.75, 1.5, 1.25], dtype), "reduction": "none"}
 
@@ -126,7 +126,7 @@ def test_any_block_size(
     weighted: bool,
     seed: int,
 ) -> None:
-    """Value and gradients are those of the dense execution, with scores small, large and saturated."""
+    """Value and gradients equal those of dense execution, for small, large and saturated scores."""
     dtype = variant.dtypes[0]
     case = example(name, rows, fill=normal(seed))
     scale = {"temperature": temperature, "logit_scale": 1 / temperature}
@@ -139,7 +139,7 @@ def test_any_block_size(
         options["max_logit_scale"] = None
     streamed, dense = (results_of(variant, case, dtype, block_size=size, **options) for size in (block_size, None))
     for got, wanted in zip(streamed, dense, strict=True):
-        # The rounding of scores of that size, which a saturated loss does not show.
+        # The rounding error of scores of that size, which a saturated loss does not show.
         size = max([1.0, *(abs(float(x)) for x in oracles.numbers_of(wanted))]) / min(1.0, temperature)
         flat = zip(oracles.numbers_of(got), oracles.numbers_of(wanted), strict=True)
         assert max(abs(x - y) for x, y in flat) <= 200 * variant.eps(dtype) * size / min(1.0, temperature)
@@ -148,7 +148,7 @@ def test_any_block_size(
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("rows", [65])
 def test_saturated(variant: Variant, rows: int, dtype: str) -> None:
-    """Every row far ahead of its negatives: tile by tile nothing underflows that the whole row would keep."""
+    """Positives lead by far: no tile underflows where the whole row would not."""
     vectors = normal(rows)((rows, 3), 0)
     case = Case(name="the same", loss="info_nce", arguments={"query": vectors}, constants={"positive_key": vectors})
     options: dict[str, Any] = {"similarity": "neg_sq_euclidean", "temperature": 2.0**-6}
@@ -159,7 +159,7 @@ def test_saturated(variant: Variant, rows: int, dtype: str) -> None:
 
 @pytest.mark.parametrize("block_size", [None, 2])
 def test_blocks_of_siglip_add_up(variant: Variant, block_size: int | None) -> None:
-    """A batch in two blocks of rows: that of its own texts, and that of the other's, without positives."""
+    """A batch in two blocks of rows: each against its own texts, and against the others, without positives."""
     arrays = [variant.floats(normal(5)((5, 3), place)) for place in range(2)]
     options: dict[str, Any] = {"logit_scale": 3.0, "logit_bias": -2.0, "reduction": "sum", "block_size": block_size}
     parts = slice(0, 2), slice(2, 5)

@@ -1,4 +1,4 @@
-"""Every case, value and every gradient, against the independent oracles."""
+"""Value and all gradients of every case against the independent oracles."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NAMES = [case.name for case in CASES]
 ONE_OF_EACH = list(
     {(case.loss, case.regime): case.name for case in reversed(CASES) if case.loss not in NOT_REDUCED}.values()
 )
-"""The first case of each loss in each regime; but a case that adds results up rounds a second time."""
+"""First case of each loss and regime, without cases that sum the result and so round twice."""
 
 _ROUNDED_ONCE = {name: 0.51 * EPS[name] for name in ("float16", "bfloat16")}
 
@@ -43,8 +43,8 @@ TOLERANCE = {
 }
 """Largest error relative to the largest magnitude of the value, or of the gradient of one argument.
 
-Measured, the worst of all variants on one machine: 2e-15, 1.2e-6 and 5e-50; saturated 8e-15, 3e-6 and 3e-49. Saturated
-scores are far from 0, where the numbers of a dtype lie further apart.
+The worst measured on all variants: 2e-15, 1.2e-6 and 5e-50; saturated 8e-15, 3e-6 and 3e-49, since large scores have a
+larger spacing.
 """
 
 
@@ -52,7 +52,7 @@ scores are far from 0, where the numbers of a dtype lie further apart.
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("case_name", NAMES)
 def test_case(variant: Variant, case_name: str, dtype: str, record_property: Callable[[str, object], None]) -> None:
-    """Value and gradients are those of the published sum and of the kind of the input, which stays as it is."""
+    """Value and gradients equal those of the published sum and are of the input's kind; inputs are not modified."""
     case = case_named(case_name)
     arrays = case_arrays(variant, case, dtype)
     before = [variant.to_list(array) for array in arrays]
@@ -74,7 +74,7 @@ def test_case(variant: Variant, case_name: str, dtype: str, record_property: Cal
     "case_name", [name if name in ONE_OF_EACH else pytest.param(name, marks=pytest.mark.exhaustive) for name in NAMES]
 )
 def test_one_argument_alone(variant: Variant, case_name: str) -> None:
-    """What is not differentiated is not computed; what is stays the same."""
+    """A gradient of one argument alone equals the one computed with all others."""
     case, dtype = case_named(case_name), variant.dtypes[0]
     arrays = case_arrays(variant, case, dtype)
     value, gradients = differentiate(case.function, arrays, len(case.arguments))
@@ -98,7 +98,7 @@ FEW_LOSSES = {name.partition(" ")[0] for name in FEW} | {"contrast", "from_score
 def test_sixteen_bits(
     variant: Variant, case_name: str, dtype: str, record_property: Callable[[str, object], None]
 ) -> None:
-    """The published sum of the numbers that 16 bits hold: what is computed is rounded once, at the end."""
+    """For 16-bit inputs, the result is the published sum, rounded once, at the end."""
     case = case_named(case_name)
     arrays = case_arrays(variant, case, dtype)
     value, gradients = differentiate(case.function, arrays, len(case.arguments))
@@ -117,7 +117,7 @@ def test_sixteen_bits(
 
 
 def takes_precision(case: Case) -> bool:
-    """Whether a case calls a loss that can choose the precision of its products."""
+    """Whether the loss of a case has the option `precision`."""
     topic, _, name = case.loss.rpartition(".")
     function = getattr(getattr(pnce, topic) if topic else pnce, name)
     return "precision" in inspect.signature(function).parameters
@@ -127,14 +127,14 @@ TOLERANCE_OF_HIGH = {"normal": 1e-4, "saturated": 1e-3}
 
 
 def high(case: Case) -> Case:
-    """Give the case with products of high precision."""
+    """The case with `precision="high"`."""
     return replace(case, options={**case.options, "precision": "high"})
 
 
 @pytest.mark.half_products
 @pytest.mark.parametrize("case_name", [name for name in ONE_OF_EACH if takes_precision(case_named(name))])
 def test_high_precision(variant: Variant, case_name: str, record_property: Callable[[str, object], None]) -> None:
-    """Three products of bfloat16 for one of float32, where these are faster."""
+    """Three bfloat16 products replace a float32 product where they are faster."""
     case = case_named(case_name)
     arrays = case_arrays(variant, case, "float32")
     value, gradients = differentiate(high(case).function, arrays, len(case.arguments))
@@ -145,7 +145,7 @@ def test_high_precision(variant: Variant, case_name: str, record_property: Calla
 
 @pytest.mark.parametrize("name", ["info_nce", "nt_xent", "siglip", "moco"])
 def test_precision_matters_where_products_of_16_bits_are_taken(variant: Variant, name: str) -> None:
-    """Elsewhere ``precision="high"`` gives the same numbers."""
+    """On other variants ``precision="high"`` changes nothing."""
     case = example(name)
     arrays = case_arrays(variant, case, "float32")
     found = (differentiate(of.function, arrays, len(case.arguments)) for of in (case, high(case)))
@@ -154,7 +154,7 @@ def test_precision_matters_where_products_of_16_bits_are_taken(variant: Variant,
 
 
 def wanted_of(case: Case) -> list[oracles.Nested]:
-    """Give value and gradients of a case by the published sum, in mpmath."""
+    """Value and gradients of a case by the published sum, in mpmath."""
     value, gradients = oracles.case_value_and_gradients(case)
     return [sum(value) if isinstance(value, list) else value, *gradients.values()]
 
@@ -162,7 +162,7 @@ def wanted_of(case: Case) -> list[oracles.Nested]:
 def errors_of(
     variant: Variant, case: Case, dtype: str, results: list[Any], wanted: list[oracles.Nested]
 ) -> dict[str, float]:
-    """Give the errors of value and gradients, relative to the largest magnitude of each."""
+    """Errors of value and gradients, relative to the largest magnitude of each."""
     smallest = SMALLEST_NORMAL[dtype] if dtype in {"float16", "bfloat16"} else 0.0
     return {
         key: oracles.error(variant.to_list(got), want, smallest)
@@ -179,13 +179,13 @@ def record(
     *,
     form: str = "",
 ) -> None:
-    """Leave what was measured, in units in the last place, to the report on agreement."""
+    """Record the errors in units in the last place for the report on agreement."""
     if variant.module == "mparray":
         return
     value, *gradients = (error / EPS[dtype] for error in errors.values())
     try:
         release = version(variant.library)
-    except PackageNotFoundError:  # a library on the path that was not installed
+    except PackageNotFoundError:  # a library on the path without metadata
         release = "not installed"
     found = {
         "variant": variant.name,
