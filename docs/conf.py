@@ -1,4 +1,4 @@
-"""How Sphinx builds the documentation; ``python -m nox -s docs`` does it."""
+"""Configuration of Sphinx; ``python -m nox -s docs`` builds the site."""
 
 from __future__ import annotations
 
@@ -39,23 +39,23 @@ nitpicky = True
 default_role = "name"  # of _ext/public_names.py
 toc_object_entries = False
 
-# Markdown. The pages are read on GitHub as well, so they use what both understand.
+# Markdown that GitHub renders as well.
 
 myst_enable_extensions = ["dollarmath", "colon_fence"]
 myst_heading_anchors = 3
 myst_links_external_new_tab = False
 
-# The reference: one page for each public name, made from its docstring.
+# The reference: one page per public name, from its docstring.
 
 autosummary_generate = True
 autosummary_imported_members = False
-autodoc_typehints = "none"  # numpydoc's sections say types and shapes
+autodoc_typehints = "none"  # types and shapes are in the sections of numpydoc
 autodoc_preserve_defaults = True
 autodoc_member_order = "bysource"
 numpydoc_class_members_toctree = False
 numpydoc_show_class_members = False
 
-# The gallery: scripts that are run when the site is built.
+# The gallery: scripts that run when the site is built.
 
 sphinx_gallery_conf: dict[str, Any] = {
     "examples_dirs": ["gallery"],
@@ -88,7 +88,7 @@ html_sidebars: dict[str, list[str]] = {"index": []}
 repository_url = f"https://github.com/{REPOSITORY}" if REPOSITORY else ""
 repository_revision = REVISION
 
-# With an address, the site offers its other versions. `nox -s docs` makes the list of them, which they share.
+# With an address, the site has a version switcher; `nox -s docs` writes the shared list of versions.
 
 SITE = "https://{}.github.io/{}".format(*REPOSITORY.split("/")) if REPOSITORY else ""
 html_baseurl = f"{SITE}/{'stable' if TAGGED else 'dev'}/" if SITE else ""

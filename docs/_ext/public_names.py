@@ -1,12 +1,10 @@
-"""The public names: a warning of each that has no page in the reference or no docstring, and links to their pages.
+"""Warnings for public names without a reference page or a docstring, and links to their pages.
 
-Sphinx warns of a page that names something which does not exist; nothing but this warns of the opposite. A build with
-warnings as errors fails on both.
+Sphinx itself warns only of pages about names that do not exist. A build with warnings as errors fails on both.
 
 Single backquotes in docstrings are the role ``name``: a link where they hold a public name, such as
 ``portable_nce.pairings.soft``, ``bounds.dual`` or, in a docstring of ``bounds``, ``dual``; code otherwise. A bare name
-that is also the name of an argument somewhere is taken for the argument. In the tables of Markdown pages all code that
-is a public name becomes a link.
+that is also a parameter name is not linked. In tables of Markdown pages, code that is a public name becomes a link.
 """
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ LOGGER = logging.getLogger(__name__)
 
 
 def public_names() -> Iterator[tuple[str, Any]]:
-    """Give the dotted names that users may import, and what they are; modules are named by their pages."""
+    """Public dotted names and their objects; modules by the names of their pages."""
     for module in (PACKAGE, *(f"{PACKAGE}.{room}" for room in ROOMS)):
         imported = importlib.import_module(module)
         for name in imported.__all__:
@@ -48,13 +46,13 @@ def public_names() -> Iterator[tuple[str, Any]]:
 
 @cache
 def targets() -> frozenset[str]:
-    """Give what can be linked: the public names, and the public modules."""
+    """Names that can be linked: public names and modules."""
     return frozenset((*(name for name, _ in public_names()), *(f"{PACKAGE}.{room}" for room in ROOMS)))
 
 
 @cache
 def arguments() -> frozenset[str]:
-    """Give the names of the arguments of all public functions."""
+    """Parameter names of all public functions."""
     functions = [member for _, member in public_names() if inspect.isfunction(member)]
     return frozenset(name for function in functions for name in inspect.signature(function).parameters)
 

@@ -1,8 +1,8 @@
-"""Links from the pages to files that are no pages, such as ``../examples/saturation.py``.
+"""Links from the pages to files that are not pages, such as ``../examples/saturation.py``.
 
-On GitHub a relative link shows the file. On the site it becomes a link to GitHub, or, where the address of the
-repository is not known (a build at home), plain text. A script of the gallery is a page of the site. A link to a file
-that does not exist is a warning.
+On GitHub a relative link shows the file. On the site it becomes a link to GitHub, or plain text if the address of the
+repository is unknown (a local build). A script of the gallery is a page of the site. A link to a file that does not
+exist is a warning.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LOGGER = logging.getLogger(__name__)
 
 
 class RepositoryLinks(SphinxTransform):
-    """Rewrite what MyST takes for downloads, or for pages, outside of the folder of the pages."""
+    """Rewrite links that MyST takes for downloads, or for pages, outside of the docs folder."""
 
     default_priority = 5  # before Sphinx collects downloads
 
@@ -37,13 +37,13 @@ class RepositoryLinks(SphinxTransform):
         for node in list(self.document.findall(addnodes.pending_xref)):
             name = Path(str(node["reftarget"]))
             if name == Path("gallery/GALLERY_HEADER"):
-                node["reftarget"] = "auto_gallery/index"  # where the gallery stands when it has been run
+                node["reftarget"] = "auto_gallery/index"  # where the built gallery is
             if node.get("refdomain") == "doc" and name.is_relative_to(root) and not name.is_relative_to(pages):
                 anchor = node["reftargetid"]
                 self.replace(node, Path(f"{name}.md"), root, f"#{anchor}" if anchor else "")
 
     def to_gallery(self, node: nodes.Element, script: Path) -> None:
-        """Put a link to the page that is made of a script in the place of a reference."""
+        """Replace a reference by a link to the page of a gallery script."""
         target = f"/auto_gallery/{script.stem}"
         options = {"refdomain": "std", "reftype": "doc", "refexplicit": True, "refwarn": True}
         node.replace_self(
@@ -51,7 +51,7 @@ class RepositoryLinks(SphinxTransform):
         )
 
     def replace(self, node: nodes.Element, target: Path, root: Path, anchor: str = "") -> None:
-        """Put a link to GitHub, or plain text, in the place of a reference."""
+        """Replace a reference by a link to GitHub, or by plain text."""
         if not target.exists() or not target.is_relative_to(root):
             LOGGER.warning("link to %s: expected a file of the repository", target, location=node)
         texts = [text for child in node.children for text in child.children]

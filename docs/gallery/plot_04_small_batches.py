@@ -2,7 +2,7 @@
 FlatNCE in small batches
 ========================
 
-InfoNCE gives little gradient to a pair that is already found in its batch. In a small batch most pairs soon are.
+InfoNCE gives little gradient to a pair that is already retrieved in its batch. In a small batch, most pairs soon are.
 FlatNCE (`arXiv:2107.01152 <https://arxiv.org/abs/2107.01152>`_) gives every pair the same weight.
 """
 
@@ -25,7 +25,7 @@ left, right = images[:, :, :4].flatten(1), images[:, :, 4:].flatten(1)
 # Training
 # --------
 #
-# Two encoders learn which left half of a digit belongs to which right half. Both losses see the same batches and start
+# Two encoders learn to match the left and right halves of digits. Both losses see the same batches and start
 # from the same weights. Retrieval is the share of 400 held-out left halves whose matching right half is the nearest.
 
 

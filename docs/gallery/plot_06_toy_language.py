@@ -2,8 +2,8 @@
 Noise-contrastive estimation of a language
 ==========================================
 
-The next word of a text is learned from words and noise words, without a sum over the vocabulary. Local NCE also learns
-to be normalised: its scores are log-probabilities as they stand. Ranking NCE leaves the partition function Z open.
+A model of the next word is learned from noise words, without a sum over the vocabulary. The scores of local NCE are
+self-normalised log-probabilities. Ranking NCE leaves the partition function Z undetermined.
 """
 
 import matplotlib.pyplot as plt
@@ -19,7 +19,7 @@ WORDS, RANK, TEXTS, NOISE, STEPS = 100, 4, 256, 10, 600
 # The language
 # ------------
 #
-# Each word depends on the word before. All probabilities are known. The noise has the frequencies of the words.
+# Each word depends on the previous word. All probabilities are known. The noise follows the word frequencies.
 
 rng = np.random.default_rng(0)
 tilt = rng.normal(size=(WORDS, RANK)) @ rng.normal(size=(RANK, WORDS)) / 1.3
@@ -75,7 +75,7 @@ plt.show()
 # Distance from the truth
 # -----------------------
 #
-# After division by Z, all three models are near the true probabilities. Local NCE is slower on the way.
+# After division by Z, all three models are near the true probabilities. Local NCE learns more slowly.
 
 figure, axes = plt.subplots(figsize=(5, 3.5), layout="constrained")
 for name, (colour, dashes) in STYLES.items():

@@ -23,7 +23,7 @@ def unboxed(x: Any) -> Any:
 
 
 def boxed(function: Any) -> Any:
-    """Return a function that takes and gives boxes."""
+    """Return a function from boxes to boxes."""
 
     def call(*arguments: Any, **options: Any) -> Any:
         result = function(*map(unboxed, arguments), **{key: unboxed(value) for key, value in options.items()})
@@ -33,7 +33,7 @@ def boxed(function: Any) -> Any:
 
 
 class Namespace:
-    """The functions of the standard are NumPy's, boxed. Dtypes and constants are NumPy's own."""
+    """Functions of the standard are boxed NumPy functions; dtypes and constants are NumPy's."""
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(np, name)

@@ -90,8 +90,8 @@ def trained(momenta: list[float], slots: int) -> np.ndarray:
 # Momentum
 # --------
 #
-# A queue of 512 keys, for several momenta of the slow encoder. If that encoder changes fast, keys can be told apart by
-# their age instead of their image, and the queue does harm. With a momentum of 0.99 it helps.
+# A queue of 512 keys, for several momenta of the slow encoder. If that encoder changes fast, keys differ by age
+# more than by image, and the queue does harm. With a momentum of 0.99 it helps.
 
 momenta = [0.0, 0.9, 0.97, 0.99]
 queued, alone = trained(momenta, 512), trained([0.0], 0)[0]

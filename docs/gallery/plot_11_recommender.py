@@ -102,8 +102,8 @@ plt.show()
 # ---------------
 #
 # Recall among the first ten items of a user, for 20,000 new pairs. The correction finds more pairs, because it ranks
-# popular items higher. Without it, the lists have what is special for a user, and more of the 400 less popular items.
-# Add log q to the scores or subtract it to change from one to the other.
+# popular items higher. Without it, lists are more specific to the user, and have more of the 400 less popular items.
+# Adding log q to the scores, or subtracting it, changes one model into the other.
 
 new_users, new_items = observed(20_000)
 rare = np.argsort(np.argsort(-log_q))[new_items] >= 100

@@ -1741,7 +1741,7 @@ def _noted() -> Iterator[None]:
 
 
 def _moved(loss: str, arguments: Mapping[str, Nested], options: Mapping[str, Any]) -> Number:
-    """Give the sum of a loss at other arguments, with what sg(.) holds as at the first."""
+    """Sum of a loss at other arguments, with the values of sg(.) from the first evaluation."""
     _held.position = 0
     result = evaluate(loss, arguments, options)
     return mp.fsum(result) if isinstance(result, list) else result
@@ -1762,7 +1762,7 @@ _results: dict[tuple[str, ...], tuple[Nested, dict[str, Nested]]] = {}
 
 
 def case_value_and_gradients(case: Case) -> tuple[Nested, dict[str, Nested]]:
-    """Give value and gradients of a case; cases that differ in their execution only share them."""
+    """Value and gradients of a case, cached for cases that differ only in execution options."""
     options = {name: value for name, value in case.options.items() if name != "block_size"}
     key = (case.loss, repr(case.arguments), repr(case.constants), repr(options))
     if key not in _results:
@@ -1774,7 +1774,7 @@ def case_value_and_gradients(case: Case) -> tuple[Nested, dict[str, Nested]]:
 
 
 def error(got: Nested, wanted: Nested, smallest: float = 0.0) -> float:
-    """Give the largest difference relative to the largest magnitude that is wanted; infinite if a NaN turns up.
+    """Largest difference relative to the largest expected magnitude; infinite if there is a NaN.
 
     Below the smallest number of full precision, numbers are no closer together than there.
     """
@@ -1788,7 +1788,7 @@ def error(got: Nested, wanted: Nested, smallest: float = 0.0) -> float:
 
 
 def entrywise_error(got: Nested, wanted: Nested, smallest: float) -> float:
-    """Give the largest relative error of the entries whose wanted magnitude reaches the smallest; infinite for NaN."""
+    """Largest relative error of the entries whose expected magnitude is at least `smallest`; infinite for NaN."""
     with mp.workdps(60):  # fifty of them may be asked for
         errors = [
             abs(a - b) / abs(b) for a, b in zip(numbers_of(got), numbers_of(wanted), strict=True) if abs(b) >= smallest
@@ -1814,7 +1814,7 @@ def _key(scores: Matrix) -> Key:
 
 @cache
 def _contrasts(scores: Key) -> tuple[Matrix, Row]:
-    """Give exp(g_ij - g_ii), and of every row the sum without the diagonal: the odds against the positive."""
+    """exp(g_ij - g_ii), and its row sums without the diagonal: the odds against the positive."""
     with mp.workdps(DIGITS):
         matrix = [[mp.exp(s - row[i]) for s in row] for i, row in enumerate(exact(scores))]
         return matrix, [mp.fsum(c for j, c in enumerate(row) if j != i) for i, row in enumerate(matrix)]
