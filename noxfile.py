@@ -372,9 +372,7 @@ def run_suite(tester: Environment, name: str, *args: str, variants: Sequence[str
         *(f"--variant={variant}" for variant in variants),
         *args,
         measured=measured,
-        processes="0"
-        if any(VARIANTS[variant].gpu for variant in variants)
-        else "auto",  # one process: GPU memory is not shared between processes
+        processes="0" if any(VARIANTS[variant].gpu for variant in variants) else "auto",  # GPU memory is not shared
         env=LIGHT_XLA if name == "jax-x64" else None,  # mostly compiles; jax-x32 runs with all optimisations
     )
 

@@ -829,8 +829,7 @@ PUBLIC: Mapping[str, Callable[..., Any]] = {
 FUNCTIONS = {
     name: thing
     for name, thing in PUBLIC.items()
-    if name not in RECORDS | ALIASES
-    and name not in {"backends_available", "explain"}  # no arguments, or those of a loss
+    if name not in RECORDS | ALIASES and name not in {"backends_available", "explain"}  # no arguments, or a loss's
     if not name.startswith("estimation.")  # slow: tests/estimation has their invalid arguments
 }
 

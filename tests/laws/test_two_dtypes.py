@@ -64,7 +64,7 @@ class Mixed:
         self.places = tuple(range(len(learned)))
         first, *others = [dtype for key, dtype in kinds.items() if key not in SILENT]
         of_scores = name in OF_SCORES and "embeddings" not in kinds
-        alike = of_scores or {*others} <= {first}  # the first array, of scores, decides
+        alike = of_scores or {*others} <= {first}  # of scores, the first array decides
         self.dtypes = [first if alike else "float32", *(x.dtype.name for x in learned)]
 
     def torch(self) -> list[torch.Tensor]:

@@ -239,7 +239,7 @@ def test_a_number_is_the_baseline_of_every_row(variant: Variant) -> None:
 def test_an_anchor_of_no_weight_is_info_nce_of_one_column_less(variant: Variant) -> None:
     """It equals the mean over the omitted column."""
     nested = sixteenths((1, 4), 3)
-    found = bounds.info_nce_anchor(variant.floats(nested), nu=1e-30)  # small enough not to show in fifty digits
+    found = bounds.info_nce_anchor(variant.floats(nested), nu=1e-30)  # small, but visible in fifty digits
     left = [[s for j, s in enumerate(nested[0]) if j != m] for m in (1, 2, 3)]
     wanted = sum(oracles.evaluate("bounds.info_nce", {"scores": [row]}, {}) for row in left) / 3
     assert abs(variant.to_list(found) - wanted) <= 16 * variant.eps() + 4e-30

@@ -174,9 +174,7 @@ def test_a_rank_with_one_row_has_its_temperature(variant: Variant, case_name: st
     samples = samples_of(case)
     case = replace(case, arguments={**case.arguments, "temperature": [0.5, 0.75, 0.375, 1.25][:samples]})
     compare(variant, case, samples, "float64", "averaged")
-    compare(
-        variant, case, samples, "float64", "summed", check="relic keys" in case_name
-    )  # with an uneven number of keys
+    compare(variant, case, samples, "float64", "summed", check="relic keys" in case_name)  # uneven numbers of keys
 
 
 @pytest.mark.parametrize("case_name", ["hcl", "dclw", *WITH_TEMPERATURES])
