@@ -33,7 +33,7 @@ def in_a_map(mesh: Any, weights: Any, image: Any, text: Any) -> Any:
 def with_sharded_arrays(mesh: Any, weights: Any, image: Any, text: Any) -> Any:
     rows = NamedSharding(mesh, jax.P("data"))
     image, text = jax.device_put(image, rows), jax.device_put(text, rows)
-    return jax.jit(jax.grad(loss))(weights, image, text)  # the compiler puts in the collectives
+    return jax.jit(jax.grad(loss))(weights, image, text)  # the compiler inserts the collectives
 
 
 def main() -> None:

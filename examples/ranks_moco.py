@@ -37,7 +37,7 @@ class Training:
         self.encoder = encoder
         self.slow = copy.deepcopy(encoder).requires_grad_(requires_grad=False)
         self.model = encoder if ranks is None else DistributedDataParallel(encoder)
-        self.loss = MoCo(size=24, width=8, temperature=0.2, across=ranks)  # beside the model, not in it
+        self.loss = MoCo(size=24, width=8, temperature=0.2, across=ranks)  # outside of the model
         self.optimizer = torch.optim.SGD(encoder.parameters(), lr=0.1, momentum=0.9)
 
     def step(self, view_a: Any, view_b: Any) -> None:
