@@ -1,4 +1,4 @@
-"""The general entry: similarity, pairing, objective and execution, each chosen freely."""
+"""The general loss `contrast`, and the path from arguments to result that all losses share."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from ._core.namespace import common_namespace, device_of, is_array, is_number, l
 from ._core.notes import listening
 from ._core.numerics import largest_entry, largest_score, reciprocal, rows_where, upcast, zeros
 from ._core.protocol import Array, Namespace
-from ._core.ranks import Notes, Ranks, Shards, agree, end_exchange, propagates_errors
+from ._core.ranks import RankReport, Ranks, Shards, agree, end_exchange, propagates_errors
 from ._core.reduction import REDUCTIONS, Reduction
 from ._core.registry import adapter_of
 from ._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, ObjectiveName, PairingName, Precision, ReductionName
 from ._execution.evaluate import couples_rows, evaluate, sums_both_sides
-from ._execution.matrix import ScoreMatrix, given
+from ._execution.matrix import ScoreMatrix, matrix_of_scores
 from ._execution.operands import SourceDtypes, multiplies_halves, operands_of
 from ._execution.plans import PLANS, Plan, keep, kind_of
 from ._execution.sharded import RankBatch, sharded_matrix
@@ -178,7 +178,7 @@ def contrast(
 class Options(NamedTuple):
     """Options that the losses share, in the order of their signatures.
 
-    `scaled_by` is the name under which the temperature was given: a logit scale is its inverse.
+    `scaled_by`: name of the argument `temperature` came from, "temperature" or its inverse "logit_scale".
     """
 
     temperature: Any
@@ -195,9 +195,9 @@ class Options(NamedTuple):
 
 
 class Embedding(NamedTuple):
-    """Embeddings in the dtype to compute in, and the dtypes of the arrays that they were joined from.
+    """Upcast embeddings, and the original dtypes of the arrays that they were joined from.
 
-    `multiplied_in`: 16-bit dtype of the operands, if the embeddings are a product of these.
+    `multiplied_in`: 16-bit dtype of the operands, if the embeddings are their product.
     """
 
     array: Array
@@ -205,7 +205,7 @@ class Embedding(NamedTuple):
     multiplied_in: Any = None
 
     def joined(self, *others: Embedding) -> Embedding:
-        """These embeddings and the rows of others below them."""
+        """Concatenation of the rows of these embeddings and others."""
         arrays, dtypes = zip(*(embedding[:2] for embedding in (self, *others)), strict=True)
         return Embedding(namespace_of(*arrays).concat([*arrays], axis=0), sum(dtypes, ()))
 
@@ -218,15 +218,15 @@ class Layout(NamedTuple):
     paired : bool
         Whether there must be as many columns as rows.
     replicated : bool
-        Whether the columns are the same on all ranks. If the pairing has extra columns, whether these are.
+        Whether the columns, or the extra columns of a pairing that has some, are the same on all ranks.
     joined : int
-        Number of arrays that the columns are joined from, each with a row for each row. Each is gathered by itself.
+        Number of arrays that the columns are joined from, each as long as the rows. Each is gathered separately.
     views : int
-        Number of rows of each sample, which may share a temperature.
+        Number of rows of each sample; they may share a temperature.
     opposite : tuple of Embedding, optional
-        Rows and columns of RELIC's second distribution, where that is not of the transposed scores.
+        Rows and columns of RELIC's second distribution, if it does not use the transposed scores.
     agreed_on : dict, optional
-        What ranks must agree on besides the arguments of the loss.
+        Values besides the arguments of the loss that must be equal on all ranks.
     """
 
     paired: bool = False
@@ -252,22 +252,21 @@ def contrast_embeddings(
     parameters: dict[str, Any] | None = None,
     factor: Callable[[dict[str, Any]], Any] | None = None,
 ) -> Array:
-    """The loss of two named arrays of embeddings, or of one with itself: checked, computed and finished.
+    """Loss of two named arrays of embeddings, or of one with itself.
 
-    Arrays that have been upcast are given as `Embedding`.
-    Three arrays are rows, their positives, and the extra columns of a queue. The objective may be a function of the
-    temperature (or logit scale) and of `parameters`, which are numbers or arrays of one entry; so may be the `factor`
-    of the loss. The result has the dtype of the arrays, or `dtype`.
+    Upcast arrays are passed as `Embedding`. Three arrays are rows, their positives, and the extra columns of a queue.
+    The objective and the `factor` of the loss may be functions of the temperature (or logit scale) and `parameters`,
+    which are numbers or arrays of one entry. The result has the dtype of the arrays, or `dtype`.
     """
     parameters = {options.scaled_by: options.temperature, **(parameters or {})}
     call = Call(embeddings, objective, pairing, options, layout, parameters, dtype)
     kind = None if factor is not None else kind_of(call)
     plan = None if kind is None else PLANS.get(kind)
-    return _planned(call, factor, kind) if plan is None else _run(plan, call)
+    return _compute(call, factor, kind) if plan is None else _run_plan(plan, call)
 
 
 class Call(NamedTuple):
-    """The arguments of `contrast_embeddings`; the parameters with the temperature or logit scale."""
+    """Arguments of `contrast_embeddings`; the parameters include the temperature or logit scale."""
 
     embeddings: dict[str, Any]
     objective: Any
@@ -278,97 +277,97 @@ class Call(NamedTuple):
     dtype: Any
 
 
-def _planned(call: Call, factor: Callable[[dict[str, Any]], Any] | None, kind: Hashable | None) -> Array:
-    """The loss of a kind of call that has not been seen, or of which no plan is kept."""
+def _compute(call: Call, factor: Callable[[dict[str, Any]], Any] | None, kind: Hashable | None) -> Array:
+    """Loss of a call without a kept plan; keeps one if `kind` is given."""
     options = _checked_options(call.options)
     chosen = resolve_similarity(options.similarity)
-    given = _checked(call, options)
-    xp, x, options, across = given.xp, given.x, given.options, options.across
-    _check_similarity(chosen, given)
+    args = _check(call, options)
+    xp, x, options, across = args.xp, args.x, args.options, options.across
+    _check_similarity(chosen, args)
 
-    fixed = isinstance(call.objective, _OBJECTIVES)
-    made = call.objective if fixed else call.objective(given.parameters)
-    hardness = check_hardness(options.hardness, made)
-    parameters, shards = given.parameters, None
+    fixed_objective = isinstance(call.objective, _OBJECTIVES)
+    objective = call.objective if fixed_objective else call.objective(args.parameters)
+    hardness = check_hardness(options.hardness, objective)
+    parameters, shards = args.parameters, None
     if across is not None:
-        # Which sums are exchanged depends on whether rows are coupled.
-        coupled = across.check and isinstance(made, Objective) and couples_rows(made, x, in_one_block=lambda: False)
-        # Of pairings, that of a full queue has no flags.
-        shards = _agreed(across, given, {"pairing": call.pairing, "coupling of rows": coupled})
+        # Ranks that differ here would exchange different sums and hang; the pairing of a full queue has no flags.
+        coupled = across.check and isinstance(objective, Objective)
+        coupled = coupled and couples_rows(objective, x, in_one_block=lambda: False)
+        shards = _agree(across, args, {"pairing": call.pairing, "coupling of rows": coupled})
         if call.pairing.extra_columns:
-            given, chosen = _with_extra_columns(shards, given, chosen)
+            args, chosen = _gather_extra_columns(shards, args, chosen)
             shards = shards._replace(columns=shards.rows)
         parameters = {name: shards.shared(value) for name, value in parameters.items()}
-    parameters = _with_copies(parameters, x.shape[0])
-    made = call.objective if fixed else call.objective(parameters)
-    given = given._replace(parameters=parameters, objective=made)
-    by_rows = given.by_rows
+    parameters = _repeat_for_views(parameters, x.shape[0])
+    objective = call.objective if fixed_objective else call.objective(parameters)
+    args = args._replace(parameters=parameters, objective=objective)
+    per_row = args.per_row_temperature
     if across is not None:
-        _check_objective_across(given, fixed=fixed)
+        _check_objective_across(args, fixed_objective=fixed_objective)
     with adapter_of(x).full_precision(x):
         scale = _scale_in(xp, parameters, options, x)
         matrix = _matrix(
-            given,
+            args,
             chosen,
             scale,
             shards=shards,
-            bound=_bound(scale, x, alone=shards is None) if chosen.unit else math.inf,
+            bound=_score_bound(scale, x, one_process=shards is None) if chosen.unit else math.inf,
             block_size=options.block_size,
             sharpness=sharpness_of(hardness, scale, x),
         )
-        # With a temperature of each row, the scores of rows with themselves are not symmetric.
-        alone = len(call.embeddings) == 1 and not by_rows
-        matrix = matrix._replace(self_contrast=alone, indices_checked=given.pairs.checked)
+        # With a temperature per row, the matrix is not symmetric.
+        self_contrast = len(call.embeddings) == 1 and not per_row
+        matrix = matrix._replace(self_contrast=self_contrast, indices_checked=args.pairs.indices_checked)
         if chosen.pullback is None:
             matrix = matrix.dense()
         multiplier = None if factor is None else factor(parameters)
-        # Before the ranks add up, as each differentiates its part.
-        early = by_rows or (shards is not None and options.reduction != "none")
-        parts = Reduction(options.reduction, options.weights, shards)
-        if early:
-            parts = parts._replace(factors=multiplier) if by_rows else parts._replace(factor=multiplier)
+        # Each rank differentiates its part of the sum, so that the factor comes before the exchange.
+        factor_in_reduction = per_row or (shards is not None and options.reduction != "none")
+        reduction = Reduction(options.reduction, options.weights, shards)
+        if factor_in_reduction:
+            reduction = reduction._replace(factors=multiplier) if per_row else reduction._replace(factor=multiplier)
         with nullcontext() if kind is None else listening() as notes:
-            result = evaluate(made, matrix, parts, symmetric=options.symmetric)
-    if multiplier is not None and not early:
+            result = evaluate(objective, matrix, reduction, symmetric=options.symmetric)
+    if multiplier is not None and not factor_in_reduction:
         result = result * multiplier
     end_exchange(across)
-    dtype = given.dtype if call.dtype is None else call.dtype
+    dtype = args.dtype if call.dtype is None else call.dtype
     if notes is not None:
-        arrays = [x, *given.keys, *([given.y] if len(call.embeddings) > 1 else [])]
+        arrays = [x, *args.partners, *([args.y] if len(call.embeddings) > 1 else [])]
         keep(kind, notes, _sources(call.pairing, scale, arrays, options.weights, parameters), dtype)
     return finish(xp, result, dtype, options.reduction)
 
 
 def _scale_in(xp: Namespace, parameters: dict[str, Any], options: Options, x: Array) -> Any:
-    """The factor of the scores, of the parameters: a logit scale, or the inverse of a temperature."""
-    given = parameters[options.scaled_by]
-    return scale_of(xp, given, x) if options.scaled_by == "temperature" else given
+    """Factor of the scores: the logit scale, or the inverse temperature."""
+    value = parameters[options.scaled_by]
+    return scale_of(xp, value, x) if options.scaled_by == "temperature" else value
 
 
 def _sources(pairing: Pairing, scale: Any, arrays: list[Array], weights: Any, parameters: dict[str, Any]) -> list[Any]:
-    """What the arrays of a sweep may be, in an order that is that of all calls of a kind; the second are the rows."""
+    """Candidates for the arrays of a sweep, in an order fixed for the kind of call; the second is the rows."""
     return [scale, *arrays, *pairing.rows, *pairing.columns, *pairing.pairs, weights, *parameters.values()]
 
 
-def _run(plan: Plan, call: Call) -> Array:
-    """The loss of arrays of a kind that has been seen: only their entries are looked at."""
+def _run_plan(plan: Plan, call: Call) -> Array:
+    """Loss by a kept plan; of the arguments, only entries of arrays are checked."""
     options = call.options
-    given = [native(x.array if isinstance(x, Embedding) else x) for x in call.embeddings.values()]
-    xp = namespace_of(*given)
-    for z in given:
+    embeddings = [native(x.array if isinstance(x, Embedding) else x) for x in call.embeddings.values()]
+    xp = namespace_of(*embeddings)
+    for z in embeddings:
         adapter_of(z).check(z)
-    arrays = [upcast(xp, z) for z in given]
+    arrays = [upcast(xp, z) for z in embeddings]
     x = arrays[0]
     n_rows = x.shape[0]
-    parameters = _with_copies(_checked_parameters(xp, call.parameters, options, call.layout, x), n_rows)
+    parameters = _repeat_for_views(_checked_parameters(xp, call.parameters, options, call.layout, x), n_rows)
     weights = row_weights(xp, options.weights, n_rows, x)
     with adapter_of(x).full_precision(x):
         scale = _scale_in(xp, parameters, options, x)
-        bound = _bound(scale, x, alone=True)
+        bound = _score_bound(scale, x, one_process=True)
         if not plan.layout.unit:
             bound = largest_score(*arrays, factor=bound)
             if bound == math.inf:
-                return _planned(call, None, None)
+                return _compute(call, None, None)
         sources = _sources(call.pairing, scale, arrays, weights, parameters)
         result, number = plan.run(sources, scale, bound)
         if not plan.layout.mean:
@@ -376,16 +375,16 @@ def _run(plan: Plan, call: Call) -> Array:
     return finish(xp, result, plan.dtype, options.reduction)
 
 
-def _check_similarity(chosen: Similarity, given: _Checked) -> None:
-    """The similarity must fit the embeddings and the execution."""
-    n_rows, n_columns, block_size = given.x.shape[0], given.y.shape[0], given.options.block_size
-    same_width(given.options.similarity, given.names[0], given.x, given.names[1], given.y)
-    for name, numbers in numbers_of_columns(chosen) if given.pairs.sharded else ():
-        if given.keys:
-            raise ValueError(f"similarity: expected one without {name} of columns beside negative_keys of other ranks")
+def _check_similarity(chosen: Similarity, args: _CheckedArguments) -> None:
+    """Check that the similarity fits the embeddings and the execution."""
+    n_rows, n_columns, block_size = args.x.shape[0], args.y.shape[0], args.options.block_size
+    same_width(args.options.similarity, args.names[0], args.x, args.names[1], args.y)
+    for name, numbers in numbers_of_columns(chosen) if args.pairs.sharded else ():
+        if args.partners:
+            raise ValueError(f"similarity: expected no {name} of columns with negative_keys= and across=")
         check_shape(name, numbers, (n_columns,))
-    if given.options.symmetric and n_rows != n_columns:
-        sizes = f"{given.names[0]} {n_rows} and {given.names[1]} {n_columns}"
+    if args.options.symmetric and n_rows != n_columns:
+        sizes = f"{args.names[0]} {n_rows} and {args.names[1]} {n_columns}"
         raise ValueError(f"symmetric: expected as many rows as columns, got {sizes}")
     if chosen.pullback is None and isinstance(block_size, int):
         raise ValueError(
@@ -395,7 +394,7 @@ def _check_similarity(chosen: Similarity, given: _Checked) -> None:
 
 
 def check_hardness(hardness: Any, objective: AnyObjective) -> float:
-    """The hardness must be a number that is not negative, of an objective that compares log-sum-exps."""
+    """Return the hardness, which must be non-negative, and 0 unless the objective is of the softmax family."""
     number: float = check_number("hardness", hardness)
     if number < 0:
         raise ValueError(f"hardness: expected a number that is not negative, got {number}")
@@ -405,7 +404,7 @@ def check_hardness(hardness: Any, objective: AnyObjective) -> float:
 
 
 def sharpness_of(hardness: float, scale: Any, like: Array) -> Array | None:
-    """What the scores of each row's negatives are multiplied by: in value, ``g + α sg(s)`` is ``(1 + α / scale) g``."""
+    """Factor (N,) of the negative scores ``g = scale · s``: in value, ``g + α sg(s)`` is ``(1 + α / scale) g``."""
     if not hardness:
         return None
     zero = stop_gradient(zeros(namespace_of(like), like.shape[:1], like))
@@ -416,61 +415,61 @@ def sharpness_of(hardness: float, scale: Any, like: Array) -> Array | None:
     return zero + (1.0 + hardness / xp.reshape(scale, (-1,)))
 
 
-def _check_objective_across(given: _Checked, *, fixed: bool) -> None:
-    """What objectives cannot do between ranks; one is `fixed` that is not made of the parameters."""
-    if given.by_rows and not fixed:
+def _check_objective_across(args: _CheckedArguments, *, fixed_objective: bool) -> None:
+    """Refuse options that the objective does not support across ranks."""
+    if args.per_row_temperature and not fixed_objective:
         raise ValueError(
-            "temperature: expected one number with across and this objective, got an array with one for each row; one "
-            "number for all is a float or an array of shape ()"
+            "temperature: expected one number with across and this objective, got an array with one for each row; pass "
+            "a float or an array of shape ()"
         )
-    if given.options.symmetric and isinstance(given.objective, Relic):
+    if args.options.symmetric and isinstance(args.objective, Relic):
         raise ValueError("symmetric: expected False with across and this objective; write relic(symmetric=True)")
 
 
 _OBJECTIVES = (Objective, Pairwise, HardNegatives, Relic, Triplet)
 
 
-class _Checked(NamedTuple):
-    """The arguments of a loss of embeddings, checked, and in the dtype to compute in.
+class _CheckedArguments(NamedTuple):
+    """Arguments of a loss of embeddings, checked and upcast.
 
-    `keys` are the positives of a queue if they are apart from it. `embeddings` are the rows, keys and columns that came
-    in, and `dtype` is that of the result. The options hold the mask and the weights as they are used.
+    `partners`: positives that are separate from the columns of a queue. `embeddings`: rows, partners and columns with
+    their original dtypes. `dtype`: dtype of the result.
     """
 
     xp: Namespace
     names: tuple[str, str]
     x: Array
-    keys: list[Array]
+    partners: list[Array]
     y: Array
     embeddings: Sequence[Embedding]
     parameters: dict[str, Any]
     objective: Any
     pairing: Pairing
-    pairs: _Pairs
+    pairs: _PairChecks
     options: Options
     layout: Layout
     dtype: Any
 
     @property
-    def by_rows(self) -> bool:
-        """Whether each row has a temperature."""
-        return is_by_rows(self.parameters.get("temperature"))
+    def per_row_temperature(self) -> bool:
+        """Whether the temperature is an array with one entry per row."""
+        return is_per_row(self.parameters.get("temperature"))
 
     @property
     def need_transposed_scores(self) -> bool:
-        """Whether the loss needs the transposed scores too."""
+        """Whether the loss also needs the transposed scores."""
         return isinstance(self.objective, Relic) and self.layout.opposite is None
 
     @property
     def source_dtypes(self) -> SourceDtypes:
-        """The dtypes in which rows and columns are exact."""
+        """Dtypes in which rows and columns are exact."""
         columns: tuple[Any, ...] = sum((z.dtypes for z in self.embeddings[1:] or self.embeddings), ())
         multiplied_in = next((z.multiplied_in for z in self.embeddings if z.multiplied_in is not None), None)
         return SourceDtypes(self.embeddings[0].dtypes, columns, multiplied_in, self.options.precision)
 
     @property
     def sent_as(self) -> tuple[Any, Any]:
-        """The dtypes in which rows and columns travel: their own, or one that holds all of the arrays joined."""
+        """Dtypes in which rows and columns are sent: the original one if all joined arrays share it, else upcast."""
         rows, columns = self.embeddings[0].dtypes, self.embeddings[-1].dtypes
         if self.pairing.extra_columns and len(self.embeddings) > 1:
             columns = columns[:-1]
@@ -478,24 +477,36 @@ class _Checked(NamedTuple):
         return rows, columns
 
 
-def _checked(call: Call, options: Options) -> _Checked:
+def _check(call: Call, options: Options) -> _CheckedArguments:
     layout, names = call.layout, (next(iter(call.embeddings)), next(reversed(call.embeddings)))
     entered = _entered(call.embeddings, options, call.parameters)
     xp, options = entered.xp, entered.options
-    # Rows that are the columns too are one array: a 16-bit gradient is rounded once.
-    x, *keys, y = entered.arrays if len(call.embeddings) > 1 else entered.arrays * 2
+    # Rows that are also the columns stay one array, so that a 16-bit gradient is rounded once.
+    x, *partners, y = entered.arrays if len(call.embeddings) > 1 else entered.arrays * 2
     for z in (x, y):
         adapter_of(z).check(z)
     shape_of(names[0], x, "(N, D)")
     if layout.paired:
         check_rows(names[1], y, x)
     shape_of(names[1], y, "(K, D)")
-    came, dtype = [*entered.embeddings.values()], entered.dtype
-    given = _Checked(
-        xp, names, x, keys, y, came, entered.others, call.objective, call.pairing, _Pairs(), options, layout, dtype
+    embeddings, dtype = [*entered.embeddings.values()], entered.dtype
+    args = _CheckedArguments(
+        xp,
+        names,
+        x,
+        partners,
+        y,
+        embeddings,
+        entered.others,
+        call.objective,
+        call.pairing,
+        _PairChecks(),
+        options,
+        layout,
+        dtype,
     )
-    return given._replace(
-        pairs=_check_pairs(given),
+    return args._replace(
+        pairs=_check_pairs(args),
         parameters=_checked_parameters(xp, entered.others, options, layout, x),
         options=options._replace(weights=row_weights(xp, options.weights, x.shape[0], x)),
     )
@@ -504,7 +515,7 @@ def _checked(call: Call, options: Options) -> _Checked:
 def _checked_parameters(
     xp: Namespace, parameters: dict[str, Any], options: Options, layout: Layout, x: Array
 ) -> dict[str, Any]:
-    """The parameters as Python's numbers, or arrays in the dtype to compute in."""
+    """Parameters as Python numbers, or as upcast arrays."""
     found, shared = {}, options.across is not None
     for name, value in parameters.items():
         if name == "temperature":
@@ -514,163 +525,167 @@ def _checked_parameters(
     return found
 
 
-def _with_copies(parameters: dict[str, Any], rows: int) -> dict[str, Any]:
-    """The parameters with the temperature of a sample for each of its views."""
+def _repeat_for_views(parameters: dict[str, Any], rows: int) -> dict[str, Any]:
+    """Parameters, with per-sample temperatures repeated for each view."""
     temperature: Any = parameters.get("temperature")
-    if not is_by_rows(temperature) or temperature.shape[0] == rows:
+    if not is_per_row(temperature) or temperature.shape[0] == rows:
         return parameters
     copies = [temperature] * (rows // temperature.shape[0])
     return {**parameters, "temperature": namespace_of(temperature).concat(copies, axis=0)}
 
 
-def _with_extra_columns(shards: Shards, given: _Checked, similarity: Similarity) -> tuple[_Checked, Similarity]:
-    """The columns with those beyond the rows' own of all ranks, in their order."""
-    if given.layout.replicated:
-        return given._replace(layout=given.layout._replace(replicated=False)), similarity
-    n_rows, opposite = given.x.shape[0], given.layout.opposite
+def _gather_extra_columns(
+    shards: Shards, args: _CheckedArguments, similarity: Similarity
+) -> tuple[_CheckedArguments, Similarity]:
+    """Arguments and similarity with the extra columns of all ranks, in the order of the ranks."""
+    if args.layout.replicated:
+        return args._replace(layout=args.layout._replace(replicated=False)), similarity
+    n_rows, opposite = args.x.shape[0], args.layout.opposite
     extra = tuple(columns - rows for rows, columns in zip(shards.rows, shards.columns, strict=True))
     of_extra = shards._replace(columns=extra)
 
     def of_all(x: Array, sent_as: Any = None) -> Array:
         return of_extra.gather(x[n_rows:, ...], sent_as=sent_as, of_columns=True, own_first=False)
 
-    def joined(x: Array, beyond: Array) -> Array:
-        return namespace_of(x, beyond).concat([x[:n_rows, ...], beyond], axis=0)
+    def joined(x: Array, extra: Array) -> Array:
+        return namespace_of(x, extra).concat([x[:n_rows, ...], extra], axis=0)
 
-    keys = of_all(given.y, given.embeddings[-1].dtypes[-1])
+    keys = of_all(args.y, args.embeddings[-1].dtypes[-1])
     similarity = with_numbers(similarity, lambda numbers: joined(numbers, of_all(numbers)))
     if opposite is not None:
         rows, columns = opposite
-        layout = given.layout._replace(opposite=(rows, columns._replace(array=joined(columns.array, keys))))
-        given = given._replace(layout=layout)
-    return given._replace(y=joined(given.y, keys)), similarity
+        layout = args.layout._replace(opposite=(rows, columns._replace(array=joined(columns.array, keys))))
+        args = args._replace(layout=layout)
+    return args._replace(y=joined(args.y, keys)), similarity
 
 
-def _agreed(across: Ranks, given: _Checked, noted: dict[str, Any]) -> Shards:
-    """How the rows and columns of a batch lie on the ranks."""
-    n_rows, (n_columns, width), extra_columns = given.x.shape[0], given.y.shape, given.pairing.extra_columns
-    noted = {"features": width, **noted, **(given.layout.agreed_on or {})}
-    if given.layout.replicated:
-        noted[f"rows of {given.names[1]}"] = n_columns - n_rows if extra_columns else n_columns
+def _agree(across: Ranks, args: _CheckedArguments, compared: dict[str, Any]) -> Shards:
+    """Shards of the batch, once ranks have compared sizes and the named values."""
+    n_rows, (n_columns, width), extra_columns = args.x.shape[0], args.y.shape, args.pairing.extra_columns
+    compared = {"features": width, **compared, **(args.layout.agreed_on or {})}
+    if args.layout.replicated:
+        compared[f"rows of {args.names[1]}"] = n_columns - n_rows if extra_columns else n_columns
         n_columns = n_rows if extra_columns else n_columns
-    temperature, pairs = given.parameters.get("temperature"), given.pairs
-    return agree(across, Notes(n_rows, n_columns, noted, temperature, pairs.whole, pairs.largest), given.x)
+    temperature, pairs = args.parameters.get("temperature"), args.pairs
+    return agree(
+        across, RankReport(n_rows, n_columns, compared, temperature, pairs.n_columns, pairs.largest_index), args.x
+    )
 
 
-def _matrix(given: _Checked, similarity: Similarity, scale: Any, **options: Any) -> ScoreMatrix:
-    """The matrix of the rows of this process, and of all columns.
+def _matrix(args: _CheckedArguments, similarity: Similarity, scale: Any, **options: Any) -> ScoreMatrix:
+    """Score matrix of the rows of this process against all columns, with its transpose if that is not a plain one.
 
-    With a temperature of each row, that of row i is also that of column i, where this is compared with all rows.
+    A temperature per row also scales the rows of the transpose: that of row i is that of column i.
     """
-    matrix, symmetric = _matrix_of(given, similarity, scale, **options), given.options.symmetric
-    if given.layout.opposite is not None:
-        rows, columns = given.layout.opposite
-        own_transpose = given._replace(x=rows.array, y=columns.array, embeddings=(rows, columns))
+    matrix, symmetric = _matrix_of(args, similarity, scale, **options), args.options.symmetric
+    if args.layout.opposite is not None:
+        rows, columns = args.layout.opposite
+        own_transpose = args._replace(x=rows.array, y=columns.array, embeddings=(rows, columns))
         return matrix._replace(own_transpose=_matrix_of(own_transpose, similarity, scale, **options))
-    if given.by_rows and (symmetric or given.need_transposed_scores):
+    if args.per_row_temperature and (symmetric or args.need_transposed_scores):
         of_columns = scaled_columns(similarity, scale[:, 0])
-        other = _matrix_of(given, of_columns, 1.0, need_transpose=symmetric, **options)
+        other = _matrix_of(args, of_columns, 1.0, need_transpose=symmetric, **options)
         return matrix._replace(own_transpose=other.transposed())
     return matrix
 
 
 def _matrix_of(
-    given: _Checked, similarity: Similarity, scale: Any, *, need_transpose: bool = False, **options: Any
+    args: _CheckedArguments, similarity: Similarity, scale: Any, *, need_transpose: bool = False, **options: Any
 ) -> ScoreMatrix:
-    """The score matrix of the rows of this process; across ranks, with its transpose where that is needed."""
-    shards, replicated, x, y, mask = options["shards"], given.layout.replicated, given.x, given.y, given.options.mask
-    if shards is None or given.keys or replicated:
+    """Score matrix of the rows of this process; across ranks, with its shard of the transpose if needed."""
+    shards, replicated, x, y, mask = options["shards"], args.layout.replicated, args.x, args.y, args.options.mask
+    if shards is None or args.partners or replicated:
         if shards is not None and not replicated:
-            sent_as = given.embeddings[-1].dtypes[-1]
-            given = given._replace(y=shards.gather(y, sent_as=sent_as, of_columns=True, own_first=False))
-        return _own_matrix(given, similarity, scale, **options)
-    pairing, sent_as = given.pairing, given.sent_as
+            sent_as = args.embeddings[-1].dtypes[-1]
+            args = args._replace(y=shards.gather(y, sent_as=sent_as, of_columns=True, own_first=False))
+        return _local_matrix(args, similarity, scale, **options)
+    pairing, sent_as = args.pairing, args.sent_as
     if mask is None and not any(map(is_half, sent_as)):
         similarity, x, y = normalized_here(similarity, x, y)
-    if given.options.symmetric:
-        reduction = given.options.reduction
+    if args.options.symmetric:
+        reduction = args.options.reduction
         need_transpose = need_transpose or options["sharpness"] is not None
         need_transpose = need_transpose or not sums_both_sides(
-            given.objective, similarity, pairing, mask, x, reduction=reduction
+            args.objective, similarity, pairing, mask, x, reduction=reduction
         )
-    brought = RankBatch(x, y, sent_as, given.source_dtypes, mask, given.layout.joined)
+    batch = RankBatch(x, y, sent_as, args.source_dtypes, mask, args.layout.joined)
     return sharded_matrix(
-        brought,
+        batch,
         similarity,
         pairing,
         scale,
-        need_transposed_scores=given.need_transposed_scores,
+        need_transposed_scores=args.need_transposed_scores,
         need_transpose=need_transpose,
         **options,
     )
 
 
-def _own_matrix(given: _Checked, similarity: Similarity, scale: Any, **options: Any) -> ScoreMatrix:
-    """The matrix of rows and columns that are all here."""
-    xp, pairing, mask, x, keys, y = given.xp, given.pairing, given.options.mask, given.x, given.keys, given.y
-    if keys and not (mask is None and similarity.inner_product and similarity.symmetric and is_positive(y.shape[0])):
-        keys, y = [], xp.concat([*keys, y], axis=0)  # apart, they are operands of inner products
-    if not keys:  # apart, there is no mask, and what a queue holds in slots that are not valid is 0
-        x, y = _without_idle(given, y)
-    if (is_cosine(similarity) or is_dot(similarity)) and not multiplies_halves(similarity, given.source_dtypes, x):
+def _local_matrix(args: _CheckedArguments, similarity: Similarity, scale: Any, **options: Any) -> ScoreMatrix:
+    """Score matrix of rows and columns that this process holds."""
+    xp, pairing, mask, x, partners, y = args.xp, args.pairing, args.options.mask, args.x, args.partners, args.y
+    if partners and not (
+        mask is None and similarity.inner_product and similarity.symmetric and is_positive(y.shape[0])
+    ):
+        partners, y = [], xp.concat([*partners, y], axis=0)
+    if not partners:  # with partners there is no mask, and invalid slots of a queue are 0
+        x, y = _zero_idle(args, y)
+    if (is_cosine(similarity) or is_dot(similarity)) and not multiplies_halves(similarity, args.source_dtypes, x):
         if is_dot(similarity):
-            options["bound"] = largest_score(x, *keys, y, factor=_bound(scale, x, alone=True))
+            options["bound"] = largest_score(x, *partners, y, factor=_score_bound(scale, x, one_process=True))
         if similarity.unit or options["bound"] < math.inf:
-            return ScoreMatrix(similarity, (x,), (y,), pairing, mask, partners=tuple(keys), scale=scale, **options)
-    partners: Operands = ()
-    similarity, rows, columns, bound = operands_of(similarity, x, y, scale, given.source_dtypes)
-    if keys:  # apart, nothing is computed for a queue that is constant, nor is it copied
-        _, partners, of_keys = measured_operands(similarity, x, keys[0], scale)
-        bound = max(bound, of_keys)
-        if not (similarity.unit or bound < math.inf):  # a product with either might overflow
-            partners, y = (), namespace_of(*keys, y).concat([*keys, y], axis=0)
-            similarity, rows, columns, bound = operands_of(similarity, x, y, scale, given.source_dtypes)
+            return ScoreMatrix(similarity, (x,), (y,), pairing, mask, partners=tuple(partners), scale=scale, **options)
+    partner_operands: Operands = ()
+    similarity, rows, columns, bound = operands_of(similarity, x, y, scale, args.source_dtypes)
+    if partners:  # separate operands avoid a copy of the queue, and its gradient
+        _, partner_operands, partner_bound = measured_operands(similarity, x, partners[0], scale)
+        bound = max(bound, partner_bound)
+        if not (similarity.unit or bound < math.inf):  # products with either might overflow
+            partner_operands, y = (), namespace_of(*partners, y).concat([*partners, y], axis=0)
+            similarity, rows, columns, bound = operands_of(similarity, x, y, scale, args.source_dtypes)
     options["bound"] = min(options["bound"], bound)
-    return ScoreMatrix(similarity, rows, columns, pairing, mask, partners=partners, **options)
+    return ScoreMatrix(similarity, rows, columns, pairing, mask, partners=partner_operands, **options)
 
 
-def _without_idle(given: _Checked, y: Array) -> tuple[Array, Array]:
-    """The embeddings of rows and columns, 0 where a mask leaves no pair: what takes no part may hold anything, NaN too.
+def _zero_idle(args: _CheckedArguments, y: Array) -> tuple[Array, Array]:
+    """Embeddings of rows and columns, with zeros where the mask or a queue leaves no pair: these may hold NaN.
 
-    Where the transposed scores are needed, the score of a pair is looked at in both directions.
+    If the transposed scores are needed, a pair is used in both directions.
     """
-    xp, x, mask, pairing, alone = given.xp, given.x, given.options.mask, given.pairing, y is given.x
+    xp, x, mask, pairing, self_contrast = args.xp, args.x, args.options.mask, args.pairing, y is args.x
     if mask is not None:
         rows, columns = (xp.any(mask, axis=axis) for axis in (1, 0))
-        if alone or given.need_transposed_scores:
+        if self_contrast or args.need_transposed_scores:
             rows = columns = xp.logical_or(rows, columns)
         (x,) = rows_where(xp, rows, x)
-        y = x if alone else rows_where(xp, columns, y)[0]
-    if pairing.structure.separate_queue and pairing.columns and not alone:
+        y = x if self_contrast else rows_where(xp, columns, y)[0]
+    if pairing.structure.separate_queue and pairing.columns and not self_contrast:
         (y,) = rows_where(xp, pairing.columns[0], y)
     return x, y
 
 
-def _bound(scale: Any, like: Array, *, alone: bool) -> float:
-    """The largest magnitude of the scores of unit rows, infinite where it is not at hand: small ones need no shift.
+def _score_bound(scale: Any, like: Array, *, one_process: bool) -> float:
+    """Largest magnitude of the scores of unit rows, infinite if unknown; small scores need no shift in exponentials.
 
-    Where steps are traced, a shift costs little, and log-odds are exact to one more digit with it. Of ranks, which may
-    have different numbers in an array, it is known of a Python number alone.
+    Traced steps always shift: it is cheap there, and log-odds gain a digit. Across ranks only a Python number is known
+    to be equal.
     """
-    if adapter_of(like).mode == "traced" or not (alone or is_number(scale)):
+    if adapter_of(like).mode == "traced" or not (one_process or is_number(scale)):
         return math.inf
     number = abs(scale) if is_number(scale) else largest_entry(scale)
     return math.inf if number is None else float(number)
 
 
 def zero_idle_rows(xp: Namespace, members: Array, *embeddings: Array, similarity: Any = None) -> list[Array]:
-    """Embeddings (N, D), 0 where a boolean array (N, M) marks nothing in their row.
+    """Embeddings (N, D), with zeros in rows that a boolean array (N, M) marks no entry of: these may hold NaN.
 
-    A row without a pair takes no part. Nor does a row without negatives, of the InfoNCE of one positive: its loss is 0,
-    whatever the embeddings are, NaN too. Flags of valid tokens stay: a row without tokens does not count, and has no
-    loss of 0.
+    Flags of valid tokens stay: a row without tokens does not count, whereas a row without negatives has the loss 0.
     """
-    live, found = xp.any(members, axis=1), []
+    live, result = xp.any(members, axis=1), []
     for x in embeddings:
         features = x.shape[1] - number_of_flags(similarity, x)
         (zeroed,) = rows_where(xp, live, x[:, :features])
-        found.append(xp.concat([zeroed, x[:, features:]], axis=1) if features < x.shape[1] else zeroed)
-    return found
+        result.append(xp.concat([zeroed, x[:, features:]], axis=1) if features < x.shape[1] else zeroed)
+    return result
 
 
 def contrast_scores(
@@ -683,20 +698,20 @@ def contrast_scores(
     symmetric: bool = False,
     sharpness: Array | None = None,
 ) -> Array:
-    """The loss of a score matrix; all arguments but the reduction have been checked."""
+    """Loss of a score matrix; all arguments but the reduction have been checked."""
     check_choice("reduction", reduction.kind, REDUCTIONS)
     xp, dtype = namespace_of(scores), scores.dtype
     adapter_of(scores).check(scores)
     scores = upcast(xp, scores)
     reduction = reduction._replace(weights=row_weights(xp, reduction.weights, scores.shape[0], scores))
-    matrix = given(scores, pairing, mask)._replace(sharpness=sharpness)
+    matrix = matrix_of_scores(scores, pairing, mask)._replace(sharpness=sharpness)
     return finish(xp, evaluate(objective, matrix, reduction, symmetric=symmetric), dtype, reduction.kind)
 
 
 class Entered(NamedTuple):
-    """The arguments of a loss that computes with its embeddings: of one library and device, checked, and upcast.
+    """Checked arguments of a loss that computes with its embeddings: of one library and device; embeddings upcast.
 
-    `others` are the other arrays and numbers by name; `dtype` is that of the result.
+    `others`: other arrays and numbers by name. `dtype`: dtype of the result.
     """
 
     xp: Namespace
@@ -707,16 +722,16 @@ class Entered(NamedTuple):
 
     @property
     def arrays(self) -> list[Array]:
-        """The embeddings, in the dtype to compute in."""
+        """Upcast arrays of the embeddings."""
         return [embedding.array for embedding in self.embeddings.values()]
 
     def with_arrays(self, *arrays: Array) -> dict[str, Embedding]:
-        """The embeddings by name, with other values."""
+        """Embeddings by name, with the arrays replaced."""
         named = zip(self.embeddings.items(), arrays, strict=True)
         return {name: embedding._replace(array=array) for (name, embedding), array in named}
 
     def reduced(self, values: Array, counted: Array, shards: Shards | None, number: Array | None = None) -> Array:
-        """The weighted mean or sum of the losses of the rows that count, in the dtype of the result."""
+        """Reduced row losses, in the dtype of the result."""
         options = self.options
         result = Reduction(options.reduction, options.weights, shards).of_values(values, counted, number)
         end_exchange(options.across)
@@ -731,10 +746,10 @@ def enter_embeddings(
     axes: str | None = "(N, D)",
     numbers: dict[str, Any] | None = None,
 ) -> Entered:
-    """Check the options and the named arrays, and upcast 16 bits: their gradients are then rounded once for all uses.
+    """Check the options and the named arrays, and upcast 16-bit ones once, so that gradients are rounded once.
 
-    The embeddings have as many rows as the first, and the shape that `axes` names; if it is None, neither these nor the
-    temperature and the weights of the rows are checked. `numbers` may be arrays of one entry.
+    Embeddings must have the shape that `axes` names and as many rows as the first. If `axes` is None, neither this nor
+    the temperature and the row weights are checked. `numbers` may be arrays of one entry.
     """
     options = _checked_options(options)
     entered = _entered(embeddings, options, {**(numbers or {}), options.scaled_by: options.temperature}, others)
@@ -756,7 +771,7 @@ def enter_embeddings(
 
 
 def _checked_options(options: Options) -> Options:
-    """The options that say how a loss is computed, as they are used; those with arrays are checked with the arrays."""
+    """Options with those checked that are not arrays."""
     check_choice("reduction", options.reduction, REDUCTIONS)
     symmetric = check_bool("symmetric", options.symmetric)
     block_size = check_block_size(options.block_size)
@@ -767,35 +782,35 @@ def _checked_options(options: Options) -> Options:
 def _entered(
     embeddings: dict[str, Any], options: Options, numbers: dict[str, Any], others: dict[str, Array] | None = None
 ) -> Entered:
-    """The named arrays in one library and on one device, with the mask and the weights; the embeddings also upcast.
+    """Check that all arrays, with mask and weights, are of one library and device; upcast the embeddings.
 
-    Those that have been upcast are given as `Embedding`.
+    Upcast arrays are passed as `Embedding`.
     """
     bare = {name: x.array if isinstance(x, Embedding) else x for name, x in embeddings.items()}
     arrays = {name: x for name, x in numbers.items() if is_array(x) and not is_number(x)} | (others or {})
-    xp, (*found, mask, weights) = common_namespace(**bare, **arrays, mask=options.mask, weights=options.weights)
-    bare = dict(zip(bare, found, strict=False))
+    xp, (*converted, mask, weights) = common_namespace(**bare, **arrays, mask=options.mask, weights=options.weights)
+    bare = dict(zip(bare, converted, strict=False))
     check_floating(xp, **bare)
     upcasted = {}
     for name, x in embeddings.items():
         embedding = x if isinstance(x, Embedding) else Embedding(x, (bare[name].dtype,))
         upcasted[name] = embedding._replace(array=upcast(xp, bare[name]))
-    entered = numbers | dict(zip(arrays, found[len(bare) :], strict=True))
+    entered = numbers | dict(zip(arrays, converted[len(bare) :], strict=True))
     options = options._replace(mask=mask, weights=weights)
     return Entered(xp, upcasted, entered, options, common_dtype(xp, *bare.values()))
 
 
 def result_dtype(xp: Namespace, *embeddings: Embedding) -> Any:
-    """The dtype that all arrays of embeddings had before they were upcast, or float32."""
+    """Dtype that all arrays of embeddings had before the upcast, or float32 if they differ."""
     first, *others = (dtype for embedding in embeddings for dtype in embedding.dtypes)
     return first if all(dtype == first for dtype in others) else xp.float32
 
 
 def pair_scores(similarity: AnySimilarity, x: Array, keys: Array, scale: Any = 1.0) -> Array:
-    """The scores (N, M) of each row of `x` (N, D) with the keys (N, M, D), or (N, D) for one, of the same number."""
+    """Scores (N, M) of row i of `x` (N, D) with ``keys[i]``; the keys are (N, M, D), or (N, D) for M = 1."""
     chosen, xp = resolve_similarity(similarity), namespace_of(x, keys)
     keys = keys if len(keys.shape) > len(x.shape) else xp.expand_dims(keys, axis=1)
-    if not is_number(scale) and len(scale.shape) > 0:  # one number for each row
+    if not is_number(scale) and len(scale.shape) > 0:  # one entry per row
         scale = namespace_of(scale).expand_dims(scale, axis=2)
     with adapter_of(x).full_precision(x):
         scores = chosen.scores(*operands(chosen, xp.expand_dims(x, axis=1), keys, scale))
@@ -803,7 +818,7 @@ def pair_scores(similarity: AnySimilarity, x: Array, keys: Array, scale: Any = 1
 
 
 def row_statistics(x: Embedding, columns: Embedding, pairing: Pairing, options: Options) -> RowStatistics:
-    """The statistics of the scores of rows with columns at temperature 1, differentiable."""
+    """Differentiable row statistics of the scores at temperature 1."""
     chosen = resolve_similarity(options.similarity)
     with adapter_of(x.array).full_precision(x.array):
         source_dtypes = SourceDtypes(x.dtypes, columns.dtypes, precision=options.precision)
@@ -813,14 +828,14 @@ def row_statistics(x: Embedding, columns: Embedding, pairing: Pairing, options: 
 
 
 def shards_of_rows(across: Ranks | None, x: Array, temperature: Any = None) -> Shards | None:
-    """How the rows `x` lie on the ranks, where none needs another's."""
+    """Shards of the rows `x`, for losses that gather no rows; None without ranks."""
     if across is None:
         return None
-    return agree(across, Notes(x.shape[0], x.shape[0], {"features": x.shape[-1]}, temperature), x)
+    return agree(across, RankReport(x.shape[0], x.shape[0], {"features": x.shape[-1]}, temperature), x)
 
 
 def inverse(xp: Namespace, temperature: Any, like: Array) -> Array:
-    """The factor that a temperature means, in the precision of `like`, which may be more than a Python float's."""
+    """``1 / temperature`` in the precision of `like`, which may exceed that of a Python float."""
     if is_number(temperature):
         if like.dtype == xp.float32:
             return 1.0 / float(temperature)
@@ -828,30 +843,30 @@ def inverse(xp: Namespace, temperature: Any, like: Array) -> Array:
     return reciprocal(temperature)
 
 
-def is_by_rows(temperature: Any) -> bool:
-    """Whether a temperature that has been checked is one for each row."""
+def is_per_row(temperature: Any) -> bool:
+    """Whether a checked temperature is an array with one entry per row."""
     return is_array(temperature) and not is_number(temperature) and len(temperature.shape) == 1
 
 
 def scale_of(xp: Namespace, temperature: Any, like: Array, shards: Shards | None = None) -> Any:
-    """The factor of the scores of embeddings `like`: one number, which ranks share, or one for each of their rows."""
+    """Factor of the scores of embeddings `like`: one number, which ranks share, or an array (N, 1, ...)."""
     if shards is not None:
         temperature = shards.shared(temperature)
     scale = inverse(xp, temperature, like)
-    return xp.reshape(scale, (-1, *[1] * (len(like.shape) - 1))) if is_by_rows(temperature) else scale
+    return xp.reshape(scale, (-1, *[1] * (len(like.shape) - 1))) if is_per_row(temperature) else scale
 
 
 def has_own_column(xp: Namespace, mask: Array, first: Any = 0) -> Array:
-    """Which rows a mask (N, K) leaves their own column; that of row i is number ``first + i``."""
+    """Boolean array (N,) of rows i whose column ``first + i`` a mask (N, K) keeps."""
     n_rows, n_columns = mask.shape
-    number, own = (xp.arange(n, device=device_of(mask)) for n in (n_columns, n_rows))
-    return xp.any(xp.logical_and(mask, (own + first)[:, None] == number[None, :]), axis=1)
+    column, row = (xp.arange(n, device=device_of(mask)) for n in (n_columns, n_rows))
+    return xp.any(xp.logical_and(mask, (row + first)[:, None] == column[None, :]), axis=1)
 
 
 def finish(xp: Namespace, result: Array, dtype: Any, reduction: ReductionName) -> Array:
-    """The result in the dtype of the input, and 0-d unless it is one value per row."""
+    """Result in the dtype of the input, and 0-d unless it is one value per row."""
     if hasattr(result, "__recorded__"):
-        xp = namespace_of(result)  # on the tape by a parameter of a part, where the embeddings are not
+        xp = namespace_of(result)  # a parameter of a similarity or objective can be on the tape without the embeddings
     if is_half(dtype):
         dtype = adapter_of(result).loss_dtype(result, dtype)
     result = result if result.dtype == dtype else xp.astype(result, dtype)
@@ -859,16 +874,16 @@ def finish(xp: Namespace, result: Array, dtype: Any, reduction: ReductionName) -
 
 
 def add(parts: Sequence[Array], dtype: Any, reduction: ReductionName, *, divide_by: int = 1) -> Array:
-    """The sum of finished results, or their mean, in the dtype of the input."""
+    """Sum of finished results divided by `divide_by`, in the dtype of the input."""
     xp, entered = common_namespace(**{f"part {k}": part for k, part in enumerate(parts)})
-    total, *others = (xp.reshape(part, (-1,)) for part in entered)  # the sum of two 0-d arrays would be a NumPy scalar
+    total, *others = (xp.reshape(part, (-1,)) for part in entered)  # NumPy's sum of two 0-d arrays is a scalar
     for other in others:
         total = total + other
     return finish(xp, total / divide_by if divide_by > 1 else total, dtype, reduction)
 
 
 def same_width(similarity: object, row_name: str, x: Array, column_name: str, y: Array) -> None:
-    """The named similarities compare embeddings of the same width; others check for themselves."""
+    """Check that embeddings for a named similarity have the same width; other similarities check themselves."""
     if isinstance(similarity, str) and x.shape[-1] != y.shape[-1]:
         raise ValueError(
             f"{column_name}: expected {x.shape[-1]} features as in {row_name}, got shape {tuple(y.shape)}; project one "
@@ -876,65 +891,65 @@ def same_width(similarity: object, row_name: str, x: Array, column_name: str, y:
         )
 
 
-class _Pairs(NamedTuple):
-    """What is known of a pairing's arrays and a mask.
+class _PairChecks(NamedTuple):
+    """Result of checking a pairing's arrays and a mask.
 
-    Whether indices are in range; how many columns the arrays of pairs have, 0 without any; the largest index. Whether
-    other ranks have other columns.
+    `indices_checked`: indices are known to be in range. `n_columns`: number of columns of arrays of pairs, 0 without
+    any. `sharded`: other ranks have other columns.
     """
 
-    checked: bool = False
-    whole: int = 0
-    largest: int = 0
+    indices_checked: bool = False
+    n_columns: int = 0
+    largest_index: int = 0
     sharded: bool = False
 
 
-def _check_pairs(given: _Checked) -> _Pairs:
+def _check_pairs(args: _CheckedArguments) -> _PairChecks:
     """Check that a pairing and a mask fit the matrix and its library.
 
-    Of ranks, the columns, but for so many that are `here`, are those of one, where pairs are of all columns; how many
-    these are the ranks must agree on.
+    Across ranks, arrays of pairs have the columns of all ranks, whose number is checked later, by `agree`. `n_common`
+    columns are the same on all ranks.
     """
-    x, pairing, mask, replicated = given.x, given.pairing, given.options.mask, given.layout.replicated
-    n_rows, n_columns = x.shape[0], given.y.shape[0]
-    here = n_rows if given.keys else n_columns - n_rows if replicated and pairing.extra_columns else 0
-    n_columns += n_rows * len(given.keys)
-    across = given.options.across is not None and (pairing.extra_columns or not replicated)
-    _check_structure(pairing, given.names, (n_rows, n_columns), across=across and not here)
-    whole = 0
+    x, pairing, mask, replicated = args.x, args.pairing, args.options.mask, args.layout.replicated
+    n_rows, n_columns = x.shape[0], args.y.shape[0]
+    n_common = n_rows if args.partners else n_columns - n_rows if replicated and pairing.extra_columns else 0
+    n_columns += n_rows * len(args.partners)
+    across = args.options.across is not None and (pairing.extra_columns or not replicated)
+    _check_structure(pairing, args.names, (n_rows, n_columns), across=across and not n_common)
+    n_sharded = 0
     if across:
         for pair in (*pairing.pairs, *(() if mask is None else (mask,))):
-            whole = whole or shape_of("mask", pair, "(N, K)")[1] - here
-    wanted = (n_rows, whole + here if across else n_columns)
+            n_sharded = n_sharded or shape_of("mask", pair, "(N, K)")[1] - n_common
+    pair_shape = (n_rows, n_sharded + n_common if across else n_columns)
     if mask is not None:
-        check_mask(namespace_of(mask), "mask", mask, wanted)
+        check_mask(namespace_of(mask), "mask", mask, pair_shape)
     for part, arrays, expected in (
         ("rows", pairing.rows, (n_rows,)),
         ("columns", pairing.columns, (n_columns,)),
-        ("pairs", pairing.pairs, wanted),
+        ("pairs", pairing.pairs, pair_shape),
     ):
         for array in arrays:
-            common_namespace(**{given.names[0]: x, f"pairing.{part}": array})
+            common_namespace(**{args.names[0]: x, f"pairing.{part}": array})
             check_shape(f"pairing.{part}", array, (*expected, *(() if part == "pairs" else array.shape[1:2])))
     if not pairing.structure.by_index:
-        return _Pairs(whole=whole, sharded=across)
+        return _PairChecks(n_columns=n_sharded, sharded=across)
     (index,) = pairing.rows
     xp = namespace_of(index)
     if not across:
-        return _Pairs(check_indices(xp, "positives", index, n_columns, f"the rows of {given.names[1]}"))
+        return _PairChecks(check_indices(xp, "positives", index, n_columns, f"the rows of {args.names[1]}"))
     largest = adapter_of(index).concrete_value(xp.max(index))
     checked = check_indices(xp, "positives", index, 2**31, "all columns")
-    return _Pairs(checked, whole, int(largest or 0), sharded=True)
+    return _PairChecks(checked, n_sharded, int(largest or 0), sharded=True)
 
 
 def _check_structure(pairing: Pairing, names: tuple[str, str], shape: tuple[int, int], *, across: bool) -> None:
-    """Check that a pairing fits a matrix of this shape, which with `across` is that of one rank."""
+    """Check that a pairing fits a matrix of this shape; with `across`, the shape is that of one rank's matrix."""
     (row_name, column_name), (n_rows, n_columns) = names, shape
     if pairing.structure.views == 2 and not pairing.extra_columns:  # noqa: PLR2004  (others are stacked here)
         half(n_rows, n_columns)
     if across and (pairing.structure.separate_queue or (pairing.one_per_column and n_columns != n_rows)):
         raise ValueError(
-            f"pairing: expected on each rank as many rows of {column_name} as of {row_name}, got {shape}; of further "
+            f"pairing: expected on each rank as many rows of {column_name} as of {row_name}, got {shape}; for extra "
             f"negatives, use info_nce(..., negative_keys) or moco"
         )
     if pairing.one_per_column and n_columns < n_rows:

@@ -24,11 +24,11 @@ from ._core.logsumexp import exponentials
 from ._core.namespace import common_namespace, device_of, namespace_of
 from ._core.numerics import normalize, softplus, sum_to_scalar, upcast
 from ._core.protocol import Array
-from ._core.ranks import Notes, Ranks, Shards, agree, end_exchange, propagates_errors
+from ._core.ranks import RankReport, Ranks, Shards, agree, end_exchange, propagates_errors
 from ._core.reduction import REDUCTIONS, Reduction
 from ._core.registry import adapter_of
 from ._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, ReductionName
-from ._execution.matrix import ScoreMatrix, given
+from ._execution.matrix import ScoreMatrix, matrix_of_scores
 from ._execution.operands import SourceDtypes
 from ._execution.search import Measure, highest, search, taken
 from .from_scores import Pairs, enter_scores
@@ -112,7 +112,7 @@ def effective_sample_size(
     dtype = matrix.dtype
     matrix = upcast(xp, matrix)
     weights = row_weights(xp, weights, matrix.shape[0], matrix)
-    _, negatives = given(matrix, pairing, mask).sets()
+    _, negatives = matrix_of_scores(matrix, pairing, mask).sets()
     sums, terms = exponentials(xp, matrix, negatives)
     squares = xp.sum(terms * terms, axis=1)
     counted = squares != 0
@@ -475,7 +475,7 @@ def _of_rows(scores: Array, key: Array | None, k: int, measure: Measure, options
             raise ValueError("key: expected embeddings, got None; scores come without a similarity, queries with keys")
         xp, scores, pairing, mask, weights = enter_scores(scores, positives, mask, weights)
         x = stop_gradient(upcast(xp, scores))
-        values, counted = measure(x, Members(*given(x, pairing, mask).sets()), k)
+        values, counted = measure(x, Members(*matrix_of_scores(x, pairing, mask).sets()), k)
     else:
         similarity = "cosine" if similarity is None else similarity
         xp, (x, y, positives, mask, weights) = common_namespace(
@@ -618,7 +618,7 @@ def top_k(
         check_integers(xp, "exclude", left_out, (n_queries, further))
     dtype, source_dtypes, shards = x.dtype, SourceDtypes((x.dtype,), (y.dtype,)), None
     if across is not None:
-        shards = agree(across, Notes(n_queries, n_keys, {"features": width, "keys to exclude": further}), x)
+        shards = agree(across, RankReport(n_queries, n_keys, {"features": width, "keys to exclude": further}), x)
     total = n_keys if shards is None else sum(shards.columns)
     if k > total:
         raise ValueError(f"k: expected at most the number of keys, {total}, got {k}")

@@ -41,7 +41,7 @@ from ._core.types import (
     StoppedSide,
     TripletForm,
 )
-from ._execution.matrix import given
+from ._execution.matrix import matrix_of_scores
 from ._losses.graded import enter_graded, loss_of_graded
 from .pairings import Pairing, of_positives
 
@@ -1047,14 +1047,14 @@ class Pairs(NamedTuple):
         if mask is not None or positives is not None:
             return cls.masked(xp, scores, pairing, mask)
         wide = upcast(xp, scores)
-        own, off = given(wide, pairing, None).sets()
+        own, off = matrix_of_scores(wide, pairing, None).sets()
         return cls(xp, wide, scores.dtype, pairing, None, own, off, n_columns - 1, None)
 
     @classmethod
     def masked(cls, xp: Namespace, scores: Array, pairing: Pairing, mask: Array | None) -> Pairs:
         """Checked scores, some rows of which may not count."""
         wide = upcast(xp, scores)
-        own, off = given(wide, pairing, mask).sets()
+        own, off = matrix_of_scores(wide, pairing, mask).sets()
         wide = xp.where(xp.logical_or(own, off), wide, 0.0)  # what takes no part may be NaN
         number = xp.sum(xp.astype(off, wide.dtype), axis=1)
         counted = xp.logical_and(xp.any(own, axis=1), number > 0)
@@ -1118,7 +1118,7 @@ class Pairs(NamedTuple):
     def log_odds(self) -> Array:
         """The log-odds against the positives: -inf without a negative, inf where the positive is impossible."""
         xp = self.xp
-        rows = given(self.scores, self.pairing, self.mask).statistics().row
+        rows = matrix_of_scores(self.scores, self.pairing, self.mask).statistics().row
         odds = xp.where(rows.has_positive, rows.log_odds, math.inf)
         return self.of_counted(xp.where(rows.has_negative, odds, -math.inf))
 

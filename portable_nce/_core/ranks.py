@@ -1,7 +1,7 @@
-"""Ranks: processes that hold a batch together, and the linear maps between what each of them holds.
+"""Ranks, processes that share a batch, and the linear maps between their arrays.
 
-Rank r has its rows and computes their losses; a map brings it what belongs to the rows of the others, or adds up what
-all have computed. The transpose of a map, which carries gradients back, is a map again.
+Each rank computes the losses of its own rows. A map gathers rows of other ranks, or sums over ranks; its transpose,
+which maps cotangents back, is also a map.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from .types import GradientsOfRanks, Parameters, Result
 
 @runtime_checkable
 class Communicator(Protocol):
-    """What is asked of a group of processes, for arrays of one library.
+    """Interface of a group of processes, for arrays of one library.
 
-    Every rank calls the same methods in the same order. Arrays have the leading axis of rows; `counts` says how many
-    each rank has.
+    Every rank calls the same methods in the same order. The leading axis of arrays is that of rows; `counts` has the
+    number of rows of each rank.
 
     See Also
     --------
@@ -40,27 +40,27 @@ class Communicator(Protocol):
 
     @property
     def size(self) -> int:
-        """How many ranks there are."""
+        """Number of ranks."""
 
     @property
     def rank(self) -> int:
-        """The number of this one, from 0."""
+        """Index of this rank, from 0."""
 
     def all_gather(self, x: Array, counts: Sequence[int]) -> Array:
         """Return the rows of all ranks, in their order: ``counts[r]`` of rank r."""
 
     def reduce_scatter(self, x: Array, counts: Sequence[int]) -> Array:
-        """Return this rank's rows of the sum over the ranks of `x`, which has the rows of all."""
+        """Return this rank's rows of the sum over the ranks of `x`, which has the rows of all ranks."""
 
     def all_reduce(self, x: Array, *, largest: bool = False) -> Array:
-        """Return the sum over the ranks, entry by entry, or the largest."""
+        """Return the elementwise sum, or maximum, over the ranks."""
 
     def tell(self, numbers: Sequence[int]) -> Sequence[Sequence[int]]:
-        """Return the integers that each rank gives, all as many."""
+        """Return the integers of each rank; all ranks pass equally many."""
 
 
 class Ranks:
-    """The ranks that share a batch, made by `across`."""
+    """Ranks that share a batch, made by `across`."""
 
     __slots__ = ("averaged", "check", "communicator")
 
@@ -77,11 +77,11 @@ class Ranks:
 def across(group: Any, /, *, gradients: GradientsOfRanks | None = None, check: bool = True) -> Ranks:
     """Return the ranks of a group, for the `across` argument of a loss.
 
-    With it, a loss is that of one process with the ranks' batches put one after another: each rank passes its own rows,
-    all get the same number, and rows are contrasted with the rows of all. Labels and weights belong to a rank's rows; a
-    `mask`, and positives by number, name columns of the whole; of several views, the columns are all rows of the first,
-    then all of the second, and the keys of all are the last. Queues, supports and prototypes are the same on all ranks.
-    With reduction "none" the losses are those of the own rows.
+    With it, you get the loss of the concatenated batch of all ranks: each rank passes its own rows, and all get the
+    same number. Labels and weights are those of the rank's rows; a `mask` and index `positives` refer to the
+    concatenated columns. With several views, the columns are all rows of the first view, then all of the second, then
+    the keys of all ranks. Queues, supports and prototypes must be the same on all ranks. With reduction "none" each
+    rank gets the losses of its own rows.
 
     Parameters
     ----------
@@ -89,14 +89,14 @@ def across(group: Any, /, *, gradients: GradientsOfRanks | None = None, check: b
         A process group or one-dimensional device mesh of ``torch.distributed``; the name of a mesh axis, or several,
         within ``jax.shard_map``; or an object with the methods of `portable_nce.Communicator`, as for MPI.
     gradients : {"averaged", "summed"}
-        What is done with the ranks' gradients of a parameter: ``"averaged"``, as DDP and FSDP do, or ``"summed"``.
-        Either way the result is the gradient of the loss. Under "averaged", each rank's gradient of the loss is
-        therefore as many times larger as there are ranks, but that of a temperature, scale or bias is the whole on
-        every rank. Needed but for an axis of JAX, which differentiates collectives itself.
+        How the ranks' gradients of a parameter are combined: ``"averaged"``, as DDP and FSDP do, or ``"summed"``.
+        Either way the result is the gradient of the loss. With "averaged", the gradient on each rank is therefore
+        multiplied by the number of ranks; the gradient of a temperature, scale or bias is the full one on every rank.
+        Required, except for an axis of JAX, which differentiates collectives itself.
     check : bool, default: True
-        Whether the ranks compare notes before each loss: how many rows each has, so that batches may be uneven, and
-        widths, dtypes and options, so that what does not fit is the same error on all, rather than a rank that waits.
-        False takes all ranks to have as many rows, and saves a small exchange; under ``torch.compile`` it must be.
+        Whether the ranks compare sizes and options before each loss. Batches may then be uneven, and an invalid or
+        different argument raises the same error on all ranks instead of a deadlock. False assumes equally many rows
+        on all ranks and saves a small exchange; it is required under ``torch.compile``.
 
     Returns
     -------
@@ -119,8 +119,7 @@ def across(group: Any, /, *, gradients: GradientsOfRanks | None = None, check: b
     >>> def on_a_rank(group):
     ...     rows = views[2 * group.rank : 2 * group.rank + 2]
     ...     return float(pnce.info_nce(rows, rows, across=pnce.across(group, gradients="summed")))
-    >>> found = run_ranks(2, on_a_rank)
-    >>> found == [float(pnce.info_nce(views, views))] * 2
+    >>> run_ranks(2, on_a_rank) == [float(pnce.info_nce(views, views))] * 2
     True
     """
     communicator = communicator_of(group)
@@ -148,120 +147,119 @@ def across(group: Any, /, *, gradients: GradientsOfRanks | None = None, check: b
 
 
 class _Call(Ranks):
-    """The ranks during one call of a loss, which knows whether they are exchanging arrays just now.
+    """Ranks during one call of a loss.
 
-    `arguments` are those of the call, each with a text and a digest, to be compared.
+    `arguments`: summaries of the arguments, which ranks compare. `exchanging`: whether arrays are being exchanged.
     """
 
     __slots__ = ("arguments", "exchanging")
 
     def __init__(self, ranks: Ranks) -> None:
         super().__init__(ranks.communicator, averaged=ranks.averaged, check=ranks.check)
-        self.arguments: dict[str, _Told] = {}
+        self.arguments: dict[str, _Summary] = {}
         self.exchanging = False
 
 
 def propagates_errors(loss: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """A loss that compares its arguments with those of the other ranks, and tells them if it refuses one."""
+    """Loss that compares its arguments across ranks, and raises on all ranks if one rank refuses an argument."""
     called = signature(loss)
 
     @wraps(loss)
-    def telling(*args: Parameters.args, **options: Parameters.kwargs) -> Result:
-        given: Any = options.get("across")
-        if given is not None and not isinstance(given, Ranks):
+    def wrapper(*args: Parameters.args, **options: Parameters.kwargs) -> Result:
+        ranks: Any = options.get("across")
+        if ranks is not None and not isinstance(ranks, Ranks):
             raise TypeError(
-                f"across: expected what portable_nce.across returns, got {type(given).__name__}; write "
+                f"across: expected what portable_nce.across returns, got {type(ranks).__name__}; write "
                 f'across=portable_nce.across(group, gradients="averaged")'
             )
-        if given is not None and given.averaged is not None and given.communicator.size == 1:
-            given = options["across"] = None  # one rank is one process
-        if given is None or isinstance(given, _Call) or not given.check:
+        if ranks is not None and ranks.averaged is not None and ranks.communicator.size == 1:
+            ranks = options["across"] = None
+        if ranks is None or isinstance(ranks, _Call) or not ranks.check:
             return loss(*args, **options)
-        options["across"] = call = _Call(given)
+        options["across"] = call = _Call(ranks)
         try:
             bound = called.bind(*args, **options)
             bound.apply_defaults()
             arguments = {name: x for name, x in bound.arguments.items() if name not in _OF_EACH_RANK}
-            gradients = "averaged" if given.averaged else "summed"
-            call.arguments = _told({"loss": loss.__name__, "gradients": gradients, **arguments})
+            gradients = "averaged" if ranks.averaged else "summed"
+            call.arguments = _summaries({"loss": loss.__name__, "gradients": gradients, **arguments})
             return loss(*args, **options)
         except Exception:
             if not call.exchanging:
-                with suppress(Exception):  # of a group that is gone; what was refused says more
-                    call.communicator.tell([_REFUSED] * _TOLD_NUMBERS)
+                with suppress(Exception):  # a failure of the group would hide the error
+                    call.communicator.tell([_REFUSED] * _N_NUMBERS)
             raise
 
-    return explained(telling)
+    return explained(wrapper)
 
 
 _REFUSED = -1
-_TOLD_NUMBERS = 6
-"""Numbers that ranks tell one another before a loss."""
+_N_NUMBERS = 6
+"""Number of integers that each rank sends before a loss."""
 _OF_EACH_RANK = frozenset({"across", "block_size"})
 """Arguments that may differ between ranks."""
 
 
-class Notes(NamedTuple):
-    """What ranks compare before a loss, beside its arguments; each becomes one integer.
+class RankReport(NamedTuple):
+    """Sizes and values that ranks compare before a loss, besides its arguments.
 
-    Their `rows` and `columns` may differ, their `options` may not. Of the `temperature`, how many rows have one of
-    their own is told, 0 if it is one for all. `whole` is how many columns a mask takes the whole to have, 0 without
-    one, and `largest` the largest column number in the argument `named`. Where ranks do not check, rows and columns are
-    taken to be the same on all, and options are not looked at.
+    `rows` and `columns` may differ between ranks; `options` must not. `mask_columns`: number of columns of a mask, 0
+    without one. `largest`: largest column index in the argument `named`. Without checks, rows and columns are assumed
+    to be equal on all ranks, and options are ignored.
     """
 
     rows: int
     columns: int
     options: dict[str, Any]
     temperature: Any = None
-    whole: int = 0
+    mask_columns: int = 0
     largest: int = 0
     named: str = "positives"
 
-    def own_temperatures(self) -> int:
-        """The length of an array of temperatures of rows, 0 if all rows share one."""
+    def n_temperatures(self) -> int:
+        """Number of per-row temperatures, 0 if all rows share one."""
         shape = self.temperature.shape if is_array(self.temperature) and not is_number(self.temperature) else ()
         return shape[0] if shape else 0
 
 
-def agree(ranks: Ranks, notes: Notes, like: Array) -> Shards:
-    """How the rows of a batch lie on the ranks, once these have agreed on what they compute."""
+def agree(ranks: Ranks, report: RankReport, like: Array) -> Shards:
+    """Shards of a batch, after the ranks have compared their reports and arguments."""
     communicator = ranks.communicator
     library = getattr(communicator, "library", adapter_of(like).name)
     if adapter_of(like).name != library:
         raise TypeError(
-            f"across: expected arrays of {library}, whose group this is, got those of {adapter_of(like).name}"
+            f"across: expected arrays of {library}, the library of the group, got those of {adapter_of(like).name}"
         )
-    numbers = [notes.rows, notes.columns, notes.own_temperatures(), notes.whole, notes.largest]
-    told = [numbers] * communicator.size
+    numbers = [report.rows, report.columns, report.n_temperatures(), report.mask_columns, report.largest]
+    reports = [numbers] * communicator.size
     if isinstance(ranks, _Call):
         if adapter_of(like).mode in {"whole", "compiled"}:
             raise ValueError(
                 "across: expected check=False where a compiler traces the loss, for ranks with as many rows each"
             )
-        # The arguments come first, and stay where a note has the name of one, as `pairing`.
-        text = json.dumps({**ranks.arguments, **_told(notes.options), **ranks.arguments})
-        told = [list(found) for found in communicator.tell([*numbers, _digest(text)])]
-        ranks.exchanging = True  # from here on all ranks do the same, errors too
-        refusing = [rank for rank, numbers in enumerate(told) if numbers[0] == _REFUSED]
+        # Arguments come first, and win over options of the same name, such as `pairing`.
+        text = json.dumps({**ranks.arguments, **_summaries(report.options), **ranks.arguments})
+        reports = [list(integers) for integers in communicator.tell([*numbers, _digest(text)])]
+        ranks.exchanging = True  # from here on, all ranks raise the same errors
+        refusing = [rank for rank, numbers in enumerate(reports) if numbers[0] == _REFUSED]
         if refusing:
             raise ValueError(f"across: rank {refusing[0]} refused its arguments; its own error says why")
-        if len({digest for *_, digest in told}) > 1:
+        if len({digest for *_, digest in reports}) > 1:
             _refuse_difference(communicator, text)
-    rows, columns, own, whole, largest, *_ = zip(*told, strict=True)
-    _check_pairs(whole, largest, sum(columns), notes.named)
-    # An array of one entry, on a rank with one row, is what the others have: one for each row, or one for all.
-    by_rows = min(own) > 0
-    if not by_rows and max(own) > 1:
-        _check_same("temperature", [("one for each row" if number else "one for all", 0) for number in own])
-    return Shards(communicator, tuple(rows), tuple(columns), averaged=bool(ranks.averaged), by_rows=by_rows)
+    rows, columns, n_temperatures, mask_columns, largest, *_ = zip(*reports, strict=True)
+    _check_pairs(mask_columns, largest, sum(columns), report.named)
+    # On a rank with one row, a temperature of one entry can be either; the other ranks decide.
+    per_row = min(n_temperatures) > 0
+    if not per_row and max(n_temperatures) > 1:
+        _check_same("temperature", [("one for each row" if n else "one for all", 0) for n in n_temperatures])
+    return Shards(communicator, tuple(rows), tuple(columns), averaged=bool(ranks.averaged), per_row_temperature=per_row)
 
 
-_Told: TypeAlias = tuple[str, int]
-"""What is told of an argument: a text to be read, and a digest of all that is compared."""
+_Summary: TypeAlias = tuple[str, int]
+"""Summary of an argument: a readable text, and a digest of all that is compared."""
 
 
-def _told(options: dict[str, Any]) -> dict[str, _Told]:
+def _summaries(options: dict[str, Any]) -> dict[str, _Summary]:
     described = {name: _described(value) for name, value in options.items()}
     return {name: (parts[0], _digest(repr(parts))) for name, parts in described.items()}
 
@@ -271,9 +269,9 @@ def _digest(text: str) -> int:
 
 
 def _described(x: Any, depth: int = 6) -> tuple[Any, ...]:
-    """What is the same of an object in every process: a text, and the same of each of its parts.
+    """Description of an object that is equal in every process: a text, then the descriptions of its parts.
 
-    Of arrays, the dtype, how many axes there are, and whether they need a gradient.
+    Arrays are described by dtype, number of axes, and whether they need a gradient.
     """
     if x is None or isinstance(x, (str, int)):
         return (repr(x),)
@@ -301,38 +299,38 @@ def _described(x: Any, depth: int = 6) -> tuple[Any, ...]:
 
 
 def _refuse_difference(communicator: Any, text: str) -> None:
-    """Tell the others the arguments in full, and name the first that differs."""
+    """Exchange the arguments in full, and raise an error that names the first that differs."""
     own = list(text.encode())
     longest = max(length for (length,) in communicator.tell([len(own)]))
-    told = communicator.tell(own + [0] * (longest - len(own)))
-    tables = [json.loads(bytes(part).rstrip(b"\0")) for part in told]
+    texts = communicator.tell(own + [0] * (longest - len(own)))
+    tables = [json.loads(bytes(part).rstrip(b"\0")) for part in texts]
     for name in dict.fromkeys(name for table in tables for name in table):
         _check_same(name, [tuple(table.get(name, ("nothing", 0))) for table in tables])
 
 
 def end_exchange(ranks: Ranks | None) -> None:
-    """No more arrays are exchanged; an argument may be refused again."""
+    """Mark the end of array exchanges; a rank that now refuses an argument informs the others again."""
     if isinstance(ranks, _Call):
         ranks.exchanging = False
 
 
-def _check_same(name: str, told: Sequence[_Told]) -> None:
-    """Ranks must have told the same."""
-    ranks: dict[_Told, list[int]] = {}
-    for rank, what in enumerate(told):
-        ranks.setdefault(what, []).append(rank)
-    found: list[str] = []
+def _check_same(name: str, summaries: Sequence[_Summary]) -> None:
+    """Check that the summaries of all ranks are equal."""
+    ranks: dict[_Summary, list[int]] = {}
+    for rank, summary in enumerate(summaries):
+        ranks.setdefault(summary, []).append(rank)
+    parts: list[str] = []
     for (text, _), having in ranks.items():
-        another = "another " if any(part.startswith(f"{text} on") for part in found) else ""
+        another = "another " if any(part.startswith(f"{text} on") for part in parts) else ""
         some = ", ".join(map(str, having[:4])) + (f" and {len(having) - 4} more" if having[4:] else "")
-        found.append(f"{another}{text} on rank{'s' if having[1:] else ''} {some}")
-    if len(found) > 1:
-        raise ValueError(f"{name}: expected the same on all ranks, got {', '.join(found)}")
+        parts.append(f"{another}{text} on rank{'s' if having[1:] else ''} {some}")
+    if len(parts) > 1:
+        raise ValueError(f"{name}: expected the same on all ranks, got {', '.join(parts)}")
 
 
-def _check_pairs(wholes: Sequence[int], largest: Sequence[int], columns: int, named: str) -> None:
-    """A mask must have the columns of all ranks, and positives by number be among them."""
-    wrong = [number for number in wholes if number not in (0, columns)]  # a set fixes the sizes of torch.compile
+def _check_pairs(mask_columns: Sequence[int], largest: Sequence[int], columns: int, named: str) -> None:
+    """Check masks and column indices against the number of columns of all ranks."""
+    wrong = [number for number in mask_columns if number not in (0, columns)]  # a set would fix sizes in torch.compile
     if wrong:
         raise ValueError(f"mask: expected the columns of all ranks, {columns}, got {wrong[0]}")
     if max(largest) >= columns:
@@ -345,77 +343,77 @@ def _check_pairs(wholes: Sequence[int], largest: Sequence[int], columns: int, na
 
 
 class Shards(NamedTuple):
-    """How the rows of a batch, and its columns, lie on the ranks: how many each has; and if gradients are averaged.
+    """Numbers of rows and columns of each rank, with the collective operations on their arrays.
 
-    `by_rows`: whether each row has a temperature.
+    `averaged`: whether gradients of ranks are averaged. `per_row_temperature`: whether each row has a temperature.
     """
 
     communicator: Any
     rows: tuple[int, ...]
     columns: tuple[int, ...]
     averaged: bool
-    by_rows: bool = False
+    per_row_temperature: bool = False
 
     def gather(self, x: Array, *, sent_as: Any = None, of_columns: bool = False, own_first: bool = True) -> Array:
-        """The rows of all ranks: from this one's on, and from the first again after the last, or in their order.
+        """Rows of all ranks, in the order of the ranks, or cyclically from this rank's on (`own_first`).
 
-        `sent_as`: a dtype in which the numbers of `x` are exact.
+        `sent_as`: a dtype in which `x` is exact.
         """
         counts = self.columns if of_columns else self.rows
-        return _applied(_Map("gather", self, counts, sent_as=sent_as, own_first=own_first), x)
+        return _applied(_LinearMap("gather", self, counts, sent_as=sent_as, own_first=own_first), x)
 
     def own_first(self, x: Array, *, of_columns: bool = False) -> Array:
-        """An array of the rows of all ranks, which each has, from this rank's on."""
+        """Rows of all ranks, which every rank has, reordered cyclically from this rank's on."""
         return namespace_of(x).roll(x, -self.first_row(of_columns=of_columns), axis=0)
 
     def first_row(self, *, of_columns: bool = False) -> Any:
-        """The number of this rank's first row, or column, among those of all."""
-        return _first(self.communicator.rank, self.columns if of_columns else self.rows)
+        """Index of this rank's first row, or column, in the batch."""
+        return _first_row(self.communicator.rank, self.columns if of_columns else self.rows)
 
     def replicated(self, x: Array) -> Array:
-        """The rows of all ranks in their order, as constants of which the library is told that all ranks have them."""
+        """Rows of all ranks in their order, as constants that the library may treat as replicated."""
         replicate = getattr(self.communicator, "replicate", None)
         return self.gather(stop_gradient(x), own_first=False) if replicate is None else replicate(stop_gradient(x))
 
     def flags(self, x: Array, *, of_columns: bool = False) -> Array:
-        """The rows of all ranks, from this one's on, of what belongs to a pairing: numbers, or truth values."""
+        """Gathered array of a pairing, integers or booleans, from this rank's rows on."""
         xp = namespace_of(x)
         if not xp.isdtype(x.dtype, "bool"):
             return self.gather(widened(x), of_columns=of_columns)
         return self.gather(xp.astype(x, xp.uint8), of_columns=of_columns) != 0
 
     def total(self, x: Array) -> Array:
-        """The sum over the ranks of what makes up the result, which each rank differentiates by itself."""
-        return _applied(_Map("total", self), x)
+        """Sum over the ranks for the result of a loss, which each rank differentiates."""
+        return _applied(_LinearMap("total", self), x)
 
     def shared(self, x: Any) -> Any:
-        """A number that all ranks have, whose gradient is the whole on each; temperatures of rows as they are."""
-        if not is_array(x) or is_number(x) or (self.by_rows and x.shape):
+        """Parameter that all ranks have, with the full gradient on each; per-row temperatures unchanged."""
+        if not is_array(x) or is_number(x) or (self.per_row_temperature and x.shape):
             return x
         x = namespace_of(x).reshape(x, ())
-        return _applied_to_number(_Map("shared", self), x) if self.averaged else x
+        return _applied_to_number(_LinearMap("shared", self), x) if self.averaged else x
 
     def sum_of_columns(self, x: Array) -> Array:
-        """The sums over the ranks of numbers of all columns, which take part in the losses of all ranks."""
-        return _applied(_Map("sum", self, self.columns), x)
+        """Sums over the ranks of numbers of all columns, for use in the losses of all ranks."""
+        return _applied(_LinearMap("sum", self, self.columns), x)
 
     def kept_here(self, x: Array) -> Array:
-        """An array that this rank alone has, whose gradient is the whole, though those of other arrays are averaged."""
-        return _applied(_Map("own", self), x) if self.averaged else x
+        """Array that only this rank has: with averaged gradients, its gradient is divided by the number of ranks."""
+        return _applied(_LinearMap("own", self), x) if self.averaged else x
 
     def largest(self, x: Array, *, of_columns: bool = False) -> Array:
-        """The largest over the ranks, or those of all columns, as constants."""
-        return _applied(_Map("largest", self, self.columns, own_first=of_columns), stop_gradient(x))
+        """Maximum over the ranks, or over the ranks for each column, as a constant."""
+        return _applied(_LinearMap("largest", self, self.columns, own_first=of_columns), stop_gradient(x))
 
 
-class _Map(NamedTuple):
+class _LinearMap(NamedTuple):
     """A linear map between the ranks' arrays.
 
-    ``gather`` brings the rows of all ranks, and its transpose ``scatter`` adds up and distributes; ``sum``, of what all
-    ranks go on to use, is its own transpose; ``largest`` is a constant. The result of a loss is a ``total``: each rank
-    differentiates it by itself, so that the same cotangent comes back on all, and the transpose is the ``factor`` of
-    the convention; of an array that one rank alone has, ``own``, only its ``share`` of that is wanted. A number that
-        all ranks have is ``shared``: the ``mean`` of the cotangents is the whole, under the convention of averages.
+    ``gather`` collects the rows of all ranks; its transpose ``scatter`` sums and distributes. ``sum``, for values that
+    all ranks use, is its own transpose. ``largest`` is a constant. The result of a loss is a ``total``: each rank
+    differentiates it, the cotangent is the same on all, and the transpose multiplies by the ``factor`` of the gradient
+    convention. An array of one rank is ``own``; its transpose ``share`` undoes that factor. A number that all ranks
+    have is ``shared``; with averaged gradients, the ``mean`` of its cotangents is the full gradient.
     """
 
     kind: str
@@ -439,30 +437,30 @@ class _Map(NamedTuple):
             return x / float(ranks.size)
         return x * float(ranks.size) if self.kind == "factor" and self.shards.averaged else x
 
-    def derivative(self) -> _Map:
-        """The map of tangents, which are exact in no smaller dtype."""
+    def derivative(self) -> _LinearMap:
+        """Map of the tangents, which are not sent in a smaller dtype."""
         return self._replace(sent_as=None)
 
-    def transposed(self) -> _Map:
-        """The map that carries cotangents back."""
+    def transposed(self) -> _LinearMap:
+        """Map of the cotangents."""
         return self._replace(kind=_TRANSPOSED[self.kind], sent_as=None)
 
     def _gathered(self, x: Array) -> Array:
         xp, dtype = namespace_of(x), x.dtype
         if self.sent_as is not None and self.sent_as != dtype:
             x = xp.astype(x, self.sent_as)
-        found = self.shards.communicator.all_gather(x, self.counts)
-        return found if found.dtype == dtype else xp.astype(found, dtype)
+        gathered = self.shards.communicator.all_gather(x, self.counts)
+        return gathered if gathered.dtype == dtype else xp.astype(gathered, dtype)
 
     def _rolled(self, x: Array, sign: int) -> Array:
-        """From the order of the ranks (-1), or back into it (1), where the rows begin with this one's own."""
+        """Rows rolled from the order of the ranks to own rows first (-1), or back (1)."""
         if not self.own_first:
             return x
-        return namespace_of(x).roll(x, sign * _first(self.shards.communicator.rank, self.counts), axis=0)
+        return namespace_of(x).roll(x, sign * _first_row(self.shards.communicator.rank, self.counts), axis=0)
 
 
-def _first(rank: Any, counts: tuple[int, ...]) -> Any:
-    """The place of a rank's first row among those of all; an array where its number is one."""
+def _first_row(rank: Any, counts: tuple[int, ...]) -> Any:
+    """Index of a rank's first row in the batch; an array if the rank is one."""
     return rank * counts[0] if min(counts) == max(counts) else sum(counts[:rank])
 
 
@@ -480,7 +478,7 @@ _TRANSPOSED = {
 
 
 def widened(x: Array) -> Array:
-    """An array of a pairing; short integers, which not every group can send, as longer ones."""
+    """Array of a pairing, with integers widened to 32 or 64 bits: not every group can send others."""
     xp = namespace_of(x)
     if not xp.isdtype(x.dtype, "integral") or x.dtype in {xp.int32, xp.int64}:
         return x
@@ -488,18 +486,18 @@ def widened(x: Array) -> Array:
 
 
 class Traffic(NamedTuple):
-    """A note of an exchange between ranks, and of how many bytes this one gives."""
+    """Note of an exchange between ranks; `size`: number of bytes that this rank sends."""
 
     kind: str
     size: int
 
 
-def _applied(linear: _Map, x: Array) -> Array:
+def _applied(linear: _LinearMap, x: Array) -> Array:
     note(Traffic(linear.kind, math.prod(x.shape) * itemsize(x)))
     return adapter_of(x).linear_map(linear, x)
 
 
-def _applied_to_number(linear: _Map, x: Array) -> Array:
-    """The same of an array without axes, whose cotangent may be no array."""
+def _applied_to_number(linear: _LinearMap, x: Array) -> Array:
+    """Result of a map of a 0-d array; the map sees one axis, as a 0-d cotangent may be a NumPy scalar."""
     xp = namespace_of(x)
     return xp.reshape(_applied(linear, xp.reshape(x, (1,))), ())

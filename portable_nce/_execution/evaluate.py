@@ -1,4 +1,4 @@
-"""An objective on a score matrix: which sweep it takes, and the reduction of what the rows are worth."""
+"""Evaluation of an objective on a score matrix: choice of the sweep, and reduction of the row losses."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .triples import excess, triple_sums
 
 
 def evaluate(objective: Any, matrix: ScoreMatrix, reduction: Reduction, *, symmetric: bool = False) -> Array:
-    """The loss of a score matrix: of shape (1,), or the losses of the rows (N,)."""
+    """Loss of a score matrix, of shape (1,), or the row losses (N,)."""
     note(objective, matrix.pairing)
     _check_scores_constant(matrix)
     coupled = isinstance(objective, Objective) and couples_rows(
@@ -49,14 +49,14 @@ def evaluate(objective: Any, matrix: ScoreMatrix, reduction: Reduction, *, symme
 
 
 def _check_scores_constant(matrix: ScoreMatrix) -> None:
-    """Refuse scores with learned arrays that are no operands: they would get no gradient."""
+    """Refuse a similarity that closes over learned arrays: they would get no gradient."""
     similarity, first = matrix.similarity, matrix.rows[0]
     if similarity.inner_product or similarity.pullback is None or len(matrix.columns) == 0:
         return
     xp, adapter = namespace_of(first), adapter_of(first)
     if adapter.mode == "traced":
         return  # JAX refuses them itself
-    # Zeros, not the operands: torch.func wraps all that is computed from these.
+    # Zeros, not the operands: torch.func wraps everything computed from operands.
     rows, columns = (
         tuple(zeros(xp, (*x.shape[:-2], 1, x.shape[-1]), x) for x in both) for both in (matrix.rows, matrix.columns)
     )
@@ -69,7 +69,7 @@ def _check_scores_constant(matrix: ScoreMatrix) -> None:
 
 def _evaluate(objective: Any, matrix: ScoreMatrix, reduction: Reduction, *, coupled: bool) -> Array:
     if not isinstance(objective, Objective):
-        return _of_another_kind(objective, matrix, reduction)
+        return _evaluate_other(objective, matrix, reduction)
     smoothing = _smoothing(objective, matrix)
     if smoothing:
         return _smoothed(smoothing, matrix, reduction)
@@ -81,8 +81,8 @@ def _evaluate(objective: Any, matrix: ScoreMatrix, reduction: Reduction, *, coup
     return _reduced(SoftmaxPlan(objective), matrix, (), reduction) if both is None else both
 
 
-def _of_another_kind(objective: Any, matrix: ScoreMatrix, reduction: Reduction) -> Array:
-    """The loss by an objective that is no function of the statistics of rows."""
+def _evaluate_other(objective: Any, matrix: ScoreMatrix, reduction: Reduction) -> Array:
+    """Objectives that need more than row statistics: pairwise, hard negatives, triplet, RELIC."""
     if isinstance(objective, Pairwise):
         return _pairwise(objective, matrix, reduction)
     if isinstance(objective, HardNegatives):
@@ -94,7 +94,7 @@ def _of_another_kind(objective: Any, matrix: ScoreMatrix, reduction: Reduction) 
 
 
 def _reduced(plan: Plan, matrix: ScoreMatrix, parameters: Arrays, reduction: Reduction) -> Array:
-    """The reduced loss of the rows of a matrix, in one pass if they are added up."""
+    """Reduced row losses; in one pass, unless the row losses are returned."""
     plan = plan._replace(parameters=len(parameters))
     if reduction.kind == "none":
         values, number = matrix.row_losses(plan, parameters)
@@ -106,7 +106,7 @@ def _reduced(plan: Plan, matrix: ScoreMatrix, parameters: Arrays, reduction: Red
 
 
 def summed(prepared: Prepared, reduction: Reduction) -> Array:
-    """The reduced loss of a sweep in one pass, which divides by the number of rows itself where it can."""
+    """Reduced row losses of a one-pass sweep, which computes a plain mean itself."""
     value, number = in_one_pass(prepared)
     if prepared.layout.mean:
         return value
@@ -118,17 +118,17 @@ def summed(prepared: Prepared, reduction: Reduction) -> Array:
 def sums_both_sides(
     objective: Any, similarity: Similarity, pairing: Pairing, mask: Array | None, like: Array, *, reduction: str
 ) -> bool:
-    """Whether a symmetric loss that ranks share comes from one sweep, for which rows of other ranks are not needed."""
+    """Whether a symmetric loss across ranks takes one two-sided sweep, which does not gather the rows."""
     if not isinstance(objective, Objective) or couples_rows(objective, like, in_one_block=lambda: False):
         return False
     return reduction != "none" and is_symmetric(similarity, pairing, mask)
 
 
 def couples_rows(objective: Objective, like: Array, *, in_one_block: Callable[[], bool]) -> bool:
-    """Whether the statistics of all rows are needed at once, for losses that depend on other rows or learned arrays.
+    """Whether the objective needs the statistics of all rows at once.
 
-    A sweep has the slopes of its own arrays alone. A learned array in a function gets its gradient where the library
-    differentiates the function.
+    It does if a row's loss depends on other rows, or if it closes over a learned array: a sweep has no gradient for
+    that, so the library must differentiate the objective.
     """
     if objective.couples_rows or (objective.couples_rows is not None and objective.slopes is not None):
         return objective.couples_rows
@@ -140,7 +140,7 @@ def couples_rows(objective: Objective, like: Array, *, in_one_block: Callable[[]
 
 
 def _is_learned(objective: Objective, like: Array) -> bool:
-    """Whether the losses of rows with constant statistics have a gradient."""
+    """Whether an objective closes over learned arrays: row losses of constant statistics have a gradient."""
     xp = namespace_of(like)
     zero = zeros(xp, like.shape[:1], upcast(xp, like))
     flags = xp.ones_like(zero, dtype=xp.bool)
@@ -149,48 +149,48 @@ def _is_learned(objective: Objective, like: Array) -> bool:
 
 
 def _coupled(objective: Objective, matrix: ScoreMatrix) -> tuple[Array, Array]:
-    """The losses of the rows, each of which may depend on the statistics of all, and which rows count."""
+    """Row losses, each a function of the statistics of all rows, and the rows that count."""
     row = matrix.statistics().row
     known = isinstance(objective, Weighted) and objective.known
     if matrix.shard is None or matrix.shards is None or known:
         return objective.values(row), objective.counted(row)
     xp = namespace_of(row.log_odds)
     flags = (xp.astype(x, row.log_odds.dtype) for x in row[4:])
-    beside = xp.stack([*row[:4], *flags], axis=1)
-    numbers = matrix.shards.gather(matrix.shard.rows)
-    found = xp.take(matrix.shards.gather(beside), xp.argsort(numbers), axis=0)  # in the order of one process
-    all_rows = RowStatistics(*(found[:, k] for k in range(4)), *(stop_gradient(found[:, k]) > 0 for k in (4, 5)))
+    stacked = xp.stack([*row[:4], *flags], axis=1)
+    indices = matrix.shards.gather(matrix.shard.rows)
+    table = xp.take(matrix.shards.gather(stacked), xp.argsort(indices), axis=0)  # in the order of one process
+    all_rows = RowStatistics(*(table[:, k] for k in range(4)), *(stop_gradient(table[:, k]) > 0 for k in (4, 5)))
     values = objective.values(all_rows)
     return xp.take(values, matrix.shard.rows, axis=0), objective.counted(row)
 
 
-_TRIED = ((-2.5, -0.5, 0.25, 0.75, 1.5, 3.0), (0.0, 0.5, 0.125, 0.0, 1.0, 0.25), (1.0, -2.0, 3.0, 0.5, 0.0, -1.0))
+_PROBE = ((-2.5, -0.5, 0.25, 0.75, 1.5, 3.0), (0.0, 0.5, 0.125, 0.0, 1.0, 0.25), (1.0, -2.0, 3.0, 0.5, 0.0, -1.0))
 
 
 def _is_row_by_row(objective: Objective, like: Array) -> bool:
-    """Whether a function gives some rows the same losses together and apart, as far as that can be seen."""
+    """Whether a function gives probe rows the same losses in one call as in several; False if it cannot be tested."""
     xp, adapter = namespace_of(like), adapter_of(like)
     dtype = upcast(xp, like).dtype
     if adapter.mode != "eager":
         return False
-    odds, spread, negative = (xp.asarray(list(numbers), dtype=dtype) for numbers in _TRIED)
+    odds, spread, negative = (xp.asarray(list(numbers), dtype=dtype) for numbers in _PROBE)
     flags = xp.ones_like(odds, dtype=xp.bool)
     rows = (odds, spread, negative, negative - odds, flags, flags)
-    found: list[float] = []
+    losses: list[float] = []
     try:
         for low, high in ((0, 6), (0, 1), (1, 3), (3, 6)):
             values = objective.values(RowStatistics(*(x[low:high] for x in rows)))
-            found.extend(adapter.concrete_values(stop_gradient(values)) or ())
-    except Exception:  # noqa: BLE001  (whatever a function of the user does with six rows; all of them may be right)
+            losses.extend(adapter.concrete_values(stop_gradient(values)) or ())
+    except Exception:  # noqa: BLE001  (a user's function may fail on six rows and be right for the batch)
         return False
-    return len(found) == 2 * len(_TRIED[0]) and all(
+    return len(losses) == 2 * len(_PROBE[0]) and all(
         a == b or (math.isnan(a) and math.isnan(b)) or abs(a - b) <= 1e-4 * (1 + abs(b))
-        for a, b in zip(found[:6], found[6:], strict=True)
+        for a, b in zip(losses[:6], losses[6:], strict=True)
     )
 
 
 def _two_sided(objective: Objective, matrix: ScoreMatrix, reduction: Reduction, *, symmetric: bool) -> Array | None:
-    """The same of rows and columns at once, or None where that has no use."""
+    """Loss by a two-sided sweep; None if rows and columns cannot share tiles."""
     weights = reduction.multipliers
     by_row = () if weights is None else (weights,)
     plan = SoftmaxPlan(objective, weighted=weights is not None)
@@ -199,7 +199,7 @@ def _two_sided(objective: Objective, matrix: ScoreMatrix, reduction: Reduction, 
 
 
 def _positives_are_known(objective: Weighted, matrix: ScoreMatrix) -> bool:
-    """Whether each row has one positive, whose score is known before those of the negatives."""
+    """Whether each row has one positive, whose score can be computed before the sweep."""
     structure = matrix.pairing.structure
     return (
         (structure.on_diagonals or structure.separate_queue)
@@ -210,7 +210,7 @@ def _positives_are_known(objective: Weighted, matrix: ScoreMatrix) -> bool:
 
 
 def _smoothing(objective: Objective, matrix: ScoreMatrix) -> float:
-    """The share of the weight that goes to all columns alike, of the cross-entropy with labels that are smoothed."""
+    """Label smoothing ε of the pairing, or 0 if `_smoothed` does not apply."""
     rule = matrix.pairing.rule
     if not isinstance(rule, SmoothedRule) or objective is not info_nce() or matrix.shape[0] > matrix.shape[1]:
         return 0.0
@@ -219,9 +219,9 @@ def _smoothing(objective: Objective, matrix: ScoreMatrix) -> float:
 
 
 def _smoothed(smoothing: float, matrix: ScoreMatrix, reduction: Reduction) -> Array:
-    """Cross-entropy with smoothed labels, without a sum over the matrix: of inner products, ``Σ_j g_ij = x_i·Σ_j y_j``.
+    """Cross-entropy with smoothed labels, for inner products: ``mean_j g_ij = x_i·mean_j y_j`` needs no matrix.
 
-    With the targets ``t = (1 - ε) [i = j] + ε / K`` it is that of the positive, plus ``ε (g_ii - mean_j g_ij)``.
+    With targets ``t = (1 - ε) [i = j] + ε / K`` it is the InfoNCE loss plus ``ε (g_ii - mean_j g_ij)``.
     """
     matrix = matrix.with_operands()
     rows, columns = matrix.rows[0], matrix.columns[0]
@@ -232,15 +232,15 @@ def _smoothed(smoothing: float, matrix: ScoreMatrix, reduction: Reduction) -> Ar
 
 
 def _weighted(objective: Weighted, matrix: ScoreMatrix, reduction: Reduction) -> Array:
-    """An objective with a parameter for each row that is a function of all positives."""
+    """Loss by an objective whose parameter of each row is a function of all positive scores."""
     matrix = matrix.with_operands()
     rows, columns = matrix.rows[0], matrix.columns[0]
     xp = namespace_of(rows, columns)
     diagonals = diagonals_of(matrix.pairing.structure, rows.shape[0], matrix.n_own_columns)
-    (others,) = matrix.partners or partners(xp, diagonals, columns, rows.shape[0])
-    positive = xp.sum(rows * others, axis=1)
-    of_all = positive if matrix.shards is None or objective.known else matrix.shards.gather(positive)
-    parameter = objective.parameter(of_all, xp.ones_like(of_all, dtype=xp.bool))[: rows.shape[0]]
+    (positives,) = matrix.partners or partners(xp, diagonals, columns, rows.shape[0])
+    scores = xp.sum(rows * positives, axis=1)
+    scores = scores if matrix.shards is None or objective.known else matrix.shards.gather(scores)
+    parameter = objective.parameter(scores, xp.ones_like(scores, dtype=xp.bool))[: rows.shape[0]]
     return _reduced(SoftmaxPlan(objective.inner), matrix, (parameter,), reduction)
 
 
@@ -254,7 +254,7 @@ def _pairwise(objective: Pairwise, matrix: ScoreMatrix, reduction: Reduction) ->
     plan = PairsPlan((positive, negative), objective.divide_by)
     if not objective.balance:
         return _reduced(plan, matrix, parameters, reduction)
-    # The mean over the positives, plus that over the negatives: each divides by its own number.
+    # Mean over the positives plus mean over the negatives.
     plans = (
         plan._replace(terms=(positive, None), counts=(True, False)),
         plan._replace(terms=(None, negative), counts=(False, True)),
@@ -264,7 +264,7 @@ def _pairwise(objective: Pairwise, matrix: ScoreMatrix, reduction: Reduction) ->
 
 
 def _check_constant(matrix: ScoreMatrix, objective: Pairwise, parameters: Arrays) -> None:
-    """Refuse terms with learned arrays that are not among the parameters: they would get no gradient."""
+    """Refuse terms that close over learned arrays: these would get no gradient."""
     first = matrix.rows[0]
     if adapter_of(first).mode == "traced":
         return  # JAX refuses them itself
@@ -288,48 +288,48 @@ def _hard(objective: HardNegatives, matrix: ScoreMatrix, reduction: Reduction) -
 
 
 def _numbers(matrix: ScoreMatrix, **parameters: Any) -> tuple[Any, ...]:
-    """Parameters as numbers, or arrays of one number for all rows or one for each, in the dtype of the scores."""
+    """Parameters as Python floats, 0-d arrays or arrays (N,) in the dtype of the scores."""
     first = matrix.rows[0]
     shape, dtype = tuple(first.shape[:1]), upcast(namespace_of(first), first).dtype
     arrays = {name: value for name, value in parameters.items() if not is_number(value)}
-    found: dict[str, Any] = {name: float(value) for name, value in parameters.items() if name not in arrays}
-    _, (_, *entered) = common_namespace(scores=first, **arrays)
-    for name, array in zip(arrays, entered, strict=True):
-        of_all = tuple(array.shape) != shape
-        if of_all:
+    result: dict[str, Any] = {name: float(value) for name, value in parameters.items() if name not in arrays}
+    _, (_, *converted) = common_namespace(scores=first, **arrays)
+    for name, array in zip(arrays, converted, strict=True):
+        is_shared = tuple(array.shape) != shape
+        if is_shared:
             check_scalar(name, arrays[name])
         xp = namespace_of(array)
-        found[name] = array if array.dtype == dtype else xp.astype(array, dtype)
-        if of_all and len(array.shape) > 0:
-            found[name] = xp.reshape(found[name], ())
-    return tuple([found[name] for name in parameters])
+        result[name] = array if array.dtype == dtype else xp.astype(array, dtype)
+        if is_shared and len(array.shape) > 0:
+            result[name] = xp.reshape(result[name], ())
+    return tuple([result[name] for name in parameters])
 
 
 def _per_row(matrix: ScoreMatrix, **parameter: Any) -> Array:
-    """The same of one parameter, as an array of one number for each row."""
+    """One parameter as an array (N,) in the dtype of the scores."""
     first = matrix.rows[0]
-    (found,) = as_arrays(_numbers(matrix, **parameter), upcast(namespace_of(first), first))
-    return namespace_of(found).broadcast_to(found, first.shape[:1]) if len(found.shape) == 0 else found
+    (array,) = as_arrays(_numbers(matrix, **parameter), upcast(namespace_of(first), first))
+    return namespace_of(array).broadcast_to(array, first.shape[:1]) if len(array.shape) == 0 else array
 
 
 # ------------------------------------------------------------------------------------------------------------ triplets
 
 
 def _triplets(objective: Triplet, matrix: ScoreMatrix) -> tuple[Array, Array, Array | None]:
-    """The losses of the rows, which rows count, and how often each counts in a mean (None: once)."""
+    """Row losses, the rows that count, and the count of each row in a mean (None: 1)."""
     margin = _per_row(matrix, margin=objective.margin)
-    of_positives, of_negatives = objective.mining
+    positive_rule, negative_rule = objective.mining
     matrix = matrix.with_operands()
-    if not {of_positives, of_negatives} <= {"hard", "easy"}:
+    if not {positive_rule, negative_rule} <= {"hard", "easy"}:
         dense = matrix.dense()
         (scores,), sets = dense.rows, dense.sets()
         (scores, margin, *members), *_ = lift_to_tape((scores, margin, *sets))
         xp = namespace_of(scores)
         live = scores != -math.inf
         positives, negatives = (xp.logical_and(x, live) for x in members)
-        # What takes part in no triple may hold anything; the difference of two infinities would be no number.
+        # Scores outside all triples may be infinite, and inf - inf is NaN.
         scores = xp.where(xp.logical_or(positives, negatives), scores, xp.zeros_like(scores))
-        if of_positives != "all" or of_negatives != "all":
+        if positive_rule != "all" or negative_rule != "all":
             difference, triples = mined_differences(scores, positives, negatives, objective.mining)
             difference = xp.where(triples, difference + margin[:, None], xp.zeros_like(difference))
             losses = xp.where(triples, excess(xp, difference, soft=objective.soft), xp.zeros_like(difference))
@@ -338,14 +338,14 @@ def _triplets(objective: Triplet, matrix: ScoreMatrix) -> tuple[Array, Array, Ar
             return xp.sum(losses, axis=1), number > 0, number if objective.average == "all" else active
         sums = triple_sums(scores, positives, negatives, margin[0:1], soft=objective.soft)
         return sums.total, sums.number > 0, sums.number if objective.average == "all" else sums.active
-    farthest, has_positive = extreme(matrix, of_positives=True, largest=of_positives == "easy")
-    nearest, has_negative = extreme(matrix, of_positives=False, largest=of_negatives == "hard")
+    farthest, has_positive = extreme(matrix, of_positives=True, largest=positive_rule == "easy")
+    nearest, has_negative = extreme(matrix, of_positives=False, largest=negative_rule == "hard")
     near, far, margin, has_positive, has_negative = lift_to_tape(
         (matrix.gather(nearest), matrix.gather(farthest), margin, has_positive, has_negative)
     )[0]
     xp = namespace_of(near)
     counted = xp.logical_and(has_positive, has_negative)
-    # Of a row that does not count, anything may have been picked; the difference of two infinities is no number.
+    # Rows that do not count may have infinite scores, and inf - inf is NaN.
     near, far = (xp.where(counted, score, xp.zeros_like(score)) for score in (near, far))
     difference = xp.where(counted, near - far + margin, xp.zeros_like(near))
     values = excess(xp, difference, soft=objective.soft)
@@ -357,71 +357,68 @@ def _triplets(objective: Triplet, matrix: ScoreMatrix) -> tuple[Array, Array, Ar
 
 
 def _relic(objective: Relic, matrix: ScoreMatrix) -> tuple[Array, Array]:
-    """The losses of the rows, and which rows count."""
+    """Row losses, and the rows that count."""
     matrix = matrix.with_operands()
     other = matrix.transposed_scores()
     alpha = _per_row(matrix, alpha=objective.alpha)
-    own, others = (_OneSide(x, x.statistics(same_scores=True)) for x in (matrix, other))
-    values, counted = _relic_of(objective, alpha, own, others)
+    first, second = (_OneSide(x, x.statistics(same_scores=True)) for x in (matrix, other))
+    values, counted = _relic_one_sided(objective, alpha, first, second)
     if objective.symmetric:
-        values = average(values, _relic_of(objective, alpha, others, own)[0])
+        values = average(values, _relic_one_sided(objective, alpha, second, first)[0])
     return values, counted
 
 
 class _OneSide(NamedTuple):
-    """One of the two distributions of each row, and the statistics of its scores, which serve wherever it occurs."""
+    """One of the two distributions of each row, with the statistics of its scores."""
 
     matrix: ScoreMatrix
     statistics: Statistics
 
     def constant(self) -> _OneSide:
-        """The same without a gradient."""
+        """Constant copy."""
         row, top, rest = self.statistics
         row = RowStatistics._make((*map(stop_gradient, row[:4]), *row[4:]))
         return _OneSide(self.matrix.constant(), Statistics(row, stop_gradient(top), stop_gradient(rest)))
 
 
-def _relic_of(objective: Relic, alpha: Array, own: _OneSide, other: _OneSide) -> tuple[Array, Array]:
-    first, second = (own, other) if objective.direction == "a_to_b" else (other, own)
+def _relic_one_sided(objective: Relic, alpha: Array, anchor: _OneSide, other: _OneSide) -> tuple[Array, Array]:
+    first, second = (anchor, other) if objective.direction == "a_to_b" else (other, anchor)
     first = first.constant() if objective.constant == "first" else first
     second = second.constant() if objective.constant == "second" else second
-    among_all = objective.include_positive
-    p, q = (_log_shares(one.statistics, include_positive=among_all) for one in (first, second))
+    include_positive = objective.include_positive
+    p, q = (_log_probabilities(one.statistics, include_positive=include_positive) for one in (first, second))
     plan = PairsPlan((None, DIVERGENCE), parameters=4, counts=(False, True))
-    of_negatives, _ = first.matrix.row_losses(plan, (*p[1:3], *q[1:3]), other=second.matrix)
-    row = own.statistics.row
-    plain, of_negatives, alpha, log_p, log_q = lift_to_tape(
-        (objective.base.values(row), of_negatives, alpha, p[0], q[0])
-    )[0]
-    xp = namespace_of(plain)
-    of_all = divergence(xp, log_p, log_q) + of_negatives if among_all else of_negatives
-    # q is 0 but for a score of +inf: the divergence is infinite, unless p is the same; 0 times it is 0.
-    infinite = xp.logical_and(q[3], of_all > math.sqrt(_nowhere(xp, of_all)))
-    of_all = xp.where(xp.logical_and(infinite, alpha != 0), math.inf, of_all)
-    return plain + alpha * of_all, row.has_positive
+    kl, _ = first.matrix.row_losses(plan, (*p[1:3], *q[1:3]), other=second.matrix)
+    row = anchor.statistics.row
+    base, kl, alpha, log_p, log_q = lift_to_tape((objective.base.values(row), kl, alpha, p[0], q[0]))[0]
+    xp = namespace_of(base)
+    kl = divergence(xp, log_p, log_q) + kl if include_positive else kl
+    # A score of +inf makes all other q 0: the divergence is infinite unless p is equal. With alpha = 0 it is ignored.
+    infinite = xp.logical_and(q[3], kl > math.sqrt(_log_of_zero(xp, kl)))
+    kl = xp.where(xp.logical_and(infinite, alpha != 0), math.inf, kl)
+    return base + alpha * kl, row.has_positive
 
 
-def _nowhere(xp: Any, like: Array) -> float:
-    """Minus the logarithm of a share of 0, whose difference from another is 0, and whose square is finite."""
+def _log_of_zero(xp: Any, like: Array) -> float:
+    """Finite stand-in for ``-log 0``: equal ones have the difference 0, and its square is finite."""
     return math.sqrt(float(xp.finfo(like.dtype).max))
 
 
-def _log_shares(statistics: Statistics, *, include_positive: bool) -> tuple[Array, Array, Array, Array]:
-    """Of each row: the log-probability of the positive, and two numbers to be taken from a negative's score for its.
+def _log_probabilities(statistics: Statistics, *, include_positive: bool) -> tuple[Array, Array, Array, Array]:
+    """Log-probability of each row's positive, and two terms to subtract from a negative's score g for its own.
 
-    With the log-odds u, log p of the positive is -softplus(u), which does not cancel; of a negative it is
-    ``g - lse(negatives) - softplus(-u)``. The last of what is returned marks rows with an infinite score, which has the
-    share 1, all others 0.
+    With the log-odds u, log p of the positive is -softplus(u), which does not cancel; that of a negative is
+    ``g - lse(negatives) - softplus(-u)``. The last array marks rows with a score of +inf, which has probability 1.
     """
     row, top, rest = statistics
     xp = namespace_of(row.log_odds)
     both = xp.logical_and(row.has_positive, row.has_negative)
-    nothing = xp.zeros_like(row.log_odds)
+    zero = xp.zeros_like(row.log_odds)
     finite = xp.where(xp.isinf(top), xp.zeros_like(top), top)
-    log_p = xp.where(both, softplus(xp, row.log_odds), nothing)
+    log_p = xp.where(both, softplus(xp, row.log_odds), zero)
     rest = xp.where(top == math.inf, math.inf, rest)
     if include_positive:
-        rest = rest + xp.where(row.has_positive, softplus(xp, -row.log_odds), nothing)
+        rest = rest + xp.where(row.has_positive, softplus(xp, -row.log_odds), zero)
     certain = rest == math.inf
-    log_p, rest = (xp.where(x == math.inf, _nowhere(xp, x), x) for x in (log_p, rest))
+    log_p, rest = (xp.where(x == math.inf, _log_of_zero(xp, x), x) for x in (log_p, rest))
     return -log_p, finite, rest, certain

@@ -1,14 +1,13 @@
-"""A score matrix: what it is made of, which sweep it takes, and its sums for those who need more than one number.
+"""Score matrices: operands, pairs, and the sweeps over them.
 
 One pass
     Value and gradient in one sweep over blocks of rows.
-Two sides
-    The same, of rows and columns at once: symmetric losses, and own scores.
+Two-sided
+    One sweep in which a tile serves rows and columns: symmetric losses, and matrices of rows with themselves.
 Two passes
-    The losses of the rows themselves are wanted, or depend on one another: a second pass for the gradient.
+    A second sweep for the gradient: row losses are returned, or depend on one another.
 
-Each goes by *products* where the scores are inner products and the pairing's structure says where positives are, and by
-*masks* of the tiles elsewhere.
+A sweep uses *products* if scores are inner products and the pairing's structure gives the positives, else *masks*.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from .two_sided import square_sweep
 
 
 class Statistics(NamedTuple):
-    """The statistics of all rows; and ``lse(negatives)`` as a constant shift `top` and the `rest`."""
+    """Statistics of all rows, and ``lse(negatives) = top + rest`` with a constant `top`."""
 
     row: RowStatistics
     top: Array
@@ -49,10 +48,9 @@ class Statistics(NamedTuple):
 
 
 class Prepared(NamedTuple):
-    """A sweep and its arrays, of which numbers of rows may also be floats for all rows.
+    """A sweep and its arrays; `by_row` may also contain floats, which hold for all rows.
 
-    `reason`: why this sweep was chosen, for `explain`. `order`: the places of the rows that the sweep visits;
-    `inverse`: the place of each row among these.
+    `reason`: why this sweep was chosen, for `explain`. `order`: permutation of the rows; `inverse`: its inverse.
     """
 
     function: Callable[..., Arrays]
@@ -64,7 +62,7 @@ class Prepared(NamedTuple):
 
     @property
     def arrays(self) -> Arrays:
-        """All arrays, in the order of the sweep."""
+        """All arrays, with the numbers of rows in the order of the sweep."""
         inputs, order = self.inputs, self.order
         by_row = as_arrays(inputs.by_row, inputs.rows[0])
         if order is not None:
@@ -74,7 +72,7 @@ class Prepared(NamedTuple):
 
 
 def as_arrays(numbers: tuple[Array | float, ...], like: Array) -> Arrays:
-    """Numbers as arrays of one entry, of the dtype and device of an array; arrays as they are."""
+    """Floats as 0-d arrays of the dtype and device of `like`; arrays unchanged."""
     xp = namespace_of(like)
 
     def array(x: float) -> Array:
@@ -85,17 +83,17 @@ def as_arrays(numbers: tuple[Array | float, ...], like: Array) -> Arrays:
 
 
 class Passes(NamedTuple):
-    """A note of a sweep that is run, and of how many times it visits the tiles for value and gradient."""
+    """Note of a sweep, with the number of passes over the tiles for value and gradient."""
 
     number: int
     prepared: Prepared
 
 
 class Shard(NamedTuple):
-    """Where some rows and all columns of a larger matrix are.
+    """Position of a shard, some rows and all columns, in a larger matrix.
 
-    Their numbers there and its shape, for rules; and how many of the columns, from the first on, are these rows' own:
-    positives lie among them as if they were a matrix by themselves.
+    `rows`, `columns`: their indices in the matrix of this `shape`, for rules. The first `n_own_columns` columns come
+    from the same rank as the rows and contain their positives.
     """
 
     rows: Array
@@ -105,9 +103,9 @@ class Shard(NamedTuple):
 
 
 class ScoreMatrix(NamedTuple):
-    """Scores of rows against columns, and which pairs are positive, negative, or nothing.
+    """Scores of rows against columns, with the pairs that are positive, negative or neither.
 
-    With a `scale`, rows, columns and partners are embeddings, of which a sweep in one pass makes operands itself.
+    With a `scale`, rows, columns and partners are embeddings; a one-pass sweep computes the operands itself.
     """
 
     similarity: Similarity
@@ -117,14 +115,14 @@ class ScoreMatrix(NamedTuple):
     mask: Array | None = None
     block_size: int | str | None = "auto"
     self_contrast: bool = False  # whether rows and columns are the same embeddings
-    indices_checked: bool = False  # whether the pairing's indices are known to be those of columns
-    bound: float = math.inf  # the largest magnitude of the scores, if it is known
-    partners: Operands = ()  # the positives of a queue, if its columns are those beyond them
-    scale: Any = None  # what unit rows are multiplied by, where they are not operands yet
-    shard: Shard | None = None  # where these rows and columns are in a larger matrix
-    shards: Shards | None = None  # the ranks that have the other rows of that matrix
-    own_transpose: ScoreMatrix | None = None  # this rank's part of the transposed matrix, if it is needed
-    sharpness: Array | None = None  # what the scores of a row's negatives are multiplied by, in value alone
+    indices_checked: bool = False  # whether the pairing's indices are known to be in range
+    bound: float = math.inf  # largest magnitude of the scores, if known
+    partners: Operands = ()  # positives, if they are separate from the columns of a queue
+    scale: Any = None  # factor of the unit rows, if rows and columns are embeddings
+    shard: Shard | None = None  # position in a larger matrix
+    shards: Shards | None = None  # ranks that have the other rows of that matrix
+    own_transpose: ScoreMatrix | None = None  # this rank's shard of the transposed matrix, if it is needed
+    sharpness: Array | None = None  # factor of a row's negative scores, in value only
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -134,18 +132,18 @@ class ScoreMatrix(NamedTuple):
 
     @property
     def n_own_columns(self) -> int | None:
-        """How many columns, from the first on, a structure is of, if not of all."""
+        """Number of leading columns to which the structure applies; None for all."""
         if self.shard is not None:
             return self.shard.n_own_columns
         return self.shape[0] if self.pairing.extra_columns else None
 
     @property
     def channel(self) -> Channel:
-        """The similarity, as sweeps are told."""
+        """The similarity as a static argument of sweeps."""
         return channel_of(self.similarity, self.rows, self.columns)
 
     def with_operands(self) -> ScoreMatrix:
-        """The same with operands, where it had embeddings."""
+        """Score matrix with operands instead of embeddings."""
         if self.scale is None:
             return self
         (x,), (y,) = self.rows, self.columns
@@ -154,7 +152,7 @@ class ScoreMatrix(NamedTuple):
         return self._replace(rows=rows, columns=columns, partners=partners, scale=None)
 
     def transposed(self) -> ScoreMatrix:
-        """The columns against the rows."""
+        """The transpose, with the transposed pairing."""
         if self.own_transpose is not None:
             return self.own_transpose
         if self.scale is not None:
@@ -168,31 +166,31 @@ class ScoreMatrix(NamedTuple):
         return self._replace(similarity=similarity, rows=self.columns, columns=self.rows, pairing=pairing, mask=mask)
 
     def transposed_scores(self) -> ScoreMatrix:
-        """The transposed scores of a square matrix, with positives and negatives where they were."""
+        """The transposed scores of a square matrix, with the pairing not transposed."""
         own_transpose = self.transposed()
         return own_transpose._replace(pairing=self.pairing, mask=self.mask)
 
     def is_one_block(self) -> bool:
-        """Whether every sweep sees all rows at once."""
+        """Whether every sweep has a single block of rows."""
         both = self.rows, self.columns
-        # Blocks are sized by the operand of the columns, which of the transposed matrix is that of the rows.
+        # Block sizes depend on the operands of the columns, which for the transpose are those of the rows.
         by_rule = [self._sizes(masked, **self.channel.held(*x)) for x in (both, both[::-1])]
         sizes = [self._sizes(one_sided, far=on_accelerator(self.rows[0])), *by_rule]
         blocks = [size.of(*self.shape).block for size in sizes]
         return all(not isinstance(block, tuple) and block >= self.shape[0] for block in blocks)
 
     def constant(self) -> ScoreMatrix:
-        """The same without a gradient."""
+        """Score matrix without gradients."""
         with_operands = self.with_operands()
         rows, columns = (tuple(map(stop_gradient, x)) for x in (with_operands.rows, with_operands.columns))
         return with_operands._replace(rows=rows, columns=columns)
 
     def dense(self) -> ScoreMatrix:
-        """The same with the score matrix in memory."""
+        """Score matrix with computed scores."""
         if len(self.columns) == 0:
             return self
         own_transpose = None if self.own_transpose is None else self.own_transpose.dense()
-        dense = given(self.scores(), self.pairing, self.mask)
+        dense = matrix_of_scores(self.scores(), self.pairing, self.mask)
         return dense._replace(
             shard=self.shard, shards=self.shards, own_transpose=own_transpose, sharpness=self.sharpness
         )
@@ -203,17 +201,17 @@ class ScoreMatrix(NamedTuple):
         scores, _ = with_operands.channel.scored(with_operands.rows, with_operands.columns)
         return upcast(namespace_of(scores), scores)
 
-    # Where sums come from.
+    # Choice of the sweep.
 
     def prepared(self, plan: Plan, by_row: Arrays, **options: Any) -> Prepared:
-        """The one-sided sweep over this matrix, by products if it can be."""
+        """One-sided sweep over this matrix, by products if possible."""
         if self.sharpness is not None and isinstance(plan, SoftmaxPlan):
             plan, by_row = plan._replace(sharpened=True), (self.sharpness, *by_row)
-        found = self.on_diagonal(plan, by_row, options) or self.by_products(plan, by_row, options)
-        return self.by_rule(plan, by_row, options) if found is None else found
+        result = self.on_diagonal(plan, by_row, options) or self.by_products(plan, by_row, options)
+        return self.by_rule(plan, by_row, options) if result is None else result
 
     def on_diagonal(self, plan: Plan, by_row: Arrays, options: dict[str, Any]) -> Prepared | None:
-        """The sweep over scores that are given without a mask, whose positives are on the diagonal; None of others."""
+        """Sweep over computed scores with positives on the diagonal and no mask; None for other matrices."""
         pairing = self.pairing
         plain = pairing.structure == Structure() and len(pairing.rows) + len(pairing.columns) == 0
         if not (plain and self.mask is None and self.shard is None):
@@ -224,7 +222,7 @@ class ScoreMatrix(NamedTuple):
         return self._sweep_of(Layout(plan, Diagonals(), self._sizes(masked), **options), inputs, _KNOWN)
 
     def by_products(self, plan: Plan, by_row: Arrays, options: dict[str, Any]) -> Prepared | None:
-        """The sweep over inner products without masks; None where the matrix or its pairing has none."""
+        """Sweep over inner products without masks; None if plan, similarity or pairing does not allow it."""
         if self._obstacle(plan) is not None:
             return None
         structure = self.pairing.structure
@@ -239,16 +237,16 @@ class ScoreMatrix(NamedTuple):
             partners, columns = (columns[0][:n_rows, ...],), tuple([x[n_rows:, ...] for x in columns])
         if not is_positive(diagonals.negatives(columns[0].shape[0])):
             return None
-        of_rows, of_columns = self.pairing.rows, self.pairing.columns
+        row_labels, column_labels = self.pairing.rows, self.pairing.columns
         index: Arrays = ()
-        present = of_rows[0] if of_rows and not structure.ids else None
-        valid = of_columns[0] if of_columns and not structure.ids else None
+        present = row_labels[0] if row_labels and not structure.ids else None
+        valid = column_labels[0] if column_labels and not structure.ids else None
         if valid is not None and diagonals.separate_queue:
             present, valid = valid[:n_rows], valid[n_rows:]
         if diagonals.by_index:
             present, partners, index = self._indexed(xp, columns[0])
         if present is not None and not structure.elsewhere:
-            # A row without a positive does not count: a NaN there must not reach columns.
+            # Zero rows without a positive, so that a NaN there cannot reach column gradients.
             rows = tuple(rows_where(xp, present, *rows))
         inputs = Inputs(
             rows=rows,
@@ -258,8 +256,8 @@ class ScoreMatrix(NamedTuple):
             targets=index,
             present=() if present is None else (present,),
             added=() if valid is None else (absence(valid, columns[0]),),
-            row_labels=of_rows if structure.ids else (),
-            column_labels=of_columns if structure.ids else (),
+            row_labels=row_labels if structure.ids else (),
+            column_labels=column_labels if structure.ids else (),
         )
         sizes = self._sizes(one_sided, far=on_accelerator(rows[0]))
         return self._sweep_of(Layout(plan, diagonals, sizes, **options), inputs, _KNOWN)
@@ -268,7 +266,7 @@ class ScoreMatrix(NamedTuple):
         return Sizes(function, self.block_size, adapter_of(self.rows[0]).mode, tuple(options.items()))
 
     def _sweep_of(self, layout: Layout, inputs: Inputs, reason: str, *others: ScoreMatrix) -> Prepared:
-        """A sweep over operands, of other matrices too, or over embeddings that it makes these of."""
+        """Sweep over the operands of this and other matrices, or over embeddings."""
         channels = tuple([one.channel for one in (self, *others)])
         layout = layout._replace(channels=channels, bound=self.bound, unit=self.similarity.unit)
         if self.scale is not None:
@@ -278,20 +276,20 @@ class ScoreMatrix(NamedTuple):
         return Prepared(sweep, layout._replace(counts=inputs.counts), inputs, reason)
 
     def _embedded(self, layout: Layout, inputs: Inputs) -> tuple[Layout, Inputs]:
-        """A sweep of embeddings, whose rows are multiplied by a number or by an array."""
+        """Layout and inputs of a sweep over embeddings."""
         scale, rows = self.scale, inputs.rows[0]
         inputs = inputs._replace(columns=() if inputs.columns[0] is rows else inputs.columns)
         number = None
         if is_number(scale):
             if adapter_of(rows).mode == "eager":
                 number = float(scale)
-            else:  # a number in a layout would be compiled anew for each temperature
+            else:  # as a number it would be static: a new compilation for each temperature
                 scale = namespace_of(rows).full((), scale, dtype=rows.dtype, device=device_of(rows))
         inputs = inputs._replace(scale=() if number is not None else (scale,))
         return layout._replace(embedded=True, scale=number), inputs
 
     def _obstacle(self, plan: Plan) -> str | None:
-        """Why tiles of inner products without masks cannot serve; None if they can."""
+        """Why a sweep over inner products without masks is impossible; None if it is possible."""
         pairing, structure = self.pairing, self.pairing.structure
         obstacles = {
             "the scores are given": len(self.columns) == 0,
@@ -311,78 +309,78 @@ class ScoreMatrix(NamedTuple):
         return next((reason for reason, holds in obstacles.items() if holds), None)
 
     def _indexed(self, xp: Namespace, columns: Array) -> tuple[Array | None, Arrays, Arrays]:
-        """Which rows have a positive if not all, the positives, and where they are."""
+        """Rows that have a positive (None: all), the positives, and their columns."""
         (index,) = self.pairing.rows
         present = None
-        place = index
+        valid_index = index
         if not self.indices_checked:
             present = xp.logical_and(index >= 0, index < columns.shape[0])
-            place = xp.where(present, index, xp.zeros_like(index))
-        if self.shard is not None:  # whose columns come in another order
-            places = xp.astype(xp.argsort(self.shard.columns), index.dtype)
-            place = xp.take(places, place, axis=0)
-            index = place if present is None else xp.where(present, place, -xp.ones_like(place))
-        return present, (xp.take(columns, place, axis=0),), (index,)
+            valid_index = xp.where(present, index, xp.zeros_like(index))
+        if self.shard is not None:  # its columns are in another order
+            positions = xp.astype(xp.argsort(self.shard.columns), index.dtype)
+            valid_index = xp.take(positions, valid_index, axis=0)
+            index = valid_index if present is None else xp.where(present, valid_index, -xp.ones_like(valid_index))
+        return present, (xp.take(columns, valid_index, axis=0),), (index,)
 
     def _by_classes(self, plan: Plan, by_row: Arrays, options: dict[str, Any]) -> Prepared | None:
-        """The sweep over rows and columns that are sorted by their labels, where the values of these are at hand.
+        """Sweep over rows and columns sorted by label; None if labels cannot be read or classes are too large.
 
-        Blocks of rows end where classes end, and so do tiles: the positives of a block are in the tile of its number.
+        Blocks and tiles end at class boundaries, so that all positives of block k are in tile k.
         """
-        (of_rows,), (of_columns,) = self.pairing.rows, self.pairing.columns
+        (row_labels,), (column_labels,) = self.pairing.rows, self.pairing.columns
         n_rows, n_columns = self.shape
-        adapter = adapter_of(of_rows)
+        adapter = adapter_of(row_labels)
         if adapter.mode != "eager" or not is_large(n_rows, n_columns) or self.block_size is None:
             return None
         own, ids = self.pairing.structure.own, self.pairing.structure.ids
         if (self.shard is not None and (own or ids)) or (ids and n_rows != n_columns):
-            return None  # rows and columns are sorted differently, so that no row's own column is at its place
-        xp = namespace_of(of_rows)
-        size, most = label_blocks(self.block_size)
-        order = xp.argsort(of_rows, stable=True)
-        ordered = xp.take(of_rows, order, axis=0)
-        ends = xp.take(ordered, xp.arange(size, n_rows, size, device=device_of(of_rows)), axis=0)
-        starts = adapter.concrete_values(xp.searchsorted(ordered, ends))
+            return None  # rows and columns are sorted differently: self pairs are not on the diagonal
+        xp = namespace_of(row_labels)
+        size, max_size = label_blocks(self.block_size)
+        order = xp.argsort(row_labels, stable=True)
+        sorted_labels = xp.take(row_labels, order, axis=0)
+        ends = xp.take(sorted_labels, xp.arange(size, n_rows, size, device=device_of(row_labels)), axis=0)
+        starts = adapter.concrete_values(xp.searchsorted(sorted_labels, ends))
         if starts is None:
             return None
         firsts = sorted({0, *(int(start) for start in starts)})
         blocks = tuple(zip(firsts, [*firsts[1:], n_rows], strict=True))
-        tiles, column_order, column_labels = blocks, order, ordered
+        tiles, column_order, sorted_column_labels = blocks, order, sorted_labels
         if not (own or ids):
-            column_order = xp.argsort(of_columns, stable=True)
-            column_labels = xp.take(of_columns, column_order, axis=0)
-            at = xp.take(ordered, xp.asarray(firsts[1:], dtype=order.dtype, device=device_of(order)), axis=0)
-            ends = adapter.concrete_values(xp.searchsorted(column_labels, at)) or ()
+            column_order = xp.argsort(column_labels, stable=True)
+            sorted_column_labels = xp.take(column_labels, column_order, axis=0)
+            at = xp.take(sorted_labels, xp.asarray(firsts[1:], dtype=order.dtype, device=device_of(order)), axis=0)
+            ends = adapter.concrete_values(xp.searchsorted(sorted_column_labels, at)) or ()
             blocks, tiles = _without_empty_tiles(firsts, [0, *map(int, ends)], n_rows, n_columns)
-        if max(high - low for low, high in (*blocks, *tiles)) > most:
+        if max(high - low for low, high in (*blocks, *tiles)) > max_size:
             return None
         rows, columns = self.rows[0], self.columns[0]
         space = namespace_of(rows)
-        taken = space.take(rows, order, axis=0)
+        sorted_rows = space.take(rows, order, axis=0)
         same = columns is rows and column_order is order
         inputs = Inputs(
-            rows=(taken,),
-            columns=(taken if same else space.take(columns, column_order, axis=0),),
+            rows=(sorted_rows,),
+            columns=(sorted_rows if same else space.take(columns, column_order, axis=0),),
             by_row=by_row,
-            row_labels=(ordered,),
-            column_labels=(column_labels,),
+            row_labels=(sorted_labels,),
+            column_labels=(sorted_column_labels,),
         )
         layout = Layout(plan, SortedClasses(own, ids), Tiling(blocks, tiles), **options)
-        found = self._sweep_of(layout, inputs, "labels are sorted: positives of a block are in one tile")
-        return found._replace(order=order, inverse=xp.argsort(order, stable=True))
+        prepared = self._sweep_of(layout, inputs, "labels are sorted: positives of a block are in one tile")
+        return prepared._replace(order=order, inverse=xp.argsort(order, stable=True))
 
     def by_rule(self, plan: Plan, by_row: Arrays, options: dict[str, Any], *others: ScoreMatrix) -> Prepared:
-        """The sweep over scores of any kind, of other matrices too, whose pairs a rule and a mask judge."""
+        """Sweep with masks, for any similarity; pairs come from the pairing's rule and the mask."""
         sets, inputs = self.judged(*others)
         sizes = self._sizes(masked, **self.channel.held(self.rows, self.columns))
         reason = self._obstacle(plan) or "no row has a negative"
         if self.pairing.structure.has_labels and self._obstacle(plan) is None:
-            reason = "labels are not sorted: the matrix is small, classes are large or values are not at hand"
+            reason = "labels are not sorted: the matrix is small, classes are large or values cannot be read"
         layout = Layout(plan, sets, sizes, **options)
         return self._sweep_of(layout, inputs._replace(by_row=by_row), reason, *others)
 
     def judged(self, *others: ScoreMatrix) -> tuple[PairRule, Inputs]:
-        """The rule that judges the pairs, and the arrays of the scores, of other matrices too, and of the rule."""
+        """Rule that gives the pairs, and its inputs with the operands of this and other matrices."""
         matrices = [self, *others]
         inputs = Inputs(
             rows=tuple(x for one in matrices for x in one.rows),
@@ -398,20 +396,20 @@ class ScoreMatrix(NamedTuple):
         return PairRule(self.pairing.rule, self.pairing.one_per_row, shape), inputs
 
     def two_sided(self, plan: SoftmaxPlan, by_row: Arrays, *, symmetric: bool, mean: bool) -> Prepared | None:
-        """The two-sided sweep over this matrix, or None where it has no use."""
+        """Two-sided sweep over this matrix, or None if rows and columns cannot share tiles."""
         n_rows, n_columns = self.shape
         if self.sharpness is not None:
             return None
         if symmetric:
             fits = is_symmetric(self.similarity, self.pairing, self.mask) and self.own_transpose is None
-            own = n_columns if self.shard is None else self.shard.n_own_columns
-            fits = fits and n_rows == own and is_positive(n_columns - 1)
+            n_own_columns = n_columns if self.shard is None else self.shard.n_own_columns
+            fits = fits and n_rows == n_own_columns and is_positive(n_columns - 1)
         else:
             fits = self.pairing.structure.views > 1 and len(self.pairing.rows) == 0
             fits = fits and self.mask is None and self.similarity.inner_product
             fits = fits and self.self_contrast and self.similarity.symmetric
             fits = fits and adapter_of(self.rows[0]).mode == "eager"
-            fits = fits and is_large(n_columns, n_columns)  # which is not asked of a symbol
+            fits = fits and is_large(n_columns, n_columns)  # after the mode: symbolic lengths have no truth value
         if not fits:
             return None
         shared = self.shards is not None
@@ -422,12 +420,12 @@ class ScoreMatrix(NamedTuple):
         inputs = Inputs(self.rows, self.columns, by_row=by_row)
         return self._sweep_of(layout, inputs, reason)._replace(function=square_sweep)
 
-    # Sums.
+    # Row losses and statistics.
 
     def row_losses(
         self, plan: Plan, parameters: Arrays = (), *, other: ScoreMatrix | None = None
     ) -> tuple[Array, Array]:
-        """The losses of the rows, and how often each counts; with `other`, of pairs of scores of both matrices."""
+        """Row losses and their counts; with `other`, terms take the scores of a pair in both matrices."""
         with_operands = self.with_operands()
         if other is None:
             return in_two_passes(with_operands.prepared(plan, parameters, values=True))
@@ -435,25 +433,26 @@ class ScoreMatrix(NamedTuple):
         return in_two_passes(prepared._replace(reason="two score matrices are compared"))
 
     def statistics(self, *, same_scores: bool = False) -> Statistics:
-        """The statistics of the rows, in two passes; `same_scores`: of those that a sweep by a rule computes.
+        """Statistics of the rows, in two passes.
 
-        A sweep by products rounds them otherwise, and what is taken from a large score has to be that score.
+        `same_scores` uses a sweep by a rule. A caller that subtracts the statistics from scores of such a sweep needs
+        it: a sweep by products rounds differently, and large scores would not cancel.
         """
         plan = SoftmaxPlan(_NO_OBJECTIVE, statistics=True)
-        with_operands, values = self.with_operands(), {"values": True}
+        with_operands = self.with_operands()
         if same_scores:
-            prepared = with_operands.by_rule(plan, (), values)
+            prepared = with_operands.by_rule(plan, (), {"values": True})
             prepared = prepared._replace(reason="another sweep needs the same scores to the last digit")
         else:
             prepared = with_operands.prepared(plan, (), values=True)
-        found, _ = in_two_passes(prepared)
-        odds, spread, rest, positive, top, has_negative, has_positive = (found[:, k] for k in range(7))
+        values, _ = in_two_passes(prepared)
+        odds, spread, rest, positive, top, has_negative, has_positive = (values[:, k] for k in range(7))
         flags = (stop_gradient(x) > 0 for x in (has_negative, has_positive))
         top = stop_gradient(top)
         return Statistics(RowStatistics(odds, spread, top + rest, positive, *flags), top, rest)
 
     def gather(self, columns: Array) -> Array:
-        """The score of each row against one column."""
+        """Score of each row with one column."""
         if self.scale is not None:
             return self.with_operands().gather(columns)
         xp = namespace_of(self.rows[0])
@@ -464,7 +463,7 @@ class ScoreMatrix(NamedTuple):
         return xp.reshape(upcast(xp, scores), (-1,))
 
     def sets(self) -> tuple[Array, Array]:
-        """The boolean matrices of positives and negatives."""
+        """Boolean matrices of positives and negatives."""
         judged, inputs = self.judged()
         members = RuleSets(judged, inputs).of(0, 0, inputs)
         members.refuse_weights()
@@ -472,7 +471,7 @@ class ScoreMatrix(NamedTuple):
 
 
 def is_symmetric(similarity: Similarity, pairing: Pairing, mask: Array | None) -> bool:
-    """Whether rows and columns of a symmetric loss can be summed up from the same tiles."""
+    """Whether rows and columns of a symmetric loss can share tiles."""
     plain = pairing.structure == Structure() and len(pairing.rows) == 0
     return plain and similarity.inner_product and mask is None
 
@@ -480,7 +479,7 @@ def is_symmetric(similarity: Similarity, pairing: Pairing, mask: Array | None) -
 def _without_empty_tiles(
     firsts: list[int], lows: list[int], n_rows: int, n_columns: int
 ) -> tuple[tuple[tuple[int, int], ...], tuple[tuple[int, int], ...]]:
-    """Blocks and tiles that begin at these rows and columns; a block without columns is part of the one before it."""
+    """Blocks and tiles that begin at these rows and columns; a block without columns joins the previous one."""
     kept = [(0, 0)]
     for first, low in zip(firsts[1:], lows[1:], strict=True):
         if kept[-1][1] < low < n_columns:
@@ -494,7 +493,7 @@ _NO_OBJECTIVE = Objective(lambda row: row.log_odds, couples_rows=False, label="s
 
 
 def in_one_pass(prepared: Prepared) -> tuple[Array, Array]:
-    """The sum of the losses of the rows and how often each counts, with the gradient of the sum."""
+    """Sum of the row losses, with its gradient, and their counts."""
     layout, arrays = prepared.layout, prepared.arrays
     note(Passes(1, prepared))
     function = replayed(prepared.function, layout, arrays)
@@ -503,7 +502,7 @@ def in_one_pass(prepared: Prepared) -> tuple[Array, Array]:
 
 
 def in_two_passes(prepared: Prepared) -> tuple[Array, Array]:
-    """The losses of the rows, and how often each counts; the second pass is for the gradient."""
+    """Row losses and their counts; a second pass computes the gradient."""
     adapter = adapter_of(prepared.inputs.rows[0])
     note(Passes(2, prepared))
     values, number = adapter.custom_vjp(_first_pass, _second_pass)(prepared.layout, *prepared.arrays)
@@ -518,9 +517,9 @@ def _first_pass(layout: Layout, *arrays: Array) -> Arrays:
 
 
 def _second_pass(layout: Layout, arrays: Arrays, outputs: Arrays, cotangents: Arrays) -> Arrays:
-    """The gradient of ``Σ c_i l_i``: that of the sum of the losses with the cotangents c for weights.
+    """Gradient of ``Σ c_i l_i`` by a one-pass sweep whose row weights are the cotangents c.
 
-    Of statistics, the cotangents of each are given, and taken for the slopes of an objective.
+    For statistics, the cotangents of each statistic serve as the slopes of an objective.
     """
     del outputs
     plan, inputs = layout.plan, Inputs.of(layout.counts, arrays)
@@ -534,13 +533,13 @@ def _second_pass(layout: Layout, arrays: Arrays, outputs: Arrays, cotangents: Ar
     return tuple(gradients[: sum(layout.counts[:5])])
 
 
-def given(scores: Array, pairing: Pairing, mask: Array | None = None) -> ScoreMatrix:
-    """A score matrix in memory."""
+def matrix_of_scores(scores: Array, pairing: Pairing, mask: Array | None = None) -> ScoreMatrix:
+    """Score matrix of computed scores."""
     return ScoreMatrix(_GIVEN, (scores,), (), pairing, mask)
 
 
 def _prepare_scores(x: Array, y: Array, scale: Any) -> tuple[Operands, Operands]:
-    raise NotImplementedError  # a matrix that is given is not made
+    raise NotImplementedError  # the scores exist already
 
 
 def _given_scores(rows: Operands, columns: Operands) -> Array:

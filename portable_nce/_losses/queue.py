@@ -19,7 +19,7 @@ from .._core.checks import (
 from .._core.namespace import common_namespace, device_of, is_array, namespace_of
 from .._core.numerics import upcast, zeros
 from .._core.protocol import Array
-from .._core.ranks import Notes, Ranks, agree, end_exchange, propagates_errors, widened
+from .._core.ranks import RankReport, Ranks, agree, end_exchange, propagates_errors, widened
 from .._core.registry import adapter_of
 from .._core.types import AnyArray, ArrayOf
 
@@ -168,7 +168,7 @@ def queue_push(
     if rows.dtype != held.dtype:
         rows = xp.astype(rows, held.dtype)
     if across is not None:
-        notes = Notes(count, count, {"features": width, "slots": slots})
+        notes = RankReport(count, count, {"features": width, "slots": slots})
         shards = agree(across, notes, rows)
         rows = shards.replicated(rows)
         count = rows.shape[0]

@@ -23,7 +23,7 @@ from .._core.logsumexp import ExpSum, factors
 from .._core.namespace import lift_to_tape, namespace_of
 from .._core.numerics import rows_where, safe_quotient, sum_to_scalar, upcast
 from .._core.protocol import Array, Namespace
-from .._core.ranks import Notes, Ranks, Shards, agree, end_exchange, propagates_errors
+from .._core.ranks import RankReport, Ranks, Shards, agree, end_exchange, propagates_errors
 from .._core.reduction import Reduction
 from .._core.registry import adapter_of
 from .._core.types import AnyArray, ArrayOf, ArrayT, BlockSize, Precision, ReductionName
@@ -431,7 +431,7 @@ def _of_all_classes(row: RowStatistics, shards: Shards) -> RowStatistics:
 def _agreed(across: Ranks, x: Array, classes: int, targets: Array) -> Shards:
     """How rows and classes lie on the ranks."""
     largest = adapter_of(targets).concrete_value(namespace_of(targets).max(targets))
-    notes = Notes(x.shape[0], classes, {"features": x.shape[1]}, largest=int(largest or 0), named="targets")
+    notes = RankReport(x.shape[0], classes, {"features": x.shape[1]}, largest=int(largest or 0), named="targets")
     return agree(across, notes, x)
 
 
