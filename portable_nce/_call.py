@@ -375,7 +375,7 @@ def _run_plan(plan: Plan, call: Call) -> Array:
     return finish(xp, result, plan.dtype, options.reduction)
 
 
-def _check_similarity(chosen: Similarity, args: _CheckedArguments) -> None:
+def _check_similarity(chosen: Similarity, args: _Arguments) -> None:
     """Check that the similarity fits the embeddings and the execution."""
     n_rows, n_columns, block_size = args.x.shape[0], args.y.shape[0], args.options.block_size
     same_width(args.options.similarity, args.names[0], args.x, args.names[1], args.y)
@@ -415,7 +415,7 @@ def sharpness_of(hardness: float, scale: Any, like: Array) -> Array | None:
     return zero + (1.0 + hardness / xp.reshape(scale, (-1,)))
 
 
-def _check_objective_across(args: _CheckedArguments, *, fixed_objective: bool) -> None:
+def _check_objective_across(args: _Arguments, *, fixed_objective: bool) -> None:
     """Refuse options that the objective does not support across ranks."""
     if args.per_row_temperature and not fixed_objective:
         raise ValueError(
@@ -429,7 +429,7 @@ def _check_objective_across(args: _CheckedArguments, *, fixed_objective: bool) -
 _OBJECTIVES = (Objective, Pairwise, HardNegatives, Relic, Triplet)
 
 
-class _CheckedArguments(NamedTuple):
+class _Arguments(NamedTuple):
     """Arguments of a loss of embeddings, checked and upcast.
 
     `partners`: positives that are separate from the columns of a queue. `embeddings`: rows, partners and columns with
@@ -477,7 +477,7 @@ class _CheckedArguments(NamedTuple):
         return rows, columns
 
 
-def _check(call: Call, options: Options) -> _CheckedArguments:
+def _check(call: Call, options: Options) -> _Arguments:
     layout, names = call.layout, (next(iter(call.embeddings)), next(reversed(call.embeddings)))
     entered = _entered(call.embeddings, options, call.parameters)
     xp, options = entered.xp, entered.options
@@ -489,21 +489,9 @@ def _check(call: Call, options: Options) -> _CheckedArguments:
     if layout.paired:
         check_rows(names[1], y, x)
     shape_of(names[1], y, "(K, D)")
-    embeddings, dtype = [*entered.embeddings.values()], entered.dtype
-    args = _CheckedArguments(
-        xp,
-        names,
-        x,
-        partners,
-        y,
-        embeddings,
-        entered.others,
-        call.objective,
-        call.pairing,
-        _PairChecks(),
-        options,
-        layout,
-        dtype,
+    inputs, dtype, pairs = [*entered.embeddings.values()], entered.dtype, _PairChecks()
+    args = _Arguments(
+        xp, names, x, partners, y, inputs, entered.others, call.objective, call.pairing, pairs, options, layout, dtype
     )
     return args._replace(
         pairs=_check_pairs(args),
@@ -534,9 +522,7 @@ def _repeat_for_views(parameters: dict[str, Any], rows: int) -> dict[str, Any]:
     return {**parameters, "temperature": namespace_of(temperature).concat(copies, axis=0)}
 
 
-def _gather_extra_columns(
-    shards: Shards, args: _CheckedArguments, similarity: Similarity
-) -> tuple[_CheckedArguments, Similarity]:
+def _gather_extra_columns(shards: Shards, args: _Arguments, similarity: Similarity) -> tuple[_Arguments, Similarity]:
     """Arguments and similarity with the extra columns of all ranks, in the order of the ranks."""
     if args.layout.replicated:
         return args._replace(layout=args.layout._replace(replicated=False)), similarity
@@ -559,7 +545,7 @@ def _gather_extra_columns(
     return args._replace(y=joined(args.y, keys)), similarity
 
 
-def _agree(across: Ranks, args: _CheckedArguments, compared: dict[str, Any]) -> Shards:
+def _agree(across: Ranks, args: _Arguments, compared: dict[str, Any]) -> Shards:
     """Shards of the batch, once ranks have compared sizes and the named values."""
     n_rows, (n_columns, width), extra_columns = args.x.shape[0], args.y.shape, args.pairing.extra_columns
     compared = {"features": width, **compared, **(args.layout.agreed_on or {})}
@@ -567,12 +553,11 @@ def _agree(across: Ranks, args: _CheckedArguments, compared: dict[str, Any]) -> 
         compared[f"rows of {args.names[1]}"] = n_columns - n_rows if extra_columns else n_columns
         n_columns = n_rows if extra_columns else n_columns
     temperature, pairs = args.parameters.get("temperature"), args.pairs
-    return agree(
-        across, RankReport(n_rows, n_columns, compared, temperature, pairs.n_columns, pairs.largest_index), args.x
-    )
+    report = RankReport(n_rows, n_columns, compared, temperature, pairs.n_columns, pairs.largest_index)
+    return agree(across, report, args.x)
 
 
-def _matrix(args: _CheckedArguments, similarity: Similarity, scale: Any, **options: Any) -> ScoreMatrix:
+def _matrix(args: _Arguments, similarity: Similarity, scale: Any, **options: Any) -> ScoreMatrix:
     """Score matrix of the rows of this process against all columns, with its transpose if that is not a plain one.
 
     A temperature per row also scales the rows of the transpose: that of row i is that of column i.
@@ -590,7 +575,7 @@ def _matrix(args: _CheckedArguments, similarity: Similarity, scale: Any, **optio
 
 
 def _matrix_of(
-    args: _CheckedArguments, similarity: Similarity, scale: Any, *, need_transpose: bool = False, **options: Any
+    args: _Arguments, similarity: Similarity, scale: Any, *, need_transpose: bool = False, **options: Any
 ) -> ScoreMatrix:
     """Score matrix of the rows of this process; across ranks, with its shard of the transpose if needed."""
     shards, replicated, x, y, mask = options["shards"], args.layout.replicated, args.x, args.y, args.options.mask
@@ -620,7 +605,7 @@ def _matrix_of(
     )
 
 
-def _local_matrix(args: _CheckedArguments, similarity: Similarity, scale: Any, **options: Any) -> ScoreMatrix:
+def _local_matrix(args: _Arguments, similarity: Similarity, scale: Any, **options: Any) -> ScoreMatrix:
     """Score matrix of rows and columns that this process holds."""
     xp, pairing, mask, x, partners, y = args.xp, args.pairing, args.options.mask, args.x, args.partners, args.y
     if partners and not (
@@ -646,7 +631,7 @@ def _local_matrix(args: _CheckedArguments, similarity: Similarity, scale: Any, *
     return ScoreMatrix(similarity, rows, columns, pairing, mask, partners=partner_operands, **options)
 
 
-def _zero_idle(args: _CheckedArguments, y: Array) -> tuple[Array, Array]:
+def _zero_idle(args: _Arguments, y: Array) -> tuple[Array, Array]:
     """Embeddings of rows and columns, with zeros where the mask or a queue leaves no pair: these may hold NaN.
 
     If the transposed scores are needed, a pair is used in both directions.
@@ -904,7 +889,7 @@ class _PairChecks(NamedTuple):
     sharded: bool = False
 
 
-def _check_pairs(args: _CheckedArguments) -> _PairChecks:
+def _check_pairs(args: _Arguments) -> _PairChecks:
     """Check that a pairing and a mask fit the matrix and its library.
 
     Across ranks, arrays of pairs have the columns of all ranks, whose number is checked later, by `agree`. `n_common`

@@ -15,7 +15,7 @@ from .types import ArrayOf, ArrayT, Parameters, Result
 
 
 def stop_gradient(x: ArrayOf[ArrayT], /) -> ArrayT:
-    """Return an array with the same values that differentiation takes for a constant.
+    """Return an array with the same values that is constant to differentiation.
 
     Parameters
     ----------
@@ -53,9 +53,9 @@ def value_and_grad(
     Parameters
     ----------
     fn : callable
-        Function of arrays that returns a real 0-d array, or with `has_aux` a pair of that and anything else. Its array
-        code uses the namespace of its arguments (``xp = x.__array_namespace__()`` or array-api-compat's) or operators
-        and indexing; on NumPy and CuPy, functions such as ``np.tanh`` work too.
+        Function of arrays that returns a real 0-d array, or with `has_aux` a pair of that and any object. It may use
+        the namespace of its arguments (``xp = x.__array_namespace__()`` or array-api-compat's), operators and
+        indexing; on NumPy and CuPy also functions such as ``np.tanh``.
     argnums : int or sequence of int, default: 0
         Which positional arguments to differentiate. Each may be an array or a nested tuple, list or dict of arrays.
     has_aux : bool, default: False
@@ -65,7 +65,7 @@ def value_and_grad(
     -------
     callable
         Takes the arguments of `fn` and returns ``(value, gradient)``, or ``((value, aux), gradient)``. The gradient
-        has the structure of the argument; a tuple of them if `argnums` is a sequence.
+        has the structure of the argument; it is a tuple of gradients if `argnums` is a sequence.
 
     Raises
     ------
@@ -73,7 +73,7 @@ def value_and_grad(
         When called: if a differentiated argument is not made of real floating-point arrays, `fn` does not return a 0-d
         array, or no backend is registered for the arrays' library.
     ValueError
-        When called: if `argnums` names an argument that is not there.
+        When called: if `argnums` refers to a missing argument.
 
     Notes
     -----
@@ -137,7 +137,7 @@ def grad(
 
 
 class _Scalar(EqualByContents):
-    """A function whose value is checked to be a 0-d array, beside which anything may come as `has_aux` says."""
+    """A function that checks that its value is a 0-d array, or with `has_aux` a pair of that and any object."""
 
     def __init__(self, fn: Callable[..., Any], has_aux: bool) -> None:
         update_wrapper(self, fn)
@@ -164,7 +164,7 @@ class _Scalar(EqualByContents):
 
 
 class _ValueAndGrad(EqualByContents):
-    """What `value_and_grad` returns: a function that can be pickled where `fn` can."""
+    """Result of `value_and_grad`: a function that can be pickled if `fn` can."""
 
     def __init__(self, fn: Callable[..., Any], argnums: Any, has_aux: bool) -> None:
         check_callable("fn", fn)
@@ -180,7 +180,7 @@ class _ValueAndGrad(EqualByContents):
         return type(self), (self.fn, self.argnums, self.has_aux)
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
-        return self if instance is None else MethodType(self, instance)  # a function in a class is a method
+        return self if instance is None else MethodType(self, instance)  # as functions in a class
 
     def __repr__(self) -> str:
         return f"<gradient of {self.fn!r}>"
@@ -202,7 +202,7 @@ class _ValueAndGrad(EqualByContents):
 
 
 class _Grad(_ValueAndGrad):
-    """What `grad` returns."""
+    """Result of `grad`."""
 
     def __call__(self, *arguments: Any, **options: Any) -> Any:
         value, gradient = super().__call__(*arguments, **options)
@@ -243,7 +243,7 @@ def _check_leaf(leaf: Any) -> None:
             f"value_and_grad: expected arrays in the differentiated arguments, got {type(leaf).__name__}; convert it "
             f"with asarray"
         )
-    adapter_of(leaf)  # which knows what to say of an unknown library
+    adapter_of(leaf)  # raises for an unknown library
     if not is_floating(namespace_of(leaf), leaf.dtype):
         raise TypeError(
             f"value_and_grad: expected real floating-point arrays in the differentiated arguments, got dtype "

@@ -1,4 +1,4 @@
-"""Checks of arguments: shapes, dtypes, Python numbers; and values in arrays, where they are at hand."""
+"""Checks of arguments: shapes, dtypes, Python numbers, and array entries that can be read without waiting."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def check_choice(name: str, value: object, allowed: Collection[str]) -> None:
 
 
 def nearest(value: object, allowed: Collection[str]) -> str:
-    """A remedy that names the nearest of the strings `allowed`, or nothing where none is near."""
-    from difflib import get_close_matches  # noqa: PLC0415  (for messages alone)
+    """Remedy that names the nearest of the strings `allowed`; empty if none is near."""
+    from difflib import get_close_matches  # noqa: PLC0415  (only for messages)
 
     near = get_close_matches(str(value), allowed, 1)
     return f"; did you mean {near[0]!r}?" if near else ""
@@ -39,16 +39,16 @@ def check_precision(value: object) -> None:
 
 
 def check_bool(name: str, value: object) -> bool:
-    """Return `value`, which must be True or False, as Python's own."""
+    """Return `value`, which must be True or False, as a Python bool."""
     if value is True or value is False:
         return value
     if "bool" in type(value).__name__ and any(base.__name__ == "generic" for base in type(value).__mro__):
-        return bool(value)  # a scalar of NumPy's
+        return bool(value)  # a NumPy scalar
     raise TypeError(f"{name}: expected True or False, got {value!r}")
 
 
 def as_integer(value: Any) -> int | None:
-    """An integer of any library that is no array, as Python's own, or None."""
+    """Python int of an integer scalar of any library; None for anything else."""
     if type(value) is int:
         return value
     if isinstance(value, (bool, type)) or not hasattr(value, "__index__") or (is_array(value) and not is_number(value)):
@@ -57,7 +57,7 @@ def as_integer(value: Any) -> int | None:
 
 
 def check_whole_number(name: str, value: Any, *, least: int = 1) -> int:
-    """Return `value`, which must be an integer of any library, but no array, and not less than `least`."""
+    """Return `value`, which must be an integer scalar of any library, and not less than `least`."""
     number = as_integer(value)
     if number is None:
         raise TypeError(f"{name}: expected an integer, got {type(value).__name__}")
@@ -73,14 +73,14 @@ def check_callable(name: str, value: object) -> None:
 
 
 def check_called(name: str, value: Any, room: str) -> None:
-    """`value` must be no class, and no function of a module of this package that makes what is expected."""
-    made, ours = getattr(value, "__name__", ""), f"{__name__.rpartition('._core')[0]}.{room}"
+    """Refuse a class, a module, and a function of this package whose result is expected."""
+    title, ours = getattr(value, "__name__", ""), f"{__name__.rpartition('._core')[0]}.{room}"
     if isinstance(value, FunctionType) and str(value.__module__).startswith(ours):
-        raise TypeError(f"{name}: expected what {room}.{made}(...) returns, got {made} itself; call it")
+        raise TypeError(f"{name}: expected what {room}.{title}(...) returns, got {title} itself; call it")
     if isinstance(value, (type, ModuleType)):
         kind = "class" if isinstance(value, type) else "module"
         raise TypeError(
-            f"{name}: expected a name, a function or what portable_nce.{room} returns, got the {kind} {made}"
+            f"{name}: expected a name, a function or what portable_nce.{room} returns, got the {kind} {title}"
         )
 
 
@@ -90,28 +90,28 @@ def is_half(dtype: Any) -> bool:
 
 
 def is_floating(xp: Namespace, dtype: Any) -> bool:
-    """Whether `dtype` is one of real floating-point numbers that losses are computed of."""
+    """Whether losses accept `dtype`, a real floating-point dtype of 16 bits or more."""
     if dtype in (xp.float32, xp.float64) or is_half(dtype):
         return True
-    # Not of 8 bits, which have no arithmetic in PyTorch, and no promotion in JAX.
+    # 8-bit floats have no arithmetic in PyTorch and no promotion in JAX.
     return bool(xp.isdtype(dtype, "real floating")) and getattr(dtype, "itemsize", 2) > 1
 
 
 def cast_hint(x: Array) -> str:
-    """How arrays of this library are converted to another dtype."""
+    """Call that converts arrays of this library to another dtype, for messages."""
     return "to(dtype)" if hasattr(x, "to") else "astype"
 
 
 def check_floating(xp: Namespace, **arrays: Array) -> None:
-    """The arrays must have a real floating-point dtype, and all the same, but that 16 bits may meet float32."""
+    """The arrays must have one real floating-point dtype; 16-bit ones and float32 may be mixed."""
     first_name, first = next(iter(arrays.items()))
     for name, x in arrays.items():
         if x.dtype == first.dtype and (x.dtype == xp.float32 or is_floating(xp, x.dtype)):
             continue
         if not is_floating(xp, x.dtype):
-            of_scores = x is not first and len(x.shape) == 1 and xp.isdtype(x.dtype, "integral")
+            are_targets = x is not first and len(x.shape) == 1 and xp.isdtype(x.dtype, "integral")
             remedy = f"convert it with {cast_hint(x)}"
-            if of_scores:
+            if are_targets:
                 remedy = "for scores and the columns of the positives, use portable_nce.from_scores"
             raise TypeError(f"{name}: expected a real floating-point dtype of 16 bits or more, got {x.dtype}; {remedy}")
         if not all(is_half(y.dtype) or y.dtype == xp.float32 for y in (x, first)):
@@ -122,7 +122,7 @@ def check_floating(xp: Namespace, **arrays: Array) -> None:
 
 
 def common_dtype(xp: Namespace, *arrays: Array) -> Any:
-    """The dtype of a result of these arrays: that of all, or float32 where 16 bits meet it or one another."""
+    """Dtype of a result of these arrays: their common one, or float32 if 16-bit ones are mixed."""
     first, *others = (native(x).dtype for x in arrays)
     return first if all(dtype == first for dtype in others) else xp.float32
 
@@ -131,7 +131,7 @@ def check_mask(xp: Namespace, name: str, x: Array, shape: tuple[int, ...]) -> No
     """`x` must be a boolean array of the given shape."""
     if not xp.isdtype(x.dtype, "bool"):
         raise TypeError(
-            f"{name}: expected a boolean array (True takes part), got dtype {x.dtype}; compare, as in {name} != 0"
+            f"{name}: expected a boolean array (True keeps a pair), got dtype {x.dtype}; compare, as in {name} != 0"
         )
     check_shape(name, x, shape)
 
@@ -144,9 +144,9 @@ def check_integers(xp: Namespace, name: str, x: Array, shape: tuple[int, ...]) -
 
 
 def indices_of(xp: Namespace, name: str, x: Array, shape: tuple[int, ...]) -> Array:
-    """`x`, an integer array of the given shape, in a dtype that is an index in every library.
+    """`x`, an integer array of the given shape, in a dtype that every library accepts for indices.
 
-    PyTorch takes int32 and int64, and has no minimum of unsigned integers. What does not fit becomes negative.
+    PyTorch indexes with int32 and int64, and has no minimum of unsigned integers. Too large values become negative.
     """
     check_integers(xp, name, x, shape)
     if x.dtype in {xp.int32, xp.int64}:
@@ -155,7 +155,7 @@ def indices_of(xp: Namespace, name: str, x: Array, shape: tuple[int, ...]) -> Ar
 
 
 def check_indices(xp: Namespace, name: str, x: Array, count: int, of_what: str) -> bool:
-    """`x` must hold numbers from 0 to below `count`; tell whether that could be seen, its values being at hand."""
+    """`x` must hold indices below `count`; return whether its entries could be read and checked."""
     adapter = adapter_of(x)
     flat = xp.reshape(x, (-1,))
     for extreme in (xp.min(flat), xp.max(flat)):
@@ -179,8 +179,8 @@ def check_shape(name: str, x: Array, shape: tuple[int, ...]) -> None:
 
 
 def check_rows(name: str, x: Array, first: Array) -> None:
-    """`x`, which may have another width, must have as many rows as `first`."""
-    if x.shape[:1] != first.shape[:1]:  # only then, so that torch.compile does not compare the rows with the width
+    """`x` must have as many rows as `first`; the width may differ."""
+    if x.shape[:1] != first.shape[:1]:  # only then: torch.compile would add a guard that compares rows and width
         transposed = tuple(x.shape) == tuple(first.shape)[::-1]
         check_shape(name, x, tuple(first.shape) if transposed else (first.shape[0], *x.shape[1:]))
 
@@ -193,17 +193,15 @@ def check_width(name: str, x: Array, width: int) -> None:
 
 
 def shape_of(name: str, x: Array, axes: str) -> tuple[int, ...]:
-    """The shape of `x`, which must have as many axes as `axes` names, as in "(N, D)", and none of length 0."""
+    """Shape of `x`, which must have as many axes as `axes` names, as in "(N, D)", and none of length 0."""
     shape = tuple(x.shape)
     if any(length is None or length != length for length in shape):  # noqa: PLR0124  (None by the standard, NaN in Dask)
-        raise ValueError(
-            f"{name}: expected known lengths of {axes}, got shape {shape}; let the library find them out first"
-        )
+        raise ValueError(f"{name}: expected known lengths of {axes}, got shape {shape}; compute them first")
     if len(shape) != axes.count(",") + 1:
         remedy = ""
         if axes == "(N, D)" and len(shape) == 1:
-            of_labels = namespace_of(x).isdtype(x.dtype, ("integral", "bool"))
-            remedy = "; labels come after embeddings" if of_labels else "; one row has nothing to be compared with"
+            is_labels = namespace_of(x).isdtype(x.dtype, ("integral", "bool"))
+            remedy = "; labels come after embeddings" if is_labels else "; one row has nothing to be compared with"
         elif axes == "(N, D)" and len(shape) > 2:  # noqa: PLR2004  (a matrix)
             remedy = f"; merge the leading axes, as in {name}.reshape((-1, {shape[-1]})), also those of labels"
         raise ValueError(f"{name}: expected shape {axes}, got {shape}{remedy}")
@@ -214,7 +212,7 @@ def shape_of(name: str, x: Array, axes: str) -> tuple[int, ...]:
 
 _DOUBLE = (sys.float_info.min, sys.float_info.max)
 SINGLE = (2.0**-126, (2.0 - 2.0**-23) * 2.0**127)
-"""The least positive number of full precision, whose inverse is finite, and the largest, of float64 and of float32."""
+"""Smallest normal and largest number of float64 and float32."""
 
 
 def check_number(name: str, value: Any, *, above: float = -math.inf, limits: tuple[float, float] = _DOUBLE) -> float:
@@ -234,15 +232,15 @@ def check_number(name: str, value: Any, *, above: float = -math.inf, limits: tup
 
 
 def positive_scalar(xp: Namespace, name: str, value: Any, like: Array) -> Any:
-    """A number greater than zero as a Python float, or an array of one entry as a 0-d array of the dtype of `like`."""
+    """Positive number as a Python float, or an array of one entry as a 0-d array of the dtype of `like`."""
     return scalar(xp, name, value, like, above=0.0)
 
 
 def temperature_of(xp: Namespace, value: Any, rows: int, like: Array, *, views: int = 1, shared: bool = False) -> Any:
-    """A temperature: a number, a 0-d array, or an array with one for each row, in the dtype of `like`.
+    """Temperature: a number, a 0-d array, or an array with one entry per row, in the dtype of `like`.
 
-    The rows may be `views` of samples, each with one temperature. In a batch that is `shared` among ranks, an array of
-    one entry is that of a single row, until the ranks agree.
+    With several `views`, it may have one entry per sample. In a batch `shared` by ranks, an array of shape (1,) counts
+    as per-row until the ranks agree.
     """
     each = [(length,) for length in (rows, rows // views) if length != 1 or shared]
     if not is_array(value) or is_number(value) or value.shape not in each:
@@ -253,7 +251,7 @@ def temperature_of(xp: Namespace, value: Any, rows: int, like: Array, *, views: 
 
 
 def scalar(xp: Namespace, name: str, value: Any, like: Array, *, above: float = -math.inf) -> Any:
-    """A number as a Python float, or an array of one entry as a 0-d array of the dtype of `like`."""
+    """Number as a Python float, or an array of one entry as a 0-d array of the dtype of `like`."""
     check_scalar(name, value, above=above, limits=SINGLE if like.dtype == xp.float32 else _DOUBLE)
     return float(value) if is_number(value) else xp.astype(xp.reshape(value, ()), like.dtype)
 
@@ -285,19 +283,19 @@ def check_scalar(name: str, value: Any, *, above: float = -math.inf, limits: tup
 
 
 def is_at_hand(x: Array) -> bool:
-    """Whether entries can be read without waiting for a device or a compiler."""
+    """Whether entries of `x` can be read without waiting for a device or a compiler."""
     adapter = adapter_of(x)
     return adapter.mode == "eager" and adapter.reads_values and not on_accelerator(x)
 
 
 def entry_at_hand(x: Array, reduce: Callable[[Namespace, Array], Array]) -> float | None:
-    """The number that `reduce` chooses of an array, or None where its entries cannot be read for free."""
+    """Value of a reduction of an array, or None if its entries cannot be read without waiting."""
     return entries_at_hand(x, reduce)[0]
 
 
 def entries_at_hand(x: Array, *reductions: Callable[[Namespace, Array], Array]) -> tuple[float | None, ...]:
-    """The same of several reductions."""
-    while hasattr(x, "__recorded__"):  # a tape on a tape, for a derivative of the second order
+    """Values of several reductions of an array, or Nones if its entries cannot be read without waiting."""
+    while hasattr(x, "__recorded__"):  # nested tapes of higher-order derivatives
         x = x.__recorded__
     if not is_at_hand(x):
         return (None,) * len(reductions)
@@ -325,7 +323,7 @@ def largest(xp: Namespace, x: Array) -> Array:
 
 
 def _check_entries(name: str, value: Array, above: float) -> None:
-    """The entries must be finite and greater than `above`, where they can be read for free; NaN makes the loss NaN."""
+    """The entries must be finite and greater than `above`, if they can be read; NaN passes, and makes the loss NaN."""
     if above == -math.inf:
         return
     for extreme in (least, largest)[: 1 + (math.prod(value.shape) > 1)]:
@@ -335,7 +333,7 @@ def _check_entries(name: str, value: Array, above: float) -> None:
 
 
 def row_weights(xp: Namespace, weights: Array | None, rows: int, like: Array) -> Array | None:
-    """The weights of the rows in the dtype of `like`, or None."""
+    """Row weights in the dtype of `like`, or None."""
     if weights is None:
         return None
     if not (is_floating(xp, weights.dtype) or xp.isdtype(weights.dtype, ("integral", "bool"))):
@@ -354,14 +352,14 @@ def check_block_size(block_size: Any) -> BlockSize:
     return number
 
 
-# Calls that do not fit a signature
+# Errors for calls that do not fit a signature
 
 _SCALES = {"temperature": -1, "tau": -1, "logit_scale": 1, "scale": 1}
 """Names of the factor of the scores and of its inverse, with the exponent."""
 
 
 def explained(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """A function whose error for arguments that do not fit its signature says what it takes."""
+    """Function that raises a helpful error for arguments that do not fit its signature."""
 
     @wraps(function)
     def call(*args: Parameters.args, **options: Parameters.kwargs) -> Result:
@@ -377,45 +375,45 @@ def explained(function: Callable[Parameters, Result]) -> Callable[Parameters, Re
 
 
 def misfit(function: Callable[..., Any], args: tuple[Any, ...], options: Mapping[str, Any]) -> str | None:
-    """Why arguments do not fit the signature of a function, or None if they fit."""
+    """Reason why arguments do not fit the signature of a function, or None if they fit."""
     try:
         inspect.signature(function).bind(*args, **options)
     except TypeError as error:
         return str(error)
-    except ValueError:  # a built-in function without a signature
+    except ValueError:  # a built-in without a signature
         return None
     return None
 
 
 def _remedy(function: Callable[..., Any], args: tuple[Any, ...], options: Mapping[str, Any], reason: str) -> str:
-    """The message for arguments that do not fit the signature of a function for that reason."""
+    """Message for arguments that do not fit the signature of a function."""
     parameters = inspect.signature(function).parameters
     name, names = function.__name__, [*parameters]
     arrays = [p.name for p in parameters.values() if p.kind is not p.KEYWORD_ONLY]
     required = [p.name for p in parameters.values() if p.kind is p.POSITIONAL_ONLY and p.default is p.empty]
-    by_place = f"pass {', '.join(required)} by position" if len(args) < len(required) else ""
+    positional = f"pass {', '.join(required)} by position" if len(args) < len(required) else ""
     unknown = next((option for option in options if option not in names), None)
     if unknown is not None:
-        return _of_unknown(unknown, options[unknown], name, names, by_place)
-    if by_place and (named := next((option for option in options if option in required), None)):
-        return f"{named}: expected no keyword in {name}, got {named}=...; {by_place}"
+        return _unknown_option(unknown, options[unknown], name, names, positional)
+    if positional and (named := next((option for option in options if option in required), None)):
+        return f"{named}: expected no keyword in {name}, got {named}=...; {positional}"
     missing = next((p.name for p in parameters.values() if p.kind is p.KEYWORD_ONLY and p.default is p.empty), None)
     if len(required) <= len(args) <= len(arrays) and missing is not None and missing not in options:
         return f"{name}: expected the option {missing!r}, got none; pass {missing}=..."
     if len(args) <= len(arrays):
         return f"{name}: expected {', '.join(arrays)}, got too few: {reason}"
-    wanted = "a K × N matrix of scores, for example critic(x, y)" if names[0] == "scores" else ", ".join(arrays)
+    expected = "a K × N matrix of scores, for example critic(x, y)" if names[0] == "scores" else ", ".join(arrays)
     remedy = "".join(f"; options are keywords, as in {option}=..." for option in names[len(arrays) :][:1])
-    return f"{name}: expected {wanted}, got {len(args)} positional arguments{remedy}"
+    return f"{name}: expected {expected}, got {len(args)} positional arguments{remedy}"
 
 
-def _of_unknown(unknown: str, value: Any, name: str, names: list[str], by_place: str) -> str:
-    """The message for an option that the function `name` does not have."""
+def _unknown_option(unknown: str, value: Any, name: str, names: list[str], positional: str) -> str:
+    """Message for an option that the function `name` does not have."""
     scale = next((other for other in names if other in _SCALES), None)
     if unknown in _SCALES and scale is not None:
         inverse = f" = 1 / {unknown}" if _SCALES[unknown] != _SCALES[scale] else ""
         return f"{unknown}: expected {scale}{inverse} in {name}, got {unknown}"
     if unknown in _SCALES and names[0] == "scores":
         return f"{unknown}: expected none in {name}, got {value!r}; scores include it"
-    remedy = nearest(unknown, names) or (by_place and f"; {by_place}")
+    remedy = nearest(unknown, names) or (positional and f"; {positional}")
     return f"{unknown}: expected an option of {name}, got {unknown!r}{remedy}"

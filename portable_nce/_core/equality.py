@@ -1,4 +1,4 @@
-"""Equality by contents: compiled code is found again by objects that are equal, made anew or read from a file."""
+"""Equality by contents: compiled code is reused for equal objects, also for new or unpickled ones."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from .namespace import is_array, is_number
 
 
 class EqualByContents:
-    """Base of objects that are equal if their types and contents are; arrays are equal if they are the same object.
+    """Base of objects that are equal if their types and contents are; arrays are compared by identity.
 
-    Arrays have no equality that is True or False, and may be tracers, which have no values.
+    ``==`` of arrays is an array, and tracers have no values.
     """
 
     __slots__ = ("_hash",)
@@ -20,18 +20,18 @@ class EqualByContents:
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        own = vars(cls)
-        cls._fields = (*cls._fields, *own.get("__slots__", own.get("__annotations__", ())))
+        members = vars(cls)
+        cls._fields = (*cls._fields, *members.get("__slots__", members.get("__annotations__", ())))
 
     def _contents(self) -> tuple[Any, ...]:
         return tuple([getattr(self, name) for name in self._fields])
 
     def _replace(self, **fields: Any) -> Self:
-        """A copy with other values of some fields, which are not checked."""
-        made = object.__new__(type(self))
+        """Copy with some fields replaced, without checks."""
+        copy = object.__new__(type(self))
         for name, value in {**{name: getattr(self, name) for name in self._fields}, **fields}.items():
-            setattr(made, name, value)
-        return made
+            setattr(copy, name, value)
+        return copy
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and _key(self._contents()) == _key(other._contents())
@@ -45,13 +45,13 @@ class EqualByContents:
 
     def __getstate__(self) -> Any:
         state: Any = object.__getstate__(self)
-        if isinstance(state, tuple):  # strings, and arrays, have another hash in another process
+        if isinstance(state, tuple):  # hashes of strings and arrays differ between processes
             state[1].pop("_hash", None)
         return state
 
 
 class Record(EqualByContents):
-    """Base of internal objects that are their fields, which are annotated in the order of their values."""
+    """Base of internal records, whose values are passed in the order of the annotated fields."""
 
     __slots__ = ()
 
@@ -61,13 +61,13 @@ class Record(EqualByContents):
 
 
 def is_fixed(x: Any) -> bool:
-    """Whether an object is made of numbers, names, and functions and records of this package that close over nothing.
+    """Whether an object consists of numbers, strings, and functions and records of this package, without closures.
 
-    What a function of a user depends on may change, or be large.
+    Others are not kept: user functions may depend on values that change, or hold large arrays.
     """
     if type(x) in {bool, int, float, str, type(None)}:
         return True
-    if isinstance(x, FunctionType):  # whose `__module__` may be another's, by functools.wraps
+    if isinstance(x, FunctionType):  # functools.wraps changes `__module__`, not `__globals__`
         return x.__closure__ is None and _is_ours(x.__globals__.get("__name__"))
     if type(x) is not tuple and not _is_ours(type(x).__module__):
         return False
@@ -83,5 +83,5 @@ def _is_ours(module: Any) -> bool:
 
 
 def _key(contents: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The contents, with the identity in place of each array; it stays that of the array, which the object holds."""
+    """Contents with arrays replaced by their ids, which stay valid while the object holds them."""
     return tuple(_key(x) if type(x) is tuple else (id(x),) if is_array(x) and not is_number(x) else x for x in contents)

@@ -1,4 +1,4 @@
-"""Sums of exponentials, shifted by their largest exponent, of sets that may be empty."""
+"""Shifted sums of exponentials over sets that may be empty."""
 
 from __future__ import annotations
 
@@ -13,30 +13,29 @@ from .registry import adapter_of
 class ExpSum(NamedTuple):
     """``Σ exp(g)`` over a set of scores for each row, as ``exp(top) * total``.
 
-    `top` is the largest score, a constant to differentiation, or None for a shift of 0; `total` is the sum of
-    ``exp(g - top)``, with gradient. Where the set is empty, or its largest score infinite, `total` is 0 and `top` says
-    which: -inf or +inf.
+    `top`: largest score, a constant, or None for a shift of 0. `total`: sum of ``exp(g - top)``, with gradient. If the
+    set is empty or its largest score infinite, `total` is 0 and `top` is -inf or +inf.
     """
 
     top: Array | None
     total: Array
 
     def is_filled(self) -> Array:
-        """Whether the set is not empty; of bounded scores, no exponential is 0."""
+        """Boolean array of the rows whose set is not empty; without a shift, no exponential is 0."""
         return self.total != 0 if self.top is None else self.top != -math.inf
 
     def log_total(self, xp: Namespace) -> Array:
-        """The logarithm of `total`, 0 where it is 0."""
+        """Logarithm of `total`, 0 where it is 0."""
         return xp.log(xp.where(self.total == 0, xp.ones_like(self.total), self.total))  # NaN stays NaN
 
 
 def exp_sum(xp: Namespace, scores: Array, members: Array) -> ExpSum:
-    """The exponential sum of each row of `scores` over the entries that the boolean array `members` marks."""
+    """Exponential sum of each row of `scores` over the entries that the boolean array `members` marks."""
     return exponentials(xp, scores, members)[0]
 
 
 def exponentials(xp: Namespace, scores: Array, members: Array) -> tuple[ExpSum, Array]:
-    """The same, and what it is the sum of: ``exp(g - top)`` at the members, 0 elsewhere."""
+    """Exponential sum of each row over its members, and the terms: ``exp(g - top)`` at the members, 0 elsewhere."""
     top = stop_gradient(xp.max(xp.where(members, scores, -math.inf), axis=1))
     terms = shifted_exp(xp, scores, members, top)
     return ExpSum(top, xp.sum(terms, axis=1)), terms
@@ -45,7 +44,7 @@ def exponentials(xp: Namespace, scores: Array, members: Array) -> tuple[ExpSum, 
 def shifted_exp(xp: Namespace, scores: Array, members: Array, top: Array) -> Array:
     """``exp(g - top)`` at the members, 0 elsewhere and in rows whose `top` is infinite.
 
-    What takes no part is 0 before the exponential and after it, whatever it held: its derivatives are 0.
+    Other entries are replaced before and after the exponential, so that their derivatives are 0 even for NaN.
     """
     infinite = xp.isinf(top)
     shift = xp.where(infinite, xp.zeros_like(top), top)[:, None]
@@ -55,18 +54,18 @@ def shifted_exp(xp: Namespace, scores: Array, members: Array, top: Array) -> Arr
 
 
 def of_one(xp: Namespace, score: Array, present: Array) -> ExpSum:
-    """The exponential sum over the one member of each row, whose score it is; nothing where it is not present."""
+    """Exponential sum of one score per row; of an empty set where it is not present."""
     top = xp.where(present, stop_gradient(score), xp.full_like(score, -math.inf))
     infinite = xp.isinf(top)
-    nothing = xp.zeros_like(score)
-    difference = xp.where(infinite, nothing, score) - xp.where(infinite, nothing, top)
-    return ExpSum(top, xp.where(infinite, nothing, xp.exp(difference)))
+    zero = xp.zeros_like(score)
+    difference = xp.where(infinite, zero, score) - xp.where(infinite, zero, top)
+    return ExpSum(top, xp.where(infinite, zero, xp.exp(difference)))
 
 
 def merge(xp: Namespace, parts: list[ExpSum]) -> tuple[ExpSum, list[Array | None]]:
-    """The sum of several sums, and the factors that bring the terms of each to the common shift (None: 1).
+    """Sum of several exponential sums, and the factors that rescale the terms of each to the common shift (None: 1).
 
-    All parts have a shift, or none has.
+    Either all parts have a shift, or none.
     """
     tops = [part.top for part in parts if part.top is not None]
     if len(parts) == 1:
@@ -79,15 +78,15 @@ def merge(xp: Namespace, parts: list[ExpSum]) -> tuple[ExpSum, list[Array | None
     top = tops[0]
     for other in tops[1:]:
         top = xp.maximum(top, other)
-    own = factors(xp, tops, top)
-    total = total * own[0]
-    for part, factor in zip(parts[1:], own[1:], strict=True):
+    rescale = factors(xp, tops, top)
+    total = total * rescale[0]
+    for part, factor in zip(parts[1:], rescale[1:], strict=True):
         total = total + part.total * factor
-    return ExpSum(top, total), list(own)
+    return ExpSum(top, total), list(rescale)
 
 
 def factors(xp: Namespace, tops: list[Array], top: Array) -> list[Array]:
-    """The factors that bring exponentials from shifts of their own to a common one, the largest."""
+    """Factors ``exp(t - top)`` that rescale exponentials from the shifts `tops` to `top`, the largest."""
     infinite = xp.isinf(top)
     shift = xp.where(infinite, xp.zeros_like(top), top)
-    return [xp.exp(xp.where(infinite, -math.inf, own) - shift) for own in tops]
+    return [xp.exp(xp.where(infinite, -math.inf, t) - shift) for t in tops]

@@ -1,4 +1,4 @@
-"""Notes that the engine makes while `explain` listens."""
+"""Notes of the engine for `explain` and for kept plans."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ _listeners: list[tuple[int, list[Any]]] = []
 
 
 def note(*things: Any) -> None:
-    """Tell things to those that listen in this thread; without any, the cost is that of a call."""
+    """Append notes to the lists that listen in this thread."""
     for thread, notes in _listeners:
         if thread == get_ident():
             notes.extend(things)
 
 
 def listens() -> bool:
-    """Whether anybody listens, in any thread."""
+    """Whether any thread listens."""
     return len(_listeners) > 0
 
 
 @contextmanager
 def listening() -> Iterator[list[Any]]:
-    """The notes made in this thread, in their order, as long as the context is open."""
+    """List of the notes made in this thread while the context is open."""
     entry: tuple[int, list[Any]] = (get_ident(), [])
     _listeners.append(entry)
     try:

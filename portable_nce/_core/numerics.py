@@ -1,4 +1,4 @@
-"""The numerics that every loss stands on: shifted exponential sums, softplus, safe normalisation, the 16-bit rule."""
+"""Guarded elementary functions, safe normalisation, and the upcast of 16-bit arrays."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .registry import adapter_of
 
 
 def upcast(xp: Namespace, x: Array) -> Array:
-    """`x` in the dtype to compute in: float32 for 16-bit floats, else its own."""
+    """`x` in float32 if it has 16 bits, else unchanged."""
     return xp.astype(x, xp.float32) if x.dtype not in (xp.float32, xp.float64) and is_half(x.dtype) else x
 
 
@@ -22,17 +22,17 @@ def zeros(xp: Namespace, shape: tuple[int, ...], like: Array) -> Array:
 
 
 def nan_of(judge: Array, x: Array) -> Array:
-    """The rows of `x`, NaN where those of `judge` hold NaN: its choice, of what to compare, would hide that."""
+    """`x` with NaN in the rows where `judge` has NaN, which a choice of pairs by `judge` would hide."""
     xp = namespace_of(x)
-    lost = stop_gradient(judge)
-    lost = xp.any(namespace_of(lost).isnan(lost), axis=1, keepdims=True)
-    return xp.where(lost, math.nan, x)
+    judge = stop_gradient(judge)
+    invalid = xp.any(namespace_of(judge).isnan(judge), axis=1, keepdims=True)
+    return xp.where(invalid, math.nan, x)
 
 
 def entries_at(x: Array, columns: Array) -> Array:
-    """The entries of each row of `x` (N, K) in the columns (N, M).
+    """Entries of each row of `x` (N, K) in the columns (N, M).
 
-    `torch.take_along_dim` would fix sizes that torch.compile leaves open.
+    Not by `torch.take_along_dim`, with which torch.compile makes dynamic sizes static.
     """
     xp, (n_rows, n_columns) = namespace_of(x, columns), x.shape
     first = xp.arange(n_rows, dtype=columns.dtype, device=device_of(x))[:, None] * n_columns
@@ -43,14 +43,14 @@ def entries_at(x: Array, columns: Array) -> Array:
 def reciprocal(x: Array) -> Array:
     """``1 / x``.
 
-    Dynamo refuses a number on the left of ``/``, ``-`` and ``**`` where the tensor on the right is of a subclass of the
-    caller's ("All __torch_function__ overrides returned NotImplemented"); hence also ``-x + 1.0`` for ``1.0 - x``.
+    Dynamo refuses a number on the left of ``/``, ``-`` and ``**`` if the tensor on the right is a user's subclass
+    ("All __torch_function__ overrides returned NotImplemented"); hence also ``-x + 1.0`` for ``1.0 - x``.
     """
     return namespace_of(x).ones_like(x) / x if is_being_compiled(x) else 1.0 / x
 
 
 def sum_to_scalar(xp: Namespace, x: Array) -> Array:
-    """The sum of all entries as an array of one entry; NumPy's sum without axes would be a scalar and no array."""
+    """Sum of all entries, of shape (1,): NumPy's sum over all axes is a scalar and no array."""
     return xp.sum(x if len(x.shape) == 1 else xp.reshape(x, (-1,)), axis=0, keepdims=True)
 
 
@@ -60,7 +60,7 @@ def softplus(xp: Namespace, t: Array) -> Array:
 
 
 def sigmoid(xp: Namespace, t: Array) -> Array:
-    """``1 / (1 + exp(-t))``, relatively exact on both sides."""
+    """``1 / (1 + exp(-t))``, with a small relative error on both sides."""
     positive = t > 0
     small = xp.exp(xp.where(positive, -t, t))
     return xp.where(positive, xp.ones_like(t), small) / (1.0 + small)
@@ -69,7 +69,7 @@ def sigmoid(xp: Namespace, t: Array) -> Array:
 def softplus_and_sigmoid(
     xp: Namespace, t: Array, *, bounded: bool = False, need_slope: bool = True
 ) -> tuple[Array, Array]:
-    """The softplus and its derivative, None if not needed; `bounded`: no exponential overflows."""
+    """Softplus and its derivative, None if not needed; `bounded`: no exponential overflows."""
     if bounded:
         odds = xp.exp(t)
         return xp.log1p(odds), odds / (odds + 1.0) if need_slope else None
@@ -85,12 +85,12 @@ def relu(xp: Namespace, x: Array) -> Array:
 
 
 def relu_slope(xp: Namespace, x: Array) -> Array:
-    """The derivative of `relu`, 0 at 0; NaN stays NaN."""
+    """Derivative of `relu`, 0 at 0; NaN stays NaN."""
     return xp.where(x > 0, xp.ones_like(x), relu(xp, x))
 
 
 def safe_sqrt(xp: Namespace, x: Array) -> Array:
-    """The square root, with derivative 0 at 0."""
+    """Square root, with derivative 0 at 0."""
     zero = x == 0
     return xp.where(zero, xp.zeros_like(x), xp.sqrt(xp.where(zero, xp.ones_like(x), x)))
 
@@ -102,48 +102,46 @@ def safe_quotient(xp: Namespace, x: Array, divisor: Array) -> Array:
 
 
 def rows_where(xp: Namespace, live: Array, *arrays: Array) -> list[Array]:
-    """Arrays (N, D), 0 in the rows that a boolean array (N,) does not mark: what takes no part may hold anything."""
+    """Arrays (N, D) with zeros in the rows that a boolean array (N,) does not mark: these may hold NaN."""
     return [xp.where(live[:, None], x, xp.zeros_like(x)) for x in arrays]
 
 
 def largest_entry(x: Array) -> float | None:
-    """The largest magnitude of an array's entries, where it costs nothing to look at it."""
+    """Largest magnitude of an array's entries, or None if they cannot be read without waiting."""
     low, high = entries_at_hand(x, least, largest)
     return None if low is None or high is None else max(-low, high)
 
 
 LARGEST_SQUARED = 1e9
-"""Numbers up to here can be squared, and some squares added up, in any dtype that is computed in."""
+"""Largest number whose squares can be summed without overflow, in float32 too."""
 
 
 def largest_score(rows: Array, *columns: Array, factor: float = 1.0) -> float:
-    """A bound of the magnitude of inner products times a factor; infinite where none is seen.
+    """Bound ``factor max |x| max |y|`` of the magnitude of scaled inner products.
 
-    It is ``factor max |x| max |y|``, if the squares of all lengths, and of these times the factor, are finite.
+    It is infinite if entries cannot be read, or squares of lengths, also times the factor, might overflow.
     """
-    longest: list[float] = []
+    lengths: list[float] = []
     limit = LARGEST_SQUARED / max(1.0, factor)
     for x in (rows, *[y for y in columns if y is not rows]):
         square = entry_at_hand(x, _largest_square)
-        if square is None or not square <= limit**2:  # NaN, too
+        if square is None or not square <= limit**2:  # also for NaN
             return math.inf
-        longest.append(square**0.5)
-    return factor * longest[0] * max(longest[1:] or longest)
+        lengths.append(square**0.5)
+    return factor * lengths[0] * max(lengths[1:] or lengths)
 
 
 def _largest_square(xp: Namespace, x: Array) -> Array:
-    """The largest square of the length of a row."""
+    """Largest squared length of a row."""
     return xp.max(adapter_of(x).row_dots(x, x))
 
 
 def in_range(xp: Namespace, rows: Array, columns: Array) -> tuple[Array, Array, float]:
-    """Vectors whose inner products, and the sums of these along either side, are finite where the vectors are.
+    """Rows and columns with finite inner products and finite sums of these, and a bound of the products.
 
-    The last of what is returned is a bound of the products, infinite where none is seen.
-
-    An inner product that overflows could be the difference of two infinities. With the largest entries X and Y of
-    either side, vectors whose largest entry exceeds ``X f`` or ``Y f`` are scaled down to that, with a constant factor,
-    where ``f = sqrt(limit / (X Y)) < 1``; all others, and so almost always all, stay as they are.
+    An overflow could become inf - inf = NaN. With the largest entries X and Y of either side and
+    ``f = sqrt(limit / (X Y)) < 1``, vectors whose largest entry exceeds ``X f`` or ``Y f`` are scaled down to that by a
+    constant factor. All others, almost always all, are unchanged.
     """
     bound = largest_score(rows, columns)
     if bound < math.inf:
@@ -158,7 +156,7 @@ def in_range(xp: Namespace, rows: Array, columns: Array) -> tuple[Array, Array, 
     a, b = (xp.where(x == 0, xp.ones_like(x), x) for x in largest)
     larger, smaller = xp.where(a > b, a, b), xp.where(a > b, b, a)
     one = xp.ones_like(a)
-    room = limit * one / xp.where(larger > 1, larger, one)  # below 1, both are, and so is their product
+    room = limit * one / xp.where(larger > 1, larger, one)  # at most 1: then both entries and their product are
     long = room < smaller
     factor = xp.where(long, xp.sqrt(room / xp.where(long, smaller, one)), one)
     scaled = []
@@ -170,7 +168,7 @@ def in_range(xp: Namespace, rows: Array, columns: Array) -> tuple[Array, Array, 
 
 
 def itemsize(x: Array) -> int:
-    """Bytes of a number in an array."""
+    """Bytes of an entry."""
     xp = namespace_of(x)
     if xp.isdtype(x.dtype, "real floating"):
         return int(xp.finfo(x.dtype).bits) // 8
@@ -184,9 +182,9 @@ def normalize(x: Array) -> Array:
 
 
 def unit_rows(*arrays: Array) -> list[tuple[Array, Array]]:
-    """The rows of unit length of each array, and their lengths; a row of zeros stays, and its length is infinite.
+    """Unit rows of each array, and their lengths; a row of zeros stays zero, with infinite length.
 
-    Where it is not known that squares are in range, rows are divided by a power of 2 first, which changes no digit.
+    If squares may be out of range, rows are first divided by a power of 2, which is exact.
     """
     if not is_at_hand(arrays[0]):
         return [_unit_rows_by_powers(x) for x in arrays]
@@ -200,7 +198,7 @@ def unit_rows(*arrays: Array) -> list[tuple[Array, Array]]:
 
 
 def _flat(arrays: list[Array]) -> Array:
-    """All entries of some arrays."""
+    """All entries of some arrays, in one axis."""
     if len(arrays) == 1:
         return arrays[0]
     xp = namespace_of(*arrays)
@@ -219,11 +217,11 @@ def _unit_rows_by_powers(x: Array) -> tuple[Array, Array]:
 
 
 _SMALLEST_SQUARE, _LARGEST_SQUARE = 1e-20, 1e30
-"""Between these, sums of squares have lost nothing, in any dtype that is computed in."""
+"""Range in which sums of squares neither overflow nor lose digits to underflow, in float32 too."""
 
 
 def pulled_unit_rows(unit: Array, divisor: Array, to_unit: Array, along: Array | None = None) -> Array:
-    """The cotangent ``(g - u (g·u)) / |x|`` of rows x, of that of ``u = x / |x|``; or with something else for g·u."""
+    """Cotangent ``(g - u (g·u)) / |x|`` of rows x from the cotangent g of ``u = x / |x|``; `along` replaces g·u."""
     if along is None:
         along = adapter_of(unit).row_dots(to_unit, unit)[..., None]
     return (to_unit - unit * along) / divisor
@@ -237,7 +235,7 @@ def _unit_rows(static: None, x: Array) -> tuple[Array, ...]:
 def _pull_unit_rows(
     static: None, arrays: tuple[Array, ...], outputs: tuple[Array, ...], cotangents: tuple[Array, ...]
 ) -> tuple[Array, ...]:
-    """The adjoint of `unit_rows`; to a row of zeros, its length is a constant."""
+    """Cotangent ``(g - u (g·u - h |x|)) / |x|`` for cotangents g of u and h of |x|; h is ignored for rows of zeros."""
     del static, arrays
     (unit, length), (to_unit, to_length) = outputs, cotangents
     xp = namespace_of(unit, to_unit)

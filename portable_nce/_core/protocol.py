@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
-# The standard publishes no type for arrays or namespaces; these names say what is meant.
+# The standard publishes no types for arrays and namespaces.
 Array: TypeAlias = Any
 Namespace: TypeAlias = Any
 
 
 class Differentiation(Protocol):
-    """The required part of an adapter: a name and the ways to differentiate."""
+    """Required part of an adapter: a name and differentiation."""
 
     name: str
 
@@ -22,7 +22,7 @@ class Differentiation(Protocol):
     def value_and_grad(
         self, fn: Callable[..., Any], argnums: int | Sequence[int] = 0, *, has_aux: bool = False
     ) -> Callable[..., Any]:
-        """Return the function of value and gradient; the conventions are those of ``jax.value_and_grad``."""
+        """Return the function of value and gradient, with the conventions of ``jax.value_and_grad``."""
 
     def custom_vjp(
         self,
@@ -31,34 +31,32 @@ class Differentiation(Protocol):
         *,
         exact: bool = True,
     ) -> Callable[..., tuple[Array, ...]]:
-        """Bind a closed-form gradient.
+        """Return a function with a closed-form gradient.
 
         ``forward(static, *arrays)`` returns a tuple of arrays; ``backward(static, arrays, outputs, cotangents)``
-        returns the cotangents of the first arrays (those left out at the end have none). `static` is hashable. Both
-        are array-API code, so that the backward pass can be differentiated again. `exact`: the gradient is that of
-        `forward`, which an adapter may differentiate itself instead. An adapter that compiles keeps what it has
-        compiled of a function.
+        returns the cotangents of the first arrays; the remaining arrays have none. `static` is hashable. Both are
+        array-API code, so that the backward pass can be differentiated again. `exact`: `backward` is the derivative of
+        `forward`, which an adapter may differentiate instead. An adapter may compile both, and keep the result.
         """
 
     def value_and_vjp(self, function: Callable[..., tuple[Array, ...]]) -> Callable[..., tuple[Array, Array]]:
-        """Bind a function whose forward pass also computes the gradient.
+        """Return a differentiable function from one whose forward pass also computes the gradient.
 
-        ``function(static, *arrays, need_grad=...)`` returns ``(value, constant, *gradients)``: an array of one entry,
-        one that is constant to differentiation, and, if `need_grad`, the gradients of the value with respect to the
-        first arrays (those left out at the end have none). It may be a tuple of flags, one for each array, some True:
-        then gradients of others may be None. The result, ``bound(static, *arrays)``, is the pair of value and constant.
-        `static` is hashable. The function is array-API code, and its gradients are differentiated as they stand for
-        derivatives of higher order.
+        ``function(static, *arrays, need_grad=...)`` returns ``(value, constant, *gradients)``: an array of one entry, a
+        constant, and, if `need_grad`, the gradients of the value with respect to the first arrays; the remaining arrays
+        have none. `need_grad` may also be a tuple of flags, one for each array, at least one True; gradients of other
+        arrays may then be None. The returned function ``bound(static, *arrays)`` gives the pair of value and constant.
+        `static` is hashable. The function is array-API code; its gradients are differentiated for higher derivatives.
         """
 
 
 @runtime_checkable
 class Adapter(Differentiation, Protocol):
-    """The interface of an array library: differentiation, values, kernels, processes, and facts for the listing.
+    """Interface to an array library: differentiation, values, kernels, processes, and properties for the listing.
 
     See Also
     --------
-    register_backend : Registers an adapter for the arrays of a module, which may leave out all but a name,
+    register_backend : Registers an adapter for the arrays of a module. All members have defaults but the name,
         `stop_gradient`, `value_and_grad`, `custom_vjp` and `value_and_vjp`.
     """
 
@@ -72,74 +70,74 @@ class Adapter(Differentiation, Protocol):
     def dtypes(self) -> Sequence[str]:
         """Names of the real floating-point dtypes that the losses accept."""
 
-    # Values: what is known of the numbers in an array when a loss is called.
+    # Values: properties of the entries of an array when a loss is called.
 
     @property
     def mode(self) -> str:
-        """The way in which blocks are visited at present.
+        """Current way of visiting blocks.
 
-        - ``"eager"``: one by one; the number of each block is a Python number.
-        - ``"traced"``: a step is traced once for all blocks; their numbers are arrays.
-        - ``"whole"``: all at once; the program is exported, and lengths may be symbols.
-        - ``"compiled"``: a compiler traces the program, one block after another, for lengths that may be symbols.
+        - ``"eager"``: one by one; block indices are Python integers.
+        - ``"traced"``: one step is traced for all blocks; block indices are arrays.
+        - ``"whole"``: all rows in one block; the program is exported, and lengths may be symbolic.
+        - ``"compiled"``: a compiler traces all blocks; lengths may be symbolic.
         """
 
     @property
     def reads_values(self) -> bool:
-        """Whether it costs nothing to look at a number in an array on the processor, where the mode is ``"eager"``."""
+        """Whether entries of arrays on the CPU can be read at no cost while the mode is ``"eager"``."""
 
     def is_plain(self, arrays: tuple[Array, ...]) -> bool:
-        """Return whether array operations on these are known to be neither recorded nor transformed."""
+        """Return whether operations on these arrays are known to be neither recorded nor transformed."""
 
     def check(self, x: Array) -> None:
-        """Raise a TypeError that says why, if `x` is of a kind that cannot be computed with."""
+        """Raise a TypeError if `x` is an unsupported kind of array."""
 
     def needs_gradient(self, x: Array) -> bool:
-        """Return whether a derivative with respect to something passes through `x`, where that can be told."""
+        """Return whether `x` is known to depend on arrays that need a gradient."""
 
     def concrete_value(self, x: Array) -> float | None:
-        """Return the number in an array of one entry; None if it is traced, or on another device than the CPU."""
+        """Return the entry of an array of one entry; None if it is traced, or not on the CPU."""
 
     def concrete_values(self, x: Array) -> Sequence[float] | None:
-        """Return the numbers in a 1-D array likewise."""
+        """Return the entries of a 1-D array; None if it is traced, or not on the CPU."""
 
-    # Kernels: operations that libraries compute in different ways.
+    # Kernels: operations with library-specific fast implementations.
 
     def full_precision(self, x: Array) -> AbstractContextManager[Any]:
-        """Return a context in which products of arrays like `x` are not rounded to fewer bits than they have."""
+        """Return a context in which products of arrays like `x` have the full precision of their dtype."""
 
     def loss_dtype(self, x: Array, dtype: Any) -> Any:
-        """Return the dtype of a loss of 16-bit arrays like `x`: `dtype`, or what a context such as autocast asks."""
+        """Return the dtype of a loss of 16-bit arrays like `x`: `dtype`, or that of a context such as autocast."""
 
     def exp_in_place(self, x: Array, *, bounded: bool) -> Array:
         """Return the exponential of `x`, which may be overwritten; `bounded`: nearly all entries lie in [-30, 30].
 
-        Of others, subnormal results may be 0: processors compute with them a hundred times more slowly.
+        Otherwise subnormal results may be 0: processors are a hundred times slower with them.
         """
 
     def sum_along(self, x: Array, axis: int) -> Array:
-        """Return the sums of a matrix along its axis 0 or 1, in the fastest way that is as exact as any."""
+        """Return the sums of a matrix along its axis 0 or 1, in the fastest way without loss of precision."""
 
     def row_dots(self, x: Array, y: Array) -> Array:
-        """Return the inner products of the rows of two arrays of one shape, without a warning of an overflow."""
+        """Return the inner products of the rows of two arrays of equal shape, without overflow warnings."""
 
     def fill_diagonal(self, x: Array, row: int, column: int, count: int, value: float | Array) -> Array:
-        """Return a matrix with `value` at (row, column), (row + 1, column + 1), and so on; `x` may be overwritten.
+        """Return a matrix with `value` at `count` entries from (row, column) along a diagonal; `x` may be overwritten.
 
-        The value is a number, or an array of one number for each row of the matrix.
+        The value is a number, or an array with one entry per row of the matrix.
         """
 
     def fill_columns(self, x: Array, columns: Array, value: float | Array) -> Array:
         """Return a matrix with `value` in one column of each row; `x` may be overwritten.
 
-        Rows whose column the matrix does not have stay. The value is a number, or an array of one for each row.
+        Rows whose column is out of range are unchanged. The value is a number, or an array with one entry per row.
         """
 
     def has_half_products(self, x: Array) -> bool:
-        """Return whether the library may have, for arrays like `x`, faster products of 16 bits than of 32."""
+        """Return whether 16-bit products may be faster than float32 products for arrays like `x`."""
 
     def half_product(self, x: Array, y: Array) -> Array:
-        """Return the product of two matrices of 16 bits, added up and returned in float32."""
+        """Return the product of two 16-bit matrices, accumulated and returned in float32."""
 
     def by_halves(
         self,
@@ -148,11 +146,10 @@ class Adapter(Differentiation, Protocol):
         *arrays: Array,
         pulls: Mapping[int, Callable[..., Array]] | None = None,
     ) -> Any:
-        """Return ``of_halves(*arrays)`` where products of 16 bits are faster, and otherwise ``plainly(*arrays)``.
+        """Return ``of_halves(*arrays)`` if 16-bit products are faster, else ``plainly(*arrays)``.
 
-        The derivatives of both are those of the latter. It may be linear in each array of some places, given those
-        of the others: ``pulls[k](cotangent, *arrays)`` is then the cotangent of the array at place k, also computed by
-        halves, for libraries that differentiate the loss themselves.
+        Derivatives of both are those of `plainly`. If it is linear in array k, ``pulls[k](cotangent, *arrays)`` may
+        give the cotangent of that array by 16-bit products, for libraries that differentiate the loss themselves.
         """
 
     def scan(
@@ -164,21 +161,21 @@ class Adapter(Differentiation, Protocol):
     ) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
         """Fold ``step(carry, blocks, start)`` over blocks of the leading axis of `xs`; the last may be shorter.
 
-        `start` is the number of a block's first row: a Python number where the mode is not ``"traced"``. Where it is
-        ``"eager"``, the bounds of all blocks may be given instead of their length. Return the last carry, and the
+        `start` is the index of a block's first row: a Python integer unless the mode is ``"traced"``. If it is
+        ``"eager"``, `block` may be the bounds of all blocks instead of their length. Return the last carry, and the
         concatenated outputs of the steps.
         """
 
     def compiled(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Return a function of nested containers of arrays and numbers, compiled if the library is slow without."""
+        """Return a function of nested containers of arrays and numbers, compiled if that is faster."""
 
     # Processes: losses of a batch on several ranks.
 
     def communicator(self, group: Any) -> Any:
-        """Return the `Communicator` of a group of the library's own processes, or None if this is none."""
+        """Return the `Communicator` of a process group of the library, or None if `group` is not one."""
 
     def linear_map(self, linear: Any, x: Array) -> Array:
         """Return ``linear(x)`` for a linear map between processes.
 
-        Tangents go through ``linear.derivative()``, and cotangents back through ``linear.transposed()``.
+        Tangents are mapped by ``linear.derivative()``, cotangents by ``linear.transposed()``.
         """

@@ -1,4 +1,4 @@
-"""From the losses of the rows to the result."""
+"""Reduction of row losses."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ REDUCTIONS: tuple[ReductionName, ...] = get_args(ReductionName)
 
 
 class Reduction(NamedTuple):
-    """How losses of rows become the result: a weighted mean, a weighted sum, or none; over all ranks of a batch.
+    """Weighted mean, weighted sum or none, over all ranks of a batch.
 
-    `factor`: by which each rank multiplies its part of the sum. `factors`: by which the loss of each row is multiplied,
-    which a mean does not divide by, as it does by the weights.
+    `factor` multiplies each rank's part of the sum. `factors` multiply the row losses; unlike the weights, they are not
+    in the divisor of a mean.
     """
 
     kind: ReductionName
@@ -28,45 +28,45 @@ class Reduction(NamedTuple):
 
     @property
     def is_plain_mean(self) -> bool:
-        """Whether a sweep, which sees the rows of one process and no weights in a mean, may divide by itself."""
+        """Whether a sweep can compute the mean itself: one process, no weights, no factors."""
         return self.kind == "mean" and self.weights is None and self.shards is None and self.factors is None
 
     @property
     def multipliers(self) -> Array | None:
-        """What a sweep multiplies the losses of the rows by: the weights, times the factors."""
+        """Weights times factors, by which a sweep multiplies the row losses."""
         if self.weights is None or self.factors is None:
             return self.factors if self.weights is None else self.weights
         ((weights, factors),) = lift_to_tape((self.weights, self.factors))
         return weights * factors
 
     def of_values(self, values: Array, counted: Array, number: Array | None = None) -> Array:
-        """The weighted mean or sum of the values that count, of shape (1,), or the weighted values (N,).
+        """Weighted mean or sum of the values that count, of shape (1,), or the weighted values (N,).
 
-        The mean divides by the weights of the values that count, each times its number; without any, it is 0.
+        The mean divides by ``Σ weight · number`` of the values that count; if that is 0, the mean is 0.
         """
-        given = (values, counted, *(x for x in (self.factors, self.weights, number) if x is not None))
-        ((values, counted, *further),) = lift_to_tape(given)
+        arrays = (values, counted, *(x for x in (self.factors, self.weights, number) if x is not None))
+        ((values, counted, *rest),) = lift_to_tape(arrays)
         xp = namespace_of(values)
         weight = xp.astype(counted, values.dtype)
         if self.factors is not None:
-            values = values * further.pop(0)
+            values = values * rest.pop(0)
         if self.weights is not None:
-            weight = weight * further.pop(0)
-        # A value without weight is no contribution, whatever it is.
+            weight = weight * rest.pop(0)
+        # 0 times inf or NaN would be NaN.
         dead = xp.logical_or(xp.logical_not(counted), xp.logical_and(xp.logical_not(xp.isfinite(values)), weight == 0))
         weighted = xp.where(dead, xp.zeros_like(values), values) * weight
         if self.kind == "none":
             return weighted
         total = sum_to_scalar(xp, weighted)
-        return self._of_totals(total, weight * further[0] if further else weight)
+        return self._of_totals(total, weight * rest[0] if rest else weight)
 
     def of_sum(self, total: Array, number: Array) -> Array:
-        """The same of the weighted sum of the values, and how often each counts."""
+        """Mean or sum from the weighted sum of the values, of shape (1,), and their counts."""
         if self.kind == "sum":
             return self._of_totals(total, number)
-        given = (total, number) if self.weights is None else (total, number, self.weights)
-        ((total, norm, *further),) = lift_to_tape(given)
-        return self._of_totals(total, norm * further[0] if further else norm)
+        arrays = (total, number) if self.weights is None else (total, number, self.weights)
+        ((total, norm, *weights),) = lift_to_tape(arrays)
+        return self._of_totals(total, norm * weights[0] if weights else norm)
 
     def _of_totals(self, total: Array, norm: Array) -> Array:
         total = total if self.factor is None else total * self.factor
@@ -82,5 +82,5 @@ class Reduction(NamedTuple):
 
 
 def average(first: Array, second: Array) -> Array:
-    """The mean of the two directions of a symmetric loss."""
+    """Mean of the two directions of a symmetric loss."""
     return 0.5 * first + 0.5 * second

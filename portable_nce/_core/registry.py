@@ -1,6 +1,6 @@
-"""Which adapter serves which array library: the built-in table, registrations, entry points.
+"""Registry of adapters by array library: built-in table, registrations, entry points.
 
-An adapter is imported when an array of its library first arrives, never before.
+An adapter is imported with the first array of its library.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from .protocol import Adapter, Array, Differentiation
 
 ENTRY_POINT_GROUP = "portable_nce.backends"
 
-# Top-level module of an array type -> file in backends/ that serves it.
+# Top-level module of an array type -> file of its adapter in backends/.
 _BUILT_IN = {
     "numpy": "numpy",
     "torch": "torch",
@@ -29,13 +29,13 @@ _BUILT_IN = {
 }
 _ALIASES = {"jaxlib": "jax"}
 
-# Top-level module of an array type -> file in backends/ with its namespace, where that of array-api-compat is not best.
+# Top-level module of an array type -> file of its namespace in backends/, where array-api-compat's is slower.
 _NAMESPACES = {"numpy": "numpy_namespace", "torch": "torch_namespace", "mlx": "mlx_namespace"}
 
 _NEEDED = ("name", "stop_gradient", "value_and_grad", "custom_vjp", "value_and_vjp")
-"""What an adapter must bring."""
+"""Required members of an adapter."""
 
-_registered: dict[str, Adapter | None] = {}  # by module; None asks for the tape
+_registered: dict[str, Adapter | None] = {}  # by module; None for the tape
 _loaded: dict[str, Adapter] = {}
 adapters: dict[type, Adapter] = {}
 
@@ -48,22 +48,21 @@ def register_backend(module: str, adapter: Differentiation | None = None) -> Non
     module : str
         Top-level module in which the array type is defined, such as ``"numpy"``.
     adapter : object, optional
-        Object with a `name` and the verbs of `portable_nce.Adapter`, of which it must bring `stop_gradient`,
-        `value_and_grad`, `custom_vjp` and `value_and_vjp`; the others have a default in the functions of the array API.
-        None takes the package's own reverse-mode tape, which serves any library that follows the array API.
+        Object with a `name` and the methods of `portable_nce.Adapter`. It must have `stop_gradient`, `value_and_grad`,
+        `custom_vjp` and `value_and_vjp`; the others have defaults by functions of the array API. None uses the
+        package's own reverse-mode tape, which works with any library that follows the array API.
 
     Raises
     ------
     TypeError
-        If `module` is not a string or `adapter` lacks a verb without a default.
+        If `module` is not a string or `adapter` lacks a method without a default.
     ValueError
         If `module` is not the name of a top-level module, or without an adapter cannot be imported.
 
     Notes
     -----
-    A distribution can register its adapter without being imported, by an entry point in the group
-    ``portable_nce.backends`` whose name is the module and whose object is the adapter. It is loaded only when an array
-    of that module arrives.
+    A distribution can register its adapter by an entry point in the group ``portable_nce.backends`` whose name is the
+    module and whose object is the adapter. It is loaded with the first array of that module.
 
     Examples
     --------
@@ -99,7 +98,7 @@ def backends_available() -> tuple[str, ...]:
     Returns
     -------
     tuple of str
-        Module names: the built-in ones first, then what was registered or announced by an entry point.
+        Module names: built-in ones first, then registered ones, then those of entry points.
 
     Examples
     --------
@@ -111,7 +110,7 @@ def backends_available() -> tuple[str, ...]:
 
 
 def known_backends() -> tuple[str, ...]:
-    """The names of the array libraries that have an adapter, installed or not."""
+    """Names of the array libraries that have an adapter, installed or not."""
     names = (_ALIASES.get(name, name) for name in _BUILT_IN)
     return tuple(dict.fromkeys([*names, *_registered, *_entry_points()]))
 
@@ -123,13 +122,13 @@ def _is_importable(module: str) -> bool:
 
 
 def adapter_of(array: Array) -> Adapter:
-    """The adapter of the library that `array` belongs to."""
-    found = adapters.get(type(array))
-    if found is not None:
-        return found
-    inside = getattr(array, "__recorded__", None)
-    if inside is not None:
-        return adapter_of(inside)
+    """Adapter of the library of `array`."""
+    adapter = adapters.get(type(array))
+    if adapter is not None:
+        return adapter
+    recorded = getattr(array, "__recorded__", None)
+    if recorded is not None:
+        return adapter_of(recorded)
     if is_being_compiled(array):
         from ..backends.torch_compiler import untraced  # pyright: ignore[reportMissingImports]  # noqa: PLC0415
 
@@ -152,9 +151,9 @@ def adapter_of(array: Array) -> Adapter:
 
 
 def _loaded_library(kind: type) -> str | None:
-    """The module of the adapter for a type of arrays, which is then loaded, or None where there is none.
+    """Module whose adapter, now loaded, serves a type of arrays; None if there is none.
 
-    An adapter for a subclass goes before that for its base.
+    Adapters of subclasses take precedence over those of their bases.
     """
     for base in kind.__mro__:
         module = base.__module__.partition(".")[0]
@@ -166,7 +165,7 @@ def _loaded_library(kind: type) -> str | None:
 
 
 def communicator_of(group: Any) -> Any:
-    """What a library brings for a group of its processes, or None where there is nothing: the names are JAX's axes."""
+    """Communicator that a library has for a group of its processes, or None; names are axes of JAX."""
     module = "jax" if isinstance(group, (str, tuple)) else type(group).__module__.partition(".")[0]
     if module not in _BUILT_IN:
         return None
@@ -174,28 +173,28 @@ def communicator_of(group: Any) -> Any:
 
 
 def load_backend(module: str) -> Adapter:
-    """The adapter for the arrays of a module, imported on first use."""
-    found = _loaded.get(module)
-    # Of threads that come here at once, each loads it, and all take the first.
-    return _loaded.setdefault(module, _load(module)) if found is None else found
+    """Adapter for the arrays of a module, imported on first use."""
+    adapter = _loaded.get(module)
+    # Concurrent threads may each load it; all use the first.
+    return _loaded.setdefault(module, _load(module)) if adapter is None else adapter
 
 
 def _load(module: str) -> Adapter:
-    found: Adapter | None = None
+    adapter: Adapter | None = None
     file = _BUILT_IN.get(module)
     if module in _registered:
-        found = _registered[module]
+        adapter = _registered[module]
     elif file is None:
-        found = _load_entry_point(module)
+        adapter = _load_entry_point(module)
     elif file != "generic":
-        found = _import_backend(file).adapter(namespace_of)
-    return _import_backend("generic").adapter(namespace_of, module) if found is None else found
+        adapter = _import_backend(file).adapter(namespace_of)
+    return _import_backend("generic").adapter(namespace_of, module) if adapter is None else adapter
 
 
 def _import_backend(file: str) -> Any:
     try:
         if file == "torch":
-            from ..backends import torch  # pyright: ignore[reportMissingImports]  # noqa: PLC0415  (torch.compile can follow an import statement, but no function)
+            from ..backends import torch  # pyright: ignore[reportMissingImports]  # noqa: PLC0415  (torch.compile can trace an import statement, but not import_module)
 
             return torch
         if file == "torch_namespace":
@@ -221,13 +220,13 @@ for _module, _file in _NAMESPACES.items():
 
 
 def _entry_points() -> dict[str, Any]:
-    from importlib.metadata import entry_points  # noqa: PLC0415  (slow to import, and seldom needed)
+    from importlib.metadata import entry_points  # noqa: PLC0415  (slow to import, rarely needed)
 
     return {point.name: point for point in entry_points(group=ENTRY_POINT_GROUP)}
 
 
 def _load_entry_point(module: str) -> Adapter | None:
-    """The announced adapter, or None with a warning where it is broken."""
+    """Adapter of an entry point, or None with a warning if it does not load."""
     point = _entry_points()[module]
     try:
         announced = point.load()
@@ -238,7 +237,7 @@ def _load_entry_point(module: str) -> Adapter | None:
 
 
 def _completed(adapter: Any) -> Adapter:
-    """An adapter with the defaults for what it leaves out."""
+    """Adapter completed with defaults."""
     if isinstance(adapter, Adapter):
         return adapter
     completed: Adapter = _import_backend("defaults").Completed(adapter, namespace_of)

@@ -1,4 +1,4 @@
-"""Nested containers: dicts and other mappings, tuples, named tuples and lists, with anything else for leaves."""
+"""Nested containers of mappings, tuples, named tuples and lists; all other objects are leaves."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 
 def leaves(tree: Any) -> list[Any]:
-    """The leaves in order."""
+    """Leaves in order."""
     parts = tree.values() if isinstance(tree, Mapping) else tree if isinstance(tree, (tuple, list)) else None
     return [tree] if parts is None else [leaf for part in parts for leaf in leaves(part)]
 
 
 def mapped(function: Callable[..., Any], tree: Any, *others: Any) -> Any:
-    """The tree with the values of a function of its leaves, and of those of other trees of the same shape."""
+    """Tree with the results of a function of the leaves of trees of equal structure."""
     if isinstance(tree, Mapping):
         return {key: mapped(function, *(each[key] for each in (tree, *others))) for key in tree}
     if isinstance(tree, (tuple, list)):

@@ -1,7 +1,7 @@
-"""Types of the public signatures: arrays, and the strings that options may be.
+"""Types of the public signatures: arrays, and the allowed strings of options.
 
-Inside of the package an array is `protocol.Array`, which is Any: the standard publishes no type of arrays, and a
-namespace has none. What a caller sees is typed by what all libraries have in common.
+Inside the package an array is `protocol.Array`, which is Any, as the standard publishes no type of arrays. Public
+signatures use the common attributes of all libraries.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ ArrayT_co = TypeVar("ArrayT_co", covariant=True)
 
 
 class AnyArray(Protocol):
-    """An array of any library and dtype: what has a shape and a dtype, as lists, numbers, strings and None have not."""
+    """An array of any library and dtype: an object with a shape and a dtype."""
 
     @property
     def shape(self) -> Any:
-        """The lengths of the axes."""
+        """Lengths of the axes."""
 
     @property
     def dtype(self) -> Any:
-        """The dtype of the library."""
+        """Dtype of the library."""
 
 
 class ArrayOf(AnyArray, Protocol[ArrayT_co]):
     """An array of the library whose arrays are `ArrayT_co`.
 
-    The result of a loss is no array of the argument's own type: that may be a parameter, or in NumPy's stubs an array
-    of two axes. ``x[...]`` has the type that all arrays of the library share, and keeps the dtype where that is typed.
+    The result of a loss does not have the argument's own type, which may be a parameter, or in NumPy's stubs an array
+    with two axes. ``x[...]`` has the array type of the library, and keeps the dtype where that is typed.
     """
 
     def __getitem__(self, key: EllipsisType, /) -> ArrayT_co:
-        """The entries at a key."""
+        """Entries at a key."""
 
 
 BlockSize: TypeAlias = int | Literal["auto"] | None

@@ -26,7 +26,7 @@ from .inputs import Arrays
 from .matrix import Prepared, ScoreMatrix, Statistics, as_arrays, in_one_pass, is_symmetric
 from .mining import mined_differences
 from .reweighted import ReweightedPlan
-from .search import extreme
+from .search import argextreme
 from .sets import diagonals_of, partners
 from .triples import excess, triple_sums
 
@@ -338,8 +338,8 @@ def _triplets(objective: Triplet, matrix: ScoreMatrix) -> tuple[Array, Array, Ar
             return xp.sum(losses, axis=1), number > 0, number if objective.average == "all" else active
         sums = triple_sums(scores, positives, negatives, margin[0:1], soft=objective.soft)
         return sums.total, sums.number > 0, sums.number if objective.average == "all" else sums.active
-    farthest, has_positive = extreme(matrix, of_positives=True, largest=positive_rule == "easy")
-    nearest, has_negative = extreme(matrix, of_positives=False, largest=negative_rule == "hard")
+    farthest, has_positive = argextreme(matrix, of_positives=True, largest=positive_rule == "easy")
+    nearest, has_negative = argextreme(matrix, of_positives=False, largest=negative_rule == "hard")
     near, far, margin, has_positive, has_negative = lift_to_tape(
         (matrix.gather(nearest), matrix.gather(farthest), margin, has_positive, has_negative)
     )[0]

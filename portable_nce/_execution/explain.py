@@ -1,4 +1,4 @@
-"""What a call does: its sweeps, with reasons and sizes."""
+"""Explanation of a call: its sweeps, with reasons and sizes."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from .two_sided import square_sweep
 
 
 class Sweep(NamedTuple):
-    """One visit of a score matrix, or two, for value and gradients.
+    """One sweep over a score matrix, in one or two passes, for value and gradients.
 
     Attributes
     ----------
     name : str
-        How the tiles are computed.
+        Kind of sweep.
     reason : str
         Why it was chosen.
     rows, columns, width : int
-        Shape of the score matrix, and length of the embeddings; width 0 for scores that are given.
+        Shape of the score matrix, and length of the embeddings; width 0 if scores were passed.
     block, tile : int
         Rows of the largest block, and columns of the largest tile.
     passes : int
-        How many sweeps give the value and all gradients.
+        Number of passes over the tiles for the value and all gradients.
     products : float
-        How many products of N × K × D multiplications the value and all gradients take; those of a similarity that
-        is no inner product count as one each.
+        Number of matrix products of N × K × D multiplications for the value and all gradients; scores of a similarity
+        that is no inner product count as one product.
     memory : int
-        Bytes of scores that are held at a time.
+        Bytes of scores in memory at a time.
     """
 
     name: str
@@ -65,7 +65,7 @@ class Sweep(NamedTuple):
 
 
 class Explanation(NamedTuple):
-    """What a call does.
+    """Explanation of a call.
 
     Attributes
     ----------
@@ -74,7 +74,7 @@ class Explanation(NamedTuple):
     sweeps : tuple of Sweep
         The sweeps in their order; none if the loss holds its score matrix.
     traffic : tuple of (str, int)
-        What this rank exchanged with others for the value, and how many bytes of its own it gave.
+        Exchanges between ranks for the value: kind, and number of bytes that this rank sent.
     """
 
     objectives: tuple[str, ...]
@@ -99,8 +99,8 @@ def explain(loss: Callable[..., Any], /, *arrays: Any, **options: Any) -> Explan
     loss : callable
         A loss of this package, or any function that calls some.
     *arrays
-        Its arrays. The choice depends on their library, shapes, dtypes and devices, and for labels and learned
-        scales on values that can be read without waiting for a device.
+        Its arrays. The choice of sweeps depends on their library, shapes, dtypes and devices; for labels and learned
+        scales also on entries, if these can be read without waiting for a device.
     **options
         Its options.
 
@@ -132,18 +132,18 @@ def explain(loss: Callable[..., Any], /, *arrays: Any, **options: Any) -> Explan
     check_callable("loss", loss)
     with listening() as notes:
         loss(*arrays, **options)
-    pairings = [str(thing) for thing in notes if isinstance(thing, Pairing)]
-    objectives = [str(thing) for thing in notes if not isinstance(thing, (Pairing, Passes, Traffic))]
+    pairings = [str(note) for note in notes if isinstance(note, Pairing)]
+    objectives = [str(note) for note in notes if not isinstance(note, (Pairing, Passes, Traffic))]
     return Explanation(
         tuple(dict.fromkeys(_name(text) for text in objectives)),
         tuple(dict.fromkeys(_name(text) for text in pairings)),
-        tuple(_sweep(thing) for thing in notes if isinstance(thing, Passes)),
-        tuple((thing.kind, thing.size) for thing in notes if isinstance(thing, Traffic)),
+        tuple(_sweep(note) for note in notes if isinstance(note, Passes)),
+        tuple((note.kind, note.size) for note in notes if isinstance(note, Traffic)),
     )
 
 
 def _name(text: str) -> str:
-    """The name in the `repr` of a part, as in ``<Objective info_nce>``."""
+    """Name in a `repr` such as ``<Objective info_nce>``."""
     return text.removeprefix("<").removesuffix(">").partition(" ")[2] or text
 
 
@@ -161,7 +161,7 @@ def _sweep(passes: Passes) -> Sweep:
     block, tile = _largest(tiling.block), _largest(tiling.tile)
     if prepared.function is square_sweep:
         share = 2 if layout.self_contrast else 1
-        # The tiles are computed once if they are kept, and once more for the gradients if not.
+        # Tiles that are not kept are computed again for the gradients.
         name, products = "two-sided sweep of inner products", (3.0 if tiling.keep else 4.0) / share
         entries = rows.shape[0] * n_columns // share if tiling.keep else block * tile
     else:

@@ -371,7 +371,7 @@ class ScoreMatrix(NamedTuple):
 
     def by_rule(self, plan: Plan, by_row: Arrays, options: dict[str, Any], *others: ScoreMatrix) -> Prepared:
         """Sweep with masks, for any similarity; pairs come from the pairing's rule and the mask."""
-        sets, inputs = self.judged(*others)
+        sets, inputs = self.pair_rule(*others)
         sizes = self._sizes(masked, **self.channel.held(self.rows, self.columns))
         reason = self._obstacle(plan) or "no row has a negative"
         if self.pairing.structure.has_labels and self._obstacle(plan) is None:
@@ -379,7 +379,7 @@ class ScoreMatrix(NamedTuple):
         layout = Layout(plan, sets, sizes, **options)
         return self._sweep_of(layout, inputs._replace(by_row=by_row), reason, *others)
 
-    def judged(self, *others: ScoreMatrix) -> tuple[PairRule, Inputs]:
+    def pair_rule(self, *others: ScoreMatrix) -> tuple[PairRule, Inputs]:
         """Rule that gives the pairs, and its inputs with the operands of this and other matrices."""
         matrices = [self, *others]
         inputs = Inputs(
@@ -464,8 +464,8 @@ class ScoreMatrix(NamedTuple):
 
     def sets(self) -> tuple[Array, Array]:
         """Boolean matrices of positives and negatives."""
-        judged, inputs = self.judged()
-        members = RuleSets(judged, inputs).of(0, 0, inputs)
+        rule, inputs = self.pair_rule()
+        members = RuleSets(rule, inputs).of(0, 0, inputs)
         members.refuse_weights()
         return members.positives, members.negatives
 

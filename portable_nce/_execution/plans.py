@@ -1,8 +1,8 @@
-"""Plans that are kept: what a loss decided for a kind of call serves all calls of that kind.
+"""Cache of plans: the choices of a loss are kept for later calls of the same kind.
 
-A kind is all that a decision may depend on, but for the entries of arrays: libraries, shapes, dtypes, devices, options
-and parts. What depends on entries (whether a temperature is positive, whether scores are small) is looked at in each
-call. A plan is kept where one sweep in one pass is all that a call does, and each of its arrays is one that came in.
+The kind of a call is everything on which choices depend, except the entries of arrays: libraries, shapes, dtypes,
+devices, options, similarity, pairing and objective. Entries (is the temperature positive, are scores small) are checked
+in each call. A plan is kept if a call consists of one sweep in one pass, and its arrays are all arguments of the call.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from .replay import MOST, Replayed
 from .tiling import is_large
 
 PLANS: dict[Hashable, Plan] = {}
-"""The plans by the kinds of calls, `MOST` of them at a time."""
+"""At most `MOST` plans, by the kind of call."""
 
 
 class Plan(NamedTuple):
-    """The sweep of a kind of call.
+    """Sweep of a kind of call.
 
     Attributes
     ----------
     sweep : Replayed
-        The function that does it.
+        Function that computes it.
     layout : Layout
-        Its static arguments, but for a scale that is a number, and the bound of the scores.
+        Static arguments, without the bound of the scores and a scale that is a number.
     places : tuple of (int or float)
-        Which of the sources of a call is each array of the sweep; a float is a number for all rows.
+        For each array of the sweep, its position in the sources of a call; or a float, which holds for all rows.
     dtype
-        That of the result.
+        Dtype of the result.
     """
 
     sweep: Replayed
@@ -47,15 +47,15 @@ class Plan(NamedTuple):
     dtype: Any
 
     def run(self, sources: Sequence[Any], scale: Any, bound: float) -> tuple[Array, Array]:
-        """The sum of the losses of a call and how often each row counts; the scores have a bound."""
+        """Sum of the row losses of a call, and the counts of the rows."""
         arrays = [sources[k] if isinstance(k, int) else as_arrays((k,), sources[1])[0] for k in self.places]
         layout = self.layout._replace(bound=bound, scale=None if self.layout.scale is None else scale)
         return adapter_of(arrays[0]).value_and_vjp(self.sweep)(layout, *arrays)
 
 
 def keep(kind: Hashable, notes: Sequence[Any], sources: Sequence[Any], dtype: Any) -> None:
-    """Keep what a call did, of which the notes tell, if others of its kind have all that it takes."""
-    sweeps = [thing for thing in notes if isinstance(thing, Passes)]
+    """Keep the sweep that a call noted, if its arrays are all among the sources."""
+    sweeps = [note for note in notes if isinstance(note, Passes)]
     if len(sweeps) != 1 or sweeps[0].number != 1:
         return
     prepared = sweeps[0].prepared
@@ -74,11 +74,10 @@ def _place(x: Any, sources: Sequence[Any]) -> int | float | None:
 
 
 def kind_of(call: Any) -> Hashable | None:
-    """The kind of a call of `contrast_embeddings`; None if its plan cannot be kept.
+    """Kind of a call of `contrast_embeddings`; None if its plan cannot be kept.
 
-    Plans are kept of libraries that compute at once, for sums over the rows of one process, of inner products of
-    embeddings or of unit rows, without a mask.
-    An objective that is made of parameters may depend on those that are numbers.
+    Plans are kept for eager libraries and a single process, for reduced losses of cosines or inner products without a
+    mask. If the objective is made from parameters, the kind includes those that are numbers.
     """
     options = call.options
     whole = options.across is None and options.mask is None and call.layout.opposite is None
@@ -91,34 +90,34 @@ def kind_of(call: Any) -> Hashable | None:
     try:
         kind = _kind(call)
         hash(kind)
-    except (AttributeError, LookupError, TypeError, RuntimeError):  # not an array: the checks have a message for it
+    except (AttributeError, LookupError, TypeError, RuntimeError):  # not an array: the checks raise a better error
         return None
     return kind
 
 
 def _kind(call: Any) -> tuple[Any, ...] | None:
     objective, pairing, options = call.objective, call.pairing, call.options
-    structure, made = pairing.structure, isinstance(objective, (Objective, Pairwise, HardNegatives))
-    given: list[Any] = [*call.embeddings.values()]
-    arrays = [x[0] if isinstance(x, tuple) else x for x in given]
+    structure, is_objective = pairing.structure, isinstance(objective, (Objective, Pairwise, HardNegatives))
+    embeddings: list[Any] = [*call.embeddings.values()]
+    arrays = [x[0] if isinstance(x, tuple) else x for x in embeddings]
     adapter = adapter_of(arrays[0])
     if adapter.mode != "eager" or listens():
-        return None  # before all others: torch.compile cannot read the `__qualname__` of some objectives
-    if not structure.known or structure.by_index or not (made or _is_lasting(objective)):
-        return None  # whether an index is in range depends on its entries
+        return None  # first: torch.compile cannot read the `__qualname__` of some objectives
+    if not structure.known or structure.by_index or not (is_objective or _is_lasting(objective)):
+        return None  # the range check of indices depends on their entries
     numbers: list[Any] = []
     others = [] if options.weights is None else [options.weights]
     for name, x in call.parameters.items():
         if is_number(x):
-            numbers.append((name, type(x), None if made else x))
+            numbers.append((name, type(x), None if is_objective else x))
         elif x is not None:
             others.append(x)
     recorded = [hasattr(x, "__recorded__") for x in (*arrays, *others)]
     sortable = structure.has_labels and is_large(arrays[0].shape[0], arrays[-1].shape[0])
     if sortable or (any(recorded) and not all(recorded)):
-        return None  # blocks of labels depend on the labels; plain arrays beside recorded ones have to be lifted
+        return None  # blocks of sorted labels depend on entries; mixed plain and recorded arrays must be lifted
     every = [*arrays, *pairing.rows, *pairing.columns, *pairing.pairs, *others]
-    level = max([getattr(x, "level", 0) for x in every])  # each derivative on the tape has another
+    level = max([getattr(x, "level", 0) for x in every])  # kinds have relative levels: each tape has a new one
     same = [id(x) for x in every]
     static = (
         options.similarity,
@@ -132,7 +131,7 @@ def _kind(call: Any) -> tuple[Any, ...] | None:
     return (
         adapter,
         *[_array_kind(x, level) for x in every],
-        *map(same.index, same),  # which are the same array
+        *map(same.index, same),  # which arrays are identical
         *(len(arrays), len(pairing.rows), len(pairing.columns), len(pairing.pairs), options.weights is None),
         objective,
         *(
@@ -144,14 +143,14 @@ def _kind(call: Any) -> tuple[Any, ...] | None:
             pairing.one_per_column,
         ),
         *numbers,
-        *[x[1:] if isinstance(x, tuple) else None for x in given],
-        *map(type, static),  # True is 1 and 1.0, but of another kind
+        *[x[1:] if isinstance(x, tuple) else None for x in embeddings],
+        *map(type, static),  # True == 1 == 1.0
         *static,
     )
 
 
 def _is_lasting(function: Any) -> bool:
-    """Whether a function that makes an objective is no closure, which is made anew in each call."""
+    """Whether a function that makes an objective is not a local one, which is new in each call."""
     return isinstance(function, Record) or "<locals>" not in getattr(function, "__qualname__", "<locals>")
 
 

@@ -1,7 +1,4 @@
-"""Search: the highest scores of each row, or what is measured of its scores, in blocks of whole rows.
-
-The score matrix is never held, and nothing has a gradient.
-"""
+"""Search: the highest scores of each row, or measures of its scores, in blocks of rows and without gradients."""
 
 from __future__ import annotations
 
@@ -25,17 +22,17 @@ from .sets import PairRule, RuleSets
 from .tiling import searched
 
 Measure: TypeAlias = Callable[[Array, Members, int], tuple[Array, Array]]
-"""What gives two numbers of each row, of its scores, its sets and a number k."""
+"""Function of the scores of rows, their positives and negatives, and a number k, to two numbers per row."""
 
 _MOST_PASSES = 32
-"""Of more places, a sort takes less time than so many passes."""
+"""For more columns per row, a sort is faster than repeated argmax."""
 
 
 class SearchLayout(NamedTuple):
-    """Static arguments of a search; without a `measure`, the labels of columns say which are valid."""
+    """Static arguments of a search; without a `measure`, the column labels mark valid columns."""
 
     channel: Channel
-    judged: PairRule
+    rule: PairRule
     counts: tuple[int, ...]
     number: int
     block_size: int | str | None
@@ -55,43 +52,43 @@ def search(
     mask: Array | None = None,
     block_size: int | str | None = "auto",
 ) -> tuple[Array, Array]:
-    """The highest scores of each row with valid columns, and the numbers of these, as `highest` has them; constants.
+    """Highest scores of each row among valid columns, and these columns, as by `highest`; constants.
 
-    With a `measure`, what it gives of the scores of each row and of its pairs by the pairing and the mask.
+    With a `measure`, its results for the scores of each row, with pairs from the pairing and the mask.
     """
     x, y = map(stop_gradient, (x, y))
     with adapter_of(x).full_precision(x):
         chosen, *sides, _ = operands_of(resolve(similarity), x, y, 1.0, source_dtypes)
         rows, columns = (tuple(map(stop_gradient, side)) for side in sides)
         matrix = ScoreMatrix(chosen, rows, columns, candidates() if pairing is None else pairing, mask, block_size)
-        return _searched(matrix, count, measure, valid)
+        return _run_search(matrix, count, measure, valid)
 
 
-def extreme(matrix: ScoreMatrix, *, of_positives: bool, largest: bool) -> tuple[Array, Array]:
-    """The column of each row's largest or smallest score, and whether there is one; constants.
+def argextreme(matrix: ScoreMatrix, *, of_positives: bool, largest: bool) -> tuple[Array, Array]:
+    """Column of each row's largest or smallest score among positives or negatives, and whether there is one; constants.
 
-    The search is among the positives or among the negatives. A score of -inf takes no part.
+    Scores of -inf are ignored.
     """
-    best, where = _searched(matrix.constant(), 1, _Extreme(of_positives, largest))
-    return where, best != -math.inf
+    best, columns = _run_search(matrix.constant(), 1, _Extreme(of_positives, largest))
+    return columns, best != -math.inf
 
 
-def _searched(
+def _run_search(
     matrix: ScoreMatrix, number: int, measure: Measure | None, valid: Array | None = None
 ) -> tuple[Array, Array]:
-    """A search off the tape, which an adapter that compiles keeps."""
-    judged, inputs = matrix.judged()
+    """Results of a search, which an adapter may compile."""
+    rule, inputs = matrix.pair_rule()
     if valid is not None:
         inputs = inputs._replace(column_labels=(valid,))
-    layout = SearchLayout(matrix.channel, judged, inputs.counts, number, matrix.block_size, measure)
-    if matrix.similarity.pullback is None:  # a function, which may be another in each call, and hold arrays on the tape
+    layout = SearchLayout(matrix.channel, rule, inputs.counts, number, matrix.block_size, measure)
+    if matrix.similarity.pullback is None:  # a user's function may differ in each call, and close over recorded arrays
         return _search(layout, *inputs.flat)
-    best, where = adapter_of(inputs.rows[0]).custom_vjp(_search, _no_gradient)(layout, *inputs.flat)
-    return stop_gradient(best), where
+    best, columns = adapter_of(inputs.rows[0]).custom_vjp(_search, _no_gradient)(layout, *inputs.flat)
+    return stop_gradient(best), columns
 
 
 class _Extreme(Record):
-    """The measure of `extreme`: the best score and its column."""
+    """The measure of `argextreme`: the best score and its column."""
 
     of_positives: bool
     largest: bool
@@ -110,16 +107,16 @@ def _search(layout: SearchLayout, *arrays: Array) -> tuple[Array, Array]:
     inputs, channel = Inputs.of(layout.counts, arrays), layout.channel
     first = inputs.rows[0]
     adapter = adapter_of(first)
-    sets = None if layout.measure is None else RuleSets(layout.judged, inputs)
+    sets = None if layout.measure is None else RuleSets(layout.rule, inputs)
     by_block = inputs._replace(columns=(), column_labels=())
 
     def step(carry: Arrays, block: Arrays, start: Array | int) -> tuple[Arrays, Arrays]:
-        here = Inputs.of(by_block.counts, block)
-        scores = stop_gradient(channel.scored(here.rows, inputs.columns)[0])
+        block_inputs = Inputs.of(by_block.counts, block)
+        scores = stop_gradient(channel.scored(block_inputs.rows, inputs.columns)[0])
         xp = namespace_of(scores)
         scores = upcast(xp, scores)
         if layout.measure is not None and sets is not None:
-            members = sets.of(0, start, here)
+            members = sets.of(0, start, block_inputs)
             members.refuse_weights()
             return carry, layout.measure(scores, members, layout.number)
         if inputs.column_labels:
@@ -138,23 +135,22 @@ def _no_gradient(static: object, arrays: Arrays, outputs: Arrays, cotangents: Ar
 
 
 def highest(scores: Array, count: int) -> tuple[Array, Array]:
-    """The `count` highest scores of each row, the highest first, and their columns: of equal scores the first column.
+    """The `count` highest scores of each row, in descending order, and their columns; ties in order of the columns.
 
-    NaN is taken for +inf. A score of -inf has the column -1.
+    NaN counts as +inf. A score of -inf has the column -1.
 
-    They are in the `count` groups of columns with the highest maxima, of equal ones in the first of these: any other
-    group has `count` scores ahead of all of its own. With n columns in groups of g, after one pass for the maxima
-    n / g of these are searched, and count · g scores; both are fewest where they are alike.
+    All of them lie in the `count` groups of columns with the highest maxima. With n columns in groups of g, the search
+    visits n / g maxima and then count · g scores; the sum is smallest if both are equal.
     """
     xp, device, (n_rows, n_columns) = namespace_of(scores), device_of(scores), scores.shape
     mode = adapter_of(scores).mode
-    # No groups where the number of columns may be a symbol, of which there is no root.
+    # No groups if the number of columns may be symbolic: it has no square root.
     size = 1 if mode in {"whole", "compiled"} or not isinstance(n_columns, int) else math.isqrt(n_columns // count)
     columns = None
     if size > 1:
         whole = n_columns - n_columns % size
         grouped = xp.reshape(scores[:, :whole], (n_rows, whole // size, size))
-        if mode == "traced":  # by XLA, whose maxima leave out NaN: openxla/xla#21461
+        if mode == "traced":  # XLA's maxima ignore NaN: openxla/xla#21461
             grouped = _without_nan(grouped)
         maxima = xp.max(grouped, axis=2)
         groups = xp.sort(_first_places(maxima, count), axis=1)
@@ -168,18 +164,18 @@ def highest(scores: Array, count: int) -> tuple[Array, Array]:
 
 
 def _first_places(scores: Array, count: int) -> Array:
-    """Where the highest scores of each row are, of equal ones the first; -1 of a score of -inf."""
+    """Columns of the highest scores of each row, the first of equal ones; -1 for a score of -inf."""
     xp = namespace_of(scores)
     scores = _without_nan(scores)
     if count > _MOST_PASSES:
         places = xp.argsort(-scores, axis=1, stable=True)[:, :count]
         return xp.where(entries_at(scores, places) == -math.inf, -1, places)
-    numbers, found = xp.arange(scores.shape[1], device=device_of(scores))[None, :], []
+    columns, places = xp.arange(scores.shape[1], device=device_of(scores))[None, :], []
     for _ in range(count):
         place = xp.argmax(scores, axis=1, keepdims=True)
-        found.append(xp.where(entries_at(scores, place) == -math.inf, -1, place))
-        scores = xp.where(place == numbers, -math.inf, scores)
-    return xp.concat(found, axis=1)
+        places.append(xp.where(entries_at(scores, place) == -math.inf, -1, place))
+        scores = xp.where(place == columns, -math.inf, scores)
+    return xp.concat(places, axis=1)
 
 
 def _without_nan(scores: Array) -> Array:
@@ -188,7 +184,7 @@ def _without_nan(scores: Array) -> Array:
 
 
 def taken(x: Array, places: Array, otherwise: float) -> Array:
-    """The entries of each row at some places, and a number where a place is negative."""
+    """Entries of each row in some columns; `otherwise` where a column is negative."""
     xp = namespace_of(x, places)
-    found = entries_at(x, xp.where(places < 0, 0, places))
-    return xp.where(places < 0, otherwise, found)
+    entries = entries_at(x, xp.where(places < 0, 0, places))
+    return xp.where(places < 0, otherwise, entries)

@@ -1,4 +1,4 @@
-"""The part of a score matrix that a rank has: its own rows against the columns of all ranks, its own first."""
+"""Shard of a score matrix on a rank: its rows against the columns of all ranks, its own columns first."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from .operands import SourceDtypes, operands_of
 
 
 class RankBatch(NamedTuple):
-    """Rows and columns of a rank, their dtypes on the way to others, and the mask of its rows against all columns.
+    """Rows and columns of a rank, and the mask of its rows against all columns.
 
-    `joined`: number of arrays that the columns are joined from, those of views apart.
+    `sent_as`: dtypes in which rows and columns are sent. `joined`: number of arrays that the columns of each view are
+    joined from.
     """
 
     rows: Array
@@ -31,7 +32,7 @@ class RankBatch(NamedTuple):
 
 
 def sharded_matrix(
-    brought: RankBatch,
+    batch: RankBatch,
     similarity: Similarity,
     pairing: Pairing,
     scale: Any,
@@ -40,119 +41,116 @@ def sharded_matrix(
     need_transpose: bool,
     **options: Any,
 ) -> ScoreMatrix:
-    """Score matrix of the shard of this rank, of the matrix of the whole batch.
+    """Shard of this rank of the score matrix of the whole batch.
 
-    `need_transpose`: also its shard of the transpose, with the transposed pairing. `need_transposed_scores`: also its
-    shard of the transposed scores, with the same pairing. Extra columns of a pairing must be here already, the same on
-    all ranks. `options` are those of `ScoreMatrix`, with its `shards`.
+    `need_transpose`: also the shard of the transpose, with the transposed pairing. `need_transposed_scores`: also the
+    shard of the transposed scores, with the same pairing. Extra columns of a pairing must be gathered already, and be
+    equal on all ranks. `options` are those of `ScoreMatrix`, including `shards`.
     """
-    x, y, sent_as, source_dtypes, mask, joined = brought
+    x, y, sent_as, source_dtypes, mask, joined = batch
     shards: Shards = options["shards"]
     n = x.shape[0]
-    beyond = y.shape[0] - n if pairing.extra_columns else 0
-    similarity = with_numbers(similarity, lambda numbers: _columns_of_all(shards, numbers, n, beyond))
-    columns = _columns_of_all(shards, y, n, beyond, sent_as=sent_as[1])
+    n_extra = y.shape[0] - n if pairing.extra_columns else 0
+    similarity = with_numbers(similarity, lambda numbers: _gather_columns(shards, numbers, n, n_extra))
+    columns = _gather_columns(shards, y, n, n_extra, sent_as=sent_as[1])
     xp = namespace_of(columns)
     views = pairing.structure.views
-    shard = _shard(xp, shards, x, (views, views * joined), beyond)
-    spread = pairing.with_arrays(
+    shard = _shard(xp, shards, x, (views, views * joined), n_extra)
+    own_pairing = pairing.with_arrays(
         rows=tuple(map(widened, pairing.rows)),
-        columns=tuple(_flags_of_all(shards, a, n, beyond) for a in pairing.columns),
-        pairs=tuple(_columns_taken(a, shard) for a in pairing.pairs),
+        columns=tuple(_gather_flags(shards, a, n, n_extra) for a in pairing.columns),
+        pairs=tuple(_take_columns(a, shard) for a in pairing.pairs),
     )
-    mask_here = None if mask is None else _columns_taken(mask, shard)
-    opposite = need_transposed_scores or need_transpose
-    if opposite:
+    own_mask = None if mask is None else _take_columns(mask, shard)
+    need_opposite = need_transposed_scores or need_transpose
+    if need_opposite:
         x = shards.gather(x, sent_as=sent_as[0])
-        if is_array(scale) and len(scale.shape) > 0:  # one number for each row
+        if is_array(scale) and len(scale.shape) > 0:  # one entry per row
             scale = shards.gather(scale)
-    own_transpose, mask_of_transpose = spread, mask_here
+    opposite_pairing, opposite_mask = own_pairing, own_mask
     if need_transpose:
-        own_transpose = pairing.transposed()
-        own_transpose = own_transpose.with_arrays(
-            rows=tuple(map(widened, own_transpose.rows)),
-            columns=tuple(shards.flags(a) for a in own_transpose.columns),
+        opposite_pairing = pairing.transposed()
+        opposite_pairing = opposite_pairing.with_arrays(
+            rows=tuple(map(widened, opposite_pairing.rows)),
+            columns=tuple(shards.flags(a) for a in opposite_pairing.columns),
             pairs=tuple(_rows_of_transpose(shards, a, shard) for a in pairing.pairs),
         )
-        mask_of_transpose = None if mask is None else _rows_of_transpose(shards, mask, shard)
-    if mask_here is not None:
-        x, columns = _without_idle(xp, (x, columns), mask_here, mask_of_transpose if opposite else None)
-    similarity, of_rows, of_columns, bound = operands_of(similarity, x, columns, scale, source_dtypes)
+        opposite_mask = None if mask is None else _rows_of_transpose(shards, mask, shard)
+    if own_mask is not None:
+        x, columns = _zero_idle(xp, (x, columns), own_mask, opposite_mask if need_opposite else None)
+    similarity, rows, columns, bound = operands_of(similarity, x, columns, scale, source_dtypes)
     common: dict[str, Any] = {**options, "bound": min(options["bound"], bound), "shard": shard}
-    other = None
-    if opposite:
-        own_rows, own_columns = (tuple(x[:n, ...] for x in operands) for operands in (of_rows, of_columns))
-        # On each rank there are as many rows as columns, so that one part serves the matrix and its transpose.
-        other = ScoreMatrix(similarity.transposed(), own_columns, of_rows, own_transpose, mask_of_transpose, **common)
-        of_rows = own_rows
-    return ScoreMatrix(similarity, of_rows, of_columns, spread, mask_here, own_transpose=other, **common)
+    opposite = None
+    if need_opposite:
+        own_rows, own_columns = (tuple(x[:n, ...] for x in operands) for operands in (rows, columns))
+        # Each rank has as many rows as columns, so that one shard describes both matrices.
+        opposite = ScoreMatrix(similarity.transposed(), own_columns, rows, opposite_pairing, opposite_mask, **common)
+        rows = own_rows
+    return ScoreMatrix(similarity, rows, columns, own_pairing, own_mask, own_transpose=opposite, **common)
 
 
-def _columns_of_all(shards: Shards, x: Array, n_rows: int, beyond: int, *, sent_as: Any = None) -> Array:
-    """What belongs to the columns of all ranks, and to those beyond, the last, which are here already."""
-    if not beyond:
+def _gather_columns(shards: Shards, x: Array, n_rows: int, n_extra: int, *, sent_as: Any = None) -> Array:
+    """Array of the columns of all ranks, then of the extra columns, which are equal on all ranks."""
+    if not n_extra:
         return shards.gather(x, sent_as=sent_as, of_columns=True)
     own = shards.gather(x[:n_rows, ...], sent_as=sent_as, of_columns=True)
     return namespace_of(own, x).concat([own, x[n_rows:, ...]], axis=0)
 
 
-def _flags_of_all(shards: Shards, x: Array, n_rows: int, beyond: int) -> Array:
-    """The same of an array of a pairing; of columns beyond, which are valid, where those of rows all are."""
-    if not beyond:
+def _gather_flags(shards: Shards, x: Array, n_rows: int, n_extra: int) -> Array:
+    """Pairing's array of the columns of all ranks; with extra columns, flags of valid ones, True for all others."""
+    if not n_extra:
         return shards.flags(x, of_columns=True)
     xp = namespace_of(x)
     return xp.concat([xp.ones((sum(shards.columns),), dtype=xp.bool, device=device_of(x)), x[n_rows:]], axis=0)
 
 
-def _shard(xp: Namespace, shards: Shards, x: Array, joined: tuple[int, int], beyond: int) -> Shard:
-    """Where the rows and columns of a rank are, of which each is made of so many arrays `joined`."""
+def _shard(xp: Namespace, shards: Shards, x: Array, joined: tuple[int, int], n_extra: int) -> Shard:
+    """Position of the shard; `joined`: numbers of arrays that the rows and the columns are joined from."""
     device, n_rows = device_of(x), x.shape[0]
-    columns = shards.own_first(_numbers(xp, shards.columns, joined[1], device), of_columns=True)
+    columns = shards.own_first(_indices(xp, shards.columns, joined[1], device), of_columns=True)
     rows = columns[:n_rows]
     if shards.rows != shards.columns:
-        rows = shards.own_first(_numbers(xp, shards.rows, joined[0], device))[:n_rows]
-    shape = (sum(shards.rows), sum(shards.columns) + beyond)
-    if beyond:
-        columns = xp.concat([columns, xp.arange(shape[1] - beyond, shape[1], device=device)], axis=0)
+        rows = shards.own_first(_indices(xp, shards.rows, joined[0], device))[:n_rows]
+    shape = (sum(shards.rows), sum(shards.columns) + n_extra)
+    if n_extra:
+        columns = xp.concat([columns, xp.arange(shape[1] - n_extra, shape[1], device=device)], axis=0)
     return Shard(rows, columns, shape, n_rows)
 
 
-def _numbers(xp: Namespace, counts: Sequence[int], joined: int, device: object) -> Array:
-    """The numbers that the rows of all ranks have in one process, which has each joined array of all ranks in turn."""
+def _indices(xp: Namespace, counts: Sequence[int], joined: int, device: object) -> Array:
+    """Indices that the rows of all ranks have in one process, where each joined array has the rows of all ranks."""
     samples = [count // joined for count in counts]
     firsts = [0, *accumulate(samples)]
     pieces = [
-        xp.arange(own, device=device) + (view * firsts[-1] + first)
-        for own, first in zip(samples, firsts, strict=False)
+        xp.arange(count, device=device) + (view * firsts[-1] + first)
+        for count, first in zip(samples, firsts, strict=False)
         for view in range(joined)
     ]
     return xp.concat(pieces)
 
 
-def _columns_taken(pairs: Array, shard: Shard) -> Array:
-    """An array of pairs, whose columns are in the order of one process, for the columns of a part."""
+def _take_columns(pairs: Array, shard: Shard) -> Array:
+    """Array of pairs with its columns, which are in the order of one process, in the order of the shard."""
     return namespace_of(pairs, shard.columns).take(pairs, shard.columns, axis=1)
 
 
 def _rows_of_transpose(shards: Shards, pairs: Array, shard: Shard) -> Array:
-    """Of the transpose of an array of pairs, whose rows all ranks have, the rows of this rank's own columns."""
+    """Rows of the transpose of an array of pairs that belong to this rank's own columns."""
     whole = shards.flags(pairs)
     xp = namespace_of(whole)
     return xp.matrix_transpose(xp.take(whole, shard.columns[: shard.n_own_columns], axis=1))
 
 
-def _without_idle(
-    xp: Namespace, both: tuple[Array, Array], mask: Array, own_transpose: Array | None
+def _zero_idle(
+    xp: Namespace, both: tuple[Array, Array], mask: Array, opposite_mask: Array | None
 ) -> tuple[Array, Array]:
-    """The rows and columns of a part, 0 where its mask leaves no pair; of all ranks, also that of the transpose's part.
-
-    What takes no part may hold anything, NaN too.
-    """
-    of_rows, of_columns = (xp.any(mask, axis=axis) for axis in (1, 0))
-    if own_transpose is not None:
-        own_columns, all_rows = (xp.any(own_transpose, axis=axis) for axis in (1, 0))
+    """Rows and columns of a shard, with zeros where neither mask leaves a pair: these may hold NaN."""
+    used_rows, used_columns = (xp.any(mask, axis=axis) for axis in (1, 0))
+    if opposite_mask is not None:
+        own_columns, all_rows = (xp.any(opposite_mask, axis=axis) for axis in (1, 0))
         n = mask.shape[0]
-        of_rows = xp.concat([xp.logical_or(all_rows[:n], of_rows), all_rows[n:]])
-        of_columns = xp.concat([xp.logical_or(of_columns[:n], own_columns), of_columns[n:]])
-    rows, columns = (rows_where(xp, *one)[0] for one in zip((of_rows, of_columns), both, strict=True))
+        used_rows = xp.concat([xp.logical_or(all_rows[:n], used_rows), all_rows[n:]])
+        used_columns = xp.concat([xp.logical_or(used_columns[:n], own_columns), used_columns[n:]])
+    rows, columns = (rows_where(xp, *one)[0] for one in zip((used_rows, used_columns), both, strict=True))
     return rows, columns

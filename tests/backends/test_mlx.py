@@ -294,7 +294,7 @@ def test_labels_of_any_integers() -> None:
 
 def test_it_names_itself_in_messages() -> None:
     x, y = embeddings()
-    with pytest.raises(TypeError, match=r"same library as query, got numpy beside mlx"):
+    with pytest.raises(TypeError, match=r"same library as query, got numpy and mlx"):
         pnce.info_nce(to_mlx(x)[0], y)
     with pytest.raises(TypeError, match=r"got mlx\.core\.int32; convert it with astype"):
         pnce.info_nce(*to_mlx(x, y, dtype=mx.int32))

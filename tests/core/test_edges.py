@@ -1,4 +1,4 @@
-"""Corners of the core that the conformance suite, whose cases are general, does not turn."""
+"""Edge cases of the core that the general cases of the conformance suite do not cover."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_concentrations_of_clusters_of_identical_points_are_all_alike() -> None:
 
 
 def test_concentrations_within_a_loss_are_constants() -> None:
-    """On a library, too, whose plain arrays refuse a recorded one on their right."""
+    """Also for a library whose arrays refuse a recorded right operand."""
     points, centres, members = (
         array_api_strict.asarray(x) for x in (RNG.normal(size=(6, 2)), np.eye(2), np.asarray([0, 1, 0, 1, 0, 1]))
     )
@@ -89,7 +89,7 @@ def test_concentrations_refuse_an_assignment_to_no_cluster_and_have_the_dtype_of
             pnce.concentrations(points, points[:2], np.asarray([0, 1, 0, 1, outside]))
 
 
-# Streamed products of embeddings, against the dense execution of the same.
+# Streamed products of embeddings against dense execution.
 
 
 OBJECTIVES = {
@@ -108,7 +108,7 @@ SQUARE = Term(square, lambda score, centre: (2.0 * np.maximum(score - centre, 0)
 
 
 def streams_like_the_dense(loss: Callable[..., Any], *arrays: Any, block_sizes: tuple[int, ...] = (1, 3, 8)) -> None:
-    """Hold value and gradients of a loss that takes a block size to those without one."""
+    """Compare value and gradients of a loss with and without a block size."""
     value, gradients = differentiate(functools.partial(loss, block_size=None), arrays)
     assert np.isfinite(value)
     for size in block_sizes:
@@ -162,7 +162,7 @@ def test_sums_of_products_stream_for_every_term(
 
 def test_an_infinite_loss_without_weight_is_no_contribution() -> None:
     rows, columns, weights = ROWS.copy(), COLUMNS.copy(), np.ones(8)
-    rows[0], columns[1], weights[0] = 1e200, 1e200, 0.0  # their product is beyond all numbers
+    rows[0], columns[1], weights[0] = 1e200, 1e200, 0.0  # their product overflows
     loss = functools.partial(pnce.contrast, rows, columns, objective="info_nce", similarity="dot")
     with np.errstate(over="ignore"):
         assert loss(reduction="none")[0] > 1e300
@@ -172,7 +172,7 @@ def test_an_infinite_loss_without_weight_is_no_contribution() -> None:
             assert streamed == pytest.approx(dense, rel=1e-12)
 
 
-# What a mean is over.
+# Divisors of means.
 
 
 def test_the_mean_of_hardest_triples_is_over_all_rows_or_over_those_with_a_loss() -> None:
@@ -190,7 +190,7 @@ def test_the_accuracy_weighs_rows() -> None:
     assert [accuracy(), accuracy(k=2)] == pytest.approx([1.5 / 4.0, 2.0 / 4.0])
 
 
-# Derivatives of second order, where the value and its gradient are differentiated together.
+# Second-order derivatives: value and gradient are differentiated together.
 
 
 KINDS = np.asarray([0, 1, 0, 2, 1, 2, 0, 1])
@@ -234,7 +234,7 @@ def test_the_parts_of_a_loss_have_the_defaults_that_they_document() -> None:
                 assert default.replace('"', "'") == repr(parameter.default), (factory, name)
 
 
-# What is computed at once under block_size="auto", which small arrays would not show.
+# Large matrices with block_size="auto", which small arrays would not test.
 
 SIZES: dict[str, dict[str, int]] = {
     "few rows": {"_MASKED_ENTRIES": 1, "_ROWS": 3, "_TILE_ENTRIES": 9},
@@ -321,7 +321,7 @@ OF_POWERS: dict[str, Callable[..., Any]] = {
 @pytest.mark.parametrize("block_size", ["auto", 2])
 @pytest.mark.parametrize("loss", OF_POWERS.values(), ids=OF_POWERS)
 def test_second_derivatives_of_powers_of_two(loss: Callable[..., Any], block_size: int | str) -> None:
-    """Which are those of float32 alone, where other tests of derivatives take float64."""
+    """In float32; other tests of derivatives use float64."""
 
     def twice(x: np.ndarray, y: np.ndarray) -> np.ndarray:
         slopes = pnce.grad(lambda a: loss(a, y, block_size=block_size))
@@ -333,7 +333,7 @@ def test_second_derivatives_of_powers_of_two(loss: Callable[..., Any], block_siz
     np.testing.assert_allclose(found, expected, atol=2e-4 * np.abs(expected).max())
 
 
-# What is nearly an objective, a similarity or an array.
+# Objects similar to an objective, a similarity or an array.
 
 
 def test_a_function_that_makes_a_part_is_to_be_called_and_a_class_is_no_similarity() -> None:
@@ -377,7 +377,7 @@ BOUNDS = {name: case for name, case in OF_SCORES.items() if name.startswith("bou
 
 
 def bound_of(name: str, mask: Any = None) -> Callable[[Any], Any]:
-    """Give a bound as a function of its scores alone."""
+    """Return a bound as a function of its scores."""
     arrays = {key: np.asarray(x) for key, x in BOUNDS[name].arguments.items()}
     return lambda scores: BOUNDS[name].call({**arrays, "scores": scores}, mask=mask)
 
@@ -424,7 +424,7 @@ PARTLY = np.asarray([[True, True, False, True, False], [True] * 5, [False, False
 
 @pytest.mark.parametrize("name", BOUNDS)
 def test_scores_of_a_bound_that_take_no_part_may_hold_anything(name: str) -> None:
-    """They reach neither the value nor the gradient, and no warning tells of them."""
+    """They affect neither value nor gradient, and cause no warning."""
     clean = np.asarray(BOUNDS[name].arguments["scores"])
     mask = PARTLY[:, : clean.shape[1]]
     bound = pnce.value_and_grad(bound_of(name, mask))
@@ -438,7 +438,7 @@ def test_scores_of_a_bound_that_take_no_part_may_hold_anything(name: str) -> Non
 
 
 def test_a_positive_out_of_range_is_none_where_nobody_looks() -> None:
-    """Under tracing, where it is no error: its row does not count."""
+    """Under tracing it is not an error: its row does not count."""
     bounds = [getattr(pnce.bounds, name) for name in ("info_nce", "fdv", "dv", "nwj", "js", "club")]
     scores = np.random.default_rng(7).normal(size=(3, 4)).astype(np.float32)
     found = jax.jit(lambda g, p: [bound(g, positives=p) for bound in bounds])(scores, np.asarray([1, 4, 0]))
@@ -454,7 +454,7 @@ def test_a_negative_at_infinity_is_no_information() -> None:
 
 
 def test_no_critic_of_a_row_that_does_not_count() -> None:
-    """Row 2 has no negative, and row 0 no positive; of the others it is the log-odds less log 3."""
+    """Row 2 has no negative, row 0 no positive; in the others it is the log-odds minus log 3."""
     scores, mask = np.arange(12.0).reshape(3, 4) / 4, np.ones((3, 4), dtype=bool)
     mask[0, 0], mask[2] = False, [False, False, True, False]
     wanted = np.log(np.exp(scores[1, [0, 2, 3]] - scores[1, 1]).sum()) - math.log(3.0)
@@ -491,7 +491,7 @@ def test_targets_out_of_range_have_their_name() -> None:
         pnce.density.full_softmax(np.zeros((2, 3)), np.asarray([0, 3]))
 
 
-# Numbers that are none.
+# NaN.
 
 
 CASES_OF = {loss: [case for case in CASES if case.loss == loss] for loss in {case.loss: None for case in CASES}}
@@ -502,7 +502,7 @@ DENSE_OF = {loss: [case for case in cases if "streamed" not in case.name] for lo
 @pytest.mark.parametrize("loss", CASES_OF)
 @pytest.mark.filterwarnings("ignore:invalid value encountered:RuntimeWarning")
 def test_what_has_a_gradient_and_is_no_number_makes_the_loss_none(loss: str, libraries: Any) -> None:
-    """NaN in a row that takes part is never taken for nothing."""
+    """NaN in a row that counts makes the loss NaN."""
     for case, library in zip(CASES_OF[loss], itertools.cycle(libraries)):
         arrays = case_arrays(VARIANTS["numpy"], case, "float64")
         _, gradients = differentiate(case.function, arrays, len(case.arguments))
@@ -519,7 +519,7 @@ def test_what_has_a_gradient_and_is_no_number_makes_the_loss_none(loss: str, lib
 
 @pytest.mark.parametrize("loss", DENSE_OF)
 def test_the_byte_order_changes_nothing(loss: str) -> None:
-    """Of all arrays at once, and of one alone; results have the byte order of the machine."""
+    """In all arrays or in one; results have native byte order."""
     for case in DENSE_OF[loss]:
         arrays = case_arrays(VARIANTS["numpy"], case, "float64")
         swapped = [x.astype(x.dtype.newbyteorder()) for x in arrays]
@@ -573,7 +573,7 @@ DECIDING: dict[str, tuple[Callable[..., Any], tuple[int, ...]]] = {
 @pytest.mark.parametrize("library", [np, torch], ids=["numpy", "torch"])
 @pytest.mark.parametrize("name", DECIDING)
 def test_what_decides_and_is_no_number_makes_the_loss_none(name: str, library: Any) -> None:
-    """A search among NaN would find something, which hides that; what a mask leaves out does not take part."""
+    """A search among NaN would return a column, and hide them; masked entries are ignored."""
     loss, places = DECIDING[name]
     arrays = [RNG.normal(size=(n, 3)) for n in (4, 4, 8)]
     for place in places:
@@ -591,7 +591,7 @@ def test_what_decides_and_is_no_number_makes_the_loss_none(name: str, library: A
 @pytest.mark.parametrize("temperature", [np.nan, 0.0])
 @pytest.mark.parametrize("name", ["info_nce", "joint_info_nce", "relic", "dclw"])
 def test_a_temperature_that_is_no_number_or_nothing_makes_the_loss_none(name: str, temperature: float) -> None:
-    """Where its value cannot be read for free; elsewhere 0 is an error."""
+    """If it cannot be read without waiting; otherwise 0 is an error."""
     x, y = jnp.asarray(RNG.normal(size=(2, 4, 3)))
     for block_size in (None, 2):
         assert jnp.isnan(getattr(pnce, name)(x, y, temperature=jnp.asarray(temperature), block_size=block_size))
@@ -600,7 +600,7 @@ def test_a_temperature_that_is_no_number_or_nothing_makes_the_loss_none(name: st
 @pytest.mark.parametrize(("column", "expected"), [(2, np.inf), (1, 0.0)], ids=["a negative", "the positive"])
 @pytest.mark.parametrize("further", [("query_to_query",), ("key_to_query",), ()])
 def test_joint_losses_of_infinite_scores(further: tuple[Any, ...], column: int, expected: float) -> None:
-    """Log-odds of infinity in both directions, or in one, are no difference of two infinities."""
+    """Infinite log-odds in one or both directions cause no inf - inf."""
     x, y, infinite = np.eye(4), RNG.normal(size=(4, 4)), np.arange(32).reshape(4, 8) == 8 + column
     loss = functools.partial(pnce.joint_info_nce, temperature=1.0, directions=("query_to_key", *further))
     found = loss(x, y, similarity=lambda a, b: np.where(infinite[:, : len(b)], np.inf, a @ b.T), reduction="none")
@@ -611,14 +611,14 @@ def test_joint_losses_of_infinite_scores(further: tuple[Any, ...], column: int, 
 @pytest.mark.parametrize("library", [np.asarray, torch.asarray, jnp.asarray], ids=["numpy", "torch", "jax"])
 @pytest.mark.parametrize("direction", ["a_to_b", "b_to_a"])
 def test_relic_of_infinite_scores(direction: pnce.typing.RelicDirection, library: Callable[[Any], Any]) -> None:
-    """An infinite score has the share 1, in its row and in the row of the transposed scores that has it."""
+    """An infinite score has probability 1, in its row and in the row of the transposed scores that contains it."""
     plain = RNG.normal(size=(4, 4)).astype(np.float32)
     relic = functools.partial(pnce.from_scores.relic, reduction="none", direction=direction)
     at_positive, scores = plain.copy(), plain.copy()
     at_positive[1, 1] = scores[1, 2] = np.inf
     assert np.asarray(relic(library(at_positive)))[1] == 0.0
     found, rest = np.asarray(relic(library(scores))), np.asarray(relic(library(plain)))
-    of_row = scores[2] - np.log(np.exp(scores[2]).sum())  # log-shares of the row whose transposed one is certain
+    of_row = scores[2] - np.log(np.exp(scores[2]).sum())  # log-probabilities in the row of the infinite transpose
     expected = [rest[0], np.inf, np.inf if direction == "a_to_b" else -of_row[2] - of_row[1], rest[3]]
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     constant = relic(library(scores), alpha=0.0)

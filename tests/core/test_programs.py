@@ -1,4 +1,4 @@
-"""Programs: the array operations of a function, run without it."""
+"""Programs: traced array operations of a function, replayed without it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EAGER = pytest.mark.parametrize("variant", ["numpy", "torch", "array-api-strict"
 
 
 def softmax(scale: Any, bound: float, x: Any, y: Any) -> tuple[Any, ...]:
-    """A function with what sweeps do: operators, functions, kernels, blocks, questions, writing in place."""
+    """A function with everything that sweeps use: operators, functions, kernels, blocks, guards, in-place writes."""
     xp, adapter = namespace_of(x), adapter_of(x)
 
     def step(carry: Any, block: Any, start: int) -> Any:
@@ -70,7 +70,7 @@ def test_a_program_does_what_the_function_did(variant: Variant) -> None:
 
 @pytest.mark.parametrize("variant", ["numpy", "torch"], indirect=True)
 def test_a_program_serves_where_questions_have_the_same_answers(variant: Variant) -> None:
-    """The bound of scores that need no shift, and entries."""
+    """Guards on the bound of the scores, and on entries."""
     small, large = matrices(variant, 0.1), matrices(variant, 3.0)
     first, _ = traced(softmax, (0.5, 3.0), small)
     second, _ = traced(softmax, (0.5, math.inf), large)
@@ -85,7 +85,7 @@ def test_a_program_serves_where_questions_have_the_same_answers(variant: Variant
 
 
 def test_a_program_does_not_serve_where_nothing_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As with torch, while another thread compiles."""
+    """As with torch while another thread compiles."""
     readable = [True]
     read = type(adapter_of(np.ones(1))).concrete_value
     answer: Any = lambda self, x: read(self, x) if readable[0] else None  # noqa: E731
@@ -128,7 +128,7 @@ def as_integer(x: Any) -> Any:
 
 @pytest.mark.parametrize("function", [by_truth, by_number, of_another, in_blocks, by_verb, one_by_one, as_integer])
 def test_what_cannot_be_written_down_has_no_program(function: Callable[[Any], Any]) -> None:
-    """It is called as it is."""
+    """The function itself is called."""
     x = np.asarray([1.0, 2.0, 3.0, 4.0])
     program, found = traced(lambda x: (function(x),), (), (x,))
     assert program is None
@@ -141,7 +141,7 @@ def test_errors_are_those_of_the_function() -> None:
 
 
 def test_an_array_may_come_twice() -> None:
-    """The program is that of two arrays, and serves others."""
+    """Its program takes two arrays, and applies to different ones."""
     x = np.asarray([1.0, 2.0])
     program, found = traced(lambda a, b: (a if a is b else a - b,), (), (x, x))
     assert program is not None
@@ -154,7 +154,7 @@ def test_programs_hold_no_array_and_let_go_of_large_ones_early() -> None:
     made: list[weakref.ref[Any]] = []
 
     class Noted(np.ndarray):
-        """An array that can be watched."""
+        """An array that supports weak references."""
 
     def watched(x: Any) -> Any:
         found = (x + 1.0).view(Noted)
@@ -166,7 +166,7 @@ def test_programs_hold_no_array_and_let_go_of_large_ones_early() -> None:
 
     def chain(x: Any) -> tuple[Any]:
         for _ in range(5):
-            x = x.trace.called("watched", watched, (x,), {}) if hasattr(x, "trace") else watched(x)
+            x = x.trace.call("watched", watched, (x,), {}) if hasattr(x, "trace") else watched(x)
         return (x,)
 
     program, found = traced(chain, (), (x,))
@@ -180,7 +180,7 @@ def test_programs_hold_no_array_and_let_go_of_large_ones_early() -> None:
 
 
 def written_twice(x: Any) -> Any:
-    """Sums of the same exponentials, of which one array is written."""
+    """Sums of equal exponentials, where one array is written."""
     xp = namespace_of(x)
     first, second = xp.exp(x), xp.exp(x)
     first *= 2.0
@@ -188,7 +188,7 @@ def written_twice(x: Any) -> Any:
 
 
 def by_a_view(x: Any) -> Any:
-    """A number that is written through another shape of its array."""
+    """An entry that is written through a reshaped view."""
     xp = namespace_of(x)
     zeros = xp.zeros_like(x)
     turned = xp.reshape(zeros, (2, 2))
@@ -197,7 +197,7 @@ def by_a_view(x: Any) -> Any:
 
 
 def alike(x: Any) -> Any:
-    """Results that are the same in each run: each call has its own."""
+    """Results that are equal in each run: each call returns a new array."""
     xp = namespace_of(x)
     ones = xp.ones_like(x)
     return ones, xp.reshape(xp.ones_like(x), (2, 2)), ones
@@ -214,7 +214,7 @@ def test_each_run_has_arrays_of_its_own(variant: Variant, function: Callable[[An
         assert numbers(variant, found) == numbers(variant, function(variant.floats(entries, "float64")))
         if variant.name == "numpy":
             for own in found or ():
-                own[...] = 7.0  # whoever has a result may write there
+                own[...] = 7.0  # callers may write into results
 
 
 def test_a_run_computes_what_it_needs_and_nothing_twice() -> None:
@@ -226,7 +226,7 @@ def test_a_run_computes_what_it_needs_and_nothing_twice() -> None:
                 calls.append(name)
                 return sum(args)
 
-            return x.trace.called(name, add, args, {})
+            return x.trace.call(name, add, args, {})
 
         constant = called("of constants", namespace_of(x).zeros_like(x), 1.0)
         called("unused", x, constant)

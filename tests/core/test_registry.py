@@ -1,4 +1,4 @@
-"""Who differentiates whose arrays: the built-in table, registrations, entry points."""
+"""Registry of adapters: built-in table, registrations, entry points."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from calls import Call
 
 
 class Foreign:
-    """An array of a library that nobody has heard of: a NumPy array in other clothes."""
+    """An array of an unknown library, which wraps a NumPy array."""
 
     def __init__(self, value: Any) -> None:
         self.value = np.asarray(value)
@@ -40,7 +40,7 @@ class Foreign:
 
 
 class Adapter:
-    """An adapter of few verbs, which stops gradients by doing nothing."""
+    """An adapter with few methods, whose `stop_gradient` does nothing."""
 
     name = "foreign"
     version = "1"
@@ -61,7 +61,7 @@ class Adapter:
 
 
 class Plain(Adapter):
-    """The same for NumPy's own arrays: all that a library without gradients has to bring."""
+    """A minimal adapter for NumPy arrays: the required members for a library without gradients."""
 
     def stop_gradient(self, x: Any) -> Any:
         return x
@@ -90,7 +90,7 @@ def test_a_registered_adapter_is_used_even_for_a_library_that_has_one() -> None:
 
 
 def shared_loss(group: ThreadRank, x: Any, y: Any, block_size: Any) -> float:
-    """Give CLIP's loss on one of two ranks."""
+    """Return CLIP's loss on one of two ranks."""
     rows = slice(0, 2) if group.rank == 0 else slice(2, None)
     ranks = pnce.across(group, gradients="summed")
     return float(pnce.clip(x[rows], y[rows], logit_scale=10.0, block_size=block_size, across=ranks))
@@ -98,7 +98,7 @@ def shared_loss(group: ThreadRank, x: Any, y: Any, block_size: Any) -> float:
 
 @pytest.mark.parametrize("block_size", [None, 2, "auto"])
 def test_four_verbs_are_enough_for_every_loss(block_size: Any) -> None:
-    """All others have a default, which is what the built-in adapters of the same arrays give."""
+    """The defaults of the others agree with the built-in adapters of the same arrays."""
     x, y = np.random.default_rng(5).normal(size=(2, 5, 3))
     calls = {name: Call(name, block_size=block_size) for name in LOSSES}
 
@@ -153,7 +153,7 @@ def test_what_is_no_adapter_or_no_name_is_refused() -> None:
 
 
 def point(name: str, loaded: Any) -> Any:
-    """Make an entry point, as importlib.metadata gives it, that can be loaded once."""
+    """Make an entry point, as of importlib.metadata, that can be loaded once."""
     return SimpleNamespace(name=name, load=Mock(side_effect=[loaded]))
 
 
@@ -211,7 +211,7 @@ def test_a_numpy_scalar_is_a_number_to_every_library() -> None:
 
 
 def test_the_adapter_of_cupy_on_a_stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its few lines, on NumPy under CuPy's name: a GPU shows more, but not every machine has one."""
+    """On NumPy under CuPy's name, as not every machine has a GPU."""
     stand_in = ModuleType("cupy")
     vars(stand_in).update({name: getattr(np, name) for name in dir(np) if not name.startswith("__")})
     runtime = SimpleNamespace(getDeviceCount=lambda: 2, CUDARuntimeError=RuntimeError)

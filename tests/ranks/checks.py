@@ -1,4 +1,4 @@
-"""What the processes of a group check. Each check returns the largest errors against one process, by name."""
+"""Checks that run in the processes of a group. Each returns the largest errors against one process, by name."""
 
 from __future__ import annotations
 
@@ -34,25 +34,25 @@ SAMPLES = sum(COUNTS)
 
 
 def bounds(size: int, samples: int = SAMPLES) -> list[tuple[int, int]]:
-    """Cut the samples among ranks: five, three, one, and three, the last takes what is left."""
+    """Split the samples among ranks: five, three, one, three; the last rank takes the rest."""
     scale = samples // SAMPLES
     ends = [scale * sum(COUNTS[: rank + 1]) for rank in range(size - 1)]
     return list(zip([0, *ends], [*ends, samples], strict=True))
 
 
 def own_rows(group: Any, samples: int = SAMPLES) -> slice:
-    """Give the rows of this process."""
+    """Return the rows of this process."""
     return slice(*bounds(group.size(), samples)[group.rank()])
 
 
 def tensor(nested: Any) -> torch.Tensor:
-    """Make a tensor of a nested list, whose floats are of double precision."""
+    """Make a tensor from a nested list, with floats in float64."""
     found = torch.tensor(nested)
     return found.double() if found.is_floating_point() else found
 
 
 def gradients(function: Callable[..., Any], arrays: list[torch.Tensor], count: int) -> tuple[Any, list[Any]]:
-    """Differentiate with respect to the first arrays, as torch does it."""
+    """Differentiate with respect to the first arrays, by torch's autograd."""
     leaves = [x.clone().requires_grad_() for x in arrays[:count]]
     value = function(*leaves, *arrays[count:])
     value.backward()
@@ -60,12 +60,12 @@ def gradients(function: Callable[..., Any], arrays: list[torch.Tensor], count: i
 
 
 def distance(a: torch.Tensor, b: torch.Tensor) -> float:
-    """Give the largest difference, relative to numbers above 1."""
+    """Return the largest difference, relative to numbers above 1."""
     return float((a - b).abs().max() / max(1.0, float(b.abs().max())))
 
 
 def largest(value: Any, found: Sequence[Any], wanted: Any, slopes: Sequence[Any]) -> float:
-    """Give the largest error of a value and of gradients."""
+    """Return the largest error of a value and of gradients."""
     return max(distance(value, wanted), *(distance(x, y) for x, y in zip(found, slopes, strict=True)))
 
 
@@ -101,7 +101,7 @@ def check_case(group: Any, case: Any, convention: pnce.typing.GradientsOfRanks) 
 
 
 def check_cases(group: Any) -> Errors:
-    """Every case of every loss, in one convention and then in the other."""
+    """Every case of every loss, in both gradient conventions."""
     cases = [case for case in make_cases(SAMPLES) if is_shared(case)]
     conventions = itertools.cycle(CONVENTIONS)
     return {case.name: check_case(group, case, next(conventions)) for case in cases}
@@ -130,7 +130,7 @@ def embeddings(dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, ...]:
 
 
 def check_options(group: Any) -> Errors:
-    """Reductions, weights, blocks and conventions, of some losses."""
+    """Reductions, weights, blocks and conventions of some losses."""
     a, b, labels = embeddings()
     weights = torch.linspace(0.25, 2.0, SAMPLES, dtype=torch.float64)
     rows, size = own_rows(group), group.size()
@@ -158,7 +158,7 @@ def check_options(group: Any) -> Errors:
 
 
 def check_second_order(group: Any) -> Errors:
-    """Products of the Hessian with a vector, by differentiating twice in reverse."""
+    """Hessian-vector products, by reverse mode twice."""
     a, b, labels = embeddings()
     direction = torch.linspace(-1.0, 1.0, a.numel(), dtype=torch.float64).reshape(a.shape)
     rows = own_rows(group)
@@ -214,7 +214,7 @@ def train(model: nn.Module, batch: list[torch.Tensor], **options: Any) -> None:
 
 
 def rows_of(group: Any) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Give two inputs of all ranks, and what this rank has of them."""
+    """Return two inputs of all ranks, and this rank's rows of them."""
     draw = torch.Generator().manual_seed(17)
     whole = [torch.randn(SAMPLES, 6, generator=draw, dtype=torch.float64) for _ in range(2)]
     return whole, [x[own_rows(group)] for x in whole]
@@ -226,7 +226,7 @@ def check_ddp(group: Any) -> Errors:
 
 
 def check_fsdp(group: Any) -> Errors:
-    """So does FSDP2, whose parameters are sharded."""
+    """FSDP2 averages too, with sharded parameters."""
     model, mesh = sharded_towers(group)
     return check_training(group, model, mesh)
 
@@ -254,14 +254,14 @@ def check_training(group: Any, model: nn.Module, ranks: Any) -> Errors:
 
 
 def unsharded(x: Any) -> torch.Tensor:
-    """Give the whole of a tensor that may be sharded."""
+    """Return the full tensor of one that may be sharded."""
     whole: torch.Tensor = x.full_tensor() if hasattr(x, "full_tensor") else x
     return whole
 
 
 @torch._dynamo.config.patch(recompile_limit=2)  # type: ignore[untyped-decorator]  # noqa: SLF001  (a third graph is an error)
 def check_compile(group: Any, names: Sequence[str] = ("info_nce", "clip", "siglip", "nt_xent")) -> Errors:
-    """torch.compile of the whole graph: one for the first size of a batch, and one for all others."""
+    """torch.compile of the whole graph: one graph for the first batch size, one for all others."""
     errors: Errors = {}
     ranks = pnce.across(group, gradients="averaged", check=False)
     size, rank = group.size(), group.rank()
@@ -288,7 +288,7 @@ def check_compile(group: Any, names: Sequence[str] = ("info_nce", "clip", "sigli
 
 
 def check_bfloat16(group: Any) -> Errors:
-    """Half precision, and float32: as exact as in one process, to a unit in the last place of the result."""
+    """bfloat16 and float32: as exact as in one process, to an ulp of the result."""
     errors: Errors = {}
     rows = own_rows(group)
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
@@ -307,7 +307,7 @@ def check_bfloat16(group: Any) -> Errors:
 
 
 def check_queue(group: Any) -> Errors:
-    """The queues of all ranks stay equal, and hold the rows of all."""
+    """The queues stay equal on all ranks, and hold the rows of all ranks."""
     a, *_ = embeddings()
     rows = own_rows(group)
     ranks = pnce.across(group, gradients="averaged")
@@ -317,7 +317,7 @@ def check_queue(group: Any) -> Errors:
 
 
 def check_top_k(group: Any) -> Errors:
-    """The nearest of the keys of all ranks, with ties, are what one process finds."""
+    """The nearest keys among all ranks, with ties, are those of one process."""
     a, b, _ = (torch.round(2 * x.detach()) for x in embeddings())
     rows, keys = own_rows(group), own_rows(group, len(b))
     options: dict[str, Any] = {"k": 5, "similarity": "dot"}
@@ -335,7 +335,7 @@ def check_top_k(group: Any) -> Errors:
 
 
 def check_modules(group: Any) -> Errors:
-    """Losses that learn and remember, with DDP around the encoder, around the loss, and around both."""
+    """Losses with parameters and buffers, with DDP around the encoder, around the loss, and around both."""
     errors: Errors = {}
     ranks = pnce.across(group, gradients="averaged")
     whole, own = rows_of(group)
@@ -373,7 +373,7 @@ def check_modules(group: Any) -> Errors:
         errors[f"{name}, copied"] = float(set(again.state_dict()) != set(both["loss"].state_dict()))  # type: ignore[index]
         pickled = refused(lambda: pickle.dumps(again))  # noqa: B023
         errors[f"{name}, pickled without its ranks"] = float(pickled["type"] is None)
-    # Hard negatives: of the columns of all ranks, those of a rank stand together.
+    # Hard negatives: the columns of each rank are contiguous.
     a, b, c = embeddings()[0], *embeddings()[:2]
     loss, rows = modules.MultipleNegatives(0.5, hardness=2.0), own_rows(group)
     wanted, slopes = gradients(loss, [a, b, c - a], 3)
@@ -395,7 +395,7 @@ class Encoder(Towers):
 
 
 def check_chunks(group: Any) -> Errors:
-    """Gradients that are cached: those of chunks that are held, and each reduced once."""
+    """Gradient caching: equal to gradients without chunks, and each is reduced once."""
     errors: Errors = {}
     ranks = pnce.across(group, gradients="averaged")
     _, (image, text) = rows_of(group)
@@ -442,7 +442,7 @@ def check_chunks(group: Any) -> Errors:
 
 
 def check_chunks_fsdp(group: Any) -> Errors:
-    """And with FSDP2, which gathers parameters for each chunk, so that all ranks need as many."""
+    """Gradient caching with FSDP2, which gathers parameters per chunk: all ranks need equally many chunks."""
     ranks = pnce.across(group, gradients="averaged")
     alone, (sharded, _) = Towers(), sharded_towers(group)
     whole = [x[: 3 * group.size()] for x in rows_of(group)[0]]
@@ -461,16 +461,16 @@ def check_chunks_fsdp(group: Any) -> Errors:
 
 
 def refused(call: Callable[[], Any]) -> Errors:
-    """Tell what a call raised."""
+    """Return the error that a call raised."""
     try:
         call()
-    except Exception as error:  # noqa: BLE001  (which is told)
+    except Exception as error:  # noqa: BLE001  (it is reported)
         return {"type": type(error).__name__, "message": str(error)}
     return {"type": None, "message": ""}
 
 
 def check_faults(group: Any) -> Errors:
-    """What the last rank does wrong is an error on all; after it all of them go on."""
+    """An invalid argument on the last rank raises on all ranks, and all can continue."""
     a, b, _ = embeddings()
     rows, last = own_rows(group), group.rank() == group.size() - 1
     x, y = a[rows], b[rows]
@@ -507,7 +507,7 @@ def check_faults(group: Any) -> Errors:
 
 
 def check_dying(group: Any) -> Errors:
-    """The last rank dies where the others wait for it."""
+    """The last rank dies while the others wait for it."""
     a, b, _ = embeddings()
     rows = own_rows(group)
     if group.rank() == group.size() - 1:

@@ -1,4 +1,4 @@
-"""Processes that form a group: started together, watched together, and stopped together."""
+"""Start, watch and stop the processes of a group together."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from typing import Any
 WORKER = Path(__file__).with_name("worker.py")
 TESTS = Path(__file__).parents[1]
 TIMEOUT = 420.0
-"""Seconds after which processes are stopped, whatever they wait for."""
+"""Seconds after which processes are stopped."""
 
 
 def launch(size: int, topic: str, directory: Path, *, timeout: float = TIMEOUT) -> list[dict[str, Any]]:
-    """Return what the processes of a group found out about a topic, each what it wrote down.
+    """Return the reports of the processes of a group on a topic.
 
-    When one dies, the others, which may wait for it for ever, are given a moment and are then stopped.
+    If a process dies, the others, which may wait for it forever, are stopped after five seconds.
     """
     directory.mkdir(parents=True, exist_ok=True)
     store = directory / "store"

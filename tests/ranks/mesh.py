@@ -1,4 +1,4 @@
-"""Losses over a mesh of four devices of the host, in a process of its own: JAX counts devices once."""
+"""Losses on a mesh of four host devices, in a separate process: JAX fixes the number of devices at start."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ TAU = np.asarray(0.7)
 
 
 def coupled(row: Any) -> Any:
-    """Take a loss of a row that depends on the first one."""
+    """Return losses of rows that depend on the first row."""
     return row.log_odds * (row.log_odds - row.log_odds[0]) ** 2
 
 
 def memory() -> pnce.Queue:
-    """Make a queue that is not full."""
+    """Make a partly filled queue."""
     return pnce.Queue(jnp.asarray(SLOTS), jnp.arange(len(SLOTS)) > 1)
 
 
 def without_blocks(options: dict[str, Any]) -> dict[str, Any]:
-    """Leave out the option of losses that make a matrix."""
+    """Drop the option `block_size`."""
     return {name: value for name, value in options.items() if name != "block_size"}
 
 
@@ -74,18 +74,18 @@ LOSSES: dict[str, Any] = {
 
 
 def at_half(name: str) -> Any:
-    """Give a loss of two embeddings alone, at a temperature of a half."""
+    """Return a loss as a function of two embeddings, at temperature 0.5."""
     return lambda a, b, **options: LOSSES[name](a, b, None, 0.5, **options)
 
 
 def distance(found: Any, wanted: Any) -> float:
-    """Give the largest difference of value and gradients."""
+    """Return the largest difference of value and gradients."""
     pairs = zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True)
     return max(float(jnp.max(jnp.abs(x - y))) for x, y in pairs)
 
 
 def check_loss(name: str, mesh: Any, *, vma: bool, block_size: Any) -> float:
-    """Compare value and gradients, differentiated outside of the map and inside, with those of one device."""
+    """Compare value and gradients, differentiated outside and inside the map, with those of one device."""
     loss, ranks = LOSSES[name], pnce.across("data")
     wanted = jax.value_and_grad(
         lambda a, b, t: loss(a, b, jnp.asarray(LABELS), t, weights=jnp.asarray(WEIGHTS), block_size=block_size),
@@ -110,7 +110,7 @@ def check_loss(name: str, mesh: Any, *, vma: bool, block_size: Any) -> float:
 
 
 def over(mesh: Any, loss: Any) -> Any:
-    """Map a loss of two arrays over the rows that each device has of them."""
+    """Map a loss of two arrays over the devices' rows."""
     ranks, rows = pnce.across("data"), P("data")
     return jax.shard_map(lambda a, b: loss(a, b, across=ranks), mesh=mesh, in_specs=(rows, rows), out_specs=P())
 
@@ -128,7 +128,7 @@ def check_second_order(mesh: Any) -> dict[str, float]:
 
 
 def check_top_k(mesh: Any) -> dict[str, float]:
-    """Compare the nearest keys, of the keys of all devices, with those that one device finds; with ties."""
+    """Compare the nearest keys among all devices, with ties, with those of one device."""
     query, key = jnp.round(2 * A), jnp.round(2 * B)
     known, rows, found = jnp.asarray(LABELS * 3), P("data"), {}
     options = {"k": 5, "similarity": "dot"}
@@ -167,7 +167,7 @@ def check_statistics(mesh: Any) -> dict[str, float]:
 
 
 def check_half(mesh: Any) -> dict[str, Any]:
-    """Compare bfloat16 with one device, and look at what is sent."""
+    """Compare bfloat16 with one device, and check the dtype that is sent."""
     a, b = (jnp.asarray(x, dtype=jnp.bfloat16) for x in (A, B))
     loss = partial(pnce.info_nce, temperature=0.1)
     wanted = jax.grad(loss, (0, 1))(a, b)
@@ -188,7 +188,7 @@ def check_collectives(mesh: Any) -> dict[str, Any]:
 
 
 def check_global(mesh: Any) -> dict[str, Any]:
-    """Compare arrays that are sharded over the mesh under jit, with nothing written for it; and explicit axes."""
+    """Compare arrays that are sharded over the mesh under jit, without `across`; and explicit axes."""
     where = NamedSharding(mesh, P("data"))
     a, b = (jax.device_put(x, where) for x in (A, B))
     found: dict[str, Any] = {}
@@ -230,7 +230,7 @@ def check_chunks(mesh: Any) -> dict[str, float]:
 
 
 def main(report: str) -> None:
-    """Run all checks, and write down what they found."""
+    """Run all checks, and write a report."""
     jax.config.update("jax_enable_x64", True)  # noqa: FBT003  (JAX's own)
     mesh = jax.make_mesh((SIZE,), ("data",), axis_types=(AxisType.Auto,))
     found = {

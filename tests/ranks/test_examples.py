@@ -1,4 +1,4 @@
-"""The examples of several processes run, and are what the page on them shows."""
+"""The examples with several processes run, and agree with their page."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_an_example_runs(name: str) -> None:
 
 
 def test_the_page_shows_lines_of_the_examples() -> None:
-    """Every block of Python is a part of an example, but for what stands before it."""
+    """Every block of Python is part of an example, up to indentation."""
     texts = [textwrap.dedent(path.read_text(encoding="utf-8")) for path in sorted(EXAMPLES.glob("ranks_*.py"))]
     blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
     assert len(blocks) >= 4

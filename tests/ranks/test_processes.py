@@ -1,4 +1,4 @@
-"""Groups of one to four processes on gloo: each is started once, and tells what it found."""
+"""Groups of one to four processes on gloo, each started once per topic."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SIZES = [pytest.param(size, marks=[FULL]) for size in (1, 2, 3, 4)]
 
 @pytest.fixture(scope="session")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """Give what the processes of a group found on a topic."""
+    """Return the reports of the processes of a group on a topic."""
 
     @cache
     def of(size: int, topic: str) -> list[dict[str, Any]]:
@@ -55,7 +55,7 @@ def test_ranks_get_what_one_process_gets(reports: Any, size: int, name: str) -> 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_ranks_are_as_exact_as_one_process(reports: Any, size: int) -> None:
-    """Within a unit in the last place of 16 bits, and within two of float32."""
+    """Within one ulp in 16 bits, and two in float32."""
     for report in reports(size, "full"):
         for name, units in report["bfloat16"].items():
             assert units <= (1.0 if "16" in name else 2.0), name
@@ -100,7 +100,7 @@ def test_a_fault_of_one_rank_is_an_error_on_all(reports: Any, name: str) -> None
 
 
 def test_a_rank_that_dies_is_the_error_of_the_group(tmp_path: Path) -> None:
-    """The others get it too, and the parent notices."""
+    """The other ranks raise as well, and so does the parent."""
     with pytest.raises(RuntimeError, match="rank 1 of 2 left no report on dying"):
         launch(2, "dying", tmp_path)
     told = json.loads((tmp_path / "0.json").read_text())["dying"]

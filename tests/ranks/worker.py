@@ -1,4 +1,4 @@
-"""One process of a group: runs the checks of a topic, and writes down what it found."""
+"""One process of a group: runs the checks of a topic, and writes a report."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ranks import checks
 
 
 def main(topic: str, rank: int, size: int, store: str, report: str) -> None:
-    """Run every check of a topic; one that raises is noted, and the others go on if the group does."""
+    """Run every check of a topic; errors are reported, and the other checks run if the group still works."""
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo", init_method=f"file://{store}", rank=rank, world_size=size, timeout=timedelta(seconds=60)
@@ -23,7 +23,7 @@ def main(topic: str, rank: int, size: int, store: str, report: str) -> None:
     for name, check in checks.TOPICS[topic].items():
         try:
             found[name] = check(dist.group.WORLD)
-        except Exception:  # noqa: BLE001  (it is told)
+        except Exception:  # noqa: BLE001  (it is reported)
             found[name] = {"error": traceback.format_exc()}
         Path(report).write_text(json.dumps(found))
         dist.barrier()

@@ -51,7 +51,7 @@ def test_arrays_of_two_libraries_are_named_as_ever() -> None:
     try:
         pnce.info_nce(X, torch.tensor(X))
     except TypeError as error:
-        assert "got torch beside numpy" in str(error)  # noqa: PT017  (pytest.raises would do the same)
+        assert "got torch and numpy" in str(error)  # noqa: PT017  (pytest.raises would do the same)
     else:
         raise AssertionError
 

@@ -695,7 +695,7 @@ WRONG_KINDS: list[tuple[Any, str, str]] = [
     (VECTOR, "expected a number, got", "density.info_nce_anchor nu, nre_c gamma"),
     (True, "expected a number, got bool", "interpolated alpha"),
     ("5", "expected a number, got str", "mine rate, smile clip, alignment power"),
-    (MATRIX, "expected a boolean array (True takes part), got dtype", "local_nce mask"),
+    (MATRIX, "expected a boolean array (True keeps a pair), got dtype", "local_nce mask"),
     (VECTOR, "expected an integer dtype, got", "full_softmax targets"),
     ({"data_log_q": 0.0}, NOT_BOTH, "ranking_nce noise_log_q"),
     ({"noise_log_q": ROW}, NOT_BOTH, "ranking_nce data_log_q"),
