@@ -178,7 +178,7 @@ def contrast(
 class Options(NamedTuple):
     """Options that the losses share, in the order of their signatures.
 
-    `scaled_by`: name of the argument `temperature` came from, "temperature" or its inverse "logit_scale".
+    `scaled_by`: name of the argument that is stored as `temperature`; unless "temperature", it is its inverse.
     """
 
     temperature: Any
@@ -504,13 +504,13 @@ def _checked_parameters(
     xp: Namespace, parameters: dict[str, Any], options: Options, layout: Layout, x: Array
 ) -> dict[str, Any]:
     """Parameters as Python numbers, or as upcast arrays."""
-    found, shared = {}, options.across is not None
+    checked, shared = {}, options.across is not None
     for name, value in parameters.items():
         if name == "temperature":
-            found[name] = temperature_of(xp, value, x.shape[0], x, views=layout.views, shared=shared)
+            checked[name] = temperature_of(xp, value, x.shape[0], x, views=layout.views, shared=shared)
         else:
-            found[name] = (positive_scalar if name == "logit_scale" else scalar)(xp, name, value, x)
-    return found
+            checked[name] = (positive_scalar if name == "logit_scale" else scalar)(xp, name, value, x)
+    return checked
 
 
 def _repeat_for_views(parameters: dict[str, Any], rows: int) -> dict[str, Any]:
@@ -560,7 +560,7 @@ def _agree(across: Ranks, args: _Arguments, compared: dict[str, Any]) -> Shards:
 def _matrix(args: _Arguments, similarity: Similarity, scale: Any, **options: Any) -> ScoreMatrix:
     """Score matrix of the rows of this process against all columns, with its transpose if that is not a plain one.
 
-    A temperature per row also scales the rows of the transpose: that of row i is that of column i.
+    With a temperature per row, column i has the temperature of row i in the transpose.
     """
     matrix, symmetric = _matrix_of(args, similarity, scale, **options), args.options.symmetric
     if args.layout.opposite is not None:
@@ -611,7 +611,7 @@ def _local_matrix(args: _Arguments, similarity: Similarity, scale: Any, **option
     if partners and not (
         mask is None and similarity.inner_product and similarity.symmetric and is_positive(y.shape[0])
     ):
-        partners, y = [], xp.concat([*partners, y], axis=0)
+        partners, y = [], xp.concat([*partners, y], axis=0)  # separate partners need inner products
     if not partners:  # with partners there is no mask, and invalid slots of a queue are 0
         x, y = _zero_idle(args, y)
     if (is_cosine(similarity) or is_dot(similarity)) and not multiplies_halves(similarity, args.source_dtypes, x):
